@@ -1,0 +1,215 @@
+//! FLOWS4/6 and FLOWS_NEW4/6: what was decided for a connection.
+//!
+//! A connection has two entries, one for each direction, in the same table; each is found by the tuple a
+//! packet of its direction carries when it meets our program. FLOWS_NEW holds both until the client's first
+//! packet after its SYN (after its first datagram), so that a SYN flood evicts only embryos.
+
+use crate::layout::shared;
+
+/// State of [`Flow`]: only the client's SYN was seen.
+pub const FLOW_SYN: u8 = 1;
+/// State of [`Flow`]: the client answered; data may flow.
+pub const FLOW_ESTABLISHED: u8 = 2;
+/// State of [`Flow`]: both sides sent a FIN, or one a RST. A later packet renews the entry's time.
+pub const FLOW_CLOSING: u8 = 3;
+/// State of [`Flow`]: not TCP.
+pub const FLOW_DATAGRAM: u8 = 4;
+
+/// Flag of [`Flow`]: write `source` and `source_port` into the packet.
+pub const FLOW_REWRITE_SOURCE: u8 = 1 << 0;
+/// Flag of [`Flow`]: write `destination` and `destination_port` into the packet.
+pub const FLOW_REWRITE_DESTINATION: u8 = 1 << 1;
+/// Flag of [`Flow`]: this is the entry of the reply direction.
+pub const FLOW_REPLY: u8 = 1 << 2;
+/// Flag of [`Flow`]: the backend is on another node and the packet travels there encapsulated.
+pub const FLOW_ENCAPSULATE: u8 = 1 << 3;
+/// Flag of [`Flow`]: the client has sent its FIN.
+pub const FLOW_FIN_CLIENT: u8 = 1 << 4;
+/// Flag of [`Flow`]: the backend has sent its FIN.
+pub const FLOW_FIN_BACKEND: u8 = 1 << 5;
+/// Flag of [`Flow`]: came in encapsulated (DSR): this node is the backend's, not the director.
+pub const FLOW_DECAPSULATED: u8 = 1 << 6;
+
+shared! {
+    /// Key of FLOWS4/6: the tuple as it stands in the packet when our program meets it.
+    pub struct FlowKey<A> {
+        /// Source address of the packet.
+        pub source: A,
+        /// Destination address of the packet.
+        pub destination: A,
+        /// Source port, network byte order.
+        pub source_port: u16,
+        /// Destination port, network byte order.
+        pub destination_port: u16,
+        /// IP protocol number.
+        pub protocol: u8,
+        /// Zero.
+        pub reserved: [u8; 3],
+    }
+}
+
+shared! {
+    /// Value of FLOWS4/6. Written whole by the programs and by nobody else; the agent only reads and deletes.
+    pub struct Flow<A> {
+        /// New source address, where `FLOW_REWRITE_SOURCE`; else the packet's own.
+        pub source: A,
+        /// New destination address, where `FLOW_REWRITE_DESTINATION`; else the packet's own.
+        pub destination: A,
+        /// New source port, network byte order.
+        pub source_port: u16,
+        /// New destination port, network byte order.
+        pub destination_port: u16,
+        /// [`BackendRef`](crate::selection::BackendRef) of the backend that serves the connection.
+        pub backend: u32,
+        /// Service id the backend was chosen for.
+        pub service: u32,
+        /// Monotonic seconds (CLOCK_MONOTONIC_COARSE / 1e9) of the last packet, written at most once a second.
+        pub last_seen: u32,
+        /// `FLOW_SYN`, `FLOW_ESTABLISHED`, `FLOW_CLOSING` or `FLOW_DATAGRAM`.
+        pub state: u8,
+        /// `FLOW_*` bits.
+        pub flags: u8,
+        /// Zero.
+        pub reserved: u16,
+    }
+}
+
+impl<A: Copy> FlowKey<A> {
+    /// The same connection seen from the other side.
+    #[inline(always)]
+    #[must_use]
+    pub const fn reversed(&self) -> Self {
+        Self {
+            source: self.destination,
+            destination: self.source,
+            source_port: self.destination_port,
+            destination_port: self.source_port,
+            protocol: self.protocol,
+            reserved: [0; 3],
+        }
+    }
+}
+
+impl<A: Copy> Flow<A> {
+    /// The tuple a packet of `key` has once this entry was applied.
+    #[inline(always)]
+    pub const fn translated(&self, key: &FlowKey<A>) -> FlowKey<A> {
+        let mut tuple = *key;
+        if self.flags & FLOW_REWRITE_SOURCE != 0 {
+            tuple.source = self.source;
+            tuple.source_port = self.source_port;
+        }
+        if self.flags & FLOW_REWRITE_DESTINATION != 0 {
+            tuple.destination = self.destination;
+            tuple.destination_port = self.destination_port;
+        }
+        tuple
+    }
+    /// The key of the entry for the other direction: the translated tuple, reversed.
+    #[inline(always)]
+    pub const fn twin(&self, key: &FlowKey<A>) -> FlowKey<A> {
+        self.translated(key).reversed()
+    }
+}
+
+/// Seconds without a packet after which an entry of `state` counts as none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// `FLOW_SYN`.
+    pub syn: u32,
+    /// `FLOW_ESTABLISHED`.
+    pub established: u32,
+    /// `FLOW_CLOSING`.
+    pub closing: u32,
+    /// `FLOW_DATAGRAM`.
+    pub datagram: u32,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self { syn: 60, established: 8000, closing: 10, datagram: 60 }
+    }
+}
+
+impl Timeouts {
+    /// Seconds for one state; an unknown state has none and is expired at once.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of(&self, state: u8) -> u32 {
+        match state {
+            FLOW_SYN => self.syn,
+            FLOW_ESTABLISHED => self.established,
+            FLOW_CLOSING => self.closing,
+            FLOW_DATAGRAM => self.datagram,
+            _ => 0,
+        }
+    }
+    /// Whether an entry is too old at `now` (both in monotonic seconds). A `last_seen` in the future, by
+    /// another CPU that is a tick ahead, is not old.
+    #[inline(always)]
+    #[must_use]
+    pub const fn expired(&self, state: u8, last_seen: u32, now: u32) -> bool {
+        now.saturating_sub(last_seen) > self.of(state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Addr4;
+
+    fn key() -> impl Strategy<Value = FlowKey<Addr4>> {
+        (any::<u32>(), any::<u32>(), any::<u16>(), any::<u16>(), any::<u8>()).prop_map(
+            |(s, d, sp, dp, protocol)| FlowKey {
+                source: Addr4::from(Ipv4Addr::from(s)),
+                destination: Addr4::from(Ipv4Addr::from(d)),
+                source_port: sp,
+                destination_port: dp,
+                protocol,
+                reserved: [0; 3],
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn reversing_twice_changes_nothing(key in key()) {
+            prop_assert_eq!(key.reversed().reversed(), key);
+        }
+
+        #[test]
+        fn the_twin_of_the_twin_is_the_entry_itself(
+            key in key(), new in key(), rewrite_source in any::<bool>(), rewrite_destination in any::<bool>(),
+        ) {
+            let flags = if rewrite_source { FLOW_REWRITE_SOURCE } else { 0 }
+                | if rewrite_destination { FLOW_REWRITE_DESTINATION } else { 0 };
+            let forward = Flow {
+                source: new.source, destination: new.destination, source_port: new.source_port,
+                destination_port: new.destination_port, flags, ..Flow::default()
+            };
+            let reply_key = forward.twin(&key);
+            let reply = Flow {
+                source: key.destination, destination: key.source,
+                source_port: key.destination_port, destination_port: key.source_port,
+                flags: if rewrite_source { FLOW_REWRITE_DESTINATION } else { 0 }
+                    | if rewrite_destination { FLOW_REWRITE_SOURCE } else { 0 },
+                ..Flow::default()
+            };
+            prop_assert_eq!(reply.twin(&reply_key), key);
+        }
+    }
+
+    #[test]
+    fn entries_expire_by_state_and_never_by_a_clock_that_is_behind() {
+        let timeouts = Timeouts::default();
+        assert!(!timeouts.expired(FLOW_ESTABLISHED, 100, 8100));
+        assert!(timeouts.expired(FLOW_ESTABLISHED, 100, 8101));
+        assert!(timeouts.expired(FLOW_CLOSING, 100, 111));
+        assert!(!timeouts.expired(FLOW_SYN, 101, 100));
+        assert!(timeouts.expired(0, 99, 100));
+    }
+}

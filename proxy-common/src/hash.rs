@@ -1,0 +1,102 @@
+//! The two hashes every node of a cluster must compute alike.
+
+use crate::addr::Address;
+use crate::flow::FlowKey;
+
+const SEED: u64 = 0x6d69_6c6c_7261_6365;
+
+/// Murmur3's 64-bit finaliser: full avalanche in five operations, no 128-bit product.
+#[inline(always)]
+const fn mix(mut word: u64) -> u64 {
+    word ^= word >> 33;
+    word = word.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    word ^= word >> 33;
+    word = word.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    word ^ word >> 33
+}
+
+#[inline(always)]
+fn absorb<A: Address>(mut state: u64, address: &A) -> u64 {
+    // A fixed, small trip count that the compiler unrolls: the words of one address.
+    for word in address.words() {
+        state = mix(state ^ u64::from(*word));
+    }
+    state
+}
+
+/// The hash that chooses a slot: of the tuple a client sent, or with affinity of its address alone.
+#[inline(always)]
+pub fn flow_hash<A: Address>(key: &FlowKey<A>) -> u32 {
+    let ports = (key.source_port as u64) | (key.destination_port as u64) << 16 | (key.protocol as u64) << 32;
+    absorb(absorb(mix(SEED ^ ports), &key.source), &key.destination) as u32
+}
+
+/// The hash that chooses a slot of a service with session affinity: the client's address alone.
+#[inline(always)]
+pub fn client_hash<A: Address>(client: &A) -> u32 {
+    absorb(SEED, client) as u32
+}
+
+/// The hint that names a backend to its node: 1..=16383, of its address and target port (network order).
+///
+/// 14 bits, because the outer IPv4 identification has room for them and two flag bits. 0 means none. Where
+/// two backends of one service share a hint, the lower address and port has it, on every node.
+#[must_use]
+pub fn hint<A: Address>(address: &A, port: u16) -> u16 {
+    let hash = absorb(mix(SEED ^ u64::from(port)), address);
+    // 1..=16383: the modulus leaves out zero.
+    (hash % 16383 + 1) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use super::*;
+    use crate::{Addr4, Addr6};
+
+    fn key(client: u32, port: u16) -> FlowKey<Addr4> {
+        FlowKey {
+            source: Addr4::from(Ipv4Addr::from(client)),
+            destination: Addr4::from(Ipv4Addr::new(203, 0, 113, 1)),
+            source_port: port.to_be(),
+            destination_port: 80_u16.to_be(),
+            protocol: 6,
+            reserved: [0; 3],
+        }
+    }
+
+    #[test]
+    fn the_values_are_part_of_the_contract_between_nodes() {
+        // A change here moves every flow of a cluster whose nodes are upgraded one by one.
+        assert_eq!(flow_hash(&key(0xc000_0201, 40000)), FLOW_HASH);
+        assert_eq!(client_hash(&Addr6([1, 2, 3, 4])), CLIENT_HASH);
+        assert_eq!(hint(&Addr4::from(Ipv4Addr::new(10, 0, 0, 1)), 8080_u16.to_be()), HINT);
+    }
+    const FLOW_HASH: u32 = 3_912_512_572;
+    const CLIENT_HASH: u32 = 1070383301;
+    const HINT: u16 = 9280;
+
+    #[test]
+    fn consecutive_ports_and_clients_spread_evenly() {
+        const BUCKETS: usize = 64;
+        let mut by_port = [0_u32; BUCKETS];
+        let mut by_client = [0_u32; BUCKETS];
+        for i in 0..64_000_u32 {
+            let bucket = |hash: u32| (u64::from(hash) * BUCKETS as u64 >> 32) as usize;
+            by_port[bucket(flow_hash(&key(0xc000_0201, i as u16)))] += 1;
+            by_client[bucket(flow_hash(&key(0x0a00_0000 + i, 40000)))] += 1;
+        }
+        for count in by_port.into_iter().chain(by_client) {
+            assert!((850..1150).contains(&count), "a bucket of mean 1000 holds {count}");
+        }
+    }
+
+    #[test]
+    fn a_hint_is_never_zero_and_fits_fourteen_bits() {
+        for i in 0..100_000_u32 {
+            let hint = hint(&Addr4::from(Ipv4Addr::from(i)), 80);
+            assert!((1..1 << 14).contains(&hint));
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! One macro that declares every shared type, so that no type can escape the checks.
+
+/// Declares shared structs: `repr(C)`, copyable, comparable, readable by aya, and proved free of padding.
+///
+/// `struct Name<A>` is generic over the address family; the proof is made for [`Addr4`](crate::Addr4) and
+/// [`Addr6`](crate::Addr6). The size must also be a multiple of four, so that BPF stack stores stay aligned.
+macro_rules! shared {
+    ($($(#[$meta:meta])* pub struct $name:ident<A> { $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)+ })+) => {$(
+        $(#[$meta])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $name<A> { $($(#[$field_meta])* pub $field: $type,)+ }
+
+        impl<A> $name<A> {
+            const FIELD_BYTES: usize = 0 $(+ size_of::<$type>())+;
+        }
+        $crate::layout::shared!(@check $name<$crate::Addr4>);
+        $crate::layout::shared!(@check $name<$crate::Addr6>);
+    )+};
+    ($($(#[$meta:meta])* pub struct $name:ident { $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)+ })+) => {$(
+        $(#[$meta])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $name { $($(#[$field_meta])* pub $field: $type,)+ }
+
+        impl $name {
+            const FIELD_BYTES: usize = 0 $(+ size_of::<$type>())+;
+        }
+        $crate::layout::shared!(@check $name);
+    )+};
+    (@check $type:ty) => {
+        const _: () = assert!(
+            size_of::<$type>() == <$type>::FIELD_BYTES && size_of::<$type>() % 4 == 0 && align_of::<$type>() <= 8,
+            concat!(stringify!($type), ": a shared type must have no padding; add an explicit reserved field"),
+        );
+        // SAFETY: repr(C), no padding (asserted above), and all fields are integers or arrays of them.
+        #[cfg(feature = "user")]
+        unsafe impl aya::Pod for $type {}
+    };
+}
+pub(crate) use shared;

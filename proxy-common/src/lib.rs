@@ -1,0 +1,25 @@
+//! The contract between the BPF programs and the agent, and nothing else.
+//!
+//! Every type here lives in a BPF map. None has padding (the build fails on it) and every bit pattern of
+//! each is valid, so that neither side can hand the other something undefined. Addresses and ports are in
+//! network byte order, everything else in the host's, unless a field says otherwise.
+#![cfg_attr(not(test), no_std)]
+
+pub mod addr;
+pub mod backend;
+pub mod checksum;
+pub mod config;
+pub mod flow;
+pub mod frontend;
+pub mod hash;
+mod layout;
+pub mod selection;
+pub mod verdict;
+pub mod way;
+
+pub use addr::{Addr4, Addr6, Address};
+
+/// Version of the map layout: part of the directory name all maps and links are pinned below.
+///
+/// It changes whenever a type of this crate, a map's kind or the meaning of a field changes.
+pub const LAYOUT_VERSION: u32 = 1;

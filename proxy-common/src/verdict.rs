@@ -1,0 +1,111 @@
+//! What the programs decide, and the counters that say how often.
+
+use crate::layout::shared;
+
+/// Declares the counted reasons: one place for the number, the name people see, and what it means.
+macro_rules! reasons {
+    ($($(#[$meta:meta])* $variant:ident = $number:literal, $name:literal;)+) => {
+        /// Why a packet ended as it did: the index into COUNTERS.
+        #[repr(u8)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Reason { $($(#[$meta])* $variant = $number,)+ }
+
+        impl Reason {
+            /// All reasons, in the order of their numbers.
+            pub const ALL: &[Self] = &[$(Self::$variant,)+];
+
+            /// The name in tables, JSON and metrics.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Not a frontend of ours, not a reply of ours: to the stack, untouched.
+    NotOurs = 0, "not_ours";
+    /// Translated to a backend on this node and passed up.
+    ServedLocal = 1, "served_local";
+    /// Encapsulated and sent to the backend's node (Direct Server Return).
+    SentDsr = 2, "sent_dsr";
+    /// Decapsulated and translated to a backend on this node.
+    ServedDsr = 3, "served_dsr";
+    /// A reply whose source was restored to the frontend.
+    Reply = 4, "reply";
+    /// Sent once more, flagged, to the slot's other owner (second chance).
+    SentOnward = 5, "sent_onward";
+    /// Given unchanged to the TC program: no resolved way, no XDP on the device, or metadata refused.
+    HandedToTc = 6, "handed_to_tc";
+    /// Dropped: the service has no usable endpoint at all.
+    NoEndpoint = 16, "no_endpoint";
+    /// Dropped: traffic policy Local, and all endpoints are on other nodes.
+    NoLocalEndpoint = 17, "no_local_endpoint";
+    /// Dropped: encapsulated for a frontend of ours, but the sender is no node of the cluster.
+    NotPeer = 18, "not_peer";
+    /// Dropped: decapsulated, but neither flow, hint nor second chance names a backend on this node.
+    NoBackendHere = 19, "no_backend_here";
+    /// Dropped: the backend is on another node and the service has no DSR, the only forwarding there is yet.
+    NoForwarding = 20, "no_forwarding";
+    /// Dropped: no route or neighbour towards the backend's node.
+    NoWay = 21, "no_way";
+    /// Dropped: hop limit used up.
+    HopLimit = 22, "hop_limit";
+    /// Dropped: larger than the way's MTU once encapsulated.
+    TooBig = 23, "too_big";
+    /// Dropped: a fragment for a frontend of ours that does not carry its ports.
+    Fragment = 24, "fragment";
+    /// Dropped: the reply's key is in use by another live flow, and no other slot was free.
+    ReplyKeyInUse = 25, "reply_key_in_use";
+    /// Dropped: a map refused the flow entry, or the kernel the change of the frame's size.
+    NoRoom = 26, "no_room";
+    /// Dropped: the slot or the backend it names is not (yet) there.
+    NoBackend = 27, "no_backend";
+}
+
+/// Number of entries in COUNTERS.
+pub const REASONS: u32 = 32;
+/// Reasons from this number on are drops.
+pub const FIRST_DROP: u8 = 16;
+
+impl Reason {
+    /// Whether the packet was dropped.
+    #[must_use]
+    pub const fn is_drop(self) -> bool {
+        self as u8 >= FIRST_DROP
+    }
+}
+
+impl TryFrom<u32> for Reason {
+    type Error = u32;
+
+    fn try_from(number: u32) -> Result<Self, u32> {
+        Self::ALL.iter().copied().find(|reason| *reason as u32 == number).ok_or(number)
+    }
+}
+
+shared! {
+    /// Value of COUNTERS (by reason) and SERVICE_STATS (by service id), one for each CPU.
+    pub struct Counter {
+        /// Packets.
+        pub packets: u64,
+        /// Bytes of the frames, link-layer header included, as they came in.
+        pub bytes: u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_has_a_number_of_its_own_below_the_size_of_the_map() {
+        for window in Reason::ALL.windows(2) {
+            assert!((window[0] as u8) < window[1] as u8);
+        }
+        assert!(Reason::ALL.iter().all(|reason| u32::from(*reason as u8) < REASONS));
+        assert_eq!(Reason::try_from(Reason::NotPeer as u32), Ok(Reason::NotPeer));
+        assert_eq!(Reason::try_from(15), Err(15));
+    }
+}

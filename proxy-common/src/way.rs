@@ -1,0 +1,46 @@
+//! WAYS and PEERS: how other nodes are reached, and who may send us encapsulated packets.
+
+use crate::layout::shared;
+
+/// Flag of [`Way`]: device, MAC addresses and MTU are known; the packet can be sent without a FIB lookup.
+pub const WAY_RESOLVED: u16 = 1 << 0;
+/// Flag of [`Way`]: the device has native XDP, so a frame may be transmitted or redirected from XDP.
+pub const WAY_XDP: u16 = 1 << 1;
+/// Flag of [`Way`]: target and source are IPv4 (outer header IPv4), else IPv6.
+pub const WAY_IPV4: u16 = 1 << 2;
+/// Flag of [`Way`]: the way is in use; an entry without it is no way at all.
+pub const WAY_VALID: u16 = 1 << 3;
+
+shared! {
+    /// Value of WAYS. Written with `WAY_RESOLVED` clear first, then whole, then set: a reader never takes
+    /// half of an old and half of a new next hop.
+    pub struct Way {
+        /// Outer destination: the backend's node, v4-mapped for IPv4.
+        pub target: [u32; 4],
+        /// Preferred source address of the route, v4-mapped for IPv4: outer source, and source of SNAT.
+        pub source: [u32; 4],
+        /// Device the frame leaves through.
+        pub device: u32,
+        /// Bytes an IP packet may have on this way, outer header included.
+        pub mtu: u16,
+        /// `WAY_*` bits.
+        pub flags: u16,
+        /// MAC address of the next hop.
+        pub destination_mac: [u8; 6],
+        /// MAC address of the device.
+        pub source_mac: [u8; 6],
+    }
+}
+
+/// Bit of a PEERS value: a node of the cluster; may send us encapsulated packets.
+pub const PEER_NODE: u32 = 1 << 0;
+/// Bit of a PEERS value: an address of this node; encapsulated packets to it are for us.
+pub const PEER_SELF: u32 = 1 << 1;
+
+shared! {
+    /// Key of PEERS; the value is a set of `PEER_*` bits.
+    pub struct PeerKey {
+        /// A node's address, v4-mapped for IPv4.
+        pub address: [u32; 4],
+    }
+}

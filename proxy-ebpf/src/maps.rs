@@ -1,0 +1,73 @@
+//! Every map, and nothing else. Look-ups return copies: a hash value may be recycled under a reference.
+//!
+//! The sizes here are defaults; the agent overrides them when it loads the object.
+
+use aya_ebpf::bindings::BPF_F_MMAPABLE;
+use aya_ebpf::btf_maps::{Array, HashMap, LruHashMap, PerCpuArray};
+use aya_ebpf::macros::btf_map;
+use proxy_common::backend::Backend;
+use proxy_common::config::AGENT_WORDS;
+use proxy_common::flow::{Flow, FlowKey};
+use proxy_common::frontend::{Frontend, FrontendKey};
+use proxy_common::selection::HintKey;
+use proxy_common::verdict::{Counter, REASONS};
+use proxy_common::way::{PeerKey, Way};
+use proxy_common::{Addr4, Addr6};
+
+const MMAPABLE: usize = BPF_F_MMAPABLE as usize;
+const SERVICES_DEFAULT: usize = 1 << 16;
+const SLOTS_DEFAULT: usize = 1 << 20;
+const BACKENDS_DEFAULT: usize = 1 << 16;
+const WAYS_DEFAULT: usize = 1 << 13;
+const FLOWS_DEFAULT: usize = 1 << 18;
+const FLOWS_NEW_DEFAULT: usize = 1 << 16;
+
+/// Where IPv4 services are reached. Written by the agent, read by every program; nothing is evicted.
+#[btf_map]
+pub static FRONTENDS4: HashMap<FrontendKey<Addr4>, Frontend, SERVICES_DEFAULT> = HashMap::new();
+/// Where IPv6 services are reached; as [`FRONTENDS4`].
+#[btf_map]
+pub static FRONTENDS6: HashMap<FrontendKey<Addr6>, Frontend, SERVICES_DEFAULT> = HashMap::new();
+/// [`ServiceEntry`](proxy_common::selection::ServiceEntry) words by service id. The agent stores through its memory mapping.
+#[btf_map]
+pub static SERVICES: Array<u64, SERVICES_DEFAULT, MMAPABLE> = Array::new();
+/// [`Slot`](proxy_common::selection::Slot) words. The agent stores through its memory mapping.
+#[btf_map]
+pub static SELECTION: Array<u64, SLOTS_DEFAULT, MMAPABLE> = Array::new();
+/// IPv4 endpoints by backend id. Written by the agent.
+#[btf_map]
+pub static BACKENDS4: Array<Backend<Addr4>, BACKENDS_DEFAULT> = Array::new();
+/// IPv6 endpoints by backend id. Written by the agent.
+#[btf_map]
+pub static BACKENDS6: Array<Backend<Addr6>, BACKENDS_DEFAULT> = Array::new();
+/// How other nodes are reached, by way id. Written by the agent.
+#[btf_map]
+pub static WAYS: Array<Way, WAYS_DEFAULT> = Array::new();
+/// Backends on this node by service id and hint; the value is a `BackendRef`. Written by the agent.
+#[btf_map]
+pub static HINTS: HashMap<HintKey, u32, BACKENDS_DEFAULT> = HashMap::new();
+/// Nodes of the cluster and this node's own addresses; the value is a set of `PEER_*` bits. Written by the agent.
+#[btf_map]
+pub static PEERS: HashMap<PeerKey, u32, WAYS_DEFAULT> = HashMap::new();
+/// IPv4 connections the client has answered in. Written by the programs; the agent only reads and deletes. The
+/// least recently used entry is evicted.
+#[btf_map]
+pub static FLOWS4: LruHashMap<FlowKey<Addr4>, Flow<Addr4>, FLOWS_DEFAULT> = LruHashMap::new();
+/// IPv6 connections; as [`FLOWS4`].
+#[btf_map]
+pub static FLOWS6: LruHashMap<FlowKey<Addr6>, Flow<Addr6>, FLOWS_DEFAULT> = LruHashMap::new();
+/// IPv4 connections with nothing but the client's first packet. A SYN flood evicts entries here only.
+#[btf_map]
+pub static FLOWS_NEW4: LruHashMap<FlowKey<Addr4>, Flow<Addr4>, FLOWS_NEW_DEFAULT> = LruHashMap::new();
+/// IPv6 embryos; as [`FLOWS_NEW4`].
+#[btf_map]
+pub static FLOWS_NEW6: LruHashMap<FlowKey<Addr6>, Flow<Addr6>, FLOWS_NEW_DEFAULT> = LruHashMap::new();
+/// Packets and bytes by [`Reason`](proxy_common::verdict::Reason). Written by the programs.
+#[btf_map]
+pub static COUNTERS: PerCpuArray<Counter, { REASONS as usize }> = PerCpuArray::new();
+/// Packets and bytes a service's clients sent, by service id. Written by the programs.
+#[btf_map]
+pub static SERVICE_STATS: PerCpuArray<Counter, SERVICES_DEFAULT> = PerCpuArray::new();
+/// Heartbeat and switches; see `proxy_common::config::AGENT_*`. The agent stores through its memory mapping.
+#[btf_map]
+pub static AGENT: Array<u64, { AGENT_WORDS as usize }, MMAPABLE> = Array::new();

@@ -1,0 +1,34 @@
+//! The data plane: what makes the kernel serve the desired state.
+
+use crate::model::{Desired, Dirty, PortKey};
+use crate::node::Topology;
+
+/// Something that can serve a [`Desired`] state. Two real implementations (eBPF now, IPVS later) and a fake.
+///
+/// Both calls may be repeated at will: told the same twice, the second changes nothing.
+pub trait Dataplane {
+    /// Brings the kernel to `desired` for everything `dirty` names, and tries again what stayed pending.
+    fn sync(&mut self, desired: &Desired, dirty: &Dirty) -> SyncReport;
+
+    /// Attaches to, and detaches from, devices, and writes the ways to other nodes.
+    fn set_topology(&mut self, topology: &Topology) -> SyncReport;
+}
+
+/// What a sync did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SyncReport {
+    /// Operations that changed something in the kernel.
+    pub writes: usize,
+    /// Service ports with an operation that failed; it is tried again at the next sync.
+    pub pending: Vec<(PortKey, String)>,
+    /// Failures that belong to no service port (a device that can't be attached to, a full map of ways).
+    pub failures: Vec<String>,
+}
+
+impl SyncReport {
+    /// Whether everything asked for is in the kernel.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.pending.is_empty() && self.failures.is_empty()
+    }
+}
