@@ -13,6 +13,7 @@ pub mod flow;
 pub mod frontend;
 pub mod hash;
 mod layout;
+pub mod name;
 pub mod selection;
 pub mod verdict;
 pub mod way;

@@ -2,13 +2,14 @@
 //!
 //! The sizes here are defaults; the agent overrides them when it loads the object.
 
-use aya_ebpf::bindings::BPF_F_MMAPABLE;
+use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::btf_maps::{Array, HashMap, LruHashMap, PerCpuArray};
 use aya_ebpf::macros::btf_map;
 use proxy_common::backend::Backend;
 use proxy_common::config::AGENT_WORDS;
 use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
+use proxy_common::name::ServiceName;
 use proxy_common::selection::HintKey;
 use proxy_common::verdict::{Counter, REASONS};
 use proxy_common::way::{PeerKey, Way};
@@ -68,6 +69,10 @@ pub static COUNTERS: PerCpuArray<Counter, { REASONS as usize }> = PerCpuArray::n
 /// Packets and bytes a service's clients sent, by service id. Written by the programs.
 #[btf_map]
 pub static SERVICE_STATS: PerCpuArray<Counter, SERVICES_DEFAULT> = PerCpuArray::new();
+/// What each service id stands for. Written by the agent, read by the command line and at adoption, never by a program.
+#[btf_map]
+pub static NAMES: HashMap<u32, ServiceName, SERVICES_DEFAULT, { BPF_F_NO_PREALLOC as usize }> =
+    HashMap::new();
 /// Heartbeat and switches; see `proxy_common::config::AGENT_*`. The agent stores through its memory mapping.
 #[btf_map]
 pub static AGENT: Array<u64, { AGENT_WORDS as usize }, MMAPABLE> = Array::new();
