@@ -1,5 +1,8 @@
 //! The data plane: what makes the kernel serve the desired state.
 
+pub mod ebpf;
+pub mod fake;
+
 use crate::model::{Desired, Dirty, PortKey};
 use crate::node::Topology;
 

@@ -1,0 +1,184 @@
+//! What the command line shows. Field names are part of the JSON interface.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::Serialize;
+
+/// One list of a service port in one family.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ServiceView {
+    /// Namespace of the Service.
+    pub namespace: String,
+    /// Name of the Service.
+    pub name: String,
+    /// Name of the port, empty for an unnamed one.
+    pub port: String,
+    /// `IPv4` or `IPv6`.
+    pub family: String,
+    /// `Cluster` or `Local`.
+    pub list: String,
+    /// Service id.
+    pub id: u32,
+    /// `random` or `maglev`.
+    pub algorithm: &'static str,
+    /// Length of the slice.
+    pub slots: u32,
+    /// The list is empty, but there are usable endpoints that are not in it.
+    pub elsewhere: bool,
+    /// Where the list is reached, sorted.
+    pub frontends: Vec<FrontendView>,
+    /// Current owners of the slice's slots, sorted.
+    pub backends: Vec<SocketAddr>,
+    /// Packets clients sent.
+    pub packets: u64,
+    /// Bytes clients sent.
+    pub bytes: u64,
+}
+
+/// Where a service is reached.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct FrontendView {
+    /// Address and port a client sends to.
+    pub address: SocketAddr,
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: &'static str,
+    /// `internal` or `external`.
+    pub scope: &'static str,
+    /// `ClusterIP`, `NodePort`, `ExternalIP` or `LoadBalancer`.
+    pub kind: &'static str,
+    /// `snat` or `dsr`.
+    pub forwarding: &'static str,
+    /// Session affinity time-out, 0 = none.
+    pub affinity_seconds: u32,
+}
+
+/// An endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct BackendView {
+    /// Address and port.
+    pub address: SocketAddr,
+    /// Backend id, unique in its family.
+    pub id: u32,
+    /// Incarnation of the id.
+    pub generation: u8,
+    /// In some EndpointSlice; false while the id rests.
+    pub exists: bool,
+    /// On this node.
+    pub local: bool,
+    /// Ready.
+    pub ready: bool,
+    /// Serving.
+    pub serving: bool,
+    /// Address of the node it is reached at, if it is on another one and that is known.
+    pub node: Option<IpAddr>,
+    /// Its hint towards its node, 0 = none.
+    pub hint: u32,
+    /// Services with a slot of this backend, as `namespace/name:port`, sorted.
+    pub services: Vec<String>,
+}
+
+/// One direction of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FlowView {
+    /// `new` or `established`: which of the two tables it is in.
+    pub table: &'static str,
+    /// `TCP`, `UDP`, `SCTP`, or the protocol's number.
+    pub protocol: String,
+    /// Source as the packet has it when our program meets it.
+    pub source: SocketAddr,
+    /// Destination as the packet has it when our program meets it.
+    pub destination: SocketAddr,
+    /// Source after translation, if it is changed.
+    pub new_source: Option<SocketAddr>,
+    /// Destination after translation, if it is changed.
+    pub new_destination: Option<SocketAddr>,
+    /// `syn`, `established`, `closing`, `datagram`, or the state's number.
+    pub state: String,
+    /// `request` or `reply`.
+    pub direction: &'static str,
+    /// The packet is sent on encapsulated.
+    pub encapsulated: bool,
+    /// The packet came in encapsulated.
+    pub decapsulated: bool,
+    /// The service, as `namespace/name:port`; its id where it has no name any more.
+    pub service: String,
+    /// The backend, if its id has not been given to another one.
+    pub backend: Option<SocketAddr>,
+    /// Seconds since the last packet.
+    pub idle_seconds: u32,
+}
+
+/// Packets and bytes that ended for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CounterView {
+    /// Name of the reason.
+    pub reason: &'static str,
+    /// Whether these packets were dropped.
+    pub drop: bool,
+    /// Packets.
+    pub packets: u64,
+    /// Bytes of the frames.
+    pub bytes: u64,
+}
+
+/// How another node is reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WayView {
+    /// Way id.
+    pub id: u32,
+    /// Address of the node.
+    pub target: IpAddr,
+    /// Our address towards it; none while there is no route.
+    pub source: Option<IpAddr>,
+    /// Index of the device.
+    pub device: u32,
+    /// Bytes an IP packet may have.
+    pub mtu: u16,
+    /// Next hop and device are known: no FIB lookup is needed.
+    pub resolved: bool,
+    /// The device has native XDP.
+    pub xdp: bool,
+    /// MAC address of the next hop.
+    pub destination_mac: String,
+    /// MAC address of the device.
+    pub source_mac: String,
+}
+
+/// The state of the data plane as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct StatusView {
+    /// Version of the map layout.
+    pub layout_version: u32,
+    /// Seconds since the agent's last heartbeat; none if there was none.
+    pub heartbeat_age_seconds: Option<u64>,
+    /// Where the programs are attached, sorted.
+    pub attached: Vec<AttachedView>,
+    /// The maps, sorted by name.
+    pub maps: Vec<MapView>,
+}
+
+/// A program attached to a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AttachedView {
+    /// Name of the device, or its index where it has none in this network namespace.
+    pub device: String,
+    /// Index of the device.
+    pub device_index: u32,
+    /// `xdp`, `tc_ingress` or `tc_egress`.
+    pub hook: &'static str,
+    /// `native` or `generic` for XDP, `tcx` or `clsact` for TC.
+    pub mode: &'static str,
+    /// The kernel's id of the program.
+    pub program_id: u32,
+}
+
+/// How full a map is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct MapView {
+    /// Name.
+    pub name: String,
+    /// Entries it has room for.
+    pub entries: u32,
+    /// Entries in use; none where that would have to be counted one by one and is not.
+    pub used: Option<u32>,
+}

@@ -1,0 +1,115 @@
+//! What the operator chooses.
+
+use std::path::PathBuf;
+
+use proxy_common::config::DEFAULT_MARK;
+use proxy_common::flow::Timeouts;
+
+/// Settings of the eBPF data plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Where a BPF file system is mounted, or a directory inside one (`--bpffs-path`).
+    pub bpffs_path: PathBuf,
+    /// How `xdp_ingress` is attached (`--xdp`).
+    pub xdp: XdpMode,
+    /// Flow time-outs (`--timeout-*`).
+    pub timeouts: Timeouts,
+    /// Mark of the packets that go up (`--fwmark`).
+    pub mark: Mark,
+    /// Room in the maps.
+    pub sizes: Sizes,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            bpffs_path: PathBuf::from("/sys/fs/bpf"),
+            xdp: XdpMode::default(),
+            timeouts: Timeouts::default(),
+            mark: Mark::default(),
+            sizes: Sizes::default(),
+        }
+    }
+}
+
+/// How `xdp_ingress` is attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XdpMode {
+    /// In the driver where it can, else not at all: `tc_ingress` serves then.
+    #[default]
+    Auto,
+    /// In the driver; a device that can't is a failure, and `tc_ingress` serves it.
+    Native,
+    /// In the kernel's generic hook, which every device has.
+    Generic,
+    /// Nowhere: `tc_ingress` serves.
+    Off,
+}
+
+/// The firewall mark of packets that go up: `mark = mark & !mask | value`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Bits to set; inside `mask`.
+    pub value: u32,
+    /// Bits that are ours; 0 = packets are not marked.
+    pub mask: u32,
+}
+
+impl Default for Mark {
+    fn default() -> Self {
+        Self { value: DEFAULT_MARK, mask: DEFAULT_MARK }
+    }
+}
+
+/// Entries each map has room for. A pinned map keeps the size it was made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Service ids: two for each service port and family at most (SERVICES, NAMES, SERVICE_STATS).
+    pub services: u32,
+    /// Frontends of one family (FRONTENDS4/6).
+    pub frontends: u32,
+    /// Endpoints of one family (BACKENDS4/6, and HINTS).
+    pub backends: u32,
+    /// Slots of all slices together (SELECTION).
+    pub slots: u32,
+    /// Ways to, and addresses of, other nodes (WAYS, PEERS).
+    pub nodes: u32,
+    /// Connections of one family, two entries each (`--flow-table-size`; FLOWS4/6).
+    pub flows: u32,
+    /// Entries of connections whose client has sent but one packet (FLOWS_NEW4/6).
+    pub new_flows: u32,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self {
+            services: 1 << 16,
+            frontends: 1 << 16,
+            backends: 1 << 16,
+            slots: 1 << 20,
+            nodes: 1 << 13,
+            flows: 1 << 18,
+            new_flows: 1 << 16,
+        }
+    }
+}
+
+impl Sizes {
+    /// Sizes with headroom for a cluster of this many service ports, frontends and endpoints, both families
+    /// counted; never below the defaults.
+    #[must_use]
+    pub fn for_cluster(service_ports: usize, frontends: usize, endpoints: usize) -> Self {
+        let least = Self::default();
+        let room = |count: usize, least: u32| {
+            let wanted = u32::try_from(count.saturating_mul(2)).unwrap_or(u32::MAX / 2);
+            wanted.max(least).min(1 << 23).next_power_of_two()
+        };
+        Self {
+            services: room(service_ports.saturating_mul(2), least.services),
+            frontends: room(frontends, least.frontends),
+            backends: room(endpoints, least.backends),
+            slots: room(endpoints.saturating_mul(4), least.slots),
+            ..least
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! A data plane without a kernel, for tests of whatever drives one.
+
+use std::collections::BTreeMap;
+
+use crate::dataplane::{Dataplane, SyncReport};
+use crate::model::{Desired, Dirty, PortKey, ServicePort};
+use crate::node::Topology;
+
+/// Remembers what it was told, and fails where it is asked to.
+#[derive(Clone, Debug, Default)]
+pub struct FakeDataplane {
+    /// What is served now: what [`Desired::ports`] said of each port when it was last dirty.
+    pub served: BTreeMap<PortKey, ServicePort>,
+    /// The topology of the last call.
+    pub topology: Topology,
+    /// What was dirty at each call of `sync`, in order.
+    pub syncs: Vec<Dirty>,
+    /// Ports that can't be served, and why.
+    pub refused: BTreeMap<PortKey, String>,
+    pending: Dirty,
+}
+
+impl Dataplane for FakeDataplane {
+    fn sync(&mut self, desired: &Desired, dirty: &Dirty) -> SyncReport {
+        self.syncs.push(dirty.clone());
+        let mut report = SyncReport::default();
+        let mut due = std::mem::take(&mut self.pending);
+        due.merge(dirty.clone());
+        for key in due.ports {
+            if let Some(reason) = self.refused.get(&key) {
+                report.pending.push((key.clone(), reason.clone()));
+                self.pending.ports.insert(key);
+                continue;
+            }
+            let before = match desired.ports.get(&key) {
+                Some(port) => self.served.insert(key.clone(), port.clone()),
+                None => self.served.remove(&key),
+            };
+            report.writes += usize::from(before.as_ref() != desired.ports.get(&key));
+        }
+        report
+    }
+
+    fn set_topology(&mut self, topology: &Topology) -> SyncReport {
+        let writes = usize::from(self.topology != *topology);
+        self.topology = topology.clone();
+        SyncReport { writes, ..SyncReport::default() }
+    }
+}
