@@ -1,0 +1,77 @@
+//! The flags of `millrace agent`, as text: [`Settings::resolve`](super::Settings::resolve) gives them meaning.
+
+/// Flags of `millrace agent`.
+///
+/// Values are text here so that a wrong one gets our one line, which names the flag and what it takes,
+/// instead of clap's four.
+#[derive(clap::Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct AgentArgs {
+    /// Where Services, EndpointSlices and Nodes come from: directory:PATH, a directory of manifests as
+    /// `kubectl get -o yaml` prints them
+    #[arg(long, value_name = "directory:PATH")]
+    pub source: Option<String>,
+    /// This node's name [default: the environment's NODE_NAME, then the host's name]
+    #[arg(long, value_name = "NAME")]
+    pub hostname_override: Option<String>,
+    /// How packets are served: auto or ebpf [default: auto]
+    #[arg(long, value_name = "MODE")]
+    pub proxy_mode: Option<String>,
+    /// Devices toward the network, separated by commas [default: devices with a default route or a node
+    /// address, and overlay devices]
+    #[arg(long, value_name = "DEVICE,...", value_delimiter = ',')]
+    pub uplinks: Vec<String>,
+    /// Devices toward this node's pods, separated by commas; * stands for any text [default:
+    /// veth*,cni*,cali*,lxc*,kube-bridge]
+    #[arg(long, value_name = "PATTERN,...", value_delimiter = ',')]
+    pub pod_interfaces: Vec<String>,
+    /// Addresses NodePorts are served on: primary (the Node's first InternalIP of each family), or CIDRs
+    /// separated by commas [default: primary]
+    #[arg(long, value_name = "primary|CIDR,...", value_delimiter = ',')]
+    pub nodeport_addresses: Vec<String>,
+    /// External IPs outside these ranges are refused; may be repeated [default: all are refused]
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    pub service_external_ip_range: Vec<String>,
+    /// Serve only the Services whose label service.kubernetes.io/service-proxy-name says this
+    #[arg(long, value_name = "NAME")]
+    pub service_proxy_name: Option<String>,
+    /// How a backend on another node is reached: snat or dsr [default: snat]
+    #[arg(long, value_name = "snat|dsr")]
+    pub forwarding: Option<String>,
+    /// How a backend is chosen: random or maglev; DSR is always Maglev [default: random]
+    #[arg(long, value_name = "random|maglev")]
+    pub algorithm: Option<String>,
+    /// Slots of a Maglev table, a prime, the same on all nodes [default: 4093]
+    #[arg(long, value_name = "PRIME")]
+    pub maglev_table_size: Option<String>,
+    /// Entries of the flow table of each family [default: 262144]
+    #[arg(long, value_name = "ENTRIES")]
+    pub flow_table_size: Option<String>,
+    /// Seconds after which a TCP flow that has seen only its SYN is forgotten [default: 60]
+    #[arg(long, value_name = "SECONDS")]
+    pub timeout_syn: Option<String>,
+    /// Seconds without a packet after which an established TCP flow is forgotten [default: 8000]
+    #[arg(long, value_name = "SECONDS")]
+    pub timeout_established: Option<String>,
+    /// Seconds without a packet after which a TCP flow that was closed is forgotten [default: 10]
+    #[arg(long, value_name = "SECONDS")]
+    pub timeout_closing: Option<String>,
+    /// Seconds without a packet after which a UDP flow is forgotten [default: 60]
+    #[arg(long, value_name = "SECONDS")]
+    pub timeout_udp: Option<String>,
+    /// Mark of packets handed to the stack, and the bits of it that are ours; 0/0 = none [default:
+    /// 0x80000/0x80000]
+    #[arg(long, value_name = "VALUE/MASK")]
+    pub fwmark: Option<String>,
+    /// Where the BPF file system is mounted [default: /sys/fs/bpf]
+    #[arg(long, value_name = "PATH")]
+    pub bpffs_path: Option<String>,
+    /// XDP: native, generic, off, or auto for the best that the device can [default: auto]
+    #[arg(long, value_name = "MODE")]
+    pub xdp: Option<String>,
+    /// Shortest time between two syncs, in milliseconds [default: 1]
+    #[arg(long, value_name = "MILLISECONDS")]
+    pub min_sync_interval: Option<String>,
+    /// Longest time between two syncs, in seconds; pending operations are tried again then [default: 30]
+    #[arg(long, value_name = "SECONDS")]
+    pub max_sync_interval: Option<String>,
+}

@@ -1,0 +1,194 @@
+//! One function a flag: text in, a checked value or one line out. No value given = the default.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use super::{ConfigError, DevicePattern, Mark, ProxyMode, Source, XdpMode};
+use crate::model::{DEFAULT_MAGLEV_SIZE, NodePortAddresses, check_maglev_size};
+
+const DEFAULT_FLOW_TABLE_SIZE: u32 = 262_144;
+const FLOW_TABLE_SIZES: std::ops::RangeInclusive<u32> = 1024..=16_777_216;
+/// A year: longer than any time-out that makes sense, and far from where 32-bit seconds wrap.
+const LONGEST_TIMEOUT: u32 = 31_536_000;
+
+fn wrong(flag: &'static str, given: &str, takes: &str) -> ConfigError {
+    ConfigError { flag, message: format!("{given:?} is not accepted; takes {takes}") }
+}
+
+pub(super) fn source(text: Option<&str>) -> Result<Source, ConfigError> {
+    const FLAG: &str = "--source";
+    const TAKES: &str = "directory:PATH";
+    let Some(text) = text else {
+        return Err(ConfigError { flag: FLAG, message: format!("not given; takes {TAKES}") });
+    };
+    match text.split_once(':') {
+        Some(("directory", path)) if !path.is_empty() => Ok(Source::Directory(PathBuf::from(path))),
+        None if text == "kubernetes" => Err(ConfigError {
+            flag: FLAG,
+            message: format!("kubernetes is not in this version; takes {TAKES}"),
+        }),
+        _ => Err(wrong(FLAG, text, TAKES)),
+    }
+}
+
+pub(super) fn proxy_mode(text: Option<&str>) -> Result<ProxyMode, ConfigError> {
+    const FLAG: &str = "--proxy-mode";
+    if text == Some("ipvs") {
+        let message = "ipvs is not in this version; takes auto or ebpf".to_owned();
+        return Err(ConfigError { flag: FLAG, message });
+    }
+    choice(FLAG, text, &[("auto", ProxyMode::Auto), ("ebpf", ProxyMode::Ebpf)])
+}
+
+pub(super) fn xdp(text: Option<&str>) -> Result<XdpMode, ConfigError> {
+    let modes = [
+        ("auto", XdpMode::Auto),
+        ("native", XdpMode::Native),
+        ("generic", XdpMode::Generic),
+        ("off", XdpMode::Off),
+    ];
+    choice("--xdp", text, &modes)
+}
+
+/// One of a few words; the first is the default.
+pub(super) fn choice<T: Copy>(
+    flag: &'static str,
+    text: Option<&str>,
+    choices: &[(&str, T)],
+) -> Result<T, ConfigError> {
+    let found = match text {
+        None => choices.first(),
+        Some(text) => choices.iter().find(|(word, _)| *word == text),
+    };
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+        wrong(flag, text.unwrap_or_default(), &words.join(" or "))
+    })
+}
+
+pub(super) fn node_name(name: Option<String>) -> Result<String, ConfigError> {
+    // kube-proxy and the kubelet trim and lower-case the name as well.
+    let name = name.unwrap_or_default().trim().to_lowercase();
+    if name.is_empty() || name.contains(|c: char| c == '/' || c.is_whitespace()) {
+        return Err(wrong("--hostname-override", &name, "the name of this node's Node object"));
+    }
+    Ok(name)
+}
+
+pub(super) fn service_proxy_name(name: Option<&str>) -> Result<Option<String>, ConfigError> {
+    let usable = |name: &str| {
+        (1..=63).contains(&name.len()) && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+    };
+    match name {
+        None => Ok(None),
+        Some(name) if usable(name) => Ok(Some(name.to_owned())),
+        Some(name) => Err(wrong("--service-proxy-name", name, "a label value of 1 to 63 characters")),
+    }
+}
+
+pub(super) fn devices(flag: &'static str, names: &[String]) -> Result<Vec<String>, ConfigError> {
+    let usable = |name: &str| {
+        (1..=15).contains(&name.len()) && !name.contains(|c: char| c == '/' || c == '*' || c.is_whitespace())
+    };
+    match names.iter().find(|name| !usable(name)) {
+        Some(name) => Err(wrong(flag, name, "names of devices, separated by commas")),
+        None => Ok(names.to_vec()),
+    }
+}
+
+pub(super) fn patterns(flag: &'static str, texts: &[String]) -> Result<Vec<DevicePattern>, ConfigError> {
+    if texts.is_empty() {
+        return Ok(DevicePattern::defaults());
+    }
+    let takes = "names of devices, separated by commas, in which * stands for any text";
+    texts.iter().map(|text| DevicePattern::new(text).ok_or_else(|| wrong(flag, text, takes))).collect()
+}
+
+pub(super) fn node_ports(texts: &[String]) -> Result<NodePortAddresses, ConfigError> {
+    const FLAG: &str = "--nodeport-addresses";
+    if texts.is_empty() || texts == ["primary"] {
+        return Ok(NodePortAddresses::Primary);
+    }
+    let takes = "the word primary alone, or CIDRs separated by commas";
+    let ranges = texts.iter().map(|text| text.parse().map_err(|_| wrong(FLAG, text, takes)));
+    Ok(NodePortAddresses::Within(ranges.collect::<Result<_, _>>()?))
+}
+
+pub(super) fn ranges(flag: &'static str, texts: &[String]) -> Result<Vec<IpNet>, ConfigError> {
+    let takes = "a CIDR such as 203.0.113.0/24 or 2001:db8::/64";
+    texts.iter().map(|text| text.parse().map_err(|_| wrong(flag, text, takes))).collect()
+}
+
+pub(super) fn seconds(flag: &'static str, text: Option<&str>, default: u32) -> Result<u32, ConfigError> {
+    number(flag, text, default, 1..=LONGEST_TIMEOUT, "seconds")
+}
+
+pub(super) fn flow_table_size(text: Option<&str>) -> Result<u32, ConfigError> {
+    number("--flow-table-size", text, DEFAULT_FLOW_TABLE_SIZE, FLOW_TABLE_SIZES, "entries")
+}
+
+pub(super) fn min_sync_interval(text: Option<&str>) -> Result<Duration, ConfigError> {
+    let milliseconds = number("--min-sync-interval", text, 1_u32, 0..=60_000, "milliseconds")?;
+    Ok(Duration::from_millis(u64::from(milliseconds)))
+}
+
+pub(super) fn max_sync_interval(text: Option<&str>) -> Result<Duration, ConfigError> {
+    Ok(Duration::from_secs(u64::from(number("--max-sync-interval", text, 30_u32, 1..=3600, "seconds")?)))
+}
+
+pub(super) fn maglev_size(text: Option<&str>) -> Result<u32, ConfigError> {
+    const FLAG: &str = "--maglev-table-size";
+    let Some(text) = text else {
+        return Ok(DEFAULT_MAGLEV_SIZE);
+    };
+    // What is no number at all is as far out of range as zero.
+    check_maglev_size(text.parse().unwrap_or(0))
+        .map_err(|error| ConfigError { flag: FLAG, message: format!("{text:?} is not accepted; {error}") })
+}
+
+pub(super) fn mark(text: Option<&str>) -> Result<Mark, ConfigError> {
+    let Some(text) = text else {
+        return Ok(Mark::default());
+    };
+    let parsed = text.split_once('/').and_then(|(value, mask)| {
+        Some(Mark { value: word(value)?, mask: word(mask)? }).filter(|mark| mark.value & !mark.mask == 0)
+    });
+    let takes = "VALUE/MASK such as 0x80000/0x80000, every bit of VALUE inside MASK";
+    parsed.ok_or_else(|| wrong("--fwmark", text, takes))
+}
+
+pub(super) fn bpffs(text: Option<&str>) -> Result<PathBuf, ConfigError> {
+    let path = Path::new(text.unwrap_or("/sys/fs/bpf"));
+    if path.is_absolute() {
+        return Ok(path.to_owned());
+    }
+    Err(wrong("--bpffs-path", text.unwrap_or_default(), "an absolute path"))
+}
+
+fn number<T>(
+    flag: &'static str,
+    text: Option<&str>,
+    default: T,
+    range: std::ops::RangeInclusive<T>,
+    unit: &str,
+) -> Result<T, ConfigError>
+where
+    T: FromStr + PartialOrd + std::fmt::Display,
+{
+    let Some(text) = text else {
+        return Ok(default);
+    };
+    let takes = || format!("{} to {} {unit}", range.start(), range.end());
+    text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| wrong(flag, text, &takes()))
+}
+
+/// A 32-bit word, decimal or hexadecimal with 0x.
+fn word(text: &str) -> Option<u32> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}

@@ -1,0 +1,34 @@
+//! Where objects come from. Nothing but this module reads manifests or talks to the API.
+
+pub mod directory;
+
+use std::path::PathBuf;
+
+pub use crate::model::{Change, Kind, Object, ObjectKey, Problem, Severity};
+
+/// What a source tells.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SourceEvent {
+    /// An object was added, changed or removed.
+    Change(Change),
+    /// Everything has been told once. Until then nothing may be taken for deleted.
+    Listed,
+    /// Something could not be read; everything else goes on.
+    Problem(Problem),
+}
+
+/// Why a source can't work at all.
+#[derive(Debug, thiserror::Error)]
+pub enum SourceError {
+    /// The directory can't be opened at start.
+    #[error("--source directory:{}: {error}; takes an existing directory of .yaml, .yml and .json files", path.display())]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// The kernel refuses to tell of changes.
+    #[error("inotify: {0}; see fs.inotify.max_user_instances")]
+    Inotify(std::io::Error),
+}
