@@ -1,2 +1,60 @@
-//! Placeholder until the first slice lands.
-fn main() {}
+//! Set-up, build, tests, lints and virtual machines of the workspace: `cargo xtask --help`.
+
+mod bench;
+mod build;
+mod command;
+mod panic_check;
+mod run;
+mod setup;
+mod toolchain;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use workspace::Workspace;
+
+/// Everything a developer of Millrace runs.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Install what building, running and testing need, as far as it is missing
+    Setup,
+    /// Build the BPF object, check that it can't panic, then build the agent, the test bed and the bench
+    Build,
+    /// Bring the test bed up and show every backend's view of real traffic; arguments go to the test bed
+    Run(run::Args),
+    /// Build in release and run one of the benchmarks; arguments go to the bench
+    Bench(bench::Args),
+}
+
+fn main() -> ExitCode {
+    match Workspace::locate().and_then(|workspace| perform(&workspace, &Cli::parse().task)) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn perform(workspace: &Workspace, task: &Task) -> anyhow::Result<ExitCode> {
+    match task {
+        Task::Setup => setup::ensure(workspace, &setup::Need::ALL).map(|()| {
+            println!("everything is installed");
+            ExitCode::SUCCESS
+        }),
+        Task::Build => {
+            setup::ensure(workspace, &[setup::Need::Build])?;
+            build::everything(workspace).map(|()| ExitCode::SUCCESS)
+        }
+        Task::Run(args) => run::run(workspace, args),
+        Task::Bench(args) => bench::bench(workspace, args),
+    }
+}

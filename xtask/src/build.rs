@@ -1,0 +1,47 @@
+//! The BPF object first, since the agent embeds it; then everything else.
+
+use anyhow::{Context, Result, bail};
+
+use crate::toolchain::Toolchain;
+use crate::workspace::Workspace;
+use crate::{command, panic_check};
+
+/// What becomes of the compiler's warnings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Warnings {
+    /// They are shown.
+    Allowed,
+    /// They fail the build.
+    Denied,
+}
+
+/// Builds the BPF object, the agent, the test bed and the bench.
+pub fn everything(workspace: &Workspace) -> Result<()> {
+    bpf_object(workspace, Warnings::Allowed)?;
+    let packages = ["-p", "millrace", "-p", "millrace-lab", "-p", "millrace-bench"];
+    command::run(workspace.cargo().arg("build").args(packages))
+}
+
+/// Builds the BPF programs and fails if one of them could panic.
+pub fn bpf_object(workspace: &Workspace, warnings: Warnings) -> Result<()> {
+    let mut cargo = Toolchain::choose(workspace).cargo(workspace);
+    cargo.args(["build", "--release", "-p", "proxy-ebpf", "--bin", "millrace-bpf", "--features", "bpf"]);
+    cargo.args(["--target", "bpfel-unknown-none", "-Zbuild-std=core"]);
+    if warnings == Warnings::Denied {
+        // Unlike -Dwarnings this is no compiler flag: what is built already is not built again.
+        cargo.env("CARGO_BUILD_WARNINGS", "deny").arg("-Zwarnings");
+    }
+    command::run(&mut cargo)?;
+    let object = workspace.bpf_object();
+    let bytes = std::fs::read(&object).with_context(|| format!("can't read {}", object.display()))?;
+    let traces = panic_check::panic_traces(&bytes)?;
+    if !traces.is_empty() {
+        bail!(
+            "{} can panic, and the kernel would refuse it: {}; look for an index, a slice or a division whose \
+             bounds the compiler can't prove",
+            object.display(),
+            traces.join(", ")
+        );
+    }
+    Ok(())
+}

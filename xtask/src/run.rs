@@ -1,0 +1,31 @@
+//! The demonstration: the test bed with real traffic.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use crate::setup::Need;
+use crate::workspace::Workspace;
+use crate::{build, command, setup};
+
+/// Arguments of `cargo xtask run`.
+#[derive(clap::Args)]
+#[command(disable_help_flag = true)]
+pub struct Args {
+    /// Passed to `millrace-lab run`: `--once`, `--xdp off`, ...; `--help` lists them
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    lab: Vec<OsString>,
+}
+
+/// Builds everything, then becomes the test bed. Returns only if that can't be started.
+pub fn run(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
+    setup::ensure(workspace, &[Need::Build, Need::Run])?;
+    build::everything(workspace)?;
+    let debug = workspace.target().join("debug");
+    let mut lab = workspace.command(debug.join("millrace-lab"));
+    lab.arg("run").args(&args.lab).env("MILLRACE_BIN", debug.join("millrace"));
+    eprintln!("+ {}", command::display(&lab));
+    Err(lab.exec()).context("can't start the test bed")
+}

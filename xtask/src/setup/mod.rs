@@ -1,0 +1,77 @@
+//! What a task needs from the machine: found or installed. Nothing is asked of the network when nothing is missing.
+
+mod debian;
+mod mounts;
+mod tools;
+
+use anyhow::Result;
+
+use crate::toolchain::Toolchain;
+use crate::workspace::Workspace;
+
+/// A reason to need something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// The compiler of the BPF object and its linker.
+    Build,
+    /// The BPF file system, for the test bed.
+    Run,
+    /// What the tests call beside our own programs.
+    Test,
+    /// The linters beyond rustup's.
+    Lint,
+    /// The emulator and the kernels' unpacker.
+    Vm,
+}
+
+impl Need {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Build, Self::Run, Self::Test, Self::Lint, Self::Vm];
+}
+
+/// Installs what is missing for `needs`, or fails with a line that says how to.
+pub fn ensure(workspace: &Workspace, needs: &[Need]) -> Result<()> {
+    let toolchain = Toolchain::choose(workspace);
+    let wanted: Vec<&str> =
+        needs.iter().flat_map(|need| packages(*need, toolchain, workspace)).copied().collect();
+    debian::ensure_packages(workspace, &wanted)?;
+    for need in needs {
+        match need {
+            Need::Build => {
+                toolchain.check(workspace)?;
+                tools::ensure_bpf_linker(workspace)?;
+            }
+            Need::Run => mounts::ensure_bpffs(workspace)?,
+            Need::Lint => {
+                tools::ensure_rustup_components(workspace)?;
+                tools::ensure_cargo_deny(workspace)?;
+                tools::ensure_typos(workspace)?;
+            }
+            Need::Test | Need::Vm => {}
+        }
+    }
+    Ok(())
+}
+
+fn packages(need: Need, toolchain: Toolchain, workspace: &Workspace) -> &'static [&'static str] {
+    const LINKER: &[&str] = &["llvm-22-dev", "libpolly-22-dev", "zlib1g-dev", "libzstd-dev", "libxml2-dev"];
+    const COMPILER_AND_LINKER: &[&str] = &[
+        "rustc-web",
+        "rust-web-src",
+        "cargo-web",
+        "llvm-22-dev",
+        "libpolly-22-dev",
+        "zlib1g-dev",
+        "libzstd-dev",
+        "libxml2-dev",
+    ];
+    match (need, toolchain) {
+        (Need::Build, Toolchain::Debian) => COMPILER_AND_LINKER,
+        (Need::Build, Toolchain::Nightly) => LINKER,
+        (Need::Run, _) => &["mount"],
+        (Need::Test, _) => &["bpftool", "iproute2"],
+        (Need::Lint, _) if tools::has_typos(workspace) => &[],
+        (Need::Lint, _) => &["python3-pip"],
+        (Need::Vm, _) => &["qemu-system-x86"],
+    }
+}
