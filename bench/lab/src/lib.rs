@@ -1,1 +1,9 @@
-//! The test bed.
+//! The test bed: a cluster of network namespaces, agents in it, traffic through it, and proof of what happened.
+//!
+//! - [`net`]: namespaces, links, offloads; all through system calls and rtnetlink, never a shell.
+//! - [`topology`]: the bed itself: a client, a router, nodes and their pods.
+//! - [`traffic`]: servers in pods that say whom they see, and clients that ask them.
+
+pub mod net;
+pub mod topology;
+pub mod traffic;

@@ -1,0 +1,51 @@
+//! Device features, through the ethtool ioctl.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use anyhow::{Context, Result, bail};
+
+/// A feature that can be switched; the value is the ethtool command of linux/ethtool.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Offload {
+    /// Checksums are left to the device: on a virtual one they stay unfinished, and XDP sees them so.
+    /// Switching it off switches off all segmentation that relies on it.
+    TxChecksum = 0x17,
+    /// Received frames are merged. On a virtual device this also makes it take frames that its peer's XDP
+    /// program sends or redirects.
+    Receive = 0x2c,
+}
+
+/// Switches a feature of a device of the current thread's namespace.
+pub fn set_offload(device: &str, offload: Offload, on: bool) -> Result<()> {
+    #[repr(C)]
+    struct Value {
+        command: u32,
+        data: u32,
+    }
+    let mut value = Value { command: offload as u32, data: u32::from(on) };
+    // SAFETY: an all-zero ifreq is valid: it holds integers, arrays and null pointers only.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if device.len() >= request.ifr_name.len() {
+        bail!("{device} is too long for the name of a device");
+    }
+    for (target, byte) in request.ifr_name.iter_mut().zip(device.bytes()) {
+        *target = byte.cast_signed();
+    }
+    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    let socket = control_socket()?;
+    // SAFETY: SIOCETHTOOL reads the name and the value behind ifru_data; both live until the call returns.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    nix::errno::Errno::result(result)
+        .with_context(|| format!("can't switch {offload:?} of {device} {}", if on { "on" } else { "off" }))?;
+    Ok(())
+}
+
+/// Any socket of the namespace takes device ioctls.
+fn control_socket() -> Result<OwnedFd> {
+    // SAFETY: no pointers are passed.
+    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    let fd = nix::errno::Errno::result(fd).context("can't open a socket")?;
+    // SAFETY: the call above returned it, and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

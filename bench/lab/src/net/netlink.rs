@@ -1,0 +1,93 @@
+//! Links, addresses and routes of the namespace whose thread opened the socket.
+
+use std::fs::File;
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+
+use anyhow::{Context, Result};
+use ipnet::IpNet;
+use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth};
+use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
+
+/// An rtnetlink socket. It belongs to the namespace it was opened in.
+#[derive(Clone, Debug)]
+pub struct Netlink {
+    handle: rtnetlink::Handle,
+}
+
+impl Netlink {
+    /// Opens a socket in the current thread's namespace.
+    pub fn open() -> Result<Self> {
+        let (connection, handle, _) =
+            rtnetlink::new_connection().context("can't open an rtnetlink socket")?;
+        tokio::spawn(connection);
+        Ok(Self { handle })
+    }
+
+    /// Adds a pair of virtual Ethernet devices: `name` here, `peer` in `peer_namespace`.
+    pub async fn add_veth(&self, name: &str, peer: &str, peer_namespace: &File) -> Result<()> {
+        let peer = LinkUnspec::new_with_name(peer).setns_by_fd(peer_namespace.as_raw_fd()).build();
+        let pair = LinkMessageBuilder::<LinkVeth>::new_with_info_kind(InfoKind::Veth)
+            .name(name)
+            .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
+            .build();
+        self.handle
+            .link()
+            .add(pair)
+            .execute()
+            .await
+            .with_context(|| format!("can't add the veth pair {name}"))
+    }
+
+    /// Adds a bridge that is up and learns, without spanning tree and multicast snooping: both would hold back
+    /// the first frames.
+    pub async fn add_bridge(&self, name: &str) -> Result<()> {
+        let bridge = LinkBridge::new(name).mcast_snooping(false).up().build();
+        self.handle.link().add(bridge).execute().await.with_context(|| format!("can't add the bridge {name}"))
+    }
+
+    /// Makes a device a port of a bridge.
+    pub async fn add_port(&self, bridge: &str, port: &str) -> Result<()> {
+        let message = LinkUnspec::new_with_index(index_of(port)?).controller(index_of(bridge)?).build();
+        self.handle
+            .link()
+            .set(message)
+            .execute()
+            .await
+            .with_context(|| format!("can't add {port} to {bridge}"))
+    }
+
+    /// Sets a device up.
+    pub async fn set_up(&self, device: &str) -> Result<()> {
+        let message = LinkUnspec::new_with_index(index_of(device)?).up().build();
+        self.handle.link().set(message).execute().await.with_context(|| format!("can't set {device} up"))
+    }
+
+    /// Deletes a device, and with it its peer.
+    pub async fn delete_link(&self, device: &str) -> Result<()> {
+        let index = index_of(device)?;
+        self.handle.link().del(index).execute().await.with_context(|| format!("can't delete {device}"))
+    }
+
+    /// Gives a device an address.
+    pub async fn add_address(&self, device: &str, address: IpNet) -> Result<()> {
+        let index = index_of(device)?;
+        let request = self.handle.address().add(index, address.addr(), address.prefix_len());
+        request.execute().await.with_context(|| format!("can't add {address} to {device}"))
+    }
+
+    /// Routes a prefix through a gateway; replaces the route there is.
+    pub async fn set_route(&self, destination: IpNet, gateway: IpAddr) -> Result<()> {
+        let route = RouteMessageBuilder::<IpAddr>::new()
+            .destination_prefix(destination.network(), destination.prefix_len())?
+            .gateway(gateway)?
+            .build();
+        let request = self.handle.route().add(route).replace();
+        request.execute().await.with_context(|| format!("can't route {destination} through {gateway}"))
+    }
+}
+
+/// Interface index of a device of this namespace.
+pub(super) fn index_of(device: &str) -> Result<u32> {
+    nix::net::if_::if_nametoindex(device).with_context(|| format!("there is no device {device}"))
+}

@@ -1,0 +1,69 @@
+//! What processes of the test bed leave outside themselves, and how it goes when they could not clean up.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::namespace;
+
+/// All names begin with this, followed by the process id and a dash.
+pub(super) const NAMESPACE_PREFIX: &str = "millrace-";
+/// Where the pins of a bed's agents are, below the BPF file system.
+const BPFFS: &str = "/sys/fs/bpf";
+
+/// Directory below which the agents of bed `bed` of this process pin their maps and links.
+#[must_use]
+pub fn bpffs_directory(bed: u32) -> PathBuf {
+    Path::new(BPFFS).join(format!("{}{bed}", super::own_prefix()))
+}
+
+/// Directory of manifests and logs of bed `bed` of this process.
+#[must_use]
+pub fn temporary_directory(bed: u32) -> PathBuf {
+    std::env::temp_dir().join(format!("{}{bed}", super::own_prefix()))
+}
+
+/// Removes namespaces, pins and directories of test beds whose process is gone.
+pub fn remove_leftovers() {
+    remove_where(|owner| !Path::new("/proc").join(owner.to_string()).exists());
+}
+
+/// Removes everything of this process, for when it ends without dropping what it made.
+pub fn remove_own() {
+    remove_where(|owner| owner == std::process::id());
+}
+
+fn remove_where(condemned: impl Fn(u32) -> bool) {
+    for (directory, remove) in [
+        (Path::new(namespace::DIRECTORY), &namespace::remove as &dyn Fn(&Path)),
+        (Path::new(BPFFS), &remove_directory),
+        (&std::env::temp_dir(), &remove_directory),
+    ] {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            if entry.file_name().to_str().and_then(owner_of).is_some_and(&condemned) {
+                remove(&entry.path());
+            }
+        }
+    }
+}
+
+fn remove_directory(path: &Path) {
+    let _ = fs::remove_dir_all(path);
+}
+
+/// The process id in `millrace-<pid>-...`.
+fn owner_of(name: &str) -> Option<u32> {
+    name.strip_prefix(NAMESPACE_PREFIX)?.split_once('-')?.0.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_with_a_process_id_are_the_beds() {
+        assert_eq!(owner_of("millrace-12-1-client"), Some(12));
+        assert_eq!(owner_of("millrace-bench"), None);
+        assert_eq!(owner_of("millrace-x-1"), None);
+        assert_eq!(owner_of("other-12-1"), None);
+    }
+}

@@ -1,0 +1,188 @@
+//! Building a bed.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::addresses::{self, Dual};
+use super::{Bed, Node, Pod, Shape, Wire};
+use crate::net::{Namespace, Netlink, Offload, remove_leftovers, set_offload, write_sysctl};
+
+const ANY: [IpNet; 2] = [
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0)),
+    IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0)),
+];
+
+pub(super) fn build(shape: Shape) -> Result<Bed> {
+    static BEDS: AtomicU32 = AtomicU32::new(1);
+    remove_leftovers();
+    let number = BEDS.fetch_add(1, Ordering::Relaxed);
+    let create = |name: &str| Namespace::create(&format!("{number}-{name}"));
+    let mut bed = Bed {
+        number,
+        wire: shape.wire,
+        client: create("client")?,
+        router: create("router")?,
+        nodes: Vec::new(),
+    };
+    fs::create_dir_all(bed.directory()).context("can't make the bed's directory")?;
+
+    prepare_router(&bed.router)?;
+    connect_client(&bed)?;
+    for node in 1..=shape.nodes {
+        let name = format!("node{node}");
+        let namespace = create(&name)?;
+        bed.nodes.push(Node { name, number: node, namespace, pods: Vec::new() });
+        connect_node(&bed, node)?;
+        for index in 0..shape.pods {
+            let name = format!("pod-{node}{}", char::from(b'a' + index));
+            let namespace = create(&name)?;
+            let pod = Pod { name, addresses: addresses::pod(node, Some(index)), namespace };
+            connect_pod(bed.node(node)?, &pod)?;
+            bed.nodes.last_mut().context("the node was just added")?.pods.push(pod);
+        }
+    }
+    for node in &bed.nodes {
+        route_between_nodes(&bed, node)?;
+    }
+    route_from_router(&bed)?;
+    Ok(bed)
+}
+
+/// Addresses are usable at once: nobody else is on these networks.
+fn skip_address_detection() -> Result<()> {
+    write_sysctl("net/ipv6/conf/default/accept_dad", "0")?;
+    write_sysctl("net/ipv6/conf/all/accept_dad", "0")
+}
+
+fn forward_packets() -> Result<()> {
+    write_sysctl("net/ipv4/ip_forward", "1")?;
+    write_sysctl("net/ipv6/conf/all/forwarding", "1")
+}
+
+fn prepare_router(router: &Namespace) -> Result<()> {
+    router.run(async || {
+        skip_address_detection()?;
+        forward_packets()?;
+        let netlink = Netlink::open()?;
+        netlink.add_bridge("lan").await?;
+        add_addresses(&netlink, "lan", addresses::LAN_GATEWAY).await
+    })
+}
+
+fn connect_client(bed: &Bed) -> Result<()> {
+    let client = bed.client.file()?;
+    bed.client.run(async || skip_address_detection())?;
+    bed.router.run(async move || {
+        let netlink = Netlink::open()?;
+        netlink.add_veth("client", "eth0", &client).await?;
+        netlink.set_up("client").await?;
+        add_addresses(&netlink, "client", addresses::CLIENT_GATEWAY).await
+    })?;
+    let offloaded = bed.wire == Wire::Offloaded;
+    bed.client.run(async move || {
+        set_offload("eth0", Offload::TxChecksum, offloaded)?;
+        join_network(addresses::CLIENT, addresses::CLIENT_GATEWAY).await
+    })
+}
+
+fn connect_node(bed: &Bed, number: u8) -> Result<()> {
+    let node = bed.node(number)?;
+    node.namespace.run(async || {
+        skip_address_detection()?;
+        // The strict reverse-path filter is what distributions set, and the hardest for a service proxy.
+        write_sysctl("net/ipv4/conf/all/rp_filter", "1")?;
+        write_sysctl("net/ipv4/conf/default/rp_filter", "1")?;
+        // A CNI's bridge plugin switches forwarding on; pods have no way out without.
+        forward_packets()
+    })?;
+    connect_uplink(bed, number)?;
+    node.namespace.run(async move || {
+        let netlink = Netlink::open()?;
+        netlink.add_bridge("cni0").await?;
+        add_addresses(&netlink, "cni0", addresses::pod(number, None)).await
+    })
+}
+
+/// Lays the wire between the router and a node's `eth0`. Merging on the router's end is not about speed: without
+/// it that end takes no frame that the node's XDP program sends.
+pub(super) fn connect_uplink(bed: &Bed, number: u8) -> Result<()> {
+    let node = bed.node(number)?;
+    let port = node.name.clone();
+    let namespace = node.namespace.file()?;
+    let offloaded = bed.wire == Wire::Offloaded;
+    bed.router.run(async move || {
+        let netlink = Netlink::open()?;
+        netlink.add_veth(&port, "eth0", &namespace).await?;
+        set_offload(&port, Offload::TxChecksum, offloaded)?;
+        set_offload(&port, Offload::Receive, true)?;
+        netlink.add_port("lan", &port).await?;
+        netlink.set_up(&port).await
+    })?;
+    node.namespace.run(async move || {
+        set_offload("eth0", Offload::TxChecksum, offloaded)?;
+        set_offload("eth0", Offload::Receive, offloaded)?;
+        join_network(addresses::node(number), addresses::LAN_GATEWAY).await
+    })
+}
+
+fn connect_pod(node: &Node, pod: &Pod) -> Result<()> {
+    let namespace = pod.namespace.file()?;
+    let device = format!("veth-{}", pod.name.trim_start_matches("pod-"));
+    let (addresses, gateway) = (pod.addresses, addresses::pod(node.number, None));
+    pod.namespace.run(async || skip_address_detection())?;
+    node.namespace.run(async move || {
+        let netlink = Netlink::open()?;
+        netlink.add_veth(&device, "eth0", &namespace).await?;
+        netlink.add_port("cni0", &device).await?;
+        netlink.set_up(&device).await
+    })?;
+    pod.namespace.run(async move || join_network(addresses, gateway).await)
+}
+
+/// Gives `eth0` of the current namespace its addresses and a default route.
+async fn join_network(addresses: Dual, gateway: Dual) -> Result<()> {
+    let netlink = Netlink::open()?;
+    netlink.set_up("eth0").await?;
+    add_addresses(&netlink, "eth0", addresses).await?;
+    for (destination, gateway) in ANY.into_iter().zip(gateway.both()) {
+        netlink.set_route(destination, gateway).await?;
+    }
+    Ok(())
+}
+
+async fn add_addresses(netlink: &Netlink, device: &str, addresses: Dual) -> Result<()> {
+    for network in addresses.networks() {
+        netlink.add_address(device, network).await?;
+    }
+    Ok(())
+}
+
+/// Pod networks of the other nodes, directly through them.
+pub(super) fn route_between_nodes(bed: &Bed, node: &Node) -> Result<()> {
+    let others = bed.nodes.iter().map(|other| other.number).filter(|other| *other != node.number);
+    let routes: Vec<_> = others.flat_map(pod_routes).collect();
+    node.namespace.run(async move || set_routes(routes).await)
+}
+
+fn route_from_router(bed: &Bed) -> Result<()> {
+    let mut routes: Vec<_> = bed.nodes.iter().flat_map(|node| pod_routes(node.number)).collect();
+    routes.extend(addresses::VIPS.networks().into_iter().zip(addresses::node(1).both()));
+    bed.router.run(async move || set_routes(routes).await)
+}
+
+fn pod_routes(number: u8) -> impl Iterator<Item = (IpNet, IpAddr)> {
+    let networks = addresses::pod(number, None).networks();
+    networks.into_iter().zip(addresses::node(number).both())
+}
+
+async fn set_routes(routes: Vec<(IpNet, IpAddr)>) -> Result<()> {
+    let netlink = Netlink::open()?;
+    for (destination, gateway) in routes {
+        netlink.set_route(destination, gateway).await?;
+    }
+    Ok(())
+}

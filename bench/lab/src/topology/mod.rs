@@ -1,0 +1,208 @@
+//! The bed: what stands where.
+//!
+//! ```text
+//!  client 198.51.100.10, 2001:db8:c::10
+//!    |
+//!  router  bridge `lan` 172.30.0.1, 2001:db8:a::1      203.0.113.0/24 and 2001:db8:e::/64 -> node1
+//!    |port `node1`      |port `node2`      |port `node3`
+//!  node1 172.30.0.11  node2 172.30.0.12  node3 172.30.0.13       `eth0`, bridge `cni0`
+//!    |      |           |      |           |      |
+//!  pod-1a pod-1b      pod-2a pod-2b      pod-3a pod-3b           10.244.N.10 and .11
+//! ```
+//!
+//! Nodes reach each other directly; everything to and from the client crosses the router, so what a node sends
+//! and receives is seen on the router's port of that node.
+
+mod addresses;
+mod build;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use ipnet::IpNet;
+
+use crate::net::{Namespace, Netlink};
+
+pub use addresses::{Dual, Family};
+
+/// What a bed is to look like.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Number of nodes, at most 9.
+    pub nodes: u8,
+    /// Number of pods on each node, at most 9.
+    pub pods: u8,
+    /// What devices leave to each other.
+    pub wire: Wire,
+}
+
+/// What crosses the virtual wires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wire {
+    /// Frames as a real wire carries them: finished checksums, none larger than the MTU. What XDP expects.
+    Plain,
+    /// Unfinished checksums and merged frames of up to 64 KiB, as virtual devices pass them by default.
+    Offloaded,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self { nodes: 3, pods: 2, wire: Wire::Plain }
+    }
+}
+
+/// A cluster of namespaces. Everything goes when it is dropped.
+#[derive(Debug)]
+pub struct Bed {
+    number: u32,
+    wire: Wire,
+    client: Namespace,
+    router: Namespace,
+    nodes: Vec<Node>,
+}
+
+/// A node of the cluster.
+#[derive(Debug)]
+pub struct Node {
+    name: String,
+    number: u8,
+    namespace: Namespace,
+    pods: Vec<Pod>,
+}
+
+/// A pod: a namespace with one device.
+#[derive(Debug)]
+pub struct Pod {
+    name: String,
+    addresses: Dual,
+    namespace: Namespace,
+}
+
+impl Bed {
+    /// Builds a bed.
+    pub fn new(shape: Shape) -> Result<Self> {
+        build::build(shape)
+    }
+
+    /// The namespace clients are in.
+    #[must_use]
+    pub const fn client(&self) -> &Namespace {
+        &self.client
+    }
+
+    /// The namespace of the router; its device `nodeN` is the wire to that node.
+    #[must_use]
+    pub const fn router(&self) -> &Namespace {
+        &self.router
+    }
+
+    /// All nodes.
+    #[must_use]
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// Node `number`, counted from 1.
+    pub fn node(&self, number: u8) -> Result<&Node> {
+        self.nodes
+            .iter()
+            .find(|node| node.number == number)
+            .with_context(|| format!("the bed has no node {number}"))
+    }
+
+    /// Address of the client.
+    #[must_use]
+    pub const fn client_addresses(&self) -> Dual {
+        addresses::CLIENT
+    }
+
+    /// Makes the router send an address (of a load balancer, or an external one) to a node: its director.
+    pub fn route_to(&self, address: IpAddr, director: u8) -> Result<()> {
+        let gateway = self.node(director)?.addresses().of(Family::of(address));
+        let host = IpNet::from(address);
+        self.router.run(async move || Netlink::open()?.set_route(host, gateway).await)
+    }
+
+    /// Deletes a node's uplink `eth0`, as pulling a network card out would.
+    pub fn delete_uplink(&self, node: u8) -> Result<()> {
+        self.node(node)?.namespace.run(async || Netlink::open()?.delete_link("eth0").await)
+    }
+
+    /// Gives a node a new uplink in place of a deleted one, with the same name, addresses and routes.
+    pub fn restore_uplink(&self, node: u8) -> Result<()> {
+        build::connect_uplink(self, node)?;
+        build::route_between_nodes(self, self.node(node)?)
+    }
+
+    /// Directory below which the agents of this bed pin their maps and links.
+    #[must_use]
+    pub fn bpffs_directory(&self) -> PathBuf {
+        crate::net::bpffs_directory(self.number)
+    }
+
+    /// Directory of this bed's manifests and logs.
+    #[must_use]
+    pub fn directory(&self) -> PathBuf {
+        crate::net::temporary_directory(self.number)
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        for directory in [self.bpffs_directory(), self.directory()] {
+            let _ = std::fs::remove_dir_all(directory);
+        }
+    }
+}
+
+impl Node {
+    /// Name of the Node object, and of the router's device that leads to it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The node's own network namespace.
+    #[must_use]
+    pub const fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// Addresses of its uplink `eth0`.
+    #[must_use]
+    pub const fn addresses(&self) -> Dual {
+        addresses::node(self.number)
+    }
+
+    /// Pod `index`, counted from 0.
+    pub fn pod(&self, index: usize) -> Result<&Pod> {
+        self.pods.get(index).with_context(|| format!("{} has no pod {index}", self.name))
+    }
+
+    /// Its pods.
+    #[must_use]
+    pub fn pods(&self) -> &[Pod] {
+        &self.pods
+    }
+}
+
+impl Pod {
+    /// Name such as `pod-1a`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its addresses.
+    #[must_use]
+    pub const fn addresses(&self) -> Dual {
+        self.addresses
+    }
+
+    /// Its network namespace.
+    #[must_use]
+    pub const fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+}

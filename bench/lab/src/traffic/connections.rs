@@ -1,0 +1,73 @@
+//! Connections that stay: some talk all the time, some are silent until the end.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use super::{ANSWER_LIMIT, Connection};
+use crate::net::{Namespace, Task};
+
+/// Pause between two requests of a talking connection.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A number of open connections to one target.
+#[derive(Debug)]
+pub struct LongConnections {
+    stop: watch::Sender<bool>,
+    task: Task<usize>,
+}
+
+impl LongConnections {
+    /// Opens `talking` connections that send requests all the time and `silent` ones that send their first
+    /// request when they are stopped. All are open when this returns.
+    pub fn open(namespace: &Namespace, target: SocketAddr, talking: usize, silent: usize) -> Result<Self> {
+        let (stop, stopped) = watch::channel(false);
+        let (opened, all_open) = std::sync::mpsc::sync_channel(1);
+        let task = namespace.spawn(async move || {
+            let mut connections = JoinSet::new();
+            for number in 0..talking + silent {
+                let connection = Connection::open(target).await?;
+                connections.spawn(hold(connection, number < talking, stopped.clone()));
+            }
+            let _ = opened.send(());
+            let mut kept = 0;
+            while let Some(outcome) = connections.join_next().await {
+                outcome.context("a connection's task failed")?.context("a connection was cut")?;
+                kept += 1;
+            }
+            Ok(kept)
+        });
+        if all_open.recv().is_err() {
+            task.join()?;
+            bail!("no connection was opened");
+        }
+        Ok(Self { stop, task })
+    }
+
+    /// Sends a last request over each and returns how many answered: an error if any was cut or answered by
+    /// another backend than before.
+    pub fn stop(self) -> Result<usize> {
+        let _ = self.stop.send(true);
+        self.task.join_within(ANSWER_LIMIT * 2)
+    }
+}
+
+async fn hold(mut connection: Connection, talks: bool, mut stopped: watch::Receiver<bool>) -> Result<()> {
+    let mut first = None;
+    while talks && !*stopped.borrow() {
+        let answer = connection.request().await?;
+        if first.get_or_insert_with(|| answer.clone()) != &answer {
+            bail!("the connection changed hands: {first:?}, then {answer:?}");
+        }
+        tokio::select! {
+            () = tokio::time::sleep(PAUSE) => {}
+            _ = stopped.changed() => {}
+        }
+    }
+    stopped.wait_for(|stopped| *stopped).await?;
+    connection.request().await?;
+    Ok(())
+}

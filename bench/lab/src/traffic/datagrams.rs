@@ -1,0 +1,121 @@
+//! Single datagrams, and a steady stream of them whose losses are counted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::net::UdpSocket;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
+
+use super::{ANSWER_LIMIT, Answer, Sighting};
+use crate::net::{Namespace, Task};
+
+/// A steady stream of datagrams from one socket.
+#[derive(Debug)]
+pub struct Stream {
+    stop: oneshot::Sender<()>,
+    task: Task<Delivery>,
+}
+
+/// What became of a stream.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Delivery {
+    /// Datagrams sent.
+    pub sent: u64,
+    /// Numbers of those that were never answered.
+    pub lost: BTreeSet<u64>,
+    /// Answers by backend.
+    pub backends: BTreeMap<String, u64>,
+}
+
+impl Stream {
+    /// Sends a numbered datagram every `period`, once the first one has been answered.
+    pub fn start(namespace: &Namespace, target: SocketAddr, period: Duration) -> Result<Self> {
+        let socket = namespace.run(async move || {
+            let socket = connect(target).await?;
+            exchange(&socket, b"first").await.with_context(|| format!("no answer from UDP {target}"))?;
+            Ok(socket.into_std()?)
+        })?;
+        let (stop, stopped) = oneshot::channel();
+        let task = namespace.spawn(async move || stream(UdpSocket::from_std(socket)?, period, stopped).await);
+        Ok(Self { stop, task })
+    }
+
+    /// Ends the stream, waits for answers under way, and says what was lost.
+    pub fn stop(self) -> Result<Delivery> {
+        let _ = self.stop.send(());
+        self.task.join_within(ANSWER_LIMIT * 2)
+    }
+}
+
+/// Sends one datagram to `target` and waits for its answer.
+pub(super) async fn ask(target: SocketAddr) -> Result<Answer> {
+    let socket = connect(target).await?;
+    let sighting = exchange(&socket, b"who is there?").await?;
+    Ok(Answer { sighting, client: socket.local_addr()? })
+}
+
+async fn connect(target: SocketAddr) -> Result<UdpSocket> {
+    let any = match target {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    let socket = UdpSocket::bind(SocketAddr::new(any, 0)).await?;
+    socket.connect(target).await?;
+    Ok(socket)
+}
+
+async fn exchange(socket: &UdpSocket, payload: &[u8]) -> Result<Sighting> {
+    socket.send(payload).await?;
+    let mut buffer = vec![0; 65536];
+    let length =
+        timeout(ANSWER_LIMIT, socket.recv(&mut buffer)).await.context("the answer took too long")??;
+    Ok(parse(buffer.get(..length).unwrap_or_default()).context("the answer is not a backend's")?.0)
+}
+
+/// Splits an answer into the backend's line and what it sent back.
+fn parse(answer: &[u8]) -> Option<(Sighting, &[u8])> {
+    let end = answer.iter().position(|byte| *byte == b'\n')?;
+    let (line, payload) = answer.split_at(end);
+    Some((serde_json::from_slice(line).ok()?, payload.get(1..)?))
+}
+
+async fn stream(socket: UdpSocket, period: Duration, mut stopped: oneshot::Receiver<()>) -> Result<Delivery> {
+    let mut delivery = Delivery::default();
+    let mut buffer = vec![0; 2048];
+    let mut clock = interval(period);
+    clock.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    loop {
+        tokio::select! {
+            _ = &mut stopped => break,
+            _ = clock.tick() => {
+                // A refused send is a lost datagram like any other: it stays in the set.
+                let _ = socket.send(&delivery.sent.to_be_bytes()).await;
+                delivery.lost.insert(delivery.sent);
+                delivery.sent += 1;
+            }
+            Ok(length) = socket.recv(&mut buffer) => delivery.count(buffer.get(..length).unwrap_or_default()),
+        }
+    }
+    let limit = Instant::now() + ANSWER_LIMIT;
+    while !delivery.lost.is_empty()
+        && let Ok(received) = timeout_at(limit, socket.recv(&mut buffer)).await
+    {
+        let length = received.unwrap_or(0);
+        delivery.count(buffer.get(..length).unwrap_or_default());
+    }
+    Ok(delivery)
+}
+
+impl Delivery {
+    /// Takes an answer's number off the lost ones.
+    fn count(&mut self, answer: &[u8]) {
+        let Some((sighting, payload)) = parse(answer) else { return };
+        let number = <[u8; 8]>::try_from(payload).map(u64::from_be_bytes);
+        if number.is_ok_and(|number| self.lost.remove(&number)) {
+            *self.backends.entry(sighting.backend).or_default() += 1;
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! As much of HTTP/1.1 as a client of the bed's servers needs.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use anyhow::{Context, Result, bail};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+
+use super::{ANSWER_LIMIT, Answer};
+
+/// A connection that is kept open between requests.
+#[derive(Debug)]
+pub struct Connection {
+    stream: BufReader<TcpStream>,
+    client: SocketAddr,
+}
+
+impl Connection {
+    /// Connects to a server.
+    pub async fn open(target: SocketAddr) -> Result<Self> {
+        Self::open_from(target, 0).await
+    }
+
+    /// Connects from a given source port; 0 = any.
+    pub async fn open_from(target: SocketAddr, source_port: u16) -> Result<Self> {
+        let (socket, any) = match target {
+            SocketAddr::V4(_) => (TcpSocket::new_v4()?, IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+            SocketAddr::V6(_) => (TcpSocket::new_v6()?, IpAddr::V6(Ipv6Addr::UNSPECIFIED)),
+        };
+        socket.set_reuseaddr(true)?;
+        socket.bind(SocketAddr::new(any, source_port))?;
+        let stream =
+            timeout(ANSWER_LIMIT, socket.connect(target)).await.context("connecting took too long")??;
+        let client = stream.local_addr()?;
+        Ok(Self { stream: BufReader::new(stream), client })
+    }
+
+    /// Asks who answers and whom it sees.
+    pub async fn request(&mut self) -> Result<Answer> {
+        self.upload(0).await
+    }
+
+    /// Sends a body of `bytes` zeros; the answer says how many arrived.
+    pub async fn upload(&mut self, bytes: usize) -> Result<Answer> {
+        let head = format!("POST / HTTP/1.1\r\nHost: bed\r\nContent-Length: {bytes}\r\n\r\n");
+        let body = self.exchange(head, bytes).await?;
+        let sighting = serde_json::from_slice(&body).context("the answer is not a backend's")?;
+        Ok(Answer { sighting, client: self.client })
+    }
+
+    /// Asks for a body of `bytes` and says how many came.
+    pub async fn download(&mut self, bytes: usize) -> Result<usize> {
+        let head = format!("GET /bytes/{bytes} HTTP/1.1\r\nHost: bed\r\n\r\n");
+        Ok(self.exchange(head, 0).await?.len())
+    }
+
+    async fn exchange(&mut self, head: String, zeros: usize) -> Result<Vec<u8>> {
+        timeout(ANSWER_LIMIT, async {
+            let mut request = head.into_bytes();
+            request.resize(request.len() + zeros, 0);
+            self.stream.write_all(&request).await?;
+            let head = read_head(&mut self.stream).await?.context("the server closed the connection")?;
+            let mut body = vec![0; content_length(&head)?];
+            self.stream.read_exact(&mut body).await?;
+            Ok(body)
+        })
+        .await
+        .context("the answer took too long")?
+    }
+}
+
+/// Reads up to and including the empty line; `None` where the peer closed instead of sending another head.
+pub(super) async fn read_head(stream: &mut BufReader<TcpStream>) -> Result<Option<String>> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        if head.len() > 4096 {
+            bail!("the head of the message is too long");
+        }
+        match stream.read_u8().await {
+            Ok(byte) => head.push(byte),
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof && head.is_empty() => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(Some(String::from_utf8(head)?))
+}
+
+/// The length of the body that a head announces; none = 0.
+pub(super) fn content_length(head: &str) -> Result<usize> {
+    head.lines()
+        .filter_map(|line| line.split_once(": "))
+        .find(|(name, _)| name.eq_ignore_ascii_case("content-length"))
+        .map_or(Ok(0), |(_, value)| value.parse().context("a content length that is no number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_length_of_a_body_is_found_in_any_spelling() {
+        assert_eq!(content_length("HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n").unwrap(), 12);
+        assert_eq!(content_length("GET / HTTP/1.1\r\nHost: bed\r\n\r\n").unwrap(), 0);
+        assert!(content_length("GET / HTTP/1.1\r\nContent-Length: many\r\n\r\n").is_err());
+    }
+}

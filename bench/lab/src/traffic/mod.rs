@@ -1,0 +1,87 @@
+//! Real sockets: servers in pods that say whom they see, and clients that ask them.
+
+mod connections;
+mod datagrams;
+mod http;
+mod server;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::net::Namespace;
+
+pub use connections::LongConnections;
+pub use datagrams::{Delivery, Stream};
+pub use http::Connection;
+pub use server::Server;
+
+/// How long a client waits for an answer before it counts as lost.
+pub const ANSWER_LIMIT: Duration = Duration::from_secs(3);
+
+/// What a backend says of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sighting {
+    /// Name of the pod or host process that answered.
+    pub backend: String,
+    /// Source of the request as the backend's socket saw it.
+    pub peer: SocketAddr,
+    /// Bytes of the request's body.
+    pub received: usize,
+}
+
+/// Transport protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// TCP; requests are HTTP.
+    Tcp,
+    /// UDP; a request is one datagram.
+    Udp,
+}
+
+impl Protocol {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Tcp, Self::Udp];
+
+    /// Name in tables.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+        }
+    }
+}
+
+/// An answer, and the client's own address when it asked: they agree where the client's address is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What the backend saw.
+    pub sighting: Sighting,
+    /// The client's address and port.
+    pub client: SocketAddr,
+}
+
+impl Answer {
+    /// Whether the backend saw the client's own address and port.
+    #[must_use]
+    pub fn kept_client(&self) -> bool {
+        self.sighting.peer == self.client
+    }
+}
+
+/// Asks `target` once from a new socket in `namespace`.
+pub fn ask(namespace: &Namespace, protocol: Protocol, target: SocketAddr) -> Result<Answer> {
+    namespace.run(async move || ask_here(protocol, target).await)
+}
+
+/// Asks `target` once from a new socket of the current thread's namespace.
+pub async fn ask_here(protocol: Protocol, target: SocketAddr) -> Result<Answer> {
+    let answer = match protocol {
+        Protocol::Tcp => async { Connection::open(target).await?.request().await }.await,
+        Protocol::Udp => datagrams::ask(target).await,
+    };
+    answer.with_context(|| format!("no answer from {} {target}", protocol.name()))
+}
