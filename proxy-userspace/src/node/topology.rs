@@ -1,7 +1,10 @@
-//! What the data plane needs to know of the node's network.
+//! What the data plane needs to know of the node's network, and how it follows from what the kernel tells.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+
+use super::pattern::DevicePattern;
+use super::state::{Device, DeviceKind, NodeState, Resolution, Route};
 
 /// Devices to attach to, and ways to other nodes: the node module's output, the data plane's input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,3 +58,104 @@ pub struct Link {
     /// MAC address of the next hop.
     pub destination_mac: [u8; 6],
 }
+
+/// What the user says of the node's devices.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeSettings {
+    /// Devices toward the network; empty = devices with a default route or a node address, and overlay devices.
+    pub uplinks: Vec<DevicePattern>,
+    /// Devices that lead to this node's pods.
+    pub pod_interfaces: Vec<DevicePattern>,
+    /// Whether XDP may be used at all.
+    pub xdp: bool,
+}
+
+/// Devices, hooks and ways, from the kernel's state, the settings and the addresses of the cluster's nodes
+/// (this node's own among them: they mark an uplink and have no way).
+#[must_use]
+pub fn topology(state: &NodeState, settings: &NodeSettings, targets: &BTreeSet<IpAddr>) -> Topology {
+    let own: BTreeSet<IpAddr> = state.addresses.iter().map(|(_, address)| *address).collect();
+    let devices = state.devices.iter().filter_map(|(index, device)| {
+        let hooks = hooks(device, is_uplink(state, settings, targets, *index, device), settings);
+        (!hooks.is_empty()).then(|| (*index, AttachTarget { name: device.name.clone(), hooks }))
+    });
+    let ways = targets
+        .difference(&own)
+        .filter_map(|target| Some((*target, way(state, *target, state.routes.get(target)?)?)));
+    Topology { devices: devices.collect(), ways: ways.collect(), addresses: own.clone() }
+}
+
+/// Names of the devices that are uplinks, sorted by index.
+#[must_use]
+pub fn uplinks<'a>(
+    state: &'a NodeState,
+    settings: &NodeSettings,
+    targets: &BTreeSet<IpAddr>,
+) -> Vec<&'a str> {
+    let uplinks = state.devices.iter().filter(|(index, device)| {
+        is_uplink(state, settings, targets, **index, device) && device.kind != DeviceKind::Overlay
+    });
+    uplinks.map(|(_, device)| device.name.as_str()).collect()
+}
+
+fn is_uplink(
+    state: &NodeState,
+    settings: &NodeSettings,
+    targets: &BTreeSet<IpAddr>,
+    index: u32,
+    device: &Device,
+) -> bool {
+    if device.kind == DeviceKind::Loopback {
+        return false;
+    }
+    if !settings.uplinks.is_empty() {
+        return settings.uplinks.iter().any(|pattern| pattern.matches(&device.name));
+    }
+    let has_node_address =
+        || state.addresses.iter().any(|(device, address)| *device == index && targets.contains(address));
+    // tunl0, gre0 and their like come with the kernel module and stay down until somebody uses them.
+    device.kind == DeviceKind::Overlay && device.up
+        || state.default_routes.iter().any(|route| route.device == index)
+        || has_node_address()
+}
+
+/// The hooks of a device: what comes in is served on uplinks, what goes out is restored wherever a reply can leave.
+fn hooks(device: &Device, is_uplink: bool, settings: &NodeSettings) -> BTreeSet<Hook> {
+    if is_uplink {
+        // XDP sees the outer frames of these devices on the device below them.
+        let has_xdp = settings.xdp && device.kind == DeviceKind::Other && device.mac.is_some();
+        return [has_xdp.then_some(Hook::Xdp), Some(Hook::TcIngress), Some(Hook::TcEgress)]
+            .into_iter()
+            .flatten()
+            .collect();
+    }
+    let leads_to_pods = || settings.pod_interfaces.iter().any(|pattern| pattern.matches(&device.name));
+    if device.kind == DeviceKind::Loopback || device.is_port || !device.up || leads_to_pods() {
+        return BTreeSet::new();
+    }
+    BTreeSet::from([Hook::TcEgress])
+}
+
+fn way(state: &NodeState, target: IpAddr, route: &Route) -> Option<Way> {
+    let device = state.devices.get(&route.device)?;
+    let mtu = device.mtu.min(route.mtu.unwrap_or(u32::MAX));
+    let neighbour = state.neighbours.get(&state.next_hop(target, route));
+    let destination_mac = neighbour.and_then(|neighbour| match neighbour.resolution {
+        Resolution::Learned(mac) | Resolution::Fixed(mac) => Some(mac),
+        Resolution::Unresolved => None,
+    });
+    let link = device
+        .mac
+        .zip(destination_mac)
+        .map(|(source_mac, destination_mac)| Link { source_mac, destination_mac });
+    Some(Way {
+        source: route.source?,
+        device: route.device,
+        mtu: u16::try_from(mtu).unwrap_or(u16::MAX),
+        link,
+    })
+}
+
+#[cfg(test)]
+#[path = "topology_tests.rs"]
+mod tests;

@@ -1,0 +1,143 @@
+use super::*;
+use crate::model::Family;
+use crate::node::state::{DefaultRoute, Neighbour};
+
+const ETH0: u32 = 2;
+const ETH0_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn device(name: &str, kind: DeviceKind) -> Device {
+    Device { name: name.to_owned(), kind, up: true, mtu: 1500, mac: Some(ETH0_MAC), is_port: false }
+}
+
+fn neighbour(resolution: Resolution) -> Neighbour {
+    Neighbour { resolution, managed: false, ours: false }
+}
+
+/// eth0 carries the node's address, another node is on its link; a pod's veth, a bridge and loopback beside it.
+fn node() -> (NodeState, BTreeSet<IpAddr>) {
+    let mut state = NodeState::default();
+    state.devices.insert(1, Device { mac: None, mtu: 65536, ..device("lo", DeviceKind::Loopback) });
+    state.devices.insert(ETH0, device("eth0", DeviceKind::Other));
+    state.devices.insert(3, device("veth12", DeviceKind::Other));
+    state.devices.insert(4, device("docker0", DeviceKind::Bridge));
+    state.addresses.insert((ETH0, ip("192.0.2.1")));
+    let on_link = Route { device: ETH0, gateway: None, source: Some(ip("192.0.2.1")), mtu: None };
+    state.routes.insert(ip("192.0.2.2"), on_link);
+    state.neighbours.insert((ETH0, ip("192.0.2.2")), neighbour(Resolution::Learned(PEER_MAC)));
+    (state, BTreeSet::from([ip("192.0.2.1"), ip("192.0.2.2")]))
+}
+
+fn settings() -> NodeSettings {
+    NodeSettings { pod_interfaces: vec![DevicePattern::new("veth*")], xdp: true, ..NodeSettings::default() }
+}
+
+fn hooks_of(topology: &Topology, index: u32) -> Vec<Hook> {
+    topology.devices.get(&index).map(|target| target.hooks.iter().copied().collect()).unwrap_or_default()
+}
+
+const ALL: [Hook; 3] = [Hook::Xdp, Hook::TcIngress, Hook::TcEgress];
+const TC: [Hook; 2] = [Hook::TcIngress, Hook::TcEgress];
+
+#[test]
+fn the_device_with_the_node_address_is_the_uplink_and_other_exits_restore_replies() {
+    let (state, targets) = node();
+    let topology = topology(&state, &settings(), &targets);
+    assert_eq!(hooks_of(&topology, ETH0), ALL);
+    assert_eq!(hooks_of(&topology, 4), [Hook::TcEgress], "a reply to a container's client leaves here");
+    assert_eq!(hooks_of(&topology, 1), [], "loopback");
+    assert_eq!(hooks_of(&topology, 3), [], "a pod's device");
+    assert_eq!(topology.addresses, BTreeSet::from([ip("192.0.2.1")]));
+}
+
+#[test]
+fn a_default_route_makes_an_uplink_without_any_node_address() {
+    let (mut state, _) = node();
+    state.default_routes.insert(DefaultRoute { device: 3, family: Family::V6, table: 254, metric: 1024 });
+    let topology = topology(&state, &settings(), &BTreeSet::new());
+    assert_eq!(hooks_of(&topology, 3), ALL, "an uplink though its name is a pod device's");
+    assert_eq!(hooks_of(&topology, ETH0), [Hook::TcEgress]);
+}
+
+#[test]
+fn an_overlay_device_is_an_uplink_without_xdp_once_it_is_up() {
+    let (mut state, targets) = node();
+    state.devices.insert(5, device("flannel.1", DeviceKind::Overlay));
+    state.devices.insert(6, Device { up: false, ..device("tunl0", DeviceKind::Overlay) });
+    let topology = topology(&state, &settings(), &targets);
+    assert_eq!(hooks_of(&topology, 5), TC);
+    assert_eq!(hooks_of(&topology, 6), []);
+}
+
+#[test]
+fn named_uplinks_replace_the_default_choice() {
+    let (state, targets) = node();
+    let named = NodeSettings { uplinks: vec![DevicePattern::new("docker*")], ..settings() };
+    let topology = topology(&state, &named, &targets);
+    assert_eq!(hooks_of(&topology, ETH0), [Hook::TcEgress]);
+    assert_eq!(hooks_of(&topology, 4), TC, "a bridge has no XDP of its own");
+}
+
+#[test]
+fn xdp_is_left_out_where_it_is_off() {
+    let (state, targets) = node();
+    let topology = topology(&state, &NodeSettings { xdp: false, ..settings() }, &targets);
+    assert_eq!(hooks_of(&topology, ETH0), TC);
+}
+
+#[test]
+fn a_port_of_a_bond_or_bridge_has_no_hooks() {
+    let (mut state, targets) = node();
+    state.devices.insert(7, Device { is_port: true, ..device("eth1", DeviceKind::Other) });
+    assert_eq!(hooks_of(&topology(&state, &settings(), &targets), 7), []);
+}
+
+#[test]
+fn a_node_on_the_link_is_reached_through_its_own_neighbour_entry() {
+    let (state, targets) = node();
+    let ways = topology(&state, &settings(), &targets).ways;
+    let link = Some(Link { source_mac: ETH0_MAC, destination_mac: PEER_MAC });
+    let way = Way { source: ip("192.0.2.1"), device: ETH0, mtu: 1500, link };
+    assert_eq!(ways, BTreeMap::from([(ip("192.0.2.2"), way)]), "and this node itself has no way");
+}
+
+#[test]
+fn a_node_behind_a_router_is_reached_through_the_routers_neighbour_entry() {
+    let (mut state, _) = node();
+    let target = ip("198.51.100.7");
+    let gateway = Some(ip("fe80::1"));
+    let route = Route { device: ETH0, gateway, source: Some(ip("192.0.2.1")), mtu: Some(1400) };
+    state.routes.insert(target, route);
+    let targets = BTreeSet::from([target]);
+    let unresolved = topology(&state, &settings(), &targets).ways[&target].clone();
+    assert_eq!((unresolved.mtu, unresolved.link), (1400, None));
+
+    state.neighbours.insert((ETH0, ip("fe80::1")), neighbour(Resolution::Fixed(PEER_MAC)));
+    let resolved = topology(&state, &settings(), &targets).ways[&target].clone();
+    assert_eq!(resolved.link, Some(Link { source_mac: ETH0_MAC, destination_mac: PEER_MAC }));
+}
+
+#[test]
+fn a_neighbour_that_does_not_answer_leaves_the_way_unresolved() {
+    let (mut state, targets) = node();
+    state.neighbours.insert((ETH0, ip("192.0.2.2")), neighbour(Resolution::Unresolved));
+    assert_eq!(topology(&state, &settings(), &targets).ways[&ip("192.0.2.2")].link, None);
+}
+
+#[test]
+fn a_tunnel_without_mac_addresses_gives_a_way_without_a_link() {
+    let (mut state, targets) = node();
+    state.devices.insert(ETH0, Device { mac: None, ..device("wg0", DeviceKind::Overlay) });
+    assert_eq!(topology(&state, &settings(), &targets).ways[&ip("192.0.2.2")].link, None);
+}
+
+#[test]
+fn a_target_without_a_route_has_no_way() {
+    let (mut state, targets) = node();
+    state.routes.clear();
+    assert_eq!(topology(&state, &settings(), &targets).ways, BTreeMap::new());
+}
