@@ -7,7 +7,7 @@ use rtnetlink::packet_route::link::{
     InfoKind, InfoPortKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage,
 };
 use rtnetlink::packet_route::neighbour::{
-    NeighbourAddress, NeighbourAttribute, NeighbourExtFlags, NeighbourMessage, NeighbourState,
+    NeighbourAddress, NeighbourAttribute, NeighbourExtFlags, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteProtocol, RouteType, RouteVia,
@@ -177,7 +177,12 @@ fn default_routes(message: &RouteMessage) -> Vec<DefaultRoute> {
     devices.into_iter().map(|device| DefaultRoute { device, family, table, metric }).collect()
 }
 
+/// Device and address; `None` for what is no neighbour of IP: bridges' and VXLANs' forwarding tables, proxies.
 fn neighbour_key(message: &NeighbourMessage) -> Option<(u32, IpAddr)> {
+    let is_ip = matches!(message.header.family, AddressFamily::Inet | AddressFamily::Inet6);
+    if !is_ip || message.header.flags.contains(NeighbourFlags::Proxy) {
+        return None;
+    }
     message.attributes.iter().find_map(|attribute| match attribute {
         NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => {
             Some((message.header.ifindex, (*address).into()))

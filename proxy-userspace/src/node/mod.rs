@@ -1,10 +1,30 @@
 //! This node's network as rtnetlink tells it: devices, addresses, routes, neighbours.
 
 mod decode;
-mod pattern;
+mod monitor;
+mod neighbours;
+mod query;
 mod state;
+mod sysctl;
 mod topology;
 
-pub use pattern::DevicePattern;
+use std::io;
+
+pub use monitor::follow;
+pub use neighbours::release_all;
 pub use state::{DefaultRoute, Device, DeviceKind, Neighbour, NodeState, Resolution, Route, Update};
 pub use topology::{AttachTarget, Hook, Link, NodeSettings, Topology, Way, topology, uplinks};
+
+/// Why the node's network can't be followed.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The rtnetlink socket can't be opened.
+    #[error("rtnetlink: {0}")]
+    Open(io::Error),
+    /// A request failed.
+    #[error("rtnetlink: {0}")]
+    Request(#[from] rtnetlink::Error),
+    /// The socket was closed underneath.
+    #[error("rtnetlink: the socket was closed")]
+    Closed,
+}

@@ -161,10 +161,11 @@ impl NodeState {
         }
     }
 
-    /// The neighbour a packet along `route` is handed to: the gateway, else the target itself.
+    /// The neighbour that a packet to `target` is handed to: the gateway, else the target itself.
     #[must_use]
-    pub fn next_hop(&self, target: IpAddr, route: &Route) -> (u32, IpAddr) {
-        (route.device, route.gateway.unwrap_or(target))
+    pub fn next_hop(&self, target: IpAddr) -> Option<(u32, IpAddr)> {
+        let route = self.routes.get(&target)?;
+        Some((route.device, route.gateway.unwrap_or(target)))
     }
 
     /// The kernel sends no notification for what vanishes together with its device.

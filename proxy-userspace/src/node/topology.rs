@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::pattern::DevicePattern;
-use super::state::{Device, DeviceKind, NodeState, Resolution, Route};
+use super::state::{Device, DeviceKind, NodeState, Resolution};
+use crate::config::DevicePattern;
 
 /// Devices to attach to, and ways to other nodes: the node module's output, the data plane's input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub struct Link {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeSettings {
     /// Devices toward the network; empty = devices with a default route or a node address, and overlay devices.
-    pub uplinks: Vec<DevicePattern>,
+    pub uplinks: BTreeSet<String>,
     /// Devices that lead to this node's pods.
     pub pod_interfaces: Vec<DevicePattern>,
     /// Whether XDP may be used at all.
@@ -79,10 +79,8 @@ pub fn topology(state: &NodeState, settings: &NodeSettings, targets: &BTreeSet<I
         let hooks = hooks(device, is_uplink(state, settings, targets, *index, device), settings);
         (!hooks.is_empty()).then(|| (*index, AttachTarget { name: device.name.clone(), hooks }))
     });
-    let ways = targets
-        .difference(&own)
-        .filter_map(|target| Some((*target, way(state, *target, state.routes.get(target)?)?)));
-    Topology { devices: devices.collect(), ways: ways.collect(), addresses: own.clone() }
+    let ways = targets.difference(&own).filter_map(|target| Some((*target, way(state, *target)?)));
+    Topology { devices: devices.collect(), ways: ways.collect(), addresses: own }
 }
 
 /// Names of the devices that are uplinks, sorted by index.
@@ -109,7 +107,7 @@ fn is_uplink(
         return false;
     }
     if !settings.uplinks.is_empty() {
-        return settings.uplinks.iter().any(|pattern| pattern.matches(&device.name));
+        return settings.uplinks.contains(&device.name);
     }
     let has_node_address =
         || state.addresses.iter().any(|(device, address)| *device == index && targets.contains(address));
@@ -136,10 +134,11 @@ fn hooks(device: &Device, is_uplink: bool, settings: &NodeSettings) -> BTreeSet<
     BTreeSet::from([Hook::TcEgress])
 }
 
-fn way(state: &NodeState, target: IpAddr, route: &Route) -> Option<Way> {
+fn way(state: &NodeState, target: IpAddr) -> Option<Way> {
+    let route = state.routes.get(&target)?;
     let device = state.devices.get(&route.device)?;
     let mtu = device.mtu.min(route.mtu.unwrap_or(u32::MAX));
-    let neighbour = state.neighbours.get(&state.next_hop(target, route));
+    let neighbour = state.next_hop(target).and_then(|next_hop| state.neighbours.get(&next_hop));
     let destination_mac = neighbour.and_then(|neighbour| match neighbour.resolution {
         Resolution::Learned(mac) | Resolution::Fixed(mac) => Some(mac),
         Resolution::Unresolved => None,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::Family;
-use crate::node::state::{DefaultRoute, Neighbour};
+use crate::node::state::{DefaultRoute, Neighbour, Route};
 
 const ETH0: u32 = 2;
 const ETH0_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -33,7 +33,11 @@ fn node() -> (NodeState, BTreeSet<IpAddr>) {
 }
 
 fn settings() -> NodeSettings {
-    NodeSettings { pod_interfaces: vec![DevicePattern::new("veth*")], xdp: true, ..NodeSettings::default() }
+    NodeSettings {
+        pod_interfaces: vec![DevicePattern::new("veth*").unwrap()],
+        xdp: true,
+        ..NodeSettings::default()
+    }
 }
 
 fn hooks_of(topology: &Topology, index: u32) -> Vec<Hook> {
@@ -76,7 +80,7 @@ fn an_overlay_device_is_an_uplink_without_xdp_once_it_is_up() {
 #[test]
 fn named_uplinks_replace_the_default_choice() {
     let (state, targets) = node();
-    let named = NodeSettings { uplinks: vec![DevicePattern::new("docker*")], ..settings() };
+    let named = NodeSettings { uplinks: BTreeSet::from(["docker0".to_owned()]), ..settings() };
     let topology = topology(&state, &named, &targets);
     assert_eq!(hooks_of(&topology, ETH0), [Hook::TcEgress]);
     assert_eq!(hooks_of(&topology, 4), TC, "a bridge has no XDP of its own");

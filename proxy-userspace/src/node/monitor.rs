@@ -1,0 +1,208 @@
+//! Follows the node's network and tells the data plane's side what it comes to.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use futures_util::{FutureExt, StreamExt};
+use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
+use rtnetlink::packet_route::RouteNetlinkMessage;
+use rtnetlink::{Handle, MulticastGroup};
+use tokio::sync::watch;
+use tokio::time::{Instant, interval_at, sleep};
+use tracing::{debug, info, warn};
+
+use super::sysctl::Sysctls;
+use super::topology::{NodeSettings, Topology, topology, uplinks};
+use super::{NodeError, NodeState, decode, neighbours, query};
+
+/// Collects bursts: a link that comes up tells of itself some twenty times.
+const SETTLE: Duration = Duration::from_millis(10);
+/// How often next hops are probed that the kernel does not keep resolved by itself.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+/// How often everything is read anew: next-hop objects and learned path MTUs change without a word.
+const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
+
+const GROUPS: [MulticastGroup; 8] = [
+    MulticastGroup::Link,
+    MulticastGroup::Neigh,
+    MulticastGroup::Ipv4Ifaddr,
+    MulticastGroup::Ipv6Ifaddr,
+    MulticastGroup::Ipv4Route,
+    MulticastGroup::Ipv6Route,
+    MulticastGroup::Ipv4Rule,
+    MulticastGroup::Ipv6Rule,
+];
+
+/// Keeps `published` at what [`topology`] says of this process's network namespace and `targets`, the addresses
+/// of the cluster's nodes, until one of the two channels is closed.
+///
+/// Nothing is published, and no neighbour removed, while `targets` is `None`: nodes are not known yet.
+pub async fn follow(
+    settings: NodeSettings,
+    targets: watch::Receiver<Option<BTreeSet<IpAddr>>>,
+    published: watch::Sender<Option<Topology>>,
+) -> Result<(), NodeError> {
+    let (connection, _, mut notifications) =
+        rtnetlink::new_multicast_connection(&GROUPS).map_err(NodeError::Open)?;
+    let listener = tokio::spawn(connection);
+    // A socket of its own for requests, so that a flood of notifications can't crowd out their answers.
+    let (connection, handle, _) = rtnetlink::new_connection().map_err(NodeError::Open)?;
+    let requester = tokio::spawn(connection);
+    let mut monitor = Monitor {
+        state: NodeState::default(),
+        stale: Stale::Everything,
+        uplinks: Vec::new(),
+        missing: BTreeSet::new(),
+        unroutable: BTreeSet::new(),
+        managed: BTreeSet::new(),
+        settings,
+        targets,
+        published,
+        handle,
+    };
+    let result = monitor.run(&mut notifications).await;
+    listener.abort();
+    requester.abort();
+    result
+}
+
+/// How much of the state has to be asked for again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stale {
+    Nothing,
+    Routes,
+    Everything,
+}
+
+struct Monitor {
+    settings: NodeSettings,
+    targets: watch::Receiver<Option<BTreeSet<IpAddr>>>,
+    published: watch::Sender<Option<Topology>>,
+    handle: Handle,
+    state: NodeState,
+    stale: Stale,
+    /// What was last said of each.
+    uplinks: Vec<String>,
+    missing: BTreeSet<String>,
+    unroutable: BTreeSet<IpAddr>,
+    /// Next hops the kernel was asked to keep resolved since the last probe.
+    managed: BTreeSet<(u32, IpAddr)>,
+}
+
+impl Monitor {
+    async fn run(
+        &mut self,
+        notifications: &mut (
+                 impl StreamExt<Item = (NetlinkMessage<RouteNetlinkMessage>, rtnetlink::sys::SocketAddr)> + Unpin
+             ),
+    ) -> Result<(), NodeError> {
+        let mut probe = interval_at(Instant::now() + PROBE_INTERVAL, PROBE_INTERVAL);
+        let mut resync = interval_at(Instant::now() + RESYNC_INTERVAL, RESYNC_INTERVAL);
+        loop {
+            self.settle().await?;
+            sleep(SETTLE).await;
+            tokio::select! {
+                notification = notifications.next() => {
+                    let (message, _) = notification.ok_or(NodeError::Closed)?;
+                    self.take(&message.payload);
+                    while let Some(Some((message, _))) = notifications.next().now_or_never() {
+                        self.take(&message.payload);
+                    }
+                }
+                changed = self.targets.changed() => match changed {
+                    Ok(()) => self.stale = self.stale.max(Stale::Routes),
+                    Err(_) => return Ok(()),
+                },
+                _ = probe.tick() => self.managed.clear(),
+                _ = resync.tick() => self.stale = Stale::Everything,
+                () = self.published.closed() => return Ok(()),
+            }
+        }
+    }
+
+    fn take(&mut self, payload: &NetlinkPayload<RouteNetlinkMessage>) {
+        match payload {
+            NetlinkPayload::InnerMessage(message) => {
+                for update in decode::updates(message) {
+                    if update.affects_routes() {
+                        self.stale = self.stale.max(Stale::Routes);
+                    }
+                    self.state.apply(update);
+                }
+            }
+            NetlinkPayload::Overrun(_) => {
+                debug!("rtnetlink notifications were lost; everything is read anew");
+                self.stale = Stale::Everything;
+            }
+            _ => {}
+        }
+    }
+
+    /// Asks for what is stale, publishes what follows, and sees to sysctls and neighbours.
+    async fn settle(&mut self) -> Result<(), NodeError> {
+        if self.stale == Stale::Everything {
+            self.state = query::dump(&self.handle).await?;
+        }
+        let Some(targets) = self.targets.borrow_and_update().clone() else {
+            self.stale = self.stale.max(Stale::Routes);
+            return Ok(());
+        };
+        if self.stale >= Stale::Routes {
+            self.state.routes = query::routes(&self.handle, targets.iter().copied()).await?;
+        }
+        self.stale = Stale::Nothing;
+        let topology = topology(&self.state, &self.settings, &targets);
+        self.report(&topology, &targets);
+        self.published.send_if_modified(|published| {
+            let is_new = published.as_ref() != Some(&topology);
+            *published = Some(topology);
+            is_new
+        });
+        self.keep_resolved(&targets).await;
+        Ok(())
+    }
+
+    /// Says once what a person would want to know, and sees to the sysctls of new uplinks.
+    fn report(&mut self, topology: &Topology, targets: &BTreeSet<IpAddr>) {
+        let uplinks = uplinks(&self.state, &self.settings, targets);
+        if uplinks != self.uplinks {
+            info!("uplinks: {}", if uplinks.is_empty() { "none".to_owned() } else { uplinks.join(", ") });
+            Sysctls::default().prepare(&uplinks);
+            self.uplinks = uplinks.into_iter().map(str::to_owned).collect();
+        }
+        let names: BTreeSet<&str> = self.state.devices.values().map(|device| device.name.as_str()).collect();
+        let missing: BTreeSet<String> =
+            self.settings.uplinks.iter().filter(|name| !names.contains(name.as_str())).cloned().collect();
+        for name in missing.difference(&self.missing) {
+            warn!("--uplinks: there is no device {name}; it is taken up as soon as it appears");
+        }
+        self.missing = missing;
+        let unroutable: BTreeSet<IpAddr> = targets
+            .iter()
+            .filter(|target| !topology.ways.contains_key(target) && !topology.addresses.contains(target))
+            .copied()
+            .collect();
+        for target in unroutable.difference(&self.unroutable) {
+            warn!("no route to node address {target}: backends there are out of reach");
+        }
+        self.unroutable = unroutable;
+    }
+
+    async fn keep_resolved(&mut self, targets: &BTreeSet<IpAddr>) {
+        let plan = neighbours::plan(&self.state, targets);
+        for next_hop in plan.manage {
+            if !self.managed.insert(next_hop) {
+                continue;
+            }
+            if let Err(error) = neighbours::manage(&self.handle, next_hop).await {
+                debug!(address = %next_hop.1, "neighbour is not managed: {error}");
+            }
+        }
+        for next_hop in plan.release {
+            if let Err(error) = neighbours::release(&self.handle, next_hop).await {
+                debug!(address = %next_hop.1, "neighbour is not released: {error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! What is asked of the kernel: dumps and route look-ups.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::pin::pin;
+
+use futures_util::{Stream, TryStreamExt};
+use rtnetlink::packet_route::RouteNetlinkMessage;
+use rtnetlink::packet_route::route::RouteMessage;
+use rtnetlink::{Handle, RouteMessageBuilder};
+
+use super::NodeError;
+use super::decode;
+use super::state::{NodeState, Route};
+
+/// Everything there is, except for the answers to route look-ups.
+pub async fn dump(handle: &Handle) -> Result<NodeState, NodeError> {
+    let mut state = NodeState::default();
+    take(&mut state, handle.link().get().execute(), RouteNetlinkMessage::NewLink).await?;
+    take(&mut state, handle.address().get().execute(), RouteNetlinkMessage::NewAddress).await?;
+    for message in
+        [RouteMessageBuilder::<Ipv4Addr>::new().build(), RouteMessageBuilder::<Ipv6Addr>::new().build()]
+    {
+        take(&mut state, handle.route().get(message).execute(), RouteNetlinkMessage::NewRoute).await?;
+    }
+    take(&mut state, handle.neighbours().get().execute(), RouteNetlinkMessage::NewNeighbour).await?;
+    Ok(state)
+}
+
+/// How the kernel would send to each target, policy rules and all.
+pub async fn routes(
+    handle: &Handle,
+    targets: impl Iterator<Item = IpAddr>,
+) -> Result<BTreeMap<IpAddr, Route>, NodeError> {
+    let mut routes = BTreeMap::new();
+    for target in targets {
+        if let Some(route) = lookup(handle, target).await? {
+            routes.insert(target, route);
+        }
+    }
+    Ok(routes)
+}
+
+async fn lookup(handle: &Handle, target: IpAddr) -> Result<Option<Route>, NodeError> {
+    let message: RouteMessage = match target {
+        IpAddr::V4(target) => RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(target, 32).build(),
+        IpAddr::V6(target) => RouteMessageBuilder::<Ipv6Addr>::new().destination_prefix(target, 128).build(),
+    };
+    let mut answer = pin!(handle.route().get(message).execute());
+    match answer.try_next().await {
+        Ok(message) => Ok(message.as_ref().and_then(decode::route)),
+        // Unreachable, prohibited or blackholed: the kernel's way of saying that there is no route.
+        Err(rtnetlink::Error::NetlinkError(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn take<M>(
+    state: &mut NodeState,
+    dump: impl Stream<Item = Result<M, rtnetlink::Error>>,
+    wrap: impl Fn(M) -> RouteNetlinkMessage,
+) -> Result<(), NodeError> {
+    let mut dump = pin!(dump);
+    while let Some(message) = dump.try_next().await? {
+        for update in decode::updates(&wrap(message)) {
+            state.apply(update);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,110 @@
+//! The kernel settings the data path depends on.
+
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use tracing::{info, warn};
+
+/// `/proc/sys/net` of the network namespace this process is in.
+#[derive(Clone, Debug)]
+pub struct Sysctls {
+    root: PathBuf,
+}
+
+impl Default for Sysctls {
+    fn default() -> Self {
+        Self { root: PathBuf::from("/proc/sys/net") }
+    }
+}
+
+impl Sysctls {
+    /// Turns forwarding on, and loosens the reverse-path filter where several uplinks make paths asymmetric.
+    /// What is changed is said; what is right already is left alone.
+    pub fn prepare(&self, uplinks: &[&str]) {
+        for uplink in uplinks {
+            // A node that forwards ignores router advertisements, its default route may be one: 2 = heed them.
+            self.change(&format!("ipv6/conf/{uplink}/accept_ra"), "2", |now| now == "1");
+        }
+        self.change("ipv4/ip_forward", "1", |now| now == "0");
+        self.change("ipv6/conf/all/forwarding", "1", |now| now == "0");
+        if uplinks.len() > 1 {
+            // The kernel takes the higher one of `all` and the device's.
+            let is_strict = self.read("ipv4/conf/all/rp_filter").is_ok_and(|all| all == "1");
+            for uplink in uplinks {
+                self.change(&format!("ipv4/conf/{uplink}/rp_filter"), "2", |now| {
+                    now == "1" || is_strict && now == "0"
+                });
+            }
+        }
+    }
+
+    fn change(&self, key: &str, wanted: &str, is_wrong: impl FnOnce(&str) -> bool) {
+        let Ok(now) = self.read(key) else {
+            return;
+        };
+        if !is_wrong(&now) {
+            return;
+        }
+        let name = format!("net.{}", key.replace('/', "."));
+        match fs::write(self.root.join(key), wanted) {
+            Ok(()) => info!("sysctl {name}: was {now}, set to {wanted}"),
+            Err(error) => warn!("sysctl {name} is {now} and must be {wanted}: {error}"),
+        }
+    }
+
+    fn read(&self, key: impl AsRef<Path>) -> io::Result<String> {
+        Ok(fs::read_to_string(self.root.join(key))?.trim().to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fresh(name: &str, values: &[(&str, &str)]) -> Sysctls {
+        let root = std::env::temp_dir().join(format!("millrace-{name}-{}", std::process::id()));
+        for (key, value) in values {
+            let path = root.join(key);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, value).unwrap();
+        }
+        Sysctls { root }
+    }
+
+    #[test]
+    fn forwarding_is_turned_on_and_router_advertisements_stay_heeded() {
+        let sysctls = fresh(
+            "forwarding",
+            &[
+                ("ipv4/ip_forward", "0\n"),
+                ("ipv6/conf/all/forwarding", "0\n"),
+                ("ipv6/conf/eth0/accept_ra", "1\n"),
+                ("ipv4/conf/all/rp_filter", "0\n"),
+                ("ipv4/conf/eth0/rp_filter", "1\n"),
+            ],
+        );
+        sysctls.prepare(&["eth0"]);
+        assert_eq!(sysctls.read("ipv4/ip_forward").unwrap(), "1");
+        assert_eq!(sysctls.read("ipv6/conf/all/forwarding").unwrap(), "1");
+        assert_eq!(sysctls.read("ipv6/conf/eth0/accept_ra").unwrap(), "2");
+        assert_eq!(sysctls.read("ipv4/conf/eth0/rp_filter").unwrap(), "1", "one uplink: paths are symmetric");
+        fs::remove_dir_all(sysctls.root).unwrap();
+    }
+
+    #[test]
+    fn a_strict_reverse_path_filter_is_loosened_with_several_uplinks() {
+        let sysctls = fresh(
+            "rp-filter",
+            &[
+                ("ipv4/conf/all/rp_filter", "1\n"),
+                ("ipv4/conf/eth0/rp_filter", "0\n"),
+                ("ipv4/conf/eth1/rp_filter", "1\n"),
+            ],
+        );
+        sysctls.prepare(&["eth0", "eth1"]);
+        assert_eq!(sysctls.read("ipv4/conf/eth0/rp_filter").unwrap(), "2");
+        assert_eq!(sysctls.read("ipv4/conf/eth1/rp_filter").unwrap(), "2");
+        assert_eq!(sysctls.read("ipv4/conf/all/rp_filter").unwrap(), "1");
+        fs::remove_dir_all(sysctls.root).unwrap();
+    }
+}
