@@ -2,8 +2,10 @@
 //!
 //! - [`net`]: namespaces, links, offloads; all through system calls and rtnetlink, never a shell.
 //! - [`topology`]: the bed itself: a client, a router, nodes and their pods.
+//! - [`capture`]: what crossed the wires.
 //! - [`traffic`]: servers in pods that say whom they see, and clients that ask them.
 
+pub mod capture;
 pub mod net;
 pub mod topology;
 pub mod traffic;

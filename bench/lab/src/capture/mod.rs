@@ -1,0 +1,141 @@
+//! What really crossed the wires: frames as a packet socket saw them, taken apart.
+
+mod packet;
+mod socket;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+pub use packet::{Packet, Transport, Tunnel};
+
+use crate::net::Namespace;
+use socket::PacketSocket;
+
+/// A running capture on devices of one namespace.
+#[derive(Debug)]
+pub struct Capture {
+    sockets: Vec<(Arc<str>, PacketSocket)>,
+    seen: Vec<Captured>,
+}
+
+/// A captured IP packet.
+#[derive(Clone, Debug)]
+pub struct Captured {
+    /// The device it crossed.
+    pub device: Arc<str>,
+    /// Which way.
+    pub direction: Direction,
+    /// When, since the epoch, by the kernel's clock.
+    pub time: Duration,
+    /// What it is.
+    pub packet: Packet,
+    /// The whole frame.
+    pub frame: Vec<u8>,
+}
+
+/// Which way a frame crossed a device, as seen from the namespace the device is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Received by this namespace.
+    In,
+    /// Sent by this namespace.
+    Out,
+}
+
+impl Capture {
+    /// Begins to capture on devices of a namespace. A node's own XDP program acts before any capture on that
+    /// node sees a frame, so captures of what a node does belong on the other end of its wire.
+    pub fn start(namespace: &Namespace, devices: &[&str]) -> Result<Self> {
+        let devices: Vec<Arc<str>> = devices.iter().map(|device| Arc::from(*device)).collect();
+        let sockets = namespace.run(async move || {
+            devices.into_iter().map(|device| Ok((device.clone(), PacketSocket::open(&device)?))).collect()
+        })?;
+        Ok(Self { sockets, seen: Vec::new() })
+    }
+
+    /// Everything captured so far, in the order of time. Frames that are no IP packet are left out.
+    pub fn packets(&mut self) -> Result<&[Captured]> {
+        for (device, socket) in &self.sockets {
+            while let Some(received) = socket.receive()? {
+                let Some(packet) = Packet::parse(&received.frame) else { continue };
+                self.seen.push(Captured {
+                    device: device.clone(),
+                    direction: received.direction,
+                    time: received.time,
+                    packet,
+                    frame: received.frame,
+                });
+            }
+            let lost = socket.lost()?;
+            if lost > 0 {
+                bail!("the capture on {device} lost {lost} frames");
+            }
+        }
+        self.seen.sort_by_key(|captured| captured.time);
+        Ok(&self.seen)
+    }
+
+    /// Waits until a packet that `wanted` accepts has been captured.
+    pub fn wait_for(&mut self, limit: Duration, wanted: impl Fn(&Captured) -> bool) -> Result<Captured> {
+        let end = Instant::now() + limit;
+        loop {
+            if let Some(found) = self.packets()?.iter().find(|captured| wanted(captured)) {
+                return Ok(found.clone());
+            }
+            if Instant::now() > end {
+                bail!("no such packet within {limit:?}; there were:\n{}", Listing(&self.seen));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Captured packets, one to a line, for messages.
+#[derive(Debug)]
+pub struct Listing<'a>(pub &'a [Captured]);
+
+impl fmt::Display for Listing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|captured| writeln!(f, "  {captured}"))
+    }
+}
+
+impl fmt::Display for Captured {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let arrow = match self.direction {
+            Direction::In => "in ",
+            Direction::Out => "out",
+        };
+        write!(f, "{:<8} {arrow} {}", self.device, self.packet)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::UdpSocket;
+
+    #[test]
+    fn a_datagram_over_loopback_is_captured_both_ways() {
+        let namespace = Namespace::create("capture").unwrap();
+        let mut capture = Capture::start(&namespace, &["lo"]).unwrap();
+        let ports = namespace.run(async || {
+            let receiver = UdpSocket::bind("127.0.0.1:0").await?;
+            let sender = UdpSocket::bind("127.0.0.1:0").await?;
+            sender.send_to(b"hello", receiver.local_addr()?).await?;
+            Ok((sender.local_addr()?, receiver.local_addr()?))
+        });
+        let (sender, receiver) = ports.unwrap();
+        for direction in [Direction::Out, Direction::In] {
+            let found = capture
+                .wait_for(Duration::from_secs(2), |captured| {
+                    captured.direction == direction && captured.packet.is_between(sender, receiver)
+                })
+                .unwrap();
+            assert_eq!(found.packet.transport.unwrap().payload, 5);
+        }
+    }
+}
