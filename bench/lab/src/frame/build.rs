@@ -59,7 +59,9 @@ pub fn internet_checksum(parts: &[&[u8]]) -> u16 {
 
 fn concat(head: &[&[u8]], body: &[u8]) -> BytesMut {
     let mut bytes = BytesMut::new();
-    head.iter().for_each(|part| bytes.put_slice(part));
+    for part in head {
+        bytes.put_slice(part);
+    }
     bytes.put_slice(body);
     bytes
 }
@@ -169,7 +171,7 @@ impl Tcp {
 }
 
 impl Udp {
-    fn wrap(&self, around: Option<&Layer>, body: &[u8]) -> BytesMut {
+    fn wrap(self, around: Option<&Layer>, body: &[u8]) -> BytesMut {
         let length = 8 + body.len();
         let mut head = Vec::with_capacity(8);
         head.put_u16(self.source);
@@ -186,7 +188,7 @@ impl Udp {
 }
 
 impl Icmp {
-    fn wrap(&self, around: Option<&Layer>, body: &[u8]) -> BytesMut {
+    fn wrap(self, around: Option<&Layer>, body: &[u8]) -> BytesMut {
         let head = [&[self.kind, self.code, 0, 0][..], &self.rest].concat();
         let pseudo = match around {
             Some(Layer::Ipv6(_)) => pseudo_header(around, protocol::ICMP6, head.len() + body.len()),

@@ -102,7 +102,7 @@ impl Frame {
     pub fn with_hop_limit(mut self, limit: u8) -> Self {
         match self.innermost_mut() {
             Layer::Ipv4(Ipv4 { ttl: field, .. }) | Layer::Ipv6(Ipv6 { hop_limit: field, .. }) => {
-                *field = limit
+                *field = limit;
             }
             other => panic!("{other:?} is no IP header"),
         }
@@ -114,7 +114,7 @@ impl Frame {
     pub fn with_traffic_class(mut self, class: u8) -> Self {
         match self.innermost_mut() {
             Layer::Ipv4(Ipv4 { tos: field, .. }) | Layer::Ipv6(Ipv6 { traffic_class: field, .. }) => {
-                *field = class
+                *field = class;
             }
             other => panic!("{other:?} is no IP header"),
         }

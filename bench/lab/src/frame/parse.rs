@@ -62,7 +62,7 @@ fn ip(reader: &mut Reader<'_>, layers: &mut Vec<Layer>, first: u8) -> Result<(),
         let icmp =
             if matches!(layers.last(), Some(Layer::Ipv4(_))) { protocol::ICMP } else { protocol::ICMP6 };
         if implied(&layer, icmp) == Some(number) {
-            forget_protocol(layers.last_mut());
+            forget_protocol(layers);
         }
         layers.push(layer);
         next = after;
@@ -70,8 +70,8 @@ fn ip(reader: &mut Reader<'_>, layers: &mut Vec<Layer>, first: u8) -> Result<(),
     Ok(())
 }
 
-fn forget_protocol(layer: Option<&mut Layer>) {
-    match layer {
+fn forget_protocol(layers: &mut [Layer]) {
+    match layers.last_mut() {
         Some(Layer::Ipv4(header)) => header.protocol = None,
         Some(Layer::Ipv6(header)) => header.protocol = None,
         Some(Layer::Extension(header)) => header.protocol = None,

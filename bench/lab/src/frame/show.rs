@@ -106,7 +106,7 @@ fn mac(mac: Mac) -> String {
 }
 
 fn hex(pair: &[u8]) -> String {
-    pair.iter().map(|byte| format!("{byte:02x}")).collect()
+    pair.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 const fn printable(byte: u8) -> char {

@@ -31,6 +31,15 @@ impl Hook {
             Self::TcEgress => "tc_egress",
         }
     }
+
+    /// Bytes of the shortest frame a test run takes: an Ethernet header, and for an skb something behind it.
+    #[must_use]
+    pub const fn shortest_frame(self) -> usize {
+        match self {
+            Self::XdpIngress => 14,
+            Self::TcIngress | Self::TcEgress => 15,
+        }
+    }
 }
 
 /// What the context says beside the frame.
@@ -50,8 +59,6 @@ impl Default for Ingress {
 
 /// Bytes by which a program may lengthen a frame: the headroom of an XDP buffer, which metadata shares.
 const HEADROOM: usize = 256;
-/// Shorter frames are refused by the kernel before the program runs.
-pub(super) const SHORTEST_FRAME: usize = 14;
 
 impl Bed {
     /// Runs a program once on a frame that comes in at [`DEVICE`].
@@ -80,7 +87,7 @@ impl Bed {
     /// Runs a program once and reads no counters: for the millions of frames of a fuzz run.
     ///
     /// # Panics
-    /// If the kernel refuses the run: the frame is shorter than 14 bytes or the device does not exist.
+    /// If the kernel refuses the run: the frame is shorter than [`Hook::shortest_frame`] or the device does not exist.
     #[track_caller]
     pub fn run_raw(&self, hook: Hook, frame: &[u8], ingress: Ingress) -> RawRun {
         let mut output = vec![0; frame.len() + HEADROOM];
@@ -145,7 +152,7 @@ const SK_BUFF_MARK: usize = 8;
 const SK_BUFF_INGRESS_IFINDEX: usize = 36;
 const SK_BUFF_IFINDEX: usize = 40;
 
-/// `struct xdp_md`: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
+// struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
 fn xdp_md(ingress: Ingress, length: usize) -> Vec<u8> {
     [0, length as u32, 0, ingress.device, 0, 0].into_iter().flat_map(u32::to_ne_bytes).collect()
 }

@@ -62,7 +62,7 @@ impl Bed {
         self.backend(at, way, 0)
     }
 
-    /// Gives a backend's id to nobody: it is in no EndpointSlice any more.
+    /// Gives a backend's id to nobody: no slice of endpoints names it any more.
     pub fn retire_backend(&self, at: SocketAddr) {
         let reference = self.backends.borrow_mut().remove(&at).expect("a backend that was written before");
         match at {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use aya::programs::{SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
-use proxy_common::config::{AGENT_HEARTBEAT, global};
+use proxy_common::config::{AGENT_HEARTBEAT, DEFAULT_MARK, global};
 use proxy_common::flow::Timeouts;
 use proxy_common::selection::BackendRef;
 
@@ -54,11 +54,18 @@ impl Default for Sizes {
 }
 
 /// Settings of a [`Bed`].
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct BedBuilder {
     sizes: Sizes,
     timeouts: Timeouts,
     mark: (u32, u32),
+}
+
+impl Default for BedBuilder {
+    fn default() -> Self {
+        let mark = (DEFAULT_MARK, DEFAULT_MARK);
+        Self { sizes: Sizes::default(), timeouts: Timeouts::default(), mark }
+    }
 }
 
 impl BedBuilder {

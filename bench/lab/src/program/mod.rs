@@ -14,6 +14,7 @@
     clippy::expect_used,
     clippy::cast_possible_truncation,
     clippy::missing_panics_doc,
+    clippy::must_use_candidate,
     reason = "test support: a fixture that cannot be set up must stop the test at once"
 )]
 
