@@ -18,6 +18,7 @@ use crate::packet::Parsed;
 use crate::packet::header::{protocol, tcp_flag};
 use crate::verdict::{NO_ROOM, Verdict};
 
+const BOTH_FINS: u8 = FLOW_FIN_CLIENT | FLOW_FIN_BACKEND;
 const NANOSECONDS: u64 = 1_000_000_000;
 
 /// An entry that has not expired.
@@ -176,7 +177,6 @@ fn renew<F: Family>(parsed: &Parsed<F::Address>, found: &Found<F>, sender: Sende
     if parsed.tcp_flags & tcp_flag::FIN != 0 {
         flow.flags |= if sender == Sender::Client { FLOW_FIN_CLIENT } else { FLOW_FIN_BACKEND };
     }
-    const BOTH_FINS: u8 = FLOW_FIN_CLIENT | FLOW_FIN_BACKEND;
     if parsed.tcp_flags & tcp_flag::RST != 0 || flow.flags & BOTH_FINS == BOTH_FINS {
         flow.state = FLOW_CLOSING;
     }

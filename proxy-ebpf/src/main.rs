@@ -1,6 +1,15 @@
 //! Entry points: the one place where a verdict becomes an action.
 #![no_std]
 #![no_main]
+#![expect(
+    clippy::needless_borrows_for_generic_args,
+    reason = "a map key passed by value is one more copy on a stack of 512 bytes"
+)]
+#![expect(
+    clippy::needless_pass_by_value,
+    missing_docs,
+    reason = "the macros of aya-ebpf want it so, and drop the docs"
+)]
 
 mod balance;
 mod config;
@@ -39,7 +48,7 @@ pub fn xdp_ingress(context: XdpContext) -> u32 {
         Verdict::Drop(_) => xdp_action::XDP_DROP,
         Verdict::Send(_, next) if next == device => xdp_action::XDP_TX,
         // SAFETY: no pointers; a device that is gone makes the helper answer XDP_ABORTED.
-        Verdict::Send(_, next) => unsafe { bpf_redirect(next, 0) as u32 },
+        Verdict::Send(_, next) => unsafe { bpf_redirect(next, 0).unsigned_abs() as u32 },
     }
 }
 
@@ -70,7 +79,7 @@ fn finish(program: Program, verdict: Verdict, length: u32) -> i32 {
     observe::count(program, verdict.reason(), length);
     match verdict {
         Verdict::Pass(_) | Verdict::Deliver(_) => TC_ACT_UNSPEC,
-        Verdict::Drop(_) => TC_ACT_SHOT as i32,
+        Verdict::Drop(_) => TC_ACT_SHOT,
         // SAFETY: a null next hop of size zero makes the helper look the neighbour up itself.
         Verdict::Send(_, device) => unsafe { bpf_redirect_neigh(device, ptr::null_mut(), 0, 0) as i32 },
     }

@@ -42,10 +42,12 @@ pub fn resolve<P: Packet>(packet: &P, way: &Way) -> Result<NextHop, Verdict> {
 
 #[inline(always)]
 fn ethernet_addresses(way: &Way) -> [u16; 6] {
-    let [a, b, c, d, e, f] = way.destination_mac;
-    let [g, h, i, j, k, l] = way.source_mac;
-    let word = |low, high| u16::from_ne_bytes([low, high]);
-    [word(a, b), word(c, d), word(e, f), word(g, h), word(i, j), word(k, l)]
+    let words = |[first, second, third, fourth, fifth, sixth]: [u8; 6]| {
+        [[first, second], [third, fourth], [fifth, sixth]].map(u16::from_ne_bytes)
+    };
+    let [first, second, third] = words(way.destination_mac);
+    let [fourth, fifth, sixth] = words(way.source_mac);
+    [first, second, third, fourth, fifth, sixth]
 }
 
 #[inline(never)]
