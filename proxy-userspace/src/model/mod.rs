@@ -1,12 +1,31 @@
 //! Services, EndpointSlices and Nodes in; frontends and backends out. Pure: no I/O, no clock, no aya.
+//!
+//! A change is read at once (text becomes addresses and ports; what can't is a [`Problem`]) and makes the
+//! Services it concerns dirty. A refresh computes those, settles who gets what several of them ask for, and
+//! says which service ports became different.
 
+mod address;
+mod annotations;
+mod categorise;
+mod claims;
+mod compute;
 mod desired;
+mod endpoints;
+mod environment;
+mod frontends;
+mod index;
+mod node;
 mod object;
 mod problem;
+mod service;
 mod settings;
+mod slice;
+mod update;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
 
 pub use desired::{
     Algorithm, Desired, Dirty, Endpoint, EndpointAddress, Family, Forwarding, Frontend, FrontendKind, List,
@@ -18,26 +37,105 @@ pub use settings::{
     DEFAULT_MAGLEV_SIZE, MAGLEV_SIZES, MaglevSizeError, ModelSettings, NodePortAddresses, check_maglev_size,
 };
 
+use claims::Claims;
+use environment::Environment;
+use index::{Index, notes};
+use problem::ProblemBook;
+
 /// The desired state of this node, kept up to date change by change.
 #[derive(Debug)]
 pub struct Model {
+    settings: ModelSettings,
+    index: Index,
+    environment: Environment,
+    claims: Claims,
+    /// Frontends that a service port asks for and another one has.
+    lost: BTreeMap<PortKey, BTreeSet<Frontend>>,
+    /// Services with a nodePort that this node has no address for.
+    homeless: BTreeMap<Family, BTreeSet<ServiceKey>>,
+    pending: Pending,
     desired: Desired,
+    problems: ProblemBook<Owner>,
+}
+
+/// What the next refresh has to look at.
+#[derive(Debug, Default)]
+struct Pending {
+    services: BTreeSet<ServiceKey>,
+    /// All Services: something changed that any of them may depend on.
+    everything: bool,
+    nodes: BTreeSet<String>,
+}
+
+/// Whose problems are replaced together.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Owner {
+    Node(String),
+    NodePorts,
+    Service(ServiceKey),
+    Claims(PortKey),
+    Stray(ObjectKey),
 }
 
 impl Model {
     /// A model that has been told of no object yet.
     #[must_use]
     pub fn new(settings: ModelSettings) -> Self {
-        Self { desired: Desired { node_name: settings.node_name, ..Desired::default() } }
+        Self {
+            desired: Desired { node_name: settings.node_name.clone(), ..Desired::default() },
+            settings,
+            index: Index::default(),
+            environment: Environment::default(),
+            claims: Claims::default(),
+            lost: BTreeMap::new(),
+            homeless: BTreeMap::new(),
+            pending: Pending::default(),
+            problems: ProblemBook::new(),
+        }
     }
+
     /// Takes a change; what it means is worked out by the next [`refresh`](Self::refresh).
-    pub fn apply(&mut self, _change: Change) {}
+    pub fn apply(&mut self, change: Change) {
+        match change {
+            Change::Upsert { object, file } => {
+                let key = object.key();
+                self.replace(&key, Some(&object), file.as_ref());
+            }
+            Change::Delete(key) => self.replace(&key, None, None),
+        }
+    }
+
     /// Takes the addresses that are on devices of this node, loopback and link-local left out.
-    pub fn set_node_addresses(&mut self, _addresses: BTreeSet<IpAddr>) {}
+    pub fn set_node_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
+        let changed = self.environment.set_devices(addresses);
+        if let NodePortAddresses::Within(ranges) = &self.settings.node_ports {
+            self.pending.everything |=
+                changed.iter().any(|address| ranges.iter().any(|range| range.contains(address)));
+        }
+        self.touch_wanting(&changed);
+    }
+
     /// Computes what the changes since the last call concern, and says what became different.
     pub fn refresh(&mut self) -> Dirty {
-        Dirty::default()
+        let pending = std::mem::take(&mut self.pending);
+        let mut dirty = Dirty { nodes: self.refresh_nodes(pending.nodes), ..Dirty::default() };
+        let mut services = pending.services;
+        if pending.everything {
+            services.extend(self.index.services().cloned());
+        }
+        let mut next = BTreeMap::new();
+        for key in &services {
+            self.refresh_service(key, &mut next);
+        }
+        for (key, next) in next {
+            if self.settle(&key, next) {
+                dirty.ports.insert(key);
+            }
+        }
+        self.note_homeless();
+        dirty
     }
+
     /// The desired state as of the last [`refresh`](Self::refresh).
     #[must_use]
     pub fn desired(&self) -> &Desired {
@@ -45,11 +143,26 @@ impl Model {
     }
     /// Everything that is wrong as of the last [`refresh`](Self::refresh).
     pub fn problems(&self) -> impl Iterator<Item = &Problem> {
-        std::iter::empty()
+        self.problems.iter()
     }
     /// What has become wrong since the last call, sorted: each problem comes out once, until it has been
     /// away in between.
     pub fn take_problems(&mut self) -> Vec<Problem> {
-        Vec::new()
+        self.problems.take_fresh()
+    }
+
+    fn replace(&mut self, key: &ObjectKey, object: Option<&Object>, file: Option<&Arc<Path>>) {
+        match (key.kind, object) {
+            (Kind::Service, Some(Object::Service(service))) => {
+                self.replace_service(key, Some((service, notes(key, file))));
+            }
+            (Kind::EndpointSlice, Some(Object::EndpointSlice(slice))) => {
+                self.replace_slice(key, Some((slice, notes(key, file))));
+            }
+            (Kind::Node, Some(Object::Node(node))) => self.replace_node(key, Some((node, notes(key, file)))),
+            (Kind::Service, _) => self.replace_service(key, None),
+            (Kind::EndpointSlice, _) => self.replace_slice(key, None),
+            (Kind::Node, _) => self.replace_node(key, None),
+        }
     }
 }

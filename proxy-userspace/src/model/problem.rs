@@ -1,5 +1,6 @@
 //! What is wrong with an object, said once and in one line, while everything else goes on working.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -43,5 +44,64 @@ impl fmt::Display for Problem {
             write!(f, "{}: ", self.field)?;
         }
         f.write_str(&self.message.replace(['\n', '\r'], " "))
+    }
+}
+
+/// Collects what is wrong with one object.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Notes {
+    object: ObjectKey,
+    file: Option<Arc<Path>>,
+    /// What was found so far.
+    pub problems: Vec<Problem>,
+}
+
+impl Notes {
+    pub fn on(object: ObjectKey, file: Option<Arc<Path>>) -> Self {
+        Self { object, file, problems: Vec::new() }
+    }
+    pub fn warn(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        self.push(Severity::Warning, field.into(), message.into());
+    }
+    pub fn info(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        self.push(Severity::Info, field.into(), message.into());
+    }
+    /// Without what was found so far.
+    pub fn emptied(&self) -> Self {
+        Self::on(self.object.clone(), self.file.clone())
+    }
+    fn push(&mut self, severity: Severity, field: String, message: String) {
+        let (file, object) = (self.file.clone(), Some(self.object.clone()));
+        self.problems.push(Problem { file, object, field, message, severity });
+    }
+}
+
+/// All problems there are, by what is computed at once, and those nobody was told of yet.
+#[derive(Debug)]
+pub(super) struct ProblemBook<Owner> {
+    current: BTreeMap<Owner, Vec<Problem>>,
+    fresh: BTreeSet<Problem>,
+}
+
+impl<Owner: Ord> ProblemBook<Owner> {
+    pub fn new() -> Self {
+        Self { current: BTreeMap::new(), fresh: BTreeSet::new() }
+    }
+    /// Replaces what is wrong with `owner`; only what was not wrong before is fresh.
+    pub fn set(&mut self, owner: Owner, problems: Vec<Problem>) {
+        let old = self.current.remove(&owner).unwrap_or_default();
+        for gone in old.iter().filter(|problem| !problems.contains(problem)) {
+            self.fresh.remove(gone);
+        }
+        self.fresh.extend(problems.iter().filter(|problem| !old.contains(problem)).cloned());
+        if !problems.is_empty() {
+            self.current.insert(owner, problems);
+        }
+    }
+    pub fn iter(&self) -> impl Iterator<Item = &Problem> {
+        self.current.values().flatten()
+    }
+    pub fn take_fresh(&mut self) -> Vec<Problem> {
+        std::mem::take(&mut self.fresh).into_iter().collect()
     }
 }

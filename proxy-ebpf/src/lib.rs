@@ -1,0 +1,2 @@
+//! Pure parts.
+#![cfg_attr(not(test), no_std)]

@@ -1,0 +1,131 @@
+//! Which endpoints of a service port make up its Cluster and its Local list, as kube-proxy decides it
+//! (`CategorizeEndpoints` in kubernetes/kubernetes, pkg/proxy/topology.go).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Endpoint, EndpointAddress};
+
+/// An endpoint and what the slice says of who should use it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Candidate {
+    pub endpoint: Endpoint,
+    pub zone_hints: BTreeSet<String>,
+    pub node_hints: BTreeSet<String>,
+}
+
+/// The lists a service port needs. At least one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Needed {
+    pub cluster: bool,
+    pub local: bool,
+}
+
+/// Where this node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place<'a> {
+    pub node: &'a str,
+    pub zone: Option<&'a str>,
+}
+
+/// The lists; `None` = not needed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Categorised {
+    pub cluster: Option<BTreeSet<EndpointAddress>>,
+    pub local: Option<BTreeSet<EndpointAddress>>,
+    /// Whether any endpoint anywhere is usable.
+    pub has_any: bool,
+}
+
+impl Needed {
+    /// From the policies, and whether the service port is reachable from outside the cluster at all.
+    pub fn by(external_local: bool, internal_local: bool, accessible: bool) -> Self {
+        Self {
+            cluster: !internal_local || accessible,
+            local: internal_local || (external_local && accessible),
+        }
+    }
+}
+
+impl Candidate {
+    /// Of two endpoints with one address the greater counts.
+    pub fn merit(&self) -> impl Ord + '_ {
+        let Endpoint { node, local, ready, serving, terminating } = &self.endpoint;
+        (*local, *ready, *serving, !*terminating, node, &self.zone_hints, &self.node_hints)
+    }
+    fn is_fallback(&self) -> bool {
+        self.endpoint.serving && self.endpoint.terminating
+    }
+}
+
+pub(super) fn categorise(
+    endpoints: &BTreeMap<EndpointAddress, Candidate>,
+    needed: Needed,
+    place: Place<'_>,
+) -> Categorised {
+    Categorised {
+        cluster: needed.cluster.then(|| cluster_list(endpoints, place)),
+        local: needed.local.then(|| local_list(endpoints)),
+        has_any: endpoints.values().any(|one| one.endpoint.ready || one.is_fallback()),
+    }
+}
+
+/// Which Ready endpoints traffic shall keep to.
+#[derive(Clone, Copy)]
+enum Preference<'a> {
+    Nobody,
+    Node(&'a str),
+    Zone(&'a str),
+}
+
+fn cluster_list(
+    endpoints: &BTreeMap<EndpointAddress, Candidate>,
+    place: Place<'_>,
+) -> BTreeSet<EndpointAddress> {
+    let preference = preference(endpoints, place);
+    let preferred = pick(endpoints, |one| {
+        one.endpoint.ready
+            && match preference {
+                Preference::Nobody => true,
+                Preference::Node(node) => one.node_hints.contains(node),
+                Preference::Zone(zone) => one.zone_hints.contains(zone),
+            }
+    });
+    if preferred.is_empty() { pick(endpoints, Candidate::is_fallback) } else { preferred }
+}
+
+/// One Ready endpoint without a hint, or nobody hinted here, and hints count for nothing: traffic must not
+/// be pressed onto a few endpoints by hints that are being rolled out.
+fn preference<'a>(endpoints: &BTreeMap<EndpointAddress, Candidate>, place: Place<'a>) -> Preference<'a> {
+    let all_hint = |hints: fn(&Candidate) -> &BTreeSet<String>, here: &str| {
+        let mut ready = endpoints.values().filter(|one| one.endpoint.ready).map(hints);
+        let mut some_here = false;
+        ready.all(|hints| {
+            some_here |= hints.contains(here);
+            !hints.is_empty()
+        }) && some_here
+    };
+    if all_hint(|one| &one.node_hints, place.node) {
+        return Preference::Node(place.node);
+    }
+    match place.zone {
+        Some(zone) if all_hint(|one| &one.zone_hints, zone) => Preference::Zone(zone),
+        _ => Preference::Nobody,
+    }
+}
+
+/// Ready endpoints of this node, else those that still serve while they terminate. Hints play no role.
+fn local_list(endpoints: &BTreeMap<EndpointAddress, Candidate>) -> BTreeSet<EndpointAddress> {
+    let ready = pick(endpoints, |one| one.endpoint.local && one.endpoint.ready);
+    if ready.is_empty() { pick(endpoints, |one| one.endpoint.local && one.is_fallback()) } else { ready }
+}
+
+fn pick(
+    endpoints: &BTreeMap<EndpointAddress, Candidate>,
+    wanted: impl Fn(&Candidate) -> bool,
+) -> BTreeSet<EndpointAddress> {
+    endpoints.iter().filter(|(_, one)| wanted(one)).map(|(address, _)| *address).collect()
+}
+
+#[cfg(test)]
+#[path = "categorise_tests.rs"]
+mod tests;

@@ -1,0 +1,142 @@
+//! One Service and its slices in, its service ports out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::categorise::{Needed, Place, categorise};
+use super::claims::Rank;
+use super::endpoints::merge;
+use super::environment::Environment;
+use super::frontends::{Exposure, accept_addresses, expose};
+use super::index::{Stored, StoredService};
+use super::problem::{Notes, Problem};
+use super::service::{PortSpec, ServiceSpec};
+use super::slice::{SERVICE_NAME_LABEL, SliceSpec};
+use super::{Family, ModelSettings, PortKey, ServiceKey, ServicePort};
+
+/// What one Service comes to. Empty where there is none.
+#[derive(Debug)]
+pub(super) struct Computed {
+    /// Its ports, with every frontend it asks for.
+    pub ports: BTreeMap<PortKey, ServicePort>,
+    pub rank: Rank,
+    /// Families in which it has a nodePort and this node no address for it.
+    pub homeless: BTreeSet<Family>,
+    pub problems: Vec<Problem>,
+}
+
+/// What a computation may look at.
+#[derive(Clone, Copy)]
+pub(super) struct Inputs<'a> {
+    pub settings: &'a ModelSettings,
+    pub environment: &'a Environment,
+    /// The Service; `None` = there is none of this name.
+    pub service: Option<&'a StoredService>,
+    /// The slices that name it.
+    pub slices: &'a BTreeMap<String, Stored<SliceSpec>>,
+}
+
+pub(super) fn compute(key: &ServiceKey, inputs: Inputs<'_>) -> Computed {
+    let mut computed = Computed {
+        ports: BTreeMap::new(),
+        rank: Rank::new(None),
+        homeless: BTreeSet::new(),
+        problems: Vec::new(),
+    };
+    match inputs.service {
+        None => computed.problems = orphans(key, inputs.slices),
+        Some(Stored { spec: None, notes }) => computed.problems.clone_from(&notes.problems),
+        Some(Stored { spec: Some(spec), notes }) => {
+            let mut notes = notes.clone();
+            computed.rank = Rank::new(spec.created);
+            compute_ports(key, spec, inputs, &mut notes, &mut computed);
+            if inputs.slices.is_empty() {
+                notes.info("", "no EndpointSlice names this Service; its clients are refused");
+            }
+            computed.problems = notes.problems;
+            computed.problems.extend(slice_problems(key, spec, inputs.slices));
+        }
+    }
+    computed
+}
+
+fn compute_ports(
+    key: &ServiceKey,
+    spec: &ServiceSpec,
+    inputs: Inputs<'_>,
+    notes: &mut Notes,
+    computed: &mut Computed,
+) {
+    let reach = accept_addresses(spec, inputs.settings, inputs.environment, notes);
+    for family in spec.families.keys().copied() {
+        let nodes = inputs.environment.node_port_addresses(&inputs.settings.node_ports, family);
+        for port in &spec.ports {
+            let exposure = expose(spec, port, family, &reach, &nodes);
+            if exposure.homeless {
+                computed.homeless.insert(family);
+            }
+            let port_key = PortKey { service: key.clone(), port: port.name.clone(), family };
+            computed.ports.insert(port_key, compute_port(spec, port, family, exposure, inputs));
+        }
+    }
+}
+
+fn compute_port(
+    spec: &ServiceSpec,
+    port: &PortSpec,
+    family: Family,
+    exposure: Exposure,
+    inputs: Inputs<'_>,
+) -> ServicePort {
+    let settings = inputs.settings;
+    let slices = inputs.slices.values().map(|slice| &slice.spec);
+    let candidates = merge(slices, port, family, &settings.node_name);
+    let needed = Needed::by(spec.external_local, spec.internal_local, exposure.accessible);
+    let zone = inputs.environment.own().and_then(|own| own.zone.as_deref());
+    let lists = categorise(&candidates, needed, Place { node: &settings.node_name, zone });
+    ServicePort {
+        protocol: port.protocol,
+        frontends: exposure.frontends,
+        forwarding: spec.overrides.forwarding(settings),
+        algorithm: spec.overrides.algorithm(settings),
+        affinity_seconds: spec.affinity_seconds,
+        endpoints: candidates.into_iter().map(|(address, one)| (address, one.endpoint)).collect(),
+        cluster: lists.cluster,
+        local: lists.local,
+        has_any: lists.has_any,
+    }
+}
+
+/// What is wrong with the slices of a Service that is served, ports that match none of its own included.
+fn slice_problems(
+    key: &ServiceKey,
+    spec: &ServiceSpec,
+    slices: &BTreeMap<String, Stored<SliceSpec>>,
+) -> Vec<Problem> {
+    let names: Vec<String> =
+        spec.ports.iter().map(|port| format!("{:?} {}", port.name, port.protocol)).collect();
+    let mut problems = Vec::new();
+    for slice in slices.values() {
+        let mut notes = slice.notes.clone();
+        for port in &slice.spec.ports {
+            let matches = |own: &PortSpec| own.name == port.name && own.protocol == port.protocol;
+            if !spec.ports.iter().any(matches) {
+                let (name, protocol, names) = (&port.name, port.protocol, names.join(", "));
+                let message = format!("{name:?} {protocol} matches no port of Service {key}; it has {names}");
+                notes.warn(format!("ports[{}].name", port.index), message);
+            }
+        }
+        problems.append(&mut notes.problems);
+    }
+    problems
+}
+
+fn orphans(key: &ServiceKey, slices: &BTreeMap<String, Stored<SliceSpec>>) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for slice in slices.values() {
+        let mut notes = slice.notes.clone();
+        let field = format!("metadata.labels[{SERVICE_NAME_LABEL}]");
+        notes.info(field, format!("there is no Service {key}; the slice serves nothing"));
+        problems.append(&mut notes.problems);
+    }
+    problems
+}

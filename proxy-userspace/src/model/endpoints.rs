@@ -1,0 +1,50 @@
+//! The endpoints of one service port, merged over all its slices: endpoints move between slices.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use super::categorise::Candidate;
+use super::service::PortSpec;
+use super::slice::{SliceEndpoint, SliceSpec};
+use super::{Endpoint, EndpointAddress, Family};
+
+/// The endpoints that slices give a service port in one family. Of two with the same address and port the
+/// one on this node counts, else the healthier one, whatever the order of the slices.
+pub(super) fn merge<'a>(
+    slices: impl Iterator<Item = &'a SliceSpec>,
+    port: &PortSpec,
+    family: Family,
+    node_name: &str,
+) -> BTreeMap<EndpointAddress, Candidate> {
+    let mut merged: BTreeMap<EndpointAddress, Candidate> = BTreeMap::new();
+    for slice in slices.filter(|slice| slice.family == Some(family)) {
+        let same = |name: &str, protocol| name == port.name && protocol == port.protocol;
+        for number in slice.ports.iter().filter(|entry| same(&entry.name, entry.protocol)) {
+            for endpoint in &slice.endpoints {
+                let address = SocketAddr::new(endpoint.address, number.port);
+                let candidate = candidate(endpoint, node_name);
+                match merged.get(&address) {
+                    Some(other) if other.merit() >= candidate.merit() => {}
+                    _ => {
+                        merged.insert(address, candidate);
+                    }
+                }
+            }
+        }
+    }
+    merged
+}
+
+fn candidate(endpoint: &SliceEndpoint, node_name: &str) -> Candidate {
+    Candidate {
+        endpoint: Endpoint {
+            node: endpoint.node.clone(),
+            local: endpoint.node.as_deref() == Some(node_name),
+            ready: endpoint.ready,
+            serving: endpoint.serving,
+            terminating: endpoint.terminating,
+        },
+        zone_hints: endpoint.zone_hints.clone(),
+        node_hints: endpoint.node_hints.clone(),
+    }
+}

@@ -1,0 +1,96 @@
+//! What this node and the cluster's other nodes mean for the Services: which addresses are whose.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use super::node::NodeSpec;
+use super::{Family, NodePortAddresses};
+
+/// Addresses that are somebody's already.
+#[derive(Debug, Default)]
+pub(super) struct Environment {
+    /// This node's own Node object.
+    own: Option<NodeSpec>,
+    /// Addresses on devices of this node.
+    devices: BTreeSet<IpAddr>,
+    /// Addresses of all Node objects, each with the number of Nodes that have it.
+    nodes: BTreeMap<IpAddr, usize>,
+    api_servers: BTreeSet<IpAddr>,
+}
+
+impl Environment {
+    /// This node's name may stand for nothing yet.
+    pub fn own(&self) -> Option<&NodeSpec> {
+        self.own.as_ref()
+    }
+    pub fn set_own(&mut self, own: Option<NodeSpec>) {
+        self.own = own;
+    }
+    /// Returns the addresses that came or went.
+    pub fn set_devices(&mut self, addresses: BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
+        let changed = &self.devices ^ &addresses;
+        self.devices = addresses;
+        changed
+    }
+    /// Returns the addresses that came or went.
+    pub fn set_api_servers(&mut self, addresses: BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
+        let changed = &self.api_servers ^ &addresses;
+        self.api_servers = addresses;
+        changed
+    }
+    /// Replaces the addresses of one Node object; returns those that came or went.
+    pub fn replace_node(&mut self, old: &BTreeSet<IpAddr>, new: &BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
+        for gone in old - new {
+            if let Some(count) = self.nodes.get_mut(&gone) {
+                *count -= 1;
+            }
+        }
+        self.nodes.retain(|_, count| *count > 0);
+        for come in new - old {
+            *self.nodes.entry(come).or_default() += 1;
+        }
+        old ^ new
+    }
+
+    /// The addresses NodePorts of one family are served on.
+    pub fn node_port_addresses(&self, setting: &NodePortAddresses, family: Family) -> Vec<IpAddr> {
+        match setting {
+            NodePortAddresses::Primary => self.own.iter().filter_map(|own| own.primary(family)).collect(),
+            NodePortAddresses::Within(ranges) => {
+                let inside = |address: &&IpAddr| ranges.iter().any(|range| range.contains(*address));
+                let of_family = self.devices.iter().filter(|address| Family::of(**address) == family);
+                of_family.filter(inside).copied().collect()
+            }
+        }
+    }
+    /// Why an address can't be an external IP: whoever may create Services could take over what lives there.
+    pub fn refuse_external_ip(&self, address: IpAddr) -> Option<&'static str> {
+        if self.is_own(address) {
+            Some("is an address of this node")
+        } else if self.nodes.contains_key(&address) {
+            Some("is an address of another node")
+        } else if self.api_servers.contains(&address) {
+            Some("is an address of the API server")
+        } else {
+            None
+        }
+    }
+    /// Why an address can't be a load balancer's. Those of nodes can: k3s and kube-vip write them there, and
+    /// nothing but the Service's own ports is served on them.
+    pub fn refuse_ingress(&self, address: IpAddr) -> Option<&'static str> {
+        let of_node = self.is_own(address) || self.nodes.contains_key(&address);
+        (!of_node && self.api_servers.contains(&address)).then_some("is an address of the API server")
+    }
+    /// Where packets for an ExternalIP of this node arrive that is on none of its devices: the cloud maps it
+    /// to the InternalIP one to one.
+    pub fn mapped(&self, address: IpAddr) -> Option<IpAddr> {
+        let own = self.own.as_ref().filter(|own| own.external.contains(&address))?;
+        let elsewhere = !self.devices.contains(&address) && !own.internal.contains(&address);
+        own.primary(Family::of(address)).filter(|_| elsewhere)
+    }
+
+    fn is_own(&self, address: IpAddr) -> bool {
+        self.devices.contains(&address)
+            || self.own.as_ref().is_some_and(|own| own.addresses().contains(&address))
+    }
+}

@@ -1,0 +1,119 @@
+//! Where a Service is reached.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use super::environment::Environment;
+use super::problem::Notes;
+use super::service::{PortSpec, ServiceSpec};
+use super::{Family, Frontend, FrontendKind, List, ModelSettings, Scope};
+
+/// The external addresses of a Service that it may have.
+#[derive(Debug, Default)]
+pub(super) struct Reach {
+    external_ips: Vec<IpAddr>,
+    ingress: Vec<IpAddr>,
+}
+
+/// Where one port of a Service is reached in one family.
+#[derive(Debug)]
+pub(super) struct Exposure {
+    pub frontends: BTreeSet<Frontend>,
+    /// Reachable from outside the cluster, on this node or another.
+    pub accessible: bool,
+    /// There is a nodePort and no address to serve it on.
+    pub homeless: bool,
+}
+
+/// Sorts out the external addresses the Service must not have.
+pub(super) fn accept_addresses(
+    spec: &ServiceSpec,
+    settings: &ModelSettings,
+    environment: &Environment,
+    notes: &mut Notes,
+) -> Reach {
+    let mut reach = Reach::default();
+    for (index, address) in &spec.external_ips {
+        let in_range = settings.external_ip_ranges.iter().any(|range| range.contains(address));
+        let refusal = match environment.refuse_external_ip(*address) {
+            None if in_range => foreign_family(spec, *address),
+            None => Some("is outside every --service-external-ip-range"),
+            refusal => refusal,
+        };
+        match refusal {
+            None => reach.external_ips.push(*address),
+            Some(why) => {
+                notes.warn(format!("spec.externalIPs[{index}]"), format!("{address} {why}; not served"))
+            }
+        }
+    }
+    for (index, address) in &spec.ingress {
+        let restricted = spec.restricted.contains(&Family::of(*address));
+        let refusal = match environment.refuse_ingress(*address) {
+            None if restricted => Some(
+                "needs spec.loadBalancerSourceRanges, which are not in this version (nobody is let in instead \
+                 of everybody)",
+            ),
+            None => foreign_family(spec, *address),
+            refusal => refusal,
+        };
+        let field = format!("status.loadBalancer.ingress[{index}].ip");
+        match refusal {
+            None => {
+                reach.ingress.extend([Some(*address), environment.mapped(*address)].into_iter().flatten())
+            }
+            Some(why) => notes.warn(field, format!("{address} {why}; not served")),
+        }
+    }
+    reach
+}
+
+/// The frontends of one port in one family, those that another Service has an older claim to included.
+pub(super) fn expose(
+    spec: &ServiceSpec,
+    port: &PortSpec,
+    family: Family,
+    reach: &Reach,
+    node_addresses: &[IpAddr],
+) -> Exposure {
+    let mut found = BTreeMap::new();
+    let mut add = |address: IpAddr, number: u16, kind: FrontendKind, scope: Scope, local: bool| {
+        let address = SocketAddr::new(address, number);
+        let list = if local { List::Local } else { List::Cluster };
+        found.entry((address, scope)).or_insert(Frontend { address, scope, kind, list });
+    };
+    if let Some(cluster_ip) = spec.families.get(&family).copied().flatten() {
+        add(cluster_ip, port.port, FrontendKind::ClusterIp, Scope::Internal, spec.internal_local);
+    }
+    // Of an address that is given twice the load balancer's entry counts: source ranges hold for it.
+    let node_ports = port
+        .node_port
+        .iter()
+        .flat_map(|number| node_addresses.iter().map(|address| (*address, *number, FrontendKind::NodePort)));
+    let of_family = |address: &&IpAddr| Family::of(**address) == family;
+    let ingress = reach.ingress.iter().filter(of_family);
+    let external_ips = reach.external_ips.iter().filter(of_family);
+    let vips = ingress
+        .map(|address| (*address, port.port, FrontendKind::LoadBalancer))
+        .chain(external_ips.map(|address| (*address, port.port, FrontendKind::ExternalIp)));
+    let outside: Vec<_> = node_ports.chain(vips).collect();
+    for (address, number, kind) in &outside {
+        // Whoever asks from inside the node may use every endpoint, whatever eTP says.
+        add(*address, *number, *kind, Scope::External, spec.external_local);
+        add(*address, *number, *kind, Scope::Internal, false);
+    }
+    Exposure {
+        frontends: found.into_values().collect(),
+        accessible: port.node_port.is_some() || !outside.is_empty(),
+        homeless: port.node_port.is_some() && node_addresses.is_empty(),
+    }
+}
+
+fn foreign_family(spec: &ServiceSpec, address: IpAddr) -> Option<&'static str> {
+    let family = Family::of(address);
+    match (spec.families.contains_key(&family), family) {
+        (true, _) => None,
+        (false, Family::V4) => Some("is IPv4, which the Service has no cluster IP of"),
+        (false, Family::V6) => Some("is IPv6, which the Service has no cluster IP of"),
+    }
+}

@@ -1,0 +1,155 @@
+//! The objects there are, read, and which Services a change concerns.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+
+use super::node::{NodeSpec, read_node};
+use super::problem::Notes;
+use super::service::{ServiceSpec, read_service};
+use super::slice::{SliceSpec, read_slice};
+use super::{ModelSettings, ObjectKey, ServiceKey};
+
+/// An object, read, and what was wrong with it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Stored<Spec> {
+    pub spec: Spec,
+    pub notes: Notes,
+}
+
+/// A Service; without a spec it exists but is not ours to serve.
+pub(super) type StoredService = Stored<Option<ServiceSpec>>;
+
+/// The objects, by what they are looked up by.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    services: BTreeMap<ServiceKey, StoredService>,
+    /// By Service, then by the slice's own name.
+    slices: BTreeMap<ServiceKey, BTreeMap<String, Stored<SliceSpec>>>,
+    /// Slices that name no Service.
+    strays: BTreeMap<ObjectKey, Notes>,
+    /// Where to find a slice by its own name.
+    homes: BTreeMap<ObjectKey, ServiceKey>,
+    nodes: BTreeMap<String, Stored<NodeSpec>>,
+    /// The Services that ask for an external address.
+    wanted: BTreeMap<IpAddr, BTreeSet<ServiceKey>>,
+    no_slices: BTreeMap<String, Stored<SliceSpec>>,
+}
+
+impl Index {
+    pub fn service(&self, key: &ServiceKey) -> Option<&StoredService> {
+        self.services.get(key)
+    }
+    pub fn services(&self) -> impl Iterator<Item = &ServiceKey> {
+        self.services.keys()
+    }
+    pub fn slices_of(&self, key: &ServiceKey) -> &BTreeMap<String, Stored<SliceSpec>> {
+        self.slices.get(key).unwrap_or(&self.no_slices)
+    }
+    pub fn stray(&self, key: &ObjectKey) -> Option<&Notes> {
+        self.strays.get(key)
+    }
+    pub fn node(&self, name: &str) -> Option<&Stored<NodeSpec>> {
+        self.nodes.get(name)
+    }
+    pub fn wanting(&self, address: IpAddr) -> impl Iterator<Item = &ServiceKey> {
+        self.wanted.get(&address).into_iter().flatten()
+    }
+
+    /// Puts a Service, or none, in its place; whether that makes a difference.
+    pub fn set_service(
+        &mut self,
+        key: &ServiceKey,
+        service: Option<(&Service, Notes)>,
+        settings: &ModelSettings,
+    ) -> bool {
+        let new = service.map(|(service, mut notes)| {
+            let spec = read_service(service, settings, &mut notes);
+            Stored { spec, notes }
+        });
+        if self.services.get(key) == new.as_ref() {
+            return false;
+        }
+        if let Some(old) = self.services.remove(key) {
+            for address in addresses(&old) {
+                if let Some(wanting) = self.wanted.get_mut(&address) {
+                    wanting.remove(key);
+                    if wanting.is_empty() {
+                        self.wanted.remove(&address);
+                    }
+                }
+            }
+        }
+        if let Some(new) = new {
+            for address in addresses(&new) {
+                self.wanted.entry(address).or_default().insert(key.clone());
+            }
+            self.services.insert(key.clone(), new);
+        }
+        true
+    }
+    /// Puts a slice, or none, in its place; the Services for which that makes a difference.
+    pub fn set_slice(
+        &mut self,
+        key: &ObjectKey,
+        slice: Option<(&EndpointSlice, Notes)>,
+    ) -> BTreeSet<ServiceKey> {
+        let new = slice.map(|(slice, mut notes)| {
+            let spec = read_slice(slice, &key.namespace, &mut notes);
+            Stored { spec, notes }
+        });
+        let old_home = self.homes.get(key).cloned();
+        let new_home = new.as_ref().and_then(|new| new.spec.service.clone());
+        self.strays.remove(key);
+        if old_home.is_some() && old_home == new_home {
+            let old = old_home.as_ref().and_then(|home| self.slices.get(home)?.get(&key.name));
+            if old == new.as_ref() {
+                return BTreeSet::new();
+            }
+        }
+        if let Some(home) = &old_home
+            && let Some(slices) = self.slices.get_mut(home)
+        {
+            slices.remove(&key.name);
+            if slices.is_empty() {
+                self.slices.remove(home);
+            }
+            self.homes.remove(key);
+        }
+        match (new, &new_home) {
+            (Some(new), Some(home)) => {
+                self.homes.insert(key.clone(), home.clone());
+                self.slices.entry(home.clone()).or_default().insert(key.name.clone(), new);
+            }
+            (Some(stray), None) => {
+                self.strays.insert(key.clone(), stray.notes);
+            }
+            (None, _) => {}
+        }
+        [old_home, new_home].into_iter().flatten().collect()
+    }
+    /// Puts a Node, or none, in its place; returns what was there before.
+    pub fn set_node(&mut self, name: &str, node: Option<(&Node, Notes)>) -> Option<Stored<NodeSpec>> {
+        match node {
+            None => self.nodes.remove(name),
+            Some((node, mut notes)) => {
+                let spec = read_node(node, &mut notes);
+                self.nodes.insert(name.to_owned(), Stored { spec, notes })
+            }
+        }
+    }
+}
+
+/// Notes on an object, to be filled while it is read.
+pub(super) fn notes(key: &ObjectKey, file: Option<&Arc<Path>>) -> Notes {
+    Notes::on(key.clone(), file.cloned())
+}
+
+fn addresses(service: &StoredService) -> impl Iterator<Item = IpAddr> {
+    let spec = service.spec.iter();
+    spec.flat_map(|spec| spec.external_ips.iter().chain(&spec.ingress)).map(|(_, address)| *address)
+}

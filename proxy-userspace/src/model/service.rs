@@ -1,0 +1,267 @@
+//! A Service object, read: text becomes addresses, ports and policies; what can't is noted and left out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::{Service, ServiceSpec as RawSpec};
+use k8s_openapi::jiff::Timestamp;
+
+use super::address::{address, port, protocol};
+use super::annotations::{Overrides, read_annotations};
+use super::problem::Notes;
+use super::{Family, ModelSettings, Protocol};
+
+const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
+const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
+const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
+const LONGEST_AFFINITY_SECONDS: i32 = 86_400;
+
+/// A Service that is ours to serve.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ServiceSpec {
+    /// `metadata.creationTimestamp`.
+    pub created: Option<Timestamp>,
+    /// The families it is served in, each with its cluster IP if that is a valid one.
+    pub families: BTreeMap<Family, Option<IpAddr>>,
+    pub ports: Vec<PortSpec>,
+    /// `spec.externalIPs`, each with its place there.
+    pub external_ips: Vec<(usize, IpAddr)>,
+    /// Addresses of `status.loadBalancer.ingress`, each with its place there.
+    pub ingress: Vec<(usize, IpAddr)>,
+    /// Families in which `spec.loadBalancerSourceRanges` keeps somebody out.
+    pub restricted: BTreeSet<Family>,
+    /// eTP Local, where the type makes it count.
+    pub external_local: bool,
+    /// iTP Local.
+    pub internal_local: bool,
+    pub affinity_seconds: u32,
+    pub overrides: Overrides,
+}
+
+/// A port of a Service.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct PortSpec {
+    /// Its place in `spec.ports`.
+    pub index: usize,
+    pub name: String,
+    pub protocol: Protocol,
+    pub port: u16,
+    pub node_port: Option<u16>,
+}
+
+/// `None` for a Service that is somebody else's to serve, or nobody's.
+pub(super) fn read_service(
+    service: &Service,
+    settings: &ModelSettings,
+    notes: &mut Notes,
+) -> Option<ServiceSpec> {
+    let raw = service.spec.as_ref()?;
+    if !is_ours(service, raw, settings) {
+        return None;
+    }
+    let kind = service_type(raw, notes)?;
+    let families = read_families(raw, notes)?;
+    let loads = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let ingress = loads.and_then(|status| status.ingress.as_deref()).unwrap_or_default();
+    let external_ips = raw.external_ips.as_deref().unwrap_or_default();
+    let outside = kind != Type::ClusterIp || !external_ips.is_empty();
+    let external_local =
+        is_local(raw.external_traffic_policy.as_deref(), "spec.externalTrafficPolicy", notes) && outside;
+    Some(ServiceSpec {
+        created: service.metadata.creation_timestamp.as_ref().map(|time| time.0),
+        families,
+        ports: read_ports(raw, kind, notes),
+        external_ips: read_addresses("spec.externalIPs", "", external_ips.iter().map(Some), notes),
+        ingress: match kind {
+            Type::LoadBalancer => {
+                let addresses = ingress.iter().map(|entry| {
+                    let vip = entry.ip_mode.as_deref().is_none_or(|mode| mode == "VIP");
+                    entry.ip.as_ref().filter(|ip| vip && !ip.is_empty())
+                });
+                read_addresses("status.loadBalancer.ingress", ".ip", addresses, notes)
+            }
+            Type::ClusterIp | Type::NodePort => Vec::new(),
+        },
+        restricted: read_source_ranges(raw, notes),
+        external_local,
+        internal_local: is_local(raw.internal_traffic_policy.as_deref(), "spec.internalTrafficPolicy", notes),
+        affinity_seconds: read_affinity(raw, notes),
+        overrides: read_annotations(service.metadata.annotations.as_ref(), settings, notes),
+    })
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Type {
+    ClusterIp,
+    NodePort,
+    LoadBalancer,
+}
+
+fn is_ours(service: &Service, raw: &RawSpec, settings: &ModelSettings) -> bool {
+    let labels = service.metadata.labels.as_ref();
+    let label = |name: &str| labels.and_then(|labels| labels.get(name));
+    let headless = raw.cluster_ip.as_deref() == Some("None")
+        || raw.cluster_ips.as_ref().is_some_and(|ips| ips.iter().any(|ip| ip == "None"));
+    label(PROXY_NAME_LABEL) == settings.service_proxy_name.as_ref()
+        && label(HEADLESS_LABEL).is_none()
+        && raw.type_.as_deref() != Some("ExternalName")
+        && !headless
+}
+
+fn service_type(raw: &RawSpec, notes: &mut Notes) -> Option<Type> {
+    match raw.type_.as_deref() {
+        None | Some("ClusterIP") => Some(Type::ClusterIp),
+        Some("NodePort") => Some(Type::NodePort),
+        Some("LoadBalancer") => Some(Type::LoadBalancer),
+        Some(other) => {
+            let takes = "takes ClusterIP, NodePort, LoadBalancer or ExternalName";
+            notes.warn("spec.type", format!("{other:?} is not a type of Service; {takes}; it is not served"));
+            None
+        }
+    }
+}
+
+/// The families of the cluster IPs. An invalid cluster IP keeps the family that `spec.ipFamilies` says it
+/// has: the Service's other addresses go on.
+fn read_families(raw: &RawSpec, notes: &mut Notes) -> Option<BTreeMap<Family, Option<IpAddr>>> {
+    let several = raw.cluster_ips.as_deref().filter(|ips| !ips.is_empty());
+    let texts = several.unwrap_or(raw.cluster_ip.as_slice());
+    let declared = raw.ip_families.as_deref().unwrap_or_default();
+    let mut families = BTreeMap::new();
+    for (index, text) in texts.iter().enumerate().filter(|(_, text)| !text.is_empty()) {
+        let field =
+            if several.is_some() { format!("spec.clusterIPs[{index}]") } else { "spec.clusterIP".to_owned() };
+        match address(text) {
+            Ok(address) if families.get(&Family::of(address)).is_some_and(Option::is_some) => {
+                notes.warn(field, format!("{address} is a second address of its family; takes one of each"));
+            }
+            Ok(address) => {
+                families.insert(Family::of(address), Some(address));
+            }
+            Err(wrong) => {
+                notes.warn(field, wrong);
+                let family = match declared.get(index).map(String::as_str) {
+                    Some("IPv4") => Family::V4,
+                    Some("IPv6") => Family::V6,
+                    _ => continue,
+                };
+                families.entry(family).or_insert(None);
+            }
+        }
+    }
+    if texts.iter().all(String::is_empty) {
+        notes.info("spec.clusterIP", "not set; the Service is not served");
+    }
+    Some(families).filter(|families| !families.is_empty())
+}
+
+fn read_ports(raw: &RawSpec, kind: Type, notes: &mut Notes) -> Vec<PortSpec> {
+    let mut ports: Vec<PortSpec> = Vec::new();
+    for (index, entry) in raw.ports.iter().flatten().enumerate() {
+        let field = format!("spec.ports[{index}]");
+        let name = entry.name.clone().unwrap_or_default();
+        if ports.iter().any(|other| other.name == name) {
+            notes.warn(
+                format!("{field}.name"),
+                format!("{name:?} is the name of another port; takes a name of its own"),
+            );
+            continue;
+        }
+        let number = port(entry.port).map_err(|wrong| notes.warn(format!("{field}.port"), wrong));
+        let protocol = protocol(entry.protocol.as_deref())
+            .map_err(|wrong| notes.warn(format!("{field}.protocol"), wrong));
+        let (Ok(port), Ok(protocol)) = (number, protocol) else { continue };
+        let node_port = read_node_port(entry.node_port, kind, &field, notes);
+        ports.push(PortSpec { index, name, protocol, port, node_port });
+    }
+    ports
+}
+
+fn read_node_port(number: Option<i32>, kind: Type, field: &str, notes: &mut Notes) -> Option<u16> {
+    let number = number.filter(|number| *number != 0)?;
+    let field = format!("{field}.nodePort");
+    if kind == Type::ClusterIp {
+        notes.warn(field, "is ignored; takes effect with spec.type NodePort or LoadBalancer");
+        return None;
+    }
+    port(number).map_err(|wrong| notes.warn(field, format!("{wrong}; no NodePort is served"))).ok()
+}
+
+/// The addresses of a list, without those that are absent; a wrong one is noted.
+fn read_addresses<'a>(
+    list: &str,
+    member: &str,
+    texts: impl Iterator<Item = Option<&'a String>>,
+    notes: &mut Notes,
+) -> Vec<(usize, IpAddr)> {
+    let mut addresses = Vec::new();
+    for (index, text) in texts.enumerate() {
+        match text.map(|text| address(text)) {
+            None => {}
+            Some(Ok(address)) => addresses.push((index, address)),
+            Some(Err(wrong)) => notes.warn(format!("{list}[{index}]{member}"), wrong),
+        }
+    }
+    addresses
+}
+
+/// The families that have ranges, none of which is everybody. Blank entries count for nothing, and one that
+/// can't be read keeps everybody out rather than nobody.
+fn read_source_ranges(raw: &RawSpec, notes: &mut Notes) -> BTreeSet<Family> {
+    let (mut listed, mut open) = (BTreeSet::new(), BTreeSet::new());
+    for (index, text) in raw.load_balancer_source_ranges.iter().flatten().enumerate() {
+        match text.trim().parse::<IpNet>() {
+            _ if text.trim().is_empty() => {}
+            Ok(range) if range.prefix_len() == 0 => {
+                open.insert(Family::of(range.addr()));
+            }
+            Ok(range) => {
+                listed.insert(Family::of(range.addr()));
+            }
+            Err(_) => {
+                let takes = "takes one such as 192.0.2.0/24 or 2001:db8::/64";
+                let field = format!("spec.loadBalancerSourceRanges[{index}]");
+                notes.warn(field, format!("{text:?} is not a CIDR; {takes}"));
+                listed.extend([Family::V4, Family::V6]);
+            }
+        }
+    }
+    &listed - &open
+}
+
+fn is_local(policy: Option<&str>, field: &str, notes: &mut Notes) -> bool {
+    match policy {
+        None | Some("Cluster") => false,
+        Some("Local") => true,
+        Some(other) => {
+            notes.warn(field, format!("{other:?} is not accepted; takes Cluster or Local; Cluster is used"));
+            false
+        }
+    }
+}
+
+fn read_affinity(raw: &RawSpec, notes: &mut Notes) -> u32 {
+    match raw.session_affinity.as_deref() {
+        None | Some("None") => return 0,
+        Some("ClientIP") => {}
+        Some(other) => {
+            let message = format!("{other:?} is not accepted; takes None or ClientIP; None is used");
+            notes.warn("spec.sessionAffinity", message);
+            return 0;
+        }
+    }
+    let config = raw.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
+    match config.and_then(|config| config.timeout_seconds) {
+        None => DEFAULT_AFFINITY_SECONDS,
+        Some(seconds) if (1..=LONGEST_AFFINITY_SECONDS).contains(&seconds) => seconds.unsigned_abs(),
+        Some(seconds) => {
+            let takes = format!("takes 1 to {LONGEST_AFFINITY_SECONDS}; {DEFAULT_AFFINITY_SECONDS} is used");
+            notes.warn(
+                "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
+                format!("{seconds} is not accepted; {takes}"),
+            );
+            DEFAULT_AFFINITY_SECONDS
+        }
+    }
+}

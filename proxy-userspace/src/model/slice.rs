@@ -1,0 +1,116 @@
+//! An EndpointSlice object, read.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use k8s_openapi::api::discovery::v1::{Endpoint as RawEndpoint, EndpointPort, EndpointSlice};
+
+use super::address::{address_of, port, protocol};
+use super::problem::Notes;
+use super::{Family, Protocol, ServiceKey};
+
+/// The label that says which Service a slice belongs to.
+pub(super) const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+
+/// An EndpointSlice.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct SliceSpec {
+    /// The Service it belongs to, if it says.
+    pub service: Option<ServiceKey>,
+    /// `None` = names instead of addresses, which no data plane can reach.
+    pub family: Option<Family>,
+    pub ports: Vec<SlicePort>,
+    pub endpoints: Vec<SliceEndpoint>,
+}
+
+/// A port that every endpoint of the slice has.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct SlicePort {
+    /// Its place in `ports`.
+    pub index: usize,
+    pub name: String,
+    pub protocol: Protocol,
+    pub port: u16,
+}
+
+/// An endpoint without its port.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct SliceEndpoint {
+    pub address: IpAddr,
+    pub node: Option<String>,
+    pub ready: bool,
+    pub serving: bool,
+    pub terminating: bool,
+    pub zone_hints: BTreeSet<String>,
+    pub node_hints: BTreeSet<String>,
+}
+
+pub(super) fn read_slice(slice: &EndpointSlice, namespace: &str, notes: &mut Notes) -> SliceSpec {
+    let labels = slice.metadata.labels.as_ref();
+    let name = labels.and_then(|labels| labels.get(SERVICE_NAME_LABEL)).filter(|name| !name.is_empty());
+    if name.is_none() {
+        let field = format!("metadata.labels[{SERVICE_NAME_LABEL}]");
+        notes.info(field, "not set; the slice belongs to no Service");
+    }
+    let family = match slice.address_type.as_str() {
+        "IPv4" => Some(Family::V4),
+        "IPv6" => Some(Family::V6),
+        "FQDN" => None,
+        other => {
+            notes.warn("addressType", format!("{other:?} is not accepted; takes IPv4, IPv6 or FQDN"));
+            None
+        }
+    };
+    SliceSpec {
+        service: name.map(|name| ServiceKey { namespace: namespace.to_owned(), name: name.clone() }),
+        family,
+        ports: read_ports(slice.ports.as_deref().unwrap_or_default(), notes),
+        endpoints: family.map_or_else(Vec::new, |family| {
+            read_endpoints(slice.endpoints.as_deref().unwrap_or_default(), family, notes)
+        }),
+    }
+}
+
+/// A port without a number belongs to a headless Service and is left out silently.
+fn read_ports(entries: &[EndpointPort], notes: &mut Notes) -> Vec<SlicePort> {
+    let mut ports = Vec::new();
+    for (index, entry) in entries.iter().enumerate() {
+        let Some(number) = entry.port.filter(|number| *number != 0) else { continue };
+        let number = port(number).map_err(|wrong| notes.warn(format!("ports[{index}].port"), wrong));
+        let protocol = protocol(entry.protocol.as_deref())
+            .map_err(|wrong| notes.warn(format!("ports[{index}].protocol"), wrong));
+        if let (Ok(port), Ok(protocol)) = (number, protocol) {
+            ports.push(SlicePort { index, name: entry.name.clone().unwrap_or_default(), protocol, port });
+        }
+    }
+    ports
+}
+
+/// Only the first address of an endpoint has a meaning, says the API.
+fn read_endpoints(entries: &[RawEndpoint], family: Family, notes: &mut Notes) -> Vec<SliceEndpoint> {
+    let mut endpoints = Vec::with_capacity(entries.len());
+    for (index, entry) in entries.iter().enumerate() {
+        let text = entry.addresses.first().map(String::as_str).unwrap_or_default();
+        match address_of(family, text) {
+            Ok(address) => endpoints.push(read_endpoint(entry, address)),
+            Err(wrong) => notes.warn(format!("endpoints[{index}].addresses[0]"), wrong),
+        }
+    }
+    endpoints
+}
+
+fn read_endpoint(entry: &RawEndpoint, address: IpAddr) -> SliceEndpoint {
+    let conditions = entry.conditions.as_ref();
+    let hints = entry.hints.as_ref();
+    let zones = hints.and_then(|hints| hints.for_zones.as_deref()).unwrap_or_default();
+    let nodes = hints.and_then(|hints| hints.for_nodes.as_deref()).unwrap_or_default();
+    SliceEndpoint {
+        address,
+        node: entry.node_name.clone().filter(|name| !name.is_empty()),
+        ready: conditions.and_then(|conditions| conditions.ready).unwrap_or(true),
+        serving: conditions.and_then(|conditions| conditions.serving).unwrap_or(true),
+        terminating: conditions.and_then(|conditions| conditions.terminating).unwrap_or(false),
+        zone_hints: zones.iter().map(|zone| zone.name.clone()).collect(),
+        node_hints: nodes.iter().map(|node| node.name.clone()).collect(),
+    }
+}

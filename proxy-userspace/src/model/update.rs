@@ -1,0 +1,214 @@
+//! What a change makes dirty, and what a refresh does about it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+
+use super::claims::Target;
+use super::compute::{Inputs, compute};
+use super::problem::Notes;
+use super::{
+    Family, Frontend, FrontendKind, Kind, Model, NodePortAddresses, ObjectKey, Owner, PortKey, ServiceKey,
+    ServicePort,
+};
+
+/// What a service port becomes.
+pub(super) enum Next {
+    /// This, with every frontend it asks for.
+    Computed(ServicePort),
+    /// Nothing: it is gone.
+    Gone,
+    /// The same as before, but who gets its frontends must be settled again.
+    Contested,
+}
+
+impl Model {
+    pub(super) fn replace_service(&mut self, key: &ObjectKey, service: Option<(&Service, Notes)>) {
+        let key = service_key(key);
+        if self.index.set_service(&key, service, &self.settings) {
+            self.pending.services.insert(key);
+        }
+    }
+
+    pub(super) fn replace_slice(&mut self, key: &ObjectKey, slice: Option<(&EndpointSlice, Notes)>) {
+        let concerned = self.index.set_slice(key, slice);
+        let stray = self.index.stray(key).map(|notes| notes.problems.clone());
+        self.problems.set(Owner::Stray(key.clone()), stray.unwrap_or_default());
+        // The Service `kubernetes` is the API server itself.
+        for api in concerned.iter().filter(|key| key.namespace == "default" && key.name == "kubernetes") {
+            let slices = self.index.slices_of(api).values();
+            let endpoints = slices.flat_map(|slice| &slice.spec.endpoints);
+            let changed = self.environment.set_api_servers(endpoints.map(|one| one.address).collect());
+            self.touch_wanting(&changed);
+        }
+        self.pending.services.extend(concerned);
+    }
+
+    pub(super) fn replace_node(&mut self, key: &ObjectKey, node: Option<(&Node, Notes)>) {
+        let name = &key.name;
+        let old = self.index.set_node(name, node).map(|old| old.spec);
+        let stored = self.index.node(name);
+        let problems = stored.map(|stored| stored.notes.problems.clone()).unwrap_or_default();
+        self.problems.set(Owner::Node(name.clone()), problems);
+        let new = stored.map(|stored| stored.spec.clone());
+        if old == new {
+            return;
+        }
+        let addresses = |spec: &Option<super::node::NodeSpec>| {
+            spec.as_ref().map(super::node::NodeSpec::addresses).unwrap_or_default()
+        };
+        let changed = self.environment.replace_node(&addresses(&old), &addresses(&new));
+        self.touch_wanting(&changed);
+        if *name == self.settings.node_name {
+            self.environment.set_own(new);
+            self.pending.everything = true;
+        }
+        self.pending.nodes.insert(name.clone());
+    }
+
+    /// Whether an address may be a Service's depends on whose it is besides.
+    pub(super) fn touch_wanting(&mut self, addresses: &BTreeSet<IpAddr>) {
+        let wanting = addresses.iter().flat_map(|address| self.index.wanting(*address));
+        self.pending.services.extend(wanting.cloned());
+    }
+
+    /// Whether any node's addresses became different.
+    pub(super) fn refresh_nodes(&mut self, names: BTreeSet<String>) -> bool {
+        let mut changed = false;
+        for name in names {
+            let node = self.index.node(&name);
+            let addresses = node.map(|node| node.spec.peer_addresses()).filter(|list| !list.is_empty());
+            changed |= self.desired.nodes.get(&name) != addresses.as_ref();
+            match addresses {
+                Some(addresses) => self.desired.nodes.insert(name, addresses),
+                None => self.desired.nodes.remove(&name),
+            };
+        }
+        changed
+    }
+
+    /// Computes one Service and enters what it asks for.
+    pub(super) fn refresh_service(&mut self, key: &ServiceKey, next: &mut BTreeMap<PortKey, Next>) {
+        let (settings, environment) = (&self.settings, &self.environment);
+        let (service, slices) = (self.index.service(key), self.index.slices_of(key));
+        let computed = compute(key, Inputs { settings, environment, service, slices });
+        self.problems.set(Owner::Service(key.clone()), computed.problems);
+        for family in [Family::V4, Family::V6] {
+            let homeless = self.homeless.entry(family).or_default();
+            if computed.homeless.contains(&family) {
+                homeless.insert(key.clone())
+            } else {
+                homeless.remove(key)
+            };
+        }
+        let gone: Vec<PortKey> =
+            self.ports_of(key).filter(|port| !computed.ports.contains_key(port)).cloned().collect();
+        let mut contested = BTreeSet::new();
+        for port in gone {
+            contested.append(&mut self.claims.replace(&port, computed.rank, BTreeSet::new()));
+            next.insert(port, Next::Gone);
+        }
+        for (key, port) in computed.ports {
+            let targets = port.frontends.iter().map(|frontend| target(frontend, &port)).collect();
+            contested.append(&mut self.claims.replace(&key, computed.rank, targets));
+            next.insert(key, Next::Computed(port));
+        }
+        for key in contested {
+            next.entry(key).or_insert(Next::Contested);
+        }
+    }
+
+    /// Gives a service port the frontends that nobody has an older claim to; whether it became different.
+    pub(super) fn settle(&mut self, key: &PortKey, next: Next) -> bool {
+        let mut port = match next {
+            Next::Gone => {
+                self.lost.remove(key);
+                self.problems.set(Owner::Claims(key.clone()), Vec::new());
+                return self.desired.ports.remove(key).is_some();
+            }
+            Next::Computed(port) => port,
+            Next::Contested => {
+                let Some(mut port) = self.desired.ports.get(key).cloned() else { return false };
+                port.frontends.extend(self.lost.remove(key).unwrap_or_default());
+                port
+            }
+        };
+        let (won, lost): (BTreeSet<_>, BTreeSet<_>) = std::mem::take(&mut port.frontends)
+            .into_iter()
+            .partition(|frontend| self.claims.winner(&target(frontend, &port)) == Some(key));
+        port.frontends = won;
+        self.note_lost(key, &port, &lost);
+        if lost.is_empty() {
+            self.lost.remove(key)
+        } else {
+            self.lost.insert(key.clone(), lost)
+        };
+        if self.desired.ports.get(key) == Some(&port) {
+            return false;
+        }
+        self.desired.ports.insert(key.clone(), port);
+        true
+    }
+
+    fn note_lost(&mut self, key: &PortKey, port: &ServicePort, lost: &BTreeSet<Frontend>) {
+        let Some(stored) = self.index.service(&key.service) else { return };
+        let mut notes = stored.notes.emptied();
+        let ports = stored.spec.iter().flat_map(|spec| &spec.ports);
+        let index = ports.filter(|port| port.name == key.port).map(|port| port.index).next();
+        for frontend in lost {
+            let (address, protocol) = target(frontend, port);
+            let Some(winner) = self.claims.winner(&(address, protocol)) else { continue };
+            let field = match frontend.kind {
+                FrontendKind::ClusterIp => "spec.clusterIPs".to_owned(),
+                FrontendKind::NodePort => format!("spec.ports[{}].nodePort", index.unwrap_or_default()),
+                FrontendKind::ExternalIp => "spec.externalIPs".to_owned(),
+                FrontendKind::LoadBalancer => "status.loadBalancer.ingress".to_owned(),
+            };
+            let rule = "the older one has it, or the first by name";
+            notes.warn(field, format!("{address} {protocol} is Service {winner}'s too; {rule}; not served"));
+        }
+        notes.problems.dedup();
+        self.problems.set(Owner::Claims(key.clone()), notes.problems);
+    }
+
+    /// Says once for the node, not for every Service, that NodePorts have no address.
+    pub(super) fn note_homeless(&mut self) {
+        let name = self.settings.node_name.clone();
+        let key = ObjectKey { kind: Kind::Node, namespace: String::new(), name: name.clone() };
+        let node = self.index.node(&name);
+        let mut notes = node.map_or_else(|| Notes::on(key, None), |node| node.notes.emptied());
+        let families = self.homeless.iter().filter(|(_, services)| !services.is_empty());
+        for (family, _) in families {
+            let message = format!("NodePorts are not served over {family}");
+            match &self.settings.node_ports {
+                NodePortAddresses::Within(_) => notes.info(
+                    "",
+                    format!("no {family} address on a device lies inside --nodeport-addresses; {message}"),
+                ),
+                NodePortAddresses::Primary if node.is_none() => {
+                    notes.warn("", format!("there is no Node of this name; {message}"));
+                }
+                NodePortAddresses::Primary => {
+                    notes.warn("status.addresses", format!("no InternalIP is {family}; {message}"));
+                }
+            }
+        }
+        self.problems.set(Owner::NodePorts, notes.problems);
+    }
+
+    /// The ports of one Service as they stand in the desired state.
+    fn ports_of(&self, key: &ServiceKey) -> impl Iterator<Item = &PortKey> {
+        let first = PortKey { service: key.clone(), port: String::new(), family: Family::V4 };
+        self.desired.ports.range(first..).map(|(port, _)| port).take_while(move |port| port.service == *key)
+    }
+}
+
+fn service_key(key: &ObjectKey) -> ServiceKey {
+    ServiceKey { namespace: key.namespace.clone(), name: key.name.clone() }
+}
+
+fn target(frontend: &Frontend, port: &ServicePort) -> Target {
+    (frontend.address, port.protocol)
+}
