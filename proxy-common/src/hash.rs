@@ -74,8 +74,8 @@ mod tests {
         assert_eq!(hint(&Addr4::from(Ipv4Addr::new(10, 0, 0, 1)), 8080_u16.to_be()), HINT);
     }
     const FLOW_HASH: u32 = 3_912_512_572;
-    const CLIENT_HASH: u32 = 1070383301;
-    const HINT: u16 = 9280;
+    const CLIENT_HASH: u32 = 1_070_383_301;
+    const HINT: u16 = 9_280;
 
     #[test]
     fn consecutive_ports_and_clients_spread_evenly() {

@@ -5,7 +5,7 @@ use crate::layout::shared;
 /// Declares the counted reasons: one place for the number, the name people see, and what it means.
 macro_rules! reasons {
     ($($(#[$meta:meta])* $variant:ident = $number:literal, $name:literal;)+) => {
-        /// Why a packet ended as it did: the index into COUNTERS.
+        /// Why a packet ended as it did.
         #[repr(u8)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Reason { $($(#[$meta])* $variant = $number,)+ }
@@ -54,20 +54,53 @@ reasons! {
     HopLimit = 22, "hop_limit";
     /// Dropped: larger than the way's MTU once encapsulated.
     TooBig = 23, "too_big";
-    /// Dropped: a fragment for a frontend of ours that does not carry its ports.
-    Fragment = 24, "fragment";
     /// Dropped: the reply's key is in use by another live flow, and no other slot was free.
-    ReplyKeyInUse = 25, "reply_key_in_use";
+    ReplyKeyInUse = 24, "reply_key_in_use";
     /// Dropped: a map refused the flow entry, or the kernel the change of the frame's size.
-    NoRoom = 26, "no_room";
+    NoRoom = 25, "no_room";
     /// Dropped: the slot or the backend it names is not (yet) there.
-    NoBackend = 27, "no_backend";
+    NoBackend = 26, "no_backend";
 }
 
-/// Number of entries in COUNTERS.
+/// Numbers reserved for reasons: the stride of COUNTERS.
 pub const REASONS: u32 = 32;
+/// Number of entries in COUNTERS.
+pub const COUNTER_ENTRIES: u32 = Program::ALL.len() as u32 * REASONS;
 /// Reasons from this number on are drops.
 pub const FIRST_DROP: u8 = 16;
+
+/// The program that counted. A packet that XDP passes up is counted by XDP and again by TC.
+#[repr(u8)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Program {
+    /// `xdp_ingress`.
+    XdpIngress = 0,
+    /// `tc_ingress`.
+    TcIngress = 1,
+    /// `tc_egress`.
+    TcEgress = 2,
+}
+
+impl Program {
+    /// All programs, in the order of their numbers.
+    pub const ALL: &[Self] = &[Self::XdpIngress, Self::TcIngress, Self::TcEgress];
+
+    /// The name the program has in the kernel.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::XdpIngress => "xdp_ingress",
+            Self::TcIngress => "tc_ingress",
+            Self::TcEgress => "tc_egress",
+        }
+    }
+    /// The index into COUNTERS of what this program counts for `reason`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn counter(self, reason: Reason) -> u32 {
+        self as u32 * REASONS + reason as u32
+    }
+}
 
 impl Reason {
     /// Whether the packet was dropped.
@@ -86,7 +119,7 @@ impl TryFrom<u32> for Reason {
 }
 
 shared! {
-    /// Value of COUNTERS (by reason) and SERVICE_STATS (by service id), one for each CPU.
+    /// Value of COUNTERS (by program and reason) and SERVICE_STATS (by service id), one for each CPU.
     pub struct Counter {
         /// Packets.
         pub packets: u64,

@@ -1,44 +1,91 @@
-//! Entry points.
+//! Entry points: the one place where a verdict becomes an action.
 #![no_std]
 #![no_main]
+#![expect(
+    clippy::needless_borrows_for_generic_args,
+    reason = "a map key passed by value is one more copy on a stack of 512 bytes"
+)]
+#![expect(
+    clippy::needless_pass_by_value,
+    missing_docs,
+    reason = "the macros of aya-ebpf want it so, and drop the docs"
+)]
+
+mod balance;
+mod config;
+mod dsr;
+mod egress;
+mod family;
+mod flow;
+mod ingress;
 mod maps;
-use aya_ebpf::bindings::{TC_ACT_OK, xdp_action};
+mod nat;
+mod observe;
+mod packet;
+mod route;
+mod verdict;
+
+use core::ptr;
+
+use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
+use aya_ebpf::helpers::generated::{bpf_redirect, bpf_redirect_neigh};
 use aya_ebpf::macros::{classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
-use proxy_common::Addr4;
-use proxy_common::Addr6;
-use proxy_common::frontend::FrontendKey;
+use proxy_common::verdict::Program;
 
-/// From an uplink, before the stack.
+use crate::packet::{Packet, TcPacket, XdpPacket};
+use crate::verdict::Verdict;
+
+/// Off the wire, on a device with XDP.
 #[xdp(frags)]
-pub fn xdp_ingress(ctx: XdpContext) -> u32 {
-    let key = FrontendKey { address: Addr4([ctx.rx_queue_index()]), port: 80, protocol: 6, scope: 0 };
-    let _ = unsafe {
-        maps::FRONTENDS6.get(&FrontendKey {
-            address: Addr6([ctx.rx_queue_index(); 4]),
-            port: 80,
-            protocol: 6,
-            scope: 0,
-        })
+pub fn xdp_ingress(context: XdpContext) -> u32 {
+    let packet = XdpPacket::new(&context);
+    let (length, device) = (packet.length(), packet.device());
+    let verdict = ingress::walk(packet);
+    observe::count(Program::XdpIngress, verdict.reason(), length);
+    match verdict {
+        Verdict::Pass(_) | Verdict::Deliver(_) => xdp_action::XDP_PASS,
+        Verdict::Drop(_) => xdp_action::XDP_DROP,
+        Verdict::Send(_, next) if next == device => xdp_action::XDP_TX,
+        // SAFETY: no pointers; a device that is gone makes the helper answer XDP_ABORTED.
+        Verdict::Send(_, next) => unsafe { bpf_redirect(next, 0).unsigned_abs() as u32 },
     }
-    .is_some();
-    let _ = maps::SERVICES.get(0).is_some()
-        && maps::SELECTION.get(0).is_some()
-        && maps::BACKENDS4.get(0).is_some()
-        && maps::BACKENDS6.get(0).is_some();
-    if unsafe { maps::FRONTENDS4.get(&key) }.is_some() { xdp_action::XDP_DROP } else { xdp_action::XDP_PASS }
-}
-/// From an uplink, where XDP can't or did not.
-#[classifier]
-pub fn tc_ingress(_ctx: TcContext) -> i32 {
-    TC_ACT_OK
-}
-/// Every packet that leaves the node.
-#[classifier]
-pub fn tc_egress(_ctx: TcContext) -> i32 {
-    TC_ACT_OK
 }
 
+/// Off the wire, where there is no XDP or XDP passed the frame.
+#[classifier]
+pub fn tc_ingress(context: TcContext) -> i32 {
+    let mut packet = TcPacket::new(&context);
+    if packet.take_handover() || packet.is_marked() {
+        return TC_ACT_UNSPEC;
+    }
+    let length = packet.length();
+    let verdict = ingress::walk(packet);
+    finish(Program::TcIngress, verdict, length)
+}
+
+/// On every device a reply can leave by.
+#[classifier]
+pub fn tc_egress(context: TcContext) -> i32 {
+    let packet = TcPacket::new(&context);
+    let length = packet.length();
+    let verdict = egress::walk(packet);
+    finish(Program::TcEgress, verdict, length)
+}
+
+/// `TC_ACT_UNSPEC` lets programs of others behind ours run.
+#[inline(always)]
+fn finish(program: Program, verdict: Verdict, length: u32) -> i32 {
+    observe::count(program, verdict.reason(), length);
+    match verdict {
+        Verdict::Pass(_) | Verdict::Deliver(_) => TC_ACT_UNSPEC,
+        Verdict::Drop(_) => TC_ACT_SHOT,
+        // SAFETY: a null next hop of size zero makes the helper look the neighbour up itself.
+        Verdict::Send(_, device) => unsafe { bpf_redirect_neigh(device, ptr::null_mut(), 0, 0) as i32 },
+    }
+}
+
+/// Never reached: the build fails if the object holds a panic.
 #[cfg(not(test))]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
@@ -48,5 +95,3 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]
 static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
-#[unsafe(no_mangle)]
-static TIMEOUT_SYN: aya_ebpf::Global<u32> = aya_ebpf::Global::new(60);

@@ -11,7 +11,7 @@ use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::name::ServiceName;
 use proxy_common::selection::HintKey;
-use proxy_common::verdict::{Counter, REASONS};
+use proxy_common::verdict::{COUNTER_ENTRIES, Counter};
 use proxy_common::way::{PeerKey, Way};
 use proxy_common::{Addr4, Addr6};
 
@@ -22,6 +22,11 @@ const BACKENDS_DEFAULT: usize = 1 << 16;
 const WAYS_DEFAULT: usize = 1 << 13;
 const FLOWS_DEFAULT: usize = 1 << 18;
 const FLOWS_NEW_DEFAULT: usize = 1 << 16;
+
+/// The type of [`FLOWS4`] and [`FLOWS6`].
+pub type FlowsMap<A> = LruHashMap<FlowKey<A>, Flow<A>, FLOWS_DEFAULT>;
+/// The type of [`FLOWS_NEW4`] and [`FLOWS_NEW6`].
+pub type FlowsNewMap<A> = LruHashMap<FlowKey<A>, Flow<A>, FLOWS_NEW_DEFAULT>;
 
 /// Where IPv4 services are reached. Written by the agent, read by every program; nothing is evicted.
 #[btf_map]
@@ -53,19 +58,20 @@ pub static PEERS: HashMap<PeerKey, u32, WAYS_DEFAULT> = HashMap::new();
 /// IPv4 connections the client has answered in. Written by the programs; the agent only reads and deletes. The
 /// least recently used entry is evicted.
 #[btf_map]
-pub static FLOWS4: LruHashMap<FlowKey<Addr4>, Flow<Addr4>, FLOWS_DEFAULT> = LruHashMap::new();
+pub static FLOWS4: FlowsMap<Addr4> = LruHashMap::new();
 /// IPv6 connections; as [`FLOWS4`].
 #[btf_map]
-pub static FLOWS6: LruHashMap<FlowKey<Addr6>, Flow<Addr6>, FLOWS_DEFAULT> = LruHashMap::new();
+pub static FLOWS6: FlowsMap<Addr6> = LruHashMap::new();
 /// IPv4 connections with nothing but the client's first packet. A SYN flood evicts entries here only.
 #[btf_map]
-pub static FLOWS_NEW4: LruHashMap<FlowKey<Addr4>, Flow<Addr4>, FLOWS_NEW_DEFAULT> = LruHashMap::new();
+pub static FLOWS_NEW4: FlowsNewMap<Addr4> = LruHashMap::new();
 /// IPv6 embryos; as [`FLOWS_NEW4`].
 #[btf_map]
-pub static FLOWS_NEW6: LruHashMap<FlowKey<Addr6>, Flow<Addr6>, FLOWS_NEW_DEFAULT> = LruHashMap::new();
-/// Packets and bytes by [`Reason`](proxy_common::verdict::Reason). Written by the programs.
+pub static FLOWS_NEW6: FlowsNewMap<Addr6> = LruHashMap::new();
+/// Packets and bytes by program and reason; index: [`Program::counter`](proxy_common::verdict::Program::counter). Written by
+/// the programs.
 #[btf_map]
-pub static COUNTERS: PerCpuArray<Counter, { REASONS as usize }> = PerCpuArray::new();
+pub static COUNTERS: PerCpuArray<Counter, { COUNTER_ENTRIES as usize }> = PerCpuArray::new();
 /// Packets and bytes a service's clients sent, by service id. Written by the programs.
 #[btf_map]
 pub static SERVICE_STATS: PerCpuArray<Counter, SERVICES_DEFAULT> = PerCpuArray::new();

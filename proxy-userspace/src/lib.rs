@@ -4,8 +4,11 @@
 //! data plane's plan are pure; only `dataplane` touches maps and programs, only `source` the API or the
 //! manifests, only `node` rtnetlink.
 
+pub mod agent;
+pub mod cli;
 pub mod config;
 pub mod dataplane;
 pub mod model;
 pub mod node;
+pub mod reconcile;
 pub mod source;

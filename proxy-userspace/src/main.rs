@@ -1,2 +1,7 @@
 //! The agent and its command line.
-fn main() {}
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    millrace::cli::run()
+}

@@ -46,4 +46,6 @@ impl Dataplane for FakeDataplane {
         self.topology = topology.clone();
         SyncReport { writes, ..SyncReport::default() }
     }
+
+    fn housekeep(&mut self, _now_monotonic_seconds: u64) {}
 }

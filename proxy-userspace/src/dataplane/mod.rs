@@ -15,6 +15,10 @@ pub trait Dataplane {
 
     /// Attaches to, and detaches from, devices, and writes the ways to other nodes.
     fn set_topology(&mut self, topology: &Topology) -> SyncReport;
+
+    /// Called every few seconds, whether anything changed or not: a sign of life towards the kernel, and what
+    /// has expired goes.
+    fn housekeep(&mut self, now_monotonic_seconds: u64);
 }
 
 /// What a sync did.

@@ -54,6 +54,14 @@ impl Dataplane for EbpfDataplane {
     fn set_topology(&mut self, _topology: &Topology) -> SyncReport {
         SyncReport::default()
     }
+
+    fn housekeep(&mut self, now_monotonic_seconds: u64) {
+        self.heartbeat(now_monotonic_seconds);
+        match self.collect_flows(now_monotonic_seconds) {
+            Ok(expired) => tracing::debug!(expired, "flow entries collected"),
+            Err(error) => tracing::warn!("flow entries are not collected: {error}"),
+        }
+    }
 }
 
 /// What [`cleanup`] removed.

@@ -1,0 +1,105 @@
+//! Whole frames compared, byte for byte, but for the two zeroes of the Internet checksum.
+
+use super::layer::{Layer, protocol};
+use super::{Frame, describe};
+
+/// Says where two frames differ, with both decoded; `None` if they are the same.
+///
+/// An IPv4, TCP or ICMP checksum of 0 equals one of 0xffff: an incremental update (RFC 1624) may yield either
+/// where a fresh sum yields one. A UDP checksum of 0 means "none" and equals 0 only.
+#[must_use]
+pub fn difference(expected: &[u8], actual: &[u8]) -> Option<String> {
+    let (left, right) = (normalised(expected), normalised(actual));
+    if left == right {
+        return None;
+    }
+    let at = left
+        .iter()
+        .zip(&right)
+        .position(|(left, right)| left != right)
+        .unwrap_or(left.len().min(right.len()));
+    Some(format!(
+        "frames differ from byte {at} ({at:#06x}) on\nexpected, {} bytes:\n{}actual, {} bytes:\n{}",
+        expected.len(),
+        describe(expected),
+        actual.len(),
+        describe(actual),
+    ))
+}
+
+/// Panics with both frames decoded unless they are the same; see [`difference`].
+#[track_caller]
+pub fn assert_frames_equal(expected: &[u8], actual: &[u8]) {
+    if let Some(difference) = difference(expected, actual) {
+        panic!("{difference}");
+    }
+}
+
+fn normalised(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    for at in checksum_offsets(&bytes) {
+        if bytes.get(at..at + 2) == Some(&[0xff, 0xff]) {
+            bytes[at..at + 2].fill(0);
+        }
+    }
+    bytes
+}
+
+/// Offsets of the checksum fields whose two zeroes are equal.
+fn checksum_offsets(bytes: &[u8]) -> Vec<usize> {
+    let Ok(frame) = Frame::parse(bytes) else { return Vec::new() };
+    let mut at = 14;
+    let mut offsets = Vec::new();
+    for layer in &frame.layers {
+        at += match layer {
+            Layer::Vlan(_) => 4,
+            Layer::Ipv4(ip) => {
+                offsets.push(at + 10);
+                20 + ip.options.len()
+            }
+            Layer::Ipv6(_) => 40,
+            Layer::Extension(header) if header.kind == protocol::FRAGMENT => 8,
+            Layer::Extension(header) => 2 + header.body.len(),
+            Layer::Tcp(header) => {
+                offsets.push(at + 16);
+                20 + header.options.len()
+            }
+            Layer::Icmp(_) => {
+                offsets.push(at + 2);
+                8
+            }
+            Layer::Udp(_) => 8,
+        };
+    }
+    offsets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::flag;
+    use super::*;
+
+    #[test]
+    fn both_zeroes_of_a_checksum_are_equal_but_udps() {
+        let ip = || Frame::ip("192.0.2.1".parse().unwrap(), "203.0.113.1".parse().unwrap());
+        for (frame, field, same) in
+            [(ip().tcp(1, 2, flag::ACK), 14 + 20 + 16, true), (ip().udp(1, 2), 14 + 20 + 6, false)]
+        {
+            let mut zero = frame.build().to_vec();
+            zero[field..field + 2].fill(0);
+            let mut ones = zero.clone();
+            ones[field..field + 2].fill(0xff);
+            assert_eq!(difference(&zero, &ones).is_none(), same);
+        }
+    }
+
+    #[test]
+    fn a_difference_names_the_first_byte_and_shows_both_frames() {
+        let frame = Frame::ip("192.0.2.1".parse().unwrap(), "203.0.113.1".parse().unwrap()).udp(1, 2);
+        let other = frame.clone().with_destination("203.0.113.9:2".parse().unwrap());
+        let text = difference(&frame.build(), &other.build()).unwrap();
+        assert!(
+            text.contains("from byte 25 ") && text.contains("203.0.113.1 ") && text.contains("203.0.113.9 ")
+        );
+    }
+}

@@ -1,0 +1,97 @@
+//! Frames: one builder that makes what tests send and what they expect, a parser, a printer, a comparison.
+//!
+//! A [`Frame`] is a description: a list of layers, outermost first, and a payload. Lengths, next-protocol
+//! fields and checksums are not part of it; [`Frame::build`] computes them afresh each time. So an expected
+//! frame is the sent one with another address, and never inherits a checksum from the code under test.
+#![expect(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    clippy::cast_possible_truncation,
+    clippy::missing_panics_doc,
+    reason = "test support: a frame that cannot be built must stop the test at once"
+)]
+
+mod build;
+mod compare;
+mod edit;
+mod layer;
+mod parse;
+mod show;
+
+pub use build::internet_checksum;
+use bytes::Bytes;
+pub use compare::{assert_frames_equal, difference};
+pub use layer::{Extension, Icmp, Ipv4, Ipv6, Layer, Mac, Tcp, Udp, UdpChecksum, Vlan, flag, protocol};
+pub use parse::ParseError;
+pub use show::{describe, show_if_verbose};
+
+use std::net::IpAddr;
+
+/// MAC address of whoever sends us frames, unless a test says otherwise.
+pub const NEIGHBOUR_MAC: Mac = [0x02, 0, 0, 0, 0, 0x01];
+/// MAC address of the device the frames arrive at.
+pub const DEVICE_MAC: Mac = [0x02, 0, 0, 0, 0, 0x02];
+
+/// An Ethernet frame, described.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Destination MAC address.
+    pub destination_mac: Mac,
+    /// Source MAC address.
+    pub source_mac: Mac,
+    /// The Ethernet type where the first layer does not imply it.
+    pub ethertype: Option<u16>,
+    /// The headers, outermost first.
+    pub layers: Vec<Layer>,
+    /// What the innermost header carries.
+    pub payload: Bytes,
+    /// Bytes after the end of the outermost IP packet: Ethernet padding.
+    pub trailer: Bytes,
+}
+
+impl Frame {
+    /// An Ethernet frame with nothing in it, from the neighbour to the device.
+    #[must_use]
+    pub fn ethernet() -> Self {
+        Self {
+            destination_mac: DEVICE_MAC,
+            source_mac: NEIGHBOUR_MAC,
+            ethertype: None,
+            layers: Vec::new(),
+            payload: Bytes::new(),
+            trailer: Bytes::new(),
+        }
+    }
+
+    /// An Ethernet frame with an IP header of the addresses' family.
+    #[must_use]
+    pub fn ip(source: IpAddr, destination: IpAddr) -> Self {
+        Self::ethernet().layer(Layer::ip(source, destination))
+    }
+
+    /// Adds a header inside the innermost one.
+    #[must_use]
+    pub fn layer(mut self, layer: impl Into<Layer>) -> Self {
+        self.layers.push(layer.into());
+        self
+    }
+
+    /// Adds a TCP header with `flag` bits.
+    #[must_use]
+    pub fn tcp(self, source: u16, destination: u16, flags: u8) -> Self {
+        self.layer(Tcp::new(source, destination, flags))
+    }
+
+    /// Adds a UDP header.
+    #[must_use]
+    pub fn udp(self, source: u16, destination: u16) -> Self {
+        self.layer(Udp::new(source, destination))
+    }
+
+    /// Sets what the innermost header carries.
+    #[must_use]
+    pub fn payload(mut self, payload: impl Into<Bytes>) -> Self {
+        self.payload = payload.into();
+        self
+    }
+}

@@ -1,0 +1,170 @@
+//! Running a program: which one, and what its context says beside the frame.
+
+use aya::programs::{ProgramError, SchedClassifier, TestRun, TestRunOptions, TestRunResult, Xdp};
+use bytes::Bytes;
+
+use super::outcome::{Counts, Outcome};
+use super::{Bed, DEVICE};
+use crate::frame::{Frame, show_if_verbose};
+
+/// A program and its hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// `xdp_ingress`.
+    XdpIngress,
+    /// `tc_ingress`.
+    TcIngress,
+    /// `tc_egress`.
+    TcEgress,
+}
+
+impl Hook {
+    /// All programs.
+    pub const ALL: [Self; 3] = [Self::XdpIngress, Self::TcIngress, Self::TcEgress];
+
+    /// The program's name in the object.
+    #[must_use]
+    pub const fn program(self) -> &'static str {
+        match self {
+            Self::XdpIngress => "xdp_ingress",
+            Self::TcIngress => "tc_ingress",
+            Self::TcEgress => "tc_egress",
+        }
+    }
+
+    /// Bytes of the shortest frame a test run takes: an Ethernet header, and for an skb something behind it.
+    #[must_use]
+    pub const fn shortest_frame(self) -> usize {
+        match self {
+            Self::XdpIngress => 14,
+            Self::TcIngress | Self::TcEgress => 15,
+        }
+    }
+}
+
+/// What the context says beside the frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Ingress {
+    /// Index of the device the frame comes in at; it must exist in the caller's network namespace.
+    pub device: u32,
+    /// The mark an skb already has.
+    pub mark: u32,
+}
+
+impl Default for Ingress {
+    fn default() -> Self {
+        Self { device: DEVICE, mark: 0 }
+    }
+}
+
+/// Bytes by which a program may lengthen a frame: the headroom of an XDP buffer, which metadata shares.
+const HEADROOM: usize = 256;
+
+impl Bed {
+    /// Runs a program once on a frame that comes in at [`DEVICE`].
+    #[track_caller]
+    pub fn run(&self, hook: Hook, frame: &[u8]) -> Outcome {
+        self.run_with(hook, frame, Ingress::default())
+    }
+
+    /// Builds a frame and runs a program once on it.
+    #[track_caller]
+    pub fn send(&self, hook: Hook, frame: &Frame) -> Outcome {
+        self.run(hook, &frame.build())
+    }
+
+    /// Runs a program once; see [`Ingress`].
+    #[track_caller]
+    pub fn run_with(&self, hook: Hook, frame: &[u8], ingress: Ingress) -> Outcome {
+        let before = self.counters();
+        let run = self.run_raw(hook, frame, ingress);
+        let counts = Counts::between(&before, &self.counters());
+        show_if_verbose(&format!("{} is given", hook.program()), frame);
+        show_if_verbose(&format!("{} returns {}, {counts}", hook.program(), run.action), &run.frame);
+        Outcome::new(hook, Bytes::copy_from_slice(frame), run, counts)
+    }
+
+    /// Runs a program once and reads no counters: for the millions of frames of a fuzz run.
+    ///
+    /// # Panics
+    /// If the kernel refuses the run: the frame is shorter than [`Hook::shortest_frame`] or the device does not exist.
+    #[track_caller]
+    pub fn run_raw(&self, hook: Hook, frame: &[u8], ingress: Ingress) -> RawRun {
+        let mut output = vec![0; frame.len() + HEADROOM];
+        let mut context_out = [0; SK_BUFF_BYTES];
+        let context = match hook {
+            Hook::XdpIngress => xdp_md(ingress, frame.len()),
+            Hook::TcIngress | Hook::TcEgress => sk_buff(ingress),
+        };
+        let context_out = &mut context_out[..context.len()];
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            data_out: Some(&mut output),
+            ctx_in: Some(&context),
+            ctx_out: Some(context_out),
+            ..TestRunOptions::default()
+        };
+        let result = self.test_run(hook, options).unwrap_or_else(|error| {
+            panic!("{} does not run on {} bytes: {error:?}", hook.program(), frame.len())
+        });
+        output.truncate(result.data_size_out as usize);
+        let word = |at: usize| u32::from_ne_bytes(std::array::from_fn(|byte| context_out[at + byte]));
+        let (metadata, mark) = match hook {
+            // The output starts with the metadata; the context's `data` says how long it is.
+            Hook::XdpIngress => (word(0) as usize, 0),
+            Hook::TcIngress | Hook::TcEgress => (0, word(SK_BUFF_MARK)),
+        };
+        let frame = Bytes::from(output);
+        RawRun {
+            action: result.return_value,
+            metadata: frame.slice(..metadata),
+            frame: frame.slice(metadata..),
+            mark,
+        }
+    }
+
+    fn test_run(&self, hook: Hook, options: TestRunOptions<'_>) -> Result<TestRunResult, ProgramError> {
+        let ebpf = self.ebpf.borrow();
+        let program = ebpf.program(hook.program()).expect("a program that was loaded");
+        match hook {
+            Hook::XdpIngress => <&Xdp>::try_from(program)?.test_run(options),
+            Hook::TcIngress | Hook::TcEgress => <&SchedClassifier>::try_from(program)?.test_run(options),
+        }
+    }
+}
+
+/// What the kernel returns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawRun {
+    /// The program's return value.
+    pub action: u32,
+    /// What XDP put in front of the frame for TC.
+    pub metadata: Bytes,
+    /// The frame as the program left it.
+    pub frame: Bytes,
+    /// The skb's mark; 0 for XDP.
+    pub mark: u32,
+}
+
+/// Size of the kernel's `struct __sk_buff` and offsets of the fields a test run may set.
+const SK_BUFF_BYTES: usize = 192;
+const SK_BUFF_MARK: usize = 8;
+const SK_BUFF_INGRESS_IFINDEX: usize = 36;
+const SK_BUFF_IFINDEX: usize = 40;
+
+// struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
+fn xdp_md(ingress: Ingress, length: usize) -> Vec<u8> {
+    [0, length as u32, 0, ingress.device, 0, 0].into_iter().flat_map(u32::to_ne_bytes).collect()
+}
+
+fn sk_buff(ingress: Ingress) -> Vec<u8> {
+    let mut context = vec![0; SK_BUFF_BYTES];
+    for (at, value) in [
+        (SK_BUFF_MARK, ingress.mark),
+        (SK_BUFF_INGRESS_IFINDEX, ingress.device),
+        (SK_BUFF_IFINDEX, ingress.device),
+    ] {
+        context[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    }
+    context
+}

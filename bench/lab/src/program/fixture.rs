@@ -1,0 +1,140 @@
+//! What the agent would write: backends, ways, peers, its heartbeat.
+
+use std::net::{IpAddr, SocketAddr};
+
+use proxy_common::addr::mapped;
+use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEND_SERVING, Backend};
+use proxy_common::hash::hint;
+use proxy_common::selection::BackendRef;
+use proxy_common::way::{PeerKey, WAY_IPV4, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
+use proxy_common::{Addr4, Addr6};
+
+use super::Bed;
+use super::maps::FamilyMaps;
+use crate::frame::{DEVICE_MAC, Mac};
+
+/// Index of the device frames come in at unless a test says otherwise: the loopback device of the namespace,
+/// since a test run wants a device that exists.
+pub const DEVICE: u32 = 1;
+
+/// MAC address of the next hop of [`resolved_way`].
+pub const NEXT_HOP_MAC: Mac = [0x02, 0, 0, 0, 0, 0x03];
+
+/// A way of MTU 1500 that is resolved and may be used by XDP: out of [`DEVICE`], to [`NEXT_HOP_MAC`].
+#[must_use]
+pub fn resolved_way(source: IpAddr, target: IpAddr) -> Way {
+    Way {
+        target: mapped(target),
+        source: mapped(source),
+        device: DEVICE,
+        mtu: 1500,
+        flags: WAY_VALID | WAY_RESOLVED | WAY_XDP | if target.is_ipv4() { WAY_IPV4 } else { 0 },
+        destination_mac: NEXT_HOP_MAC,
+        source_mac: DEVICE_MAC,
+    }
+}
+
+impl Bed {
+    /// Writes a word of AGENT.
+    pub fn set_agent_word(&self, index: u32, value: u64) {
+        self.set::<u64>("AGENT", index, value);
+    }
+
+    /// Writes a way and returns its id.
+    pub fn way(&self, way: Way) -> u32 {
+        let id = self.next_way.replace(self.next_way.get() + 1);
+        self.set::<Way>("WAYS", id, way);
+        id
+    }
+
+    /// Writes what an address is: a set of `PEER_*` bits.
+    pub fn peer(&self, address: IpAddr, bits: u32) {
+        self.insert::<PeerKey, u32>("PEERS", PeerKey { address: mapped(address) }, bits);
+    }
+
+    /// Writes a backend on this node, or finds the one that was written before.
+    pub fn backend_local(&self, at: SocketAddr) -> BackendRef {
+        self.backend(at, 0, BACKEND_LOCAL)
+    }
+
+    /// Writes a backend behind a way, or finds the one that was written before.
+    pub fn backend_remote(&self, at: SocketAddr, way: u32) -> BackendRef {
+        self.backend(at, way, 0)
+    }
+
+    /// Gives a backend's id to nobody: no slice of endpoints names it any more.
+    pub fn retire_backend(&self, at: SocketAddr) {
+        let reference = self.backends.borrow_mut().remove(&at).expect("a backend that was written before");
+        match at {
+            SocketAddr::V4(_) => self.change_backend::<Addr4>(reference.id(), |backend| backend.flags = 0),
+            SocketAddr::V6(_) => self.change_backend::<Addr6>(reference.id(), |backend| backend.flags = 0),
+        }
+    }
+
+    /// Gives a backend's id to another endpoint on the same node: the id's generation changes.
+    pub fn replace_backend(&self, at: SocketAddr, next: SocketAddr) -> BackendRef {
+        let old = self.backends.borrow_mut().remove(&at).expect("a backend that was written before");
+        let reference = BackendRef::new(old.id(), old.generation().wrapping_add(1));
+        self.backends.borrow_mut().insert(next, reference);
+        match next {
+            SocketAddr::V4(next) => self.change_backend::<Addr4>(old.id(), |backend| {
+                backend.address = (*next.ip()).into();
+                backend.port = next.port().to_be();
+                backend.generation = reference.generation();
+            }),
+            SocketAddr::V6(next) => self.change_backend::<Addr6>(old.id(), |backend| {
+                backend.address = (*next.ip()).into();
+                backend.port = next.port().to_be();
+                backend.generation = reference.generation();
+            }),
+        }
+        reference
+    }
+
+    /// Sets or clears whether a backend is Ready; it goes on to exist.
+    pub fn set_backend_flags(&self, at: SocketAddr, flags: u8) {
+        let id = self.backends.borrow()[&at].id();
+        match at {
+            SocketAddr::V4(_) => self.change_backend::<Addr4>(id, |backend| backend.flags = flags),
+            SocketAddr::V6(_) => self.change_backend::<Addr6>(id, |backend| backend.flags = flags),
+        }
+    }
+
+    fn backend(&self, at: SocketAddr, way: u32, place: u8) -> BackendRef {
+        if let Some(known) = self.backends.borrow().get(&at) {
+            return *known;
+        }
+        let reference = BackendRef::new(self.backends.borrow().len() as u32 + 1, 5);
+        self.backends.borrow_mut().insert(at, reference);
+        match at.ip() {
+            IpAddr::V4(address) => self.write_backend(Addr4::from(address), at.port(), reference, way, place),
+            IpAddr::V6(address) => self.write_backend(Addr6::from(address), at.port(), reference, way, place),
+        }
+        reference
+    }
+
+    fn write_backend<A: FamilyMaps>(&self, address: A, port: u16, reference: BackendRef, way: u32, place: u8)
+    where
+        Backend<A>: aya::Pod,
+    {
+        let port = port.to_be();
+        let backend = Backend {
+            address,
+            port,
+            generation: reference.generation(),
+            flags: BACKEND_EXISTS | BACKEND_READY | BACKEND_SERVING | place,
+            way,
+            hint: hint(&address, port).into(),
+        };
+        self.set::<Backend<A>>(&A::map("BACKENDS"), reference.id(), backend);
+    }
+
+    fn change_backend<A: FamilyMaps>(&self, id: u32, change: impl Fn(&mut Backend<A>))
+    where
+        Backend<A>: aya::Pod,
+    {
+        let mut backend = self.get::<Backend<A>>(&A::map("BACKENDS"), id);
+        change(&mut backend);
+        self.set::<Backend<A>>(&A::map("BACKENDS"), id, backend);
+    }
+}

@@ -1,0 +1,151 @@
+//! Flow entries of either family, for people.
+
+use std::net::SocketAddr;
+
+use proxy_common::flow::{Flow, FlowKey};
+use proxy_common::selection::BackendRef;
+use proxy_common::{Addr4, Addr6};
+
+use super::Bed;
+use super::maps::FamilyMaps;
+use crate::frame::Frame;
+
+/// One of the flow tables; each is a pair of maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowTable {
+    /// `FLOWS_NEW4/6`.
+    New,
+    /// `FLOWS4/6`.
+    Established,
+}
+
+impl FlowTable {
+    const fn map(self) -> &'static str {
+        match self {
+            Self::New => "FLOWS_NEW",
+            Self::Established => "FLOWS",
+        }
+    }
+}
+
+/// An entry of a flow table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowEntry {
+    /// The packet's source.
+    pub source: SocketAddr,
+    /// The packet's destination.
+    pub destination: SocketAddr,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// What the source is rewritten to.
+    pub new_source: SocketAddr,
+    /// What the destination is rewritten to.
+    pub new_destination: SocketAddr,
+    /// The backend.
+    pub backend: BackendRef,
+    /// The service the backend was chosen for.
+    pub service: u32,
+    /// Monotonic seconds of the last packet.
+    pub last_seen: u32,
+    /// `FLOW_*` state.
+    pub state: u8,
+    /// `FLOW_*` bits.
+    pub flags: u8,
+}
+
+impl Bed {
+    /// All entries of a table, both families.
+    #[must_use]
+    pub fn flows(&self, table: FlowTable) -> Vec<FlowEntry> {
+        let mut entries = self.family_flows::<Addr4>(table);
+        entries.extend(self.family_flows::<Addr6>(table));
+        entries
+    }
+
+    /// The entry a frame's innermost tuple finds.
+    #[must_use]
+    pub fn flow_of(&self, table: FlowTable, frame: &Frame) -> Option<FlowEntry> {
+        let tuple = (frame.source(), frame.destination());
+        self.flows(table).into_iter().find(|entry| (entry.source, entry.destination) == tuple)
+    }
+
+    /// Lets time pass for every entry: its last packet was so many seconds earlier.
+    pub fn age_flows(&self, seconds: u32) {
+        self.rewrite_flows(|flow| flow.last_seen = flow.last_seen.saturating_sub(seconds));
+    }
+
+    /// Changes every entry.
+    pub fn rewrite_flows(&self, change: impl Fn(&mut FlowEntry)) {
+        for table in [FlowTable::New, FlowTable::Established] {
+            self.rewrite_family::<Addr4>(table, &change);
+            self.rewrite_family::<Addr6>(table, &change);
+        }
+    }
+
+    /// Removes every entry.
+    pub fn forget_flows(&self) {
+        for table in [FlowTable::New, FlowTable::Established] {
+            self.forget_family::<Addr4>(table);
+            self.forget_family::<Addr6>(table);
+        }
+    }
+
+    fn raw_flows<A: FamilyMaps>(&self, table: FlowTable) -> Vec<(FlowKey<A>, Flow<A>)>
+    where
+        FlowKey<A>: aya::Pod,
+        Flow<A>: aya::Pod,
+    {
+        self.entries(&A::map(table.map()))
+    }
+
+    fn family_flows<A: FamilyMaps>(&self, table: FlowTable) -> Vec<FlowEntry>
+    where
+        FlowKey<A>: aya::Pod,
+        Flow<A>: aya::Pod,
+    {
+        self.raw_flows::<A>(table).into_iter().map(|(key, flow)| entry(&key, &flow)).collect()
+    }
+
+    fn rewrite_family<A: FamilyMaps>(&self, table: FlowTable, change: impl Fn(&mut FlowEntry))
+    where
+        FlowKey<A>: aya::Pod,
+        Flow<A>: aya::Pod,
+    {
+        for (key, mut flow) in self.raw_flows::<A>(table) {
+            let mut view = entry(&key, &flow);
+            change(&mut view);
+            flow.backend = view.backend.0;
+            flow.service = view.service;
+            flow.last_seen = view.last_seen;
+            flow.state = view.state;
+            flow.flags = view.flags;
+            self.insert::<FlowKey<A>, Flow<A>>(&A::map(table.map()), key, flow);
+        }
+    }
+
+    fn forget_family<A: FamilyMaps>(&self, table: FlowTable)
+    where
+        FlowKey<A>: aya::Pod,
+        Flow<A>: aya::Pod,
+    {
+        for (key, _) in self.raw_flows::<A>(table) {
+            self.remove::<FlowKey<A>, Flow<A>>(&A::map(table.map()), &key);
+        }
+    }
+}
+
+fn entry<A: FamilyMaps>(key: &FlowKey<A>, flow: &Flow<A>) -> FlowEntry {
+    let socket = |address: A, port: u16| SocketAddr::new(address.to_ip(), u16::from_be(port));
+    FlowEntry {
+        source: socket(key.source, key.source_port),
+        destination: socket(key.destination, key.destination_port),
+        protocol: key.protocol,
+        new_source: socket(flow.source, flow.source_port),
+        new_destination: socket(flow.destination, flow.destination_port),
+        backend: BackendRef(flow.backend),
+        service: flow.service,
+        last_seen: flow.last_seen,
+        state: flow.state,
+        flags: flow.flags,
+    }
+}

@@ -1,0 +1,193 @@
+//! Finding and loading the object.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use aya::programs::{SchedClassifier, Xdp};
+use aya::{Ebpf, EbpfLoader};
+use proxy_common::config::{AGENT_HEARTBEAT, DEFAULT_MARK, global};
+use proxy_common::flow::Timeouts;
+use proxy_common::selection::BackendRef;
+
+use super::Hook;
+
+/// Where the BPF object is: `MILLRACE_BPF_OBJECT`, else where `cargo xtask build` puts it.
+#[must_use]
+pub fn object_path() -> PathBuf {
+    std::env::var_os("MILLRACE_BPF_OBJECT").map_or_else(
+        || {
+            let workspace = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+            workspace.join("target/bpf/bpfel-unknown-none/release/millrace-bpf")
+        },
+        PathBuf::from,
+    )
+}
+
+/// The programs with maps of their own, nothing pinned, nothing attached.
+pub struct Bed {
+    pub(super) ebpf: RefCell<Ebpf>,
+    pub(super) next_service: Cell<u32>,
+    pub(super) next_slot: Cell<u32>,
+    pub(super) next_way: Cell<u32>,
+    pub(super) backends: RefCell<HashMap<SocketAddr, BackendRef>>,
+}
+
+/// How many entries the maps have.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Frontends, services and their statistics.
+    pub services: u32,
+    /// Slots of SELECTION.
+    pub slots: u32,
+    /// Backends and hints.
+    pub backends: u32,
+    /// Established flows of each family; a quarter as many embryos.
+    pub flows: u32,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Self { services: 1 << 10, slots: 1 << 16, backends: 1 << 10, flows: 1 << 13 }
+    }
+}
+
+/// Settings of a [`Bed`].
+#[derive(Clone, Debug)]
+pub struct BedBuilder {
+    sizes: Sizes,
+    timeouts: Timeouts,
+    mark: (u32, u32),
+}
+
+impl Default for BedBuilder {
+    fn default() -> Self {
+        let mark = (DEFAULT_MARK, DEFAULT_MARK);
+        Self { sizes: Sizes::default(), timeouts: Timeouts::default(), mark }
+    }
+}
+
+impl BedBuilder {
+    /// Sizes of the maps.
+    #[must_use]
+    pub fn sizes(mut self, sizes: Sizes) -> Self {
+        self.sizes = sizes;
+        self
+    }
+
+    /// Flow time-outs.
+    #[must_use]
+    pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
+        self.timeouts = timeouts;
+        self
+    }
+
+    /// The mark for packets that go up, and its mask.
+    #[must_use]
+    pub fn mark(mut self, value: u32, mask: u32) -> Self {
+        self.mark = (value, mask);
+        self
+    }
+
+    /// Loads the object; its agent's heartbeat is now.
+    ///
+    /// # Panics
+    /// If the object is missing or the kernel refuses it; the message holds the verifier's log.
+    #[must_use]
+    pub fn load(self) -> Bed {
+        let path = object_path();
+        let object = std::fs::read(&path)
+            .unwrap_or_else(|error| panic!("{}: {error}; `cargo xtask build` makes it", path.display()));
+        let mut ebpf =
+            self.load_object(&object).unwrap_or_else(|error| panic!("{}: {error:?}", path.display()));
+        for hook in Hook::ALL {
+            load_program(&mut ebpf, hook);
+        }
+        let bed = Bed {
+            ebpf: RefCell::new(ebpf),
+            next_service: Cell::new(1),
+            next_slot: Cell::new(0),
+            next_way: Cell::new(1),
+            backends: RefCell::default(),
+        };
+        bed.set_agent_word(AGENT_HEARTBEAT, monotonic_seconds());
+        bed
+    }
+
+    fn load_object(&self, object: &[u8]) -> Result<Ebpf, aya::EbpfError> {
+        let Sizes { services, slots, backends, flows } = self.sizes;
+        let sizes = [
+            ("FRONTENDS4", services * 2),
+            ("FRONTENDS6", services * 2),
+            ("SERVICES", services),
+            ("SERVICE_STATS", services),
+            ("NAMES", 1),
+            ("SELECTION", slots),
+            ("BACKENDS4", backends),
+            ("BACKENDS6", backends),
+            ("HINTS", backends),
+            ("WAYS", 64),
+            ("PEERS", 64),
+            ("FLOWS4", flows),
+            ("FLOWS6", flows),
+            ("FLOWS_NEW4", flows.div_ceil(4)),
+            ("FLOWS_NEW6", flows.div_ceil(4)),
+        ];
+        let globals = [
+            (global::TIMEOUT_SYN, self.timeouts.syn),
+            (global::TIMEOUT_ESTABLISHED, self.timeouts.established),
+            (global::TIMEOUT_CLOSING, self.timeouts.closing),
+            (global::TIMEOUT_DATAGRAM, self.timeouts.datagram),
+            (global::MARK_VALUE, self.mark.0),
+            (global::MARK_MASK, self.mark.1),
+        ];
+        let mut loader = EbpfLoader::new();
+        for (map, entries) in sizes {
+            loader.map_max_entries(map, entries);
+        }
+        for (name, value) in &globals {
+            loader.override_global(name, value, false);
+        }
+        loader.load(object)
+    }
+}
+
+impl Bed {
+    /// The programs with small maps and default settings.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::builder().load()
+    }
+
+    /// To load the programs with other settings.
+    #[must_use]
+    pub fn builder() -> BedBuilder {
+        BedBuilder::default()
+    }
+}
+
+impl Default for Bed {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// `CLOCK_MONOTONIC_COARSE` in seconds, the programs' clock.
+pub(super) fn monotonic_seconds() -> u64 {
+    let now =
+        nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC_COARSE).expect("a monotonic clock");
+    u64::try_from(now.tv_sec()).expect("a clock that runs forward")
+}
+
+fn load_program(ebpf: &mut Ebpf, hook: Hook) {
+    let name = hook.program();
+    let program = ebpf.program_mut(name).unwrap_or_else(|| panic!("the object has no program {name}"));
+    let loaded = match hook {
+        Hook::XdpIngress => <&mut Xdp>::try_from(program).and_then(Xdp::load),
+        Hook::TcIngress | Hook::TcEgress => {
+            <&mut SchedClassifier>::try_from(program).and_then(SchedClassifier::load)
+        }
+    };
+    loaded.unwrap_or_else(|error| panic!("{name} does not load: {error:?}"));
+}

@@ -1,0 +1,89 @@
+//! Typed access to the loaded object's maps, by name.
+
+use std::borrow::Borrow;
+
+use aya::Pod;
+use aya::maps::{Array, HashMap, MapData, PerCpuArray};
+use proxy_common::verdict::Counter;
+use proxy_common::{Addr4, Addr6, Address};
+
+use super::Bed;
+
+/// Which of a pair of maps holds an address family.
+pub trait FamilyMaps: Address {
+    /// "4" or "6".
+    const SUFFIX: &'static str;
+
+    /// The name of this family's map of a pair.
+    #[must_use]
+    fn map(name: &str) -> String {
+        format!("{name}{}", Self::SUFFIX)
+    }
+}
+
+impl FamilyMaps for Addr4 {
+    const SUFFIX: &'static str = "4";
+}
+
+impl FamilyMaps for Addr6 {
+    const SUFFIX: &'static str = "6";
+}
+
+impl Bed {
+    /// Reads all counters, summed over the CPUs; indexed by the reason's number.
+    #[must_use]
+    pub fn counters(&self) -> Vec<Counter> {
+        let ebpf = self.ebpf.borrow();
+        let counters: PerCpuArray<&MapData, Counter> =
+            ebpf.map("COUNTERS").expect("COUNTERS").try_into().expect("COUNTERS");
+        counters
+            .iter()
+            .map(|values| {
+                values.expect("a counter").iter().fold(Counter::default(), |sum, one| Counter {
+                    packets: sum.packets + one.packets,
+                    bytes: sum.bytes + one.bytes,
+                })
+            })
+            .collect()
+    }
+
+    /// Writes an entry of an array.
+    pub fn set<V: Pod>(&self, map: &str, index: u32, value: impl Borrow<V>) {
+        let mut ebpf = self.ebpf.borrow_mut();
+        let mut array: Array<&mut MapData, V> = ebpf.map_mut(map).expect(map).try_into().expect(map);
+        array.set(index, value, 0).unwrap_or_else(|error| panic!("{map}[{index}]: {error:?}"));
+    }
+
+    /// Reads an entry of an array.
+    #[must_use]
+    pub fn get<V: Pod>(&self, map: &str, index: u32) -> V {
+        let ebpf = self.ebpf.borrow();
+        let array: Array<&MapData, V> = ebpf.map(map).expect(map).try_into().expect(map);
+        array.get(&index, 0).unwrap_or_else(|error| panic!("{map}[{index}]: {error:?}"))
+    }
+
+    /// Writes an entry of a hash map.
+    pub fn insert<K: Pod, V: Pod>(&self, map: &str, key: impl Borrow<K>, value: impl Borrow<V>) {
+        let mut ebpf = self.ebpf.borrow_mut();
+        let mut hash: HashMap<&mut MapData, K, V> = ebpf.map_mut(map).expect(map).try_into().expect(map);
+        hash.insert(key, value, 0).unwrap_or_else(|error| panic!("{map}: {error:?}"));
+    }
+
+    /// Removes an entry of a hash map if it is there.
+    pub fn remove<K: Pod, V: Pod>(&self, map: &str, key: &K) {
+        let mut ebpf = self.ebpf.borrow_mut();
+        let mut hash: HashMap<&mut MapData, K, V> = ebpf.map_mut(map).expect(map).try_into().expect(map);
+        match hash.remove(key) {
+            Ok(()) | Err(aya::maps::MapError::KeyNotFound) => {}
+            Err(error) => panic!("{map}: {error:?}"),
+        }
+    }
+
+    /// Reads all entries of a hash map.
+    #[must_use]
+    pub fn entries<K: Pod, V: Pod>(&self, map: &str) -> Vec<(K, V)> {
+        let ebpf = self.ebpf.borrow();
+        let hash: HashMap<&MapData, K, V> = ebpf.map(map).expect(map).try_into().expect(map);
+        hash.iter().collect::<Result<_, _>>().unwrap_or_else(|error| panic!("{map}: {error:?}"))
+    }
+}

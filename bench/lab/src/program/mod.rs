@@ -1,0 +1,34 @@
+//! The real BPF object on the bench: loaded without pins, filled by a fixture, run by `BPF_PROG_TEST_RUN`.
+//!
+//! ```no_run
+//! use millrace_lab::frame::{Frame, flag};
+//! use millrace_lab::program::{Bed, Hook};
+//!
+//! let bed = Bed::new();
+//! bed.service().external("203.0.113.1:80").backend_local("10.1.0.5:8080").install();
+//! let syn = Frame::ip("192.0.2.9".parse().unwrap(), "203.0.113.1".parse().unwrap()).tcp(40000, 80, flag::SYN);
+//! bed.run(Hook::XdpIngress, &syn.build()).assert_passed(&syn.with_destination("10.1.0.5:8080".parse().unwrap()));
+//! ```
+#![expect(
+    clippy::indexing_slicing,
+    clippy::expect_used,
+    clippy::cast_possible_truncation,
+    clippy::missing_panics_doc,
+    clippy::must_use_candidate,
+    reason = "test support: a fixture that cannot be set up must stop the test at once"
+)]
+
+mod context;
+mod fixture;
+mod flows;
+mod load;
+mod maps;
+mod outcome;
+mod service;
+
+pub use context::{Hook, Ingress};
+pub use fixture::{DEVICE, resolved_way};
+pub use flows::{FlowEntry, FlowTable};
+pub use load::{Bed, BedBuilder, Sizes, object_path};
+pub use outcome::{Outcome, Verdict};
+pub use service::{Endpoint, IntoSocketAddr, Service, ServiceBuilder};

@@ -1,0 +1,251 @@
+//! Services: `bed.service().dsr().external("203.0.113.1:80").backend_local("10.1.0.5:8080").install()`.
+
+use std::net::{IpAddr, SocketAddr};
+
+use proxy_common::flow::FlowKey;
+use proxy_common::frontend::{
+    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_LOAD_BALANCER, FRONTEND_KIND_SHIFT, FRONTEND_LOCAL,
+    Frontend, FrontendKey, SCOPE_EXTERNAL, SCOPE_INTERNAL,
+};
+use proxy_common::hash::{client_hash, flow_hash, hint};
+use proxy_common::selection::{BackendRef, HintKey, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot};
+use proxy_common::{Addr4, Addr6, Address};
+
+use super::Bed;
+use super::maps::FamilyMaps;
+use crate::frame::{Frame, Layer, protocol};
+
+/// Slots of a DSR service's slice: small, and prime like a real one's.
+const MAGLEV_SLOTS: u32 = 251;
+
+/// A backend of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its address and port.
+    pub at: SocketAddr,
+    /// Its id and generation.
+    pub reference: BackendRef,
+    /// Its way; 0 = on this node.
+    pub way: u32,
+    /// The hint that names it in an outer header.
+    pub hint: u16,
+}
+
+/// A service to be installed.
+#[must_use]
+pub struct ServiceBuilder<'bed> {
+    bed: &'bed Bed,
+    flags: u32,
+    protocol: u8,
+    external: Vec<SocketAddr>,
+    endpoints: Vec<Endpoint>,
+}
+
+/// A service that was installed.
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// Id of the list the frontends name.
+    pub id: u32,
+    /// Id of the Cluster list.
+    pub cluster_id: u32,
+    /// The backends of the list, in the order they were added.
+    pub endpoints: Vec<Endpoint>,
+    flags: u32,
+    entry: ServiceEntry,
+}
+
+impl Bed {
+    /// A TCP service without anything, of traffic policy Cluster.
+    pub fn service(&self) -> ServiceBuilder<'_> {
+        ServiceBuilder {
+            bed: self,
+            flags: FRONTEND_KIND_LOAD_BALANCER << FRONTEND_KIND_SHIFT,
+            protocol: protocol::TCP,
+            external: Vec::new(),
+            endpoints: Vec::new(),
+        }
+    }
+}
+
+impl ServiceBuilder<'_> {
+    /// With Direct Server Return, so with a Maglev slice.
+    pub fn dsr(mut self) -> Self {
+        self.flags |= FRONTEND_DSR;
+        self
+    }
+
+    /// Of external traffic policy Local.
+    pub fn policy_local(mut self) -> Self {
+        self.flags |= FRONTEND_LOCAL;
+        self
+    }
+
+    /// With session affinity: the slot follows the client's address.
+    pub fn affinity(mut self) -> Self {
+        self.flags |= FRONTEND_AFFINITY;
+        self
+    }
+
+    /// For UDP.
+    pub fn udp(mut self) -> Self {
+        self.protocol = protocol::UDP;
+        self
+    }
+
+    /// For the IP protocol number.
+    pub fn protocol(mut self, protocol: u8) -> Self {
+        self.protocol = protocol;
+        self
+    }
+
+    /// Reached at an address and port from outside the cluster.
+    pub fn external(mut self, at: impl IntoSocketAddr) -> Self {
+        self.external.push(at.into_socket_addr());
+        self
+    }
+
+    /// Has a backend on this node.
+    pub fn backend_local(mut self, at: impl IntoSocketAddr) -> Self {
+        let at = at.into_socket_addr();
+        let reference = self.bed.backend_local(at);
+        self.endpoints.push(Endpoint { at, reference, way: 0, hint: hint_of(at) });
+        self
+    }
+
+    /// Has a backend behind a way.
+    pub fn backend_remote(mut self, at: impl IntoSocketAddr, way: u32) -> Self {
+        let at = at.into_socket_addr();
+        let reference = self.bed.backend_remote(at, way);
+        self.endpoints.push(Endpoint { at, reference, way, hint: hint_of(at) });
+        self
+    }
+
+    /// Writes backends' hints, slots, lists and frontends, in the agent's order.
+    pub fn install(self) -> Service {
+        let local = self.flags & FRONTEND_LOCAL != 0;
+        let all = self.endpoints.clone();
+        let listed: Vec<Endpoint> =
+            all.iter().copied().filter(|endpoint| !local || endpoint.way == 0).collect();
+        let elsewhere = if listed.is_empty() && !all.is_empty() { SERVICE_ELSEWHERE } else { 0 };
+        let (id, entry) = self.write_list(&listed, elsewhere);
+        let cluster_id = if local { self.write_list(&all, 0).0 } else { id };
+        for at in &self.external {
+            self.write_frontend(*at, id, cluster_id);
+        }
+        Service { id, cluster_id, endpoints: listed, flags: self.flags, entry }
+    }
+
+    fn write_list(&self, endpoints: &[Endpoint], flags: u8) -> (u32, ServiceEntry) {
+        let bed = self.bed;
+        let id = bed.next_service.replace(bed.next_service.get() + 1);
+        let maglev = self.flags & FRONTEND_DSR != 0;
+        let length = match endpoints.len() as u32 {
+            0 => 0,
+            _ if maglev => MAGLEV_SLOTS,
+            count => count,
+        };
+        let offset = bed.next_slot.replace(bed.next_slot.get() + length);
+        for slot in 0..length {
+            let owner = endpoints[slot as usize % endpoints.len()].reference;
+            bed.set::<u64>("SELECTION", offset + slot, Slot::settled_on(owner).0);
+        }
+        for endpoint in endpoints.iter().filter(|endpoint| maglev && endpoint.way == 0) {
+            let key = HintKey { service: id, hint: endpoint.hint.into() };
+            bed.insert::<HintKey, u32>("HINTS", key, endpoint.reference.0);
+        }
+        let entry = ServiceEntry::new(offset, length, flags | if maglev { SERVICE_MAGLEV } else { 0 });
+        bed.set::<u64>("SERVICES", id, entry.0);
+        (id, entry)
+    }
+
+    fn write_frontend(&self, at: SocketAddr, service: u32, cluster_service: u32) {
+        match at.ip() {
+            IpAddr::V4(address) => {
+                self.write_scopes(Addr4::from(address), at.port(), service, cluster_service)
+            }
+            IpAddr::V6(address) => {
+                self.write_scopes(Addr6::from(address), at.port(), service, cluster_service)
+            }
+        }
+    }
+
+    fn write_scopes<A: FamilyMaps>(&self, address: A, port: u16, service: u32, cluster_service: u32)
+    where
+        FrontendKey<A>: aya::Pod,
+    {
+        let affinity_seconds = if self.flags & FRONTEND_AFFINITY == 0 { 0 } else { 10800 };
+        let external = Frontend { service, cluster_service, flags: self.flags, affinity_seconds };
+        let internal = Frontend { service: cluster_service, flags: self.flags & !FRONTEND_LOCAL, ..external };
+        for (scope, frontend) in [(SCOPE_EXTERNAL, external), (SCOPE_INTERNAL, internal)] {
+            let key = FrontendKey { address, port: port.to_be(), protocol: self.protocol, scope };
+            self.bed.insert::<FrontendKey<A>, Frontend>(&A::map("FRONTENDS"), key, frontend);
+        }
+    }
+}
+
+impl Service {
+    /// Index of the slot a client's frame falls on, computed by the contract's hash.
+    #[must_use]
+    pub fn slot_index(&self, frame: &Frame) -> u32 {
+        let hash = match frame.source() {
+            SocketAddr::V4(_) => self.hash::<Addr4>(frame),
+            SocketAddr::V6(_) => self.hash::<Addr6>(frame),
+        };
+        self.entry.slot(hash)
+    }
+
+    /// The backend a client's frame goes to as long as nobody changed the slots.
+    #[must_use]
+    pub fn choice(&self, frame: &Frame) -> Endpoint {
+        let slot = self.slot_index(frame) - self.entry.offset();
+        self.endpoints[slot as usize % self.endpoints.len()]
+    }
+
+    /// Rewrites the slot a client's frame falls on.
+    pub fn set_slot(&self, bed: &Bed, frame: &Frame, slot: Slot) {
+        bed.set::<u64>("SELECTION", self.slot_index(frame), slot.0);
+    }
+
+    fn hash<A: Address>(&self, frame: &Frame) -> u32 {
+        let word = |address: IpAddr| A::from_ip(address).expect("a frame of one family");
+        let (source, destination) = (frame.source(), frame.destination());
+        let key = FlowKey {
+            source: word(source.ip()),
+            destination: word(destination.ip()),
+            source_port: source.port().to_be(),
+            destination_port: destination.port().to_be(),
+            protocol: match frame.layers.last() {
+                Some(Layer::Udp(_)) => protocol::UDP,
+                _ => protocol::TCP,
+            },
+            reserved: [0; 3],
+        };
+        if self.flags & FRONTEND_AFFINITY == 0 { flow_hash(&key) } else { client_hash(&key.source) }
+    }
+}
+
+/// The contract's hint of a backend.
+fn hint_of(at: SocketAddr) -> u16 {
+    match at.ip() {
+        IpAddr::V4(address) => hint(&Addr4::from(address), at.port().to_be()),
+        IpAddr::V6(address) => hint(&Addr6::from(address), at.port().to_be()),
+    }
+}
+
+/// What tests write addresses as.
+pub trait IntoSocketAddr {
+    /// The address and port.
+    fn into_socket_addr(self) -> SocketAddr;
+}
+
+impl IntoSocketAddr for SocketAddr {
+    fn into_socket_addr(self) -> SocketAddr {
+        self
+    }
+}
+
+impl IntoSocketAddr for &str {
+    fn into_socket_addr(self) -> SocketAddr {
+        self.parse().unwrap_or_else(|error| panic!("{self}: {error}"))
+    }
+}

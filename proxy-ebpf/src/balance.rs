@@ -1,0 +1,61 @@
+//! From a packet's destination to a backend: frontend, slice, slot, owner.
+
+use proxy_common::backend::{BACKEND_READY, Backend};
+use proxy_common::flow::FlowKey;
+use proxy_common::frontend::{FRONTEND_AFFINITY, Frontend, FrontendKey, SCOPE_EXTERNAL};
+use proxy_common::hash::{client_hash, flow_hash};
+use proxy_common::selection::{BackendRef, SERVICE_ELSEWHERE, ServiceEntry, Slot};
+use proxy_common::verdict::Reason;
+
+use crate::family::{Family, KeyOf};
+use crate::maps;
+use crate::packet::Parsed;
+use crate::verdict::Verdict;
+
+/// The frontend a packet that came in over an uplink asks for.
+#[inline(always)]
+pub fn lookup_frontend<F: Family>(key: &KeyOf<F>) -> Option<Frontend> {
+    let FlowKey { destination, destination_port, protocol, .. } = *key;
+    F::frontend(&FrontendKey {
+        address: destination,
+        port: destination_port,
+        protocol,
+        scope: SCOPE_EXTERNAL,
+    })
+}
+
+/// The slot of a packet, or why there is none.
+#[inline(always)]
+pub fn select_slot<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Result<Slot, Verdict> {
+    let Some(word) = maps::SERVICES.get(frontend.service) else {
+        return Err(Verdict::Drop(Reason::NoBackend));
+    };
+    let service = ServiceEntry(*word);
+    if service.length() == 0 {
+        let elsewhere = service.flags() & SERVICE_ELSEWHERE != 0;
+        return Err(Verdict::Drop(if elsewhere { Reason::NoLocalEndpoint } else { Reason::NoEndpoint }));
+    }
+    let affinity = frontend.flags & FRONTEND_AFFINITY != 0;
+    let hash = if affinity { client_hash(&key.source) } else { flow_hash(key) };
+    let slot = maps::SELECTION.get(service.slot(hash)).map_or(Slot::default(), |word| Slot(*word));
+    if slot.current().is_none() { Err(Verdict::Drop(Reason::NoBackend)) } else { Ok(slot) }
+}
+
+/// The backend a reference names, unless it is gone or its id means another by now.
+#[inline(always)]
+pub fn lookup_backend<F: Family>(reference: BackendRef) -> Option<Backend<F::Address>> {
+    F::backend(reference.id()).filter(|backend| backend.is(reference))
+}
+
+/// Rules 1 and 3 of the slot: who gets a packet that has no flow entry.
+#[inline(always)]
+pub fn owner<F: Family>(slot: Slot, parsed: &Parsed<F::Address>) -> BackendRef {
+    if !slot.is_unsettled() || parsed.is_syn() {
+        return slot.current();
+    }
+    let Some(settled) = lookup_backend::<F>(slot.settled()) else {
+        return slot.current();
+    };
+    // A datagram may as well open a new exchange: it stays with an owner that is leaving only while that is Ready.
+    if parsed.is_midstream() || settled.flags & BACKEND_READY != 0 { slot.settled() } else { slot.current() }
+}

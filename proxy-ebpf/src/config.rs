@@ -1,0 +1,30 @@
+//! Load-time constants. The agent overrides them before the programs are loaded, so the verifier sees their values.
+//! Names and meaning: `proxy_common::config::global`.
+
+use aya_ebpf::Global;
+use proxy_common::config::DEFAULT_MARK;
+use proxy_common::flow::Timeouts;
+
+#[unsafe(no_mangle)]
+pub static TIMEOUT_SYN: Global<u32> = Global::new(60);
+#[unsafe(no_mangle)]
+pub static TIMEOUT_ESTABLISHED: Global<u32> = Global::new(8000);
+#[unsafe(no_mangle)]
+pub static TIMEOUT_CLOSING: Global<u32> = Global::new(10);
+#[unsafe(no_mangle)]
+pub static TIMEOUT_DATAGRAM: Global<u32> = Global::new(60);
+#[unsafe(no_mangle)]
+pub static MARK_VALUE: Global<u32> = Global::new(DEFAULT_MARK);
+#[unsafe(no_mangle)]
+pub static MARK_MASK: Global<u32> = Global::new(DEFAULT_MARK);
+
+/// The flow time-outs in force.
+#[inline(always)]
+pub fn timeouts() -> Timeouts {
+    Timeouts {
+        syn: TIMEOUT_SYN.load(),
+        established: TIMEOUT_ESTABLISHED.load(),
+        closing: TIMEOUT_CLOSING.load(),
+        datagram: TIMEOUT_DATAGRAM.load(),
+    }
+}

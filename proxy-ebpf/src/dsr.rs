@@ -1,0 +1,240 @@
+//! Direct Server Return: encapsulate on the director, decapsulate on the backend's node.
+
+use proxy_common::backend::Backend;
+use proxy_common::flow::FLOW_DECAPSULATED;
+use proxy_common::frontend::Frontend;
+use proxy_common::selection::{BackendRef, HintKey};
+use proxy_common::verdict::Reason;
+use proxy_common::way::{PEER_NODE, PEER_SELF, PeerKey, WAY_IPV4, Way};
+
+use crate::balance;
+use crate::family::{Family, Outer, V4, V6};
+use crate::flow::{self, Owner, Sender};
+use crate::maps;
+use crate::nat;
+use crate::observe;
+use crate::packet::header::{ETHERNET, Ethernet, protocol};
+use crate::packet::parse::parse;
+use crate::packet::{Packet, Parsed};
+use crate::route::{self, NextHop};
+use crate::verdict::{HAND_TO_TC, NO_ROOM, UNTOUCHED, Verdict};
+
+/// Bit of the outer header's hint: this packet has had its second chance and is never sent on again.
+pub const ONWARD: u32 = 1 << 14;
+const HINT_MASK: u32 = ONWARD - 1;
+
+/// Sends a client's packet to the node of `backend`, encapsulated.
+#[inline(always)]
+pub fn send<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+    backend: &Backend<F::Address>,
+) -> Result<Verdict, Verdict> {
+    let way = route::lookup_way(backend.way)?;
+    let outer_header = if way.flags & WAY_IPV4 != 0 { V4::HEADER } else { V6::HEADER };
+    if parsed.hop_limit <= 1 {
+        return Err(Verdict::Drop(Reason::HopLimit));
+    }
+    if packet.largest_packet(parsed.length) + outer_header as u32 > u32::from(way.mtu) {
+        return Err(Verdict::Drop(Reason::TooBig));
+    }
+    let next = route::resolve(packet, way)?;
+    F::decrement_hop_limit(packet, ETHERNET).ok_or(NO_ROOM)?;
+    packet.push_outer(outer_header).map_err(|_| NO_ROOM)?;
+    write_outer::<P, F>(packet, parsed, way, &next, backend.hint)?;
+    Ok(Verdict::Send(Reason::SentDsr, next.device))
+}
+
+/// Writes Ethernet and outer IP header in front of an inner packet of family `F`.
+#[inline(always)]
+fn write_outer<P: Packet, F: Family>(
+    packet: &P,
+    parsed: &Parsed<F::Address>,
+    way: &Way,
+    next: &NextHop,
+    hint: u32,
+) -> Result<(), Verdict> {
+    let ether_type = if way.flags & WAY_IPV4 != 0 { V4::ETHER_TYPE } else { V6::ETHER_TYPE };
+    let ethernet = packet.at::<Ethernet>(0).ok_or(NO_ROOM)?;
+    // SAFETY: `at` checked the bound.
+    unsafe { *ethernet = Ethernet { addresses: next.addresses, ether_type } };
+    let written = if way.flags & WAY_IPV4 != 0 {
+        V4::write_outer(packet, ETHERNET, &outer::<F, V4>(parsed, way, hint))
+    } else {
+        V6::write_outer(packet, ETHERNET, &outer::<F, V6>(parsed, way, hint))
+    };
+    written.ok_or(NO_ROOM)
+}
+
+#[inline(always)]
+fn outer<F: Family, O: Family>(parsed: &Parsed<F::Address>, way: &Way, hint: u32) -> Outer<O::Address> {
+    Outer {
+        source: O::unmap(&way.source),
+        destination: O::unmap(&way.target),
+        protocol: F::ENCAPSULATED,
+        traffic_class: parsed.traffic_class,
+        inner_length: parsed.length,
+        hint,
+    }
+}
+
+/// A tunnel packet of family `O`: ours if its inner destination is a frontend and its outer one this node.
+#[inline(never)]
+pub fn receive<P: Packet, O: Family>(mut packet: P) -> Verdict {
+    parse::<P, O>(&packet, ETHERNET)
+        .and_then(|outer| receive_parsed::<P, O>(&mut packet, &outer))
+        .unwrap_or_else(|verdict| verdict)
+}
+
+#[inline(always)]
+fn receive_parsed<P: Packet, O: Family>(
+    packet: &mut P,
+    outer: &Parsed<O::Address>,
+) -> Result<Verdict, Verdict> {
+    // Ours have neither options nor extension headers; so inner offsets are constants.
+    if outer.payload != (ETHERNET + O::HEADER) as u32 {
+        return Err(UNTOUCHED);
+    }
+    match outer.key.protocol {
+        protocol::IPV4 => receive_inner::<P, O, V4>(packet, outer),
+        protocol::IPV6 => receive_inner::<P, O, V6>(packet, outer),
+        _ => Err(UNTOUCHED),
+    }
+}
+
+#[inline(always)]
+fn receive_inner<P: Packet, O: Family, F: Family>(
+    packet: &mut P,
+    outer: &Parsed<O::Address>,
+) -> Result<Verdict, Verdict> {
+    let mut inner = parse::<P, F>(packet, ETHERNET + O::HEADER)?;
+    if !matches!(inner.key.protocol, protocol::TCP | protocol::UDP)
+        || inner.length + O::HEADER as u32 > outer.length
+    {
+        return Err(UNTOUCHED);
+    }
+    let frontend = balance::lookup_frontend::<F>(&inner.key).ok_or(UNTOUCHED)?;
+    if peer::<O>(&outer.key.destination) & PEER_SELF == 0 {
+        return Err(UNTOUCHED);
+    }
+    if peer::<O>(&outer.key.source) & PEER_NODE == 0 {
+        return Err(Verdict::Drop(Reason::NotPeer));
+    }
+    observe::count_service(frontend.service, packet.length());
+    let hint = O::read_hint(packet, ETHERNET).ok_or(NO_ROOM)?;
+    serve::<P, O, F>(packet, &mut inner, &frontend, hint)
+}
+
+#[inline(always)]
+fn peer<O: Family>(address: &O::Address) -> u32 {
+    let key = PeerKey { address: O::map(address) };
+    // SAFETY: copied at once; a peer that is being removed may be taken for one a moment longer.
+    unsafe { maps::PEERS.get(key).copied() }.unwrap_or(0)
+}
+
+/// The order of a decapsulated packet: flow entry, second chance, hint, this node's own slot.
+#[inline(always)]
+fn serve<P: Packet, O: Family, F: Family>(
+    packet: &mut P,
+    inner: &mut Parsed<F::Address>,
+    frontend: &Frontend,
+    hint: u32,
+) -> Result<Verdict, Verdict> {
+    let now = flow::now();
+    if let Some(found) = flow::lookup::<F>(&inner.key, now)
+        && let Some(backend) = balance::lookup_backend::<F>(BackendRef(found.flow.backend))
+        && backend.is_local()
+        && flow::continues::<F>(&found.flow, inner)
+    {
+        packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
+        flow::track::<F>(inner, &found, Sender::Client, now);
+        return decapsulate::<P, O, F>(packet, inner, &(backend.address, backend.port));
+    }
+    match choose::<F>(inner, frontend, hint)? {
+        Choice::Here(owner, destination) => {
+            packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
+            flow::create::<F>(inner, &destination, &owner, now)?;
+            decapsulate::<P, O, F>(packet, inner, &destination)
+        }
+        Choice::Onward(way, hint) => send_onward::<P, O, F>(packet, inner, way, hint),
+    }
+}
+
+enum Choice<A> {
+    /// A backend on this node, with its address and port.
+    Here(Owner, (A, u16)),
+    /// The node behind this way, with this hint.
+    Onward(u32, u32),
+}
+
+/// Who gets a decapsulated packet that has no flow entry.
+#[inline(always)]
+fn choose<F: Family>(
+    inner: &Parsed<F::Address>,
+    frontend: &Frontend,
+    hint: u32,
+) -> Result<Choice<F::Address>, Verdict> {
+    let hinted = lookup_hint(frontend.service, hint & HINT_MASK);
+    let slot = balance::select_slot::<F>(frontend, &inner.key).ok();
+    let mut candidate = hinted;
+    if let Some(slot) = slot {
+        let unsure = inner.is_midstream() && slot.is_unsettled();
+        if hinted.is_none() {
+            candidate = balance::owner::<F>(slot, inner);
+        } else if unsure && hint & ONWARD == 0 {
+            // The connection may be older than the slot's last change, and its director may not know.
+            let other = if slot.settled() == hinted { slot.current() } else { slot.settled() };
+            if balance::lookup_backend::<F>(other).is_some() {
+                candidate = other;
+            }
+        }
+    }
+    let backend = balance::lookup_backend::<F>(candidate).ok_or(Verdict::Drop(Reason::NoBackendHere))?;
+    if backend.is_local() {
+        let owner = Owner { backend: candidate, service: frontend.service, flags: FLOW_DECAPSULATED };
+        return Ok(Choice::Here(owner, (backend.address, backend.port)));
+    }
+    if hint & ONWARD != 0 {
+        return Err(Verdict::Drop(Reason::NoBackendHere));
+    }
+    Ok(Choice::Onward(backend.way, backend.hint | ONWARD))
+}
+
+#[inline(always)]
+fn lookup_hint(service: u32, hint: u32) -> BackendRef {
+    if hint == 0 {
+        return BackendRef::NONE;
+    }
+    // SAFETY: copied at once; the reference carries a generation.
+    unsafe { maps::HINTS.get(HintKey { service, hint }).copied() }.map_or(BackendRef::NONE, BackendRef)
+}
+
+#[inline(always)]
+fn decapsulate<P: Packet, O: Family, F: Family>(
+    packet: &mut P,
+    inner: &mut Parsed<F::Address>,
+    destination: &(F::Address, u16),
+) -> Result<Verdict, Verdict> {
+    packet.pop_outer(O::HEADER, F::ETHER_TYPE).map_err(|_| NO_ROOM)?;
+    inner.network -= O::HEADER as u32;
+    inner.payload -= O::HEADER as u32;
+    nat::deliver::<P, F>(packet, inner, destination, Reason::ServedDsr)
+}
+
+/// Rewrites the outer header in place; a way of the other family can't be taken.
+#[inline(always)]
+fn send_onward<P: Packet, O: Family, F: Family>(
+    packet: &mut P,
+    inner: &Parsed<F::Address>,
+    way: u32,
+    hint: u32,
+) -> Result<Verdict, Verdict> {
+    let way = route::lookup_way(way)?;
+    let outer_header = if way.flags & WAY_IPV4 != 0 { V4::HEADER } else { V6::HEADER };
+    if outer_header != O::HEADER {
+        return Err(Verdict::Drop(Reason::NoBackendHere));
+    }
+    let next = route::resolve(packet, way)?;
+    write_outer::<P, F>(packet, inner, way, &next, hint)?;
+    Ok(Verdict::Send(Reason::SentOnward, next.device))
+}

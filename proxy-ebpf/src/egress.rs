@@ -1,0 +1,54 @@
+//! The walk of a packet that leaves the node: `tc_egress`.
+
+use proxy_common::flow::FLOW_REPLY;
+
+use crate::family::{Family, V4, V6};
+use crate::flow::{self, Sender};
+use crate::nat;
+use crate::observe;
+use crate::packet::header::{ETHERNET, Ethernet, ether_type};
+use crate::packet::parse::parse;
+use crate::packet::{Packet, Parsed};
+use crate::verdict::{UNTOUCHED, Verdict};
+
+/// Restores the frontend's address in a backend's reply. Every packet that leaves the node comes by here, so the
+/// first question is whether this node ever served anything.
+#[inline(always)]
+pub fn walk<P: Packet>(packet: P) -> Verdict {
+    if !observe::has_served() {
+        return UNTOUCHED;
+    }
+    let Some(ethernet) = packet.at::<Ethernet>(0) else {
+        return UNTOUCHED;
+    };
+    // SAFETY: `at` checked the bound.
+    match unsafe { (*ethernet).ether_type } {
+        ether_type::IPV4 => restore::<P, V4>(packet),
+        ether_type::IPV6 => restore::<P, V6>(packet),
+        _ => UNTOUCHED,
+    }
+}
+
+#[inline(never)]
+fn restore<P: Packet, F: Family>(mut packet: P) -> Verdict {
+    parse::<P, F>(&packet, ETHERNET)
+        .and_then(|parsed| restore_parsed::<P, F>(&mut packet, &parsed))
+        .unwrap_or_else(|verdict| verdict)
+}
+
+#[inline(always)]
+fn restore_parsed<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+) -> Result<Verdict, Verdict> {
+    if !parsed.has_ports() {
+        return Err(UNTOUCHED);
+    }
+    let now = flow::now();
+    let found = flow::lookup::<F>(&parsed.key, now).ok_or(UNTOUCHED)?;
+    if found.flow.flags & FLOW_REPLY == 0 {
+        return Err(UNTOUCHED);
+    }
+    flow::track::<F>(parsed, &found, Sender::Backend, now);
+    nat::restore::<P, F>(packet, parsed, &(found.flow.source, found.flow.source_port))
+}

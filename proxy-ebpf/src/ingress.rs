@@ -1,0 +1,129 @@
+//! The walk of a packet that comes in over an uplink: `xdp_ingress` and `tc_ingress`.
+
+use proxy_common::backend::Backend;
+use proxy_common::frontend::{FRONTEND_DSR, Frontend};
+use proxy_common::selection::BackendRef;
+use proxy_common::verdict::Reason;
+
+use crate::balance;
+use crate::dsr;
+use crate::family::{Family, V4, V6};
+use crate::flow::{self, Owner, Sender};
+use crate::nat;
+use crate::observe;
+use crate::packet::header::{ETHERNET, Ethernet, ether_type, protocol};
+use crate::packet::parse::parse;
+use crate::packet::{Packet, Parsed};
+use crate::verdict::{HAND_TO_TC, UNTOUCHED, Verdict};
+
+/// Decides about a frame. A tagged one is left to the VLAN device above, which has TC programs of its own.
+///
+/// The four branches are functions of their own: together their variables would not fit the 512-byte stack.
+#[inline(always)]
+pub fn walk<P: Packet>(packet: P) -> Verdict {
+    let Some(ethernet) = packet.at::<Ethernet>(0) else {
+        return UNTOUCHED;
+    };
+    // SAFETY: `at` checked the bound.
+    match unsafe { (*ethernet).ether_type } {
+        ether_type::IPV4 => walk_family::<P, V4>(packet),
+        ether_type::IPV6 => walk_family::<P, V6>(packet),
+        _ => UNTOUCHED,
+    }
+}
+
+#[inline(always)]
+fn walk_family<P: Packet, F: Family>(packet: P) -> Verdict {
+    match F::peek_protocol(&packet, ETHERNET) {
+        Some(protocol::IPV4 | protocol::IPV6) => dsr::receive::<P, F>(packet),
+        Some(_) => forward::<P, F>(packet),
+        None => UNTOUCHED,
+    }
+}
+
+#[inline(never)]
+fn forward<P: Packet, F: Family>(mut packet: P) -> Verdict {
+    parse::<P, F>(&packet, ETHERNET)
+        .and_then(|parsed| forward_parsed::<P, F>(&mut packet, &parsed))
+        .unwrap_or_else(|verdict| verdict)
+}
+
+/// A client's packet on the node it was sent to.
+#[inline(always)]
+fn forward_parsed<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+) -> Result<Verdict, Verdict> {
+    if !parsed.has_ports() {
+        return Err(UNTOUCHED);
+    }
+    let frontend = balance::lookup_frontend::<F>(&parsed.key).ok_or(UNTOUCHED)?;
+    observe::count_service(frontend.service, packet.length());
+    if frontend.flags & FRONTEND_DSR != 0
+        && let Some(backend) = undisputed_remote::<F>(&frontend, parsed)
+    {
+        return dsr::send::<P, F>(packet, parsed, &backend);
+    }
+    forward_by_flow::<P, F>(packet, parsed, &frontend)
+}
+
+/// Rule 1 of the slot: where nothing changed, a DSR director needs no flow entry.
+#[inline(always)]
+fn undisputed_remote<F: Family>(
+    frontend: &Frontend,
+    parsed: &Parsed<F::Address>,
+) -> Option<Backend<F::Address>> {
+    let slot = balance::select_slot::<F>(frontend, &parsed.key).ok()?;
+    if slot.is_unsettled() {
+        return None;
+    }
+    balance::lookup_backend::<F>(slot.current()).filter(|backend| !backend.is_local())
+}
+
+/// By flow entry, or by slot where there is none.
+#[inline(always)]
+fn forward_by_flow<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+    frontend: &Frontend,
+) -> Result<Verdict, Verdict> {
+    let now = flow::now();
+    if let Some(found) = flow::lookup::<F>(&parsed.key, now)
+        && let Some(backend) = balance::lookup_backend::<F>(BackendRef(found.flow.backend))
+        && flow::continues::<F>(&found.flow, parsed)
+    {
+        if !backend.is_local() {
+            flow::track::<F>(parsed, &found, Sender::Client, now);
+            return dsr::send::<P, F>(packet, parsed, &backend);
+        }
+        packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
+        flow::track::<F>(parsed, &found, Sender::Client, now);
+        return nat::deliver::<P, F>(packet, parsed, &(backend.address, backend.port), Reason::ServedLocal);
+    }
+    open::<P, F>(packet, parsed, frontend, now)
+}
+
+/// The first packet of a connection, as far as this node knows.
+#[inline(always)]
+fn open<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+    frontend: &Frontend,
+    now: u32,
+) -> Result<Verdict, Verdict> {
+    let slot = balance::select_slot::<F>(frontend, &parsed.key)?;
+    let reference = balance::owner::<F>(slot, parsed);
+    let backend = balance::lookup_backend::<F>(reference).ok_or(Verdict::Drop(Reason::NoBackend))?;
+    let owner = Owner { backend: reference, service: frontend.service, flags: 0 };
+    if backend.is_local() {
+        packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
+        let destination = (backend.address, backend.port);
+        flow::create::<F>(parsed, &destination, &owner, now)?;
+        return nat::deliver::<P, F>(packet, parsed, &destination, Reason::ServedLocal);
+    }
+    if frontend.flags & FRONTEND_DSR == 0 {
+        return Err(Verdict::Drop(Reason::NoForwarding));
+    }
+    flow::remember::<F>(parsed, &owner, now)?;
+    dsr::send::<P, F>(packet, parsed, &backend)
+}

@@ -1,2 +1,0 @@
-//! Pure parts.
-#![cfg_attr(not(test), no_std)]

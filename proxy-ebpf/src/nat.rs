@@ -1,0 +1,68 @@
+//! Address translation: one function writes any addresses and ports over any others.
+
+use proxy_common::addr::Address;
+use proxy_common::checksum::Difference;
+use proxy_common::verdict::Reason;
+
+use crate::family::Family;
+use crate::packet::header::Ports;
+use crate::packet::{Packet, Parsed};
+use crate::verdict::{NO_ROOM, Verdict};
+
+/// An address and a port, both in network byte order.
+pub type Endpoint<F> = (<F as Family>::Address, u16);
+
+/// Sends a client's packet to a backend on this node.
+#[inline(always)]
+pub fn deliver<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+    backend: &Endpoint<F>,
+    reason: Reason,
+) -> Result<Verdict, Verdict> {
+    let client = (parsed.key.source, parsed.key.source_port);
+    write::<P, F>(packet, parsed, &client, backend).ok_or(NO_ROOM)?;
+    Ok(Verdict::Deliver(reason))
+}
+
+/// Makes a backend's reply come from the frontend.
+#[inline(always)]
+pub fn restore<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+    frontend: &Endpoint<F>,
+) -> Result<Verdict, Verdict> {
+    let client = (parsed.key.destination, parsed.key.destination_port);
+    write::<P, F>(packet, parsed, frontend, &client).ok_or(NO_ROOM)?;
+    Ok(Verdict::Deliver(Reason::Reply))
+}
+
+#[inline(always)]
+fn write<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+    source: &Endpoint<F>,
+    destination: &Endpoint<F>,
+) -> Option<()> {
+    let old = &parsed.key;
+    let addresses = Difference::default();
+    let addresses = difference(addresses, &old.source, &source.0);
+    let addresses = difference(addresses, &old.destination, &destination.0);
+    let ports =
+        Difference::default().half(old.source_port, source.1).half(old.destination_port, destination.1);
+
+    F::write_addresses(packet, parsed.network_offset(), &source.0, &destination.0, addresses)?;
+    let transport = parsed.transport();
+    let header = packet.at::<Ports>(transport.offset())?;
+    // SAFETY: `at` checked the bound.
+    unsafe { *header = Ports { source: source.1, destination: destination.1 } };
+    packet.update_transport_checksum(transport, addresses, ports).ok()
+}
+
+#[inline(always)]
+fn difference<A: Address>(mut sum: Difference, old: &A, new: &A) -> Difference {
+    for (old, new) in old.words().iter().zip(new.words()) {
+        sum = sum.word(*old, *new);
+    }
+    sum
+}

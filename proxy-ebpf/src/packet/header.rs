@@ -1,0 +1,116 @@
+//! The headers we read and write, laid out as on the wire.
+//!
+//! Multi-byte fields hold network byte order. Own structs instead of `network-types`' ones: those are arrays of
+//! bytes, which BPF, having no unaligned loads, reads one at a time.
+
+/// An Ethernet header; the two addresses as words, because both are always written together.
+#[repr(C)]
+pub struct Ethernet {
+    /// Destination and source MAC address.
+    pub addresses: [u16; 6],
+    /// EtherType.
+    pub ether_type: u16,
+}
+
+/// An IPv4 header without options.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Ipv4 {
+    pub version_and_length: u8,
+    pub tos: u8,
+    pub total_length: u16,
+    pub identification: u16,
+    pub fragment: u16,
+    pub ttl: u8,
+    pub protocol: u8,
+    pub checksum: u16,
+    pub source: [u32; 1],
+    pub destination: [u32; 1],
+}
+
+/// An IPv6 header.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Ipv6 {
+    /// Version (4 bits), traffic class (8), flow label (20).
+    pub first_word: u32,
+    pub payload_length: u16,
+    pub next_header: u8,
+    pub hop_limit: u8,
+    pub source: [u32; 4],
+    pub destination: [u32; 4],
+}
+
+/// The first bytes of an IPv6 extension header.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Extension {
+    pub next_header: u8,
+    /// Length in units of eight bytes, the first not counted.
+    pub length: u8,
+}
+
+/// The ports that TCP and UDP begin with.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Ports {
+    pub source: u16,
+    pub destination: u16,
+}
+
+/// A TCP header without options.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Tcp {
+    pub ports: Ports,
+    pub sequence: u32,
+    pub acknowledgement: u32,
+    pub data_offset: u8,
+    pub flags: u8,
+    pub window: u16,
+    pub checksum: u16,
+    pub urgent: u16,
+}
+
+/// A UDP header.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Udp {
+    pub ports: Ports,
+    pub length: u16,
+    pub checksum: u16,
+}
+
+/// IP protocol numbers we know.
+pub mod protocol {
+    pub const HOP_BY_HOP: u8 = 0;
+    pub const IPV4: u8 = 4;
+    pub const TCP: u8 = 6;
+    pub const UDP: u8 = 17;
+    pub const IPV6: u8 = 41;
+    pub const DESTINATION_OPTIONS: u8 = 60;
+}
+
+/// EtherTypes we know, network byte order.
+pub mod ether_type {
+    pub const IPV4: u16 = 0x0800_u16.to_be();
+    pub const IPV6: u16 = 0x86dd_u16.to_be();
+}
+
+/// TCP flags.
+pub mod tcp_flag {
+    pub const FIN: u8 = 0x01;
+    pub const SYN: u8 = 0x02;
+    pub const RST: u8 = 0x04;
+    pub const ACK: u8 = 0x10;
+}
+
+/// Don't fragment, in [`Ipv4::fragment`].
+pub const DONT_FRAGMENT: u16 = 0x4000_u16.to_be();
+/// More fragments and the fragment offset, in [`Ipv4::fragment`].
+pub const FRAGMENT_MASK: u16 = 0x3fff_u16.to_be();
+
+/// Bytes of an Ethernet header.
+pub const ETHERNET: usize = size_of::<Ethernet>();
+const _: () = assert!(ETHERNET == 14 && size_of::<Ipv4>() == 20 && size_of::<Ipv6>() == 40);
+const _: () = assert!(size_of::<Tcp>() == 20 && size_of::<Udp>() == 8);

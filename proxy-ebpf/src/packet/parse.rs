@@ -1,0 +1,109 @@
+//! From bytes to the tuple we look up. What we don't understand goes to the stack, untouched.
+
+use proxy_common::flow::FlowKey;
+
+use super::Packet;
+use super::header::{Ports, Tcp, Udp, protocol, tcp_flag};
+use crate::family::Family;
+use crate::verdict::{UNTOUCHED, Verdict};
+
+/// Where the transport header is, and which of the two it is.
+#[derive(Clone, Copy)]
+pub struct Transport {
+    offset: u32,
+    is_tcp: bool,
+}
+
+/// An IP packet as far as we look into it.
+#[derive(Clone, Copy)]
+pub struct Parsed<A> {
+    /// The tuple; ports are zero until [`parse_transport`] has read them.
+    pub key: FlowKey<A>,
+    /// Offset of the IP header.
+    pub network: u32,
+    /// Offset of what follows the IP header and its extensions.
+    pub payload: u32,
+    /// Bytes of the IP packet.
+    pub length: u32,
+    /// TCP flags, zero for UDP.
+    pub tcp_flags: u8,
+    /// IPv4 type of service, IPv6 traffic class.
+    pub traffic_class: u8,
+    /// IPv4 time to live, IPv6 hop limit.
+    pub hop_limit: u8,
+}
+
+/// Highest offset a transport header can have: keeps the verifier's idea of a variable offset small.
+const MAX_OFFSET: u32 = 511;
+
+impl Transport {
+    /// Offset of the header in the frame.
+    #[inline(always)]
+    pub const fn offset(self) -> usize {
+        (self.offset & MAX_OFFSET) as usize
+    }
+    /// TCP, else UDP.
+    #[inline(always)]
+    pub const fn is_tcp(self) -> bool {
+        self.is_tcp
+    }
+}
+
+impl<A> Parsed<A> {
+    /// Offset of the IP header.
+    #[inline(always)]
+    pub const fn network_offset(&self) -> usize {
+        (self.network & MAX_OFFSET) as usize
+    }
+    /// Where the transport header is.
+    #[inline(always)]
+    pub const fn transport(&self) -> Transport {
+        Transport { offset: self.payload, is_tcp: self.key.protocol == protocol::TCP }
+    }
+    /// TCP or UDP, so that the key is whole.
+    #[inline(always)]
+    pub const fn has_ports(&self) -> bool {
+        matches!(self.key.protocol, protocol::TCP | protocol::UDP)
+    }
+    /// A TCP packet that opens a connection.
+    #[inline(always)]
+    pub const fn is_syn(&self) -> bool {
+        self.tcp_flags & (tcp_flag::SYN | tcp_flag::ACK) == tcp_flag::SYN
+    }
+    /// A packet of a connection that must exist already.
+    #[inline(always)]
+    pub const fn is_midstream(&self) -> bool {
+        self.key.protocol == protocol::TCP && self.tcp_flags & tcp_flag::SYN == 0
+    }
+}
+
+/// Reads the IP header at `network` and, for TCP and UDP, the ports and flags.
+#[inline(always)]
+pub fn parse<P: Packet, F: Family>(packet: &P, network: usize) -> Result<Parsed<F::Address>, Verdict> {
+    let mut parsed = F::parse_network(packet, network)?;
+    let transport = parsed.transport();
+    if transport.is_tcp() {
+        let tcp = packet.at::<Tcp>(transport.offset()).ok_or(UNTOUCHED)?;
+        // SAFETY: `at` checked the bound.
+        let (ports, flags) = unsafe { ((*tcp).ports, (*tcp).flags) };
+        parsed.tcp_flags = flags;
+        set_ports(&mut parsed, ports, size_of::<Tcp>() as u32)?;
+    } else if parsed.key.protocol == protocol::UDP {
+        let udp = packet.at::<Udp>(transport.offset()).ok_or(UNTOUCHED)?;
+        // SAFETY: `at` checked the bound.
+        let ports = unsafe { (*udp).ports };
+        set_ports(&mut parsed, ports, size_of::<Udp>() as u32)?;
+    }
+    Ok(parsed)
+}
+
+#[inline(always)]
+fn set_ports<A>(parsed: &mut Parsed<A>, ports: Ports, header: u32) -> Result<(), Verdict> {
+    // The transport header must lie inside what the IP header calls the packet, not in the frame's padding.
+    if parsed.payload - parsed.network + header > parsed.length {
+        return Err(UNTOUCHED);
+    }
+    parsed.key.source_port = ports.source;
+    parsed.key.destination_port = ports.destination;
+    Ok(())
+}

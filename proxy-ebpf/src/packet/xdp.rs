@@ -1,0 +1,118 @@
+//! [`Packet`] over an XDP buffer: off the wire, checksums complete, headers linear.
+
+use core::ffi::c_void;
+
+use aya_ebpf::bindings::xdp_md;
+use aya_ebpf::helpers::generated::{bpf_xdp_adjust_head, bpf_xdp_adjust_meta, bpf_xdp_get_buff_len};
+use aya_ebpf::programs::XdpContext;
+use proxy_common::checksum::Difference;
+use proxy_common::config::HANDOVER_MAGIC;
+
+use super::header::{Ethernet, Tcp, Udp};
+use super::{Packet, Refused, Transport};
+
+/// A frame in `xdp_ingress`.
+#[derive(Clone, Copy)]
+pub struct XdpPacket {
+    context: *mut xdp_md,
+}
+
+impl XdpPacket {
+    /// Wraps the program's context.
+    #[inline(always)]
+    pub const fn new(context: &XdpContext) -> Self {
+        Self { context: context.ctx }
+    }
+
+    #[inline(always)]
+    fn adjust_head(&mut self, delta: i32) -> Result<(), Refused> {
+        // SAFETY: the context is the kernel's; all packet pointers are looked up again afterwards.
+        if unsafe { bpf_xdp_adjust_head(self.context, delta) } == 0 { Ok(()) } else { Err(Refused) }
+    }
+}
+
+impl Packet for XdpPacket {
+    #[inline(always)]
+    fn start(&self) -> usize {
+        // SAFETY: the context is valid for the program's run.
+        unsafe { (*self.context).data as usize }
+    }
+    #[inline(always)]
+    fn end(&self) -> usize {
+        // SAFETY: as above.
+        unsafe { (*self.context).data_end as usize }
+    }
+    #[inline(always)]
+    fn length(&self) -> u32 {
+        // SAFETY: as above. Counts the fragments of a multi-buffer frame, too.
+        unsafe { bpf_xdp_get_buff_len(self.context) as u32 }
+    }
+    #[inline(always)]
+    fn context(&self) -> *mut c_void {
+        self.context.cast()
+    }
+    #[inline(always)]
+    fn device(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.context).ingress_ifindex }
+    }
+
+    /// Puts a word in front of the frame that tells `tc_ingress` not to look it up again; some drivers refuse.
+    #[inline(always)]
+    fn claim_delivery(&mut self) -> Result<(), Refused> {
+        // SAFETY: the context is the kernel's; all packet pointers are looked up again afterwards.
+        if unsafe { bpf_xdp_adjust_meta(self.context, -(size_of::<u32>() as i32)) } != 0 {
+            return Err(Refused);
+        }
+        // SAFETY: as above.
+        let (meta, data) = unsafe { ((*self.context).data_meta as usize, (*self.context).data as usize) };
+        if meta + size_of::<u32>() > data {
+            return Err(Refused);
+        }
+        // SAFETY: the line above checked that the word lies inside the metadata.
+        unsafe { *(meta as *mut u32) = HANDOVER_MAGIC };
+        Ok(())
+    }
+    #[inline(always)]
+    fn needs_xdp_way(&self) -> bool {
+        true
+    }
+    #[inline(always)]
+    fn push_outer(&mut self, outer: usize) -> Result<(), Refused> {
+        self.adjust_head(-(outer as i32))
+    }
+    #[inline(always)]
+    fn largest_packet(&self, length: u32) -> u32 {
+        length
+    }
+    #[inline(always)]
+    fn pop_outer(&mut self, outer: usize, ether_type: u16) -> Result<(), Refused> {
+        let old = self.at::<Ethernet>(0).ok_or(Refused)?;
+        // SAFETY: `at` checked the bound.
+        let addresses = unsafe { (*old).addresses };
+        self.adjust_head(outer as i32)?;
+        let new = self.at::<Ethernet>(0).ok_or(Refused)?;
+        // SAFETY: `at` checked the bound.
+        unsafe { *new = Ethernet { addresses, ether_type } };
+        Ok(())
+    }
+    #[inline(always)]
+    fn update_transport_checksum(
+        &mut self,
+        transport: Transport,
+        addresses: Difference,
+        ports: Difference,
+    ) -> Result<(), Refused> {
+        let difference = Difference(addresses.0.wrapping_add(ports.0));
+        if transport.is_tcp() {
+            let tcp = self.at::<Tcp>(transport.offset()).ok_or(Refused)?;
+            // SAFETY: `at` checked the bound.
+            unsafe { (*tcp).checksum = difference.apply((*tcp).checksum) };
+        } else {
+            let udp = self.at::<Udp>(transport.offset()).ok_or(Refused)?;
+            // SAFETY: `at` checked the bound.
+            unsafe { (*udp).checksum = difference.apply_udp((*udp).checksum) };
+        }
+        Ok(())
+    }
+}

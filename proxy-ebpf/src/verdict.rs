@@ -1,0 +1,33 @@
+//! What is to become of a packet. Only `main.rs` turns this into an action.
+
+use proxy_common::verdict::Reason;
+
+/// The end of every walk.
+#[derive(Clone, Copy)]
+pub enum Verdict {
+    /// To the stack exactly as it came.
+    Pass(Reason),
+    /// To the stack, or onwards out of the node, translated.
+    Deliver(Reason),
+    /// Out through this device; the frame is complete for XDP, and for TC but for its MAC addresses.
+    Send(Reason, u32),
+    /// Away with it.
+    Drop(Reason),
+}
+
+/// Not for us, or not understood.
+pub const UNTOUCHED: Verdict = Verdict::Pass(Reason::NotOurs);
+/// For us, but the TC program has to do it.
+pub const HAND_TO_TC: Verdict = Verdict::Pass(Reason::HandedToTc);
+/// The kernel refused to change the frame, or a map to take an entry.
+pub const NO_ROOM: Verdict = Verdict::Drop(Reason::NoRoom);
+
+impl Verdict {
+    /// The counter this packet belongs to.
+    #[inline(always)]
+    pub const fn reason(self) -> Reason {
+        match self {
+            Self::Pass(reason) | Self::Deliver(reason) | Self::Send(reason, _) | Self::Drop(reason) => reason,
+        }
+    }
+}

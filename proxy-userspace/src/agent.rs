@@ -1,0 +1,108 @@
+//! The daemon: source, model, data plane and node monitor wired together.
+
+use std::io;
+
+use tokio::runtime::Handle;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::task::spawn_blocking;
+use tracing::info;
+
+use crate::config::{Settings, Source, XdpMode};
+use crate::dataplane::ebpf::{self, EbpfDataplane, OpenError};
+use crate::model::Model;
+use crate::node::{self, NodeError, NodeSettings};
+use crate::reconcile::{Channels, Intervals, Reconciler};
+use crate::source::{self, SourceError};
+
+/// Events that may wait: enough that a listing is read while the first part of it is worked on.
+const EVENTS: usize = 1024;
+
+/// Why the agent can't run, or stopped doing so.
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    /// The data plane can't be opened.
+    #[error(transparent)]
+    Dataplane(#[from] OpenError),
+    /// The source can't work.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// The node's network can't be followed.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// Signals can't be received.
+    #[error("signal handler: {0}")]
+    Signal(io::Error),
+    /// A task ended that must not.
+    #[error("the {0} task ended")]
+    Ended(&'static str),
+}
+
+/// Serves until SIGTERM or SIGINT. The data path stays in place after that, and after an error too.
+pub async fn run(settings: Settings) -> Result<(), AgentError> {
+    let dataplane = EbpfDataplane::open(ebpf_settings(&settings))?;
+    let (event_sender, events) = mpsc::channel(EVENTS);
+    let (target_sender, targets) = watch::channel(None);
+    let (topology_sender, topology) = watch::channel(None);
+    let (stop, stopped) = watch::channel(());
+
+    let node = tokio::spawn(node::follow(node_settings(&settings), targets, topology_sender));
+    let source = tokio::spawn(match settings.source {
+        Source::Directory(path) => source::directory::watch(path, event_sender),
+    });
+    let channels = Channels { events, topology, targets: target_sender, stop: stopped };
+    let intervals = Intervals { min: settings.min_sync_interval, max: settings.max_sync_interval };
+    let reconciler = Reconciler::new(Model::new(settings.model), dataplane, channels, intervals);
+    let runtime = Handle::current();
+    // A thread of its own: the data plane's system calls block.
+    let mut reconcile = spawn_blocking(move || runtime.block_on(reconciler.run()));
+
+    let result = tokio::select! {
+        signal = stop_signal() => signal.map(|name| info!("{name}: the agent stops, the data path goes on")),
+        ended = source => Err(ended.map_or(AgentError::Ended("source"), |result| match result {
+            Ok(()) => AgentError::Ended("source"),
+            Err(error) => error.into(),
+        })),
+        ended = node => Err(ended.map_or(AgentError::Ended("node"), |result| match result {
+            Ok(()) => AgentError::Ended("node"),
+            Err(error) => error.into(),
+        })),
+        _ = &mut reconcile => return Err(AgentError::Ended("reconcile")),
+    };
+    // A sync that has begun is finished; then the data plane's own lock goes with it.
+    drop(stop);
+    let _ = reconcile.await;
+    result
+}
+
+async fn stop_signal() -> Result<&'static str, AgentError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(AgentError::Signal)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(AgentError::Signal)?;
+    Ok(tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    })
+}
+
+fn node_settings(settings: &Settings) -> NodeSettings {
+    NodeSettings {
+        uplinks: settings.uplinks.iter().cloned().collect(),
+        pod_interfaces: settings.pod_interfaces.clone(),
+        xdp: settings.xdp != XdpMode::Off,
+    }
+}
+
+fn ebpf_settings(settings: &Settings) -> ebpf::Settings {
+    ebpf::Settings {
+        bpffs_path: settings.bpffs.clone(),
+        xdp: match settings.xdp {
+            XdpMode::Auto => ebpf::XdpMode::Auto,
+            XdpMode::Native => ebpf::XdpMode::Native,
+            XdpMode::Generic => ebpf::XdpMode::Generic,
+            XdpMode::Off => ebpf::XdpMode::Off,
+        },
+        timeouts: settings.timeouts,
+        mark: ebpf::Mark { value: settings.mark.value, mask: settings.mark.mask },
+        sizes: ebpf::Sizes { flows: settings.flow_table_size, ..ebpf::Sizes::default() },
+    }
+}

@@ -1,0 +1,24 @@
+//! `millrace backends`.
+
+use super::table::{Table, mark, some_of};
+use crate::dataplane::ebpf::read::BackendView;
+
+/// One row an endpoint.
+pub fn table(backends: &[BackendView]) -> Table {
+    let mut table =
+        Table::new(&["ADDRESS", "ID", "GENERATION", "LOCAL", "READY", "SERVING", "NODE", "HINT", "SERVICES"]);
+    for backend in backends {
+        table.push([
+            backend.address.to_string(),
+            backend.id.to_string(),
+            backend.generation.to_string(),
+            mark(backend.local),
+            mark(backend.ready),
+            mark(backend.serving),
+            backend.node.map(|node| node.to_string()).unwrap_or_default(),
+            if backend.hint == 0 { String::new() } else { backend.hint.to_string() },
+            if backend.exists { some_of(&backend.services) } else { "rests".to_owned() },
+        ]);
+    }
+    table
+}

@@ -1,0 +1,47 @@
+//! `millrace cleanup`.
+
+use serde::Serialize;
+
+use super::table::Table;
+use super::{CliError, Show};
+use crate::dataplane::ebpf;
+use crate::dataplane::ebpf::read::{PinnedMaps, ReadError};
+use crate::node;
+
+/// What `millrace cleanup -o json` prints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Cleanup {
+    /// Links, programs and maps, as paths below the BPF file system.
+    removed: Vec<String>,
+    /// Number of neighbours that were removed.
+    neighbours: usize,
+}
+
+/// Removes everything of ours, and fails if something is still there after that. Sysctls stay: others may have
+/// come to rely on them.
+pub async fn run(show: &Show) -> Result<(), CliError> {
+    let cleaned = ebpf::cleanup(&show.bpffs_path)?;
+    let neighbours = node::release_all().await?;
+    match PinnedMaps::open(&show.bpffs_path) {
+        Err(ReadError::Absent { .. }) => {}
+        _ => return Err(CliError::Left(format!("maps below {}", show.bpffs_path.display()))),
+    }
+    if node::release_all().await? > 0 {
+        return Err(CliError::Left("neighbours".to_owned()));
+    }
+    show.print(&Cleanup { removed: cleaned.removed, neighbours }, |cleanup| vec![table(cleanup)])
+}
+
+fn table(cleanup: &Cleanup) -> Table {
+    let mut table = Table::new(&["REMOVED"]);
+    for path in &cleanup.removed {
+        table.push([path.clone()]);
+    }
+    if cleanup.neighbours > 0 {
+        table.push([format!("{} neighbours", cleanup.neighbours)]);
+    }
+    if cleanup.removed.is_empty() && cleanup.neighbours == 0 {
+        table.push(["nothing was there".to_owned()]);
+    }
+    table
+}

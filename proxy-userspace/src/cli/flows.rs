@@ -1,0 +1,126 @@
+//! `millrace flows`.
+
+use std::net::SocketAddr;
+
+use clap::Args;
+
+use super::table::Table;
+use super::{CliError, Show};
+use crate::dataplane::ebpf::read::FlowView;
+
+/// Flags of `millrace flows`.
+#[derive(Args, Clone, Debug)]
+pub struct FlowsArgs {
+    #[command(flatten)]
+    show: Show,
+    /// Show at most this many entries; a connection has two
+    #[arg(long, value_name = "ENTRIES", default_value_t = 1000, value_parser = entries)]
+    limit: usize,
+}
+
+/// Prints the flow entries, and says when there are more.
+pub fn run(args: &FlowsArgs) -> Result<(), CliError> {
+    let flows = args.show.maps()?.flows(args.limit)?;
+    args.show.print(&flows, |flows| vec![table(flows)])?;
+    if flows.len() == args.limit {
+        eprintln!("millrace: {} entries shown, there may be more: see --limit", args.limit);
+    }
+    Ok(())
+}
+
+fn entries(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|entries| *entries > 0).ok_or_else(|| "takes a number from 1 on".to_owned())
+}
+
+fn table(flows: &[FlowView]) -> Table {
+    let mut table = Table::new(&[
+        "PROTO",
+        "CLIENT",
+        "FRONTEND",
+        "BACKEND",
+        "DIRECTION",
+        "STATE",
+        "TABLE",
+        "PATH",
+        "IDLE",
+        "SERVICE",
+    ]);
+    for flow in flows {
+        let (client, frontend, backend) = ends(flow);
+        table.push([
+            flow.protocol.clone(),
+            client.to_string(),
+            frontend.to_string(),
+            backend.to_string(),
+            flow.direction.to_owned(),
+            flow.state.clone(),
+            flow.table.to_owned(),
+            path(flow).to_owned(),
+            format!("{}s", flow.idle_seconds),
+            flow.service.clone(),
+        ]);
+    }
+    table
+}
+
+/// Client, frontend and backend, whichever direction the entry is of. A packet that travels encapsulated keeps
+/// the frontend as its destination, so its backend stands beside the tuple.
+fn ends(flow: &FlowView) -> (SocketAddr, SocketAddr, SocketAddr) {
+    if flow.direction == "reply" {
+        let client = flow.new_destination.unwrap_or(flow.destination);
+        return (client, flow.new_source.unwrap_or(flow.source), flow.source);
+    }
+    let backend = flow.new_destination.or(flow.backend).unwrap_or(flow.destination);
+    (flow.source, flow.destination, backend)
+}
+
+fn path(flow: &FlowView) -> &'static str {
+    match (flow.encapsulated, flow.decapsulated) {
+        (true, _) => "sent on",
+        (_, true) => "tunnelled",
+        _ => "direct",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn both_directions_of_a_connection_name_the_same_three_ends() {
+        let (client, frontend, backend) =
+            (address("198.51.100.7:4711"), address("192.0.2.1:30080"), address("10.1.0.5:8080"));
+        let request = FlowView {
+            table: "established",
+            protocol: "TCP".to_owned(),
+            source: client,
+            destination: frontend,
+            new_source: None,
+            new_destination: Some(backend),
+            state: "established".to_owned(),
+            direction: "request",
+            encapsulated: false,
+            decapsulated: false,
+            service: "default/web:http".to_owned(),
+            backend: Some(backend),
+            idle_seconds: 3,
+        };
+        let reply = FlowView {
+            source: backend,
+            destination: client,
+            new_source: Some(frontend),
+            new_destination: None,
+            direction: "reply",
+            ..request.clone()
+        };
+        let sent_on = FlowView { new_destination: None, encapsulated: true, ..request.clone() };
+        for flow in [&request, &reply, &sent_on] {
+            assert_eq!(ends(flow), (client, frontend, backend));
+        }
+        assert!(table(&[sent_on]).to_string().contains("sent on"));
+    }
+}

@@ -1,0 +1,205 @@
+//! The command line: one subcommand a file. All but `agent` and `cleanup` only read the pinned maps, and all
+//! but `agent` work while no agent runs.
+
+mod backends;
+mod cleanup;
+mod flows;
+mod services;
+mod status;
+mod table;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use serde::Serialize;
+use tracing_subscriber::EnvFilter;
+
+use crate::agent::{self, AgentError};
+use crate::config::{AgentArgs, ConfigError, Settings};
+use crate::dataplane::ebpf::OpenError;
+use crate::dataplane::ebpf::read::{PinnedMaps, ReadError};
+use crate::node::NodeError;
+use table::Table;
+
+/// A flag has a wrong value; as getopt's users and kube-proxy have it.
+const USAGE: u8 = 2;
+
+/// A service proxy for Kubernetes on XDP and TC.
+#[derive(Debug, Parser)]
+#[command(name = "millrace", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve: watch Services, EndpointSlices and Nodes, and keep the data path at what they say
+    Agent(Box<AgentArgs>),
+    /// Agent, devices, ways, counters and fill of the maps
+    Status(Show),
+    /// Services: where each is reached, its backends and packets
+    Services(Show),
+    /// Endpoints, and how each is reached
+    Backends(Show),
+    /// Connections
+    Flows(flows::FlowsArgs),
+    /// Detach and remove everything of Millrace from this node; refused while an agent runs
+    Cleanup(Show),
+}
+
+/// What is shown of a BPF file system, and how.
+#[derive(Args, Clone, Debug)]
+struct Show {
+    /// Where the BPF file system is mounted
+    #[arg(long, value_name = "PATH", default_value = "/sys/fs/bpf")]
+    bpffs_path: PathBuf,
+    /// For people or for programs
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Output {
+    Table,
+    Json,
+}
+
+/// Why a subcommand failed.
+#[derive(Debug, thiserror::Error)]
+enum CliError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Agent(#[from] AgentError),
+    #[error(transparent)]
+    Dataplane(#[from] OpenError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error("not everything could be removed; left: {0}")]
+    Left(String),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Parses the arguments of this process and does what they say.
+#[must_use]
+pub fn run() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            eprint!("{error}");
+            return ExitCode::from(USAGE);
+        }
+        Err(error) if error.use_stderr() => {
+            eprintln!("{}", one_line(&error.to_string()));
+            return ExitCode::from(USAGE);
+        }
+        Err(help) => {
+            print!("{help}");
+            return ExitCode::SUCCESS;
+        }
+    };
+    match execute(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader of our output has seen enough, as `head` does.
+        Err(CliError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("millrace: {error}");
+            ExitCode::from(if matches!(error, CliError::Config(_)) { USAGE } else { 1 })
+        }
+    }
+}
+
+fn execute(command: Command) -> Result<(), CliError> {
+    match command {
+        Command::Agent(args) => {
+            let settings = Settings::resolve(&args)?;
+            log_to_stderr();
+            Ok(runtime()?.block_on(agent::run(settings))?)
+        }
+        Command::Status(show) => show.print(&status::read(&show.maps()?)?, status::tables),
+        Command::Services(show) => show.print(&show.maps()?.services()?, |list| vec![services::table(list)]),
+        Command::Backends(show) => show.print(&show.maps()?.backends()?, |list| vec![backends::table(list)]),
+        Command::Flows(args) => flows::run(&args),
+        Command::Cleanup(show) => runtime()?.block_on(cleanup::run(&show)),
+    }
+}
+
+impl Show {
+    fn maps(&self) -> Result<PinnedMaps, ReadError> {
+        PinnedMaps::open(&self.bpffs_path)
+    }
+
+    fn print<T: Serialize + ?Sized>(
+        &self,
+        value: &T,
+        tables: impl Fn(&T) -> Vec<Table>,
+    ) -> Result<(), CliError> {
+        let mut out = io::stdout().lock();
+        match self.output {
+            Output::Json => {
+                serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
+                writeln!(out)?;
+            }
+            Output::Table => {
+                for (index, table) in tables(value).iter().enumerate() {
+                    let separator = if index == 0 { "" } else { "\n" };
+                    write!(out, "{separator}{table}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
+}
+
+/// RUST_LOG as everywhere; without it, what a person cares about.
+fn log_to_stderr() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false).init();
+}
+
+/// clap's message without the usage below it.
+fn one_line(message: &str) -> String {
+    let is_more = |line: &str| line.starts_with("Usage:") || line.starts_with("For more information");
+    let about = message.lines().map(str::trim).take_while(|line| !is_more(line));
+    let words: Vec<&str> = about.filter(|line| !line.is_empty()).collect();
+    let line = words.join(" ");
+    line.strip_prefix("error: ").map_or(line.clone(), |rest| format!("millrace: {rest}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_wrong_value_is_answered_by_one_line_that_names_the_flag_and_what_it_takes() {
+        for (arguments, words) in [
+            (["millrace", "status", "-o", "xml"], ["--output", "'xml'", "[possible values: table, json]"]),
+            (["millrace", "flows", "--limit", "0"], ["--limit", "'0'", "takes a number from 1 on"]),
+        ] {
+            let line = one_line(&Cli::try_parse_from(arguments).unwrap_err().to_string());
+            assert!(line.starts_with("millrace: ") && !line.contains('\n'), "{line}");
+            assert!(line.ends_with(words[2]), "{line}");
+            for word in words {
+                assert!(line.contains(word), "{word} is not in {line}");
+            }
+        }
+    }
+}

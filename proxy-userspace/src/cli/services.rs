@@ -1,0 +1,93 @@
+//! `millrace services`.
+
+use super::table::{Table, some_of};
+use crate::dataplane::ebpf::read::ServiceView;
+
+/// One row a frontend; packets are counted for each list, so frontends of one list show the same number.
+pub fn table(services: &[ServiceView]) -> Table {
+    let mut table = Table::new(&[
+        "SERVICE",
+        "FAMILY",
+        "PROTO",
+        "FRONTEND",
+        "SCOPE",
+        "KIND",
+        "LIST",
+        "FORWARDING",
+        "ALGORITHM",
+        "BACKENDS",
+        "PACKETS",
+    ]);
+    for service in services {
+        let separator = if service.port.is_empty() { "" } else { ":" };
+        let name = format!("{}/{}{separator}{}", service.namespace, service.name, service.port);
+        for frontend in &service.frontends {
+            table.push([
+                name.clone(),
+                service.family.clone(),
+                frontend.protocol.to_owned(),
+                frontend.address.to_string(),
+                frontend.scope.to_owned(),
+                frontend.kind.to_owned(),
+                service.list.clone(),
+                frontend.forwarding.to_owned(),
+                service.algorithm.to_owned(),
+                backends(service),
+                service.packets.to_string(),
+            ]);
+        }
+    }
+    table
+}
+
+fn backends(service: &ServiceView) -> String {
+    match (service.backends.as_slice(), service.elsewhere) {
+        ([], true) => "none here".to_owned(),
+        ([], false) => "none".to_owned(),
+        (backends, _) => some_of(backends),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataplane::ebpf::read::FrontendView;
+
+    #[test]
+    fn a_service_has_a_row_for_each_frontend() {
+        let frontend = |address: &str, kind| FrontendView {
+            address: address.parse().unwrap(),
+            protocol: "TCP",
+            scope: "external",
+            kind,
+            forwarding: "dsr",
+            affinity_seconds: 0,
+        };
+        let service = ServiceView {
+            namespace: "default".to_owned(),
+            name: "web".to_owned(),
+            port: "http".to_owned(),
+            family: "IPv4".to_owned(),
+            list: "Local".to_owned(),
+            id: 1,
+            algorithm: "maglev",
+            slots: 4093,
+            elsewhere: true,
+            frontends: vec![
+                frontend("192.0.2.1:30080", "NodePort"),
+                frontend("203.0.113.9:80", "LoadBalancer"),
+            ],
+            backends: Vec::new(),
+            packets: 7,
+            bytes: 700,
+        };
+        let text = table(&[service]).to_string();
+        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows.len(), 3);
+        assert_eq!(rows[1][..4], ["default/web:http", "IPv4", "TCP", "192.0.2.1:30080"]);
+        assert_eq!(
+            rows[2][3..],
+            ["203.0.113.9:80", "external", "LoadBalancer", "Local", "dsr", "maglev", "none", "here", "7"]
+        );
+    }
+}

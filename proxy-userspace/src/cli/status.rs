@@ -1,0 +1,139 @@
+//! `millrace status`.
+
+use proxy_common::config::HEARTBEAT_SECONDS;
+use serde::Serialize;
+
+use super::table::{Table, mark};
+use crate::dataplane::ebpf::read::{CounterView, PinnedMaps, ReadError, StatusView, WayView};
+
+/// What `millrace status -o json` prints: the fields of [`StatusView`], and beside them:
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Status {
+    /// Heartbeat, attached programs, maps.
+    #[serde(flatten)]
+    view: StatusView,
+    /// Whether the heartbeat is young enough for the programs to believe the agent.
+    agent_alive: bool,
+    /// How other nodes are reached.
+    ways: Vec<WayView>,
+    /// Packets by reason, each of them.
+    counters: Vec<CounterView>,
+}
+
+/// Reads it all from the pinned maps.
+pub fn read(maps: &PinnedMaps) -> Result<Status, ReadError> {
+    let view = maps.status()?;
+    let agent_alive = view.heartbeat_age_seconds.is_some_and(|age| age <= u64::from(HEARTBEAT_SECONDS));
+    Ok(Status { agent_alive, ways: maps.ways()?, counters: maps.counters()?, view })
+}
+
+/// For people: devices, ways, counters that are not zero, maps.
+pub fn tables(status: &Status) -> Vec<Table> {
+    vec![summary(status), devices(status), ways(status), counters(status), maps(status)]
+}
+
+fn summary(status: &Status) -> Table {
+    let agent = match (status.agent_alive, status.view.heartbeat_age_seconds) {
+        (_, None) => "never seen".to_owned(),
+        (true, Some(age)) => format!("alive, {age} s ago"),
+        (false, Some(age)) => format!("silent for {age} s; the data path goes on"),
+    };
+    let resolved = status.ways.iter().filter(|way| way.resolved).count();
+    let mut table = Table::new(&["AGENT", "LAYOUT", "WAYS RESOLVED"]);
+    table.push([
+        agent,
+        status.view.layout_version.to_string(),
+        format!("{resolved} of {}", status.ways.len()),
+    ]);
+    table
+}
+
+fn devices(status: &Status) -> Table {
+    let mut table = Table::new(&["DEVICE", "INDEX", "HOOK", "MODE", "PROGRAM"]);
+    for attached in &status.view.attached {
+        table.push([
+            attached.device.clone(),
+            attached.device_index.to_string(),
+            attached.hook.to_owned(),
+            attached.mode.to_owned(),
+            attached.program_id.to_string(),
+        ]);
+    }
+    table
+}
+
+fn ways(status: &Status) -> Table {
+    let mut table = Table::new(&["WAY TO", "ID", "SOURCE", "DEVICE", "MTU", "RESOLVED", "XDP", "NEXT HOP"]);
+    for way in &status.ways {
+        table.push([
+            way.target.to_string(),
+            way.id.to_string(),
+            way.source.map(|source| source.to_string()).unwrap_or_default(),
+            way.device.to_string(),
+            way.mtu.to_string(),
+            mark(way.resolved),
+            mark(way.xdp),
+            if way.resolved { way.destination_mac.clone() } else { String::new() },
+        ]);
+    }
+    table
+}
+
+fn counters(status: &Status) -> Table {
+    let mut table = Table::new(&["COUNTER", "DROP", "PACKETS", "BYTES"]);
+    for counter in status.counters.iter().filter(|counter| counter.packets > 0) {
+        table.push([
+            counter.reason.to_owned(),
+            mark(counter.drop),
+            counter.packets.to_string(),
+            counter.bytes.to_string(),
+        ]);
+    }
+    table
+}
+
+fn maps(status: &Status) -> Table {
+    let mut table = Table::new(&["MAP", "USED", "ENTRIES"]);
+    for map in &status.view.maps {
+        table.push([
+            map.name.clone(),
+            map.used.map(|used| used.to_string()).unwrap_or_default(),
+            map.entries.to_string(),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(heartbeat_age_seconds: Option<u64>) -> Status {
+        let view =
+            StatusView { layout_version: 1, heartbeat_age_seconds, attached: Vec::new(), maps: Vec::new() };
+        let counters = vec![
+            CounterView { reason: "not_ours", drop: false, packets: 0, bytes: 0 },
+            CounterView { reason: "no_way", drop: true, packets: 2, bytes: 120 },
+        ];
+        Status { view, agent_alive: heartbeat_age_seconds == Some(3), ways: Vec::new(), counters }
+    }
+
+    #[test]
+    fn the_summary_says_whether_the_agent_lives() {
+        assert!(summary(&status(Some(3))).to_string().contains("alive, 3 s ago"));
+        assert!(summary(&status(Some(99))).to_string().contains("silent for 99 s"));
+        assert!(summary(&status(None)).to_string().contains("never seen"));
+    }
+
+    #[test]
+    fn counters_that_are_zero_are_in_the_json_but_not_in_the_table() {
+        let status = status(Some(3));
+        assert_eq!(
+            counters(&status).to_string(),
+            "COUNTER  DROP  PACKETS  BYTES\nno_way   yes   2        120\n"
+        );
+        let json = serde_json::to_value(&status).unwrap();
+        assert_eq!(json["counters"].as_array().unwrap().len(), 2);
+        assert_eq!((&json["agent_alive"], &json["layout_version"]), (&true.into(), &1.into()));
+    }
+}

@@ -1,0 +1,62 @@
+//! What is said of the syncs: each state a person cares about, once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tracing::{info, warn};
+
+use crate::dataplane::SyncReport;
+use crate::model::{Desired, Problem, Severity};
+
+/// Remembers what was said, so that only changes are.
+#[derive(Debug, Default)]
+pub struct Journal {
+    serving: bool,
+    pending: BTreeMap<String, String>,
+    failures: BTreeSet<String>,
+}
+
+impl Journal {
+    /// Something is wrong with a manifest or an object.
+    pub fn problem(&self, problem: &Problem) {
+        match problem.severity {
+            Severity::Info => info!("{problem}"),
+            Severity::Warning => warn!("{problem}"),
+        }
+    }
+
+    /// A sync is over.
+    pub fn synced(&mut self, desired: &Desired, report: SyncReport) {
+        if !self.serving {
+            self.serving = true;
+            let backends = desired.ports.values().map(|port| port.endpoints.len()).sum::<usize>();
+            let (ports, nodes) = (desired.ports.len(), desired.nodes.len());
+            info!(
+                "serving as {}: {ports} service ports, {backends} endpoints, {nodes} nodes",
+                desired.node_name
+            );
+        }
+        let mut pending = BTreeMap::new();
+        for (key, reason) in report.pending {
+            // Both families of a port have the same name.
+            pending.insert(format!("{key} ({:?})", key.family), reason);
+        }
+        for (port, reason) in &pending {
+            if self.pending.get(port) != Some(reason) {
+                warn!("{port} is degraded, tried again: {reason}");
+            }
+        }
+        for port in self.pending.keys().filter(|port| !pending.contains_key(*port)) {
+            info!("{port} is no longer degraded");
+        }
+        self.pending = pending;
+
+        let failures: BTreeSet<String> = report.failures.into_iter().collect();
+        for failure in failures.difference(&self.failures) {
+            warn!("{failure}");
+        }
+        if failures.is_empty() && !self.failures.is_empty() {
+            info!("all devices and ways are as they shall be");
+        }
+        self.failures = failures;
+    }
+}

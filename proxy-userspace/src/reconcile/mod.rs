@@ -1,0 +1,201 @@
+//! Brings the data plane to what the model says: one task owns both.
+//!
+//! Events only mark what is dirty. A sync happens at once when nothing was synced for the shortest interval,
+//! after the retry interval while something failed, and for everything after the longest interval.
+
+mod journal;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, interval, sleep_until};
+use tracing::debug;
+
+use crate::dataplane::{Dataplane, SyncReport};
+use crate::model::{Dirty, Model};
+use crate::node::Topology;
+use crate::source::SourceEvent;
+use journal::Journal;
+
+/// Failed operations are tried again after this time.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// A sixth of the age at which the programs stop believing the agent.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// What the task listens to and tells.
+#[derive(Debug)]
+pub struct Channels {
+    /// What the source tells.
+    pub events: mpsc::Receiver<SourceEvent>,
+    /// What the node monitor makes of this node's network; `None` until it knows the cluster's nodes.
+    pub topology: watch::Receiver<Option<Topology>>,
+    /// Addresses of the cluster's nodes; `None` until everything was listed.
+    pub targets: watch::Sender<Option<BTreeSet<IpAddr>>>,
+    /// Is closed when the task shall end.
+    pub stop: watch::Receiver<()>,
+}
+
+/// How often a sync may and must happen.
+#[derive(Clone, Copy, Debug)]
+pub struct Intervals {
+    /// Shortest time between two syncs.
+    pub min: Duration,
+    /// Longest time between two syncs of everything.
+    pub max: Duration,
+}
+
+/// Owner of model and data plane.
+#[derive(Debug)]
+pub struct Reconciler<D> {
+    model: Model,
+    dataplane: D,
+    channels: Channels,
+    intervals: Intervals,
+    journal: Journal,
+    /// Everything was told once: from now on what is not there counts as deleted.
+    listed: bool,
+    /// The model was told something since its last refresh.
+    model_due: bool,
+    /// This node's network, and whether the data plane has yet to be told of it.
+    topology: Option<Topology>,
+    topology_due: bool,
+    /// What the model says became different and the data plane was not told yet.
+    dirty: Dirty,
+    /// The last sync left something to be tried again.
+    failed: bool,
+    last_sync: Instant,
+    full_sync_at: Instant,
+}
+
+impl<D: Dataplane> Reconciler<D> {
+    /// A task that has not begun.
+    pub fn new(model: Model, dataplane: D, channels: Channels, intervals: Intervals) -> Self {
+        let now = Instant::now();
+        Self {
+            model,
+            dataplane,
+            channels,
+            intervals,
+            journal: Journal::default(),
+            listed: false,
+            model_due: false,
+            topology: None,
+            topology_due: false,
+            dirty: Dirty::default(),
+            failed: false,
+            last_sync: now.checked_sub(intervals.min).unwrap_or(now),
+            full_sync_at: now,
+        }
+    }
+
+    /// Runs until it is told to stop, or source or monitor have ended; returns the data plane as it is then.
+    pub async fn run(mut self) -> D {
+        let mut heartbeat = interval(HEARTBEAT_INTERVAL);
+        loop {
+            let sync_at = self.next_sync();
+            tokio::select! {
+                // In this order: to stop before all, and to sync when it is due though events keep coming.
+                biased;
+                _ = self.channels.stop.changed() => break,
+                _ = heartbeat.tick() => self.dataplane.housekeep(monotonic_seconds()),
+                () = sleep_until(sync_at), if self.listed => self.sync(),
+                event = self.channels.events.recv() => match event {
+                    Some(event) => self.take(event),
+                    None => break,
+                },
+                changed = self.channels.topology.changed() => match changed {
+                    Ok(()) => self.take_topology(),
+                    Err(_) => break,
+                },
+            }
+        }
+        self.dataplane
+    }
+
+    fn next_sync(&self) -> Instant {
+        let is_ready = self.topology.is_some();
+        if self.model_due || is_ready && self.topology_due {
+            return self.last_sync + self.intervals.min;
+        }
+        if is_ready && self.failed {
+            return self.full_sync_at.min(self.last_sync + RETRY_INTERVAL);
+        }
+        if is_ready { self.full_sync_at } else { self.last_sync + self.intervals.max }
+    }
+
+    fn take(&mut self, event: SourceEvent) {
+        match event {
+            SourceEvent::Change(change) => {
+                self.model.apply(change);
+                self.model_due = true;
+            }
+            SourceEvent::Listed => {
+                self.listed = true;
+                self.model_due = true;
+            }
+            SourceEvent::Problem(problem) => self.journal.problem(&problem),
+        }
+    }
+
+    fn take_topology(&mut self) {
+        self.topology.clone_from(&self.channels.topology.borrow_and_update());
+        if let Some(topology) = &self.topology {
+            self.model.set_node_addresses(topology.addresses.clone());
+            self.model_due = true;
+            self.topology_due = true;
+        }
+    }
+
+    fn sync(&mut self) {
+        self.last_sync = Instant::now();
+        self.refresh();
+        let Some(topology) = &self.topology else {
+            return;
+        };
+        let is_full = self.last_sync >= self.full_sync_at;
+        let mut report = SyncReport::default();
+        if is_full || self.topology_due || self.failed {
+            report = self.dataplane.set_topology(topology);
+        }
+        let mut dirty = std::mem::take(&mut self.dirty);
+        if is_full {
+            dirty.nodes = true;
+            dirty.ports.extend(self.model.desired().ports.keys().cloned());
+            self.full_sync_at = self.last_sync + self.intervals.max;
+        }
+        let of_ports = self.dataplane.sync(self.model.desired(), &dirty);
+        report.writes += of_ports.writes;
+        report.pending.extend(of_ports.pending);
+        report.failures.extend(of_ports.failures);
+        self.topology_due = false;
+        self.failed = !report.is_complete();
+        debug!(dirty = dirty.ports.len(), writes = report.writes, took = ?self.last_sync.elapsed(), "synced");
+        self.journal.synced(self.model.desired(), report);
+    }
+
+    /// Lets the model work out what its changes mean, and tells the monitor of the cluster's nodes.
+    fn refresh(&mut self) {
+        self.model_due = false;
+        self.dirty.merge(self.model.refresh());
+        for problem in self.model.take_problems() {
+            self.journal.problem(&problem);
+        }
+        let targets = Some(self.model.desired().nodes.values().flatten().copied().collect());
+        self.channels.targets.send_if_modified(|now| {
+            let is_new = *now != targets;
+            *now = targets;
+            is_new
+        });
+    }
+}
+
+fn monotonic_seconds() -> u64 {
+    // CLOCK_MONOTONIC always exists, and is never negative.
+    clock_gettime(ClockId::CLOCK_MONOTONIC)
+        .ok()
+        .and_then(|now| now.tv_sec().try_into().ok())
+        .unwrap_or_default()
+}
