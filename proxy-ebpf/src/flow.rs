@@ -68,7 +68,8 @@ pub fn lookup<F: Family>(key: &KeyOf<F>, now: u32) -> Option<Found<F>> {
 /// have the same ports.
 #[inline(always)]
 pub fn continues<F: Family>(flow: &FlowOf<F>, parsed: &Parsed<F::Address>) -> bool {
-    !parsed.is_syn() || (flow.state != FLOW_CLOSING && flow.flags & FLOW_FIN_CLIENT == 0)
+    let reusable = flow.state == FLOW_CLOSING || flow.flags & FLOW_FIN_CLIENT != 0;
+    flow.flags & FLOW_REPLY == 0 && !(parsed.is_syn() && reusable)
 }
 
 /// Makes both entries of a connection to a backend on this node.
