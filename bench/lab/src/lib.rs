@@ -3,12 +3,17 @@
 //! - [`net`]: namespaces, links, offloads; all through system calls and rtnetlink, never a shell.
 //! - [`topology`]: the bed itself: a client, a router, nodes and their pods.
 //! - [`capture`]: what crossed the wires.
+//! - [`manifests`] and [`agent`]: the cluster's objects, and the proxies that serve them.
 //! - [`traffic`]: servers in pods that say whom they see, and clients that ask them.
+//! - [`demo`]: all of it together, for people to watch.
 //! - [`frame`]: frames to send and to expect, parsed, printed, compared.
 //! - [`program`]: the real programs, run on frames without any device.
 
+pub mod agent;
 pub mod capture;
+pub mod demo;
 pub mod frame;
+pub mod manifests;
 pub mod net;
 pub mod program;
 pub mod topology;

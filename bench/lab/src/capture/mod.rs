@@ -2,6 +2,7 @@
 
 mod packet;
 mod socket;
+mod trail;
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 pub use packet::{Packet, Transport, Tunnel};
+pub use trail::Trail;
 
 use crate::net::Namespace;
 use socket::PacketSocket;

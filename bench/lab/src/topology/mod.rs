@@ -111,6 +111,16 @@ impl Bed {
             .with_context(|| format!("the bed has no node {number}"))
     }
 
+    /// All pods of all nodes.
+    pub fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.nodes.iter().flat_map(|node| &node.pods)
+    }
+
+    /// The pod of this name.
+    pub fn pod(&self, name: &str) -> Result<&Pod> {
+        self.pods().find(|pod| pod.name == name).with_context(|| format!("the bed has no pod {name}"))
+    }
+
     /// Address of the client.
     #[must_use]
     pub const fn client_addresses(&self) -> Dual {

@@ -1,0 +1,171 @@
+//! The proxy on a node: the agent as a process, and the command line that looks at what it pinned.
+
+mod process;
+mod view;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+pub use process::{Agent, binary};
+pub use view::{Attached, Counter, Counters, Service};
+
+use crate::manifests::Manifests;
+use crate::net::Namespace;
+use crate::topology::{Bed, Node};
+
+/// How long a change may take until it is in the maps of a busy test machine.
+pub const SYNC_LIMIT: Duration = Duration::from_secs(10);
+
+/// A node's proxy. It outlives its agent, as the pinned maps and links do.
+#[derive(Debug)]
+pub struct Proxy<'bed> {
+    namespace: &'bed Namespace,
+    node: String,
+    bpffs: PathBuf,
+    log: PathBuf,
+    arguments: Vec<String>,
+}
+
+impl<'bed> Proxy<'bed> {
+    /// The proxy of `node`, which follows `manifests`; `xdp` is the agent's `--xdp`.
+    pub fn new(bed: &'bed Bed, node: &'bed Node, manifests: &Manifests, xdp: &str) -> Result<Self> {
+        process::mount_bpffs()?;
+        let bpffs = bed.bpffs_directory().join(node.name());
+        std::fs::create_dir_all(&bpffs).with_context(|| format!("can't create {}", bpffs.display()))?;
+        let source = format!("directory:{}", manifests.path().display());
+        let pins = bpffs.display().to_string();
+        let arguments = [
+            ("--source", source.as_str()),
+            ("--hostname-override", node.name()),
+            ("--pod-interfaces", "veth*,cni0"),
+            ("--service-external-ip-range", "203.0.113.0/24"),
+            ("--service-external-ip-range", "2001:db8:e::/64"),
+            ("--xdp", xdp),
+            ("--bpffs-path", &pins),
+        ];
+        let arguments =
+            arguments.iter().flat_map(|(flag, value)| [(*flag).into(), (*value).into()]).collect();
+        let log = bed.directory().join(format!("{}.log", node.name()));
+        Ok(Self { namespace: node.namespace(), node: node.name().into(), bpffs, log, arguments })
+    }
+
+    /// Adds flags of `millrace agent`.
+    #[must_use]
+    pub fn with(mut self, arguments: &[&str]) -> Self {
+        self.arguments.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        self
+    }
+
+    /// Name of the node.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// The node's namespace.
+    #[must_use]
+    pub const fn namespace(&self) -> &Namespace {
+        self.namespace
+    }
+
+    /// The agent's `--bpffs-path`.
+    #[must_use]
+    pub fn bpffs(&self) -> &Path {
+        &self.bpffs
+    }
+
+    /// Starts the agent; does not wait for it.
+    pub fn start(&self) -> Result<Agent> {
+        Agent::start(self.namespace, self.arguments.clone(), &self.log)
+    }
+
+    /// Runs `millrace <arguments>` in the node's namespace on the node's pins.
+    pub fn command(&self, arguments: &[&str]) -> Result<Output> {
+        let mut arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        arguments.extend(["--bpffs-path".to_owned(), self.bpffs.display().to_string()]);
+        process::run(self.namespace, arguments)
+    }
+
+    /// Runs an agent with further flags and waits until it ends by itself, as it does for a wrong flag.
+    pub fn refused_agent(&self, arguments: &[&str]) -> Result<Output> {
+        let mut all = vec!["agent".to_owned()];
+        all.extend(self.arguments.iter().cloned());
+        all.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        process::run(self.namespace, all)
+    }
+
+    /// The services in the pinned maps.
+    pub fn services(&self) -> Result<Vec<Service>> {
+        view::services(&self.json("services")?)
+    }
+
+    /// Packets by reason.
+    pub fn counters(&self) -> Result<Counters> {
+        view::counters(&self.json("status")?)
+    }
+
+    /// Where the programs are attached.
+    pub fn attached(&self) -> Result<Vec<Attached>> {
+        view::attached(&self.json("status")?)
+    }
+
+    /// What `millrace <subject> -o json` prints.
+    pub fn json(&self, subject: &str) -> Result<serde_json::Value> {
+        let output = self.command(&[subject, "-o", "json"])?;
+        if !output.status.success() {
+            bail!("millrace {subject} on {}: {}", self.node, String::from_utf8_lossy(&output.stderr).trim());
+        }
+        serde_json::from_slice(&output.stdout).with_context(|| format!("millrace {subject} printed no JSON"))
+    }
+
+    /// Waits until every port of a service, in both families, has just these backends.
+    pub fn wait_for_backends(&self, service: &str, backends: &[SocketAddr]) -> Result<()> {
+        let wanted = |services: &[Service]| {
+            [true, false].into_iter().all(|v4| {
+                let mut expected: Vec<_> = backends.iter().filter(|b| b.is_ipv4() == v4).copied().collect();
+                expected.sort_unstable();
+                let mut rows = services.iter().filter(|row| row.is(service, v4)).peekable();
+                rows.peek().is_some() && rows.all(|row| row.backends == expected)
+            })
+        };
+        self.wait_until(&format!("{service} has the backends {backends:?}"), || Ok(wanted(&self.services()?)))
+    }
+
+    /// Waits until a program is attached to `device` at every one of `hooks`.
+    pub fn wait_for_hooks(&self, device: &str, hooks: &[&str]) -> Result<()> {
+        self.wait_until(&format!("{hooks:?} of {device} are attached"), || {
+            let attached = self.attached()?;
+            Ok(hooks.iter().all(|hook| attached.iter().any(|a| a.device == device && a.hook == *hook)))
+        })
+    }
+
+    /// Waits until a condition holds; errors while it is asked count as no.
+    pub fn wait_until(&self, what: &str, condition: impl Fn() -> Result<bool>) -> Result<()> {
+        let end = Instant::now() + SYNC_LIMIT;
+        loop {
+            let last = condition();
+            if matches!(last, Ok(true)) {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                let reason = last.err().map(|error| format!(" ({error:#})")).unwrap_or_default();
+                bail!(
+                    "{}: not within {SYNC_LIMIT:?}: {what}{reason}; the agent's log:\n{}",
+                    self.node,
+                    self.log()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// What the node's agents have printed.
+    #[must_use]
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}

@@ -1,0 +1,82 @@
+//! What the command line's JSON says, as far as the bed asks.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Packets by the name of the reason they ended for.
+pub type Counters = BTreeMap<String, Counter>;
+
+/// Packets that ended for one reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Counter {
+    /// How many.
+    pub packets: u64,
+    /// Whether they were dropped.
+    pub drop: bool,
+}
+
+/// A list of a service port in one family.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Service {
+    /// Namespace of the Service.
+    pub namespace: String,
+    /// Name of the Service.
+    pub name: String,
+    /// Name of the port.
+    pub port: String,
+    /// `IPv4` or `IPv6`.
+    pub family: String,
+    /// `Cluster` or `Local`.
+    pub list: String,
+    /// Service id.
+    pub id: u32,
+    /// Owners of its slots, sorted.
+    pub backends: Vec<SocketAddr>,
+    /// Packets clients sent.
+    pub packets: u64,
+}
+
+impl Service {
+    /// Whether this is the Cluster list of the service `name` of one family.
+    pub(super) fn is(&self, name: &str, v4: bool) -> bool {
+        self.name == name && self.list == "Cluster" && (self.family == "IPv4") == v4
+    }
+}
+
+/// A program attached to a device.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Attached {
+    /// Name of the device.
+    pub device: String,
+    /// `xdp`, `tc_ingress` or `tc_egress`.
+    pub hook: String,
+    /// `native`, `generic`, `tcx` or `clsact`.
+    pub mode: String,
+    /// The kernel's id of the program.
+    pub program_id: u32,
+}
+
+pub(super) fn services(json: &Value) -> Result<Vec<Service>> {
+    Vec::deserialize(json).context("not what `millrace services` is to print")
+}
+
+pub(super) fn attached(json: &Value) -> Result<Vec<Attached>> {
+    let attached = json.get("attached").context("the status has no `attached`")?;
+    Vec::deserialize(attached).context("not what `millrace status` is to print")
+}
+
+pub(super) fn counters(json: &Value) -> Result<Counters> {
+    #[derive(Deserialize)]
+    struct Row {
+        reason: String,
+        #[serde(flatten)]
+        counter: Counter,
+    }
+    let counters = json.get("counters").context("the status has no `counters`")?;
+    let counters: Vec<Row> = Vec::deserialize(counters)?;
+    Ok(counters.into_iter().map(|row| (row.reason, row.counter)).collect())
+}

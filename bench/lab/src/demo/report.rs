@@ -1,0 +1,95 @@
+//! The tables.
+
+use std::path::Path;
+
+use anyhow::Result;
+
+use super::traffic::Row;
+use crate::agent::Proxy;
+use crate::manifests::Manifests;
+use crate::topology::Bed;
+
+/// Prints columns as wide as their longest cell.
+fn print_table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) {
+    let widths = std::array::from_fn::<usize, N, _>(|column| {
+        let cells = rows.iter().filter_map(|row| row.get(column));
+        let longest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
+        longest.max(heads.get(column).map_or(0, |head| head.len()))
+    });
+    let print = |cells: [&str; N]| {
+        let padded: Vec<_> =
+            cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        println!("{}", padded.join("  ").trim_end());
+    };
+    print(heads);
+    for row in rows {
+        print(row.each_ref().map(String::as_str));
+    }
+}
+
+/// What each backend saw.
+pub(super) fn print_rows(rows: &[Row]) {
+    let cells: Vec<_> = rows
+        .iter()
+        .map(|row| {
+            [
+                row.service.to_owned(),
+                row.what.to_owned(),
+                format!("{} {}", row.family, row.protocol.name()),
+                row.frontend.to_string(),
+                row.backend.clone(),
+                row.peer.to_string(),
+                row.trail.to_string(),
+                row.requests.to_string(),
+            ]
+        })
+        .collect();
+    print_table(
+        ["SERVICE", "KIND", "OVER", "CLIENT ASKED", "BACKEND", "BACKEND SAW", "WAY (CAPTURED)", "REQUESTS"],
+        &cells,
+    );
+}
+
+/// Where the programs are, and what they counted.
+pub(super) fn print_nodes(proxies: &[Proxy], problems: &mut Vec<String>) -> Result<()> {
+    let mut cells = Vec::new();
+    for proxy in proxies {
+        let attached = proxy.attached()?;
+        let hooks: Vec<_> =
+            attached.iter().map(|a| format!("{}:{} ({})", a.device, a.hook, a.mode)).collect();
+        let counters = proxy.counters()?;
+        let counted: Vec<_> = counters
+            .iter()
+            .filter(|(_, counted)| counted.packets > 0)
+            .map(|(reason, counted)| format!("{reason} {}", counted.packets))
+            .collect();
+        let drops = counters.iter().filter(|(_, counted)| counted.drop && counted.packets > 0);
+        problems.extend(drops.map(|(reason, counted)| {
+            format!("{} dropped {} packets: {reason}", proxy.node(), counted.packets)
+        }));
+        cells.push([proxy.node().to_owned(), hooks.join(" "), counted.join(", ")]);
+    }
+    println!();
+    print_table(["NODE", "HOOKS", "PACKETS BY REASON"], &cells);
+    Ok(())
+}
+
+/// How to go on by hand.
+pub(super) fn print_hints(bed: &Bed, proxies: &[Proxy], manifests: &Manifests, binary: &Path) {
+    let client = bed.client().name();
+    println!("\nTry, as root, while this stays up:");
+    println!("  ip netns exec {client} curl http://203.0.113.10/");
+    println!("  ip netns exec {client} curl -g 'http://[2001:db8:e::30]/'");
+    println!("  ip netns exec {} tcpdump -ni node2", bed.router().name());
+    if let Some(proxy) = proxies.first() {
+        for subject in ["services", "flows"] {
+            println!(
+                "  ip netns exec {} {} {subject} --bpffs-path {}",
+                proxy.namespace().name(),
+                binary.display(),
+                proxy.bpffs().display()
+            );
+        }
+    }
+    println!("The agents follow the manifests in {}", manifests.path().display());
+}

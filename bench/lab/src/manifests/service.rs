@@ -1,0 +1,229 @@
+//! A Service with its EndpointSlices.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use serde_json::{Map, Value, json};
+
+use crate::topology::{Dual, Family, Node, Pod};
+use crate::traffic::Protocol;
+
+/// A dual-stack Service in the namespace `default`, and its endpoints. Its kind follows from what it is given:
+/// `LoadBalancer` with such addresses, else `NodePort` with node ports, else `ClusterIP`.
+#[derive(Clone, Debug)]
+pub struct Service {
+    name: String,
+    number: u8,
+    local: bool,
+    ports: Vec<Port>,
+    load_balancer: Vec<IpAddr>,
+    external: Vec<IpAddr>,
+    annotations: Map<String, Value>,
+    endpoints: Vec<Endpoint>,
+}
+
+#[derive(Clone, Debug)]
+struct Port {
+    protocol: Protocol,
+    number: u16,
+    target: u16,
+    on_nodes: Option<u16>,
+}
+
+#[derive(Clone, Debug)]
+struct Endpoint {
+    addresses: Dual,
+    node: String,
+}
+
+impl Service {
+    /// A Service without anything; `number` makes its cluster IPs and must be its own.
+    #[must_use]
+    pub fn new(name: &str, number: u8) -> Self {
+        Self {
+            name: name.to_owned(),
+            number,
+            local: false,
+            ports: Vec::new(),
+            load_balancer: Vec::new(),
+            external: Vec::new(),
+            annotations: Map::new(),
+            endpoints: Vec::new(),
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Adds a port over TCP and over UDP.
+    #[must_use]
+    pub fn port(mut self, number: u16, target: u16) -> Self {
+        self.ports.extend(Protocol::ALL.map(|protocol| Port { protocol, number, target, on_nodes: None }));
+        self
+    }
+
+    /// Gives the ports node ports, counted up from `first` for each number of port.
+    #[must_use]
+    pub fn node_ports(mut self, first: u16) -> Self {
+        let mut numbers: Vec<u16> = self.ports.iter().map(|port| port.number).collect();
+        numbers.dedup();
+        for port in &mut self.ports {
+            let index = numbers.iter().position(|number| *number == port.number);
+            port.on_nodes = index.and_then(|index| u16::try_from(index).ok()).map(|index| first + index);
+        }
+        self
+    }
+
+    /// Sets `externalTrafficPolicy: Local`.
+    #[must_use]
+    pub const fn local(mut self) -> Self {
+        self.local = true;
+        self
+    }
+
+    /// Gives it load balancer addresses.
+    #[must_use]
+    pub fn load_balancer(mut self, addresses: Dual) -> Self {
+        self.load_balancer.extend(addresses.both());
+        self
+    }
+
+    /// Gives it external IPs.
+    #[must_use]
+    pub fn external(mut self, addresses: Dual) -> Self {
+        self.external.extend(addresses.both());
+        self
+    }
+
+    /// Adds an annotation.
+    #[must_use]
+    pub fn annotation(mut self, name: &str, value: &str) -> Self {
+        self.annotations.insert(name.to_owned(), Value::from(value));
+        self
+    }
+
+    /// Adds a pod as a ready endpoint.
+    #[must_use]
+    pub fn pod(self, node: &Node, pod: &Pod) -> Self {
+        self.endpoint(node, pod.addresses())
+    }
+
+    /// Adds a host process of a node as a ready endpoint.
+    #[must_use]
+    pub fn host(self, node: &Node) -> Self {
+        self.endpoint(node, node.addresses())
+    }
+
+    /// Takes all endpoints away.
+    #[must_use]
+    pub fn without_endpoints(mut self) -> Self {
+        self.endpoints.clear();
+        self
+    }
+
+    fn endpoint(mut self, node: &Node, addresses: Dual) -> Self {
+        self.endpoints.push(Endpoint { addresses, node: node.name().to_owned() });
+        self
+    }
+
+    /// The manifest: a List of the Service and an EndpointSlice of each family. JSON, which YAML contains.
+    #[must_use]
+    pub fn manifest(&self) -> String {
+        let [v4, v6] = Family::ALL.map(|family| self.slice(family));
+        json!({"apiVersion": "v1", "kind": "List", "items": [self.service(), v4, v6]}).to_string()
+    }
+
+    fn service(&self) -> Value {
+        let external_policy = self.is_external().then_some(if self.local { "Local" } else { "Cluster" });
+        let cluster_ips = self.cluster_ips();
+        json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"namespace": "default", "name": self.name, "annotations": self.annotations},
+            "spec": {
+                "type": self.kind(),
+                "clusterIP": cluster_ips.v4,
+                "clusterIPs": cluster_ips.both(),
+                "ipFamilies": ["IPv4", "IPv6"],
+                "ipFamilyPolicy": "RequireDualStack",
+                "externalIPs": self.external,
+                "externalTrafficPolicy": external_policy,
+                "ports": self.ports.iter().map(Port::of_service).collect::<Vec<_>>(),
+            },
+            "status": {"loadBalancer": {
+                "ingress": self.load_balancer.iter().map(|ip| json!({"ip": ip})).collect::<Vec<_>>(),
+            }},
+        })
+    }
+
+    fn slice(&self, family: Family) -> Value {
+        let endpoints: Vec<_> = self
+            .endpoints
+            .iter()
+            .map(|endpoint| {
+                json!({
+                    "addresses": [endpoint.addresses.of(family)],
+                    "nodeName": endpoint.node,
+                    "conditions": {"ready": true, "serving": true, "terminating": false},
+                })
+            })
+            .collect();
+        let family = family.to_string();
+        json!({
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "namespace": "default",
+                "name": format!("{}-{}", self.name, family.to_lowercase()),
+                "labels": {"kubernetes.io/service-name": self.name},
+            },
+            "addressType": family,
+            "ports": self.ports.iter().map(Port::of_slice).collect::<Vec<_>>(),
+            "endpoints": endpoints,
+        })
+    }
+
+    fn kind(&self) -> &'static str {
+        if !self.load_balancer.is_empty() {
+            "LoadBalancer"
+        } else if self.ports.iter().any(|port| port.on_nodes.is_some()) {
+            "NodePort"
+        } else {
+            "ClusterIP"
+        }
+    }
+
+    /// Whether the API server would accept an external traffic policy.
+    fn is_external(&self) -> bool {
+        self.kind() != "ClusterIP" || !self.external.is_empty()
+    }
+
+    fn cluster_ips(&self) -> Dual {
+        Dual {
+            v4: Ipv4Addr::new(10, 96, 0, self.number),
+            v6: Ipv6Addr::new(0x2001, 0xdb8, 0x5, 0, 0, 0, 0, self.number.into()),
+        }
+    }
+}
+
+impl Port {
+    fn name(&self) -> String {
+        format!("{}-{}", self.protocol.name().to_lowercase(), self.number)
+    }
+
+    fn of_service(&self) -> Value {
+        json!({
+            "name": self.name(),
+            "protocol": self.protocol.name(),
+            "port": self.number,
+            "targetPort": self.target,
+            "nodePort": self.on_nodes,
+        })
+    }
+
+    fn of_slice(&self) -> Value {
+        json!({"name": self.name(), "protocol": self.protocol.name(), "port": self.target})
+    }
+}
