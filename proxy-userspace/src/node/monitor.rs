@@ -14,7 +14,7 @@ use tracing::{debug, info, warn};
 
 use super::sysctl::Sysctls;
 use super::topology::{NodeSettings, Topology, topology, uplinks};
-use super::{NodeError, NodeState, decode, neighbours, query};
+use super::{DeviceKind, NodeError, NodeState, Update, decode, neighbours, query};
 
 /// Collects bursts: a link that comes up tells of itself some twenty times.
 const SETTLE: Duration = Duration::from_millis(10);
@@ -128,6 +128,9 @@ impl Monitor {
                     if update.affects_routes() {
                         self.stale = self.stale.max(Stale::Routes);
                     }
+                    if let Update::NeighbourGone(device, address) = &update {
+                        self.managed.remove(&(*device, *address));
+                    }
                     self.state.apply(update);
                 }
             }
@@ -166,10 +169,15 @@ impl Monitor {
     /// Says once what a person would want to know, and sees to the sysctls of new uplinks.
     fn report(&mut self, topology: &Topology, targets: &BTreeSet<IpAddr>) {
         let uplinks = uplinks(&self.state, &self.settings, targets);
-        if uplinks != self.uplinks {
-            info!("uplinks: {}", if uplinks.is_empty() { "none".to_owned() } else { uplinks.join(", ") });
-            Sysctls::default().prepare(&uplinks);
-            self.uplinks = uplinks.into_iter().map(str::to_owned).collect();
+        let names: Vec<&str> = uplinks.iter().map(|device| device.name.as_str()).collect();
+        if names != self.uplinks {
+            info!("uplinks: {}", if names.is_empty() { "none".to_owned() } else { names.join(", ") });
+            for device in uplinks.iter().filter(|device| device.mac.is_none()) {
+                warn!("{} carries no Ethernet frames: nothing is served there in this version", device.name);
+            }
+            let underlay = uplinks.iter().filter(|device| device.kind != DeviceKind::Overlay);
+            Sysctls::default().prepare(&underlay.map(|device| device.name.as_str()).collect::<Vec<_>>());
+            self.uplinks = names.into_iter().map(str::to_owned).collect();
         }
         let names: BTreeSet<&str> = self.state.devices.values().map(|device| device.name.as_str()).collect();
         let missing: BTreeSet<String> =

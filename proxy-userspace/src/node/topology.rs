@@ -83,17 +83,15 @@ pub fn topology(state: &NodeState, settings: &NodeSettings, targets: &BTreeSet<I
     Topology { devices: devices.collect(), ways: ways.collect(), addresses: own }
 }
 
-/// Names of the devices that are uplinks, sorted by index.
+/// The devices that are uplinks, sorted by index.
 #[must_use]
 pub fn uplinks<'a>(
     state: &'a NodeState,
     settings: &NodeSettings,
     targets: &BTreeSet<IpAddr>,
-) -> Vec<&'a str> {
-    let uplinks = state.devices.iter().filter(|(index, device)| {
-        is_uplink(state, settings, targets, **index, device) && device.kind != DeviceKind::Overlay
-    });
-    uplinks.map(|(_, device)| device.name.as_str()).collect()
+) -> Vec<&'a Device> {
+    let is_uplink = |(index, device): &(&u32, &Device)| is_uplink(state, settings, targets, **index, device);
+    state.devices.iter().filter(is_uplink).map(|(_, device)| device).collect()
 }
 
 fn is_uplink(
@@ -118,10 +116,15 @@ fn is_uplink(
 }
 
 /// The hooks of a device: what comes in is served on uplinks, what goes out is restored wherever a reply can leave.
+///
+/// The programs read Ethernet frames: a device without MAC addresses (WireGuard, IPIP, a plain tunnel) has none.
 fn hooks(device: &Device, is_uplink: bool, settings: &NodeSettings) -> BTreeSet<Hook> {
+    if device.mac.is_none() {
+        return BTreeSet::new();
+    }
     if is_uplink {
         // XDP sees the outer frames of these devices on the device below them.
-        let has_xdp = settings.xdp && device.kind == DeviceKind::Other && device.mac.is_some();
+        let has_xdp = settings.xdp && device.kind == DeviceKind::Other;
         return [has_xdp.then_some(Hook::Xdp), Some(Hook::TcIngress), Some(Hook::TcEgress)]
             .into_iter()
             .flatten()

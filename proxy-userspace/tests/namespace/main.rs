@@ -1,0 +1,3 @@
+//! Layer 4: namespaces, real devices, real sockets. Needs root.
+
+mod node;
