@@ -1,7 +1,12 @@
 //! The headers we read and write, laid out as on the wire.
 //!
-//! Multi-byte fields hold network byte order. Own structs instead of `network-types`' ones: those are arrays of
-//! bytes, which BPF, having no unaligned loads, reads one at a time.
+//! Multi-byte fields hold network byte order. Numbers and sizes are `network-types`'; the structs are our own, since
+//! its fields are arrays of bytes, which BPF, having no unaligned loads, reads one at a time.
+
+use network_types::eth::{EthHdr, EtherType};
+use network_types::ip::{IpProto, Ipv4Hdr, Ipv6Hdr};
+use network_types::tcp::TcpHdr;
+use network_types::udp::UdpHdr;
 
 /// An Ethernet header; the two addresses as words, because both are always written together.
 #[repr(C)]
@@ -83,18 +88,22 @@ pub struct Udp {
 
 /// IP protocol numbers we know.
 pub mod protocol {
-    pub const HOP_BY_HOP: u8 = 0;
-    pub const IPV4: u8 = 4;
-    pub const TCP: u8 = 6;
-    pub const UDP: u8 = 17;
-    pub const IPV6: u8 = 41;
-    pub const DESTINATION_OPTIONS: u8 = 60;
+    use super::IpProto;
+
+    pub const HOP_BY_HOP: u8 = IpProto::HopOpt as u8;
+    pub const IPV4: u8 = IpProto::Ipv4 as u8;
+    pub const TCP: u8 = IpProto::Tcp as u8;
+    pub const UDP: u8 = IpProto::Udp as u8;
+    pub const IPV6: u8 = IpProto::Ipv6 as u8;
+    pub const DESTINATION_OPTIONS: u8 = IpProto::Ipv6Opts as u8;
 }
 
 /// EtherTypes we know, network byte order.
 pub mod ether_type {
-    pub const IPV4: u16 = 0x0800_u16.to_be();
-    pub const IPV6: u16 = 0x86dd_u16.to_be();
+    use super::EtherType;
+
+    pub const IPV4: u16 = EtherType::Ipv4 as u16;
+    pub const IPV6: u16 = EtherType::Ipv6 as u16;
 }
 
 /// TCP flags.
@@ -112,5 +121,6 @@ pub const FRAGMENT_MASK: u16 = 0x3fff_u16.to_be();
 
 /// Bytes of an Ethernet header.
 pub const ETHERNET: usize = size_of::<Ethernet>();
-const _: () = assert!(ETHERNET == 14 && size_of::<Ipv4>() == 20 && size_of::<Ipv6>() == 40);
-const _: () = assert!(size_of::<Tcp>() == 20 && size_of::<Udp>() == 8);
+const _: () = assert!(ETHERNET == EthHdr::LEN);
+const _: () = assert!(size_of::<Ipv4>() == Ipv4Hdr::LEN && size_of::<Ipv6>() == Ipv6Hdr::LEN);
+const _: () = assert!(size_of::<Tcp>() == TcpHdr::LEN && size_of::<Udp>() == UdpHdr::LEN);
