@@ -180,8 +180,11 @@ impl<D: Dataplane> Reconciler<D> {
     fn refresh(&mut self) {
         self.model_due = false;
         self.dirty.merge(self.model.refresh());
-        for problem in self.model.take_problems() {
-            self.journal.problem(&problem);
+        // Before this node's addresses are known, what needs one only seems to be wrong.
+        if self.topology.is_some() {
+            for problem in self.model.take_problems() {
+                self.journal.problem(&problem);
+            }
         }
         let targets = Some(self.model.desired().nodes.values().flatten().copied().collect());
         self.channels.targets.send_if_modified(|now| {
@@ -199,3 +202,6 @@ fn monotonic_seconds() -> u64 {
         .and_then(|now| now.tv_sec().try_into().ok())
         .unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use k8s_openapi::api::core::v1::{Node, Service};
+use tokio::task::{LocalSet, yield_now};
+use tokio::time::advance;
+
+use super::*;
+use crate::dataplane::fake::FakeDataplane;
+use crate::model::{Change, Desired, ModelSettings, Object, PortKey};
+
+const INTERVALS: Intervals = Intervals { min: Duration::from_millis(10), max: Duration::from_secs(30) };
+
+/// A fake data plane that can be looked at while the task owns it.
+#[derive(Clone, Default)]
+struct Shared(Rc<RefCell<FakeDataplane>>);
+
+impl Dataplane for Shared {
+    fn sync(&mut self, desired: &Desired, dirty: &Dirty) -> SyncReport {
+        self.0.borrow_mut().sync(desired, dirty)
+    }
+    fn set_topology(&mut self, topology: &Topology) -> SyncReport {
+        self.0.borrow_mut().set_topology(topology)
+    }
+    fn housekeep(&mut self, now_monotonic_seconds: u64) {
+        self.0.borrow_mut().housekeep(now_monotonic_seconds);
+    }
+}
+
+/// The other ends of a running task's channels.
+struct Bench {
+    dataplane: Shared,
+    events: mpsc::Sender<SourceEvent>,
+    topology: watch::Sender<Option<Topology>>,
+    targets: watch::Receiver<Option<BTreeSet<IpAddr>>>,
+    _stop: watch::Sender<()>,
+}
+
+impl Bench {
+    fn start() -> Self {
+        let (event_sender, events) = mpsc::channel(64);
+        let (topology_sender, topology) = watch::channel(None);
+        let (target_sender, targets) = watch::channel(None);
+        let (stop_sender, stop) = watch::channel(());
+        let dataplane = Shared::default();
+        let channels = Channels { events, topology, targets: target_sender, stop };
+        let settings = ModelSettings { node_name: "node1".to_owned(), ..ModelSettings::default() };
+        let task = Reconciler::new(Model::new(settings), dataplane.clone(), channels, INTERVALS);
+        tokio::task::spawn_local(task.run());
+        Self { dataplane, events: event_sender, topology: topology_sender, targets, _stop: stop_sender }
+    }
+
+    async fn tell(&self, event: SourceEvent) {
+        self.events.send(event).await.unwrap();
+        settle().await;
+    }
+
+    /// Everything is listed, and the node's network known.
+    async fn begin(&self) {
+        self.tell(SourceEvent::Listed).await;
+        self.topology.send_replace(Some(Topology::default()));
+        settle().await;
+        advance(INTERVALS.min).await;
+        settle().await;
+    }
+
+    fn syncs(&self) -> usize {
+        self.dataplane.0.borrow().syncs.len()
+    }
+
+    fn served(&self) -> Vec<String> {
+        self.dataplane.0.borrow().served.keys().map(PortKey::to_string).collect()
+    }
+}
+
+/// Lets the task do all it can without time passing.
+async fn settle() {
+    for _ in 0..20 {
+        yield_now().await;
+    }
+}
+
+fn upsert(object: Object) -> SourceEvent {
+    SourceEvent::Change(Change::Upsert { object, file: None })
+}
+
+fn service(name: &str, cluster_ip: &str) -> SourceEvent {
+    let manifest = format!(
+        r#"{{"metadata": {{"name": "{name}", "namespace": "default"}},
+            "spec": {{"clusterIP": "{cluster_ip}", "clusterIPs": ["{cluster_ip}"], "ports": [{{"port": 80}}]}}}}"#
+    );
+    upsert(Object::Service(Box::new(serde_json::from_str::<Service>(&manifest).unwrap())))
+}
+
+fn node(name: &str, address: &str) -> SourceEvent {
+    let manifest = format!(
+        r#"{{"metadata": {{"name": "{name}"}},
+            "status": {{"addresses": [{{"type": "InternalIP", "address": "{address}"}}]}}}}"#
+    );
+    upsert(Object::Node(Box::new(serde_json::from_str::<Node>(&manifest).unwrap())))
+}
+
+/// Runs on one thread, on which time passes only when it is told to.
+fn on_paused_time(test: impl AsyncFnOnce()) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    LocalSet::new().block_on(&runtime.unwrap(), test());
+}
+
+#[test]
+fn nothing_is_synced_before_everything_is_listed_and_the_network_is_known() {
+    on_paused_time(async || {
+        let bench = Bench::start();
+        bench.tell(service("web", "10.96.0.1")).await;
+        bench.topology.send_replace(Some(Topology::default()));
+        advance(INTERVALS.max * 3).await;
+        settle().await;
+        assert_eq!(bench.syncs(), 0, "not listed");
+
+        let bench = Bench::start();
+        bench.tell(service("web", "10.96.0.1")).await;
+        bench.tell(SourceEvent::Listed).await;
+        advance(INTERVALS.max * 3).await;
+        settle().await;
+        assert_eq!(bench.syncs(), 0, "network unknown");
+        bench.topology.send_replace(Some(Topology::default()));
+        advance(INTERVALS.min).await;
+        settle().await;
+        assert_eq!(bench.served(), ["default/web"]);
+    });
+}
+
+#[test]
+fn the_monitor_is_told_of_the_nodes_once_they_are_listed() {
+    on_paused_time(async || {
+        let bench = Bench::start();
+        bench.tell(node("node2", "192.0.2.2")).await;
+        assert_eq!(*bench.targets.borrow(), None, "there may be more to come");
+        bench.tell(SourceEvent::Listed).await;
+        assert_eq!(*bench.targets.borrow(), Some(BTreeSet::from(["192.0.2.2".parse().unwrap()])));
+    });
+}
+
+#[test]
+fn changes_within_the_shortest_interval_are_synced_together() {
+    on_paused_time(async || {
+        let bench = Bench::start();
+        bench.begin().await;
+        let before = bench.syncs();
+        for (name, address) in [("a", "10.96.0.1"), ("b", "10.96.0.2"), ("c", "10.96.0.3")] {
+            bench.tell(service(name, address)).await;
+        }
+        assert_eq!(bench.syncs(), before, "too early");
+        advance(INTERVALS.min).await;
+        settle().await;
+        assert_eq!(bench.syncs(), before + 1);
+        assert_eq!(bench.served(), ["default/a", "default/b", "default/c"]);
+    });
+}
+
+#[test]
+fn what_failed_is_tried_again_until_it_succeeds() {
+    on_paused_time(async || {
+        let bench = Bench::start();
+        bench.begin().await;
+        let key = |name: &str| PortKey {
+            service: crate::model::ServiceKey { namespace: "default".to_owned(), name: name.to_owned() },
+            port: String::new(),
+            family: crate::model::Family::V4,
+        };
+        bench.dataplane.0.borrow_mut().refused.insert(key("a"), "the map is full".to_owned());
+        bench.tell(service("a", "10.96.0.1")).await;
+        bench.tell(service("b", "10.96.0.2")).await;
+        advance(INTERVALS.min).await;
+        settle().await;
+        assert_eq!(bench.served(), ["default/b"], "the other one is served");
+
+        advance(RETRY_INTERVAL).await;
+        settle().await;
+        assert_eq!(bench.served(), ["default/b"]);
+        bench.dataplane.0.borrow_mut().refused.clear();
+        advance(RETRY_INTERVAL).await;
+        settle().await;
+        assert_eq!(bench.served(), ["default/a", "default/b"]);
+        let after = bench.syncs();
+        advance(RETRY_INTERVAL * 3).await;
+        settle().await;
+        assert_eq!(bench.syncs(), after, "nothing left to try again");
+    });
+}
+
+#[test]
+fn everything_is_synced_again_after_the_longest_interval() {
+    on_paused_time(async || {
+        let bench = Bench::start();
+        bench.begin().await;
+        bench.tell(service("a", "10.96.0.1")).await;
+        advance(INTERVALS.min).await;
+        settle().await;
+        let before = bench.syncs();
+        advance(INTERVALS.max).await;
+        settle().await;
+        assert_eq!(bench.syncs(), before + 1);
+        let dirty = bench.dataplane.0.borrow().syncs.last().cloned().unwrap();
+        assert_eq!((dirty.ports.len(), dirty.nodes), (1, true));
+    });
+}
+
+#[test]
+fn a_new_topology_reaches_the_data_plane() {
+    on_paused_time(async || {
+        let bench = Bench::start();
+        bench.begin().await;
+        let topology =
+            Topology { addresses: BTreeSet::from(["192.0.2.1".parse().unwrap()]), ..Topology::default() };
+        bench.topology.send_replace(Some(topology.clone()));
+        settle().await;
+        advance(INTERVALS.min).await;
+        settle().await;
+        assert_eq!(bench.dataplane.0.borrow().topology, topology);
+    });
+}
