@@ -1,0 +1,152 @@
+//! What every file of the directory gave, and which of several copies of an object counts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::manifest::{Manifest, parse};
+use crate::model::{Change, Object, ObjectKey, Problem, Severity};
+use crate::source::SourceEvent;
+
+/// The objects of the files; the copy in the first file by name is the one that is told of.
+#[derive(Debug, Default)]
+pub(super) struct Catalogue {
+    files: BTreeMap<Arc<Path>, FileState>,
+    holders: BTreeMap<ObjectKey, BTreeSet<Arc<Path>>>,
+    told: BTreeMap<ObjectKey, Told>,
+    /// Files that are gone, but not for long enough to forget them.
+    leaving: BTreeSet<Arc<Path>>,
+    events: Vec<SourceEvent>,
+}
+
+#[derive(Debug, Default)]
+struct FileState {
+    objects: BTreeMap<ObjectKey, Arc<Object>>,
+    problems: Vec<Problem>,
+}
+
+#[derive(Debug)]
+struct Told {
+    file: Arc<Path>,
+    object: Arc<Object>,
+    /// Files whose copy doesn't count.
+    ignored: BTreeSet<Arc<Path>>,
+}
+
+impl Catalogue {
+    /// Takes a file's text, or why it can't be had. Text that can't be read leaves the file's objects as they
+    /// were.
+    pub fn update(&mut self, file: &Arc<Path>, text: std::io::Result<Vec<u8>>) {
+        self.leaving.remove(file);
+        let parsed = match text {
+            Ok(text) => parse(file, &text),
+            Err(error) => Err(warning(file, None, format!("can't be read: {error}"))),
+        };
+        match parsed {
+            Ok(manifest) => self.replace(file, manifest),
+            Err(mut problem) => {
+                problem.message.push_str("; what the file said before stays in force");
+                self.report(file, vec![problem]);
+            }
+        }
+    }
+    /// Takes note that a file is gone. Its objects stay, but another file that has one of them, as after a
+    /// renaming, is no mistake.
+    pub fn leave(&mut self, file: &Arc<Path>) {
+        self.leaving.insert(file.clone());
+    }
+    /// Forgets a file.
+    pub fn remove(&mut self, file: &Arc<Path>) {
+        self.leaving.remove(file);
+        let state = self.files.remove(file).unwrap_or_default();
+        for key in state.objects.into_keys() {
+            self.tell(&key, file);
+        }
+    }
+    /// The files there are.
+    pub fn files(&self) -> impl Iterator<Item = &Arc<Path>> {
+        self.files.keys()
+    }
+    /// Whether a file is known.
+    pub fn contains(&self, file: &Path) -> bool {
+        self.files.contains_key(file)
+    }
+    /// What has changed since the last call.
+    pub fn take_events(&mut self) -> Vec<SourceEvent> {
+        std::mem::take(&mut self.events)
+    }
+
+    fn replace(&mut self, file: &Arc<Path>, manifest: Manifest) {
+        let mut old = self.files.remove(file).unwrap_or_default();
+        let mut problems = manifest.problems;
+        let mut objects = BTreeMap::new();
+        for object in manifest.objects {
+            let key = object.key();
+            if objects.contains_key(&key) {
+                let message = "is in this file twice; the first copy counts".to_owned();
+                problems.push(warning(file, Some(key), message));
+            } else {
+                objects.insert(key, Arc::new(object));
+            }
+        }
+        for key in manifest.broken {
+            if let Some(object) = old.objects.get(&key) {
+                objects.entry(key).or_insert_with(|| object.clone());
+            }
+        }
+        let mut keys: BTreeSet<ObjectKey> = objects.keys().cloned().collect();
+        keys.extend(std::mem::take(&mut old.objects).into_keys());
+        self.files.insert(file.clone(), FileState { objects, problems: old.problems });
+        self.report(file, problems);
+        for key in keys {
+            self.tell(&key, file);
+        }
+    }
+
+    /// Tells of a file's problems that were not there before.
+    fn report(&mut self, file: &Arc<Path>, problems: Vec<Problem>) {
+        let state = self.files.entry(file.clone()).or_default();
+        let fresh = problems.iter().filter(|problem| !state.problems.contains(problem)).cloned();
+        self.events.extend(fresh.map(SourceEvent::Problem));
+        state.problems = problems;
+    }
+
+    /// Tells of an object what became of it after `file` changed.
+    fn tell(&mut self, key: &ObjectKey, file: &Arc<Path>) {
+        let holders = self.holders.entry(key.clone()).or_default();
+        if self.files.get(file).is_some_and(|state| state.objects.contains_key(key)) {
+            holders.insert(file.clone());
+        } else {
+            holders.remove(file);
+        }
+        let Some(first) = holders.first().cloned() else {
+            self.holders.remove(key);
+            if self.told.remove(key).is_some() {
+                self.events.push(SourceEvent::Change(Change::Delete(key.clone())));
+            }
+            return;
+        };
+        let mistaken = |file: &&Arc<Path>| !self.leaving.contains(&first) && !self.leaving.contains(*file);
+        let ignored: BTreeSet<_> = holders.iter().skip(1).filter(mistaken).cloned().collect();
+        let Some(object) = self.files.get(&first).and_then(|state| state.objects.get(key)).cloned() else {
+            return;
+        };
+        let old = self.told.get(key);
+        if old.is_none_or(|old| old.file != first || old.object != object) {
+            let (object, file) = (Object::clone(&object), Some(first.clone()));
+            self.events.push(SourceEvent::Change(Change::Upsert { object, file }));
+        }
+        let known = |file: &Arc<Path>| old.is_some_and(|old| old.file == first && old.ignored.contains(file));
+        for file in ignored.iter().filter(|file| !known(file)) {
+            let message =
+                format!("is in {} too, which comes first by name; this copy is ignored", first.display());
+            self.events.push(SourceEvent::Problem(warning(file, Some(key.clone()), message)));
+        }
+        self.told.insert(key.clone(), Told { file: first, object, ignored });
+    }
+}
+
+/// A problem with a whole file or a whole object.
+pub(super) fn warning(file: &Arc<Path>, object: Option<ObjectKey>, message: String) -> Problem {
+    Problem { file: Some(file.clone()), object, field: String::new(), message, severity: Severity::Warning }
+}

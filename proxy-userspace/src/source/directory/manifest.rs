@@ -1,0 +1,151 @@
+//! One file's text in, its objects out.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_norway::Value;
+
+use crate::model::{Kind, Object, ObjectKey, Problem, Severity};
+
+const TAKES: &str = "takes v1 Service, discovery.k8s.io/v1 EndpointSlice, v1 Node and lists of them";
+
+/// What a file says.
+#[derive(Debug, Default)]
+pub(super) struct Manifest {
+    /// In their order; the same object may come twice.
+    pub objects: Vec<Object>,
+    /// Objects that are there but can't be read.
+    pub broken: BTreeSet<ObjectKey>,
+    /// What is wrong, by object.
+    pub problems: Vec<Problem>,
+}
+
+/// Reads a file of YAML documents, or of JSON where its name says so. An object that can't be read leaves
+/// the others alone; text that is no YAML at all is one problem for the whole file.
+pub(super) fn parse(file: &Arc<Path>, text: &[u8]) -> Result<Manifest, Problem> {
+    let documents = documents(file, text).map_err(|message| problem(file, None, String::new(), message))?;
+    let several = documents.len() > 1;
+    let mut reader = Reader { file, manifest: Manifest::default() };
+    for (index, document) in documents.into_iter().enumerate() {
+        let place = if several { format!("document {}", index + 1) } else { String::new() };
+        if !document.is_null() {
+            reader.read(document, &place, None);
+        }
+    }
+    Ok(reader.manifest)
+}
+
+fn documents(file: &Path, text: &[u8]) -> Result<Vec<Value>, String> {
+    if file.extension().is_some_and(|extension| extension == "json") {
+        let values = serde_json::Deserializer::from_slice(text).into_iter();
+        return values.collect::<Result<_, _>>().map_err(|error| format!("is not JSON: {error}"));
+    }
+    let documents = serde_norway::Deserializer::from_slice(text).map(Value::deserialize);
+    documents.collect::<Result<_, _>>().map_err(|error| format!("is not YAML: {error}"))
+}
+
+struct Reader<'a> {
+    file: &'a Arc<Path>,
+    manifest: Manifest,
+}
+
+/// What a typed list such as `ServiceList` says of its items, which then don't say it themselves.
+#[derive(Clone, Copy)]
+struct ItemType<'a> {
+    version: &'a str,
+    kind: &'a str,
+}
+
+impl Reader<'_> {
+    fn read(&mut self, value: Value, place: &str, item: Option<ItemType<'_>>) {
+        let version =
+            text(&value, "apiVersion").or(item.map(|item| item.version)).unwrap_or_default().to_owned();
+        let kind = text(&value, "kind").or(item.map(|item| item.kind)).unwrap_or_default().to_owned();
+        match (version.as_str(), kind.as_str()) {
+            (_, "") => self.refuse(place, "kind", format!("not set; {TAKES}")),
+            ("v1", "Service") => {
+                self.decode(value, Kind::Service, |one| Object::Service(Box::new(one)), place)
+            }
+            ("v1", "Node") => self.decode(value, Kind::Node, |one| Object::Node(Box::new(one)), place),
+            ("discovery.k8s.io/v1", "EndpointSlice") => {
+                self.decode(value, Kind::EndpointSlice, |one| Object::EndpointSlice(Box::new(one)), place);
+            }
+            (_, list) if list.ends_with("List") && value.get("items").is_some() => {
+                let kind = list.strip_suffix("List").unwrap_or_default();
+                let item = ItemType { version: &version, kind };
+                self.read_items(value, place, (!kind.is_empty()).then_some(item));
+            }
+            _ => {
+                let name =
+                    value.get("metadata").and_then(|metadata| text(metadata, "name")).unwrap_or_default();
+                self.refuse(place, "kind", format!("{version} {kind} {name:?} is not read; {TAKES}"));
+            }
+        }
+    }
+
+    fn read_items(&mut self, mut list: Value, place: &str, item: Option<ItemType<'_>>) {
+        let Some(Value::Sequence(items)) = list.get_mut("items").map(std::mem::take) else {
+            return self.refuse(place, "items", "is no list; takes a list of objects".to_owned());
+        };
+        for (index, value) in items.into_iter().enumerate() {
+            self.read(value, &join(place, &format!("items[{index}]")), item);
+        }
+    }
+
+    fn decode<T: DeserializeOwned>(
+        &mut self,
+        value: Value,
+        kind: Kind,
+        wrap: impl Fn(T) -> Object,
+        place: &str,
+    ) {
+        let Some(key) = key(kind, &value) else {
+            return self.refuse(place, "metadata.name", format!("not set; a {kind} has a name"));
+        };
+        match serde_path_to_error::deserialize::<_, T>(value) {
+            Ok(object) => self.manifest.objects.push(wrap(object)),
+            Err(error) => {
+                let field = error.path().to_string();
+                self.manifest.broken.insert(key.clone());
+                let problem = problem(self.file, Some(key), field, error.into_inner().to_string());
+                self.manifest.problems.push(problem);
+            }
+        }
+    }
+
+    fn refuse(&mut self, place: &str, field: &str, message: String) {
+        self.manifest.problems.push(problem(self.file, None, join(place, field), message));
+    }
+}
+
+/// The name of an object whose other fields may not be readable.
+fn key(kind: Kind, value: &Value) -> Option<ObjectKey> {
+    let metadata = value.get("metadata")?;
+    let name = text(metadata, "name").filter(|name| !name.is_empty())?.to_owned();
+    let namespace = match kind {
+        Kind::Node => "",
+        Kind::Service | Kind::EndpointSlice => {
+            text(metadata, "namespace").filter(|namespace| !namespace.is_empty()).unwrap_or("default")
+        }
+    };
+    Some(ObjectKey { kind, namespace: namespace.to_owned(), name })
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> Option<&'a str> {
+    value.get(field).and_then(Value::as_str)
+}
+
+fn join(place: &str, field: &str) -> String {
+    if place.is_empty() { field.to_owned() } else { format!("{place}: {field}") }
+}
+
+fn problem(file: &Arc<Path>, object: Option<ObjectKey>, field: String, message: String) -> Problem {
+    Problem { file: Some(file.clone()), object, field, message, severity: Severity::Warning }
+}
+
+#[cfg(test)]
+#[path = "manifest_tests.rs"]
+mod tests;

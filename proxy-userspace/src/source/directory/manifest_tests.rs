@@ -1,0 +1,79 @@
+use super::*;
+
+fn file(name: &str) -> Arc<Path> {
+    Arc::from(Path::new(name))
+}
+
+fn read(text: &str) -> Manifest {
+    parse(&file("web.yaml"), text.as_bytes()).unwrap()
+}
+
+fn keys(manifest: &Manifest) -> Vec<String> {
+    manifest.objects.iter().map(|object| object.key().to_string()).collect()
+}
+
+fn problems(manifest: &Manifest) -> Vec<String> {
+    manifest.problems.iter().map(ToString::to_string).collect()
+}
+
+const SERVICE: &str = "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}}";
+
+#[test]
+fn documents_and_lists_of_both_sorts_give_their_objects() {
+    let text = format!(
+        "---\n{SERVICE}\n---\n# nothing\n---\napiVersion: v1\nkind: List\nitems:\n- {{apiVersion: v1, kind: Node, \
+         metadata: {{name: n1}}}}\n---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSliceList\nitems:\n- metadata: \
+         {{name: web-1}}\n  addressType: IPv4\n  endpoints: []\n"
+    );
+    let manifest = read(&text);
+    assert_eq!(problems(&manifest), [""; 0]);
+    assert_eq!(keys(&manifest), ["Service shop/web", "Node n1", "EndpointSlice default/web-1"]);
+}
+
+#[test]
+fn json_is_read_where_the_name_says_so() {
+    let text = r#"{"apiVersion":"v1","kind":"ServiceList","items":[{"metadata":{"name":"web"},"spec":{"ports":null}}]}"#;
+    let manifest = parse(&file("web.json"), text.as_bytes()).unwrap();
+    assert_eq!(keys(&manifest), ["Service default/web"]);
+    let problem = parse(&file("web.json"), b"{").unwrap_err();
+    assert_eq!(problem.to_string(), "web.json: is not JSON: EOF while parsing an object at line 1 column 1");
+}
+
+#[test]
+fn text_that_is_no_yaml_names_file_and_line() {
+    let problem = parse(&file("web.yaml"), b"kind: [").unwrap_err();
+    let text = problem.to_string();
+    assert!(text.starts_with("web.yaml: is not YAML: ") && text.contains("line 2"), "{text}");
+}
+
+#[test]
+fn a_field_of_the_wrong_type_names_object_and_field_and_spares_the_others() {
+    let wrong = "{apiVersion: v1, kind: Service, metadata: {name: bad}, spec: {ports: [{port: eighty}]}}";
+    let manifest = read(&format!("{wrong}\n---\n{SERVICE}\n"));
+    assert_eq!(keys(&manifest), ["Service shop/web"]);
+    assert_eq!(
+        problems(&manifest),
+        ["web.yaml: Service default/bad: spec.ports[0].port: invalid type: string \"eighty\", expected i32"]
+    );
+    assert_eq!(manifest.broken.iter().map(ToString::to_string).collect::<Vec<_>>(), ["Service default/bad"]);
+}
+
+#[test]
+fn what_is_not_read_names_its_place_and_what_is() {
+    let manifest = read(
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n---\napiVersion: v1\nkind: List\nitems:\n- \
+         {apiVersion: v1, kind: Service}\n- {metadata: {name: x}}\n---\njust text\n---\napiVersion: v1\nkind: \
+         List\nitems: 3\n",
+    );
+    let takes = "takes v1 Service, discovery.k8s.io/v1 EndpointSlice, v1 Node and lists of them";
+    assert_eq!(
+        problems(&manifest),
+        [
+            format!("web.yaml: document 1: kind: apps/v1 Deployment \"web\" is not read; {takes}"),
+            "web.yaml: document 2: items[0]: metadata.name: not set; a Service has a name".to_owned(),
+            format!("web.yaml: document 2: items[1]: kind: not set; {takes}"),
+            format!("web.yaml: document 3: kind: not set; {takes}"),
+            "web.yaml: document 4: items: is no list; takes a list of objects".to_owned(),
+        ]
+    );
+}
