@@ -1,5 +1,6 @@
 //! The eBPF data plane: XDP and TC programs, and the maps they read.
 
+pub mod plan;
 pub mod read;
 mod settings;
 

@@ -1,0 +1,114 @@
+//! Taking over what an earlier agent left in the maps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use proxy_common::frontend::Frontend;
+use proxy_common::selection::{BackendRef, HintKey, ServiceEntry, Slot};
+use proxy_common::way::Way;
+
+use super::change::{BackendEntry, BackendId, Extent, FrontendAt};
+use super::{Backends, Capacities, Frontends, Nodes, Plan, Services, Space};
+
+/// What the maps hold. Of a fresh set of maps all is empty.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// NAMES, and each id's word in SERVICES.
+    pub services: Vec<(u32, String, ServiceEntry)>,
+    /// SELECTION, up to its last word that is not zero.
+    pub slots: Vec<Slot>,
+    /// BACKENDS4/6: entries with an address.
+    pub backends: Vec<(BackendId, BackendEntry)>,
+    /// WAYS: entries with a target.
+    pub ways: Vec<(u32, IpAddr, Way)>,
+    /// HINTS.
+    pub hints: Vec<(HintKey, BackendRef)>,
+    /// PEERS.
+    pub peers: Vec<(IpAddr, u32)>,
+    /// FRONTENDS4/6.
+    pub frontends: Vec<(FrontendAt, Frontend)>,
+}
+
+impl Plan {
+    /// A plan whose mirror is what the maps hold.
+    #[must_use]
+    pub fn adopt(capacities: Capacities, found: Found, now: Duration) -> Self {
+        let mut plan = Self::empty(capacities);
+        for (id, entry) in found.backends {
+            plan.backends_mut(id.family).adopt(id.id, entry, now);
+        }
+        let slices = plan.adopt_services(found.services, &found.slots);
+        let is_clear = |slot: u32| slot_at(&found.slots, slot) == Slot::default();
+        plan.space = Space::adopt(capacities.slots, &slices, is_clear, now);
+        for (key, backend) in found.hints {
+            if let Some(state) = plan.services.get_mut(key.service) {
+                state.hints.insert(key.hint, backend);
+            }
+        }
+        for (at, value) in found.frontends {
+            plan.frontends.adopt(at, value);
+            plan.count_frontend(value, 1);
+        }
+        for (id, target, way) in found.ways {
+            plan.nodes.adopt_way(id, target, way, now);
+        }
+        for (address, bits) in found.peers {
+            plan.nodes.adopt_peer(address, bits);
+        }
+        plan
+    }
+
+    fn empty(capacities: Capacities) -> Self {
+        Self {
+            capacities,
+            ports: BTreeMap::new(),
+            services: Services::new(capacities.services),
+            backends_v4: Backends::new(capacities.backends_v4),
+            backends_v6: Backends::new(capacities.backends_v6),
+            space: Space::new(capacities.slots),
+            frontends: Frontends::default(),
+            nodes: Nodes::new(capacities.ways),
+            fresh: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            pending: BTreeSet::new(),
+            nodes_pending: false,
+            started: false,
+        }
+    }
+
+    /// Returns the slices in use. A word that names slots outside the map, or another service's, is not
+    /// believed; its service gets a fresh slice.
+    fn adopt_services(
+        &mut self,
+        services: Vec<(u32, String, ServiceEntry)>,
+        slots: &[Slot],
+    ) -> BTreeSet<Extent> {
+        let mut slices: BTreeSet<Extent> = BTreeSet::new();
+        for (id, name, entry) in services {
+            let slice = Extent { offset: entry.offset(), length: entry.length() };
+            let end = slice.offset.checked_add(slice.length).filter(|end| *end <= self.capacities.slots);
+            let before = slices.range(..Extent { offset: end.unwrap_or(0), length: 0 }).next_back();
+            let overlaps = before.is_some_and(|before| before.offset + before.length > slice.offset);
+            if slice.length > 0 && (end.is_none() || overlaps) {
+                self.services.adopt(id, &name, UNBELIEVED, Vec::new());
+                continue;
+            }
+            let words =
+                (slice.offset..slice.offset + slice.length).map(|slot| slot_at(slots, slot)).collect();
+            self.services.adopt(id, &name, entry, words);
+            self.rename_backends(id);
+            if slice.length > 0 {
+                slices.insert(slice);
+            }
+        }
+        slices
+    }
+}
+
+/// Stands for a word that must be overwritten: differs from every word a plan makes.
+const UNBELIEVED: ServiceEntry = ServiceEntry(1 << 63);
+
+fn slot_at(slots: &[Slot], index: u32) -> Slot {
+    usize::try_from(index).ok().and_then(|index| slots.get(index)).copied().unwrap_or_default()
+}

@@ -1,0 +1,239 @@
+//! The endpoints of one family: ids, generations, and what is written of each.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEND_SERVING};
+use proxy_common::hash::hint;
+use proxy_common::selection::BackendRef;
+use proxy_common::{Addr4, Addr6};
+
+use super::change::BackendEntry;
+use super::ids::IdPool;
+use crate::model::{Endpoint, PortKey};
+
+/// A backend is shared by all service ports that have its address and port; it exists as long as any of them
+/// has it in an EndpointSlice, in any condition.
+#[derive(Clone, Debug)]
+pub struct Backends {
+    pool: IdPool,
+    ids: BTreeMap<SocketAddr, u32>,
+    entries: BTreeMap<u32, State>,
+}
+
+#[derive(Clone, Debug)]
+struct State {
+    address: SocketAddr,
+    generation: u8,
+    /// What each service port's EndpointSlices say of it.
+    views: BTreeMap<Arc<PortKey>, View>,
+    written: Option<BackendEntry>,
+    /// Service ids with a slot that names it.
+    named_by: BTreeSet<u32>,
+}
+
+/// What one service port says of a backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct View {
+    /// The endpoint.
+    pub endpoint: Endpoint,
+    /// Another backend of the port has the same hint, and the lower address.
+    pub hint_lost: bool,
+}
+
+impl Backends {
+    /// No backends, and a map of this many entries.
+    #[must_use]
+    pub const fn new(capacity: u32) -> Self {
+        Self { pool: IdPool::new(capacity), ids: BTreeMap::new(), entries: BTreeMap::new() }
+    }
+
+    /// Number of entries the map has.
+    #[must_use]
+    pub const fn capacity(&self) -> u32 {
+        self.pool.capacity()
+    }
+
+    /// Takes over an entry found in the map.
+    pub fn adopt(&mut self, id: u32, entry: BackendEntry, now: Duration) {
+        self.pool.adopt(id);
+        if entry.flags & BACKEND_EXISTS == 0 {
+            self.pool.rest(id, now);
+            self.ids.entry(entry.address).or_insert(id);
+        } else {
+            self.ids.insert(entry.address, id);
+        }
+        self.entries.insert(id, State::new(entry.address, entry.generation, Some(entry)));
+    }
+
+    /// The id of an endpoint, a new one if it has none; `None` if all are in use or rest.
+    ///
+    /// An endpoint that returns before its id was given to another one gets it back with its generation: it
+    /// was only moved between two EndpointSlices, and its connections live on.
+    pub fn claim(&mut self, address: SocketAddr, now: Duration) -> Option<u32> {
+        if let Some(id) = self.ids.get(&address).copied() {
+            self.pool.resume(id);
+            return Some(id);
+        }
+        let id = self.pool.allocate(now, |_| true)?;
+        let mut generation = 0;
+        if let Some(former) = self.entries.remove(&id) {
+            if self.ids.get(&former.address) == Some(&id) {
+                self.ids.remove(&former.address);
+            }
+            generation = (former.generation + 1) % BackendRef::GENERATIONS;
+        }
+        self.ids.insert(address, id);
+        self.entries.insert(id, State::new(address, generation, None));
+        Some(id)
+    }
+
+    /// Says what a port knows of a backend; `None` = the port has it no more.
+    pub fn set_view(&mut self, id: u32, port: &Arc<PortKey>, view: Option<View>) {
+        if let Some(state) = self.entries.get_mut(&id) {
+            match view {
+                Some(view) => state.views.insert(Arc::clone(port), view),
+                None => state.views.remove(port),
+            };
+        }
+    }
+
+    /// The id of an endpoint, if it has one.
+    #[must_use]
+    pub fn id(&self, address: SocketAddr) -> Option<u32> {
+        self.ids.get(&address).copied()
+    }
+
+    /// The reference to an endpoint that exists.
+    #[must_use]
+    pub fn reference(&self, address: SocketAddr) -> Option<BackendRef> {
+        let id = self.id(address)?;
+        let state = self.entries.get(&id).filter(|state| !state.views.is_empty())?;
+        Some(BackendRef::new(id, state.generation))
+    }
+
+    /// Whether a reference names an endpoint that is in some EndpointSlice.
+    #[must_use]
+    pub fn exists(&self, reference: BackendRef) -> bool {
+        self.entries
+            .get(&reference.id())
+            .is_some_and(|state| state.generation == reference.generation() && !state.views.is_empty())
+    }
+
+    /// The service ports that have a backend.
+    pub fn users(&self, id: u32) -> impl Iterator<Item = &Arc<PortKey>> {
+        self.entries.get(&id).into_iter().flat_map(|state| state.views.keys())
+    }
+
+    /// The service ids with a slot that names a backend.
+    pub fn named_by(&self, id: u32) -> impl Iterator<Item = u32> {
+        self.entries.get(&id).into_iter().flat_map(|state| state.named_by.iter().copied())
+    }
+
+    /// Records that slots of a service began or ceased to name a backend.
+    pub fn set_named(&mut self, id: u32, service: u32, named: Named) {
+        if let Some(state) = self.entries.get_mut(&id) {
+            match named {
+                Named::Yes => state.named_by.insert(service),
+                Named::No => state.named_by.remove(&service),
+            };
+        }
+    }
+
+    /// What must be written for a backend that exists; `None` if that is in the map already.
+    pub fn write(&self, id: u32, way: impl Fn(&str, SocketAddr) -> u32) -> Option<BackendEntry> {
+        let state = self.entries.get(&id).filter(|state| !state.views.is_empty())?;
+        let entry = state.wanted(way);
+        (state.written != Some(entry)).then_some(entry)
+    }
+
+    /// What must be written for a backend that exists no more; `None` if that is in the map already.
+    #[must_use]
+    pub fn release(&self, id: u32) -> Option<BackendEntry> {
+        let state = self.entries.get(&id).filter(|state| state.views.is_empty())?;
+        let written = state.written.filter(|written| written.flags & BACKEND_EXISTS != 0)?;
+        Some(BackendEntry { flags: 0, ..written })
+    }
+
+    /// Records that an entry was written; one without `BACKEND_EXISTS` begins to rest.
+    pub fn written(&mut self, id: u32, entry: BackendEntry, now: Duration) {
+        if let Some(state) = self.entries.get_mut(&id) {
+            state.written = Some(entry);
+        }
+        if entry.flags & BACKEND_EXISTS == 0 {
+            self.pool.rest(id, now);
+        }
+    }
+
+    /// Lets the id of a backend that nobody has rest, if it was never written.
+    pub fn abandon(&mut self, id: u32, now: Duration) {
+        let idle = |state: &State| state.views.is_empty() && state.written.is_none();
+        if self.entries.get(&id).is_some_and(idle) && !self.pool.is_resting(id) {
+            self.pool.rest(id, now);
+        }
+    }
+
+    /// All ids that were ever given out.
+    pub fn all(&self) -> impl Iterator<Item = u32> {
+        self.entries.keys().copied()
+    }
+}
+
+/// Whether slots name a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// At least one does.
+    Yes,
+    /// None does any more.
+    No,
+}
+
+impl State {
+    const fn new(address: SocketAddr, generation: u8, written: Option<BackendEntry>) -> Self {
+        Self { address, generation, views: BTreeMap::new(), written, named_by: BTreeSet::new() }
+    }
+
+    /// Where ports differ, one that says ready, serving or local is believed, and the first that names a node.
+    fn wanted(&self, way: impl Fn(&str, SocketAddr) -> u32) -> BackendEntry {
+        let any = |flag: u8, test: fn(&Endpoint) -> bool| {
+            if self.views.values().any(|view| test(&view.endpoint)) { flag } else { 0 }
+        };
+        let local = any(BACKEND_LOCAL, |endpoint| endpoint.local);
+        let node = self.views.values().find_map(|view| view.endpoint.node.as_deref());
+        BackendEntry {
+            address: self.address,
+            generation: self.generation,
+            flags: BACKEND_EXISTS
+                | local
+                | any(BACKEND_READY, |endpoint| endpoint.ready)
+                | any(BACKEND_SERVING, |endpoint| endpoint.ready || endpoint.serving),
+            way: if local == 0 { node.map_or(0, |node| way(node, self.address)) } else { 0 },
+            hint: self.hint(),
+        }
+    }
+
+    /// The hint is one per backend, a clash one per service: a backend that loses in any of its services has
+    /// none at all, since in that service the hint would name another one. Every node sees the same
+    /// EndpointSlices and so comes to the same answer. Without a hint its node falls back to flow entry and slot.
+    fn hint(&self) -> u32 {
+        if self.views.values().any(|view| view.hint_lost) { 0 } else { hint_of(self.address) }
+    }
+}
+
+/// The hint that names an endpoint to its node.
+#[must_use]
+pub fn hint_of(address: SocketAddr) -> u32 {
+    let port = address.port().to_be();
+    u32::from(match address.ip() {
+        std::net::IpAddr::V4(ip) => hint(&Addr4::from(ip), port),
+        std::net::IpAddr::V6(ip) => hint(&Addr6::from(ip), port),
+    })
+}
+
+/// Which of a port's endpoints lose their hint to a lower address of the same port.
+pub fn hint_losers<'a>(endpoints: impl Iterator<Item = &'a SocketAddr>) -> BTreeSet<SocketAddr> {
+    let mut taken = BTreeSet::new();
+    endpoints.filter(|address| !taken.insert(hint_of(**address))).copied().collect()
+}

@@ -1,0 +1,125 @@
+//! Who owns which frontend.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use proxy_common::frontend::{
+    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_EXTERNAL_IP,
+    FRONTEND_KIND_LOAD_BALANCER, FRONTEND_KIND_NODE_PORT, FRONTEND_KIND_SHIFT, FRONTEND_LOCAL, Frontend,
+    SCOPE_EXTERNAL, SCOPE_INTERNAL,
+};
+
+use super::change::FrontendAt;
+use crate::model::{self, Forwarding, FrontendKind, List, PortKey, Scope, ServicePort};
+
+/// What is in FRONTENDS, and which service port each entry is for.
+#[derive(Clone, Debug, Default)]
+pub struct Frontends {
+    written: BTreeMap<FrontendAt, Frontend>,
+    owners: BTreeMap<FrontendAt, Arc<PortKey>>,
+    claims: BTreeMap<Arc<PortKey>, BTreeSet<FrontendAt>>,
+    /// Written, and owned by nobody.
+    unowned: BTreeSet<FrontendAt>,
+}
+
+impl Frontends {
+    /// Takes over an entry found in the map.
+    pub fn adopt(&mut self, at: FrontendAt, value: Frontend) {
+        self.written.insert(at, value);
+        self.unowned.insert(at);
+    }
+
+    /// Makes `owner` the owner of exactly `wanted`, and returns those that must be written.
+    pub fn claim(
+        &mut self,
+        owner: &Arc<PortKey>,
+        wanted: &BTreeMap<FrontendAt, Frontend>,
+    ) -> Vec<(FrontendAt, Frontend)> {
+        let claims = self.claims.remove(owner).unwrap_or_default();
+        for at in claims.iter().filter(|at| !wanted.contains_key(at)) {
+            self.owners.remove(at);
+            if self.written.contains_key(at) {
+                self.unowned.insert(*at);
+            }
+        }
+        for at in wanted.keys() {
+            self.unowned.remove(at);
+            if let Some(former) = self.owners.insert(*at, Arc::clone(owner))
+                && let Some(claims) = self.claims.get_mut(&former)
+            {
+                claims.remove(at);
+            }
+        }
+        if !wanted.is_empty() {
+            self.claims.insert(Arc::clone(owner), wanted.keys().copied().collect());
+        }
+        let changed = |(at, value): (&FrontendAt, &Frontend)| self.written.get(at) != Some(value);
+        wanted.iter().filter(|entry| changed(*entry)).map(|(at, value)| (*at, *value)).collect()
+    }
+
+    /// The service port an entry is for.
+    #[must_use]
+    pub fn owner(&self, at: &FrontendAt) -> Option<&Arc<PortKey>> {
+        self.owners.get(at)
+    }
+
+    /// Entries nobody names any more.
+    pub fn unowned(&self) -> impl Iterator<Item = FrontendAt> {
+        self.unowned.iter().copied()
+    }
+
+    /// Records that an entry was written or removed; returns what it was before.
+    pub fn record(&mut self, at: FrontendAt, value: Option<Frontend>) -> Option<Frontend> {
+        if let Some(value) = value {
+            return self.written.insert(at, value);
+        }
+        self.unowned.remove(&at);
+        self.written.remove(&at)
+    }
+}
+
+/// The service ids of a port's two lists; 0 where a list is not in use.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ListIds {
+    /// The Cluster list.
+    pub cluster: u32,
+    /// The Local list.
+    pub local: u32,
+}
+
+/// What a port's frontends shall be.
+pub fn wanted(port: &ServicePort, ids: ListIds) -> BTreeMap<FrontendAt, Frontend> {
+    port.frontends.iter().map(|frontend| (at(port, frontend), value(port, frontend, ids))).collect()
+}
+
+/// The key of a frontend.
+pub fn at(port: &ServicePort, frontend: &model::Frontend) -> FrontendAt {
+    let scope = match frontend.scope {
+        Scope::Internal => SCOPE_INTERNAL,
+        Scope::External => SCOPE_EXTERNAL,
+    };
+    FrontendAt { address: frontend.address, protocol: port.protocol.number(), scope }
+}
+
+fn value(port: &ServicePort, frontend: &model::Frontend, ids: ListIds) -> Frontend {
+    let kind = match frontend.kind {
+        FrontendKind::ClusterIp => FRONTEND_KIND_CLUSTER_IP,
+        FrontendKind::NodePort => FRONTEND_KIND_NODE_PORT,
+        FrontendKind::ExternalIp => FRONTEND_KIND_EXTERNAL_IP,
+        FrontendKind::LoadBalancer => FRONTEND_KIND_LOAD_BALANCER,
+    };
+    let dsr = port.forwarding == Forwarding::Dsr && frontend.scope == Scope::External;
+    let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+    Frontend {
+        service: match frontend.list {
+            List::Cluster => ids.cluster,
+            List::Local => ids.local,
+        },
+        cluster_service: ids.cluster,
+        flags: kind << FRONTEND_KIND_SHIFT
+            | flag(dsr, FRONTEND_DSR)
+            | flag(frontend.list == List::Local, FRONTEND_LOCAL)
+            | flag(port.affinity_seconds > 0, FRONTEND_AFFINITY),
+        affinity_seconds: port.affinity_seconds,
+    }
+}

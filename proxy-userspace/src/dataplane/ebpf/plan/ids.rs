@@ -1,0 +1,120 @@
+//! Ids that rest before they are given to somebody else.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// How long an id or a run of slots is left alone after it was released. A program that is just running may
+/// have read the id before the release; there is no grace period for user space to wait for.
+pub const REST: Duration = Duration::from_secs(10);
+
+/// Gives out ids from 1 up to a map's size. Those that have rested come first, the longest rested of all.
+#[derive(Clone, Debug)]
+pub struct IdPool {
+    /// Entries of the map; ids are below.
+    capacity: u32,
+    /// All ids from here on were never used.
+    next: u32,
+    /// When each released id may be used again.
+    resting: BTreeMap<u32, Duration>,
+    /// The same by time.
+    queue: BTreeSet<(Duration, u32)>,
+}
+
+impl IdPool {
+    /// A pool for a map of which nothing is in use.
+    #[must_use]
+    pub const fn new(capacity: u32) -> Self {
+        Self { capacity, next: 1, resting: BTreeMap::new(), queue: BTreeSet::new() }
+    }
+
+    /// Number of entries the map has.
+    #[must_use]
+    pub const fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Marks an id that was found in use. The ids between it and those seen before are free.
+    pub fn adopt(&mut self, id: u32) {
+        for skipped in self.next..id {
+            self.resting.insert(skipped, Duration::ZERO);
+            self.queue.insert((Duration::ZERO, skipped));
+        }
+        self.next = self.next.max(id + 1);
+        self.resume(id);
+    }
+
+    /// An id nobody uses; `None` while all are in use or rest. `is_clean` may refuse one that has rested.
+    pub fn allocate(&mut self, now: Duration, is_clean: impl Fn(u32) -> bool) -> Option<u32> {
+        let rested = self.rested(now).find(|id| is_clean(*id));
+        if let Some(id) = rested {
+            self.resume(id);
+            return Some(id);
+        }
+        if self.next >= self.capacity {
+            return None;
+        }
+        self.next += 1;
+        Some(self.next - 1)
+    }
+
+    /// Releases an id.
+    pub fn rest(&mut self, id: u32, now: Duration) {
+        self.resume(id);
+        self.resting.insert(id, now + REST);
+        self.queue.insert((now + REST, id));
+    }
+
+    /// Takes back an id that was released: its owner has returned.
+    pub fn resume(&mut self, id: u32) {
+        if let Some(until) = self.resting.remove(&id) {
+            self.queue.remove(&(until, id));
+        }
+    }
+
+    /// Whether an id was released.
+    #[must_use]
+    pub fn is_resting(&self, id: u32) -> bool {
+        self.resting.contains_key(&id)
+    }
+
+    /// Released ids whose rest is over.
+    pub fn rested(&self, now: Duration) -> impl Iterator<Item = u32> {
+        self.queue.iter().take_while(move |(until, _)| *until <= now).map(|(_, id)| *id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(100);
+
+    #[test]
+    fn an_id_is_not_given_out_again_before_it_has_rested() {
+        let mut pool = IdPool::new(3);
+        assert_eq!((pool.allocate(NOW, |_| true), pool.allocate(NOW, |_| true), pool.allocate(NOW, |_| true)), (Some(1), Some(2), None));
+        pool.rest(1, NOW);
+        assert_eq!(pool.allocate(NOW + REST - Duration::from_millis(1), |_| true), None);
+        assert_eq!(pool.rested(NOW).count(), 0);
+        assert_eq!(pool.rested(NOW + REST).collect::<Vec<_>>(), [1]);
+        assert_eq!(pool.allocate(NOW + REST, |_| true), Some(1));
+    }
+
+    #[test]
+    fn an_adopted_id_is_taken_and_the_gap_below_it_is_free() {
+        let mut pool = IdPool::new(10);
+        pool.adopt(3);
+        pool.adopt(2);
+        assert_eq!([pool.allocate(NOW, |_| true), pool.allocate(NOW, |_| true)], [Some(1), Some(4)]);
+    }
+
+    #[test]
+    fn an_owner_that_returns_gets_its_id_back() {
+        let mut pool = IdPool::new(2);
+        assert_eq!(pool.allocate(NOW, |_| true), Some(1));
+        pool.rest(1, NOW);
+        assert!(pool.is_resting(1));
+        pool.resume(1);
+        assert_eq!(pool.allocate(NOW + REST, |_| true), None);
+    }
+}

@@ -1,0 +1,163 @@
+//! Maglev tables (Eisenbud et al., NSDI 2016): every node of a cluster computes the same one.
+
+use std::net::{IpAddr, SocketAddr};
+
+use proxy_common::{Addr4, Addr6, Address};
+
+/// Seeds of the two hashes; part of the contract between the nodes of a cluster.
+const OFFSET_SEED: u64 = 0x6d69_6c6c_7261_6365;
+const SKIP_SEED: u64 = 0x7363_6970_7365_6564;
+
+/// The table of `length` slots, a prime: for each slot the index of its owner in `backends`.
+///
+/// `backends` must be sorted, since the backends take turns in their order. The length never follows from the
+/// number of backends: a length that changes reshuffles nearly every flow.
+#[must_use]
+pub fn table(backends: &[SocketAddr], length: u32) -> Vec<usize> {
+    if backends.is_empty() || length == 0 {
+        return Vec::new();
+    }
+    let length = u64::from(length);
+    let mut turns: Vec<Permutation> =
+        backends.iter().map(|backend| Permutation::new(*backend, length)).collect();
+    let mut owners: Vec<Option<usize>> = vec![None; usize::try_from(length).unwrap_or(0)];
+    let mut left = owners.len();
+    while left > 0 {
+        for (owner, permutation) in turns.iter_mut().enumerate().take(left) {
+            while let Some(slot) = owners.get_mut(permutation.next(length)) {
+                if slot.is_none() {
+                    *slot = Some(owner);
+                    left -= 1;
+                    break;
+                }
+            }
+        }
+    }
+    owners.into_iter().flatten().collect()
+}
+
+/// A backend's preference: all slots, each once, in an order of its own.
+struct Permutation {
+    position: u64,
+    skip: u64,
+}
+
+impl Permutation {
+    fn new(backend: SocketAddr, length: u64) -> Self {
+        // A table of one slot has but one step.
+        let steps = length.saturating_sub(1).max(1);
+        let mut skip = hash(SKIP_SEED, backend) % steps + 1;
+        // Of a prime length every step reaches all slots; of any other length only those prime to it do.
+        while !coprime(skip, length) {
+            skip = skip % steps + 1;
+        }
+        Self { position: hash(OFFSET_SEED, backend) % length, skip }
+    }
+
+    fn next(&mut self, length: u64) -> usize {
+        let slot = self.position;
+        self.position = (slot + self.skip) % length;
+        usize::try_from(slot).unwrap_or(usize::MAX)
+    }
+}
+
+const fn coprime(mut a: u64, mut b: u64) -> bool {
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a == 1
+}
+
+fn hash(seed: u64, backend: SocketAddr) -> u64 {
+    let state = mix(seed ^ u64::from(backend.port()));
+    match backend.ip() {
+        IpAddr::V4(address) => absorb(state, &Addr4::from(address)),
+        IpAddr::V6(address) => absorb(state, &Addr6::from(address)),
+    }
+}
+
+fn absorb(state: u64, address: &impl Address) -> u64 {
+    // Big-endian values, so that nodes of either byte order agree.
+    address.words().iter().fold(state, |state, word| mix(state ^ u64::from(u32::from_be(*word))))
+}
+
+/// Murmur3's 64-bit finaliser.
+const fn mix(mut word: u64) -> u64 {
+    word ^= word >> 33;
+    word = word.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    word ^= word >> 33;
+    word = word.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    word ^ word >> 33
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LENGTH: u32 = 16381;
+
+    fn backends(count: u16, subnet: u8) -> Vec<SocketAddr> {
+        (0..count).map(|i| SocketAddr::from(([10, subnet, (i >> 8) as u8, i as u8], 8080))).collect()
+    }
+
+    #[test]
+    fn the_table_is_part_of_the_contract_between_nodes() {
+        // A change here moves flows of a cluster whose nodes are upgraded one by one.
+        assert_eq!(table(&backends(3, 0), 7), EXPECTED);
+        let v6 = ["[2001:db8::1]:80", "[2001:db8::2]:80"].map(|text| text.parse().unwrap());
+        assert_eq!(table(&v6, 5), EXPECTED_V6);
+    }
+    const EXPECTED: [usize; 7] = [0, 0, 1, 2, 2, 0, 1];
+    const EXPECTED_V6: [usize; 5] = [1, 0, 1, 0, 0];
+
+    #[test]
+    fn few_slots_and_no_backends_are_no_special_case() {
+        assert!(table(&[], 7).is_empty());
+        assert_eq!(table(&backends(3, 0), 1).len(), 1);
+        let owners: BTreeSet<_> = table(&backends(9, 0), 7).into_iter().collect();
+        assert_eq!(owners.len(), 7);
+        assert_eq!(table(&backends(3, 0), 4096).len(), 4096, "a length that is no prime");
+    }
+
+    #[test]
+    fn the_largest_share_is_near_the_mean() {
+        for count in [10_u16, 100] {
+            let backends = backends(count, 3);
+            let mut shares = vec![0_u32; backends.len()];
+            for owner in table(&backends, LENGTH) {
+                shares[owner] += 1;
+            }
+            let mean = f64::from(LENGTH) / f64::from(count);
+            let largest = f64::from(shares.into_iter().max().unwrap());
+            assert!(largest / mean <= 1.05, "{count} backends: largest share is {largest}, mean {mean}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+        #[test]
+        fn a_backend_that_leaves_moves_few_slots_of_the_others(subnet in any::<u8>(), leaver in 0_usize..100) {
+            let before = backends(100, subnet);
+            let mut after = before.clone();
+            let gone = after.remove(leaver);
+            let moved = table(&before, LENGTH).into_iter().zip(table(&after, LENGTH))
+                .filter(|(old, new)| before[*old] != gone && before[*old] != after[*new])
+                .count();
+            let others = LENGTH as usize * 99 / 100;
+            prop_assert!(moved * 50 <= others, "{} of {} slots moved", moved, others);
+        }
+
+        #[test]
+        fn every_slot_has_an_owner_and_every_backend_a_slot(count in 1_u16..60, subnet in any::<u8>()) {
+            let backends = backends(count, subnet);
+            let table = table(&backends, 61);
+            prop_assert_eq!(table.len(), 61);
+            let owners: BTreeSet<_> = table.into_iter().collect();
+            prop_assert_eq!(owners.len(), backends.len());
+        }
+    }
+}

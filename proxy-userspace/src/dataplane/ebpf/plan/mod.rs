@@ -1,0 +1,275 @@
+//! From the desired state to operations on the maps. Pure: no I/O, no clock, no aya; time is passed in.
+//!
+//! The plan keeps a mirror of what it has seen succeed. An operation is the difference between what is desired
+//! and that mirror, so a failed one comes again by itself, and planning twice yields nothing. A sync has three
+//! steps: what has rested becomes free; everything is written, each thing before what refers to it; then what
+//! nothing in the kernel refers to any more is released and begins to rest.
+
+mod adopt;
+mod backends;
+mod change;
+mod frontends;
+mod ids;
+mod lists;
+pub mod maglev;
+mod nodes;
+mod ports;
+mod record;
+mod services;
+mod space;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use adopt::Found;
+pub use change::{BackendEntry, BackendId, Change, Extent, FrontendAt, Op, Phase};
+pub use ids::REST;
+use proxy_common::selection::{ServiceEntry, Slot};
+
+use self::backends::Backends;
+use self::frontends::Frontends;
+use self::nodes::Nodes;
+use self::services::Services;
+use self::space::Space;
+use crate::dataplane::SyncReport;
+use crate::model::{Desired, Dirty, Family, PortKey};
+use crate::node::Topology;
+
+/// What carries operations out.
+pub trait Kernel {
+    /// Does it, or says why not. An operation that fails has changed nothing.
+    fn apply(&mut self, change: &Change) -> Result<(), String>;
+}
+
+/// Entries each map really has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capacities {
+    /// SERVICES.
+    pub services: u32,
+    /// SELECTION.
+    pub slots: u32,
+    /// BACKENDS4.
+    pub backends_v4: u32,
+    /// BACKENDS6.
+    pub backends_v6: u32,
+    /// WAYS.
+    pub ways: u32,
+}
+
+/// The plan and its mirror of the maps.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    capacities: Capacities,
+    /// The endpoints and service ids each port has claimed.
+    ports: BTreeMap<Arc<PortKey>, PortState>,
+    services: Services,
+    backends_v4: Backends,
+    backends_v6: Backends,
+    space: Space,
+    frontends: Frontends,
+    nodes: Nodes,
+    /// By service id: slices whose slots are written but that the service's word does not name yet.
+    fresh: BTreeMap<u32, Vec<Slot>>,
+    /// Backends no port has any more, still to be released.
+    gone: BTreeSet<BackendId>,
+    /// Ports with something left to do.
+    pending: BTreeSet<Arc<PortKey>>,
+    nodes_pending: bool,
+    /// Whether a desired state was seen. Before, nothing that was found is taken to be unwanted.
+    started: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct PortState {
+    endpoints: BTreeSet<SocketAddr>,
+    services: BTreeSet<u32>,
+}
+
+/// What became of a sync so far.
+#[derive(Debug, Default)]
+struct Outcome {
+    writes: usize,
+    pending: BTreeMap<Arc<PortKey>, String>,
+    /// Ports one of whose operations failed: the rest waits.
+    blocked: BTreeSet<Arc<PortKey>>,
+    failures: Vec<String>,
+    nodes_failed: bool,
+}
+
+impl Plan {
+    /// Brings the kernel to `desired` for all that `dirty` names and all that is pending.
+    pub fn sync(
+        &mut self,
+        desired: &Desired,
+        dirty: &Dirty,
+        now: Duration,
+        kernel: &mut impl Kernel,
+    ) -> SyncReport {
+        let mut outcome = Outcome::default();
+        let ops = self.ends_of_rest(now);
+        self.carry_out(ops, now, kernel, &mut outcome);
+        let ops = self.writes(desired, dirty, now, &mut outcome);
+        self.carry_out(ops, now, kernel, &mut outcome);
+        let ops = self.releases();
+        self.carry_out(ops, now, kernel, &mut outcome);
+        self.settle(now);
+        self.pending = outcome.pending.keys().cloned().collect();
+        self.nodes_pending = outcome.nodes_failed;
+        outcome.into_report()
+    }
+
+    /// Brings ways and node addresses to what the node's network is now. `native_devices` run XDP in the
+    /// driver.
+    pub fn set_topology(
+        &mut self,
+        desired: &Desired,
+        topology: &Topology,
+        native_devices: &BTreeSet<u32>,
+        now: Duration,
+        kernel: &mut impl Kernel,
+    ) -> SyncReport {
+        self.nodes.set_topology(topology, native_devices);
+        let mut outcome = Outcome::default();
+        if self.started {
+            let ops = in_order(self.nodes.writes(desired));
+            self.carry_out(ops, now, kernel, &mut outcome);
+            self.nodes_pending |= outcome.nodes_failed;
+        }
+        outcome.into_report()
+    }
+
+    /// What was released long enough ago becomes free.
+    fn ends_of_rest(&self, now: Duration) -> Vec<Op> {
+        let slots = self.space.rested(now).map(Change::ClearSlots);
+        let names = self.services.rested(now).map(Change::RemoveName);
+        slots.chain(names).map(|change| Op { change, owner: None }).collect()
+    }
+
+    /// What must be written, in order.
+    fn writes(&mut self, desired: &Desired, dirty: &Dirty, now: Duration, outcome: &mut Outcome) -> Vec<Op> {
+        let first = !std::mem::replace(&mut self.started, true);
+        let mut due: BTreeSet<Arc<PortKey>> = std::mem::take(&mut self.pending);
+        due.extend(dirty.ports.iter().map(|key| Arc::new(key.clone())));
+        if first {
+            due.extend(desired.ports.keys().map(|key| Arc::new(key.clone())));
+        }
+        let mut ops = Vec::new();
+        let mut touched = BTreeSet::new();
+        if first || dirty.nodes || self.nodes_pending {
+            self.plan_nodes(desired, now, &mut ops, outcome);
+            touched.extend(self.all_backends());
+        }
+        for key in &due {
+            self.claim_endpoints(key, desired.ports.get(key), now, &mut touched, outcome);
+        }
+        let gone = touched.iter().filter(|id| !self.is_used(**id)).copied().collect::<Vec<_>>();
+        self.gone.extend(gone);
+        due.extend(self.ports_naming_gone());
+        self.plan_backends(&touched, &mut ops);
+        for key in due {
+            self.plan_port(&key, desired, now, &mut ops, outcome);
+        }
+        ops.extend(self.frontends.unowned().map(|at| Op { change: Change::RemoveFrontend(at), owner: None }));
+        in_order(ops)
+    }
+
+    /// What nothing in the kernel refers to any more.
+    fn releases(&self) -> Vec<Op> {
+        let mut changes = Vec::new();
+        for (id, state) in self.services.idle() {
+            if state.entry.0 != 0 {
+                changes.push(Change::Service(id, ServiceEntry::default()));
+            }
+            let key = |hint| proxy_common::selection::HintKey { service: id, hint };
+            changes.extend(state.hints.keys().map(|hint| Change::RemoveHint(key(*hint))));
+        }
+        for id in &self.gone {
+            changes.extend(self.backends(id.family).release(id.id).map(|entry| Change::Backend(*id, entry)));
+        }
+        let changes = changes.into_iter().map(|change| Op { change, owner: None });
+        changes.chain(self.nodes.releases()).collect()
+    }
+
+    /// What was released begins to rest.
+    fn settle(&mut self, now: Duration) {
+        self.services.rest_empty(now);
+        for id in std::mem::take(&mut self.gone) {
+            if self.backends(id.family).release(id.id).is_some() {
+                self.gone.insert(id);
+            } else {
+                self.backends_mut(id.family).abandon(id.id, now);
+            }
+        }
+    }
+
+    fn plan_nodes(&mut self, desired: &Desired, now: Duration, ops: &mut Vec<Op>, outcome: &mut Outcome) {
+        for target in self.nodes.assign(desired, now) {
+            let room = self.capacities.ways;
+            outcome.failures.push(format!("no room for a way to {target}: WAYS has {room} entries"));
+            outcome.nodes_failed = true;
+        }
+        ops.extend(self.nodes.writes(desired));
+    }
+
+    fn plan_backends(&self, touched: &BTreeSet<BackendId>, ops: &mut Vec<Op>) {
+        let way = |node: &str, address: SocketAddr| self.nodes.way(node, Family::of(address.ip()));
+        for id in touched {
+            let entry = self.backends(id.family).write(id.id, way);
+            ops.extend(entry.map(|entry| Op { change: Change::Backend(*id, entry), owner: None }));
+        }
+    }
+
+    const fn backends(&self, family: Family) -> &Backends {
+        match family {
+            Family::V4 => &self.backends_v4,
+            Family::V6 => &self.backends_v6,
+        }
+    }
+
+    const fn backends_mut(&mut self, family: Family) -> &mut Backends {
+        match family {
+            Family::V4 => &mut self.backends_v4,
+            Family::V6 => &mut self.backends_v6,
+        }
+    }
+
+    fn all_backends(&self) -> Vec<BackendId> {
+        let of = |family| self.backends(family).all().map(move |id| BackendId { family, id });
+        of(Family::V4).chain(of(Family::V6)).collect()
+    }
+
+    fn is_used(&self, id: BackendId) -> bool {
+        self.backends(id.family).users(id.id).next().is_some()
+    }
+
+    /// Ports with a slot whose owner is gone: it must get another (rule 4 of the slot).
+    fn ports_naming_gone(&self) -> Vec<Arc<PortKey>> {
+        let services = self.gone.iter().flat_map(|id| self.backends(id.family).named_by(id.id));
+        services.filter_map(|id| self.services.get(id)?.owner.clone()).collect()
+    }
+}
+
+/// Orders operations by phase; inside a phase they stay as they are.
+fn in_order(mut ops: Vec<Op>) -> Vec<Op> {
+    ops.sort_by_key(|op| op.change.phase());
+    ops
+}
+
+impl Outcome {
+    /// Something of a port could not be done; the rest of it can.
+    fn degraded(&mut self, port: &Arc<PortKey>, why: String) {
+        self.pending.entry(Arc::clone(port)).or_insert(why);
+    }
+
+    fn into_report(self) -> SyncReport {
+        SyncReport {
+            writes: self.writes,
+            pending: self.pending.into_iter().map(|(key, why)| ((*key).clone(), why)).collect(),
+            failures: self.failures,
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Ways to other nodes, and who is a node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use proxy_common::addr::mapped;
+use proxy_common::way::{PEER_NODE, PEER_SELF, WAY_IPV4, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
+
+use super::change::{Change, Op};
+use super::ids::IdPool;
+use crate::model::{Desired, Family};
+use crate::node::Topology;
+
+/// The entries of WAYS and PEERS. A way is resolved as far as the node's network is known; without a route it
+/// has but its target, and the programs ask the FIB.
+#[derive(Clone, Debug)]
+pub struct Nodes {
+    pool: IdPool,
+    ids: BTreeMap<IpAddr, u32>,
+    targets: BTreeMap<u32, IpAddr>,
+    written: BTreeMap<u32, Way>,
+    peers: BTreeMap<IpAddr, u32>,
+    /// By node name, without this node: the ways to its first address of each family.
+    ways: BTreeMap<String, NodeWays>,
+    topology: Topology,
+    native_devices: BTreeSet<u32>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct NodeWays {
+    v4: Option<u32>,
+    v6: Option<u32>,
+}
+
+impl Nodes {
+    /// No nodes, and a map of this many ways.
+    #[must_use]
+    pub fn new(capacity: u32) -> Self {
+        Self {
+            pool: IdPool::new(capacity),
+            ids: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            written: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            ways: BTreeMap::new(),
+            topology: Topology::default(),
+            native_devices: BTreeSet::new(),
+        }
+    }
+
+    /// Takes over a way found in the map.
+    pub fn adopt_way(&mut self, id: u32, target: IpAddr, way: Way, now: Duration) {
+        self.pool.adopt(id);
+        if way.flags == 0 {
+            self.pool.rest(id, now);
+            self.ids.entry(target).or_insert(id);
+        } else {
+            self.ids.insert(target, id);
+        }
+        self.targets.insert(id, target);
+        self.written.insert(id, way);
+    }
+
+    /// Takes over a node address found in the map.
+    pub fn adopt_peer(&mut self, address: IpAddr, bits: u32) {
+        self.peers.insert(address, bits);
+    }
+
+    /// Says what this node's network is like, and which devices run XDP in the driver.
+    pub fn set_topology(&mut self, topology: &Topology, native_devices: &BTreeSet<u32>) {
+        self.topology = topology.clone();
+        self.native_devices = native_devices.clone();
+    }
+
+    /// Gives every other node's first address of each family a way; names the targets there is no room for.
+    pub fn assign(&mut self, desired: &Desired, now: Duration) -> Vec<IpAddr> {
+        let mut without = Vec::new();
+        self.ways.clear();
+        for (name, addresses) in desired.nodes.iter().filter(|(name, _)| **name != desired.node_name) {
+            let mut first = |family| {
+                let target = *addresses.iter().find(|address| Family::of(**address) == family)?;
+                self.claim(target, now).or_else(|| {
+                    without.push(target);
+                    None
+                })
+            };
+            let ways = NodeWays { v4: first(Family::V4), v6: first(Family::V6) };
+            self.ways.insert(name.clone(), ways);
+        }
+        without
+    }
+
+    fn claim(&mut self, target: IpAddr, now: Duration) -> Option<u32> {
+        if let Some(id) = self.ids.get(&target).copied() {
+            self.pool.resume(id);
+            return Some(id);
+        }
+        let id = self.pool.allocate(now, |_| true)?;
+        if let Some(former) = self.targets.insert(id, target)
+            && self.ids.get(&former) == Some(&id)
+        {
+            self.ids.remove(&former);
+        }
+        self.ids.insert(target, id);
+        Some(id)
+    }
+
+    /// The way to a node, towards an address of this family if the node has one of it; 0 = none is known.
+    #[must_use]
+    pub fn way(&self, node: &str, family: Family) -> u32 {
+        let Some(ways) = self.ways.get(node) else { return 0 };
+        match family {
+            Family::V4 => ways.v4.or(ways.v6),
+            Family::V6 => ways.v6.or(ways.v4),
+        }
+        .unwrap_or(0)
+    }
+
+    /// What must be written of ways and peers, and which peers are none any more.
+    #[must_use]
+    pub fn writes(&self, desired: &Desired) -> Vec<Op> {
+        let used = self.used();
+        let ways = self.ids.iter().filter(|(_, id)| used.contains(id)).filter_map(|(target, id)| {
+            let way = self.wanted(*target);
+            (self.written.get(id) != Some(&way)).then_some(Change::Way(*id, way))
+        });
+        let wanted = self.wanted_peers(desired);
+        let peers = wanted
+            .iter()
+            .filter(|(address, bits)| self.peers.get(address) != Some(bits))
+            .map(|(address, bits)| Change::Peer(*address, *bits));
+        let gone = self.peers.keys().filter(|address| !wanted.contains_key(address));
+        ways.chain(peers)
+            .chain(gone.map(|address| Change::RemovePeer(*address)))
+            .map(|change| Op { change, owner: None })
+            .collect()
+    }
+
+    /// Ways no node has any more.
+    #[must_use]
+    pub fn releases(&self) -> Vec<Op> {
+        let used = self.used();
+        let gone = self.written.iter().filter(|(id, way)| !used.contains(id) && way.flags != 0);
+        gone.map(|(id, way)| Op { change: Change::Way(*id, Way { flags: 0, ..*way }), owner: None }).collect()
+    }
+
+    fn used(&self) -> BTreeSet<u32> {
+        self.ways.values().flat_map(|ways| [ways.v4, ways.v6]).flatten().collect()
+    }
+
+    /// Records that a way was written; one without flags begins to rest.
+    pub fn written(&mut self, id: u32, way: Way, now: Duration) {
+        self.written.insert(id, way);
+        if way.flags == 0 {
+            self.pool.rest(id, now);
+        }
+    }
+
+    /// Records that a peer was written or removed.
+    pub fn peer_written(&mut self, address: IpAddr, bits: Option<u32>) {
+        match bits {
+            Some(bits) => self.peers.insert(address, bits),
+            None => self.peers.remove(&address),
+        };
+    }
+
+    fn wanted(&self, target: IpAddr) -> Way {
+        let family = if target.is_ipv4() { WAY_IPV4 } else { 0 };
+        let unresolved = Way { target: mapped(target), flags: WAY_VALID | family, ..Way::default() };
+        let Some(known) = self.topology.ways.get(&target) else { return unresolved };
+        let xdp = if self.native_devices.contains(&known.device) { WAY_XDP } else { 0 };
+        let way = Way {
+            source: mapped(known.source),
+            device: known.device,
+            mtu: known.mtu,
+            flags: unresolved.flags | xdp,
+            ..unresolved
+        };
+        known.link.map_or(way, |link| Way {
+            flags: way.flags | WAY_RESOLVED,
+            destination_mac: link.destination_mac,
+            source_mac: link.source_mac,
+            ..way
+        })
+    }
+
+    fn wanted_peers(&self, desired: &Desired) -> BTreeMap<IpAddr, u32> {
+        let mut peers = BTreeMap::new();
+        for (name, addresses) in &desired.nodes {
+            let bits = if *name == desired.node_name { PEER_NODE | PEER_SELF } else { PEER_NODE };
+            for address in addresses {
+                *peers.entry(*address).or_insert(0) |= bits;
+            }
+        }
+        for address in &self.topology.addresses {
+            *peers.entry(*address).or_insert(0) |= PEER_SELF;
+        }
+        peers
+    }
+}

@@ -1,0 +1,185 @@
+//! What one service port needs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proxy_common::frontend::Frontend;
+
+use super::backends::{View, hint_losers};
+use super::change::{BackendId, Change, FrontendAt, Op};
+use super::frontends::{self, ListIds};
+use super::{Outcome, Plan};
+use crate::model::{Desired, Family, Forwarding, List, PortKey, ServicePort};
+
+impl Plan {
+    /// Gives a port's endpoints ids and takes them from those it has no more. Names all backends of which
+    /// something may have changed.
+    pub(super) fn claim_endpoints(
+        &mut self,
+        key: &Arc<PortKey>,
+        port: Option<&ServicePort>,
+        now: Duration,
+        touched: &mut BTreeSet<BackendId>,
+        outcome: &mut Outcome,
+    ) {
+        let family = key.family;
+        let backends = self.backends_mut(family);
+        let losers = port.map(hints_lost).unwrap_or_default();
+        let mut claimed = BTreeSet::new();
+        let endpoints = port.into_iter().flat_map(|port| &port.endpoints);
+        for (address, endpoint) in endpoints.filter(|(address, _)| Family::of(address.ip()) == family) {
+            let Some(id) = backends.claim(*address, now) else {
+                let room = backends.capacity().saturating_sub(1);
+                outcome.degraded(key, format!("no room for endpoint {address}: BACKENDS holds {room}"));
+                continue;
+            };
+            let view = View { endpoint: endpoint.clone(), hint_lost: losers.contains(address) };
+            backends.set_view(id, key, Some(view));
+            touched.insert(BackendId { family, id });
+            claimed.insert(*address);
+        }
+        let state = self.ports.entry(Arc::clone(key)).or_default();
+        let before = std::mem::replace(&mut state.endpoints, claimed.clone());
+        for id in before
+            .difference(&claimed)
+            .filter_map(|address| self.backends(family).id(*address))
+            .collect::<Vec<_>>()
+        {
+            self.backends_mut(family).set_view(id, key, None);
+            touched.insert(BackendId { family, id });
+        }
+    }
+
+    /// Plans a port's lists, names, hints and frontends. Its backends are planned already.
+    pub(super) fn plan_port(
+        &mut self,
+        key: &Arc<PortKey>,
+        desired: &Desired,
+        now: Duration,
+        ops: &mut Vec<Op>,
+        outcome: &mut Outcome,
+    ) {
+        let port = desired.ports.get(&**key);
+        let ids = port.and_then(|port| self.plan_lists(key, port, now, ops, outcome));
+        let Some((port, ids)) = port.zip(ids) else {
+            if port.is_none() {
+                self.frontends.claim(key, &BTreeMap::new());
+                self.keep_services(key, ListIds::default());
+                self.ports.remove(key);
+            }
+            return;
+        };
+        self.plan_hints(key, port, ids, ops);
+        let wanted = self.uncontested(key, frontends::wanted(port, ids), desired, outcome);
+        let writes = self.frontends.claim(key, &wanted);
+        ops.extend(
+            writes
+                .into_iter()
+                .map(|(at, value)| Op { change: Change::Frontend(at, value), owner: Some(Arc::clone(key)) }),
+        );
+        self.keep_services(key, ids);
+    }
+
+    /// Plans the lists in use; `None` if one of them can't be served at all.
+    fn plan_lists(
+        &mut self,
+        key: &Arc<PortKey>,
+        port: &ServicePort,
+        now: Duration,
+        ops: &mut Vec<Op>,
+        outcome: &mut Outcome,
+    ) -> Option<ListIds> {
+        let mut of = |list: List, in_use: bool| {
+            if !in_use && !port.frontends.iter().any(|frontend| frontend.list == list) {
+                return Some(0);
+            }
+            self.plan_list(key, port, list, now, ops).map_err(|why| outcome.degraded(key, why)).ok()
+        };
+        let cluster = of(List::Cluster, port.cluster.is_some());
+        let local = of(List::Local, port.local.is_some());
+        Some(ListIds { cluster: cluster?, local: local? })
+    }
+
+    /// Gives up the service ids a port does not need any more.
+    fn keep_services(&mut self, key: &Arc<PortKey>, ids: ListIds) {
+        let kept: BTreeSet<u32> = [ids.cluster, ids.local].into_iter().filter(|id| *id != 0).collect();
+        let state = self.ports.entry(Arc::clone(key)).or_default();
+        let before = std::mem::replace(&mut state.services, kept.clone());
+        for id in before.difference(&kept) {
+            self.services.disown(*id);
+        }
+    }
+
+    /// Leaves out frontends that another port has and still wants. The model lets nobody claim what is taken;
+    /// should it happen all the same, the one that was first keeps it.
+    fn uncontested(
+        &self,
+        key: &Arc<PortKey>,
+        wanted: BTreeMap<FrontendAt, Frontend>,
+        desired: &Desired,
+        outcome: &mut Outcome,
+    ) -> BTreeMap<FrontendAt, Frontend> {
+        let holder = |at: &FrontendAt| {
+            let owner = self.frontends.owner(at).filter(|owner| *owner != key)?;
+            let port = desired.ports.get(&**owner)?;
+            port.frontends.iter().any(|frontend| frontends::at(port, frontend) == *at).then_some(owner)
+        };
+        let (contested, free): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            wanted.into_iter().partition(|(at, _)| holder(at).is_some());
+        for at in contested.keys() {
+            if let Some(owner) = holder(at) {
+                outcome.degraded(key, format!("frontend {} is already served for {owner}", at.address));
+            }
+        }
+        free
+    }
+
+    /// Names the local backends of a port with Direct Server Return by their hints, under every list a
+    /// frontend of another node may have chosen from.
+    fn plan_hints(&self, key: &Arc<PortKey>, port: &ServicePort, ids: ListIds, ops: &mut Vec<Op>) {
+        let wanted = self.wanted_hints(key, port);
+        for service in [ids.cluster, ids.local].into_iter().filter(|id| *id != 0) {
+            let Some(state) = self.services.get(service) else { continue };
+            let at = |hint: u32| proxy_common::selection::HintKey { service, hint };
+            let written = wanted
+                .iter()
+                .filter(|(hint, backend)| state.hints.get(hint) != Some(backend))
+                .map(|(hint, backend)| Change::Hint(at(*hint), *backend));
+            let gone = state.hints.keys().filter(|hint| !wanted.contains_key(hint));
+            ops.extend(
+                written
+                    .chain(gone.map(|hint| Change::RemoveHint(at(*hint))))
+                    .map(|change| Op { change, owner: Some(Arc::clone(key)) }),
+            );
+        }
+    }
+
+    fn wanted_hints(
+        &self,
+        key: &PortKey,
+        port: &ServicePort,
+    ) -> BTreeMap<u32, proxy_common::selection::BackendRef> {
+        if port.forwarding != Forwarding::Dsr {
+            return BTreeMap::new();
+        }
+        let losers = hints_lost(port);
+        let local =
+            port.endpoints.iter().filter(|(address, endpoint)| endpoint.local && !losers.contains(address));
+        local
+            .filter_map(|(address, _)| {
+                let backend = self.backends(key.family).reference(*address)?;
+                Some((super::backends::hint_of(*address), backend))
+            })
+            .collect()
+    }
+}
+
+/// Endpoints whose hint a lower address of the same port has. Only Direct Server Return uses hints.
+fn hints_lost(port: &ServicePort) -> BTreeSet<SocketAddr> {
+    match port.forwarding {
+        Forwarding::Dsr => hint_losers(port.endpoints.keys()),
+        Forwarding::Snat => BTreeSet::new(),
+    }
+}

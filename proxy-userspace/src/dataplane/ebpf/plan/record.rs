@@ -1,0 +1,160 @@
+//! Carrying operations out, and keeping the mirror true to what became of them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proxy_common::frontend::Frontend;
+use proxy_common::selection::{ServiceEntry, Slot};
+
+use super::backends::Named;
+use super::change::{Change, Extent, Op};
+use super::{Kernel, Outcome, Plan};
+use crate::model::{Family, PortKey};
+
+impl Plan {
+    /// Carries operations out in order. Once one of a port's fails, the port's others are left for the next
+    /// sync; nobody else is held up.
+    pub(super) fn carry_out(
+        &mut self,
+        ops: Vec<Op>,
+        now: Duration,
+        kernel: &mut impl Kernel,
+        outcome: &mut Outcome,
+    ) {
+        for Op { change, owner } in ops {
+            if owner.as_ref().is_some_and(|owner| outcome.blocked.contains(owner)) {
+                self.abandon(&change, now);
+                continue;
+            }
+            match kernel.apply(&change) {
+                Ok(()) => {
+                    outcome.writes += 1;
+                    self.record(change, now);
+                }
+                Err(why) => {
+                    self.abandon(&change, now);
+                    self.fail(&change, owner.as_ref(), &why, outcome);
+                }
+            }
+        }
+    }
+
+    fn fail(&self, change: &Change, owner: Option<&Arc<PortKey>>, why: &str, outcome: &mut Outcome) {
+        let mut ports: BTreeSet<Arc<PortKey>> = owner.into_iter().cloned().collect();
+        if let Change::Backend(id, _) = change {
+            ports.extend(self.backends(id.family).users(id.id).cloned());
+        }
+        outcome.nodes_failed |= matches!(change, Change::Way(..) | Change::Peer(..) | Change::RemovePeer(_));
+        if ports.is_empty() {
+            outcome.failures.push(why.to_owned());
+        }
+        for port in ports {
+            outcome.degraded(&port, why.to_owned());
+            outcome.blocked.insert(port);
+        }
+    }
+
+    /// An operation that did not happen: what it alone would have made reachable is given back.
+    fn abandon(&mut self, change: &Change, now: Duration) {
+        let Change::Service(id, entry) = change else { return };
+        if self.fresh.remove(id).is_none() {
+            return;
+        }
+        let slice = Extent { offset: entry.offset(), length: entry.length() };
+        if self.services.get(*id).is_none_or(|state| state.slice() != slice) {
+            self.space.rest(slice, now);
+        }
+    }
+
+    /// Mirrors an operation that happened.
+    fn record(&mut self, change: Change, now: Duration) {
+        match change {
+            Change::ClearSlots(extent) => self.space.free(extent),
+            Change::RemoveName(id) => self.services.forget(id),
+            Change::Way(id, way) => self.nodes.written(id, way, now),
+            Change::Backend(id, entry) => self.backends_mut(id.family).written(id.id, entry, now),
+            Change::Slots { service, words } => self.record_slots(service, &words),
+            Change::Service(id, entry) => self.record_service(id, entry, now),
+            Change::Name(id, _) => {
+                if let Some(state) = self.services.get_mut(id) {
+                    state.name_written = true;
+                }
+            }
+            Change::Hint(key, backend) => {
+                if let Some(state) = self.services.get_mut(key.service) {
+                    state.hints.insert(key.hint, backend);
+                }
+            }
+            Change::RemoveHint(key) => {
+                if let Some(state) = self.services.get_mut(key.service) {
+                    state.hints.remove(&key.hint);
+                }
+            }
+            Change::Peer(address, bits) => self.nodes.peer_written(address, Some(bits)),
+            Change::RemovePeer(address) => self.nodes.peer_written(address, None),
+            Change::Frontend(at, value) => {
+                self.count_frontend(value, 1);
+                if let Some(before) = self.frontends.record(at, Some(value)) {
+                    self.count_frontend(before, -1);
+                }
+            }
+            Change::RemoveFrontend(at) => {
+                if let Some(before) = self.frontends.record(at, None) {
+                    self.count_frontend(before, -1);
+                }
+            }
+        }
+    }
+
+    /// Slots of a slice in use were changed in place; those of a fresh one count once the word names it.
+    fn record_slots(&mut self, service: u32, words: &[(u32, Slot)]) {
+        let Some(state) = self.services.get_mut(service) else { return };
+        let slice = state.slice();
+        for (index, word) in words {
+            let at = index.checked_sub(slice.offset).filter(|at| *at < slice.length);
+            let slot = at.and_then(|at| state.slots.get_mut(usize::try_from(at).ok()?));
+            if let Some(slot) = slot {
+                *slot = *word;
+            }
+        }
+        self.rename_backends(service);
+    }
+
+    fn record_service(&mut self, id: u32, entry: ServiceEntry, now: Duration) {
+        let fresh = self.fresh.remove(&id).unwrap_or_default();
+        let Some(state) = self.services.get_mut(id) else { return };
+        let before = state.slice();
+        state.entry = entry;
+        state.slots = fresh;
+        if before != state.slice() {
+            self.space.rest(before, now);
+        }
+        self.rename_backends(id);
+    }
+
+    /// Brings the backends' record of who names them to what a service's slots say.
+    pub(super) fn rename_backends(&mut self, service: u32) {
+        let Some(state) = self.services.get_mut(service) else { return };
+        let named: BTreeSet<u32> = state.owners();
+        let family = if state.name.contains(" IPv6 ") { Family::V6 } else { Family::V4 };
+        let before = std::mem::replace(&mut state.named, named.clone());
+        let backends = self.backends_mut(family);
+        for id in before.difference(&named) {
+            backends.set_named(*id, service, Named::No);
+        }
+        for id in named.difference(&before) {
+            backends.set_named(*id, service, Named::Yes);
+        }
+    }
+
+    /// Counts the frontends that lead to a service id: it is not released before there is none.
+    pub(super) fn count_frontend(&mut self, value: Frontend, by: isize) {
+        let ids: BTreeSet<u32> = [value.service, value.cluster_service].into_iter().collect();
+        for id in ids {
+            if let Some(state) = self.services.get_mut(id) {
+                state.frontends = state.frontends.saturating_add_signed(by);
+            }
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Service ids: what each names, and its slice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use proxy_common::selection::{BackendRef, SERVICE_MAGLEV, ServiceEntry, Slot};
+
+use super::change::Extent;
+use super::ids::IdPool;
+use crate::model::{Family, List, PortKey};
+
+/// All service ids in use or at rest.
+#[derive(Clone, Debug)]
+pub struct Services {
+    pool: IdPool,
+    ids: BTreeMap<String, u32>,
+    states: BTreeMap<u32, ServiceState>,
+    /// Ids that no port wants and that do not rest yet.
+    idle: BTreeSet<u32>,
+}
+
+/// What is in the kernel for one service id.
+#[derive(Clone, Debug)]
+pub struct ServiceState {
+    /// The text in NAMES.
+    pub name: String,
+    /// Whether NAMES has it.
+    pub name_written: bool,
+    /// The service port it is for; none once no port wants it.
+    pub owner: Option<Arc<PortKey>>,
+    /// The word in SERVICES.
+    pub entry: ServiceEntry,
+    /// The slice's words in SELECTION.
+    pub slots: Vec<Slot>,
+    /// Ids of the backends its slots name.
+    pub named: BTreeSet<u32>,
+    /// By hint: its entries in HINTS.
+    pub hints: BTreeMap<u32, BackendRef>,
+    /// Number of entries in FRONTENDS that lead to it.
+    pub frontends: usize,
+}
+
+impl Services {
+    /// No services, and maps of this many entries.
+    #[must_use]
+    pub const fn new(capacity: u32) -> Self {
+        Self {
+            pool: IdPool::new(capacity),
+            ids: BTreeMap::new(),
+            states: BTreeMap::new(),
+            idle: BTreeSet::new(),
+        }
+    }
+
+    /// Number of entries the maps have.
+    #[must_use]
+    pub const fn capacity(&self) -> u32 {
+        self.pool.capacity()
+    }
+
+    /// Takes over an id found in NAMES.
+    pub fn adopt(&mut self, id: u32, name: &str, entry: ServiceEntry, slots: Vec<Slot>) {
+        self.pool.adopt(id);
+        self.ids.insert(name.to_owned(), id);
+        let state = ServiceState { name_written: true, entry, slots, ..ServiceState::new(name) };
+        self.states.insert(id, state);
+        self.idle.insert(id);
+    }
+
+    /// The id for a list, a new one if it has none; `None` if all are in use or rest.
+    pub fn claim(&mut self, name: &str, owner: &Arc<PortKey>, now: Duration) -> Option<u32> {
+        let id = match self.ids.get(name).copied() {
+            Some(id) => id,
+            None => {
+                // Two ids with one name could not be told apart after a restart: the old name goes first.
+                let id = self.pool.allocate(now, |id| !self.states.contains_key(&id))?;
+                self.ids.insert(name.to_owned(), id);
+                self.states.insert(id, ServiceState::new(name));
+                id
+            }
+        };
+        self.pool.resume(id);
+        self.idle.remove(&id);
+        if let Some(state) = self.states.get_mut(&id) {
+            state.owner = Some(Arc::clone(owner));
+        }
+        Some(id)
+    }
+
+    /// The id for a list, if it has one.
+    #[must_use]
+    pub fn id(&self, name: &str) -> Option<u32> {
+        self.ids.get(name).copied()
+    }
+
+    /// What is in the kernel for an id.
+    #[must_use]
+    pub fn get(&self, id: u32) -> Option<&ServiceState> {
+        self.states.get(&id)
+    }
+
+    /// What is in the kernel for an id, to be changed.
+    pub fn get_mut(&mut self, id: u32) -> Option<&mut ServiceState> {
+        self.states.get_mut(&id)
+    }
+
+    /// No port wants this id any more.
+    pub fn disown(&mut self, id: u32) {
+        if let Some(state) = self.states.get_mut(&id) {
+            state.owner = None;
+            self.idle.insert(id);
+        }
+    }
+
+    /// Ids that no port wants and no frontend leads to, to be emptied and then to rest.
+    pub fn idle(&self) -> impl Iterator<Item = (u32, &ServiceState)> {
+        let state = |id: &u32| self.states.get(id).map(|state| (*id, state));
+        self.idle.iter().filter_map(state).filter(|(_, state)| state.frontends == 0)
+    }
+
+    /// Lets the idle ids that are empty rest.
+    pub fn rest_empty(&mut self, now: Duration) {
+        let empty =
+            |(id, state): (u32, &ServiceState)| (state.entry.0 == 0 && state.hints.is_empty()).then_some(id);
+        for id in self.idle().filter_map(empty).collect::<Vec<_>>() {
+            self.idle.remove(&id);
+            self.pool.rest(id, now);
+            if self.states.get(&id).is_some_and(|state| !state.name_written) {
+                self.forget(id);
+            }
+        }
+    }
+
+    /// Ids whose rest is over but whose name is still in NAMES.
+    pub fn rested(&self, now: Duration) -> impl Iterator<Item = u32> {
+        self.pool.rested(now).filter(|id| self.states.get(id).is_some_and(|state| state.name_written))
+    }
+
+    /// Records that a name was removed: the id stands for nothing any more.
+    pub fn forget(&mut self, id: u32) {
+        if let Some(state) = self.states.remove(&id) {
+            self.ids.remove(&state.name);
+        }
+    }
+}
+
+impl ServiceState {
+    fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            name_written: false,
+            owner: None,
+            entry: ServiceEntry::default(),
+            slots: Vec::new(),
+            named: BTreeSet::new(),
+            hints: BTreeMap::new(),
+            frontends: 0,
+        }
+    }
+
+    /// The slice the word names.
+    #[must_use]
+    pub const fn slice(&self) -> Extent {
+        Extent { offset: self.entry.offset(), length: self.entry.length() }
+    }
+
+    /// Whether a slice of this kind and length can be changed in place.
+    #[must_use]
+    pub const fn fits(&self, length: u32, flags: u8) -> bool {
+        self.entry.length() == length && self.entry.flags() & SERVICE_MAGLEV == flags & SERVICE_MAGLEV
+    }
+
+    /// Ids of all backends the slots name.
+    #[must_use]
+    pub fn owners(&self) -> BTreeSet<u32> {
+        self.slots
+            .iter()
+            .flat_map(|slot| [slot.current(), slot.settled()])
+            .map(BackendRef::id)
+            .filter(|id| *id != 0)
+            .collect()
+    }
+}
+
+/// The text NAMES has for a list: `namespace/name port family list`.
+#[must_use]
+pub fn name_of(port: &PortKey, list: List) -> String {
+    let family = match port.family {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
+    };
+    let list = match list {
+        List::Cluster => "Cluster",
+        List::Local => "Local",
+    };
+    let name = if port.port.is_empty() { "-" } else { &port.port };
+    format!("{} {name} {family} {list}", port.service)
+}

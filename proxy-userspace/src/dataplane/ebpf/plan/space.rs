@@ -1,0 +1,172 @@
+//! Who has which run of slots in SELECTION.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::change::Extent;
+use super::ids::REST;
+
+/// The free and the resting space. What is neither belongs to a slice.
+#[derive(Clone, Debug)]
+pub struct Space {
+    /// Free runs: offset -> length. No two of them touch.
+    free: BTreeMap<u32, u32>,
+    /// Released runs, by the time they may be used again.
+    resting: BTreeSet<(Duration, Extent)>,
+}
+
+impl Space {
+    /// Space of which nothing is in use.
+    #[must_use]
+    pub fn new(capacity: u32) -> Self {
+        Self { free: BTreeMap::from([(0, capacity)]), resting: BTreeSet::new() }
+    }
+
+    /// Space in which slices were found. A slot outside them that is not zero may have been released a moment
+    /// ago and rests; a zero one is free.
+    pub fn adopt(
+        capacity: u32,
+        slices: &BTreeSet<Extent>,
+        is_clear: impl Fn(u32) -> bool,
+        now: Duration,
+    ) -> Self {
+        let mut space = Self { free: BTreeMap::new(), resting: BTreeSet::new() };
+        let mut start = 0;
+        let end = Extent { offset: capacity, length: 0 };
+        for slice in slices.iter().chain([&end]) {
+            space.adopt_gap(start..slice.offset, &is_clear, now);
+            start = slice.offset + slice.length;
+        }
+        space
+    }
+
+    fn adopt_gap(&mut self, gap: std::ops::Range<u32>, is_clear: impl Fn(u32) -> bool, now: Duration) {
+        let mut run = Extent { offset: gap.start, length: 0 };
+        let mut clear = true;
+        for slot in gap {
+            if is_clear(slot) != clear {
+                self.adopt_run(run, clear, now);
+                run = Extent { offset: slot, length: 0 };
+                clear = !clear;
+            }
+            run.length += 1;
+        }
+        self.adopt_run(run, clear, now);
+    }
+
+    fn adopt_run(&mut self, run: Extent, clear: bool, now: Duration) {
+        match (run.length, clear) {
+            (0, _) => {}
+            (_, true) => self.insert(run),
+            (_, false) => self.rest(run, now),
+        }
+    }
+
+    /// The first free run that is long enough; `None` if there is none.
+    pub fn allocate(&mut self, length: u32) -> Option<u32> {
+        let (&offset, &free) = self.free.iter().find(|(_, free)| **free >= length)?;
+        self.free.remove(&offset);
+        if free > length {
+            self.free.insert(offset + length, free - length);
+        }
+        Some(offset)
+    }
+
+    /// Releases a run.
+    pub fn rest(&mut self, extent: Extent, now: Duration) {
+        if extent.length > 0 {
+            self.resting.insert((now + REST, extent));
+        }
+    }
+
+    /// Released runs whose rest is over. Once they are zeroed they can be [freed](Self::free).
+    pub fn rested(&self, now: Duration) -> impl Iterator<Item = Extent> {
+        self.resting.iter().take_while(move |(until, _)| *until <= now).map(|(_, extent)| *extent)
+    }
+
+    /// Makes a run that has rested free.
+    pub fn free(&mut self, extent: Extent) {
+        if let Some(entry) = self.resting.iter().find(|(_, resting)| *resting == extent).copied() {
+            self.resting.remove(&entry);
+            self.insert(extent);
+        }
+    }
+
+    fn insert(&mut self, extent: Extent) {
+        let Extent { mut offset, mut length } = extent;
+        if let Some((&before, &free)) = self.free.range(..offset).next_back()
+            && before + free == offset
+        {
+            offset = before;
+            length += free;
+        }
+        if let Some(free) = self.free.remove(&(offset + length)) {
+            length += free;
+        }
+        self.free.insert(offset, length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(100);
+
+    fn free_all(space: &mut Space, now: Duration) {
+        for extent in space.rested(now).collect::<Vec<_>>() {
+            space.free(extent);
+        }
+    }
+
+    #[test]
+    fn adopted_space_outside_the_slices_rests_unless_it_is_clear() {
+        let slices = BTreeSet::from([Extent { offset: 2, length: 3 }, Extent { offset: 8, length: 1 }]);
+        let mut space = Space::adopt(12, &slices, |slot| !(5..7).contains(&slot), NOW);
+        let mut lengths: Vec<_> = space.free.clone().into_iter().collect();
+        assert_eq!(lengths, [(0, 2), (7, 1), (9, 3)]);
+        free_all(&mut space, NOW + REST);
+        lengths = space.free.clone().into_iter().collect();
+        assert_eq!(lengths, [(0, 2), (5, 3), (9, 3)]);
+    }
+
+    proptest! {
+        /// Whatever is allocated and released, no slot has two owners, none is used again before it has
+        /// rested, none gets lost, and released neighbours become one run.
+        #[test]
+        fn slots_have_one_owner_rest_and_are_never_lost(
+            steps in proptest::collection::vec((1_u32..20, any::<prop::sample::Index>(), 0_u64..6), 1..80),
+        ) {
+            const CAPACITY: u32 = 100;
+            let mut space = Space::new(CAPACITY);
+            let mut owned: Vec<Extent> = Vec::new();
+            let mut released = vec![Duration::ZERO; CAPACITY as usize];
+            let mut now = NOW;
+            for (length, index, seconds) in steps {
+                now += Duration::from_secs(seconds);
+                free_all(&mut space, now);
+                if length % 3 == 0 && !owned.is_empty() {
+                    let extent = owned.remove(index.index(owned.len()));
+                    for slot in extent.offset..extent.offset + extent.length {
+                        released[slot as usize] = now + REST;
+                    }
+                    space.rest(extent, now);
+                } else if let Some(offset) = space.allocate(length) {
+                    prop_assert!(offset + length <= CAPACITY);
+                    for slot in offset..offset + length {
+                        prop_assert!(released[slot as usize] <= now);
+                        prop_assert!(!owned.iter().any(|o| (o.offset..o.offset + o.length).contains(&slot)));
+                    }
+                    owned.push(Extent { offset, length });
+                }
+            }
+            for extent in owned.drain(..) {
+                space.rest(extent, now);
+            }
+            free_all(&mut space, now + REST);
+            prop_assert_eq!(space.free, BTreeMap::from([(0, CAPACITY)]));
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Single cases, each of which says what it is about.

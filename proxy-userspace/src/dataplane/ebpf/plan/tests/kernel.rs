@@ -1,0 +1,235 @@
+//! A kernel that checks, at every single operation, what the programs rely on.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use proxy_common::backend::BACKEND_EXISTS;
+use proxy_common::frontend::Frontend;
+use proxy_common::name::ServiceName;
+use proxy_common::selection::{BackendRef, HintKey, ServiceEntry, Slot};
+use proxy_common::way::Way;
+
+use crate::dataplane::ebpf::plan::{
+    BackendEntry, BackendId, Capacities, Change, Extent, Found, FrontendAt, Kernel, REST,
+};
+use crate::model::Family;
+
+/// Small enough that ids and slots are reused and sometimes run out.
+pub const CAPACITIES: Capacities =
+    Capacities { services: 24, slots: 200, backends_v4: 16, backends_v6: 16, ways: 6 };
+
+#[derive(Clone, Debug, Default)]
+pub struct FakeKernel {
+    pub names: BTreeMap<u32, ServiceName>,
+    pub services: BTreeMap<u32, ServiceEntry>,
+    pub slots: BTreeMap<u32, Slot>,
+    pub backends: BTreeMap<BackendId, BackendEntry>,
+    pub ways: BTreeMap<u32, Way>,
+    pub hints: BTreeMap<HintKey2, BackendRef>,
+    pub peers: BTreeMap<IpAddr, u32>,
+    pub frontends: BTreeMap<FrontendAt, Frontend>,
+    /// The time of the running sync.
+    pub now: Duration,
+    /// Every operation that was asked for, done or refused.
+    pub log: Vec<Change>,
+    /// Numbers of the operations, from here on, that are refused.
+    pub refuse: Vec<usize>,
+    released_backends: BTreeMap<BackendId, Duration>,
+    released_services: BTreeMap<u32, Duration>,
+    released_slots: BTreeMap<u32, Duration>,
+}
+
+/// [`HintKey`] with an order.
+pub type HintKey2 = (u32, u32);
+
+impl Kernel for FakeKernel {
+    fn apply(&mut self, change: &Change) -> Result<(), String> {
+        let number = self.log.len();
+        self.log.push(change.clone());
+        if self.refuse.contains(&number) {
+            return Err(format!("refused number {number}"));
+        }
+        self.check(change);
+        self.store(change.clone());
+        Ok(())
+    }
+}
+
+impl FakeKernel {
+    /// Begins a sync: operation numbers count from zero again.
+    pub fn begin(&mut self, now: Duration, refuse: Vec<usize>) {
+        (self.now, self.refuse) = (now, refuse);
+        self.log.clear();
+    }
+
+    fn check(&self, change: &Change) {
+        match change {
+            Change::Backend(id, entry) => self.check_backend(*id, *entry),
+            Change::Slots { service, words } => self.check_slots(*service, words),
+            Change::Service(id, entry) => self.check_service(*id, *entry),
+            Change::Frontend(_, value) => {
+                for id in [value.service, value.cluster_service].into_iter().filter(|id| *id != 0) {
+                    assert!(
+                        self.names.contains_key(&id),
+                        "a frontend leads to service {id}, which has no name"
+                    );
+                    self.check_slice(id);
+                }
+            }
+            Change::ClearSlots(extent) => {
+                for slot in extent.offset..extent.offset + extent.length {
+                    assert!(self.service_of(slot).is_none(), "slot {slot} is cleared but in use");
+                    assert!(self.rested(self.released_slots.get(&slot)));
+                }
+            }
+            Change::RemoveName(id) => {
+                assert!(self.rested(self.released_services.get(id)), "service {id} is forgotten too early");
+                assert!(
+                    !self
+                        .frontends
+                        .values()
+                        .any(|value| value.service == *id || value.cluster_service == *id)
+                );
+            }
+            Change::Hint(_, backend) => assert!(self.lives(*backend)),
+            Change::Way(..) | Change::Name(..) | Change::RemoveHint(_) | Change::Peer(..) => {}
+            Change::RemovePeer(_) | Change::RemoveFrontend(_) => {}
+        }
+    }
+
+    fn check_backend(&self, id: BackendId, entry: BackendEntry) {
+        assert!(id.id != 0 && id.id < 16);
+        let Some(before) = self.backends.get(&id) else { return };
+        if before.address != entry.address {
+            assert_eq!(before.flags & BACKEND_EXISTS, 0, "{id:?} is taken from a living backend");
+            assert_eq!(entry.generation, (before.generation + 1) % 128);
+            assert!(self.rested(self.released_backends.get(&id)), "{id:?} has not rested");
+        } else {
+            assert_eq!(entry.generation, before.generation);
+        }
+    }
+
+    fn check_slots(&self, service: u32, words: &[(u32, Slot)]) {
+        for (slot, word) in words {
+            assert!(*slot < CAPACITIES.slots);
+            let owner = self.service_of(*slot);
+            assert!(owner.is_none_or(|owner| owner == service), "slot {slot} has two owners");
+            if owner.is_none() {
+                assert!(self.rested(self.released_slots.get(slot)), "slot {slot} has not rested");
+            }
+            assert!(self.lives(word.current()), "slot {slot} names a backend that is not there");
+        }
+    }
+
+    fn check_service(&self, id: u32, entry: ServiceEntry) {
+        assert!(id != 0 && id < CAPACITIES.services);
+        for slot in entry.offset()..entry.offset() + entry.length() {
+            assert!(self.service_of(slot).is_none_or(|owner| owner == id), "slices overlap");
+            assert!(self.slots.contains_key(&slot), "the slice of service {id} is not written");
+        }
+        if entry.0 == 0 {
+            let leads = |value: &Frontend| value.service == id || value.cluster_service == id;
+            assert!(
+                !self.frontends.values().any(leads) || !self.services.contains_key(&id) || entry.flags() == 0
+            );
+        }
+    }
+
+    fn check_slice(&self, id: u32) {
+        let entry = self.services.get(&id).copied().unwrap_or_default();
+        for slot in entry.offset()..entry.offset() + entry.length() {
+            assert!(!self.slots[&slot].current().is_none());
+        }
+    }
+
+    fn store(&mut self, change: Change) {
+        let until = self.now + REST;
+        match change {
+            Change::ClearSlots(extent) => {
+                (extent.offset..extent.offset + extent.length)
+                    .for_each(|slot| drop(self.slots.remove(&slot)));
+            }
+            Change::RemoveName(id) => drop(self.names.remove(&id)),
+            Change::Way(id, way) => drop(self.ways.insert(id, way)),
+            Change::Backend(id, entry) => {
+                self.backends.insert(id, entry);
+                if entry.flags & BACKEND_EXISTS == 0 {
+                    self.released_backends.insert(id, until);
+                }
+            }
+            Change::Slots { words, .. } => self.slots.extend(words),
+            Change::Service(id, entry) => {
+                let before = self.services.insert(id, entry).unwrap_or_default();
+                if before.offset() != entry.offset() || before.length() != entry.length() {
+                    let slots = before.offset()..before.offset() + before.length();
+                    self.released_slots.extend(slots.map(|slot| (slot, until)));
+                }
+                if entry.0 == 0 {
+                    self.released_services.insert(id, until);
+                }
+            }
+            Change::Name(id, name) => {
+                let before = self.names.insert(id, name);
+                let is_new = before.is_none_or(|before| before == name);
+                assert!(
+                    is_new || self.rested(self.released_services.get(&id)),
+                    "service {id} has not rested"
+                );
+            }
+            Change::Hint(key, backend) => drop(self.hints.insert((key.service, key.hint), backend)),
+            Change::RemoveHint(key) => drop(self.hints.remove(&(key.service, key.hint))),
+            Change::Peer(address, bits) => drop(self.peers.insert(address, bits)),
+            Change::RemovePeer(address) => drop(self.peers.remove(&address)),
+            Change::Frontend(at, value) => drop(self.frontends.insert(at, value)),
+            Change::RemoveFrontend(at) => drop(self.frontends.remove(&at)),
+        }
+    }
+
+    fn rested(&self, until: Option<&Duration>) -> bool {
+        until.is_none_or(|until| *until <= self.now)
+    }
+
+    fn service_of(&self, slot: u32) -> Option<u32> {
+        let has = |entry: &ServiceEntry| (entry.offset()..entry.offset() + entry.length()).contains(&slot);
+        self.services.iter().find(|(_, entry)| has(entry)).map(|(id, _)| *id)
+    }
+
+    fn lives(&self, reference: BackendRef) -> bool {
+        [Family::V4, Family::V6].into_iter().any(|family| {
+            let entry = self.backends.get(&BackendId { family, id: reference.id() });
+            entry.is_some_and(|entry| {
+                entry.generation == reference.generation() && entry.flags & BACKEND_EXISTS != 0
+            })
+        })
+    }
+
+    /// What a restarted agent would find.
+    pub fn found(&self) -> Found {
+        let mut slots = vec![Slot::default(); CAPACITIES.slots as usize];
+        self.slots.iter().for_each(|(index, word)| slots[*index as usize] = *word);
+        let service = |(id, name): (&u32, &ServiceName)| {
+            (*id, name.text().unwrap().to_owned(), self.services.get(id).copied().unwrap_or_default())
+        };
+        let hint = |((service, hint), backend): (&HintKey2, &BackendRef)| {
+            (HintKey { service: *service, hint: *hint }, *backend)
+        };
+        let way = |(id, way): (&u32, &Way)| (*id, proxy_common::addr::unmapped(way.target), *way);
+        Found {
+            services: self.names.iter().map(service).collect(),
+            slots,
+            backends: self.backends.iter().map(|(id, entry)| (*id, *entry)).collect(),
+            ways: self.ways.iter().map(way).collect(),
+            hints: self.hints.iter().map(hint).collect(),
+            peers: self.peers.iter().map(|(address, bits)| (*address, *bits)).collect(),
+            frontends: self.frontends.iter().map(|(at, value)| (*at, *value)).collect(),
+        }
+    }
+
+    /// The slots of a service id.
+    pub fn slice(&self, id: u32) -> Vec<Slot> {
+        let entry = self.services.get(&id).copied().unwrap_or_default();
+        let extent = Extent { offset: entry.offset(), length: entry.length() };
+        (extent.offset..extent.offset + extent.length).map(|slot| self.slots[&slot]).collect()
+    }
+}

@@ -1,0 +1,6 @@
+//! The plan against a kernel that is but a few maps.
+
+mod cases;
+mod kernel;
+mod random;
+mod world;

@@ -1,0 +1,106 @@
+//! Any order of changes, with any operation failing.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::kernel::{CAPACITIES, FakeKernel};
+use super::world::{assert_serves, desired, dsr, key, local_policy, port};
+use crate::dataplane::ebpf::plan::{Found, Plan};
+use crate::model::{Desired, Dirty, Family, PortKey, ServicePort};
+
+/// What happens between two syncs.
+#[derive(Clone, Debug)]
+struct Step {
+    /// Service number and its new state; `None` removes it.
+    changes: Vec<(u8, Option<ServicePort>)>,
+    seconds: u64,
+    /// Operations that fail.
+    refuse: Vec<usize>,
+    /// The agent is killed and another one started before the sync.
+    restart: bool,
+}
+
+fn family(n: u8) -> Family {
+    if n.is_multiple_of(3) { Family::V6 } else { Family::V4 }
+}
+
+fn service(n: u8) -> impl Strategy<Value = Option<ServicePort>> {
+    let endpoints = proptest::collection::btree_map(0_u8..7, (0_u8..3, prop::bool::weighted(0.8)), 0..5);
+    (endpoints, any::<bool>(), any::<bool>(), prop::bool::weighted(0.8)).prop_map(
+        move |(endpoints, is_dsr, is_local, exists)| {
+            let endpoints: Vec<_> =
+                endpoints.into_iter().map(|(e, (node, ready))| (e, node, ready)).collect();
+            let port = port(n, family(n), &endpoints);
+            let port = if is_dsr { dsr(port) } else { port };
+            exists.then(|| if is_local { local_policy(port) } else { port })
+        },
+    )
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let change = (0_u8..5).prop_flat_map(|n| service(n).prop_map(move |port| (n, port)));
+    (
+        proptest::collection::vec(change, 0..4),
+        0_u64..8,
+        proptest::collection::vec(0_usize..30, 0..4),
+        prop::bool::weighted(0.1),
+    )
+        .prop_map(|(changes, seconds, refuse, restart)| Step { changes, seconds, refuse, restart })
+}
+
+fn change(state: &mut Desired, changes: Vec<(u8, Option<ServicePort>)>) -> Dirty {
+    let mut dirty = BTreeSet::new();
+    for (n, port) in changes {
+        let key: PortKey = key(n, family(n));
+        match port {
+            Some(port) => state.ports.insert(key.clone(), port),
+            None => state.ports.remove(&key),
+        };
+        dirty.insert(key);
+    }
+    Dirty { ports: dirty, nodes: false }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+    /// The kernel's own checks run at every operation. At the end, with nothing failing any more, it serves
+    /// what is desired; once more changes nothing; and a restart changes nothing either.
+    #[test]
+    fn the_kernel_comes_to_serve_what_is_desired(steps in proptest::collection::vec(step(), 1..24)) {
+        let mut kernel = FakeKernel::default();
+        let mut now = Duration::from_secs(1000);
+        let mut plan = Plan::adopt(CAPACITIES, Found::default(), now);
+        let mut state = desired([]);
+        for step in steps {
+            now += Duration::from_secs(step.seconds);
+            if step.restart {
+                plan = Plan::adopt(CAPACITIES, kernel.found(), now);
+            }
+            let dirty = change(&mut state, step.changes);
+            kernel.begin(now, step.refuse);
+            plan.sync(&state, &dirty, now, &mut kernel);
+        }
+        // Room that still rests comes back within two rests.
+        for _ in 0..4 {
+            now += Duration::from_secs(11);
+            kernel.begin(now, Vec::new());
+            plan.sync(&state, &Dirty::default(), now, &mut kernel);
+        }
+        assert_serves(&kernel, &state);
+        assert_quiet(&mut plan, &mut kernel, &state, now);
+        let mut restarted = Plan::adopt(CAPACITIES, kernel.found(), now);
+        assert_quiet(&mut restarted, &mut kernel, &state, now);
+    }
+}
+
+fn assert_quiet(plan: &mut Plan, kernel: &mut FakeKernel, state: &Desired, now: Duration) {
+    let all = Dirty { ports: state.ports.keys().cloned().collect(), nodes: true };
+    for _ in 0..2 {
+        kernel.begin(now, Vec::new());
+        let report = plan.sync(state, &all, now, kernel);
+        assert!(report.is_complete(), "{report:?}");
+        assert_eq!((report.writes, &kernel.log), (0, &Vec::new()));
+    }
+}

@@ -1,0 +1,196 @@
+//! Desired states for the tests, and what the kernel must hold for them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY};
+use proxy_common::frontend::FRONTEND_DSR;
+use proxy_common::selection::{BackendRef, SERVICE_ELSEWHERE};
+use proxy_common::way::WAY_VALID;
+
+use super::kernel::FakeKernel;
+use crate::dataplane::ebpf::plan::backends::{hint_losers, hint_of};
+use crate::dataplane::ebpf::plan::services::name_of;
+use crate::dataplane::ebpf::plan::{BackendEntry, BackendId, frontends};
+use crate::model::{
+    Algorithm, Desired, Endpoint, Family, Forwarding, Frontend, FrontendKind, List, PortKey, Protocol, Scope,
+    ServiceKey, ServicePort,
+};
+
+/// The key of service number `n`.
+pub fn key(n: u8, family: Family) -> PortKey {
+    let service = ServiceKey { namespace: "default".to_owned(), name: format!("svc{n}") };
+    PortKey { service, port: String::new(), family }
+}
+
+/// Endpoint number `n`.
+pub fn address(n: u8, family: Family) -> SocketAddr {
+    match family {
+        Family::V4 => SocketAddr::from(([10, 0, 0, n], 8080)),
+        Family::V6 => SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, n.into()], 8080)),
+    }
+}
+
+/// An endpoint on node `n`; node 0 is this one.
+pub fn endpoint(node: u8, ready: bool) -> Endpoint {
+    let name = format!("node{node}");
+    Endpoint { node: Some(name), local: node == 0, ready, serving: ready, terminating: !ready }
+}
+
+/// A port of service `n` with these endpoints: (number, node, ready). Ready ones are in the lists.
+pub fn port(n: u8, family: Family, endpoints: &[(u8, u8, bool)]) -> ServicePort {
+    let endpoints: BTreeMap<_, _> = endpoints
+        .iter()
+        .map(|(number, node, ready)| (address(*number, family), endpoint(*node, *ready)))
+        .collect();
+    let list = |local_only: bool| {
+        endpoints.iter().filter(|(_, e)| e.ready && (!local_only || e.local)).map(|(a, _)| *a).collect()
+    };
+    let (cluster, local): (BTreeSet<_>, BTreeSet<_>) = (list(false), list(true));
+    let vip = match family {
+        Family::V4 => SocketAddr::from(([192, 0, 2, n], 80)),
+        Family::V6 => SocketAddr::from(([0x2001, 0xdb8, 1, 0, 0, 0, 0, n.into()], 80)),
+    };
+    let frontend =
+        |scope| Frontend { address: vip, scope, kind: FrontendKind::LoadBalancer, list: List::Cluster };
+    ServicePort {
+        protocol: Protocol::Tcp,
+        frontends: BTreeSet::from([frontend(Scope::Internal), frontend(Scope::External)]),
+        forwarding: Forwarding::Snat,
+        algorithm: Algorithm::Random,
+        affinity_seconds: 0,
+        has_any: !cluster.is_empty(),
+        cluster: Some(cluster),
+        local: Some(local),
+        endpoints,
+    }
+}
+
+/// Makes the port's external frontends follow policy Local.
+pub fn local_policy(mut port: ServicePort) -> ServicePort {
+    let local = |frontend: Frontend| match frontend.scope {
+        Scope::External => Frontend { list: List::Local, ..frontend },
+        Scope::Internal => frontend,
+    };
+    port.frontends = port.frontends.into_iter().map(local).collect();
+    port
+}
+
+/// Makes the port one with Direct Server Return.
+pub fn dsr(mut port: ServicePort) -> ServicePort {
+    port.forwarding = Forwarding::Dsr;
+    port.algorithm = Algorithm::Maglev(13);
+    port
+}
+
+/// A desired state of these ports, with nodes 0 to 2 each of both families.
+pub fn desired(ports: impl IntoIterator<Item = (PortKey, ServicePort)>) -> Desired {
+    let addresses = |n: u8| {
+        BTreeSet::from([
+            IpAddr::from([172, 16, 0, n + 1]),
+            IpAddr::from([0x2001, 0xdb8, 2, 0, 0, 0, 0, u16::from(n) + 1]),
+        ])
+    };
+    let nodes = (0..3).map(|n| (format!("node{n}"), addresses(n))).collect();
+    Desired { ports: ports.into_iter().collect(), nodes, node_name: "node0".to_owned() }
+}
+
+/// Asserts that the kernel serves exactly `desired`.
+pub fn assert_serves(kernel: &FakeKernel, desired: &Desired) {
+    let mut frontends = 0;
+    for (key, port) in &desired.ports {
+        let id = |list: List| {
+            let name = name_of(key, list);
+            kernel.names.iter().find(|(_, text)| text.text() == Some(&name)).map(|(id, _)| *id)
+        };
+        let (cluster, local) = (id(List::Cluster), id(List::Local));
+        assert_list(kernel, key, port, List::Cluster, cluster.expect("the Cluster list has an id"));
+        assert_list(kernel, key, port, List::Local, local.expect("the Local list has an id"));
+        for frontend in &port.frontends {
+            let value = kernel.frontends[&frontends::at(port, frontend)];
+            let wanted = if frontend.list == List::Local { local } else { cluster };
+            assert_eq!((Some(value.service), Some(value.cluster_service)), (wanted, cluster));
+            let is_dsr = port.forwarding == Forwarding::Dsr && frontend.scope == Scope::External;
+            assert_eq!(value.flags & FRONTEND_DSR != 0, is_dsr);
+            frontends += 1;
+        }
+        assert_hints(kernel, key, port, [cluster, local]);
+    }
+    assert_eq!(kernel.frontends.len(), frontends, "a frontend is left over");
+    assert_backends(kernel, desired);
+}
+
+fn assert_list(kernel: &FakeKernel, key: &PortKey, port: &ServicePort, list: List, id: u32) {
+    let members: Vec<SocketAddr> = port.members(list).copied().collect();
+    let slots = kernel.slice(id);
+    let owner = |reference: BackendRef| {
+        let entry = backend(kernel, key.family, reference).expect("the current owner exists");
+        entry.address
+    };
+    let owners: BTreeSet<_> = slots.iter().map(|slot| owner(slot.current())).collect();
+    assert_eq!(owners, members.iter().copied().collect(), "{key} {list:?}");
+    let length = match (members.len(), port.algorithm) {
+        (0, _) => 0,
+        (_, Algorithm::Maglev(length)) => length as usize,
+        (count, Algorithm::Random) => count,
+    };
+    assert_eq!(slots.len(), length);
+    let elsewhere = kernel.services.get(&id).is_some_and(|entry| entry.flags() & SERVICE_ELSEWHERE != 0);
+    assert_eq!(elsewhere, members.is_empty() && port.has_any);
+}
+
+fn assert_hints(kernel: &FakeKernel, key: &PortKey, port: &ServicePort, ids: [Option<u32>; 2]) {
+    let losers = hint_losers(port.endpoints.keys());
+    for id in ids.into_iter().flatten() {
+        let found: BTreeMap<u32, SocketAddr> = kernel
+            .hints
+            .iter()
+            .filter(|((service, _), _)| *service == id)
+            .map(|((_, hint), reference)| {
+                (*hint, backend(kernel, key.family, *reference).expect("a hinted backend exists").address)
+            })
+            .collect();
+        let is_wanted = |(address, endpoint): &(&SocketAddr, &Endpoint)| {
+            port.forwarding == Forwarding::Dsr && endpoint.local && !losers.contains(*address)
+        };
+        let wanted: BTreeMap<_, _> = port
+            .endpoints
+            .iter()
+            .filter(is_wanted)
+            .map(|(address, _)| (hint_of(*address), *address))
+            .collect();
+        assert_eq!(found, wanted, "{key}");
+    }
+}
+
+fn assert_backends(kernel: &FakeKernel, desired: &Desired) {
+    let mut wanted: BTreeMap<SocketAddr, Vec<&Endpoint>> = BTreeMap::new();
+    for port in desired.ports.values() {
+        for (address, endpoint) in &port.endpoints {
+            wanted.entry(*address).or_default().push(endpoint);
+        }
+    }
+    let living = kernel.backends.values().filter(|entry| entry.flags & BACKEND_EXISTS != 0);
+    let living: BTreeMap<SocketAddr, &BackendEntry> = living.map(|entry| (entry.address, entry)).collect();
+    assert_eq!(living.keys().collect::<Vec<_>>(), wanted.keys().collect::<Vec<_>>());
+    for (address, views) in wanted {
+        let entry = living[&address];
+        let is_local = views.iter().any(|view| view.local);
+        assert_eq!(entry.flags & BACKEND_LOCAL != 0, is_local);
+        assert_eq!(entry.flags & BACKEND_READY != 0, views.iter().any(|view| view.ready));
+        if !is_local {
+            let node = &desired.nodes[views[0].node.as_ref().unwrap()];
+            let way = kernel.ways[&entry.way];
+            assert_ne!(way.flags & WAY_VALID, 0);
+            let target = proxy_common::addr::unmapped(way.target);
+            assert!(node.contains(&target));
+            assert_eq!(target.is_ipv4(), address.is_ipv4());
+        }
+    }
+}
+
+/// The entry a reference names, if it still does.
+pub fn backend(kernel: &FakeKernel, family: Family, reference: BackendRef) -> Option<&BackendEntry> {
+    let entry = kernel.backends.get(&BackendId { family, id: reference.id() })?;
+    (entry.generation == reference.generation() && entry.flags & BACKEND_EXISTS != 0).then_some(entry)
+}
