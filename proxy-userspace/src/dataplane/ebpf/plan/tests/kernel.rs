@@ -101,13 +101,12 @@ impl FakeKernel {
     fn check_backend(&self, id: BackendId, entry: BackendEntry) {
         assert!(id.id != 0 && id.id < 16);
         let Some(before) = self.backends.get(&id) else { return };
-        if before.address != entry.address {
-            assert_eq!(before.flags & BACKEND_EXISTS, 0, "{id:?} is taken from a living backend");
-            assert_eq!(entry.generation, (before.generation + 1) % 128);
-            assert!(self.rested(self.released_backends.get(&id)), "{id:?} has not rested");
-        } else {
-            assert_eq!(entry.generation, before.generation);
+        if before.address == entry.address && before.generation == entry.generation {
+            return;
         }
+        assert_eq!(before.flags & BACKEND_EXISTS, 0, "{id:?} is taken from a living backend");
+        assert_ne!(before.generation, entry.generation, "{id:?} is reused under the same generation");
+        assert!(self.rested(self.released_backends.get(&id)), "{id:?} has not rested");
     }
 
     fn check_slots(&self, service: u32, words: &[(u32, Slot)]) {
