@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
+use rtnetlink::packet_route::address::AddressHeaderFlags;
 use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth};
 use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
 
@@ -69,10 +70,12 @@ impl Netlink {
         self.handle.link().del(index).execute().await.with_context(|| format!("can't delete {device}"))
     }
 
-    /// Gives a device an address.
+    /// Gives a device an address, usable at once: without the search for a duplicate, even a switched-off one,
+    /// which ends in a work queue some time later.
     pub async fn add_address(&self, device: &str, address: IpNet) -> Result<()> {
         let index = index_of(device)?;
-        let request = self.handle.address().add(index, address.addr(), address.prefix_len());
+        let mut request = self.handle.address().add(index, address.addr(), address.prefix_len());
+        request.message_mut().header.flags |= AddressHeaderFlags::Nodad;
         request.execute().await.with_context(|| format!("can't add {address} to {device}"))
     }
 
