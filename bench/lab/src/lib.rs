@@ -5,12 +5,15 @@
 //! - [`capture`]: what crossed the wires.
 //! - [`manifests`] and [`agent`]: the cluster's objects, and the proxies that serve them.
 //! - [`traffic`]: servers in pods that say whom they see, and clients that ask them.
+//! - [`walk`]: requests to a service, with answers and captures compared to what has to be.
+//! - [`cluster`]: a bed with a server in every pod and an agent on every node.
 //! - [`demo`]: all of it together, for people to watch.
 //! - [`frame`]: frames to send and to expect, parsed, printed, compared.
 //! - [`program`]: the real programs, run on frames without any device.
 
 pub mod agent;
 pub mod capture;
+pub mod cluster;
 pub mod demo;
 pub mod frame;
 pub mod manifests;
@@ -18,3 +21,4 @@ pub mod net;
 pub mod program;
 pub mod topology;
 pub mod traffic;
+pub mod walk;

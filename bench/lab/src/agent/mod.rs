@@ -6,6 +6,7 @@ mod view;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -22,17 +23,17 @@ pub const SYNC_LIMIT: Duration = Duration::from_secs(10);
 
 /// A node's proxy. It outlives its agent, as the pinned maps and links do.
 #[derive(Debug)]
-pub struct Proxy<'bed> {
-    namespace: &'bed Namespace,
+pub struct Proxy {
+    namespace: Arc<Namespace>,
     node: String,
     bpffs: PathBuf,
     log: PathBuf,
     arguments: Vec<String>,
 }
 
-impl<'bed> Proxy<'bed> {
+impl Proxy {
     /// The proxy of `node`, which follows `manifests`; `xdp` is the agent's `--xdp`.
-    pub fn new(bed: &'bed Bed, node: &'bed Node, manifests: &Manifests, xdp: &str) -> Result<Self> {
+    pub fn new(bed: &Bed, node: &Node, manifests: &Manifests, xdp: &str) -> Result<Self> {
         process::mount_bpffs()?;
         let bpffs = bed.bpffs_directory().join(node.name());
         std::fs::create_dir_all(&bpffs).with_context(|| format!("can't create {}", bpffs.display()))?;
@@ -50,7 +51,7 @@ impl<'bed> Proxy<'bed> {
         let arguments =
             arguments.iter().flat_map(|(flag, value)| [(*flag).into(), (*value).into()]).collect();
         let log = bed.directory().join(format!("{}.log", node.name()));
-        Ok(Self { namespace: node.namespace(), node: node.name().into(), bpffs, log, arguments })
+        Ok(Self { namespace: node.namespace().clone(), node: node.name().into(), bpffs, log, arguments })
     }
 
     /// Adds flags of `millrace agent`.
@@ -68,8 +69,8 @@ impl<'bed> Proxy<'bed> {
 
     /// The node's namespace.
     #[must_use]
-    pub const fn namespace(&self) -> &Namespace {
-        self.namespace
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
     }
 
     /// The agent's `--bpffs-path`.
@@ -80,14 +81,14 @@ impl<'bed> Proxy<'bed> {
 
     /// Starts the agent; does not wait for it.
     pub fn start(&self) -> Result<Agent> {
-        Agent::start(self.namespace, self.arguments.clone(), &self.log)
+        Agent::start(&self.namespace, self.arguments.clone(), &self.log)
     }
 
     /// Runs `millrace <arguments>` in the node's namespace on the node's pins.
     pub fn command(&self, arguments: &[&str]) -> Result<Output> {
         let mut arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         arguments.extend(["--bpffs-path".to_owned(), self.bpffs.display().to_string()]);
-        process::run(self.namespace, arguments)
+        process::run(&self.namespace, arguments)
     }
 
     /// Runs an agent with further flags and waits until it ends by itself, as it does for a wrong flag.
@@ -95,7 +96,7 @@ impl<'bed> Proxy<'bed> {
         let mut all = vec!["agent".to_owned()];
         all.extend(self.arguments.iter().cloned());
         all.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-        process::run(self.namespace, all)
+        process::run(&self.namespace, all)
     }
 
     /// The services in the pinned maps.

@@ -2,19 +2,17 @@
 
 mod plan;
 mod report;
-mod traffic;
 
 use std::net::SocketAddr;
 use std::time::Instant;
 
 use anyhow::Result;
 
-use crate::agent::{Agent, Proxy, binary};
+use crate::agent::binary;
 use crate::capture::Capture;
-use crate::manifests::Manifests;
-use crate::topology::{Bed, Node, Shape, Wire};
-use crate::traffic::Server;
-use plan::Walk;
+use crate::cluster::{Cluster, TARGET_PORT};
+use crate::topology::{Node, Shape};
+use plan::Example;
 
 /// What the command line chooses.
 #[derive(Clone, Debug)]
@@ -26,37 +24,31 @@ pub struct Options {
 /// Runs the demonstration and prints it; calls `stay` while everything is still up. Returns what was off.
 pub fn run(options: &Options, stay: impl FnOnce()) -> Result<Vec<String>> {
     let began = Instant::now();
-    println!("Building a client, a router, three nodes and their pods ...");
-    let wire = if options.xdp == "off" { Wire::Offloaded } else { Wire::Plain };
-    let bed = Bed::new(Shape { wire, ..Shape::default() })?;
-    let manifests = Manifests::create(&bed)?;
-    for (name, text) in plan::EXAMPLES {
-        manifests.put(name, text)?;
+    println!("Building a client, a router, three nodes with their pods, and an agent on each node ...");
+    let cluster = Cluster::start(Shape::default(), &options.xdp)?;
+    for (name, text) in plan::MANIFESTS {
+        cluster.manifests().put(name, text)?;
     }
-    let _servers = start_servers(&bed)?;
-
-    println!("Starting an agent on each node (--xdp {}) ...", options.xdp);
-    let proxies: Vec<Proxy> = bed
-        .nodes()
-        .iter()
-        .map(|node| Proxy::new(&bed, node, &manifests, &options.xdp))
-        .collect::<Result<_>>()?;
-    let _agents: Vec<Agent> = proxies.iter().map(Proxy::start).collect::<Result<_>>()?;
-    let walks = plan::walks();
-    wait_until_served(&bed, &proxies, &walks, &options.xdp)?;
+    let examples = plan::examples();
+    wait_until_served(&cluster, &examples)?;
 
     println!("Sending HTTP and UDP requests ...\n");
-    let ports: Vec<&str> = bed.nodes().iter().map(Node::name).collect();
-    let mut capture = Capture::start(bed.router(), &ports)?;
+    let ports: Vec<&str> = cluster.bed().nodes().iter().map(Node::name).collect();
+    let mut capture = Capture::start(cluster.bed().router(), &ports)?;
     let mut problems = Vec::new();
-    let rows = traffic::exercise(&bed, &walks, &mut capture, &mut problems)?;
-    report::print_rows(&rows);
-    report::print_nodes(&proxies, &mut problems)?;
+    let mut table = Vec::new();
+    for example in &examples {
+        let outcome = example.walk.run(cluster.bed(), &mut capture)?;
+        problems.extend(outcome.problems);
+        table.extend(outcome.rows.into_iter().map(|row| (example, row)));
+    }
+    report::print_rows(&table);
+    report::print_nodes(cluster.proxies(), &mut problems)?;
     println!("\n{} after {:.1} s", verdict(&problems), began.elapsed().as_secs_f32());
     for problem in &problems {
         println!("OFF: {problem}");
     }
-    report::print_hints(&bed, &proxies, &manifests, &binary()?);
+    report::print_hints(&cluster, &binary()?);
     stay();
     Ok(problems)
 }
@@ -68,22 +60,16 @@ fn verdict(problems: &[String]) -> String {
     }
 }
 
-fn start_servers(bed: &Bed) -> Result<Vec<Server>> {
-    bed.pods().map(|pod| Server::in_pod(pod, plan::TARGET_PORT)).collect()
-}
-
-/// Waits until each node's maps have each service with all its backends, and the programs are on the uplink.
-fn wait_until_served(bed: &Bed, proxies: &[Proxy], walks: &[Walk], xdp: &str) -> Result<()> {
-    let hooks: &[&str] = if xdp == "off" { &["tc_ingress", "tc_egress"] } else { &["xdp", "tc_egress"] };
-    for proxy in proxies {
-        proxy.wait_for_hooks("eth0", hooks)?;
-        for walk in walks {
-            let mut backends = Vec::new();
-            for name in walk.all_backends {
-                let addresses = bed.pod(name)?.addresses().both();
-                backends.extend(addresses.map(|address| SocketAddr::new(address, plan::TARGET_PORT)));
-            }
-            proxy.wait_for_backends(walk.service, &backends)?;
+/// Waits until each node's maps have each service with all its backends.
+fn wait_until_served(cluster: &Cluster, examples: &[Example]) -> Result<()> {
+    for Example { endpoints, walk, .. } in examples {
+        let mut backends = Vec::new();
+        for name in *endpoints {
+            let addresses = cluster.bed().pod(name)?.addresses().both();
+            backends.extend(addresses.map(|address| SocketAddr::new(address, TARGET_PORT)));
+        }
+        for proxy in cluster.proxies() {
+            proxy.wait_for_backends(&walk.service, &backends)?;
         }
     }
     Ok(())

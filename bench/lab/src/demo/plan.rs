@@ -1,100 +1,77 @@
 //! What the demonstration does, and what has to come of it.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::capture::Trail;
-use crate::topology::{Dual, Family};
+use crate::topology::Dual;
+use crate::walk::Walk;
 
-/// Port of the servers in the pods.
-pub(super) const TARGET_PORT: u16 = 8080;
-
-macro_rules! example {
+macro_rules! manifest {
     ($name:literal) => {
         ($name, include_str!(concat!("../../../../manifests/examples/", $name)))
     };
 }
 
 /// Manifests by the name of their file.
-pub(super) const EXAMPLES: [(&str, &str); 5] = [
-    example!("nodes.yaml"),
-    example!("local-load-balancer.yaml"),
-    example!("cluster-node-port.yaml"),
-    example!("external-ip.yaml"),
-    example!("dsr-load-balancer.yaml"),
+pub(super) const MANIFESTS: [(&str, &str); 5] = [
+    manifest!("nodes.yaml"),
+    manifest!("local-load-balancer.yaml"),
+    manifest!("cluster-node-port.yaml"),
+    manifest!("external-ip.yaml"),
+    manifest!("dsr-load-balancer.yaml"),
 ];
 
-/// Requests to one service, and how they have to go.
-pub(super) struct Walk {
-    /// The Service's name.
-    pub(super) service: &'static str,
+/// One of the example services.
+pub(super) struct Example {
     /// What it shows.
     pub(super) what: &'static str,
-    /// All its endpoints.
-    pub(super) all_backends: &'static [&'static str],
-    /// Those that have to answer.
-    pub(super) backends: &'static [&'static str],
-    /// The way of every request and answer.
-    pub(super) trail: Trail,
-    address: Dual,
-    port: u16,
+    /// Names of all its endpoints.
+    pub(super) endpoints: &'static [&'static str],
+    /// Requests to it.
+    pub(super) walk: Walk,
 }
 
-impl Walk {
-    /// Where the client sends to.
-    pub(super) const fn frontend(&self, family: Family) -> SocketAddr {
-        SocketAddr::new(self.address.of(family), self.port)
-    }
-}
-
-pub(super) fn walks() -> Vec<Walk> {
+pub(super) fn examples() -> Vec<Example> {
     vec![
-        Walk {
-            service: "local-lb",
+        Example {
             what: "LoadBalancer, policy Local",
-            all_backends: &["pod-1a", "pod-2a"],
-            backends: &["pod-1a"],
-            trail: Trail::local("node1"),
-            address: vip(0x10),
-            port: 80,
+            endpoints: &["pod-1a", "pod-2a"],
+            walk: walk("local-lb", vip(10, 0x10), 80, &["pod-1a"], Trail::local("node1")),
         },
-        Walk {
-            service: "node-port",
+        Example {
             what: "NodePort, two local pods",
-            all_backends: &["pod-1a", "pod-1b"],
-            backends: &["pod-1a", "pod-1b"],
-            trail: Trail::local("node1"),
-            address: Dual {
-                v4: Ipv4Addr::new(172, 30, 0, 11),
-                v6: Ipv6Addr::new(0x2001, 0xdb8, 0xa, 0, 0, 0, 0, 0x11),
-            },
-            port: 30020,
+            endpoints: &["pod-1a", "pod-1b"],
+            walk: walk("node-port", NODE1, 30020, &["pod-1a", "pod-1b"], Trail::local("node1")),
         },
-        Walk {
-            service: "external-ip",
+        Example {
             what: "external IP",
-            all_backends: &["pod-1b"],
-            backends: &["pod-1b"],
-            trail: Trail::local("node1"),
-            address: vip(0x20),
-            port: 8000,
+            endpoints: &["pod-1b"],
+            walk: walk("external-ip", vip(20, 0x20), 8000, &["pod-1b"], Trail::local("node1")),
         },
-        Walk {
-            service: "dsr-lb",
+        Example {
             what: "LoadBalancer, DSR",
-            all_backends: &["pod-2a", "pod-2b"],
-            backends: &["pod-2a", "pod-2b"],
-            trail: Trail::direct_return("node1", "node2"),
-            address: vip(0x30),
-            port: 80,
+            endpoints: &["pod-2a", "pod-2b"],
+            walk: walk(
+                "dsr-lb",
+                vip(30, 0x30),
+                80,
+                &["pod-2a", "pod-2b"],
+                Trail::direct_return("node1", "node2"),
+            ),
         },
     ]
 }
 
-/// The addresses whose last decimal or hexadecimal digits are those of `host`.
-const fn vip(host: u8) -> Dual {
-    let decimal = host / 16 * 10 + host % 16;
-    let v4 = Ipv4Addr::new(203, 0, 113, decimal);
-    Dual { v4, v6: Ipv6Addr::new(0x2001, 0xdb8, 0xe, 0, 0, 0, 0, host as u16) }
+const NODE1: Dual =
+    Dual { v4: Ipv4Addr::new(172, 30, 0, 11), v6: Ipv6Addr::new(0x2001, 0xdb8, 0xa, 0, 0, 0, 0, 0x11) };
+
+const fn vip(v4: u8, v6: u16) -> Dual {
+    Dual { v4: Ipv4Addr::new(203, 0, 113, v4), v6: Ipv6Addr::new(0x2001, 0xdb8, 0xe, 0, 0, 0, 0, v6) }
+}
+
+fn walk(service: &str, address: Dual, port: u16, backends: &[&str], trail: Trail) -> Walk {
+    let backends = backends.iter().map(|name| (*name).to_owned()).collect();
+    Walk { service: service.to_owned(), address, port, backends, trail }
 }
 
 #[cfg(test)]
@@ -103,15 +80,14 @@ mod tests {
 
     #[test]
     fn the_manifests_name_every_frontend() {
-        for walk in walks().iter().filter(|walk| walk.service != "node-port") {
-            let (_, text) = EXAMPLES
-                .iter()
-                .find(|(_, text)| text.contains(&format!("name: {}\n", walk.service)))
-                .unwrap();
-            for family in Family::ALL {
-                let frontend = walk.frontend(family);
-                assert!(text.contains(&format!("{}\n", frontend.ip())), "{frontend}");
-                assert!(text.contains(&format!("port: {}\n", frontend.port())), "{frontend}");
+        for Example { walk, .. } in examples() {
+            let name = format!("name: {}\n", walk.service);
+            let (_, text) = MANIFESTS.iter().find(|(_, text)| text.contains(&name)).unwrap();
+            let node_port = text.contains(&format!("nodePort: {}\n", walk.port));
+            assert!(node_port || text.contains(&format!("port: {}\n", walk.port)), "{walk:?}");
+            for address in walk.address.both() {
+                let file = if node_port { MANIFESTS[0].1 } else { text };
+                assert!(file.contains(&format!("{address}\n")), "{address}");
             }
         }
     }

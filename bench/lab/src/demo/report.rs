@@ -4,10 +4,10 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use super::traffic::Row;
+use super::plan::Example;
 use crate::agent::Proxy;
-use crate::manifests::Manifests;
-use crate::topology::Bed;
+use crate::cluster::Cluster;
+use crate::walk::Row;
 
 /// Prints columns as wide as their longest cell.
 fn print_table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) {
@@ -28,13 +28,13 @@ fn print_table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) {
 }
 
 /// What each backend saw.
-pub(super) fn print_rows(rows: &[Row]) {
+pub(super) fn print_rows(rows: &[(&Example, Row)]) {
     let cells: Vec<_> = rows
         .iter()
-        .map(|row| {
+        .map(|(example, row)| {
             [
-                row.service.to_owned(),
-                row.what.to_owned(),
+                example.walk.service.clone(),
+                example.what.to_owned(),
                 format!("{} {}", row.family, row.protocol.name()),
                 row.frontend.to_string(),
                 row.backend.clone(),
@@ -75,13 +75,13 @@ pub(super) fn print_nodes(proxies: &[Proxy], problems: &mut Vec<String>) -> Resu
 }
 
 /// How to go on by hand.
-pub(super) fn print_hints(bed: &Bed, proxies: &[Proxy], manifests: &Manifests, binary: &Path) {
-    let client = bed.client().name();
+pub(super) fn print_hints(cluster: &Cluster, binary: &Path) {
+    let client = cluster.bed().client().name();
     println!("\nTry, as root, while this stays up:");
     println!("  ip netns exec {client} curl http://203.0.113.10/");
     println!("  ip netns exec {client} curl -g 'http://[2001:db8:e::30]/'");
-    println!("  ip netns exec {} tcpdump -ni node2", bed.router().name());
-    if let Some(proxy) = proxies.first() {
+    println!("  ip netns exec {} tcpdump -ni node2", cluster.bed().router().name());
+    if let Some(proxy) = cluster.proxies().first() {
         for subject in ["services", "flows"] {
             println!(
                 "  ip netns exec {} {} {subject} --bpffs-path {}",
@@ -91,5 +91,5 @@ pub(super) fn print_hints(bed: &Bed, proxies: &[Proxy], manifests: &Manifests, b
             );
         }
     }
-    println!("The agents follow the manifests in {}", manifests.path().display());
+    println!("The agents follow the manifests in {}", cluster.manifests().path().display());
 }

@@ -1,6 +1,7 @@
 //! A Service with its EndpointSlices.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use serde_json::{Map, Value, json};
 
@@ -126,6 +127,16 @@ impl Service {
     fn endpoint(mut self, node: &Node, addresses: Dual) -> Self {
         self.endpoints.push(Endpoint { addresses, node: node.name().to_owned() });
         self
+    }
+
+    /// Addresses and ports of all endpoints.
+    #[must_use]
+    pub fn backends(&self) -> Vec<SocketAddr> {
+        let targets: BTreeSet<u16> = self.ports.iter().map(|port| port.target).collect();
+        let addresses = self.endpoints.iter().flat_map(|endpoint| endpoint.addresses.both());
+        addresses
+            .flat_map(|address| targets.iter().map(move |port| SocketAddr::new(address, *port)))
+            .collect()
     }
 
     /// The manifest: a List of the Service and an EndpointSlice of each family. JSON, which YAML contains.

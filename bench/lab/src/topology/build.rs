@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
@@ -34,7 +35,7 @@ pub(super) fn build(shape: Shape) -> Result<Bed> {
     connect_client(&bed)?;
     for node in 1..=shape.nodes {
         let name = format!("node{node}");
-        let namespace = create(&name)?;
+        let namespace = Arc::new(create(&name)?);
         bed.nodes.push(Node { name, number: node, namespace, pods: Vec::new() });
         connect_node(&bed, node)?;
         for index in 0..shape.pods {

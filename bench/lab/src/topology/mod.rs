@@ -18,6 +18,7 @@ mod build;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
@@ -67,7 +68,7 @@ pub struct Bed {
 pub struct Node {
     name: String,
     number: u8,
-    namespace: Namespace,
+    namespace: Arc<Namespace>,
     pods: Vec<Pod>,
 }
 
@@ -175,7 +176,7 @@ impl Node {
 
     /// The node's own network namespace.
     #[must_use]
-    pub const fn namespace(&self) -> &Namespace {
+    pub const fn namespace(&self) -> &Arc<Namespace> {
         &self.namespace
     }
 

@@ -1,0 +1,134 @@
+//! Asking a service until every backend has answered, and comparing answers and captures with what has to be.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use anyhow::Result;
+
+use crate::capture::{Capture, Trail};
+use crate::topology::{Bed, Dual, Family};
+use crate::traffic::{Answer, Protocol, ask};
+
+/// Requests of each kind, even where one would do: a wrong choice may be rare.
+const LEAST: usize = 4;
+/// Requests after which a backend that has not answered is held to be left out: with two backends that is a
+/// chance of one in a billion billions.
+const MOST: usize = 60;
+
+/// Requests to a service over both protocols and families, and how they have to go.
+#[derive(Clone, Debug)]
+pub struct Walk {
+    /// The Service's name.
+    pub service: String,
+    /// Where the client sends to.
+    pub address: Dual,
+    /// Port, for TCP and UDP.
+    pub port: u16,
+    /// Names of the backends that have to answer, and no other.
+    pub backends: Vec<String>,
+    /// The way of every request and answer.
+    pub trail: Trail,
+}
+
+/// What came of a walk.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// A row for each backend, protocol and family.
+    pub rows: Vec<Row>,
+    /// Everything that was not as it has to be, a line each.
+    pub problems: Vec<String>,
+}
+
+/// What one backend saw over one protocol and family.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Family of the frontend.
+    pub family: Family,
+    /// Protocol.
+    pub protocol: Protocol,
+    /// Where the client sent to.
+    pub frontend: SocketAddr,
+    /// The backend.
+    pub backend: String,
+    /// Source of the last request as the backend saw it.
+    pub peer: SocketAddr,
+    /// Way of the last request.
+    pub trail: Trail,
+    /// Number of requests it answered.
+    pub requests: usize,
+}
+
+impl Walk {
+    /// Sends the requests; `capture` is one of the router's devices.
+    pub fn run(&self, bed: &Bed, capture: &mut Capture) -> Result<Outcome> {
+        let mut outcome = Outcome::default();
+        for (family, protocol) in Family::ALL.into_iter().flat_map(|f| Protocol::ALL.map(|p| (f, p))) {
+            let problems = outcome.problems.len();
+            let frontend = SocketAddr::new(self.address.of(family), self.port);
+            match self.ask_all(bed, protocol, frontend) {
+                Ok(answers) => {
+                    outcome.problems.extend(self.missing(&answers));
+                    self.check(frontend, protocol, &answers, capture, &mut outcome)?;
+                }
+                Err(error) => outcome.problems.push(format!("{error:#}")),
+            }
+            for problem in outcome.problems.iter_mut().skip(problems) {
+                *problem = format!("{} {family} {}: {problem}", self.service, protocol.name());
+            }
+        }
+        Ok(outcome)
+    }
+
+    fn ask_all(&self, bed: &Bed, protocol: Protocol, frontend: SocketAddr) -> Result<Vec<Answer>> {
+        let mut answers: Vec<Answer> = Vec::new();
+        while answers.len() < LEAST || (answers.len() < MOST && !self.missing(&answers).is_empty()) {
+            answers.push(ask(bed.client(), protocol, frontend)?);
+        }
+        Ok(answers)
+    }
+
+    fn missing(&self, answers: &[Answer]) -> Vec<String> {
+        let seen: BTreeSet<&str> = answers.iter().map(|answer| answer.sighting.backend.as_str()).collect();
+        let missing = self.backends.iter().filter(|backend| !seen.contains(backend.as_str()));
+        missing.map(|backend| format!("{backend} answered none of {} requests", answers.len())).collect()
+    }
+
+    /// Checks every answer; makes a row of each backend's.
+    fn check(
+        &self,
+        frontend: SocketAddr,
+        protocol: Protocol,
+        answers: &[Answer],
+        capture: &mut Capture,
+        outcome: &mut Outcome,
+    ) -> Result<()> {
+        let mut rows: BTreeMap<&str, Row> = BTreeMap::new();
+        for answer in answers {
+            let Answer { sighting, client } = answer;
+            let trail = Trail::of(capture.packets()?, *client, frontend);
+            if !answer.kept_client() {
+                let problem = format!("{} saw {} instead of {client}", sighting.backend, sighting.peer);
+                outcome.problems.push(problem);
+            }
+            if !self.backends.contains(&sighting.backend) {
+                outcome.problems.push(format!("{} answered, which is no choice here", sighting.backend));
+            }
+            if trail != self.trail {
+                outcome.problems.push(format!("went {trail} instead of {}", self.trail));
+            }
+            let row = rows.entry(&sighting.backend).or_insert_with(|| Row {
+                family: Family::of(frontend.ip()),
+                protocol,
+                frontend,
+                backend: sighting.backend.clone(),
+                peer: sighting.peer,
+                trail: Trail::default(),
+                requests: 0,
+            });
+            row.requests += 1;
+            (row.peer, row.trail) = (sighting.peer, trail);
+        }
+        outcome.rows.extend(rows.into_values());
+        Ok(())
+    }
+}
