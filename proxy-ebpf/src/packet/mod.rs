@@ -25,7 +25,7 @@ pub trait Packet: Copy {
     fn start(&self) -> usize;
     /// Address behind the last byte that can be accessed directly.
     fn end(&self) -> usize;
-    /// Bytes of the whole frame.
+    /// Bytes of the whole frame as it came in.
     fn length(&self) -> u32;
     /// The program's context, for helpers that take it.
     fn context(&self) -> *mut c_void;

@@ -25,14 +25,15 @@ const LINEAR: u32 = 192;
 #[derive(Clone, Copy)]
 pub struct TcPacket {
     context: *mut __sk_buff,
+    length: u32,
 }
 
 impl TcPacket {
     /// Wraps the program's context and makes the headers directly accessible.
     #[inline(always)]
     pub fn new(context: &TcContext) -> Self {
-        let packet = Self { context: context.skb.skb };
-        let length = packet.length();
+        let length = context.len();
+        let packet = Self { context: context.skb.skb, length };
         let wanted = if length < LINEAR { length } else { LINEAR };
         if packet.start() + wanted as usize > packet.end() {
             // A failure leaves less to look at, which `at` finds out.
@@ -106,8 +107,7 @@ impl Packet for TcPacket {
     }
     #[inline(always)]
     fn length(&self) -> u32 {
-        // SAFETY: as above.
-        unsafe { (*self.context).len }
+        self.length
     }
     #[inline(always)]
     fn context(&self) -> *mut c_void {

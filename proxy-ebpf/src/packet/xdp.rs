@@ -15,13 +15,17 @@ use super::{Packet, Refused, Transport};
 #[derive(Clone, Copy)]
 pub struct XdpPacket {
     context: *mut xdp_md,
+    /// As it came in: asked for once, since it takes a helper.
+    length: u32,
 }
 
 impl XdpPacket {
     /// Wraps the program's context.
     #[inline(always)]
-    pub const fn new(context: &XdpContext) -> Self {
-        Self { context: context.ctx }
+    pub fn new(context: &XdpContext) -> Self {
+        // SAFETY: the context is valid for the program's run. The helper counts the fragments of a multi-buffer frame.
+        let length = unsafe { bpf_xdp_get_buff_len(context.ctx) as u32 };
+        Self { context: context.ctx, length }
     }
 
     #[inline(always)]
@@ -44,8 +48,7 @@ impl Packet for XdpPacket {
     }
     #[inline(always)]
     fn length(&self) -> u32 {
-        // SAFETY: as above. Counts the fragments of a multi-buffer frame, too.
-        unsafe { bpf_xdp_get_buff_len(self.context) as u32 }
+        self.length
     }
     #[inline(always)]
     fn context(&self) -> *mut c_void {
