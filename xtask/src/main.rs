@@ -3,10 +3,13 @@
 mod bench;
 mod build;
 mod command;
+mod lint;
 mod panic_check;
 mod run;
 mod setup;
+mod test;
 mod toolchain;
+mod vm;
 mod workspace;
 
 use std::process::ExitCode;
@@ -30,6 +33,12 @@ enum Task {
     Build,
     /// Bring the test bed up and show every backend's view of real traffic; arguments go to the test bed
     Run(run::Args),
+    /// Run every layer of tests, or the ones named; the last line is `N passed, N failed, N skipped`
+    Test(test::Args),
+    /// Run the checks that only read the code
+    Lint,
+    /// Load every BPF program on this machine's kernel and on others, and compare with the instruction budget
+    Vm(vm::Args),
     /// Build in release and run one of the benchmarks; arguments go to the bench
     Bench(bench::Args),
 }
@@ -55,6 +64,9 @@ fn perform(workspace: &Workspace, task: &Task) -> anyhow::Result<ExitCode> {
             build::everything(workspace).map(|()| ExitCode::SUCCESS)
         }
         Task::Run(args) => run::run(workspace, args),
+        Task::Test(args) => test::test(workspace, args),
+        Task::Lint => lint::lint(workspace),
+        Task::Vm(args) => vm::vm(workspace, args),
         Task::Bench(args) => bench::bench(workspace, args),
     }
 }

@@ -1,5 +1,6 @@
 //! The compiler of the BPF object: it needs the matching library source, and the LLVM of bpf-linker.
 
+use std::env::consts::ARCH;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
@@ -52,7 +53,8 @@ impl Toolchain {
                 cargo
             }
         };
-        let flags = [r#"--cfg=bpf_target_arch="x86_64""#, "-Cdebuginfo=2", "-Clink-arg=--btf"];
+        let architecture = format!("--cfg=bpf_target_arch=\"{ARCH}\"");
+        let flags = [architecture.as_str(), "-Cdebuginfo=2", "-Clink-arg=--btf"];
         cargo
             .env_remove("RUSTFLAGS")
             .env("CARGO_TARGET_DIR", workspace.target().join("bpf"))

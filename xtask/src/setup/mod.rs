@@ -5,6 +5,7 @@ mod mounts;
 mod tools;
 
 use anyhow::Result;
+pub use debian::is_root;
 
 use crate::toolchain::Toolchain;
 use crate::workspace::Workspace;

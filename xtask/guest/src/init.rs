@@ -1,0 +1,62 @@
+//! The first process of a test machine.
+
+use std::convert::Infallible;
+use std::fs::{self, File};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use nix::kmod::{ModuleInitFlags, finit_module};
+use nix::mount::{MsFlags, mount};
+use nix::sys::reboot::{RebootMode, reboot};
+
+/// The command's words, one a line.
+pub const COMMAND: &str = "/command";
+/// Modules, loaded in the order of their names.
+const MODULES: &str = "/modules";
+/// Linux's `MODULE_INIT_COMPRESSED_FILE`, which nix does not name.
+const COMPRESSED: i32 = 4;
+
+/// Runs the machine to its end. The console's last line of ours is `MILLRACE-VM-PASS` or `MILLRACE-VM-FAIL` and why.
+pub fn run() -> ! {
+    match prepare().and_then(|()| command()) {
+        Ok(()) => println!("MILLRACE-VM-PASS"),
+        Err(error) => println!("MILLRACE-VM-FAIL {error:#}"),
+    }
+    match reboot(RebootMode::RB_POWER_OFF) {
+        Err(error) => panic!("can't power off: {error}"),
+        Ok(never) => match never as Infallible {},
+    }
+}
+
+fn prepare() -> Result<()> {
+    for (kind, directory) in [("proc", "/proc"), ("sysfs", "/sys"), ("bpf", "/sys/fs/bpf")] {
+        fs::create_dir_all(directory).with_context(|| format!("can't make {directory}"))?;
+        mount(Some(kind), directory, Some(kind), MsFlags::empty(), None::<&str>)
+            .with_context(|| format!("can't mount {directory}"))?;
+    }
+    let mut modules: Vec<_> = fs::read_dir(MODULES)
+        .with_context(|| format!("can't list {MODULES}"))?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()?;
+    modules.sort_unstable();
+    for path in modules {
+        let name = path.display();
+        let file = File::open(&path).with_context(|| format!("can't open {name}"))?;
+        let compressed = path.extension().is_some_and(|extension| extension != "ko");
+        let flags = ModuleInitFlags::from_bits_retain(if compressed { COMPRESSED as _ } else { 0 });
+        finit_module(&file, c"", flags).with_context(|| format!("can't insert {name}"))?;
+    }
+    Ok(())
+}
+
+fn command() -> Result<()> {
+    let text = fs::read_to_string(COMMAND).with_context(|| format!("can't read {COMMAND}"))?;
+    let mut words = text.lines();
+    let program = words.next().with_context(|| format!("{COMMAND} is empty"))?;
+    let status =
+        Command::new(program).args(words).status().with_context(|| format!("can't start {program}"))?;
+    if !status.success() {
+        bail!("{program} ended with {status}");
+    }
+    Ok(())
+}

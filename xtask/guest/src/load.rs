@@ -1,0 +1,62 @@
+//! Loads every program of an object, with all that load-time constants can switch on.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use aya::programs::{Program, TcAttachType, XdpMode, tc};
+use aya::{Ebpf, EbpfLoader};
+use proxy_common::config::{DEFAULT_MARK, global};
+
+const LOOPBACK: &str = "lo";
+
+/// Whether the programs are attached as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attach {
+    /// They are loaded only, so the machine stays as it is.
+    No,
+    /// To the loopback device, which is torn down with the machine.
+    Loopback,
+}
+
+/// Loads, prints the verifier's counts, and attaches.
+pub fn load(object: &Path, attach: Attach) -> Result<()> {
+    let bytes = std::fs::read(object).with_context(|| format!("can't read {}", object.display()))?;
+    let mut loader = EbpfLoader::new();
+    loader.override_global(global::MARK_VALUE, &DEFAULT_MARK, false);
+    loader.override_global(global::MARK_MASK, &DEFAULT_MARK, false);
+    let mut ebpf = loader.load(&bytes).context("can't make the maps")?;
+    let mut loaded = 0;
+    for (name, program) in ebpf.programs_mut() {
+        match program {
+            Program::Xdp(xdp) => xdp.load(),
+            Program::SchedClassifier(classifier) => classifier.load(),
+            _ => bail!("{name} is of a kind this loader does not know"),
+        }
+        .with_context(|| format!("the kernel refuses {name}"))?;
+        let info = program.info().with_context(|| format!("can't ask the kernel about {name}"))?;
+        let count = info.verified_instruction_count().context("the kernel counts no instructions")?;
+        println!("program {name} {count}");
+        loaded += 1;
+    }
+    if loaded == 0 {
+        bail!("{} has no programs", object.display());
+    }
+    if attach == Attach::Loopback { attach_all(&mut ebpf) } else { Ok(()) }
+}
+
+fn attach_all(ebpf: &mut Ebpf) -> Result<()> {
+    tc::qdisc_add_clsact(LOOPBACK).context("can't add the clsact queueing discipline")?;
+    for (name, program) in ebpf.programs_mut() {
+        match program {
+            Program::Xdp(xdp) => xdp.attach(LOOPBACK, XdpMode::Skb).map(drop),
+            Program::SchedClassifier(classifier) => {
+                let direction =
+                    if name.ends_with("_egress") { TcAttachType::Egress } else { TcAttachType::Ingress };
+                classifier.attach(LOOPBACK, direction).map(drop)
+            }
+            _ => continue,
+        }
+        .with_context(|| format!("can't attach {name}"))?;
+    }
+    Ok(())
+}

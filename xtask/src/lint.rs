@@ -1,0 +1,72 @@
+//! Checks that read the code without running it. Each counts as a test.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::build::{self, Warnings};
+use crate::command;
+use crate::setup::{self, Need};
+use crate::test::Tally;
+use crate::workspace::Workspace;
+
+type Check = fn(&Workspace) -> Result<()>;
+
+const CHECKS: [(&str, Check); 6] = [
+    ("rustfmt", rustfmt),
+    ("warnings of the BPF build", bpf_warnings),
+    ("clippy", clippy),
+    ("rustdoc", rustdoc),
+    ("cargo-deny", cargo_deny),
+    ("typos", typos),
+];
+
+/// `cargo xtask lint`: installs and builds what the checks need, then runs all.
+pub fn lint(workspace: &Workspace) -> Result<ExitCode> {
+    setup::ensure(workspace, &[Need::Build, Need::Lint])?;
+    build::bpf_object(workspace, Warnings::Allowed)?;
+    let tally = check_all(workspace)?;
+    println!("{tally}");
+    Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs every check, also after one has failed.
+pub fn check_all(workspace: &Workspace) -> Result<Tally> {
+    let results = CHECKS.iter().map(|(name, check)| {
+        let result = check(workspace);
+        if let Err(error) = &result {
+            eprintln!("error: {name}: {error:#}");
+        }
+        Tally::of(result.is_ok())
+    });
+    Ok(results.sum())
+}
+
+fn rustfmt(workspace: &Workspace) -> Result<()> {
+    command::run(workspace.cargo().args(["fmt", "--all", "--check"]))
+}
+
+fn bpf_warnings(workspace: &Workspace) -> Result<()> {
+    build::bpf_object(workspace, Warnings::Denied)
+}
+
+fn clippy(workspace: &Workspace) -> Result<()> {
+    let mut cargo = workspace.cargo();
+    command::run(cargo.args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "-Dwarnings"]))
+}
+
+fn rustdoc(workspace: &Workspace) -> Result<()> {
+    let mut cargo = workspace.cargo();
+    cargo.env("RUSTDOCFLAGS", "-Dwarnings");
+    command::run(cargo.args(["doc", "--quiet", "--workspace", "--no-deps"]))
+}
+
+/// Without `advisories`; deny.toml says why.
+fn cargo_deny(workspace: &Workspace) -> Result<()> {
+    let mut deny = workspace.command(workspace.tool("cargo-deny"));
+    command::run(deny.args(["--log-level", "error", "check", "bans", "licenses", "sources"]))
+}
+
+fn typos(workspace: &Workspace) -> Result<()> {
+    command::run(workspace.command(workspace.tool("typos")).args(["--format", "brief"]))
+}

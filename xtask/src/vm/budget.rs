@@ -1,0 +1,141 @@
+//! How many instructions the verifier may walk through for each program.
+//!
+//! The kernel gives up at a million, and the count jumps with harmless-looking changes: so growth is noticed early.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::workspace::Workspace;
+
+const HEADER: &str = "\
+# Instructions the verifier may walk through for each program, on any kernel that is tried.
+# `cargo xtask vm` fails above; `cargo xtask vm --record` writes the counts it finds here, with half as much room again.
+";
+/// Limits are rounded up to a multiple of this, so that small changes don't change the file.
+const STEP: u32 = 500;
+
+/// One program on one kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// The program's name.
+    pub program: String,
+    /// What the verifier walked through.
+    pub instructions: u32,
+}
+
+impl Count {
+    /// Reads the loader's `program NAME INSTRUCTIONS`, also at the end of a console's line.
+    pub fn from_line(line: &str) -> Option<Self> {
+        let mut words = line.split_whitespace();
+        let (Some("program"), Some(program), Some(count), None) =
+            (words.next(), words.next(), words.next(), words.next())
+        else {
+            return None;
+        };
+        Some(Self { program: program.to_owned(), instructions: count.parse().ok()? })
+    }
+}
+
+/// The recorded limits.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Budget(BTreeMap<String, u32>);
+
+impl Budget {
+    /// The checked-in file.
+    pub fn read(workspace: &Workspace) -> Result<Self> {
+        let path = path(workspace);
+        let text =
+            std::fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
+        Self::parse(&text).with_context(|| format!("{} is not a budget", path.display()))
+    }
+
+    /// Room for half as much again above the largest count of each program.
+    pub fn with_room(counts: &[Count]) -> Self {
+        let mut limits = BTreeMap::new();
+        for Count { program, instructions } in counts {
+            let limit = (instructions + instructions / 2).next_multiple_of(STEP);
+            let entry = limits.entry(program.clone()).or_insert(limit);
+            *entry = limit.max(*entry);
+        }
+        Self(limits)
+    }
+
+    /// Replaces the checked-in file.
+    pub fn write(&self, workspace: &Workspace) -> Result<()> {
+        let mut text = HEADER.to_owned();
+        for (program, limit) in &self.0 {
+            writeln!(text, "{program} {limit}")?;
+        }
+        let path = path(workspace);
+        std::fs::write(&path, text).with_context(|| format!("can't write {}", path.display()))
+    }
+
+    /// What `program` may cost; none if it was never recorded.
+    pub fn limit(&self, program: &str) -> Option<u32> {
+        self.0.get(program).copied()
+    }
+
+    /// One phrase for each program that has no limit or is above it.
+    pub fn excess(&self, counts: &[Count]) -> Vec<String> {
+        let judge = |Count { program, instructions }: &Count| match self.limit(program) {
+            None => Some(format!("{program} has no budget")),
+            Some(limit) if *instructions > limit => {
+                Some(format!("{program} takes {instructions} instructions, {limit} are its budget"))
+            }
+            Some(_) => None,
+        };
+        counts.iter().filter_map(judge).collect()
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let limits = lines.map(|line| {
+            let (program, limit) = line.split_once(' ').with_context(|| format!("no number in `{line}`"))?;
+            let limit = limit.parse().with_context(|| format!("no number in `{line}`"))?;
+            Ok((program.to_owned(), limit))
+        });
+        limits.collect::<Result<_>>().map(Self)
+    }
+}
+
+fn path(workspace: &Workspace) -> PathBuf {
+    workspace.root.join("xtask/verifier-budget.txt")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(program: &str, instructions: u32) -> Count {
+        Count { program: program.to_owned(), instructions }
+    }
+
+    #[test]
+    fn the_loaders_line_is_read_and_no_other() {
+        assert_eq!(Count::from_line("program tc_egress 1234\r"), Some(count("tc_egress", 1234)));
+        assert_eq!(Count::from_line("program tc_egress many"), None);
+        assert_eq!(Count::from_line("[ 1.2] program tc_egress 1234"), None);
+    }
+
+    #[test]
+    fn a_program_above_its_limit_and_one_without_exceed_the_budget() {
+        let budget = Budget::parse("# comment\n\ntc_egress 1000\nxdp_ingress 2000\n").unwrap();
+        let excess = budget.excess(&[count("tc_egress", 1001), count("xdp_ingress", 2000), count("new", 1)]);
+        assert_eq!(excess, ["tc_egress takes 1001 instructions, 1000 are its budget", "new has no budget"]);
+    }
+
+    #[test]
+    fn the_recorded_limit_has_room_above_the_largest_count() {
+        let budget = Budget::with_room(&[count("tc_egress", 100), count("tc_egress", 1000)]);
+        assert_eq!(budget, Budget::parse("tc_egress 1500").unwrap());
+    }
+
+    #[test]
+    fn a_broken_budget_is_refused_with_its_line() {
+        let error = Budget::parse("tc_egress a lot").unwrap_err();
+        assert_eq!(error.to_string(), "no number in `tc_egress a lot`");
+    }
+}

@@ -1,0 +1,80 @@
+//! The first root of a test machine: our first process, its libraries, a few modules, and the files a test brings.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::cpio::Archive;
+use super::kernel::Unpacked;
+use crate::command;
+use crate::workspace::Workspace;
+
+/// What the programs are attached with, in the order in which they are inserted. None of them needs another.
+const MODULES: [&str; 3] = ["drivers/net/veth", "net/sched/sch_ingress", "net/sched/cls_bpf"];
+
+/// Writes an image whose first process `guest` runs the command `words`; returns its path.
+pub fn build(
+    workspace: &Workspace,
+    kernel: &Unpacked,
+    guest: &Path,
+    files: &[(PathBuf, &str)],
+    words: &[&str],
+) -> Result<PathBuf> {
+    let mut archive = Archive::default();
+    archive.add_file("/init", &read(guest)?);
+    archive.add_file("/command", words.join("\n").as_bytes());
+    for library in libraries(workspace, guest)? {
+        archive.add_file(&library, &read(Path::new(&library))?);
+    }
+    for (order, module) in MODULES.iter().enumerate() {
+        let (content, ending) = read_module(kernel, module)?;
+        archive.add_file(&format!("/modules/{order:02}.{ending}"), &content);
+    }
+    for (path, place) in files {
+        archive.add_file(place, &read(path)?);
+    }
+    let directory = workspace.target().join("vm");
+    fs::create_dir_all(&directory).with_context(|| format!("can't make {}", directory.display()))?;
+    let image = directory.join("image.cpio");
+    fs::write(&image, archive.finish()).with_context(|| format!("can't write {}", image.display()))?;
+    Ok(image)
+}
+
+/// Newer packages compress their modules; the kernel unpacks them itself.
+fn read_module(kernel: &Unpacked, module: &str) -> Result<(Vec<u8>, &'static str)> {
+    let plain = kernel.modules.join(format!("{module}.ko"));
+    if plain.exists() {
+        Ok((read(&plain)?, "ko"))
+    } else {
+        Ok((read(&plain.with_extension("ko.xz"))?, "ko.xz"))
+    }
+}
+
+/// The dynamic loader and the libraries of `program`, as the host's loader finds them.
+fn libraries(workspace: &Workspace, program: &Path) -> Result<BTreeSet<String>> {
+    let listing = command::output(workspace.command("ldd").arg(program))?;
+    Ok(listing.lines().filter_map(library_path).map(str::to_owned).collect())
+}
+
+/// The path in a line like `libc.so.6 => /lib/libc.so.6 (0x...)` or `/lib64/ld.so (0x...)`; vdso has none.
+fn library_path(line: &str) -> Option<&str> {
+    line.split_whitespace().find(|word| word.starts_with('/'))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("can't read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn library_paths_are_read_from_what_ldd_prints() {
+        assert_eq!(library_path("\tlinux-vdso.so.1 (0x00007ffd)"), None);
+        assert_eq!(library_path("\tlibc.so.6 => /lib/x86_64/libc.so.6 (0x0)"), Some("/lib/x86_64/libc.so.6"));
+        assert_eq!(library_path("\t/lib64/ld-linux-x86-64.so.2 (0x0)"), Some("/lib64/ld-linux-x86-64.so.2"));
+    }
+}

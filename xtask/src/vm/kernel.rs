@@ -1,0 +1,132 @@
+//! The kernels, and where Debian's come from.
+
+use std::env::consts::ARCH;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::workspace::Workspace;
+use crate::{command, setup};
+
+/// A kernel the programs are loaded by.
+pub struct Kernel {
+    /// As `--kernel` takes it.
+    pub name: &'static str,
+    /// The Debian suite whose cloud kernel it is; none: the machine's own.
+    pub suite: Option<&'static str>,
+}
+
+/// All of them. [`NAMES`] has their names.
+pub const KERNELS: [Kernel; 3] = [
+    Kernel { name: "host", suite: None },
+    Kernel { name: "6.1", suite: Some("bookworm") },
+    Kernel { name: "6.12", suite: Some("bookworm-backports") },
+];
+/// What `--kernel` takes.
+pub const NAMES: [&str; 3] = ["host", "6.1", "6.12"];
+
+/// Depends on the suite's newest kernel for virtual machines.
+const META_PACKAGE: &str = "linux-image-cloud-amd64";
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian/";
+
+/// An unpacked kernel package.
+pub struct Unpacked {
+    /// What QEMU boots.
+    pub image: PathBuf,
+    /// `lib/modules/VERSION/kernel`.
+    pub modules: PathBuf,
+}
+
+impl Kernel {
+    /// Why this machine can't run it, if so.
+    pub fn obstacle(&self) -> Result<Option<String>> {
+        Ok(match self.suite {
+            None if !setup::is_root()? => Some("loading BPF programs takes root".to_owned()),
+            Some(_) if ARCH != "x86_64" => Some(format!("its kernel is for x86_64, this is {ARCH}")),
+            _ => None,
+        })
+    }
+}
+
+/// The kernel from the cache; downloaded with apt and unpacked there first if it is not in it. The machine's own
+/// packages and package lists stay as they are.
+pub fn ensure(workspace: &Workspace, name: &str, suite: &str) -> Result<Unpacked> {
+    let directory = workspace.cache.join("kernels").join(name);
+    if !directory.exists() {
+        let partial = directory.with_extension("partial");
+        if partial.exists() {
+            fs::remove_dir_all(&partial).with_context(|| format!("can't empty {}", partial.display()))?;
+        }
+        download(workspace, suite, &partial)?;
+        fs::rename(partial.join("root"), &directory).context("can't keep the unpacked kernel")?;
+        fs::remove_dir_all(&partial).with_context(|| format!("can't remove {}", partial.display()))?;
+    }
+    let image = only_entry(&directory.join("boot"), "vmlinuz-")?;
+    let modules = only_entry(&directory.join("lib/modules"), "")?.join("kernel");
+    Ok(Unpacked { image, modules })
+}
+
+fn download(workspace: &Workspace, suite: &str, directory: &Path) -> Result<()> {
+    for part in ["lists/partial", "cache/archives/partial", "root"] {
+        fs::create_dir_all(directory.join(part)).context("can't write to the cache")?;
+    }
+    let source = format!("deb [signed-by={KEYRING}] {} {suite} main\n", mirror(workspace));
+    fs::write(directory.join("sources.list"), source).context("can't write to the cache")?;
+    command::run(private_apt(workspace, "apt-get", directory).args(["--quiet", "update"]))?;
+    let depends =
+        command::output(private_apt(workspace, "apt-cache", directory).args(["depends", META_PACKAGE]))?;
+    let package = depends
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("Depends: "))
+        .with_context(|| format!("{META_PACKAGE} of {suite} depends on no kernel"))?;
+    command::run(private_apt(workspace, "apt-get", directory).args(["--quiet", "download", package]))?;
+    let archive = only_entry(directory, "linux-image-")?;
+    command::run(workspace.command("dpkg-deb").arg("--extract").arg(archive).arg(directory.join("root")))
+}
+
+/// apt over a source list, package lists and a cache of its own.
+fn private_apt(workspace: &Workspace, program: &str, directory: &Path) -> Command {
+    let mut apt = workspace.command(program);
+    let path = |name: &str| directory.join(name).display().to_string();
+    apt.current_dir(directory);
+    for option in [
+        format!("Dir::Etc::sourcelist={}", path("sources.list")),
+        "Dir::Etc::sourceparts=/dev/null".to_owned(),
+        format!("Dir::State::lists={}", path("lists")),
+        format!("Dir::Cache={}", path("cache")),
+        // The directory may be one that apt's own user can't enter.
+        "APT::Sandbox::User=root".to_owned(),
+    ] {
+        apt.args(["-o", &option]);
+    }
+    apt
+}
+
+/// The mirror this machine uses for Debian 12, if it does.
+fn mirror(workspace: &Workspace) -> String {
+    let mut targets = workspace.command("apt-get");
+    targets.args(["indextargets", "--format", "$(REPO_URI)", "Release: bookworm", "Created-By: Packages"]);
+    let first = command::output(&mut targets).ok().and_then(|list| list.lines().next().map(str::to_owned));
+    first.unwrap_or_else(|| DEFAULT_MIRROR.to_owned())
+}
+
+fn only_entry(directory: &Path, prefix: &str) -> Result<PathBuf> {
+    let entries = fs::read_dir(directory).with_context(|| format!("can't list {}", directory.display()))?;
+    let mut names = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    let starts =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
+    names.find(starts).with_context(|| format!("{} has no {prefix}*", directory.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kernel_can_be_named() {
+        assert_eq!(KERNELS.map(|kernel| kernel.name), NAMES);
+    }
+}

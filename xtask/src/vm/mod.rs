@@ -1,0 +1,106 @@
+//! Every program loaded by this machine's kernel and by others under emulation, within its instruction budget.
+
+mod budget;
+mod cpio;
+mod image;
+mod kernel;
+mod qemu;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use budget::{Budget, Count};
+use kernel::Kernel;
+
+use crate::build::{self, Warnings};
+use crate::command;
+use crate::setup::{self, Need};
+use crate::test::{self, Outcome, Tally};
+use crate::workspace::Workspace;
+
+const OBJECT_IN_GUEST: &str = "/millrace-bpf";
+
+/// Arguments of `cargo xtask vm`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only on this kernel; may be given several times
+    #[arg(long, value_name = "NAME", value_parser = kernel::NAMES)]
+    kernel: Vec<String>,
+    /// Write the counts found, with room to grow, as the new budget
+    #[arg(long)]
+    record: bool,
+}
+
+/// `cargo xtask vm`.
+pub fn vm(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
+    setup::ensure(workspace, &[Need::Build, Need::Vm])?;
+    build::bpf_object(workspace, Warnings::Allowed)?;
+    let wanted =
+        |kernel: &Kernel| args.kernel.is_empty() || args.kernel.iter().any(|name| name == kernel.name);
+    let kernels = || kernel::KERNELS.iter().filter(|kernel| wanted(kernel));
+    build_guest(workspace)?;
+    if args.record {
+        let counts = kernels().map(|kernel| load_on(workspace, kernel)).collect::<Result<Vec<_>>>()?;
+        Budget::with_room(&counts.concat()).write(workspace)?;
+    }
+    let tally = test_on(workspace, kernels())?;
+    println!("{tally}");
+    Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The test layer: one test per kernel.
+pub fn load_everywhere(workspace: &Workspace) -> Result<Tally> {
+    build_guest(workspace)?;
+    test_on(workspace, kernel::KERNELS.iter())
+}
+
+fn build_guest(workspace: &Workspace) -> Result<()> {
+    command::run(workspace.cargo().args(["build", "--package", "vm-guest"]))
+}
+
+fn test_on<'a>(workspace: &Workspace, kernels: impl Iterator<Item = &'a Kernel>) -> Result<Tally> {
+    let budget = Budget::read(workspace)?;
+    let outcomes = kernels.map(|kernel| {
+        let title = format!("kernel {}", kernel.name);
+        test::settle(&title, test_one(workspace, kernel, &budget))
+    });
+    Ok(outcomes.sum())
+}
+
+fn test_one(workspace: &Workspace, kernel: &Kernel, budget: &Budget) -> Result<Outcome> {
+    if let Some(reason) = kernel.obstacle()? {
+        return Ok(Outcome::Unable(reason));
+    }
+    let start = Instant::now();
+    let counts = load_on(workspace, kernel)?;
+    println!("kernel {} ({:.0} s)", kernel.name, start.elapsed().as_secs_f64());
+    println!("  {:<20}{:>14}{:>10}", "program", "instructions", "budget");
+    for Count { program, instructions } in &counts {
+        let limit = budget.limit(program).map_or("none".to_owned(), |limit| limit.to_string());
+        println!("  {program:<20}{instructions:>14}{limit:>10}");
+    }
+    let excess = budget.excess(&counts);
+    if !excess.is_empty() {
+        bail!("{}; if it must be, record it: cargo xtask vm --record", excess.join("; "));
+    }
+    Ok(Outcome::Ran(Tally::PASSED))
+}
+
+/// What the kernel's verifier walked through for each program.
+fn load_on(workspace: &Workspace, kernel: &Kernel) -> Result<Vec<Count>> {
+    let guest = workspace.target().join("debug/vm-guest");
+    let printed = match &kernel.suite {
+        None => command::output(workspace.command(guest).arg("load").arg(workspace.bpf_object()))?,
+        Some(suite) => {
+            let unpacked = kernel::ensure(workspace, kernel.name, suite)?;
+            let files = [(workspace.bpf_object(), OBJECT_IN_GUEST)];
+            let words = ["/init", "load", OBJECT_IN_GUEST, "--attach"];
+            let image = image::build(workspace, &unpacked, &guest, &files, &words)?;
+            let console = workspace.target().join("vm").join(format!("{}.console", kernel.name));
+            qemu::run(workspace, &unpacked.image, &image, &console)?
+        }
+    };
+    let counts: Vec<_> = printed.lines().filter_map(Count::from_line).collect();
+    (!counts.is_empty()).then_some(counts).context("no program was counted")
+}
