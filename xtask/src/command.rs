@@ -31,8 +31,14 @@ pub fn succeeds(command: &mut Command) -> bool {
 
 /// The command as it could be typed into a shell, with the variables set for it.
 pub fn display(command: &Command) -> String {
+    let path = std::env::var("PATH").unwrap_or_default();
     let set = command.get_envs().filter_map(|(name, value)| {
-        Some(format!("{}={}", name.to_string_lossy(), quote(&value?.to_string_lossy())))
+        let value = value?.to_string_lossy();
+        let shown = match value.strip_suffix(&path) {
+            Some(added) if name == "PATH" => format!("{}$PATH", quote(added)),
+            _ => quote(&value),
+        };
+        Some(format!("{}={shown}", name.to_string_lossy()))
     });
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     set.chain(words.map(|word| quote(&word.to_string_lossy()))).collect::<Vec<_>>().join(" ")

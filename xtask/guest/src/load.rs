@@ -25,7 +25,7 @@ pub fn load(object: &Path, attach: Attach) -> Result<()> {
     loader.override_global(global::MARK_VALUE, &DEFAULT_MARK, false);
     loader.override_global(global::MARK_MASK, &DEFAULT_MARK, false);
     let mut ebpf = loader.load(&bytes).context("can't make the maps")?;
-    let mut loaded = 0;
+    let mut programs = 0;
     for (name, program) in ebpf.programs_mut() {
         match program {
             Program::Xdp(xdp) => xdp.load(),
@@ -36,9 +36,9 @@ pub fn load(object: &Path, attach: Attach) -> Result<()> {
         let info = program.info().with_context(|| format!("can't ask the kernel about {name}"))?;
         let count = info.verified_instruction_count().context("the kernel counts no instructions")?;
         println!("program {name} {count}");
-        loaded += 1;
+        programs += 1;
     }
-    if loaded == 0 {
+    if programs == 0 {
         bail!("{} has no programs", object.display());
     }
     if attach == Attach::Loopback { attach_all(&mut ebpf) } else { Ok(()) }

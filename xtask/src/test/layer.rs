@@ -4,6 +4,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
+use serde_json::Value;
 
 use super::libtest::{self, Output};
 use super::{Args, Outcome};
@@ -73,7 +74,7 @@ impl Layer {
 /// Runs one pass of a layer.
 pub fn perform(workspace: &Workspace, layer: Layer, pass: &Pass, args: &Args) -> Result<Outcome> {
     match layer {
-        Layer::Lint => lint::check_all(workspace).map(Outcome::Ran),
+        Layer::Lint => Ok(Outcome::Ran(lint::check_all(workspace))),
         Layer::Unit => {
             let mut cargo = cargo_test(workspace, pass, args);
             cargo.args(["--lib", "--bins"]);
@@ -133,9 +134,11 @@ fn run(mut cargo: Command, args: &Args) -> Result<Outcome> {
 fn has_test_target(workspace: &Workspace, name: &str) -> Result<bool> {
     let metadata =
         command::output(workspace.cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
-    let metadata: serde_json::Value =
-        serde_json::from_str(&metadata).context("can't read cargo's metadata")?;
-    let packages = metadata["packages"].as_array().into_iter().flatten();
-    let mut targets = packages.flat_map(|package| package["targets"].as_array().into_iter().flatten());
-    Ok(targets.any(|target| target["name"] == name && target["kind"][0] == "test"))
+    let metadata: Value = serde_json::from_str(&metadata).context("can't read cargo's metadata")?;
+    let list =
+        |value: &Value, name: &str| value.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut targets = list(&metadata, "packages").into_iter().flat_map(|package| list(&package, "targets"));
+    Ok(targets.any(|target| {
+        target.get("name") == Some(&Value::from(name)) && list(&target, "kind").contains(&Value::from("test"))
+    }))
 }

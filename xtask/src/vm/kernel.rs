@@ -56,7 +56,7 @@ impl Kernel {
 pub fn ensure(workspace: &Workspace, name: &str, suite: &str) -> Result<Unpacked> {
     let directory = workspace.cache.join("kernels").join(name);
     if !directory.exists() {
-        let partial = directory.with_extension("partial");
+        let partial = workspace.cache.join("kernels").join(format!("{name}.partial"));
         if partial.exists() {
             fs::remove_dir_all(&partial).with_context(|| format!("can't empty {}", partial.display()))?;
         }

@@ -12,7 +12,7 @@ use crate::command;
 use crate::workspace::Workspace;
 
 /// Ten times what a machine takes on two slow cores without hardware virtualisation.
-const BOUND: Duration = Duration::from_secs(180);
+const BOUND: Duration = Duration::from_mins(3);
 const POLL: Duration = Duration::from_millis(50);
 const PASS: &str = "MILLRACE-VM-PASS";
 const FAIL: &str = "MILLRACE-VM-FAIL";
@@ -22,30 +22,18 @@ const TAIL: usize = 40;
 /// Boots `kernel` with `image`; returns the console's text if its marker says that all went well.
 pub fn run(workspace: &Workspace, kernel: &Path, image: &Path, console: &Path) -> Result<String> {
     let mut qemu = workspace.command("qemu-system-x86_64");
-    // The first accelerator that works; in a container that is the second.
-    qemu.args([
-        "-machine",
-        "pc",
-        "-accel",
-        "kvm",
-        "-accel",
-        "tcg",
-        "-cpu",
-        "max",
-        "-m",
-        "1024",
-        "-no-reboot",
-    ]);
+    // Emulated, also where /dev/kvm exists: nested virtualisation fails in too many ways to rely on.
+    qemu.args(["-machine", "pc", "-accel", "tcg", "-cpu", "max", "-m", "1024", "-no-reboot"]);
     qemu.args(["-display", "none", "-nic", "none", "-append", "console=ttyS0 loglevel=4 panic=-1"]);
     qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(image);
     qemu.arg("-serial").arg(format!("file:{}", console.display()));
     eprintln!("+ {}", command::display(&qemu));
-    let child = qemu.stdin(Stdio::null()).stderr(Stdio::null()).spawn().context("can't start QEMU")?;
+    let child = qemu.stdin(Stdio::null()).spawn().context("can't start QEMU")?;
     let ended = wait(child)?;
     let bytes = fs::read(console).with_context(|| format!("can't read {}", console.display()))?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
     match (verdict(&text), ended) {
-        (Verdict::Pass, Ended::Itself) => return Ok(text),
+        (Verdict::Pass, Ended::Itself) => Ok(text),
         (Verdict::Fail(reason), _) => show_tail(&text, console, reason),
         (_, Ended::Killed) => show_tail(&text, console, &format!("no end within {} s", BOUND.as_secs())),
         (Verdict::None, Ended::Itself) => show_tail(&text, console, "the machine stopped without a verdict"),
