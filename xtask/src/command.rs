@@ -9,7 +9,7 @@ pub fn run(command: &mut Command) -> Result<()> {
     eprintln!("+ {}", display(command));
     let status = command.status().with_context(|| format!("can't start {}", program(command)))?;
     if !status.success() {
-        bail!("`{}` failed ({status})", display(command));
+        bail!("`{}` failed ({status})", words(command));
     }
     Ok(())
 }
@@ -19,7 +19,7 @@ pub fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("can't start {}", program(command)))?;
     if !output.status.success() {
         let reason = String::from_utf8_lossy(&output.stderr);
-        bail!("`{}` failed ({}): {}", display(command), output.status, reason.trim());
+        bail!("`{}` failed ({}): {}", words(command), output.status, reason.trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
@@ -40,8 +40,12 @@ pub fn display(command: &Command) -> String {
         };
         Some(format!("{}={shown}", name.to_string_lossy()))
     });
+    set.chain([words(command)]).collect::<Vec<_>>().join(" ")
+}
+
+fn words(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
-    set.chain(words.map(|word| quote(&word.to_string_lossy()))).collect::<Vec<_>>().join(" ")
+    words.map(|word| quote(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
 fn program(command: &Command) -> String {

@@ -23,7 +23,7 @@ const TAIL: usize = 40;
 pub fn run(workspace: &Workspace, kernel: &Path, image: &Path, console: &Path) -> Result<String> {
     let mut qemu = workspace.command("qemu-system-x86_64");
     // Emulated, also where /dev/kvm exists: nested virtualisation fails in too many ways to rely on.
-    qemu.args(["-machine", "pc", "-accel", "tcg", "-cpu", "max", "-m", "1024", "-no-reboot"]);
+    qemu.args(["-machine", "pc", "-accel", "tcg", "-cpu", "max,cx16=off", "-m", "1024", "-no-reboot"]);
     qemu.args(["-display", "none", "-nic", "none", "-append", "console=ttyS0 loglevel=4 panic=-1"]);
     qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(image);
     qemu.arg("-serial").arg(format!("file:{}", console.display()));
