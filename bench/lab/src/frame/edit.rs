@@ -161,6 +161,24 @@ impl Frame {
         self.layers.iter_mut().rfind(|layer| layer.is_ip()).expect("a frame with an IP header")
     }
 
+    /// Sets the TOS or traffic class of the outermost IP header.
+    pub fn set_outer_traffic_class(&mut self, class: u8) {
+        match self.outermost_mut() {
+            Layer::Ipv4(Ipv4 { tos: field, .. }) | Layer::Ipv6(Ipv6 { traffic_class: field, .. }) => {
+                *field = class;
+            }
+            other => panic!("{other:?} is no IP header"),
+        }
+    }
+
+    /// The outermost IP header.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn outermost_mut(&mut self) -> &mut Layer {
+        self.layers.iter_mut().find(|layer| layer.is_ip()).expect("a frame with an IP header")
+    }
+
     /// The outermost IP header.
     ///
     /// # Panics

@@ -2,6 +2,7 @@
 
 use aya::programs::{ProgramError, SchedClassifier, TestRun, TestRunOptions, TestRunResult, Xdp};
 use bytes::Bytes;
+use proxy_common::verdict::Program;
 
 use super::outcome::{Counts, Outcome};
 use super::{Bed, DEVICE};
@@ -25,20 +26,30 @@ impl Hook {
     /// The program's name in the object.
     #[must_use]
     pub const fn program(self) -> &'static str {
+        self.counted_as().name()
+    }
+
+    /// Whose counters the program writes.
+    #[must_use]
+    pub const fn counted_as(self) -> Program {
         match self {
-            Self::XdpIngress => "xdp_ingress",
-            Self::TcIngress => "tc_ingress",
-            Self::TcEgress => "tc_egress",
+            Self::XdpIngress => Program::XdpIngress,
+            Self::TcIngress => Program::TcIngress,
+            Self::TcEgress => Program::TcEgress,
         }
     }
 
-    /// Bytes of the shortest frame a test run takes: an Ethernet header, and for an skb something behind it.
+    /// Whether a test run takes this frame: the kernel wants an Ethernet header, and for an skb also the whole
+    /// IP header the Ethernet type announces.
     #[must_use]
-    pub const fn shortest_frame(self) -> usize {
-        match self {
-            Self::XdpIngress => 14,
-            Self::TcIngress | Self::TcEgress => 15,
-        }
+    pub fn takes(self, frame: &[u8]) -> bool {
+        let behind_ethernet = match (self, frame.get(12..14)) {
+            (Self::XdpIngress, _) => 0,
+            (Self::TcIngress | Self::TcEgress, Some([0x08, 0x00])) => 20,
+            (Self::TcIngress | Self::TcEgress, Some([0x86, 0xdd])) => 40,
+            (Self::TcIngress | Self::TcEgress, _) => 1,
+        };
+        frame.len() >= 14 + behind_ethernet
     }
 }
 
@@ -78,7 +89,7 @@ impl Bed {
     pub fn run_with(&self, hook: Hook, frame: &[u8], ingress: Ingress) -> Outcome {
         let before = self.counters();
         let run = self.run_raw(hook, frame, ingress);
-        let counts = Counts::between(&before, &self.counters());
+        let counts = Counts::between(hook, &before, &self.counters());
         show_if_verbose(&format!("{} is given", hook.program()), frame);
         show_if_verbose(&format!("{} returns {}, {counts}", hook.program(), run.action), &run.frame);
         Outcome::new(hook, Bytes::copy_from_slice(frame), run, counts)
@@ -87,7 +98,7 @@ impl Bed {
     /// Runs a program once and reads no counters: for the millions of frames of a fuzz run.
     ///
     /// # Panics
-    /// If the kernel refuses the run: the frame is shorter than [`Hook::shortest_frame`] or the device does not exist.
+    /// If the kernel refuses the run: [`Hook::takes`] says no, or the device does not exist.
     #[track_caller]
     pub fn run_raw(&self, hook: Hook, frame: &[u8], ingress: Ingress) -> RawRun {
         let mut output = vec![0; frame.len() + HEADROOM];
@@ -124,7 +135,7 @@ impl Bed {
     }
 
     fn test_run(&self, hook: Hook, options: TestRunOptions<'_>) -> Result<TestRunResult, ProgramError> {
-        let ebpf = self.ebpf.borrow();
+        let ebpf = self.ebpf();
         let program = ebpf.program(hook.program()).expect("a program that was loaded");
         match hook {
             Hook::XdpIngress => <&Xdp>::try_from(program)?.test_run(options),

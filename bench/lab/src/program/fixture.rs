@@ -4,8 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use proxy_common::addr::mapped;
 use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEND_SERVING, Backend};
+use proxy_common::config::AGENT_WORDS;
+use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hash::hint;
-use proxy_common::selection::BackendRef;
+use proxy_common::selection::{BackendRef, HintKey};
 use proxy_common::way::{PeerKey, WAY_IPV4, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
 use proxy_common::{Addr4, Addr6};
 
@@ -100,11 +102,34 @@ impl Bed {
         }
     }
 
+    /// Takes everything away that was written, and that the programs wrote, but for statistics.
+    pub(super) fn clear(&self) {
+        self.clear_hash::<FrontendKey<Addr4>, Frontend>("FRONTENDS4");
+        self.clear_hash::<FrontendKey<Addr6>, Frontend>("FRONTENDS6");
+        self.clear_hash::<HintKey, u32>("HINTS");
+        self.clear_hash::<PeerKey, u32>("PEERS");
+        self.forget_flows();
+        (0..self.next_service.get()).for_each(|id| self.set::<u64>("SERVICES", id, 0));
+        (0..self.next_slot.get()).for_each(|slot| self.set::<u64>("SELECTION", slot, 0));
+        (0..self.next_way.get()).for_each(|id| self.set::<Way>("WAYS", id, Way::default()));
+        for id in 0..self.next_backend.get() {
+            self.set::<Backend<Addr4>>("BACKENDS4", id, Backend::default());
+            self.set::<Backend<Addr6>>("BACKENDS6", id, Backend::default());
+        }
+        (0..AGENT_WORDS).for_each(|index| self.set_agent_word(index, 0));
+    }
+
+    fn clear_hash<K: aya::Pod, V: aya::Pod>(&self, map: &str) {
+        for (key, _) in self.entries::<K, V>(map) {
+            self.remove::<K, V>(map, &key);
+        }
+    }
+
     fn backend(&self, at: SocketAddr, way: u32, place: u8) -> BackendRef {
         if let Some(known) = self.backends.borrow().get(&at) {
             return *known;
         }
-        let reference = BackendRef::new(self.backends.borrow().len() as u32 + 1, 5);
+        let reference = BackendRef::new(self.next_backend.replace(self.next_backend.get() + 1), 5);
         self.backends.borrow_mut().insert(at, reference);
         match at.ip() {
             IpAddr::V4(address) => self.write_backend(Addr4::from(address), at.port(), reference, way, place),

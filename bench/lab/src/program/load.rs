@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use aya::programs::{SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
@@ -26,16 +27,26 @@ pub fn object_path() -> PathBuf {
 }
 
 /// The programs with maps of their own, nothing pinned, nothing attached.
+///
+/// Verifying the programs takes longer than any test, so a bed of default sizes goes to a pool when it is
+/// dropped, its maps cleared, and the next bed of the same settings is taken from there.
 pub struct Bed {
-    pub(super) ebpf: RefCell<Ebpf>,
+    ebpf: Arc<Mutex<Ebpf>>,
+    builder: BedBuilder,
     pub(super) next_service: Cell<u32>,
     pub(super) next_slot: Cell<u32>,
     pub(super) next_way: Cell<u32>,
+    pub(super) next_backend: Cell<u32>,
     pub(super) backends: RefCell<HashMap<SocketAddr, BackendRef>>,
 }
 
+/// Beds of default sizes that nobody uses.
+static POOL: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
+
+type Idle = (BedBuilder, Arc<Mutex<Ebpf>>);
+
 /// How many entries the maps have.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Frontends, services and their statistics.
     pub services: u32,
@@ -54,7 +65,7 @@ impl Default for Sizes {
 }
 
 /// Settings of a [`Bed`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BedBuilder {
     sizes: Sizes,
     timeouts: Timeouts,
@@ -96,6 +107,26 @@ impl BedBuilder {
     /// If the object is missing or the kernel refuses it; the message holds the verifier's log.
     #[must_use]
     pub fn load(self) -> Bed {
+        let bed = Bed {
+            ebpf: self.take_idle().unwrap_or_else(|| Arc::new(Mutex::new(self.load_programs()))),
+            builder: self,
+            next_service: Cell::new(1),
+            next_slot: Cell::new(0),
+            next_way: Cell::new(1),
+            next_backend: Cell::new(1),
+            backends: RefCell::default(),
+        };
+        bed.set_agent_word(AGENT_HEARTBEAT, monotonic_seconds());
+        bed
+    }
+
+    fn take_idle(&self) -> Option<Arc<Mutex<Ebpf>>> {
+        let mut pool = pool();
+        let index = pool.iter().position(|(settings, _)| settings == self)?;
+        Some(pool.swap_remove(index).1)
+    }
+
+    fn load_programs(&self) -> Ebpf {
         let path = object_path();
         let object = std::fs::read(&path)
             .unwrap_or_else(|error| panic!("{}: {error}; `cargo xtask build` makes it", path.display()));
@@ -104,15 +135,7 @@ impl BedBuilder {
         for hook in Hook::ALL {
             load_program(&mut ebpf, hook);
         }
-        let bed = Bed {
-            ebpf: RefCell::new(ebpf),
-            next_service: Cell::new(1),
-            next_slot: Cell::new(0),
-            next_way: Cell::new(1),
-            backends: RefCell::default(),
-        };
-        bed.set_agent_word(AGENT_HEARTBEAT, monotonic_seconds());
-        bed
+        ebpf
     }
 
     fn load_object(&self, object: &[u8]) -> Result<Ebpf, aya::EbpfError> {
@@ -165,12 +188,29 @@ impl Bed {
     pub fn builder() -> BedBuilder {
         BedBuilder::default()
     }
+
+    pub(super) fn ebpf(&self) -> MutexGuard<'_, Ebpf> {
+        self.ebpf.lock().expect("a bed that no test has left in the middle")
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        if !std::thread::panicking() && self.builder.sizes == Sizes::default() {
+            self.clear();
+            pool().push((self.builder.clone(), Arc::clone(&self.ebpf)));
+        }
+    }
 }
 
 impl Default for Bed {
     fn default() -> Self {
         Self::new()
     }
+}
+
+fn pool() -> MutexGuard<'static, Vec<Idle>> {
+    POOL.lock().expect("a pool that is only pushed to and popped from")
 }
 
 /// `CLOCK_MONOTONIC_COARSE` in seconds, the programs' clock.

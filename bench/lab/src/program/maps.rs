@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 
 use aya::Pod;
-use aya::maps::{Array, HashMap, MapData, PerCpuArray};
+use aya::maps::{Array, HashMap, MapData, PerCpuArray, PerCpuValues};
 use proxy_common::verdict::Counter;
 use proxy_common::{Addr4, Addr6, Address};
 
@@ -30,26 +30,27 @@ impl FamilyMaps for Addr6 {
 }
 
 impl Bed {
-    /// Reads all counters, summed over the CPUs; indexed by the reason's number.
+    /// Reads all counters, summed over the CPUs; indexed by [`Program::counter`](proxy_common::verdict::Program::counter).
     #[must_use]
     pub fn counters(&self) -> Vec<Counter> {
-        let ebpf = self.ebpf.borrow();
+        let ebpf = self.ebpf();
         let counters: PerCpuArray<&MapData, Counter> =
             ebpf.map("COUNTERS").expect("COUNTERS").try_into().expect("COUNTERS");
-        counters
-            .iter()
-            .map(|values| {
-                values.expect("a counter").iter().fold(Counter::default(), |sum, one| Counter {
-                    packets: sum.packets + one.packets,
-                    bytes: sum.bytes + one.bytes,
-                })
-            })
-            .collect()
+        counters.iter().map(|values| sum(&values.expect("a counter"))).collect()
+    }
+
+    /// Reads what was counted for a service, summed over the CPUs.
+    #[must_use]
+    pub fn service_counter(&self, service: u32) -> Counter {
+        let ebpf = self.ebpf();
+        let map: PerCpuArray<&MapData, Counter> =
+            ebpf.map("SERVICE_STATS").expect("SERVICE_STATS").try_into().expect("SERVICE_STATS");
+        sum(&map.get(&service, 0).expect("a service of this bed"))
     }
 
     /// Writes an entry of an array.
     pub fn set<V: Pod>(&self, map: &str, index: u32, value: impl Borrow<V>) {
-        let mut ebpf = self.ebpf.borrow_mut();
+        let mut ebpf = self.ebpf();
         let mut array: Array<&mut MapData, V> = ebpf.map_mut(map).expect(map).try_into().expect(map);
         array.set(index, value, 0).unwrap_or_else(|error| panic!("{map}[{index}]: {error:?}"));
     }
@@ -57,21 +58,21 @@ impl Bed {
     /// Reads an entry of an array.
     #[must_use]
     pub fn get<V: Pod>(&self, map: &str, index: u32) -> V {
-        let ebpf = self.ebpf.borrow();
+        let ebpf = self.ebpf();
         let array: Array<&MapData, V> = ebpf.map(map).expect(map).try_into().expect(map);
         array.get(&index, 0).unwrap_or_else(|error| panic!("{map}[{index}]: {error:?}"))
     }
 
     /// Writes an entry of a hash map.
     pub fn insert<K: Pod, V: Pod>(&self, map: &str, key: impl Borrow<K>, value: impl Borrow<V>) {
-        let mut ebpf = self.ebpf.borrow_mut();
+        let mut ebpf = self.ebpf();
         let mut hash: HashMap<&mut MapData, K, V> = ebpf.map_mut(map).expect(map).try_into().expect(map);
         hash.insert(key, value, 0).unwrap_or_else(|error| panic!("{map}: {error:?}"));
     }
 
     /// Removes an entry of a hash map if it is there.
     pub fn remove<K: Pod, V: Pod>(&self, map: &str, key: &K) {
-        let mut ebpf = self.ebpf.borrow_mut();
+        let mut ebpf = self.ebpf();
         let mut hash: HashMap<&mut MapData, K, V> = ebpf.map_mut(map).expect(map).try_into().expect(map);
         match hash.remove(key) {
             Ok(()) | Err(aya::maps::MapError::KeyNotFound) => {}
@@ -82,8 +83,15 @@ impl Bed {
     /// Reads all entries of a hash map.
     #[must_use]
     pub fn entries<K: Pod, V: Pod>(&self, map: &str) -> Vec<(K, V)> {
-        let ebpf = self.ebpf.borrow();
+        let ebpf = self.ebpf();
         let hash: HashMap<&MapData, K, V> = ebpf.map(map).expect(map).try_into().expect(map);
         hash.iter().collect::<Result<_, _>>().unwrap_or_else(|error| panic!("{map}: {error:?}"))
     }
+}
+
+fn sum(values: &PerCpuValues<Counter>) -> Counter {
+    values.iter().fold(Counter::default(), |sum, one| Counter {
+        packets: sum.packets + one.packets,
+        bytes: sum.bytes + one.bytes,
+    })
 }

@@ -50,11 +50,12 @@ impl Verdict {
 pub struct Counts(Vec<(Reason, Counter)>);
 
 impl Counts {
-    /// What was counted between two readings of COUNTERS; reasons that did not change are left out.
+    /// What a program counted between two readings of COUNTERS; reasons that did not change are left out.
     #[must_use]
-    pub fn between(before: &[Counter], after: &[Counter]) -> Self {
+    pub fn between(hook: Hook, before: &[Counter], after: &[Counter]) -> Self {
         let counts = Reason::ALL.iter().filter_map(|reason| {
-            let (old, new) = (before[*reason as usize], after[*reason as usize]);
+            let index = hook.counted_as().counter(*reason) as usize;
+            let (old, new) = (before[index], after[index]);
             (old != new).then(|| {
                 (*reason, Counter { packets: new.packets - old.packets, bytes: new.bytes - old.bytes })
             })

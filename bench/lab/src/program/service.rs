@@ -161,10 +161,10 @@ impl ServiceBuilder<'_> {
     fn write_frontend(&self, at: SocketAddr, service: u32, cluster_service: u32) {
         match at.ip() {
             IpAddr::V4(address) => {
-                self.write_scopes(Addr4::from(address), at.port(), service, cluster_service)
+                self.write_scopes(Addr4::from(address), at.port(), service, cluster_service);
             }
             IpAddr::V6(address) => {
-                self.write_scopes(Addr6::from(address), at.port(), service, cluster_service)
+                self.write_scopes(Addr6::from(address), at.port(), service, cluster_service);
             }
         }
     }

@@ -1,0 +1,233 @@
+//! Direct Server Return on the backend's node: decapsulation, whose packets are taken, who gets them.
+
+use millrace_lab::frame::{DEVICE_MAC, Frame, Layer, NEIGHBOUR_MAC, flag, protocol};
+use millrace_lab::program::{Bed, Endpoint, FlowTable, Hook, NEXT_HOP_MAC, Service, ServiceBuilder};
+use proxy_common::flow::FLOW_DECAPSULATED;
+use proxy_common::selection::Slot;
+use proxy_common::verdict::Reason;
+use proxy_common::way::{PEER_NODE, PEER_SELF};
+
+use crate::case::{Tunnel, each_tunnel};
+
+each_tunnel! {
+    a_hinted_packet_is_decapsulated_and_translated
+    the_reply_goes_out_with_the_frontends_address
+    the_hint_tells_backends_of_this_node_apart
+    a_flow_entry_goes_before_the_hint
+    without_a_hint_this_nodes_own_slot_decides
+    a_stranger_who_sends_to_a_frontend_is_dropped
+    tunnels_that_are_not_for_a_frontend_pass_byte_for_byte
+    tunnels_to_another_node_pass_byte_for_byte
+    outer_headers_that_no_director_writes_pass_byte_for_byte
+    truncated_tunnels_are_never_mangled
+    a_packet_that_may_be_the_other_owners_is_sent_on_once
+    a_packet_that_was_sent_on_is_never_sent_on_again
+    a_hint_that_no_backend_here_has_is_sent_to_the_slots_owner
+    a_second_chance_out_of_a_tunnel_keeps_the_packet_inside
+}
+
+/// The node of the backends, node 1; node 2 is the director, node 3 has the other backend.
+struct Node {
+    bed: Bed,
+    tunnel: Tunnel,
+    service: Service,
+    /// Pod 1 and pod 2 of this node, and a backend behind a way to node 3.
+    backends: [Endpoint; 3],
+}
+
+impl Node {
+    fn new(tunnel: Tunnel) -> Self {
+        Self::with(tunnel, |service| service)
+    }
+
+    fn with(tunnel: Tunnel, change: impl Fn(ServiceBuilder<'_>) -> ServiceBuilder<'_>) -> Self {
+        let (bed, case) = (Bed::new(), tunnel.case);
+        for (number, bits) in [(1, PEER_SELF | PEER_NODE), (2, PEER_NODE), (3, PEER_NODE)] {
+            bed.peer(tunnel.outer.node(number), bits);
+        }
+        let way = tunnel.way(&bed, 3);
+        let service = change(bed.service())
+            .dsr()
+            .external(case.vip())
+            .backend_local(case.pod(1))
+            .backend_local(case.pod(2))
+            .backend_remote(case.remote_pod(3), way)
+            .install();
+        let backends = [service.endpoints[0], service.endpoints[1], service.endpoints[2]];
+        Self { bed, tunnel, service, backends }
+    }
+
+    /// A client's frame as node 2 sends it here.
+    fn directed(&self, frame: &Frame, hint: u16) -> Frame {
+        frame.clone().encapsulated(self.tunnel.header(2, 1, hint))
+    }
+
+    #[track_caller]
+    fn delivers(&self, frame: &Frame, hint: u16, backend: Endpoint) -> Frame {
+        let delivered = frame.clone().with_destination(backend.at);
+        self.tunnel.case.is_delivered(&self.bed, &self.directed(frame, hint), &delivered, Reason::ServedDsr);
+        delivered
+    }
+
+    #[track_caller]
+    fn passes(&self, frame: &Frame) {
+        self.tunnel.case.arrives(&self.bed, frame).assert_untouched().assert_counted(Reason::NotOurs);
+    }
+
+    fn set_slot(&self, frame: &Frame, slot: Slot) {
+        self.service.set_slot(&self.bed, frame, slot);
+    }
+
+    /// What leaves for node 3 when this node sends a packet on, flagged.
+    fn sent_on(&self, frame: &Frame) -> Frame {
+        let header = self.tunnel.header(1, 3, self.backends[2].hint | 1 << 14);
+        frame.clone().encapsulated(header).with_macs(DEVICE_MAC, NEXT_HOP_MAC)
+    }
+}
+
+fn a_hinted_packet_is_decapsulated_and_translated(tunnel: Tunnel) {
+    let node = Node::new(tunnel);
+    for flags in [flag::SYN, flag::ACK, flag::PSH | flag::ACK] {
+        node.delivers(&tunnel.case.tcp(flags), node.backends[0].hint, node.backends[0]);
+    }
+    let entry = node.bed.flow_of(FlowTable::Established, &tunnel.case.tcp(flag::ACK)).unwrap();
+    assert_ne!(entry.flags & FLOW_DECAPSULATED, 0);
+}
+
+fn the_reply_goes_out_with_the_frontends_address(tunnel: Tunnel) {
+    for udp in [true, false] {
+        let node = Node::with(tunnel, |service| if udp { service.udp() } else { service });
+        let frame = if udp { tunnel.case.udp() } else { tunnel.case.tcp(flag::SYN) };
+        let delivered = node.delivers(&frame, node.backends[0].hint, node.backends[0]);
+        let reply = node.bed.send(Hook::TcEgress, &delivered.reply());
+        reply.assert_passed(&frame.reply()).assert_counted(Reason::Reply);
+    }
+}
+
+fn the_hint_tells_backends_of_this_node_apart(tunnel: Tunnel) {
+    let node = Node::new(tunnel);
+    for (port, backend) in [(40000, node.backends[0]), (40001, node.backends[1]), (40002, node.backends[0])] {
+        node.delivers(&tunnel.case.tcp_from(port, flag::SYN), backend.hint, backend);
+    }
+}
+
+fn a_flow_entry_goes_before_the_hint(tunnel: Tunnel) {
+    let node = Node::new(tunnel);
+    let [one, two, other] = node.backends;
+    node.delivers(&tunnel.case.tcp(flag::SYN), one.hint, one);
+    // Another director, or segmentation on the way, may have spoilt the hint.
+    for hint in [two.hint, other.hint, 0] {
+        node.delivers(&tunnel.case.tcp(flag::ACK), hint, one);
+    }
+}
+
+fn without_a_hint_this_nodes_own_slot_decides(tunnel: Tunnel) {
+    let node = Node::new(tunnel);
+    let syn = tunnel.case.tcp(flag::SYN);
+    node.set_slot(&syn, Slot::settled_on(node.backends[1].reference));
+    node.delivers(&syn, 0, node.backends[1]);
+}
+
+fn a_stranger_who_sends_to_a_frontend_is_dropped(tunnel: Tunnel) {
+    let node = Node::new(tunnel);
+    let syn = tunnel.case.tcp(flag::SYN);
+    let frame = syn.encapsulated(tunnel.header(66, 1, node.backends[0].hint));
+    tunnel.case.arrives(&node.bed, &frame).assert_dropped(Reason::NotPeer);
+    assert_eq!(node.bed.flows(FlowTable::New), []);
+}
+
+fn tunnels_that_are_not_for_a_frontend_pass_byte_for_byte(tunnel: Tunnel) {
+    let node = Node::new(tunnel);
+    let overlay = tunnel.case.tcp(flag::SYN).with_destination(tunnel.case.pod(1));
+    let other_port = tunnel.case.tcp(flag::SYN).with_destination((tunnel.case.vip().ip(), 81).into());
+    let nothing = Frame::ip(tunnel.case.client().ip(), tunnel.case.vip().ip()).payload(vec![1; 40]);
+    for inner in [overlay, other_port, nothing] {
+        for sender in [2, 66] {
+            node.passes(&inner.clone().encapsulated(tunnel.header(sender, 1, node.backends[0].hint)));
+        }
+    }
+}
+
+fn tunnels_to_another_node_pass_byte_for_byte(tunnel: Tunnel) {
+    let node = Node::new(tunnel);
+    for sender in [2, 66] {
+        let header = tunnel.header(sender, 3, node.backends[0].hint);
+        node.passes(&tunnel.case.tcp(flag::SYN).encapsulated(header));
+    }
+}
+
+fn outer_headers_that_no_director_writes_pass_byte_for_byte(tunnel: Tunnel) {
+    let node = Node::new(tunnel);
+    let frame = node.directed(&tunnel.case.tcp(flag::SYN), node.backends[0].hint);
+    let mut odd = frame.clone();
+    match odd.outermost_mut() {
+        Layer::Ipv4(ip) => ip.more_fragments = true,
+        Layer::Ipv6(ip) => ip.protocol = Some(protocol::EXPERIMENT),
+        other => panic!("{other:?} is no IP header"),
+    }
+    node.passes(&odd);
+    // Two tunnels, one inside the other.
+    node.passes(&frame.encapsulated(tunnel.header(2, 1, node.backends[0].hint)));
+}
+
+fn truncated_tunnels_are_never_mangled(tunnel: Tunnel) {
+    let node = Node::new(tunnel);
+    let whole = node.directed(&tunnel.case.tcp(flag::SYN), node.backends[0].hint).build();
+    for length in 0..whole.len() {
+        if tunnel.case.hook.takes(&whole[..length]) {
+            node.bed
+                .run(tunnel.case.hook, &whole[..length])
+                .assert_untouched()
+                .assert_counted(Reason::NotOurs);
+        }
+    }
+}
+
+fn a_packet_that_may_be_the_other_owners_is_sent_on_once(tunnel: Tunnel) {
+    let node = Node::new(tunnel);
+    let [here, _, there] = node.backends;
+    let data = tunnel.case.tcp(flag::ACK);
+    for slot in
+        [Slot::unsettled(here.reference, there.reference), Slot::unsettled(there.reference, here.reference)]
+    {
+        node.set_slot(&data, slot);
+        let outcome = tunnel.case.arrives(&node.bed, &node.directed(&data, here.hint));
+        outcome.assert_sent(&node.sent_on(&data)).assert_counted(Reason::SentOnward);
+    }
+    // A SYN is new for certain: the hinted backend gets it.
+    node.delivers(&tunnel.case.tcp(flag::SYN), here.hint, here);
+}
+
+fn a_packet_that_was_sent_on_is_never_sent_on_again(tunnel: Tunnel) {
+    let node = Node::new(tunnel);
+    let [here, _, there] = node.backends;
+    let data = tunnel.case.tcp(flag::ACK);
+    node.set_slot(&data, Slot::unsettled(here.reference, there.reference));
+    node.delivers(&data, here.hint | 1 << 14, here);
+    node.bed.forget_flows();
+    node.set_slot(&data, Slot::settled_on(there.reference));
+    let stray = node.directed(&data, there.hint | 1 << 14);
+    tunnel.case.arrives(&node.bed, &stray).assert_dropped(Reason::NoBackendHere);
+}
+
+fn a_hint_that_no_backend_here_has_is_sent_to_the_slots_owner(tunnel: Tunnel) {
+    let node = Node::new(tunnel);
+    let there = node.backends[2];
+    let data = tunnel.case.tcp(flag::ACK);
+    node.set_slot(&data, Slot::settled_on(there.reference));
+    let outcome = tunnel.case.arrives(&node.bed, &node.directed(&data, there.hint));
+    outcome.assert_sent(&node.sent_on(&data)).assert_counted(Reason::SentOnward);
+}
+
+fn a_second_chance_out_of_a_tunnel_keeps_the_packet_inside(tunnel: Tunnel) {
+    let node = Node::new(tunnel);
+    let [here, _, there] = node.backends;
+    let data = tunnel.case.tcp(flag::ACK).with_hop_limit(1).with_traffic_class(0x28);
+    node.set_slot(&data, Slot::unsettled(here.reference, there.reference));
+    let outcome = tunnel.case.arrives(&node.bed, &node.directed(&data, here.hint));
+    let mut expected = node.sent_on(&data);
+    expected.set_outer_traffic_class(0x28);
+    outcome.assert_sent(&expected);
+    assert_eq!(outcome.frame().source_mac, DEVICE_MAC);
+    assert_ne!(outcome.frame().destination_mac, NEIGHBOUR_MAC);
+}

@@ -1,0 +1,204 @@
+//! One test, run for every hook and family: the parameters, and the addresses that go with them.
+
+use std::net::{IpAddr, SocketAddr};
+
+use millrace_lab::frame::{DEVICE_MAC, Frame, Layer, flag};
+use millrace_lab::program::{Bed, Hook, NEXT_HOP_MAC, Outcome, resolved_way};
+use proxy_common::config::{DEFAULT_MARK, HANDOVER_MAGIC};
+use proxy_common::verdict::Reason;
+
+/// Declares each function as tests: for both ingress programs and both families.
+macro_rules! each_ingress {
+    ($($name:ident)+) => {$(
+        mod $name {
+            use crate::case::{Case, Family::{V4, V6}};
+            use millrace_lab::program::Hook::{TcIngress, XdpIngress};
+
+            #[test] fn xdp_ipv4() { super::$name(Case { hook: XdpIngress, family: V4 }); }
+            #[test] fn xdp_ipv6() { super::$name(Case { hook: XdpIngress, family: V6 }); }
+            #[test] fn tc_ipv4() { super::$name(Case { hook: TcIngress, family: V4 }); }
+            #[test] fn tc_ipv6() { super::$name(Case { hook: TcIngress, family: V6 }); }
+        }
+    )+};
+}
+pub(crate) use each_ingress;
+
+/// Declares each function as tests: for both ingress programs.
+macro_rules! each_hook {
+    ($($name:ident)+) => {$(
+        mod $name {
+            use millrace_lab::program::Hook::{TcIngress, XdpIngress};
+
+            #[test] fn xdp() { super::$name(XdpIngress); }
+            #[test] fn tc() { super::$name(TcIngress); }
+        }
+    )+};
+}
+pub(crate) use each_hook;
+
+/// Declares each function as tests: for both families.
+macro_rules! each_family {
+    ($($name:ident)+) => {$(
+        mod $name {
+            use crate::case::Family::{V4, V6};
+
+            #[test] fn ipv4() { super::$name(V4); }
+            #[test] fn ipv6() { super::$name(V6); }
+        }
+    )+};
+}
+pub(crate) use each_family;
+
+/// Declares each function as tests: for both ingress programs, and both families inside and outside.
+macro_rules! each_tunnel {
+    ($($name:ident)+) => {$(
+        mod $name {
+            use crate::case::{Case, Family::{V4, V6}, Tunnel};
+            use millrace_lab::program::Hook::{TcIngress, XdpIngress};
+
+            #[test] fn xdp_ipv4_in_ipv4() { super::$name(Tunnel { case: Case { hook: XdpIngress, family: V4 }, outer: V4 }); }
+            #[test] fn xdp_ipv4_in_ipv6() { super::$name(Tunnel { case: Case { hook: XdpIngress, family: V4 }, outer: V6 }); }
+            #[test] fn xdp_ipv6_in_ipv4() { super::$name(Tunnel { case: Case { hook: XdpIngress, family: V6 }, outer: V4 }); }
+            #[test] fn xdp_ipv6_in_ipv6() { super::$name(Tunnel { case: Case { hook: XdpIngress, family: V6 }, outer: V6 }); }
+            #[test] fn tc_ipv4_in_ipv4() { super::$name(Tunnel { case: Case { hook: TcIngress, family: V4 }, outer: V4 }); }
+            #[test] fn tc_ipv4_in_ipv6() { super::$name(Tunnel { case: Case { hook: TcIngress, family: V4 }, outer: V6 }); }
+            #[test] fn tc_ipv6_in_ipv4() { super::$name(Tunnel { case: Case { hook: TcIngress, family: V6 }, outer: V4 }); }
+            #[test] fn tc_ipv6_in_ipv6() { super::$name(Tunnel { case: Case { hook: TcIngress, family: V6 }, outer: V6 }); }
+        }
+    )+};
+}
+pub(crate) use each_tunnel;
+
+/// Address family of a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// The parameters of a test.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// The ingress program.
+    pub hook: Hook,
+    /// The family of the client's packets.
+    pub family: Family,
+}
+
+/// The parameters of a test about encapsulated packets.
+#[derive(Clone, Copy, Debug)]
+pub struct Tunnel {
+    /// Hook, and family of the client's packets.
+    pub case: Case,
+    /// Family of the outer header.
+    pub outer: Family,
+}
+
+/// The client's source port.
+pub const CLIENT_PORT: u16 = 40000;
+/// The frontend's port.
+pub const VIP_PORT: u16 = 80;
+/// The backends' port.
+pub const TARGET_PORT: u16 = 8080;
+
+impl Family {
+    /// The one of two addresses that is of this family.
+    #[track_caller]
+    pub fn pick(self, v4: &str, v6: &str) -> IpAddr {
+        match self {
+            Self::V4 => v4.parse().unwrap(),
+            Self::V6 => v6.parse().unwrap(),
+        }
+    }
+
+    /// Node number `number`; 1 is the node the programs run on.
+    pub fn node(self, number: u8) -> IpAddr {
+        self.pick(&format!("192.0.2.{number}"), &format!("2001:db8:2::{number}"))
+    }
+}
+
+impl Case {
+    /// A client outside the cluster, its address and port.
+    pub fn client(self) -> SocketAddr {
+        SocketAddr::new(self.family.pick("198.51.100.10", "2001:db8:51::10"), CLIENT_PORT)
+    }
+
+    /// The frontend.
+    pub fn vip(self) -> SocketAddr {
+        SocketAddr::new(self.family.pick("203.0.113.1", "2001:db8:113::1"), VIP_PORT)
+    }
+
+    /// Pod number `number` of this node.
+    pub fn pod(self, number: u8) -> SocketAddr {
+        let address = self.family.pick(&format!("10.1.0.{number}"), &format!("fd00:10:1::{number}"));
+        SocketAddr::new(address, TARGET_PORT)
+    }
+
+    /// The client's TCP packet to the frontend, with `flag` bits and a payload unless it is a SYN.
+    pub fn tcp(self, flags: u8) -> Frame {
+        self.tcp_from(CLIENT_PORT, flags)
+    }
+
+    /// As [`Case::tcp`], from another port.
+    pub fn tcp_from(self, port: u16, flags: u8) -> Frame {
+        let frame = Frame::ip(self.client().ip(), self.vip().ip()).tcp(port, VIP_PORT, flags);
+        if flags & flag::SYN == 0 { frame.payload(&b"GET / HTTP/1.0\r\n\r\n"[..]) } else { frame }
+    }
+
+    /// The client's datagram to the frontend.
+    pub fn udp(self) -> Frame {
+        Frame::ip(self.client().ip(), self.vip().ip()).udp(CLIENT_PORT, VIP_PORT).payload(&b"a question"[..])
+    }
+
+    /// Pod number `number` of another node.
+    pub fn remote_pod(self, number: u8) -> SocketAddr {
+        let address = self.family.pick(&format!("10.2.0.{number}"), &format!("fd00:10:2::{number}"));
+        SocketAddr::new(address, TARGET_PORT)
+    }
+
+    /// Runs the ingress program on a frame.
+    #[track_caller]
+    pub fn arrives(self, bed: &Bed, frame: &Frame) -> Outcome {
+        bed.send(self.hook, frame)
+    }
+
+    /// Runs the ingress program on a frame that must be passed up as `expected`, marked as handled, and counted
+    /// once under `reason`.
+    #[track_caller]
+    pub fn is_delivered(self, bed: &Bed, frame: &Frame, expected: &Frame, reason: Reason) {
+        let outcome = self.arrives(bed, frame);
+        outcome.assert_passed(expected).assert_counted(reason);
+        match self.hook {
+            Hook::XdpIngress => {
+                assert_eq!(outcome.run.metadata[..], HANDOVER_MAGIC.to_ne_bytes(), "handover\n{outcome}");
+            }
+            _ => assert_eq!(outcome.run.mark & DEFAULT_MARK, DEFAULT_MARK, "mark\n{outcome}"),
+        }
+    }
+}
+
+impl Tunnel {
+    /// The way from this node to node `number`.
+    pub fn way(self, bed: &Bed, number: u8) -> u32 {
+        bed.way(resolved_way(self.outer.node(1), self.outer.node(number)))
+    }
+
+    /// The outer header of a packet from node `from` to node `to`; `hint` with its flag bits.
+    pub fn header(self, from: u8, to: u8, hint: u16) -> Layer {
+        let mut layer = Layer::ip(self.outer.node(from), self.outer.node(to));
+        match &mut layer {
+            Layer::Ipv4(ip) => (ip.id, ip.dont_fragment) = (hint, true),
+            Layer::Ipv6(ip) => ip.flow_label = hint.into(),
+            other => panic!("{other:?} is no IP header"),
+        }
+        layer
+    }
+
+    /// A client's frame as this node sends it on to node `to`.
+    pub fn forwarded(self, frame: &Frame, to: u8, hint: u16) -> Frame {
+        let sent = frame.clone().with_hop_limit(63).encapsulated(self.header(1, to, hint));
+        sent.with_macs(DEVICE_MAC, NEXT_HOP_MAC)
+    }
+}

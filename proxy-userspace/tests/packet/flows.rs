@@ -1,0 +1,246 @@
+//! Flow entries: where they are, what state they are in, and when they count as none.
+
+use millrace_lab::frame::{Frame, flag};
+use millrace_lab::program::{Bed, FlowEntry, FlowTable, Hook};
+use proxy_common::flow::{
+    FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE,
+    FLOW_SYN, Timeouts,
+};
+use proxy_common::selection::Slot;
+use proxy_common::verdict::Reason;
+
+use crate::case::{Case, each_ingress};
+
+each_ingress! {
+    a_syn_makes_two_embryos
+    the_clients_next_packet_promotes_the_connection
+    a_backends_answer_alone_promotes_nothing
+    a_datagram_is_promoted_by_the_second_one
+    fins_of_both_sides_close_the_connection
+    a_half_closed_connection_stays_established
+    a_reset_closes_the_connection_at_once
+    later_packets_renew_a_closing_connection
+    a_syn_reopens_a_closing_connection_at_the_current_owner
+    entries_expire_after_the_time_of_their_state
+    a_reply_of_an_expired_connection_is_not_ours
+    an_entry_of_a_replaced_backend_counts_as_none
+    an_entry_of_a_backend_that_is_gone_counts_as_none
+    two_frontends_of_one_backend_do_not_share_a_reply_key
+}
+
+/// A service with one backend on this node.
+fn bed_with_service(case: Case) -> Bed {
+    let bed = Bed::new();
+    bed.service().external(case.vip()).backend_local(case.pod(1)).install();
+    bed.service().udp().external(case.vip()).backend_local(case.pod(1)).install();
+    bed
+}
+
+/// Sends the client's packet and returns its entry, wherever it is.
+#[track_caller]
+fn client_entry(case: Case, bed: &Bed, frame: &Frame) -> FlowEntry {
+    case.arrives(bed, frame).assert_counted(Reason::ServedLocal);
+    entry_of(bed, frame)
+}
+
+#[track_caller]
+fn entry_of(bed: &Bed, frame: &Frame) -> FlowEntry {
+    let found = bed.flow_of(FlowTable::Established, frame).or_else(|| bed.flow_of(FlowTable::New, frame));
+    found.unwrap_or_else(|| panic!("no entry for {} > {}", frame.source(), frame.destination()))
+}
+
+/// Sends the backend's answer to a client's packet.
+#[track_caller]
+fn backend_answers(case: Case, bed: &Bed, flags: u8) {
+    let reply = case.tcp(flags).with_destination(case.pod(1)).reply();
+    bed.send(Hook::TcEgress, &reply).assert_counted(Reason::Reply);
+}
+
+/// SYN, SYN-ACK, ACK.
+#[track_caller]
+fn handshake(case: Case, bed: &Bed) {
+    case.arrives(bed, &case.tcp(flag::SYN)).assert_counted(Reason::ServedLocal);
+    backend_answers(case, bed, flag::SYN | flag::ACK);
+    case.arrives(bed, &case.tcp(flag::ACK)).assert_counted(Reason::ServedLocal);
+}
+
+/// How many entries the embryos' and the established connections' table have.
+fn table_sizes(bed: &Bed) -> (usize, usize) {
+    (bed.flows(FlowTable::New).len(), bed.flows(FlowTable::Established).len())
+}
+
+fn a_syn_makes_two_embryos(case: Case) {
+    let bed = bed_with_service(case);
+    let syn = case.tcp(flag::SYN);
+    let forward = client_entry(case, &bed, &syn);
+    let reply = entry_of(&bed, &syn.clone().with_destination(case.pod(1)).reply());
+    assert_eq!(table_sizes(&bed), (2, 0));
+    assert_eq!((forward.state, forward.flags), (FLOW_SYN, FLOW_REWRITE_DESTINATION));
+    assert_eq!((forward.new_destination, forward.backend), (case.pod(1), bed.backend_local(case.pod(1))));
+    assert_eq!((reply.state, reply.flags), (FLOW_SYN, FLOW_REWRITE_SOURCE | FLOW_REPLY));
+    assert_eq!(
+        (reply.new_source, reply.backend, reply.service),
+        (case.vip(), forward.backend, forward.service)
+    );
+}
+
+fn the_clients_next_packet_promotes_the_connection(case: Case) {
+    let bed = bed_with_service(case);
+    handshake(case, &bed);
+    assert_eq!(table_sizes(&bed), (0, 2));
+    assert!(bed.flows(FlowTable::Established).iter().all(|entry| entry.state == FLOW_ESTABLISHED));
+}
+
+fn a_backends_answer_alone_promotes_nothing(case: Case) {
+    let bed = bed_with_service(case);
+    case.arrives(&bed, &case.tcp(flag::SYN));
+    backend_answers(case, &bed, flag::SYN | flag::ACK);
+    // A SYN that is sent again is no answer either.
+    case.arrives(&bed, &case.tcp(flag::SYN));
+    assert_eq!(table_sizes(&bed), (2, 0));
+}
+
+fn a_datagram_is_promoted_by_the_second_one(case: Case) {
+    let bed = bed_with_service(case);
+    let state = client_entry(case, &bed, &case.udp()).state;
+    assert_eq!((state, table_sizes(&bed)), (FLOW_DATAGRAM, (2, 0)));
+    let state = client_entry(case, &bed, &case.udp()).state;
+    assert_eq!((state, table_sizes(&bed)), (FLOW_DATAGRAM, (0, 2)));
+}
+
+fn fins_of_both_sides_close_the_connection(case: Case) {
+    let bed = bed_with_service(case);
+    handshake(case, &bed);
+    backend_answers(case, &bed, flag::FIN | flag::ACK);
+    assert_eq!(client_entry(case, &bed, &case.tcp(flag::FIN | flag::ACK)).state, FLOW_CLOSING);
+    assert!(bed.flows(FlowTable::Established).iter().all(|entry| entry.state == FLOW_CLOSING));
+}
+
+fn a_half_closed_connection_stays_established(case: Case) {
+    let bed = bed_with_service(case);
+    handshake(case, &bed);
+    assert_eq!(client_entry(case, &bed, &case.tcp(flag::FIN | flag::ACK)).state, FLOW_ESTABLISHED);
+    // A download that goes on after the client has said all it had to say.
+    for _ in 0..3 {
+        bed.age_flows(Timeouts::default().closing + 60);
+        backend_answers(case, &bed, flag::ACK);
+        assert_eq!(client_entry(case, &bed, &case.tcp(flag::ACK)).state, FLOW_ESTABLISHED);
+    }
+}
+
+fn a_reset_closes_the_connection_at_once(case: Case) {
+    let bed = bed_with_service(case);
+    handshake(case, &bed);
+    backend_answers(case, &bed, flag::RST);
+    assert_eq!(entry_of(&bed, &case.tcp(flag::ACK)).state, FLOW_CLOSING);
+
+    let bed = bed_with_service(case);
+    handshake(case, &bed);
+    assert_eq!(client_entry(case, &bed, &case.tcp(flag::RST)).state, FLOW_CLOSING);
+}
+
+fn later_packets_renew_a_closing_connection(case: Case) {
+    let bed = bed_with_service(case);
+    handshake(case, &bed);
+    backend_answers(case, &bed, flag::FIN | flag::ACK);
+    let before = client_entry(case, &bed, &case.tcp(flag::FIN | flag::ACK)).last_seen;
+    let nearly = Timeouts::default().closing - 2;
+    bed.age_flows(nearly);
+    let after = client_entry(case, &bed, &case.tcp(flag::ACK));
+    assert_eq!(after.state, FLOW_CLOSING);
+    assert!(after.last_seen >= before, "renewed: {} after {before}", after.last_seen);
+    let reply = entry_of(&bed, &case.tcp(flag::ACK).with_destination(case.pod(1)).reply());
+    assert_eq!(reply.last_seen, after.last_seen, "both directions are renewed together");
+}
+
+fn a_syn_reopens_a_closing_connection_at_the_current_owner(case: Case) {
+    let bed = Bed::new();
+    let service =
+        bed.service().external(case.vip()).backend_local(case.pod(1)).backend_local(case.pod(2)).install();
+    let syn = case.tcp(flag::SYN);
+    service.set_slot(&bed, &syn, Slot::settled_on(bed.backend_local(case.pod(1))));
+    handshake(case, &bed);
+    case.arrives(&bed, &case.tcp(flag::RST));
+    service.set_slot(&bed, &syn, Slot::settled_on(bed.backend_local(case.pod(2))));
+    case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(2)), Reason::ServedLocal);
+    let entry = bed.flow_of(FlowTable::New, &syn).unwrap();
+    assert_eq!((entry.state, entry.new_destination), (FLOW_SYN, case.pod(2)));
+    assert_eq!(bed.flow_of(FlowTable::Established, &syn), None, "the closed one is gone");
+}
+
+/// Short enough for a machine that was started a minute ago: no entry can be older than the clock.
+const TIMES: Timeouts = Timeouts { syn: 12, established: 24, closing: 6, datagram: 12 };
+
+fn entries_expire_after_the_time_of_their_state(case: Case) {
+    let establish: fn(Case, &Bed) = |case, bed| handshake(case, bed);
+    let open: fn(Case, &Bed) = |case, bed| drop(case.arrives(bed, &case.tcp(flag::SYN)));
+    let reset: fn(Case, &Bed) = |case, bed| {
+        handshake(case, bed);
+        case.arrives(bed, &case.tcp(flag::RST));
+    };
+    for (prepare, seconds) in [(open, TIMES.syn), (establish, TIMES.established), (reset, TIMES.closing)] {
+        for (age, expected) in [(seconds - 2, case.pod(1)), (seconds + 2, case.pod(2))] {
+            let bed = Bed::builder().timeouts(TIMES).load();
+            let (one, two) = (bed.backend_local(case.pod(1)), bed.backend_local(case.pod(2)));
+            let service = bed
+                .service()
+                .external(case.vip())
+                .backend_local(case.pod(1))
+                .backend_local(case.pod(2))
+                .install();
+            let data = case.tcp(flag::ACK);
+            service.set_slot(&bed, &data, Slot::settled_on(one));
+            prepare(case, &bed);
+            service.set_slot(&bed, &data, Slot::settled_on(two));
+            bed.age_flows(age);
+            case.is_delivered(&bed, &data, &data.clone().with_destination(expected), Reason::ServedLocal);
+        }
+    }
+}
+
+fn a_reply_of_an_expired_connection_is_not_ours(case: Case) {
+    let bed = Bed::builder().timeouts(TIMES).load();
+    bed.service().external(case.vip()).backend_local(case.pod(1)).install();
+    handshake(case, &bed);
+    bed.age_flows(TIMES.established + 2);
+    let reply = case.tcp(flag::ACK).with_destination(case.pod(1)).reply();
+    bed.send(Hook::TcEgress, &reply).assert_untouched().assert_counted(Reason::NotOurs);
+}
+
+fn an_entry_of_a_replaced_backend_counts_as_none(case: Case) {
+    let bed = Bed::new();
+    let service =
+        bed.service().external(case.vip()).backend_local(case.pod(1)).backend_local(case.pod(2)).install();
+    let data = case.tcp(flag::ACK);
+    service.set_slot(&bed, &data, Slot::settled_on(bed.backend_local(case.pod(1))));
+    handshake(case, &bed);
+    // The id now names another endpoint; connections of the old one must not reach it.
+    bed.replace_backend(case.pod(1), case.pod(7));
+    service.set_slot(&bed, &data, Slot::settled_on(bed.backend_local(case.pod(2))));
+    case.is_delivered(&bed, &data, &data.clone().with_destination(case.pod(2)), Reason::ServedLocal);
+}
+
+fn an_entry_of_a_backend_that_is_gone_counts_as_none(case: Case) {
+    let bed = Bed::new();
+    let service =
+        bed.service().external(case.vip()).backend_local(case.pod(1)).backend_local(case.pod(2)).install();
+    let data = case.tcp(flag::ACK);
+    service.set_slot(&bed, &data, Slot::settled_on(bed.backend_local(case.pod(1))));
+    handshake(case, &bed);
+    bed.retire_backend(case.pod(1));
+    case.arrives(&bed, &data).assert_dropped(Reason::NoBackend);
+    service.set_slot(&bed, &data, Slot::settled_on(bed.backend_local(case.pod(2))));
+    case.is_delivered(&bed, &data, &data.clone().with_destination(case.pod(2)), Reason::ServedLocal);
+}
+
+fn two_frontends_of_one_backend_do_not_share_a_reply_key(case: Case) {
+    let bed = bed_with_service(case);
+    let second = (case.vip().ip(), 81).into();
+    bed.service().external(second).backend_local(case.pod(1)).install();
+    handshake(case, &bed);
+    // The same client port to another frontend of the same backend: the replies could not be told apart.
+    let syn = case.tcp(flag::SYN).with_destination(second);
+    case.arrives(&bed, &syn).assert_dropped(Reason::ReplyKeyInUse);
+    let reply = case.tcp(flag::ACK).with_destination(case.pod(1)).reply();
+    bed.send(Hook::TcEgress, &reply).assert_passed(&case.tcp(flag::ACK).reply());
+}

@@ -1,0 +1,202 @@
+//! A client's packets for a backend on this node, and the backend's replies.
+
+use millrace_lab::frame::{Frame, Layer, UdpChecksum, flag};
+use millrace_lab::program::{Bed, Hook, ServiceBuilder};
+use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL};
+use proxy_common::verdict::Reason;
+
+use crate::case::{Case, each_ingress};
+
+each_ingress! {
+    a_new_tcp_connection_is_translated_to_the_backend
+    packets_of_an_established_connection_follow_the_first_one
+    a_datagram_is_translated_to_the_backend
+    a_datagram_without_a_checksum_stays_without
+    a_datagram_whose_new_checksum_is_zero_goes_out_as_ones
+    a_reply_restores_the_frontend_and_keeps_everything_else
+    two_local_backends_are_told_apart_in_both_directions
+    tcp_and_udp_on_one_port_are_two_services
+    policy_local_without_a_local_backend_drops
+    policy_local_uses_the_backends_of_this_node_only
+    a_service_without_any_endpoint_drops
+    a_backend_on_another_node_without_return_path_drops
+    a_backend_that_is_leaving_keeps_its_connections
+    with_affinity_all_connections_of_a_client_go_to_one_backend
+    the_service_counts_its_clients_packets
+}
+
+fn a_new_tcp_connection_is_translated_to_the_backend(case: Case) {
+    let bed = Bed::new();
+    bed.service().external(case.vip()).backend_local(case.pod(1)).install();
+    let syn = case.tcp(flag::SYN);
+    case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+}
+
+fn packets_of_an_established_connection_follow_the_first_one(case: Case) {
+    let bed = Bed::new();
+    let service = bed
+        .service()
+        .external(case.vip())
+        .backend_local(case.pod(1))
+        .backend_local(case.pod(2))
+        .backend_local(case.pod(3))
+        .install();
+    let first = service.choice(&case.tcp(flag::SYN)).at;
+    for flags in [flag::SYN, flag::ACK, flag::PSH | flag::ACK, flag::FIN | flag::ACK, flag::ACK] {
+        let frame = case.tcp(flags);
+        case.is_delivered(&bed, &frame, &frame.clone().with_destination(first), Reason::ServedLocal);
+    }
+}
+
+fn a_datagram_is_translated_to_the_backend(case: Case) {
+    let bed = Bed::new();
+    bed.service().udp().external(case.vip()).backend_local(case.pod(1)).install();
+    let datagram = case.udp();
+    for _ in 0..3 {
+        let expected = datagram.clone().with_destination(case.pod(1));
+        case.is_delivered(&bed, &datagram, &expected, Reason::ServedLocal);
+    }
+}
+
+fn a_datagram_without_a_checksum_stays_without(case: Case) {
+    let bed = Bed::new();
+    bed.service().udp().external(case.vip()).backend_local(case.pod(1)).install();
+    let mut datagram = case.udp();
+    set_udp_checksum(&mut datagram, UdpChecksum::None);
+    let translated = datagram.clone().with_destination(case.pod(1));
+    case.is_delivered(&bed, &datagram, &translated, Reason::ServedLocal);
+    bed.send(Hook::TcEgress, &translated.reply()).assert_passed(&datagram.reply());
+}
+
+fn set_udp_checksum(frame: &mut Frame, checksum: UdpChecksum) {
+    match frame.layers.last_mut() {
+        Some(Layer::Udp(header)) => header.checksum = checksum,
+        other => panic!("{other:?} has no UDP checksum"),
+    }
+}
+
+fn a_datagram_whose_new_checksum_is_zero_goes_out_as_ones(case: Case) {
+    let bed = Bed::new();
+    bed.service().udp().external(case.vip()).backend_local(case.pod(1)).install();
+    let field = |frame: &Frame| {
+        let bytes = frame.build();
+        let at = bytes.len() - frame.payload.len() - 2;
+        u16::from_be_bytes([bytes[at], bytes[at + 1]])
+    };
+    // The two bytes that bring the translated datagram's sum to ones: its checksum with them zero.
+    let zeros = case.udp().payload(vec![0, 0]);
+    let missing = field(&zeros.clone().with_destination(case.pod(1)));
+    let datagram = zeros.payload(missing.to_be_bytes().to_vec());
+    let translated = datagram.clone().with_destination(case.pod(1));
+    assert_eq!(field(&translated), 0xffff, "the case this test is for");
+    case.is_delivered(&bed, &datagram, &translated, Reason::ServedLocal);
+}
+
+fn a_reply_restores_the_frontend_and_keeps_everything_else(case: Case) {
+    let bed = Bed::new();
+    bed.service().external(case.vip()).backend_local(case.pod(1)).install();
+    bed.service().udp().external(case.vip()).backend_local(case.pod(1)).install();
+    for sent in [case.tcp(flag::SYN), case.tcp(flag::ACK), case.udp()] {
+        let delivered = case.arrives(&bed, &sent).frame();
+        assert_eq!(delivered.source(), case.client(), "the client's address is kept");
+        let reply = delivered.reply().with_hop_limit(63).payload(&b"an answer"[..]);
+        let restored = reply.clone().with_source(case.vip());
+        bed.send(Hook::TcEgress, &reply).assert_passed(&restored).assert_counted(Reason::Reply);
+    }
+    let unrelated = Frame::ip(case.pod(1).ip(), case.client().ip()).tcp(8080, 50000, flag::ACK);
+    bed.send(Hook::TcEgress, &unrelated).assert_untouched().assert_counted(Reason::NotOurs);
+}
+
+fn two_local_backends_are_told_apart_in_both_directions(case: Case) {
+    let bed = Bed::new();
+    let service =
+        bed.service().external(case.vip()).backend_local(case.pod(1)).backend_local(case.pod(2)).install();
+    let mut seen = Vec::new();
+    for port in 40000..40032 {
+        let syn = case.tcp_from(port, flag::SYN);
+        let backend = service.choice(&syn).at;
+        let delivered = syn.clone().with_destination(backend);
+        case.is_delivered(&bed, &syn, &delivered, Reason::ServedLocal);
+        bed.send(Hook::TcEgress, &delivered.reply()).assert_passed(&syn.reply());
+        seen.push(backend);
+    }
+    assert!(seen.contains(&case.pod(1)) && seen.contains(&case.pod(2)), "32 clients, two backends: {seen:?}");
+}
+
+fn tcp_and_udp_on_one_port_are_two_services(case: Case) {
+    let bed = Bed::new();
+    bed.service().external(case.vip()).backend_local(case.pod(1)).install();
+    bed.service().udp().external(case.vip()).backend_local(case.pod(2)).install();
+    let (syn, datagram) = (case.tcp(flag::SYN), case.udp());
+    case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+    case.is_delivered(&bed, &datagram, &datagram.clone().with_destination(case.pod(2)), Reason::ServedLocal);
+}
+
+fn policy_local_without_a_local_backend_drops(case: Case) {
+    let bed = Bed::new();
+    bed.service().policy_local().external(case.vip()).backend_remote(case.remote_pod(1), 1).install();
+    case.arrives(&bed, &case.tcp(flag::SYN)).assert_dropped(Reason::NoLocalEndpoint);
+}
+
+fn policy_local_uses_the_backends_of_this_node_only(case: Case) {
+    let bed = Bed::new();
+    let remote = case.remote_pod(1);
+    bed.service()
+        .policy_local()
+        .external(case.vip())
+        .backend_remote(remote, 1)
+        .backend_local(case.pod(1))
+        .install();
+    for port in 40000..40016 {
+        let syn = case.tcp_from(port, flag::SYN);
+        case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+    }
+}
+
+fn a_service_without_any_endpoint_drops(case: Case) {
+    let bed = Bed::new();
+    bed.service().external(case.vip()).install();
+    bed.service().dsr().udp().external(case.vip()).install();
+    case.arrives(&bed, &case.tcp(flag::SYN)).assert_dropped(Reason::NoEndpoint);
+    case.arrives(&bed, &case.udp()).assert_dropped(Reason::NoEndpoint);
+}
+
+fn a_backend_on_another_node_without_return_path_drops(case: Case) {
+    let bed = Bed::new();
+    bed.service().external(case.vip()).backend_remote(case.remote_pod(1), 1).install();
+    case.arrives(&bed, &case.tcp(flag::SYN)).assert_dropped(Reason::NoForwarding);
+}
+
+fn a_backend_that_is_leaving_keeps_its_connections(case: Case) {
+    let bed = Bed::new();
+    bed.service().external(case.vip()).backend_local(case.pod(1)).install();
+    case.arrives(&bed, &case.tcp(flag::SYN));
+    bed.set_backend_flags(case.pod(1), BACKEND_EXISTS | BACKEND_LOCAL);
+    let data = case.tcp(flag::ACK);
+    case.is_delivered(&bed, &data, &data.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+}
+
+fn with_affinity_all_connections_of_a_client_go_to_one_backend(case: Case) {
+    let bed = Bed::new();
+    let pods = (1..=8).map(|number| case.pod(number));
+    let service =
+        pods.fold(bed.service().affinity().external(case.vip()), ServiceBuilder::backend_local).install();
+    let backend = service.choice(&case.tcp(flag::SYN)).at;
+    for port in 40000..40016 {
+        let syn = case.tcp_from(port, flag::SYN);
+        case.is_delivered(&bed, &syn, &syn.clone().with_destination(backend), Reason::ServedLocal);
+    }
+}
+
+fn the_service_counts_its_clients_packets(case: Case) {
+    let bed = Bed::new();
+    let service = bed.service().external(case.vip()).backend_local(case.pod(1)).install();
+    let before = bed.service_counter(service.id);
+    let frames = [case.tcp(flag::SYN), case.tcp(flag::ACK)];
+    let bytes: usize = frames.iter().map(|frame| frame.build().len()).sum();
+    for frame in &frames {
+        case.arrives(&bed, frame);
+    }
+    let after = bed.service_counter(service.id);
+    assert_eq!((after.packets - before.packets, after.bytes - before.bytes), (2, bytes as u64));
+}

@@ -1,0 +1,17 @@
+//! The real programs, run on single frames by `BPF_PROG_TEST_RUN`; whole frames are compared.
+//!
+//! Needs root and the BPF object. `MILLRACE_VERBOSE=1` with `--nocapture` shows every frame that went in and came out.
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test that finds something else than it put there must fail at once"
+)]
+
+mod backend_node;
+mod case;
+mod director;
+mod flows;
+mod local;
+mod shapes;
+mod unsettled;
+mod untouched;

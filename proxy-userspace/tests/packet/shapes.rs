@@ -1,0 +1,117 @@
+//! Packets of unusual shape that are ours: options, extension headers, tags, padding. Handled or passed, never
+//! mangled.
+
+use bytes::Bytes;
+use millrace_lab::frame::{Extension, Frame, Layer, Vlan, flag};
+use millrace_lab::program::{Bed, DEVICE, Hook, Ingress};
+use proxy_common::config::DEFAULT_MARK;
+use proxy_common::verdict::Reason;
+
+use crate::case::{Case, Family, each_family, each_hook, each_ingress};
+
+each_ingress! {
+    a_tagged_frame_is_left_to_the_device_above
+    ethernet_padding_stays_where_it_is
+    every_hop_limit_reaches_a_local_backend_unchanged
+    tcp_options_and_odd_payloads_are_carried_along
+    the_traffic_class_is_kept
+}
+
+each_hook! {
+    ipv4_options_of_every_length_are_handled
+    ipv6_options_are_stepped_over_or_the_packet_is_passed
+}
+
+each_family! {
+    a_frame_that_carries_our_mark_is_not_looked_up_again
+}
+
+fn bed_with_service(case: Case) -> Bed {
+    let bed = Bed::new();
+    bed.service().external(case.vip()).backend_local(case.pod(1)).install();
+    bed
+}
+
+fn a_tagged_frame_is_left_to_the_device_above(case: Case) {
+    let bed = bed_with_service(case);
+    for tags in [&[Vlan::customer(7)][..], &[Vlan::service(5), Vlan::customer(7)]] {
+        case.arrives(&bed, &case.tcp(flag::SYN).tagged(tags)).assert_untouched();
+    }
+}
+
+fn ethernet_padding_stays_where_it_is(case: Case) {
+    let bed = bed_with_service(case);
+    let syn = Frame { trailer: Bytes::from_static(&[0xa5; 23]), ..case.tcp(flag::SYN) };
+    case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+}
+
+fn every_hop_limit_reaches_a_local_backend_unchanged(case: Case) {
+    let bed = bed_with_service(case);
+    for limit in [1, 2, 255] {
+        let syn = case.tcp(flag::SYN).with_hop_limit(limit);
+        case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+    }
+}
+
+fn tcp_options_and_odd_payloads_are_carried_along(case: Case) {
+    let bed = bed_with_service(case);
+    let mut frame = case.tcp(flag::ACK).payload(&b"odd"[..]);
+    if let Some(Layer::Tcp(header)) = frame.layers.last_mut() {
+        // Two NOPs and a time stamp.
+        header.options = Bytes::from_static(&[1, 1, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+    case.is_delivered(&bed, &frame, &frame.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+}
+
+fn the_traffic_class_is_kept(case: Case) {
+    let bed = bed_with_service(case);
+    let syn = case.tcp(flag::SYN).with_traffic_class(0xb9);
+    case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+}
+
+fn ipv4_options_of_every_length_are_handled(hook: Hook) {
+    let case = Case { hook, family: Family::V4 };
+    let bed = bed_with_service(case);
+    for words in 1..=10 {
+        let mut syn = case.tcp(flag::SYN);
+        if let Layer::Ipv4(ip) = syn.innermost_mut() {
+            // Router alert, then no-operation.
+            ip.options = [vec![148, 4, 0, 0], vec![1; 4 * (words - 1)]].concat().into();
+        }
+        case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+    }
+}
+
+fn ipv6_options_are_stepped_over_or_the_packet_is_passed(hook: Hook) {
+    let case = Case { hook, family: Family::V6 };
+    let bed = bed_with_service(case);
+    let ip = || Frame::ip(case.client().ip(), case.vip().ip());
+    let tcp = |frame: Frame| frame.tcp(40000, 80, flag::SYN).payload(&b"early data"[..]);
+    for units in 1..=8 {
+        let hop = Extension::hop_by_hop(units);
+        let destination = Extension::destination_options(units);
+        for frame in [
+            tcp(ip().layer(hop.clone())),
+            tcp(ip().layer(destination.clone())),
+            tcp(ip().layer(hop).layer(destination)),
+        ] {
+            case.is_delivered(
+                &bed,
+                &frame,
+                &frame.clone().with_destination(case.pod(1)),
+                Reason::ServedLocal,
+            );
+        }
+    }
+    let long = (0..6).fold(ip(), |frame, _| frame.layer(Extension::destination_options(4)));
+    case.arrives(&bed, &tcp(long)).assert_untouched().assert_counted(Reason::NotOurs);
+}
+
+fn a_frame_that_carries_our_mark_is_not_looked_up_again(family: Family) {
+    let case = Case { hook: Hook::TcIngress, family };
+    let bed = bed_with_service(case);
+    let marked = Ingress { device: DEVICE, mark: DEFAULT_MARK | 1 };
+    let outcome = bed.run_with(Hook::TcIngress, &case.tcp(flag::SYN).build(), marked);
+    outcome.assert_untouched();
+    assert_eq!(outcome.run.mark, DEFAULT_MARK | 1, "bits that are not ours are kept");
+}

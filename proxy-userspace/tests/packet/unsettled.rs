@@ -1,0 +1,152 @@
+//! A slot whose owner changed (design: rules 1 to 4 of the slot): who keeps what on the director.
+
+use millrace_lab::frame::{Frame, flag};
+use millrace_lab::program::{Bed, Endpoint, FlowTable, Service};
+use proxy_common::backend::BACKEND_EXISTS;
+use proxy_common::flow::FLOW_ENCAPSULATE;
+use proxy_common::selection::Slot;
+use proxy_common::verdict::Reason;
+
+use crate::case::{Tunnel, each_tunnel};
+
+each_tunnel! {
+    a_syn_goes_to_the_current_owner_and_is_remembered
+    a_packet_without_an_entry_goes_to_the_settled_owner_and_is_remembered
+    a_packet_follows_its_entry_whoever_owns_the_slot
+    where_the_settled_owner_is_gone_the_current_one_gets_everything
+    an_entry_of_a_backend_that_is_gone_is_not_followed
+    a_datagram_without_an_entry_goes_to_the_settled_owner_only_while_that_is_ready
+    a_connection_moves_between_this_node_and_another_with_the_slot
+}
+
+struct Director {
+    bed: Bed,
+    tunnel: Tunnel,
+    service: Service,
+    /// Behind a way to node 2.
+    old: Endpoint,
+    /// Behind a way to node 3.
+    new: Endpoint,
+}
+
+impl Director {
+    /// All slots belong to the old owner; nothing is unsettled.
+    fn new(tunnel: Tunnel) -> Self {
+        Self::with(tunnel, Bed::service)
+    }
+
+    fn with(tunnel: Tunnel, start: impl Fn(&Bed) -> millrace_lab::program::ServiceBuilder<'_>) -> Self {
+        let (bed, case) = (Bed::new(), tunnel.case);
+        let (to_old, to_new) = (tunnel.way(&bed, 2), tunnel.way(&bed, 3));
+        let service = start(&bed)
+            .dsr()
+            .external(case.vip())
+            .backend_remote(case.remote_pod(1), to_old)
+            .backend_remote(case.remote_pod(2), to_new)
+            .install();
+        let (old, new) = (service.endpoints[0], service.endpoints[1]);
+        Self { bed, tunnel, service, old, new }
+    }
+
+    fn set_slot(&self, frame: &Frame, slot: Slot) {
+        self.service.set_slot(&self.bed, frame, slot);
+    }
+
+    fn unsettle(&self, frame: &Frame) {
+        self.set_slot(frame, Slot::unsettled(self.new.reference, self.old.reference));
+    }
+
+    #[track_caller]
+    fn sends(&self, frame: &Frame, owner: Endpoint) {
+        let node = if owner == self.old { 2 } else { 3 };
+        let expected = self.tunnel.forwarded(frame, node, owner.hint);
+        self.tunnel.case.arrives(&self.bed, frame).assert_sent(&expected).assert_counted(Reason::SentDsr);
+    }
+
+    #[track_caller]
+    fn remembers(&self, frame: &Frame, owner: Endpoint) {
+        let found =
+            self.bed.flow_of(FlowTable::New, frame).or(self.bed.flow_of(FlowTable::Established, frame));
+        let entry = found.unwrap();
+        assert_eq!((entry.backend, entry.flags), (owner.reference, FLOW_ENCAPSULATE));
+    }
+}
+
+fn a_syn_goes_to_the_current_owner_and_is_remembered(tunnel: Tunnel) {
+    let director = Director::new(tunnel);
+    let syn = tunnel.case.tcp(flag::SYN);
+    director.unsettle(&syn);
+    director.sends(&syn, director.new);
+    director.remembers(&syn, director.new);
+    director.sends(&tunnel.case.tcp(flag::ACK), director.new);
+}
+
+fn a_packet_without_an_entry_goes_to_the_settled_owner_and_is_remembered(tunnel: Tunnel) {
+    let director = Director::new(tunnel);
+    let data = tunnel.case.tcp(flag::ACK);
+    director.unsettle(&data);
+    director.sends(&data, director.old);
+    director.remembers(&data, director.old);
+    director.sends(&data, director.old);
+}
+
+fn a_packet_follows_its_entry_whoever_owns_the_slot(tunnel: Tunnel) {
+    let director = Director::new(tunnel);
+    let (syn, data) = (tunnel.case.tcp(flag::SYN), tunnel.case.tcp(flag::ACK));
+    director.unsettle(&syn);
+    director.sends(&syn, director.new);
+    // Back to the old owner: the bit stays, and so does the connection.
+    director.set_slot(&data, Slot::unsettled(director.old.reference, director.old.reference));
+    director.sends(&data, director.new);
+    director.sends(&tunnel.case.tcp(flag::FIN | flag::ACK), director.new);
+}
+
+fn where_the_settled_owner_is_gone_the_current_one_gets_everything(tunnel: Tunnel) {
+    let director = Director::new(tunnel);
+    let data = tunnel.case.tcp(flag::ACK);
+    director.unsettle(&data);
+    director.bed.retire_backend(director.old.at);
+    director.sends(&data, director.new);
+}
+
+fn an_entry_of_a_backend_that_is_gone_is_not_followed(tunnel: Tunnel) {
+    let director = Director::new(tunnel);
+    let data = tunnel.case.tcp(flag::ACK);
+    director.unsettle(&data);
+    director.sends(&data, director.old);
+    director.bed.retire_backend(director.old.at);
+    director.sends(&data, director.new);
+    director.remembers(&data, director.new);
+}
+
+fn a_datagram_without_an_entry_goes_to_the_settled_owner_only_while_that_is_ready(tunnel: Tunnel) {
+    let director = Director::with(tunnel, |bed| bed.service().udp());
+    let datagram = tunnel.case.udp();
+    director.unsettle(&datagram);
+    director.sends(&datagram, director.old);
+    director.bed.forget_flows();
+    director.bed.set_backend_flags(director.old.at, BACKEND_EXISTS);
+    director.sends(&datagram, director.new);
+}
+
+fn a_connection_moves_between_this_node_and_another_with_the_slot(tunnel: Tunnel) {
+    let (bed, case) = (Bed::new(), tunnel.case);
+    let way = tunnel.way(&bed, 2);
+    let service = bed
+        .service()
+        .dsr()
+        .external(case.vip())
+        .backend_local(case.pod(1))
+        .backend_remote(case.remote_pod(1), way)
+        .install();
+    let [here, there] = [service.endpoints[0], service.endpoints[1]];
+    let data = case.tcp(flag::ACK);
+    // Opened here; the slot then goes to the other node, and connections stay.
+    service.set_slot(&bed, &data, Slot::settled_on(here.reference));
+    case.arrives(&bed, &case.tcp(flag::SYN)).assert_counted(Reason::ServedLocal);
+    service.set_slot(&bed, &data, Slot::unsettled(there.reference, here.reference));
+    case.is_delivered(&bed, &data, &data.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+    let other = case.tcp_from(40001, flag::SYN);
+    service.set_slot(&bed, &other, Slot::unsettled(there.reference, here.reference));
+    case.arrives(&bed, &other).assert_sent(&tunnel.forwarded(&other, 2, there.hint));
+}
