@@ -31,12 +31,11 @@ impl fmt::Display for Table {
             }
         }
         for row in std::iter::once(&header).chain(&self.rows) {
-            let mut line = String::new();
-            for (cell, width) in row.iter().zip(&widths) {
+            let cells = row.iter().zip(&widths).map(|(cell, width)| {
                 let cell = if cell.is_empty() { "-" } else { cell };
-                line.push_str(&format!("{cell:width$}  "));
-            }
-            writeln!(f, "{}", line.trim_end())?;
+                format!("{cell:width$}")
+            });
+            writeln!(f, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
         }
         Ok(())
     }

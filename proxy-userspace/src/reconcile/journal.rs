@@ -16,14 +16,6 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Something is wrong with a manifest or an object.
-    pub fn problem(&self, problem: &Problem) {
-        match problem.severity {
-            Severity::Info => info!("{problem}"),
-            Severity::Warning => warn!("{problem}"),
-        }
-    }
-
     /// A sync is over.
     pub fn synced(&mut self, desired: &Desired, report: SyncReport) {
         if !self.serving {
@@ -58,5 +50,13 @@ impl Journal {
             info!("all devices and ways are as they shall be");
         }
         self.failures = failures;
+    }
+}
+
+/// Something is wrong with a manifest or an object.
+pub fn report(problem: &Problem) {
+    match problem.severity {
+        Severity::Info => info!("{problem}"),
+        Severity::Warning => warn!("{problem}"),
     }
 }

@@ -64,8 +64,8 @@ pub struct Reconciler<D> {
     topology_due: bool,
     /// What the model says became different and the data plane was not told yet.
     dirty: Dirty,
-    /// The last sync left something to be tried again.
-    failed: bool,
+    /// When to try again what the last sync could not do.
+    retry_at: Option<Instant>,
     last_sync: Instant,
     full_sync_at: Instant,
 }
@@ -85,7 +85,7 @@ impl<D: Dataplane> Reconciler<D> {
             topology: None,
             topology_due: false,
             dirty: Dirty::default(),
-            failed: false,
+            retry_at: None,
             last_sync: now.checked_sub(intervals.min).unwrap_or(now),
             full_sync_at: now,
         }
@@ -116,14 +116,13 @@ impl<D: Dataplane> Reconciler<D> {
     }
 
     fn next_sync(&self) -> Instant {
-        let is_ready = self.topology.is_some();
-        if self.model_due || is_ready && self.topology_due {
+        if self.model_due || self.topology_due {
             return self.last_sync + self.intervals.min;
         }
-        if is_ready && self.failed {
-            return self.full_sync_at.min(self.last_sync + RETRY_INTERVAL);
+        if self.topology.is_none() {
+            return self.last_sync + self.intervals.max;
         }
-        if is_ready { self.full_sync_at } else { self.last_sync + self.intervals.max }
+        self.retry_at.map_or(self.full_sync_at, |retry_at| retry_at.min(self.full_sync_at))
     }
 
     fn take(&mut self, event: SourceEvent) {
@@ -136,7 +135,7 @@ impl<D: Dataplane> Reconciler<D> {
                 self.listed = true;
                 self.model_due = true;
             }
-            SourceEvent::Problem(problem) => self.journal.problem(&problem),
+            SourceEvent::Problem(problem) => journal::report(&problem),
         }
     }
 
@@ -157,7 +156,7 @@ impl<D: Dataplane> Reconciler<D> {
         };
         let is_full = self.last_sync >= self.full_sync_at;
         let mut report = SyncReport::default();
-        if is_full || self.topology_due || self.failed {
+        if is_full || self.topology_due || self.retry_at.is_some() {
             report = self.dataplane.set_topology(topology);
         }
         let mut dirty = std::mem::take(&mut self.dirty);
@@ -171,7 +170,7 @@ impl<D: Dataplane> Reconciler<D> {
         report.pending.extend(of_ports.pending);
         report.failures.extend(of_ports.failures);
         self.topology_due = false;
-        self.failed = !report.is_complete();
+        self.retry_at = (!report.is_complete()).then(|| self.last_sync + RETRY_INTERVAL);
         debug!(dirty = dirty.ports.len(), writes = report.writes, took = ?self.last_sync.elapsed(), "synced");
         self.journal.synced(self.model.desired(), report);
     }
@@ -183,7 +182,7 @@ impl<D: Dataplane> Reconciler<D> {
         // Before this node's addresses are known, what needs one only seems to be wrong.
         if self.topology.is_some() {
             for problem in self.model.take_problems() {
-                self.journal.problem(&problem);
+                journal::report(&problem);
             }
         }
         let targets = Some(self.model.desired().nodes.values().flatten().copied().collect());
