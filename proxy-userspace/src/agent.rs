@@ -1,18 +1,19 @@
 //! The daemon: source, model, data plane and node monitor wired together.
 
+use std::future::pending;
 use std::io;
 
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tracing::info;
 
 use crate::config::{Settings, Source, XdpMode};
 use crate::dataplane::ebpf::{self, EbpfDataplane, OpenError};
-use crate::model::Model;
+use crate::model::{Desired, Model};
 use crate::node::{self, NodeError, NodeSettings};
-use crate::reconcile::{Channels, Intervals, Reconciler};
+use crate::reconcile::{self, Channels, Intervals, Reconciler};
 use crate::source::{self, SourceError};
 
 /// Events that may wait: enough that a listing is read while the first part of it is worked on.
@@ -40,39 +41,60 @@ pub enum AgentError {
 
 /// Serves until SIGTERM or SIGINT. The data path stays in place after that, and after an error too.
 pub async fn run(settings: Settings) -> Result<(), AgentError> {
-    let dataplane = EbpfDataplane::open(ebpf_settings(&settings))?;
     let (event_sender, events) = mpsc::channel(EVENTS);
     let (target_sender, targets) = watch::channel(None);
     let (topology_sender, topology) = watch::channel(None);
     let (stop, stopped) = watch::channel(());
 
     let node = tokio::spawn(node::follow(node_settings(&settings), targets, topology_sender));
-    let source = tokio::spawn(match settings.source {
+    let source = tokio::spawn(match settings.source.clone() {
         Source::Directory(path) => source::directory::watch(path, event_sender),
     });
     let channels = Channels { events, topology, targets: target_sender, stop: stopped };
-    let intervals = Intervals { min: settings.min_sync_interval, max: settings.max_sync_interval };
-    let reconciler = Reconciler::new(Model::new(settings.model), dataplane, channels, intervals);
     let runtime = Handle::current();
     // A thread of its own: the data plane's system calls block.
-    let mut reconcile = spawn_blocking(move || runtime.block_on(reconciler.run()));
+    let mut reconcile = spawn_blocking(move || runtime.block_on(reconcile(settings, channels)));
 
     let result = tokio::select! {
         signal = stop_signal() => signal.map(|name| info!("{name}: the agent stops, the data path goes on")),
-        ended = source => Err(ended.map_or(AgentError::Ended("source"), |result| match result {
-            Ok(()) => AgentError::Ended("source"),
-            Err(error) => error.into(),
-        })),
-        ended = node => Err(ended.map_or(AgentError::Ended("node"), |result| match result {
-            Ok(()) => AgentError::Ended("node"),
-            Err(error) => error.into(),
-        })),
-        _ = &mut reconcile => return Err(AgentError::Ended("reconcile")),
+        ended = source => Err(why(ended, "source")),
+        ended = node => Err(why(ended, "node")),
+        error = failure_of(&mut reconcile) => Err(error),
     };
     // A sync that has begun is finished; then the data plane's own lock goes with it.
     drop(stop);
-    let _ = reconcile.await;
+    if !reconcile.is_finished() {
+        let _ = reconcile.await;
+    }
     result
+}
+
+/// Maps are sized for what is there at start, so everything is listed before the data plane is opened.
+async fn reconcile(settings: Settings, mut channels: Channels) -> Result<(), AgentError> {
+    let mut model = Model::new(settings.model.clone());
+    if !reconcile::list(&mut model, &mut channels).await {
+        return Ok(());
+    }
+    let dataplane = EbpfDataplane::open(ebpf_settings(&settings, model.desired()))?;
+    let intervals = Intervals { min: settings.min_sync_interval, max: settings.max_sync_interval };
+    Reconciler::new(model, dataplane, channels, intervals).run().await;
+    Ok(())
+}
+
+/// Waits until the task fails. Where source or node have ended it ends well, and they say why.
+async fn failure_of(reconcile: &mut JoinHandle<Result<(), AgentError>>) -> AgentError {
+    match reconcile.await {
+        Ok(Ok(())) => pending().await,
+        ended => why(ended, "reconcile"),
+    }
+}
+
+/// Why a task has ended that must not.
+fn why<E: Into<AgentError>>(ended: Result<Result<(), E>, JoinError>, task: &'static str) -> AgentError {
+    match ended {
+        Ok(Err(error)) => error.into(),
+        Ok(Ok(())) | Err(_) => AgentError::Ended(task),
+    }
 }
 
 async fn stop_signal() -> Result<&'static str, AgentError> {
@@ -92,7 +114,11 @@ fn node_settings(settings: &Settings) -> NodeSettings {
     }
 }
 
-fn ebpf_settings(settings: &Settings) -> ebpf::Settings {
+fn ebpf_settings(settings: &Settings, desired: &Desired) -> ebpf::Settings {
+    let ports = desired.ports.values();
+    let frontends = ports.clone().map(|port| port.frontends.len()).sum();
+    let endpoints = ports.clone().map(|port| port.endpoints.len()).sum();
+    let sizes = ebpf::Sizes::for_cluster(ports.len(), frontends, endpoints);
     ebpf::Settings {
         bpffs_path: settings.bpffs.clone(),
         xdp: match settings.xdp {
@@ -103,6 +129,6 @@ fn ebpf_settings(settings: &Settings) -> ebpf::Settings {
         },
         timeouts: settings.timeouts,
         mark: ebpf::Mark { value: settings.mark.value, mask: settings.mark.mask },
-        sizes: ebpf::Sizes { flows: settings.flow_table_size, ..ebpf::Sizes::default() },
+        sizes: ebpf::Sizes { flows: settings.flow_table_size, ..sizes },
     }
 }

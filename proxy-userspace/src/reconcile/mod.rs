@@ -47,6 +47,26 @@ pub struct Intervals {
     pub max: Duration,
 }
 
+/// Tells `model` all that is there, up to the source's word that this was everything: what is not there from then
+/// on counts as deleted. False if source or caller ended before.
+pub async fn list(model: &mut Model, channels: &mut Channels) -> bool {
+    loop {
+        tokio::select! {
+            biased;
+            _ = channels.stop.changed() => return false,
+            event = channels.events.recv() => match event {
+                Some(SourceEvent::Change(change)) => model.apply(change),
+                Some(SourceEvent::Problem(problem)) => journal::report(&problem),
+                Some(SourceEvent::Listed) => {
+                    model.refresh();
+                    return true;
+                }
+                None => return false,
+            },
+        }
+    }
+}
+
 /// Owner of model and data plane.
 #[derive(Debug)]
 pub struct Reconciler<D> {
@@ -55,8 +75,6 @@ pub struct Reconciler<D> {
     channels: Channels,
     intervals: Intervals,
     journal: Journal,
-    /// Everything was told once: from now on what is not there counts as deleted.
-    listed: bool,
     /// The model was told something since its last refresh.
     model_due: bool,
     /// This node's network, and whether the data plane has yet to be told of it.
@@ -71,7 +89,7 @@ pub struct Reconciler<D> {
 }
 
 impl<D: Dataplane> Reconciler<D> {
-    /// A task that has not begun.
+    /// A task that has not begun, of a model that was told everything by [`list`].
     pub fn new(model: Model, dataplane: D, channels: Channels, intervals: Intervals) -> Self {
         let now = Instant::now();
         Self {
@@ -80,8 +98,7 @@ impl<D: Dataplane> Reconciler<D> {
             channels,
             intervals,
             journal: Journal::default(),
-            listed: false,
-            model_due: false,
+            model_due: true,
             topology: None,
             topology_due: false,
             dirty: Dirty::default(),
@@ -101,7 +118,7 @@ impl<D: Dataplane> Reconciler<D> {
                 biased;
                 _ = self.channels.stop.changed() => break,
                 _ = heartbeat.tick() => self.dataplane.housekeep(monotonic_seconds()),
-                () = sleep_until(sync_at), if self.listed => self.sync(),
+                () = sleep_until(sync_at) => self.sync(),
                 event = self.channels.events.recv() => match event {
                     Some(event) => self.take(event),
                     None => break,
@@ -131,10 +148,8 @@ impl<D: Dataplane> Reconciler<D> {
                 self.model.apply(change);
                 self.model_due = true;
             }
-            SourceEvent::Listed => {
-                self.listed = true;
-                self.model_due = true;
-            }
+            // A source that had to begin again says so again.
+            SourceEvent::Listed => {}
             SourceEvent::Problem(problem) => journal::report(&problem),
         }
     }

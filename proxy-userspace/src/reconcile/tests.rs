@@ -43,10 +43,15 @@ impl Bench {
         let (target_sender, targets) = watch::channel(None);
         let (stop_sender, stop) = watch::channel(());
         let dataplane = Shared::default();
-        let channels = Channels { events, topology, targets: target_sender, stop };
+        let mut channels = Channels { events, topology, targets: target_sender, stop };
         let settings = ModelSettings { node_name: "node1".to_owned(), ..ModelSettings::default() };
-        let task = Reconciler::new(Model::new(settings), dataplane.clone(), channels, INTERVALS);
-        tokio::task::spawn_local(task.run());
+        let mut model = Model::new(settings);
+        let owned = dataplane.clone();
+        tokio::task::spawn_local(async move {
+            if list(&mut model, &mut channels).await {
+                Reconciler::new(model, owned, channels, INTERVALS).run().await;
+            }
+        });
         Self { dataplane, events: event_sender, topology: topology_sender, targets, _stop: stop_sender }
     }
 
@@ -107,36 +112,29 @@ fn on_paused_time(test: impl AsyncFnOnce()) {
 }
 
 #[test]
-fn nothing_is_synced_before_everything_is_listed_and_the_network_is_known() {
+fn nothing_happens_before_everything_is_listed_and_the_network_is_known() {
     on_paused_time(async || {
         let bench = Bench::start();
         bench.tell(service("web", "10.96.0.1")).await;
+        bench.tell(node("node2", "192.0.2.2")).await;
         bench.topology.send_replace(Some(Topology::default()));
         advance(INTERVALS.max * 3).await;
         settle().await;
-        assert_eq!(bench.syncs(), 0, "not listed");
+        assert_eq!((bench.syncs(), bench.targets.borrow().clone()), (0, None), "not listed");
 
         let bench = Bench::start();
         bench.tell(service("web", "10.96.0.1")).await;
+        bench.tell(node("node2", "192.0.2.2")).await;
         bench.tell(SourceEvent::Listed).await;
+        assert_eq!(*bench.targets.borrow(), Some(BTreeSet::from(["192.0.2.2".parse().unwrap()])));
         advance(INTERVALS.max * 3).await;
         settle().await;
         assert_eq!(bench.syncs(), 0, "network unknown");
         bench.topology.send_replace(Some(Topology::default()));
+        settle().await;
         advance(INTERVALS.min).await;
         settle().await;
         assert_eq!(bench.served(), ["default/web"]);
-    });
-}
-
-#[test]
-fn the_monitor_is_told_of_the_nodes_once_they_are_listed() {
-    on_paused_time(async || {
-        let bench = Bench::start();
-        bench.tell(node("node2", "192.0.2.2")).await;
-        assert_eq!(*bench.targets.borrow(), None, "there may be more to come");
-        bench.tell(SourceEvent::Listed).await;
-        assert_eq!(*bench.targets.borrow(), Some(BTreeSet::from(["192.0.2.2".parse().unwrap()])));
     });
 }
 
