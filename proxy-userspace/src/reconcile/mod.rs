@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, interval, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::debug;
 
 use crate::dataplane::{Dataplane, SyncReport};
@@ -111,6 +111,7 @@ impl<D: Dataplane> Reconciler<D> {
     /// Runs until it is told to stop, or source or monitor have ended; returns the data plane as it is then.
     pub async fn run(mut self) -> D {
         let mut heartbeat = interval(HEARTBEAT_INTERVAL);
+        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let sync_at = self.next_sync();
             tokio::select! {

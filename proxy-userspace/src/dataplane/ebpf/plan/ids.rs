@@ -92,7 +92,10 @@ mod tests {
     #[test]
     fn an_id_is_not_given_out_again_before_it_has_rested() {
         let mut pool = IdPool::new(3);
-        assert_eq!((pool.allocate(NOW, |_| true), pool.allocate(NOW, |_| true), pool.allocate(NOW, |_| true)), (Some(1), Some(2), None));
+        assert_eq!(
+            (pool.allocate(NOW, |_| true), pool.allocate(NOW, |_| true), pool.allocate(NOW, |_| true)),
+            (Some(1), Some(2), None)
+        );
         pool.rest(1, NOW);
         assert_eq!(pool.allocate(NOW + REST - Duration::from_millis(1), |_| true), None);
         assert_eq!(pool.rested(NOW).count(), 0);
