@@ -10,7 +10,7 @@ use crate::source::SourceEvent;
 
 /// The objects of the files; the copy in the first file by name is the one that is told of.
 #[derive(Debug, Default)]
-pub(super) struct Catalogue {
+pub struct Catalogue {
     files: BTreeMap<Arc<Path>, FileState>,
     holders: BTreeMap<ObjectKey, BTreeSet<Arc<Path>>>,
     told: BTreeMap<ObjectKey, Told>,

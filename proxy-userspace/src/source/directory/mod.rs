@@ -22,6 +22,7 @@ use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchMask, Watches};
 use tokio::sync::mpsc::Sender;
 use tokio::task::spawn_blocking;
 
+pub use self::catalogue::Catalogue;
 use self::folder::{Folder, Scope};
 use super::{SourceError, SourceEvent};
 
