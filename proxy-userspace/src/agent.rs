@@ -9,8 +9,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tracing::info;
 
-use crate::config::{Settings, Source, XdpMode};
-use crate::dataplane::ebpf::{self, EbpfDataplane, OpenError};
+use crate::config::{Settings, Source};
+use crate::dataplane::ebpf::{self, EbpfDataplane, OpenError, XdpMode};
 use crate::model::{Desired, Model};
 use crate::node::{self, NodeError, NodeSettings};
 use crate::reconcile::{self, Channels, Intervals, Reconciler};
@@ -121,14 +121,9 @@ fn ebpf_settings(settings: &Settings, desired: &Desired) -> ebpf::Settings {
     let sizes = ebpf::Sizes::for_cluster(ports.len(), frontends, endpoints);
     ebpf::Settings {
         bpffs_path: settings.bpffs.clone(),
-        xdp: match settings.xdp {
-            XdpMode::Auto => ebpf::XdpMode::Auto,
-            XdpMode::Native => ebpf::XdpMode::Native,
-            XdpMode::Generic => ebpf::XdpMode::Generic,
-            XdpMode::Off => ebpf::XdpMode::Off,
-        },
+        xdp: settings.xdp,
         timeouts: settings.timeouts,
-        mark: ebpf::Mark { value: settings.mark.value, mask: settings.mark.mask },
+        mark: settings.mark,
         sizes: ebpf::Sizes { flows: settings.flow_table_size, ..sizes },
     }
 }

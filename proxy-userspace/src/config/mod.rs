@@ -7,12 +7,12 @@ mod pattern;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use proxy_common::config::DEFAULT_MARK;
 use proxy_common::flow::Timeouts;
 
 pub use args::AgentArgs;
 pub use pattern::DevicePattern;
 
+use crate::dataplane::ebpf::{Mark, XdpMode};
 use crate::model::{Forwarding, ModelSettings};
 
 /// Everything the agent was told, checked.
@@ -58,28 +58,6 @@ pub enum ProxyMode {
     Auto,
     /// XDP and TC programs, or none.
     Ebpf,
-}
-
-/// How XDP is attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum XdpMode {
-    /// By the driver or not at all.
-    Native,
-    /// By the stack.
-    Generic,
-    /// Not at all: TC serves.
-    Off,
-    /// By the driver where it can, by the stack otherwise.
-    Auto,
-}
-
-/// `mark = mark & !mask | value`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
-    /// Bits to set, all inside `mask`.
-    pub value: u32,
-    /// Bits that are ours; 0 = packets are not marked.
-    pub mask: u32,
 }
 
 /// A flag with a value it doesn't take. One line, for standard error and status 2.
@@ -129,12 +107,6 @@ impl Settings {
             min_sync_interval: parse::min_sync_interval(args.min_sync_interval.as_deref())?,
             max_sync_interval: parse::max_sync_interval(args.max_sync_interval.as_deref())?,
         })
-    }
-}
-
-impl Default for Mark {
-    fn default() -> Self {
-        Self { value: DEFAULT_MARK, mask: DEFAULT_MARK }
     }
 }
 

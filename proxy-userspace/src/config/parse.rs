@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::{ConfigError, DevicePattern, Mark, ProxyMode, Source, XdpMode};
+use super::{ConfigError, DevicePattern, ProxyMode, Source};
+use crate::dataplane::ebpf::{Mark, XdpMode};
 use crate::model::{DEFAULT_MAGLEV_SIZE, NodePortAddresses, check_maglev_size};
 
 const DEFAULT_FLOW_TABLE_SIZE: u32 = 262_144;
