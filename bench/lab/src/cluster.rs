@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::agent::{Agent, Proxy};
 use crate::manifests::{Manifests, Service};
-use crate::topology::{Bed, Shape, Wire};
+use crate::topology::{Bed, Family, Shape, Wire};
 use crate::traffic::Server;
 
 /// Port of the server in every pod.
@@ -91,6 +91,12 @@ impl Cluster {
     /// Waits until a node's programs are attached to its uplink.
     pub fn wait_for_hooks(&self, node: u8) -> Result<()> {
         self.proxy(node)?.wait_for_hooks("eth0", self.hooks)
+    }
+
+    /// Waits until a node knows how to reach all others.
+    pub fn wait_for_ways(&self, node: u8) -> Result<()> {
+        let (proxy, wanted) = (self.proxy(node)?, (self.bed.nodes().len() - 1) * Family::ALL.len());
+        proxy.wait_until("all ways are resolved", || Ok(proxy.resolved_ways()? == wanted))
     }
 
     /// Starts one more server: a host process of a node.

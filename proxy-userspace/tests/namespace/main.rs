@@ -1,4 +1,17 @@
-//! Layer 4: namespaces, real devices, real sockets. Needs root.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that can't go on shall fail")]
+//! Layer 4: namespaces, real devices, real sockets, real agents. Needs root.
+//!
+//! `MILLRACE_XDP` is the agents' `--xdp`: `native` unless it is set. With `off` everything goes through TC.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test that can't go on shall fail"
+)]
 
+mod changes;
+mod direct_return;
+mod fixture;
+mod local;
 mod node;
+mod refusals;
+mod survival;

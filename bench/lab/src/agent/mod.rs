@@ -54,13 +54,6 @@ impl Proxy {
         Ok(Self { namespace: node.namespace().clone(), node: node.name().into(), bpffs, log, arguments })
     }
 
-    /// Adds flags of `millrace agent`.
-    #[must_use]
-    pub fn with(mut self, arguments: &[&str]) -> Self {
-        self.arguments.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-        self
-    }
-
     /// Name of the node.
     #[must_use]
     pub fn node(&self) -> &str {
@@ -81,7 +74,17 @@ impl Proxy {
 
     /// Starts the agent; does not wait for it.
     pub fn start(&self) -> Result<Agent> {
-        Agent::start(&self.namespace, self.arguments.clone(), &self.log)
+        self.start_with(&[])
+    }
+
+    /// Starts the agent with further flags.
+    pub fn start_with(&self, arguments: &[&str]) -> Result<Agent> {
+        Agent::start(&self.namespace, self.agent_arguments(arguments), &self.log)
+    }
+
+    fn agent_arguments(&self, more: &[&str]) -> Vec<String> {
+        let own = self.arguments.iter().map(String::as_str);
+        ["agent"].into_iter().chain(own).chain(more.iter().copied()).map(str::to_owned).collect()
     }
 
     /// Runs `millrace <arguments>` in the node's namespace on the node's pins.
@@ -93,10 +96,7 @@ impl Proxy {
 
     /// Runs an agent with further flags and waits until it ends by itself, as it does for a wrong flag.
     pub fn refused_agent(&self, arguments: &[&str]) -> Result<Output> {
-        let mut all = vec!["agent".to_owned()];
-        all.extend(self.arguments.iter().cloned());
-        all.extend(arguments.iter().map(|argument| (*argument).to_owned()));
-        process::run(&self.namespace, all)
+        process::run(&self.namespace, self.agent_arguments(arguments))
     }
 
     /// The services in the pinned maps.
@@ -112,6 +112,11 @@ impl Proxy {
     /// Where the programs are attached.
     pub fn attached(&self) -> Result<Vec<Attached>> {
         view::attached(&self.json("status")?)
+    }
+
+    /// Number of other nodes' addresses that are reached without asking the kernel's routes.
+    pub fn resolved_ways(&self) -> Result<usize> {
+        view::resolved_ways(&self.json("status")?)
     }
 
     /// What `millrace <subject> -o json` prints.

@@ -32,8 +32,9 @@ impl Agent {
         // From the namespace's own thread: a child starts in its namespace, and dies with it.
         let child = namespace.run(async move || {
             let mut command = Command::new(&binary);
-            command.arg("agent").args(arguments).stdin(Stdio::null());
+            command.args(arguments).stdin(Stdio::null());
             command.stdout(log.try_clone()?).stderr(log);
+            command.env("NO_COLOR", "1").env("RUST_LOG", "info,millrace=debug");
             // SAFETY: prctl is async-signal-safe, as what runs between fork and exec must be.
             unsafe { command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?)) };
             command.spawn().with_context(|| format!("can't start {}", binary.display()))

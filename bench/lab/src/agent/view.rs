@@ -69,6 +69,16 @@ pub(super) fn attached(json: &Value) -> Result<Vec<Attached>> {
     Vec::deserialize(attached).context("not what `millrace status` is to print")
 }
 
+pub(super) fn resolved_ways(json: &Value) -> Result<usize> {
+    #[derive(Deserialize)]
+    struct Way {
+        resolved: bool,
+    }
+    let ways = json.get("ways").context("the status has no `ways`")?;
+    let ways: Vec<Way> = Vec::deserialize(ways)?;
+    Ok(ways.iter().filter(|way| way.resolved).count())
+}
+
 pub(super) fn counters(json: &Value) -> Result<Counters> {
     #[derive(Deserialize)]
     struct Row {

@@ -1,15 +1,17 @@
 //! Network namespaces and what stands in them.
 
+mod attached;
 mod ethtool;
 mod namespace;
 mod netlink;
 mod stale;
 mod sysctl;
 
+pub use attached::attached_programs;
 pub use ethtool::{Offload, set_offload};
 pub use namespace::{Namespace, Task};
 pub use netlink::Netlink;
-pub use stale::{bpffs_directory, remove_leftovers, remove_own, temporary_directory};
+pub use stale::{bpffs_directory, remove_leftovers, remove_own, remove_own_at_exit, temporary_directory};
 pub use sysctl::{read_sysctl, write_sysctl};
 
 /// Prefix of every name this process gives to a namespace or directory: says whose it is when it is left over.

@@ -122,6 +122,12 @@ impl<T> Task<T> {
         self.result.recv().map_err(|_| anyhow!("a task in {} ended without a result", self.namespace))?
     }
 
+    /// The result, if the end has come. It is given out once.
+    #[must_use]
+    pub fn outcome_so_far(&self) -> Option<Result<T>> {
+        self.result.try_recv().ok()
+    }
+
     /// Waits for the end, but not longer than `limit`.
     pub fn join_within(self, limit: Duration) -> Result<T> {
         self.result

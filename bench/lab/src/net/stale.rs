@@ -32,6 +32,15 @@ pub fn remove_own() {
     remove_where(|owner| owner == std::process::id());
 }
 
+/// Calls [`remove_own`] when this process exits: statics are not dropped.
+pub fn remove_own_at_exit() {
+    extern "C" fn remove() {
+        remove_own();
+    }
+    // SAFETY: the handler is a function without arguments that does not unwind: it ignores every error.
+    unsafe { libc::atexit(remove) };
+}
+
 fn remove_where(condemned: impl Fn(u32) -> bool) {
     for (directory, remove) in [
         (Path::new(namespace::DIRECTORY), &namespace::remove as &dyn Fn(&Path)),

@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::net::Namespace;
+use crate::net::{Namespace, Task};
 
 pub use connections::LongConnections;
 pub use datagrams::{Delivery, Stream};
@@ -84,4 +84,24 @@ pub async fn ask_here(protocol: Protocol, target: SocketAddr) -> Result<Answer> 
         Protocol::Udp => datagrams::ask(target).await,
     };
     answer.with_context(|| format!("no answer from {} {target}", protocol.name()))
+}
+
+/// A request that is expected to stay without an answer; it is given up when dropped.
+#[derive(Debug)]
+pub struct Unanswered {
+    task: Task<Answer>,
+}
+
+impl Unanswered {
+    /// Whether neither an answer nor a refusal has come so far.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        self.task.outcome_so_far().is_none()
+    }
+}
+
+/// Sends a request from a new socket in `namespace` and does not wait for an answer.
+#[must_use]
+pub fn send(namespace: &Namespace, protocol: Protocol, target: SocketAddr) -> Unanswered {
+    Unanswered { task: namespace.spawn(async move || ask_here(protocol, target).await) }
 }

@@ -1,0 +1,77 @@
+//! What the tests share.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Result;
+use millrace_lab::capture::{Capture, Trail};
+use millrace_lab::cluster::{Cluster, TARGET_PORT};
+use millrace_lab::manifests::Service;
+use millrace_lab::net::remove_own_at_exit;
+use millrace_lab::topology::{Dual, Node, Shape};
+use millrace_lab::walk::Walk;
+
+/// The agents' `--xdp`.
+pub fn xdp() -> String {
+    std::env::var("MILLRACE_XDP").unwrap_or_else(|_| "native".to_owned())
+}
+
+/// A cluster of three nodes with two pods each, for tests that break nothing but their own services. The tests
+/// take turns, so that what is counted and captured is theirs.
+pub fn shared() -> MutexGuard<'static, Cluster> {
+    static SHARED: LazyLock<Mutex<Cluster>> = LazyLock::new(|| {
+        remove_own_at_exit();
+        Mutex::new(Cluster::start(Shape::default(), &xdp()).unwrap())
+    });
+    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A cluster of one's own.
+pub fn own(nodes: u8, pods: u8) -> Result<Cluster> {
+    Cluster::start(Shape { nodes, pods, ..Shape::default() }, &xdp())
+}
+
+/// A cluster of one's own whose agents are still to be started.
+pub fn own_without_agents(nodes: u8, pods: u8) -> Result<Cluster> {
+    Cluster::without_agents(Shape { nodes, pods, ..Shape::default() }, &xdp())
+}
+
+/// The `number`th load balancer or external address; the router sends them all to node 1.
+pub fn vip(number: u8) -> Dual {
+    Dual {
+        v4: Ipv4Addr::new(203, 0, 113, number),
+        v6: Ipv6Addr::new(0x2001, 0xdb8, 0xe, 0, 0, 0, 0, number.into()),
+    }
+}
+
+/// A service on port 80 whose backends are these pods.
+pub fn service(cluster: &Cluster, name: &str, number: u8, pods: &[&str]) -> Result<Service> {
+    let mut service = Service::new(name, number).port(80, TARGET_PORT);
+    for name in pods {
+        let pod = cluster.bed().pod(name)?;
+        let has_it = |node: &&Node| node.pods().iter().any(|own| own.name() == *name);
+        let node = cluster.bed().nodes().iter().find(has_it).expect("each pod is on a node");
+        service = service.pod(node, pod);
+    }
+    Ok(service)
+}
+
+/// A walk to a service.
+pub fn walk(service: &Service, address: Dual, port: u16, backends: &[&str], trail: Trail) -> Walk {
+    let backends = backends.iter().map(|name| (*name).to_owned()).collect();
+    Walk { service: service.name().to_owned(), address, port, backends, trail }
+}
+
+/// Walks, and fails with a list of everything that was off.
+pub fn expect(cluster: &Cluster, walk: &Walk) -> Result<()> {
+    let ports: Vec<&str> = cluster.bed().nodes().iter().map(Node::name).collect();
+    let mut capture = Capture::start(cluster.bed().router(), &ports)?;
+    let problems = walk.run(cluster.bed(), &mut capture)?.problems;
+    anyhow::ensure!(problems.is_empty(), "{}", problems.join("\n"));
+    Ok(())
+}
+
+/// Packets that a node has counted for a reason.
+pub fn counted(cluster: &Cluster, node: u8, reason: &str) -> Result<u64> {
+    Ok(cluster.proxy(node)?.counters()?.get(reason).map_or(0, |counter| counter.packets))
+}

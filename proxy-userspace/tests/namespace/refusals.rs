@@ -1,0 +1,89 @@
+//! What the agent refuses, and what it leaves behind.
+
+use std::process::Output;
+
+use anyhow::Result;
+
+use crate::fixture::{own, own_without_agents, service, vip};
+
+/// Checks that a run failed with `status` and one line that contains all of `words`.
+fn expect_one_line(output: &Output, status: i32, words: &[&str]) {
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{error}");
+    assert_eq!(error.trim_end().lines().count(), 1, "one line: {error}");
+    for word in words {
+        assert!(error.contains(word), "{word:?} is missing: {error}");
+    }
+}
+
+#[test]
+fn a_wrong_flag_is_named_with_what_it_takes() -> Result<()> {
+    let cluster = own_without_agents(1, 0)?;
+    let proxy = cluster.proxy(1)?;
+    for (arguments, words) in [
+        (["--maglev-table-size", "4094"], ["--maglev-table-size", "prime"]),
+        (["--forwarding", "ipip"], ["--forwarding", "dsr"]),
+        (["--nodeport-addresses", "everywhere"], ["--nodeport-addresses", "CIDR"]),
+        (["--fwmark", "red"], ["--fwmark", "MASK"]),
+        (["--timeout-udp", "soon"], ["--timeout-udp", "seconds"]),
+        (["--flow-table-size", "0"], ["--flow-table-size", "number"]),
+        (["--no-such-flag", "1"], ["--no-such-flag", "unexpected"]),
+    ] {
+        expect_one_line(&proxy.refused_agent(&arguments)?, 2, &words);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_missing_directory_is_named() -> Result<()> {
+    let cluster = own_without_agents(1, 0)?;
+    std::fs::remove_dir_all(cluster.manifests().path())?;
+    let output = cluster.proxy(1)?.refused_agent(&[])?;
+    assert!(!output.status.success());
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("--source") && error.contains("takes an existing directory"), "{error}");
+    Ok(())
+}
+
+#[test]
+fn a_second_agent_on_the_same_pins_is_refused_and_the_first_goes_on() -> Result<()> {
+    let mut cluster = own(1, 1)?;
+    let service = service(&cluster, "kept", 1, &["pod-1a"])?.load_balancer(vip(1));
+    cluster.apply(&service, &[1])?;
+    let output = cluster.proxy(1)?.refused_agent(&[])?;
+    assert!(!output.status.success());
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    let pins = cluster.proxy(1)?.bpffs().display().to_string();
+    assert!(error.contains("another") && error.contains(&pins), "{error}");
+    assert!(cluster.take_agent(1)?.is_running()?);
+    Ok(())
+}
+
+#[test]
+fn an_uplink_that_does_not_exist_is_named_and_the_agent_goes_on() -> Result<()> {
+    let cluster = own_without_agents(1, 1)?;
+    let mut agent = cluster.proxy(1)?.start_with(&["--uplinks", "eth0,eth9"])?;
+    cluster.wait_for_hooks(1)?;
+    let log = cluster.proxy(1)?.log();
+    assert!(log.contains("--uplinks") && log.contains("eth9"), "{log}");
+    assert!(agent.is_running()?);
+    Ok(())
+}
+
+#[test]
+fn cleanup_leaves_nothing_and_is_refused_while_an_agent_runs() -> Result<()> {
+    let mut cluster = own(1, 1)?;
+    let service = service(&cluster, "served", 1, &["pod-1a"])?.load_balancer(vip(1));
+    cluster.apply(&service, &[1])?;
+    let proxy_pins = cluster.proxy(1)?.bpffs().to_owned();
+    assert!(!cluster.proxy(1)?.command(&["cleanup"])?.status.success(), "an agent runs");
+    assert!(cluster.take_agent(1)?.stop()?.success());
+    let node = cluster.bed().node(1)?.namespace().clone();
+    let hooks = || node.run(async || millrace_lab::net::attached_programs("eth0").await);
+    assert!(!hooks()?.is_empty(), "the data path goes on without an agent");
+    let output = cluster.proxy(1)?.command(&["cleanup"])?;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(hooks()?, Vec::<String>::new());
+    assert_eq!(std::fs::read_dir(&proxy_pins)?.count(), 0, "nothing is pinned");
+    Ok(())
+}

@@ -1,0 +1,89 @@
+//! The data path outlives its agent.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Result;
+use millrace_lab::agent::Proxy;
+use millrace_lab::topology::Family;
+use millrace_lab::traffic::{LongConnections, Stream};
+
+use crate::fixture::{own, service, vip};
+
+#[test]
+fn a_killed_agent_costs_no_datagram_and_no_connection() -> Result<()> {
+    let mut cluster = own(2, 2)?;
+    let local = service(&cluster, "local", 1, &["pod-1a", "pod-1b"])?.load_balancer(vip(1));
+    let direct = service(&cluster, "direct", 2, &["pod-2a", "pod-2b"])?.load_balancer(vip(2));
+    let direct = direct.annotation("millrace/forwarding", "dsr");
+    cluster.apply(&local, &[1])?;
+    cluster.apply(&direct, &[1, 2])?;
+    let client = cluster.bed().client();
+    let mut traffic = Vec::new();
+    for (number, family) in [(1, Family::V4), (1, Family::V6), (2, Family::V4), (2, Family::V6)] {
+        let target = SocketAddr::new(vip(number).of(family), 80);
+        let connections = LongConnections::open(client, target, 25, 25)?;
+        traffic.push((target, connections, Stream::start(client, target, Duration::from_millis(1))?));
+    }
+    for node in [1, 2] {
+        cluster.take_agent(node)?.kill()?;
+    }
+    for node in [1, 2] {
+        cluster.start_agent(node)?;
+    }
+    for proxy in cluster.proxies() {
+        wait_for_start(proxy, 2)?;
+    }
+    for (target, connections, stream) in traffic {
+        assert_eq!(connections.stop()?, 50, "{target}");
+        let delivery = stream.stop()?;
+        assert!(delivery.sent > 100 && delivery.lost.is_empty(), "{target}: {delivery:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_data_path_serves_new_clients_without_any_agent() -> Result<()> {
+    use millrace_lab::capture::Trail;
+    let mut cluster = own(2, 1)?;
+    let direct = service(&cluster, "direct", 2, &["pod-2a"])?.load_balancer(vip(2));
+    let direct = direct.annotation("millrace/forwarding", "dsr");
+    cluster.apply(&direct, &[1, 2])?;
+    for node in [1, 2] {
+        assert!(cluster.take_agent(node)?.stop()?.success());
+    }
+    let trail = Trail::direct_return("node1", "node2");
+    crate::fixture::expect(&cluster, &crate::fixture::walk(&direct, vip(2), 80, &["pod-2a"], trail))
+}
+
+#[test]
+fn a_restart_writes_nothing_where_nothing_has_changed() -> Result<()> {
+    let mut cluster = own(2, 1)?;
+    let local = service(&cluster, "local", 1, &["pod-1a"])?.load_balancer(vip(1));
+    let direct = service(&cluster, "direct", 2, &["pod-1a", "pod-2a"])?.load_balancer(vip(2));
+    cluster.apply(&local, &[1])?;
+    cluster.apply(&direct.annotation("millrace/forwarding", "dsr"), &[1])?;
+    cluster.wait_for_ways(1)?;
+    assert!(cluster.take_agent(1)?.stop()?.success());
+    let before = (cluster.proxy(1)?.services()?, cluster.proxy(1)?.attached()?);
+    let read = cluster.proxy(1)?.log().len();
+    cluster.start_agent(1)?;
+    wait_for_start(cluster.proxy(1)?, 2)?;
+    let log = cluster.proxy(1)?.log();
+    let writes: Vec<usize> = log[read..].lines().filter_map(writes_of).collect();
+    assert!(!writes.is_empty() && writes.iter().all(|writes| *writes == 0), "{writes:?}\n{}", &log[read..]);
+    assert_eq!(before, (cluster.proxy(1)?.services()?, cluster.proxy(1)?.attached()?));
+    Ok(())
+}
+
+/// Waits until the agent of a node has said for the `times`th time that it serves.
+fn wait_for_start(proxy: &Proxy, times: usize) -> Result<()> {
+    proxy.wait_until(&format!("start {times} of the agent"), || {
+        Ok(proxy.log().matches("serving as").count() >= times)
+    })
+}
+
+/// The number of writes in a line that reports a sync.
+fn writes_of(line: &str) -> Option<usize> {
+    line.split_once("writes=")?.1.split_whitespace().next()?.parse().ok()
+}
