@@ -9,6 +9,7 @@
 )]
 
 mod changes;
+mod command_line;
 mod direct_return;
 mod fixture;
 mod local;

@@ -1,0 +1,52 @@
+//! What the command line answers when it can't do what was asked.
+
+use std::process::{Command, Output};
+
+fn millrace(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_millrace")).args(arguments).output().unwrap()
+}
+
+/// The one line on standard error of a run that ended with `status`.
+fn refusal(arguments: &[&str], status: i32) -> String {
+    let output = millrace(arguments);
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {line}");
+    assert_eq!(line.lines().count(), 1, "{arguments:?}: {line}");
+    assert!(line.starts_with("millrace: "), "{line}");
+    line
+}
+
+#[test]
+fn a_wrong_value_ends_with_status_2_and_one_line_that_names_the_flag_and_what_it_takes() {
+    let source = "--source=directory:/nowhere";
+    for (arguments, words) in [
+        (&["agent"][..], ["--source", "directory:PATH"]),
+        (&["agent", "--source", "ftp:x"], ["--source", "directory:PATH"]),
+        (&["agent", source, "--xdp", "fast"], ["--xdp", "native or generic or off"]),
+        (&["agent", source, "--fwmark", "3/1"], ["--fwmark", "VALUE/MASK"]),
+        (&["agent", source, "--maglev-table-size", "4096"], ["--maglev-table-size", "4093"]),
+        (&["agent", source, "--timeout-udp", "0"], ["--timeout-udp", "1 to"]),
+        (&["agent", source, "--colour", "red"], ["--colour", "unexpected argument"]),
+        (&["services", "-o", "yaml"], ["--output", "table, json"]),
+        (&["flows", "--limit", "none"], ["--limit", "from 1 on"]),
+    ] {
+        let line = refusal(arguments, 2);
+        for word in words {
+            assert!(line.contains(word), "{word} is not in {line}");
+        }
+    }
+}
+
+#[test]
+fn a_source_directory_that_is_missing_ends_the_agent_with_one_line() {
+    let line = refusal(&["agent", "--source", "directory:/nowhere/at/all"], 1);
+    assert!(line.contains("/nowhere/at/all"), "{line}");
+}
+
+#[test]
+fn where_nothing_is_pinned_every_view_says_so() {
+    for view in ["status", "services", "backends", "flows"] {
+        let line = refusal(&[view, "--bpffs-path", "/sys/fs/bpf/millrace-nobody"], 1);
+        assert!(line.contains("/sys/fs/bpf/millrace-nobody"), "{line}");
+    }
+}
