@@ -91,24 +91,29 @@ impl<A: Copy> FlowKey<A> {
 }
 
 impl<A: Copy> Flow<A> {
-    /// The tuple a packet of `key` has once this entry was applied.
-    #[inline(always)]
-    pub const fn translated(&self, key: &FlowKey<A>) -> FlowKey<A> {
-        let mut tuple = *key;
-        if self.flags & FLOW_REWRITE_SOURCE != 0 {
-            tuple.source = self.source;
-            tuple.source_port = self.source_port;
-        }
-        if self.flags & FLOW_REWRITE_DESTINATION != 0 {
-            tuple.destination = self.destination;
-            tuple.destination_port = self.destination_port;
-        }
-        tuple
-    }
     /// The key of the entry for the other direction: the translated tuple, reversed.
+    ///
+    /// Built field by field, because BPF's stack has no room for the tuple in between.
     #[inline(always)]
     pub const fn twin(&self, key: &FlowKey<A>) -> FlowKey<A> {
-        self.translated(key).reversed()
+        let (source, source_port) = if self.flags & FLOW_REWRITE_DESTINATION != 0 {
+            (self.destination, self.destination_port)
+        } else {
+            (key.destination, key.destination_port)
+        };
+        let (destination, destination_port) = if self.flags & FLOW_REWRITE_SOURCE != 0 {
+            (self.source, self.source_port)
+        } else {
+            (key.source, key.source_port)
+        };
+        FlowKey {
+            source,
+            destination,
+            source_port,
+            destination_port,
+            protocol: key.protocol,
+            reserved: [0; 3],
+        }
     }
 }
 

@@ -81,43 +81,37 @@ fn outer<F: Family, O: Family>(parsed: &Parsed<F::Address>, way: &Way, hint: u32
 /// A tunnel packet of family `O`: ours if its inner destination is a frontend and its outer one this node.
 #[inline(never)]
 pub fn receive<P: Packet, O: Family>(mut packet: P) -> Verdict {
-    parse::<P, O>(&packet, ETHERNET)
-        .and_then(|outer| receive_parsed::<P, O>(&mut packet, &outer))
-        .unwrap_or_else(|verdict| verdict)
-}
-
-#[inline(always)]
-fn receive_parsed<P: Packet, O: Family>(
-    packet: &mut P,
-    outer: &Parsed<O::Address>,
-) -> Result<Verdict, Verdict> {
-    // Ours have neither options nor extension headers; so inner offsets are constants.
-    if outer.payload != (ETHERNET + O::HEADER) as u32 {
-        return Err(UNTOUCHED);
-    }
-    match outer.key.protocol {
-        protocol::IPV4 => receive_inner::<P, O, V4>(packet, outer),
-        protocol::IPV6 => receive_inner::<P, O, V6>(packet, outer),
+    let outer = match parse::<P, O>(&packet, ETHERNET) {
+        // Ours have neither options nor extension headers; so inner offsets are constants.
+        Ok(outer) if outer.payload == (ETHERNET + O::HEADER) as u32 => outer,
+        Ok(_) => return UNTOUCHED,
+        Err(verdict) => return verdict,
+    };
+    // Only the length is kept: the stack has no room for both headers' addresses.
+    let length = outer.length;
+    let received = match outer.key.protocol {
+        protocol::IPV4 => receive_inner::<P, O, V4>(&mut packet, length),
+        protocol::IPV6 => receive_inner::<P, O, V6>(&mut packet, length),
         _ => Err(UNTOUCHED),
-    }
+    };
+    received.unwrap_or_else(|verdict| verdict)
 }
 
 #[inline(always)]
 fn receive_inner<P: Packet, O: Family, F: Family>(
     packet: &mut P,
-    outer: &Parsed<O::Address>,
+    outer_length: u32,
 ) -> Result<Verdict, Verdict> {
     let mut inner = parse::<P, F>(packet, ETHERNET + O::HEADER)?;
-    if !matches!(inner.key.protocol, protocol::TCP | protocol::UDP)
-        || inner.length + O::HEADER as u32 > outer.length
-    {
+    if !inner.has_ports() || inner.length + O::HEADER as u32 > outer_length {
         return Err(UNTOUCHED);
     }
     let frontend = balance::lookup_frontend::<F>(&inner.key).ok_or(UNTOUCHED)?;
-    if peer::<O>(&outer.key.destination) & PEER_SELF == 0 {
+    let (source, destination) = O::read_addresses(packet, ETHERNET).ok_or(UNTOUCHED)?;
+    if peer::<O>(&destination) & PEER_SELF == 0 {
         return Err(UNTOUCHED);
     }
-    if peer::<O>(&outer.key.source) & PEER_NODE == 0 {
+    if peer::<O>(&source) & PEER_NODE == 0 {
         return Err(Verdict::Drop(Reason::NotPeer));
     }
     observe::count_service(frontend.service, packet.length());
@@ -141,63 +135,44 @@ fn serve<P: Packet, O: Family, F: Family>(
     hint: u32,
 ) -> Result<Verdict, Verdict> {
     let now = flow::now();
-    if let Some(found) = flow::lookup::<F>(&inner.key, now)
-        && let Some(backend) = balance::lookup_backend::<F>(BackendRef(found.flow.backend))
+    if let Some(found) = flow::lookup::<F>(inner, now)
+        && let Some(backend) = balance::lookup_backend::<F>(found.backend)
         && backend.is_local()
-        && flow::continues::<F>(&found.flow, inner)
     {
         packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
-        flow::track::<F>(inner, &found, Sender::Client, now);
+        flow::track::<F>(inner, found, Sender::Client, now);
         return decapsulate::<P, O, F>(packet, inner, &(backend.address, backend.port));
     }
-    match choose::<F>(inner, frontend, hint)? {
-        Choice::Here(owner, destination) => {
-            packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
-            flow::create::<F>(inner, &destination, &owner, now)?;
-            decapsulate::<P, O, F>(packet, inner, &destination)
-        }
-        Choice::Onward(way, hint) => send_onward::<P, O, F>(packet, inner, way, hint),
+    let chosen = choose::<F>(inner, frontend, hint);
+    let backend = balance::lookup_backend::<F>(chosen).ok_or(Verdict::Drop(Reason::NoBackendHere))?;
+    if !backend.is_local() {
+        return send_onward::<P, O, F>(*packet, inner, &backend, hint);
     }
-}
-
-enum Choice<A> {
-    /// A backend on this node, with its address and port.
-    Here(Owner, (A, u16)),
-    /// The node behind this way, with this hint.
-    Onward(u32, u32),
+    packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
+    let owner = Owner { backend: chosen, service: frontend.service, flags: FLOW_DECAPSULATED };
+    let destination = (backend.address, backend.port);
+    flow::create::<F>(inner, &destination, &owner, now)?;
+    decapsulate::<P, O, F>(packet, inner, &destination)
 }
 
 /// Who gets a decapsulated packet that has no flow entry.
 #[inline(always)]
-fn choose<F: Family>(
-    inner: &Parsed<F::Address>,
-    frontend: &Frontend,
-    hint: u32,
-) -> Result<Choice<F::Address>, Verdict> {
+fn choose<F: Family>(inner: &Parsed<F::Address>, frontend: &Frontend, hint: u32) -> BackendRef {
     let hinted = lookup_hint(frontend.service, hint & HINT_MASK);
-    let slot = balance::select_slot::<F>(frontend, &inner.key).ok();
-    let mut candidate = hinted;
-    if let Some(slot) = slot {
-        let unsure = inner.is_midstream() && slot.is_unsettled();
-        if hinted.is_none() {
-            candidate = balance::owner::<F>(slot, inner);
-        } else if unsure && hint & ONWARD == 0 {
-            // The connection may be older than the slot's last change, and its director may not know.
-            let other = if slot.settled() == hinted { slot.current() } else { slot.settled() };
-            if balance::lookup_backend::<F>(other).is_some() {
-                candidate = other;
-            }
+    let Ok(slot) = balance::select_slot::<F>(frontend, &inner.key) else {
+        return hinted;
+    };
+    if hinted.is_none() {
+        return balance::owner::<F>(slot, inner);
+    }
+    // The connection may be older than the slot's last change, and its director may not know.
+    if inner.is_midstream() && slot.is_unsettled() && hint & ONWARD == 0 {
+        let other = if slot.settled() == hinted { slot.current() } else { slot.settled() };
+        if balance::lookup_backend::<F>(other).is_some() {
+            return other;
         }
     }
-    let backend = balance::lookup_backend::<F>(candidate).ok_or(Verdict::Drop(Reason::NoBackendHere))?;
-    if backend.is_local() {
-        let owner = Owner { backend: candidate, service: frontend.service, flags: FLOW_DECAPSULATED };
-        return Ok(Choice::Here(owner, (backend.address, backend.port)));
-    }
-    if hint & ONWARD != 0 {
-        return Err(Verdict::Drop(Reason::NoBackendHere));
-    }
-    Ok(Choice::Onward(backend.way, backend.hint | ONWARD))
+    hinted
 }
 
 #[inline(always)]
@@ -221,20 +196,20 @@ fn decapsulate<P: Packet, O: Family, F: Family>(
     nat::deliver::<P, F>(packet, inner, destination, Reason::ServedDsr)
 }
 
-/// Rewrites the outer header in place; a way of the other family can't be taken.
-#[inline(always)]
+/// The second chance: rewrites the outer header in place, once. A way of the other family can't be taken.
+#[inline(never)]
 fn send_onward<P: Packet, O: Family, F: Family>(
-    packet: &mut P,
+    packet: P,
     inner: &Parsed<F::Address>,
-    way: u32,
+    backend: &Backend<F::Address>,
     hint: u32,
 ) -> Result<Verdict, Verdict> {
-    let way = route::lookup_way(way)?;
+    let way = route::lookup_way(backend.way)?;
     let outer_header = if way.flags & WAY_IPV4 != 0 { V4::HEADER } else { V6::HEADER };
-    if outer_header != O::HEADER {
+    if hint & ONWARD != 0 || outer_header != O::HEADER {
         return Err(Verdict::Drop(Reason::NoBackendHere));
     }
-    let next = route::resolve(packet, way)?;
-    write_outer::<P, F>(packet, inner, way, &next, hint)?;
+    let next = route::resolve(&packet, way)?;
+    write_outer::<P, F>(&packet, inner, way, &next, backend.hint | ONWARD)?;
     Ok(Verdict::Send(Reason::SentOnward, next.device))
 }

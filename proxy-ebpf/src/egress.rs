@@ -1,7 +1,5 @@
 //! The walk of a packet that leaves the node: `tc_egress`.
 
-use proxy_common::flow::FLOW_REPLY;
-
 use crate::family::{Family, V4, V6};
 use crate::flow::{self, Sender};
 use crate::nat;
@@ -45,10 +43,7 @@ fn restore_parsed<P: Packet, F: Family>(
         return Err(UNTOUCHED);
     }
     let now = flow::now();
-    let found = flow::lookup::<F>(&parsed.key, now).ok_or(UNTOUCHED)?;
-    if found.flow.flags & FLOW_REPLY == 0 {
-        return Err(UNTOUCHED);
-    }
-    flow::track::<F>(parsed, &found, Sender::Backend, now);
-    nat::restore::<P, F>(packet, parsed, &(found.flow.source, found.flow.source_port))
+    let (found, frontend) = flow::lookup_reply::<F>(parsed, now).ok_or(UNTOUCHED)?;
+    flow::track::<F>(parsed, found, Sender::Backend, now);
+    nat::restore::<P, F>(packet, parsed, &frontend)
 }

@@ -36,6 +36,8 @@ pub trait Family: Copy {
     fn peek_protocol<P: Packet>(packet: &P, network: usize) -> Option<u8>;
     /// Reads an IP header. `Parsed::payload` is behind all options and extension headers we can skip.
     fn parse_network<P: Packet>(packet: &P, network: usize) -> Result<Parsed<Self::Address>, Verdict>;
+    /// Reads source and destination address.
+    fn read_addresses<P: Packet>(packet: &P, network: usize) -> Option<(Self::Address, Self::Address)>;
     /// Writes addresses, and for IPv4 the header's checksum.
     fn write_addresses<P: Packet>(
         packet: &P,
@@ -138,6 +140,12 @@ impl Family for V4 {
             traffic_class: header.tos,
             hop_limit: header.ttl,
         })
+    }
+    #[inline(always)]
+    fn read_addresses<P: Packet>(packet: &P, network: usize) -> Option<(Addr4, Addr4)> {
+        let header = packet.at::<Ipv4>(network)?;
+        // SAFETY: `at` checked the bound.
+        Some(unsafe { (Addr4((*header).source), Addr4((*header).destination)) })
     }
     #[inline(always)]
     fn write_addresses<P: Packet>(
@@ -277,6 +285,12 @@ impl Family for V6 {
             skip_options(packet, &mut parsed)?;
         }
         Ok(parsed)
+    }
+    #[inline(always)]
+    fn read_addresses<P: Packet>(packet: &P, network: usize) -> Option<(Addr6, Addr6)> {
+        let header = packet.at::<Ipv6>(network)?;
+        // SAFETY: `at` checked the bound.
+        Some(unsafe { (Addr6((*header).source), Addr6((*header).destination)) })
     }
     #[inline(always)]
     fn write_addresses<P: Packet>(

@@ -6,7 +6,7 @@ use aya_ebpf::bindings::BPF_ANY;
 use aya_ebpf::helpers::generated::bpf_ktime_get_coarse_ns;
 use proxy_common::flow::{
     FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ENCAPSULATE, FLOW_ESTABLISHED, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT,
-    FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN, Flow,
+    FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN, Flow, FlowKey,
 };
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
@@ -21,12 +21,16 @@ use crate::verdict::{NO_ROOM, Verdict};
 const BOTH_FINS: u8 = FLOW_FIN_CLIENT | FLOW_FIN_BACKEND;
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// An entry that has not expired.
-pub struct Found<F: Family> {
-    /// A copy of it.
-    pub flow: FlowOf<F>,
+/// What a walk needs of an entry that has not expired; the rest stays in the map.
+#[derive(Clone, Copy)]
+pub struct Found {
+    /// The backend that serves the connection.
+    pub backend: BackendRef,
+    last_seen: u32,
+    state: u8,
+    flags: u8,
     /// Whether it is still in FLOWS_NEW.
-    pub embryo: bool,
+    embryo: bool,
 }
 
 /// Who sent the packet that renews an entry.
@@ -45,31 +49,45 @@ pub fn now() -> u32 {
     (unsafe { bpf_ktime_get_coarse_ns() } / NANOSECONDS) as u32
 }
 
-/// The live entry for a tuple, if there is one.
+/// The live entry for a client's packet, unless the packet opens a new connection that happens to have the ports
+/// of one that has ended.
 #[inline(always)]
-pub fn lookup<F: Family>(key: &KeyOf<F>, now: u32) -> Option<Found<F>> {
-    let timeouts = config::timeouts();
-    // SAFETY: copied at once. A recycled entry carries another backend and generation, which the caller checks.
-    if let Some(flow) = unsafe { F::flows().get(key) }
-        && !timeouts.expired(flow.state, flow.last_seen, now)
-    {
-        return Some(Found { flow: *flow, embryo: false });
-    }
-    // SAFETY: as above.
-    if let Some(flow) = unsafe { F::flows_new().get(key) }
-        && !timeouts.expired(flow.state, flow.last_seen, now)
-    {
-        return Some(Found { flow: *flow, embryo: true });
-    }
-    None
+pub fn lookup<F: Family>(parsed: &Parsed<F::Address>, now: u32) -> Option<Found> {
+    let (found, _) = find::<F>(&parsed.key, now)?;
+    let ended = found.state == FLOW_CLOSING || found.flags & FLOW_FIN_CLIENT != 0;
+    let belongs = found.flags & FLOW_REPLY == 0 && !(parsed.is_syn() && ended);
+    belongs.then_some(found)
 }
 
-/// Whether a client's packet belongs to the connection of this entry rather than to a new one that happens to
-/// have the same ports.
+/// The live entry for a backend's reply, with the frontend it has to come from.
 #[inline(always)]
-pub fn continues<F: Family>(flow: &FlowOf<F>, parsed: &Parsed<F::Address>) -> bool {
-    let reusable = flow.state == FLOW_CLOSING || flow.flags & FLOW_FIN_CLIENT != 0;
-    flow.flags & FLOW_REPLY == 0 && !(parsed.is_syn() && reusable)
+pub fn lookup_reply<F: Family>(parsed: &Parsed<F::Address>, now: u32) -> Option<(Found, (F::Address, u16))> {
+    let (found, flow) = find::<F>(&parsed.key, now)?;
+    (found.flags & FLOW_REPLY != 0).then_some((found, (flow.source, flow.source_port)))
+}
+
+/// The reference may be recycled under us: what is read through it is read at once, and the backend reference
+/// carries a generation that the caller checks.
+#[inline(always)]
+fn find<F: Family>(key: &KeyOf<F>, now: u32) -> Option<(Found, &'static FlowOf<F>)> {
+    // SAFETY: see above; the memory is the map's for the program's run.
+    if let Some(flow) = unsafe { F::flows().get(key) }
+        && let Some(found) = live::<F>(flow, false, now)
+    {
+        return Some((found, flow));
+    }
+    // SAFETY: as above.
+    let flow = unsafe { F::flows_new().get(key) }?;
+    live::<F>(flow, true, now).map(|found| (found, flow))
+}
+
+#[inline(always)]
+fn live<F: Family>(flow: &FlowOf<F>, embryo: bool, now: u32) -> Option<Found> {
+    let Flow { backend, last_seen, state, flags, .. } = *flow;
+    if config::timeouts().expired(state, last_seen, now) {
+        return None;
+    }
+    Some(Found { backend: BackendRef(backend), last_seen, state, flags, embryo })
 }
 
 /// Makes both entries of a connection to a backend on this node.
@@ -90,7 +108,14 @@ pub fn create<F: Family>(
         flags: FLOW_REWRITE_DESTINATION | owner.flags,
         ..blank::<F>(parsed, owner, now)
     };
-    let reply_key = flow.twin(key);
+    let reply_key = FlowKey {
+        source: destination.0,
+        source_port: destination.1,
+        destination: key.source,
+        destination_port: key.source_port,
+        protocol: key.protocol,
+        reserved: [0; 3],
+    };
     if is_taken::<F>(&reply_key, key, now) {
         return Err(Verdict::Drop(Reason::ReplyKeyInUse));
     }
@@ -156,24 +181,42 @@ fn blank<F: Family>(parsed: &Parsed<F::Address>, owner: &Owner, now: u32) -> Flo
 /// Renews an entry and its twin for a packet: promotes an embryo the client has answered in, follows FIN and RST,
 /// and writes the time at most once a second.
 #[inline(always)]
-pub fn track<F: Family>(parsed: &Parsed<F::Address>, found: &Found<F>, sender: Sender, now: u32) {
+pub fn track<F: Family>(parsed: &Parsed<F::Address>, found: Found, sender: Sender, now: u32) {
     let grown_up = found.embryo && sender == Sender::Client && !parsed.is_syn();
     let ending = parsed.tcp_flags & (tcp_flag::FIN | tcp_flag::RST) != 0;
-    if grown_up || ending || found.flow.last_seen != now {
-        renew::<F>(parsed, found, sender, now);
+    if grown_up || ending || found.last_seen != now {
+        let table = match (found.embryo, grown_up) {
+            (false, _) => Table::Flows,
+            (true, false) => Table::FlowsNew,
+            (true, true) => Table::Promoted,
+        };
+        renew::<F>(parsed, table, sender, now);
     }
 }
 
+/// Where an entry is, and where it belongs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Table {
+    Flows,
+    FlowsNew,
+    /// In FLOWS_NEW, and from now on in FLOWS.
+    Promoted,
+}
+
 #[inline(never)]
-fn renew<F: Family>(parsed: &Parsed<F::Address>, found: &Found<F>, sender: Sender, now: u32) {
-    let mut flow = found.flow;
-    let mut embryo = found.embryo;
+fn renew<F: Family>(parsed: &Parsed<F::Address>, table: Table, sender: Sender, now: u32) {
+    // SAFETY: copied at once; if it was recycled since it was found, the twin's key shows another connection's.
+    let flow = match table {
+        Table::Flows => unsafe { F::flows().get(&parsed.key) },
+        Table::FlowsNew | Table::Promoted => unsafe { F::flows_new().get(&parsed.key) },
+    };
+    let Some(flow) = flow else {
+        return;
+    };
+    let mut flow = *flow;
     flow.last_seen = now;
-    if embryo && sender == Sender::Client && !parsed.is_syn() {
-        embryo = false;
-        if flow.state == FLOW_SYN {
-            flow.state = FLOW_ESTABLISHED;
-        }
+    if table == Table::Promoted && flow.state == FLOW_SYN {
+        flow.state = FLOW_ESTABLISHED;
     }
     if parsed.tcp_flags & tcp_flag::FIN != 0 {
         flow.flags |= if sender == Sender::Client { FLOW_FIN_CLIENT } else { FLOW_FIN_BACKEND };
@@ -181,14 +224,14 @@ fn renew<F: Family>(parsed: &Parsed<F::Address>, found: &Found<F>, sender: Sende
     if parsed.tcp_flags & tcp_flag::RST != 0 || flow.flags & BOTH_FINS == BOTH_FINS {
         flow.state = FLOW_CLOSING;
     }
-    store::<F>(&parsed.key, &flow, found.embryo, embryo);
+    let twin_key = flow.twin(&parsed.key);
+    store::<F>(&parsed.key, &flow, table);
     if flow.flags & FLOW_ENCAPSULATE != 0 {
         return;
     }
     // The twin is made from what both share, so that one that was evicted comes back.
-    let twin_key = flow.twin(&parsed.key);
     turn_round::<F>(&mut flow, &parsed.key);
-    store::<F>(&twin_key, &flow, found.embryo, embryo);
+    store::<F>(&twin_key, &flow, table);
 }
 
 /// What is a source in one direction is a destination in the other.
@@ -198,14 +241,14 @@ const fn swap_rewrites(flags: u8) -> u8 {
 }
 
 #[inline(always)]
-fn store<F: Family>(key: &KeyOf<F>, flow: &FlowOf<F>, was_embryo: bool, embryo: bool) {
+fn store<F: Family>(key: &KeyOf<F>, flow: &FlowOf<F>, table: Table) {
     // A refused insert leaves the older entry, which serves the connection as well.
-    if embryo {
+    if table == Table::FlowsNew {
         let _ = F::flows_new().insert(key, flow, BPF_ANY.into());
         return;
     }
     let _ = F::flows().insert(key, flow, BPF_ANY.into());
-    if was_embryo {
+    if table == Table::Promoted {
         let _ = F::flows_new().remove(key);
     }
 }

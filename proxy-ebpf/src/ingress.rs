@@ -2,7 +2,6 @@
 
 use proxy_common::backend::Backend;
 use proxy_common::frontend::{FRONTEND_DSR, Frontend};
-use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
 
 use crate::balance;
@@ -88,16 +87,15 @@ fn forward_by_flow<P: Packet, F: Family>(
     frontend: &Frontend,
 ) -> Result<Verdict, Verdict> {
     let now = flow::now();
-    if let Some(found) = flow::lookup::<F>(&parsed.key, now)
-        && let Some(backend) = balance::lookup_backend::<F>(BackendRef(found.flow.backend))
-        && flow::continues::<F>(&found.flow, parsed)
+    if let Some(found) = flow::lookup::<F>(parsed, now)
+        && let Some(backend) = balance::lookup_backend::<F>(found.backend)
     {
         if !backend.is_local() {
-            flow::track::<F>(parsed, &found, Sender::Client, now);
+            flow::track::<F>(parsed, found, Sender::Client, now);
             return dsr::send::<P, F>(packet, parsed, &backend);
         }
         packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
-        flow::track::<F>(parsed, &found, Sender::Client, now);
+        flow::track::<F>(parsed, found, Sender::Client, now);
         return nat::deliver::<P, F>(packet, parsed, &(backend.address, backend.port), Reason::ServedLocal);
     }
     open::<P, F>(packet, parsed, frontend, now)
