@@ -3,9 +3,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use millrace_lab::frame::Frame;
 use millrace_lab::net::read_sysctl;
 use millrace_lab::topology::{Bed, Family, Shape, Wire};
-use millrace_lab::traffic::{Connection, LongConnections, Protocol, Server, Stream, ask};
+use millrace_lab::traffic::{
+    Connection, LongConnections, Protocol, Server, Stream, ask, receive_encapsulated, send_encapsulated,
+};
 
 const PORT: u16 = 8080;
 
@@ -87,5 +90,19 @@ fn a_node_filters_by_reverse_path_and_its_uplink_can_be_replaced() {
         let target = SocketAddr::new(pod.addresses().of(family), PORT);
         assert!(ask(bed.client(), Protocol::Tcp, target).unwrap().kept_client());
         assert!(ask(other.namespace(), Protocol::Udp, target).unwrap().kept_client());
+    }
+}
+
+#[test]
+fn encapsulated_packets_reach_a_nodes_stack_unchanged() {
+    let bed = Bed::new(Shape { nodes: 1, pods: 0, wire: Wire::Plain }).unwrap();
+    let node = bed.node(1).unwrap();
+    for family in Family::ALL {
+        let client = bed.client_addresses().of(family);
+        let frame = Frame::ip(client, client).udp(1, 2).payload("inner").build();
+        let inner = &frame[14..];
+        let received = receive_encapsulated(node.namespace(), family).unwrap();
+        send_encapsulated(bed.client(), node.addresses().of(family), inner).unwrap();
+        assert_eq!(received.join().unwrap(), inner, "{family}");
     }
 }

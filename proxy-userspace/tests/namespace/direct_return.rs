@@ -6,12 +6,16 @@ use std::time::Duration;
 use anyhow::Result;
 use millrace_lab::capture::{Capture, Direction, Trail};
 use millrace_lab::cluster::Cluster;
+use millrace_lab::frame::Frame;
 use millrace_lab::manifests::Service;
 use millrace_lab::topology::Family;
-use millrace_lab::traffic::{Connection, LongConnections, Protocol, Stream, ask};
+use millrace_lab::traffic::{
+    Connection, LongConnections, Protocol, Stream, ask, receive_encapsulated, send_encapsulated,
+};
 
-use crate::fixture::{expect, service, shared, vip, walk};
+use crate::fixture::{counted, expect, service, shared, vip, walk};
 
+const ETHERNET_HEADER: usize = 14;
 const LIMIT: Duration = Duration::from_secs(2);
 
 fn dsr_service(cluster: &Cluster, name: &str, number: u8, pods: &[&str]) -> Result<Service> {
@@ -66,6 +70,44 @@ fn the_tunnel_goes_from_node_to_node_and_changes_nothing_inside() -> Result<()> 
         assert_eq!(tunnel.source, cluster.bed().node(1)?.addresses().of(family));
         assert_eq!(tunnel.destination, cluster.bed().node(2)?.addresses().of(family));
         assert_eq!(sent_on.packet.transport, sent.packet.transport);
+    }
+    Ok(())
+}
+
+#[test]
+fn an_encapsulated_packet_for_a_frontend_is_taken_from_nodes_alone() -> Result<()> {
+    let cluster = shared();
+    let service = dsr_service(&cluster, "guarded", 27, &["pod-2a"])?;
+    cluster.apply(&service, &[2])?;
+    for family in Family::ALL {
+        let client = cluster.bed().client_addresses().of(family);
+        let packet = Frame::ip(client, vip(27).of(family)).udp(4000, 80).payload("hello").build();
+        let mut capture = Capture::start(cluster.bed().client(), &["eth0"])?;
+        let before = counted(&cluster, 2, "not_peer")?;
+        let node = cluster.bed().node(2)?.addresses().of(family);
+        send_encapsulated(cluster.bed().client(), node, &packet[ETHERNET_HEADER..])?;
+        let what = "the stranger's packet is counted";
+        cluster.proxy(2)?.wait_until(what, || Ok(counted(&cluster, 2, "not_peer")? == before + 1))?;
+        let frontend = SocketAddr::new(vip(27).of(family), 80);
+        assert!(!capture.packets()?.iter().any(|captured| captured.packet.from() == Some(frontend)));
+    }
+    Ok(())
+}
+
+#[test]
+fn tunnels_of_others_reach_the_stack_byte_for_byte() -> Result<()> {
+    let cluster = shared();
+    for family in Family::ALL {
+        let node = cluster.bed().node(2)?;
+        let pod = cluster.bed().pod("pod-2a")?.addresses().of(family);
+        for sender in [cluster.bed().client(), cluster.bed().node(1)?.namespace()] {
+            let source = cluster.bed().client_addresses().of(family);
+            let packet = Frame::ip(source, pod).udp(4000, 80).payload("an overlay's").build();
+            let packet = &packet[ETHERNET_HEADER..];
+            let received = receive_encapsulated(node.namespace(), family)?;
+            send_encapsulated(sender, node.addresses().of(family), packet)?;
+            assert_eq!(received.join()?, packet, "{family} from {}", sender.name());
+        }
     }
     Ok(())
 }

@@ -26,7 +26,7 @@ fn a_wrong_flag_is_named_with_what_it_takes() -> Result<()> {
         (["--nodeport-addresses", "everywhere"], ["--nodeport-addresses", "CIDR"]),
         (["--fwmark", "red"], ["--fwmark", "MASK"]),
         (["--timeout-udp", "soon"], ["--timeout-udp", "seconds"]),
-        (["--flow-table-size", "0"], ["--flow-table-size", "number"]),
+        (["--flow-table-size", "0"], ["--flow-table-size", "entries"]),
         (["--no-such-flag", "1"], ["--no-such-flag", "unexpected"]),
     ] {
         expect_one_line(&proxy.refused_agent(&arguments)?, 2, &words);

@@ -4,6 +4,7 @@ mod connections;
 mod datagrams;
 mod http;
 mod server;
+mod tunnel;
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,6 +18,7 @@ pub use connections::LongConnections;
 pub use datagrams::{Delivery, Stream};
 pub use http::Connection;
 pub use server::Server;
+pub use tunnel::{receive_encapsulated, send_encapsulated};
 
 /// How long a client waits for an answer before it counts as lost.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(3);
