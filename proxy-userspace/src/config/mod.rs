@@ -135,3 +135,6 @@ fn host_name() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
+
+#[cfg(test)]
+mod tests;

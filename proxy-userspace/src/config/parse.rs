@@ -66,7 +66,7 @@ pub(super) fn choice<T: Copy>(
     };
     found.map(|(_, value)| *value).ok_or_else(|| {
         let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
-        wrong(flag, text.unwrap_or_default(), &words.join(" or "))
+        wrong(flag, text.unwrap_or_default(), &alternatives(&words))
     })
 }
 
@@ -167,6 +167,14 @@ pub(super) fn bpffs(text: Option<&str>) -> Result<PathBuf, ConfigError> {
         return Ok(path.to_owned());
     }
     Err(wrong("--bpffs-path", text.unwrap_or_default(), "an absolute path"))
+}
+
+/// `a, b or c`.
+fn alternatives(words: &[&str]) -> String {
+    match words.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        _ => words.concat(),
+    }
 }
 
 fn number<T>(

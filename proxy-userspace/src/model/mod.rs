@@ -166,3 +166,6 @@ impl Model {
         }
     }
 }
+
+#[cfg(test)]
+mod order_tests;
