@@ -28,7 +28,7 @@ fn without_flags_the_defaults_hold() {
     assert_eq!(settings.source, Source::Directory(PathBuf::from("/manifests")));
     assert_eq!(settings.model, ModelSettings { node_name: "host-1".to_owned(), ..ModelSettings::default() });
     assert_eq!(settings.timeouts, Timeouts::default());
-    assert_eq!(settings.mark, Mark { value: DEFAULT_MARK, mask: DEFAULT_MARK });
+    assert_eq!(settings.mark, Mark { value: 0x8_0000, mask: 0x8_0000 });
     assert_eq!(settings.bpffs, PathBuf::from("/sys/fs/bpf"));
     assert!(settings.uplinks.is_empty());
     assert!(settings.pod_interfaces.iter().any(|pattern| pattern.matches("veth12ab")));

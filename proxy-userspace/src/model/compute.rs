@@ -68,9 +68,9 @@ fn compute_ports(
 ) {
     let reach = accept_addresses(spec, inputs.settings, inputs.environment, notes);
     for family in spec.families.keys().copied() {
-        let nodes = inputs.environment.node_port_addresses(&inputs.settings.node_ports, family);
+        let node_addresses = inputs.environment.node_port_addresses(&inputs.settings.node_ports, family);
         for port in &spec.ports {
-            let exposure = expose(spec, port, family, &reach, &nodes);
+            let exposure = expose(spec, port, family, &reach, &node_addresses);
             if exposure.homeless {
                 computed.homeless.insert(family);
             }

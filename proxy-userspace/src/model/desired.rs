@@ -111,6 +111,7 @@ pub type EndpointAddress = SocketAddr;
 
 /// An endpoint in any condition: listed here as long as it is in some EndpointSlice.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "the API's own conditions, each with a meaning of its own")]
 pub struct Endpoint {
     /// Name of the node it runs on, if the slice says.
     pub node: Option<String>,

@@ -43,7 +43,7 @@ pub(super) fn accept_addresses(
         match refusal {
             None => reach.external_ips.push(*address),
             Some(why) => {
-                notes.warn(format!("spec.externalIPs[{index}]"), format!("{address} {why}; not served"))
+                notes.warn(format!("spec.externalIPs[{index}]"), format!("{address} {why}; not served"));
             }
         }
     }
@@ -60,7 +60,7 @@ pub(super) fn accept_addresses(
         let field = format!("status.loadBalancer.ingress[{index}].ip");
         match refusal {
             None => {
-                reach.ingress.extend([Some(*address), environment.mapped(*address)].into_iter().flatten())
+                reach.ingress.extend([Some(*address), environment.mapped(*address)].into_iter().flatten());
             }
             Some(why) => notes.warn(field, format!("{address} {why}; not served")),
         }

@@ -144,7 +144,7 @@ impl Follower {
         for key in &dirty.ports {
             match desired.ports.get(key) {
                 Some(port) => {
-                    assert_ne!(self.copy.ports.insert(key.clone(), port.clone()), Some(port.clone()))
+                    assert_ne!(self.copy.ports.insert(key.clone(), port.clone()).as_ref(), Some(port));
                 }
                 None => assert!(self.copy.ports.remove(key).is_some(), "{key} was never there"),
             }
@@ -191,14 +191,18 @@ proptest! {
 
         let mut listed = Follower::new(settings);
         listed.model.set_node_addresses(addresses);
-        objects.values().rev().for_each(|object| listed.upsert(object));
+        for object in objects.values().rev() {
+            listed.upsert(object);
+        }
         listed.refresh();
         prop_assert_eq!(lived.model.desired(), listed.model.desired());
         prop_assert_eq!(lived.problems(), listed.problems());
 
         // Listed again: nothing is dirty, and nothing is wrong that was not wrong before.
         lived.model.take_problems();
-        objects.values().for_each(|object| lived.upsert(object));
+        for object in objects.values() {
+            lived.upsert(object);
+        }
         prop_assert!(lived.model.refresh().is_empty());
         prop_assert!(lived.model.take_problems().is_empty());
     }

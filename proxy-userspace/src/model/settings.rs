@@ -68,7 +68,8 @@ pub fn check_maglev_size(size: u32) -> Result<u32, MaglevSizeError> {
 }
 
 fn is_prime(number: u32) -> bool {
-    number > 1 && (2..).take_while(|divisor| divisor * divisor <= number).all(|d| !number.is_multiple_of(d))
+    number > 1
+        && (2..number).take_while(|divisor| divisor * divisor <= number).all(|d| !number.is_multiple_of(d))
 }
 
 impl Default for ModelSettings {

@@ -1,5 +1,6 @@
 //! What every file of the directory gave, and which of several copies of an object counts.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -40,13 +41,13 @@ impl Catalogue {
         self.leaving.remove(file);
         let parsed = match text {
             Ok(text) => parse(file, &text),
-            Err(error) => Err(warning(file, None, format!("can't be read: {error}"))),
+            Err(error) => Err(format!("can't be read: {error}")),
         };
         match parsed {
             Ok(manifest) => self.replace(file, manifest),
-            Err(mut problem) => {
-                problem.message.push_str("; what the file said before stays in force");
-                self.report(file, vec![problem]);
+            Err(message) => {
+                let message = format!("{message}; what the file said before stays in force");
+                self.report(file, vec![warning(file, None, message)]);
             }
         }
     }
@@ -68,6 +69,7 @@ impl Catalogue {
         self.files.keys()
     }
     /// Whether a file is known.
+    #[must_use]
     pub fn contains(&self, file: &Path) -> bool {
         self.files.contains_key(file)
     }
@@ -82,11 +84,14 @@ impl Catalogue {
         let mut objects = BTreeMap::new();
         for object in manifest.objects {
             let key = object.key();
-            if objects.contains_key(&key) {
-                let message = "is in this file twice; the first copy counts".to_owned();
-                problems.push(warning(file, Some(key), message));
-            } else {
-                objects.insert(key, Arc::new(object));
+            match objects.entry(key) {
+                Entry::Vacant(free) => {
+                    free.insert(Arc::new(object));
+                }
+                Entry::Occupied(taken) => {
+                    let message = "is in this file twice; the first copy counts".to_owned();
+                    problems.push(warning(file, Some(taken.key().clone()), message));
+                }
             }
         }
         for key in manifest.broken {

@@ -24,9 +24,9 @@ pub(super) struct Manifest {
 }
 
 /// Reads a file of YAML documents, or of JSON where its name says so. An object that can't be read leaves
-/// the others alone; text that is no YAML at all is one problem for the whole file.
-pub(super) fn parse(file: &Arc<Path>, text: &[u8]) -> Result<Manifest, Problem> {
-    let documents = documents(file, text).map_err(|message| problem(file, None, String::new(), message))?;
+/// the others alone; text that is no YAML at all is one message for the whole file.
+pub(super) fn parse(file: &Arc<Path>, text: &[u8]) -> Result<Manifest, String> {
+    let documents = documents(file, text)?;
     let several = documents.len() > 1;
     let mut reader = Reader { file, manifest: Manifest::default() };
     for (index, document) in documents.into_iter().enumerate() {
@@ -67,7 +67,7 @@ impl Reader<'_> {
         match (version.as_str(), kind.as_str()) {
             (_, "") => self.refuse(place, "kind", format!("not set; {TAKES}")),
             ("v1", "Service") => {
-                self.decode(value, Kind::Service, |one| Object::Service(Box::new(one)), place)
+                self.decode(value, Kind::Service, |one| Object::Service(Box::new(one)), place);
             }
             ("v1", "Node") => self.decode(value, Kind::Node, |one| Object::Node(Box::new(one)), place),
             ("discovery.k8s.io/v1", "EndpointSlice") => {

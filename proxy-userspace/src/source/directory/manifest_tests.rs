@@ -35,15 +35,14 @@ fn json_is_read_where_the_name_says_so() {
     let text = r#"{"apiVersion":"v1","kind":"ServiceList","items":[{"metadata":{"name":"web"},"spec":{"ports":null}}]}"#;
     let manifest = parse(&file("web.json"), text.as_bytes()).unwrap();
     assert_eq!(keys(&manifest), ["Service default/web"]);
-    let problem = parse(&file("web.json"), b"{").unwrap_err();
-    assert_eq!(problem.to_string(), "web.json: is not JSON: EOF while parsing an object at line 1 column 1");
+    let message = parse(&file("web.json"), b"{").unwrap_err();
+    assert_eq!(message, "is not JSON: EOF while parsing an object at line 1 column 1");
 }
 
 #[test]
-fn text_that_is_no_yaml_names_file_and_line() {
-    let problem = parse(&file("web.yaml"), b"kind: [").unwrap_err();
-    let text = problem.to_string();
-    assert!(text.starts_with("web.yaml: is not YAML: ") && text.contains("line 2"), "{text}");
+fn text_that_is_no_yaml_names_the_line() {
+    let message = parse(&file("web.yaml"), b"kind: [").unwrap_err();
+    assert!(message.starts_with("is not YAML: ") && message.contains("line 2"), "{message}");
 }
 
 #[test]
