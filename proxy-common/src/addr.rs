@@ -5,7 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// An address of either family, as a short array of 32-bit words.
 ///
 /// Words rather than bytes: BPF has no unaligned or wide byte copies, a word is one load.
-pub trait Address: Copy + Default + Eq + 'static {
+pub trait Address: sealed::Sealed + Copy + Default + Eq + 'static {
     /// Number of 32-bit words: 1 or 4.
     const WORDS: usize;
     /// The words, bytes in network order.
@@ -25,6 +25,13 @@ pub struct Addr4(pub [u32; 1]);
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Addr6(pub [u32; 4]);
+
+mod sealed {
+    /// No third type is an address: what is proved of both is proved of all.
+    pub trait Sealed {}
+    impl Sealed for super::Addr4 {}
+    impl Sealed for super::Addr6 {}
+}
 
 impl Address for Addr4 {
     const WORDS: usize = 1;

@@ -16,6 +16,10 @@ macro_rules! shared {
         }
         $crate::layout::shared!(@check $name<$crate::Addr4>);
         $crate::layout::shared!(@check $name<$crate::Addr6>);
+        // SAFETY: repr(C), all fields are integers, arrays of them or an address, and the two addresses there
+        // are (the trait is sealed) leave no padding, as asserted above.
+        #[cfg(feature = "user")]
+        unsafe impl<A: $crate::Address> aya::Pod for $name<A> {}
     )+};
     ($($(#[$meta:meta])* pub struct $name:ident { $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)+ })+) => {$(
         $(#[$meta])*
@@ -27,15 +31,15 @@ macro_rules! shared {
             const FIELD_BYTES: usize = 0 $(+ size_of::<$type>())+;
         }
         $crate::layout::shared!(@check $name);
+        // SAFETY: repr(C), no padding (asserted above), and all fields are integers or arrays of them.
+        #[cfg(feature = "user")]
+        unsafe impl aya::Pod for $name {}
     )+};
     (@check $type:ty) => {
         const _: () = assert!(
             size_of::<$type>() == <$type>::FIELD_BYTES && size_of::<$type>() % 4 == 0 && align_of::<$type>() <= 8,
             concat!(stringify!($type), ": a shared type must have no padding; add an explicit reserved field"),
         );
-        // SAFETY: repr(C), no padding (asserted above), and all fields are integers or arrays of them.
-        #[cfg(feature = "user")]
-        unsafe impl aya::Pod for $type {}
     };
 }
 pub(crate) use shared;

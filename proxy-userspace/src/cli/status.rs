@@ -80,9 +80,10 @@ fn ways(status: &Status) -> Table {
 }
 
 fn counters(status: &Status) -> Table {
-    let mut table = Table::new(&["COUNTER", "DROP", "PACKETS", "BYTES"]);
+    let mut table = Table::new(&["PROGRAM", "COUNTER", "DROP", "PACKETS", "BYTES"]);
     for counter in status.counters.iter().filter(|counter| counter.packets > 0) {
         table.push([
+            counter.program.to_owned(),
             counter.reason.to_owned(),
             mark(counter.drop),
             counter.packets.to_string(),
@@ -112,8 +113,8 @@ mod tests {
         let view =
             StatusView { layout_version: 1, heartbeat_age_seconds, attached: Vec::new(), maps: Vec::new() };
         let counters = vec![
-            CounterView { reason: "not_ours", drop: false, packets: 0, bytes: 0 },
-            CounterView { reason: "no_way", drop: true, packets: 2, bytes: 120 },
+            CounterView { program: "xdp_ingress", reason: "not_ours", drop: false, packets: 0, bytes: 0 },
+            CounterView { program: "xdp_ingress", reason: "no_way", drop: true, packets: 2, bytes: 120 },
         ];
         Status { view, agent_alive: heartbeat_age_seconds == Some(3), ways: Vec::new(), counters }
     }

@@ -29,6 +29,6 @@ pub enum SourceError {
         error: std::io::Error,
     },
     /// The kernel refuses to tell of changes.
-    #[error("inotify: {0}; see fs.inotify.max_user_instances and fs.inotify.max_user_watches")]
+    #[error("inotify: {0}; see fs.inotify.max_user_instances")]
     Inotify(std::io::Error),
 }

@@ -1,80 +1,102 @@
 //! The eBPF data plane: XDP and TC programs, and the maps they read.
 
+mod adopt;
+mod attach;
+mod bpffs;
+mod capability;
+mod cleanup;
+mod clsact;
+mod collect;
+mod convert;
+mod error;
+mod layout;
+mod link;
+mod load;
+mod mapped;
+mod maps;
 pub mod plan;
 pub mod read;
 mod settings;
+mod sys;
+mod write;
 
-use std::path::Path;
+use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
+use proxy_common::config::AGENT_HEARTBEAT;
+use tracing::{debug, warn};
+
+pub use cleanup::{Cleaned, cleanup};
+pub use error::OpenError;
 pub use settings::{Mark, Settings, Sizes, XdpMode};
 
+use self::attach::Attachments;
+use self::bpffs::Lock;
+use self::layout::Layout;
+use self::load::Programs;
+use self::mapped::Access;
+use self::maps::Maps;
+use self::plan::Plan;
 use crate::dataplane::{Dataplane, SyncReport};
 use crate::model::{Desired, Dirty};
 use crate::node::Topology;
 
-/// The programs, their maps and links on this node, and what is in them.
+/// The programs, their maps and links on this node, and what is in them. When it is dropped, all of them stay
+/// as they are and go on serving.
 #[derive(Debug)]
-pub struct EbpfDataplane {}
-
-/// Why the data plane can't be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// The process lacks a capability.
-    #[error("missing {missing}: run as root, or grant CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")]
-    Capability {
-        /// The capabilities that are missing.
-        missing: String,
-    },
+pub struct EbpfDataplane {
+    settings: Settings,
+    programs: Programs,
+    attachments: Attachments,
+    maps: Maps,
+    plan: Plan,
+    _lock: Lock,
 }
 
 impl EbpfDataplane {
     /// Loads the programs and maps, or takes over those an earlier agent left. One agent at a time may use a
     /// BPF file system directory.
     pub fn open(settings: Settings) -> Result<Self, OpenError> {
-        let _ = settings;
-        Err(OpenError::Capability { missing: String::new() })
-    }
-
-    /// Tells the programs that the agent lives, so that they believe the ways it has written.
-    pub fn heartbeat(&self, now_monotonic_seconds: u64) {
-        let _ = now_monotonic_seconds;
-    }
-
-    /// Deletes flow entries that are expired; returns how many.
-    pub fn collect_flows(&mut self, now_monotonic_seconds: u64) -> Result<usize, read::ReadError> {
-        let _ = now_monotonic_seconds;
-        Ok(0)
+        capability::check()?;
+        let layout = Layout::new(&settings.bpffs_path);
+        let lock = bpffs::prepare(&layout)?;
+        let programs = Programs::open(&settings, &layout)?;
+        let attachments = Attachments::open(&layout, &programs)?;
+        let maps = Maps::open(&layout.maps(), Access::Write)?;
+        let plan = Plan::adopt(maps.capacities(), maps.found()?, now());
+        Ok(Self { settings, programs, attachments, maps, plan, _lock: lock })
     }
 }
 
 impl Dataplane for EbpfDataplane {
-    fn sync(&mut self, _desired: &Desired, _dirty: &Dirty) -> SyncReport {
-        SyncReport::default()
+    fn sync(&mut self, desired: &Desired, dirty: &Dirty) -> SyncReport {
+        self.plan.sync(desired, dirty, now(), &mut self.maps)
     }
 
-    fn set_topology(&mut self, _topology: &Topology) -> SyncReport {
-        SyncReport::default()
+    fn set_topology(&mut self, topology: &Topology) -> SyncReport {
+        let attached = self.attachments.sync(topology, &self.programs, self.settings.xdp);
+        let native = self.attachments.native_devices();
+        let mut report = self.plan.set_topology(topology, &native, now(), &mut self.maps);
+        report.writes += attached.writes;
+        report.failures.extend(attached.failures);
+        report
     }
 
     fn housekeep(&mut self, now_monotonic_seconds: u64) {
-        self.heartbeat(now_monotonic_seconds);
-        match self.collect_flows(now_monotonic_seconds) {
-            Ok(expired) => tracing::debug!(expired, "flow entries collected"),
-            Err(error) => tracing::warn!("flow entries are not collected: {error}"),
+        if !self.maps.agent.store(AGENT_HEARTBEAT, now_monotonic_seconds) {
+            warn!("AGENT has no room for the heartbeat");
+        }
+        // The programs keep the low 32 bits of the same clock.
+        let now = u32::try_from(now_monotonic_seconds & u64::from(u32::MAX)).unwrap_or(0);
+        match self.maps.collect_flows(&self.settings.timeouts, now) {
+            Ok(0) => {}
+            Ok(removed) => debug!(removed, "flow entries expired"),
+            Err(error) => warn!("collecting flow entries: {error}"),
         }
     }
 }
 
-/// What [`cleanup`] removed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cleaned {
-    /// Names of what was removed: links, programs and maps, as paths below the BPF file system.
-    pub removed: Vec<String>,
-}
-
-/// Removes everything of ours from the kernel: links (which detaches the programs), programs, maps and their
-/// directory. Refused while an agent runs.
-pub fn cleanup(bpffs_path: &Path) -> Result<Cleaned, OpenError> {
-    let _ = bpffs_path;
-    Ok(Cleaned::default())
+/// Monotonic: the clock that is set never makes an id's rest shorter.
+fn now() -> Duration {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
 }

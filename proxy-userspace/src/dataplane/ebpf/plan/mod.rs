@@ -126,7 +126,6 @@ impl Plan {
     /// driver.
     pub fn set_topology(
         &mut self,
-        desired: &Desired,
         topology: &Topology,
         native_devices: &BTreeSet<u32>,
         now: Duration,
@@ -135,7 +134,7 @@ impl Plan {
         self.nodes.set_topology(topology, native_devices);
         let mut outcome = Outcome::default();
         if self.started {
-            let ops = in_order(self.nodes.writes(desired));
+            let ops = in_order(self.nodes.writes());
             self.carry_out(ops, now, kernel, &mut outcome);
             self.nodes_pending |= outcome.nodes_failed;
         }
@@ -212,7 +211,7 @@ impl Plan {
             outcome.failures.push(format!("no room for a way to {target}: WAYS has {room} entries"));
             outcome.nodes_failed = true;
         }
-        ops.extend(self.nodes.writes(desired));
+        ops.extend(self.nodes.writes());
     }
 
     fn plan_backends(&self, touched: &BTreeSet<BackendId>, ops: &mut Vec<Op>) {

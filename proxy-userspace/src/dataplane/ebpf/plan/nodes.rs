@@ -23,6 +23,8 @@ pub struct Nodes {
     peers: BTreeMap<IpAddr, u32>,
     /// By node name, without this node: the ways to its first address of each family.
     ways: BTreeMap<String, NodeWays>,
+    /// All addresses of the cluster's nodes, with `PEER_*` bits.
+    members: BTreeMap<IpAddr, u32>,
     topology: Topology,
     native_devices: BTreeSet<u32>,
 }
@@ -44,6 +46,7 @@ impl Nodes {
             written: BTreeMap::new(),
             peers: BTreeMap::new(),
             ways: BTreeMap::new(),
+            members: BTreeMap::new(),
             topology: Topology::default(),
             native_devices: BTreeSet::new(),
         }
@@ -73,8 +76,10 @@ impl Nodes {
         self.native_devices = native_devices.clone();
     }
 
-    /// Gives every other node's first address of each family a way; names the targets there is no room for.
+    /// Takes note of the cluster's nodes and gives every other node's first address of each family a way; names
+    /// the targets there is no room for.
     pub fn assign(&mut self, desired: &Desired, now: Duration) -> Vec<IpAddr> {
+        self.members = members(desired);
         let mut without = Vec::new();
         self.ways.clear();
         for (name, addresses) in desired.nodes.iter().filter(|(name, _)| **name != desired.node_name) {
@@ -119,13 +124,13 @@ impl Nodes {
 
     /// What must be written of ways and peers, and which peers are none any more.
     #[must_use]
-    pub fn writes(&self, desired: &Desired) -> Vec<Op> {
+    pub fn writes(&self) -> Vec<Op> {
         let used = self.used();
         let ways = self.ids.iter().filter(|(_, id)| used.contains(id)).filter_map(|(target, id)| {
             let way = self.wanted(*target);
             (self.written.get(id) != Some(&way)).then_some(Change::Way(*id, way))
         });
-        let wanted = self.wanted_peers(desired);
+        let wanted = self.wanted_peers();
         let peers = wanted
             .iter()
             .filter(|(address, bits)| self.peers.get(address) != Some(bits))
@@ -185,17 +190,22 @@ impl Nodes {
         })
     }
 
-    fn wanted_peers(&self, desired: &Desired) -> BTreeMap<IpAddr, u32> {
-        let mut peers = BTreeMap::new();
-        for (name, addresses) in &desired.nodes {
-            let bits = if *name == desired.node_name { PEER_NODE | PEER_SELF } else { PEER_NODE };
-            for address in addresses {
-                *peers.entry(*address).or_insert(0) |= bits;
-            }
-        }
+    fn wanted_peers(&self) -> BTreeMap<IpAddr, u32> {
+        let mut peers = self.members.clone();
         for address in &self.topology.addresses {
             *peers.entry(*address).or_insert(0) |= PEER_SELF;
         }
         peers
     }
+}
+
+fn members(desired: &Desired) -> BTreeMap<IpAddr, u32> {
+    let mut members = BTreeMap::new();
+    for (name, addresses) in &desired.nodes {
+        let bits = if *name == desired.node_name { PEER_NODE | PEER_SELF } else { PEER_NODE };
+        for address in addresses {
+            *members.entry(*address).or_insert(0) |= bits;
+        }
+    }
+    members
 }

@@ -88,12 +88,6 @@ impl Services {
         Some(id)
     }
 
-    /// The id for a list, if it has one.
-    #[must_use]
-    pub fn id(&self, name: &str) -> Option<u32> {
-        self.ids.get(name).copied()
-    }
-
     /// What is in the kernel for an id.
     #[must_use]
     pub fn get(&self, id: u32) -> Option<&ServiceState> {

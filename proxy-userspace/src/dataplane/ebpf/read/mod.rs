@@ -1,9 +1,20 @@
 //! The pinned maps, read only: for the command line and for tests, whether an agent runs or not.
 
+mod flows;
+mod services;
+mod status;
 mod view;
 
+use std::io;
 use std::path::Path;
 
+use aya::maps::{Map, MapError, PerCpuArray};
+use proxy_common::verdict::Counter;
+
+use super::error::OpenError;
+use super::layout::Layout;
+use super::mapped::Access;
+use super::maps::{self, Maps};
 pub use view::{
     AttachedView, BackendView, CounterView, FlowView, FrontendView, MapView, ServiceView, StatusView, WayView,
 };
@@ -17,46 +28,67 @@ pub enum ReadError {
         /// The directory that would hold them.
         path: String,
     },
+    /// A map can't be opened or read.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A counter can't be read.
+    #[error("counters: {0}")]
+    Counter(MapError),
+    /// A link can't be read.
+    #[error("link {link}: {error}")]
+    Link {
+        /// Name of the pin.
+        link: String,
+        /// What the kernel said.
+        error: io::Error,
+    },
 }
 
 /// The pinned maps, read only.
-#[derive(Debug)]
-pub struct PinnedMaps {}
+pub struct PinnedMaps {
+    layout: Layout,
+    maps: Maps,
+    counters: PerCpuArray<aya::maps::MapData, Counter>,
+    service_stats: PerCpuArray<aya::maps::MapData, Counter>,
+}
 
 impl PinnedMaps {
     /// Opens the maps below a BPF file system.
     pub fn open(bpffs_path: &Path) -> Result<Self, ReadError> {
-        Err(ReadError::Absent { path: bpffs_path.display().to_string() })
+        let layout = Layout::new(bpffs_path);
+        let directory = layout.maps();
+        if !directory.join("SERVICES").exists() {
+            return Err(ReadError::Absent { path: layout.root().display().to_string() });
+        }
+        Ok(Self {
+            maps: Maps::open(&directory, Access::Read)?,
+            counters: counters(&directory, "COUNTERS")?,
+            service_stats: counters(&directory, "SERVICE_STATS")?,
+            layout,
+        })
     }
+}
 
-    /// The services, sorted by name. A list no frontend names any more is left out.
-    pub fn services(&self) -> Result<Vec<ServiceView>, ReadError> {
-        Ok(Vec::new())
+impl std::fmt::Debug for PinnedMaps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PinnedMaps").field("layout", &self.layout).finish_non_exhaustive()
     }
+}
 
-    /// The endpoints, sorted by address.
-    pub fn backends(&self) -> Result<Vec<BackendView>, ReadError> {
-        Ok(Vec::new())
-    }
+fn counters(
+    directory: &Path,
+    name: &'static str,
+) -> Result<PerCpuArray<aya::maps::MapData, Counter>, OpenError> {
+    let (map, _) = maps::open(directory, name)?;
+    let failed = |error| OpenError::Map { map: name.to_owned(), error };
+    Map::from_map_data(map).and_then(PerCpuArray::try_from).map_err(failed)
+}
 
-    /// The flow entries, at most `limit` of them, in no order.
-    pub fn flows(&self, limit: usize) -> Result<Vec<FlowView>, ReadError> {
-        let _ = limit;
-        Ok(Vec::new())
-    }
-
-    /// The counters, one for each reason.
-    pub fn counters(&self) -> Result<Vec<CounterView>, ReadError> {
-        Ok(Vec::new())
-    }
-
-    /// The ways to other nodes, sorted by target.
-    pub fn ways(&self) -> Result<Vec<WayView>, ReadError> {
-        Ok(Vec::new())
-    }
-
-    /// Heartbeat, attached programs, fill of the maps.
-    pub fn status(&self) -> Result<StatusView, ReadError> {
-        Err(ReadError::Absent { path: String::new() })
-    }
+/// The sum over all CPUs.
+fn total(counters: &PerCpuArray<aya::maps::MapData, Counter>, index: u32) -> Result<Counter, ReadError> {
+    let values = counters.get(&index, 0).map_err(ReadError::Counter)?;
+    Ok(values.iter().fold(Counter::default(), |sum, value| Counter {
+        packets: sum.packets.wrapping_add(value.packets),
+        bytes: sum.bytes.wrapping_add(value.bytes),
+    }))
 }

@@ -108,9 +108,11 @@ pub struct FlowView {
     pub idle_seconds: u32,
 }
 
-/// Packets and bytes that ended for one reason.
+/// Packets and bytes that ended for one reason in one program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CounterView {
+    /// Name of the program. A packet that XDP passes up is counted by XDP and again by TC.
+    pub program: &'static str,
     /// Name of the reason.
     pub reason: &'static str,
     /// Whether these packets were dropped.

@@ -1,0 +1,93 @@
+//! Reading back what an earlier agent left.
+
+use std::collections::BTreeSet;
+
+use proxy_common::Address;
+use proxy_common::addr::unmapped;
+use proxy_common::selection::{BackendRef, ServiceEntry, Slot};
+
+use super::convert::{backend_entry, frontend_at};
+use super::error::OpenError;
+use super::maps::{FamilyMaps, Maps};
+use super::plan::{BackendId, Capacities, Found};
+use crate::model::Family;
+
+impl Maps {
+    /// The sizes the maps really have.
+    #[must_use]
+    pub fn capacities(&self) -> Capacities {
+        Capacities {
+            services: self.services.len(),
+            slots: self.selection.len(),
+            backends_v4: self.of4.backends.entries(),
+            backends_v6: self.of6.backends.entries(),
+            ways: self.ways.entries(),
+        }
+    }
+
+    /// What the maps hold.
+    pub fn found(&self) -> Result<Found, OpenError> {
+        let mut found =
+            Found { services: self.found_services()?, slots: self.found_slots(), ..Found::default() };
+        found_family(&self.of4, Family::V4, &mut found)?;
+        found_family(&self.of6, Family::V6, &mut found)?;
+        for (id, way) in self.ways.all()? {
+            if way.target != [0; 4] {
+                found.ways.push((id, unmapped(way.target), way));
+            }
+        }
+        self.hints.for_each(|key, reference| {
+            found.hints.push((key, BackendRef(reference)));
+            true
+        })?;
+        self.peers.for_each(|key, bits| {
+            found.peers.push((unmapped(key.address), bits));
+            true
+        })?;
+        Ok(found)
+    }
+
+    /// Ids with a name or a word. A word without a name is nobody's, and gets a name nobody claims.
+    fn found_services(&self) -> Result<Vec<(u32, String, ServiceEntry)>, OpenError> {
+        let mut services = Vec::new();
+        let mut named = BTreeSet::new();
+        self.names.for_each(|id, name| {
+            let text = name.text().map_or_else(|| nameless(id), str::to_owned);
+            services.push((id, text, ServiceEntry(self.services.load(id))));
+            named.insert(id)
+        })?;
+        let unnamed = (1..self.services.len()).filter(|id| !named.contains(id));
+        let words = unnamed.map(|id| (id, nameless(id), ServiceEntry(self.services.load(id))));
+        services.extend(words.filter(|(_, _, entry)| entry.0 != 0));
+        services.sort_by_key(|(id, _, _)| *id);
+        Ok(services)
+    }
+
+    fn found_slots(&self) -> Vec<Slot> {
+        let mut slots: Vec<Slot> =
+            (0..self.selection.len()).map(|slot| Slot(self.selection.load(slot))).collect();
+        let used = slots.iter().rposition(|slot| slot.0 != 0).map_or(0, |last| last + 1);
+        slots.truncate(used);
+        slots
+    }
+}
+
+fn nameless(id: u32) -> String {
+    format!("#{id}")
+}
+
+fn found_family<A: Address>(
+    maps: &FamilyMaps<A>,
+    family: Family,
+    found: &mut Found,
+) -> Result<(), OpenError> {
+    for (id, backend) in maps.backends.all()? {
+        if id != 0 && backend.address != A::default() {
+            found.backends.push((BackendId { family, id }, backend_entry(&backend)));
+        }
+    }
+    maps.frontends.for_each(|key, value| {
+        found.frontends.push((frontend_at(&key), value));
+        true
+    })
+}

@@ -1,0 +1,180 @@
+//! Where the programs are attached.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use aya::util::KernelVersion;
+use tracing::{debug, info, warn};
+
+use super::bpffs::entries;
+use super::clsact;
+use super::error::OpenError;
+use super::layout::Layout;
+use super::link::{self, LinkKey, LinkKind};
+use super::load::{Program, Programs};
+use super::settings::XdpMode;
+use crate::dataplane::SyncReport;
+use crate::node::{AttachTarget, Hook, Topology};
+
+/// The links there are. Those an earlier agent left go on until it is known what is wanted.
+#[derive(Debug)]
+pub struct Attachments {
+    directory: PathBuf,
+    programs: PathBuf,
+    links: BTreeSet<LinkKey>,
+    /// Since 6.6 TC programs have links. Before, they are filters of a clsact qdisc.
+    has_tcx: bool,
+    /// Filters that run this agent's program for certain.
+    renewed: BTreeSet<LinkKey>,
+    /// What was said of a device already.
+    told: BTreeMap<u32, String>,
+}
+
+impl Attachments {
+    /// The links that are pinned.
+    pub fn open(layout: &Layout, programs: &Programs) -> Result<Self, OpenError> {
+        let directory = layout.links();
+        let names = entries(&directory)?;
+        let links = names.iter().filter_map(|path| LinkKey::parse(path.file_name()?.to_str()?)).collect();
+        let has_tcx = KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 6, 0));
+        Ok(Self {
+            directory,
+            programs: programs.directory.clone(),
+            links,
+            has_tcx,
+            renewed: BTreeSet::new(),
+            told: BTreeMap::new(),
+        })
+    }
+
+    /// Devices whose driver runs `xdp_ingress`.
+    #[must_use]
+    pub fn native_devices(&self) -> BTreeSet<u32> {
+        let native = self.links.iter().filter(|key| key.kind == LinkKind::XdpNative);
+        native.map(|key| key.device).collect()
+    }
+
+    /// Attaches to what `topology` names and detaches from everything else.
+    pub fn sync(&mut self, topology: &Topology, programs: &Programs, mode: XdpMode) -> SyncReport {
+        let mut report = SyncReport::default();
+        let wanted: BTreeSet<LinkKey> =
+            topology.devices.iter().flat_map(|(device, target)| wanted(*device, target, mode)).collect();
+        for key in self.links.difference(&wanted).copied().collect::<Vec<_>>() {
+            match self.detach(key) {
+                Ok(()) => report.writes += 1,
+                Err(error) => report.failures.push(format!("detaching {}: {error}", key.name())),
+            }
+        }
+        self.told.retain(|device, _| topology.devices.contains_key(device));
+        for key in wanted {
+            let program = match key.kind.hook() {
+                Hook::Xdp => &programs.xdp_ingress,
+                Hook::TcIngress => &programs.tc_ingress,
+                Hook::TcEgress => &programs.tc_egress,
+            };
+            match self.attach(key, program) {
+                Ok(writes) => report.writes += writes,
+                Err(error) => {
+                    let name = topology.devices.get(&key.device).map_or("?", |target| &target.name);
+                    report.failures.extend(self.explain(key, name, mode, &error));
+                }
+            }
+        }
+        report
+    }
+
+    /// Detaches the TC filters that are remembered in a directory, of whichever agent; returns the markers.
+    pub fn remove_filters(directory: &Path) -> Result<Vec<PathBuf>, OpenError> {
+        let mut removed = Vec::new();
+        for path in entries(directory)?.into_iter().filter(|path| path.is_dir()) {
+            let key = path.file_name().and_then(|name| LinkKey::parse(name.to_str()?));
+            if let Some(key) = key {
+                clsact::detach(key, directory)
+                    .map_err(|error| OpenError::File { path: path.clone(), error })?;
+                removed.push(path);
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Returns how many things it had to change.
+    fn attach(&mut self, key: LinkKey, program: &Program) -> io::Result<usize> {
+        if !self.has_tcx && key.kind.hook() != Hook::Xdp {
+            return self.attach_filter(key, program);
+        }
+        if self.links.contains(&key) {
+            match link::program_id(key, &self.directory)? {
+                Some(id) if id == program.id => return Ok(0),
+                Some(_) => return link::update(key, program, &self.directory).map(|()| 1),
+                // Another device has got the index of one that is gone.
+                None => self.detach(key)?,
+            }
+        }
+        link::create(key, program, &self.directory)?;
+        self.links.insert(key);
+        debug!(link = key.name(), "attached");
+        Ok(1)
+    }
+
+    /// What a filter runs can't be asked cheaply: it is replaced once at every start, in one step.
+    fn attach_filter(&mut self, key: LinkKey, program: &Program) -> io::Result<usize> {
+        if self.renewed.contains(&key) {
+            return Ok(0);
+        }
+        clsact::attach(key, &self.programs.join(program.name), &self.directory)?;
+        self.renewed.insert(key);
+        self.links.insert(key);
+        Ok(1)
+    }
+
+    fn detach(&mut self, key: LinkKey) -> io::Result<()> {
+        if clsact::is_marked(key, &self.directory) {
+            clsact::detach(key, &self.directory)?;
+        } else {
+            link::remove(key, &self.directory)?;
+        }
+        self.links.remove(&key);
+        self.renewed.remove(&key);
+        debug!(link = key.name(), "detached");
+        Ok(())
+    }
+
+    /// Says once per device why XDP is not there; `tc_ingress` serves it. Returns what counts as a failure.
+    fn explain(&mut self, key: LinkKey, device: &str, mode: XdpMode, error: &io::Error) -> Option<String> {
+        if error.raw_os_error() == Some(libc::ENODEV) {
+            // It is gone already; the node's network will be told anew without it.
+            return None;
+        }
+        if key.kind.hook() != Hook::Xdp {
+            return Some(format!("{} on {device}: {error}", key.kind.name()));
+        }
+        let is_taken = matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST));
+        let why = match (is_taken, key.kind) {
+            (true, _) => "another XDP program is attached".to_owned(),
+            (false, LinkKind::XdpNative) => format!("the driver has no XDP ({error})"),
+            (false, _) => error.to_string(),
+        };
+        let text = format!("no XDP on {device}: {why}; tc_ingress serves it");
+        if mode != XdpMode::Auto {
+            return Some(text);
+        }
+        if self.told.insert(key.device, text.clone()).as_ref() != Some(&text) {
+            if is_taken { warn!("{text}") } else { info!("{text}") }
+        }
+        None
+    }
+}
+
+fn wanted(device: u32, target: &AttachTarget, mode: XdpMode) -> impl Iterator<Item = LinkKey> {
+    target.hooks.iter().filter_map(move |hook| {
+        let kind = match (hook, mode) {
+            (Hook::Xdp, XdpMode::Auto | XdpMode::Native) => LinkKind::XdpNative,
+            (Hook::Xdp, XdpMode::Generic) => LinkKind::XdpGeneric,
+            (Hook::Xdp, XdpMode::Off) => return None,
+            (Hook::TcIngress, _) => LinkKind::TcIngress,
+            (Hook::TcEgress, _) => LinkKind::TcEgress,
+        };
+        Some(LinkKey { kind, device })
+    })
+}

@@ -1,0 +1,87 @@
+//! The BPF file system: mounted, ours alone, and left clean.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use nix::mount::{MsFlags, mount};
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+
+use super::error::OpenError;
+use super::layout::Layout;
+
+/// Held while an agent, or `cleanup`, works on a directory. It ends with the process, however that ends.
+#[derive(Debug)]
+pub struct Lock {
+    _directory: Flock<File>,
+}
+
+/// Makes the directories, mounting a BPF file system if there is none, and locks them.
+pub fn prepare(layout: &Layout) -> Result<Lock, OpenError> {
+    let path = layout.bpffs();
+    make_dir(path)?;
+    if !is_bpffs(path)? {
+        let options: Option<&str> = None;
+        mount(Some("bpf"), path, Some("bpf"), MsFlags::empty(), options)
+            .map_err(|error| OpenError::NoBpffs { path: path.to_owned(), error: error.into() })?;
+    }
+    for directory in [layout.maps(), layout.links(), layout.programs()] {
+        make_dir(&directory)?;
+    }
+    lock(&layout.root())
+}
+
+/// Locks a directory that is there.
+pub fn lock(root: &Path) -> Result<Lock, OpenError> {
+    let directory = File::open(root).map_err(|error| file_error(root, error))?;
+    match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
+        Ok(directory) => Ok(Lock { _directory: directory }),
+        Err((_, nix::Error::EWOULDBLOCK)) => Err(OpenError::InUse { path: root.to_owned() }),
+        Err((_, error)) => Err(file_error(root, error.into())),
+    }
+}
+
+/// The entries of a directory, sorted; none if there is no such directory.
+pub fn entries(directory: &Path) -> Result<Vec<PathBuf>, OpenError> {
+    let listing = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        listing => listing.map_err(|error| file_error(directory, error))?,
+    };
+    let mut paths = Vec::new();
+    for entry in listing {
+        paths.push(entry.map_err(|error| file_error(directory, error))?.path());
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// Removes a directory and all below it; names what was removed. A pin of a link that is removed detaches the
+/// program.
+pub fn remove_tree(directory: &Path, removed: &mut Vec<PathBuf>) -> Result<(), OpenError> {
+    for path in entries(directory)? {
+        if path.is_dir() {
+            remove_tree(&path, removed)?;
+        } else {
+            fs::remove_file(&path).map_err(|error| file_error(&path, error))?;
+            removed.push(path);
+        }
+    }
+    match fs::remove_dir(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(file_error(directory, error)),
+        _ => Ok(()),
+    }
+}
+
+fn make_dir(path: &Path) -> Result<(), OpenError> {
+    fs::create_dir_all(path).map_err(|error| file_error(path, error))
+}
+
+fn is_bpffs(path: &Path) -> Result<bool, OpenError> {
+    let status = statfs(path).map_err(|error| file_error(path, error.into()))?;
+    Ok(status.filesystem_type() == BPF_FS_MAGIC)
+}
+
+fn file_error(path: &Path, error: io::Error) -> OpenError {
+    OpenError::File { path: path.to_owned(), error }
+}

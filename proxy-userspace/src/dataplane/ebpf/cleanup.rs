@@ -1,0 +1,30 @@
+//! Leaving nothing behind.
+
+use std::path::Path;
+
+use super::attach::Attachments;
+use super::bpffs;
+use super::error::OpenError;
+use super::layout::Layout;
+
+/// What [`cleanup`] removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cleaned {
+    /// Links, programs and maps, as paths below the BPF file system.
+    pub removed: Vec<String>,
+}
+
+/// Removes everything of ours from the kernel: links (which detaches the programs), programs, maps and their
+/// directory, of every version of the layout. Refused while an agent runs.
+pub fn cleanup(bpffs_path: &Path) -> Result<Cleaned, OpenError> {
+    let layout = Layout::new(bpffs_path);
+    let mut removed = Vec::new();
+    for root in bpffs::entries(&layout.top())? {
+        let _lock = bpffs::lock(&root)?;
+        removed.extend(Attachments::remove_filters(&root.join("links"))?);
+        bpffs::remove_tree(&root, &mut removed)?;
+    }
+    bpffs::remove_tree(&layout.top(), &mut removed)?;
+    let relative = removed.iter().map(|path| path.strip_prefix(bpffs_path).unwrap_or(path));
+    Ok(Cleaned { removed: relative.map(|path| path.display().to_string()).collect() })
+}

@@ -1,0 +1,139 @@
+//! Why the data plane can't be opened.
+
+use std::error::Error;
+use std::io;
+use std::path::PathBuf;
+
+use aya::EbpfError;
+use aya::maps::MapError;
+use aya::programs::ProgramError;
+
+/// Why the data plane can't be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The process lacks a capability.
+    #[error("missing {missing}: run as root, or grant CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")]
+    Capability {
+        /// The capabilities that are missing.
+        missing: String,
+    },
+    /// There is no BPF file system, and none could be mounted.
+    #[error("{path} is no BPF file system, and none can be mounted there: {error}")]
+    NoBpffs {
+        /// Where it was wanted.
+        path: PathBuf,
+        /// What the kernel said.
+        error: io::Error,
+    },
+    /// A file operation failed.
+    #[error("{path}: {error}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        error: io::Error,
+    },
+    /// Another agent works on the same directory.
+    #[error("another agent is using {path}; one at a time can (--bpffs-path gives it another directory)")]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The kernel refused a program.
+    #[error("the kernel refuses program {program}: {error}; verifier: {verifier}")]
+    Program {
+        /// Name of the program.
+        program: &'static str,
+        /// What the kernel said.
+        error: io::Error,
+        /// The last line of the verifier that says something.
+        verifier: String,
+    },
+    /// The object lacks a program: it is not from this build.
+    #[error("the BPF object has no program {program}")]
+    NoProgram {
+        /// Name of the program.
+        program: &'static str,
+    },
+    /// A map can't be made, opened, or read.
+    #[error("map {map}: {}", with_causes(error))]
+    Map {
+        /// Name of the map.
+        map: String,
+        /// What went wrong.
+        error: MapError,
+    },
+    /// A map can't be mapped into memory, or its id not be read.
+    #[error("map {map}: {error}")]
+    MapIo {
+        /// Name of the map.
+        map: &'static str,
+        /// What the kernel said.
+        error: io::Error,
+    },
+    /// The object can't be loaded.
+    #[error("BPF object: {}", with_causes(.0))]
+    Object(EbpfError),
+    /// The object has a map that is not pinned.
+    #[error("the BPF object has a map {map} that the agent does not know")]
+    UnknownMap {
+        /// Name of the map.
+        map: String,
+    },
+    /// A program can't be worked with.
+    #[error("program {program}: {}", with_causes(error))]
+    Aya {
+        /// Name of the program.
+        program: &'static str,
+        /// What went wrong.
+        error: ProgramError,
+    },
+}
+
+impl OpenError {
+    /// From loading `program`.
+    pub(super) fn load(program: &'static str, error: ProgramError) -> Self {
+        match error {
+            ProgramError::LoadError { io_error, verifier_log } => {
+                let log = verifier_log.to_string();
+                Self::Program { program, error: io_error, verifier: last_words(&log) }
+            }
+            error => Self::Aya { program, error },
+        }
+    }
+}
+
+/// An error and its causes in one line: aya's messages leave the causes out.
+fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let part = error.to_string();
+        if !text.ends_with(&part) {
+            text = format!("{text}: {part}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// The last line of a verifier's log that is not its statistics.
+fn last_words(log: &str) -> String {
+    let is_statistic = |line: &str| {
+        ["processed ", "verification time", "stack depth", "max_states"].iter().any(|s| line.starts_with(s))
+    };
+    let mut lines = log.lines().map(str::trim).filter(|line| !line.is_empty() && !is_statistic(line));
+    lines.next_back().unwrap_or("(no output)").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::last_words;
+
+    #[test]
+    fn the_reason_stands_before_the_statistics() {
+        let log = "0: R1=ctx()\nunknown func bpf_foo#999\nverification time 12 usec\nstack depth 0\nprocessed 1 insns\n";
+        assert_eq!(last_words(log), "unknown func bpf_foo#999");
+        assert_eq!(last_words(""), "(no output)");
+    }
+}

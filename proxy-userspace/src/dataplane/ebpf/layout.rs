@@ -1,0 +1,55 @@
+//! Where maps, programs and links are pinned.
+
+use std::path::{Path, PathBuf};
+
+use proxy_common::LAYOUT_VERSION;
+
+/// The directories below a BPF file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    bpffs: PathBuf,
+}
+
+impl Layout {
+    /// The directories below `bpffs`.
+    #[must_use]
+    pub fn new(bpffs: &Path) -> Self {
+        Self { bpffs: bpffs.to_owned() }
+    }
+
+    /// The BPF file system, or a directory in it.
+    #[must_use]
+    pub fn bpffs(&self) -> &Path {
+        &self.bpffs
+    }
+
+    /// Everything of ours, of all versions.
+    #[must_use]
+    pub fn top(&self) -> PathBuf {
+        self.bpffs.join("millrace")
+    }
+
+    /// Everything of this version of the map layout.
+    #[must_use]
+    pub fn root(&self) -> PathBuf {
+        self.top().join(format!("v{LAYOUT_VERSION}"))
+    }
+
+    /// The maps, by name.
+    #[must_use]
+    pub fn maps(&self) -> PathBuf {
+        self.root().join("maps")
+    }
+
+    /// The links, as [`link_name`](super::attach::link_name) has them.
+    #[must_use]
+    pub fn links(&self) -> PathBuf {
+        self.root().join("links")
+    }
+
+    /// The programs: a directory for each build and configuration, in it the programs by name.
+    #[must_use]
+    pub fn programs(&self) -> PathBuf {
+        self.root().join("programs")
+    }
+}

@@ -1,0 +1,129 @@
+//! Links: what keeps a program attached, whether an agent runs or not.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use super::load::Program;
+use super::sys::{self, AttachType};
+use crate::node::Hook;
+
+/// What a link attaches, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LinkKind {
+    /// `xdp_ingress` in the driver.
+    XdpNative,
+    /// `xdp_ingress` in the kernel's generic hook.
+    XdpGeneric,
+    /// `tc_ingress`.
+    TcIngress,
+    /// `tc_egress`.
+    TcEgress,
+}
+
+/// A link's kind and the index of its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LinkKey {
+    /// What is attached.
+    pub kind: LinkKind,
+    /// To which device.
+    pub device: u32,
+}
+
+const BPF_F_BEFORE: u32 = 1 << 3;
+const BPF_F_AFTER: u32 = 1 << 4;
+const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
+const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
+
+impl LinkKind {
+    const ALL: [Self; 4] = [Self::XdpNative, Self::XdpGeneric, Self::TcIngress, Self::TcEgress];
+
+    /// The first part of a pin's name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::XdpNative => "xdp_native",
+            Self::XdpGeneric => "xdp_generic",
+            Self::TcIngress => "tc_ingress",
+            Self::TcEgress => "tc_egress",
+        }
+    }
+
+    /// The hook it is on.
+    #[must_use]
+    pub const fn hook(self) -> Hook {
+        match self {
+            Self::XdpNative | Self::XdpGeneric => Hook::Xdp,
+            Self::TcIngress => Hook::TcIngress,
+            Self::TcEgress => Hook::TcEgress,
+        }
+    }
+
+    /// Ours comes first of all that comes in, and last of all that goes out: what others see is translated on
+    /// the way in and not yet translated back on the way out.
+    const fn attach(self) -> (AttachType, u32) {
+        match self {
+            Self::XdpNative => (AttachType::Xdp, XDP_FLAGS_DRV_MODE),
+            Self::XdpGeneric => (AttachType::Xdp, XDP_FLAGS_SKB_MODE),
+            Self::TcIngress => (AttachType::TcxIngress, BPF_F_BEFORE),
+            Self::TcEgress => (AttachType::TcxEgress, BPF_F_AFTER),
+        }
+    }
+}
+
+impl LinkKey {
+    /// Name of the pin: `<hook>-<ifindex>`.
+    #[must_use]
+    pub fn name(self) -> String {
+        format!("{}-{}", self.kind.name(), self.device)
+    }
+
+    /// The inverse of [`name`](Self::name).
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        let (kind, device) = name.rsplit_once('-')?;
+        let kind = LinkKind::ALL.into_iter().find(|candidate| candidate.name() == kind)?;
+        Some(Self { kind, device: device.parse().ok()? })
+    }
+}
+
+/// Attaches a program and pins the link.
+pub fn create(key: LinkKey, program: &Program, directory: &Path) -> io::Result<()> {
+    let (attach, flags) = key.kind.attach();
+    let link = sys::link_create(program.as_fd(), key.device, attach, flags)?;
+    sys::obj_pin(link.as_fd(), &directory.join(key.name()))
+}
+
+/// The program a pinned link runs; `None` once its device is gone.
+pub fn program_id(key: LinkKey, directory: &Path) -> io::Result<Option<u32>> {
+    let link = sys::obj_get(&directory.join(key.name()))?;
+    let info = sys::link_info(link.as_fd())?;
+    Ok((info.device != 0).then_some(info.program_id))
+}
+
+/// Replaces a pinned link's program, atomically.
+pub fn update(key: LinkKey, program: &Program, directory: &Path) -> io::Result<()> {
+    let link = sys::obj_get(&directory.join(key.name()))?;
+    sys::link_update(link.as_fd(), program.as_fd())
+}
+
+/// Removes a link's pin, which detaches the program.
+pub fn remove(key: LinkKey, directory: &Path) -> io::Result<()> {
+    std::fs::remove_file(directory.join(key.name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pin_is_named_after_hook_and_device() {
+        for kind in LinkKind::ALL {
+            let key = LinkKey { kind, device: 17 };
+            assert_eq!(LinkKey::parse(&key.name()), Some(key));
+        }
+        assert_eq!(LinkKey { kind: LinkKind::TcEgress, device: 3 }.name(), "tc_egress-3");
+        assert_eq!(LinkKey::parse("tc_egress-x"), None);
+        assert_eq!(LinkKey::parse("other-3"), None);
+    }
+}

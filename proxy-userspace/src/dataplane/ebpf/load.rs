@@ -1,0 +1,228 @@
+//! The programs: loaded, or taken over as they are.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use aya::maps::MapInfo;
+use aya::programs::{ProgramInfo, SchedClassifier, Xdp};
+use aya::{Ebpf, EbpfLoader};
+use proxy_common::config::global;
+use tracing::{debug, info};
+
+use super::bpffs::{entries, remove_tree};
+use super::error::OpenError;
+use super::layout::Layout;
+use super::settings::{Settings, Sizes};
+use super::sys;
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BPF_OBJECT"));
+
+/// `xdp_ingress`, `tc_ingress` and `tc_egress`, in the kernel.
+#[derive(Debug)]
+pub struct Programs {
+    /// From an uplink, before the stack.
+    pub xdp_ingress: Program,
+    /// From an uplink, where XDP can't or did not.
+    pub tc_ingress: Program,
+    /// Every packet that leaves the node.
+    pub tc_egress: Program,
+    /// Where they are pinned.
+    pub directory: PathBuf,
+}
+
+/// A program in the kernel.
+#[derive(Debug)]
+pub struct Program {
+    /// Name, and name of its pin.
+    pub name: &'static str,
+    fd: OwnedFd,
+    /// The kernel's id.
+    pub id: u32,
+}
+
+const XDP_INGRESS: &str = "xdp_ingress";
+const TC_INGRESS: &str = "tc_ingress";
+const TC_EGRESS: &str = "tc_egress";
+
+/// The maps of the object and the size each shall have; `None` = what the object says.
+pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 17] {
+    [
+        ("AGENT", None),
+        ("BACKENDS4", Some(sizes.backends)),
+        ("BACKENDS6", Some(sizes.backends)),
+        ("COUNTERS", None),
+        ("FLOWS4", Some(sizes.flows)),
+        ("FLOWS6", Some(sizes.flows)),
+        ("FLOWS_NEW4", Some(sizes.new_flows)),
+        ("FLOWS_NEW6", Some(sizes.new_flows)),
+        ("FRONTENDS4", Some(sizes.frontends)),
+        ("FRONTENDS6", Some(sizes.frontends)),
+        ("HINTS", Some(sizes.backends)),
+        ("NAMES", Some(sizes.services)),
+        ("PEERS", Some(sizes.nodes)),
+        ("SELECTION", Some(sizes.slots)),
+        ("SERVICES", Some(sizes.services)),
+        ("SERVICE_STATS", Some(sizes.services)),
+        ("WAYS", Some(sizes.nodes)),
+    ]
+}
+
+impl Programs {
+    /// The programs of this build with these settings: those an earlier agent pinned if they are the same and
+    /// use the same maps, else freshly loaded ones. Links still run the programs they ran before.
+    pub fn open(settings: &Settings, layout: &Layout) -> Result<Self, OpenError> {
+        let constants = Constants::new(settings);
+        let directory = layout.programs().join(constants.fingerprint());
+        if is_usable(&directory, &layout.maps()) {
+            debug!(directory = %directory.display(), "programs are unchanged");
+        } else {
+            remove_tree(&directory, &mut Vec::new())?;
+            load(settings, &constants, layout, &directory)?;
+        }
+        for other in entries(&layout.programs())?.into_iter().filter(|path| *path != directory) {
+            remove_tree(&other, &mut Vec::new())?;
+        }
+        Ok(Self {
+            xdp_ingress: Program::open(&directory, XDP_INGRESS)?,
+            tc_ingress: Program::open(&directory, TC_INGRESS)?,
+            tc_egress: Program::open(&directory, TC_EGRESS)?,
+            directory,
+        })
+    }
+}
+
+impl Program {
+    fn open(directory: &Path, name: &'static str) -> Result<Self, OpenError> {
+        let path = directory.join(name);
+        let failed = |error| OpenError::File { path: path.clone(), error };
+        let fd = sys::obj_get(&path).map_err(failed)?;
+        let id = sys::program_id(fd.as_fd()).map_err(failed)?;
+        Ok(Self { name, fd, id })
+    }
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// What is fixed in the programs when they are loaded.
+struct Constants {
+    values: [(&'static str, u32); 6],
+}
+
+impl Constants {
+    const fn new(settings: &Settings) -> Self {
+        Self {
+            values: [
+                (global::TIMEOUT_SYN, settings.timeouts.syn),
+                (global::TIMEOUT_ESTABLISHED, settings.timeouts.established),
+                (global::TIMEOUT_CLOSING, settings.timeouts.closing),
+                (global::TIMEOUT_DATAGRAM, settings.timeouts.datagram),
+                (global::MARK_VALUE, settings.mark.value),
+                (global::MARK_MASK, settings.mark.mask),
+            ],
+        }
+    }
+
+    /// Names this object with these constants: FNV-1a over both. The kernel's own tag of a program does not
+    /// tell constants apart.
+    fn fingerprint(&self) -> String {
+        let constants = self.values.iter().flat_map(|(_, value)| value.to_le_bytes());
+        let hash = OBJECT.iter().copied().chain(constants).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        format!("{hash:016x}")
+    }
+}
+
+/// Whether all programs are pinned in a directory and use the maps that are pinned now.
+fn is_usable(directory: &Path, maps: &Path) -> bool {
+    let names = self::maps(&Sizes::default()).map(|(name, _)| name);
+    let pinned = names.map(|name| MapInfo::from_pin(maps.join(name)).map(|info| info.id()).ok());
+    if pinned.contains(&None) {
+        return false;
+    }
+    let pinned: BTreeSet<u32> = pinned.into_iter().flatten().collect();
+    let is_foreign = |id: u32| {
+        let info = MapInfo::from_id(id);
+        info.is_ok_and(|info| info.name_as_str().is_some_and(|name| names.contains(&name)))
+            && !pinned.contains(&id)
+    };
+    [XDP_INGRESS, TC_INGRESS, TC_EGRESS].into_iter().all(|name| {
+        let maps =
+            ProgramInfo::from_pin(directory.join(name)).ok().and_then(|info| info.map_ids().ok().flatten());
+        maps.is_some_and(|maps| !maps.into_iter().any(is_foreign))
+    })
+}
+
+fn load(
+    settings: &Settings,
+    constants: &Constants,
+    layout: &Layout,
+    directory: &Path,
+) -> Result<(), OpenError> {
+    let mut loader = EbpfLoader::new();
+    for (name, value) in &constants.values {
+        loader.override_global(name, value, true);
+    }
+    for (name, size) in maps(&settings.sizes) {
+        let pin = layout.maps().join(name);
+        if let Some(size) = size_of_map(&pin, name, size) {
+            loader.map_max_entries(name, size);
+        }
+        loader.map_pin_path(name, pin);
+    }
+    let mut object = loader.load(OBJECT).map_err(OpenError::Object)?;
+    check_maps(&object)?;
+    std::fs::create_dir_all(directory)
+        .map_err(|error| OpenError::File { path: directory.to_owned(), error })?;
+    let xdp: &mut Xdp = program(&mut object, XDP_INGRESS)?;
+    xdp.load().map_err(|error| OpenError::load(XDP_INGRESS, error))?;
+    pin(xdp.fd().map(AsFd::as_fd), directory, XDP_INGRESS)?;
+    for name in [TC_INGRESS, TC_EGRESS] {
+        let classifier: &mut SchedClassifier = program(&mut object, name)?;
+        classifier.load().map_err(|error| OpenError::load(name, error))?;
+        pin(classifier.fd().map(AsFd::as_fd), directory, name)?;
+    }
+    info!("programs loaded");
+    Ok(())
+}
+
+/// The size a map is made with. One that is pinned already keeps its own: its entries are in use.
+fn size_of_map(pin: &Path, name: &str, wanted: Option<u32>) -> Option<u32> {
+    let Ok(pinned) = MapInfo::from_pin(pin) else { return wanted };
+    let size = pinned.max_entries();
+    if let Some(wanted) = wanted.filter(|wanted| *wanted != size) {
+        info!(map = name, size, wanted, "a map keeps its size until `millrace cleanup`");
+    }
+    Some(size)
+}
+
+/// A map that is not pinned would be lost with the agent.
+fn check_maps(object: &Ebpf) -> Result<(), OpenError> {
+    let known = maps(&Sizes::default()).map(|(name, _)| name);
+    let unknown =
+        object.maps().map(|(name, _)| name).find(|name| !name.starts_with('.') && !known.contains(name));
+    unknown.map_or(Ok(()), |name| Err(OpenError::UnknownMap { map: name.to_owned() }))
+}
+
+fn program<'a, P>(object: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, OpenError>
+where
+    &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = aya::programs::ProgramError>,
+{
+    let program = object.program_mut(name).ok_or(OpenError::NoProgram { program: name })?;
+    program.try_into().map_err(|error| OpenError::Aya { program: name, error })
+}
+
+fn pin(
+    program: Result<BorrowedFd<'_>, aya::programs::ProgramError>,
+    directory: &Path,
+    name: &'static str,
+) -> Result<(), OpenError> {
+    let program = program.map_err(|error| OpenError::Aya { program: name, error })?;
+    let path = directory.join(name);
+    sys::obj_pin(program, &path).map_err(|error| OpenError::File { path, error })
+}

@@ -1,0 +1,275 @@
+//! The pinned maps, typed.
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use aya::Pod;
+use aya::maps::{Array, HashMap, IterableMap, Map, MapData, MapError, MapInfo};
+use proxy_common::backend::Backend;
+use proxy_common::flow::{Flow, FlowKey};
+use proxy_common::frontend::{Frontend, FrontendKey};
+use proxy_common::name::ServiceName;
+use proxy_common::selection::HintKey;
+use proxy_common::way::{PeerKey, Way};
+use proxy_common::{Addr4, Addr6, Address};
+
+use super::error::OpenError;
+use super::mapped::{Access, MappedArray};
+use super::sys::{self, Cursor};
+
+/// Every map but the counters.
+#[derive(Debug)]
+pub struct Maps {
+    /// `ServiceEntry` words by service id.
+    pub services: MappedArray,
+    /// `Slot` words.
+    pub selection: MappedArray,
+    /// `AGENT_*` words.
+    pub agent: MappedArray,
+    /// The IPv4 maps.
+    pub of4: FamilyMaps<Addr4>,
+    /// The IPv6 maps.
+    pub of6: FamilyMaps<Addr6>,
+    /// Ways by id.
+    pub ways: Vector<Way>,
+    /// Backends on this node by service and hint.
+    pub hints: Table<HintKey, u32>,
+    /// Node addresses.
+    pub peers: Table<PeerKey, u32>,
+    /// Names of service ids.
+    pub names: Table<u32, ServiceName>,
+}
+
+/// The maps each family has one of.
+#[derive(Debug)]
+pub struct FamilyMaps<A: Address> {
+    /// Where services are reached.
+    pub frontends: Table<FrontendKey<A>, Frontend>,
+    /// Endpoints by id.
+    pub backends: Vector<Backend<A>>,
+    /// Connections.
+    pub flows: Table<FlowKey<A>, Flow<A>>,
+    /// Connections of which only the first packet was seen.
+    pub flows_new: Table<FlowKey<A>, Flow<A>>,
+}
+
+impl Maps {
+    /// Opens the maps pinned in a directory.
+    pub fn open(directory: &Path, access: Access) -> Result<Self, OpenError> {
+        Ok(Self {
+            services: mapped(directory, "SERVICES", access)?,
+            selection: mapped(directory, "SELECTION", access)?,
+            agent: mapped(directory, "AGENT", access)?,
+            of4: FamilyMaps {
+                frontends: Table::open(directory, "FRONTENDS4")?,
+                backends: Vector::open(directory, "BACKENDS4")?,
+                flows: Table::open(directory, "FLOWS4")?,
+                flows_new: Table::open(directory, "FLOWS_NEW4")?,
+            },
+            of6: FamilyMaps {
+                frontends: Table::open(directory, "FRONTENDS6")?,
+                backends: Vector::open(directory, "BACKENDS6")?,
+                flows: Table::open(directory, "FLOWS6")?,
+                flows_new: Table::open(directory, "FLOWS_NEW6")?,
+            },
+            ways: Vector::open(directory, "WAYS")?,
+            hints: Table::open(directory, "HINTS")?,
+            peers: Table::open(directory, "PEERS")?,
+            names: Table::open(directory, "NAMES")?,
+        })
+    }
+}
+
+fn mapped(directory: &Path, name: &'static str, access: Access) -> Result<MappedArray, OpenError> {
+    let (map, info) = open(directory, name)?;
+    MappedArray::new(map.fd().as_fd(), info.max_entries(), access)
+        .map_err(|error| OpenError::MapIo { map: name, error })
+}
+
+/// Opens a pinned map.
+pub fn open(directory: &Path, name: &'static str) -> Result<(MapData, MapInfo), OpenError> {
+    let failed = |error| OpenError::Map { map: name.to_owned(), error };
+    let map = MapData::from_pin(directory.join(name)).map_err(failed)?;
+    let info = map.info().map_err(failed)?;
+    Ok((map, info))
+}
+
+/// A hash map.
+pub struct Table<K: Pod, V: Pod> {
+    name: &'static str,
+    entries: u32,
+    map: HashMap<MapData, K, V>,
+}
+
+impl<K: Pod, V: Pod> Table<K, V> {
+    fn open(directory: &Path, name: &'static str) -> Result<Self, OpenError> {
+        let failed = |error| OpenError::Map { map: name.to_owned(), error };
+        let (map, info) = open(directory, name)?;
+        let map = Map::from_map_data(map).and_then(HashMap::try_from).map_err(failed)?;
+        Ok(Self { name, entries: info.max_entries(), map })
+    }
+
+    /// Name of the map.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Entries it has room for.
+    #[must_use]
+    pub const fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &K) -> Result<Option<V>, MapError> {
+        match self.map.get(key, 0) {
+            Ok(value) => Ok(Some(value)),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes an entry.
+    pub fn insert(&mut self, key: &K, value: &V) -> Result<(), String> {
+        self.map.insert(key, value, 0).map_err(|error| self.explain(&error))
+    }
+
+    /// Removes an entry; it need not be there.
+    pub fn remove(&mut self, key: &K) -> Result<(), String> {
+        match self.map.remove(key) {
+            Err(error) if errno(&error) != Some(libc::ENOENT) => Err(self.explain(&error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn explain(&self, error: &MapError) -> String {
+        match errno(error) {
+            Some(libc::E2BIG) => format!("{} is full: it has {} entries", self.name, self.entries),
+            _ => format!("{}: {error}", self.name),
+        }
+    }
+
+    /// Calls `visit` for the entries until it returns false. Entries that come or go meanwhile may be missed
+    /// or seen twice.
+    pub fn for_each(&self, mut visit: impl FnMut(K, V) -> bool) -> Result<(), OpenError>
+    where
+        K: Default,
+        V: Default,
+    {
+        const BATCH: usize = 4096;
+        let (mut keys, mut values) = (vec![K::default(); BATCH], vec![V::default(); BATCH]);
+        let mut cursor: Option<Cursor> = None;
+        loop {
+            let (count, next) = sys::lookup_batch(self.fd(), cursor, &mut keys, &mut values)
+                .map_err(|error| OpenError::MapIo { map: self.name, error })?;
+            for (key, value) in keys.iter().zip(&values).take(count) {
+                if !visit(*key, *value) {
+                    return Ok(());
+                }
+            }
+            if next.is_none() {
+                return Ok(());
+            }
+            cursor = next;
+        }
+    }
+
+    /// Number of entries, counted one by one.
+    pub fn count(&self) -> Result<usize, OpenError>
+    where
+        K: Default,
+        V: Default,
+    {
+        let mut count = 0;
+        self.for_each(|_, _| {
+            count += 1;
+            true
+        })?;
+        Ok(count)
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.map.map().fd().as_fd()
+    }
+}
+
+/// An array map.
+pub struct Vector<V: Pod> {
+    name: &'static str,
+    map: Array<MapData, V>,
+}
+
+impl<V: Pod> Vector<V> {
+    fn open(directory: &Path, name: &'static str) -> Result<Self, OpenError> {
+        let failed = |error| OpenError::Map { map: name.to_owned(), error };
+        let (map, _) = open(directory, name)?;
+        let map = Map::from_map_data(map).and_then(Array::try_from).map_err(failed)?;
+        Ok(Self { name, map })
+    }
+
+    /// Name of the map.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Entries it has.
+    #[must_use]
+    pub fn entries(&self) -> u32 {
+        self.map.len()
+    }
+
+    /// An entry; `None` outside the array.
+    #[must_use]
+    pub fn get(&self, index: u32) -> Option<V> {
+        self.map.get(&index, 0).ok()
+    }
+
+    /// Writes an entry.
+    pub fn set(&mut self, index: u32, value: &V) -> Result<(), String> {
+        self.map.set(index, value, 0).map_err(|error| format!("{}: {error}", self.name))
+    }
+
+    /// All entries with their indexes.
+    pub fn all(&self) -> Result<Vec<(u32, V)>, OpenError>
+    where
+        V: Default,
+    {
+        const BATCH: usize = 4096;
+        let (mut keys, mut values) = (vec![0_u32; BATCH], vec![V::default(); BATCH]);
+        let mut all = Vec::new();
+        let mut cursor: Option<Cursor> = None;
+        loop {
+            let (count, next) =
+                sys::lookup_batch(self.map.map().fd().as_fd(), cursor, &mut keys, &mut values)
+                    .map_err(|error| OpenError::MapIo { map: self.name, error })?;
+            all.extend(keys.iter().copied().zip(values.iter().copied()).take(count));
+            if next.is_none() {
+                return Ok(all);
+            }
+            cursor = next;
+        }
+    }
+}
+
+impl<K: Pod, V: Pod> fmt::Debug for Table<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl<V: Pod> fmt::Debug for Vector<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Vector").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The system call's error number, where the error is of a system call.
+fn errno(error: &MapError) -> Option<i32> {
+    match error {
+        MapError::SyscallError(error) => error.io_error.raw_os_error(),
+        _ => None,
+    }
+}

@@ -1,0 +1,102 @@
+//! Flow entries.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use nix::time::{ClockId, clock_gettime};
+use proxy_common::Address;
+use proxy_common::flow::{
+    FLOW_CLOSING, FLOW_DATAGRAM, FLOW_DECAPSULATED, FLOW_ENCAPSULATE, FLOW_ESTABLISHED, FLOW_REPLY,
+    FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN, Flow, FlowKey,
+};
+use proxy_common::selection::BackendRef;
+
+use super::services::{ServiceText, protocol_name};
+use super::view::FlowView;
+use super::{PinnedMaps, ReadError};
+use crate::dataplane::ebpf::convert::socket;
+use crate::dataplane::ebpf::maps::{FamilyMaps, Table};
+
+impl PinnedMaps {
+    /// The flow entries, at most `limit` of them, in no order.
+    pub fn flows(&self, limit: usize) -> Result<Vec<FlowView>, ReadError> {
+        let names = self.names()?;
+        let mut views = Vec::new();
+        let now = monotonic_seconds();
+        self.family_flows(&self.maps.of4, &names, now, limit, &mut views)?;
+        self.family_flows(&self.maps.of6, &names, now, limit, &mut views)?;
+        Ok(views)
+    }
+
+    fn family_flows<A: Address>(
+        &self,
+        maps: &FamilyMaps<A>,
+        names: &BTreeMap<u32, ServiceText>,
+        now: u32,
+        limit: usize,
+        views: &mut Vec<FlowView>,
+    ) -> Result<(), ReadError> {
+        let tables: [(&str, &Table<FlowKey<A>, Flow<A>>); 2] =
+            [("established", &maps.flows), ("new", &maps.flows_new)];
+        for (table, entries) in tables {
+            if views.len() >= limit {
+                return Ok(());
+            }
+            entries.for_each(|key, flow| {
+                let service = names.get(&flow.service).map(ServiceText::label);
+                let backend = endpoint(maps, BackendRef(flow.backend));
+                views.push(FlowView {
+                    table,
+                    service: service.unwrap_or_else(|| flow.service.to_string()),
+                    backend,
+                    idle_seconds: now.saturating_sub(flow.last_seen),
+                    ..view(&key, &flow)
+                });
+                views.len() < limit
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn endpoint<A: Address>(maps: &FamilyMaps<A>, reference: BackendRef) -> Option<SocketAddr> {
+    let backend = maps.backends.get(reference.id())?;
+    let is_meant = !reference.is_none() && backend.generation == reference.generation();
+    is_meant.then(|| socket(backend.address, backend.port))
+}
+
+/// What the entry itself says.
+fn view<A: Address>(key: &FlowKey<A>, flow: &Flow<A>) -> FlowView {
+    let has = |flag: u8| flow.flags & flag != 0;
+    let new = |flag: u8, address: A, port: u16| has(flag).then(|| socket(address, port));
+    FlowView {
+        table: "",
+        protocol: match protocol_name(key.protocol) {
+            "unknown" => key.protocol.to_string(),
+            name => name.to_owned(),
+        },
+        source: socket(key.source, key.source_port),
+        destination: socket(key.destination, key.destination_port),
+        new_source: new(FLOW_REWRITE_SOURCE, flow.source, flow.source_port),
+        new_destination: new(FLOW_REWRITE_DESTINATION, flow.destination, flow.destination_port),
+        state: match flow.state {
+            FLOW_SYN => "syn".to_owned(),
+            FLOW_ESTABLISHED => "established".to_owned(),
+            FLOW_CLOSING => "closing".to_owned(),
+            FLOW_DATAGRAM => "datagram".to_owned(),
+            state => state.to_string(),
+        },
+        direction: if has(FLOW_REPLY) { "reply" } else { "request" },
+        encapsulated: has(FLOW_ENCAPSULATE),
+        decapsulated: has(FLOW_DECAPSULATED),
+        service: String::new(),
+        backend: None,
+        idle_seconds: 0,
+    }
+}
+
+/// The clock the programs use for `last seen`.
+fn monotonic_seconds() -> u32 {
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| time.tv_sec());
+    u32::try_from(now).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,230 @@
+//! Services and backends.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+
+use proxy_common::Address;
+use proxy_common::addr::unmapped;
+use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEND_SERVING, Backend};
+use proxy_common::frontend::{
+    FRONTEND_DSR, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_EXTERNAL_IP, FRONTEND_KIND_LOAD_BALANCER,
+    FRONTEND_KIND_NODE_PORT, Frontend, SCOPE_INTERNAL,
+};
+use proxy_common::selection::{SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot};
+use proxy_common::way::WAY_VALID;
+
+use super::view::{BackendView, FrontendView, ServiceView};
+use super::{PinnedMaps, ReadError, total};
+use crate::dataplane::ebpf::convert::{frontend_at, socket};
+use crate::dataplane::ebpf::error::OpenError;
+use crate::dataplane::ebpf::maps::FamilyMaps;
+use crate::dataplane::ebpf::plan::FrontendAt;
+
+/// A text of NAMES in its parts.
+pub(super) struct ServiceText {
+    namespace: String,
+    name: String,
+    port: String,
+    family: String,
+    list: String,
+}
+
+/// Frontends by the service id they lead to, and the ids that in-cluster clients get instead.
+#[derive(Default)]
+struct Leading {
+    frontends: BTreeMap<u32, BTreeSet<FrontendView>>,
+    cluster: BTreeSet<u32>,
+}
+
+impl PinnedMaps {
+    /// The services, sorted by name. A list no frontend leads to any more is left out.
+    pub fn services(&self) -> Result<Vec<ServiceView>, ReadError> {
+        let mut leading = Leading::default();
+        self.maps.of4.frontends.for_each(|key, value| leading.add(&frontend_at(&key), &value))?;
+        self.maps.of6.frontends.for_each(|key, value| leading.add(&frontend_at(&key), &value))?;
+        let (v4, v6) = (addresses(&self.maps.of4)?, addresses(&self.maps.of6)?);
+        let mut services = Vec::new();
+        for (id, text) in self.names()? {
+            let frontends: Vec<_> = leading.frontends.remove(&id).into_iter().flatten().collect();
+            if frontends.is_empty() && !leading.cluster.contains(&id) {
+                continue;
+            }
+            let backends = if text.family == "IPv6" { &v6 } else { &v4 };
+            services.push(self.service(id, text, frontends, backends)?);
+        }
+        let key = |view: &ServiceView| {
+            [&view.namespace, &view.name, &view.port, &view.family, &view.list].map(String::clone)
+        };
+        services.sort_by_cached_key(key);
+        Ok(services)
+    }
+
+    fn service(
+        &self,
+        id: u32,
+        text: ServiceText,
+        frontends: Vec<FrontendView>,
+        backends: &BTreeMap<u32, (u8, SocketAddr)>,
+    ) -> Result<ServiceView, ReadError> {
+        let entry = ServiceEntry(self.maps.services.load(id));
+        let owners: BTreeSet<SocketAddr> = self
+            .slots(entry)
+            .filter_map(|slot| {
+                let (generation, address) = backends.get(&slot.current().id())?;
+                (*generation == slot.current().generation()).then_some(*address)
+            })
+            .collect();
+        let counter = total(&self.service_stats, id)?;
+        Ok(ServiceView {
+            namespace: text.namespace,
+            name: text.name,
+            port: text.port,
+            family: text.family,
+            list: text.list,
+            id,
+            algorithm: if entry.flags() & SERVICE_MAGLEV == 0 { "random" } else { "maglev" },
+            slots: entry.length(),
+            elsewhere: entry.flags() & SERVICE_ELSEWHERE != 0,
+            frontends,
+            backends: owners.into_iter().collect(),
+            packets: counter.packets,
+            bytes: counter.bytes,
+        })
+    }
+
+    /// The endpoints, sorted by address.
+    pub fn backends(&self) -> Result<Vec<BackendView>, ReadError> {
+        let mut services: BTreeMap<(bool, u32), BTreeSet<String>> = BTreeMap::new();
+        for (id, text) in self.names()? {
+            let entry = ServiceEntry(self.maps.services.load(id));
+            let owners: BTreeSet<u32> = self.slots(entry).map(|slot| slot.current().id()).collect();
+            for owner in owners {
+                services.entry((text.family == "IPv6", owner)).or_default().insert(text.label());
+            }
+        }
+        let mut views = Vec::new();
+        self.family_backends(&self.maps.of4, &mut views, |id| services.get(&(false, id)))?;
+        self.family_backends(&self.maps.of6, &mut views, |id| services.get(&(true, id)))?;
+        views.sort_by_key(|view| (view.address, view.id));
+        Ok(views)
+    }
+
+    fn family_backends<'a, A: Address>(
+        &self,
+        maps: &FamilyMaps<A>,
+        views: &mut Vec<BackendView>,
+        services: impl Fn(u32) -> Option<&'a BTreeSet<String>>,
+    ) -> Result<(), OpenError> {
+        for (id, backend) in maps.backends.all()? {
+            if id != 0 && backend.address != A::default() {
+                let services = services(id).into_iter().flatten().cloned().collect();
+                views.push(self.backend(id, &backend, services));
+            }
+        }
+        Ok(())
+    }
+
+    fn backend<A: Address>(&self, id: u32, backend: &Backend<A>, services: Vec<String>) -> BackendView {
+        let has = |flag: u8| backend.flags & flag != 0;
+        let way = self.maps.ways.get(backend.way).filter(|way| way.flags & WAY_VALID != 0);
+        BackendView {
+            address: socket(backend.address, backend.port),
+            id,
+            generation: backend.generation,
+            exists: has(BACKEND_EXISTS),
+            local: has(BACKEND_LOCAL),
+            ready: has(BACKEND_READY),
+            serving: has(BACKEND_SERVING),
+            node: way.map(|way| unmapped(way.target)),
+            hint: backend.hint,
+            services,
+        }
+    }
+
+    /// By service id: what it stands for.
+    pub(super) fn names(&self) -> Result<BTreeMap<u32, ServiceText>, ReadError> {
+        let mut names = BTreeMap::new();
+        self.maps.names.for_each(|id, name| {
+            names.extend(name.text().and_then(ServiceText::parse).map(|text| (id, text)));
+            true
+        })?;
+        Ok(names)
+    }
+
+    fn slots(&self, entry: ServiceEntry) -> impl Iterator<Item = Slot> {
+        (entry.offset()..entry.offset().saturating_add(entry.length()))
+            .map(|index| Slot(self.maps.selection.load(index)))
+    }
+}
+
+impl Leading {
+    fn add(&mut self, at: &FrontendAt, value: &Frontend) -> bool {
+        self.cluster.insert(value.cluster_service);
+        self.frontends.entry(value.service).or_default().insert(FrontendView {
+            address: at.address,
+            protocol: protocol_name(at.protocol),
+            scope: if at.scope == SCOPE_INTERNAL { "internal" } else { "external" },
+            kind: match value.kind() {
+                FRONTEND_KIND_CLUSTER_IP => "ClusterIP",
+                FRONTEND_KIND_NODE_PORT => "NodePort",
+                FRONTEND_KIND_EXTERNAL_IP => "ExternalIP",
+                FRONTEND_KIND_LOAD_BALANCER => "LoadBalancer",
+                _ => "unknown",
+            },
+            forwarding: if value.flags & FRONTEND_DSR == 0 { "snat" } else { "dsr" },
+            affinity_seconds: value.affinity_seconds,
+        });
+        true
+    }
+}
+
+impl ServiceText {
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split(' ');
+        let (namespace, name) = parts.next()?.split_once('/')?;
+        let port = parts.next()?;
+        Some(Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            port: if port == "-" { String::new() } else { port.to_owned() },
+            family: parts.next()?.to_owned(),
+            list: parts.next()?.to_owned(),
+        })
+    }
+
+    /// `namespace/name:port`, as kube-proxy writes it.
+    pub(super) fn label(&self) -> String {
+        let separator = if self.port.is_empty() { "" } else { ":" };
+        format!("{}/{}{separator}{}", self.namespace, self.name, self.port)
+    }
+}
+
+/// Name of an IP protocol that services can have.
+pub(super) const fn protocol_name(number: u8) -> &'static str {
+    match number {
+        6 => "TCP",
+        17 => "UDP",
+        132 => "SCTP",
+        _ => "unknown",
+    }
+}
+
+fn addresses<A: Address>(maps: &FamilyMaps<A>) -> Result<BTreeMap<u32, (u8, SocketAddr)>, OpenError> {
+    let entry =
+        |(id, backend): (u32, Backend<A>)| (id, (backend.generation, socket(backend.address, backend.port)));
+    Ok(maps.backends.all()?.into_iter().map(entry).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_taken_apart() {
+        let text = ServiceText::parse("default/web http IPv4 Local").unwrap();
+        assert_eq!((text.family.as_str(), text.list.as_str()), ("IPv4", "Local"));
+        assert_eq!(text.label(), "default/web:http");
+        assert_eq!(ServiceText::parse("kube-system/dns - IPv6 Cluster").unwrap().label(), "kube-system/dns");
+        assert!(ServiceText::parse("#17").is_none());
+    }
+}

@@ -1,0 +1,160 @@
+//! Counters, ways, attached programs, fill of the maps.
+
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+
+use nix::net::if_::if_indextoname;
+use nix::time::{ClockId, clock_gettime};
+use proxy_common::addr::unmapped;
+use proxy_common::backend::BACKEND_EXISTS;
+use proxy_common::config::AGENT_HEARTBEAT;
+use proxy_common::verdict::{Program, Reason};
+use proxy_common::way::{WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
+use proxy_common::{Address, LAYOUT_VERSION};
+
+use super::view::{AttachedView, CounterView, MapView, StatusView, WayView};
+use super::{PinnedMaps, ReadError, total};
+use crate::dataplane::ebpf::bpffs::entries;
+use crate::dataplane::ebpf::link::{LinkKey, LinkKind};
+use crate::dataplane::ebpf::maps::FamilyMaps;
+use crate::dataplane::ebpf::sys;
+
+impl PinnedMaps {
+    /// The counters, one for each program and reason.
+    pub fn counters(&self) -> Result<Vec<CounterView>, ReadError> {
+        let pairs =
+            Program::ALL.iter().flat_map(|program| Reason::ALL.iter().map(move |reason| (program, reason)));
+        pairs
+            .map(|(program, reason)| {
+                let counter = total(&self.counters, program.counter(*reason))?;
+                Ok(CounterView {
+                    program: program.name(),
+                    reason: reason.name(),
+                    drop: reason.is_drop(),
+                    packets: counter.packets,
+                    bytes: counter.bytes,
+                })
+            })
+            .collect()
+    }
+
+    /// The ways to other nodes, sorted by target.
+    pub fn ways(&self) -> Result<Vec<WayView>, ReadError> {
+        let ways = self.maps.ways.all()?.into_iter().filter(|(_, way)| way.flags & WAY_VALID != 0);
+        let mut views: Vec<WayView> = ways.map(|(id, way)| way_view(id, &way)).collect();
+        views.sort_by_key(|view| view.target);
+        Ok(views)
+    }
+
+    /// Heartbeat, attached programs, fill of the maps.
+    pub fn status(&self) -> Result<StatusView, ReadError> {
+        let heartbeat = self.maps.agent.load(AGENT_HEARTBEAT);
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| time.tv_sec());
+        let now = u64::try_from(now).unwrap_or(0);
+        Ok(StatusView {
+            layout_version: LAYOUT_VERSION,
+            heartbeat_age_seconds: (heartbeat != 0).then(|| now.saturating_sub(heartbeat)),
+            attached: self.attached()?,
+            maps: self.fill()?,
+        })
+    }
+
+    fn attached(&self) -> Result<Vec<AttachedView>, ReadError> {
+        let mut attached = Vec::new();
+        for path in entries(&self.layout.links())? {
+            let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
+            let Some(key) = LinkKey::parse(name) else { continue };
+            let failed = |error| ReadError::Link { link: name.to_owned(), error };
+            let (program_id, mode) = if path.is_dir() {
+                (0, "clsact")
+            } else {
+                let link = sys::obj_get(&path).map_err(failed)?;
+                let info = sys::link_info(link.as_fd()).map_err(failed)?;
+                if info.device == 0 {
+                    continue;
+                }
+                (info.program_id, mode(key.kind))
+            };
+            attached.push(attached_view(key, program_id, mode));
+        }
+        attached.sort_by(|a, b| (a.device_index, a.hook).cmp(&(b.device_index, b.hook)));
+        Ok(attached)
+    }
+
+    fn fill(&self) -> Result<Vec<MapView>, ReadError> {
+        let services = (1..self.maps.services.len()).filter(|id| self.maps.services.load(*id) != 0).count();
+        let slots = (0..self.maps.selection.len()).filter(|id| self.maps.selection.load(*id) != 0).count();
+        let mut maps = vec![
+            map_view("SERVICES", self.maps.services.len(), Some(services)),
+            map_view("SELECTION", self.maps.selection.len(), Some(slots)),
+            map_view(self.maps.ways.name(), self.maps.ways.entries(), Some(self.ways()?.len())),
+            map_view(self.maps.hints.name(), self.maps.hints.entries(), Some(self.maps.hints.count()?)),
+            map_view(self.maps.peers.name(), self.maps.peers.entries(), Some(self.maps.peers.count()?)),
+            map_view(self.maps.names.name(), self.maps.names.entries(), Some(self.maps.names.count()?)),
+        ];
+        family_fill(&self.maps.of4, &mut maps)?;
+        family_fill(&self.maps.of6, &mut maps)?;
+        maps.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(maps)
+    }
+}
+
+/// Flow tables may hold millions of entries: they are not counted.
+fn family_fill<A: Address>(maps: &FamilyMaps<A>, views: &mut Vec<MapView>) -> Result<(), ReadError> {
+    let backends = maps.backends.all()?;
+    let backends = backends.iter().filter(|(_, backend)| backend.flags & BACKEND_EXISTS != 0).count();
+    views.extend([
+        map_view(maps.frontends.name(), maps.frontends.entries(), Some(maps.frontends.count()?)),
+        map_view(maps.backends.name(), maps.backends.entries(), Some(backends)),
+        map_view(maps.flows.name(), maps.flows.entries(), None),
+        map_view(maps.flows_new.name(), maps.flows_new.entries(), None),
+    ]);
+    Ok(())
+}
+
+fn map_view(name: &str, entries: u32, used: Option<usize>) -> MapView {
+    let used = used.map(|used| u32::try_from(used).unwrap_or(u32::MAX));
+    MapView { name: name.to_owned(), entries, used }
+}
+
+const fn mode(kind: LinkKind) -> &'static str {
+    match kind {
+        LinkKind::XdpNative => "native",
+        LinkKind::XdpGeneric => "generic",
+        LinkKind::TcIngress | LinkKind::TcEgress => "tcx",
+    }
+}
+
+fn attached_view(key: LinkKey, program_id: u32, mode: &'static str) -> AttachedView {
+    let name = if_indextoname(key.device).ok().and_then(|name| name.into_string().ok());
+    AttachedView {
+        device: name.unwrap_or_else(|| key.device.to_string()),
+        device_index: key.device,
+        hook: match key.kind {
+            LinkKind::XdpNative | LinkKind::XdpGeneric => "xdp",
+            LinkKind::TcIngress => "tc_ingress",
+            LinkKind::TcEgress => "tc_egress",
+        },
+        mode,
+        program_id,
+    }
+}
+
+fn way_view(id: u32, way: &Way) -> WayView {
+    let source: IpAddr = unmapped(way.source);
+    WayView {
+        id,
+        target: unmapped(way.target),
+        source: (!source.is_unspecified()).then_some(source),
+        device: way.device,
+        mtu: way.mtu,
+        resolved: way.flags & WAY_RESOLVED != 0,
+        xdp: way.flags & WAY_XDP != 0,
+        destination_mac: mac(way.destination_mac),
+        source_mac: mac(way.source_mac),
+    }
+}
+
+fn mac(bytes: [u8; 6]) -> String {
+    bytes.map(|byte| format!("{byte:02x}")).join(":")
+}

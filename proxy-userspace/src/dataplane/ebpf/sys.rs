@@ -1,0 +1,225 @@
+//! The few commands of bpf(2) that aya does not offer as we need them: links by interface index and without a
+//! netlink fallback, links whose program is swapped, and look-ups in batches.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+const OBJ_PIN: libc::c_long = 6;
+const OBJ_GET: libc::c_long = 7;
+const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
+const MAP_LOOKUP_BATCH: libc::c_long = 24;
+const LINK_CREATE: libc::c_long = 28;
+const LINK_UPDATE: libc::c_long = 29;
+
+/// Where a link attaches a program: `enum bpf_attach_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachType {
+    /// `BPF_XDP`
+    Xdp = 37,
+    /// `BPF_TCX_INGRESS`
+    TcxIngress = 46,
+    /// `BPF_TCX_EGRESS`
+    TcxEgress = 47,
+}
+
+/// What the kernel says of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkInfo {
+    /// Id of the program.
+    pub program_id: u32,
+    /// Index of the device; 0 once the device is gone.
+    pub device: u32,
+}
+
+/// Opens a pinned object.
+pub fn obj_get(path: &Path) -> io::Result<OwnedFd> {
+    let path = c_path(path)?;
+    let attr = ObjAttr { path: path.as_ptr() as u64, ..ObjAttr::default() };
+    owned(bpf(OBJ_GET, &attr)?)
+}
+
+/// Pins an object.
+pub fn obj_pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let path = c_path(path)?;
+    let attr = ObjAttr { path: path.as_ptr() as u64, fd: object.as_raw_fd(), flags: 0 };
+    bpf(OBJ_PIN, &attr).map(drop)
+}
+
+/// Attaches a program to a device of this thread's network namespace. It is detached when the link, and every
+/// pin of it, is gone.
+pub fn link_create(
+    program: BorrowedFd<'_>,
+    device: u32,
+    attach: AttachType,
+    flags: u32,
+) -> io::Result<OwnedFd> {
+    let attr = LinkCreateAttr {
+        program: program.as_raw_fd(),
+        device,
+        attach: attach as u32,
+        flags,
+        ..LinkCreateAttr::default()
+    };
+    owned(bpf(LINK_CREATE, &attr)?)
+}
+
+/// Replaces a link's program, atomically.
+pub fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    let attr =
+        LinkUpdateAttr { link: link.as_raw_fd(), program: program.as_raw_fd(), ..LinkUpdateAttr::default() };
+    bpf(LINK_UPDATE, &attr).map(drop)
+}
+
+/// Asks for an XDP or tcx link's program and device.
+pub fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
+    let info: RawLinkInfo = object_info(link)?;
+    Ok(LinkInfo { program_id: info.program_id, device: info.device })
+}
+
+/// The kernel's id of a program.
+pub fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
+    object_info::<RawProgramInfo>(program).map(|info| info.id)
+}
+
+/// Position of a batched look-up in a hash map.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cursor(u32);
+
+/// Fills `keys` and `values` with entries of a hash map, from `cursor` on, or from the start. Returns how many,
+/// and where to go on; `None` at the end.
+///
+/// `K` and `V` must be the map's own types.
+pub fn lookup_batch<K: aya::Pod, V: aya::Pod>(
+    map: BorrowedFd<'_>,
+    cursor: Option<Cursor>,
+    keys: &mut [K],
+    values: &mut [V],
+) -> io::Result<(usize, Option<Cursor>)> {
+    let from = cursor.unwrap_or_default();
+    let mut next = Cursor::default();
+    let mut attr = BatchAttr {
+        in_batch: if cursor.is_some() { (&raw const from) as u64 } else { 0 },
+        out_batch: (&raw mut next) as u64,
+        keys: keys.as_mut_ptr() as u64,
+        values: values.as_mut_ptr() as u64,
+        count: u32::try_from(keys.len().min(values.len())).unwrap_or(u32::MAX),
+        map: map.as_raw_fd(),
+        ..BatchAttr::default()
+    };
+    let result = bpf_mut(MAP_LOOKUP_BATCH, &mut attr);
+    let count = usize::try_from(attr.count).unwrap_or(0);
+    match result {
+        Ok(_) => Ok((count, Some(next))),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok((count, None)),
+        Err(error) => Err(error),
+    }
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct ObjAttr {
+    path: u64,
+    fd: RawFd,
+    flags: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct LinkCreateAttr {
+    program: RawFd,
+    device: u32,
+    attach: u32,
+    flags: u32,
+    /// For tcx: a link to be put before or after. 0 = none: before or after all.
+    relative: u32,
+    reserved: u32,
+    expected_revision: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct LinkUpdateAttr {
+    link: RawFd,
+    program: RawFd,
+    flags: u32,
+    old_program: u32,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct InfoAttr {
+    fd: RawFd,
+    length: u32,
+    info: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct BatchAttr {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map: RawFd,
+    element_flags: u64,
+    flags: u64,
+}
+
+/// `struct bpf_link_info`, as far as XDP and tcx links have it alike.
+#[repr(C)]
+#[derive(Default)]
+struct RawLinkInfo {
+    kind: u32,
+    id: u32,
+    program_id: u32,
+    reserved: u32,
+    device: u32,
+    attach: u32,
+}
+
+/// `struct bpf_prog_info`, its beginning.
+#[repr(C)]
+#[derive(Default)]
+struct RawProgramInfo {
+    kind: u32,
+    id: u32,
+}
+
+fn object_info<T: Default>(object: BorrowedFd<'_>) -> io::Result<T> {
+    let mut info = T::default();
+    let attr = InfoAttr {
+        fd: object.as_raw_fd(),
+        length: u32::try_from(size_of::<T>()).unwrap_or(0),
+        info: (&raw mut info) as u64,
+    };
+    bpf(OBJ_GET_INFO_BY_FD, &attr)?;
+    Ok(info)
+}
+
+fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<libc::c_long> {
+    // SAFETY: `attr` is a prefix of the command's part of `union bpf_attr`, and its pointers, made by the callers
+    // in this file, point to live memory of the length the attributes say. The commands of this function do
+    // not write to `attr`.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<T>()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn bpf_mut<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc::c_long> {
+    // SAFETY: as in `bpf`; the kernel may write to `attr`, which is borrowed mutably.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<T>()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
+    let fd = RawFd::try_from(result).map_err(io::Error::other)?;
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn c_path(path: &Path) -> io::Result<CString> {
+    CString::new(path.as_os_str().as_bytes()).map_err(io::Error::other)
+}

@@ -1,0 +1,94 @@
+//! Carrying a plan's operations out on the maps.
+
+use aya::Pod;
+use proxy_common::addr::mapped;
+use proxy_common::frontend::Frontend;
+use proxy_common::way::{PeerKey, WAY_RESOLVED, Way};
+use proxy_common::{Addr4, Addr6};
+
+use super::convert::{backend, frontend_key};
+use super::maps::{Maps, Table};
+use super::plan::{BackendEntry, BackendId, Change, Extent, FrontendAt, Kernel};
+use crate::model::Family;
+
+impl Kernel for Maps {
+    fn apply(&mut self, change: &Change) -> Result<(), String> {
+        match change {
+            Change::ClearSlots(extent) => self.clear_slots(*extent),
+            Change::RemoveName(id) => self.names.remove(id),
+            Change::Way(id, way) => self.write_way(*id, *way),
+            Change::Backend(id, entry) => self.write_backend(*id, entry),
+            Change::Slots { words, .. } => {
+                words.iter().try_for_each(|(index, slot)| self.store_slot(*index, slot.0))
+            }
+            Change::Service(id, entry) => self
+                .services
+                .store(*id, entry.0)
+                .then_some(())
+                .ok_or_else(|| format!("SERVICES ends before {id}")),
+            Change::Name(id, name) => self.names.insert(id, name),
+            Change::Hint(key, reference) => self.hints.insert(key, &reference.0),
+            Change::RemoveHint(key) => self.hints.remove(key),
+            Change::Peer(address, bits) => self.peers.insert(&PeerKey { address: mapped(*address) }, bits),
+            Change::RemovePeer(address) => self.peers.remove(&PeerKey { address: mapped(*address) }),
+            Change::Frontend(at, value) => self.write_frontend(at, Some(value)),
+            Change::RemoveFrontend(at) => self.write_frontend(at, None),
+        }
+    }
+}
+
+impl Maps {
+    fn store_slot(&self, index: u32, word: u64) -> Result<(), String> {
+        self.selection
+            .store(index, word)
+            .then_some(())
+            .ok_or_else(|| format!("SELECTION ends before {index}"))
+    }
+
+    fn clear_slots(&self, extent: Extent) -> Result<(), String> {
+        (extent.offset..extent.offset + extent.length).try_for_each(|index| self.store_slot(index, 0))
+    }
+
+    /// A reader must never take half of an old and half of a new next hop: the way is unresolved while it
+    /// changes, first as it was, then as it will be.
+    fn write_way(&mut self, id: u32, way: Way) -> Result<(), String> {
+        let unresolved = |way: Way| Way { flags: way.flags & !WAY_RESOLVED, ..way };
+        let before = self.ways.get(id).unwrap_or_default();
+        if before.flags & WAY_RESOLVED != 0 {
+            self.ways.set(id, &unresolved(before))?;
+        }
+        self.ways.set(id, &unresolved(way))?;
+        if way.flags & WAY_RESOLVED != 0 {
+            self.ways.set(id, &way)?;
+        }
+        Ok(())
+    }
+
+    fn write_backend(&mut self, id: BackendId, entry: &BackendEntry) -> Result<(), String> {
+        let no_family = || format!("endpoint {} is not of its family", entry.address);
+        match id.family {
+            Family::V4 => self.of4.backends.set(id.id, &backend(entry).ok_or_else(no_family)?),
+            Family::V6 => self.of6.backends.set(id.id, &backend(entry).ok_or_else(no_family)?),
+        }
+    }
+
+    fn write_frontend(&mut self, at: &FrontendAt, value: Option<&Frontend>) -> Result<(), String> {
+        if let Some(key) = frontend_key::<Addr4>(at) {
+            return write_or_remove(&mut self.of4.frontends, &key, value);
+        }
+        let key =
+            frontend_key::<Addr6>(at).ok_or_else(|| format!("frontend {} has no family", at.address))?;
+        write_or_remove(&mut self.of6.frontends, &key, value)
+    }
+}
+
+fn write_or_remove<K: Pod, V: Pod>(
+    table: &mut Table<K, V>,
+    key: &K,
+    value: Option<&V>,
+) -> Result<(), String> {
+    match value {
+        Some(value) => table.insert(key, value),
+        None => table.remove(key),
+    }
+}

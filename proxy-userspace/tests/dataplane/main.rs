@@ -1,0 +1,6 @@
+//! The eBPF data plane on this kernel. Needs root and a BPF file system.
+
+mod attach;
+mod open;
+mod support;
+mod sync;

@@ -1,0 +1,70 @@
+//! Opening, and what stands in the way.
+
+use std::path::Path;
+
+use millrace::dataplane::Dataplane;
+use millrace::dataplane::ebpf::read::{PinnedMaps, ReadError};
+use millrace::dataplane::ebpf::{EbpfDataplane, Mark, OpenError, cleanup};
+
+use crate::support::{Scratch, all, desired, key, port};
+
+#[test]
+fn a_second_agent_on_the_same_directory_is_refused() {
+    let scratch = Scratch::new();
+    let first = scratch.open();
+    let error = EbpfDataplane::open(scratch.settings()).unwrap_err();
+    assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+    assert!(error.to_string().starts_with("another agent is using"), "{error}");
+    drop(first);
+    drop(scratch.open());
+}
+
+#[test]
+fn cleanup_is_refused_while_an_agent_runs_and_then_leaves_nothing() {
+    let scratch = Scratch::new();
+    let dataplane = scratch.open();
+    assert!(matches!(cleanup(&scratch.path), Err(OpenError::InUse { .. })));
+    drop(dataplane);
+    let cleaned = cleanup(&scratch.path).unwrap();
+    assert!(cleaned.removed.contains(&"millrace/v1/maps/SERVICES".to_owned()), "{cleaned:?}");
+    assert!(!scratch.path.join("millrace").exists());
+    assert!(matches!(PinnedMaps::open(&scratch.path), Err(ReadError::Absent { .. })));
+    assert!(cleanup(&scratch.path).unwrap().removed.is_empty());
+}
+
+#[test]
+fn a_pinned_map_keeps_its_size() {
+    let scratch = Scratch::new();
+    drop(scratch.open());
+    let mut settings = scratch.settings();
+    settings.sizes.frontends = 128;
+    drop(EbpfDataplane::open(settings).unwrap());
+    let maps = PinnedMaps::open(&scratch.path).unwrap().status().unwrap().maps;
+    let frontends = maps.iter().find(|map| map.name == "FRONTENDS4").unwrap();
+    assert_eq!(frontends.entries, 64);
+}
+
+#[test]
+fn other_settings_load_other_programs_into_the_same_maps() {
+    let scratch = Scratch::new();
+    let state = desired([(key("web"), port(1, 3))]);
+    let mut dataplane = scratch.open();
+    dataplane.sync(&state, &all(&state));
+    drop(dataplane);
+    let programs = || names(&scratch.path.join("millrace/v1/programs"));
+    let before = programs();
+
+    let mut settings = scratch.settings();
+    settings.mark = Mark { value: 0, mask: 0 };
+    let mut dataplane = EbpfDataplane::open(settings).unwrap();
+    assert_eq!(programs().len(), 1);
+    assert_ne!(programs(), before);
+    assert_eq!(dataplane.sync(&state, &all(&state)).writes, 0);
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    std::fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect()
+}
