@@ -205,15 +205,17 @@ enum Table {
 
 #[inline(never)]
 fn renew<F: Family>(parsed: &Parsed<F::Address>, table: Table, sender: Sender, now: u32) {
-    // SAFETY: copied at once; if it was recycled since it was found, the twin's key shows another connection's.
-    let flow = match table {
+    let entry = match table {
+        // SAFETY: copied at once, below; if it was recycled since it was found, one entry of another connection is
+        // renewed for nothing.
         Table::Flows => unsafe { F::flows().get(&parsed.key) },
+        // SAFETY: as above.
         Table::FlowsNew | Table::Promoted => unsafe { F::flows_new().get(&parsed.key) },
     };
-    let Some(flow) = flow else {
+    let Some(entry) = entry else {
         return;
     };
-    let mut flow = *flow;
+    let mut flow = *entry;
     flow.last_seen = now;
     if table == Table::Promoted && flow.state == FLOW_SYN {
         flow.state = FLOW_ESTABLISHED;

@@ -8,6 +8,11 @@ use super::{Family, Protocol};
 pub(super) fn address(text: &str) -> Result<IpAddr, String> {
     let address: IpAddr =
         text.parse().map_err(|_| format!("{text:?} is not an IP address; takes IPv4 or IPv6"))?;
+    if let IpAddr::V6(mapped) = address
+        && let Some(inner) = mapped.to_ipv4_mapped()
+    {
+        return Err(format!("{address} is IPv4 in IPv6 clothes; takes {inner}"));
+    }
     // What RFC 1122 and 4291 keep for a host or link itself can't be reached from another one.
     let link_local = match address {
         IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),

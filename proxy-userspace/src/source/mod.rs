@@ -29,6 +29,6 @@ pub enum SourceError {
         error: std::io::Error,
     },
     /// The kernel refuses to tell of changes.
-    #[error("inotify: {0}; see fs.inotify.max_user_instances")]
+    #[error("inotify: {0}; see fs.inotify.max_user_instances and fs.inotify.max_user_watches")]
     Inotify(std::io::Error),
 }

@@ -1,3 +1,7 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+
 use super::*;
 
 fn file(name: &str) -> Arc<Path> {
@@ -75,4 +79,53 @@ fn what_is_not_read_names_its_place_and_what_is() {
             "web.yaml: document 4: items: is no list; takes a list of objects".to_owned(),
         ]
     );
+}
+
+/// Pieces of manifests, whole and torn.
+const PIECES: [&str; 24] = [
+    "---\n",
+    "apiVersion: v1\n",
+    "apiVersion: discovery.k8s.io/v1\n",
+    "kind: Service\n",
+    "kind: EndpointSlice\n",
+    "kind: List\n",
+    "kind: ServiceList\n",
+    "items:\n",
+    "- ",
+    "metadata: {name: web}\n",
+    "metadata:\n  name: 7\n",
+    "spec: {ports: [{port: 99999999999}]}\n",
+    "spec: [1, 2]\n",
+    "  ",
+    "{",
+    "}",
+    "[",
+    "]",
+    "&a ",
+    "*a\n",
+    "? ",
+    "!!binary x\n",
+    "\t",
+    "\u{feff}",
+];
+
+proptest! {
+    #[test]
+    fn whatever_a_file_says_is_objects_or_problems_and_never_a_panic(
+        pieces in vec(select(&PIECES[..]), 0..20),
+        noise in vec(any::<u8>(), 0..8),
+        at in any::<prop::sample::Index>(),
+    ) {
+        let mut text = pieces.concat().into_bytes();
+        let at = at.index(text.len() + 1);
+        text.splice(at..at, noise);
+        for name in ["a.yaml", "a.json"] {
+            if let Ok(manifest) = parse(&file(name), &text) {
+                prop_assert!(manifest.broken.len() <= manifest.problems.len());
+                for problem in problems(&manifest) {
+                    prop_assert_eq!(problem.lines().count(), 1, "one line: {}", problem);
+                }
+            }
+        }
+    }
 }

@@ -45,11 +45,9 @@ pub async fn watch(path: PathBuf, events: Sender<SourceEvent>) -> Result<(), Sou
         watched: None,
         path: path.clone(),
     };
-    // Watched before it is read: what changes in between makes an event.
-    watcher.begin().and_then(|()| fs::read_dir(&path).map(drop)).map_err(|error| {
-        let path = path.clone();
-        SourceError::Directory { path, error }
-    })?;
+    fs::read_dir(&path).map_err(|error| SourceError::Directory { path: path.clone(), error })?;
+    // Watched before its files are read: what changes in between makes an event.
+    watcher.begin().map_err(SourceError::Inotify)?;
     let mut folder = Folder::new(path);
     let mut found = look(&mut folder, Scope::Everything).await;
     found.push(SourceEvent::Listed);
