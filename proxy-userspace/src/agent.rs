@@ -6,7 +6,7 @@ use std::io;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use tokio::task::{JoinError, JoinHandle, spawn_blocking};
+use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::info;
 
 use crate::config::{Settings, Source};
@@ -34,9 +34,9 @@ pub enum AgentError {
     /// Signals can't be received.
     #[error("signal handler: {0}")]
     Signal(io::Error),
-    /// A task ended that must not.
-    #[error("the {0} task ended")]
-    Ended(&'static str),
+    /// A task panicked, which is a fault in this program.
+    #[error("the {0} task panicked")]
+    Panicked(&'static str),
 }
 
 /// Serves until SIGTERM or SIGINT. The data path stays in place after that, and after an error too.
@@ -46,8 +46,8 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     let (topology_sender, topology) = watch::channel(None);
     let (stop, stopped) = watch::channel(());
 
-    let node = tokio::spawn(node::follow(node_settings(&settings), targets, topology_sender));
-    let source = tokio::spawn(match settings.source.clone() {
+    let mut node = tokio::spawn(node::follow(node_settings(&settings), targets, topology_sender));
+    let mut source = tokio::spawn(match settings.source.clone() {
         Source::Directory(path) => source::directory::watch(path, event_sender),
     });
     let channels = Channels { events, topology, targets: target_sender, stop: stopped };
@@ -57,9 +57,9 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
 
     let result = tokio::select! {
         signal = stop_signal() => signal.map(|name| info!("{name}: the agent stops, the data path goes on")),
-        ended = source => Err(why(ended, "source")),
-        ended = node => Err(why(ended, "node")),
-        error = failure_of(&mut reconcile) => Err(error),
+        error = failure_of(&mut source, "source") => Err(error),
+        error = failure_of(&mut node, "node") => Err(error),
+        error = failure_of(&mut reconcile, "reconcile") => Err(error),
     };
     // A sync that has begun is finished; then the data plane's own lock goes with it.
     drop(stop);
@@ -81,19 +81,15 @@ async fn reconcile(settings: Settings, mut channels: Channels) -> Result<(), Age
     Ok(())
 }
 
-/// Waits until the task fails. Where source or node have ended it ends well, and they say why.
-async fn failure_of(reconcile: &mut JoinHandle<Result<(), AgentError>>) -> AgentError {
-    match reconcile.await {
+/// Waits until the task fails. One that ends well does so because another one has ended, which says why.
+async fn failure_of<E: Into<AgentError>>(
+    task: &mut JoinHandle<Result<(), E>>,
+    name: &'static str,
+) -> AgentError {
+    match task.await {
         Ok(Ok(())) => pending().await,
-        ended => why(ended, "reconcile"),
-    }
-}
-
-/// Why a task has ended that must not.
-fn why<E: Into<AgentError>>(ended: Result<Result<(), E>, JoinError>, task: &'static str) -> AgentError {
-    match ended {
         Ok(Err(error)) => error.into(),
-        Ok(Ok(())) | Err(_) => AgentError::Ended(task),
+        Err(_) => AgentError::Panicked(name),
     }
 }
 

@@ -1,5 +1,6 @@
 //! `millrace flows`.
 
+use std::cmp::Reverse;
 use std::net::SocketAddr;
 
 use clap::Args;
@@ -45,6 +46,9 @@ fn table(flows: &[FlowView]) -> Table {
         "IDLE",
         "SERVICE",
     ]);
+    // Both directions of a connection below each other.
+    let mut flows: Vec<&FlowView> = flows.iter().collect();
+    flows.sort_by_cached_key(|flow| (flow.protocol.clone(), ends(flow), Reverse(flow.direction)));
     for flow in flows {
         let (client, frontend, backend) = ends(flow);
         table.push([
