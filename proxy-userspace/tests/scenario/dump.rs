@@ -18,7 +18,6 @@ pub fn desired(desired: &Desired, dirty: &Dirty, problems: &BTreeSet<String>) ->
     for problem in problems {
         writeln!(out, "{problem}").unwrap();
     }
-    out.push('\n');
     out
 }
 

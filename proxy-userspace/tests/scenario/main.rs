@@ -3,9 +3,10 @@
 //! A case is a file in `cases/`: a first line of prose, `flags:` if the agent has any, then steps that each
 //! begin with `--- `: see [`script`]. `MILLRACE_BLESS=1 cargo test --test scenario` writes down what came out
 //! where it differs; read the diff before you commit it.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod dump;
+mod maps;
 mod script;
 mod world;
 

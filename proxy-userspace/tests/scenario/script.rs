@@ -7,7 +7,11 @@
 //! --- file web.yaml          the file now has this text
 //! --- remove web.yaml        the file is gone
 //! --- addresses 192.0.2.1    addresses on this node's devices
-//! --- expect desired         what has come of it since the last such step
+//! --- ways 192.0.2.2         other nodes' addresses that there is a resolved way to
+//! --- time 10                seconds that pass
+//! --- expect desired         what is to be served, what of it changed and what has become wrong
+//! --- expect writes          what the data plane wrote, in order
+//! --- expect maps            what the maps hold
 //! ```
 
 use std::fmt;
@@ -33,13 +37,17 @@ pub enum Action {
     File,
     Remove,
     Addresses,
+    Ways,
+    Time,
     Expect,
 }
 
-const ACTIONS: [(&str, Action); 4] = [
+const ACTIONS: [(&str, Action); 6] = [
     ("file", Action::File),
     ("remove", Action::Remove),
     ("addresses", Action::Addresses),
+    ("ways", Action::Ways),
+    ("time", Action::Time),
     ("expect", Action::Expect),
 ];
 

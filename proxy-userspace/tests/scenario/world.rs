@@ -1,27 +1,38 @@
-//! Source and model as the agent has them, without the agent.
+//! Source, model and plan as the agent has them, without the agent and without a kernel.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Parser;
 use millrace::config::{AgentArgs, Settings};
-use millrace::model::{Dirty, Model};
+use millrace::model::{Dirty, Family, Model};
+use millrace::node::{AttachTarget, Hook, Link, Topology, Way};
 use millrace::source::SourceEvent;
 use millrace::source::directory::Catalogue;
 
 use crate::dump::desired;
+use crate::maps::Maps;
 use crate::script::{Action, Step};
 
 /// This node's name in every case.
 const NODE: &str = "node-1";
+/// Index of its one uplink.
+const UPLINK: u32 = 2;
 
-/// Everything between the manifests and the desired state.
+/// Everything between the manifests and the maps.
 pub struct World {
     catalogue: Catalogue,
     model: Model,
     dirty: Dirty,
     problems: BTreeSet<String>,
+    topology: Topology,
+    maps: Maps,
+    /// What the data plane was not told of yet.
+    unsynced: Dirty,
+    now: Duration,
 }
 
 #[derive(Parser)]
@@ -35,11 +46,17 @@ impl World {
         let own = ["agent", "--source", "directory:/manifests"].map(str::to_owned);
         let agent = Agent::parse_from(own.iter().chain(flags));
         let settings = Settings::resolve_on(&agent.args, Some(NODE.to_owned())).unwrap();
+        let uplink = AttachTarget { name: "eth0".to_owned(), hooks: BTreeSet::from([Hook::Xdp]) };
+        let topology = Topology { devices: [(UPLINK, uplink)].into(), ..Topology::default() };
         Self {
             catalogue: Catalogue::default(),
             model: Model::new(settings.model),
             dirty: Dirty::default(),
             problems: BTreeSet::new(),
+            topology,
+            maps: Maps::new(),
+            unsynced: Dirty::default(),
+            now: Duration::ZERO,
         }
     }
 
@@ -50,9 +67,14 @@ impl World {
             Action::File => self.catalogue.update(&file, Ok(step.text.clone().into_bytes())),
             Action::Remove => self.catalogue.remove(&file),
             Action::Addresses => {
-                let addresses = step.argument.split_whitespace().map(|text| text.parse().unwrap());
-                self.model.set_node_addresses(addresses.collect());
+                self.topology.addresses = addresses(&step.argument).collect();
+                self.model.set_node_addresses(self.topology.addresses.clone());
             }
+            Action::Ways => {
+                let ways = addresses(&step.argument).map(|target| (target, self.way(target)));
+                self.topology.ways = ways.collect();
+            }
+            Action::Time => self.now += Duration::from_secs(step.argument.parse().unwrap()),
             Action::Expect => step.text = self.expect(&step.argument),
         }
         for event in self.catalogue.take_events() {
@@ -68,15 +90,43 @@ impl World {
 
     /// Each sort of dump is a word after `expect`.
     fn expect(&mut self, sort: &str) -> String {
-        self.dirty.merge(self.model.refresh());
+        let dirty = self.model.refresh();
+        self.dirty.merge(dirty.clone());
+        self.unsynced.merge(dirty);
         let problems = self.model.take_problems();
         self.problems.extend(problems.iter().map(|problem| format!("{:?}: {problem}", problem.severity)));
-        match sort {
+        let text = match sort {
             "desired" => {
                 let dirty = std::mem::take(&mut self.dirty);
                 desired(self.model.desired(), &dirty, &std::mem::take(&mut self.problems))
             }
+            "writes" => {
+                self.sync();
+                self.maps.take_writes()
+            }
+            "maps" => {
+                self.sync();
+                self.maps.dump()
+            }
             other => panic!("no such dump: {other}"),
-        }
+        };
+        text + "\n"
     }
+
+    fn sync(&mut self) {
+        self.maps.set_topology(&self.topology, self.now);
+        self.maps.sync(self.model.desired(), &std::mem::take(&mut self.unsynced), self.now);
+    }
+
+    fn way(&self, target: IpAddr) -> Way {
+        let mut own = self.topology.addresses.iter();
+        let source =
+            own.find(|own| Family::of(**own) == Family::of(target)).expect("an address of the family");
+        let link = Some(Link { source_mac: [2, 0, 0, 0, 0, 1], destination_mac: [2, 0, 0, 0, 0, 2] });
+        Way { source: *source, device: UPLINK, mtu: 1500, link }
+    }
+}
+
+fn addresses(text: &str) -> impl Iterator<Item = IpAddr> {
+    text.split_whitespace().map(|text| text.parse().unwrap())
 }
