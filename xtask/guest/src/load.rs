@@ -18,30 +18,42 @@ pub enum Attach {
     Loopback,
 }
 
-/// Loads, prints the verifier's counts, and attaches.
+/// Loads, prints the verifier's counts, and attaches. All programs are tried, also after one was refused.
 pub fn load(object: &Path, attach: Attach) -> Result<()> {
     let bytes = std::fs::read(object).with_context(|| format!("can't read {}", object.display()))?;
     let mut loader = EbpfLoader::new();
     loader.override_global(global::MARK_VALUE, &DEFAULT_MARK, false);
     loader.override_global(global::MARK_MASK, &DEFAULT_MARK, false);
     let mut ebpf = loader.load(&bytes).context("can't make the maps")?;
+    let mut refused = Vec::new();
     let mut programs = 0;
     for (name, program) in ebpf.programs_mut() {
-        match program {
-            Program::Xdp(xdp) => xdp.load(),
-            Program::SchedClassifier(classifier) => classifier.load(),
-            _ => bail!("{name} is of a kind this loader does not know"),
-        }
-        .with_context(|| format!("the kernel refuses {name}"))?;
-        let info = program.info().with_context(|| format!("can't ask the kernel about {name}"))?;
-        let count = info.verified_instruction_count().context("the kernel counts no instructions")?;
-        println!("program {name} {count}");
         programs += 1;
+        match load_one(program) {
+            Ok(count) => println!("program {name} {count}"),
+            Err(error) => {
+                eprintln!("{name}: {error:#}");
+                refused.push(name.to_owned());
+            }
+        }
     }
     if programs == 0 {
         bail!("{} has no programs", object.display());
     }
+    if !refused.is_empty() {
+        bail!("the kernel refuses {}", refused.join(", "));
+    }
     if attach == Attach::Loopback { attach_all(&mut ebpf) } else { Ok(()) }
+}
+
+/// The number of instructions the verifier walked through.
+fn load_one(program: &mut Program) -> Result<u32> {
+    match program {
+        Program::Xdp(xdp) => xdp.load()?,
+        Program::SchedClassifier(classifier) => classifier.load()?,
+        _ => bail!("of a kind this loader does not know"),
+    }
+    program.info()?.verified_instruction_count().context("the kernel counts no instructions")
 }
 
 fn attach_all(ebpf: &mut Ebpf) -> Result<()> {

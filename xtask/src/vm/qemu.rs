@@ -22,7 +22,8 @@ const TAIL: usize = 40;
 /// Boots `kernel` with `image`; returns the console's text if its marker says that all went well.
 pub fn run(workspace: &Workspace, kernel: &Path, image: &Path, console: &Path) -> Result<String> {
     let mut qemu = workspace.command("qemu-system-x86_64");
-    // Emulated, also where /dev/kvm exists: nested virtualisation fails in too many ways to rely on.
+    // Emulated, also where /dev/kvm exists: nested virtualisation fails in too many ways to rely on. Without cmpxchg16b:
+    // QEMU 7.2 now and then leaves garbage in the flags after it, and Linux's allocator branches on them.
     qemu.args(["-machine", "pc", "-accel", "tcg", "-cpu", "max,cx16=off", "-m", "1024", "-no-reboot"]);
     qemu.args(["-display", "none", "-nic", "none", "-append", "console=ttyS0 loglevel=4 panic=-1"]);
     qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(image);
