@@ -1,6 +1,7 @@
 //! What each layer is and how it is run.
 
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -11,6 +12,11 @@ use super::{Args, Outcome};
 use crate::setup::{self, Need};
 use crate::workspace::Workspace;
 use crate::{command, lint, vm};
+
+/// What a layer may take, its build included; more is a hang.
+const BOUND: Duration = Duration::from_mins(20);
+/// The same with `--long`.
+const LONG_BOUND: Duration = Duration::from_hours(3);
 
 /// A kind of tests, cheapest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -128,7 +134,8 @@ fn run(mut cargo: Command, args: &Args) -> Result<Outcome> {
         cargo.args(["--", "--nocapture"]);
     }
     let output = if args.verbose { Output::Shown } else { Output::OnFailure };
-    libtest::run(&mut cargo, output).map(Outcome::Ran)
+    let bound = if args.long { LONG_BOUND } else { BOUND };
+    libtest::run(&mut cargo, output, bound).map(Outcome::Ran)
 }
 
 fn has_test_target(workspace: &Workspace, name: &str) -> Result<bool> {

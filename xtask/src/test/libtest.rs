@@ -1,7 +1,11 @@
 //! Cargo's test runs, counted.
 
+use std::fs;
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -18,23 +22,30 @@ pub enum Output {
 }
 
 /// Runs a `cargo test` command and sums its result lines. A run that fails without a failed test (the build, a crash)
-/// counts as one.
-pub fn run(cargo: &mut Command, output: Output) -> Result<Tally> {
+/// counts as one, and so does one that has not ended after `bound`, which is killed.
+pub fn run(cargo: &mut Command, output: Output, bound: Duration) -> Result<Tally> {
     eprintln!("+ {}", command::display(cargo));
     let mut child = cargo.stdout(Stdio::piped()).spawn().context("can't start cargo")?;
-    let stdout = child.stdout.take().context("cargo has no output")?;
+    let lines = follow(child.stdout.take().context("cargo has no output")?);
+    let deadline = Instant::now() + bound;
     let mut tally = Tally::default();
     let mut kept = Vec::new();
-    for line in BufReader::new(stdout).split(b'\n') {
-        let line = String::from_utf8_lossy(&line.context("can't read the tests' output")?).into_owned();
-        if let Some(counts) = Tally::from_result_line(&line) {
-            tally += counts;
+    let in_time = loop {
+        let line = match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Disconnected) => break true,
+            Err(RecvTimeoutError::Timeout) => break false,
+        };
+        tally += Tally::from_result_line(&line).unwrap_or_default();
+        if output == Output::Shown || line.contains(" has been running for over ") {
+            println!("{line}");
+        } else if !line.ends_with(" ... ok") {
+            kept.push(line);
         }
-        match output {
-            Output::Shown => println!("{line}"),
-            Output::OnFailure if line.ends_with(" ... ok") => {}
-            Output::OnFailure => kept.push(line),
-        }
+    };
+    if !in_time {
+        kept.push(format!("killed: it has not ended after {} minutes", bound.as_secs() / 60));
+        kill_with_descendants(child.id());
     }
     let status = child.wait().context("cargo is gone")?;
     if !status.success() {
@@ -47,12 +58,33 @@ pub fn run(cargo: &mut Command, output: Output) -> Result<Tally> {
     Ok(tally)
 }
 
+/// The lines, as they come; the channel closes when the last process that could write is gone.
+fn follow(stdout: ChildStdout) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
+            if sender.send(String::from_utf8_lossy(&line).into_owned()).is_err() {
+                break;
+            }
+        }
+    });
+    receiver
+}
+
+/// Cargo leaves a test binary behind when only it is killed. Children are read before their parent is gone.
+fn kill_with_descendants(process: u32) {
+    let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    let _ = Command::new("kill").args(["-KILL", &process.to_string()]).status();
+    children.split_whitespace().filter_map(|child| child.parse().ok()).for_each(kill_with_descendants);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn shell(script: &str) -> Tally {
-        run(Command::new("sh").args(["-c", script]), Output::OnFailure).unwrap()
+        let mut command = Command::new("sh");
+        run(command.args(["-c", script]), Output::OnFailure, Duration::from_secs(10)).unwrap()
     }
 
     #[test]
@@ -64,5 +96,14 @@ mod tests {
     #[test]
     fn a_run_that_fails_without_a_failed_test_counts_as_one() {
         assert_eq!(shell("exit 101"), Tally::FAILED);
+    }
+
+    #[test]
+    fn a_run_without_end_is_killed_with_its_descendants() {
+        let start = Instant::now();
+        let mut command = Command::new("sh");
+        command.args(["-c", "sh -c 'sleep 60; true'; true"]);
+        assert_eq!(run(&mut command, Output::OnFailure, Duration::from_millis(200)).unwrap(), Tally::FAILED);
+        assert!(start.elapsed() < Duration::from_secs(30));
     }
 }
