@@ -1,1 +1,173 @@
-//! Attaching to devices.
+//! Attaching to devices of namespaces.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use anyhow::Result;
+use millrace::dataplane::Dataplane;
+use millrace::dataplane::ebpf::read::{AttachedView, PinnedMaps};
+use millrace::dataplane::ebpf::{EbpfDataplane, Mark, XdpMode};
+use millrace::node::{AttachTarget, Hook, Link, Topology, Way};
+use millrace_lab::net::{Namespace, Netlink};
+
+use crate::support::{Scratch, all, desired, key, port};
+
+/// Runs a test in a namespace with a device `eth0`, whose peer is in another one.
+fn in_namespace(name: &str, test: impl AsyncFnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+    let namespace = Namespace::create(name)?;
+    let peer = Namespace::create(&format!("{name}-peer"))?;
+    let file = peer.file()?;
+    namespace.run(async move || {
+        let netlink = Netlink::open()?;
+        netlink.add_veth("eth0", "eth0", &file).await?;
+        netlink.set_up("eth0").await?;
+        test().await
+    })
+}
+
+fn topology(device: &str) -> Topology {
+    let index = nix::net::if_::if_nametoindex(device).unwrap();
+    let hooks = BTreeSet::from([Hook::Xdp, Hook::TcIngress, Hook::TcEgress]);
+    let target = AttachTarget { name: device.to_owned(), hooks };
+    Topology { devices: BTreeMap::from([(index, target)]), ..Topology::default() }
+}
+
+fn attached(scratch: &Scratch) -> Vec<AttachedView> {
+    PinnedMaps::open(&scratch.path).unwrap().status().unwrap().attached
+}
+
+fn modes(scratch: &Scratch) -> Vec<(&'static str, &'static str)> {
+    attached(scratch).iter().map(|view| (view.hook, view.mode)).collect()
+}
+
+#[test]
+fn programs_stay_attached_without_an_agent_and_are_taken_over_as_they_are() -> Result<()> {
+    in_namespace("attach-stay", async || {
+        let scratch = Scratch::new();
+        let mut dataplane = scratch.open();
+        let report = dataplane.set_topology(&topology("eth0"));
+        assert!(report.is_complete(), "{report:?}");
+        assert_eq!(report.writes, 3);
+        assert_eq!(dataplane.set_topology(&topology("eth0")).writes, 0);
+        let before = attached(&scratch);
+        assert_eq!(modes(&scratch), [("tc_egress", "tcx"), ("tc_ingress", "tcx"), ("xdp", "native")]);
+        drop(dataplane);
+        assert_eq!(attached(&scratch), before);
+
+        let mut restarted = scratch.open();
+        assert_eq!(restarted.set_topology(&topology("eth0")).writes, 0);
+        assert_eq!(attached(&scratch), before);
+        Ok(())
+    })
+}
+
+#[test]
+fn another_program_takes_the_place_of_the_old_one_in_the_same_link() -> Result<()> {
+    in_namespace("attach-swap", async || {
+        let scratch = Scratch::new();
+        let mut dataplane = scratch.open();
+        dataplane.set_topology(&topology("eth0"));
+        let before = attached(&scratch);
+        drop(dataplane);
+        let settings =
+            millrace::dataplane::ebpf::Settings { mark: Mark { value: 0, mask: 0 }, ..scratch.settings() };
+        let mut upgraded = EbpfDataplane::open(settings)?;
+        assert_eq!(attached(&scratch), before, "the old programs run until the new ones are wanted");
+        assert_eq!(upgraded.set_topology(&topology("eth0")).writes, 3);
+        for (old, new) in before.iter().zip(attached(&scratch)) {
+            assert_ne!(old.program_id, new.program_id);
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_device_whose_driver_has_no_xdp_is_served_by_tc() -> Result<()> {
+    in_namespace("attach-tc", async || {
+        let scratch = Scratch::new();
+        let mut dataplane = scratch.open();
+        let report = dataplane.set_topology(&topology("lo"));
+        assert!(report.is_complete(), "{report:?}");
+        assert_eq!(modes(&scratch), [("tc_egress", "tcx"), ("tc_ingress", "tcx")]);
+        drop(dataplane);
+
+        let settings = millrace::dataplane::ebpf::Settings { xdp: XdpMode::Native, ..scratch.settings() };
+        let report = EbpfDataplane::open(settings)?.set_topology(&topology("lo"));
+        let [failure] = &report.failures[..] else { panic!("{report:?}") };
+        assert!(failure.starts_with("no XDP on lo: the driver has no XDP"), "{failure}");
+        assert!(failure.ends_with("tc_ingress serves it"), "{failure}");
+
+        let settings = millrace::dataplane::ebpf::Settings { xdp: XdpMode::Generic, ..scratch.settings() };
+        EbpfDataplane::open(settings)?.set_topology(&topology("lo"));
+        assert_eq!(modes(&scratch)[2], ("xdp", "generic"));
+
+        let settings = millrace::dataplane::ebpf::Settings { xdp: XdpMode::Off, ..scratch.settings() };
+        assert_eq!(EbpfDataplane::open(settings)?.set_topology(&topology("lo")).writes, 1);
+        assert_eq!(modes(&scratch), [("tc_egress", "tcx"), ("tc_ingress", "tcx")]);
+        Ok(())
+    })
+}
+
+#[test]
+fn where_another_xdp_program_is_attached_tc_serves() -> Result<()> {
+    in_namespace("attach-busy", async || {
+        let (other, scratch) = (Scratch::new(), Scratch::new());
+        let mut first = other.open();
+        first.set_topology(&topology("eth0"));
+        let mut second = scratch.open();
+        let report = second.set_topology(&topology("eth0"));
+        assert!(report.is_complete(), "{report:?}");
+        assert_eq!(modes(&scratch), [("tc_egress", "tcx"), ("tc_ingress", "tcx")]);
+        first.set_topology(&Topology::default());
+        assert_eq!(second.set_topology(&topology("eth0")).writes, 1, "the place is free now");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_device_that_vanished_leaves_no_pin_behind() -> Result<()> {
+    in_namespace("attach-gone", async || {
+        let scratch = Scratch::new();
+        let mut dataplane = scratch.open();
+        let wanted = topology("eth0");
+        dataplane.set_topology(&wanted);
+        Netlink::open()?.delete_link("eth0").await?;
+        assert!(attached(&scratch).is_empty());
+        let report = dataplane.set_topology(&wanted);
+        assert!(report.is_complete(), "told too late that it is gone: {report:?}");
+        let report = dataplane.set_topology(&Topology::default());
+        assert!(report.is_complete(), "{report:?}");
+        let links = std::fs::read_dir(scratch.path.join("millrace/v1/links"))?;
+        assert_eq!(links.count(), 0);
+        Ok(())
+    })
+}
+
+#[test]
+fn a_way_is_resolved_by_the_topology_and_knows_whether_its_device_has_xdp() -> Result<()> {
+    in_namespace("attach-ways", async || {
+        let scratch = Scratch::new();
+        let mut dataplane = scratch.open();
+        let state = desired([(key("web"), port(1, 2))]);
+        dataplane.sync(&state, &all(&state));
+        let target = IpAddr::from([172, 16, 0, 2]);
+        let mut topology = topology("eth0");
+        let device = *topology.devices.keys().next().unwrap();
+        let link = Some(Link { source_mac: [2, 0, 0, 0, 0, 1], destination_mac: [2, 0, 0, 0, 0, 2] });
+        let way = Way { source: IpAddr::from([172, 16, 0, 1]), device, mtu: 1500, link };
+        topology.ways.insert(target, way);
+        dataplane.set_topology(&topology);
+        assert_eq!(dataplane.set_topology(&topology).writes, 0);
+
+        let maps = PinnedMaps::open(&scratch.path)?;
+        let [view] = &maps.ways()?[..] else { panic!("one way") };
+        assert_eq!((view.target, view.resolved, view.xdp, view.mtu), (target, true, true, 1500));
+        assert_eq!(view.destination_mac, "02:00:00:00:00:02");
+
+        topology.ways.clear();
+        assert_eq!(dataplane.set_topology(&topology).writes, 1);
+        let [view] = &maps.ways()?[..] else { panic!("one way") };
+        assert_eq!((view.resolved, view.source), (false, None));
+        Ok(())
+    })
+}

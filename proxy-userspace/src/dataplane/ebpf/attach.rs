@@ -84,16 +84,15 @@ impl Attachments {
         report
     }
 
-    /// Detaches the TC filters that are remembered in a directory, of whichever agent; returns the markers.
-    pub fn remove_filters(directory: &Path) -> Result<Vec<PathBuf>, OpenError> {
+    /// Detaches everything that is pinned or remembered in a directory, of whichever agent; names it.
+    pub fn remove_all(directory: &Path) -> Result<Vec<PathBuf>, OpenError> {
         let mut removed = Vec::new();
-        for path in entries(directory)?.into_iter().filter(|path| path.is_dir()) {
+        for path in entries(directory)? {
             let key = path.file_name().and_then(|name| LinkKey::parse(name.to_str()?));
-            if let Some(key) = key {
-                clsact::detach(key, directory)
-                    .map_err(|error| OpenError::File { path: path.clone(), error })?;
-                removed.push(path);
-            }
+            let Some(key) = key else { continue };
+            let detach = if path.is_dir() { clsact::detach } else { link::remove };
+            detach(key, directory).map_err(|error| OpenError::File { path: path.clone(), error })?;
+            removed.push(path);
         }
         Ok(removed)
     }

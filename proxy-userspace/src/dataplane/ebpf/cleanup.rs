@@ -21,7 +21,7 @@ pub fn cleanup(bpffs_path: &Path) -> Result<Cleaned, OpenError> {
     let mut removed = Vec::new();
     for root in bpffs::entries(&layout.top())? {
         let _lock = bpffs::lock(&root)?;
-        removed.extend(Attachments::remove_filters(&root.join("links"))?);
+        removed.extend(Attachments::remove_all(&root.join("links"))?);
         bpffs::remove_tree(&root, &mut removed)?;
     }
     bpffs::remove_tree(&layout.top(), &mut removed)?;

@@ -73,3 +73,7 @@ fn place(key: LinkKey) -> io::Result<(String, TcAttachType)> {
     };
     Ok((device, direction))
 }
+
+#[cfg(test)]
+#[path = "clsact_tests.rs"]
+mod tests;

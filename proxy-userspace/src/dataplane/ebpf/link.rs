@@ -107,9 +107,14 @@ pub fn update(key: LinkKey, program: &Program, directory: &Path) -> io::Result<(
     sys::link_update(link.as_fd(), program.as_fd())
 }
 
-/// Removes a link's pin, which detaches the program.
+/// Detaches a link's program and removes the pin. A device that is gone has detached it already.
 pub fn remove(key: LinkKey, directory: &Path) -> io::Result<()> {
-    std::fs::remove_file(directory.join(key.name()))
+    let path = directory.join(key.name());
+    let link = sys::obj_get(&path)?;
+    if sys::link_info(link.as_fd())?.device != 0 {
+        sys::link_detach(link.as_fd())?;
+    }
+    std::fs::remove_file(path)
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const MAP_LOOKUP_BATCH: libc::c_long = 24;
 const LINK_CREATE: libc::c_long = 28;
 const LINK_UPDATE: libc::c_long = 29;
+const LINK_DETACH: libc::c_long = 34;
 
 /// Where a link attaches a program: `enum bpf_attach_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +72,11 @@ pub fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<
     let attr =
         LinkUpdateAttr { link: link.as_raw_fd(), program: program.as_raw_fd(), ..LinkUpdateAttr::default() };
     bpf(LINK_UPDATE, &attr).map(drop)
+}
+
+/// Detaches a link's program, at once: a link that merely loses its last reference is detached some time later.
+pub fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    bpf(LINK_DETACH, &link.as_raw_fd()).map(drop)
 }
 
 /// Asks for an XDP or tcx link's program and device.

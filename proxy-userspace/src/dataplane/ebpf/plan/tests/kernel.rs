@@ -146,8 +146,7 @@ impl FakeKernel {
         let until = self.now + REST;
         match change {
             Change::ClearSlots(extent) => {
-                (extent.offset..extent.offset + extent.length)
-                    .for_each(|slot| drop(self.slots.remove(&slot)));
+                (extent.offset..extent.offset + extent.length).for_each(|slot| _ = self.slots.remove(&slot));
             }
             Change::RemoveName(id) => drop(self.names.remove(&id)),
             Change::Way(id, way) => drop(self.ways.insert(id, way)),
