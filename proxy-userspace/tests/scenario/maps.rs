@@ -93,7 +93,7 @@ impl Kernel for Recorder {
             }
             Change::Service(id, entry) => self.write(Place::Service(*id), service(*entry)),
             Change::Name(id, name) => {
-                self.write(Place::Name(*id), name.text().unwrap_or_default().to_owned())
+                self.write(Place::Name(*id), name.text().unwrap_or_default().to_owned());
             }
             Change::Hint(key, owner) => self.write(Place::Hint(key.service, key.hint), reference(*owner)),
             Change::RemoveHint(key) => self.remove(Place::Hint(key.service, key.hint)),

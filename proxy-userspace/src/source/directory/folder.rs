@@ -91,13 +91,27 @@ impl Folder {
         let identity = self.identity();
         if identity.is_ok() {
             for file in due {
-                self.leaving.remove(&file);
-                self.stamps.remove(&file);
-                self.catalogue.remove(&file);
+                self.expire_file(&file);
             }
         }
         self.note_directory(identity.err());
         self.take_events()
+    }
+
+    fn expire_file(&mut self, file: &Arc<Path>) {
+        match stamp(file) {
+            // It is back, and nobody has written to it for as long as we waited.
+            Some(stamp) if self.stamps.get(file) == Some(&stamp) => self.read(file, stamp),
+            Some(stamp) => {
+                self.stamps.insert(file.clone(), stamp);
+                self.leaving.insert(file.clone(), Instant::now());
+            }
+            None => {
+                self.leaving.remove(file);
+                self.stamps.remove(file);
+                self.catalogue.remove(file);
+            }
+        }
     }
 
     fn look_at_files(&mut self, names: &BTreeSet<OsString>) -> io::Result<()> {

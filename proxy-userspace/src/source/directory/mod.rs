@@ -58,6 +58,8 @@ pub async fn watch(path: PathBuf, events: Sender<SourceEvent>) -> Result<(), Sou
             }
         }
         let scope = tokio::select! {
+            // What was written is read before what was removed is forgotten.
+            biased;
             scope = watcher.changed() => Some(scope.map_err(SourceError::Inotify)?),
             () = expiry(&folder) => None,
             () = tokio::time::sleep(IDENTITY_INTERVAL) => {
