@@ -213,7 +213,7 @@ impl Family for V4 {
         // SAFETY: `at` checked the bound.
         let (identification, fragment) = unsafe { ((*header).identification, (*header).fragment) };
         // Without DF the identification is the kernel's own, for fragments.
-        Some(if fragment == DONT_FRAGMENT { u32::from(u16::from_be(identification)) } else { 0 })
+        Some(if fragment & DONT_FRAGMENT != 0 { u32::from(u16::from_be(identification)) } else { 0 })
     }
     #[inline(always)]
     fn unmap(words: &[u32; 4]) -> Addr4 {

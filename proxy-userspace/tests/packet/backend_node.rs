@@ -206,8 +206,10 @@ fn a_packet_that_was_sent_on_is_never_sent_on_again(tunnel: Tunnel) {
     node.delivers(&data, here.hint | 1 << 14, here);
     node.bed.forget_flows();
     node.set_slot(&data, Slot::settled_on(there.reference));
-    let stray = node.directed(&data, there.hint | 1 << 14);
-    tunnel.case.arrives(&node.bed, &stray).assert_dropped(Reason::NoBackendHere);
+    for (flags, hint) in [(flag::ACK, there.hint), (flag::SYN, there.hint), (flag::SYN, 77), (flag::ACK, 0)] {
+        let stray = node.directed(&data.clone().with_flags(flags), hint | 1 << 14);
+        tunnel.case.arrives(&node.bed, &stray).assert_dropped(Reason::NoBackendHere);
+    }
 }
 
 fn a_hint_that_no_backend_here_has_is_sent_to_the_slots_owner(tunnel: Tunnel) {

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use aya::programs::{SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
@@ -42,6 +42,9 @@ pub struct Bed {
 
 /// Beds of default sizes that nobody uses.
 static POOL: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
+
+/// Why the object does not load. Remembered, since each try takes a second and there are hundreds of tests.
+static REFUSED: OnceLock<String> = OnceLock::new();
 
 type Idle = (BedBuilder, Arc<Mutex<Ebpf>>);
 
@@ -127,15 +130,19 @@ impl BedBuilder {
     }
 
     fn load_programs(&self) -> Ebpf {
+        REFUSED.get().inspect(|refusal| panic!("{refusal}"));
+        self.try_load().unwrap_or_else(|refusal| panic!("{}", REFUSED.get_or_init(|| refusal)))
+    }
+
+    fn try_load(&self) -> Result<Ebpf, String> {
         let path = object_path();
         let object = std::fs::read(&path)
-            .unwrap_or_else(|error| panic!("{}: {error}; `cargo xtask build` makes it", path.display()));
-        let mut ebpf =
-            self.load_object(&object).unwrap_or_else(|error| panic!("{}: {error:?}", path.display()));
+            .map_err(|error| format!("{}: {error}; `cargo xtask build` makes it", path.display()))?;
+        let mut ebpf = self.load_object(&object).map_err(|error| format!("{}: {error:?}", path.display()))?;
         for hook in Hook::ALL {
-            load_program(&mut ebpf, hook);
+            load_program(&mut ebpf, hook)?;
         }
-        ebpf
+        Ok(ebpf)
     }
 
     fn load_object(&self, object: &[u8]) -> Result<Ebpf, aya::EbpfError> {
@@ -220,14 +227,14 @@ pub(super) fn monotonic_seconds() -> u64 {
     u64::try_from(now.tv_sec()).expect("a clock that runs forward")
 }
 
-fn load_program(ebpf: &mut Ebpf, hook: Hook) {
+fn load_program(ebpf: &mut Ebpf, hook: Hook) -> Result<(), String> {
     let name = hook.program();
-    let program = ebpf.program_mut(name).unwrap_or_else(|| panic!("the object has no program {name}"));
+    let program = ebpf.program_mut(name).ok_or_else(|| format!("the object has no program {name}"))?;
     let loaded = match hook {
         Hook::XdpIngress => <&mut Xdp>::try_from(program).and_then(Xdp::load),
         Hook::TcIngress | Hook::TcEgress => {
             <&mut SchedClassifier>::try_from(program).and_then(SchedClassifier::load)
         }
     };
-    loaded.unwrap_or_else(|error| panic!("{name} does not load: {error:?}"));
+    loaded.map_err(|error| format!("{name} does not load: {error:?}"))
 }

@@ -26,9 +26,9 @@ mod maps;
 mod outcome;
 mod service;
 
-pub use context::{Hook, Ingress};
+pub use context::{Hook, Ingress, RawRun};
 pub use fixture::{DEVICE, NEXT_HOP_MAC, resolved_way};
 pub use flows::{FlowEntry, FlowTable};
 pub use load::{Bed, BedBuilder, Sizes, object_path};
-pub use outcome::{Outcome, Verdict};
+pub use outcome::{Counts, Outcome, Verdict};
 pub use service::{Endpoint, IntoSocketAddr, Service, ServiceBuilder};

@@ -1,0 +1,165 @@
+//! Frames: some as clients, directors and backends send them, most of those mutated, some random altogether.
+
+use std::net::SocketAddr;
+
+use millrace_lab::frame::{Extension, Frame, Icmp, Layer, Vlan, flag, protocol};
+use millrace_lab::program::Hook;
+
+use crate::random::Random;
+use crate::world::{CLIENTS, NODES, World, address};
+
+/// Makes one frame after the other.
+pub struct Generator {
+    random: Random,
+    templates: Vec<Vec<u8>>,
+    frame: Vec<u8>,
+}
+
+/// Bytes at which length, version and protocol fields like to break.
+const EDGES: [u8; 12] = [0, 1, 4, 6, 17, 20, 40, 41, 0x45, 0x7f, 0x80, 0xff];
+
+impl Generator {
+    /// With templates that fit the program.
+    pub fn new(world: &World, hook: Hook, random: Random) -> Self {
+        let frames = match hook {
+            Hook::TcEgress => replies(world),
+            Hook::XdpIngress | Hook::TcIngress => {
+                let clients = clients(world);
+                let tunnels: Vec<Frame> = clients.iter().flat_map(tunnels).collect();
+                [clients, tunnels].concat()
+            }
+        };
+        let shaped = frames.iter().flat_map(shapes);
+        Self { random, templates: shaped.map(|frame| frame.build().to_vec()).collect(), frame: Vec::new() }
+    }
+
+    /// The next frame.
+    pub fn next_frame(&mut self) -> &[u8] {
+        self.frame.clear();
+        if self.random.below(20) == 0 {
+            let length = 14 + self.random.below(140);
+            self.frame.resize_with(length, || self.random.next() as u8);
+            let ethertype = *self.random.pick(&[[0x08, 0x00], [0x86, 0xdd], [0x08, 0x06]]);
+            self.frame[12..14].copy_from_slice(&ethertype);
+            return &self.frame;
+        }
+        let template = self.random.below(self.templates.len());
+        self.frame.extend_from_slice(&self.templates[template]);
+        for _ in 0..self.random.below(4) {
+            self.mutate();
+        }
+        &self.frame
+    }
+
+    fn mutate(&mut self) {
+        let length = self.frame.len();
+        if length < 16 {
+            return;
+        }
+        // Most mutations hit the headers: the first hundred bytes.
+        let at = 12 + self.random.below(length.min(110) - 12);
+        match self.random.below(8) {
+            0 => self.frame[at] ^= 1 << self.random.below(8),
+            1 => self.frame[at] = self.random.next() as u8,
+            2 => self.frame[at] = *self.random.pick(&EDGES),
+            3 => self.frame.truncate(14 + self.random.below(length - 14)),
+            4 => {
+                let more = self.random.below(64);
+                self.frame.resize(length + more, 0xa5);
+            }
+            5 => self.frame[at] = self.frame[at].wrapping_add(1),
+            6 => self.frame[at] = self.frame[at].wrapping_sub(1),
+            _ => {
+                let from = 12 + self.random.below(length - 13);
+                let count = (1 + self.random.below(20)).min(length - at.max(from));
+                self.frame.copy_within(from..from + count, at);
+            }
+        }
+    }
+}
+
+/// What clients send to every frontend, and to addresses that are none.
+fn clients(world: &World) -> Vec<Frame> {
+    let mut frames = Vec::new();
+    for frontend in &world.frontends {
+        for (number, port) in [(1, 40000), (2, 40000), (200, 50000)] {
+            let client = SocketAddr::new(address(frontend.at.is_ipv6(), CLIENTS, number), port);
+            frames.extend(transport(client, frontend.at, frontend.protocol));
+            frames.extend(transport(client, (frontend.at.ip(), 81).into(), frontend.protocol));
+            frames.extend(transport(frontend.at, client, frontend.protocol));
+        }
+    }
+    frames
+}
+
+fn transport(from: SocketAddr, to: SocketAddr, protocol: u8) -> Vec<Frame> {
+    let ip = || Frame::ip(from.ip(), to.ip());
+    if protocol == protocol::UDP {
+        return vec![
+            ip().udp(from.port(), to.port()).payload(&b"datagram"[..]),
+            ip().udp(from.port(), to.port()),
+        ];
+    }
+    let flags = [flag::SYN, flag::ACK, flag::SYN | flag::ACK, flag::FIN | flag::ACK, flag::RST];
+    flags
+        .iter()
+        .map(|flags| ip().tcp(from.port(), to.port(), *flags).payload(vec![7; usize::from(*flags)]))
+        .collect()
+}
+
+/// A client's frame as a director, and as a stranger, sends it to this node and to another.
+fn tunnels(frame: &Frame) -> Vec<Frame> {
+    let mut frames = Vec::new();
+    for (v6, from, to, hint) in [
+        (false, 2, 1, 0),
+        (false, 3, 1, 0x404d),
+        (true, 2, 1, 99),
+        (false, 66, 1, 5),
+        (true, 66, 1, 5),
+        (false, 2, 4, 0),
+    ] {
+        let mut outer = Layer::ip(address(v6, NODES, from), address(v6, NODES, to));
+        match &mut outer {
+            Layer::Ipv4(ip) => (ip.id, ip.dont_fragment) = (hint, true),
+            Layer::Ipv6(ip) => ip.flow_label = hint.into(),
+            _ => {}
+        }
+        frames.push(frame.clone().encapsulated(outer));
+    }
+    frames
+}
+
+/// What backends answer, and other traffic of this node.
+fn replies(world: &World) -> Vec<Frame> {
+    let mut frames = clients(world);
+    for connection in &world.connections {
+        frames.extend(transport(connection.pod, connection.client, connection.protocol));
+        frames.extend(transport(connection.client, connection.pod, connection.protocol));
+    }
+    frames
+}
+
+/// The frame, and the same with tags, options, extension headers, as a fragment, and as ICMP; one large.
+fn shapes(frame: &Frame) -> Vec<Frame> {
+    let mut shapes = vec![frame.clone(), frame.clone(), frame.clone()];
+    shapes.push(frame.clone().tagged(&[Vlan::customer(5)]));
+    shapes.push(frame.clone().payload(vec![0x5a; 1440]));
+    shapes.push(frame.clone().with_hop_limit(1));
+    let mut odd = frame.clone();
+    let at = odd.layers.len() - 1;
+    let mut fragment = frame.clone();
+    if let Layer::Ipv4(ip) = odd.innermost_mut() {
+        ip.options = vec![1; 8].into();
+    } else {
+        odd.layers.insert(at, Extension::destination_options(2).into());
+    }
+    if let Layer::Ipv4(ip) = fragment.innermost_mut() {
+        ip.more_fragments = true;
+    } else {
+        fragment.layers.insert(at, Extension::fragment(0, true, 3).into());
+    }
+    let mut echo = frame.clone();
+    echo.layers[at] = Icmp { kind: 8, code: 0, rest: [1, 2, 3, 4] }.into();
+    shapes.extend([odd, fragment, echo]);
+    shapes
+}

@@ -1,0 +1,309 @@
+//! What may become of a frame, and whether that is what became of it.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use millrace_lab::frame::{DEVICE_MAC, Mac};
+use millrace_lab::program::{Endpoint, Hook, NEXT_HOP_MAC, RawRun, Verdict};
+use proxy_common::config::{DEFAULT_MARK, HANDOVER_MAGIC};
+use proxy_common::verdict::Reason;
+
+use crate::packet::{ETHERNET, Packet, residue};
+use crate::world::{Frontend, MTU, NODES, World, address};
+
+/// Under which one of these reasons a frame was counted.
+pub type Reasons = &'static [Reason];
+
+/// Which reply tuple belongs to which frontend.
+type Replies = HashMap<(SocketAddr, SocketAddr, u8), SocketAddr>;
+
+/// Judges what a program did to a frame.
+pub struct Oracle<'a> {
+    world: &'a World,
+    hook: Hook,
+    replies: Replies,
+}
+
+/// What the program did, beside the action itself.
+struct Done<'a> {
+    before: &'a [u8],
+    after: &'a [u8],
+    run: &'a RawRun,
+}
+
+const FLAG: u32 = 1 << 14;
+
+impl<'a> Oracle<'a> {
+    /// For a program in a world.
+    pub fn new(world: &'a World, hook: Hook) -> Self {
+        let replies =
+            world.connections.iter().map(|one| ((one.pod, one.client, one.protocol), one.vip)).collect();
+        Self { world, hook, replies }
+    }
+
+    /// Under which reasons the run may have been counted, or what was wrong about it.
+    pub fn judge(&self, frame: &[u8], run: &RawRun) -> Result<Reasons, String> {
+        let done = Done { before: frame, after: &run.frame, run };
+        let Some(packet) = Packet::outermost(frame) else { return self.untouched(&done) };
+        if self.hook == Hook::TcEgress {
+            return self.judge_reply(&packet, &done);
+        }
+        if packet.has_ports() {
+            return match self.world.frontend(packet.destination, packet.protocol) {
+                Some(frontend) => {
+                    self.or_untouched(&packet, &done, || self.judge_client(frontend, &packet, &done))
+                }
+                None => self.untouched(&done),
+            };
+        }
+        if !packet.is_plain {
+            return self.untouched(&done);
+        }
+        match packet.inside(frame) {
+            Some(inner) => self.judge_tunnel(&packet, &inner, &done),
+            None => self.untouched(&done),
+        }
+    }
+
+    fn verdict(&self, done: &Done<'_>) -> Verdict {
+        Verdict::new(self.hook, done.run.action)
+    }
+
+    fn untouched(&self, done: &Done<'_>) -> Result<Reasons, String> {
+        let same = done.before == done.after && done.run.metadata.is_empty() && done.run.mark == 0;
+        require(same && self.verdict(done) == Verdict::Pass, "not ours, but not left alone")?;
+        Ok(&[Reason::NotOurs])
+    }
+
+    /// A packet with options or extension headers may be passed as it came, too.
+    fn or_untouched(
+        &self,
+        packet: &Packet,
+        done: &Done<'_>,
+        judge: impl Fn() -> Result<Reasons, String>,
+    ) -> Result<Reasons, String> {
+        let left_alone = if packet.is_plain { None } else { self.untouched(done).ok() };
+        left_alone.map_or_else(judge, Ok)
+    }
+
+    fn judge_client(&self, frontend: &Frontend, packet: &Packet, done: &Done<'_>) -> Result<Reasons, String> {
+        if let Some(reason) = frontend.drops {
+            return self.dropped(done, only(reason));
+        }
+        let outer = |endpoint: &Endpoint| if is_outer_v6(endpoint) { 40 } else { 20 };
+        let remote = || frontend.service.endpoints.iter().filter(|endpoint| endpoint.way != 0);
+        match self.verdict(done) {
+            Verdict::Pass => {
+                self.is_handed_up(done)?;
+                is_translated(done, packet, 0, local_backends(frontend), true)?;
+                Ok(&[Reason::ServedLocal])
+            }
+            Verdict::Drop if packet.hop_limit <= 1 && remote().next().is_some() => {
+                Ok(&[Reason::HopLimit, Reason::ReplyKeyInUse])
+            }
+            Verdict::Drop if remote().any(|endpoint| packet.length + outer(endpoint) > MTU) => {
+                Ok(&[Reason::TooBig, Reason::ReplyKeyInUse])
+            }
+            Verdict::Drop => Ok(&[Reason::ReplyKeyInUse]),
+            Verdict::Transmit | Verdict::Redirect => {
+                let sent = remote().any(|endpoint| is_encapsulated(done, packet, endpoint));
+                require(sent, "sent, but not to a backend of the service")?;
+                Ok(&[Reason::SentDsr])
+            }
+            Verdict::Fault => Err("no program may return this".into()),
+        }
+    }
+
+    fn judge_tunnel(&self, outer: &Packet, inner: &Packet, done: &Done<'_>) -> Result<Reasons, String> {
+        let header = inner.network - outer.network;
+        let frontend = self.world.frontend(inner.destination, inner.protocol);
+        let here = outer.destination.ip() == address(outer.is_v6(), NODES, 1);
+        let Some(frontend) =
+            frontend.filter(|_| inner.has_ports() && here && inner.length + header <= outer.length)
+        else {
+            return self.untouched(done);
+        };
+        self.or_untouched(inner, done, || {
+            if !(1..=4).any(|node| outer.source.ip() == address(outer.is_v6(), NODES, node)) {
+                return self.dropped(done, &[Reason::NotPeer]);
+            }
+            match self.verdict(done) {
+                Verdict::Pass => {
+                    self.is_handed_up(done)?;
+                    is_translated(done, inner, header, local_backends(frontend), true)?;
+                    Ok(&[Reason::ServedDsr])
+                }
+                Verdict::Drop => Ok(&[Reason::NoBackendHere, Reason::ReplyKeyInUse]),
+                Verdict::Transmit | Verdict::Redirect => {
+                    let sent = frontend.service.endpoints.iter().any(|to| is_sent_on(done, outer, inner, to));
+                    require(sent, "sent on, but not once, or not to a backend of the service")?;
+                    Ok(&[Reason::SentOnward])
+                }
+                Verdict::Fault => Err("no program may return this".into()),
+            }
+        })
+    }
+
+    fn judge_reply(&self, packet: &Packet, done: &Done<'_>) -> Result<Reasons, String> {
+        let Some(vip) = self.replies.get(&(packet.source, packet.destination, packet.protocol)) else {
+            return self.untouched(done);
+        };
+        self.or_untouched(packet, done, || {
+            require(self.verdict(done) == Verdict::Pass, "a reply goes on its way")?;
+            is_translated(done, packet, 0, std::iter::once(*vip), false)?;
+            Ok(&[Reason::Reply])
+        })
+    }
+
+    fn dropped(&self, done: &Done<'_>, reasons: Reasons) -> Result<Reasons, String> {
+        require(self.verdict(done) == Verdict::Drop, "ours and not to be served, but not dropped")?;
+        Ok(reasons)
+    }
+
+    /// XDP tells TC by metadata, TC tells the stack by the mark.
+    fn is_handed_up(&self, done: &Done<'_>) -> Result<(), String> {
+        match self.hook {
+            Hook::XdpIngress => require(
+                done.run.metadata[..] == HANDOVER_MAGIC.to_ne_bytes(),
+                "passed up without its metadata",
+            ),
+            _ => require(done.run.mark == DEFAULT_MARK, "passed up without our mark"),
+        }
+    }
+}
+
+/// The frame is the old one without an outer header of `header` bytes, with the destination (or source) of
+/// `packet` changed to one of `allowed`, and checksums that are as right or wrong as before.
+fn is_translated(
+    done: &Done<'_>,
+    packet: &Packet,
+    header: usize,
+    allowed: impl Iterator<Item = SocketAddr>,
+    is_destination: bool,
+) -> Result<(), String> {
+    let mut before = done.before.to_vec();
+    before.drain(ETHERNET..ETHERNET + header);
+    before[12..14].copy_from_slice(if packet.is_v6() { &[0x86, 0xdd] } else { &[0x08, 0x00] });
+    let (network, payload) = (packet.network - header, packet.payload - header);
+    let (checksum, header_length) = (packet.checksum() - header, payload - network);
+    let old_sums = sums(&before, packet, network, payload);
+    require(before.len() == done.after.len(), "translated to another length")?;
+
+    let old_checksum = [before[checksum], before[checksum + 1]];
+    let new_checksum = [done.after[checksum], done.after[checksum + 1]];
+    let (addresses, length) = if packet.is_v6() { (network + 8, 16) } else { (network + 12, 4) };
+    let address_at = addresses + if is_destination { length } else { 0 };
+    let port_at = payload + if is_destination { 2 } else { 0 };
+    let matches = allowed.into_iter().any(|to| {
+        let octets: Vec<u8> = match to.ip() {
+            std::net::IpAddr::V4(address) => address.octets().into(),
+            std::net::IpAddr::V6(address) => address.octets().into(),
+        };
+        before[address_at..address_at + length].copy_from_slice(&octets);
+        before[port_at..port_at + 2].copy_from_slice(&to.port().to_be_bytes());
+        before[checksum..checksum + 2].copy_from_slice(&new_checksum);
+        if !packet.is_v6() {
+            before[network + 10..network + 12].copy_from_slice(&done.after[network + 10..network + 12]);
+        }
+        before == done.after
+    });
+    require(matches && header_length >= 20, "more was changed than an address, a port and checksums")?;
+    let has_none = packet.protocol == 17 && old_checksum == [0, 0];
+    if has_none || packet.protocol == 17 && new_checksum == [0, 0] {
+        return require(old_checksum == new_checksum, "a UDP checksum appeared or vanished").and_then(|()| {
+            require(old_sums.0 == sums(done.after, packet, network, payload).0, "IPv4 checksum")
+        });
+    }
+    require(old_sums == sums(done.after, packet, network, payload), "checksums do not fit the new addresses")
+}
+
+/// Residues of the IPv4 header (0 for IPv6) and of everything the transport's checksum covers that may change.
+fn sums(frame: &[u8], packet: &Packet, network: usize, payload: usize) -> (u32, u32) {
+    let checksum = payload + (packet.checksum() - packet.payload);
+    let addresses = if packet.is_v6() { network + 8..network + 40 } else { network + 12..network + 20 };
+    let transport = residue(&frame[addresses]) + residue(&frame[payload..payload + 4]);
+    let ip = if packet.is_v6() { 0 } else { residue(&frame[network..payload]) };
+    (ip, (transport + residue(&frame[checksum..checksum + 2])) % 0xffff)
+}
+
+fn local_backends(frontend: &Frontend) -> impl Iterator<Item = SocketAddr> {
+    frontend.service.endpoints.iter().filter(|endpoint| endpoint.way == 0).map(|endpoint| endpoint.at)
+}
+
+/// In this world backends 5, 7 and 8 are behind IPv4 ways and backend 6 is behind an IPv6 one.
+fn is_outer_v6(endpoint: &Endpoint) -> bool {
+    node_of(endpoint) == 3
+}
+
+fn node_of(endpoint: &Endpoint) -> u8 {
+    let number = match endpoint.at.ip() {
+        std::net::IpAddr::V4(address) => address.octets()[3],
+        std::net::IpAddr::V6(address) => address.octets()[15],
+    };
+    if number == 6 { 3 } else { 2 }
+}
+
+/// The frame is the old one inside an outer header of ours, its hop limit lower by one.
+fn is_encapsulated(done: &Done<'_>, packet: &Packet, to: &Endpoint) -> bool {
+    let Some(inner) = behind_outer(done, to, packet.is_v6(), to.hint.into()) else { return false };
+    let mut before = done.before[ETHERNET..].to_vec();
+    let ip = residue(&before[..packet.payload - packet.network]);
+    if packet.is_v6() {
+        before[7] -= 1;
+        return before == inner;
+    }
+    before[8] -= 1;
+    before[10..12].copy_from_slice(&inner[10..12]);
+    before == inner && ip == residue(&inner[..packet.payload - packet.network])
+}
+
+/// The inner packet is the old one, the outer header is flagged, and the old one was not.
+fn is_sent_on(done: &Done<'_>, outer: &Packet, inner: &Packet, to: &Endpoint) -> bool {
+    let at = outer.network;
+    let hint = if outer.is_v6() {
+        u32::from_be_bytes([0, done.before[at + 1], done.before[at + 2], done.before[at + 3]])
+    } else {
+        u32::from(u16::from_be_bytes([done.before[at + 4], done.before[at + 5]]))
+    };
+    // Without DF the identification is no hint.
+    let flagged = hint & FLAG != 0 && (outer.is_v6() || done.before[at + 6] & 0x40 != 0);
+    let sent = behind_outer(done, to, inner.is_v6(), u32::from(to.hint) | FLAG);
+    to.way != 0 && !flagged && sent == Some(&done.before[inner.network..])
+}
+
+/// What is behind the outer header, if that is the one a packet to this backend must have.
+fn behind_outer<'a>(done: &Done<'a>, to: &Endpoint, is_v6: bool, hint: u32) -> Option<&'a [u8]> {
+    let (source, destination) =
+        (address(is_outer_v6(to), NODES, 1), address(is_outer_v6(to), NODES, node_of(to)));
+    let outer = Packet::outermost(done.after)?;
+    let macs: &[Mac; 2] = &[NEXT_HOP_MAC, DEVICE_MAC];
+    let inner = done.after.get(outer.payload..)?;
+    let inner_length = match (is_v6, inner.get(..6)?) {
+        (false, head) => usize::from(u16::from_be_bytes([head[2], head[3]])),
+        (true, head) => usize::from(u16::from_be_bytes([head[4], head[5]])) + 40,
+    };
+    let found = if outer.is_v6() {
+        u32::from_be_bytes([0, done.after[15] & 0xf, done.after[16], done.after[17]])
+    } else {
+        u32::from(u16::from_be_bytes([done.after[18], done.after[19]]))
+    };
+    let right = done.after[..12] == *macs.as_flattened()
+        && (outer.source.ip(), outer.destination.ip()) == (source, destination)
+        && outer.protocol == if is_v6 { 41 } else { 4 }
+        && (outer.hop_limit, outer.is_plain, found) == (64, true, hint)
+        && outer.payload - outer.network + inner_length == outer.length
+        && (outer.is_v6() || residue(&done.after[ETHERNET..ETHERNET + 20]) == 0);
+    right.then_some(inner)
+}
+
+fn only(reason: Reason) -> Reasons {
+    match reason {
+        Reason::NoLocalEndpoint => &[Reason::NoLocalEndpoint],
+        Reason::NoForwarding => &[Reason::NoForwarding],
+        _ => &[Reason::NoEndpoint],
+    }
+}
+
+fn require(condition: bool, what: &str) -> Result<(), String> {
+    if condition { Ok(()) } else { Err(what.into()) }
+}

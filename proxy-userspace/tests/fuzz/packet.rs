@@ -1,0 +1,148 @@
+//! What the oracle reads from a frame: straight from the bytes, by the RFCs, with no code of the programs.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Bytes of an Ethernet header.
+pub const ETHERNET: usize = 14;
+
+/// An IP packet that carries TCP or UDP, or another IP packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet {
+    /// Offset of the IP header.
+    pub network: usize,
+    /// Offset of what it carries, behind options and extension headers.
+    pub payload: usize,
+    /// Bytes of the IP packet.
+    pub length: usize,
+    /// What it carries.
+    pub protocol: u8,
+    /// Source; the port is 0 if there is none.
+    pub source: SocketAddr,
+    /// Destination; the port is 0 if there is none.
+    pub destination: SocketAddr,
+    /// Time to live or hop limit.
+    pub hop_limit: u8,
+    /// Whether there are options or extension headers, which may be handled or passed.
+    pub is_plain: bool,
+}
+
+/// TCP and UDP.
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+impl Packet {
+    /// Reads the IP packet behind the Ethernet header.
+    pub fn outermost(frame: &[u8]) -> Option<Self> {
+        match frame.get(12..14)? {
+            [0x08, 0x00] => Self::ipv4(frame, ETHERNET),
+            [0x86, 0xdd] => Self::ipv6(frame, ETHERNET),
+            _ => None,
+        }
+    }
+
+    /// Reads the IP packet that this one carries.
+    pub fn inside(&self, frame: &[u8]) -> Option<Self> {
+        match self.protocol {
+            4 => Self::ipv4(frame, self.payload),
+            41 => Self::ipv6(frame, self.payload),
+            _ => None,
+        }
+    }
+
+    /// Whether this is a TCP or UDP packet with its whole header.
+    pub fn has_ports(&self) -> bool {
+        matches!(self.protocol, TCP | UDP)
+    }
+
+    /// Offset of the transport's checksum.
+    pub fn checksum(&self) -> usize {
+        self.payload + if self.protocol == TCP { 16 } else { 6 }
+    }
+
+    /// Whether the family is IPv6.
+    pub fn is_v6(&self) -> bool {
+        self.source.is_ipv6()
+    }
+
+    fn ipv4(frame: &[u8], network: usize) -> Option<Self> {
+        let header: &[u8; 20] = frame.get(network..)?.first_chunk()?;
+        let header_length = usize::from(header[0] & 0xf) * 4;
+        let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
+        let is_fragment = header[6] & 0x3f != 0 || header[7] != 0;
+        if header[0] >> 4 != 4 || header_length < 20 || length < header_length || is_fragment {
+            return None;
+        }
+        let address = |at: usize| {
+            IpAddr::from(Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]))
+        };
+        let packet = Self {
+            network,
+            payload: network + header_length,
+            length,
+            protocol: header[9],
+            source: (address(12), 0).into(),
+            destination: (address(16), 0).into(),
+            hop_limit: header[8],
+            is_plain: header_length == 20,
+        };
+        packet.with_ports(frame)
+    }
+
+    fn ipv6(frame: &[u8], network: usize) -> Option<Self> {
+        let header: &[u8; 40] = frame.get(network..)?.first_chunk()?;
+        if header[0] >> 4 != 6 {
+            return None;
+        }
+        let address = |at: usize| {
+            let octets: [u8; 16] = std::array::from_fn(|byte| header[at + byte]);
+            IpAddr::from(Ipv6Addr::from(octets))
+        };
+        let (payload, protocol) = skip_extensions(frame, network + 40, header[6])?;
+        let packet = Self {
+            network,
+            payload,
+            length: usize::from(u16::from_be_bytes([header[4], header[5]])) + 40,
+            protocol,
+            source: (address(8), 0).into(),
+            destination: (address(24), 0).into(),
+            hop_limit: header[7],
+            is_plain: payload == network + 40,
+        };
+        packet.with_ports(frame)
+    }
+
+    fn with_ports(mut self, frame: &[u8]) -> Option<Self> {
+        if self.network + self.length > frame.len() {
+            return None;
+        }
+        if self.has_ports() {
+            let header = if self.protocol == TCP { 20 } else { 8 };
+            if self.payload + header > self.network + self.length {
+                return None;
+            }
+            let port = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+            self.source.set_port(port(self.payload));
+            self.destination.set_port(port(self.payload + 2));
+        }
+        Some(self)
+    }
+}
+
+/// Steps over hop-by-hop and destination options; nothing else leaves the ports where they are.
+fn skip_extensions(frame: &[u8], mut at: usize, mut protocol: u8) -> Option<(usize, u8)> {
+    while matches!(protocol, 0 | 60) {
+        let [next, units]: [u8; 2] = *frame.get(at..)?.first_chunk()?;
+        protocol = next;
+        at += (usize::from(units) + 1) * 8;
+    }
+    Some((at, protocol))
+}
+
+/// The sum of 16-bit words modulo 65535, in which a checksum's two zeroes are one.
+pub fn residue(bytes: &[u8]) -> u32 {
+    bytes
+        .chunks(2)
+        .map(|word| u32::from(word[0]) << 8 | word.get(1).copied().map_or(0, u32::from))
+        .sum::<u32>()
+        % 0xffff
+}

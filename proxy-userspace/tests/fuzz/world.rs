@@ -1,0 +1,145 @@
+//! The services, backends, ways and peers the frames meet.
+
+use std::net::{IpAddr, SocketAddr};
+
+use millrace_lab::frame::{Frame, flag, protocol};
+use millrace_lab::program::{Bed, Hook, Service, resolved_way};
+use proxy_common::flow::Timeouts;
+use proxy_common::verdict::Reason;
+use proxy_common::way::{PEER_NODE, PEER_SELF};
+
+/// A frontend and what becomes of its clients.
+pub struct Frontend {
+    /// Where it is reached.
+    pub at: SocketAddr,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// Its service.
+    pub service: Service,
+    /// If every packet is dropped, why.
+    pub drops: Option<Reason>,
+}
+
+/// A connection that was opened before the first frame.
+pub struct Connection {
+    /// The client.
+    pub client: SocketAddr,
+    /// The frontend.
+    pub vip: SocketAddr,
+    /// The backend.
+    pub pod: SocketAddr,
+    /// IP protocol number.
+    pub protocol: u8,
+}
+
+/// The bed and what is known about it.
+pub struct World {
+    /// The programs.
+    pub bed: Bed,
+    /// All frontends.
+    pub frontends: Vec<Frontend>,
+    /// All connections.
+    pub connections: Vec<Connection>,
+}
+
+/// Nothing expires during a run, however slow the machine is.
+const NEVER: Timeouts =
+    Timeouts { syn: u32::MAX, established: u32::MAX, closing: u32::MAX, datagram: u32::MAX };
+
+/// MTU of every way.
+pub const MTU: usize = 1500;
+
+/// An address of family 4 or 6 from a small, well-known set: `group` says which set.
+pub fn address(v6: bool, group: u8, number: u8) -> IpAddr {
+    if v6 {
+        [0x2001, 0xdb8, group.into(), 0, 0, 0, 0, number.into()].into()
+    } else {
+        [192, 0, group, number].into()
+    }
+}
+
+/// Group of clients, frontends, pods here, pods elsewhere and nodes. Node 1 is this one, 2 to 4 are peers.
+pub const CLIENTS: u8 = 51;
+const VIPS: u8 = 113;
+const PODS: u8 = 10;
+const PODS_ELSEWHERE: u8 = 20;
+/// Group of the nodes.
+pub const NODES: u8 = 2;
+
+impl World {
+    /// Loads and fills a bed.
+    pub fn new() -> Self {
+        let bed = Bed::builder().timeouts(NEVER).load();
+        let mut frontends = Vec::new();
+        for v6 in [false, true] {
+            bed.peer(address(v6, NODES, 1), PEER_SELF | PEER_NODE);
+            (2..=4).for_each(|node| bed.peer(address(v6, NODES, node), PEER_NODE));
+        }
+        for v6 in [false, true] {
+            for protocol in [protocol::TCP, protocol::UDP] {
+                frontends.extend(add_frontends(&bed, v6, protocol));
+            }
+        }
+        let connections = frontends.iter().flat_map(|frontend| connect(&bed, frontend)).collect();
+        Self { bed, frontends, connections }
+    }
+
+    /// The frontend at an address.
+    pub fn frontend(&self, at: SocketAddr, protocol: u8) -> Option<&Frontend> {
+        self.frontends.iter().find(|frontend| (frontend.at, frontend.protocol) == (at, protocol))
+    }
+}
+
+fn add_frontends(bed: &Bed, v6: bool, protocol: u8) -> Vec<Frontend> {
+    let at = |group, number, port| SocketAddr::new(address(v6, group, number), port);
+    let way =
+        |outer_v6, node| bed.way(resolved_way(address(outer_v6, NODES, 1), address(outer_v6, NODES, node)));
+    let service = |number: u8| bed.service().protocol(protocol).external(at(VIPS, number, 80));
+    let pod = |number| at(PODS, number, 8080);
+    let remote = |number| at(PODS_ELSEWHERE, number, 8080);
+    let local = service(1).backend_local(pod(1)).backend_local(pod(2)).install();
+    let dsr = service(2)
+        .dsr()
+        .backend_local(pod(3))
+        .backend_local(pod(4))
+        .backend_remote(remote(5), way(false, 2))
+        .backend_remote(remote(6), way(true, 3))
+        .install();
+    let none = service(3).install();
+    let elsewhere = service(4).policy_local().backend_remote(remote(7), way(false, 2)).install();
+    let unreturned = service(5).backend_remote(remote(8), way(false, 2)).install();
+    [
+        (1, local, None),
+        (2, dsr, None),
+        (3, none, Some(Reason::NoEndpoint)),
+        (4, elsewhere, Some(Reason::NoLocalEndpoint)),
+        (5, unreturned, Some(Reason::NoForwarding)),
+    ]
+    .map(|(number, service, drops)| Frontend { at: at(VIPS, number, 80), protocol, service, drops })
+    .into()
+}
+
+/// Opens connections to the backends on this node, as clients would.
+fn connect(bed: &Bed, frontend: &Frontend) -> Vec<Connection> {
+    if frontend.drops.is_some() {
+        return Vec::new();
+    }
+    let clients =
+        (0..16).map(|number| SocketAddr::new(address(frontend.at.is_ipv6(), CLIENTS, number), 40000));
+    clients
+        .filter_map(|client| {
+            let ip = Frame::ip(client.ip(), frontend.at.ip());
+            let frame = match frontend.protocol {
+                protocol::TCP => ip.tcp(client.port(), frontend.at.port(), flag::SYN),
+                _ => ip.udp(client.port(), frontend.at.port()),
+            };
+            let outcome = bed.send(Hook::XdpIngress, &frame);
+            (outcome.counts.of(Reason::ServedLocal).packets == 1).then(|| Connection {
+                client,
+                vip: frontend.at,
+                pod: outcome.frame().destination(),
+                protocol: frontend.protocol,
+            })
+        })
+        .collect()
+}
