@@ -22,7 +22,7 @@ fn a_wrong_value_ends_with_status_2_and_one_line_that_names_the_flag_and_what_it
     for (arguments, words) in [
         (&["agent"][..], ["--source", "directory:PATH"]),
         (&["agent", "--source", "ftp:x"], ["--source", "directory:PATH"]),
-        (&["agent", source, "--xdp", "fast"], ["--xdp", "native or generic or off"]),
+        (&["agent", source, "--xdp", "fast"], ["--xdp", "auto, native, generic or off"]),
         (&["agent", source, "--fwmark", "3/1"], ["--fwmark", "VALUE/MASK"]),
         (&["agent", source, "--maglev-table-size", "4096"], ["--maglev-table-size", "4093"]),
         (&["agent", source, "--timeout-udp", "0"], ["--timeout-udp", "1 to"]),
