@@ -3,17 +3,16 @@
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::ValueEnum;
-use serde_json::Value;
 
 use super::libtest::{self, Output};
 use super::{Args, Outcome};
 use crate::setup::{self, Need};
 use crate::workspace::Workspace;
-use crate::{command, lint, vm};
+use crate::{lint, vm};
 
-/// What a layer may take, its build included; more is a hang.
+/// What a pass may take, its build included; more is a hang.
 const BOUND: Duration = Duration::from_mins(20);
 /// The same with `--long`.
 const LONG_BOUND: Duration = Duration::from_hours(3);
@@ -29,6 +28,8 @@ pub enum Layer {
     Scenario,
     /// The real programs on whole frames
     Packet,
+    /// The real maps, pins and links, adopted at restart
+    Dataplane,
     /// The test bed: real agents and real sockets, through XDP and again through TC
     Namespace,
     /// Random and mutated input
@@ -42,20 +43,42 @@ pub enum Layer {
 pub struct Pass {
     /// The row's name.
     pub title: &'static str,
-    xdp: Option<&'static str>,
+    work: Work,
+}
+
+#[derive(Clone, Copy)]
+enum Work {
+    Lint,
+    /// The tests in `src` of every package.
+    Unit,
+    /// One test target.
+    Target(&'static str),
+    /// One test target, with the agents told what to make of XDP.
+    TargetWithXdp(&'static str, &'static str),
+    Vm,
 }
 
 impl Layer {
     /// All, in the order in which they run.
-    pub const ALL: [Self; 7] =
-        [Self::Lint, Self::Unit, Self::Scenario, Self::Packet, Self::Namespace, Self::Fuzz, Self::Vm];
+    pub const ALL: [Self; 8] = [
+        Self::Lint,
+        Self::Unit,
+        Self::Scenario,
+        Self::Packet,
+        Self::Dataplane,
+        Self::Namespace,
+        Self::Fuzz,
+        Self::Vm,
+    ];
 
     /// What the machine must have.
     pub fn needs(self) -> &'static [Need] {
         match self {
             Self::Lint => &[Need::Build, Need::Lint],
             Self::Unit | Self::Scenario => &[Need::Build],
-            Self::Packet | Self::Namespace | Self::Fuzz => &[Need::Build, Need::Run, Need::Test],
+            Self::Packet | Self::Dataplane | Self::Namespace | Self::Fuzz => {
+                &[Need::Build, Need::Run, Need::Test]
+            }
             Self::Vm => &[Need::Build, Need::Vm],
         }
     }
@@ -63,63 +86,72 @@ impl Layer {
     /// How often it runs, and with what.
     pub fn passes(self) -> &'static [Pass] {
         match self {
-            Self::Lint => &[Pass { title: "lint", xdp: None }],
-            Self::Unit => &[Pass { title: "unit", xdp: None }],
-            Self::Scenario => &[Pass { title: "scenario", xdp: None }],
-            Self::Packet => &[Pass { title: "packet", xdp: None }],
+            Self::Lint => &[Pass { title: "lint", work: Work::Lint }],
+            Self::Unit => &[Pass { title: "unit", work: Work::Unit }],
+            Self::Scenario => &[Pass { title: "scenario", work: Work::Target("scenario") }],
+            Self::Packet => &[Pass { title: "packet", work: Work::Target("packet") }],
+            Self::Dataplane => &[Pass { title: "dataplane", work: Work::Target("dataplane") }],
             Self::Namespace => &[
-                Pass { title: "namespace", xdp: None },
-                Pass { title: "namespace, --xdp off", xdp: Some("off") },
+                Pass { title: "test bed", work: Work::Target("bed") },
+                Pass { title: "namespace", work: Work::Target("namespace") },
+                Pass { title: "namespace, --xdp off", work: Work::TargetWithXdp("namespace", "off") },
             ],
-            Self::Fuzz => &[Pass { title: "fuzz", xdp: None }],
-            Self::Vm => &[Pass { title: "vm", xdp: None }],
+            Self::Fuzz => &[Pass { title: "fuzz", work: Work::Target("fuzz") }],
+            Self::Vm => &[Pass { title: "vm", work: Work::Vm }],
         }
+    }
+
+    fn takes_root(self) -> bool {
+        self.needs().contains(&Need::Run)
     }
 }
 
-/// Runs one pass of a layer.
-pub fn perform(workspace: &Workspace, layer: Layer, pass: &Pass, args: &Args) -> Result<Outcome> {
-    match layer {
-        Layer::Lint => Ok(Outcome::Ran(lint::check_all(workspace))),
-        Layer::Unit => {
-            let mut cargo = cargo_test(workspace, pass, args);
-            cargo.args(["--lib", "--bins"]);
-            run(cargo, args)
-        }
-        Layer::Scenario => integration(workspace, "scenario", pass, args),
-        Layer::Packet => privileged(workspace, "packet", pass, args),
-        Layer::Namespace => privileged(workspace, "namespace", pass, args),
-        Layer::Fuzz => privileged(workspace, "fuzz", pass, args),
-        Layer::Vm => vm::load_everywhere(workspace).map(Outcome::Ran),
-    }
-}
-
-/// As [`integration`], for tests that load programs.
-fn privileged(workspace: &Workspace, target: &str, pass: &Pass, args: &Args) -> Result<Outcome> {
-    if !setup::is_root()? {
+/// Runs one pass of a layer. `targets` are the workspace's test targets.
+pub fn perform(
+    workspace: &Workspace,
+    layer: Layer,
+    pass: &Pass,
+    targets: &[String],
+    args: &Args,
+) -> Result<Outcome> {
+    if layer.takes_root() && !setup::is_root()? {
         return Ok(Outcome::Unable("loading BPF programs takes root".to_owned()));
     }
-    integration(workspace, target, pass, args)
+    let mut cargo = cargo_test(workspace, args);
+    match pass.work {
+        Work::Lint => return Ok(Outcome::Ran(lint::check_all(workspace))),
+        Work::Vm => return vm::load_everywhere(workspace).map(Outcome::Ran),
+        Work::Unit => cargo.args(["--lib", "--bins"]),
+        Work::Target(name) | Work::TargetWithXdp(name, _) if !targets.iter().any(|target| target == name) => {
+            return Ok(Outcome::Unable(format!("the workspace has no test target `{name}`")));
+        }
+        Work::Target(name) => cargo.args(["--test", name]),
+        Work::TargetWithXdp(name, xdp) => cargo.args(["--test", name]).env("MILLRACE_XDP", xdp),
+    };
+    if args.verbose {
+        cargo.args(["--", "--nocapture"]);
+    }
+    let output = if args.verbose { Output::Shown } else { Output::OnFailure };
+    let bound = if args.long { LONG_BOUND } else { BOUND };
+    libtest::run(&mut cargo, output, bound).map(Outcome::Ran)
 }
 
-/// One of the agent's test targets.
-fn integration(workspace: &Workspace, target: &str, pass: &Pass, args: &Args) -> Result<Outcome> {
-    if !has_test_target(workspace, target)? {
-        return Ok(Outcome::Unable(format!("the workspace has no test target `{target}`")));
-    }
-    let mut cargo = cargo_test(workspace, pass, args);
-    cargo.args(["--test", target]);
-    run(cargo, args)
+/// Those of `targets` that no layer runs.
+pub fn left_out(targets: &[String]) -> Vec<&str> {
+    let is_run = |target: &str| {
+        Layer::ALL.iter().flat_map(|layer| layer.passes()).any(|pass| match pass.work {
+            Work::Target(name) | Work::TargetWithXdp(name, _) => name == target,
+            Work::Lint | Work::Unit | Work::Vm => false,
+        })
+    };
+    targets.iter().map(String::as_str).filter(|target| !is_run(target)).collect()
 }
 
 /// The whole workspace each time, so that every layer finds its dependencies built with the same features.
-fn cargo_test(workspace: &Workspace, pass: &Pass, args: &Args) -> Command {
+fn cargo_test(workspace: &Workspace, args: &Args) -> Command {
     let mut cargo = workspace.cargo();
     cargo.args(["test", "--workspace", "--no-fail-fast"]);
     cargo.env("MILLRACE_BIN", workspace.target().join("debug/millrace"));
-    if let Some(xdp) = pass.xdp {
-        cargo.env("MILLRACE_XDP", xdp);
-    }
     if args.long {
         cargo.env("MILLRACE_LONG", "1");
     }
@@ -129,23 +161,13 @@ fn cargo_test(workspace: &Workspace, pass: &Pass, args: &Args) -> Command {
     cargo
 }
 
-fn run(mut cargo: Command, args: &Args) -> Result<Outcome> {
-    if args.verbose {
-        cargo.args(["--", "--nocapture"]);
-    }
-    let output = if args.verbose { Output::Shown } else { Output::OnFailure };
-    let bound = if args.long { LONG_BOUND } else { BOUND };
-    libtest::run(&mut cargo, output, bound).map(Outcome::Ran)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn has_test_target(workspace: &Workspace, name: &str) -> Result<bool> {
-    let metadata =
-        command::output(workspace.cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
-    let metadata: Value = serde_json::from_str(&metadata).context("can't read cargo's metadata")?;
-    let list =
-        |value: &Value, name: &str| value.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
-    let mut targets = list(&metadata, "packages").into_iter().flat_map(|package| list(&package, "targets"));
-    Ok(targets.any(|target| {
-        target.get("name") == Some(&Value::from(name)) && list(&target, "kind").contains(&Value::from("test"))
-    }))
+    #[test]
+    fn a_test_target_that_no_layer_runs_is_found() {
+        let targets = ["packet".to_owned(), "forgotten".to_owned(), "namespace".to_owned()];
+        assert_eq!(left_out(&targets), ["forgotten"]);
+    }
 }

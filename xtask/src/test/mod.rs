@@ -7,13 +7,14 @@ mod tally;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
-pub use layer::Layer;
+use anyhow::{Context, Result};
+use layer::Layer;
+use serde_json::Value;
 pub use tally::Tally;
 
 use crate::build::{self, Warnings};
-use crate::setup;
 use crate::workspace::Workspace;
+use crate::{command, setup};
 
 /// Arguments of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -48,21 +49,38 @@ pub fn test(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     let layers = if args.layer.is_empty() { Layer::ALL.to_vec() } else { args.layer.clone() };
     let needs: Vec<_> = layers.iter().flat_map(|layer| layer.needs()).copied().collect();
     setup::ensure(workspace, &needs)?;
+    let targets = test_targets(workspace)?;
     let mut rows = Vec::new();
+    for target in layer::left_out(&targets) {
+        eprintln!("error: no layer runs the test target `{target}`");
+        rows.push(Row { title: "left out", tally: Tally::FAILED, duration: Duration::ZERO });
+    }
     if let Err(error) = build::bpf_object(workspace, Warnings::Allowed) {
         eprintln!("error: {error:#}");
         rows.push(Row { title: "build", tally: Tally::FAILED, duration: Duration::ZERO });
-    } else {
-        for layer in layers {
-            for pass in layer.passes() {
-                eprintln!("\n== {}", pass.title);
-                let start = Instant::now();
-                let tally = settle(pass.title, layer::perform(workspace, layer, pass, args));
-                rows.push(Row { title: pass.title, tally, duration: start.elapsed() });
-            }
+        return Ok(report(&rows));
+    }
+    for layer in layers {
+        for pass in layer.passes() {
+            eprintln!("\n== {}", pass.title);
+            let start = Instant::now();
+            let tally = settle(pass.title, layer::perform(workspace, layer, pass, &targets, args));
+            rows.push(Row { title: pass.title, tally, duration: start.elapsed() });
         }
     }
     Ok(report(&rows))
+}
+
+/// The names of all packages' test targets.
+fn test_targets(workspace: &Workspace) -> Result<Vec<String>> {
+    let metadata =
+        command::output(workspace.cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
+    let metadata: Value = serde_json::from_str(&metadata).context("can't read cargo's metadata")?;
+    let list =
+        |value: &Value, name: &str| value.get(name).and_then(Value::as_array).cloned().unwrap_or_default();
+    let targets = list(&metadata, "packages").into_iter().flat_map(|package| list(&package, "targets"));
+    let tests = targets.filter(|target| list(target, "kind").contains(&Value::from("test")));
+    Ok(tests.filter_map(|target| Some(target.get("name")?.as_str()?.to_owned())).collect())
 }
 
 /// Under CI=true what can't run has failed, so that nothing is left out unnoticed.
