@@ -73,5 +73,6 @@ pub fn expect(cluster: &Cluster, walk: &Walk) -> Result<()> {
 
 /// Packets that a node has counted for a reason.
 pub fn counted(cluster: &Cluster, node: u8, reason: &str) -> Result<u64> {
-    Ok(cluster.proxy(node)?.counters()?.get(reason).map_or(0, |counter| counter.packets))
+    let counters = cluster.proxy(node)?.counters()?;
+    Ok(counters.iter().filter(|counter| counter.reason == reason).map(|counter| counter.packets).sum())
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 pub use process::{Agent, binary};
-pub use view::{Attached, Counter, Counters, Service};
+pub use view::{Attached, Counter, Service};
 
 use crate::manifests::Manifests;
 use crate::net::Namespace;
@@ -104,8 +104,8 @@ impl Proxy {
         view::services(&self.json("services")?)
     }
 
-    /// Packets by reason.
-    pub fn counters(&self) -> Result<Counters> {
+    /// Packets by program and reason.
+    pub fn counters(&self) -> Result<Vec<Counter>> {
         view::counters(&self.json("status")?)
     }
 

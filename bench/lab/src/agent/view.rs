@@ -1,22 +1,22 @@
 //! What the command line's JSON says, as far as the bed asks.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Packets by the name of the reason they ended for.
-pub type Counters = BTreeMap<String, Counter>;
-
-/// Packets that ended for one reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+/// Packets that one program was done with for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Counter {
-    /// How many.
-    pub packets: u64,
+    /// Name of the program.
+    pub program: String,
+    /// Name of the reason.
+    pub reason: String,
     /// Whether they were dropped.
     pub drop: bool,
+    /// How many.
+    pub packets: u64,
 }
 
 /// A list of a service port in one family.
@@ -79,14 +79,7 @@ pub(super) fn resolved_ways(json: &Value) -> Result<usize> {
     Ok(ways.iter().filter(|way| way.resolved).count())
 }
 
-pub(super) fn counters(json: &Value) -> Result<Counters> {
-    #[derive(Deserialize)]
-    struct Row {
-        reason: String,
-        #[serde(flatten)]
-        counter: Counter,
-    }
+pub(super) fn counters(json: &Value) -> Result<Vec<Counter>> {
     let counters = json.get("counters").context("the status has no `counters`")?;
-    let counters: Vec<Row> = Vec::deserialize(counters)?;
-    Ok(counters.into_iter().map(|row| (row.reason, row.counter)).collect())
+    Vec::deserialize(counters).context("not what `millrace status` is to print")
 }

@@ -1,5 +1,6 @@
 //! The tables.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Result;
@@ -57,20 +58,20 @@ pub(super) fn print_nodes(proxies: &[Proxy], problems: &mut Vec<String>) -> Resu
         let attached = proxy.attached()?;
         let hooks: Vec<_> =
             attached.iter().map(|a| format!("{}:{} ({})", a.device, a.hook, a.mode)).collect();
-        let counters = proxy.counters()?;
-        let counted: Vec<_> = counters
-            .iter()
-            .filter(|(_, counted)| counted.packets > 0)
-            .map(|(reason, counted)| format!("{reason} {}", counted.packets))
-            .collect();
-        let drops = counters.iter().filter(|(_, counted)| counted.drop && counted.packets > 0);
-        problems.extend(drops.map(|(reason, counted)| {
-            format!("{} dropped {} packets: {reason}", proxy.node(), counted.packets)
-        }));
-        cells.push([proxy.node().to_owned(), hooks.join(" "), counted.join(", ")]);
+        let mut counted = BTreeMap::<String, Vec<String>>::new();
+        for counter in proxy.counters()?.into_iter().filter(|counter| counter.packets > 0) {
+            let text = format!("{} {}", counter.reason, counter.packets);
+            if counter.drop {
+                problems.push(format!("{}: {} packets were dropped: {text}", proxy.node(), counter.packets));
+            }
+            counted.entry(counter.program).or_default().push(text);
+        }
+        let counted: Vec<_> =
+            counted.iter().map(|(program, reasons)| format!("{program}: {}", reasons.join(", "))).collect();
+        cells.push([proxy.node().to_owned(), hooks.join(" "), counted.join("; ")]);
     }
     println!();
-    print_table(["NODE", "HOOKS", "PACKETS BY REASON"], &cells);
+    print_table(["NODE", "HOOKS", "PACKETS BY PROGRAM AND REASON"], &cells);
     Ok(())
 }
 
@@ -84,7 +85,7 @@ pub(super) fn print_hints(cluster: &Cluster, binary: &Path) {
     if let Some(proxy) = cluster.proxies().first() {
         for subject in ["services", "flows"] {
             println!(
-                "  ip netns exec {} {} {subject} --bpffs-path {}",
+                "  nsenter --net=/run/netns/{} {} {subject} --bpffs-path {}",
                 proxy.namespace().name(),
                 binary.display(),
                 proxy.bpffs().display()

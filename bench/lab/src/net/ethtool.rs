@@ -11,8 +11,7 @@ pub enum Offload {
     /// Checksums are left to the device: on a virtual one they stay unfinished, and XDP sees them so.
     /// Switching it off switches off all segmentation that relies on it.
     TxChecksum = 0x17,
-    /// Received frames are merged. On a virtual device this also makes it take frames that its peer's XDP
-    /// program sends or redirects.
+    /// Received frames are merged.
     Receive = 0x2c,
 }
 

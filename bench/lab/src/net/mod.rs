@@ -4,6 +4,7 @@ mod attached;
 mod ethtool;
 mod namespace;
 mod netlink;
+mod pass;
 mod stale;
 mod sysctl;
 

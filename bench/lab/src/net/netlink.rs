@@ -13,7 +13,7 @@ use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessa
 /// An rtnetlink socket. It belongs to the namespace it was opened in.
 #[derive(Clone, Debug)]
 pub struct Netlink {
-    handle: rtnetlink::Handle,
+    pub(super) handle: rtnetlink::Handle,
 }
 
 impl Netlink {

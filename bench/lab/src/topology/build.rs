@@ -108,8 +108,7 @@ fn connect_node(bed: &Bed, number: u8) -> Result<()> {
     })
 }
 
-/// Lays the wire between the router and a node's `eth0`. Merging on the router's end is not about speed: without
-/// it that end takes no frame that the node's XDP program sends.
+/// Lays the wire between the router and a node's `eth0`.
 pub(super) fn connect_uplink(bed: &Bed, number: u8) -> Result<()> {
     let node = bed.node(number)?;
     let port = node.name.clone();
@@ -119,9 +118,10 @@ pub(super) fn connect_uplink(bed: &Bed, number: u8) -> Result<()> {
         let netlink = Netlink::open()?;
         netlink.add_veth(&port, "eth0", &namespace).await?;
         set_offload(&port, Offload::TxChecksum, offloaded)?;
-        set_offload(&port, Offload::Receive, true)?;
+        set_offload(&port, Offload::Receive, offloaded)?;
         netlink.add_port("lan", &port).await?;
-        netlink.set_up(&port).await
+        netlink.set_up(&port).await?;
+        if offloaded { Ok(()) } else { netlink.attach_pass(&port).await }
     })?;
     node.namespace.run(async move || {
         set_offload("eth0", Offload::TxChecksum, offloaded)?;

@@ -41,7 +41,8 @@ pub struct Shape {
 /// What crosses the virtual wires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
-    /// Frames as a real wire carries them: finished checksums, none larger than the MTU. What XDP expects.
+    /// Frames as a real wire carries them: finished checksums, none larger than the MTU. What XDP expects; the
+    /// router takes what the nodes' XDP programs send.
     Plain,
     /// Unfinished checksums and merged frames of up to 64 KiB, as virtual devices pass them by default.
     Offloaded,
