@@ -4,7 +4,7 @@ use anyhow::Result;
 use millrace_lab::capture::Trail;
 use millrace_lab::net::write_sysctl;
 
-use crate::fixture::{expect, own, service, shared, vip, walk};
+use crate::fixture::{expect, own, own_without_agents, service, shared, vip, walk};
 
 #[test]
 fn endpoints_are_followed_as_a_service_scales() -> Result<()> {
@@ -83,7 +83,7 @@ fn a_directory_that_disappears_is_reported_and_the_last_state_is_served() -> Res
 
 #[test]
 fn the_agent_switches_forwarding_on_where_it_is_off() -> Result<()> {
-    let mut cluster = crate::fixture::own_without_agents(1, 1)?;
+    let mut cluster = own_without_agents(1, 1)?;
     let node = cluster.bed().node(1)?.namespace().clone();
     node.run(async || {
         write_sysctl("net/ipv4/ip_forward", "0")?;

@@ -137,10 +137,12 @@ fn a_director_with_a_backend_of_its_own_serves_it_and_sends_on_the_rest() -> Res
 #[test]
 fn any_node_can_be_the_director() -> Result<()> {
     let cluster = shared();
-    let service = dsr_service(&cluster, "elsewhere", 24, &["pod-2b"])?.node_ports(31240);
+    let service = dsr_service(&cluster, "director", 24, &["pod-2b"])?;
     cluster.apply(&service, &[2, 3])?;
-    let node = cluster.bed().node(3)?.addresses();
-    expect(&cluster, &walk(&service, node, 31240, &["pod-2b"], Trail::direct_return("node3", "node2")))
+    for address in vip(24).both() {
+        cluster.bed().route_to(address, 3)?;
+    }
+    expect(&cluster, &walk(&service, vip(24), 80, &["pod-2b"], Trail::direct_return("node3", "node2")))
 }
 
 #[test]

@@ -1,49 +1,8 @@
 //! What the agent refuses, and what it leaves behind.
 
-use std::process::Output;
-
 use anyhow::Result;
 
 use crate::fixture::{own, own_without_agents, service, vip};
-
-/// Checks that a run failed with `status` and one line that contains all of `words`.
-fn expect_one_line(output: &Output, status: i32, words: &[&str]) {
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(status), "{error}");
-    assert_eq!(error.trim_end().lines().count(), 1, "one line: {error}");
-    for word in words {
-        assert!(error.contains(word), "{word:?} is missing: {error}");
-    }
-}
-
-#[test]
-fn a_wrong_flag_is_named_with_what_it_takes() -> Result<()> {
-    let cluster = own_without_agents(1, 0)?;
-    let proxy = cluster.proxy(1)?;
-    for (arguments, words) in [
-        (["--maglev-table-size", "4094"], ["--maglev-table-size", "prime"]),
-        (["--forwarding", "ipip"], ["--forwarding", "dsr"]),
-        (["--nodeport-addresses", "everywhere"], ["--nodeport-addresses", "CIDR"]),
-        (["--fwmark", "red"], ["--fwmark", "MASK"]),
-        (["--timeout-udp", "soon"], ["--timeout-udp", "seconds"]),
-        (["--flow-table-size", "0"], ["--flow-table-size", "entries"]),
-        (["--no-such-flag", "1"], ["--no-such-flag", "unexpected"]),
-    ] {
-        expect_one_line(&proxy.refused_agent(&arguments)?, 2, &words);
-    }
-    Ok(())
-}
-
-#[test]
-fn a_missing_directory_is_named() -> Result<()> {
-    let cluster = own_without_agents(1, 0)?;
-    std::fs::remove_dir_all(cluster.manifests().path())?;
-    let output = cluster.proxy(1)?.refused_agent(&[])?;
-    assert!(!output.status.success());
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(error.contains("--source") && error.contains("takes an existing directory"), "{error}");
-    Ok(())
-}
 
 #[test]
 fn a_second_agent_on_the_same_pins_is_refused_and_the_first_goes_on() -> Result<()> {

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use millrace_lab::agent::Proxy;
+use millrace_lab::capture::Trail;
 use millrace_lab::topology::Family;
 use millrace_lab::traffic::{LongConnections, Stream};
 
-use crate::fixture::{own, service, vip};
+use crate::fixture::{expect, own, service, vip, walk};
 
 #[test]
 fn a_killed_agent_costs_no_datagram_and_no_connection() -> Result<()> {
@@ -44,7 +45,6 @@ fn a_killed_agent_costs_no_datagram_and_no_connection() -> Result<()> {
 
 #[test]
 fn the_data_path_serves_new_clients_without_any_agent() -> Result<()> {
-    use millrace_lab::capture::Trail;
     let mut cluster = own(2, 1)?;
     let direct = service(&cluster, "direct", 2, &["pod-2a"])?.load_balancer(vip(2));
     let direct = direct.annotation("millrace/forwarding", "dsr");
@@ -53,7 +53,7 @@ fn the_data_path_serves_new_clients_without_any_agent() -> Result<()> {
         assert!(cluster.take_agent(node)?.stop()?.success());
     }
     let trail = Trail::direct_return("node1", "node2");
-    crate::fixture::expect(&cluster, &crate::fixture::walk(&direct, vip(2), 80, &["pod-2a"], trail))
+    expect(&cluster, &walk(&direct, vip(2), 80, &["pod-2a"], trail))
 }
 
 #[test]
