@@ -111,10 +111,7 @@ fn node_settings(settings: &Settings) -> NodeSettings {
 }
 
 fn ebpf_settings(settings: &Settings, desired: &Desired) -> ebpf::Settings {
-    let ports = desired.ports.values();
-    let frontends = ports.clone().map(|port| port.frontends.len()).sum();
-    let endpoints = ports.clone().map(|port| port.endpoints.len()).sum();
-    let sizes = ebpf::Sizes::for_cluster(ports.len(), frontends, endpoints);
+    let sizes = ebpf::Sizes::for_desired(desired);
     ebpf::Settings {
         bpffs_path: settings.bpffs.clone(),
         xdp: settings.xdp,

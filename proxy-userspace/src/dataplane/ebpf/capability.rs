@@ -13,7 +13,7 @@ const CAP_BPF: u32 = 39;
 /// Fails with the names of those that are missing. Asked beforehand, because the kernel's EPERM does not say
 /// which one it wants.
 pub fn check() -> Result<(), OpenError> {
-    let path = Path::new("/proc/self/status");
+    let path = Path::new("/proc/thread-self/status");
     let status =
         fs::read_to_string(path).map_err(|error| OpenError::File { path: path.to_owned(), error })?;
     let missing = missing(effective(&status).unwrap_or(u64::MAX));

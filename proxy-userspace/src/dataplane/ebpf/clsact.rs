@@ -28,14 +28,13 @@ pub fn attach(key: LinkKey, program: &Path, directory: &Path) -> io::Result<()> 
     } else {
         None
     };
-    let link = match replaced {
-        Some(link) => link,
-        None => {
-            let options = NlOptions { priority: PRIORITY, handle: HANDLE, classid: None };
-            program
-                .attach_with_options(&device, direction, TcAttachOptions::Netlink(options))
-                .map_err(io::Error::other)?
-        }
+    let link = if let Some(link) = replaced {
+        link
+    } else {
+        let options = NlOptions { priority: PRIORITY, handle: HANDLE, classid: None };
+        program
+            .attach_with_options(&device, direction, TcAttachOptions::Netlink(options))
+            .map_err(io::Error::other)?
     };
     // Dropped, it would detach.
     std::mem::forget(program.take_link(link).map_err(io::Error::other)?);

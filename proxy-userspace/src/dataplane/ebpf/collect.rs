@@ -50,3 +50,7 @@ fn collect<A: Address>(
     }
     Ok(removed)
 }
+
+#[cfg(test)]
+#[path = "collect_tests.rs"]
+mod tests;

@@ -58,7 +58,7 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 17] {
         ("FLOWS_NEW6", Some(sizes.new_flows)),
         ("FRONTENDS4", Some(sizes.frontends)),
         ("FRONTENDS6", Some(sizes.frontends)),
-        ("HINTS", Some(sizes.backends)),
+        ("HINTS", Some(sizes.services)),
         ("NAMES", Some(sizes.services)),
         ("PEERS", Some(sizes.nodes)),
         ("SELECTION", Some(sizes.slots)),

@@ -1,9 +1,12 @@
 //! What the operator chooses.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use proxy_common::config::DEFAULT_MARK;
 use proxy_common::flow::Timeouts;
+
+use crate::model::{Algorithm, Desired, ServicePort};
 
 /// Settings of the eBPF data plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,11 +67,11 @@ impl Default for Mark {
 /// Entries each map has room for. A pinned map keeps the size it was made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Service ids: two for each service port and family at most (SERVICES, NAMES, SERVICE_STATS).
+    /// Service ids: two for each service port and family at most (SERVICES, NAMES, SERVICE_STATS, and HINTS).
     pub services: u32,
     /// Frontends of one family (FRONTENDS4/6).
     pub frontends: u32,
-    /// Endpoints of one family (BACKENDS4/6, and HINTS).
+    /// Endpoints of one family (BACKENDS4/6).
     pub backends: u32,
     /// Slots of all slices together (SELECTION).
     pub slots: u32,
@@ -85,7 +88,7 @@ impl Default for Sizes {
         Self {
             services: 1 << 16,
             frontends: 1 << 16,
-            backends: 1 << 16,
+            backends: 1 << 18,
             slots: 1 << 20,
             nodes: 1 << 13,
             flows: 1 << 18,
@@ -95,21 +98,48 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    /// Sizes with headroom for a cluster of this many service ports, frontends and endpoints, both families
-    /// counted; never below the defaults.
+    /// Sizes with headroom for what is to be served; never below the defaults.
     #[must_use]
-    pub fn for_cluster(service_ports: usize, frontends: usize, endpoints: usize) -> Self {
+    pub fn for_desired(desired: &Desired) -> Self {
         let least = Self::default();
-        let room = |count: usize, least: u32| {
-            let wanted = u32::try_from(count.saturating_mul(2)).unwrap_or(u32::MAX / 2);
-            wanted.max(least).min(1 << 23).next_power_of_two()
-        };
+        let total = |count: fn(&ServicePort) -> usize| desired.ports.values().map(count).sum::<usize>();
         Self {
-            services: room(service_ports.saturating_mul(2), least.services),
-            frontends: room(frontends, least.frontends),
-            backends: room(endpoints, least.backends),
-            slots: room(endpoints.saturating_mul(4), least.slots),
+            services: room(total(|_| 2), least.services),
+            frontends: room(total(|port| port.frontends.len()), least.frontends),
+            backends: room(total(|port| port.endpoints.len()), least.backends),
+            slots: room(total(slots), least.slots),
+            nodes: room(desired.nodes.values().map(BTreeSet::len).sum(), least.nodes),
             ..least
         }
+    }
+}
+
+/// Slots of both lists of a port.
+fn slots(port: &ServicePort) -> usize {
+    let lists = [&port.cluster, &port.local].into_iter().flatten();
+    lists
+        .map(|list| match port.algorithm {
+            Algorithm::Random => list.len(),
+            Algorithm::Maglev(length) => usize::try_from(length).unwrap_or(usize::MAX),
+        })
+        .fold(0, usize::saturating_add)
+}
+
+/// Twice what is needed: a cluster grows, and what is released rests before it is used again.
+fn room(needed: usize, least: u32) -> u32 {
+    const MOST: u32 = 1 << 26;
+    let wanted = u32::try_from(needed.saturating_mul(2)).unwrap_or(MOST);
+    wanted.clamp(least, MOST).next_power_of_two()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_leave_headroom_and_never_fall_below_the_defaults() {
+        assert_eq!(Sizes::for_desired(&Desired::default()), Sizes::default());
+        assert_eq!(room(100_000, 1 << 16), 1 << 18);
+        assert_eq!(room(usize::MAX, 1 << 16), 1 << 26);
     }
 }

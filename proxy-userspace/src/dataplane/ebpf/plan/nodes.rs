@@ -23,6 +23,8 @@ pub struct Nodes {
     peers: BTreeMap<IpAddr, u32>,
     /// By node name, without this node: the ways to its first address of each family.
     ways: BTreeMap<String, NodeWays>,
+    /// Ways in the map that no node has any more.
+    stale: BTreeSet<u32>,
     /// All addresses of the cluster's nodes, with `PEER_*` bits.
     members: BTreeMap<IpAddr, u32>,
     topology: Topology,
@@ -46,6 +48,7 @@ impl Nodes {
             written: BTreeMap::new(),
             peers: BTreeMap::new(),
             ways: BTreeMap::new(),
+            stale: BTreeSet::new(),
             members: BTreeMap::new(),
             topology: Topology::default(),
             native_devices: BTreeSet::new(),
@@ -72,8 +75,8 @@ impl Nodes {
 
     /// Says what this node's network is like, and which devices run XDP in the driver.
     pub fn set_topology(&mut self, topology: &Topology, native_devices: &BTreeSet<u32>) {
-        self.topology = topology.clone();
-        self.native_devices = native_devices.clone();
+        self.topology.clone_from(topology);
+        self.native_devices.clone_from(native_devices);
     }
 
     /// Takes note of the cluster's nodes and gives every other node's first address of each family a way; names
@@ -93,6 +96,9 @@ impl Nodes {
             let ways = NodeWays { v4: first(Family::V4), v6: first(Family::V6) };
             self.ways.insert(name.clone(), ways);
         }
+        let used = self.used();
+        let stale = self.written.iter().filter(|(id, way)| way.flags != 0 && !used.contains(id));
+        self.stale = stale.map(|(id, _)| *id).collect();
         without
     }
 
@@ -145,9 +151,8 @@ impl Nodes {
     /// Ways no node has any more.
     #[must_use]
     pub fn releases(&self) -> Vec<Op> {
-        let used = self.used();
-        let gone = self.written.iter().filter(|(id, way)| !used.contains(id) && way.flags != 0);
-        gone.map(|(id, way)| Op { change: Change::Way(*id, Way { flags: 0, ..*way }), owner: None }).collect()
+        let stale = self.stale.iter().filter_map(|id| Some((*id, *self.written.get(id)?)));
+        stale.map(|(id, way)| Op { change: Change::Way(id, Way { flags: 0, ..way }), owner: None }).collect()
     }
 
     fn used(&self) -> BTreeSet<u32> {
@@ -158,6 +163,7 @@ impl Nodes {
     pub fn written(&mut self, id: u32, way: Way, now: Duration) {
         self.written.insert(id, way);
         if way.flags == 0 {
+            self.stale.remove(&id);
             self.pool.rest(id, now);
         }
     }

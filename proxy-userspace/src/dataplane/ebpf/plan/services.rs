@@ -70,15 +70,14 @@ impl Services {
 
     /// The id for a list, a new one if it has none; `None` if all are in use or rest.
     pub fn claim(&mut self, name: &str, owner: &Arc<PortKey>, now: Duration) -> Option<u32> {
-        let id = match self.ids.get(name).copied() {
-            Some(id) => id,
-            None => {
-                // Two ids with one name could not be told apart after a restart: the old name goes first.
-                let id = self.pool.allocate(now, |id| !self.states.contains_key(&id))?;
-                self.ids.insert(name.to_owned(), id);
-                self.states.insert(id, ServiceState::new(name));
-                id
-            }
+        let id = if let Some(id) = self.ids.get(name).copied() {
+            id
+        } else {
+            // Two ids with one name could not be told apart after a restart: the old name goes first.
+            let id = self.pool.allocate(now, |id| !self.states.contains_key(&id))?;
+            self.ids.insert(name.to_owned(), id);
+            self.states.insert(id, ServiceState::new(name));
+            id
         };
         self.pool.resume(id);
         self.idle.remove(&id);

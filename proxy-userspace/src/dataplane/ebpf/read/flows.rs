@@ -15,7 +15,7 @@ use super::services::{ServiceText, protocol_name};
 use super::view::FlowView;
 use super::{PinnedMaps, ReadError};
 use crate::dataplane::ebpf::convert::socket;
-use crate::dataplane::ebpf::maps::{FamilyMaps, Table};
+use crate::dataplane::ebpf::maps::FamilyMaps;
 
 impl PinnedMaps {
     /// The flow entries, at most `limit` of them, in no order.
@@ -23,40 +23,37 @@ impl PinnedMaps {
         let names = self.names()?;
         let mut views = Vec::new();
         let now = monotonic_seconds();
-        self.family_flows(&self.maps.of4, &names, now, limit, &mut views)?;
-        self.family_flows(&self.maps.of6, &names, now, limit, &mut views)?;
+        family_flows(&self.maps.of4, &names, now, limit, &mut views)?;
+        family_flows(&self.maps.of6, &names, now, limit, &mut views)?;
         Ok(views)
     }
+}
 
-    fn family_flows<A: Address>(
-        &self,
-        maps: &FamilyMaps<A>,
-        names: &BTreeMap<u32, ServiceText>,
-        now: u32,
-        limit: usize,
-        views: &mut Vec<FlowView>,
-    ) -> Result<(), ReadError> {
-        let tables: [(&str, &Table<FlowKey<A>, Flow<A>>); 2] =
-            [("established", &maps.flows), ("new", &maps.flows_new)];
-        for (table, entries) in tables {
-            if views.len() >= limit {
-                return Ok(());
-            }
-            entries.for_each(|key, flow| {
-                let service = names.get(&flow.service).map(ServiceText::label);
-                let backend = endpoint(maps, BackendRef(flow.backend));
-                views.push(FlowView {
-                    table,
-                    service: service.unwrap_or_else(|| flow.service.to_string()),
-                    backend,
-                    idle_seconds: now.saturating_sub(flow.last_seen),
-                    ..view(&key, &flow)
-                });
-                views.len() < limit
-            })?;
+fn family_flows<A: Address>(
+    maps: &FamilyMaps<A>,
+    names: &BTreeMap<u32, ServiceText>,
+    now: u32,
+    limit: usize,
+    views: &mut Vec<FlowView>,
+) -> Result<(), ReadError> {
+    for (table, entries) in [("established", &maps.flows), ("new", &maps.flows_new)] {
+        if views.len() >= limit {
+            return Ok(());
         }
-        Ok(())
+        entries.for_each(|key, flow| {
+            let service = names.get(&flow.service).map(ServiceText::label);
+            let backend = endpoint(maps, BackendRef(flow.backend));
+            views.push(FlowView {
+                table,
+                service: service.unwrap_or_else(|| flow.service.to_string()),
+                backend,
+                idle_seconds: now.saturating_sub(flow.last_seen),
+                ..view(&key, &flow)
+            });
+            views.len() < limit
+        })?;
     }
+    Ok(())
 }
 
 fn endpoint<A: Address>(maps: &FamilyMaps<A>, reference: BackendRef) -> Option<SocketAddr> {

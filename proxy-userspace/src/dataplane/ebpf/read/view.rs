@@ -53,6 +53,7 @@ pub struct FrontendView {
 }
 
 /// An endpoint.
+#[allow(clippy::struct_excessive_bools, reason = "each is a condition of its own, and a field of the JSON")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BackendView {
     /// Address and port.

@@ -1,1 +1,218 @@
 //! Single cases, each of which says what it is about.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use proxy_common::backend::BACKEND_EXISTS;
+use proxy_common::selection::Slot;
+
+use super::kernel::{CAPACITIES, FakeKernel};
+use super::world::{address, assert_serves, desired, dsr, key, port};
+use crate::dataplane::SyncReport;
+use crate::dataplane::ebpf::plan::backends::{hint_losers, hint_of};
+use crate::dataplane::ebpf::plan::{BackendEntry, Change, Found, Phase, Plan, REST};
+use crate::model::{Desired, Dirty, Family};
+
+const NOW: Duration = Duration::from_secs(1000);
+const V4: Family = Family::V4;
+
+struct Bed {
+    plan: Plan,
+    kernel: FakeKernel,
+    now: Duration,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let plan = Plan::adopt(CAPACITIES, Found::default(), NOW);
+        Self { plan, kernel: FakeKernel::default(), now: NOW }
+    }
+
+    /// Syncs everything, with these operations failing.
+    fn sync(&mut self, state: &Desired, refuse: &[usize]) -> SyncReport {
+        let names = self.kernel.names.values().filter_map(|name| name.text());
+        let served = names.filter_map(|name| name.split_once(' ')?.0.split_once("svc")?.1.parse().ok());
+        let ports = served.map(|n| key(n, V4)).chain(state.ports.keys().cloned()).collect();
+        self.kernel.begin(self.now, refuse.to_vec());
+        self.plan.sync(state, &Dirty { ports, nodes: true }, self.now, &mut self.kernel)
+    }
+
+    fn backend(&self, n: u8) -> (u32, BackendEntry) {
+        let has_address = |entry: &BackendEntry| entry.address == address(n, V4);
+        let mut found = self.kernel.backends.iter().filter(|(_, entry)| has_address(entry));
+        found.next_back().map(|(id, entry)| (id.id, *entry)).expect("the endpoint was written")
+    }
+}
+
+#[test]
+fn everything_is_written_before_what_refers_to_it_and_released_after() {
+    let mut bed = Bed::new();
+    let before = desired([(key(0, V4), dsr(port(0, V4, &[(1, 0, true), (2, 1, true)])))]);
+    bed.sync(&before, &[]);
+    let after = desired([(key(1, V4), dsr(port(1, V4, &[(2, 1, true), (3, 0, true)])))]);
+    bed.sync(&after, &[]);
+    let is_release = |change: &Change| match change {
+        Change::Backend(_, entry) => entry.flags & BACKEND_EXISTS == 0,
+        Change::Service(_, entry) => entry.0 == 0,
+        _ => false,
+    };
+    let releases = bed.kernel.log.iter().position(is_release).expect("something is released");
+    let (writes, releases) = bed.kernel.log.split_at(releases);
+    assert!(writes.is_sorted_by_key(Change::phase), "{writes:?}");
+    assert_eq!(writes.last().map(Change::phase), Some(Phase::FrontendRemovals));
+    assert!(releases.iter().all(|change| is_release(change) || matches!(change, Change::RemoveHint(_))));
+}
+
+#[test]
+fn a_backend_of_two_services_exists_until_neither_has_it() {
+    let mut bed = Bed::new();
+    let shared = |n| (key(n, V4), port(n, V4, &[(1, 0, true)]));
+    bed.sync(&desired([shared(0), shared(1)]), &[]);
+    let (id, entry) = bed.backend(1);
+    bed.sync(&desired([shared(1)]), &[]);
+    assert_eq!(bed.backend(1), (id, entry));
+    bed.sync(&desired([]), &[]);
+    assert_eq!(bed.backend(1), (id, BackendEntry { flags: 0, ..entry }));
+}
+
+#[test]
+fn an_endpoint_that_returns_keeps_its_id_and_generation() {
+    let mut bed = Bed::new();
+    let state = desired([(key(0, V4), port(0, V4, &[(1, 0, true)]))]);
+    bed.sync(&state, &[]);
+    let before = bed.backend(1);
+    bed.sync(&desired([(key(0, V4), port(0, V4, &[]))]), &[]);
+    bed.now += REST * 3;
+    bed.sync(&state, &[]);
+    assert_eq!(bed.backend(1), before);
+}
+
+#[test]
+fn an_id_that_goes_to_another_endpoint_gets_another_generation() {
+    let mut bed = Bed::new();
+    bed.sync(&desired([(key(0, V4), port(0, V4, &[(1, 0, true)]))]), &[]);
+    let (id, before) = bed.backend(1);
+    let state = desired([(key(0, V4), port(0, V4, &[(2, 0, true)]))]);
+    bed.sync(&state, &[]);
+    assert_ne!(bed.backend(2).0, id, "the id rests");
+    bed.now += REST;
+    bed.sync(&desired([(key(0, V4), port(0, V4, &[(3, 0, true)]))]), &[]);
+    let (reused, entry) = bed.backend(3);
+    assert_eq!((reused, entry.generation), (id, before.generation + 1));
+}
+
+#[test]
+fn a_maglev_slice_changes_in_place_and_remembers_settled_owners() {
+    let mut bed = Bed::new();
+    let with = |endpoints: &[(u8, u8, bool)]| desired([(key(0, V4), dsr(port(0, V4, endpoints)))]);
+    bed.sync(&with(&[(1, 0, true), (2, 1, true)]), &[]);
+    let service = *bed.kernel.names.keys().next().unwrap();
+    let (entry, before) = (bed.kernel.services[&service], bed.kernel.slice(service));
+    assert!(before.iter().all(|slot| !slot.is_unsettled()));
+
+    // The second stops being ready: it is in no list, but its connections live.
+    bed.sync(&with(&[(1, 0, true), (2, 1, false)]), &[]);
+    assert_eq!(bed.kernel.services[&service], entry);
+    let after = bed.kernel.slice(service);
+    for (old, new) in before.iter().zip(&after) {
+        assert_eq!((new.settled(), new.is_unsettled()), (old.current(), old.current() != new.current()));
+    }
+    let written = bed.kernel.log.iter().find_map(|change| match change {
+        Change::Slots { words, .. } => Some(words.len()),
+        _ => None,
+    });
+    assert_eq!(
+        written,
+        Some(after.iter().filter(|slot| slot.is_unsettled()).count()),
+        "only those that moved"
+    );
+
+    // It is gone: what was left to it belongs to the current owner, and stays unsettled.
+    bed.sync(&with(&[(1, 0, true)]), &[]);
+    let last: Vec<Slot> = bed.kernel.slice(service);
+    assert!(last.iter().all(|slot| slot.settled() == slot.current()));
+    assert_eq!(
+        after.iter().map(|slot| slot.is_unsettled()).collect::<Vec<_>>(),
+        last.iter().map(|slot| slot.is_unsettled()).collect::<Vec<_>>()
+    );
+}
+
+#[test]
+fn a_failure_holds_up_its_own_service_and_nobody_else() {
+    let mut bed = Bed::new();
+    let service = |n| (key(n, V4), port(n, V4, &[(n + 1, 0, true)]));
+    let state = desired([service(0), service(1)]);
+    let number = {
+        let mut dry = Bed::new();
+        dry.sync(&state, &[]);
+        dry.kernel.log.iter().position(|change| matches!(change, Change::Frontend(..))).unwrap()
+    };
+    let report = bed.sync(&state, &[number]);
+    assert_eq!(report.pending, [(key(0, V4), format!("refused number {number}"))]);
+    assert_serves_only(&bed, &state, 1);
+    let report = bed.plan.sync(&state, &Dirty::default(), bed.now, {
+        bed.kernel.begin(bed.now, Vec::new());
+        &mut bed.kernel
+    });
+    assert!(report.is_complete() && report.writes > 0);
+    assert_serves(&bed.kernel, &state);
+}
+
+fn assert_serves_only(bed: &Bed, state: &Desired, n: u8) {
+    let served: BTreeSet<_> = bed.kernel.frontends.keys().map(|at| at.address).collect();
+    let wanted: BTreeSet<_> = state.ports[&key(n, V4)].frontends.iter().map(|f| f.address).collect();
+    assert_eq!(served, wanted);
+}
+
+#[test]
+fn two_backends_with_one_hint_leave_it_to_the_lower_address() {
+    // Found by search: the first pair of neighbours in 10.0.0.0/8 with equal hints.
+    let addresses: Vec<_> = (0..400_u16).map(|i| ([10, 0, (i >> 8) as u8, i as u8], 8080).into()).collect();
+    let losers = hint_losers(addresses.iter());
+    for loser in &losers {
+        let winner = addresses.iter().find(|address| hint_of(**address) == hint_of(*loser)).unwrap();
+        assert!(winner < loser);
+        assert!(!losers.contains(winner));
+    }
+    assert!(!losers.is_empty(), "400 of 16383 hints clash somewhere");
+}
+
+#[test]
+fn a_clash_in_one_service_takes_the_hint_from_the_backend_everywhere() {
+    let all: Vec<std::net::SocketAddr> =
+        (0..400_u16).map(|i| ([10, 0, (i >> 8) as u8, i as u8], 8080).into()).collect();
+    let loser = *hint_losers(all.iter()).first().unwrap();
+    let winner = *all.iter().find(|address| hint_of(**address) == hint_of(loser)).unwrap();
+    let with = |n: u8, addresses: &[std::net::SocketAddr]| {
+        let mut port = dsr(port(n, V4, &[]));
+        port.endpoints =
+            addresses.iter().map(|address| (*address, super::world::endpoint(0, true))).collect();
+        port.cluster = Some(addresses.iter().copied().collect());
+        port.has_any = true;
+        (key(n, V4), port)
+    };
+    let mut bed = Bed::new();
+    bed.sync(&desired([with(0, &[winner, loser]), with(1, &[loser])]), &[]);
+    let hint = |address| bed.kernel.backends.values().find(|entry| entry.address == address).unwrap().hint;
+    assert_eq!((hint(winner), hint(loser)), (hint_of(winner), 0));
+    assert_eq!(
+        bed.kernel.hints.len(),
+        5,
+        "two lists each: the winner in one service, the loser in the other"
+    );
+}
+
+#[test]
+fn a_released_service_id_rests_before_another_service_gets_it() {
+    let mut bed = Bed::new();
+    let service = |n| (key(n, V4), port(n, V4, &[(1, 0, true)]));
+    bed.sync(&desired([service(0)]), &[]);
+    let first: BTreeSet<u32> = bed.kernel.names.keys().copied().collect();
+    bed.sync(&desired([service(1)]), &[]);
+    let both: BTreeSet<u32> = bed.kernel.names.keys().copied().collect();
+    assert_eq!(both.len(), 2 * first.len(), "the name stays while the id rests");
+    bed.now += REST;
+    bed.sync(&desired([service(1)]), &[]);
+    bed.sync(&desired([service(1), service(2)]), &[]);
+    assert_eq!(bed.kernel.names.keys().copied().collect::<BTreeSet<_>>(), both);
+}

@@ -93,8 +93,12 @@ impl FakeKernel {
                 );
             }
             Change::Hint(_, backend) => assert!(self.lives(*backend)),
-            Change::Way(..) | Change::Name(..) | Change::RemoveHint(_) | Change::Peer(..) => {}
-            Change::RemovePeer(_) | Change::RemoveFrontend(_) => {}
+            Change::Way(..)
+            | Change::Name(..)
+            | Change::RemoveHint(_)
+            | Change::Peer(..)
+            | Change::RemovePeer(_)
+            | Change::RemoveFrontend(_) => {}
         }
     }
 
