@@ -1,13 +1,10 @@
 //! Collecting from real tables.
 
-use std::fs;
-use std::path::PathBuf;
-
 use proxy_common::Addr4;
 use proxy_common::flow::{FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_REPLY, FLOW_REWRITE_DESTINATION};
 
 use super::*;
-use crate::dataplane::ebpf::{EbpfDataplane, Settings, Sizes, cleanup};
+use crate::dataplane::ebpf::scratch::Scratch;
 
 fn key(port: u16) -> FlowKey<Addr4> {
     FlowKey { source: Addr4([1]), destination: Addr4([2]), source_port: port, ..FlowKey::default() }
@@ -29,10 +26,8 @@ fn connect(table: &mut Table<FlowKey<Addr4>, Flow<Addr4>>, port: u16, state: u8,
 
 #[test]
 fn both_entries_of_an_expired_connection_go_and_those_of_a_one_way_stream_stay() {
-    let path = PathBuf::from(format!("/sys/fs/bpf/millrace-collect-{}", std::process::id()));
-    let sizes = Sizes { flows: 1024, new_flows: 1024, slots: 64, ..Sizes::default() };
-    let settings = Settings { bpffs_path: path.clone(), sizes, ..Settings::default() };
-    let mut dataplane = EbpfDataplane::open(settings).unwrap();
+    let scratch = Scratch::new("collect");
+    let mut dataplane = scratch.open();
     let timeouts = Timeouts { established: 100, datagram: 10, ..Timeouts::default() };
     let flows = &mut dataplane.maps.of4.flows;
     connect(flows, 1, FLOW_ESTABLISHED, [1000, 1000]);
@@ -46,8 +41,4 @@ fn both_entries_of_an_expired_connection_go_and_those_of_a_one_way_stream_stay()
     assert_eq!(dataplane.maps.of4.flows.count().unwrap(), 4);
     assert_eq!(dataplane.maps.collect_flows(&timeouts, 1101).unwrap(), 4);
     assert_eq!(dataplane.maps.of4.flows.count().unwrap(), 0);
-
-    drop(dataplane);
-    cleanup(&path).unwrap();
-    fs::remove_dir(&path).unwrap();
 }

@@ -16,6 +16,8 @@ mod mapped;
 mod maps;
 pub mod plan;
 pub mod read;
+#[cfg(test)]
+mod scratch;
 mod settings;
 mod sys;
 mod write;

@@ -97,7 +97,7 @@ mod tests {
             (Some(1), Some(2), None)
         );
         pool.rest(1, NOW);
-        assert_eq!(pool.allocate(NOW + REST - Duration::from_millis(1), |_| true), None);
+        assert_eq!(pool.allocate(NOW + Duration::from_millis(9_999), |_| true), None);
         assert_eq!(pool.rested(NOW).count(), 0);
         assert_eq!(pool.rested(NOW + REST).collect::<Vec<_>>(), [1]);
         assert_eq!(pool.allocate(NOW + REST, |_| true), Some(1));

@@ -81,11 +81,12 @@ impl Plan {
             (_, false) => self.fresh_slice(length)?,
         };
         let slots = self.slots(choice, &former);
-        let former = former.into_iter().map(Some).chain(std::iter::repeat(None));
-        let changed = (offset..).zip(slots.iter().copied()).zip(former);
-        let words: Vec<_> = changed
-            .filter(|((_, slot), former)| Some(*slot) != *former)
-            .map(|(indexed, _)| indexed)
+        let before_each = former.into_iter().map(Some).chain(std::iter::repeat(None));
+        let words: Vec<(u32, Slot)> = (offset..)
+            .zip(slots.iter().copied())
+            .zip(before_each)
+            .filter(|((_, slot), before)| Some(*slot) != *before)
+            .map(|(word, _)| word)
             .collect();
         let entry = ServiceEntry::new(offset, length, flags);
         let mut changes = Vec::new();

@@ -1,0 +1,31 @@
+//! A data plane of its own for a test, in a directory that is removed at the end.
+
+use std::fs;
+use std::path::PathBuf;
+
+use super::{EbpfDataplane, Settings, Sizes, cleanup};
+
+/// Pins of one test.
+pub struct Scratch {
+    pub path: PathBuf,
+}
+
+impl Scratch {
+    pub fn new(name: &str) -> Self {
+        Self { path: PathBuf::from(format!("/sys/fs/bpf/millrace-{name}-{}", std::process::id())) }
+    }
+
+    pub fn open(&self) -> EbpfDataplane {
+        let sizes = Sizes { slots: 64, services: 64, flows: 1024, new_flows: 1024, ..Sizes::default() };
+        EbpfDataplane::open(Settings { bpffs_path: self.path.clone(), sizes, ..Settings::default() }).unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = cleanup(&self.path) {
+            eprintln!("cleanup: {error}");
+        }
+        let _ = fs::remove_dir(&self.path);
+    }
+}
