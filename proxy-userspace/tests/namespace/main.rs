@@ -8,8 +8,10 @@
     reason = "a test that can't go on shall fail"
 )]
 
+mod bad_input;
 mod changes;
 mod command_line;
+mod demonstration;
 mod direct_return;
 mod fixture;
 mod local;

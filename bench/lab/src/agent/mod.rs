@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -29,6 +30,8 @@ pub struct Proxy {
     bpffs: PathBuf,
     log: PathBuf,
     arguments: Vec<String>,
+    /// Process id of the agent that was started last; 0 before that.
+    agent: AtomicU32,
 }
 
 impl Proxy {
@@ -51,7 +54,14 @@ impl Proxy {
         let arguments =
             arguments.iter().flat_map(|(flag, value)| [(*flag).into(), (*value).into()]).collect();
         let log = bed.directory().join(format!("{}.log", node.name()));
-        Ok(Self { namespace: node.namespace().clone(), node: node.name().into(), bpffs, log, arguments })
+        Ok(Self {
+            namespace: node.namespace().clone(),
+            node: node.name().into(),
+            bpffs,
+            log,
+            arguments,
+            agent: AtomicU32::new(0),
+        })
     }
 
     /// Name of the node.
@@ -79,7 +89,9 @@ impl Proxy {
 
     /// Starts the agent with further flags.
     pub fn start_with(&self, arguments: &[&str]) -> Result<Agent> {
-        Agent::start(&self.namespace, self.agent_arguments(arguments), &self.log)
+        let agent = Agent::start(&self.namespace, self.agent_arguments(arguments), &self.log)?;
+        self.agent.store(agent.id(), Ordering::Relaxed);
+        Ok(agent)
     }
 
     fn agent_arguments(&self, more: &[&str]) -> Vec<String> {
@@ -149,7 +161,8 @@ impl Proxy {
         })
     }
 
-    /// Waits until a condition holds; errors while it is asked count as no.
+    /// Waits until a condition holds; errors while it is asked count as no. Gives up early where the agent has
+    /// ended by itself.
     pub fn wait_until(&self, what: &str, condition: impl Fn() -> Result<bool>) -> Result<()> {
         let end = Instant::now() + SYNC_LIMIT;
         loop {
@@ -157,15 +170,15 @@ impl Proxy {
             if matches!(last, Ok(true)) {
                 return Ok(());
             }
-            if Instant::now() > end {
-                let reason = last.err().map(|error| format!(" ({error:#})")).unwrap_or_default();
-                bail!(
-                    "{}: not within {SYNC_LIMIT:?}: {what}{reason}; the agent's log:\n{}",
-                    self.node,
-                    self.log()
-                );
-            }
-            std::thread::sleep(Duration::from_millis(10));
+            let why = if process::has_ended(self.agent.load(Ordering::Relaxed)) {
+                "the agent has ended".to_owned()
+            } else if Instant::now() > end {
+                last.err().map_or_else(|| "no".to_owned(), |error| format!("{error:#}"))
+            } else {
+                std::thread::sleep(Duration::from_millis(10));
+                continue;
+            };
+            bail!("{}: waited in vain until {what}: {why}; the agent's log:\n{}", self.node, self.log());
         }
     }
 

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use nix::mount::MsFlags;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
 use crate::net::Namespace;
@@ -63,8 +64,13 @@ impl Agent {
     }
 
     /// Whether it still runs.
-    pub fn is_running(&mut self) -> Result<bool> {
-        Ok(self.child.try_wait()?.is_none())
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        !has_ended(self.child.id())
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
     }
 }
 
@@ -73,6 +79,13 @@ impl Drop for Agent {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Whether a child of this process has ended by itself; its status is left for whoever waits for it.
+pub(super) fn has_ended(child: u32) -> bool {
+    let Ok(id) = i32::try_from(child) else { return false };
+    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    waitid(Id::Pid(Pid::from_raw(id)), flags).is_ok_and(|status| status != WaitStatus::StillAlive)
 }
 
 /// Runs `millrace <arguments>` in a namespace to its end; killed if it takes too long.

@@ -1,0 +1,67 @@
+//! Manifests with faults: each is named with file, object and field, and everything else goes on.
+
+use anyhow::Result;
+use millrace_lab::capture::Trail;
+
+use crate::fixture::{expect, own, service, vip, walk};
+
+/// File, its text, and what the agent's message has to contain beside the file's name.
+const FAULTS: [(&str, &str, &[&str]); 7] = [
+    ("not-yaml.yaml", "kind: Service\nmetadata: [", &["YAML"]),
+    ("unknown-kind.yaml", "apiVersion: v1\nkind: Gadget\nmetadata: {name: gadget}", &["Gadget"]),
+    (
+        "external-ip.yaml",
+        r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": "bad-ip"},
+            "spec": {"clusterIP": "10.96.1.1", "externalIPs": ["203.0.113.300"],
+                     "ports": [{"port": 80, "protocol": "TCP"}]}}"#,
+        &["default/bad-ip", "externalIPs", "203.0.113.300"],
+    ),
+    (
+        "node-port.yaml",
+        r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": "bad-port"},
+            "spec": {"type": "NodePort", "clusterIP": "10.96.1.2",
+                     "ports": [{"port": 80, "protocol": "TCP", "nodePort": 70000}]}}"#,
+        &["default/bad-port", "nodePort", "70000"],
+    ),
+    (
+        "no-endpoints.yaml",
+        r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": "alone"},
+            "spec": {"clusterIP": "10.96.1.3", "ports": [{"port": 80, "protocol": "TCP"}]}}"#,
+        &["default/alone", "EndpointSlice"],
+    ),
+    (
+        "no-service.yaml",
+        r#"{"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"namespace": "default", "name": "orphan-1",
+                         "labels": {"kubernetes.io/service-name": "orphan"}},
+            "ports": [{"port": 80, "protocol": "TCP"}], "endpoints": [{"addresses": ["10.244.1.10"]}]}"#,
+        &["default/orphan-1", "orphan"],
+    ),
+    (
+        "twice.yaml",
+        r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": "thief"},
+            "spec": {"type": "LoadBalancer", "clusterIP": "10.96.1.4",
+                     "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]},
+            "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.1"}]}}}"#,
+        &["default/thief", "203.0.113.1", "default/good"],
+    ),
+];
+
+#[test]
+fn each_fault_is_named_and_all_the_rest_is_served() -> Result<()> {
+    let cluster = own(1, 1)?;
+    let good = service(&cluster, "good", 1, &["pod-1a"])?.load_balancer(vip(1));
+    cluster.apply(&good, &[1])?;
+    let proxy = cluster.proxy(1)?;
+    for (file, text, words) in FAULTS {
+        cluster.manifests().put(file, text)?;
+        let is_named = |line: &str| line.contains(file) && words.iter().all(|word| line.contains(word));
+        proxy.wait_until(&format!("a line names {file} and {words:?}"), || {
+            Ok(proxy.log().lines().any(is_named))
+        })?;
+    }
+    expect(&cluster, &walk(&good, vip(1), 80, &["pod-1a"], Trail::local("node1")))?;
+    let late = service(&cluster, "late", 2, &["pod-1a"])?.load_balancer(vip(2));
+    cluster.apply(&late, &[1])?;
+    expect(&cluster, &walk(&late, vip(2), 80, &["pod-1a"], Trail::local("node1")))
+}

@@ -1,0 +1,35 @@
+//! What `millrace-lab run` shows, and that it would tell if anything were off.
+
+use anyhow::Result;
+use millrace_lab::capture::{Capture, Trail};
+use millrace_lab::demo::{self, Options};
+
+use crate::fixture::{service, shared, vip, walk, xdp};
+
+#[test]
+fn the_demonstration_finds_nothing_off() -> Result<()> {
+    let mut stayed = false;
+    let problems = demo::run(&Options { xdp: xdp() }, || stayed = true)?;
+    assert_eq!(problems, Vec::<String>::new());
+    assert!(stayed);
+    Ok(())
+}
+
+#[test]
+fn a_wrong_backend_and_a_wrong_way_are_off() -> Result<()> {
+    let cluster = shared();
+    let service = service(&cluster, "off", 60, &["pod-1a"])?.external(vip(60));
+    cluster.apply(&service, &[1])?;
+    let way = Trail::direct_return("node1", "node2");
+    let mut capture = Capture::start(cluster.bed().router(), &["node1", "node2"])?;
+    let problems =
+        walk(&service, vip(60), 80, &["pod-1b"], way).run(cluster.bed(), &mut capture)?.problems.join("\n");
+    for expected in [
+        "off IPv4 TCP: pod-1b answered none of",
+        "off IPv6 UDP: pod-1a answered, which is no choice here",
+        "off IPv4 UDP: went client > node1 > client instead of client > node1 =tunnel=> node2 > client",
+    ] {
+        assert!(problems.contains(expected), "{expected} is missing:\n{problems}");
+    }
+    Ok(())
+}
