@@ -63,7 +63,7 @@ mod tests {
 
     /// Zero has two forms in one's complement; both verify.
     fn same(left: u16, right: u16) -> bool {
-        left == right || (left % 0xffff == 0 && right % 0xffff == 0)
+        left == right || (left.is_multiple_of(0xffff) && right.is_multiple_of(0xffff))
     }
 
     proptest! {

@@ -83,7 +83,7 @@ mod tests {
         let mut by_port = [0_u32; BUCKETS];
         let mut by_client = [0_u32; BUCKETS];
         for i in 0..64_000_u32 {
-            let bucket = |hash: u32| (u64::from(hash) * BUCKETS as u64 >> 32) as usize;
+            let bucket = |hash: u32| ((u64::from(hash) * BUCKETS as u64) >> 32) as usize;
             by_port[bucket(flow_hash(&key(0xc000_0201, i as u16)))] += 1;
             by_client[bucket(flow_hash(&key(0x0a00_0000 + i, 40000)))] += 1;
         }
