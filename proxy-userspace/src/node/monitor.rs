@@ -19,6 +19,8 @@ use super::{DeviceKind, NodeError, NodeState, Update, decode, neighbours, query}
 
 /// Collects bursts: a link that comes up tells of itself some twenty times.
 const SETTLE: Duration = Duration::from_millis(10);
+/// After a request the kernel refused.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// How often next hops are probed that the kernel does not keep resolved by itself.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// How often everything is read anew: next-hop objects and learned path MTUs change without a word.
@@ -105,7 +107,15 @@ impl Monitor {
         resync.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let begun = Instant::now();
-            self.settle().await?;
+            match self.settle().await {
+                Err(NodeError::Request(error @ rtnetlink::Error::NetlinkError(_))) => {
+                    warn!("the kernel refused a request: {error}; everything is read anew");
+                    self.stale = Stale::Everything;
+                    sleep(RETRY_INTERVAL).await;
+                    continue;
+                }
+                settled => settled?,
+            }
             // Thousands of nodes and a flapping routing daemon shall not cost more than a fifth of a CPU.
             sleep(SETTLE.max(begun.elapsed() * 4)).await;
             tokio::select! {

@@ -1,12 +1,14 @@
 //! Brings the data plane to what the model says: one task owns both.
 //!
-//! Events only mark what is dirty. A sync happens at once when nothing was synced for the shortest interval,
-//! after the retry interval while something failed, and for everything after the longest interval.
+//! Events only mark what is dirty. A sync happens at once when nothing was synced for the shortest interval, and
+//! after the retry interval while something failed. After the longest interval a round through everything begins,
+//! in parts, so that a change in between does not wait for it.
 
 mod journal;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::ops::Bound;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
@@ -15,13 +17,16 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::debug;
 
 use crate::dataplane::{Dataplane, SyncReport};
-use crate::model::{Dirty, Model};
+use crate::model::{Dirty, Model, PortKey};
 use crate::node::Topology;
 use crate::source::SourceEvent;
 use journal::Journal;
 
 /// Failed operations are tried again after this time.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Service ports in one part of a round through everything, and the time between two parts.
+const PART: usize = 256;
+const PART_INTERVAL: Duration = Duration::from_millis(10);
 /// A sixth of the age at which the programs stop believing the agent.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -43,7 +48,7 @@ pub struct Channels {
 pub struct Intervals {
     /// Shortest time between two syncs.
     pub min: Duration,
-    /// Longest time between two syncs of everything.
+    /// Time between two rounds through everything.
     pub max: Duration,
 }
 
@@ -85,13 +90,16 @@ pub struct Reconciler<D> {
     /// When to try again what the last sync could not do.
     retry_at: Option<Instant>,
     last_sync: Instant,
-    full_sync_at: Instant,
+    /// When the next part of a round through everything is due, and the port it goes on after.
+    part_at: Instant,
+    part_after: Option<PortKey>,
 }
 
 impl<D: Dataplane> Reconciler<D> {
     /// A task that has not begun, of a model that was told everything by [`list`].
     pub fn new(model: Model, dataplane: D, channels: Channels, intervals: Intervals) -> Self {
         let now = Instant::now();
+        let dirty = Dirty { ports: model.desired().ports.keys().cloned().collect(), nodes: true };
         Self {
             model,
             dataplane,
@@ -101,10 +109,11 @@ impl<D: Dataplane> Reconciler<D> {
             model_due: true,
             topology: None,
             topology_due: false,
-            dirty: Dirty::default(),
+            dirty,
             retry_at: None,
             last_sync: now.checked_sub(intervals.min).unwrap_or(now),
-            full_sync_at: now,
+            part_at: now + intervals.max,
+            part_after: None,
         }
     }
 
@@ -140,7 +149,7 @@ impl<D: Dataplane> Reconciler<D> {
         if self.topology.is_none() {
             return self.last_sync + self.intervals.max;
         }
-        self.retry_at.map_or(self.full_sync_at, |retry_at| retry_at.min(self.full_sync_at))
+        self.retry_at.map_or(self.part_at, |retry_at| retry_at.min(self.part_at))
     }
 
     fn take(&mut self, event: SourceEvent) {
@@ -167,20 +176,19 @@ impl<D: Dataplane> Reconciler<D> {
     fn sync(&mut self) {
         self.last_sync = Instant::now();
         self.refresh();
-        let Some(topology) = &self.topology else {
+        if self.topology.is_none() {
             return;
-        };
-        let is_full = self.last_sync >= self.full_sync_at;
+        }
+        if self.last_sync >= self.part_at {
+            self.add_part();
+        }
         let mut report = SyncReport::default();
-        if is_full || self.topology_due || self.retry_at.is_some() {
+        if let Some(topology) = &self.topology
+            && (self.topology_due || self.retry_at.is_some())
+        {
             report = self.dataplane.set_topology(topology);
         }
-        let mut dirty = std::mem::take(&mut self.dirty);
-        if is_full {
-            dirty.nodes = true;
-            dirty.ports.extend(self.model.desired().ports.keys().cloned());
-            self.full_sync_at = self.last_sync + self.intervals.max;
-        }
+        let dirty = std::mem::take(&mut self.dirty);
         let of_ports = self.dataplane.sync(self.model.desired(), &dirty);
         report.writes += of_ports.writes;
         report.pending.extend(of_ports.pending);
@@ -189,6 +197,22 @@ impl<D: Dataplane> Reconciler<D> {
         self.retry_at = (!report.is_complete()).then(|| self.last_sync + RETRY_INTERVAL);
         debug!(dirty = dirty.ports.len(), writes = report.writes, took = ?self.last_sync.elapsed(), "synced");
         self.journal.synced(self.model.desired(), report);
+    }
+
+    /// Makes the next part of a round through everything dirty; devices and nodes are part of the last one.
+    fn add_part(&mut self) {
+        let after = self.part_after.take().map_or(Bound::Unbounded, Bound::Excluded);
+        let ports = self.model.desired().ports.range((after, Bound::Unbounded));
+        let part: Vec<PortKey> = ports.take(PART).map(|(key, _)| key.clone()).collect();
+        if part.len() == PART {
+            self.part_after = part.last().cloned();
+            self.part_at = self.last_sync + PART_INTERVAL;
+        } else {
+            self.dirty.nodes = true;
+            self.topology_due = true;
+            self.part_at = self.last_sync + self.intervals.max;
+        }
+        self.dirty.ports.extend(part);
     }
 
     /// Lets the model work out what its changes mean, and tells the monitor of the cluster's nodes.

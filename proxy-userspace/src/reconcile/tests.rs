@@ -204,6 +204,33 @@ fn everything_is_synced_again_after_the_longest_interval() {
 }
 
 #[test]
+fn a_round_through_many_services_leaves_room_for_a_change_in_between() {
+    on_paused_time(async || {
+        let bench = Bench::start();
+        let services = PART + 10;
+        for number in 0..services {
+            let address = format!("10.96.{}.{}", number / 250, number % 250 + 1);
+            bench.tell(service(&format!("s{number:04}"), &address)).await;
+        }
+        bench.begin().await;
+        assert_eq!(bench.served().len(), services, "the first sync is whole");
+        let dirty = || bench.dataplane.0.borrow().syncs.last().map(|dirty| dirty.ports.len());
+
+        advance(INTERVALS.max - INTERVALS.min).await;
+        settle().await;
+        assert_eq!(dirty(), Some(PART));
+        bench.tell(service("changed", "10.96.9.9")).await;
+        advance(INTERVALS.min).await;
+        settle().await;
+        assert!(bench.served().contains(&"default/changed".to_owned()));
+        advance(PART_INTERVAL).await;
+        settle().await;
+        let parts: usize = bench.dataplane.0.borrow().syncs[1..].iter().map(|dirty| dirty.ports.len()).sum();
+        assert_eq!(parts, services + 1, "every one once, and the changed one");
+    });
+}
+
+#[test]
 fn a_new_topology_reaches_the_data_plane() {
     on_paused_time(async || {
         let bench = Bench::start();
