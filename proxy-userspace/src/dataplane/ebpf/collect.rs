@@ -1,44 +1,71 @@
 //! Flow entries go when they have expired.
 //!
 //! The programs take an expired entry for none, and the least recently used ones are evicted when room is
-//! needed: collecting only keeps the tables, and what is shown of them, small.
+//! needed: collecting only keeps the tables, and what is shown of them, small. So it need not hurry.
 
-use proxy_common::Address;
 use proxy_common::flow::{Flow, FlowKey, Timeouts};
+use proxy_common::{Addr4, Addr6, Address};
 
 use super::error::OpenError;
-use super::maps::{FamilyMaps, Maps, Table};
+use super::maps::{Batch, Maps, Table};
+use super::sys::Cursor;
 
-impl Maps {
-    /// Deletes the expired entries of all four tables; returns how many.
-    pub fn collect_flows(&mut self, timeouts: &Timeouts, now: u32) -> Result<usize, OpenError> {
-        Ok(collect_family(&mut self.of4, timeouts, now)? + collect_family(&mut self.of6, timeouts, now)?)
+/// Batches looked at in one call: some ten milliseconds of work at most, however large the tables are.
+const BATCHES_A_CALL: usize = 32;
+
+/// Goes round the four tables, and remembers where it was.
+#[derive(Debug)]
+pub struct Collector {
+    table: usize,
+    cursor: Option<Cursor>,
+    batch4: Batch<FlowKey<Addr4>, Flow<Addr4>>,
+    batch6: Batch<FlowKey<Addr6>, Flow<Addr6>>,
+}
+
+impl Collector {
+    /// One that has not begun.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { table: 0, cursor: None, batch4: Batch::new(), batch6: Batch::new() }
+    }
+
+    /// Deletes expired entries where it is; returns how many. A call ends after a full round at the latest.
+    pub fn collect(&mut self, maps: &mut Maps, timeouts: &Timeouts, now: u32) -> Result<usize, OpenError> {
+        let mut removed = 0;
+        let mut tables = 0;
+        for _ in 0..BATCHES_A_CALL {
+            let (count, next) = match self.table {
+                0 => collect(&mut maps.of4.flows, self.cursor, &mut self.batch4, timeouts, now)?,
+                1 => collect(&mut maps.of6.flows, self.cursor, &mut self.batch6, timeouts, now)?,
+                2 => collect(&mut maps.of4.flows_new, self.cursor, &mut self.batch4, timeouts, now)?,
+                _ => collect(&mut maps.of6.flows_new, self.cursor, &mut self.batch6, timeouts, now)?,
+            };
+            removed += count;
+            self.cursor = next;
+            if next.is_none() {
+                self.table = (self.table + 1) % 4;
+                tables += 1;
+            }
+            if tables == 4 {
+                break;
+            }
+        }
+        Ok(removed)
     }
 }
 
-fn collect_family<A: Address>(
-    maps: &mut FamilyMaps<A>,
-    timeouts: &Timeouts,
-    now: u32,
-) -> Result<usize, OpenError> {
-    Ok(collect(&mut maps.flows, timeouts, now)? + collect(&mut maps.flows_new, timeouts, now)?)
-}
-
-/// The two entries of a connection go together: `last seen` is kept in each, and a one-way stream (a download
-/// whose acknowledgements are all the client sends) must not lose the entry of its quiet direction.
+/// One batch. The two entries of a connection go together: `last seen` is kept in each, and a stream that has
+/// been one-way for long must not lose the entry of its quiet direction.
 fn collect<A: Address>(
     table: &mut Table<FlowKey<A>, Flow<A>>,
+    cursor: Option<Cursor>,
+    batch: &mut Batch<FlowKey<A>, Flow<A>>,
     timeouts: &Timeouts,
     now: u32,
-) -> Result<usize, OpenError> {
+) -> Result<(usize, Option<Cursor>), OpenError> {
     let is_expired = |flow: &Flow<A>| timeouts.expired(flow.state, flow.last_seen, now);
-    let mut expired = Vec::new();
-    table.for_each(|key, flow| {
-        if is_expired(&flow) {
-            expired.push((key, flow));
-        }
-        true
-    })?;
+    let (entries, next) = table.batch(cursor, batch)?;
+    let expired: Vec<_> = entries.filter(|(_, flow)| is_expired(flow)).collect();
     let mut removed = 0;
     for (key, flow) in expired {
         let twin = table.get(&flow.twin(&key)).ok().flatten();
@@ -48,7 +75,7 @@ fn collect<A: Address>(
             removed += 1;
         }
     }
-    Ok(removed)
+    Ok((removed, next))
 }
 
 #[cfg(test)]

@@ -28,17 +28,18 @@ fn connect(table: &mut Table<FlowKey<Addr4>, Flow<Addr4>>, port: u16, state: u8,
 fn both_entries_of_an_expired_connection_go_and_those_of_a_one_way_stream_stay() {
     let scratch = Scratch::new("collect");
     let mut dataplane = scratch.open();
+    let (maps, mut collector) = (&mut dataplane.maps, Collector::new());
     let timeouts = Timeouts { established: 100, datagram: 10, ..Timeouts::default() };
-    let flows = &mut dataplane.maps.of4.flows;
+    let flows = &mut maps.of4.flows;
     connect(flows, 1, FLOW_ESTABLISHED, [1000, 1000]);
     connect(flows, 2, FLOW_DATAGRAM, [1000, 1000]);
     connect(flows, 3, FLOW_DATAGRAM, [1000, 1045]);
-    let flows_new = &mut dataplane.maps.of4.flows_new;
+    let flows_new = &mut maps.of4.flows_new;
     connect(flows_new, 4, FLOW_DATAGRAM, [1000, 1000]);
 
-    assert_eq!(dataplane.maps.collect_flows(&timeouts, 1010).unwrap(), 0);
-    assert_eq!(dataplane.maps.collect_flows(&timeouts, 1050).unwrap(), 4);
-    assert_eq!(dataplane.maps.of4.flows.count().unwrap(), 4);
-    assert_eq!(dataplane.maps.collect_flows(&timeouts, 1101).unwrap(), 4);
-    assert_eq!(dataplane.maps.of4.flows.count().unwrap(), 0);
+    assert_eq!(collector.collect(maps, &timeouts, 1010).unwrap(), 0);
+    assert_eq!(collector.collect(maps, &timeouts, 1050).unwrap(), 4);
+    assert_eq!(maps.of4.flows.count().unwrap(), 4);
+    assert_eq!(collector.collect(maps, &timeouts, 1101).unwrap(), 4);
+    assert_eq!(maps.of4.flows.count().unwrap(), 0);
 }

@@ -158,14 +158,12 @@ impl<K: Pod, V: Pod> Table<K, V> {
         K: Default,
         V: Default,
     {
-        const BATCH: usize = 4096;
-        let (mut keys, mut values) = (vec![K::default(); BATCH], vec![V::default(); BATCH]);
-        let mut cursor: Option<Cursor> = None;
+        let mut batch = Batch::new();
+        let mut cursor = None;
         loop {
-            let (count, next) = sys::lookup_batch(self.fd(), cursor, &mut keys, &mut values)
-                .map_err(|error| OpenError::MapIo { map: self.name, error })?;
-            for (key, value) in keys.iter().zip(&values).take(count) {
-                if !visit(*key, *value) {
+            let (entries, next) = self.batch(cursor, &mut batch)?;
+            for (key, value) in entries {
+                if !visit(key, value) {
                     return Ok(());
                 }
             }
@@ -174,6 +172,17 @@ impl<K: Pod, V: Pod> Table<K, V> {
             }
             cursor = next;
         }
+    }
+
+    /// The entries from `cursor` on, or from the start, that fit a batch; and where to go on, `None` at the end.
+    pub fn batch<'a>(
+        &self,
+        cursor: Option<Cursor>,
+        batch: &'a mut Batch<K, V>,
+    ) -> Result<(impl Iterator<Item = (K, V)> + use<'a, K, V>, Option<Cursor>), OpenError> {
+        let (count, next) = sys::lookup_batch(self.fd(), cursor, &mut batch.keys, &mut batch.values)
+            .map_err(|error| OpenError::MapIo { map: self.name, error })?;
+        Ok((batch.keys.iter().copied().zip(batch.values.iter().copied()).take(count), next))
     }
 
     /// Number of entries, counted one by one.
@@ -192,6 +201,24 @@ impl<K: Pod, V: Pod> Table<K, V> {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.map.map().fd().as_fd()
+    }
+}
+
+/// Room for some entries of a map.
+#[derive(Debug)]
+pub struct Batch<K, V> {
+    keys: Vec<K>,
+    values: Vec<V>,
+}
+
+impl<K: Clone + Default, V: Clone + Default> Batch<K, V> {
+    /// Entries one system call returns at most. A bucket of a hash map must fit.
+    pub const ENTRIES: usize = 4096;
+
+    /// An empty batch.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { keys: vec![K::default(); Self::ENTRIES], values: vec![V::default(); Self::ENTRIES] }
     }
 }
 
@@ -237,15 +264,14 @@ impl<V: Pod> Vector<V> {
     where
         V: Default,
     {
-        const BATCH: usize = 4096;
-        let (mut keys, mut values) = (vec![0_u32; BATCH], vec![V::default(); BATCH]);
+        let mut batch: Batch<u32, V> = Batch::new();
         let mut all = Vec::new();
         let mut cursor: Option<Cursor> = None;
         loop {
-            let (count, next) =
-                sys::lookup_batch(self.map.map().fd().as_fd(), cursor, &mut keys, &mut values)
-                    .map_err(|error| OpenError::MapIo { map: self.name, error })?;
-            all.extend(keys.iter().copied().zip(values.iter().copied()).take(count));
+            let fd = self.map.map().fd().as_fd();
+            let (count, next) = sys::lookup_batch(fd, cursor, &mut batch.keys, &mut batch.values)
+                .map_err(|error| OpenError::MapIo { map: self.name, error })?;
+            all.extend(batch.keys.iter().copied().zip(batch.values.iter().copied()).take(count));
             if next.is_none() {
                 return Ok(all);
             }

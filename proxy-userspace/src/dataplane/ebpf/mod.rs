@@ -34,6 +34,7 @@ pub use settings::{Mark, Settings, Sizes, XdpMode};
 
 use self::attach::Attachments;
 use self::bpffs::Lock;
+use self::collect::Collector;
 use self::layout::Layout;
 use self::load::Programs;
 use self::mapped::Access;
@@ -52,6 +53,7 @@ pub struct EbpfDataplane {
     attachments: Attachments,
     maps: Maps,
     plan: Plan,
+    collector: Collector,
     _lock: Lock,
 }
 
@@ -66,7 +68,7 @@ impl EbpfDataplane {
         let attachments = Attachments::open(&layout, &programs)?;
         let maps = Maps::open(&layout.maps(), Access::Write)?;
         let plan = Plan::adopt(maps.capacities(), maps.found()?, now());
-        Ok(Self { settings, programs, attachments, maps, plan, _lock: lock })
+        Ok(Self { settings, programs, attachments, maps, plan, collector: Collector::new(), _lock: lock })
     }
 }
 
@@ -90,7 +92,7 @@ impl Dataplane for EbpfDataplane {
         }
         // The programs keep the low 32 bits of the same clock.
         let now = u32::try_from(now_monotonic_seconds & u64::from(u32::MAX)).unwrap_or(0);
-        match self.maps.collect_flows(&self.settings.timeouts, now) {
+        match self.collector.collect(&mut self.maps, &self.settings.timeouts, now) {
             Ok(0) => {}
             Ok(removed) => debug!(removed, "flow entries expired"),
             Err(error) => warn!("collecting flow entries: {error}"),
