@@ -5,15 +5,15 @@
 
 use crate::layout::shared;
 
-/// Bytes of a [`ServiceName`]: namespace (63), name (63), port (15), family, list and separators fit.
-pub const NAME_BYTES: usize = 192;
+/// Bytes of a [`ServiceName`]: namespace, name and port (63 each), family, list and separators fit.
+pub const NAME_BYTES: usize = 224;
 
 shared! {
     /// Value of NAMES, keyed by service id: UTF-8 text `namespace/name port family list`, padded with zeros,
     /// such as `default/web http IPv4 Cluster`; an unnamed port is `-`.
     pub struct ServiceName {
         /// The text; an array of arrays because `Default` ends at 32 elements.
-        pub bytes: [[u8; 32]; 6],
+        pub bytes: [[u8; 32]; 7],
     }
 }
 

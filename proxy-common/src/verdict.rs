@@ -69,7 +69,7 @@ pub const COUNTER_ENTRIES: u32 = Program::ALL.len() as u32 * REASONS;
 /// Reasons from this number on are drops.
 pub const FIRST_DROP: u8 = 16;
 
-/// The program that counted. A packet that XDP passes up is counted by XDP and again by TC.
+/// The program that counted. A packet that XDP passes up untouched is counted by XDP and again by TC.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Program {

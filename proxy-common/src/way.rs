@@ -12,8 +12,8 @@ pub const WAY_IPV4: u16 = 1 << 2;
 pub const WAY_VALID: u16 = 1 << 3;
 
 shared! {
-    /// Value of WAYS. Written with `WAY_RESOLVED` clear first, then whole, then set: a reader never takes
-    /// half of an old and half of a new next hop.
+    /// Value of WAYS. Written with `WAY_RESOLVED` clear first, then whole, then set; a program that reads in the
+    /// middle of it may send a frame to the old next hop's address on the new device.
     pub struct Way {
         /// Outer destination: the backend's node, v4-mapped for IPv4.
         pub target: [u32; 4],
@@ -21,7 +21,7 @@ shared! {
         pub source: [u32; 4],
         /// Device the frame leaves through.
         pub device: u32,
-        /// Bytes an IP packet may have on this way, outer header included.
+        /// Bytes an IP packet may have on this way, outer header included; 0 = there is no route.
         pub mtu: u16,
         /// `WAY_*` bits.
         pub flags: u16,

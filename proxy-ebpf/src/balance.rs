@@ -43,7 +43,7 @@ pub fn select_slot<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Result<Slo
 
 /// The backend a reference names, unless it is gone or its id means another by now.
 #[inline(always)]
-pub fn lookup_backend<F: Family>(reference: BackendRef) -> Option<Backend<F::Address>> {
+pub fn lookup_backend<F: Family>(reference: BackendRef) -> Option<&'static Backend<F::Address>> {
     F::backend(reference.id()).filter(|backend| backend.is(reference))
 }
 

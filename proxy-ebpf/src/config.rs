@@ -18,6 +18,9 @@ pub static MARK_VALUE: Global<u32> = Global::new(DEFAULT_MARK);
 #[unsafe(no_mangle)]
 pub static MARK_MASK: Global<u32> = Global::new(DEFAULT_MARK);
 
+#[unsafe(no_mangle)]
+pub static TC_DECAP_FLAGS: Global<u32> = Global::new(1);
+
 /// The flow time-outs in force.
 #[inline(always)]
 pub fn timeouts() -> Timeouts {

@@ -2,7 +2,7 @@
 
 use proxy_common::backend::Backend;
 use proxy_common::flow::FLOW_DECAPSULATED;
-use proxy_common::frontend::Frontend;
+use proxy_common::frontend::{FRONTEND_DSR, Frontend};
 use proxy_common::selection::{BackendRef, HintKey};
 use proxy_common::verdict::Reason;
 use proxy_common::way::{PEER_NODE, PEER_SELF, PeerKey, WAY_IPV4, Way};
@@ -31,18 +31,23 @@ pub fn send<P: Packet, F: Family>(
     backend: &Backend<F::Address>,
 ) -> Result<Verdict, Verdict> {
     let way = route::lookup_way(backend.way)?;
-    let outer_header = if way.flags & WAY_IPV4 != 0 { V4::HEADER } else { V6::HEADER };
     if parsed.hop_limit <= 1 {
         return Err(Verdict::Drop(Reason::HopLimit));
     }
-    if packet.largest_packet(parsed.length) + outer_header as u32 > u32::from(way.mtu) {
+    if packet.largest_packet(parsed, header_of(way)) > u32::from(way.mtu) {
         return Err(Verdict::Drop(Reason::TooBig));
     }
     let next = route::resolve(packet, way)?;
     F::decrement_hop_limit(packet, ETHERNET).ok_or(NO_ROOM)?;
-    packet.push_outer(outer_header).map_err(|_| NO_ROOM)?;
+    packet.push_outer(parsed.transport(), header_of(way)).map_err(|_| NO_ROOM)?;
     write_outer::<P, F>(packet, parsed, way, &next, backend.hint)?;
     Ok(Verdict::Send(Reason::SentDsr, next.device))
+}
+
+/// Bytes of the outer header a way takes.
+#[inline(always)]
+const fn header_of(way: &Way) -> usize {
+    if way.flags & WAY_IPV4 != 0 { V4::HEADER } else { V6::HEADER }
 }
 
 /// Writes Ethernet and outer IP header in front of an inner packet of family `F`.
@@ -72,7 +77,8 @@ fn outer<F: Family, O: Family>(parsed: &Parsed<F::Address>, way: &Way, hint: u32
         source: O::unmap(&way.source),
         destination: O::unmap(&way.target),
         protocol: F::ENCAPSULATED,
-        traffic_class: parsed.traffic_class,
+        // Without the ECN bits: a mark set on the way would be lost with the outer header (RFC 6040).
+        traffic_class: parsed.traffic_class & !3,
         inner_length: parsed.length,
         hint,
     }
@@ -107,16 +113,20 @@ fn receive_inner<P: Packet, O: Family, F: Family>(
         return Err(UNTOUCHED);
     }
     let frontend = balance::lookup_frontend::<F>(&inner.key).ok_or(UNTOUCHED)?;
+    if frontend.flags & FRONTEND_DSR == 0 {
+        return Err(UNTOUCHED);
+    }
     let (source, destination) = O::read_addresses(packet, ETHERNET).ok_or(UNTOUCHED)?;
     if peer::<O>(&destination) & PEER_SELF == 0 {
         return Err(UNTOUCHED);
     }
-    if peer::<O>(&source) & PEER_NODE == 0 {
+    if peer::<O>(&source) & (PEER_NODE | PEER_SELF) != PEER_NODE {
         return Err(Verdict::Drop(Reason::NotPeer));
     }
-    observe::count_service(frontend.service, packet.length());
     let hint = O::read_hint(packet, ETHERNET).ok_or(NO_ROOM)?;
-    serve::<P, O, F>(packet, &mut inner, &frontend, hint)
+    let verdict = serve::<P, O, F>(packet, &mut inner, &frontend, hint)?;
+    observe::count_service(frontend.service, packet.length());
+    Ok(verdict)
 }
 
 #[inline(always)]
@@ -134,25 +144,24 @@ fn serve<P: Packet, O: Family, F: Family>(
     frontend: &Frontend,
     hint: u32,
 ) -> Result<Verdict, Verdict> {
-    let now = flow::now();
-    if let Some(found) = flow::lookup::<F>(inner, now)
+    if let Some(found) = flow::lookup::<F>(inner, frontend.service)
         && let Some(backend) = balance::lookup_backend::<F>(found.backend)
         && backend.is_local()
     {
         packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
-        flow::track::<F>(inner, found, Sender::Client, now);
-        return decapsulate::<P, O, F>(packet, inner, &(backend.address, backend.port));
+        flow::track::<F>(inner, found, Sender::Client);
+        return decapsulate::<P, O, F>(*packet, inner, &(backend.address, backend.port));
     }
     let chosen = choose::<F>(inner, frontend, hint);
     let backend = balance::lookup_backend::<F>(chosen).ok_or(Verdict::Drop(Reason::NoBackendHere))?;
     if !backend.is_local() {
-        return send_onward::<P, O, F>(*packet, inner, &backend, hint);
+        return send_onward::<P, O, F>(*packet, inner, backend, hint);
     }
     packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
     let owner = Owner { backend: chosen, service: frontend.service, flags: FLOW_DECAPSULATED };
     let destination = (backend.address, backend.port);
-    flow::create::<F>(inner, &destination, &owner, now)?;
-    decapsulate::<P, O, F>(packet, inner, &destination)
+    flow::create::<F>(inner, &destination, &owner)?;
+    decapsulate::<P, O, F>(*packet, inner, &destination)
 }
 
 /// Who gets a decapsulated packet that has no flow entry.
@@ -184,16 +193,16 @@ fn lookup_hint(service: u32, hint: u32) -> BackendRef {
     unsafe { maps::HINTS.get(HintKey { service, hint }).copied() }.map_or(BackendRef::NONE, BackendRef)
 }
 
-#[inline(always)]
+#[inline(never)]
 fn decapsulate<P: Packet, O: Family, F: Family>(
-    packet: &mut P,
+    mut packet: P,
     inner: &mut Parsed<F::Address>,
     destination: &(F::Address, u16),
 ) -> Result<Verdict, Verdict> {
-    packet.pop_outer(O::HEADER, F::ETHER_TYPE).map_err(|_| NO_ROOM)?;
+    packet.pop_outer(O::HEADER, O::ETHER_TYPE, F::ETHER_TYPE).map_err(|_| NO_ROOM)?;
     inner.network -= O::HEADER as u32;
     inner.payload -= O::HEADER as u32;
-    nat::deliver::<P, F>(packet, inner, destination, Reason::ServedDsr)
+    nat::deliver::<P, F>(&mut packet, inner, destination, Reason::ServedDsr)
 }
 
 /// The second chance: rewrites the outer header in place, once. A way of the other family can't be taken.
@@ -205,9 +214,11 @@ fn send_onward<P: Packet, O: Family, F: Family>(
     hint: u32,
 ) -> Result<Verdict, Verdict> {
     let way = route::lookup_way(backend.way)?;
-    let outer_header = if way.flags & WAY_IPV4 != 0 { V4::HEADER } else { V6::HEADER };
-    if hint & ONWARD != 0 || outer_header != O::HEADER {
+    if hint & ONWARD != 0 || header_of(way) != O::HEADER {
         return Err(Verdict::Drop(Reason::NoBackendHere));
+    }
+    if inner.length + O::HEADER as u32 > u32::from(way.mtu) {
+        return Err(Verdict::Drop(Reason::TooBig));
     }
     let next = route::resolve(&packet, way)?;
     write_outer::<P, F>(&packet, inner, way, &next, backend.hint | ONWARD)?;

@@ -9,13 +9,10 @@ use crate::packet::parse::parse;
 use crate::packet::{Packet, Parsed};
 use crate::verdict::{UNTOUCHED, Verdict};
 
-/// Restores the frontend's address in a backend's reply. Every packet that leaves the node comes by here, so the
-/// first question is whether this node ever served anything.
+/// Restores the frontend's address in a backend's reply. Every packet that leaves the node comes by here; most
+/// are done with after their source port was looked at.
 #[inline(always)]
 pub fn walk<P: Packet>(packet: P) -> Verdict {
-    if !observe::has_served() {
-        return UNTOUCHED;
-    }
     let Some(ethernet) = packet.at::<Ethernet>(0) else {
         return UNTOUCHED;
     };
@@ -39,11 +36,10 @@ fn restore_parsed<P: Packet, F: Family>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
 ) -> Result<Verdict, Verdict> {
-    if !parsed.has_ports() {
+    if !parsed.has_ports() || !observe::has_served(parsed.key.source_port) {
         return Err(UNTOUCHED);
     }
-    let now = flow::now();
-    let (found, frontend) = flow::lookup_reply::<F>(parsed, now).ok_or(UNTOUCHED)?;
-    flow::track::<F>(parsed, found, Sender::Backend, now);
+    let (found, frontend) = flow::lookup_reply::<F>(parsed).ok_or(UNTOUCHED)?;
+    flow::track::<F>(parsed, found, Sender::Backend);
     nat::restore::<P, F>(packet, parsed, &frontend)
 }

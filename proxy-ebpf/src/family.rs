@@ -9,7 +9,7 @@ use proxy_common::{Addr4, Addr6};
 
 use crate::maps::{self, FlowsMap, FlowsNewMap};
 use crate::packet::header::{DONT_FRAGMENT, Extension, FRAGMENT_MASK, Ipv4, Ipv6, ether_type, protocol};
-use crate::packet::{Packet, Parsed};
+use crate::packet::{MOST_HEADERS, Packet, Parsed};
 use crate::verdict::{UNTOUCHED, Verdict};
 
 /// IPv4 or IPv6.
@@ -20,13 +20,15 @@ pub trait Family: Copy {
     const ETHER_TYPE: u16;
     /// Bytes of a header without options or extensions.
     const HEADER: usize;
+    /// Whether the IP header has a checksum of its own.
+    const HAS_HEADER_CHECKSUM: bool;
     /// Protocol number of this family inside an IP packet.
     const ENCAPSULATED: u8;
 
     /// Looks a frontend up.
     fn frontend(key: &FrontendKey<Self::Address>) -> Option<Frontend>;
     /// Reads a backend.
-    fn backend(id: u32) -> Option<Backend<Self::Address>>;
+    fn backend(id: u32) -> Option<&'static Backend<Self::Address>>;
     /// Connections the client has answered in.
     fn flows() -> &'static FlowsMap<Self::Address>;
     /// Connections with nothing but the client's first packet.
@@ -86,6 +88,7 @@ impl Family for V4 {
     type Address = Addr4;
     const ETHER_TYPE: u16 = ether_type::IPV4;
     const HEADER: usize = size_of::<Ipv4>();
+    const HAS_HEADER_CHECKSUM: bool = true;
     const ENCAPSULATED: u8 = protocol::IPV4;
 
     #[inline(always)]
@@ -94,8 +97,8 @@ impl Family for V4 {
         unsafe { maps::FRONTENDS4.get(key).copied() }
     }
     #[inline(always)]
-    fn backend(id: u32) -> Option<Backend<Addr4>> {
-        maps::BACKENDS4.get(id).copied()
+    fn backend(id: u32) -> Option<&'static Backend<Addr4>> {
+        maps::BACKENDS4.get(id)
     }
     #[inline(always)]
     fn flows() -> &'static FlowsMap<Addr4> {
@@ -115,10 +118,10 @@ impl Family for V4 {
     #[inline(always)]
     fn parse_network<P: Packet>(packet: &P, network: usize) -> Result<Parsed<Addr4>, Verdict> {
         let header = packet.at::<Ipv4>(network).ok_or(UNTOUCHED)?;
-        // SAFETY: `at` checked the bound; frames start on a word boundary or the CPU reads unaligned words.
+        // SAFETY: `at` checked the bound; the kernel runs these programs only where words may lie anywhere.
         let header = unsafe { &*header };
         let header_length = u32::from(header.version_and_length & 0x0f) << 2;
-        let length = u32::from(u16::from_be(header.total_length));
+        let length = packet.network_length(u32::from(u16::from_be(header.total_length)), network);
         let whole = header.fragment & FRAGMENT_MASK == 0;
         if header.version_and_length >> 4 != 4 || header_length < 20 || length < header_length || !whole {
             return Err(UNTOUCHED);
@@ -231,6 +234,7 @@ impl Family for V6 {
     type Address = Addr6;
     const ETHER_TYPE: u16 = ether_type::IPV6;
     const HEADER: usize = size_of::<Ipv6>();
+    const HAS_HEADER_CHECKSUM: bool = false;
     const ENCAPSULATED: u8 = protocol::IPV6;
 
     #[inline(always)]
@@ -239,8 +243,8 @@ impl Family for V6 {
         unsafe { maps::FRONTENDS6.get(key).copied() }
     }
     #[inline(always)]
-    fn backend(id: u32) -> Option<Backend<Addr6>> {
-        maps::BACKENDS6.get(id).copied()
+    fn backend(id: u32) -> Option<&'static Backend<Addr6>> {
+        maps::BACKENDS6.get(id)
     }
     #[inline(always)]
     fn flows() -> &'static FlowsMap<Addr6> {
@@ -260,10 +264,11 @@ impl Family for V6 {
     #[inline(always)]
     fn parse_network<P: Packet>(packet: &P, network: usize) -> Result<Parsed<Addr6>, Verdict> {
         let header = packet.at::<Ipv6>(network).ok_or(UNTOUCHED)?;
-        // SAFETY: `at` checked the bound; frames start on a word boundary or the CPU reads unaligned words.
+        // SAFETY: `at` checked the bound; the kernel runs these programs only where words may lie anywhere.
         let header = unsafe { &*header };
         let first = u32::from_be(header.first_word);
-        let length = u32::from(u16::from_be(header.payload_length)) + 40;
+        let claimed = u32::from(u16::from_be(header.payload_length));
+        let length = packet.network_length(claimed, network + 40) + 40;
         if first >> 28 != 6 || network as u32 + length > packet.length() {
             return Err(UNTOUCHED);
         }
@@ -353,6 +358,7 @@ impl Family for V6 {
 #[inline(always)]
 fn skip_options<P: Packet>(packet: &P, parsed: &mut Parsed<Addr6>) -> Result<(), Verdict> {
     const MOST: usize = 3;
+    packet.need(MOST_HEADERS);
     for _ in 0..MOST {
         if !matches!(parsed.key.protocol, protocol::HOP_BY_HOP | protocol::DESTINATION_OPTIONS) {
             return Ok(());
@@ -362,7 +368,7 @@ fn skip_options<P: Packet>(packet: &P, parsed: &mut Parsed<Addr6>) -> Result<(),
         let Extension { next_header, length } = unsafe { *extension };
         parsed.payload += (u32::from(length) + 1) << 3;
         parsed.key.protocol = next_header;
-        if parsed.payload > 300 {
+        if parsed.payload as usize > MOST_HEADERS {
             return Err(UNTOUCHED);
         }
     }

@@ -3,7 +3,7 @@
 //! Entries of both directions are made, renewed and closed together, so that neither outlives the other.
 
 use aya_ebpf::bindings::BPF_ANY;
-use aya_ebpf::helpers::generated::bpf_ktime_get_coarse_ns;
+use proxy_common::config::seconds;
 use proxy_common::flow::{
     FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ENCAPSULATE, FLOW_ESTABLISHED, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT,
     FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN, Flow, FlowKey,
@@ -18,15 +18,15 @@ use crate::packet::Parsed;
 use crate::packet::header::{protocol, tcp_flag};
 use crate::verdict::{NO_ROOM, Verdict};
 
-const BOTH_FINS: u8 = FLOW_FIN_CLIENT | FLOW_FIN_BACKEND;
-const NANOSECONDS: u64 = 1_000_000_000;
-
 /// What a walk needs of an entry that has not expired; the rest stays in the map.
 #[derive(Clone, Copy)]
 pub struct Found {
     /// The backend that serves the connection.
     pub backend: BackendRef,
+    service: u32,
     last_seen: u32,
+    /// When it was found.
+    now: u32,
     state: u8,
     flags: u8,
     /// Whether it is still in FLOWS_NEW.
@@ -42,71 +42,84 @@ pub enum Sender {
     Backend,
 }
 
-/// Monotonic seconds, by the coarse clock: a tick's precision, a third of the price.
+/// Monotonic seconds.
 #[inline(always)]
 pub fn now() -> u32 {
-    // SAFETY: no arguments, no preconditions.
-    (unsafe { bpf_ktime_get_coarse_ns() } / NANOSECONDS) as u32
+    seconds(observe::clock())
 }
 
-/// The live entry for a client's packet, unless the packet opens a new connection that happens to have the ports
-/// of one that has ended.
+/// The live entry for a client's packet to a service, unless the packet opens a new connection that happens to have
+/// the ports of one that has ended.
 #[inline(always)]
-pub fn lookup<F: Family>(parsed: &Parsed<F::Address>, now: u32) -> Option<Found> {
-    let (found, _) = find::<F>(&parsed.key, now)?;
+pub fn lookup<F: Family>(parsed: &Parsed<F::Address>, service: u32) -> Option<Found> {
+    let (found, flow) = find::<F>(&parsed.key)?;
     let ended = found.state == FLOW_CLOSING || found.flags & FLOW_FIN_CLIENT != 0;
-    let belongs = found.flags & FLOW_REPLY == 0 && !(parsed.is_syn() && ended);
-    belongs.then_some(found)
+    let belongs = found.service == service && is_client_entry::<F>(flow, &parsed.key);
+    (belongs && !(parsed.is_syn() && ended)).then_some(found)
 }
 
 /// The live entry for a backend's reply, with the frontend it has to come from.
 #[inline(always)]
-pub fn lookup_reply<F: Family>(parsed: &Parsed<F::Address>, now: u32) -> Option<(Found, (F::Address, u16))> {
-    let (found, flow) = find::<F>(&parsed.key, now)?;
-    (found.flags & FLOW_REPLY != 0).then_some((found, (flow.source, flow.source_port)))
+pub fn lookup_reply<F: Family>(parsed: &Parsed<F::Address>) -> Option<(Found, (F::Address, u16))> {
+    let (found, flow) = find::<F>(&parsed.key)?;
+    is_reply_entry::<F>(flow, &parsed.key).then_some((found, (flow.source, flow.source_port)))
 }
 
-/// The reference may be recycled under us: what is read through it is read at once, and the backend reference
-/// carries a generation that the caller checks.
+/// A value may be given to another key while it is read (an LRU map reuses nodes at once, and an update of an existing
+/// key frees one). Every entry holds its client, so that one that is another connection's can be told.
 #[inline(always)]
-fn find<F: Family>(key: &KeyOf<F>, now: u32) -> Option<(Found, &'static FlowOf<F>)> {
-    // SAFETY: see above; the memory is the map's for the program's run.
+fn is_client_entry<F: Family>(flow: &FlowOf<F>, key: &KeyOf<F>) -> bool {
+    flow.flags & FLOW_REPLY == 0 && flow.source == key.source && flow.source_port == key.source_port
+}
+
+/// As [`is_client_entry`]; a reply goes to the client.
+#[inline(always)]
+fn is_reply_entry<F: Family>(flow: &FlowOf<F>, key: &KeyOf<F>) -> bool {
+    flow.flags & FLOW_REPLY != 0
+        && flow.destination == key.destination
+        && flow.destination_port == key.destination_port
+}
+
+#[inline(always)]
+fn find<F: Family>(key: &KeyOf<F>) -> Option<(Found, &'static FlowOf<F>)> {
+    // SAFETY: the memory is the map's for the program's run; callers check whose entry it is.
     if let Some(flow) = unsafe { F::flows().get(key) }
-        && let Some(found) = live::<F>(flow, false, now)
+        && let Some(found) = live::<F>(flow, false)
     {
         return Some((found, flow));
     }
     // SAFETY: as above.
     let flow = unsafe { F::flows_new().get(key) }?;
-    live::<F>(flow, true, now).map(|found| (found, flow))
+    live::<F>(flow, true).map(|found| (found, flow))
 }
 
 #[inline(always)]
-fn live<F: Family>(flow: &FlowOf<F>, embryo: bool, now: u32) -> Option<Found> {
-    let Flow { backend, last_seen, state, flags, .. } = *flow;
+fn live<F: Family>(flow: &FlowOf<F>, embryo: bool) -> Option<Found> {
+    let now = now();
+    let Flow { backend, service, last_seen, state, flags, .. } = *flow;
     if config::timeouts().expired(state, last_seen, now) {
         return None;
     }
-    Some(Found { backend: BackendRef(backend), last_seen, state, flags, embryo })
+    Some(Found { backend: BackendRef(backend), service, last_seen, now, state, flags, embryo })
 }
 
-/// Makes both entries of a connection to a backend on this node.
+/// Makes both entries of a connection to a backend on this node. A RST leaves no trace.
 #[inline(never)]
 pub fn create<F: Family>(
     parsed: &Parsed<F::Address>,
     destination: &(F::Address, u16),
     owner: &Owner,
-    now: u32,
 ) -> Result<(), Verdict> {
+    if parsed.tcp_flags & tcp_flag::RST != 0 {
+        return Ok(());
+    }
     let key = &parsed.key;
     // One entry is built and turned round in place: two of them do not fit the stack beside the caller's.
     let mut flow = Flow {
-        source: key.source,
-        source_port: key.source_port,
         destination: destination.0,
         destination_port: destination.1,
         flags: FLOW_REWRITE_DESTINATION | owner.flags,
-        ..blank::<F>(parsed, owner, now)
+        ..blank::<F>(parsed, owner)
     };
     let reply_key = FlowKey {
         source: destination.0,
@@ -116,30 +129,37 @@ pub fn create<F: Family>(
         protocol: key.protocol,
         reserved: [0; 3],
     };
-    if is_taken::<F>(&reply_key, key, now) {
+    if is_taken::<F>(&reply_key, key) {
         return Err(Verdict::Drop(Reason::ReplyKeyInUse));
     }
-    // What stands in FLOWS is expired, closing, or names a backend that is gone; it would be found first.
-    let _ = F::flows().remove(key);
-    let _ = F::flows().remove(&reply_key);
+    clear::<F>(key);
+    clear::<F>(&reply_key);
     F::flows_new().insert(key, &flow, BPF_ANY.into()).map_err(|_| NO_ROOM)?;
     turn_round::<F>(&mut flow, key);
     F::flows_new().insert(&reply_key, &flow, BPF_ANY.into()).map_err(|_| NO_ROOM)?;
-    observe::note_served();
+    observe::note_served(destination.1);
     Ok(())
 }
 
-/// Whether a live connection of another client tuple uses this reply key.
+/// What stands in FLOWS is expired, closing, or names a backend that is gone; it would be found first.
 #[inline(always)]
-fn is_taken<F: Family>(reply_key: &KeyOf<F>, key: &KeyOf<F>, now: u32) -> bool {
-    // SAFETY: read at once; the worst a recycled entry does is to refuse a connection's first packet.
-    let Some(other) = (unsafe { F::flows().get(reply_key) }) else {
+fn clear<F: Family>(key: &KeyOf<F>) {
+    // A removal takes the bucket's lock even where there is nothing.
+    // SAFETY: nothing is read.
+    if unsafe { F::flows().get(key) }.is_some() {
+        let _ = F::flows().remove(key);
+    }
+}
+
+/// Whether a live connection of the same client to another frontend uses this reply key.
+#[inline(always)]
+fn is_taken<F: Family>(reply_key: &KeyOf<F>, key: &KeyOf<F>) -> bool {
+    let Some((found, other)) = find::<F>(reply_key) else {
         return false;
     };
-    let live = matches!(other.state, FLOW_ESTABLISHED | FLOW_DATAGRAM)
-        && !config::timeouts().expired(other.state, other.last_seen, now);
-    // A reply entry holds the frontend as its source and the client as its destination.
-    live && (other.source != key.destination || other.source_port != key.destination_port)
+    // A reply entry holds the frontend as its source.
+    matches!(found.state, FLOW_ESTABLISHED | FLOW_DATAGRAM)
+        && (other.source != key.destination || other.source_port != key.destination_port)
 }
 
 /// Turns the client's entry into the reply's, or the other way round.
@@ -155,9 +175,12 @@ fn turn_round<F: Family>(flow: &mut FlowOf<F>, key: &KeyOf<F>) {
 
 /// Remembers on a director which node serves a connection whose slot is unsettled.
 #[inline(never)]
-pub fn remember<F: Family>(parsed: &Parsed<F::Address>, owner: &Owner, now: u32) -> Result<(), Verdict> {
-    let _ = F::flows().remove(&parsed.key);
-    let flow = Flow { flags: FLOW_ENCAPSULATE, ..blank::<F>(parsed, owner, now) };
+pub fn remember<F: Family>(parsed: &Parsed<F::Address>, owner: &Owner) -> Result<(), Verdict> {
+    if parsed.tcp_flags & tcp_flag::RST != 0 {
+        return Ok(());
+    }
+    clear::<F>(&parsed.key);
+    let flow = Flow { flags: FLOW_ENCAPSULATE, ..blank::<F>(parsed, owner) };
     F::flows_new().insert(&parsed.key, flow, BPF_ANY.into()).map_err(|_| NO_ROOM)
 }
 
@@ -172,85 +195,128 @@ pub struct Owner {
     pub flags: u8,
 }
 
+/// A TCP packet in mid-connection belongs to one whose entry was lost: it may be silent for long.
 #[inline(always)]
-fn blank<F: Family>(parsed: &Parsed<F::Address>, owner: &Owner, now: u32) -> FlowOf<F> {
-    let state = if parsed.key.protocol == protocol::TCP { FLOW_SYN } else { FLOW_DATAGRAM };
-    Flow { backend: owner.backend.0, service: owner.service, last_seen: now, state, ..Flow::default() }
+fn blank<F: Family>(parsed: &Parsed<F::Address>, owner: &Owner) -> FlowOf<F> {
+    let state = match parsed.key.protocol {
+        protocol::TCP if parsed.is_midstream() => FLOW_ESTABLISHED,
+        protocol::TCP => FLOW_SYN,
+        _ => FLOW_DATAGRAM,
+    };
+    Flow {
+        source: parsed.key.source,
+        source_port: parsed.key.source_port,
+        backend: owner.backend.0,
+        service: owner.service,
+        last_seen: now(),
+        state,
+        ..Flow::default()
+    }
 }
 
 /// Renews an entry and its twin for a packet: promotes an embryo the client has answered in, follows FIN and RST,
 /// and writes the time at most once a second.
 #[inline(always)]
-pub fn track<F: Family>(parsed: &Parsed<F::Address>, found: Found, sender: Sender, now: u32) {
-    let grown_up = found.embryo && sender == Sender::Client && !parsed.is_syn();
+pub fn track<F: Family>(parsed: &Parsed<F::Address>, found: Found, sender: Sender) {
+    let promoted = found.embryo && sender == Sender::Client && !parsed.is_syn();
     let ending = parsed.tcp_flags & (tcp_flag::FIN | tcp_flag::RST) != 0;
-    if grown_up || ending || found.last_seen != now {
-        let table = match (found.embryo, grown_up) {
-            (false, _) => Table::Flows,
-            (true, false) => Table::FlowsNew,
-            (true, true) => Table::Promoted,
-        };
-        renew::<F>(parsed, table, sender, now);
+    if promoted {
+        promote::<F>(parsed, found.now);
+    }
+    if ending || found.last_seen != found.now {
+        renew::<F>(parsed, found.embryo && !promoted, sender, found.now);
     }
 }
 
-/// Where an entry is, and where it belongs.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Table {
-    Flows,
-    FlowsNew,
-    /// In FLOWS_NEW, and from now on in FLOWS.
-    Promoted,
-}
-
+/// Moves an embryo and its twin to FLOWS.
 #[inline(never)]
-fn renew<F: Family>(parsed: &Parsed<F::Address>, table: Table, sender: Sender, now: u32) {
-    let entry = match table {
-        // SAFETY: copied at once, below; if it was recycled since it was found, one entry of another connection is
-        // renewed for nothing.
-        Table::Flows => unsafe { F::flows().get(&parsed.key) },
-        // SAFETY: as above.
-        Table::FlowsNew | Table::Promoted => unsafe { F::flows_new().get(&parsed.key) },
-    };
-    let Some(entry) = entry else {
+fn promote<F: Family>(parsed: &Parsed<F::Address>, now: u32) {
+    let key = &parsed.key;
+    // SAFETY: copied at once; the check tells another connection's.
+    let Some(entry) = (unsafe { F::flows_new().get(key) }) else {
         return;
     };
     let mut flow = *entry;
-    flow.last_seen = now;
-    if table == Table::Promoted && flow.state == FLOW_SYN {
-        flow.state = FLOW_ESTABLISHED;
-    }
-    if parsed.tcp_flags & tcp_flag::FIN != 0 {
-        flow.flags |= if sender == Sender::Client { FLOW_FIN_CLIENT } else { FLOW_FIN_BACKEND };
-    }
-    if parsed.tcp_flags & tcp_flag::RST != 0 || flow.flags & BOTH_FINS == BOTH_FINS {
-        flow.state = FLOW_CLOSING;
-    }
-    let twin_key = flow.twin(&parsed.key);
-    store::<F>(&parsed.key, &flow, table);
-    if flow.flags & FLOW_ENCAPSULATE != 0 {
+    if !is_client_entry::<F>(&flow, key) {
         return;
     }
-    // The twin is made from what both share, so that one that was evicted comes back.
-    turn_round::<F>(&mut flow, &parsed.key);
-    store::<F>(&twin_key, &flow, table);
+    flow.last_seen = now;
+    if flow.state == FLOW_SYN {
+        flow.state = FLOW_ESTABLISHED;
+    }
+    let twin_key = flow.twin(key);
+    // A refused insert leaves the embryo, which serves the connection as well.
+    if F::flows().insert(key, &flow, BPF_ANY.into()).is_err() {
+        return;
+    }
+    let _ = F::flows_new().remove(key);
+    if flow.flags & FLOW_ENCAPSULATE == 0 {
+        turn_round::<F>(&mut flow, key);
+        let _ = F::flows().insert(&twin_key, &flow, BPF_ANY.into());
+        let _ = F::flows_new().remove(&twin_key);
+    }
+}
+
+/// Writes time and state into both entries where they lie: an update through the map would take a node and a lock for
+/// each, and lose what another CPU writes meanwhile. An evicted twin is made again from what both share.
+#[inline(never)]
+fn renew<F: Family>(parsed: &Parsed<F::Address>, embryo: bool, sender: Sender, now: u32) {
+    let key = &parsed.key;
+    let entry = if embryo { F::flows_new().get_ptr_mut(key) } else { F::flows().get_ptr_mut(key) };
+    let Some(entry) = entry else {
+        return;
+    };
+    // SAFETY: the map's memory; if it is being recycled, another connection gets a wrong time once.
+    let flow = unsafe { &mut *entry };
+    update::<F>(flow, parsed.tcp_flags, sender, now);
+    let mut flow = *flow;
+    let ours = match sender {
+        Sender::Client => is_client_entry::<F>(&flow, key),
+        Sender::Backend => is_reply_entry::<F>(&flow, key),
+    };
+    if !ours || flow.flags & FLOW_ENCAPSULATE != 0 {
+        return;
+    }
+    let twin_key = flow.twin(key);
+    let twin = if embryo { F::flows_new().get_ptr_mut(&twin_key) } else { F::flows().get_ptr_mut(&twin_key) };
+    if let Some(twin) = twin {
+        // SAFETY: as above.
+        update::<F>(unsafe { &mut *twin }, parsed.tcp_flags, sender, now);
+        return;
+    }
+    turn_round::<F>(&mut flow, key);
+    let _ = if embryo {
+        F::flows_new().insert(&twin_key, &flow, BPF_ANY.into())
+    } else {
+        F::flows().insert(&twin_key, &flow, BPF_ANY.into())
+    };
+}
+
+/// Both FINs or a RST close. A director sees the client's side only. What comes after a RST shows that it was not
+/// believed: it may have been forged.
+#[inline(always)]
+fn update<F: Family>(flow: &mut FlowOf<F>, tcp_flags: u8, sender: Sender, now: u32) {
+    flow.last_seen = now;
+    if flow.state == FLOW_DATAGRAM {
+        return;
+    }
+    if tcp_flags & tcp_flag::FIN != 0 {
+        flow.flags |= match sender {
+            Sender::Client => FLOW_FIN_CLIENT,
+            Sender::Backend => FLOW_FIN_BACKEND,
+        };
+    }
+    let fins = flow.flags & (FLOW_FIN_CLIENT | FLOW_FIN_BACKEND | FLOW_ENCAPSULATE);
+    let finished = fins == FLOW_FIN_CLIENT | FLOW_FIN_BACKEND || fins == FLOW_FIN_CLIENT | FLOW_ENCAPSULATE;
+    if finished || tcp_flags & tcp_flag::RST != 0 {
+        flow.state = FLOW_CLOSING;
+    } else if flow.state == FLOW_CLOSING {
+        flow.state = FLOW_ESTABLISHED;
+    }
 }
 
 /// What is a source in one direction is a destination in the other.
 #[inline(always)]
 const fn swap_rewrites(flags: u8) -> u8 {
     (flags & FLOW_REWRITE_SOURCE) << 1 | (flags & FLOW_REWRITE_DESTINATION) >> 1
-}
-
-#[inline(always)]
-fn store<F: Family>(key: &KeyOf<F>, flow: &FlowOf<F>, table: Table) {
-    // A refused insert leaves the older entry, which serves the connection as well.
-    if table == Table::FlowsNew {
-        let _ = F::flows_new().insert(key, flow, BPF_ANY.into());
-        return;
-    }
-    let _ = F::flows().insert(key, flow, BPF_ANY.into());
-    if table == Table::Promoted {
-        let _ = F::flows_new().remove(key);
-    }
 }

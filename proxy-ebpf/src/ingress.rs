@@ -1,7 +1,7 @@
 //! The walk of a packet that comes in over an uplink: `xdp_ingress` and `tc_ingress`.
 
-use proxy_common::backend::Backend;
 use proxy_common::frontend::{FRONTEND_DSR, Frontend};
+use proxy_common::selection::Slot;
 use proxy_common::verdict::Reason;
 
 use crate::balance;
@@ -16,6 +16,8 @@ use crate::packet::{Packet, Parsed};
 use crate::verdict::{HAND_TO_TC, UNTOUCHED, Verdict};
 
 /// Decides about a frame. A tagged one is left to the VLAN device above, which has TC programs of its own.
+///
+/// Everywhere in the walks `Ok` and `Err` are both ends: `Ok` where the packet was served, `Err` where `?` left early.
 ///
 /// The four branches are functions of their own: together their variables would not fit the 512-byte stack.
 #[inline(always)]
@@ -57,48 +59,57 @@ fn forward_parsed<P: Packet, F: Family>(
         return Err(UNTOUCHED);
     }
     let frontend = balance::lookup_frontend::<F>(&parsed.key).ok_or(UNTOUCHED)?;
+    let verdict = serve::<P, F>(packet, parsed, &frontend)?;
     observe::count_service(frontend.service, packet.length());
-    if frontend.flags & FRONTEND_DSR != 0
-        && let Some(backend) = undisputed_remote::<F>(&frontend, parsed)
-    {
-        return dsr::send::<P, F>(packet, parsed, &backend);
-    }
-    forward_by_flow::<P, F>(packet, parsed, &frontend)
+    Ok(verdict)
 }
 
 /// Rule 1 of the slot: where nothing changed, a DSR director needs no flow entry.
 #[inline(always)]
-fn undisputed_remote<F: Family>(
-    frontend: &Frontend,
-    parsed: &Parsed<F::Address>,
-) -> Option<Backend<F::Address>> {
-    let slot = balance::select_slot::<F>(frontend, &parsed.key).ok()?;
-    if slot.is_unsettled() {
-        return None;
-    }
-    balance::lookup_backend::<F>(slot.current()).filter(|backend| !backend.is_local())
-}
-
-/// By flow entry, or by slot where there is none.
-#[inline(always)]
-fn forward_by_flow<P: Packet, F: Family>(
+fn serve<P: Packet, F: Family>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     frontend: &Frontend,
 ) -> Result<Verdict, Verdict> {
-    let now = flow::now();
-    if let Some(found) = flow::lookup::<F>(parsed, now)
+    if frontend.flags & FRONTEND_DSR == 0 {
+        return serve_by_flow::<P, F>(packet, parsed, frontend, None);
+    }
+    let slot = balance::select_slot::<F>(frontend, &parsed.key);
+    if let Ok(slot) = slot
+        && !slot.is_unsettled()
+        && let Some(backend) = balance::lookup_backend::<F>(slot.current())
+        && !backend.is_local()
+    {
+        return dsr::send::<P, F>(packet, parsed, backend);
+    }
+    serve_by_flow::<P, F>(packet, parsed, frontend, slot.ok())
+}
+
+/// By flow entry, or by slot where there is none.
+#[inline(always)]
+fn serve_by_flow<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+    frontend: &Frontend,
+    slot: Option<Slot>,
+) -> Result<Verdict, Verdict> {
+    if let Some(found) = flow::lookup::<F>(parsed, frontend.service)
         && let Some(backend) = balance::lookup_backend::<F>(found.backend)
     {
         if !backend.is_local() {
-            flow::track::<F>(parsed, found, Sender::Client, now);
-            return dsr::send::<P, F>(packet, parsed, &backend);
+            let verdict = dsr::send::<P, F>(packet, parsed, backend)?;
+            flow::track::<F>(parsed, found, Sender::Client);
+            return Ok(verdict);
         }
         packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
-        flow::track::<F>(parsed, found, Sender::Client, now);
+        flow::track::<F>(parsed, found, Sender::Client);
         return nat::deliver::<P, F>(packet, parsed, &(backend.address, backend.port), Reason::ServedLocal);
     }
-    open::<P, F>(packet, parsed, frontend, now)
+    let slot = match slot {
+        Some(slot) => slot,
+        None => balance::select_slot::<F>(frontend, &parsed.key)?,
+    };
+    open::<P, F>(packet, parsed, frontend, slot)
 }
 
 /// The first packet of a connection, as far as this node knows.
@@ -107,21 +118,22 @@ fn open<P: Packet, F: Family>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     frontend: &Frontend,
-    now: u32,
+    slot: Slot,
 ) -> Result<Verdict, Verdict> {
-    let slot = balance::select_slot::<F>(frontend, &parsed.key)?;
     let reference = balance::owner::<F>(slot, parsed);
     let backend = balance::lookup_backend::<F>(reference).ok_or(Verdict::Drop(Reason::NoBackend))?;
     let owner = Owner { backend: reference, service: frontend.service, flags: 0 };
     if backend.is_local() {
         packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
         let destination = (backend.address, backend.port);
-        flow::create::<F>(parsed, &destination, &owner, now)?;
+        flow::create::<F>(parsed, &destination, &owner)?;
         return nat::deliver::<P, F>(packet, parsed, &destination, Reason::ServedLocal);
     }
     if frontend.flags & FRONTEND_DSR == 0 {
         return Err(Verdict::Drop(Reason::NoForwarding));
     }
-    flow::remember::<F>(parsed, &owner, now)?;
-    dsr::send::<P, F>(packet, parsed, &backend)
+    // Sent first: what is handed to TC must not be remembered here, or it would be no first packet there.
+    let verdict = dsr::send::<P, F>(packet, parsed, backend)?;
+    flow::remember::<F>(parsed, &owner)?;
+    Ok(verdict)
 }

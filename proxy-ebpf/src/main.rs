@@ -34,7 +34,7 @@ use aya_ebpf::programs::{TcContext, XdpContext};
 use proxy_common::verdict::Program;
 
 use crate::packet::{Packet, TcPacket, XdpPacket};
-use crate::verdict::Verdict;
+use crate::verdict::{UNTOUCHED, Verdict};
 
 /// Off the wire, on a device with XDP.
 #[xdp(frags)]
@@ -47,7 +47,7 @@ pub fn xdp_ingress(context: XdpContext) -> u32 {
         Verdict::Pass(_) | Verdict::Deliver(_) => xdp_action::XDP_PASS,
         Verdict::Drop(_) => xdp_action::XDP_DROP,
         Verdict::Send(_, next) if next == device => xdp_action::XDP_TX,
-        // SAFETY: no pointers; a device that is gone makes the helper answer XDP_ABORTED.
+        // SAFETY: no pointers; the kernel drops the frame if the device is gone.
         Verdict::Send(_, next) => unsafe { bpf_redirect(next, 0).unsigned_abs() as u32 },
     }
 }
@@ -60,7 +60,7 @@ pub fn tc_ingress(context: TcContext) -> i32 {
         return TC_ACT_UNSPEC;
     }
     let length = packet.length();
-    let verdict = ingress::walk(packet);
+    let verdict = if packet.is_for_others() { UNTOUCHED } else { ingress::walk(packet) };
     finish(Program::TcIngress, verdict, length)
 }
 

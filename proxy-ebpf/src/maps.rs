@@ -6,7 +6,7 @@ use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::btf_maps::{Array, HashMap, LruHashMap, PerCpuArray};
 use aya_ebpf::macros::btf_map;
 use proxy_common::backend::Backend;
-use proxy_common::config::AGENT_WORDS;
+use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
 use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::name::ServiceName;
@@ -79,6 +79,10 @@ pub static SERVICE_STATS: PerCpuArray<Counter, SERVICES_DEFAULT> = PerCpuArray::
 #[btf_map]
 pub static NAMES: HashMap<u32, ServiceName, SERVICES_DEFAULT, { BPF_F_NO_PREALLOC as usize }> =
     HashMap::new();
-/// Heartbeat and switches; see `proxy_common::config::AGENT_*`. The agent stores through its memory mapping.
+/// The agent's heartbeat; see `proxy_common::config::AGENT_*`. The agent stores through its memory mapping.
 #[btf_map]
 pub static AGENT: Array<u64, { AGENT_WORDS as usize }, MMAPABLE> = Array::new();
+/// One byte for each port (network byte order, as a number) of a backend on this node that was ever given a
+/// connection: what `tc_egress` asks first. Written by the programs.
+#[btf_map]
+pub static SERVED_PORTS: Array<[u8; PORT_GROUP as usize], { PORT_GROUPS as usize }> = Array::new();

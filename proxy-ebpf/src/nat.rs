@@ -56,7 +56,7 @@ fn write<P: Packet, F: Family>(
     let header = packet.at::<Ports>(transport.offset())?;
     // SAFETY: `at` checked the bound.
     unsafe { *header = Ports { source: source.1, destination: destination.1 } };
-    packet.update_transport_checksum(transport, addresses, ports).ok()
+    packet.update_transport_checksum::<F>(transport, addresses, ports).ok()
 }
 
 #[inline(always)]

@@ -1,6 +1,7 @@
-//! Counters, and the two words the programs and the agent leave for each other.
+//! Counters, the clock, and what the programs and the agent leave for each other.
 
-use proxy_common::config::{AGENT_HEARTBEAT, AGENT_SERVED, HEARTBEAT_SECONDS};
+use aya_ebpf::helpers::generated::bpf_ktime_get_coarse_ns;
+use proxy_common::config::{AGENT_HEARTBEAT, HEARTBEAT_SECONDS, PORT_GROUP};
 use proxy_common::verdict::{Counter, Program, Reason};
 
 use crate::maps;
@@ -28,25 +29,41 @@ fn add(counter: Option<*mut Counter>, bytes: u32) {
     }
 }
 
-/// Whether this node ever made an entry whose reply `tc_egress` must translate.
+/// Whether a backend on this node with this port was ever given a connection: most packets that leave the node
+/// have another source port, and are done with.
 #[inline(always)]
-pub fn has_served() -> bool {
-    maps::AGENT.get(AGENT_SERVED).is_some_and(|word| *word != 0)
+pub fn has_served(port: u16) -> bool {
+    let (group, member) = port_index(port);
+    maps::SERVED_PORTS.get(group).and_then(|ports| ports.get(member)).is_some_and(|served| *served != 0)
 }
 
-/// Remembers that this node serves.
+/// Remembers that this node serves from a port.
 #[inline(always)]
-pub fn note_served() {
-    if !has_served()
-        && let Some(word) = maps::AGENT.get_ptr_mut(AGENT_SERVED)
-    {
-        // SAFETY: the map look-up checked the index; an aligned word, and every writer writes the same.
-        unsafe { *word = 1 };
+pub fn note_served(port: u16) {
+    let (group, member) = port_index(port);
+    if let Some(ports) = maps::SERVED_PORTS.get_ptr_mut(group) {
+        // SAFETY: the map look-up checked the group and the mask the member; every writer writes the same byte.
+        unsafe { *ports.cast::<u8>().add(member) = 1 };
     }
+}
+
+#[inline(always)]
+const fn port_index(port: u16) -> (u32, usize) {
+    (port as u32 / PORT_GROUP, (port as u32 % PORT_GROUP) as usize)
+}
+
+/// Nanoseconds of the coarse monotonic clock: a tick's precision, a third of the price.
+#[inline(always)]
+pub fn clock() -> u64 {
+    // SAFETY: no arguments, no preconditions.
+    unsafe { bpf_ktime_get_coarse_ns() }
 }
 
 /// Whether the agent follows routes and neighbours, so that resolved ways can be believed.
 #[inline(always)]
-pub fn agent_is_alive(now: u32) -> bool {
-    maps::AGENT.get(AGENT_HEARTBEAT).is_some_and(|beat| now.saturating_sub(*beat as u32) <= HEARTBEAT_SECONDS)
+pub fn agent_is_alive() -> bool {
+    const NANOSECONDS: u64 = 1_000_000_000;
+    maps::AGENT.get(AGENT_HEARTBEAT).is_some_and(|beat| {
+        clock().saturating_sub(beat.wrapping_mul(NANOSECONDS)) <= HEARTBEAT_SECONDS as u64 * NANOSECONDS
+    })
 }

@@ -5,7 +5,6 @@ use aya_ebpf::helpers::generated;
 use proxy_common::verdict::Reason;
 use proxy_common::way::{WAY_IPV4, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
 
-use crate::flow;
 use crate::maps;
 use crate::observe;
 use crate::packet::Packet;
@@ -25,7 +24,7 @@ pub struct NextHop {
 #[inline(always)]
 pub fn lookup_way(id: u32) -> Result<&'static Way, Verdict> {
     match maps::WAYS.get(id) {
-        Some(way) if way.flags & WAY_VALID != 0 => Ok(way),
+        Some(way) if way.flags & WAY_VALID != 0 && way.mtu != 0 => Ok(way),
         _ => Err(Verdict::Drop(Reason::NoWay)),
     }
 }
@@ -34,19 +33,22 @@ pub fn lookup_way(id: u32) -> Result<&'static Way, Verdict> {
 #[inline(always)]
 pub fn resolve<P: Packet>(packet: &P, way: &Way) -> Result<NextHop, Verdict> {
     let usable = WAY_RESOLVED | if packet.needs_xdp_way() { WAY_XDP } else { 0 };
-    if way.flags & usable == usable && observe::agent_is_alive(flow::now()) {
-        return Ok(NextHop { device: way.device, addresses: ethernet_addresses(way) });
+    if way.flags & usable == usable && observe::agent_is_alive() {
+        return Ok(NextHop {
+            device: way.device,
+            addresses: ethernet_addresses(way.destination_mac, way.source_mac),
+        });
     }
     ask_fib(packet, way)
 }
 
 #[inline(always)]
-fn ethernet_addresses(way: &Way) -> [u16; 6] {
+fn ethernet_addresses(destination: [u8; 6], source: [u8; 6]) -> [u16; 6] {
     let words = |[first, second, third, fourth, fifth, sixth]: [u8; 6]| {
         [[first, second], [third, fourth], [fifth, sixth]].map(u16::from_ne_bytes)
     };
-    let [first, second, third] = words(way.destination_mac);
-    let [fourth, fifth, sixth] = words(way.source_mac);
+    let [first, second, third] = words(destination);
+    let [fourth, fifth, sixth] = words(source);
     [first, second, third, fourth, fifth, sixth]
 }
 
@@ -69,7 +71,6 @@ fn ask_fib<P: Packet>(packet: &P, way: &Way) -> Result<NextHop, Verdict> {
     let size = size_of::<bpf_fib_lookup>() as i32;
     // SAFETY: the context is the kernel's and the query is as large as said.
     let answer = unsafe { generated::bpf_fib_lookup(packet.context(), &raw mut query, size, 0) };
-    // SAFETY: both are arrays of six bytes.
     let mut next = NextHop { device: query.ifindex, addresses: [0; 6] };
     if !packet.needs_xdp_way() {
         let known =
@@ -82,7 +83,6 @@ fn ask_fib<P: Packet>(packet: &P, way: &Way) -> Result<NextHop, Verdict> {
     if answer != i64::from(BPF_FIB_LKUP_RET_SUCCESS) || !reachable {
         return Err(HAND_TO_TC);
     }
-    next.addresses =
-        ethernet_addresses(&Way { destination_mac: query.dmac, source_mac: query.smac, ..Way::default() });
+    next.addresses = ethernet_addresses(query.dmac, query.smac);
     Ok(next)
 }

@@ -9,9 +9,13 @@ use core::ffi::c_void;
 
 use proxy_common::checksum::Difference;
 
+use crate::family::Family;
 pub use parse::{Parsed, Transport};
 pub use tc::TcPacket;
 pub use xdp::XdpPacket;
+
+/// Bytes that hold all the headers we are ready to look at: Ethernet, two IP headers with options, TCP.
+pub const MOST_HEADERS: usize = 192;
 
 /// The kernel refused to change the frame.
 pub struct Refused;
@@ -36,15 +40,20 @@ pub trait Packet: Copy {
     fn claim_delivery(&mut self) -> Result<(), Refused>;
     /// Whether a frame can be sent through `WAY_XDP` ways only, without the kernel's help for the neighbour.
     fn needs_xdp_way(&self) -> bool;
-    /// Makes room for an outer IP header of `OUTER` bytes behind the Ethernet header, which keeps its place at the
-    /// front; its content is undefined in XDP.
-    fn push_outer(&mut self, outer: usize) -> Result<(), Refused>;
-    /// Bytes of the largest IP packet that will leave, for a packet of `length` bytes: a GSO frame is cut up later.
-    fn largest_packet(&self, length: u32) -> u32;
-    /// Takes the outer IP header away; the Ethernet header stays in front, with the type `ether_type`.
-    fn pop_outer(&mut self, outer: usize, ether_type: u16) -> Result<(), Refused>;
+    /// Makes the first `bytes` bytes accessible, as far as the frame has them. All pointers die.
+    fn need(&self, bytes: usize);
+    /// Bytes of an IP packet whose header says `claimed`, which is zero where it has more than 65535.
+    fn network_length(&self, claimed: u32, network: usize) -> u32;
+    /// Makes room for an outer IP header of `outer` bytes behind the Ethernet header, which keeps its place at the
+    /// front; the room's content is undefined.
+    fn push_outer(&mut self, transport: Transport, outer: usize) -> Result<(), Refused>;
+    /// Takes the outer IP header away; the Ethernet header stays in front, with the type `inner_type`.
+    fn pop_outer(&mut self, outer: usize, outer_type: u16, inner_type: u16) -> Result<(), Refused>;
+    /// Bytes of the largest packet that will leave once an outer header of `outer` bytes was pushed: a GSO frame is
+    /// cut up later.
+    fn largest_packet<A>(&self, parsed: &Parsed<A>, outer: usize) -> u32;
     /// Adjusts a TCP or UDP checksum for changed addresses (pseudo-header) and ports.
-    fn update_transport_checksum(
+    fn update_transport_checksum<F: Family>(
         &mut self,
         transport: Transport,
         addresses: Difference,

@@ -2,8 +2,8 @@
 
 use proxy_common::flow::FlowKey;
 
-use super::Packet;
 use super::header::{Ports, Tcp, Udp, protocol, tcp_flag};
+use super::{MOST_HEADERS, Packet};
 use crate::family::Family;
 use crate::verdict::{UNTOUCHED, Verdict};
 
@@ -17,7 +17,7 @@ pub struct Transport {
 /// An IP packet as far as we look into it.
 #[derive(Clone, Copy)]
 pub struct Parsed<A> {
-    /// The tuple; ports are zero until [`parse_transport`] has read them.
+    /// The tuple; ports are zero for what has none.
     pub key: FlowKey<A>,
     /// Offset of the IP header.
     pub network: u32,
@@ -80,7 +80,11 @@ impl<A> Parsed<A> {
 /// Reads the IP header at `network` and, for TCP and UDP, the ports and flags.
 #[inline(always)]
 pub fn parse<P: Packet, F: Family>(packet: &P, network: usize) -> Result<Parsed<F::Address>, Verdict> {
+    packet.need(network + F::HEADER + size_of::<Tcp>());
     let mut parsed = F::parse_network(packet, network)?;
+    if parsed.payload != (network + F::HEADER) as u32 {
+        packet.need(MOST_HEADERS);
+    }
     let transport = parsed.transport();
     if transport.is_tcp() {
         let tcp = packet.at::<Tcp>(transport.offset()).ok_or(UNTOUCHED)?;

@@ -7,19 +7,25 @@ use core::mem::offset_of;
 use aya_ebpf::bindings::bpf_adj_room_mode::BPF_ADJ_ROOM_MAC;
 use aya_ebpf::bindings::{
     __sk_buff, BPF_F_ADJ_ROOM_DECAP_L3_IPV4, BPF_F_ADJ_ROOM_DECAP_L3_IPV6, BPF_F_ADJ_ROOM_ENCAP_L3_IPV4,
-    BPF_F_ADJ_ROOM_ENCAP_L3_IPV6, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR,
+    BPF_F_ADJ_ROOM_ENCAP_L3_IPV6, BPF_F_ADJ_ROOM_FIXED_GSO, BPF_F_ADJ_ROOM_NO_CSUM_RESET,
+    BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR,
 };
-use aya_ebpf::helpers::generated::{bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_pull_data};
+use aya_ebpf::helpers::generated::{
+    bpf_csum_update, bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_pull_data,
+};
 use aya_ebpf::programs::TcContext;
 use proxy_common::checksum::{Difference, fold};
 use proxy_common::config::HANDOVER_MAGIC;
 
 use super::header::{self, Ethernet, Ipv4, Tcp, Udp};
-use super::{Packet, Refused, Transport};
-use crate::config::{MARK_MASK, MARK_VALUE};
+use super::{Packet, Parsed, Refused, Transport};
+use crate::config::{MARK_MASK, MARK_VALUE, TC_DECAP_FLAGS};
+use crate::family::Family;
 
-/// Bytes that hold any headers we look at: Ethernet, two IPv6 headers with some extensions, TCP.
-const LINEAR: u32 = 192;
+/// The folded difference between equal values: minus zero.
+const NO_DIFFERENCE: u16 = 0xffff;
+/// `PACKET_OTHERHOST` of linux/if_packet.h: not addressed to this device.
+const PACKET_OTHERHOST: u32 = 3;
 
 /// A frame in `tc_ingress` or `tc_egress`.
 #[derive(Clone, Copy)]
@@ -29,18 +35,17 @@ pub struct TcPacket {
 }
 
 impl TcPacket {
-    /// Wraps the program's context and makes the headers directly accessible.
+    /// Wraps the program's context.
     #[inline(always)]
     pub fn new(context: &TcContext) -> Self {
-        let length = context.len();
-        let packet = Self { context: context.skb.skb, length };
-        let wanted = if length < LINEAR { length } else { LINEAR };
-        if packet.start() + wanted as usize > packet.end() {
-            // A failure leaves less to look at, which `at` finds out.
-            // SAFETY: the context is the kernel's; no packet pointer was taken yet.
-            unsafe { bpf_skb_pull_data(packet.context, wanted) };
-        }
-        packet
+        Self { context: context.skb.skb, length: context.len() }
+    }
+
+    /// Whether the frame belongs to a VLAN device above this one, or to another host: served there, or not at all.
+    #[inline(always)]
+    pub fn is_for_others(&self) -> bool {
+        // SAFETY: the context is valid for the program's run.
+        unsafe { (*self.context).vlan_present != 0 || (*self.context).pkt_type == PACKET_OTHERHOST }
     }
 
     /// Whether XDP has translated this frame already; its mark is then set.
@@ -62,15 +67,22 @@ impl TcPacket {
     /// Whether the frame carries our mark: it was served on another device below this one.
     #[inline(always)]
     pub fn is_marked(&self) -> bool {
-        let mask = MARK_MASK.load();
+        let (value, mask) = (MARK_VALUE.load(), MARK_MASK.load());
         // SAFETY: the context is valid for the program's run.
-        mask != 0 && unsafe { (*self.context).mark } & mask == MARK_VALUE.load()
+        value & mask != 0 && unsafe { (*self.context).mark } & mask == value
     }
 
     #[inline(always)]
     fn mark(&mut self) {
+        let (value, mask) = (MARK_VALUE.load(), MARK_MASK.load());
         // SAFETY: the context is valid for the program's run.
-        unsafe { (*self.context).mark = (*self.context).mark & !MARK_MASK.load() | MARK_VALUE.load() };
+        unsafe { (*self.context).mark = (*self.context).mark & !mask | value & mask };
+    }
+
+    #[inline(always)]
+    fn segment_size(&self) -> u32 {
+        // SAFETY: the context is valid for the program's run. Zero = not a GSO frame.
+        unsafe { (*self.context).gso_size }
     }
 
     #[inline(always)]
@@ -129,35 +141,64 @@ impl Packet for TcPacket {
         false
     }
     #[inline(always)]
-    fn push_outer(&mut self, outer: usize) -> Result<(), Refused> {
-        // Tells segmentation that what follows is an IP tunnel, and lowers the segments' size by the header's.
+    fn need(&self, bytes: usize) {
+        let wanted = if bytes < self.length as usize { bytes } else { self.length as usize };
+        if self.start() + wanted > self.end() {
+            // A failure leaves less to look at, which `at` finds out.
+            // SAFETY: the context is the kernel's; packet pointers are looked up again afterwards.
+            unsafe { bpf_skb_pull_data(self.context, wanted as u32) };
+        }
+    }
+    /// BIG TCP: a frame of more than 64 KiB, which is always a GSO frame, has zero in its length field.
+    #[inline(always)]
+    fn network_length(&self, claimed: u32, network: usize) -> u32 {
+        if claimed != 0 || self.segment_size() == 0 {
+            claimed
+        } else {
+            self.length.saturating_sub(network as u32)
+        }
+    }
+    /// Tells segmentation that what follows is an IP tunnel. TCP segments shrink by the header; the sizes of UDP
+    /// datagrams can't be changed, and the kernel refuses to without the flag.
+    #[inline(always)]
+    fn push_outer(&mut self, transport: Transport, outer: usize) -> Result<(), Refused> {
         let flags = if outer == size_of::<Ipv4>() {
             BPF_F_ADJ_ROOM_ENCAP_L3_IPV4
         } else {
             BPF_F_ADJ_ROOM_ENCAP_L3_IPV6
         };
-        self.adjust_room(outer as i32, flags)
+        let fixed = if transport.is_tcp() { 0 } else { BPF_F_ADJ_ROOM_FIXED_GSO };
+        self.adjust_room(outer as i32, flags | fixed)
     }
     #[inline(always)]
-    fn largest_packet(&self, length: u32) -> u32 {
-        // SAFETY: the context is valid for the program's run. Zero = not a GSO frame; where it is one, its segments
-        // shrink by what `push_outer` adds.
-        if unsafe { (*self.context).gso_size } == 0 { length } else { 0 }
+    fn largest_packet<A>(&self, parsed: &Parsed<A>, outer: usize) -> u32 {
+        let transport = parsed.transport();
+        let headers = parsed.payload - parsed.network;
+        match (self.segment_size(), transport.is_tcp()) {
+            (0, _) => parsed.length + outer as u32,
+            // The segments give up what the outer header takes.
+            (segment, true) => segment + headers + size_of::<Tcp>() as u32,
+            (segment, false) => segment + headers + size_of::<Udp>() as u32 + outer as u32,
+        }
     }
+    /// Segments keep their size, and a checksum that was found right stays so: only the outer header goes.
     #[inline(always)]
-    fn pop_outer(&mut self, outer: usize, ether_type: u16) -> Result<(), Refused> {
-        let flags = match ether_type {
+    fn pop_outer(&mut self, outer: usize, outer_type: u16, inner_type: u16) -> Result<(), Refused> {
+        let same = outer_type == inner_type;
+        let family = match inner_type {
+            // Kernels before 6.3 don't know these flags, and need them between families only.
+            _ if same && TC_DECAP_FLAGS.load() == 0 => 0,
             header::ether_type::IPV4 => BPF_F_ADJ_ROOM_DECAP_L3_IPV4,
             _ => BPF_F_ADJ_ROOM_DECAP_L3_IPV6,
         };
-        self.adjust_room(-(outer as i32), flags)?;
+        self.adjust_room(-(outer as i32), family | BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET)?;
         let ethernet = self.at::<Ethernet>(0).ok_or(Refused)?;
         // SAFETY: `at` checked the bound.
-        unsafe { (*ethernet).ether_type = ether_type };
+        unsafe { (*ethernet).ether_type = inner_type };
         Ok(())
     }
     #[inline(always)]
-    fn update_transport_checksum(
+    fn update_transport_checksum<F: Family>(
         &mut self,
         transport: Transport,
         addresses: Difference,
@@ -169,8 +210,14 @@ impl Packet for TcPacket {
             // A UDP checksum of zero means none and stays; one that becomes zero goes out as 0xffff.
             (transport.offset() + offset_of!(Udp, checksum), BPF_F_MARK_MANGLED_0)
         };
+        if !F::HAS_HEADER_CHECKSUM {
+            // The helper takes the difference off a CHECKSUM_COMPLETE sum, as if a header checksum had put it there;
+            // so it is put there. An error means that the frame has no such sum.
+            // SAFETY: the context is the kernel's.
+            unsafe { bpf_csum_update(self.context, u32::from(fold(addresses.0))) };
+        }
         self.replace_checksum(offset as u32, addresses, flags | BPF_F_PSEUDO_HDR)?;
-        if ports.0 != 0 {
+        if fold(ports.0) != NO_DIFFERENCE {
             self.replace_checksum(offset as u32, ports, flags)?;
         }
         Ok(())

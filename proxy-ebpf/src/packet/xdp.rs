@@ -9,7 +9,8 @@ use proxy_common::checksum::Difference;
 use proxy_common::config::HANDOVER_MAGIC;
 
 use super::header::{Ethernet, Tcp, Udp};
-use super::{Packet, Refused, Transport};
+use super::{Packet, Parsed, Refused, Transport};
+use crate::family::Family;
 
 /// A frame in `xdp_ingress`.
 #[derive(Clone, Copy)]
@@ -80,16 +81,23 @@ impl Packet for XdpPacket {
     fn needs_xdp_way(&self) -> bool {
         true
     }
+    /// What is not linear stays so: such a frame is passed to TC, which can pull.
     #[inline(always)]
-    fn push_outer(&mut self, outer: usize) -> Result<(), Refused> {
+    fn need(&self, _bytes: usize) {}
+    #[inline(always)]
+    fn network_length(&self, claimed: u32, _network: usize) -> u32 {
+        claimed
+    }
+    #[inline(always)]
+    fn push_outer(&mut self, _transport: Transport, outer: usize) -> Result<(), Refused> {
         self.adjust_head(-(outer as i32))
     }
     #[inline(always)]
-    fn largest_packet(&self, length: u32) -> u32 {
-        length
+    fn largest_packet<A>(&self, parsed: &Parsed<A>, outer: usize) -> u32 {
+        parsed.length + outer as u32
     }
     #[inline(always)]
-    fn pop_outer(&mut self, outer: usize, ether_type: u16) -> Result<(), Refused> {
+    fn pop_outer(&mut self, outer: usize, _outer_type: u16, ether_type: u16) -> Result<(), Refused> {
         let old = self.at::<Ethernet>(0).ok_or(Refused)?;
         // SAFETY: `at` checked the bound.
         let addresses = unsafe { (*old).addresses };
@@ -100,7 +108,7 @@ impl Packet for XdpPacket {
         Ok(())
     }
     #[inline(always)]
-    fn update_transport_checksum(
+    fn update_transport_checksum<F: Family>(
         &mut self,
         transport: Transport,
         addresses: Difference,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use aya::maps::MapInfo;
 use aya::programs::{ProgramInfo, SchedClassifier, Xdp};
+use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
 use proxy_common::config::global;
 use tracing::{debug, info};
@@ -46,7 +47,7 @@ const TC_INGRESS: &str = "tc_ingress";
 const TC_EGRESS: &str = "tc_egress";
 
 /// The maps of the object and the size each shall have; `None` = what the object says.
-pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 17] {
+pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 18] {
     [
         ("AGENT", None),
         ("BACKENDS4", Some(sizes.backends)),
@@ -62,6 +63,7 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 17] {
         ("NAMES", Some(sizes.services)),
         ("PEERS", Some(sizes.nodes)),
         ("SELECTION", Some(sizes.slots)),
+        ("SERVED_PORTS", None),
         ("SERVICES", Some(sizes.services)),
         ("SERVICE_STATS", Some(sizes.services)),
         ("WAYS", Some(sizes.nodes)),
@@ -110,11 +112,11 @@ impl AsFd for Program {
 
 /// What is fixed in the programs when they are loaded.
 struct Constants {
-    values: [(&'static str, u32); 6],
+    values: [(&'static str, u32); 7],
 }
 
 impl Constants {
-    const fn new(settings: &Settings) -> Self {
+    fn new(settings: &Settings) -> Self {
         Self {
             values: [
                 (global::TIMEOUT_SYN, settings.timeouts.syn),
@@ -123,6 +125,12 @@ impl Constants {
                 (global::TIMEOUT_DATAGRAM, settings.timeouts.datagram),
                 (global::MARK_VALUE, settings.mark.value),
                 (global::MARK_MASK, settings.mark.mask),
+                (
+                    global::TC_DECAP_FLAGS,
+                    u32::from(
+                        KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 3, 0)),
+                    ),
+                ),
             ],
         }
     }
