@@ -46,7 +46,7 @@ pub const HANDOVER_MAGIC: u32 = 0x4d4c_5243;
 pub const fn seconds(nanoseconds: u64) -> u32 {
     /// 2^32 x 2^24 / 10^9.
     const SCALE: u64 = 72_057_594;
-    ((nanoseconds >> 24) * SCALE >> 32) as u32
+    (((nanoseconds >> 24) * SCALE) >> 32) as u32
 }
 
 #[cfg(test)]

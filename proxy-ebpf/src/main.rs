@@ -60,7 +60,7 @@ pub fn tc_ingress(context: TcContext) -> i32 {
         return TC_ACT_UNSPEC;
     }
     let length = packet.length();
-    let verdict = if packet.is_for_others() { UNTOUCHED } else { ingress::walk(packet) };
+    let verdict = if packet.is_tagged() { UNTOUCHED } else { ingress::walk(packet) };
     finish(Program::TcIngress, verdict, length)
 }
 

@@ -24,8 +24,6 @@ use crate::family::Family;
 
 /// The folded difference between equal values: minus zero.
 const NO_DIFFERENCE: u16 = 0xffff;
-/// `PACKET_OTHERHOST` of linux/if_packet.h: not addressed to this device.
-const PACKET_OTHERHOST: u32 = 3;
 
 /// A frame in `tc_ingress` or `tc_egress`.
 #[derive(Clone, Copy)]
@@ -41,11 +39,12 @@ impl TcPacket {
         Self { context: context.skb.skb, length: context.len() }
     }
 
-    /// Whether the frame belongs to a VLAN device above this one, or to another host: served there, or not at all.
+    /// Whether the frame is tagged: it belongs to a VLAN device above this one and is served there. The kernel has
+    /// taken the tag out of the frame by now.
     #[inline(always)]
-    pub fn is_for_others(&self) -> bool {
+    pub fn is_tagged(&self) -> bool {
         // SAFETY: the context is valid for the program's run.
-        unsafe { (*self.context).vlan_present != 0 || (*self.context).pkt_type == PACKET_OTHERHOST }
+        unsafe { (*self.context).vlan_present != 0 }
     }
 
     /// Whether XDP has translated this frame already; its mark is then set.

@@ -26,6 +26,11 @@ each_ingress! {
     an_entry_of_a_replaced_backend_counts_as_none
     an_entry_of_a_backend_that_is_gone_counts_as_none
     two_frontends_of_one_backend_do_not_share_a_reply_key
+    a_forged_reset_is_forgotten_with_the_next_packet
+    a_connection_met_in_the_middle_is_an_established_embryo
+    a_reset_of_an_unknown_connection_leaves_no_entry
+    an_entry_that_holds_another_client_is_not_believed
+    an_evicted_reply_entry_comes_back_with_the_clients_next_packet
 }
 
 /// A service with one backend on this node.
@@ -243,4 +248,60 @@ fn two_frontends_of_one_backend_do_not_share_a_reply_key(case: Case) {
     case.arrives(&bed, &syn).assert_dropped(Reason::ReplyKeyInUse);
     let reply = case.tcp(flag::ACK).with_destination(case.pod(1)).reply();
     bed.send(Hook::TcEgress, &reply).assert_passed(&case.tcp(flag::ACK).reply());
+}
+
+fn a_forged_reset_is_forgotten_with_the_next_packet(case: Case) {
+    let bed = bed_with_service(case);
+    handshake(case, &bed);
+    case.arrives(&bed, &case.tcp(flag::RST));
+    bed.age_flows(1);
+    assert_eq!(client_entry(case, &bed, &case.tcp(flag::ACK)).state, FLOW_ESTABLISHED);
+    assert!(bed.flows(FlowTable::Established).iter().all(|entry| entry.state == FLOW_ESTABLISHED));
+}
+
+fn a_connection_met_in_the_middle_is_an_established_embryo(case: Case) {
+    let bed = bed_with_service(case);
+    let state = client_entry(case, &bed, &case.tcp(flag::ACK)).state;
+    assert_eq!((state, table_sizes(&bed)), (FLOW_ESTABLISHED, (2, 0)));
+    client_entry(case, &bed, &case.tcp(flag::ACK));
+    assert_eq!(table_sizes(&bed), (0, 2));
+}
+
+fn a_reset_of_an_unknown_connection_leaves_no_entry(case: Case) {
+    let bed = bed_with_service(case);
+    let reset = case.tcp(flag::RST);
+    case.is_delivered(&bed, &reset, &reset.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+    assert_eq!(table_sizes(&bed), (0, 0));
+}
+
+/// What a reader sees whose entry the LRU map gave to another connection meanwhile.
+fn an_entry_that_holds_another_client_is_not_believed(case: Case) {
+    let bed = Bed::new();
+    let service =
+        bed.service().external(case.vip()).backend_local(case.pod(1)).backend_local(case.pod(2)).install();
+    let data = case.tcp(flag::ACK);
+    service.set_slot(&bed, &data, Slot::settled_on(bed.backend_local(case.pod(1))));
+    handshake(case, &bed);
+    bed.rewrite_flows(|entry| {
+        let other =
+            if entry.flags & FLOW_REPLY != 0 { &mut entry.new_destination } else { &mut entry.new_source };
+        other.set_port(other.port() ^ 1);
+    });
+    let reply = data.clone().with_destination(case.pod(1)).reply();
+    bed.send(Hook::TcEgress, &reply).assert_untouched().assert_counted(Reason::NotOurs);
+    service.set_slot(&bed, &data, Slot::settled_on(bed.backend_local(case.pod(2))));
+    case.is_delivered(&bed, &data, &data.clone().with_destination(case.pod(2)), Reason::ServedLocal);
+}
+
+fn an_evicted_reply_entry_comes_back_with_the_clients_next_packet(case: Case) {
+    let bed = bed_with_service(case);
+    handshake(case, &bed);
+    let data = case.tcp(flag::ACK);
+    let reply = data.clone().with_destination(case.pod(1)).reply();
+    let before = entry_of(&bed, &reply);
+    bed.forget_flow(&reply);
+    bed.age_flows(1);
+    client_entry(case, &bed, &data);
+    let after = entry_of(&bed, &reply);
+    assert_eq!((after.new_source, after.flags, after.state), (before.new_source, before.flags, before.state));
 }

@@ -84,9 +84,19 @@ impl Bed {
 
     /// Removes every entry.
     pub fn forget_flows(&self) {
+        self.forget_flows_where(|_| true);
+    }
+
+    /// Removes the entry a frame's innermost tuple finds, as an LRU map may do at any time.
+    pub fn forget_flow(&self, frame: &Frame) {
+        let tuple = (frame.source(), frame.destination());
+        self.forget_flows_where(|entry| (entry.source, entry.destination) == tuple);
+    }
+
+    fn forget_flows_where(&self, which: impl Fn(&FlowEntry) -> bool) {
         for table in [FlowTable::New, FlowTable::Established] {
-            self.forget_family::<Addr4>(table);
-            self.forget_family::<Addr6>(table);
+            self.forget_family::<Addr4>(table, &which);
+            self.forget_family::<Addr6>(table, &which);
         }
     }
 
@@ -114,6 +124,8 @@ impl Bed {
         for (key, mut flow) in self.raw_flows::<A>(table) {
             let mut view = entry(&key, &flow);
             change(&mut view);
+            flow.source_port = view.new_source.port().to_be();
+            flow.destination_port = view.new_destination.port().to_be();
             flow.backend = view.backend.0;
             flow.service = view.service;
             flow.last_seen = view.last_seen;
@@ -123,13 +135,13 @@ impl Bed {
         }
     }
 
-    fn forget_family<A: FamilyMaps>(&self, table: FlowTable)
+    fn forget_family<A: FamilyMaps>(&self, table: FlowTable, which: impl Fn(&FlowEntry) -> bool)
     where
         FlowKey<A>: aya::Pod,
         Flow<A>: aya::Pod,
     {
-        for (key, _) in self.raw_flows::<A>(table) {
-            self.remove::<FlowKey<A>, Flow<A>>(&A::map(table.map()), &key);
+        for (key, _) in self.raw_flows::<A>(table).iter().filter(|(key, flow)| which(&entry(key, flow))) {
+            self.remove::<FlowKey<A>, Flow<A>>(&A::map(table.map()), key);
         }
     }
 }
