@@ -4,7 +4,9 @@ use std::path::Path;
 
 use millrace::dataplane::Dataplane;
 use millrace::dataplane::ebpf::read::{PinnedMaps, ReadError};
-use millrace::dataplane::ebpf::{EbpfDataplane, Mark, OpenError, cleanup};
+use millrace::dataplane::ebpf::{EbpfDataplane, Mark, OpenError, Settings, cleanup};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 
 use crate::support::{Scratch, all, desired, key, port};
 
@@ -67,4 +69,30 @@ fn names(directory: &Path) -> Vec<String> {
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect()
+}
+
+#[test]
+fn where_no_bpf_file_system_is_mounted_one_is() {
+    let path = std::env::temp_dir().join(format!("millrace-bpffs-{}", std::process::id()));
+    let scratch = Scratch::new();
+    let settings = Settings { bpffs_path: path.clone(), ..scratch.settings() };
+    // Of this thread alone: the mount goes with it.
+    let in_mount_namespace = move || {
+        unshare(CloneFlags::CLONE_NEWNS).unwrap();
+        let none: Option<&str> = None;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+        drop(EbpfDataplane::open(settings).unwrap());
+        assert!(PinnedMaps::open(&path).is_ok());
+        path
+    };
+    let path = std::thread::spawn(in_mount_namespace).join().unwrap();
+    std::fs::remove_dir(path).unwrap();
+}
+
+#[test]
+fn a_path_that_is_no_directory_is_named() {
+    let scratch = Scratch::new();
+    let settings = Settings { bpffs_path: "/proc/version".into(), ..scratch.settings() };
+    let error = EbpfDataplane::open(settings).unwrap_err().to_string();
+    assert!(error.starts_with("/proc/version"), "{error}");
 }

@@ -41,7 +41,7 @@ impl Layout {
         self.root().join("maps")
     }
 
-    /// The links, as [`link_name`](super::attach::link_name) has them.
+    /// The links, named as [`LinkKey::name`](super::link::LinkKey::name) says.
     #[must_use]
     pub fn links(&self) -> PathBuf {
         self.root().join("links")
