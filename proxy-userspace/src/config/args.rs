@@ -59,7 +59,7 @@ pub struct AgentArgs {
     #[arg(long, value_name = "SECONDS")]
     pub timeout_udp: Option<String>,
     /// Mark of packets handed to the stack, and the bits of it that are ours; 0/0 = none [default:
-    /// 0x80000/0x80000]
+    /// 0x1000/0x1000]
     #[arg(long, value_name = "VALUE/MASK")]
     pub fwmark: Option<String>,
     /// Where the BPF file system is mounted [default: /sys/fs/bpf]

@@ -154,10 +154,12 @@ pub(super) fn mark(text: Option<&str>) -> Result<Mark, ConfigError> {
     let Some(text) = text else {
         return Ok(Mark::default());
     };
-    let parsed = text.split_once('/').and_then(|(value, mask)| {
-        Some(Mark { value: word(value)?, mask: word(mask)? }).filter(|mark| mark.value & !mark.mask == 0)
-    });
-    let takes = "VALUE/MASK such as 0x80000/0x80000, every bit of VALUE inside MASK";
+    let parsed =
+        text.split_once('/').and_then(|(value, mask)| Some(Mark { value: word(value)?, mask: word(mask)? }));
+    // A value of zero would be the mark that every packet has.
+    let parsed = parsed.filter(|mark| mark.value & !mark.mask == 0 && (mark.value == 0) == (mark.mask == 0));
+    let takes = "VALUE/MASK such as 0x1000/0x1000, VALUE not zero and every bit of it inside MASK, \
+                 or 0/0 for no mark";
     parsed.ok_or_else(|| wrong("--fwmark", text, takes))
 }
 

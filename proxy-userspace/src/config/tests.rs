@@ -28,7 +28,7 @@ fn without_flags_the_defaults_hold() {
     assert_eq!(settings.source, Source::Directory(PathBuf::from("/manifests")));
     assert_eq!(settings.model, ModelSettings { node_name: "host-1".to_owned(), ..ModelSettings::default() });
     assert_eq!(settings.timeouts, Timeouts::default());
-    assert_eq!(settings.mark, Mark { value: 0x8_0000, mask: 0x8_0000 });
+    assert_eq!(settings.mark, Mark { value: 0x1000, mask: 0x1000 });
     assert_eq!(settings.bpffs, PathBuf::from("/sys/fs/bpf"));
     assert!(settings.uplinks.is_empty());
     assert!(settings.pod_interfaces.iter().any(|pattern| pattern.matches("veth12ab")));
@@ -87,11 +87,15 @@ fn a_wrong_value_names_the_flag_and_what_it_takes() {
         "--flow-table-size 10",
         "--flow-table-size: \"10\" is not accepted; takes 1024 to 16777216 entries",
     );
-    refused(
-        "--fwmark 0x100/0xff",
-        "--fwmark: \"0x100/0xff\" is not accepted; takes VALUE/MASK such as 0x80000/0x80000, every bit of VALUE \
-         inside MASK",
-    );
+    for mark in ["0x100/0xff", "0/0xff"] {
+        refused(
+            &format!("--fwmark {mark}"),
+            &format!(
+                "--fwmark: {mark:?} is not accepted; takes VALUE/MASK such as 0x1000/0x1000, VALUE not zero and \
+                 every bit of it inside MASK, or 0/0 for no mark"
+            ),
+        );
+    }
     refused(
         "--nodeport-addresses primary,10.0.0.0/8",
         "--nodeport-addresses: \"primary\" is not accepted; takes the word primary alone, or CIDRs separated by \
