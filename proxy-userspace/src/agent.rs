@@ -12,7 +12,7 @@ use tracing::info;
 use crate::config::{Settings, Source};
 use crate::dataplane::ebpf::{self, EbpfDataplane, OpenError, XdpMode};
 use crate::model::{Desired, Model};
-use crate::node::{self, NodeError, NodeSettings};
+use crate::node::{self, NodeError, NodeSettings, XdpUse};
 use crate::reconcile::{self, Channels, Intervals, Reconciler};
 use crate::source::{self, SourceError};
 
@@ -106,7 +106,11 @@ fn node_settings(settings: &Settings) -> NodeSettings {
     NodeSettings {
         uplinks: settings.uplinks.iter().cloned().collect(),
         pod_interfaces: settings.pod_interfaces.clone(),
-        xdp: settings.xdp != XdpMode::Off,
+        xdp: match settings.xdp {
+            XdpMode::Off => XdpUse::Never,
+            XdpMode::Auto => XdpUse::OffTheWire,
+            XdpMode::Native | XdpMode::Generic => XdpUse::Everywhere,
+        },
     }
 }
 

@@ -116,6 +116,7 @@ fn device_kind(kind: &InfoKind) -> DeviceKind {
     match kind {
         InfoKind::Bridge => DeviceKind::Bridge,
         InfoKind::Vlan => DeviceKind::Vlan,
+        InfoKind::Veth => DeviceKind::Veth,
         InfoKind::Vxlan
         | InfoKind::Wireguard
         | InfoKind::IpIp

@@ -13,7 +13,7 @@ use std::io;
 pub use monitor::follow;
 pub use neighbours::release_all;
 pub use state::{DefaultRoute, Device, DeviceKind, Neighbour, NodeState, Resolution, Route, Update};
-pub use topology::{AttachTarget, Hook, Link, NodeSettings, Topology, Way, topology, uplinks};
+pub use topology::{AttachTarget, Hook, Link, NodeSettings, Topology, Way, XdpUse, topology, uplinks};
 
 /// Why the node's network can't be followed.
 #[derive(Debug, thiserror::Error)]

@@ -48,7 +48,9 @@ pub enum DeviceKind {
     Vlan,
     /// An overlay or tunnel: VXLAN, Geneve, WireGuard, IPIP, GRE and their like.
     Overlay,
-    /// Anything else: physical devices, bonds, veth.
+    /// One end of a veth pair: what it hands over was often never on a wire.
+    Veth,
+    /// Anything else: physical devices, bonds.
     Other,
 }
 

@@ -66,8 +66,32 @@ pub struct NodeSettings {
     pub uplinks: BTreeSet<String>,
     /// Devices that lead to this node's pods.
     pub pod_interfaces: Vec<DevicePattern>,
-    /// Whether XDP may be used at all.
-    pub xdp: bool,
+    /// Where XDP is used.
+    pub xdp: XdpUse,
+}
+
+/// On which uplinks XDP is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XdpUse {
+    /// On none.
+    Never,
+    /// Wherever frames come off a wire. A veth pair hands over frames of its other end's stack, whose checksums are
+    /// not computed yet and which may be trains of segments: XDP can't translate those, TC can.
+    #[default]
+    OffTheWire,
+    /// On veth devices too, since the user says so.
+    Everywhere,
+}
+
+impl XdpUse {
+    const fn includes(self, kind: DeviceKind) -> bool {
+        // XDP sees the outer frames of bridges, VLANs and overlays on the device below them.
+        match (self, kind) {
+            (Self::OffTheWire | Self::Everywhere, DeviceKind::Other)
+            | (Self::Everywhere, DeviceKind::Veth) => true,
+            (Self::Never | Self::OffTheWire | Self::Everywhere, _) => false,
+        }
+    }
 }
 
 /// Devices, hooks and ways, from the kernel's state, the settings and the addresses of the cluster's nodes
@@ -123,8 +147,7 @@ fn hooks(device: &Device, is_uplink: bool, settings: &NodeSettings) -> BTreeSet<
         return BTreeSet::new();
     }
     if is_uplink {
-        // XDP sees the outer frames of these devices on the device below them.
-        let has_xdp = settings.xdp && device.kind == DeviceKind::Other;
+        let has_xdp = settings.xdp.includes(device.kind);
         return [has_xdp.then_some(Hook::Xdp), Some(Hook::TcIngress), Some(Hook::TcEgress)]
             .into_iter()
             .flatten()

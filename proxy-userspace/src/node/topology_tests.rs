@@ -35,7 +35,7 @@ fn node() -> (NodeState, BTreeSet<IpAddr>) {
 fn settings() -> NodeSettings {
     NodeSettings {
         pod_interfaces: vec![DevicePattern::new("veth*").unwrap()],
-        xdp: true,
+        xdp: XdpUse::OffTheWire,
         ..NodeSettings::default()
     }
 }
@@ -89,8 +89,17 @@ fn named_uplinks_replace_the_default_choice() {
 #[test]
 fn xdp_is_left_out_where_it_is_off() {
     let (state, targets) = node();
-    let topology = topology(&state, &NodeSettings { xdp: false, ..settings() }, &targets);
+    let topology = topology(&state, &NodeSettings { xdp: XdpUse::Never, ..settings() }, &targets);
     assert_eq!(hooks_of(&topology, ETH0), TC);
+}
+
+#[test]
+fn a_veth_uplink_has_xdp_only_where_the_user_says_so() {
+    let (mut state, targets) = node();
+    state.devices.insert(ETH0, device("eth0", DeviceKind::Veth));
+    assert_eq!(hooks_of(&topology(&state, &settings(), &targets), ETH0), TC);
+    let everywhere = NodeSettings { xdp: XdpUse::Everywhere, ..settings() };
+    assert!(hooks_of(&topology(&state, &everywhere, &targets), ETH0).contains(&Hook::Xdp));
 }
 
 #[test]

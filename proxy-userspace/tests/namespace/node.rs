@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures_util::TryStreamExt;
-use millrace::node::{self, Hook, NodeSettings, Topology};
+use millrace::node::{self, Hook, NodeSettings, Topology, XdpUse};
 use millrace_lab::net::{Namespace, Netlink, read_sysctl, write_sysctl};
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourExtFlags, NeighbourMessage,
@@ -54,7 +54,7 @@ impl Monitor {
     fn start(targets: &[&str]) -> Self {
         let (target_sender, target_receiver) = watch::channel(None);
         let (sender, topology) = watch::channel(None);
-        let settings = NodeSettings { xdp: true, ..NodeSettings::default() };
+        let settings = NodeSettings { xdp: XdpUse::Everywhere, ..NodeSettings::default() };
         tokio::spawn(node::follow(settings, target_receiver, sender));
         target_sender.send_replace(Some(targets.iter().map(|text| ip(text)).collect()));
         Self { targets: target_sender, topology }
