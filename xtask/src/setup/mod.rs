@@ -6,6 +6,7 @@ mod tools;
 
 use anyhow::Result;
 pub use debian::is_root;
+pub use mounts::BPFFS;
 
 use crate::toolchain::Toolchain;
 use crate::workspace::Workspace;
@@ -15,19 +16,17 @@ use crate::workspace::Workspace;
 pub enum Need {
     /// The compiler of the BPF object and its linker.
     Build,
-    /// The BPF file system, for the test bed.
+    /// The BPF file system, and the tools that the test bed's hints speak of.
     Run,
-    /// What the tests call beside our own programs.
-    Test,
     /// The linters beyond rustup's.
     Lint,
-    /// The emulator and the kernels' unpacker.
+    /// The emulator, and another loader than ours.
     Vm,
 }
 
 impl Need {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Build, Self::Run, Self::Test, Self::Lint, Self::Vm];
+    pub const ALL: [Self; 4] = [Self::Build, Self::Run, Self::Lint, Self::Vm];
 }
 
 /// Installs what is missing for `needs`, or fails with a line that says how to.
@@ -42,13 +41,12 @@ pub fn ensure(workspace: &Workspace, needs: &[Need]) -> Result<()> {
                 toolchain.check(workspace)?;
                 tools::ensure_bpf_linker(workspace)?;
             }
-            Need::Run => mounts::ensure_bpffs(workspace)?,
+            Need::Run | Need::Vm => mounts::ensure_bpffs(workspace)?,
             Need::Lint => {
                 tools::ensure_rustup_components(workspace)?;
                 tools::ensure_cargo_deny(workspace)?;
                 tools::ensure_typos(workspace)?;
             }
-            Need::Test | Need::Vm => {}
         }
     }
     Ok(())
@@ -69,10 +67,9 @@ fn packages(need: Need, toolchain: Toolchain, workspace: &Workspace) -> &'static
     match (need, toolchain) {
         (Need::Build, Toolchain::Debian) => COMPILER_AND_LINKER,
         (Need::Build, Toolchain::Nightly) => LINKER,
-        (Need::Run, _) => &["mount"],
-        (Need::Test, _) => &["bpftool", "iproute2"],
+        (Need::Run, _) => &["mount", "iproute2", "util-linux", "tcpdump", "curl"],
         (Need::Lint, _) if tools::has_typos(workspace) => &[],
         (Need::Lint, _) => &["python3-pip"],
-        (Need::Vm, _) => &["qemu-system-x86"],
+        (Need::Vm, _) => &["qemu-system-x86", "mount", "bpftool"],
     }
 }

@@ -6,7 +6,8 @@ use super::debian::is_root;
 use crate::command;
 use crate::workspace::Workspace;
 
-const BPFFS: &str = "/sys/fs/bpf";
+/// Where the BPF file system is.
+pub const BPFFS: &str = "/sys/fs/bpf";
 
 /// Mounts the BPF file system where everybody looks for it, if nobody did.
 pub fn ensure_bpffs(workspace: &Workspace) -> Result<()> {

@@ -76,9 +76,7 @@ impl Layer {
         match self {
             Self::Lint => &[Need::Build, Need::Lint],
             Self::Unit | Self::Scenario => &[Need::Build],
-            Self::Packet | Self::Dataplane | Self::Namespace | Self::Fuzz => {
-                &[Need::Build, Need::Run, Need::Test]
-            }
+            Self::Packet | Self::Dataplane | Self::Namespace | Self::Fuzz => &[Need::Build, Need::Run],
             Self::Vm => &[Need::Build, Need::Vm],
         }
     }

@@ -5,6 +5,7 @@ mod cpio;
 mod image;
 mod kernel;
 mod qemu;
+mod second_opinion;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -49,10 +50,12 @@ pub fn vm(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The test layer: one test per kernel.
+/// The test layer: one test per kernel, and one with another loader than ours.
 pub fn load_everywhere(workspace: &Workspace) -> Result<Tally> {
     build_guest(workspace)?;
-    test_on(workspace, kernel::KERNELS.iter())
+    let mut tally = test_on(workspace, kernel::KERNELS.iter())?;
+    tally += test::settle("bpftool", second_opinion::load_with_bpftool(workspace));
+    Ok(tally)
 }
 
 fn build_guest(workspace: &Workspace) -> Result<()> {
