@@ -44,6 +44,9 @@ use crate::dataplane::{Dataplane, SyncReport};
 use crate::model::{Desired, Dirty};
 use crate::node::Topology;
 
+/// Reading all maps takes a while; that somebody else writes to them is rare.
+const READ_BACK_INTERVAL: Duration = Duration::from_mins(10);
+
 /// The programs, their maps and links on this node, and what is in them. When it is dropped, all of them stay
 /// as they are and go on serving.
 #[derive(Debug)]
@@ -54,6 +57,8 @@ pub struct EbpfDataplane {
     maps: Maps,
     plan: Plan,
     collector: Collector,
+    /// When the maps are compared with the plan again.
+    read_back_at: Duration,
     _lock: Lock,
 }
 
@@ -68,7 +73,20 @@ impl EbpfDataplane {
         let attachments = Attachments::open(&layout, &programs)?;
         let maps = Maps::open(&layout.maps(), Access::Write)?;
         let plan = Plan::adopt(maps.capacities(), maps.found()?, now());
-        Ok(Self { settings, programs, attachments, maps, plan, collector: Collector::new(), _lock: lock })
+        let read_back_at = now() + READ_BACK_INTERVAL;
+        let collector = Collector::new();
+        Ok(Self { settings, programs, attachments, maps, plan, collector, read_back_at, _lock: lock })
+    }
+
+    /// Compares the maps with what was written to them. What is found wrong, the next sync puts right.
+    fn read_back(&mut self) -> Result<(), OpenError> {
+        let found = self.maps.found()?;
+        let drift = self.plan.drift(&found);
+        if !drift.is_empty() {
+            warn!(maps = drift.join(", "), "somebody else changed the maps; they are put right");
+            self.plan.readopt(found, now());
+        }
+        Ok(())
     }
 }
 
@@ -97,10 +115,45 @@ impl Dataplane for EbpfDataplane {
             Ok(removed) => debug!(removed, "flow entries expired"),
             Err(error) => warn!("collecting flow entries: {error}"),
         }
+        if self::now() >= self.read_back_at {
+            self.read_back_at = self::now() + READ_BACK_INTERVAL;
+            if let Err(error) = self.read_back() {
+                warn!("reading the maps back: {error}");
+            }
+        }
     }
 }
 
 /// Monotonic: the clock that is set never makes an id's rest shorter.
 fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::net::IpAddr;
+
+    use proxy_common::way::PeerKey;
+
+    use super::scratch::Scratch;
+    use super::*;
+
+    #[test]
+    fn what_somebody_else_removed_is_written_again_after_a_read_back() {
+        let scratch = Scratch::new("drift");
+        let mut dataplane = scratch.open();
+        let address = IpAddr::from([172, 16, 0, 1]);
+        let nodes = BTreeMap::from([("here".to_owned(), [address].into())]);
+        let desired = Desired { nodes, node_name: "here".to_owned(), ..Desired::default() };
+        assert_eq!(dataplane.sync(&desired, &Dirty::default()).writes, 1);
+        let peer = PeerKey { address: proxy_common::addr::mapped(address) };
+        dataplane.maps.peers.remove(&peer).unwrap();
+        assert_eq!(dataplane.sync(&desired, &Dirty::default()).writes, 0, "nobody has looked yet");
+        dataplane.read_back().unwrap();
+        assert_eq!(dataplane.sync(&desired, &Dirty::default()).writes, 1);
+        assert!(dataplane.maps.peers.get(&peer).unwrap().is_some());
+        dataplane.read_back().unwrap();
+        assert_eq!(dataplane.sync(&desired, &Dirty::default()).writes, 0);
+    }
 }

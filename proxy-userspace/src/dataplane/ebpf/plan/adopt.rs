@@ -94,8 +94,7 @@ impl Plan {
                 self.services.adopt(id, &name, UNBELIEVED, Vec::new());
                 continue;
             }
-            let words =
-                (slice.offset..slice.offset + slice.length).map(|slot| slot_at(slots, slot)).collect();
+            let words = slots_of(slots, slice);
             self.services.adopt(id, &name, entry, words);
             self.rename_backends(id);
             if slice.length > 0 {
@@ -111,4 +110,9 @@ const UNBELIEVED: ServiceEntry = ServiceEntry(1 << 63);
 
 fn slot_at(slots: &[Slot], index: u32) -> Slot {
     usize::try_from(index).ok().and_then(|index| slots.get(index)).copied().unwrap_or_default()
+}
+
+/// The words of a slice.
+pub(super) fn slots_of(slots: &[Slot], slice: Extent) -> Vec<Slot> {
+    (slice.offset..slice.offset + slice.length).map(|slot| slot_at(slots, slot)).collect()
 }

@@ -78,15 +78,16 @@ impl Backends {
             return Some(id);
         }
         let id = self.pool.allocate(now, |_| true)?;
-        let mut generation = 0;
+        let (mut generation, mut written) = (0, None);
         if let Some(former) = self.entries.remove(&id) {
             if self.ids.get(&former.address) == Some(&id) {
                 self.ids.remove(&former.address);
             }
             generation = (former.generation + 1) % BackendRef::GENERATIONS;
+            written = former.written;
         }
         self.ids.insert(address, id);
-        self.entries.insert(id, State::new(address, generation, None));
+        self.entries.insert(id, State::new(address, generation, written));
         Some(id)
     }
 
@@ -167,12 +168,18 @@ impl Backends {
         }
     }
 
-    /// Lets the id of a backend that nobody has rest, if it was never written.
+    /// Lets the id of a backend that nobody has rest, if it was claimed but never written.
     pub fn abandon(&mut self, id: u32, now: Duration) {
-        let idle = |state: &State| state.views.is_empty() && state.written.is_none();
-        if self.entries.get(&id).is_some_and(idle) && !self.pool.is_resting(id) {
+        let is_written = |state: &State| state.written.is_some_and(|entry| entry.flags & BACKEND_EXISTS != 0);
+        let is_idle = |state: &State| state.views.is_empty() && !is_written(state);
+        if self.entries.get(&id).is_some_and(is_idle) && !self.pool.is_resting(id) {
             self.pool.rest(id, now);
         }
+    }
+
+    /// What is in the map.
+    pub fn written_entries(&self) -> impl Iterator<Item = (u32, BackendEntry)> {
+        self.entries.iter().filter_map(|(id, state)| Some((*id, state.written?)))
     }
 
     /// All ids that were ever given out.

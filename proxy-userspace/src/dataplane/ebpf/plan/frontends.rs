@@ -63,6 +63,11 @@ impl Frontends {
         self.owners.get(at)
     }
 
+    /// What is in the map.
+    pub fn written(&self) -> impl Iterator<Item = (FrontendAt, Frontend)> {
+        self.written.iter().map(|(at, value)| (*at, *value))
+    }
+
     /// Entries nobody names any more.
     pub fn unowned(&self) -> impl Iterator<Item = FrontendAt> {
         self.unowned.iter().copied()

@@ -8,6 +8,7 @@
 mod adopt;
 mod backends;
 mod change;
+mod drift;
 mod frontends;
 mod ids;
 mod lists;

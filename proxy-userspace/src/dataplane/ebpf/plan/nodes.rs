@@ -79,6 +79,12 @@ impl Nodes {
         self.native_devices.clone_from(native_devices);
     }
 
+    /// Takes over what `former` was told of this node's network.
+    pub fn keep_topology(&mut self, former: Self) {
+        self.topology = former.topology;
+        self.native_devices = former.native_devices;
+    }
+
     /// Takes note of the cluster's nodes and gives every other node's first address of each family a way; names
     /// the targets there is no room for.
     pub fn assign(&mut self, desired: &Desired, now: Duration) -> Vec<IpAddr> {
@@ -153,6 +159,16 @@ impl Nodes {
     pub fn releases(&self) -> Vec<Op> {
         let stale = self.stale.iter().filter_map(|id| Some((*id, *self.written.get(id)?)));
         stale.map(|(id, way)| Op { change: Change::Way(id, Way { flags: 0, ..way }), owner: None }).collect()
+    }
+
+    /// The ways in the map.
+    pub fn written_ways(&self) -> impl Iterator<Item = (u32, Way)> {
+        self.written.iter().map(|(id, way)| (*id, *way))
+    }
+
+    /// The node addresses in the map.
+    pub fn written_peers(&self) -> impl Iterator<Item = (IpAddr, u32)> {
+        self.peers.iter().map(|(address, bits)| (*address, *bits))
     }
 
     fn used(&self) -> BTreeSet<u32> {

@@ -98,6 +98,11 @@ impl Services {
         self.states.get_mut(&id)
     }
 
+    /// All ids that are known.
+    pub fn all(&self) -> impl Iterator<Item = (u32, &ServiceState)> {
+        self.states.iter().map(|(id, state)| (*id, state))
+    }
+
     /// No port wants this id any more.
     pub fn disown(&mut self, id: u32) {
         if let Some(state) = self.states.get_mut(&id) {

@@ -1,6 +1,7 @@
 //! The plan against a kernel that is but a few maps.
 
 mod cases;
+mod found;
 mod kernel;
 mod random;
 mod world;

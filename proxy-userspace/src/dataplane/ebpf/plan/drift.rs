@@ -1,0 +1,90 @@
+//! Whether the maps still hold what was written to them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use proxy_common::frontend::Frontend;
+use proxy_common::selection::BackendRef;
+use proxy_common::way::Way;
+
+use super::adopt::slots_of;
+use super::change::{BackendEntry, BackendId, FrontendAt};
+use super::{Found, Plan};
+use crate::model::Family;
+
+impl Plan {
+    /// The maps whose content is not what the plan wrote: somebody else was at them. Slots that no service names
+    /// do not count.
+    #[must_use]
+    pub fn drift(&self, found: &Found) -> Vec<&'static str> {
+        [
+            ("SERVICES", self.services_are(found)),
+            ("SELECTION", self.slots_are(found)),
+            ("BACKENDS", self.backends_are(found)),
+            ("WAYS", self.ways_are(found)),
+            ("HINTS", self.hints_are(found)),
+            ("PEERS", self.peers_are(found)),
+            ("FRONTENDS", self.frontends_are(found)),
+        ]
+        .into_iter()
+        .filter(|(_, is_true)| !is_true)
+        .map(|(name, _)| name)
+        .collect()
+    }
+
+    /// Starts anew from what the maps hold: the next sync puts right what is wrong with it.
+    pub fn readopt(&mut self, found: Found, now: Duration) {
+        let anew = Self::adopt(self.capacities, found, now);
+        let former = std::mem::replace(self, anew);
+        self.nodes.keep_topology(former.nodes);
+    }
+
+    fn services_are(&self, found: &Found) -> bool {
+        let written = self.services.all().filter(|(_, state)| state.name_written);
+        let written: BTreeMap<u32, (&str, u64)> =
+            written.map(|(id, state)| (id, (state.name.as_str(), state.entry.0))).collect();
+        written == found.services.iter().map(|(id, name, entry)| (*id, (name.as_str(), entry.0))).collect()
+    }
+
+    fn slots_are(&self, found: &Found) -> bool {
+        self.services.all().all(|(_, state)| state.slots == slots_of(&found.slots, state.slice()))
+    }
+
+    fn backends_are(&self, found: &Found) -> bool {
+        let of = |family| {
+            let written = self.backends(family).written_entries();
+            written.map(move |(id, entry)| (BackendId { family, id }, entry))
+        };
+        let written: BTreeMap<BackendId, BackendEntry> = of(Family::V4).chain(of(Family::V6)).collect();
+        written == found.backends.iter().copied().collect()
+    }
+
+    fn ways_are(&self, found: &Found) -> bool {
+        let written: BTreeMap<u32, Way> = self.nodes.written_ways().collect();
+        same(&written, found.ways.iter().map(|(id, _, way)| (*id, *way)))
+    }
+
+    fn hints_are(&self, found: &Found) -> bool {
+        let written: BTreeSet<(u32, u32, BackendRef)> = self
+            .services
+            .all()
+            .flat_map(|(id, state)| state.hints.iter().map(move |(hint, backend)| (id, *hint, *backend)))
+            .collect();
+        written == found.hints.iter().map(|(key, backend)| (key.service, key.hint, *backend)).collect()
+    }
+
+    fn peers_are(&self, found: &Found) -> bool {
+        let written: BTreeMap<IpAddr, u32> = self.nodes.written_peers().collect();
+        same(&written, found.peers.iter().copied())
+    }
+
+    fn frontends_are(&self, found: &Found) -> bool {
+        let written: BTreeMap<FrontendAt, Frontend> = self.frontends.written().collect();
+        same(&written, found.frontends.iter().copied())
+    }
+}
+
+fn same<K: Ord, V: PartialEq>(written: &BTreeMap<K, V>, found: impl Iterator<Item = (K, V)>) -> bool {
+    *written == found.collect()
+}

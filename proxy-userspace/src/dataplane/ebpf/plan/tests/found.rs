@@ -1,0 +1,107 @@
+//! What is found in the maps is not believed blindly.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use proxy_common::selection::{ServiceEntry, Slot};
+
+use super::kernel::{CAPACITIES, FakeKernel};
+use super::world::{assert_serves, desired, key, port};
+use crate::dataplane::ebpf::plan::{Found, Plan, REST};
+use crate::model::{Desired, Dirty, Family};
+
+const NOW: Duration = Duration::from_secs(1000);
+const V4: Family = Family::V4;
+
+fn two_services() -> Desired {
+    let service = |n| (key(n, V4), port(n, V4, &[(1, 0, true), (2, 1, true)]));
+    desired([service(0), service(1)])
+}
+
+fn served() -> FakeKernel {
+    let mut kernel = FakeKernel::default();
+    kernel.begin(NOW, Vec::new());
+    let mut plan = Plan::adopt(CAPACITIES, Found::default(), NOW);
+    assert!(plan.sync(&two_services(), &Dirty::default(), NOW, &mut kernel).is_complete());
+    kernel
+}
+
+fn restart(kernel: &mut FakeKernel) {
+    let now = NOW + REST;
+    let mut plan = Plan::adopt(CAPACITIES, kernel.found(), now);
+    kernel.begin(now, Vec::new());
+    let report = plan.sync(&two_services(), &Dirty::default(), now, kernel);
+    assert!(report.is_complete(), "{report:?}");
+    assert!(report.writes > 0);
+    assert_serves(kernel, &two_services());
+}
+
+#[test]
+fn two_services_with_one_slice_are_told_apart() {
+    let mut kernel = served();
+    let ids: Vec<u32> = kernel.names.keys().copied().collect();
+    let slices: BTreeSet<u32> = kernel.services.values().map(|entry| entry.offset()).collect();
+    assert!(slices.len() > 1);
+    let entry = kernel.services[&ids[0]];
+    for id in &ids {
+        kernel.services.insert(*id, entry);
+    }
+    // The kernel that checks refuses two owners of a slot: let it know of one, as the plan does.
+    let found = kernel.found();
+    ids[1..].iter().for_each(|id| _ = kernel.services.remove(id));
+    let now = NOW + REST;
+    let mut plan = Plan::adopt(CAPACITIES, found, now);
+    kernel.begin(now, Vec::new());
+    assert!(plan.sync(&two_services(), &Dirty::default(), now, &mut kernel).is_complete());
+    assert_serves(&kernel, &two_services());
+}
+
+#[test]
+fn a_slice_outside_the_map_is_replaced() {
+    let mut found = served().found();
+    found.services[0].2 = ServiceEntry::new(u32::MAX - 1, 2, 0);
+    found.services[1].2 = ServiceEntry::new(CAPACITIES.slots - 1, 2, 0);
+    let mut kernel = served();
+    let mut plan = Plan::adopt(CAPACITIES, found, NOW + REST);
+    kernel.begin(NOW + REST, Vec::new());
+    assert!(plan.sync(&two_services(), &Dirty::default(), NOW + REST, &mut kernel).is_complete());
+    assert_serves(&kernel, &two_services());
+}
+
+#[test]
+fn slots_that_were_overwritten_are_put_right() {
+    let mut kernel = served();
+    let entry = *kernel.services.values().find(|entry| entry.length() > 0).unwrap();
+    kernel.slots.insert(entry.offset(), Slot::default());
+    restart(&mut kernel);
+}
+
+#[test]
+fn entries_that_were_lost_are_written_again() {
+    let mut kernel = served();
+    kernel.frontends.pop_first();
+    kernel.peers.clear();
+    kernel.ways.clear();
+    restart(&mut kernel);
+}
+
+#[test]
+fn what_somebody_else_changed_is_noticed() {
+    let mut kernel = FakeKernel::default();
+    kernel.begin(NOW, Vec::new());
+    let mut plan = Plan::adopt(CAPACITIES, Found::default(), NOW);
+    plan.sync(&two_services(), &Dirty::default(), NOW, &mut kernel);
+    let untouched = kernel.found();
+    assert!(plan.drift(&untouched).is_empty());
+    let drift = |change: &dyn Fn(&mut Found)| {
+        let mut found = untouched.clone();
+        change(&mut found);
+        plan.drift(&found)
+    };
+    assert_eq!(drift(&|found| _ = found.frontends.pop()), ["FRONTENDS"]);
+    assert_eq!(drift(&|found| _ = found.peers.pop()), ["PEERS"]);
+    assert_eq!(drift(&|found| found.ways[0].2.mtu = 1), ["WAYS"]);
+    assert_eq!(drift(&|found| found.backends[0].1.flags = 0), ["BACKENDS"]);
+    assert_eq!(drift(&|found| found.slots[0] = Slot::default()), ["SELECTION"]);
+    assert_eq!(drift(&|found| _ = found.services.pop()), ["SERVICES"]);
+}
