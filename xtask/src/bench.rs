@@ -23,6 +23,7 @@ pub struct Args {
 pub fn bench(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     setup::ensure(workspace, &[Need::Build, Need::Run])?;
     build::bpf_object(workspace, build::Warnings::Allowed)?;
+    build::bench_object(workspace)?;
     command::run(workspace.cargo().args(["build", "--release", "-p", "millrace", "-p", "millrace-bench"]))?;
     let release = workspace.target().join("release");
     let mut bench = workspace.command(release.join("millrace-bench"));

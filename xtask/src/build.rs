@@ -1,5 +1,7 @@
 //! The BPF object first, since the agent embeds it; then everything else.
 
+use std::process::Command;
+
 use anyhow::{Context, Result, bail};
 
 use crate::toolchain::Toolchain;
@@ -24,9 +26,7 @@ pub fn everything(workspace: &Workspace) -> Result<()> {
 
 /// Builds the BPF programs and fails if one of them could panic.
 pub fn bpf_object(workspace: &Workspace, warnings: Warnings) -> Result<()> {
-    let mut cargo = Toolchain::choose(workspace).cargo(workspace);
-    cargo.args(["build", "--release", "-p", "proxy-ebpf", "--bin", "millrace-bpf", "--features", "bpf"]);
-    cargo.args(["--target", "bpfel-unknown-none", "-Zbuild-std=core"]);
+    let mut cargo = bpf_cargo(workspace, "millrace-bpf");
     if warnings == Warnings::Denied {
         // Unlike -Dwarnings this is no compiler flag: what is built already is not built again.
         cargo.env("CARGO_BUILD_WARNINGS", "deny").arg("-Zwarnings");
@@ -44,4 +44,16 @@ pub fn bpf_object(workspace: &Workspace, warnings: Warnings) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Builds the programs that restore the frame for the packet bench.
+pub fn bench_object(workspace: &Workspace) -> Result<()> {
+    command::run(&mut bpf_cargo(workspace, "millrace-bench-bpf"))
+}
+
+fn bpf_cargo(workspace: &Workspace, bin: &str) -> Command {
+    let mut cargo = Toolchain::choose(workspace).cargo(workspace);
+    cargo.args(["build", "--release", "-p", "proxy-ebpf", "--bin", bin, "--features", "bpf"]);
+    cargo.args(["--target", "bpfel-unknown-none", "-Zbuild-std=core"]);
+    cargo
 }

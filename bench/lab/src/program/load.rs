@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
-use aya::programs::{SchedClassifier, Xdp};
+use aya::programs::{ProgramFd, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use proxy_common::config::{AGENT_HEARTBEAT, DEFAULT_MARK, global};
 use proxy_common::flow::Timeouts;
@@ -119,7 +119,7 @@ impl BedBuilder {
             next_backend: Cell::new(1),
             backends: RefCell::default(),
         };
-        bed.set_agent_word(AGENT_HEARTBEAT, monotonic_seconds());
+        bed.beat();
         bed
     }
 
@@ -194,6 +194,19 @@ impl Bed {
     #[must_use]
     pub fn builder() -> BedBuilder {
         BedBuilder::default()
+    }
+
+    /// Says that the agent is alive now; after thirty seconds without, resolved ways are not believed.
+    pub fn beat(&self) {
+        self.set_agent_word(AGENT_HEARTBEAT, monotonic_seconds());
+    }
+
+    /// The loaded program, for a tail call.
+    pub fn program_fd(&self, hook: Hook) -> ProgramFd {
+        let ebpf = self.ebpf();
+        let program = ebpf.program(hook.program()).expect("a program that was loaded");
+        let fd = program.fd().and_then(|fd| Ok(fd.try_clone()?));
+        fd.unwrap_or_else(|error| panic!("{}: {error:?}", hook.program()))
     }
 
     pub(super) fn ebpf(&self) -> MutexGuard<'_, Ebpf> {

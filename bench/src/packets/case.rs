@@ -1,0 +1,239 @@
+//! What is measured: a walk, in a family, over so many flows and services.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use anyhow::Result;
+use aya::programs::ProgramFd;
+use millrace_lab::frame::{Frame, flag};
+use millrace_lab::program::{Bed, Hook, Sizes, resolved_way};
+use proxy_common::config::AGENT_SERVED;
+use serde::Serialize;
+
+use super::rounds::{FIRST_PORT, FRAME, Rounds};
+use super::wrapper::{Repetition, Wrapper};
+
+/// What happens to the packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Walk {
+    /// To no frontend, on a node that has served nothing.
+    NotOurs,
+    /// To no frontend, on a node that has served.
+    NotOursServed,
+    /// A SYN to a backend on this node, from a client never seen before.
+    LocalNew,
+    /// A packet of a connection to a backend on this node.
+    LocalEstablished,
+    /// The reply of a backend on this node.
+    Reply,
+    /// A SYN to a backend on another node, by Direct Server Return.
+    DsrNew,
+    /// A packet of a connection to a backend on another node, by Direct Server Return.
+    DsrEstablished,
+}
+
+/// A measurement to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// The walk.
+    pub walk: Walk,
+    /// The program.
+    pub hook: Hook,
+    /// IPv6, else IPv4.
+    pub is_v6: bool,
+    /// Flows the rounds rotate over.
+    pub flows: u32,
+    /// Services the rounds rotate over.
+    pub services: u32,
+}
+
+/// A case that is set up.
+pub struct Prepared {
+    /// The programs and their maps.
+    pub bed: Bed,
+    /// The wrapper, with the frame.
+    pub wrapper: Wrapper,
+    /// The program that is measured.
+    pub target: ProgramFd,
+    /// The baseline.
+    pub empty: ProgramFd,
+}
+
+/// More rounds than any run has: each round is another flow.
+const EVER_NEW: u32 = u32::MAX;
+const MANY: u32 = 10_000;
+const MOST: u32 = 1_000_000;
+/// Connections that are opened and answered in at a time: they must fit the table of embryos.
+const CHUNK: u32 = MANY;
+
+/// All cases, in the order they are printed.
+pub fn all() -> Vec<Case> {
+    use Hook::{TcEgress, TcIngress, XdpIngress};
+    use Walk::{DsrEstablished, DsrNew, LocalEstablished, LocalNew, NotOurs, NotOursServed, Reply};
+    let walks = [
+        (NotOurs, XdpIngress, 1, 1),
+        (NotOurs, TcIngress, 1, 1),
+        (NotOurs, TcEgress, 1, 1),
+        (NotOursServed, TcEgress, 1, 1),
+        (LocalNew, XdpIngress, EVER_NEW, 1),
+        (LocalNew, TcIngress, EVER_NEW, 1),
+        (LocalEstablished, XdpIngress, 1, 1),
+        (LocalEstablished, XdpIngress, MANY, 1),
+        (LocalEstablished, XdpIngress, MANY, MANY),
+        (LocalEstablished, XdpIngress, MOST, 1),
+        (LocalEstablished, TcIngress, 1, 1),
+        (Reply, TcEgress, 1, 1),
+        (DsrNew, XdpIngress, EVER_NEW, 1),
+        (DsrEstablished, XdpIngress, 1, 1),
+        (DsrEstablished, XdpIngress, MANY, 1),
+        (DsrEstablished, XdpIngress, MANY, MANY),
+        (DsrEstablished, XdpIngress, MOST, 1),
+        (DsrNew, TcIngress, EVER_NEW, 1),
+        (DsrEstablished, TcIngress, 1, 1),
+    ];
+    let case = |is_v6| move |(walk, hook, flows, services)| Case { walk, hook, is_v6, flows, services };
+    walks.into_iter().flat_map(|walk| [case(false)(walk), case(true)(walk)]).collect()
+}
+
+impl Case {
+    /// What the walk is called.
+    pub const fn walk_name(&self) -> &'static str {
+        match self.walk {
+            Walk::NotOurs => "not ours",
+            Walk::NotOursServed => "not ours, node has served",
+            Walk::LocalNew => "local, new",
+            Walk::LocalEstablished => "local, established",
+            Walk::Reply => "reply",
+            Walk::DsrNew => "DSR, new",
+            Walk::DsrEstablished => "DSR, established",
+        }
+    }
+
+    /// Everything in one line.
+    pub fn name(&self) -> String {
+        let (walk, family, program, services) =
+            (self.walk_name(), self.family(), self.hook.program(), self.services);
+        let flows = if self.has_flows() { self.flows.to_string() } else { "ever new".into() };
+        format!("{program}: {walk}, {family}, flows: {flows}, services: {services}")
+    }
+
+    /// "IPv4" or "IPv6".
+    pub const fn family(&self) -> &'static str {
+        if self.is_v6 { "IPv6" } else { "IPv4" }
+    }
+
+    /// Whether the rounds come back to flows they had before; else each is another one.
+    pub const fn has_flows(&self) -> bool {
+        self.flows != EVER_NEW
+    }
+
+    /// How rounds can be repeated: encapsulation by TC only once for each skb.
+    pub fn repetition(&self) -> Repetition {
+        match (self.walk, self.hook) {
+            (Walk::DsrNew | Walk::DsrEstablished, Hook::TcIngress) => Repetition::Single,
+            _ => Repetition::InKernel,
+        }
+    }
+
+    /// Loads the programs, fills the maps and opens the connections.
+    pub fn prepare(&self) -> Result<Prepared> {
+        let bed = Bed::builder().sizes(self.sizes()).load();
+        for number in 0..self.services {
+            self.install_service(&bed, number);
+        }
+        if self.walk == Walk::NotOursServed {
+            bed.set_agent_word(AGENT_SERVED, 1);
+        }
+        if self.walk == Walk::Reply {
+            bed.send(Hook::XdpIngress, &self.client_frame(flag::SYN));
+            bed.send(Hook::XdpIngress, &self.client_frame(flag::ACK));
+        }
+        let frame = padded(self.frame());
+        let mut wrapper = Wrapper::load(self.hook, &frame)?;
+        let (target, empty) = (bed.program_fd(self.hook), wrapper.empty()?);
+        let rounds = Rounds::new(&frame, self.flows, self.services)?;
+        if self.walk == Walk::LocalEstablished {
+            self.open_connections(&mut wrapper, &target, rounds)?;
+        }
+        wrapper.rotate(rounds)?;
+        Ok(Prepared { bed, wrapper, target, empty })
+    }
+
+    /// As large as the object's defaults, or as the flows need: two entries each, and room before eviction.
+    fn sizes(&self) -> Sizes {
+        let flows = if self.has_flows() { self.flows / 2 * 5 } else { 0 };
+        let services = self.services.next_power_of_two() * 2;
+        let slots = services * 251;
+        Sizes { services, slots, backends: services, flows: flows.max(1 << 18) }
+    }
+
+    fn install_service(&self, bed: &Bed, number: u32) {
+        let service = bed.service().external(SocketAddr::new(self.address(VIP, number), 80));
+        let backend = SocketAddr::new(self.address(POD, number), FIRST_PORT);
+        let service = match self.walk {
+            Walk::DsrNew | Walk::DsrEstablished => {
+                let nodes = (self.address(NODE, 1), self.address(NODE, 2));
+                let way = if number == 0 { bed.way(resolved_way(nodes.0, nodes.1)) } else { 1 };
+                service.dsr().backend_remote(backend, way)
+            }
+            _ => service.backend_local(backend),
+        };
+        service.install();
+    }
+
+    /// Two packets of each connection's client, a chunk at a time: opened, and answered in.
+    fn open_connections(&self, wrapper: &mut Wrapper, target: &ProgramFd, rounds: Rounds) -> Result<()> {
+        for first in (0..self.flows).step_by(CHUNK as usize) {
+            let last = (first + CHUNK).min(self.flows) - 1;
+            for _ in 0..2 {
+                wrapper.rotate(rounds.between(first, last))?;
+                wrapper.run(target, last - first + 1)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn frame(&self) -> Frame {
+        match self.walk {
+            Walk::NotOurs | Walk::NotOursServed => {
+                let (client, other) = (self.address(CLIENT, 0), self.address(NODE, 1));
+                Frame::ip(client, other).tcp(FIRST_PORT, 22, flag::ACK)
+            }
+            Walk::LocalNew | Walk::DsrNew => self.client_frame(flag::SYN),
+            Walk::LocalEstablished | Walk::DsrEstablished => self.client_frame(flag::ACK),
+            Walk::Reply => {
+                let pod = SocketAddr::new(self.address(POD, 0), FIRST_PORT);
+                self.client_frame(flag::ACK).with_destination(pod).reply()
+            }
+        }
+    }
+
+    fn client_frame(&self, flags: u8) -> Frame {
+        Frame::ip(self.address(CLIENT, 0), self.address(VIP, 0)).tcp(FIRST_PORT, 80, flags)
+    }
+
+    fn address(&self, net: Net, number: u32) -> IpAddr {
+        if self.is_v6 {
+            IpAddr::V6(Ipv6Addr::from(u128::from(net.v6) << 64 | u128::from(number)))
+        } else {
+            IpAddr::V4(Ipv4Addr::from(net.v4 + number))
+        }
+    }
+}
+
+/// Where addresses of one kind begin.
+#[derive(Clone, Copy)]
+struct Net {
+    v4: u32,
+    v6: u64,
+}
+
+const CLIENT: Net = Net { v4: 0xc612_0000, v6: 0x2001_0db8_0051_0000 };
+const VIP: Net = Net { v4: 0x0a60_0000, v6: 0xfd00_0096_0000_0000 };
+const POD: Net = Net { v4: 0x0a01_0000, v6: 0xfd00_0010_0000_0000 };
+const NODE: Net = Net { v4: 0xc0a8_0000, v6: 0xfd00_0192_0000_0000 };
+
+fn padded(frame: Frame) -> Vec<u8> {
+    let headers = frame.build().len();
+    frame.payload(vec![0x5a; FRAME - headers]).build().to_vec()
+}
