@@ -6,7 +6,6 @@ use anyhow::Result;
 use aya::programs::ProgramFd;
 use millrace_lab::frame::{Frame, flag};
 use millrace_lab::program::{Bed, Hook, Sizes, resolved_way};
-use proxy_common::config::AGENT_SERVED;
 use serde::Serialize;
 
 use super::rounds::{FIRST_PORT, FRAME, Rounds};
@@ -16,9 +15,9 @@ use super::wrapper::{Repetition, Wrapper};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Walk {
-    /// To no frontend, on a node that has served nothing.
+    /// To no frontend, and from a port that nothing was served from.
     NotOurs,
-    /// To no frontend, on a node that has served.
+    /// To no client of ours, but from a port that backends serve from.
     NotOursServed,
     /// A SYN to a backend on this node, from a client never seen before.
     LocalNew,
@@ -100,7 +99,7 @@ impl Case {
     pub const fn walk_name(&self) -> &'static str {
         match self.walk {
             Walk::NotOurs => "not ours",
-            Walk::NotOursServed => "not ours, node has served",
+            Walk::NotOursServed => "not ours, served port",
             Walk::LocalNew => "local, new",
             Walk::LocalEstablished => "local, established",
             Walk::Reply => "reply",
@@ -141,10 +140,7 @@ impl Case {
         for number in 0..self.services {
             self.install_service(&bed, number);
         }
-        if self.walk == Walk::NotOursServed {
-            bed.set_agent_word(AGENT_SERVED, 1);
-        }
-        if self.walk == Walk::Reply {
+        if matches!(self.walk, Walk::Reply | Walk::NotOursServed) {
             bed.send(Hook::XdpIngress, &self.client_frame(flag::SYN));
             bed.send(Hook::XdpIngress, &self.client_frame(flag::ACK));
         }

@@ -116,7 +116,8 @@ impl<'a> Oracle<'a> {
 
     fn judge_tunnel(&self, outer: &Packet, inner: &Packet, done: &Done<'_>) -> Result<Reasons, String> {
         let header = inner.network - outer.network;
-        let frontend = self.world.frontend(inner.destination, inner.protocol);
+        let frontend =
+            self.world.frontend(inner.destination, inner.protocol).filter(|frontend| frontend.is_dsr);
         let here = outer.destination.ip() == address(outer.is_v6(), NODES, 1);
         let Some(frontend) =
             frontend.filter(|_| inner.has_ports() && here && inner.length + header <= outer.length)
@@ -124,7 +125,7 @@ impl<'a> Oracle<'a> {
             return self.untouched(done);
         };
         self.or_untouched(inner, done, || {
-            if !(1..=4).any(|node| outer.source.ip() == address(outer.is_v6(), NODES, node)) {
+            if !(2..=4).any(|node| outer.source.ip() == address(outer.is_v6(), NODES, node)) {
                 return self.dropped(done, &[Reason::NotPeer]);
             }
             match self.verdict(done) {
@@ -132,6 +133,9 @@ impl<'a> Oracle<'a> {
                     self.is_handed_up(done)?;
                     is_translated(done, inner, header, local_backends(frontend), true)?;
                     Ok(&[Reason::ServedDsr])
+                }
+                Verdict::Drop if inner.length + header > MTU => {
+                    Ok(&[Reason::NoBackendHere, Reason::ReplyKeyInUse, Reason::TooBig])
                 }
                 Verdict::Drop => Ok(&[Reason::NoBackendHere, Reason::ReplyKeyInUse]),
                 Verdict::Transmit | Verdict::Redirect => {

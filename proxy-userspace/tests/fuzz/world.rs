@@ -16,6 +16,8 @@ pub struct Frontend {
     pub protocol: u8,
     /// Its service.
     pub service: Service,
+    /// Whether it has Direct Server Return: only then tunnels to it are ours.
+    pub is_dsr: bool,
     /// If every packet is dropped, why.
     pub drops: Option<Reason>,
 }
@@ -115,7 +117,13 @@ fn add_frontends(bed: &Bed, v6: bool, protocol: u8) -> Vec<Frontend> {
         (4, elsewhere, Some(Reason::NoLocalEndpoint)),
         (5, unreturned, Some(Reason::NoForwarding)),
     ]
-    .map(|(number, service, drops)| Frontend { at: at(VIPS, number, 80), protocol, service, drops })
+    .map(|(number, service, drops)| Frontend {
+        at: at(VIPS, number, 80),
+        protocol,
+        service,
+        is_dsr: number == 2,
+        drops,
+    })
     .into()
 }
 

@@ -17,6 +17,7 @@ each_tunnel! {
     without_a_hint_this_nodes_own_slot_decides
     a_stranger_who_sends_to_a_frontend_is_dropped
     tunnels_that_are_not_for_a_frontend_pass_byte_for_byte
+    tunnels_to_a_frontend_without_direct_server_return_pass_byte_for_byte
     tunnels_to_another_node_pass_byte_for_byte
     outer_headers_that_no_director_writes_pass_byte_for_byte
     truncated_tunnels_are_never_mangled
@@ -131,8 +132,11 @@ fn without_a_hint_this_nodes_own_slot_decides(tunnel: Tunnel) {
 fn a_stranger_who_sends_to_a_frontend_is_dropped(tunnel: Tunnel) {
     let node = Node::new(tunnel);
     let syn = tunnel.case.tcp(flag::SYN);
-    let frame = syn.encapsulated(tunnel.header(66, 1, node.backends[0].hint));
-    tunnel.case.arrives(&node.bed, &frame).assert_dropped(Reason::NotPeer);
+    // Node 66 is none of the cluster's, and node 1 is this one: it does not send to itself over a wire.
+    for sender in [66, 1] {
+        let frame = syn.clone().encapsulated(tunnel.header(sender, 1, node.backends[0].hint));
+        tunnel.case.arrives(&node.bed, &frame).assert_dropped(Reason::NotPeer);
+    }
     assert_eq!(node.bed.flows(FlowTable::New), []);
 }
 
@@ -145,6 +149,14 @@ fn tunnels_that_are_not_for_a_frontend_pass_byte_for_byte(tunnel: Tunnel) {
         for sender in [2, 66] {
             node.passes(&inner.clone().encapsulated(tunnel.header(sender, 1, node.backends[0].hint)));
         }
+    }
+}
+
+fn tunnels_to_a_frontend_without_direct_server_return_pass_byte_for_byte(tunnel: Tunnel) {
+    let (node, case) = (Node::new(tunnel), tunnel.case);
+    node.bed.service().udp().external(case.vip()).backend_local(case.pod(1)).install();
+    for sender in [2, 66] {
+        node.passes(&case.udp().encapsulated(tunnel.header(sender, 1, node.backends[0].hint)));
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use proxy_common::addr::mapped;
 use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEND_SERVING, Backend};
-use proxy_common::config::AGENT_WORDS;
+use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hash::hint;
 use proxy_common::selection::{BackendRef, HintKey};
@@ -117,6 +117,9 @@ impl Bed {
             self.set::<Backend<Addr6>>("BACKENDS6", id, Backend::default());
         }
         (0..AGENT_WORDS).for_each(|index| self.set_agent_word(index, 0));
+        for group in 0..PORT_GROUPS {
+            self.set::<[u8; PORT_GROUP as usize]>("SERVED_PORTS", group, [0; PORT_GROUP as usize]);
+        }
     }
 
     fn clear_hash<K: aya::Pod, V: aya::Pod>(&self, map: &str) {
