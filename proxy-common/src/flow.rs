@@ -43,8 +43,10 @@ shared! {
         pub destination_port: u16,
         /// IP protocol number.
         pub protocol: u8,
+        /// Zero. Three bytes in one array would be cleared by a call of memset, and Linux 6.1 has no stack left for it.
+        pub reserved: u8,
         /// Zero.
-        pub reserved: [u8; 3],
+        pub unused: u16,
     }
 }
 
@@ -85,7 +87,8 @@ impl<A: Copy> FlowKey<A> {
             source_port: self.destination_port,
             destination_port: self.source_port,
             protocol: self.protocol,
-            reserved: [0; 3],
+            reserved: 0,
+            unused: 0,
         }
     }
 }
@@ -112,7 +115,8 @@ impl<A: Copy> Flow<A> {
             source_port,
             destination_port,
             protocol: key.protocol,
-            reserved: [0; 3],
+            reserved: 0,
+            unused: 0,
         }
     }
 }
@@ -175,7 +179,8 @@ mod tests {
                 source_port: sp,
                 destination_port: dp,
                 protocol,
-                reserved: [0; 3],
+                reserved: 0,
+                unused: 0,
             },
         )
     }

@@ -76,7 +76,8 @@ mod tests {
             source_port: port.to_be(),
             destination_port: 80_u16.to_be(),
             protocol: 6,
-            reserved: [0; 3],
+            reserved: 0,
+            unused: 0,
         }
     }
 

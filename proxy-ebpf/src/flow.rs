@@ -127,7 +127,8 @@ pub fn create<F: Family>(
         destination: key.source,
         destination_port: key.source_port,
         protocol: key.protocol,
-        reserved: [0; 3],
+        reserved: 0,
+        unused: 0,
     };
     if is_taken::<F>(&reply_key, key) {
         return Err(Verdict::Drop(Reason::ReplyKeyInUse));

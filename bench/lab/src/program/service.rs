@@ -218,7 +218,8 @@ impl Service {
                 Some(Layer::Udp(_)) => protocol::UDP,
                 _ => protocol::TCP,
             },
-            reserved: [0; 3],
+            reserved: 0,
+            unused: 0,
         };
         if self.flags & FRONTEND_AFFINITY == 0 { flow_hash(&key) } else { client_hash(&key.source) }
     }
