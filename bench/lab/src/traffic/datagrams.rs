@@ -12,6 +12,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use super::{ANSWER_LIMIT, Answer, Sighting};
 use crate::net::{Namespace, Task};
 
+/// Datagrams under way at most. A late sender does not make up for it with a burst that overflows a queue
+/// somewhere: that would be a loss, but not one of the proxy's.
+const UNDER_WAY: usize = 100;
+
 /// A steady stream of datagrams from one socket.
 #[derive(Debug)]
 pub struct Stream {
@@ -31,7 +35,8 @@ pub struct Delivery {
 }
 
 impl Stream {
-    /// Sends a numbered datagram every `period`, once the first one has been answered.
+    /// Sends a numbered datagram every `period`, once the first one has been answered, and pauses while many
+    /// answers are missing.
     pub fn start(namespace: &Namespace, target: SocketAddr, period: Duration) -> Result<Self> {
         let socket = namespace.run(async move || {
             let socket = connect(target).await?;
@@ -86,11 +91,11 @@ async fn stream(socket: UdpSocket, period: Duration, mut stopped: oneshot::Recei
     let mut delivery = Delivery::default();
     let mut buffer = vec![0; 2048];
     let mut clock = interval(period);
-    clock.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             _ = &mut stopped => break,
-            _ = clock.tick() => {
+            _ = clock.tick(), if delivery.lost.len() < UNDER_WAY => {
                 // A refused send is a lost datagram like any other: it stays in the set.
                 let _ = socket.send(&delivery.sent.to_be_bytes()).await;
                 delivery.lost.insert(delivery.sent);
