@@ -1,6 +1,11 @@
 //! Direct Server Return on the node the client sends to: encapsulation towards the backend's node.
 
+use std::fs::File;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
 use millrace_lab::frame::flag;
+use millrace_lab::net::{Netlink, write_sysctl};
 use millrace_lab::program::{Bed, Endpoint, FlowTable, Hook, Verdict, resolved_way};
 use proxy_common::config::AGENT_HEARTBEAT;
 use proxy_common::verdict::Reason;
@@ -19,7 +24,8 @@ each_tunnel! {
     what_fits_the_way_with_its_outer_header_is_sent_and_no_byte_more
     a_way_that_does_not_exist_drops
     another_device_is_reached_by_redirection
-    an_unresolved_way_is_left_to_tc
+    xdp_leaves_an_unresolved_way_to_tc
+    tc_finds_an_unresolved_way_by_the_route
     a_director_keeps_no_entry_where_nothing_changed
 }
 
@@ -135,38 +141,68 @@ fn another_device_is_reached_by_redirection(tunnel: Tunnel) {
     assert_eq!(outcome.verdict, Verdict::Redirect);
 }
 
-fn an_unresolved_way_is_left_to_tc(tunnel: Tunnel) {
-    let unresolved = |bed: &Bed| {
-        let way = resolved_way(tunnel.outer.node(1), tunnel.outer.node(2));
-        bed.way(Way { flags: way.flags & !WAY_RESOLVED, ..way })
+fn xdp_leaves_an_unresolved_way_to_tc(tunnel: Tunnel) {
+    // Where there is no route, TC has nobody to leave it to.
+    let (hook, is_xdp) = (tunnel.case.hook, tunnel.case.hook == Hook::XdpIngress);
+    in_an_empty_namespace(|| {
+        for silence in [Silence::Way, Silence::Agent] {
+            let (bed, _) = bed_without_next_hop(tunnel, silence);
+            let outcome = bed.send(hook, &tunnel.case.tcp(flag::SYN));
+            if is_xdp {
+                outcome.assert_untouched().assert_counted(Reason::HandedToTc);
+            } else {
+                outcome.assert_dropped(Reason::NoWay);
+            }
+        }
+    });
+}
+
+fn tc_finds_an_unresolved_way_by_the_route(tunnel: Tunnel) {
+    let (hook, is_xdp) = (tunnel.case.hook, tunnel.case.hook == Hook::XdpIngress);
+    in_an_empty_namespace(|| {
+        connect_to_nodes(tunnel.outer.node(1));
+        for silence in [Silence::Way, Silence::Agent] {
+            let (bed, backend) = bed_without_next_hop(tunnel, silence);
+            let frame = tunnel.case.tcp(flag::SYN);
+            let outcome = bed.send(hook, &frame);
+            if is_xdp {
+                // The neighbour is not resolved yet, which only the stack can do.
+                outcome.assert_untouched().assert_counted(Reason::HandedToTc);
+            } else {
+                // The stack writes the MAC addresses when it has found the neighbour.
+                let (source, destination) = (outcome.frame().source_mac, outcome.frame().destination_mac);
+                let expected = tunnel.forwarded(&frame, 2, backend.hint).with_macs(source, destination);
+                outcome.assert_sent(&expected).assert_counted(Reason::SentDsr);
+            }
+        }
+    });
+}
+
+/// Why the programs don't know the next hop.
+#[derive(Clone, Copy)]
+enum Silence {
+    /// The agent has not resolved the way.
+    Way,
+    /// The agent has not been heard of for long: what it once resolved is not believed.
+    Agent,
+}
+
+fn bed_without_next_hop(tunnel: Tunnel, silence: Silence) -> (Bed, Endpoint) {
+    let bed = Bed::new();
+    let way = resolved_way(tunnel.outer.node(1), tunnel.outer.node(2));
+    let flags = match silence {
+        Silence::Way => way.flags & !WAY_RESOLVED,
+        Silence::Agent => way.flags,
     };
-    if tunnel.case.hook != Hook::XdpIngress {
-        return in_a_namespace_without_routes(|| {
-            let bed = Bed::new();
-            service_behind(tunnel, &bed, unresolved(&bed));
-            tunnel.case.arrives(&bed, &tunnel.case.tcp(flag::SYN)).assert_dropped(Reason::NoWay);
-        });
+    let backend = service_behind(tunnel, &bed, bed.way(Way { flags, ..way }));
+    if matches!(silence, Silence::Agent) {
+        bed.set_agent_word(AGENT_HEARTBEAT, 0);
     }
-    let bed = Bed::new();
-    service_behind(tunnel, &bed, unresolved(&bed));
-    tunnel
-        .case
-        .arrives(&bed, &tunnel.case.tcp(flag::SYN))
-        .assert_untouched()
-        .assert_counted(Reason::HandedToTc);
-    // A silent agent's ways are not believed either.
-    let bed = Bed::new();
-    service_behind(tunnel, &bed, tunnel.way(&bed, 2));
-    bed.set_agent_word(AGENT_HEARTBEAT, 0);
-    tunnel
-        .case
-        .arrives(&bed, &tunnel.case.tcp(flag::SYN))
-        .assert_untouched()
-        .assert_counted(Reason::HandedToTc);
+    (bed, backend)
 }
 
 /// Runs a check in a thread with a network namespace of its own, which ends with it.
-fn in_a_namespace_without_routes(check: impl FnOnce() + Send) {
+fn in_an_empty_namespace(check: impl FnOnce() + Send) {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
@@ -175,6 +211,24 @@ fn in_a_namespace_without_routes(check: impl FnOnce() + Send) {
         if let Err(panic) = thread.join() {
             std::panic::resume_unwind(panic);
         }
+    });
+}
+
+/// Makes the thread's namespace a router with one wire, on which all nodes are neighbours.
+fn connect_to_nodes(own: IpAddr) {
+    for name in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
+        write_sysctl(name, "1").unwrap();
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let netlink = Netlink::open().unwrap();
+        let namespace = File::open("/proc/thread-self/ns/net").unwrap();
+        netlink.add_veth("wire", "far-end", &namespace).await.unwrap();
+        for device in ["lo", "wire", "far-end"] {
+            netlink.set_up(device).await.unwrap();
+        }
+        let prefix = if own.is_ipv4() { 24 } else { 64 };
+        netlink.add_address("wire", IpNet::new(own, prefix).unwrap()).await.unwrap();
     });
 }
 
