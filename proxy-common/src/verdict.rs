@@ -123,7 +123,8 @@ shared! {
     pub struct Counter {
         /// Packets.
         pub packets: u64,
-        /// Bytes of the frames, link-layer header included, as they came in.
+        /// Bytes of the frames, link-layer header included, as they came in; XDP counts a multi-buffer frame's first
+        /// buffer only.
         pub bytes: u64,
     }
 }

@@ -9,7 +9,8 @@ use proxy_common::{Addr4, Addr6};
 
 use crate::maps::{self, FlowsMap, FlowsNewMap};
 use crate::packet::header::{DONT_FRAGMENT, Extension, FRAGMENT_MASK, Ipv4, Ipv6, ether_type, protocol};
-use crate::packet::{MOST_HEADERS, Packet, Parsed};
+use crate::packet::parse::Network;
+use crate::packet::{MOST_HEADERS, Packet};
 use crate::verdict::{UNTOUCHED, Verdict};
 
 /// IPv4 or IPv6.
@@ -36,8 +37,8 @@ pub trait Family: Copy {
 
     /// The protocol field of the IP header at `network`, extension headers not looked into.
     fn peek_protocol<P: Packet>(packet: &P, network: usize) -> Option<u8>;
-    /// Reads an IP header. `Parsed::payload` is behind all options and extension headers we can skip.
-    fn parse_network<P: Packet>(packet: &P, network: usize) -> Result<Parsed<Self::Address>, Verdict>;
+    /// Reads an IP header. `Network::payload` is behind all options and extension headers we can skip.
+    fn parse_network<P: Packet>(packet: &P, network: usize) -> Result<Network<Self::Address>, Verdict>;
     /// Reads source and destination address.
     fn read_addresses<P: Packet>(packet: &P, network: usize) -> Option<(Self::Address, Self::Address)>;
     /// Writes addresses, and for IPv4 the header's checksum.
@@ -116,7 +117,7 @@ impl Family for V4 {
         Some(unsafe { (*header).protocol })
     }
     #[inline(always)]
-    fn parse_network<P: Packet>(packet: &P, network: usize) -> Result<Parsed<Addr4>, Verdict> {
+    fn parse_network<P: Packet>(packet: &P, network: usize) -> Result<Network<Addr4>, Verdict> {
         let header = packet.at::<Ipv4>(network).ok_or(UNTOUCHED)?;
         // SAFETY: `at` checked the bound; the kernel runs these programs only where words may lie anywhere.
         let header = unsafe { &*header };
@@ -126,20 +127,15 @@ impl Family for V4 {
         if header.version_and_length >> 4 != 4 || header_length < 20 || length < header_length || !whole {
             return Err(UNTOUCHED);
         }
-        if network as u32 + length > packet.length() {
+        if !packet.holds(network as u32 + length) {
             return Err(UNTOUCHED);
         }
-        Ok(Parsed {
-            key: FlowKey {
-                source: Addr4(header.source),
-                destination: Addr4(header.destination),
-                protocol: header.protocol,
-                ..FlowKey::default()
-            },
-            network: network as u32,
+        Ok(Network {
+            source: Addr4(header.source),
+            destination: Addr4(header.destination),
+            protocol: header.protocol,
             payload: network as u32 + header_length,
             length,
-            tcp_flags: 0,
             traffic_class: header.tos,
             hop_limit: header.ttl,
         })
@@ -262,31 +258,26 @@ impl Family for V6 {
         Some(unsafe { (*header).next_header })
     }
     #[inline(always)]
-    fn parse_network<P: Packet>(packet: &P, network: usize) -> Result<Parsed<Addr6>, Verdict> {
+    fn parse_network<P: Packet>(packet: &P, network: usize) -> Result<Network<Addr6>, Verdict> {
         let header = packet.at::<Ipv6>(network).ok_or(UNTOUCHED)?;
         // SAFETY: `at` checked the bound; the kernel runs these programs only where words may lie anywhere.
         let header = unsafe { &*header };
         let first = u32::from_be(header.first_word);
         let claimed = u32::from(u16::from_be(header.payload_length));
         let length = packet.network_length(claimed, network + 40) + 40;
-        if first >> 28 != 6 || network as u32 + length > packet.length() {
+        if first >> 28 != 6 || !packet.holds(network as u32 + length) {
             return Err(UNTOUCHED);
         }
-        let mut parsed = Parsed {
-            key: FlowKey {
-                source: Addr6(header.source),
-                destination: Addr6(header.destination),
-                protocol: header.next_header,
-                ..FlowKey::default()
-            },
-            network: network as u32,
+        let mut parsed = Network {
+            source: Addr6(header.source),
+            destination: Addr6(header.destination),
+            protocol: header.next_header,
             payload: network as u32 + 40,
             length,
-            tcp_flags: 0,
             traffic_class: (first >> 20) as u8,
             hop_limit: header.hop_limit,
         };
-        if matches!(parsed.key.protocol, protocol::HOP_BY_HOP | protocol::DESTINATION_OPTIONS) {
+        if matches!(parsed.protocol, protocol::HOP_BY_HOP | protocol::DESTINATION_OPTIONS) {
             skip_options(packet, &mut parsed)?;
         }
         Ok(parsed)
@@ -356,18 +347,18 @@ impl Family for V6 {
 /// Steps over hop-by-hop and destination options. What has a routing, fragment or authentication header is left
 /// to the stack: its destination or its ports are not where we would read them.
 #[inline(always)]
-fn skip_options<P: Packet>(packet: &P, parsed: &mut Parsed<Addr6>) -> Result<(), Verdict> {
+fn skip_options<P: Packet>(packet: &P, parsed: &mut Network<Addr6>) -> Result<(), Verdict> {
     const MOST: usize = 3;
     packet.need(MOST_HEADERS);
     for _ in 0..MOST {
-        if !matches!(parsed.key.protocol, protocol::HOP_BY_HOP | protocol::DESTINATION_OPTIONS) {
+        if !matches!(parsed.protocol, protocol::HOP_BY_HOP | protocol::DESTINATION_OPTIONS) {
             return Ok(());
         }
         let extension = packet.at::<Extension>((parsed.payload & 511) as usize).ok_or(UNTOUCHED)?;
         // SAFETY: `at` checked the bound.
         let Extension { next_header, length } = unsafe { *extension };
         parsed.payload += (u32::from(length) + 1) << 3;
-        parsed.key.protocol = next_header;
+        parsed.protocol = next_header;
         if parsed.payload as usize > MOST_HEADERS {
             return Err(UNTOUCHED);
         }

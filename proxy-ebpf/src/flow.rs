@@ -6,13 +6,14 @@ use aya_ebpf::bindings::BPF_ANY;
 use proxy_common::config::seconds;
 use proxy_common::flow::{
     FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ENCAPSULATE, FLOW_ESTABLISHED, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT,
-    FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN, Flow, FlowKey,
+    FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN, Flow,
 };
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
 
 use crate::config;
 use crate::family::{Family, FlowOf, KeyOf};
+use crate::key;
 use crate::observe;
 use crate::packet::Parsed;
 use crate::packet::header::{protocol, tcp_flag};
@@ -121,15 +122,8 @@ pub fn create<F: Family>(
         flags: FLOW_REWRITE_DESTINATION | owner.flags,
         ..blank::<F>(parsed, owner)
     };
-    let reply_key = FlowKey {
-        source: destination.0,
-        source_port: destination.1,
-        destination: key.source,
-        destination_port: key.source_port,
-        protocol: key.protocol,
-        reserved: 0,
-        unused: 0,
-    };
+    let reply_key =
+        key::flow(destination.0, key.source, key::ports(destination.1, key.source_port), key.protocol);
     if is_taken::<F>(&reply_key, key) {
         return Err(Verdict::Drop(Reason::ReplyKeyInUse));
     }

@@ -18,6 +18,7 @@ mod egress;
 mod family;
 mod flow;
 mod ingress;
+mod key;
 mod maps;
 mod nat;
 mod observe;

@@ -5,7 +5,7 @@ use proxy_common::checksum::Difference;
 use proxy_common::verdict::Reason;
 
 use crate::family::Family;
-use crate::packet::header::Ports;
+use crate::key;
 use crate::packet::{Packet, Parsed};
 use crate::verdict::{NO_ROOM, Verdict};
 
@@ -53,9 +53,9 @@ fn write<P: Packet, F: Family>(
 
     F::write_addresses(packet, parsed.network_offset(), &source.0, &destination.0, addresses)?;
     let transport = parsed.transport();
-    let header = packet.at::<Ports>(transport.offset())?;
+    let header = packet.at::<u32>(transport.offset())?;
     // SAFETY: `at` checked the bound.
-    unsafe { *header = Ports { source: source.1, destination: destination.1 } };
+    unsafe { *header = key::ports(source.1, destination.1) };
     packet.update_transport_checksum::<F>(transport, addresses, ports).ok()
 }
 

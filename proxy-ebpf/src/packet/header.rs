@@ -55,19 +55,12 @@ pub struct Extension {
     pub length: u8,
 }
 
-/// The ports that TCP and UDP begin with.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Ports {
-    pub source: u16,
-    pub destination: u16,
-}
-
 /// A TCP header without options.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Tcp {
-    pub ports: Ports,
+    /// Source port, then destination port, as one word.
+    pub ports: u32,
     pub sequence: u32,
     pub acknowledgement: u32,
     pub data_offset: u8,
@@ -81,7 +74,8 @@ pub struct Tcp {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Udp {
-    pub ports: Ports,
+    /// Source port, then destination port, as one word.
+    pub ports: u32,
     pub length: u16,
     pub checksum: u16,
 }

@@ -29,7 +29,7 @@ pub trait Packet: Copy {
     fn start(&self) -> usize;
     /// Address behind the last byte that can be accessed directly.
     fn end(&self) -> usize;
-    /// Bytes of the whole frame as it came in.
+    /// Bytes of the frame as it came in; of a multi-buffer frame in XDP, of its first buffer.
     fn length(&self) -> u32;
     /// The program's context, for helpers that take it.
     fn context(&self) -> *mut c_void;
@@ -40,6 +40,8 @@ pub trait Packet: Copy {
     fn claim_delivery(&mut self) -> Result<(), Refused>;
     /// Whether a frame can be sent through `WAY_XDP` ways only, without the kernel's help for the neighbour.
     fn needs_xdp_way(&self) -> bool;
+    /// Whether the whole frame has so many bytes.
+    fn holds(&self, bytes: u32) -> bool;
     /// Makes the first `bytes` bytes accessible, as far as the frame has them. All pointers die.
     fn need(&self, bytes: usize);
     /// Bytes of an IP packet whose header says `claimed`, which is zero where it has more than 65535.

@@ -2,9 +2,10 @@
 
 use proxy_common::flow::FlowKey;
 
-use super::header::{Ports, Tcp, Udp, protocol, tcp_flag};
+use super::header::{Tcp, Udp, protocol, tcp_flag};
 use super::{MOST_HEADERS, Packet};
 use crate::family::Family;
+use crate::key;
 use crate::verdict::{UNTOUCHED, Verdict};
 
 /// Where the transport header is, and which of the two it is.
@@ -81,33 +82,52 @@ impl<A> Parsed<A> {
 #[inline(always)]
 pub fn parse<P: Packet, F: Family>(packet: &P, network: usize) -> Result<Parsed<F::Address>, Verdict> {
     packet.need(network + F::HEADER + size_of::<Tcp>());
-    let mut parsed = F::parse_network(packet, network)?;
-    if parsed.payload != (network + F::HEADER) as u32 {
+    let header = F::parse_network(packet, network)?;
+    if header.payload != (network + F::HEADER) as u32 {
         packet.need(MOST_HEADERS);
     }
-    let transport = parsed.transport();
+    let transport = Transport { offset: header.payload, is_tcp: header.protocol == protocol::TCP };
+    let (mut ports, mut tcp_flags) = (0, 0);
     if transport.is_tcp() {
         let tcp = packet.at::<Tcp>(transport.offset()).ok_or(UNTOUCHED)?;
+        header.contains(network, size_of::<Tcp>())?;
         // SAFETY: `at` checked the bound.
-        let (ports, flags) = unsafe { ((*tcp).ports, (*tcp).flags) };
-        parsed.tcp_flags = flags;
-        set_ports(&mut parsed, ports, size_of::<Tcp>() as u32)?;
-    } else if parsed.key.protocol == protocol::UDP {
+        (ports, tcp_flags) = unsafe { ((*tcp).ports, (*tcp).flags) };
+    } else if header.protocol == protocol::UDP {
         let udp = packet.at::<Udp>(transport.offset()).ok_or(UNTOUCHED)?;
+        header.contains(network, size_of::<Udp>())?;
         // SAFETY: `at` checked the bound.
-        let ports = unsafe { (*udp).ports };
-        set_ports(&mut parsed, ports, size_of::<Udp>() as u32)?;
+        ports = unsafe { (*udp).ports };
     }
-    Ok(parsed)
+    let Network { source, destination, protocol, payload, length, traffic_class, hop_limit } = header;
+    let key = key::flow(source, destination, ports, protocol);
+    Ok(Parsed { key, network: network as u32, payload, length, tcp_flags, traffic_class, hop_limit })
 }
 
-#[inline(always)]
-fn set_ports<A>(parsed: &mut Parsed<A>, ports: Ports, header: u32) -> Result<(), Verdict> {
-    // The transport header must lie inside what the IP header calls the packet, not in the frame's padding.
-    if parsed.payload - parsed.network + header > parsed.length {
-        return Err(UNTOUCHED);
+/// What an IP header says.
+#[derive(Clone, Copy)]
+pub struct Network<A> {
+    /// Source address.
+    pub source: A,
+    /// Destination address.
+    pub destination: A,
+    /// Protocol of what follows the header and its extensions.
+    pub protocol: u8,
+    /// Offset of what follows in the frame.
+    pub payload: u32,
+    /// Bytes of the packet, the header included.
+    pub length: u32,
+    /// IPv4 type of service, IPv6 traffic class.
+    pub traffic_class: u8,
+    /// IPv4 time to live, IPv6 hop limit.
+    pub hop_limit: u8,
+}
+
+impl<A> Network<A> {
+    /// Whether a transport header lies inside what the IP header calls the packet, not in the frame's padding.
+    #[inline(always)]
+    fn contains(&self, network: usize, header: usize) -> Result<(), Verdict> {
+        let used = self.payload - network as u32 + header as u32;
+        if used > self.length { Err(UNTOUCHED) } else { Ok(()) }
     }
-    parsed.key.source_port = ports.source;
-    parsed.key.destination_port = ports.destination;
-    Ok(())
 }

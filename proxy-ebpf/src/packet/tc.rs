@@ -140,6 +140,10 @@ impl Packet for TcPacket {
         false
     }
     #[inline(always)]
+    fn holds(&self, bytes: u32) -> bool {
+        bytes <= self.length
+    }
+    #[inline(always)]
     fn need(&self, bytes: usize) {
         let wanted = if bytes < self.length as usize { bytes } else { self.length as usize };
         if self.start() + wanted > self.end() {

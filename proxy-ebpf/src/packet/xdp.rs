@@ -16,7 +16,7 @@ use crate::family::Family;
 #[derive(Clone, Copy)]
 pub struct XdpPacket {
     context: *mut xdp_md,
-    /// As it came in: asked for once, since it takes a helper.
+    /// Bytes of the first buffer, as it came in.
     length: u32,
 }
 
@@ -24,9 +24,7 @@ impl XdpPacket {
     /// Wraps the program's context.
     #[inline(always)]
     pub fn new(context: &XdpContext) -> Self {
-        // SAFETY: the context is valid for the program's run. The helper counts the fragments of a multi-buffer frame.
-        let length = unsafe { bpf_xdp_get_buff_len(context.ctx) as u32 };
-        Self { context: context.ctx, length }
+        Self { context: context.ctx, length: (context.data_end() - context.data()) as u32 }
     }
 
     #[inline(always)]
@@ -80,6 +78,12 @@ impl Packet for XdpPacket {
     #[inline(always)]
     fn needs_xdp_way(&self) -> bool {
         true
+    }
+    #[inline(always)]
+    fn holds(&self, bytes: u32) -> bool {
+        // The rest of a multi-buffer frame takes a helper to be counted.
+        // SAFETY: the context is valid for the program's run.
+        bytes <= self.length || bytes <= unsafe { bpf_xdp_get_buff_len(self.context) as u32 }
     }
     /// What is not linear stays so: such a frame is passed to TC, which can pull.
     #[inline(always)]
