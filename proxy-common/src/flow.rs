@@ -29,6 +29,8 @@ pub const FLOW_FIN_CLIENT: u8 = 1 << 4;
 pub const FLOW_FIN_BACKEND: u8 = 1 << 5;
 /// Flag of [`Flow`]: came in encapsulated (DSR): this node is the backend's, not the director.
 pub const FLOW_DECAPSULATED: u8 = 1 << 6;
+/// Flag of [`Flow`]: it came in with an outer IPv6 header, which is 20 bytes larger than an IPv4 one.
+pub const FLOW_OUTER_IPV6: u8 = 1 << 7;
 
 shared! {
     /// Key of FLOWS4/6: the tuple as it stands in the packet when our program meets it.

@@ -1,7 +1,7 @@
 //! Direct Server Return: encapsulate on the director, decapsulate on the backend's node.
 
 use proxy_common::backend::Backend;
-use proxy_common::flow::FLOW_DECAPSULATED;
+use proxy_common::flow::{FLOW_DECAPSULATED, FLOW_OUTER_IPV6};
 use proxy_common::frontend::{FRONTEND_DSR, Frontend};
 use proxy_common::selection::{BackendRef, HintKey};
 use proxy_common::verdict::Reason;
@@ -158,7 +158,8 @@ fn serve<P: Packet, O: Family, F: Family>(
         return send_onward::<P, O, F>(*packet, inner, backend, hint);
     }
     packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
-    let owner = Owner { backend: chosen, service: frontend.service, flags: FLOW_DECAPSULATED };
+    let outer = if O::HEADER == V6::HEADER { FLOW_OUTER_IPV6 } else { 0 };
+    let owner = Owner { backend: chosen, service: frontend.service, flags: FLOW_DECAPSULATED | outer };
     let destination = (backend.address, backend.port);
     flow::create::<F>(inner, &destination, &owner)?;
     decapsulate::<P, O, F>(*packet, inner, &destination)

@@ -2,6 +2,7 @@
 
 use crate::family::{Family, V4, V6};
 use crate::flow::{self, Sender};
+use crate::mss;
 use crate::nat;
 use crate::observe;
 use crate::packet::header::{ETHERNET, Ethernet, ether_type};
@@ -41,5 +42,9 @@ fn restore_parsed<P: Packet, F: Family>(
     }
     let (found, frontend) = flow::lookup_reply::<F>(parsed).ok_or(UNTOUCHED)?;
     flow::track::<F>(parsed, found, Sender::Backend);
-    nat::restore::<P, F>(packet, parsed, &frontend)
+    let verdict = nat::restore::<P, F>(packet, parsed, &frontend)?;
+    if parsed.is_syn_ack() && found.is_decapsulated() {
+        let _ = mss::clamp::<P, F>(packet, parsed.transport(), found.outer_header());
+    }
+    Ok(verdict)
 }

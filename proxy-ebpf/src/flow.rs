@@ -5,14 +5,15 @@
 use aya_ebpf::bindings::BPF_ANY;
 use proxy_common::config::seconds;
 use proxy_common::flow::{
-    FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ENCAPSULATE, FLOW_ESTABLISHED, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT,
-    FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN, Flow,
+    FLOW_CLOSING, FLOW_DATAGRAM, FLOW_DECAPSULATED, FLOW_ENCAPSULATE, FLOW_ESTABLISHED, FLOW_FIN_BACKEND,
+    FLOW_FIN_CLIENT, FLOW_OUTER_IPV6, FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN,
+    Flow,
 };
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
 
 use crate::config;
-use crate::family::{Family, FlowOf, KeyOf};
+use crate::family::{Family, FlowOf, KeyOf, V4, V6};
 use crate::key;
 use crate::observe;
 use crate::packet::Parsed;
@@ -32,6 +33,19 @@ pub struct Found {
     flags: u8,
     /// Whether it is still in FLOWS_NEW.
     embryo: bool,
+}
+
+impl Found {
+    /// Whether the client's packets come in encapsulated.
+    #[inline(always)]
+    pub const fn is_decapsulated(&self) -> bool {
+        self.flags & FLOW_DECAPSULATED != 0
+    }
+    /// Bytes of the outer header they come in with.
+    #[inline(always)]
+    pub const fn outer_header(&self) -> u16 {
+        if self.flags & FLOW_OUTER_IPV6 != 0 { V6::HEADER as u16 } else { V4::HEADER as u16 }
+    }
 }
 
 /// Who sent the packet that renews an entry.

@@ -20,6 +20,7 @@ mod flow;
 mod ingress;
 mod key;
 mod maps;
+mod mss;
 mod nat;
 mod observe;
 mod packet;

@@ -108,6 +108,8 @@ pub mod tcp_flag {
     pub const ACK: u8 = 0x10;
 }
 
+/// The TCP header's length in units of four bytes, in [`Tcp::data_offset`].
+pub const DATA_OFFSET_MASK: u8 = 0xf0;
 /// Don't fragment, in [`Ipv4::fragment`].
 pub const DONT_FRAGMENT: u16 = 0x4000_u16.to_be();
 /// More fragments and the fragment offset, in [`Ipv4::fragment`].

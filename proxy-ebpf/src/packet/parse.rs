@@ -71,6 +71,11 @@ impl<A> Parsed<A> {
     pub const fn is_syn(&self) -> bool {
         self.tcp_flags & (tcp_flag::SYN | tcp_flag::ACK) == tcp_flag::SYN
     }
+    /// A backend's answer to a TCP packet that opens a connection.
+    #[inline(always)]
+    pub const fn is_syn_ack(&self) -> bool {
+        self.tcp_flags & (tcp_flag::SYN | tcp_flag::ACK) == tcp_flag::SYN | tcp_flag::ACK
+    }
     /// A packet of a connection that must exist already.
     #[inline(always)]
     pub const fn is_midstream(&self) -> bool {

@@ -7,11 +7,12 @@ use proxy_common::selection::Slot;
 use proxy_common::verdict::Reason;
 use proxy_common::way::{PEER_NODE, PEER_SELF};
 
-use crate::case::{Tunnel, each_tunnel};
+use crate::case::{Family, Tunnel, each_tunnel};
 
 each_tunnel! {
     a_hinted_packet_is_decapsulated_and_translated
     the_reply_goes_out_with_the_frontends_address
+    the_answer_to_a_syn_offers_segments_that_fit_the_tunnel
     the_hint_tells_backends_of_this_node_apart
     a_flow_entry_goes_before_the_hint
     without_a_hint_this_nodes_own_slot_decides
@@ -102,6 +103,34 @@ fn the_reply_goes_out_with_the_frontends_address(tunnel: Tunnel) {
         let delivered = node.delivers(&frame, node.backends[0].hint, node.backends[0]);
         let reply = node.bed.send(Hook::TcEgress, &delivered.reply());
         reply.assert_passed(&frame.reply()).assert_counted(Reason::Reply);
+    }
+}
+
+fn the_answer_to_a_syn_offers_segments_that_fit_the_tunnel(tunnel: Tunnel) {
+    let node = Node::new(tunnel);
+    let overhead = match tunnel.outer {
+        Family::V4 => 20,
+        Family::V6 => 40,
+    };
+    // Maximum segment size and four paddings; a size so small that everybody takes it; another option first.
+    let offer = |size: u16| [&[2, 4][..], &size.to_be_bytes(), &[1, 1, 1, 1]].concat();
+    let cases = [
+        (offer(1460), offer(1460 - overhead)),
+        (offer(536), offer(536)),
+        (vec![1, 1, 1, 1, 2, 4, 5, 180], vec![1, 1, 1, 1, 2, 4, 5, 180]),
+    ];
+    for (port, (offered, expected)) in (40000..).zip(cases) {
+        let syn = tunnel.case.tcp_from(port, flag::SYN);
+        let delivered = node.delivers(&syn, node.backends[0].hint, node.backends[0]);
+        let answer = |frame: &Frame, options| {
+            frame.clone().reply().with_flags(flag::SYN | flag::ACK).with_tcp_options(options)
+        };
+        let reply = node.bed.send(Hook::TcEgress, &answer(&delivered, offered.clone()));
+        reply.assert_passed(&answer(&syn, expected)).assert_counted(Reason::Reply);
+        // Data carries no offers, whatever its bytes look like.
+        let data =
+            |frame: &Frame| frame.clone().reply().with_flags(flag::ACK).with_tcp_options(offered.clone());
+        node.bed.send(Hook::TcEgress, &data(&delivered)).assert_passed(&data(&syn));
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use bytes::Bytes;
+
 use super::Frame;
 use super::layer::{Ipv4, Ipv6, Layer, Tcp};
 
@@ -85,6 +87,16 @@ impl Frame {
         match self.layers.last_mut() {
             Some(Layer::Tcp(header)) => *header = Tcp { flags, ..header.clone() },
             other => panic!("{other:?} has no TCP flags"),
+        }
+        self
+    }
+
+    /// With TCP options, whose length must be a multiple of four.
+    #[must_use]
+    pub fn with_tcp_options(mut self, options: impl Into<Bytes>) -> Self {
+        match self.layers.last_mut() {
+            Some(Layer::Tcp(header)) => header.options = options.into(),
+            other => panic!("{other:?} has no TCP options"),
         }
         self
     }
