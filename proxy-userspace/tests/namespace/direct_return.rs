@@ -146,18 +146,18 @@ fn any_node_can_be_the_director() -> Result<()> {
 }
 
 #[test]
-fn large_downloads_go_straight_to_the_client() -> Result<()> {
+fn large_uploads_fit_the_tunnel_and_large_downloads_go_straight_to_the_client() -> Result<()> {
     let cluster = shared();
-    let service = dsr_service(&cluster, "download", 25, &["pod-2a"])?;
+    let service = dsr_service(&cluster, "large", 25, &["pod-2a"])?;
     cluster.apply(&service, &[1, 2])?;
     for family in Family::ALL {
         let target = SocketAddr::new(vip(25).of(family), 80);
         let bytes = 3_000_000;
-        let crossed = cluster
-            .bed()
-            .client()
-            .run(async move || Connection::open(target).await?.download(bytes).await)?;
-        assert_eq!(crossed, bytes, "{family}");
+        let crossed = cluster.bed().client().run(async move || {
+            let mut connection = Connection::open(target).await?;
+            Ok((connection.upload(bytes).await?.sighting.received, connection.download(bytes).await?))
+        })?;
+        assert_eq!(crossed, (bytes, bytes), "{family}");
     }
     Ok(())
 }
