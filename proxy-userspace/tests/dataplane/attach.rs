@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use millrace::dataplane::Dataplane;
@@ -139,6 +140,37 @@ fn a_device_that_vanished_leaves_no_pin_behind() -> Result<()> {
         assert!(report.is_complete(), "{report:?}");
         let links = std::fs::read_dir(scratch.path.join("millrace/v1/links"))?;
         assert_eq!(links.count(), 0);
+        Ok(())
+    })
+}
+
+#[test]
+fn a_pin_that_somebody_removed_is_made_again_or_forgotten() -> Result<()> {
+    in_namespace("attach-pin", async || {
+        let scratch = Scratch::new();
+        let mut dataplane = scratch.open();
+        let wanted = topology("eth0");
+        dataplane.set_topology(&wanted);
+        let index = *wanted.devices.keys().next().unwrap();
+        let remove_pins = || {
+            for hook in ["tc_egress", "tc_ingress", "xdp_native"] {
+                std::fs::remove_file(scratch.path.join(format!("millrace/v1/links/{hook}-{index}"))).unwrap();
+            }
+        };
+        remove_pins();
+        assert!(attached(&scratch).is_empty());
+        // A link that has lost its last reference is detached some time later.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while attached(&scratch).len() < 3 {
+            assert!(Instant::now() < deadline, "{:?}", attached(&scratch));
+            dataplane.set_topology(&wanted);
+        }
+        let report = dataplane.set_topology(&wanted);
+        assert!(report.is_complete() && report.writes == 0, "{report:?}");
+
+        remove_pins();
+        let report = dataplane.set_topology(&Topology::default());
+        assert!(report.is_complete(), "{report:?}");
         Ok(())
     })
 }

@@ -103,11 +103,16 @@ impl Attachments {
             return self.attach_filter(key, program);
         }
         if self.links.contains(&key) {
-            match link::program_id(key, &self.directory)? {
-                Some(id) if id == program.id => return Ok(0),
-                Some(_) => return link::update(key, program, &self.directory).map(|()| 1),
+            match link::program_id(key, &self.directory) {
+                Ok(Some(id)) if id == program.id => return Ok(0),
+                Ok(Some(_)) => return link::update(key, program, &self.directory).map(|()| 1),
                 // Another device has got the index of one that is gone.
-                None => self.detach(key)?,
+                Ok(None) => self.detach(key)?,
+                // Somebody removed the pin.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    self.links.remove(&key);
+                }
+                Err(error) => return Err(error),
             }
         }
         link::create(key, program, &self.directory)?;
@@ -148,18 +153,17 @@ impl Attachments {
         if key.kind.hook() != Hook::Xdp {
             return Some(format!("{} on {device}: {error}", key.kind.name()));
         }
-        let is_taken = matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST));
-        let why = match (is_taken, key.kind) {
-            (true, _) => "another XDP program is attached".to_owned(),
-            (false, LinkKind::XdpNative) => format!("the driver has no XDP ({error})"),
-            (false, _) => error.to_string(),
+        let why = match error.raw_os_error() {
+            Some(libc::EBUSY | libc::EEXIST) => "another XDP program is attached".to_owned(),
+            Some(libc::EOPNOTSUPP) => format!("the driver has no XDP ({error})"),
+            _ => error.to_string(),
         };
         let text = format!("no XDP on {device}: {why}; tc_ingress serves it");
         if mode != XdpMode::Auto {
             return Some(text);
         }
         if self.told.insert(key.device, text.clone()).as_ref() != Some(&text) {
-            if is_taken { warn!("{text}") } else { info!("{text}") }
+            if error.raw_os_error() == Some(libc::EOPNOTSUPP) { info!("{text}") } else { warn!("{text}") }
         }
         None
     }

@@ -107,10 +107,14 @@ pub fn update(key: LinkKey, program: &Program, directory: &Path) -> io::Result<(
     sys::link_update(link.as_fd(), program.as_fd())
 }
 
-/// Detaches a link's program and removes the pin. A device that is gone has detached it already.
+/// Detaches a link's program and removes the pin. A device that is gone has detached it already, and so has
+/// whoever removed the pin.
 pub fn remove(key: LinkKey, directory: &Path) -> io::Result<()> {
     let path = directory.join(key.name());
-    let link = sys::obj_get(&path)?;
+    let link = match sys::obj_get(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        link => link?,
+    };
     if sys::link_info(link.as_fd())?.device != 0 {
         sys::link_detach(link.as_fd())?;
     }
