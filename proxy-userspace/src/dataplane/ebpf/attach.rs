@@ -84,17 +84,20 @@ impl Attachments {
         report
     }
 
-    /// Detaches everything that is pinned or remembered in a directory, of whichever agent; names it.
-    pub fn remove_all(directory: &Path) -> Result<Vec<PathBuf>, OpenError> {
-        let mut removed = Vec::new();
+    /// Detaches everything that is pinned or remembered in a directory, of whichever agent; names it. What can't
+    /// be detached keeps the rest from nothing: the first error comes at the end.
+    pub fn remove_all(directory: &Path, removed: &mut Vec<PathBuf>) -> Result<(), OpenError> {
+        let mut result = Ok(());
         for path in entries(directory)? {
             let key = path.file_name().and_then(|name| LinkKey::parse(name.to_str()?));
             let Some(key) = key else { continue };
             let detach = if path.is_dir() { clsact::detach } else { link::remove };
-            detach(key, directory).map_err(|error| OpenError::File { path: path.clone(), error })?;
-            removed.push(path);
+            match detach(key, directory) {
+                Ok(()) => removed.push(path),
+                Err(error) => result = result.and(Err(OpenError::File { path, error })),
+            }
         }
-        Ok(removed)
+        result
     }
 
     /// Returns how many things it had to change.
@@ -121,15 +124,13 @@ impl Attachments {
         Ok(1)
     }
 
-    /// What a filter runs can't be asked cheaply: it is replaced once at every start, in one step.
+    /// What a filter runs, and whether it is there, can't be asked cheaply: it is replaced each time, in one
+    /// step.
     fn attach_filter(&mut self, key: LinkKey, program: &Program) -> io::Result<usize> {
-        if self.renewed.contains(&key) {
-            return Ok(0);
-        }
-        clsact::attach(key, &self.programs.join(program.name), &self.directory)?;
-        self.renewed.insert(key);
+        let is_new = clsact::attach(key, &self.programs.join(program.name), &self.directory)?;
+        let is_renewed = self.renewed.insert(key);
         self.links.insert(key);
-        Ok(1)
+        Ok(usize::from(is_new || is_renewed))
     }
 
     fn detach(&mut self, key: LinkKey) -> io::Result<()> {
@@ -146,7 +147,7 @@ impl Attachments {
 
     /// Says once per device why XDP is not there; `tc_ingress` serves it. Returns what counts as a failure.
     fn explain(&mut self, key: LinkKey, device: &str, mode: XdpMode, error: &io::Error) -> Option<String> {
-        if error.raw_os_error() == Some(libc::ENODEV) {
+        if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) {
             // It is gone already; the node's network will be told anew without it.
             return None;
         }

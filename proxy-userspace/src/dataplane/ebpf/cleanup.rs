@@ -21,7 +21,12 @@ pub fn cleanup(bpffs_path: &Path) -> Result<Cleaned, OpenError> {
     let mut removed = Vec::new();
     for root in bpffs::entries(&layout.top())? {
         let _lock = bpffs::lock(&root)?;
-        removed.extend(Attachments::remove_all(&root.join("links"))?);
+        let detached = Attachments::remove_all(&root.join("links"), &mut removed);
+        for part in ["maps", "programs"] {
+            bpffs::remove_tree(&root.join(part), &mut removed)?;
+        }
+        // What could not be detached stays known.
+        detached?;
         bpffs::remove_tree(&root, &mut removed)?;
     }
     bpffs::remove_tree(&layout.top(), &mut removed)?;

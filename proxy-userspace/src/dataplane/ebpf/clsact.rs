@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle, qdisc_add_clsact};
-use aya::programs::{Link, SchedClassifier, TcAttachType};
+use aya::programs::{Link, ProgramError, SchedClassifier, TcAttachType};
 use nix::net::if_::if_indextoname;
 
 use super::link::{LinkKey, LinkKind};
@@ -15,42 +15,47 @@ use super::link::{LinkKey, LinkKind};
 const PRIORITY: u16 = 0x4d4c;
 const HANDLE: TcHandle = TcHandle::new(0, 1);
 
-/// Attaches a pinned program, in place of ours if there is one.
-pub fn attach(key: LinkKey, program: &Path, directory: &Path) -> io::Result<()> {
+/// Attaches a pinned program, in place of ours if there is one. Returns whether there was none.
+///
+/// The marker comes first: a filter without one would be nobody's if the agent were killed in between.
+pub fn attach(key: LinkKey, program: &Path, directory: &Path) -> io::Result<bool> {
     let (device, direction) = place(key)?;
     let mut program = SchedClassifier::from_pin(program).map_err(io::Error::other)?;
     // Fails if there is one already; if it fails otherwise, attaching will say why.
     let _ = qdisc_add_clsact(&device);
-    let is_marked = is_marked(key, directory);
-    let replaced = if is_marked {
-        let ours = SchedClassifierLink::attached(&device, direction, PRIORITY, HANDLE, None)?;
-        program.attach_to_link(ours).ok()
-    } else {
-        None
-    };
-    let link = if let Some(link) = replaced {
-        link
+    match fs::create_dir(marker(key, directory)) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let ours = SchedClassifierLink::attached(&device, direction, PRIORITY, HANDLE, None)?;
+    let (link, is_new) = if let Ok(link) = program.attach_to_link(ours) {
+        (link, false)
     } else {
         let options = NlOptions { priority: PRIORITY, handle: HANDLE, classid: None };
-        program
-            .attach_with_options(&device, direction, TcAttachOptions::Netlink(options))
-            .map_err(io::Error::other)?
+        let link = program.attach_with_options(&device, direction, TcAttachOptions::Netlink(options));
+        (link.map_err(io_error)?, true)
     };
     // Dropped, it would detach.
     std::mem::forget(program.take_link(link).map_err(io::Error::other)?);
-    if !is_marked {
-        fs::create_dir(marker(key, directory))?;
-    }
-    Ok(())
+    Ok(is_new)
 }
 
-/// Detaches our program. A device that is gone has taken it along.
+/// Detaches our program. A device that is gone has taken it along, and somebody else may have removed it.
 pub fn detach(key: LinkKey, directory: &Path) -> io::Result<()> {
     if let Ok((device, direction)) = place(key) {
         let ours = SchedClassifierLink::attached(&device, direction, PRIORITY, HANDLE, None)?;
-        ours.detach().map_err(io::Error::other)?;
+        match ours.detach().map_err(io_error) {
+            // No such filter, or no clsact qdisc at all.
+            Err(error) if !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) => {
+                return Err(error);
+            }
+            _ => {}
+        }
     }
-    fs::remove_dir(marker(key, directory))
+    match fs::remove_dir(marker(key, directory)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Whether our program is attached as a filter.
@@ -71,6 +76,15 @@ fn place(key: LinkKey) -> io::Result<(String, TcAttachType)> {
         LinkKind::XdpNative | LinkKind::XdpGeneric => return Err(io::ErrorKind::InvalidInput.into()),
     };
     Ok((device, direction))
+}
+
+/// The error of the system call, where there is one behind aya's.
+fn io_error(error: ProgramError) -> io::Error {
+    match &error {
+        ProgramError::NetlinkError(netlink) => netlink.raw_os_error().map(io::Error::from_raw_os_error),
+        _ => None,
+    }
+    .unwrap_or_else(|| io::Error::other(error))
 }
 
 #[cfg(test)]

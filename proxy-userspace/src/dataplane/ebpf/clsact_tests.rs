@@ -10,28 +10,71 @@ use crate::dataplane::ebpf::scratch::Scratch;
 
 const LOOPBACK: u32 = 1;
 
-#[test]
-fn a_filter_is_attached_replaced_found_by_cleanup_and_detached() {
-    let scratch = Scratch::new("clsact");
+/// Runs a test in a network namespace of its own, with the path of a `tc_egress` and the directory of links.
+fn in_namespace(name: &str, test: impl FnOnce(&Scratch, &Path, &Path) + Send + 'static) {
+    let scratch = Scratch::new(name);
     let in_namespace = move || {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
-        let dataplane = scratch.open();
-        let links = scratch.path.join("millrace/v1/links");
-        let program = dataplane.programs.directory.join("tc_egress");
-        let key = LinkKey { kind: LinkKind::TcEgress, device: LOOPBACK };
-        for _ in 0..2 {
-            attach(key, &program, &links).unwrap();
-            assert!(is_marked(key, &links));
-        }
-        detach(key, &links).unwrap();
-        assert!(!is_marked(key, &links));
-        attach(key, &program, &links).unwrap();
-        drop(dataplane);
-        let cleaned = cleanup(&scratch.path).unwrap();
-        assert!(cleaned.removed.contains(&"millrace/v1/links/tc_egress-1".to_owned()), "{cleaned:?}");
-        let (device, direction) = place(key).unwrap();
-        let left = SchedClassifierLink::attached(&device, direction, PRIORITY, HANDLE, None).unwrap();
-        assert!(left.detach().is_err(), "the filter is still there");
+        let program = scratch.open().programs.directory.join("tc_egress");
+        test(&scratch, &program, &scratch.path.join("millrace/v1/links"));
     };
     thread::spawn(in_namespace).join().unwrap();
+}
+
+const KEY: LinkKey = LinkKey { kind: LinkKind::TcEgress, device: LOOPBACK };
+
+/// Removes the filter behind the agent's back; returns whether there was one.
+fn remove_filter() -> bool {
+    let (device, direction) = place(KEY).unwrap();
+    let ours = SchedClassifierLink::attached(&device, direction, PRIORITY, HANDLE, None).unwrap();
+    ours.detach().is_ok()
+}
+
+#[test]
+fn a_filter_is_attached_replaced_found_by_cleanup_and_detached() {
+    in_namespace("clsact", |scratch, program, links| {
+        for is_new in [true, false] {
+            assert_eq!(attach(KEY, program, links).unwrap(), is_new);
+            assert!(is_marked(KEY, links));
+        }
+        detach(KEY, links).unwrap();
+        assert!(!is_marked(KEY, links));
+        attach(KEY, program, links).unwrap();
+        let cleaned = cleanup(&scratch.path).unwrap();
+        assert!(cleaned.removed.contains(&"millrace/v1/links/tc_egress-1".to_owned()), "{cleaned:?}");
+        assert!(!remove_filter(), "the filter is still there");
+    });
+}
+
+#[test]
+fn a_filter_whose_marker_is_missing_is_taken_over_and_found_by_cleanup() {
+    in_namespace("clsact-marker", |scratch, program, links| {
+        attach(KEY, program, links).unwrap();
+        fs::remove_dir(marker(KEY, links)).unwrap();
+        assert!(!attach(KEY, program, links).unwrap(), "it is replaced");
+        cleanup(&scratch.path).unwrap();
+        assert!(!remove_filter(), "the filter is still there");
+    });
+}
+
+#[test]
+fn a_filter_that_somebody_removed_is_attached_again_or_forgotten() {
+    in_namespace("clsact-removed", |scratch, program, links| {
+        attach(KEY, program, links).unwrap();
+        assert!(remove_filter());
+        assert!(attach(KEY, program, links).unwrap(), "it is new");
+        assert!(remove_filter());
+        let cleaned = cleanup(&scratch.path).unwrap();
+        assert!(cleaned.removed.contains(&"millrace/v1/maps/SERVICES".to_owned()), "{cleaned:?}");
+        assert!(!scratch.path.join("millrace").exists());
+    });
+}
+
+#[test]
+fn a_marker_without_clsact_qdisc_keeps_cleanup_from_nothing() {
+    in_namespace("clsact-none", |scratch, _, links| {
+        fs::create_dir(marker(KEY, links)).unwrap();
+        cleanup(&scratch.path).unwrap();
+        assert!(!scratch.path.join("millrace").exists());
+    });
 }
