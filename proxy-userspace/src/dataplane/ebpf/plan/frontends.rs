@@ -63,6 +63,12 @@ impl Frontends {
         self.owners.get(at)
     }
 
+    /// What is in the map for a frontend.
+    #[must_use]
+    pub fn value(&self, at: &FrontendAt) -> Option<Frontend> {
+        self.written.get(at).copied()
+    }
+
     /// What is in the map.
     pub fn written(&self) -> impl Iterator<Item = (FrontendAt, Frontend)> {
         self.written.iter().map(|(at, value)| (*at, *value))

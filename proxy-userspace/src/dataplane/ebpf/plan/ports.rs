@@ -10,6 +10,7 @@ use proxy_common::frontend::Frontend;
 use super::backends::{View, hint_losers};
 use super::change::{BackendId, Change, FrontendAt, Op};
 use super::frontends::{self, ListIds};
+use super::services::name_of;
 use super::{Outcome, Plan};
 use crate::model::{Desired, Family, Forwarding, List, PortKey, ServicePort};
 
@@ -63,12 +64,14 @@ impl Plan {
     ) {
         let port = desired.ports.get(&**key);
         let ids = port.and_then(|port| self.plan_lists(key, port, now, ops, outcome));
-        let Some((port, ids)) = port.zip(ids) else {
-            if port.is_none() {
-                self.frontends.claim(key, &BTreeMap::new());
-                self.keep_services(key, ListIds::default());
-                self.ports.remove(key);
-            }
+        let Some(port) = port else {
+            self.frontends.claim(key, &BTreeMap::new());
+            self.keep_services(key, ListIds::default());
+            self.ports.remove(key);
+            return;
+        };
+        let Some(ids) = ids else {
+            self.frontends.claim(key, &self.served(key, port));
             return;
         };
         self.plan_hints(key, port, ids, ops);
@@ -80,6 +83,18 @@ impl Plan {
                 .map(|(at, value)| Op { change: Change::Frontend(at, value), owner: Some(Arc::clone(key)) }),
         );
         self.keep_services(key, ids);
+    }
+
+    /// The frontends of a port that are served for it and still wanted, as they are. While one of its lists finds
+    /// no room they stay, even if an earlier agent wrote them.
+    fn served(&self, key: &PortKey, port: &ServicePort) -> BTreeMap<FrontendAt, Frontend> {
+        let names = [List::Cluster, List::Local].map(|list| name_of(key, list));
+        let is_own = |value: &Frontend| {
+            self.services.get(value.service).is_some_and(|state| names.contains(&state.name))
+        };
+        let is_free = |at: &FrontendAt| self.frontends.owner(at).is_none_or(|owner| **owner == *key);
+        let wanted = port.frontends.iter().map(|frontend| frontends::at(port, frontend)).filter(is_free);
+        wanted.filter_map(|at| Some((at, self.frontends.value(&at).filter(is_own)?))).collect()
     }
 
     /// Plans the lists in use; `None` if one of them can't be served at all.

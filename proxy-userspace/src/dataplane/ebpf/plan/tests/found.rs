@@ -6,9 +6,9 @@ use std::time::Duration;
 use proxy_common::selection::{ServiceEntry, Slot};
 
 use super::kernel::{CAPACITIES, FakeKernel};
-use super::world::{assert_serves, desired, key, port};
+use super::world::{assert_serves, backend, desired, dsr, key, port};
 use crate::dataplane::ebpf::plan::{Found, Plan, REST};
-use crate::model::{Desired, Dirty, Family};
+use crate::model::{Algorithm, Desired, Dirty, Family};
 
 const NOW: Duration = Duration::from_secs(1000);
 const V4: Family = Family::V4;
@@ -104,4 +104,44 @@ fn what_somebody_else_changed_is_noticed() {
     assert_eq!(drift(&|found| found.backends[0].1.flags = 0), ["BACKENDS"]);
     assert_eq!(drift(&|found| found.slots[0] = Slot::default()), ["SELECTION"]);
     assert_eq!(drift(&|found| _ = found.services.pop()), ["SERVICES"]);
+}
+
+/// Five services, each with one Maglev table of this length.
+fn tables_of(length: u32) -> Desired {
+    desired((0..5_u8).map(|n| {
+        let port = dsr(port(n, V4, &[(n + 1, 0, true)]));
+        let algorithm = Algorithm::Maglev(length);
+        (key(n, V4), crate::model::ServicePort { local: None, algorithm, ..port })
+    }))
+}
+
+#[test]
+fn what_was_served_stays_served_while_there_is_no_room_for_its_new_table() {
+    let mut kernel = FakeKernel::default();
+    kernel.begin(NOW, Vec::new());
+    let mut plan = Plan::adopt(CAPACITIES, Found::default(), NOW);
+    assert!(plan.sync(&tables_of(31), &Dirty::default(), NOW, &mut kernel).is_complete());
+    let (frontends, services) = (kernel.frontends.clone(), kernel.services.clone());
+    assert_eq!(frontends.len(), 10);
+
+    let now = NOW + REST;
+    kernel.begin(now, Vec::new());
+    let mut plan = Plan::adopt(CAPACITIES, kernel.found(), now);
+    let report = plan.sync(&tables_of(37), &Dirty::default(), now, &mut kernel);
+    assert_eq!(report.pending.len(), 4, "45 free slots are room for one table of 37: {report:?}");
+    assert_eq!(kernel.frontends, frontends);
+    let unchanged = services.iter().filter(|(id, entry)| kernel.services[id] == **entry);
+    assert_eq!(unchanged.count(), 4);
+    for id in services.keys() {
+        for slot in kernel.slice(*id) {
+            assert!(backend(&kernel, V4, slot.current()).is_some(), "service {id} has a dead slot");
+        }
+    }
+    // A frontend that is wanted no more goes all the same.
+    let mut fewer = tables_of(37);
+    fewer.ports.values_mut().for_each(|port| _ = port.frontends.pop_last());
+    kernel.begin(now, Vec::new());
+    let all = Dirty { ports: fewer.ports.keys().cloned().collect(), nodes: false };
+    plan.sync(&fewer, &all, now, &mut kernel);
+    assert_eq!(kernel.frontends.len(), 5);
 }
