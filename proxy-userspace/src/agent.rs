@@ -72,12 +72,12 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
 /// Maps are sized for what is there at start, so everything is listed before the data plane is opened.
 async fn reconcile(settings: Settings, mut channels: Channels) -> Result<(), AgentError> {
     let mut model = Model::new(settings.model.clone());
-    if !reconcile::list(&mut model, &mut channels).await {
+    let Some(listing) = reconcile::list(&mut model, &mut channels).await else {
         return Ok(());
-    }
+    };
     let dataplane = EbpfDataplane::open(ebpf_settings(&settings, model.desired()))?;
     let intervals = Intervals { min: settings.min_sync_interval, max: settings.max_sync_interval };
-    Reconciler::new(model, dataplane, channels, intervals).run().await;
+    Reconciler::new(model, listing, dataplane, channels, intervals).run().await;
     Ok(())
 }
 

@@ -177,6 +177,9 @@ pub struct Dirty {
     pub ports: BTreeSet<PortKey>,
     /// Whether `Desired::nodes` changed.
     pub nodes: bool,
+    /// Whether some objects could not be read since the start. They may be what an earlier agent served: what it
+    /// left in the kernel and nobody asks for stays meanwhile.
+    pub incomplete: bool,
 }
 
 impl Dirty {
@@ -189,6 +192,7 @@ impl Dirty {
     pub fn merge(&mut self, other: Self) {
         self.ports.extend(other.ports);
         self.nodes |= other.nodes;
+        self.incomplete |= other.incomplete;
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::dataplane::SyncReport;
 use crate::model::{Desired, Problem, Severity};
+use crate::source::Listing;
 
 /// Remembers what was said, so that only changes are.
 #[derive(Debug, Default)]
@@ -50,6 +51,17 @@ impl Journal {
             info!("all devices and ways are as they shall be");
         }
         self.failures = failures;
+    }
+}
+
+/// The source has told of all it could.
+pub fn listed(listing: &Listing) {
+    match listing {
+        Listing::Complete => debug!("everything has been read"),
+        Listing::Without(unread) => {
+            let unread: Vec<_> = unread.iter().map(|path| path.display().to_string()).collect();
+            warn!("nothing that is already served is removed until this can be read: {}", unread.join(", "));
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use tracing::debug;
 use crate::dataplane::{Dataplane, SyncReport};
 use crate::model::{Dirty, Model, PortKey};
 use crate::node::Topology;
-use crate::source::SourceEvent;
+use crate::source::{Listing, SourceEvent};
 use journal::Journal;
 
 /// Failed operations are tried again after this time.
@@ -53,20 +53,20 @@ pub struct Intervals {
 }
 
 /// Tells `model` all that is there, up to the source's word that this was everything: what is not there from then
-/// on counts as deleted. False if source or caller ended before.
-pub async fn list(model: &mut Model, channels: &mut Channels) -> bool {
+/// on counts as deleted. `None` if source or caller ended before.
+pub async fn list(model: &mut Model, channels: &mut Channels) -> Option<Listing> {
     loop {
         tokio::select! {
             biased;
-            _ = channels.stop.changed() => return false,
+            _ = channels.stop.changed() => return None,
             event = channels.events.recv() => match event {
                 Some(SourceEvent::Change(change)) => model.apply(change),
                 Some(SourceEvent::Problem(problem)) => journal::report(&problem),
-                Some(SourceEvent::Listed) => {
+                Some(SourceEvent::Listed(listing)) => {
                     model.refresh();
-                    return true;
+                    return Some(listing);
                 }
-                None => return false,
+                None => return None,
             },
         }
     }
@@ -80,6 +80,8 @@ pub struct Reconciler<D> {
     channels: Channels,
     intervals: Intervals,
     journal: Journal,
+    /// Whether the source could tell of everything.
+    listing: Listing,
     /// The model was told something since its last refresh.
     model_due: bool,
     /// This node's network, and whether the data plane has yet to be told of it.
@@ -96,16 +98,25 @@ pub struct Reconciler<D> {
 }
 
 impl<D: Dataplane> Reconciler<D> {
-    /// A task that has not begun, of a model that was told everything by [`list`].
-    pub fn new(model: Model, dataplane: D, channels: Channels, intervals: Intervals) -> Self {
+    /// A task that has not begun, of a model that was told everything of `listing` by [`list`].
+    pub fn new(
+        model: Model,
+        listing: Listing,
+        dataplane: D,
+        channels: Channels,
+        intervals: Intervals,
+    ) -> Self {
         let now = Instant::now();
-        let dirty = Dirty { ports: model.desired().ports.keys().cloned().collect(), nodes: true };
+        let ports = model.desired().ports.keys().cloned().collect();
+        let dirty = Dirty { ports, nodes: true, ..Dirty::default() };
+        journal::listed(&listing);
         Self {
             model,
             dataplane,
             channels,
             intervals,
             journal: Journal::default(),
+            listing,
             model_due: true,
             topology: None,
             topology_due: false,
@@ -158,8 +169,13 @@ impl<D: Dataplane> Reconciler<D> {
                 self.model.apply(change);
                 self.model_due = true;
             }
+            SourceEvent::Listed(listing) if listing != self.listing => {
+                journal::listed(&listing);
+                self.listing = listing;
+                self.model_due = true;
+            }
             // A source that had to begin again says so again.
-            SourceEvent::Listed => {}
+            SourceEvent::Listed(_) => {}
             SourceEvent::Problem(problem) => journal::report(&problem),
         }
     }
@@ -188,7 +204,8 @@ impl<D: Dataplane> Reconciler<D> {
         {
             report = self.dataplane.set_topology(topology);
         }
-        let dirty = std::mem::take(&mut self.dirty);
+        let mut dirty = std::mem::take(&mut self.dirty);
+        dirty.incomplete = self.listing != Listing::Complete;
         let of_ports = self.dataplane.sync(self.model.desired(), &dirty);
         report.writes += of_ports.writes;
         report.pending.extend(of_ports.pending);

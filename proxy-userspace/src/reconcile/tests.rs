@@ -48,8 +48,8 @@ impl Bench {
         let mut model = Model::new(settings);
         let owned = dataplane.clone();
         tokio::task::spawn_local(async move {
-            if list(&mut model, &mut channels).await {
-                Reconciler::new(model, owned, channels, INTERVALS).run().await;
+            if let Some(listing) = list(&mut model, &mut channels).await {
+                Reconciler::new(model, listing, owned, channels, INTERVALS).run().await;
             }
         });
         Self { dataplane, events: event_sender, topology: topology_sender, targets, _stop: stop_sender }
@@ -62,7 +62,7 @@ impl Bench {
 
     /// Everything is listed, and the node's network known.
     async fn begin(&self) {
-        self.tell(SourceEvent::Listed).await;
+        self.tell(SourceEvent::Listed(Listing::Complete)).await;
         self.topology.send_replace(Some(Topology::default()));
         settle().await;
         advance(INTERVALS.min).await;
@@ -125,7 +125,7 @@ fn nothing_happens_before_everything_is_listed_and_the_network_is_known() {
         let bench = Bench::start();
         bench.tell(service("web", "10.96.0.1")).await;
         bench.tell(node("node2", "192.0.2.2")).await;
-        bench.tell(SourceEvent::Listed).await;
+        bench.tell(SourceEvent::Listed(Listing::Complete)).await;
         assert_eq!(*bench.targets.borrow(), Some(BTreeSet::from(["192.0.2.2".parse().unwrap()])));
         advance(INTERVALS.max * 3).await;
         settle().await;
@@ -227,6 +227,27 @@ fn a_round_through_many_services_leaves_room_for_a_change_in_between() {
         settle().await;
         let parts: usize = bench.dataplane.0.borrow().syncs[1..].iter().map(|dirty| dirty.ports.len()).sum();
         assert_eq!(parts, services + 1, "every one once, and the changed one");
+    });
+}
+
+#[test]
+fn the_data_plane_is_told_that_not_everything_was_read_until_it_was() {
+    on_paused_time(async || {
+        let bench = Bench::start();
+        let unread = BTreeSet::from([std::path::Path::new("web.yaml").into()]);
+        bench.tell(SourceEvent::Listed(Listing::Without(unread))).await;
+        bench.topology.send_replace(Some(Topology::default()));
+        let last = async || {
+            settle().await;
+            advance(INTERVALS.min).await;
+            settle().await;
+            bench.dataplane.0.borrow().syncs.last().map(|dirty| dirty.incomplete)
+        };
+        assert_eq!(last().await, Some(true));
+        bench.tell(service("a", "10.96.0.1")).await;
+        assert_eq!(last().await, Some(true));
+        bench.tell(SourceEvent::Listed(Listing::Complete)).await;
+        assert_eq!(last().await, Some(false));
     });
 }
 

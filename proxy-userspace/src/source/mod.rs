@@ -2,7 +2,9 @@
 
 pub mod directory;
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub use crate::model::{Change, Kind, Object, ObjectKey, Problem, Severity};
 
@@ -11,10 +13,20 @@ pub use crate::model::{Change, Kind, Object, ObjectKey, Problem, Severity};
 pub enum SourceEvent {
     /// An object was added, changed or removed.
     Change(Change),
-    /// Everything has been told once. Until then nothing may be taken for deleted.
-    Listed,
+    /// All there is has been told once. Until then nothing may be taken for deleted. Comes again when the listing
+    /// has become another one, up to a complete one.
+    Listed(Listing),
     /// Something could not be read; everything else goes on.
     Problem(Problem),
+}
+
+/// Whether a source could tell of everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listing {
+    /// It could, once at least. What breaks later is known from before.
+    Complete,
+    /// Not of what these have: they could not be read since the start.
+    Without(BTreeSet<Arc<Path>>),
 }
 
 /// Why a source can't work at all.

@@ -104,5 +104,5 @@ pub fn desired(ports: impl IntoIterator<Item = (PortKey, ServicePort)>) -> Desir
 
 /// Everything is dirty.
 pub fn all(desired: &Desired) -> Dirty {
-    Dirty { ports: desired.ports.keys().cloned().collect(), nodes: true }
+    Dirty { ports: desired.ports.keys().cloned().collect(), nodes: true, ..Dirty::default() }
 }

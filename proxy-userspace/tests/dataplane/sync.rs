@@ -115,7 +115,7 @@ fn a_full_map_leaves_one_service_pending_and_the_others_served() {
     state.ports.remove(&key("a"));
     let report = dataplane.sync(&state, &all(&state));
     assert_eq!(report.pending.len(), 1, "room is made after it was asked for");
-    let removed = millrace::model::Dirty { ports: [key("a")].into(), nodes: false };
+    let removed = millrace::model::Dirty { ports: [key("a")].into(), ..Default::default() };
     dataplane.sync(&state, &removed);
     let report = dataplane.sync(&state, &millrace::model::Dirty::default());
     assert!(report.is_complete(), "{report:?}");

@@ -48,6 +48,30 @@ const FAULTS: [(&str, &str, &[&str]); 7] = [
 ];
 
 #[test]
+fn a_file_that_is_broken_at_start_takes_nothing_away_that_an_earlier_agent_served() -> Result<()> {
+    let mut cluster = own(1, 1)?;
+    let kept = service(&cluster, "kept", 1, &["pod-1a"])?.load_balancer(vip(1));
+    let beside = service(&cluster, "beside", 2, &["pod-1a"])?.load_balancer(vip(2));
+    cluster.apply(&kept, &[1])?;
+    cluster.apply(&beside, &[1])?;
+    assert!(cluster.take_agent(1)?.stop()?.success());
+    cluster.manifests().put("kept.yaml", "kind: Service\nmetadata: [")?;
+    let read = cluster.proxy(1)?.log().len();
+    cluster.start_agent(1)?;
+    // What comes after the start is served, so the start is over.
+    let late = service(&cluster, "late", 3, &["pod-1a"])?.load_balancer(vip(3));
+    cluster.apply(&late, &[1])?;
+    let proxy = cluster.proxy(1)?;
+    let is_named = |line: &str| line.contains("kept.yaml") && line.contains("nothing that is already served");
+    assert!(proxy.log()[read..].lines().any(is_named), "{}", &proxy.log()[read..]);
+    for (service, number) in [(&kept, 1), (&beside, 2)] {
+        expect(&cluster, &walk(service, vip(number), 80, &["pod-1a"], Trail::local("node1")))?;
+    }
+    cluster.manifests().remove("kept.yaml")?;
+    proxy.wait_until("the service is gone", || Ok(!proxy.services()?.iter().any(|row| row.name == "kept")))
+}
+
+#[test]
 fn each_fault_is_named_and_all_the_rest_is_served() -> Result<()> {
     let cluster = own(1, 1)?;
     let good = service(&cluster, "good", 1, &["pod-1a"])?.load_balancer(vip(1));

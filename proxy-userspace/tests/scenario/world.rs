@@ -83,7 +83,7 @@ impl World {
                 SourceEvent::Problem(problem) => {
                     self.problems.insert(format!("{:?}: {problem}", problem.severity));
                 }
-                SourceEvent::Listed => {}
+                SourceEvent::Listed(_) => {}
             }
         }
     }

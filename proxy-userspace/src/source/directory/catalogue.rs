@@ -17,6 +17,8 @@ pub struct Catalogue {
     told: BTreeMap<ObjectKey, Told>,
     /// Files that are gone, but not for long enough to forget them.
     leaving: BTreeSet<Arc<Path>>,
+    /// Files that have something of which no readable version was ever seen.
+    unread: BTreeSet<Arc<Path>>,
     events: Vec<SourceEvent>,
 }
 
@@ -46,7 +48,15 @@ impl Catalogue {
         match parsed {
             Ok(manifest) => self.replace(file, manifest),
             Err(message) => {
-                let message = format!("{message}; what the file said before stays in force");
+                if !self.files.contains_key(file) {
+                    self.unread.insert(file.clone());
+                }
+                let consequence = if self.unread.contains(file) {
+                    "nothing is known of the file until it can be read"
+                } else {
+                    "what the file said before stays in force"
+                };
+                let message = format!("{message}; {consequence}");
                 self.report(file, vec![warning(file, None, message)]);
             }
         }
@@ -59,6 +69,7 @@ impl Catalogue {
     /// Forgets a file.
     pub fn remove(&mut self, file: &Arc<Path>) {
         self.leaving.remove(file);
+        self.unread.remove(file);
         let state = self.files.remove(file).unwrap_or_default();
         for key in state.objects.into_keys() {
             self.tell(&key, file);
@@ -72,6 +83,10 @@ impl Catalogue {
     #[must_use]
     pub fn contains(&self, file: &Path) -> bool {
         self.files.contains_key(file)
+    }
+    /// Files that have something of which no readable version was ever seen.
+    pub(super) const fn unread(&self) -> &BTreeSet<Arc<Path>> {
+        &self.unread
     }
     /// What has changed since the last call.
     pub fn take_events(&mut self) -> Vec<SourceEvent> {
@@ -94,9 +109,12 @@ impl Catalogue {
                 }
             }
         }
+        self.unread.remove(file);
         for key in manifest.broken {
             if let Some(object) = old.objects.get(&key) {
                 objects.entry(key).or_insert_with(|| object.clone());
+            } else {
+                self.unread.insert(file.clone());
             }
         }
         let mut keys: BTreeSet<ObjectKey> = objects.keys().cloned().collect();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::catalogue::{Catalogue, warning};
 use crate::model::Severity;
-use crate::source::SourceEvent;
+use crate::source::{Listing, SourceEvent};
 
 /// How long a file must be gone before its objects are. Editors that remove and write anew, and a directory
 /// that is removed file by file, must not take services away.
@@ -62,6 +62,14 @@ impl Folder {
     /// Whether the directory is gone and its last state is kept.
     pub fn is_lost(&self) -> bool {
         self.lost
+    }
+    /// Whether everything in the directory was read once.
+    pub fn listing(&self) -> Listing {
+        let mut unread = self.catalogue.unread().clone();
+        if self.lost {
+            unread.insert(self.path.as_path().into());
+        }
+        if unread.is_empty() { Listing::Complete } else { Listing::Without(unread) }
     }
     /// When [`expire`](Self::expire) has something to do.
     pub fn next_expiry(&self) -> Option<Instant> {

@@ -24,7 +24,7 @@ use tokio::task::spawn_blocking;
 
 pub use self::catalogue::Catalogue;
 use self::folder::{Folder, Scope};
-use super::{SourceError, SourceEvent};
+use super::{Listing, SourceError, SourceEvent};
 
 /// How often it is asked whether the path still leads to the directory that is watched: a link or mount that
 /// changes on the way there makes no event.
@@ -50,7 +50,8 @@ pub async fn watch(path: PathBuf, events: Sender<SourceEvent>) -> Result<(), Sou
     watcher.begin().map_err(SourceError::Inotify)?;
     let mut folder = Folder::new(path);
     let mut found = look(&mut folder, Scope::Everything).await;
-    found.push(SourceEvent::Listed);
+    let mut listing = folder.listing();
+    found.push(SourceEvent::Listed(listing.clone()));
     loop {
         for event in found {
             if events.send(event).await.is_err() {
@@ -72,6 +73,11 @@ pub async fn watch(path: PathBuf, events: Sender<SourceEvent>) -> Result<(), Sou
             Some(scope) => look(&mut folder, scope).await,
             None => blocking(&mut folder, Folder::expire).await,
         };
+        let now = folder.listing();
+        if listing != Listing::Complete && now != listing {
+            found.push(SourceEvent::Listed(now.clone()));
+            listing = now;
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -54,6 +55,7 @@ struct Observer {
     events: mpsc::Receiver<SourceEvent>,
     services: BTreeMap<String, i32>,
     problems: Vec<String>,
+    listings: Vec<Listing>,
     /// Every state there was, the latest last.
     history: VecDeque<BTreeMap<String, i32>>,
 }
@@ -63,9 +65,14 @@ impl Observer {
     async fn of(directory: &Directory) -> Self {
         let (sender, events) = mpsc::channel(4);
         tokio::spawn(watch(directory.0.clone(), sender));
-        let mut observer =
-            Self { events, services: BTreeMap::new(), problems: Vec::new(), history: VecDeque::new() };
-        while observer.next().await != SourceEvent::Listed {}
+        let mut observer = Self {
+            events,
+            services: BTreeMap::new(),
+            problems: Vec::new(),
+            listings: Vec::new(),
+            history: VecDeque::new(),
+        };
+        while !matches!(observer.next().await, SourceEvent::Listed(_)) {}
         observer
     }
     async fn next(&mut self) -> SourceEvent {
@@ -82,7 +89,8 @@ impl Observer {
                 self.services.remove(&key.name);
             }
             SourceEvent::Problem(problem) => self.problems.push(problem.to_string()),
-            _ => {}
+            SourceEvent::Listed(listing) => self.listings.push(listing.clone()),
+            SourceEvent::Change(_) => {}
         }
         self.history.push_back(self.services.clone());
         event
@@ -140,6 +148,42 @@ async fn a_broken_file_keeps_its_last_good_objects() {
     directory.write("a.yaml", &[("a", 3)]);
     observer.until_services(&[("a", 3)]).await;
     assert_eq!(observer.problems.len(), 1, "{:?}", observer.problems);
+}
+
+#[tokio::test]
+async fn a_listing_is_without_the_files_that_could_not_be_read_until_they_can() {
+    let directory = Directory::new("unread");
+    let path = |name: &str| -> Arc<Path> { directory.0.join(name).into() };
+    directory.write("good.yaml", &[("good", 1)]);
+    fs::write(path("broken.yaml"), "kind: [").unwrap();
+    // A Service that names itself but can't be read.
+    let nameable = "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {ports: 7}";
+    fs::write(path("object.yaml"), nameable).unwrap();
+    let mut observer = Observer::of(&directory).await;
+    let both = BTreeSet::from([path("broken.yaml"), path("object.yaml")]);
+    assert_eq!(observer.listings, [Listing::Without(both)]);
+
+    directory.replace("object.yaml", &[("a", 1)]);
+    observer.until_services(&[("a", 1), ("good", 1)]).await;
+    directory.replace("broken.yaml", &[("b", 1)]);
+    observer.until_services(&[("a", 1), ("b", 1), ("good", 1)]).await;
+    while observer.listings.len() < 3 {
+        observer.next().await;
+    }
+    let one = Listing::Without(BTreeSet::from([path("broken.yaml")]));
+    assert_eq!(observer.listings[1..], [one, Listing::Complete]);
+}
+
+#[tokio::test]
+async fn a_file_that_could_not_be_read_completes_the_listing_by_being_removed() {
+    let directory = Directory::new("unread-removed");
+    fs::write(directory.0.join("broken.yaml"), "kind: [").unwrap();
+    let mut observer = Observer::of(&directory).await;
+    assert!(matches!(observer.listings[..], [Listing::Without(_)]));
+    fs::remove_file(directory.0.join("broken.yaml")).unwrap();
+    while observer.listings.last() != Some(&Listing::Complete) {
+        observer.next().await;
+    }
 }
 
 #[tokio::test]

@@ -21,6 +21,8 @@ pub struct Backends {
     pool: IdPool,
     ids: BTreeMap<SocketAddr, u32>,
     entries: BTreeMap<u32, State>,
+    /// Ids that were found in use and that no port has claimed so far.
+    held: BTreeSet<u32>,
 }
 
 #[derive(Clone, Debug)]
@@ -47,7 +49,12 @@ impl Backends {
     /// No backends, and a map of this many entries.
     #[must_use]
     pub const fn new(capacity: u32) -> Self {
-        Self { pool: IdPool::new(capacity), ids: BTreeMap::new(), entries: BTreeMap::new() }
+        Self {
+            pool: IdPool::new(capacity),
+            ids: BTreeMap::new(),
+            entries: BTreeMap::new(),
+            held: BTreeSet::new(),
+        }
     }
 
     /// Number of entries the map has.
@@ -64,8 +71,28 @@ impl Backends {
             self.ids.entry(entry.address).or_insert(id);
         } else {
             self.ids.insert(entry.address, id);
+            self.held.insert(id);
         }
         self.entries.insert(id, State::new(entry.address, entry.generation, Some(entry)));
+    }
+
+    /// What was found and no port has claimed is wanted by none.
+    pub fn let_go(&mut self) {
+        self.held.clear();
+    }
+
+    /// Whether a backend was found in use and is not claimed so far.
+    #[must_use]
+    pub fn is_held(&self, id: u32) -> bool {
+        self.held.contains(&id)
+    }
+
+    /// The way in the map to an endpoint; 0 = none.
+    #[must_use]
+    pub fn written_way(&self, address: SocketAddr) -> u32 {
+        let state = self.id(address).and_then(|id| self.entries.get(&id));
+        let written = state.and_then(|state| state.written).filter(|written| written.address == address);
+        written.map_or(0, |written| written.way)
     }
 
     /// The id of an endpoint, a new one if it has none; `None` if all are in use or rest.
@@ -95,7 +122,10 @@ impl Backends {
     pub fn set_view(&mut self, id: u32, port: &Arc<PortKey>, view: Option<View>) {
         if let Some(state) = self.entries.get_mut(&id) {
             match view {
-                Some(view) => state.views.insert(Arc::clone(port), view),
+                Some(view) => {
+                    self.held.remove(&id);
+                    state.views.insert(Arc::clone(port), view)
+                }
                 None => state.views.remove(port),
             };
         }

@@ -10,6 +10,7 @@ mod backends;
 mod change;
 mod drift;
 mod frontends;
+mod hold;
 mod ids;
 mod lists;
 pub mod maglev;
@@ -154,12 +155,14 @@ impl Plan {
         let first = !std::mem::replace(&mut self.started, true);
         let mut due: BTreeSet<Arc<PortKey>> = std::mem::take(&mut self.pending);
         due.extend(dirty.ports.iter().map(|key| Arc::new(key.clone())));
-        if first {
+        let complete = !dirty.incomplete && self.let_go();
+        if first || complete {
             due.extend(desired.ports.keys().map(|key| Arc::new(key.clone())));
         }
+        due.retain(|key| !self.awaits_endpoints(key, desired));
         let mut ops = Vec::new();
         let mut touched = BTreeSet::new();
-        if first || dirty.nodes || self.nodes_pending {
+        if first || complete || dirty.nodes || self.nodes_pending {
             self.plan_nodes(desired, now, &mut ops, outcome);
             touched.extend(self.all_backends());
         }
@@ -216,7 +219,13 @@ impl Plan {
     }
 
     fn plan_backends(&self, touched: &BTreeSet<BackendId>, ops: &mut Vec<Op>) {
-        let way = |node: &str, address: SocketAddr| self.nodes.way(node, Family::of(address.ip()));
+        let way = |node: &str, address: SocketAddr| {
+            let family = Family::of(address.ip());
+            match self.nodes.way(node, family) {
+                0 if self.nodes.is_holding() => self.backends(family).written_way(address),
+                way => way,
+            }
+        };
         for id in touched {
             let entry = self.backends(id.family).write(id.id, way);
             ops.extend(entry.map(|entry| Op { change: Change::Backend(*id, entry), owner: None }));
@@ -243,7 +252,8 @@ impl Plan {
     }
 
     fn is_used(&self, id: BackendId) -> bool {
-        self.backends(id.family).users(id.id).next().is_some()
+        let backends = self.backends(id.family);
+        backends.is_held(id.id) || backends.users(id.id).next().is_some()
     }
 
     /// Ports with a slot whose owner is gone: it must get another (rule 4 of the slot).

@@ -25,6 +25,8 @@ pub struct Nodes {
     ways: BTreeMap<String, NodeWays>,
     /// Ways in the map that no node has any more.
     stale: BTreeSet<u32>,
+    /// Whether ways and peers that were found stay though no node has them.
+    holding: bool,
     /// All addresses of the cluster's nodes, with `PEER_*` bits.
     members: BTreeMap<IpAddr, u32>,
     topology: Topology,
@@ -49,6 +51,7 @@ impl Nodes {
             peers: BTreeMap::new(),
             ways: BTreeMap::new(),
             stale: BTreeSet::new(),
+            holding: true,
             members: BTreeMap::new(),
             topology: Topology::default(),
             native_devices: BTreeSet::new(),
@@ -71,6 +74,17 @@ impl Nodes {
     /// Takes over a node address found in the map.
     pub fn adopt_peer(&mut self, address: IpAddr, bits: u32) {
         self.peers.insert(address, bits);
+    }
+
+    /// What was found and no node has goes from now on.
+    pub const fn let_go(&mut self) {
+        self.holding = false;
+    }
+
+    /// Whether what was found stays though no node has it.
+    #[must_use]
+    pub const fn is_holding(&self) -> bool {
+        self.holding
     }
 
     /// Says what this node's network is like, and which devices run XDP in the driver.
@@ -103,7 +117,8 @@ impl Nodes {
             self.ways.insert(name.clone(), ways);
         }
         let used = self.used();
-        let stale = self.written.iter().filter(|(id, way)| way.flags != 0 && !used.contains(id));
+        let is_stale = |id: &u32, way: &Way| !self.holding && way.flags != 0 && !used.contains(id);
+        let stale = self.written.iter().filter(|(id, way)| is_stale(id, way));
         self.stale = stale.map(|(id, _)| *id).collect();
         without
     }
@@ -147,7 +162,7 @@ impl Nodes {
             .iter()
             .filter(|(address, bits)| self.peers.get(address) != Some(bits))
             .map(|(address, bits)| Change::Peer(*address, *bits));
-        let gone = self.peers.keys().filter(|address| !wanted.contains_key(address));
+        let gone = self.peers.keys().filter(|address| !self.holding && !wanted.contains_key(address));
         ways.chain(peers)
             .chain(gone.map(|address| Change::RemovePeer(*address)))
             .map(|change| Op { change, owner: None })

@@ -18,6 +18,8 @@ pub struct Services {
     states: BTreeMap<u32, ServiceState>,
     /// Ids that no port wants and that do not rest yet.
     idle: BTreeSet<u32>,
+    /// Ids that were found and that no port has claimed so far.
+    held: BTreeSet<u32>,
 }
 
 /// What is in the kernel for one service id.
@@ -50,6 +52,7 @@ impl Services {
             ids: BTreeMap::new(),
             states: BTreeMap::new(),
             idle: BTreeSet::new(),
+            held: BTreeSet::new(),
         }
     }
 
@@ -65,7 +68,18 @@ impl Services {
         self.ids.insert(name.to_owned(), id);
         let state = ServiceState { name_written: true, entry, slots, ..ServiceState::new(name) };
         self.states.insert(id, state);
-        self.idle.insert(id);
+        self.held.insert(id);
+    }
+
+    /// What was found and no port has claimed is wanted by none.
+    pub fn let_go(&mut self) {
+        self.idle.append(&mut self.held);
+    }
+
+    /// Whether a list's id was found and is not claimed so far.
+    #[must_use]
+    pub fn is_held(&self, name: &str) -> bool {
+        self.ids.get(name).is_some_and(|id| self.held.contains(id))
     }
 
     /// The id for a list, a new one if it has none; `None` if all are in use or rest.
@@ -81,6 +95,7 @@ impl Services {
         };
         self.pool.resume(id);
         self.idle.remove(&id);
+        self.held.remove(&id);
         if let Some(state) = self.states.get_mut(&id) {
             state.owner = Some(Arc::clone(owner));
         }

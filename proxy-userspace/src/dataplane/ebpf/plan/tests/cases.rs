@@ -34,7 +34,7 @@ impl Bed {
         let served = names.filter_map(|name| name.split_once(' ')?.0.split_once("svc")?.1.parse().ok());
         let ports = served.map(|n| key(n, V4)).chain(state.ports.keys().cloned()).collect();
         self.kernel.begin(self.now, refuse.to_vec());
-        self.plan.sync(state, &Dirty { ports, nodes: true }, self.now, &mut self.kernel)
+        self.plan.sync(state, &Dirty { ports, nodes: true, ..Dirty::default() }, self.now, &mut self.kernel)
     }
 
     fn backend(&self, n: u8) -> (u32, BackendEntry) {

@@ -85,6 +85,56 @@ fn entries_that_were_lost_are_written_again() {
     restart(&mut kernel);
 }
 
+/// Restarts with only a part of the desired state read, then with all of it.
+fn restart_with_a_part(part: &Desired, whole: &Desired) {
+    let mut kernel = served();
+    let before = format!("{:?}", kernel.found());
+    let now = NOW + REST;
+    let mut plan = Plan::adopt(CAPACITIES, kernel.found(), now);
+    let incomplete = Dirty { nodes: true, incomplete: true, ..Dirty::default() };
+    for now in [now, now + REST, now + REST * 2] {
+        kernel.begin(now, Vec::new());
+        assert!(plan.sync(part, &incomplete, now, &mut kernel).is_complete());
+        assert_eq!(format!("{:?}", kernel.found()), before);
+    }
+    let now = now + REST * 3;
+    kernel.begin(now, Vec::new());
+    assert!(plan.sync(whole, &Dirty::default(), now, &mut kernel).is_complete());
+    assert_serves(&kernel, whole);
+}
+
+#[test]
+fn nothing_that_was_found_goes_before_everything_is_read() {
+    let whole = two_services();
+    restart_with_a_part(&Desired { node_name: whole.node_name.clone(), ..Desired::default() }, &whole);
+    let mut one = whole.clone();
+    one.ports.remove(&key(0, V4));
+    restart_with_a_part(&one, &whole);
+    restart_with_a_part(&one, &one);
+    let mut no_nodes = whole.clone();
+    no_nodes.nodes.clear();
+    restart_with_a_part(&no_nodes, &whole);
+    let mut no_endpoints = whole.clone();
+    no_endpoints.ports.insert(key(0, V4), port(0, V4, &[]));
+    restart_with_a_part(&no_endpoints, &whole);
+    restart_with_a_part(&no_endpoints, &no_endpoints);
+}
+
+#[test]
+fn what_is_removed_while_not_everything_is_read_goes_at_once() {
+    let mut kernel = served();
+    let now = NOW + REST;
+    let mut plan = Plan::adopt(CAPACITIES, kernel.found(), now);
+    kernel.begin(now, Vec::new());
+    let incomplete = Dirty { incomplete: true, ..Dirty::default() };
+    plan.sync(&two_services(), &incomplete, now, &mut kernel);
+    let mut one = two_services();
+    one.ports.remove(&key(0, V4));
+    let removed = Dirty { ports: BTreeSet::from([key(0, V4)]), ..incomplete };
+    assert!(plan.sync(&one, &removed, now, &mut kernel).is_complete());
+    assert_serves(&kernel, &one);
+}
+
 #[test]
 fn what_somebody_else_changed_is_noticed() {
     let mut kernel = FakeKernel::default();
@@ -141,7 +191,7 @@ fn what_was_served_stays_served_while_there_is_no_room_for_its_new_table() {
     let mut fewer = tables_of(37);
     fewer.ports.values_mut().for_each(|port| _ = port.frontends.pop_last());
     kernel.begin(now, Vec::new());
-    let all = Dirty { ports: fewer.ports.keys().cloned().collect(), nodes: false };
+    let all = Dirty { ports: fewer.ports.keys().cloned().collect(), ..Dirty::default() };
     plan.sync(&fewer, &all, now, &mut kernel);
     assert_eq!(kernel.frontends.len(), 5);
 }

@@ -60,7 +60,7 @@ fn change(state: &mut Desired, changes: Vec<(u8, Option<ServicePort>)>) -> Dirty
         };
         dirty.insert(key);
     }
-    Dirty { ports: dirty, nodes: false }
+    Dirty { ports: dirty, ..Dirty::default() }
 }
 
 proptest! {
@@ -97,7 +97,8 @@ proptest! {
 }
 
 fn assert_quiet(plan: &mut Plan, kernel: &mut FakeKernel, state: &Desired, now: Duration) {
-    let all = Dirty { ports: state.ports.keys().cloned().collect(), nodes: true };
+    let ports = state.ports.keys().cloned().collect();
+    let all = Dirty { ports, nodes: true, ..Dirty::default() };
     for _ in 0..2 {
         kernel.begin(now, Vec::new());
         let report = plan.sync(state, &all, now, kernel);
