@@ -16,8 +16,8 @@ use crate::node::{self, NodeError, NodeSettings, XdpUse};
 use crate::reconcile::{self, Channels, Intervals, Reconciler};
 use crate::source::{self, SourceError};
 
-/// Events that may wait: enough that a listing is read while the first part of it is worked on.
-const EVENTS: usize = 1024;
+/// Batches of events that may wait while a sync goes on.
+const BATCHES: usize = 64;
 
 /// Why the agent can't run, or stopped doing so.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ pub enum AgentError {
 
 /// Serves until SIGTERM or SIGINT. The data path stays in place after that, and after an error too.
 pub async fn run(settings: Settings) -> Result<(), AgentError> {
-    let (event_sender, events) = mpsc::channel(EVENTS);
+    let (event_sender, events) = mpsc::channel(BATCHES);
     let (target_sender, targets) = watch::channel(None);
     let (topology_sender, topology) = watch::channel(None);
     let (stop, stopped) = watch::channel(());

@@ -19,7 +19,7 @@ use tracing::debug;
 use crate::dataplane::{Dataplane, SyncReport};
 use crate::model::{Dirty, Model, PortKey};
 use crate::node::Topology;
-use crate::source::{Listing, SourceEvent};
+use crate::source::{Batch, Listing, SourceEvent};
 use journal::Journal;
 
 /// Failed operations are tried again after this time.
@@ -34,7 +34,7 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Channels {
     /// What the source tells.
-    pub events: mpsc::Receiver<SourceEvent>,
+    pub events: mpsc::Receiver<Batch>,
     /// What the node monitor makes of this node's network; `None` until it knows the cluster's nodes.
     pub topology: watch::Receiver<Option<Topology>>,
     /// Addresses of the cluster's nodes; `None` until everything was listed.
@@ -55,21 +55,23 @@ pub struct Intervals {
 /// Tells `model` all that is there, up to the source's word that this was everything: what is not there from then
 /// on counts as deleted. `None` if source or caller ended before.
 pub async fn list(model: &mut Model, channels: &mut Channels) -> Option<Listing> {
-    loop {
-        tokio::select! {
+    let mut listed = None;
+    while listed.is_none() {
+        let batch = tokio::select! {
             biased;
             _ = channels.stop.changed() => return None,
-            event = channels.events.recv() => match event {
-                Some(SourceEvent::Change(change)) => model.apply(change),
-                Some(SourceEvent::Problem(problem)) => journal::report(&problem),
-                Some(SourceEvent::Listed(listing)) => {
-                    model.refresh();
-                    return Some(listing);
-                }
-                None => return None,
-            },
+            batch = channels.events.recv() => batch?,
+        };
+        for event in batch {
+            match event {
+                SourceEvent::Change(change) => model.apply(change),
+                SourceEvent::Problem(problem) => journal::report(&problem),
+                SourceEvent::Listed(listing) => listed = Some(listing),
+            }
         }
     }
+    model.refresh();
+    listed
 }
 
 /// Owner of model and data plane.
@@ -140,8 +142,8 @@ impl<D: Dataplane> Reconciler<D> {
                 _ = self.channels.stop.changed() => break,
                 _ = heartbeat.tick() => self.dataplane.housekeep(monotonic_seconds()),
                 () = sleep_until(sync_at) => self.sync(),
-                event = self.channels.events.recv() => match event {
-                    Some(event) => self.take(event),
+                batch = self.channels.events.recv() => match batch {
+                    Some(batch) => batch.into_iter().for_each(|event| self.take(event)),
                     None => break,
                 },
                 changed = self.channels.topology.changed() => match changed {
@@ -180,6 +182,15 @@ impl<D: Dataplane> Reconciler<D> {
         }
     }
 
+    /// Takes what was told already: what leaves in one event may come back in the next. No more than that, so
+    /// that a sync happens though events keep coming.
+    fn take_waiting(&mut self) {
+        for _ in 0..self.channels.events.len() {
+            let Ok(batch) = self.channels.events.try_recv() else { return };
+            batch.into_iter().for_each(|event| self.take(event));
+        }
+    }
+
     fn take_topology(&mut self) {
         self.topology.clone_from(&self.channels.topology.borrow_and_update());
         if let Some(topology) = &self.topology {
@@ -191,6 +202,7 @@ impl<D: Dataplane> Reconciler<D> {
 
     fn sync(&mut self) {
         self.last_sync = Instant::now();
+        self.take_waiting();
         self.refresh();
         if self.topology.is_none() {
             return;

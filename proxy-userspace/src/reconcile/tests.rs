@@ -30,7 +30,7 @@ impl Dataplane for Shared {
 /// The other ends of a running task's channels.
 struct Bench {
     dataplane: Shared,
-    events: mpsc::Sender<SourceEvent>,
+    events: mpsc::Sender<Batch>,
     topology: watch::Sender<Option<Topology>>,
     targets: watch::Receiver<Option<BTreeSet<IpAddr>>>,
     _stop: watch::Sender<()>,
@@ -56,7 +56,7 @@ impl Bench {
     }
 
     async fn tell(&self, event: SourceEvent) {
-        self.events.send(event).await.unwrap();
+        self.events.send(vec![event]).await.unwrap();
         settle().await;
     }
 
@@ -90,11 +90,15 @@ fn upsert(object: Object) -> SourceEvent {
 }
 
 fn service(name: &str, cluster_ip: &str) -> SourceEvent {
+    upsert(service_object(name, cluster_ip))
+}
+
+fn service_object(name: &str, cluster_ip: &str) -> Object {
     let manifest = format!(
         r#"{{"metadata": {{"name": "{name}", "namespace": "default"}},
             "spec": {{"clusterIP": "{cluster_ip}", "clusterIPs": ["{cluster_ip}"], "ports": [{{"port": 80}}]}}}}"#
     );
-    upsert(Object::Service(Box::new(serde_json::from_str::<Service>(&manifest).unwrap())))
+    Object::Service(Box::new(serde_json::from_str::<Service>(&manifest).unwrap()))
 }
 
 fn node(name: &str, address: &str) -> SourceEvent {
@@ -152,6 +156,29 @@ fn changes_within_the_shortest_interval_are_synced_together() {
         settle().await;
         assert_eq!(bench.syncs(), before + 1);
         assert_eq!(bench.served(), ["default/a", "default/b", "default/c"]);
+    });
+}
+
+#[test]
+fn what_waits_when_a_sync_is_due_is_part_of_it() {
+    on_paused_time(async || {
+        let bench = Bench::start();
+        bench.begin().await;
+        bench.tell(service("a", "10.96.0.1")).await;
+        advance(INTERVALS.min * 2).await;
+        settle().await;
+        let before = bench.syncs();
+        advance(INTERVALS.min * 2).await;
+        // As an object that moves from one file to another: gone in one batch, back in the next.
+        let gone = Change::Delete(service_object("a", "10.96.0.1").key());
+        bench.events.send(vec![SourceEvent::Change(gone)]).await.unwrap();
+        bench.events.send(vec![service("a", "10.96.0.1")]).await.unwrap();
+        settle().await;
+        advance(INTERVALS.min).await;
+        settle().await;
+        let ports: Vec<usize> =
+            bench.dataplane.0.borrow().syncs[before..].iter().map(|dirty| dirty.ports.len()).collect();
+        assert_eq!(ports, [0], "the data plane saw nothing of it");
     });
 }
 

@@ -8,7 +8,11 @@ use std::sync::Arc;
 
 pub use crate::model::{Change, Kind, Object, ObjectKey, Problem, Severity};
 
-/// What a source tells.
+/// What a source tells in one go: what changed together, in its order. A reader that acts only after all of it
+/// never sees an object that moved from one file to another as gone.
+pub type Batch = Vec<SourceEvent>;
+
+/// One thing a source tells.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SourceEvent {
     /// An object was added, changed or removed.

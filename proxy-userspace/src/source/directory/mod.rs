@@ -24,7 +24,7 @@ use tokio::task::spawn_blocking;
 
 pub use self::catalogue::Catalogue;
 use self::folder::{Folder, Scope};
-use super::{Listing, SourceError, SourceEvent};
+use super::{Batch, Listing, SourceError, SourceEvent};
 
 /// How often it is asked whether the path still leads to the directory that is watched: a link or mount that
 /// changes on the way there makes no event.
@@ -37,7 +37,7 @@ const EVENT_BUFFER: usize = 16 * 1024;
 ///
 /// Fails only where it can't begin; a directory that disappears later is a [`SourceEvent::Problem`], its
 /// last state is kept, and it is taken up again when it returns.
-pub async fn watch(path: PathBuf, events: Sender<SourceEvent>) -> Result<(), SourceError> {
+pub async fn watch(path: PathBuf, events: Sender<Batch>) -> Result<(), SourceError> {
     let inotify = Inotify::init().map_err(SourceError::Inotify)?;
     let mut watcher = Watcher {
         watches: inotify.watches(),
@@ -53,10 +53,8 @@ pub async fn watch(path: PathBuf, events: Sender<SourceEvent>) -> Result<(), Sou
     let mut listing = folder.listing();
     found.push(SourceEvent::Listed(listing.clone()));
     loop {
-        for event in found {
-            if events.send(event).await.is_err() {
-                return Ok(());
-            }
+        if !found.is_empty() && events.send(found).await.is_err() {
+            return Ok(());
         }
         let scope = tokio::select! {
             // What was written is read before what was removed is forgotten.

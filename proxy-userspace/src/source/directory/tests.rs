@@ -52,7 +52,9 @@ fn text(services: &[(&str, u16)]) -> String {
 
 /// What an observer of the events believes.
 struct Observer {
-    events: mpsc::Receiver<SourceEvent>,
+    events: mpsc::Receiver<Batch>,
+    batch: VecDeque<SourceEvent>,
+    batches: usize,
     services: BTreeMap<String, i32>,
     problems: Vec<String>,
     listings: Vec<Listing>,
@@ -67,6 +69,8 @@ impl Observer {
         tokio::spawn(watch(directory.0.clone(), sender));
         let mut observer = Self {
             events,
+            batch: VecDeque::new(),
+            batches: 0,
             services: BTreeMap::new(),
             problems: Vec::new(),
             listings: Vec::new(),
@@ -76,10 +80,12 @@ impl Observer {
         observer
     }
     async fn next(&mut self) -> SourceEvent {
-        let event = timeout(BOUND, self.events.recv())
-            .await
-            .expect("an event in time")
-            .expect("a watch that goes on");
+        while self.batch.is_empty() {
+            let batch = timeout(BOUND, self.events.recv()).await.expect("an event in time");
+            self.batch = batch.expect("a watch that goes on").into();
+            self.batches += 1;
+        }
+        let event = self.batch.pop_front().unwrap();
         match &event {
             SourceEvent::Change(Change::Upsert { object: Object::Service(service), .. }) => {
                 let port = service.spec.as_ref().unwrap().ports.as_ref().unwrap()[0].port;
@@ -148,6 +154,19 @@ async fn a_broken_file_keeps_its_last_good_objects() {
     directory.write("a.yaml", &[("a", 3)]);
     observer.until_services(&[("a", 3)]).await;
     assert_eq!(observer.problems.len(), 1, "{:?}", observer.problems);
+}
+
+#[tokio::test]
+async fn what_changes_in_one_file_is_told_in_one_go() {
+    let directory = Directory::new("together");
+    fs::write(directory.0.join("a.yaml"), "kind: [").unwrap();
+    let mut observer = Observer::of(&directory).await;
+    let begun = observer.batches;
+    directory.replace("a.yaml", &[("a", 1), ("b", 1), ("c", 1)]);
+    observer.until_services(&[("a", 1), ("b", 1), ("c", 1)]).await;
+    directory.replace("a.yaml", &[("b", 2), ("d", 1)]);
+    observer.until_services(&[("b", 2), ("d", 1)]).await;
+    assert_eq!(observer.batches, begun + 2);
 }
 
 #[tokio::test]
