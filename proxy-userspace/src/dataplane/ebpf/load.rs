@@ -9,7 +9,7 @@ use aya::programs::{ProgramInfo, SchedClassifier, Xdp};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
 use proxy_common::config::global;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use super::bpffs::{entries, remove_tree};
 use super::error::OpenError;
@@ -76,6 +76,11 @@ impl Programs {
     pub fn open(settings: &Settings, layout: &Layout) -> Result<Self, OpenError> {
         let constants = Constants::new(settings);
         let directory = layout.programs().join(constants.fingerprint());
+        let kept = kept_sizes(&layout.maps(), &settings.sizes);
+        if !kept.is_empty() {
+            let kept = kept.join(", ");
+            warn!("pinned maps keep their size until `millrace cleanup`, which ends connections: {kept}");
+        }
         if is_usable(&directory, &layout.maps()) {
             debug!(directory = %directory.display(), "programs are unchanged");
         } else {
@@ -178,7 +183,7 @@ fn load(
     }
     for (name, size) in maps(&settings.sizes) {
         let pin = layout.maps().join(name);
-        if let Some(size) = size_of_map(&pin, name, size) {
+        if let Some(size) = size_of_map(&pin, size) {
             loader.map_max_entries(name, size);
         }
         loader.map_pin_path(name, pin);
@@ -200,13 +205,19 @@ fn load(
 }
 
 /// The size a map is made with. One that is pinned already keeps its own: its entries are in use.
-fn size_of_map(pin: &Path, name: &str, wanted: Option<u32>) -> Option<u32> {
-    let Ok(pinned) = MapInfo::from_pin(pin) else { return wanted };
-    let size = pinned.max_entries();
-    if let Some(wanted) = wanted.filter(|wanted| *wanted != size) {
-        info!(map = name, size, wanted, "a map keeps its size until `millrace cleanup`");
-    }
-    Some(size)
+fn size_of_map(pin: &Path, wanted: Option<u32>) -> Option<u32> {
+    MapInfo::from_pin(pin).map_or(wanted, |pinned| Some(pinned.max_entries()))
+}
+
+/// The pinned maps that are not of the size that is wanted. More room than the services need is no fault, but
+/// the size of the flow tables is chosen.
+fn kept_sizes(maps: &Path, sizes: &Sizes) -> Vec<String> {
+    let kept = |(name, wanted): (&str, Option<u32>)| {
+        let (wanted, pinned) = (wanted?, MapInfo::from_pin(maps.join(name)).ok()?.max_entries());
+        let is_kept = pinned < wanted || pinned > wanted && name.starts_with("FLOWS");
+        is_kept.then(|| format!("{name} has {pinned} entries ({wanted} wanted)"))
+    };
+    self::maps(sizes).into_iter().filter_map(kept).collect()
 }
 
 /// A map that is not pinned would be lost with the agent.
@@ -233,4 +244,26 @@ fn pin(
     let program = program.map_err(|error| OpenError::Aya { program: name, error })?;
     let path = directory.join(name);
     sys::obj_pin(program, &path).map_err(|error| OpenError::File { path, error })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataplane::ebpf::scratch::Scratch;
+
+    #[test]
+    fn a_pinned_map_of_another_size_is_named_with_both_sizes() {
+        let scratch = Scratch::new("sizes");
+        let settings = scratch.settings();
+        drop(scratch.open());
+        let maps = Layout::new(&scratch.path).maps();
+        assert_eq!(kept_sizes(&maps, &settings.sizes), Vec::<String>::new());
+        let sizes = Sizes { flows: 512, slots: 128, services: 32, ..settings.sizes };
+        let expected = [
+            "FLOWS4 has 1024 entries (512 wanted)",
+            "FLOWS6 has 1024 entries (512 wanted)",
+            "SELECTION has 64 entries (128 wanted)",
+        ];
+        assert_eq!(kept_sizes(&maps, &sizes), expected);
+    }
 }

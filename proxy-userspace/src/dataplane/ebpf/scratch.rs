@@ -15,9 +15,13 @@ impl Scratch {
         Self { path: PathBuf::from(format!("/sys/fs/bpf/millrace-{name}-{}", std::process::id())) }
     }
 
-    pub fn open(&self) -> EbpfDataplane {
+    pub fn settings(&self) -> Settings {
         let sizes = Sizes { slots: 64, services: 64, flows: 1024, new_flows: 1024, ..Sizes::default() };
-        EbpfDataplane::open(Settings { bpffs_path: self.path.clone(), sizes, ..Settings::default() }).unwrap()
+        Settings { bpffs_path: self.path.clone(), sizes, ..Settings::default() }
+    }
+
+    pub fn open(&self) -> EbpfDataplane {
+        EbpfDataplane::open(self.settings()).unwrap()
     }
 }
 
