@@ -150,7 +150,7 @@ fn serve<P: Packet, O: Family, F: Family>(
     {
         packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
         flow::track::<F>(inner, found, Sender::Client);
-        return decapsulate::<P, O, F>(*packet, inner, &(backend.address, backend.port));
+        return decapsulate::<P, O, F>(*packet, inner, found.client_port, &(backend.address, backend.port));
     }
     let chosen = choose::<F>(inner, frontend, hint);
     let backend = balance::lookup_backend::<F>(chosen).ok_or(Verdict::Drop(Reason::NoBackendHere))?;
@@ -161,8 +161,8 @@ fn serve<P: Packet, O: Family, F: Family>(
     let outer = if O::HEADER == V6::HEADER { FLOW_OUTER_IPV6 } else { 0 };
     let owner = Owner { backend: chosen, service: frontend.service, flags: FLOW_DECAPSULATED | outer };
     let destination = (backend.address, backend.port);
-    flow::create::<F>(inner, &destination, &owner)?;
-    decapsulate::<P, O, F>(*packet, inner, &destination)
+    let client_port = flow::create::<F>(inner, &destination, &owner)?;
+    decapsulate::<P, O, F>(*packet, inner, client_port, &destination)
 }
 
 /// Who gets a decapsulated packet that has no flow entry.
@@ -198,12 +198,13 @@ fn lookup_hint(service: u32, hint: u32) -> BackendRef {
 fn decapsulate<P: Packet, O: Family, F: Family>(
     mut packet: P,
     inner: &mut Parsed<F::Address>,
+    client_port: u16,
     destination: &(F::Address, u16),
 ) -> Result<Verdict, Verdict> {
     packet.pop_outer(O::HEADER, O::ETHER_TYPE, F::ETHER_TYPE).map_err(|_| NO_ROOM)?;
     inner.network -= O::HEADER as u32;
     inner.payload -= O::HEADER as u32;
-    nat::deliver::<P, F>(&mut packet, inner, destination, Reason::ServedDsr)
+    nat::deliver::<P, F>(&mut packet, inner, client_port, destination, Reason::ServedDsr)
 }
 
 /// The second chance: rewrites the outer header in place, once. A way of the other family can't be taken.

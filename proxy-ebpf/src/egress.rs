@@ -40,9 +40,9 @@ fn restore_parsed<P: Packet, F: Family>(
     if !parsed.has_ports() || !observe::has_served(parsed.key.source_port) {
         return Err(UNTOUCHED);
     }
-    let (found, frontend) = flow::lookup_reply::<F>(parsed).ok_or(UNTOUCHED)?;
+    let (found, frontend, client_port) = flow::lookup_reply::<F>(parsed).ok_or(UNTOUCHED)?;
     flow::track::<F>(parsed, found, Sender::Backend);
-    let verdict = nat::restore::<P, F>(packet, parsed, &frontend)?;
+    let verdict = nat::restore::<P, F>(packet, parsed, &frontend, client_port)?;
     if parsed.is_syn_ack() && found.is_decapsulated() {
         let _ = mss::clamp::<P, F>(packet, parsed.transport(), found.outer_header());
     }

@@ -15,6 +15,7 @@ use proxy_common::verdict::Reason;
 use crate::config;
 use crate::family::{Family, FlowOf, KeyOf, V4, V6};
 use crate::key;
+use crate::nat::Endpoint;
 use crate::observe;
 use crate::packet::Parsed;
 use crate::packet::header::{protocol, tcp_flag};
@@ -25,11 +26,11 @@ use crate::verdict::{NO_ROOM, Verdict};
 pub struct Found {
     /// The backend that serves the connection.
     pub backend: BackendRef,
-    service: u32,
+    /// The port the backend knows the client by, network byte order.
+    pub client_port: u16,
     last_seen: u32,
     /// When it was found.
     now: u32,
-    state: u8,
     flags: u8,
     /// Whether it is still in FLOWS_NEW.
     embryo: bool,
@@ -68,31 +69,33 @@ pub fn now() -> u32 {
 #[inline(always)]
 pub fn lookup<F: Family>(parsed: &Parsed<F::Address>, service: u32) -> Option<Found> {
     let (found, flow) = find::<F>(&parsed.key)?;
-    let ended = found.state == FLOW_CLOSING || found.flags & FLOW_FIN_CLIENT != 0;
-    let belongs = found.service == service && is_client_entry::<F>(flow, &parsed.key);
+    let ended = flow.state == FLOW_CLOSING || flow.flags & FLOW_FIN_CLIENT != 0;
+    let belongs = flow.service == service && is_client_entry::<F>(flow, &parsed.key);
     (belongs && !(parsed.is_syn() && ended)).then_some(found)
 }
 
-/// The live entry for a backend's reply, with the frontend it has to come from.
+/// The live entry for a backend's reply, with the frontend it has to come from and the client's own port.
 #[inline(always)]
-pub fn lookup_reply<F: Family>(parsed: &Parsed<F::Address>) -> Option<(Found, (F::Address, u16))> {
+pub fn lookup_reply<F: Family>(parsed: &Parsed<F::Address>) -> Option<(Found, Endpoint<F>, u16)> {
     let (found, flow) = find::<F>(&parsed.key)?;
-    is_reply_entry::<F>(flow, &parsed.key).then_some((found, (flow.source, flow.source_port)))
+    let frontend = (flow.source, flow.source_port);
+    is_reply_entry::<F>(flow, &parsed.key).then_some((found, frontend, flow.destination_port))
 }
 
 /// A value may be given to another key while it is read (an LRU map reuses nodes at once, and an update of an existing
 /// key frees one). Every entry holds its client, so that one that is another connection's can be told.
 #[inline(always)]
 fn is_client_entry<F: Family>(flow: &FlowOf<F>, key: &KeyOf<F>) -> bool {
-    flow.flags & FLOW_REPLY == 0 && flow.source == key.source && flow.source_port == key.source_port
+    let same_port = flow.source_port == key.source_port || flow.flags & FLOW_REWRITE_SOURCE != 0;
+    flow.flags & FLOW_REPLY == 0 && flow.source == key.source && same_port
 }
 
 /// As [`is_client_entry`]; a reply goes to the client.
 #[inline(always)]
 fn is_reply_entry<F: Family>(flow: &FlowOf<F>, key: &KeyOf<F>) -> bool {
-    flow.flags & FLOW_REPLY != 0
-        && flow.destination == key.destination
-        && flow.destination_port == key.destination_port
+    let same_port =
+        flow.destination_port == key.destination_port || flow.flags & FLOW_REWRITE_DESTINATION != 0;
+    flow.flags & FLOW_REPLY != 0 && flow.destination == key.destination && same_port
 }
 
 #[inline(always)]
@@ -111,24 +114,25 @@ fn find<F: Family>(key: &KeyOf<F>) -> Option<(Found, &'static FlowOf<F>)> {
 #[inline(always)]
 fn live<F: Family>(flow: &FlowOf<F>, embryo: bool) -> Option<Found> {
     let now = now();
-    let Flow { backend, service, last_seen, state, flags, .. } = *flow;
+    let Flow { backend, last_seen, state, flags, source_port, .. } = *flow;
     if config::timeouts().expired(state, last_seen, now) {
         return None;
     }
-    Some(Found { backend: BackendRef(backend), service, last_seen, now, state, flags, embryo })
+    Some(Found { backend: BackendRef(backend), client_port: source_port, last_seen, now, flags, embryo })
 }
 
-/// Makes both entries of a connection to a backend on this node. A RST leaves no trace.
+/// Makes both entries of a connection to a backend on this node, and says by which port the backend knows the client:
+/// another one than the client's own if the replies could not be told from another connection's. A RST leaves no trace.
 #[inline(never)]
 pub fn create<F: Family>(
     parsed: &Parsed<F::Address>,
-    destination: &(F::Address, u16),
+    destination: &Endpoint<F>,
     owner: &Owner,
-) -> Result<(), Verdict> {
-    if parsed.tcp_flags & tcp_flag::RST != 0 {
-        return Ok(());
-    }
+) -> Result<u16, Verdict> {
     let key = &parsed.key;
+    if parsed.tcp_flags & tcp_flag::RST != 0 {
+        return Ok(key.source_port);
+    }
     // One entry is built and turned round in place: two of them do not fit the stack beside the caller's.
     let mut flow = Flow {
         destination: destination.0,
@@ -136,10 +140,11 @@ pub fn create<F: Family>(
         flags: FLOW_REWRITE_DESTINATION | owner.flags,
         ..blank::<F>(parsed, owner)
     };
-    let reply_key =
+    let mut reply_key =
         key::flow(destination.0, key.source, key::ports(destination.1, key.source_port), key.protocol);
     if is_taken::<F>(&reply_key, key) {
-        return Err(Verdict::Drop(Reason::ReplyKeyInUse));
+        flow.source_port = free_port::<F>(&mut reply_key, key)?;
+        flow.flags |= FLOW_REWRITE_SOURCE;
     }
     clear::<F>(key);
     clear::<F>(&reply_key);
@@ -147,7 +152,24 @@ pub fn create<F: Family>(
     turn_round::<F>(&mut flow, key);
     F::flows_new().insert(&reply_key, &flow, BPF_ANY.into()).map_err(|_| NO_ROOM)?;
     observe::note_served(destination.1);
-    Ok(())
+    Ok(reply_key.destination_port)
+}
+
+/// A port that makes the reply key unlike that of any other connection, network byte order.
+#[inline(always)]
+fn free_port<F: Family>(reply_key: &mut KeyOf<F>, key: &KeyOf<F>) -> Result<u16, Verdict> {
+    const TRIES: u16 = 4;
+    /// Odd, so that every port is reached; never the privileged ones, which mean something to some servers.
+    const STEP: u16 = 0x6d2b;
+    let mut port = u16::from_be(key.source_port);
+    for _ in 0..TRIES {
+        port = port.wrapping_add(STEP) | 0x0400;
+        reply_key.destination_port = port.to_be();
+        if !is_taken::<F>(reply_key, key) {
+            return Ok(reply_key.destination_port);
+        }
+    }
+    Err(Verdict::Drop(Reason::ReplyKeyInUse))
 }
 
 /// What stands in FLOWS is expired, closing, or names a backend that is gone; it would be found first.
@@ -163,11 +185,11 @@ fn clear<F: Family>(key: &KeyOf<F>) {
 /// Whether a live connection of the same client to another frontend uses this reply key.
 #[inline(always)]
 fn is_taken<F: Family>(reply_key: &KeyOf<F>, key: &KeyOf<F>) -> bool {
-    let Some((found, other)) = find::<F>(reply_key) else {
+    let Some((_, other)) = find::<F>(reply_key) else {
         return false;
     };
     // A reply entry holds the frontend as its source.
-    matches!(found.state, FLOW_ESTABLISHED | FLOW_DATAGRAM)
+    other.state != FLOW_CLOSING
         && (other.source != key.destination || other.source_port != key.destination_port)
 }
 
@@ -253,13 +275,13 @@ fn promote<F: Family>(parsed: &Parsed<F::Address>, now: u32) {
     if flow.state == FLOW_SYN {
         flow.state = FLOW_ESTABLISHED;
     }
-    let twin_key = flow.twin(key);
     // A refused insert leaves the embryo, which serves the connection as well.
     if F::flows().insert(key, &flow, BPF_ANY.into()).is_err() {
         return;
     }
     let _ = F::flows_new().remove(key);
     if flow.flags & FLOW_ENCAPSULATE == 0 {
+        let twin_key = flow.twin(key);
         turn_round::<F>(&mut flow, key);
         let _ = F::flows().insert(&twin_key, &flow, BPF_ANY.into());
         let _ = F::flows_new().remove(&twin_key);

@@ -103,7 +103,13 @@ fn serve_by_flow<P: Packet, F: Family>(
         }
         packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
         flow::track::<F>(parsed, found, Sender::Client);
-        return nat::deliver::<P, F>(packet, parsed, &(backend.address, backend.port), Reason::ServedLocal);
+        return nat::deliver::<P, F>(
+            packet,
+            parsed,
+            found.client_port,
+            &(backend.address, backend.port),
+            Reason::ServedLocal,
+        );
     }
     let slot = match slot {
         Some(slot) => slot,
@@ -126,8 +132,8 @@ fn open<P: Packet, F: Family>(
     if backend.is_local() {
         packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
         let destination = (backend.address, backend.port);
-        flow::create::<F>(parsed, &destination, &owner)?;
-        return nat::deliver::<P, F>(packet, parsed, &destination, Reason::ServedLocal);
+        let client_port = flow::create::<F>(parsed, &destination, &owner)?;
+        return nat::deliver::<P, F>(packet, parsed, client_port, &destination, Reason::ServedLocal);
     }
     if frontend.flags & FRONTEND_DSR == 0 {
         return Err(Verdict::Drop(Reason::NoForwarding));

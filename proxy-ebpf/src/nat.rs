@@ -12,16 +12,17 @@ use crate::verdict::{NO_ROOM, Verdict};
 /// An address and a port, both in network byte order.
 pub type Endpoint<F> = (<F as Family>::Address, u16);
 
-/// Sends a client's packet to a backend on this node.
+/// Sends a client's packet to a backend on this node; its address is kept, its port nearly always.
 #[inline(always)]
 pub fn deliver<P: Packet, F: Family>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
+    client_port: u16,
     backend: &Endpoint<F>,
     reason: Reason,
 ) -> Result<Verdict, Verdict> {
-    let client = (parsed.key.source, parsed.key.source_port);
-    write::<P, F>(packet, parsed, &client, backend).ok_or(NO_ROOM)?;
+    let client = (parsed.key.source, client_port);
+    write::<P, F>(*packet, parsed, &client, backend).ok_or(NO_ROOM)?;
     Ok(Verdict::Deliver(reason))
 }
 
@@ -31,15 +32,17 @@ pub fn restore<P: Packet, F: Family>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     frontend: &Endpoint<F>,
+    client_port: u16,
 ) -> Result<Verdict, Verdict> {
-    let client = (parsed.key.destination, parsed.key.destination_port);
-    write::<P, F>(packet, parsed, frontend, &client).ok_or(NO_ROOM)?;
+    let client = (parsed.key.destination, client_port);
+    write::<P, F>(*packet, parsed, frontend, &client).ok_or(NO_ROOM)?;
     Ok(Verdict::Deliver(Reason::Reply))
 }
 
-#[inline(always)]
+/// A function of its own: its words would crowd the walks' stacks.
+#[inline(never)]
 fn write<P: Packet, F: Family>(
-    packet: &mut P,
+    mut packet: P,
     parsed: &Parsed<F::Address>,
     source: &Endpoint<F>,
     destination: &Endpoint<F>,
@@ -51,7 +54,7 @@ fn write<P: Packet, F: Family>(
     let ports =
         Difference::default().half(old.source_port, source.1).half(old.destination_port, destination.1);
 
-    F::write_addresses(packet, parsed.network_offset(), &source.0, &destination.0, addresses)?;
+    F::write_addresses(&packet, parsed.network_offset(), &source.0, &destination.0, addresses)?;
     let transport = parsed.transport();
     let header = packet.at::<u32>(transport.offset())?;
     // SAFETY: `at` checked the bound.

@@ -25,7 +25,8 @@ each_ingress! {
     a_reply_of_an_expired_connection_is_not_ours
     an_entry_of_a_replaced_backend_counts_as_none
     an_entry_of_a_backend_that_is_gone_counts_as_none
-    two_frontends_of_one_backend_do_not_share_a_reply_key
+    the_same_client_port_to_two_frontends_of_one_backend_is_told_apart
+    a_reset_closes_a_connection_whose_port_was_translated
     a_forged_reset_is_forgotten_with_the_next_packet
     a_connection_met_in_the_middle_is_an_established_embryo
     a_reset_of_an_unknown_connection_leaves_no_entry
@@ -238,16 +239,49 @@ fn an_entry_of_a_backend_that_is_gone_counts_as_none(case: Case) {
     case.is_delivered(&bed, &data, &data.clone().with_destination(case.pod(2)), Reason::ServedLocal);
 }
 
-fn two_frontends_of_one_backend_do_not_share_a_reply_key(case: Case) {
+/// The same client port to another frontend of the same backend: the replies could not be told apart, so the backend
+/// knows the second connection by another port.
+fn the_same_client_port_to_two_frontends_of_one_backend_is_told_apart(case: Case) {
+    let bed = bed_with_service(case);
+    let second = (case.vip().ip(), 81).into();
+    bed.service().external(second).backend_local(case.pod(1)).install();
+    bed.service().udp().external(second).backend_local(case.pod(1)).install();
+    handshake(case, &bed);
+    case.arrives(&bed, &case.udp()).assert_counted(Reason::ServedLocal);
+    for (first, opening) in [(case.tcp(flag::ACK), case.tcp(flag::SYN)), (case.udp(), case.udp())] {
+        let opening = opening.with_destination(second);
+        let port = other_port(opening.source().port());
+        let known_as = (opening.source().ip(), port).into();
+        let delivered = opening.clone().with_source(known_as).with_destination(case.pod(1));
+        for _ in 0..3 {
+            case.is_delivered(&bed, &opening, &delivered, Reason::ServedLocal);
+            bed.send(Hook::TcEgress, &delivered.clone().reply()).assert_passed(&opening.clone().reply());
+        }
+        let reply = first.clone().with_destination(case.pod(1)).reply();
+        bed.send(Hook::TcEgress, &reply).assert_passed(&first.reply());
+    }
+}
+
+fn a_reset_closes_a_connection_whose_port_was_translated(case: Case) {
     let bed = bed_with_service(case);
     let second = (case.vip().ip(), 81).into();
     bed.service().external(second).backend_local(case.pod(1)).install();
     handshake(case, &bed);
-    // The same client port to another frontend of the same backend: the replies could not be told apart.
-    let syn = case.tcp(flag::SYN).with_destination(second);
-    case.arrives(&bed, &syn).assert_dropped(Reason::ReplyKeyInUse);
-    let reply = case.tcp(flag::ACK).with_destination(case.pod(1)).reply();
-    bed.send(Hook::TcEgress, &reply).assert_passed(&case.tcp(flag::ACK).reply());
+    for flags in [flag::SYN, flag::ACK] {
+        case.arrives(&bed, &case.tcp(flags).with_destination(second)).assert_counted(Reason::ServedLocal);
+    }
+    let data = case.tcp(flag::ACK).with_destination(second);
+    let known_as = (data.source().ip(), other_port(data.source().port())).into();
+    let reset =
+        data.clone().with_flags(flag::RST).with_source(known_as).with_destination(case.pod(1)).reply();
+    bed.send(Hook::TcEgress, &reset).assert_counted(Reason::Reply);
+    assert_eq!(entry_of(&bed, &data).state, FLOW_CLOSING, "the backend's RST reaches the client's entry");
+    assert_eq!(entry_of(&bed, &case.tcp(flag::ACK)).state, FLOW_ESTABLISHED, "the other connection's stays");
+}
+
+/// The first port that is tried for a client whose own is taken.
+fn other_port(own: u16) -> u16 {
+    own.wrapping_add(0x6d2b) | 0x0400
 }
 
 fn a_forged_reset_is_forgotten_with_the_next_packet(case: Case) {
