@@ -58,6 +58,7 @@ pub async fn follow(
         uplinks: Vec::new(),
         missing: BTreeSet::new(),
         unroutable: BTreeSet::new(),
+        own: BTreeSet::new(),
         managed: BTreeSet::new(),
         settings,
         targets,
@@ -92,6 +93,8 @@ struct Monitor {
     uplinks: Vec<String>,
     missing: BTreeSet<String>,
     unroutable: BTreeSet<IpAddr>,
+    /// Node addresses that were on this node once: a device that is replaced takes them away for a while.
+    own: BTreeSet<IpAddr>,
     /// Next hops the kernel was asked to keep resolved since the last probe.
     managed: BTreeSet<(u32, IpAddr)>,
 }
@@ -202,9 +205,10 @@ impl Monitor {
             warn!("--uplinks: there is no device {name}; it is taken up as soon as it appears");
         }
         self.missing = missing;
+        self.own.extend(topology.addresses.intersection(targets));
         let unroutable: BTreeSet<IpAddr> = targets
             .iter()
-            .filter(|target| !topology.ways.contains_key(target) && !topology.addresses.contains(target))
+            .filter(|target| !topology.ways.contains_key(target) && !self.own.contains(target))
             .copied()
             .collect();
         for target in unroutable.difference(&self.unroutable) {

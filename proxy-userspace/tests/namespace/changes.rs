@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use millrace_lab::capture::Trail;
+use millrace_lab::cluster::Cluster;
 use millrace_lab::net::write_sysctl;
 
 use crate::fixture::{expect, own, own_without_agents, service, shared, vip, walk};
@@ -54,11 +55,19 @@ fn a_replaced_uplink_is_served_again() -> Result<()> {
     proxy.wait_until("nothing is attached to the uplink", || {
         Ok(!proxy.attached()?.iter().any(|attached| attached.device == "eth0"))
     })?;
+    proxy.wait_until("the other node is out of reach", || is_out_of_reach(&proxy.log(), &cluster, 2))?;
+    assert!(!is_out_of_reach(&proxy.log(), &cluster, 1)?, "a node is in its own reach: {}", proxy.log());
     cluster.bed().restore_uplink(1)?;
     cluster.wait_for_hooks(1)?;
     cluster.wait_for_ways(1)?;
     expect(&cluster, &walk(&local, vip(1), 80, &["pod-1a"], Trail::local("node1")))?;
     expect(&cluster, &walk(&direct, vip(2), 80, &["pod-2a"], Trail::direct_return("node1", "node2")))
+}
+
+/// Whether an address of a node is said to be without a route.
+fn is_out_of_reach(log: &str, cluster: &Cluster, node: u8) -> Result<bool> {
+    let addresses = cluster.bed().node(node)?.addresses().both();
+    Ok(addresses.iter().any(|address| log.contains(&format!("no route to node address {address}:"))))
 }
 
 #[test]
