@@ -143,7 +143,7 @@ impl<D: Dataplane> Reconciler<D> {
                 _ = heartbeat.tick() => self.dataplane.housekeep(monotonic_seconds()),
                 () = sleep_until(sync_at) => self.sync(),
                 batch = self.channels.events.recv() => match batch {
-                    Some(batch) => batch.into_iter().for_each(|event| self.take(event)),
+                    Some(batch) => self.take(batch),
                     None => break,
                 },
                 changed = self.channels.topology.changed() => match changed {
@@ -165,20 +165,22 @@ impl<D: Dataplane> Reconciler<D> {
         self.retry_at.map_or(self.part_at, |retry_at| retry_at.min(self.part_at))
     }
 
-    fn take(&mut self, event: SourceEvent) {
-        match event {
-            SourceEvent::Change(change) => {
-                self.model.apply(change);
-                self.model_due = true;
+    fn take(&mut self, batch: Batch) {
+        for event in batch {
+            match event {
+                SourceEvent::Change(change) => {
+                    self.model.apply(change);
+                    self.model_due = true;
+                }
+                SourceEvent::Listed(listing) if listing != self.listing => {
+                    journal::listed(&listing);
+                    self.listing = listing;
+                    self.model_due = true;
+                }
+                // A source that had to begin again says so again.
+                SourceEvent::Listed(_) => {}
+                SourceEvent::Problem(problem) => journal::report(&problem),
             }
-            SourceEvent::Listed(listing) if listing != self.listing => {
-                journal::listed(&listing);
-                self.listing = listing;
-                self.model_due = true;
-            }
-            // A source that had to begin again says so again.
-            SourceEvent::Listed(_) => {}
-            SourceEvent::Problem(problem) => journal::report(&problem),
         }
     }
 
@@ -187,7 +189,7 @@ impl<D: Dataplane> Reconciler<D> {
     fn take_waiting(&mut self) {
         for _ in 0..self.channels.events.len() {
             let Ok(batch) = self.channels.events.try_recv() else { return };
-            batch.into_iter().for_each(|event| self.take(event));
+            self.take(batch);
         }
     }
 
@@ -253,6 +255,9 @@ impl<D: Dataplane> Reconciler<D> {
             for problem in self.model.take_problems() {
                 journal::report(&problem);
             }
+        }
+        if !self.dirty.nodes {
+            return;
         }
         let targets = Some(self.model.desired().nodes.values().flatten().copied().collect());
         self.channels.targets.send_if_modified(|now| {

@@ -139,6 +139,10 @@ fn nothing_happens_before_everything_is_listed_and_the_network_is_known() {
         advance(INTERVALS.min).await;
         settle().await;
         assert_eq!(bench.served(), ["default/web"]);
+        bench.tell(node("node3", "192.0.2.3")).await;
+        advance(INTERVALS.min).await;
+        settle().await;
+        assert_eq!(bench.targets.borrow().as_ref().map(BTreeSet::len), Some(2), "a node came later");
     });
 }
 
