@@ -15,7 +15,7 @@ pub struct FlowsArgs {
     #[command(flatten)]
     show: Show,
     /// Show at most this many entries; a connection has two
-    #[arg(long, value_name = "ENTRIES", default_value_t = 1000, value_parser = entries)]
+    #[arg(long, value_name = "ENTRIES", default_value_t = 1000, value_parser = entries, allow_negative_numbers = true)]
     limit: usize,
 }
 

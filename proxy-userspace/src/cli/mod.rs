@@ -22,6 +22,7 @@ use crate::config::{AgentArgs, ConfigError, Settings};
 use crate::dataplane::ebpf::OpenError;
 use crate::dataplane::ebpf::read::{PinnedMaps, ReadError};
 use crate::node::NodeError;
+use crate::source::SourceError;
 use table::Table;
 
 /// A flag has a wrong value; as getopt's users and kube-proxy have it.
@@ -87,6 +88,13 @@ enum CliError {
     Io(#[from] io::Error),
 }
 
+impl CliError {
+    /// Whether a flag was given something it can't be, as opposed to something that failed.
+    const fn is_of_a_value(&self) -> bool {
+        matches!(self, Self::Config(_) | Self::Agent(AgentError::Source(SourceError::Directory { .. })))
+    }
+}
+
 /// Parses the arguments of this process and does what they say.
 #[must_use]
 pub fn run() -> ExitCode {
@@ -111,7 +119,7 @@ pub fn run() -> ExitCode {
         Err(CliError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("millrace: {error}");
-            ExitCode::from(if matches!(error, CliError::Config(_)) { USAGE } else { 1 })
+            ExitCode::from(if error.is_of_a_value() { USAGE } else { 1 })
         }
     }
 }

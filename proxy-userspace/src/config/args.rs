@@ -3,7 +3,7 @@
 /// Flags of `millrace agent`.
 ///
 /// Values are text here so that a wrong one gets our one line, which names the flag and what it takes,
-/// instead of clap's four.
+/// instead of clap's four. A negative number is a value too, not an unknown flag.
 #[derive(clap::Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentArgs {
     /// Where Services, EndpointSlices and Nodes come from: directory:PATH, a directory of manifests as
@@ -41,22 +41,22 @@ pub struct AgentArgs {
     #[arg(long, value_name = "random|maglev")]
     pub algorithm: Option<String>,
     /// Slots of a Maglev table, a prime, the same on all nodes [default: 4093]
-    #[arg(long, value_name = "PRIME")]
+    #[arg(long, value_name = "PRIME", allow_negative_numbers = true)]
     pub maglev_table_size: Option<String>,
     /// Entries of the flow table of each family [default: 262144]
-    #[arg(long, value_name = "ENTRIES")]
+    #[arg(long, value_name = "ENTRIES", allow_negative_numbers = true)]
     pub flow_table_size: Option<String>,
     /// Seconds after which a TCP flow that has seen only its SYN is forgotten [default: 60]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub timeout_syn: Option<String>,
     /// Seconds without a packet after which an established TCP flow is forgotten [default: 8000]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub timeout_established: Option<String>,
     /// Seconds without a packet after which a TCP flow that was closed is forgotten [default: 10]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub timeout_closing: Option<String>,
     /// Seconds without a packet after which a UDP flow is forgotten [default: 60]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub timeout_udp: Option<String>,
     /// Mark of packets handed to the stack, and the bits of it that are ours; 0/0 = none [default:
     /// 0x1000/0x1000]
@@ -69,9 +69,9 @@ pub struct AgentArgs {
     #[arg(long, value_name = "MODE")]
     pub xdp: Option<String>,
     /// Shortest time between two syncs, in milliseconds [default: 1]
-    #[arg(long, value_name = "MILLISECONDS")]
+    #[arg(long, value_name = "MILLISECONDS", allow_negative_numbers = true)]
     pub min_sync_interval: Option<String>,
     /// Longest time between two syncs, in seconds; pending operations are tried again then [default: 30]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub max_sync_interval: Option<String>,
 }

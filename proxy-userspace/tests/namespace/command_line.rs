@@ -26,6 +26,10 @@ fn a_wrong_value_ends_with_status_2_and_one_line_that_names_the_flag_and_what_it
         (&["agent", source, "--fwmark", "3/1"], ["--fwmark", "VALUE/MASK"]),
         (&["agent", source, "--maglev-table-size", "4096"], ["--maglev-table-size", "4093"]),
         (&["agent", source, "--timeout-udp", "0"], ["--timeout-udp", "1 to"]),
+        (&["agent", source, "--timeout-udp", "-1"], ["--timeout-udp", "1 to"]),
+        (&["agent", source, "--max-sync-interval", "-1"], ["--max-sync-interval", "1 to"]),
+        (&["agent", source, "--maglev-table-size", "-1"], ["--maglev-table-size", "prime"]),
+        (&["flows", "--limit", "-1"], ["--limit", "from 1 on"]),
         (&["agent", source, "--colour", "red"], ["--colour", "unexpected argument"]),
         (&["services", "-o", "yaml"], ["--output", "table, json"]),
         (&["flows", "--limit", "none"], ["--limit", "from 1 on"]),
@@ -38,9 +42,19 @@ fn a_wrong_value_ends_with_status_2_and_one_line_that_names_the_flag_and_what_it
 }
 
 #[test]
-fn a_source_directory_that_is_missing_ends_the_agent_with_one_line() {
-    let line = refusal(&["agent", "--source", "directory:/nowhere/at/all"], 1);
-    assert!(line.contains("/nowhere/at/all"), "{line}");
+fn a_source_directory_that_is_missing_ends_the_agent_as_a_wrong_value_does() {
+    let line = refusal(&["agent", "--source", "directory:/nowhere/at/all"], 2);
+    assert!(line.contains("--source") && line.contains("/nowhere/at/all"), "{line}");
+}
+
+#[test]
+fn a_path_where_no_bpf_file_system_can_be_is_called_that() {
+    let empty = std::env::temp_dir().join(format!("millrace-no-manifests-{}", std::process::id()));
+    std::fs::create_dir_all(&empty).unwrap();
+    let source = format!("directory:{}", empty.display());
+    let line = refusal(&["agent", "--source", &source, "--bpffs-path", "/proc/nowhere"], 1);
+    std::fs::remove_dir(&empty).unwrap();
+    assert!(line.contains("/proc/nowhere is no BPF file system"), "{line}");
 }
 
 #[test]

@@ -20,11 +20,12 @@ pub struct Lock {
 /// Makes the directories, mounting a BPF file system if there is none, and locks them.
 pub fn prepare(layout: &Layout) -> Result<Lock, OpenError> {
     let path = layout.bpffs();
-    make_dir(path)?;
+    let no_bpffs = |error| OpenError::NoBpffs { path: path.to_owned(), error };
+    fs::create_dir_all(path).map_err(no_bpffs)?;
     if !is_bpffs(path)? {
         let options: Option<&str> = None;
         mount(Some("bpf"), path, Some("bpf"), MsFlags::empty(), options)
-            .map_err(|error| OpenError::NoBpffs { path: path.to_owned(), error: error.into() })?;
+            .map_err(|error| no_bpffs(error.into()))?;
     }
     for directory in [layout.maps(), layout.links(), layout.programs()] {
         make_dir(&directory)?;
