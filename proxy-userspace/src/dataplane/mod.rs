@@ -3,6 +3,8 @@
 pub mod ebpf;
 pub mod fake;
 
+use std::time::Duration;
+
 use crate::model::{Desired, Dirty, PortKey};
 use crate::node::Topology;
 
@@ -30,6 +32,8 @@ pub struct SyncReport {
     pub pending: Vec<(PortKey, String)>,
     /// Failures that belong to no service port (a device that can't be attached to, a full map of ways).
     pub failures: Vec<String>,
+    /// After this time a sync has something to do though nothing changed.
+    pub due_in: Option<Duration>,
 }
 
 impl SyncReport {

@@ -91,7 +91,7 @@ pub struct Reconciler<D> {
     topology_due: bool,
     /// What the model says became different and the data plane was not told yet.
     dirty: Dirty,
-    /// When to try again what the last sync could not do.
+    /// When to try again what the last sync could not do, or to do what is not due before then.
     retry_at: Option<Instant>,
     last_sync: Instant,
     /// When the next part of a round through everything is due, and the port it goes on after.
@@ -225,7 +225,9 @@ impl<D: Dataplane> Reconciler<D> {
         report.pending.extend(of_ports.pending);
         report.failures.extend(of_ports.failures);
         self.topology_due = false;
-        self.retry_at = (!report.is_complete()).then(|| self.last_sync + RETRY_INTERVAL);
+        report.due_in = of_ports.due_in;
+        let retry_in = (!report.is_complete()).then_some(RETRY_INTERVAL);
+        self.retry_at = retry_in.into_iter().chain(report.due_in).min().map(|wait| self.last_sync + wait);
         debug!(dirty = dirty.ports.len(), writes = report.writes, took = ?self.last_sync.elapsed(), "synced");
         self.journal.synced(self.model.desired(), report);
     }

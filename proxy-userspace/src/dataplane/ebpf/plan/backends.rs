@@ -14,8 +14,12 @@ use super::change::BackendEntry;
 use super::ids::IdPool;
 use crate::model::{Endpoint, PortKey};
 
+/// How long an endpoint goes on existing, neither ready nor serving, after it left the last EndpointSlice. One
+/// that moves to another slice is in neither for a moment, and its connections must not notice.
+pub const GRACE: Duration = Duration::from_secs(3);
+
 /// A backend is shared by all service ports that have its address and port; it exists as long as any of them
-/// has it in an EndpointSlice, in any condition.
+/// has it in an EndpointSlice, in any condition, and for [`GRACE`] after that.
 #[derive(Clone, Debug)]
 pub struct Backends {
     pool: IdPool,
@@ -23,6 +27,8 @@ pub struct Backends {
     entries: BTreeMap<u32, State>,
     /// Ids that were found in use and that no port has claimed so far.
     held: BTreeSet<u32>,
+    /// Backends that no port has, by the end of their grace.
+    leaving: BTreeSet<(Duration, u32)>,
 }
 
 #[derive(Clone, Debug)]
@@ -32,6 +38,8 @@ struct State {
     /// What each service port's EndpointSlices say of it.
     views: BTreeMap<Arc<PortKey>, View>,
     written: Option<BackendEntry>,
+    /// Until when it exists though no port has it.
+    grace: Option<Duration>,
     /// Service ids with a slot that names it.
     named_by: BTreeSet<u32>,
 }
@@ -54,6 +62,7 @@ impl Backends {
             ids: BTreeMap::new(),
             entries: BTreeMap::new(),
             held: BTreeSet::new(),
+            leaving: BTreeSet::new(),
         }
     }
 
@@ -79,12 +88,6 @@ impl Backends {
     /// What was found and no port has claimed is wanted by none.
     pub fn let_go(&mut self) {
         self.held.clear();
-    }
-
-    /// Whether a backend was found in use and is not claimed so far.
-    #[must_use]
-    pub fn is_held(&self, id: u32) -> bool {
-        self.held.contains(&id)
     }
 
     /// The way in the map to an endpoint; 0 = none.
@@ -118,17 +121,38 @@ impl Backends {
         Some(id)
     }
 
-    /// Says what a port knows of a backend; `None` = the port has it no more.
-    pub fn set_view(&mut self, id: u32, port: &Arc<PortKey>, view: Option<View>) {
-        if let Some(state) = self.entries.get_mut(&id) {
-            match view {
-                Some(view) => {
-                    self.held.remove(&id);
-                    state.views.insert(Arc::clone(port), view)
-                }
-                None => state.views.remove(port),
-            };
+    /// Says what a port knows of a backend; `None` = the port has it no more. If no other port has it either and
+    /// it is in the map, its grace begins.
+    pub fn set_view(&mut self, id: u32, port: &Arc<PortKey>, view: Option<View>, now: Duration) {
+        let Some(state) = self.entries.get_mut(&id) else { return };
+        if let Some(view) = view {
+            self.held.remove(&id);
+            state.views.insert(Arc::clone(port), view);
+            if let Some(end) = state.grace.take() {
+                self.leaving.remove(&(end, id));
+            }
+        } else if state.views.remove(port).is_some() && state.views.is_empty() && state.is_in_map() {
+            state.grace = Some(now + GRACE);
+            self.leaving.insert((now + GRACE, id));
         }
+    }
+
+    /// Ends the grace of those whose time has come, and names them.
+    pub fn end_grace(&mut self, now: Duration) -> Vec<u32> {
+        let lasting = self.leaving.split_off(&(now, u32::MAX));
+        let ended = std::mem::replace(&mut self.leaving, lasting);
+        for (_, id) in &ended {
+            if let Some(state) = self.entries.get_mut(id) {
+                state.grace = None;
+            }
+        }
+        ended.into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// When the next grace ends.
+    #[must_use]
+    pub fn next_grace(&self) -> Option<Duration> {
+        self.leaving.first().map(|(end, _)| *end)
     }
 
     /// The id of an endpoint, if it has one.
@@ -137,7 +161,7 @@ impl Backends {
         self.ids.get(&address).copied()
     }
 
-    /// The reference to an endpoint that exists.
+    /// The reference to an endpoint that some port has.
     #[must_use]
     pub fn reference(&self, address: SocketAddr) -> Option<BackendRef> {
         let id = self.id(address)?;
@@ -145,12 +169,17 @@ impl Backends {
         Some(BackendRef::new(id, state.generation))
     }
 
-    /// Whether a reference names an endpoint that is in some EndpointSlice.
+    /// Whether a reference names an endpoint that exists.
     #[must_use]
     pub fn exists(&self, reference: BackendRef) -> bool {
-        self.entries
-            .get(&reference.id())
-            .is_some_and(|state| state.generation == reference.generation() && !state.views.is_empty())
+        let names = |state: &State| state.generation == reference.generation();
+        self.entries.get(&reference.id()).is_some_and(names) && self.is_in_use(reference.id())
+    }
+
+    /// Whether a backend exists, or may: it was found in use and is not claimed so far.
+    #[must_use]
+    pub fn is_in_use(&self, id: u32) -> bool {
+        self.held.contains(&id) || self.entries.get(&id).is_some_and(State::exists)
     }
 
     /// The service ports that have a backend.
@@ -175,7 +204,7 @@ impl Backends {
 
     /// What must be written for a backend that exists; `None` if that is in the map already.
     pub fn write(&self, id: u32, way: impl Fn(&str, SocketAddr) -> u32) -> Option<BackendEntry> {
-        let state = self.entries.get(&id).filter(|state| !state.views.is_empty())?;
+        let state = self.entries.get(&id).filter(|state| state.exists())?;
         let entry = state.wanted(way);
         (state.written != Some(entry)).then_some(entry)
     }
@@ -183,7 +212,7 @@ impl Backends {
     /// What must be written for a backend that exists no more; `None` if that is in the map already.
     #[must_use]
     pub fn release(&self, id: u32) -> Option<BackendEntry> {
-        let state = self.entries.get(&id).filter(|state| state.views.is_empty())?;
+        let state = self.entries.get(&id).filter(|state| !state.exists())?;
         let written = state.written.filter(|written| written.flags & BACKEND_EXISTS != 0)?;
         Some(BackendEntry { flags: 0, ..written })
     }
@@ -200,8 +229,7 @@ impl Backends {
 
     /// Lets the id of a backend that nobody has rest, if it was claimed but never written.
     pub fn abandon(&mut self, id: u32, now: Duration) {
-        let is_written = |state: &State| state.written.is_some_and(|entry| entry.flags & BACKEND_EXISTS != 0);
-        let is_idle = |state: &State| state.views.is_empty() && !is_written(state);
+        let is_idle = |state: &State| !state.exists() && !state.is_in_map();
         if self.entries.get(&id).is_some_and(is_idle) && !self.pool.is_resting(id) {
             self.pool.rest(id, now);
         }
@@ -229,11 +257,23 @@ pub enum Named {
 
 impl State {
     const fn new(address: SocketAddr, generation: u8, written: Option<BackendEntry>) -> Self {
-        Self { address, generation, views: BTreeMap::new(), written, named_by: BTreeSet::new() }
+        Self { address, generation, views: BTreeMap::new(), written, grace: None, named_by: BTreeSet::new() }
+    }
+
+    fn exists(&self) -> bool {
+        !self.views.is_empty() || self.grace.is_some()
+    }
+
+    fn is_in_map(&self) -> bool {
+        self.written.is_some_and(|entry| entry.flags & BACKEND_EXISTS != 0)
     }
 
     /// Where ports differ, one that says ready, serving or local is believed, and the first that names a node.
+    /// One that no port has stays as it was written, but is neither ready nor serving.
     fn wanted(&self, way: impl Fn(&str, SocketAddr) -> u32) -> BackendEntry {
+        if let Some(written) = self.written.filter(|_| self.views.is_empty()) {
+            return BackendEntry { flags: written.flags & !(BACKEND_READY | BACKEND_SERVING), ..written };
+        }
         let any = |flag: u8, test: fn(&Endpoint) -> bool| {
             if self.views.values().any(|view| test(&view.endpoint)) { flag } else { 0 }
         };

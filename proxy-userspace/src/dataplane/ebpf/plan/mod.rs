@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use adopt::Found;
+pub use backends::GRACE;
 pub use change::{BackendEntry, BackendId, Change, Extent, FrontendAt, Op, Phase};
 pub use ids::REST;
 use proxy_common::selection::{ServiceEntry, Slot};
@@ -121,7 +122,7 @@ impl Plan {
         self.settle(now);
         self.pending = outcome.pending.keys().cloned().collect();
         self.nodes_pending = outcome.nodes_failed;
-        outcome.into_report()
+        SyncReport { due_in: self.due_in(now), ..outcome.into_report() }
     }
 
     /// Brings ways and node addresses to what the node's network is now. `native_devices` run XDP in the
@@ -169,7 +170,9 @@ impl Plan {
         for key in &due {
             self.claim_endpoints(key, desired.ports.get(key), now, &mut touched, outcome);
         }
-        let gone = touched.iter().filter(|id| !self.is_used(**id)).copied().collect::<Vec<_>>();
+        touched.extend(self.ends_of_grace(now));
+        let gone = touched.iter().filter(|id| !self.backends(id.family).is_in_use(id.id));
+        let gone = gone.copied().collect::<Vec<_>>();
         self.gone.extend(gone);
         due.extend(self.ports_naming_gone());
         self.plan_backends(&touched, &mut ops);
@@ -251,9 +254,18 @@ impl Plan {
         of(Family::V4).chain(of(Family::V6)).collect()
     }
 
-    fn is_used(&self, id: BackendId) -> bool {
-        let backends = self.backends(id.family);
-        backends.is_held(id.id) || backends.users(id.id).next().is_some()
+    fn ends_of_grace(&mut self, now: Duration) -> Vec<BackendId> {
+        let mut of = |family| {
+            let ended = self.backends_mut(family).end_grace(now);
+            ended.into_iter().map(move |id| BackendId { family, id })
+        };
+        of(Family::V4).chain(of(Family::V6)).collect()
+    }
+
+    /// How long it is until a sync has something to do though nothing changed.
+    fn due_in(&self, now: Duration) -> Option<Duration> {
+        let ends = [&self.backends_v4, &self.backends_v6].map(Backends::next_grace);
+        ends.into_iter().flatten().min().map(|end| end.saturating_sub(now))
     }
 
     /// Ports with a slot whose owner is gone: it must get another (rule 4 of the slot).
@@ -280,6 +292,7 @@ impl Outcome {
             writes: self.writes,
             pending: self.pending.into_iter().map(|(key, why)| ((*key).clone(), why)).collect(),
             failures: self.failures,
+            due_in: None,
         }
     }
 }

@@ -37,7 +37,7 @@ impl Plan {
                 continue;
             };
             let view = View { endpoint: endpoint.clone(), hint_lost: losers.contains(address) };
-            backends.set_view(id, key, Some(view));
+            backends.set_view(id, key, Some(view), now);
             touched.insert(BackendId { family, id });
             claimed.insert(*address);
         }
@@ -48,7 +48,7 @@ impl Plan {
             .filter_map(|address| self.backends(family).id(*address))
             .collect::<Vec<_>>()
         {
-            self.backends_mut(family).set_view(id, key, None);
+            self.backends_mut(family).set_view(id, key, None, now);
             touched.insert(BackendId { family, id });
         }
     }

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use proxy_common::backend::BACKEND_EXISTS;
+use proxy_common::backend::{BACKEND_EXISTS, BACKEND_READY, BACKEND_SERVING};
 use proxy_common::selection::Slot;
 
 use super::kernel::{CAPACITIES, FakeKernel};
 use super::world::{address, assert_serves, desired, dsr, key, port};
 use crate::dataplane::SyncReport;
 use crate::dataplane::ebpf::plan::backends::{hint_losers, hint_of};
-use crate::dataplane::ebpf::plan::{BackendEntry, Change, Found, Phase, Plan, REST};
+use crate::dataplane::ebpf::plan::{BackendEntry, Change, Found, GRACE, Phase, Plan, REST};
 use crate::model::{Desired, Dirty, Family};
 
 const NOW: Duration = Duration::from_secs(1000);
@@ -72,6 +72,8 @@ fn a_backend_of_two_services_exists_until_neither_has_it() {
     bed.sync(&desired([shared(1)]), &[]);
     assert_eq!(bed.backend(1), (id, entry));
     bed.sync(&desired([]), &[]);
+    bed.now += GRACE;
+    bed.sync(&desired([]), &[]);
     assert_eq!(bed.backend(1), (id, BackendEntry { flags: 0, ..entry }));
 }
 
@@ -81,6 +83,8 @@ fn an_endpoint_that_returns_keeps_its_id_and_generation() {
     let state = desired([(key(0, V4), port(0, V4, &[(1, 0, true)]))]);
     bed.sync(&state, &[]);
     let before = bed.backend(1);
+    bed.sync(&desired([(key(0, V4), port(0, V4, &[]))]), &[]);
+    bed.now += GRACE;
     bed.sync(&desired([(key(0, V4), port(0, V4, &[]))]), &[]);
     bed.now += REST * 3;
     bed.sync(&state, &[]);
@@ -93,6 +97,8 @@ fn an_id_that_goes_to_another_endpoint_gets_another_generation() {
     bed.sync(&desired([(key(0, V4), port(0, V4, &[(1, 0, true)]))]), &[]);
     let (id, before) = bed.backend(1);
     let state = desired([(key(0, V4), port(0, V4, &[(2, 0, true)]))]);
+    bed.sync(&state, &[]);
+    bed.now += GRACE;
     bed.sync(&state, &[]);
     assert_ne!(bed.backend(2).0, id, "the id rests");
     bed.now += REST;
@@ -128,6 +134,8 @@ fn a_maglev_slice_changes_in_place_and_remembers_settled_owners() {
     );
 
     // It is gone: what was left to it belongs to the current owner, and stays unsettled.
+    bed.sync(&with(&[(1, 0, true)]), &[]);
+    bed.now += GRACE;
     bed.sync(&with(&[(1, 0, true)]), &[]);
     let last: Vec<Slot> = bed.kernel.slice(service);
     assert!(last.iter().all(|slot| slot.settled() == slot.current()));
@@ -215,4 +223,47 @@ fn a_released_service_id_rests_before_another_service_gets_it() {
     bed.sync(&desired([service(1)]), &[]);
     bed.sync(&desired([service(1), service(2)]), &[]);
     assert_eq!(bed.kernel.names.keys().copied().collect::<BTreeSet<_>>(), both);
+}
+
+#[test]
+fn an_endpoint_that_is_in_no_slice_for_a_moment_keeps_its_connections() {
+    let mut bed = Bed::new();
+    let with = |endpoints: &[(u8, u8, bool)]| desired([(key(0, V4), dsr(port(0, V4, endpoints)))]);
+    let both = with(&[(1, 0, true), (2, 0, true)]);
+    bed.sync(&both, &[]);
+    let service = *bed.kernel.names.keys().next().unwrap();
+    let (slots, backend) = (bed.kernel.slice(service), bed.backend(2));
+
+    let report = bed.sync(&with(&[(1, 0, true)]), &[]);
+    assert_eq!(report.due_in, Some(GRACE));
+    let flags = backend.1.flags & !(BACKEND_READY | BACKEND_SERVING);
+    assert_eq!(bed.backend(2), (backend.0, BackendEntry { flags, ..backend.1 }));
+    for (before, now) in slots.iter().zip(bed.kernel.slice(service)) {
+        assert_eq!((now.current().id(), now.settled()), (bed.backend(1).0, before.settled()));
+    }
+
+    bed.now += GRACE / 2;
+    assert_eq!(bed.sync(&both, &[]).due_in, None);
+    assert_eq!(bed.backend(2), backend);
+    for (before, now) in slots.iter().zip(bed.kernel.slice(service)) {
+        assert_eq!((now.current(), now.settled()), (before.current(), before.settled()));
+    }
+    bed.now += GRACE;
+    bed.sync(&both, &[]);
+    assert_eq!(bed.backend(2), backend, "its grace ended when it returned");
+}
+
+#[test]
+fn an_endpoint_that_stays_away_is_gone_after_its_grace_though_nothing_changes() {
+    let mut bed = Bed::new();
+    let with = |endpoints: &[(u8, u8, bool)]| desired([(key(0, V4), dsr(port(0, V4, endpoints)))]);
+    bed.sync(&with(&[(1, 0, true), (2, 0, true)]), &[]);
+    let service = *bed.kernel.names.keys().next().unwrap();
+    bed.sync(&with(&[(1, 0, true)]), &[]);
+    bed.now += GRACE;
+    bed.kernel.begin(bed.now, Vec::new());
+    let report = bed.plan.sync(&with(&[(1, 0, true)]), &Dirty::default(), bed.now, &mut bed.kernel);
+    assert_eq!(report.due_in, None);
+    assert_eq!(bed.backend(2).1.flags, 0);
+    assert!(bed.kernel.slice(service).iter().all(|slot| slot.settled() == slot.current()));
 }
