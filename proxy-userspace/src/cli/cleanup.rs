@@ -1,5 +1,8 @@
 //! `millrace cleanup`.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use serde::Serialize;
 
 use super::table::Table;
@@ -17,17 +20,17 @@ struct Cleanup {
     neighbours: usize,
 }
 
-/// Removes everything of ours, and fails if something is still there after that. Sysctls stay: others may have
-/// come to rely on them.
+/// Removes everything that an agent with these pins left, and fails if something is still there after that.
+/// Sysctls stay: others may have come to rely on them.
 pub async fn run(show: &Show) -> Result<(), CliError> {
+    // What can't be read can be removed all the same.
+    let ways = show.maps().and_then(|maps| maps.ways()).unwrap_or_default();
+    let targets: BTreeSet<IpAddr> = ways.iter().map(|way| way.target).collect();
     let cleaned = ebpf::cleanup(&show.bpffs_path)?;
-    let neighbours = node::release_all().await?;
+    let neighbours = node::release_for(&targets).await?;
     match PinnedMaps::open(&show.bpffs_path) {
         Err(ReadError::Absent { .. }) => {}
         _ => return Err(CliError::Left(format!("maps below {}", show.bpffs_path.display()))),
-    }
-    if node::release_all().await? > 0 {
-        return Err(CliError::Left("neighbours".to_owned()));
     }
     show.print(&Cleanup { removed: cleaned.removed, neighbours }, |cleanup| vec![table(cleanup)])
 }

@@ -11,7 +11,7 @@ mod topology;
 use std::io;
 
 pub use monitor::follow;
-pub use neighbours::release_all;
+pub use neighbours::release_for;
 pub use state::{DefaultRoute, Device, DeviceKind, Neighbour, NodeState, Resolution, Route, Update};
 pub use topology::{AttachTarget, Hook, Link, NodeSettings, Topology, Way, XdpUse, topology, uplinks};
 

@@ -6,16 +6,16 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use futures_util::TryStreamExt;
 use rtnetlink::Handle;
+use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourExtFlags, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
-use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::NodeError;
-use super::decode::{self, OUR_PROTOCOL};
-use super::state::{NodeState, Resolution, Update};
+use super::decode::OUR_PROTOCOL;
+use super::query;
+use super::state::{NodeState, Resolution};
 
 /// A next hop: index of the device and address.
 type NextHop = (u32, IpAddr);
@@ -77,19 +77,16 @@ pub async fn release(handle: &Handle, (device, address): NextHop) -> Result<(), 
     Ok(handle.neighbours().del(message).execute().await?)
 }
 
-/// Removes every neighbour of ours; returns how many there were.
-pub async fn release_all() -> Result<usize, NodeError> {
+/// Removes our neighbours on the ways to `targets`; returns how many there were. Another agent may look after
+/// others.
+pub async fn release_for(targets: &BTreeSet<IpAddr>) -> Result<usize, NodeError> {
     let (connection, handle, _) = rtnetlink::new_connection().map_err(NodeError::Open)?;
     let connection = tokio::spawn(connection);
-    let mut ours = Vec::new();
-    let mut dump = std::pin::pin!(handle.neighbours().get().execute());
-    while let Some(message) = dump.try_next().await? {
-        let updates = decode::updates(&RouteNetlinkMessage::NewNeighbour(message));
-        ours.extend(updates.into_iter().filter_map(|update| match update {
-            Update::Neighbour(device, address, neighbour) if neighbour.ours => Some((device, address)),
-            _ => None,
-        }));
-    }
+    let mut state = query::dump(&handle).await?;
+    state.routes = query::routes(&handle, targets.iter().copied()).await?;
+    let next_hops: BTreeSet<NextHop> = targets.iter().filter_map(|target| state.next_hop(*target)).collect();
+    let is_ours = |next_hop: &&NextHop| state.neighbours.get(next_hop).is_some_and(|known| known.ours);
+    let ours: Vec<NextHop> = next_hops.iter().filter(is_ours).copied().collect();
     for next_hop in &ours {
         release(&handle, *next_hop).await?;
     }

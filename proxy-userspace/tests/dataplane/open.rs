@@ -29,9 +29,20 @@ fn cleanup_is_refused_while_an_agent_runs_and_then_leaves_nothing() {
     drop(dataplane);
     let cleaned = cleanup(&scratch.path).unwrap();
     assert!(cleaned.removed.contains(&"millrace/v1/maps/SERVICES".to_owned()), "{cleaned:?}");
-    assert!(!scratch.path.join("millrace").exists());
+    assert!(!scratch.path.exists(), "the agent made it");
     assert!(matches!(PinnedMaps::open(&scratch.path), Err(ReadError::Absent { .. })));
     assert!(cleanup(&scratch.path).unwrap().removed.is_empty());
+}
+
+#[test]
+fn cleanup_leaves_a_directory_in_which_others_have_something() {
+    let scratch = Scratch::new();
+    drop(scratch.open());
+    let other = scratch.path.join("other");
+    std::fs::create_dir(&other).unwrap();
+    cleanup(&scratch.path).unwrap();
+    assert!(!scratch.path.join("millrace").exists());
+    std::fs::remove_dir(other).unwrap();
 }
 
 #[test]

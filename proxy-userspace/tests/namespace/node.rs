@@ -162,17 +162,21 @@ async fn until_managed(addresses: &[&str]) -> Result<()> {
 }
 
 #[test]
-fn next_hops_are_managed_while_a_way_uses_them_and_released_at_cleanup() -> Result<()> {
+fn next_hops_are_managed_while_a_way_uses_them_and_those_of_the_pinned_ways_released_at_cleanup() -> Result<()>
+{
     let (node, _peer) = linked_pair("neighbours")?;
     node.run(async || {
         let monitor = Monitor::start(&["192.0.2.2", "2001:db8::2"]);
         until_managed(&["192.0.2.2", "2001:db8::2"]).await?;
-        assert_eq!(node::release_all().await?, 2, "one for each family");
+        let all = BTreeSet::from([ip("192.0.2.2"), ip("2001:db8::2")]);
+        assert_eq!(node::release_for(&all).await?, 2, "one for each family");
         until_managed(&["192.0.2.2", "2001:db8::2"]).await.context("after somebody removed them")?;
         monitor.targets.send_replace(Some(BTreeSet::from([ip("192.0.2.2")])));
         until_managed(&["192.0.2.2"]).await.context("after a node has gone")?;
         drop(monitor);
-        assert_eq!(node::release_all().await?, 1);
+        let of_another_agent = BTreeSet::from([ip("192.0.2.3"), ip("2001:db8::2")]);
+        assert_eq!(node::release_for(&of_another_agent).await?, 0);
+        assert_eq!(node::release_for(&all).await?, 1);
         until_managed(&[]).await
     })
 }

@@ -30,6 +30,10 @@ pub fn cleanup(bpffs_path: &Path) -> Result<Cleaned, OpenError> {
         bpffs::remove_tree(&root, &mut removed)?;
     }
     bpffs::remove_tree(&layout.top(), &mut removed)?;
+    if !removed.is_empty() {
+        // Made by the agent if it is empty now. A mount point, or one with others' pins, refuses.
+        let _ = std::fs::remove_dir(bpffs_path);
+    }
     let relative = removed.iter().map(|path| path.strip_prefix(bpffs_path).unwrap_or(path));
     Ok(Cleaned { removed: relative.map(|path| path.display().to_string()).collect() })
 }
