@@ -13,6 +13,10 @@ macro_rules! shared {
 
         impl<A> $name<A> {
             const FIELD_BYTES: usize = 0 $(+ size_of::<$type>())+;
+
+            #[cfg(test)]
+            pub(crate) const SHAPE: &'static [(&'static str, usize, usize)] =
+                &[$((stringify!($field), core::mem::offset_of!(Self, $field), size_of::<$type>()),)+];
         }
         $crate::layout::shared!(@check $name<$crate::Addr4>);
         $crate::layout::shared!(@check $name<$crate::Addr6>);
@@ -29,6 +33,10 @@ macro_rules! shared {
 
         impl $name {
             const FIELD_BYTES: usize = 0 $(+ size_of::<$type>())+;
+
+            #[cfg(test)]
+            pub(crate) const SHAPE: &'static [(&'static str, usize, usize)] =
+                &[$((stringify!($field), core::mem::offset_of!(Self, $field), size_of::<$type>()),)+];
         }
         $crate::layout::shared!(@check $name);
         // SAFETY: repr(C), no padding (asserted above), and all fields are integers or arrays of them.
@@ -43,3 +51,43 @@ macro_rules! shared {
     };
 }
 pub(crate) use shared;
+
+#[cfg(test)]
+mod tests {
+    use crate::backend::Backend;
+    use crate::flow::{Flow, FlowKey};
+    use crate::frontend::{Frontend, FrontendKey};
+    use crate::name::ServiceName;
+    use crate::selection::HintKey;
+    use crate::verdict::Counter;
+    use crate::way::{PeerKey, Way};
+    use crate::{Addr4, Addr6, LAYOUT_VERSION};
+
+    /// Names, offsets and sizes of the fields of all shared types; a type that is left out has an unused `SHAPE`.
+    const SHAPES: [&[(&str, usize, usize)]; 14] = [
+        Backend::<Addr4>::SHAPE,
+        Backend::<Addr6>::SHAPE,
+        Counter::SHAPE,
+        Flow::<Addr4>::SHAPE,
+        Flow::<Addr6>::SHAPE,
+        FlowKey::<Addr4>::SHAPE,
+        FlowKey::<Addr6>::SHAPE,
+        Frontend::SHAPE,
+        FrontendKey::<Addr4>::SHAPE,
+        FrontendKey::<Addr6>::SHAPE,
+        HintKey::SHAPE,
+        PeerKey::SHAPE,
+        ServiceName::SHAPE,
+        Way::SHAPE,
+    ];
+
+    #[test]
+    fn a_shared_type_that_changes_changes_the_layout_version() {
+        // FNV-1a.
+        let hash = format!("{SHAPES:?}").bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        let message = "a shared type has changed: raise LAYOUT_VERSION, then put the new pair here";
+        assert_eq!((LAYOUT_VERSION, hash), (1, 0x3fed_ae46_59f7_54ce), "{message}");
+    }
+}

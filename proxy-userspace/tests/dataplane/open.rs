@@ -5,6 +5,7 @@ use std::path::Path;
 use millrace::dataplane::Dataplane;
 use millrace::dataplane::ebpf::read::{PinnedMaps, ReadError};
 use millrace::dataplane::ebpf::{EbpfDataplane, Mark, OpenError, Settings, cleanup};
+use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
@@ -32,6 +33,34 @@ fn cleanup_is_refused_while_an_agent_runs_and_then_leaves_nothing() {
     assert!(!scratch.path.exists(), "the agent made it");
     assert!(matches!(PinnedMaps::open(&scratch.path), Err(ReadError::Absent { .. })));
     assert!(cleanup(&scratch.path).unwrap().removed.is_empty());
+}
+
+#[test]
+fn pins_of_another_layout_are_refused_until_they_are_cleaned_up() {
+    let scratch = Scratch::new();
+    let other = scratch.path.join("millrace/v0");
+    std::fs::create_dir_all(&other).unwrap();
+    let error = EbpfDataplane::open(scratch.settings()).unwrap_err();
+    assert!(matches!(&error, OpenError::OtherLayout { path } if *path == other), "{error}");
+    let text = error.to_string();
+    assert!(text.starts_with(other.to_str().unwrap()) && text.contains("`millrace cleanup`"), "{text}");
+    assert!(!scratch.path.join("millrace/v1").exists());
+    cleanup(&scratch.path).unwrap();
+    drop(scratch.open());
+}
+
+#[test]
+fn an_agent_with_another_layout_keeps_this_one_and_cleanup_out() {
+    let scratch = Scratch::new();
+    let top = scratch.path.join("millrace");
+    std::fs::create_dir_all(&top).unwrap();
+    let directory = std::fs::File::open(&top).unwrap();
+    let lock = Flock::lock(directory, FlockArg::LockExclusiveNonblock).unwrap();
+    let error = EbpfDataplane::open(scratch.settings()).unwrap_err();
+    assert!(matches!(error, OpenError::InUse { .. }), "{error}");
+    assert!(matches!(cleanup(&scratch.path), Err(OpenError::InUse { .. })));
+    drop(lock);
+    drop(scratch.open());
 }
 
 #[test]

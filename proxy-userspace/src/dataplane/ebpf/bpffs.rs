@@ -17,7 +17,8 @@ pub struct Lock {
     _directory: Flock<File>,
 }
 
-/// Makes the directories, mounting a BPF file system if there is none, and locks them.
+/// Makes the directories, mounting a BPF file system if there is none, and locks them. What a version with
+/// another layout left attached would serve the same packets: it is refused.
 pub fn prepare(layout: &Layout) -> Result<Lock, OpenError> {
     let path = layout.bpffs();
     let no_bpffs = |error| OpenError::NoBpffs { path: path.to_owned(), error };
@@ -27,10 +28,15 @@ pub fn prepare(layout: &Layout) -> Result<Lock, OpenError> {
         mount(Some("bpf"), path, Some("bpf"), MsFlags::empty(), options)
             .map_err(|error| no_bpffs(error.into()))?;
     }
+    make_dir(&layout.top())?;
+    let lock = lock(&layout.top())?;
+    if let Some(other) = entries(&layout.top())?.into_iter().find(|path| *path != layout.root()) {
+        return Err(OpenError::OtherLayout { path: other });
+    }
     for directory in [layout.maps(), layout.links(), layout.programs()] {
         make_dir(&directory)?;
     }
-    lock(&layout.root())
+    Ok(lock)
 }
 
 /// Locks a directory that is there.

@@ -19,8 +19,8 @@ pub struct Cleaned {
 pub fn cleanup(bpffs_path: &Path) -> Result<Cleaned, OpenError> {
     let layout = Layout::new(bpffs_path);
     let mut removed = Vec::new();
+    let _lock = if layout.top().exists() { Some(bpffs::lock(&layout.top())?) } else { None };
     for root in bpffs::entries(&layout.top())? {
-        let _lock = bpffs::lock(&root)?;
         let detached = Attachments::remove_all(&root.join("links"), &mut removed);
         for part in ["maps", "programs"] {
             bpffs::remove_tree(&root.join(part), &mut removed)?;

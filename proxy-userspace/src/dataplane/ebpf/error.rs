@@ -39,6 +39,14 @@ pub enum OpenError {
         /// The directory.
         path: PathBuf,
     },
+    /// There are pins of another map layout.
+    #[error(
+        "{path} is from another version of millrace, whose maps this one can't take over; `millrace cleanup` removes it and ends its connections"
+    )]
+    OtherLayout {
+        /// The directory with the pins.
+        path: PathBuf,
+    },
     /// The kernel refused a program.
     #[error("the kernel refuses program {program}: {error}; verifier: {verifier}")]
     Program {
