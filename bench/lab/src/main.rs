@@ -52,9 +52,9 @@ async fn main() -> ExitCode {
 async fn run(once: bool, options: demo::Options) -> Result<Vec<String>> {
     let (leave, stay) = mpsc::channel::<()>();
     let mut demo = tokio::task::spawn_blocking(move || {
-        demo::run(&options, || {
+        demo::run(&options, |hints| {
             if !once {
-                println!("Ctrl-C ends it.");
+                println!("\n{hints}\nCtrl-C ends it.");
                 // Ends when the other side is dropped, too.
                 let _ = stay.recv();
             }

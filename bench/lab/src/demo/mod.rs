@@ -21,8 +21,9 @@ pub struct Options {
     pub xdp: String,
 }
 
-/// Runs the demonstration and prints it; calls `stay` while everything is still up. Returns what was off.
-pub fn run(options: &Options, stay: impl FnOnce()) -> Result<Vec<String>> {
+/// Runs the demonstration and prints it; calls `stay` while everything is still up, with what a person could try
+/// then. Returns what was off.
+pub fn run(options: &Options, stay: impl FnOnce(&str)) -> Result<Vec<String>> {
     let began = Instant::now();
     println!("Building a client, a router, three nodes with their pods, and an agent on each node ...");
     let cluster = Cluster::start(Shape::default(), &options.xdp)?;
@@ -48,8 +49,7 @@ pub fn run(options: &Options, stay: impl FnOnce()) -> Result<Vec<String>> {
     for problem in &problems {
         println!("OFF: {problem}");
     }
-    report::print_hints(&cluster, &binary()?);
-    stay();
+    stay(&report::hints(&cluster, &binary()?));
     Ok(problems)
 }
 

@@ -76,21 +76,24 @@ pub(super) fn print_nodes(proxies: &[Proxy], problems: &mut Vec<String>) -> Resu
 }
 
 /// How to go on by hand.
-pub(super) fn print_hints(cluster: &Cluster, binary: &Path) {
+pub(super) fn hints(cluster: &Cluster, binary: &Path) -> String {
     let client = cluster.bed().client().name();
-    println!("\nTry, as root, while this stays up:");
-    println!("  ip netns exec {client} curl http://203.0.113.10/");
-    println!("  ip netns exec {client} curl -g 'http://[2001:db8:e::30]/'");
-    println!("  ip netns exec {} tcpdump -ni node2", cluster.bed().router().name());
+    let mut lines = vec![
+        "Try, as root, while this stays up:".to_owned(),
+        format!("  ip netns exec {client} curl http://203.0.113.10/"),
+        format!("  ip netns exec {client} curl -g 'http://[2001:db8:e::30]/'"),
+        format!("  ip netns exec {} tcpdump -ni node2", cluster.bed().router().name()),
+    ];
     if let Some(proxy) = cluster.proxies().first() {
-        for subject in ["services", "flows"] {
-            println!(
+        lines.extend(["services", "flows"].map(|subject| {
+            format!(
                 "  nsenter --net=/run/netns/{} {} {subject} --bpffs-path {}",
                 proxy.namespace().name(),
                 binary.display(),
                 proxy.bpffs().display()
-            );
-        }
+            )
+        }));
     }
-    println!("The agents follow the manifests in {}", cluster.manifests().path().display());
+    lines.push(format!("The agents follow the manifests in {}", cluster.manifests().path().display()));
+    lines.join("\n")
 }
