@@ -6,7 +6,7 @@ use millrace_lab::capture::Trail;
 use crate::fixture::{expect, own, service, vip, walk};
 
 /// File, its text, and what the agent's message has to contain beside the file's name.
-const FAULTS: [(&str, &str, &[&str]); 7] = [
+const FAULTS: [(&str, &str, &[&str]); 9] = [
     ("not-yaml.yaml", "kind: Service\nmetadata: [", &["YAML"]),
     ("unknown-kind.yaml", "apiVersion: v1\nkind: Gadget\nmetadata: {name: gadget}", &["Gadget"]),
     (
@@ -36,6 +36,27 @@ const FAULTS: [(&str, &str, &[&str]); 7] = [
                          "labels": {"kubernetes.io/service-name": "orphan"}},
             "ports": [{"port": 80, "protocol": "TCP"}], "endpoints": [{"addresses": ["10.244.1.10"]}]}"#,
         &["default/orphan-1", "orphan"],
+    ),
+    (
+        "port-name.json",
+        r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": "misnamed"},
+            "spec": {"clusterIP": "10.96.1.5", "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]}}
+           {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"namespace": "default", "name": "misnamed-1",
+                         "labels": {"kubernetes.io/service-name": "misnamed"}},
+            "ports": [{"name": "web", "port": 8080, "protocol": "TCP"}],
+            "endpoints": [{"addresses": ["10.244.1.10"]}]}"#,
+        &["default/misnamed-1", "ports[0].name", "web", "http"],
+    ),
+    (
+        "port-protocol.json",
+        r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": "mistyped"},
+            "spec": {"clusterIP": "10.96.1.6", "ports": [{"port": 53, "protocol": "UDP"}]}}
+           {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": {"namespace": "default", "name": "mistyped-1",
+                         "labels": {"kubernetes.io/service-name": "mistyped"}},
+            "ports": [{"port": 53, "protocol": "TCP"}], "endpoints": [{"addresses": ["10.244.1.10"]}]}"#,
+        &["default/mistyped-1", "ports[0]", "TCP", "UDP"],
     ),
     (
         "twice.yaml",

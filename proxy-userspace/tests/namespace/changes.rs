@@ -38,8 +38,16 @@ fn a_broken_manifest_is_named_and_the_rest_is_served_until_it_is_repaired() -> R
     manifests.put("broken.yaml", "kind: Service\nmetadata: [")?;
     proxy.wait_until("the broken file is named", || Ok(proxy.log().contains("broken.yaml")))?;
     expect(&cluster, &walk(&whole, vip(42), 80, &["pod-1a"], Trail::local("node1")))?;
+    let before = proxy.log().len();
     cluster.apply(&broken, &[1])?;
-    expect(&cluster, &walk(&broken, vip(43), 80, &["pod-1b"], Trail::local("node1")))
+    expect(&cluster, &walk(&broken, vip(43), 80, &["pod-1b"], Trail::local("node1")))?;
+    let log = proxy.log();
+    assert!(
+        !log[before..].contains("no EndpointSlice"),
+        "its EndpointSlice came with it: {}",
+        &log[before..]
+    );
+    Ok(())
 }
 
 #[test]
