@@ -93,6 +93,26 @@ fn a_file_that_is_broken_at_start_takes_nothing_away_that_an_earlier_agent_serve
 }
 
 #[test]
+fn nodes_that_cannot_be_read_at_start_are_reached_as_before() -> Result<()> {
+    let mut cluster = own(2, 1)?;
+    let direct = service(&cluster, "direct", 1, &["pod-2a"])?.load_balancer(vip(1));
+    let direct = direct.annotation("millrace/forwarding", "dsr");
+    cluster.apply(&direct, &[1, 2])?;
+    cluster.wait_for_ways(1)?;
+    for node in [1, 2] {
+        assert!(cluster.take_agent(node)?.stop()?.success());
+    }
+    cluster.manifests().put("nodes.yaml", "kind: List\nitems: [")?;
+    for node in [1, 2] {
+        cluster.start_agent(node)?;
+    }
+    let late = service(&cluster, "late", 2, &["pod-1a"])?.load_balancer(vip(2));
+    cluster.apply(&late, &[1, 2])?;
+    let trail = Trail::direct_return("node1", "node2");
+    expect(&cluster, &walk(&direct, vip(1), 80, &["pod-2a"], trail))
+}
+
+#[test]
 fn each_fault_is_named_and_all_the_rest_is_served() -> Result<()> {
     let cluster = own(1, 1)?;
     let good = service(&cluster, "good", 1, &["pod-1a"])?.load_balancer(vip(1));
