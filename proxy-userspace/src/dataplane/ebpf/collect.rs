@@ -3,6 +3,8 @@
 //! The programs take an expired entry for none, and the least recently used ones are evicted when room is
 //! needed: collecting only keeps the tables, and what is shown of them, small. So it need not hurry.
 
+use std::time::{Duration, Instant};
+
 use proxy_common::flow::{Flow, FlowKey, Timeouts};
 use proxy_common::{Addr4, Addr6, Address};
 
@@ -10,14 +12,15 @@ use super::error::OpenError;
 use super::maps::{Batch, Maps, Table};
 use super::sys::Cursor;
 
-/// Batches looked at in one call: some ten milliseconds of work at most, however large the tables are.
-const BATCHES_A_CALL: usize = 32;
+/// How long a call may go on: changes wait that long, however large the tables are.
+const BUDGET: Duration = Duration::from_millis(5);
 
 /// Goes round the four tables, and remembers where it was.
 #[derive(Debug)]
 pub struct Collector {
     table: usize,
     cursor: Option<Cursor>,
+    budget: Duration,
     batch4: Batch<FlowKey<Addr4>, Flow<Addr4>>,
     batch6: Batch<FlowKey<Addr6>, Flow<Addr6>>,
 }
@@ -26,14 +29,16 @@ impl Collector {
     /// One that has not begun.
     #[must_use]
     pub fn new() -> Self {
-        Self { table: 0, cursor: None, batch4: Batch::new(), batch6: Batch::new() }
+        Self { table: 0, cursor: None, budget: BUDGET, batch4: Batch::new(), batch6: Batch::new() }
     }
 
-    /// Deletes expired entries where it is; returns how many. A call ends after a full round at the latest.
+    /// Deletes expired entries where it is; returns how many. A call ends after a full round at the latest, and
+    /// with the batch in which its time is up.
     pub fn collect(&mut self, maps: &mut Maps, timeouts: &Timeouts, now: u32) -> Result<usize, OpenError> {
         let mut removed = 0;
         let mut tables = 0;
-        for _ in 0..BATCHES_A_CALL {
+        let started = Instant::now();
+        loop {
             let (count, next) = match self.table {
                 0 => collect(&mut maps.of4.flows, self.cursor, &mut self.batch4, timeouts, now)?,
                 1 => collect(&mut maps.of6.flows, self.cursor, &mut self.batch6, timeouts, now)?,
@@ -46,11 +51,10 @@ impl Collector {
                 self.table = (self.table + 1) % 4;
                 tables += 1;
             }
-            if tables == 4 {
-                break;
+            if tables == 4 || started.elapsed() >= self.budget {
+                return Ok(removed);
             }
         }
-        Ok(removed)
     }
 }
 

@@ -29,6 +29,7 @@ fn both_entries_of_an_expired_connection_go_and_those_of_a_one_way_stream_stay()
     let scratch = Scratch::new("collect");
     let mut dataplane = scratch.open();
     let (maps, mut collector) = (&mut dataplane.maps, Collector::new());
+    collector.budget = Duration::MAX;
     let timeouts = Timeouts { established: 100, datagram: 10, ..Timeouts::default() };
     let flows = &mut maps.of4.flows;
     connect(flows, 1, FLOW_ESTABLISHED, [1000, 1000]);
@@ -42,4 +43,17 @@ fn both_entries_of_an_expired_connection_go_and_those_of_a_one_way_stream_stay()
     assert_eq!(maps.of4.flows.count().unwrap(), 4);
     assert_eq!(collector.collect(maps, &timeouts, 1101).unwrap(), 4);
     assert_eq!(maps.of4.flows.count().unwrap(), 0);
+}
+
+#[test]
+fn a_call_ends_when_its_time_is_up_and_the_next_one_goes_on() {
+    let scratch = Scratch::new("collect-time");
+    let mut dataplane = scratch.open();
+    let maps = &mut dataplane.maps;
+    let mut collector = Collector { budget: Duration::ZERO, ..Collector::new() };
+    let timeouts = Timeouts { datagram: 10, ..Timeouts::default() };
+    connect(&mut maps.of4.flows, 1, FLOW_DATAGRAM, [1000, 1000]);
+    connect(&mut maps.of4.flows_new, 2, FLOW_DATAGRAM, [1000, 1000]);
+    let calls: Vec<usize> = (0..4).map(|_| collector.collect(maps, &timeouts, 1050).unwrap()).collect();
+    assert_eq!(calls, [2, 0, 2, 0], "a table each");
 }

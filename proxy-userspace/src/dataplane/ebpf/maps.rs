@@ -213,7 +213,7 @@ pub struct Batch<K, V> {
 
 impl<K: Clone + Default, V: Clone + Default> Batch<K, V> {
     /// Entries one system call returns at most. A bucket of a hash map must fit.
-    pub const ENTRIES: usize = 4096;
+    pub const ENTRIES: usize = 1024;
 
     /// An empty batch.
     #[must_use]
