@@ -79,8 +79,11 @@ impl Kernel for Recorder {
     fn apply(&mut self, change: &Change) -> Result<(), String> {
         match change {
             Change::ClearSlots(extent) => {
-                for slot in extent.offset..extent.offset + extent.length {
-                    self.remove(Place::Slot(slot));
+                // A slice's spare slots may never have been written.
+                let slots = (extent.offset..extent.offset + extent.length).map(Place::Slot);
+                let written: Vec<_> = slots.filter(|slot| self.entries.contains_key(slot)).collect();
+                for slot in written {
+                    self.remove(slot);
                 }
             }
             Change::RemoveName(id) => self.remove(Place::Name(*id)),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use proxy_common::config::DEFAULT_MARK;
 use proxy_common::flow::Timeouts;
 
+use super::plan::with_spare_room;
 use crate::model::{Algorithm, Desired, ServicePort};
 
 /// Settings of the eBPF data plane.
@@ -119,7 +120,10 @@ fn slots(port: &ServicePort) -> usize {
     let lists = [&port.cluster, &port.local].into_iter().flatten();
     lists
         .map(|list| match port.algorithm {
-            Algorithm::Random => list.len(),
+            Algorithm::Random => {
+                let length = u32::try_from(list.len()).unwrap_or(u32::MAX);
+                usize::try_from(with_spare_room(length)).unwrap_or(usize::MAX)
+            }
             Algorithm::Maglev(length) => usize::try_from(length).unwrap_or(usize::MAX),
         })
         .fold(0, usize::saturating_add)

@@ -47,7 +47,7 @@ pub enum Change {
 }
 
 /// A run of slots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Extent {
     /// First slot.
     pub offset: u32,

@@ -9,9 +9,9 @@ use proxy_common::selection::{
     BackendRef, MAX_SLICE_LENGTH, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot,
 };
 
-use super::change::{Change, Op};
+use super::change::{Change, Extent, Op};
 use super::services::name_of;
-use super::{Plan, maglev};
+use super::{Fresh, Plan, maglev};
 use crate::model::{Algorithm, Family, List, PortKey, ServicePort};
 
 /// A service id with its members, on the way to its slots.
@@ -22,6 +22,12 @@ struct Choice {
     members: Vec<(SocketAddr, BackendRef)>,
     length: u32,
     flags: u8,
+}
+
+/// Slots for a slice of one slot an endpoint, so that it need not move when a few endpoints are added.
+#[must_use]
+pub const fn with_spare_room(length: u32) -> u32 {
+    length.saturating_add(length / 4 + 1)
 }
 
 impl Plan {
@@ -43,12 +49,12 @@ impl Plan {
             .ok_or_else(|| format!("no room for another service: SERVICES holds {room}"))?;
         self.ports.entry(Arc::clone(key)).or_default().services.insert(service);
         let choice = self.choice(key, port, list, service);
-        let changes = self.plan_slice(&choice)?;
+        let (changes, missing) = self.plan_slice(choice, now);
         let named = self.services.get(service).is_some_and(|state| state.name_written);
         let name = (!named).then_some(Change::Name(service, encoded));
         let changes = changes.into_iter().chain(name);
         ops.extend(changes.map(|change| Op { change, owner: Some(Arc::clone(key)) }));
-        Ok(service)
+        missing.map_or(Ok(service), Err)
     }
 
     fn choice(&self, key: &PortKey, port: &ServicePort, list: List, service: u32) -> Choice {
@@ -67,43 +73,77 @@ impl Plan {
         Choice { service, family: key.family, members, length, flags: maglev | elsewhere }
     }
 
-    /// In place where kind and length stay, so that settled owners are kept; else a fresh slice, which the
-    /// service's word names once it is written.
-    fn plan_slice(&mut self, choice: &Choice) -> Result<Vec<Change>, String> {
+    /// In place where there is room, so that settled owners are kept; else a fresh slice, which the service's
+    /// word names once it is written. Where no slots are left for that, the slice that is there gets the members
+    /// it can hold, so that none of its slots names an endpoint that is gone; the second value says so.
+    fn plan_slice(&mut self, choice: Choice, now: Duration) -> (Vec<Change>, Option<String>) {
+        let Some(state) = self.services.get(choice.service) else { return Default::default() };
+        if state.fits(choice.length, choice.flags) {
+            return (self.fill(&choice, state.room), None);
+        }
+        match self.fresh_room(&choice, now) {
+            Ok(room) => (self.fill(&choice, room), None),
+            Err(why) => {
+                let changes = self.makeshift(choice).map(|(choice, room)| self.fill(&choice, room));
+                (changes.unwrap_or_default(), Some(why))
+            }
+        }
+    }
+
+    /// The changes that make a service's slice what was chosen.
+    fn fill(&mut self, choice: &Choice, room: Extent) -> Vec<Change> {
         let Choice { service, length, flags, .. } = *choice;
-        let Some(state) = self.services.get(service) else { return Ok(Vec::new()) };
+        let Some(state) = self.services.get(service) else { return Vec::new() };
         let before = state.entry;
-        let in_place = length > 0 && state.fits(length, flags);
-        let former = if in_place { state.slots.clone() } else { Vec::new() };
-        let offset = match (length, in_place) {
-            (0, _) => 0,
-            (_, true) => before.offset(),
-            (_, false) => self.fresh_slice(length)?,
-        };
-        let slots = self.slots(choice, &former);
-        let before_each = former.into_iter().map(Some).chain(std::iter::repeat(None));
-        let words: Vec<(u32, Slot)> = (offset..)
+        let former = if room == state.room { state.slots.as_slice() } else { &[] };
+        let slots = self.slots(choice, former);
+        let before_each = former.iter().copied().map(Some).chain(std::iter::repeat(None));
+        let words: Vec<(u32, Slot)> = (room.offset..)
             .zip(slots.iter().copied())
             .zip(before_each)
             .filter(|((_, slot), before)| Some(*slot) != *before)
             .map(|(word, _)| word)
             .collect();
-        let entry = ServiceEntry::new(offset, length, flags);
+        let entry = ServiceEntry::new(if length == 0 { 0 } else { room.offset }, length, flags);
         let mut changes = Vec::new();
         if !words.is_empty() {
             changes.push(Change::Slots { service, words });
         }
         if entry != before {
-            self.fresh.insert(service, slots);
+            self.fresh.insert(service, Fresh { slots, room });
             changes.push(Change::Service(service, entry));
         }
-        Ok(changes)
+        changes
     }
 
-    fn fresh_slice(&mut self, length: u32) -> Result<u32, String> {
+    /// Slots for a slice. If there are none, other services give back what they have to spare, for a later try.
+    fn fresh_room(&mut self, choice: &Choice, now: Duration) -> Result<Extent, String> {
+        let length = choice.length;
+        let spare = if choice.flags & SERVICE_MAGLEV == 0 { with_spare_room(length) } else { length };
+        for length in [spare, length].into_iter().filter(|_| length <= MAX_SLICE_LENGTH) {
+            if let Some(offset) = self.space.allocate(length) {
+                return Ok(Extent { offset, length });
+            }
+        }
+        for extent in self.services.give_back(|id| id == choice.service || self.fresh.contains_key(&id)) {
+            self.space.rest(extent, now);
+        }
         let room = self.capacities.slots;
-        let offset = (length <= MAX_SLICE_LENGTH).then(|| self.space.allocate(length)).flatten();
-        offset.ok_or_else(|| format!("no room for {length} slots: SELECTION has {room}, or they still rest"))
+        Err(format!("no room for {length} slots: SELECTION has {room}, or they still rest"))
+    }
+
+    /// What can be had of a choice without any more slots; `None` if the service has none.
+    fn makeshift(&self, mut choice: Choice) -> Option<(Choice, Extent)> {
+        let state = self.services.get(choice.service).filter(|state| state.room.length > 0)?;
+        if state.is_maglev() && state.entry.length() > 0 {
+            choice.length = state.entry.length();
+            choice.flags = SERVICE_MAGLEV;
+        } else {
+            choice.members.truncate(usize::try_from(state.room.length).unwrap_or(usize::MAX));
+            choice.length = u32::try_from(choice.members.len()).unwrap_or(u32::MAX);
+            choice.flags = 0;
+        }
+        Some((choice, state.room))
     }
 
     /// The slots of a slice; `before` holds those that are there, or nothing for a fresh slice.

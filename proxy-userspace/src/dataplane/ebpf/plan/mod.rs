@@ -31,6 +31,7 @@ pub use adopt::Found;
 pub use backends::GRACE;
 pub use change::{BackendEntry, BackendId, Change, Extent, FrontendAt, Op, Phase};
 pub use ids::REST;
+pub use lists::with_spare_room;
 use proxy_common::selection::{ServiceEntry, Slot};
 
 use self::backends::Backends;
@@ -75,8 +76,8 @@ pub struct Plan {
     space: Space,
     frontends: Frontends,
     nodes: Nodes,
-    /// By service id: slices whose slots are written but that the service's word does not name yet.
-    fresh: BTreeMap<u32, Vec<Slot>>,
+    /// By service id: what a service's next word names, while that word is not stored yet.
+    fresh: BTreeMap<u32, Fresh>,
     /// Backends no port has any more, still to be released.
     gone: BTreeSet<BackendId>,
     /// Ports with something left to do.
@@ -90,6 +91,13 @@ pub struct Plan {
 struct PortState {
     endpoints: BTreeSet<SocketAddr>,
     services: BTreeSet<u32>,
+}
+
+/// A slice on its way, and the slots that are the service's own then.
+#[derive(Clone, Debug, Default)]
+struct Fresh {
+    slots: Vec<Slot>,
+    room: Extent,
 }
 
 /// What became of a sync so far.
@@ -202,7 +210,9 @@ impl Plan {
 
     /// What was released begins to rest.
     fn settle(&mut self, now: Duration) {
-        self.services.rest_empty(now);
+        for room in self.services.rest_empty(now) {
+            self.space.rest(room, now);
+        }
         for id in std::mem::take(&mut self.gone) {
             if self.backends(id.family).release(id.id).is_some() {
                 self.gone.insert(id);

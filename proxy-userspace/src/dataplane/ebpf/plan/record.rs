@@ -8,8 +8,8 @@ use proxy_common::frontend::Frontend;
 use proxy_common::selection::{ServiceEntry, Slot};
 
 use super::backends::Named;
-use super::change::{Change, Extent, Op};
-use super::{Kernel, Outcome, Plan};
+use super::change::{Change, Op};
+use super::{Fresh, Kernel, Outcome, Plan};
 use crate::model::{Family, PortKey};
 
 impl Plan {
@@ -57,13 +57,10 @@ impl Plan {
 
     /// An operation that did not happen: what it alone would have made reachable is given back.
     fn abandon(&mut self, change: &Change, now: Duration) {
-        let Change::Service(id, entry) = change else { return };
-        if self.fresh.remove(id).is_none() {
-            return;
-        }
-        let slice = Extent { offset: entry.offset(), length: entry.length() };
-        if self.services.get(*id).is_none_or(|state| state.slice() != slice) {
-            self.space.rest(slice, now);
+        let Change::Service(id, _) = change else { return };
+        let Some(fresh) = self.fresh.remove(id) else { return };
+        if self.services.get(*id).is_none_or(|state| state.room != fresh.room) {
+            self.space.rest(fresh.room, now);
         }
     }
 
@@ -122,12 +119,12 @@ impl Plan {
     }
 
     fn record_service(&mut self, id: u32, entry: ServiceEntry, now: Duration) {
-        let fresh = self.fresh.remove(&id).unwrap_or_default();
+        let Fresh { slots, room } = self.fresh.remove(&id).unwrap_or_default();
         let Some(state) = self.services.get_mut(id) else { return };
-        let before = state.slice();
         state.entry = entry;
-        state.slots = fresh;
-        if before != state.slice() {
+        state.slots = slots;
+        let before = std::mem::replace(&mut state.room, room);
+        if before != room {
             self.space.rest(before, now);
         }
         self.rename_backends(id);

@@ -35,6 +35,8 @@ pub struct ServiceState {
     pub entry: ServiceEntry,
     /// The slice's words in SELECTION.
     pub slots: Vec<Slot>,
+    /// The slots that are its own: the slice, and behind it room to grow into.
+    pub room: Extent,
     /// Ids of the backends its slots name.
     pub named: BTreeSet<u32>,
     /// By hint: its entries in HINTS.
@@ -66,7 +68,8 @@ impl Services {
     pub fn adopt(&mut self, id: u32, name: &str, entry: ServiceEntry, slots: Vec<Slot>) {
         self.pool.adopt(id);
         self.ids.insert(name.to_owned(), id);
-        let state = ServiceState { name_written: true, entry, slots, ..ServiceState::new(name) };
+        let room = Extent { offset: entry.offset(), length: u32::try_from(slots.len()).unwrap_or(0) };
+        let state = ServiceState { name_written: true, entry, slots, room, ..ServiceState::new(name) };
         self.states.insert(id, state);
         self.held.insert(id);
     }
@@ -108,6 +111,12 @@ impl Services {
         self.states.get(&id)
     }
 
+    /// Cuts off and returns the room behind the slices of all services but those that `keep` theirs.
+    pub fn give_back(&mut self, keep: impl Fn(u32) -> bool) -> Vec<Extent> {
+        let others = self.states.iter_mut().filter(|(id, _)| !keep(**id));
+        others.map(|(_, state)| state.give_back()).collect()
+    }
+
     /// What is in the kernel for an id, to be changed.
     pub fn get_mut(&mut self, id: u32) -> Option<&mut ServiceState> {
         self.states.get_mut(&id)
@@ -132,17 +141,21 @@ impl Services {
         self.idle.iter().filter_map(state).filter(|(_, state)| state.frontends == 0)
     }
 
-    /// Lets the idle ids that are empty rest.
-    pub fn rest_empty(&mut self, now: Duration) {
+    /// Lets the idle ids that are empty rest; returns their slots, which must rest too.
+    pub fn rest_empty(&mut self, now: Duration) -> Vec<Extent> {
         let empty =
             |(id, state): (u32, &ServiceState)| (state.entry.0 == 0 && state.hints.is_empty()).then_some(id);
+        let mut rooms = Vec::new();
         for id in self.idle().filter_map(empty).collect::<Vec<_>>() {
             self.idle.remove(&id);
             self.pool.rest(id, now);
-            if self.states.get(&id).is_some_and(|state| !state.name_written) {
+            let Some(state) = self.states.get_mut(&id) else { continue };
+            rooms.push(std::mem::take(&mut state.room));
+            if !state.name_written {
                 self.forget(id);
             }
         }
+        rooms
     }
 
     /// Ids whose rest is over but whose name is still in NAMES.
@@ -166,6 +179,7 @@ impl ServiceState {
             owner: None,
             entry: ServiceEntry::default(),
             slots: Vec::new(),
+            room: Extent::default(),
             named: BTreeSet::new(),
             hints: BTreeMap::new(),
             frontends: 0,
@@ -178,10 +192,34 @@ impl ServiceState {
         Extent { offset: self.entry.offset(), length: self.entry.length() }
     }
 
-    /// Whether a slice of this kind and length can be changed in place.
+    /// Whether a slice of this kind and length can take the place of the one that is there. A Maglev table can
+    /// take only that of another of its length; any other slice can have as many slots as there is room.
     #[must_use]
     pub const fn fits(&self, length: u32, flags: u8) -> bool {
-        self.entry.length() == length && self.entry.flags() & SERVICE_MAGLEV == flags & SERVICE_MAGLEV
+        if length == 0 || self.entry.length() == 0 {
+            return length <= self.room.length;
+        }
+        let is_maglev = flags & SERVICE_MAGLEV != 0;
+        match (is_maglev, self.is_maglev()) {
+            (true, true) => length == self.entry.length(),
+            (false, false) => length <= self.room.length,
+            _ => false,
+        }
+    }
+
+    /// Whether the slice is a Maglev table.
+    #[must_use]
+    pub const fn is_maglev(&self) -> bool {
+        self.entry.flags() & SERVICE_MAGLEV != 0
+    }
+
+    /// Cuts off and returns the room behind the slice.
+    const fn give_back(&mut self) -> Extent {
+        let kept = self.entry.length();
+        let beyond =
+            Extent { offset: self.room.offset + kept, length: self.room.length.saturating_sub(kept) };
+        self.room.length -= beyond.length;
+        beyond
     }
 
     /// Ids of all backends the slots name.

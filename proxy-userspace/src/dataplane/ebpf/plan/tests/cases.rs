@@ -7,11 +7,11 @@ use proxy_common::backend::{BACKEND_EXISTS, BACKEND_READY, BACKEND_SERVING};
 use proxy_common::selection::Slot;
 
 use super::kernel::{CAPACITIES, FakeKernel};
-use super::world::{address, assert_serves, desired, dsr, key, port};
+use super::world::{address, assert_serves, backend, desired, dsr, key, port};
 use crate::dataplane::SyncReport;
 use crate::dataplane::ebpf::plan::backends::{hint_losers, hint_of};
 use crate::dataplane::ebpf::plan::{BackendEntry, Change, Found, GRACE, Phase, Plan, REST};
-use crate::model::{Desired, Dirty, Family};
+use crate::model::{Algorithm, Desired, Dirty, Family};
 
 const NOW: Duration = Duration::from_secs(1000);
 const V4: Family = Family::V4;
@@ -266,4 +266,48 @@ fn an_endpoint_that_stays_away_is_gone_after_its_grace_though_nothing_changes() 
     assert_eq!(report.due_in, None);
     assert_eq!(bed.backend(2).1.flags, 0);
     assert!(bed.kernel.slice(service).iter().all(|slot| slot.settled() == slot.current()));
+}
+
+#[test]
+fn endpoints_that_come_and_go_use_up_no_slots_and_leave_none_to_the_dead() {
+    let mut bed = Bed::new();
+    let first: Vec<_> = (1..=12).map(|number| (number, 0, true)).collect();
+    for round in 0..60_usize {
+        bed.now += Duration::from_millis(100);
+        let count = [12, 11, 3, 0][round % 4];
+        let state = desired([(key(0, V4), port(0, V4, &first[..count]))]);
+        let report = bed.sync(&state, &[]);
+        assert!(report.is_complete(), "round {round}: {report:?}");
+        assert_living(&bed);
+    }
+}
+
+#[test]
+fn a_list_that_finds_no_slots_keeps_those_it_has_and_leaves_none_to_the_dead() {
+    let mut bed = Bed::new();
+    let table = |n| {
+        let port = crate::model::ServicePort { local: None, ..dsr(port(n, V4, &[(1, 0, true)])) };
+        (key(n, V4), crate::model::ServicePort { algorithm: Algorithm::Maglev(96), ..port })
+    };
+    let with = |first: u8, last: u8| {
+        let endpoints: Vec<_> = (first..=last).map(|number| (number, 0, true)).collect();
+        desired([(key(0, V4), port(0, V4, &endpoints)), table(1), table(2)])
+    };
+    assert!(bed.sync(&with(2, 3), &[]).is_complete());
+    let report = bed.sync(&with(3, 9), &[]);
+    assert_eq!(report.pending.len(), 1, "192 of 200 slots are tables: {report:?}");
+    bed.now += GRACE;
+    bed.sync(&with(3, 9), &[]);
+    assert_living(&bed);
+    let (only, _) = bed.kernel.names.iter().find(|(_, name)| name.text().unwrap().contains("svc0")).unwrap();
+    assert!(bed.kernel.slice(*only).len() > 1, "those it can hold are served");
+}
+
+/// Every slot's current owner exists.
+fn assert_living(bed: &Bed) {
+    for service in bed.kernel.names.keys() {
+        for slot in bed.kernel.slice(*service) {
+            assert!(backend(&bed.kernel, V4, slot.current()).is_some(), "service {service}: {slot:?}");
+        }
+    }
 }

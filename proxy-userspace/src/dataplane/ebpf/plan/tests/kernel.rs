@@ -37,7 +37,8 @@ pub struct FakeKernel {
     pub refuse: Vec<usize>,
     released_backends: BTreeMap<BackendId, Duration>,
     released_services: BTreeMap<u32, Duration>,
-    released_slots: BTreeMap<u32, Duration>,
+    /// By slot: the service id that had it last, and when it has rested.
+    released_slots: BTreeMap<u32, (u32, Duration)>,
 }
 
 /// [`HintKey`] with an order.
@@ -80,7 +81,7 @@ impl FakeKernel {
             Change::ClearSlots(extent) => {
                 for slot in extent.offset..extent.offset + extent.length {
                     assert!(self.service_of(slot).is_none(), "slot {slot} is cleared but in use");
-                    assert!(self.rested(self.released_slots.get(&slot)));
+                    assert!(self.rested(self.released_slots.get(&slot).map(|(_, until)| until)));
                 }
             }
             Change::RemoveName(id) => {
@@ -106,6 +107,8 @@ impl FakeKernel {
         assert!(id.id != 0 && id.id < 16);
         let Some(before) = self.backends.get(&id) else { return };
         if before.address == entry.address && before.generation == entry.generation {
+            let is_gone = entry.flags & BACKEND_EXISTS == 0;
+            assert!(!is_gone || !self.refuse.is_empty() || !self.is_named(id, entry), "slots name {id:?}");
             return;
         }
         assert_eq!(before.flags & BACKEND_EXISTS, 0, "{id:?} is taken from a living backend");
@@ -119,7 +122,8 @@ impl FakeKernel {
             let owner = self.service_of(*slot);
             assert!(owner.is_none_or(|owner| owner == service), "slot {slot} has two owners");
             if owner.is_none() {
-                assert!(self.rested(self.released_slots.get(slot)), "slot {slot} has not rested");
+                let released = self.released_slots.get(slot).filter(|(former, _)| *former != service);
+                assert!(self.rested(released.map(|(_, until)| until)), "slot {slot} has not rested");
             }
             assert!(self.lives(word.current()), "slot {slot} names a backend that is not there");
         }
@@ -163,10 +167,10 @@ impl FakeKernel {
             Change::Slots { words, .. } => self.slots.extend(words),
             Change::Service(id, entry) => {
                 let before = self.services.insert(id, entry).unwrap_or_default();
-                if before.offset() != entry.offset() || before.length() != entry.length() {
-                    let slots = before.offset()..before.offset() + before.length();
-                    self.released_slots.extend(slots.map(|slot| (slot, until)));
-                }
+                let kept = entry.offset()..entry.offset() + entry.length();
+                let released = before.offset()..before.offset() + before.length();
+                let released = released.filter(|slot| !kept.contains(slot));
+                self.released_slots.extend(released.map(|slot| (slot, (id, until))));
                 if entry.0 == 0 {
                     self.released_services.insert(id, until);
                 }
@@ -195,6 +199,15 @@ impl FakeKernel {
     fn service_of(&self, slot: u32) -> Option<u32> {
         let has = |entry: &ServiceEntry| (entry.offset()..entry.offset() + entry.length()).contains(&slot);
         self.services.iter().find(|(_, entry)| has(entry)).map(|(id, _)| *id)
+    }
+
+    /// Whether a service of the family chooses a backend for new connections.
+    fn is_named(&self, id: BackendId, entry: BackendEntry) -> bool {
+        let family = if id.family == Family::V4 { "IPv4" } else { "IPv6" };
+        let of_family =
+            self.names.iter().filter(|(_, name)| name.text().is_some_and(|text| text.contains(family)));
+        let reference = BackendRef::new(id.id, entry.generation);
+        of_family.flat_map(|(id, _)| self.slice(*id)).any(|slot| slot.current() == reference)
     }
 
     fn lives(&self, reference: BackendRef) -> bool {
