@@ -14,7 +14,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use tracing::{debug, info, warn};
 
 use super::sysctl::Sysctls;
-use super::topology::{NodeSettings, Topology, topology, uplinks};
+use super::topology::{NodeSettings, Topology, is_service_device, topology, uplinks};
 use super::{DeviceKind, NodeError, NodeState, Update, decode, neighbours, query};
 
 /// Collects bursts: a link that comes up tells of itself some twenty times.
@@ -57,6 +57,7 @@ pub async fn follow(
         stale: Stale::Everything,
         uplinks: Vec::new(),
         missing: BTreeSet::new(),
+        service_devices: BTreeSet::new(),
         unroutable: BTreeSet::new(),
         own: BTreeSet::new(),
         managed: BTreeSet::new(),
@@ -92,6 +93,7 @@ struct Monitor {
     /// What was last said of each.
     uplinks: Vec<String>,
     missing: BTreeSet<String>,
+    service_devices: BTreeSet<String>,
     unroutable: BTreeSet<IpAddr>,
     /// Node addresses that were on this node once: a device that is replaced takes them away for a while.
     own: BTreeSet<IpAddr>,
@@ -205,6 +207,12 @@ impl Monitor {
             warn!("--uplinks: there is no device {name}; it is taken up as soon as it appears");
         }
         self.missing = missing;
+        let of_services = self.state.devices.values().filter(|device| is_service_device(device));
+        let of_services: BTreeSet<String> = of_services.map(|device| device.name.clone()).collect();
+        for name in of_services.difference(&self.service_devices) {
+            warn!("{name} carries another proxy's service addresses: they do not count as this node's own");
+        }
+        self.service_devices = of_services;
         self.own.extend(topology.addresses.intersection(targets));
         let unroutable: BTreeSet<IpAddr> = targets
             .iter()

@@ -13,7 +13,7 @@ pub struct Topology {
     pub devices: BTreeMap<u32, AttachTarget>,
     /// By address of the other node: how it is reached. A target without a route is absent.
     pub ways: BTreeMap<IpAddr, Way>,
-    /// Addresses on this node's devices, loopback and link-local left out.
+    /// Addresses on this node's devices, loopback, link-local and [service addresses](is_service_device) left out.
     pub addresses: BTreeSet<IpAddr>,
 }
 
@@ -98,13 +98,22 @@ impl XdpUse {
 /// (this node's own among them: they mark an uplink and have no way).
 #[must_use]
 pub fn topology(state: &NodeState, settings: &NodeSettings, targets: &BTreeSet<IpAddr>) -> Topology {
-    let own: BTreeSet<IpAddr> = state.addresses.iter().map(|(_, address)| *address).collect();
+    let local: BTreeSet<IpAddr> = state.addresses.iter().map(|(_, address)| *address).collect();
+    let is_own = |index| state.devices.get(index).is_none_or(|device| !is_service_device(device));
+    let own = state.addresses.iter().filter(|(index, _)| is_own(index)).map(|(_, address)| *address);
     let devices = state.devices.iter().filter_map(|(index, device)| {
         let hooks = hooks(device, is_uplink(state, settings, targets, *index, device), settings);
         (!hooks.is_empty()).then(|| (*index, AttachTarget { name: device.name.clone(), hooks }))
     });
-    let ways = targets.difference(&own).filter_map(|target| Some((*target, way(state, *target)?)));
-    Topology { devices: devices.collect(), ways: ways.collect(), addresses: own }
+    let ways = targets.difference(&local).filter_map(|target| Some((*target, way(state, *target)?)));
+    Topology { devices: devices.collect(), ways: ways.collect(), addresses: own.collect() }
+}
+
+/// Whether a device of kube-proxy (IPVS) or kube-router carries the addresses of all services: none of them is
+/// this node's own, and there may be thousands.
+#[must_use]
+pub fn is_service_device(device: &Device) -> bool {
+    matches!(device.name.as_str(), "kube-ipvs0" | "kube-dummy-if")
 }
 
 /// The devices that are uplinks, sorted by index.

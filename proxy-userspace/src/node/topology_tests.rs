@@ -59,6 +59,22 @@ fn the_device_with_the_node_address_is_the_uplink_and_other_exits_restore_replie
 }
 
 #[test]
+fn addresses_of_services_on_another_proxys_device_are_not_this_nodes_own() {
+    let (mut state, mut targets) = node();
+    for (index, name, address) in [(7, "kube-ipvs0", "203.0.113.1"), (8, "kube-dummy-if", "203.0.113.2")] {
+        state.devices.insert(index, device(name, DeviceKind::Other));
+        state.addresses.insert((index, ip(address)));
+        targets.insert(ip(address));
+        state
+            .routes
+            .insert(ip(address), Route { device: 1, gateway: None, source: Some(ip(address)), mtu: None });
+    }
+    let topology = topology(&state, &settings(), &targets);
+    assert_eq!(topology.addresses, BTreeSet::from([ip("192.0.2.1")]));
+    assert_eq!(topology.ways.keys().collect::<Vec<_>>(), [&ip("192.0.2.2")], "they are local all the same");
+}
+
+#[test]
 fn a_default_route_makes_an_uplink_without_any_node_address() {
     let (mut state, _) = node();
     state.default_routes.insert(DefaultRoute { device: 3, family: Family::V6, table: 254, metric: 1024 });

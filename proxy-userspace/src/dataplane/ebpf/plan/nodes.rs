@@ -227,12 +227,10 @@ impl Nodes {
         })
     }
 
+    /// What is encapsulated goes to the addresses of nodes, so this node's other addresses need no entry.
     fn wanted_peers(&self) -> BTreeMap<IpAddr, u32> {
-        let mut peers = self.members.clone();
-        for address in &self.topology.addresses {
-            *peers.entry(*address).or_insert(0) |= PEER_SELF;
-        }
-        peers
+        let bits = |address| if self.topology.addresses.contains(address) { PEER_SELF } else { 0 };
+        self.members.iter().map(|(address, known)| (*address, known | bits(address))).collect()
     }
 }
 
@@ -245,4 +243,27 @@ fn members(desired: &Desired) -> BTreeMap<IpAddr, u32> {
         }
     }
     members
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_nodes_other_addresses_take_no_room_of_the_nodes() {
+        let [own, other, unlisted] = [1, 2, 3].map(|last| IpAddr::from([172, 16, 0, last]));
+        let members = |name: &str, address| (name.to_owned(), BTreeSet::from([address]));
+        let desired = Desired {
+            nodes: BTreeMap::from([members("here", own), members("there", other)]),
+            node_name: "here".to_owned(),
+            ..Desired::default()
+        };
+        let services = (0..=255).map(|last| IpAddr::from([203, 0, 113, last]));
+        let addresses = services.chain([own, unlisted]).collect();
+        let mut nodes = Nodes::new(16);
+        nodes.set_topology(&Topology { addresses, ..Topology::default() }, &BTreeSet::new());
+        nodes.assign(&desired, Duration::ZERO);
+        let expected = BTreeMap::from([(own, PEER_NODE | PEER_SELF), (other, PEER_NODE)]);
+        assert_eq!(nodes.wanted_peers(), expected);
+    }
 }
