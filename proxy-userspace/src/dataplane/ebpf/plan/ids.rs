@@ -7,7 +7,8 @@ use std::time::Duration;
 /// have read the id before the release; there is no grace period for user space to wait for.
 pub const REST: Duration = Duration::from_secs(10);
 
-/// Gives out ids from 1 up to a map's size. Those that have rested come first, the longest rested of all.
+/// Gives out ids from 1 up to a map's size: those that were never used as long as there are any, then the longest
+/// rested. The later an id is used again, the later its generations wrap around.
 #[derive(Clone, Debug)]
 pub struct IdPool {
     /// Entries of the map; ids are below.
@@ -45,16 +46,14 @@ impl IdPool {
 
     /// An id nobody uses; `None` while all are in use or rest. `is_clean` may refuse one that has rested.
     pub fn allocate(&mut self, now: Duration, is_clean: impl Fn(u32) -> bool) -> Option<u32> {
-        let rested = self.rested(now).find(|id| is_clean(*id));
-        if let Some(id) = rested {
-            self.resume(id);
-            return Some(id);
+        if self.next < self.capacity {
+            self.next += 1;
+            return Some(self.next - 1);
         }
-        if self.next >= self.capacity {
-            return None;
-        }
-        self.next += 1;
-        Some(self.next - 1)
+        let mut rested = self.queue.iter().take_while(|(until, _)| *until <= now).map(|(_, id)| *id);
+        let id = rested.find(|id| is_clean(*id))?;
+        self.resume(id);
+        Some(id)
     }
 
     /// Releases an id.
@@ -77,9 +76,10 @@ impl IdPool {
         self.resting.contains_key(&id)
     }
 
-    /// Released ids whose rest is over.
-    pub fn rested(&self, now: Duration) -> impl Iterator<Item = u32> {
-        self.queue.iter().take_while(move |(until, _)| *until <= now).map(|(_, id)| *id)
+    /// Whether an id was released and its rest is over.
+    #[must_use]
+    pub fn has_rested(&self, id: u32, now: Duration) -> bool {
+        self.resting.get(&id).is_some_and(|until| *until <= now)
     }
 }
 
@@ -98,17 +98,27 @@ mod tests {
         );
         pool.rest(1, NOW);
         assert_eq!(pool.allocate(NOW + Duration::from_millis(9_999), |_| true), None);
-        assert_eq!(pool.rested(NOW).count(), 0);
-        assert_eq!(pool.rested(NOW + REST).collect::<Vec<_>>(), [1]);
+        assert!(!pool.has_rested(1, NOW) && pool.has_rested(1, NOW + REST));
         assert_eq!(pool.allocate(NOW + REST, |_| true), Some(1));
     }
 
     #[test]
     fn an_adopted_id_is_taken_and_the_gap_below_it_is_free() {
-        let mut pool = IdPool::new(10);
+        let mut pool = IdPool::new(5);
         pool.adopt(3);
         pool.adopt(2);
-        assert_eq!([pool.allocate(NOW, |_| true), pool.allocate(NOW, |_| true)], [Some(1), Some(4)]);
+        assert_eq!([(); 3].map(|()| pool.allocate(NOW, |_| true)), [Some(4), Some(1), None]);
+    }
+
+    #[test]
+    fn an_id_is_used_again_only_when_all_were_used() {
+        let mut pool = IdPool::new(4);
+        let mut now = NOW;
+        for expected in [1, 2, 3, 1, 2, 3] {
+            assert_eq!(pool.allocate(now, |_| true), Some(expected));
+            pool.rest(expected, now);
+            now += REST;
+        }
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub struct Services {
     states: BTreeMap<u32, ServiceState>,
     /// Ids that no port wants and that do not rest yet.
     idle: BTreeSet<u32>,
+    /// Ids at rest whose name is still in NAMES.
+    names_at_rest: BTreeSet<u32>,
     /// Ids that were found and that no port has claimed so far.
     held: BTreeSet<u32>,
 }
@@ -54,6 +56,7 @@ impl Services {
             ids: BTreeMap::new(),
             states: BTreeMap::new(),
             idle: BTreeSet::new(),
+            names_at_rest: BTreeSet::new(),
             held: BTreeSet::new(),
         }
     }
@@ -98,6 +101,7 @@ impl Services {
         };
         self.pool.resume(id);
         self.idle.remove(&id);
+        self.names_at_rest.remove(&id);
         self.held.remove(&id);
         if let Some(state) = self.states.get_mut(&id) {
             state.owner = Some(Arc::clone(owner));
@@ -151,7 +155,9 @@ impl Services {
             self.pool.rest(id, now);
             let Some(state) = self.states.get_mut(&id) else { continue };
             rooms.push(std::mem::take(&mut state.room));
-            if !state.name_written {
+            if state.name_written {
+                self.names_at_rest.insert(id);
+            } else {
                 self.forget(id);
             }
         }
@@ -160,11 +166,12 @@ impl Services {
 
     /// Ids whose rest is over but whose name is still in NAMES.
     pub fn rested(&self, now: Duration) -> impl Iterator<Item = u32> {
-        self.pool.rested(now).filter(|id| self.states.get(id).is_some_and(|state| state.name_written))
+        self.names_at_rest.iter().copied().filter(move |id| self.pool.has_rested(*id, now))
     }
 
     /// Records that a name was removed: the id stands for nothing any more.
     pub fn forget(&mut self, id: u32) {
+        self.names_at_rest.remove(&id);
         if let Some(state) = self.states.remove(&id) {
             self.ids.remove(&state.name);
         }
