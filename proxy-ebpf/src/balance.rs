@@ -2,13 +2,12 @@
 
 use proxy_common::backend::{BACKEND_READY, Backend};
 use proxy_common::flow::FlowKey;
-use proxy_common::frontend::{FRONTEND_AFFINITY, Frontend, SCOPE_EXTERNAL};
+use proxy_common::frontend::{FRONTEND_AFFINITY, Frontend, FrontendKey, SCOPE_EXTERNAL};
 use proxy_common::hash::{client_hash, flow_hash};
 use proxy_common::selection::{BackendRef, SERVICE_ELSEWHERE, ServiceEntry, Slot};
 use proxy_common::verdict::Reason;
 
 use crate::family::{Family, KeyOf};
-use crate::key;
 use crate::maps;
 use crate::packet::Parsed;
 use crate::verdict::Verdict;
@@ -17,7 +16,12 @@ use crate::verdict::Verdict;
 #[inline(always)]
 pub fn lookup_frontend<F: Family>(tuple: &KeyOf<F>) -> Option<Frontend> {
     let FlowKey { destination, destination_port, protocol, .. } = *tuple;
-    F::frontend(&key::frontend(destination, destination_port, protocol, SCOPE_EXTERNAL))
+    F::frontend(&FrontendKey {
+        address: destination,
+        port: destination_port,
+        protocol,
+        scope: SCOPE_EXTERNAL,
+    })
 }
 
 /// The slot of a packet, or why there is none.

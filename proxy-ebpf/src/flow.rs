@@ -7,14 +7,13 @@ use proxy_common::config::seconds;
 use proxy_common::flow::{
     FLOW_CLOSING, FLOW_DATAGRAM, FLOW_DECAPSULATED, FLOW_ENCAPSULATE, FLOW_ESTABLISHED, FLOW_FIN_BACKEND,
     FLOW_FIN_CLIENT, FLOW_OUTER_IPV6, FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN,
-    Flow,
+    Flow, FlowKey,
 };
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
 
 use crate::config;
 use crate::family::{Family, FlowOf, KeyOf, V4, V6};
-use crate::key;
 use crate::nat::Endpoint;
 use crate::observe;
 use crate::packet::Parsed;
@@ -140,8 +139,14 @@ pub fn create<F: Family>(
         flags: FLOW_REWRITE_DESTINATION | owner.flags,
         ..blank::<F>(parsed, owner)
     };
-    let mut reply_key =
-        key::flow(destination.0, key.source, key::ports(destination.1, key.source_port), key.protocol);
+    let mut reply_key = FlowKey {
+        source: destination.0,
+        source_port: destination.1,
+        destination: key.source,
+        destination_port: key.source_port,
+        protocol: key.protocol,
+        ..FlowKey::default()
+    };
     if is_taken::<F>(&reply_key, key) {
         flow.source_port = free_port::<F>(&mut reply_key, key)?;
         flow.flags |= FLOW_REWRITE_SOURCE;

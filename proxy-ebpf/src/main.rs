@@ -18,7 +18,6 @@ mod egress;
 mod family;
 mod flow;
 mod ingress;
-mod key;
 mod maps;
 mod mss;
 mod nat;

@@ -5,7 +5,7 @@ use proxy_common::checksum::Difference;
 use proxy_common::verdict::Reason;
 
 use crate::family::Family;
-use crate::key;
+use crate::packet::header::Ports;
 use crate::packet::{Packet, Parsed};
 use crate::verdict::{NO_ROOM, Verdict};
 
@@ -39,9 +39,33 @@ pub fn restore<P: Packet, F: Family>(
     Ok(Verdict::Deliver(Reason::Reply))
 }
 
-/// A function of its own: its words would crowd the walks' stacks.
-#[inline(never)]
+/// For IPv6 a function of its own: its words would crowd the walks' stacks.
+#[inline(always)]
 fn write<P: Packet, F: Family>(
+    packet: P,
+    parsed: &Parsed<F::Address>,
+    source: &Endpoint<F>,
+    destination: &Endpoint<F>,
+) -> Option<()> {
+    if F::Address::WORDS == 1 {
+        write_here::<P, F>(packet, parsed, source, destination)
+    } else {
+        write_apart::<P, F>(packet, parsed, source, destination)
+    }
+}
+
+#[inline(never)]
+fn write_apart<P: Packet, F: Family>(
+    packet: P,
+    parsed: &Parsed<F::Address>,
+    source: &Endpoint<F>,
+    destination: &Endpoint<F>,
+) -> Option<()> {
+    write_here::<P, F>(packet, parsed, source, destination)
+}
+
+#[inline(always)]
+fn write_here<P: Packet, F: Family>(
     mut packet: P,
     parsed: &Parsed<F::Address>,
     source: &Endpoint<F>,
@@ -56,9 +80,9 @@ fn write<P: Packet, F: Family>(
 
     F::write_addresses(&packet, parsed.network_offset(), &source.0, &destination.0, addresses)?;
     let transport = parsed.transport();
-    let header = packet.at::<u32>(transport.offset())?;
+    let header = packet.at::<Ports>(transport.offset())?;
     // SAFETY: `at` checked the bound.
-    unsafe { *header = key::ports(source.1, destination.1) };
+    unsafe { *header = Ports { source: source.1, destination: destination.1 } };
     packet.update_transport_checksum::<F>(transport, addresses, ports).ok()
 }
 

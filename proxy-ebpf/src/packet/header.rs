@@ -55,12 +55,19 @@ pub struct Extension {
     pub length: u8,
 }
 
+/// The ports that TCP and UDP begin with.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct Ports {
+    pub source: u16,
+    pub destination: u16,
+}
+
 /// A TCP header without options.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Tcp {
-    /// Source port, then destination port, as one word.
-    pub ports: u32,
+    pub ports: Ports,
     pub sequence: u32,
     pub acknowledgement: u32,
     pub data_offset: u8,
@@ -74,8 +81,7 @@ pub struct Tcp {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Udp {
-    /// Source port, then destination port, as one word.
-    pub ports: u32,
+    pub ports: Ports,
     pub length: u16,
     pub checksum: u16,
 }

@@ -2,10 +2,9 @@
 
 use proxy_common::flow::FlowKey;
 
-use super::header::{Tcp, Udp, protocol, tcp_flag};
+use super::header::{Ports, Tcp, Udp, protocol, tcp_flag};
 use super::{MOST_HEADERS, Packet};
 use crate::family::Family;
-use crate::key;
 use crate::verdict::{UNTOUCHED, Verdict};
 
 /// Where the transport header is, and which of the two it is.
@@ -92,7 +91,7 @@ pub fn parse<P: Packet, F: Family>(packet: &P, network: usize) -> Result<Parsed<
         packet.need(MOST_HEADERS);
     }
     let transport = Transport { offset: header.payload, is_tcp: header.protocol == protocol::TCP };
-    let (mut ports, mut tcp_flags) = (0, 0);
+    let (mut ports, mut tcp_flags) = (Ports::default(), 0);
     if transport.is_tcp() {
         let tcp = packet.at::<Tcp>(transport.offset()).ok_or(UNTOUCHED)?;
         header.contains(network, size_of::<Tcp>())?;
@@ -105,7 +104,8 @@ pub fn parse<P: Packet, F: Family>(packet: &P, network: usize) -> Result<Parsed<
         ports = unsafe { (*udp).ports };
     }
     let Network { source, destination, protocol, payload, length, traffic_class, hop_limit } = header;
-    let key = key::flow(source, destination, ports, protocol);
+    let Ports { source: source_port, destination: destination_port } = ports;
+    let key = FlowKey { source, destination, source_port, destination_port, protocol, ..FlowKey::default() };
     Ok(Parsed { key, network: network as u32, payload, length, tcp_flags, traffic_class, hop_limit })
 }
 
