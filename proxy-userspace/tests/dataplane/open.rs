@@ -64,6 +64,22 @@ fn an_agent_with_another_layout_keeps_this_one_and_cleanup_out() {
 }
 
 #[test]
+fn pins_of_another_network_namespace_are_refused_until_they_are_cleaned_up() {
+    let scratch = Scratch::new();
+    drop(scratch.open());
+    let in_namespace = move || {
+        unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        let error = EbpfDataplane::open(scratch.settings()).unwrap_err();
+        assert!(matches!(error, OpenError::OtherNamespace { .. }), "{error}");
+        assert!(error.to_string().contains("another network namespace"), "{error}");
+        cleanup(&scratch.path).unwrap();
+        drop(scratch.open());
+        drop(scratch.open());
+    };
+    std::thread::spawn(in_namespace).join().unwrap();
+}
+
+#[test]
 fn cleanup_leaves_a_directory_in_which_others_have_something() {
     let scratch = Scratch::new();
     drop(scratch.open());

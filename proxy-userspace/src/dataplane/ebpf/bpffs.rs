@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -33,10 +34,20 @@ pub fn prepare(layout: &Layout) -> Result<Lock, OpenError> {
     if let Some(other) = entries(&layout.top())?.into_iter().find(|path| *path != layout.root()) {
         return Err(OpenError::OtherLayout { path: other });
     }
-    for directory in [layout.maps(), layout.links(), layout.programs()] {
+    let namespace = layout.namespaces().join(namespace()?.to_string());
+    if let Some(other) = entries(&layout.namespaces())?.into_iter().find(|path| *path != namespace) {
+        return Err(OpenError::OtherNamespace { path: other });
+    }
+    for directory in [layout.maps(), layout.links(), layout.programs(), namespace] {
         make_dir(&directory)?;
     }
     Ok(lock)
+}
+
+/// The inode of this thread's network namespace. An interface index means something in one namespace only.
+fn namespace() -> Result<u64, OpenError> {
+    let path = Path::new("/proc/thread-self/ns/net");
+    fs::metadata(path).map(|metadata| metadata.ino()).map_err(|error| file_error(path, error))
 }
 
 /// Locks a directory that is there.

@@ -47,6 +47,14 @@ pub enum OpenError {
         /// The directory with the pins.
         path: PathBuf,
     },
+    /// There are links to devices of another network namespace.
+    #[error(
+        "{path}: an agent in another network namespace made these pins; --bpffs-path gives this one another directory, or `millrace cleanup` removes them"
+    )]
+    OtherNamespace {
+        /// The directory that names the namespace.
+        path: PathBuf,
+    },
     /// The kernel refused a program.
     #[error("the kernel refuses program {program}: {error}; verifier: {verifier}")]
     Program {

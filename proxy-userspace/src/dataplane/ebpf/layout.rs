@@ -47,6 +47,12 @@ impl Layout {
         self.root().join("links")
     }
 
+    /// A directory named after the network namespace that the links' devices belong to.
+    #[must_use]
+    pub fn namespaces(&self) -> PathBuf {
+        self.root().join("netns")
+    }
+
     /// The programs: a directory for each build and configuration, in it the programs by name.
     #[must_use]
     pub fn programs(&self) -> PathBuf {
