@@ -65,6 +65,16 @@ pub struct Capacities {
 }
 
 /// The plan and its mirror of the maps.
+///
+/// Between two syncs this holds:
+/// - What the mirrors (`services`, `backends_*`, `frontends`, `nodes`) call written is what the last operation that
+///   succeeded left in the map, or what was found there.
+/// - Every slot is free, at rest, or in the room of exactly one service; a service's slice is inside its room.
+/// - Every id is unused, at rest, or somebody's. A service rests once no frontend has it and its word is zero, a
+///   backend once it does not exist. A slot that could not be written may still name such a backend; its
+///   generation tells that it means nobody.
+/// - `fresh` is empty: it lives from planning a service's word until that word is stored or given up.
+/// - What is in `gone` is in no port's endpoints; a port in `pending` is planned again by every sync.
 #[derive(Clone, Debug)]
 pub struct Plan {
     capacities: Capacities,

@@ -10,7 +10,7 @@ use proxy_common::selection::{ServiceEntry, Slot};
 use super::backends::Named;
 use super::change::{Change, Op};
 use super::{Fresh, Kernel, Outcome, Plan};
-use crate::model::{Family, PortKey};
+use crate::model::PortKey;
 
 impl Plan {
     /// Carries operations out in order. Once one of a port's fails, the port's others are left for the next
@@ -134,7 +134,7 @@ impl Plan {
     pub(super) fn rename_backends(&mut self, service: u32) {
         let Some(state) = self.services.get_mut(service) else { return };
         let named: BTreeSet<u32> = state.owners();
-        let family = if state.name.contains(" IPv6 ") { Family::V6 } else { Family::V4 };
+        let family = state.family;
         let before = std::mem::replace(&mut state.named, named.clone());
         let backends = self.backends_mut(family);
         for id in before.difference(&named) {

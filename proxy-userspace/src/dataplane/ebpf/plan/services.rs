@@ -29,6 +29,8 @@ pub struct Services {
 pub struct ServiceState {
     /// The text in NAMES.
     pub name: String,
+    /// The family of its backends.
+    pub family: Family,
     /// Whether NAMES has it.
     pub name_written: bool,
     /// The service port it is for; none once no port wants it.
@@ -182,6 +184,7 @@ impl ServiceState {
     fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
+            family: family_of(name),
             name_written: false,
             owner: None,
             entry: ServiceEntry::default(),
@@ -254,4 +257,12 @@ pub fn name_of(port: &PortKey, list: List) -> String {
     };
     let name = if port.port.is_empty() { "-" } else { &port.port };
     format!("{} {name} {family} {list}", port.service)
+}
+
+/// The family in a text of [`name_of`].
+fn family_of(name: &str) -> Family {
+    match name.split(' ').nth(2) {
+        Some("IPv6") => Family::V6,
+        _ => Family::V4,
+    }
 }

@@ -96,6 +96,43 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+    /// The agent is killed after any number of operations of any sync: another one finds what it needs to go on,
+    /// and the kernel's own checks hold at each of its operations.
+    #[test]
+    fn an_agent_killed_anywhere_leaves_what_the_next_one_can_go_on_with(
+        steps in proptest::collection::vec((step(), prop::option::of(0_usize..40)), 1..24),
+    ) {
+        let mut kernel = FakeKernel::default();
+        let mut now = Duration::from_secs(1000);
+        let mut plan = Plan::adopt(CAPACITIES, Found::default(), now);
+        let mut state = desired([]);
+        for (step, killed_at) in steps {
+            now += Duration::from_secs(step.seconds);
+            let dirty = change(&mut state, step.changes);
+            if let Some(operation) = killed_at {
+                kernel.begin(now, (operation..NEVER_REACHED).collect());
+                plan.sync(&state, &dirty, now, &mut kernel);
+                plan = Plan::adopt(CAPACITIES, kernel.found(), now);
+            }
+            kernel.begin(now, Vec::new());
+            plan.sync(&state, &dirty, now, &mut kernel);
+            prop_assert_eq!(plan.drift(&kernel.found()), Vec::<&str>::new());
+        }
+        for _ in 0..4 {
+            now += Duration::from_secs(11);
+            kernel.begin(now, Vec::new());
+            plan.sync(&state, &Dirty::default(), now, &mut kernel);
+        }
+        assert_serves(&kernel, &state);
+        assert_quiet(&mut plan, &mut kernel, &state, now);
+    }
+}
+
+/// More operations than a sync of these tests has.
+const NEVER_REACHED: usize = 2000;
+
 fn assert_quiet(plan: &mut Plan, kernel: &mut FakeKernel, state: &Desired, now: Duration) {
     let ports = state.ports.keys().cloned().collect();
     let all = Dirty { ports, nodes: true, ..Dirty::default() };
