@@ -127,7 +127,10 @@ fn value(port: &ServicePort, frontend: &model::Frontend, ids: ListIds) -> Fronte
         FrontendKind::ExternalIp => FRONTEND_KIND_EXTERNAL_IP,
         FrontendKind::LoadBalancer => FRONTEND_KIND_LOAD_BALANCER,
     };
-    let dsr = port.forwarding == Forwarding::Dsr && frontend.scope == Scope::External;
+    // A NodePort's address is one node's own: the backend's node has no such frontend, and would leave the tunnel
+    // packet to its stack. Without the flag the packet is counted as not forwarded.
+    let reached_everywhere = frontend.kind != FrontendKind::NodePort && frontend.scope == Scope::External;
+    let dsr = port.forwarding == Forwarding::Dsr && reached_everywhere;
     let flag = |set: bool, flag: u32| if set { flag } else { 0 };
     Frontend {
         service: match frontend.list {

@@ -110,7 +110,9 @@ pub fn assert_serves(kernel: &FakeKernel, desired: &Desired) {
             let value = kernel.frontends[&frontends::at(port, frontend)];
             let wanted = if frontend.list == List::Local { local } else { cluster };
             assert_eq!((Some(value.service), Some(value.cluster_service)), (wanted, cluster));
-            let is_dsr = port.forwarding == Forwarding::Dsr && frontend.scope == Scope::External;
+            let is_dsr = port.forwarding == Forwarding::Dsr
+                && frontend.scope == Scope::External
+                && frontend.kind != FrontendKind::NodePort;
             assert_eq!(value.flags & FRONTEND_DSR != 0, is_dsr);
             frontends += 1;
         }
