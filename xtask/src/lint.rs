@@ -12,10 +12,11 @@ use crate::workspace::Workspace;
 
 type Check = fn(&Workspace) -> Result<()>;
 
-const CHECKS: [(&str, Check); 6] = [
+const CHECKS: [(&str, Check); 7] = [
     ("rustfmt", rustfmt),
     ("warnings of the BPF build", bpf_warnings),
     ("clippy", clippy),
+    ("clippy on the BPF programs", clippy_bpf),
     ("rustdoc", rustdoc),
     ("cargo-deny", cargo_deny),
     ("typos", typos),
@@ -53,6 +54,24 @@ fn bpf_warnings(workspace: &Workspace) -> Result<()> {
 fn clippy(workspace: &Workspace) -> Result<()> {
     let mut cargo = workspace.cargo();
     command::run(cargo.args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "-Dwarnings"]))
+}
+
+/// On the host, where clippy is; without `panic=abort` a binary without `std` has no unwinder to name.
+fn clippy_bpf(workspace: &Workspace) -> Result<()> {
+    let mut cargo = workspace.cargo();
+    cargo.env("CARGO_PROFILE_DEV_PANIC", "abort");
+    cargo.args([
+        "clippy",
+        "--quiet",
+        "--package",
+        "proxy-ebpf",
+        "--features",
+        "bpf",
+        "--bins",
+        "--",
+        "-Dwarnings",
+    ]);
+    command::run(&mut cargo)
 }
 
 fn rustdoc(workspace: &Workspace) -> Result<()> {

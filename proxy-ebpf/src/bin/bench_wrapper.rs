@@ -81,7 +81,7 @@ pub fn wrap_tc(context: TcContext) -> i32 {
             TC_TARGET.tail_call(&context, 0);
         }
     }
-    TC_ACT_SHOT as i32
+    TC_ACT_SHOT
 }
 
 /// The baseline for XDP programs.
@@ -93,7 +93,7 @@ pub fn empty_xdp(_context: XdpContext) -> u32 {
 /// The baseline for TC programs.
 #[classifier]
 pub fn empty_tc(_context: TcContext) -> i32 {
-    TC_ACT_OK as i32
+    TC_ACT_OK
 }
 
 /// Writes the template, then this round's flow and frontend.
@@ -105,8 +105,9 @@ fn restore(start: usize, end: usize) -> Option<()> {
     let rounds = ROUNDS.get_ptr_mut(0)?;
     // SAFETY: the map look-up and the comparison above checked the bounds; one bench runs at a time.
     unsafe {
-        for word in 0..WORDS {
-            ((start + word * 8) as *mut u64).write_unaligned((*rounds).template[word]);
+        let template = &(*rounds).template;
+        for (word, content) in template.iter().enumerate() {
+            ((start + word * 8) as *mut u64).write_unaligned(*content);
         }
         let (flow, frontend) = ((*rounds).flow, (*rounds).frontend);
         (*rounds).flow = if flow >= (*rounds).last_flow { (*rounds).first_flow } else { flow + 1 };

@@ -13,7 +13,7 @@ pub struct Topology {
     pub devices: BTreeMap<u32, AttachTarget>,
     /// By address of the other node: how it is reached. A target without a route is absent.
     pub ways: BTreeMap<IpAddr, Way>,
-    /// Addresses on this node's devices, loopback, link-local and [service addresses](is_service_device) left out.
+    /// Addresses on this node's devices, loopback, link-local and service addresses left out.
     pub addresses: BTreeSet<IpAddr>,
 }
 

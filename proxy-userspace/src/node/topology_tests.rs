@@ -59,7 +59,7 @@ fn the_device_with_the_node_address_is_the_uplink_and_other_exits_restore_replie
 }
 
 #[test]
-fn addresses_of_services_on_another_proxys_device_are_not_this_nodes_own() {
+fn service_addresses_on_the_device_of_another_proxy_are_not_this_nodes_own() {
     let (mut state, mut targets) = node();
     for (index, name, address) in [(7, "kube-ipvs0", "203.0.113.1"), (8, "kube-dummy-if", "203.0.113.2")] {
         state.devices.insert(index, device(name, DeviceKind::Other));
