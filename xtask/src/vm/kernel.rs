@@ -30,7 +30,6 @@ pub const NAMES: [&str; 3] = ["host", "6.1", "6.12"];
 /// Depends on the suite's newest kernel for virtual machines.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian/";
 
 /// An unpacked kernel package.
 pub struct Unpacked {
@@ -73,7 +72,7 @@ fn download(workspace: &Workspace, suite: &str, directory: &Path) -> Result<()> 
     for part in ["lists/partial", "cache/archives/partial", "root"] {
         fs::create_dir_all(directory.join(part)).context("can't write to the cache")?;
     }
-    let source = format!("deb [signed-by={KEYRING}] {} {suite} main\n", mirror(workspace));
+    let source = format!("deb [signed-by={KEYRING}] {} {suite} main\n", mirror(workspace)?);
     fs::write(directory.join("sources.list"), source).context("can't write to the cache")?;
     command::run(private_apt(workspace, "apt-get", directory).args(["--quiet", "update"]))?;
     let depends =
@@ -105,12 +104,12 @@ fn private_apt(workspace: &Workspace, program: &str, directory: &Path) -> Comman
     apt
 }
 
-/// The mirror this machine uses for Debian 12, if it does.
-fn mirror(workspace: &Workspace) -> String {
+/// The mirror this machine uses for Debian 12.
+fn mirror(workspace: &Workspace) -> Result<String> {
     let mut targets = workspace.command("apt-get");
     targets.args(["indextargets", "--format", "$(REPO_URI)", "Release: bookworm", "Created-By: Packages"]);
-    let first = command::output(&mut targets).ok().and_then(|list| list.lines().next().map(str::to_owned));
-    first.unwrap_or_else(|| DEFAULT_MIRROR.to_owned())
+    let list = command::output(&mut targets)?;
+    list.lines().next().map(str::to_owned).context("apt has no source for Debian 12 (bookworm)")
 }
 
 fn only_entry(directory: &Path, prefix: &str) -> Result<PathBuf> {
