@@ -7,7 +7,8 @@ const SEED: u64 = 0x6d69_6c6c_7261_6365;
 
 /// Murmur3's 64-bit finaliser: full avalanche in five operations, no 128-bit product.
 #[inline(always)]
-const fn mix(mut word: u64) -> u64 {
+#[must_use]
+pub const fn mix(mut word: u64) -> u64 {
     word ^= word >> 33;
     word = word.wrapping_mul(0xff51_afd7_ed55_8ccd);
     word ^= word >> 33;

@@ -7,6 +7,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use proxy_common::hash::mix;
 use proxy_common::{Addr4, Addr6, Address};
 
 /// Seeds of the hashes; part of the contract between the nodes of a cluster.
@@ -131,15 +132,6 @@ fn hash(seed: u64, backend: SocketAddr) -> u64 {
 fn absorb(state: u64, address: &impl Address) -> u64 {
     // Big-endian values, so that nodes of either byte order agree.
     address.words().iter().fold(state, |state, word| mix(state ^ u64::from(u32::from_be(*word))))
-}
-
-/// Murmur3's 64-bit finaliser.
-const fn mix(mut word: u64) -> u64 {
-    word ^= word >> 33;
-    word = word.wrapping_mul(0xff51_afd7_ed55_8ccd);
-    word ^= word >> 33;
-    word = word.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    word ^ word >> 33
 }
 
 #[cfg(test)]
