@@ -12,8 +12,11 @@ pub const FRONTEND_DSR: u32 = 1 << 0;
 /// Flag of [`Frontend`]: `service` names the Local list (externalTrafficPolicy Local for scope external,
 /// internalTrafficPolicy Local for scope internal).
 pub const FRONTEND_LOCAL: u32 = 1 << 1;
-/// Flag of [`Frontend`]: the slot is chosen by the client's address alone (sessionAffinity ClientIP).
+/// Flag of [`Frontend`]: sessionAffinity ClientIP. The slot is chosen by the client's address alone, and AFFINITY is asked
+/// before the slot.
 pub const FRONTEND_AFFINITY: u32 = 1 << 2;
+/// Flag of [`Frontend`]: only sources inside a prefix of `service` in SOURCE_RANGES may use it.
+pub const FRONTEND_SOURCE_RANGES: u32 = 1 << 3;
 /// The kind of a frontend is `flags >> FRONTEND_KIND_SHIFT`, one of `FRONTEND_KIND_*`.
 pub const FRONTEND_KIND_SHIFT: u32 = 28;
 /// A Service's cluster IP.
@@ -44,7 +47,7 @@ shared! {
     pub struct Frontend {
         /// Service id (index into SERVICES) of the list this frontend's traffic policy names.
         pub service: u32,
-        /// Service id of the Cluster list, for clients inside the cluster; equals `service` under policy
+        /// Service id of the Cluster list, for clients inside the cluster (under policy Local, scope external); equals `service` under policy
         /// Cluster. 0 when the service port has no Cluster list.
         pub cluster_service: u32,
         /// `FRONTEND_*` bits and the kind.

@@ -54,17 +54,22 @@ pub(crate) use shared;
 
 #[cfg(test)]
 mod tests {
+    use crate::affinity::{Affinity, AffinityKey};
     use crate::backend::Backend;
     use crate::flow::{Flow, FlowKey};
     use crate::frontend::{Frontend, FrontendKey};
     use crate::name::ServiceName;
     use crate::selection::HintKey;
+    use crate::source_range::SourceRange;
     use crate::verdict::Counter;
     use crate::way::{PeerKey, Way};
     use crate::{Addr4, Addr6, LAYOUT_VERSION};
 
     /// Names, offsets and sizes of the fields of all shared types; a type that is left out has an unused `SHAPE`.
-    const SHAPES: [&[(&str, usize, usize)]; 14] = [
+    const SHAPES: [&[(&str, usize, usize)]; 19] = [
+        Affinity::SHAPE,
+        AffinityKey::<Addr4>::SHAPE,
+        AffinityKey::<Addr6>::SHAPE,
         Backend::<Addr4>::SHAPE,
         Backend::<Addr6>::SHAPE,
         Counter::SHAPE,
@@ -78,6 +83,8 @@ mod tests {
         HintKey::SHAPE,
         PeerKey::SHAPE,
         ServiceName::SHAPE,
+        SourceRange::<Addr4>::SHAPE,
+        SourceRange::<Addr6>::SHAPE,
         Way::SHAPE,
     ];
 
@@ -88,6 +95,6 @@ mod tests {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
         let message = "a shared type has changed: raise LAYOUT_VERSION, then put the new pair here";
-        assert_eq!((LAYOUT_VERSION, hash), (1, 0x3fed_ae46_59f7_54ce), "{message}");
+        assert_eq!((LAYOUT_VERSION, hash), (2, 0xad3c_5c76_4272_24d9), "{message}");
     }
 }

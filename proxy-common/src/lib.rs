@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), no_std)]
 
 pub mod addr;
+pub mod affinity;
 pub mod backend;
 pub mod checksum;
 pub mod config;
@@ -15,6 +16,7 @@ pub mod hash;
 mod layout;
 pub mod name;
 pub mod selection;
+pub mod source_range;
 pub mod verdict;
 pub mod way;
 
@@ -23,4 +25,4 @@ pub use addr::{Addr4, Addr6, Address};
 /// Version of the map layout: part of the directory name all maps and links are pinned below.
 ///
 /// It changes whenever a type of this crate, a map's kind or the meaning of a field changes.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;

@@ -60,6 +60,8 @@ reasons! {
     NoRoom = 25, "no_room";
     /// Dropped: the slot or the backend it names is not (yet) there.
     NoBackend = 26, "no_backend";
+    /// Dropped: the client is outside the Service's `loadBalancerSourceRanges`.
+    SourceRefused = 27, "source_refused";
 }
 
 /// Numbers reserved for reasons: the stride of COUNTERS.

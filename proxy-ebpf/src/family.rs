@@ -1,13 +1,15 @@
 //! IPv4 and IPv6 as one generic source: what differs between them, and nothing else.
 
+use aya_ebpf::btf_maps::lpm_trie::Key;
 use proxy_common::addr::Address;
 use proxy_common::backend::Backend;
 use proxy_common::checksum::Difference;
 use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
+use proxy_common::source_range::SourceRange;
 use proxy_common::{Addr4, Addr6};
 
-use crate::maps::{self, FlowsMap, FlowsNewMap};
+use crate::maps::{self, AffinityMap, FlowsMap, FlowsNewMap};
 use crate::packet::header::{DONT_FRAGMENT, Extension, FRAGMENT_MASK, Ipv4, Ipv6, ether_type, protocol};
 use crate::packet::parse::Network;
 use crate::packet::{MOST_HEADERS, Packet};
@@ -30,6 +32,10 @@ pub trait Family: Copy {
     fn frontend(key: &FrontendKey<Self::Address>) -> Option<Frontend>;
     /// Reads a backend.
     fn backend(id: u32) -> Option<&'static Backend<Self::Address>>;
+    /// Whether a prefix that the key falls into is there.
+    fn is_in_source_range(key: &Key<SourceRange<Self::Address>>) -> bool;
+    /// Which backend a client had last.
+    fn affinity() -> &'static AffinityMap<Self::Address>;
     /// Connections the client has answered in.
     fn flows() -> &'static FlowsMap<Self::Address>;
     /// Connections with nothing but the client's first packet.
@@ -100,6 +106,14 @@ impl Family for V4 {
     #[inline(always)]
     fn backend(id: u32) -> Option<&'static Backend<Addr4>> {
         maps::BACKENDS4.get(id)
+    }
+    #[inline(always)]
+    fn is_in_source_range(key: &Key<SourceRange<Addr4>>) -> bool {
+        maps::SOURCE_RANGES4.get(key).is_some()
+    }
+    #[inline(always)]
+    fn affinity() -> &'static AffinityMap<Addr4> {
+        &maps::AFFINITY4
     }
     #[inline(always)]
     fn flows() -> &'static FlowsMap<Addr4> {
@@ -241,6 +255,14 @@ impl Family for V6 {
     #[inline(always)]
     fn backend(id: u32) -> Option<&'static Backend<Addr6>> {
         maps::BACKENDS6.get(id)
+    }
+    #[inline(always)]
+    fn is_in_source_range(key: &Key<SourceRange<Addr6>>) -> bool {
+        maps::SOURCE_RANGES6.get(key).is_some()
+    }
+    #[inline(always)]
+    fn affinity() -> &'static AffinityMap<Addr6> {
+        &maps::AFFINITY6
     }
     #[inline(always)]
     fn flows() -> &'static FlowsMap<Addr6> {

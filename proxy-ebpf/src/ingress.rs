@@ -1,9 +1,10 @@
 //! The walk of a packet that comes in over an uplink: `xdp_ingress` and `tc_ingress`.
 
-use proxy_common::frontend::{FRONTEND_DSR, Frontend};
+use proxy_common::frontend::{FRONTEND_AFFINITY, FRONTEND_DSR, Frontend};
 use proxy_common::selection::Slot;
 use proxy_common::verdict::Reason;
 
+use crate::affinity;
 use crate::balance;
 use crate::dsr;
 use crate::family::{Family, V4, V6};
@@ -13,6 +14,7 @@ use crate::observe;
 use crate::packet::header::{ETHERNET, Ethernet, ether_type, protocol};
 use crate::packet::parse::parse;
 use crate::packet::{Packet, Parsed};
+use crate::source;
 use crate::verdict::{HAND_TO_TC, UNTOUCHED, Verdict};
 
 /// Decides about a frame. A tagged one is left to the VLAN device above, which has TC programs of its own.
@@ -59,19 +61,21 @@ fn forward_parsed<P: Packet, F: Family>(
         return Err(UNTOUCHED);
     }
     let frontend = balance::lookup_frontend::<F>(&parsed.key).ok_or(UNTOUCHED)?;
+    let frontend = source::admit::<F>(frontend, &parsed.key)?;
     let verdict = serve::<P, F>(packet, parsed, &frontend)?;
     observe::count_service(frontend.service, packet.length());
     Ok(verdict)
 }
 
-/// Rule 1 of the slot: where nothing changed, a DSR director needs no flow entry.
+/// Rule 1 of the slot: where nothing changed, a DSR director needs no flow entry. With affinity it does: a client may have
+/// another backend than its slot's.
 #[inline(always)]
 fn serve<P: Packet, F: Family>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     frontend: &Frontend,
 ) -> Result<Verdict, Verdict> {
-    if frontend.flags & FRONTEND_DSR == 0 {
+    if frontend.flags & (FRONTEND_DSR | FRONTEND_AFFINITY) != FRONTEND_DSR {
         return serve_by_flow::<P, F>(packet, parsed, frontend, None);
     }
     let slot = balance::select_slot::<F>(frontend, &parsed.key);
@@ -126,7 +130,7 @@ fn open<P: Packet, F: Family>(
     frontend: &Frontend,
     slot: Slot,
 ) -> Result<Verdict, Verdict> {
-    let reference = balance::owner::<F>(slot, parsed);
+    let reference = affinity::choose::<F>(frontend, parsed, slot);
     let backend = balance::lookup_backend::<F>(reference).ok_or(Verdict::Drop(Reason::NoBackend))?;
     let owner = Owner { backend: reference, service: frontend.service, flags: 0 };
     if backend.is_local() {

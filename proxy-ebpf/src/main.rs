@@ -11,6 +11,7 @@
     reason = "the macros of aya-ebpf want it so, and drop the docs"
 )]
 
+mod affinity;
 mod balance;
 mod config;
 mod dsr;
@@ -24,6 +25,7 @@ mod nat;
 mod observe;
 mod packet;
 mod route;
+mod source;
 mod verdict;
 
 use core::ptr;

@@ -3,14 +3,16 @@
 //! The sizes here are defaults; the agent overrides them when it loads the object.
 
 use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
-use aya_ebpf::btf_maps::{Array, HashMap, LruHashMap, PerCpuArray};
+use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray};
 use aya_ebpf::macros::btf_map;
+use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::backend::Backend;
 use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
 use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::name::ServiceName;
 use proxy_common::selection::HintKey;
+use proxy_common::source_range::SourceRange;
 use proxy_common::verdict::{COUNTER_ENTRIES, Counter};
 use proxy_common::way::{PeerKey, Way};
 use proxy_common::{Addr4, Addr6};
@@ -20,6 +22,8 @@ const SERVICES_DEFAULT: usize = 1 << 16;
 const SLOTS_DEFAULT: usize = 1 << 20;
 const BACKENDS_DEFAULT: usize = 1 << 16;
 const WAYS_DEFAULT: usize = 1 << 13;
+const SOURCE_RANGES_DEFAULT: usize = 1 << 14;
+const AFFINITY_DEFAULT: usize = 1 << 16;
 const FLOWS_DEFAULT: usize = 1 << 18;
 const FLOWS_NEW_DEFAULT: usize = 1 << 16;
 
@@ -27,6 +31,9 @@ const FLOWS_NEW_DEFAULT: usize = 1 << 16;
 pub type FlowsMap<A> = LruHashMap<FlowKey<A>, Flow<A>, FLOWS_DEFAULT>;
 /// The type of [`FLOWS_NEW4`] and [`FLOWS_NEW6`].
 pub type FlowsNewMap<A> = LruHashMap<FlowKey<A>, Flow<A>, FLOWS_NEW_DEFAULT>;
+
+/// The type of [`AFFINITY4`] and [`AFFINITY6`].
+pub type AffinityMap<A> = LruHashMap<AffinityKey<A>, Affinity, AFFINITY_DEFAULT>;
 
 /// Where IPv4 services are reached. Written by the agent, read by every program; nothing is evicted.
 #[btf_map]
@@ -68,6 +75,19 @@ pub static FLOWS_NEW4: FlowsNewMap<Addr4> = LruHashMap::new();
 /// IPv6 embryos; as [`FLOWS_NEW4`].
 #[btf_map]
 pub static FLOWS_NEW6: FlowsNewMap<Addr6> = LruHashMap::new();
+/// Who may reach which IPv4 frontend, and who is inside the cluster. Written by the agent; nothing is evicted.
+#[btf_map]
+pub static SOURCE_RANGES4: LpmTrie<SourceRange<Addr4>, u32, SOURCE_RANGES_DEFAULT> = LpmTrie::new();
+/// The same for IPv6; as [`SOURCE_RANGES4`].
+#[btf_map]
+pub static SOURCE_RANGES6: LpmTrie<SourceRange<Addr6>, u32, SOURCE_RANGES_DEFAULT> = LpmTrie::new();
+/// Which backend an IPv4 client of a service with session affinity had last. Written by the programs; a client whose entry
+/// is evicted gets the backend of its slot.
+#[btf_map]
+pub static AFFINITY4: AffinityMap<Addr4> = LruHashMap::new();
+/// The same for IPv6; as [`AFFINITY4`].
+#[btf_map]
+pub static AFFINITY6: AffinityMap<Addr6> = LruHashMap::new();
 /// Packets and bytes by program and reason; index: [`Program::counter`](proxy_common::verdict::Program::counter). Written by
 /// the programs.
 #[btf_map]

@@ -28,6 +28,10 @@ pub struct AgentArgs {
     /// separated by commas [default: primary]
     #[arg(long, value_name = "primary|CIDR,...", value_delimiter = ',')]
     pub nodeport_addresses: Vec<String>,
+    /// Sources inside these ranges (those of the pods, of both families) are inside the cluster, also when they come in
+    /// over an uplink; separated by commas [default: only the nodes' own addresses are]
+    #[arg(long, value_name = "CIDR,...", value_delimiter = ',')]
+    pub cluster_cidr: Vec<String>,
     /// External IPs outside these ranges are refused; may be repeated [default: all are refused]
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     pub service_external_ip_range: Vec<String>,

@@ -4,6 +4,7 @@ mod args;
 mod parse;
 mod pattern;
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,6 +25,10 @@ pub struct Settings {
     pub model: ModelSettings,
     /// Which data plane.
     pub proxy_mode: ProxyMode,
+    /// Where /healthz and /livez are served.
+    pub healthz_bind_address: Option<SocketAddr>,
+    /// Where /metrics, /proxyMode, /healthz and /configz are served.
+    pub metrics_bind_address: Option<SocketAddr>,
     /// Devices toward the network; empty = found by their routes and addresses.
     pub uplinks: Vec<String>,
     /// Devices toward this node's pods. A device in `uplinks` is none, whatever its name.
@@ -84,6 +89,8 @@ impl Settings {
             source: parse::source(args.source.as_deref())?,
             model: model_settings(args, node_name)?,
             proxy_mode: parse::proxy_mode(args.proxy_mode.as_deref())?,
+            healthz_bind_address: Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 10256))),
+            metrics_bind_address: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 10249))),
             uplinks: parse::devices("--uplinks", &args.uplinks)?,
             pod_interfaces: parse::patterns("--pod-interfaces", &args.pod_interfaces)?,
             timeouts: Timeouts {
@@ -114,6 +121,7 @@ fn model_settings(args: &AgentArgs, node_name: Option<String>) -> Result<ModelSe
     Ok(ModelSettings {
         node_name: parse::node_name(args.hostname_override.clone().or(node_name))?,
         node_ports: parse::node_ports(&args.nodeport_addresses)?,
+        cluster_ranges: parse::ranges("--cluster-cidr", &args.cluster_cidr)?,
         external_ip_ranges: parse::ranges("--service-external-ip-range", &args.service_external_ip_range)?,
         service_proxy_name: parse::service_proxy_name(args.service_proxy_name.as_deref())?,
         forwarding: parse::choice(

@@ -99,6 +99,7 @@ fn compute_port(
         forwarding: spec.overrides.forwarding(settings),
         algorithm: spec.overrides.algorithm(settings),
         affinity_seconds: spec.affinity_seconds,
+        source_ranges: None,
         endpoints: candidates.into_iter().map(|(address, one)| (address, one.endpoint)).collect(),
         cluster: lists.cluster,
         local: lists.local,

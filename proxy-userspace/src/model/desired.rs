@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use ipnet::IpNet;
+
 /// A Service's namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceKey {
@@ -138,6 +140,9 @@ pub struct ServicePort {
     pub algorithm: Algorithm,
     /// Session affinity time-out in seconds, 0 = none.
     pub affinity_seconds: u32,
+    /// Who may reach frontends of kind [`FrontendKind::LoadBalancer`], in this family; `None` = everybody. An empty
+    /// set keeps everybody out.
+    pub source_ranges: Option<BTreeSet<IpNet>>,
     /// All endpoints in any condition (a connection to one that is only terminating still lives).
     pub endpoints: BTreeMap<EndpointAddress, Endpoint>,
     /// The Cluster list; `None` = not in use. Each member is a key of `endpoints`.
@@ -168,6 +173,37 @@ pub struct Desired {
     pub nodes: BTreeMap<String, BTreeSet<IpAddr>>,
     /// This node's name.
     pub node_name: String,
+    /// Sources that are inside the cluster although they come in over an uplink: `--cluster-cidr` and the addresses of
+    /// `nodes`. They get the Cluster list of a frontend whose policy is Local.
+    pub cluster_sources: BTreeSet<IpNet>,
+    /// The health check node ports to open, by Service.
+    pub health_checks: BTreeMap<ServiceKey, HealthCheck>,
+    /// Whether load balancers may send new clients to this node.
+    pub eligibility: Eligibility,
+}
+
+/// A health check node port: Services of type LoadBalancer with externalTrafficPolicy Local have one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// `spec.healthCheckNodePort`.
+    pub port: u16,
+    /// Distinct addresses of Ready endpoints on this node, over all ports of the Service. Endpoints that terminate
+    /// do not count though they may still serve: the node drains.
+    pub local_endpoints: usize,
+}
+
+/// What the own Node object says of this node's future.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Eligibility {
+    /// Nothing against it.
+    #[default]
+    Eligible,
+    /// There is no Node of this name.
+    Missing,
+    /// It is being deleted.
+    Deleted,
+    /// It has the taint `ToBeDeletedByClusterAutoscaler`.
+    Tainted,
 }
 
 /// What changed since the data plane was last told.
@@ -175,8 +211,10 @@ pub struct Desired {
 pub struct Dirty {
     /// Service ports that were added, changed or removed (then they are not in `Desired`).
     pub ports: BTreeSet<PortKey>,
-    /// Whether `Desired::nodes` changed.
+    /// Whether `Desired::nodes` or `Desired::cluster_sources` changed.
     pub nodes: bool,
+    /// Whether `Desired::health_checks` or `Desired::eligibility` changed. No concern of the data plane's.
+    pub health: bool,
     /// Whether some objects could not be read since the start. They may be what an earlier agent served: what it
     /// left in the kernel and nobody asks for stays meanwhile.
     pub incomplete: bool,
@@ -186,12 +224,13 @@ impl Dirty {
     /// Whether there is nothing to do.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ports.is_empty() && !self.nodes
+        self.ports.is_empty() && !self.nodes && !self.health
     }
     /// Adds what `other` names.
     pub fn merge(&mut self, other: Self) {
         self.ports.extend(other.ports);
         self.nodes |= other.nodes;
+        self.health |= other.health;
         self.incomplete |= other.incomplete;
     }
 }

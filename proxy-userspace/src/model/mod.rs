@@ -28,8 +28,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use desired::{
-    Algorithm, Desired, Dirty, Endpoint, EndpointAddress, Family, Forwarding, Frontend, FrontendKind, List,
-    PortKey, Protocol, Scope, ServiceKey, ServicePort,
+    Algorithm, Desired, Dirty, Eligibility, Endpoint, EndpointAddress, Family, Forwarding, Frontend,
+    FrontendKind, HealthCheck, List, PortKey, Protocol, Scope, ServiceKey, ServicePort,
 };
 pub use object::{Change, Kind, Object, ObjectKey};
 pub use problem::{Problem, Severity};

@@ -11,6 +11,8 @@ pub struct ModelSettings {
     pub node_name: String,
     /// The addresses NodePorts are served on.
     pub node_ports: NodePortAddresses,
+    /// Sources inside these are inside the cluster.
+    pub cluster_ranges: Vec<IpNet>,
     /// External IPs outside these are refused.
     pub external_ip_ranges: Vec<IpNet>,
     /// Serve the Services whose label `service.kubernetes.io/service-proxy-name` says this, instead of those
@@ -77,6 +79,7 @@ impl Default for ModelSettings {
         Self {
             node_name: String::new(),
             node_ports: NodePortAddresses::Primary,
+            cluster_ranges: Vec::new(),
             external_ip_ranges: Vec::new(),
             service_proxy_name: None,
             forwarding: Forwarding::Snat,

@@ -5,6 +5,7 @@
 //! in parts, so that a change in between does not wait for it.
 
 mod journal;
+mod observer;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,10 +18,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::debug;
 
 use crate::dataplane::{Dataplane, SyncReport};
-use crate::model::{Dirty, Model, PortKey};
+use crate::model::{Dirty, Model, PortKey, Problem};
 use crate::node::Topology;
 use crate::source::{Batch, Listing, SourceEvent};
 use journal::Journal;
+pub use observer::{Observer, Synced};
 
 /// Failed operations are tried again after this time.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
@@ -82,6 +84,7 @@ pub struct Reconciler<D> {
     channels: Channels,
     intervals: Intervals,
     journal: Journal,
+    observers: Vec<Box<dyn Observer>>,
     /// Whether the source could tell of everything.
     listing: Listing,
     /// The model was told something since its last refresh.
@@ -118,6 +121,7 @@ impl<D: Dataplane> Reconciler<D> {
             channels,
             intervals,
             journal: Journal::default(),
+            observers: Vec::new(),
             listing,
             model_due: true,
             topology: None,
@@ -128,6 +132,13 @@ impl<D: Dataplane> Reconciler<D> {
             part_at: now + intervals.max,
             part_after: None,
         }
+    }
+
+    /// Adds somebody who is told of every batch, sync and problem.
+    #[must_use]
+    pub fn observed_by(mut self, observers: Vec<Box<dyn Observer>>) -> Self {
+        self.observers.extend(observers);
+        self
     }
 
     /// Runs until it is told to stop, or source or monitor have ended; returns the data plane as it is then.
@@ -166,6 +177,9 @@ impl<D: Dataplane> Reconciler<D> {
     }
 
     fn take(&mut self, batch: Batch) {
+        for observer in &mut self.observers {
+            observer.received(&batch);
+        }
         for event in batch {
             match event {
                 SourceEvent::Change(change) => {
@@ -179,7 +193,7 @@ impl<D: Dataplane> Reconciler<D> {
                 }
                 // A source that had to begin again says so again.
                 SourceEvent::Listed(_) => {}
-                SourceEvent::Problem(problem) => journal::report(&problem),
+                SourceEvent::Problem(problem) => self.report(&problem),
             }
         }
     }
@@ -229,7 +243,19 @@ impl<D: Dataplane> Reconciler<D> {
         let retry_in = (!report.is_complete()).then_some(RETRY_INTERVAL);
         self.retry_at = retry_in.into_iter().chain(report.due_in).min().map(|wait| self.last_sync + wait);
         debug!(dirty = dirty.ports.len(), writes = report.writes, took = ?self.last_sync.elapsed(), "synced");
-        self.journal.synced(self.model.desired(), report);
+        let desired = self.model.desired();
+        let synced = Synced { desired, dirty: &dirty, report: &report, took: self.last_sync.elapsed() };
+        for observer in &mut self.observers {
+            observer.synced(&synced);
+        }
+        self.journal.synced(desired, report);
+    }
+
+    fn report(&mut self, problem: &Problem) {
+        journal::report(problem);
+        for observer in &mut self.observers {
+            observer.problem(problem);
+        }
     }
 
     /// Makes the next part of a round through everything dirty; devices and nodes are part of the last one.
@@ -255,7 +281,7 @@ impl<D: Dataplane> Reconciler<D> {
         // Before this node's addresses are known, what needs one only seems to be wrong.
         if self.topology.is_some() {
             for problem in self.model.take_problems() {
-                journal::report(&problem);
+                self.report(&problem);
             }
         }
         if !self.dirty.nodes {

@@ -81,6 +81,7 @@ pub fn port(n: u8, endpoints: u8) -> ServicePort {
         forwarding: Forwarding::Snat,
         algorithm: Algorithm::Random,
         affinity_seconds: 0,
+        source_ranges: None,
         cluster: Some(endpoints.keys().copied().collect()),
         local: None,
         has_any: !endpoints.is_empty(),
@@ -99,6 +100,7 @@ pub fn desired(ports: impl IntoIterator<Item = (PortKey, ServicePort)>) -> Desir
         ports: ports.into_iter().collect(),
         nodes: BTreeMap::from([node("here", 1), node("there", 2)]),
         node_name: "here".to_owned(),
+        ..Desired::default()
     }
 }
 

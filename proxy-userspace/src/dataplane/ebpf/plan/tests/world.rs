@@ -59,6 +59,7 @@ pub fn port(n: u8, family: Family, endpoints: &[(u8, u8, bool)]) -> ServicePort 
         forwarding: Forwarding::Snat,
         algorithm: Algorithm::Random,
         affinity_seconds: 0,
+        source_ranges: None,
         has_any: !cluster.is_empty(),
         cluster: Some(cluster),
         local: Some(local),
@@ -92,7 +93,7 @@ pub fn desired(ports: impl IntoIterator<Item = (PortKey, ServicePort)>) -> Desir
         ])
     };
     let nodes = (0..3).map(|n| (format!("node{n}"), addresses(n))).collect();
-    Desired { ports: ports.into_iter().collect(), nodes, node_name: "node0".to_owned() }
+    Desired { ports: ports.into_iter().collect(), nodes, node_name: "node0".to_owned(), ..Desired::default() }
 }
 
 /// Asserts that the kernel serves exactly `desired`.

@@ -1,0 +1,54 @@
+//! AFFINITY4/6: which backend a client had last (sessionAffinity ClientIP).
+
+use crate::layout::shared;
+
+/// Kind of [`AffinityKey`]: `client` is the client's address.
+pub const AFFINITY_CLIENT: u32 = 0;
+
+shared! {
+    /// Key of AFFINITY4/6.
+    pub struct AffinityKey<A> {
+        /// Who asks.
+        pub client: A,
+        /// Service id of the service port's Cluster list, or of its Local list where it has no other: a client keeps its
+        /// backend over all frontends of a service port.
+        pub service: u32,
+        /// One of `AFFINITY_*`.
+        pub kind: u32,
+    }
+}
+
+shared! {
+    /// Value of AFFINITY4/6. Written by the programs, for each new connection.
+    pub struct Affinity {
+        /// [`BackendRef`](crate::selection::BackendRef) of the client's backend.
+        pub backend: u32,
+        /// As in the key: an LRU map may give an entry to another key while it is read, and a client must never get
+        /// another service's backend.
+        pub service: u32,
+        /// Monotonic seconds of the client's last new connection.
+        pub last_used: u32,
+    }
+}
+
+impl Affinity {
+    /// Whether it still holds at `now`, under a time-out in seconds.
+    #[inline(always)]
+    #[must_use]
+    pub const fn holds(&self, service: u32, now: u32, timeout: u32) -> bool {
+        self.service == service && now.wrapping_sub(self.last_used) <= timeout
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_affinity_holds_for_its_service_until_its_time_is_over() {
+        let affinity = Affinity { backend: 7, service: 3, last_used: u32::MAX - 1 };
+        assert!(affinity.holds(3, 8, 10), "the clock may wrap");
+        assert!(!affinity.holds(3, 9, 10));
+        assert!(!affinity.holds(4, 8, 10));
+    }
+}

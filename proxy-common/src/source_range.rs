@@ -1,0 +1,21 @@
+//! SOURCE_RANGES4/6: who may reach a frontend, and who is inside the cluster.
+
+use crate::layout::shared;
+
+/// Stands for the cluster itself instead of a service: sources inside its prefixes are inside the cluster, though they come
+/// in over an uplink. No service has this id.
+pub const CLUSTER: u32 = 0;
+
+/// Bits of a key in front of the address: what an entry's prefix length counts beside the prefix's own.
+pub const SERVICE_BITS: u32 = u32::BITS;
+
+shared! {
+    /// Key of SOURCE_RANGES4/6 behind the prefix length that the kernel keeps of a longest-prefix-match trie: that is
+    /// [`SERVICE_BITS`] + the prefix's. The value is 1.
+    pub struct SourceRange<A> {
+        /// Service id, or [`CLUSTER`].
+        pub service: u32,
+        /// First address of the prefix; the client's, in a look-up.
+        pub address: A,
+    }
+}

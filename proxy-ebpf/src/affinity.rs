@@ -1,0 +1,58 @@
+//! Session affinity: a client keeps the backend of its last connection.
+
+use aya_ebpf::bindings::BPF_ANY;
+use proxy_common::affinity::{AFFINITY_CLIENT, Affinity, AffinityKey};
+use proxy_common::backend::{BACKEND_READY, BACKEND_SERVING, Backend};
+use proxy_common::frontend::{FRONTEND_AFFINITY, FRONTEND_LOCAL, Frontend};
+use proxy_common::selection::{BackendRef, Slot};
+
+use crate::balance;
+use crate::family::Family;
+use crate::flow;
+use crate::packet::Parsed;
+
+/// The backend of a connection that has no flow entry: the client's own, or else the slot's owner, which is the client's own
+/// from then on.
+#[inline(always)]
+pub fn choose<F: Family>(frontend: &Frontend, parsed: &Parsed<F::Address>, slot: Slot) -> BackendRef {
+    let owner = balance::owner::<F>(slot, parsed);
+    if frontend.flags & FRONTEND_AFFINITY == 0 {
+        return owner;
+    }
+    keep::<F>(frontend, parsed, owner)
+}
+
+/// A function of its own: the entry would stay on the walk's stack.
+#[inline(never)]
+fn keep<F: Family>(frontend: &Frontend, parsed: &Parsed<F::Address>, owner: BackendRef) -> BackendRef {
+    // One service port has one affinity over all its frontends.
+    let service = if frontend.cluster_service != 0 { frontend.cluster_service } else { frontend.service };
+    let key = AffinityKey { client: parsed.key.source, service, kind: AFFINITY_CLIENT };
+    let now = flow::now();
+    // SAFETY: copied at once; what is of another key is told by its service.
+    let kept = unsafe { F::affinity().get(&key).copied() }
+        .filter(|kept| kept.holds(service, now, frontend.affinity_seconds))
+        .map_or(BackendRef::NONE, |kept| BackendRef(kept.backend));
+    let chosen = if suits::<F>(frontend, kept, owner) { kept } else { owner };
+    // Only what opens a connection renews it.
+    if !parsed.is_midstream() {
+        let entry = Affinity { backend: chosen.0, service, last_used: now };
+        // Where the map refuses, the next connection goes by its slot, as does everybody's first.
+        let _ = F::affinity().insert(&key, &entry, BPF_ANY.into());
+    }
+    chosen
+}
+
+/// Whether a client may go on with its backend: one that terminates only while the list has no better.
+#[inline(always)]
+fn suits<F: Family>(frontend: &Frontend, kept: BackendRef, owner: BackendRef) -> bool {
+    let Some(backend) = balance::lookup_backend::<F>(kept) else {
+        return false;
+    };
+    if frontend.flags & FRONTEND_LOCAL != 0 && !backend.is_local() {
+        return false;
+    }
+    let is_ready = |backend: &Backend<F::Address>| backend.flags & BACKEND_READY != 0;
+    is_ready(backend)
+        || backend.flags & BACKEND_SERVING != 0 && !balance::lookup_backend::<F>(owner).is_some_and(is_ready)
+}

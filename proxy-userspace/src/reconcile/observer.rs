@@ -1,0 +1,30 @@
+//! Health, metrics and events hang off the results of the one task that owns model and data plane.
+
+use std::time::Duration;
+
+use crate::dataplane::SyncReport;
+use crate::model::{Desired, Dirty, Problem};
+use crate::source::SourceEvent;
+
+/// Somebody who is told what the task does, in its own thread: none of these may wait or do I/O.
+pub trait Observer: Send + std::fmt::Debug {
+    /// The source told something; the model has not seen it yet.
+    fn received(&mut self, _batch: &[SourceEvent]) {}
+    /// A sync is over.
+    fn synced(&mut self, _synced: &Synced<'_>) {}
+    /// Something has become wrong with an object. Each comes once, until it has been right in between.
+    fn problem(&mut self, _problem: &Problem) {}
+}
+
+/// A sync.
+#[derive(Clone, Copy, Debug)]
+pub struct Synced<'a> {
+    /// The state it brought the data plane to.
+    pub desired: &'a Desired,
+    /// What had changed.
+    pub dirty: &'a Dirty,
+    /// What was done, and what failed.
+    pub report: &'a SyncReport,
+    /// From its begin to its end.
+    pub took: Duration,
+}
