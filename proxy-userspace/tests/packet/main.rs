@@ -9,6 +9,7 @@
 
 mod backend_node;
 mod case;
+mod clients;
 mod director;
 mod flows;
 mod local;

@@ -3,11 +3,13 @@
 use std::net::{IpAddr, SocketAddr};
 
 use proxy_common::addr::mapped;
+use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEND_SERVING, Backend};
 use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hash::hint;
 use proxy_common::selection::{BackendRef, HintKey};
+use proxy_common::source_range::{CLUSTER, SERVICE_BITS, SourceRange};
 use proxy_common::way::{PeerKey, WAY_IPV4, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
 use proxy_common::{Addr4, Addr6};
 
@@ -52,6 +54,63 @@ impl Bed {
     /// Writes what an address is: a set of `PEER_*` bits.
     pub fn peer(&self, address: IpAddr, bits: u32) {
         self.insert::<PeerKey, u32>("PEERS", PeerKey { address: mapped(address) }, bits);
+    }
+
+    /// Lets sources inside a prefix use a service with source ranges.
+    pub fn source_range(&self, service: u32, prefix: IpAddr, length: u32) {
+        match prefix {
+            IpAddr::V4(address) => {
+                self.write_range(SourceRange { service, address: Addr4::from(address) }, length)
+            }
+            IpAddr::V6(address) => {
+                self.write_range(SourceRange { service, address: Addr6::from(address) }, length)
+            }
+        }
+    }
+
+    /// Makes sources inside a prefix count as inside the cluster.
+    pub fn cluster_source(&self, prefix: IpAddr, length: u32) {
+        self.source_range(CLUSTER, prefix, length);
+    }
+
+    /// Takes all source ranges away, those of the cluster too.
+    pub fn clear_source_ranges(&self) {
+        self.clear_prefixes::<SourceRange<Addr4>, u32>("SOURCE_RANGES4");
+        self.clear_prefixes::<SourceRange<Addr6>, u32>("SOURCE_RANGES6");
+    }
+
+    /// Changes every entry of AFFINITY4/6.
+    pub fn rewrite_affinity(&self, change: impl Fn(&mut Affinity)) {
+        self.rewrite_affinity_of::<Addr4>(&change);
+        self.rewrite_affinity_of::<Addr6>(&change);
+    }
+
+    /// The backends that clients have by affinity.
+    #[must_use]
+    pub fn affinities(&self) -> Vec<Affinity> {
+        let v4 =
+            self.entries::<AffinityKey<Addr4>, Affinity>("AFFINITY4").into_iter().map(|(_, entry)| entry);
+        let v6 =
+            self.entries::<AffinityKey<Addr6>, Affinity>("AFFINITY6").into_iter().map(|(_, entry)| entry);
+        v4.chain(v6).collect()
+    }
+
+    fn rewrite_affinity_of<A: FamilyMaps>(&self, change: impl Fn(&mut Affinity))
+    where
+        AffinityKey<A>: aya::Pod,
+    {
+        let map = A::map("AFFINITY");
+        for (key, mut entry) in self.entries::<AffinityKey<A>, Affinity>(&map) {
+            change(&mut entry);
+            self.insert::<AffinityKey<A>, Affinity>(&map, key, entry);
+        }
+    }
+
+    fn write_range<A: FamilyMaps>(&self, range: SourceRange<A>, length: u32)
+    where
+        SourceRange<A>: aya::Pod,
+    {
+        self.insert_prefix::<SourceRange<A>, u32>(&A::map("SOURCE_RANGES"), SERVICE_BITS + length, range, 1);
     }
 
     /// Writes a backend on this node, or finds the one that was written before.
@@ -108,6 +167,9 @@ impl Bed {
         self.clear_hash::<FrontendKey<Addr6>, Frontend>("FRONTENDS6");
         self.clear_hash::<HintKey, u32>("HINTS");
         self.clear_hash::<PeerKey, u32>("PEERS");
+        self.clear_hash::<AffinityKey<Addr4>, Affinity>("AFFINITY4");
+        self.clear_hash::<AffinityKey<Addr6>, Affinity>("AFFINITY6");
+        self.clear_source_ranges();
         self.forget_flows();
         (0..self.next_service.get()).for_each(|id| self.set::<u64>("SERVICES", id, 0));
         (0..self.next_slot.get()).for_each(|slot| self.set::<u64>("SELECTION", slot, 0));

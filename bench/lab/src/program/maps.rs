@@ -3,7 +3,8 @@
 use std::borrow::Borrow;
 
 use aya::Pod;
-use aya::maps::{Array, HashMap, MapData, PerCpuArray, PerCpuValues};
+use aya::maps::lpm_trie::Key;
+use aya::maps::{Array, HashMap, LpmTrie, MapData, PerCpuArray, PerCpuValues};
 use proxy_common::verdict::Counter;
 use proxy_common::{Addr4, Addr6, Address};
 
@@ -78,6 +79,22 @@ impl Bed {
             Ok(()) | Err(aya::maps::MapError::KeyNotFound) => {}
             Err(error) => panic!("{map}: {error:?}"),
         }
+    }
+
+    /// Writes a prefix of a longest-prefix-match trie.
+    pub fn insert_prefix<K: Pod, V: Pod>(&self, map: &str, length: u32, key: K, value: impl Borrow<V>) {
+        let mut ebpf = self.ebpf();
+        let mut trie: LpmTrie<&mut MapData, K, V> = ebpf.map_mut(map).expect(map).try_into().expect(map);
+        trie.insert(&Key::new(length, key), value, 0).unwrap_or_else(|error| panic!("{map}: {error:?}"));
+    }
+
+    /// Removes all prefixes of a longest-prefix-match trie.
+    pub fn clear_prefixes<K: Pod, V: Pod>(&self, map: &str) {
+        let mut ebpf = self.ebpf();
+        let mut trie: LpmTrie<&mut MapData, K, V> = ebpf.map_mut(map).expect(map).try_into().expect(map);
+        let keys: Vec<Key<K>> =
+            trie.keys().collect::<Result<_, _>>().unwrap_or_else(|error| panic!("{map}: {error:?}"));
+        keys.iter().for_each(|key| trie.remove(key).unwrap_or_else(|error| panic!("{map}: {error:?}")));
     }
 
     /// Reads all entries of a hash map.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use proxy_common::flow::FlowKey;
 use proxy_common::frontend::{
     FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_LOAD_BALANCER, FRONTEND_KIND_SHIFT, FRONTEND_LOCAL,
-    Frontend, FrontendKey, SCOPE_EXTERNAL, SCOPE_INTERNAL,
+    FRONTEND_SOURCE_RANGES, Frontend, FrontendKey, SCOPE_EXTERNAL, SCOPE_INTERNAL,
 };
 use proxy_common::hash::{client_hash, flow_hash, hint};
 use proxy_common::selection::{BackendRef, HintKey, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot};
@@ -38,6 +38,8 @@ pub struct ServiceBuilder<'bed> {
     flags: u32,
     protocol: u8,
     external: Vec<SocketAddr>,
+    source_ranges: Vec<(IpAddr, u32)>,
+    has_cluster_list: bool,
     endpoints: Vec<Endpoint>,
 }
 
@@ -62,6 +64,8 @@ impl Bed {
             flags: FRONTEND_KIND_LOAD_BALANCER << FRONTEND_KIND_SHIFT,
             protocol: protocol::TCP,
             external: Vec::new(),
+            source_ranges: Vec::new(),
+            has_cluster_list: true,
             endpoints: Vec::new(),
         }
     }
@@ -83,6 +87,19 @@ impl ServiceBuilder<'_> {
     /// With session affinity: the slot follows the client's address.
     pub fn affinity(mut self) -> Self {
         self.flags |= FRONTEND_AFFINITY;
+        self
+    }
+
+    /// Only for sources inside a prefix; may be repeated.
+    pub fn source_range(mut self, prefix: IpAddr, length: u32) -> Self {
+        self.flags |= FRONTEND_SOURCE_RANGES;
+        self.source_ranges.push((prefix, length));
+        self
+    }
+
+    /// Without a Cluster list, as a service of internal traffic policy Local that nobody reaches from outside.
+    pub fn without_cluster_list(mut self) -> Self {
+        self.has_cluster_list = false;
         self
     }
 
@@ -128,7 +145,15 @@ impl ServiceBuilder<'_> {
             all.iter().copied().filter(|endpoint| !local || endpoint.way == 0).collect();
         let elsewhere = if listed.is_empty() && !all.is_empty() { SERVICE_ELSEWHERE } else { 0 };
         let (id, entry) = self.write_list(&listed, elsewhere);
-        let cluster_id = if local { self.write_list(&all, 0).0 } else { id };
+        let cluster_id = match (local, self.has_cluster_list) {
+            (true, true) => self.write_list(&all, 0).0,
+            (true, false) => 0,
+            (false, _) => id,
+        };
+        for (prefix, length) in &self.source_ranges {
+            self.bed.source_range(id, *prefix, *length);
+            self.bed.source_range(cluster_id, *prefix, *length);
+        }
         for at in &self.external {
             self.write_frontend(*at, id, cluster_id);
         }
