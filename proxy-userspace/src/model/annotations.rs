@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::problem::Notes;
+use super::problem::{Notes, Topic};
 use super::{Algorithm, Forwarding, ModelSettings, check_maglev_size};
 
 const FORWARDING: &str = "millrace/forwarding";
@@ -59,7 +59,7 @@ pub(super) fn read_annotations(
         maglev_size,
     };
     if overrides.contradicts(settings) {
-        notes.warn(field(ALGORITHM), "random can't be had with DSR; maglev is used");
+        notes.warn_about(Topic::Annotation, field(ALGORITHM), "random can't be had with DSR; maglev is used");
     }
     overrides
 }
@@ -75,7 +75,11 @@ fn choose<T: Copy>(given: Option<(&'static str, &str)>, words: &[(&str, T)], not
 }
 
 fn refuse(name: &str, text: &str, takes: &str, notes: &mut Notes) {
-    notes.warn(field(name), format!("{text:?} is not accepted; {takes}; the default is used"));
+    notes.warn_about(
+        Topic::Annotation,
+        field(name),
+        format!("{text:?} is not accepted; {takes}; the default is used"),
+    );
 }
 
 fn field(name: &str) -> String {

@@ -8,7 +8,7 @@ use super::endpoints::merge;
 use super::environment::Environment;
 use super::frontends::{Exposure, accept_addresses, expose};
 use super::index::{Stored, StoredService};
-use super::problem::{Notes, Problem};
+use super::problem::{Notes, Problem, Topic};
 use super::service::{PortSpec, ServiceSpec};
 use super::slice::{SERVICE_NAME_LABEL, SliceSpec};
 use super::{Family, ModelSettings, PortKey, ServiceKey, ServicePort};
@@ -123,10 +123,10 @@ fn slice_problems(
             if !spec.ports.iter().any(matches) {
                 let (name, protocol, names) = (&port.name, port.protocol, names.join(", "));
                 let message = format!("{name:?} {protocol} matches no port of Service {key}; it has {names}");
-                notes.warn(format!("ports[{}].name", port.index), message);
+                notes.warn_about(Topic::Mismatch, format!("ports[{}].name", port.index), message);
             }
         }
-        problems.append(&mut notes.problems);
+        problems.extend(notes.suffered_by(key));
     }
     problems
 }
@@ -137,7 +137,7 @@ fn orphans(key: &ServiceKey, slices: &BTreeMap<String, Stored<SliceSpec>>) -> Ve
         let mut notes = slice.notes.clone();
         let field = format!("metadata.labels[{SERVICE_NAME_LABEL}]");
         notes.info(field, format!("there is no Service {key}; the slice serves nothing"));
-        problems.append(&mut notes.problems);
+        problems.extend(notes.suffered_by(key));
     }
     problems
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::node::NodeSpec;
+use super::problem::Topic;
 use super::{Family, NodePortAddresses};
 
 /// Addresses that are somebody's already.
@@ -75,6 +76,11 @@ impl Environment {
             None
         }
     }
+    /// What the refusal of an external IP is about: only this node knows what is on its devices.
+    pub fn refusal_topic(&self, address: IpAddr) -> Topic {
+        let elsewhere = self.nodes.contains_key(&address) || self.api_servers.contains(&address);
+        if self.is_own(address) && !elsewhere { Topic::RefusedHere } else { Topic::RefusedAddress }
+    }
     /// Why an address can't be a load balancer's. Those of nodes can: k3s and kube-vip write them there, and
     /// nothing but the Service's own ports is served on them.
     pub fn refuse_ingress(&self, address: IpAddr) -> Option<&'static str> {
@@ -92,5 +98,27 @@ impl Environment {
     fn is_own(&self, address: IpAddr) -> bool {
         self.devices.contains(&address)
             || self.own.as_ref().is_some_and(|own| own.addresses().contains(&address))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_no_other_node_can_know_is_refused_here_alone() {
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let mut environment = Environment::default();
+        environment.set_devices(["10.0.0.1", "10.0.0.2"].map(address).into());
+        environment.replace_node(&BTreeSet::new(), &BTreeSet::from([address("10.0.0.1")]));
+        environment.set_api_servers([address("10.0.0.9")].into());
+        for (text, topic) in [
+            ("10.0.0.2", Topic::RefusedHere),
+            ("10.0.0.1", Topic::RefusedAddress),
+            ("10.0.0.9", Topic::RefusedAddress),
+            ("192.0.2.1", Topic::RefusedAddress),
+        ] {
+            assert_eq!(environment.refusal_topic(address(text)), topic, "{text}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use super::environment::Environment;
-use super::problem::Notes;
+use super::problem::{Notes, Topic};
 use super::service::{PortSpec, ServiceSpec};
 use super::{Family, Frontend, FrontendKind, List, ModelSettings, Scope};
 
@@ -43,7 +43,9 @@ pub(super) fn accept_addresses(
         match refusal {
             None => reach.external_ips.push(*address),
             Some(why) => {
-                notes.warn(format!("spec.externalIPs[{index}]"), format!("{address} {why}; not served"));
+                let topic = environment.refusal_topic(*address);
+                let field = format!("spec.externalIPs[{index}]");
+                notes.warn_about(topic, field, format!("{address} {why}; not served"));
             }
         }
     }
@@ -62,7 +64,9 @@ pub(super) fn accept_addresses(
             None => {
                 reach.ingress.extend([Some(*address), environment.mapped(*address)].into_iter().flatten());
             }
-            Some(why) => notes.warn(field, format!("{address} {why}; not served")),
+            Some(why) => {
+                notes.warn_about(Topic::RefusedAddress, field, format!("{address} {why}; not served"));
+            }
         }
     }
     reach

@@ -32,7 +32,7 @@ pub use desired::{
     FrontendKind, HealthCheck, List, PortKey, Protocol, Scope, ServiceKey, ServicePort,
 };
 pub use object::{Change, Kind, Object, ObjectKey};
-pub use problem::{Problem, Severity};
+pub use problem::{Problem, Severity, Topic};
 pub use settings::{
     DEFAULT_MAGLEV_SIZE, MAGLEV_SIZES, MaglevSizeError, ModelSettings, NodePortAddresses, check_maglev_size,
 };

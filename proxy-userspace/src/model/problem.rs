@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::ObjectKey;
+use super::{ObjectKey, ServiceKey};
 
 /// How much a problem matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,6 +14,25 @@ pub enum Severity {
     Info,
     /// Something that was asked for is not served.
     Warning,
+}
+
+/// What a problem is about: what an Event that tells of it gives as its reason, and whether every node sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Topic {
+    /// A field that can't be read, or has a value that is not accepted.
+    Field,
+    /// An annotation that can't be read, or asks for what can't be had.
+    Annotation,
+    /// An external IP or a load balancer's address that the Service may not have.
+    RefusedAddress,
+    /// As [`RefusedAddress`](Self::RefusedAddress), because of an address that only this node knows to be its own.
+    RefusedHere,
+    /// An address and port that another Service has.
+    Conflict,
+    /// As [`Conflict`](Self::Conflict), on an address of this node.
+    ConflictHere,
+    /// Objects that don't agree with each other, as happens for a moment whenever they change one after the other.
+    Mismatch,
 }
 
 /// One thing that is wrong in one field of one object.
@@ -29,6 +48,10 @@ pub struct Problem {
     pub message: String,
     /// How much it matters.
     pub severity: Severity,
+    /// What it is about.
+    pub topic: Topic,
+    /// The Service that suffers from it, where `object` is one of its EndpointSlices.
+    pub service: Option<ServiceKey>,
 }
 
 impl fmt::Display for Problem {
@@ -61,18 +84,25 @@ impl Notes {
         Self { object, file, problems: Vec::new() }
     }
     pub fn warn(&mut self, field: impl Into<String>, message: impl Into<String>) {
-        self.push(Severity::Warning, field.into(), message.into());
+        self.warn_about(Topic::Field, field, message);
+    }
+    pub fn warn_about(&mut self, topic: Topic, field: impl Into<String>, message: impl Into<String>) {
+        self.push(Severity::Warning, topic, field.into(), message.into());
     }
     pub fn info(&mut self, field: impl Into<String>, message: impl Into<String>) {
-        self.push(Severity::Info, field.into(), message.into());
+        self.push(Severity::Info, Topic::Mismatch, field.into(), message.into());
+    }
+    /// What was found, as something that `service` suffers from.
+    pub fn suffered_by(self, service: &ServiceKey) -> impl Iterator<Item = Problem> {
+        self.problems.into_iter().map(|problem| Problem { service: Some(service.clone()), ..problem })
     }
     /// Without what was found so far.
     pub fn emptied(&self) -> Self {
         Self::on(self.object.clone(), self.file.clone())
     }
-    fn push(&mut self, severity: Severity, field: String, message: String) {
+    fn push(&mut self, severity: Severity, topic: Topic, field: String, message: String) {
         let (file, object) = (self.file.clone(), Some(self.object.clone()));
-        self.problems.push(Problem { file, object, field, message, severity });
+        self.problems.push(Problem { file, object, field, message, severity, topic, service: None });
     }
 }
 

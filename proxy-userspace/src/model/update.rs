@@ -8,7 +8,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 use super::claims::Target;
 use super::compute::{Inputs, compute};
-use super::problem::Notes;
+use super::problem::{Notes, Topic};
 use super::{
     Family, Frontend, FrontendKind, Kind, Model, NodePortAddresses, ObjectKey, Owner, PortKey, ServiceKey,
     ServicePort,
@@ -167,7 +167,14 @@ impl Model {
                 FrontendKind::LoadBalancer => "status.loadBalancer.ingress".to_owned(),
             };
             let rule = "the older one has it, or the first by name";
-            notes.warn(field, format!("{address} {protocol} is Service {winner}'s too; {rule}; not served"));
+            let topic = match frontend.kind {
+                FrontendKind::NodePort => Topic::ConflictHere,
+                FrontendKind::ClusterIp | FrontendKind::ExternalIp | FrontendKind::LoadBalancer => {
+                    Topic::Conflict
+                }
+            };
+            let message = format!("{address} {protocol} is Service {winner}'s too; {rule}; not served");
+            notes.warn_about(topic, field, message);
         }
         notes.problems.dedup();
         self.problems.set(Owner::Claims(key.clone()), notes.problems);

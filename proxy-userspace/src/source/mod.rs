@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use crate::model::{Change, Kind, Object, ObjectKey, Problem, Severity};
+pub use crate::model::{Change, Kind, Object, ObjectKey, Problem, Severity, Topic};
 
 /// What a source tells in one go: what changed together, in its order. A reader that acts only after all of it
 /// never sees an object that moved from one file to another as gone.

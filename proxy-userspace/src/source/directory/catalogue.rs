@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::manifest::{Manifest, parse};
-use crate::model::{Change, Object, ObjectKey, Problem, Severity};
+use crate::model::{Change, Object, ObjectKey, Problem, Severity, Topic};
 use crate::source::SourceEvent;
 
 /// The objects of the files; the copy in the first file by name is the one that is told of.
@@ -171,5 +171,13 @@ impl Catalogue {
 
 /// A problem with a whole file or a whole object.
 pub(super) fn warning(file: &Arc<Path>, object: Option<ObjectKey>, message: String) -> Problem {
-    Problem { file: Some(file.clone()), object, field: String::new(), message, severity: Severity::Warning }
+    Problem {
+        file: Some(file.clone()),
+        object,
+        field: String::new(),
+        message,
+        severity: Severity::Warning,
+        topic: Topic::Field,
+        service: None,
+    }
 }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_norway::Value;
 
-use crate::model::{Kind, Object, ObjectKey, Problem, Severity};
+use crate::model::{Kind, Object, ObjectKey, Problem, Severity, Topic};
 
 const TAKES: &str = "takes v1 Service, discovery.k8s.io/v1 EndpointSlice, v1 Node and lists of them";
 
@@ -143,7 +143,15 @@ fn join(place: &str, field: &str) -> String {
 }
 
 fn problem(file: &Arc<Path>, object: Option<ObjectKey>, field: String, message: String) -> Problem {
-    Problem { file: Some(file.clone()), object, field, message, severity: Severity::Warning }
+    Problem {
+        file: Some(file.clone()),
+        object,
+        field,
+        message,
+        severity: Severity::Warning,
+        topic: Topic::Field,
+        service: None,
+    }
 }
 
 #[cfg(test)]
