@@ -72,7 +72,7 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
 /// Maps are sized for what is there at start, so everything is listed before the data plane is opened.
 async fn reconcile(settings: Settings, mut channels: Channels) -> Result<(), AgentError> {
     let mut model = Model::new(settings.model.clone());
-    let Some(listing) = reconcile::list(&mut model, &mut channels).await else {
+    let Some(listing) = reconcile::list(&mut model, &mut channels, &mut []).await else {
         return Ok(());
     };
     let dataplane = EbpfDataplane::open(ebpf_settings(&settings, model.desired()))?;

@@ -56,7 +56,11 @@ pub struct Intervals {
 
 /// Tells `model` all that is there, up to the source's word that this was everything: what is not there from then
 /// on counts as deleted. `None` if source or caller ended before.
-pub async fn list(model: &mut Model, channels: &mut Channels) -> Option<Listing> {
+pub async fn list(
+    model: &mut Model,
+    channels: &mut Channels,
+    observers: &mut [Box<dyn Observer>],
+) -> Option<Listing> {
     let mut listed = None;
     while listed.is_none() {
         let batch = tokio::select! {
@@ -64,10 +68,13 @@ pub async fn list(model: &mut Model, channels: &mut Channels) -> Option<Listing>
             _ = channels.stop.changed() => return None,
             batch = channels.events.recv() => batch?,
         };
+        for observer in observers.iter_mut() {
+            observer.listing(&batch);
+        }
         for event in batch {
             match event {
                 SourceEvent::Change(change) => model.apply(change),
-                SourceEvent::Problem(problem) => journal::report(&problem),
+                SourceEvent::Problem(problem) => report(&problem, observers),
                 SourceEvent::Listed(listing) => listed = Some(listing),
             }
         }
@@ -134,7 +141,7 @@ impl<D: Dataplane> Reconciler<D> {
         }
     }
 
-    /// Adds somebody who is told of every batch, sync and problem.
+    /// Adds somebody who is told of every batch, sync and problem; to be told of the listing is up to [`list`].
     #[must_use]
     pub fn observed_by(mut self, observers: Vec<Box<dyn Observer>>) -> Self {
         self.observers.extend(observers);
@@ -193,7 +200,7 @@ impl<D: Dataplane> Reconciler<D> {
                 }
                 // A source that had to begin again says so again.
                 SourceEvent::Listed(_) => {}
-                SourceEvent::Problem(problem) => self.report(&problem),
+                SourceEvent::Problem(problem) => report(&problem, &mut self.observers),
             }
         }
     }
@@ -251,13 +258,6 @@ impl<D: Dataplane> Reconciler<D> {
         self.journal.synced(desired, report);
     }
 
-    fn report(&mut self, problem: &Problem) {
-        journal::report(problem);
-        for observer in &mut self.observers {
-            observer.problem(problem);
-        }
-    }
-
     /// Makes the next part of a round through everything dirty; devices and nodes are part of the last one.
     fn add_part(&mut self) {
         let after = self.part_after.take().map_or(Bound::Unbounded, Bound::Excluded);
@@ -281,7 +281,7 @@ impl<D: Dataplane> Reconciler<D> {
         // Before this node's addresses are known, what needs one only seems to be wrong.
         if self.topology.is_some() {
             for problem in self.model.take_problems() {
-                self.report(&problem);
+                report(&problem, &mut self.observers);
             }
         }
         if !self.dirty.nodes {
@@ -293,6 +293,13 @@ impl<D: Dataplane> Reconciler<D> {
             *now = targets;
             is_new
         });
+    }
+}
+
+fn report(problem: &Problem, observers: &mut [Box<dyn Observer>]) {
+    journal::report(problem);
+    for observer in observers {
+        observer.problem(problem);
     }
 }
 

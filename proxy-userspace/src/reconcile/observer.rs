@@ -8,7 +8,9 @@ use crate::source::SourceEvent;
 
 /// Somebody who is told what the task does, in its own thread: none of these may wait or do I/O.
 pub trait Observer: Send + std::fmt::Debug {
-    /// The source told something; the model has not seen it yet.
+    /// The source told something of all there is, before the task began; the model has not seen it yet.
+    fn listing(&mut self, _batch: &[SourceEvent]) {}
+    /// The source told something since then; the model has not seen it yet.
     fn received(&mut self, _batch: &[SourceEvent]) {}
     /// A sync is over.
     fn synced(&mut self, _synced: &Synced<'_>) {}

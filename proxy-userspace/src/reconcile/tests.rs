@@ -38,6 +38,10 @@ struct Bench {
 
 impl Bench {
     fn start() -> Self {
+        Self::start_observed(Vec::new())
+    }
+
+    fn start_observed(mut observers: Vec<Box<dyn Observer>>) -> Self {
         let (event_sender, events) = mpsc::channel(64);
         let (topology_sender, topology) = watch::channel(None);
         let (target_sender, targets) = watch::channel(None);
@@ -48,8 +52,9 @@ impl Bench {
         let mut model = Model::new(settings);
         let owned = dataplane.clone();
         tokio::task::spawn_local(async move {
-            if let Some(listing) = list(&mut model, &mut channels).await {
-                Reconciler::new(model, listing, owned, channels, INTERVALS).run().await;
+            if let Some(listing) = list(&mut model, &mut channels, &mut observers).await {
+                let task = Reconciler::new(model, listing, owned, channels, INTERVALS);
+                task.observed_by(observers).run().await;
             }
         });
         Self { dataplane, events: event_sender, topology: topology_sender, targets, _stop: stop_sender }
@@ -294,5 +299,49 @@ fn a_new_topology_reaches_the_data_plane() {
         advance(INTERVALS.min).await;
         settle().await;
         assert_eq!(bench.dataplane.0.borrow().topology, topology);
+    });
+}
+
+/// Remembers the order in which it was told.
+#[derive(Clone, Debug, Default)]
+struct Witness(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+
+impl Witness {
+    fn note(&self, what: &str, batch: &[SourceEvent]) {
+        let names = batch.iter().map(|event| match event {
+            SourceEvent::Change(Change::Upsert { object, .. }) => object.key().to_string(),
+            SourceEvent::Change(Change::Delete(key)) => key.to_string(),
+            SourceEvent::Listed(_) => "end".to_owned(),
+            SourceEvent::Problem(problem) => problem.to_string(),
+        });
+        self.0.lock().unwrap().push(format!("{what} {}", names.collect::<Vec<_>>().join(", ")));
+    }
+}
+
+impl Observer for Witness {
+    fn listing(&mut self, batch: &[SourceEvent]) {
+        self.note("listing", batch);
+    }
+    fn received(&mut self, batch: &[SourceEvent]) {
+        self.note("received", batch);
+    }
+    fn problem(&mut self, problem: &Problem) {
+        self.0.lock().unwrap().push(format!("problem {problem}"));
+    }
+}
+
+#[test]
+fn observers_are_told_of_the_listing_and_of_what_was_wrong_in_it() {
+    on_paused_time(async || {
+        let witness = Witness::default();
+        let bench = Bench::start_observed(vec![Box::new(witness.clone())]);
+        bench.tell(service("a", "10.96.0.300")).await;
+        bench.begin().await;
+        bench.tell(service("b", "10.96.0.2")).await;
+        let told = witness.0.lock().unwrap().clone();
+        let wrong = "problem Service default/a: spec.clusterIPs[0]: \"10.96.0.300\" is not an IP address; \
+                     takes IPv4 or IPv6";
+        let expected = ["listing Service default/a", "listing end", wrong, "received Service default/b"];
+        assert_eq!(told, expected);
     });
 }
