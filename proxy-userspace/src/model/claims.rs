@@ -1,13 +1,13 @@
-//! Who gets an address and port that several Services ask for: the oldest.
+//! Who gets what several ask for and only one can have: the oldest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{PortKey, Protocol};
+use super::Protocol;
 
-/// What can be had by one service port only.
+/// An address and port that can be had by one service port only.
 pub(super) type Target = (SocketAddr, Protocol);
 
 /// The smaller rank wins: the older Service; one that doesn't say when it was created is younger than any
@@ -21,16 +21,16 @@ impl Rank {
     }
 }
 
-/// Who asks for what.
-#[derive(Debug, Default)]
-pub(super) struct Claims {
-    claimants: BTreeMap<Target, BTreeSet<(Rank, PortKey)>>,
-    held: BTreeMap<PortKey, (Rank, BTreeSet<Target>)>,
+/// Who (`K`) asks for what (`T`).
+#[derive(Debug)]
+pub(super) struct Claims<T, K> {
+    claimants: BTreeMap<T, BTreeSet<(Rank, K)>>,
+    held: BTreeMap<K, (Rank, BTreeSet<T>)>,
 }
 
-impl Claims {
+impl<T: Ord + Copy, K: Ord + Clone> Claims<T, K> {
     /// Replaces what `key` asks for; returns everybody who wins, loses or has lost to somebody else by that.
-    pub fn replace(&mut self, key: &PortKey, rank: Rank, targets: BTreeSet<Target>) -> BTreeSet<PortKey> {
+    pub fn replace(&mut self, key: &K, rank: Rank, targets: BTreeSet<T>) -> BTreeSet<K> {
         let mut affected = BTreeSet::new();
         let old = self.held.get(key);
         if old.is_some_and(|(old_rank, old_targets)| *old_rank == rank && *old_targets == targets) {
@@ -57,7 +57,13 @@ impl Claims {
         affected
     }
     /// Who gets it.
-    pub fn winner(&self, target: &Target) -> Option<&PortKey> {
+    pub fn winner(&self, target: &T) -> Option<&K> {
         self.claimants.get(target).and_then(BTreeSet::first).map(|(_, key)| key)
+    }
+}
+
+impl<T, K> Default for Claims<T, K> {
+    fn default() -> Self {
+        Self { claimants: BTreeMap::new(), held: BTreeMap::new() }
     }
 }

@@ -7,11 +7,12 @@ use super::claims::Rank;
 use super::endpoints::merge;
 use super::environment::Environment;
 use super::frontends::{Exposure, accept_addresses, expose};
+use super::health_checks::health_check;
 use super::index::{Stored, StoredService};
 use super::problem::{Notes, Problem, Topic};
 use super::service::{PortSpec, ServiceSpec};
 use super::slice::{SERVICE_NAME_LABEL, SliceSpec};
-use super::{Family, ModelSettings, PortKey, ServiceKey, ServicePort};
+use super::{Family, HealthCheck, ModelSettings, PortKey, ServiceKey, ServicePort};
 
 /// What one Service comes to. Empty where there is none.
 #[derive(Debug)]
@@ -21,6 +22,7 @@ pub(super) struct Computed {
     pub rank: Rank,
     /// Families in which it has a nodePort and this node no address for it.
     pub homeless: BTreeSet<Family>,
+    pub health_check: Option<HealthCheck>,
     pub problems: Vec<Problem>,
 }
 
@@ -40,6 +42,7 @@ pub(super) fn compute(key: &ServiceKey, inputs: Inputs<'_>) -> Computed {
         ports: BTreeMap::new(),
         rank: Rank::new(None),
         homeless: BTreeSet::new(),
+        health_check: None,
         problems: Vec::new(),
     };
     match inputs.service {
@@ -49,6 +52,7 @@ pub(super) fn compute(key: &ServiceKey, inputs: Inputs<'_>) -> Computed {
             let mut notes = notes.clone();
             computed.rank = Rank::new(spec.created);
             compute_ports(key, spec, inputs, &mut notes, &mut computed);
+            computed.health_check = spec.health_check.map(|port| health_check(port, &computed.ports));
             if inputs.slices.is_empty() {
                 notes.info("", "no EndpointSlice names this Service; its clients are refused");
             }
@@ -75,7 +79,9 @@ fn compute_ports(
                 computed.homeless.insert(family);
             }
             let port_key = PortKey { service: key.clone(), port: port.name.clone(), family };
-            computed.ports.insert(port_key, compute_port(spec, port, family, exposure, inputs));
+            let source_ranges = reach.source_ranges.get(&family).cloned();
+            let computed_port = compute_port(spec, port, family, exposure, inputs);
+            computed.ports.insert(port_key, ServicePort { source_ranges, ..computed_port });
         }
     }
 }
@@ -91,7 +97,7 @@ fn compute_port(
     let slices = inputs.slices.values().map(|slice| &slice.spec);
     let candidates = merge(slices, port, family, &settings.node_name);
     let needed = Needed::by(spec.external_local, spec.internal_local, exposure.accessible);
-    let zone = inputs.environment.own().and_then(|own| own.zone.as_deref());
+    let zone = inputs.environment.own().and_then(|own| own.own.zone.as_deref());
     let lists = categorise(&candidates, needed, Place { node: &settings.node_name, zone });
     ServicePort {
         protocol: port.protocol,

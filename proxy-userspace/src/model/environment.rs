@@ -24,6 +24,10 @@ impl Environment {
     pub fn own(&self) -> Option<&NodeSpec> {
         self.own.as_ref()
     }
+    /// The addresses of this node's own Node object.
+    pub fn own_addresses(&self) -> BTreeSet<IpAddr> {
+        self.own.as_ref().map(NodeSpec::addresses).unwrap_or_default()
+    }
     pub fn set_own(&mut self, own: Option<NodeSpec>) {
         self.own = own;
     }
@@ -42,17 +46,21 @@ impl Environment {
     /// Replaces the addresses of one Node object; returns those that came or went.
     pub fn replace_node(&mut self, old: &BTreeSet<IpAddr>, new: &BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
         for gone in old - new {
-            if let Some(count) = self.nodes.get_mut(&gone) {
-                *count -= 1;
+            match self.nodes.get_mut(&gone) {
+                Some(count) if *count > 1 => *count -= 1,
+                _ => drop(self.nodes.remove(&gone)),
             }
         }
-        self.nodes.retain(|_, count| *count > 0);
         for come in new - old {
             *self.nodes.entry(come).or_default() += 1;
         }
         old ^ new
     }
 
+    /// The addresses of all Node objects.
+    pub fn node_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.nodes.keys().copied()
+    }
     /// The addresses NodePorts of one family are served on.
     pub fn node_port_addresses(&self, setting: &NodePortAddresses, family: Family) -> Vec<IpAddr> {
         match setting {
@@ -92,7 +100,8 @@ impl Environment {
     pub fn mapped(&self, address: IpAddr) -> Option<IpAddr> {
         let own = self.own.as_ref().filter(|own| own.external.contains(&address))?;
         let elsewhere = !self.devices.contains(&address) && !own.internal.contains(&address);
-        own.primary(Family::of(address)).filter(|_| elsewhere)
+        let internal = own.internal.iter().copied();
+        internal.filter(|_| elsewhere).find(|internal| Family::of(*internal) == Family::of(address))
     }
 
     fn is_own(&self, address: IpAddr) -> bool {

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::environment::Environment;
 use super::problem::{Notes, Topic};
 use super::service::{PortSpec, ServiceSpec};
+use super::source_ranges::{SourceRanges, with_vips};
 use super::{Family, Frontend, FrontendKind, List, ModelSettings, Scope};
 
 /// The external addresses of a Service that it may have.
@@ -13,6 +14,8 @@ use super::{Family, Frontend, FrontendKind, List, ModelSettings, Scope};
 pub(super) struct Reach {
     external_ips: Vec<IpAddr>,
     ingress: Vec<IpAddr>,
+    /// Who may reach `ingress`.
+    pub source_ranges: SourceRanges,
 }
 
 /// Where one port of a Service is reached in one family.
@@ -50,12 +53,7 @@ pub(super) fn accept_addresses(
         }
     }
     for (index, address) in &spec.ingress {
-        let restricted = spec.restricted.contains(&Family::of(*address));
         let refusal = match environment.refuse_ingress(*address) {
-            None if restricted => Some(
-                "needs spec.loadBalancerSourceRanges, which are not in this version (nobody is let in instead \
-                 of everybody)",
-            ),
             None => foreign_family(spec, *address),
             refusal => refusal,
         };
@@ -69,6 +67,7 @@ pub(super) fn accept_addresses(
             }
         }
     }
+    reach.source_ranges = with_vips(spec.source_ranges.clone(), &reach.ingress, &environment.own_addresses());
     reach
 }
 
@@ -87,7 +86,10 @@ pub(super) fn expose(
         found.entry((address, scope)).or_insert(Frontend { address, scope, kind, list });
     };
     if let Some(cluster_ip) = spec.families.get(&family).copied().flatten() {
-        add(cluster_ip, port.port, FrontendKind::ClusterIp, Scope::Internal, spec.internal_local);
+        // From an uplink too, as with kube-proxy: routers know cluster IPs that are advertised by BGP.
+        for scope in [Scope::Internal, Scope::External] {
+            add(cluster_ip, port.port, FrontendKind::ClusterIp, scope, spec.internal_local);
+        }
     }
     // Of an address that is given twice the load balancer's entry counts: source ranges hold for it.
     let node_ports = port

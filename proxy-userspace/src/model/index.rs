@@ -8,7 +8,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use super::node::{NodeSpec, read_node};
+use super::node::{NodeSpec, Whose, read_node};
 use super::problem::Notes;
 use super::service::{ServiceSpec, read_service};
 use super::slice::{SliceSpec, read_slice};
@@ -133,11 +133,16 @@ impl Index {
         [old_home, new_home].into_iter().flatten().collect()
     }
     /// Puts a Node, or none, in its place; returns what was there before.
-    pub fn set_node(&mut self, name: &str, node: Option<(&Node, Notes)>) -> Option<Stored<NodeSpec>> {
+    pub fn set_node(
+        &mut self,
+        name: &str,
+        whose: Whose,
+        node: Option<(&Node, Notes)>,
+    ) -> Option<Stored<NodeSpec>> {
         match node {
             None => self.nodes.remove(name),
             Some((node, mut notes)) => {
-                let spec = read_node(node, &mut notes);
+                let spec = read_node(node, whose, &mut notes);
                 self.nodes.insert(name.to_owned(), Stored { spec, notes })
             }
         }

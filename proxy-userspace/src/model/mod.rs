@@ -13,6 +13,7 @@ mod desired;
 mod endpoints;
 mod environment;
 mod frontends;
+mod health_checks;
 mod index;
 mod node;
 mod object;
@@ -20,6 +21,7 @@ mod problem;
 mod service;
 mod settings;
 mod slice;
+mod source_ranges;
 mod update;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,10 +39,12 @@ pub use settings::{
     DEFAULT_MAGLEV_SIZE, MAGLEV_SIZES, MaglevSizeError, ModelSettings, NodePortAddresses, check_maglev_size,
 };
 
-use claims::Claims;
+use claims::{Claims, Target};
 use environment::Environment;
+use health_checks::HealthChecks;
 use index::{Index, notes};
 use problem::ProblemBook;
+use update::{Due, cluster_ranges};
 
 /// The desired state of this node, kept up to date change by change.
 #[derive(Debug)]
@@ -48,9 +52,10 @@ pub struct Model {
     settings: ModelSettings,
     index: Index,
     environment: Environment,
-    claims: Claims,
+    claims: Claims<Target, PortKey>,
     /// Frontends that a service port asks for and another one has.
     lost: BTreeMap<PortKey, BTreeSet<Frontend>>,
+    health_checks: HealthChecks,
     /// Services with a nodePort that this node has no address for.
     homeless: BTreeMap<Family, BTreeSet<ServiceKey>>,
     pending: Pending,
@@ -74,6 +79,7 @@ enum Owner {
     NodePorts,
     Service(ServiceKey),
     Claims(PortKey),
+    HealthCheck(ServiceKey),
     Stray(ObjectKey),
 }
 
@@ -82,12 +88,18 @@ impl Model {
     #[must_use]
     pub fn new(settings: ModelSettings) -> Self {
         Self {
-            desired: Desired { node_name: settings.node_name.clone(), ..Desired::default() },
+            desired: Desired {
+                node_name: settings.node_name.clone(),
+                cluster_sources: cluster_ranges(&settings).collect(),
+                eligibility: Eligibility::Missing,
+                ..Desired::default()
+            },
             settings,
             index: Index::default(),
             environment: Environment::default(),
             claims: Claims::default(),
             lost: BTreeMap::new(),
+            health_checks: HealthChecks::default(),
             homeless: BTreeMap::new(),
             pending: Pending::default(),
             problems: ProblemBook::new(),
@@ -123,15 +135,16 @@ impl Model {
         if pending.everything {
             services.extend(self.index.services().cloned());
         }
-        let mut next = BTreeMap::new();
+        let mut due = Due::default();
         for key in &services {
-            self.refresh_service(key, &mut next);
+            self.refresh_service(key, &mut due);
         }
-        for (key, next) in next {
+        for (key, next) in due.ports {
             if self.settle(&key, next) {
                 dirty.ports.insert(key);
             }
         }
+        dirty.health = self.settle_health_checks(due.health_checks) | self.refresh_eligibility();
         self.note_homeless();
         dirty
     }
@@ -169,3 +182,5 @@ impl Model {
 
 #[cfg(test)]
 mod order_tests;
+#[cfg(test)]
+mod testing;

@@ -5,11 +5,13 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1::Node;
 
-use super::Family;
 use super::address::address;
 use super::problem::Notes;
+use super::{Eligibility, Family};
 
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+/// The cluster autoscaler's mark on a node it is about to remove.
+const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
 /// A Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,14 +20,30 @@ pub(super) struct NodeSpec {
     pub internal: Vec<IpAddr>,
     /// Its ExternalIPs, in their order.
     pub external: Vec<IpAddr>,
+    /// What only matters of this node's own.
+    pub own: OwnFacts,
+}
+
+/// What a Node object says of its node besides the addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct OwnFacts {
     /// The zone it is in; `None` where its label is missing or empty.
     pub zone: Option<String>,
+    pub eligibility: Eligibility,
+}
+
+/// Which node an object is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    This,
+    Other,
 }
 
 impl NodeSpec {
-    /// The first InternalIP of a family.
+    /// The first InternalIP of a family, or else its first ExternalIP.
     pub fn primary(&self, family: Family) -> Option<IpAddr> {
-        self.internal.iter().copied().find(|address| Family::of(*address) == family)
+        let addresses = self.internal.iter().chain(&self.external);
+        addresses.copied().find(|address| Family::of(*address) == family)
     }
     /// Where other nodes reach it and it sends from: its InternalIPs, or else its ExternalIPs.
     pub fn peer_addresses(&self) -> BTreeSet<IpAddr> {
@@ -38,12 +56,12 @@ impl NodeSpec {
     }
 }
 
-pub(super) fn read_node(node: &Node, notes: &mut Notes) -> NodeSpec {
-    let labels = node.metadata.labels.as_ref();
-    let mut spec = NodeSpec {
-        zone: labels.and_then(|labels| labels.get(ZONE_LABEL)).filter(|zone| !zone.is_empty()).cloned(),
-        ..NodeSpec::default()
+pub(super) fn read_node(node: &Node, whose: Whose, notes: &mut Notes) -> NodeSpec {
+    let own = match whose {
+        Whose::This => read_own(node),
+        Whose::Other => OwnFacts::default(),
     };
+    let mut spec = NodeSpec { own, ..NodeSpec::default() };
     let entries = node.status.as_ref().and_then(|status| status.addresses.as_deref()).unwrap_or_default();
     for (index, entry) in entries.iter().enumerate() {
         let list = match entry.type_.as_str() {
@@ -58,3 +76,21 @@ pub(super) fn read_node(node: &Node, notes: &mut Notes) -> NodeSpec {
     }
     spec
 }
+
+fn read_own(node: &Node) -> OwnFacts {
+    let labels = node.metadata.labels.as_ref();
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    let eligibility = if node.metadata.deletion_timestamp.is_some() {
+        Eligibility::Deleted
+    } else if taints.iter().any(|taint| taint.key == AUTOSCALER_TAINT) {
+        Eligibility::Tainted
+    } else {
+        Eligibility::Eligible
+    };
+    let zone = labels.and_then(|labels| labels.get(ZONE_LABEL)).filter(|zone| !zone.is_empty()).cloned();
+    OwnFacts { zone, eligibility }
+}
+
+#[cfg(test)]
+#[path = "node_tests.rs"]
+mod tests;

@@ -1,15 +1,15 @@
 //! A Service object, read: text becomes addresses, ports and policies; what can't is noted and left out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Service, ServiceSpec as RawSpec};
 use k8s_openapi::jiff::Timestamp;
 
 use super::address::{address, port, protocol};
 use super::annotations::{Overrides, read_annotations};
 use super::problem::Notes;
+use super::source_ranges::{SourceRanges, read_source_ranges};
 use super::{Family, ModelSettings, Protocol};
 
 const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
@@ -29,8 +29,10 @@ pub(super) struct ServiceSpec {
     pub external_ips: Vec<(usize, IpAddr)>,
     /// Addresses of `status.loadBalancer.ingress`, each with its place there.
     pub ingress: Vec<(usize, IpAddr)>,
-    /// Families in which `spec.loadBalancerSourceRanges` keeps somebody out.
-    pub restricted: BTreeSet<Family>,
+    /// `spec.loadBalancerSourceRanges`.
+    pub source_ranges: SourceRanges,
+    /// `spec.healthCheckNodePort`, where type and eTP make it count.
+    pub health_check: Option<u16>,
     /// eTP Local, where the type makes it count.
     pub external_local: bool,
     /// iTP Local.
@@ -83,7 +85,11 @@ pub(super) fn read_service(
             }
             Type::ClusterIp | Type::NodePort => Vec::new(),
         },
-        restricted: read_source_ranges(raw, notes),
+        source_ranges: read_source_ranges(
+            raw.load_balancer_source_ranges.as_deref().unwrap_or_default(),
+            notes,
+        ),
+        health_check: read_health_check(raw, kind, notes),
         external_local,
         internal_local: is_local(raw.internal_traffic_policy.as_deref(), "spec.internalTrafficPolicy", notes),
         affinity_seconds: read_affinity(raw, notes),
@@ -206,28 +212,17 @@ fn read_addresses<'a>(
     addresses
 }
 
-/// The families that have ranges, none of which is everybody. Blank entries count for nothing, and one that
-/// can't be read keeps everybody out rather than nobody.
-fn read_source_ranges(raw: &RawSpec, notes: &mut Notes) -> BTreeSet<Family> {
-    let (mut listed, mut open) = (BTreeSet::new(), BTreeSet::new());
-    for (index, text) in raw.load_balancer_source_ranges.iter().flatten().enumerate() {
-        match text.trim().parse::<IpNet>() {
-            _ if text.trim().is_empty() => {}
-            Ok(range) if range.prefix_len() == 0 => {
-                open.insert(Family::of(range.addr()));
-            }
-            Ok(range) => {
-                listed.insert(Family::of(range.addr()));
-            }
-            Err(_) => {
-                let takes = "takes one such as 192.0.2.0/24 or 2001:db8::/64";
-                let field = format!("spec.loadBalancerSourceRanges[{index}]");
-                notes.warn(field, format!("{text:?} is not a CIDR; {takes}"));
-                listed.extend([Family::V4, Family::V6]);
-            }
-        }
+fn read_health_check(raw: &RawSpec, kind: Type, notes: &mut Notes) -> Option<u16> {
+    const FIELD: &str = "spec.healthCheckNodePort";
+    let number = raw.health_check_node_port.filter(|number| *number != 0)?;
+    if kind != Type::LoadBalancer || raw.external_traffic_policy.as_deref() != Some("Local") {
+        notes.warn(
+            FIELD,
+            "is ignored; takes effect with spec.type LoadBalancer and externalTrafficPolicy Local",
+        );
+        return None;
     }
-    &listed - &open
+    port(number).map_err(|wrong| notes.warn(FIELD, format!("{wrong}; nobody answers health checks"))).ok()
 }
 
 fn is_local(policy: Option<&str>, field: &str, notes: &mut Notes) -> bool {

@@ -3,15 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 use super::claims::Target;
 use super::compute::{Inputs, compute};
+use super::node::{NodeSpec, Whose};
 use super::problem::{Notes, Topic};
 use super::{
-    Family, Frontend, FrontendKind, Kind, Model, NodePortAddresses, ObjectKey, Owner, PortKey, ServiceKey,
-    ServicePort,
+    Eligibility, Family, Frontend, FrontendKind, Kind, Model, ModelSettings, NodePortAddresses, ObjectKey,
+    Owner, PortKey, ServiceKey, ServicePort,
 };
 
 /// What a service port becomes.
@@ -22,6 +24,13 @@ pub(super) enum Next {
     Gone,
     /// The same as before, but who gets its frontends must be settled again.
     Contested,
+}
+
+/// What has to be settled after all Services that are dirty were computed.
+#[derive(Default)]
+pub(super) struct Due {
+    pub ports: BTreeMap<PortKey, Next>,
+    pub health_checks: BTreeSet<ServiceKey>,
 }
 
 impl Model {
@@ -48,7 +57,8 @@ impl Model {
 
     pub(super) fn replace_node(&mut self, key: &ObjectKey, node: Option<(&Node, Notes)>) {
         let name = &key.name;
-        let old = self.index.set_node(name, node).map(|old| old.spec);
+        let whose = if *name == self.settings.node_name { Whose::This } else { Whose::Other };
+        let old = self.index.set_node(name, whose, node).map(|old| old.spec);
         let stored = self.index.node(name);
         let problems = stored.map(|stored| stored.notes.problems.clone()).unwrap_or_default();
         self.problems.set(Owner::Node(name.clone()), problems);
@@ -56,16 +66,14 @@ impl Model {
         if old == new {
             return;
         }
-        let addresses = |spec: &Option<super::node::NodeSpec>| {
-            spec.as_ref().map(super::node::NodeSpec::addresses).unwrap_or_default()
-        };
+        let addresses = |spec: &Option<NodeSpec>| spec.as_ref().map(NodeSpec::addresses).unwrap_or_default();
         let changed = self.environment.replace_node(&addresses(&old), &addresses(&new));
         self.touch_wanting(&changed);
-        if *name == self.settings.node_name {
-            self.environment.set_own(new);
-            self.pending.everything = true;
-        }
         self.pending.nodes.insert(name.clone());
+        if whose == Whose::This {
+            self.pending.everything |= matter(old.as_ref()) != matter(new.as_ref());
+            self.environment.set_own(new);
+        }
     }
 
     /// Whether an address may be a Service's depends on whose it is besides.
@@ -74,8 +82,11 @@ impl Model {
         self.pending.services.extend(wanting.cloned());
     }
 
-    /// Whether any node's addresses became different.
+    /// Whether any node's addresses, or the sources inside the cluster, became different.
     pub(super) fn refresh_nodes(&mut self, names: BTreeSet<String>) -> bool {
+        if names.is_empty() {
+            return false;
+        }
         let mut changed = false;
         for name in names {
             let node = self.index.node(&name);
@@ -86,11 +97,25 @@ impl Model {
                 None => self.desired.nodes.remove(&name),
             };
         }
+        changed | self.refresh_cluster_sources()
+    }
+
+    fn refresh_cluster_sources(&mut self) -> bool {
+        let nodes = self.environment.node_addresses().map(IpNet::from);
+        let sources = cluster_ranges(&self.settings).chain(nodes).collect();
+        let changed = self.desired.cluster_sources != sources;
+        self.desired.cluster_sources = sources;
         changed
     }
 
+    /// Whether load balancers are told something else than before.
+    pub(super) fn refresh_eligibility(&mut self) -> bool {
+        let eligibility = self.environment.own().map_or(Eligibility::Missing, |own| own.own.eligibility);
+        std::mem::replace(&mut self.desired.eligibility, eligibility) != eligibility
+    }
+
     /// Computes one Service and enters what it asks for.
-    pub(super) fn refresh_service(&mut self, key: &ServiceKey, next: &mut BTreeMap<PortKey, Next>) {
+    pub(super) fn refresh_service(&mut self, key: &ServiceKey, due: &mut Due) {
         let (settings, environment) = (&self.settings, &self.environment);
         let (service, slices) = (self.index.service(key), self.index.slices_of(key));
         let computed = compute(key, Inputs { settings, environment, service, slices });
@@ -103,20 +128,22 @@ impl Model {
                 homeless.remove(key)
             };
         }
+        let (rank, health_check) = (computed.rank, computed.health_check);
+        due.health_checks.append(&mut self.health_checks.replace(key, rank, health_check));
         let gone: Vec<PortKey> =
             self.ports_of(key).filter(|port| !computed.ports.contains_key(port)).cloned().collect();
         let mut contested = BTreeSet::new();
         for port in gone {
-            contested.append(&mut self.claims.replace(&port, computed.rank, BTreeSet::new()));
-            next.insert(port, Next::Gone);
+            contested.append(&mut self.claims.replace(&port, rank, BTreeSet::new()));
+            due.ports.insert(port, Next::Gone);
         }
         for (key, port) in computed.ports {
             let targets = port.frontends.iter().map(|frontend| target(frontend, &port)).collect();
-            contested.append(&mut self.claims.replace(&key, computed.rank, targets));
-            next.insert(key, Next::Computed(port));
+            contested.append(&mut self.claims.replace(&key, rank, targets));
+            due.ports.insert(key, Next::Computed(port));
         }
         for key in contested {
-            next.entry(key).or_insert(Next::Contested);
+            due.ports.entry(key).or_insert(Next::Contested);
         }
     }
 
@@ -198,7 +225,10 @@ impl Model {
                     notes.warn("", format!("there is no Node of this name; {message}"));
                 }
                 NodePortAddresses::Primary => {
-                    notes.warn("status.addresses", format!("no InternalIP is {family}; {message}"));
+                    notes.warn(
+                        "status.addresses",
+                        format!("no InternalIP or ExternalIP is {family}; {message}"),
+                    );
                 }
             }
         }
@@ -210,6 +240,16 @@ impl Model {
         let first = PortKey { service: key.clone(), port: String::new(), family: Family::V4 };
         self.desired.ports.range(first..).map(|(port, _)| port).take_while(move |port| port.service == *key)
     }
+}
+
+/// The sources inside the cluster before any Node is known.
+pub(super) fn cluster_ranges(settings: &ModelSettings) -> impl Iterator<Item = IpNet> {
+    settings.cluster_ranges.iter().map(IpNet::trunc)
+}
+
+/// What of this node's own object the Services depend on. A heartbeat, or a taint, is nothing to them.
+fn matter(node: Option<&NodeSpec>) -> Option<(&[IpAddr], &[IpAddr], Option<&str>)> {
+    node.map(|node| (node.internal.as_slice(), node.external.as_slice(), node.own.zone.as_deref()))
 }
 
 fn service_key(key: &ObjectKey) -> ServiceKey {

@@ -3,14 +3,26 @@
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Write as _};
 
-use millrace::model::{Desired, Dirty, Endpoint, List, PortKey, ServicePort};
+use millrace::model::{Desired, Dirty, Eligibility, Endpoint, List, PortKey, ServicePort};
 
 /// What changed, the state as it is now, and what has become wrong.
 pub fn desired(desired: &Desired, dirty: &Dirty, problems: &BTreeSet<String>) -> String {
     let mut out = String::new();
-    line(&mut out, "changed:", dirty.ports.iter().map(title).chain(dirty.nodes.then(|| "nodes".to_owned())));
+    let others = [(dirty.nodes, "nodes"), (dirty.health, "health")];
+    let others = others.iter().filter(|(is_dirty, _)| *is_dirty).map(|(_, word)| (*word).to_owned());
+    line(&mut out, "changed:", dirty.ports.iter().map(title).chain(others));
     for (name, addresses) in &desired.nodes {
         line(&mut out, &format!("node {name}:"), addresses.iter().map(ToString::to_string));
+    }
+    if !desired.cluster_sources.is_empty() {
+        line(&mut out, "cluster sources:", desired.cluster_sources.iter().map(ToString::to_string));
+    }
+    if desired.eligibility != Eligibility::Eligible {
+        writeln!(out, "this node: {}", word(desired.eligibility)).unwrap();
+    }
+    for (key, check) in &desired.health_checks {
+        writeln!(out, "health check {key}: port {}, {} endpoints", check.port, check.local_endpoints)
+            .unwrap();
     }
     for (key, port) in &desired.ports {
         service_port(&mut out, key, port);
@@ -31,6 +43,9 @@ fn service_port(out: &mut String, key: &PortKey, port: &ServicePort) {
     for frontend in &port.frontends {
         let (scope, list) = (word(frontend.scope), word(frontend.list));
         writeln!(out, "  {:?} {} {scope}: {list}", frontend.kind, frontend.address).unwrap();
+    }
+    if let Some(ranges) = &port.source_ranges {
+        line(out, "  source ranges:", ranges.iter().map(ToString::to_string));
     }
     let lists = [(List::Cluster, &port.cluster), (List::Local, &port.local)];
     for (list, _) in lists.iter().filter(|(_, members)| members.is_some()) {

@@ -1,0 +1,77 @@
+//! The health check node ports: who asks for one, and who gets it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use super::claims::{Claims, Rank};
+use super::{HealthCheck, Model, Owner, PortKey, ServiceKey, ServicePort, Topic};
+
+/// The health checks that Services ask for. A port can be had by one of them only.
+#[derive(Debug, Default)]
+pub(super) struct HealthChecks {
+    wanted: BTreeMap<ServiceKey, HealthCheck>,
+    claims: Claims<u16, ServiceKey>,
+}
+
+impl HealthChecks {
+    /// Replaces what a Service asks for; returns those for whom that may make a difference.
+    pub fn replace(
+        &mut self,
+        key: &ServiceKey,
+        rank: Rank,
+        wanted: Option<HealthCheck>,
+    ) -> BTreeSet<ServiceKey> {
+        let targets = wanted.iter().map(|check| check.port).collect();
+        let mut affected = self.claims.replace(key, rank, targets);
+        let before = match wanted {
+            Some(wanted) => self.wanted.insert(key.clone(), wanted),
+            None => self.wanted.remove(key),
+        };
+        if before != wanted {
+            affected.insert(key.clone());
+        }
+        affected
+    }
+}
+
+/// A health check on this port of the Service that has these ports.
+pub(super) fn health_check(port: u16, ports: &BTreeMap<PortKey, ServicePort>) -> HealthCheck {
+    let endpoints = ports.values().flat_map(|port| &port.endpoints);
+    let ready = endpoints.filter(|(_, endpoint)| endpoint.local && endpoint.ready);
+    let addresses: BTreeSet<IpAddr> = ready.map(|(address, _)| address.ip()).collect();
+    HealthCheck { port, local_endpoints: addresses.len() }
+}
+
+impl Model {
+    /// Gives each of these its port if nobody has an older claim to it; whether anything became different.
+    pub(super) fn settle_health_checks(&mut self, affected: BTreeSet<ServiceKey>) -> bool {
+        let mut changed = false;
+        for key in affected {
+            let wanted = self.health_checks.wanted.get(&key).copied();
+            let winner = wanted.and_then(|wanted| self.health_checks.claims.winner(&wanted.port));
+            let won = wanted.filter(|_| winner == Some(&key));
+            let mut problems = Vec::new();
+            if let (Some(wanted), None) = (wanted, won)
+                && let (Some(winner), Some(stored)) = (winner, self.index.service(&key))
+            {
+                let mut notes = stored.notes.emptied();
+                let rule = "the older one has it, or the first by name";
+                let message =
+                    format!("{} is Service {winner}'s too; {rule}; nobody answers here", wanted.port);
+                notes.warn_about(Topic::Conflict, "spec.healthCheckNodePort", message);
+                problems = notes.problems;
+            }
+            self.problems.set(Owner::HealthCheck(key.clone()), problems);
+            let before = match won {
+                Some(won) => self.desired.health_checks.insert(key, won),
+                None => self.desired.health_checks.remove(&key),
+            };
+            changed |= before != won;
+        }
+        changed
+    }
+}
+
+#[cfg(test)]
+#[path = "health_checks_tests.rs"]
+mod tests;
