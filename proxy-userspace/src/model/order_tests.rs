@@ -16,6 +16,7 @@ const SERVICES: [&str; 4] = ["web", "shop", "dns", "kubernetes"];
 const SLICES: [&str; 5] = ["s1", "s2", "s3", "s4", "s5"];
 const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
 const VIPS: [&str; 6] = ["198.51.100.1", "198.51.100.2", "192.0.2.1", "192.0.2.2", "2001:db8:e::1", "bad"];
+const RANGES: [&str; 6] = ["192.0.2.0/24", "10.0.0.0/8", "2001:db8::/32", "0.0.0.0/0", " ", "bad"];
 const NODE_ADDRESSES: [&str; 4] = ["192.0.2.1", "192.0.2.2", "198.51.100.1", "2001:db8::1"];
 
 #[derive(Clone, Debug)]
@@ -23,6 +24,8 @@ enum Event {
     Upsert(Object),
     Delete(ObjectKey),
     Addresses(BTreeSet<IpAddr>),
+    /// The source begins again: what is gone is deleted, what is there is told again.
+    Relist,
     Refresh,
 }
 
@@ -33,8 +36,12 @@ fn service() -> impl Strategy<Value = Object> {
     let vips = || vec(select(&VIPS[..]), 0..3);
     let age = proptest::option::of(select(&["2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z"][..]));
     let policies = (select(&["Local", "Cluster"][..]), select(&["Local", "Cluster"][..]));
-    (select(&SERVICES[..]), kind, cluster_ip, ports, vips(), vips(), age, policies).prop_map(
-        |(name, kind, cluster_ip, ports, external_ips, ingress, age, (external, internal))| {
+    let affinity = select(&["None", "ClientIP"][..]);
+    let ranges = vec(select(&RANGES[..]), 0..3);
+    let facts = (policies, affinity, ranges, select(&[0, 32000, 32001, 70000][..]), annotations());
+    (select(&SERVICES[..]), kind, cluster_ip, ports, vips(), vips(), age, facts).prop_map(
+        |(name, kind, cluster_ip, ports, external_ips, ingress, age, facts)| {
+            let ((external, internal), affinity, ranges, health_check, annotations) = facts;
             let ports: Vec<_> = ports
                 .iter()
                 .map(|(name, port, node_port)| json!({"name": name, "port": port, "nodePort": node_port}))
@@ -42,11 +49,12 @@ fn service() -> impl Strategy<Value = Object> {
             let ingress: Vec<_> = ingress.iter().map(|ip| json!({"ip": ip})).collect();
             let service = json!({
                 "apiVersion": "v1", "kind": "Service",
-                "metadata": {"name": name, "creationTimestamp": age},
+                "metadata": {"name": name, "creationTimestamp": age, "annotations": annotations},
                 "spec": {
                     "type": kind, "clusterIPs": [cluster_ip, "2001:db8:c::1"], "ports": ports,
                     "externalIPs": external_ips, "externalTrafficPolicy": external,
-                    "internalTrafficPolicy": internal,
+                    "internalTrafficPolicy": internal, "sessionAffinity": affinity,
+                    "loadBalancerSourceRanges": ranges, "healthCheckNodePort": health_check,
                 },
                 "status": {"loadBalancer": {"ingress": ingress}},
             });
@@ -55,20 +63,33 @@ fn service() -> impl Strategy<Value = Object> {
     )
 }
 
+fn annotations() -> impl Strategy<Value = BTreeMap<&'static str, &'static str>> {
+    let pairs =
+        [("millrace/forwarding", "dsr"), ("millrace/algorithm", "maglev"), ("millrace/maglev-size", "x")];
+    vec(select(pairs.to_vec()), 0..2).prop_map(|pairs| pairs.into_iter().collect())
+}
+
 fn slice() -> impl Strategy<Value = Object> {
-    let address = select(&["10.244.1.1", "10.244.1.2", "192.0.2.2", "198.51.100.2", "bad"][..]);
-    let endpoint = (address, select(&NODES[..]), any::<[bool; 3]>(), select(&["a", "b"][..]));
+    let address =
+        select(&["10.244.1.1", "10.244.1.2", "192.0.2.2", "198.51.100.2", "2001:db8:a::1", "bad"][..]);
+    let zones = || vec(select(&["a", "b"][..]), 0..2);
+    let hints = (zones(), vec(select(&NODES[..]), 0..2));
+    let endpoint = (address, select(&NODES[..]), any::<[bool; 3]>(), hints);
     let ports = btree_set((select(&["a", "b", "c"][..]), 8080..8082), 0..3);
     let service = proptest::option::of(select(&SERVICES[..]));
-    (select(&SLICES[..]), service, ports, vec(endpoint, 0..4)).prop_map(
-        |(name, service, ports, endpoints)| {
+    let family = prop_oneof![3 => Just("IPv4"), 1 => Just("IPv6"), 1 => Just("FQDN")];
+    (select(&SLICES[..]), service, family, ports, vec(endpoint, 0..4)).prop_map(
+        |(name, service, family, ports, endpoints)| {
             let ports: Vec<_> =
                 ports.iter().map(|(name, port)| json!({"name": name, "port": port})).collect();
             let endpoints: Vec<_> = endpoints
                 .iter()
-                .map(|(address, node, [ready, serving, terminating], zone)| {
+                .map(|(address, node, [ready, serving, terminating], (zones, nodes))| {
+                    let named =
+                        |names: &[&str]| names.iter().map(|name| json!({"name": name})).collect::<Vec<_>>();
                     json!({
-                        "addresses": [address], "nodeName": node, "hints": {"forZones": [{"name": zone}]},
+                        "addresses": [address], "nodeName": node,
+                        "hints": {"forZones": named(zones), "forNodes": named(nodes)},
                         "conditions": {"ready": ready, "serving": serving, "terminating": terminating},
                     })
                 })
@@ -77,7 +98,7 @@ fn slice() -> impl Strategy<Value = Object> {
             let slice = json!({
                 "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
                 "metadata": {"name": name, "labels": labels},
-                "addressType": "IPv4", "ports": ports, "endpoints": endpoints,
+                "addressType": family, "ports": ports, "endpoints": endpoints,
             });
             Object::EndpointSlice(from_value(slice).unwrap())
         },
@@ -86,12 +107,19 @@ fn slice() -> impl Strategy<Value = Object> {
 
 fn node() -> impl Strategy<Value = Object> {
     let address = (select(&["InternalIP", "ExternalIP"][..]), select(&NODE_ADDRESSES[..]));
-    (select(&NODES[..]), select(&["a", "b"][..]), vec(address, 0..3)).prop_map(|(name, zone, addresses)| {
+    let taints = vec(select(&["ToBeDeletedByClusterAutoscaler", "other"][..]), 0..2);
+    let deleted = proptest::option::weighted(0.1, Just("2026-01-01T00:00:00Z"));
+    let facts = (select(&["", "a", "b"][..]), taints, deleted);
+    (select(&NODES[..]), facts, vec(address, 0..3)).prop_map(|(name, (zone, taints, deleted), addresses)| {
         let addresses: Vec<_> =
             addresses.iter().map(|(kind, address)| json!({"type": kind, "address": address})).collect();
+        let taints: Vec<_> = taints.iter().map(|key| json!({"key": key, "effect": "NoSchedule"})).collect();
         let node = json!({
             "apiVersion": "v1", "kind": "Node",
-            "metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}},
+            "metadata": {
+                "name": name, "labels": {"topology.kubernetes.io/zone": zone}, "deletionTimestamp": deleted,
+            },
+            "spec": {"taints": taints},
             "status": {"addresses": addresses},
         });
         Object::Node(from_value(node).unwrap())
@@ -106,6 +134,7 @@ fn event() -> impl Strategy<Value = Event> {
         6 => object().prop_map(Event::Upsert),
         3 => object().prop_map(|object| Event::Delete(object.key())),
         1 => addresses,
+        1 => Just(Event::Relist),
         2 => Just(Event::Refresh),
     ]
 }
@@ -118,6 +147,7 @@ fn settings() -> impl Strategy<Value = ModelSettings> {
         ModelSettings {
             node_name: "node-1".to_owned(),
             node_ports,
+            cluster_ranges: vec!["10.244.0.0/16".parse().unwrap()],
             external_ip_ranges: vec!["198.51.100.0/24".parse().unwrap(), range],
             ..ModelSettings::default()
         }
@@ -149,9 +179,14 @@ impl Follower {
                 None => assert!(self.copy.ports.remove(key).is_some(), "{key} was never there"),
             }
         }
-        if dirty.nodes {
-            self.copy.nodes.clone_from(&desired.nodes);
-        }
+        let nodes = (&self.copy.nodes, &self.copy.cluster_sources);
+        assert_eq!(dirty.nodes, nodes != (&desired.nodes, &desired.cluster_sources));
+        let health = (&self.copy.health_checks, self.copy.eligibility);
+        assert_eq!(dirty.health, health != (&desired.health_checks, desired.eligibility));
+        self.copy.nodes.clone_from(&desired.nodes);
+        self.copy.cluster_sources.clone_from(&desired.cluster_sources);
+        self.copy.health_checks.clone_from(&desired.health_checks);
+        self.copy.eligibility = desired.eligibility;
         assert_eq!(&self.copy, desired, "what changed was named");
     }
     fn problems(&self) -> BTreeSet<Problem> {
@@ -183,6 +218,20 @@ proptest! {
                 Event::Addresses(new) => {
                     lived.model.set_node_addresses(new.clone());
                     addresses = new;
+                }
+                Event::Relist => {
+                    for name in SERVICES.iter().chain(&SLICES).chain(&NODES) {
+                        for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node] {
+                            let namespace = if kind == Kind::Node { "" } else { "default" }.to_owned();
+                            let key = ObjectKey { kind, namespace, name: (*name).to_owned() };
+                            if !objects.contains_key(&key) {
+                                lived.model.apply(Change::Delete(key));
+                            }
+                        }
+                    }
+                    for object in objects.values() {
+                        lived.upsert(object);
+                    }
                 }
                 Event::Refresh => lived.refresh(),
             }
