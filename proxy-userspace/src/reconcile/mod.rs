@@ -120,7 +120,7 @@ impl<D: Dataplane> Reconciler<D> {
     ) -> Self {
         let now = Instant::now();
         let ports = model.desired().ports.keys().cloned().collect();
-        let dirty = Dirty { ports, nodes: true, ..Dirty::default() };
+        let dirty = Dirty { ports, nodes: true, health: true, incomplete: false };
         journal::listed(&listing);
         Self {
             model,
