@@ -28,7 +28,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Task {
     /// Install what building, running and testing need, as far as it is missing
-    Setup,
+    Setup(setup::Args),
     /// Build the BPF object, check that it can't panic, then build the agent, the test bed and the bench
     Build,
     /// Bring the test bed up and show every backend's view of real traffic; arguments go to the test bed
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
 
 fn perform(workspace: &Workspace, task: &Task) -> anyhow::Result<ExitCode> {
     match task {
-        Task::Setup => setup::ensure(workspace, &setup::Need::ALL).map(|()| {
+        Task::Setup(args) => setup::setup(workspace, args).map(|()| {
             println!("everything is installed");
             ExitCode::SUCCESS
         }),

@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
 
-use crate::agent::{Agent, Proxy};
-use crate::manifests::{Manifests, Service};
+use crate::agent::{Proxy, Source};
+use crate::apiserver::ApiServer;
+use crate::manifests::{Manifests, Service, nodes};
+use crate::process::Process;
 use crate::topology::{Bed, Family, Shape, Wire};
 use crate::traffic::Server;
 
@@ -17,30 +19,42 @@ pub const TARGET_PORT: u16 = 8080;
 #[derive(Debug)]
 pub struct Cluster {
     // Dropped in this order: agents before the namespaces they are in.
-    agents: BTreeMap<u8, Agent>,
+    agents: BTreeMap<u8, Process>,
     proxies: Vec<Proxy>,
     servers: Vec<Server>,
+    api_server: Option<ApiServer>,
     manifests: Manifests,
     bed: Bed,
     hooks: &'static [&'static str],
 }
 
 impl Cluster {
-    /// Builds a bed and starts the servers, but no agents; `xdp` is the agents' `--xdp`, and with `off` the
-    /// wires carry what virtual devices pass by default.
+    /// Builds a bed and starts the servers, but no agents, which are to follow a directory; `xdp` is the agents'
+    /// `--xdp`, and with `off` the wires carry what virtual devices pass by default.
     pub fn without_agents(shape: Shape, xdp: &str) -> Result<Self> {
-        let off = xdp == "off";
-        let wire = if off { Wire::Offloaded } else { Wire::Plain };
-        let bed = Bed::new(Shape { wire, ..shape })?;
-        let manifests = Manifests::create(&bed)?;
-        let proxies = bed.nodes().iter().map(|node| Proxy::new(&bed, node, &manifests, xdp));
-        let proxies = proxies.collect::<Result<_>>()?;
-        let servers = bed.pods().map(|pod| Server::in_pod(pod, TARGET_PORT)).collect::<Result<_>>()?;
-        let hooks: &[&str] = if off { &["tc_ingress", "tc_egress"] } else { &["xdp", "tc_egress"] };
-        Ok(Self { agents: BTreeMap::new(), proxies, servers, manifests, bed, hooks })
+        Self::build(bed(shape, xdp)?, None, xdp)
     }
 
-    /// The same with an agent on every node, attached to its uplink.
+    /// The same with a real API server, which the agents are to follow, and which has the Nodes.
+    pub fn with_api_server(shape: Shape, xdp: &str) -> Result<Self> {
+        let bed = bed(shape, xdp)?;
+        let server = ApiServer::start(&bed)?;
+        server.kube().put_all(nodes(&bed))?;
+        Self::build(bed, Some(server), xdp)
+    }
+
+    fn build(bed: Bed, api_server: Option<ApiServer>, xdp: &str) -> Result<Self> {
+        let manifests = Manifests::create(&bed)?;
+        let source = api_server.as_ref().map(|server| Source::ApiServer(server.kubeconfig()));
+        let source = source.unwrap_or(Source::Directory(&manifests));
+        let proxies = bed.nodes().iter().map(|node| Proxy::new(&bed, node, source, xdp));
+        let proxies = proxies.collect::<Result<_>>()?;
+        let servers = bed.pods().map(|pod| Server::in_pod(pod, TARGET_PORT)).collect::<Result<_>>()?;
+        let hooks: &[&str] = if xdp == "off" { &["tc_ingress", "tc_egress"] } else { &["xdp", "tc_egress"] };
+        Ok(Self { agents: BTreeMap::new(), proxies, servers, api_server, manifests, bed, hooks })
+    }
+
+    /// A cluster that follows a directory, with an agent on every node, attached to its uplink.
     pub fn start(shape: Shape, xdp: &str) -> Result<Self> {
         let mut cluster = Self::without_agents(shape, xdp)?;
         for number in 1..=shape.nodes {
@@ -64,6 +78,16 @@ impl Cluster {
         &self.manifests
     }
 
+    /// The API server that the agents follow.
+    pub fn api_server(&self) -> Result<&ApiServer> {
+        self.api_server.as_ref().context("this cluster follows a directory")
+    }
+
+    /// The same, to stop and start it.
+    pub fn api_server_mut(&mut self) -> Result<&mut ApiServer> {
+        self.api_server.as_mut().context("this cluster follows a directory")
+    }
+
     /// The proxies of all nodes.
     #[must_use]
     pub fn proxies(&self) -> &[Proxy] {
@@ -84,7 +108,7 @@ impl Cluster {
     }
 
     /// Takes a node's agent out of the cluster's hands, to stop or kill it.
-    pub fn take_agent(&mut self, node: u8) -> Result<Agent> {
+    pub fn take_agent(&mut self, node: u8) -> Result<Process> {
         self.agents.remove(&node).with_context(|| format!("node {node} has no agent"))
     }
 
@@ -105,10 +129,18 @@ impl Cluster {
         Ok(())
     }
 
-    /// Writes a Service and waits until the given nodes have it.
+    /// Writes a Service, or gives it to the API server, and waits until the given nodes have it.
     pub fn apply(&self, service: &Service, nodes: &[u8]) -> Result<()> {
-        self.manifests.put_service(service)?;
+        match &self.api_server {
+            Some(server) => server.kube().put_all(service.objects())?,
+            None => self.manifests.put_service(service)?,
+        }
         let backends: Vec<SocketAddr> = service.backends();
         nodes.iter().try_for_each(|node| self.proxy(*node)?.wait_for_backends(service.name(), &backends))
     }
+}
+
+fn bed(shape: Shape, xdp: &str) -> Result<Bed> {
+    let wire = if xdp == "off" { Wire::Offloaded } else { Wire::Plain };
+    Bed::new(Shape { wire, ..shape })
 }

@@ -4,6 +4,7 @@
 //! - [`topology`]: the bed itself: a client, a router, nodes and their pods.
 //! - [`capture`]: what crossed the wires.
 //! - [`manifests`] and [`agent`]: the cluster's objects, and the proxies that serve them.
+//! - [`apiserver`]: a real kube-apiserver with a real etcd, in the place of a directory of manifests.
 //! - [`traffic`]: servers in pods that say whom they see, and clients that ask them.
 //! - [`walk`]: requests to a service, with answers and captures compared to what has to be.
 //! - [`cluster`]: a bed with a server in every pod and an agent on every node.
@@ -12,12 +13,14 @@
 //! - [`program`]: the real programs, run on frames without any device.
 
 pub mod agent;
+pub mod apiserver;
 pub mod capture;
 pub mod cluster;
 pub mod demo;
 pub mod frame;
 pub mod manifests;
 pub mod net;
+pub mod process;
 pub mod program;
 pub mod topology;
 pub mod traffic;

@@ -1,15 +1,34 @@
 //! What a task needs from the machine: found or installed. Nothing is asked of the network when nothing is missing.
 
+mod apiserver;
 mod debian;
 mod mounts;
 mod tools;
 
 use anyhow::Result;
+pub use apiserver::{ASSETS, ensure_apiserver};
 pub use debian::is_root;
 pub use mounts::BPFFS;
 
 use crate::toolchain::Toolchain;
 use crate::workspace::Workspace;
+
+/// Arguments of `cargo xtask setup`.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Build kube-apiserver and etcd too, with Go; the first time takes a quarter of an hour
+    #[arg(long)]
+    apiserver: bool,
+}
+
+/// Installs everything that any task needs.
+pub fn setup(workspace: &Workspace, args: &Args) -> Result<()> {
+    ensure(workspace, &Need::ALL)?;
+    if args.apiserver {
+        println!("export {ASSETS}={}", ensure_apiserver(workspace)?.display());
+    }
+    Ok(())
+}
 
 /// A reason to need something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,6 +32,8 @@ pub enum Layer {
     Dataplane,
     /// The test bed: real agents and real sockets, through XDP and again through TC
     Namespace,
+    /// A real kube-apiserver and etcd, which Go builds the first time
+    Apiserver,
     /// Random and mutated input
     Fuzz,
     /// Every program loaded by other kernels, within its instruction budget
@@ -55,18 +57,21 @@ enum Work {
     Target(&'static str),
     /// One test target, with the agents told what to make of XDP.
     TargetWithXdp(&'static str, &'static str),
+    /// One test target that talks to a real API server.
+    TargetWithApiserver(&'static str),
     Vm,
 }
 
 impl Layer {
     /// All, in the order in which they run.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Lint,
         Self::Unit,
         Self::Scenario,
         Self::Packet,
         Self::Dataplane,
         Self::Namespace,
+        Self::Apiserver,
         Self::Fuzz,
         Self::Vm,
     ];
@@ -76,7 +81,9 @@ impl Layer {
         match self {
             Self::Lint => &[Need::Build, Need::Lint],
             Self::Unit | Self::Scenario => &[Need::Build],
-            Self::Packet | Self::Dataplane | Self::Namespace | Self::Fuzz => &[Need::Build, Need::Run],
+            Self::Packet | Self::Dataplane | Self::Namespace | Self::Apiserver | Self::Fuzz => {
+                &[Need::Build, Need::Run]
+            }
             Self::Vm => &[Need::Build, Need::Vm],
         }
     }
@@ -94,6 +101,7 @@ impl Layer {
                 Pass { title: "namespace", work: Work::Target("namespace") },
                 Pass { title: "namespace, --xdp off", work: Work::TargetWithXdp("namespace", "off") },
             ],
+            Self::Apiserver => &[Pass { title: "apiserver", work: Work::TargetWithApiserver("apiserver") }],
             Self::Fuzz => &[Pass { title: "fuzz", work: Work::Target("fuzz") }],
             Self::Vm => &[Pass { title: "vm", work: Work::Vm }],
         }
@@ -120,11 +128,17 @@ pub fn perform(
         Work::Lint => return Ok(Outcome::Ran(lint::check_all(workspace))),
         Work::Vm => return vm::load_everywhere(workspace).map(Outcome::Ran),
         Work::Unit => cargo.args(["--lib", "--bins"]),
-        Work::Target(name) | Work::TargetWithXdp(name, _) if !targets.iter().any(|target| target == name) => {
+        Work::Target(name) | Work::TargetWithXdp(name, _) | Work::TargetWithApiserver(name)
+            if !targets.iter().any(|target| target == name) =>
+        {
             return Ok(Outcome::Unable(format!("the workspace has no test target `{name}`")));
         }
         Work::Target(name) => cargo.args(["--test", name]),
         Work::TargetWithXdp(name, xdp) => cargo.args(["--test", name]).env("MILLRACE_XDP", xdp),
+        Work::TargetWithApiserver(name) => match setup::ensure_apiserver(workspace) {
+            Ok(assets) => cargo.args(["--test", name]).env(setup::ASSETS, assets),
+            Err(reason) => return Ok(Outcome::Unable(format!("{reason:#}"))),
+        },
     };
     if args.verbose {
         cargo.args(["--", "--nocapture"]);
@@ -138,7 +152,9 @@ pub fn perform(
 pub fn left_out(targets: &[String]) -> Vec<&str> {
     let is_run = |target: &str| {
         Layer::ALL.iter().flat_map(|layer| layer.passes()).any(|pass| match pass.work {
-            Work::Target(name) | Work::TargetWithXdp(name, _) => name == target,
+            Work::Target(name) | Work::TargetWithXdp(name, _) | Work::TargetWithApiserver(name) => {
+                name == target
+            }
             Work::Lint | Work::Unit | Work::Vm => false,
         })
     };

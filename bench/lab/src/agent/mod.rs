@@ -1,6 +1,6 @@
 //! The proxy on a node: the agent as a process, and the command line that looks at what it pinned.
 
-mod process;
+mod command;
 mod view;
 
 use std::net::SocketAddr;
@@ -12,15 +12,25 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-pub use process::{Agent, binary};
-pub use view::{Attached, Counter, Service};
+pub use command::binary;
+pub use view::{Attached, Backend, Counter, Frontend, Service};
 
 use crate::manifests::Manifests;
 use crate::net::Namespace;
+use crate::process::{self, Process};
 use crate::topology::{Bed, Node};
 
 /// How long a change may take until it is in the maps of a busy test machine.
 pub const SYNC_LIMIT: Duration = Duration::from_secs(10);
+
+/// What agents follow.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// A directory.
+    Directory(&'a Manifests),
+    /// The API server that a kubeconfig leads to.
+    ApiServer(&'a Path),
+}
 
 /// A node's proxy. It outlives its agent, as the pinned maps and links do.
 #[derive(Debug)]
@@ -34,16 +44,28 @@ pub struct Proxy {
     agent: AtomicU32,
 }
 
+impl Source<'_> {
+    fn arguments(self) -> Vec<String> {
+        match self {
+            Self::Directory(manifests) => {
+                vec!["--source".to_owned(), format!("directory:{}", manifests.path().display())]
+            }
+            Self::ApiServer(kubeconfig) => {
+                let kubeconfig = kubeconfig.display().to_string();
+                ["--source", "kubernetes", "--kubeconfig", &kubeconfig].map(str::to_owned).to_vec()
+            }
+        }
+    }
+}
+
 impl Proxy {
-    /// The proxy of `node`, which follows `manifests`; `xdp` is the agent's `--xdp`.
-    pub fn new(bed: &Bed, node: &Node, manifests: &Manifests, xdp: &str) -> Result<Self> {
-        process::mount_bpffs()?;
+    /// The proxy of `node`, which follows `source`; `xdp` is the agent's `--xdp`.
+    pub fn new(bed: &Bed, node: &Node, source: Source<'_>, xdp: &str) -> Result<Self> {
+        command::mount_bpffs()?;
         let bpffs = bed.bpffs_directory().join(node.name());
         std::fs::create_dir_all(&bpffs).with_context(|| format!("can't create {}", bpffs.display()))?;
-        let source = format!("directory:{}", manifests.path().display());
         let pins = bpffs.display().to_string();
         let arguments = [
-            ("--source", source.as_str()),
             ("--hostname-override", node.name()),
             ("--pod-interfaces", "veth*,cni0"),
             ("--service-external-ip-range", "203.0.113.0/24"),
@@ -51,8 +73,8 @@ impl Proxy {
             ("--xdp", xdp),
             ("--bpffs-path", &pins),
         ];
-        let arguments =
-            arguments.iter().flat_map(|(flag, value)| [(*flag).into(), (*value).into()]).collect();
+        let arguments = arguments.iter().flat_map(|(flag, value)| [(*flag).into(), (*value).into()]);
+        let arguments = source.arguments().into_iter().chain(arguments).collect();
         let log = bed.directory().join(format!("{}.log", node.name()));
         Ok(Self {
             namespace: node.namespace().clone(),
@@ -83,13 +105,13 @@ impl Proxy {
     }
 
     /// Starts the agent; does not wait for it.
-    pub fn start(&self) -> Result<Agent> {
+    pub fn start(&self) -> Result<Process> {
         self.start_with(&[])
     }
 
     /// Starts the agent with further flags.
-    pub fn start_with(&self, arguments: &[&str]) -> Result<Agent> {
-        let agent = Agent::start(&self.namespace, self.agent_arguments(arguments), &self.log)?;
+    pub fn start_with(&self, arguments: &[&str]) -> Result<Process> {
+        let agent = Process::start(&self.namespace, binary()?, self.agent_arguments(arguments), &self.log)?;
         self.agent.store(agent.id(), Ordering::Relaxed);
         Ok(agent)
     }
@@ -103,12 +125,17 @@ impl Proxy {
     pub fn command(&self, arguments: &[&str]) -> Result<Output> {
         let mut arguments: Vec<String> = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         arguments.extend(["--bpffs-path".to_owned(), self.bpffs.display().to_string()]);
-        process::run(&self.namespace, arguments)
+        command::run(&self.namespace, arguments)
     }
 
     /// Runs an agent with further flags and waits until it ends by itself, as it does for a wrong flag.
     pub fn refused_agent(&self, arguments: &[&str]) -> Result<Output> {
-        process::run(&self.namespace, self.agent_arguments(arguments))
+        command::run(&self.namespace, self.agent_arguments(arguments))
+    }
+
+    /// The endpoints in the pinned maps.
+    pub fn backends(&self) -> Result<Vec<Backend>> {
+        view::backends(&self.json("backends")?)
     }
 
     /// The services in the pinned maps.

@@ -34,10 +34,49 @@ pub struct Service {
     pub list: String,
     /// Service id.
     pub id: u32,
+    /// The list is empty, but there are usable endpoints that are not in it.
+    pub elsewhere: bool,
+    /// Where the list is reached, sorted.
+    pub frontends: Vec<Frontend>,
     /// Owners of its slots, sorted.
     pub backends: Vec<SocketAddr>,
     /// Packets clients sent.
     pub packets: u64,
+}
+
+/// Where a service is reached.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Frontend {
+    /// Address and port a client sends to.
+    pub address: SocketAddr,
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: String,
+    /// `internal` or `external`.
+    pub scope: String,
+    /// `ClusterIP`, `NodePort`, `ExternalIP` or `LoadBalancer`.
+    pub kind: String,
+    /// `snat` or `dsr`.
+    pub forwarding: String,
+    /// Session affinity time-out, 0 = none.
+    pub affinity_seconds: u32,
+}
+
+/// An endpoint.
+#[allow(clippy::struct_excessive_bools, reason = "each is a condition of its own, as in the JSON")]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Backend {
+    /// Address and port.
+    pub address: SocketAddr,
+    /// In some EndpointSlice; false while the id rests.
+    pub exists: bool,
+    /// On this node.
+    pub local: bool,
+    /// Ready.
+    pub ready: bool,
+    /// Serving.
+    pub serving: bool,
+    /// Services with a slot of this backend, as `namespace/name:port`, sorted.
+    pub services: Vec<String>,
 }
 
 impl Service {
@@ -62,6 +101,10 @@ pub struct Attached {
 
 pub(super) fn services(json: &Value) -> Result<Vec<Service>> {
     Vec::deserialize(json).context("not what `millrace services` is to print")
+}
+
+pub(super) fn backends(json: &Value) -> Result<Vec<Backend>> {
+    Vec::deserialize(json).context("not what `millrace backends` is to print")
 }
 
 pub(super) fn attached(json: &Value) -> Result<Vec<Attached>> {

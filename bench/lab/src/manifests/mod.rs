@@ -6,11 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use serde_json::json;
+use serde_json::{Value, json};
 
 pub use service::Service;
 
-use crate::topology::Bed;
+use crate::topology::{Bed, Node};
 
 /// The directory all agents of a bed follow.
 #[derive(Clone, Debug)]
@@ -25,7 +25,9 @@ impl Manifests {
         let directory = bed.directory().join("manifests");
         fs::create_dir_all(&directory)?;
         let manifests = Self { directory, staging: bed.directory().join("staging") };
-        manifests.put("nodes.yaml", &nodes(bed))?;
+        // JSON, which YAML contains.
+        let nodes = json!({"apiVersion": "v1", "kind": "List", "items": nodes(bed)});
+        manifests.put("nodes.yaml", &nodes.to_string())?;
         Ok(manifests)
     }
 
@@ -54,21 +56,18 @@ impl Manifests {
     }
 }
 
-/// JSON, which YAML contains.
-fn nodes(bed: &Bed) -> String {
-    let items: Vec<_> = bed
-        .nodes()
-        .iter()
-        .map(|node| {
-            let addresses =
-                node.addresses().both().map(|address| json!({"type": "InternalIP", "address": address}));
-            json!({
-                "apiVersion": "v1",
-                "kind": "Node",
-                "metadata": {"name": node.name()},
-                "status": {"addresses": addresses},
-            })
+/// The Node objects of a bed.
+#[must_use]
+pub fn nodes(bed: &Bed) -> Vec<Value> {
+    let object = |node: &Node| {
+        let addresses =
+            node.addresses().both().map(|address| json!({"type": "InternalIP", "address": address}));
+        json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": node.name()},
+            "status": {"addresses": addresses},
         })
-        .collect();
-    json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
+    };
+    bed.nodes().iter().map(object).collect()
 }

@@ -139,11 +139,17 @@ impl Service {
             .collect()
     }
 
-    /// The manifest: a List of the Service and an EndpointSlice of each family. JSON, which YAML contains.
+    /// The manifest: a List of all objects. JSON, which YAML contains.
     #[must_use]
     pub fn manifest(&self) -> String {
+        json!({"apiVersion": "v1", "kind": "List", "items": self.objects()}).to_string()
+    }
+
+    /// The Service and an EndpointSlice of each family.
+    #[must_use]
+    pub fn objects(&self) -> [Value; 3] {
         let [v4, v6] = Family::ALL.map(|family| self.slice(family));
-        json!({"apiVersion": "v1", "kind": "List", "items": [self.service(), v4, v6]}).to_string()
+        [self.service(), v4, v6]
     }
 
     fn service(&self) -> Value {

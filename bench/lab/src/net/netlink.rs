@@ -64,6 +64,12 @@ impl Netlink {
         self.handle.link().set(message).execute().await.with_context(|| format!("can't set {device} up"))
     }
 
+    /// Sets a device down, which for one of a virtual pair is a pulled plug.
+    pub async fn set_down(&self, device: &str) -> Result<()> {
+        let message = LinkUnspec::new_with_index(index_of(device)?).down().build();
+        self.handle.link().set(message).execute().await.with_context(|| format!("can't set {device} down"))
+    }
+
     /// Deletes a device, and with it its peer.
     pub async fn delete_link(&self, device: &str) -> Result<()> {
         let index = index_of(device)?;

@@ -83,6 +83,11 @@ pub(super) const fn node(number: u8) -> Dual {
     lan(number + 10)
 }
 
+/// Host `number` that is no node.
+pub(super) const fn host(number: u8) -> Dual {
+    lan(number)
+}
+
 /// Pod `index` of node `number`; the node's own address in its pod network is index `None`.
 pub(super) const fn pod(number: u8, index: Option<u8>) -> Dual {
     let host = match index {

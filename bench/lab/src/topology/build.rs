@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::addresses::{self, Dual};
-use super::{Bed, Node, Pod, Shape, Wire};
+use super::{Bed, Host, Node, Pod, Shape, Wire};
 use crate::net::{Namespace, Netlink, Offload, remove_leftovers, set_offload, write_sysctl};
 
 const ANY: [IpNet; 2] = [
@@ -128,6 +128,26 @@ pub(super) fn connect_uplink(bed: &Bed, number: u8) -> Result<()> {
         set_offload("eth0", Offload::Receive, offloaded)?;
         join_network(addresses::node(number), addresses::LAN_GATEWAY).await
     })
+}
+
+/// Connects a machine to the network of the nodes.
+pub(super) fn add_host(bed: &Bed, name: &str, number: u8) -> Result<Host> {
+    let namespace = Arc::new(Namespace::create(&format!("{}-{name}", bed.number))?);
+    let addresses = addresses::host(number);
+    let (port, file) = (name.to_owned(), namespace.file()?);
+    namespace.run(async || skip_address_detection())?;
+    bed.router.run(async move || {
+        let netlink = Netlink::open()?;
+        netlink.add_veth(&port, "eth0", &file).await?;
+        netlink.add_port("lan", &port).await?;
+        netlink.set_up(&port).await
+    })?;
+    let offloaded = bed.wire == Wire::Offloaded;
+    namespace.run(async move || {
+        set_offload("eth0", Offload::TxChecksum, offloaded)?;
+        join_network(addresses, addresses::LAN_GATEWAY).await
+    })?;
+    Ok(Host { address: addresses.v4, namespace })
 }
 
 fn connect_pod(node: &Node, pod: &Pod) -> Result<()> {

@@ -16,7 +16,7 @@
 mod addresses;
 mod build;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -71,6 +71,13 @@ pub struct Node {
     number: u8,
     namespace: Arc<Namespace>,
     pods: Vec<Pod>,
+}
+
+/// A machine on the nodes' network that is no node.
+#[derive(Debug)]
+pub struct Host {
+    address: Ipv4Addr,
+    namespace: Arc<Namespace>,
 }
 
 /// A pod: a namespace with one device.
@@ -136,6 +143,23 @@ impl Bed {
         self.router.run(async move || Netlink::open()?.set_route(host, gateway).await)
     }
 
+    /// Adds a machine that is no node to the nodes' network, at 172.30.0.`number`.
+    pub fn add_host(&self, name: &str, number: u8) -> Result<Host> {
+        build::add_host(self, name, number)
+    }
+
+    /// Pulls the plug of a machine on the nodes' network, at the router's end: connections hang.
+    pub fn unplug(&self, name: &str) -> Result<()> {
+        let port = name.to_owned();
+        self.router.run(async move || Netlink::open()?.set_down(&port).await)
+    }
+
+    /// Puts the plug back.
+    pub fn plug_in(&self, name: &str) -> Result<()> {
+        let port = name.to_owned();
+        self.router.run(async move || Netlink::open()?.set_up(&port).await)
+    }
+
     /// Deletes a node's uplink `eth0`, as pulling a network card out would.
     pub fn delete_uplink(&self, node: u8) -> Result<()> {
         self.node(node)?.namespace.run(async || Netlink::open()?.delete_link("eth0").await)
@@ -196,6 +220,20 @@ impl Node {
     #[must_use]
     pub fn pods(&self) -> &[Pod] {
         &self.pods
+    }
+}
+
+impl Host {
+    /// Its address.
+    #[must_use]
+    pub const fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// Its network namespace.
+    #[must_use]
+    pub const fn namespace(&self) -> &Arc<Namespace> {
+        &self.namespace
     }
 }
 

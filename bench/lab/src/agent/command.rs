@@ -1,0 +1,51 @@
+//! The `millrace` binary, and what it needs of the machine.
+
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::mount::MsFlags;
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+
+use crate::net::Namespace;
+
+/// Where the BPF file system is mounted.
+const BPFFS: &str = "/sys/fs/bpf";
+/// How long a command may take.
+const END_LIMIT: Duration = Duration::from_secs(10);
+
+/// Runs `millrace <arguments>` in a namespace to its end; killed if it takes too long.
+pub(super) fn run(namespace: &Namespace, arguments: Vec<String>) -> Result<Output> {
+    let binary = binary()?;
+    namespace.run(async move || {
+        let mut command = tokio::process::Command::new(&binary);
+        command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+        let output = tokio::time::timeout(END_LIMIT, command.output()).await;
+        output
+            .with_context(|| format!("millrace did not end within {END_LIMIT:?}"))?
+            .with_context(|| format!("can't run {}", binary.display()))
+    })
+}
+
+/// The `millrace` binary: the environment's `MILLRACE_BIN`, else the one beside this executable.
+pub fn binary() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("MILLRACE_BIN") {
+        return Ok(path.into());
+    }
+    let own = std::env::current_exe()?;
+    // Tests are one directory below the binaries.
+    let mut candidates = own.ancestors().skip(1).take(2).map(|directory| directory.join("millrace"));
+    candidates
+        .find(|path| path.is_file())
+        .context("no millrace binary beside this one: build it with cargo build, or set MILLRACE_BIN")
+}
+
+/// Mounts the BPF file system where a bare machine has not.
+pub(super) fn mount_bpffs() -> Result<()> {
+    if statfs(BPFFS).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC) {
+        return Ok(());
+    }
+    nix::mount::mount(Some("bpf"), BPFFS, Some("bpf"), MsFlags::empty(), None::<&str>)
+        .with_context(|| format!("can't mount the BPF file system on {BPFFS}"))
+}

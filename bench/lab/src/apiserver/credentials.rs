@@ -1,0 +1,175 @@
+//! Certificates, keys and kubeconfigs, all below one directory.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
+    IsCa, KeyPair, date_time_ymd,
+};
+use serde_json::json;
+
+/// When a certificate of the server is valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Validity {
+    /// Always, as far as tests are concerned.
+    Now,
+    /// Until some years ago.
+    Past,
+}
+
+/// What the API server and its users know each other by.
+#[derive(Debug)]
+pub struct Credentials {
+    directory: PathBuf,
+    authority: Authority,
+    addresses: Vec<IpAddr>,
+    agent: PathBuf,
+}
+
+/// A certificate authority.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Credentials {
+    /// Makes all of it for a server at `addresses`: the administrator uses the first, the agents the last.
+    pub(super) fn create(directory: &Path, addresses: &[IpAddr], port: u16) -> Result<Self> {
+        let authority = Authority::new("millrace test bed")?;
+        let credentials = Self {
+            directory: directory.to_owned(),
+            authority,
+            addresses: addresses.to_owned(),
+            agent: directory.join("agent.kubeconfig"),
+        };
+        credentials.write("ca.crt", &credentials.authority.0.pem())?;
+        credentials.write("other-ca.crt", &Authority::new("somebody else")?.0.pem())?;
+        let tokens = KeyPair::generate()?;
+        credentials.write("tokens.key", &tokens.serialize_pem())?;
+        credentials.write("tokens.pub", &tokens.public_key_pem())?;
+        credentials.issue_administrator()?;
+        credentials.issue_server(Validity::Now)?;
+        let [first, .., last] = addresses else { anyhow::bail!("a server has two addresses at least") };
+        let admin = json!({
+            "client-certificate": credentials.path("admin.crt"),
+            "client-key": credentials.path("admin.key"),
+        });
+        credentials.write_kubeconfig("admin.kubeconfig", *first, port, "ca.crt", &admin)?;
+        let agent = json!({"tokenFile": credentials.path("agent.token")});
+        credentials.write_kubeconfig("agent.kubeconfig", *last, port, "ca.crt", &agent)?;
+        credentials.write_kubeconfig("mistrusting.kubeconfig", *last, port, "other-ca.crt", &agent)?;
+        Ok(credentials)
+    }
+
+    /// A file of these.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// The kubeconfig of the agents' ServiceAccount.
+    #[must_use]
+    pub fn agent_kubeconfig(&self) -> &Path {
+        &self.agent
+    }
+
+    /// The same, but with the certificate of an authority that did not sign the server's.
+    #[must_use]
+    pub fn mistrusting_kubeconfig(&self) -> PathBuf {
+        self.path("mistrusting.kubeconfig")
+    }
+
+    /// The kubeconfig of an administrator.
+    #[must_use]
+    pub fn admin_kubeconfig(&self) -> PathBuf {
+        self.path("admin.kubeconfig")
+    }
+
+    /// Gives the server a certificate; it takes a new one when it starts.
+    pub fn issue_server(&self, validity: Validity) -> Result<()> {
+        let mut params =
+            CertificateParams::new(self.addresses.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        params.distinguished_name = name("kube-apiserver", None);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = match validity {
+            Validity::Now => date_time_ymd(2100, 1, 1),
+            Validity::Past => date_time_ymd(2021, 1, 1),
+        };
+        self.issue("server", &params)
+    }
+
+    /// Replaces the agents' token, in one step.
+    pub fn write_token(&self, token: &str) -> Result<()> {
+        self.write("agent.token.new", token)?;
+        fs::rename(self.path("agent.token.new"), self.path("agent.token"))?;
+        Ok(())
+    }
+
+    fn issue_administrator(&self) -> Result<()> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = name("admin", Some("system:masters"));
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.issue("admin", &params)
+    }
+
+    fn issue(&self, file: &str, params: &CertificateParams) -> Result<()> {
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &self.authority.0)?;
+        self.write(&format!("{file}.key"), &key.serialize_pem())?;
+        self.write(&format!("{file}.crt"), &certificate.pem())
+    }
+
+    /// JSON, which YAML contains.
+    fn write_kubeconfig(
+        &self,
+        file: &str,
+        server: IpAddr,
+        port: u16,
+        authority: &str,
+        user: &serde_json::Value,
+    ) -> Result<()> {
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "bed", "cluster": {
+                "server": format!("https://{server}:{port}"),
+                "certificate-authority": self.path(authority),
+            }}],
+            "users": [{"name": "user", "user": user}],
+            "contexts": [{"name": "bed", "context": {"cluster": "bed", "user": "user"}}],
+            "current-context": "bed",
+        });
+        self.write(file, &config.to_string())
+    }
+
+    fn write(&self, file: &str, text: &str) -> Result<()> {
+        let path = self.path(file);
+        fs::write(&path, text).with_context(|| format!("can't write {}", path.display()))
+    }
+}
+
+impl Authority {
+    fn new(common_name: &str) -> Result<Self> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name = name(common_name, None);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Ok(Self(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?))
+    }
+}
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Authority").finish_non_exhaustive()
+    }
+}
+
+/// The organisation is what Kubernetes takes for a group.
+fn name(common_name: &str, group: Option<&str>) -> DistinguishedName {
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, common_name);
+    if let Some(group) = group {
+        name.push(DnType::OrganizationName, group);
+    }
+    name
+}

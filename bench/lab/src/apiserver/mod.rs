@@ -1,0 +1,180 @@
+//! A real kube-apiserver with a real etcd, on a machine of its own in the bed.
+//!
+//! No controller runs beside them: EndpointSlices, Node objects and load balancer addresses are what the test makes
+//! them. Objects come in through the API, as the administrator or as the agents' ServiceAccount.
+
+mod api;
+mod credentials;
+mod programs;
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+
+use crate::net::Namespace;
+use crate::process::Process;
+use crate::topology::Bed;
+pub use api::Kube;
+pub use credentials::{Credentials, Validity};
+pub use programs::Programs;
+
+/// Name of the machine, and of the router's device that leads to it.
+pub const HOST: &str = "apiserver";
+/// Number of the machine in the nodes' network.
+const HOST_NUMBER: u8 = 2;
+/// Where the API server listens.
+const PORT: u16 = 6443;
+/// How long a start may take: a few seconds on a machine that has nothing else to do.
+const START_LIMIT: Duration = Duration::from_mins(2);
+/// The agents' ServiceAccount, as manifests/base names it.
+const NAMESPACE: &str = "kube-system";
+const ACCOUNT: &str = "millrace";
+
+/// An API server and its etcd. They are killed when this is dropped, and with the test's process at the latest.
+#[derive(Debug)]
+pub struct ApiServer {
+    // Dropped in this order.
+    server: Option<Process>,
+    etcd: Option<Process>,
+    programs: Programs,
+    credentials: Credentials,
+    directory: PathBuf,
+    admin: Kube,
+    namespace: Arc<Namespace>,
+}
+
+impl ApiServer {
+    /// Starts both on a machine of their own in the bed, and gives the agents' ServiceAccount what
+    /// manifests/base/rbac.yaml says.
+    pub fn start(bed: &Bed) -> Result<Self> {
+        let programs = Programs::find()?;
+        let host = bed.add_host(HOST, HOST_NUMBER)?;
+        let directory = bed.directory().join(HOST);
+        fs::create_dir_all(&directory)?;
+        let addresses = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V4(host.address())];
+        let credentials = Credentials::create(&directory, &addresses, PORT)?;
+        let namespace = Arc::clone(host.namespace());
+        let admin = Kube::connect(&namespace, &credentials.admin_kubeconfig())?;
+        let mut server =
+            Self { server: None, etcd: None, programs, credentials, directory, admin, namespace };
+        server.start_etcd()?;
+        server.start_server()?;
+        server.grant()?;
+        server.renew_token()?;
+        Ok(server)
+    }
+
+    /// The API, as an administrator uses it on the server's own machine.
+    #[must_use]
+    pub const fn kube(&self) -> &Kube {
+        &self.admin
+    }
+
+    /// The namespace both run in, for which [`admin_kubeconfig`](Self::admin_kubeconfig) holds.
+    #[must_use]
+    pub const fn namespace(&self) -> &Arc<Namespace> {
+        &self.namespace
+    }
+
+    /// The kubeconfig of the agents' ServiceAccount. Its token is in a file beside it.
+    #[must_use]
+    pub fn kubeconfig(&self) -> &Path {
+        self.credentials.agent_kubeconfig()
+    }
+
+    /// The kubeconfig of an administrator on the server's own machine.
+    #[must_use]
+    pub fn admin_kubeconfig(&self) -> PathBuf {
+        self.credentials.admin_kubeconfig()
+    }
+
+    /// Certificates, keys and kubeconfigs.
+    #[must_use]
+    pub const fn credentials(&self) -> &Credentials {
+        &self.credentials
+    }
+
+    /// Starts the API server again after [`stop_server`](Self::stop_server) or [`kill_server`](Self::kill_server), and
+    /// waits until it is ready.
+    pub fn start_server(&mut self) -> Result<()> {
+        let arguments = Programs::server_arguments(&self.credentials, PORT);
+        let log = self.directory.join("kube-apiserver.log");
+        self.server = Some(Process::start(&self.namespace, self.programs.server(), arguments, &log)?);
+        let end = Instant::now() + START_LIMIT;
+        loop {
+            let Err(problem) = self.admin.read("/readyz") else { return Ok(()) };
+            if Instant::now() > end || self.server.as_ref().is_some_and(|server| !server.is_running()) {
+                bail!("kube-apiserver is not ready: {problem:#}; its log ends:\n{}", end_of(&log));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Asks the API server to end, and waits until it has.
+    pub fn stop_server(&mut self) -> Result<()> {
+        self.server.take().context("the API server does not run")?.stop().map(drop)
+    }
+
+    /// Kills the API server at once.
+    pub fn kill_server(&mut self) -> Result<()> {
+        self.server.take().context("the API server does not run")?.kill()
+    }
+
+    /// Starts etcd; the API server waits for it by itself.
+    pub fn start_etcd(&mut self) -> Result<()> {
+        let arguments = Programs::etcd_arguments(&self.directory.join("etcd"));
+        let log = self.directory.join("etcd.log");
+        self.etcd = Some(Process::start(&self.namespace, self.programs.etcd(), arguments, &log)?);
+        Ok(())
+    }
+
+    /// Kills etcd at once.
+    pub fn kill_etcd(&mut self) -> Result<()> {
+        self.etcd.take().context("etcd does not run")?.kill()
+    }
+
+    /// Compacts etcd: no watch can start before what is there now.
+    pub fn compact(&self) -> Result<()> {
+        let etcd = Kube::connect_to_etcd(&self.namespace)?;
+        // The key is base64 for "/", which nobody uses: only the header of the answer is wanted.
+        let answer = etcd.write("/v3/kv/range", &json!({"key": "Lw=="}))?;
+        let revision = answer.pointer("/header/revision").context("etcd's answer has no revision")?;
+        etcd.write("/v3/kv/compaction", &json!({"revision": revision, "physical": true}))?;
+        Ok(())
+    }
+
+    /// Writes a new token of the agents' ServiceAccount into the file that their kubeconfig names.
+    pub fn renew_token(&self) -> Result<()> {
+        let token = self.admin.token(NAMESPACE, ACCOUNT)?;
+        self.credentials.write_token(&token)
+    }
+
+    /// Makes all tokens of the agents' ServiceAccount invalid, by making another account of the same name. The API
+    /// server believes a token it has seen for ten seconds longer; one that is restarted does not.
+    pub fn revoke_tokens(&self) -> Result<()> {
+        self.admin.delete("v1", "ServiceAccount", NAMESPACE, ACCOUNT)?;
+        self.admin.put(json!({
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"namespace": NAMESPACE, "name": ACCOUNT},
+        }))
+    }
+
+    /// Gives the agents the rights that manifests/base/rbac.yaml says.
+    pub fn grant(&self) -> Result<()> {
+        self.admin.put(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}))?;
+        self.admin.put_all(programs::rbac(NAMESPACE)?)
+    }
+}
+
+/// The last lines of a log.
+fn end_of(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines.get(lines.len().saturating_sub(20)..).unwrap_or_default().join("\n")
+}

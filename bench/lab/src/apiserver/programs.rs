@@ -1,0 +1,104 @@
+//! The programs, their arguments, and what of the repository goes into the API.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::credentials::Credentials;
+
+/// The variable that names the folder, by envtest's convention.
+const ASSETS: &str = "KUBEBUILDER_ASSETS";
+/// Where etcd serves its clients, the API server among them.
+pub(super) const ETCD: &str = "http://127.0.0.1:2379";
+const ETCD_PEER: &str = "http://127.0.0.1:2380";
+/// The cluster IPs that [`Service`](crate::manifests::Service) gives out.
+const CLUSTER_IPS: &str = "10.96.0.0/16,2001:db8:5::/112";
+
+/// Where kube-apiserver and etcd are.
+#[derive(Clone, Debug)]
+pub struct Programs {
+    folder: PathBuf,
+}
+
+impl Programs {
+    /// Those in the folder that KUBEBUILDER_ASSETS names.
+    pub fn find() -> Result<Self> {
+        let folder = env::var_os(ASSETS).map(PathBuf::from).with_context(|| {
+            format!(
+                "{ASSETS} is not set: `cargo xtask setup --apiserver` says to what, `cargo xtask test` sets it"
+            )
+        })?;
+        let programs = Self { folder };
+        for program in [programs.server(), programs.etcd()] {
+            if !program.is_file() {
+                bail!("{ASSETS} names a folder without {}", program.display());
+            }
+        }
+        Ok(programs)
+    }
+
+    pub(super) fn server(&self) -> PathBuf {
+        self.folder.join("kube-apiserver")
+    }
+
+    pub(super) fn etcd(&self) -> PathBuf {
+        self.folder.join("etcd")
+    }
+
+    /// RBAC and admission as in a real cluster; nothing that a controller would have to do.
+    pub(super) fn server_arguments(credentials: &Credentials, port: u16) -> Vec<String> {
+        let path = |name: &str| credentials.path(name).display().to_string();
+        [
+            ("etcd-servers", ETCD.to_owned()),
+            ("bind-address", "0.0.0.0".to_owned()),
+            ("secure-port", port.to_string()),
+            ("tls-cert-file", path("server.crt")),
+            ("tls-private-key-file", path("server.key")),
+            ("client-ca-file", path("ca.crt")),
+            ("service-account-issuer", "https://kubernetes.default.svc".to_owned()),
+            ("service-account-signing-key-file", path("tokens.key")),
+            ("service-account-key-file", path("tokens.pub")),
+            ("service-cluster-ip-range", CLUSTER_IPS.to_owned()),
+            ("authorization-mode", "RBAC".to_owned()),
+            // There is nobody to write the endpoints of the Service `kubernetes` for.
+            ("endpoint-reconciler-type", "none".to_owned()),
+        ]
+        .map(|(flag, value)| format!("--{flag}={value}"))
+        .to_vec()
+    }
+
+    /// One member, which need not survive a power cut.
+    pub(super) fn etcd_arguments(data: &Path) -> Vec<String> {
+        [
+            ("name", "etcd"),
+            ("data-dir", &data.display().to_string()),
+            ("listen-client-urls", ETCD),
+            ("advertise-client-urls", ETCD),
+            ("listen-peer-urls", ETCD_PEER),
+            ("initial-advertise-peer-urls", ETCD_PEER),
+            ("initial-cluster", &format!("etcd={ETCD_PEER}")),
+            ("unsafe-no-fsync", "true"),
+            ("log-level", "warn"),
+        ]
+        .map(|(flag, value)| format!("--{flag}={value}"))
+        .to_vec()
+    }
+}
+
+/// The objects of manifests/base/rbac.yaml, in `namespace` as its kustomization would put them.
+pub(super) fn rbac(namespace: &str) -> Result<Vec<Value>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../manifests/base/rbac.yaml");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
+    let documents = serde_norway::Deserializer::from_str(&text).map(Value::deserialize);
+    let mut objects: Vec<Value> = documents.collect::<Result<_, _>>().context("rbac.yaml is no YAML")?;
+    for object in &mut objects {
+        if object.get("kind").and_then(Value::as_str) == Some("ServiceAccount") {
+            let metadata = object.pointer_mut("/metadata").and_then(Value::as_object_mut);
+            metadata.context("an object without metadata")?.insert("namespace".into(), namespace.into());
+        }
+    }
+    Ok(objects)
+}

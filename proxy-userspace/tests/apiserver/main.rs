@@ -1,0 +1,9 @@
+//! Layer 6: a real kube-apiserver and etcd, real agents, real maps. Needs root, and KUBEBUILDER_ASSETS.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test that can't go on shall fail"
+)]
+
+mod server;

@@ -1,0 +1,143 @@
+//! A kube-apiserver and its etcd, by envtest's convention: a folder that holds both.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::command;
+use crate::workspace::Workspace;
+
+/// The variable that names the folder.
+pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
+
+const MODULE: &str = "proxy-userspace/tests/apiserver";
+/// Package, the name Go gives its program, and envtest's.
+const PROGRAMS: [(&str, &str, &str); 2] = [
+    ("k8s.io/kubernetes/cmd/kube-apiserver", "kube-apiserver", "kube-apiserver"),
+    ("go.etcd.io/etcd/server/v3", "server", "etcd"),
+];
+
+/// The folder with both programs: the environment's, else one in the cache, for which Go builds them if it is missing.
+pub fn ensure_apiserver(workspace: &Workspace) -> Result<PathBuf> {
+    if let Some(given) = env::var_os(ASSETS).filter(|folder| !folder.is_empty()) {
+        let folder = PathBuf::from(given);
+        if let Some(missing) = missing_program(&folder) {
+            bail!("{ASSETS} names {}, which has no {missing}", folder.display());
+        }
+        return Ok(folder);
+    }
+    let module = fs::read_to_string(workspace.root.join(MODULE).join("go.mod"))
+        .with_context(|| format!("can't read {MODULE}/go.mod"))?;
+    let release = version_of(&module, "k8s.io/kubernetes")
+        .with_context(|| format!("{MODULE}/go.mod does not say which k8s.io/kubernetes"))?;
+    let folder = workspace.cache.join(format!("apiserver-{}", release.trim_start_matches('v')));
+    if missing_program(&folder).is_some() {
+        check_go(workspace, &module)?;
+        build(workspace, release, &folder).context("can't build kube-apiserver and etcd")?;
+    }
+    Ok(folder)
+}
+
+fn missing_program(folder: &Path) -> Option<&'static str> {
+    PROGRAMS.into_iter().map(|(_, _, name)| name).find(|name| !folder.join(name).is_file())
+}
+
+fn check_go(workspace: &Workspace, module: &str) -> Result<()> {
+    let wanted = module.lines().find_map(|line| line.strip_prefix("go ")).unwrap_or_default().trim();
+    let missing = format!(
+        "kube-apiserver and etcd are missing: set {ASSETS} to a folder that has them, or install Go {wanted}, \
+         which builds them"
+    );
+    // Not inside the module: there Go would fetch the wanted version from the network, or fail.
+    let mut version = workspace.command("go");
+    version.args(["env", "GOVERSION"]).current_dir("/");
+    let Ok(found) = command::output(&mut version) else { bail!("{missing} (there is no `go`)") };
+    let found = found.trim().trim_start_matches("go");
+    if numbers(found) < numbers(wanted) {
+        bail!("{missing} (`go` is {found}, which is too old)");
+    }
+    Ok(())
+}
+
+/// Builds under a temporary name, so that the folder is there whole or not at all.
+fn build(workspace: &Workspace, release: &str, folder: &Path) -> Result<()> {
+    let mut partial = folder.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    for rest in [&partial, folder] {
+        if rest.exists() {
+            fs::remove_dir_all(rest).with_context(|| format!("can't remove {}", rest.display()))?;
+        }
+    }
+    fs::create_dir_all(&partial).with_context(|| format!("can't create {}", partial.display()))?;
+    eprintln!("building kube-apiserver {release} and etcd; the first time takes a quarter of an hour");
+    let mut go = workspace.command("go");
+    go.current_dir(workspace.root.join(MODULE)).env("CGO_ENABLED", "0");
+    go.args(["build", "-trimpath", "-ldflags", &link_flags(release), "-o"]).arg(&partial);
+    command::run(go.args(PROGRAMS.map(|(package, _, _)| package)))?;
+    for (_, built, name) in PROGRAMS {
+        fs::rename(partial.join(built), partial.join(name))
+            .with_context(|| format!("there is no {built}"))?;
+    }
+    fs::rename(&partial, folder).with_context(|| format!("can't create {}", folder.display()))
+}
+
+/// Without its version the API server does not know which of its features are on.
+fn link_flags(release: &str) -> String {
+    let mut parts = release.trim_start_matches('v').split('.');
+    let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let set = |name: &str, value: &str| format!(" -X k8s.io/component-base/version.{name}={value}");
+    format!("-s -w{}{}{}", set("gitVersion", release), set("gitMajor", major), set("gitMinor", minor))
+}
+
+/// The version of a module that a go.mod requires.
+fn version_of<'a>(module: &'a str, path: &str) -> Option<&'a str> {
+    module.lines().find_map(|line| {
+        let mut words = line.trim().trim_start_matches("require ").split_whitespace();
+        (words.next() == Some(path)).then(|| words.next()).flatten().filter(|word| word.starts_with('v'))
+    })
+}
+
+/// The leading numbers of a version: 1.26.8 from `1.26.8-something`.
+fn numbers(version: &str) -> Vec<u32> {
+    let parts = version.split('.');
+    let digits = |part: &str| part.split(|c: char| !c.is_ascii_digit()).next().map(str::to_owned);
+    parts.map_while(|part| digits(part)?.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_release_is_read_from_the_module() {
+        let module = "require (\n\tk8s.io/kubernetes v1.36.3 // indirect\n)\n\
+                      replace (\n\tk8s.io/api => k8s.io/api v0.36.3\n)\n";
+        assert_eq!(version_of(module, "k8s.io/kubernetes"), Some("v1.36.3"));
+        assert_eq!(version_of(module, "k8s.io/api"), None);
+    }
+
+    #[test]
+    fn an_older_go_is_told_by_its_numbers() {
+        assert!(numbers("1.19.8") < numbers("1.26.0"));
+        assert!(numbers("1.26.8") >= numbers("1.26.0"));
+        assert!(numbers("1.27rc1") >= numbers("1.26.0"));
+    }
+
+    #[test]
+    fn the_programs_are_linked_with_their_version() {
+        let flags = link_flags("v1.36.3");
+        assert!(flags.contains("gitVersion=v1.36.3") && flags.ends_with("gitMinor=36"), "{flags}");
+    }
+
+    #[test]
+    fn a_folder_without_etcd_is_not_taken() {
+        let folder = env::temp_dir().join(format!("millrace-xtask-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("kube-apiserver"), "").unwrap();
+        assert_eq!(missing_program(&folder), Some("etcd"));
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
