@@ -21,6 +21,20 @@ pub trait Dataplane {
     /// Called every few seconds, whether anything changed or not: a sign of life towards the kernel, and what
     /// has expired goes.
     fn housekeep(&mut self, now_monotonic_seconds: u64);
+
+    /// Looks whether the kernel still does what it was told. Called as often as housekeeping, while nothing is due.
+    fn check(&mut self) -> Check {
+        Check::default()
+    }
+}
+
+/// What a data plane finds out about itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Check {
+    /// What is wrong, in one line.
+    pub fault: Option<String>,
+    /// Flow entries that were removed since the start because they had expired.
+    pub expired_flows: u64,
 }
 
 /// What a sync did.

@@ -158,7 +158,7 @@ impl<D: Dataplane> Reconciler<D> {
                 // In this order: to stop before all, and to sync when it is due though events keep coming.
                 biased;
                 _ = self.channels.stop.changed() => break,
-                _ = heartbeat.tick() => self.dataplane.housekeep(monotonic_seconds()),
+                _ = heartbeat.tick() => self.housekeep(),
                 () = sleep_until(sync_at) => self.sync(),
                 batch = self.channels.events.recv() => match batch {
                     Some(batch) => self.take(batch),
@@ -256,6 +256,19 @@ impl<D: Dataplane> Reconciler<D> {
             observer.synced(&synced);
         }
         self.journal.synced(desired, report);
+    }
+
+    fn housekeep(&mut self) {
+        self.dataplane.housekeep(monotonic_seconds());
+        // What an earlier agent left runs as that agent wanted it until the first sync.
+        if self.topology.is_none() || self.topology_due {
+            return;
+        }
+        let check = self.dataplane.check();
+        self.topology_due = check.fault.is_some();
+        for observer in &mut self.observers {
+            observer.checked(&check);
+        }
     }
 
     /// Makes the next part of a round through everything dirty; devices and nodes are part of the last one.

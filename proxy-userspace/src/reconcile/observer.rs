@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::dataplane::SyncReport;
+use crate::dataplane::{Check, SyncReport};
 use crate::model::{Desired, Dirty, Problem};
 use crate::source::SourceEvent;
 
@@ -16,6 +16,8 @@ pub trait Observer: Send + std::fmt::Debug {
     fn synced(&mut self, _synced: &Synced<'_>) {}
     /// Something has become wrong with an object. Each comes once, until it has been right in between.
     fn problem(&mut self, _problem: &Problem) {}
+    /// The data plane has looked at itself.
+    fn checked(&mut self, _check: &Check) {}
 }
 
 /// A sync.

@@ -48,6 +48,17 @@ impl Attachments {
         })
     }
 
+    /// The links that are there to be asked.
+    pub fn linked(&self) -> impl Iterator<Item = LinkKey> {
+        self.links.iter().copied().filter(|key| self.has_tcx || key.kind.hook() == Hook::Xdp)
+    }
+
+    /// Where links are pinned.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
     /// Devices whose driver runs `xdp_ingress`.
     #[must_use]
     pub fn native_devices(&self) -> BTreeSet<u32> {
@@ -68,11 +79,7 @@ impl Attachments {
         }
         self.told.retain(|device, _| topology.devices.contains_key(device));
         for key in wanted {
-            let program = match key.kind.hook() {
-                Hook::Xdp => &programs.xdp_ingress,
-                Hook::TcIngress => &programs.tc_ingress,
-                Hook::TcEgress => &programs.tc_egress,
-            };
+            let program = programs.of(key.kind.hook());
             match self.attach(key, program) {
                 Ok(writes) => report.writes += writes,
                 Err(error) => {

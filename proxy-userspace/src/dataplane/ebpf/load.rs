@@ -16,6 +16,7 @@ use super::error::OpenError;
 use super::layout::Layout;
 use super::settings::{Settings, Sizes};
 use super::sys;
+use crate::node::Hook;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BPF_OBJECT"));
 
@@ -96,6 +97,16 @@ impl Programs {
             tc_egress: Program::open(&directory, TC_EGRESS)?,
             directory,
         })
+    }
+
+    /// The program that belongs on a hook.
+    #[must_use]
+    pub const fn of(&self, hook: Hook) -> &Program {
+        match hook {
+            Hook::Xdp => &self.xdp_ingress,
+            Hook::TcIngress => &self.tc_ingress,
+            Hook::TcEgress => &self.tc_egress,
+        }
     }
 }
 

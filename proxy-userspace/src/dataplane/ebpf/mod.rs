@@ -18,6 +18,7 @@ pub mod plan;
 pub mod read;
 #[cfg(test)]
 mod scratch;
+mod self_test;
 mod settings;
 mod sys;
 mod write;
@@ -40,7 +41,7 @@ use self::load::Programs;
 use self::mapped::Access;
 use self::maps::Maps;
 use self::plan::Plan;
-use crate::dataplane::{Dataplane, SyncReport};
+use crate::dataplane::{Check, Dataplane, SyncReport};
 use crate::model::{Desired, Dirty};
 use crate::node::Topology;
 
@@ -57,6 +58,7 @@ pub struct EbpfDataplane {
     maps: Maps,
     plan: Plan,
     collector: Collector,
+    expired_flows: u64,
     /// When the maps are compared with the plan again.
     read_back_at: Duration,
     _lock: Lock,
@@ -75,7 +77,17 @@ impl EbpfDataplane {
         let plan = Plan::adopt(maps.capacities(), maps.found()?, now());
         let read_back_at = now() + READ_BACK_INTERVAL;
         let collector = Collector::new();
-        Ok(Self { settings, programs, attachments, maps, plan, collector, read_back_at, _lock: lock })
+        Ok(Self {
+            settings,
+            programs,
+            attachments,
+            maps,
+            plan,
+            collector,
+            expired_flows: 0,
+            read_back_at,
+            _lock: lock,
+        })
     }
 
     /// Compares the maps with what was written to them. What is found wrong, the next sync puts right.
@@ -112,7 +124,10 @@ impl Dataplane for EbpfDataplane {
         let now = u32::try_from(now_monotonic_seconds & u64::from(u32::MAX)).unwrap_or(0);
         match self.collector.collect(&mut self.maps, &self.settings.timeouts, now) {
             Ok(0) => {}
-            Ok(removed) => debug!(removed, "flow entries expired"),
+            Ok(removed) => {
+                self.expired_flows += removed as u64;
+                debug!(removed, "flow entries expired");
+            }
             Err(error) => warn!("collecting flow entries: {error}"),
         }
         if self::now() >= self.read_back_at {
@@ -121,6 +136,11 @@ impl Dataplane for EbpfDataplane {
                 warn!("reading the maps back: {error}");
             }
         }
+    }
+
+    fn check(&mut self) -> Check {
+        let fault = self_test::run(&self.attachments, &self.programs).err();
+        Check { fault, expired_flows: self.expired_flows }
     }
 }
 

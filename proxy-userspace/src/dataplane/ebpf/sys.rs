@@ -214,7 +214,8 @@ fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-fn bpf_mut<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc::c_long> {
+/// A command of bpf(2) whose attributes the kernel may write to; the caller answers for its pointers.
+pub(super) fn bpf_mut<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc::c_long> {
     // SAFETY: as in `bpf`; the kernel may write to `attr`, which is borrowed mutably.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<T>()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }

@@ -3,6 +3,7 @@
 mod flows;
 mod services;
 mod status;
+mod traffic;
 mod view;
 
 use std::io;
@@ -16,7 +17,8 @@ use super::layout::Layout;
 use super::mapped::Access;
 use super::maps::{self, Maps};
 pub use view::{
-    AttachedView, BackendView, CounterView, FlowView, FrontendView, MapView, ServiceView, StatusView, WayView,
+    AttachedView, BackendView, CounterView, FlowView, FrontendView, MapView, ServiceView, StatusView,
+    TrafficView, WayView,
 };
 
 /// Why the pinned maps can't be read.

@@ -22,10 +22,10 @@ use crate::dataplane::ebpf::plan::FrontendAt;
 
 /// A text of NAMES in its parts.
 pub(super) struct ServiceText {
-    namespace: String,
-    name: String,
-    port: String,
-    family: String,
+    pub namespace: String,
+    pub name: String,
+    pub port: String,
+    pub family: String,
     list: String,
 }
 

@@ -35,6 +35,23 @@ pub struct ServiceView {
     pub bytes: u64,
 }
 
+/// What clients sent to one service port in one family.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TrafficView {
+    /// Namespace of the Service.
+    pub namespace: String,
+    /// Name of the Service.
+    pub name: String,
+    /// Name of the port, empty for an unnamed one.
+    pub port: String,
+    /// `IPv4` or `IPv6`.
+    pub family: String,
+    /// Packets.
+    pub packets: u64,
+    /// Bytes of the frames.
+    pub bytes: u64,
+}
+
 /// Where a service is reached.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct FrontendView {

@@ -1,0 +1,109 @@
+//! Whether the programs are where they belong and do what they should.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+
+use super::attach::Attachments;
+use super::load::{Program, Programs};
+use super::{link, sys};
+
+/// A datagram from and to 192.0.0.8, the address nobody has (RFC 7600), with both checksums right: a frame no
+/// frontend, flow or peer can be meant by, so that it must come out as it went in.
+const FRAME: [u8; 46] = [
+    2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00, // Ethernet
+    0x45, 0, 0, 32, 0, 0, 0, 0, 1, 17, 0x39, 0xbd, 192, 0, 0, 8, 192, 0, 0, 8, // IPv4
+    0, 9, 0, 9, 0, 12, 0, 0, // UDP without a checksum
+    0, 0, 0, 0,
+];
+const XDP_PASS: u32 = 2;
+const TC_ACT_UNSPEC: u32 = u32::MAX;
+const PROG_TEST_RUN: libc::c_long = 10;
+
+/// `BPF_PROG_TEST_RUN`'s part of `union bpf_attr`.
+#[repr(C)]
+#[derive(Default)]
+struct TestRunAttr {
+    program: RawFd,
+    result: u32,
+    size_in: u32,
+    size_out: u32,
+    data_in: u64,
+    data_out: u64,
+    repeat: u32,
+    duration: u32,
+}
+
+/// The first fault there is. TC filters of kernels before 6.6 can't be asked what they run; the next sync replaces
+/// them anyway.
+pub(super) fn run(attachments: &Attachments, programs: &Programs) -> Result<(), String> {
+    for key in attachments.linked() {
+        let program = programs.of(key.kind.hook());
+        match link::program_id(key, attachments.directory()) {
+            // The device is gone; the node's network will be told anew without it.
+            Ok(None) => {}
+            Ok(Some(id)) if id == program.id => {}
+            Ok(Some(_)) => return Err(format!("{} runs another program", key.name())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(format!("{} is detached: its pin is gone", key.name()));
+            }
+            Err(error) => return Err(format!("{} can't be read: {error}", key.name())),
+        }
+    }
+    let expected = [
+        (&programs.xdp_ingress, XDP_PASS),
+        (&programs.tc_ingress, TC_ACT_UNSPEC),
+        (&programs.tc_egress, TC_ACT_UNSPEC),
+    ];
+    expected.into_iter().try_for_each(|(program, action)| passes_untouched(program, action))
+}
+
+fn passes_untouched(program: &Program, action: u32) -> Result<(), String> {
+    let mut out = [0; 2 * FRAME.len()];
+    let (result, length) = test_run(program.as_fd(), &FRAME, &mut out)
+        .map_err(|error| format!("{} can't be tested: {error}", program.name))?;
+    if result != action {
+        return Err(format!("{} does not let a frame pass that is not ours: {result}", program.name));
+    }
+    if out.get(..length) != Some(FRAME.as_slice()) {
+        return Err(format!("{} changes a frame that is not ours", program.name));
+    }
+    Ok(())
+}
+
+/// Runs a program on a frame; returns its result and the length of the frame as it is then. The run is counted.
+fn test_run(program: BorrowedFd<'_>, frame: &[u8], out: &mut [u8]) -> io::Result<(u32, usize)> {
+    let size = |bytes: usize| u32::try_from(bytes).map_err(io::Error::other);
+    let mut attr = TestRunAttr {
+        program: program.as_raw_fd(),
+        size_in: size(frame.len())?,
+        size_out: size(out.len())?,
+        data_in: frame.as_ptr() as u64,
+        data_out: out.as_mut_ptr() as u64,
+        ..TestRunAttr::default()
+    };
+    sys::bpf_mut(PROG_TEST_RUN, &mut attr)?;
+    Ok((attr.result, usize::try_from(attr.size_out).map_err(io::Error::other)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataplane::Dataplane;
+    use crate::dataplane::ebpf::scratch::Scratch;
+
+    #[test]
+    fn programs_let_the_frame_pass_and_a_wrong_result_is_a_fault() {
+        let scratch = Scratch::new("self-test");
+        let mut dataplane = scratch.open();
+        assert_eq!(dataplane.check().fault, None);
+        let wrong = passes_untouched(&dataplane.programs.tc_egress, XDP_PASS).unwrap_err();
+        assert_eq!(wrong, "tc_egress does not let a frame pass that is not ours: 4294967295");
+    }
+
+    #[test]
+    fn the_frame_has_a_right_header() {
+        let header = FRAME[14..34].chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+        let sum: u32 = header.sum();
+        assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
+    }
+}
