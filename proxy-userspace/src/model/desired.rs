@@ -178,6 +178,8 @@ pub struct Desired {
     pub cluster_sources: BTreeSet<IpNet>,
     /// The health check node ports to open, by Service.
     pub health_checks: BTreeMap<ServiceKey, HealthCheck>,
+    /// Where they are opened: the addresses that NodePorts are served on.
+    pub health_check_addresses: BTreeSet<IpAddr>,
     /// Whether load balancers may send new clients to this node.
     pub eligibility: Eligibility,
 }
@@ -213,7 +215,8 @@ pub struct Dirty {
     pub ports: BTreeSet<PortKey>,
     /// Whether `Desired::nodes` or `Desired::cluster_sources` changed.
     pub nodes: bool,
-    /// Whether `Desired::health_checks` or `Desired::eligibility` changed. No concern of the data plane's.
+    /// Whether `Desired::health_checks`, where they are opened, or `Desired::eligibility` changed. No concern of the
+    /// data plane's.
     pub health: bool,
     /// Whether some objects could not be read since the start. They may be what an earlier agent served: what it
     /// left in the kernel and nobody asks for stays meanwhile.

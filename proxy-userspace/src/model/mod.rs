@@ -146,6 +146,7 @@ impl Model {
         }
         dirty.health = self.settle_health_checks(due.health_checks) | self.refresh_eligibility();
         self.note_homeless();
+        dirty.health |= self.refresh_health_check_addresses();
         dirty
     }
 
@@ -162,6 +163,16 @@ impl Model {
     /// away in between.
     pub fn take_problems(&mut self) -> Vec<Problem> {
         self.problems.take_fresh()
+    }
+
+    fn refresh_health_check_addresses(&mut self) -> bool {
+        let addresses = [Family::V4, Family::V6]
+            .into_iter()
+            .flat_map(|family| self.environment.node_port_addresses(&self.settings.node_ports, family))
+            .collect();
+        let changed = self.desired.health_check_addresses != addresses;
+        self.desired.health_check_addresses = addresses;
+        changed
     }
 
     fn replace(&mut self, key: &ObjectKey, object: Option<&Object>, file: Option<&Arc<Path>>) {

@@ -1,0 +1,75 @@
+//! From the reconciler's task to the HTTP servers.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tracing::{error, info};
+
+use super::{Health, Targets};
+use crate::dataplane::Check;
+use crate::reconcile::{Observer, Synced};
+use crate::source::SourceEvent;
+
+/// Writes down when a change came and when it was applied, and tells which ports to open.
+#[derive(Debug)]
+pub struct HealthObserver {
+    health: Arc<Health>,
+    targets: watch::Sender<Targets>,
+    begun: bool,
+}
+
+impl HealthObserver {
+    /// An observer of a task that has not begun.
+    #[must_use]
+    pub fn new(health: Arc<Health>, targets: watch::Sender<Targets>) -> Self {
+        Self { health, targets, begun: false }
+    }
+}
+
+impl Observer for HealthObserver {
+    /// A listing may take long, and what an earlier agent left is served meanwhile. From its end on it is a change.
+    fn listing(&mut self, batch: &[SourceEvent]) {
+        if batch.iter().any(|event| matches!(event, SourceEvent::Listed(_))) {
+            self.health.queue();
+        }
+    }
+
+    fn received(&mut self, batch: &[SourceEvent]) {
+        if batch.iter().any(|event| matches!(event, SourceEvent::Change(_))) {
+            self.health.queue();
+        }
+    }
+
+    /// What failed is a change that still waits, though none was received.
+    fn synced(&mut self, synced: &Synced<'_>) {
+        if synced.report.is_complete() {
+            self.health.apply();
+        } else {
+            self.health.queue();
+        }
+        if self.begun && !synced.dirty.health {
+            return;
+        }
+        self.begun = true;
+        self.health.set_eligibility(synced.desired.eligibility);
+        let targets = Targets {
+            checks: synced.desired.health_checks.clone(),
+            addresses: synced.desired.health_check_addresses.clone(),
+        };
+        self.targets.send_if_modified(|now| {
+            let is_new = *now != targets;
+            *now = targets;
+            is_new
+        });
+    }
+
+    fn checked(&mut self, check: &Check) {
+        if !self.health.set_fault(check.fault.as_deref()) {
+            return;
+        }
+        match &check.fault {
+            Some(fault) => error!("self-test: {fault}"),
+            None => info!("self-test: all is well again"),
+        }
+    }
+}

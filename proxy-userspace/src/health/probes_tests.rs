@@ -1,0 +1,175 @@
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::*;
+use crate::dataplane::{Check, SyncReport};
+use crate::health::clock_tests::HandClock;
+use crate::health::{HealthObserver, Targets};
+use crate::http::tests::{ask, get, start};
+use crate::model::{Change, Desired, Dirty, Eligibility, Kind, ObjectKey};
+use crate::reconcile::{Observer, Synced};
+use crate::source::{Listing, SourceEvent};
+
+const SYNC_INTERVAL: Duration = Duration::from_secs(45);
+
+/// What feeds a server, and the server.
+struct Bench {
+    clock: HandClock,
+    observer: HealthObserver,
+    targets: watch::Receiver<Targets>,
+    counters: ProbeCounters,
+    address: std::net::SocketAddr,
+    _stop: watch::Sender<()>,
+}
+
+impl Bench {
+    async fn new() -> Self {
+        let clock = HandClock::new();
+        let health = Arc::new(Health::new(clock.clone(), SYNC_INTERVAL));
+        let (sender, targets) = watch::channel(Targets::default());
+        let counters = ProbeCounters::default();
+        let (address, stop) = start(router(health.clone(), counters.clone())).await;
+        let observer = HealthObserver::new(health, sender);
+        Self { clock, observer, targets, counters, address, _stop: stop }
+    }
+
+    fn receive(&mut self) {
+        let key = ObjectKey { kind: Kind::Service, namespace: "default".into(), name: "web".into() };
+        self.observer.received(&[SourceEvent::Change(Change::Delete(key))]);
+    }
+
+    fn sync(&mut self, desired: &Desired, failure: Option<&str>) {
+        let report = SyncReport {
+            failures: failure.iter().map(ToString::to_string).collect(),
+            ..SyncReport::default()
+        };
+        let dirty = Dirty { health: true, ..Dirty::default() };
+        self.observer.synced(&Synced { desired, dirty: &dirty, report: &report, took: Duration::ZERO });
+    }
+
+    /// Status codes of /healthz and /livez.
+    async fn codes(&self) -> (u16, u16) {
+        let code = async |path| get(self.address, path).await[9..12].parse().unwrap();
+        (code("/healthz").await, code("/livez").await)
+    }
+}
+
+#[tokio::test]
+async fn probes_answer_byte_for_byte() {
+    let mut bench = Bench::new().await;
+    bench.sync(&Desired::default(), None);
+    bench.clock.advance(Duration::from_secs(2));
+    let expected = |status: &str, body: &str| {
+        format!(
+            "HTTP/1.1 {status}\r\nContent-Type: application/json\r\nX-Content-Type-Options: nosniff\r\n\
+             Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    let body = r#"{"lastUpdated": "2026-11-21 12:00:02.5 +0000 UTC","currentTime": "2026-11-21 12:00:02.5 +0000 UTC", "nodeEligible": true}"#;
+    assert_eq!(get(bench.address, "/healthz").await, expected("200 OK", body));
+    let head = ask(bench.address, "HEAD /healthz", "").await;
+    assert_eq!(head, expected("200 OK", body).replace(body, ""));
+    let body = r#"{"lastUpdated": "2026-11-21 12:00:02.5 +0000 UTC","currentTime": "2026-11-21 12:00:02.5 +0000 UTC"}"#;
+    assert_eq!(get(bench.address, "/livez").await, expected("200 OK", body));
+
+    bench.sync(&Desired { eligibility: Eligibility::Tainted, ..Desired::default() }, None);
+    bench.clock.advance(SYNC_INTERVAL * 2 + Duration::from_millis(500));
+    let body = r#"{"lastUpdated": "2026-11-21 12:00:02.5 +0000 UTC","currentTime": "2026-11-21 12:01:33 +0000 UTC", "nodeEligible": false}"#;
+    bench.receive();
+    bench.observer.checked(&Check { fault: Some("detached".to_owned()), expired_flows: 0 });
+    assert_eq!(get(bench.address, "/healthz").await, expected("503 Service Unavailable", body));
+    assert!(get(bench.address, "/metrics").await.starts_with("HTTP/1.1 404 "));
+}
+
+#[tokio::test]
+async fn a_change_that_waits_for_too_long_is_unhealthy_until_it_is_applied() {
+    let mut bench = Bench::new().await;
+    bench.observer.listing(&[]);
+    bench.clock.advance(SYNC_INTERVAL * 9);
+    assert_eq!(bench.codes().await, (200, 200), "a listing may take long");
+    bench.observer.listing(&[SourceEvent::Listed(Listing::Complete)]);
+    assert_eq!(bench.codes().await, (200, 200), "the first sync may take its time");
+    bench.clock.advance(SYNC_INTERVAL * 2);
+    assert_eq!(bench.codes().await, (503, 503), "but not for ever");
+    assert!(get(bench.address, "/livez").await.contains(r#""lastUpdated": "0001-01-01 00:00:00 +0000 UTC""#));
+    bench.sync(&Desired::default(), None);
+    assert_eq!(bench.codes().await, (200, 200));
+    bench.clock.advance(Duration::from_hours(24));
+    assert_eq!(bench.codes().await, (200, 200), "nothing has changed for a day");
+
+    bench.receive();
+    bench.clock.advance(SYNC_INTERVAL);
+    bench.receive();
+    bench.clock.advance(SYNC_INTERVAL.checked_sub(Duration::from_millis(1)).unwrap());
+    assert_eq!(bench.codes().await, (200, 200));
+    bench.clock.advance(Duration::from_millis(1));
+    assert_eq!(bench.codes().await, (503, 503), "the oldest one counts");
+    bench.sync(&Desired::default(), Some("eth0: no such device"));
+    assert_eq!(bench.codes().await, (503, 503), "not applied");
+    bench.sync(&Desired::default(), None);
+    assert_eq!(bench.codes().await, (200, 200));
+}
+
+#[tokio::test]
+async fn a_sync_that_goes_on_failing_is_unhealthy_though_nothing_changes() {
+    let mut bench = Bench::new().await;
+    bench.sync(&Desired::default(), None);
+    bench.sync(&Desired::default(), Some("WAYS is full"));
+    bench.clock.advance(SYNC_INTERVAL);
+    bench.sync(&Desired::default(), Some("WAYS is full"));
+    assert_eq!(bench.codes().await, (200, 200));
+    bench.clock.advance(SYNC_INTERVAL);
+    assert_eq!(bench.codes().await, (503, 503));
+}
+
+#[tokio::test]
+async fn a_short_sync_interval_leaves_a_minute() {
+    let clock = HandClock::new();
+    let health = Health::new(clock.clone(), Duration::from_secs(1));
+    health.queue();
+    clock.advance(Duration::from_secs(59));
+    assert!(health.verdict().healthy);
+    clock.advance(Duration::from_secs(1));
+    assert!(!health.verdict().healthy);
+}
+
+#[tokio::test]
+async fn a_node_that_goes_away_fails_healthz_and_not_livez() {
+    let mut bench = Bench::new().await;
+    for eligibility in [Eligibility::Missing, Eligibility::Deleted, Eligibility::Tainted] {
+        bench.sync(&Desired { eligibility, ..Desired::default() }, None);
+        assert_eq!(bench.codes().await, (503, 200), "{eligibility:?}");
+    }
+    bench.sync(&Desired::default(), None);
+    assert_eq!(bench.codes().await, (200, 200));
+    let count = |code: &str, family: &Family<[(&'static str, String); 1], Counter>| {
+        family.get_or_create(&[("code", code.to_owned())]).get()
+    };
+    let counters = &bench.counters;
+    assert_eq!((count("200", &counters.healthz), count("503", &counters.healthz)), (1, 3));
+    assert_eq!((count("200", &counters.livez), count("503", &counters.livez)), (4, 0));
+}
+
+#[tokio::test]
+async fn a_failed_self_test_is_unhealthy_at_once() {
+    let mut bench = Bench::new().await;
+    bench.sync(&Desired::default(), None);
+    bench.observer.checked(&Check { fault: Some("tc_ingress-2 is detached".to_owned()), expired_flows: 0 });
+    assert_eq!(bench.codes().await, (503, 503));
+    bench.observer.checked(&Check::default());
+    assert_eq!(bench.codes().await, (200, 200));
+}
+
+#[tokio::test]
+async fn ports_to_open_are_told_when_they_change_only() {
+    let mut bench = Bench::new().await;
+    let desired =
+        Desired { health_check_addresses: ["127.0.0.1".parse().unwrap()].into(), ..Desired::default() };
+    bench.sync(&desired, None);
+    assert!(bench.targets.has_changed().unwrap());
+    assert_eq!(bench.targets.borrow_and_update().addresses, desired.health_check_addresses);
+    bench.sync(&desired, None);
+    assert!(!bench.targets.has_changed().unwrap());
+}

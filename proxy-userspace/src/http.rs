@@ -1,0 +1,118 @@
+//! An HTTP server on one address.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, error, info};
+
+/// Whoever connects may be anybody: connections beyond these wait to be accepted.
+const MOST_CONNECTIONS: usize = 256;
+/// How long a client may take to send a request, the first or the next one of its connection.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long requests that have begun may go on when the server stops.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
+/// An address that can't be bound is tried again after this time; after a failed accept (no descriptors left), too.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Serves on the address a flag names until `stop` is closed. An address that can't be bound is said once and tried
+/// again: the data path needs none.
+pub async fn serve_at(
+    flag: &'static str,
+    address: SocketAddr,
+    router: Router,
+    mut stop: watch::Receiver<()>,
+) {
+    let mut told = None;
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => {
+                info!("{flag}: listening on {address}");
+                return serve(listener, router, stop).await;
+            }
+            Err(wrong) => {
+                let text = bind_error(flag, address, &wrong);
+                if told.as_ref() != Some(&text) {
+                    error!("{text}");
+                    told = Some(text);
+                }
+            }
+        }
+        tokio::select! {
+            _ = stop.changed() => return,
+            () = sleep(RETRY_INTERVAL) => {}
+        }
+    }
+}
+
+/// Serves until `stop` is closed, or until it is dropped, which ends all its connections.
+pub async fn serve(listener: TcpListener, router: Router, mut stop: watch::Receiver<()>) {
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let has_room = connections.len() < MOST_CONNECTIONS;
+        tokio::select! {
+            biased;
+            _ = stop.changed() => break,
+            accepted = listener.accept(), if has_room => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(serve_connection(stream, router.clone(), stop.clone()));
+                }
+                Err(wrong) => {
+                    debug!("accept: {wrong}");
+                    sleep(RETRY_INTERVAL).await;
+                }
+            },
+            _ = connections.join_next(), if !has_room => {}
+        }
+    }
+    drop(listener);
+    let all_ended = async { while connections.join_next().await.is_some() {} };
+    let _ = timeout(STOP_TIMEOUT, all_ended).await;
+}
+
+/// What Go's servers answer where they have nothing.
+pub async fn not_found() -> Response {
+    let headers =
+        [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    (StatusCode::NOT_FOUND, headers, "404 page not found\n").into_response()
+}
+
+/// Header names are written as Go's servers write them: not every prober reads them regardless of case.
+async fn serve_connection(stream: TcpStream, router: Router, mut stop: watch::Receiver<()>) {
+    let mut builder = http1::Builder::new();
+    builder.title_case_headers(true).timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
+    let service = TowerToHyperService::new(router);
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        _ = stop.changed() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(wrong) = ended {
+        debug!("connection: {wrong}");
+    }
+}
+
+fn bind_error(flag: &str, address: SocketAddr, wrong: &io::Error) -> String {
+    let seconds = RETRY_INTERVAL.as_secs();
+    format!(
+        "{flag}: can't listen on {address}: {wrong}; tried again every {seconds} s, everything else goes on"
+    )
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
