@@ -11,6 +11,7 @@ use tracing::info;
 
 use crate::config::{Settings, Source};
 use crate::dataplane::ebpf::{self, EbpfDataplane, OpenError, XdpMode};
+use crate::faces::{Faces, Feed};
 use crate::model::{Desired, Model};
 use crate::node::{self, NodeError, NodeSettings, XdpUse};
 use crate::reconcile::{self, Channels, Intervals, Reconciler};
@@ -18,6 +19,8 @@ use crate::source::{self, SourceError};
 
 /// Batches of events that may wait while a sync goes on.
 const BATCHES: usize = 64;
+/// Health check node ports that could not be opened and were not told yet.
+const FAILURES: usize = 64;
 
 /// Why the agent can't run, or stopped doing so.
 #[derive(Debug, thiserror::Error)]
@@ -50,10 +53,13 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     let mut source = tokio::spawn(match settings.source.clone() {
         Source::Directory(path) => source::directory::watch(path, event_sender),
     });
+    let (failures, _) = mpsc::channel(FAILURES);
+    let faces = Faces::start(&settings, failures);
+    let feed = faces.feed();
     let channels = Channels { events, topology, targets: target_sender, stop: stopped };
     let runtime = Handle::current();
     // A thread of its own: the data plane's system calls block.
-    let mut reconcile = spawn_blocking(move || runtime.block_on(reconcile(settings, channels)));
+    let mut reconcile = spawn_blocking(move || runtime.block_on(reconcile(settings, channels, feed)));
 
     let result = tokio::select! {
         signal = stop_signal() => signal.map(|name| info!("{name}: the agent stops, the data path goes on")),
@@ -66,18 +72,21 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     if !reconcile.is_finished() {
         let _ = reconcile.await;
     }
+    faces.stop().await;
     result
 }
 
 /// Maps are sized for what is there at start, so everything is listed before the data plane is opened.
-async fn reconcile(settings: Settings, mut channels: Channels) -> Result<(), AgentError> {
+async fn reconcile(settings: Settings, mut channels: Channels, feed: Feed) -> Result<(), AgentError> {
     let mut model = Model::new(settings.model.clone());
-    let Some(listing) = reconcile::list(&mut model, &mut channels, &mut []).await else {
+    let mut observers = feed.observers();
+    let Some(listing) = reconcile::list(&mut model, &mut channels, &mut observers).await else {
         return Ok(());
     };
     let dataplane = EbpfDataplane::open(ebpf_settings(&settings, model.desired()))?;
     let intervals = Intervals { min: settings.min_sync_interval, max: settings.max_sync_interval };
-    Reconciler::new(model, listing, dataplane, channels, intervals).run().await;
+    let reconciler = Reconciler::new(model, listing, dataplane, channels, intervals);
+    reconciler.observed_by(observers).run().await;
     Ok(())
 }
 

@@ -1,0 +1,144 @@
+//! What the programs count, read from the pinned maps at each scrape.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use tracing::warn;
+
+use crate::dataplane::ebpf::read::{CounterView, PinnedMaps, ReadError, StatusView, TrafficView};
+
+/// Packets, bytes, fill of the maps, attached programs.
+#[derive(Debug)]
+pub struct KernelMetrics {
+    bpffs_path: PathBuf,
+}
+
+#[derive(Debug)]
+struct Reading {
+    counters: Vec<CounterView>,
+    traffic: Vec<TrafficView>,
+    status: StatusView,
+}
+
+impl KernelMetrics {
+    /// Of the maps below a BPF file system.
+    #[must_use]
+    pub fn new(bpffs_path: PathBuf) -> Self {
+        Self { bpffs_path }
+    }
+
+    fn read(&self) -> Result<Reading, ReadError> {
+        let maps = PinnedMaps::open(&self.bpffs_path)?;
+        Ok(Reading { counters: maps.counters()?, traffic: maps.traffic()?, status: maps.status()? })
+    }
+}
+
+impl Collector for KernelMetrics {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        match self.read() {
+            Ok(reading) => reading.encode(encoder),
+            // The agent has not opened its data plane yet.
+            Err(ReadError::Absent { .. }) => Ok(()),
+            Err(error) => {
+                warn!("metrics of the data plane: {error}");
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Reading {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.encode_counters(&mut encoder)?;
+        self.encode_traffic(&mut encoder)?;
+        self.encode_maps(&mut encoder)?;
+        let mut metric = gauge(&mut encoder, "programs_attached", "Devices by hook and mode of our program")?;
+        let mut modes: Vec<_> =
+            self.status.attached.iter().map(|attached| (attached.hook, attached.mode)).collect();
+        modes.sort_unstable();
+        for same in modes.chunk_by(|a, b| a == b) {
+            let Some((hook, mode)) = same.first() else { continue };
+            let labels = [("hook", *hook), ("mode", *mode)];
+            ConstGauge::new(i64::try_from(same.len()).unwrap_or(i64::MAX))
+                .encode(metric.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
+    fn encode_counters(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let families: [(&str, &str, bool, fn(&CounterView) -> u64); 4] = [
+            ("packets", "Packets that were not dropped, by what became of them", false, |c| c.packets),
+            ("bytes", "Bytes of their frames", false, |c| c.bytes),
+            ("dropped_packets", "Packets that were dropped, by reason", true, |c| c.packets),
+            ("dropped_bytes", "Bytes of their frames", true, |c| c.bytes),
+        ];
+        for (name, help, drop, value) in families {
+            let mut metric = counter(encoder, name, help)?;
+            for counter in self.counters.iter().filter(|counter| counter.drop == drop) {
+                let labels = [("program", counter.program), ("reason", counter.reason)];
+                ConstCounter::new(value(counter)).encode(metric.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn encode_traffic(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let families: [(&str, &str, fn(&TrafficView) -> u64); 2] = [
+            ("service_packets", "Packets clients sent to a service port", |traffic| traffic.packets),
+            ("service_bytes", "Bytes of their frames", |traffic| traffic.bytes),
+        ];
+        for (name, help, value) in families {
+            let mut metric = counter(encoder, name, help)?;
+            for traffic in &self.traffic {
+                let labels = [
+                    ("namespace", traffic.namespace.as_str()),
+                    ("service", &traffic.name),
+                    ("port", &traffic.port),
+                    ("family", &traffic.family),
+                ];
+                ConstCounter::new(value(traffic)).encode(metric.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Maps whose entries are not counted have a capacity only.
+    fn encode_maps(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut metric = gauge(encoder, "map_capacity", "Entries a map has room for")?;
+        for map in &self.status.maps {
+            ConstGauge::new(i64::from(map.entries))
+                .encode(metric.encode_family(&[("map", map.name.as_str())])?)?;
+        }
+        let mut metric = gauge(encoder, "map_entries", "Entries of a map that are in use")?;
+        for map in &self.status.maps {
+            let Some(used) = map.used else { continue };
+            ConstGauge::new(i64::from(used)).encode(metric.encode_family(&[("map", map.name.as_str())])?)?;
+        }
+        Ok(())
+    }
+}
+
+fn counter<'e>(
+    encoder: &'e mut DescriptorEncoder<'_>,
+    name: &'e str,
+    help: &str,
+) -> Result<MetricEncoder<'e>, fmt::Error> {
+    encoder.encode_descriptor(name, help, None, MetricType::Counter)
+}
+
+fn gauge<'e>(
+    encoder: &'e mut DescriptorEncoder<'_>,
+    name: &'e str,
+    help: &str,
+) -> Result<MetricEncoder<'e>, fmt::Error> {
+    encoder.encode_descriptor(name, help, None, MetricType::Gauge)
+}
+
+#[cfg(test)]
+#[path = "kernel_tests.rs"]
+mod tests;

@@ -1,0 +1,71 @@
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+
+use super::*;
+use crate::dataplane::ebpf::read::{AttachedView, MapView};
+
+#[derive(Debug)]
+struct Fixed(Reading);
+
+impl Collector for Fixed {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.0.encode(encoder)
+    }
+}
+
+#[test]
+fn what_the_kernel_counts_is_shown_with_its_labels() {
+    let counter = |reason, drop, packets| CounterView {
+        program: "xdp_ingress",
+        reason,
+        drop,
+        packets,
+        bytes: 100 * packets,
+    };
+    let attached = |device: &str, mode| AttachedView {
+        device: device.to_owned(),
+        device_index: 1,
+        hook: "xdp",
+        mode,
+        program_id: 7,
+    };
+    let map = |name: &str, used| MapView { name: name.to_owned(), entries: 1024, used };
+    let reading = Reading {
+        counters: vec![counter("served_local", false, 3), counter("no_way", true, 2)],
+        traffic: vec![TrafficView {
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+            port: String::new(),
+            family: "IPv6".to_owned(),
+            packets: 4,
+            bytes: 240,
+        }],
+        status: StatusView {
+            layout_version: 1,
+            heartbeat_age_seconds: None,
+            attached: vec![attached("a", "native"), attached("b", "generic"), attached("c", "native")],
+            maps: vec![map("FLOWS4", None), map("PEERS", Some(9))],
+        },
+    };
+    let mut registry = Registry::default();
+    registry.sub_registry_with_prefix("millrace").register_collector(Box::new(Fixed(reading)));
+    let mut text = String::new();
+    encode(&mut text, &registry).unwrap();
+    let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(
+        samples,
+        [
+            r#"millrace_packets_total{program="xdp_ingress",reason="served_local"} 3"#,
+            r#"millrace_bytes_total{program="xdp_ingress",reason="served_local"} 300"#,
+            r#"millrace_dropped_packets_total{program="xdp_ingress",reason="no_way"} 2"#,
+            r#"millrace_dropped_bytes_total{program="xdp_ingress",reason="no_way"} 200"#,
+            r#"millrace_service_packets_total{namespace="shop",service="web",port="",family="IPv6"} 4"#,
+            r#"millrace_service_bytes_total{namespace="shop",service="web",port="",family="IPv6"} 240"#,
+            r#"millrace_map_capacity{map="FLOWS4"} 1024"#,
+            r#"millrace_map_capacity{map="PEERS"} 1024"#,
+            r#"millrace_map_entries{map="PEERS"} 9"#,
+            r#"millrace_programs_attached{hook="xdp",mode="generic"} 1"#,
+            r#"millrace_programs_attached{hook="xdp",mode="native"} 2"#,
+        ]
+    );
+}

@@ -1,0 +1,66 @@
+//! How long it takes from a pod's change to its being applied here: kube-proxy's
+//! `network_programming_duration_seconds`.
+
+use std::collections::{BTreeMap, HashMap};
+
+use jiff::Timestamp;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+
+use crate::model::{Kind, ObjectKey, PortKey, ServiceKey};
+
+/// Set by the EndpointSlice controller.
+const ANNOTATION: &str = "endpoints.kubernetes.io/last-change-trigger-time";
+const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+/// Triggers kept of a Service that can't be applied; the oldest ones.
+const MOST_WAITING: usize = 16;
+
+/// Remembers what triggered the changes that are not applied yet.
+#[derive(Debug)]
+pub(super) struct Triggers {
+    /// What was triggered before is none of this agent's doing.
+    since: Timestamp,
+    waiting: BTreeMap<ServiceKey, Vec<Timestamp>>,
+    /// The last trigger of each slice that has changed since the start: told again, it is no change.
+    seen: HashMap<ObjectKey, Timestamp>,
+}
+
+impl Triggers {
+    pub fn since(since: Timestamp) -> Self {
+        Self { since, waiting: BTreeMap::new(), seen: HashMap::new() }
+    }
+
+    /// A slice is new or has changed.
+    pub fn slice(&mut self, slice: &EndpointSlice) {
+        let text = slice.metadata.annotations.as_ref().and_then(|annotations| annotations.get(ANNOTATION));
+        let trigger = text.and_then(|text| text.parse::<Timestamp>().ok());
+        let Some(trigger) = trigger.filter(|trigger| *trigger >= self.since) else { return };
+        let key = ObjectKey::new(Kind::EndpointSlice, &slice.metadata);
+        if self.seen.insert(key.clone(), trigger) == Some(trigger) {
+            return;
+        }
+        let labels = slice.metadata.labels.as_ref();
+        let Some(name) = labels.and_then(|labels| labels.get(SERVICE_NAME_LABEL)) else { return };
+        let service = ServiceKey { namespace: key.namespace, name: name.clone() };
+        let waiting = self.waiting.entry(service).or_default();
+        if waiting.len() < MOST_WAITING {
+            waiting.push(trigger);
+        }
+    }
+
+    /// A slice is gone.
+    pub fn gone(&mut self, key: &ObjectKey) {
+        self.seen.remove(key);
+    }
+
+    /// Takes the seconds since the triggers of all Services but those that are still to be applied.
+    pub fn take(&mut self, now: Timestamp, pending: &[(PortKey, String)]) -> Vec<f64> {
+        let is_applied = |service: &ServiceKey| !pending.iter().any(|(port, _)| port.service == *service);
+        let applied = self.waiting.extract_if(.., |service, _| is_applied(service));
+        applied.flat_map(|(_, triggers)| triggers).map(|trigger| seconds(now) - seconds(trigger)).collect()
+    }
+}
+
+/// Seconds since 1970, exact to microseconds until long after anybody asks.
+pub(super) fn seconds(time: Timestamp) -> f64 {
+    time.as_duration().as_secs_f64()
+}

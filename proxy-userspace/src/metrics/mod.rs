@@ -1,0 +1,160 @@
+//! What Prometheus and people ask at `--metrics-bind-address`.
+
+mod configz;
+mod kernel;
+mod latency;
+mod observer;
+mod pages;
+mod text;
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets, linear_buckets};
+use prometheus_client::registry::Registry;
+
+use crate::health::ProbeCounters;
+
+pub use kernel::KernelMetrics;
+pub use observer::MetricsObserver;
+pub use pages::{Pages, router};
+
+/// A time in seconds since 1970.
+type Seconds = Gauge<f64, std::sync::atomic::AtomicU64>;
+/// One label and its value.
+type Label = [(&'static str, &'static str); 1];
+
+/// What the agent counts. Clones count together.
+///
+/// Names that begin with `kubeproxy_` are kube-proxy's, with its meaning and buckets.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    sync_duration: Histogram,
+    programming_duration: Histogram,
+    last_synced: Seconds,
+    last_queued: Seconds,
+    endpoint_changes: Changes,
+    service_changes: Changes,
+    no_local_endpoints: Family<Label, Gauge>,
+    degraded: Gauge,
+    failures: Gauge,
+    fault: Gauge,
+    problems: Family<[(&'static str, &'static str); 3], Counter>,
+    expired_flows: Counter,
+    /// Of /healthz and /livez.
+    pub probes: ProbeCounters,
+}
+
+/// Changes of one kind of object.
+#[derive(Clone, Debug, Default)]
+struct Changes {
+    pending: Gauge,
+    total: Counter,
+}
+
+impl Metrics {
+    /// Nothing was counted yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            sync_duration: Histogram::new(exponential_buckets(0.001, 2.0, 15)),
+            programming_duration: Histogram::new(programming_buckets()),
+            last_synced: Seconds::default(),
+            last_queued: Seconds::default(),
+            endpoint_changes: Changes::default(),
+            service_changes: Changes::default(),
+            no_local_endpoints: Family::default(),
+            degraded: Gauge::default(),
+            failures: Gauge::default(),
+            fault: Gauge::default(),
+            problems: Family::default(),
+            expired_flows: Counter::default(),
+            probes: ProbeCounters::default(),
+        }
+    }
+
+    /// Gives each its name. `_total` is added to a counter's when it is printed.
+    pub fn register(&self, registry: &mut Registry) {
+        self.register_like_kube_proxy(registry.sub_registry_with_prefix("kubeproxy"));
+        let ours = registry.sub_registry_with_prefix("millrace");
+        let build = Family::<Label, Gauge>::default();
+        build.get_or_create(&[("version", env!("CARGO_PKG_VERSION"))]).set(1);
+        ours.register("build_info", "Version of the agent; always 1", build);
+        ours.register(
+            "degraded_service_ports",
+            "Service ports of one family with an operation that failed and is tried again",
+            self.degraded.clone(),
+        );
+        ours.register(
+            "sync_failures",
+            "Devices, ways and other things beside service ports that the last sync failed on",
+            self.failures.clone(),
+        );
+        ours.register(
+            "self_test_failed",
+            "1 while a program is detached or gives a wrong verdict",
+            self.fault.clone(),
+        );
+        ours.register(
+            "problems",
+            "Things that were wrong with an object, by its kind, by what it is about (such as an address conflict) and by severity",
+            self.problems.clone(),
+        );
+        ours.register(
+            "flows_expired",
+            "Flow entries removed after their time-out",
+            self.expired_flows.clone(),
+        );
+    }
+
+    fn register_like_kube_proxy(&self, registry: &mut Registry) {
+        let registry_of_syncs = registry.sub_registry_with_prefix("sync_proxy_rules");
+        registry_of_syncs.register("duration_seconds", "Time a sync took", self.sync_duration.clone());
+        registry_of_syncs.register(
+            "last_timestamp_seconds",
+            "When everything was applied for the last time",
+            self.last_synced.clone(),
+        );
+        registry_of_syncs.register(
+            "last_queued_timestamp_seconds",
+            "When a change was received for the last time",
+            self.last_queued.clone(),
+        );
+        for (name, total_name, changes) in [
+            ("endpoint_changes_pending", "endpoint_changes", &self.endpoint_changes),
+            ("service_changes_pending", "service_changes", &self.service_changes),
+        ] {
+            registry_of_syncs.register(name, "Changes that are not applied yet", changes.pending.clone());
+            registry_of_syncs.register(total_name, "Changes received", changes.total.clone());
+        }
+        registry_of_syncs.register(
+            "no_local_endpoints_total",
+            "Service ports with traffic policy Local whose endpoints are all on other nodes",
+            self.no_local_endpoints.clone(),
+        );
+        registry.register(
+            "network_programming_duration_seconds",
+            "Time from the change of a pod or Service to its being applied on this node",
+            self.programming_duration.clone(),
+        );
+        registry.register("proxy_healthz", "Answers of /healthz by code", self.probes.healthz.clone());
+        registry.register("proxy_livez", "Answers of /livez by code", self.probes.livez.clone());
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn programming_buckets() -> impl Iterator<Item = f64> {
+    std::iter::once(0.0)
+        .chain(linear_buckets(0.25, 0.25, 2))
+        .chain(linear_buckets(1.0, 1.0, 59))
+        .chain(linear_buckets(60.0, 5.0, 12))
+        .chain(linear_buckets(120.0, 30.0, 7))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,178 @@
+//! Counts what the reconciler's task does.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+use super::latency::{Triggers, seconds};
+use super::{Changes, Metrics};
+use crate::dataplane::Check;
+use crate::health::Clock;
+use crate::model::{
+    Change, FrontendKind, Kind, List, Object, PortKey, Problem, Scope, ServicePort, Severity, Topic,
+};
+use crate::reconcile::{Observer, Synced};
+use crate::source::SourceEvent;
+
+/// Fills [`Metrics`].
+#[derive(Debug)]
+pub struct MetricsObserver {
+    metrics: Metrics,
+    clock: Box<dyn Clock>,
+    triggers: Triggers,
+    /// Service ports whose Local list is empty though there are endpoints.
+    lacking: BTreeMap<PortKey, Lacking>,
+    expired_flows: u64,
+}
+
+/// For whom the Local list is empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Lacking {
+    internal: bool,
+    external: bool,
+}
+
+impl MetricsObserver {
+    /// An observer of a task that has not begun.
+    #[must_use]
+    pub fn new(metrics: Metrics, clock: impl Clock + 'static) -> Self {
+        let triggers = Triggers::since(clock.now().wall);
+        let clock = Box::new(clock);
+        Self { metrics, clock, triggers, lacking: BTreeMap::new(), expired_flows: 0 }
+    }
+
+    fn count(&mut self, batch: &[SourceEvent]) {
+        let changes = batch.iter().filter_map(|event| match event {
+            SourceEvent::Change(change) => Some(change),
+            SourceEvent::Listed(_) | SourceEvent::Problem(_) => None,
+        });
+        let mut is_change = false;
+        for change in changes {
+            is_change = true;
+            match kind(change) {
+                Kind::Service => self.metrics.service_changes.add(),
+                Kind::EndpointSlice => self.metrics.endpoint_changes.add(),
+                Kind::Node => {}
+            }
+        }
+        if is_change {
+            self.metrics.last_queued.set(seconds(self.clock.now().wall));
+        }
+    }
+
+    fn count_lacking(&mut self, synced: &Synced<'_>) {
+        for key in &synced.dirty.ports {
+            match synced.desired.ports.get(key).map(lacking) {
+                Some(lacking) if lacking.internal || lacking.external => {
+                    self.lacking.insert(key.clone(), lacking);
+                }
+                _ => {
+                    self.lacking.remove(key);
+                }
+            }
+        }
+        let count = |is_lacking: fn(&Lacking) -> bool| {
+            let count = self.lacking.values().filter(|lacking| is_lacking(lacking)).count();
+            i64::try_from(count).unwrap_or(i64::MAX)
+        };
+        let gauges = &self.metrics.no_local_endpoints;
+        gauges.get_or_create(&[("traffic_policy", "internal")]).set(count(|lacking| lacking.internal));
+        gauges.get_or_create(&[("traffic_policy", "external")]).set(count(|lacking| lacking.external));
+    }
+}
+
+impl Observer for MetricsObserver {
+    /// What is there at the start is counted, but its triggers are not: they were somebody else's to meet.
+    fn listing(&mut self, batch: &[SourceEvent]) {
+        self.count(batch);
+    }
+
+    fn received(&mut self, batch: &[SourceEvent]) {
+        for event in batch {
+            match event {
+                SourceEvent::Change(Change::Upsert { object: Object::EndpointSlice(slice), .. }) => {
+                    self.triggers.slice(slice);
+                }
+                SourceEvent::Change(Change::Delete(key)) => self.triggers.gone(key),
+                _ => {}
+            }
+        }
+        self.count(batch);
+    }
+
+    fn synced(&mut self, synced: &Synced<'_>) {
+        let (metrics, now) = (&self.metrics, self.clock.now().wall);
+        metrics.sync_duration.observe(synced.took.as_secs_f64());
+        metrics.degraded.set(size(synced.report.pending.len()));
+        metrics.failures.set(size(synced.report.failures.len()));
+        if synced.report.is_complete() {
+            metrics.last_synced.set(seconds(now));
+            metrics.endpoint_changes.pending.set(0);
+            metrics.service_changes.pending.set(0);
+        }
+        for latency in self.triggers.take(now, &synced.report.pending) {
+            metrics.programming_duration.observe(latency);
+        }
+        self.count_lacking(synced);
+    }
+
+    fn problem(&mut self, problem: &Problem) {
+        let kind = match problem.object.as_ref().map(|object| object.kind) {
+            Some(Kind::Node) => "Node",
+            Some(Kind::Service) => "Service",
+            Some(Kind::EndpointSlice) => "EndpointSlice",
+            None => "",
+        };
+        let topic = match problem.topic {
+            Topic::Field => "field",
+            Topic::Annotation => "annotation",
+            Topic::RefusedAddress | Topic::RefusedHere => "refused_address",
+            Topic::Conflict | Topic::ConflictHere => "conflict",
+            Topic::Mismatch => "mismatch",
+        };
+        let severity = match problem.severity {
+            Severity::Info => "info",
+            Severity::Warning => "warning",
+        };
+        let labels = [("kind", kind), ("topic", topic), ("severity", severity)];
+        self.metrics.problems.get_or_create(&labels).inc();
+    }
+
+    fn checked(&mut self, check: &Check) {
+        self.metrics.fault.set(i64::from(check.fault.is_some()));
+        self.metrics.expired_flows.inc_by(check.expired_flows.saturating_sub(self.expired_flows));
+        self.expired_flows = check.expired_flows;
+    }
+}
+
+impl Changes {
+    fn add(&self) {
+        self.pending.inc();
+        self.total.inc();
+    }
+}
+
+const fn kind(change: &Change) -> Kind {
+    match change {
+        Change::Upsert { object: Object::Service(_), .. } => Kind::Service,
+        Change::Upsert { object: Object::EndpointSlice(_), .. } => Kind::EndpointSlice,
+        Change::Upsert { object: Object::Node(_), .. } => Kind::Node,
+        Change::Delete(key) => key.kind,
+    }
+}
+
+fn size(length: usize) -> i64 {
+    i64::try_from(length).unwrap_or(i64::MAX)
+}
+
+fn lacking(port: &ServicePort) -> Lacking {
+    let is_empty = port.has_any && port.local.as_ref().is_some_and(|local| local.is_empty());
+    let asks = |is_internal: bool| {
+        port.frontends.iter().any(|frontend| {
+            // A cluster IP follows the internal policy from wherever it is asked for.
+            let of_internal_policy =
+                frontend.kind == FrontendKind::ClusterIp || frontend.scope == Scope::Internal;
+            frontend.list == List::Local && of_internal_policy == is_internal
+        })
+    };
+    Lacking { internal: is_empty && asks(true), external: is_empty && asks(false) }
+}

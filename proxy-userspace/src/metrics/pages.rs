@@ -1,0 +1,84 @@
+//! /metrics, /proxyMode, /healthz and /configz.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use prometheus_client::registry::Registry;
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
+use tracing::warn;
+
+use super::configz::configuration;
+use super::text::Format;
+use super::{KernelMetrics, Metrics};
+use crate::config::{ProxyMode, Settings};
+
+/// What the paths of `--metrics-bind-address` show.
+#[derive(Clone, Debug)]
+pub struct Pages {
+    /// One scrape at a time: each reads all maps.
+    registry: Arc<Mutex<Registry>>,
+    mode: &'static str,
+    /// The effective configuration, as JSON text.
+    configuration: Arc<str>,
+}
+
+impl Pages {
+    /// The pages of an agent with these settings.
+    #[must_use]
+    pub fn new(settings: &Settings, metrics: &Metrics) -> Self {
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        let kernel = KernelMetrics::new(settings.bpffs.clone());
+        registry.sub_registry_with_prefix("millrace").register_collector(Box::new(kernel));
+        Self {
+            registry: Arc::new(Mutex::new(registry)),
+            mode: match settings.proxy_mode {
+                ProxyMode::Auto | ProxyMode::Ebpf => "ebpf",
+            },
+            configuration: configuration(settings).to_string().into(),
+        }
+    }
+}
+
+/// The paths of `--metrics-bind-address`.
+pub fn router(pages: Pages) -> Router {
+    Router::new()
+        .route("/metrics", any(metrics))
+        .route("/proxyMode", any(async |State(pages): State<Pages>| text(pages.mode)))
+        .route("/healthz", any(async || text("ok")))
+        .route("/configz", any(configz))
+        .fallback(crate::http::not_found)
+        .with_state(pages)
+}
+
+async fn metrics(State(pages): State<Pages>, headers: HeaderMap) -> Response {
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let format = Format::accepted(accept);
+    let registry = pages.registry.lock_owned().await;
+    // System calls, one for each of thousands of services: not on a thread that serves others.
+    match spawn_blocking(move || format.write(&registry)).await {
+        Ok(Ok(text)) => ([(header::CONTENT_TYPE, format.content_type())], text).into_response(),
+        failed => {
+            warn!("metrics can't be written: {failed:?}");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}
+
+async fn configz(State(pages): State<Pages>) -> Response {
+    with_type("application/json", pages.configuration.to_string())
+}
+
+fn text(text: &'static str) -> Response {
+    with_type("text/plain; charset=utf-8", text.to_owned())
+}
+
+fn with_type(content_type: &'static str, body: String) -> Response {
+    let headers = [(header::CONTENT_TYPE, content_type), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    (headers, body).into_response()
+}

@@ -1,0 +1,371 @@
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use prometheus_client::registry::Registry;
+
+use super::text::Format;
+use super::*;
+use crate::config::{AgentArgs, Settings};
+use crate::dataplane::{Check, SyncReport};
+use crate::health::clock_tests::HandClock;
+use crate::http::tests::{ask, get, start};
+use crate::model::{
+    Algorithm, Change, Desired, Dirty, Family as AddressFamily, Forwarding, Frontend, FrontendKind, Kind,
+    List, Object, ObjectKey, PortKey, Problem, Protocol, Scope, ServiceKey, ServicePort, Severity, Topic,
+};
+use crate::reconcile::{Observer, Synced};
+use crate::source::SourceEvent;
+
+/// An agent's metrics, and what fills them.
+struct Bench {
+    clock: HandClock,
+    registry: Registry,
+    metrics: Metrics,
+    observer: MetricsObserver,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let (clock, metrics) = (HandClock::new(), Metrics::new());
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        let observer = MetricsObserver::new(metrics.clone(), clock.clone());
+        Self { clock, registry, metrics, observer }
+    }
+
+    fn sync(&mut self, desired: &Desired, dirty: &[&PortKey], report: &SyncReport) {
+        let ports = dirty.iter().map(|key| (*key).clone()).collect();
+        let dirty = Dirty { ports, ..Dirty::default() };
+        self.observer.synced(&Synced { desired, dirty: &dirty, report, took: Duration::from_millis(3) });
+    }
+
+    fn sync_all_well(&mut self) {
+        self.sync(&Desired::default(), &[], &SyncReport::default());
+    }
+
+    fn samples(&self) -> BTreeMap<String, f64> {
+        parse(&Format::Prometheus.write(&self.registry).unwrap())
+    }
+}
+
+/// Reads Prometheus' text strictly: each family is declared once, right before its samples, and each series is there
+/// once; a histogram's buckets add up to its count.
+fn parse(text: &str) -> BTreeMap<String, f64> {
+    assert!(text.ends_with('\n'));
+    let mut kinds: BTreeMap<String, String> = BTreeMap::new();
+    let mut samples = BTreeMap::new();
+    let (mut help, mut family) = (String::new(), String::new());
+    for line in text.lines() {
+        if let Some(line) = line.strip_prefix("# HELP ") {
+            let (name, text) = line.split_once(' ').expect("a help text");
+            assert!(!text.is_empty());
+            name.clone_into(&mut help);
+        } else if let Some(line) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = line.split_once(' ').expect("a type");
+            assert_eq!(name, help, "HELP and TYPE come together");
+            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+            assert_eq!(kinds.insert(name.to_owned(), kind.to_owned()), None, "{name} is declared twice");
+            name.clone_into(&mut family);
+        } else {
+            assert!(!line.starts_with('#'), "{line}");
+            let (series, value) = line.rsplit_once(' ').expect("a value");
+            let name = series.split('{').next().unwrap_or_default();
+            let suffixes: &[&str] = match kinds[&family].as_str() {
+                "histogram" => &["_sum", "_count", "_bucket"],
+                _ => &[""],
+            };
+            assert!(suffixes.iter().any(|suffix| name == format!("{family}{suffix}")), "{line} in {family}");
+            assert!(kinds[&family] != "counter" || name.ends_with("_total") && !name.contains("_total_"));
+            check_labels(series);
+            let value = value.parse().unwrap_or_else(|_| panic!("{line}"));
+            assert_eq!(samples.insert(series.to_owned(), value), None, "{series} is there twice");
+        }
+    }
+    for (name, _) in kinds.iter().filter(|(_, kind)| *kind == "histogram") {
+        assert_eq!(samples[&format!("{name}_bucket{{le=\"+Inf\"}}")], samples[&format!("{name}_count")]);
+    }
+    samples
+}
+
+fn check_labels(series: &str) {
+    let Some((name, labels)) = series.split_once('{') else { return };
+    let is_name =
+        |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    assert!(is_name(name), "{series}");
+    for label in labels.strip_suffix('}').expect("a closing brace").split(',') {
+        let (name, value) = label.split_once('=').expect("a label's value");
+        assert!(
+            is_name(name) && value.len() >= 2 && value.starts_with('"') && value.ends_with('"'),
+            "{series}"
+        );
+    }
+}
+
+fn key(name: &str) -> PortKey {
+    let service = ServiceKey { namespace: "default".to_owned(), name: name.to_owned() };
+    PortKey { service, port: "http".to_owned(), family: AddressFamily::V4 }
+}
+
+/// A port with a Local list that is empty, asked for by a frontend of this kind.
+fn without_local(kind: FrontendKind, scope: Scope) -> ServicePort {
+    let address = SocketAddr::from(([10, 96, 0, 1], 80));
+    ServicePort {
+        protocol: Protocol::Tcp,
+        frontends: [Frontend { address, scope, kind, list: List::Local }].into(),
+        forwarding: Forwarding::Snat,
+        algorithm: Algorithm::Random,
+        affinity_seconds: 0,
+        source_ranges: None,
+        endpoints: BTreeMap::new(),
+        cluster: None,
+        local: Some([].into()),
+        has_any: true,
+    }
+}
+
+fn slice(name: &str, service: &str, trigger: &str) -> SourceEvent {
+    let manifest = format!(
+        r#"{{"metadata": {{"name": "{name}", "namespace": "default",
+            "labels": {{"kubernetes.io/service-name": "{service}"}},
+            "annotations": {{"endpoints.kubernetes.io/last-change-trigger-time": "{trigger}"}}}},
+            "addressType": "IPv4", "endpoints": []}}"#
+    );
+    let object = Object::EndpointSlice(serde_json::from_str(&manifest).unwrap());
+    SourceEvent::Change(Change::Upsert { object, file: None })
+}
+
+fn gone(kind: Kind, name: &str) -> SourceEvent {
+    let key = ObjectKey { kind, namespace: "default".to_owned(), name: name.to_owned() };
+    SourceEvent::Change(Change::Delete(key))
+}
+
+#[test]
+fn names_are_kube_proxys_and_each_comes_once() {
+    let mut bench = Bench::new();
+    bench.sync_all_well();
+    bench.metrics.probes.healthz.get_or_create(&[("code", "200".to_owned())]).inc();
+    bench.metrics.probes.livez.get_or_create(&[("code", "503".to_owned())]).inc();
+    let samples = bench.samples();
+    for name in [
+        "kubeproxy_sync_proxy_rules_duration_seconds_count",
+        "kubeproxy_network_programming_duration_seconds_count",
+        "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+        "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
+        "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
+        "kubeproxy_sync_proxy_rules_endpoint_changes_total",
+        "kubeproxy_sync_proxy_rules_service_changes_pending",
+        "kubeproxy_sync_proxy_rules_service_changes_total",
+        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"internal\"}",
+        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"external\"}",
+        "kubeproxy_proxy_healthz_total{code=\"200\"}",
+        "kubeproxy_proxy_livez_total{code=\"503\"}",
+        "millrace_degraded_service_ports",
+        "millrace_sync_failures",
+        "millrace_self_test_failed",
+        "millrace_flows_expired_total",
+    ] {
+        assert!(samples.contains_key(name), "{name} in {samples:#?}");
+    }
+    let buckets = |name: &str| samples.keys().filter(|series| series.starts_with(name)).count();
+    assert_eq!(buckets("kubeproxy_sync_proxy_rules_duration_seconds_bucket"), 16);
+    assert_eq!(buckets("kubeproxy_network_programming_duration_seconds_bucket"), 82);
+}
+
+#[test]
+fn changes_are_pending_until_everything_is_applied() {
+    let mut bench = Bench::new();
+    bench.observer.received(&[
+        gone(Kind::Service, "a"),
+        gone(Kind::EndpointSlice, "a-1"),
+        gone(Kind::Node, "n"),
+    ]);
+    bench.observer.received(&[gone(Kind::Service, "b")]);
+    let read = |bench: &Bench| {
+        let samples = bench.samples();
+        [
+            "service_changes_pending",
+            "service_changes_total",
+            "endpoint_changes_pending",
+            "endpoint_changes_total",
+        ]
+        .map(|name| samples[&format!("kubeproxy_sync_proxy_rules_{name}")])
+    };
+    assert_eq!(read(&bench), [2.0, 2.0, 1.0, 1.0]);
+    let failed =
+        SyncReport { pending: vec![(key("a"), "SELECTION is full".to_owned())], ..SyncReport::default() };
+    bench.clock.advance(Duration::from_secs(1));
+    bench.sync(&Desired::default(), &[], &failed);
+    assert_eq!(read(&bench), [2.0, 2.0, 1.0, 1.0]);
+    let samples = bench.samples();
+    assert_eq!(samples["millrace_degraded_service_ports"], 1.0);
+    assert_eq!(samples["kubeproxy_sync_proxy_rules_last_timestamp_seconds"], 0.0);
+    bench.sync_all_well();
+    assert_eq!(read(&bench), [0.0, 2.0, 0.0, 1.0]);
+    let samples = bench.samples();
+    // 2026-11-21 12:00:00.5 UTC.
+    assert_eq!(samples["kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds"], 1_795_262_400.5);
+    assert_eq!(samples["kubeproxy_sync_proxy_rules_last_timestamp_seconds"], 1_795_262_401.5);
+    assert_eq!(samples["kubeproxy_sync_proxy_rules_duration_seconds_count"], 2.0);
+    assert_eq!(samples["kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=\"0.002\"}"], 0.0);
+    assert_eq!(samples["kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=\"0.004\"}"], 2.0);
+}
+
+#[test]
+fn programming_takes_from_the_trigger_to_the_sync_that_applied_it() {
+    let mut bench = Bench::new();
+    let read = |bench: &Bench| {
+        let samples = bench.samples();
+        ["count", "sum"]
+            .map(|name| samples[&format!("kubeproxy_network_programming_duration_seconds_{name}")])
+    };
+    bench.observer.listing(&[slice("listed", "a", "2026-11-21T12:00:01Z")]);
+    bench.observer.received(&[
+        slice("old", "a", "2026-11-21T11:59:59Z"),
+        slice("bad", "a", "yesterday"),
+        slice("a-1", "a", "2026-11-21T12:00:01Z"),
+        slice("b-1", "b", "2026-11-21T12:00:02.25Z"),
+    ]);
+    assert_eq!(read(&bench), [0.0, 0.0]);
+    bench.clock.advance(Duration::from_secs(3));
+    let failed = SyncReport { pending: vec![(key("b"), "full".to_owned())], ..SyncReport::default() };
+    bench.sync(&Desired::default(), &[], &failed);
+    assert_eq!(read(&bench), [1.0, 2.5], "b is not applied, and what was before the start does not count");
+    bench.sync_all_well();
+    assert_eq!(read(&bench), [2.0, 3.75]);
+
+    bench.observer.received(&[slice("a-1", "a", "2026-11-21T12:00:01Z")]);
+    bench.sync_all_well();
+    assert_eq!(read(&bench), [2.0, 3.75], "told again after a new listing");
+    bench.observer.received(&[gone(Kind::EndpointSlice, "a-1"), slice("a-1", "a", "2026-11-21T12:00:03Z")]);
+    bench.sync_all_well();
+    assert_eq!(read(&bench), [3.0, 4.25]);
+}
+
+#[test]
+fn service_ports_without_local_endpoints_are_counted_by_policy_while_they_lack_them() {
+    let mut bench = Bench::new();
+    let (a, b, c, d) = (key("a"), key("b"), key("c"), key("d"));
+    let mut desired = Desired::default();
+    desired.ports.insert(a.clone(), without_local(FrontendKind::LoadBalancer, Scope::External));
+    desired.ports.insert(b.clone(), without_local(FrontendKind::NodePort, Scope::External));
+    // A cluster IP that is asked for over an uplink follows the internal policy.
+    desired.ports.insert(c.clone(), without_local(FrontendKind::ClusterIp, Scope::External));
+    let nowhere = ServicePort { has_any: false, ..without_local(FrontendKind::NodePort, Scope::External) };
+    desired.ports.insert(d.clone(), nowhere);
+    let read = |bench: &Bench| {
+        let samples = bench.samples();
+        ["internal", "external"].map(|policy| {
+            samples[&format!(
+                "kubeproxy_sync_proxy_rules_no_local_endpoints_total{{traffic_policy=\"{policy}\"}}"
+            )]
+        })
+    };
+    bench.sync(&desired, &[&a, &b, &c, &d], &SyncReport::default());
+    assert_eq!(read(&bench), [1.0, 2.0]);
+    let endpoint = SocketAddr::from(([10, 0, 0, 1], 80));
+    desired.ports.get_mut(&a).unwrap().local = Some([endpoint].into());
+    desired.ports.remove(&c);
+    bench.sync(&desired, &[&a, &c], &SyncReport::default());
+    assert_eq!(read(&bench), [0.0, 1.0]);
+}
+
+#[test]
+fn problems_faults_and_expired_flows_are_counted() {
+    let mut bench = Bench::new();
+    let object = Some(ObjectKey { kind: Kind::Service, namespace: "default".into(), name: "web".into() });
+    let (field, message) = (String::new(), String::new());
+    let problem = Problem {
+        file: None,
+        object,
+        field,
+        message,
+        severity: Severity::Warning,
+        topic: Topic::ConflictHere,
+        service: None,
+    };
+    bench.observer.problem(&problem);
+    bench.observer.checked(&Check { fault: Some("detached".to_owned()), expired_flows: 5 });
+    let samples = bench.samples();
+    assert_eq!(
+        samples["millrace_problems_total{kind=\"Service\",topic=\"conflict\",severity=\"warning\"}"],
+        1.0
+    );
+    assert_eq!(samples["millrace_self_test_failed"], 1.0);
+    bench.observer.checked(&Check { fault: None, expired_flows: 7 });
+    let samples = bench.samples();
+    assert_eq!((samples["millrace_self_test_failed"], samples["millrace_flows_expired_total"]), (0.0, 7.0));
+}
+
+fn settings() -> Settings {
+    let args = AgentArgs {
+        source: Some("directory:/manifests".to_owned()),
+        cluster_cidr: vec!["10.244.0.0/16".to_owned(), "fd00::/64".to_owned()],
+        ..AgentArgs::default()
+    };
+    let settings = Settings::resolve_on(&args, Some("node-1".to_owned())).unwrap();
+    Settings { bpffs: PathBuf::from("/nonexistent"), ..settings }
+}
+
+#[tokio::test]
+async fn the_pages_answer_byte_for_byte() {
+    let (address, _stop) = start(router(Pages::new(&settings(), &Metrics::new()))).await;
+    let text = |body: &str| {
+        format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\n\
+             Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        )
+    };
+    assert_eq!(get(address, "/proxyMode").await, text("ebpf"));
+    assert_eq!(ask(address, "HEAD /proxyMode", "").await, text("ebpf").replace("\r\n\r\nebpf", "\r\n\r\n"));
+    assert_eq!(get(address, "/healthz").await, text("ok"));
+    assert!(get(address, "/livez").await.starts_with("HTTP/1.1 404 Not Found\r\n"));
+}
+
+#[tokio::test]
+async fn metrics_come_in_the_format_that_is_asked_for() {
+    let metrics = Metrics::new();
+    metrics.expired_flows.inc_by(3);
+    let (address, _stop) = start(router(Pages::new(&settings(), &metrics))).await;
+    let answer = get(address, "/metrics").await;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains("\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{head}");
+    assert_eq!(parse(body)["millrace_flows_expired_total"], 3.0);
+    assert!(body.contains("# TYPE millrace_flows_expired_total counter\n"));
+    assert!(body.contains("# HELP millrace_flows_expired_total Flow entries removed"));
+
+    let accept =
+        "Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2\r\n";
+    let answer = ask(address, "GET /metrics", accept).await;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(
+        head.contains("\r\nContent-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n")
+    );
+    assert!(body.contains("# TYPE millrace_flows_expired counter\nmillrace_flows_expired_total 3\n"));
+    assert!(body.ends_with("# EOF\n"));
+}
+
+#[tokio::test]
+async fn configz_shows_what_is_in_effect() {
+    let (address, _stop) = start(router(Pages::new(&settings(), &Metrics::new()))).await;
+    let answer = get(address, "/configz").await;
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains("\r\nContent-Type: application/json\r\n"), "{head}");
+    let json: serde_json::Value = serde_json::from_str(body).unwrap();
+    let ours = &json["kubeproxy.config.k8s.io"];
+    for (field, value) in [
+        ("apiVersion", "kubeproxy.config.k8s.io/v1alpha1"),
+        ("kind", "KubeProxyConfiguration"),
+        ("hostnameOverride", "node-1"),
+        ("healthzBindAddress", "0.0.0.0:10256"),
+        ("metricsBindAddress", "127.0.0.1:10249"),
+        ("clusterCIDR", "10.244.0.0/16,fd00::/64"),
+        ("mode", "ebpf"),
+    ] {
+        assert_eq!(ours[field], value, "{field}");
+    }
+    assert_eq!(ours["nodePortAddresses"], serde_json::json!(["primary"]));
+    assert_eq!(json["millrace"]["source"], "directory:/manifests");
+}
