@@ -44,6 +44,9 @@ pub enum AgentError {
 
 /// Serves until SIGTERM or SIGINT. The data path stays in place after that, and after an error too.
 pub async fn run(settings: Settings) -> Result<(), AgentError> {
+    for remark in &settings.remarks {
+        remark.log();
+    }
     let (event_sender, events) = mpsc::channel(BATCHES);
     let (target_sender, targets) = watch::channel(None);
     let (topology_sender, topology) = watch::channel(None);

@@ -1,5 +1,7 @@
 //! The flags of `millrace agent`, as text: [`Settings::resolve`](super::Settings::resolve) gives them meaning.
 
+use std::path::PathBuf;
+
 /// Flags of `millrace agent`.
 ///
 /// Values are text here so that a wrong one gets our one line, which names the flag and what it takes,
@@ -10,7 +12,13 @@ pub struct AgentArgs {
     /// `kubectl get -o yaml` prints them
     #[arg(long, value_name = "directory:PATH")]
     pub source: Option<String>,
-    /// This node's name [default: the environment's NODE_NAME, then the host's name]
+    /// A KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1, YAML or JSON), as kube-proxy reads it. A flag that is
+    /// given wins over the file, whereas kube-proxy ignores most flags beside a file. What has no effect here is named
+    /// in one warning each
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// This node's name [default: the file's, then the environment's NODE_NAME, then
+    /// the host's name]
     #[arg(long, value_name = "NAME")]
     pub hostname_override: Option<String>,
     /// How packets are served: auto or ebpf [default: auto]
@@ -24,9 +32,9 @@ pub struct AgentArgs {
     /// veth*,cni*,cali*,lxc*,kube-bridge]
     #[arg(long, value_name = "PATTERN,...", value_delimiter = ',')]
     pub pod_interfaces: Vec<String>,
-    /// Addresses NodePorts are served on: primary (the Node's first InternalIP of each family), or CIDRs
+    /// Addresses NodePorts are served on: primary (the Node's first InternalIP of each family), or all or CIDRs
     /// separated by commas [default: primary]
-    #[arg(long, value_name = "primary|CIDR,...", value_delimiter = ',')]
+    #[arg(long, value_name = "primary|all|CIDR,...", value_delimiter = ',')]
     pub nodeport_addresses: Vec<String>,
     /// Sources inside these ranges (those of the pods, of both families) are inside the cluster, also when they come in
     /// over an uplink; separated by commas [default: only the nodes' own addresses are]
@@ -66,6 +74,13 @@ pub struct AgentArgs {
     /// 0x1000/0x1000]
     #[arg(long, value_name = "VALUE/MASK")]
     pub fwmark: Option<String>,
+    /// Where /healthz and /livez are served: an address, or address and port; [::]:10256 is both families, nothing at
+    /// all ("") nowhere [default: 0.0.0.0:10256]
+    #[arg(long, value_name = "IP[:PORT]")]
+    pub healthz_bind_address: Option<String>,
+    /// Where /metrics, /proxyMode, /healthz and /configz are served; "" is nowhere [default: 127.0.0.1:10249]
+    #[arg(long, value_name = "IP[:PORT]")]
+    pub metrics_bind_address: Option<String>,
     /// Where the BPF file system is mounted [default: /sys/fs/bpf]
     #[arg(long, value_name = "PATH")]
     pub bpffs_path: Option<String>,

@@ -1,6 +1,7 @@
-//! Flags in, settings out; resolved once, at start.
+//! Flags and the file of `--config` in, settings out; resolved once, at start.
 
 mod args;
+pub mod file;
 mod parse;
 mod pattern;
 
@@ -11,10 +12,17 @@ use std::time::Duration;
 use proxy_common::flow::Timeouts;
 
 pub use args::AgentArgs;
+pub use file::Remark;
 pub use pattern::DevicePattern;
+
+use file::FileSettings;
 
 use crate::dataplane::ebpf::{Mark, XdpMode};
 use crate::model::{Forwarding, ModelSettings};
+
+/// kube-proxy's ports.
+const HEALTHZ_PORT: u16 = 10256;
+const METRICS_PORT: u16 = 10249;
 
 /// Everything the agent was told, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +55,8 @@ pub struct Settings {
     pub min_sync_interval: Duration,
     /// Longest time between two syncs.
     pub max_sync_interval: Duration,
+    /// What should be known of the file that `--config` names.
+    pub remarks: Vec<Remark>,
 }
 
 /// Where objects come from.
@@ -65,12 +75,12 @@ pub enum ProxyMode {
     Ebpf,
 }
 
-/// A flag with a value it doesn't take. One line, for standard error and status 2.
+/// A flag, or a field of a file, with a value it doesn't take. One line, for standard error and status 2.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{flag}: {message}")]
+#[error("{origin}: {message}")]
 pub struct ConfigError {
-    /// The flag, with its dashes.
-    pub flag: &'static str,
+    /// The flag, with its dashes, or the file and the field's path in it.
+    pub origin: String,
     /// What it was given and what it takes.
     pub message: String,
 }
@@ -82,46 +92,62 @@ impl Settings {
         Self::resolve_on(args, name.or_else(host_name))
     }
 
-    /// As [`resolve`](Self::resolve), with the name this node has where no flag says another.
+    /// As [`resolve`](Self::resolve), with the name this node has where neither flag nor file says another.
     pub fn resolve_on(args: &AgentArgs, node_name: Option<String>) -> Result<Self, ConfigError> {
-        let defaults = Timeouts::default();
+        let file = args.config.as_deref().map(file::read).transpose()?.unwrap_or_default();
+        let healthz = SocketAddr::from((Ipv4Addr::UNSPECIFIED, HEALTHZ_PORT));
+        let metrics = SocketAddr::from((Ipv4Addr::LOCALHOST, METRICS_PORT));
         Ok(Self {
             source: parse::source(args.source.as_deref())?,
-            model: model_settings(args, node_name)?,
-            proxy_mode: parse::proxy_mode(args.proxy_mode.as_deref())?,
-            healthz_bind_address: Some(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 10256))),
-            metrics_bind_address: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 10249))),
-            uplinks: parse::devices("--uplinks", &args.uplinks)?,
-            pod_interfaces: parse::patterns("--pod-interfaces", &args.pod_interfaces)?,
-            timeouts: Timeouts {
-                syn: parse::seconds("--timeout-syn", args.timeout_syn.as_deref(), defaults.syn)?,
-                established: parse::seconds(
-                    "--timeout-established",
-                    args.timeout_established.as_deref(),
-                    defaults.established,
-                )?,
-                closing: parse::seconds(
-                    "--timeout-closing",
-                    args.timeout_closing.as_deref(),
-                    defaults.closing,
-                )?,
-                datagram: parse::seconds("--timeout-udp", args.timeout_udp.as_deref(), defaults.datagram)?,
+            model: model_settings(args, &file, node_name)?,
+            proxy_mode: match file.proxy_mode {
+                Some(mode) if args.proxy_mode.is_none() => mode,
+                _ => parse::proxy_mode(args.proxy_mode.as_deref())?,
             },
+            healthz_bind_address: match args.healthz_bind_address.as_deref() {
+                Some(text) => parse::bind_address("--healthz-bind-address", text, HEALTHZ_PORT)?,
+                None => Some(file.healthz_bind_address.unwrap_or(healthz)),
+            },
+            metrics_bind_address: match args.metrics_bind_address.as_deref() {
+                Some(text) => parse::bind_address("--metrics-bind-address", text, METRICS_PORT)?,
+                None => Some(file.metrics_bind_address.unwrap_or(metrics)),
+            },
+            uplinks: parse::devices("--uplinks", &args.uplinks)?,
+            pod_interfaces: pod_interfaces(args, &file)?,
+            timeouts: timeouts(args, &file)?,
             flow_table_size: parse::flow_table_size(args.flow_table_size.as_deref())?,
             mark: parse::mark(args.fwmark.as_deref())?,
             bpffs: parse::bpffs(args.bpffs_path.as_deref())?,
             xdp: parse::xdp(args.xdp.as_deref())?,
-            min_sync_interval: parse::min_sync_interval(args.min_sync_interval.as_deref())?,
-            max_sync_interval: parse::max_sync_interval(args.max_sync_interval.as_deref())?,
+            min_sync_interval: match file.min_sync_interval {
+                Some(interval) if args.min_sync_interval.is_none() => interval,
+                _ => parse::min_sync_interval(args.min_sync_interval.as_deref())?,
+            },
+            max_sync_interval: match file.max_sync_interval {
+                Some(interval) if args.max_sync_interval.is_none() => interval,
+                _ => parse::max_sync_interval(args.max_sync_interval.as_deref())?,
+            },
+            remarks: file.remarks,
         })
     }
 }
 
-fn model_settings(args: &AgentArgs, node_name: Option<String>) -> Result<ModelSettings, ConfigError> {
+fn model_settings(
+    args: &AgentArgs,
+    file: &FileSettings,
+    host_name: Option<String>,
+) -> Result<ModelSettings, ConfigError> {
+    let node_name = args.hostname_override.as_ref().or(file.node_name.as_ref()).cloned().or(host_name);
     Ok(ModelSettings {
-        node_name: parse::node_name(args.hostname_override.clone().or(node_name))?,
-        node_ports: parse::node_ports(&args.nodeport_addresses)?,
-        cluster_ranges: parse::ranges("--cluster-cidr", &args.cluster_cidr)?,
+        node_name: parse::node_name("--hostname-override", node_name)?,
+        node_ports: match &file.node_ports {
+            Some(node_ports) if args.nodeport_addresses.is_empty() => node_ports.clone(),
+            _ => parse::node_ports("--nodeport-addresses", &args.nodeport_addresses)?,
+        },
+        cluster_ranges: match &file.cluster_ranges {
+            Some(ranges) if args.cluster_cidr.is_empty() => ranges.clone(),
+            _ => parse::ranges("--cluster-cidr", &args.cluster_cidr)?,
+        },
         external_ip_ranges: parse::ranges("--service-external-ip-range", &args.service_external_ip_range)?,
         service_proxy_name: parse::service_proxy_name(args.service_proxy_name.as_deref())?,
         forwarding: parse::choice(
@@ -135,6 +161,30 @@ fn model_settings(args: &AgentArgs, node_name: Option<String>) -> Result<ModelSe
             &[("random", false), ("maglev", true)],
         )?,
         maglev_size: parse::maglev_size(args.maglev_table_size.as_deref())?,
+    })
+}
+
+fn pod_interfaces(args: &AgentArgs, file: &FileSettings) -> Result<Vec<DevicePattern>, ConfigError> {
+    let mut patterns = parse::patterns("--pod-interfaces", &args.pod_interfaces)?;
+    if args.pod_interfaces.is_empty() {
+        patterns.extend(file.pod_interface.clone());
+    }
+    Ok(patterns)
+}
+
+fn timeouts(args: &AgentArgs, file: &FileSettings) -> Result<Timeouts, ConfigError> {
+    let defaults = Timeouts::default();
+    let established = file.timeout_established.unwrap_or(defaults.established);
+    let datagram = file.timeout_udp.unwrap_or(defaults.datagram);
+    Ok(Timeouts {
+        syn: parse::seconds("--timeout-syn", args.timeout_syn.as_deref(), defaults.syn)?,
+        established: parse::seconds(
+            "--timeout-established",
+            args.timeout_established.as_deref(),
+            established,
+        )?,
+        closing: parse::seconds("--timeout-closing", args.timeout_closing.as_deref(), defaults.closing)?,
+        datagram: parse::seconds("--timeout-udp", args.timeout_udp.as_deref(), datagram)?,
     })
 }
 

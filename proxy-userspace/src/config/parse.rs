@@ -1,5 +1,7 @@
-//! One function a flag: text in, a checked value or one line out. No value given = the default.
+//! One function a flag: text in, a checked value or one line out. No value given = the default. `origin` is the flag, or
+//! the file and field that says the same.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -13,22 +15,25 @@ use crate::model::{DEFAULT_MAGLEV_SIZE, NodePortAddresses, check_maglev_size};
 const DEFAULT_FLOW_TABLE_SIZE: u32 = 262_144;
 const FLOW_TABLE_SIZES: std::ops::RangeInclusive<u32> = 1024..=16_777_216;
 /// A year: longer than any time-out that makes sense, and far from where 32-bit seconds wrap.
-const LONGEST_TIMEOUT: u32 = 31_536_000;
+pub(super) const LONGEST_TIMEOUT: u32 = 31_536_000;
+pub(super) const LONGEST_MIN_SYNC: Duration = Duration::from_secs(60);
+/// In seconds.
+pub(super) const LONGEST_MAX_SYNC: u32 = 3600;
 
-fn wrong(flag: &'static str, given: &str, takes: &str) -> ConfigError {
-    ConfigError { flag, message: format!("{given:?} is not accepted; takes {takes}") }
+fn wrong(origin: &str, given: &str, takes: &str) -> ConfigError {
+    ConfigError { origin: origin.to_owned(), message: format!("{given:?} is not accepted; takes {takes}") }
 }
 
 pub(super) fn source(text: Option<&str>) -> Result<Source, ConfigError> {
     const FLAG: &str = "--source";
     const TAKES: &str = "directory:PATH";
     let Some(text) = text else {
-        return Err(ConfigError { flag: FLAG, message: format!("not given; takes {TAKES}") });
+        return Err(ConfigError { origin: FLAG.to_owned(), message: format!("not given; takes {TAKES}") });
     };
     match text.split_once(':') {
         Some(("directory", path)) if !path.is_empty() => Ok(Source::Directory(PathBuf::from(path))),
         None if text == "kubernetes" => Err(ConfigError {
-            flag: FLAG,
+            origin: FLAG.to_owned(),
             message: format!("kubernetes is not in this version; takes {TAKES}"),
         }),
         _ => Err(wrong(FLAG, text, TAKES)),
@@ -38,10 +43,13 @@ pub(super) fn source(text: Option<&str>) -> Result<Source, ConfigError> {
 pub(super) fn proxy_mode(text: Option<&str>) -> Result<ProxyMode, ConfigError> {
     const FLAG: &str = "--proxy-mode";
     if text == Some("ipvs") {
-        let message = "ipvs is not in this version; takes auto or ebpf".to_owned();
-        return Err(ConfigError { flag: FLAG, message });
+        return Err(no_ipvs(FLAG.to_owned(), "auto or ebpf"));
     }
     choice(FLAG, text, &[("auto", ProxyMode::Auto), ("ebpf", ProxyMode::Ebpf)])
+}
+
+pub(super) fn no_ipvs(origin: String, takes: &str) -> ConfigError {
+    ConfigError { origin, message: format!("ipvs is not in this version; takes {takes}") }
 }
 
 pub(super) fn xdp(text: Option<&str>) -> Result<XdpMode, ConfigError> {
@@ -56,7 +64,7 @@ pub(super) fn xdp(text: Option<&str>) -> Result<XdpMode, ConfigError> {
 
 /// One of a few words; the first is the default.
 pub(super) fn choice<T: Copy>(
-    flag: &'static str,
+    origin: &str,
     text: Option<&str>,
     choices: &[(&str, T)],
 ) -> Result<T, ConfigError> {
@@ -66,15 +74,15 @@ pub(super) fn choice<T: Copy>(
     };
     found.map(|(_, value)| *value).ok_or_else(|| {
         let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
-        wrong(flag, text.unwrap_or_default(), &alternatives(&words))
+        wrong(origin, text.unwrap_or_default(), &alternatives(&words))
     })
 }
 
-pub(super) fn node_name(name: Option<String>) -> Result<String, ConfigError> {
+pub(super) fn node_name(origin: &str, name: Option<String>) -> Result<String, ConfigError> {
     // kube-proxy and the kubelet trim and lower-case the name as well.
     let name = name.unwrap_or_default().trim().to_lowercase();
     if name.is_empty() || name.contains(|c: char| c == '/' || c.is_whitespace()) {
-        return Err(wrong("--hostname-override", &name, "the name of this node's Node object"));
+        return Err(wrong(origin, &name, "the name of this node's Node object"));
     }
     Ok(name)
 }
@@ -90,41 +98,57 @@ pub(super) fn service_proxy_name(name: Option<&str>) -> Result<Option<String>, C
     }
 }
 
-pub(super) fn devices(flag: &'static str, names: &[String]) -> Result<Vec<String>, ConfigError> {
+pub(super) fn devices(origin: &str, names: &[String]) -> Result<Vec<String>, ConfigError> {
     let usable = |name: &str| {
         (1..=15).contains(&name.len()) && !name.contains(|c: char| c == '/' || c == '*' || c.is_whitespace())
     };
     match names.iter().find(|name| !usable(name)) {
-        Some(name) => Err(wrong(flag, name, "names of devices, separated by commas")),
+        Some(name) => Err(wrong(origin, name, "names of devices, separated by commas")),
         None => Ok(names.to_vec()),
     }
 }
 
-pub(super) fn patterns(flag: &'static str, texts: &[String]) -> Result<Vec<DevicePattern>, ConfigError> {
+pub(super) fn patterns(origin: &str, texts: &[String]) -> Result<Vec<DevicePattern>, ConfigError> {
     if texts.is_empty() {
         return Ok(DevicePattern::defaults());
     }
     let takes = "names of devices, separated by commas, in which * stands for any text";
-    texts.iter().map(|text| DevicePattern::new(text).ok_or_else(|| wrong(flag, text, takes))).collect()
+    texts.iter().map(|text| DevicePattern::new(text).ok_or_else(|| wrong(origin, text, takes))).collect()
 }
 
-pub(super) fn node_ports(texts: &[String]) -> Result<NodePortAddresses, ConfigError> {
-    const FLAG: &str = "--nodeport-addresses";
+pub(super) fn node_ports(origin: &str, texts: &[String]) -> Result<NodePortAddresses, ConfigError> {
     if texts.is_empty() || texts == ["primary"] {
         return Ok(NodePortAddresses::Primary);
     }
-    let takes = "the word primary alone, or CIDRs separated by commas";
-    let ranges = texts.iter().map(|text| text.parse().map_err(|_| wrong(FLAG, text, takes)));
-    Ok(NodePortAddresses::Within(ranges.collect::<Result<_, _>>()?))
+    let takes = "the word primary alone, or all or CIDRs separated by commas";
+    let mut ranges = Vec::new();
+    for text in texts {
+        let of_word: &[&str] = if text == "all" { &["0.0.0.0/0", "::/0"] } else { &[text] };
+        let of_word = of_word.iter().map(|range| range.parse().map_err(|_| wrong(origin, text, takes)));
+        ranges.extend(of_word.collect::<Result<Vec<IpNet>, _>>()?);
+    }
+    Ok(NodePortAddresses::Within(ranges))
 }
 
-pub(super) fn ranges(flag: &'static str, texts: &[String]) -> Result<Vec<IpNet>, ConfigError> {
+/// An address with or without a port; nothing at all = nowhere.
+pub(super) fn bind_address(origin: &str, text: &str, port: u16) -> Result<Option<SocketAddr>, ConfigError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let address =
+        text.parse().map(|address: IpAddr| SocketAddr::new(address, port)).or_else(|_| text.parse());
+    let takes = || format!("an address or address:port such as 0.0.0.0:{port} or [::]:{port}");
+    let address = address.ok().filter(|address: &SocketAddr| address.port() != 0);
+    address.map(Some).ok_or_else(|| wrong(origin, text, &takes()))
+}
+
+pub(super) fn ranges(origin: &str, texts: &[String]) -> Result<Vec<IpNet>, ConfigError> {
     let takes = "a CIDR such as 203.0.113.0/24 or 2001:db8::/64";
-    texts.iter().map(|text| text.parse().map_err(|_| wrong(flag, text, takes))).collect()
+    texts.iter().map(|text| text.parse().map_err(|_| wrong(origin, text, takes))).collect()
 }
 
-pub(super) fn seconds(flag: &'static str, text: Option<&str>, default: u32) -> Result<u32, ConfigError> {
-    number(flag, text, default, 1..=LONGEST_TIMEOUT, "seconds")
+pub(super) fn seconds(origin: &str, text: Option<&str>, default: u32) -> Result<u32, ConfigError> {
+    number(origin, text, default, 1..=LONGEST_TIMEOUT, "seconds")
 }
 
 pub(super) fn flow_table_size(text: Option<&str>) -> Result<u32, ConfigError> {
@@ -132,12 +156,19 @@ pub(super) fn flow_table_size(text: Option<&str>) -> Result<u32, ConfigError> {
 }
 
 pub(super) fn min_sync_interval(text: Option<&str>) -> Result<Duration, ConfigError> {
-    let milliseconds = number("--min-sync-interval", text, 1_u32, 0..=60_000, "milliseconds")?;
-    Ok(Duration::from_millis(u64::from(milliseconds)))
+    let range = 0..=LONGEST_MIN_SYNC.as_millis();
+    let milliseconds = number("--min-sync-interval", text, 1, range, "milliseconds")?;
+    Ok(Duration::from_millis(u64::try_from(milliseconds).unwrap_or_default()))
 }
 
 pub(super) fn max_sync_interval(text: Option<&str>) -> Result<Duration, ConfigError> {
-    Ok(Duration::from_secs(u64::from(number("--max-sync-interval", text, 30_u32, 1..=3600, "seconds")?)))
+    Ok(Duration::from_secs(u64::from(number(
+        "--max-sync-interval",
+        text,
+        30_u32,
+        1..=LONGEST_MAX_SYNC,
+        "seconds",
+    )?)))
 }
 
 pub(super) fn maglev_size(text: Option<&str>) -> Result<u32, ConfigError> {
@@ -146,8 +177,10 @@ pub(super) fn maglev_size(text: Option<&str>) -> Result<u32, ConfigError> {
         return Ok(DEFAULT_MAGLEV_SIZE);
     };
     // What is no number at all is as far out of range as zero.
-    check_maglev_size(text.parse().unwrap_or(0))
-        .map_err(|error| ConfigError { flag: FLAG, message: format!("{text:?} is not accepted; {error}") })
+    check_maglev_size(text.parse().unwrap_or(0)).map_err(|error| ConfigError {
+        origin: FLAG.to_owned(),
+        message: format!("{text:?} is not accepted; {error}"),
+    })
 }
 
 pub(super) fn mark(text: Option<&str>) -> Result<Mark, ConfigError> {
@@ -180,7 +213,7 @@ fn alternatives(words: &[&str]) -> String {
 }
 
 fn number<T>(
-    flag: &'static str,
+    origin: &str,
     text: Option<&str>,
     default: T,
     range: std::ops::RangeInclusive<T>,
@@ -193,7 +226,7 @@ where
         return Ok(default);
     };
     let takes = || format!("{} to {} {unit}", range.start(), range.end());
-    text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| wrong(flag, text, &takes()))
+    text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| wrong(origin, text, &takes()))
 }
 
 /// A 32-bit word, decimal or hexadecimal with 0x.

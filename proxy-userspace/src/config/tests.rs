@@ -3,6 +3,11 @@ use crate::model::NodePortAddresses;
 
 use clap::Parser;
 
+/// What kubeadm writes.
+const KUBEADM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/file/kubeadm.yaml");
+/// A file that says everything we honour.
+const EVERYTHING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/file/everything.json");
+
 #[derive(Parser)]
 struct Agent {
     #[command(flatten)]
@@ -42,7 +47,7 @@ fn every_flag_is_heard() {
          2001:db8:e::/64 --service-proxy-name edge --forwarding dsr --algorithm maglev --maglev-table-size 251 \
          --flow-table-size 4096 --timeout-syn 1 --timeout-established 2 --timeout-closing 3 --timeout-udp 4 \
          --fwmark 0x10/255 --bpffs-path /bpf --xdp generic --proxy-mode ebpf --min-sync-interval 5 \
-         --max-sync-interval 6",
+         --max-sync-interval 6 --healthz-bind-address [::]:1 --metrics-bind-address ::1",
     )
     .unwrap();
     let range = |text: &str| text.parse().unwrap();
@@ -66,6 +71,8 @@ fn every_flag_is_heard() {
     assert_eq!(settings.proxy_mode, ProxyMode::Ebpf);
     assert_eq!(settings.min_sync_interval, Duration::from_millis(5));
     assert_eq!(settings.max_sync_interval, Duration::from_secs(6));
+    assert_eq!(settings.healthz_bind_address, Some("[::]:1".parse().unwrap()));
+    assert_eq!(settings.metrics_bind_address, Some("[::1]:10249".parse().unwrap()));
 }
 
 #[test]
@@ -99,19 +106,83 @@ fn a_wrong_value_names_the_flag_and_what_it_takes() {
     }
     refused(
         "--nodeport-addresses primary,10.0.0.0/8",
-        "--nodeport-addresses: \"primary\" is not accepted; takes the word primary alone, or CIDRs separated by \
-         commas",
+        "--nodeport-addresses: \"primary\" is not accepted; takes the word primary alone, or all or CIDRs separated \
+         by commas",
     );
     refused(
         "--service-external-ip-range 10.0.0.0",
         "--service-external-ip-range: \"10.0.0.0\" is not accepted; takes a CIDR such as 203.0.113.0/24 or \
          2001:db8::/64",
     );
+    for address in ["localhost", "10.0.0.1:0", "[::1]", "10.0.0.1:70000"] {
+        refused(
+            &format!("--healthz-bind-address {address}"),
+            &format!(
+                "--healthz-bind-address: {address:?} is not accepted; takes an address or address:port such as \
+                 0.0.0.0:10256 or [::]:10256"
+            ),
+        );
+    }
     refused("--bpffs-path bpf", "--bpffs-path: \"bpf\" is not accepted; takes an absolute path");
     refused(
         "--uplinks eth*",
         "--uplinks: \"eth*\" is not accepted; takes names of devices, separated by commas",
     );
+}
+
+#[test]
+fn the_servers_have_kube_proxys_addresses_unless_they_are_to_be_nowhere() {
+    let settings = resolve("").unwrap();
+    assert_eq!(settings.healthz_bind_address, Some("0.0.0.0:10256".parse().unwrap()));
+    assert_eq!(settings.metrics_bind_address, Some("127.0.0.1:10249".parse().unwrap()));
+    let settings = resolve("--healthz-bind-address= --metrics-bind-address=").unwrap();
+    assert_eq!((settings.healthz_bind_address, settings.metrics_bind_address), (None, None));
+}
+
+#[test]
+fn all_is_every_address_of_the_node() {
+    let settings = resolve("--nodeport-addresses all").unwrap();
+    let ranges = ["0.0.0.0/0", "::/0"].map(|range| range.parse().unwrap());
+    assert_eq!(settings.model.node_ports, NodePortAddresses::Within(ranges.into()));
+}
+
+#[test]
+fn what_neither_flag_nor_file_says_comes_from_the_environment() {
+    let settings = resolve(&format!("--config {KUBEADM}")).unwrap();
+    assert_eq!(settings.model.node_name, "host-1");
+    assert_eq!(settings.model.cluster_ranges, ["10.244.0.0/16".parse().unwrap()]);
+    assert_eq!(settings.remarks, []);
+    let without =
+        Settings { model: ModelSettings { cluster_ranges: Vec::new(), ..settings.model }, ..settings };
+    assert_eq!(Ok(without), resolve(""));
+}
+
+#[test]
+fn a_flag_wins_over_the_file() {
+    let settings = resolve(&format!("--config {KUBEADM} --cluster-cidr 10.0.0.0/8")).unwrap();
+    assert_eq!(settings.model.cluster_ranges, ["10.0.0.0/8".parse().unwrap()]);
+    let settings = resolve(&format!(
+        "--config {EVERYTHING} --hostname-override a --proxy-mode auto --healthz-bind-address= \
+         --metrics-bind-address 127.0.0.1 --pod-interfaces cni0 --nodeport-addresses primary --timeout-established 1 \
+         --timeout-udp 2 --min-sync-interval 3 --max-sync-interval 4"
+    ))
+    .unwrap();
+    assert_eq!(settings.model.node_name, "a");
+    assert_eq!(settings.proxy_mode, ProxyMode::Auto);
+    assert_eq!(settings.healthz_bind_address, None);
+    assert_eq!(settings.metrics_bind_address, Some("127.0.0.1:10249".parse().unwrap()));
+    assert_eq!(settings.pod_interfaces, [DevicePattern::new("cni0").unwrap()]);
+    assert_eq!(settings.model.node_ports, NodePortAddresses::Primary);
+    assert_eq!((settings.timeouts.established, settings.timeouts.datagram), (1, 2));
+    assert_eq!(settings.min_sync_interval, Duration::from_millis(3));
+    assert_eq!(settings.max_sync_interval, Duration::from_secs(4));
+}
+
+#[test]
+fn a_file_that_can_not_be_read_is_one_line() {
+    let error = resolve("--config /nowhere/config.conf").unwrap_err().to_string();
+    assert!(error.starts_with("--config: /nowhere/config.conf: "), "{error}");
+    assert!(error.ends_with("; takes a file with a KubeProxyConfiguration"), "{error}");
 }
 
 #[test]

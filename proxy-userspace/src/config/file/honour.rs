@@ -1,0 +1,240 @@
+//! What a file's fields mean for us.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use super::remark::remarks;
+use super::{GoDuration, KubeProxyConfiguration, Origin, Remark};
+use crate::config::parse::{self, LONGEST_MAX_SYNC, LONGEST_MIN_SYNC, LONGEST_TIMEOUT};
+use crate::config::{ConfigError, DevicePattern, HEALTHZ_PORT, METRICS_PORT, ProxyMode};
+use crate::model::NodePortAddresses;
+
+/// What kube-proxy takes where no minSyncPeriod is set. It spares a kernel that rewrites its rules as a whole; a
+/// file that kube-proxy wrote itself says so without anybody having asked for it.
+const UPSTREAM_MIN_SYNC: Duration = Duration::from_secs(1);
+
+/// The settings a file has; what it doesn't say is `None`.
+#[derive(Debug, Default, PartialEq)]
+pub struct FileSettings {
+    pub kubeconfig: Option<PathBuf>,
+    pub node_name: Option<String>,
+    pub proxy_mode: Option<ProxyMode>,
+    pub healthz_bind_address: Option<SocketAddr>,
+    pub metrics_bind_address: Option<SocketAddr>,
+    pub node_ports: Option<NodePortAddresses>,
+    pub cluster_ranges: Option<Vec<IpNet>>,
+    /// Devices toward pods beside the usual ones.
+    pub pod_interface: Option<DevicePattern>,
+    pub timeout_established: Option<u32>,
+    pub timeout_udp: Option<u32>,
+    pub min_sync_interval: Option<Duration>,
+    pub max_sync_interval: Option<Duration>,
+    pub remarks: Vec<Remark>,
+}
+
+impl FileSettings {
+    pub(super) fn from_configuration(
+        file: &KubeProxyConfiguration,
+        origin: Origin<'_>,
+    ) -> Result<Self, ConfigError> {
+        let mode = Mode::choose(file, origin)?;
+        let mut remarks = remarks(file, mode.section, origin);
+        remarks.splice(0..0, mode.remark.clone());
+        let (healthz, metrics) = default_addresses(&file.bind_address, origin)?;
+        let address = |field: &str, text: &str, port: u16, default: Option<SocketAddr>| {
+            let given = (!text.is_empty()).then(|| parse::bind_address(&origin.at(field), text, port));
+            given.transpose().map(|address| address.flatten().or(default))
+        };
+        let conntrack = &file.conntrack;
+        let local = LocalDetection::read(file, origin)?;
+        let mut settings = Self {
+            kubeconfig: nonempty(&file.client_connection.kubeconfig).map(PathBuf::from),
+            node_name: nonempty(&file.hostname_override)
+                .map(|name| parse::node_name(&origin.at("hostnameOverride"), Some(name.to_owned())))
+                .transpose()?,
+            proxy_mode: mode.proxy_mode,
+            healthz_bind_address: address(
+                "healthzBindAddress",
+                &file.healthz_bind_address,
+                HEALTHZ_PORT,
+                healthz,
+            )?,
+            metrics_bind_address: address(
+                "metricsBindAddress",
+                &file.metrics_bind_address,
+                METRICS_PORT,
+                metrics,
+            )?,
+            node_ports: (!file.node_port_addresses.is_empty())
+                .then(|| parse::node_ports(&origin.at("nodePortAddresses"), &file.node_port_addresses))
+                .transpose()?,
+            cluster_ranges: Some(local.cluster_ranges),
+            pod_interface: local.pod_interface,
+            remarks,
+            ..Self::default()
+        };
+        let mut period = Period { origin, remarks: &mut settings.remarks };
+        let established = conntrack.tcp_established_timeout.unwrap_or_default();
+        settings.timeout_established =
+            period.seconds("conntrack.tcpEstablishedTimeout", established, LONGEST_TIMEOUT);
+        // Ours holds for every UDP flow: none is forgotten earlier than was asked for.
+        let (udp, stream) = (conntrack.udp_timeout, conntrack.udp_stream_timeout);
+        settings.timeout_udp = if udp > stream {
+            period.seconds("conntrack.udpTimeout", udp, LONGEST_TIMEOUT)
+        } else {
+            period.seconds("conntrack.udpStreamTimeout", stream, LONGEST_TIMEOUT)
+        };
+        let (path, min) = mode.period(file, "minSyncPeriod");
+        let min = if min.0 == UPSTREAM_MIN_SYNC { GoDuration::default() } else { min };
+        settings.min_sync_interval = period.capped(&path, min, LONGEST_MIN_SYNC);
+        let (path, max) = mode.period(file, "syncPeriod");
+        settings.max_sync_interval =
+            period.seconds(&path, max, LONGEST_MAX_SYNC).map(|seconds| Duration::from_secs(seconds.into()));
+        Ok(settings)
+    }
+}
+
+/// Where the servers listen by default depends on the family of `bindAddress`, as in kube-proxy.
+fn default_addresses(
+    text: &str,
+    origin: Origin<'_>,
+) -> Result<(Option<SocketAddr>, Option<SocketAddr>), ConfigError> {
+    let Some(text) = nonempty(text) else { return Ok((None, None)) };
+    match text.parse() {
+        Ok(IpAddr::V4(_)) => Ok((None, None)),
+        Ok(IpAddr::V6(_)) => Ok((
+            Some(SocketAddr::from((Ipv6Addr::UNSPECIFIED, HEALTHZ_PORT))),
+            Some(SocketAddr::from((Ipv6Addr::LOCALHOST, METRICS_PORT))),
+        )),
+        Err(_) => {
+            let example = Ipv4Addr::UNSPECIFIED;
+            Err(origin.error(
+                "bindAddress",
+                format!("{text:?} is not accepted; takes an address such as {example}"),
+            ))
+        }
+    }
+}
+
+/// What `mode` says.
+struct Mode {
+    proxy_mode: Option<ProxyMode>,
+    /// The section that belongs to it, if kube-proxy knows the mode.
+    section: Option<&'static str>,
+    remark: Option<Remark>,
+}
+
+impl Mode {
+    fn choose(file: &KubeProxyConfiguration, origin: Origin<'_>) -> Result<Self, ConfigError> {
+        let place = origin.at("mode");
+        match file.mode.as_str() {
+            "" => Ok(Self { proxy_mode: None, section: Some("iptables"), remark: None }),
+            "iptables" | "nftables" => {
+                let section = if file.mode == "iptables" { "iptables" } else { "nftables" };
+                let remark = Remark::Info(format!("{place}: {section} is served by eBPF"));
+                Ok(Self { proxy_mode: Some(ProxyMode::Ebpf), section: Some(section), remark: Some(remark) })
+            }
+            "ipvs" => Err(parse::no_ipvs(place, "auto, ebpf, iptables or nftables")),
+            mode => {
+                let modes = [
+                    ("auto", ProxyMode::Auto),
+                    ("ebpf", ProxyMode::Ebpf),
+                    ("iptables", ProxyMode::Ebpf),
+                    ("nftables", ProxyMode::Ebpf),
+                ];
+                let proxy_mode = parse::choice(&place, Some(mode), &modes)?;
+                Ok(Self { proxy_mode: Some(proxy_mode), section: None, remark: None })
+            }
+        }
+    }
+
+    /// A period and its path: the one for all modes, or else that of this mode.
+    fn period(&self, file: &KubeProxyConfiguration, field: &str) -> (String, GoDuration) {
+        let (all, iptables, nftables) = if field == "syncPeriod" {
+            (file.sync_period, file.iptables.sync_period, file.nftables.sync_period)
+        } else {
+            (file.min_sync_period, file.iptables.min_sync_period, file.nftables.min_sync_period)
+        };
+        match self.section {
+            Some(section) if all == GoDuration::default() => {
+                let period = if section == "iptables" { iptables } else { nftables };
+                (format!("{section}.{field}"), period)
+            }
+            _ => (field.to_owned(), all),
+        }
+    }
+}
+
+/// Takes periods; zero is one that is not set, and one beyond what we take is cut.
+struct Period<'a> {
+    origin: Origin<'a>,
+    remarks: &'a mut Vec<Remark>,
+}
+
+impl Period<'_> {
+    fn capped(&mut self, path: &str, period: GoDuration, longest: Duration) -> Option<Duration> {
+        if period.0 > longest {
+            let (place, most) = (self.origin.at(path), GoDuration(longest));
+            self.remarks.push(Remark::Warning(format!("{place}: {period} is too long; {most} is used")));
+        }
+        (!period.0.is_zero()).then(|| period.0.min(longest))
+    }
+
+    /// Rounded up to seconds.
+    fn seconds(&mut self, path: &str, period: GoDuration, longest: u32) -> Option<u32> {
+        let period = self.capped(path, period, Duration::from_secs(longest.into()))?;
+        let seconds = period.as_secs() + u64::from(period.subsec_nanos() > 0);
+        u32::try_from(seconds).ok()
+    }
+}
+
+/// How kube-proxy tells which packets come from inside the cluster.
+///
+/// In the modes that look at devices or at this node's own pods, nothing that comes in over an uplink is from inside:
+/// that is what no range at all means here.
+struct LocalDetection {
+    cluster_ranges: Vec<IpNet>,
+    pod_interface: Option<DevicePattern>,
+}
+
+impl LocalDetection {
+    fn read(file: &KubeProxyConfiguration, origin: Origin<'_>) -> Result<Self, ConfigError> {
+        let local = &file.detect_local;
+        let by_device = |field: &str, text: &str, suffix: &str| {
+            let pattern = DevicePattern::new(&format!("{text}{suffix}"))
+                .filter(|_| !text.is_empty() && !text.contains('*'));
+            let takes = "takes the name of a device, or the begin of one, as detectLocalMode asks for it";
+            let wrong = || origin.error(field, format!("{text:?} is not accepted; {takes}"));
+            let pod_interface = Some(pattern.ok_or_else(wrong)?);
+            Ok(Self { cluster_ranges: Vec::new(), pod_interface })
+        };
+        match file.detect_local_mode.as_str() {
+            "" | "ClusterCIDR" => {
+                let (path, texts) = match nonempty(&file.cluster_cidr) {
+                    Some(text) => {
+                        ("clusterCIDR", text.split(',').map(|text| text.trim().to_owned()).collect())
+                    }
+                    None => ("detectLocal.clusterCIDRs", local.cluster_cidrs.clone()),
+                };
+                let cluster_ranges = parse::ranges(&origin.at(path), &texts)?;
+                Ok(Self { cluster_ranges, pod_interface: None })
+            }
+            "NodeCIDR" => Ok(Self { cluster_ranges: Vec::new(), pod_interface: None }),
+            "BridgeInterface" => by_device("detectLocal.bridgeInterface", &local.bridge_interface, ""),
+            "InterfaceNamePrefix" => {
+                by_device("detectLocal.interfaceNamePrefix", &local.interface_name_prefix, "*")
+            }
+            other => {
+                let takes = "takes ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix";
+                Err(origin.error("detectLocalMode", format!("{other:?} is not accepted; {takes}")))
+            }
+        }
+    }
+}
+
+fn nonempty(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !text.is_empty())
+}

@@ -1,0 +1,251 @@
+use std::time::Duration;
+
+use super::*;
+use crate::config::{DevicePattern, ProxyMode};
+use crate::model::NodePortAddresses;
+
+const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
+
+/// The settings of a file that is more than its head.
+fn read_text(text: &str) -> Result<FileSettings, ConfigError> {
+    interpret(Path::new("/c.yaml"), format!("{HEAD}{text}").as_bytes())
+}
+
+#[track_caller]
+fn refused(text: &str, line: &str) {
+    assert_eq!(read_text(text).map_err(|error| error.to_string()), Err(line.to_owned()));
+}
+
+#[track_caller]
+fn warned(text: &str, lines: &[&str]) {
+    let warnings: Vec<Remark> = lines.iter().map(|line| Remark::Warning((*line).to_owned())).collect();
+    assert_eq!(read_text(text).unwrap().remarks, warnings);
+}
+
+#[test]
+fn what_kubeadm_writes_is_taken_without_a_word() {
+    let settings = interpret(Path::new("/c.yaml"), include_bytes!("kubeadm.yaml")).unwrap();
+    let expected = FileSettings {
+        kubeconfig: Some("/var/lib/kube-proxy/kubeconfig.conf".into()),
+        cluster_ranges: Some(vec!["10.244.0.0/16".parse().unwrap()]),
+        ..FileSettings::default()
+    };
+    assert_eq!(settings, expected);
+}
+
+#[test]
+fn what_kube_proxy_writes_of_its_own_defaults_asks_for_nothing_we_lack() {
+    let settings = interpret(Path::new("/c.yaml"), include_bytes!("written.yaml")).unwrap();
+    assert_eq!(settings.remarks, [Remark::Info("/c.yaml: mode: iptables is served by eBPF".to_owned())]);
+    assert_eq!(settings.min_sync_interval, None);
+    assert_eq!(settings.max_sync_interval, Some(Duration::from_secs(30)));
+    assert_eq!(settings.timeout_established, Some(86_400));
+}
+
+#[test]
+fn what_we_can_honour_takes_effect() {
+    let settings = interpret(Path::new("/c.json"), include_bytes!("everything.json")).unwrap();
+    let ranges = ["10.0.0.0/8", "2001:db8::/32"].map(|range| range.parse().unwrap());
+    let expected = FileSettings {
+        kubeconfig: Some("/etc/kubeconfig".into()),
+        node_name: Some("node-7".to_owned()),
+        proxy_mode: Some(ProxyMode::Ebpf),
+        healthz_bind_address: Some("10.0.0.1:10256".parse().unwrap()),
+        metrics_bind_address: Some("0.0.0.0:1234".parse().unwrap()),
+        node_ports: Some(NodePortAddresses::Within(ranges.into())),
+        cluster_ranges: Some(Vec::new()),
+        pod_interface: DevicePattern::new("gke*"),
+        timeout_established: Some(3601),
+        timeout_udp: Some(120),
+        min_sync_interval: Some(Duration::from_millis(50)),
+        max_sync_interval: Some(Duration::from_secs(60)),
+        remarks: vec![Remark::Info("/c.json: mode: nftables is served by eBPF".to_owned())],
+    };
+    assert_eq!(settings, expected);
+}
+
+#[test]
+fn modes_of_ours_and_periods_of_newer_versions_are_taken() {
+    let settings = read_text("mode: ebpf\nsyncPeriod: 10s\nminSyncPeriod: 2ms\n").unwrap();
+    assert_eq!((settings.proxy_mode, settings.remarks), (Some(ProxyMode::Ebpf), vec![]));
+    assert_eq!(settings.min_sync_interval, Some(Duration::from_millis(2)));
+    assert_eq!(settings.max_sync_interval, Some(Duration::from_secs(10)));
+    assert_eq!(read_text("mode: auto").unwrap().proxy_mode, Some(ProxyMode::Auto));
+    assert_eq!(read_text("mode: ''").unwrap().proxy_mode, None);
+}
+
+#[test]
+fn local_traffic_is_told_by_ranges_or_by_devices_as_kube_proxy_does() {
+    let ranges = |texts: &[&str]| Some(texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>());
+    for (text, cluster_ranges, device) in [
+        ("clusterCIDR: 10.1.0.0/16, fd00::/64", ranges(&["10.1.0.0/16", "fd00::/64"]), None),
+        ("detectLocal: {clusterCIDRs: [10.1.0.0/16]}", ranges(&["10.1.0.0/16"]), None),
+        ("detectLocalMode: ClusterCIDR\nclusterCIDR: 10.1.0.0/16", ranges(&["10.1.0.0/16"]), None),
+        ("detectLocalMode: NodeCIDR\nclusterCIDR: 10.1.0.0/16", ranges(&[]), None),
+        (
+            "detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cbr0}",
+            ranges(&[]),
+            DevicePattern::new("cbr0"),
+        ),
+    ] {
+        let settings = read_text(text).unwrap();
+        assert_eq!((settings.cluster_ranges, settings.pod_interface), (cluster_ranges, device), "{text}");
+    }
+}
+
+#[test]
+fn an_ipv6_bind_address_moves_the_servers_to_ipv6() {
+    let settings = read_text("bindAddress: '::'").unwrap();
+    assert_eq!(settings.healthz_bind_address, Some("[::]:10256".parse().unwrap()));
+    assert_eq!(settings.metrics_bind_address, Some("[::1]:10249".parse().unwrap()));
+    let settings = read_text("bindAddress: '::'\nmetricsBindAddress: 127.0.0.1").unwrap();
+    assert_eq!(settings.metrics_bind_address, Some("127.0.0.1:10249".parse().unwrap()));
+}
+
+#[test]
+fn each_field_without_effect_is_named_once_with_its_path() {
+    warned(
+        "iptables: {masqueradeBit: 15, masqueradeAll: true}\nipvs: {scheduler: rr, strictARP: true}",
+        &[
+            "/c.yaml: iptables.masqueradeBit: 15 has no effect: nothing here is masqueraded by a mark",
+            "/c.yaml: iptables.masqueradeAll: true has no effect: nothing here is masqueraded by a mark",
+        ],
+    );
+    warned(
+        "conntrack: {maxPerCore: 1}\nfeatureGates: {Some: true}\nbindAddress: 10.0.0.5\nlogging: {verbosity: 4}\n\
+         clientConnection: {qps: 50}",
+        &[
+            "/c.yaml: bindAddress: 10.0.0.5 has no effect: the node's addresses are its Node object's",
+            "/c.yaml: clientConnection.qps: 50.0 has no effect: nothing but Events is written, and these have a limit \
+             of their own",
+            "/c.yaml: conntrack.maxPerCore: 1 has no effect: nothing here depends on the kernel's connection tracking",
+            "/c.yaml: logging.verbosity: 4 has no effect: the environment's RUST_LOG decides what is logged, as text",
+            "/c.yaml: featureGates.Some: true has no effect: there are no feature gates",
+        ],
+    );
+    warned(
+        "iptables: {syncPeriod: 2h22m}",
+        &["/c.yaml: iptables.syncPeriod: 2h22m0s is too long; 1h0m0s is used"],
+    );
+}
+
+#[test]
+fn every_field_without_effect_exists() {
+    let every = KubeProxyConfiguration {
+        conntrack: Conntrack {
+            max_per_core: Some(1),
+            min: Some(1),
+            tcp_close_wait_timeout: Some(GoDuration(Duration::from_secs(1))),
+            tcp_be_liberal: true,
+            ..Conntrack::default()
+        },
+        oom_score_adj: Some(1),
+        ..KubeProxyConfiguration::default()
+    };
+    let value = serde_json::to_value(every).unwrap();
+    for path in remark::paths_without_effect() {
+        let found = value.pointer(&format!("/{}", path.replace('.', "/")));
+        assert!(found.is_some(), "{path}");
+    }
+}
+
+#[test]
+fn a_field_that_does_not_exist_is_an_error_that_names_its_path() {
+    refused(
+        "iptables: {masqueradBit: 14}",
+        "/c.yaml: iptables.masqueradBit: unknown field `masqueradBit`, expected one of `masqueradeBit`, \
+         `masqueradeAll`, `localhostNodePorts`, `snatNodeInternalIP`, `syncPeriod`, `minSyncPeriod`",
+    );
+    let error = read_text("Mode: iptables").unwrap_err().to_string();
+    assert!(
+        error.starts_with("/c.yaml: Mode: unknown field `Mode`, expected one of `apiVersion`"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_wrong_value_names_file_path_and_what_is_accepted() {
+    refused(
+        "mode: userspace",
+        "/c.yaml: mode: \"userspace\" is not accepted; takes auto, ebpf, iptables or nftables",
+    );
+    refused(
+        "mode: ipvs",
+        "/c.yaml: mode: ipvs is not in this version; takes auto, ebpf, iptables or nftables",
+    );
+    refused(
+        "iptables: {syncPeriod: 30}",
+        "/c.yaml: iptables.syncPeriod: invalid type: integer `30`, expected a duration such as 30s or 1h15m",
+    );
+    refused(
+        "conntrack: {udpTimeout: -5s}",
+        "/c.yaml: conntrack.udpTimeout: \"-5s\" is not accepted; takes a duration such as 30s or 1h15m",
+    );
+    refused(
+        "enableProfiling: 'yes'",
+        "/c.yaml: enableProfiling: invalid type: string \"yes\", expected a boolean",
+    );
+    refused(
+        "clusterCIDR: 10.0.0.0",
+        "/c.yaml: clusterCIDR: \"10.0.0.0\" is not accepted; takes a CIDR such as 203.0.113.0/24 or 2001:db8::/64",
+    );
+    refused(
+        "nodePortAddresses: [10.0.0.0/8, here]",
+        "/c.yaml: nodePortAddresses: \"here\" is not accepted; takes the word primary alone, or all or CIDRs \
+         separated by commas",
+    );
+    refused(
+        "healthzBindAddress: node1:10256",
+        "/c.yaml: healthzBindAddress: \"node1:10256\" is not accepted; takes an address or address:port such as \
+         0.0.0.0:10256 or [::]:10256",
+    );
+    refused(
+        "bindAddress: any",
+        "/c.yaml: bindAddress: \"any\" is not accepted; takes an address such as 0.0.0.0",
+    );
+    refused(
+        "hostnameOverride: a/b",
+        "/c.yaml: hostnameOverride: \"a/b\" is not accepted; takes the name of this node's Node object",
+    );
+    refused(
+        "detectLocalMode: Pods",
+        "/c.yaml: detectLocalMode: \"Pods\" is not accepted; takes ClusterCIDR, NodeCIDR, BridgeInterface or \
+         InterfaceNamePrefix",
+    );
+    refused(
+        "detectLocalMode: BridgeInterface",
+        "/c.yaml: detectLocal.bridgeInterface: \"\" is not accepted; takes the name of a device, or the begin of one, \
+         as detectLocalMode asks for it",
+    );
+}
+
+#[test]
+fn a_file_of_another_kind_or_none_at_all_is_one_line() {
+    for (text, line) in [
+        ("", "takes one KubeProxyConfiguration, as YAML or JSON"),
+        ("# nothing\n", "takes one KubeProxyConfiguration, as YAML or JSON"),
+        ("- a\n", "takes one KubeProxyConfiguration, as YAML or JSON"),
+        ("kind: Pod\n", "apiVersion: \"\" is not accepted; takes kubeproxy.config.k8s.io/v1alpha1"),
+        (
+            "apiVersion: kubeproxy.config.k8s.io/v1alpha2\nkind: KubeProxyConfiguration\n",
+            "apiVersion: \"kubeproxy.config.k8s.io/v1alpha2\" is not accepted; takes kubeproxy.config.k8s.io/v1alpha1",
+        ),
+        (
+            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeletConfiguration\n",
+            "kind: \"KubeletConfiguration\" is not accepted; takes KubeProxyConfiguration",
+        ),
+        (&format!("{HEAD}---\n{HEAD}"), "has several documents; takes one KubeProxyConfiguration"),
+    ] {
+        let error = interpret(Path::new("/c.yaml"), text.as_bytes()).unwrap_err().to_string();
+        assert_eq!(error, format!("/c.yaml: {line}"), "{text}");
+    }
+    for (text, begin) in [
+        ("a: [", "/c.yaml: is not YAML: "),
+        ("{\"a\": ", "/c.yaml: is not JSON: "),
+        (&format!("{HEAD}mode: ''\nmode: ''\n"), "/c.yaml: is not YAML: "),
+    ] {
+        let error = interpret(Path::new("/c.yaml"), text.as_bytes()).unwrap_err().to_string();
+        assert!(error.starts_with(begin) && !error.contains('\n'), "{error}");
+    }
+    assert_eq!(read_text("---\n").map(|settings| settings.remarks), Ok(Vec::new()));
+}
