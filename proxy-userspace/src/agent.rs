@@ -15,6 +15,7 @@ use crate::faces::{Faces, Feed};
 use crate::model::{Desired, Model};
 use crate::node::{self, NodeError, NodeSettings, XdpUse};
 use crate::reconcile::{self, Channels, Intervals, Reconciler};
+use crate::source::kubernetes::KubernetesSettings;
 use crate::source::{self, SourceError};
 
 /// Batches of events that may wait while a sync goes on.
@@ -53,12 +54,16 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     let (stop, stopped) = watch::channel(());
 
     let mut node = tokio::spawn(node::follow(node_settings(&settings), targets, topology_sender));
-    let mut source = tokio::spawn(match settings.source.clone() {
-        Source::Directory(path) => source::directory::watch(path, event_sender),
-    });
     let (failures, _) = mpsc::channel(FAILURES);
     let faces = Faces::start(&settings, failures);
     let feed = faces.feed();
+    let mut source = match settings.source.clone() {
+        Source::Directory(path) => tokio::spawn(source::directory::watch(path, event_sender)),
+        Source::Kubernetes { kubeconfig } => {
+            let connection = source::kubernetes::connect(kubeconfig.as_deref()).await?;
+            tokio::spawn(source::kubernetes::watch(connection, kubernetes_settings(&settings), event_sender))
+        }
+    };
     let channels = Channels { events, topology, targets: target_sender, stop: stopped };
     let runtime = Handle::current();
     // A thread of its own: the data plane's system calls block.
@@ -112,6 +117,13 @@ async fn stop_signal() -> Result<&'static str, AgentError> {
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",
     })
+}
+
+fn kubernetes_settings(settings: &Settings) -> KubernetesSettings {
+    KubernetesSettings {
+        node_name: settings.model.node_name.clone(),
+        service_proxy_name: settings.model.service_proxy_name.clone(),
+    }
 }
 
 fn node_settings(settings: &Settings) -> NodeSettings {

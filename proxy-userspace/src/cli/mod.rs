@@ -91,7 +91,15 @@ enum CliError {
 impl CliError {
     /// Whether a flag was given something it can't be, as opposed to something that failed.
     const fn is_of_a_value(&self) -> bool {
-        matches!(self, Self::Config(_) | Self::Agent(AgentError::Source(SourceError::Directory { .. })))
+        matches!(
+            self,
+            Self::Config(_)
+                | Self::Agent(AgentError::Source(
+                    SourceError::Directory { .. }
+                        | SourceError::NoConfiguration
+                        | SourceError::Kubeconfig { .. }
+                ))
+        )
     }
 }
 

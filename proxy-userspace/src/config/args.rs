@@ -8,10 +8,14 @@ use std::path::PathBuf;
 /// instead of clap's four. A negative number is a value too, not an unknown flag.
 #[derive(clap::Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentArgs {
-    /// Where Services, EndpointSlices and Nodes come from: directory:PATH, a directory of manifests as
-    /// `kubectl get -o yaml` prints them
-    #[arg(long, value_name = "directory:PATH")]
+    /// Where Services, EndpointSlices and Nodes come from: kubernetes, or directory:PATH, a directory of manifests as
+    /// `kubectl get -o yaml` prints them [default: kubernetes]
+    #[arg(long, value_name = "kubernetes|directory:PATH")]
     pub source: Option<String>,
+    /// Which API server, and as whom [default: the environment's KUBECONFIG, then what a pod is given, then
+    /// ~/.kube/config]
+    #[arg(long, value_name = "PATH")]
+    pub kubeconfig: Option<PathBuf>,
     /// A KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1, YAML or JSON), as kube-proxy reads it. A flag that is
     /// given wins over the file, whereas kube-proxy ignores most flags beside a file. What has no effect here is named
     /// in one warning each

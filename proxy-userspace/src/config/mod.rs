@@ -62,6 +62,11 @@ pub struct Settings {
 /// Where objects come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
+    /// The API server.
+    Kubernetes {
+        /// What says which one; `None` = the environment does.
+        kubeconfig: Option<PathBuf>,
+    },
     /// Manifests in this directory.
     Directory(PathBuf),
 }
@@ -98,7 +103,12 @@ impl Settings {
         let healthz = SocketAddr::from((Ipv4Addr::UNSPECIFIED, HEALTHZ_PORT));
         let metrics = SocketAddr::from((Ipv4Addr::LOCALHOST, METRICS_PORT));
         Ok(Self {
-            source: parse::source(args.source.as_deref())?,
+            source: match parse::source(args.source.as_deref(), args.kubeconfig.as_deref())? {
+                Source::Kubernetes { kubeconfig } => {
+                    Source::Kubernetes { kubeconfig: kubeconfig.or_else(|| file.kubeconfig.clone()) }
+                }
+                directory @ Source::Directory(_) => directory,
+            },
             model: model_settings(args, &file, node_name)?,
             proxy_mode: match file.proxy_mode {
                 Some(mode) if args.proxy_mode.is_none() => mode,

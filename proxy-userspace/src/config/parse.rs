@@ -24,19 +24,23 @@ fn wrong(origin: &str, given: &str, takes: &str) -> ConfigError {
     ConfigError { origin: origin.to_owned(), message: format!("{given:?} is not accepted; takes {takes}") }
 }
 
-pub(super) fn source(text: Option<&str>) -> Result<Source, ConfigError> {
+pub(super) fn source(text: Option<&str>, kubeconfig: Option<&Path>) -> Result<Source, ConfigError> {
     const FLAG: &str = "--source";
-    const TAKES: &str = "directory:PATH";
-    let Some(text) = text else {
-        return Err(ConfigError { origin: FLAG.to_owned(), message: format!("not given; takes {TAKES}") });
-    };
-    match text.split_once(':') {
-        Some(("directory", path)) if !path.is_empty() => Ok(Source::Directory(PathBuf::from(path))),
-        None if text == "kubernetes" => Err(ConfigError {
-            origin: FLAG.to_owned(),
-            message: format!("kubernetes is not in this version; takes {TAKES}"),
-        }),
-        _ => Err(wrong(FLAG, text, TAKES)),
+    const TAKES: &str = "kubernetes or directory:PATH";
+    match text.map(|text| (text, text.split_once(':'))) {
+        None | Some(("kubernetes", _)) => {
+            Ok(Source::Kubernetes { kubeconfig: kubeconfig.map(Path::to_owned) })
+        }
+        Some((text, Some(("directory", path)))) if !path.is_empty() => match kubeconfig {
+            None => Ok(Source::Directory(PathBuf::from(path))),
+            Some(_) => Err(ConfigError {
+                origin: "--kubeconfig".to_owned(),
+                message: format!(
+                    "is not accepted with --source {text}; takes effect with --source kubernetes"
+                ),
+            }),
+        },
+        Some((text, _)) => Err(wrong(FLAG, text, TAKES)),
     }
 }
 

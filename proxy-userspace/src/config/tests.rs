@@ -14,11 +14,10 @@ struct Agent {
     args: AgentArgs,
 }
 
-/// Settings of a host called `host-1` from flags separated by blanks, with a source where they name none.
+/// Settings of a host called `host-1` from flags separated by blanks.
 fn resolve(flags: &str) -> Result<Settings, ConfigError> {
     let own = ["agent"].into_iter().chain(flags.split_whitespace());
-    let mut agent = Agent::parse_from(own);
-    agent.args.source.get_or_insert_with(|| "directory:/manifests".to_owned());
+    let agent = Agent::parse_from(own);
     Settings::resolve_on(&agent.args, Some("Host-1 \n".to_owned()))
 }
 
@@ -30,7 +29,7 @@ fn refused(flags: &str, line: &str) {
 #[test]
 fn without_flags_the_defaults_hold() {
     let settings = resolve("").unwrap();
-    assert_eq!(settings.source, Source::Directory(PathBuf::from("/manifests")));
+    assert_eq!(settings.source, Source::Kubernetes { kubeconfig: None });
     assert_eq!(settings.model, ModelSettings { node_name: "host-1".to_owned(), ..ModelSettings::default() });
     assert_eq!(settings.timeouts, Timeouts::default());
     assert_eq!(settings.mark, Mark { value: 0x1000, mask: 0x1000 });
@@ -77,8 +76,19 @@ fn every_flag_is_heard() {
 
 #[test]
 fn a_wrong_value_names_the_flag_and_what_it_takes() {
-    refused("--source api", "--source: \"api\" is not accepted; takes directory:PATH");
-    refused("--source kubernetes", "--source: kubernetes is not in this version; takes directory:PATH");
+    refused("--source api", "--source: \"api\" is not accepted; takes kubernetes or directory:PATH");
+    refused(
+        "--source directory:",
+        "--source: \"directory:\" is not accepted; takes kubernetes or directory:PATH",
+    );
+    refused(
+        "--source kubernetes:x",
+        "--source: \"kubernetes:x\" is not accepted; takes kubernetes or directory:PATH",
+    );
+    refused(
+        "--source directory:/m --kubeconfig /k",
+        "--kubeconfig: is not accepted with --source directory:/m; takes effect with --source kubernetes",
+    );
     refused("--proxy-mode ipvs", "--proxy-mode: ipvs is not in this version; takes auto or ebpf");
     refused("--forwarding DSR", "--forwarding: \"DSR\" is not accepted; takes snat or dsr");
     refused("--xdp fast", "--xdp: \"fast\" is not accepted; takes auto, native, generic or off");
@@ -152,14 +162,20 @@ fn what_neither_flag_nor_file_says_comes_from_the_environment() {
     assert_eq!(settings.model.node_name, "host-1");
     assert_eq!(settings.model.cluster_ranges, ["10.244.0.0/16".parse().unwrap()]);
     assert_eq!(settings.remarks, []);
-    let without =
-        Settings { model: ModelSettings { cluster_ranges: Vec::new(), ..settings.model }, ..settings };
+    let kubeconfig = Some("/var/lib/kube-proxy/kubeconfig.conf".into());
+    assert_eq!(settings.source, Source::Kubernetes { kubeconfig });
+    let without = Settings {
+        model: ModelSettings { cluster_ranges: Vec::new(), ..settings.model },
+        source: Source::Kubernetes { kubeconfig: None },
+        ..settings
+    };
     assert_eq!(Ok(without), resolve(""));
 }
 
 #[test]
 fn a_flag_wins_over_the_file() {
-    let settings = resolve(&format!("--config {KUBEADM} --cluster-cidr 10.0.0.0/8")).unwrap();
+    let settings = resolve(&format!("--config {KUBEADM} --cluster-cidr 10.0.0.0/8 --kubeconfig /k")).unwrap();
+    assert_eq!(settings.source, Source::Kubernetes { kubeconfig: Some("/k".into()) });
     assert_eq!(settings.model.cluster_ranges, ["10.0.0.0/8".parse().unwrap()]);
     let settings = resolve(&format!(
         "--config {EVERYTHING} --hostname-override a --proxy-mode auto --healthz-bind-address= \
@@ -186,12 +202,17 @@ fn a_file_that_can_not_be_read_is_one_line() {
 }
 
 #[test]
-fn the_source_must_be_given_and_the_node_must_have_a_name() {
-    let none = AgentArgs::default();
-    let error = Settings::resolve_on(&none, Some("node-1".to_owned())).unwrap_err();
-    assert_eq!(error.to_string(), "--source: not given; takes directory:PATH");
-    let sourced = AgentArgs { source: Some("directory:/manifests".to_owned()), ..none };
-    let error = Settings::resolve_on(&sourced, None).unwrap_err();
+fn the_source_is_the_api_server_or_a_directory() {
+    let source = |flags: &str| resolve(flags).unwrap().source;
+    assert_eq!(source("--source directory:/m"), Source::Directory(PathBuf::from("/m")));
+    let kubeconfig = Some(PathBuf::from("/k"));
+    assert_eq!(source("--kubeconfig /k"), Source::Kubernetes { kubeconfig: kubeconfig.clone() });
+    assert_eq!(source("--source kubernetes --kubeconfig /k"), Source::Kubernetes { kubeconfig });
+}
+
+#[test]
+fn the_node_must_have_a_name() {
+    let error = Settings::resolve_on(&AgentArgs::default(), None).unwrap_err();
     assert_eq!(
         error.to_string(),
         "--hostname-override: \"\" is not accepted; takes the name of this node's Node object"

@@ -39,6 +39,7 @@ fn own_configuration(settings: &Settings) -> Value {
     json!({
         "source": match &settings.source {
             Source::Directory(path) => format!("directory:{}", path.display()),
+            Source::Kubernetes { .. } => "kubernetes".to_owned(),
         },
         "serviceProxyName": model.service_proxy_name,
         "serviceExternalIPRanges": model.external_ip_ranges,

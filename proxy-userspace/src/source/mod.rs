@@ -1,6 +1,7 @@
 //! Where objects come from. Nothing but this module reads manifests or talks to the API.
 
 pub mod directory;
+pub mod kubernetes;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -47,4 +48,18 @@ pub enum SourceError {
     /// The kernel refuses to tell of changes.
     #[error("inotify: {0}; see fs.inotify.max_user_instances and fs.inotify.max_user_watches")]
     Inotify(std::io::Error),
+    /// Nothing says where the API server is.
+    #[error(
+        "--source kubernetes: no API server is configured; takes --kubeconfig PATH, the environment's KUBECONFIG, \
+         ~/.kube/config, or to run in a pod"
+    )]
+    NoConfiguration,
+    /// What says where the API server is can't be used.
+    #[error("{origin}: {message}")]
+    Kubeconfig {
+        /// The flag, variable or file it is from.
+        origin: String,
+        /// What is wrong with it.
+        message: String,
+    },
 }

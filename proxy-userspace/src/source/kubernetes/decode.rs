@@ -1,0 +1,262 @@
+//! Objects as the API server writes them, without what nobody reads: managed fields, most annotations, the names of
+//! pods. What is left out is never allocated.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use k8s_openapi::api::core::v1::{
+    Node, NodeAddress, NodeSpec, NodeStatus, Service, ServiceSpec, ServiceStatus, Taint,
+};
+use k8s_openapi::api::discovery::v1::{
+    Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::metadata::{Annotations, Labels};
+use crate::source::{Kind, Object, ObjectKey};
+
+/// An object, read.
+#[derive(Debug)]
+pub(super) struct Decoded {
+    pub identity: Identity,
+    pub object: Object,
+}
+
+/// What tells an object, and one of its versions, from others.
+#[derive(Clone, Debug)]
+pub(super) struct Identity {
+    pub key: ObjectKey,
+    /// Another one = deleted and created again under the same name.
+    pub uid: String,
+    /// What a watch goes on from.
+    pub resource_version: String,
+    /// The same = nothing that matters to us has changed.
+    pub version: u64,
+}
+
+/// An object that could not be read.
+#[derive(Debug)]
+pub(super) struct Undecodable {
+    /// `None` where not even its name could be read.
+    pub identity: Option<Identity>,
+    /// Path of the field.
+    pub field: String,
+    pub message: String,
+}
+
+/// Reads one object. Of a Node other than `own_node` only the addresses are kept.
+pub(super) fn decode(kind: Kind, json: &str, own_node: &str) -> Result<Decoded, Box<Undecodable>> {
+    match kind {
+        Kind::Service => read(kind, json, |wire: WireService| {
+            let version = wire.metadata.version(json);
+            (wire.metadata, version, move |metadata| {
+                Object::Service(Box::new(Service { metadata, spec: wire.spec, status: wire.status }))
+            })
+        }),
+        Kind::EndpointSlice => read(kind, json, |wire: WireSlice| {
+            let version = wire.metadata.version(json);
+            let endpoints = wire.endpoints.map(|list| list.into_iter().map(endpoint).collect());
+            (wire.metadata, version, move |metadata| {
+                Object::EndpointSlice(Box::new(EndpointSlice {
+                    metadata,
+                    address_type: wire.address_type,
+                    endpoints,
+                    ports: wire.ports,
+                }))
+            })
+        }),
+        Kind::Node => read(kind, json, |wire: WireNode| {
+            let is_own = wire.metadata.name.as_deref() == Some(own_node);
+            let (metadata, node) = node(wire, is_own);
+            // The kubelet reports a Node's health again and again; that is no new version to us.
+            let version = hash(&(&metadata.labels, metadata.deletion_timestamp.is_some(), contents(&node)));
+            (metadata, version, move |metadata| Object::Node(Box::new(Node { metadata, ..node })))
+        }),
+    }
+}
+
+/// Reads no more of an object than what tells it from others.
+pub(super) fn identify(kind: Kind, json: &str) -> Option<Identity> {
+    #[derive(Deserialize)]
+    struct Named {
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Metadata {
+        name: String,
+        namespace: Option<String>,
+        uid: Option<String>,
+        resource_version: Option<String>,
+    }
+    let Named { metadata } = serde_json::from_str(json).ok()?;
+    let metadata = WireMeta {
+        name: Some(metadata.name),
+        namespace: metadata.namespace,
+        uid: metadata.uid,
+        resource_version: metadata.resource_version,
+        ..WireMeta::default()
+    };
+    let version = metadata.version(json);
+    Some(metadata.split(kind, version).0)
+}
+
+fn read<T, F>(
+    kind: Kind,
+    json: &str,
+    take: impl Fn(T) -> (WireMeta, u64, F),
+) -> Result<Decoded, Box<Undecodable>>
+where
+    T: DeserializeOwned,
+    F: FnOnce(ObjectMeta) -> Object,
+{
+    let Ok(wire) = serde_json::from_str(json) else {
+        return Err(explain::<T>(kind, json));
+    };
+    let (metadata, version, build) = take(wire);
+    if metadata.name.as_deref().unwrap_or_default().is_empty() {
+        let (field, message) = ("metadata.name".to_owned(), format!("not set; a {kind} has a name"));
+        return Err(Box::new(Undecodable { identity: None, field, message }));
+    }
+    let (identity, metadata) = metadata.split(kind, version);
+    Ok(Decoded { identity, object: build(metadata) })
+}
+
+/// Reads it again, at the pace of one that says where it fails.
+fn explain<T: DeserializeOwned>(kind: Kind, json: &str) -> Box<Undecodable> {
+    let mut reader = serde_json::Deserializer::from_str(json);
+    let result: Result<T, _> = serde_path_to_error::deserialize(&mut reader);
+    let (field, message) = match result {
+        Ok(_) => (String::new(), "can't be read".to_owned()),
+        Err(error) => (error.path().to_string(), error.into_inner().to_string()),
+    };
+    // Line and column mean nothing to whoever sees the object as YAML.
+    let message = message.split(" at line ").next().unwrap_or_default().to_owned();
+    Box::new(Undecodable { identity: identify(kind, json), field, message })
+}
+
+fn hash(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireMeta {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    creation_timestamp: Option<Time>,
+    deletion_timestamp: Option<Time>,
+    labels: Option<Labels>,
+    annotations: Option<Annotations>,
+}
+
+impl WireMeta {
+    /// A number that changes with the object.
+    fn version(&self, json: &str) -> u64 {
+        match self.resource_version.as_deref() {
+            Some("") | None => hash(&json),
+            version => hash(&version),
+        }
+    }
+
+    fn split(self, kind: Kind, version: u64) -> (Identity, ObjectMeta) {
+        let metadata = ObjectMeta {
+            name: self.name,
+            namespace: self.namespace,
+            creation_timestamp: self.creation_timestamp,
+            deletion_timestamp: self.deletion_timestamp,
+            labels: self.labels.map(|labels| labels.0),
+            annotations: self.annotations.map(|annotations| annotations.0),
+            ..ObjectMeta::default()
+        };
+        let identity = Identity {
+            key: ObjectKey::new(kind, &metadata),
+            uid: self.uid.unwrap_or_default(),
+            resource_version: self.resource_version.unwrap_or_default(),
+            version,
+        };
+        (identity, metadata)
+    }
+}
+
+#[derive(Deserialize)]
+struct WireService {
+    metadata: WireMeta,
+    spec: Option<ServiceSpec>,
+    status: Option<ServiceStatus>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireSlice {
+    metadata: WireMeta,
+    address_type: String,
+    endpoints: Option<Vec<WireEndpoint>>,
+    ports: Option<Vec<EndpointPort>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireEndpoint {
+    addresses: Option<Vec<String>>,
+    conditions: Option<EndpointConditions>,
+    hints: Option<EndpointHints>,
+    node_name: Option<String>,
+}
+
+fn endpoint(wire: WireEndpoint) -> Endpoint {
+    Endpoint {
+        addresses: wire.addresses.unwrap_or_default(),
+        conditions: wire.conditions,
+        hints: wire.hints,
+        node_name: wire.node_name,
+        ..Endpoint::default()
+    }
+}
+
+#[derive(Deserialize)]
+struct WireNode {
+    metadata: WireMeta,
+    spec: Option<WireNodeSpec>,
+    status: Option<WireNodeStatus>,
+}
+
+#[derive(Default, Deserialize)]
+struct WireNodeSpec {
+    taints: Option<Vec<Taint>>,
+}
+
+#[derive(Default, Deserialize)]
+struct WireNodeStatus {
+    addresses: Option<Vec<NodeAddress>>,
+}
+
+fn node(wire: WireNode, is_own: bool) -> (WireMeta, Node) {
+    let status = NodeStatus { addresses: wire.status.unwrap_or_default().addresses, ..NodeStatus::default() };
+    let (metadata, taints) = if is_own {
+        (wire.metadata, wire.spec.unwrap_or_default().taints)
+    } else {
+        let metadata =
+            WireMeta { labels: None, annotations: None, deletion_timestamp: None, ..wire.metadata };
+        (metadata, None)
+    };
+    let spec = NodeSpec { taints, ..NodeSpec::default() };
+    (metadata, Node { spec: Some(spec), status: Some(status), ..Node::default() })
+}
+
+/// What is kept of a Node beside its metadata, as it can be hashed.
+fn contents(node: &Node) -> (Vec<[&str; 2]>, Vec<[&str; 3]>) {
+    let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    (
+        addresses.map(|address| [address.type_.as_str(), &address.address]).collect(),
+        taints
+            .map(|taint| [taint.key.as_str(), taint.value.as_deref().unwrap_or_default(), &taint.effect])
+            .collect(),
+    )
+}

@@ -1,0 +1,88 @@
+//! What the API server is asked for.
+
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Resource;
+use kube::api::{ListParams, WatchParams};
+use kube::client::Body;
+use kube::core::Request;
+
+use super::failure::Failure;
+use crate::source::Kind;
+
+/// Objects in one page of a listing: as client-go has it, two to four megabytes of EndpointSlices.
+const PAGE: u32 = 500;
+/// After this the server ends a watch, so that clients spread over its instances again.
+const WATCH_SECONDS: u32 = 290;
+
+/// Lists and watches of one kind.
+#[derive(Debug)]
+pub(super) struct Query {
+    request: Request,
+    selector: Option<String>,
+}
+
+pub(super) type HttpRequest = http::Request<Body>;
+
+impl Query {
+    /// Of Services and EndpointSlices those that are ours: the endpointslice controller copies the labels of a
+    /// Service to its slices.
+    pub fn new(kind: Kind, service_proxy_name: Option<&str>) -> Self {
+        let path = match kind {
+            Kind::Service => Service::url_path(&(), None),
+            Kind::EndpointSlice => EndpointSlice::url_path(&(), None),
+            Kind::Node => Node::url_path(&(), None),
+        };
+        let proxy = service_proxy_name.map_or_else(
+            || "!service.kubernetes.io/service-proxy-name".to_owned(),
+            |name| format!("service.kubernetes.io/service-proxy-name={name}"),
+        );
+        let selector = (kind != Kind::Node).then(|| format!("{proxy},!service.kubernetes.io/headless"));
+        Self { request: Request::new(path), selector }
+    }
+
+    /// Everything there is, as the begin of a watch.
+    pub fn stream(&self) -> Result<HttpRequest, Failure> {
+        self.watch_with("", true)
+    }
+
+    /// What has changed since a version.
+    pub fn watch(&self, version: &str) -> Result<HttpRequest, Failure> {
+        self.watch_with(version, false)
+    }
+
+    /// A page of everything there is.
+    pub fn page(&self, continue_token: Option<String>) -> Result<HttpRequest, Failure> {
+        let parameters = ListParams {
+            label_selector: self.selector.clone(),
+            limit: Some(PAGE),
+            continue_token,
+            ..ListParams::default()
+        };
+        Ok(self.request.list(&parameters).map_err(|error| Failure::request(&error))?.map(Body::from))
+    }
+
+    fn watch_with(&self, version: &str, send_initial_events: bool) -> Result<HttpRequest, Failure> {
+        let parameters = WatchParams {
+            label_selector: self.selector.clone(),
+            timeout: Some(WATCH_SECONDS),
+            bookmarks: true,
+            send_initial_events,
+            ..WatchParams::default()
+        };
+        Ok(self
+            .request
+            .watch(&parameters, version)
+            .map_err(|error| Failure::request(&error))?
+            .map(Body::from))
+    }
+}
+
+/// What RBAC and people call a kind.
+pub(super) const fn resource(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Service => "services",
+        Kind::EndpointSlice => "endpointslices.discovery.k8s.io",
+        Kind::Node => "nodes",
+    }
+}

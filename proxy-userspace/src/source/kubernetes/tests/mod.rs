@@ -1,0 +1,103 @@
+//! The source against a server that is told what to do.
+
+mod listing;
+mod objects;
+mod server;
+mod trouble;
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc::{Receiver, channel};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use self::server::{BOUND, Server, Stream};
+use super::*;
+use crate::source::{Change, Listing, SourceEvent};
+
+/// Nothing takes so long, unless a test says it does; a new attempt comes almost at once.
+const TIMING: Timing = Timing {
+    idle: BOUND,
+    settled: Duration::ZERO,
+    backoff: (Duration::from_millis(1), Duration::from_millis(10)),
+};
+
+/// A running source and the server it asks.
+struct Bench {
+    server: Server,
+    events: Receiver<Batch>,
+    task: JoinHandle<()>,
+}
+
+impl Bench {
+    async fn start(timing: Timing) -> Self {
+        Self::start_with(timing, None).await
+    }
+
+    async fn start_with(timing: Timing, service_proxy_name: Option<&str>) -> Self {
+        let server = Server::start().await;
+        let uri = format!("http://{}", server.address).parse().unwrap();
+        let client = connect::client(kube::Config::new(uri), &connect::Origin::Pod).unwrap();
+        let connection = Connection { client, server: format!("http://{}", server.address), hint: None };
+        let settings = KubernetesSettings {
+            node_name: "node1".to_owned(),
+            service_proxy_name: service_proxy_name.map(str::to_owned),
+        };
+        let (sender, events) = channel(64);
+        let task = tokio::spawn(async move { follow_all(&connection, &settings, &sender, timing).await });
+        Self { server, events, task }
+    }
+
+    /// A bench that has listed these Services and nothing else, and its three watches.
+    async fn listed(timing: Timing, services: &[Value]) -> (Self, Watches) {
+        let mut bench = Self::start(timing).await;
+        let slices = bench.server.asked(Kind::EndpointSlice).await.list(&[], "10").await;
+        let nodes = bench.server.asked(Kind::Node).await.list(&[], "10").await;
+        let services = bench.server.asked(Kind::Service).await.list(services, "10").await;
+        while bench.next().await != "listed" {}
+        (bench, Watches { services, slices, _nodes: nodes })
+    }
+
+    /// The next batch in words, one a line.
+    async fn next(&mut self) -> String {
+        let batch = timeout(BOUND, self.events.recv()).await.expect("nothing was told").unwrap();
+        let words: Vec<String> = batch.iter().map(words).collect();
+        words.join("\n")
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Watches {
+    services: Stream,
+    slices: Stream,
+    _nodes: Stream,
+}
+
+fn words(event: &SourceEvent) -> String {
+    match event {
+        SourceEvent::Change(Change::Upsert { object, .. }) => format!("+ {}", object.key()),
+        SourceEvent::Change(Change::Delete(key)) => format!("- {key}"),
+        SourceEvent::Listed(Listing::Complete) => "listed".to_owned(),
+        SourceEvent::Listed(Listing::Without(unread)) => format!("listed without {unread:?}"),
+        SourceEvent::Problem(problem) => format!("{:?}: {problem}", problem.severity),
+    }
+}
+
+fn service(name: &str, version: u32) -> Value {
+    json!({
+        "metadata": {
+            "name": name, "namespace": "default", "uid": format!("uid of {name}"),
+            "resourceVersion": version.to_string(),
+        },
+        "spec": { "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"], "ports": [{ "port": 80 }] },
+    })
+}
+
+/// An object of which only the name is known.
+fn named(name: &str, version: u32) -> Value {
+    json!({ "metadata": { "name": name, "namespace": "default", "resourceVersion": version.to_string() } })
+}

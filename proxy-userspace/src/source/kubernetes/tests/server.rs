@@ -1,0 +1,180 @@
+//! An API server that does what a test says: each request waits until the test answers it, byte by byte if need be.
+
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::source::Kind;
+
+/// Nothing that is going to happen takes longer.
+pub(super) const BOUND: Duration = Duration::from_secs(20);
+
+pub(super) struct Server {
+    pub address: SocketAddr,
+    requests: HashMap<Kind, UnboundedReceiver<Request>>,
+    accepting: JoinHandle<()>,
+}
+
+impl Server {
+    pub async fn start() -> Self {
+        Self::start_on("127.0.0.1:0".parse().unwrap()).await
+    }
+
+    pub async fn start_on(address: SocketAddr) -> Self {
+        let listener = TcpListener::bind(address).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut senders = HashMap::new();
+        let mut requests = HashMap::new();
+        for kind in [Kind::Service, Kind::EndpointSlice, Kind::Node] {
+            let (sender, receiver) = unbounded_channel();
+            senders.insert(kind, sender);
+            requests.insert(kind, receiver);
+        }
+        Self { address, requests, accepting: tokio::spawn(accept(listener, senders)) }
+    }
+
+    /// Waits for the next request for this kind.
+    pub async fn asked(&mut self, kind: Kind) -> Request {
+        let next = self.requests.get_mut(&kind).unwrap().recv();
+        let asked = timeout(BOUND, next).await;
+        asked.unwrap_or_else(|_| panic!("nobody asked for {kind}s")).unwrap()
+    }
+
+    /// Takes no more connections; those there are stay.
+    pub async fn stop(self) -> SocketAddr {
+        self.accepting.abort();
+        let _ = self.accepting.await;
+        self.address
+    }
+}
+
+async fn accept(listener: TcpListener, senders: HashMap<Kind, UnboundedSender<Request>>) {
+    loop {
+        let (socket, _) = listener.accept().await.unwrap();
+        let senders = senders.clone();
+        tokio::spawn(async move {
+            let Some(request) = Request::read(socket).await else { return };
+            let kind = match request.path.as_str() {
+                "/api/v1/services" => Kind::Service,
+                "/apis/discovery.k8s.io/v1/endpointslices" => Kind::EndpointSlice,
+                "/api/v1/nodes" => Kind::Node,
+                other => panic!("{other} was asked for"),
+            };
+            let _ = senders[&kind].send(request);
+        });
+    }
+}
+
+/// A request that was not answered yet.
+pub(super) struct Request {
+    path: String,
+    pub query: BTreeMap<String, String>,
+    pub head: String,
+    socket: TcpStream,
+}
+
+impl Request {
+    async fn read(mut socket: TcpStream) -> Option<Self> {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(socket.read_u8().await.ok()?);
+        }
+        let head = String::from_utf8(head).unwrap();
+        let target = head.split(' ').nth(1).unwrap();
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        let query = pairs.map(|(name, value)| (name.to_owned(), unescape(value))).collect();
+        Some(Self { path: path.to_owned(), query, head: head.clone(), socket })
+    }
+
+    /// What the query says, empty where it says nothing.
+    pub fn says(&self, name: &str) -> &str {
+        self.query.get(name).map_or("", String::as_str)
+    }
+
+    /// Answers at once and whole.
+    pub async fn answer(mut self, status: &str, headers: &str, body: &str) {
+        let length = body.len();
+        let head =
+            format!("HTTP/1.1 {status}\r\n{headers}Connection: close\r\nContent-Length: {length}\r\n\r\n");
+        self.socket.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+        self.socket.shutdown().await.unwrap();
+    }
+
+    /// Begins an answer that goes on for as long as the test wants.
+    pub async fn stream(mut self) -> Stream {
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
+        self.socket.write_all(head.as_bytes()).await.unwrap();
+        Stream { socket: self.socket }
+    }
+
+    /// Answers with everything there is and the version of that, as the begin of a watch.
+    pub async fn list(self, objects: &[Value], version: &str) -> Stream {
+        assert_eq!((self.says("sendInitialEvents"), self.says("resourceVersion")), ("true", ""));
+        let mut stream = self.stream().await;
+        for object in objects {
+            stream.tell("ADDED", object).await;
+        }
+        stream.end_listing(version).await;
+        stream
+    }
+}
+
+/// A watch that goes on.
+pub(super) struct Stream {
+    socket: TcpStream,
+}
+
+impl Stream {
+    pub async fn tell(&mut self, event: &str, object: &Value) {
+        self.line(&serde_json::json!({ "type": event, "object": object }).to_string()).await;
+    }
+
+    pub async fn end_listing(&mut self, version: &str) {
+        let annotations = serde_json::json!({ "k8s.io/initial-events-end": "true" });
+        let metadata = serde_json::json!({ "resourceVersion": version, "annotations": annotations });
+        self.tell("BOOKMARK", &serde_json::json!({ "metadata": metadata })).await;
+    }
+
+    pub async fn line(&mut self, line: &str) {
+        let chunk = format!("{:x}\r\n{line}\n\r\n", line.len() + 1);
+        self.socket.write_all(chunk.as_bytes()).await.unwrap();
+    }
+
+    /// Ends as the server does when the time of a watch is up.
+    pub async fn end(mut self) {
+        self.socket.write_all(b"0\r\n\r\n").await.unwrap();
+        self.socket.shutdown().await.unwrap();
+    }
+
+    /// Ends in the middle of a chunk, after `text`.
+    pub async fn cut_after(mut self, text: &str) {
+        let chunk = format!("{:x}\r\n{text}", text.len() + 1000);
+        self.socket.write_all(chunk.as_bytes()).await.unwrap();
+        self.socket.shutdown().await.unwrap();
+    }
+}
+
+fn unescape(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        bytes.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let digits = [rest.next().unwrap(), rest.next().unwrap()];
+                u8::from_str_radix(std::str::from_utf8(&digits).unwrap(), 16).unwrap()
+            }
+            other => other,
+        });
+    }
+    String::from_utf8(bytes).unwrap()
+}
