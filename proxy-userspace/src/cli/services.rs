@@ -1,7 +1,7 @@
 //! `millrace services`.
 
 use super::table::{Table, some_of};
-use crate::dataplane::ebpf::read::ServiceView;
+use crate::dataplane::ebpf::read::{FrontendView, ServiceView};
 
 /// One row a frontend; packets are counted for each list, so frontends of one list show the same number.
 pub fn table(services: &[ServiceView]) -> Table {
@@ -15,6 +15,7 @@ pub fn table(services: &[ServiceView]) -> Table {
         "LIST",
         "FORWARDING",
         "ALGORITHM",
+        "SOURCES",
         "BACKENDS",
         "PACKETS",
     ]);
@@ -32,12 +33,21 @@ pub fn table(services: &[ServiceView]) -> Table {
                 service.list.clone(),
                 frontend.forwarding.to_owned(),
                 service.algorithm.to_owned(),
+                sources(frontend),
                 backends(service),
                 service.packets.to_string(),
             ]);
         }
     }
     table
+}
+
+fn sources(frontend: &FrontendView) -> String {
+    match frontend.source_ranges.as_deref() {
+        None => "all".to_owned(),
+        Some([]) => "none".to_owned(),
+        Some(ranges) => some_of(ranges),
+    }
 }
 
 fn backends(service: &ServiceView) -> String {
@@ -51,17 +61,17 @@ fn backends(service: &ServiceView) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataplane::ebpf::read::FrontendView;
 
     #[test]
     fn a_service_has_a_row_for_each_frontend() {
-        let frontend = |address: &str, kind| FrontendView {
+        let frontend = |address: &str, kind, source_ranges| FrontendView {
             address: address.parse().unwrap(),
             protocol: "TCP",
             scope: "external",
             kind,
             forwarding: "dsr",
             affinity_seconds: 0,
+            source_ranges,
         };
         let service = ServiceView {
             namespace: "default".to_owned(),
@@ -74,8 +84,8 @@ mod tests {
             slots: 4093,
             elsewhere: true,
             frontends: vec![
-                frontend("192.0.2.1:30080", "NodePort"),
-                frontend("203.0.113.9:80", "LoadBalancer"),
+                frontend("192.0.2.1:30080", "NodePort", None),
+                frontend("203.0.113.9:80", "LoadBalancer", Some(vec!["10.0.0.0/8".parse().unwrap()])),
             ],
             backends: Vec::new(),
             packets: 7,
@@ -87,7 +97,18 @@ mod tests {
         assert_eq!(rows[1][..4], ["default/web:http", "IPv4", "TCP", "192.0.2.1:30080"]);
         assert_eq!(
             rows[2][3..],
-            ["203.0.113.9:80", "external", "LoadBalancer", "Local", "dsr", "maglev", "none", "here", "7"]
+            [
+                "203.0.113.9:80",
+                "external",
+                "LoadBalancer",
+                "Local",
+                "dsr",
+                "maglev",
+                "10.0.0.0/8",
+                "none",
+                "here",
+                "7"
+            ]
         );
     }
 }

@@ -110,8 +110,13 @@ mod tests {
     use super::*;
 
     fn status(heartbeat_age_seconds: Option<u64>) -> Status {
-        let view =
-            StatusView { layout_version: 1, heartbeat_age_seconds, attached: Vec::new(), maps: Vec::new() };
+        let view = StatusView {
+            layout_version: 1,
+            heartbeat_age_seconds,
+            attached: Vec::new(),
+            cluster_sources: Vec::new(),
+            maps: Vec::new(),
+        };
         let counters = vec![
             CounterView { program: "xdp_ingress", reason: "not_ours", drop: false, packets: 0, bytes: 0 },
             CounterView { program: "xdp_ingress", reason: "no_way", drop: true, packets: 2, bytes: 120 },

@@ -35,6 +35,8 @@ impl Scratch {
             nodes: 16,
             flows: 256,
             new_flows: 256,
+            source_ranges: 32,
+            affinity: 256,
         };
         Settings { bpffs_path: self.path.clone(), sizes, ..Settings::default() }
     }
@@ -87,6 +89,12 @@ pub fn port(n: u8, endpoints: u8) -> ServicePort {
         has_any: !endpoints.is_empty(),
         endpoints,
     }
+}
+
+/// The same, closed to all but these source ranges.
+pub fn closed(port: ServicePort, ranges: &[&str]) -> ServicePort {
+    let ranges = ranges.iter().map(|range| range.parse().expect("a prefix")).collect();
+    ServicePort { source_ranges: Some(ranges), ..port }
 }
 
 /// The same with Direct Server Return.

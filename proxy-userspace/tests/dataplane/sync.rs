@@ -5,7 +5,7 @@ use millrace::dataplane::ebpf::EbpfDataplane;
 use millrace::dataplane::ebpf::read::PinnedMaps;
 use millrace::model::Desired;
 
-use crate::support::{Scratch, all, desired, dsr, key, port};
+use crate::support::{Scratch, all, closed, desired, dsr, key, port};
 
 fn two_services() -> Desired {
     desired([(key("web"), port(1, 3)), (key("dsr"), dsr(2, 2))])
@@ -121,6 +121,59 @@ fn a_full_map_leaves_one_service_pending_and_the_others_served() {
     assert!(report.is_complete(), "{report:?}");
     let names: Vec<_> = maps.services().unwrap().into_iter().map(|view| view.name).collect();
     assert_eq!(names, ["b", "c"]);
+}
+
+#[test]
+fn source_ranges_affinity_and_the_clusters_own_sources_are_read_back_and_found_again() {
+    let scratch = Scratch::new();
+    let ranges = ["10.0.0.0/8", "192.0.2.0/24"];
+    let web = millrace::model::ServicePort { affinity_seconds: 600, ..closed(port(1, 1), &ranges) };
+    let mut state = desired([(key("nobody"), closed(port(2, 1), &[])), (key("web"), web)]);
+    let inside = ["10.1.0.0/16", "fd00::/64"];
+    state.cluster_sources = inside.iter().map(|net| net.parse().unwrap()).collect();
+    let mut dataplane = scratch.open();
+    assert!(dataplane.sync(&state, &all(&state)).is_complete());
+    drop(dataplane);
+
+    let maps = PinnedMaps::open(&scratch.path).unwrap();
+    let services = serde_json::to_value(maps.services().unwrap()).unwrap();
+    assert_eq!(services[0]["frontends"][0]["source_ranges"], serde_json::json!([]));
+    assert_eq!(services[1]["frontends"][0]["source_ranges"], serde_json::json!(ranges));
+    assert_eq!(services[1]["frontends"][0]["affinity_seconds"], 600);
+    let status = maps.status().unwrap();
+    assert_eq!(status.cluster_sources.iter().map(ToString::to_string).collect::<Vec<_>>(), inside);
+    let used = |name: &str| status.maps.iter().find(|map| map.name == name).unwrap().used;
+    assert_eq!(
+        (used("SOURCE_RANGES4"), used("SOURCE_RANGES6"), used("AFFINITY4")),
+        (Some(3), Some(1), Some(0))
+    );
+
+    let mut restarted = scratch.open();
+    assert_eq!(restarted.sync(&state, &all(&state)).writes, 0);
+    state.cluster_sources.clear();
+    state.ports.remove(&key("web"));
+    let removed = millrace::model::Dirty { ports: [key("web")].into(), nodes: true, ..Default::default() };
+    assert!(restarted.sync(&state, &removed).is_complete());
+    let maps = maps.status().unwrap().maps;
+    let ranges = maps.iter().filter(|map| map.name.starts_with("SOURCE_RANGES"));
+    assert_eq!(ranges.map(|map| map.used).collect::<Vec<_>>(), [Some(0), Some(0)]);
+}
+
+#[test]
+fn a_full_map_of_source_ranges_closes_a_service_and_leaves_the_others_alone() {
+    let scratch = Scratch::new();
+    let mut settings = scratch.settings();
+    settings.sizes.source_ranges = 1;
+    let mut dataplane = EbpfDataplane::open(settings).unwrap();
+    let mut state = desired([(key("a"), port(1, 1)), (key("b"), port(2, 1))]);
+    assert!(dataplane.sync(&state, &all(&state)).is_complete());
+    state.ports.insert(key("a"), closed(port(1, 1), &["10.0.0.0/8", "192.0.2.0/24"]));
+    let report = dataplane.sync(&state, &all(&state));
+    let [(pending, why)] = &report.pending[..] else { panic!("{report:?}") };
+    assert_eq!((pending, why.as_str()), (&key("a"), "SOURCE_RANGES4 is full: it has 1 entries"));
+    let services = PinnedMaps::open(&scratch.path).unwrap().services().unwrap();
+    let ranges = |n: usize| services[n].frontends[0].source_ranges.as_ref().map(Vec::len);
+    assert_eq!((ranges(0), ranges(1)), (Some(1), None));
 }
 
 #[test]

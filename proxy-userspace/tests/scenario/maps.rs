@@ -7,14 +7,17 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use millrace::dataplane::ebpf::plan::{
-    BackendEntry, BackendId, Capacities, Change, Found, FrontendAt, Kernel, Plan,
+    BackendEntry, BackendId, Capacities, Change, Found, FrontendAt, Kernel, Plan, RangeAt,
 };
 use millrace::model::{Desired, Dirty};
 use millrace::node::Topology;
 use proxy_common::addr::unmapped;
 use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEND_SERVING};
-use proxy_common::frontend::{FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_LOCAL, Frontend, SCOPE_EXTERNAL};
+use proxy_common::frontend::{
+    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, Frontend, SCOPE_EXTERNAL,
+};
 use proxy_common::selection::{BackendRef, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot};
+use proxy_common::source_range::CLUSTER;
 use proxy_common::way::{PEER_NODE, PEER_SELF, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
 
 const CAPACITIES: Capacities =
@@ -33,6 +36,8 @@ impl Maps {
     }
     /// Brings the maps to `desired`.
     pub fn sync(&mut self, desired: &Desired, dirty: &Dirty, now: Duration) {
+        // There are no flows that an id would have to wait for.
+        self.plan.swept(self.plan.unswept(now));
         let report = self.plan.sync(desired, dirty, now, &mut self.kernel);
         assert!(report.is_complete(), "{report:?}");
     }
@@ -59,6 +64,7 @@ impl Maps {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Frontend(FrontendAt),
+    Range(RangeAt),
     Name(u32),
     Service(u32),
     Slot(u32),
@@ -104,7 +110,11 @@ impl Kernel for Recorder {
                 self.write(Place::Peer(*address), flags(*bits, &[(PEER_NODE, "node"), (PEER_SELF, "self")]));
             }
             Change::RemovePeer(address) => self.remove(Place::Peer(*address)),
-            Change::Frontend(at, value) => self.write(Place::Frontend(*at), frontend(value)),
+            Change::SourceRange(range) => self.write(Place::Range(*range), "allowed".to_owned()),
+            Change::RemoveSourceRange(range) => self.remove(Place::Range(*range)),
+            Change::Frontend(at, value) | Change::Restrict(at, value) => {
+                self.write(Place::Frontend(*at), frontend(value));
+            }
             Change::RemoveFrontend(at) => self.remove(Place::Frontend(*at)),
         }
         Ok(())
@@ -129,6 +139,10 @@ impl fmt::Display for Place {
                 let scope = if at.scope == SCOPE_EXTERNAL { "external" } else { "internal" };
                 write!(f, "frontend {} protocol {} {scope}", at.address, at.protocol)
             }
+            Self::Range(range) if range.service == CLUSTER => {
+                write!(f, "source {} of the cluster", range.net)
+            }
+            Self::Range(range) => write!(f, "source {} of service {}", range.net, range.service),
             Self::Name(id) => write!(f, "name {id}"),
             Self::Service(id) => write!(f, "service {id}"),
             Self::Slot(index) => write!(f, "slot {index}"),
@@ -141,7 +155,12 @@ impl fmt::Display for Place {
 }
 
 fn frontend(value: &Frontend) -> String {
-    let names = [(FRONTEND_DSR, "dsr"), (FRONTEND_LOCAL, "local"), (FRONTEND_AFFINITY, "affinity")];
+    let names = [
+        (FRONTEND_DSR, "dsr"),
+        (FRONTEND_LOCAL, "local"),
+        (FRONTEND_AFFINITY, "affinity"),
+        (FRONTEND_SOURCE_RANGES, "closed"),
+    ];
     let (service, cluster) = (value.service, value.cluster_service);
     format!("service {service}, cluster {cluster}, kind {}, {}", value.kind(), flags(value.flags, &names))
 }

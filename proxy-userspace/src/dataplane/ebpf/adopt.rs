@@ -86,6 +86,7 @@ fn found_family<A: Address>(
             found.backends.push((BackendId { family, id }, backend_entry(&backend)));
         }
     }
+    found.ranges.extend(maps.source_ranges.all()?);
     maps.frontends.for_each(|key, value| {
         found.frontends.push((frontend_at(&key), value));
         true

@@ -1,13 +1,24 @@
 //! Collecting from real tables.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use proxy_common::Addr4;
+use proxy_common::affinity::AFFINITY_CLIENT;
 use proxy_common::flow::{FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_REPLY, FLOW_REWRITE_DESTINATION};
 
 use super::*;
 use crate::dataplane::ebpf::scratch::Scratch;
+use crate::model::{
+    Algorithm, Desired, Dirty, Family, Forwarding, Frontend, FrontendKind, List, PortKey, Protocol, Scope,
+    ServiceKey, ServicePort,
+};
 
 fn key(port: u16) -> FlowKey<Addr4> {
     FlowKey { source: Addr4([1]), destination: Addr4([2]), source_port: port, ..FlowKey::default() }
+}
+
+const fn at(seconds: u32) -> Clock {
+    Clock { seconds, time: Duration::from_secs(seconds as u64) }
 }
 
 /// Writes both entries of a connection, last seen at these times.
@@ -28,7 +39,7 @@ fn connect(table: &mut Table<FlowKey<Addr4>, Flow<Addr4>>, port: u16, state: u8,
 fn both_entries_of_an_expired_connection_go_and_those_of_a_one_way_stream_stay() {
     let scratch = Scratch::new("collect");
     let mut dataplane = scratch.open();
-    let (maps, mut collector) = (&mut dataplane.maps, Collector::new());
+    let (maps, plan, mut collector) = (&mut dataplane.maps, &mut dataplane.plan, Collector::new());
     collector.budget = Duration::MAX;
     let timeouts = Timeouts { established: 100, datagram: 10, ..Timeouts::default() };
     let flows = &mut maps.of4.flows;
@@ -38,10 +49,10 @@ fn both_entries_of_an_expired_connection_go_and_those_of_a_one_way_stream_stay()
     let flows_new = &mut maps.of4.flows_new;
     connect(flows_new, 4, FLOW_DATAGRAM, [1000, 1000]);
 
-    assert_eq!(collector.collect(maps, &timeouts, 1010).unwrap(), 0);
-    assert_eq!(collector.collect(maps, &timeouts, 1050).unwrap(), 4);
+    assert_eq!(collector.collect(maps, plan, &timeouts, at(1010)).unwrap().flows, 0);
+    assert_eq!(collector.collect(maps, plan, &timeouts, at(1050)).unwrap().flows, 4);
     assert_eq!(maps.of4.flows.count().unwrap(), 4);
-    assert_eq!(collector.collect(maps, &timeouts, 1101).unwrap(), 4);
+    assert_eq!(collector.collect(maps, plan, &timeouts, at(1101)).unwrap().flows, 4);
     assert_eq!(maps.of4.flows.count().unwrap(), 0);
 }
 
@@ -49,11 +60,78 @@ fn both_entries_of_an_expired_connection_go_and_those_of_a_one_way_stream_stay()
 fn a_call_ends_when_its_time_is_up_and_the_next_one_goes_on() {
     let scratch = Scratch::new("collect-time");
     let mut dataplane = scratch.open();
-    let maps = &mut dataplane.maps;
+    let (maps, plan) = (&mut dataplane.maps, &mut dataplane.plan);
     let mut collector = Collector { budget: Duration::ZERO, ..Collector::new() };
     let timeouts = Timeouts { datagram: 10, ..Timeouts::default() };
     connect(&mut maps.of4.flows, 1, FLOW_DATAGRAM, [1000, 1000]);
     connect(&mut maps.of4.flows_new, 2, FLOW_DATAGRAM, [1000, 1000]);
-    let calls: Vec<usize> = (0..4).map(|_| collector.collect(maps, &timeouts, 1050).unwrap()).collect();
-    assert_eq!(calls, [2, 0, 2, 0], "a table each");
+    let calls: Vec<usize> =
+        (0..6).map(|_| collector.collect(maps, plan, &timeouts, at(1050)).unwrap().flows).collect();
+    assert_eq!(calls, [2, 0, 2, 0, 0, 0], "a table each");
+}
+
+#[test]
+fn what_a_service_leaves_behind_is_deleted_before_its_id_stands_for_another() {
+    let scratch = Scratch::new("sweep");
+    let mut dataplane = scratch.open();
+    let (maps, plan) = (&mut dataplane.maps, &mut dataplane.plan);
+    let state = served("gone");
+    plan.sync(&state, &Dirty::default(), at(1000).time, maps);
+    let service = name_ids(maps)[0];
+    let flow = Flow { state: FLOW_ESTABLISHED, service, last_seen: 1000, ..Flow::default() };
+    maps.of4.flows.insert(&key(1), &flow).unwrap();
+    let client = AffinityKey { client: Addr4([1]), service, kind: AFFINITY_CLIENT };
+    let last = Affinity { backend: 1, service, last_used: 1000 };
+    maps.of4.affinity.insert(&client, &last).unwrap();
+
+    let mut collector = Collector { budget: Duration::MAX, ..Collector::new() };
+    let timeouts = Timeouts::default();
+    let mut pass = |plan: &mut Plan, maps: &mut Maps, seconds: u32| {
+        let removed = collector.collect(maps, plan, &timeouts, at(seconds)).unwrap();
+        plan.sync(&Desired::default(), &Dirty::default(), at(seconds).time, maps);
+        (removed.flows, removed.affinities, name_ids(maps).len())
+    };
+    assert_eq!(pass(plan, maps, 1000), (0, 0, 1), "it is served");
+    let gone = Dirty { ports: state.ports.keys().cloned().collect(), ..Dirty::default() };
+    plan.sync(&Desired::default(), &gone, at(1000).time, maps);
+    assert_eq!(pass(plan, maps, 1005), (0, 0, 1), "it rests, and may come back");
+    plan.sync(&Desired::default(), &Dirty::default(), at(1020).time, maps);
+    assert_eq!(name_ids(maps), [service], "it has rested, but has its entries");
+    assert_eq!(pass(plan, maps, 1020), (1, 1, 0));
+    assert_eq!((maps.of4.flows.count().unwrap(), maps.of4.affinity.count().unwrap()), (0, 0));
+}
+
+fn name_ids(maps: &Maps) -> Vec<u32> {
+    let mut ids = Vec::new();
+    maps.names
+        .for_each(|id, _| {
+            ids.push(id);
+            true
+        })
+        .unwrap();
+    ids
+}
+
+fn served(name: &str) -> Desired {
+    let service = ServiceKey { namespace: "default".to_owned(), name: name.to_owned() };
+    let port = ServicePort {
+        protocol: Protocol::Tcp,
+        frontends: [Frontend {
+            address: ([192, 0, 2, 1], 80).into(),
+            scope: Scope::External,
+            kind: FrontendKind::LoadBalancer,
+            list: List::Cluster,
+        }]
+        .into(),
+        forwarding: Forwarding::Snat,
+        algorithm: Algorithm::Random,
+        affinity_seconds: 100,
+        source_ranges: None,
+        endpoints: BTreeMap::new(),
+        cluster: Some(BTreeSet::new()),
+        local: None,
+        has_any: false,
+    };
+    let key = PortKey { service, port: String::new(), family: Family::V4 };
+    Desired { ports: [(key, port)].into(), ..Desired::default() }
 }

@@ -48,8 +48,10 @@ const TC_INGRESS: &str = "tc_ingress";
 const TC_EGRESS: &str = "tc_egress";
 
 /// The maps of the object and the size each shall have; `None` = what the object says.
-pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 18] {
+pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 22] {
     [
+        ("AFFINITY4", Some(sizes.affinity)),
+        ("AFFINITY6", Some(sizes.affinity)),
         ("AGENT", None),
         ("BACKENDS4", Some(sizes.backends)),
         ("BACKENDS6", Some(sizes.backends)),
@@ -67,6 +69,8 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 18] {
         ("SERVED_PORTS", None),
         ("SERVICES", Some(sizes.services)),
         ("SERVICE_STATS", Some(sizes.services)),
+        ("SOURCE_RANGES4", Some(sizes.source_ranges)),
+        ("SOURCE_RANGES6", Some(sizes.source_ranges)),
         ("WAYS", Some(sizes.nodes)),
     ]
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use aya::Pod;
 use aya::maps::{Array, HashMap, IterableMap, Map, MapData, MapError, MapInfo};
+use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::backend::Backend;
 use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
@@ -17,6 +18,7 @@ use proxy_common::{Addr4, Addr6, Address};
 use super::error::OpenError;
 use super::mapped::{Access, MappedArray};
 use super::sys::{self, Cursor};
+use super::trie::Trie;
 
 /// Every map but the counters.
 #[derive(Debug)]
@@ -52,6 +54,10 @@ pub struct FamilyMaps<A: Address> {
     pub flows: Table<FlowKey<A>, Flow<A>>,
     /// Connections of which only the first packet was seen.
     pub flows_new: Table<FlowKey<A>, Flow<A>>,
+    /// Who may use which frontend, and who is inside the cluster.
+    pub source_ranges: Trie<A>,
+    /// Which backend a client had last.
+    pub affinity: Table<AffinityKey<A>, Affinity>,
 }
 
 impl Maps {
@@ -66,12 +72,16 @@ impl Maps {
                 backends: Vector::open(directory, "BACKENDS4")?,
                 flows: Table::open(directory, "FLOWS4")?,
                 flows_new: Table::open(directory, "FLOWS_NEW4")?,
+                source_ranges: Trie::open(directory, "SOURCE_RANGES4")?,
+                affinity: Table::open(directory, "AFFINITY4")?,
             },
             of6: FamilyMaps {
                 frontends: Table::open(directory, "FRONTENDS6")?,
                 backends: Vector::open(directory, "BACKENDS6")?,
                 flows: Table::open(directory, "FLOWS6")?,
                 flows_new: Table::open(directory, "FLOWS_NEW6")?,
+                source_ranges: Trie::open(directory, "SOURCE_RANGES6")?,
+                affinity: Table::open(directory, "AFFINITY6")?,
             },
             ways: Vector::open(directory, "WAYS")?,
             hints: Table::open(directory, "HINTS")?,
@@ -145,10 +155,7 @@ impl<K: Pod, V: Pod> Table<K, V> {
     }
 
     fn explain(&self, error: &MapError) -> String {
-        match errno(error) {
-            Some(libc::E2BIG) => format!("{} is full: it has {} entries", self.name, self.entries),
-            _ => format!("{}: {error}", self.name),
-        }
+        explain(self.name, self.entries, error)
     }
 
     /// Calls `visit` for the entries until it returns false. Entries that come or go meanwhile may be missed
@@ -293,9 +300,17 @@ impl<V: Pod> fmt::Debug for Vector<V> {
 }
 
 /// The system call's error number, where the error is of a system call.
-fn errno(error: &MapError) -> Option<i32> {
+pub fn errno(error: &MapError) -> Option<i32> {
     match error {
         MapError::SyscallError(error) => error.io_error.raw_os_error(),
         _ => None,
+    }
+}
+
+/// Why a map of this many entries refuses a change. Hash maps without room say E2BIG, tries ENOSPC.
+pub fn explain(name: &str, entries: u32, error: &MapError) -> String {
+    match errno(error) {
+        Some(libc::E2BIG | libc::ENOSPC) => format!("{name} is full: it has {entries} entries"),
+        _ => format!("{name}: {error}"),
     }
 }

@@ -21,6 +21,7 @@ mod scratch;
 mod self_test;
 mod settings;
 mod sys;
+mod trie;
 mod write;
 
 use std::time::Duration;
@@ -35,7 +36,7 @@ pub use settings::{Mark, Settings, Sizes, XdpMode};
 
 use self::attach::Attachments;
 use self::bpffs::Lock;
-use self::collect::Collector;
+use self::collect::{Clock, Collector};
 use self::layout::Layout;
 use self::load::Programs;
 use self::mapped::Access;
@@ -122,13 +123,13 @@ impl Dataplane for EbpfDataplane {
         }
         // The programs keep the low 32 bits of the same clock.
         let now = u32::try_from(now_monotonic_seconds & u64::from(u32::MAX)).unwrap_or(0);
-        match self.collector.collect(&mut self.maps, &self.settings.timeouts, now) {
-            Ok(0) => {}
+        let clock = Clock { seconds: now, time: self::now() };
+        match self.collector.collect(&mut self.maps, &mut self.plan, &self.settings.timeouts, clock) {
             Ok(removed) => {
-                self.expired_flows += removed as u64;
-                debug!(removed, "flow entries expired");
+                self.expired_flows += removed.flows as u64;
+                debug!(flows = removed.flows, affinities = removed.affinities, "entries deleted");
             }
-            Err(error) => warn!("collecting flow entries: {error}"),
+            Err(error) => warn!("collecting flow and affinity entries: {error}"),
         }
         if self::now() >= self.read_back_at {
             self.read_back_at = self::now() + READ_BACK_INTERVAL;

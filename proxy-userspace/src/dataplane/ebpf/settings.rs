@@ -82,6 +82,10 @@ pub struct Sizes {
     pub flows: u32,
     /// Entries of connections whose client has sent but one packet (FLOWS_NEW4/6).
     pub new_flows: u32,
+    /// Source ranges of all services, and of the cluster, of one family (SOURCE_RANGES4/6).
+    pub source_ranges: u32,
+    /// Clients of one family that are remembered for session affinity (AFFINITY4/6).
+    pub affinity: u32,
 }
 
 impl Default for Sizes {
@@ -94,6 +98,8 @@ impl Default for Sizes {
             nodes: 1 << 13,
             flows: 1 << 18,
             new_flows: 1 << 16,
+            source_ranges: 1 << 14,
+            affinity: 1 << 16,
         }
     }
 }
@@ -110,9 +116,15 @@ impl Sizes {
             backends: room(total(|port| port.endpoints.len()), least.backends),
             slots: room(total(slots), least.slots),
             nodes: room(desired.nodes.values().map(BTreeSet::len).sum(), least.nodes),
+            source_ranges: room(total(source_ranges) + desired.cluster_sources.len(), least.source_ranges),
             ..least
         }
     }
+}
+
+/// Source ranges of a port: under both lists, should frontends of both scopes have them.
+fn source_ranges(port: &ServicePort) -> usize {
+    port.source_ranges.as_ref().map_or(0, |ranges| ranges.len().saturating_mul(2))
 }
 
 /// Slots of both lists of a port.

@@ -8,7 +8,7 @@ use proxy_common::{Addr4, Addr6};
 
 use super::convert::{backend, frontend_key};
 use super::maps::{Maps, Table};
-use super::plan::{BackendEntry, BackendId, Change, Extent, FrontendAt, Kernel};
+use super::plan::{BackendEntry, BackendId, Change, Extent, FrontendAt, Kernel, RangeAt};
 use crate::model::Family;
 
 impl Kernel for Maps {
@@ -31,7 +31,9 @@ impl Kernel for Maps {
             Change::RemoveHint(key) => self.hints.remove(key),
             Change::Peer(address, bits) => self.peers.insert(&PeerKey { address: mapped(*address) }, bits),
             Change::RemovePeer(address) => self.peers.remove(&PeerKey { address: mapped(*address) }),
-            Change::Frontend(at, value) => self.write_frontend(at, Some(value)),
+            Change::SourceRange(range) => self.write_range(*range),
+            Change::RemoveSourceRange(range) => self.remove_range(*range),
+            Change::Frontend(at, value) | Change::Restrict(at, value) => self.write_frontend(at, Some(value)),
             Change::RemoveFrontend(at) => self.write_frontend(at, None),
         }
     }
@@ -70,6 +72,20 @@ impl Maps {
             Family::V4 => self.of4.backends.set(id.id, &backend(entry).ok_or_else(no_family)?),
             Family::V6 => self.of6.backends.set(id.id, &backend(entry).ok_or_else(no_family)?),
         }
+    }
+
+    fn write_range(&mut self, range: RangeAt) -> Result<(), String> {
+        if !self.of4.source_ranges.insert(range)? {
+            self.of6.source_ranges.insert(range)?;
+        }
+        Ok(())
+    }
+
+    fn remove_range(&mut self, range: RangeAt) -> Result<(), String> {
+        if !self.of4.source_ranges.remove(range)? {
+            self.of6.source_ranges.remove(range)?;
+        }
+        Ok(())
     }
 
     fn write_frontend(&mut self, at: &FrontendAt, value: Option<&Frontend>) -> Result<(), String> {

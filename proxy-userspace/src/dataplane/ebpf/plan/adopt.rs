@@ -8,8 +8,8 @@ use proxy_common::frontend::Frontend;
 use proxy_common::selection::{BackendRef, HintKey, ServiceEntry, Slot};
 use proxy_common::way::Way;
 
-use super::change::{BackendEntry, BackendId, Extent, FrontendAt};
-use super::{Backends, Capacities, Frontends, Nodes, Plan, Services, Space};
+use super::change::{BackendEntry, BackendId, Extent, FrontendAt, RangeAt};
+use super::{Backends, Capacities, Frontends, Nodes, Plan, Ranges, Services, Space};
 
 /// What the maps hold. Of a fresh set of maps all is empty.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +28,8 @@ pub struct Found {
     pub peers: Vec<(IpAddr, u32)>,
     /// FRONTENDS4/6.
     pub frontends: Vec<(FrontendAt, Frontend)>,
+    /// SOURCE_RANGES4/6.
+    pub ranges: Vec<RangeAt>,
 }
 
 impl Plan {
@@ -45,6 +47,9 @@ impl Plan {
             if let Some(state) = plan.services.get_mut(key.service) {
                 state.hints.insert(key.hint, backend);
             }
+        }
+        for range in found.ranges {
+            plan.ranges.written(range);
         }
         for (at, value) in found.frontends {
             plan.frontends.adopt(at, value);
@@ -68,6 +73,7 @@ impl Plan {
             backends_v6: Backends::new(capacities.backends_v6),
             space: Space::new(capacities.slots),
             frontends: Frontends::default(),
+            ranges: Ranges::default(),
             nodes: Nodes::new(capacities.ways),
             fresh: BTreeMap::new(),
             gone: BTreeSet::new(),

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use proxy_common::frontend::Frontend;
 use proxy_common::name::ServiceName;
 use proxy_common::selection::{BackendRef, HintKey, ServiceEntry, Slot};
@@ -40,6 +41,12 @@ pub enum Change {
     Peer(IpAddr, u32),
     /// The address is no node's any more.
     RemovePeer(IpAddr),
+    /// Let a prefix in.
+    SourceRange(RangeAt),
+    /// Let it in no more.
+    RemoveSourceRange(RangeAt),
+    /// Close a frontend that is served to everybody to all but its source ranges; it stays as it is otherwise.
+    Restrict(FrontendAt, Frontend),
     /// Serve a frontend.
     Frontend(FrontendAt, Frontend),
     /// Stop serving a frontend.
@@ -90,6 +97,15 @@ pub struct FrontendAt {
     pub scope: u8,
 }
 
+/// [`SourceRange`](proxy_common::source_range::SourceRange) of either family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RangeAt {
+    /// Service id, or [`CLUSTER`](proxy_common::source_range::CLUSTER).
+    pub service: u32,
+    /// The prefix, without bits behind its length.
+    pub net: IpNet,
+}
+
 /// A change, and whose it is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Op {
@@ -103,6 +119,13 @@ pub struct Op {
 /// The order of a sync: a thing is written before what refers to it, and released after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
+    /// Who may use a frontend, before it is closed to all others, and before it is there at all. These come first so
+    /// that nothing that fails for want of room leaves open what shall be closed.
+    SourceRanges,
+    /// Frontends that are closed to all but their source ranges.
+    Restrictions,
+    /// Those who may use a frontend no more, when all who may have been let in.
+    SourceRangeRemovals,
     /// Ways come before the backends that name them.
     Ways,
     /// Endpoints.
@@ -128,6 +151,9 @@ impl Change {
     #[must_use]
     pub const fn phase(&self) -> Phase {
         match self {
+            Self::SourceRange(_) => Phase::SourceRanges,
+            Self::Restrict(..) => Phase::Restrictions,
+            Self::RemoveSourceRange(_) => Phase::SourceRangeRemovals,
             Self::Way(..) => Phase::Ways,
             Self::Backend(..) => Phase::Backends,
             Self::Slots { .. } | Self::ClearSlots(_) => Phase::Slots,

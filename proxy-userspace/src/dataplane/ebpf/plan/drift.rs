@@ -9,7 +9,7 @@ use proxy_common::selection::BackendRef;
 use proxy_common::way::Way;
 
 use super::adopt::slots_of;
-use super::change::{BackendEntry, BackendId, FrontendAt};
+use super::change::{BackendEntry, BackendId, FrontendAt, RangeAt};
 use super::{Found, Plan};
 use crate::model::Family;
 
@@ -26,6 +26,7 @@ impl Plan {
             ("HINTS", self.hints_are(found)),
             ("PEERS", self.peers_are(found)),
             ("FRONTENDS", self.frontends_are(found)),
+            ("SOURCE_RANGES", self.ranges_are(found)),
         ]
         .into_iter()
         .filter(|(_, is_true)| !is_true)
@@ -82,6 +83,11 @@ impl Plan {
     fn frontends_are(&self, found: &Found) -> bool {
         let written: BTreeMap<FrontendAt, Frontend> = self.frontends.written().collect();
         same(&written, found.frontends.iter().copied())
+    }
+
+    fn ranges_are(&self, found: &Found) -> bool {
+        let written: BTreeSet<RangeAt> = self.ranges.all().collect();
+        written == found.ranges.iter().copied().collect()
     }
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use proxy_common::frontend::{
     FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_EXTERNAL_IP,
-    FRONTEND_KIND_LOAD_BALANCER, FRONTEND_KIND_NODE_PORT, FRONTEND_KIND_SHIFT, FRONTEND_LOCAL, Frontend,
-    SCOPE_EXTERNAL, SCOPE_INTERNAL,
+    FRONTEND_KIND_LOAD_BALANCER, FRONTEND_KIND_NODE_PORT, FRONTEND_KIND_SHIFT, FRONTEND_LOCAL,
+    FRONTEND_SOURCE_RANGES, Frontend, SCOPE_EXTERNAL, SCOPE_INTERNAL,
 };
 
 use super::change::FrontendAt;
@@ -128,10 +128,10 @@ fn value(port: &ServicePort, frontend: &model::Frontend, ids: ListIds) -> Fronte
         FrontendKind::LoadBalancer => FRONTEND_KIND_LOAD_BALANCER,
     };
     // A NodePort's address is one node's own: the backend's node has no such frontend, and would leave the tunnel
-    // packet to its stack. Without the flag the packet is counted as not forwarded.
-    let reached_everywhere = frontend.kind != FrontendKind::NodePort && frontend.scope == Scope::External;
-    let dsr = port.forwarding == Forwarding::Dsr && reached_everywhere;
-    let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+    // packet to its stack. Without the flag the packet is counted as not forwarded. Whoever sends to a cluster IP is
+    // near, and may well not know a way for replies from the backend's node.
+    let is_for_clients = matches!(frontend.kind, FrontendKind::ExternalIp | FrontendKind::LoadBalancer);
+    let dsr = port.forwarding == Forwarding::Dsr && is_for_clients && frontend.scope == Scope::External;
     Frontend {
         service: match frontend.list {
             List::Cluster => ids.cluster,
@@ -139,9 +139,25 @@ fn value(port: &ServicePort, frontend: &model::Frontend, ids: ListIds) -> Fronte
         },
         cluster_service: ids.cluster,
         flags: kind << FRONTEND_KIND_SHIFT
+            | restriction(port, frontend)
             | flag(dsr, FRONTEND_DSR)
             | flag(frontend.list == List::Local, FRONTEND_LOCAL)
             | flag(port.affinity_seconds > 0, FRONTEND_AFFINITY),
         affinity_seconds: port.affinity_seconds,
     }
+}
+
+/// A value that is in the map already, open or closed as the port wants it now.
+pub fn restricted(value: Frontend, port: &ServicePort, frontend: &model::Frontend) -> Frontend {
+    Frontend { flags: value.flags & !FRONTEND_SOURCE_RANGES | restriction(port, frontend), ..value }
+}
+
+/// `loadBalancerSourceRanges` is about load balancer addresses only.
+fn restriction(port: &ServicePort, frontend: &model::Frontend) -> u32 {
+    let is_meant = frontend.kind == FrontendKind::LoadBalancer && port.source_ranges.is_some();
+    flag(is_meant, FRONTEND_SOURCE_RANGES)
+}
+
+const fn flag(set: bool, flag: u32) -> u32 {
+    if set { flag } else { 0 }
 }

@@ -76,10 +76,10 @@ impl IdPool {
         self.resting.contains_key(&id)
     }
 
-    /// Whether an id was released and its rest is over.
+    /// When the rest of an id that was released was over; `None` if it is not.
     #[must_use]
-    pub fn has_rested(&self, id: u32, now: Duration) -> bool {
-        self.resting.get(&id).is_some_and(|until| *until <= now)
+    pub fn rested(&self, id: u32, now: Duration) -> Option<Duration> {
+        self.resting.get(&id).copied().filter(|until| *until <= now)
     }
 }
 
@@ -98,7 +98,7 @@ mod tests {
         );
         pool.rest(1, NOW);
         assert_eq!(pool.allocate(NOW + Duration::from_millis(9_999), |_| true), None);
-        assert!(!pool.has_rested(1, NOW) && pool.has_rested(1, NOW + REST));
+        assert_eq!((pool.rested(1, NOW), pool.rested(1, NOW + REST)), (None, Some(NOW + REST)));
         assert_eq!(pool.allocate(NOW + REST, |_| true), Some(1));
     }
 

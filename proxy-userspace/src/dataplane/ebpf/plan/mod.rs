@@ -16,9 +16,11 @@ mod lists;
 pub mod maglev;
 mod nodes;
 mod ports;
+mod ranges;
 mod record;
 mod services;
 mod space;
+mod sweep;
 #[cfg(test)]
 mod tests;
 
@@ -29,14 +31,16 @@ use std::time::Duration;
 
 pub use adopt::Found;
 pub use backends::GRACE;
-pub use change::{BackendEntry, BackendId, Change, Extent, FrontendAt, Op, Phase};
+pub use change::{BackendEntry, BackendId, Change, Extent, FrontendAt, Op, Phase, RangeAt};
 pub use ids::REST;
 pub use lists::with_spare_room;
 use proxy_common::selection::{ServiceEntry, Slot};
+pub use sweep::Resting;
 
 use self::backends::Backends;
 use self::frontends::Frontends;
 use self::nodes::Nodes;
+use self::ranges::Ranges;
 use self::services::Services;
 use self::space::Space;
 use crate::dataplane::SyncReport;
@@ -67,7 +71,7 @@ pub struct Capacities {
 /// The plan and its mirror of the maps.
 ///
 /// Between two syncs this holds:
-/// - What the mirrors (`services`, `backends_*`, `frontends`, `nodes`) call written is what the last operation that
+/// - What the mirrors (`services`, `backends_*`, `frontends`, `ranges`, `nodes`) call written is what the last operation that
 ///   succeeded left in the map, or what was found there.
 /// - Every slot is free, at rest, or in the room of exactly one service; a service's slice is inside its room.
 /// - Every id is unused, at rest, or somebody's. A service rests once no frontend has it and its word is zero, a
@@ -85,6 +89,7 @@ pub struct Plan {
     backends_v6: Backends,
     space: Space,
     frontends: Frontends,
+    ranges: Ranges,
     nodes: Nodes,
     /// By service id: what a service's next word names, while that word is not stored yet.
     fresh: BTreeMap<u32, Fresh>,
@@ -117,6 +122,8 @@ struct Outcome {
     pending: BTreeMap<Arc<PortKey>, String>,
     /// Ports one of whose operations failed: the rest waits.
     blocked: BTreeSet<Arc<PortKey>>,
+    /// Ports whose source ranges are not what they shall be: their frontends wait.
+    unguarded: BTreeSet<Arc<PortKey>>,
     failures: Vec<String>,
     nodes_failed: bool,
 }
@@ -165,7 +172,7 @@ impl Plan {
     /// What was released long enough ago becomes free.
     fn ends_of_rest(&self, now: Duration) -> Vec<Op> {
         let slots = self.space.rested(now).map(Change::ClearSlots);
-        let names = self.services.rested(now).map(Change::RemoveName);
+        let names = self.services.rested().map(Change::RemoveName);
         slots.chain(names).map(|change| Op { change, owner: None }).collect()
     }
 
@@ -214,13 +221,15 @@ impl Plan {
         for id in &self.gone {
             changes.extend(self.backends(id.family).release(id.id).map(|entry| Change::Backend(*id, entry)));
         }
-        let changes = changes.into_iter().map(|change| Op { change, owner: None });
+        let changes = changes.into_iter().chain(self.ranges.releases());
+        let changes = changes.map(|change| Op { change, owner: None });
         changes.chain(self.nodes.releases()).collect()
     }
 
     /// What was released begins to rest.
     fn settle(&mut self, now: Duration) {
-        for room in self.services.rest_empty(now) {
+        let ranges = &self.ranges;
+        for room in self.services.rest_empty(now, |id| !ranges.has_any(id)) {
             self.space.rest(room, now);
         }
         for id in std::mem::take(&mut self.gone) {
@@ -239,6 +248,7 @@ impl Plan {
             outcome.nodes_failed = true;
         }
         ops.extend(self.nodes.writes());
+        self.plan_cluster_sources(desired, ops);
     }
 
     fn plan_backends(&self, touched: &BTreeSet<BackendId>, ops: &mut Vec<Op>) {
@@ -302,6 +312,12 @@ fn in_order(mut ops: Vec<Op>) -> Vec<Op> {
 }
 
 impl Outcome {
+    /// Whether a change of a port is left for the next sync.
+    fn holds_up(&self, change: &Change, port: &Arc<PortKey>) -> bool {
+        let is_frontend = matches!(change, Change::Frontend(..));
+        self.blocked.contains(port) || is_frontend && self.unguarded.contains(port)
+    }
+
     /// Something of a port could not be done; the rest of it can.
     fn degraded(&mut self, port: &Arc<PortKey>, why: String) {
         self.pending.entry(Arc::clone(port)).or_insert(why);

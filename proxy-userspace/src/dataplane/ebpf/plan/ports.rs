@@ -10,7 +10,6 @@ use proxy_common::frontend::Frontend;
 use super::backends::{View, hint_losers};
 use super::change::{BackendId, Change, FrontendAt, Op};
 use super::frontends::{self, ListIds};
-use super::services::name_of;
 use super::{Outcome, Plan};
 use crate::model::{Desired, Family, Forwarding, List, PortKey, ServicePort};
 
@@ -71,30 +70,41 @@ impl Plan {
             return;
         };
         let Some(ids) = ids else {
-            self.frontends.claim(key, &self.served(key, port));
+            self.plan_frontends(key, port, &self.served(key, port), ops);
             return;
         };
         self.plan_hints(key, port, ids, ops);
         let wanted = self.uncontested(key, frontends::wanted(port, ids), desired, outcome);
-        let writes = self.frontends.claim(key, &wanted);
-        ops.extend(
-            writes
-                .into_iter()
-                .map(|(at, value)| Op { change: Change::Frontend(at, value), owner: Some(Arc::clone(key)) }),
-        );
+        self.plan_frontends(key, port, &wanted, ops);
         self.keep_services(key, ids);
     }
 
-    /// The frontends of a port that are served for it and still wanted, as they are. While one of its lists finds
-    /// no room they stay, even if an earlier agent wrote them.
+    fn plan_frontends(
+        &mut self,
+        key: &Arc<PortKey>,
+        port: &ServicePort,
+        wanted: &BTreeMap<FrontendAt, Frontend>,
+        ops: &mut Vec<Op>,
+    ) {
+        let closed = self.plan_ranges(key, port, wanted, ops);
+        let writes = self.frontends.claim(key, wanted).into_iter();
+        let writes = writes.filter(|(at, value)| closed.get(at) != Some(value));
+        ops.extend(
+            writes
+                .map(|(at, value)| Op { change: Change::Frontend(at, value), owner: Some(Arc::clone(key)) }),
+        );
+    }
+
+    /// The frontends of a port that are served for it and still wanted, as they are but for who may use them. While
+    /// one of its lists finds no room they stay, even if an earlier agent wrote them.
     fn served(&self, key: &PortKey, port: &ServicePort) -> BTreeMap<FrontendAt, Frontend> {
-        let names = [List::Cluster, List::Local].map(|list| name_of(key, list));
-        let is_own = |value: &Frontend| {
-            self.services.get(value.service).is_some_and(|state| names.contains(&state.name))
-        };
         let is_free = |at: &FrontendAt| self.frontends.owner(at).is_none_or(|owner| **owner == *key);
-        let wanted = port.frontends.iter().map(|frontend| frontends::at(port, frontend)).filter(is_free);
-        wanted.filter_map(|at| Some((at, self.frontends.value(&at).filter(is_own)?))).collect()
+        let served = |frontend| {
+            let at = frontends::at(port, frontend);
+            let value = self.frontends.value(&at).filter(|value| is_free(&at) && self.is_of(value, key))?;
+            Some((at, frontends::restricted(value, port, frontend)))
+        };
+        port.frontends.iter().filter_map(served).collect()
     }
 
     /// Plans the lists in use; `None` if one of them can't be served at all.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use proxy_common::frontend::Frontend;
 use proxy_common::selection::{ServiceEntry, Slot};
+use proxy_common::source_range::CLUSTER;
 
 use super::backends::Named;
 use super::change::{Change, Op};
@@ -23,7 +24,7 @@ impl Plan {
         outcome: &mut Outcome,
     ) {
         for Op { change, owner } in ops {
-            if owner.as_ref().is_some_and(|owner| outcome.blocked.contains(owner)) {
+            if owner.as_ref().is_some_and(|owner| outcome.holds_up(&change, owner)) {
                 self.abandon(&change, now);
                 continue;
             }
@@ -45,13 +46,21 @@ impl Plan {
         if let Change::Backend(id, _) = change {
             ports.extend(self.backends(id.family).users(id.id).cloned());
         }
-        outcome.nodes_failed |= matches!(change, Change::Way(..) | Change::Peer(..) | Change::RemovePeer(_));
+        outcome.nodes_failed |= match change {
+            Change::Way(..) | Change::Peer(..) | Change::RemovePeer(_) => true,
+            Change::SourceRange(range) | Change::RemoveSourceRange(range) => range.service == CLUSTER,
+            _ => false,
+        };
         if ports.is_empty() {
             outcome.failures.push(why.to_owned());
         }
         for port in ports {
             outcome.degraded(&port, why.to_owned());
-            outcome.blocked.insert(port);
+            if matches!(change, Change::SourceRange(_) | Change::RemoveSourceRange(_)) {
+                outcome.unguarded.insert(port);
+            } else {
+                outcome.blocked.insert(port);
+            }
         }
     }
 
@@ -90,7 +99,9 @@ impl Plan {
             }
             Change::Peer(address, bits) => self.nodes.peer_written(address, Some(bits)),
             Change::RemovePeer(address) => self.nodes.peer_written(address, None),
-            Change::Frontend(at, value) => {
+            Change::SourceRange(range) => self.ranges.written(range),
+            Change::RemoveSourceRange(range) => self.ranges.removed(range),
+            Change::Frontend(at, value) | Change::Restrict(at, value) => {
                 self.count_frontend(value, 1);
                 if let Some(before) = self.frontends.record(at, Some(value)) {
                     self.count_frontend(before, -1);
@@ -147,6 +158,7 @@ impl Plan {
 
     /// Counts the frontends that lead to a service id: it is not released before there is none.
     pub(super) fn count_frontend(&mut self, value: Frontend, by: isize) {
+        self.ranges.count_frontend(value, by);
         let ids: BTreeSet<u32> = [value.service, value.cluster_service].into_iter().collect();
         for id in ids {
             if let Some(state) = self.services.get_mut(id) {

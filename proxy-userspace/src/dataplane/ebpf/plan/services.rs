@@ -8,6 +8,7 @@ use proxy_common::selection::{BackendRef, SERVICE_MAGLEV, ServiceEntry, Slot};
 
 use super::change::Extent;
 use super::ids::IdPool;
+use super::sweep::Resting;
 use crate::model::{Family, List, PortKey};
 
 /// All service ids in use or at rest.
@@ -20,6 +21,8 @@ pub struct Services {
     idle: BTreeSet<u32>,
     /// Ids at rest whose name is still in NAMES.
     names_at_rest: BTreeSet<u32>,
+    /// Those of them that no flow and no affinity entry has.
+    swept: BTreeSet<u32>,
     /// Ids that were found and that no port has claimed so far.
     held: BTreeSet<u32>,
 }
@@ -59,6 +62,7 @@ impl Services {
             states: BTreeMap::new(),
             idle: BTreeSet::new(),
             names_at_rest: BTreeSet::new(),
+            swept: BTreeSet::new(),
             held: BTreeSet::new(),
         }
     }
@@ -104,6 +108,7 @@ impl Services {
         self.pool.resume(id);
         self.idle.remove(&id);
         self.names_at_rest.remove(&id);
+        self.swept.remove(&id);
         self.held.remove(&id);
         if let Some(state) = self.states.get_mut(&id) {
             state.owner = Some(Arc::clone(owner));
@@ -147,10 +152,12 @@ impl Services {
         self.idle.iter().filter_map(state).filter(|(_, state)| state.frontends == 0)
     }
 
-    /// Lets the idle ids that are empty rest; returns their slots, which must rest too.
-    pub fn rest_empty(&mut self, now: Duration) -> Vec<Extent> {
-        let empty =
-            |(id, state): (u32, &ServiceState)| (state.entry.0 == 0 && state.hints.is_empty()).then_some(id);
+    /// Lets the idle ids that are empty, as far as is known here and to `is_clear`, rest; returns their slots, which
+    /// must rest too.
+    pub fn rest_empty(&mut self, now: Duration, is_clear: impl Fn(u32) -> bool) -> Vec<Extent> {
+        let empty = |(id, state): (u32, &ServiceState)| {
+            (state.entry.0 == 0 && state.hints.is_empty() && is_clear(id)).then_some(id)
+        };
         let mut rooms = Vec::new();
         for id in self.idle().filter_map(empty).collect::<Vec<_>>() {
             self.idle.remove(&id);
@@ -166,14 +173,36 @@ impl Services {
         rooms
     }
 
-    /// Ids whose rest is over but whose name is still in NAMES.
-    pub fn rested(&self, now: Duration) -> impl Iterator<Item = u32> {
-        self.names_at_rest.iter().copied().filter(move |id| self.pool.has_rested(*id, now))
+    /// Ids whose rest is over, and that no flow and no affinity entry has, but whose name is still in NAMES.
+    pub fn rested(&self) -> impl Iterator<Item = u32> {
+        self.swept.iter().copied()
+    }
+
+    /// Ids whose rest is over, but which flows and affinity entries may still have.
+    pub fn unswept(&self, now: Duration) -> impl Iterator<Item = Resting> {
+        let resting = move |id: &u32| Some(Resting { id: *id, until: self.pool.rested(*id, now)? });
+        self.names_at_rest.difference(&self.swept).filter_map(resting)
+    }
+
+    /// Records that no flow and no affinity entry has an id any more, if it has rested ever since.
+    pub fn swept(&mut self, resting: Resting) {
+        let Resting { id, until } = resting;
+        if self.names_at_rest.contains(&id) && self.pool.rested(id, until) == Some(until) {
+            self.swept.insert(id);
+        }
+    }
+
+    /// Whether an id that can be given out stands for nothing, so that what was noted for it means nothing either.
+    #[must_use]
+    pub fn is_nobodys(&self, id: u32, now: Duration) -> bool {
+        let has_rested = self.names_at_rest.contains(&id) && self.pool.rested(id, now).is_some();
+        id != 0 && (has_rested || !self.states.contains_key(&id))
     }
 
     /// Records that a name was removed: the id stands for nothing any more.
     pub fn forget(&mut self, id: u32) {
         self.names_at_rest.remove(&id);
+        self.swept.remove(&id);
         if let Some(state) = self.states.remove(&id) {
             self.ids.remove(&state.name);
         }

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
+use ipnet::IpNet;
 use proxy_common::Address;
 use proxy_common::addr::unmapped;
 use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEND_SERVING, Backend};
 use proxy_common::frontend::{
     FRONTEND_DSR, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_EXTERNAL_IP, FRONTEND_KIND_LOAD_BALANCER,
-    FRONTEND_KIND_NODE_PORT, Frontend, SCOPE_INTERNAL,
+    FRONTEND_KIND_NODE_PORT, FRONTEND_SOURCE_RANGES, Frontend, SCOPE_INTERNAL,
 };
 use proxy_common::selection::{SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot};
 use proxy_common::way::WAY_VALID;
@@ -32,6 +33,7 @@ pub(super) struct ServiceText {
 /// Frontends by the service id they lead to, and the ids that in-cluster clients get instead.
 #[derive(Default)]
 struct Leading {
+    ranges: BTreeMap<u32, Vec<IpNet>>,
     frontends: BTreeMap<u32, BTreeSet<FrontendView>>,
     cluster: BTreeSet<u32>,
 }
@@ -39,7 +41,7 @@ struct Leading {
 impl PinnedMaps {
     /// The services, sorted by name. A list no frontend leads to any more is left out.
     pub fn services(&self) -> Result<Vec<ServiceView>, ReadError> {
-        let mut leading = Leading::default();
+        let mut leading = Leading { ranges: self.source_ranges()?, ..Leading::default() };
         self.maps.of4.frontends.for_each(|key, value| leading.add(&frontend_at(&key), &value))?;
         self.maps.of6.frontends.for_each(|key, value| leading.add(&frontend_at(&key), &value))?;
         let (v4, v6) = (addresses(&self.maps.of4)?, addresses(&self.maps.of6)?);
@@ -141,6 +143,17 @@ impl PinnedMaps {
         }
     }
 
+    /// By service id, or `CLUSTER`: its prefixes in SOURCE_RANGES, sorted.
+    pub(super) fn source_ranges(&self) -> Result<BTreeMap<u32, Vec<IpNet>>, OpenError> {
+        let mut ranges = [self.maps.of4.source_ranges.all()?, self.maps.of6.source_ranges.all()?].concat();
+        ranges.sort_unstable();
+        let mut by_service: BTreeMap<u32, Vec<IpNet>> = BTreeMap::new();
+        for range in ranges {
+            by_service.entry(range.service).or_default().push(range.net);
+        }
+        Ok(by_service)
+    }
+
     /// By service id: what it stands for.
     pub(super) fn names(&self) -> Result<BTreeMap<u32, ServiceText>, ReadError> {
         let mut names = BTreeMap::new();
@@ -160,6 +173,8 @@ impl PinnedMaps {
 impl Leading {
     fn add(&mut self, at: &FrontendAt, value: &Frontend) -> bool {
         self.cluster.insert(value.cluster_service);
+        let is_restricted = value.flags & FRONTEND_SOURCE_RANGES != 0;
+        let ranges = self.ranges.get(&value.service).cloned().unwrap_or_default();
         self.frontends.entry(value.service).or_default().insert(FrontendView {
             address: at.address,
             protocol: protocol_name(at.protocol),
@@ -173,6 +188,7 @@ impl Leading {
             },
             forwarding: if value.flags & FRONTEND_DSR == 0 { "snat" } else { "dsr" },
             affinity_seconds: value.affinity_seconds,
+            source_ranges: is_restricted.then_some(ranges),
         });
         true
     }

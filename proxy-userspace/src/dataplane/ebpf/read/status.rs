@@ -8,6 +8,7 @@ use nix::time::{ClockId, clock_gettime};
 use proxy_common::addr::unmapped;
 use proxy_common::backend::BACKEND_EXISTS;
 use proxy_common::config::AGENT_HEARTBEAT;
+use proxy_common::source_range::CLUSTER;
 use proxy_common::verdict::{Program, Reason};
 use proxy_common::way::{WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
 use proxy_common::{Address, LAYOUT_VERSION};
@@ -55,6 +56,7 @@ impl PinnedMaps {
             layout_version: LAYOUT_VERSION,
             heartbeat_age_seconds: (heartbeat != 0).then(|| now.saturating_sub(heartbeat)),
             attached: self.attached()?,
+            cluster_sources: self.source_ranges()?.remove(&CLUSTER).unwrap_or_default(),
             maps: self.fill()?,
         })
     }
@@ -108,6 +110,12 @@ fn family_fill<A: Address>(maps: &FamilyMaps<A>, views: &mut Vec<MapView>) -> Re
         map_view(maps.backends.name(), maps.backends.entries(), Some(backends)),
         map_view(maps.flows.name(), maps.flows.entries(), None),
         map_view(maps.flows_new.name(), maps.flows_new.entries(), None),
+        map_view(
+            maps.source_ranges.name(),
+            maps.source_ranges.entries(),
+            Some(maps.source_ranges.all()?.len()),
+        ),
+        map_view(maps.affinity.name(), maps.affinity.entries(), Some(maps.affinity.count()?)),
     ]);
     Ok(())
 }

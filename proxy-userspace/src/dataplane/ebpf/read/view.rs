@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use ipnet::IpNet;
 use serde::Serialize;
 
 /// One list of a service port in one family.
@@ -67,6 +68,8 @@ pub struct FrontendView {
     pub forwarding: &'static str,
     /// Session affinity time-out, 0 = none.
     pub affinity_seconds: u32,
+    /// Who may use it, sorted; none = everybody.
+    pub source_ranges: Option<Vec<IpNet>>,
 }
 
 /// An endpoint.
@@ -173,6 +176,8 @@ pub struct StatusView {
     pub heartbeat_age_seconds: Option<u64>,
     /// Where the programs are attached, sorted.
     pub attached: Vec<AttachedView>,
+    /// Sources that are inside the cluster though they come in over an uplink, sorted.
+    pub cluster_sources: Vec<IpNet>,
     /// The maps, sorted by name.
     pub maps: Vec<MapView>,
 }

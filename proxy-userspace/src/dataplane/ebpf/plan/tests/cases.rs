@@ -16,20 +16,20 @@ use crate::model::{Algorithm, Desired, Dirty, Family};
 const NOW: Duration = Duration::from_secs(1000);
 const V4: Family = Family::V4;
 
-struct Bed {
-    plan: Plan,
-    kernel: FakeKernel,
-    now: Duration,
+pub struct Bed {
+    pub plan: Plan,
+    pub kernel: FakeKernel,
+    pub now: Duration,
 }
 
 impl Bed {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let plan = Plan::adopt(CAPACITIES, Found::default(), NOW);
         Self { plan, kernel: FakeKernel::default(), now: NOW }
     }
 
     /// Syncs everything, with these operations failing.
-    fn sync(&mut self, state: &Desired, refuse: &[usize]) -> SyncReport {
+    pub fn sync(&mut self, state: &Desired, refuse: &[usize]) -> SyncReport {
         let names = self.kernel.names.values().filter_map(|name| name.text());
         let served = names.filter_map(|name| name.split_once(' ')?.0.split_once("svc")?.1.parse().ok());
         let ports = served.map(|n| key(n, V4)).chain(state.ports.keys().cloned()).collect();
@@ -37,7 +37,7 @@ impl Bed {
         self.plan.sync(state, &Dirty { ports, nodes: true, ..Dirty::default() }, self.now, &mut self.kernel)
     }
 
-    fn backend(&self, n: u8) -> (u32, BackendEntry) {
+    pub fn backend(&self, n: u8) -> (u32, BackendEntry) {
         let has_address = |entry: &BackendEntry| entry.address == address(n, V4);
         let mut found = self.kernel.backends.iter().filter(|(_, entry)| has_address(entry));
         found.next_back().map(|(id, entry)| (id.id, *entry)).expect("the endpoint was written")
@@ -223,8 +223,13 @@ fn a_released_service_id_rests_before_another_service_gets_it() {
     let first: BTreeSet<u32> = bed.kernel.names.keys().copied().collect();
     bed.sync(&services(1, 10), &[]);
     assert!(first.iter().all(|id| bed.kernel.names.contains_key(id)), "the name stays while the id rests");
+    bed.kernel.traces.extend(&first);
     assert_eq!(bed.sync(&services(1, 11), &[]).pending.len(), 1, "SERVICES has 23 ids");
+    bed.kernel.sweep(&mut bed.plan);
     bed.now += REST;
+    assert_eq!(bed.sync(&services(1, 11), &[]).pending.len(), 1, "it was still resting");
+    bed.kernel.sweep(&mut bed.plan);
+    assert!(bed.kernel.traces.is_empty());
     assert!(bed.sync(&services(1, 11), &[]).is_complete());
     assert_eq!(bed.kernel.names.keys().filter(|id| first.contains(id)).count(), 1);
 }

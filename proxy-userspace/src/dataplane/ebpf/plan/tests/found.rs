@@ -6,8 +6,8 @@ use std::time::Duration;
 use proxy_common::selection::{ServiceEntry, Slot};
 
 use super::kernel::{CAPACITIES, FakeKernel};
-use super::world::{assert_serves, backend, desired, dsr, key, port};
-use crate::dataplane::ebpf::plan::{Found, Plan, REST};
+use super::world::{assert_serves, backend, desired, dsr, key, port, range};
+use crate::dataplane::ebpf::plan::{Found, Plan, REST, RangeAt};
 use crate::model::{Algorithm, Desired, Dirty, Family};
 
 const NOW: Duration = Duration::from_secs(1000);
@@ -154,6 +154,8 @@ fn what_somebody_else_changed_is_noticed() {
     assert_eq!(drift(&|found| found.backends[0].1.flags = 0), ["BACKENDS"]);
     assert_eq!(drift(&|found| found.slots[0] = Slot::default()), ["SELECTION"]);
     assert_eq!(drift(&|found| _ = found.services.pop()), ["SERVICES"]);
+    let range = RangeAt { service: 1, net: range(1, V4) };
+    assert_eq!(drift(&|found| found.ranges.push(range)), ["SOURCE_RANGES"]);
 }
 
 /// Five services, each with one Maglev table of this length.

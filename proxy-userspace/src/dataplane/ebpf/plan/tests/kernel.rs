@@ -1,19 +1,20 @@
 //! A kernel that checks, at every single operation, what the programs rely on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use proxy_common::backend::BACKEND_EXISTS;
-use proxy_common::frontend::Frontend;
+use proxy_common::frontend::{FRONTEND_SOURCE_RANGES, Frontend};
 use proxy_common::name::ServiceName;
 use proxy_common::selection::{BackendRef, HintKey, ServiceEntry, Slot};
 use proxy_common::way::Way;
 
+use super::access::Guard;
 use crate::dataplane::ebpf::plan::{
-    BackendEntry, BackendId, Capacities, Change, Extent, Found, FrontendAt, Kernel, REST,
+    BackendEntry, BackendId, Capacities, Change, Extent, Found, FrontendAt, Kernel, Plan, REST, RangeAt,
 };
-use crate::model::Family;
+use crate::model::{Desired, Family};
 
 /// Small enough that ids and slots are reused and sometimes run out.
 pub const CAPACITIES: Capacities =
@@ -29,6 +30,13 @@ pub struct FakeKernel {
     pub hints: BTreeMap<HintKey2, BackendRef>,
     pub peers: BTreeMap<IpAddr, u32>,
     pub frontends: BTreeMap<FrontendAt, Frontend>,
+    pub ranges: BTreeSet<RangeAt>,
+    /// How many ranges there is room for.
+    pub range_room: Option<usize>,
+    /// Service ids that flow and affinity entries have.
+    pub traces: BTreeSet<u32>,
+    /// Watches the running sync.
+    pub guard: Guard,
     /// The time of the running sync.
     pub now: Duration,
     /// Every operation that was asked for, done or refused.
@@ -52,7 +60,11 @@ impl Kernel for FakeKernel {
             return Err(format!("refused number {number}"));
         }
         self.check(change);
+        if matches!(change, Change::SourceRange(_)) && self.range_room == Some(self.ranges.len()) {
+            return Err("SOURCE_RANGES is full".to_owned());
+        }
         self.store(change.clone());
+        self.guard.check(self);
         Ok(())
     }
 }
@@ -60,8 +72,28 @@ impl Kernel for FakeKernel {
 impl FakeKernel {
     /// Begins a sync: operation numbers count from zero again.
     pub fn begin(&mut self, now: Duration, refuse: Vec<usize>) {
+        self.guard = Guard::default();
         (self.now, self.refuse) = (now, refuse);
         self.log.clear();
+    }
+
+    /// As [`begin`](Self::begin); watches who may use what `desired` has.
+    pub fn begin_guarded(&mut self, now: Duration, refuse: Vec<usize>, desired: &Desired) {
+        self.begin(now, refuse);
+        self.guard = Guard::new(self, desired);
+    }
+
+    /// Clients use all that is served.
+    pub fn use_all(&mut self) {
+        let ids = self.frontends.values().flat_map(|value| [value.service, value.cluster_service]);
+        self.traces.extend(ids.filter(|id| *id != 0));
+    }
+
+    /// What the collector does in a full round.
+    pub fn sweep(&mut self, plan: &mut Plan) {
+        let unswept = plan.unswept(self.now);
+        self.traces.retain(|id| !plan.is_nobodys(*id, self.now));
+        plan.swept(unswept);
     }
 
     fn check(&self, change: &Change) {
@@ -87,6 +119,10 @@ impl FakeKernel {
             Change::RemoveName(id) => {
                 assert!(self.rested(self.released_services.get(id)), "service {id} is forgotten too early");
                 assert!(
+                    self.ranges_of(*id).is_empty() && !self.traces.contains(id),
+                    "service {id} leaves something behind"
+                );
+                assert!(
                     !self
                         .frontends
                         .values()
@@ -94,9 +130,22 @@ impl FakeKernel {
                 );
             }
             Change::Hint(_, backend) => assert!(self.lives(*backend)),
+            Change::Restrict(at, value) => {
+                let flags = self.frontends[at].flags | FRONTEND_SOURCE_RANGES;
+                assert_eq!(
+                    Frontend { flags, ..self.frontends[at] },
+                    *value,
+                    "{at:?} is changed beside being closed"
+                );
+            }
+            Change::SourceRange(range) => assert_eq!(range.net, range.net.trunc()),
+            Change::Name(id, name) => {
+                let is_known = self.names.get(id) == Some(name);
+                assert!(is_known || !self.traces.contains(id), "service {id} has entries of another one");
+            }
             Change::Way(..)
-            | Change::Name(..)
             | Change::RemoveHint(_)
+            | Change::RemoveSourceRange(_)
             | Change::Peer(..)
             | Change::RemovePeer(_)
             | Change::RemoveFrontend(_) => {}
@@ -187,7 +236,11 @@ impl FakeKernel {
             Change::RemoveHint(key) => drop(self.hints.remove(&(key.service, key.hint))),
             Change::Peer(address, bits) => drop(self.peers.insert(address, bits)),
             Change::RemovePeer(address) => drop(self.peers.remove(&address)),
-            Change::Frontend(at, value) => drop(self.frontends.insert(at, value)),
+            Change::SourceRange(range) => assert!(self.ranges.insert(range), "{range:?} is there"),
+            Change::RemoveSourceRange(range) => assert!(self.ranges.remove(&range), "{range:?} is not there"),
+            Change::Frontend(at, value) | Change::Restrict(at, value) => {
+                self.frontends.insert(at, value);
+            }
             Change::RemoveFrontend(at) => drop(self.frontends.remove(&at)),
         }
     }
@@ -238,6 +291,7 @@ impl FakeKernel {
             hints: self.hints.iter().map(hint).collect(),
             peers: self.peers.iter().map(|(address, bits)| (*address, *bits)).collect(),
             frontends: self.frontends.iter().map(|(at, value)| (*at, *value)).collect(),
+            ranges: self.ranges.iter().copied().collect(),
         }
     }
 

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use super::access::assert_access;
 use super::kernel::{CAPACITIES, FakeKernel};
-use super::world::{assert_serves, desired, dsr, key, local_policy, port};
+use super::world::{assert_serves, closed, desired, dsr, key, local_policy, port, range};
 use crate::dataplane::ebpf::plan::{Found, Plan};
 use crate::model::{Desired, Dirty, Family, PortKey, ServicePort};
 
@@ -15,11 +16,15 @@ use crate::model::{Desired, Dirty, Family, PortKey, ServicePort};
 struct Step {
     /// Service number and its new state; `None` removes it.
     changes: Vec<(u8, Option<ServicePort>)>,
+    /// New numbers of the ranges that are inside the cluster.
+    cluster_sources: Option<BTreeSet<u8>>,
     seconds: u64,
     /// Operations that fail.
     refuse: Vec<usize>,
     /// The agent is killed and another one started before the sync.
     restart: bool,
+    /// Flow and affinity entries of services that are gone are collected after the sync.
+    sweep: bool,
 }
 
 fn family(n: u8) -> Family {
@@ -28,12 +33,19 @@ fn family(n: u8) -> Family {
 
 fn service(n: u8) -> impl Strategy<Value = Option<ServicePort>> {
     let endpoints = proptest::collection::btree_map(0_u8..7, (0_u8..3, prop::bool::weighted(0.8)), 0..5);
-    (endpoints, any::<bool>(), any::<bool>(), prop::bool::weighted(0.8)).prop_map(
-        move |(endpoints, is_dsr, is_local, exists)| {
+    let ranges = prop::option::of(proptest::collection::btree_set(0_u8..4, 0..4));
+    (endpoints, any::<bool>(), any::<bool>(), ranges, prop::bool::weighted(0.8)).prop_map(
+        move |(endpoints, is_dsr, is_local, ranges, exists)| {
             let endpoints: Vec<_> =
                 endpoints.into_iter().map(|(e, (node, ready))| (e, node, ready)).collect();
             let port = port(n, family(n), &endpoints);
             let port = if is_dsr { dsr(port) } else { port };
+            let port = match ranges {
+                Some(ranges) => {
+                    closed(port, ranges.into_iter().map(|range| super::world::range(range, family(n))))
+                }
+                None => port,
+            };
             exists.then(|| if is_local { local_policy(port) } else { port })
         },
     )
@@ -43,16 +55,25 @@ fn step() -> impl Strategy<Value = Step> {
     let change = (0_u8..5).prop_flat_map(|n| service(n).prop_map(move |port| (n, port)));
     (
         proptest::collection::vec(change, 0..4),
+        prop::option::weighted(0.2, proptest::collection::btree_set(0_u8..8, 0..4)),
         0_u64..8,
         proptest::collection::vec(0_usize..30, 0..4),
         prop::bool::weighted(0.1),
+        any::<bool>(),
     )
-        .prop_map(|(changes, seconds, refuse, restart)| Step { changes, seconds, refuse, restart })
+        .prop_map(|(changes, cluster_sources, seconds, refuse, restart, sweep)| Step {
+            changes,
+            cluster_sources,
+            seconds,
+            refuse,
+            restart,
+            sweep,
+        })
 }
 
-fn change(state: &mut Desired, changes: Vec<(u8, Option<ServicePort>)>) -> Dirty {
+fn change(state: &mut Desired, step: &Step) -> Dirty {
     let mut dirty = BTreeSet::new();
-    for (n, port) in changes {
+    for (n, port) in step.changes.iter().cloned() {
         let key: PortKey = key(n, family(n));
         match port {
             Some(port) => state.ports.insert(key.clone(), port),
@@ -60,7 +81,11 @@ fn change(state: &mut Desired, changes: Vec<(u8, Option<ServicePort>)>) -> Dirty
         };
         dirty.insert(key);
     }
-    Dirty { ports: dirty, ..Dirty::default() }
+    if let Some(sources) = &step.cluster_sources {
+        let net = |n: &u8| range(*n, if *n < 4 { Family::V4 } else { Family::V6 });
+        state.cluster_sources = sources.iter().map(net).collect();
+    }
+    Dirty { ports: dirty, nodes: step.cluster_sources.is_some(), ..Dirty::default() }
 }
 
 proptest! {
@@ -78,15 +103,24 @@ proptest! {
             if step.restart {
                 plan = Plan::adopt(CAPACITIES, kernel.found(), now);
             }
-            let dirty = change(&mut state, step.changes);
-            kernel.begin(now, step.refuse);
+            let dirty = change(&mut state, &step);
+            let is_whole = step.refuse.is_empty();
+            kernel.begin_guarded(now, step.refuse, &state);
             plan.sync(&state, &dirty, now, &mut kernel);
+            if is_whole {
+                assert_access(&kernel, &state);
+            }
+            kernel.use_all();
+            if step.sweep {
+                kernel.sweep(&mut plan);
+            }
             prop_assert_eq!(plan.drift(&kernel.found()), Vec::<&str>::new());
         }
         // Room that still rests comes back within two rests.
         for _ in 0..4 {
             now += Duration::from_secs(11);
-            kernel.begin(now, Vec::new());
+            kernel.begin_guarded(now, Vec::new(), &state);
+            kernel.sweep(&mut plan);
             plan.sync(&state, &Dirty::default(), now, &mut kernel);
         }
         assert_serves(&kernel, &state);
@@ -110,19 +144,25 @@ proptest! {
         let mut state = desired([]);
         for (step, killed_at) in steps {
             now += Duration::from_secs(step.seconds);
-            let dirty = change(&mut state, step.changes);
+            let dirty = change(&mut state, &step);
             if let Some(operation) = killed_at {
-                kernel.begin(now, (operation..NEVER_REACHED).collect());
+                kernel.begin_guarded(now, (operation..NEVER_REACHED).collect(), &state);
                 plan.sync(&state, &dirty, now, &mut kernel);
                 plan = Plan::adopt(CAPACITIES, kernel.found(), now);
             }
-            kernel.begin(now, Vec::new());
+            kernel.begin_guarded(now, Vec::new(), &state);
             plan.sync(&state, &dirty, now, &mut kernel);
+            assert_access(&kernel, &state);
+            kernel.use_all();
+            if step.sweep {
+                kernel.sweep(&mut plan);
+            }
             prop_assert_eq!(plan.drift(&kernel.found()), Vec::<&str>::new());
         }
         for _ in 0..4 {
             now += Duration::from_secs(11);
-            kernel.begin(now, Vec::new());
+            kernel.begin_guarded(now, Vec::new(), &state);
+            kernel.sweep(&mut plan);
             plan.sync(&state, &Dirty::default(), now, &mut kernel);
         }
         assert_serves(&kernel, &state);

@@ -3,15 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
+use ipnet::IpNet;
 use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY};
-use proxy_common::frontend::FRONTEND_DSR;
+use proxy_common::frontend::{FRONTEND_DSR, FRONTEND_SOURCE_RANGES};
 use proxy_common::selection::{BackendRef, SERVICE_ELSEWHERE};
+use proxy_common::source_range::CLUSTER;
 use proxy_common::way::WAY_VALID;
 
 use super::kernel::FakeKernel;
 use crate::dataplane::ebpf::plan::backends::{hint_losers, hint_of};
 use crate::dataplane::ebpf::plan::services::name_of;
-use crate::dataplane::ebpf::plan::{BackendEntry, BackendId, frontends};
+use crate::dataplane::ebpf::plan::{BackendEntry, BackendId, RangeAt, frontends};
 use crate::model::{
     Algorithm, Desired, Endpoint, Family, Forwarding, Frontend, FrontendKind, List, PortKey, Protocol, Scope,
     ServiceKey, ServicePort,
@@ -77,6 +79,21 @@ pub fn local_policy(mut port: ServicePort) -> ServicePort {
     port
 }
 
+/// Source range number `n` of a family; some are inside others.
+pub fn range(n: u8, family: Family) -> IpNet {
+    let ranges = match family {
+        Family::V4 => ["0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16", "192.0.2.7/32"],
+        Family::V6 => ["::/0", "fd00::/8", "fd00:1::/32", "2001:db8::7/128"],
+    };
+    ranges[usize::from(n) % 4].parse().unwrap()
+}
+
+/// Closes the port's load balancer frontends to all but these source ranges.
+pub fn closed(mut port: ServicePort, ranges: impl IntoIterator<Item = IpNet>) -> ServicePort {
+    port.source_ranges = Some(ranges.into_iter().collect());
+    port
+}
+
 /// Makes the port one with Direct Server Return.
 pub fn dsr(mut port: ServicePort) -> ServicePort {
     port.forwarding = Forwarding::Dsr;
@@ -99,6 +116,8 @@ pub fn desired(ports: impl IntoIterator<Item = (PortKey, ServicePort)>) -> Desir
 /// Asserts that the kernel serves exactly `desired`.
 pub fn assert_serves(kernel: &FakeKernel, desired: &Desired) {
     let mut frontends = 0;
+    let mut ranges: BTreeSet<RangeAt> =
+        desired.cluster_sources.iter().map(|net| RangeAt { service: CLUSTER, net: *net }).collect();
     for (key, port) in &desired.ports {
         let id = |list: List| {
             let name = name_of(key, list);
@@ -113,13 +132,19 @@ pub fn assert_serves(kernel: &FakeKernel, desired: &Desired) {
             assert_eq!((Some(value.service), Some(value.cluster_service)), (wanted, cluster));
             let is_dsr = port.forwarding == Forwarding::Dsr
                 && frontend.scope == Scope::External
-                && frontend.kind != FrontendKind::NodePort;
+                && !matches!(frontend.kind, FrontendKind::NodePort | FrontendKind::ClusterIp);
             assert_eq!(value.flags & FRONTEND_DSR != 0, is_dsr);
+            let nets = port.source_ranges.iter().flatten();
+            let is_closed = port.source_ranges.is_some() && frontend.kind == FrontendKind::LoadBalancer;
+            assert_eq!(value.flags & FRONTEND_SOURCE_RANGES != 0, is_closed);
+            ranges
+                .extend(nets.filter(|_| is_closed).map(|net| RangeAt { service: value.service, net: *net }));
             frontends += 1;
         }
         assert_hints(kernel, key, port, [cluster, local]);
     }
     assert_eq!(kernel.frontends.len(), frontends, "a frontend is left over");
+    assert_eq!(kernel.ranges, ranges);
     assert_backends(kernel, desired);
 }
 

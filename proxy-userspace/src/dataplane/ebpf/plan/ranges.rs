@@ -1,0 +1,153 @@
+//! Who may use a frontend, and who is inside the cluster: SOURCE_RANGES.
+//!
+//! A frontend with `FRONTEND_SOURCE_RANGES` lets in the ranges of the service id it names. What is added comes before
+//! anything else, so that a frontend is never closed to those it is for; what is opened to everybody keeps its ranges
+//! until no frontend asks for them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use proxy_common::frontend::{FRONTEND_SOURCE_RANGES, Frontend};
+use proxy_common::source_range::CLUSTER;
+
+use super::Plan;
+use super::change::{Change, FrontendAt, Op, RangeAt};
+use super::services::name_of;
+use crate::model::{Desired, List, PortKey, ServicePort};
+
+/// What is in SOURCE_RANGES, and which of it frontends ask for.
+#[derive(Clone, Debug, Default)]
+pub struct Ranges {
+    /// By service id or [`CLUSTER`]; no set is empty.
+    written: BTreeMap<u32, BTreeSet<IpNet>>,
+    /// By service id: number of entries in FRONTENDS that let in its ranges only.
+    restricted: BTreeMap<u32, usize>,
+    /// Service ids with ranges that no frontend asks for.
+    idle: BTreeSet<u32>,
+}
+
+impl Ranges {
+    /// Records that a range was found or written.
+    pub fn written(&mut self, range: RangeAt) {
+        self.written.entry(range.service).or_default().insert(range.net);
+        self.note(range.service);
+    }
+
+    /// Records that a range was removed.
+    pub fn removed(&mut self, range: RangeAt) {
+        if let Some(nets) = self.written.get_mut(&range.service) {
+            nets.remove(&range.net);
+            if nets.is_empty() {
+                self.written.remove(&range.service);
+            }
+        }
+        self.note(range.service);
+    }
+
+    /// Counts a frontend that was written or removed.
+    pub fn count_frontend(&mut self, value: Frontend, by: isize) {
+        if value.flags & FRONTEND_SOURCE_RANGES == 0 {
+            return;
+        }
+        let count = self.restricted.entry(value.service).or_default();
+        *count = count.saturating_add_signed(by);
+        if *count == 0 {
+            self.restricted.remove(&value.service);
+        }
+        self.note(value.service);
+    }
+
+    fn note(&mut self, service: u32) {
+        let is_asked_for = service == CLUSTER || self.restricted.contains_key(&service);
+        if self.has_any(service) && !is_asked_for {
+            self.idle.insert(service);
+        } else {
+            self.idle.remove(&service);
+        }
+    }
+
+    /// Whether a service id has ranges in the map.
+    #[must_use]
+    pub fn has_any(&self, service: u32) -> bool {
+        self.written.contains_key(&service)
+    }
+
+    /// What must be added for a service id to have all of `wanted`.
+    fn missing(&self, service: u32, wanted: &BTreeSet<IpNet>) -> Vec<Change> {
+        let written = self.written.get(&service);
+        let missing = wanted.iter().filter(|net| !written.is_some_and(|written| written.contains(net)));
+        missing.map(|net| Change::SourceRange(RangeAt { service, net: *net })).collect()
+    }
+
+    /// What must be removed for it to have nothing else.
+    fn surplus(&self, service: u32, wanted: &BTreeSet<IpNet>) -> Vec<Change> {
+        let written = self.written.get(&service).into_iter().flatten();
+        let surplus = written.filter(|net| !wanted.contains(net));
+        surplus.map(|net| Change::RemoveSourceRange(RangeAt { service, net: *net })).collect()
+    }
+
+    /// Ranges no frontend asks for.
+    pub fn releases(&self) -> impl Iterator<Item = Change> {
+        self.idle.iter().flat_map(|service| self.surplus(*service, &BTreeSet::new()))
+    }
+
+    /// What is in the maps.
+    pub fn all(&self) -> impl Iterator<Item = RangeAt> {
+        self.written
+            .iter()
+            .flat_map(|(service, nets)| nets.iter().map(|net| RangeAt { service: *service, net: *net }))
+    }
+}
+
+impl Plan {
+    /// Plans the ranges of a port whose frontends shall be `wanted`. Frontends that are open to everybody so far are
+    /// closed as they are, before anything else is done for the port: whatever else fails then, they are closed.
+    /// Returns what those are in the map afterwards.
+    pub(super) fn plan_ranges(
+        &self,
+        key: &Arc<PortKey>,
+        port: &ServicePort,
+        wanted: &BTreeMap<FrontendAt, Frontend>,
+        ops: &mut Vec<Op>,
+    ) -> BTreeMap<FrontendAt, Frontend> {
+        let Some(nets) = &port.source_ranges else { return BTreeMap::new() };
+        let nets: BTreeSet<IpNet> = nets.iter().map(IpNet::trunc).collect();
+        let is_closed = |value: &Frontend| value.flags & FRONTEND_SOURCE_RANGES != 0;
+        let mut services = BTreeSet::new();
+        let mut closing = BTreeMap::new();
+        for (at, value) in wanted.iter().filter(|(_, value)| is_closed(value)) {
+            services.insert(value.service);
+            let Some(before) = self.frontends.value(at).filter(|before| self.is_of(before, key)) else {
+                continue;
+            };
+            services.insert(before.service);
+            if !is_closed(&before) {
+                closing.insert(*at, Frontend { flags: before.flags | FRONTEND_SOURCE_RANGES, ..before });
+            }
+        }
+        let ranges = services.into_iter().flat_map(|service| {
+            self.ranges.missing(service, &nets).into_iter().chain(self.ranges.surplus(service, &nets))
+        });
+        let restrictions = closing.iter().map(|(at, value)| Change::Restrict(*at, *value));
+        ops.extend(ranges.chain(restrictions).map(|change| Op { change, owner: Some(Arc::clone(key)) }));
+        closing
+    }
+
+    /// Plans who is inside the cluster. While not everything was read, nobody is put outside.
+    pub(super) fn plan_cluster_sources(&self, desired: &Desired, ops: &mut Vec<Op>) {
+        let wanted: BTreeSet<IpNet> = desired.cluster_sources.iter().map(IpNet::trunc).collect();
+        let mut changes = self.ranges.missing(CLUSTER, &wanted);
+        if !self.nodes.is_holding() {
+            changes.extend(self.ranges.surplus(CLUSTER, &wanted));
+        }
+        ops.extend(changes.into_iter().map(|change| Op { change, owner: None }));
+    }
+
+    /// Whether a frontend in the map leads to a list of this port.
+    pub(super) fn is_of(&self, value: &Frontend, key: &PortKey) -> bool {
+        let is_name =
+            |state: &str| [List::Cluster, List::Local].iter().any(|list| state == name_of(key, *list));
+        self.services.get(value.service).is_some_and(|state| is_name(&state.name))
+    }
+}

@@ -1,0 +1,98 @@
+//! Who may use a frontend, at every single operation.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
+use proxy_common::frontend::FRONTEND_SOURCE_RANGES;
+
+use super::kernel::FakeKernel;
+use crate::dataplane::ebpf::plan::{FrontendAt, frontends};
+use crate::model::{Desired, FrontendKind};
+
+/// Who may use a frontend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It is not there.
+    Nobody,
+    Everybody,
+    Only(BTreeSet<IpNet>),
+}
+
+/// Who may use frontends when a sync begins, and when it ends.
+#[derive(Clone, Debug, Default)]
+pub struct Guard {
+    frontends: BTreeMap<FrontendAt, (Access, Access)>,
+    /// Whether operations fail, so that nobody new need be let in.
+    refusing: bool,
+}
+
+/// The load balancer frontends of a desired state, and who may use them.
+pub fn wanted(desired: &Desired) -> BTreeMap<FrontendAt, Access> {
+    let ports = desired.ports.values();
+    ports
+        .flat_map(|port| port.frontends.iter().map(move |frontend| (port, frontend)))
+        .filter(|(_, frontend)| frontend.kind == FrontendKind::LoadBalancer)
+        .map(|(port, frontend)| {
+            let access = port.source_ranges.clone().map_or(Access::Everybody, Access::Only);
+            (frontends::at(port, frontend), access)
+        })
+        .collect()
+}
+
+impl Guard {
+    /// Watches over the frontends of `desired`.
+    pub fn new(kernel: &FakeKernel, desired: &Desired) -> Self {
+        let guarded = |(at, wanted)| (at, (kernel.access(&at), wanted));
+        let frontends = wanted(desired).into_iter().map(guarded).collect();
+        Self { frontends, refusing: !kernel.refuse.is_empty() }
+    }
+
+    /// Asserts that nobody gets in who may neither before nor after, and that nobody is cut off who may both.
+    pub fn check(&self, kernel: &FakeKernel) {
+        for (at, (before, after)) in &self.frontends {
+            let now = kernel.access(at);
+            let is_right = match (before, after, &now) {
+                (_, _, Access::Nobody)
+                | (Access::Everybody, Access::Everybody | Access::Only(_), Access::Everybody) => true,
+                (Access::Nobody | Access::Only(_), Access::Only(_), Access::Everybody) => false,
+                (Access::Nobody, Access::Only(after), Access::Only(now)) => now == after,
+                (Access::Everybody, Access::Only(after), Access::Only(now)) => {
+                    self.refusing || now.is_superset(after)
+                }
+                (Access::Only(before), Access::Only(after), Access::Only(now)) => {
+                    let kept: BTreeSet<IpNet> = before.intersection(after).copied().collect();
+                    let either: BTreeSet<IpNet> = before.union(after).copied().collect();
+                    now.is_subset(&either) && now.is_superset(&kept)
+                }
+                (Access::Only(before), Access::Everybody, Access::Only(now)) => now.is_superset(before),
+                (_, Access::Everybody, Access::Everybody) => true,
+                (_, Access::Everybody, Access::Only(_)) | (_, Access::Nobody, _) => false,
+            };
+            assert!(is_right, "{at:?}: {before:?} -> {after:?}, in between {now:?}");
+        }
+    }
+}
+
+impl FakeKernel {
+    /// Who may use a frontend now.
+    pub fn access(&self, at: &FrontendAt) -> Access {
+        match self.frontends.get(at) {
+            None => Access::Nobody,
+            Some(value) if value.flags & FRONTEND_SOURCE_RANGES == 0 => Access::Everybody,
+            Some(value) => Access::Only(self.ranges_of(value.service)),
+        }
+    }
+
+    /// The ranges of a service id.
+    pub fn ranges_of(&self, service: u32) -> BTreeSet<IpNet> {
+        self.ranges.iter().filter(|range| range.service == service).map(|range| range.net).collect()
+    }
+}
+
+/// Asserts that everything that is served is open to those it shall be open to.
+pub fn assert_access(kernel: &FakeKernel, desired: &Desired) {
+    for (at, access) in wanted(desired) {
+        let now = kernel.access(&at);
+        assert!(now == access || now == Access::Nobody, "{at:?}: {now:?} instead of {access:?}");
+    }
+}

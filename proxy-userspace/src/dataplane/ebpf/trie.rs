@@ -1,0 +1,110 @@
+//! Longest-prefix-match maps of source ranges.
+
+use std::fmt;
+use std::path::Path;
+
+use aya::maps::lpm_trie::Key;
+use aya::maps::{LpmTrie, Map, MapData, MapError};
+use ipnet::IpNet;
+use proxy_common::Address;
+use proxy_common::source_range::{SERVICE_BITS, SourceRange};
+
+use super::error::OpenError;
+use super::maps::{errno, explain, open};
+use super::plan::RangeAt;
+
+/// SOURCE_RANGES of a family.
+pub struct Trie<A: Address> {
+    name: &'static str,
+    entries: u32,
+    map: LpmTrie<MapData, SourceRange<A>, u32>,
+}
+
+impl<A: Address> Trie<A> {
+    /// Opens a pinned map.
+    pub fn open(directory: &Path, name: &'static str) -> Result<Self, OpenError> {
+        let (map, info) = open(directory, name)?;
+        let map = Map::from_map_data(map).and_then(LpmTrie::try_from);
+        let map = map.map_err(|error| OpenError::Map { map: name.to_owned(), error })?;
+        Ok(Self { name, entries: info.max_entries(), map })
+    }
+
+    /// Name of the map.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Entries it has room for.
+    #[must_use]
+    pub const fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// Adds a range; false if it is of the other family.
+    pub fn insert(&mut self, range: RangeAt) -> Result<bool, String> {
+        let Some(key) = key::<A>(range) else { return Ok(false) };
+        let inserted = self.map.insert(&key, 1, 0);
+        inserted.map(|()| true).map_err(|error| explain(self.name, self.entries, &error))
+    }
+
+    /// Removes a range, which need not be there; false if it is of the other family.
+    pub fn remove(&mut self, range: RangeAt) -> Result<bool, String> {
+        let Some(key) = key::<A>(range) else { return Ok(false) };
+        match self.map.remove(&key) {
+            Err(error) if errno(&error) != Some(libc::ENOENT) => {
+                Err(explain(self.name, self.entries, &error))
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// All ranges. One whose prefix length can't be is left out: no look-up finds it either.
+    pub fn all(&self) -> Result<Vec<RangeAt>, OpenError> {
+        let ranges = self.map.keys().filter_map(|key| key.map(range).transpose());
+        ranges
+            .collect::<Result<_, MapError>>()
+            .map_err(|error| OpenError::Map { map: self.name.to_owned(), error })
+    }
+}
+
+impl<A: Address> fmt::Debug for Trie<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trie").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+fn key<A: Address>(range: RangeAt) -> Option<Key<SourceRange<A>>> {
+    let RangeAt { service, net } = range;
+    let address = A::from_ip(net.addr())?;
+    Some(Key::new(SERVICE_BITS + u32::from(net.prefix_len()), SourceRange { service, address }))
+}
+
+/// The inverse of [`key`].
+fn range<A: Address>(key: Key<SourceRange<A>>) -> Option<RangeAt> {
+    let SourceRange { service, address } = key.data();
+    let length = u8::try_from(key.prefix_len().checked_sub(SERVICE_BITS)?).ok()?;
+    let net = IpNet::new(address.to_ip(), length).ok()?;
+    Some(RangeAt { service, net })
+}
+
+#[cfg(test)]
+mod tests {
+    use proxy_common::{Addr4, Addr6};
+
+    use super::*;
+
+    #[test]
+    fn ranges_survive_the_round_trip_and_the_other_family_is_refused() {
+        for net in ["0.0.0.0/0", "10.1.2.0/23", "192.0.2.1/32"] {
+            let at = RangeAt { service: 7, net: net.parse().unwrap() };
+            assert_eq!(range::<Addr4>(key(at).unwrap()), Some(at));
+            assert!(key::<Addr6>(at).is_none());
+        }
+        for net in ["::/0", "2001:db8::/61", "2001:db8::1/128"] {
+            let at = RangeAt { service: 7, net: net.parse().unwrap() };
+            assert_eq!(range::<Addr6>(key(at).unwrap()), Some(at));
+            assert!(key::<Addr4>(at).is_none());
+        }
+    }
+}
