@@ -14,7 +14,7 @@ use millrace_lab::net::{Namespace, Netlink};
 use crate::support::{Scratch, all, desired, key, port};
 
 /// Runs a test in a namespace with a device `eth0`, whose peer is in another one.
-fn in_namespace(name: &str, test: impl AsyncFnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+pub fn in_namespace(name: &str, test: impl AsyncFnOnce() -> Result<()> + Send + 'static) -> Result<()> {
     let namespace = Namespace::create(name)?;
     let peer = Namespace::create(&format!("{name}-peer"))?;
     let file = peer.file()?;
@@ -26,14 +26,14 @@ fn in_namespace(name: &str, test: impl AsyncFnOnce() -> Result<()> + Send + 'sta
     })
 }
 
-fn topology(device: &str) -> Topology {
+pub fn topology(device: &str) -> Topology {
     let index = nix::net::if_::if_nametoindex(device).unwrap();
     let hooks = BTreeSet::from([Hook::Xdp, Hook::TcIngress, Hook::TcEgress]);
     let target = AttachTarget { name: device.to_owned(), hooks };
     Topology { devices: BTreeMap::from([(index, target)]), ..Topology::default() }
 }
 
-fn attached(scratch: &Scratch) -> Vec<AttachedView> {
+pub fn attached(scratch: &Scratch) -> Vec<AttachedView> {
     PinnedMaps::open(&scratch.path).unwrap().status().unwrap().attached
 }
 
@@ -138,7 +138,7 @@ fn a_device_that_vanished_leaves_no_pin_behind() -> Result<()> {
         assert!(report.is_complete(), "told too late that it is gone: {report:?}");
         let report = dataplane.set_topology(&Topology::default());
         assert!(report.is_complete(), "{report:?}");
-        let links = std::fs::read_dir(scratch.path.join("millrace/v1/links"))?;
+        let links = std::fs::read_dir(scratch.path.join("millrace/v2/links"))?;
         assert_eq!(links.count(), 0);
         Ok(())
     })
@@ -154,7 +154,7 @@ fn a_pin_that_somebody_removed_is_made_again_or_forgotten() -> Result<()> {
         let index = *wanted.devices.keys().next().unwrap();
         let remove_pins = || {
             for hook in ["tc_egress", "tc_ingress", "xdp_native"] {
-                std::fs::remove_file(scratch.path.join(format!("millrace/v1/links/{hook}-{index}"))).unwrap();
+                std::fs::remove_file(scratch.path.join(format!("millrace/v2/links/{hook}-{index}"))).unwrap();
             }
         };
         remove_pins();

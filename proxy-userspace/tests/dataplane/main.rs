@@ -3,6 +3,7 @@
 
 mod attach;
 mod capability;
+mod migrate;
 mod open;
 mod support;
 mod sync;

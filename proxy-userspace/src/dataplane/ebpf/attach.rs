@@ -1,6 +1,7 @@
 //! Where the programs are attached.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +24,8 @@ pub struct Attachments {
     directory: PathBuf,
     programs: PathBuf,
     links: BTreeSet<LinkKey>,
+    /// Links of another layout, and the directory they are pinned in. They serve until ours take their place.
+    inherited: BTreeMap<LinkKey, PathBuf>,
     /// Since 6.6 TC programs have links. Before, they are filters of a clsact qdisc.
     has_tcx: bool,
     /// Filters that run this agent's program for certain.
@@ -32,16 +35,21 @@ pub struct Attachments {
 }
 
 impl Attachments {
-    /// The links that are pinned.
-    pub fn open(layout: &Layout, programs: &Programs) -> Result<Self, OpenError> {
+    /// The links that are pinned, and those pinned below the roots of other layouts.
+    pub fn open(layout: &Layout, programs: &Programs, others: &[PathBuf]) -> Result<Self, OpenError> {
         let directory = layout.links();
-        let names = entries(&directory)?;
-        let links = names.iter().filter_map(|path| LinkKey::parse(path.file_name()?.to_str()?)).collect();
+        let links: BTreeSet<LinkKey> = pinned(&directory)?.collect();
+        let mut inherited = BTreeMap::new();
+        for other in others.iter().map(|root| root.join("links")) {
+            let unknown = pinned(&other)?.filter(|key| !links.contains(key));
+            inherited.extend(unknown.map(|key| (key, other.clone())));
+        }
         let has_tcx = KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 6, 0));
         Ok(Self {
             directory,
             programs: programs.directory.clone(),
             links,
+            inherited,
             has_tcx,
             renewed: BTreeSet::new(),
             told: BTreeMap::new(),
@@ -66,21 +74,52 @@ impl Attachments {
         native.map(|key| key.device).collect()
     }
 
+    /// Whether links of another layout still serve.
+    #[must_use]
+    pub fn has_inherited(&self) -> bool {
+        !self.inherited.is_empty()
+    }
+
+    /// Gives all links the programs of this agent, whether they are wanted or not: until it is known what is, none may
+    /// run a program that does not know what the maps say.
+    pub fn renew(&mut self, programs: &Programs) -> Result<(), OpenError> {
+        for key in self.links.clone() {
+            let program = programs.of(key.kind.hook());
+            let renewed = if clsact::is_marked(key, &self.directory) {
+                self.attach_filter(key, program).map(drop)
+            } else {
+                match link::program_id(key, &self.directory) {
+                    Ok(Some(id)) if id != program.id => link::update(key, program, &self.directory),
+                    result => result.map(drop),
+                }
+            };
+            match renewed {
+                Err(error) if !is_gone(&error) => {
+                    return Err(OpenError::File { path: self.directory.join(key.name()), error });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Attaches to what `topology` names and detaches from everything else.
     pub fn sync(&mut self, topology: &Topology, programs: &Programs, mode: XdpMode) -> SyncReport {
         let mut report = SyncReport::default();
         let wanted: BTreeSet<LinkKey> =
             topology.devices.iter().flat_map(|(device, target)| wanted(*device, target, mode)).collect();
-        for key in self.links.difference(&wanted).copied().collect::<Vec<_>>() {
+        let attached = self.links.iter().chain(self.inherited.keys());
+        let surplus: Vec<LinkKey> = attached.filter(|key| !wanted.contains(key)).copied().collect();
+        for key in surplus {
             match self.detach(key) {
                 Ok(()) => report.writes += 1,
                 Err(error) => report.failures.push(format!("detaching {}: {error}", key.name())),
             }
         }
         self.told.retain(|device, _| topology.devices.contains_key(device));
-        for key in wanted {
-            let program = programs.of(key.kind.hook());
-            match self.attach(key, program) {
+        // The way out first: replies to what comes in must find it.
+        for key in wanted.into_iter().rev() {
+            match self.attach(key, programs.of(key.kind.hook())) {
                 Ok(writes) => report.writes += writes,
                 Err(error) => {
                     let name = topology.devices.get(&key.device).map_or("?", |target| &target.name);
@@ -109,6 +148,9 @@ impl Attachments {
 
     /// Returns how many things it had to change.
     fn attach(&mut self, key: LinkKey, program: &Program) -> io::Result<usize> {
+        if let Some(from) = self.inherited.get(&key).cloned() {
+            return self.inherit(key, program, &from);
+        }
         if !self.has_tcx && key.kind.hook() != Hook::Xdp {
             return self.attach_filter(key, program);
         }
@@ -140,11 +182,40 @@ impl Attachments {
         Ok(usize::from(is_new || is_renewed))
     }
 
-    fn detach(&mut self, key: LinkKey) -> io::Result<()> {
-        if clsact::is_marked(key, &self.directory) {
-            clsact::detach(key, &self.directory)?;
+    /// Puts our program in the place of another layout's. A link that does not take it goes, and ours comes after it.
+    fn inherit(&mut self, key: LinkKey, program: &Program, from: &Path) -> io::Result<usize> {
+        if clsact::is_marked(key, from) {
+            clsact::attach(key, &self.programs.join(program.name), &self.directory)?;
+            fs::remove_dir(from.join(key.name()))?;
         } else {
-            link::remove(key, &self.directory)?;
+            match link::take_over(key, program, from, &self.directory) {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.inherited.remove(&key);
+                    return self.attach(key, program);
+                }
+                Err(error) => {
+                    warn!(link = key.name(), "can't be given another program, and is made anew: {error}");
+                    self.detach(key)?;
+                    return self.attach(key, program);
+                }
+            }
+        }
+        self.inherited.remove(&key);
+        self.links.insert(key);
+        debug!(link = key.name(), "taken over");
+        Ok(1)
+    }
+
+    fn detach(&mut self, key: LinkKey) -> io::Result<()> {
+        let directory = self.inherited.get(&key).unwrap_or(&self.directory);
+        if clsact::is_marked(key, directory) {
+            clsact::detach(key, directory)?;
+        } else {
+            link::remove(key, directory)?;
+        }
+        if self.inherited.remove(&key).is_some() {
+            return Ok(());
         }
         self.links.remove(&key);
         self.renewed.remove(&key);
@@ -154,7 +225,7 @@ impl Attachments {
 
     /// Says once per device why XDP is not there; `tc_ingress` serves it. Returns what counts as a failure.
     fn explain(&mut self, key: LinkKey, device: &str, mode: XdpMode, error: &io::Error) -> Option<String> {
-        if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) {
+        if is_gone(error) {
             // It is gone already; the node's network will be told anew without it.
             return None;
         }
@@ -175,6 +246,15 @@ impl Attachments {
         }
         None
     }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO))
+}
+
+fn pinned(directory: &Path) -> Result<impl Iterator<Item = LinkKey>, OpenError> {
+    let parse = |path: PathBuf| LinkKey::parse(path.file_name()?.to_str()?);
+    Ok(entries(directory)?.into_iter().filter_map(parse))
 }
 
 fn wanted(device: u32, target: &AttachTarget, mode: XdpMode) -> impl Iterator<Item = LinkKey> {

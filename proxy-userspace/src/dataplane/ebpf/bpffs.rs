@@ -10,7 +10,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use super::error::OpenError;
-use super::layout::Layout;
+use super::layout::{Layout, NAMESPACES};
 
 /// Held while an agent, or `cleanup`, works on a directory. It ends with the process, however that ends.
 #[derive(Debug)]
@@ -18,8 +18,8 @@ pub struct Lock {
     _directory: Flock<File>,
 }
 
-/// Makes the directories, mounting a BPF file system if there is none, and locks them. What a version with
-/// another layout left attached would serve the same packets: it is refused.
+/// Makes the directories, mounting a BPF file system if there is none, and locks them, and those of all other
+/// versions of the layout.
 pub fn prepare(layout: &Layout) -> Result<Lock, OpenError> {
     let path = layout.bpffs();
     let no_bpffs = |error| OpenError::NoBpffs { path: path.to_owned(), error };
@@ -31,13 +31,14 @@ pub fn prepare(layout: &Layout) -> Result<Lock, OpenError> {
     }
     make_dir(&layout.top())?;
     let lock = lock(&layout.top())?;
-    if let Some(other) = entries(&layout.top())?.into_iter().find(|path| *path != layout.root()) {
-        return Err(OpenError::OtherLayout { path: other });
+    let namespace = namespace()?.to_string();
+    for root in entries(&layout.top())? {
+        let known = entries(&root.join(NAMESPACES))?;
+        if let Some(path) = known.into_iter().find(|path| !path.ends_with(&namespace)) {
+            return Err(OpenError::OtherNamespace { path });
+        }
     }
-    let namespace = layout.namespaces().join(namespace()?.to_string());
-    if let Some(other) = entries(&layout.namespaces())?.into_iter().find(|path| *path != namespace) {
-        return Err(OpenError::OtherNamespace { path: other });
-    }
+    let namespace = layout.namespaces().join(namespace);
     for directory in [layout.maps(), layout.links(), layout.programs(), namespace] {
         make_dir(&directory)?;
     }

@@ -39,14 +39,6 @@ pub enum OpenError {
         /// The directory.
         path: PathBuf,
     },
-    /// There are pins of another map layout.
-    #[error(
-        "{path} is from another version of millrace, whose maps this one can't take over; `millrace cleanup` removes it and ends its connections"
-    )]
-    OtherLayout {
-        /// The directory with the pins.
-        path: PathBuf,
-    },
     /// There are links to devices of another network namespace.
     #[error(
         "{path}: an agent in another network namespace made these pins; --bpffs-path gives this one another directory, or `millrace cleanup` removes them"

@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 
 use proxy_common::LAYOUT_VERSION;
 
+/// The directory of [`Layout::namespaces`], in every version of the layout.
+pub const NAMESPACES: &str = "netns";
+
 /// The directories below a BPF file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -32,7 +35,13 @@ impl Layout {
     /// Everything of this version of the map layout.
     #[must_use]
     pub fn root(&self) -> PathBuf {
-        self.top().join(format!("v{LAYOUT_VERSION}"))
+        self.root_of(LAYOUT_VERSION)
+    }
+
+    /// Everything of a version of the map layout.
+    #[must_use]
+    pub fn root_of(&self, version: u32) -> PathBuf {
+        self.top().join(format!("v{version}"))
     }
 
     /// The maps, by name.
@@ -50,7 +59,7 @@ impl Layout {
     /// A directory named after the network namespace that the links' devices belong to.
     #[must_use]
     pub fn namespaces(&self) -> PathBuf {
-        self.root().join("netns")
+        self.root().join(NAMESPACES)
     }
 
     /// The programs: a directory for each build and configuration, in it the programs by name.

@@ -107,6 +107,20 @@ pub fn update(key: LinkKey, program: &Program, directory: &Path) -> io::Result<(
     sys::link_update(link.as_fd(), program.as_fd())
 }
 
+/// Replaces the program of a link that another layout pinned, atomically, and pins the link in our place. False if
+/// its device is gone.
+pub fn take_over(key: LinkKey, program: &Program, from: &Path, directory: &Path) -> io::Result<bool> {
+    let former = from.join(key.name());
+    let link = sys::obj_get(&former)?;
+    let lives = sys::link_info(link.as_fd())?.device != 0;
+    if lives {
+        sys::link_update(link.as_fd(), program.as_fd())?;
+        sys::obj_pin(link.as_fd(), &directory.join(key.name()))?;
+    }
+    std::fs::remove_file(former)?;
+    Ok(lives)
+}
+
 /// Detaches a link's program and removes the pin. A device that is gone has detached it already, and so has
 /// whoever removed the pin.
 pub fn remove(key: LinkKey, directory: &Path) -> io::Result<()> {

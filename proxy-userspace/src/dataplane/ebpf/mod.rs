@@ -14,6 +14,7 @@ mod link;
 mod load;
 mod mapped;
 mod maps;
+mod migrate;
 pub mod plan;
 pub mod read;
 #[cfg(test)]
@@ -24,6 +25,7 @@ mod sys;
 mod trie;
 mod write;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
@@ -41,6 +43,7 @@ use self::layout::Layout;
 use self::load::Programs;
 use self::mapped::Access;
 use self::maps::Maps;
+use self::migrate::Former;
 use self::plan::Plan;
 use crate::dataplane::{Check, Dataplane, SyncReport};
 use crate::model::{Desired, Dirty};
@@ -56,6 +59,9 @@ pub struct EbpfDataplane {
     settings: Settings,
     programs: Programs,
     attachments: Attachments,
+    /// Roots of other layouts, which serve until our maps are filled; and what to attach to then.
+    others: Vec<PathBuf>,
+    topology: Option<Topology>,
     maps: Maps,
     plan: Plan,
     collector: Collector,
@@ -72,8 +78,14 @@ impl EbpfDataplane {
         capability::check()?;
         let layout = Layout::new(&settings.bpffs_path);
         let lock = bpffs::prepare(&layout)?;
+        let former = Former::adopt(&layout)?;
+        let others = migrate::foreign(&layout)?;
         let programs = Programs::open(&settings, &layout)?;
-        let attachments = Attachments::open(&layout, &programs)?;
+        let mut attachments = Attachments::open(&layout, &programs, &others)?;
+        if let Some(former) = former {
+            attachments.renew(&programs)?;
+            former.remove()?;
+        }
         let maps = Maps::open(&layout.maps(), Access::Write)?;
         let plan = Plan::adopt(maps.capacities(), maps.found()?, now());
         let read_back_at = now() + READ_BACK_INTERVAL;
@@ -82,6 +94,8 @@ impl EbpfDataplane {
             settings,
             programs,
             attachments,
+            others,
+            topology: None,
             maps,
             plan,
             collector,
@@ -89,6 +103,31 @@ impl EbpfDataplane {
             read_back_at,
             _lock: lock,
         })
+    }
+
+    fn attach(&mut self, topology: &Topology) -> SyncReport {
+        let attached = self.attachments.sync(topology, &self.programs, self.settings.xdp);
+        let native = self.attachments.native_devices();
+        let mut report = self.plan.set_topology(topology, &native, now(), &mut self.maps);
+        report.writes += attached.writes;
+        report.failures.extend(attached.failures);
+        report
+    }
+
+    /// Our maps are filled: takes the place of other layouts.
+    fn replace_others(&mut self) -> SyncReport {
+        let Some(topology) = self.topology.take() else { return SyncReport::default() };
+        let mut report = self.attach(&topology);
+        if self.attachments.has_inherited() {
+            self.topology = Some(topology);
+            return report;
+        }
+        for root in std::mem::take(&mut self.others) {
+            let gone = Attachments::remove_all(&root.join("links"), &mut Vec::new());
+            let gone = gone.and(bpffs::remove_tree(&root, &mut Vec::new()));
+            report.failures.extend(gone.err().map(|error| error.to_string()));
+        }
+        report
     }
 
     /// Compares the maps with what was written to them. What is found wrong, the next sync puts right.
@@ -105,16 +144,23 @@ impl EbpfDataplane {
 
 impl Dataplane for EbpfDataplane {
     fn sync(&mut self, desired: &Desired, dirty: &Dirty) -> SyncReport {
-        self.plan.sync(desired, dirty, now(), &mut self.maps)
+        let mut report = self.plan.sync(desired, dirty, now(), &mut self.maps);
+        // What could not be read may be what another layout serves.
+        if !self.others.is_empty() && !dirty.incomplete {
+            let replaced = self.replace_others();
+            report.writes += replaced.writes;
+            report.failures.extend(replaced.failures);
+        }
+        report
     }
 
     fn set_topology(&mut self, topology: &Topology) -> SyncReport {
-        let attached = self.attachments.sync(topology, &self.programs, self.settings.xdp);
+        if self.others.is_empty() {
+            return self.attach(topology);
+        }
+        self.topology = Some(topology.clone());
         let native = self.attachments.native_devices();
-        let mut report = self.plan.set_topology(topology, &native, now(), &mut self.maps);
-        report.writes += attached.writes;
-        report.failures.extend(attached.failures);
-        report
+        self.plan.set_topology(topology, &native, now(), &mut self.maps)
     }
 
     fn housekeep(&mut self, now_monotonic_seconds: u64) {

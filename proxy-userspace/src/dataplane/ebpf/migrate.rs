@@ -1,0 +1,80 @@
+//! Taking over from an agent with another map layout, while its programs serve.
+//!
+//! Layout 2 only added maps to layout 1: its maps live on as they are, flows and ids included. Any other layout's maps
+//! are left alone until ours are filled; then each of its links is given our program in one step, and the rest goes.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use tracing::{info, warn};
+
+use super::bpffs::{entries, remove_tree};
+use super::error::OpenError;
+use super::layout::Layout;
+use super::load;
+use super::settings::Sizes;
+use super::sys;
+
+/// The layout whose maps this one goes on with.
+const FORMER: u32 = 1;
+
+/// What layout 1 left, now pinned below our own directory too.
+#[derive(Debug)]
+pub struct Former {
+    root: PathBuf,
+}
+
+impl Former {
+    /// Pins the maps and links of layout 1, if there are any, below our own directory. An agent that is killed on the
+    /// way goes on with what is left when it starts again.
+    pub fn adopt(layout: &Layout) -> Result<Option<Self>, OpenError> {
+        let root = layout.root_of(FORMER);
+        if !root.exists() {
+            return Ok(None);
+        }
+        let former = root.join("maps");
+        for (name, _) in load::maps(&Sizes::default()) {
+            adopt_pin(&former.join(name), &layout.maps().join(name))?;
+        }
+        for path in entries(&root.join("links"))? {
+            let Some(name) = path.file_name() else { continue };
+            adopt_pin(&path, &layout.links().join(name))?;
+        }
+        info!(from = FORMER, "maps and links of the former layout are taken over");
+        Ok(Some(Self { root }))
+    }
+
+    /// Removes the pins of layout 1. What they pinned stays, by our own.
+    pub fn remove(self) -> Result<(), OpenError> {
+        remove_tree(&self.root, &mut Vec::new())
+    }
+}
+
+/// Pins an object a second time. A directory stands for a filter, and is made again.
+fn adopt_pin(from: &Path, to: &Path) -> Result<(), OpenError> {
+    if to.exists() || !from.exists() {
+        return Ok(());
+    }
+    if from.is_dir() {
+        return fs::create_dir(to).map_err(|error| failed(to, error));
+    }
+    let object = sys::obj_get(from).map_err(|error| failed(from, error))?;
+    sys::obj_pin(object.as_fd(), to).map_err(|error| failed(to, error))
+}
+
+/// The directories of all layouts but ours and the one whose maps ours goes on with.
+pub fn foreign(layout: &Layout) -> Result<Vec<PathBuf>, OpenError> {
+    let known = [layout.root(), layout.root_of(FORMER)];
+    let mut foreign = entries(&layout.top())?;
+    foreign.retain(|path| path.is_dir() && !known.contains(path));
+    for path in &foreign {
+        warn!(path = %path.display(), "another version's maps can't be taken over; its connections end when ours serve");
+    }
+    Ok(foreign)
+}
+
+fn failed(path: &Path, error: io::Error) -> OpenError {
+    OpenError::File { path: path.to_owned(), error }
+}

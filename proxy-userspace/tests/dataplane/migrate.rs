@@ -1,0 +1,217 @@
+//! Taking over from agents with another map layout.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use aya::maps::{HashMap, Map, MapData, MapInfo};
+use aya::programs::links::{FdLink, PinnedLink};
+use millrace::dataplane::Dataplane;
+use millrace::dataplane::ebpf::read::{AttachedView, PinnedMaps};
+use millrace::dataplane::ebpf::{EbpfDataplane, Mark, OpenError, Settings};
+use millrace::model::{Desired, Dirty};
+use millrace::node::Topology;
+use nix::sched::{CloneFlags, unshare};
+use proxy_common::Addr4;
+use proxy_common::flow::{FLOW_ESTABLISHED, Flow, FlowKey};
+
+use crate::attach::{attached, in_namespace, topology};
+use crate::support::{Scratch, all, closed, desired, key, port};
+
+const NEW_MAPS: [&str; 4] = ["AFFINITY4", "AFFINITY6", "SOURCE_RANGES4", "SOURCE_RANGES6"];
+
+fn root(scratch: &Scratch, version: u32) -> PathBuf {
+    scratch.path.join(format!("millrace/v{version}"))
+}
+
+fn flow_key() -> FlowKey<Addr4> {
+    FlowKey { source: Addr4([1]), destination: Addr4([2]), source_port: 7, protocol: 6, ..FlowKey::default() }
+}
+
+/// Serves `state` at eth0 with other programs than [`Scratch::settings`] asks for, has one connection, and
+/// leaves it all behind as layout `version`.
+fn leave_behind(scratch: &Scratch, state: &Desired, version: u32) -> Result<()> {
+    let settings = Settings { mark: Mark { value: 0, mask: 0 }, ..scratch.settings() };
+    let mut former = EbpfDataplane::open(settings)?;
+    assert!(former.sync(state, &all(state)).is_complete());
+    assert!(former.set_topology(&topology("eth0")).is_complete());
+    drop(former);
+    let service = PinnedMaps::open(&scratch.path)?.services()?[0].id;
+    let flows = MapData::from_pin(root(scratch, 2).join("maps/FLOWS4"))?;
+    let mut flows: HashMap<_, FlowKey<Addr4>, Flow<Addr4>> = Map::from_map_data(flows)?.try_into()?;
+    let flow = Flow { state: FLOW_ESTABLISHED, service, last_seen: u32::MAX, ..Flow::default() };
+    flows.insert(flow_key(), flow, 0)?;
+    fs::rename(root(scratch, 2), root(scratch, version))?;
+    Ok(())
+}
+
+/// What layout 1 did not have goes from what was left behind.
+fn forget_new_maps(scratch: &Scratch) -> Result<()> {
+    NEW_MAPS.iter().try_for_each(|map| fs::remove_file(root(scratch, 1).join("maps").join(map)))?;
+    Ok(())
+}
+
+/// By name: the kernel's ids of the links pinned below a layout's root.
+fn link_ids(root: &Path) -> Result<BTreeMap<String, u32>> {
+    let mut ids = BTreeMap::new();
+    for entry in fs::read_dir(root.join("links"))? {
+        let path = entry?.path();
+        let link = FdLink::from(PinnedLink::from_pin(&path)?);
+        ids.insert(path.file_name().unwrap().to_string_lossy().into_owned(), link.info()?.id());
+    }
+    Ok(ids)
+}
+
+fn map_id(root: &Path, name: &str) -> Result<u32> {
+    Ok(MapInfo::from_pin(root.join("maps").join(name))?.id())
+}
+
+fn program_ids(attached: &[AttachedView]) -> BTreeSet<u32> {
+    attached.iter().map(|view| view.program_id).collect()
+}
+
+fn layouts(scratch: &Scratch) -> Vec<String> {
+    let entries = fs::read_dir(scratch.path.join("millrace")).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn flows_ids_and_links_of_layout_1_live_on_under_our_programs() -> Result<()> {
+    in_namespace("migrate", async || {
+        let scratch = Scratch::new();
+        let state = desired([(key("web"), port(1, 3))]);
+        leave_behind(&scratch, &state, 1)?;
+        forget_new_maps(&scratch)?;
+        let links = link_ids(&root(&scratch, 1))?;
+        assert_eq!(links.len(), 3);
+        let selection = map_id(&root(&scratch, 1), "SELECTION")?;
+
+        let mut dataplane = scratch.open();
+        assert_eq!(layouts(&scratch), ["v2"]);
+        assert_eq!(link_ids(&root(&scratch, 2))?, links, "links were never gone");
+        assert_eq!(map_id(&root(&scratch, 2), "SELECTION")?, selection);
+        let maps = PinnedMaps::open(&scratch.path)?;
+        assert_eq!(maps.flows(10)?.len(), 1);
+        let renewed = attached(&scratch);
+        assert_eq!(program_ids(&renewed).len(), 3);
+
+        assert_eq!(dataplane.sync(&state, &all(&state)).writes, 0, "ids and slots are the former agent's");
+        assert_eq!(dataplane.set_topology(&topology("eth0")).writes, 0, "all links run our programs already");
+        assert_eq!(attached(&scratch), renewed);
+        Ok(())
+    })
+}
+
+#[test]
+fn no_program_of_layout_1_runs_when_source_ranges_are_first_written() -> Result<()> {
+    in_namespace("migrate-closed", async || {
+        let scratch = Scratch::new();
+        let state = desired([(key("web"), port(1, 3))]);
+        leave_behind(&scratch, &state, 1)?;
+        let former = root(&scratch, 1).join("programs");
+        let former = fs::read_dir(former)?.next().unwrap()?.path();
+        let ids = ["xdp_ingress", "tc_ingress", "tc_egress"]
+            .map(|name| aya::programs::ProgramInfo::from_pin(former.join(name)).unwrap().id());
+        forget_new_maps(&scratch)?;
+        let mut dataplane = scratch.open();
+        assert!(program_ids(&attached(&scratch)).is_disjoint(&ids.into()));
+        let state = desired([(key("web"), closed(port(1, 3), &["10.0.0.0/8"]))]);
+        assert!(dataplane.sync(&state, &all(&state)).is_complete());
+        let services = PinnedMaps::open(&scratch.path)?.services()?;
+        assert!(services[0].frontends.iter().all(|frontend| frontend.source_ranges.is_some()));
+        Ok(())
+    })
+}
+
+#[test]
+fn an_agent_killed_while_it_takes_over_goes_on_when_it_starts_again() -> Result<()> {
+    in_namespace("migrate-killed", async || {
+        let scratch = Scratch::new();
+        let state = desired([(key("web"), port(1, 3))]);
+        leave_behind(&scratch, &state, 1)?;
+        forget_new_maps(&scratch)?;
+        let (former, ours) = (root(&scratch, 1), root(&scratch, 2));
+        let (links, services) = (link_ids(&former)?, map_id(&former, "SERVICES")?);
+        // One map and one link are pinned twice, another map is not pinned where it was any more.
+        for directory in ["maps", "links"] {
+            fs::create_dir_all(ours.join(directory))?;
+        }
+        MapData::from_pin(former.join("maps/SERVICES"))?.pin(ours.join("maps/SERVICES"))?;
+        MapData::from_pin(former.join("maps/WAYS"))?.pin(ours.join("maps/WAYS"))?;
+        fs::remove_file(former.join("maps/WAYS"))?;
+        let link = links.keys().next().unwrap();
+        FdLink::from(PinnedLink::from_pin(former.join("links").join(link))?)
+            .pin(ours.join("links").join(link))?;
+
+        let mut dataplane = scratch.open();
+        assert_eq!(layouts(&scratch), ["v2"]);
+        assert_eq!((link_ids(&ours)?, map_id(&ours, "SERVICES")?), (links, services));
+        assert_eq!(dataplane.sync(&state, &all(&state)).writes, 0);
+        Ok(())
+    })
+}
+
+#[test]
+fn another_layout_serves_until_our_maps_are_filled_and_its_links_are_ours_then() -> Result<()> {
+    for version in [0, 9] {
+        in_namespace(&format!("replace-{version}"), async move || replace(version))?;
+    }
+    Ok(())
+}
+
+fn replace(version: u32) -> Result<()> {
+    let scratch = Scratch::new();
+    let state = desired([(key("web"), port(1, 3))]);
+    leave_behind(&scratch, &state, version)?;
+    let other = root(&scratch, version);
+    let links = link_ids(&other)?;
+
+    let mut dataplane = scratch.open();
+    assert!(dataplane.set_topology(&topology("eth0")).is_complete());
+    assert_eq!(link_ids(&other)?, links, "our maps are empty");
+    let incomplete = Dirty { incomplete: true, ..all(&state) };
+    assert!(dataplane.sync(&Desired::default(), &incomplete).is_complete());
+    assert_eq!(link_ids(&other)?, links, "not everything could be read");
+
+    let report = dataplane.sync(&state, &all(&state));
+    assert!(report.is_complete(), "{report:?}");
+    assert_eq!(layouts(&scratch), ["v2"]);
+    assert_eq!(link_ids(&root(&scratch, 2))?, links, "each was given our program in one step");
+    assert_eq!(program_ids(&attached(&scratch)).len(), 3);
+    assert_eq!(dataplane.set_topology(&topology("eth0")).writes, 0);
+    assert_eq!(PinnedMaps::open(&scratch.path)?.services()?.len(), 1);
+    Ok(())
+}
+
+#[test]
+fn what_another_layout_attached_and_nobody_wants_is_detached() -> Result<()> {
+    in_namespace("replace-surplus", async || {
+        let scratch = Scratch::new();
+        let state = desired([(key("web"), port(1, 3))]);
+        leave_behind(&scratch, &state, 9)?;
+        let mut dataplane = scratch.open();
+        dataplane.set_topology(&Topology::default());
+        assert!(dataplane.sync(&state, &all(&state)).is_complete());
+        assert_eq!(layouts(&scratch), ["v2"]);
+        assert!(attached(&scratch).is_empty());
+        // The place is free at once.
+        let other = Scratch::new();
+        assert_eq!(other.open().set_topology(&topology("eth0")).writes, 3);
+        Ok(())
+    })
+}
+
+#[test]
+fn pins_of_another_layout_and_network_namespace_are_refused() {
+    let scratch = Scratch::new();
+    drop(scratch.open());
+    fs::rename(root(&scratch, 2), root(&scratch, 1)).unwrap();
+    let in_namespace = move || {
+        unshare(CloneFlags::CLONE_NEWNET).unwrap();
+        let error = EbpfDataplane::open(scratch.settings()).unwrap_err();
+        assert!(matches!(error, OpenError::OtherNamespace { .. }), "{error}");
+        assert_eq!(layouts(&scratch), ["v1"]);
+    };
+    std::thread::spawn(in_namespace).join().unwrap();
+}
