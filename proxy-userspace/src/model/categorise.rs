@@ -2,15 +2,16 @@
 //! (`CategorizeEndpoints` in kubernetes/kubernetes, pkg/proxy/topology.go).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::{Endpoint, EndpointAddress};
 
 /// An endpoint and what the slice says of who should use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Candidate {
+pub(super) struct Candidate<'a> {
     pub endpoint: Endpoint,
-    pub zone_hints: BTreeSet<String>,
-    pub node_hints: BTreeSet<String>,
+    pub zone_hints: &'a [Arc<str>],
+    pub node_hints: &'a [Arc<str>],
 }
 
 /// The lists a service port needs. At least one of them.
@@ -46,11 +47,11 @@ impl Needed {
     }
 }
 
-impl Candidate {
+impl Candidate<'_> {
     /// Of two endpoints with one address the greater counts.
     pub fn merit(&self) -> impl Ord + '_ {
         let Endpoint { node, local, ready, serving, terminating } = &self.endpoint;
-        (*local, *ready, *serving, !*terminating, node, &self.zone_hints, &self.node_hints)
+        (*local, *ready, *serving, !*terminating, node, self.zone_hints, self.node_hints)
     }
     fn is_fallback(&self) -> bool {
         self.endpoint.serving && self.endpoint.terminating
@@ -58,7 +59,7 @@ impl Candidate {
 }
 
 pub(super) fn categorise(
-    endpoints: &BTreeMap<EndpointAddress, Candidate>,
+    endpoints: &BTreeMap<EndpointAddress, Candidate<'_>>,
     needed: Needed,
     place: Place<'_>,
 ) -> Categorised {
@@ -78,7 +79,7 @@ enum Preference<'a> {
 }
 
 fn cluster_list(
-    endpoints: &BTreeMap<EndpointAddress, Candidate>,
+    endpoints: &BTreeMap<EndpointAddress, Candidate<'_>>,
     place: Place<'_>,
 ) -> BTreeSet<EndpointAddress> {
     let preference = preference(endpoints, place);
@@ -86,8 +87,8 @@ fn cluster_list(
         one.endpoint.ready
             && match preference {
                 Preference::Nobody => true,
-                Preference::Node(node) => one.node_hints.contains(node),
-                Preference::Zone(zone) => one.zone_hints.contains(zone),
+                Preference::Node(node) => names(one.node_hints, node),
+                Preference::Zone(zone) => names(one.zone_hints, zone),
             }
     });
     if preferred.is_empty() { pick(endpoints, Candidate::is_fallback) } else { preferred }
@@ -95,33 +96,37 @@ fn cluster_list(
 
 /// One Ready endpoint without a hint, or nobody hinted here, and hints count for nothing: traffic must not
 /// be pressed onto a few endpoints by hints that are being rolled out.
-fn preference<'a>(endpoints: &BTreeMap<EndpointAddress, Candidate>, place: Place<'a>) -> Preference<'a> {
-    let all_hint = |hints: fn(&Candidate) -> &BTreeSet<String>, here: &str| {
+fn preference<'a>(endpoints: &BTreeMap<EndpointAddress, Candidate<'_>>, place: Place<'a>) -> Preference<'a> {
+    let all_hint = |hints: for<'h> fn(&Candidate<'h>) -> &'h [Arc<str>], here: &str| {
         let mut ready = endpoints.values().filter(|one| one.endpoint.ready).map(hints);
         let mut some_here = false;
         ready.all(|hints| {
-            some_here |= hints.contains(here);
+            some_here |= names(hints, here);
             !hints.is_empty()
         }) && some_here
     };
-    if all_hint(|one| &one.node_hints, place.node) {
+    if all_hint(|one| one.node_hints, place.node) {
         return Preference::Node(place.node);
     }
     match place.zone {
-        Some(zone) if all_hint(|one| &one.zone_hints, zone) => Preference::Zone(zone),
+        Some(zone) if all_hint(|one| one.zone_hints, zone) => Preference::Zone(zone),
         _ => Preference::Nobody,
     }
 }
 
 /// Ready endpoints of this node, else those that still serve while they terminate. Hints play no role.
-fn local_list(endpoints: &BTreeMap<EndpointAddress, Candidate>) -> BTreeSet<EndpointAddress> {
+fn local_list(endpoints: &BTreeMap<EndpointAddress, Candidate<'_>>) -> BTreeSet<EndpointAddress> {
     let ready = pick(endpoints, |one| one.endpoint.local && one.endpoint.ready);
     if ready.is_empty() { pick(endpoints, |one| one.endpoint.local && one.is_fallback()) } else { ready }
 }
 
-fn pick(
-    endpoints: &BTreeMap<EndpointAddress, Candidate>,
-    wanted: impl Fn(&Candidate) -> bool,
+fn names(hints: &[Arc<str>], here: &str) -> bool {
+    hints.iter().any(|hint| **hint == *here)
+}
+
+fn pick<'a>(
+    endpoints: &BTreeMap<EndpointAddress, Candidate<'a>>,
+    wanted: impl Fn(&Candidate<'a>) -> bool,
 ) -> BTreeSet<EndpointAddress> {
     endpoints.iter().filter(|(_, one)| wanted(one)).map(|(address, _)| *address).collect()
 }

@@ -10,15 +10,16 @@ const LOCAL: Needed = Needed { cluster: false, local: true };
 const BOTH: Needed = Needed { cluster: true, local: true };
 const EMPTY: &str = "";
 
-fn endpoints(text: &str) -> BTreeMap<EndpointAddress, Candidate> {
+fn endpoints(text: &str) -> BTreeMap<EndpointAddress, Candidate<'static>> {
     text.split(',').filter(|one| !one.trim().is_empty()).map(endpoint).collect()
 }
 
-fn endpoint(text: &str) -> (EndpointAddress, Candidate) {
+fn endpoint(text: &str) -> (EndpointAddress, Candidate<'static>) {
     let mut words = text.split_whitespace();
     let address = SocketAddr::new(words.next().unwrap().parse().unwrap(), 80);
     let endpoint = Endpoint { node: None, local: false, ready: true, serving: true, terminating: false };
-    let mut one = Candidate { endpoint, zone_hints: BTreeSet::new(), node_hints: BTreeSet::new() };
+    let mut one = Candidate { endpoint, zone_hints: &[], node_hints: &[] };
+    let (mut zone_hints, mut node_hints) = (Vec::new(), Vec::new());
     for word in words {
         match word {
             "L" => one.endpoint.local = true,
@@ -26,14 +27,15 @@ fn endpoint(text: &str) -> (EndpointAddress, Candidate) {
             "!S" => one.endpoint.serving = false,
             "T" => one.endpoint.terminating = true,
             hint if hint.starts_with('H') => {
-                one.zone_hints.insert(format!("zone-{}", &hint[1..]));
+                zone_hints.push(format!("zone-{}", &hint[1..]).into());
             }
             hint if hint.starts_with('N') => {
-                one.node_hints.insert(format!("node-{}", &hint[1..]));
+                node_hints.push(format!("node-{}", &hint[1..]).into());
             }
             other => panic!("{other}"),
         }
     }
+    (one.zone_hints, one.node_hints) = (zone_hints.leak(), node_hints.leak());
     (address, one)
 }
 

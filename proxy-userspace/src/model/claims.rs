@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -24,41 +25,47 @@ impl Rank {
 /// Who (`K`) asks for what (`T`).
 #[derive(Debug)]
 pub(super) struct Claims<T, K> {
-    claimants: BTreeMap<T, BTreeSet<(Rank, K)>>,
-    held: BTreeMap<K, (Rank, BTreeSet<T>)>,
+    /// Whoever asks for it, the winner first.
+    claimants: BTreeMap<T, Vec<(Rank, Arc<K>)>>,
+    held: BTreeMap<Arc<K>, (Rank, Box<[T]>)>,
 }
 
 impl<T: Ord + Copy, K: Ord + Clone> Claims<T, K> {
     /// Replaces what `key` asks for; returns everybody who wins, loses or has lost to somebody else by that.
-    pub fn replace(&mut self, key: &K, rank: Rank, targets: BTreeSet<T>) -> BTreeSet<K> {
+    pub fn replace(&mut self, key: &K, rank: Rank, targets: &BTreeSet<T>) -> BTreeSet<K> {
         let mut affected = BTreeSet::new();
-        let old = self.held.get(key);
-        if old.is_some_and(|(old_rank, old_targets)| *old_rank == rank && *old_targets == targets) {
+        let is_same = |(old_rank, old): &(Rank, Box<[T]>)| *old_rank == rank && old.iter().eq(targets);
+        if self.held.get(key).map_or(targets.is_empty(), is_same) {
             return affected;
         }
-        let (old_rank, old_targets) = self.held.remove(key).unwrap_or((rank, BTreeSet::new()));
-        for target in &old_targets | &targets {
+        let (key, (_, old)) =
+            self.held.remove_entry(key).unwrap_or_else(|| (Arc::new(key.clone()), (rank, Box::default())));
+        for target in old.iter().chain(targets).copied().collect::<BTreeSet<T>>() {
             let claimants = self.claimants.entry(target).or_default();
             let before = claimants.first().cloned();
-            claimants.remove(&(old_rank, key.clone()));
+            claimants.retain(|(_, other)| *other != key);
             if targets.contains(&target) {
-                claimants.insert((rank, key.clone()));
+                let claim = (rank, Arc::clone(&key));
+                let place = claimants.partition_point(|other| *other < claim);
+                // Hardly ever is there another one.
+                claimants.reserve_exact(1);
+                claimants.insert(place, claim);
             }
             if claimants.first() != before.as_ref() {
-                affected.extend(claimants.iter().map(|(_, other)| other.clone()));
+                affected.extend(claimants.iter().map(|(_, other)| K::clone(other)));
             }
             if claimants.is_empty() {
                 self.claimants.remove(&target);
             }
         }
         if !targets.is_empty() {
-            self.held.insert(key.clone(), (rank, targets));
+            self.held.insert(key, (rank, targets.iter().copied().collect()));
         }
         affected
     }
     /// Who gets it.
     pub fn winner(&self, target: &T) -> Option<&K> {
-        self.claimants.get(target).and_then(BTreeSet::first).map(|(_, key)| key)
+        self.claimants.get(target).and_then(|claimants| claimants.first()).map(|(_, key)| &**key)
     }
 }
 

@@ -72,9 +72,12 @@ fn compute_ports(
 ) {
     let reach = accept_addresses(spec, inputs.settings, inputs.environment, notes);
     for family in spec.families.keys().copied() {
-        let node_addresses = inputs.environment.node_port_addresses(&inputs.settings.node_ports, family);
         for port in &spec.ports {
-            let exposure = expose(spec, port, family, &reach, &node_addresses);
+            let exposure = expose(spec, port, family, &reach, inputs.environment);
+            for address in &exposure.refused {
+                let message = format!("{address} is the API server's; not served there");
+                notes.warn_about(Topic::RefusedAddress, format!("spec.ports[{}].port", port.index), message);
+            }
             if exposure.homeless {
                 computed.homeless.insert(family);
             }

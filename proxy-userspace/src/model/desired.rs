@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
@@ -116,7 +117,7 @@ pub type EndpointAddress = SocketAddr;
 #[allow(clippy::struct_excessive_bools, reason = "the API's own conditions, each with a meaning of its own")]
 pub struct Endpoint {
     /// Name of the node it runs on, if the slice says.
-    pub node: Option<String>,
+    pub node: Option<Arc<str>>,
     /// Whether that is this node.
     pub local: bool,
     /// `conditions.ready`, unset counts as true.

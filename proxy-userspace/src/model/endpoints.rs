@@ -15,8 +15,8 @@ pub(super) fn merge<'a>(
     port: &PortSpec,
     family: Family,
     node_name: &str,
-) -> BTreeMap<EndpointAddress, Candidate> {
-    let mut merged: BTreeMap<EndpointAddress, Candidate> = BTreeMap::new();
+) -> BTreeMap<EndpointAddress, Candidate<'a>> {
+    let mut merged: BTreeMap<EndpointAddress, Candidate<'a>> = BTreeMap::new();
     for slice in slices.filter(|slice| slice.family == Some(family)) {
         let same = |name: &str, protocol| name == port.name && protocol == port.protocol;
         for number in slice.ports.iter().filter(|entry| same(&entry.name, entry.protocol)) {
@@ -35,7 +35,7 @@ pub(super) fn merge<'a>(
     merged
 }
 
-fn candidate(endpoint: &SliceEndpoint, node_name: &str) -> Candidate {
+fn candidate<'a>(endpoint: &'a SliceEndpoint, node_name: &str) -> Candidate<'a> {
     Candidate {
         endpoint: Endpoint {
             node: endpoint.node.clone(),
@@ -44,7 +44,7 @@ fn candidate(endpoint: &SliceEndpoint, node_name: &str) -> Candidate {
             serving: endpoint.serving,
             terminating: endpoint.terminating,
         },
-        zone_hints: endpoint.zone_hints.clone(),
-        node_hints: endpoint.node_hints.clone(),
+        zone_hints: &endpoint.zone_hints,
+        node_hints: &endpoint.node_hints,
     }
 }

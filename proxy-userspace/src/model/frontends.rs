@@ -14,6 +14,7 @@ use super::{Family, Frontend, FrontendKind, List, ModelSettings, Scope};
 pub(super) struct Reach {
     external_ips: Vec<IpAddr>,
     ingress: Vec<IpAddr>,
+    node_addresses: Vec<IpAddr>,
     /// Who may reach `ingress`.
     pub source_ranges: SourceRanges,
 }
@@ -24,6 +25,8 @@ pub(super) struct Exposure {
     pub frontends: BTreeSet<Frontend>,
     /// Reachable from outside the cluster, on this node or another.
     pub accessible: bool,
+    /// Not served: the API server is there.
+    pub refused: BTreeSet<SocketAddr>,
     /// There is a nodePort and no address to serve it on.
     pub homeless: bool,
 }
@@ -35,7 +38,8 @@ pub(super) fn accept_addresses(
     environment: &Environment,
     notes: &mut Notes,
 ) -> Reach {
-    let mut reach = Reach::default();
+    let node_addresses = environment.node_port_addresses(&settings.node_ports).collect();
+    let mut reach = Reach { node_addresses, ..Reach::default() };
     for (index, address) in &spec.external_ips {
         let in_range = settings.external_ip_ranges.iter().any(|range| range.contains(address));
         let refusal = match environment.refuse_external_ip(*address) {
@@ -77,7 +81,7 @@ pub(super) fn expose(
     port: &PortSpec,
     family: Family,
     reach: &Reach,
-    node_addresses: &[IpAddr],
+    environment: &Environment,
 ) -> Exposure {
     let mut found = BTreeMap::new();
     let mut add = |address: IpAddr, number: u16, kind: FrontendKind, scope: Scope, local: bool| {
@@ -92,17 +96,22 @@ pub(super) fn expose(
         }
     }
     // Of an address that is given twice the load balancer's entry counts: source ranges hold for it.
+    let of_family = |address: &&IpAddr| Family::of(**address) == family;
+    let node_addresses: Vec<&IpAddr> = reach.node_addresses.iter().filter(of_family).collect();
     let node_ports = port
         .node_port
         .iter()
-        .flat_map(|number| node_addresses.iter().map(|address| (*address, *number, FrontendKind::NodePort)));
-    let of_family = |address: &&IpAddr| Family::of(**address) == family;
+        .flat_map(|number| node_addresses.iter().map(|address| (**address, *number, FrontendKind::NodePort)));
     let ingress = reach.ingress.iter().filter(of_family);
     let external_ips = reach.external_ips.iter().filter(of_family);
     let vips = ingress
         .map(|address| (*address, port.port, FrontendKind::LoadBalancer))
         .chain(external_ips.map(|address| (*address, port.port, FrontendKind::ExternalIp)));
-    let outside: Vec<_> = node_ports.chain(vips).collect();
+    // A load balancer may have the address of a node that runs an API server, but not that server's port.
+    let is_free = |(address, number, kind): &(IpAddr, u16, FrontendKind)| {
+        *kind == FrontendKind::NodePort || !environment.is_api_server(SocketAddr::new(*address, *number))
+    };
+    let (outside, refused): (Vec<_>, Vec<_>) = node_ports.chain(vips).partition(is_free);
     for (address, number, kind) in &outside {
         // Whoever asks from inside the node may use every endpoint, whatever eTP says.
         add(*address, *number, *kind, Scope::External, spec.external_local);
@@ -110,6 +119,7 @@ pub(super) fn expose(
     }
     Exposure {
         frontends: found.into_values().collect(),
+        refused: refused.into_iter().map(|(address, number, _)| SocketAddr::new(address, number)).collect(),
         accessible: port.node_port.is_some() || !outside.is_empty(),
         homeless: port.node_port.is_some() && node_addresses.is_empty(),
     }
@@ -123,3 +133,7 @@ fn foreign_family(spec: &ServiceSpec, address: IpAddr) -> Option<&'static str> {
         (false, Family::V6) => Some("is IPv6, which the Service has no cluster IP of"),
     }
 }
+
+#[cfg(test)]
+#[path = "frontends_tests.rs"]
+mod tests;

@@ -22,7 +22,7 @@ impl HealthChecks {
         wanted: Option<HealthCheck>,
     ) -> BTreeSet<ServiceKey> {
         let targets = wanted.iter().map(|check| check.port).collect();
-        let mut affected = self.claims.replace(key, rank, targets);
+        let mut affected = self.claims.replace(key, rank, &targets);
         let before = match wanted {
             Some(wanted) => self.wanted.insert(key.clone(), wanted),
             None => self.wanted.remove(key),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
+use super::names::Names;
 use super::node::{NodeSpec, Whose, read_node};
 use super::problem::Notes;
 use super::service::{ServiceSpec, read_service};
@@ -37,6 +38,8 @@ pub(super) struct Index {
     nodes: BTreeMap<String, Stored<NodeSpec>>,
     /// The Services that ask for an external address.
     wanted: BTreeMap<IpAddr, BTreeSet<ServiceKey>>,
+    /// The names of nodes and zones.
+    names: Names,
     no_slices: BTreeMap<String, Stored<SliceSpec>>,
 }
 
@@ -99,7 +102,7 @@ impl Index {
         slice: Option<(&EndpointSlice, Notes)>,
     ) -> BTreeSet<ServiceKey> {
         let new = slice.map(|(slice, mut notes)| {
-            let spec = read_slice(slice, &key.namespace, &mut notes);
+            let spec = read_slice(slice, &key.namespace, &mut self.names, &mut notes);
             Stored { spec, notes }
         });
         let old_home = self.homes.get(key).cloned();

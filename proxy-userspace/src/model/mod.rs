@@ -15,6 +15,7 @@ mod environment;
 mod frontends;
 mod health_checks;
 mod index;
+mod names;
 mod node;
 mod object;
 mod problem;
@@ -166,10 +167,7 @@ impl Model {
     }
 
     fn refresh_health_check_addresses(&mut self) -> bool {
-        let addresses = [Family::V4, Family::V6]
-            .into_iter()
-            .flat_map(|family| self.environment.node_port_addresses(&self.settings.node_ports, family))
-            .collect();
+        let addresses = self.environment.node_port_addresses(&self.settings.node_ports).collect();
         let changed = self.desired.health_check_addresses != addresses;
         self.desired.health_check_addresses = addresses;
         changed

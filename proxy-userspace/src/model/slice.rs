@@ -1,11 +1,12 @@
 //! An EndpointSlice object, read.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use k8s_openapi::api::discovery::v1::{Endpoint as RawEndpoint, EndpointPort, EndpointSlice};
 
 use super::address::{address_of, port, protocol};
+use super::names::Names;
 use super::problem::Notes;
 use super::{Family, Protocol, ServiceKey};
 
@@ -37,15 +38,30 @@ pub(super) struct SlicePort {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SliceEndpoint {
     pub address: IpAddr,
-    pub node: Option<String>,
+    pub node: Option<Arc<str>>,
     pub ready: bool,
     pub serving: bool,
     pub terminating: bool,
-    pub zone_hints: BTreeSet<String>,
-    pub node_hints: BTreeSet<String>,
+    /// Sorted.
+    pub zone_hints: Box<[Arc<str>]>,
+    /// Sorted.
+    pub node_hints: Box<[Arc<str>]>,
 }
 
-pub(super) fn read_slice(slice: &EndpointSlice, namespace: &str, notes: &mut Notes) -> SliceSpec {
+impl SliceSpec {
+    /// Every address with every port.
+    pub fn sockets(&self) -> impl Iterator<Item = SocketAddr> {
+        let with = |port: u16| self.endpoints.iter().map(move |one| SocketAddr::new(one.address, port));
+        self.ports.iter().flat_map(move |port| with(port.port))
+    }
+}
+
+pub(super) fn read_slice(
+    slice: &EndpointSlice,
+    namespace: &str,
+    names: &mut Names,
+    notes: &mut Notes,
+) -> SliceSpec {
     let labels = slice.metadata.labels.as_ref();
     let name = labels.and_then(|labels| labels.get(SERVICE_NAME_LABEL)).filter(|name| !name.is_empty());
     if name.is_none() {
@@ -66,7 +82,7 @@ pub(super) fn read_slice(slice: &EndpointSlice, namespace: &str, notes: &mut Not
         family,
         ports: read_ports(slice.ports.as_deref().unwrap_or_default(), notes),
         endpoints: family.map_or_else(Vec::new, |family| {
-            read_endpoints(slice.endpoints.as_deref().unwrap_or_default(), family, notes)
+            read_endpoints(slice.endpoints.as_deref().unwrap_or_default(), family, names, notes)
         }),
     }
 }
@@ -87,30 +103,46 @@ fn read_ports(entries: &[EndpointPort], notes: &mut Notes) -> Vec<SlicePort> {
 }
 
 /// Only the first address of an endpoint has a meaning, says the API.
-fn read_endpoints(entries: &[RawEndpoint], family: Family, notes: &mut Notes) -> Vec<SliceEndpoint> {
+fn read_endpoints(
+    entries: &[RawEndpoint],
+    family: Family,
+    names: &mut Names,
+    notes: &mut Notes,
+) -> Vec<SliceEndpoint> {
     let mut endpoints = Vec::with_capacity(entries.len());
     for (index, entry) in entries.iter().enumerate() {
         let text = entry.addresses.first().map(String::as_str).unwrap_or_default();
         match address_of(family, text) {
-            Ok(address) => endpoints.push(read_endpoint(entry, address)),
+            Ok(address) => endpoints.push(read_endpoint(entry, address, names)),
             Err(wrong) => notes.warn(format!("endpoints[{index}].addresses[0]"), wrong),
         }
     }
     endpoints
 }
 
-fn read_endpoint(entry: &RawEndpoint, address: IpAddr) -> SliceEndpoint {
+fn read_endpoint(entry: &RawEndpoint, address: IpAddr, names: &mut Names) -> SliceEndpoint {
     let conditions = entry.conditions.as_ref();
     let hints = entry.hints.as_ref();
     let zones = hints.and_then(|hints| hints.for_zones.as_deref()).unwrap_or_default();
     let nodes = hints.and_then(|hints| hints.for_nodes.as_deref()).unwrap_or_default();
     SliceEndpoint {
         address,
-        node: entry.node_name.clone().filter(|name| !name.is_empty()),
+        node: entry.node_name.as_deref().filter(|name| !name.is_empty()).map(|name| names.share(name)),
         ready: conditions.and_then(|conditions| conditions.ready).unwrap_or(true),
         serving: conditions.and_then(|conditions| conditions.serving).unwrap_or(true),
         terminating: conditions.and_then(|conditions| conditions.terminating).unwrap_or(false),
-        zone_hints: zones.iter().map(|zone| zone.name.clone()).collect(),
-        node_hints: nodes.iter().map(|node| node.name.clone()).collect(),
+        zone_hints: read_hints(zones.iter().map(|zone| zone.name.as_str()), names),
+        node_hints: read_hints(nodes.iter().map(|node| node.name.as_str()), names),
     }
 }
+
+fn read_hints<'a>(hints: impl Iterator<Item = &'a str>, names: &mut Names) -> Box<[Arc<str>]> {
+    let mut hints: Vec<_> = hints.map(|hint| names.share(hint)).collect();
+    hints.sort();
+    hints.dedup();
+    hints.into_boxed_slice()
+}
+
+#[cfg(test)]
+#[path = "slice_tests.rs"]
+mod tests;

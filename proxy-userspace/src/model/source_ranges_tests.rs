@@ -1,6 +1,12 @@
 use super::*;
 use crate::model::{Kind, ObjectKey};
 
+/// Entries, what they let in to each family, and the number of complaints.
+type Reading = (&'static [&'static str], Option<&'static str>, Option<&'static str>, usize);
+/// Entries, load balancer addresses, and what is let in to each family.
+type Guarding =
+    (&'static [&'static str], &'static [&'static str], Option<&'static str>, Option<&'static str>);
+
 /// What a list lets in, by family, and how many entries were complained of.
 fn read(entries: &[&str]) -> ([Option<String>; 2], usize) {
     let key = ObjectKey { kind: Kind::Service, namespace: "default".to_owned(), name: "web".to_owned() };
@@ -19,7 +25,7 @@ fn text(ranges: &SourceRanges) -> [Option<String>; 2] {
 
 #[test]
 fn a_list_of_source_ranges_lets_in_what_it_names_in_each_family() {
-    let cases: &[(&[&str], Option<&str>, Option<&str>, usize)] = &[
+    let cases: &[Reading] = &[
         (&[], None, None, 0),
         (&["", "  "], None, None, 0),
         (&["192.0.2.0/24"], Some("192.0.2.0/24"), None, 0),
@@ -44,7 +50,7 @@ fn a_list_of_source_ranges_lets_in_what_it_names_in_each_family() {
 
 #[test]
 fn who_lets_the_node_in_lets_in_what_it_sends_from_the_vip_itself() {
-    let cases: &[(&[&str], &[&str], Option<&str>, Option<&str>)] = &[
+    let cases: &[Guarding] = &[
         (&["192.0.2.0/24"], &["203.0.113.1"], Some("192.0.2.0/24 203.0.113.1/32"), None),
         (&["192.0.2.1/32"], &["203.0.113.1"], Some("192.0.2.1/32 203.0.113.1/32"), None),
         (&["192.0.2.2/32"], &["203.0.113.1"], Some("192.0.2.2/32"), None),

@@ -39,6 +39,9 @@ impl Model {
     pub(super) fn forget(&mut self, manifest: Value) {
         self.apply(Change::Delete(object(manifest).key()));
     }
+    pub(super) fn set_devices(&mut self, addresses: &[&str]) {
+        self.set_node_addresses(addresses.iter().map(|address| address.parse().unwrap()).collect());
+    }
     /// The unnamed port of a Service in the namespace `default`.
     pub(super) fn port(&self, name: &str, family: Family) -> Option<&ServicePort> {
         let service = ServiceKey { namespace: "default".to_owned(), name: name.to_owned() };

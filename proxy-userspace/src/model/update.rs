@@ -11,6 +11,7 @@ use super::claims::Target;
 use super::compute::{Inputs, compute};
 use super::node::{NodeSpec, Whose};
 use super::problem::{Notes, Topic};
+use super::slice::SliceSpec;
 use super::{
     Eligibility, Family, Frontend, FrontendKind, Kind, Model, ModelSettings, NodePortAddresses, ObjectKey,
     Owner, PortKey, ServiceKey, ServicePort,
@@ -47,10 +48,11 @@ impl Model {
         self.problems.set(Owner::Stray(key.clone()), stray.unwrap_or_default());
         // The Service `kubernetes` is the API server itself.
         for api in concerned.iter().filter(|key| key.namespace == "default" && key.name == "kubernetes") {
-            let slices = self.index.slices_of(api).values();
-            let endpoints = slices.flat_map(|slice| &slice.spec.endpoints);
-            let changed = self.environment.set_api_servers(endpoints.map(|one| one.address).collect());
+            let slices = self.index.slices_of(api).values().map(|slice| &slice.spec);
+            let changed = self.environment.set_api_servers(slices.flat_map(SliceSpec::sockets).collect());
             self.touch_wanting(&changed);
+            // One of our own may be where an ExternalIP is mapped to.
+            self.pending.everything |= changed.iter().any(|address| self.environment.is_own(*address));
         }
         self.pending.services.extend(concerned);
     }
@@ -134,12 +136,12 @@ impl Model {
             self.ports_of(key).filter(|port| !computed.ports.contains_key(port)).cloned().collect();
         let mut contested = BTreeSet::new();
         for port in gone {
-            contested.append(&mut self.claims.replace(&port, rank, BTreeSet::new()));
+            contested.append(&mut self.claims.replace(&port, rank, &BTreeSet::new()));
             due.ports.insert(port, Next::Gone);
         }
         for (key, port) in computed.ports {
             let targets = port.frontends.iter().map(|frontend| target(frontend, &port)).collect();
-            contested.append(&mut self.claims.replace(&key, rank, targets));
+            contested.append(&mut self.claims.replace(&key, rank, &targets));
             due.ports.insert(key, Next::Computed(port));
         }
         for key in contested {

@@ -68,7 +68,7 @@ pub fn port(n: u8, endpoints: u8) -> ServicePort {
     let endpoints: BTreeMap<_, _> = (1..=endpoints)
         .map(|i| {
             let endpoint = Endpoint {
-                node: Some(if i == 1 { "here" } else { "there" }.to_owned()),
+                node: Some(if i == 1 { "here" } else { "there" }.into()),
                 local: i == 1,
                 ready: true,
                 serving: true,

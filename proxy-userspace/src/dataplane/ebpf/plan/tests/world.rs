@@ -36,7 +36,7 @@ pub fn address(n: u8, family: Family) -> SocketAddr {
 /// An endpoint on node `n`; node 0 is this one.
 pub fn endpoint(node: u8, ready: bool) -> Endpoint {
     let name = format!("node{node}");
-    Endpoint { node: Some(name), local: node == 0, ready, serving: ready, terminating: !ready }
+    Endpoint { node: Some(name.into()), local: node == 0, ready, serving: ready, terminating: !ready }
 }
 
 /// A port of service `n` with these endpoints: (number, node, ready). Ready ones are in the lists.
@@ -207,7 +207,7 @@ fn assert_backends(kernel: &FakeKernel, desired: &Desired) {
         assert_eq!(entry.flags & BACKEND_LOCAL != 0, is_local);
         assert_eq!(entry.flags & BACKEND_READY != 0, views.iter().any(|view| view.ready));
         if !is_local {
-            let node = &desired.nodes[views[0].node.as_ref().unwrap()];
+            let node = &desired.nodes[&**views[0].node.as_ref().unwrap()];
             let way = kernel.ways[&entry.way];
             assert_ne!(way.flags & WAY_VALID, 0);
             let target = proxy_common::addr::unmapped(way.target);
