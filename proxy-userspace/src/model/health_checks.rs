@@ -70,6 +70,14 @@ impl Model {
         }
         changed
     }
+
+    /// Whether health checks are answered elsewhere than before.
+    pub(super) fn refresh_health_check_addresses(&mut self) -> bool {
+        let addresses = self.environment.node_port_addresses(&self.settings.node_ports).collect();
+        let changed = self.desired.health_check_addresses != addresses;
+        self.desired.health_check_addresses = addresses;
+        changed
+    }
 }
 
 #[cfg(test)]

@@ -166,13 +166,6 @@ impl Model {
         self.problems.take_fresh()
     }
 
-    fn refresh_health_check_addresses(&mut self) -> bool {
-        let addresses = self.environment.node_port_addresses(&self.settings.node_ports).collect();
-        let changed = self.desired.health_check_addresses != addresses;
-        self.desired.health_check_addresses = addresses;
-        changed
-    }
-
     fn replace(&mut self, key: &ObjectKey, object: Option<&Object>, file: Option<&Arc<Path>>) {
         match (key.kind, object) {
             (Kind::Service, Some(Object::Service(service))) => {

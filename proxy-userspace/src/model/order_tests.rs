@@ -181,11 +181,13 @@ impl Follower {
         }
         let nodes = (&self.copy.nodes, &self.copy.cluster_sources);
         assert_eq!(dirty.nodes, nodes != (&desired.nodes, &desired.cluster_sources));
-        let health = (&self.copy.health_checks, self.copy.eligibility);
-        assert_eq!(dirty.health, health != (&desired.health_checks, desired.eligibility));
+        let health =
+            |of: &Desired| (of.health_checks.clone(), of.health_check_addresses.clone(), of.eligibility);
+        assert_eq!(dirty.health, health(&self.copy) != health(desired));
         self.copy.nodes.clone_from(&desired.nodes);
         self.copy.cluster_sources.clone_from(&desired.cluster_sources);
         self.copy.health_checks.clone_from(&desired.health_checks);
+        self.copy.health_check_addresses.clone_from(&desired.health_check_addresses);
         self.copy.eligibility = desired.eligibility;
         assert_eq!(&self.copy, desired, "what changed was named");
     }
