@@ -20,6 +20,10 @@ pub fn desired(desired: &Desired, dirty: &Dirty, problems: &BTreeSet<String>) ->
     if desired.eligibility != Eligibility::Eligible {
         writeln!(out, "this node: {}", word(desired.eligibility)).unwrap();
     }
+    if !desired.health_checks.is_empty() {
+        let addresses = desired.health_check_addresses.iter().map(ToString::to_string);
+        line(&mut out, "health checks are answered on:", addresses);
+    }
     for (key, check) in &desired.health_checks {
         writeln!(out, "health check {key}: port {}, {} endpoints", check.port, check.local_endpoints)
             .unwrap();
