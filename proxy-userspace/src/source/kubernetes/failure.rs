@@ -96,10 +96,13 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn
     std::iter::successors(Some(error), |&error| error.source())
 }
 
-/// rustls' error; tokio's streams wrap it in an I/O error, which does not name it as its source.
+/// rustls' error. What is on the way wraps it in I/O errors, in one another at times, which don't name what they hold
+/// as their source.
 fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a TlsError> {
-    let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-    inner.and_then(|inner| inner.downcast_ref()).or_else(|| error.downcast_ref())
+    let Some(error) = error.downcast_ref::<io::Error>() else {
+        return error.downcast_ref();
+    };
+    tls_error(error.get_ref()?)
 }
 
 fn explain(error: &TlsError) -> String {
@@ -107,7 +110,8 @@ fn explain(error: &TlsError) -> String {
         return error.to_string();
     };
     match reason {
-        CertificateError::UnknownIssuer => {
+        // Clusters made by one tool have CAs of one name: then it is the signature that does not fit.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             "its certificate was issued by another CA than the one in our configuration".to_owned()
         }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {

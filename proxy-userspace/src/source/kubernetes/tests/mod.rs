@@ -1,9 +1,12 @@
 //! The source against a server that is told what to do.
 
+mod configuration;
 mod listing;
 mod objects;
 mod server;
 mod trouble;
+
+use std::collections::HashMap;
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{Receiver, channel};

@@ -77,7 +77,7 @@ async fn accept(listener: TcpListener, senders: HashMap<Kind, UnboundedSender<Re
 pub(super) struct Request {
     path: String,
     pub query: BTreeMap<String, String>,
-    pub head: String,
+    head: String,
     socket: TcpStream,
 }
 
@@ -98,6 +98,12 @@ impl Request {
     /// What the query says, empty where it says nothing.
     pub fn says(&self, name: &str) -> &str {
         self.query.get(name).map_or("", String::as_str)
+    }
+
+    /// What a header says.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let lines = self.head.lines().filter_map(|line| line.split_once(": "));
+        lines.filter(|(header, _)| header.eq_ignore_ascii_case(name)).map(|(_, value)| value).next()
     }
 
     /// Answers at once and whole.
