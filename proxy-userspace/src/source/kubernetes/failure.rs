@@ -45,6 +45,9 @@ pub(super) enum Failure {
     /// Nothing came, not even a bookmark.
     #[error("said nothing for {} s", .0.as_secs())]
     Silent(Duration),
+    /// A watch that was to begin with everything there is, and never said that this was all.
+    #[error("does not come to the end of a listing")]
+    Endless,
     /// A watch that ends as soon as it begins.
     #[error("ends each watch as soon as it begins")]
     Ended,

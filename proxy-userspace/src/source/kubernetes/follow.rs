@@ -138,7 +138,7 @@ impl Follower {
                 self.version = None;
                 return;
             }
-            Failure::Silent(_) if is_listing => self.streams = false,
+            Failure::Silent(_) | Failure::Endless if is_listing => self.streams = false,
             Failure::Refused { .. } => self.version = None,
             Failure::Unable { .. } | Failure::Garbled(_) => {
                 self.attempts += 1;
@@ -186,6 +186,7 @@ impl Follower {
     /// Takes what comes until it ends.
     async fn read(&mut self, mut lines: Lines) -> Result<(), Failure> {
         let settled_at = Instant::now() + self.timing.settled;
+        let listed_by = Instant::now() + self.timing.idle;
         loop {
             let next = tokio::select! {
                 biased;
@@ -194,6 +195,7 @@ impl Follower {
                     self.tell().await;
                     continue;
                 }
+                () = sleep_until(listed_by), if self.version.is_none() => return Err(Failure::Endless),
                 next = lines.next() => next,
             };
             let failure = match next {

@@ -15,8 +15,8 @@ use super::failure::Failure;
 use super::query::HttpRequest;
 use crate::source::Kind;
 
-/// So much of what is ready is handed on together.
-const CHUNK: usize = 1 << 20;
+/// So much of what is ready is handed on together. What the reader has not taken yet waits in such pieces.
+const CHUNK: usize = 1 << 17;
 /// No explanation of an error is longer.
 const LONGEST_ERROR: usize = 1 << 16;
 /// No server means to be left alone for longer.

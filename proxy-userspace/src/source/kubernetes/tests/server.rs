@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -141,7 +142,12 @@ pub(super) struct Stream {
 
 impl Stream {
     pub async fn tell(&mut self, event: &str, object: &Value) {
-        self.line(&serde_json::json!({ "type": event, "object": object }).to_string()).await;
+        self.try_tell(event, object).await.unwrap();
+    }
+
+    /// Fails when nobody reads any more.
+    pub async fn try_tell(&mut self, event: &str, object: &Value) -> io::Result<()> {
+        self.write_line(&serde_json::json!({ "type": event, "object": object }).to_string()).await
     }
 
     pub async fn end_listing(&mut self, version: &str) {
@@ -151,8 +157,12 @@ impl Stream {
     }
 
     pub async fn line(&mut self, line: &str) {
+        self.write_line(line).await.unwrap();
+    }
+
+    async fn write_line(&mut self, line: &str) -> io::Result<()> {
         let chunk = format!("{:x}\r\n{line}\n\r\n", line.len() + 1);
-        self.socket.write_all(chunk.as_bytes()).await.unwrap();
+        self.socket.write_all(chunk.as_bytes()).await
     }
 
     /// Ends as the server does when the time of a watch is up.

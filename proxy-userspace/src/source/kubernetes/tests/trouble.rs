@@ -35,6 +35,23 @@ async fn a_listing_that_hangs_is_asked_for_in_pages() {
 }
 
 #[tokio::test]
+async fn a_listing_that_goes_on_for_ever_is_asked_for_in_pages() {
+    let mut bench = Bench::start(IMPATIENT).await;
+    let mut endless = bench.server.asked(Kind::Service).await.stream().await;
+    let telling = tokio::spawn(async move {
+        for version in 1.. {
+            if endless.try_tell("MODIFIED", &service("web", version)).await.is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    let paged = bench.server.asked(Kind::Service).await;
+    assert_eq!((paged.says("limit"), paged.says("sendInitialEvents")), ("500", ""));
+    timeout(BOUND, telling).await.expect("the connection stays").unwrap();
+}
+
+#[tokio::test]
 async fn a_server_is_left_alone_for_as_long_as_it_asks_for() {
     let mut bench = Bench::start(TIMING).await;
     let busy = bench.server.asked(Kind::Service).await;
