@@ -11,17 +11,21 @@ use tracing::info;
 
 use crate::config::{Settings, Source};
 use crate::dataplane::ebpf::{self, EbpfDataplane, OpenError, XdpMode};
-use crate::faces::{Faces, Feed};
+use crate::events;
+use crate::faces::Faces;
+use crate::health::Failure;
 use crate::model::{Desired, Model};
 use crate::node::{self, NodeError, NodeSettings, XdpUse};
-use crate::reconcile::{self, Channels, Intervals, Reconciler};
+use crate::reconcile::{self, Channels, Intervals, Observer, Reconciler};
 use crate::source::kubernetes::KubernetesSettings;
-use crate::source::{self, SourceError};
+use crate::source::{self, Batch, SourceError};
 
 /// Batches of events that may wait while a sync goes on.
 const BATCHES: usize = 64;
 /// Health check node ports that could not be opened and were not told yet.
 const FAILURES: usize = 64;
+
+type Observers = Vec<Box<dyn Observer>>;
 
 /// Why the agent can't run, or stopped doing so.
 #[derive(Debug, thiserror::Error)]
@@ -54,20 +58,14 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     let (stop, stopped) = watch::channel(());
 
     let mut node = tokio::spawn(node::follow(node_settings(&settings), targets, topology_sender));
-    let (failures, _) = mpsc::channel(FAILURES);
+    let (failures, failed) = mpsc::channel(FAILURES);
     let faces = Faces::start(&settings, failures);
-    let feed = faces.feed();
-    let mut source = match settings.source.clone() {
-        Source::Directory(path) => tokio::spawn(source::directory::watch(path, event_sender)),
-        Source::Kubernetes { kubeconfig } => {
-            let connection = source::kubernetes::connect(kubeconfig.as_deref()).await?;
-            tokio::spawn(source::kubernetes::watch(connection, kubernetes_settings(&settings), event_sender))
-        }
-    };
+    let mut observers = faces.feed().observers();
+    let mut source = start_source(&settings, event_sender, failed, &mut observers).await?;
     let channels = Channels { events, topology, targets: target_sender, stop: stopped };
     let runtime = Handle::current();
     // A thread of its own: the data plane's system calls block.
-    let mut reconcile = spawn_blocking(move || runtime.block_on(reconcile(settings, channels, feed)));
+    let mut reconcile = spawn_blocking(move || runtime.block_on(reconcile(settings, channels, observers)));
 
     let result = tokio::select! {
         signal = stop_signal() => signal.map(|name| info!("{name}: the agent stops, the data path goes on")),
@@ -84,10 +82,32 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     result
 }
 
+/// Begins to tell `batches` what the source has. Where it is an API server, what is wrong is told there, too.
+async fn start_source(
+    settings: &Settings,
+    batches: mpsc::Sender<Batch>,
+    failures: mpsc::Receiver<Failure>,
+    observers: &mut Observers,
+) -> Result<JoinHandle<Result<(), SourceError>>, AgentError> {
+    match settings.source.clone() {
+        Source::Directory(path) => Ok(tokio::spawn(source::directory::watch(path, batches))),
+        Source::Kubernetes { kubeconfig } => {
+            let connection = source::kubernetes::connect(kubeconfig.as_deref()).await?;
+            let node = &settings.model.node_name;
+            observers.push(events::start(connection.client.clone(), node, failures));
+            let wanted = kubernetes_settings(settings);
+            Ok(tokio::spawn(source::kubernetes::watch(connection, wanted, batches)))
+        }
+    }
+}
+
 /// Maps are sized for what is there at start, so everything is listed before the data plane is opened.
-async fn reconcile(settings: Settings, mut channels: Channels, feed: Feed) -> Result<(), AgentError> {
+async fn reconcile(
+    settings: Settings,
+    mut channels: Channels,
+    mut observers: Observers,
+) -> Result<(), AgentError> {
     let mut model = Model::new(settings.model.clone());
-    let mut observers = feed.observers();
     let Some(listing) = reconcile::list(&mut model, &mut channels, &mut observers).await else {
         return Ok(());
     };

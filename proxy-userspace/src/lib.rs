@@ -8,6 +8,7 @@ pub mod agent;
 pub mod cli;
 pub mod config;
 pub mod dataplane;
+pub mod events;
 pub mod faces;
 pub mod health;
 pub mod http;

@@ -168,6 +168,8 @@ impl WireMeta {
         let metadata = ObjectMeta {
             name: self.name,
             namespace: self.namespace,
+            // Events name a Service by it; nobody asks for another kind's.
+            uid: self.uid.clone().filter(|_| kind == Kind::Service),
             creation_timestamp: self.creation_timestamp,
             deletion_timestamp: self.deletion_timestamp,
             labels: self.labels.map(|labels| labels.0),

@@ -1,0 +1,101 @@
+//! How many Events may be written.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Of one Service, as client-go's spam filter has it.
+const OF_SERVICE: Rate = Rate { burst: 25, every: Duration::from_secs(300) };
+/// Of all Services together. A cluster in which everything is wrong must not drown in Events, too.
+const OF_NODE: Rate = Rate { burst: 100, every: Duration::from_secs(5) };
+
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    burst: u32,
+    /// One more after this time.
+    every: Duration,
+}
+
+/// Says when to keep silent.
+#[derive(Debug)]
+pub(super) struct Limiter {
+    node: Bucket,
+    services: HashMap<Arc<str>, Bucket>,
+}
+
+/// When it would be full again: the whole state of a token bucket.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    full_at: Instant,
+}
+
+impl Limiter {
+    pub fn new(now: Instant) -> Self {
+        Self { node: Bucket { full_at: now }, services: HashMap::new() }
+    }
+
+    /// Whether one more Event may be written of the Service with this uid.
+    pub fn admits(&mut self, uid: &Arc<str>, now: Instant) -> bool {
+        self.services.retain(|_, bucket| bucket.full_at > now);
+        let mut service = self.services.get(uid).copied().unwrap_or(Bucket { full_at: now });
+        let mut node = self.node;
+        if !service.take(OF_SERVICE, now) || !node.take(OF_NODE, now) {
+            return false;
+        }
+        self.node = node;
+        self.services.insert(uid.clone(), service);
+        true
+    }
+}
+
+impl Bucket {
+    fn take(&mut self, rate: Rate, now: Instant) -> bool {
+        let full_at = self.full_at.max(now) + rate.every;
+        let has_one = full_at <= now + rate.every * rate.burst;
+        if has_one {
+            self.full_at = full_at;
+        }
+        has_one
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admitted(limiter: &mut Limiter, uid: &Arc<str>, now: Instant) -> usize {
+        (0..1000).filter(|_| limiter.admits(uid, now)).count()
+    }
+
+    #[test]
+    fn a_service_has_a_burst_and_then_one_event_every_five_minutes() {
+        let start = Instant::now();
+        let (mut limiter, uid) = (Limiter::new(start), Arc::from("a"));
+        assert_eq!(admitted(&mut limiter, &uid, start), 25);
+        assert_eq!(admitted(&mut limiter, &uid, start + Duration::from_secs(299)), 0);
+        assert_eq!(admitted(&mut limiter, &uid, start + Duration::from_secs(300)), 1);
+        assert_eq!(admitted(&mut limiter, &uid, start + Duration::from_secs(900)), 2);
+        assert_eq!(admitted(&mut limiter, &Arc::from("b"), start + Duration::from_secs(900)), 25);
+    }
+
+    #[test]
+    fn all_services_together_have_a_burst_and_then_one_event_every_five_seconds() {
+        let start = Instant::now();
+        let mut limiter = Limiter::new(start);
+        let mut ask =
+            |now| (0..1000).filter(|index| limiter.admits(&Arc::from(format!("{index}")), now)).count();
+        assert_eq!(ask(start), 100);
+        assert_eq!(ask(start + Duration::from_secs(50)), 10);
+    }
+
+    #[test]
+    fn services_that_have_their_burst_again_are_forgotten() {
+        let start = Instant::now();
+        let (mut limiter, uid) = (Limiter::new(start), Arc::from("a"));
+        admitted(&mut limiter, &uid, start);
+        limiter.admits(&Arc::from("b"), start + OF_SERVICE.every * OF_SERVICE.burst);
+        assert_eq!(limiter.services.keys().map(|uid| &**uid).collect::<Vec<_>>(), ["b"]);
+    }
+}

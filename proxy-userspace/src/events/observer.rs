@@ -1,0 +1,158 @@
+//! What is worth an Event, and whose it is to tell.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+use tracing::warn;
+
+use super::election::Electorate;
+use super::{Report, Uids};
+use crate::model::{Kind, Object, ObjectKey, Problem, ServiceKey, Severity, Topic};
+use crate::reconcile::{Observer, Synced};
+use crate::source::{Change, SourceEvent};
+
+/// Hands what is wrong with Services to the task that writes Events.
+#[derive(Debug)]
+pub struct EventObserver {
+    node: String,
+    electorate: Electorate,
+    uids: Uids,
+    /// What was found since the last sync, by uid and reason, with all its notes: what is told at once is one Event.
+    found: BTreeMap<(Arc<str>, &'static str), (Report, BTreeSet<String>)>,
+    reports: mpsc::Sender<Report>,
+    /// Reports that found no room since the last one that did.
+    left_out: usize,
+}
+
+impl EventObserver {
+    /// An observer on this node that tells `reports`.
+    pub(super) fn new(node: &str, reports: mpsc::Sender<Report>) -> Self {
+        Self {
+            node: node.to_owned(),
+            electorate: Electorate::new(node),
+            uids: Uids::default(),
+            found: BTreeMap::new(),
+            reports,
+            left_out: 0,
+        }
+    }
+
+    /// The Services it knows, kept up to date.
+    pub(super) fn uids(&self) -> Uids {
+        self.uids.clone()
+    }
+
+    fn learn(&mut self, batch: &[SourceEvent]) {
+        for event in batch {
+            match event {
+                SourceEvent::Change(Change::Upsert { object: Object::Service(service), .. }) => {
+                    let key = ObjectKey::new(Kind::Service, &service.metadata);
+                    self.uids.set(service_key(&key), service.metadata.uid.as_deref());
+                }
+                SourceEvent::Change(Change::Upsert { object: Object::Node(node), .. }) => {
+                    self.electorate.add(node.metadata.name.as_deref().unwrap_or_default());
+                }
+                SourceEvent::Change(Change::Delete(key)) => match key.kind {
+                    Kind::Service => self.uids.set(service_key(key), None),
+                    Kind::Node => self.electorate.remove(&key.name),
+                    Kind::EndpointSlice => {}
+                },
+                SourceEvent::Change(Change::Upsert { object: Object::EndpointSlice(_), .. })
+                | SourceEvent::Listed(_)
+                | SourceEvent::Problem(_) => {}
+            }
+        }
+    }
+
+    /// Never waits: where there is no room, the log has to do.
+    fn hand_over(&mut self, report: Report) {
+        match self.reports.try_send(report) {
+            Ok(()) if self.left_out > 0 => {
+                warn!(
+                    "{} Services' problems are told here only: Events are written too slowly",
+                    self.left_out
+                );
+                self.left_out = 0;
+            }
+            Err(TrySendError::Full(_)) => self.left_out += 1,
+            Ok(()) | Err(TrySendError::Closed(_)) => {}
+        }
+    }
+
+    /// `None` where there is no Service to tell it of, or another node does.
+    fn report(&self, problem: &Problem) -> Option<Report> {
+        let (reason, seen_by) = event_of(problem)?;
+        let service = suffering(problem)?;
+        let uid = self.uids.get(&service)?;
+        let words = words(problem);
+        let note = match seen_by {
+            SeenBy::AllNodes if !self.electorate.elects_this_node(&uid) => return None,
+            SeenBy::AllNodes => words,
+            SeenBy::ThisNode => format!("node {}: {words}", self.node),
+        };
+        Some(Report { service, uid, reason, action: "Serve", note })
+    }
+}
+
+impl Observer for EventObserver {
+    fn listing(&mut self, batch: &[SourceEvent]) {
+        self.learn(batch);
+    }
+
+    fn received(&mut self, batch: &[SourceEvent]) {
+        self.learn(batch);
+    }
+
+    fn problem(&mut self, problem: &Problem) {
+        let Some(report) = self.report(problem) else { return };
+        let of_matter = self.found.entry((report.uid.clone(), report.reason));
+        let (_, notes) = of_matter.or_insert_with(|| (report.clone(), BTreeSet::new()));
+        notes.insert(report.note);
+    }
+
+    fn synced(&mut self, _synced: &Synced<'_>) {
+        for (report, notes) in std::mem::take(&mut self.found).into_values() {
+            let note = notes.into_iter().collect::<Vec<_>>().join("; ");
+            self.hand_over(Report { note, ..report });
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum SeenBy {
+    AllNodes,
+    ThisNode,
+}
+
+/// The reason of the Event, and who else sees the problem. What passes by itself is none.
+fn event_of(problem: &Problem) -> Option<(&'static str, SeenBy)> {
+    if problem.severity < Severity::Warning {
+        return None;
+    }
+    match problem.topic {
+        Topic::Field => Some(("InvalidField", SeenBy::AllNodes)),
+        Topic::Annotation => Some(("InvalidAnnotation", SeenBy::AllNodes)),
+        Topic::RefusedAddress => Some(("RefusedAddress", SeenBy::AllNodes)),
+        Topic::RefusedHere => Some(("RefusedAddress", SeenBy::ThisNode)),
+        Topic::Conflict => Some(("AddressConflict", SeenBy::AllNodes)),
+        Topic::ConflictHere => Some(("AddressConflict", SeenBy::ThisNode)),
+        Topic::Mismatch => None,
+    }
+}
+
+fn suffering(problem: &Problem) -> Option<ServiceKey> {
+    let of_service = problem.object.as_ref().filter(|object| object.kind == Kind::Service);
+    problem.service.clone().or_else(|| of_service.map(service_key))
+}
+
+/// The problem without what the Event's own object says already.
+fn words(problem: &Problem) -> String {
+    let object = problem.object.clone().filter(|object| object.kind != Kind::Service);
+    Problem { file: None, object, ..problem.clone() }.to_string()
+}
+
+fn service_key(key: &ObjectKey) -> ServiceKey {
+    ServiceKey { namespace: key.namespace.clone(), name: key.name.clone() }
+}

@@ -1,0 +1,314 @@
+//! From what the reconcile task tells to what an API server is sent.
+
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use k8s_openapi::api::core::v1::{Node, Service};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::*;
+use crate::dataplane::SyncReport;
+use crate::model::{Change, Desired, Dirty, Kind, Object, ObjectKey, Problem, Severity, Topic};
+use crate::reconcile::Synced;
+use crate::source::SourceEvent;
+
+/// Far longer than anything here takes.
+const BOUND: Duration = Duration::from_secs(30);
+
+#[derive(Debug)]
+struct Request {
+    method: Method,
+    path: String,
+    body: Value,
+}
+
+#[derive(Clone)]
+struct Script {
+    requests: mpsc::Sender<Request>,
+    status: StatusCode,
+}
+
+/// An API server that takes Events, and an observer whose task writes to it.
+struct Bench {
+    observer: Box<dyn Observer>,
+    requests: mpsc::Receiver<Request>,
+    failures: mpsc::Sender<Failure>,
+    server: JoinHandle<()>,
+}
+
+impl Bench {
+    async fn start(status: StatusCode) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let (request_sender, requests) = mpsc::channel(64);
+        let script = Script { requests: request_sender, status };
+        let router = Router::new().fallback(answer).with_state(script);
+        let server = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let mut config = kube::Config::new(uri);
+        config.default_retry = false;
+        let client = Client::try_from(config).unwrap();
+        let (failures, failed) = mpsc::channel(8);
+        let mut observer = start(client, "node1", failed);
+        observer.listing(&[service("web", "uid-1"), service("api", "uid-2")]);
+        Self { observer, requests, failures, server }
+    }
+
+    /// What a sync tells that found these problems.
+    fn sync(&mut self, problems: &[Problem]) {
+        for problem in problems {
+            self.observer.problem(problem);
+        }
+        synced(&mut *self.observer);
+    }
+
+    async fn next(&mut self) -> Request {
+        timeout(BOUND, self.requests.recv()).await.expect("nothing was written").unwrap()
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+async fn answer(State(script): State<Script>, method: Method, uri: Uri, body: Bytes) -> Response {
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    let status = script.status;
+    let path = uri.path().to_owned();
+    script.requests.send(Request { method, path, body: body.clone() }).await.unwrap();
+    if status.is_success() {
+        return (status, body.to_string()).into_response();
+    }
+    let refusal = json!({
+        "apiVersion": "v1", "kind": "Status", "status": "Failure", "code": status.as_u16(),
+        "reason": "Forbidden", "message": "events.events.k8s.io is forbidden",
+    });
+    (status, refusal.to_string()).into_response()
+}
+
+fn synced(observer: &mut dyn Observer) {
+    let (desired, dirty, report) = (Desired::default(), Dirty::default(), SyncReport::default());
+    let synced = Synced { desired: &desired, dirty: &dirty, report: &report, took: Duration::ZERO };
+    observer.synced(&synced);
+}
+
+fn service(name: &str, uid: &str) -> SourceEvent {
+    let value = json!({ "metadata": { "name": name, "namespace": "shop", "uid": uid } });
+    upsert(Object::Service(Box::new(serde_json::from_value::<Service>(value).unwrap())))
+}
+
+fn node(name: &str) -> SourceEvent {
+    let value = json!({ "metadata": { "name": name } });
+    upsert(Object::Node(Box::new(serde_json::from_value::<Node>(value).unwrap())))
+}
+
+fn upsert(object: Object) -> SourceEvent {
+    SourceEvent::Change(Change::Upsert { object, file: None })
+}
+
+fn key(kind: Kind, name: &str) -> ObjectKey {
+    ObjectKey { kind, namespace: "shop".to_owned(), name: name.to_owned() }
+}
+
+fn service_key(name: &str) -> ServiceKey {
+    ServiceKey { namespace: "shop".to_owned(), name: name.to_owned() }
+}
+
+fn problem(topic: Topic, service: &str, field: &str, message: &str) -> Problem {
+    Problem {
+        file: None,
+        object: Some(key(Kind::Service, service)),
+        field: field.to_owned(),
+        message: message.to_owned(),
+        severity: Severity::Warning,
+        topic,
+        service: None,
+    }
+}
+
+#[tokio::test]
+async fn a_problem_becomes_a_warning_event_on_its_service() {
+    let mut bench = Bench::start(StatusCode::CREATED).await;
+    let found =
+        problem(Topic::Conflict, "web", "spec.externalIPs", "192.0.2.1:80 TCP is Service shop/api's too");
+    bench.sync(&[found]);
+    let mut request = bench.next().await;
+    assert_eq!(
+        (request.method, &*request.path),
+        (Method::POST, "/apis/events.k8s.io/v1/namespaces/shop/events")
+    );
+    let body = request.body.as_object_mut().unwrap();
+    let metadata = body.remove("metadata").unwrap();
+    assert_eq!(metadata["namespace"], "shop");
+    assert!(metadata["name"].as_str().unwrap().starts_with("web."), "{metadata}");
+    assert!(body.remove("eventTime").unwrap().is_string());
+    let expected = json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "type": "Warning",
+        "reason": "AddressConflict",
+        "action": "Serve",
+        "note": "spec.externalIPs: 192.0.2.1:80 TCP is Service shop/api's too",
+        "regarding": {
+            "apiVersion": "v1", "kind": "Service", "namespace": "shop", "name": "web", "uid": "uid-1",
+        },
+        "reportingController": "millrace",
+        "reportingInstance": "node1",
+    });
+    assert_eq!(request.body, expected);
+}
+
+#[tokio::test]
+async fn what_comes_again_is_counted_and_what_has_changed_is_told_anew() {
+    let mut bench = Bench::start(StatusCode::OK).await;
+    let first = problem(Topic::Annotation, "web", "metadata.annotations[a]", "\"x\" is not accepted");
+    let other = problem(Topic::Annotation, "web", "metadata.annotations[a]", "\"y\" is not accepted");
+    bench.sync(std::slice::from_ref(&first));
+    let written = bench.next().await;
+    bench.sync(&[first]);
+    let counted = bench.next().await;
+    let name = written.body["metadata"]["name"].as_str().unwrap();
+    assert_eq!(counted.method, Method::PATCH);
+    assert!(counted.path.ends_with(&format!("/events/{name}")), "{}", counted.path);
+    assert_eq!(counted.body["series"]["count"], 2);
+    bench.sync(&[other]);
+    let anew = bench.next().await;
+    assert_eq!(anew.method, Method::POST);
+    assert_eq!(anew.body["note"], "metadata.annotations[a]: \"y\" is not accepted");
+}
+
+#[tokio::test]
+async fn what_is_told_at_once_of_one_service_for_one_reason_is_one_event() {
+    let mut bench = Bench::start(StatusCode::CREATED).await;
+    let refused = |index: usize| {
+        problem(Topic::RefusedAddress, "web", &format!("spec.externalIPs[{index}]"), "is refused")
+    };
+    let slice = Problem {
+        object: Some(key(Kind::EndpointSlice, "web-abc")),
+        service: Some(service_key("web")),
+        ..problem(Topic::Field, "web", "endpoints[0].addresses[0]", "2001:db8::1 is not an IPv4 address")
+    };
+    bench.sync(&[refused(0), slice, refused(1), refused(1)]);
+    let (first, second) = (bench.next().await.body, bench.next().await.body);
+    assert_eq!(first["reason"], "InvalidField");
+    assert_eq!(
+        first["note"],
+        "EndpointSlice shop/web-abc: endpoints[0].addresses[0]: 2001:db8::1 is not an IPv4 address"
+    );
+    assert_eq!(second["reason"], "RefusedAddress");
+    assert_eq!(second["note"], "spec.externalIPs[0]: is refused; spec.externalIPs[1]: is refused");
+}
+
+#[tokio::test]
+async fn a_note_is_cut_at_what_the_api_takes() {
+    let mut bench = Bench::start(StatusCode::CREATED).await;
+    bench.sync(&[problem(Topic::Field, "web", "", &"\u{e9}".repeat(1000))]);
+    assert_eq!(bench.next().await.body["note"], "\u{e9}".repeat(512));
+}
+
+#[tokio::test]
+async fn a_health_check_port_that_can_not_be_opened_is_told_in_kube_proxys_words() {
+    let mut bench = Bench::start(StatusCode::CREATED).await;
+    let failure = |name: &str| Failure {
+        service: service_key(name),
+        port: 30_000,
+        error: "listen on 10.0.0.1:30000: Address already in use".to_owned(),
+    };
+    // Nobody knows the first one.
+    bench.failures.send(failure("other")).await.unwrap();
+    bench.failures.send(failure("api")).await.unwrap();
+    let body = bench.next().await.body;
+    assert_eq!(body["reason"], "FailedToStartServiceHealthcheck");
+    assert_eq!(body["action"], "Listen");
+    assert_eq!(body["regarding"]["uid"], "uid-2");
+    assert_eq!(
+        body["note"],
+        "node node1 failed to start healthcheck \"shop/api\" on port 30000: listen on 10.0.0.1:30000: Address \
+         already in use"
+    );
+}
+
+#[tokio::test]
+async fn an_event_that_can_not_be_written_is_not_tried_again() {
+    let mut bench = Bench::start(StatusCode::FORBIDDEN).await;
+    bench.sync(&[problem(Topic::Field, "web", "a", "is wrong")]);
+    bench.sync(&[problem(Topic::Field, "api", "b", "is wrong")]);
+    let (first, second) = (bench.next().await, bench.next().await);
+    assert_eq!((first.method, second.method), (Method::POST, Method::POST));
+    assert_eq!((&first.body["note"], &second.body["note"]), (&json!("a: is wrong"), &json!("b: is wrong")));
+    // The first one's turn would come before this one.
+    bench.sync(&[problem(Topic::Field, "api", "c", "is wrong")]);
+    assert_eq!(bench.next().await.body["note"], "c: is wrong");
+}
+
+/// The notes an observer hands over for these problems, on a node that knows other nodes, too.
+fn handed_over(nodes: &[&str], problems: &[Problem]) -> Vec<String> {
+    let (sender, mut reports) = mpsc::channel(8);
+    let mut observer = EventObserver::new("node1", sender);
+    observer.listing(&[service("web", "uid-1")]);
+    let nodes: Vec<_> = nodes.iter().map(|name| node(name)).collect();
+    observer.received(&nodes);
+    problems.iter().for_each(|problem| observer.problem(problem));
+    synced(&mut observer);
+    std::iter::from_fn(|| reports.try_recv().ok().map(|report| report.note)).collect()
+}
+
+#[test]
+fn what_all_nodes_see_is_told_by_the_elected_one_and_what_one_sees_by_itself() {
+    let elected = |nodes: &[&str]| handed_over(nodes, &[problem(Topic::Field, "web", "a", "is wrong")]);
+    let others: Vec<String> = (2..40).map(|index| format!("node{index}")).collect();
+    let others: Vec<&str> = others.iter().map(String::as_str).collect();
+    assert_eq!(elected(&[]), ["a: is wrong"]);
+    assert_eq!(elected(&others), Vec::<String>::new());
+    for topic in [Topic::RefusedHere, Topic::ConflictHere] {
+        let told = handed_over(&others, &[problem(topic, "web", "a", "is wrong")]);
+        assert_eq!(told, ["node node1: a: is wrong"]);
+    }
+}
+
+#[test]
+fn what_passes_by_itself_or_belongs_to_no_known_service_is_no_event() {
+    let info = Problem { severity: Severity::Info, ..problem(Topic::Field, "web", "", "is new") };
+    let mismatch = problem(Topic::Mismatch, "web", "", "does not fit");
+    let unknown = problem(Topic::Field, "other", "", "is wrong");
+    let of_node =
+        Problem { object: Some(key(Kind::Node, "web")), ..problem(Topic::Field, "web", "", "is wrong") };
+    assert_eq!(handed_over(&[], &[info, mismatch, unknown, of_node]), Vec::<String>::new());
+}
+
+#[test]
+fn a_service_that_is_gone_or_new_under_its_old_name_is_not_taken_for_the_old_one() {
+    let (sender, mut reports) = mpsc::channel(8);
+    let mut observer = EventObserver::new("node1", sender);
+    let found = problem(Topic::Field, "web", "", "is wrong");
+    observer.received(&[service("web", "old"), service("web", "new")]);
+    observer.problem(&found);
+    synced(&mut observer);
+    assert_eq!(&*reports.try_recv().unwrap().uid, "new");
+    observer.received(&[SourceEvent::Change(Change::Delete(key(Kind::Service, "web")))]);
+    observer.problem(&found);
+    synced(&mut observer);
+    assert!(reports.try_recv().is_err());
+}
+
+#[test]
+fn a_channel_without_room_does_not_hold_the_reconcile_task_up() {
+    let (sender, mut reports) = mpsc::channel(1);
+    let mut observer = EventObserver::new("node1", sender);
+    observer.listing(&[service("web", "uid-1"), service("api", "uid-2")]);
+    for _ in 0..3 {
+        observer.problem(&problem(Topic::Field, "web", "", "is wrong"));
+        observer.problem(&problem(Topic::Field, "api", "", "is wrong"));
+        synced(&mut observer);
+    }
+    assert_eq!(reports.try_recv().unwrap().service, service_key("web"));
+    assert!(reports.try_recv().is_err());
+}

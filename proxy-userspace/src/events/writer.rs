@@ -1,0 +1,164 @@
+//! The task that writes Events.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+use tracing::{debug, warn};
+
+use super::limit::Limiter;
+use super::{Report, Uids};
+use crate::health::Failure;
+
+/// What reports as ours.
+const CONTROLLER: &str = "millrace";
+/// The API's limits, in bytes.
+const LONGEST_NOTE: usize = 1024;
+const LONGEST_INSTANCE: usize = 128;
+/// The recorder counts an Event that comes again within this time instead of writing another one.
+const SERIES: Duration = Duration::from_secs(360);
+/// An API server that takes longer has other worries.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Writes Events, each once, with nothing tried again.
+pub(super) struct Writer {
+    client: Client,
+    node: String,
+    uids: Uids,
+    limiter: Limiter,
+    recent: HashMap<Matter, Recent>,
+    /// Why the last Event could not be written, if it could not.
+    failing: Option<String>,
+    /// Reports the limiter did not admit since it admitted one.
+    left_out: usize,
+}
+
+/// Service and reason.
+type Matter = (Arc<str>, &'static str);
+
+/// The last Event of a matter. A recorder of its own: recorders count by reason and keep the first note, so
+/// that a note which has changed would be counted and never be read.
+struct Recent {
+    recorder: Recorder,
+    note: String,
+    written: Instant,
+}
+
+impl Writer {
+    pub fn new(client: Client, node: &str, uids: Uids) -> Self {
+        Self {
+            client,
+            node: node.to_owned(),
+            uids,
+            limiter: Limiter::new(Instant::now()),
+            recent: HashMap::new(),
+            failing: None,
+            left_out: 0,
+        }
+    }
+
+    /// Until nobody can report any more.
+    pub async fn run(mut self, mut reports: mpsc::Receiver<Report>, mut failures: mpsc::Receiver<Failure>) {
+        loop {
+            let report = tokio::select! {
+                report = reports.recv() => match report {
+                    Some(report) => Some(report),
+                    None => break,
+                },
+                Some(failure) = failures.recv() => self.report_of(failure),
+            };
+            if let Some(report) = report {
+                self.tell(report).await;
+            }
+        }
+    }
+
+    /// In kube-proxy's words.
+    fn report_of(&self, failure: Failure) -> Option<Report> {
+        let uid = self.uids.get(&failure.service)?;
+        let Failure { service, port, error } = failure;
+        let note =
+            format!("node {} failed to start healthcheck \"{service}\" on port {port}: {error}", self.node);
+        Some(Report { service, uid, reason: "FailedToStartServiceHealthcheck", action: "Listen", note })
+    }
+
+    async fn tell(&mut self, report: Report) {
+        let now = Instant::now();
+        if !self.limiter.admits(&report.uid, now) {
+            if self.left_out == 0 {
+                warn!("there are too many Events; problems are told here only");
+            }
+            self.left_out += 1;
+            return;
+        }
+        self.left_out = 0;
+        let written = timeout(WRITE_TIMEOUT, self.write(&report, now)).await;
+        let wrong = match written {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some(format!("no answer within {} s", WRITE_TIMEOUT.as_secs())),
+        };
+        match wrong {
+            None => {
+                debug!("Event {} on Service {}: {}", report.reason, report.service, report.note);
+                self.failing = None;
+            }
+            Some(wrong) => {
+                // What is counted on may not be there.
+                self.recent.remove(&(report.uid, report.reason));
+                if self.failing.is_none() {
+                    warn!("Events can't be written, problems are told here only: {}", one_line(&wrong));
+                }
+                self.failing = Some(wrong);
+            }
+        }
+    }
+
+    async fn write(&mut self, report: &Report, now: Instant) -> Result<(), kube::Error> {
+        self.recent.retain(|_, recent| now < recent.written + SERIES);
+        let matter = (report.uid.clone(), report.reason);
+        let note = shorten(&report.note, LONGEST_NOTE);
+        let again = self.recent.get(&matter).filter(|recent| recent.note == note);
+        let recorder = again.map_or_else(|| self.recorder(), |recent| recent.recorder.clone());
+        let event = Event {
+            type_: EventType::Warning,
+            reason: report.reason.to_owned(),
+            note: Some(note.to_owned()),
+            action: report.action.to_owned(),
+            secondary: None,
+        };
+        recorder.publish(&event, &reference(report)).await?;
+        self.recent.insert(matter, Recent { recorder, note: note.to_owned(), written: now });
+        Ok(())
+    }
+
+    fn recorder(&self) -> Recorder {
+        let instance = shorten(&self.node, LONGEST_INSTANCE).to_owned();
+        let reporter = Reporter { controller: CONTROLLER.to_owned(), instance: Some(instance) };
+        Recorder::new(self.client.clone(), reporter)
+    }
+}
+
+fn reference(report: &Report) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Service".to_owned()),
+        name: Some(report.service.name.clone()),
+        namespace: Some(report.service.namespace.clone()),
+        uid: Some(report.uid.to_string()),
+        ..ObjectReference::default()
+    }
+}
+
+fn shorten(text: &str, bytes: usize) -> &str {
+    text.get(..text.floor_char_boundary(bytes)).unwrap_or(text)
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
