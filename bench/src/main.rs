@@ -1,5 +1,6 @@
 //! Millrace's benchmarks.
 
+mod control;
 mod packets;
 
 use clap::{Parser, Subcommand};
@@ -15,10 +16,17 @@ struct Arguments {
 enum Benchmark {
     /// What each program costs for a packet, in nanoseconds above an empty program.
     Packets(packets::Arguments),
+    /// What the control plane costs, from the API server's text to the maps.
+    Control(control::Arguments),
+    /// The process whose memory `control` measures.
+    #[command(hide = true)]
+    ControlMemory(control::memory::Arguments),
 }
 
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().benchmark {
         Benchmark::Packets(arguments) => packets::run(&arguments),
+        Benchmark::Control(arguments) => control::run(&arguments),
+        Benchmark::ControlMemory(arguments) => control::memory::hold(&arguments),
     }
 }

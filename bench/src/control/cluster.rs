@@ -1,0 +1,58 @@
+//! EndpointSlices that change while the agent runs.
+
+use anyhow::{Context, Result};
+use millrace::model::{Desired, Model};
+
+use super::listing;
+use super::objects::{Kind, Scale, Slice};
+
+/// What every EndpointSlice says now.
+pub struct Cluster {
+    scale: Scale,
+    slices: Vec<Slice>,
+    changes: u32,
+    next_pod: u32,
+}
+
+impl Cluster {
+    /// As it is listed.
+    pub fn new(scale: Scale) -> Self {
+        let slices = (0..scale.slices()).map(|number| scale.slice(number)).collect();
+        Self { scale, slices, changes: 0, next_pod: scale.services * scale.endpoints }
+    }
+
+    /// Changes a slice, another one each time, and returns its text: of two changes one replaces a pod, the other
+    /// makes a pod unready, or ready again.
+    pub fn change(&mut self) -> Result<String> {
+        // A step that has no divisor in common with round numbers visits all slices.
+        const STEP: usize = 7_919;
+        let number = self.changes as usize;
+        self.changes += 1;
+        let index = number.wrapping_mul(STEP) % self.slices.len();
+        let slice = self.slices.get_mut(index).context("there are no slices")?;
+        let pod = number / 2 % slice.len();
+        if number.is_multiple_of(2) {
+            slice.replace(pod, self.next_pod);
+            self.next_pod += 1;
+        } else {
+            slice.flip(pod);
+        }
+        Ok(slice.text())
+    }
+
+    /// What a model says that is told nothing but the state as it is now.
+    pub fn desired(&self) -> Result<Desired> {
+        let mut model = Model::new(listing::settings());
+        for kind in [Kind::Node, Kind::Service] {
+            for page in self.scale.pages(kind) {
+                listing::decode(kind, &page)?.into_iter().for_each(|change| model.apply(change));
+            }
+        }
+        for slice in &self.slices {
+            model.apply(listing::decode_slice(&slice.text())?);
+        }
+        model.set_node_addresses(listing::topology(self.scale).addresses);
+        model.refresh();
+        Ok(model.desired().clone())
+    }
+}

@@ -1,0 +1,151 @@
+//! The agent's own loop, running, with both ends in the bench's hands.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use millrace::dataplane::Dataplane;
+use millrace::health::{Health, HealthObserver, SystemClock, Targets};
+use millrace::metrics::{Metrics, MetricsObserver};
+use millrace::model::{Change, Desired, Model};
+use millrace::node::Topology;
+use millrace::reconcile::{Channels, Intervals, Observer, Reconciler, Synced};
+use millrace::source::{Batch, Listing, SourceEvent};
+use tokio::runtime::Runtime;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::clock::thread_cpu;
+
+/// The agent's defaults.
+pub const INTERVALS: Intervals = Intervals { min: Duration::from_millis(1), max: Duration::from_secs(30) };
+/// Batches that may wait, as in the agent.
+pub const BATCHES: usize = 64;
+/// No sync takes so long, or the measurement has failed.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+/// The running loop.
+pub struct Driver<D> {
+    runtime: Runtime,
+    events: mpsc::Sender<Batch>,
+    syncs: mpsc::UnboundedReceiver<Sync>,
+    topology: watch::Sender<Option<Topology>>,
+    desired: Arc<Mutex<Wish>>,
+    stop: watch::Sender<()>,
+    task: JoinHandle<D>,
+}
+
+/// A sync, as it was over.
+#[derive(Clone, Copy, Debug)]
+pub struct Sync {
+    /// When.
+    pub at: Instant,
+    /// CPU time of the loop's thread then.
+    pub cpu: Duration,
+    /// CPU time since the first event that this sync brought to the data plane, or of nothing without events.
+    pub spent: Duration,
+    /// Number of events it brought.
+    pub events: usize,
+    /// Whether all of it was done.
+    pub complete: bool,
+}
+
+/// A copy of the desired state, made only when it is asked for: it takes a while.
+#[derive(Debug, Default)]
+enum Wish {
+    #[default]
+    Nothing,
+    Wanted,
+    Had(Box<Desired>),
+}
+
+impl<D: Dataplane + Send + 'static> Driver<D> {
+    /// Starts the loop and waits for its first sync.
+    pub fn start(model: Model, topology: Topology, dataplane: D) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        let (events, event_receiver) = mpsc::channel(BATCHES);
+        let (topology_sender, topology_receiver) = watch::channel(None);
+        let (targets, _) = watch::channel(None);
+        let (stop, stopped) = watch::channel(());
+        let (sync_sender, syncs) = mpsc::unbounded_channel();
+        let channels =
+            Channels { events: event_receiver, topology: topology_receiver, targets, stop: stopped };
+        let desired = Arc::new(Mutex::new(Wish::Nothing));
+        let watcher = Watcher { syncs: sync_sender, desired: Arc::clone(&desired), events: 0, began: None };
+        let handle = runtime.handle().clone();
+        let task = runtime.spawn_blocking(move || {
+            let reconciler = Reconciler::new(model, Listing::Complete, dataplane, channels, INTERVALS);
+            let mut observers = observers();
+            observers.push(Box::new(watcher));
+            handle.block_on(reconciler.observed_by(observers).run())
+        });
+        topology_sender.send_replace(Some(topology));
+        let mut driver = Self { runtime, events, syncs, topology: topology_sender, desired, stop, task };
+        driver.next_sync()?;
+        Ok(driver)
+    }
+
+    /// Hands a change to the loop, as a batch of its own.
+    pub fn send(&self, change: Change) -> Result<()> {
+        self.events.blocking_send(vec![SourceEvent::Change(change)]).context("the loop has ended")
+    }
+
+    /// Waits for the next sync.
+    pub fn next_sync(&mut self) -> Result<Sync> {
+        let next = async { timeout(PATIENCE, self.syncs.recv()).await };
+        self.runtime.block_on(next).context("no sync within two minutes")?.context("the loop has ended")
+    }
+
+    /// From now on the desired state is copied after each sync with events.
+    pub fn keep_desired(&self) {
+        *self.desired.lock().unwrap_or_else(PoisonError::into_inner) = Wish::Wanted;
+    }
+
+    /// Ends the loop; returns its data plane and the desired state that was kept.
+    pub fn stop(self) -> Result<(D, Desired)> {
+        drop(self.stop);
+        let dataplane = self.runtime.block_on(self.task)?;
+        drop(self.topology);
+        let wish = std::mem::take(&mut *self.desired.lock().unwrap_or_else(PoisonError::into_inner));
+        let Wish::Had(desired) = wish else { anyhow::bail!("no desired state was kept") };
+        Ok((dataplane, *desired))
+    }
+}
+
+/// Those that sit in the agent's loop.
+pub fn observers() -> Vec<Box<dyn Observer>> {
+    let health = Arc::new(Health::new(SystemClock, INTERVALS.max));
+    let targets = watch::Sender::new(Targets::default());
+    let metrics = MetricsObserver::new(Metrics::new(), SystemClock);
+    vec![Box::new(HealthObserver::new(health, targets)), Box::new(metrics)]
+}
+
+/// Sits in the loop.
+#[derive(Debug)]
+struct Watcher {
+    syncs: mpsc::UnboundedSender<Sync>,
+    desired: Arc<Mutex<Wish>>,
+    events: usize,
+    began: Option<Duration>,
+}
+
+impl Observer for Watcher {
+    fn received(&mut self, batch: &[SourceEvent]) {
+        self.events += batch.len();
+        self.began.get_or_insert_with(thread_cpu);
+    }
+
+    fn synced(&mut self, synced: &Synced<'_>) {
+        let (at, cpu) = (Instant::now(), thread_cpu());
+        let events = std::mem::take(&mut self.events);
+        let spent = self.began.take().map_or(Duration::ZERO, |began| cpu.saturating_sub(began));
+        let mut wish = self.desired.lock().unwrap_or_else(PoisonError::into_inner);
+        if events > 0 && !matches!(*wish, Wish::Nothing) {
+            *wish = Wish::Had(Box::new(synced.desired.clone()));
+        }
+        let complete = synced.report.is_complete();
+        // Nobody listens any more once the measurement is over.
+        let _ = self.syncs.send(Sync { at, cpu, spent, events, complete });
+    }
+}

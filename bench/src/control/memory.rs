@@ -1,0 +1,154 @@
+//! What an agent holds, in a process of its own.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use millrace::model::Model;
+use millrace::reconcile::{self, Channels, Observer, Reconciler, Synced};
+use millrace::source::{Batch, Listing, SourceEvent};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::driver::{BATCHES, INTERVALS, observers};
+use super::listing::{self, KINDS};
+use super::objects::Scale;
+use super::pins::Pins;
+use super::report::Figure;
+
+/// What the child is told.
+#[derive(clap::Args)]
+pub struct Arguments {
+    scale: String,
+    #[arg(long)]
+    dual_stack: bool,
+}
+
+/// What the child says, in bytes.
+#[derive(Debug, Serialize, Deserialize)]
+struct Usage {
+    resident: usize,
+    mapped: usize,
+    peak: usize,
+    before: usize,
+}
+
+/// Starts a child that holds the state, and asks it.
+pub fn measure(scale: Scale) -> Result<Vec<Figure>> {
+    let mut child = Command::new(std::env::current_exe()?);
+    child.args(["control-memory", &format!("{}x{}", scale.services, scale.endpoints)]);
+    child.args(scale.dual_stack.then_some("--dual-stack"));
+    let output = child.stderr(std::process::Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "the child that holds the state: {}", output.status);
+    let usage: Usage = serde_json::from_slice(&output.stdout)?;
+    let held = usage.resident.saturating_sub(usage.mapped);
+    let held = Figure::megabytes("memory beside the mapped arrays", held);
+    Ok(vec![
+        match (scale.services, scale.endpoints) {
+            (10_000, 10) => held.at_most(150.0),
+            _ => held,
+        },
+        Figure::megabytes("memory of the mapped arrays", usage.mapped),
+        Figure::megabytes("memory before the first object", usage.before),
+        Figure::megabytes("memory at its peak, all in all", usage.peak),
+    ])
+}
+
+/// The child: source, loop and real data plane as in the agent.
+pub fn hold(arguments: &Arguments) -> Result<()> {
+    let scale = Scale { dual_stack: arguments.dual_stack, ..Scale::parse(&arguments.scale)? };
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let before = status("VmRSS")?;
+    let (event_sender, events) = mpsc::channel(BATCHES);
+    let (topology_sender, topology) = watch::channel(Some(listing::topology(scale)));
+    let (stop_sender, stop) = watch::channel(());
+    let (targets, _) = watch::channel(None);
+    let (ready_sender, ready) = oneshot::channel();
+    let pins = Pins::new();
+    // It holds the sender as long as this process lives: the loop ends when nobody can tell it anything any more.
+    let _source = runtime.spawn(tell(scale, event_sender));
+    let handle = runtime.handle().clone();
+    let channels = Channels { events, topology, targets, stop };
+    std::thread::scope(|scope| {
+        let pins = &pins;
+        let task = scope.spawn(move || handle.block_on(serve(pins, channels, ready_sender)));
+        let usage = runtime.block_on(ready).context("the loop ended before it had served anything");
+        let usage = usage.and_then(|()| Usage::now(before));
+        drop((stop_sender, topology_sender));
+        task.join().map_err(|_| anyhow::anyhow!("the loop panicked"))??;
+        println!("{}", serde_json::to_string(&usage?)?);
+        Ok(())
+    })
+}
+
+impl Usage {
+    fn now(before: usize) -> Result<Self> {
+        Ok(Self { resident: status("VmRSS")?, mapped: mapped()?, peak: status("VmHWM")?, before })
+    }
+}
+
+/// As the source does: one event for each object, in batches of one.
+async fn tell(scale: Scale, events: mpsc::Sender<Batch>) -> Result<mpsc::Sender<Batch>> {
+    for kind in KINDS {
+        for page in scale.pages(kind) {
+            for change in listing::decode(kind, &page)? {
+                events.send(vec![SourceEvent::Change(change)]).await?;
+            }
+        }
+    }
+    events.send(vec![SourceEvent::Listed(Listing::Complete)]).await?;
+    Ok(events)
+}
+
+async fn serve(pins: &Pins, mut channels: Channels, ready: oneshot::Sender<()>) -> Result<()> {
+    let mut model = Model::new(listing::settings());
+    let mut observers = observers();
+    let listed =
+        reconcile::list(&mut model, &mut channels, &mut observers).await.context("the listing broke off")?;
+    let dataplane = pins.open(model.desired())?;
+    // The loop waits for a change of it.
+    channels.topology.mark_changed();
+    observers.push(Box::new(Ready(Some(ready))));
+    Reconciler::new(model, listed, dataplane, channels, INTERVALS).observed_by(observers).run().await;
+    Ok(())
+}
+
+#[derive(Debug)]
+struct Ready(Option<oneshot::Sender<()>>);
+
+impl Observer for Ready {
+    fn synced(&mut self, _synced: &Synced<'_>) {
+        if let Some(ready) = self.0.take() {
+            // Who waits for it may have given up.
+            let _ = ready.send(());
+        }
+    }
+}
+
+/// A line of /proc/self/status, in bytes.
+fn status(name: &str) -> Result<usize> {
+    let text = fs::read_to_string("/proc/self/status")?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    kilobytes(line.with_context(|| format!("/proc/self/status has no {name}"))?)
+}
+
+/// What of the maps' memory is counted as this process's.
+fn mapped() -> Result<usize> {
+    let text = fs::read_to_string("/proc/self/smaps")?;
+    let (mut is_map, mut total) = (false, 0);
+    for line in text.lines() {
+        match line.split_whitespace().next() {
+            Some(first) if !first.ends_with(':') => {
+                is_map = line.contains("bpf-map") || line.contains("/sys/fs/bpf");
+            }
+            Some("Rss:") if is_map => total += kilobytes(line.trim_start_matches("Rss:"))?,
+            _ => {}
+        }
+    }
+    Ok(total)
+}
+
+fn kilobytes(text: &str) -> Result<usize> {
+    let number: usize = text.trim().trim_end_matches(" kB").parse()?;
+    Ok(number * 1024)
+}

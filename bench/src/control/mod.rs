@@ -1,0 +1,103 @@
+//! The cost of the control plane: from objects as the API server sends them to programmed maps.
+//!
+//! Stages are measured in CPU time of the thread that does the work, the kernel's part included, so that others on the
+//! machine count little; the latency of a change can only be measured in time, and its CPU time stands beside it. All
+//! of it runs the agent's own code, and each measurement ends with a check that the state is the right one.
+
+mod changes;
+mod clock;
+mod cluster;
+mod driver;
+mod listing;
+pub mod memory;
+mod objects;
+mod pins;
+mod report;
+mod stages;
+
+use anyhow::{Result, ensure};
+use clap::ValueEnum;
+
+use changes::Pace;
+use objects::Scale;
+use report::Report;
+
+/// What to measure, how large, and how to print it.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Services and endpoints of each, such as 1000x10; may be given several times
+    #[arg(long = "scale", value_name = "SERVICESxENDPOINTS", value_parser = Scale::parse)]
+    scales: Vec<Scale>,
+    /// Measure only these
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Part>,
+    /// Every Service has both families
+    #[arg(long)]
+    dual_stack: bool,
+    /// Runs of the stages; the median counts
+    #[arg(long, default_value_t = 5)]
+    runs: usize,
+    /// EndpointSlices that change one at a time
+    #[arg(long, default_value_t = 2_000)]
+    changes: u32,
+    /// Changes come for a minute instead of ten seconds
+    #[arg(long)]
+    long: bool,
+}
+
+/// A measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// From listed to programmed
+    Stages,
+    /// One changed EndpointSlice
+    One,
+    /// A thousand changes a second
+    Stream,
+    /// Memory of the agent
+    Memory,
+}
+
+/// Measures and prints.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    ensure!(arguments.runs > 0 && arguments.changes > 0, "--runs and --changes take positive numbers");
+    let mut report = Report::default();
+    for scale in arguments.scales() {
+        for part in arguments.parts() {
+            eprintln!("{} x {}: {part:?} ...", scale.services, scale.endpoints);
+            let figures = match part {
+                Part::Stages => stages::measure(scale, arguments.runs)?,
+                Part::One => changes::measure(scale, Pace::OneByOne(arguments.changes))?,
+                Part::Stream => changes::measure(scale, Pace::Stream(if arguments.long { 60 } else { 10 }))?,
+                Part::Memory => memory::measure(scale)?,
+            };
+            report.add(scale, figures);
+        }
+    }
+    if arguments.json {
+        report.print_json()
+    } else {
+        report.print_table();
+        Ok(())
+    }
+}
+
+impl Arguments {
+    fn scales(&self) -> Vec<Scale> {
+        let usual = [(10_000, 10), (50_000, 5)].map(|(services, endpoints)| Scale {
+            services,
+            endpoints,
+            dual_stack: false,
+        });
+        let scales = if self.scales.is_empty() { usual.to_vec() } else { self.scales.clone() };
+        scales.into_iter().map(|scale| Scale { dual_stack: self.dual_stack, ..scale }).collect()
+    }
+
+    fn parts(&self) -> Vec<Part> {
+        let all = Part::value_variants().iter().copied();
+        all.filter(|part| self.only.is_empty() || self.only.contains(part)).collect()
+    }
+}

@@ -1,0 +1,40 @@
+//! The real data plane, in a directory of the BPF file system that is removed at the end.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result};
+use millrace::dataplane::ebpf::{EbpfDataplane, Settings, Sizes, cleanup};
+use millrace::model::Desired;
+
+/// Pins of one measurement.
+pub struct Pins {
+    path: PathBuf,
+}
+
+impl Pins {
+    /// A directory nobody else has.
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { path: PathBuf::from(format!("/sys/fs/bpf/millrace-bench-{}-{number}", std::process::id())) }
+    }
+
+    /// The data plane, with maps as large as the agent makes them; only those of flows are small.
+    pub fn open(&self, desired: &Desired) -> Result<EbpfDataplane> {
+        let sizes = Sizes { flows: 1024, new_flows: 1024, ..Sizes::for_desired(desired) };
+        let settings = Settings { bpffs_path: self.path.clone(), sizes, ..Settings::default() };
+        EbpfDataplane::open(settings)
+            .context("the data plane can't be opened; run as root, with /sys/fs/bpf mounted")
+    }
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        if let Err(error) = cleanup(&self.path) {
+            eprintln!("cleanup: {error}");
+        }
+        let _ = fs::remove_dir(&self.path);
+    }
+}

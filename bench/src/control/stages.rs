@@ -1,0 +1,128 @@
+//! From listed to programmed, stage by stage.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use millrace::dataplane::Dataplane;
+use millrace::dataplane::ebpf::Sizes;
+use millrace::dataplane::ebpf::plan::{Capacities, Change, Found, Kernel, Plan};
+use millrace::model::{Desired, Dirty, Model};
+
+use super::clock::{median, timed};
+use super::listing::{self, KINDS};
+use super::objects::Scale;
+use super::pins::Pins;
+use super::report::{Figure, Target};
+
+/// One second of CPU, for the scale the targets are set at.
+const TARGET: Duration = Duration::from_secs(1);
+
+/// What one run took of each stage.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    decode: Duration,
+    apply: Duration,
+    refresh: Duration,
+    plan: Duration,
+    open: Duration,
+    sync: Duration,
+    again: Duration,
+    bytes: usize,
+    writes: usize,
+}
+
+/// The medians over several runs.
+pub fn measure(scale: Scale, runs: usize) -> Result<Vec<Figure>> {
+    let runs = (0..runs).map(|_| run(scale)).collect::<Result<Vec<_>>>()?;
+    let of = |stage: fn(&Run) -> Duration| median(&runs.iter().map(stage).collect::<Vec<_>>());
+    let count = |what: fn(&Run) -> usize| runs.first().map_or(0, what);
+    let total = of(|run| run.apply + run.refresh + run.sync.max(run.plan));
+    let target = match (scale.services, scale.endpoints) {
+        (10_000, 10) => Target::AtMost(TARGET),
+        (50_000, 5) => Target::AtMost(TARGET * 5),
+        _ => Target::None,
+    };
+    Ok(vec![
+        Figure::megabytes("text decoded", count(|run| run.bytes)),
+        Figure::count("operations written", count(|run| run.writes)),
+        Figure::cpu("decode (JSON to objects)", of(|run| run.decode), Target::None),
+        Figure::cpu("model: apply", of(|run| run.apply), Target::None),
+        Figure::cpu("model: refresh", of(|run| run.refresh), Target::None),
+        Figure::cpu("plan (no kernel)", of(|run| run.plan), Target::None),
+        Figure::cpu("write (sync less plan)", of(|run| run.sync.saturating_sub(run.plan)), Target::None),
+        Figure::cpu("from listed to programmed", total, target),
+        Figure::cpu("open (programs and empty maps)", of(|run| run.open), Target::None),
+        Figure::cpu("agent starts again: open and sync", of(|run| run.again), Target::None),
+    ])
+}
+
+fn run(scale: Scale) -> Result<Run> {
+    let mut run = Run::default();
+    let mut model = Model::new(listing::settings());
+    for kind in KINDS {
+        for page in scale.pages(kind) {
+            run.bytes += page.len();
+            let (changes, decode) = timed(|| listing::decode(kind, &page));
+            let changes = changes?;
+            let ((), apply) = timed(|| changes.into_iter().for_each(|change| model.apply(change)));
+            run.decode += decode;
+            run.apply += apply;
+        }
+    }
+    let topology = listing::topology(scale);
+    ((), run.refresh) = timed(|| {
+        model.refresh();
+        model.set_node_addresses(topology.addresses.clone());
+        model.refresh();
+    });
+    let desired = model.desired();
+    let dirty = everything(desired);
+    let mut plan = Plan::adopt(capacities(desired), Found::default(), Duration::ZERO);
+    let (planned, took) = timed(|| plan.sync(desired, &dirty, Duration::ZERO, &mut Obedient));
+    run.plan = took;
+    drop(plan);
+
+    let pins = Pins::new();
+    let (dataplane, open) = timed(|| pins.open(desired));
+    let mut dataplane = dataplane?;
+    run.open = open;
+    dataplane.set_topology(&topology);
+    let (written, sync) = timed(|| dataplane.sync(desired, &dirty));
+    run.sync = sync;
+    run.writes = written.writes;
+    ensure!(written.is_complete(), "not everything could be written: {:?}", written.pending.first());
+    ensure!(planned.writes == written.writes, "planned {}, written {}", planned.writes, written.writes);
+    drop(dataplane);
+    let (again, took) = timed(|| {
+        let mut dataplane = pins.open(desired)?;
+        anyhow::Ok(dataplane.sync(desired, &dirty))
+    });
+    run.again = took;
+    ensure!(again?.writes == 0, "a second agent changed what the first had written");
+    Ok(run)
+}
+
+/// Everything is dirty, as it is for the first sync.
+pub fn everything(desired: &Desired) -> Dirty {
+    Dirty { ports: desired.ports.keys().cloned().collect(), nodes: true, ..Dirty::default() }
+}
+
+fn capacities(desired: &Desired) -> Capacities {
+    let sizes = Sizes::for_desired(desired);
+    Capacities {
+        services: sizes.services,
+        slots: sizes.slots,
+        backends_v4: sizes.backends,
+        backends_v6: sizes.backends,
+        ways: sizes.nodes,
+    }
+}
+
+/// Does all it is told, and nothing.
+struct Obedient;
+
+impl Kernel for Obedient {
+    fn apply(&mut self, _change: &Change) -> Result<(), String> {
+        Ok(())
+    }
+}
