@@ -37,7 +37,9 @@ fn leave_behind(scratch: &Scratch, state: &Desired, version: u32) -> Result<()> 
     assert!(former.sync(state, &all(state)).is_complete());
     assert!(former.set_topology(&topology("eth0")).is_complete());
     drop(former);
-    let service = PinnedMaps::open(&scratch.path)?.services()?[0].id;
+    let services = PinnedMaps::open(&scratch.path)?.services()?;
+    let [service] = &services[..] else { panic!("{services:?}") };
+    let service = service.id;
     let flows = MapData::from_pin(root(scratch, 2).join("maps/FLOWS4"))?;
     let mut flows: HashMap<_, FlowKey<Addr4>, Flow<Addr4>> = Map::from_map_data(flows)?.try_into()?;
     let flow = Flow { state: FLOW_ESTABLISHED, service, last_seen: u32::MAX, ..Flow::default() };
