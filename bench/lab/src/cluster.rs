@@ -107,6 +107,12 @@ impl Cluster {
         Ok(())
     }
 
+    /// Whether a node has an agent that runs.
+    #[must_use]
+    pub fn has_agent(&self, node: u8) -> bool {
+        self.agents.get(&node).is_some_and(Process::is_running)
+    }
+
     /// Takes a node's agent out of the cluster's hands, to stop or kill it.
     pub fn take_agent(&mut self, node: u8) -> Result<Process> {
         self.agents.remove(&node).with_context(|| format!("node {node} has no agent"))

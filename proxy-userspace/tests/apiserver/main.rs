@@ -6,4 +6,12 @@
     reason = "a test that can't go on shall fail"
 )]
 
+mod endpoints;
+mod failures;
+mod fixture;
+mod messages;
+mod node;
+mod scene;
 mod server;
+mod services;
+mod traffic;

@@ -191,7 +191,17 @@ impl Proxy {
     /// Waits until a condition holds; errors while it is asked count as no. Gives up early where the agent has
     /// ended by itself.
     pub fn wait_until(&self, what: &str, condition: impl Fn() -> Result<bool>) -> Result<()> {
-        let end = Instant::now() + SYNC_LIMIT;
+        self.wait_until_within(SYNC_LIMIT, what, condition)
+    }
+
+    /// The same with another bound.
+    pub fn wait_until_within(
+        &self,
+        limit: Duration,
+        what: &str,
+        condition: impl Fn() -> Result<bool>,
+    ) -> Result<()> {
+        let end = Instant::now() + limit;
         loop {
             let last = condition();
             if matches!(last, Ok(true)) {

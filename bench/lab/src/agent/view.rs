@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
+use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -59,6 +60,8 @@ pub struct Frontend {
     pub forwarding: String,
     /// Session affinity time-out, 0 = none.
     pub affinity_seconds: u32,
+    /// Who may use it, sorted; none = everybody.
+    pub source_ranges: Option<Vec<IpNet>>,
 }
 
 /// An endpoint.

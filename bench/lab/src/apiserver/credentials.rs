@@ -1,7 +1,7 @@
 //! Certificates, keys and kubeconfigs, all below one directory.
 
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -9,7 +9,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
     IsCa, KeyPair, date_time_ymd,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// When a certificate of the server is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,15 @@ pub enum Validity {
     Now,
     /// Until some years ago.
     Past,
+}
+
+/// Whose certificates a kubeconfig takes for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Those of the authority that signed the server's.
+    Own,
+    /// Those of another one.
+    Other,
 }
 
 /// What the API server and its users know each other by.
@@ -42,8 +51,8 @@ impl Credentials {
             addresses: addresses.to_owned(),
             agent: directory.join("agent.kubeconfig"),
         };
-        credentials.write("ca.crt", &credentials.authority.0.pem())?;
-        credentials.write("other-ca.crt", &Authority::new("somebody else")?.0.pem())?;
+        credentials.write(Trust::Own.file(), &credentials.authority.0.pem())?;
+        credentials.write(Trust::Other.file(), &Authority::new("somebody else")?.0.pem())?;
         let tokens = KeyPair::generate()?;
         credentials.write("tokens.key", &tokens.serialize_pem())?;
         credentials.write("tokens.pub", &tokens.public_key_pem())?;
@@ -54,10 +63,10 @@ impl Credentials {
             "client-certificate": credentials.path("admin.crt"),
             "client-key": credentials.path("admin.key"),
         });
-        credentials.write_kubeconfig("admin.kubeconfig", *first, port, "ca.crt", &admin)?;
-        let agent = json!({"tokenFile": credentials.path("agent.token")});
-        credentials.write_kubeconfig("agent.kubeconfig", *last, port, "ca.crt", &agent)?;
-        credentials.write_kubeconfig("mistrusting.kubeconfig", *last, port, "other-ca.crt", &agent)?;
+        // The administrator sits on the machine itself, and has to get in when the server's certificate is bad.
+        let local = json!({"server": url(SocketAddr::new(*first, port)), "insecure-skip-tls-verify": true});
+        credentials.write_kubeconfig("admin.kubeconfig", &local, &admin)?;
+        credentials.agent_kubeconfig_for("agent.kubeconfig", SocketAddr::new(*last, port), Trust::Own)?;
         Ok(credentials)
     }
 
@@ -73,10 +82,12 @@ impl Credentials {
         &self.agent
     }
 
-    /// The same, but with the certificate of an authority that did not sign the server's.
-    #[must_use]
-    pub fn mistrusting_kubeconfig(&self) -> PathBuf {
-        self.path("mistrusting.kubeconfig")
+    /// Writes another kubeconfig of the agents' ServiceAccount, for a server at another address or of another
+    /// authority.
+    pub fn agent_kubeconfig_for(&self, file: &str, server: SocketAddr, trust: Trust) -> Result<PathBuf> {
+        let cluster = json!({"server": url(server), "certificate-authority": self.path(trust.file())});
+        self.write_kubeconfig(file, &cluster, &json!({"tokenFile": self.path("agent.token")}))?;
+        Ok(self.path(file))
     }
 
     /// The kubeconfig of an administrator.
@@ -121,21 +132,11 @@ impl Credentials {
     }
 
     /// JSON, which YAML contains.
-    fn write_kubeconfig(
-        &self,
-        file: &str,
-        server: IpAddr,
-        port: u16,
-        authority: &str,
-        user: &serde_json::Value,
-    ) -> Result<()> {
+    fn write_kubeconfig(&self, file: &str, cluster: &Value, user: &Value) -> Result<()> {
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "bed", "cluster": {
-                "server": format!("https://{server}:{port}"),
-                "certificate-authority": self.path(authority),
-            }}],
+            "clusters": [{"name": "bed", "cluster": cluster}],
             "users": [{"name": "user", "user": user}],
             "contexts": [{"name": "bed", "context": {"cluster": "bed", "user": "user"}}],
             "current-context": "bed",
@@ -146,6 +147,15 @@ impl Credentials {
     fn write(&self, file: &str, text: &str) -> Result<()> {
         let path = self.path(file);
         fs::write(&path, text).with_context(|| format!("can't write {}", path.display()))
+    }
+}
+
+impl Trust {
+    const fn file(self) -> &'static str {
+        match self {
+            Self::Own => "ca.crt",
+            Self::Other => "other-ca.crt",
+        }
     }
 }
 
@@ -162,6 +172,10 @@ impl std::fmt::Debug for Authority {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Authority").finish_non_exhaustive()
     }
+}
+
+fn url(server: SocketAddr) -> String {
+    format!("https://{server}")
 }
 
 /// The organisation is what Kubernetes takes for a group.

@@ -20,7 +20,7 @@ use crate::net::Namespace;
 use crate::process::Process;
 use crate::topology::Bed;
 pub use api::Kube;
-pub use credentials::{Credentials, Validity};
+pub use credentials::{Credentials, Trust, Validity};
 pub use programs::Programs;
 
 /// Name of the machine, and of the router's device that leads to it.
@@ -28,7 +28,7 @@ pub const HOST: &str = "apiserver";
 /// Number of the machine in the nodes' network.
 const HOST_NUMBER: u8 = 2;
 /// Where the API server listens.
-const PORT: u16 = 6443;
+pub const PORT: u16 = 6443;
 /// How long a start may take: a few seconds on a machine that has nothing else to do.
 const START_LIMIT: Duration = Duration::from_mins(2);
 /// The agents' ServiceAccount, as manifests/base names it.
@@ -105,14 +105,31 @@ impl ApiServer {
         let arguments = Programs::server_arguments(&self.credentials, PORT);
         let log = self.directory.join("kube-apiserver.log");
         self.server = Some(Process::start(&self.namespace, self.programs.server(), arguments, &log)?);
+        self.wait_until_ready()
+    }
+
+    /// Waits until the API server says that it is ready.
+    pub fn wait_until_ready(&self) -> Result<()> {
         let end = Instant::now() + START_LIMIT;
         loop {
             let Err(problem) = self.admin.read("/readyz") else { return Ok(()) };
-            if Instant::now() > end || self.server.as_ref().is_some_and(|server| !server.is_running()) {
-                bail!("kube-apiserver is not ready: {problem:#}; its log ends:\n{}", end_of(&log));
+            if Instant::now() > end || !self.server.as_ref().is_some_and(Process::is_running) {
+                let log = end_of(&self.directory.join("kube-apiserver.log"));
+                bail!("kube-apiserver is not ready: {problem:#}; its log ends:\n{log}");
             }
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// Starts what does not run, as it was in the beginning.
+    pub fn restore(&mut self) -> Result<()> {
+        if self.etcd.is_none() {
+            self.start_etcd()?;
+        }
+        if self.server.is_none() {
+            self.start_server()?;
+        }
+        self.grant()
     }
 
     /// Asks the API server to end, and waits until it has.

@@ -70,6 +70,20 @@ impl Connection {
     }
 }
 
+/// The status that a GET of a path is answered with, on a connection of its own.
+pub async fn get_status(target: SocketAddr, path: &str) -> Result<u16> {
+    let mut connection = Connection::open(target).await?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: bed\r\nConnection: close\r\n\r\n");
+    timeout(ANSWER_LIMIT, async {
+        connection.stream.write_all(request.as_bytes()).await?;
+        let head = read_head(&mut connection.stream).await?.context("the server closed the connection")?;
+        let status = head.split(' ').nth(1).context("no status in the answer")?;
+        Ok(status.parse()?)
+    })
+    .await
+    .context("the answer took too long")?
+}
+
 /// Reads up to and including the empty line; `None` where the peer closed instead of sending another head.
 pub(super) async fn read_head(stream: &mut BufReader<TcpStream>) -> Result<Option<String>> {
     let mut head = Vec::new();

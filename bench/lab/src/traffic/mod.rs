@@ -16,7 +16,7 @@ use crate::net::{Namespace, Task};
 
 pub use connections::LongConnections;
 pub use datagrams::{Delivery, Stream};
-pub use http::Connection;
+pub use http::{Connection, get_status};
 pub use server::Server;
 pub use tunnel::{receive_encapsulated, send_encapsulated};
 

@@ -1,0 +1,115 @@
+//! What the tests share: one API server, one bed, agents on two of its three nodes.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Result;
+use millrace_lab::apiserver::HOST;
+use millrace_lab::capture::{Capture, Trail};
+use millrace_lab::cluster::{Cluster, TARGET_PORT};
+use millrace_lab::manifests::Service;
+use millrace_lab::net::remove_own_at_exit;
+use millrace_lab::topology::{Dual, Node, Shape};
+use millrace_lab::walk::Walk;
+
+/// The nodes that have an agent. The third is for agents that are not to come far.
+pub const SERVED: [u8; 2] = [1, 2];
+pub const UNSERVED: u8 = 3;
+/// How long an agent may take to find its way back: its longest wait between two attempts, and a slow listing.
+pub const RETURN_LIMIT: Duration = Duration::from_secs(90);
+
+/// The cluster, with everything running. The tests take turns.
+pub fn shared() -> MutexGuard<'static, Cluster> {
+    static SHARED: LazyLock<Mutex<Cluster>> = LazyLock::new(|| {
+        remove_own_at_exit();
+        let xdp = std::env::var("MILLRACE_XDP").unwrap_or_else(|_| "native".to_owned());
+        Mutex::new(Cluster::with_api_server(Shape { nodes: 3, pods: 2, ..Shape::default() }, &xdp).unwrap())
+    });
+    let mut cluster = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    restore(&mut cluster).unwrap();
+    cluster
+}
+
+/// Repairs what a test that failed has left.
+fn restore(cluster: &mut Cluster) -> Result<()> {
+    cluster.bed().plug_in(HOST)?;
+    cluster.api_server_mut()?.restore()?;
+    for node in SERVED {
+        if !cluster.has_agent(node) {
+            cluster.start_agent(node)?;
+        }
+    }
+    SERVED.into_iter().try_for_each(|node| cluster.wait_for_hooks(node))
+}
+
+/// The `number`th load balancer or external address; the router sends them all to node 1.
+pub fn vip(number: u8) -> Dual {
+    Dual {
+        v4: Ipv4Addr::new(203, 0, 113, number),
+        v6: Ipv6Addr::new(0x2001, 0xdb8, 0xe, 0, 0, 0, 0, number.into()),
+    }
+}
+
+/// A service on port 80 whose backends are these pods.
+pub fn service(cluster: &Cluster, name: &str, number: u8, pods: &[&str]) -> Result<Service> {
+    let mut service = Service::new(name, number).port(80, TARGET_PORT);
+    for name in pods {
+        let has_it = |node: &&Node| node.pods().iter().any(|own| own.name() == *name);
+        let node = cluster.bed().nodes().iter().find(has_it).expect("each pod is on a node");
+        service = service.pod(node, cluster.bed().pod(name)?);
+    }
+    Ok(service)
+}
+
+/// Takes a service of [`service`] away again.
+pub fn remove(cluster: &Cluster, service: &Service) -> Result<()> {
+    let kube = cluster.api_server()?.kube();
+    for object in service.objects() {
+        let text = |pointer: &str| object.pointer(pointer).and_then(|value| value.as_str()).unwrap();
+        kube.delete(text("/apiVersion"), text("/kind"), "default", text("/metadata/name"))?;
+    }
+    Ok(())
+}
+
+/// Sends requests from the client, and fails with a list of everything that was off.
+pub fn expect(
+    cluster: &Cluster,
+    service: &Service,
+    address: Dual,
+    port: u16,
+    pods: &[&str],
+    trail: Trail,
+) -> Result<()> {
+    let backends = pods.iter().map(|name| (*name).to_owned()).collect();
+    let walk = Walk { service: service.name().to_owned(), address, port, backends, trail };
+    let ports: Vec<&str> = cluster.bed().nodes().iter().map(Node::name).collect();
+    let mut capture = Capture::start(cluster.bed().router(), &ports)?;
+    let problems = walk.run(cluster.bed(), &mut capture)?.problems;
+    anyhow::ensure!(problems.is_empty(), "{}", problems.join("\n"));
+    Ok(())
+}
+
+/// The backends of a service in the maps of a node become these, in the time that a return may take.
+pub fn wait_for_backends(cluster: &Cluster, node: u8, service: &Service) -> Result<()> {
+    let proxy = cluster.proxy(node)?;
+    let mut wanted: Vec<SocketAddr> = service.backends();
+    wanted.sort_unstable();
+    proxy.wait_until_within(RETURN_LIMIT, &format!("{} has {wanted:?}", service.name()), || {
+        let rows = proxy.services()?.into_iter().filter(|row| row.name == service.name());
+        let mut found: Vec<_> = rows.flat_map(|row| row.backends).collect();
+        found.sort_unstable();
+        found.dedup();
+        Ok(found == wanted)
+    })
+}
+
+/// Waits until an agent prints a line with all of these words after what it has printed so far.
+pub fn wait_for_line(cluster: &Cluster, node: u8, read: usize, words: &[&str]) -> Result<()> {
+    let proxy = cluster.proxy(node)?;
+    proxy.wait_until_within(RETURN_LIMIT, &format!("a line has {words:?}"), || {
+        let log = proxy.log();
+        let has_all = |line: &str| words.iter().all(|word| line.contains(word));
+        Ok(log.get(read..).unwrap_or_default().lines().any(has_all))
+    })
+}
