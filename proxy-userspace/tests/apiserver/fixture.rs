@@ -1,6 +1,7 @@
 //! What the tests share: one API server, one bed, agents on two of its three nodes.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use millrace_lab::manifests::Service;
 use millrace_lab::net::remove_own_at_exit;
 use millrace_lab::topology::{Dual, Node, Shape};
 use millrace_lab::walk::Walk;
+use serde_json::json;
 
 /// The nodes that have an agent. The third is for agents that are not to come far.
 pub const SERVED: [u8; 2] = [1, 2];
@@ -40,7 +42,28 @@ fn restore(cluster: &mut Cluster) -> Result<()> {
             cluster.start_agent(node)?;
         }
     }
-    SERVED.into_iter().try_for_each(|node| cluster.wait_for_hooks(node))
+    SERVED.into_iter().try_for_each(|node| cluster.wait_for_hooks(node))?;
+    wait_until_followed(cluster)
+}
+
+/// Puts a Service that is another one each time, and waits until all agents have it: after a failure they take some
+/// time to ask again.
+fn wait_until_followed(cluster: &Cluster) -> Result<()> {
+    static PORT: AtomicU16 = AtomicU16::new(1);
+    let port = PORT.fetch_add(1, Ordering::Relaxed);
+    cluster.api_server()?.kube().put(json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"namespace": "default", "name": "beacon"},
+        "spec": {"clusterIP": "10.96.9.9", "ports": [{"port": port}]},
+    }))?;
+    SERVED.into_iter().try_for_each(|node| {
+        let proxy = cluster.proxy(node)?;
+        proxy.wait_until_within(RETURN_LIMIT, "the API server is followed", || {
+            let frontends = proxy.services()?.into_iter().filter(|row| row.name == "beacon");
+            Ok(frontends.flat_map(|row| row.frontends).any(|frontend| frontend.address.port() == port))
+        })
+    })
 }
 
 /// The `number`th load balancer or external address; the router sends them all to node 1.

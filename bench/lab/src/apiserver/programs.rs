@@ -15,7 +15,7 @@ const ASSETS: &str = "KUBEBUILDER_ASSETS";
 pub(super) const ETCD: &str = "http://127.0.0.1:2379";
 const ETCD_PEER: &str = "http://127.0.0.1:2380";
 /// The cluster IPs that [`Service`](crate::manifests::Service) gives out.
-const CLUSTER_IPS: &str = "10.96.0.0/16,2001:db8:5::/112";
+const CLUSTER_IPS: &str = "10.96.0.0/16,2001:db8:5::/108";
 
 /// Where kube-apiserver and etcd are.
 #[derive(Clone, Debug)]
