@@ -65,6 +65,8 @@ impl Programs {
             ("authorization-mode", "RBAC".to_owned()),
             // There is nobody to write the endpoints of the Service `kubernetes` for.
             ("endpoint-reconciler-type", "none".to_owned()),
+            // Else a server that is asked to end waits a minute for its watches.
+            ("shutdown-watch-termination-grace-period", "2s".to_owned()),
         ]
         .map(|(flag, value)| format!("--{flag}={value}"))
         .to_vec()
