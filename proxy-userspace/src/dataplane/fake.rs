@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::dataplane::{Dataplane, SyncReport};
+use crate::dataplane::{Check, Dataplane, SyncReport};
 use crate::model::{Desired, Dirty, PortKey, ServicePort};
 use crate::node::Topology;
 
@@ -17,6 +17,8 @@ pub struct FakeDataplane {
     pub syncs: Vec<Dirty>,
     /// Ports that can't be served, and why.
     pub refused: BTreeMap<PortKey, String>,
+    /// What it finds wrong with itself.
+    pub fault: Option<String>,
     pending: Dirty,
 }
 
@@ -48,4 +50,8 @@ impl Dataplane for FakeDataplane {
     }
 
     fn housekeep(&mut self, _now_monotonic_seconds: u64) {}
+
+    fn check(&mut self) -> Check {
+        Check { fault: self.fault.clone(), ..Check::default() }
+    }
 }

@@ -67,9 +67,10 @@ impl Observer for HealthObserver {
         if !self.health.set_fault(check.fault.as_deref()) {
             return;
         }
-        match &check.fault {
-            Some(fault) => error!("self-test: {fault}"),
-            None => info!("self-test: all is well again"),
+        if let Some(fault) = &check.fault {
+            error!("self-test: {fault}");
+        } else {
+            info!("self-test: all is well again");
         }
     }
 }

@@ -71,40 +71,34 @@ impl Reading {
     }
 
     fn encode_counters(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let families: [(&str, &str, bool, fn(&CounterView) -> u64); 4] = [
-            ("packets", "Packets that were not dropped, by what became of them", false, |c| c.packets),
-            ("bytes", "Bytes of their frames", false, |c| c.bytes),
-            ("dropped_packets", "Packets that were dropped, by reason", true, |c| c.packets),
-            ("dropped_bytes", "Bytes of their frames", true, |c| c.bytes),
-        ];
-        for (name, help, drop, value) in families {
+        let mut encode = |name, help, drop, value: fn(&CounterView) -> u64| {
             let mut metric = counter(encoder, name, help)?;
-            for counter in self.counters.iter().filter(|counter| counter.drop == drop) {
+            self.counters.iter().filter(|counter| counter.drop == drop).try_for_each(|counter| {
                 let labels = [("program", counter.program), ("reason", counter.reason)];
-                ConstCounter::new(value(counter)).encode(metric.encode_family(&labels)?)?;
-            }
-        }
-        Ok(())
+                ConstCounter::new(value(counter)).encode(metric.encode_family(&labels)?)
+            })
+        };
+        encode("packets", "Packets that were not dropped, by what became of them", false, |c| c.packets)?;
+        encode("bytes", "Bytes of their frames", false, |c| c.bytes)?;
+        encode("dropped_packets", "Packets that were dropped, by reason", true, |c| c.packets)?;
+        encode("dropped_bytes", "Bytes of their frames", true, |c| c.bytes)
     }
 
     fn encode_traffic(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let families: [(&str, &str, fn(&TrafficView) -> u64); 2] = [
-            ("service_packets", "Packets clients sent to a service port", |traffic| traffic.packets),
-            ("service_bytes", "Bytes of their frames", |traffic| traffic.bytes),
-        ];
-        for (name, help, value) in families {
+        let mut encode = |name, help, value: fn(&TrafficView) -> u64| {
             let mut metric = counter(encoder, name, help)?;
-            for traffic in &self.traffic {
+            self.traffic.iter().try_for_each(|traffic| {
                 let labels = [
                     ("namespace", traffic.namespace.as_str()),
                     ("service", &traffic.name),
                     ("port", &traffic.port),
                     ("family", &traffic.family),
                 ];
-                ConstCounter::new(value(traffic)).encode(metric.encode_family(&labels)?)?;
-            }
-        }
-        Ok(())
+                ConstCounter::new(value(traffic)).encode(metric.encode_family(&labels)?)
+            })
+        };
+        encode("service_packets", "Packets clients sent to a service port", |traffic| traffic.packets)?;
+        encode("service_bytes", "Bytes of their frames", |traffic| traffic.bytes)
     }
 
     /// Maps whose entries are not counted have a capacity only.

@@ -1,6 +1,6 @@
 //! Counts what the reconciler's task does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
 use super::latency::{Triggers, seconds};
@@ -165,7 +165,7 @@ fn size(length: usize) -> i64 {
 }
 
 fn lacking(port: &ServicePort) -> Lacking {
-    let is_empty = port.has_any && port.local.as_ref().is_some_and(|local| local.is_empty());
+    let is_empty = port.has_any && port.local.as_ref().is_some_and(BTreeSet::is_empty);
     let asks = |is_internal: bool| {
         port.frontends.iter().any(|frontend| {
             // A cluster IP follows the internal policy from wherever it is asked for.

@@ -6,6 +6,7 @@ use tokio::task::{LocalSet, yield_now};
 use tokio::time::advance;
 
 use super::*;
+use crate::dataplane::Check;
 use crate::dataplane::fake::FakeDataplane;
 use crate::model::{Change, Desired, ModelSettings, Object, PortKey};
 
@@ -24,6 +25,9 @@ impl Dataplane for Shared {
     }
     fn housekeep(&mut self, now_monotonic_seconds: u64) {
         self.0.borrow_mut().housekeep(now_monotonic_seconds);
+    }
+    fn check(&mut self) -> Check {
+        self.0.borrow_mut().check()
     }
 }
 
@@ -328,6 +332,9 @@ impl Observer for Witness {
     fn problem(&mut self, problem: &Problem) {
         self.0.lock().unwrap().push(format!("problem {problem}"));
     }
+    fn checked(&mut self, check: &Check) {
+        self.0.lock().unwrap().push(format!("fault {:?}", check.fault));
+    }
 }
 
 #[test]
@@ -343,5 +350,33 @@ fn observers_are_told_of_the_listing_and_of_what_was_wrong_in_it() {
                      takes IPv4 or IPv6";
         let expected = ["listing Service default/a", "listing end", wrong, "received Service default/b"];
         assert_eq!(told, expected);
+    });
+}
+
+#[test]
+fn a_data_plane_that_finds_a_fault_is_attached_again_and_observers_are_told() {
+    on_paused_time(async || {
+        let witness = Witness::default();
+        let bench = Bench::start_observed(vec![Box::new(witness.clone())]);
+        let told = || std::mem::take(&mut *witness.0.lock().unwrap());
+        bench.dataplane.0.borrow_mut().fault = Some("detached".to_owned());
+        advance(HEARTBEAT_INTERVAL).await;
+        settle().await;
+        assert!(told().is_empty(), "what an earlier agent left is not looked at before the first sync");
+        bench.begin().await;
+        told();
+
+        let wrong = Topology { addresses: ["192.0.2.9".parse().unwrap()].into(), ..Topology::default() };
+        bench.dataplane.0.borrow_mut().topology = wrong;
+        advance(HEARTBEAT_INTERVAL).await;
+        settle().await;
+        advance(INTERVALS.min).await;
+        settle().await;
+        assert_eq!(told(), [r#"fault Some("detached")"#]);
+        assert_eq!(bench.dataplane.0.borrow().topology, Topology::default());
+        bench.dataplane.0.borrow_mut().fault = None;
+        advance(HEARTBEAT_INTERVAL).await;
+        settle().await;
+        assert_eq!(told(), ["fault None"]);
     });
 }

@@ -4,6 +4,7 @@
 mod attach;
 mod capability;
 mod migrate;
+mod metrics;
 mod open;
 mod support;
 mod sync;

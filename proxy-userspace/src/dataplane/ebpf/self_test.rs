@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
+use nix::net::if_::if_indextoname;
+
 use super::attach::Attachments;
 use super::load::{Program, Programs};
 use super::{link, sys};
@@ -40,7 +42,8 @@ pub(super) fn run(attachments: &Attachments, programs: &Programs) -> Result<(), 
         let program = programs.of(key.kind.hook());
         match link::program_id(key, attachments.directory()) {
             // The device is gone; the node's network will be told anew without it.
-            Ok(None) => {}
+            Ok(None) if if_indextoname(key.device).is_err() => {}
+            Ok(None) => return Err(format!("{} is detached", key.name())),
             Ok(Some(id)) if id == program.id => {}
             Ok(Some(_)) => return Err(format!("{} runs another program", key.name())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -87,9 +90,15 @@ fn test_run(program: BorrowedFd<'_>, frame: &[u8], out: &mut [u8]) -> io::Result
 
 #[cfg(test)]
 mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::thread;
+
+    use nix::sched::{CloneFlags, unshare};
+
     use super::*;
     use crate::dataplane::Dataplane;
     use crate::dataplane::ebpf::scratch::Scratch;
+    use crate::node::{AttachTarget, Hook, Topology};
 
     #[test]
     fn programs_let_the_frame_pass_and_a_wrong_result_is_a_fault() {
@@ -98,6 +107,39 @@ mod tests {
         assert_eq!(dataplane.check().fault, None);
         let wrong = passes_untouched(&dataplane.programs.tc_egress, XDP_PASS).unwrap_err();
         assert_eq!(wrong, "tc_egress does not let a frame pass that is not ours: 4294967295");
+    }
+
+    #[test]
+    fn a_program_that_somebody_detaches_is_a_fault_until_it_is_attached_again() {
+        let in_namespace = || {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            let scratch = Scratch::new("self-test-links");
+            let mut dataplane = scratch.open();
+            let hooks = BTreeSet::from([Hook::TcIngress, Hook::TcEgress]);
+            let devices = BTreeMap::from([(1, AttachTarget { name: "lo".to_owned(), hooks })]);
+            let topology = Topology { devices, ..Topology::default() };
+            assert!(dataplane.set_topology(&topology).is_complete());
+            assert_eq!(dataplane.check().fault, None);
+            let pin = |name: &str| dataplane.attachments.directory().join(name);
+            let (ingress, egress) = (pin("tc_ingress-1"), pin("tc_egress-1"));
+
+            sys::link_detach(sys::obj_get(&egress).unwrap().as_fd()).unwrap();
+            assert_eq!(dataplane.check().fault.unwrap(), "tc_egress-1 is detached");
+            assert!(dataplane.set_topology(&topology).is_complete());
+            assert_eq!(dataplane.check().fault, None);
+
+            std::fs::remove_file(&egress).unwrap();
+            assert_eq!(dataplane.check().fault.unwrap(), "tc_egress-1 is detached: its pin is gone");
+            assert!(dataplane.set_topology(&topology).is_complete());
+            assert_eq!(dataplane.check().fault, None);
+
+            let other = dataplane.programs.tc_egress.as_fd();
+            sys::link_update(sys::obj_get(&ingress).unwrap().as_fd(), other).unwrap();
+            assert_eq!(dataplane.check().fault.unwrap(), "tc_ingress-1 runs another program");
+            assert!(dataplane.set_topology(&topology).is_complete());
+            assert_eq!(dataplane.check().fault, None);
+        };
+        thread::spawn(in_namespace).join().unwrap();
     }
 
     #[test]
