@@ -1,7 +1,12 @@
 //! The effective configuration, in the shape of kube-proxy's.
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use ipnet::IpNet;
 use serde_json::{Value, json};
 
+use crate::config::file::{API_VERSION, Conntrack, GoDuration, KIND, KubeProxyConfiguration};
 use crate::config::{ProxyMode, Settings, Source};
 use crate::model::{Forwarding, NodePortAddresses};
 
@@ -13,25 +18,41 @@ pub(super) fn configuration(settings: &Settings) -> Value {
     })
 }
 
-fn kube_proxy_configuration(settings: &Settings) -> Value {
-    let join = |ranges: &[ipnet::IpNet]| ranges.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let address = |address: Option<std::net::SocketAddr>| address.map(|a| a.to_string()).unwrap_or_default();
-    json!({
-        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
-        "kind": "KubeProxyConfiguration",
-        "hostnameOverride": settings.model.node_name,
-        "healthzBindAddress": address(settings.healthz_bind_address),
-        "metricsBindAddress": address(settings.metrics_bind_address),
-        "bindAddressHardFail": false,
-        "clusterCIDR": join(&settings.model.cluster_ranges).join(","),
-        "nodePortAddresses": match &settings.model.node_ports {
+/// Fields that have no meaning here are Go's zero values.
+fn kube_proxy_configuration(settings: &Settings) -> KubeProxyConfiguration {
+    let join = |ranges: &[IpNet]| ranges.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let address =
+        |address: Option<SocketAddr>| address.map(|address| address.to_string()).unwrap_or_default();
+    let seconds = |seconds: u32| GoDuration(Duration::from_secs(seconds.into()));
+    KubeProxyConfiguration {
+        api_version: API_VERSION.to_owned(),
+        kind: KIND.to_owned(),
+        hostname_override: settings.model.node_name.clone(),
+        healthz_bind_address: address(settings.healthz_bind_address),
+        metrics_bind_address: address(settings.metrics_bind_address),
+        mode: mode(settings.proxy_mode).to_owned(),
+        cluster_cidr: join(&settings.model.cluster_ranges).join(","),
+        node_port_addresses: match &settings.model.node_ports {
             NodePortAddresses::Primary => vec!["primary".to_owned()],
             NodePortAddresses::Within(ranges) => join(ranges),
         },
-        "mode": match settings.proxy_mode {
-            ProxyMode::Auto | ProxyMode::Ebpf => "ebpf",
+        conntrack: Conntrack {
+            tcp_established_timeout: Some(seconds(settings.timeouts.established)),
+            udp_timeout: seconds(settings.timeouts.datagram),
+            udp_stream_timeout: seconds(settings.timeouts.datagram),
+            ..Conntrack::default()
         },
-    })
+        sync_period: GoDuration(settings.max_sync_interval),
+        min_sync_period: GoDuration(settings.min_sync_interval),
+        ..KubeProxyConfiguration::default()
+    }
+}
+
+/// What /proxyMode says: the data plane that is in use.
+pub(super) const fn mode(mode: ProxyMode) -> &'static str {
+    match mode {
+        ProxyMode::Auto | ProxyMode::Ebpf => "ebpf",
+    }
 }
 
 fn own_configuration(settings: &Settings) -> Value {
@@ -59,7 +80,5 @@ fn own_configuration(settings: &Settings) -> Value {
         },
         "fwmark": format!("{:#x}/{:#x}", settings.mark.value, settings.mark.mask),
         "bpffsPath": settings.bpffs,
-        "minSyncInterval": format!("{:?}", settings.min_sync_interval),
-        "maxSyncInterval": format!("{:?}", settings.max_sync_interval),
     })
 }

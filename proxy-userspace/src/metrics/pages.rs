@@ -12,10 +12,10 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 use tracing::warn;
 
-use super::configz::configuration;
+use super::configz::{configuration, mode};
 use super::text::Format;
 use super::{KernelMetrics, Metrics};
-use crate::config::{ProxyMode, Settings};
+use crate::config::Settings;
 
 /// What the paths of `--metrics-bind-address` show.
 #[derive(Clone, Debug)]
@@ -37,9 +37,7 @@ impl Pages {
         registry.sub_registry_with_prefix("millrace").register_collector(Box::new(kernel));
         Self {
             registry: Arc::new(Mutex::new(registry)),
-            mode: match settings.proxy_mode {
-                ProxyMode::Auto | ProxyMode::Ebpf => "ebpf",
-            },
+            mode: mode(settings.proxy_mode),
             configuration: configuration(settings).to_string().into(),
         }
     }

@@ -1,3 +1,5 @@
+#![allow(clippy::float_cmp, reason = "the values are exact in binary")]
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -363,9 +365,11 @@ async fn configz_shows_what_is_in_effect() {
         ("metricsBindAddress", "127.0.0.1:10249"),
         ("clusterCIDR", "10.244.0.0/16,fd00::/64"),
         ("mode", "ebpf"),
+        ("syncPeriod", "30s"),
     ] {
         assert_eq!(ours[field], value, "{field}");
     }
     assert_eq!(ours["nodePortAddresses"], serde_json::json!(["primary"]));
+    assert_eq!(ours["conntrack"]["udpTimeout"], "1m0s");
     assert_eq!(json["millrace"]["source"], "directory:/manifests");
 }

@@ -13,6 +13,7 @@ mod changes;
 mod command_line;
 mod demonstration;
 mod direct_return;
+mod faces;
 mod fixture;
 mod local;
 mod node;
