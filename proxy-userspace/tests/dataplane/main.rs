@@ -3,8 +3,8 @@
 
 mod attach;
 mod capability;
-mod migrate;
 mod metrics;
+mod migrate;
 mod open;
 mod support;
 mod sync;
