@@ -8,10 +8,10 @@ use super::endpoints::merge;
 use super::environment::Environment;
 use super::frontends::{Exposure, accept_addresses, expose};
 use super::health_checks::health_check;
-use super::index::{Stored, StoredService};
+use super::index::{SlicesOf, Stored, StoredService};
 use super::problem::{Notes, Problem, Topic};
 use super::service::{PortSpec, ServiceSpec};
-use super::slice::{SERVICE_NAME_LABEL, SliceSpec};
+use super::slice::SERVICE_NAME_LABEL;
 use super::{Family, HealthCheck, ModelSettings, PortKey, ServiceKey, ServicePort};
 
 /// What one Service comes to. Empty where there is none.
@@ -34,7 +34,7 @@ pub(super) struct Inputs<'a> {
     /// The Service; `None` = there is none of this name.
     pub service: Option<&'a StoredService>,
     /// The slices that name it.
-    pub slices: &'a BTreeMap<String, Stored<SliceSpec>>,
+    pub slices: &'a SlicesOf,
 }
 
 pub(super) fn compute(key: &ServiceKey, inputs: Inputs<'_>) -> Computed {
@@ -117,11 +117,7 @@ fn compute_port(
 }
 
 /// What is wrong with the slices of a Service that is served, ports that match none of its own included.
-fn slice_problems(
-    key: &ServiceKey,
-    spec: &ServiceSpec,
-    slices: &BTreeMap<String, Stored<SliceSpec>>,
-) -> Vec<Problem> {
+fn slice_problems(key: &ServiceKey, spec: &ServiceSpec, slices: &SlicesOf) -> Vec<Problem> {
     let names: Vec<String> =
         spec.ports.iter().map(|port| format!("{:?} {}", port.name, port.protocol)).collect();
     let mut problems = Vec::new();
@@ -140,7 +136,7 @@ fn slice_problems(
     problems
 }
 
-fn orphans(key: &ServiceKey, slices: &BTreeMap<String, Stored<SliceSpec>>) -> Vec<Problem> {
+fn orphans(key: &ServiceKey, slices: &SlicesOf) -> Vec<Problem> {
     let mut problems = Vec::new();
     for slice in slices.values() {
         let mut notes = slice.notes.clone();

@@ -25,12 +25,15 @@ pub(super) struct Stored<Spec> {
 /// A Service; without a spec it exists but is not ours to serve.
 pub(super) type StoredService = Stored<Option<ServiceSpec>>;
 
+/// The slices of one Service, by name. Boxed: it is mostly one, and a tree's leaf has room for eleven.
+pub(super) type SlicesOf = BTreeMap<String, Box<Stored<SliceSpec>>>;
+
 /// The objects, by what they are looked up by.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     services: BTreeMap<ServiceKey, StoredService>,
     /// By Service, then by the slice's own name.
-    slices: BTreeMap<ServiceKey, BTreeMap<String, Stored<SliceSpec>>>,
+    slices: BTreeMap<ServiceKey, SlicesOf>,
     /// Slices that name no Service.
     strays: BTreeMap<ObjectKey, Notes>,
     /// Where to find a slice by its own name.
@@ -40,7 +43,7 @@ pub(super) struct Index {
     wanted: BTreeMap<IpAddr, BTreeSet<ServiceKey>>,
     /// The names of nodes and zones.
     names: Names,
-    no_slices: BTreeMap<String, Stored<SliceSpec>>,
+    no_slices: SlicesOf,
 }
 
 impl Index {
@@ -50,7 +53,7 @@ impl Index {
     pub fn services(&self) -> impl Iterator<Item = &ServiceKey> {
         self.services.keys()
     }
-    pub fn slices_of(&self, key: &ServiceKey) -> &BTreeMap<String, Stored<SliceSpec>> {
+    pub fn slices_of(&self, key: &ServiceKey) -> &SlicesOf {
         self.slices.get(key).unwrap_or(&self.no_slices)
     }
     pub fn stray(&self, key: &ObjectKey) -> Option<&Notes> {
@@ -110,7 +113,7 @@ impl Index {
         self.strays.remove(key);
         if old_home.is_some() && old_home == new_home {
             let old = old_home.as_ref().and_then(|home| self.slices.get(home)?.get(&key.name));
-            if old == new.as_ref() {
+            if old.map(AsRef::as_ref) == new.as_ref() {
                 return BTreeSet::new();
             }
         }
@@ -126,7 +129,7 @@ impl Index {
         match (new, &new_home) {
             (Some(new), Some(home)) => {
                 self.homes.insert(key.clone(), home.clone());
-                self.slices.entry(home.clone()).or_default().insert(key.name.clone(), new);
+                self.slices.entry(home.clone()).or_default().insert(key.name.clone(), Box::new(new));
             }
             (Some(stray), None) => {
                 self.strays.insert(key.clone(), stray.notes);
