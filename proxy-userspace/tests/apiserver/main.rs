@@ -5,6 +5,7 @@
     clippy::indexing_slicing,
     reason = "a test that can't go on shall fail"
 )]
+#![allow(clippy::needless_pass_by_value, reason = "`json!` makes values")]
 
 mod endpoints;
 mod failures;

@@ -1,6 +1,6 @@
 //! Traffic to Services that came through the API.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::Result;
 use millrace_lab::capture::Trail;
@@ -76,7 +76,7 @@ fn session_affinity_keeps_a_client_with_its_pod() -> Result<()> {
         Ok(frontends.all(|frontend| frontend.affinity_seconds == 10_800))
     })?;
     for (family, protocol) in Family::ALL.into_iter().flat_map(|f| Protocol::ALL.map(|p| (f, p))) {
-        let target = SocketAddr::new(IpAddr::from(vip(124).of(family)), 80);
+        let target = SocketAddr::new(vip(124).of(family), 80);
         let first = ask(cluster.bed().client(), protocol, target)?.sighting.backend;
         for _ in 0..20 {
             assert_eq!(ask(cluster.bed().client(), protocol, target)?.sighting.backend, first, "{family}");
