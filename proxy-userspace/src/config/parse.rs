@@ -16,7 +16,7 @@ const DEFAULT_FLOW_TABLE_SIZE: u32 = 262_144;
 const FLOW_TABLE_SIZES: std::ops::RangeInclusive<u32> = 1024..=16_777_216;
 /// A year: longer than any time-out that makes sense, and far from where 32-bit seconds wrap.
 pub(super) const LONGEST_TIMEOUT: u32 = 31_536_000;
-pub(super) const LONGEST_MIN_SYNC: Duration = Duration::from_secs(60);
+pub(super) const LONGEST_MIN_SYNC: Duration = Duration::from_mins(1);
 /// In seconds.
 pub(super) const LONGEST_MAX_SYNC: u32 = 3600;
 

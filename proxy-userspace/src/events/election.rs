@@ -51,7 +51,9 @@ mod tests {
     fn electorates(nodes: &[&str]) -> Vec<Electorate> {
         let electorate = |own: &&str| {
             let mut electorate = Electorate::new(own);
-            nodes.iter().for_each(|node| electorate.add(node));
+            for node in nodes {
+                electorate.add(node);
+            }
             electorate
         };
         nodes.iter().map(electorate).collect()

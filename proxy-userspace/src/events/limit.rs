@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Of one Service, as client-go's spam filter has it.
-const OF_SERVICE: Rate = Rate { burst: 25, every: Duration::from_secs(300) };
+const OF_SERVICE: Rate = Rate { burst: 25, every: Duration::from_mins(5) };
 /// Of all Services together. A cluster in which everything is wrong must not drown in Events, too.
 const OF_NODE: Rate = Rate { burst: 100, every: Duration::from_secs(5) };
 
@@ -75,9 +75,9 @@ mod tests {
         let (mut limiter, uid) = (Limiter::new(start), Arc::from("a"));
         assert_eq!(admitted(&mut limiter, &uid, start), 25);
         assert_eq!(admitted(&mut limiter, &uid, start + Duration::from_secs(299)), 0);
-        assert_eq!(admitted(&mut limiter, &uid, start + Duration::from_secs(300)), 1);
-        assert_eq!(admitted(&mut limiter, &uid, start + Duration::from_secs(900)), 2);
-        assert_eq!(admitted(&mut limiter, &Arc::from("b"), start + Duration::from_secs(900)), 25);
+        assert_eq!(admitted(&mut limiter, &uid, start + Duration::from_mins(5)), 1);
+        assert_eq!(admitted(&mut limiter, &uid, start + Duration::from_mins(15)), 2);
+        assert_eq!(admitted(&mut limiter, &Arc::from("b"), start + Duration::from_mins(15)), 25);
     }
 
     #[test]

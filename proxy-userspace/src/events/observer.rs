@@ -13,6 +13,9 @@ use crate::model::{Kind, Object, ObjectKey, Problem, ServiceKey, Severity, Topic
 use crate::reconcile::{Observer, Synced};
 use crate::source::{Change, SourceEvent};
 
+/// Uid and reason.
+type Matter = (Arc<str>, &'static str);
+
 /// Hands what is wrong with Services to the task that writes Events.
 #[derive(Debug)]
 pub struct EventObserver {
@@ -20,7 +23,7 @@ pub struct EventObserver {
     electorate: Electorate,
     uids: Uids,
     /// What was found since the last sync, by uid and reason, with all its notes: what is told at once is one Event.
-    found: BTreeMap<(Arc<str>, &'static str), (Report, BTreeSet<String>)>,
+    found: BTreeMap<Matter, (Report, BTreeSet<String>)>,
     reports: mpsc::Sender<Report>,
     /// Reports that found no room since the last one that did.
     left_out: usize,

@@ -256,7 +256,9 @@ fn handed_over(nodes: &[&str], problems: &[Problem]) -> Vec<String> {
     observer.listing(&[service("web", "uid-1")]);
     let nodes: Vec<_> = nodes.iter().map(|name| node(name)).collect();
     observer.received(&nodes);
-    problems.iter().for_each(|problem| observer.problem(problem));
+    for problem in problems {
+        observer.problem(problem);
+    }
     synced(&mut observer);
     std::iter::from_fn(|| reports.try_recv().ok().map(|report| report.note)).collect()
 }

@@ -21,7 +21,7 @@ const CONTROLLER: &str = "millrace";
 const LONGEST_NOTE: usize = 1024;
 const LONGEST_INSTANCE: usize = 128;
 /// The recorder counts an Event that comes again within this time instead of writing another one.
-const SERIES: Duration = Duration::from_secs(360);
+const SERIES: Duration = Duration::from_mins(6);
 /// An API server that takes longer has other worries.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -48,14 +48,13 @@ impl FileSettings {
             let given = (!text.is_empty()).then(|| parse::bind_address(&origin.at(field), text, port));
             given.transpose().map(|address| address.flatten().or(default))
         };
-        let conntrack = &file.conntrack;
         let local = LocalDetection::read(file, origin)?;
         let mut settings = Self {
             kubeconfig: nonempty(&file.client_connection.kubeconfig).map(PathBuf::from),
             node_name: nonempty(&file.hostname_override)
                 .map(|name| parse::node_name(&origin.at("hostnameOverride"), Some(name.to_owned())))
                 .transpose()?,
-            proxy_mode: mode.proxy_mode,
+            proxy_mode: mode.meaning,
             healthz_bind_address: address(
                 "healthzBindAddress",
                 &file.healthz_bind_address,
@@ -76,24 +75,29 @@ impl FileSettings {
             remarks,
             ..Self::default()
         };
-        let mut period = Period { origin, remarks: &mut settings.remarks };
+        settings.add_periods(file, &mode, origin);
+        Ok(settings)
+    }
+
+    fn add_periods(&mut self, file: &KubeProxyConfiguration, mode: &Mode, origin: Origin<'_>) {
+        let conntrack = &file.conntrack;
+        let mut period = Period { origin, remarks: &mut self.remarks };
         let established = conntrack.tcp_established_timeout.unwrap_or_default();
-        settings.timeout_established =
+        self.timeout_established =
             period.seconds("conntrack.tcpEstablishedTimeout", established, LONGEST_TIMEOUT);
         // Ours holds for every UDP flow: none is forgotten earlier than was asked for.
         let (udp, stream) = (conntrack.udp_timeout, conntrack.udp_stream_timeout);
-        settings.timeout_udp = if udp > stream {
+        self.timeout_udp = if udp > stream {
             period.seconds("conntrack.udpTimeout", udp, LONGEST_TIMEOUT)
         } else {
             period.seconds("conntrack.udpStreamTimeout", stream, LONGEST_TIMEOUT)
         };
         let (path, min) = mode.period(file, "minSyncPeriod");
         let min = if min.0 == UPSTREAM_MIN_SYNC { GoDuration::default() } else { min };
-        settings.min_sync_interval = period.capped(&path, min, LONGEST_MIN_SYNC);
+        self.min_sync_interval = period.capped(&path, min, LONGEST_MIN_SYNC);
         let (path, max) = mode.period(file, "syncPeriod");
-        settings.max_sync_interval =
-            period.seconds(&path, max, LONGEST_MAX_SYNC).map(|seconds| Duration::from_secs(seconds.into()));
-        Ok(settings)
+        let max = period.seconds(&path, max, LONGEST_MAX_SYNC);
+        self.max_sync_interval = max.map(|seconds| Duration::from_secs(seconds.into()));
     }
 }
 
@@ -121,7 +125,7 @@ fn default_addresses(
 
 /// What `mode` says.
 struct Mode {
-    proxy_mode: Option<ProxyMode>,
+    meaning: Option<ProxyMode>,
     /// The section that belongs to it, if kube-proxy knows the mode.
     section: Option<&'static str>,
     remark: Option<Remark>,
@@ -131,11 +135,11 @@ impl Mode {
     fn choose(file: &KubeProxyConfiguration, origin: Origin<'_>) -> Result<Self, ConfigError> {
         let place = origin.at("mode");
         match file.mode.as_str() {
-            "" => Ok(Self { proxy_mode: None, section: Some("iptables"), remark: None }),
+            "" => Ok(Self { meaning: None, section: Some("iptables"), remark: None }),
             "iptables" | "nftables" => {
                 let section = if file.mode == "iptables" { "iptables" } else { "nftables" };
                 let remark = Remark::Info(format!("{place}: {section} is served by eBPF"));
-                Ok(Self { proxy_mode: Some(ProxyMode::Ebpf), section: Some(section), remark: Some(remark) })
+                Ok(Self { meaning: Some(ProxyMode::Ebpf), section: Some(section), remark: Some(remark) })
             }
             "ipvs" => Err(parse::no_ipvs(place, "auto, ebpf, iptables or nftables")),
             mode => {
@@ -145,8 +149,8 @@ impl Mode {
                     ("iptables", ProxyMode::Ebpf),
                     ("nftables", ProxyMode::Ebpf),
                 ];
-                let proxy_mode = parse::choice(&place, Some(mode), &modes)?;
-                Ok(Self { proxy_mode: Some(proxy_mode), section: None, remark: None })
+                let meaning = parse::choice(&place, Some(mode), &modes)?;
+                Ok(Self { meaning: Some(meaning), section: None, remark: None })
             }
         }
     }

@@ -58,7 +58,7 @@ fn what_we_can_honour_takes_effect() {
         timeout_established: Some(3601),
         timeout_udp: Some(120),
         min_sync_interval: Some(Duration::from_millis(50)),
-        max_sync_interval: Some(Duration::from_secs(60)),
+        max_sync_interval: Some(Duration::from_mins(1)),
         remarks: vec![Remark::Info("/c.json: mode: nftables is served by eBPF".to_owned())],
     };
     assert_eq!(settings, expected);
