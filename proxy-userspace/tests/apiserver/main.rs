@@ -8,6 +8,7 @@
 #![allow(clippy::needless_pass_by_value, reason = "`json!` makes values")]
 
 mod endpoints;
+mod events;
 mod failures;
 mod fixture;
 mod messages;
