@@ -36,7 +36,7 @@ impl Process {
             let mut command = Command::new(&program);
             command.args(arguments).stdin(Stdio::null());
             command.stdout(log.try_clone()?).stderr(log);
-            command.env("NO_COLOR", "1").env("RUST_LOG", "info,millrace=debug");
+            command.env("NO_COLOR", "1").env("RUST_LOG", "info,millrace=debug,kube_client=off");
             // SAFETY: prctl is async-signal-safe, as what runs between fork and exec must be.
             unsafe { command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?)) };
             command.spawn().with_context(|| format!("can't start {}", program.display()))

@@ -179,9 +179,9 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
 }
 
 /// RUST_LOG as everywhere; without it, what a person cares about. The netlink crate warns of overruns, which the
-/// monitor handles.
+/// monitor handles; kube calls each failed attempt an error without saying whose, which the source does once.
 fn log_to_stderr() {
-    let default = || EnvFilter::new("info,netlink_proto=error");
+    let default = || EnvFilter::new("info,netlink_proto=error,kube_client=off");
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::try_from_default_env().unwrap_or_else(|_| default()))
         .with_writer(io::stderr)
