@@ -2,18 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use millrace::dataplane::Dataplane;
 use millrace::dataplane::fake::FakeDataplane;
-use millrace::model::Desired;
+use millrace::model::{Desired, Kind, Model};
+use millrace::source::SourceEvent;
+use tokio::sync::mpsc;
 
-use super::clock::{median, quantile, timed};
+use super::clock::{median, quantile};
 use super::cluster::Cluster;
 use super::driver::{Driver, Sync};
 use super::listing;
 use super::objects::Scale;
 use super::pins::Pins;
 use super::report::{Figure, Target};
+use super::server::Server;
+use super::source::{self, BATCHES, Source};
 use super::stages::everything;
 
 /// What is measured of changes.
@@ -32,34 +36,16 @@ const P99: Target = Target::AtMost(Duration::from_millis(10));
 
 /// With the fake data plane and with the real one; ends with a check that the last state is the right one.
 pub fn measure(scale: Scale, pace: Pace) -> Result<Vec<Figure>> {
-    let mut figures = Vec::new();
-    let model = listing::model(scale)?;
     let mut cluster = Cluster::new(scale);
-    let mut driver = Driver::start(model, listing::topology(scale), FakeDataplane::default())?;
-    figures.extend(pace.run(&mut driver, &mut cluster, "fake")?);
-    let (fake, desired) = driver.stop()?;
-    let expected = cluster.desired()?;
-    ensure!(
-        desired == expected,
-        "the model ended in another state than one that was told the last state only"
-    );
-    ensure!(fake.served == expected.ports, "the fake data plane does not serve the last state");
-    drop((fake, desired, expected));
-
+    let (mut figures, fake) = pace.run(&mut cluster, "fake", |_| Ok(FakeDataplane::default()))?;
+    ensure!(fake.served == cluster.desired()?.ports, "the fake data plane does not serve the last state");
+    drop(fake);
+    let mut cluster = Cluster::new(scale);
     let pins = Pins::new();
-    let model = listing::model(scale)?;
-    let mut cluster = Cluster::new(scale);
-    let dataplane = pins.open(model.desired())?;
-    let mut driver = Driver::start(model, listing::topology(scale), dataplane)?;
-    figures.extend(pace.run(&mut driver, &mut cluster, "real maps")?);
-    let (dataplane, desired) = driver.stop()?;
+    let (with_maps, dataplane) = pace.run(&mut cluster, "real maps", |desired| pins.open(desired))?;
     drop(dataplane);
-    let expected = cluster.desired()?;
-    ensure!(
-        desired == expected,
-        "the model ended in another state than one that was told the last state only"
-    );
-    check_maps(&pins, &expected)?;
+    check_maps(&pins, &cluster.desired()?)?;
+    figures.extend(with_maps);
     Ok(figures)
 }
 
@@ -78,110 +64,111 @@ fn check_maps(pins: &Pins, expected: &Desired) -> Result<()> {
 impl Pace {
     fn run<D: Dataplane + Send + 'static>(
         self,
-        driver: &mut Driver<D>,
         cluster: &mut Cluster,
-        dataplane: &str,
-    ) -> Result<Vec<Figure>> {
-        match self {
-            Self::OneByOne(changes) => one_by_one(driver, cluster, changes, dataplane),
-            Self::Stream(seconds) => stream(driver, cluster, seconds, dataplane),
-        }
+        name: &str,
+        open: impl FnOnce(&Desired) -> Result<D>,
+    ) -> Result<(Vec<Figure>, D)> {
+        let (figures, driver) = match self {
+            Self::OneByOne(changes) => one_by_one(cluster, changes, name, open)?,
+            Self::Stream(seconds) => stream(cluster, seconds, name, open)?,
+        };
+        let (dataplane, desired) = driver.stop()?;
+        ensure!(
+            desired == cluster.desired()?,
+            "the model ended in another state than one that was told only that"
+        );
+        Ok((figures, dataplane))
     }
 }
 
+/// The source is left out: a change has arrived when it is handed to the loop.
 fn one_by_one<D: Dataplane + Send + 'static>(
-    driver: &mut Driver<D>,
     cluster: &mut Cluster,
     changes: u32,
-    dataplane: &str,
-) -> Result<Vec<Figure>> {
-    let (mut latencies, mut spent, mut decoding) = (Vec::new(), Vec::new(), Vec::new());
+    name: &str,
+    open: impl FnOnce(&Desired) -> Result<D>,
+) -> Result<(Vec<Figure>, Driver<D>)> {
+    let model = cluster.model()?;
+    let dataplane = open(model.desired())?;
+    let (sender, events) = mpsc::channel(BATCHES);
+    let mut driver = Driver::start(model, listing::topology(cluster.scale()), dataplane, events)?;
+    let (mut latencies, mut spent) = (Vec::new(), Vec::new());
     for number in 0..changes {
         // Between 5 and 15 ms apart, so that they meet the loop's timers at any point.
         std::thread::sleep(Duration::from_micros(u64::from(5_000 + number.wrapping_mul(7_919) % 10_000)));
-        let text = cluster.change()?;
-        let (change, took) = timed(|| listing::decode_slice(&text));
-        decoding.push(took);
+        let change = listing::decode(Kind::EndpointSlice, &cluster.change()?)?;
         if number + 1 == changes {
             driver.keep_desired();
         }
         let began = Instant::now();
-        driver.send(change?)?;
-        let sync = sync_with_events(driver)?;
+        sender.blocking_send(vec![SourceEvent::Change(change)]).context("the loop has ended")?;
+        let sync = sync_with_events(&mut driver)?;
         latencies.push(sync.at.saturating_duration_since(began));
         spent.push(sync.spent);
     }
-    let of = |what: &str| format!("one EndpointSlice, {dataplane}: {what}");
-    Ok(vec![
-        Figure::cpu(of("decode, median"), median(&decoding), Target::None),
+    let of = |what: &str| format!("one EndpointSlice, {name}: {what}");
+    let figures = vec![
         Figure::cpu(of("CPU, median"), median(&spent), Target::None),
         Figure::cpu(of("CPU, p99"), quantile(&spent, 0.99), Target::None),
         Figure::time(of("latency, median"), median(&latencies), MEDIAN),
         Figure::time(of("latency, p99"), quantile(&latencies, 0.99), P99),
-    ])
+    ];
+    Ok((figures, driver))
 }
 
+/// All the way from the server: latencies begin where it sends.
 fn stream<D: Dataplane + Send + 'static>(
-    driver: &mut Driver<D>,
     cluster: &mut Cluster,
     seconds: u32,
-    dataplane: &str,
-) -> Result<Vec<Figure>> {
-    let total = RATE * seconds;
-    let mut sent = Vec::with_capacity(total as usize);
-    let mut decoding = Duration::ZERO;
-    let mut before = None;
+    name: &str,
+    open: impl FnOnce(&Desired) -> Result<D>,
+) -> Result<(Vec<Figure>, Driver<D>)> {
+    let server = Server::start(cluster.scale())?;
+    let (source, mut events) = Source::start(&server)?;
+    let mut model = Model::new(listing::settings());
+    source::list(&mut events, &mut model)?;
+    model.refresh();
+    let dataplane = open(model.desired())?;
+    let mut driver = Driver::start(model, listing::topology(cluster.scale()), dataplane, events)?;
+    // What the first sync has left for later is over by then.
+    server.change(&cluster.change()?)?;
+    let first = sync_with_events(&mut driver)?;
+    let (decoded, total) = (source.cpu()?, RATE * seconds);
+    let mut sent = Vec::new();
     let began = Instant::now();
     for number in 0..total {
         let text = cluster.change()?;
-        let (change, took) = timed(|| listing::decode_slice(&text));
-        decoding += took;
         let due = began + Duration::from_secs(1) / RATE * number;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         if number + 1 == total {
             driver.keep_desired();
         }
         sent.push(Instant::now());
-        driver.send(change?)?;
-        if number == 0 {
-            before = Some(sync_with_events(driver)?);
-        }
+        server.change(&text)?;
     }
-    let mut syncs = vec![before];
-    let mut brought = 1;
-    while brought < total as usize {
-        let sync = sync_with_events(driver)?;
-        brought += sync.events;
-        syncs.push(Some(sync));
+    let mut syncs: Vec<Sync> = Vec::new();
+    let mut lags = Vec::new();
+    while lags.len() < sent.len() {
+        let sync = sync_with_events(&mut driver)?;
+        let brought = sent.iter().skip(lags.len()).take(sync.events);
+        lags.extend(brought.map(|sent| sync.at.saturating_duration_since(*sent)).collect::<Vec<_>>());
+        syncs.push(sync);
     }
-    let syncs: Vec<Sync> = syncs.into_iter().flatten().collect();
     let took = began.elapsed();
-    let cpu = match (syncs.first(), syncs.last()) {
-        (Some(first), Some(last)) => last.cpu.saturating_sub(first.cpu),
-        _ => Duration::ZERO,
-    };
-    let mut waiting = sent.iter();
-    let lags: Vec<Duration> = syncs
-        .iter()
-        .flat_map(|sync| {
-            waiting
-                .by_ref()
-                .take(sync.events)
-                .map(|sent| sync.at.saturating_duration_since(*sent))
-                .collect::<Vec<_>>()
-        })
-        .collect();
-    let of = |what: &str| format!("{RATE} a second for {seconds} s, {dataplane}: {what}");
     let share = |time: Duration| time.as_secs_f64() / took.as_secs_f64();
-    Ok(vec![
-        Figure::percent(of("changes taken"), f64::from(total) / f64::from(RATE) / took.as_secs_f64()),
-        Figure::percent(of("CPU of decoding"), share(decoding)),
-        Figure::percent(of("CPU of both"), share(cpu + decoding)).at_most(100.0),
+    let looped = syncs.last().map_or(Duration::ZERO, |last| last.cpu.saturating_sub(first.cpu));
+    let decoding = source.cpu()?.saturating_sub(decoded);
+    let of = |what: &str| format!("{RATE} a second for {seconds} s, {name}: {what}");
+    let figures = vec![
+        Figure::percent(of("time it should take"), f64::from(seconds) / took.as_secs_f64()),
         Figure::count(of("syncs"), syncs.len()),
+        Figure::percent(of("CPU of the source"), share(decoding)),
+        Figure::percent(of("CPU of source and loop"), share(looped + decoding)).at_most(100.0),
         Figure::time(of("latency, median"), median(&lags), Target::None),
         Figure::time(of("latency, p99"), quantile(&lags, 0.99), Target::None),
         Figure::time(of("latency, longest"), quantile(&lags, 1.0), Target::None),
-    ])
+    ];
+    Ok((figures, driver))
 }
 
 /// The next sync that a change led to, all of it done.

@@ -9,6 +9,11 @@ pub fn thread_cpu() -> Duration {
     read(ClockId::CLOCK_THREAD_CPUTIME_ID)
 }
 
+/// CPU time of all threads of this process, in the kernel included.
+pub fn process_cpu() -> Duration {
+    read(ClockId::CLOCK_PROCESS_CPUTIME_ID)
+}
+
 /// What a piece of work costs this thread.
 pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let before = thread_cpu();

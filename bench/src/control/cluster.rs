@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use millrace::model::{Desired, Model};
 
 use super::listing;
-use super::objects::{Kind, Scale, Slice};
+use super::objects::{Scale, Slice};
 
 /// What every EndpointSlice says now.
 pub struct Cluster {
@@ -19,6 +19,11 @@ impl Cluster {
     pub fn new(scale: Scale) -> Self {
         let slices = (0..scale.slices()).map(|number| scale.slice(number)).collect();
         Self { scale, slices, changes: 0, next_pod: scale.services * scale.endpoints }
+    }
+
+    /// How large it is.
+    pub const fn scale(&self) -> Scale {
+        self.scale
     }
 
     /// Changes a slice, another one each time, and returns its text: of two changes one replaces a pod, the other
@@ -40,19 +45,13 @@ impl Cluster {
         Ok(slice.text())
     }
 
-    /// What a model says that is told nothing but the state as it is now.
+    /// A model that is told the state as it is now.
+    pub fn model(&self) -> Result<Model> {
+        listing::model(self.scale, self.slices.iter().map(Slice::text))
+    }
+
+    /// What such a model says.
     pub fn desired(&self) -> Result<Desired> {
-        let mut model = Model::new(listing::settings());
-        for kind in [Kind::Node, Kind::Service] {
-            for page in self.scale.pages(kind) {
-                listing::decode(kind, &page)?.into_iter().for_each(|change| model.apply(change));
-            }
-        }
-        for slice in &self.slices {
-            model.apply(listing::decode_slice(&slice.text())?);
-        }
-        model.set_node_addresses(listing::topology(self.scale).addresses);
-        model.refresh();
-        Ok(model.desired().clone())
+        Ok(self.model()?.desired().clone())
     }
 }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use millrace::dataplane::Dataplane;
 use millrace::health::{Health, HealthObserver, SystemClock, Targets};
 use millrace::metrics::{Metrics, MetricsObserver};
-use millrace::model::{Change, Desired, Model};
+use millrace::model::{Desired, Model};
 use millrace::node::Topology;
 use millrace::reconcile::{Channels, Intervals, Observer, Reconciler, Synced};
 use millrace::source::{Batch, Listing, SourceEvent};
@@ -20,15 +20,12 @@ use super::clock::thread_cpu;
 
 /// The agent's defaults.
 pub const INTERVALS: Intervals = Intervals { min: Duration::from_millis(1), max: Duration::from_secs(30) };
-/// Batches that may wait, as in the agent.
-pub const BATCHES: usize = 64;
 /// No sync takes so long, or the measurement has failed.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// The running loop.
 pub struct Driver<D> {
     runtime: Runtime,
-    events: mpsc::Sender<Batch>,
     syncs: mpsc::UnboundedReceiver<Sync>,
     topology: watch::Sender<Option<Topology>>,
     desired: Arc<Mutex<Wish>>,
@@ -61,16 +58,19 @@ enum Wish {
 }
 
 impl<D: Dataplane + Send + 'static> Driver<D> {
-    /// Starts the loop and waits for its first sync.
-    pub fn start(model: Model, topology: Topology, dataplane: D) -> Result<Self> {
+    /// Starts the loop of a model that was told everything, and waits for its first sync.
+    pub fn start(
+        model: Model,
+        topology: Topology,
+        dataplane: D,
+        events: mpsc::Receiver<Batch>,
+    ) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        let (events, event_receiver) = mpsc::channel(BATCHES);
         let (topology_sender, topology_receiver) = watch::channel(None);
         let (targets, _) = watch::channel(None);
         let (stop, stopped) = watch::channel(());
         let (sync_sender, syncs) = mpsc::unbounded_channel();
-        let channels =
-            Channels { events: event_receiver, topology: topology_receiver, targets, stop: stopped };
+        let channels = Channels { events, topology: topology_receiver, targets, stop: stopped };
         let desired = Arc::new(Mutex::new(Wish::Nothing));
         let watcher = Watcher { syncs: sync_sender, desired: Arc::clone(&desired), events: 0, began: None };
         let handle = runtime.handle().clone();
@@ -81,14 +81,9 @@ impl<D: Dataplane + Send + 'static> Driver<D> {
             handle.block_on(reconciler.observed_by(observers).run())
         });
         topology_sender.send_replace(Some(topology));
-        let mut driver = Self { runtime, events, syncs, topology: topology_sender, desired, stop, task };
+        let mut driver = Self { runtime, syncs, topology: topology_sender, desired, stop, task };
         driver.next_sync()?;
         Ok(driver)
-    }
-
-    /// Hands a change to the loop, as a batch of its own.
-    pub fn send(&self, change: Change) -> Result<()> {
-        self.events.blocking_send(vec![SourceEvent::Change(change)]).context("the loop has ended")
     }
 
     /// Waits for the next sync.

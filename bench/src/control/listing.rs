@@ -1,31 +1,21 @@
-//! From text to changes, as the source does it.
+//! From text to a model, without the agent's source: what its results are compared with.
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use kube::core::ObjectList;
-use millrace::model::{Change, Model, ModelSettings, Object};
+use millrace::model::{Change, Kind, Model, ModelSettings, Object};
 use millrace::node::Topology;
-use serde::de::DeserializeOwned;
 
-use super::objects::{self, Kind, Scale};
+use super::objects::{self, Scale};
 
-/// All kinds, in the order they are listed here.
-pub const KINDS: [Kind; 3] = [Kind::Node, Kind::Service, Kind::EndpointSlice];
-
-/// The changes that a page of a list comes to.
-pub fn decode(kind: Kind, page: &str) -> Result<Vec<Change>> {
-    match kind {
-        Kind::Node => items(page, |node: Node| Object::Node(Box::new(node))),
-        Kind::Service => items(page, |service: Service| Object::Service(Box::new(service))),
-        Kind::EndpointSlice => items(page, |slice: EndpointSlice| Object::EndpointSlice(Box::new(slice))),
-    }
-}
-
-/// The change that one EndpointSlice's text comes to.
-pub fn decode_slice(text: &str) -> Result<Change> {
-    let slice: EndpointSlice = serde_json::from_str(text)?;
-    Ok(Change::Upsert { object: Object::EndpointSlice(Box::new(slice)), file: None })
+/// The change that an object's text comes to.
+pub fn decode(kind: Kind, text: &str) -> Result<Change> {
+    let object = match kind {
+        Kind::Node => Object::Node(Box::new(serde_json::from_str::<Node>(text)?)),
+        Kind::Service => Object::Service(Box::new(serde_json::from_str::<Service>(text)?)),
+        Kind::EndpointSlice => Object::EndpointSlice(Box::new(serde_json::from_str::<EndpointSlice>(text)?)),
+    };
+    Ok(Change::Upsert { object, file: None })
 }
 
 /// This node.
@@ -38,22 +28,18 @@ pub fn topology(scale: Scale) -> Topology {
     Topology { addresses: objects::own_addresses(scale.dual_stack).collect(), ..Topology::default() }
 }
 
-/// A model that was told everything.
-pub fn model(scale: Scale) -> Result<Model> {
+/// A model that was told everything; `slices` are the texts of all EndpointSlices.
+pub fn model(scale: Scale, slices: impl Iterator<Item = String>) -> Result<Model> {
     let mut model = Model::new(settings());
-    for kind in KINDS {
-        for page in scale.pages(kind) {
-            for change in decode(kind, &page)? {
-                model.apply(change);
-            }
+    for kind in [Kind::Node, Kind::Service] {
+        for text in scale.objects(kind) {
+            model.apply(decode(kind, &text)?);
         }
+    }
+    for text in slices {
+        model.apply(decode(Kind::EndpointSlice, &text)?);
     }
     model.set_node_addresses(topology(scale).addresses);
     model.refresh();
     Ok(model)
-}
-
-fn items<K: DeserializeOwned + Clone>(page: &str, object: impl Fn(K) -> Object) -> Result<Vec<Change>> {
-    let list: ObjectList<K> = serde_json::from_str(page)?;
-    Ok(list.items.into_iter().map(|item| Change::Upsert { object: object(item), file: None }).collect())
 }

@@ -1,24 +1,29 @@
 //! What an agent holds, in a process of its own.
 
 use std::fs;
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use millrace::model::Model;
 use millrace::reconcile::{self, Channels, Observer, Reconciler, Synced};
-use millrace::source::{Batch, Listing, SourceEvent};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::driver::{BATCHES, INTERVALS, observers};
-use super::listing::{self, KINDS};
+use super::clock::process_cpu;
+use super::driver::{INTERVALS, observers};
+use super::listing;
 use super::objects::Scale;
 use super::pins::Pins;
-use super::report::Figure;
+use super::report::{Figure, Target};
+use super::server::Server;
+use super::source::{BATCHES, follow};
 
 /// What the child is told.
 #[derive(clap::Args)]
 pub struct Arguments {
+    kubeconfig: PathBuf,
     scale: String,
     #[arg(long)]
     dual_stack: bool,
@@ -31,14 +36,17 @@ struct Usage {
     mapped: usize,
     peak: usize,
     before: usize,
+    cpu: Duration,
 }
 
 /// Starts a child that holds the state, and asks it.
 pub fn measure(scale: Scale) -> Result<Vec<Figure>> {
     let mut child = Command::new(std::env::current_exe()?);
-    child.args(["control-memory", &format!("{}x{}", scale.services, scale.endpoints)]);
+    let server = Server::start(scale)?;
+    child.arg("control-memory").arg(server.kubeconfig());
+    child.arg(format!("{}x{}", scale.services, scale.endpoints));
     child.args(scale.dual_stack.then_some("--dual-stack"));
-    let output = child.stderr(std::process::Stdio::inherit()).output()?;
+    let output = child.stderr(Stdio::inherit()).output()?;
     ensure!(output.status.success(), "the child that holds the state: {}", output.status);
     let usage: Usage = serde_json::from_slice(&output.stdout)?;
     let held = usage.resident.saturating_sub(usage.mapped);
@@ -51,6 +59,7 @@ pub fn measure(scale: Scale) -> Result<Vec<Figure>> {
         Figure::megabytes("memory of the mapped arrays", usage.mapped),
         Figure::megabytes("memory before the first object", usage.before),
         Figure::megabytes("memory at its peak, all in all", usage.peak),
+        Figure::cpu("the whole process until programmed", usage.cpu, Target::None),
     ])
 }
 
@@ -65,8 +74,8 @@ pub fn hold(arguments: &Arguments) -> Result<()> {
     let (targets, _) = watch::channel(None);
     let (ready_sender, ready) = oneshot::channel();
     let pins = Pins::new();
-    // It holds the sender as long as this process lives: the loop ends when nobody can tell it anything any more.
-    let _source = runtime.spawn(tell(scale, event_sender));
+    let kubeconfig = arguments.kubeconfig.clone();
+    runtime.spawn(async move { follow(kubeconfig, event_sender).await });
     let handle = runtime.handle().clone();
     let channels = Channels { events, topology, targets, stop };
     std::thread::scope(|scope| {
@@ -83,21 +92,14 @@ pub fn hold(arguments: &Arguments) -> Result<()> {
 
 impl Usage {
     fn now(before: usize) -> Result<Self> {
-        Ok(Self { resident: status("VmRSS")?, mapped: mapped()?, peak: status("VmHWM")?, before })
+        Ok(Self {
+            resident: status("VmRSS")?,
+            mapped: mapped()?,
+            peak: status("VmHWM")?,
+            before,
+            cpu: process_cpu(),
+        })
     }
-}
-
-/// As the source does: one event for each object, in batches of one.
-async fn tell(scale: Scale, events: mpsc::Sender<Batch>) -> Result<mpsc::Sender<Batch>> {
-    for kind in KINDS {
-        for page in scale.pages(kind) {
-            for change in listing::decode(kind, &page)? {
-                events.send(vec![SourceEvent::Change(change)]).await?;
-            }
-        }
-    }
-    events.send(vec![SourceEvent::Listed(Listing::Complete)]).await?;
-    Ok(events)
 }
 
 async fn serve(pins: &Pins, mut channels: Channels, ready: oneshot::Sender<()>) -> Result<()> {

@@ -13,6 +13,8 @@ pub mod memory;
 mod objects;
 mod pins;
 mod report;
+mod server;
+mod source;
 mod stages;
 
 use anyhow::{Result, ensure};

@@ -8,14 +8,13 @@ use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use anyhow::{Context, Result};
+use millrace::model::Kind;
 use serde::Serialize;
 
 /// This node's name.
 pub const NODE: &str = "ip-192-168-0-0.eu-central-1.compute.internal";
 /// Nodes of the cluster.
 pub const NODES: u32 = 100;
-/// Objects in one answer to a list, as kube's watcher asks for.
-pub const PAGE: u32 = 500;
 
 /// How large the cluster is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -26,17 +25,6 @@ pub struct Scale {
     pub endpoints: u32,
     /// Whether each Service has both families; else IPv4.
     pub dual_stack: bool,
-}
-
-/// A kind of object, as text of one list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Nodes.
-    Node,
-    /// Services.
-    Service,
-    /// EndpointSlices.
-    EndpointSlice,
 }
 
 /// What an EndpointSlice says at a time: the Service's endpoints of one family.
@@ -65,21 +53,17 @@ impl Scale {
         Ok(scale)
     }
 
-    /// The texts of all pages of a kind, made one by one.
-    pub fn pages(self, kind: Kind) -> impl Iterator<Item = String> {
+    /// The texts of all objects of a kind, made one by one.
+    pub fn objects(self, kind: Kind) -> impl Iterator<Item = String> {
         let total = match kind {
             Kind::Node => NODES,
             Kind::Service => self.services,
             Kind::EndpointSlice => self.slices(),
         };
-        (0..total).step_by(PAGE as usize).map(move |first| {
-            let numbers = first..total.min(first + PAGE);
-            let items: Vec<String> = match kind {
-                Kind::Node => numbers.map(node).collect(),
-                Kind::Service => numbers.map(|number| self.service(number)).collect(),
-                Kind::EndpointSlice => numbers.map(|number| self.slice(number).text()).collect(),
-            };
-            page(kind, &items)
+        (0..total).map(move |number| match kind {
+            Kind::Node => node(number),
+            Kind::Service => self.service(number),
+            Kind::EndpointSlice => self.slice(number).text(),
         })
     }
 
@@ -108,7 +92,7 @@ impl Scale {
         };
         let (annotation, spec, port, status) =
             (role.annotation(), role.spec(), role.port(number), role.status(number));
-        format!(
+        one_line(&format!(
             r#"{{"metadata":{{"name":"{name}","namespace":"{namespace}","uid":"{uid}","resourceVersion":"{version}",
 "creationTimestamp":"2026-03-04T05:06:07Z","labels":{{"app.kubernetes.io/instance":"{name}",
 "app.kubernetes.io/managed-by":"Helm","app.kubernetes.io/name":"{name}","app.kubernetes.io/version":"1.27.3",
@@ -125,7 +109,7 @@ impl Scale {
 "clusterIPs":[{ips}],{spec}"sessionAffinity":"None","ipFamilies":[{families}],"ipFamilyPolicy":"{policy}",
 "internalTrafficPolicy":"Cluster"}},"status":{{"loadBalancer":{{{status}}}}}}}"#,
             version = 100_000 + number,
-        )
+        ))
     }
 }
 
@@ -151,7 +135,7 @@ impl Slice {
         self.endpoints.len()
     }
 
-    /// The object, without its kind, as it stands in a list.
+    /// The object, without its kind, as it stands in a list, and as it is watched but for `kind` and `apiVersion`.
     pub fn text(&self) -> String {
         let (name, namespace) = (service_name(self.service), namespace(self.service));
         let service_uid = uid(1, self.service);
@@ -162,7 +146,7 @@ impl Slice {
             // A String takes everything.
             let _ = write!(endpoints, "{comma}{}", pod.text(self.is_v6, &name, namespace));
         }
-        format!(
+        one_line(&format!(
             r#"{{"metadata":{{"name":"{name}-{suffix}","generateName":"{name}-","namespace":"{namespace}",
 "uid":"{slice_uid}","resourceVersion":"{version}","generation":{generation},
 "creationTimestamp":"2026-03-04T05:06:08Z","labels":{{"app.kubernetes.io/instance":"{name}",
@@ -182,7 +166,7 @@ impl Slice {
             slice_uid = uid(2, self.service),
             version = 10_000_000 + self.version,
             generation = self.version,
-        )
+        ))
     }
 }
 
@@ -316,24 +300,15 @@ fn node(number: u32) -> String {
     let (name, address, uid) = (node_name(number), address(HOST, number, false), uid(4, number));
     let v6 = self::address(HOST, number, true);
     let zone = char::from(b'a' + u8::try_from(number % 3).unwrap_or(0));
-    format!(
+    one_line(&format!(
         r#"{{"metadata":{{"name":"{name}","uid":"{uid}","resourceVersion":"{number}","labels":
 {{"kubernetes.io/hostname":"{name}","topology.kubernetes.io/zone":"eu-central-1{zone}"}}}},
 "spec":{{"podCIDR":"10.0.0.0/24"}},"status":{{"addresses":[{{"type":"InternalIP","address":"{address}"}},
 {{"type":"InternalIP","address":"{v6}"}},{{"type":"Hostname","address":"{name}"}}]}}}}"#
-    )
+    ))
 }
 
-fn page(kind: Kind, items: &[String]) -> String {
-    let (kind, version) = match kind {
-        Kind::Node => ("NodeList", "v1"),
-        Kind::Service => ("ServiceList", "v1"),
-        Kind::EndpointSlice => ("EndpointSliceList", "discovery.k8s.io/v1"),
-    };
-    // The API server sends no line breaks; here they only keep the lines of this file short.
-    let text = format!(
-        r#"{{"kind":"{kind}","apiVersion":"{version}","metadata":{{"resourceVersion":"424242"}},"items":[{}]}}"#,
-        items.join(",")
-    );
+/// The API server sends no line breaks; here they only keep the lines of this file short.
+fn one_line(text: &str) -> String {
     text.replace('\n', "")
 }

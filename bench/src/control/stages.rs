@@ -9,10 +9,12 @@ use millrace::dataplane::ebpf::plan::{Capacities, Change, Found, Kernel, Plan};
 use millrace::model::{Desired, Dirty, Model};
 
 use super::clock::{median, timed};
-use super::listing::{self, KINDS};
+use super::listing;
 use super::objects::Scale;
 use super::pins::Pins;
 use super::report::{Figure, Target};
+use super::server::Server;
+use super::source::{self, Source};
 
 /// One second of CPU, for the scale the targets are set at.
 const TARGET: Duration = Duration::from_secs(1);
@@ -43,9 +45,9 @@ pub fn measure(scale: Scale, runs: usize) -> Result<Vec<Figure>> {
         _ => Target::None,
     };
     Ok(vec![
-        Figure::megabytes("text decoded", count(|run| run.bytes)),
+        Figure::megabytes("text received", count(|run| run.bytes)),
         Figure::count("operations written", count(|run| run.writes)),
-        Figure::cpu("decode (JSON to objects)", of(|run| run.decode), Target::None),
+        Figure::cpu("source: receive and decode", of(|run| run.decode), Target::None),
         Figure::cpu("model: apply", of(|run| run.apply), Target::None),
         Figure::cpu("model: refresh", of(|run| run.refresh), Target::None),
         Figure::cpu("plan (no kernel)", of(|run| run.plan), Target::None),
@@ -59,16 +61,12 @@ pub fn measure(scale: Scale, runs: usize) -> Result<Vec<Figure>> {
 fn run(scale: Scale) -> Result<Run> {
     let mut run = Run::default();
     let mut model = Model::new(listing::settings());
-    for kind in KINDS {
-        for page in scale.pages(kind) {
-            run.bytes += page.len();
-            let (changes, decode) = timed(|| listing::decode(kind, &page));
-            let changes = changes?;
-            let ((), apply) = timed(|| changes.into_iter().for_each(|change| model.apply(change)));
-            run.decode += decode;
-            run.apply += apply;
-        }
-    }
+    let server = Server::start(scale)?;
+    let (source, mut events) = Source::start(&server)?;
+    run.apply = source::list(&mut events, &mut model)?;
+    run.decode = source.cpu()?;
+    run.bytes = server.sent();
+    drop(events);
     let topology = listing::topology(scale);
     ((), run.refresh) = timed(|| {
         model.refresh();
