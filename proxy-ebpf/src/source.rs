@@ -2,22 +2,23 @@
 
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use proxy_common::addr::Address;
-use proxy_common::frontend::{FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, Frontend};
+use proxy_common::frontend::{FRONTEND_KIND_CLUSTER_IP, FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, Frontend};
 use proxy_common::source_range::{CLUSTER, SERVICE_BITS, SourceRange};
 use proxy_common::verdict::Reason;
 
 use crate::family::{Family, KeyOf};
 use crate::verdict::Verdict;
 
-/// The frontend as this client sees it: nobody's outside its source ranges, and with the Cluster list, whatever its policy
-/// says, for one that is inside the cluster.
+/// The frontend as this client sees it: nobody's outside its source ranges, and with the Cluster list, whatever
+/// externalTrafficPolicy says, for one that is inside the cluster. A cluster IP has internalTrafficPolicy's list, which
+/// holds for everybody.
 #[inline(always)]
 pub fn admit<F: Family>(frontend: Frontend, key: &KeyOf<F>) -> Result<Frontend, Verdict> {
     if frontend.flags & FRONTEND_SOURCE_RANGES != 0 && !is_inside::<F>(frontend.service, &key.source) {
         return Err(Verdict::Drop(Reason::SourceRefused));
     }
     let has_other_list = frontend.flags & FRONTEND_LOCAL != 0 && frontend.cluster_service != 0;
-    if has_other_list && is_inside::<F>(CLUSTER, &key.source) {
+    if has_other_list && frontend.kind() != FRONTEND_KIND_CLUSTER_IP && is_inside::<F>(CLUSTER, &key.source) {
         let flags = frontend.flags & !FRONTEND_LOCAL;
         return Ok(Frontend { service: frontend.cluster_service, flags, ..frontend });
     }

@@ -1,7 +1,7 @@
 //! An HTTP server on one address.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
 use std::time::Duration;
 
@@ -11,6 +11,8 @@ use axum::response::{IntoResponse, Response};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::Ipv6V6Only;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -36,7 +38,7 @@ pub async fn serve_at(
 ) {
     let mut told = None;
     loop {
-        match TcpListener::bind(address).await {
+        match listen(address).await {
             Ok(listener) => {
                 info!("{flag}: listening on {address}");
                 return serve(listener, router, stop).await;
@@ -54,6 +56,21 @@ pub async fn serve_at(
             () = sleep(RETRY_INTERVAL) => {}
         }
     }
+}
+
+/// As in Go: 0.0.0.0 is every address of the host, those of IPv6 too where it has any.
+async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    if address.ip() == Ipv4Addr::UNSPECIFIED
+        && let Ok(listener) = TcpListener::bind((Ipv6Addr::UNSPECIFIED, address.port())).await
+        && is_dual(&listener)
+    {
+        return Ok(listener);
+    }
+    TcpListener::bind(address).await
+}
+
+fn is_dual(listener: &TcpListener) -> bool {
+    getsockopt(listener, Ipv6V6Only).is_ok_and(|only| !only)
 }
 
 /// Serves until `stop` is closed, or until it is dropped, which ends all its connections.

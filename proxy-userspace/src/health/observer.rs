@@ -40,9 +40,10 @@ impl Observer for HealthObserver {
         }
     }
 
-    /// What failed is a change that still waits, though none was received.
+    /// A device or way that failed is a change that still waits, though none was received. A service port that is degraded
+    /// (a full map) is not this node's state: it is so on every node, and all of them would lose all their clients.
     fn synced(&mut self, synced: &Synced<'_>) {
-        if synced.report.is_complete() {
+        if synced.report.failures.is_empty() {
             self.health.apply();
         } else {
             self.health.queue();

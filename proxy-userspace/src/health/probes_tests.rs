@@ -7,7 +7,7 @@ use crate::dataplane::{Check, SyncReport};
 use crate::health::clock_tests::HandClock;
 use crate::health::{HealthObserver, Targets};
 use crate::http::tests::{ask, get, start};
-use crate::model::{Change, Desired, Dirty, Eligibility, Kind, ObjectKey};
+use crate::model::{Change, Desired, Dirty, Eligibility, Kind, ObjectKey, PortKey};
 use crate::reconcile::{Observer, Synced};
 use crate::source::{Listing, SourceEvent};
 
@@ -49,6 +49,21 @@ impl Bench {
     }
 
     /// Status codes of /healthz and /livez.
+    /// A sync in which one service port found its map full.
+    fn sync_degraded(&mut self) {
+        let service = crate::model::ServiceKey { namespace: "default".into(), name: "web".into() };
+        let port = PortKey { service, port: String::new(), family: crate::model::Family::V4 };
+        let report =
+            SyncReport { pending: vec![(port, "FRONTENDS4 is full".into())], ..SyncReport::default() };
+        let (desired, dirty) = (Desired::default(), Dirty::default());
+        self.observer.synced(&Synced {
+            desired: &desired,
+            dirty: &dirty,
+            report: &report,
+            took: Duration::ZERO,
+        });
+    }
+
     async fn codes(&self) -> (u16, u16) {
         let code = async |path| get(self.address, path).await[9..12].parse().unwrap();
         (code("/healthz").await, code("/livez").await)
@@ -108,6 +123,11 @@ async fn a_change_that_waits_for_too_long_is_unhealthy_until_it_is_applied() {
     assert_eq!(bench.codes().await, (503, 503), "the oldest one counts");
     bench.sync(&Desired::default(), Some("eth0: no such device"));
     assert_eq!(bench.codes().await, (503, 503), "not applied");
+    bench.sync_degraded();
+    assert_eq!(bench.codes().await, (200, 200), "one service port is no reason to drain a node");
+    bench.receive();
+    bench.clock.advance(SYNC_INTERVAL * 2);
+    assert_eq!(bench.codes().await, (503, 503));
     bench.sync(&Desired::default(), None);
     assert_eq!(bench.codes().await, (200, 200));
 }

@@ -101,6 +101,20 @@ async fn an_address_in_use_is_tried_again_until_it_is_free() {
     assert!(get(address, "/").await.ends_with("\r\n\r\nhello"));
 }
 
+#[tokio::test]
+async fn the_unspecified_ipv4_address_is_every_address_of_both_families() {
+    let port = free_address().await.port();
+    let (_stop, stopped) = watch::channel(());
+    let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
+    tokio::spawn(serve_at("--healthz-bind-address", address, hello(), stopped));
+    for local in
+        [SocketAddr::from((Ipv4Addr::LOCALHOST, port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port))]
+    {
+        until(async || is_open(local).await).await;
+        assert!(get(local, "/").await.ends_with("\r\n\r\nhello"), "{local}");
+    }
+}
+
 #[test]
 fn a_failed_bind_names_flag_and_address() {
     let wrong = io::Error::from_raw_os_error(libc::EADDRINUSE);

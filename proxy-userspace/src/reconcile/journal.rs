@@ -59,7 +59,7 @@ pub fn listed(listing: &Listing) {
     match listing {
         Listing::Complete => debug!("everything has been read"),
         Listing::Without(unread) => {
-            let unread: Vec<_> = unread.iter().map(|path| path.display().to_string()).collect();
+            let unread: Vec<_> = unread.iter().map(ToString::to_string).collect();
             warn!("nothing that is already served is removed until this can be read: {}", unread.join(", "));
         }
     }

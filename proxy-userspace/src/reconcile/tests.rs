@@ -9,6 +9,7 @@ use super::*;
 use crate::dataplane::Check;
 use crate::dataplane::fake::FakeDataplane;
 use crate::model::{Change, Desired, ModelSettings, Object, PortKey};
+use crate::source::Unread;
 
 const INTERVALS: Intervals = Intervals { min: Duration::from_millis(10), max: Duration::from_secs(30) };
 
@@ -274,7 +275,7 @@ fn a_round_through_many_services_leaves_room_for_a_change_in_between() {
 fn the_data_plane_is_told_that_not_everything_was_read_until_it_was() {
     on_paused_time(async || {
         let bench = Bench::start();
-        let unread = BTreeSet::from([std::path::Path::new("web.yaml").into()]);
+        let unread = BTreeSet::from([Unread::File(std::path::Path::new("web.yaml").into())]);
         bench.tell(SourceEvent::Listed(Listing::Without(unread))).await;
         bench.topology.send_replace(Some(Topology::default()));
         let last = async || {

@@ -4,6 +4,7 @@ pub mod directory;
 pub mod kubernetes;
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -30,8 +31,26 @@ pub enum SourceEvent {
 pub enum Listing {
     /// It could, once at least. What breaks later is known from before.
     Complete,
-    /// Not of what these have: they could not be read since the start.
-    Without(BTreeSet<Arc<Path>>),
+    /// Not of these: they could not be read since the start.
+    Without(BTreeSet<Unread>),
+}
+
+/// What could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Unread {
+    /// A file, with every object in it.
+    File(Arc<Path>),
+    /// An object.
+    Object(ObjectKey),
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Object(key) => write!(f, "{key}"),
+        }
+    }
 }
 
 /// Why a source can't work at all.

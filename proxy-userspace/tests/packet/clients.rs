@@ -19,6 +19,7 @@ each_ingress! {
     a_director_asks_the_source_ranges_before_it_encapsulates
     a_client_inside_the_cluster_gets_the_cluster_list_of_a_local_frontend
     a_client_inside_the_cluster_gets_no_other_list_where_there_is_none
+    a_client_inside_the_cluster_keeps_to_the_local_list_of_a_cluster_ip
     source_ranges_hold_for_clients_inside_the_cluster_as_well
     a_client_keeps_its_backend_when_its_slot_gets_another_owner
     a_client_keeps_its_backend_over_all_frontends_of_a_service_port
@@ -151,6 +152,17 @@ fn a_client_inside_the_cluster_gets_no_other_list_where_there_is_none(case: Case
     case.arrives(&bed, &case.tcp(flag::SYN)).assert_dropped(Reason::NoLocalEndpoint);
 }
 
+fn a_client_inside_the_cluster_keeps_to_the_local_list_of_a_cluster_ip(case: Case) {
+    let bed = Bed::new();
+    let (prefix, length) = case.clients();
+    bed.cluster_source(prefix, length);
+    let service = bed.service().policy_local().cluster_ip().external(case.vip());
+    service.backend_local(case.pod(1)).backend_remote(case.remote_pod(1), 1).install();
+    for port in 40000..40016 {
+        case.reaches(&bed, &case.tcp_from(port, flag::SYN), case.pod(1));
+    }
+}
+
 fn source_ranges_hold_for_clients_inside_the_cluster_as_well(case: Case) {
     let bed = Bed::new();
     bed.cluster_source(case.client().ip(), 16);
@@ -230,7 +242,7 @@ fn each_new_connection_renews_an_affinity_and_no_other_packet_does(case: Case) {
     let time = || loyal.bed.affinities().first().unwrap().last_used;
     let begin = time();
     let age = |seconds: u32| {
-        loyal.bed.rewrite_affinity(|entry| entry.last_used = entry.last_used.wrapping_sub(seconds))
+        loyal.bed.rewrite_affinity(|entry| entry.last_used = entry.last_used.wrapping_sub(seconds));
     };
     age(100);
     loyal.case.reaches(&loyal.bed, &case.tcp(flag::ACK), loyal.kept);

@@ -60,10 +60,10 @@ impl Bed {
     pub fn source_range(&self, service: u32, prefix: IpAddr, length: u32) {
         match prefix {
             IpAddr::V4(address) => {
-                self.write_range(SourceRange { service, address: Addr4::from(address) }, length)
+                self.write_range(SourceRange { service, address: Addr4::from(address) }, length);
             }
             IpAddr::V6(address) => {
-                self.write_range(SourceRange { service, address: Addr6::from(address) }, length)
+                self.write_range(SourceRange { service, address: Addr6::from(address) }, length);
             }
         }
     }

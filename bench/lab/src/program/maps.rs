@@ -94,7 +94,9 @@ impl Bed {
         let mut trie: LpmTrie<&mut MapData, K, V> = ebpf.map_mut(map).expect(map).try_into().expect(map);
         let keys: Vec<Key<K>> =
             trie.keys().collect::<Result<_, _>>().unwrap_or_else(|error| panic!("{map}: {error:?}"));
-        keys.iter().for_each(|key| trie.remove(key).unwrap_or_else(|error| panic!("{map}: {error:?}")));
+        for key in &keys {
+            trie.remove(key).unwrap_or_else(|error| panic!("{map}: {error:?}"));
+        }
     }
 
     /// Reads all entries of a hash map.

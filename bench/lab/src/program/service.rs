@@ -4,8 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use proxy_common::flow::FlowKey;
 use proxy_common::frontend::{
-    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_LOAD_BALANCER, FRONTEND_KIND_SHIFT, FRONTEND_LOCAL,
-    FRONTEND_SOURCE_RANGES, Frontend, FrontendKey, SCOPE_EXTERNAL, SCOPE_INTERNAL,
+    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_LOAD_BALANCER,
+    FRONTEND_KIND_SHIFT, FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, Frontend, FrontendKey, SCOPE_EXTERNAL,
+    SCOPE_INTERNAL,
 };
 use proxy_common::hash::{client_hash, flow_hash, hint};
 use proxy_common::selection::{BackendRef, HintKey, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot};
@@ -94,6 +95,13 @@ impl ServiceBuilder<'_> {
     pub fn source_range(mut self, prefix: IpAddr, length: u32) -> Self {
         self.flags |= FRONTEND_SOURCE_RANGES;
         self.source_ranges.push((prefix, length));
+        self
+    }
+
+    /// Reached at cluster IPs.
+    pub fn cluster_ip(mut self) -> Self {
+        self.flags &= (1 << FRONTEND_KIND_SHIFT) - 1;
+        self.flags |= FRONTEND_KIND_CLUSTER_IP << FRONTEND_KIND_SHIFT;
         self
     }
 

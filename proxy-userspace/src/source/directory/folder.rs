@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::catalogue::{Catalogue, warning};
 use crate::model::Severity;
-use crate::source::{Listing, SourceEvent};
+use crate::source::{Listing, SourceEvent, Unread};
 
 /// How long a file must be gone before its objects are. Editors that remove and write anew, and a directory
 /// that is removed file by file, must not take services away.
@@ -65,10 +65,9 @@ impl Folder {
     }
     /// Whether everything in the directory was read once.
     pub fn listing(&self) -> Listing {
-        let mut unread = self.catalogue.unread().clone();
-        if self.lost {
-            unread.insert(self.path.as_path().into());
-        }
+        let lost = self.lost.then(|| self.path.as_path().into());
+        let files = self.catalogue.unread().iter().cloned().chain(lost);
+        let unread: BTreeSet<Unread> = files.map(Unread::File).collect();
         if unread.is_empty() { Listing::Complete } else { Listing::Without(unread) }
     }
     /// When [`expire`](Self::expire) has something to do.

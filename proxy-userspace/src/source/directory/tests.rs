@@ -9,6 +9,7 @@ use tokio::time::timeout;
 
 use super::*;
 use crate::model::{Change, Object};
+use crate::source::Unread;
 
 const BOUND: Duration = Duration::from_secs(20);
 
@@ -179,7 +180,7 @@ async fn a_listing_is_without_the_files_that_could_not_be_read_until_they_can() 
     let nameable = "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {ports: 7}";
     fs::write(path("object.yaml"), nameable).unwrap();
     let mut observer = Observer::of(&directory).await;
-    let both = BTreeSet::from([path("broken.yaml"), path("object.yaml")]);
+    let both = BTreeSet::from(["broken.yaml", "object.yaml"].map(|name| Unread::File(path(name))));
     assert_eq!(observer.listings, [Listing::Without(both)]);
 
     directory.replace("object.yaml", &[("a", 1)]);
@@ -189,7 +190,7 @@ async fn a_listing_is_without_the_files_that_could_not_be_read_until_they_can() 
     while observer.listings.len() < 3 {
         observer.next().await;
     }
-    let one = Listing::Without(BTreeSet::from([path("broken.yaml")]));
+    let one = Listing::Without(BTreeSet::from([Unread::File(path("broken.yaml"))]));
     assert_eq!(observer.listings[1..], [one, Listing::Complete]);
 }
 

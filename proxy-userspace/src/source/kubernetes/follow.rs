@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
 use http::StatusCode;
@@ -16,11 +15,12 @@ use super::decode::{Undecodable, decode, identify};
 use super::failure::Failure;
 use super::known::Known;
 use super::link::{Lines, Link, refusal};
+use super::progress::Progress;
 use super::query::Query;
 use super::report::{Reports, problem};
 use super::wire::{Bookmark, Event, EventType, Page, parse};
 use super::{KubernetesSettings, Timing};
-use crate::source::{Batch, Change, Kind, Listing, ObjectKey, Severity, SourceEvent};
+use crate::source::{Batch, Change, Kind, ObjectKey, Severity, SourceEvent};
 
 /// A watch that the server can't give so often is given up for a new listing: the version may be one that it will
 /// never know, as after a restored backup.
@@ -33,8 +33,8 @@ const TOLD_TOGETHER: usize = 64;
 pub(super) struct Teller {
     pub events: Sender<Batch>,
     pub reports: Arc<Reports>,
-    /// Kinds that were not listed yet.
-    pub unlisted: Arc<AtomicUsize>,
+    /// How far the first listing of all kinds is.
+    pub progress: Arc<Progress>,
 }
 
 /// The task that follows one kind.
@@ -59,8 +59,10 @@ pub(super) struct Follower {
     settled: bool,
     /// What is to be told together.
     batch: Batch,
-    /// What was said of objects that can't be read.
-    unread: HashMap<ObjectKey, String>,
+    /// What was said of objects that can't be read, and the number of the last listing that had them.
+    unread: HashMap<ObjectKey, (String, u32)>,
+    /// Number of the listing that is under way or was the last.
+    listing: u32,
 }
 
 impl Follower {
@@ -86,6 +88,7 @@ impl Follower {
             settled: false,
             batch: Batch::new(),
             unread: HashMap::new(),
+            listing: 0,
         }
     }
 
@@ -124,6 +127,7 @@ impl Follower {
         self.settled = false;
         let Some(version) = &self.version else {
             self.known.begin();
+            self.listing = self.listing.wrapping_add(1);
             return self.list().await;
         };
         let lines = self.link.open(self.query.watch(version)?, self.kind, "watch").await?;
@@ -244,13 +248,11 @@ impl Follower {
         match decode(self.kind, json.get(), &self.own_node) {
             Ok(decoded) => {
                 self.advance(&decoded.identity.resource_version);
-                if !self.unread.is_empty() {
-                    self.unread.remove(&decoded.identity.key);
-                }
                 if self.known.meet(&decoded.identity) {
                     let change = Change::Upsert { object: decoded.object, file: None };
                     self.batch.push(SourceEvent::Change(change));
                 }
+                self.clear_unread(&decoded.identity.key);
             }
             Err(undecodable) => self.skip(*undecodable),
         }
@@ -269,19 +271,26 @@ impl Follower {
         let name = object.clone().unwrap_or_else(|| nameless(self.kind));
         let message = format!("{message}; this version is skipped");
         let said = format!("{field}: {message}");
-        if self.unread.get(&name) == Some(&said) {
+        let before = self.unread.insert(name, (said.clone(), self.listing));
+        if before.is_some_and(|(before, _)| before == said) {
             return;
         }
-        self.unread.insert(name, said);
         self.batch.push(SourceEvent::Problem(problem(object, field, message, Severity::Warning)));
     }
 
     fn delete(&mut self, json: &RawValue) {
         let Some(identity) = identify(self.kind, json.get()) else { return };
         self.advance(&identity.resource_version);
-        self.unread.remove(&identity.key);
         if self.known.forget(&identity.key) {
-            self.batch.push(SourceEvent::Change(Change::Delete(identity.key)));
+            self.batch.push(SourceEvent::Change(Change::Delete(identity.key.clone())));
+        }
+        self.clear_unread(&identity.key);
+    }
+
+    /// An object can be read by now, or is gone.
+    fn clear_unread(&mut self, key: &ObjectKey) {
+        if !self.unread.is_empty() && self.unread.remove(key).is_some() {
+            self.batch.extend(self.teller.progress.settled(key).map(SourceEvent::Listed));
         }
     }
 
@@ -298,6 +307,10 @@ impl Follower {
     fn finish(&mut self, version: String) {
         let gone = self.known.end().into_iter();
         self.batch.extend(gone.map(|key| SourceEvent::Change(Change::Delete(key))));
+        let unread = self.unread.iter().filter(|(_, (_, listing))| *listing != self.listing);
+        for key in unread.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+            self.clear_unread(&key);
+        }
         self.version = Some(version);
         self.recover();
     }
@@ -323,7 +336,10 @@ impl Follower {
         }
         if !self.listed && self.version.is_some() {
             self.listed = true;
-            self.teller.listed().await;
+            let unread = self.unread.keys().filter(|key| !key.name.is_empty()).cloned();
+            if let Some(listing) = self.teller.progress.listed(unread) {
+                self.teller.send(vec![SourceEvent::Listed(listing)]).await;
+            }
         }
     }
 }
@@ -332,13 +348,6 @@ impl Teller {
     async fn send(&self, batch: Batch) {
         // Nobody listens any more: the task is about to end.
         let _ = self.events.send(batch).await;
-    }
-
-    /// One more kind was told of whole.
-    async fn listed(&self) {
-        if self.unlisted.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.send(vec![SourceEvent::Listed(Listing::Complete)]).await;
-        }
     }
 }
 

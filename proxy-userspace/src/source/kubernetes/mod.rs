@@ -15,13 +15,13 @@ mod follow;
 mod known;
 mod link;
 mod metadata;
+mod progress;
 mod query;
 mod renew;
 mod report;
 mod wire;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -29,6 +29,7 @@ use tokio::sync::mpsc::Sender;
 
 pub use self::connect::{Connection, connect};
 use self::follow::Follower;
+use self::progress::Progress;
 use self::report::Reports;
 use super::{Batch, Kind, SourceError};
 
@@ -83,10 +84,10 @@ async fn follow_all(
     timing: Timing,
 ) {
     let reports = Arc::new(Reports::of(connection.server.clone(), connection.hint));
-    let unlisted = Arc::new(AtomicUsize::new(KINDS.len()));
+    let progress = Arc::new(Progress::of(KINDS.len()));
     let followers = KINDS.map(|kind| {
         let teller =
-            follow::Teller { events: events.clone(), reports: reports.clone(), unlisted: unlisted.clone() };
+            follow::Teller { events: events.clone(), reports: reports.clone(), progress: progress.clone() };
         Follower::new(kind, connection.client.clone(), settings, timing, teller).run()
     });
     join_all(followers).await;

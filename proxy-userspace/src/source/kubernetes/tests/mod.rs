@@ -85,7 +85,10 @@ fn words(event: &SourceEvent) -> String {
         SourceEvent::Change(Change::Upsert { object, .. }) => format!("+ {}", object.key()),
         SourceEvent::Change(Change::Delete(key)) => format!("- {key}"),
         SourceEvent::Listed(Listing::Complete) => "listed".to_owned(),
-        SourceEvent::Listed(Listing::Without(unread)) => format!("listed without {unread:?}"),
+        SourceEvent::Listed(Listing::Without(unread)) => {
+            let unread: Vec<String> = unread.iter().map(ToString::to_string).collect();
+            format!("listed without {}", unread.join(", "))
+        }
         SourceEvent::Problem(problem) => format!("{:?}: {problem}", problem.severity),
     }
 }

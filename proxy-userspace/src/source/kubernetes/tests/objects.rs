@@ -65,6 +65,31 @@ async fn an_object_that_becomes_unreadable_stays_as_it_was() {
 }
 
 #[tokio::test]
+async fn a_listing_says_what_it_could_not_tell_of_until_that_is_readable_or_gone() {
+    let mut bench = Bench::start(TIMING).await;
+    let initial = [broken("web", 1), broken("dns", 2)];
+    let nodes = bench.server.asked(Kind::Node).await.list(&[], "3").await;
+    let mut services = bench.server.asked(Kind::Service).await.list(&initial, "3").await;
+    let slices = bench.server.asked(Kind::EndpointSlice).await.list(&[], "3").await;
+    let mut told = String::new();
+    while !told.contains("listed") {
+        told = bench.next().await;
+    }
+    assert_eq!(told, "listed without Service default/dns, Service default/web");
+    services.tell("MODIFIED", &service("web", 4)).await;
+    assert_eq!(bench.next().await, "+ Service default/web\nlisted without Service default/dns");
+    services.tell("DELETED", &broken("dns", 5)).await;
+    assert_eq!(bench.next().await, "listed");
+    // What becomes unreadable later is known from before.
+    services.tell("MODIFIED", &broken("web", 6)).await;
+    assert!(bench.next().await.starts_with("Warning"));
+    services.tell("MODIFIED", &service("web", 7)).await;
+    assert_eq!(bench.next().await, "+ Service default/web");
+    nodes.end().await;
+    slices.end().await;
+}
+
+#[tokio::test]
 async fn the_version_of_an_unreadable_object_is_gone_on_from() {
     let (mut bench, mut watches) = Bench::listed(TIMING, &[]).await;
     watches.services.tell("ADDED", &broken("web", 33)).await;

@@ -53,8 +53,8 @@ impl Guard {
             let now = kernel.access(at);
             let is_right = match (before, after, &now) {
                 (_, _, Access::Nobody)
-                | (Access::Everybody, Access::Everybody | Access::Only(_), Access::Everybody) => true,
-                (Access::Nobody | Access::Only(_), Access::Only(_), Access::Everybody) => false,
+                | (_, Access::Everybody, Access::Everybody)
+                | (Access::Everybody, Access::Only(_), Access::Everybody) => true,
                 (Access::Nobody, Access::Only(after), Access::Only(now)) => now == after,
                 (Access::Everybody, Access::Only(after), Access::Only(now)) => {
                     self.refusing || now.is_superset(after)
@@ -65,8 +65,9 @@ impl Guard {
                     now.is_subset(&either) && now.is_superset(&kept)
                 }
                 (Access::Only(before), Access::Everybody, Access::Only(now)) => now.is_superset(before),
-                (_, Access::Everybody, Access::Everybody) => true,
-                (_, Access::Everybody, Access::Only(_)) | (_, Access::Nobody, _) => false,
+                (Access::Nobody | Access::Only(_), Access::Only(_), Access::Everybody)
+                | (_, Access::Everybody, Access::Only(_))
+                | (_, Access::Nobody, _) => false,
             };
             assert!(is_right, "{at:?}: {before:?} -> {after:?}, in between {now:?}");
         }
