@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tracing::{debug, error, info};
+use tracing::{debug, error};
 
 /// Whoever connects may be anybody: connections beyond these wait to be accepted.
 const MOST_CONNECTIONS: usize = 256;
@@ -40,7 +40,7 @@ pub async fn serve_at(
     loop {
         match listen(address).await {
             Ok(listener) => {
-                info!("{flag}: listening on {address}");
+                debug!("{flag}: listening on {address}");
                 return serve(listener, router, stop).await;
             }
             Err(wrong) => {

@@ -78,8 +78,8 @@ pub struct AgentArgs {
     /// 0x1000/0x1000]
     #[arg(long, value_name = "VALUE/MASK")]
     pub fwmark: Option<String>,
-    /// Where /healthz and /livez are served: an address, or address and port; [::]:10256 is both families, nothing at
-    /// all ("") nowhere [default: 0.0.0.0:10256]
+    /// Where /healthz and /livez are served: an address, or address and port; 0.0.0.0 is both families, nothing at all
+    /// ("") nowhere [default: 0.0.0.0:10256]
     #[arg(long, value_name = "IP[:PORT]")]
     pub healthz_bind_address: Option<String>,
     /// Where /metrics, /proxyMode, /healthz and /configz are served; "" is nowhere [default: 127.0.0.1:10249]

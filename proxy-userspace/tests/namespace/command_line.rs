@@ -2,8 +2,20 @@
 
 use std::process::{Command, Output};
 
+/// Nobody's cluster is asked: whoever runs the tests may have one.
 fn millrace(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_millrace")).args(arguments).output().unwrap()
+    let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+    for variable in ["HOME", "KUBECONFIG", "KUBERNETES_SERVICE_HOST"] {
+        command.env_remove(variable);
+    }
+    command.args(arguments).output().unwrap()
+}
+
+/// An agent that leaves its HTTP ports to others on this machine.
+fn agent(arguments: &[&'static str]) -> Vec<&'static str> {
+    let mut all = vec!["agent", "--healthz-bind-address", "", "--metrics-bind-address", ""];
+    all.extend(arguments);
+    all
 }
 
 /// The one line on standard error of a run that ended with `status`.
@@ -20,7 +32,7 @@ fn refusal(arguments: &[&str], status: i32) -> String {
 fn a_wrong_value_ends_with_status_2_and_one_line_that_names_the_flag_and_what_it_takes() {
     let source = "--source=directory:/nowhere";
     for (arguments, words) in [
-        (&["agent"][..], ["--source", "directory:PATH"]),
+        (&["agent"][..], ["--source kubernetes", "--kubeconfig PATH"]),
         (&["agent", "--source", "ftp:x"], ["--source", "directory:PATH"]),
         (&["agent", source, "--xdp", "fast"], ["--xdp", "auto, native, generic or off"]),
         (&["agent", source, "--fwmark", "3/1"], ["--fwmark", "VALUE/MASK"]),
@@ -43,7 +55,7 @@ fn a_wrong_value_ends_with_status_2_and_one_line_that_names_the_flag_and_what_it
 
 #[test]
 fn a_source_directory_that_is_missing_ends_the_agent_as_a_wrong_value_does() {
-    let line = refusal(&["agent", "--source", "directory:/nowhere/at/all"], 2);
+    let line = refusal(&agent(&["--source", "directory:/nowhere/at/all"]), 2);
     assert!(line.contains("--source") && line.contains("/nowhere/at/all"), "{line}");
 }
 
@@ -52,7 +64,7 @@ fn a_path_where_no_bpf_file_system_can_be_is_called_that() {
     let empty = std::env::temp_dir().join(format!("millrace-no-manifests-{}", std::process::id()));
     std::fs::create_dir_all(&empty).unwrap();
     let source = format!("directory:{}", empty.display());
-    let line = refusal(&["agent", "--source", &source, "--bpffs-path", "/proc/nowhere"], 1);
+    let line = refusal(&[&agent(&["--bpffs-path", "/proc/nowhere"])[..], &["--source", &source]].concat(), 1);
     std::fs::remove_dir(&empty).unwrap();
     assert!(line.contains("/proc/nowhere is no BPF file system"), "{line}");
 }

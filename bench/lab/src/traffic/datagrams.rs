@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -67,9 +68,18 @@ async fn connect(target: SocketAddr) -> Result<UdpSocket> {
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
     };
-    let socket = UdpSocket::bind(SocketAddr::new(any, 0)).await?;
+    let socket = UdpSocket::bind(SocketAddr::new(any, fresh_port())).await?;
     socket.connect(target).await?;
     Ok(socket)
+}
+
+/// A port that no socket of this process had lately. One that comes back within a minute, to another frontend of the same
+/// backend, would be translated, since the first one's flow still lives.
+fn fresh_port() -> u16 {
+    const FIRST: u16 = 10_000;
+    const PORTS: u16 = 20_000;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    FIRST + NEXT.fetch_add(1, Ordering::Relaxed) % PORTS
 }
 
 async fn exchange(socket: &UdpSocket, payload: &[u8]) -> Result<Sighting> {
