@@ -1,6 +1,6 @@
 //! From a packet's destination to a backend: frontend, slice, slot, owner.
 
-use proxy_common::backend::{BACKEND_READY, Backend};
+use proxy_common::backend::{BACKEND_READY, BACKEND_SERVING, Backend};
 use proxy_common::flow::FlowKey;
 use proxy_common::frontend::{FRONTEND_AFFINITY, Frontend, FrontendKey, SCOPE_EXTERNAL};
 use proxy_common::hash::{client_hash, flow_hash};
@@ -10,6 +10,7 @@ use proxy_common::verdict::Reason;
 use crate::family::{Family, KeyOf};
 use crate::maps;
 use crate::packet::Parsed;
+use crate::packet::header::protocol;
 use crate::verdict::Verdict;
 
 /// The frontend a packet that came in over an uplink asks for.
@@ -45,6 +46,17 @@ pub fn select_slot<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Result<Slo
 #[inline(always)]
 pub fn lookup_backend<F: Family>(reference: BackendRef) -> Option<&'static Backend<F::Address>> {
     F::backend(reference.id()).filter(|backend| backend.is(reference))
+}
+
+/// The backend of a flow that goes on with it. A TCP connection is ended by its pod, or lives on; datagrams would be sent to
+/// one that serves no more for as long as their client sends.
+#[inline(always)]
+pub fn lookup_keeper<F: Family>(
+    reference: BackendRef,
+    parsed: &Parsed<F::Address>,
+) -> Option<&'static Backend<F::Address>> {
+    lookup_backend::<F>(reference)
+        .filter(|backend| parsed.key.protocol == protocol::TCP || backend.flags & BACKEND_SERVING != 0)
 }
 
 /// Rules 1 and 3 of the slot: who gets a packet that has no flow entry.

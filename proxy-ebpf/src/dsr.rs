@@ -145,7 +145,7 @@ fn serve<P: Packet, O: Family, F: Family>(
     hint: u32,
 ) -> Result<Verdict, Verdict> {
     if let Some(found) = flow::lookup::<F>(inner, frontend.service)
-        && let Some(backend) = balance::lookup_backend::<F>(found.backend)
+        && let Some(backend) = balance::lookup_keeper::<F>(found.backend, inner)
         && backend.is_local()
     {
         packet.claim_delivery().map_err(|_| HAND_TO_TC)?;

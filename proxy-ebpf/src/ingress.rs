@@ -98,7 +98,7 @@ fn serve_by_flow<P: Packet, F: Family>(
     slot: Option<Slot>,
 ) -> Result<Verdict, Verdict> {
     if let Some(found) = flow::lookup::<F>(parsed, frontend.service)
-        && let Some(backend) = balance::lookup_backend::<F>(found.backend)
+        && let Some(backend) = balance::lookup_keeper::<F>(found.backend, parsed)
     {
         if !backend.is_local() {
             let verdict = dsr::send::<P, F>(packet, parsed, backend)?;

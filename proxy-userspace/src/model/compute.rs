@@ -46,6 +46,8 @@ pub(super) fn compute(key: &ServiceKey, inputs: Inputs<'_>) -> Computed {
         problems: Vec::new(),
     };
     match inputs.service {
+        // Beside another proxy most slices belong to Services that are not ours to know.
+        None if inputs.settings.service_proxy_name.is_some() => {}
         None => computed.problems = orphans(key, inputs.slices),
         Some(Stored { spec: None, notes }) => computed.problems.clone_from(&notes.problems),
         Some(Stored { spec: Some(spec), notes }) => {

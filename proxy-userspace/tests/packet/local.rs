@@ -2,7 +2,8 @@
 
 use millrace_lab::frame::{Frame, Layer, UdpChecksum, flag};
 use millrace_lab::program::{Bed, Hook, ServiceBuilder};
-use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL};
+use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_SERVING};
+use proxy_common::selection::Slot;
 use proxy_common::verdict::Reason;
 
 use crate::case::{Case, each_ingress};
@@ -21,6 +22,7 @@ each_ingress! {
     a_service_without_any_endpoint_drops
     a_backend_on_another_node_without_return_path_drops
     a_backend_that_is_leaving_keeps_its_connections
+    datagrams_leave_a_backend_that_serves_no_more
     with_affinity_all_connections_of_a_client_go_to_one_backend
     the_service_counts_its_clients_packets
 }
@@ -174,6 +176,26 @@ fn a_backend_that_is_leaving_keeps_its_connections(case: Case) {
     bed.set_backend_flags(case.pod(1), BACKEND_EXISTS | BACKEND_LOCAL);
     let data = case.tcp(flag::ACK);
     case.is_delivered(&bed, &data, &data.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+}
+
+fn datagrams_leave_a_backend_that_serves_no_more(case: Case) {
+    let bed = Bed::new();
+    let service =
+        bed.service().udp().external(case.vip()).backend_local(case.pod(1)).backend_local(case.pod(2));
+    let service = service.install();
+    let datagram = case.udp();
+    let first = service.choice(&datagram).at;
+    let other = if first == case.pod(1) { case.pod(2) } else { case.pod(1) };
+    let goes_to = |backend| {
+        case.is_delivered(&bed, &datagram, &datagram.clone().with_destination(backend), Reason::ServedLocal);
+    };
+    goes_to(first);
+    service.set_slot(&bed, &datagram, Slot::settled_on(bed.backend_local(other)));
+    bed.set_backend_flags(first, BACKEND_EXISTS | BACKEND_LOCAL | BACKEND_SERVING);
+    goes_to(first);
+    bed.set_backend_flags(first, BACKEND_EXISTS | BACKEND_LOCAL);
+    goes_to(other);
+    goes_to(other);
 }
 
 fn with_affinity_all_connections_of_a_client_go_to_one_backend(case: Case) {

@@ -142,7 +142,11 @@ impl Follower {
                 self.version = None;
                 return;
             }
-            Failure::Silent(_) | Failure::Endless if is_listing => self.streams = false,
+            Failure::Silent(_) | Failure::Endless | Failure::Cut(_) | Failure::Ended if is_listing => {
+                self.streams = false;
+            }
+            // Says nothing of the version, and a new listing is the last thing such a server needs.
+            Failure::Unable { status, .. } if matches!(status.as_u16(), 429 | 502 | 503) => {}
             Failure::Refused { .. } => self.version = None,
             Failure::Unable { .. } | Failure::Garbled(_) => {
                 self.attempts += 1;

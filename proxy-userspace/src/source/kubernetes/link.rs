@@ -128,6 +128,7 @@ pub(super) fn refusal(
     let read: Option<Status> = serde_json::from_slice(body).ok();
     let asked = read.as_ref().and_then(|status| status.details.as_ref()?.retry_after_seconds.into());
     let retry_after = retry_after.or(asked.filter(|s| *s > 0).map(|s| Duration::from_secs(u64::from(s))));
+    let retry_after = retry_after.map(|wait| wait.min(LONGEST_RETRY_AFTER));
     let message = match read {
         Some(status) => status.message,
         None => String::from_utf8_lossy(body).lines().next().unwrap_or_default().chars().take(200).collect(),

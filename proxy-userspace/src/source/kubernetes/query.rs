@@ -26,7 +26,8 @@ pub(super) type HttpRequest = http::Request<Body>;
 
 impl Query {
     /// Of Services and EndpointSlices those that are ours: the endpointslice controller copies the labels of a
-    /// Service to its slices.
+    /// Service to its slices. Those of another proxy's name are not all: the API server's own slice has no such label, and
+    /// its addresses must be known, so that nobody takes them.
     pub fn new(kind: Kind, service_proxy_name: Option<&str>) -> Self {
         let path = match kind {
             Kind::Service => Service::url_path(&(), None),
@@ -37,7 +38,12 @@ impl Query {
             || "!service.kubernetes.io/service-proxy-name".to_owned(),
             |name| format!("service.kubernetes.io/service-proxy-name={name}"),
         );
-        let selector = (kind != Kind::Node).then(|| format!("{proxy},!service.kubernetes.io/headless"));
+        const NOT_HEADLESS: &str = "!service.kubernetes.io/headless";
+        let selector = match kind {
+            Kind::Node => None,
+            Kind::EndpointSlice if service_proxy_name.is_some() => Some(NOT_HEADLESS.to_owned()),
+            Kind::Service | Kind::EndpointSlice => Some(format!("{proxy},{NOT_HEADLESS}")),
+        };
         Self { request: Request::new(path), selector }
     }
 

@@ -100,10 +100,16 @@ impl Backends {
 
     /// The id of an endpoint, a new one if it has none; `None` if all are in use or rest.
     ///
-    /// An endpoint that returns before its id was given to another one gets it back with its generation: it
-    /// was only moved between two EndpointSlices, and its connections live on.
+    /// An endpoint that returns while its id rests gets it back with its generation: it was only moved between two
+    /// EndpointSlices, and its connections live on. One that returns later is another one with the same address: the
+    /// flows and affinities of the former must not be its own.
     pub fn claim(&mut self, address: SocketAddr, now: Duration) -> Option<u32> {
         if let Some(id) = self.ids.get(&address).copied() {
+            if self.pool.rested(id, now).is_some()
+                && let Some(state) = self.entries.get_mut(&id)
+            {
+                state.generation = (state.generation + 1) % BackendRef::GENERATIONS;
+            }
             self.pool.resume(id);
             return Some(id);
         }

@@ -34,6 +34,7 @@ pub use backends::GRACE;
 pub use change::{BackendEntry, BackendId, Change, Extent, FrontendAt, Op, Phase, RangeAt};
 pub use ids::REST;
 pub use lists::with_spare_room;
+use proxy_common::frontend::FRONTEND_SOURCE_RANGES;
 use proxy_common::selection::{ServiceEntry, Slot};
 pub use sweep::Resting;
 
@@ -314,8 +315,9 @@ fn in_order(mut ops: Vec<Op>) -> Vec<Op> {
 impl Outcome {
     /// Whether a change of a port is left for the next sync.
     fn holds_up(&self, change: &Change, port: &Arc<PortKey>) -> bool {
-        let is_frontend = matches!(change, Change::Frontend(..));
-        self.blocked.contains(port) || is_frontend && self.unguarded.contains(port)
+        let needs_ranges =
+            matches!(change, Change::Frontend(_, value) if value.flags & FRONTEND_SOURCE_RANGES != 0);
+        self.blocked.contains(port) || needs_ranges && self.unguarded.contains(port)
     }
 
     /// Something of a port could not be done; the rest of it can.

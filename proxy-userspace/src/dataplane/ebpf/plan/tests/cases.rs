@@ -78,7 +78,7 @@ fn a_backend_of_two_services_exists_until_neither_has_it() {
 }
 
 #[test]
-fn an_endpoint_that_returns_keeps_its_id_and_generation() {
+fn an_endpoint_that_returns_while_its_id_rests_keeps_its_generation() {
     let mut bed = Bed::new();
     let state = desired([(key(0, V4), port(0, V4, &[(1, 0, true)]))]);
     bed.sync(&state, &[]);
@@ -86,9 +86,24 @@ fn an_endpoint_that_returns_keeps_its_id_and_generation() {
     bed.sync(&desired([(key(0, V4), port(0, V4, &[]))]), &[]);
     bed.now += GRACE;
     bed.sync(&desired([(key(0, V4), port(0, V4, &[]))]), &[]);
-    bed.now += REST * 3;
+    bed.now += REST / 2;
     bed.sync(&state, &[]);
     assert_eq!(bed.backend(1), before);
+}
+
+#[test]
+fn an_address_that_is_used_again_later_is_another_endpoint() {
+    let mut bed = Bed::new();
+    let state = desired([(key(0, V4), port(0, V4, &[(1, 0, true)]))]);
+    bed.sync(&state, &[]);
+    let (id, before) = bed.backend(1);
+    bed.sync(&desired([(key(0, V4), port(0, V4, &[]))]), &[]);
+    bed.now += GRACE;
+    bed.sync(&desired([(key(0, V4), port(0, V4, &[]))]), &[]);
+    bed.now += REST;
+    bed.sync(&state, &[]);
+    let (again, after) = bed.backend(1);
+    assert_eq!((again, after.generation), (id, before.generation + 1));
 }
 
 #[test]
