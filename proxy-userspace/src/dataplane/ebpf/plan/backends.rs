@@ -11,6 +11,7 @@ use proxy_common::selection::BackendRef;
 use proxy_common::{Addr4, Addr6};
 
 use super::change::BackendEntry;
+use super::few::{ById, Few};
 use super::ids::IdPool;
 use crate::model::{Endpoint, PortKey};
 
@@ -24,7 +25,7 @@ pub const GRACE: Duration = Duration::from_secs(3);
 pub struct Backends {
     pool: IdPool,
     ids: BTreeMap<SocketAddr, u32>,
-    entries: BTreeMap<u32, State>,
+    entries: ById<State>,
     /// Ids that were found in use and that no port has claimed so far.
     held: BTreeSet<u32>,
     /// Backends that no port has, by the end of their grace.
@@ -36,12 +37,12 @@ struct State {
     address: SocketAddr,
     generation: u8,
     /// What each service port's EndpointSlices say of it.
-    views: BTreeMap<Arc<PortKey>, View>,
+    views: Few<Arc<PortKey>, View>,
     written: Option<BackendEntry>,
     /// Until when it exists though no port has it.
     grace: Option<Duration>,
     /// Service ids with a slot that names it.
-    named_by: BTreeSet<u32>,
+    named_by: Few<u32, ()>,
 }
 
 /// What one service port says of a backend.
@@ -60,7 +61,7 @@ impl Backends {
         Self {
             pool: IdPool::new(capacity),
             ids: BTreeMap::new(),
-            entries: BTreeMap::new(),
+            entries: ById::new(),
             held: BTreeSet::new(),
             leaving: BTreeSet::new(),
         }
@@ -93,7 +94,7 @@ impl Backends {
     /// The way in the map to an endpoint; 0 = none.
     #[must_use]
     pub fn written_way(&self, address: SocketAddr) -> u32 {
-        let state = self.id(address).and_then(|id| self.entries.get(&id));
+        let state = self.id(address).and_then(|id| self.entries.get(id));
         let written = state.and_then(|state| state.written).filter(|written| written.address == address);
         written.map_or(0, |written| written.way)
     }
@@ -115,7 +116,7 @@ impl Backends {
         }
         let id = self.pool.allocate(now, |_| true)?;
         let (mut generation, mut written) = (0, None);
-        if let Some(former) = self.entries.remove(&id) {
+        if let Some(former) = self.entries.remove(id) {
             if self.ids.get(&former.address) == Some(&id) {
                 self.ids.remove(&former.address);
             }
@@ -130,14 +131,14 @@ impl Backends {
     /// Says what a port knows of a backend; `None` = the port has it no more. If no other port has it either and
     /// it is in the map, its grace begins.
     pub fn set_view(&mut self, id: u32, port: &Arc<PortKey>, view: Option<View>, now: Duration) {
-        let Some(state) = self.entries.get_mut(&id) else { return };
+        let Some(state) = self.entries.get_mut(id) else { return };
         if let Some(view) = view {
             self.held.remove(&id);
             state.views.insert(Arc::clone(port), view);
             if let Some(end) = state.grace.take() {
                 self.leaving.remove(&(end, id));
             }
-        } else if state.views.remove(port).is_some() && state.views.is_empty() && state.is_in_map() {
+        } else if state.views.remove(port) && state.views.is_empty() && state.is_in_map() {
             state.grace = Some(now + GRACE);
             self.leaving.insert((now + GRACE, id));
         }
@@ -148,7 +149,7 @@ impl Backends {
         let lasting = self.leaving.split_off(&(now, u32::MAX));
         let ended = std::mem::replace(&mut self.leaving, lasting);
         for (_, id) in &ended {
-            if let Some(state) = self.entries.get_mut(id) {
+            if let Some(state) = self.entries.get_mut(*id) {
                 state.grace = None;
             }
         }
@@ -171,7 +172,7 @@ impl Backends {
     #[must_use]
     pub fn reference(&self, address: SocketAddr) -> Option<BackendRef> {
         let id = self.id(address)?;
-        let state = self.entries.get(&id).filter(|state| !state.views.is_empty())?;
+        let state = self.entries.get(id).filter(|state| !state.views.is_empty())?;
         Some(BackendRef::new(id, state.generation))
     }
 
@@ -179,38 +180,40 @@ impl Backends {
     #[must_use]
     pub fn exists(&self, reference: BackendRef) -> bool {
         let names = |state: &State| state.generation == reference.generation();
-        self.entries.get(&reference.id()).is_some_and(names) && self.is_in_use(reference.id())
+        self.entries.get(reference.id()).is_some_and(names) && self.is_in_use(reference.id())
     }
 
     /// Whether a backend exists, or may: it was found in use and is not claimed so far.
     #[must_use]
     pub fn is_in_use(&self, id: u32) -> bool {
-        self.held.contains(&id) || self.entries.get(&id).is_some_and(State::exists)
+        self.held.contains(&id) || self.entries.get(id).is_some_and(State::exists)
     }
 
     /// The service ports that have a backend.
     pub fn users(&self, id: u32) -> impl Iterator<Item = &Arc<PortKey>> {
-        self.entries.get(&id).into_iter().flat_map(|state| state.views.keys())
+        self.entries.get(id).into_iter().flat_map(|state| state.views.keys())
     }
 
     /// The service ids with a slot that names a backend.
     pub fn named_by(&self, id: u32) -> impl Iterator<Item = u32> {
-        self.entries.get(&id).into_iter().flat_map(|state| state.named_by.iter().copied())
+        self.entries.get(id).into_iter().flat_map(|state| state.named_by.keys().copied())
     }
 
     /// Records that slots of a service began or ceased to name a backend.
     pub fn set_named(&mut self, id: u32, service: u32, named: Named) {
-        if let Some(state) = self.entries.get_mut(&id) {
+        if let Some(state) = self.entries.get_mut(id) {
             match named {
-                Named::Yes => state.named_by.insert(service),
-                Named::No => state.named_by.remove(&service),
-            };
+                Named::Yes => state.named_by.insert(service, ()),
+                Named::No => {
+                    state.named_by.remove(&service);
+                }
+            }
         }
     }
 
     /// What must be written for a backend that exists; `None` if that is in the map already.
     pub fn write(&self, id: u32, way: impl Fn(&str, SocketAddr) -> u32) -> Option<BackendEntry> {
-        let state = self.entries.get(&id).filter(|state| state.exists())?;
+        let state = self.entries.get(id).filter(|state| state.exists())?;
         let entry = state.wanted(way);
         (state.written != Some(entry)).then_some(entry)
     }
@@ -218,14 +221,14 @@ impl Backends {
     /// What must be written for a backend that exists no more; `None` if that is in the map already.
     #[must_use]
     pub fn release(&self, id: u32) -> Option<BackendEntry> {
-        let state = self.entries.get(&id).filter(|state| !state.exists())?;
+        let state = self.entries.get(id).filter(|state| !state.exists())?;
         let written = state.written.filter(|written| written.flags & BACKEND_EXISTS != 0)?;
         Some(BackendEntry { flags: 0, ..written })
     }
 
     /// Records that an entry was written; one without `BACKEND_EXISTS` begins to rest.
     pub fn written(&mut self, id: u32, entry: BackendEntry, now: Duration) {
-        if let Some(state) = self.entries.get_mut(&id) {
+        if let Some(state) = self.entries.get_mut(id) {
             state.written = Some(entry);
         }
         if entry.flags & BACKEND_EXISTS == 0 {
@@ -236,19 +239,19 @@ impl Backends {
     /// Lets the id of a backend that nobody has rest, if it was claimed but never written.
     pub fn abandon(&mut self, id: u32, now: Duration) {
         let is_idle = |state: &State| !state.exists() && !state.is_in_map();
-        if self.entries.get(&id).is_some_and(is_idle) && !self.pool.is_resting(id) {
+        if self.entries.get(id).is_some_and(is_idle) && !self.pool.is_resting(id) {
             self.pool.rest(id, now);
         }
     }
 
     /// What is in the map.
     pub fn written_entries(&self) -> impl Iterator<Item = (u32, BackendEntry)> {
-        self.entries.iter().filter_map(|(id, state)| Some((*id, state.written?)))
+        self.entries.iter().filter_map(|(id, state)| Some((id, state.written?)))
     }
 
     /// All ids that were ever given out.
     pub fn all(&self) -> impl Iterator<Item = u32> {
-        self.entries.keys().copied()
+        self.entries.iter().map(|(id, _)| id)
     }
 }
 
@@ -263,7 +266,7 @@ pub enum Named {
 
 impl State {
     const fn new(address: SocketAddr, generation: u8, written: Option<BackendEntry>) -> Self {
-        Self { address, generation, views: BTreeMap::new(), written, grace: None, named_by: BTreeSet::new() }
+        Self { address, generation, views: Few::new(), written, grace: None, named_by: Few::new() }
     }
 
     fn exists(&self) -> bool {

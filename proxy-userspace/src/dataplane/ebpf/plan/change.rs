@@ -31,8 +31,9 @@ pub enum Change {
     },
     /// Point a service id at a slice, or with the zero word at nothing.
     Service(u32, ServiceEntry),
-    /// Say what a service id stands for.
-    Name(u32, ServiceName),
+    /// Say what a service id stands for. Boxed: it is many times as large as any other change, and all changes of a
+    /// sync are held at once.
+    Name(u32, Box<ServiceName>),
     /// Name a backend on this node by its hint.
     Hint(HintKey, BackendRef),
     /// The hint names nothing any more.

@@ -51,7 +51,7 @@ impl Plan {
         let choice = self.choice(key, port, list, service);
         let (changes, missing) = self.plan_slice(choice, now);
         let named = self.services.get(service).is_some_and(|state| state.name_written);
-        let name = (!named).then_some(Change::Name(service, encoded));
+        let name = (!named).then_some(Change::Name(service, Box::new(encoded)));
         let changes = changes.into_iter().chain(name);
         ops.extend(changes.map(|change| Op { change, owner: Some(Arc::clone(key)) }));
         missing.map_or(Ok(service), Err)

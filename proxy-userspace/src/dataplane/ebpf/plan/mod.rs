@@ -9,6 +9,7 @@ mod adopt;
 mod backends;
 mod change;
 mod drift;
+mod few;
 mod frontends;
 mod hold;
 mod ids;

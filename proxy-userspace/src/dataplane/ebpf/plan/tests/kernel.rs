@@ -140,7 +140,7 @@ impl FakeKernel {
             }
             Change::SourceRange(range) => assert_eq!(range.net, range.net.trunc()),
             Change::Name(id, name) => {
-                let is_known = self.names.get(id) == Some(name);
+                let is_known = self.names.get(id) == Some(&**name);
                 assert!(is_known || !self.traces.contains(id), "service {id} has entries of another one");
             }
             Change::Way(..)
@@ -225,8 +225,8 @@ impl FakeKernel {
                 }
             }
             Change::Name(id, name) => {
-                let before = self.names.insert(id, name);
-                let is_new = before.is_none_or(|before| before == name);
+                let before = self.names.insert(id, *name);
+                let is_new = before.is_none_or(|before| before == *name);
                 assert!(
                     is_new || self.rested(self.released_services.get(&id)),
                     "service {id} has not rested"

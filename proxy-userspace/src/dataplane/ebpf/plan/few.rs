@@ -1,0 +1,138 @@
+//! Collections for what there is a hundred thousand times: a tree's leaf keeps room for eleven entries, and mostly it
+//! has one.
+
+/// A sorted map without spare room. Every change moves what stands behind it.
+#[derive(Clone, Debug)]
+pub struct Few<K, V> {
+    entries: Vec<(K, V)>,
+}
+
+impl<K: Ord, V> Few<K, V> {
+    /// Nothing.
+    pub const fn new() -> Self {
+        Self { entries: Vec::new() }
+    }
+
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Enters a value, in the place of the one that is there.
+    pub fn insert(&mut self, key: K, value: V) {
+        match self.position(&key) {
+            Ok(at) => {
+                if let Some(entry) = self.entries.get_mut(at) {
+                    entry.1 = value;
+                }
+            }
+            Err(at) => {
+                self.entries.reserve_exact(1);
+                self.entries.insert(at, (key, value));
+            }
+        }
+    }
+
+    /// Takes a value out; whether there was one.
+    pub fn remove(&mut self, key: &K) -> bool {
+        let found = self.position(key);
+        if let Ok(at) = found {
+            self.entries.remove(at);
+        }
+        found.is_ok()
+    }
+
+    /// The keys, in order.
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
+        self.entries.iter().map(|(key, _)| key)
+    }
+
+    /// The values, in the order of their keys.
+    pub fn values(&self) -> impl Iterator<Item = &V> {
+        self.entries.iter().map(|(_, value)| value)
+    }
+
+    fn position(&self, key: &K) -> Result<usize, usize> {
+        self.entries.binary_search_by(|(other, _)| other.cmp(key))
+    }
+}
+
+/// A map by ids that are given out one after the other.
+#[derive(Clone, Debug)]
+pub struct ById<T> {
+    entries: Vec<Option<T>>,
+}
+
+impl<T> ById<T> {
+    /// Nothing.
+    pub const fn new() -> Self {
+        Self { entries: Vec::new() }
+    }
+
+    /// The entry of an id.
+    pub fn get(&self, id: u32) -> Option<&T> {
+        self.entries.get(index(id))?.as_ref()
+    }
+
+    /// The entry of an id, to be changed.
+    pub fn get_mut(&mut self, id: u32) -> Option<&mut T> {
+        self.entries.get_mut(index(id))?.as_mut()
+    }
+
+    /// Enters an id's entry; returns the one that was there.
+    pub fn insert(&mut self, id: u32, entry: T) -> Option<T> {
+        let at = index(id);
+        if at >= self.entries.len() {
+            self.entries.resize_with(at + 1, || None);
+        }
+        self.entries.get_mut(at)?.replace(entry)
+    }
+
+    /// Takes an id's entry out.
+    pub fn remove(&mut self, id: u32) -> Option<T> {
+        self.entries.get_mut(index(id))?.take()
+    }
+
+    /// All entries, by id.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        (0..).zip(&self.entries).filter_map(|(id, entry)| Some((id, entry.as_ref()?)))
+    }
+}
+
+fn index(id: u32) -> usize {
+    usize::try_from(id).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Both do what a tree does.
+        #[test]
+        fn few_and_by_id_are_maps(
+            steps in proptest::collection::vec((0_u32..9, any::<bool>(), any::<u8>()), 0..60),
+        ) {
+            let (mut tree, mut few, mut by_id) = (BTreeMap::new(), Few::<u32, u8>::new(), ById::new());
+            for (key, insert, value) in steps {
+                if insert {
+                    few.insert(key, value);
+                    prop_assert_eq!(by_id.insert(key, value), tree.insert(key, value));
+                } else {
+                    let removed = tree.remove(&key);
+                    prop_assert_eq!(few.remove(&key), removed.is_some());
+                    prop_assert_eq!(by_id.remove(key), removed);
+                }
+                prop_assert_eq!(few.is_empty(), tree.is_empty());
+                prop_assert!(few.keys().eq(tree.keys()) && few.values().eq(tree.values()));
+                prop_assert!(by_id.iter().eq(tree.iter().map(|(key, value)| (*key, value))));
+                prop_assert_eq!(by_id.get(key), tree.get(&key));
+                prop_assert_eq!(by_id.get_mut(key), tree.get_mut(&key));
+            }
+        }
+    }
+}
