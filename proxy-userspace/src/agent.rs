@@ -20,8 +20,9 @@ use crate::reconcile::{self, Channels, Intervals, Observer, Reconciler};
 use crate::source::kubernetes::KubernetesSettings;
 use crate::source::{self, Batch, SourceError};
 
-/// Batches of events that may wait while a sync goes on.
-const BATCHES: usize = 64;
+/// Batches of events that may wait while a sync goes on. Few: while everything is listed, each holds up to a megabyte of
+/// text as objects, and the heap stays as large as it once had to be.
+pub const BATCHES: usize = 4;
 /// Health check node ports that could not be opened and were not told yet.
 const FAILURES: usize = 64;
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use millrace::agent::BATCHES;
 use millrace::dataplane::Dataplane;
 use millrace::dataplane::fake::FakeDataplane;
 use millrace::model::{Desired, Kind, Model};
@@ -17,7 +18,7 @@ use super::objects::Scale;
 use super::pins::Pins;
 use super::report::{Figure, Target};
 use super::server::Server;
-use super::source::{self, BATCHES, Source};
+use super::source::{self, Source};
 use super::stages::everything;
 
 /// What is measured of changes.

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use millrace::agent::BATCHES;
 use millrace::model::Model;
 use millrace::reconcile::{self, Channels, Observer, Reconciler, Synced};
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,7 @@ use super::objects::Scale;
 use super::pins::Pins;
 use super::report::{Figure, Target};
 use super::server::Server;
-use super::source::{BATCHES, follow};
+use super::source::follow;
 
 /// What the child is told.
 #[derive(clap::Args)]

@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use millrace::agent::BATCHES;
 use millrace::model::Model;
 use millrace::source::kubernetes::{KubernetesSettings, connect, watch};
 use millrace::source::{Batch, Listing, SourceEvent};
@@ -15,9 +16,6 @@ use tokio::sync::{mpsc, oneshot};
 use super::clock::timed;
 use super::objects::NODE;
 use super::server::Server;
-
-/// Batches that may wait, as in the agent.
-pub const BATCHES: usize = 64;
 
 /// The thread; it ends when nobody takes its events any more.
 pub struct Source {

@@ -181,6 +181,7 @@ fn read_ports(raw: &RawSpec, kind: Type, notes: &mut Notes) -> Vec<PortSpec> {
         let node_port = read_node_port(entry.node_port, kind, &field, notes);
         ports.push(PortSpec { index, name, protocol, port, node_port });
     }
+    ports.shrink_to_fit();
     ports
 }
 

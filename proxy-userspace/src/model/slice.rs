@@ -99,6 +99,7 @@ fn read_ports(entries: &[EndpointPort], notes: &mut Notes) -> Vec<SlicePort> {
             ports.push(SlicePort { index, name: entry.name.clone().unwrap_or_default(), protocol, port });
         }
     }
+    ports.shrink_to_fit();
     ports
 }
 

@@ -4,6 +4,7 @@
 //! after the retry interval while something failed. After the longest interval a round through everything begins,
 //! in parts, so that a change in between does not wait for it.
 
+mod heap;
 mod journal;
 mod observer;
 
@@ -28,6 +29,8 @@ pub use observer::{Observer, Synced};
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Service ports in one part of a round through everything, and the time between two parts.
 const PART: usize = 256;
+/// A sync of so many service ports, the first one as a rule, leaves much memory behind.
+const LARGE: usize = 1_000;
 const PART_INTERVAL: Duration = Duration::from_millis(10);
 /// A sixth of the age at which the programs stop believing the agent.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
@@ -249,6 +252,9 @@ impl<D: Dataplane> Reconciler<D> {
         report.due_in = of_ports.due_in;
         let retry_in = (!report.is_complete()).then_some(RETRY_INTERVAL);
         self.retry_at = retry_in.into_iter().chain(report.due_in).min().map(|wait| self.last_sync + wait);
+        if dirty.ports.len() >= LARGE {
+            heap::give_back();
+        }
         debug!(dirty = dirty.ports.len(), writes = report.writes, took = ?self.last_sync.elapsed(), "synced");
         let desired = self.model.desired();
         let synced = Synced { desired, dirty: &dirty, report: &report, took: self.last_sync.elapsed() };

@@ -107,7 +107,7 @@ impl Backends {
     pub fn claim(&mut self, address: SocketAddr, now: Duration) -> Option<u32> {
         if let Some(id) = self.ids.get(&address).copied() {
             if self.pool.rested(id, now).is_some()
-                && let Some(state) = self.entries.get_mut(&id)
+                && let Some(state) = self.entries.get_mut(id)
             {
                 state.generation = (state.generation + 1) % BackendRef::GENERATIONS;
             }
@@ -266,7 +266,7 @@ pub enum Named {
 
 impl State {
     const fn new(address: SocketAddr, generation: u8, written: Option<BackendEntry>) -> Self {
-        Self { address, generation, views: Few::new(), written, grace: None, named_by: Few::new() }
+        Self { address, generation, views: Few::None, written, grace: None, named_by: Few::None }
     }
 
     fn exists(&self) -> bool {

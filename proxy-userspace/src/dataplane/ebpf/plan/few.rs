@@ -1,59 +1,89 @@
 //! Collections for what there is a hundred thousand times: a tree's leaf keeps room for eleven entries, and mostly it
 //! has one.
 
-/// A sorted map without spare room. Every change moves what stands behind it.
-#[derive(Clone, Debug)]
-pub struct Few<K, V> {
-    entries: Vec<(K, V)>,
+/// A sorted map that keeps one entry in place, and more of them without spare room.
+#[derive(Clone, Debug, Default)]
+pub enum Few<K, V> {
+    /// Nothing.
+    #[default]
+    None,
+    /// One entry.
+    One((K, V)),
+    /// More than one, sorted; or what is left of them.
+    More(Vec<(K, V)>),
 }
 
 impl<K: Ord, V> Few<K, V> {
-    /// Nothing.
-    pub const fn new() -> Self {
-        Self { entries: Vec::new() }
-    }
-
     /// Whether there is nothing.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+    pub const fn is_empty(&self) -> bool {
+        self.entries().is_empty()
     }
 
     /// Enters a value, in the place of the one that is there.
     pub fn insert(&mut self, key: K, value: V) {
         match self.position(&key) {
             Ok(at) => {
-                if let Some(entry) = self.entries.get_mut(at) {
+                if let Some(entry) = self.entries_mut().get_mut(at) {
                     entry.1 = value;
                 }
             }
             Err(at) => {
-                self.entries.reserve_exact(1);
-                self.entries.insert(at, (key, value));
+                let mut entries = match std::mem::take(self) {
+                    Self::None => {
+                        *self = Self::One((key, value));
+                        return;
+                    }
+                    Self::One(entry) => vec![entry],
+                    Self::More(entries) => entries,
+                };
+                entries.reserve_exact(1);
+                entries.insert(at, (key, value));
+                *self = Self::More(entries);
             }
         }
     }
 
     /// Takes a value out; whether there was one.
     pub fn remove(&mut self, key: &K) -> bool {
-        let found = self.position(key);
-        if let Ok(at) = found {
-            self.entries.remove(at);
-        }
-        found.is_ok()
+        let Ok(at) = self.position(key) else { return false };
+        *self = match std::mem::take(self) {
+            Self::None | Self::One(_) => Self::None,
+            Self::More(mut entries) => {
+                entries.remove(at);
+                Self::More(entries)
+            }
+        };
+        true
     }
 
     /// The keys, in order.
     pub fn keys(&self) -> impl Iterator<Item = &K> {
-        self.entries.iter().map(|(key, _)| key)
+        self.entries().iter().map(|(key, _)| key)
     }
 
     /// The values, in the order of their keys.
     pub fn values(&self) -> impl Iterator<Item = &V> {
-        self.entries.iter().map(|(_, value)| value)
+        self.entries().iter().map(|(_, value)| value)
+    }
+
+    const fn entries(&self) -> &[(K, V)] {
+        match self {
+            Self::None => &[],
+            Self::One(entry) => std::slice::from_ref(entry),
+            Self::More(entries) => entries.as_slice(),
+        }
+    }
+
+    const fn entries_mut(&mut self) -> &mut [(K, V)] {
+        match self {
+            Self::None => &mut [],
+            Self::One(entry) => std::slice::from_mut(entry),
+            Self::More(entries) => entries.as_mut_slice(),
+        }
     }
 
     fn position(&self, key: &K) -> Result<usize, usize> {
-        self.entries.binary_search_by(|(other, _)| other.cmp(key))
+        self.entries().binary_search_by(|(other, _)| other.cmp(key))
     }
 }
 
@@ -117,7 +147,7 @@ mod tests {
         fn few_and_by_id_are_maps(
             steps in proptest::collection::vec((0_u32..9, any::<bool>(), any::<u8>()), 0..60),
         ) {
-            let (mut tree, mut few, mut by_id) = (BTreeMap::new(), Few::<u32, u8>::new(), ById::new());
+            let (mut tree, mut few, mut by_id) = (BTreeMap::new(), Few::<u32, u8>::None, ById::new());
             for (key, insert, value) in steps {
                 if insert {
                     few.insert(key, value);

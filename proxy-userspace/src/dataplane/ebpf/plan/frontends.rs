@@ -17,7 +17,7 @@ use crate::model::{self, Forwarding, FrontendKind, List, PortKey, Scope, Service
 pub struct Frontends {
     written: BTreeMap<FrontendAt, Frontend>,
     owners: BTreeMap<FrontendAt, Arc<PortKey>>,
-    claims: BTreeMap<Arc<PortKey>, BTreeSet<FrontendAt>>,
+    claims: BTreeMap<Arc<PortKey>, Box<[FrontendAt]>>,
     /// Written, and owned by nobody.
     unowned: BTreeSet<FrontendAt>,
     /// Found, and not claimed so far by anybody.
@@ -55,7 +55,7 @@ impl Frontends {
             if let Some(former) = self.owners.insert(*at, Arc::clone(owner))
                 && let Some(claims) = self.claims.get_mut(&former)
             {
-                claims.remove(at);
+                *claims = claims.iter().filter(|claimed| *claimed != at).copied().collect();
             }
         }
         if !wanted.is_empty() {

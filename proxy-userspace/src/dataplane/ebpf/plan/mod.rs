@@ -84,7 +84,7 @@ pub struct Capacities {
 #[derive(Clone, Debug)]
 pub struct Plan {
     capacities: Capacities,
-    /// The endpoints and service ids each port has claimed.
+    /// The backend and service ids each port has claimed.
     ports: BTreeMap<Arc<PortKey>, PortState>,
     services: Services,
     backends_v4: Backends,
@@ -106,7 +106,8 @@ pub struct Plan {
 
 #[derive(Clone, Debug, Default)]
 struct PortState {
-    endpoints: BTreeSet<SocketAddr>,
+    /// Ids of backends, sorted.
+    endpoints: Box<[u32]>,
     services: BTreeSet<u32>,
 }
 

@@ -27,7 +27,7 @@ impl Plan {
         let family = key.family;
         let backends = self.backends_mut(family);
         let losers = port.map(hints_lost).unwrap_or_default();
-        let mut claimed = BTreeSet::new();
+        let mut claimed = Vec::with_capacity(port.map_or(0, |port| port.endpoints.len()));
         let endpoints = port.into_iter().flat_map(|port| &port.endpoints);
         for (address, endpoint) in endpoints.filter(|(address, _)| Family::of(address.ip()) == family) {
             let Some(id) = backends.claim(*address, now) else {
@@ -38,15 +38,12 @@ impl Plan {
             let view = View { endpoint: endpoint.clone(), hint_lost: losers.contains(address) };
             backends.set_view(id, key, Some(view), now);
             touched.insert(BackendId { family, id });
-            claimed.insert(*address);
+            claimed.push(id);
         }
+        claimed.sort_unstable();
         let state = self.ports.entry(Arc::clone(key)).or_default();
-        let before = std::mem::replace(&mut state.endpoints, claimed.clone());
-        for id in before
-            .difference(&claimed)
-            .filter_map(|address| self.backends(family).id(*address))
-            .collect::<Vec<_>>()
-        {
+        let before = std::mem::replace(&mut state.endpoints, claimed.clone().into_boxed_slice());
+        for id in before.into_iter().filter(|id| claimed.binary_search(id).is_err()) {
             self.backends_mut(family).set_view(id, key, None, now);
             touched.insert(BackendId { family, id });
         }
