@@ -29,6 +29,7 @@ impl Query {
     /// Service to its slices. Those of another proxy's name are not all: the API server's own slice has no such label, and
     /// its addresses must be known, so that nobody takes them.
     pub fn new(kind: Kind, service_proxy_name: Option<&str>) -> Self {
+        const NOT_HEADLESS: &str = "!service.kubernetes.io/headless";
         let path = match kind {
             Kind::Service => Service::url_path(&(), None),
             Kind::EndpointSlice => EndpointSlice::url_path(&(), None),
@@ -38,7 +39,6 @@ impl Query {
             || "!service.kubernetes.io/service-proxy-name".to_owned(),
             |name| format!("service.kubernetes.io/service-proxy-name={name}"),
         );
-        const NOT_HEADLESS: &str = "!service.kubernetes.io/headless";
         let selector = match kind {
             Kind::Node => None,
             Kind::EndpointSlice if service_proxy_name.is_some() => Some(NOT_HEADLESS.to_owned()),
