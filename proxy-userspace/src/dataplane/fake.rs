@@ -1,6 +1,7 @@
 //! A data plane without a kernel, for tests of whatever drives one.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::dataplane::{Check, Dataplane, SyncReport};
 use crate::model::{Desired, Dirty, PortKey, ServicePort};
@@ -13,6 +14,12 @@ pub struct FakeDataplane {
     pub served: BTreeMap<PortKey, ServicePort>,
     /// The topology of the last call.
     pub topology: Topology,
+    /// How often it was told a topology.
+    pub topologies: usize,
+    /// Why it can't attach to its devices.
+    pub unattached: Option<String>,
+    /// When a sync has something to do though nothing changed.
+    pub due_in: Option<Duration>,
     /// What was dirty at each call of `sync`, in order.
     pub syncs: Vec<Dirty>,
     /// Ports that can't be served, and why.
@@ -25,7 +32,7 @@ pub struct FakeDataplane {
 impl Dataplane for FakeDataplane {
     fn sync(&mut self, desired: &Desired, dirty: &Dirty) -> SyncReport {
         self.syncs.push(dirty.clone());
-        let mut report = SyncReport::default();
+        let mut report = SyncReport { due_in: self.due_in, ..SyncReport::default() };
         let mut due = std::mem::take(&mut self.pending);
         due.merge(dirty.clone());
         for key in due.ports {
@@ -46,7 +53,8 @@ impl Dataplane for FakeDataplane {
     fn set_topology(&mut self, topology: &Topology) -> SyncReport {
         let writes = usize::from(self.topology != *topology);
         self.topology = topology.clone();
-        SyncReport { writes, ..SyncReport::default() }
+        self.topologies += 1;
+        SyncReport { writes, failures: self.unattached.iter().cloned().collect(), ..SyncReport::default() }
     }
 
     fn housekeep(&mut self, _now_monotonic_seconds: u64) {}

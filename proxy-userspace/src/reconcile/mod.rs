@@ -102,6 +102,9 @@ pub struct Reconciler<D> {
     /// This node's network, and whether the data plane has yet to be told of it.
     topology: Option<Topology>,
     topology_due: bool,
+    /// Something failed when it was told, and is tried again by the next sync. Not by every one that waits for
+    /// something: to look after all devices is work.
+    topology_failed: bool,
     /// What the model says became different and the data plane was not told yet.
     dirty: Dirty,
     /// When to try again what the last sync could not do, or to do what is not due before then.
@@ -136,6 +139,7 @@ impl<D: Dataplane> Reconciler<D> {
             model_due: true,
             topology: None,
             topology_due: false,
+            topology_failed: false,
             dirty,
             retry_at: None,
             last_sync: now.checked_sub(intervals.min).unwrap_or(now),
@@ -238,9 +242,10 @@ impl<D: Dataplane> Reconciler<D> {
         }
         let mut report = SyncReport::default();
         if let Some(topology) = &self.topology
-            && (self.topology_due || self.retry_at.is_some())
+            && (self.topology_due || self.topology_failed)
         {
             report = self.dataplane.set_topology(topology);
+            self.topology_failed = !report.is_complete();
         }
         let mut dirty = std::mem::take(&mut self.dirty);
         dirty.incomplete = self.listing != Listing::Complete;

@@ -307,6 +307,42 @@ fn a_new_topology_reaches_the_data_plane() {
     });
 }
 
+#[test]
+fn devices_are_looked_after_again_where_that_failed_and_not_while_something_else_is_due() {
+    on_paused_time(async || {
+        let bench = Bench::start();
+        bench.begin().await;
+        let told = || bench.dataplane.0.borrow().topologies;
+        bench.dataplane.0.borrow_mut().due_in = Some(RETRY_INTERVAL);
+        let before = bench.syncs();
+        bench.tell(service("a", "10.96.0.1")).await;
+        for _ in 0..3 {
+            advance(RETRY_INTERVAL).await;
+            settle().await;
+        }
+        assert_eq!(bench.syncs(), before + 3, "one for the change, and what is due is done");
+        assert_eq!(told(), 1, "at the begin");
+
+        bench.dataplane.0.borrow_mut().due_in = None;
+        bench.dataplane.0.borrow_mut().unattached = Some("no such device".to_owned());
+        bench.topology.send_replace(Some(Topology::default()));
+        settle().await;
+        advance(INTERVALS.min).await;
+        settle().await;
+        assert_eq!(told(), 2);
+        advance(RETRY_INTERVAL).await;
+        settle().await;
+        assert_eq!(told(), 3);
+        bench.dataplane.0.borrow_mut().unattached = None;
+        advance(RETRY_INTERVAL).await;
+        settle().await;
+        assert_eq!(told(), 4);
+        advance(RETRY_INTERVAL * 3).await;
+        settle().await;
+        assert_eq!(told(), 4, "nothing left to try again");
+    });
+}
+
 /// Remembers the order in which it was told.
 #[derive(Clone, Debug, Default)]
 struct Witness(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
