@@ -161,7 +161,7 @@ fn stream<D: Dataplane + Send + 'static>(
     let decoding = source.cpu()?.saturating_sub(decoded);
     let of = |what: &str| format!("{RATE} a second for {seconds} s, {name}: {what}");
     let figures = vec![
-        Figure::percent(of("time it should take"), f64::from(seconds) / took.as_secs_f64()),
+        Figure::percent(of("pace kept"), f64::from(seconds) / took.as_secs_f64()),
         Figure::count(of("syncs"), syncs.len()),
         Figure::percent(of("CPU of the source"), share(decoding)),
         Figure::percent(of("CPU of source and loop"), share(looped + decoding)).at_most(100.0),
