@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::dataplane::{Check, Dataplane, SyncReport};
+use crate::dataplane::{Check, Dataplane, SyncFailure, SyncReport};
 use crate::model::{Desired, Dirty, PortKey, ServicePort};
 use crate::node::Topology;
 
@@ -17,7 +17,7 @@ pub struct FakeDataplane {
     /// How often it was told a topology.
     pub topologies: usize,
     /// Why it can't attach to its devices.
-    pub unattached: Option<String>,
+    pub unattached: Option<SyncFailure>,
     /// When a sync has something to do though nothing changed.
     pub due_in: Option<Duration>,
     /// What was dirty at each call of `sync`, in order.

@@ -3,6 +3,7 @@
 pub mod ebpf;
 pub mod fake;
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::model::{Desired, Dirty, PortKey};
@@ -44,10 +45,49 @@ pub struct SyncReport {
     pub writes: usize,
     /// Service ports with an operation that failed; it is tried again at the next sync.
     pub pending: Vec<(PortKey, String)>,
-    /// Failures that belong to no service port (a device that can't be attached to, a full map of ways).
-    pub failures: Vec<String>,
+    /// Failures that belong to no service port.
+    pub failures: Vec<SyncFailure>,
     /// After this time a sync has something to do though nothing changed.
     pub due_in: Option<Duration>,
+}
+
+/// What could not be done and belongs to no service port, by whom it concerns. It is tried again.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SyncFailure {
+    /// This node: it serves nobody, since no program is attached where one has to be.
+    Node(String),
+    /// One device: it is not served, or not in the way that was asked for.
+    Device(String),
+    /// Every node alike, as a rule: a map has no room for a way, a node's address or a range of the cluster.
+    Map(String),
+}
+
+impl SyncFailure {
+    /// All words of [`concern`](Self::concern).
+    pub const CONCERNS: [&str; 3] = ["node", "device", "map"];
+
+    /// Whom it concerns, in one word.
+    #[must_use]
+    pub const fn concern(&self) -> &'static str {
+        match self {
+            Self::Node(_) => "node",
+            Self::Device(_) => "device",
+            Self::Map(_) => "map",
+        }
+    }
+
+    /// Whether this node can't serve at all.
+    #[must_use]
+    pub const fn is_fatal(&self) -> bool {
+        matches!(self, Self::Node(_))
+    }
+}
+
+impl fmt::Display for SyncFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Node(text) | Self::Device(text) | Self::Map(text)) = self;
+        f.write_str(text)
+    }
 }
 
 impl SyncReport {

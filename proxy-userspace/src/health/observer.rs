@@ -6,11 +6,11 @@ use tokio::sync::watch;
 use tracing::{error, info};
 
 use super::{Health, Targets};
-use crate::dataplane::Check;
+use crate::dataplane::{Check, SyncFailure};
 use crate::reconcile::{Observer, Synced};
 use crate::source::SourceEvent;
 
-/// Writes down when a change came and when it was applied, and tells which ports to open.
+/// Writes down when a change came and when a sync took it, and tells which ports to open.
 #[derive(Debug)]
 pub struct HealthObserver {
     health: Arc<Health>,
@@ -40,13 +40,13 @@ impl Observer for HealthObserver {
         }
     }
 
-    /// A device or way that failed is a change that still waits, though none was received. A service port that is degraded
-    /// (a full map) is not this node's state: it is so on every node, and all of them would lose all their clients.
+    /// What is degraded (a service port, a full map, one device of several) drains no node: most of it is the same on
+    /// every node, and all of them would lose all their clients.
     fn synced(&mut self, synced: &Synced<'_>) {
-        if synced.report.failures.is_empty() {
-            self.health.apply();
+        if synced.report.failures.iter().any(SyncFailure::is_fatal) {
+            self.health.fail();
         } else {
-            self.health.queue();
+            self.health.serve();
         }
         if self.begun && !synced.dirty.health {
             return;

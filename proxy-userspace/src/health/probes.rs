@@ -1,4 +1,4 @@
-//! /healthz and /livez: bodies and headers as kube-proxy's.
+//! /healthz and /livez: bodies and headers as kube-proxy's. What a new agent could not help does not fail /livez.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ async fn healthz(State(probes): State<Probes>) -> Response {
     // kube-proxy's rule: the time is that of the answer whenever the answer is 200, and else of the last change.
     let body = format!(
         r#"{{"lastUpdated": "{}","currentTime": "{}", "nodeEligible": {}}}"#,
-        go_time(verdict.last_updated),
+        go_time(verdict.healthy.then_some(verdict.now).or(verdict.applied)),
         go_time(Some(verdict.now)),
         verdict.eligible
     );
@@ -53,9 +53,10 @@ async fn healthz(State(probes): State<Probes>) -> Response {
 
 async fn livez(State(probes): State<Probes>) -> Response {
     let verdict = probes.health.verdict();
-    let status = status(verdict.healthy);
+    let status = status(verdict.alive);
     probes.counters.livez.get_or_create(&code(status)).inc();
-    let (updated, now) = (go_time(verdict.last_updated), go_time(Some(verdict.now)));
+    let updated = go_time(verdict.alive.then_some(verdict.now).or(verdict.applied));
+    let now = go_time(Some(verdict.now));
     answer(status, format!(r#"{{"lastUpdated": "{updated}","currentTime": "{now}"}}"#))
 }
 

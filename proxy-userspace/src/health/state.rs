@@ -42,21 +42,25 @@ pub struct SystemClock;
 /// What the servers answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// No change waits for longer than it may, and the data plane found no fault in itself.
+    /// No change waits for longer than it may, and the data plane found no fault in itself. Where that is not so a
+    /// new agent may help.
+    pub alive: bool,
+    /// It is alive, and this node can serve.
     pub healthy: bool,
     /// New clients may be sent to this node.
     pub eligible: bool,
-    /// When the last change was applied; now if healthy, as kube-proxy has it. `None` = never.
-    pub last_updated: Option<Timestamp>,
+    /// When a sync was over for the last time by which this node could serve. `None` = never.
+    pub applied: Option<Timestamp>,
     /// Now.
     pub now: Timestamp,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// When the oldest change that is not applied yet was received.
+    /// When the oldest change that no sync has taken yet was received.
     queued: Option<Instant>,
     applied: Option<Timestamp>,
+    is_unserved: bool,
     fault: Option<String>,
     eligibility: Eligibility,
 }
@@ -69,18 +73,26 @@ impl Health {
         Self { clock: Box::new(clock), timeout, state: Mutex::default() }
     }
 
-    /// A change was received that is not applied yet.
+    /// A change was received that no sync has taken yet.
     pub fn queue(&self) {
         let now = self.clock.now().instant;
         self.state().queued.get_or_insert(now);
     }
 
-    /// Everything that was received is applied.
-    pub fn apply(&self) {
+    /// A sync has taken everything that was received, and this node can serve.
+    pub fn serve(&self) {
         let now = self.clock.now().wall;
         let mut state = self.state();
         state.queued = None;
+        state.is_unserved = false;
         state.applied = Some(now);
+    }
+
+    /// A sync has taken everything that was received, but this node can't serve.
+    pub fn fail(&self) {
+        let mut state = self.state();
+        state.queued = None;
+        state.is_unserved = true;
     }
 
     /// What the data plane finds wrong with itself. Returns whether that is news.
@@ -102,11 +114,12 @@ impl Health {
         let now = self.clock.now();
         let state = self.state();
         let late = |queued: Instant| now.instant.saturating_duration_since(queued) >= self.timeout;
-        let healthy = state.fault.is_none() && !state.queued.is_some_and(late);
+        let alive = state.fault.is_none() && !state.queued.is_some_and(late);
         Verdict {
-            healthy,
+            alive,
+            healthy: alive && !state.is_unserved,
             eligible: state.eligibility == Eligibility::Eligible,
-            last_updated: if healthy { Some(now.wall) } else { state.applied },
+            applied: state.applied,
             now: now.wall,
         }
     }

@@ -37,7 +37,7 @@ pub struct Metrics {
     service_changes: Changes,
     no_local_endpoints: Family<Label, Gauge>,
     degraded: Gauge,
-    failures: Gauge,
+    failures: Family<Label, Gauge>,
     fault: Gauge,
     problems: Family<[(&'static str, &'static str); 3], Counter>,
     expired_flows: Counter,
@@ -65,7 +65,7 @@ impl Metrics {
             service_changes: Changes::default(),
             no_local_endpoints: Family::default(),
             degraded: Gauge::default(),
-            failures: Gauge::default(),
+            failures: Family::default(),
             fault: Gauge::default(),
             problems: Family::default(),
             expired_flows: Counter::default(),
@@ -87,7 +87,7 @@ impl Metrics {
         );
         ours.register(
             "sync_failures",
-            "Devices, ways and other things beside service ports that the last sync failed on",
+            "What the last sync failed on beside service ports, by what it concerns: the whole node, which serves nobody then, one device, or a map that is full",
             self.failures.clone(),
         );
         ours.register(
@@ -124,7 +124,7 @@ impl Metrics {
             ("endpoint_changes_pending", "endpoint_changes", &self.endpoint_changes),
             ("service_changes_pending", "service_changes", &self.service_changes),
         ] {
-            registry_of_syncs.register(name, "Changes that are not applied yet", changes.pending.clone());
+            registry_of_syncs.register(name, "Changes that no sync has taken yet", changes.pending.clone());
             registry_of_syncs.register(total_name, "Changes received", changes.total.clone());
         }
         registry_of_syncs.register(

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use super::latency::{Triggers, seconds};
 use super::{Changes, Metrics};
-use crate::dataplane::Check;
+use crate::dataplane::{Check, SyncFailure};
 use crate::health::Clock;
 use crate::model::{
     Change, FrontendKind, Kind, List, Object, PortKey, Problem, Scope, ServicePort, Severity, Topic,
@@ -59,6 +59,13 @@ impl MetricsObserver {
         }
     }
 
+    fn count_failures(&self, synced: &Synced<'_>) {
+        for concern in SyncFailure::CONCERNS {
+            let failures = synced.report.failures.iter().filter(|failure| failure.concern() == concern);
+            self.metrics.failures.get_or_create(&[("concern", concern)]).set(size(failures.count()));
+        }
+    }
+
     fn count_lacking(&mut self, synced: &Synced<'_>) {
         for key in &synced.dirty.ports {
             match synced.desired.ports.get(key).map(lacking) {
@@ -103,11 +110,12 @@ impl Observer for MetricsObserver {
         let (metrics, now) = (&self.metrics, self.clock.now().wall);
         metrics.sync_duration.observe(synced.took.as_secs_f64());
         metrics.degraded.set(size(synced.report.pending.len()));
-        metrics.failures.set(size(synced.report.failures.len()));
+        self.count_failures(synced);
+        // Each sync takes all there is. What it could not do of it is in the figures above.
+        metrics.endpoint_changes.pending.set(0);
+        metrics.service_changes.pending.set(0);
         if synced.report.is_complete() {
             metrics.last_synced.set(seconds(now));
-            metrics.endpoint_changes.pending.set(0);
-            metrics.service_changes.pending.set(0);
         }
         for latency in self.triggers.take(now, &synced.report.pending) {
             metrics.programming_duration.observe(latency);

@@ -164,7 +164,9 @@ fn names_are_kube_proxys_and_each_comes_once() {
         "kubeproxy_proxy_healthz_total{code=\"200\"}",
         "kubeproxy_proxy_livez_total{code=\"503\"}",
         "millrace_degraded_service_ports",
-        "millrace_sync_failures",
+        "millrace_sync_failures{concern=\"node\"}",
+        "millrace_sync_failures{concern=\"device\"}",
+        "millrace_sync_failures{concern=\"map\"}",
         "millrace_self_test_failed",
         "millrace_flows_expired_total",
     ] {
@@ -176,7 +178,7 @@ fn names_are_kube_proxys_and_each_comes_once() {
 }
 
 #[test]
-fn changes_are_pending_until_everything_is_applied() {
+fn changes_are_pending_until_a_sync_takes_them_though_a_port_stays_degraded() {
     let mut bench = Bench::new();
     bench.observer.received(&[
         gone(Kind::Service, "a"),
@@ -199,19 +201,22 @@ fn changes_are_pending_until_everything_is_applied() {
         SyncReport { pending: vec![(key("a"), "SELECTION is full".to_owned())], ..SyncReport::default() };
     bench.clock.advance(Duration::from_secs(1));
     bench.sync(&Desired::default(), &[], &failed);
-    assert_eq!(read(&bench), [2.0, 2.0, 1.0, 1.0]);
+    assert_eq!(read(&bench), [0.0, 2.0, 0.0, 1.0]);
+    bench.observer.received(&[gone(Kind::Service, "c")]);
+    assert_eq!(read(&bench), [1.0, 3.0, 0.0, 1.0], "not those of the sync before");
+    bench.sync(&Desired::default(), &[], &failed);
     let samples = bench.samples();
     assert_eq!(samples["millrace_degraded_service_ports"], 1.0);
     assert_eq!(samples["kubeproxy_sync_proxy_rules_last_timestamp_seconds"], 0.0);
     bench.sync_all_well();
-    assert_eq!(read(&bench), [0.0, 2.0, 0.0, 1.0]);
+    assert_eq!(read(&bench), [0.0, 3.0, 0.0, 1.0]);
     let samples = bench.samples();
-    // 2026-11-21 12:00:00.5 UTC.
-    assert_eq!(samples["kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds"], 1_795_262_400.5);
+    // 2026-11-21 12:00:01.5 UTC.
+    assert_eq!(samples["kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds"], 1_795_262_401.5);
     assert_eq!(samples["kubeproxy_sync_proxy_rules_last_timestamp_seconds"], 1_795_262_401.5);
-    assert_eq!(samples["kubeproxy_sync_proxy_rules_duration_seconds_count"], 2.0);
+    assert_eq!(samples["kubeproxy_sync_proxy_rules_duration_seconds_count"], 3.0);
     assert_eq!(samples["kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=\"0.002\"}"], 0.0);
-    assert_eq!(samples["kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=\"0.004\"}"], 2.0);
+    assert_eq!(samples["kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=\"0.004\"}"], 3.0);
 }
 
 #[test]

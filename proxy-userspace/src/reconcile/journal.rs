@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
-use crate::dataplane::SyncReport;
+use crate::dataplane::{SyncFailure, SyncReport};
 use crate::model::{Desired, Problem, Severity};
 use crate::source::Listing;
 
@@ -13,7 +13,7 @@ use crate::source::Listing;
 pub struct Journal {
     serving: bool,
     pending: BTreeMap<String, String>,
-    failures: BTreeSet<String>,
+    failures: BTreeSet<SyncFailure>,
 }
 
 impl Journal {
@@ -43,9 +43,9 @@ impl Journal {
         }
         self.pending = pending;
 
-        let failures: BTreeSet<String> = report.failures.into_iter().collect();
+        let failures: BTreeSet<SyncFailure> = report.failures.into_iter().collect();
         for failure in failures.difference(&self.failures) {
-            warn!("{failure}");
+            if failure.is_fatal() { error!("{failure}") } else { warn!("{failure}") }
         }
         if failures.is_empty() && !self.failures.is_empty() {
             info!("all devices and ways are as they shall be");

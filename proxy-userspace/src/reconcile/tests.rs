@@ -6,8 +6,8 @@ use tokio::task::{LocalSet, yield_now};
 use tokio::time::advance;
 
 use super::*;
-use crate::dataplane::Check;
 use crate::dataplane::fake::FakeDataplane;
+use crate::dataplane::{Check, SyncFailure};
 use crate::model::{Change, Desired, ModelSettings, Object, PortKey};
 use crate::source::Unread;
 
@@ -324,7 +324,7 @@ fn devices_are_looked_after_again_where_that_failed_and_not_while_something_else
         assert_eq!(told(), 1, "at the begin");
 
         bench.dataplane.0.borrow_mut().due_in = None;
-        bench.dataplane.0.borrow_mut().unattached = Some("no such device".to_owned());
+        bench.dataplane.0.borrow_mut().unattached = Some(SyncFailure::Device("no such device".to_owned()));
         bench.topology.send_replace(Some(Topology::default()));
         settle().await;
         advance(INTERVALS.min).await;

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use millrace::dataplane::Dataplane;
 use millrace::dataplane::ebpf::read::{AttachedView, PinnedMaps};
 use millrace::dataplane::ebpf::{EbpfDataplane, Mark, XdpMode};
+use millrace::dataplane::{Dataplane, SyncFailure, SyncReport};
 use millrace::node::{AttachTarget, Hook, Link, Topology, Way};
 use millrace_lab::net::{Namespace, Netlink};
 
@@ -94,7 +94,7 @@ fn a_device_whose_driver_has_no_xdp_is_served_by_tc() -> Result<()> {
 
         let settings = millrace::dataplane::ebpf::Settings { xdp: XdpMode::Native, ..scratch.settings() };
         let report = EbpfDataplane::open(settings)?.set_topology(&topology("lo"));
-        let [failure] = &report.failures[..] else { panic!("{report:?}") };
+        let [SyncFailure::Device(failure)] = &report.failures[..] else { panic!("{report:?}") };
         assert!(failure.starts_with("no XDP on lo: the driver has no XDP"), "{failure}");
         assert!(failure.ends_with("tc_ingress serves it"), "{failure}");
 
@@ -105,6 +105,43 @@ fn a_device_whose_driver_has_no_xdp_is_served_by_tc() -> Result<()> {
         let settings = millrace::dataplane::ebpf::Settings { xdp: XdpMode::Off, ..scratch.settings() };
         assert_eq!(EbpfDataplane::open(settings)?.set_topology(&topology("lo")).writes, 1);
         assert_eq!(modes(&scratch), [("tc_egress", "tcx"), ("tc_ingress", "tcx")]);
+        Ok(())
+    })
+}
+
+#[test]
+fn one_uplink_of_two_without_programs_is_the_devices_failure_and_all_of_them_the_nodes() -> Result<()> {
+    in_namespace("attach-none", async || {
+        let scratch = Scratch::new();
+        let mut dataplane = scratch.open();
+        let both = Topology {
+            devices: topology("lo").devices.into_iter().chain(topology("eth0").devices).collect(),
+            ..Topology::default()
+        };
+        // A link that can't be pinned is not kept: its place is taken by a directory.
+        let places: Vec<_> = both
+            .devices
+            .keys()
+            .map(|index| scratch.path.join(format!("millrace/v2/links/tc_egress-{index}")))
+            .collect();
+        let concerns =
+            |report: &SyncReport| report.failures.iter().map(SyncFailure::concern).collect::<Vec<_>>();
+        std::fs::create_dir(&places[0])?;
+        assert_eq!(concerns(&dataplane.set_topology(&both)), ["device"]);
+
+        dataplane.set_topology(&Topology::default());
+        std::fs::create_dir(&places[1])?;
+        let report = dataplane.set_topology(&both);
+        assert_eq!(concerns(&report), ["device", "device", "node"]);
+        assert_eq!(
+            report.failures[2].to_string(),
+            "nobody is served: the programs can't be attached to any uplink (lo, eth0)"
+        );
+
+        std::fs::remove_dir(&places[1])?;
+        assert_eq!(concerns(&dataplane.set_topology(&both)), ["device"]);
+        std::fs::remove_dir(&places[0])?;
+        assert!(dataplane.set_topology(&both).is_complete());
         Ok(())
     })
 }

@@ -15,7 +15,7 @@ use super::layout::Layout;
 use super::link::{self, LinkKey, LinkKind};
 use super::load::{Program, Programs};
 use super::settings::XdpMode;
-use crate::dataplane::SyncReport;
+use crate::dataplane::{SyncFailure, SyncReport};
 use crate::node::{AttachTarget, Hook, Topology};
 
 /// The links there are. Those an earlier agent left go on until it is known what is wanted.
@@ -113,7 +113,9 @@ impl Attachments {
         for key in surplus {
             match self.detach(key) {
                 Ok(()) => report.writes += 1,
-                Err(error) => report.failures.push(format!("detaching {}: {error}", key.name())),
+                Err(error) => {
+                    report.failures.push(SyncFailure::Device(format!("detaching {}: {error}", key.name())));
+                }
             }
         }
         self.told.retain(|device, _| topology.devices.contains_key(device));
@@ -123,9 +125,12 @@ impl Attachments {
                 Ok(writes) => report.writes += writes,
                 Err(error) => {
                     let name = topology.devices.get(&key.device).map_or("?", |target| &target.name);
-                    report.failures.extend(self.explain(key, name, mode, &error));
+                    report.failures.extend(self.explain(key, name, mode, &error).map(SyncFailure::Device));
                 }
             }
+        }
+        if !report.failures.is_empty() {
+            report.failures.extend(self.unserved(topology).map(SyncFailure::Node));
         }
         report
     }
@@ -221,6 +226,22 @@ impl Attachments {
         self.renewed.remove(&key);
         debug!(link = key.name(), "detached");
         Ok(())
+    }
+
+    /// What is wrong with this node if none of its uplinks has programs both for what comes in and for what goes out.
+    fn unserved(&self, topology: &Topology) -> Option<String> {
+        let has = |device: u32, hooks: &[Hook]| {
+            self.links.iter().any(|key| key.device == device && hooks.contains(&key.kind.hook()))
+        };
+        let is_served =
+            |device: u32| has(device, &[Hook::Xdp, Hook::TcIngress]) && has(device, &[Hook::TcEgress]);
+        let is_uplink = |(_, target): &(&u32, &AttachTarget)| target.hooks.contains(&Hook::TcIngress);
+        let uplinks = || topology.devices.iter().filter(is_uplink);
+        if uplinks().next().is_none() || uplinks().any(|(device, _)| is_served(*device)) {
+            return None;
+        }
+        let names: Vec<&str> = uplinks().map(|(_, target)| target.name.as_str()).collect();
+        Some(format!("nobody is served: the programs can't be attached to any uplink ({})", names.join(", ")))
     }
 
     /// Says once per device why XDP is not there; `tc_ingress` serves it. Returns what counts as a failure.

@@ -45,7 +45,7 @@ use self::mapped::Access;
 use self::maps::Maps;
 use self::migrate::Former;
 use self::plan::Plan;
-use crate::dataplane::{Check, Dataplane, SyncReport};
+use crate::dataplane::{Check, Dataplane, SyncFailure, SyncReport};
 use crate::model::{Desired, Dirty};
 use crate::node::Topology;
 
@@ -125,7 +125,7 @@ impl EbpfDataplane {
         for root in std::mem::take(&mut self.others) {
             let gone = Attachments::remove_all(&root.join("links"), &mut Vec::new());
             let gone = gone.and(bpffs::remove_tree(&root, &mut Vec::new()));
-            report.failures.extend(gone.err().map(|error| error.to_string()));
+            report.failures.extend(gone.err().map(|error| SyncFailure::Map(error.to_string())));
         }
         report
     }

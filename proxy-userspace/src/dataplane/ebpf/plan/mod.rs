@@ -45,7 +45,7 @@ use self::nodes::Nodes;
 use self::ranges::Ranges;
 use self::services::Services;
 use self::space::Space;
-use crate::dataplane::SyncReport;
+use crate::dataplane::{SyncFailure, SyncReport};
 use crate::model::{Desired, Dirty, Family, PortKey};
 use crate::node::Topology;
 
@@ -127,7 +127,7 @@ struct Outcome {
     blocked: BTreeSet<Arc<PortKey>>,
     /// Ports whose source ranges are not what they shall be: their frontends wait.
     unguarded: BTreeSet<Arc<PortKey>>,
-    failures: Vec<String>,
+    failures: Vec<SyncFailure>,
     nodes_failed: bool,
 }
 
@@ -247,7 +247,8 @@ impl Plan {
     fn plan_nodes(&mut self, desired: &Desired, now: Duration, ops: &mut Vec<Op>, outcome: &mut Outcome) {
         for target in self.nodes.assign(desired, now) {
             let room = self.capacities.ways;
-            outcome.failures.push(format!("no room for a way to {target}: WAYS has {room} entries"));
+            let full = format!("no room for a way to {target}: WAYS has {room} entries");
+            outcome.failures.push(SyncFailure::Map(full));
             outcome.nodes_failed = true;
         }
         ops.extend(self.nodes.writes());

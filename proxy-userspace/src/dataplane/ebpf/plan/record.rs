@@ -11,6 +11,7 @@ use proxy_common::source_range::CLUSTER;
 use super::backends::Named;
 use super::change::{Change, Op};
 use super::{Fresh, Kernel, Outcome, Plan};
+use crate::dataplane::SyncFailure;
 use crate::model::PortKey;
 
 impl Plan {
@@ -52,7 +53,7 @@ impl Plan {
             _ => false,
         };
         if ports.is_empty() {
-            outcome.failures.push(why.to_owned());
+            outcome.failures.push(SyncFailure::Map(why.to_owned()));
         }
         for port in ports {
             outcome.degraded(&port, why.to_owned());
