@@ -21,6 +21,10 @@ pub mod global {
 
 /// Index into AGENT: monotonic seconds of the agent's last heartbeat.
 pub const AGENT_HEARTBEAT: u32 = 0;
+/// Index into AGENT: service ports that were degraded after the agent's last sync.
+pub const AGENT_DEGRADED: u32 = 1;
+/// Index into AGENT of what else the last sync failed on: whether this node serves nobody, devices, entries of maps.
+pub const AGENT_FAILURES: [u32; 3] = [2, 3, 4];
 /// Number of u64 words in AGENT.
 pub const AGENT_WORDS: u32 = 8;
 

@@ -4,7 +4,7 @@ use proxy_common::config::HEARTBEAT_SECONDS;
 use serde::Serialize;
 
 use super::table::{Table, mark};
-use crate::dataplane::ebpf::read::{CounterView, PinnedMaps, ReadError, StatusView, WayView};
+use crate::dataplane::ebpf::read::{CounterView, FailuresView, PinnedMaps, ReadError, StatusView, WayView};
 
 /// What `millrace status -o json` prints: the fields of [`StatusView`], and beside them:
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -39,13 +39,27 @@ fn summary(status: &Status) -> Table {
         (false, Some(age)) => format!("silent for {age} s; the data path goes on"),
     };
     let resolved = status.ways.iter().filter(|way| way.resolved).count();
-    let mut table = Table::new(&["AGENT", "LAYOUT", "WAYS RESOLVED"]);
+    let mut table = Table::new(&["AGENT", "LAYOUT", "WAYS RESOLVED", "FAILS ON"]);
     table.push([
         agent,
         status.view.layout_version.to_string(),
         format!("{resolved} of {}", status.ways.len()),
+        failures(status.view.failures),
     ]);
     table
+}
+
+fn failures(failures: FailuresView) -> String {
+    let counted = [
+        ("devices", failures.device),
+        ("entries of full maps", failures.map),
+        ("service ports", failures.service_ports),
+    ];
+    let counted = counted.into_iter().filter(|(_, count)| *count > 0);
+    let counted = counted.map(|(what, count)| format!("{what}: {count}"));
+    let of_node = (failures.node > 0).then(|| "all uplinks".to_owned());
+    let texts: Vec<String> = of_node.into_iter().chain(counted).collect();
+    if texts.is_empty() { "nothing".to_owned() } else { texts.join(", ") }
 }
 
 fn devices(status: &Status) -> Table {
@@ -113,6 +127,7 @@ mod tests {
         let view = StatusView {
             layout_version: 1,
             heartbeat_age_seconds,
+            failures: FailuresView::default(),
             attached: Vec::new(),
             cluster_sources: Vec::new(),
             maps: Vec::new(),
@@ -129,6 +144,15 @@ mod tests {
         assert!(summary(&status(Some(3))).to_string().contains("alive, 3 s ago"));
         assert!(summary(&status(Some(99))).to_string().contains("silent for 99 s"));
         assert!(summary(&status(None)).to_string().contains("never seen"));
+    }
+
+    #[test]
+    fn the_summary_names_what_the_agent_fails_on() {
+        assert!(summary(&status(Some(3))).to_string().trim_end().ends_with("nothing"));
+        let some = FailuresView { device: 1, service_ports: 3, ..FailuresView::default() };
+        assert_eq!(failures(some), "devices: 1, service ports: 3");
+        let view = FailuresView { node: 1, device: 2, map: 7, ..FailuresView::default() };
+        assert_eq!(failures(view), "all uplinks, devices: 2, entries of full maps: 7");
     }
 
     #[test]

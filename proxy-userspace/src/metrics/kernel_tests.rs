@@ -2,7 +2,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
 use super::*;
-use crate::dataplane::ebpf::read::{AttachedView, MapView};
+use crate::dataplane::ebpf::read::{AttachedView, FailuresView, MapView};
 
 #[derive(Debug)]
 struct Fixed(Reading);
@@ -43,6 +43,7 @@ fn what_the_kernel_counts_is_shown_with_its_labels() {
         status: StatusView {
             layout_version: 1,
             heartbeat_age_seconds: None,
+            failures: FailuresView::default(),
             attached: vec![attached("a", "native"), attached("b", "generic"), attached("c", "native")],
             cluster_sources: Vec::new(),
             maps: vec![map("FLOWS4", None), map("PEERS", Some(9))],

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use millrace::dataplane::ebpf::read::{AttachedView, PinnedMaps};
+use millrace::dataplane::ebpf::read::{AttachedView, FailuresView, PinnedMaps};
 use millrace::dataplane::ebpf::{EbpfDataplane, Mark, XdpMode};
 use millrace::dataplane::{Dataplane, SyncFailure, SyncReport};
+use millrace::model::Dirty;
 use millrace::node::{AttachTarget, Hook, Link, Topology, Way};
 use millrace_lab::net::{Namespace, Netlink};
 
@@ -138,10 +139,16 @@ fn one_uplink_of_two_without_programs_is_the_devices_failure_and_all_of_them_the
             "nobody is served: the programs can't be attached to any uplink (lo, eth0)"
         );
 
+        dataplane.sync(&desired([]), &Dirty::default());
+        let failures = PinnedMaps::open(&scratch.path)?.status()?.failures;
+        assert_eq!(failures, FailuresView { node: 1, device: 2, ..FailuresView::default() });
+
         std::fs::remove_dir(&places[1])?;
         assert_eq!(concerns(&dataplane.set_topology(&both)), ["device"]);
         std::fs::remove_dir(&places[0])?;
         assert!(dataplane.set_topology(&both).is_complete());
+        dataplane.sync(&desired([]), &Dirty::default());
+        assert_eq!(PinnedMaps::open(&scratch.path)?.status()?.failures, FailuresView::default());
         Ok(())
     })
 }

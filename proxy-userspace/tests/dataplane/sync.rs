@@ -2,7 +2,7 @@
 
 use millrace::dataplane::Dataplane;
 use millrace::dataplane::ebpf::EbpfDataplane;
-use millrace::dataplane::ebpf::read::PinnedMaps;
+use millrace::dataplane::ebpf::read::{FailuresView, PinnedMaps};
 use millrace::model::Desired;
 
 use crate::support::{Scratch, all, closed, desired, dsr, key, port};
@@ -171,7 +171,9 @@ fn a_full_map_of_source_ranges_closes_a_service_and_leaves_the_others_alone() {
     let report = dataplane.sync(&state, &all(&state));
     let [(pending, why)] = &report.pending[..] else { panic!("{report:?}") };
     assert_eq!((pending, why.as_str()), (&key("a"), "SOURCE_RANGES4 is full: it has 1 entries"));
-    let services = PinnedMaps::open(&scratch.path).unwrap().services().unwrap();
+    let maps = PinnedMaps::open(&scratch.path).unwrap();
+    assert_eq!(maps.status().unwrap().failures, FailuresView { service_ports: 1, ..FailuresView::default() });
+    let services = maps.services().unwrap();
     let ranges = |n: usize| services[n].frontends[0].source_ranges.as_ref().map(Vec::len);
     assert_eq!((ranges(0), ranges(1)), (Some(1), None));
 }

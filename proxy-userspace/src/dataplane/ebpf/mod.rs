@@ -25,11 +25,12 @@ mod sys;
 mod trie;
 mod write;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use proxy_common::config::AGENT_HEARTBEAT;
+use proxy_common::config::{AGENT_DEGRADED, AGENT_FAILURES, AGENT_HEARTBEAT};
 use tracing::{debug, warn};
 
 pub use cleanup::{Cleaned, cleanup};
@@ -59,6 +60,8 @@ pub struct EbpfDataplane {
     settings: Settings,
     programs: Programs,
     attachments: Attachments,
+    /// What failed when the topology was told for the last time.
+    unattached: Vec<SyncFailure>,
     /// Roots of other layouts, which serve until our maps are filled; and what to attach to then.
     others: Vec<PathBuf>,
     topology: Option<Topology>,
@@ -94,6 +97,7 @@ impl EbpfDataplane {
             settings,
             programs,
             attachments,
+            unattached: Vec::new(),
             others,
             topology: None,
             maps,
@@ -110,8 +114,21 @@ impl EbpfDataplane {
         let native = self.attachments.native_devices();
         let mut report = self.plan.set_topology(topology, &native, now(), &mut self.maps);
         report.writes += attached.writes;
+        self.unattached.clone_from(&attached.failures);
         report.failures.extend(attached.failures);
         report
+    }
+
+    /// Leaves what a sync failed on where `millrace status` finds it.
+    fn note(&self, report: &SyncReport) {
+        let failures: BTreeSet<&SyncFailure> = report.failures.iter().chain(&self.unattached).collect();
+        let of = |concern| failures.iter().filter(|failure| failure.concern() == concern).count();
+        let counts = SyncFailure::CONCERNS.map(of);
+        let words = AGENT_FAILURES.into_iter().zip(counts).chain([(AGENT_DEGRADED, report.pending.len())]);
+        for (index, count) in words {
+            // An AGENT without room for them has none for the heartbeat either, which is told.
+            let _ = self.maps.agent.store(index, count as u64);
+        }
     }
 
     /// Our maps are filled: takes the place of other layouts.
@@ -151,6 +168,7 @@ impl Dataplane for EbpfDataplane {
             report.writes += replaced.writes;
             report.failures.extend(replaced.failures);
         }
+        self.note(&report);
         report
     }
 

@@ -17,8 +17,8 @@ use super::layout::Layout;
 use super::mapped::Access;
 use super::maps::{self, Maps};
 pub use view::{
-    AttachedView, BackendView, CounterView, FlowView, FrontendView, MapView, ServiceView, StatusView,
-    TrafficView, WayView,
+    AttachedView, BackendView, CounterView, FailuresView, FlowView, FrontendView, MapView, ServiceView,
+    StatusView, TrafficView, WayView,
 };
 
 /// Why the pinned maps can't be read.

@@ -7,13 +7,13 @@ use nix::net::if_::if_indextoname;
 use nix::time::{ClockId, clock_gettime};
 use proxy_common::addr::unmapped;
 use proxy_common::backend::BACKEND_EXISTS;
-use proxy_common::config::AGENT_HEARTBEAT;
+use proxy_common::config::{AGENT_DEGRADED, AGENT_FAILURES, AGENT_HEARTBEAT};
 use proxy_common::source_range::CLUSTER;
 use proxy_common::verdict::{Program, Reason};
 use proxy_common::way::{WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
 use proxy_common::{Address, LAYOUT_VERSION};
 
-use super::view::{AttachedView, CounterView, MapView, StatusView, WayView};
+use super::view::{AttachedView, CounterView, FailuresView, MapView, StatusView, WayView};
 use super::{PinnedMaps, ReadError, total};
 use crate::dataplane::ebpf::bpffs::entries;
 use crate::dataplane::ebpf::link::{LinkKey, LinkKind};
@@ -55,10 +55,16 @@ impl PinnedMaps {
         Ok(StatusView {
             layout_version: LAYOUT_VERSION,
             heartbeat_age_seconds: (heartbeat != 0).then(|| now.saturating_sub(heartbeat)),
+            failures: self.failures(),
             attached: self.attached()?,
             cluster_sources: self.source_ranges()?.remove(&CLUSTER).unwrap_or_default(),
             maps: self.fill()?,
         })
+    }
+
+    fn failures(&self) -> FailuresView {
+        let [node, device, map] = AGENT_FAILURES.map(|index| self.maps.agent.load(index));
+        FailuresView { service_ports: self.maps.agent.load(AGENT_DEGRADED), node, device, map }
     }
 
     fn attached(&self) -> Result<Vec<AttachedView>, ReadError> {

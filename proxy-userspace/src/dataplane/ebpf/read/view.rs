@@ -174,12 +174,27 @@ pub struct StatusView {
     pub layout_version: u32,
     /// Seconds since the agent's last heartbeat; none if there was none.
     pub heartbeat_age_seconds: Option<u64>,
+    /// What the agent's last sync failed on, and it tries again.
+    pub failures: FailuresView,
     /// Where the programs are attached, sorted.
     pub attached: Vec<AttachedView>,
     /// Sources that are inside the cluster though they come in over an uplink, sorted.
     pub cluster_sources: Vec<IpNet>,
     /// The maps, sorted by name.
     pub maps: Vec<MapView>,
+}
+
+/// What a sync failed on, counted by what it concerns; the agent's log has the words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FailuresView {
+    /// Service ports of one family that are degraded.
+    pub service_ports: u64,
+    /// 1 while this node serves nobody.
+    pub node: u64,
+    /// Devices that are not served, or not in the way that was asked for.
+    pub device: u64,
+    /// What found no room in a map: ways, addresses of nodes, ranges of the cluster.
+    pub map: u64,
 }
 
 /// A program attached to a device.
