@@ -4,6 +4,8 @@
 //! packet of its direction carries when it meets our program. FLOWS_NEW holds both until the client's first
 //! packet after its SYN (after its first datagram), so that a SYN flood evicts only embryos.
 
+use crate::Address;
+use crate::hash::flow_hash;
 use crate::layout::shared;
 
 /// State of [`Flow`]: only the client's SYN was seen.
@@ -73,9 +75,16 @@ shared! {
         pub state: u8,
         /// `FLOW_*` bits.
         pub flags: u8,
-        /// Zero.
-        pub reserved: u16,
+        /// [`fingerprint`] of the entry's key where the client's address is translated (SNAT), else 0: every other entry
+        /// holds its client.
+        pub check: u16,
     }
+}
+
+/// What tells an entry of another key, where the entry does not hold its client: 16 bits of the key's hash, never zero.
+#[inline(always)]
+pub fn fingerprint<A: Address>(key: &FlowKey<A>) -> u16 {
+    (flow_hash(key) >> 16) as u16 | 1
 }
 
 impl<A: Copy> FlowKey<A> {

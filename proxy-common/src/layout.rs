@@ -58,6 +58,7 @@ mod tests {
     use crate::backend::Backend;
     use crate::flow::{Flow, FlowKey};
     use crate::frontend::{Frontend, FrontendKey};
+    use crate::hop::{Device, Hop};
     use crate::name::ServiceName;
     use crate::selection::HintKey;
     use crate::source_range::SourceRange;
@@ -66,13 +67,14 @@ mod tests {
     use crate::{Addr4, Addr6, LAYOUT_VERSION};
 
     /// Names, offsets and sizes of the fields of all shared types; a type that is left out has an unused `SHAPE`.
-    const SHAPES: [&[(&str, usize, usize)]; 19] = [
+    const SHAPES: [&[(&str, usize, usize)]; 22] = [
         Affinity::SHAPE,
         AffinityKey::<Addr4>::SHAPE,
         AffinityKey::<Addr6>::SHAPE,
         Backend::<Addr4>::SHAPE,
         Backend::<Addr6>::SHAPE,
         Counter::SHAPE,
+        Device::SHAPE,
         Flow::<Addr4>::SHAPE,
         Flow::<Addr6>::SHAPE,
         FlowKey::<Addr4>::SHAPE,
@@ -81,6 +83,8 @@ mod tests {
         FrontendKey::<Addr4>::SHAPE,
         FrontendKey::<Addr6>::SHAPE,
         HintKey::SHAPE,
+        Hop::<Addr4>::SHAPE,
+        Hop::<Addr6>::SHAPE,
         PeerKey::SHAPE,
         ServiceName::SHAPE,
         SourceRange::<Addr4>::SHAPE,
@@ -95,6 +99,6 @@ mod tests {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
         let message = "a shared type has changed: raise LAYOUT_VERSION, then put the new pair here";
-        assert_eq!((LAYOUT_VERSION, hash), (2, 0xad3c_5c76_4272_24d9), "{message}");
+        assert_eq!((LAYOUT_VERSION, hash), (3, 0x528d_a2fd_d3b0_3e3c), "{message}");
     }
 }

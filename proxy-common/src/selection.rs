@@ -157,15 +157,27 @@ impl Slot {
     }
 }
 
+/// Bit of [`HintKey::hint`]: the key says that a backend is in a list. No hint of a packet has it.
+pub const HINT_MEMBER: u32 = 1 << 31;
+
 shared! {
     /// Key of HINTS: the hint a director put into the outer header, together with the service it is for, so
     /// that a packet can never select another service's backend. Value: [`BackendRef`] of a backend on this
-    /// node.
+    /// node. For lists of services with session affinity also: who is in the list; see [`HintKey::member`].
     pub struct HintKey {
         /// Service id.
         pub service: u32,
-        /// 1..=16383; see [`hint`](crate::hash::hint).
+        /// 1..=16383, see [`hint`](crate::hash::hint); or [`HINT_MEMBER`] and a backend id.
         pub hint: u32,
+    }
+}
+
+impl HintKey {
+    /// The key that is there while a backend is in the list of a service with affinity; its value is the [`BackendRef`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn member(service: u32, backend: BackendRef) -> Self {
+        Self { service, hint: HINT_MEMBER | backend.id() }
     }
 }
 

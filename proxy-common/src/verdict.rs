@@ -38,6 +38,10 @@ reasons! {
     SentOnward = 5, "sent_onward";
     /// Given unchanged to the TC program: no resolved way, no XDP on the device, or metadata refused.
     HandedToTc = 6, "handed_to_tc";
+    /// Translated to a backend on another node and sent there from an address of this node (SNAT).
+    SentSnat = 7, "sent_snat";
+    /// The reply of a backend on another node, translated back and sent to the client.
+    ReplySnat = 9, "reply_snat";
     /// Dropped: the service has no usable endpoint at all.
     NoEndpoint = 16, "no_endpoint";
     /// Dropped: traffic policy Local, and all endpoints are on other nodes.
@@ -62,6 +66,8 @@ reasons! {
     NoBackend = 26, "no_backend";
     /// Dropped: the client is outside the Service's `loadBalancerSourceRanges`.
     SourceRefused = 27, "source_refused";
+    /// Dropped: no port of this node was free for another connection to the backend, in as many tries as there are.
+    SnatPorts = 29, "snat_ports";
 }
 
 /// Numbers reserved for reasons: the stride of COUNTERS.

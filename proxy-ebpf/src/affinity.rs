@@ -2,13 +2,14 @@
 
 use aya_ebpf::bindings::BPF_ANY;
 use proxy_common::affinity::{AFFINITY_CLIENT, Affinity, AffinityKey};
-use proxy_common::backend::{BACKEND_READY, BACKEND_SERVING, Backend};
-use proxy_common::frontend::{FRONTEND_AFFINITY, FRONTEND_LOCAL, Frontend};
-use proxy_common::selection::{BackendRef, Slot};
+use proxy_common::backend::Backend;
+use proxy_common::frontend::{FRONTEND_AFFINITY, FRONTEND_DSR, Frontend};
+use proxy_common::selection::{BackendRef, HintKey, Slot};
 
 use crate::balance;
 use crate::family::Family;
 use crate::flow;
+use crate::maps;
 use crate::packet::Parsed;
 
 /// The backend of a connection that has no flow entry: the client's own, or else the slot's owner, which is the client's own
@@ -33,7 +34,7 @@ fn keep<F: Family>(frontend: &Frontend, parsed: &Parsed<F::Address>, owner: Back
     let kept = unsafe { F::affinity().get(&key).copied() }
         .filter(|kept| kept.holds(service, now, frontend.affinity_seconds))
         .map_or(BackendRef::NONE, |kept| BackendRef(kept.backend));
-    let chosen = if suits::<F>(frontend, kept, owner) { kept } else { owner };
+    let chosen = if suits::<F>(frontend, kept) { kept } else { owner };
     // Only what opens a connection renews it.
     if !parsed.is_midstream() {
         let entry = Affinity { backend: chosen.0, service, last_used: now };
@@ -43,16 +44,17 @@ fn keep<F: Family>(frontend: &Frontend, parsed: &Parsed<F::Address>, owner: Back
     chosen
 }
 
-/// Whether a client may go on with its backend: one that terminates only while the list has no better.
+/// Whether a client may go on with its backend: while the list it asks for has it. A director's packets can name it to its
+/// node only by a hint.
 #[inline(always)]
-fn suits<F: Family>(frontend: &Frontend, kept: BackendRef, owner: BackendRef) -> bool {
-    let Some(backend) = balance::lookup_backend::<F>(kept) else {
-        return false;
-    };
-    if frontend.flags & FRONTEND_LOCAL != 0 && !backend.is_local() {
+fn suits<F: Family>(frontend: &Frontend, kept: BackendRef) -> bool {
+    // SAFETY: copied at once; the reference carries a generation.
+    let member = unsafe { maps::HINTS.get(HintKey::member(frontend.service, kept)).copied() };
+    if kept.is_none() || member != Some(kept.0) {
         return false;
     }
-    let is_ready = |backend: &Backend<F::Address>| backend.flags & BACKEND_READY != 0;
-    is_ready(backend)
-        || backend.flags & BACKEND_SERVING != 0 && !balance::lookup_backend::<F>(owner).is_some_and(is_ready)
+    let is_reached = |backend: &Backend<F::Address>| {
+        backend.is_local() || backend.hint != 0 || frontend.flags & FRONTEND_DSR == 0
+    };
+    balance::lookup_backend::<F>(kept).is_some_and(is_reached)
 }

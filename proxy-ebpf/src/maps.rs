@@ -10,6 +10,7 @@ use proxy_common::backend::Backend;
 use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
 use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
+use proxy_common::hop::{Device, Hop};
 use proxy_common::name::ServiceName;
 use proxy_common::selection::HintKey;
 use proxy_common::source_range::SourceRange;
@@ -24,6 +25,7 @@ const BACKENDS_DEFAULT: usize = 1 << 16;
 const WAYS_DEFAULT: usize = 1 << 13;
 const SOURCE_RANGES_DEFAULT: usize = 1 << 14;
 const AFFINITY_DEFAULT: usize = 1 << 16;
+const DEVICES_DEFAULT: usize = 1 << 10;
 const FLOWS_DEFAULT: usize = 1 << 18;
 const FLOWS_NEW_DEFAULT: usize = 1 << 16;
 
@@ -106,3 +108,12 @@ pub static AGENT: Array<u64, { AGENT_WORDS as usize }, MMAPABLE> = Array::new();
 /// connection: what `tc_egress` asks first. Written by the programs.
 #[btf_map]
 pub static SERVED_PORTS: Array<[u8; PORT_GROUP as usize], { PORT_GROUPS as usize }> = Array::new();
+/// How IPv4 backends on other nodes are reached, by backend id. Written by the programs from what the FIB says.
+#[btf_map]
+pub static HOPS4: Array<Hop<Addr4>, BACKENDS_DEFAULT> = Array::new();
+/// The same for IPv6; as [`HOPS4`].
+#[btf_map]
+pub static HOPS6: Array<Hop<Addr6>, BACKENDS_DEFAULT> = Array::new();
+/// Devices that translated packets may leave by, by interface index. Written by the agent.
+#[btf_map]
+pub static DEVICES: HashMap<u32, Device, DEVICES_DEFAULT> = HashMap::new();

@@ -182,7 +182,7 @@ fn a_device_that_vanished_leaves_no_pin_behind() -> Result<()> {
         assert!(report.is_complete(), "told too late that it is gone: {report:?}");
         let report = dataplane.set_topology(&Topology::default());
         assert!(report.is_complete(), "{report:?}");
-        let links = std::fs::read_dir(scratch.path.join("millrace/v2/links"))?;
+        let links = std::fs::read_dir(scratch.path.join("millrace/v3/links"))?;
         assert_eq!(links.count(), 0);
         Ok(())
     })
@@ -198,7 +198,7 @@ fn a_pin_that_somebody_removed_is_made_again_or_forgotten() -> Result<()> {
         let index = *wanted.devices.keys().next().unwrap();
         let remove_pins = || {
             for hook in ["tc_egress", "tc_ingress", "xdp_native"] {
-                std::fs::remove_file(scratch.path.join(format!("millrace/v2/links/{hook}-{index}"))).unwrap();
+                std::fs::remove_file(scratch.path.join(format!("millrace/v3/links/{hook}-{index}"))).unwrap();
             }
         };
         remove_pins();

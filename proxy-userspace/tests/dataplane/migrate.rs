@@ -13,13 +13,22 @@ use millrace::dataplane::ebpf::{EbpfDataplane, Mark, OpenError, Settings};
 use millrace::model::{Desired, Dirty};
 use millrace::node::Topology;
 use nix::sched::{CloneFlags, unshare};
-use proxy_common::Addr4;
 use proxy_common::flow::{FLOW_ESTABLISHED, Flow, FlowKey};
+use proxy_common::{Addr4, LAYOUT_VERSION};
 
 use crate::attach::{attached, in_namespace, topology};
 use crate::support::{Scratch, all, closed, desired, key, port};
 
-const NEW_MAPS: [&str; 4] = ["AFFINITY4", "AFFINITY6", "SOURCE_RANGES4", "SOURCE_RANGES6"];
+/// The maps that layouts 2 and 3 added.
+const NEW_MAPS: [(u32, &str); 7] = [
+    (2, "AFFINITY4"),
+    (2, "AFFINITY6"),
+    (2, "SOURCE_RANGES4"),
+    (2, "SOURCE_RANGES6"),
+    (3, "DEVICES"),
+    (3, "HOPS4"),
+    (3, "HOPS6"),
+];
 
 fn root(scratch: &Scratch, version: u32) -> PathBuf {
     scratch.path.join(format!("millrace/v{version}"))
@@ -40,17 +49,20 @@ fn leave_behind(scratch: &Scratch, state: &Desired, version: u32) -> Result<()> 
     let services = PinnedMaps::open(&scratch.path)?.services()?;
     let [service] = &services[..] else { panic!("{services:?}") };
     let service = service.id;
-    let flows = MapData::from_pin(root(scratch, 2).join("maps/FLOWS4"))?;
+    let flows = MapData::from_pin(root(scratch, LAYOUT_VERSION).join("maps/FLOWS4"))?;
     let mut flows: HashMap<_, FlowKey<Addr4>, Flow<Addr4>> = Map::from_map_data(flows)?.try_into()?;
     let flow = Flow { state: FLOW_ESTABLISHED, service, last_seen: u32::MAX, ..Flow::default() };
     flows.insert(flow_key(), flow, 0)?;
-    fs::rename(root(scratch, 2), root(scratch, version))?;
+    fs::rename(root(scratch, LAYOUT_VERSION), root(scratch, version))?;
     Ok(())
 }
 
-/// What layout 1 did not have goes from what was left behind.
-fn forget_new_maps(scratch: &Scratch) -> Result<()> {
-    NEW_MAPS.iter().try_for_each(|map| fs::remove_file(root(scratch, 1).join("maps").join(map)))?;
+/// What a former layout did not have goes from what was left behind.
+fn forget_new_maps(scratch: &Scratch, version: u32) -> Result<()> {
+    let new = NEW_MAPS.iter().filter(|(since, _)| *since > version);
+    for (_, map) in new {
+        fs::remove_file(root(scratch, version).join("maps").join(map))?;
+    }
     Ok(())
 }
 
@@ -79,30 +91,35 @@ fn layouts(scratch: &Scratch) -> Vec<String> {
 }
 
 #[test]
-fn flows_ids_and_links_of_layout_1_live_on_under_our_programs() -> Result<()> {
-    in_namespace("migrate", async || {
-        let scratch = Scratch::new();
-        let state = desired([(key("web"), port(1, 3))]);
-        leave_behind(&scratch, &state, 1)?;
-        forget_new_maps(&scratch)?;
-        let links = link_ids(&root(&scratch, 1))?;
-        assert_eq!(links.len(), 3);
-        let selection = map_id(&root(&scratch, 1), "SELECTION")?;
+fn flows_ids_and_links_of_former_layouts_live_on_under_our_programs() -> Result<()> {
+    for version in [1, 2] {
+        in_namespace(&format!("migrate-{version}"), async move || migrate(version))?;
+    }
+    Ok(())
+}
 
-        let mut dataplane = scratch.open();
-        assert_eq!(layouts(&scratch), ["v2"]);
-        assert_eq!(link_ids(&root(&scratch, 2))?, links, "links were never gone");
-        assert_eq!(map_id(&root(&scratch, 2), "SELECTION")?, selection);
-        let maps = PinnedMaps::open(&scratch.path)?;
-        assert_eq!(maps.flows(10)?.len(), 1);
-        let renewed = attached(&scratch);
-        assert_eq!(program_ids(&renewed).len(), 3);
+fn migrate(version: u32) -> Result<()> {
+    let scratch = Scratch::new();
+    let state = desired([(key("web"), port(1, 3))]);
+    leave_behind(&scratch, &state, version)?;
+    forget_new_maps(&scratch, version)?;
+    let links = link_ids(&root(&scratch, version))?;
+    assert_eq!(links.len(), 3);
+    let selection = map_id(&root(&scratch, version), "SELECTION")?;
 
-        assert_eq!(dataplane.sync(&state, &all(&state)).writes, 0, "ids and slots are the former agent's");
-        assert_eq!(dataplane.set_topology(&topology("eth0")).writes, 0, "all links run our programs already");
-        assert_eq!(attached(&scratch), renewed);
-        Ok(())
-    })
+    let mut dataplane = scratch.open();
+    assert_eq!(layouts(&scratch), ["v3"]);
+    assert_eq!(link_ids(&root(&scratch, LAYOUT_VERSION))?, links, "links were never gone");
+    assert_eq!(map_id(&root(&scratch, LAYOUT_VERSION), "SELECTION")?, selection);
+    let maps = PinnedMaps::open(&scratch.path)?;
+    assert_eq!(maps.flows(10)?.len(), 1);
+    let renewed = attached(&scratch);
+    assert_eq!(program_ids(&renewed).len(), 3);
+
+    assert_eq!(dataplane.sync(&state, &all(&state)).writes, 0, "ids and slots are the former agent's");
+    assert_eq!(dataplane.set_topology(&topology("eth0")).writes, 0, "all links run our programs already");
+    assert_eq!(attached(&scratch), renewed);
+    Ok(())
 }
 
 #[test]
@@ -115,7 +132,7 @@ fn no_program_of_layout_1_runs_when_source_ranges_are_first_written() -> Result<
         let former = fs::read_dir(former)?.next().unwrap()?.path();
         let ids = ["xdp_ingress", "tc_ingress", "tc_egress"]
             .map(|name| aya::programs::ProgramInfo::from_pin(former.join(name)).unwrap().id());
-        forget_new_maps(&scratch)?;
+        forget_new_maps(&scratch, 1)?;
         let mut dataplane = scratch.open();
         assert!(program_ids(&attached(&scratch)).is_disjoint(&ids.into()));
         let state = desired([(key("web"), closed(port(1, 3), &["10.0.0.0/8"]))]);
@@ -132,8 +149,8 @@ fn an_agent_killed_while_it_takes_over_goes_on_when_it_starts_again() -> Result<
         let scratch = Scratch::new();
         let state = desired([(key("web"), port(1, 3))]);
         leave_behind(&scratch, &state, 1)?;
-        forget_new_maps(&scratch)?;
-        let (former, ours) = (root(&scratch, 1), root(&scratch, 2));
+        forget_new_maps(&scratch, 1)?;
+        let (former, ours) = (root(&scratch, 1), root(&scratch, LAYOUT_VERSION));
         let (links, services) = (link_ids(&former)?, map_id(&former, "SERVICES")?);
         // One map and one link are pinned twice, another map is not pinned where it was any more.
         for directory in ["maps", "links"] {
@@ -147,7 +164,7 @@ fn an_agent_killed_while_it_takes_over_goes_on_when_it_starts_again() -> Result<
             .pin(ours.join("links").join(link))?;
 
         let mut dataplane = scratch.open();
-        assert_eq!(layouts(&scratch), ["v2"]);
+        assert_eq!(layouts(&scratch), ["v3"]);
         assert_eq!((link_ids(&ours)?, map_id(&ours, "SERVICES")?), (links, services));
         assert_eq!(dataplane.sync(&state, &all(&state)).writes, 0);
         Ok(())
@@ -178,8 +195,8 @@ fn replace(version: u32) -> Result<()> {
 
     let report = dataplane.sync(&state, &all(&state));
     assert!(report.is_complete(), "{report:?}");
-    assert_eq!(layouts(&scratch), ["v2"]);
-    assert_eq!(link_ids(&root(&scratch, 2))?, links, "each was given our program in one step");
+    assert_eq!(layouts(&scratch), ["v3"]);
+    assert_eq!(link_ids(&root(&scratch, LAYOUT_VERSION))?, links, "each was given our program in one step");
     assert_eq!(program_ids(&attached(&scratch)).len(), 3);
     assert_eq!(dataplane.set_topology(&topology("eth0")).writes, 0);
     assert_eq!(PinnedMaps::open(&scratch.path)?.services()?.len(), 1);
@@ -195,7 +212,7 @@ fn what_another_layout_attached_and_nobody_wants_is_detached() -> Result<()> {
         let mut dataplane = scratch.open();
         dataplane.set_topology(&Topology::default());
         assert!(dataplane.sync(&state, &all(&state)).is_complete());
-        assert_eq!(layouts(&scratch), ["v2"]);
+        assert_eq!(layouts(&scratch), ["v3"]);
         assert!(attached(&scratch).is_empty());
         // The place is free at once.
         let other = Scratch::new();
@@ -208,7 +225,7 @@ fn what_another_layout_attached_and_nobody_wants_is_detached() -> Result<()> {
 fn pins_of_another_layout_and_network_namespace_are_refused() {
     let scratch = Scratch::new();
     drop(scratch.open());
-    fs::rename(root(&scratch, 2), root(&scratch, 1)).unwrap();
+    fs::rename(root(&scratch, LAYOUT_VERSION), root(&scratch, 1)).unwrap();
     let in_namespace = move || {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
         let error = EbpfDataplane::open(scratch.settings()).unwrap_err();

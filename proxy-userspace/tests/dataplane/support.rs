@@ -29,6 +29,7 @@ impl Scratch {
     pub fn settings(&self) -> Settings {
         let sizes = Sizes {
             services: 64,
+            hints: 64,
             frontends: 64,
             backends: 64,
             slots: 1024,

@@ -25,6 +25,7 @@ each_tunnel! {
     a_packet_that_may_be_the_other_owners_is_sent_on_once
     a_packet_that_was_sent_on_is_never_sent_on_again
     a_hint_that_no_backend_here_has_is_sent_to_the_slots_owner
+    a_hint_of_a_backend_that_owns_the_slot_in_no_way_is_believed
     a_second_chance_out_of_a_tunnel_keeps_the_packet_inside
 }
 
@@ -273,4 +274,12 @@ fn a_second_chance_out_of_a_tunnel_keeps_the_packet_inside(tunnel: Tunnel) {
     outcome.assert_sent(&expected);
     assert_eq!(outcome.frame().source_mac, DEVICE_MAC);
     assert_ne!(outcome.frame().destination_mac, NEIGHBOUR_MAC);
+}
+
+/// The director has a flow entry that is older than the slot's last two changes, or the client has affinity.
+fn a_hint_of_a_backend_that_owns_the_slot_in_no_way_is_believed(tunnel: Tunnel) {
+    let node = Node::new(tunnel);
+    let data = tunnel.case.tcp(flag::ACK);
+    node.set_slot(&data, Slot::unsettled(node.backends[1].reference, node.backends[2].reference));
+    node.delivers(&data, node.backends[0].hint, node.backends[0]);
 }

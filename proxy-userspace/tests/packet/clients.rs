@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use millrace_lab::frame::{Frame, flag};
 use millrace_lab::program::{Bed, FlowTable, Service, ServiceBuilder, resolved_way};
-use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEND_SERVING};
+use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_SERVING};
 use proxy_common::selection::{BackendRef, Slot};
 use proxy_common::verdict::Reason;
 
@@ -26,11 +26,12 @@ each_ingress! {
     an_affinity_ends_with_its_time
     each_new_connection_renews_an_affinity_and_no_other_packet_does
     a_backend_that_is_gone_is_chosen_anew
-    a_backend_that_leaves_is_chosen_anew_while_the_list_has_a_better
-    a_backend_that_leaves_is_kept_where_the_list_has_no_better
+    a_backend_that_left_the_list_is_chosen_anew_though_it_is_ready
+    a_backend_that_terminates_is_kept_while_the_list_has_it
     an_affinity_does_not_leave_the_local_list
     an_affinity_of_another_service_is_not_believed
     a_director_with_affinity_keeps_a_client_s_backend_and_its_connections
+    a_director_chooses_anew_where_no_hint_names_a_client_s_backend
 }
 
 impl Case {
@@ -266,23 +267,22 @@ fn a_backend_that_is_gone_is_chosen_anew(case: Case) {
     loyal.opens(40001, loyal.other);
 }
 
-fn a_backend_that_leaves_is_chosen_anew_while_the_list_has_a_better(case: Case) {
+fn a_backend_that_left_the_list_is_chosen_anew_though_it_is_ready(case: Case) {
     let loyal = Loyal::new(case);
     loyal.gives_slot_to(loyal.other);
-    loyal.bed.set_backend_flags(loyal.kept, BACKEND_EXISTS | BACKEND_LOCAL | BACKEND_SERVING);
+    loyal.service.forget_member(&loyal.bed, loyal.bed.backend_local(loyal.kept));
     loyal.opens(40001, loyal.other);
-    loyal.bed.set_backend_flags(loyal.kept, BACKEND_EXISTS | BACKEND_LOCAL | BACKEND_SERVING | BACKEND_READY);
     loyal.opens(40002, loyal.other);
 }
 
-fn a_backend_that_leaves_is_kept_where_the_list_has_no_better(case: Case) {
+fn a_backend_that_terminates_is_kept_while_the_list_has_it(case: Case) {
     let loyal = Loyal::new(case);
     loyal.gives_slot_to(loyal.other);
     for pod in [loyal.kept, loyal.other] {
         loyal.bed.set_backend_flags(pod, BACKEND_EXISTS | BACKEND_LOCAL | BACKEND_SERVING);
     }
     loyal.opens(40001, loyal.kept);
-    loyal.bed.set_backend_flags(loyal.kept, BACKEND_EXISTS | BACKEND_LOCAL);
+    loyal.service.forget_member(&loyal.bed, loyal.bed.backend_local(loyal.kept));
     loyal.opens(40002, loyal.other);
 }
 
@@ -324,4 +324,21 @@ fn a_director_with_affinity_keeps_a_client_s_backend_and_its_connections(case: C
     goes_to_first(&case.tcp(flag::ACK));
     goes_to_first(&case.tcp_from(40001, flag::SYN));
     goes_to_first(&case.tcp_from(40001, flag::ACK));
+}
+
+fn a_director_chooses_anew_where_no_hint_names_a_client_s_backend(case: Case) {
+    let bed = Bed::new();
+    let way = bed.way(resolved_way(case.family.node(1), case.family.node(2)));
+    let service = bed.service().dsr().affinity().external(case.vip());
+    let service = service.backend_remote(case.remote_pod(1), way).backend_remote(case.remote_pod(2), way);
+    let service = service.install();
+    let syn = case.tcp(flag::SYN);
+    let first = service.choice(&syn);
+    let other = service.endpoints.iter().find(|endpoint| **endpoint != first).unwrap();
+    case.arrives(&bed, &syn).assert_counted(Reason::SentDsr);
+    service.set_slot(&bed, &syn, Slot::settled_on(other.reference));
+    bed.set_backend_hint(first.at, 0);
+    let next = case.tcp_from(40001, flag::SYN);
+    case.arrives(&bed, &next).assert_counted(Reason::SentDsr);
+    assert_eq!(bed.flow_of(FlowTable::New, &next).unwrap().backend, other.reference);
 }

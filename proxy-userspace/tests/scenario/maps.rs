@@ -16,7 +16,9 @@ use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEN
 use proxy_common::frontend::{
     FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, Frontend, SCOPE_EXTERNAL,
 };
-use proxy_common::selection::{BackendRef, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot};
+use proxy_common::selection::{
+    BackendRef, HINT_MEMBER, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot,
+};
 use proxy_common::source_range::CLUSTER;
 use proxy_common::way::{PEER_NODE, PEER_SELF, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
 
@@ -147,6 +149,9 @@ impl fmt::Display for Place {
             Self::Service(id) => write!(f, "service {id}"),
             Self::Slot(index) => write!(f, "slot {index}"),
             Self::Backend(id) => write!(f, "backend {} {}", id.family, id.id),
+            Self::Hint(service, hint) if hint & HINT_MEMBER != 0 => {
+                write!(f, "member {} of service {service}", hint & !HINT_MEMBER)
+            }
             Self::Hint(service, hint) => write!(f, "hint {hint} of service {service}"),
             Self::Way(id) => write!(f, "way {id}"),
             Self::Peer(address) => write!(f, "peer {address}"),

@@ -161,6 +161,15 @@ impl Bed {
         }
     }
 
+    /// Gives a backend another hint, or with 0 none.
+    pub fn set_backend_hint(&self, at: SocketAddr, hint: u32) {
+        let id = self.backends.borrow()[&at].id();
+        match at {
+            SocketAddr::V4(_) => self.change_backend::<Addr4>(id, |backend| backend.hint = hint),
+            SocketAddr::V6(_) => self.change_backend::<Addr6>(id, |backend| backend.hint = hint),
+        }
+    }
+
     /// Takes everything away that was written, and that the programs wrote, but for statistics.
     pub(super) fn clear(&self) {
         self.clear_hash::<FrontendKey<Addr4>, Frontend>("FRONTENDS4");

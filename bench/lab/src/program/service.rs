@@ -186,6 +186,10 @@ impl ServiceBuilder<'_> {
             let key = HintKey { service: id, hint: endpoint.hint.into() };
             bed.insert::<HintKey, u32>("HINTS", key, endpoint.reference.0);
         }
+        for endpoint in endpoints.iter().filter(|_| self.flags & FRONTEND_AFFINITY != 0) {
+            let key = HintKey::member(id, endpoint.reference);
+            bed.insert::<HintKey, u32>("HINTS", key, endpoint.reference.0);
+        }
         let entry = ServiceEntry::new(offset, length, flags | if maglev { SERVICE_MAGLEV } else { 0 });
         bed.set::<u64>("SERVICES", id, entry.0);
         (id, entry)
@@ -232,6 +236,11 @@ impl Service {
     pub fn choice(&self, frame: &Frame) -> Endpoint {
         let slot = self.slot_index(frame) - self.entry.offset();
         self.endpoints[slot as usize % self.endpoints.len()]
+    }
+
+    /// A backend is in the list no more, as far as clients that had it are concerned.
+    pub fn forget_member(&self, bed: &Bed, backend: BackendRef) {
+        bed.remove::<HintKey, u32>("HINTS", &HintKey::member(self.id, backend));
     }
 
     /// Rewrites the slot a client's frame falls on.

@@ -16,7 +16,7 @@ fn in_namespace(name: &str, test: impl FnOnce(&Scratch, &Path, &Path) + Send + '
     let in_namespace = move || {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
         let program = scratch.open().programs.directory.join("tc_egress");
-        test(&scratch, &program, &scratch.path.join("millrace/v2/links"));
+        test(&scratch, &program, &scratch.path.join("millrace/v3/links"));
     };
     thread::spawn(in_namespace).join().unwrap();
 }
@@ -41,7 +41,7 @@ fn a_filter_is_attached_replaced_found_by_cleanup_and_detached() {
         assert!(!is_marked(KEY, links));
         attach(KEY, program, links).unwrap();
         let cleaned = cleanup(&scratch.path).unwrap();
-        assert!(cleaned.removed.contains(&"millrace/v2/links/tc_egress-1".to_owned()), "{cleaned:?}");
+        assert!(cleaned.removed.contains(&"millrace/v3/links/tc_egress-1".to_owned()), "{cleaned:?}");
         assert!(!remove_filter(), "the filter is still there");
     });
 }
@@ -65,7 +65,7 @@ fn a_filter_that_somebody_removed_is_attached_again_or_forgotten() {
         assert!(attach(KEY, program, links).unwrap(), "it is new");
         assert!(remove_filter());
         let cleaned = cleanup(&scratch.path).unwrap();
-        assert!(cleaned.removed.contains(&"millrace/v2/maps/SERVICES".to_owned()), "{cleaned:?}");
+        assert!(cleaned.removed.contains(&"millrace/v3/maps/SERVICES".to_owned()), "{cleaned:?}");
         assert!(!scratch.path.join("millrace").exists());
     });
 }
@@ -83,9 +83,10 @@ fn a_marker_without_clsact_qdisc_keeps_cleanup_from_nothing() {
 fn a_filter_of_layout_1_gets_our_program_and_our_marker() {
     in_namespace("clsact-migrate", |scratch, program, links| {
         assert!(attach(KEY, program, links).unwrap());
-        let [former, ours] = ["millrace/v1", "millrace/v2"].map(|root| scratch.path.join(root));
+        let [former, ours] = ["millrace/v1", "millrace/v3"].map(|root| scratch.path.join(root));
         fs::rename(&ours, &former).unwrap();
-        for map in ["AFFINITY4", "AFFINITY6", "SOURCE_RANGES4", "SOURCE_RANGES6"] {
+        for map in ["AFFINITY4", "AFFINITY6", "DEVICES", "HOPS4", "HOPS6", "SOURCE_RANGES4", "SOURCE_RANGES6"]
+        {
             fs::remove_file(former.join("maps").join(map)).unwrap();
         }
         drop(scratch.open());

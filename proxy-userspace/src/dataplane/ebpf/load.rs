@@ -48,7 +48,7 @@ const TC_INGRESS: &str = "tc_ingress";
 const TC_EGRESS: &str = "tc_egress";
 
 /// The maps of the object and the size each shall have; `None` = what the object says.
-pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 22] {
+pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 25] {
     [
         ("AFFINITY4", Some(sizes.affinity)),
         ("AFFINITY6", Some(sizes.affinity)),
@@ -56,13 +56,16 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 22] {
         ("BACKENDS4", Some(sizes.backends)),
         ("BACKENDS6", Some(sizes.backends)),
         ("COUNTERS", None),
+        ("DEVICES", None),
         ("FLOWS4", Some(sizes.flows)),
         ("FLOWS6", Some(sizes.flows)),
         ("FLOWS_NEW4", Some(sizes.new_flows)),
         ("FLOWS_NEW6", Some(sizes.new_flows)),
         ("FRONTENDS4", Some(sizes.frontends)),
         ("FRONTENDS6", Some(sizes.frontends)),
-        ("HINTS", Some(sizes.services)),
+        ("HINTS", Some(sizes.hints)),
+        ("HOPS4", Some(sizes.backends)),
+        ("HOPS6", Some(sizes.backends)),
         ("NAMES", Some(sizes.services)),
         ("PEERS", Some(sizes.nodes)),
         ("SELECTION", Some(sizes.slots)),

@@ -1,7 +1,7 @@
 //! Taking over from an agent with another map layout, while its programs serve.
 //!
-//! Layout 2 only added maps to layout 1: its maps live on as they are, flows and ids included. Any other layout's maps
-//! are left alone until ours are filled; then each of its links is given our program in one step, and the rest goes.
+//! Layouts 2 and 3 only added maps, and meaning to bytes that were zero: the maps of the former ones live on as they are,
+//! flows and ids included. Any other layout's maps are left alone until ours are filled; then each of its links is given our program in one step, and the rest goes.
 
 use std::fs;
 use std::io;
@@ -17,39 +17,43 @@ use super::load;
 use super::settings::Sizes;
 use super::sys;
 
-/// The layout whose maps this one goes on with.
-const FORMER: u32 = 1;
+/// The layouts whose maps this one goes on with, the latest first.
+const FORMER: [u32; 2] = [2, 1];
 
-/// What layout 1 left, now pinned below our own directory too.
+/// What former layouts left, now pinned below our own directory too.
 #[derive(Debug)]
 pub struct Former {
-    root: PathBuf,
+    roots: Vec<PathBuf>,
 }
 
 impl Former {
-    /// Pins the maps and links of layout 1, if there are any, below our own directory. An agent that is killed on the
-    /// way goes on with what is left when it starts again.
+    /// Pins the maps and links of former layouts, if there are any, below our own directory. An agent that is killed on
+    /// the way goes on with what is left when it starts again.
     pub fn adopt(layout: &Layout) -> Result<Option<Self>, OpenError> {
-        let root = layout.root_of(FORMER);
-        if !root.exists() {
-            return Ok(None);
+        let roots = FORMER.map(|version| layout.root_of(version));
+        let roots: Vec<PathBuf> = roots.into_iter().filter(|root| root.exists()).collect();
+        for root in &roots {
+            adopt_root(root, layout)?;
+            info!(from = %root.display(), "maps and links of the former layout are taken over");
         }
-        let former = root.join("maps");
-        for (name, _) in load::maps(&Sizes::default()) {
-            adopt_pin(&former.join(name), &layout.maps().join(name))?;
-        }
-        for path in entries(&root.join("links"))? {
-            let Some(name) = path.file_name() else { continue };
-            adopt_pin(&path, &layout.links().join(name))?;
-        }
-        info!(from = FORMER, "maps and links of the former layout are taken over");
-        Ok(Some(Self { root }))
+        Ok((!roots.is_empty()).then_some(Self { roots }))
     }
 
-    /// Removes the pins of layout 1. What they pinned stays, by our own.
+    /// Removes the pins of former layouts. What they pinned stays, by our own.
     pub fn remove(self) -> Result<(), OpenError> {
-        remove_tree(&self.root, &mut Vec::new())
+        self.roots.iter().try_for_each(|root| remove_tree(root, &mut Vec::new()))
     }
+}
+
+fn adopt_root(root: &Path, layout: &Layout) -> Result<(), OpenError> {
+    for (name, _) in load::maps(&Sizes::default()) {
+        adopt_pin(&root.join("maps").join(name), &layout.maps().join(name))?;
+    }
+    for path in entries(&root.join("links"))? {
+        let Some(name) = path.file_name() else { continue };
+        adopt_pin(&path, &layout.links().join(name))?;
+    }
+    Ok(())
 }
 
 /// Pins an object a second time. A directory stands for a filter, and is made again.
@@ -64,11 +68,11 @@ fn adopt_pin(from: &Path, to: &Path) -> Result<(), OpenError> {
     sys::obj_pin(object.as_fd(), to).map_err(|error| failed(to, error))
 }
 
-/// The directories of all layouts but ours and the one whose maps ours goes on with.
+/// The directories of all layouts but ours and those whose maps ours goes on with.
 pub fn foreign(layout: &Layout) -> Result<Vec<PathBuf>, OpenError> {
-    let known = [layout.root(), layout.root_of(FORMER)];
+    let known = FORMER.map(|version| layout.root_of(version));
     let mut foreign = entries(&layout.top())?;
-    foreign.retain(|path| path.is_dir() && !known.contains(path));
+    foreign.retain(|path| path.is_dir() && *path != layout.root() && !known.contains(path));
     for path in &foreign {
         warn!(path = %path.display(), "another version's maps can't be taken over; its connections end when ours serve");
     }

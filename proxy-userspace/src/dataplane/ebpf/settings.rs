@@ -7,7 +7,7 @@ use proxy_common::config::DEFAULT_MARK;
 use proxy_common::flow::Timeouts;
 
 use super::plan::with_spare_room;
-use crate::model::{Algorithm, Desired, ServicePort};
+use crate::model::{Algorithm, Desired, Forwarding, ServicePort};
 
 /// Settings of the eBPF data plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,8 +68,10 @@ impl Default for Mark {
 /// Entries each map has room for. A pinned map keeps the size it was made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Service ids: two for each service port and family at most (SERVICES, NAMES, SERVICE_STATS, and HINTS).
+    /// Service ids: two for each service port and family at most (SERVICES, NAMES, SERVICE_STATS).
     pub services: u32,
+    /// Local backends of lists with Direct Server Return, and all of lists with affinity (HINTS).
+    pub hints: u32,
     /// Frontends of one family (FRONTENDS4/6).
     pub frontends: u32,
     /// Endpoints of one family (BACKENDS4/6).
@@ -92,6 +94,7 @@ impl Default for Sizes {
     fn default() -> Self {
         Self {
             services: 1 << 16,
+            hints: 1 << 16,
             frontends: 1 << 16,
             backends: 1 << 18,
             slots: 1 << 20,
@@ -112,6 +115,7 @@ impl Sizes {
         let total = |count: fn(&ServicePort) -> usize| desired.ports.values().map(count).sum::<usize>();
         Self {
             services: room(total(|_| 2), least.services),
+            hints: room(total(hints), least.hints),
             frontends: room(total(|port| port.frontends.len()), least.frontends),
             backends: room(total(|port| port.endpoints.len()), least.backends),
             slots: room(total(slots), least.slots),
@@ -125,6 +129,13 @@ impl Sizes {
 /// Source ranges of a port: under both lists, should frontends of both scopes have them.
 fn source_ranges(port: &ServicePort) -> usize {
     port.source_ranges.as_ref().map_or(0, |ranges| ranges.len().saturating_mul(2))
+}
+
+/// Entries of HINTS for both lists of a port. A local backend may come to be anywhere.
+fn hints(port: &ServicePort) -> usize {
+    let hinted = if port.forwarding == Forwarding::Dsr { port.endpoints.len() } else { 0 };
+    let members = if port.affinity_seconds > 0 { port.endpoints.len() } else { 0 };
+    (hinted + members).saturating_mul(2)
 }
 
 /// Slots of both lists of a port.

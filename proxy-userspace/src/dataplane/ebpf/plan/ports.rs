@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proxy_common::frontend::Frontend;
+use proxy_common::selection::{BackendRef, HintKey};
 
 use super::backends::{View, hint_losers};
 use super::change::{BackendId, Change, FrontendAt, Op};
@@ -159,12 +160,14 @@ impl Plan {
     }
 
     /// Names the local backends of a port with Direct Server Return by their hints, under every list a
-    /// frontend of another node may have chosen from.
+    /// frontend of another node may have chosen from; and the members of the lists of a port with affinity.
     fn plan_hints(&self, key: &Arc<PortKey>, port: &ServicePort, ids: ListIds, ops: &mut Vec<Op>) {
-        let wanted = self.wanted_hints(key, port);
-        for service in [ids.cluster, ids.local].into_iter().filter(|id| *id != 0) {
-            let Some(state) = self.services.get(service) else { continue };
-            let at = |hint: u32| proxy_common::selection::HintKey { service, hint };
+        let hints = self.wanted_hints(key, port);
+        for (list, service) in [(List::Cluster, ids.cluster), (List::Local, ids.local)] {
+            let Some(state) = self.services.get(service).filter(|_| service != 0) else { continue };
+            let mut wanted = hints.clone();
+            wanted.extend(self.wanted_members(key, port, list));
+            let at = |hint: u32| HintKey { service, hint };
             let written = wanted
                 .iter()
                 .filter(|(hint, backend)| state.hints.get(hint) != Some(backend))
@@ -178,11 +181,19 @@ impl Plan {
         }
     }
 
-    fn wanted_hints(
+    /// Who is in a list: a client with affinity goes on with none but these.
+    fn wanted_members(
         &self,
         key: &PortKey,
         port: &ServicePort,
-    ) -> BTreeMap<u32, proxy_common::selection::BackendRef> {
+        list: List,
+    ) -> impl Iterator<Item = (u32, BackendRef)> {
+        let members = port.members(list).filter(|_| port.affinity_seconds > 0);
+        let members = members.filter_map(|address| self.backends(key.family).reference(*address));
+        members.map(|backend| (HintKey::member(0, backend).hint, backend))
+    }
+
+    fn wanted_hints(&self, key: &PortKey, port: &ServicePort) -> BTreeMap<u32, BackendRef> {
         if port.forwarding != Forwarding::Dsr {
             return BTreeMap::new();
         }

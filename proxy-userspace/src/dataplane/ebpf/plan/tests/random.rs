@@ -34,11 +34,15 @@ fn family(n: u8) -> Family {
 fn service(n: u8) -> impl Strategy<Value = Option<ServicePort>> {
     let endpoints = proptest::collection::btree_map(0_u8..7, (0_u8..3, prop::bool::weighted(0.8)), 0..5);
     let ranges = prop::option::of(proptest::collection::btree_set(0_u8..4, 0..4));
-    (endpoints, any::<bool>(), any::<bool>(), ranges, prop::bool::weighted(0.8)).prop_map(
-        move |(endpoints, is_dsr, is_local, ranges, exists)| {
+    let flags = [any::<bool>(), any::<bool>(), any::<bool>()];
+    (endpoints, flags, ranges, prop::bool::weighted(0.8)).prop_map(
+        move |(endpoints, [is_dsr, is_local, has_affinity], ranges, exists)| {
             let endpoints: Vec<_> =
                 endpoints.into_iter().map(|(e, (node, ready))| (e, node, ready)).collect();
-            let port = port(n, family(n), &endpoints);
+            let port = ServicePort {
+                affinity_seconds: if has_affinity { 60 } else { 0 },
+                ..port(n, family(n), &endpoints)
+            };
             let port = if is_dsr { dsr(port) } else { port };
             let port = match ranges {
                 Some(ranges) => {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY};
 use proxy_common::frontend::{FRONTEND_DSR, FRONTEND_SOURCE_RANGES};
-use proxy_common::selection::{BackendRef, SERVICE_ELSEWHERE};
+use proxy_common::selection::{BackendRef, HINT_MEMBER, SERVICE_ELSEWHERE};
 use proxy_common::source_range::CLUSTER;
 use proxy_common::way::WAY_VALID;
 
@@ -169,7 +169,8 @@ fn assert_list(kernel: &FakeKernel, key: &PortKey, port: &ServicePort, list: Lis
 
 fn assert_hints(kernel: &FakeKernel, key: &PortKey, port: &ServicePort, ids: [Option<u32>; 2]) {
     let losers = hint_losers(port.endpoints.keys());
-    for id in ids.into_iter().flatten() {
+    for (list, id) in [List::Cluster, List::Local].into_iter().zip(ids) {
+        let Some(id) = id else { continue };
         let found: BTreeMap<u32, SocketAddr> = kernel
             .hints
             .iter()
@@ -181,12 +182,17 @@ fn assert_hints(kernel: &FakeKernel, key: &PortKey, port: &ServicePort, ids: [Op
         let is_wanted = |(address, endpoint): &(&SocketAddr, &Endpoint)| {
             port.forwarding == Forwarding::Dsr && endpoint.local && !losers.contains(*address)
         };
-        let wanted: BTreeMap<_, _> = port
-            .endpoints
+        let hinted =
+            port.endpoints.iter().filter(is_wanted).map(|(address, _)| (hint_of(*address), *address));
+        let ids: BTreeMap<SocketAddr, u32> = kernel
+            .backends
             .iter()
-            .filter(is_wanted)
-            .map(|(address, _)| (hint_of(*address), *address))
+            .filter(|(id, entry)| id.family == key.family && entry.flags & BACKEND_EXISTS != 0)
+            .map(|(id, entry)| (entry.address, id.id))
             .collect();
+        let members = port.members(list).filter(|_| port.affinity_seconds > 0);
+        let members = members.map(|address| (HINT_MEMBER | ids[address], *address));
+        let wanted: BTreeMap<_, _> = hinted.chain(members).collect();
         assert_eq!(found, wanted, "{key}");
     }
 }
