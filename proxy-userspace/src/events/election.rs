@@ -22,6 +22,10 @@ impl Electorate {
             self.nodes.insert(node.to_owned(), hash(node));
         }
     }
+    /// A node that the others can't count on; this one, too.
+    pub fn retire(&mut self, node: &str) {
+        self.nodes.remove(node);
+    }
     pub fn remove(&mut self, node: &str) {
         if node != self.own {
             self.nodes.remove(node);
@@ -32,6 +36,9 @@ impl Electorate {
     pub fn elects_this_node(&self, uid: &str) -> bool {
         let uid = hash(uid);
         let rank = |node: u64| mix(uid ^ node);
+        if !self.nodes.is_empty() && !self.nodes.contains_key(&self.own) {
+            return false;
+        }
         let own = (rank(hash(&self.own)), &self.own);
         self.nodes.iter().all(|(name, node)| own <= (rank(*node), name))
     }
@@ -93,6 +100,21 @@ mod tests {
         assert!(electorate.elects_this_node("any"));
         electorate.remove("node1");
         assert!(electorate.elects_this_node("any"));
+    }
+
+    #[test]
+    fn a_node_that_retires_leaves_the_telling_to_others_if_there_are_any() {
+        let mut electorate = Electorate::new("node1");
+        electorate.retire("node1");
+        assert!(electorate.elects_this_node("any"), "there is nobody else");
+        let mut others = electorates(&NODES);
+        for electorate in &mut others {
+            electorate.retire("node1");
+        }
+        for index in 0..200 {
+            let winners = elected(&others, &format!("0d3f9b1a-{index}"));
+            assert!(winners.len() == 1 && winners != ["node1"], "{index}: {winners:?}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tracing::warn;
 
 use super::election::Electorate;
 use super::{Report, Uids};
-use crate::model::{Kind, Object, ObjectKey, Problem, ServiceKey, Severity, Topic};
+use crate::model::{Kind, Object, ObjectKey, Problem, ServiceKey, Severity, Topic, may_run_agent};
 use crate::reconcile::{Observer, Synced};
 use crate::source::{Change, SourceEvent};
 
@@ -55,7 +55,8 @@ impl EventObserver {
                     self.uids.set(service_key(&key), service.metadata.uid.as_deref());
                 }
                 SourceEvent::Change(Change::Upsert { object: Object::Node(node), .. }) => {
-                    self.electorate.add(node.metadata.name.as_deref().unwrap_or_default());
+                    let name = node.metadata.name.as_deref().unwrap_or_default();
+                    if may_run_agent(node) { self.electorate.add(name) } else { self.electorate.retire(name) }
                 }
                 SourceEvent::Change(Change::Delete(key)) => match key.kind {
                     Kind::Service => self.uids.set(service_key(key), None),

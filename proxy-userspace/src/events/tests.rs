@@ -277,6 +277,28 @@ fn what_all_nodes_see_is_told_by_the_elected_one_and_what_one_sees_by_itself() {
 }
 
 #[test]
+fn a_node_without_an_agent_is_not_waited_for() {
+    let told = |metadata: &Value| {
+        let (sender, mut reports) = mpsc::channel(8);
+        let mut observer = EventObserver::new("node1", sender);
+        let others = (2..40).map(|index| {
+            let mut value = json!({ "metadata": { "name": format!("node{index}") } });
+            value["metadata"].as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());
+            upsert(Object::Node(Box::new(serde_json::from_value::<Node>(value).unwrap())))
+        });
+        let known: Vec<_> = [service("web", "uid-1")].into_iter().chain(others).collect();
+        observer.listing(&known);
+        observer.problem(&problem(Topic::Field, "web", "a", "is wrong"));
+        synced(&mut observer);
+        reports.try_recv().is_ok()
+    };
+    assert!(!told(&json!({})), "one of the others tells");
+    assert!(!told(&json!({ "labels": { "kubernetes.io/os": "linux" } })));
+    assert!(told(&json!({ "labels": { "kubernetes.io/os": "windows" } })));
+    assert!(told(&json!({ "deletionTimestamp": "2026-01-01T00:00:00Z" })));
+}
+
+#[test]
 fn what_passes_by_itself_or_belongs_to_no_known_service_is_no_event() {
     let info = Problem { severity: Severity::Info, ..problem(Topic::Field, "web", "", "is new") };
     let mismatch = problem(Topic::Mismatch, "web", "", "does not fit");

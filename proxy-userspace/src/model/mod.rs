@@ -34,6 +34,7 @@ pub use desired::{
     Algorithm, Desired, Dirty, Eligibility, Endpoint, EndpointAddress, Family, Forwarding, Frontend,
     FrontendKind, HealthCheck, List, PortKey, Protocol, Scope, ServiceKey, ServicePort,
 };
+pub use node::{AGENTS_OS, OS_LABEL, may_run_agent};
 pub use object::{Change, Kind, Object, ObjectKey};
 pub use problem::{Problem, Severity, Topic};
 pub use settings::{

@@ -13,6 +13,18 @@ const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 /// The cluster autoscaler's mark on a node it is about to remove.
 const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
+/// The operating system, as Go names it.
+pub const OS_LABEL: &str = "kubernetes.io/os";
+/// The one that an agent can run on.
+pub const AGENTS_OS: &str = "linux";
+
+/// Whether an agent may be expected on a node: it is not known to have another operating system, nor about to go.
+#[must_use]
+pub fn may_run_agent(node: &Node) -> bool {
+    let os = node.metadata.labels.as_ref().and_then(|labels| labels.get(OS_LABEL));
+    os.is_none_or(|os| os == AGENTS_OS) && node.metadata.deletion_timestamp.is_none()
+}
+
 /// A Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeSpec {

@@ -45,7 +45,7 @@ pub(super) struct Undecodable {
     pub message: String,
 }
 
-/// Reads one object. Of a Node other than `own_node` only the addresses are kept.
+/// Reads one object. Of a Node other than `own_node` only the addresses are kept, and what says that it has no agent.
 pub(super) fn decode(kind: Kind, json: &str, own_node: &str) -> Result<Decoded, Box<Undecodable>> {
     match kind {
         Kind::Service => read(kind, json, |wire: WireService| {
@@ -243,9 +243,8 @@ fn node(wire: WireNode, is_own: bool) -> (WireMeta, Node) {
     let (metadata, taints) = if is_own {
         (wire.metadata, wire.spec.unwrap_or_default().taints)
     } else {
-        let metadata =
-            WireMeta { labels: None, annotations: None, deletion_timestamp: None, ..wire.metadata };
-        (metadata, None)
+        let labels = wire.metadata.labels.and_then(Labels::of_another_system);
+        (WireMeta { labels, annotations: None, ..wire.metadata }, None)
     };
     let spec = NodeSpec { taints, ..NodeSpec::default() };
     (metadata, Node { spec: Some(spec), status: Some(status), ..Node::default() })

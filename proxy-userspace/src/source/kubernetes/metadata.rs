@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::model::{AGENTS_OS, OS_LABEL};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
 /// Annotations that somebody reads: ours, kube-router's, and when an endpoint changed.
@@ -12,6 +13,14 @@ const ANNOTATIONS: [&str; 3] =
 /// Labels, all of them: topology labels may have any name.
 #[derive(Debug, Default, PartialEq, Eq, Hash, serde::Deserialize)]
 pub(super) struct Labels(pub BTreeMap<String, String>);
+
+impl Labels {
+    /// What says that a node runs another operating system than ours, and no other label.
+    pub fn of_another_system(self) -> Option<Self> {
+        let os = self.0.into_iter().find(|(name, os)| name == OS_LABEL && os != AGENTS_OS)?;
+        Some(Self(BTreeMap::from([os])))
+    }
+}
 
 /// Those annotations that somebody reads.
 #[derive(Debug, Default, PartialEq, Eq)]

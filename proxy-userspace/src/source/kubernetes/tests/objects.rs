@@ -99,13 +99,14 @@ async fn the_version_of_an_unreadable_object_is_gone_on_from() {
 }
 
 #[tokio::test]
-async fn of_other_nodes_nothing_is_told_but_their_addresses() {
+async fn of_other_nodes_nothing_is_told_but_their_addresses_and_why_no_agent_may_be_there() {
     let mut bench = Bench::start(TIMING).await;
     let node = |name: &str, version: u32, kubelet: &str| {
         json!({
             "metadata": {
                 "name": name, "resourceVersion": version.to_string(), "managedFields": [{ "manager": kubelet }],
-                "labels": { "topology.kubernetes.io/zone": "a" }, "deletionTimestamp": "2026-01-01T00:00:00Z",
+                "labels": { "topology.kubernetes.io/zone": "a", "kubernetes.io/os": "linux" },
+                "deletionTimestamp": "2026-01-01T00:00:00Z", "annotations": { "millrace/x": "y" },
             },
             "spec": { "taints": [{ "key": "full", "effect": "NoSchedule" }] },
             "status": {
@@ -128,7 +129,8 @@ async fn of_other_nodes_nothing_is_told_but_their_addresses() {
         assert_eq!(status.addresses.as_ref().unwrap()[0].address, "192.0.2.1");
         assert!(status.conditions.is_none() && node.metadata.managed_fields.is_none());
         assert_eq!(node.metadata.labels.is_some(), is_own);
-        assert_eq!(node.metadata.deletion_timestamp.is_some(), is_own);
+        assert_eq!(node.metadata.annotations.is_some(), is_own);
+        assert!(node.metadata.deletion_timestamp.is_some());
         assert_eq!(node.spec.as_ref().unwrap().taints.is_some(), is_own);
     }
     // The kubelet's reports are no news.
@@ -142,4 +144,14 @@ async fn of_other_nodes_nothing_is_told_but_their_addresses() {
     moved["status"]["addresses"][0]["address"] = json!("192.0.2.2");
     nodes.tell("MODIFIED", &moved).await;
     assert_eq!(bench.next().await, "+ Node node2");
+    let mut windows = node("node2", 15, "still");
+    windows["status"]["addresses"][0]["address"] = json!("192.0.2.2");
+    windows["metadata"]["labels"]["kubernetes.io/os"] = json!("windows");
+    nodes.tell("MODIFIED", &windows).await;
+    let told = bench.events.recv().await.unwrap();
+    let [SourceEvent::Change(Change::Upsert { object: Object::Node(node), .. })] = &told[..] else {
+        panic!("{told:?}")
+    };
+    let labels: Vec<_> = node.metadata.labels.iter().flatten().collect();
+    assert_eq!(labels, [(&"kubernetes.io/os".to_owned(), &"windows".to_owned())]);
 }
