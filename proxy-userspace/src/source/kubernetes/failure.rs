@@ -33,6 +33,9 @@ pub(super) enum Failure {
     /// 410, or an ERROR event that means the same: the version we know is too old to go on from.
     #[error("can't go on with {} from where the last watch ended", resource(*.0))]
     Gone(Kind),
+    /// 410 again and again, though everything is listed anew each time.
+    #[error("says of each listing of {} that it is too old to go on with (410 Gone)", resource(*.0))]
+    Expiring(Kind),
     /// Any other status that is not our doing.
     #[error("answers {status}{}", said(.message))]
     Unable { status: StatusCode, message: String, retry_after: Option<Duration> },

@@ -25,6 +25,8 @@ use crate::source::{Batch, Change, Kind, ObjectKey, Severity, SourceEvent};
 /// A watch that the server can't give so often is given up for a new listing: the version may be one that it will
 /// never know, as after a restored backup.
 pub(super) const VERSION_ATTEMPTS: u32 = 5;
+/// A version is too old now and then. So many in a row, without a watch that works in between, are worth a word.
+pub(super) const EXPIRIES: u32 = 4;
 /// So many objects of a page are told together, so that the whole list is never held twice.
 const TOLD_TOGETHER: usize = 64;
 
@@ -50,6 +52,8 @@ pub(super) struct Follower {
     version: Option<String>,
     /// Attempts to go on from it in a row that the server could not answer.
     attempts: u32,
+    /// Versions in a row that were too old.
+    expiries: u32,
     /// Whether the server can begin a watch with everything there is.
     streams: bool,
     /// Whether everything was told once. Until then what a listing brings is told as it comes; later only when it is
@@ -83,6 +87,7 @@ impl Follower {
             known: Known::of(kind),
             version: None,
             attempts: 0,
+            expiries: 0,
             streams: true,
             listed: false,
             settled: false,
@@ -138,8 +143,12 @@ impl Follower {
     async fn judge(&mut self, failure: &Failure) {
         let is_listing = self.version.is_none();
         match failure {
-            Failure::Gone(_) => {
+            Failure::Gone(kind) => {
                 self.version = None;
+                self.expiries += 1;
+                if self.expiries >= EXPIRIES {
+                    self.tell_of(&Failure::Expiring(*kind)).await;
+                }
                 return;
             }
             Failure::Silent(_) | Failure::Endless | Failure::Cut(_) | Failure::Ended if is_listing => {
@@ -157,6 +166,10 @@ impl Follower {
             }
             _ => {}
         }
+        self.tell_of(failure).await;
+    }
+
+    async fn tell_of(&self, failure: &Failure) {
         if let Some(problem) = self.teller.reports.failed(self.kind, failure) {
             self.teller.send(vec![SourceEvent::Problem(problem)]).await;
         }
@@ -316,11 +329,15 @@ impl Follower {
             self.clear_unread(&key);
         }
         self.version = Some(version);
-        self.recover();
+        // A whole listing is no good while its version is too old for a watch each time.
+        if self.expiries < EXPIRIES {
+            self.recover();
+        }
     }
 
     fn settle(&mut self) {
         self.settled = true;
+        self.expiries = 0;
         self.recover();
     }
 

@@ -168,6 +168,53 @@ async fn a_version_that_the_server_will_never_know_is_given_up() {
 }
 
 #[tokio::test]
+async fn a_server_that_lets_each_listing_expire_is_named_once() {
+    let mut bench = Bench::start(TIMING).await;
+    for _ in 0..follow::EXPIRIES + 2 {
+        bench.server.asked(Kind::Service).await.answer("410 Gone", "", "{}").await;
+    }
+    let _services = bench.server.asked(Kind::Service).await.list(&[service("web", 8)], "10").await;
+    assert_eq!(
+        bench.next().await,
+        format!(
+            "Warning: the API server at http://{} says of each listing of services that it is too old to go on with \
+             (410 Gone); what is known stays, tried again",
+            bench.server.address
+        )
+    );
+    assert_eq!(bench.next().await, "+ Service default/web");
+    assert!(bench.next().await.ends_with(" is well again"));
+}
+
+#[tokio::test]
+async fn a_server_that_lists_and_then_can_not_go_on_from_there_is_named_once() {
+    let patient = Timing { settled: BOUND, ..TIMING };
+    let (mut bench, watches) = Bench::listed(patient, &[]).await;
+    let mut services = watches.services;
+    for _ in 0..follow::EXPIRIES + 2 {
+        services.tell("ERROR", &json!({ "code": 410 })).await;
+        services = bench.server.asked(Kind::Service).await.list(&[], "10").await;
+    }
+    services.tell("ADDED", &service("web", 11)).await;
+    let warning = bench.next().await;
+    assert!(warning.starts_with("Warning: ") && warning.contains("(410 Gone)"), "{warning}");
+    assert_eq!(bench.next().await, "+ Service default/web", "neither named again nor called well");
+}
+
+#[tokio::test]
+async fn a_version_that_expires_now_and_then_is_not_worth_a_word() {
+    let (mut bench, watches) = Bench::listed(TIMING, &[]).await;
+    let mut services = watches.services;
+    for version in 0..follow::EXPIRIES + 2 {
+        services.tell("ADDED", &service(&format!("s{version}"), 11)).await;
+        assert_eq!(bench.next().await, format!("+ Service default/s{version}"));
+        services.tell("ERROR", &json!({ "code": 410 })).await;
+        let known: Vec<_> = (0..=version).map(|known| service(&format!("s{known}"), 11)).collect();
+        services = bench.server.asked(Kind::Service).await.list(&known, "40").await;
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_ends_each_watch_at_once_is_named() {
     let patient = Timing { settled: BOUND, ..TIMING };
     let (mut bench, watches) = Bench::listed(patient, &[]).await;
