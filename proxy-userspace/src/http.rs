@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use backon::{BackoffBuilder, ExponentialBuilder};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -25,8 +26,11 @@ const MOST_CONNECTIONS: usize = 256;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long requests that have begun may go on when the server stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
-/// An address that can't be bound is tried again after this time; after a failed accept (no descriptors left), too.
+/// An address that can't be bound is tried again after this time.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// After a failed accept (no descriptors left) the next one waits, longer with each failure. Shorter than a probe's
+/// patience.
+const ACCEPT_PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
 /// Serves on the address a flag names until `stop` is closed. An address that can't be bound is said once and tried
 /// again: the data path needs none.
@@ -74,8 +78,25 @@ fn is_dual(listener: &TcpListener) -> bool {
 }
 
 /// Serves until `stop` is closed, or until it is dropped, which ends all its connections.
-pub async fn serve(listener: TcpListener, router: Router, mut stop: watch::Receiver<()>) {
+pub async fn serve(listener: TcpListener, router: Router, stop: watch::Receiver<()>) {
+    serve_accepted(listener, router, stop).await;
+}
+
+/// Where connections come from.
+trait Accept {
+    /// The next one. Nothing is lost where it is dropped before it is there.
+    fn accept(&mut self) -> impl Future<Output = io::Result<TcpStream>> + Send;
+}
+
+impl Accept for TcpListener {
+    async fn accept(&mut self) -> io::Result<TcpStream> {
+        Self::accept(self).await.map(|(stream, _)| stream)
+    }
+}
+
+async fn serve_accepted(mut listener: impl Accept, router: Router, mut stop: watch::Receiver<()>) {
     let mut connections = JoinSet::new();
+    let mut pauses = None;
     loop {
         while connections.try_join_next().is_some() {}
         let has_room = connections.len() < MOST_CONNECTIONS;
@@ -83,12 +104,17 @@ pub async fn serve(listener: TcpListener, router: Router, mut stop: watch::Recei
             biased;
             _ = stop.changed() => break,
             accepted = listener.accept(), if has_room => match accepted {
-                Ok((stream, _)) => {
+                Ok(stream) => {
+                    pauses = None;
                     connections.spawn(serve_connection(stream, router.clone(), stop.clone()));
                 }
                 Err(wrong) => {
-                    debug!("accept: {wrong}");
-                    sleep(RETRY_INTERVAL).await;
+                    let pauses = pauses.get_or_insert_with(|| accept_pauses(&wrong));
+                    let pause = pauses.next().unwrap_or(ACCEPT_PAUSES.1);
+                    tokio::select! {
+                        _ = stop.changed() => break,
+                        () = sleep(pause) => {}
+                    }
                 }
             },
             _ = connections.join_next(), if !has_room => {}
@@ -97,6 +123,13 @@ pub async fn serve(listener: TcpListener, router: Router, mut stop: watch::Recei
     drop(listener);
     let all_ended = async { while connections.join_next().await.is_some() {} };
     let _ = timeout(STOP_TIMEOUT, all_ended).await;
+}
+
+/// How long to wait after each failed accept in a row, of which only the first is told.
+fn accept_pauses(wrong: &io::Error) -> impl Iterator<Item = Duration> + use<> {
+    error!("HTTP connections can't be accepted: {wrong}; tried again");
+    let (min, max) = ACCEPT_PAUSES;
+    ExponentialBuilder::new().with_min_delay(min).with_max_delay(max).without_max_times().build()
 }
 
 /// What Go's servers answer where they have nothing.

@@ -101,6 +101,57 @@ async fn an_address_in_use_is_tried_again_until_it_is_free() {
     assert!(get(address, "/").await.ends_with("\r\n\r\nhello"));
 }
 
+/// Has no descriptors left for some time, then one connection.
+struct Exhausted {
+    failures: usize,
+    stream: Option<TcpStream>,
+}
+
+impl Accept for Exhausted {
+    async fn accept(&mut self) -> io::Result<TcpStream> {
+        if self.failures > 0 {
+            self.failures -= 1;
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
+        match self.stream.take() {
+            Some(stream) => Ok(stream),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_out_of_descriptors_for_a_moment_answers_within_a_probes_patience() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let client = tokio::spawn(async move { get(address, "/").await });
+    let (stream, _) = listener.accept().await.unwrap();
+    let (_stop, stopped) = watch::channel(());
+    tokio::spawn(serve_accepted(Exhausted { failures: 3, stream: Some(stream) }, hello(), stopped));
+    assert!(client.await.unwrap().ends_with("\r\n\r\nhello"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_out_of_descriptors_stops_when_it_is_told_to() {
+    let (stop, stopped) = watch::channel(());
+    let exhausted = Exhausted { failures: usize::MAX, stream: None };
+    let server = tokio::spawn(serve_accepted(exhausted, hello(), stopped));
+    sleep(Duration::from_mins(1)).await;
+    assert!(!server.is_finished());
+    drop(stop);
+    let told_at = tokio::time::Instant::now();
+    server.await.unwrap();
+    assert_eq!(told_at.elapsed(), Duration::ZERO, "not after its pause");
+}
+
+#[test]
+fn a_server_out_of_descriptors_waits_for_a_second_at_most() {
+    let wrong = io::Error::from_raw_os_error(libc::EMFILE);
+    let pauses: Vec<_> = accept_pauses(&wrong).take(9).collect();
+    assert!(pauses.is_sorted(), "{pauses:?}");
+    assert_eq!((pauses[0], pauses[8]), (Duration::from_millis(10), Duration::from_secs(1)));
+}
+
 #[tokio::test]
 async fn the_unspecified_ipv4_address_is_every_address_of_both_families() {
     let port = free_address().await.port();
