@@ -15,7 +15,7 @@ pub use args::AgentArgs;
 pub use file::Remark;
 pub use pattern::DevicePattern;
 
-use file::FileSettings;
+use file::{FileSettings, GoDuration};
 
 use crate::dataplane::ebpf::{Mark, XdpMode};
 use crate::model::{Forwarding, ModelSettings};
@@ -102,6 +102,7 @@ impl Settings {
         let file = args.config.as_deref().map(file::read).transpose()?.unwrap_or_default();
         let healthz = SocketAddr::from((Ipv4Addr::UNSPECIFIED, HEALTHZ_PORT));
         let metrics = SocketAddr::from((Ipv4Addr::LOCALHOST, METRICS_PORT));
+        let (min_sync_interval, max_sync_interval) = sync_intervals(args, &file)?;
         Ok(Self {
             source: match parse::source(args.source.as_deref(), args.kubeconfig.as_deref())? {
                 Source::Kubernetes { kubeconfig } => {
@@ -129,14 +130,8 @@ impl Settings {
             mark: parse::mark(args.fwmark.as_deref())?,
             bpffs: parse::bpffs(args.bpffs_path.as_deref())?,
             xdp: parse::xdp(args.xdp.as_deref())?,
-            min_sync_interval: match file.min_sync_interval {
-                Some(interval) if args.min_sync_interval.is_none() => interval,
-                _ => parse::min_sync_interval(args.min_sync_interval.as_deref())?,
-            },
-            max_sync_interval: match file.max_sync_interval {
-                Some(interval) if args.max_sync_interval.is_none() => interval,
-                _ => parse::max_sync_interval(args.max_sync_interval.as_deref())?,
-            },
+            min_sync_interval,
+            max_sync_interval,
             remarks: file.remarks,
         })
     }
@@ -172,6 +167,32 @@ fn model_settings(
         )?,
         maglev_size: parse::maglev_size(args.maglev_table_size.as_deref())?,
     })
+}
+
+/// A time between two syncs, and the flag or field that says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Interval {
+    origin: String,
+    period: Duration,
+}
+
+/// The shortest and the longest time between two syncs.
+fn sync_intervals(args: &AgentArgs, file: &FileSettings) -> Result<(Duration, Duration), ConfigError> {
+    let min = match &file.min_sync_interval {
+        Some(interval) if args.min_sync_interval.is_none() => interval.clone(),
+        _ => parse::min_sync_interval(args.min_sync_interval.as_deref())?,
+    };
+    let max = match &file.max_sync_interval {
+        Some(interval) if args.max_sync_interval.is_none() => interval.clone(),
+        _ => parse::max_sync_interval(args.max_sync_interval.as_deref())?,
+    };
+    if min.period <= max.period {
+        return Ok((min.period, max.period));
+    }
+    let (shortest, longest) = (GoDuration(min.period), GoDuration(max.period));
+    let message =
+        format!("{shortest} is not accepted; takes no more than {}, which is {longest}", max.origin);
+    Err(ConfigError { origin: min.origin, message })
 }
 
 fn pod_interfaces(args: &AgentArgs, file: &FileSettings) -> Result<Vec<DevicePattern>, ConfigError> {

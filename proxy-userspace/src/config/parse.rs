@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::{ConfigError, DevicePattern, ProxyMode, Source};
+use super::{ConfigError, DevicePattern, Interval, ProxyMode, Source};
 use crate::dataplane::ebpf::{Mark, XdpMode};
 use crate::model::{DEFAULT_MAGLEV_SIZE, NodePortAddresses, check_maglev_size};
 
@@ -159,20 +159,18 @@ pub(super) fn flow_table_size(text: Option<&str>) -> Result<u32, ConfigError> {
     number("--flow-table-size", text, DEFAULT_FLOW_TABLE_SIZE, FLOW_TABLE_SIZES, "entries")
 }
 
-pub(super) fn min_sync_interval(text: Option<&str>) -> Result<Duration, ConfigError> {
+pub(super) fn min_sync_interval(text: Option<&str>) -> Result<Interval, ConfigError> {
+    const FLAG: &str = "--min-sync-interval";
     let range = 0..=LONGEST_MIN_SYNC.as_millis();
-    let milliseconds = number("--min-sync-interval", text, 1, range, "milliseconds")?;
-    Ok(Duration::from_millis(u64::try_from(milliseconds).unwrap_or_default()))
+    let milliseconds = number(FLAG, text, 1, range, "milliseconds")?;
+    let period = Duration::from_millis(u64::try_from(milliseconds).unwrap_or_default());
+    Ok(Interval { origin: FLAG.to_owned(), period })
 }
 
-pub(super) fn max_sync_interval(text: Option<&str>) -> Result<Duration, ConfigError> {
-    Ok(Duration::from_secs(u64::from(number(
-        "--max-sync-interval",
-        text,
-        30_u32,
-        1..=LONGEST_MAX_SYNC,
-        "seconds",
-    )?)))
+pub(super) fn max_sync_interval(text: Option<&str>) -> Result<Interval, ConfigError> {
+    const FLAG: &str = "--max-sync-interval";
+    let seconds = number(FLAG, text, 30_u32, 1..=LONGEST_MAX_SYNC, "seconds")?;
+    Ok(Interval { origin: FLAG.to_owned(), period: Duration::from_secs(u64::from(seconds)) })
 }
 
 pub(super) fn maglev_size(text: Option<&str>) -> Result<u32, ConfigError> {

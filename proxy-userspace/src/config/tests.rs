@@ -195,6 +195,37 @@ fn a_flag_wins_over_the_file() {
 }
 
 #[test]
+fn the_shortest_time_between_two_syncs_is_no_longer_than_the_longest() {
+    refused(
+        "--min-sync-interval 5001 --max-sync-interval 5",
+        "--min-sync-interval: 5.001s is not accepted; takes no more than --max-sync-interval, which is 5s",
+    );
+    refused(
+        "--min-sync-interval 60000",
+        "--min-sync-interval: 1m0s is not accepted; takes no more than --max-sync-interval, which is 30s",
+    );
+    assert!(resolve("--min-sync-interval 5000 --max-sync-interval 5").is_ok());
+}
+
+#[test]
+fn periods_of_a_file_that_contradict_each_other_are_named_as_in_the_file() {
+    let path = std::env::temp_dir().join(format!("millrace-periods-{}.yaml", std::process::id()));
+    let text = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
+                iptables: {minSyncPeriod: 40s, syncPeriod: 20s}\n";
+    std::fs::write(&path, text).unwrap();
+    let error =
+        |flags: &str| resolve(&format!("--config {} {flags}", path.display())).map_err(|e| e.to_string());
+    let (file, takes) = (path.display(), "is not accepted; takes no more than");
+    let of_file =
+        format!("{file}: iptables.minSyncPeriod: 40s {takes} {file}: iptables.syncPeriod, which is 20s");
+    assert_eq!(error("").unwrap_err(), of_file);
+    let of_flag = format!("--min-sync-interval: 30s {takes} {file}: iptables.syncPeriod, which is 20s");
+    assert_eq!(error("--min-sync-interval 30000").unwrap_err(), of_flag);
+    assert!(error("--max-sync-interval 40").is_ok());
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
 fn a_file_that_can_not_be_read_is_one_line() {
     let error = resolve("--config /nowhere/config.conf").unwrap_err().to_string();
     assert!(error.starts_with("--config: /nowhere/config.conf: "), "{error}");

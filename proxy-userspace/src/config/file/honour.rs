@@ -9,7 +9,7 @@ use ipnet::IpNet;
 use super::remark::remarks;
 use super::{GoDuration, KubeProxyConfiguration, Origin, Remark};
 use crate::config::parse::{self, LONGEST_MAX_SYNC, LONGEST_MIN_SYNC, LONGEST_TIMEOUT};
-use crate::config::{ConfigError, DevicePattern, HEALTHZ_PORT, METRICS_PORT, ProxyMode};
+use crate::config::{ConfigError, DevicePattern, HEALTHZ_PORT, Interval, METRICS_PORT, ProxyMode};
 use crate::model::NodePortAddresses;
 
 /// What kube-proxy takes where no minSyncPeriod is set. It spares a kernel that rewrites its rules as a whole; a
@@ -30,8 +30,8 @@ pub struct FileSettings {
     pub pod_interface: Option<DevicePattern>,
     pub timeout_established: Option<u32>,
     pub timeout_udp: Option<u32>,
-    pub min_sync_interval: Option<Duration>,
-    pub max_sync_interval: Option<Duration>,
+    pub min_sync_interval: Option<Interval>,
+    pub max_sync_interval: Option<Interval>,
     pub remarks: Vec<Remark>,
 }
 
@@ -94,10 +94,12 @@ impl FileSettings {
         };
         let (path, min) = mode.period(file, "minSyncPeriod");
         let min = if min.0 == UPSTREAM_MIN_SYNC { GoDuration::default() } else { min };
-        self.min_sync_interval = period.capped(&path, min, LONGEST_MIN_SYNC);
+        let interval = |path: &str, period| Interval { origin: origin.at(path), period };
+        let min = period.capped(&path, min, LONGEST_MIN_SYNC);
+        self.min_sync_interval = min.map(|min| interval(&path, min));
         let (path, max) = mode.period(file, "syncPeriod");
         let max = period.seconds(&path, max, LONGEST_MAX_SYNC);
-        self.max_sync_interval = max.map(|seconds| Duration::from_secs(seconds.into()));
+        self.max_sync_interval = max.map(|seconds| interval(&path, Duration::from_secs(seconds.into())));
     }
 }
 

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::config::{DevicePattern, ProxyMode};
+use crate::config::{DevicePattern, Interval, ProxyMode};
 use crate::model::NodePortAddresses;
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
@@ -9,6 +9,10 @@ const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProx
 /// The settings of a file that is more than its head.
 fn read_text(text: &str) -> Result<FileSettings, ConfigError> {
     interpret(Path::new("/c.yaml"), format!("{HEAD}{text}").as_bytes())
+}
+
+fn interval(origin: &str, milliseconds: u64) -> Interval {
+    Interval { origin: origin.to_owned(), period: Duration::from_millis(milliseconds) }
 }
 
 #[track_caller]
@@ -38,7 +42,7 @@ fn what_kube_proxy_writes_of_its_own_defaults_asks_for_nothing_we_lack() {
     let settings = interpret(Path::new("/c.yaml"), include_bytes!("written.yaml")).unwrap();
     assert_eq!(settings.remarks, [Remark::Info("/c.yaml: mode: iptables is served by eBPF".to_owned())]);
     assert_eq!(settings.min_sync_interval, None);
-    assert_eq!(settings.max_sync_interval, Some(Duration::from_secs(30)));
+    assert_eq!(settings.max_sync_interval, Some(interval("/c.yaml: iptables.syncPeriod", 30_000)));
     assert_eq!(settings.timeout_established, Some(86_400));
 }
 
@@ -57,8 +61,8 @@ fn what_we_can_honour_takes_effect() {
         pod_interface: DevicePattern::new("gke*"),
         timeout_established: Some(3601),
         timeout_udp: Some(120),
-        min_sync_interval: Some(Duration::from_millis(50)),
-        max_sync_interval: Some(Duration::from_mins(1)),
+        min_sync_interval: Some(interval("/c.json: nftables.minSyncPeriod", 50)),
+        max_sync_interval: Some(interval("/c.json: nftables.syncPeriod", 60_000)),
         remarks: vec![Remark::Info("/c.json: mode: nftables is served by eBPF".to_owned())],
     };
     assert_eq!(settings, expected);
@@ -68,8 +72,8 @@ fn what_we_can_honour_takes_effect() {
 fn modes_of_ours_and_periods_of_newer_versions_are_taken() {
     let settings = read_text("mode: ebpf\nsyncPeriod: 10s\nminSyncPeriod: 2ms\n").unwrap();
     assert_eq!((settings.proxy_mode, settings.remarks), (Some(ProxyMode::Ebpf), vec![]));
-    assert_eq!(settings.min_sync_interval, Some(Duration::from_millis(2)));
-    assert_eq!(settings.max_sync_interval, Some(Duration::from_secs(10)));
+    assert_eq!(settings.min_sync_interval, Some(interval("/c.yaml: minSyncPeriod", 2)));
+    assert_eq!(settings.max_sync_interval, Some(interval("/c.yaml: syncPeriod", 10_000)));
     assert_eq!(read_text("mode: auto").unwrap().proxy_mode, Some(ProxyMode::Auto));
     assert_eq!(read_text("mode: ''").unwrap().proxy_mode, None);
 }
