@@ -152,10 +152,13 @@ pub fn restricted(value: Frontend, port: &ServicePort, frontend: &model::Fronten
     Frontend { flags: value.flags & !FRONTEND_SOURCE_RANGES | restriction(port, frontend), ..value }
 }
 
-/// `loadBalancerSourceRanges` is about load balancer addresses only.
+/// Whether a frontend lets in source ranges only. `loadBalancerSourceRanges` is about load balancer addresses only.
+pub fn is_restricted(port: &ServicePort, frontend: &model::Frontend) -> bool {
+    frontend.kind == FrontendKind::LoadBalancer && port.source_ranges.is_some()
+}
+
 fn restriction(port: &ServicePort, frontend: &model::Frontend) -> u32 {
-    let is_meant = frontend.kind == FrontendKind::LoadBalancer && port.source_ranges.is_some();
-    flag(is_meant, FRONTEND_SOURCE_RANGES)
+    flag(is_restricted(port, frontend), FRONTEND_SOURCE_RANGES)
 }
 
 const fn flag(set: bool, flag: u32) -> u32 {

@@ -145,6 +145,8 @@ impl Plan {
         self.carry_out(ops, now, kernel, &mut outcome);
         let ops = self.writes(desired, dirty, now, &mut outcome);
         self.carry_out(ops, now, kernel, &mut outcome);
+        let ops = self.plan_closings(desired, &outcome);
+        self.carry_out(ops, now, kernel, &mut outcome);
         let ops = self.releases();
         self.carry_out(ops, now, kernel, &mut outcome);
         self.settle(now);
@@ -316,11 +318,12 @@ fn in_order(mut ops: Vec<Op>) -> Vec<Op> {
 }
 
 impl Outcome {
-    /// Whether a change of a port is left for the next sync.
+    /// Whether a change of a port is left for the next sync. What shall be served no more never is.
     fn holds_up(&self, change: &Change, port: &Arc<PortKey>) -> bool {
         let needs_ranges =
             matches!(change, Change::Frontend(_, value) if value.flags & FRONTEND_SOURCE_RANGES != 0);
-        self.blocked.contains(port) || needs_ranges && self.unguarded.contains(port)
+        let can_wait = !matches!(change, Change::RemoveFrontend(_));
+        can_wait && (self.blocked.contains(port) || needs_ranges && self.unguarded.contains(port))
     }
 
     /// Something of a port could not be done; the rest of it can.

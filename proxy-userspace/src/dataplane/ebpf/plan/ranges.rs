@@ -11,9 +11,9 @@ use ipnet::IpNet;
 use proxy_common::frontend::{FRONTEND_SOURCE_RANGES, Frontend};
 use proxy_common::source_range::CLUSTER;
 
-use super::Plan;
 use super::change::{Change, FrontendAt, Op, RangeAt};
 use super::services::name_of;
+use super::{Outcome, Plan, frontends};
 use crate::model::{Desired, List, PortKey, ServicePort};
 
 /// What is in SOURCE_RANGES, and which of it frontends ask for.
@@ -132,6 +132,28 @@ impl Plan {
         let restrictions = closing.iter().map(|(at, value)| Change::Restrict(*at, *value));
         ops.extend(ranges.chain(restrictions).map(|change| Op { change, owner: Some(Arc::clone(key)) }));
         closing
+    }
+
+    /// What must go because a port that lets in its source ranges only could not get it: frontends of its that are in the
+    /// map as another Service's, whose address it was. They are open to everybody, or to those whom the other one let in.
+    pub(super) fn plan_closings(&self, desired: &Desired, outcome: &Outcome) -> Vec<Op> {
+        let mut ops = Vec::new();
+        for key in outcome.pending.keys() {
+            let Some(port) = desired.ports.get(&**key).filter(|port| port.source_ranges.is_some()) else {
+                continue;
+            };
+            let restricted =
+                port.frontends.iter().filter(|frontend| frontends::is_restricted(port, frontend));
+            let is_free = |at: &FrontendAt| self.frontends.owner(at).is_none_or(|owner| owner == key);
+            let is_foreign =
+                |at: &FrontendAt| self.frontends.value(at).is_some_and(|value| !self.is_of(&value, key));
+            let foreign = restricted.map(|frontend| frontends::at(port, frontend));
+            let foreign = foreign.filter(|at| is_free(at) && is_foreign(at));
+            ops.extend(
+                foreign.map(|at| Op { change: Change::RemoveFrontend(at), owner: Some(Arc::clone(key)) }),
+            );
+        }
+        ops
     }
 
     /// Plans who is inside the cluster. While not everything was read, nobody is put outside.

@@ -14,7 +14,7 @@ use super::kernel::CAPACITIES;
 use super::world::{assert_serves, closed, desired, dsr, key, local_policy, port, range};
 use crate::dataplane::SyncFailure;
 use crate::dataplane::ebpf::plan::{Change, Plan, RangeAt};
-use crate::model::{Algorithm, Desired, Dirty, Family, Frontend, FrontendKind, List, Scope};
+use crate::model::{Algorithm, Desired, Dirty, Family, Frontend, FrontendKind, List, Scope, ServicePort};
 
 const V4: Family = Family::V4;
 
@@ -108,6 +108,57 @@ fn a_service_is_closed_though_its_new_table_finds_no_room() {
     too_large.algorithm = Algorithm::Maglev(1009);
     assert_eq!(bed.sync(&desired([(key(0, V4), too_large)]), &[]).pending.len(), 1);
     assert_eq!(ranges_of(&bed), Access::Only([range(1, V4)].into()));
+}
+
+/// The address of service 0 goes to service 1, which is closed to all but its source ranges: before, and after.
+fn moved(former: ServicePort) -> (Desired, Desired) {
+    let taken = port(0, V4, &[]).frontends;
+    let next = ServicePort { frontends: taken, ..closed(port(1, V4, &[(1, 0, true)]), [range(1, V4)]) };
+    let left = ServicePort { frontends: BTreeSet::new(), ..former.clone() };
+    (desired([(key(0, V4), former)]), desired([(key(0, V4), left), (key(1, V4), next)]))
+}
+
+#[test]
+fn an_address_that_goes_to_a_restricted_service_is_never_closed_to_those_who_may_use_it() {
+    let (before, after) = moved(port(0, V4, &[(1, 0, true)]));
+    let mut bed = Bed::new();
+    assert!(bed.sync(&before, &[]).is_complete());
+    bed.kernel.begin_guarded(bed.now, Vec::new(), &after);
+    let all = Dirty { ports: [key(0, V4), key(1, V4)].into(), ..Dirty::default() };
+    assert!(bed.plan.sync(&after, &all, bed.now, &mut bed.kernel).is_complete());
+    assert_eq!(ranges_of(&bed), Access::Only([range(1, V4)].into()));
+}
+
+#[test]
+fn an_address_that_goes_to_a_restricted_service_is_closed_whatever_fails() {
+    let formers = [port(0, V4, &[(1, 0, true)]), closed(port(0, V4, &[(1, 0, true)]), [range(0, V4)])];
+    for (before, after) in formers.map(moved) {
+        let mut bed = Bed::new();
+        assert!(bed.sync(&before, &[]).is_complete());
+        let served = *bed.kernel.frontends.keys().next().unwrap();
+        let operations = {
+            let mut whole = Bed { plan: bed.plan.clone(), kernel: bed.kernel.clone(), now: bed.now };
+            assert!(whole.sync(&after, &[]).is_complete());
+            whole.kernel.log.len()
+        };
+        assert!(operations > 4);
+        for refused in 0..operations {
+            let mut bed = Bed { plan: bed.plan.clone(), kernel: bed.kernel.clone(), now: bed.now };
+            bed.sync(&after, &[refused]);
+            let access = bed.kernel.access(&served);
+            let right = Access::Only([range(1, V4)].into());
+            assert!(access == right || access == Access::Nobody, "without number {refused}: {access:?}");
+            assert!(bed.sync(&after, &[]).is_complete());
+            assert_serves(&bed.kernel, &after);
+        }
+
+        bed.kernel.range_room = Some(bed.kernel.ranges.len());
+        assert_eq!(bed.sync(&after, &[]).pending.len(), 1);
+        assert_eq!(bed.kernel.access(&served), Access::Nobody);
+        bed.kernel.range_room = None;
+        assert!(bed.sync(&after, &[]).is_complete());
+        assert_serves(&bed.kernel, &after);
+    }
 }
 
 #[test]
