@@ -10,7 +10,7 @@ use super::{Family, NodePortAddresses};
 /// Addresses that are somebody's already.
 #[derive(Debug, Default)]
 pub(super) struct Environment {
-    /// This node's own Node object.
+    /// This node's own Node object, or what the last one said.
     own: Option<NodeSpec>,
     /// Addresses on devices of this node.
     devices: BTreeSet<IpAddr>,
@@ -20,7 +20,7 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    /// This node's name may stand for nothing yet.
+    /// This node's name may stand for nothing yet. What it once stood for stays.
     pub fn own(&self) -> Option<&NodeSpec> {
         self.own.as_ref()
     }

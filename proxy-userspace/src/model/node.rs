@@ -62,6 +62,10 @@ impl NodeSpec {
         let addresses = if self.internal.is_empty() { &self.external } else { &self.internal };
         addresses.iter().copied().collect()
     }
+    /// What is known of this node once its object is gone.
+    pub fn without_object(self) -> Self {
+        Self { own: OwnFacts { eligibility: Eligibility::Missing, ..self.own }, ..self }
+    }
     /// All its addresses.
     pub fn addresses(&self) -> BTreeSet<IpAddr> {
         self.internal.iter().chain(&self.external).copied().collect()

@@ -135,6 +135,44 @@ fn the_zone_and_the_addresses_of_the_own_node_take_effect_at_once() {
 }
 
 #[test]
+fn a_node_goes_on_serving_as_before_when_its_object_is_gone_and_follows_the_next_one() {
+    let mut model = model();
+    let served = model.desired().clone();
+    assert_eq!(served.ports.len(), 1);
+    model.forget(node("node-1", &json!({})));
+    assert_eq!(model.refresh(), Dirty { health: true, ..Dirty::default() });
+    let missing = crate::model::Desired { eligibility: Eligibility::Missing, ..served.clone() };
+    assert_eq!(*model.desired(), missing);
+    assert_eq!(model.complaints(), [": it is gone; the addresses and the zone that it had are used on"]);
+
+    // A Service that comes now is served on the same address.
+    model.tell(json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "late"},
+        "spec": {"type": "NodePort", "clusterIPs": ["10.96.0.2"], "ports": [{"port": 80, "nodePort": 30081}]},
+    }));
+    model.refresh();
+    let late = &model.port("late", Family::V4).unwrap().frontends;
+    assert!(late.iter().any(|frontend| frontend.address.to_string() == "192.0.2.1:30081"));
+    let late = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "late"}});
+    model.forget(late);
+    model.refresh();
+
+    model.tell(node("node-1", &json!({})));
+    assert_eq!(model.refresh(), Dirty { health: true, ..Dirty::default() });
+    assert_eq!(*model.desired(), served);
+    assert_eq!(model.complaints(), Vec::<String>::new());
+    model.forget(node("node-1", &json!({})));
+    model.refresh();
+    let moved = json!({"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.7"}]}});
+    model.tell(node("node-1", &moved));
+    assert!(model.refresh().nodes);
+    let nodes = &model.desired().nodes;
+    assert_eq!(nodes["node-1"], ["192.0.2.7".parse().unwrap()].into());
+    let sources = model.desired().cluster_sources.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(sources, ["192.0.2.7/32"], "the former address is nobody's now");
+}
+
+#[test]
 fn an_address_of_two_nodes_is_a_cluster_source_until_both_are_gone() {
     let mut settings = testing::settings();
     settings.cluster_ranges = ["10.244.1.1/16", "192.0.2.9/32"].map(|range| range.parse().unwrap()).into();

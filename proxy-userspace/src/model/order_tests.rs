@@ -154,6 +154,10 @@ fn settings() -> impl Strategy<Value = ModelSettings> {
     })
 }
 
+fn own_node_key() -> ObjectKey {
+    ObjectKey { kind: Kind::Node, namespace: String::new(), name: "node-1".to_owned() }
+}
+
 /// A model and a copy of its state that is told of nothing but what each refresh names.
 struct Follower {
     model: Model,
@@ -207,10 +211,14 @@ proptest! {
         let mut lived = Follower::new(settings.clone());
         let mut addresses = BTreeSet::new();
         let mut objects: BTreeMap<ObjectKey, Object> = BTreeMap::new();
+        let mut own_node = None;
         for event in events {
             match event {
                 Event::Upsert(object) => {
                     lived.upsert(&object);
+                    if object.key() == own_node_key() {
+                        own_node = Some(object.clone());
+                    }
                     objects.insert(object.key(), object);
                 }
                 Event::Delete(key) => {
@@ -242,6 +250,11 @@ proptest! {
 
         let mut listed = Follower::new(settings);
         listed.model.set_node_addresses(addresses);
+        // What this node's own Node said last stays when it is gone.
+        if let Some(own_node) = own_node.filter(|node| !objects.contains_key(&node.key())) {
+            listed.upsert(&own_node);
+            listed.model.apply(Change::Delete(own_node.key()));
+        }
         for object in objects.values().rev() {
             listed.upsert(object);
         }

@@ -60,11 +60,18 @@ impl Model {
     pub(super) fn replace_node(&mut self, key: &ObjectKey, node: Option<(&Node, Notes)>) {
         let name = &key.name;
         let whose = if *name == self.settings.node_name { Whose::This } else { Whose::Other };
-        let old = self.index.set_node(name, whose, node).map(|old| old.spec);
-        let stored = self.index.node(name);
-        let problems = stored.map(|stored| stored.notes.problems.clone()).unwrap_or_default();
-        self.problems.set(Owner::Node(name.clone()), problems);
-        let new = stored.map(|stored| stored.spec.clone());
+        let before = self.index.set_node(name, whose, node).map(|before| before.spec);
+        self.note_node(key, whose);
+        let now = self.index.node(name).map(|stored| stored.spec.clone());
+        let (old, new) = match whose {
+            Whose::Other => (before, now),
+            // It goes on running without its object, where it is and with the addresses it has.
+            Whose::This => {
+                let old = self.environment.own().cloned();
+                let new = now.or_else(|| old.clone().map(NodeSpec::without_object));
+                (old, new)
+            }
+        };
         if old == new {
             return;
         }
@@ -76,6 +83,19 @@ impl Model {
             self.pending.everything |= matter(old.as_ref()) != matter(new.as_ref());
             self.environment.set_own(new);
         }
+    }
+
+    fn note_node(&mut self, key: &ObjectKey, whose: Whose) {
+        let problems = match self.index.node(&key.name) {
+            Some(stored) => stored.notes.problems.clone(),
+            None if whose == Whose::This && self.environment.own().is_some() => {
+                let mut notes = Notes::on(key.clone(), None);
+                notes.warn("", "it is gone; the addresses and the zone that it had are used on");
+                notes.problems
+            }
+            None => Vec::new(),
+        };
+        self.problems.set(Owner::Node(key.name.clone()), problems);
     }
 
     /// Whether an address may be a Service's depends on whose it is besides.
@@ -91,8 +111,12 @@ impl Model {
         }
         let mut changed = false;
         for name in names {
-            let node = self.index.node(&name);
-            let addresses = node.map(|node| node.spec.peer_addresses()).filter(|list| !list.is_empty());
+            let node = if name == self.settings.node_name {
+                self.environment.own()
+            } else {
+                self.index.node(&name).map(|node| &node.spec)
+            };
+            let addresses = node.map(NodeSpec::peer_addresses).filter(|list| !list.is_empty());
             changed |= self.desired.nodes.get(&name) != addresses.as_ref();
             match addresses {
                 Some(addresses) => self.desired.nodes.insert(name, addresses),
@@ -223,7 +247,7 @@ impl Model {
                     "",
                     format!("no {family} address on a device lies inside --nodeport-addresses; {message}"),
                 ),
-                NodePortAddresses::Primary if node.is_none() => {
+                NodePortAddresses::Primary if self.environment.own().is_none() => {
                     notes.warn("", format!("there is no Node of this name; {message}"));
                 }
                 NodePortAddresses::Primary => {
