@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -12,6 +13,7 @@ use millrace::dataplane::ebpf::read::{AttachedView, PinnedMaps};
 use millrace::dataplane::ebpf::{EbpfDataplane, Mark, OpenError, Settings};
 use millrace::model::{Desired, Dirty};
 use millrace::node::Topology;
+use millrace_lab::net::{Namespace, Netlink};
 use nix::sched::{CloneFlags, unshare};
 use proxy_common::flow::{FLOW_ESTABLISHED, Flow, FlowKey};
 use proxy_common::{Addr4, LAYOUT_VERSION};
@@ -201,6 +203,88 @@ fn replace(version: u32) -> Result<()> {
     assert_eq!(dataplane.set_topology(&topology("eth0")).writes, 0);
     assert_eq!(PinnedMaps::open(&scratch.path)?.services()?.len(), 1);
     Ok(())
+}
+
+/// Inodes of the pins below a layout's root: one that is made anew has another.
+fn pins(root: &Path) -> Result<BTreeMap<String, u64>> {
+    let mut pins = BTreeMap::new();
+    for entry in fs::read_dir(root.join("links"))? {
+        let entry = entry?;
+        pins.insert(entry.file_name().to_string_lossy().into_owned(), entry.metadata()?.ino());
+    }
+    Ok(pins)
+}
+
+#[test]
+fn a_pin_moves_to_our_layout_in_one_step() -> Result<()> {
+    in_namespace("replace-pins", async || {
+        let scratch = Scratch::new();
+        let state = desired([(key("web"), port(1, 3))]);
+        leave_behind(&scratch, &state, 9)?;
+        let before = pins(&root(&scratch, 9))?;
+        assert_eq!(before.len(), 3);
+        let mut dataplane = scratch.open();
+        dataplane.set_topology(&topology("eth0"));
+        assert!(dataplane.sync(&state, &all(&state)).is_complete());
+        assert_eq!(pins(&root(&scratch, 2))?, before);
+        Ok(())
+    })
+}
+
+#[test]
+fn links_that_a_killed_agent_left_in_two_layouts_stay_attached() -> Result<()> {
+    in_namespace("replace-killed", async || {
+        let scratch = Scratch::new();
+        let state = desired([(key("web"), port(1, 3))]);
+        leave_behind(&scratch, &state, 9)?;
+        let (other, ours) = (root(&scratch, 9), root(&scratch, 2));
+        let links = link_ids(&other)?;
+        fs::create_dir_all(ours.join("links"))?;
+        for name in links.keys() {
+            let link = FdLink::from(PinnedLink::from_pin(other.join("links").join(name))?);
+            link.pin(ours.join("links").join(name))?;
+        }
+        let mut dataplane = scratch.open();
+        assert!(dataplane.set_topology(&topology("eth0")).is_complete());
+        assert!(dataplane.sync(&state, &all(&state)).is_complete());
+        assert_eq!(layouts(&scratch), ["v2"]);
+        assert_eq!(link_ids(&ours)?, links);
+        assert_eq!(attached(&scratch).len(), 3);
+        assert_eq!(dataplane.set_topology(&topology("eth0")).writes, 0, "nothing was detached");
+        Ok(())
+    })
+}
+
+#[test]
+fn another_layout_of_which_nothing_serves_is_not_waited_for() -> Result<()> {
+    in_namespace("replace-empty", async || {
+        let scratch = Scratch::new();
+        let state = desired([(key("web"), port(1, 3))]);
+        leave_behind(&scratch, &state, 9)?;
+        // Its links' device is gone, and another one has come.
+        Netlink::open()?.delete_link("eth0").await?;
+        let peer = Namespace::create("replace-empty-next")?;
+        let netlink = Netlink::open()?;
+        netlink.add_veth("eth1", "eth1", &peer.file()?).await?;
+        netlink.set_up("eth1").await?;
+
+        let mut dataplane = scratch.open();
+        let incomplete = Dirty { incomplete: true, ..all(&state) };
+        let report = dataplane.set_topology(&topology("eth1"));
+        assert!(report.is_complete(), "{report:?}");
+        assert!(dataplane.sync(&state, &incomplete).is_complete());
+        assert_eq!(
+            attached(&scratch).len(),
+            3,
+            "an object that can't be read keeps nobody from being served"
+        );
+        assert_eq!(dataplane.set_topology(&topology("eth1")).writes, 0);
+        assert!(root(&scratch, 9).exists());
+        assert!(dataplane.sync(&state, &all(&state)).is_complete());
+        assert_eq!(layouts(&scratch), ["v2"]);
+        assert_eq!(attached(&scratch).len(), 3);
+        Ok(())
+    })
 }
 
 #[test]

@@ -6,9 +6,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use aya::util::KernelVersion;
+use nix::net::if_::if_indextoname;
 use tracing::{debug, info, warn};
 
-use super::bpffs::entries;
+use super::bpffs::{entries, remove_tree};
 use super::clsact;
 use super::error::OpenError;
 use super::layout::Layout;
@@ -74,10 +75,17 @@ impl Attachments {
         native.map(|key| key.device).collect()
     }
 
-    /// Whether links of another layout still serve.
+    /// Whether links of another layout still serve. One whose device is gone does not.
     #[must_use]
     pub fn has_inherited(&self) -> bool {
-        !self.inherited.is_empty()
+        let serves = |(key, from): (&LinkKey, &PathBuf)| {
+            if clsact::is_marked(*key, from) {
+                if_indextoname(key.device).is_ok()
+            } else {
+                link::program_id(*key, from).is_ok_and(|program| program.is_some())
+            }
+        };
+        self.inherited.iter().any(serves)
     }
 
     /// Gives all links the programs of this agent, whether they are wanted or not: until it is known what is, none may
@@ -138,17 +146,16 @@ impl Attachments {
     /// Detaches everything that is pinned or remembered in a directory, of whichever agent; names it. What can't
     /// be detached keeps the rest from nothing: the first error comes at the end.
     pub fn remove_all(directory: &Path, removed: &mut Vec<PathBuf>) -> Result<(), OpenError> {
-        let mut result = Ok(());
-        for path in entries(directory)? {
-            let key = path.file_name().and_then(|name| LinkKey::parse(name.to_str()?));
-            let Some(key) = key else { continue };
-            let detach = if path.is_dir() { clsact::detach } else { link::remove };
-            match detach(key, directory) {
-                Ok(()) => removed.push(path),
-                Err(error) => result = result.and(Err(OpenError::File { path, error })),
-            }
-        }
-        result
+        remove_but(&BTreeSet::new(), directory, removed)
+    }
+
+    /// Removes another layout, which serves no more. A link that is among our own, too, as a killed agent can leave it, is
+    /// only unpinned: whatever is attached there is ours.
+    pub fn discard(&mut self, root: &Path) -> Result<(), OpenError> {
+        let directory = root.join("links");
+        let detached = remove_but(&self.links, &directory, &mut Vec::new());
+        self.inherited.retain(|_, from| *from != directory);
+        detached.and(remove_tree(root, &mut Vec::new()))
     }
 
     /// Returns how many things it had to change.
@@ -267,6 +274,24 @@ impl Attachments {
         }
         None
     }
+}
+
+fn remove_but(
+    kept: &BTreeSet<LinkKey>,
+    directory: &Path,
+    removed: &mut Vec<PathBuf>,
+) -> Result<(), OpenError> {
+    let mut result = Ok(());
+    for path in entries(directory)? {
+        let key = path.file_name().and_then(|name| LinkKey::parse(name.to_str()?));
+        let Some(key) = key.filter(|key| !kept.contains(key)) else { continue };
+        let detach = if path.is_dir() { clsact::detach } else { link::remove };
+        match detach(key, directory) {
+            Ok(()) => removed.push(path),
+            Err(error) => result = result.and(Err(OpenError::File { path, error })),
+        }
+    }
+    result
 }
 
 fn is_gone(error: &io::Error) -> bool {

@@ -1,5 +1,6 @@
 //! Links: what keeps a program attached, whether an agent runs or not.
 
+use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -107,18 +108,18 @@ pub fn update(key: LinkKey, program: &Program, directory: &Path) -> io::Result<(
     sys::link_update(link.as_fd(), program.as_fd())
 }
 
-/// Replaces the program of a link that another layout pinned, atomically, and pins the link in our place. False if
-/// its device is gone.
+/// Replaces the program of a link that another layout pinned, and moves the pin to ours; each atomically, so that there is
+/// one pin at any time. False if the link's device is gone.
 pub fn take_over(key: LinkKey, program: &Program, from: &Path, directory: &Path) -> io::Result<bool> {
     let former = from.join(key.name());
     let link = sys::obj_get(&former)?;
-    let lives = sys::link_info(link.as_fd())?.device != 0;
-    if lives {
-        sys::link_update(link.as_fd(), program.as_fd())?;
-        sys::obj_pin(link.as_fd(), &directory.join(key.name()))?;
+    if sys::link_info(link.as_fd())?.device == 0 {
+        fs::remove_file(former)?;
+        return Ok(false);
     }
-    std::fs::remove_file(former)?;
-    Ok(lives)
+    sys::link_update(link.as_fd(), program.as_fd())?;
+    fs::rename(former, directory.join(key.name()))?;
+    Ok(true)
 }
 
 /// Detaches a link's program and removes the pin. A device that is gone has detached it already, and so has
@@ -132,7 +133,7 @@ pub fn remove(key: LinkKey, directory: &Path) -> io::Result<()> {
     if sys::link_info(link.as_fd())?.device != 0 {
         sys::link_detach(link.as_fd())?;
     }
-    std::fs::remove_file(path)
+    fs::remove_file(path)
 }
 
 #[cfg(test)]

@@ -140,8 +140,7 @@ impl EbpfDataplane {
             return report;
         }
         for root in std::mem::take(&mut self.others) {
-            let gone = Attachments::remove_all(&root.join("links"), &mut Vec::new());
-            let gone = gone.and(bpffs::remove_tree(&root, &mut Vec::new()));
+            let gone = self.attachments.discard(&root);
             report.failures.extend(gone.err().map(|error| SyncFailure::Map(error.to_string())));
         }
         report
@@ -173,10 +172,11 @@ impl Dataplane for EbpfDataplane {
     }
 
     fn set_topology(&mut self, topology: &Topology) -> SyncReport {
-        if self.others.is_empty() {
+        self.topology = (!self.others.is_empty()).then(|| topology.clone());
+        // Where nothing of another layout serves, there is nothing to wait for.
+        if !self.attachments.has_inherited() {
             return self.attach(topology);
         }
-        self.topology = Some(topology.clone());
         let native = self.attachments.native_devices();
         self.plan.set_topology(topology, &native, now(), &mut self.maps)
     }
