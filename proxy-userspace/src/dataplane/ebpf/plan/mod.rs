@@ -190,7 +190,6 @@ impl Plan {
         if first || complete {
             due.extend(desired.ports.keys().map(|key| Arc::new(key.clone())));
         }
-        due.retain(|key| !self.awaits_endpoints(key, desired));
         let mut ops = Vec::new();
         let mut touched = BTreeSet::new();
         if first || complete || dirty.nodes || self.nodes_pending {
@@ -198,7 +197,9 @@ impl Plan {
             touched.extend(self.all_backends());
         }
         for key in &due {
-            self.claim_endpoints(key, desired.ports.get(key), now, &mut touched, outcome);
+            if !self.awaits_endpoints(key, desired) {
+                self.claim_endpoints(key, desired.ports.get(&**key), now, &mut touched, outcome);
+            }
         }
         touched.extend(self.ends_of_grace(now));
         let gone = touched.iter().filter(|id| !self.backends(id.family).is_in_use(id.id));

@@ -59,22 +59,25 @@ impl Plan {
         ops: &mut Vec<Op>,
         outcome: &mut Outcome,
     ) {
-        let port = desired.ports.get(&**key);
-        let ids = port.and_then(|port| self.plan_lists(key, port, now, ops, outcome));
-        let Some(port) = port else {
+        let Some(port) = desired.ports.get(&**key) else {
             self.frontends.claim(key, &BTreeMap::new());
             self.keep_services(key, ListIds::default());
             self.ports.remove(key);
             return;
         };
+        let is_held = self.awaits_endpoints(key, desired);
+        let ids =
+            if is_held { self.held_lists(key, port) } else { self.plan_lists(key, port, now, ops, outcome) };
         let Some(ids) = ids else {
             self.plan_frontends(key, port, &self.served(key, port), ops);
             return;
         };
-        self.plan_hints(key, port, ids, ops);
         let wanted = self.uncontested(key, frontends::wanted(port, ids), desired, outcome);
         self.plan_frontends(key, port, &wanted, ops);
-        self.keep_services(key, ids);
+        if !is_held {
+            self.plan_hints(key, port, ids, ops);
+            self.keep_services(key, ids);
+        }
     }
 
     fn plan_frontends(
@@ -114,14 +117,14 @@ impl Plan {
         ops: &mut Vec<Op>,
         outcome: &mut Outcome,
     ) -> Option<ListIds> {
-        let mut of = |list: List, in_use: bool| {
-            if !in_use && !port.frontends.iter().any(|frontend| frontend.list == list) {
+        let mut of = |list: List| {
+            if !needs(port, list) {
                 return Some(0);
             }
             self.plan_list(key, port, list, now, ops).map_err(|why| outcome.degraded(key, why)).ok()
         };
-        let cluster = of(List::Cluster, port.cluster.is_some());
-        let local = of(List::Local, port.local.is_some());
+        let cluster = of(List::Cluster);
+        let local = of(List::Local);
         Some(ListIds { cluster: cluster?, local: local? })
     }
 
@@ -207,6 +210,15 @@ impl Plan {
             })
             .collect()
     }
+}
+
+/// Whether a port has a list, or a frontend that needs it.
+pub(super) fn needs(port: &ServicePort, list: List) -> bool {
+    let has_it = match list {
+        List::Cluster => port.cluster.is_some(),
+        List::Local => port.local.is_some(),
+    };
+    has_it || port.frontends.iter().any(|frontend| frontend.list == list)
 }
 
 /// Endpoints whose hint a lower address of the same port has. Only Direct Server Return uses hints.

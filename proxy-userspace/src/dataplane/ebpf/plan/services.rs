@@ -88,10 +88,16 @@ impl Services {
         self.idle.append(&mut self.held);
     }
 
-    /// Whether a list's id was found and is not claimed so far.
+    /// Whether a list has an id.
     #[must_use]
-    pub fn is_held(&self, name: &str) -> bool {
-        self.ids.get(name).is_some_and(|id| self.held.contains(id))
+    pub fn is_known(&self, name: &str) -> bool {
+        self.ids.contains_key(name)
+    }
+
+    /// A list's id, if it was found and is not claimed so far.
+    #[must_use]
+    pub fn held(&self, name: &str) -> Option<u32> {
+        self.ids.get(name).copied().filter(|id| self.held.contains(id))
     }
 
     /// The id for a list, a new one if it has none; `None` if all are in use or rest.

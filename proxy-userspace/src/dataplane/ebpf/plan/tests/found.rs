@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use proxy_common::frontend::FRONTEND_DSR;
 use proxy_common::selection::{ServiceEntry, Slot};
 
+use super::access::{Access, assert_access};
 use super::kernel::{CAPACITIES, FakeKernel};
-use super::world::{assert_serves, backend, desired, dsr, key, port, range};
-use crate::dataplane::ebpf::plan::{Found, Plan, REST, RangeAt};
-use crate::model::{Algorithm, Desired, Dirty, Family};
+use super::world::{assert_serves, backend, closed, desired, dsr, key, port, range};
+use crate::dataplane::ebpf::plan::{Found, Plan, REST, RangeAt, frontends};
+use crate::model::{Algorithm, Desired, Dirty, Family, Frontend, ServicePort};
 
 const NOW: Duration = Duration::from_secs(1000);
 const V4: Family = Family::V4;
@@ -118,6 +120,108 @@ fn nothing_that_was_found_goes_before_everything_is_read() {
     no_endpoints.ports.insert(key(0, V4), port(0, V4, &[]));
     restart_with_a_part(&no_endpoints, &whole);
     restart_with_a_part(&no_endpoints, &no_endpoints);
+}
+
+/// An agent that starts again and can't read the EndpointSlices of service 0, but the Service, which is this one.
+fn restart_without_slices(service: ServicePort) -> (Plan, FakeKernel, Desired) {
+    let mut kernel = served();
+    let now = NOW + REST;
+    let mut plan = Plan::adopt(CAPACITIES, kernel.found(), now);
+    let mut state = two_services();
+    state.ports.insert(key(0, V4), service);
+    kernel.begin_guarded(now, Vec::new(), &state);
+    let incomplete = Dirty { incomplete: true, ..Dirty::default() };
+    assert!(plan.sync(&state, &incomplete, now, &mut kernel).is_complete());
+    assert_access(&kernel, &state);
+    (plan, kernel, state)
+}
+
+fn read_everything(mut plan: Plan, mut kernel: FakeKernel, state: &Desired) {
+    let now = NOW + REST * 2;
+    kernel.begin(now, Vec::new());
+    assert!(plan.sync(state, &Dirty::default(), now, &mut kernel).is_complete());
+    assert_serves(&kernel, state);
+}
+
+/// The backends of all services, and what names them.
+fn lists(kernel: &FakeKernel) -> String {
+    format!("{:?} {:?} {:?} {:?}", kernel.names, kernel.services, kernel.slots, kernel.backends)
+}
+
+#[test]
+fn a_service_whose_slices_could_not_be_read_says_itself_who_may_use_it() {
+    let before = lists(&served());
+    let (mut plan, mut kernel, mut state) = restart_without_slices(closed(port(0, V4, &[]), [range(1, V4)]));
+    assert_eq!(lists(&kernel), before);
+    let frontends: Vec<_> = kernel.frontends.keys().copied().collect();
+    assert_eq!(kernel.access(&frontends[0]), Access::Only([range(1, V4)].into()));
+
+    // It changes once more.
+    for (service, access) in [
+        (closed(port(0, V4, &[]), [range(2, V4)]), Access::Only([range(2, V4)].into())),
+        (port(0, V4, &[]), Access::Everybody),
+    ] {
+        state.ports.insert(key(0, V4), service);
+        kernel.begin_guarded(NOW + REST, Vec::new(), &state);
+        let changed = Dirty { ports: [key(0, V4)].into(), incomplete: true, ..Dirty::default() };
+        assert!(plan.sync(&state, &changed, NOW + REST, &mut kernel).is_complete());
+        assert_eq!(kernel.access(&frontends[0]), access);
+        assert_eq!(lists(&kernel), before);
+    }
+    read_everything(plan, kernel, &two_services());
+}
+
+#[test]
+fn a_service_whose_slices_could_not_be_read_is_reached_where_it_says_and_nowhere_else_once_it_is_gone() {
+    let mut service = port(0, V4, &[]);
+    let another = ([192, 0, 2, 77], 80).into();
+    let frontend = service.frontends.first().unwrap().clone();
+    let former = frontends::at(&service, &frontend);
+    service.frontends = [Frontend { address: another, ..frontend }].into();
+    let at = frontends::at(&service, service.frontends.first().unwrap());
+    let before = served();
+    let (mut plan, mut kernel, mut state) = restart_without_slices(service);
+    assert_eq!(lists(&kernel), lists(&before));
+    assert_eq!(kernel.frontends[&at], before.frontends[&former], "it leads to the backends there are");
+    assert_eq!(kernel.frontends.len(), before.frontends.len() + 1, "what was found stays");
+
+    state.ports.remove(&key(0, V4));
+    kernel.begin(NOW + REST, Vec::new());
+    let changed = Dirty { ports: [key(0, V4)].into(), incomplete: true, ..Dirty::default() };
+    assert!(plan.sync(&state, &changed, NOW + REST, &mut kernel).is_complete());
+    assert!(!kernel.frontends.contains_key(&at));
+    read_everything(plan, kernel, &state);
+}
+
+#[test]
+fn a_service_whose_slices_could_not_be_read_is_closed_though_it_shall_have_other_lists() {
+    let before = lists(&served());
+    let (plan, kernel, state) = restart_without_slices(dsr(closed(port(0, V4, &[]), [range(1, V4)])));
+    assert_eq!(lists(&kernel), before);
+    assert!(
+        kernel.frontends.values().all(|value| value.flags & FRONTEND_DSR == 0),
+        "for that it has no table"
+    );
+    read_everything(plan, kernel, &state);
+}
+
+#[test]
+fn endpoints_that_were_read_and_go_are_gone_though_another_list_was_found() {
+    let mut kernel = served();
+    let now = NOW + REST;
+    let mut plan = Plan::adopt(CAPACITIES, kernel.found(), now);
+    let mut state = two_services();
+    let cluster_only = ServicePort { local: None, ..port(0, V4, &[(1, 0, true), (2, 1, true)]) };
+    state.ports.insert(key(0, V4), cluster_only);
+    let incomplete = Dirty { incomplete: true, ..Dirty::default() };
+    kernel.begin(now, Vec::new());
+    assert!(plan.sync(&state, &incomplete, now, &mut kernel).is_complete());
+    state.ports.insert(key(0, V4), ServicePort { local: None, ..port(0, V4, &[]) });
+    kernel.begin(now, Vec::new());
+    let changed = Dirty { ports: [key(0, V4)].into(), ..incomplete };
+    assert!(plan.sync(&state, &changed, now, &mut kernel).is_complete());
+    let value = kernel.frontends.values().next().unwrap();
+    assert_eq!(kernel.slice(value.service), []);
 }
 
 #[test]
