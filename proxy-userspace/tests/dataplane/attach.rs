@@ -123,7 +123,7 @@ fn one_uplink_of_two_without_programs_is_the_devices_failure_and_all_of_them_the
         let places: Vec<_> = both
             .devices
             .keys()
-            .map(|index| scratch.path.join(format!("millrace/v2/links/tc_egress-{index}")))
+            .map(|index| scratch.path.join(format!("millrace/v3/links/tc_egress-{index}")))
             .collect();
         let concerns =
             |report: &SyncReport| report.failures.iter().map(SyncFailure::concern).collect::<Vec<_>>();

@@ -226,7 +226,7 @@ fn a_pin_moves_to_our_layout_in_one_step() -> Result<()> {
         let mut dataplane = scratch.open();
         dataplane.set_topology(&topology("eth0"));
         assert!(dataplane.sync(&state, &all(&state)).is_complete());
-        assert_eq!(pins(&root(&scratch, 2))?, before);
+        assert_eq!(pins(&root(&scratch, LAYOUT_VERSION))?, before);
         Ok(())
     })
 }
@@ -237,7 +237,7 @@ fn links_that_a_killed_agent_left_in_two_layouts_stay_attached() -> Result<()> {
         let scratch = Scratch::new();
         let state = desired([(key("web"), port(1, 3))]);
         leave_behind(&scratch, &state, 9)?;
-        let (other, ours) = (root(&scratch, 9), root(&scratch, 2));
+        let (other, ours) = (root(&scratch, 9), root(&scratch, LAYOUT_VERSION));
         let links = link_ids(&other)?;
         fs::create_dir_all(ours.join("links"))?;
         for name in links.keys() {
@@ -247,7 +247,7 @@ fn links_that_a_killed_agent_left_in_two_layouts_stay_attached() -> Result<()> {
         let mut dataplane = scratch.open();
         assert!(dataplane.set_topology(&topology("eth0")).is_complete());
         assert!(dataplane.sync(&state, &all(&state)).is_complete());
-        assert_eq!(layouts(&scratch), ["v2"]);
+        assert_eq!(layouts(&scratch), ["v3"]);
         assert_eq!(link_ids(&ours)?, links);
         assert_eq!(attached(&scratch).len(), 3);
         assert_eq!(dataplane.set_topology(&topology("eth0")).writes, 0, "nothing was detached");
@@ -281,7 +281,7 @@ fn another_layout_of_which_nothing_serves_is_not_waited_for() -> Result<()> {
         assert_eq!(dataplane.set_topology(&topology("eth1")).writes, 0);
         assert!(root(&scratch, 9).exists());
         assert!(dataplane.sync(&state, &all(&state)).is_complete());
-        assert_eq!(layouts(&scratch), ["v2"]);
+        assert_eq!(layouts(&scratch), ["v3"]);
         assert_eq!(attached(&scratch).len(), 3);
         Ok(())
     })
