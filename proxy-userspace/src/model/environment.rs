@@ -1,7 +1,9 @@
 //! What this node and the cluster's other nodes mean for the Services: which addresses are whose.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use super::node::NodeSpec;
 use super::problem::Topic;
@@ -14,9 +16,19 @@ pub(super) struct Environment {
     own: Option<NodeSpec>,
     /// Addresses on devices of this node.
     devices: BTreeSet<IpAddr>,
-    /// Addresses of all Node objects, each with the number of Nodes that have it.
-    nodes: BTreeMap<IpAddr, usize>,
+    /// Addresses of all Node objects, each with the names of the Nodes that have it.
+    nodes: BTreeMap<IpAddr, BTreeSet<Arc<str>>>,
     api_servers: BTreeSet<SocketAddr>,
+}
+
+/// Whose an address is that a Service may not have: whoever may create Services could take over what lives there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Holder {
+    /// The Node of this name has it.
+    Node(Arc<str>),
+    /// It is on a device of this node, and no Node has it, nor the API server.
+    Device,
+    ApiServer,
 }
 
 impl Environment {
@@ -48,15 +60,22 @@ impl Environment {
         self.api_servers.contains(&server)
     }
     /// Replaces the addresses of one Node object; returns those that came or went.
-    pub fn replace_node(&mut self, old: &BTreeSet<IpAddr>, new: &BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
+    pub fn replace_node(
+        &mut self,
+        name: &str,
+        old: &BTreeSet<IpAddr>,
+        new: &BTreeSet<IpAddr>,
+    ) -> BTreeSet<IpAddr> {
         for gone in old - new {
-            match self.nodes.get_mut(&gone) {
-                Some(count) if *count > 1 => *count -= 1,
-                _ => drop(self.nodes.remove(&gone)),
+            let Some(names) = self.nodes.get_mut(&gone) else { continue };
+            names.remove(name);
+            if names.is_empty() {
+                self.nodes.remove(&gone);
             }
         }
+        let name: Arc<str> = name.into();
         for come in new - old {
-            *self.nodes.entry(come).or_default() += 1;
+            self.nodes.entry(come).or_default().insert(Arc::clone(&name));
         }
         old ^ new
     }
@@ -75,28 +94,18 @@ impl Environment {
         let inside = |address: &IpAddr| ranges.iter().any(|range| range.contains(address));
         primary.chain(self.devices.iter().copied().filter(inside))
     }
-    /// Why an address can't be an external IP: whoever may create Services could take over what lives there.
-    pub fn refuse_external_ip(&self, address: IpAddr) -> Option<&'static str> {
-        if self.is_own(address) {
-            Some("is an address of this node")
-        } else if self.nodes.contains_key(&address) {
-            Some("is an address of another node")
-        } else if self.has_api_server(address) {
-            Some("is an address of the API server")
-        } else {
-            None
-        }
-    }
-    /// What the refusal of an external IP is about: only this node knows what is on its devices.
-    pub fn refusal_topic(&self, address: IpAddr) -> Topic {
-        let elsewhere = self.nodes.contains_key(&address) || self.has_api_server(address);
-        if self.is_own(address) && !elsewhere { Topic::RefusedHere } else { Topic::RefusedAddress }
+    /// Why an address can't be an external IP.
+    pub fn refuse_external_ip(&self, address: IpAddr) -> Option<Holder> {
+        let of_node = self.nodes.get(&address).and_then(BTreeSet::first).cloned().map(Holder::Node);
+        let of_server = || self.has_api_server(address).then_some(Holder::ApiServer);
+        let on_device = || self.is_own(address).then_some(Holder::Device);
+        of_node.or_else(of_server).or_else(on_device)
     }
     /// Why an address can't be a load balancer's. Those of nodes can: k3s and kube-vip write them there, and
     /// nothing but the Service's own ports is served on them.
-    pub fn refuse_ingress(&self, address: IpAddr) -> Option<&'static str> {
+    pub fn refuse_ingress(&self, address: IpAddr) -> Option<Holder> {
         let of_node = self.is_own(address) || self.nodes.contains_key(&address);
-        (!of_node && self.has_api_server(address)).then_some("is an address of the API server")
+        (!of_node && self.has_api_server(address)).then_some(Holder::ApiServer)
     }
     /// Where packets for an ExternalIP of this node arrive that is on none of its devices: the cloud maps it
     /// to the InternalIP one to one.
@@ -119,6 +128,30 @@ impl Environment {
     }
 }
 
+impl Holder {
+    /// What its refusal is about: only this node knows what is on its devices.
+    pub const fn topic(&self) -> Topic {
+        match self {
+            Self::Node(_) | Self::ApiServer => Topic::RefusedAddress,
+            Self::Device => Topic::RefusedHere,
+        }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const INGRESS_ONLY: &str =
+            "only status.loadBalancer.ingress may name it, whatever --service-external-ip-range says";
+        match self {
+            Self::Node(name) => write!(f, "is an address of Node {name}; {INGRESS_ONLY}"),
+            Self::Device => write!(f, "is on a device of this node; {INGRESS_ONLY}"),
+            Self::ApiServer => {
+                f.write_str("is an address of the API server; no setting gives it to a Service")
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,16 +160,25 @@ mod tests {
     fn only_what_no_other_node_can_know_is_refused_here_alone() {
         let address = |text: &str| text.parse::<IpAddr>().unwrap();
         let mut environment = Environment::default();
-        environment.set_devices(["10.0.0.1", "10.0.0.2"].map(address).into());
-        environment.replace_node(&BTreeSet::new(), &BTreeSet::from([address("10.0.0.1")]));
-        environment.set_api_servers([SocketAddr::new(address("10.0.0.9"), 6443)].into());
-        for (text, topic) in [
-            ("10.0.0.2", Topic::RefusedHere),
-            ("10.0.0.1", Topic::RefusedAddress),
-            ("10.0.0.9", Topic::RefusedAddress),
-            ("192.0.2.1", Topic::RefusedAddress),
-        ] {
-            assert_eq!(environment.refusal_topic(address(text)), topic, "{text}");
+        environment.set_devices(["10.0.0.1", "10.0.0.2", "10.0.0.9"].map(address).into());
+        let shared = BTreeSet::from([address("10.0.0.1")]);
+        for name in ["b", "a"] {
+            environment.replace_node(name, &BTreeSet::new(), &shared);
         }
+        environment.set_api_servers([SocketAddr::new(address("10.0.0.9"), 6443)].into());
+        for (text, owned) in [
+            ("10.0.0.2", Some(Holder::Device)),
+            ("10.0.0.1", Some(Holder::Node("a".into()))),
+            ("10.0.0.9", Some(Holder::ApiServer)),
+            ("192.0.2.1", None),
+        ] {
+            assert_eq!(environment.refuse_external_ip(address(text)), owned, "{text}");
+        }
+        assert_eq!(Holder::Device.topic(), Topic::RefusedHere);
+        assert_eq!(Holder::Node("a".into()).topic(), Topic::RefusedAddress);
+        environment.replace_node("a", &shared, &BTreeSet::new());
+        assert_eq!(environment.refuse_external_ip(address("10.0.0.1")), Some(Holder::Node("b".into())));
+        environment.replace_node("b", &shared, &BTreeSet::new());
+        assert_eq!(environment.refuse_external_ip(address("10.0.0.1")), Some(Holder::Device));
     }
 }

@@ -41,16 +41,15 @@ pub(super) fn accept_addresses(
     let node_addresses = environment.node_port_addresses(&settings.node_ports).collect();
     let mut reach = Reach { node_addresses, ..Reach::default() };
     for (index, address) in &spec.external_ips {
-        let in_range = settings.external_ip_ranges.iter().any(|range| range.contains(address));
         let refusal = match environment.refuse_external_ip(*address) {
-            None if in_range => foreign_family(spec, *address),
-            None => Some("is outside every --service-external-ip-range"),
-            refusal => refusal,
+            Some(owned) => Some((owned.topic(), owned.to_string())),
+            None => out_of_range(settings, *address)
+                .or_else(|| foreign_family(spec, *address))
+                .map(|why| (Topic::RefusedAddress, why.to_owned())),
         };
         match refusal {
             None => reach.external_ips.push(*address),
-            Some(why) => {
-                let topic = environment.refusal_topic(*address);
+            Some((topic, why)) => {
                 let field = format!("spec.externalIPs[{index}]");
                 notes.warn_about(topic, field, format!("{address} {why}; not served"));
             }
@@ -58,8 +57,8 @@ pub(super) fn accept_addresses(
     }
     for (index, address) in &spec.ingress {
         let refusal = match environment.refuse_ingress(*address) {
-            None => foreign_family(spec, *address),
-            refusal => refusal,
+            None => foreign_family(spec, *address).map(str::to_owned),
+            Some(owned) => Some(owned.to_string()),
         };
         let field = format!("status.loadBalancer.ingress[{index}].ip");
         match refusal {
@@ -123,6 +122,18 @@ pub(super) fn expose(
         accessible: port.node_port.is_some() || !outside.is_empty(),
         homeless: port.node_port.is_some() && node_addresses.is_empty(),
     }
+}
+
+fn out_of_range(settings: &ModelSettings, address: IpAddr) -> Option<&'static str> {
+    let ranges = &settings.external_ip_ranges;
+    if ranges.iter().any(|range| range.contains(&address)) {
+        return None;
+    }
+    Some(if ranges.is_empty() {
+        "is outside every --service-external-ip-range: none is set"
+    } else {
+        "is outside every --service-external-ip-range"
+    })
 }
 
 fn foreign_family(spec: &ServiceSpec, address: IpAddr) -> Option<&'static str> {

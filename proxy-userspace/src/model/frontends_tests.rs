@@ -143,13 +143,13 @@ fn an_external_ip_must_be_inside_the_ranges_and_nobodys_own() {
     let cases = [
         ("198.51.100.1", None),
         ("2001:db8:e::1", None),
-        ("203.0.113.9", Some("outside every --service-external-ip-range")),
-        ("192.0.2.1", Some("an address of this node")),
-        ("2001:db8::1", Some("an address of this node")),
-        ("10.0.0.1", Some("an address of this node")),
-        ("203.0.113.1", Some("an address of this node")),
-        ("192.0.2.2", Some("an address of another node")),
-        ("192.0.2.100", Some("an address of the API server")),
+        ("203.0.113.9", Some("203.0.113.9 is outside every --service-external-ip-range; not served")),
+        ("192.0.2.1", Some("is an address of Node node-1; only status.loadBalancer.ingress may name it")),
+        ("2001:db8::1", Some("is an address of Node node-1; ")),
+        ("10.0.0.1", Some("is on a device of this node; only status.loadBalancer.ingress may name it")),
+        ("203.0.113.1", Some("is an address of Node node-1; ")),
+        ("192.0.2.2", Some("is an address of Node node-2; ")),
+        ("192.0.2.100", Some("is an address of the API server; no setting gives it to a Service")),
         ("127.0.0.1", Some("is not accepted")),
         ("::1", Some("is not accepted")),
         ("0.0.0.0", Some("is not accepted")),
@@ -181,7 +181,8 @@ fn without_ranges_every_external_ip_is_refused() {
     model.tell(service("ClusterIP", &json!({"externalIPs": ["198.51.100.1"]}), &json!([])));
     model.refresh();
     assert_eq!(served(&model, FrontendKind::ExternalIp), [""; 0]);
-    assert!(model.complaints().iter().any(|text| text.contains("outside every --service-external-ip-range")));
+    let refusal = "198.51.100.1 is outside every --service-external-ip-range: none is set; not served";
+    assert!(model.complaints().iter().any(|text| text.ends_with(refusal)));
 }
 
 #[test]

@@ -76,7 +76,7 @@ impl Model {
             return;
         }
         let addresses = |spec: &Option<NodeSpec>| spec.as_ref().map(NodeSpec::addresses).unwrap_or_default();
-        let changed = self.environment.replace_node(&addresses(&old), &addresses(&new));
+        let changed = self.environment.replace_node(name, &addresses(&old), &addresses(&new));
         self.touch_wanting(&changed);
         self.pending.nodes.insert(name.clone());
         if whose == Whose::This {
