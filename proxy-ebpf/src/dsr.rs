@@ -32,10 +32,11 @@ pub fn send<P: Packet, F: Family>(
 ) -> Result<Verdict, Verdict> {
     let way = route::lookup_way(backend.way)?;
     if parsed.hop_limit <= 1 {
-        return Err(Verdict::Drop(Reason::HopLimit));
+        return Err(Verdict::Refuse(Reason::HopLimit, backend.way));
     }
     if packet.largest_packet(parsed, header_of(way)) > u32::from(way.mtu) {
-        return Err(Verdict::Drop(Reason::TooBig));
+        let fits = u32::from(way.mtu).saturating_sub(header_of(way) as u32);
+        return Err(Verdict::Refuse(Reason::TooBig, fits));
     }
     let next = route::resolve(packet, way)?;
     F::decrement_hop_limit(packet, ETHERNET).ok_or(NO_ROOM)?;

@@ -9,6 +9,7 @@ use crate::balance;
 use crate::dsr;
 use crate::family::{Family, V4, V6};
 use crate::flow::{self, Owner, Sender};
+use crate::icmp::{self, Icmp};
 use crate::nat;
 use crate::observe;
 use crate::packet::header::{ETHERNET, Ethernet, ether_type, protocol};
@@ -36,11 +37,16 @@ pub fn walk<P: Packet>(packet: P) -> Verdict {
 }
 
 #[inline(always)]
-fn walk_family<P: Packet, F: Family>(packet: P) -> Verdict {
-    match F::peek_protocol(&packet, ETHERNET) {
-        Some(protocol::IPV4 | protocol::IPV6) => dsr::receive::<P, F>(packet),
+fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    let verdict = match F::peek_protocol(&packet, ETHERNET) {
+        Some(protocol::IPV4 | protocol::IPV6) => return dsr::receive::<P, F>(packet),
         Some(_) => forward::<P, F>(packet),
-        None => UNTOUCHED,
+        None => return UNTOUCHED,
+    };
+    // Here, where the walk has left the stack.
+    match verdict {
+        Verdict::Refuse(reason, detail) => icmp::answer::<P, F>(packet, reason, detail),
+        verdict => verdict,
     }
 }
 

@@ -18,6 +18,7 @@ mod dsr;
 mod egress;
 mod family;
 mod flow;
+mod icmp;
 mod ingress;
 mod maps;
 mod mss;
@@ -48,7 +49,8 @@ pub fn xdp_ingress(context: XdpContext) -> u32 {
     observe::count(Program::XdpIngress, verdict.reason(), length);
     match verdict {
         Verdict::Pass(_) | Verdict::Deliver(_) => xdp_action::XDP_PASS,
-        Verdict::Drop(_) => xdp_action::XDP_DROP,
+        Verdict::Drop(_) | Verdict::Refuse(..) => xdp_action::XDP_DROP,
+        Verdict::Bounce(_) => xdp_action::XDP_TX,
         Verdict::Send(_, next) if next == device => xdp_action::XDP_TX,
         // SAFETY: no pointers; the kernel drops the frame if the device is gone.
         Verdict::Send(_, next) => unsafe { bpf_redirect(next, 0).unsigned_abs() as u32 },
@@ -62,27 +64,29 @@ pub fn tc_ingress(context: TcContext) -> i32 {
     if packet.take_handover() || packet.is_marked() {
         return TC_ACT_UNSPEC;
     }
-    let length = packet.length();
+    let (length, device) = (packet.length(), packet.device());
     let verdict = if packet.is_tagged() { UNTOUCHED } else { ingress::walk(packet) };
-    finish(Program::TcIngress, verdict, length)
+    finish(Program::TcIngress, verdict, length, device)
 }
 
 /// On every device a reply can leave by.
 #[classifier]
 pub fn tc_egress(context: TcContext) -> i32 {
     let packet = TcPacket::new(&context);
-    let length = packet.length();
+    let (length, device) = (packet.length(), packet.device());
     let verdict = egress::walk(packet);
-    finish(Program::TcEgress, verdict, length)
+    finish(Program::TcEgress, verdict, length, device)
 }
 
 /// `TC_ACT_UNSPEC` lets programs of others behind ours run.
 #[inline(always)]
-fn finish(program: Program, verdict: Verdict, length: u32) -> i32 {
+fn finish(program: Program, verdict: Verdict, length: u32, device: u32) -> i32 {
     observe::count(program, verdict.reason(), length);
     match verdict {
         Verdict::Pass(_) | Verdict::Deliver(_) => TC_ACT_UNSPEC,
-        Verdict::Drop(_) => TC_ACT_SHOT,
+        Verdict::Drop(_) | Verdict::Refuse(..) => TC_ACT_SHOT,
+        // SAFETY: no pointers; the kernel drops the frame if the device is gone.
+        Verdict::Bounce(_) => unsafe { bpf_redirect(device, 0) as i32 },
         // SAFETY: a null next hop of size zero makes the helper look the neighbour up itself.
         Verdict::Send(_, device) => unsafe { bpf_redirect_neigh(device, ptr::null_mut(), 0, 0) as i32 },
     }

@@ -11,6 +11,7 @@ use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
 use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hop::{Device, Hop};
+use proxy_common::icmp::SourcePrefix;
 use proxy_common::name::ServiceName;
 use proxy_common::selection::HintKey;
 use proxy_common::source_range::SourceRange;
@@ -28,6 +29,7 @@ const AFFINITY_DEFAULT: usize = 1 << 16;
 const DEVICES_DEFAULT: usize = 1 << 10;
 const FLOWS_DEFAULT: usize = 1 << 18;
 const FLOWS_NEW_DEFAULT: usize = 1 << 16;
+const ICMP_SOURCES_ENTRIES: usize = 1 << 12;
 
 /// The type of [`FLOWS4`] and [`FLOWS6`].
 pub type FlowsMap<A> = LruHashMap<FlowKey<A>, Flow<A>, FLOWS_DEFAULT>;
@@ -117,3 +119,10 @@ pub static HOPS6: Array<Hop<Addr6>, BACKENDS_DEFAULT> = Array::new();
 /// Devices that translated packets may leave by, by interface index. Written by the agent.
 #[btf_map]
 pub static DEVICES: HashMap<u32, Device, DEVICES_DEFAULT> = HashMap::new();
+/// When the bucket of a source prefix is full again; see [`proxy_common::icmp`]. Written by the programs; a prefix whose
+/// entry is evicted has a full bucket.
+#[btf_map]
+pub static ICMP_SOURCES: LruHashMap<SourcePrefix, u64, ICMP_SOURCES_ENTRIES> = LruHashMap::new();
+/// When this CPU's bucket for all ICMP messages is full again. Written by the programs.
+#[btf_map]
+pub static ICMP_TOTAL: PerCpuArray<u64, 1> = PerCpuArray::new();

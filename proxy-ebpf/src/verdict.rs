@@ -11,8 +11,13 @@ pub enum Verdict {
     Deliver(Reason),
     /// Out through this device; the frame is complete for XDP, and for TC but for its MAC addresses.
     Send(Reason, u32),
+    /// Back out of the device it came in by; the frame is complete.
+    Bounce(Reason),
     /// Away with it.
     Drop(Reason),
+    /// Away with it, and its sender is told. The number is the way's id for [`Reason::HopLimit`], and for
+    /// [`Reason::TooBig`] the size that would have fitted.
+    Refuse(Reason, u32),
 }
 
 /// Not for us, or not understood.
@@ -27,7 +32,12 @@ impl Verdict {
     #[inline(always)]
     pub const fn reason(self) -> Reason {
         match self {
-            Self::Pass(reason) | Self::Deliver(reason) | Self::Send(reason, _) | Self::Drop(reason) => reason,
+            Self::Pass(reason)
+            | Self::Deliver(reason)
+            | Self::Send(reason, _)
+            | Self::Bounce(reason)
+            | Self::Drop(reason)
+            | Self::Refuse(reason, _) => reason,
         }
     }
 }

@@ -86,15 +86,27 @@ pub struct Udp {
     pub checksum: u16,
 }
 
+/// An ICMP or `ICMPv6` header.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct IcmpHeader {
+    pub kind: u8,
+    pub code: u8,
+    pub checksum: u16,
+    pub rest: u32,
+}
+
 /// IP protocol numbers we know.
 pub mod protocol {
     use super::IpProto;
 
     pub const HOP_BY_HOP: u8 = IpProto::HopOpt as u8;
+    pub const ICMP: u8 = IpProto::Icmp as u8;
     pub const IPV4: u8 = IpProto::Ipv4 as u8;
     pub const TCP: u8 = IpProto::Tcp as u8;
     pub const UDP: u8 = IpProto::Udp as u8;
     pub const IPV6: u8 = IpProto::Ipv6 as u8;
+    pub const ICMP6: u8 = IpProto::Ipv6Icmp as u8;
     pub const DESTINATION_OPTIONS: u8 = IpProto::Ipv6Opts as u8;
 }
 

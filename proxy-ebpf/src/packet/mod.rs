@@ -51,6 +51,9 @@ pub trait Packet: Copy {
     fn push_outer(&mut self, transport: Transport, outer: usize) -> Result<(), Refused>;
     /// Takes the outer IP header away; the Ethernet header stays in front, with the type `inner_type`.
     fn pop_outer(&mut self, outer: usize, outer_type: u16, inner_type: u16) -> Result<(), Refused>;
+    /// Gives the frame another length. Its content is undefined afterwards, and nothing is left of what the kernel knew about
+    /// its checksums and segments. `transport` is where the transport header is now.
+    fn renew(&mut self, bytes: usize, transport: Transport) -> Result<(), Refused>;
     /// Bytes of the largest packet that will leave once an outer header of `outer` bytes was pushed: a GSO frame is
     /// cut up later.
     fn largest_packet<A>(&self, parsed: &Parsed<A>, outer: usize) -> u32;

@@ -11,7 +11,7 @@ use aya_ebpf::bindings::{
     BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR,
 };
 use aya_ebpf::helpers::generated::{
-    bpf_csum_update, bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_pull_data,
+    bpf_csum_update, bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_tail, bpf_skb_pull_data,
 };
 use aya_ebpf::programs::TcContext;
 use proxy_common::checksum::{Difference, fold};
@@ -172,6 +172,20 @@ impl Packet for TcPacket {
         };
         let fixed = if transport.is_tcp() { 0 } else { BPF_F_ADJ_ROOM_FIXED_GSO };
         self.adjust_room(outer as i32, flags | fixed)
+    }
+    /// A checksum that hardware was to complete (`CHECKSUM_PARTIAL`) is forgotten only when its place is pulled out of the frame
+    /// (`skb_postpull_rcsum`), one over the whole frame (`CHECKSUM_COMPLETE`) only when the length changes.
+    #[inline(always)]
+    fn renew(&mut self, bytes: usize, transport: Transport) -> Result<(), Refused> {
+        for length in [bytes + 1, bytes] {
+            // SAFETY: the context is the kernel's; all packet pointers are looked up again afterwards.
+            if unsafe { bpf_skb_change_tail(self.context, length as u32, 0) } != 0 {
+                return Err(Refused);
+            }
+        }
+        let pulled = transport.offset() as i32 + 1;
+        self.adjust_room(-pulled, 0)?;
+        self.adjust_room(pulled, 0)
     }
     #[inline(always)]
     fn largest_packet<A>(&self, parsed: &Parsed<A>, outer: usize) -> u32 {

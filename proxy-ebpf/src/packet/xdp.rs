@@ -3,7 +3,9 @@
 use core::ffi::c_void;
 
 use aya_ebpf::bindings::xdp_md;
-use aya_ebpf::helpers::generated::{bpf_xdp_adjust_head, bpf_xdp_adjust_meta, bpf_xdp_get_buff_len};
+use aya_ebpf::helpers::generated::{
+    bpf_xdp_adjust_head, bpf_xdp_adjust_meta, bpf_xdp_adjust_tail, bpf_xdp_get_buff_len,
+};
 use aya_ebpf::programs::XdpContext;
 use proxy_common::checksum::Difference;
 use proxy_common::config::HANDOVER_MAGIC;
@@ -95,6 +97,17 @@ impl Packet for XdpPacket {
     #[inline(always)]
     fn push_outer(&mut self, _transport: Transport, outer: usize) -> Result<(), Refused> {
         self.adjust_head(-(outer as i32))
+    }
+    /// Not every driver has room behind a frame; in front of it there always is.
+    #[inline(always)]
+    fn renew(&mut self, bytes: usize, _transport: Transport) -> Result<(), Refused> {
+        // SAFETY: the context is valid for the program's run.
+        let missing = bytes as i32 - unsafe { bpf_xdp_get_buff_len(self.context) } as i32;
+        if missing >= 0 {
+            return self.adjust_head(-missing);
+        }
+        // SAFETY: the context is the kernel's; all packet pointers are looked up again afterwards.
+        if unsafe { bpf_xdp_adjust_tail(self.context, missing) } == 0 { Ok(()) } else { Err(Refused) }
     }
     #[inline(always)]
     fn largest_packet<A>(&self, parsed: &Parsed<A>, outer: usize) -> u32 {

@@ -9,6 +9,7 @@
     reason = "a test that finds something else than it put there must fail at once"
 )]
 
+mod answers;
 mod generate;
 mod oracle;
 mod packet;

@@ -8,6 +8,7 @@ use millrace_lab::program::{Endpoint, Hook, NEXT_HOP_MAC, RawRun, Verdict};
 use proxy_common::config::{DEFAULT_MARK, HANDOVER_MAGIC};
 use proxy_common::verdict::Reason;
 
+use crate::answers;
 use crate::packet::{ETHERNET, Packet, residue};
 use crate::world::{Frontend, MTU, NODES, World, address};
 
@@ -25,9 +26,11 @@ pub struct Oracle<'a> {
 }
 
 /// What the program did, beside the action itself.
-struct Done<'a> {
-    before: &'a [u8],
-    after: &'a [u8],
+pub struct Done<'a> {
+    /// The frame that came.
+    pub before: &'a [u8],
+    /// What is left of it.
+    pub after: &'a [u8],
     run: &'a RawRun,
 }
 
@@ -88,7 +91,7 @@ impl<'a> Oracle<'a> {
 
     fn judge_client(&self, frontend: &Frontend, packet: &Packet, done: &Done<'_>) -> Result<Reasons, String> {
         if let Some(reason) = frontend.drops {
-            return self.dropped(done, only(reason));
+            return self.dropped(done, packet, only(reason));
         }
         let outer = |endpoint: &Endpoint| if is_outer_v6(endpoint) { 40 } else { 20 };
         let remote = || frontend.service.endpoints.iter().filter(|endpoint| endpoint.way != 0);
@@ -105,6 +108,9 @@ impl<'a> Oracle<'a> {
                 Ok(&[Reason::TooBig, Reason::ReplyKeyInUse])
             }
             Verdict::Drop => Ok(&[Reason::ReplyKeyInUse]),
+            Verdict::Transmit | Verdict::Redirect if answers::is_error(done, packet) => {
+                answered(done, packet, frontend)
+            }
             Verdict::Transmit | Verdict::Redirect => {
                 let sent = remote().any(|endpoint| is_encapsulated(done, packet, endpoint));
                 require(sent, "sent, but not to a backend of the service")?;
@@ -126,7 +132,7 @@ impl<'a> Oracle<'a> {
         };
         self.or_untouched(inner, done, || {
             if !(2..=4).any(|node| outer.source.ip() == address(outer.is_v6(), NODES, node)) {
-                return self.dropped(done, &[Reason::NotPeer]);
+                return self.dropped(done, outer, &[Reason::NotPeer]);
             }
             match self.verdict(done) {
                 Verdict::Pass => {
@@ -159,8 +165,13 @@ impl<'a> Oracle<'a> {
         })
     }
 
-    fn dropped(&self, done: &Done<'_>, reasons: Reasons) -> Result<Reasons, String> {
-        require(self.verdict(done) == Verdict::Drop, "ours and not to be served, but not dropped")?;
+    /// Dropped, or answered where that reason may be.
+    fn dropped(&self, done: &Done<'_>, packet: &Packet, reasons: Reasons) -> Result<Reasons, String> {
+        if self.verdict(done).is_sent() && reasons == [Reason::NoEndpoint] {
+            answers::check(done, packet, &answers::unreachable(packet))?;
+        } else {
+            require(self.verdict(done) == Verdict::Drop, "ours and not to be served, but not dropped")?;
+        }
         Ok(reasons)
     }
 
@@ -174,6 +185,26 @@ impl<'a> Oracle<'a> {
             _ => require(done.run.mark == DEFAULT_MARK, "passed up without our mark"),
         }
     }
+}
+
+/// A packet that only a backend on another node could have had.
+fn answered(done: &Done<'_>, packet: &Packet, frontend: &Frontend) -> Result<Reasons, String> {
+    let remote = || frontend.service.endpoints.iter().filter(|endpoint| endpoint.way != 0);
+    if packet.hop_limit <= 1 {
+        let expected = |endpoint: &Endpoint| answers::time_exceeded(packet, is_outer_v6(endpoint));
+        require(
+            remote().any(|endpoint| answers::check(done, packet, &expected(endpoint)).is_ok()),
+            "time exceeded from nowhere",
+        )?;
+        return Ok(&[Reason::HopLimit]);
+    }
+    let expected = remote().find_map(|endpoint| {
+        let room = MTU - if is_outer_v6(endpoint) { 40 } else { 20 };
+        let told = answers::check(done, packet, &answers::too_big(packet, room));
+        (packet.length > room && told.is_ok()).then_some(())
+    });
+    require(expected.is_some(), "told a size that it is not too big for")?;
+    Ok(&[Reason::TooBig])
 }
 
 /// The frame is the old one without an outer header of `header` bytes, with the destination (or source) of

@@ -57,14 +57,6 @@ fn policy_local_drops_and_counts_where_no_endpoint_is_local() -> Result<()> {
 }
 
 #[test]
-fn a_service_without_any_endpoint_drops_and_counts() -> Result<()> {
-    let cluster = shared();
-    let service = service(&cluster, "empty", 5, &[])?.node_ports(31050);
-    cluster.apply(&service, &[3])?;
-    expect_counted(&cluster, 3, cluster.bed().node(3)?.addresses(), 31050, "no_endpoint")
-}
-
-#[test]
 fn a_backend_on_another_node_without_direct_return_is_counted_as_not_forwarded() -> Result<()> {
     let cluster = shared();
     let service = service(&cluster, "forwarded", 6, &["pod-2a"])?.node_ports(31060);

@@ -13,6 +13,7 @@ mod changes;
 mod command_line;
 mod demonstration;
 mod direct_return;
+mod errors;
 mod faces;
 mod fixture;
 mod local;

@@ -20,7 +20,7 @@ each_tunnel! {
     a_backend_on_this_node_is_served_without_a_tunnel
     the_outer_header_copies_the_service_class_without_the_congestion_bits
     padding_behind_the_packet_is_not_counted_in_the_outer_length
-    a_used_up_hop_limit_drops
+    a_used_up_hop_limit_is_not_forwarded
     what_fits_the_way_with_its_outer_header_is_sent_and_no_byte_more
     a_way_that_does_not_exist_drops
     another_device_is_reached_by_redirection
@@ -100,12 +100,12 @@ fn padding_behind_the_packet_is_not_counted_in_the_outer_length(tunnel: Tunnel) 
     tunnel.case.arrives(&bed, &frame).assert_sent(&tunnel.forwarded(&frame, 2, backend.hint));
 }
 
-fn a_used_up_hop_limit_drops(tunnel: Tunnel) {
+fn a_used_up_hop_limit_is_not_forwarded(tunnel: Tunnel) {
     let bed = Bed::new();
     let backend = service_behind(tunnel, &bed, tunnel.way(&bed, 2));
     for limit in [0, 1] {
         let frame = tunnel.case.tcp(flag::ACK).with_hop_limit(limit);
-        tunnel.case.arrives(&bed, &frame).assert_dropped(Reason::HopLimit);
+        tunnel.case.arrives(&bed, &frame).assert_counted(Reason::HopLimit);
     }
     let frame = tunnel.case.tcp(flag::ACK).with_hop_limit(2);
     let sent = tunnel.forwarded(&frame, 2, backend.hint).with_hop_limit(1);
@@ -122,7 +122,7 @@ fn what_fits_the_way_with_its_outer_header_is_sent_and_no_byte_more(tunnel: Tunn
     let fits = bare.clone().payload(vec![7; 1400 - headers]);
     tunnel.case.arrives(&bed, &fits).assert_sent(&tunnel.forwarded(&fits, 2, backend.hint));
     let too_big = bare.payload(vec![7; 1401 - headers]);
-    tunnel.case.arrives(&bed, &too_big).assert_dropped(Reason::TooBig);
+    tunnel.case.arrives(&bed, &too_big).assert_counted(Reason::TooBig);
 }
 
 fn a_way_that_does_not_exist_drops(tunnel: Tunnel) {

@@ -7,6 +7,7 @@
     reason = "a test that finds something else than it put there must fail at once"
 )]
 
+mod answers;
 mod backend_node;
 mod case;
 mod clients;

@@ -1,6 +1,6 @@
 //! Whole frames compared, byte for byte, but for the two zeroes of the Internet checksum.
 
-use super::layer::{Layer, protocol};
+use super::layer::Layer;
 use super::{Frame, describe};
 
 /// Says where two frames differ, with both decoded; `None` if they are the same.
@@ -51,25 +51,14 @@ fn checksum_offsets(bytes: &[u8]) -> Vec<usize> {
     let mut at = 14;
     let mut offsets = Vec::new();
     for layer in &frame.layers {
-        at += match layer {
-            Layer::Vlan(_) => 4,
-            Layer::Ipv4(ip) => {
-                offsets.push(at + 10);
-                20 + ip.options.len()
-            }
-            Layer::Ipv6(_) => 40,
-            Layer::Extension(header) if header.kind == protocol::FRAGMENT => 8,
-            Layer::Extension(header) => 2 + header.body.len(),
-            Layer::Tcp(header) => {
-                offsets.push(at + 16);
-                20 + header.options.len()
-            }
-            Layer::Icmp(_) => {
-                offsets.push(at + 2);
-                8
-            }
-            Layer::Udp(_) => 8,
+        let checksum = match layer {
+            Layer::Ipv4(_) => Some(10),
+            Layer::Tcp(_) => Some(16),
+            Layer::Icmp(_) => Some(2),
+            Layer::Vlan(_) | Layer::Ipv6(_) | Layer::Extension(_) | Layer::Udp(_) => None,
         };
+        offsets.extend(checksum.map(|checksum| at + checksum));
+        at += layer.length();
     }
     offsets
 }

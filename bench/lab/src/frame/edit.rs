@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use bytes::Bytes;
 
 use super::Frame;
-use super::layer::{Ipv4, Ipv6, Layer, Tcp};
+use super::layer::{Icmp, Ipv4, Ipv6, Layer, Tcp};
 
 impl Frame {
     /// Source of the innermost IP header.
@@ -79,6 +79,20 @@ impl Frame {
         let mut reply = self.with_source(destination).with_destination(source);
         std::mem::swap(&mut reply.source_mac, &mut reply.destination_mac);
         reply
+    }
+
+    /// The ICMP error a router or host at `source` answers this frame with: it quotes the outermost IP header, all its
+    /// options and extension headers, and eight bytes.
+    #[must_use]
+    pub fn icmp_error(&self, source: IpAddr, icmp: Icmp) -> Self {
+        let headers = self.layers.split_last().map_or(&[][..], |(_, headers)| headers);
+        let quoted = 14 + headers.iter().map(Layer::length).sum::<usize>() + 8;
+        let client = self.source().ip();
+        let mut error = Self::ip(source, client).with_traffic_class(0xc0).layer(icmp);
+        if let Layer::Ipv4(ip) = error.outermost_mut() {
+            (ip.id, ip.dont_fragment) = (0, true);
+        }
+        error.payload(self.build().slice(14..quoted)).with_macs(self.destination_mac, self.source_mac)
     }
 
     /// The same frame with other TCP flags.

@@ -196,6 +196,19 @@ impl Layer {
         }
     }
 
+    /// Bytes of the header.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        match self {
+            Self::Vlan(_) => 4,
+            Self::Ipv4(header) => 20 + header.options.len(),
+            Self::Ipv6(_) => 40,
+            Self::Extension(header) => 2 + header.body.len(),
+            Self::Tcp(header) => 20 + header.options.len(),
+            Self::Udp(_) | Self::Icmp(_) => 8,
+        }
+    }
+
     /// Whether this is an IPv4 or IPv6 header.
     #[must_use]
     pub const fn is_ip(&self) -> bool {

@@ -8,12 +8,14 @@ use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEN
 use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hash::hint;
+use proxy_common::icmp::SourcePrefix;
 use proxy_common::selection::{BackendRef, HintKey};
 use proxy_common::source_range::{CLUSTER, SERVICE_BITS, SourceRange};
 use proxy_common::way::{PeerKey, WAY_IPV4, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
 use proxy_common::{Addr4, Addr6};
 
 use super::Bed;
+use super::load::monotonic_seconds;
 use super::maps::FamilyMaps;
 use crate::frame::{DEVICE_MAC, Mac};
 
@@ -170,6 +172,32 @@ impl Bed {
         }
     }
 
+    /// Empties the bucket of ICMP messages of a source's prefix: none is sent for an hour.
+    pub fn exhaust_icmp(&self, source: IpAddr) {
+        let words = match source {
+            IpAddr::V4(source) => {
+                let [a, b, c, _] = source.octets();
+                [0, u32::from_ne_bytes([a, b, c, 0])]
+            }
+            IpAddr::V6(source) => {
+                let [first, second, ..] = Addr6::from(source).0;
+                [first, second]
+            }
+        };
+        self.insert::<SourcePrefix, u64>("ICMP_SOURCES", SourcePrefix { words }, in_an_hour());
+    }
+
+    /// Empties the bucket for all ICMP messages: none is sent for an hour.
+    pub fn exhaust_all_icmp(&self) {
+        self.set_per_cpu::<u64>("ICMP_TOTAL", 0, in_an_hour());
+    }
+
+    /// When each source prefix's bucket of ICMP messages is full again.
+    #[must_use]
+    pub fn icmp_buckets(&self) -> Vec<(SourcePrefix, u64)> {
+        self.entries::<SourcePrefix, u64>("ICMP_SOURCES")
+    }
+
     /// Takes everything away that was written, and that the programs wrote, but for statistics.
     pub(super) fn clear(&self) {
         self.clear_hash::<FrontendKey<Addr4>, Frontend>("FRONTENDS4");
@@ -178,6 +206,8 @@ impl Bed {
         self.clear_hash::<PeerKey, u32>("PEERS");
         self.clear_hash::<AffinityKey<Addr4>, Affinity>("AFFINITY4");
         self.clear_hash::<AffinityKey<Addr6>, Affinity>("AFFINITY6");
+        self.clear_hash::<SourcePrefix, u64>("ICMP_SOURCES");
+        self.set_per_cpu::<u64>("ICMP_TOTAL", 0, 0);
         self.clear_source_ranges();
         self.forget_flows();
         (0..self.next_service.get()).for_each(|id| self.set::<u64>("SERVICES", id, 0));
@@ -236,4 +266,9 @@ impl Bed {
         change(&mut backend);
         self.set::<Backend<A>>(&A::map("BACKENDS"), id, backend);
     }
+}
+
+/// Nanoseconds of the programs' clock.
+fn in_an_hour() -> u64 {
+    (monotonic_seconds() + 3600) * 1_000_000_000
 }

@@ -56,6 +56,15 @@ impl Bed {
         array.set(index, value, 0).unwrap_or_else(|error| panic!("{map}[{index}]: {error:?}"));
     }
 
+    /// Writes an entry of a per-CPU array, the same value on each.
+    pub fn set_per_cpu<V: Pod>(&self, map: &str, index: u32, value: V) {
+        let mut ebpf = self.ebpf();
+        let mut array: PerCpuArray<&mut MapData, V> = ebpf.map_mut(map).expect(map).try_into().expect(map);
+        let cpus = aya::util::nr_cpus().expect("the number of CPUs");
+        let values = PerCpuValues::try_from(vec![value; cpus]).expect("a value for each CPU");
+        array.set(index, values, 0).unwrap_or_else(|error| panic!("{map}[{index}]: {error:?}"));
+    }
+
     /// Reads an entry of an array.
     #[must_use]
     pub fn get<V: Pod>(&self, map: &str, index: u32) -> V {

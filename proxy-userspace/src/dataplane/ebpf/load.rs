@@ -48,7 +48,7 @@ const TC_INGRESS: &str = "tc_ingress";
 const TC_EGRESS: &str = "tc_egress";
 
 /// The maps of the object and the size each shall have; `None` = what the object says.
-pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 25] {
+pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 27] {
     [
         ("AFFINITY4", Some(sizes.affinity)),
         ("AFFINITY6", Some(sizes.affinity)),
@@ -66,6 +66,8 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 25] {
         ("HINTS", Some(sizes.hints)),
         ("HOPS4", Some(sizes.backends)),
         ("HOPS6", Some(sizes.backends)),
+        ("ICMP_SOURCES", None),
+        ("ICMP_TOTAL", None),
         ("NAMES", Some(sizes.services)),
         ("PEERS", Some(sizes.nodes)),
         ("SELECTION", Some(sizes.slots)),

@@ -1,0 +1,48 @@
+//! ICMP_SOURCES and ICMP_TOTAL: how often ICMP messages are sent.
+//!
+//! Each value is a token bucket in one word: the time (nanoseconds of `CLOCK_MONOTONIC_COARSE`) at which it will be full
+//! again. A message is sent while that is at most [`BURST`] messages ahead, and moves it on by one.
+
+use crate::layout::shared;
+
+/// Nanoseconds after which one source prefix may have another message: 100 a second.
+pub const SOURCE_INTERVAL: u64 = 10_000_000;
+/// Nanoseconds after which one CPU may send another message: 1000 a second.
+pub const TOTAL_INTERVAL: u64 = 1_000_000;
+/// Messages in a full bucket.
+pub const BURST: u64 = 100;
+
+shared! {
+    /// Key of ICMP_SOURCES: an IPv4 /24 as `::a.b.c.0`, or the upper half of an IPv6 address.
+    pub struct SourcePrefix {
+        /// The prefix, bytes in network order.
+        pub words: [u32; 2],
+    }
+}
+
+/// The bucket after one more message at `now`, if it has one.
+#[inline(always)]
+#[must_use]
+pub const fn take(full_at: u64, now: u64, interval: u64) -> Option<u64> {
+    let full_at = if full_at > now { full_at } else { now };
+    if full_at - now > (BURST - 1) * interval { None } else { Some(full_at + interval) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bucket_holds_a_burst_and_fills_one_by_one() {
+        let now = 7_000_000_000;
+        let mut full_at = 0;
+        for _ in 0..BURST {
+            full_at = take(full_at, now, SOURCE_INTERVAL).unwrap();
+        }
+        assert_eq!(take(full_at, now, SOURCE_INTERVAL), None);
+        assert_eq!(take(full_at, now + SOURCE_INTERVAL - 1, SOURCE_INTERVAL), None);
+        full_at = take(full_at, now + SOURCE_INTERVAL, SOURCE_INTERVAL).unwrap();
+        assert_eq!(take(full_at, now + SOURCE_INTERVAL, SOURCE_INTERVAL), None);
+        assert!(take(full_at, now + 3600 * 1_000_000_000, SOURCE_INTERVAL).is_some());
+    }
+}

@@ -1,0 +1,133 @@
+//! A dropped packet becomes the message that tells its sender why.
+
+use proxy_common::addr::Address;
+use proxy_common::checksum::fold;
+use proxy_common::verdict::Reason;
+
+use super::family::{Icmp, Message};
+use super::limit;
+use crate::family::Outer;
+use crate::maps;
+use crate::packet::header::{ETHERNET, Ethernet, IcmpHeader};
+use crate::packet::parse::parse;
+use crate::packet::{Packet, Parsed};
+use crate::verdict::Verdict;
+
+/// Words a quote may have: an IP header with all its options, or with 48 bytes of extension headers, and eight bytes.
+const QUOTE_WORDS: usize = 24;
+/// Bytes of the transport header a quote holds: ports, and what TCP finds its segment by (RFC 792).
+const QUOTED_TRANSPORT: usize = 8;
+/// Internetwork control (RFC 1812, section 4.3.2.5).
+const TRAFFIC_CLASS: u8 = 0xc0;
+
+type Quote = [u32; QUOTE_WORDS];
+
+/// Turns a packet that is to be dropped for `reason` into an ICMP error for its sender, which leaves by the device the packet
+/// came in by; a packet that must not be answered (RFC 1122, section 3.2.2, RFC 4443, section 2.4) is just dropped.
+///
+/// The error quotes the IP header and eight bytes: with IPv4 it has 56 bytes, with IPv6 96, never more than 28 or 48 beyond the
+/// cause's own headers. Larger than its cause it is only where that had less payload: a bare SYN of 40 or 60 bytes.
+#[inline(never)]
+pub fn answer<P: Packet, F: Icmp>(packet: P, reason: Reason, detail: u32) -> Verdict {
+    match build::<P, F>(packet, reason, detail) {
+        Some(()) => Verdict::Bounce(reason),
+        None => Verdict::Drop(reason),
+    }
+}
+
+#[inline(always)]
+fn build<P: Packet, F: Icmp>(mut packet: P, reason: Reason, detail: u32) -> Option<()> {
+    let parsed = parse::<P, F>(&packet, ETHERNET).ok()?;
+    let message = F::error(reason, detail)?;
+    if reason == Reason::TooBig && F::may_be_fragmented(&packet) {
+        return None;
+    }
+    let (key, from) = (&parsed.key, packet.at::<Ethernet>(0)?);
+    // SAFETY: `at` checked the bound.
+    let [to_first, to_second, to_third, first, second, third] = unsafe { (*from).addresses };
+    let is_for_all = to_first.to_ne_bytes()[0] & 1 != 0;
+    if is_for_all || !F::is_host(&key.source) || !F::is_host(&key.destination) {
+        return None;
+    }
+    if !limit::admit(&F::prefix(&key.source)) {
+        return None;
+    }
+    let mut quote: Quote = [0; QUOTE_WORDS];
+    let quoted = read(&packet, &parsed, &mut quote)?;
+    let bytes = ETHERNET + F::HEADER + size_of::<IcmpHeader>() + quoted;
+    packet.renew(bytes, parsed.transport()).ok()?;
+    let ethernet = packet.at::<Ethernet>(0)?;
+    let addresses = [first, second, third, to_first, to_second, to_third];
+    // SAFETY: `at` checked the bound.
+    unsafe { *ethernet = Ethernet { addresses, ether_type: F::ETHER_TYPE } };
+    let source = if reason == Reason::HopLimit { own_address::<F>(detail) } else { None };
+    let outer = Outer {
+        source: source.unwrap_or(key.destination),
+        destination: key.source,
+        protocol: F::PROTOCOL,
+        traffic_class: TRAFFIC_CLASS,
+        inner_length: (size_of::<IcmpHeader>() + quoted) as u32,
+        hint: 0,
+    };
+    F::write_outer(&packet, ETHERNET, &outer)?;
+    write(&packet, ETHERNET + F::HEADER, message, &quote, pseudo_header::<F>(&outer))
+}
+
+/// The node's address on the way the packet would have taken. Where the way's family is another, the frontend's has to do.
+#[inline(always)]
+fn own_address<F: Icmp>(way: u32) -> Option<F::Address> {
+    let way = maps::WAYS.get(way)?;
+    (way.flags & proxy_common::way::WAY_IPV4 == F::WAY_FLAG).then(|| F::unmap(&way.source))
+}
+
+/// Copies what will be quoted, and says how many bytes that is.
+#[inline(always)]
+fn read<P: Packet, A>(packet: &P, parsed: &Parsed<A>, quote: &mut Quote) -> Option<usize> {
+    let quoted = parsed.transport().offset() - ETHERNET + QUOTED_TRANSPORT;
+    if quoted > size_of::<Quote>() {
+        return None;
+    }
+    for (index, word) in quote.iter_mut().enumerate() {
+        if index * 4 >= quoted {
+            break;
+        }
+        // SAFETY: `at` checked the bound.
+        *word = unsafe { *packet.at::<u32>(ETHERNET + index * 4)? };
+    }
+    Some(quoted)
+}
+
+/// Writes an ICMP message at `offset`, with as much of the quote as the frame has room for.
+#[inline(always)]
+fn write<P: Packet>(
+    packet: &P,
+    offset: usize,
+    message: Message,
+    quote: &Quote,
+    pseudo_header: u64,
+) -> Option<()> {
+    let Message { kind, code, rest } = message;
+    let mut sum = pseudo_header + u64::from(u16::from_ne_bytes([kind, code])) + u64::from(rest);
+    for (index, word) in quote.iter().enumerate() {
+        let Some(place) = packet.at::<u32>(offset + size_of::<IcmpHeader>() + index * 4) else {
+            break;
+        };
+        // SAFETY: `at` checked the bound.
+        unsafe { *place = *word };
+        sum += u64::from(*word);
+    }
+    let header = packet.at::<IcmpHeader>(offset)?;
+    // SAFETY: `at` checked the bound.
+    unsafe { *header = IcmpHeader { kind, code, checksum: !fold(sum), rest } };
+    Some(())
+}
+
+#[inline(always)]
+fn pseudo_header<F: Icmp>(outer: &Outer<F::Address>) -> u64 {
+    if !F::HAS_PSEUDO_HEADER {
+        return 0;
+    }
+    let words = |address: &F::Address| address.words().iter().fold(0, |sum, word| sum + u64::from(*word));
+    let sum = words(&outer.source) + words(&outer.destination);
+    sum + u64::from(outer.inner_length.to_be()) + u64::from(u32::from(F::PROTOCOL).to_be())
+}

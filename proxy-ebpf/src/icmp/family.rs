@@ -1,0 +1,102 @@
+//! ICMP and `ICMPv6`: what differs between them.
+
+use proxy_common::icmp::SourcePrefix;
+use proxy_common::verdict::Reason;
+use proxy_common::way::WAY_IPV4;
+use proxy_common::{Addr4, Addr6};
+
+use crate::family::{Family, V4, V6};
+use crate::packet::Packet;
+use crate::packet::header::{DONT_FRAGMENT, ETHERNET, Ipv4, protocol};
+
+/// Type, code and the four bytes behind the checksum, which are in network byte order.
+#[derive(Clone, Copy)]
+pub struct Message {
+    pub kind: u8,
+    pub code: u8,
+    pub rest: u32,
+}
+
+/// A family's ICMP.
+pub trait Icmp: Family {
+    /// Protocol number.
+    const PROTOCOL: u8;
+    /// Whether the checksum covers a pseudo-header.
+    const HAS_PSEUDO_HEADER: bool;
+    /// Flag of a way whose addresses are of this family, or zero.
+    const WAY_FLAG: u16;
+
+    /// What the sender of a packet that was dropped for `reason` is told; `size` is what would have fitted.
+    fn error(reason: Reason, size: u32) -> Option<Message>;
+    /// Whether a router may have cut this packet up, so that its sender expects no word about its size.
+    fn may_be_fragmented<P: Packet>(packet: &P) -> bool;
+    /// Whether an address can be one host's: not unspecified, loopback, multicast or broadcast.
+    fn is_host(address: &Self::Address) -> bool;
+    /// The prefix whose messages are counted together.
+    fn prefix(address: &Self::Address) -> SourcePrefix;
+}
+
+impl Icmp for V4 {
+    const PROTOCOL: u8 = protocol::ICMP;
+    const HAS_PSEUDO_HEADER: bool = false;
+    const WAY_FLAG: u16 = WAY_IPV4;
+
+    #[inline(always)]
+    fn error(reason: Reason, size: u32) -> Option<Message> {
+        match reason {
+            Reason::NoEndpoint => Some(Message { kind: 3, code: 3, rest: 0 }),
+            Reason::TooBig => Some(Message { kind: 3, code: 4, rest: (size & 0xffff).to_be() }),
+            Reason::HopLimit => Some(Message { kind: 11, code: 0, rest: 0 }),
+            _ => None,
+        }
+    }
+    #[inline(always)]
+    fn may_be_fragmented<P: Packet>(packet: &P) -> bool {
+        // SAFETY: `at` checked the bound.
+        packet.at::<Ipv4>(ETHERNET).is_none_or(|header| unsafe { (*header).fragment } & DONT_FRAGMENT == 0)
+    }
+    #[inline(always)]
+    fn is_host(address: &Addr4) -> bool {
+        let [word] = address.0;
+        let [first, ..] = word.to_ne_bytes();
+        first != 0 && first != 127 && first < 224
+    }
+    #[inline(always)]
+    fn prefix(address: &Addr4) -> SourcePrefix {
+        let [word] = address.0;
+        SourcePrefix { words: [0, word & 0xffff_ff00_u32.to_be()] }
+    }
+}
+
+impl Icmp for V6 {
+    const PROTOCOL: u8 = protocol::ICMP6;
+    const HAS_PSEUDO_HEADER: bool = true;
+    const WAY_FLAG: u16 = 0;
+
+    #[inline(always)]
+    fn error(reason: Reason, size: u32) -> Option<Message> {
+        match reason {
+            Reason::NoEndpoint => Some(Message { kind: 1, code: 4, rest: 0 }),
+            Reason::TooBig => Some(Message { kind: 2, code: 0, rest: size.to_be() }),
+            Reason::HopLimit => Some(Message { kind: 3, code: 0, rest: 0 }),
+            _ => None,
+        }
+    }
+    #[inline(always)]
+    fn may_be_fragmented<P: Packet>(_packet: &P) -> bool {
+        false
+    }
+    #[inline(always)]
+    fn is_host(address: &Addr6) -> bool {
+        let [first, second, third, _] = address.0;
+        // ::1, :: and what else nobody was ever given below ::/96.
+        let is_special = first | second | third == 0;
+        let [top, ..] = first.to_ne_bytes();
+        !is_special && top != 0xff
+    }
+    #[inline(always)]
+    fn prefix(address: &Addr6) -> SourcePrefix {
+        let [first, second, ..] = address.0;
+        SourcePrefix { words: [first, second] }
+    }
+}

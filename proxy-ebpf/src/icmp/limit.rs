@@ -1,0 +1,28 @@
+//! How often we answer by ICMP: so often for each source prefix, and so often on each CPU.
+
+use aya_ebpf::bindings::BPF_ANY;
+use proxy_common::icmp::{SOURCE_INTERVAL, SourcePrefix, TOTAL_INTERVAL, take};
+
+use crate::maps;
+use crate::observe;
+
+/// Takes a token for a message to a source, if there is one.
+#[inline(never)]
+pub fn admit(prefix: &SourcePrefix) -> bool {
+    let now = observe::clock();
+    // SAFETY: copied at once; a value that is another prefix's by now costs one message.
+    let source = unsafe { maps::ICMP_SOURCES.get(prefix).copied() }.unwrap_or(0);
+    let Some(source) = take(source, now, SOURCE_INTERVAL) else {
+        return false;
+    };
+    let Some(total) = maps::ICMP_TOTAL.get_ptr_mut(0) else {
+        return false;
+    };
+    // SAFETY: the map look-up checked the index; the entry is this CPU's own.
+    let Some(after) = take(unsafe { *total }, now, TOTAL_INTERVAL) else {
+        return false;
+    };
+    // SAFETY: as above.
+    unsafe { *total = after };
+    maps::ICMP_SOURCES.insert(prefix, source, BPF_ANY.into()).is_ok()
+}

@@ -1,0 +1,72 @@
+//! ICMP errors: straight from the bytes, by RFC 792 and RFC 4443, with no code of the programs.
+
+use std::net::IpAddr;
+
+use crate::oracle::Done;
+use crate::packet::{ETHERNET, Packet, residue};
+use crate::world::{NODES, address};
+
+/// What an error says, and who says it.
+pub struct Error {
+    source: IpAddr,
+    kind_and_code: [u8; 2],
+    rest: [u8; 4],
+}
+
+/// Nobody serves the port.
+pub fn unreachable(packet: &Packet) -> Error {
+    let kind_and_code = if packet.is_v6() { [1, 4] } else { [3, 3] };
+    Error { source: packet.destination.ip(), kind_and_code, rest: [0; 4] }
+}
+
+/// The packet's last hop was this node, which has an address of the way's family.
+pub fn time_exceeded(packet: &Packet, outer_v6: bool) -> Error {
+    let source =
+        if packet.is_v6() == outer_v6 { address(outer_v6, NODES, 1) } else { packet.destination.ip() };
+    Error { source, kind_and_code: [if packet.is_v6() { 3 } else { 11 }, 0], rest: [0; 4] }
+}
+
+/// The packet should have had so many bytes.
+pub fn too_big(packet: &Packet, size: usize) -> Error {
+    let kind_and_code = if packet.is_v6() { [2, 0] } else { [3, 4] };
+    Error { source: packet.destination.ip(), kind_and_code, rest: (size as u32).to_be_bytes() }
+}
+
+/// Whether what is left carries ICMP.
+pub fn is_error(done: &Done<'_>, packet: &Packet) -> bool {
+    let (protocol, icmp) = if packet.is_v6() { (20, 58) } else { (23, 1) };
+    done.after[12..14] == done.before[12..14] && done.after[protocol] == icmp
+}
+
+/// The frame was turned into this error, and its sender is one that may be told.
+pub fn check(done: &Done<'_>, packet: &Packet, error: &Error) -> Result<(), String> {
+    let is_to_one = done.before[0] & 1 == 0;
+    let is_host = |address: IpAddr| match address {
+        IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_multicast() && !matches!(v4.octets()[0], 0 | 240..=255),
+        IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unspecified() && !v6.is_multicast(),
+    };
+    if !is_to_one || !is_host(packet.source.ip()) {
+        return Err("this sender must not be answered".into());
+    }
+    let (before, after) = (done.before, done.after);
+    let header = if packet.is_v6() { 40 } else { 20 };
+    let quoted = &before[packet.network..packet.payload + 8];
+    let message = ETHERNET + header;
+    let found = Packet::outermost(after).ok_or("no IP packet")?;
+    let pseudo_header =
+        if packet.is_v6() { residue(&after[22..54]) + (8 + quoted.len() as u32) + 58 } else { residue(&[]) };
+    let right = [
+        ("its length", after.len() == message + 8 + quoted.len() && found.length == after.len() - ETHERNET),
+        ("the MAC addresses", after[..6] == before[6..12] && after[6..12] == before[..6]),
+        ("its source", found.source.ip() == error.source),
+        ("its destination", found.destination.ip() == packet.source.ip()),
+        ("its hop limit", found.hop_limit == 64),
+        ("the IP header's checksum", packet.is_v6() || residue(&after[ETHERNET..message]) == 0),
+        ("its checksum", (residue(&after[message..]) + pseudo_header).is_multiple_of(0xffff)),
+        ("type and code", after[message..message + 2] == error.kind_and_code),
+        ("what it says", after[message + 4..message + 8] == error.rest),
+        ("its quote", after[message + 8..] == *quoted),
+    ];
+    let wrong = right.iter().find(|(_, is_right)| !is_right);
+    wrong.map_or(Ok(()), |(what, _)| Err(format!("an ICMP error, but {what} is wrong")))
+}
