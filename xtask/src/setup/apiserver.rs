@@ -61,8 +61,22 @@ fn check_go(workspace: &Workspace, module: &str) -> Result<()> {
     Ok(())
 }
 
-/// Builds under a temporary name, so that the folder is there whole or not at all.
 fn build(workspace: &Workspace, release: &str, folder: &Path) -> Result<()> {
+    eprintln!("building kube-apiserver {release} and etcd; the first time takes a quarter of an hour");
+    put_in_place(folder, |partial| {
+        let mut go = workspace.command("go");
+        go.current_dir(workspace.root.join(MODULE)).env("CGO_ENABLED", "0");
+        go.args(["build", "-trimpath", "-ldflags", &link_flags(release), "-o"]).arg(partial);
+        command::run(go.args(PROGRAMS.map(|(package, _, _)| package)))?;
+        PROGRAMS.into_iter().try_for_each(|(_, built, name)| {
+            fs::rename(partial.join(built), partial.join(name))
+                .with_context(|| format!("there is no {built}"))
+        })
+    })
+}
+
+/// Fills a folder under a temporary name, so that it is there whole or not at all, wherever a run before was killed.
+fn put_in_place(folder: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let mut partial = folder.as_os_str().to_owned();
     partial.push(".partial");
     let partial = PathBuf::from(partial);
@@ -72,15 +86,7 @@ fn build(workspace: &Workspace, release: &str, folder: &Path) -> Result<()> {
         }
     }
     fs::create_dir_all(&partial).with_context(|| format!("can't create {}", partial.display()))?;
-    eprintln!("building kube-apiserver {release} and etcd; the first time takes a quarter of an hour");
-    let mut go = workspace.command("go");
-    go.current_dir(workspace.root.join(MODULE)).env("CGO_ENABLED", "0");
-    go.args(["build", "-trimpath", "-ldflags", &link_flags(release), "-o"]).arg(&partial);
-    command::run(go.args(PROGRAMS.map(|(package, _, _)| package)))?;
-    for (_, built, name) in PROGRAMS {
-        fs::rename(partial.join(built), partial.join(name))
-            .with_context(|| format!("there is no {built}"))?;
-    }
+    fill(&partial)?;
     fs::rename(&partial, folder).with_context(|| format!("can't create {}", folder.display()))
 }
 
@@ -139,5 +145,35 @@ mod tests {
         fs::write(folder.join("kube-apiserver"), "").unwrap();
         assert_eq!(missing_program(&folder), Some("etcd"));
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_build_that_ends_in_the_middle_leaves_nothing_to_be_taken_and_is_begun_anew() {
+        let scratch = env::temp_dir().join(format!("millrace-xtask-build-{}", std::process::id()));
+        let folder = scratch.join("apiserver-1.2.3");
+        let half = put_in_place(&folder, |partial| {
+            fs::write(partial.join("kube-apiserver"), "half of it")?;
+            bail!("killed")
+        });
+        assert_eq!(half.unwrap_err().to_string(), "killed");
+        assert_eq!(missing_program(&folder), Some("kube-apiserver"));
+
+        let fill = |partial: &Path| {
+            assert_eq!(fs::read_dir(partial)?.count(), 0, "what was left is gone");
+            for (_, _, name) in PROGRAMS {
+                fs::write(partial.join(name), "")?;
+            }
+            assert!(!folder.exists(), "not before it is whole");
+            Ok(())
+        };
+        put_in_place(&folder, fill).unwrap();
+        assert_eq!(missing_program(&folder), None);
+        assert_eq!(fs::read_dir(&scratch).unwrap().count(), 1);
+
+        // As where somebody removed one of the programs.
+        fs::remove_file(folder.join("etcd")).unwrap();
+        put_in_place(&folder, fill).unwrap();
+        assert_eq!(missing_program(&folder), None);
+        fs::remove_dir_all(scratch).unwrap();
     }
 }
