@@ -1,4 +1,5 @@
-//! Layer 6: a real kube-apiserver and etcd, real agents, real maps. Needs root, and KUBEBUILDER_ASSETS.
+//! Layer 6: a real kube-apiserver and etcd, real agents, real maps. Needs root, and KUBEBUILDER_ASSETS. `MILLRACE_XDP` is the
+//! agents' `--xdp`, `native` unless it is set.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -59,6 +59,12 @@ enum Work {
     TargetWithXdp(&'static str, &'static str),
     /// One test target that talks to a real API server.
     TargetWithApiserver(&'static str),
+    /// The tests of one of its modules, with the agents told what to make of XDP.
+    ModuleWithApiserver {
+        target: &'static str,
+        module: &'static str,
+        xdp: &'static str,
+    },
     Vm,
 }
 
@@ -101,7 +107,13 @@ impl Layer {
                 Pass { title: "namespace", work: Work::Target("namespace") },
                 Pass { title: "namespace, --xdp off", work: Work::TargetWithXdp("namespace", "off") },
             ],
-            Self::Apiserver => &[Pass { title: "apiserver", work: Work::TargetWithApiserver("apiserver") }],
+            Self::Apiserver => &[
+                Pass { title: "apiserver", work: Work::TargetWithApiserver("apiserver") },
+                Pass {
+                    title: "apiserver, --xdp off",
+                    work: Work::ModuleWithApiserver { target: "apiserver", module: "traffic", xdp: "off" },
+                },
+            ],
             Self::Fuzz => &[Pass { title: "fuzz", work: Work::Target("fuzz") }],
             Self::Vm => &[Pass { title: "vm", work: Work::Vm }],
         }
@@ -109,6 +121,16 @@ impl Layer {
 
     fn takes_root(self) -> bool {
         self.needs().contains(&Need::Run)
+    }
+}
+
+impl Work {
+    const fn target(self) -> Option<&'static str> {
+        match self {
+            Self::Target(name) | Self::TargetWithXdp(name, _) | Self::TargetWithApiserver(name) => Some(name),
+            Self::ModuleWithApiserver { target, .. } => Some(target),
+            Self::Lint | Self::Unit | Self::Vm => None,
+        }
     }
 }
 
@@ -123,23 +145,26 @@ pub fn perform(
     if layer.takes_root() && !setup::is_root()? {
         return Ok(Outcome::Unable("loading BPF programs takes root".to_owned()));
     }
+    if let Some(missing) = pass.work.target().filter(|name| !targets.iter().any(|target| target == name)) {
+        return Ok(Outcome::Unable(format!("the workspace has no test target `{missing}`")));
+    }
     let mut cargo = cargo_test(workspace, args);
     match pass.work {
         Work::Lint => return Ok(Outcome::Ran(lint::check_all(workspace))),
         Work::Vm => return vm::load_everywhere(workspace).map(Outcome::Ran),
         Work::Unit => cargo.args(["--lib", "--bins"]),
-        Work::Target(name) | Work::TargetWithXdp(name, _) | Work::TargetWithApiserver(name)
-            if !targets.iter().any(|target| target == name) =>
-        {
-            return Ok(Outcome::Unable(format!("the workspace has no test target `{name}`")));
-        }
-        Work::Target(name) => cargo.args(["--test", name]),
+        Work::Target(name) | Work::TargetWithApiserver(name) => cargo.args(["--test", name]),
         Work::TargetWithXdp(name, xdp) => cargo.args(["--test", name]).env("MILLRACE_XDP", xdp),
-        Work::TargetWithApiserver(name) => match setup::ensure_apiserver(workspace) {
-            Ok(assets) => cargo.args(["--test", name]).env(setup::ASSETS, assets),
-            Err(reason) => return Ok(Outcome::Unable(format!("{reason:#}"))),
-        },
+        Work::ModuleWithApiserver { target, module, xdp } => {
+            cargo.args(["--test", target, &format!("{module}::")]).env("MILLRACE_XDP", xdp)
+        }
     };
+    if matches!(pass.work, Work::TargetWithApiserver(_) | Work::ModuleWithApiserver { .. }) {
+        match setup::ensure_apiserver(workspace) {
+            Ok(assets) => cargo.env(setup::ASSETS, assets),
+            Err(reason) => return Ok(Outcome::Unable(format!("{reason:#}"))),
+        };
+    }
     if args.verbose {
         cargo.args(["--", "--nocapture"]);
     }
@@ -151,12 +176,7 @@ pub fn perform(
 /// Those of `targets` that no layer runs.
 pub fn left_out(targets: &[String]) -> Vec<&str> {
     let is_run = |target: &str| {
-        Layer::ALL.iter().flat_map(|layer| layer.passes()).any(|pass| match pass.work {
-            Work::Target(name) | Work::TargetWithXdp(name, _) | Work::TargetWithApiserver(name) => {
-                name == target
-            }
-            Work::Lint | Work::Unit | Work::Vm => false,
-        })
+        Layer::ALL.iter().flat_map(|layer| layer.passes()).any(|pass| pass.work.target() == Some(target))
     };
     targets.iter().map(String::as_str).filter(|target| !is_run(target)).collect()
 }

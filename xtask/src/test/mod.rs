@@ -83,9 +83,13 @@ fn test_targets(workspace: &Workspace) -> Result<Vec<String>> {
     Ok(tests.filter_map(|target| Some(target.get("name")?.as_str()?.to_owned())).collect())
 }
 
-/// Under CI=true what can't run has failed, so that nothing is left out unnoticed.
+/// Under CI=true what can't run has failed, so that nothing is left out unnoticed; and so has what ran no test.
 pub fn settle(title: &str, outcome: Result<Outcome>) -> Tally {
     match outcome {
+        Ok(Outcome::Ran(tally)) if tally == Tally::default() => {
+            eprintln!("error: {title} has no test");
+            Tally::FAILED
+        }
         Ok(Outcome::Ran(tally)) => tally,
         Ok(Outcome::Unable(reason)) if is_ci() => {
             eprintln!("error: {title} can't run here: {reason}");
@@ -115,4 +119,16 @@ fn report(rows: &[Row]) -> ExitCode {
     let total: Tally = rows.iter().map(|row| row.tally).sum();
     println!("\n{total}");
     if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_of_no_test_has_failed() {
+        assert_eq!(settle("nothing", Ok(Outcome::Ran(Tally::default()))), Tally::FAILED);
+        let passed = Tally { passed: 1, ..Tally::default() };
+        assert_eq!(settle("something", Ok(Outcome::Ran(passed))), passed);
+    }
 }
