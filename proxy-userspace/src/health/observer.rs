@@ -65,6 +65,7 @@ impl Observer for HealthObserver {
     }
 
     fn checked(&mut self, check: &Check) {
+        self.health.beat();
         if !self.health.set_fault(check.fault.as_deref()) {
             return;
         }

@@ -60,6 +60,12 @@ impl Bench {
         });
     }
 
+    /// Time passes in which the task looks after its data plane and finds nothing.
+    fn pass(&mut self, time: Duration) {
+        self.clock.advance(time);
+        self.observer.checked(&Check::default());
+    }
+
     /// Status codes of /healthz and /livez.
     async fn codes(&self) -> (u16, u16) {
         let code = async |path| get(self.address, path).await[9..12].parse().unwrap();
@@ -108,18 +114,31 @@ async fn a_change_that_waits_for_too_long_is_unhealthy_until_it_is_applied() {
     assert!(get(bench.address, "/livez").await.contains(r#""lastUpdated": "0001-01-01 00:00:00 +0000 UTC""#));
     bench.sync(&Desired::default(), None);
     assert_eq!(bench.codes().await, (200, 200));
-    bench.clock.advance(Duration::from_hours(24));
+    bench.pass(Duration::from_hours(24));
     assert_eq!(bench.codes().await, (200, 200), "nothing has changed for a day");
 
     bench.receive();
-    bench.clock.advance(SYNC_INTERVAL);
+    bench.pass(SYNC_INTERVAL);
     bench.receive();
-    bench.clock.advance(SYNC_INTERVAL.checked_sub(Duration::from_millis(1)).unwrap());
+    bench.pass(SYNC_INTERVAL.checked_sub(Duration::from_millis(1)).unwrap());
     assert_eq!(bench.codes().await, (200, 200));
-    bench.clock.advance(Duration::from_millis(1));
+    bench.pass(Duration::from_millis(1));
     assert_eq!(bench.codes().await, (503, 503), "the oldest one counts");
     bench.sync_degraded();
     assert_eq!(bench.codes().await, (200, 200), "one service port is no reason to drain a node");
+}
+
+#[tokio::test]
+async fn a_task_that_hangs_is_found_though_it_receives_no_change() {
+    let mut bench = Bench::new().await;
+    bench.sync(&Desired::default(), None);
+    bench.pass(SYNC_INTERVAL);
+    bench.clock.advance((SYNC_INTERVAL * 2).checked_sub(Duration::from_millis(1)).unwrap());
+    assert_eq!(bench.codes().await, (200, 200));
+    bench.clock.advance(Duration::from_millis(1));
+    assert_eq!(bench.codes().await, (503, 503));
+    bench.pass(Duration::ZERO);
+    assert_eq!(bench.codes().await, (200, 200));
 }
 
 #[tokio::test]

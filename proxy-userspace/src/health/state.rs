@@ -42,8 +42,8 @@ pub struct SystemClock;
 /// What the servers answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// No change waits for longer than it may, and the data plane found no fault in itself. Where that is not so a
-    /// new agent may help.
+    /// The task goes on, no change waits for longer than it may, and the data plane found no fault in itself. Where that
+    /// is not so a new agent may help.
     pub alive: bool,
     /// It is alive, and this node can serve.
     pub healthy: bool,
@@ -59,6 +59,8 @@ pub struct Verdict {
 struct State {
     /// When the oldest change that no sync has taken yet was received.
     queued: Option<Instant>,
+    /// When the task showed for the last time that it goes on.
+    seen: Option<Instant>,
     applied: Option<Timestamp>,
     is_unserved: bool,
     fault: Option<String>,
@@ -77,6 +79,12 @@ impl Health {
     pub fn queue(&self) {
         let now = self.clock.now().instant;
         self.state().queued.get_or_insert(now);
+    }
+
+    /// The task goes on. From the first time on it has to say so again and again: one that hangs receives no change.
+    pub fn beat(&self) {
+        let now = self.clock.now().instant;
+        self.state().seen = Some(now);
     }
 
     /// A sync has taken everything that was received, and this node can serve.
@@ -113,8 +121,8 @@ impl Health {
     pub fn verdict(&self) -> Verdict {
         let now = self.clock.now();
         let state = self.state();
-        let late = |queued: Instant| now.instant.saturating_duration_since(queued) >= self.timeout;
-        let alive = state.fault.is_none() && !state.queued.is_some_and(late);
+        let late = |since: &Instant| now.instant.saturating_duration_since(*since) >= self.timeout;
+        let alive = state.fault.is_none() && !state.queued.iter().chain(&state.seen).any(late);
         Verdict {
             alive,
             healthy: alive && !state.is_unserved,
