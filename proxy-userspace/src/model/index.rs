@@ -1,6 +1,7 @@
 //! The objects there are, read, and which Services a change concerns.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,13 +26,31 @@ pub(super) struct Stored<Spec> {
 /// A Service; without a spec it exists but is not ours to serve.
 pub(super) type StoredService = Stored<Option<ServiceSpec>>;
 
+/// What a Service, or its absence, means beside what was in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Difference {
+    /// It is the same.
+    None,
+    /// It is new, or another version.
+    Changed,
+    /// The one that was there is gone; if there is one, it only has its name.
+    Gone,
+}
+
+/// A Service that is there, and which one: its uid's hash, since nobody wants to read it.
+#[derive(Debug)]
+struct Incarnation {
+    uid: u64,
+    service: StoredService,
+}
+
 /// The slices of one Service, by name. Boxed: it is mostly one, and a tree's leaf has room for eleven.
 pub(super) type SlicesOf = BTreeMap<String, Box<Stored<SliceSpec>>>;
 
 /// The objects, by what they are looked up by.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    services: BTreeMap<ServiceKey, StoredService>,
+    services: BTreeMap<ServiceKey, Incarnation>,
     /// By Service, then by the slice's own name.
     slices: BTreeMap<ServiceKey, SlicesOf>,
     /// Slices that name no Service.
@@ -48,7 +67,7 @@ pub(super) struct Index {
 
 impl Index {
     pub fn service(&self, key: &ServiceKey) -> Option<&StoredService> {
-        self.services.get(key)
+        self.services.get(key).map(|incarnation| &incarnation.service)
     }
     pub fn services(&self) -> impl Iterator<Item = &ServiceKey> {
         self.services.keys()
@@ -66,22 +85,30 @@ impl Index {
         self.wanted.get(&address).into_iter().flatten()
     }
 
-    /// Puts a Service, or none, in its place; whether that makes a difference.
+    /// Puts a Service, or none, in its place.
     pub fn set_service(
         &mut self,
         key: &ServiceKey,
         service: Option<(&Service, Notes)>,
         settings: &ModelSettings,
-    ) -> bool {
+    ) -> Difference {
+        let hasher = BuildHasherDefault::<DefaultHasher>::default();
         let new = service.map(|(service, mut notes)| {
             let spec = read_service(service, settings, &mut notes);
-            Stored { spec, notes }
+            Incarnation { uid: hasher.hash_one(&service.metadata.uid), service: Stored { spec, notes } }
         });
-        if self.services.get(key) == new.as_ref() {
-            return false;
-        }
+        let old = self.services.get(key);
+        let difference = match (old, &new) {
+            (None, None) => return Difference::None,
+            (None, Some(_)) => Difference::Changed,
+            (Some(old), Some(new)) if old.uid == new.uid && old.service == new.service => {
+                return Difference::None;
+            }
+            (Some(old), Some(new)) if old.uid == new.uid => Difference::Changed,
+            (Some(_), _) => Difference::Gone,
+        };
         if let Some(old) = self.services.remove(key) {
-            for address in addresses(&old) {
+            for address in addresses(&old.service) {
                 if let Some(wanting) = self.wanted.get_mut(&address) {
                     wanting.remove(key);
                     if wanting.is_empty() {
@@ -91,12 +118,12 @@ impl Index {
             }
         }
         if let Some(new) = new {
-            for address in addresses(&new) {
+            for address in addresses(&new.service) {
                 self.wanted.entry(address).or_default().insert(key.clone());
             }
             self.services.insert(key.clone(), new);
         }
-        true
+        difference
     }
     /// Puts a slice, or none, in its place; the Services for which that makes a difference.
     pub fn set_slice(

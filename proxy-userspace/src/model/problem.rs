@@ -128,6 +128,10 @@ impl<Owner: Ord> ProblemBook<Owner> {
             self.current.insert(owner, problems);
         }
     }
+    /// What is wrong with `owner` is fresh again.
+    pub fn repeat(&mut self, owner: &Owner) {
+        self.fresh.extend(self.current.get(owner).into_iter().flatten().cloned());
+    }
     pub fn iter(&self) -> impl Iterator<Item = &Problem> {
         self.current.values().flatten()
     }
@@ -135,3 +139,7 @@ impl<Owner: Ord> ProblemBook<Owner> {
         std::mem::take(&mut self.fresh).into_iter().collect()
     }
 }
+
+#[cfg(test)]
+#[path = "problem_tests.rs"]
+mod tests;

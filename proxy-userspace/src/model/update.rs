@@ -9,6 +9,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 use super::claims::Target;
 use super::compute::{Inputs, compute};
+use super::index::Difference;
 use super::node::{NodeSpec, Whose};
 use super::problem::{Notes, Topic};
 use super::slice::SliceSpec;
@@ -37,8 +38,21 @@ pub(super) struct Due {
 impl Model {
     pub(super) fn replace_service(&mut self, key: &ObjectKey, service: Option<(&Service, Notes)>) {
         let key = service_key(key);
-        if self.index.set_service(&key, service, &self.settings) {
-            self.pending.services.insert(key);
+        match self.index.set_service(&key, service, &self.settings) {
+            Difference::None => return,
+            Difference::Changed => {}
+            Difference::Gone => self.repeat_problems(&key),
+        }
+        self.pending.services.insert(key);
+    }
+
+    /// What is wrong with a Service, and still will be when it was looked at again, is told again: whoever made another
+    /// one of its name was not told.
+    fn repeat_problems(&mut self, key: &ServiceKey) {
+        let claims: Vec<Owner> = self.ports_of(key).cloned().map(Owner::Claims).collect();
+        let owners = [Owner::Service(key.clone()), Owner::HealthCheck(key.clone())];
+        for owner in claims.into_iter().chain(owners) {
+            self.problems.repeat(&owner);
         }
     }
 
