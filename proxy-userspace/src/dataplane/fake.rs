@@ -26,6 +26,10 @@ pub struct FakeDataplane {
     pub refused: BTreeMap<PortKey, String>,
     /// What it finds wrong with itself.
     pub fault: Option<String>,
+    /// How often it was called to keep house.
+    pub housekept: usize,
+    /// When it wants to keep house again.
+    pub housekeep_in: Option<Duration>,
     pending: Dirty,
 }
 
@@ -57,7 +61,10 @@ impl Dataplane for FakeDataplane {
         SyncReport { writes, failures: self.unattached.iter().cloned().collect(), ..SyncReport::default() }
     }
 
-    fn housekeep(&mut self, _now_monotonic_seconds: u64) {}
+    fn housekeep(&mut self, _now_monotonic_seconds: u64) -> Option<Duration> {
+        self.housekept += 1;
+        self.housekeep_in
+    }
 
     fn check(&mut self) -> Check {
         Check { fault: self.fault.clone(), ..Check::default() }

@@ -20,8 +20,8 @@ pub trait Dataplane {
     fn set_topology(&mut self, topology: &Topology) -> SyncReport;
 
     /// Called every few seconds, whether anything changed or not: a sign of life towards the kernel, and what
-    /// has expired goes.
-    fn housekeep(&mut self, now_monotonic_seconds: u64);
+    /// has expired goes. Returns when it shall be called again, if that is earlier.
+    fn housekeep(&mut self, now_monotonic_seconds: u64) -> Option<Duration>;
 
     /// Looks whether the kernel still does what it was told. Called as often as housekeeping, while nothing is due.
     fn check(&mut self) -> Check {

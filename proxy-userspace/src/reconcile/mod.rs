@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, sleep_until};
 use tracing::debug;
 
 use crate::dataplane::{Dataplane, SyncReport};
@@ -157,15 +157,14 @@ impl<D: Dataplane> Reconciler<D> {
 
     /// Runs until it is told to stop, or source or monitor have ended; returns the data plane as it is then.
     pub async fn run(mut self) -> D {
-        let mut heartbeat = interval(HEARTBEAT_INTERVAL);
-        heartbeat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut housekeep_at = Instant::now();
         loop {
             let sync_at = self.next_sync();
             tokio::select! {
                 // In this order: to stop before all, and to sync when it is due though events keep coming.
                 biased;
                 _ = self.channels.stop.changed() => break,
-                _ = heartbeat.tick() => self.housekeep(),
+                () = sleep_until(housekeep_at) => housekeep_at = Instant::now() + self.housekeep(),
                 () = sleep_until(sync_at) => self.sync(),
                 batch = self.channels.events.recv() => match batch {
                     Some(batch) => self.take(batch),
@@ -269,8 +268,14 @@ impl<D: Dataplane> Reconciler<D> {
         self.journal.synced(desired, report);
     }
 
-    fn housekeep(&mut self) {
-        self.dataplane.housekeep(monotonic_seconds());
+    /// Returns how long it is until the next time.
+    fn housekeep(&mut self) -> Duration {
+        let again_in = self.dataplane.housekeep(monotonic_seconds());
+        self.check();
+        again_in.unwrap_or(HEARTBEAT_INTERVAL).min(HEARTBEAT_INTERVAL)
+    }
+
+    fn check(&mut self) {
         // What an earlier agent left runs as that agent wanted it until the first sync.
         if self.topology.is_none() || self.topology_due {
             return;

@@ -24,8 +24,8 @@ impl Dataplane for Shared {
     fn set_topology(&mut self, topology: &Topology) -> SyncReport {
         self.0.borrow_mut().set_topology(topology)
     }
-    fn housekeep(&mut self, now_monotonic_seconds: u64) {
-        self.0.borrow_mut().housekeep(now_monotonic_seconds);
+    fn housekeep(&mut self, now_monotonic_seconds: u64) -> Option<Duration> {
+        self.0.borrow_mut().housekeep(now_monotonic_seconds)
     }
     fn check(&mut self) -> Check {
         self.0.borrow_mut().check()
@@ -387,6 +387,29 @@ fn observers_are_told_of_the_listing_and_of_what_was_wrong_in_it() {
                      takes IPv4 or IPv6";
         let expected = ["listing Service default/a", "listing end", wrong, "received Service default/b"];
         assert_eq!(told, expected);
+    });
+}
+
+#[test]
+fn a_data_plane_keeps_house_every_few_seconds_and_earlier_where_it_asks_for_that() {
+    on_paused_time(async || {
+        let bench = Bench::start();
+        bench.begin().await;
+        let kept = || std::mem::take(&mut bench.dataplane.0.borrow_mut().housekept);
+        assert_eq!(kept(), 1);
+        let second = Duration::from_secs(1);
+        for (asked, times) in [(None, 2), (Some(second), 10), (Some(HEARTBEAT_INTERVAL * 2), 2), (None, 2)] {
+            // What was asked for before still holds until the next time.
+            advance(HEARTBEAT_INTERVAL).await;
+            bench.dataplane.0.borrow_mut().housekeep_in = asked;
+            settle().await;
+            kept();
+            for _ in 0..10 {
+                advance(second).await;
+                settle().await;
+            }
+            assert_eq!(kept(), times, "{asked:?}");
+        }
     });
 }
 

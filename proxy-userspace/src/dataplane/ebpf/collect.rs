@@ -1,10 +1,12 @@
 //! Flow entries go when they have expired, and flow and affinity entries when their service id is nobody's any more.
 //!
 //! The programs take an expired entry for none, and the least recently used ones are evicted when room is
-//! needed: collecting only keeps the tables, and what is shown of them, small. So it need not hurry.
+//! needed: collecting only keeps the tables, and what is shown of them, small. So it need not hurry. A service id,
+//! though, is not free before all tables were swept for it: that is a walk of its own, which deletes nothing else.
 
 use std::time::{Duration, Instant};
 
+use aya::Pod;
 use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::flow::{Flow, FlowKey, Timeouts};
 use proxy_common::{Addr4, Addr6, Address};
@@ -20,15 +22,22 @@ const BUDGET: Duration = Duration::from_millis(5);
 /// Goes round the tables, and remembers where it was.
 #[derive(Debug)]
 pub struct Collector {
-    table: usize,
-    cursor: Option<Cursor>,
+    expiry: Walk,
+    sweep: Walk,
     budget: Duration,
-    /// Service ids that had rested when this round began.
+    /// Service ids that had rested when the sweep that is under way began.
     sweeping: Vec<Resting>,
     flows4: Batch<FlowKey<Addr4>, Flow<Addr4>>,
     flows6: Batch<FlowKey<Addr6>, Flow<Addr6>>,
     affinity4: Batch<AffinityKey<Addr4>, Affinity>,
     affinity6: Batch<AffinityKey<Addr6>, Affinity>,
+}
+
+/// A place on the way through the tables.
+#[derive(Clone, Copy, Debug, Default)]
+struct Walk {
+    table: usize,
+    cursor: Option<Cursor>,
 }
 
 /// The monotonic clock, as the programs and as the plan have it.
@@ -47,19 +56,21 @@ pub struct Collected {
     pub flows: usize,
     /// Affinity entries.
     pub affinities: usize,
+    /// Whether service ids wait for a sweep to end.
+    pub is_sweeping: bool,
 }
 
+/// The first tables are of flows, which expire.
+const FLOW_TABLES: usize = 4;
 const TABLES: usize = 6;
-/// The first table that is not of flows.
-const AFFINITY: usize = 4;
 
 impl Collector {
     /// One that has not begun.
     #[must_use]
     pub fn new() -> Self {
         Self {
-            table: 0,
-            cursor: None,
+            expiry: Walk::default(),
+            sweep: Walk::default(),
             budget: BUDGET,
             sweeping: Vec::new(),
             flows4: Batch::new(),
@@ -69,9 +80,9 @@ impl Collector {
         }
     }
 
-    /// Deletes expired entries, and entries of nobody's service, where it is; returns how many, and tells `plan` which
-    /// services have none after a full round. A call ends after a full round at the latest, and with the batch in
-    /// which its time is up.
+    /// Goes on deleting expired entries, and entries of nobody's services where any wait for that; tells `plan` which
+    /// services have none after a full round. A call ends after a full round at the latest, and with the batch in which
+    /// its time is up; of that each of the two walks has its share, however slow the other one is.
     pub fn collect(
         &mut self,
         maps: &mut Maps,
@@ -79,43 +90,85 @@ impl Collector {
         timeouts: &Timeouts,
         now: Clock,
     ) -> Result<Collected, OpenError> {
-        let mut removed = Collected::default();
-        let mut tables = 0;
-        let started = Instant::now();
+        if self.sweeping.is_empty() {
+            self.sweeping = plan.unswept(now.time);
+        }
+        if self.sweeping.is_empty() {
+            let flows = self.expire(maps, &Rules { plan, timeouts, now }, self.budget)?;
+            return Ok(Collected { flows, ..Collected::default() });
+        }
+        let share = self.budget / 2;
+        let expired = self.expire(maps, &Rules { plan, timeouts, now }, share)?;
+        let swept = self.sweep(maps, &Rules { plan, timeouts, now }, share)?;
+        if self.sweep.is_at_start() {
+            plan.swept(std::mem::take(&mut self.sweeping));
+        }
+        Ok(Collected {
+            flows: swept.flows + expired,
+            is_sweeping: !plan.unswept(now.time).is_empty(),
+            ..swept
+        })
+    }
+
+    /// Returns how many entries it deleted.
+    fn expire(&mut self, maps: &mut Maps, rules: &Rules<'_>, budget: Duration) -> Result<usize, OpenError> {
+        let (started, mut removed) = (Instant::now(), 0);
         loop {
-            if self.table == 0 && self.cursor.is_none() {
-                self.sweeping = plan.unswept(now.time);
-            }
-            let (count, next) = self.collect_batch(maps, &Rules { plan, timeouts, now })?;
-            let counted = if self.table < AFFINITY { &mut removed.flows } else { &mut removed.affinities };
-            *counted += count;
-            self.cursor = next;
-            if next.is_none() {
-                self.table = (self.table + 1) % TABLES;
-                tables += 1;
-                if self.table == 0 {
-                    plan.swept(std::mem::take(&mut self.sweeping));
-                }
-            }
-            if tables == TABLES || started.elapsed() >= self.budget {
+            let cursor = self.expiry.cursor;
+            let (count, next) = match self.expiry.table {
+                0 => expire(&mut maps.of4.flows, cursor, &mut self.flows4, rules),
+                1 => expire(&mut maps.of6.flows, cursor, &mut self.flows6, rules),
+                2 => expire(&mut maps.of4.flows_new, cursor, &mut self.flows4, rules),
+                _ => expire(&mut maps.of6.flows_new, cursor, &mut self.flows6, rules),
+            }?;
+            removed += count;
+            self.expiry.go_on(next, FLOW_TABLES);
+            if self.expiry.is_at_start() || started.elapsed() >= budget {
                 return Ok(removed);
             }
         }
     }
 
-    fn collect_batch(
+    fn sweep(
         &mut self,
         maps: &mut Maps,
         rules: &Rules<'_>,
-    ) -> Result<(usize, Option<Cursor>), OpenError> {
-        match self.table {
-            0 => flows(&mut maps.of4.flows, self.cursor, &mut self.flows4, rules),
-            1 => flows(&mut maps.of6.flows, self.cursor, &mut self.flows6, rules),
-            2 => flows(&mut maps.of4.flows_new, self.cursor, &mut self.flows4, rules),
-            3 => flows(&mut maps.of6.flows_new, self.cursor, &mut self.flows6, rules),
-            4 => affinity(&mut maps.of4.affinity, self.cursor, &mut self.affinity4, rules),
-            _ => affinity(&mut maps.of6.affinity, self.cursor, &mut self.affinity6, rules),
+        budget: Duration,
+    ) -> Result<Collected, OpenError> {
+        let (started, mut removed) = (Instant::now(), Collected::default());
+        loop {
+            let cursor = self.sweep.cursor;
+            let (count, next) = match self.sweep.table {
+                0 => sweep(&mut maps.of4.flows, cursor, &mut self.flows4, of_flow, rules),
+                1 => sweep(&mut maps.of6.flows, cursor, &mut self.flows6, of_flow, rules),
+                2 => sweep(&mut maps.of4.flows_new, cursor, &mut self.flows4, of_flow, rules),
+                3 => sweep(&mut maps.of6.flows_new, cursor, &mut self.flows6, of_flow, rules),
+                4 => sweep(&mut maps.of4.affinity, cursor, &mut self.affinity4, of_affinity, rules),
+                _ => sweep(&mut maps.of6.affinity, cursor, &mut self.affinity6, of_affinity, rules),
+            }?;
+            let counted =
+                if self.sweep.table < FLOW_TABLES { &mut removed.flows } else { &mut removed.affinities };
+            *counted += count;
+            self.sweep.go_on(next, TABLES);
+            if self.sweep.is_at_start() || started.elapsed() >= budget {
+                return Ok(removed);
+            }
         }
+    }
+}
+
+impl Walk {
+    /// Takes note of where the next batch begins; `None` = in the next table.
+    const fn go_on(&mut self, next: Option<Cursor>, tables: usize) {
+        self.cursor = next;
+        if next.is_none() {
+            self.table = (self.table + 1) % tables;
+        }
+    }
+
+    /// Whether a round is over.
+    const fn is_at_start(&self) -> bool {
+        self.table == 0 && self.cursor.is_none()
     }
 }
 
@@ -136,9 +189,10 @@ impl Rules<'_> {
     }
 }
 
-/// One batch. The two entries of a connection expire together: `last seen` is kept in each, and a stream that has
-/// been one-way for long must not lose the entry of its quiet direction.
-fn flows<A: Address>(
+/// One batch; what is nobody's goes, too, as an agent that did not sweep may have left it. The two entries of a connection
+/// expire together: `last seen` is kept in each, and a stream that has been one-way for long must not lose the entry of its
+/// quiet direction.
+fn expire<A: Address>(
     table: &mut Table<FlowKey<A>, Flow<A>>,
     cursor: Option<Cursor>,
     batch: &mut Batch<FlowKey<A>, Flow<A>>,
@@ -164,18 +218,36 @@ fn flows<A: Address>(
     Ok((removed, next))
 }
 
-/// One batch. Time does not matter here: an entry that is too old is not believed, and the least recently used ones
-/// are evicted.
-fn affinity<A: Address>(
-    table: &mut Table<AffinityKey<A>, Affinity>,
+/// One batch; `service` tells whose an entry is. Time does not matter here: an affinity entry that is too old is not
+/// believed, and the least recently used ones are evicted.
+fn sweep<K: Pod, V: Pod>(
+    table: &mut Table<K, V>,
     cursor: Option<Cursor>,
-    batch: &mut Batch<AffinityKey<A>, Affinity>,
+    batch: &mut Batch<K, V>,
+    service: fn(&K, &V) -> u32,
     rules: &Rules<'_>,
 ) -> Result<(usize, Option<Cursor>), OpenError> {
+    let is_nobodys = |key: &K, entry: &V| rules.is_nobodys(service(key, entry));
     let (entries, next) = table.batch(cursor, batch)?;
-    let candidates: Vec<_> = entries.filter(|(key, _)| rules.is_nobodys(key.service)).collect();
-    let removed = candidates.into_iter().filter(|(key, _)| table.remove(key).is_ok()).count();
+    let candidates: Vec<K> =
+        entries.filter(|(key, entry)| is_nobodys(key, entry)).map(|(key, _)| key).collect();
+    let mut removed = 0;
+    for key in candidates {
+        // Asked again: its connection may have come back to another service since.
+        let entry = table.get(&key).ok().flatten();
+        if entry.is_some_and(|entry| is_nobodys(&key, &entry)) && table.remove(&key).is_ok() {
+            removed += 1;
+        }
+    }
     Ok((removed, next))
+}
+
+fn of_flow<A>(_: &FlowKey<A>, flow: &Flow<A>) -> u32 {
+    flow.service
+}
+
+fn of_affinity<A>(key: &AffinityKey<A>, _: &Affinity) -> u32 {
+    key.service
 }
 
 #[cfg(test)]

@@ -101,6 +101,59 @@ fn what_a_service_leaves_behind_is_deleted_before_its_id_stands_for_another() {
     assert_eq!((maps.of4.flows.count().unwrap(), maps.of4.affinity.count().unwrap()), (0, 0));
 }
 
+#[test]
+fn a_sweep_gets_on_however_many_entries_have_expired() {
+    let scratch = Scratch::new("sweep-expired");
+    let mut dataplane = scratch.open();
+    let (maps, plan) = (&mut dataplane.maps, &mut dataplane.plan);
+    let state = served("gone");
+    plan.sync(&state, &Dirty::default(), at(1000).time, maps);
+    let service = name_ids(maps)[0];
+    let flow = Flow { state: FLOW_ESTABLISHED, service, last_seen: 1000, ..Flow::default() };
+    maps.of6.flows_new.insert(&FlowKey::default(), &Flow { service, ..Flow::default() }).unwrap();
+    maps.of4.flows.insert(&key(1), &flow).unwrap();
+    let timeouts = Timeouts { datagram: 10, ..Timeouts::default() };
+    let mut collector = Collector { budget: Duration::ZERO, ..Collector::new() };
+    // The walk for what has expired is under way: a sweep does not wait for its end.
+    collector.collect(maps, plan, &timeouts, at(1000)).unwrap();
+    let gone = Dirty { ports: state.ports.keys().cloned().collect(), ..Dirty::default() };
+    plan.sync(&Desired::default(), &gone, at(1000).time, maps);
+    for port in 2..200 {
+        connect(&mut maps.of4.flows, port, FLOW_DATAGRAM, [1000, 1000]);
+    }
+    assert!(!collector.collect(maps, plan, &timeouts, at(1009)).unwrap().is_sweeping, "it rests");
+
+    let mut calls = 0;
+    while {
+        calls += 1;
+        collector.collect(maps, plan, &timeouts, at(1020)).unwrap().is_sweeping
+    } {}
+    assert_eq!(calls, TABLES, "a table each");
+    plan.sync(&Desired::default(), &Dirty::default(), at(1020).time, maps);
+    assert_eq!(name_ids(maps), [0; 0]);
+    assert_eq!(maps.of6.flows_new.count().unwrap(), 0);
+}
+
+#[test]
+fn a_sweep_deletes_nothing_but_what_was_nobodys() {
+    let scratch = Scratch::new("sweep-only");
+    let mut dataplane = scratch.open();
+    let (maps, plan, mut collector) = (&mut dataplane.maps, &mut dataplane.plan, Collector::new());
+    let state = served("lives");
+    plan.sync(&state, &Dirty::default(), at(1000).time, maps);
+    let service = name_ids(maps)[0];
+    let timeouts = Timeouts { datagram: 10, ..Timeouts::default() };
+    let expired = Flow { state: FLOW_DATAGRAM, service, last_seen: 1000, ..Flow::default() };
+    maps.of4.flows.insert(&key(1), &expired).unwrap();
+    maps.of4.flows.insert(&key(2), &Flow { service: service + 1, ..expired }).unwrap();
+    let rules = Rules { plan, timeouts: &timeouts, now: at(2000) };
+    let swept = collector.sweep(maps, &rules, Duration::MAX).unwrap();
+    assert_eq!((swept.flows, swept.affinities), (1, 0));
+    assert!(maps.of4.flows.get(&key(1)).unwrap().is_some());
+    assert_eq!(collector.expire(maps, &rules, Duration::MAX).unwrap(), 1);
+    assert_eq!(maps.of4.flows.count().unwrap(), 0);
+}
+
 fn name_ids(maps: &Maps) -> Vec<u32> {
     let mut ids = Vec::new();
     maps.names

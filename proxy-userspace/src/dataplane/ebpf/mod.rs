@@ -53,6 +53,9 @@ use crate::node::Topology;
 /// Reading all maps takes a while; that somebody else writes to them is rare.
 const READ_BACK_INTERVAL: Duration = Duration::from_mins(10);
 
+/// Service ids wait for a sweep of the flows, and new Services may wait for ids.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The programs, their maps and links on this node, and what is in them. When it is dropped, all of them stay
 /// as they are and go on serving.
 #[derive(Debug)]
@@ -181,16 +184,18 @@ impl Dataplane for EbpfDataplane {
         self.plan.set_topology(topology, &native, now(), &mut self.maps)
     }
 
-    fn housekeep(&mut self, now_monotonic_seconds: u64) {
+    fn housekeep(&mut self, now_monotonic_seconds: u64) -> Option<Duration> {
         if !self.maps.agent.store(AGENT_HEARTBEAT, now_monotonic_seconds) {
             warn!("AGENT has no room for the heartbeat");
         }
         // The programs keep the low 32 bits of the same clock.
         let now = u32::try_from(now_monotonic_seconds & u64::from(u32::MAX)).unwrap_or(0);
         let clock = Clock { seconds: now, time: self::now() };
+        let mut is_sweeping = false;
         match self.collector.collect(&mut self.maps, &mut self.plan, &self.settings.timeouts, clock) {
             Ok(removed) => {
                 self.expired_flows += removed.flows as u64;
+                is_sweeping = removed.is_sweeping;
                 debug!(flows = removed.flows, affinities = removed.affinities, "entries deleted");
             }
             Err(error) => warn!("collecting flow and affinity entries: {error}"),
@@ -201,6 +206,7 @@ impl Dataplane for EbpfDataplane {
                 warn!("reading the maps back: {error}");
             }
         }
+        is_sweeping.then_some(SWEEP_INTERVAL)
     }
 
     fn check(&mut self) -> Check {
