@@ -221,6 +221,10 @@ impl Follower {
             };
             let failure = match next {
                 Ok(Some(chunk)) => {
+                    // The timer may be late.
+                    if !self.settled && self.version.is_some() && Instant::now() >= settled_at {
+                        self.settle();
+                    }
                     for line in chunk.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
                         self.take(line)?;
                     }
