@@ -6,8 +6,9 @@ use ipnet::IpNet;
 use proxy_common::frontend::FRONTEND_SOURCE_RANGES;
 
 use super::kernel::FakeKernel;
+use crate::dataplane::ebpf::plan::services::name_of;
 use crate::dataplane::ebpf::plan::{FrontendAt, frontends};
-use crate::model::{Desired, FrontendKind};
+use crate::model::{Desired, FrontendKind, List, PortKey};
 
 /// Who may use a frontend.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,24 +27,25 @@ pub struct Guard {
     refusing: bool,
 }
 
-/// The load balancer frontends of a desired state, and who may use them.
-pub fn wanted(desired: &Desired) -> BTreeMap<FrontendAt, Access> {
-    let ports = desired.ports.values();
+/// The load balancer frontends of a desired state, whose they are and who may use them.
+pub fn wanted(desired: &Desired) -> BTreeMap<FrontendAt, (&PortKey, Access)> {
+    let ports = desired.ports.iter();
     ports
-        .flat_map(|port| port.frontends.iter().map(move |frontend| (port, frontend)))
-        .filter(|(_, frontend)| frontend.kind == FrontendKind::LoadBalancer)
-        .map(|(port, frontend)| {
+        .flat_map(|(key, port)| port.frontends.iter().map(move |frontend| (key, port, frontend)))
+        .filter(|(_, _, frontend)| frontend.kind == FrontendKind::LoadBalancer)
+        .map(|(key, port, frontend)| {
             let access = port.source_ranges.clone().map_or(Access::Everybody, Access::Only);
-            (frontends::at(port, frontend), access)
+            (frontends::at(port, frontend), (key, access))
         })
         .collect()
 }
 
 impl Guard {
-    /// Watches over the frontends of `desired`.
+    /// Watches over the frontends of `desired`. Those of another service leave it when all is ready, and may see its
+    /// ranges change until then: who may use them counts in the end.
     pub fn new(kernel: &FakeKernel, desired: &Desired) -> Self {
-        let guarded = |(at, wanted)| (at, (kernel.access(&at), wanted));
-        let frontends = wanted(desired).into_iter().map(guarded).collect();
+        let own = wanted(desired).into_iter().filter(|(at, (key, _))| !kernel.is_of_another(at, key));
+        let frontends = own.map(|(at, (_, wanted))| (at, (kernel.access(&at), wanted))).collect();
         Self { frontends, refusing: !kernel.refuse.is_empty() }
     }
 
@@ -84,6 +86,15 @@ impl FakeKernel {
         }
     }
 
+    /// Whether a frontend leads to another service port than this one.
+    fn is_of_another(&self, at: &FrontendAt, key: &PortKey) -> bool {
+        let Some(name) = self.frontends.get(at).and_then(|value| self.names.get(&value.service)) else {
+            return false;
+        };
+        let own = [List::Cluster, List::Local].map(|list| name_of(key, list));
+        !own.iter().any(|own| name.text() == Some(own))
+    }
+
     /// The ranges of a service id.
     pub fn ranges_of(&self, service: u32) -> BTreeSet<IpNet> {
         self.ranges.iter().filter(|range| range.service == service).map(|range| range.net).collect()
@@ -92,7 +103,7 @@ impl FakeKernel {
 
 /// Asserts that everything that is served is open to those it shall be open to.
 pub fn assert_access(kernel: &FakeKernel, desired: &Desired) {
-    for (at, access) in wanted(desired) {
+    for (at, (_, access)) in wanted(desired) {
         let now = kernel.access(&at);
         assert!(now == access || now == Access::Nobody, "{at:?}: {now:?} instead of {access:?}");
     }

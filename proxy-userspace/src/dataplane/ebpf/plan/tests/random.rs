@@ -1,13 +1,13 @@
 //! Any order of changes, with any operation failing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::access::assert_access;
 use super::kernel::{CAPACITIES, FakeKernel};
-use super::world::{assert_serves, closed, desired, dsr, key, local_policy, port, range};
+use super::world::{assert_serves, closed, desired, dsr, key, local_policy, port, range, reached_at};
 use crate::dataplane::ebpf::plan::{Found, Plan};
 use crate::model::{Desired, Dirty, Family, PortKey, ServicePort};
 
@@ -16,6 +16,8 @@ use crate::model::{Desired, Dirty, Family, PortKey, ServicePort};
 struct Step {
     /// Service number and its new state; `None` removes it.
     changes: Vec<(u8, Option<ServicePort>)>,
+    /// Two services that swap their addresses, if these are of one family.
+    swap: Option<(u8, u8)>,
     /// New numbers of the ranges that are inside the cluster.
     cluster_sources: Option<BTreeSet<u8>>,
     seconds: u64,
@@ -26,6 +28,8 @@ struct Step {
     /// Flow and affinity entries of services that are gone are collected after the sync.
     sweep: bool,
 }
+
+const SERVICES: u8 = 5;
 
 fn family(n: u8) -> Family {
     if n.is_multiple_of(3) { Family::V6 } else { Family::V4 }
@@ -56,17 +60,19 @@ fn service(n: u8) -> impl Strategy<Value = Option<ServicePort>> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let change = (0_u8..5).prop_flat_map(|n| service(n).prop_map(move |port| (n, port)));
+    let change = (0..SERVICES).prop_flat_map(|n| service(n).prop_map(move |port| (n, port)));
     (
         proptest::collection::vec(change, 0..4),
+        prop::option::weighted(0.3, (0..SERVICES, 0..SERVICES)),
         prop::option::weighted(0.2, proptest::collection::btree_set(0_u8..8, 0..4)),
         0_u64..8,
         proptest::collection::vec(0_usize..30, 0..4),
         prop::bool::weighted(0.1),
         any::<bool>(),
     )
-        .prop_map(|(changes, cluster_sources, seconds, refuse, restart, sweep)| Step {
+        .prop_map(|(changes, swap, cluster_sources, seconds, refuse, restart, sweep)| Step {
             changes,
+            swap,
             cluster_sources,
             seconds,
             refuse,
@@ -75,12 +81,24 @@ fn step() -> impl Strategy<Value = Step> {
         })
 }
 
-fn change(state: &mut Desired, step: &Step) -> Dirty {
+/// The number of the address that each service has.
+type Vips = [u8; SERVICES as usize];
+
+const VIPS: Vips = [0, 1, 2, 3, 4];
+
+fn change(state: &mut Desired, vips: &mut Vips, step: &Step) -> Dirty {
+    let mut changes: BTreeMap<u8, Option<ServicePort>> = step.changes.iter().cloned().collect();
+    if let Some((a, b)) = step.swap.filter(|(a, b)| family(*a) == family(*b)) {
+        vips.swap(a.into(), b.into());
+        for n in [a, b] {
+            changes.entry(n).or_insert_with(|| state.ports.get(&key(n, family(n))).cloned());
+        }
+    }
     let mut dirty = BTreeSet::new();
-    for (n, port) in step.changes.iter().cloned() {
+    for (n, port) in changes {
         let key: PortKey = key(n, family(n));
         match port {
-            Some(port) => state.ports.insert(key.clone(), port),
+            Some(port) => state.ports.insert(key.clone(), reached_at(vips[usize::from(n)], port)),
             None => state.ports.remove(&key),
         };
         dirty.insert(key);
@@ -101,13 +119,13 @@ proptest! {
         let mut kernel = FakeKernel::default();
         let mut now = Duration::from_secs(1000);
         let mut plan = Plan::adopt(CAPACITIES, Found::default(), now);
-        let mut state = desired([]);
+        let (mut state, mut vips) = (desired([]), VIPS);
         for step in steps {
             now += Duration::from_secs(step.seconds);
             if step.restart {
                 plan = Plan::adopt(CAPACITIES, kernel.found(), now);
             }
-            let dirty = change(&mut state, &step);
+            let dirty = change(&mut state, &mut vips, &step);
             let is_whole = step.refuse.is_empty();
             kernel.begin_guarded(now, step.refuse, &state);
             plan.sync(&state, &dirty, now, &mut kernel);
@@ -145,10 +163,10 @@ proptest! {
         let mut kernel = FakeKernel::default();
         let mut now = Duration::from_secs(1000);
         let mut plan = Plan::adopt(CAPACITIES, Found::default(), now);
-        let mut state = desired([]);
+        let (mut state, mut vips) = (desired([]), VIPS);
         for (step, killed_at) in steps {
             now += Duration::from_secs(step.seconds);
-            let dirty = change(&mut state, &step);
+            let dirty = change(&mut state, &mut vips, &step);
             if let Some(operation) = killed_at {
                 kernel.begin_guarded(now, (operation..NEVER_REACHED).collect(), &state);
                 plan.sync(&state, &dirty, now, &mut kernel);

@@ -49,12 +49,12 @@ pub fn port(n: u8, family: Family, endpoints: &[(u8, u8, bool)]) -> ServicePort 
         endpoints.iter().filter(|(_, e)| e.ready && (!local_only || e.local)).map(|(a, _)| *a).collect()
     };
     let (cluster, local): (BTreeSet<_>, BTreeSet<_>) = (list(false), list(true));
-    let vip = match family {
-        Family::V4 => SocketAddr::from(([192, 0, 2, n], 80)),
-        Family::V6 => SocketAddr::from(([0x2001, 0xdb8, 1, 0, 0, 0, 0, n.into()], 80)),
+    let frontend = |scope| Frontend {
+        address: vip(n, family),
+        scope,
+        kind: FrontendKind::LoadBalancer,
+        list: List::Cluster,
     };
-    let frontend =
-        |scope| Frontend { address: vip, scope, kind: FrontendKind::LoadBalancer, list: List::Cluster };
     ServicePort {
         protocol: Protocol::Tcp,
         frontends: BTreeSet::from([frontend(Scope::Internal), frontend(Scope::External)]),
@@ -67,6 +67,24 @@ pub fn port(n: u8, family: Family, endpoints: &[(u8, u8, bool)]) -> ServicePort 
         local: Some(local),
         endpoints,
     }
+}
+
+/// The address of a service, number `n`.
+fn vip(n: u8, family: Family) -> SocketAddr {
+    match family {
+        Family::V4 => SocketAddr::from(([192, 0, 2, n], 80)),
+        Family::V6 => SocketAddr::from(([0x2001, 0xdb8, 1, 0, 0, 0, 0, n.into()], 80)),
+    }
+}
+
+/// Gives the port address number `n`.
+pub fn reached_at(n: u8, mut port: ServicePort) -> ServicePort {
+    let moved = |frontend: Frontend| {
+        let address = vip(n, Family::of(frontend.address.ip()));
+        Frontend { address, ..frontend }
+    };
+    port.frontends = port.frontends.into_iter().map(moved).collect();
+    port
 }
 
 /// Makes the port's external frontends follow policy Local.
