@@ -15,6 +15,8 @@ pub mod global {
     pub const MARK_VALUE: &str = "MARK_VALUE";
     /// Bits of the mark that are ours. 0 = packets are not marked.
     pub const MARK_MASK: &str = "MARK_MASK";
+    /// The kinds of service addresses (`VIP_*` bits) whose unknown ports are refused. 0 = none.
+    pub const REJECT_UNKNOWN: &str = "REJECT_UNKNOWN";
     /// Non-zero where `bpf_skb_adjust_room` takes the flags for decapsulation (Linux 6.3 and later).
     pub const TC_DECAP_FLAGS: &str = "TC_DECAP_FLAGS";
 }

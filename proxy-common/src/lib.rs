@@ -20,6 +20,7 @@ pub mod name;
 pub mod selection;
 pub mod source_range;
 pub mod verdict;
+pub mod vip;
 pub mod way;
 
 pub use addr::{Addr4, Addr6, Address};

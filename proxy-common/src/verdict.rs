@@ -40,6 +40,8 @@ reasons! {
     HandedToTc = 6, "handed_to_tc";
     /// Translated to a backend on another node and sent there from an address of this node (SNAT).
     SentSnat = 7, "sent_snat";
+    /// An echo request to a service's address, answered.
+    Echo = 8, "echo";
     /// The reply of a backend on another node, translated back and sent to the client.
     ReplySnat = 9, "reply_snat";
     /// Dropped: the service has no usable endpoint at all.
@@ -66,6 +68,8 @@ reasons! {
     NoBackend = 26, "no_backend";
     /// Dropped: the client is outside the Service's `loadBalancerSourceRanges`.
     SourceRefused = 27, "source_refused";
+    /// Dropped, and refused by ICMP: nobody serves this port of a service's address.
+    UnknownPort = 28, "unknown_port";
     /// Dropped: no port of this node was free for another connection to the backend, in as many tries as there are.
     SnatPorts = 29, "snat_ports";
 }

@@ -4,6 +4,7 @@
 use aya_ebpf::Global;
 use proxy_common::config::DEFAULT_MARK;
 use proxy_common::flow::Timeouts;
+use proxy_common::vip::VIP_CLUSTER_IP;
 
 #[unsafe(no_mangle)]
 pub static TIMEOUT_SYN: Global<u32> = Global::new(60);
@@ -17,6 +18,8 @@ pub static TIMEOUT_DATAGRAM: Global<u32> = Global::new(60);
 pub static MARK_VALUE: Global<u32> = Global::new(DEFAULT_MARK);
 #[unsafe(no_mangle)]
 pub static MARK_MASK: Global<u32> = Global::new(DEFAULT_MARK);
+#[unsafe(no_mangle)]
+pub static REJECT_UNKNOWN: Global<u32> = Global::new(VIP_CLUSTER_IP);
 
 #[unsafe(no_mangle)]
 pub static TC_DECAP_FLAGS: Global<u32> = Global::new(1);

@@ -17,6 +17,7 @@ use crate::packet::parse::parse;
 use crate::packet::{Packet, Parsed};
 use crate::source;
 use crate::verdict::{HAND_TO_TC, UNTOUCHED, Verdict};
+use crate::vip;
 
 /// Decides about a frame. A tagged one is left to the VLAN device above, which has TC programs of its own.
 ///
@@ -40,6 +41,7 @@ pub fn walk<P: Packet>(packet: P) -> Verdict {
 fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
     let verdict = match F::peek_protocol(&packet, ETHERNET) {
         Some(protocol::IPV4 | protocol::IPV6) => return dsr::receive::<P, F>(packet),
+        Some(protocol) if protocol == F::PROTOCOL => return icmp::receive::<P, F>(packet),
         Some(_) => forward::<P, F>(packet),
         None => return UNTOUCHED,
     };
@@ -66,7 +68,9 @@ fn forward_parsed<P: Packet, F: Family>(
     if !parsed.has_ports() {
         return Err(UNTOUCHED);
     }
-    let frontend = balance::lookup_frontend::<F>(&parsed.key).ok_or(UNTOUCHED)?;
+    let Some(frontend) = balance::lookup_frontend::<F>(&parsed.key) else {
+        return Err(vip::unknown_port::<F>(&parsed.key.destination));
+    };
     let frontend = source::admit::<F>(frontend, &parsed.key)?;
     let verdict = serve::<P, F>(packet, parsed, &frontend)?;
     observe::count_service(frontend.service, packet.length());

@@ -28,6 +28,7 @@ mod packet;
 mod route;
 mod source;
 mod verdict;
+mod vip;
 
 use core::ptr;
 

@@ -16,6 +16,7 @@ use proxy_common::name::ServiceName;
 use proxy_common::selection::HintKey;
 use proxy_common::source_range::SourceRange;
 use proxy_common::verdict::{COUNTER_ENTRIES, Counter};
+use proxy_common::vip::{VIP_FILTER_WORDS, VipKey};
 use proxy_common::way::{PeerKey, Way};
 use proxy_common::{Addr4, Addr6};
 
@@ -126,3 +127,10 @@ pub static ICMP_SOURCES: LruHashMap<SourcePrefix, u64, ICMP_SOURCES_ENTRIES> = L
 /// When this CPU's bucket for all ICMP messages is full again. Written by the programs.
 #[btf_map]
 pub static ICMP_TOTAL: PerCpuArray<u64, 1> = PerCpuArray::new();
+/// Addresses of services that are on no device of this node; the value is a set of `VIP_*` bits. Written by the agent.
+#[btf_map]
+pub static VIPS: HashMap<VipKey, u32, SERVICES_DEFAULT> = HashMap::new();
+/// What is asked before VIPS; see [`filter_bit`](proxy_common::vip::filter_bit). The agent stores through its memory mapping,
+/// and clears no bit: that of an address that is gone costs its packets a look-up in VIPS.
+#[btf_map]
+pub static VIP_FILTER: Array<u64, { VIP_FILTER_WORDS as usize }, MMAPABLE> = Array::new();

@@ -166,6 +166,7 @@ fn ebpf_settings(settings: &Settings, desired: &Desired) -> ebpf::Settings {
         xdp: settings.xdp,
         timeouts: settings.timeouts,
         mark: settings.mark,
+        reject_unknown: settings.reject_unknown,
         sizes: ebpf::Sizes { flows: settings.flow_table_size, ..sizes },
     }
 }

@@ -11,7 +11,8 @@ use crate::maps;
 use crate::packet::header::{ETHERNET, Ethernet, IcmpHeader};
 use crate::packet::parse::parse;
 use crate::packet::{Packet, Parsed};
-use crate::verdict::Verdict;
+use crate::verdict::{UNTOUCHED, Verdict};
+use crate::vip;
 
 /// Words a quote may have: an IP header with all its options, or with 48 bytes of extension headers, and eight bytes.
 const QUOTE_WORDS: usize = 24;
@@ -29,35 +30,41 @@ type Quote = [u32; QUOTE_WORDS];
 /// cause's own headers. Larger than its cause it is only where that had less payload: a bare SYN of 40 or 60 bytes.
 #[inline(never)]
 pub fn answer<P: Packet, F: Icmp>(packet: P, reason: Reason, detail: u32) -> Verdict {
-    match build::<P, F>(packet, reason, detail) {
+    let Ok(parsed) = parse::<P, F>(&packet, ETHERNET) else {
+        return Verdict::Drop(reason);
+    };
+    if reason == Reason::UnknownPort && !vip::is_rejecting::<F>(&parsed.key.destination) {
+        return UNTOUCHED;
+    }
+    match build::<P, F>(packet, &parsed, reason, detail) {
         Some(()) => Verdict::Bounce(reason),
         None => Verdict::Drop(reason),
     }
 }
 
 #[inline(always)]
-fn build<P: Packet, F: Icmp>(mut packet: P, reason: Reason, detail: u32) -> Option<()> {
-    let parsed = parse::<P, F>(&packet, ETHERNET).ok()?;
+fn build<P: Packet, F: Icmp>(
+    mut packet: P,
+    parsed: &Parsed<F::Address>,
+    reason: Reason,
+    detail: u32,
+) -> Option<()> {
     let message = F::error(reason, detail)?;
     if reason == Reason::TooBig && F::may_be_fragmented(&packet) {
         return None;
     }
-    let (key, from) = (&parsed.key, packet.at::<Ethernet>(0)?);
+    let key = &parsed.key;
+    if !super::may_answer::<P, F>(&packet, parsed) || !limit::admit(&F::prefix(&key.source)) {
+        return None;
+    }
+    super::swap_ethernet(&packet)?;
     // SAFETY: `at` checked the bound.
-    let [to_first, to_second, to_third, first, second, third] = unsafe { (*from).addresses };
-    let is_for_all = to_first.to_ne_bytes()[0] & 1 != 0;
-    if is_for_all || !F::is_host(&key.source) || !F::is_host(&key.destination) {
-        return None;
-    }
-    if !limit::admit(&F::prefix(&key.source)) {
-        return None;
-    }
+    let addresses = unsafe { (*packet.at::<Ethernet>(0)?).addresses };
     let mut quote: Quote = [0; QUOTE_WORDS];
-    let quoted = read(&packet, &parsed, &mut quote)?;
+    let quoted = read(&packet, parsed, &mut quote)?;
     let bytes = ETHERNET + F::HEADER + size_of::<IcmpHeader>() + quoted;
     packet.renew(bytes, parsed.transport()).ok()?;
     let ethernet = packet.at::<Ethernet>(0)?;
-    let addresses = [first, second, third, to_first, to_second, to_third];
     // SAFETY: `at` checked the bound.
     unsafe { *ethernet = Ethernet { addresses, ether_type: F::ETHER_TYPE } };
     let source = if reason == Reason::HopLimit { own_address::<F>(detail) } else { None };

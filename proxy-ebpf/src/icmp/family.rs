@@ -1,5 +1,6 @@
 //! ICMP and `ICMPv6`: what differs between them.
 
+use proxy_common::checksum::Difference;
 use proxy_common::icmp::SourcePrefix;
 use proxy_common::verdict::Reason;
 use proxy_common::way::WAY_IPV4;
@@ -7,7 +8,7 @@ use proxy_common::{Addr4, Addr6};
 
 use crate::family::{Family, V4, V6};
 use crate::packet::Packet;
-use crate::packet::header::{DONT_FRAGMENT, ETHERNET, Ipv4, protocol};
+use crate::packet::header::{DONT_FRAGMENT, ETHERNET, Ipv4, Ipv6, protocol};
 
 /// Type, code and the four bytes behind the checksum, which are in network byte order.
 #[derive(Clone, Copy)]
@@ -17,10 +18,17 @@ pub struct Message {
     pub rest: u32,
 }
 
+/// Hop limit of what we send ourselves.
+const OWN_HOP_LIMIT: u8 = 64;
+
 /// A family's ICMP.
 pub trait Icmp: Family {
     /// Protocol number.
     const PROTOCOL: u8;
+    /// Type of a message that asks for an echo.
+    const ECHO_REQUEST: u8;
+    /// Type of the echo.
+    const ECHO_REPLY: u8;
     /// Whether the checksum covers a pseudo-header.
     const HAS_PSEUDO_HEADER: bool;
     /// Flag of a way whose addresses are of this family, or zero.
@@ -32,19 +40,23 @@ pub trait Icmp: Family {
     fn may_be_fragmented<P: Packet>(packet: &P) -> bool;
     /// Whether an address can be one host's: not unspecified, loopback, multicast or broadcast.
     fn is_host(address: &Self::Address) -> bool;
+    /// Makes a packet that was received one that is sent.
+    fn renew_hop_limit<P: Packet>(packet: &P) -> Option<()>;
     /// The prefix whose messages are counted together.
     fn prefix(address: &Self::Address) -> SourcePrefix;
 }
 
 impl Icmp for V4 {
     const PROTOCOL: u8 = protocol::ICMP;
+    const ECHO_REQUEST: u8 = 8;
+    const ECHO_REPLY: u8 = 0;
     const HAS_PSEUDO_HEADER: bool = false;
     const WAY_FLAG: u16 = WAY_IPV4;
 
     #[inline(always)]
     fn error(reason: Reason, size: u32) -> Option<Message> {
         match reason {
-            Reason::NoEndpoint => Some(Message { kind: 3, code: 3, rest: 0 }),
+            Reason::NoEndpoint | Reason::UnknownPort => Some(Message { kind: 3, code: 3, rest: 0 }),
             Reason::TooBig => Some(Message { kind: 3, code: 4, rest: (size & 0xffff).to_be() }),
             Reason::HopLimit => Some(Message { kind: 11, code: 0, rest: 0 }),
             _ => None,
@@ -62,6 +74,18 @@ impl Icmp for V4 {
         first != 0 && first != 127 && first < 224
     }
     #[inline(always)]
+    fn renew_hop_limit<P: Packet>(packet: &P) -> Option<()> {
+        let header = packet.at::<Ipv4>(ETHERNET)?;
+        // SAFETY: `at` checked the bound.
+        unsafe {
+            let old = u16::from_ne_bytes([(*header).ttl, (*header).protocol]);
+            let new = u16::from_ne_bytes([OWN_HOP_LIMIT, (*header).protocol]);
+            (*header).ttl = OWN_HOP_LIMIT;
+            (*header).checksum = Difference::default().half(old, new).apply((*header).checksum);
+        }
+        Some(())
+    }
+    #[inline(always)]
     fn prefix(address: &Addr4) -> SourcePrefix {
         let [word] = address.0;
         SourcePrefix { words: [0, word & 0xffff_ff00_u32.to_be()] }
@@ -70,13 +94,15 @@ impl Icmp for V4 {
 
 impl Icmp for V6 {
     const PROTOCOL: u8 = protocol::ICMP6;
+    const ECHO_REQUEST: u8 = 128;
+    const ECHO_REPLY: u8 = 129;
     const HAS_PSEUDO_HEADER: bool = true;
     const WAY_FLAG: u16 = 0;
 
     #[inline(always)]
     fn error(reason: Reason, size: u32) -> Option<Message> {
         match reason {
-            Reason::NoEndpoint => Some(Message { kind: 1, code: 4, rest: 0 }),
+            Reason::NoEndpoint | Reason::UnknownPort => Some(Message { kind: 1, code: 4, rest: 0 }),
             Reason::TooBig => Some(Message { kind: 2, code: 0, rest: size.to_be() }),
             Reason::HopLimit => Some(Message { kind: 3, code: 0, rest: 0 }),
             _ => None,
@@ -93,6 +119,18 @@ impl Icmp for V6 {
         let is_special = first | second | third == 0;
         let [top, ..] = first.to_ne_bytes();
         !is_special && top != 0xff
+    }
+    #[inline(always)]
+    fn renew_hop_limit<P: Packet>(packet: &P) -> Option<()> {
+        let header = packet.at::<Ipv6>(ETHERNET)?;
+        // SAFETY: `at` checked the bound.
+        let (old, next_header) = unsafe { ((*header).hop_limit, (*header).next_header) };
+        let word = |hop_limit| u16::from_ne_bytes([next_header, hop_limit]);
+        packet.note_change(Difference::default().half(word(old), word(OWN_HOP_LIMIT)));
+        let header = packet.at::<Ipv6>(ETHERNET)?;
+        // SAFETY: `at` checked the bound.
+        unsafe { (*header).hop_limit = OWN_HOP_LIMIT };
+        Some(())
     }
     #[inline(always)]
     fn prefix(address: &Addr6) -> SourcePrefix {

@@ -57,6 +57,8 @@ pub trait Packet: Copy {
     /// Bytes of the largest packet that will leave once an outer header of `outer` bytes was pushed: a GSO frame is
     /// cut up later.
     fn largest_packet<A>(&self, parsed: &Parsed<A>, outer: usize) -> u32;
+    /// Says that bytes of the packet change for which none of its checksums makes up.
+    fn note_change(&self, difference: Difference);
     /// Adjusts a TCP or UDP checksum for changed addresses (pseudo-header) and ports.
     fn update_transport_checksum<F: Family>(
         &mut self,

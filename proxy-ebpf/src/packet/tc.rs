@@ -214,6 +214,12 @@ impl Packet for TcPacket {
         unsafe { (*ethernet).ether_type = inner_type };
         Ok(())
     }
+    /// A `CHECKSUM_COMPLETE` sum is over the whole packet. An error means that the frame has no such sum.
+    #[inline(always)]
+    fn note_change(&self, difference: Difference) {
+        // SAFETY: the context is the kernel's.
+        unsafe { bpf_csum_update(self.context, u32::from(fold(difference.0))) };
+    }
     #[inline(always)]
     fn update_transport_checksum<F: Family>(
         &mut self,
@@ -229,9 +235,8 @@ impl Packet for TcPacket {
         };
         if !F::HAS_HEADER_CHECKSUM {
             // The helper takes the difference off a CHECKSUM_COMPLETE sum, as if a header checksum had put it there;
-            // so it is put there. An error means that the frame has no such sum.
-            // SAFETY: the context is the kernel's.
-            unsafe { bpf_csum_update(self.context, u32::from(fold(addresses.0))) };
+            // so it is put there.
+            self.note_change(addresses);
         }
         self.replace_checksum(offset as u32, addresses, flags | BPF_F_PSEUDO_HDR)?;
         if fold(ports.0) != NO_DIFFERENCE {

@@ -125,6 +125,8 @@ impl Packet for XdpPacket {
         Ok(())
     }
     #[inline(always)]
+    fn note_change(&self, _difference: Difference) {}
+    #[inline(always)]
     fn update_transport_checksum<F: Family>(
         &mut self,
         transport: Transport,

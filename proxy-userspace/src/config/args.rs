@@ -59,6 +59,10 @@ pub struct AgentArgs {
     /// Slots of a Maglev table, a prime, the same on all nodes [default: 4093]
     #[arg(long, value_name = "PRIME", allow_negative_numbers = true)]
     pub maglev_table_size: Option<String>,
+    /// Which service addresses refuse ports that no Service has, unless they are on a device of this node: clusterip, all or
+    /// off [default: clusterip]
+    #[arg(long, value_name = "clusterip|all|off")]
+    pub reject_unknown_ports: Option<String>,
     /// Entries of the flow table of each family [default: 262144]
     #[arg(long, value_name = "ENTRIES", allow_negative_numbers = true)]
     pub flow_table_size: Option<String>,

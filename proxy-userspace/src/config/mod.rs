@@ -17,7 +17,7 @@ pub use pattern::DevicePattern;
 
 use file::{FileSettings, GoDuration};
 
-use crate::dataplane::ebpf::{Mark, XdpMode};
+use crate::dataplane::ebpf::{Mark, RejectUnknown, XdpMode};
 use crate::model::{Forwarding, ModelSettings};
 
 /// kube-proxy's ports.
@@ -47,6 +47,8 @@ pub struct Settings {
     pub flow_table_size: u32,
     /// Mark of packets handed to the stack.
     pub mark: Mark,
+    /// Which unknown ports of services' addresses are refused.
+    pub reject_unknown: RejectUnknown,
     /// Where the BPF file system is mounted.
     pub bpffs: PathBuf,
     /// How XDP is attached.
@@ -128,6 +130,7 @@ impl Settings {
             timeouts: timeouts(args, &file)?,
             flow_table_size: parse::flow_table_size(args.flow_table_size.as_deref())?,
             mark: parse::mark(args.fwmark.as_deref())?,
+            reject_unknown: parse::reject_unknown(args.reject_unknown_ports.as_deref())?,
             bpffs: parse::bpffs(args.bpffs_path.as_deref())?,
             xdp: parse::xdp(args.xdp.as_deref())?,
             min_sync_interval,

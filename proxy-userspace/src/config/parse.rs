@@ -9,7 +9,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::{ConfigError, DevicePattern, Interval, ProxyMode, Source};
-use crate::dataplane::ebpf::{Mark, XdpMode};
+use crate::dataplane::ebpf::{Mark, RejectUnknown, XdpMode};
 use crate::model::{DEFAULT_MAGLEV_SIZE, NodePortAddresses, check_maglev_size};
 
 const DEFAULT_FLOW_TABLE_SIZE: u32 = 262_144;
@@ -64,6 +64,12 @@ pub(super) fn xdp(text: Option<&str>) -> Result<XdpMode, ConfigError> {
         ("off", XdpMode::Off),
     ];
     choice("--xdp", text, &modes)
+}
+
+pub(super) fn reject_unknown(text: Option<&str>) -> Result<RejectUnknown, ConfigError> {
+    let kinds =
+        [RejectUnknown::ClusterIp, RejectUnknown::All, RejectUnknown::Off].map(|kind| (kind.name(), kind));
+    choice("--reject-unknown-ports", text, &kinds)
 }
 
 /// One of a few words; the first is the default.

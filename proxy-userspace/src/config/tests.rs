@@ -32,6 +32,7 @@ fn without_flags_the_defaults_hold() {
     assert_eq!(settings.source, Source::Kubernetes { kubeconfig: None });
     assert_eq!(settings.model, ModelSettings { node_name: "host-1".to_owned(), ..ModelSettings::default() });
     assert_eq!(settings.timeouts, Timeouts::default());
+    assert_eq!(settings.reject_unknown, RejectUnknown::ClusterIp);
     assert_eq!(settings.mark, Mark { value: 0x1000, mask: 0x1000 });
     assert_eq!(settings.bpffs, PathBuf::from("/sys/fs/bpf"));
     assert!(settings.uplinks.is_empty());
@@ -45,7 +46,7 @@ fn every_flag_is_heard() {
          10.0.0.0/8,2001:db8::/32 --cluster-cidr 10.244.0.0/16,fd00:244::/56 --service-external-ip-range 192.0.2.0/24 --service-external-ip-range \
          2001:db8:e::/64 --service-proxy-name edge --forwarding dsr --algorithm maglev --maglev-table-size 251 \
          --flow-table-size 4096 --timeout-syn 1 --timeout-established 2 --timeout-closing 3 --timeout-udp 4 \
-         --fwmark 0x10/255 --bpffs-path /bpf --xdp generic --proxy-mode ebpf --min-sync-interval 5 \
+         --reject-unknown-ports all --fwmark 0x10/255 --bpffs-path /bpf --xdp generic --proxy-mode ebpf --min-sync-interval 5 \
          --max-sync-interval 6 --healthz-bind-address [::]:1 --metrics-bind-address ::1",
     )
     .unwrap();
@@ -65,6 +66,7 @@ fn every_flag_is_heard() {
     assert_eq!(settings.pod_interfaces, [DevicePattern::new("cni0").unwrap()]);
     assert_eq!(settings.timeouts, Timeouts { syn: 1, established: 2, closing: 3, datagram: 4 });
     assert_eq!(settings.flow_table_size, 4096);
+    assert_eq!(settings.reject_unknown, RejectUnknown::All);
     assert_eq!(settings.mark, Mark { value: 0x10, mask: 0xff });
     assert_eq!((settings.bpffs, settings.xdp), (PathBuf::from("/bpf"), XdpMode::Generic));
     assert_eq!(settings.proxy_mode, ProxyMode::Ebpf);
@@ -91,6 +93,10 @@ fn a_wrong_value_names_the_flag_and_what_it_takes() {
     );
     refused("--proxy-mode ipvs", "--proxy-mode: ipvs is not in this version; takes auto or ebpf");
     refused("--forwarding DSR", "--forwarding: \"DSR\" is not accepted; takes snat or dsr");
+    refused(
+        "--reject-unknown-ports none",
+        "--reject-unknown-ports: \"none\" is not accepted; takes clusterip, all or off",
+    );
     refused("--xdp fast", "--xdp: \"fast\" is not accepted; takes auto, native, generic or off");
     refused(
         "--maglev-table-size 4096",

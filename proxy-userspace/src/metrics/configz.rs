@@ -78,6 +78,7 @@ fn own_configuration(settings: &Settings) -> Value {
             "closing": settings.timeouts.closing,
             "udp": settings.timeouts.datagram,
         },
+        "rejectUnknownPorts": settings.reject_unknown.name(),
         "fwmark": format!("{:#x}/{:#x}", settings.mark.value, settings.mark.mask),
         "bpffsPath": settings.bpffs,
     })

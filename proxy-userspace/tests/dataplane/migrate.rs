@@ -22,7 +22,7 @@ use crate::attach::{attached, in_namespace, topology};
 use crate::support::{Scratch, all, closed, desired, key, port};
 
 /// The maps that layouts 2 and 3 added.
-const NEW_MAPS: [(u32, &str); 9] = [
+const NEW_MAPS: [(u32, &str); 11] = [
     (2, "AFFINITY4"),
     (2, "AFFINITY6"),
     (2, "SOURCE_RANGES4"),
@@ -32,6 +32,8 @@ const NEW_MAPS: [(u32, &str); 9] = [
     (3, "HOPS6"),
     (3, "ICMP_SOURCES"),
     (3, "ICMP_TOTAL"),
+    (3, "VIPS"),
+    (3, "VIP_FILTER"),
 ];
 
 fn root(scratch: &Scratch, version: u32) -> PathBuf {

@@ -38,14 +38,53 @@ pub fn is_error(done: &Done<'_>, packet: &Packet) -> bool {
     done.after[12..14] == done.before[12..14] && done.after[protocol] == icmp
 }
 
-/// The frame was turned into this error, and its sender is one that may be told.
-pub fn check(done: &Done<'_>, packet: &Packet, error: &Error) -> Result<(), String> {
-    let is_to_one = done.before[0] & 1 == 0;
+/// Whether one host may answer another.
+fn is_answerable(done: &Done<'_>, packet: &Packet) -> bool {
     let is_host = |address: IpAddr| match address {
         IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_multicast() && !matches!(v4.octets()[0], 0 | 240..=255),
-        IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unspecified() && !v6.is_multicast(),
+        IpAddr::V6(v6) => !v6.is_multicast() && v6.octets()[..12] != [0; 12],
     };
-    if !is_to_one || !is_host(packet.source.ip()) {
+    done.before[0] & 1 == 0 && is_host(packet.source.ip())
+}
+
+/// Whether a packet asks for an echo and may be given it.
+pub fn is_echo_request(done: &Done<'_>, packet: &Packet) -> bool {
+    let (icmp, kind) = if packet.is_v6() { (58, 128) } else { (1, 8) };
+    let header = packet.payload - packet.network + 8;
+    packet.protocol == icmp
+        && packet.length >= header
+        && done.before[packet.payload..packet.payload + 2] == [kind, 0]
+        && is_answerable(done, packet)
+}
+
+/// The frame is the echo of what came: all the same but for the way back, and as right or wrong as before.
+pub fn check_echo(done: &Done<'_>, packet: &Packet) -> Result<(), String> {
+    let mut expected = done.before.to_vec();
+    let after = done.after;
+    expected[..6].copy_from_slice(&done.before[6..12]);
+    expected[6..12].copy_from_slice(&done.before[..6]);
+    let (addresses, length, hop_limit) = if packet.is_v6() { (22, 16, 21) } else { (26, 4, 22) };
+    expected[addresses..addresses + 2 * length].rotate_left(length);
+    expected[hop_limit] = 64;
+    let (ip, message) = (ETHERNET..packet.payload, packet.payload..packet.payload + 4);
+    if !packet.is_v6() {
+        expected[24..26].copy_from_slice(&after[24..26]);
+        if residue(&done.before[ip.clone()]) != residue(&after[ip]) {
+            return Err("an echo, but its IP header's checksum is wrong".into());
+        }
+    }
+    expected[packet.payload] = if packet.is_v6() { 129 } else { 0 };
+    expected[packet.payload + 2..packet.payload + 4]
+        .copy_from_slice(&after[packet.payload + 2..packet.payload + 4]);
+    if residue(&done.before[message.clone()]) != residue(&after[message]) {
+        return Err("an echo, but its checksum is wrong".into());
+    }
+    if expected == after { Ok(()) } else { Err("an echo of something else".into()) }
+}
+
+/// The frame was turned into this error, and its sender is one that may be told.
+pub fn check(done: &Done<'_>, packet: &Packet, error: &Error) -> Result<(), String> {
+    if !is_answerable(done, packet) {
         return Err("this sender must not be answered".into());
     }
     let (before, after) = (done.before, done.after);

@@ -159,7 +159,8 @@ fn shapes(frame: &Frame) -> Vec<Frame> {
         fragment.layers.insert(at, Extension::fragment(0, true, 3).into());
     }
     let mut echo = frame.clone();
-    echo.layers[at] = Icmp { kind: 8, code: 0, rest: [1, 2, 3, 4] }.into();
+    let kind = if matches!(echo.innermost(), Layer::Ipv4(_)) { 8 } else { 128 };
+    echo.layers[at] = Icmp { kind, code: 0, rest: [1, 2, 3, 4] }.into();
     shapes.extend([odd, fragment, echo]);
     shapes
 }

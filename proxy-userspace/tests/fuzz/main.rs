@@ -70,6 +70,7 @@ const fn expected_reasons(hook: Hook) -> &'static [Reason] {
             Reason::SentDsr,
             Reason::ServedDsr,
             Reason::SentOnward,
+            Reason::Echo,
             Reason::NoEndpoint,
             Reason::NoLocalEndpoint,
             Reason::NotPeer,
@@ -77,6 +78,7 @@ const fn expected_reasons(hook: Hook) -> &'static [Reason] {
             Reason::NoForwarding,
             Reason::HopLimit,
             Reason::TooBig,
+            Reason::UnknownPort,
         ],
     }
 }

@@ -7,6 +7,7 @@ use millrace_lab::frame::{DEVICE_MAC, Mac};
 use millrace_lab::program::{Endpoint, Hook, NEXT_HOP_MAC, RawRun, Verdict};
 use proxy_common::config::{DEFAULT_MARK, HANDOVER_MAGIC};
 use proxy_common::verdict::Reason;
+use proxy_common::vip::VIP_CLUSTER_IP;
 
 use crate::answers;
 use crate::packet::{ETHERNET, Packet, residue};
@@ -56,11 +57,19 @@ impl<'a> Oracle<'a> {
                 Some(frontend) => {
                     self.or_untouched(&packet, &done, || self.judge_client(frontend, &packet, &done))
                 }
+                None if self.world.vip(packet.destination.ip()) == VIP_CLUSTER_IP => {
+                    self.or_untouched(&packet, &done, || self.dropped(&done, &packet, &[Reason::UnknownPort]))
+                }
                 None => self.untouched(&done),
             };
         }
         if !packet.is_plain {
             return self.untouched(&done);
+        }
+        if answers::is_echo_request(&done, &packet) && self.world.vip(packet.destination.ip()) != 0 {
+            require(self.verdict(&done).is_sent(), "an echo request without an echo")?;
+            answers::check_echo(&done, &packet)?;
+            return Ok(&[Reason::Echo]);
         }
         match packet.inside(frame) {
             Some(inner) => self.judge_tunnel(&packet, &inner, &done),
@@ -167,7 +176,8 @@ impl<'a> Oracle<'a> {
 
     /// Dropped, or answered where that reason may be.
     fn dropped(&self, done: &Done<'_>, packet: &Packet, reasons: Reasons) -> Result<Reasons, String> {
-        if self.verdict(done).is_sent() && reasons == [Reason::NoEndpoint] {
+        let is_refusal = [Reason::NoEndpoint, Reason::UnknownPort].contains(&reasons[0]);
+        if self.verdict(done).is_sent() && is_refusal {
             answers::check(done, packet, &answers::unreachable(packet))?;
         } else {
             require(self.verdict(done) == Verdict::Drop, "ours and not to be served, but not dropped")?;

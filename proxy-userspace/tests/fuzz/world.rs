@@ -6,6 +6,7 @@ use millrace_lab::frame::{Frame, flag, protocol};
 use millrace_lab::program::{Bed, Hook, Service, resolved_way};
 use proxy_common::flow::Timeouts;
 use proxy_common::verdict::Reason;
+use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
 use proxy_common::way::{PEER_NODE, PEER_SELF};
 
 /// A frontend and what becomes of its clients.
@@ -76,6 +77,7 @@ impl World {
         for v6 in [false, true] {
             bed.peer(address(v6, NODES, 1), PEER_SELF | PEER_NODE);
             (2..=4).for_each(|node| bed.peer(address(v6, NODES, node), PEER_NODE));
+            (1..=5).for_each(|number| bed.vip(address(v6, VIPS, number), vip_kind(number)));
         }
         for v6 in [false, true] {
             for protocol in [protocol::TCP, protocol::UDP] {
@@ -86,10 +88,21 @@ impl World {
         Self { bed, frontends, connections }
     }
 
+    /// The `VIP_*` bits of an address.
+    pub fn vip(&self, at: IpAddr) -> u32 {
+        let number = (1..=5).find(|number| address(at.is_ipv6(), VIPS, *number) == at);
+        number.map_or(0, vip_kind)
+    }
+
     /// The frontend at an address.
     pub fn frontend(&self, at: SocketAddr, protocol: u8) -> Option<&Frontend> {
         self.frontends.iter().find(|frontend| (frontend.at, frontend.protocol) == (at, protocol))
     }
+}
+
+/// Some are cluster IPs, whose unknown ports are refused, some are not.
+const fn vip_kind(number: u8) -> u32 {
+    if number <= 3 { VIP_CLUSTER_IP } else { VIP_EXTERNAL }
 }
 
 fn add_frontends(bed: &Bed, v6: bool, protocol: u8) -> Vec<Frontend> {

@@ -17,3 +17,4 @@ mod local;
 mod shapes;
 mod unsettled;
 mod untouched;
+mod vips;

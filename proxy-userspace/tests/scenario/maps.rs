@@ -20,6 +20,7 @@ use proxy_common::selection::{
     BackendRef, HINT_MEMBER, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot,
 };
 use proxy_common::source_range::CLUSTER;
+use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
 use proxy_common::way::{PEER_NODE, PEER_SELF, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
 
 const CAPACITIES: Capacities =
@@ -74,6 +75,7 @@ enum Place {
     Hint(u32, u32),
     Way(u32),
     Peer(IpAddr),
+    Vip(IpAddr),
 }
 
 /// Maps that do as they are told.
@@ -112,6 +114,11 @@ impl Kernel for Recorder {
                 self.write(Place::Peer(*address), flags(*bits, &[(PEER_NODE, "node"), (PEER_SELF, "self")]));
             }
             Change::RemovePeer(address) => self.remove(Place::Peer(*address)),
+            Change::Vip(address, bits) => {
+                let names = [(VIP_CLUSTER_IP, "cluster ip"), (VIP_EXTERNAL, "external")];
+                self.write(Place::Vip(*address), flags(*bits, &names));
+            }
+            Change::RemoveVip(address) => self.remove(Place::Vip(*address)),
             Change::SourceRange(range) => self.write(Place::Range(*range), "allowed".to_owned()),
             Change::RemoveSourceRange(range) => self.remove(Place::Range(*range)),
             Change::Frontend(at, value) | Change::Restrict(at, value) => {
@@ -155,6 +162,7 @@ impl fmt::Display for Place {
             Self::Hint(service, hint) => write!(f, "hint {hint} of service {service}"),
             Self::Way(id) => write!(f, "way {id}"),
             Self::Peer(address) => write!(f, "peer {address}"),
+            Self::Vip(address) => write!(f, "vip {address}"),
         }
     }
 }

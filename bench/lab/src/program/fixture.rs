@@ -11,6 +11,7 @@ use proxy_common::hash::hint;
 use proxy_common::icmp::SourcePrefix;
 use proxy_common::selection::{BackendRef, HintKey};
 use proxy_common::source_range::{CLUSTER, SERVICE_BITS, SourceRange};
+use proxy_common::vip::{VIP_FILTER_WORDS, VipKey, filter_bit};
 use proxy_common::way::{PeerKey, WAY_IPV4, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
 use proxy_common::{Addr4, Addr6};
 
@@ -56,6 +57,21 @@ impl Bed {
     /// Writes what an address is: a set of `PEER_*` bits.
     pub fn peer(&self, address: IpAddr, bits: u32) {
         self.insert::<PeerKey, u32>("PEERS", PeerKey { address: mapped(address) }, bits);
+    }
+
+    /// Makes an address a service's, with `VIP_*` bits; its bit in the filter stays set.
+    pub fn vip(&self, address: IpAddr, bits: u32) {
+        let (word, mask) = match address {
+            IpAddr::V4(address) => filter_bit(&Addr4::from(address)),
+            IpAddr::V6(address) => filter_bit(&Addr6::from(address)),
+        };
+        self.set::<u64>("VIP_FILTER", word, self.get::<u64>("VIP_FILTER", word) | mask);
+        self.insert::<VipKey, u32>("VIPS", VipKey { address: mapped(address) }, bits);
+    }
+
+    /// The address is no service's any more.
+    pub fn forget_vip(&self, address: IpAddr) {
+        self.remove::<VipKey, u32>("VIPS", &VipKey { address: mapped(address) });
     }
 
     /// Lets sources inside a prefix use a service with source ranges.
@@ -206,6 +222,8 @@ impl Bed {
         self.clear_hash::<PeerKey, u32>("PEERS");
         self.clear_hash::<AffinityKey<Addr4>, Affinity>("AFFINITY4");
         self.clear_hash::<AffinityKey<Addr6>, Affinity>("AFFINITY6");
+        self.clear_hash::<VipKey, u32>("VIPS");
+        (0..VIP_FILTER_WORDS).for_each(|word| self.set::<u64>("VIP_FILTER", word, 0));
         self.clear_hash::<SourcePrefix, u64>("ICMP_SOURCES");
         self.set_per_cpu::<u64>("ICMP_TOTAL", 0, 0);
         self.clear_source_ranges();

@@ -11,6 +11,7 @@ use aya::{Ebpf, EbpfLoader};
 use proxy_common::config::{AGENT_HEARTBEAT, DEFAULT_MARK, global};
 use proxy_common::flow::Timeouts;
 use proxy_common::selection::BackendRef;
+use proxy_common::vip::VIP_CLUSTER_IP;
 
 use super::Hook;
 
@@ -73,12 +74,14 @@ pub struct BedBuilder {
     sizes: Sizes,
     timeouts: Timeouts,
     mark: (u32, u32),
+    reject_unknown: u32,
 }
 
 impl Default for BedBuilder {
     fn default() -> Self {
         let mark = (DEFAULT_MARK, DEFAULT_MARK);
-        Self { sizes: Sizes::default(), timeouts: Timeouts::default(), mark }
+        let (sizes, timeouts) = (Sizes::default(), Timeouts::default());
+        Self { sizes, timeouts, mark, reject_unknown: VIP_CLUSTER_IP }
     }
 }
 
@@ -101,6 +104,13 @@ impl BedBuilder {
     #[must_use]
     pub fn mark(mut self, value: u32, mask: u32) -> Self {
         self.mark = (value, mask);
+        self
+    }
+
+    /// Which kinds of service addresses refuse unknown ports: `VIP_*` bits.
+    #[must_use]
+    pub fn reject_unknown(mut self, kinds: u32) -> Self {
+        self.reject_unknown = kinds;
         self
     }
 
@@ -157,6 +167,7 @@ impl BedBuilder {
             ("BACKENDS4", backends),
             ("BACKENDS6", backends),
             ("HINTS", backends),
+            ("VIPS", services),
             ("WAYS", 64),
             ("PEERS", 64),
             ("FLOWS4", flows),
@@ -171,6 +182,7 @@ impl BedBuilder {
             (global::TIMEOUT_DATAGRAM, self.timeouts.datagram),
             (global::MARK_VALUE, self.mark.0),
             (global::MARK_MASK, self.mark.1),
+            (global::REJECT_UNKNOWN, self.reject_unknown),
         ];
         let mut loader = EbpfLoader::new();
         for (map, entries) in sizes {

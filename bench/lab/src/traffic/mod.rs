@@ -3,6 +3,8 @@
 mod connections;
 mod datagrams;
 mod http;
+mod ping;
+mod raw;
 mod server;
 mod tunnel;
 
@@ -17,6 +19,7 @@ use crate::net::{Namespace, Task};
 pub use connections::LongConnections;
 pub use datagrams::{Delivery, Stream};
 pub use http::{Connection, get_status};
+pub use ping::ping;
 pub use server::Server;
 pub use tunnel::{receive_encapsulated, send_encapsulated};
 

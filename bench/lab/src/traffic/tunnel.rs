@@ -1,24 +1,21 @@
 //! IP packets in IP packets, as anybody with a raw socket can send them.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{FromRawFd, OwnedFd};
 
 use anyhow::{Context, Result};
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
 use super::ANSWER_LIMIT;
+use super::raw::{IPV4_HEADER, raw_socket};
 use crate::net::{Namespace, Task};
 use crate::topology::Family;
-
-/// Bytes of the IPv4 header that a raw IPv4 socket, unlike an IPv6 one, shows too.
-const IPV4_HEADER: usize = 20;
 
 /// Sends `inner`, an IP packet, from `namespace` to `target` inside a packet of the same family.
 pub fn send_encapsulated(namespace: &Namespace, target: IpAddr, inner: &[u8]) -> Result<()> {
     let inner = inner.to_vec();
     namespace.run(async move || {
-        let socket = raw_socket(Family::of(target))?;
+        let socket = tunnel_socket(Family::of(target))?;
         socket
             .send_to(&inner, SocketAddr::new(target, 0))
             .await
@@ -29,7 +26,7 @@ pub fn send_encapsulated(namespace: &Namespace, target: IpAddr, inner: &[u8]) ->
 
 /// Begins to wait for an encapsulated packet that reaches the stack of `namespace`; gives what is inside.
 pub fn receive_encapsulated(namespace: &Namespace, family: Family) -> Result<Task<Vec<u8>>> {
-    let socket = namespace.run(async move || Ok(raw_socket(family)?.into_std()?))?;
+    let socket = namespace.run(async move || Ok(tunnel_socket(family)?.into_std()?))?;
     Ok(namespace.spawn(async move || {
         let socket = UdpSocket::from_std(socket)?;
         let mut buffer = vec![0; 65536];
@@ -44,18 +41,13 @@ pub fn receive_encapsulated(namespace: &Namespace, family: Family) -> Result<Tas
     }))
 }
 
-/// A socket for protocol 4 over IPv4, or 41 over IPv6. The standard library's type stands for any socket that
-/// sends to and receives from addresses.
-fn raw_socket(family: Family) -> Result<UdpSocket> {
-    let (domain, protocol) = match family {
-        Family::V4 => (libc::AF_INET, libc::IPPROTO_IPIP),
-        Family::V6 => (libc::AF_INET6, libc::IPPROTO_IPV6),
-    };
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: no pointers are passed.
-    let fd = nix::errno::Errno::result(unsafe { libc::socket(domain, kind, protocol) });
-    let fd = fd.context("can't open a raw socket")?;
-    // SAFETY: the call above returned it, and nobody else owns it.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    Ok(UdpSocket::from_std(socket.into())?)
+/// A socket for protocol 4 over IPv4, or 41 over IPv6.
+fn tunnel_socket(family: Family) -> Result<UdpSocket> {
+    raw_socket(
+        family,
+        match family {
+            Family::V4 => libc::IPPROTO_IPIP,
+            Family::V6 => libc::IPPROTO_IPV6,
+        },
+    )
 }

@@ -6,7 +6,7 @@ use proxy_common::Address;
 use proxy_common::addr::unmapped;
 use proxy_common::selection::{BackendRef, ServiceEntry, Slot};
 
-use super::convert::{backend_entry, frontend_at};
+use super::convert::{backend_entry, frontend_at, vip_filter_bit};
 use super::error::OpenError;
 use super::maps::{FamilyMaps, Maps};
 use super::plan::{BackendId, Capacities, Found};
@@ -42,6 +42,15 @@ impl Maps {
         })?;
         self.peers.for_each(|key, bits| {
             found.peers.push((unmapped(key.address), bits));
+            true
+        })?;
+        self.vips.for_each(|key, bits| {
+            let address = unmapped(key.address);
+            let (word, mask) = vip_filter_bit(address);
+            // One that no program looks for is as good as not there.
+            if self.vip_filter.load(word) & mask != 0 {
+                found.vips.push((address, bits));
+            }
             true
         })?;
         Ok(found)

@@ -86,7 +86,15 @@ fn a_filter_of_layout_1_gets_our_program_and_our_marker() {
         let [former, ours] = ["millrace/v1", "millrace/v3"].map(|root| scratch.path.join(root));
         fs::rename(&ours, &former).unwrap();
         let first = ["AFFINITY4", "AFFINITY6", "SOURCE_RANGES4", "SOURCE_RANGES6"];
-        for map in first.into_iter().chain(["DEVICES", "HOPS4", "HOPS6", "ICMP_SOURCES", "ICMP_TOTAL"]) {
+        for map in first.into_iter().chain([
+            "DEVICES",
+            "HOPS4",
+            "HOPS6",
+            "ICMP_SOURCES",
+            "ICMP_TOTAL",
+            "VIPS",
+            "VIP_FILTER",
+        ]) {
             fs::remove_file(former.join("maps").join(map)).unwrap();
         }
         drop(scratch.open());

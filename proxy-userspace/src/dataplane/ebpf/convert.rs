@@ -1,10 +1,11 @@
 //! Between the plan's types, which know both families, and the maps', which know one each.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use proxy_common::Address;
 use proxy_common::backend::Backend;
 use proxy_common::frontend::FrontendKey;
+use proxy_common::vip::filter_bit;
+use proxy_common::{Addr4, Addr6, Address};
 
 use super::plan::{BackendEntry, FrontendAt};
 
@@ -28,6 +29,14 @@ pub fn backend_entry<A: Address>(backend: &Backend<A>) -> BackendEntry {
         flags: backend.flags,
         way: backend.way,
         hint: backend.hint,
+    }
+}
+
+/// The bit of VIP_FILTER of an address: index of the word, and mask.
+pub fn vip_filter_bit(address: IpAddr) -> (u32, u64) {
+    match address {
+        IpAddr::V4(address) => filter_bit(&Addr4::from(address)),
+        IpAddr::V6(address) => filter_bit(&Addr6::from(address)),
     }
 }
 

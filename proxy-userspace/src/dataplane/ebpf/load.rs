@@ -48,7 +48,7 @@ const TC_INGRESS: &str = "tc_ingress";
 const TC_EGRESS: &str = "tc_egress";
 
 /// The maps of the object and the size each shall have; `None` = what the object says.
-pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 27] {
+pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 29] {
     [
         ("AFFINITY4", Some(sizes.affinity)),
         ("AFFINITY6", Some(sizes.affinity)),
@@ -76,6 +76,8 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 27] {
         ("SERVICE_STATS", Some(sizes.services)),
         ("SOURCE_RANGES4", Some(sizes.source_ranges)),
         ("SOURCE_RANGES6", Some(sizes.source_ranges)),
+        ("VIPS", Some(sizes.frontends)),
+        ("VIP_FILTER", None),
         ("WAYS", Some(sizes.nodes)),
     ]
 }
@@ -137,7 +139,7 @@ impl AsFd for Program {
 
 /// What is fixed in the programs when they are loaded.
 struct Constants {
-    values: [(&'static str, u32); 7],
+    values: [(&'static str, u32); 8],
 }
 
 impl Constants {
@@ -150,6 +152,7 @@ impl Constants {
                 (global::TIMEOUT_DATAGRAM, settings.timeouts.datagram),
                 (global::MARK_VALUE, settings.mark.value),
                 (global::MARK_MASK, settings.mark.mask),
+                (global::REJECT_UNKNOWN, settings.reject_unknown.kinds()),
                 (
                     global::TC_DECAP_FLAGS,
                     u32::from(

@@ -12,6 +12,7 @@ use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::name::ServiceName;
 use proxy_common::selection::HintKey;
+use proxy_common::vip::VipKey;
 use proxy_common::way::{PeerKey, Way};
 use proxy_common::{Addr4, Addr6, Address};
 
@@ -39,6 +40,10 @@ pub struct Maps {
     pub hints: Table<HintKey, u32>,
     /// Node addresses.
     pub peers: Table<PeerKey, u32>,
+    /// Addresses that are a service's.
+    pub vips: Table<VipKey, u32>,
+    /// What is asked before `vips`.
+    pub vip_filter: MappedArray,
     /// Names of service ids.
     pub names: Table<u32, ServiceName>,
 }
@@ -86,6 +91,8 @@ impl Maps {
             ways: Vector::open(directory, "WAYS")?,
             hints: Table::open(directory, "HINTS")?,
             peers: Table::open(directory, "PEERS")?,
+            vips: Table::open(directory, "VIPS")?,
+            vip_filter: mapped(directory, "VIP_FILTER", access)?,
             names: Table::open(directory, "NAMES")?,
         })
     }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use proxy_common::config::DEFAULT_MARK;
 use proxy_common::flow::Timeouts;
+use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
 
 use super::plan::with_spare_room;
 use crate::model::{Algorithm, Desired, Forwarding, ServicePort};
@@ -20,6 +21,8 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// Mark of the packets that go up (`--fwmark`).
     pub mark: Mark,
+    /// Which unknown ports are refused (`--reject-unknown-ports`).
+    pub reject_unknown: RejectUnknown,
     /// Room in the maps.
     pub sizes: Sizes,
 }
@@ -31,6 +34,7 @@ impl Default for Settings {
             xdp: XdpMode::default(),
             timeouts: Timeouts::default(),
             mark: Mark::default(),
+            reject_unknown: RejectUnknown::default(),
             sizes: Sizes::default(),
         }
     }
@@ -62,6 +66,40 @@ pub struct Mark {
 impl Default for Mark {
     fn default() -> Self {
         Self { value: DEFAULT_MARK, mask: DEFAULT_MARK }
+    }
+}
+
+/// Which addresses of services refuse a port that no Service has. Never one that is on a device of this node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RejectUnknown {
+    /// Cluster IPs.
+    #[default]
+    ClusterIp,
+    /// Cluster IPs, external IPs and load balancer addresses.
+    All,
+    /// None.
+    Off,
+}
+
+impl RejectUnknown {
+    /// As `VIP_*` bits.
+    #[must_use]
+    pub const fn kinds(self) -> u32 {
+        match self {
+            Self::ClusterIp => VIP_CLUSTER_IP,
+            Self::All => VIP_CLUSTER_IP | VIP_EXTERNAL,
+            Self::Off => 0,
+        }
+    }
+
+    /// The flag's word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ClusterIp => "clusterip",
+            Self::All => "all",
+            Self::Off => "off",
+        }
     }
 }
 

@@ -1,12 +1,15 @@
 //! Carrying a plan's operations out on the maps.
 
+use std::net::IpAddr;
+
 use aya::Pod;
 use proxy_common::addr::mapped;
 use proxy_common::frontend::Frontend;
+use proxy_common::vip::VipKey;
 use proxy_common::way::{PeerKey, WAY_RESOLVED, Way};
 use proxy_common::{Addr4, Addr6};
 
-use super::convert::{backend, frontend_key};
+use super::convert::{backend, frontend_key, vip_filter_bit};
 use super::maps::{Maps, Table};
 use super::plan::{BackendEntry, BackendId, Change, Extent, FrontendAt, Kernel, RangeAt};
 use crate::model::Family;
@@ -31,6 +34,8 @@ impl Kernel for Maps {
             Change::RemoveHint(key) => self.hints.remove(key),
             Change::Peer(address, bits) => self.peers.insert(&PeerKey { address: mapped(*address) }, bits),
             Change::RemovePeer(address) => self.peers.remove(&PeerKey { address: mapped(*address) }),
+            Change::Vip(address, bits) => self.write_vip(*address, *bits),
+            Change::RemoveVip(address) => self.vips.remove(&VipKey { address: mapped(*address) }),
             Change::SourceRange(range) => self.write_range(*range),
             Change::RemoveSourceRange(range) => self.remove_range(*range),
             Change::Frontend(at, value) | Change::Restrict(at, value) => self.write_frontend(at, Some(value)),
@@ -72,6 +77,14 @@ impl Maps {
             Family::V4 => self.of4.backends.set(id.id, &backend(entry).ok_or_else(no_family)?),
             Family::V6 => self.of6.backends.set(id.id, &backend(entry).ok_or_else(no_family)?),
         }
+    }
+
+    /// The filter first, which is asked first.
+    fn write_vip(&mut self, address: IpAddr, bits: u32) -> Result<(), String> {
+        let (word, mask) = vip_filter_bit(address);
+        let bit_is_set = self.vip_filter.store(word, self.vip_filter.load(word) | mask);
+        bit_is_set.then_some(()).ok_or_else(|| format!("VIP_FILTER ends before {word}"))?;
+        self.vips.insert(&VipKey { address: mapped(address) }, &bits)
     }
 
     fn write_range(&mut self, range: RangeAt) -> Result<(), String> {

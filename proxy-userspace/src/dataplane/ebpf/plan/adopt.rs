@@ -9,6 +9,7 @@ use proxy_common::selection::{BackendRef, HintKey, ServiceEntry, Slot};
 use proxy_common::way::Way;
 
 use super::change::{BackendEntry, BackendId, Extent, FrontendAt, RangeAt};
+use super::vips::Vips;
 use super::{Backends, Capacities, Frontends, Nodes, Plan, Ranges, Services, Space};
 
 /// What the maps hold. Of a fresh set of maps all is empty.
@@ -28,6 +29,8 @@ pub struct Found {
     pub peers: Vec<(IpAddr, u32)>,
     /// FRONTENDS4/6.
     pub frontends: Vec<(FrontendAt, Frontend)>,
+    /// VIPS.
+    pub vips: Vec<(IpAddr, u32)>,
     /// SOURCE_RANGES4/6.
     pub ranges: Vec<RangeAt>,
 }
@@ -53,7 +56,10 @@ impl Plan {
         }
         for (at, value) in found.frontends {
             plan.frontends.adopt(at, value);
-            plan.count_frontend(value, 1);
+            plan.count_frontend(&at, value, 1);
+        }
+        for (address, bits) in found.vips {
+            plan.vips.adopt(address, bits);
         }
         for (id, target, way) in found.ways {
             plan.nodes.adopt_way(id, target, way, now);
@@ -74,6 +80,7 @@ impl Plan {
             space: Space::new(capacities.slots),
             frontends: Frontends::default(),
             ranges: Ranges::default(),
+            vips: Vips::default(),
             nodes: Nodes::new(capacities.ways),
             fresh: BTreeMap::new(),
             gone: BTreeSet::new(),

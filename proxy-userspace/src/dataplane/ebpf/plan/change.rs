@@ -42,6 +42,10 @@ pub enum Change {
     Peer(IpAddr, u32),
     /// The address is no node's any more.
     RemovePeer(IpAddr),
+    /// An address is a service's, with `VIP_*` bits.
+    Vip(IpAddr, u32),
+    /// The address is no service's any more, or a node's.
+    RemoveVip(IpAddr),
     /// Let a prefix in.
     SourceRange(RangeAt),
     /// Let it in no more.
@@ -145,6 +149,8 @@ pub enum Phase {
     Frontends,
     /// Frontends nobody names any more.
     FrontendRemovals,
+    /// What an unknown port gets, when all known ones are there.
+    Vips,
 }
 
 impl Change {
@@ -164,6 +170,7 @@ impl Change {
             Self::Peer(..) | Self::RemovePeer(_) => Phase::Peers,
             Self::Frontend(..) => Phase::Frontends,
             Self::RemoveFrontend(_) => Phase::FrontendRemovals,
+            Self::Vip(..) | Self::RemoveVip(_) => Phase::Vips,
         }
     }
 }

@@ -27,6 +27,7 @@ impl Plan {
             ("PEERS", self.peers_are(found)),
             ("FRONTENDS", self.frontends_are(found)),
             ("SOURCE_RANGES", self.ranges_are(found)),
+            ("VIPS", self.vips_are(found)),
         ]
         .into_iter()
         .filter(|(_, is_true)| !is_true)
@@ -83,6 +84,10 @@ impl Plan {
     fn frontends_are(&self, found: &Found) -> bool {
         let written: BTreeMap<FrontendAt, Frontend> = self.frontends.written().collect();
         same(&written, found.frontends.iter().copied())
+    }
+
+    fn vips_are(&self, found: &Found) -> bool {
+        same(&self.vips.written().collect(), found.vips.iter().copied())
     }
 
     fn ranges_are(&self, found: &Found) -> bool {

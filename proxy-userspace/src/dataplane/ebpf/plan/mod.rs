@@ -24,6 +24,7 @@ mod space;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod vips;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -45,6 +46,7 @@ use self::nodes::Nodes;
 use self::ranges::Ranges;
 use self::services::Services;
 use self::space::Space;
+use self::vips::Vips;
 use crate::dataplane::{SyncFailure, SyncReport};
 use crate::model::{Desired, Dirty, Family, PortKey};
 use crate::node::Topology;
@@ -73,7 +75,7 @@ pub struct Capacities {
 /// The plan and its mirror of the maps.
 ///
 /// Between two syncs this holds:
-/// - What the mirrors (`services`, `backends_*`, `frontends`, `ranges`, `nodes`) call written is what the last operation that
+/// - What the mirrors (`services`, `backends_*`, `frontends`, `ranges`, `vips`, `nodes`) call written is what the last operation that
 ///   succeeded left in the map, or what was found there.
 /// - Every slot is free, at rest, or in the room of exactly one service; a service's slice is inside its room.
 /// - Every id is unused, at rest, or somebody's. A service rests once no frontend has it and its word is zero, a
@@ -92,6 +94,7 @@ pub struct Plan {
     space: Space,
     frontends: Frontends,
     ranges: Ranges,
+    vips: Vips,
     nodes: Nodes,
     /// By service id: what a service's next word names, while that word is not stored yet.
     fresh: BTreeMap<u32, Fresh>,
@@ -150,6 +153,7 @@ impl Plan {
         let ops = self.releases();
         self.carry_out(ops, now, kernel, &mut outcome);
         self.settle(now);
+        self.sync_vips(now, kernel, &mut outcome);
         self.pending = outcome.pending.keys().cloned().collect();
         self.nodes_pending = outcome.nodes_failed;
         SyncReport { due_in: self.due_in(now), ..outcome.into_report() }
@@ -165,13 +169,25 @@ impl Plan {
         kernel: &mut impl Kernel,
     ) -> SyncReport {
         self.nodes.set_topology(topology, native_devices);
+        self.vips.look_again();
         let mut outcome = Outcome::default();
         if self.started {
             let ops = in_order(self.nodes.writes());
             self.carry_out(ops, now, kernel, &mut outcome);
             self.nodes_pending |= outcome.nodes_failed;
         }
+        self.sync_vips(now, kernel, &mut outcome);
         outcome.into_report()
+    }
+
+    /// Brings VIPS to what the frontends in the map ask for, once it is known which addresses are this node's.
+    fn sync_vips(&mut self, now: Duration, kernel: &mut impl Kernel, outcome: &mut Outcome) {
+        if !self.nodes.knows_own_addresses() {
+            return;
+        }
+        let ops = self.vips.changes(|address| self.nodes.is_node(address));
+        self.carry_out(ops, now, kernel, outcome);
+        self.vips.settle(|address| self.nodes.is_node(address));
     }
 
     /// What was released long enough ago becomes free.
@@ -255,6 +271,7 @@ impl Plan {
             outcome.nodes_failed = true;
         }
         ops.extend(self.nodes.writes());
+        self.vips.look_again();
         self.plan_cluster_sources(desired, ops);
     }
 

@@ -186,6 +186,18 @@ impl Nodes {
         self.peers.iter().map(|(address, bits)| (*address, *bits))
     }
 
+    /// Whether it was told which addresses are on this node's devices; a node has some.
+    #[must_use]
+    pub fn knows_own_addresses(&self) -> bool {
+        !self.topology.addresses.is_empty()
+    }
+
+    /// Whether an address is on a device of this node, or another node's.
+    #[must_use]
+    pub fn is_node(&self, address: IpAddr) -> bool {
+        self.topology.addresses.contains(&address) || self.members.contains_key(&address)
+    }
+
     fn used(&self) -> BTreeSet<u32> {
         self.ways.values().flat_map(|ways| [ways.v4, ways.v6]).flatten().collect()
     }

@@ -9,7 +9,7 @@ use proxy_common::selection::{ServiceEntry, Slot};
 use proxy_common::source_range::CLUSTER;
 
 use super::backends::Named;
-use super::change::{Change, Op};
+use super::change::{Change, FrontendAt, Op};
 use super::{Fresh, Kernel, Outcome, Plan};
 use crate::dataplane::SyncFailure;
 use crate::model::PortKey;
@@ -100,17 +100,19 @@ impl Plan {
             }
             Change::Peer(address, bits) => self.nodes.peer_written(address, Some(bits)),
             Change::RemovePeer(address) => self.nodes.peer_written(address, None),
+            Change::Vip(address, bits) => self.vips.record(address, Some(bits)),
+            Change::RemoveVip(address) => self.vips.record(address, None),
             Change::SourceRange(range) => self.ranges.written(range),
             Change::RemoveSourceRange(range) => self.ranges.removed(range),
             Change::Frontend(at, value) | Change::Restrict(at, value) => {
-                self.count_frontend(value, 1);
+                self.count_frontend(&at, value, 1);
                 if let Some(before) = self.frontends.record(at, Some(value)) {
-                    self.count_frontend(before, -1);
+                    self.count_frontend(&at, before, -1);
                 }
             }
             Change::RemoveFrontend(at) => {
                 if let Some(before) = self.frontends.record(at, None) {
-                    self.count_frontend(before, -1);
+                    self.count_frontend(&at, before, -1);
                 }
             }
         }
@@ -158,8 +160,9 @@ impl Plan {
     }
 
     /// Counts the frontends that lead to a service id: it is not released before there is none.
-    pub(super) fn count_frontend(&mut self, value: Frontend, by: isize) {
+    pub(super) fn count_frontend(&mut self, at: &FrontendAt, value: Frontend, by: isize) {
         self.ranges.count_frontend(value, by);
+        self.vips.count_frontend(at, value, by);
         let ids: BTreeSet<u32> = [value.service, value.cluster_service].into_iter().collect();
         for id in ids {
             if let Some(state) = self.services.get_mut(id) {

@@ -98,6 +98,7 @@ impl PinnedMaps {
             map_view(self.maps.ways.name(), self.maps.ways.entries(), Some(self.ways()?.len())),
             map_view(self.maps.hints.name(), self.maps.hints.entries(), Some(self.maps.hints.count()?)),
             map_view(self.maps.peers.name(), self.maps.peers.entries(), Some(self.maps.peers.count()?)),
+            map_view(self.maps.vips.name(), self.maps.vips.entries(), Some(self.maps.vips.count()?)),
             map_view(self.maps.names.name(), self.maps.names.entries(), Some(self.maps.names.count()?)),
         ];
         family_fill(&self.maps.of4, &mut maps)?;

@@ -30,6 +30,7 @@ pub struct FakeKernel {
     pub hints: BTreeMap<HintKey2, BackendRef>,
     pub peers: BTreeMap<IpAddr, u32>,
     pub frontends: BTreeMap<FrontendAt, Frontend>,
+    pub vips: BTreeMap<IpAddr, u32>,
     pub ranges: BTreeSet<RangeAt>,
     /// How many ranges there is room for.
     pub range_room: Option<usize>,
@@ -148,7 +149,9 @@ impl FakeKernel {
             | Change::RemoveSourceRange(_)
             | Change::Peer(..)
             | Change::RemovePeer(_)
-            | Change::RemoveFrontend(_) => {}
+            | Change::RemoveFrontend(_)
+            | Change::Vip(..)
+            | Change::RemoveVip(_) => {}
         }
     }
 
@@ -236,6 +239,8 @@ impl FakeKernel {
             Change::RemoveHint(key) => drop(self.hints.remove(&(key.service, key.hint))),
             Change::Peer(address, bits) => drop(self.peers.insert(address, bits)),
             Change::RemovePeer(address) => drop(self.peers.remove(&address)),
+            Change::Vip(address, bits) => drop(self.vips.insert(address, bits)),
+            Change::RemoveVip(address) => assert!(self.vips.remove(&address).is_some(), "{address}"),
             Change::SourceRange(range) => assert!(self.ranges.insert(range), "{range:?} is there"),
             Change::RemoveSourceRange(range) => assert!(self.ranges.remove(&range), "{range:?} is not there"),
             Change::Frontend(at, value) | Change::Restrict(at, value) => {
@@ -291,6 +296,7 @@ impl FakeKernel {
             hints: self.hints.iter().map(hint).collect(),
             peers: self.peers.iter().map(|(address, bits)| (*address, *bits)).collect(),
             frontends: self.frontends.iter().map(|(at, value)| (*at, *value)).collect(),
+            vips: self.vips.iter().map(|(address, bits)| (*address, *bits)).collect(),
             ranges: self.ranges.iter().copied().collect(),
         }
     }

@@ -6,4 +6,5 @@ mod found;
 mod kernel;
 mod random;
 mod ranges;
+mod vips;
 mod world;

@@ -7,8 +7,9 @@ use proptest::prelude::*;
 
 use super::access::assert_access;
 use super::kernel::{CAPACITIES, FakeKernel};
+use super::vips;
 use super::world::{assert_serves, closed, desired, dsr, key, local_policy, port, range, reached_at};
-use crate::dataplane::ebpf::plan::{Found, Plan};
+use crate::dataplane::ebpf::plan::Plan;
 use crate::model::{Desired, Dirty, Family, PortKey, ServicePort};
 
 /// What happens between two syncs.
@@ -118,12 +119,12 @@ proptest! {
     fn the_kernel_comes_to_serve_what_is_desired(steps in proptest::collection::vec(step(), 1..24)) {
         let mut kernel = FakeKernel::default();
         let mut now = Duration::from_secs(1000);
-        let mut plan = Plan::adopt(CAPACITIES, Found::default(), now);
+        let mut plan = adopt(&mut kernel, now);
         let (mut state, mut vips) = (desired([]), VIPS);
         for step in steps {
             now += Duration::from_secs(step.seconds);
             if step.restart {
-                plan = Plan::adopt(CAPACITIES, kernel.found(), now);
+                plan = adopt(&mut kernel, now);
             }
             let dirty = change(&mut state, &mut vips, &step);
             let is_whole = step.refuse.is_empty();
@@ -146,8 +147,9 @@ proptest! {
             plan.sync(&state, &Dirty::default(), now, &mut kernel);
         }
         assert_serves(&kernel, &state);
+        prop_assert_eq!(&kernel.vips, &vips::wanted(&state, &[vips::own()]));
         assert_quiet(&mut plan, &mut kernel, &state, now);
-        let mut restarted = Plan::adopt(CAPACITIES, kernel.found(), now);
+        let mut restarted = adopt(&mut kernel, now);
         assert_quiet(&mut restarted, &mut kernel, &state, now);
     }
 }
@@ -162,7 +164,7 @@ proptest! {
     ) {
         let mut kernel = FakeKernel::default();
         let mut now = Duration::from_secs(1000);
-        let mut plan = Plan::adopt(CAPACITIES, Found::default(), now);
+        let mut plan = adopt(&mut kernel, now);
         let (mut state, mut vips) = (desired([]), VIPS);
         for (step, killed_at) in steps {
             now += Duration::from_secs(step.seconds);
@@ -170,7 +172,7 @@ proptest! {
             if let Some(operation) = killed_at {
                 kernel.begin_guarded(now, (operation..NEVER_REACHED).collect(), &state);
                 plan.sync(&state, &dirty, now, &mut kernel);
-                plan = Plan::adopt(CAPACITIES, kernel.found(), now);
+                plan = adopt(&mut kernel, now);
             }
             kernel.begin_guarded(now, Vec::new(), &state);
             plan.sync(&state, &dirty, now, &mut kernel);
@@ -188,8 +190,17 @@ proptest! {
             plan.sync(&state, &Dirty::default(), now, &mut kernel);
         }
         assert_serves(&kernel, &state);
+        prop_assert_eq!(&kernel.vips, &vips::wanted(&state, &[vips::own()]));
         assert_quiet(&mut plan, &mut kernel, &state, now);
     }
+}
+
+/// Another agent, which knows its own addresses from the start.
+fn adopt(kernel: &mut FakeKernel, now: Duration) -> Plan {
+    let mut plan = Plan::adopt(CAPACITIES, kernel.found(), now);
+    kernel.begin(now, Vec::new());
+    plan.set_topology(&vips::topology(&[vips::own()]), &BTreeSet::new(), now, kernel);
+    plan
 }
 
 /// More operations than a sync of these tests has.

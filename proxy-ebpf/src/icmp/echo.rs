@@ -1,0 +1,33 @@
+//! Echo requests to a service's address.
+
+use proxy_common::checksum::Difference;
+use proxy_common::verdict::Reason;
+
+use super::family::Icmp;
+use crate::packet::header::{ETHERNET, IcmpHeader};
+use crate::packet::{Packet, Parsed};
+use crate::verdict::{NO_ROOM, Verdict};
+
+/// Turns an echo request round in place. As with any host's, the answer is as large as the request, so nobody gains from a
+/// forged one; and as with Linux' own, there is no limit to them.
+#[inline(always)]
+pub fn reply<P: Packet, F: Icmp>(packet: P, parsed: &Parsed<F::Address>) -> Verdict {
+    turn::<P, F>(&packet, parsed).map_or(NO_ROOM, |()| Verdict::Bounce(Reason::Echo))
+}
+
+#[inline(always)]
+fn turn<P: Packet, F: Icmp>(packet: &P, parsed: &Parsed<F::Address>) -> Option<()> {
+    super::swap_ethernet(packet)?;
+    let (source, destination) = (&parsed.key.source, &parsed.key.destination);
+    F::write_addresses(packet, ETHERNET, destination, source, Difference::default())?;
+    F::renew_hop_limit(packet)?;
+    let header = packet.at::<IcmpHeader>(parsed.transport().offset())?;
+    // SAFETY: `at` checked the bound.
+    unsafe {
+        let change = Difference::default()
+            .half(u16::from_ne_bytes([F::ECHO_REQUEST, 0]), u16::from_ne_bytes([F::ECHO_REPLY, 0]));
+        (*header).kind = F::ECHO_REPLY;
+        (*header).checksum = change.apply((*header).checksum);
+    }
+    Some(())
+}

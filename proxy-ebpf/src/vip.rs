@@ -1,0 +1,41 @@
+//! Addresses that are a service's, on ports that are none's.
+
+use proxy_common::verdict::Reason;
+use proxy_common::vip::{VipKey, filter_bit};
+
+use crate::config::REJECT_UNKNOWN;
+use crate::family::Family;
+use crate::maps;
+use crate::verdict::{UNTOUCHED, Verdict};
+
+/// What becomes of a packet that asks for no frontend: the stack's business unless its address may be a service's.
+/// [`kinds`] tells for sure, where the walk has left the stack.
+#[inline(always)]
+pub fn unknown_port<F: Family>(address: &F::Address) -> Verdict {
+    if REJECT_UNKNOWN.load() != 0 && may_be_vip::<F>(address) {
+        Verdict::Refuse(Reason::UnknownPort, 0)
+    } else {
+        UNTOUCHED
+    }
+}
+
+/// Whether an address may be in VIPS: one array look-up, which tells nearly all others apart.
+#[inline(always)]
+pub fn may_be_vip<F: Family>(address: &F::Address) -> bool {
+    let (word, mask) = filter_bit(address);
+    maps::VIP_FILTER.get(word).is_some_and(|word| *word & mask != 0)
+}
+
+/// The `VIP_*` bits of an address, zero if it is no service's or this node's own.
+#[inline(always)]
+pub fn kinds<F: Family>(address: &F::Address) -> u32 {
+    let key = VipKey { address: F::map(address) };
+    // SAFETY: copied at once; an address that is being removed may be taken for a service's a moment longer.
+    unsafe { maps::VIPS.get(&key).copied() }.unwrap_or(0)
+}
+
+/// Whether a port that nobody serves is refused there.
+#[inline(always)]
+pub fn is_rejecting<F: Family>(address: &F::Address) -> bool {
+    kinds::<F>(address) & REJECT_UNKNOWN.load() != 0
+}

@@ -1,0 +1,94 @@
+//! Addresses that are a service's, whatever the port: VIPS.
+//!
+//! An address is there as long as a frontend for clients has it, unless it is a node's too: what a node's own address gets on
+//! other ports is the node's business.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use proxy_common::frontend::{FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_NODE_PORT, Frontend, SCOPE_EXTERNAL};
+use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
+
+use super::change::{Change, FrontendAt, Op};
+
+/// What is in VIPS, and what shall be.
+#[derive(Clone, Debug, Default)]
+pub struct Vips {
+    /// Number of entries in FRONTENDS, as cluster IP and as another address; none is zero twice.
+    frontends: BTreeMap<IpAddr, [usize; 2]>,
+    written: BTreeMap<IpAddr, u32>,
+    /// Addresses whose entry may be another than it shall be.
+    due: BTreeSet<IpAddr>,
+}
+
+impl Vips {
+    /// Takes over an entry found in the map.
+    pub fn adopt(&mut self, address: IpAddr, bits: u32) {
+        self.written.insert(address, bits);
+        self.due.insert(address);
+    }
+
+    /// Counts a frontend that was found, written or removed.
+    pub fn count_frontend(&mut self, at: &FrontendAt, value: Frontend, by: isize) {
+        if at.scope != SCOPE_EXTERNAL || value.kind() == FRONTEND_KIND_NODE_PORT {
+            return;
+        }
+        let address = at.address.ip();
+        let counts = self.frontends.entry(address).or_default();
+        let [as_cluster_ip, as_other] = counts;
+        let count = if value.kind() == FRONTEND_KIND_CLUSTER_IP { as_cluster_ip } else { as_other };
+        *count = count.saturating_add_signed(by);
+        if *counts == [0, 0] {
+            self.frontends.remove(&address);
+        }
+        self.due.insert(address);
+    }
+
+    /// Looks at every address again: others are a node's now.
+    pub fn look_again(&mut self) {
+        self.due.extend(self.frontends.keys().chain(self.written.keys()));
+    }
+
+    /// What must be written or removed, if `is_node` says which addresses are a node's.
+    pub fn changes(&self, is_node: impl Fn(IpAddr) -> bool) -> Vec<Op> {
+        let change = |address: &IpAddr| {
+            let wanted = if is_node(*address) { 0 } else { self.bits(*address) };
+            match (wanted, self.written.get(address)) {
+                (0, None) => None,
+                (0, Some(_)) => Some(Change::RemoveVip(*address)),
+                (wanted, Some(bits)) if *bits == wanted => None,
+                (wanted, _) => Some(Change::Vip(*address, wanted)),
+            }
+        };
+        self.due.iter().filter_map(change).map(|change| Op { change, owner: None }).collect()
+    }
+
+    /// All that differed is written but for what failed.
+    pub fn settle(&mut self, is_node: impl Fn(IpAddr) -> bool) {
+        let differing = self.changes(is_node);
+        let address = |op: Op| match op.change {
+            Change::Vip(address, _) | Change::RemoveVip(address) => Some(address),
+            _ => None,
+        };
+        self.due = differing.into_iter().filter_map(address).collect();
+    }
+
+    /// Records that an entry was written or removed.
+    pub fn record(&mut self, address: IpAddr, bits: Option<u32>) {
+        match bits {
+            Some(bits) => self.written.insert(address, bits),
+            None => self.written.remove(&address),
+        };
+    }
+
+    /// What is in the map.
+    pub fn written(&self) -> impl Iterator<Item = (IpAddr, u32)> {
+        self.written.iter().map(|(address, bits)| (*address, *bits))
+    }
+
+    fn bits(&self, address: IpAddr) -> u32 {
+        let [as_cluster_ip, as_other] = self.frontends.get(&address).copied().unwrap_or_default();
+        let bit = |count: usize, bit: u32| if count == 0 { 0 } else { bit };
+        bit(as_cluster_ip, VIP_CLUSTER_IP) | bit(as_other, VIP_EXTERNAL)
+    }
+}
