@@ -11,7 +11,7 @@ use proxy_common::vip::VIP_CLUSTER_IP;
 
 use crate::answers;
 use crate::packet::{ETHERNET, Packet, residue};
-use crate::world::{Frontend, MTU, NODES, World, address};
+use crate::world::{Frontend, MTU, NODES, World, address, vip};
 
 /// Under which one of these reasons a frame was counted.
 pub type Reasons = &'static [Reason];
@@ -57,7 +57,7 @@ impl<'a> Oracle<'a> {
                 Some(frontend) => {
                     self.or_untouched(&packet, &done, || self.judge_client(frontend, &packet, &done))
                 }
-                None if self.world.vip(packet.destination.ip()) == VIP_CLUSTER_IP => {
+                None if vip(packet.destination.ip()) == VIP_CLUSTER_IP => {
                     self.or_untouched(&packet, &done, || self.dropped(&done, &packet, &[Reason::UnknownPort]))
                 }
                 None => self.untouched(&done),
@@ -66,7 +66,7 @@ impl<'a> Oracle<'a> {
         if !packet.is_plain {
             return self.untouched(&done);
         }
-        if answers::is_echo_request(&done, &packet) && self.world.vip(packet.destination.ip()) != 0 {
+        if answers::is_echo_request(&done, &packet) && vip(packet.destination.ip()) != 0 {
             require(self.verdict(&done).is_sent(), "an echo request without an echo")?;
             answers::check_echo(&done, &packet)?;
             return Ok(&[Reason::Echo]);

@@ -88,16 +88,16 @@ impl World {
         Self { bed, frontends, connections }
     }
 
-    /// The `VIP_*` bits of an address.
-    pub fn vip(&self, at: IpAddr) -> u32 {
-        let number = (1..=5).find(|number| address(at.is_ipv6(), VIPS, *number) == at);
-        number.map_or(0, vip_kind)
-    }
-
     /// The frontend at an address.
     pub fn frontend(&self, at: SocketAddr, protocol: u8) -> Option<&Frontend> {
         self.frontends.iter().find(|frontend| (frontend.at, frontend.protocol) == (at, protocol))
     }
+}
+
+/// The `VIP_*` bits of an address.
+pub fn vip(at: IpAddr) -> u32 {
+    let number = (1..=5).find(|number| address(at.is_ipv6(), VIPS, *number) == at);
+    number.map_or(0, vip_kind)
 }
 
 /// Some are cluster IPs, whose unknown ports are refused, some are not.

@@ -88,7 +88,9 @@ impl Scene {
     }
     fn drop_service(&mut self, n: u8) -> Dirty {
         let keys = [Family::V4, Family::V6].map(|family| key(n, family));
-        keys.iter().for_each(|key| drop(self.state.ports.remove(key)));
+        for key in &keys {
+            self.state.ports.remove(key);
+        }
         Dirty { ports: keys.into(), ..Dirty::default() }
     }
     #[track_caller]
