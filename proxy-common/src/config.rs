@@ -1,5 +1,7 @@
 //! CONFIG and AGENT: what is fixed when the programs are loaded, and what the agent tells them while it runs.
 
+use core::ops::RangeInclusive;
+
 /// Names of the load-time constants in the BPF object's read-only data; the verifier sees their values and
 /// removes what is off. Each is a `u32`.
 pub mod global {
@@ -19,6 +21,12 @@ pub mod global {
     pub const REJECT_UNKNOWN: &str = "REJECT_UNKNOWN";
     /// Non-zero where `bpf_skb_adjust_room` takes the flags for decapsulation (Linux 6.3 and later).
     pub const TC_DECAP_FLAGS: &str = "TC_DECAP_FLAGS";
+    /// First port of this node that connections to backends on other nodes are translated to.
+    pub const SNAT_PORT_FIRST: &str = "SNAT_PORT_FIRST";
+    /// Number of those ports.
+    pub const SNAT_PORT_COUNT: &str = "SNAT_PORT_COUNT";
+    /// Non-zero where `bpf_fib_lookup` says which source address a route prefers (Linux 6.7 and later).
+    pub const FIB_SOURCE: &str = "FIB_SOURCE";
 }
 
 /// Index into AGENT: monotonic seconds of the agent's last heartbeat.
@@ -36,6 +44,9 @@ pub const HEARTBEAT_SECONDS: u32 = 30;
 /// Default mark and mask of packets that go up: one bit below those of kube-proxy (0xc000), portmap (0x2000), Calico
 /// and Cilium (the upper half).
 pub const DEFAULT_MARK: u32 = 0x1000;
+
+/// Default ports for connections to backends on other nodes: above those Linux gives to sockets by default.
+pub const DEFAULT_SNAT_PORTS: RangeInclusive<u16> = 61000..=65535;
 
 /// Ports a group of SERVED_PORTS holds.
 pub const PORT_GROUP: u32 = 64;

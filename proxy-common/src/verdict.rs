@@ -52,8 +52,6 @@ reasons! {
     NotPeer = 18, "not_peer";
     /// Dropped: decapsulated, but neither flow, hint nor second chance names a backend on this node.
     NoBackendHere = 19, "no_backend_here";
-    /// Dropped: the backend is on another node and the service has no DSR, the only forwarding there is yet.
-    NoForwarding = 20, "no_forwarding";
     /// Dropped: no route or neighbour towards the backend's node.
     NoWay = 21, "no_way";
     /// Dropped: hop limit used up.

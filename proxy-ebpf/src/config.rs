@@ -2,7 +2,7 @@
 //! Names and meaning: `proxy_common::config::global`.
 
 use aya_ebpf::Global;
-use proxy_common::config::DEFAULT_MARK;
+use proxy_common::config::{DEFAULT_MARK, DEFAULT_SNAT_PORTS};
 use proxy_common::flow::Timeouts;
 use proxy_common::vip::VIP_CLUSTER_IP;
 
@@ -23,6 +23,19 @@ pub static REJECT_UNKNOWN: Global<u32> = Global::new(VIP_CLUSTER_IP);
 
 #[unsafe(no_mangle)]
 pub static TC_DECAP_FLAGS: Global<u32> = Global::new(1);
+#[unsafe(no_mangle)]
+pub static SNAT_PORT_FIRST: Global<u32> = Global::new(*DEFAULT_SNAT_PORTS.start() as u32);
+#[unsafe(no_mangle)]
+pub static SNAT_PORT_COUNT: Global<u32> =
+    Global::new((*DEFAULT_SNAT_PORTS.end() - *DEFAULT_SNAT_PORTS.start()) as u32 + 1);
+#[unsafe(no_mangle)]
+pub static FIB_SOURCE: Global<u32> = Global::new(0);
+
+/// Whether a port, in network byte order, is one that connections are translated to.
+#[inline(always)]
+pub fn is_snat_port(port: u16) -> bool {
+    u32::from(u16::from_be(port)).wrapping_sub(SNAT_PORT_FIRST.load()) < SNAT_PORT_COUNT.load()
+}
 
 /// The flow time-outs in force.
 #[inline(always)]

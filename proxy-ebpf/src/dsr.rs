@@ -131,7 +131,7 @@ fn receive_inner<P: Packet, O: Family, F: Family>(
 }
 
 #[inline(always)]
-fn peer<O: Family>(address: &O::Address) -> u32 {
+pub fn peer<O: Family>(address: &O::Address) -> u32 {
     let key = PeerKey { address: O::map(address) };
     // SAFETY: copied at once; a peer that is being removed may be taken for one a moment longer.
     unsafe { maps::PEERS.get(key).copied() }.unwrap_or(0)
@@ -145,7 +145,7 @@ fn serve<P: Packet, O: Family, F: Family>(
     frontend: &Frontend,
     hint: u32,
 ) -> Result<Verdict, Verdict> {
-    if let Some(found) = flow::lookup::<F>(inner, frontend.service)
+    if let Some((found, _)) = flow::lookup::<F>(inner, frontend.service)
         && let Some(backend) = balance::lookup_keeper::<F>(found.backend, inner)
         && backend.is_local()
     {

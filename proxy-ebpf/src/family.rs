@@ -1,11 +1,13 @@
 //! IPv4 and IPv6 as one generic source: what differs between them, and nothing else.
 
+use aya_ebpf::bindings::bpf_fib_lookup;
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use proxy_common::addr::Address;
 use proxy_common::backend::Backend;
 use proxy_common::checksum::Difference;
 use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
+use proxy_common::hop::{Device, Hop};
 use proxy_common::source_range::SourceRange;
 use proxy_common::{Addr4, Addr6};
 
@@ -36,6 +38,16 @@ pub trait Family: Copy {
     fn is_in_source_range(key: &Key<SourceRange<Self::Address>>) -> bool;
     /// Which backend a client had last.
     fn affinity() -> &'static AffinityMap<Self::Address>;
+    /// The hop a backend id has in HOPS.
+    fn hop(id: u32) -> Option<*mut Hop<Self::Address>>;
+    /// This CPU's note from one walk to the next.
+    fn scratch() -> Option<*mut FlowOf<Self>>;
+    /// Says from where and whereto the FIB is asked.
+    fn ask(query: &mut bpf_fib_lookup, source: &Self::Address, destination: &Self::Address);
+    /// The source address the FIB answered.
+    fn answered_source(query: &bpf_fib_lookup) -> Self::Address;
+    /// The source address of what leaves by a device.
+    fn source_of(device: &Device) -> Self::Address;
     /// Connections the client has answered in.
     fn flows() -> &'static FlowsMap<Self::Address>;
     /// Connections with nothing but the client's first packet.
@@ -82,6 +94,8 @@ pub struct Outer<A> {
 }
 
 const OUTER_HOP_LIMIT: u8 = 64;
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
 
 /// IPv4.
 #[derive(Clone, Copy)]
@@ -114,6 +128,29 @@ impl Family for V4 {
     #[inline(always)]
     fn affinity() -> &'static AffinityMap<Addr4> {
         &maps::AFFINITY4
+    }
+    #[inline(always)]
+    fn hop(id: u32) -> Option<*mut Hop<Addr4>> {
+        maps::HOPS4.get_ptr_mut(id)
+    }
+    #[inline(always)]
+    fn scratch() -> Option<*mut FlowOf<Self>> {
+        maps::SCRATCH4.get_ptr_mut(0)
+    }
+    #[inline(always)]
+    fn ask(query: &mut bpf_fib_lookup, source: &Addr4, destination: &Addr4) {
+        query.family = AF_INET;
+        [query.__bindgen_anon_3.ipv4_src] = source.0;
+        [query.__bindgen_anon_4.ipv4_dst] = destination.0;
+    }
+    #[inline(always)]
+    fn answered_source(query: &bpf_fib_lookup) -> Addr4 {
+        // SAFETY: all fields of the union are integers.
+        Addr4([unsafe { query.__bindgen_anon_3.ipv4_src }])
+    }
+    #[inline(always)]
+    fn source_of(device: &Device) -> Addr4 {
+        Addr4(device.source4)
     }
     #[inline(always)]
     fn flows() -> &'static FlowsMap<Addr4> {
@@ -263,6 +300,29 @@ impl Family for V6 {
     #[inline(always)]
     fn affinity() -> &'static AffinityMap<Addr6> {
         &maps::AFFINITY6
+    }
+    #[inline(always)]
+    fn hop(id: u32) -> Option<*mut Hop<Addr6>> {
+        maps::HOPS6.get_ptr_mut(id)
+    }
+    #[inline(always)]
+    fn scratch() -> Option<*mut FlowOf<Self>> {
+        maps::SCRATCH6.get_ptr_mut(0)
+    }
+    #[inline(always)]
+    fn ask(query: &mut bpf_fib_lookup, source: &Addr6, destination: &Addr6) {
+        query.family = AF_INET6;
+        query.__bindgen_anon_3.ipv6_src = source.0;
+        query.__bindgen_anon_4.ipv6_dst = destination.0;
+    }
+    #[inline(always)]
+    fn answered_source(query: &bpf_fib_lookup) -> Addr6 {
+        // SAFETY: all fields of the union are integers.
+        Addr6(unsafe { query.__bindgen_anon_3.ipv6_src })
+    }
+    #[inline(always)]
+    fn source_of(device: &Device) -> Addr6 {
+        Addr6(device.source6)
     }
     #[inline(always)]
     fn flows() -> &'static FlowsMap<Addr6> {

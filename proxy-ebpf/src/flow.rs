@@ -7,7 +7,7 @@ use proxy_common::config::seconds;
 use proxy_common::flow::{
     FLOW_CLOSING, FLOW_DATAGRAM, FLOW_DECAPSULATED, FLOW_ENCAPSULATE, FLOW_ESTABLISHED, FLOW_FIN_BACKEND,
     FLOW_FIN_CLIENT, FLOW_OUTER_IPV6, FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN,
-    Flow, FlowKey,
+    Flow, FlowKey, fingerprint,
 };
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
@@ -33,6 +33,8 @@ pub struct Found {
     flags: u8,
     /// Whether it is still in FLOWS_NEW.
     embryo: bool,
+    /// Whether the client's address is translated (SNAT).
+    translated: bool,
 }
 
 impl Found {
@@ -40,6 +42,11 @@ impl Found {
     #[inline(always)]
     pub const fn is_decapsulated(&self) -> bool {
         self.flags & FLOW_DECAPSULATED != 0
+    }
+    /// Whether the backend knows the client by an address of this node.
+    #[inline(always)]
+    pub const fn is_translated(&self) -> bool {
+        self.translated
     }
     /// Bytes of the outer header they come in with.
     #[inline(always)]
@@ -66,11 +73,11 @@ pub fn now() -> u32 {
 /// The live entry for a client's packet to a service, unless the packet opens a new connection that happens to have
 /// the ports of one that has ended.
 #[inline(always)]
-pub fn lookup<F: Family>(parsed: &Parsed<F::Address>, service: u32) -> Option<Found> {
+pub fn lookup<F: Family>(parsed: &Parsed<F::Address>, service: u32) -> Option<(Found, &'static FlowOf<F>)> {
     let (found, flow) = find::<F>(&parsed.key)?;
     let ended = flow.state == FLOW_CLOSING || flow.flags & FLOW_FIN_CLIENT != 0;
     let belongs = flow.service == service && is_client_entry::<F>(flow, &parsed.key);
-    (belongs && !(parsed.is_syn() && ended)).then_some(found)
+    (belongs && !(parsed.is_syn() && ended)).then_some((found, flow))
 }
 
 /// The live entry for a backend's reply, with the frontend it has to come from and the client's own port.
@@ -81,10 +88,19 @@ pub fn lookup_reply<F: Family>(parsed: &Parsed<F::Address>) -> Option<(Found, En
     is_reply_entry::<F>(flow, &parsed.key).then_some((found, frontend, flow.destination_port))
 }
 
+/// The live entry for a reply that a backend on another node sent to this one: frontend and client are in it.
+#[inline(always)]
+pub fn lookup_translated<F: Family>(parsed: &Parsed<F::Address>) -> Option<(Found, &'static FlowOf<F>)> {
+    find::<F>(&parsed.key).filter(|(found, flow)| found.translated && is_reply_entry::<F>(flow, &parsed.key))
+}
+
 /// A value may be given to another key while it is read (an LRU map reuses nodes at once, and an update of an existing
-/// key frees one). Every entry holds its client, so that one that is another connection's can be told.
+/// key frees one). Every entry holds its client, or a fingerprint, so that one that is another connection's can be told.
 #[inline(always)]
 fn is_client_entry<F: Family>(flow: &FlowOf<F>, key: &KeyOf<F>) -> bool {
+    if flow.check != 0 {
+        return flow.flags & FLOW_REPLY == 0 && flow.check == fingerprint(key);
+    }
     let same_port = flow.source_port == key.source_port || flow.flags & FLOW_REWRITE_SOURCE != 0;
     flow.flags & FLOW_REPLY == 0 && flow.source == key.source && same_port
 }
@@ -92,13 +108,16 @@ fn is_client_entry<F: Family>(flow: &FlowOf<F>, key: &KeyOf<F>) -> bool {
 /// As [`is_client_entry`]; a reply goes to the client.
 #[inline(always)]
 fn is_reply_entry<F: Family>(flow: &FlowOf<F>, key: &KeyOf<F>) -> bool {
+    if flow.check != 0 {
+        return flow.flags & FLOW_REPLY != 0 && flow.check == fingerprint(key);
+    }
     let same_port =
         flow.destination_port == key.destination_port || flow.flags & FLOW_REWRITE_DESTINATION != 0;
     flow.flags & FLOW_REPLY != 0 && flow.destination == key.destination && same_port
 }
 
 #[inline(always)]
-fn find<F: Family>(key: &KeyOf<F>) -> Option<(Found, &'static FlowOf<F>)> {
+pub fn find<F: Family>(key: &KeyOf<F>) -> Option<(Found, &'static FlowOf<F>)> {
     // SAFETY: the memory is the map's for the program's run; callers check whose entry it is.
     if let Some(flow) = unsafe { F::flows().get(key) }
         && let Some(found) = live::<F>(flow, false)
@@ -113,11 +132,13 @@ fn find<F: Family>(key: &KeyOf<F>) -> Option<(Found, &'static FlowOf<F>)> {
 #[inline(always)]
 fn live<F: Family>(flow: &FlowOf<F>, embryo: bool) -> Option<Found> {
     let now = now();
-    let Flow { backend, last_seen, state, flags, source_port, .. } = *flow;
+    let Flow { backend, last_seen, state, flags, check, source_port, .. } = *flow;
     if config::timeouts().expired(state, last_seen, now) {
         return None;
     }
-    Some(Found { backend: BackendRef(backend), client_port: source_port, last_seen, now, flags, embryo })
+    let translated = check != 0;
+    let backend = BackendRef(backend);
+    Some(Found { backend, client_port: source_port, last_seen, now, flags, embryo, translated })
 }
 
 /// Makes both entries of a connection to a backend on this node, and says by which port the backend knows the client:
@@ -154,7 +175,7 @@ pub fn create<F: Family>(
     clear::<F>(key);
     clear::<F>(&reply_key);
     F::flows_new().insert(key, &flow, BPF_ANY.into()).map_err(|_| NO_ROOM)?;
-    turn_round::<F>(&mut flow, key);
+    turn_round::<F>(&mut flow, key, &reply_key);
     F::flows_new().insert(&reply_key, &flow, BPF_ANY.into()).map_err(|_| NO_ROOM)?;
     observe::note_served(destination.1);
     Ok(reply_key.destination_port)
@@ -179,7 +200,7 @@ fn free_port<F: Family>(reply_key: &mut KeyOf<F>, key: &KeyOf<F>) -> Result<u16,
 
 /// What stands in FLOWS is expired, closing, or names a backend that is gone; it would be found first.
 #[inline(always)]
-fn clear<F: Family>(key: &KeyOf<F>) {
+pub fn clear<F: Family>(key: &KeyOf<F>) {
     // A removal takes the bucket's lock even where there is nothing.
     // SAFETY: nothing is read.
     if unsafe { F::flows().get(key) }.is_some() {
@@ -198,15 +219,18 @@ fn is_taken<F: Family>(reply_key: &KeyOf<F>, key: &KeyOf<F>) -> bool {
         && (other.source != key.destination || other.source_port != key.destination_port)
 }
 
-/// Turns the client's entry into the reply's, or the other way round.
+/// Turns the client's entry into the reply's, or the other way round: what `key` has becomes what `twin` has.
 #[inline(always)]
-fn turn_round<F: Family>(flow: &mut FlowOf<F>, key: &KeyOf<F>) {
+pub fn turn_round<F: Family>(flow: &mut FlowOf<F>, key: &KeyOf<F>, twin: &KeyOf<F>) {
     const REWRITES: u8 = FLOW_REWRITE_SOURCE | FLOW_REWRITE_DESTINATION;
     flow.source = key.destination;
     flow.source_port = key.destination_port;
     flow.destination = key.source;
     flow.destination_port = key.source_port;
     flow.flags = (flow.flags ^ FLOW_REPLY) & !REWRITES | swap_rewrites(flow.flags);
+    if flow.check != 0 {
+        flow.check = fingerprint(twin);
+    }
 }
 
 /// Remembers on a director which node serves a connection whose slot is unsettled.
@@ -233,7 +257,7 @@ pub struct Owner {
 
 /// A TCP packet in mid-connection belongs to one whose entry was lost: it may be silent for long.
 #[inline(always)]
-fn blank<F: Family>(parsed: &Parsed<F::Address>, owner: &Owner) -> FlowOf<F> {
+pub fn blank<F: Family>(parsed: &Parsed<F::Address>, owner: &Owner) -> FlowOf<F> {
     let state = match parsed.key.protocol {
         protocol::TCP if parsed.is_midstream() => FLOW_ESTABLISHED,
         protocol::TCP => FLOW_SYN,
@@ -287,7 +311,7 @@ fn promote<F: Family>(parsed: &Parsed<F::Address>, now: u32) {
     let _ = F::flows_new().remove(key);
     if flow.flags & FLOW_ENCAPSULATE == 0 {
         let twin_key = flow.twin(key);
-        turn_round::<F>(&mut flow, key);
+        turn_round::<F>(&mut flow, key, &twin_key);
         let _ = F::flows().insert(&twin_key, &flow, BPF_ANY.into());
         let _ = F::flows_new().remove(&twin_key);
     }
@@ -320,7 +344,7 @@ fn renew<F: Family>(parsed: &Parsed<F::Address>, embryo: bool, sender: Sender, n
         update::<F>(unsafe { &mut *twin }, parsed.tcp_flags, sender, now);
         return;
     }
-    turn_round::<F>(&mut flow, key);
+    turn_round::<F>(&mut flow, key, &twin_key);
     let _ = if embryo {
         F::flows_new().insert(&twin_key, &flow, BPF_ANY.into())
     } else {

@@ -6,6 +6,7 @@ use proxy_common::verdict::Reason;
 
 use crate::affinity;
 use crate::balance;
+use crate::config::is_snat_port;
 use crate::dsr;
 use crate::family::{Family, V4, V6};
 use crate::flow::{self, Owner, Sender};
@@ -15,8 +16,9 @@ use crate::observe;
 use crate::packet::header::{ETHERNET, Ethernet, ether_type, protocol};
 use crate::packet::parse::parse;
 use crate::packet::{Packet, Parsed};
+use crate::snat;
 use crate::source;
-use crate::verdict::{HAND_TO_TC, UNTOUCHED, Verdict};
+use crate::verdict::{HAND_TO_TC, Leave, UNTOUCHED, Verdict};
 use crate::vip;
 
 /// Decides about a frame. A tagged one is left to the VLAN device above, which has TC programs of its own.
@@ -42,7 +44,11 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
     let verdict = match F::peek_protocol(&packet, ETHERNET) {
         Some(protocol::IPV4 | protocol::IPV6) => return dsr::receive::<P, F>(packet),
         Some(protocol) if protocol == F::PROTOCOL => return icmp::receive::<P, F>(packet),
-        Some(_) => forward::<P, F>(packet),
+        Some(_) => match forward::<P, F>(packet) {
+            Leave::With(verdict) => verdict,
+            Leave::Translate => snat::translate::<P, F>(packet),
+            Leave::Restore => snat::restore::<P, F>(packet),
+        },
         None => return UNTOUCHED,
     };
     // Here, where the walk has left the stack.
@@ -53,10 +59,14 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
 }
 
 #[inline(never)]
-fn forward<P: Packet, F: Family>(mut packet: P) -> Verdict {
-    parse::<P, F>(&packet, ETHERNET)
-        .and_then(|parsed| forward_parsed::<P, F>(&mut packet, &parsed))
-        .unwrap_or_else(|verdict| verdict)
+fn forward<P: Packet, F: Family>(mut packet: P) -> Leave {
+    match parse::<P, F>(&packet, ETHERNET) {
+        Ok(parsed) => match forward_parsed::<P, F>(&mut packet, &parsed) {
+            Ok(verdict) => Leave::With(verdict),
+            Err(leave) => leave,
+        },
+        Err(verdict) => Leave::With(verdict),
+    }
 }
 
 /// A client's packet on the node it was sent to.
@@ -64,13 +74,21 @@ fn forward<P: Packet, F: Family>(mut packet: P) -> Verdict {
 fn forward_parsed<P: Packet, F: Family>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
-) -> Result<Verdict, Verdict> {
+) -> Result<Verdict, Leave> {
     if !parsed.has_ports() {
-        return Err(UNTOUCHED);
+        return Err(UNTOUCHED.into());
     }
     let Some(frontend) = balance::lookup_frontend::<F>(&parsed.key) else {
-        return Err(vip::unknown_port::<F>(&parsed.key.destination));
+        let is_reply = is_snat_port(parsed.key.destination_port);
+        return Err(if is_reply {
+            Leave::Restore
+        } else {
+            vip::unknown_port::<F>(&parsed.key.destination).into()
+        });
     };
+    if source::is_translated::<F>(&parsed.key) {
+        return Err(UNTOUCHED.into());
+    }
     let frontend = source::admit::<F>(frontend, &parsed.key)?;
     let verdict = serve::<P, F>(packet, parsed, &frontend)?;
     observe::count_service(frontend.service, packet.length());
@@ -84,7 +102,7 @@ fn serve<P: Packet, F: Family>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     frontend: &Frontend,
-) -> Result<Verdict, Verdict> {
+) -> Result<Verdict, Leave> {
     if frontend.flags & (FRONTEND_DSR | FRONTEND_AFFINITY) != FRONTEND_DSR {
         return serve_by_flow::<P, F>(packet, parsed, frontend, None);
     }
@@ -94,7 +112,7 @@ fn serve<P: Packet, F: Family>(
         && let Some(backend) = balance::lookup_backend::<F>(slot.current())
         && !backend.is_local()
     {
-        return dsr::send::<P, F>(packet, parsed, backend);
+        return Ok(dsr::send::<P, F>(packet, parsed, backend)?);
     }
     serve_by_flow::<P, F>(packet, parsed, frontend, slot.ok())
 }
@@ -106,10 +124,14 @@ fn serve_by_flow<P: Packet, F: Family>(
     parsed: &Parsed<F::Address>,
     frontend: &Frontend,
     slot: Option<Slot>,
-) -> Result<Verdict, Verdict> {
-    if let Some(found) = flow::lookup::<F>(parsed, frontend.service)
+) -> Result<Verdict, Leave> {
+    if let Some((found, entry)) = flow::lookup::<F>(parsed, frontend.service)
         && let Some(backend) = balance::lookup_keeper::<F>(found.backend, parsed)
     {
+        if found.is_translated() {
+            flow::track::<F>(parsed, found, Sender::Client);
+            return Err(snat::go_on::<F>(entry));
+        }
         if !backend.is_local() {
             let verdict = dsr::send::<P, F>(packet, parsed, backend)?;
             flow::track::<F>(parsed, found, Sender::Client);
@@ -117,13 +139,9 @@ fn serve_by_flow<P: Packet, F: Family>(
         }
         packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
         flow::track::<F>(parsed, found, Sender::Client);
-        return nat::deliver::<P, F>(
-            packet,
-            parsed,
-            found.client_port,
-            &(backend.address, backend.port),
-            Reason::ServedLocal,
-        );
+        let destination = (backend.address, backend.port);
+        let client_port = found.client_port;
+        return Ok(nat::deliver::<P, F>(packet, parsed, client_port, &destination, Reason::ServedLocal)?);
     }
     let slot = match slot {
         Some(slot) => slot,
@@ -139,7 +157,7 @@ fn open<P: Packet, F: Family>(
     parsed: &Parsed<F::Address>,
     frontend: &Frontend,
     slot: Slot,
-) -> Result<Verdict, Verdict> {
+) -> Result<Verdict, Leave> {
     let reference = affinity::choose::<F>(frontend, parsed, slot);
     let backend = balance::lookup_backend::<F>(reference).ok_or(Verdict::Drop(Reason::NoBackend))?;
     let owner = Owner { backend: reference, service: frontend.service, flags: 0 };
@@ -147,10 +165,10 @@ fn open<P: Packet, F: Family>(
         packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
         let destination = (backend.address, backend.port);
         let client_port = flow::create::<F>(parsed, &destination, &owner)?;
-        return nat::deliver::<P, F>(packet, parsed, client_port, &destination, Reason::ServedLocal);
+        return Ok(nat::deliver::<P, F>(packet, parsed, client_port, &destination, Reason::ServedLocal)?);
     }
     if frontend.flags & FRONTEND_DSR == 0 {
-        return Err(Verdict::Drop(Reason::NoForwarding));
+        return Err(snat::begin::<F>(backend, &owner));
     }
     // Sent first: what is handed to TC must not be remembered here, or it would be no first packet there.
     let verdict = dsr::send::<P, F>(packet, parsed, backend)?;

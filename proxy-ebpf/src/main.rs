@@ -26,6 +26,7 @@ mod nat;
 mod observe;
 mod packet;
 mod route;
+mod snat;
 mod source;
 mod verdict;
 mod vip;

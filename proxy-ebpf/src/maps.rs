@@ -134,3 +134,9 @@ pub static VIPS: HashMap<VipKey, u32, SERVICES_DEFAULT> = HashMap::new();
 /// and clears no bit: that of an address that is gone costs its packets a look-up in VIPS.
 #[btf_map]
 pub static VIP_FILTER: Array<u64, { VIP_FILTER_WORDS as usize }, MMAPABLE> = Array::new();
+/// What the walk of an IPv4 packet leaves for the one that goes on with it. One for each CPU, written by the programs.
+#[btf_map]
+pub static SCRATCH4: PerCpuArray<Flow<Addr4>, 1> = PerCpuArray::new();
+/// The same for IPv6; as [`SCRATCH4`].
+#[btf_map]
+pub static SCRATCH6: PerCpuArray<Flow<Addr6>, 1> = PerCpuArray::new();

@@ -24,6 +24,23 @@ const SMALLEST: u16 = 536;
 /// encapsulated. `None` where there is no such option, or the kernel refused.
 #[inline(always)]
 pub fn clamp<P: Packet, F: Family>(packet: &mut P, transport: Transport, outer: u16) -> Option<()> {
+    rewrite::<P, F>(packet, transport, |offered| offered.saturating_sub(outer))
+}
+
+/// Takes what a backend offers in its SYN-ACK down to segments that fit IP packets of `mtu` bytes: those of its client take
+/// another way than its own. `None` as above.
+#[inline(always)]
+pub fn limit<P: Packet, F: Family>(packet: &mut P, transport: Transport, mtu: u16) -> Option<()> {
+    let fitting = mtu.saturating_sub((F::HEADER + size_of::<Tcp>()) as u16);
+    rewrite::<P, F>(packet, transport, |offered| if offered < fitting { offered } else { fitting })
+}
+
+#[inline(always)]
+fn rewrite<P: Packet, F: Family>(
+    packet: &mut P,
+    transport: Transport,
+    change: impl Fn(u16) -> u16,
+) -> Option<()> {
     let tcp = packet.at::<Tcp>(transport.offset())?;
     // SAFETY: `at` checked the bound.
     let has_options = unsafe { (*tcp).data_offset } & DATA_OFFSET_MASK > (size_of::<Tcp>() as u8) << 2;
@@ -32,8 +49,13 @@ pub fn clamp<P: Packet, F: Family>(packet: &mut P, transport: Transport, outer: 
     let option = packet.at::<MaximumSegmentSize>(offset)?;
     // SAFETY: `at` checked the bound.
     let old = unsafe { *option };
-    let new = u16::from_be(old.size).saturating_sub(outer).to_be();
-    if !has_options || old.kind != KIND || old.length != LENGTH || u16::from_be(new) < SMALLEST {
+    let new = change(u16::from_be(old.size)).to_be();
+    if !has_options
+        || old.kind != KIND
+        || old.length != LENGTH
+        || u16::from_be(new) < SMALLEST
+        || new == old.size
+    {
         return None;
     }
     // SAFETY: as above.

@@ -39,9 +39,9 @@ pub fn restore<P: Packet, F: Family>(
     Ok(Verdict::Deliver(Reason::Reply))
 }
 
-/// For IPv6 a function of its own: its words would crowd the walks' stacks.
+/// Writes both ends of a packet, and its checksums. For IPv6 a function of its own: its words would crowd the walks' stacks.
 #[inline(always)]
-fn write<P: Packet, F: Family>(
+pub fn write<P: Packet, F: Family>(
     packet: P,
     parsed: &Parsed<F::Address>,
     source: &Endpoint<F>,

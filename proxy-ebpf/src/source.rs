@@ -5,7 +5,10 @@ use proxy_common::addr::Address;
 use proxy_common::frontend::{FRONTEND_KIND_CLUSTER_IP, FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, Frontend};
 use proxy_common::source_range::{CLUSTER, SERVICE_BITS, SourceRange};
 use proxy_common::verdict::Reason;
+use proxy_common::way::{PEER_NODE, PEER_SELF};
 
+use crate::config::is_snat_port;
+use crate::dsr;
 use crate::family::{Family, KeyOf};
 use crate::verdict::Verdict;
 
@@ -23,6 +26,18 @@ pub fn admit<F: Family>(frontend: Frontend, key: &KeyOf<F>) -> Result<Frontend, 
         return Ok(Frontend { service: frontend.cluster_service, flags, ..frontend });
     }
     Ok(frontend)
+}
+
+/// Whether another node has chosen a backend for this packet already and translated it: what that backend listens on may be
+/// a frontend here.
+#[inline(always)]
+pub fn is_translated<F: Family>(key: &KeyOf<F>) -> bool {
+    is_snat_port(key.source_port) && is_other_node::<F>(&key.source)
+}
+
+#[inline(never)]
+fn is_other_node<F: Family>(source: &F::Address) -> bool {
+    dsr::peer::<F>(source) & (PEER_NODE | PEER_SELF) == PEER_NODE
 }
 
 /// A function of its own: the key would stay on the walk's stack.

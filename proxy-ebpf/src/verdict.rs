@@ -27,6 +27,24 @@ pub const HAND_TO_TC: Verdict = Verdict::Pass(Reason::HandedToTc);
 /// The kernel refused to change the frame, or a map to take an entry.
 pub const NO_ROOM: Verdict = Verdict::Drop(Reason::NoRoom);
 
+/// How the walk of a client's packet ends.
+#[derive(Clone, Copy)]
+pub enum Leave {
+    /// For good.
+    With(Verdict),
+    /// `snat::translate` goes on.
+    Translate,
+    /// `snat::restore` goes on.
+    Restore,
+}
+
+impl From<Verdict> for Leave {
+    #[inline(always)]
+    fn from(verdict: Verdict) -> Self {
+        Self::With(verdict)
+    }
+}
+
 impl Verdict {
     /// The counter this packet belongs to.
     #[inline(always)]

@@ -151,6 +151,7 @@ fn node_settings(settings: &Settings) -> NodeSettings {
     NodeSettings {
         uplinks: settings.uplinks.iter().cloned().collect(),
         pod_interfaces: settings.pod_interfaces.clone(),
+        snat_ports: Some(settings.snat_ports.clone()),
         xdp: match settings.xdp {
             XdpMode::Off => XdpUse::Never,
             XdpMode::Auto => XdpUse::OffTheWire,
@@ -165,6 +166,7 @@ fn ebpf_settings(settings: &Settings, desired: &Desired) -> ebpf::Settings {
         bpffs_path: settings.bpffs.clone(),
         xdp: settings.xdp,
         timeouts: settings.timeouts,
+        snat_ports: settings.snat_ports.clone(),
         mark: settings.mark,
         reject_unknown: settings.reject_unknown,
         sizes: ebpf::Sizes { flows: settings.flow_table_size, ..sizes },

@@ -28,6 +28,8 @@ pub struct Walk {
     pub backends: Vec<String>,
     /// The way of every request and answer.
     pub trail: Trail,
+    /// Whom the backends see instead of the client, if they are reached by translation (SNAT).
+    pub translated_to: Option<Dual>,
 }
 
 /// What came of a walk.
@@ -106,8 +108,11 @@ impl Walk {
         for answer in answers {
             let Answer { sighting, client } = answer;
             let trail = Trail::of(capture.packets()?, *client, frontend);
-            if !answer.kept_client() {
-                let problem = format!("{} saw {} instead of {client}", sighting.backend, sighting.peer);
+            let peer = self.translated_to.map(|source| source.of(Family::of(frontend.ip())));
+            let is_right = peer.map_or(answer.kept_client(), |peer| sighting.peer.ip() == peer);
+            if !is_right {
+                let expected = peer.map_or(client.to_string(), |peer| peer.to_string());
+                let problem = format!("{} saw {} instead of {expected}", sighting.backend, sighting.peer);
                 outcome.problems.push(problem);
             }
             if !self.backends.contains(&sighting.backend) {

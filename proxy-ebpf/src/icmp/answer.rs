@@ -3,6 +3,7 @@
 use proxy_common::addr::Address;
 use proxy_common::checksum::fold;
 use proxy_common::verdict::Reason;
+use proxy_common::way::{WAY_IPV4, WAY_VALID};
 
 use super::family::{Icmp, Message};
 use super::limit;
@@ -84,7 +85,8 @@ fn build<P: Packet, F: Icmp>(
 #[inline(always)]
 fn own_address<F: Icmp>(way: u32) -> Option<F::Address> {
     let way = maps::WAYS.get(way)?;
-    (way.flags & proxy_common::way::WAY_IPV4 == F::WAY_FLAG).then(|| F::unmap(&way.source))
+    let of_family = way.flags & (WAY_VALID | WAY_IPV4) == WAY_VALID | F::WAY_FLAG;
+    of_family.then(|| F::unmap(&way.source))
 }
 
 /// Copies what will be quoted, and says how many bytes that is.

@@ -78,6 +78,10 @@ pub struct AgentArgs {
     /// Seconds without a packet after which a UDP flow is forgotten [default: 60]
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub timeout_udp: Option<String>,
+    /// Ports of this node that connections to backends on other nodes are given: A-B; they are taken from those that
+    /// sockets get by themselves [default: 61000-65535]
+    #[arg(long, value_name = "A-B")]
+    pub snat_ports: Option<String>,
     /// Mark of packets handed to the stack, and the bits of it that are ours; 0/0 = none [default:
     /// 0x1000/0x1000]
     #[arg(long, value_name = "VALUE/MASK")]

@@ -6,6 +6,7 @@ mod parse;
 mod pattern;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -45,6 +46,8 @@ pub struct Settings {
     pub timeouts: Timeouts,
     /// Entries of FLOWS4 and of FLOWS6.
     pub flow_table_size: u32,
+    /// Ports of this node that connections to backends on other nodes are given.
+    pub snat_ports: RangeInclusive<u16>,
     /// Mark of packets handed to the stack.
     pub mark: Mark,
     /// Which unknown ports of services' addresses are refused.
@@ -129,6 +132,7 @@ impl Settings {
             pod_interfaces: pod_interfaces(args, &file)?,
             timeouts: timeouts(args, &file)?,
             flow_table_size: parse::flow_table_size(args.flow_table_size.as_deref())?,
+            snat_ports: parse::snat_ports(args.snat_ports.as_deref())?,
             mark: parse::mark(args.fwmark.as_deref())?,
             reject_unknown: parse::reject_unknown(args.reject_unknown_ports.as_deref())?,
             bpffs: parse::bpffs(args.bpffs_path.as_deref())?,

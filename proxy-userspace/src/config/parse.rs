@@ -2,11 +2,13 @@
 //! the file and field that says the same.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use proxy_common::config::DEFAULT_SNAT_PORTS;
 
 use super::{ConfigError, DevicePattern, Interval, ProxyMode, Source};
 use crate::dataplane::ebpf::{Mark, RejectUnknown, XdpMode};
@@ -189,6 +191,20 @@ pub(super) fn maglev_size(text: Option<&str>) -> Result<u32, ConfigError> {
         origin: FLAG.to_owned(),
         message: format!("{text:?} is not accepted; {error}"),
     })
+}
+
+pub(super) fn snat_ports(text: Option<&str>) -> Result<RangeInclusive<u16>, ConfigError> {
+    /// Fewer would be used up by a single busy backend.
+    const FEWEST: usize = 64;
+    let Some(text) = text else {
+        return Ok(DEFAULT_SNAT_PORTS);
+    };
+    let parsed =
+        text.split_once('-').and_then(|(first, last)| Some(first.parse().ok()?..=last.parse().ok()?));
+    let takes = format!("FIRST-LAST such as 61000-65535, at least {FEWEST} ports above 1023");
+    parsed
+        .filter(|ports: &RangeInclusive<u16>| *ports.start() > 1023 && ports.len() >= FEWEST)
+        .ok_or_else(|| wrong("--snat-ports", text, &takes))
 }
 
 pub(super) fn mark(text: Option<&str>) -> Result<Mark, ConfigError> {

@@ -46,7 +46,7 @@ fn every_flag_is_heard() {
          10.0.0.0/8,2001:db8::/32 --cluster-cidr 10.244.0.0/16,fd00:244::/56 --service-external-ip-range 192.0.2.0/24 --service-external-ip-range \
          2001:db8:e::/64 --service-proxy-name edge --forwarding dsr --algorithm maglev --maglev-table-size 251 \
          --flow-table-size 4096 --timeout-syn 1 --timeout-established 2 --timeout-closing 3 --timeout-udp 4 \
-         --reject-unknown-ports all --fwmark 0x10/255 --bpffs-path /bpf --xdp generic --proxy-mode ebpf --min-sync-interval 5 \
+         --reject-unknown-ports all --snat-ports 20000-20999 --fwmark 0x10/255 --bpffs-path /bpf --xdp generic --proxy-mode ebpf --min-sync-interval 5 \
          --max-sync-interval 6 --healthz-bind-address [::]:1 --metrics-bind-address ::1",
     )
     .unwrap();
@@ -67,6 +67,7 @@ fn every_flag_is_heard() {
     assert_eq!(settings.timeouts, Timeouts { syn: 1, established: 2, closing: 3, datagram: 4 });
     assert_eq!(settings.flow_table_size, 4096);
     assert_eq!(settings.reject_unknown, RejectUnknown::All);
+    assert_eq!(settings.snat_ports, 20000..=20999);
     assert_eq!(settings.mark, Mark { value: 0x10, mask: 0xff });
     assert_eq!((settings.bpffs, settings.xdp), (PathBuf::from("/bpf"), XdpMode::Generic));
     assert_eq!(settings.proxy_mode, ProxyMode::Ebpf);
@@ -111,6 +112,15 @@ fn a_wrong_value_names_the_flag_and_what_it_takes() {
         "--flow-table-size 10",
         "--flow-table-size: \"10\" is not accepted; takes 1024 to 16777216 entries",
     );
+    for ports in ["61000", "1000-2000", "2000-1500", "61000-61010", "61000-70000"] {
+        refused(
+            &format!("--snat-ports {ports}"),
+            &format!(
+                "--snat-ports: {ports:?} is not accepted; takes FIRST-LAST such as 61000-65535, at least 64 ports \
+                 above 1023"
+            ),
+        );
+    }
     for mark in ["0x100/0xff", "0/0xff"] {
         refused(
             &format!("--fwmark {mark}"),

@@ -198,6 +198,9 @@ impl Monitor {
             }
             let underlay = uplinks.iter().filter(|device| device.kind != DeviceKind::Overlay);
             Sysctls::default().prepare(&underlay.map(|device| device.name.as_str()).collect::<Vec<_>>());
+            if let Some(ports) = &self.settings.snat_ports {
+                Sysctls::default().reserve_ports(ports);
+            }
             self.uplinks = names.into_iter().map(str::to_owned).collect();
         }
         let names: BTreeSet<&str> = self.state.devices.values().map(|device| device.name.as_str()).collect();

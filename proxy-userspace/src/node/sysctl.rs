@@ -1,5 +1,6 @@
 //! The kernel settings the data path depends on.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -38,6 +39,17 @@ impl Sysctls {
         }
     }
 
+    /// Keeps ports from being given to sockets that ask for none, beside those that are kept already.
+    pub fn reserve_ports(&self, ports: &RangeInclusive<u16>) {
+        const KEY: &str = "ipv4/ip_local_reserved_ports";
+        let Ok(now) = self.read(KEY) else {
+            return;
+        };
+        let range = format!("{}-{}", ports.start(), ports.end());
+        let both = if now.is_empty() { range } else { format!("{now},{range}") };
+        self.change(KEY, &both, |now| !reserves(now, ports));
+    }
+
     fn change(&self, key: &str, wanted: &str, is_wrong: impl FnOnce(&str) -> bool) {
         let Ok(now) = self.read(key) else {
             return;
@@ -55,6 +67,16 @@ impl Sysctls {
     fn read(&self, key: impl AsRef<Path>) -> io::Result<String> {
         Ok(fs::read_to_string(self.root.join(key))?.trim().to_owned())
     }
+}
+
+/// Whether one of the ranges in `text`, a list such as `8080,61000-65535`, holds all of `ports`. The kernel merges
+/// ranges that touch.
+fn reserves(text: &str, ports: &RangeInclusive<u16>) -> bool {
+    text.split(',').any(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let bounds = first.trim().parse::<u16>().ok().zip(last.trim().parse::<u16>().ok());
+        bounds.is_some_and(|(first, last)| first <= *ports.start() && *ports.end() <= last)
+    })
 }
 
 #[cfg(test)]
@@ -105,6 +127,17 @@ mod tests {
         assert_eq!(sysctls.read("ipv4/conf/eth0/rp_filter").unwrap(), "2");
         assert_eq!(sysctls.read("ipv4/conf/eth1/rp_filter").unwrap(), "2");
         assert_eq!(sysctls.read("ipv4/conf/all/rp_filter").unwrap(), "1");
+        fs::remove_dir_all(sysctls.root).unwrap();
+    }
+
+    #[test]
+    fn ports_are_reserved_beside_those_that_are_already() {
+        let sysctls = fresh("reserved", &[("ipv4/ip_local_reserved_ports", "8080,9000-9100\n")]);
+        let reserved = || sysctls.read("ipv4/ip_local_reserved_ports").unwrap();
+        sysctls.reserve_ports(&(61000..=65535));
+        assert_eq!(reserved(), "8080,9000-9100,61000-65535");
+        sysctls.reserve_ports(&(62000..=65535));
+        assert_eq!(reserved(), "8080,9000-9100,61000-65535");
         fs::remove_dir_all(sysctls.root).unwrap();
     }
 }

@@ -1,7 +1,8 @@
 //! What the data plane needs to know of the node's network, and how it follows from what the kernel tells.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
 
 use super::state::{Device, DeviceKind, NodeState, Resolution};
 use crate::config::DevicePattern;
@@ -24,6 +25,11 @@ pub struct AttachTarget {
     pub name: String,
     /// Hooks, sorted.
     pub hooks: BTreeSet<Hook>,
+    /// What is translated and leaves here has this source, where the kernel can't say which its routes prefer: the
+    /// device's own address, else this node's.
+    pub source_v4: Option<Ipv4Addr>,
+    /// The same for IPv6.
+    pub source_v6: Option<Ipv6Addr>,
 }
 
 /// A place a program is attached to.
@@ -68,6 +74,8 @@ pub struct NodeSettings {
     pub pod_interfaces: Vec<DevicePattern>,
     /// Where XDP is used.
     pub xdp: XdpUse,
+    /// Ports that no socket may be given, if any.
+    pub snat_ports: Option<RangeInclusive<u16>>,
 }
 
 /// On which uplinks XDP is used.
@@ -103,10 +111,33 @@ pub fn topology(state: &NodeState, settings: &NodeSettings, targets: &BTreeSet<I
     let own = state.addresses.iter().filter(|(index, _)| is_own(index)).map(|(_, address)| *address);
     let devices = state.devices.iter().filter_map(|(index, device)| {
         let hooks = hooks(device, is_uplink(state, settings, targets, *index, device), settings);
-        (!hooks.is_empty()).then(|| (*index, AttachTarget { name: device.name.clone(), hooks }))
+        (!hooks.is_empty()).then(|| {
+            let (source_v4, source_v6) = sources(state, targets, *index);
+            (*index, AttachTarget { name: device.name.clone(), hooks, source_v4, source_v6 })
+        })
     });
     let ways = targets.difference(&local).filter_map(|target| Some((*target, way(state, *target)?)));
     Topology { devices: devices.collect(), ways: ways.collect(), addresses: own.collect() }
+}
+
+/// The first of a device's addresses of each family, else the first of this node's.
+fn sources(
+    state: &NodeState,
+    targets: &BTreeSet<IpAddr>,
+    index: u32,
+) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
+    let own = state.addresses.iter().filter(|(device, _)| *device == index);
+    let nodes = state.addresses.iter().filter(|(_, address)| targets.contains(address));
+    let addresses = || own.clone().chain(nodes.clone()).map(|(_, address)| *address);
+    let v4 = addresses().find_map(|address| match address {
+        IpAddr::V4(address) => Some(address),
+        IpAddr::V6(_) => None,
+    });
+    let v6 = addresses().find_map(|address| match address {
+        IpAddr::V6(address) => Some(address),
+        IpAddr::V4(_) => None,
+    });
+    (v4, v6)
 }
 
 /// Whether a device of kube-proxy (IPVS) or kube-router carries the addresses of all services: none of them is

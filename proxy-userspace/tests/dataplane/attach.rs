@@ -30,7 +30,12 @@ pub fn in_namespace(name: &str, test: impl AsyncFnOnce() -> Result<()> + Send + 
 pub fn topology(device: &str) -> Topology {
     let index = nix::net::if_::if_nametoindex(device).unwrap();
     let hooks = BTreeSet::from([Hook::Xdp, Hook::TcIngress, Hook::TcEgress]);
-    let target = AttachTarget { name: device.to_owned(), hooks };
+    let target = AttachTarget {
+        name: device.to_owned(),
+        hooks,
+        source_v4: Some([192, 0, 2, 1].into()),
+        source_v6: None,
+    };
     Topology { devices: BTreeMap::from([(index, target)]), ..Topology::default() }
 }
 

@@ -15,6 +15,7 @@ mod oracle;
 mod packet;
 mod random;
 mod tally;
+mod translated;
 mod world;
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -75,7 +76,7 @@ const fn expected_reasons(hook: Hook) -> &'static [Reason] {
             Reason::NoLocalEndpoint,
             Reason::NotPeer,
             Reason::NoBackendHere,
-            Reason::NoForwarding,
+            Reason::SentSnat,
             Reason::HopLimit,
             Reason::TooBig,
             Reason::UnknownPort,

@@ -11,6 +11,7 @@ use proxy_common::vip::VIP_CLUSTER_IP;
 
 use crate::answers;
 use crate::packet::{ETHERNET, Packet, residue};
+use crate::translated;
 use crate::world::{Frontend, MTU, NODES, World, address, vip};
 
 /// Under which one of these reasons a frame was counted.
@@ -102,7 +103,7 @@ impl<'a> Oracle<'a> {
         if let Some(reason) = frontend.drops {
             return self.dropped(done, packet, only(reason));
         }
-        let outer = |endpoint: &Endpoint| if is_outer_v6(endpoint) { 40 } else { 20 };
+        let outer = |endpoint: &Endpoint| outer_header(frontend, endpoint);
         let remote = || frontend.service.endpoints.iter().filter(|endpoint| endpoint.way != 0);
         match self.verdict(done) {
             Verdict::Pass => {
@@ -116,14 +117,20 @@ impl<'a> Oracle<'a> {
             Verdict::Drop if remote().any(|endpoint| packet.length + outer(endpoint) > MTU) => {
                 Ok(&[Reason::TooBig, Reason::ReplyKeyInUse])
             }
-            Verdict::Drop => Ok(&[Reason::ReplyKeyInUse]),
+            Verdict::Drop => Ok(&[Reason::ReplyKeyInUse, Reason::SnatPorts]),
             Verdict::Transmit | Verdict::Redirect if answers::is_error(done, packet) => {
                 answered(done, packet, frontend)
             }
             Verdict::Transmit | Verdict::Redirect => {
-                let sent = remote().any(|endpoint| is_encapsulated(done, packet, endpoint));
+                let (sent, reasons): (bool, Reasons) = if frontend.is_dsr {
+                    let sent = remote().any(|endpoint| is_encapsulated(done, packet, endpoint));
+                    (sent, &[Reason::SentDsr])
+                } else {
+                    let sent = remote().any(|endpoint| translated::is_forwarded(done, packet, endpoint.at));
+                    (sent, &[Reason::SentSnat])
+                };
                 require(sent, "sent, but not to a backend of the service")?;
-                Ok(&[Reason::SentDsr])
+                Ok(reasons)
             }
             Verdict::Fault => Err("no program may return this".into()),
         }
@@ -201,7 +208,10 @@ impl<'a> Oracle<'a> {
 fn answered(done: &Done<'_>, packet: &Packet, frontend: &Frontend) -> Result<Reasons, String> {
     let remote = || frontend.service.endpoints.iter().filter(|endpoint| endpoint.way != 0);
     if packet.hop_limit <= 1 {
-        let expected = |endpoint: &Endpoint| answers::time_exceeded(packet, is_outer_v6(endpoint));
+        // Where nothing is encapsulated, the frontend itself says so.
+        let other =
+            |endpoint: &Endpoint| if frontend.is_dsr { is_outer_v6(endpoint) } else { !packet.is_v6() };
+        let expected = |endpoint: &Endpoint| answers::time_exceeded(packet, other(endpoint));
         require(
             remote().any(|endpoint| answers::check(done, packet, &expected(endpoint)).is_ok()),
             "time exceeded from nowhere",
@@ -209,7 +219,7 @@ fn answered(done: &Done<'_>, packet: &Packet, frontend: &Frontend) -> Result<Rea
         return Ok(&[Reason::HopLimit]);
     }
     let expected = remote().find_map(|endpoint| {
-        let room = MTU - if is_outer_v6(endpoint) { 40 } else { 20 };
+        let room = MTU - outer_header(frontend, endpoint);
         let told = answers::check(done, packet, &answers::too_big(packet, room));
         (packet.length > room && told.is_ok()).then_some(())
     });
@@ -263,7 +273,7 @@ fn is_translated(
 }
 
 /// Residues of the IPv4 header (0 for IPv6) and of everything the transport's checksum covers that may change.
-fn sums(frame: &[u8], packet: &Packet, network: usize, payload: usize) -> (u32, u32) {
+pub fn sums(frame: &[u8], packet: &Packet, network: usize, payload: usize) -> (u32, u32) {
     let checksum = payload + (packet.checksum() - packet.payload);
     let addresses = if packet.is_v6() { network + 8..network + 40 } else { network + 12..network + 20 };
     let transport = residue(&frame[addresses]) + residue(&frame[payload..payload + 4]);
@@ -273,6 +283,15 @@ fn sums(frame: &[u8], packet: &Packet, network: usize, payload: usize) -> (u32, 
 
 fn local_backends(frontend: &Frontend) -> impl Iterator<Item = SocketAddr> {
     frontend.service.endpoints.iter().filter(|endpoint| endpoint.way == 0).map(|endpoint| endpoint.at)
+}
+
+/// Bytes of the header that is put in front of packets to a backend on another node.
+fn outer_header(frontend: &Frontend, endpoint: &Endpoint) -> usize {
+    match (frontend.is_dsr, is_outer_v6(endpoint)) {
+        (false, _) => 0,
+        (true, false) => 20,
+        (true, true) => 40,
+    }
 }
 
 /// In this world backends 5, 7 and 8 are behind IPv4 ways and backend 6 is behind an IPv6 one.
@@ -344,7 +363,6 @@ fn behind_outer<'a>(done: &Done<'a>, to: &Endpoint, is_v6: bool, hint: u32) -> O
 fn only(reason: Reason) -> Reasons {
     match reason {
         Reason::NoLocalEndpoint => &[Reason::NoLocalEndpoint],
-        Reason::NoForwarding => &[Reason::NoForwarding],
         _ => &[Reason::NoEndpoint],
     }
 }

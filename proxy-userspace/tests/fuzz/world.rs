@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use millrace_lab::frame::{Frame, flag, protocol};
-use millrace_lab::program::{Bed, Hook, Service, resolved_way};
+use millrace_lab::program::{Bed, Hook, Service, known_hop, resolved_way};
 use proxy_common::flow::Timeouts;
 use proxy_common::verdict::Reason;
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
@@ -122,13 +122,14 @@ fn add_frontends(bed: &Bed, v6: bool, protocol: u8) -> Vec<Frontend> {
         .install();
     let none = service(3).install();
     let elsewhere = service(4).policy_local().backend_remote(remote(7), way(false, 2)).install();
-    let unreturned = service(5).backend_remote(remote(8), way(false, 2)).install();
+    let translated = service(5).backend_remote(remote(8), way(false, 2)).install();
+    bed.hop(remote(8), known_hop(address(v6, NODES, 1)));
     [
         (1, local, None),
         (2, dsr, None),
         (3, none, Some(Reason::NoEndpoint)),
         (4, elsewhere, Some(Reason::NoLocalEndpoint)),
-        (5, unreturned, Some(Reason::NoForwarding)),
+        (5, translated, None),
     ]
     .map(|(number, service, drops)| Frontend {
         at: at(VIPS, number, 80),

@@ -56,14 +56,6 @@ fn policy_local_drops_and_counts_where_no_endpoint_is_local() -> Result<()> {
     expect_counted(&cluster, 3, node, 31040, "no_local_endpoint")
 }
 
-#[test]
-fn a_backend_on_another_node_without_direct_return_is_counted_as_not_forwarded() -> Result<()> {
-    let cluster = shared();
-    let service = service(&cluster, "forwarded", 6, &["pod-2a"])?.node_ports(31060);
-    cluster.apply(&service, &[3])?;
-    expect_counted(&cluster, 3, cluster.bed().node(3)?.addresses(), 31060, "no_forwarding")
-}
-
 /// Sends one packet of each kind to a node; none is answered, and each is counted for `reason`.
 fn expect_counted(cluster: &Cluster, node: u8, address: Dual, port: u16, reason: &str) -> Result<()> {
     for (family, protocol) in Family::ALL.into_iter().flat_map(|f| Protocol::ALL.map(|p| (f, p))) {

@@ -20,3 +20,4 @@ mod local;
 mod node;
 mod refusals;
 mod survival;
+mod translated;

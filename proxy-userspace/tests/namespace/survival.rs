@@ -17,11 +17,15 @@ fn a_killed_agent_costs_no_datagram_and_no_connection() -> Result<()> {
     let local = service(&cluster, "local", 1, &["pod-1a", "pod-1b"])?.load_balancer(vip(1));
     let direct = service(&cluster, "direct", 2, &["pod-2a", "pod-2b"])?.load_balancer(vip(2));
     let direct = direct.annotation("millrace/forwarding", "dsr");
+    let translated = service(&cluster, "translated", 3, &["pod-2a", "pod-2b"])?.load_balancer(vip(3));
     cluster.apply(&local, &[1])?;
     cluster.apply(&direct, &[1, 2])?;
+    cluster.apply(&translated, &[1])?;
     let client = cluster.bed().client();
     let mut traffic = Vec::new();
-    for (number, family) in [(1, Family::V4), (1, Family::V6), (2, Family::V4), (2, Family::V6)] {
+    for (number, family) in
+        [1, 2, 3].into_iter().flat_map(|number| Family::ALL.map(|family| (number, family)))
+    {
         let target = SocketAddr::new(vip(number).of(family), 80);
         let connections = LongConnections::open(client, target, 25, 25)?;
         traffic.push((target, connections, Stream::start(client, target, Duration::from_millis(1))?));

@@ -1,17 +1,13 @@
 //! Direct Server Return on the node the client sends to: encapsulation towards the backend's node.
 
-use std::fs::File;
-use std::net::IpAddr;
-
-use ipnet::IpNet;
 use millrace_lab::frame::flag;
-use millrace_lab::net::{Netlink, write_sysctl};
 use millrace_lab::program::{Bed, Endpoint, FlowTable, Hook, Verdict, resolved_way};
 use proxy_common::config::AGENT_HEARTBEAT;
 use proxy_common::verdict::Reason;
 use proxy_common::way::{WAY_RESOLVED, Way};
 
 use crate::case::{Tunnel, each_tunnel};
+use crate::network::{connect_to_nodes, in_an_empty_namespace};
 
 each_tunnel! {
     a_clients_packet_is_encapsulated_unchanged_but_for_the_hop_limit
@@ -199,37 +195,6 @@ fn bed_without_next_hop(tunnel: Tunnel, silence: Silence) -> (Bed, Endpoint) {
         bed.set_agent_word(AGENT_HEARTBEAT, 0);
     }
     (bed, backend)
-}
-
-/// Runs a check in a thread with a network namespace of its own, which ends with it.
-fn in_an_empty_namespace(check: impl FnOnce() + Send) {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
-            check();
-        });
-        if let Err(panic) = thread.join() {
-            std::panic::resume_unwind(panic);
-        }
-    });
-}
-
-/// Makes the thread's namespace a router with one wire, on which all nodes are neighbours.
-fn connect_to_nodes(own: IpAddr) {
-    for name in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
-        write_sysctl(name, "1").unwrap();
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let netlink = Netlink::open().unwrap();
-        let namespace = File::open("/proc/thread-self/ns/net").unwrap();
-        netlink.add_veth("wire", "far-end", &namespace).await.unwrap();
-        for device in ["lo", "wire", "far-end"] {
-            netlink.set_up(device).await.unwrap();
-        }
-        let prefix = if own.is_ipv4() { 24 } else { 64 };
-        netlink.add_address("wire", IpNet::new(own, prefix).unwrap()).await.unwrap();
-    });
 }
 
 fn a_director_keeps_no_entry_where_nothing_changed(tunnel: Tunnel) {

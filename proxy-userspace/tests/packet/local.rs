@@ -19,7 +19,6 @@ each_ingress! {
     tcp_and_udp_on_one_port_are_two_services
     policy_local_without_a_local_backend_drops
     policy_local_uses_the_backends_of_this_node_only
-    a_backend_on_another_node_without_return_path_drops
     a_backend_that_is_leaving_keeps_its_connections
     datagrams_leave_a_backend_that_serves_no_more
     with_affinity_all_connections_of_a_client_go_to_one_backend
@@ -152,12 +151,6 @@ fn policy_local_uses_the_backends_of_this_node_only(case: Case) {
         let syn = case.tcp_from(port, flag::SYN);
         case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), Reason::ServedLocal);
     }
-}
-
-fn a_backend_on_another_node_without_return_path_drops(case: Case) {
-    let bed = Bed::new();
-    bed.service().external(case.vip()).backend_remote(case.remote_pod(1), 1).install();
-    case.arrives(&bed, &case.tcp(flag::SYN)).assert_dropped(Reason::NoForwarding);
 }
 
 fn a_backend_that_is_leaving_keeps_its_connections(case: Case) {

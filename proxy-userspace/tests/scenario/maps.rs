@@ -16,12 +16,14 @@ use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEN
 use proxy_common::frontend::{
     FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, Frontend, SCOPE_EXTERNAL,
 };
+use proxy_common::hop::{DEVICE_XDP, Device};
 use proxy_common::selection::{
     BackendRef, HINT_MEMBER, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot,
 };
 use proxy_common::source_range::CLUSTER;
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
 use proxy_common::way::{PEER_NODE, PEER_SELF, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
+use proxy_common::{Addr4, Addr6, Address};
 
 const CAPACITIES: Capacities =
     Capacities { services: 64, slots: 1024, backends_v4: 64, backends_v6: 64, ways: 16 };
@@ -76,6 +78,7 @@ enum Place {
     Way(u32),
     Peer(IpAddr),
     Vip(IpAddr),
+    Device(u32),
 }
 
 /// Maps that do as they are told.
@@ -119,6 +122,8 @@ impl Kernel for Recorder {
                 self.write(Place::Vip(*address), flags(*bits, &names));
             }
             Change::RemoveVip(address) => self.remove(Place::Vip(*address)),
+            Change::Device(index, device) => self.write(Place::Device(*index), self::device(*device)),
+            Change::RemoveDevice(index) => self.remove(Place::Device(*index)),
             Change::SourceRange(range) => self.write(Place::Range(*range), "allowed".to_owned()),
             Change::RemoveSourceRange(range) => self.remove(Place::Range(*range)),
             Change::Frontend(at, value) | Change::Restrict(at, value) => {
@@ -163,8 +168,14 @@ impl fmt::Display for Place {
             Self::Way(id) => write!(f, "way {id}"),
             Self::Peer(address) => write!(f, "peer {address}"),
             Self::Vip(address) => write!(f, "vip {address}"),
+            Self::Device(index) => write!(f, "device {index}"),
         }
     }
+}
+
+fn device(value: Device) -> String {
+    let sources = [Addr4(value.source4).to_ip(), Addr6(value.source6).to_ip()];
+    format!("from {} {}, {}", sources[0], sources[1], flags(value.flags, &[(DEVICE_XDP, "xdp")]))
 }
 
 fn frontend(value: &Frontend) -> String {

@@ -46,7 +46,12 @@ impl World {
         let own = ["agent", "--source", "directory:/manifests"].map(str::to_owned);
         let agent = Agent::parse_from(own.iter().chain(flags));
         let settings = Settings::resolve_on(&agent.args, Some(NODE.to_owned())).unwrap();
-        let uplink = AttachTarget { name: "eth0".to_owned(), hooks: BTreeSet::from([Hook::Xdp]) };
+        let uplink = AttachTarget {
+            name: "eth0".to_owned(),
+            hooks: BTreeSet::from([Hook::Xdp, Hook::TcIngress]),
+            source_v4: Some([172, 16, 0, 1].into()),
+            source_v6: None,
+        };
         let topology = Topology { devices: [(UPLINK, uplink)].into(), ..Topology::default() };
         Self {
             catalogue: Catalogue::default(),

@@ -71,7 +71,7 @@ const fn vip(v4: u8, v6: u16) -> Dual {
 
 fn walk(service: &str, address: Dual, port: u16, backends: &[&str], trail: Trail) -> Walk {
     let backends = backends.iter().map(|name| (*name).to_owned()).collect();
-    Walk { service: service.to_owned(), address, port, backends, trail }
+    Walk { service: service.to_owned(), address, port, backends, trail, translated_to: None }
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEN
 use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hash::hint;
+use proxy_common::hop::{Device, HOP_NEIGHBOUR, HOP_XDP, Hop};
 use proxy_common::icmp::SourcePrefix;
 use proxy_common::selection::{BackendRef, HintKey};
 use proxy_common::source_range::{CLUSTER, SERVICE_BITS, SourceRange};
@@ -38,6 +39,20 @@ pub fn resolved_way(source: IpAddr, target: IpAddr) -> Way {
         flags: WAY_VALID | WAY_RESOLVED | WAY_XDP | if target.is_ipv4() { WAY_IPV4 } else { 0 },
         destination_mac: NEXT_HOP_MAC,
         source_mac: DEVICE_MAC,
+    }
+}
+
+/// A hop of MTU 1500 that XDP may use: out of [`DEVICE`], to [`NEXT_HOP_MAC`]; `source` is the address of what is translated.
+#[must_use]
+pub fn known_hop(source: IpAddr) -> Hop<Addr6> {
+    Hop {
+        source: Addr6(mapped(source)),
+        device: DEVICE,
+        mtu: 1500,
+        flags: HOP_NEIGHBOUR | HOP_XDP,
+        destination_mac: NEXT_HOP_MAC,
+        source_mac: DEVICE_MAC,
+        ..Hop::default()
     }
 }
 
@@ -214,12 +229,35 @@ impl Bed {
         self.entries::<SourcePrefix, u64>("ICMP_SOURCES")
     }
 
+    /// Says how a backend on another node is reached at its own address, as if the FIB had just been asked.
+    pub fn hop(&self, at: SocketAddr, hop: Hop<Addr6>) {
+        let reference = self.backends.borrow()[&at];
+        let Hop { source, device, mtu, flags, destination_mac, source_mac, .. } = hop;
+        // In a time to come: the programs believe it until then.
+        let asked = u32::MAX;
+        if at.is_ipv4() {
+            let [_, _, _, word] = source.0;
+            let source = Addr4([word]);
+            let hop =
+                Hop { source, backend: reference.0, asked, device, mtu, flags, destination_mac, source_mac };
+            self.set::<Hop<Addr4>>("HOPS4", reference.id(), hop);
+        } else {
+            self.set::<Hop<Addr6>>("HOPS6", reference.id(), Hop { backend: reference.0, asked, ..hop });
+        }
+    }
+
+    /// Writes what the agent knows of a device.
+    pub fn device(&self, index: u32, device: Device) {
+        self.insert::<u32, Device>("DEVICES", index, device);
+    }
+
     /// Takes everything away that was written, and that the programs wrote, but for statistics.
     pub(super) fn clear(&self) {
         self.clear_hash::<FrontendKey<Addr4>, Frontend>("FRONTENDS4");
         self.clear_hash::<FrontendKey<Addr6>, Frontend>("FRONTENDS6");
         self.clear_hash::<HintKey, u32>("HINTS");
         self.clear_hash::<PeerKey, u32>("PEERS");
+        self.clear_hash::<u32, Device>("DEVICES");
         self.clear_hash::<AffinityKey<Addr4>, Affinity>("AFFINITY4");
         self.clear_hash::<AffinityKey<Addr6>, Affinity>("AFFINITY6");
         self.clear_hash::<VipKey, u32>("VIPS");
@@ -234,6 +272,8 @@ impl Bed {
         for id in 0..self.next_backend.get() {
             self.set::<Backend<Addr4>>("BACKENDS4", id, Backend::default());
             self.set::<Backend<Addr6>>("BACKENDS6", id, Backend::default());
+            self.set::<Hop<Addr4>>("HOPS4", id, Hop::default());
+            self.set::<Hop<Addr6>>("HOPS6", id, Hop::default());
         }
         (0..AGENT_WORDS).for_each(|index| self.set_agent_word(index, 0));
         for group in 0..PORT_GROUPS {

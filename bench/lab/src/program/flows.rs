@@ -51,6 +51,8 @@ pub struct FlowEntry {
     pub state: u8,
     /// `FLOW_*` bits.
     pub flags: u8,
+    /// The fingerprint of the key, where the client's address is translated.
+    pub check: u16,
 }
 
 impl Bed {
@@ -131,6 +133,7 @@ impl Bed {
             flow.last_seen = view.last_seen;
             flow.state = view.state;
             flow.flags = view.flags;
+            flow.check = view.check;
             self.insert::<FlowKey<A>, Flow<A>>(&A::map(table.map()), key, flow);
         }
     }
@@ -159,5 +162,6 @@ fn entry<A: FamilyMaps>(key: &FlowKey<A>, flow: &Flow<A>) -> FlowEntry {
         last_seen: flow.last_seen,
         state: flow.state,
         flags: flow.flags,
+        check: flow.check,
     }
 }

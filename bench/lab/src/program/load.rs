@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use aya::programs::{ProgramFd, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
-use proxy_common::config::{AGENT_HEARTBEAT, DEFAULT_MARK, global};
+use proxy_common::config::{AGENT_HEARTBEAT, DEFAULT_MARK, DEFAULT_SNAT_PORTS, global};
 use proxy_common::flow::Timeouts;
 use proxy_common::selection::BackendRef;
 use proxy_common::vip::VIP_CLUSTER_IP;
@@ -75,13 +75,15 @@ pub struct BedBuilder {
     timeouts: Timeouts,
     mark: (u32, u32),
     reject_unknown: u32,
+    snat_ports: (u16, u16),
 }
 
 impl Default for BedBuilder {
     fn default() -> Self {
         let mark = (DEFAULT_MARK, DEFAULT_MARK);
         let (sizes, timeouts) = (Sizes::default(), Timeouts::default());
-        Self { sizes, timeouts, mark, reject_unknown: VIP_CLUSTER_IP }
+        let snat_ports = (*DEFAULT_SNAT_PORTS.start(), *DEFAULT_SNAT_PORTS.end());
+        Self { sizes, timeouts, mark, reject_unknown: VIP_CLUSTER_IP, snat_ports }
     }
 }
 
@@ -111,6 +113,13 @@ impl BedBuilder {
     #[must_use]
     pub fn reject_unknown(mut self, kinds: u32) -> Self {
         self.reject_unknown = kinds;
+        self
+    }
+
+    /// The first and the last port of this node that connections to other nodes' backends are given.
+    #[must_use]
+    pub fn snat_ports(mut self, first: u16, last: u16) -> Self {
+        self.snat_ports = (first, last);
         self
     }
 
@@ -168,6 +177,8 @@ impl BedBuilder {
             ("BACKENDS6", backends),
             ("HINTS", backends),
             ("VIPS", services),
+            ("HOPS4", backends),
+            ("HOPS6", backends),
             ("WAYS", 64),
             ("PEERS", 64),
             ("FLOWS4", flows),
@@ -183,6 +194,8 @@ impl BedBuilder {
             (global::MARK_VALUE, self.mark.0),
             (global::MARK_MASK, self.mark.1),
             (global::REJECT_UNKNOWN, self.reject_unknown),
+            (global::SNAT_PORT_FIRST, u32::from(self.snat_ports.0)),
+            (global::SNAT_PORT_COUNT, u32::from(self.snat_ports.1 - self.snat_ports.0) + 1),
         ];
         let mut loader = EbpfLoader::new();
         for (map, entries) in sizes {

@@ -27,7 +27,7 @@ mod outcome;
 mod service;
 
 pub use context::{Hook, Ingress, RawRun};
-pub use fixture::{DEVICE, NEXT_HOP_MAC, resolved_way};
+pub use fixture::{DEVICE, NEXT_HOP_MAC, known_hop, resolved_way};
 pub use flows::{FlowEntry, FlowTable};
 pub use load::{Bed, BedBuilder, Sizes, object_path};
 pub use outcome::{Counts, Outcome, Verdict};

@@ -53,6 +53,10 @@ impl Maps {
             }
             true
         })?;
+        self.devices.for_each(|index, device| {
+            found.devices.push((index, device));
+            true
+        })?;
         Ok(found)
     }
 

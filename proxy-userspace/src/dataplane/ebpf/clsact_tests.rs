@@ -94,6 +94,8 @@ fn a_filter_of_layout_1_gets_our_program_and_our_marker() {
             "ICMP_TOTAL",
             "VIPS",
             "VIP_FILTER",
+            "SCRATCH4",
+            "SCRATCH6",
         ]) {
             fs::remove_file(former.join("maps").join(map)).unwrap();
         }

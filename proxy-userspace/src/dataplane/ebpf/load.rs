@@ -48,7 +48,7 @@ const TC_INGRESS: &str = "tc_ingress";
 const TC_EGRESS: &str = "tc_egress";
 
 /// The maps of the object and the size each shall have; `None` = what the object says.
-pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 29] {
+pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 31] {
     [
         ("AFFINITY4", Some(sizes.affinity)),
         ("AFFINITY6", Some(sizes.affinity)),
@@ -70,6 +70,8 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 29] {
         ("ICMP_TOTAL", None),
         ("NAMES", Some(sizes.services)),
         ("PEERS", Some(sizes.nodes)),
+        ("SCRATCH4", None),
+        ("SCRATCH6", None),
         ("SELECTION", Some(sizes.slots)),
         ("SERVED_PORTS", None),
         ("SERVICES", Some(sizes.services)),
@@ -139,7 +141,7 @@ impl AsFd for Program {
 
 /// What is fixed in the programs when they are loaded.
 struct Constants {
-    values: [(&'static str, u32); 8],
+    values: [(&'static str, u32); 11],
 }
 
 impl Constants {
@@ -153,12 +155,10 @@ impl Constants {
                 (global::MARK_VALUE, settings.mark.value),
                 (global::MARK_MASK, settings.mark.mask),
                 (global::REJECT_UNKNOWN, settings.reject_unknown.kinds()),
-                (
-                    global::TC_DECAP_FLAGS,
-                    u32::from(
-                        KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 3, 0)),
-                    ),
-                ),
+                (global::TC_DECAP_FLAGS, since(KernelVersion::new(6, 3, 0))),
+                (global::SNAT_PORT_FIRST, u32::from(*settings.snat_ports.start())),
+                (global::SNAT_PORT_COUNT, u32::try_from(settings.snat_ports.len()).unwrap_or(0)),
+                (global::FIB_SOURCE, since(KernelVersion::new(6, 7, 0))),
             ],
         }
     }
@@ -172,6 +172,11 @@ impl Constants {
         });
         format!("{hash:016x}")
     }
+}
+
+/// 1 on this kernel version and later ones, else 0.
+fn since(version: KernelVersion) -> u32 {
+    u32::from(KernelVersion::current().is_ok_and(|current| current >= version))
 }
 
 /// Whether all programs are pinned in a directory and use the maps that are pinned now.

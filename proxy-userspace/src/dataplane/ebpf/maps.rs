@@ -10,6 +10,7 @@ use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::backend::Backend;
 use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
+use proxy_common::hop::Device;
 use proxy_common::name::ServiceName;
 use proxy_common::selection::HintKey;
 use proxy_common::vip::VipKey;
@@ -44,6 +45,8 @@ pub struct Maps {
     pub vips: Table<VipKey, u32>,
     /// What is asked before `vips`.
     pub vip_filter: MappedArray,
+    /// Devices by interface index.
+    pub devices: Table<u32, Device>,
     /// Names of service ids.
     pub names: Table<u32, ServiceName>,
 }
@@ -93,6 +96,7 @@ impl Maps {
             peers: Table::open(directory, "PEERS")?,
             vips: Table::open(directory, "VIPS")?,
             vip_filter: mapped(directory, "VIP_FILTER", access)?,
+            devices: Table::open(directory, "DEVICES")?,
             names: Table::open(directory, "NAMES")?,
         })
     }

@@ -117,7 +117,10 @@ mod tests {
             let scratch = Scratch::new("self-test-links");
             let mut dataplane = scratch.open();
             let hooks = BTreeSet::from([Hook::TcIngress, Hook::TcEgress]);
-            let devices = BTreeMap::from([(1, AttachTarget { name: "lo".to_owned(), hooks })]);
+            let devices = BTreeMap::from([(
+                1,
+                AttachTarget { name: "lo".to_owned(), hooks, source_v4: None, source_v6: None },
+            )]);
             let topology = Topology { devices, ..Topology::default() };
             assert!(dataplane.set_topology(&topology).is_complete());
             assert_eq!(dataplane.check().fault, None);

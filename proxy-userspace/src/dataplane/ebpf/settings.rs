@@ -1,9 +1,10 @@
 //! What the operator chooses.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use proxy_common::config::DEFAULT_MARK;
+use proxy_common::config::{DEFAULT_MARK, DEFAULT_SNAT_PORTS};
 use proxy_common::flow::Timeouts;
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
 
@@ -19,6 +20,8 @@ pub struct Settings {
     pub xdp: XdpMode,
     /// Flow time-outs (`--timeout-*`).
     pub timeouts: Timeouts,
+    /// Ports of this node that connections to backends on other nodes are given (`--snat-ports`).
+    pub snat_ports: RangeInclusive<u16>,
     /// Mark of the packets that go up (`--fwmark`).
     pub mark: Mark,
     /// Which unknown ports are refused (`--reject-unknown-ports`).
@@ -33,6 +36,7 @@ impl Default for Settings {
             bpffs_path: PathBuf::from("/sys/fs/bpf"),
             xdp: XdpMode::default(),
             timeouts: Timeouts::default(),
+            snat_ports: DEFAULT_SNAT_PORTS,
             mark: Mark::default(),
             reject_unknown: RejectUnknown::default(),
             sizes: Sizes::default(),

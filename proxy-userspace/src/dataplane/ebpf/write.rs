@@ -36,6 +36,8 @@ impl Kernel for Maps {
             Change::RemovePeer(address) => self.peers.remove(&PeerKey { address: mapped(*address) }),
             Change::Vip(address, bits) => self.write_vip(*address, *bits),
             Change::RemoveVip(address) => self.vips.remove(&VipKey { address: mapped(*address) }),
+            Change::Device(index, device) => self.devices.insert(index, device),
+            Change::RemoveDevice(index) => self.devices.remove(index),
             Change::SourceRange(range) => self.write_range(*range),
             Change::RemoveSourceRange(range) => self.remove_range(*range),
             Change::Frontend(at, value) | Change::Restrict(at, value) => self.write_frontend(at, Some(value)),

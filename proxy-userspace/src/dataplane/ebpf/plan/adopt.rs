@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use proxy_common::frontend::Frontend;
+use proxy_common::hop::Device;
 use proxy_common::selection::{BackendRef, HintKey, ServiceEntry, Slot};
 use proxy_common::way::Way;
 
@@ -27,6 +28,8 @@ pub struct Found {
     pub hints: Vec<(HintKey, BackendRef)>,
     /// PEERS.
     pub peers: Vec<(IpAddr, u32)>,
+    /// DEVICES.
+    pub devices: Vec<(u32, Device)>,
     /// FRONTENDS4/6.
     pub frontends: Vec<(FrontendAt, Frontend)>,
     /// VIPS.
@@ -66,6 +69,9 @@ impl Plan {
         }
         for (address, bits) in found.peers {
             plan.nodes.adopt_peer(address, bits);
+        }
+        for (index, device) in found.devices {
+            plan.nodes.adopt_device(index, device);
         }
         plan
     }

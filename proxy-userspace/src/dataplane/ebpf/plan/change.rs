@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use proxy_common::frontend::Frontend;
+use proxy_common::hop::Device;
 use proxy_common::name::ServiceName;
 use proxy_common::selection::{BackendRef, HintKey, ServiceEntry, Slot};
 use proxy_common::way::Way;
@@ -46,6 +47,10 @@ pub enum Change {
     Vip(IpAddr, u32),
     /// The address is no service's any more, or a node's.
     RemoveVip(IpAddr),
+    /// A device that translated packets may leave by.
+    Device(u32, Device),
+    /// None may leave by it any more.
+    RemoveDevice(u32),
     /// Let a prefix in.
     SourceRange(RangeAt),
     /// Let it in no more.
@@ -143,8 +148,8 @@ pub enum Phase {
     Services,
     /// Hints.
     Hints,
-    /// Node addresses.
-    Peers,
+    /// Node addresses, and this node's devices.
+    Nodes,
     /// Frontends, when all they lead to is there.
     Frontends,
     /// Frontends nobody names any more.
@@ -167,7 +172,7 @@ impl Change {
             Self::Service(..) => Phase::Services,
             Self::Name(..) | Self::RemoveName(_) => Phase::Names,
             Self::Hint(..) | Self::RemoveHint(_) => Phase::Hints,
-            Self::Peer(..) | Self::RemovePeer(_) => Phase::Peers,
+            Self::Peer(..) | Self::RemovePeer(_) | Self::Device(..) | Self::RemoveDevice(_) => Phase::Nodes,
             Self::Frontend(..) => Phase::Frontends,
             Self::RemoveFrontend(_) => Phase::FrontendRemovals,
             Self::Vip(..) | Self::RemoveVip(_) => Phase::Vips,

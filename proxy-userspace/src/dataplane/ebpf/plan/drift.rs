@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use proxy_common::frontend::Frontend;
+use proxy_common::hop::Device;
 use proxy_common::selection::BackendRef;
 use proxy_common::way::Way;
 
@@ -25,6 +26,7 @@ impl Plan {
             ("WAYS", self.ways_are(found)),
             ("HINTS", self.hints_are(found)),
             ("PEERS", self.peers_are(found)),
+            ("DEVICES", self.devices_are(found)),
             ("FRONTENDS", self.frontends_are(found)),
             ("SOURCE_RANGES", self.ranges_are(found)),
             ("VIPS", self.vips_are(found)),
@@ -79,6 +81,11 @@ impl Plan {
     fn peers_are(&self, found: &Found) -> bool {
         let written: BTreeMap<IpAddr, u32> = self.nodes.written_peers().collect();
         same(&written, found.peers.iter().copied())
+    }
+
+    fn devices_are(&self, found: &Found) -> bool {
+        let written: BTreeMap<u32, Device> = self.nodes.written_devices().collect();
+        same(&written, found.devices.iter().copied())
     }
 
     fn frontends_are(&self, found: &Found) -> bool {

@@ -5,12 +5,14 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use proxy_common::addr::mapped;
+use proxy_common::hop::{DEVICE_XDP, Device};
 use proxy_common::way::{PEER_NODE, PEER_SELF, WAY_IPV4, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
+use proxy_common::{Addr4, Addr6};
 
 use super::change::{Change, Op};
 use super::ids::IdPool;
 use crate::model::{Desired, Family};
-use crate::node::Topology;
+use crate::node::{AttachTarget, Hook, Topology};
 
 /// The entries of WAYS and PEERS. A way is resolved as far as the node's network is known; without a route it
 /// has but its target, and the programs ask the FIB.
@@ -21,6 +23,8 @@ pub struct Nodes {
     targets: BTreeMap<u32, IpAddr>,
     written: BTreeMap<u32, Way>,
     peers: BTreeMap<IpAddr, u32>,
+    /// By interface index: what DEVICES has.
+    devices: BTreeMap<u32, Device>,
     /// By node name, without this node: the ways to its first address of each family.
     ways: BTreeMap<String, NodeWays>,
     /// Ways in the map that no node has any more.
@@ -49,6 +53,7 @@ impl Nodes {
             targets: BTreeMap::new(),
             written: BTreeMap::new(),
             peers: BTreeMap::new(),
+            devices: BTreeMap::new(),
             ways: BTreeMap::new(),
             stale: BTreeSet::new(),
             holding: true,
@@ -74,6 +79,11 @@ impl Nodes {
     /// Takes over a node address found in the map.
     pub fn adopt_peer(&mut self, address: IpAddr, bits: u32) {
         self.peers.insert(address, bits);
+    }
+
+    /// Takes over a device found in the map.
+    pub fn adopt_device(&mut self, index: u32, device: Device) {
+        self.devices.insert(index, device);
     }
 
     /// What was found and no node has goes from now on.
@@ -149,7 +159,7 @@ impl Nodes {
         .unwrap_or(0)
     }
 
-    /// What must be written of ways and peers, and which peers are none any more.
+    /// What must be written of ways, peers and devices, and which peers and devices are none any more.
     #[must_use]
     pub fn writes(&self) -> Vec<Op> {
         let used = self.used();
@@ -163,7 +173,13 @@ impl Nodes {
             .filter(|(address, bits)| self.peers.get(address) != Some(bits))
             .map(|(address, bits)| Change::Peer(*address, *bits));
         let gone = self.peers.keys().filter(|address| !self.holding && !wanted.contains_key(address));
+        let devices = self.wanted_devices();
+        let changed = devices.iter().filter(|(index, device)| self.devices.get(index) != Some(device));
+        let changed = changed.map(|(index, device)| Change::Device(*index, *device));
+        let vanished = self.devices.keys().filter(|index| !self.holding && !devices.contains_key(index));
         ways.chain(peers)
+            .chain(changed)
+            .chain(vanished.map(|index| Change::RemoveDevice(*index)))
             .chain(gone.map(|address| Change::RemovePeer(*address)))
             .map(|change| Op { change, owner: None })
             .collect()
@@ -198,6 +214,11 @@ impl Nodes {
         self.topology.addresses.contains(&address) || self.members.contains_key(&address)
     }
 
+    /// The devices in the map.
+    pub fn written_devices(&self) -> impl Iterator<Item = (u32, Device)> {
+        self.devices.iter().map(|(index, device)| (*index, *device))
+    }
+
     fn used(&self) -> BTreeSet<u32> {
         self.ways.values().flat_map(|ways| [ways.v4, ways.v6]).flatten().collect()
     }
@@ -219,6 +240,14 @@ impl Nodes {
         };
     }
 
+    /// Records that a device was written or removed.
+    pub fn device_written(&mut self, index: u32, device: Option<Device>) {
+        match device {
+            Some(device) => self.devices.insert(index, device),
+            None => self.devices.remove(&index),
+        };
+    }
+
     fn wanted(&self, target: IpAddr) -> Way {
         let family = if target.is_ipv4() { WAY_IPV4 } else { 0 };
         let unresolved = Way { target: mapped(target), flags: WAY_VALID | family, ..Way::default() };
@@ -237,6 +266,18 @@ impl Nodes {
             source_mac: link.source_mac,
             ..way
         })
+    }
+
+    /// The devices whose incoming packets our programs see.
+    fn wanted_devices(&self) -> BTreeMap<u32, Device> {
+        let sees = |(_, target): &(&u32, &AttachTarget)| target.hooks.contains(&Hook::TcIngress);
+        let device = |(index, target): (&u32, &AttachTarget)| {
+            let flags = if self.native_devices.contains(index) { DEVICE_XDP } else { 0 };
+            let source4 = target.source_v4.map_or([0], |address| Addr4::from(address).0);
+            let source6 = target.source_v6.map_or([0; 4], |address| Addr6::from(address).0);
+            (*index, Device { source4, source6, flags })
+        };
+        self.topology.devices.iter().filter(sees).map(device).collect()
     }
 
     /// What is encapsulated goes to the addresses of nodes, so this node's other addresses need no entry.

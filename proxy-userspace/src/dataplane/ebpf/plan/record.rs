@@ -48,7 +48,11 @@ impl Plan {
             ports.extend(self.backends(id.family).users(id.id).cloned());
         }
         outcome.nodes_failed |= match change {
-            Change::Way(..) | Change::Peer(..) | Change::RemovePeer(_) => true,
+            Change::Way(..)
+            | Change::Peer(..)
+            | Change::RemovePeer(_)
+            | Change::Device(..)
+            | Change::RemoveDevice(_) => true,
             Change::SourceRange(range) | Change::RemoveSourceRange(range) => range.service == CLUSTER,
             _ => false,
         };
@@ -102,6 +106,8 @@ impl Plan {
             Change::RemovePeer(address) => self.nodes.peer_written(address, None),
             Change::Vip(address, bits) => self.vips.record(address, Some(bits)),
             Change::RemoveVip(address) => self.vips.record(address, None),
+            Change::Device(index, device) => self.nodes.device_written(index, Some(device)),
+            Change::RemoveDevice(index) => self.nodes.device_written(index, None),
             Change::SourceRange(range) => self.ranges.written(range),
             Change::RemoveSourceRange(range) => self.ranges.removed(range),
             Change::Frontend(at, value) | Change::Restrict(at, value) => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use proxy_common::backend::BACKEND_EXISTS;
 use proxy_common::frontend::{FRONTEND_SOURCE_RANGES, Frontend};
+use proxy_common::hop::Device;
 use proxy_common::name::ServiceName;
 use proxy_common::selection::{BackendRef, HintKey, ServiceEntry, Slot};
 use proxy_common::way::Way;
@@ -29,6 +30,7 @@ pub struct FakeKernel {
     pub ways: BTreeMap<u32, Way>,
     pub hints: BTreeMap<HintKey2, BackendRef>,
     pub peers: BTreeMap<IpAddr, u32>,
+    pub devices: BTreeMap<u32, Device>,
     pub frontends: BTreeMap<FrontendAt, Frontend>,
     pub vips: BTreeMap<IpAddr, u32>,
     pub ranges: BTreeSet<RangeAt>,
@@ -149,6 +151,8 @@ impl FakeKernel {
             | Change::RemoveSourceRange(_)
             | Change::Peer(..)
             | Change::RemovePeer(_)
+            | Change::Device(..)
+            | Change::RemoveDevice(_)
             | Change::RemoveFrontend(_)
             | Change::Vip(..)
             | Change::RemoveVip(_) => {}
@@ -241,6 +245,8 @@ impl FakeKernel {
             Change::RemovePeer(address) => drop(self.peers.remove(&address)),
             Change::Vip(address, bits) => drop(self.vips.insert(address, bits)),
             Change::RemoveVip(address) => assert!(self.vips.remove(&address).is_some(), "{address}"),
+            Change::Device(index, device) => drop(self.devices.insert(index, device)),
+            Change::RemoveDevice(index) => drop(self.devices.remove(&index)),
             Change::SourceRange(range) => assert!(self.ranges.insert(range), "{range:?} is there"),
             Change::RemoveSourceRange(range) => assert!(self.ranges.remove(&range), "{range:?} is not there"),
             Change::Frontend(at, value) | Change::Restrict(at, value) => {
@@ -294,6 +300,7 @@ impl FakeKernel {
             backends: self.backends.iter().map(|(id, entry)| (*id, *entry)).collect(),
             ways: self.ways.iter().map(way).collect(),
             hints: self.hints.iter().map(hint).collect(),
+            devices: self.devices.iter().map(|(index, device)| (*index, *device)).collect(),
             peers: self.peers.iter().map(|(address, bits)| (*address, *bits)).collect(),
             frontends: self.frontends.iter().map(|(at, value)| (*at, *value)).collect(),
             vips: self.vips.iter().map(|(address, bits)| (*address, *bits)).collect(),

@@ -1,0 +1,254 @@
+//! Backends on other nodes that are reached from an address and port of this node: both directions pass here.
+//!
+//! The walk that chooses a backend leaves a note and ends; what is here begins anew from the frame. Called from inside that
+//! walk, it would not fit the stack.
+
+use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
+use proxy_common::backend::Backend;
+use proxy_common::flow::{
+    FLOW_CLOSING, FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN, Flow, FlowKey,
+    fingerprint,
+};
+use proxy_common::hash::{flow_hash, mix};
+use proxy_common::selection::BackendRef;
+use proxy_common::verdict::Reason;
+
+use crate::config::{SNAT_PORT_COUNT, SNAT_PORT_FIRST};
+use crate::family::{Family, FlowOf, KeyOf};
+use crate::flow::{self, Owner, Sender};
+use crate::mss;
+use crate::nat::{self, Endpoint};
+use crate::observe;
+use crate::packet::header::{ETHERNET, Ethernet, tcp_flag};
+use crate::packet::parse::parse;
+use crate::packet::{Packet, Parsed};
+use crate::route::{self, NextHop};
+use crate::verdict::{Leave, NO_ROOM, Verdict};
+use crate::vip;
+
+/// Ports that are tried for a connection. The last ones may be taken from a connection that no client has answered in.
+const TRIES: u32 = 12;
+const POLITE_TRIES: u32 = 8;
+
+/// Notes for [`translate`] that a packet opens a connection, as far as this node knows.
+#[inline(always)]
+pub fn begin<F: Family>(backend: &Backend<F::Address>, owner: &Owner) -> Leave {
+    note::<F>(&Flow {
+        destination: backend.address,
+        destination_port: backend.port,
+        backend: owner.backend.0,
+        service: owner.service,
+        ..Flow::default()
+    })
+}
+
+/// Notes for [`translate`] what a connection's entry says.
+#[inline(always)]
+pub fn go_on<F: Family>(entry: &FlowOf<F>) -> Leave {
+    note::<F>(entry)
+}
+
+#[inline(always)]
+fn note<F: Family>(flow: &FlowOf<F>) -> Leave {
+    let Some(scratch) = F::scratch() else {
+        return NO_ROOM.into();
+    };
+    // SAFETY: this CPU's own, and no other program of ours runs on it before this packet is done with.
+    unsafe { *scratch = *flow };
+    Leave::Translate
+}
+
+/// Sends a client's packet on to the backend that was noted.
+#[inline(never)]
+pub fn translate<P: Packet, F: Family>(mut packet: P) -> Verdict {
+    parse::<P, F>(&packet, ETHERNET)
+        .and_then(|parsed| translate_parsed::<P, F>(&mut packet, &parsed))
+        .unwrap_or_else(|verdict| verdict)
+}
+
+#[inline(always)]
+fn translate_parsed<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+) -> Result<Verdict, Verdict> {
+    // SAFETY: as in `note`.
+    let noted = unsafe { &*F::scratch().ok_or(NO_ROOM)? };
+    let backend = BackendRef(noted.backend);
+    let hop = route::hop::<P, F>(packet, backend, &noted.destination)?;
+    check_hops(parsed)?;
+    if packet.largest_packet(parsed, 0) > u32::from(hop.mtu) {
+        return Err(Verdict::Refuse(Reason::TooBig, u32::from(hop.mtu)));
+    }
+    let destination = (noted.destination, noted.destination_port);
+    let source = if noted.check == 0 {
+        let owner = Owner { backend, service: noted.service, flags: 0 };
+        (hop.source, create::<F>(parsed, &destination, &hop.source, &owner)?)
+    } else {
+        (noted.source, noted.source_port)
+    };
+    let next = NextHop::of_hop(hop);
+    send::<P, F>(packet, parsed, &source, &destination, &next)?;
+    observe::count_service(noted.service, packet.length());
+    Ok(Verdict::Send(Reason::SentSnat, next.device))
+}
+
+/// A backend's reply to this node: back to the client, from the frontend. Anything else is not ours.
+#[inline(never)]
+pub fn restore<P: Packet, F: Family>(mut packet: P) -> Verdict {
+    parse::<P, F>(&packet, ETHERNET)
+        .and_then(|parsed| restore_parsed::<P, F>(&mut packet, &parsed))
+        .unwrap_or_else(|verdict| verdict)
+}
+
+#[inline(always)]
+fn restore_parsed<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+) -> Result<Verdict, Verdict> {
+    let Some((found, entry)) = flow::lookup_translated::<F>(parsed) else {
+        return Err(vip::unknown_port::<F>(&parsed.key.destination));
+    };
+    let frontend = (entry.source, entry.source_port);
+    let client = (entry.destination, entry.destination_port);
+    check_hops(parsed)?;
+    let length = packet.largest_packet(parsed, 0);
+    let mut next = NextHop::default();
+    route::to_client::<P, F>(packet, entry, length, &mut next)?;
+    flow::track::<F>(parsed, found, Sender::Backend);
+    send::<P, F>(packet, parsed, &frontend, &client, &next)?;
+    if parsed.is_syn_ack()
+        && let Some(mtu) = route::hop_mtu::<F>(found.backend)
+    {
+        let _ = mss::limit::<P, F>(packet, parsed.transport(), mtu);
+    }
+    Ok(Verdict::Send(Reason::ReplySnat, next.device))
+}
+
+#[inline(always)]
+fn check_hops<A>(parsed: &Parsed<A>) -> Result<(), Verdict> {
+    if parsed.hop_limit <= 1 { Err(Verdict::Refuse(Reason::HopLimit, 0)) } else { Ok(()) }
+}
+
+#[inline(always)]
+fn send<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+    source: &Endpoint<F>,
+    destination: &Endpoint<F>,
+    next: &NextHop,
+) -> Result<(), Verdict> {
+    nat::write::<P, F>(*packet, parsed, source, destination).ok_or(NO_ROOM)?;
+    F::decrement_hop_limit(packet, ETHERNET).ok_or(NO_ROOM)?;
+    let ethernet = packet.at::<Ethernet>(0).ok_or(NO_ROOM)?;
+    // SAFETY: `at` checked the bound.
+    unsafe { (*ethernet).addresses = next.addresses };
+    Ok(())
+}
+
+/// Makes both entries of a connection and says which port of this node it has. A RST leaves no trace: it gets the port
+/// its connection would be given first.
+#[inline(never)]
+fn create<F: Family>(
+    parsed: &Parsed<F::Address>,
+    destination: &Endpoint<F>,
+    source: &F::Address,
+    owner: &Owner,
+) -> Result<u16, Verdict> {
+    let key = &parsed.key;
+    let mut reply_key = FlowKey {
+        source: destination.0,
+        source_port: destination.1,
+        destination: *source,
+        protocol: key.protocol,
+        ..FlowKey::default()
+    };
+    let mut hash = flow_hash(key);
+    for attempt in 0..TRIES {
+        reply_key.destination_port = port_of(hash);
+        if parsed.tcp_flags & tcp_flag::RST != 0 {
+            return Ok(reply_key.destination_port);
+        }
+        let free = match occupancy::<F>(&reply_key, key) {
+            Occupancy::Free => true,
+            Occupancy::Embryo if attempt >= POLITE_TRIES => evict::<F>(&reply_key),
+            Occupancy::Embryo | Occupancy::Taken => false,
+        };
+        if free && enter::<F>(parsed, &reply_key, owner) {
+            return Ok(reply_key.destination_port);
+        }
+        hash = mix(u64::from(hash) + 1) as u32;
+    }
+    Err(Verdict::Drop(Reason::SnatPorts))
+}
+
+/// A port of the range, network byte order.
+#[inline(always)]
+fn port_of(hash: u32) -> u16 {
+    let above = (u64::from(hash) * u64::from(SNAT_PORT_COUNT.load())) >> 32;
+    (SNAT_PORT_FIRST.load() as u16).wrapping_add(above as u16).to_be()
+}
+
+/// Who has a reply key.
+enum Occupancy {
+    /// Nobody, this very connection, or one that has ended.
+    Free,
+    /// A connection whose client has not answered.
+    Embryo,
+    /// Another connection.
+    Taken,
+}
+
+#[inline(never)]
+fn occupancy<F: Family>(reply_key: &KeyOf<F>, key: &KeyOf<F>) -> Occupancy {
+    let Some((_, entry)) = flow::find::<F>(reply_key) else {
+        return Occupancy::Free;
+    };
+    let is_own = entry.source == key.destination
+        && entry.source_port == key.destination_port
+        && entry.destination == key.source
+        && entry.destination_port == key.source_port;
+    match entry.state {
+        _ if is_own => Occupancy::Free,
+        FLOW_CLOSING => Occupancy::Free,
+        FLOW_SYN => Occupancy::Embryo,
+        _ => Occupancy::Taken,
+    }
+}
+
+/// Takes a port from an embryo, both of whose entries go. Returns whether it was still there.
+#[inline(never)]
+fn evict<F: Family>(reply_key: &KeyOf<F>) -> bool {
+    // SAFETY: copied at once.
+    let Some(client_key) = (unsafe { F::flows_new().get(reply_key) }).map(|entry| entry.twin(reply_key))
+    else {
+        return false;
+    };
+    let _ = F::flows_new().remove(&client_key);
+    F::flows_new().remove(reply_key).is_ok()
+}
+
+/// Makes both entries, the reply's first: false if another CPU has given it to another connection meanwhile.
+#[inline(never)]
+fn enter<F: Family>(parsed: &Parsed<F::Address>, reply_key: &KeyOf<F>, owner: &Owner) -> bool {
+    let key = &parsed.key;
+    let mut flow = Flow {
+        source: key.destination,
+        source_port: key.destination_port,
+        destination: key.source,
+        destination_port: key.source_port,
+        flags: FLOW_REPLY | FLOW_REWRITE_SOURCE | FLOW_REWRITE_DESTINATION,
+        check: fingerprint(reply_key),
+        ..flow::blank::<F>(parsed, owner)
+    };
+    flow::clear::<F>(key);
+    flow::clear::<F>(reply_key);
+    // SAFETY: nothing is read. What is there has ended, or is this connection's own.
+    if unsafe { F::flows_new().get(reply_key) }.is_some() {
+        let _ = F::flows_new().remove(reply_key);
+    }
+    if F::flows_new().insert(reply_key, &flow, BPF_NOEXIST.into()).is_err() {
+        return false;
+    }
+    flow::turn_round::<F>(&mut flow, reply_key, key);
+    F::flows_new().insert(key, &flow, BPF_ANY.into()).is_ok()
+}

@@ -1,0 +1,86 @@
+//! Backends on other nodes without Direct Server Return: reached from an address of the node the client sent to (SNAT).
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use millrace_lab::capture::Trail;
+use millrace_lab::topology::Family;
+use millrace_lab::traffic::Connection;
+use millrace_lab::walk::Walk;
+
+use crate::fixture::{counted, expect, own, service, shared, vip, walk};
+
+#[test]
+fn pods_on_other_nodes_see_the_node_the_client_sent_to() -> Result<()> {
+    let cluster = shared();
+    let backends = ["pod-1a", "pod-2a", "pod-2b"];
+    let service = service(&cluster, "translated", 60, &backends)?.node_ports(31600);
+    cluster.apply(&service, &[3])?;
+    let node = cluster.bed().node(3)?.addresses();
+    let walk = walk(&service, node, 31600, &backends, Trail::local("node3"));
+    expect(&cluster, &Walk { translated_to: Some(node), ..walk })
+}
+
+#[test]
+fn a_load_balancer_reaches_pods_on_other_nodes() -> Result<()> {
+    let cluster = shared();
+    let backends = ["pod-2a", "pod-3b"];
+    let service = service(&cluster, "balanced", 61, &backends)?.load_balancer(vip(61));
+    cluster.apply(&service, &[1])?;
+    let node = cluster.bed().node(1)?.addresses();
+    let walk = walk(&service, vip(61), 80, &backends, Trail::local("node1"));
+    expect(&cluster, &Walk { translated_to: Some(node), ..walk })
+}
+
+#[test]
+fn node_ports_of_a_direct_return_service_reach_pods_on_other_nodes() -> Result<()> {
+    let cluster = shared();
+    let service = service(&cluster, "direct-ports", 62, &["pod-2a"])?;
+    let service = service.node_ports(31620).load_balancer(vip(62)).annotation("millrace/forwarding", "dsr");
+    cluster.apply(&service, &[3])?;
+    let node = cluster.bed().node(3)?.addresses();
+    let walk = walk(&service, node, 31620, &["pod-2a"], Trail::local("node3"));
+    expect(&cluster, &Walk { translated_to: Some(node), ..walk })
+}
+
+#[test]
+fn a_host_process_on_another_node_is_a_backend() -> Result<()> {
+    let mut cluster = shared();
+    cluster.start_host_server(2, 9091)?;
+    let service = millrace_lab::manifests::Service::new("host-elsewhere", 63).port(80, 9091);
+    let service = service.host(cluster.bed().node(2)?).node_ports(31630);
+    cluster.apply(&service, &[3])?;
+    let node = cluster.bed().node(3)?.addresses();
+    let walk = walk(&service, node, 31630, &["host-node2"], Trail::local("node3"));
+    expect(&cluster, &Walk { translated_to: Some(node), ..walk })
+}
+
+#[test]
+fn large_bodies_cross_translated_in_both_directions() -> Result<()> {
+    let cluster = shared();
+    let service = service(&cluster, "large-translated", 64, &["pod-2a"])?.load_balancer(vip(64));
+    cluster.apply(&service, &[1])?;
+    for family in Family::ALL {
+        let target = SocketAddr::new(vip(64).of(family), 80);
+        let bytes = 3_000_000;
+        let crossed = cluster.bed().client().run(async move || {
+            let mut connection = Connection::open(target).await?;
+            Ok((connection.upload(bytes).await?.sighting.received, connection.download(bytes).await?))
+        })?;
+        assert_eq!(crossed, (bytes, bytes), "{family}");
+    }
+    assert!(counted(&cluster, 1, "sent_snat")? > 0 && counted(&cluster, 1, "reply_snat")? > 0);
+    Ok(())
+}
+
+#[test]
+fn the_kernel_gives_no_socket_a_port_of_ours() -> Result<()> {
+    let cluster = own(1, 1)?;
+    let reserved = cluster
+        .bed()
+        .node(1)?
+        .namespace()
+        .run(async || Ok(std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_reserved_ports")?))?;
+    assert_eq!(reserved.trim(), "61000-65535");
+    Ok(())
+}

@@ -1,0 +1,420 @@
+//! Backends on other nodes, reached from an address and port of this one (SNAT): both directions, on one node.
+
+use std::net::SocketAddr;
+
+use millrace_lab::frame::{DEVICE_MAC, Frame, Icmp, Layer, flag};
+use millrace_lab::program::{
+    Bed, BedBuilder, FlowTable, Hook, NEXT_HOP_MAC, Outcome, ServiceBuilder, known_hop,
+};
+use proxy_common::flow::{FLOW_CLOSING, FLOW_ESTABLISHED, FLOW_REPLY};
+use proxy_common::hop::{Device, HOP_NEIGHBOUR, Hop};
+use proxy_common::verdict::Reason;
+use proxy_common::way::{PEER_NODE, PEER_SELF};
+use proxy_common::{Addr4, Addr6};
+
+use crate::case::{Case, Family, TARGET_PORT, VIP_PORT, each_ingress};
+use crate::network::{connect_to_nodes, in_an_empty_namespace};
+
+each_ingress! {
+    a_connection_leaves_from_a_port_of_this_node_and_keeps_it
+    a_datagram_leaves_from_a_port_of_this_node
+    a_connection_keeps_its_backend_and_port_when_its_slot_gets_another_owner
+    connections_of_many_clients_have_ports_of_their_own
+    two_connections_never_share_a_port
+    a_port_is_taken_from_a_connection_no_client_has_answered_in
+    a_port_is_had_again_when_its_connection_has_ended
+    a_connection_whose_entries_are_lost_gets_the_same_port_again
+    a_lost_entry_of_either_direction_comes_back_with_the_next_packet_of_the_other
+    an_entry_that_is_another_connections_by_now_is_not_believed
+    a_reset_without_a_connection_leaves_no_trace
+    a_packet_at_the_end_of_its_hops_is_not_forwarded
+    a_packet_that_does_not_fit_the_route_is_not_forwarded
+    xdp_leaves_what_it_cannot_send_to_tc_and_remembers_nothing
+    a_backend_without_a_route_drops
+    what_another_node_has_translated_is_not_looked_up_again
+    packets_to_the_ports_that_nobody_sent_from_pass_byte_for_byte
+    the_reply_comes_from_the_frontend
+    the_answer_to_a_syn_offers_segments_that_fit_the_route_to_the_backend
+    the_route_to_a_backend_is_asked_of_the_kernel
+}
+
+/// Node 1, with two backends on node 2.
+struct Node {
+    bed: Bed,
+    case: Case,
+}
+
+impl Node {
+    fn new(case: Case) -> Self {
+        Self::with(case, Bed::builder(), |service| service)
+    }
+
+    fn with(
+        case: Case,
+        builder: BedBuilder,
+        change: impl for<'a> Fn(ServiceBuilder<'a>) -> ServiceBuilder<'a>,
+    ) -> Self {
+        let bed = builder.load();
+        for (number, bits) in [(1, PEER_SELF | PEER_NODE), (2, PEER_NODE)] {
+            bed.peer(case.family.node(number), bits);
+        }
+        let service = change(bed.service()).external(case.vip());
+        service.backend_remote(case.remote_pod(1), 0).install();
+        bed.hop(case.remote_pod(1), known_hop(case.family.node(1)));
+        Self { bed, case }
+    }
+
+    /// Runs the program on a client's frame, which must leave for the backend; says from where.
+    #[track_caller]
+    fn forwards(&self, frame: &Frame) -> SocketAddr {
+        let outcome = self.case.arrives(&self.bed, frame);
+        outcome.assert_counted(Reason::SentSnat);
+        let source = outcome.frame().source();
+        assert_eq!(source.ip(), self.case.family.node(1));
+        outcome.assert_sent(&self.forwarded(frame, source));
+        source
+    }
+
+    fn forwarded(&self, frame: &Frame, source: SocketAddr) -> Frame {
+        let sent = frame.clone().with_source(source).with_destination(self.case.remote_pod(1));
+        sent.with_hop_limit(63).with_macs(DEVICE_MAC, NEXT_HOP_MAC)
+    }
+
+    /// The backend's answer to what left from `source` for a client's `frame`.
+    fn answer(&self, frame: &Frame, source: SocketAddr, flags: u8) -> Frame {
+        self.forwarded(frame, source).reply().with_flags(flags)
+    }
+
+    /// Runs a check where clients and nodes are neighbours of this node.
+    fn in_its_network(self, check: impl FnOnce(&Self) + Send) {
+        let own = self.case.family.node(1);
+        let shared = std::sync::Mutex::new(self);
+        in_an_empty_namespace(|| {
+            connect_to_nodes(own);
+            check(&shared.into_inner().unwrap());
+        });
+    }
+}
+
+/// A client that is a neighbour of node 1, where [`Node::in_its_network`] says so.
+fn neighbour(case: Case) -> SocketAddr {
+    SocketAddr::new(case.family.node(99), 40000)
+}
+
+fn syn_from(case: Case, client: SocketAddr) -> Frame {
+    Frame::ip(client.ip(), case.vip().ip()).tcp(client.port(), VIP_PORT, flag::SYN)
+}
+
+fn a_connection_leaves_from_a_port_of_this_node_and_keeps_it(case: Case) {
+    let node = Node::new(case);
+    let (syn, data) = (case.tcp(flag::SYN), case.tcp(flag::PSH | flag::ACK));
+    let source = node.forwards(&syn);
+    assert!((61000..=65535).contains(&source.port()), "{source}");
+    assert_eq!(node.forwards(&syn), source, "sent again");
+    assert_eq!(node.bed.flows(FlowTable::New).len(), 2);
+    assert_eq!(node.forwards(&data), source);
+    assert_eq!(node.bed.flows(FlowTable::New), []);
+    let entries = node.bed.flows(FlowTable::Established);
+    let reply = entries.iter().find(|entry| entry.flags & FLOW_REPLY != 0).unwrap();
+    assert_eq!((reply.source, reply.destination), (case.remote_pod(1), source));
+    assert_eq!((reply.new_source, reply.new_destination), (case.vip(), case.client()));
+    assert!(entries.len() == 2 && entries.iter().all(|entry| entry.state == FLOW_ESTABLISHED));
+    assert_eq!(node.forwards(&data), source);
+}
+
+fn over_udp(service: ServiceBuilder<'_>) -> ServiceBuilder<'_> {
+    service.udp()
+}
+
+fn a_datagram_leaves_from_a_port_of_this_node(case: Case) {
+    let node = Node::with(case, Bed::builder(), over_udp);
+    let source = node.forwards(&case.udp());
+    assert_eq!(node.forwards(&case.udp()), source);
+    assert_eq!(node.bed.flows(FlowTable::Established).len(), 2);
+}
+
+fn a_connection_keeps_its_backend_and_port_when_its_slot_gets_another_owner(case: Case) {
+    let bed = Bed::new();
+    let service = bed.service().external(case.vip()).backend_remote(case.remote_pod(1), 0).install();
+    bed.hop(case.remote_pod(1), known_hop(case.family.node(1)));
+    let node = Node { bed, case };
+    let source = node.forwards(&case.tcp(flag::SYN));
+    let other = node.bed.backend_local(case.pod(1));
+    service.set_slot(&node.bed, &case.tcp(flag::ACK), proxy_common::selection::Slot::settled_on(other));
+    assert_eq!(node.forwards(&case.tcp(flag::ACK)), source);
+    let next = case.tcp_from(40001, flag::SYN);
+    case.is_delivered(&node.bed, &next, &next.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+}
+
+fn connections_of_many_clients_have_ports_of_their_own(case: Case) {
+    let node = Node::new(case);
+    let mut ports: Vec<u16> =
+        (40000..40400).map(|port| node.forwards(&case.tcp_from(port, flag::SYN)).port()).collect();
+    ports.sort_unstable();
+    ports.dedup();
+    assert_eq!(ports.len(), 400);
+}
+
+fn narrow(case: Case) -> Node {
+    Node::with(case, Bed::builder().snat_ports(62000, 62000), |service| service)
+}
+
+fn two_connections_never_share_a_port(case: Case) {
+    let node = narrow(case);
+    assert_eq!(node.forwards(&case.tcp(flag::SYN)).port(), 62000);
+    assert_eq!(node.forwards(&case.tcp(flag::ACK)).port(), 62000);
+    let flows = node.bed.flows(FlowTable::Established);
+    case.arrives(&node.bed, &case.tcp_from(40001, flag::SYN)).assert_dropped(Reason::SnatPorts);
+    case.arrives(&node.bed, &case.tcp_from(40001, flag::ACK)).assert_dropped(Reason::SnatPorts);
+    assert_eq!((node.bed.flows(FlowTable::Established), node.bed.flows(FlowTable::New)), (flows, vec![]));
+}
+
+fn a_port_is_taken_from_a_connection_no_client_has_answered_in(case: Case) {
+    let node = narrow(case);
+    node.forwards(&case.tcp(flag::SYN));
+    assert_eq!(node.forwards(&case.tcp_from(40001, flag::SYN)).port(), 62000);
+    let clients: Vec<u16> = node.bed.flows(FlowTable::New).iter().map(|entry| entry.source.port()).collect();
+    assert!(clients.len() == 2 && clients.contains(&40001) && clients.contains(&TARGET_PORT), "{clients:?}");
+}
+
+fn a_port_is_had_again_when_its_connection_has_ended(case: Case) {
+    let node = narrow(case);
+    node.forwards(&case.tcp(flag::SYN));
+    node.forwards(&case.tcp(flag::ACK));
+    node.bed.rewrite_flows(|entry| entry.state = FLOW_CLOSING);
+    assert_eq!(node.forwards(&case.tcp_from(40001, flag::SYN)).port(), 62000);
+    assert_eq!(node.forwards(&case.tcp_from(40001, flag::ACK)).port(), 62000);
+    let node = narrow(case);
+    node.forwards(&case.tcp(flag::SYN));
+    node.forwards(&case.tcp(flag::ACK));
+    node.bed.age_flows(9000);
+    assert_eq!(node.forwards(&case.tcp_from(40001, flag::SYN)).port(), 62000);
+}
+
+fn a_connection_whose_entries_are_lost_gets_the_same_port_again(case: Case) {
+    let node = Node::new(case);
+    let source = node.forwards(&case.tcp(flag::SYN));
+    node.bed.forget_flows();
+    assert_eq!(node.forwards(&case.tcp(flag::ACK)), source);
+}
+
+fn a_lost_entry_of_either_direction_comes_back_with_the_next_packet_of_the_other(case: Case) {
+    Node::new(case).in_its_network(|node| {
+        let (client, bed) = (neighbour(case), &node.bed);
+        let syn = syn_from(case, client);
+        let data = syn.clone().with_flags(flag::ACK);
+        let source = node.forwards(&syn);
+        node.forwards(&data);
+        let answer = node.answer(&data, source, flag::ACK);
+        bed.forget_flow(&answer);
+        bed.age_flows(2);
+        node.forwards(&data);
+        assert_eq!(bed.flows(FlowTable::Established).len(), 2);
+        bed.forget_flow(&data);
+        bed.age_flows(2);
+        returns(node, &answer, &data);
+        assert_eq!(bed.flows(FlowTable::Established).len(), 2);
+        assert_eq!(node.forwards(&data), source);
+    });
+}
+
+fn an_entry_that_is_another_connections_by_now_is_not_believed(case: Case) {
+    let node = Node::new(case);
+    let source = node.forwards(&case.tcp(flag::SYN));
+    node.forwards(&case.tcp(flag::ACK));
+    node.bed.rewrite_flows(|entry| {
+        if entry.flags & FLOW_REPLY == 0 {
+            entry.check ^= 0x10;
+            entry.new_source.set_port(1);
+        }
+    });
+    assert_eq!(node.forwards(&case.tcp(flag::ACK)), source, "made anew");
+    node.bed.rewrite_flows(|entry| entry.check ^= 0x10);
+    let answer = node.answer(&case.tcp(flag::ACK), source, flag::ACK);
+    case.arrives(&node.bed, &answer).assert_untouched().assert_counted(Reason::NotOurs);
+}
+
+fn a_reset_without_a_connection_leaves_no_trace(case: Case) {
+    let node = Node::new(case);
+    let source = node.forwards(&case.tcp(flag::RST));
+    assert_eq!((node.bed.flows(FlowTable::New), node.bed.flows(FlowTable::Established)), (vec![], vec![]));
+    assert_eq!(node.forwards(&case.tcp(flag::ACK)), source);
+}
+
+fn a_packet_at_the_end_of_its_hops_is_not_forwarded(case: Case) {
+    let node = Node::new(case);
+    let syn = case.tcp(flag::SYN).with_hop_limit(1);
+    let kind = if case.family == Family::V4 { 11 } else { 3 };
+    let told = syn.icmp_error(case.vip().ip(), Icmp { kind, code: 0, rest: [0; 4] });
+    case.arrives(&node.bed, &syn).assert_sent(&told).assert_counted(Reason::HopLimit);
+    assert_eq!(node.bed.flows(FlowTable::New), []);
+}
+
+fn a_packet_that_does_not_fit_the_route_is_not_forwarded(case: Case) {
+    let node = Node::new(case);
+    node.bed.hop(case.remote_pod(1), Hop { mtu: 1300, ..known_hop(case.family.node(1)) });
+    let bare = case.tcp(flag::ACK).payload(Vec::new());
+    let headers = bare.build().len() - 14;
+    node.forwards(&bare.clone().payload(vec![7; 1300 - headers]));
+    let too_big = bare.payload(vec![7; 1301 - headers]);
+    if case.family == Family::V4 {
+        case.arrives(&node.bed, &too_big).assert_dropped(Reason::TooBig);
+    }
+    let mut too_big = too_big;
+    if let Layer::Ipv4(ip) = too_big.innermost_mut() {
+        ip.dont_fragment = true;
+    }
+    let (kind, code) = if case.family == Family::V4 { (3, 4) } else { (2, 0) };
+    let told = too_big.icmp_error(case.vip().ip(), Icmp { kind, code, rest: 1300_u32.to_be_bytes() });
+    case.arrives(&node.bed, &too_big).assert_sent(&told).assert_counted(Reason::TooBig);
+}
+
+fn xdp_leaves_what_it_cannot_send_to_tc_and_remembers_nothing(case: Case) {
+    let node = Node::new(case);
+    let elsewhere = Hop { device: 4711, flags: HOP_NEIGHBOUR, ..known_hop(case.family.node(1)) };
+    let unresolved = Hop { flags: 0, ..known_hop(case.family.node(1)) };
+    for hop in [elsewhere, unresolved] {
+        node.bed.hop(case.remote_pod(1), hop);
+        let outcome = case.arrives(&node.bed, &case.tcp(flag::SYN));
+        if case.hook == Hook::XdpIngress {
+            outcome.assert_untouched().assert_counted(Reason::HandedToTc);
+            assert_eq!(node.bed.flows(FlowTable::New), []);
+        } else {
+            outcome.assert_counted(Reason::SentSnat);
+        }
+    }
+}
+
+fn a_backend_without_a_route_drops(case: Case) {
+    in_an_empty_namespace(|| {
+        let bed = Bed::new();
+        bed.service().external(case.vip()).backend_remote(case.remote_pod(1), 0).install();
+        let outcome = case.arrives(&bed, &case.tcp(flag::SYN));
+        match case.hook {
+            Hook::XdpIngress => outcome.assert_untouched().assert_counted(Reason::HandedToTc),
+            _ => outcome.assert_dropped(Reason::NoWay),
+        };
+        assert_eq!(bed.flows(FlowTable::New), []);
+    });
+}
+
+fn what_another_node_has_translated_is_not_looked_up_again(case: Case) {
+    let bed = Bed::new();
+    for (number, bits) in [(1, PEER_SELF | PEER_NODE), (2, PEER_NODE)] {
+        bed.peer(case.family.node(number), bits);
+    }
+    bed.service().external(case.vip()).backend_local(case.pod(1)).install();
+    let from =
+        |number, port| Frame::ip(case.family.node(number), case.vip().ip()).tcp(port, VIP_PORT, flag::SYN);
+    case.arrives(&bed, &from(2, 61000)).assert_untouched().assert_counted(Reason::NotOurs);
+    case.arrives(&bed, &from(2, 60999)).assert_counted(Reason::ServedLocal);
+    case.arrives(&bed, &from(3, 61000)).assert_counted(Reason::ServedLocal);
+}
+
+fn packets_to_the_ports_that_nobody_sent_from_pass_byte_for_byte(case: Case) {
+    let node = Node::new(case);
+    let source = node.forwards(&case.tcp(flag::SYN));
+    let answer = node.answer(&case.tcp(flag::SYN), source, flag::SYN | flag::ACK);
+    let other = SocketAddr::new(source.ip(), if source.port() == 61000 { 61001 } else { 61000 });
+    for stray in [
+        answer.clone().with_destination(other),
+        answer.clone().with_source(case.remote_pod(2)),
+        answer.with_destination(SocketAddr::new(case.family.node(2), source.port())),
+    ] {
+        case.arrives(&node.bed, &stray).assert_untouched().assert_counted(Reason::NotOurs);
+    }
+}
+
+/// The backend's answer reaches the client as if the frontend had sent it.
+#[track_caller]
+fn returns(node: &Node, answer: &Frame, frame: &Frame) -> Outcome {
+    let expected = answer.clone().with_source(node.case.vip()).with_destination(frame.source());
+    let outcome = node.case.arrives(&node.bed, answer);
+    if node.case.hook == Hook::XdpIngress {
+        // The neighbour is not resolved yet, which only the stack can do.
+        outcome.assert_untouched().assert_counted(Reason::HandedToTc);
+        return node.bed.send(Hook::TcIngress, answer).checked(&expected);
+    }
+    outcome.checked(&expected)
+}
+
+trait Checked {
+    fn checked(self, expected: &Frame) -> Self;
+}
+
+impl Checked for Outcome {
+    /// Sent as expected, but for the MAC addresses, which the stack writes.
+    #[track_caller]
+    fn checked(self, expected: &Frame) -> Self {
+        let (source, destination) = (self.frame().source_mac, self.frame().destination_mac);
+        let limit = expected.clone().with_hop_limit(62).with_macs(source, destination);
+        self.assert_sent(&limit).assert_counted(Reason::ReplySnat);
+        self
+    }
+}
+
+fn the_reply_comes_from_the_frontend(case: Case) {
+    for udp in [false, true] {
+        let node = Node::with(case, Bed::builder(), |service| if udp { service.udp() } else { service });
+        node.in_its_network(|node| {
+            let client = neighbour(case);
+            let frame = if udp { case.udp().with_source(client) } else { syn_from(case, client) };
+            let source = node.forwards(&frame);
+            let answer = node.forwarded(&frame, source).reply();
+            let answer = if udp { answer } else { answer.with_flags(flag::SYN | flag::ACK) };
+            returns(node, &answer, &frame);
+            assert_eq!(node.bed.flows(FlowTable::New).len(), 2, "the client has not answered");
+            assert_eq!(node.forwards(&frame.with_hop_limit(64)), source);
+        });
+    }
+}
+
+fn the_answer_to_a_syn_offers_segments_that_fit_the_route_to_the_backend(case: Case) {
+    Node::new(case).in_its_network(|node| {
+        let headers = if case.family == Family::V4 { 40 } else { 60 };
+        let syn = syn_from(case, neighbour(case));
+        node.bed.hop(case.remote_pod(1), Hop { mtu: 1400, ..known_hop(case.family.node(1)) });
+        let source = node.forwards(&syn);
+        let offer = |size: u16| [&[2, 4][..], &size.to_be_bytes(), &[1, 1, 1, 1]].concat();
+        for (offered, passed) in [(1460, 1400 - headers), (1300, 1300)] {
+            let answer = node.answer(&syn, source, flag::SYN | flag::ACK).with_tcp_options(offer(offered));
+            let expected = answer.clone().with_tcp_options(offer(passed));
+            let expected = expected.with_source(case.vip()).with_destination(syn.source());
+            node.bed.send(Hook::TcIngress, &answer).checked(&expected);
+        }
+    });
+}
+
+fn the_route_to_a_backend_is_asked_of_the_kernel(case: Case) {
+    let bed = Bed::new();
+    let backend = SocketAddr::new(case.family.node(7), TARGET_PORT);
+    bed.service().external(case.vip()).backend_remote(backend, 0).install();
+    let bed = std::sync::Mutex::new(bed);
+    in_an_empty_namespace(|| {
+        let bed = bed.into_inner().unwrap();
+        connect_to_nodes(case.family.node(1));
+        // A device whose incoming packets nobody sees leads nowhere.
+        bed.send(Hook::TcIngress, &case.tcp(flag::SYN)).assert_dropped(Reason::NoWay);
+        let word = |number| case.family.node(number);
+        let (source4, source6) = match word(5) {
+            std::net::IpAddr::V4(address) => (Addr4::from(address).0, [0; 4]),
+            std::net::IpAddr::V6(address) => ([0], Addr6::from(address).0),
+        };
+        for device in 1..10 {
+            bed.device(device, Device { source4, source6, flags: 0 });
+        }
+        let outcome = case.arrives(&bed, &case.tcp(flag::SYN));
+        if case.hook == Hook::XdpIngress {
+            outcome.assert_untouched().assert_counted(Reason::HandedToTc);
+            return;
+        }
+        // The bed's programs are told that this kernel can't say which source a route prefers.
+        let source = outcome.frame().source();
+        assert_eq!(source.ip(), word(5));
+        let (from, to) = (outcome.frame().source_mac, outcome.frame().destination_mac);
+        let expected = case.tcp(flag::SYN).with_source(source).with_destination(backend);
+        outcome
+            .assert_sent(&expected.with_hop_limit(63).with_macs(from, to))
+            .assert_counted(Reason::SentSnat);
+    });
+}
