@@ -1,0 +1,104 @@
+//! IPv4 and IPv6 as one generic source: what differs between them, and nothing else.
+
+mod v4;
+mod v6;
+
+use aya_ebpf::bindings::bpf_fib_lookup;
+use aya_ebpf::btf_maps::lpm_trie::Key;
+use proxy_common::addr::Address;
+use proxy_common::backend::Backend;
+use proxy_common::checksum::Difference;
+use proxy_common::flow::{Flow, FlowKey};
+use proxy_common::frontend::{Frontend, FrontendKey};
+use proxy_common::hop::{Device, Hop};
+use proxy_common::source_range::SourceRange;
+
+use crate::maps::{AffinityMap, FlowsMap, FlowsNewMap};
+use crate::packet::Packet;
+use crate::packet::parse::Network;
+use crate::verdict::Verdict;
+pub use v4::V4;
+pub use v6::V6;
+
+/// IPv4 or IPv6.
+pub trait Family: Copy {
+    /// Address in 32-bit words.
+    type Address: Address;
+    /// EtherType, network byte order.
+    const ETHER_TYPE: u16;
+    /// Bytes of a header without options or extensions.
+    const HEADER: usize;
+    /// Whether the IP header has a checksum of its own.
+    const HAS_HEADER_CHECKSUM: bool;
+    /// Protocol number of this family inside an IP packet.
+    const ENCAPSULATED: u8;
+
+    /// Looks a frontend up.
+    fn frontend(key: &FrontendKey<Self::Address>) -> Option<Frontend>;
+    /// Reads a backend.
+    fn backend(id: u32) -> Option<&'static Backend<Self::Address>>;
+    /// Whether a prefix that the key falls into is there.
+    fn is_in_source_range(key: &Key<SourceRange<Self::Address>>) -> bool;
+    /// Which backend a client had last.
+    fn affinity() -> &'static AffinityMap<Self::Address>;
+    /// The hop a backend id has in HOPS.
+    fn hop(id: u32) -> Option<*mut Hop<Self::Address>>;
+    /// This CPU's note from one walk to the next.
+    fn scratch() -> Option<*mut FlowOf<Self>>;
+    /// Says from where and whereto the FIB is asked.
+    fn ask(query: &mut bpf_fib_lookup, source: &Self::Address, destination: &Self::Address);
+    /// The source address the FIB answered.
+    fn answered_source(query: &bpf_fib_lookup) -> Self::Address;
+    /// The source address of what leaves by a device.
+    fn source_of(device: &Device) -> Self::Address;
+    /// Connections the client has answered in.
+    fn flows() -> &'static FlowsMap<Self::Address>;
+    /// Connections with nothing but the client's first packet.
+    fn flows_new() -> &'static FlowsNewMap<Self::Address>;
+
+    /// The protocol field of the IP header at `network`, extension headers not looked into.
+    fn peek_protocol<P: Packet>(packet: &P, network: usize) -> Option<u8>;
+    /// Reads an IP header. `Network::payload` is behind all options and extension headers we can skip.
+    fn parse_network<P: Packet>(packet: &P, network: usize) -> Result<Network<Self::Address>, Verdict>;
+    /// Reads source and destination address.
+    fn read_addresses<P: Packet>(packet: &P, network: usize) -> Option<(Self::Address, Self::Address)>;
+    /// Writes addresses, and for IPv4 the header's checksum.
+    fn write_addresses<P: Packet>(
+        packet: &P,
+        network: usize,
+        source: &Self::Address,
+        destination: &Self::Address,
+        addresses: Difference,
+    ) -> Option<()>;
+    /// Takes one off the hop limit, which must not be zero.
+    fn decrement_hop_limit<P: Packet>(packet: &P, network: usize) -> Option<()>;
+    /// Writes an outer header at `network`.
+    fn write_outer<P: Packet>(packet: &P, network: usize, outer: &Outer<Self::Address>) -> Option<()>;
+    /// Reads hint and flags from an outer header at `network`.
+    fn read_hint<P: Packet>(packet: &P, network: usize) -> Option<u32>;
+    /// The address in a v4-mapped field of a way.
+    fn unmap(words: &[u32; 4]) -> Self::Address;
+    /// The v4-mapped form.
+    fn map(address: &Self::Address) -> [u32; 4];
+}
+
+/// What an outer header is made of.
+#[derive(Clone, Copy)]
+pub struct Outer<A> {
+    pub source: A,
+    pub destination: A,
+    /// Protocol number of the inner packet's family.
+    pub protocol: u8,
+    pub traffic_class: u8,
+    /// Bytes of the inner packet.
+    pub inner_length: u32,
+    /// Hint (bits 0..14) and `dsr::ONWARD` (bit 14).
+    pub hint: u32,
+}
+
+const OUTER_HOP_LIMIT: u8 = 64;
+
+/// The flow map's entry types are shared by both families' code.
+pub type FlowOf<F> = Flow<<F as Family>::Address>;
+/// Key of [`FlowOf`].
+pub type KeyOf<F> = FlowKey<<F as Family>::Address>;

@@ -1,0 +1,194 @@
+//! What is particular to IPv6.
+
+use aya_ebpf::bindings::bpf_fib_lookup;
+use aya_ebpf::btf_maps::lpm_trie::Key;
+use proxy_common::Addr6;
+use proxy_common::backend::Backend;
+use proxy_common::checksum::Difference;
+use proxy_common::frontend::{Frontend, FrontendKey};
+use proxy_common::hop::{Device, Hop};
+use proxy_common::source_range::SourceRange;
+
+use super::{Family, FlowOf, OUTER_HOP_LIMIT, Outer};
+use crate::maps::{self, AffinityMap, FlowsMap, FlowsNewMap};
+use crate::packet::header::{Extension, Ipv6, ether_type, protocol};
+use crate::packet::parse::Network;
+use crate::packet::{MOST_HEADERS, Packet};
+use crate::verdict::{UNTOUCHED, Verdict};
+
+const AF_INET6: u8 = 10;
+
+/// IPv6.
+#[derive(Clone, Copy)]
+pub struct V6;
+
+impl Family for V6 {
+    type Address = Addr6;
+    const ETHER_TYPE: u16 = ether_type::IPV6;
+    const HEADER: usize = size_of::<Ipv6>();
+    const HAS_HEADER_CHECKSUM: bool = false;
+    const ENCAPSULATED: u8 = protocol::IPV6;
+
+    #[inline(always)]
+    fn frontend(key: &FrontendKey<Addr6>) -> Option<Frontend> {
+        // SAFETY: copied at once; frontends are never rewritten by an endpoint change.
+        unsafe { maps::FRONTENDS6.get(key).copied() }
+    }
+    #[inline(always)]
+    fn backend(id: u32) -> Option<&'static Backend<Addr6>> {
+        maps::BACKENDS6.get(id)
+    }
+    #[inline(always)]
+    fn is_in_source_range(key: &Key<SourceRange<Addr6>>) -> bool {
+        maps::SOURCE_RANGES6.get(key).is_some()
+    }
+    #[inline(always)]
+    fn affinity() -> &'static AffinityMap<Addr6> {
+        &maps::AFFINITY6
+    }
+    #[inline(always)]
+    fn hop(id: u32) -> Option<*mut Hop<Addr6>> {
+        maps::HOPS6.get_ptr_mut(id)
+    }
+    #[inline(always)]
+    fn scratch() -> Option<*mut FlowOf<Self>> {
+        maps::SCRATCH6.get_ptr_mut(0)
+    }
+    #[inline(always)]
+    fn ask(query: &mut bpf_fib_lookup, source: &Addr6, destination: &Addr6) {
+        query.family = AF_INET6;
+        query.__bindgen_anon_3.ipv6_src = source.0;
+        query.__bindgen_anon_4.ipv6_dst = destination.0;
+    }
+    #[inline(always)]
+    fn answered_source(query: &bpf_fib_lookup) -> Addr6 {
+        // SAFETY: all fields of the union are integers.
+        Addr6(unsafe { query.__bindgen_anon_3.ipv6_src })
+    }
+    #[inline(always)]
+    fn source_of(device: &Device) -> Addr6 {
+        Addr6(device.source6)
+    }
+    #[inline(always)]
+    fn flows() -> &'static FlowsMap<Addr6> {
+        &maps::FLOWS6
+    }
+    #[inline(always)]
+    fn flows_new() -> &'static FlowsNewMap<Addr6> {
+        &maps::FLOWS_NEW6
+    }
+
+    #[inline(always)]
+    fn peek_protocol<P: Packet>(packet: &P, network: usize) -> Option<u8> {
+        let header = packet.at::<Ipv6>(network)?;
+        // SAFETY: `at` checked the bound.
+        Some(unsafe { (*header).next_header })
+    }
+    #[inline(always)]
+    fn parse_network<P: Packet>(packet: &P, network: usize) -> Result<Network<Addr6>, Verdict> {
+        let header = packet.at::<Ipv6>(network).ok_or(UNTOUCHED)?;
+        // SAFETY: `at` checked the bound; the kernel runs these programs only where words may lie anywhere.
+        let header = unsafe { &*header };
+        let first = u32::from_be(header.first_word);
+        let claimed = u32::from(u16::from_be(header.payload_length));
+        let length = packet.network_length(claimed, network + 40) + 40;
+        if first >> 28 != 6 || !packet.holds(network as u32 + length) {
+            return Err(UNTOUCHED);
+        }
+        let mut parsed = Network {
+            source: Addr6(header.source),
+            destination: Addr6(header.destination),
+            protocol: header.next_header,
+            payload: network as u32 + 40,
+            length,
+            traffic_class: (first >> 20) as u8,
+            hop_limit: header.hop_limit,
+        };
+        if matches!(parsed.protocol, protocol::HOP_BY_HOP | protocol::DESTINATION_OPTIONS) {
+            skip_options(packet, &mut parsed)?;
+        }
+        Ok(parsed)
+    }
+    #[inline(always)]
+    fn read_addresses<P: Packet>(packet: &P, network: usize) -> Option<(Addr6, Addr6)> {
+        let header = packet.at::<Ipv6>(network)?;
+        // SAFETY: `at` checked the bound.
+        Some(unsafe { (Addr6((*header).source), Addr6((*header).destination)) })
+    }
+    #[inline(always)]
+    fn write_addresses<P: Packet>(
+        packet: &P,
+        network: usize,
+        source: &Addr6,
+        destination: &Addr6,
+        _addresses: Difference,
+    ) -> Option<()> {
+        let header = packet.at::<Ipv6>(network)?;
+        // SAFETY: `at` checked the bound.
+        unsafe {
+            (*header).source = source.0;
+            (*header).destination = destination.0;
+        }
+        Some(())
+    }
+    #[inline(always)]
+    fn decrement_hop_limit<P: Packet>(packet: &P, network: usize) -> Option<()> {
+        let header = packet.at::<Ipv6>(network)?;
+        // SAFETY: `at` checked the bound.
+        unsafe { (*header).hop_limit = (*header).hop_limit.wrapping_sub(1) };
+        Some(())
+    }
+    #[inline(always)]
+    fn write_outer<P: Packet>(packet: &P, network: usize, outer: &Outer<Addr6>) -> Option<()> {
+        let header = packet.at::<Ipv6>(network)?;
+        let first_word = 6 << 28 | u32::from(outer.traffic_class) << 20 | outer.hint & 0x000f_ffff;
+        // SAFETY: `at` checked the bound.
+        unsafe {
+            *header = Ipv6 {
+                first_word: first_word.to_be(),
+                payload_length: (outer.inner_length as u16).to_be(),
+                next_header: outer.protocol,
+                hop_limit: OUTER_HOP_LIMIT,
+                source: outer.source.0,
+                destination: outer.destination.0,
+            };
+        }
+        Some(())
+    }
+    #[inline(always)]
+    fn read_hint<P: Packet>(packet: &P, network: usize) -> Option<u32> {
+        let header = packet.at::<Ipv6>(network)?;
+        // SAFETY: `at` checked the bound.
+        Some(unsafe { u32::from_be((*header).first_word) } & 0x000f_ffff)
+    }
+    #[inline(always)]
+    fn unmap(words: &[u32; 4]) -> Addr6 {
+        Addr6(*words)
+    }
+    #[inline(always)]
+    fn map(address: &Addr6) -> [u32; 4] {
+        address.0
+    }
+}
+
+/// Steps over hop-by-hop and destination options. What has a routing, fragment or authentication header is left
+/// to the stack: its destination or its ports are not where we would read them.
+#[inline(always)]
+fn skip_options<P: Packet>(packet: &P, parsed: &mut Network<Addr6>) -> Result<(), Verdict> {
+    const MOST: usize = 3;
+    packet.need(MOST_HEADERS);
+    for _ in 0..MOST {
+        if !matches!(parsed.protocol, protocol::HOP_BY_HOP | protocol::DESTINATION_OPTIONS) {
+            return Ok(());
+        }
+        let extension = packet.at::<Extension>((parsed.payload & 511) as usize).ok_or(UNTOUCHED)?;
+        // SAFETY: `at` checked the bound.
+        let Extension { next_header, length } = unsafe { *extension };
+        parsed.payload += (u32::from(length) + 1) << 3;
+        parsed.protocol = next_header;
+        if parsed.payload as usize > MOST_HEADERS {
+            return Err(UNTOUCHED);
+        }
+    }
+    Ok(())
+}
