@@ -1,5 +1,7 @@
 //! The next hop towards another node.
 
+use core::mem::MaybeUninit;
+
 use aya_ebpf::bindings::{
     BPF_FIB_LKUP_RET_FRAG_NEEDED, BPF_FIB_LKUP_RET_NO_NEIGH, BPF_FIB_LKUP_RET_SUCCESS, BPF_FIB_LOOKUP_SRC,
     bpf_fib_lookup,
@@ -67,13 +69,14 @@ fn ethernet_addresses(destination: [u8; 6], source: [u8; 6]) -> [u16; 6] {
 
 #[inline(never)]
 fn ask_fib<P: Packet>(packet: &P, way: &Way) -> Result<NextHop, Verdict> {
-    let mut query = blank_query(packet);
+    let mut room = MaybeUninit::uninit();
+    let query = blank_query(packet, &mut room);
     if way.flags & WAY_IPV4 != 0 {
-        V4::ask(&mut query, &V4::unmap(&way.source), &V4::unmap(&way.target));
+        V4::ask(query, &V4::unmap(&way.source), &V4::unmap(&way.target));
     } else {
-        V6::ask(&mut query, &V6::unmap(&way.source), &V6::unmap(&way.target));
+        V6::ask(query, &V6::unmap(&way.source), &V6::unmap(&way.target));
     }
-    let neighbour = look_up(packet, &mut query, 0)?;
+    let neighbour = look_up(packet, query, 0)?;
     // Only a device known to have XDP takes frames from XDP: the one the frame came in by, and the way's own.
     let reachable =
         query.ifindex == packet.device() || query.ifindex == way.device && way.flags & WAY_XDP != 0;
@@ -91,10 +94,11 @@ pub fn to_client<P: Packet, F: Family>(
     length: u32,
     next: &mut NextHop,
 ) -> Result<(), Verdict> {
-    let mut query = blank_query(packet);
-    F::ask(&mut query, &reply.source, &reply.destination);
+    let mut room = MaybeUninit::uninit();
+    let query = blank_query(packet, &mut room);
+    F::ask(query, &reply.source, &reply.destination);
     query.__bindgen_anon_1.tot_len = at_most_u16(length);
-    let neighbour = look_up(packet, &mut query, 0)?;
+    let neighbour = look_up(packet, query, 0)?;
     let reachable = || query.ifindex == packet.device() || device_flags(query.ifindex) & DEVICE_XDP != 0;
     if packet.needs_xdp_way() && !(neighbour && reachable()) {
         return Err(HAND_TO_TC);
@@ -146,22 +150,22 @@ fn ask_hop<P: Packet, F: Family>(
     backend: &F::Address,
     entry: *mut Hop<F::Address>,
 ) -> Result<(), Verdict> {
-    let mut query = blank_query(packet);
-    F::ask(&mut query, &F::Address::default(), backend);
+    let mut room = MaybeUninit::uninit();
+    let query = blank_query(packet, &mut room);
+    F::ask(query, &F::Address::default(), backend);
     let flags = if FIB_SOURCE.load() != 0 { BPF_FIB_LOOKUP_SRC } else { 0 };
-    let neighbour = look_up(packet, &mut query, flags)?;
+    let neighbour = look_up(packet, query, flags)?;
     // Whose replies would come in by a device that we don't see can't be served.
     // SAFETY: copied at once.
     let device = unsafe { maps::DEVICES.get(query.ifindex).copied() }.ok_or(no_way(packet))?;
-    let answered = F::answered_source(&query);
+    let answered = F::answered_source(query);
     let known = FIB_SOURCE.load() != 0 && answered != F::Address::default();
     let source = if known { answered } else { F::source_of(&device) };
     if source == F::Address::default() {
         return Err(no_way(packet));
     }
     // SAFETY: both fields of the union are the same integer.
-    let mtu =
-        if neighbour { unsafe { query.__bindgen_anon_1.mtu_result } } else { ask_mtu(packet, &mut query) };
+    let mtu = if neighbour { unsafe { query.__bindgen_anon_1.mtu_result } } else { ask_mtu(packet, query) };
     let is_xdp = device.flags & DEVICE_XDP != 0;
     // SAFETY: the map look-up checked the index. Stores that the compiler must not move: nobody believes the rest meanwhile.
     unsafe {
@@ -196,11 +200,20 @@ fn device_flags(device: u32) -> u32 {
     unsafe { maps::DEVICES.get(device).copied() }.map_or(0, |device| device.flags)
 }
 
+#[repr(C, align(8))]
+struct Query(bpf_fib_lookup);
+
 /// A query for a packet that came in here. With a length the answer says what length is possible.
 #[inline(always)]
-fn blank_query<P: Packet>(packet: &P) -> bpf_fib_lookup {
+fn blank_query<'a, P: Packet>(packet: &P, room: &'a mut MaybeUninit<Query>) -> &'a mut bpf_fib_lookup {
+    let words = room.as_mut_ptr().cast::<u64>();
+    for index in 0..size_of::<Query>() / size_of::<u64>() {
+        // Word by word, or LLVM calls a loop over the bytes.
+        // SAFETY: inside the query, which is aligned for words.
+        unsafe { words.add(index).write_volatile(0) };
+    }
     // SAFETY: all-zero is valid for this plain C struct.
-    let mut query: bpf_fib_lookup = unsafe { core::mem::zeroed() };
+    let Query(query) = unsafe { room.assume_init_mut() };
     query.__bindgen_anon_1.tot_len = 1;
     query.ifindex = packet.device();
     query

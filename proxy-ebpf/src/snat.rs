@@ -26,9 +26,8 @@ use crate::route::{self, NextHop};
 use crate::verdict::{Leave, NO_ROOM, Verdict};
 use crate::vip;
 
-/// Ports that are tried for a connection. The last ones may be taken from a connection that no client has answered in.
-const TRIES: u32 = 12;
-const POLITE_TRIES: u32 = 8;
+/// Ports that are tried for a connection, before one is taken from a connection that no client has answered in.
+const TRIES: u32 = 8;
 
 /// Notes for [`translate`] that a packet opens a connection, as far as this node knows.
 #[inline(always)]
@@ -145,8 +144,8 @@ fn send<P: Packet, F: Family>(
     Ok(())
 }
 
-/// Makes both entries of a connection and says which port of this node it has. A RST leaves no trace: it gets the port
-/// its connection would be given first.
+/// Makes both entries of a connection and says which port of this node it has. A RST gets the one its connection would be
+/// given first.
 #[inline(never)]
 fn create<F: Family>(
     parsed: &Parsed<F::Address>,
@@ -162,23 +161,25 @@ fn create<F: Family>(
         protocol: key.protocol,
         ..FlowKey::default()
     };
-    let mut hash = flow_hash(key);
-    for attempt in 0..TRIES {
+    let (mut hash, mut embryos) = (flow_hash(key), 0);
+    for _ in 0..TRIES {
         reply_key.destination_port = port_of(hash);
+        // A RST leaves no trace.
         if parsed.tcp_flags & tcp_flag::RST != 0 {
             return Ok(reply_key.destination_port);
         }
-        let free = match occupancy::<F>(&reply_key, key) {
-            Occupancy::Free => true,
-            Occupancy::Embryo if attempt >= POLITE_TRIES => evict::<F>(&reply_key),
-            Occupancy::Embryo | Occupancy::Taken => false,
-        };
-        if free && enter::<F>(parsed, &reply_key, owner) {
-            return Ok(reply_key.destination_port);
+        match occupancy::<F>(&reply_key, key) {
+            Occupancy::Free => return enter::<F>(parsed, &reply_key, owner),
+            Occupancy::Embryo => embryos = reply_key.destination_port,
+            Occupancy::Taken => {}
         }
         hash = mix(u64::from(hash) + 1) as u32;
     }
-    Err(Verdict::Drop(Reason::SnatPorts))
+    reply_key.destination_port = embryos;
+    if embryos == 0 || !evict::<F>(&reply_key) {
+        return Err(Verdict::Drop(Reason::SnatPorts));
+    }
+    enter::<F>(parsed, &reply_key, owner)
 }
 
 /// A port of the range, network byte order.
@@ -227,9 +228,14 @@ fn evict<F: Family>(reply_key: &KeyOf<F>) -> bool {
     F::flows_new().remove(reply_key).is_ok()
 }
 
-/// Makes both entries, the reply's first: false if another CPU has given it to another connection meanwhile.
+/// Makes both entries, the reply's first, and returns the port. Another CPU may have given it to another connection this very
+/// moment: the packet is lost then, and its sender tries again.
 #[inline(never)]
-fn enter<F: Family>(parsed: &Parsed<F::Address>, reply_key: &KeyOf<F>, owner: &Owner) -> bool {
+fn enter<F: Family>(
+    parsed: &Parsed<F::Address>,
+    reply_key: &KeyOf<F>,
+    owner: &Owner,
+) -> Result<u16, Verdict> {
     let key = &parsed.key;
     let mut flow = Flow {
         source: key.destination,
@@ -246,9 +252,10 @@ fn enter<F: Family>(parsed: &Parsed<F::Address>, reply_key: &KeyOf<F>, owner: &O
     if unsafe { F::flows_new().get(reply_key) }.is_some() {
         let _ = F::flows_new().remove(reply_key);
     }
-    if F::flows_new().insert(reply_key, &flow, BPF_NOEXIST.into()).is_err() {
-        return false;
-    }
+    F::flows_new()
+        .insert(reply_key, &flow, BPF_NOEXIST.into())
+        .map_err(|_| Verdict::Drop(Reason::SnatPorts))?;
     flow::turn_round::<F>(&mut flow, reply_key, key);
-    F::flows_new().insert(key, &flow, BPF_ANY.into()).is_ok()
+    F::flows_new().insert(key, &flow, BPF_ANY.into()).map_err(|_| NO_ROOM)?;
+    Ok(reply_key.destination_port)
 }

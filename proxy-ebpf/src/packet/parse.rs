@@ -1,5 +1,7 @@
 //! From bytes to the tuple we look up. What we don't understand goes to the stack, untouched.
 
+use core::arch::asm;
+
 use proxy_common::flow::FlowKey;
 
 use super::header::{Ports, Tcp, Udp, protocol, tcp_flag};
@@ -86,7 +88,8 @@ impl<A> Parsed<A> {
 #[inline(always)]
 pub fn parse<P: Packet, F: Family>(packet: &P, network: usize) -> Result<Parsed<F::Address>, Verdict> {
     packet.need(network + F::HEADER + size_of::<Tcp>());
-    let header = F::parse_network(packet, network)?;
+    let mut header = F::parse_network(packet, network)?;
+    header.payload = bounded(header.payload);
     if header.payload != (network + F::HEADER) as u32 {
         packet.need(MOST_HEADERS);
     }
@@ -107,6 +110,16 @@ pub fn parse<P: Packet, F: Family>(packet: &P, network: usize) -> Result<Parsed<
     let Ports { source: source_port, destination: destination_port } = ports;
     let key = FlowKey { source, destination, source_port, destination_port, protocol, ..FlowKey::default() };
     Ok(Parsed { key, network: network as u32, payload, length, tcp_flags, traffic_class, hop_limit })
+}
+
+/// The same offset, which the verifier has not seen computed from others: Linux 6.12 keeps registers apart by a constant in step,
+/// and loses the bounds of the lower one when the higher one becomes known.
+#[inline(always)]
+fn bounded(offset: u32) -> u32 {
+    let mut bounded = u64::from(offset);
+    // SAFETY: one instruction on one register.
+    unsafe { asm!("{0} &= 511", inout(reg) bounded, options(pure, nomem, nostack)) };
+    bounded as u32
 }
 
 /// What an IP header says.
