@@ -6,6 +6,8 @@ use crate::layout::shared;
 pub const SCOPE_INTERNAL: u8 = 0;
 /// Came in over an uplink.
 pub const SCOPE_EXTERNAL: u8 = 1;
+/// Came in over an uplink, encapsulated by another node, for a NodePort of that node's: the key has no address.
+pub const SCOPE_ENCAPSULATED: u8 = 2;
 
 /// Flag of [`Frontend`]: the Service has Direct Server Return towards backends on other nodes.
 pub const FRONTEND_DSR: u32 = 1 << 0;
@@ -37,7 +39,7 @@ shared! {
         pub port: u16,
         /// IP protocol number (6, 17, 132).
         pub protocol: u8,
-        /// [`SCOPE_INTERNAL`] or [`SCOPE_EXTERNAL`].
+        /// [`SCOPE_INTERNAL`], [`SCOPE_EXTERNAL`] or [`SCOPE_ENCAPSULATED`].
         pub scope: u8,
     }
 }

@@ -2,11 +2,14 @@
 
 use proxy_common::backend::{BACKEND_READY, BACKEND_SERVING, Backend};
 use proxy_common::flow::FlowKey;
-use proxy_common::frontend::{FRONTEND_AFFINITY, Frontend, FrontendKey, SCOPE_EXTERNAL};
+use proxy_common::frontend::{
+    FRONTEND_AFFINITY, FRONTEND_DSR, Frontend, FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL,
+};
 use proxy_common::hash::{client_hash, flow_hash};
 use proxy_common::selection::{BackendRef, SERVICE_ELSEWHERE, ServiceEntry, Slot};
 use proxy_common::verdict::Reason;
 
+use crate::dsr;
 use crate::family::{Family, KeyOf};
 use crate::maps;
 use crate::packet::Parsed;
@@ -23,6 +26,22 @@ pub fn lookup_frontend<F: Family>(tuple: &KeyOf<F>) -> Option<Frontend> {
         protocol,
         scope: SCOPE_EXTERNAL,
     })
+}
+
+/// The frontend a client's packet inside a tunnel asks for: one that is everywhere, or a NodePort of the node that the client
+/// sent to.
+#[inline(always)]
+pub fn lookup_encapsulated<F: Family>(tuple: &KeyOf<F>) -> Option<Frontend> {
+    let found = match lookup_frontend::<F>(tuple) {
+        None if dsr::is_other_node::<F>(&tuple.destination) => F::frontend(&FrontendKey {
+            address: F::Address::default(),
+            port: tuple.destination_port,
+            protocol: tuple.protocol,
+            scope: SCOPE_ENCAPSULATED,
+        }),
+        found => found,
+    };
+    found.filter(|frontend| frontend.flags & FRONTEND_DSR != 0)
 }
 
 /// The slot of a packet, or why there is none.

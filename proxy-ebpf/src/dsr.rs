@@ -2,7 +2,7 @@
 
 use proxy_common::backend::Backend;
 use proxy_common::flow::{FLOW_DECAPSULATED, FLOW_OUTER_IPV6};
-use proxy_common::frontend::{FRONTEND_DSR, Frontend};
+use proxy_common::frontend::Frontend;
 use proxy_common::selection::{BackendRef, HintKey};
 use proxy_common::verdict::Reason;
 use proxy_common::way::{PEER_NODE, PEER_SELF, PeerKey, WAY_IPV4, Way};
@@ -113,15 +113,12 @@ fn receive_inner<P: Packet, O: Family, F: Family>(
     if !inner.has_ports() || inner.length + O::HEADER as u32 > outer_length {
         return Err(UNTOUCHED);
     }
-    let frontend = balance::lookup_frontend::<F>(&inner.key).ok_or(UNTOUCHED)?;
-    if frontend.flags & FRONTEND_DSR == 0 {
-        return Err(UNTOUCHED);
-    }
+    let frontend = balance::lookup_encapsulated::<F>(&inner.key).ok_or(UNTOUCHED)?;
     let (source, destination) = O::read_addresses(packet, ETHERNET).ok_or(UNTOUCHED)?;
     if peer::<O>(&destination) & PEER_SELF == 0 {
         return Err(UNTOUCHED);
     }
-    if peer::<O>(&source) & (PEER_NODE | PEER_SELF) != PEER_NODE {
+    if !is_other_node::<O>(&source) {
         return Err(Verdict::Drop(Reason::NotPeer));
     }
     let hint = O::read_hint(packet, ETHERNET).ok_or(NO_ROOM)?;
@@ -135,6 +132,12 @@ pub fn peer<O: Family>(address: &O::Address) -> u32 {
     let key = PeerKey { address: O::map(address) };
     // SAFETY: copied at once; a peer that is being removed may be taken for one a moment longer.
     unsafe { maps::PEERS.get(key).copied() }.unwrap_or(0)
+}
+
+/// Whether an address is another node's of the cluster.
+#[inline(never)]
+pub fn is_other_node<F: Family>(address: &F::Address) -> bool {
+    peer::<F>(address) & (PEER_NODE | PEER_SELF) == PEER_NODE
 }
 
 /// The order of a decapsulated packet: flow entry, second chance, hint, this node's own slot.

@@ -2,10 +2,13 @@
 
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use proxy_common::addr::Address;
-use proxy_common::frontend::{FRONTEND_KIND_CLUSTER_IP, FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, Frontend};
+use proxy_common::frontend::{
+    FRONTEND_DSR, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_NODE_PORT, FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES,
+    Frontend,
+};
 use proxy_common::source_range::{CLUSTER, SERVICE_BITS, SourceRange};
 use proxy_common::verdict::Reason;
-use proxy_common::way::{PEER_NODE, PEER_SELF};
+use proxy_common::way::PEER_NODE;
 
 use crate::config::is_snat_port;
 use crate::dsr;
@@ -20,6 +23,13 @@ pub fn admit<F: Family>(frontend: Frontend, key: &KeyOf<F>) -> Result<Frontend, 
     if frontend.flags & FRONTEND_SOURCE_RANGES != 0 && !is_inside::<F>(frontend.service, &key.source) {
         return Err(Verdict::Drop(Reason::SourceRefused));
     }
+    let mut frontend = frontend;
+    if frontend.flags & FRONTEND_DSR != 0
+        && frontend.kind() == FRONTEND_KIND_NODE_PORT
+        && !is_direct_return::<F>(key)
+    {
+        frontend.flags &= !FRONTEND_DSR;
+    }
     let has_other_list = frontend.flags & FRONTEND_LOCAL != 0 && frontend.cluster_service != 0;
     if has_other_list && frontend.kind() != FRONTEND_KIND_CLUSTER_IP && is_inside::<F>(CLUSTER, &key.source) {
         let flags = frontend.flags & !FRONTEND_LOCAL;
@@ -32,12 +42,15 @@ pub fn admit<F: Family>(frontend: Frontend, key: &KeyOf<F>) -> Result<Frontend, 
 /// a frontend here.
 #[inline(always)]
 pub fn is_translated<F: Family>(key: &KeyOf<F>) -> bool {
-    is_snat_port(key.source_port) && is_other_node::<F>(&key.source)
+    is_snat_port(key.source_port) && dsr::is_other_node::<F>(&key.source)
 }
 
+/// Whether the reply to a packet for a NodePort may come from another node, and that node would know what to do with it: it
+/// knows NodePorts of the nodes' own addresses only. A client inside the cluster may well be on that node, whose stack takes
+/// nothing from its own addresses off a wire.
 #[inline(never)]
-fn is_other_node<F: Family>(source: &F::Address) -> bool {
-    dsr::peer::<F>(source) & (PEER_NODE | PEER_SELF) == PEER_NODE
+fn is_direct_return<F: Family>(key: &KeyOf<F>) -> bool {
+    dsr::peer::<F>(&key.destination) & PEER_NODE != 0 && !is_inside::<F>(CLUSTER, &key.source)
 }
 
 /// A function of its own: the key would stay on the walk's stack.

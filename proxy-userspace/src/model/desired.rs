@@ -54,6 +54,8 @@ pub enum Scope {
     Internal,
     /// A packet that came in over an uplink.
     External,
+    /// A packet that another node encapsulated, for a NodePort of its own: such a frontend's address is unspecified.
+    Encapsulated,
 }
 
 /// What kind of address a frontend has.

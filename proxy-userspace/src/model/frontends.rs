@@ -1,13 +1,13 @@
 //! Where a Service is reached.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::environment::Environment;
 use super::problem::{Notes, Topic};
 use super::service::{PortSpec, ServiceSpec};
 use super::source_ranges::{SourceRanges, with_vips};
-use super::{Family, Frontend, FrontendKind, List, ModelSettings, Scope};
+use super::{Family, Forwarding, Frontend, FrontendKind, List, ModelSettings, Scope};
 
 /// The external addresses of a Service that it may have.
 #[derive(Debug, Default)]
@@ -15,6 +15,8 @@ pub(super) struct Reach {
     external_ips: Vec<IpAddr>,
     ingress: Vec<IpAddr>,
     node_addresses: Vec<IpAddr>,
+    /// Other nodes send on what comes to their NodePorts.
+    direct_return: bool,
     /// Who may reach `ingress`.
     pub source_ranges: SourceRanges,
 }
@@ -39,7 +41,8 @@ pub(super) fn accept_addresses(
     notes: &mut Notes,
 ) -> Reach {
     let node_addresses = environment.node_port_addresses(&settings.node_ports).collect();
-    let mut reach = Reach { node_addresses, ..Reach::default() };
+    let direct_return = spec.overrides.forwarding(settings) == Forwarding::Dsr;
+    let mut reach = Reach { node_addresses, direct_return, ..Reach::default() };
     for (index, address) in &spec.external_ips {
         let refusal = match environment.refuse_external_ip(*address) {
             Some(owned) => Some((owned.topic(), owned.to_string())),
@@ -115,6 +118,14 @@ pub(super) fn expose(
         // Whoever asks from inside the node may use every endpoint, whatever eTP says.
         add(*address, *number, *kind, Scope::External, spec.external_local);
         add(*address, *number, *kind, Scope::Internal, false);
+    }
+    // The address is the node's whom the client asked; which port that is, is the same on all of them.
+    if let Some(number) = port.node_port.filter(|_| reach.direct_return) {
+        let any = match family {
+            Family::V4 => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+            Family::V6 => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+        };
+        add(any, number, FrontendKind::NodePort, Scope::Encapsulated, spec.external_local);
     }
     Exposure {
         frontends: found.into_values().collect(),

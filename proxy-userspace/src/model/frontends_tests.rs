@@ -256,7 +256,7 @@ fn each_scope_has_the_list_its_policy_names() {
         for frontend in &port.frontends {
             let expected = match (frontend.kind, frontend.scope) {
                 (ClusterIp, _) => expected[0],
-                (NodePort | ExternalIp | LoadBalancer, Scope::External) => expected[1],
+                (NodePort | ExternalIp | LoadBalancer, Scope::External | Scope::Encapsulated) => expected[1],
                 (NodePort | ExternalIp | LoadBalancer, Scope::Internal) => expected[2],
             };
             assert_eq!(frontend.list, expected, "{kind} eTP {external} iTP {internal} {frontend:?}");

@@ -15,7 +15,7 @@ use super::problem::{Notes, Topic};
 use super::slice::SliceSpec;
 use super::{
     Eligibility, Family, Frontend, FrontendKind, Kind, Model, ModelSettings, NodePortAddresses, ObjectKey,
-    Owner, PortKey, ServiceKey, ServicePort,
+    Owner, PortKey, Scope, ServiceKey, ServicePort,
 };
 
 /// What a service port becomes.
@@ -224,7 +224,8 @@ impl Model {
         let mut notes = stored.notes.emptied();
         let ports = stored.spec.iter().flat_map(|spec| &spec.ports);
         let index = ports.filter(|port| port.name == key.port).map(|port| port.index).next();
-        for frontend in lost {
+        // Who loses a NodePort loses it at the node's addresses, which tell people more.
+        for frontend in lost.iter().filter(|frontend| frontend.scope != Scope::Encapsulated) {
             let (address, protocol) = target(frontend, port);
             let Some(winner) = self.claims.winner(&(address, protocol)) else { continue };
             let field = match frontend.kind {

@@ -146,6 +146,16 @@ fn any_node_can_be_the_director() -> Result<()> {
 }
 
 #[test]
+fn node_ports_reach_pods_on_other_nodes_which_answer_the_client_themselves() -> Result<()> {
+    let cluster = shared();
+    let service = service(&cluster, "direct-ports", 62, &["pod-2a"])?.node_ports(31620);
+    let service = service.annotation("millrace/forwarding", "dsr");
+    cluster.apply(&service, &[2, 3])?;
+    let node = cluster.bed().node(3)?.addresses();
+    expect(&cluster, &walk(&service, node, 31620, &["pod-2a"], Trail::direct_return("node3", "node2")))
+}
+
+#[test]
 fn large_uploads_fit_the_tunnel_and_large_downloads_go_straight_to_the_client() -> Result<()> {
     let cluster = shared();
     let service = dsr_service(&cluster, "large", 25, &["pod-2a"])?;

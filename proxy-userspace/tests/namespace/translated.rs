@@ -33,17 +33,6 @@ fn a_load_balancer_reaches_pods_on_other_nodes() -> Result<()> {
 }
 
 #[test]
-fn node_ports_of_a_direct_return_service_reach_pods_on_other_nodes() -> Result<()> {
-    let cluster = shared();
-    let service = service(&cluster, "direct-ports", 62, &["pod-2a"])?;
-    let service = service.node_ports(31620).load_balancer(vip(62)).annotation("millrace/forwarding", "dsr");
-    cluster.apply(&service, &[3])?;
-    let node = cluster.bed().node(3)?.addresses();
-    let walk = walk(&service, node, 31620, &["pod-2a"], Trail::local("node3"));
-    expect(&cluster, &Walk { translated_to: Some(node), ..walk })
-}
-
-#[test]
 fn a_host_process_on_another_node_is_a_backend() -> Result<()> {
     let mut cluster = shared();
     cluster.start_host_server(2, 9091)?;

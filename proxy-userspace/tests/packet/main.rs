@@ -15,6 +15,7 @@ mod director;
 mod flows;
 mod local;
 mod network;
+mod node_ports;
 mod shapes;
 mod snat;
 mod unsettled;

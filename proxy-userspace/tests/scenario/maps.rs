@@ -14,7 +14,8 @@ use millrace::node::Topology;
 use proxy_common::addr::unmapped;
 use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEND_SERVING};
 use proxy_common::frontend::{
-    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, Frontend, SCOPE_EXTERNAL,
+    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, Frontend, SCOPE_ENCAPSULATED,
+    SCOPE_EXTERNAL,
 };
 use proxy_common::hop::{DEVICE_XDP, Device};
 use proxy_common::selection::{
@@ -150,7 +151,11 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Frontend(at) => {
-                let scope = if at.scope == SCOPE_EXTERNAL { "external" } else { "internal" };
+                let scope = match at.scope {
+                    SCOPE_EXTERNAL => "external",
+                    SCOPE_ENCAPSULATED => "encapsulated",
+                    _ => "internal",
+                };
                 write!(f, "frontend {} protocol {} {scope}", at.address, at.protocol)
             }
             Self::Range(range) if range.service == CLUSTER => {

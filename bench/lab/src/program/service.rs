@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use proxy_common::flow::FlowKey;
 use proxy_common::frontend::{
     FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_LOAD_BALANCER,
-    FRONTEND_KIND_SHIFT, FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, Frontend, FrontendKey, SCOPE_EXTERNAL,
-    SCOPE_INTERNAL,
+    FRONTEND_KIND_NODE_PORT, FRONTEND_KIND_SHIFT, FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, Frontend,
+    FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL, SCOPE_INTERNAL,
 };
 use proxy_common::hash::{client_hash, flow_hash, hint};
 use proxy_common::selection::{BackendRef, HintKey, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot};
@@ -99,9 +99,19 @@ impl ServiceBuilder<'_> {
     }
 
     /// Reached at cluster IPs.
-    pub fn cluster_ip(mut self) -> Self {
+    pub fn cluster_ip(self) -> Self {
+        self.of_kind(FRONTEND_KIND_CLUSTER_IP)
+    }
+
+    /// Reached at nodes' addresses: at this one's where [`external`](Self::external) says, and at all others' on the same
+    /// ports, encapsulated.
+    pub fn node_ports(self) -> Self {
+        self.of_kind(FRONTEND_KIND_NODE_PORT)
+    }
+
+    fn of_kind(mut self, kind: u32) -> Self {
         self.flags &= (1 << FRONTEND_KIND_SHIFT) - 1;
-        self.flags |= FRONTEND_KIND_CLUSTER_IP << FRONTEND_KIND_SHIFT;
+        self.flags |= kind << FRONTEND_KIND_SHIFT;
         self
     }
 
@@ -213,7 +223,13 @@ impl ServiceBuilder<'_> {
         let affinity_seconds = if self.flags & FRONTEND_AFFINITY == 0 { 0 } else { 10800 };
         let external = Frontend { service, cluster_service, flags: self.flags, affinity_seconds };
         let internal = Frontend { service: cluster_service, flags: self.flags & !FRONTEND_LOCAL, ..external };
-        for (scope, frontend) in [(SCOPE_EXTERNAL, external), (SCOPE_INTERNAL, internal)] {
+        let is_node_port = external.kind() == FRONTEND_KIND_NODE_PORT;
+        let scopes = [
+            (address, SCOPE_EXTERNAL, external),
+            (address, SCOPE_INTERNAL, internal),
+            (A::default(), SCOPE_ENCAPSULATED, external),
+        ];
+        for (address, scope, frontend) in scopes.into_iter().take(if is_node_port { 3 } else { 2 }) {
             let key = FrontendKey { address, port: port.to_be(), protocol: self.protocol, scope };
             self.bed.insert::<FrontendKey<A>, Frontend>(&A::map("FRONTENDS"), key, frontend);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proxy_common::frontend::{
     FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_EXTERNAL_IP,
     FRONTEND_KIND_LOAD_BALANCER, FRONTEND_KIND_NODE_PORT, FRONTEND_KIND_SHIFT, FRONTEND_LOCAL,
-    FRONTEND_SOURCE_RANGES, Frontend, SCOPE_EXTERNAL, SCOPE_INTERNAL,
+    FRONTEND_SOURCE_RANGES, Frontend, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL, SCOPE_INTERNAL,
 };
 
 use super::change::FrontendAt;
@@ -116,6 +116,7 @@ pub fn at(port: &ServicePort, frontend: &model::Frontend) -> FrontendAt {
     let scope = match frontend.scope {
         Scope::Internal => SCOPE_INTERNAL,
         Scope::External => SCOPE_EXTERNAL,
+        Scope::Encapsulated => SCOPE_ENCAPSULATED,
     };
     FrontendAt { address: frontend.address, protocol: port.protocol.number(), scope }
 }
@@ -127,11 +128,9 @@ fn value(port: &ServicePort, frontend: &model::Frontend, ids: ListIds) -> Fronte
         FrontendKind::ExternalIp => FRONTEND_KIND_EXTERNAL_IP,
         FrontendKind::LoadBalancer => FRONTEND_KIND_LOAD_BALANCER,
     };
-    // A NodePort's address is one node's own: the backend's node has no such frontend, and would leave the tunnel
-    // packet to its stack. Without the flag the packet is counted as not forwarded. Whoever sends to a cluster IP is
-    // near, and may well not know a way for replies from the backend's node.
-    let is_for_clients = matches!(frontend.kind, FrontendKind::ExternalIp | FrontendKind::LoadBalancer);
-    let dsr = port.forwarding == Forwarding::Dsr && is_for_clients && frontend.scope == Scope::External;
+    // Whoever sends to a cluster IP is near, and may well not know a way for replies from the backend's node.
+    let is_for_clients = frontend.kind != FrontendKind::ClusterIp && frontend.scope != Scope::Internal;
+    let dsr = port.forwarding == Forwarding::Dsr && is_for_clients;
     Frontend {
         service: match frontend.list {
             List::Cluster => ids.cluster,

@@ -9,7 +9,7 @@ use proxy_common::addr::unmapped;
 use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEND_SERVING, Backend};
 use proxy_common::frontend::{
     FRONTEND_DSR, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_EXTERNAL_IP, FRONTEND_KIND_LOAD_BALANCER,
-    FRONTEND_KIND_NODE_PORT, FRONTEND_SOURCE_RANGES, Frontend, SCOPE_INTERNAL,
+    FRONTEND_KIND_NODE_PORT, FRONTEND_SOURCE_RANGES, Frontend, SCOPE_ENCAPSULATED, SCOPE_INTERNAL,
 };
 use proxy_common::selection::{SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot};
 use proxy_common::way::WAY_VALID;
@@ -172,6 +172,10 @@ impl PinnedMaps {
 
 impl Leading {
     fn add(&mut self, at: &FrontendAt, value: &Frontend) -> bool {
+        // Nobody asks there: it is what other nodes' NodePorts are known by.
+        if at.scope == SCOPE_ENCAPSULATED {
+            return true;
+        }
         self.cluster.insert(value.cluster_service);
         let is_restricted = value.flags & FRONTEND_SOURCE_RANGES != 0;
         let ranges = self.ranges.get(&value.service).cloned().unwrap_or_default();

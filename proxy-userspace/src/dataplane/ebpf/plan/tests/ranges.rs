@@ -58,7 +58,7 @@ fn only_load_balancer_frontends_have_source_ranges_and_no_cluster_ip_has_direct_
             .map(|value| value.flags & (FRONTEND_DSR | FRONTEND_SOURCE_RANGES))
     };
     assert_eq!(of_kind(FRONTEND_KIND_CLUSTER_IP), Some(0));
-    assert_eq!(of_kind(FRONTEND_KIND_NODE_PORT), Some(0));
+    assert_eq!(of_kind(FRONTEND_KIND_NODE_PORT), Some(FRONTEND_DSR));
     assert_eq!(of_kind(FRONTEND_KIND_EXTERNAL_IP), Some(FRONTEND_DSR));
 }
 

@@ -90,7 +90,7 @@ pub fn reached_at(n: u8, mut port: ServicePort) -> ServicePort {
 /// Makes the port's external frontends follow policy Local.
 pub fn local_policy(mut port: ServicePort) -> ServicePort {
     let local = |frontend: Frontend| match frontend.scope {
-        Scope::External => Frontend { list: List::Local, ..frontend },
+        Scope::External | Scope::Encapsulated => Frontend { list: List::Local, ..frontend },
         Scope::Internal => frontend,
     };
     port.frontends = port.frontends.into_iter().map(local).collect();
@@ -149,8 +149,8 @@ pub fn assert_serves(kernel: &FakeKernel, desired: &Desired) {
             let wanted = if frontend.list == List::Local { local } else { cluster };
             assert_eq!((Some(value.service), Some(value.cluster_service)), (wanted, cluster));
             let is_dsr = port.forwarding == Forwarding::Dsr
-                && frontend.scope == Scope::External
-                && !matches!(frontend.kind, FrontendKind::NodePort | FrontendKind::ClusterIp);
+                && frontend.scope != Scope::Internal
+                && frontend.kind != FrontendKind::ClusterIp;
             assert_eq!(value.flags & FRONTEND_DSR != 0, is_dsr);
             let nets = port.source_ranges.iter().flatten();
             let is_closed = port.source_ranges.is_some() && frontend.kind == FrontendKind::LoadBalancer;
