@@ -17,6 +17,7 @@ pub mod hop;
 pub mod icmp;
 mod layout;
 pub mod name;
+pub mod rules;
 pub mod selection;
 pub mod source_range;
 pub mod verdict;

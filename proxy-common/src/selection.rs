@@ -134,27 +134,6 @@ impl Slot {
     pub const fn is_unsettled(self) -> bool {
         self.0 & Self::UNSETTLED != 0
     }
-    /// Rule 2 and 4 of the slot: the word after `next` becomes the current owner.
-    ///
-    /// `exists` says whether a backend is still in an EndpointSlice in any condition. While the bit is set,
-    /// a settled owner that exists is not replaced; a settled owner that is gone becomes the current one and
-    /// the bit stays.
-    #[must_use]
-    pub fn change_owner(self, next: BackendRef, exists: impl Fn(BackendRef) -> bool) -> Self {
-        let current = self.current();
-        if self.0 == 0 || current.is_none() {
-            return Self::settled_on(next);
-        }
-        if !self.is_unsettled() {
-            return match (current == next, exists(current)) {
-                (true, _) => self,
-                (false, true) => Self::unsettled(next, current),
-                (false, false) => Self::unsettled(next, next),
-            };
-        }
-        let settled = self.settled();
-        if exists(settled) { Self::unsettled(next, settled) } else { Self::unsettled(next, next) }
-    }
 }
 
 /// Bit of [`HintKey::hint`]: the key says that a backend is in a list. No hint of a packet has it.
@@ -187,7 +166,6 @@ mod tests {
 
     const A: BackendRef = BackendRef::new(7, 3);
     const B: BackendRef = BackendRef::new(0x00ab_cdef, 127);
-    const C: BackendRef = BackendRef::new(9, 1);
 
     #[test]
     fn words_keep_what_was_packed() {
@@ -205,24 +183,5 @@ mod tests {
         assert_eq!(entry.slot(0), 100);
         assert_eq!(entry.slot(u32::MAX), 102);
         assert_eq!(entry.slot(u32::MAX / 2), 101);
-    }
-
-    #[test]
-    fn a_first_owner_is_settled_at_once() {
-        assert_eq!(Slot::default().change_owner(A, |_| true), Slot::settled_on(A));
-    }
-
-    #[test]
-    fn a_settled_owner_that_exists_is_not_replaced() {
-        let slot = Slot::settled_on(A).change_owner(B, |_| true);
-        assert_eq!(slot, Slot::unsettled(B, A));
-        assert_eq!(slot.change_owner(C, |_| true), Slot::unsettled(C, A));
-        assert_eq!(slot.change_owner(C, |owner| owner != A), Slot::unsettled(C, C));
-        assert_eq!(slot.change_owner(A, |_| true), Slot::unsettled(A, A), "back home: the bit stays");
-    }
-
-    #[test]
-    fn an_owner_that_is_gone_leaves_the_slot_unsettled() {
-        assert_eq!(Slot::settled_on(A).change_owner(B, |owner| owner != A), Slot::unsettled(B, B));
     }
 }

@@ -1,6 +1,6 @@
 //! From a packet's destination to a backend: frontend, slice, slot, owner.
 
-use proxy_common::backend::{BACKEND_READY, BACKEND_SERVING, Backend};
+use proxy_common::backend::Backend;
 use proxy_common::flow::FlowKey;
 use proxy_common::frontend::{
     FRONTEND_AFFINITY, FRONTEND_DSR, Frontend, FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL,
@@ -13,7 +13,6 @@ use crate::dsr;
 use crate::family::{Family, KeyOf};
 use crate::maps;
 use crate::packet::Parsed;
-use crate::packet::header::protocol;
 use crate::verdict::Verdict;
 
 /// The frontend a packet that came in over an uplink asks for.
@@ -71,26 +70,17 @@ pub fn lookup_backend<F: Family>(reference: BackendRef) -> Option<&'static Backe
     F::backend(reference.id()).filter(|backend| backend.is(reference))
 }
 
-/// The backend of a flow that goes on with it. A TCP connection is ended by its pod, or lives on; datagrams would be sent to
-/// one that serves no more for as long as their client sends.
+/// The backend of a flow that goes on with it.
 #[inline(always)]
 pub fn lookup_keeper<F: Family>(
     reference: BackendRef,
     parsed: &Parsed<F::Address>,
 ) -> Option<&'static Backend<F::Address>> {
-    lookup_backend::<F>(reference)
-        .filter(|backend| parsed.key.protocol == protocol::TCP || backend.flags & BACKEND_SERVING != 0)
+    lookup_backend::<F>(reference).filter(|backend| parsed.role().keeps(backend.flags))
 }
 
-/// Rules 1 and 3 of the slot: who gets a packet that has no flow entry.
+/// Who gets a packet that has no flow entry.
 #[inline(always)]
 pub fn owner<F: Family>(slot: Slot, parsed: &Parsed<F::Address>) -> BackendRef {
-    if !slot.is_unsettled() || parsed.is_syn() {
-        return slot.current();
-    }
-    let Some(settled) = lookup_backend::<F>(slot.settled()) else {
-        return slot.current();
-    };
-    // A datagram may as well open a new exchange: it stays with an owner that is leaving only while that is Ready.
-    if parsed.is_midstream() || settled.flags & BACKEND_READY != 0 { slot.settled() } else { slot.current() }
+    slot.owner(parsed.role(), |settled| lookup_backend::<F>(settled).map(|backend| backend.flags))
 }

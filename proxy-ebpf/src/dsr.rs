@@ -179,16 +179,10 @@ fn choose<F: Family>(inner: &Parsed<F::Address>, frontend: &Frontend, hint: u32)
     if hinted.is_none() {
         return balance::owner::<F>(slot, inner);
     }
-    // The connection may be older than the slot's last change, and its director may not know. A backend that owns the slot
-    // in neither way is there by the director's flow entry or by affinity, which know better.
-    let owns = slot.settled() == hinted || slot.current() == hinted;
-    if inner.is_midstream() && slot.is_unsettled() && owns && hint & ONWARD == 0 {
-        let other = if slot.settled() == hinted { slot.current() } else { slot.settled() };
-        if balance::lookup_backend::<F>(other).is_some() {
-            return other;
-        }
+    if hint & ONWARD != 0 {
+        return hinted;
     }
-    hinted
+    slot.second_chance(hinted, inner.role(), |other| balance::lookup_backend::<F>(other).is_some())
 }
 
 #[inline(always)]

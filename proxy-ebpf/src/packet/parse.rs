@@ -3,6 +3,7 @@
 use core::arch::asm;
 
 use proxy_common::flow::FlowKey;
+use proxy_common::rules::Role;
 
 use super::header::{Ports, Tcp, Udp, protocol, tcp_flag};
 use super::{MOST_HEADERS, Packet};
@@ -81,6 +82,14 @@ impl<A> Parsed<A> {
     #[inline(always)]
     pub const fn is_midstream(&self) -> bool {
         self.key.protocol == protocol::TCP && self.tcp_flags & tcp_flag::SYN == 0
+    }
+    /// What it is to its connection.
+    #[inline(always)]
+    pub const fn role(&self) -> Role {
+        if self.key.protocol != protocol::TCP {
+            return Role::Datagram;
+        }
+        if self.is_syn() { Role::Opening } else { Role::Midstream }
     }
 }
 

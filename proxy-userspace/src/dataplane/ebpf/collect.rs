@@ -1,4 +1,5 @@
-//! Flow entries go when they have expired, and flow and affinity entries when their service id is nobody's any more.
+//! Flow entries go when they have expired, and flow and affinity entries when their service id is nobody's any more. The same
+//! walk finds the slots that no entry holds up any more, which are settled then.
 //!
 //! The programs take an expired entry for none, and the least recently used ones are evicted when room is
 //! needed: collecting only keeps the tables, and what is shown of them, small. So it need not hurry. A service id,
@@ -13,7 +14,7 @@ use proxy_common::{Addr4, Addr6, Address};
 
 use super::error::OpenError;
 use super::maps::{Batch, Maps, Table};
-use super::plan::{Plan, Resting};
+use super::plan::{Plan, Resting, Round};
 use super::sys::Cursor;
 
 /// How long a call may go on: changes wait that long, however large the tables are.
@@ -24,6 +25,10 @@ const BUDGET: Duration = Duration::from_millis(5);
 pub struct Collector {
     expiry: Walk,
     sweep: Walk,
+    /// What the walk for what has expired has noted of unsettled slots.
+    round: Option<Round>,
+    /// A round that is over, and whose slots are being settled.
+    done: Option<Round>,
     budget: Duration,
     /// Service ids that had rested when the sweep that is under way began.
     sweeping: Vec<Resting>,
@@ -49,13 +54,15 @@ pub struct Clock {
     pub time: Duration,
 }
 
-/// How many entries were deleted.
+/// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
-    /// Flow entries.
+    /// Flow entries that were deleted.
     pub flows: usize,
-    /// Affinity entries.
+    /// Affinity entries that were deleted.
     pub affinities: usize,
+    /// Slots that were settled, or are to be after another round.
+    pub slots: usize,
     /// Whether service ids wait for a sweep to end.
     pub is_sweeping: bool,
 }
@@ -71,6 +78,8 @@ impl Collector {
         Self {
             expiry: Walk::default(),
             sweep: Walk::default(),
+            round: None,
+            done: None,
             budget: BUDGET,
             sweeping: Vec::new(),
             flows4: Batch::new(),
@@ -93,9 +102,10 @@ impl Collector {
         if self.sweeping.is_empty() {
             self.sweeping = plan.unswept(now.time);
         }
+        let slots = self.settle(maps, plan, timeouts, now);
         if self.sweeping.is_empty() {
             let flows = self.expire(maps, &Rules { plan, timeouts, now }, self.budget)?;
-            return Ok(Collected { flows, ..Collected::default() });
+            return Ok(Collected { flows, slots, ..Collected::default() });
         }
         let share = self.budget / 2;
         let expired = self.expire(maps, &Rules { plan, timeouts, now }, share)?;
@@ -105,24 +115,49 @@ impl Collector {
         }
         Ok(Collected {
             flows: swept.flows + expired,
+            slots,
             is_sweeping: !plan.unswept(now.time).is_empty(),
             ..swept
         })
     }
 
-    /// Returns how many entries it deleted.
+    /// Settles what the last round has found, a service at a time. Returns the number of slots.
+    fn settle(&mut self, maps: &mut Maps, plan: &mut Plan, timeouts: &Timeouts, now: Clock) -> usize {
+        let (started, mut settled) = (Instant::now(), 0);
+        let established = Duration::from_secs(timeouts.established.into());
+        while let Some(round) = &mut self.done {
+            match plan.settle_next(round, established, now.time, maps) {
+                Some(slots) => settled += slots,
+                None => self.done = None,
+            }
+            if started.elapsed() >= self.budget {
+                break;
+            }
+        }
+        settled
+    }
+
+    /// Returns how many entries it deleted. A round that begins while slots of the last one are still to be settled notes
+    /// nothing.
     fn expire(&mut self, maps: &mut Maps, rules: &Rules<'_>, budget: Duration) -> Result<usize, OpenError> {
         let (started, mut removed) = (Instant::now(), 0);
+        if self.expiry.is_at_start() && self.done.is_none() {
+            self.round = rules.plan.begin_round(rules.now.time);
+        }
         loop {
             let cursor = self.expiry.cursor;
+            let round = &mut self.round;
             let (count, next) = match self.expiry.table {
-                0 => expire(&mut maps.of4.flows, cursor, &mut self.flows4, rules),
-                1 => expire(&mut maps.of6.flows, cursor, &mut self.flows6, rules),
-                2 => expire(&mut maps.of4.flows_new, cursor, &mut self.flows4, rules),
-                _ => expire(&mut maps.of6.flows_new, cursor, &mut self.flows6, rules),
+                0 => expire(&mut maps.of4.flows_new, cursor, &mut self.flows4, rules, round),
+                1 => expire(&mut maps.of6.flows_new, cursor, &mut self.flows6, rules, round),
+                2 => expire(&mut maps.of4.flows, cursor, &mut self.flows4, rules, round),
+                _ => expire(&mut maps.of6.flows, cursor, &mut self.flows6, rules, round),
             }?;
             removed += count;
             self.expiry.go_on(next, FLOW_TABLES);
+            if self.expiry.is_at_start() && self.done.is_none() {
+                self.done = self.round.take();
+            }
             if self.expiry.is_at_start() || started.elapsed() >= budget {
                 return Ok(removed);
             }
@@ -184,6 +219,12 @@ impl Rules<'_> {
         self.timeouts.expired(flow.state, flow.last_seen, self.now.seconds)
     }
 
+    fn note<A: Address>(&self, round: &mut Option<Round>, key: &FlowKey<A>, flow: &Flow<A>) {
+        if let Some(round) = round {
+            self.plan.note_flow(round, key, flow, self.now.time);
+        }
+    }
+
     fn is_nobodys(&self, service: u32) -> bool {
         self.plan.is_nobodys(service, self.now.time)
     }
@@ -197,22 +238,29 @@ fn expire<A: Address>(
     cursor: Option<Cursor>,
     batch: &mut Batch<FlowKey<A>, Flow<A>>,
     rules: &Rules<'_>,
+    round: &mut Option<Round>,
 ) -> Result<(usize, Option<Cursor>), OpenError> {
     let is_candidate = |flow: &Flow<A>| rules.is_expired(flow) || rules.is_nobodys(flow.service);
     let (entries, next) = table.batch(cursor, batch)?;
-    let candidates: Vec<_> = entries.filter(|(_, flow)| is_candidate(flow)).collect();
+    let mut candidates = Vec::new();
+    for (key, flow) in entries {
+        if is_candidate(&flow) {
+            candidates.push((key, flow));
+        } else {
+            rules.note(round, &key, &flow);
+        }
+    }
     let mut removed = 0;
     for (key, flow) in candidates {
         let twin = table.get(&flow.twin(&key)).ok().flatten();
         let may_expire = twin.is_none_or(|twin| rules.is_expired(&twin));
         // Asked again: it may have been renewed since.
-        let may_go = table
-            .get(&key)
-            .ok()
-            .flatten()
-            .is_some_and(|flow| rules.is_nobodys(flow.service) || may_expire && rules.is_expired(&flow));
+        let Some(flow) = table.get(&key).ok().flatten() else { continue };
+        let may_go = rules.is_nobodys(flow.service) || may_expire && rules.is_expired(&flow);
         if may_go && table.remove(&key).is_ok() {
             removed += 1;
+        } else {
+            rules.note(round, &key, &flow);
         }
     }
     Ok((removed, next))
@@ -250,6 +298,9 @@ fn of_affinity<A>(key: &AffinityKey<A>, _: &Affinity) -> u32 {
     key.service
 }
 
+#[cfg(test)]
+#[path = "settle_tests.rs"]
+mod settle_tests;
 #[cfg(test)]
 #[path = "collect_tests.rs"]
 mod tests;

@@ -13,11 +13,11 @@ use crate::model::{
     ServiceKey, ServicePort,
 };
 
-fn key(port: u16) -> FlowKey<Addr4> {
+pub(super) fn key(port: u16) -> FlowKey<Addr4> {
     FlowKey { source: Addr4([1]), destination: Addr4([2]), source_port: port, ..FlowKey::default() }
 }
 
-const fn at(seconds: u32) -> Clock {
+pub(super) const fn at(seconds: u32) -> Clock {
     Clock { seconds, time: Duration::from_secs(seconds as u64) }
 }
 
@@ -154,7 +154,7 @@ fn a_sweep_deletes_nothing_but_what_was_nobodys() {
     assert_eq!(maps.of4.flows.count().unwrap(), 0);
 }
 
-fn name_ids(maps: &Maps) -> Vec<u32> {
+pub(super) fn name_ids(maps: &Maps) -> Vec<u32> {
     let mut ids = Vec::new();
     maps.names
         .for_each(|id, _| {
@@ -165,7 +165,7 @@ fn name_ids(maps: &Maps) -> Vec<u32> {
     ids
 }
 
-fn served(name: &str) -> Desired {
+pub(super) fn served(name: &str) -> Desired {
     let service = ServiceKey { namespace: "default".to_owned(), name: name.to_owned() };
     let port = ServicePort {
         protocol: Protocol::Tcp,

@@ -196,7 +196,12 @@ impl Dataplane for EbpfDataplane {
             Ok(removed) => {
                 self.expired_flows += removed.flows as u64;
                 is_sweeping = removed.is_sweeping;
-                debug!(flows = removed.flows, affinities = removed.affinities, "entries deleted");
+                debug!(
+                    flows = removed.flows,
+                    affinities = removed.affinities,
+                    slots = removed.slots,
+                    "entries deleted, slots settled"
+                );
             }
             Err(error) => warn!("collecting flow and affinity entries: {error}"),
         }

@@ -46,7 +46,7 @@ impl Plan {
         for (id, entry) in found.backends {
             plan.backends_mut(id.family).adopt(id.id, entry, now);
         }
-        let slices = plan.adopt_services(found.services, &found.slots);
+        let slices = plan.adopt_services(found.services, &found.slots, now);
         let is_clear = |slot: u32| slot_at(&found.slots, slot) == Slot::default();
         plan.space = Space::adopt(capacities.slots, &slices, is_clear, now);
         for (key, backend) in found.hints {
@@ -102,6 +102,7 @@ impl Plan {
         &mut self,
         services: Vec<(u32, String, ServiceEntry)>,
         slots: &[Slot],
+        now: Duration,
     ) -> BTreeSet<Extent> {
         let mut slices: BTreeSet<Extent> = BTreeSet::new();
         for (id, name, entry) in services {
@@ -115,7 +116,7 @@ impl Plan {
             }
             let words = slots_of(slots, slice);
             self.services.adopt(id, &name, entry, words);
-            self.rename_backends(id);
+            self.slots_changed(id, now);
             if slice.length > 0 {
                 slices.insert(slice);
             }

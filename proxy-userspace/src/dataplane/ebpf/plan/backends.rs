@@ -183,6 +183,14 @@ impl Backends {
         self.entries.get(reference.id()).is_some_and(names) && self.is_in_use(reference.id())
     }
 
+    /// Whether a reference names an endpoint that exists, or that would be the same one if it came back by now.
+    #[must_use]
+    pub fn may_live(&self, reference: BackendRef, now: Duration) -> bool {
+        let id = reference.id();
+        let names = |state: &State| state.generation == reference.generation();
+        self.entries.get(id).is_some_and(names) && self.pool.rested(id, now).is_none()
+    }
+
     /// Whether a backend exists, or may: it was found in use and is not claimed so far.
     #[must_use]
     pub fn is_in_use(&self, id: u32) -> bool {

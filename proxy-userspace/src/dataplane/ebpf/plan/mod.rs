@@ -20,6 +20,7 @@ mod ports;
 mod ranges;
 mod record;
 mod services;
+mod settle;
 mod space;
 mod sweep;
 #[cfg(test)]
@@ -38,6 +39,7 @@ pub use ids::REST;
 pub use lists::with_spare_room;
 use proxy_common::frontend::FRONTEND_SOURCE_RANGES;
 use proxy_common::selection::{ServiceEntry, Slot};
+pub use settle::Round;
 pub use sweep::Resting;
 
 use self::backends::Backends;

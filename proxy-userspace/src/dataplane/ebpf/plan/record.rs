@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proxy_common::frontend::Frontend;
+use proxy_common::frontend::{FRONTEND_AFFINITY, Frontend};
 use proxy_common::selection::{ServiceEntry, Slot};
 use proxy_common::source_range::CLUSTER;
 
@@ -79,13 +79,13 @@ impl Plan {
     }
 
     /// Mirrors an operation that happened.
-    fn record(&mut self, change: Change, now: Duration) {
+    pub(super) fn record(&mut self, change: Change, now: Duration) {
         match change {
             Change::ClearSlots(extent) => self.space.free(extent),
             Change::RemoveName(id) => self.services.forget(id),
             Change::Way(id, way) => self.nodes.written(id, way, now),
             Change::Backend(id, entry) => self.backends_mut(id.family).written(id.id, entry, now),
-            Change::Slots { service, words } => self.record_slots(service, &words),
+            Change::Slots { service, words } => self.record_slots(service, &words, now),
             Change::Service(id, entry) => self.record_service(id, entry, now),
             Change::Name(id, _) => {
                 if let Some(state) = self.services.get_mut(id) {
@@ -125,17 +125,16 @@ impl Plan {
     }
 
     /// Slots of a slice in use were changed in place; those of a fresh one count once the word names it.
-    fn record_slots(&mut self, service: u32, words: &[(u32, Slot)]) {
+    fn record_slots(&mut self, service: u32, words: &[(u32, Slot)], now: Duration) {
         let Some(state) = self.services.get_mut(service) else { return };
         let slice = state.slice();
         for (index, word) in words {
             let at = index.checked_sub(slice.offset).filter(|at| *at < slice.length);
-            let slot = at.and_then(|at| state.slots.get_mut(usize::try_from(at).ok()?));
-            if let Some(slot) = slot {
-                *slot = *word;
+            if let Some(at) = at.and_then(|at| usize::try_from(at).ok()) {
+                state.change_slot(at, *word, now);
             }
         }
-        self.rename_backends(service);
+        self.slots_changed(service, now);
     }
 
     fn record_service(&mut self, id: u32, entry: ServiceEntry, now: Duration) {
@@ -147,11 +146,17 @@ impl Plan {
         if before != room {
             self.space.rest(before, now);
         }
-        self.rename_backends(id);
+        self.slots_changed(id, now);
+    }
+
+    /// Brings up to date what is known of a service's slots.
+    pub(super) fn slots_changed(&mut self, service: u32, now: Duration) {
+        self.services.review_slots(service, now);
+        self.rename_backends(service);
     }
 
     /// Brings the backends' record of who names them to what a service's slots say.
-    pub(super) fn rename_backends(&mut self, service: u32) {
+    fn rename_backends(&mut self, service: u32) {
         let Some(state) = self.services.get_mut(service) else { return };
         let named: BTreeSet<u32> = state.owners();
         let family = state.family;
@@ -173,6 +178,9 @@ impl Plan {
         for id in ids {
             if let Some(state) = self.services.get_mut(id) {
                 state.frontends = state.frontends.saturating_add_signed(by);
+                if value.flags & FRONTEND_AFFINITY != 0 {
+                    state.affinities = state.affinities.saturating_add_signed(by);
+                }
             }
         }
     }

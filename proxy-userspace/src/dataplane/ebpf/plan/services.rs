@@ -25,6 +25,8 @@ pub struct Services {
     swept: BTreeSet<u32>,
     /// Ids that were found and that no port has claimed so far.
     held: BTreeSet<u32>,
+    /// Ids with a slot that is unsettled.
+    unsettled: BTreeSet<u32>,
 }
 
 /// What is in the kernel for one service id.
@@ -50,6 +52,10 @@ pub struct ServiceState {
     pub hints: BTreeMap<u32, BackendRef>,
     /// Number of entries in FRONTENDS that lead to it.
     pub frontends: usize,
+    /// How many of them have session affinity.
+    pub affinities: usize,
+    /// When each slot changed last, in seconds; empty where none is unsettled.
+    changed: Vec<u32>,
 }
 
 impl Services {
@@ -64,6 +70,7 @@ impl Services {
             names_at_rest: BTreeSet::new(),
             swept: BTreeSet::new(),
             held: BTreeSet::new(),
+            unsettled: BTreeSet::new(),
         }
     }
 
@@ -81,6 +88,26 @@ impl Services {
         let state = ServiceState { name_written: true, entry, slots, room, ..ServiceState::new(name) };
         self.states.insert(id, state);
         self.held.insert(id);
+    }
+
+    /// Ids with a slot that is unsettled.
+    pub fn unsettled(&self) -> impl Iterator<Item = u32> {
+        self.unsettled.iter().copied()
+    }
+
+    /// Looks again which slots of an id are unsettled. Of what is found to be so and was not noted when it changed, `now` is
+    /// taken for that time.
+    pub fn review_slots(&mut self, id: u32, now: Duration) {
+        let Some(state) = self.states.get_mut(&id) else { return };
+        if !state.slots.iter().any(|slot| slot.is_unsettled()) {
+            state.changed = Vec::new();
+            self.unsettled.remove(&id);
+            return;
+        }
+        self.unsettled.insert(id);
+        if state.changed.len() != state.slots.len() {
+            state.changed = vec![seconds(now); state.slots.len()];
+        }
     }
 
     /// What was found and no port has claimed is wanted by none.
@@ -209,6 +236,7 @@ impl Services {
     pub fn forget(&mut self, id: u32) {
         self.names_at_rest.remove(&id);
         self.swept.remove(&id);
+        self.unsettled.remove(&id);
         if let Some(state) = self.states.remove(&id) {
             self.ids.remove(&state.name);
         }
@@ -228,6 +256,24 @@ impl ServiceState {
             named: BTreeSet::new(),
             hints: BTreeMap::new(),
             frontends: 0,
+            affinities: 0,
+            changed: Vec::new(),
+        }
+    }
+
+    /// When a slot that is unsettled changed last; `at` counts from the slice's first.
+    #[must_use]
+    pub fn changed(&self, at: usize) -> Option<Duration> {
+        self.changed.get(at).map(|seconds| Duration::from_secs(u64::from(*seconds)))
+    }
+
+    /// Takes note that a slot changes.
+    pub fn change_slot(&mut self, at: usize, word: Slot, now: Duration) {
+        if self.changed.len() != self.slots.len() {
+            self.changed = vec![seconds(now); self.slots.len()];
+        }
+        if let (Some(slot), Some(changed)) = (self.slots.get_mut(at), self.changed.get_mut(at)) {
+            (*slot, *changed) = (word, seconds(now));
         }
     }
 
@@ -277,6 +323,11 @@ impl ServiceState {
             .filter(|id| *id != 0)
             .collect()
     }
+}
+
+/// Rounded up: a time that was noted is never before the change.
+fn seconds(time: Duration) -> u32 {
+    u32::try_from(time.as_secs() + 1).unwrap_or(u32::MAX)
 }
 
 /// The text NAMES has for a list: `namespace/name port family list`.

@@ -1,0 +1,99 @@
+//! Rule 5 of the slot: once no flow entry disagrees with its current owner, a slot is settled, and its director needs no
+//! flow entries any more.
+//!
+//! A round is one walk through all flow entries, embryos first: an entry is promoted from FLOWS_NEW to FLOWS, never
+//! the other way, so none that is there all the time is missed. What programs enter meanwhile, behind the walk, comes from
+//! the slot itself and names its current or its settled owner. So a slot counts only if it did not change since the
+//! round began, and its bit is cleared only where both owners are the same one.
+
+use std::collections::{BTreeSet, HashSet};
+use std::time::Duration;
+
+use proxy_common::Address;
+use proxy_common::flow::{FLOW_REPLY, Flow, FlowKey};
+use proxy_common::hash::{client_hash, flow_hash};
+use proxy_common::rules::LastChange;
+use proxy_common::selection::{BackendRef, Slot};
+
+use super::services::ServiceState;
+use super::{Change, Kernel, Plan};
+
+/// What was read of a slot before it changed is entered by the programs long before that.
+const MARGIN: Duration = Duration::from_secs(1);
+
+/// A walk through all flow entries.
+#[derive(Debug)]
+pub struct Round {
+    started: Duration,
+    /// Slots with an entry that names another living backend than the current owner.
+    held: HashSet<u32>,
+    /// Services that are still to be settled.
+    left: BTreeSet<u32>,
+}
+
+impl Plan {
+    /// Begins a round, unless all slots are settled.
+    #[must_use]
+    pub fn begin_round(&self, now: Duration) -> Option<Round> {
+        let left: BTreeSet<u32> = self.services.unsettled().collect();
+        (!left.is_empty()).then(|| Round { started: now, held: HashSet::new(), left })
+    }
+
+    /// Takes note of an entry that has not expired.
+    pub fn note_flow<A: Address>(&self, round: &mut Round, key: &FlowKey<A>, flow: &Flow<A>, now: Duration) {
+        if !round.left.contains(&flow.service) {
+            return;
+        }
+        let Some(state) = self.services.get(flow.service) else { return };
+        let Some((index, slot)) = slot_of(state, key, flow) else { return };
+        let backend = BackendRef(flow.backend);
+        let disagrees = slot.is_unsettled() && slot.current() != backend;
+        if disagrees && self.backends(state.family).may_live(backend, now) {
+            round.held.insert(index);
+        }
+    }
+
+    /// Settles the slots of one more service after the walk is done. Returns how many words changed; `None` if no service is
+    /// left. What can't be written is left to a later round.
+    pub fn settle_next(
+        &mut self,
+        round: &mut Round,
+        established: Duration,
+        now: Duration,
+        kernel: &mut impl Kernel,
+    ) -> Option<usize> {
+        let service = round.left.pop_first()?;
+        let words = self.services.get(service).map(|state| settled(state, round, established));
+        let words = words.filter(|words| !words.is_empty()).unwrap_or_default();
+        let count = words.len();
+        let change = Change::Slots { service, words };
+        if count == 0 || kernel.apply(&change).is_err() {
+            return Some(0);
+        }
+        self.record(change, now);
+        Some(count)
+    }
+}
+
+/// The slots of a service that a round settles, and their words.
+fn settled(state: &ServiceState, round: &Round, established: Duration) -> Vec<(u32, Slot)> {
+    let slots = (state.entry.offset()..).zip(&state.slots).zip(0..);
+    slots
+        .filter(|((index, slot), _)| slot.is_unsettled() && !round.held.contains(index))
+        .filter_map(|((index, slot), at)| {
+            let silent = round.started.checked_sub(state.changed(at)?.saturating_add(MARGIN))?;
+            let last_change = if silent > established { LastChange::Old } else { LastChange::Recent };
+            Some((index, slot.settle(last_change))).filter(|(_, word)| word != slot)
+        })
+        .collect()
+}
+
+/// The slot a connection falls on, and its index in SELECTION. Of a connection whose client's entry was evicted the
+/// reply's is left, which brings the other one back.
+fn slot_of<A: Address>(state: &ServiceState, key: &FlowKey<A>, flow: &Flow<A>) -> Option<(u32, Slot)> {
+    let client = if flow.flags & FLOW_REPLY == 0 { *key } else { flow.twin(key) };
+    let hash = if state.affinities > 0 { client_hash(&client.source) } else { flow_hash(&client) };
+    let index = state.entry.slot(hash);
+    let at = usize::try_from(index.checked_sub(state.entry.offset())?).ok()?;
+    Some((index, *state.slots.get(at)?))
+}
