@@ -44,6 +44,8 @@ reasons! {
     Echo = 8, "echo";
     /// The reply of a backend on another node, translated back and sent to the client.
     ReplySnat = 9, "reply_snat";
+    /// An ICMP error about a connection of ours, translated for whoever has it, or sent on to the backend's node.
+    IcmpError = 10, "icmp_error";
     /// Dropped: the service has no usable endpoint at all.
     NoEndpoint = 16, "no_endpoint";
     /// Dropped: traffic policy Local, and all endpoints are on other nodes.
@@ -70,6 +72,8 @@ reasons! {
     UnknownPort = 28, "unknown_port";
     /// Dropped: no port of this node was free for another connection to the backend, in as many tries as there are.
     SnatPorts = 29, "snat_ports";
+    /// Dropped: an ICMP error that quotes a packet of a service, but no connection that is known here.
+    IcmpUnknown = 30, "icmp_unknown";
 }
 
 /// Numbers reserved for reasons: the stride of COUNTERS.

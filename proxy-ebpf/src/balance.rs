@@ -6,6 +6,7 @@ use proxy_common::frontend::{
     FRONTEND_AFFINITY, FRONTEND_DSR, Frontend, FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL,
 };
 use proxy_common::hash::{client_hash, flow_hash};
+use proxy_common::rules::Role;
 use proxy_common::selection::{BackendRef, SERVICE_ELSEWHERE, ServiceEntry, Slot};
 use proxy_common::verdict::Reason;
 
@@ -13,6 +14,7 @@ use crate::dsr;
 use crate::family::{Family, KeyOf};
 use crate::maps;
 use crate::packet::Parsed;
+use crate::packet::header::protocol;
 use crate::verdict::Verdict;
 
 /// The frontend a packet that came in over an uplink asks for.
@@ -83,4 +85,20 @@ pub fn lookup_keeper<F: Family>(
 #[inline(always)]
 pub fn owner<F: Family>(slot: Slot, parsed: &Parsed<F::Address>) -> BackendRef {
     slot.owner(parsed.role(), |settled| lookup_backend::<F>(settled).map(|backend| backend.flags))
+}
+
+/// The same for what is about a connection that is there already, as far as its protocol has any.
+#[inline(always)]
+pub fn keeper<F: Family>(slot: Slot, protocol: u8) -> BackendRef {
+    let role = if protocol == protocol::TCP { Role::Midstream } else { Role::Datagram };
+    slot.owner(role, |settled| lookup_backend::<F>(settled).map(|backend| backend.flags))
+}
+
+/// An owner on another node of a slot that is unsettled: it may have a connection that this node has not.
+#[inline(always)]
+pub fn other_owner<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Option<BackendRef> {
+    let slot = select_slot::<F>(frontend, key).ok().filter(|slot| slot.is_unsettled())?;
+    let is_remote =
+        |owner: &BackendRef| lookup_backend::<F>(*owner).is_some_and(|backend| !backend.is_local());
+    Some(slot.settled()).filter(is_remote).or(Some(slot.current()).filter(is_remote))
 }

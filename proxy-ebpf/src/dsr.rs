@@ -114,6 +114,16 @@ fn receive_inner<P: Packet, O: Family, F: Family>(
         return Err(UNTOUCHED);
     }
     let frontend = balance::lookup_encapsulated::<F>(&inner.key).ok_or(UNTOUCHED)?;
+    check_peers::<P, O>(packet)?;
+    let hint = O::read_hint(packet, ETHERNET).ok_or(NO_ROOM)?;
+    let verdict = serve::<P, O, F>(packet, &mut inner, &frontend, hint)?;
+    observe::count_service(frontend.service, packet.length());
+    Ok(verdict)
+}
+
+/// A packet for a frontend of ours is encapsulated from node to node, this one the last.
+#[inline(always)]
+pub fn check_peers<P: Packet, O: Family>(packet: &P) -> Result<(), Verdict> {
     let (source, destination) = O::read_addresses(packet, ETHERNET).ok_or(UNTOUCHED)?;
     if peer::<O>(&destination) & PEER_SELF == 0 {
         return Err(UNTOUCHED);
@@ -121,10 +131,7 @@ fn receive_inner<P: Packet, O: Family, F: Family>(
     if !is_other_node::<O>(&source) {
         return Err(Verdict::Drop(Reason::NotPeer));
     }
-    let hint = O::read_hint(packet, ETHERNET).ok_or(NO_ROOM)?;
-    let verdict = serve::<P, O, F>(packet, &mut inner, &frontend, hint)?;
-    observe::count_service(frontend.service, packet.length());
-    Ok(verdict)
+    Ok(())
 }
 
 #[inline(always)]
@@ -209,7 +216,7 @@ fn decapsulate<P: Packet, O: Family, F: Family>(
 
 /// The second chance: rewrites the outer header in place, once. A way of the other family can't be taken.
 #[inline(never)]
-fn send_onward<P: Packet, O: Family, F: Family>(
+pub fn send_onward<P: Packet, O: Family, F: Family>(
     packet: P,
     inner: &Parsed<F::Address>,
     backend: &Backend<F::Address>,

@@ -2,6 +2,7 @@
 
 use crate::family::{Family, V4, V6};
 use crate::flow::{self, Sender};
+use crate::icmp::{self, Icmp};
 use crate::mss;
 use crate::nat;
 use crate::observe;
@@ -19,9 +20,17 @@ pub fn walk<P: Packet>(packet: P) -> Verdict {
     };
     // SAFETY: `at` checked the bound.
     match unsafe { (*ethernet).ether_type } {
-        ether_type::IPV4 => restore::<P, V4>(packet),
-        ether_type::IPV6 => restore::<P, V6>(packet),
+        ether_type::IPV4 => walk_family::<P, V4>(packet),
+        ether_type::IPV6 => walk_family::<P, V6>(packet),
         _ => UNTOUCHED,
+    }
+}
+
+#[inline(always)]
+fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    match F::peek_protocol(&packet, ETHERNET) {
+        Some(protocol) if protocol == F::PROTOCOL => icmp::leave::<P, F>(packet),
+        _ => restore::<P, F>(packet),
     }
 }
 

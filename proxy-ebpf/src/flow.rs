@@ -94,6 +94,13 @@ pub fn lookup_translated<F: Family>(parsed: &Parsed<F::Address>) -> Option<(Foun
     find::<F>(&parsed.key).filter(|(found, flow)| found.translated && is_reply_entry::<F>(flow, &parsed.key))
 }
 
+/// The live entry, of either direction, for packets with a tuple that another packet quotes.
+#[inline(always)]
+pub fn lookup_quoted<F: Family>(key: &KeyOf<F>) -> Option<&'static FlowOf<F>> {
+    let (_, flow) = find::<F>(key)?;
+    (is_client_entry::<F>(flow, key) || is_reply_entry::<F>(flow, key)).then_some(flow)
+}
+
 /// A value may be given to another key while it is read (an LRU map reuses nodes at once, and an update of an existing
 /// key frees one). Every entry holds its client, or a fingerprint, so that one that is another connection's can be told.
 #[inline(always)]

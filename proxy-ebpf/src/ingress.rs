@@ -42,7 +42,8 @@ pub fn walk<P: Packet>(packet: P) -> Verdict {
 #[inline(always)]
 fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
     let verdict = match F::peek_protocol(&packet, ETHERNET) {
-        Some(protocol::IPV4 | protocol::IPV6) => return dsr::receive::<P, F>(packet),
+        Some(protocol::IPV4) => return walk_tunnel::<P, F, V4>(packet),
+        Some(protocol::IPV6) => return walk_tunnel::<P, F, V6>(packet),
         Some(protocol) if protocol == F::PROTOCOL => return icmp::receive::<P, F>(packet),
         Some(_) => match forward::<P, F>(packet) {
             Leave::With(verdict) => verdict,
@@ -55,6 +56,17 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
     match verdict {
         Verdict::Refuse(reason, detail) => icmp::answer::<P, F>(packet, reason, detail),
         verdict => verdict,
+    }
+}
+
+/// Two walks again, for two stacks.
+#[inline(always)]
+fn walk_tunnel<P: Packet, O: Icmp, F: Icmp>(packet: P) -> Verdict {
+    packet.need(ETHERNET + O::HEADER + F::HEADER);
+    if F::peek_protocol(&packet, ETHERNET + O::HEADER) == Some(F::PROTOCOL) {
+        icmp::receive_tunnelled::<P, O, F>(packet)
+    } else {
+        dsr::receive::<P, O>(packet)
     }
 }
 

@@ -86,8 +86,9 @@ fn write_here<P: Packet, F: Family>(
     packet.update_transport_checksum::<F>(transport, addresses, ports).ok()
 }
 
+/// Adds that an address changes.
 #[inline(always)]
-fn difference<A: Address>(mut sum: Difference, old: &A, new: &A) -> Difference {
+pub fn difference<A: Address>(mut sum: Difference, old: &A, new: &A) -> Difference {
     for (old, new) in old.words().iter().zip(new.words()) {
         sum = sum.word(*old, *new);
     }

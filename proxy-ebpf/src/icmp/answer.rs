@@ -1,5 +1,8 @@
 //! A dropped packet becomes the message that tells its sender why.
 
+use core::ptr;
+
+use aya_ebpf::helpers::generated::bpf_csum_diff;
 use proxy_common::addr::Address;
 use proxy_common::checksum::fold;
 use proxy_common::verdict::Reason;
@@ -11,18 +14,16 @@ use crate::family::Outer;
 use crate::maps;
 use crate::packet::header::{ETHERNET, Ethernet, IcmpHeader};
 use crate::packet::parse::parse;
-use crate::packet::{Packet, Parsed};
+use crate::packet::{CHUNK_WORDS, Chunk, Packet, Parsed};
 use crate::verdict::{UNTOUCHED, Verdict};
 use crate::vip;
 
-/// Words a quote may have: an IP header with all its options, or with 48 bytes of extension headers, and eight bytes.
-const QUOTE_WORDS: usize = 24;
+/// Bytes a quote may have: an IP header with all its options, or with 48 bytes of extension headers, and eight bytes.
+const MOST_QUOTED: usize = 96;
 /// Bytes of the transport header a quote holds: ports, and what TCP finds its segment by (RFC 792).
 const QUOTED_TRANSPORT: usize = 8;
 /// Internetwork control (RFC 1812, section 4.3.2.5).
 const TRAFFIC_CLASS: u8 = 0xc0;
-
-type Quote = [u32; QUOTE_WORDS];
 
 /// Turns a packet that is to be dropped for `reason` into an ICMP error for its sender, which leaves by the device the packet
 /// came in by; a packet that must not be answered (RFC 1122, section 3.2.2, RFC 4443, section 2.4) is just dropped.
@@ -61,7 +62,7 @@ fn build<P: Packet, F: Icmp>(
     super::swap_ethernet(&packet)?;
     // SAFETY: `at` checked the bound.
     let addresses = unsafe { (*packet.at::<Ethernet>(0)?).addresses };
-    let mut quote: Quote = [0; QUOTE_WORDS];
+    let mut quote: Chunk = [0; CHUNK_WORDS];
     let quoted = read(&packet, parsed, &mut quote)?;
     let bytes = ETHERNET + F::HEADER + size_of::<IcmpHeader>() + quoted;
     packet.renew(bytes, parsed.transport()).ok()?;
@@ -78,7 +79,7 @@ fn build<P: Packet, F: Icmp>(
         hint: 0,
     };
     F::write_outer(&packet, ETHERNET, &outer)?;
-    write(&packet, ETHERNET + F::HEADER, message, &quote, pseudo_header::<F>(&outer))
+    write(&packet, ETHERNET + F::HEADER, message, (&quote, quoted), pseudo_header::<F>(&outer))
 }
 
 /// The node's address on the way the packet would have taken. Where the way's family is another, the frontend's has to do.
@@ -91,40 +92,31 @@ fn own_address<F: Icmp>(way: u32) -> Option<F::Address> {
 
 /// Copies what will be quoted, and says how many bytes that is.
 #[inline(always)]
-fn read<P: Packet, A>(packet: &P, parsed: &Parsed<A>, quote: &mut Quote) -> Option<usize> {
+fn read<P: Packet, A>(packet: &P, parsed: &Parsed<A>, quote: &mut Chunk) -> Option<usize> {
     let quoted = parsed.transport().offset() - ETHERNET + QUOTED_TRANSPORT;
-    if quoted > size_of::<Quote>() {
+    if quoted > MOST_QUOTED {
         return None;
     }
-    for (index, word) in quote.iter_mut().enumerate() {
-        if index * 4 >= quoted {
-            break;
-        }
-        // SAFETY: `at` checked the bound.
-        *word = unsafe { *packet.at::<u32>(ETHERNET + index * 4)? };
-    }
+    packet.load(ETHERNET, quote, quoted).ok()?;
     Some(quoted)
 }
 
-/// Writes an ICMP message at `offset`, with as much of the quote as the frame has room for.
+/// Writes an ICMP message at `offset`. Words behind the quote are zero.
 #[inline(always)]
 fn write<P: Packet>(
     packet: &P,
     offset: usize,
     message: Message,
-    quote: &Quote,
+    (quote, quoted): (&Chunk, usize),
     pseudo_header: u64,
 ) -> Option<()> {
     let Message { kind, code, rest } = message;
-    let mut sum = pseudo_header + u64::from(u16::from_ne_bytes([kind, code])) + u64::from(rest);
-    for (index, word) in quote.iter().enumerate() {
-        let Some(place) = packet.at::<u32>(offset + size_of::<IcmpHeader>() + index * 4) else {
-            break;
-        };
-        // SAFETY: `at` checked the bound.
-        unsafe { *place = *word };
-        sum += u64::from(*word);
-    }
+    let sum = pseudo_header + u64::from(u16::from_ne_bytes([kind, code])) + u64::from(rest);
+    let words = quote.as_ptr().cast_mut();
+    // SAFETY: nothing is subtracted, and the buffer is as large as said; the kernel only reads.
+    let quote_sum = unsafe { bpf_csum_diff(ptr::null_mut(), 0, words, size_of::<Chunk>() as u32, 0) };
+    let sum = sum + (quote_sum.cast_unsigned() & 0xffff_ffff);
+    packet.store(offset + size_of::<IcmpHeader>(), quote, quoted).ok()?;
     let header = packet.at::<IcmpHeader>(offset)?;
     // SAFETY: `at` checked the bound.
     unsafe { *header = IcmpHeader { kind, code, checksum: !fold(sum), rest } };

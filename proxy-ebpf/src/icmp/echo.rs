@@ -3,16 +3,25 @@
 use proxy_common::checksum::Difference;
 use proxy_common::verdict::Reason;
 
-use super::family::Icmp;
+use super::family::{Icmp, parse_plain};
 use crate::packet::header::{ETHERNET, IcmpHeader};
 use crate::packet::{Packet, Parsed};
-use crate::verdict::{NO_ROOM, Verdict};
+use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
+use crate::vip;
 
-/// Turns an echo request round in place. As with any host's, the answer is as large as the request, so nobody gains from a
-/// forged one; and as with Linux' own, there is no limit to them.
-#[inline(always)]
-pub fn reply<P: Packet, F: Icmp>(packet: P, parsed: &Parsed<F::Address>) -> Verdict {
-    turn::<P, F>(&packet, parsed).map_or(NO_ROOM, |()| Verdict::Bounce(Reason::Echo))
+/// Turns an echo request to a service's address round in place. As with any host's, the answer is as large as the request, so
+/// nobody gains from a forged one; and as with Linux' own, there is no limit to them.
+#[inline(never)]
+pub fn receive<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    let Some(parsed) = parse_plain::<P, F>(&packet, ETHERNET, F::PROTOCOL) else {
+        return UNTOUCHED;
+    };
+    let address = &parsed.key.destination;
+    let is_ours = vip::may_be_vip::<F>(address) && vip::kinds::<F>(address) != 0;
+    if !is_ours || !super::may_answer::<P, F>(&packet, &parsed) {
+        return UNTOUCHED;
+    }
+    turn::<P, F>(&packet, &parsed).map_or(NO_ROOM, |()| Verdict::Bounce(Reason::Echo))
 }
 
 #[inline(always)]
@@ -21,7 +30,7 @@ fn turn<P: Packet, F: Icmp>(packet: &P, parsed: &Parsed<F::Address>) -> Option<(
     let (source, destination) = (&parsed.key.source, &parsed.key.destination);
     F::write_addresses(packet, ETHERNET, destination, source, Difference::default())?;
     F::renew_hop_limit(packet)?;
-    let header = packet.at::<IcmpHeader>(parsed.transport().offset())?;
+    let header = packet.at::<IcmpHeader>(ETHERNET + F::HEADER)?;
     // SAFETY: `at` checked the bound.
     unsafe {
         let change = Difference::default()

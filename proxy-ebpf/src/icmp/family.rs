@@ -1,14 +1,17 @@
 //! ICMP and `ICMPv6`: what differs between them.
 
 use proxy_common::checksum::Difference;
+use proxy_common::flow::FlowKey;
 use proxy_common::icmp::SourcePrefix;
 use proxy_common::verdict::Reason;
 use proxy_common::way::WAY_IPV4;
 use proxy_common::{Addr4, Addr6};
 
 use crate::family::{Family, V4, V6};
-use crate::packet::Packet;
-use crate::packet::header::{DONT_FRAGMENT, ETHERNET, Ipv4, Ipv6, protocol};
+use crate::packet::header::{
+    DONT_FRAGMENT, ETHERNET, FRAGMENT_MASK, IcmpHeader, Ipv4, Ipv6, OFFSET_MASK, protocol,
+};
+use crate::packet::{Packet, Parsed};
 
 /// Type, code and the four bytes behind the checksum, which are in network byte order.
 #[derive(Clone, Copy)]
@@ -20,6 +23,42 @@ pub struct Message {
 
 /// Hop limit of what we send ourselves.
 const OWN_HOP_LIMIT: u8 = 64;
+
+/// Reads an IP header without options or extension headers that carries `protocol`, and at least eight bytes of it. Less is
+/// looked at than by [`parse`](crate::packet::parse::parse), of which the verifier counts every path.
+#[inline(always)]
+pub fn parse_plain<P: Packet, F: Icmp>(
+    packet: &P,
+    network: usize,
+    protocol: u8,
+) -> Option<Parsed<F::Address>> {
+    let Plain { length, traffic_class, hop_limit } = F::read_plain(packet, network, protocol)?;
+    let payload = network + F::HEADER;
+    if (length as usize) < F::HEADER + size_of::<IcmpHeader>() || !packet.holds(network as u32 + length) {
+        return None;
+    }
+    let (source, destination) = F::read_addresses(packet, network)?;
+    let key = FlowKey { source, destination, protocol, ..FlowKey::default() };
+    let (network, payload) = (network as u32, payload as u32);
+    Some(Parsed { key, network, payload, length, tcp_flags: 0, traffic_class, hop_limit })
+}
+
+/// What is left of an IP header without options beside its addresses.
+pub struct Plain {
+    pub length: u32,
+    pub traffic_class: u8,
+    pub hop_limit: u8,
+}
+
+/// The IP header that an error quotes.
+#[derive(Clone, Copy)]
+pub struct Quote<A> {
+    pub source: A,
+    pub destination: A,
+    pub protocol: u8,
+    /// Offset of what follows the header.
+    pub transport: u32,
+}
 
 /// A family's ICMP.
 pub trait Icmp: Family {
@@ -40,6 +79,12 @@ pub trait Icmp: Family {
     fn may_be_fragmented<P: Packet>(packet: &P) -> bool;
     /// Whether an address can be one host's: not unspecified, loopback, multicast or broadcast.
     fn is_host(address: &Self::Address) -> bool;
+    /// Whether a type is an error's that may be about one connection.
+    fn is_error(kind: u8) -> bool;
+    /// Reads an IP header that carries `protocol` directly.
+    fn read_plain<P: Packet>(packet: &P, network: usize, protocol: u8) -> Option<Plain>;
+    /// Reads the IP header that an error quotes at `offset`; whole packets and first fragments only.
+    fn read_quote<P: Packet>(packet: &P, offset: usize) -> Option<Quote<Self::Address>>;
     /// Makes a packet that was received one that is sent.
     fn renew_hop_limit<P: Packet>(packet: &P) -> Option<()>;
     /// The prefix whose messages are counted together.
@@ -72,6 +117,36 @@ impl Icmp for V4 {
         let [word] = address.0;
         let [first, ..] = word.to_ne_bytes();
         first != 0 && first != 127 && first < 224
+    }
+    #[inline(always)]
+    fn is_error(kind: u8) -> bool {
+        matches!(kind, 3 | 11 | 12)
+    }
+    #[inline(always)]
+    fn read_plain<P: Packet>(packet: &P, network: usize, protocol: u8) -> Option<Plain> {
+        let header = packet.at::<Ipv4>(network)?;
+        // SAFETY: `at` checked the bound.
+        let header = unsafe { &*header };
+        let is_plain = header.version_and_length == 0x45 && header.fragment & FRAGMENT_MASK == 0;
+        let length = u32::from(u16::from_be(header.total_length));
+        let (traffic_class, hop_limit) = (header.tos, header.ttl);
+        (is_plain && header.protocol == protocol).then_some(Plain { length, traffic_class, hop_limit })
+    }
+    #[inline(always)]
+    fn read_quote<P: Packet>(packet: &P, offset: usize) -> Option<Quote<Addr4>> {
+        let header = packet.at::<Ipv4>(offset)?;
+        // SAFETY: `at` checked the bound.
+        let header = unsafe { &*header };
+        let length = u32::from(header.version_and_length & 0x0f) << 2;
+        if header.version_and_length >> 4 != 4 || length < 20 || header.fragment & OFFSET_MASK != 0 {
+            return None;
+        }
+        Some(Quote {
+            source: Addr4(header.source),
+            destination: Addr4(header.destination),
+            protocol: header.protocol,
+            transport: offset as u32 + length,
+        })
     }
     #[inline(always)]
     fn renew_hop_limit<P: Packet>(packet: &P) -> Option<()> {
@@ -119,6 +194,40 @@ impl Icmp for V6 {
         let is_special = first | second | third == 0;
         let [top, ..] = first.to_ne_bytes();
         !is_special && top != 0xff
+    }
+    #[inline(always)]
+    fn is_error(kind: u8) -> bool {
+        matches!(kind, 1..=4)
+    }
+    #[inline(always)]
+    fn read_plain<P: Packet>(packet: &P, network: usize, protocol: u8) -> Option<Plain> {
+        let header = packet.at::<Ipv6>(network)?;
+        // SAFETY: `at` checked the bound.
+        let header = unsafe { &*header };
+        let first = u32::from_be(header.first_word);
+        let length = u32::from(u16::from_be(header.payload_length)) + size_of::<Ipv6>() as u32;
+        let (traffic_class, hop_limit) = ((first >> 20) as u8, header.hop_limit);
+        (first >> 28 == 6 && header.next_header == protocol).then_some(Plain {
+            length,
+            traffic_class,
+            hop_limit,
+        })
+    }
+    /// Behind extension headers there is nothing of ours: the programs translate no such replies either.
+    #[inline(always)]
+    fn read_quote<P: Packet>(packet: &P, offset: usize) -> Option<Quote<Addr6>> {
+        let header = packet.at::<Ipv6>(offset)?;
+        // SAFETY: `at` checked the bound.
+        let header = unsafe { &*header };
+        if u32::from_be(header.first_word) >> 28 != 6 {
+            return None;
+        }
+        Some(Quote {
+            source: Addr6(header.source),
+            destination: Addr6(header.destination),
+            protocol: header.next_header,
+            transport: (offset + size_of::<Ipv6>()) as u32,
+        })
     }
     #[inline(always)]
     fn renew_hop_limit<P: Packet>(packet: &P) -> Option<()> {

@@ -4,43 +4,32 @@ mod answer;
 mod echo;
 mod family;
 mod limit;
+mod relay;
 
 pub use answer::answer;
 pub use family::Icmp;
+pub use relay::{leave, receive_tunnelled};
 
-use crate::packet::Packet;
 use crate::packet::header::{ETHERNET, Ethernet, IcmpHeader};
-use crate::packet::parse::{Parsed, parse};
+use crate::packet::{Packet, Parsed};
 use crate::verdict::{UNTOUCHED, Verdict};
-use crate::vip;
 
 /// An ICMP message that came in over an uplink. One behind options or extension headers is the stack's.
-#[inline(never)]
-pub fn receive<P: Packet, F: Icmp>(packet: P) -> Verdict {
-    match parse::<P, F>(&packet, ETHERNET) {
-        Ok(parsed) if parsed.payload == (ETHERNET + F::HEADER) as u32 => {
-            receive_parsed::<P, F>(packet, &parsed)
-        }
-        _ => UNTOUCHED,
-    }
-}
-
 #[inline(always)]
-fn receive_parsed<P: Packet, F: Icmp>(packet: P, parsed: &Parsed<F::Address>) -> Verdict {
-    let Some(header) = packet.at::<IcmpHeader>(parsed.transport().offset()) else {
+pub fn receive<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    packet.need(ETHERNET + F::HEADER + size_of::<IcmpHeader>());
+    let Some(header) = packet.at::<IcmpHeader>(ETHERNET + F::HEADER) else {
         return UNTOUCHED;
     };
-    if (parsed.length as usize) < F::HEADER + size_of::<IcmpHeader>() {
-        return UNTOUCHED;
-    }
     // SAFETY: `at` checked the bound.
     let (kind, code) = unsafe { ((*header).kind, (*header).code) };
-    let address = &parsed.key.destination;
-    if kind == F::ECHO_REQUEST && code == 0 && vip::may_be_vip::<F>(address) {
-        let is_ours = vip::kinds::<F>(address) != 0 && may_answer::<P, F>(&packet, parsed);
-        return if is_ours { echo::reply::<P, F>(packet, parsed) } else { UNTOUCHED };
+    if kind == F::ECHO_REQUEST && code == 0 {
+        echo::receive::<P, F>(packet)
+    } else if F::is_error(kind) {
+        relay::receive::<P, F>(packet)
+    } else {
+        UNTOUCHED
     }
-    UNTOUCHED
 }
 
 /// Whether a packet came from one host to one host, and may be answered.

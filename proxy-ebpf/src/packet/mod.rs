@@ -17,6 +17,19 @@ pub use xdp::XdpPacket;
 /// Bytes that hold all the headers we are ready to look at: Ethernet, two IP headers with options, TCP.
 pub const MOST_HEADERS: usize = 192;
 
+/// Words that are copied in and out of a frame at once.
+pub const CHUNK_WORDS: usize = 32;
+/// Room for [`Packet::load`] and [`Packet::store`].
+pub type Chunk = [u32; CHUNK_WORDS];
+
+/// A length of 1 to 128 bytes, as the verifier can see.
+#[inline(always)]
+fn chunk_length(bytes: usize) -> u32 {
+    const LAST: usize = CHUNK_WORDS * size_of::<u32>() - 1;
+    // The compiler must not merge this with the bounds it knows, which the verifier has lost.
+    (core::hint::black_box(bytes.wrapping_sub(1)) & LAST) as u32 + 1
+}
+
 /// The kernel refused to change the frame.
 pub struct Refused;
 
@@ -51,6 +64,10 @@ pub trait Packet: Copy {
     fn push_outer(&mut self, transport: Transport, outer: usize) -> Result<(), Refused>;
     /// Takes the outer IP header away; the Ethernet header stays in front, with the type `inner_type`.
     fn pop_outer(&mut self, outer: usize, outer_type: u16, inner_type: u16) -> Result<(), Refused>;
+    /// Copies 1 to 128 bytes out of the frame.
+    fn load(&self, offset: usize, to: &mut Chunk, bytes: usize) -> Result<(), Refused>;
+    /// Copies 1 to 128 bytes into the frame. All pointers die.
+    fn store(&self, offset: usize, from: &Chunk, bytes: usize) -> Result<(), Refused>;
     /// Gives the frame another length. Its content is undefined afterwards, and nothing is left of what the kernel knew about
     /// its checksums and segments. `transport` is where the transport header is now.
     fn renew(&mut self, bytes: usize, transport: Transport) -> Result<(), Refused>;

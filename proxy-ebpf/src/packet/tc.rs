@@ -11,14 +11,15 @@ use aya_ebpf::bindings::{
     BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR,
 };
 use aya_ebpf::helpers::generated::{
-    bpf_csum_update, bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_tail, bpf_skb_pull_data,
+    bpf_csum_update, bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_tail, bpf_skb_load_bytes,
+    bpf_skb_pull_data, bpf_skb_store_bytes,
 };
 use aya_ebpf::programs::TcContext;
 use proxy_common::checksum::{Difference, fold};
 use proxy_common::config::HANDOVER_MAGIC;
 
 use super::header::{self, Ethernet, Ipv4, Tcp, Udp};
-use super::{Packet, Parsed, Refused, Transport};
+use super::{Chunk, Packet, Parsed, Refused, Transport, chunk_length};
 use crate::config::{MARK_MASK, MARK_VALUE, TC_DECAP_FLAGS};
 use crate::family::Family;
 
@@ -145,6 +146,9 @@ impl Packet for TcPacket {
     }
     #[inline(always)]
     fn need(&self, bytes: usize) {
+        if self.start() + bytes <= self.end() {
+            return;
+        }
         let wanted = if bytes < self.length as usize { bytes } else { self.length as usize };
         if self.start() + wanted > self.end() {
             // A failure leaves less to look at, which `at` finds out.
@@ -172,6 +176,24 @@ impl Packet for TcPacket {
         };
         let fixed = if transport.is_tcp() { 0 } else { BPF_F_ADJ_ROOM_FIXED_GSO };
         self.adjust_room(outer as i32, flags | fixed)
+    }
+    #[inline(always)]
+    fn load(&self, offset: usize, to: &mut Chunk, bytes: usize) -> Result<(), Refused> {
+        let (context, bytes) = (self.context.cast_const().cast(), chunk_length(bytes));
+        // SAFETY: the context is the kernel's, and the buffer has room for that many bytes.
+        match unsafe { bpf_skb_load_bytes(context, offset as u32, to.as_mut_ptr().cast(), bytes) } {
+            0 => Ok(()),
+            _ => Err(Refused),
+        }
+    }
+    #[inline(always)]
+    fn store(&self, offset: usize, from: &Chunk, bytes: usize) -> Result<(), Refused> {
+        let bytes = chunk_length(bytes);
+        // SAFETY: as above.
+        match unsafe { bpf_skb_store_bytes(self.context, offset as u32, from.as_ptr().cast(), bytes, 0) } {
+            0 => Ok(()),
+            _ => Err(Refused),
+        }
     }
     /// A checksum that hardware was to complete (`CHECKSUM_PARTIAL`) is forgotten only when its place is pulled out of the frame
     /// (`skb_postpull_rcsum`), one over the whole frame (`CHECKSUM_COMPLETE`) only when the length changes.

@@ -4,14 +4,15 @@ use core::ffi::c_void;
 
 use aya_ebpf::bindings::xdp_md;
 use aya_ebpf::helpers::generated::{
-    bpf_xdp_adjust_head, bpf_xdp_adjust_meta, bpf_xdp_adjust_tail, bpf_xdp_get_buff_len,
+    bpf_xdp_adjust_head, bpf_xdp_adjust_meta, bpf_xdp_adjust_tail, bpf_xdp_get_buff_len, bpf_xdp_load_bytes,
+    bpf_xdp_store_bytes,
 };
 use aya_ebpf::programs::XdpContext;
 use proxy_common::checksum::Difference;
 use proxy_common::config::HANDOVER_MAGIC;
 
 use super::header::{Ethernet, Tcp, Udp};
-use super::{Packet, Parsed, Refused, Transport};
+use super::{Chunk, Packet, Parsed, Refused, Transport, chunk_length};
 use crate::family::Family;
 
 /// A frame in `xdp_ingress`.
@@ -97,6 +98,24 @@ impl Packet for XdpPacket {
     #[inline(always)]
     fn push_outer(&mut self, _transport: Transport, outer: usize) -> Result<(), Refused> {
         self.adjust_head(-(outer as i32))
+    }
+    #[inline(always)]
+    fn load(&self, offset: usize, to: &mut Chunk, bytes: usize) -> Result<(), Refused> {
+        let bytes = chunk_length(bytes);
+        // SAFETY: the context is the kernel's, and the buffer has room for that many bytes.
+        match unsafe { bpf_xdp_load_bytes(self.context, offset as u32, to.as_mut_ptr().cast(), bytes) } {
+            0 => Ok(()),
+            _ => Err(Refused),
+        }
+    }
+    #[inline(always)]
+    fn store(&self, offset: usize, from: &Chunk, bytes: usize) -> Result<(), Refused> {
+        let (bytes, from) = (chunk_length(bytes), from.as_ptr().cast_mut().cast());
+        // SAFETY: as above; the kernel only reads.
+        match unsafe { bpf_xdp_store_bytes(self.context, offset as u32, from, bytes) } {
+            0 => Ok(()),
+            _ => Err(Refused),
+        }
     }
     /// Not every driver has room behind a frame; in front of it there always is.
     #[inline(always)]

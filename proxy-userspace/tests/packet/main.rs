@@ -12,6 +12,7 @@ mod backend_node;
 mod case;
 mod clients;
 mod director;
+mod errors;
 mod flows;
 mod local;
 mod network;

@@ -85,14 +85,22 @@ impl Frame {
     /// options and extension headers, and eight bytes.
     #[must_use]
     pub fn icmp_error(&self, source: IpAddr, icmp: Icmp) -> Self {
-        let headers = self.layers.split_last().map_or(&[][..], |(_, headers)| headers);
-        let quoted = 14 + headers.iter().map(Layer::length).sum::<usize>() + 8;
-        let client = self.source().ip();
-        let mut error = Self::ip(source, client).with_traffic_class(0xc0).layer(icmp);
+        self.icmp_error_quoting(source, icmp, 8)
+    }
+
+    /// As [`icmp_error`](Self::icmp_error), but with `transport` bytes of the transport header and what it carries, as far as
+    /// there are so many.
+    #[must_use]
+    pub fn icmp_error_quoting(&self, source: IpAddr, icmp: Icmp, transport: usize) -> Self {
+        let (bytes, headers) =
+            (self.build(), self.layers.split_last().map_or(&[][..], |(_, headers)| headers));
+        let quoted = 14 + headers.iter().map(Layer::length).sum::<usize>() + transport;
+        let quoted = quoted.min(bytes.len() - self.trailer.len());
+        let mut error = Self::ip(source, self.source().ip()).with_traffic_class(0xc0).layer(icmp);
         if let Layer::Ipv4(ip) = error.outermost_mut() {
             (ip.id, ip.dont_fragment) = (0, true);
         }
-        error.payload(self.build().slice(14..quoted)).with_macs(self.destination_mac, self.source_mac)
+        error.payload(bytes.slice(14..quoted)).with_macs(self.destination_mac, self.source_mac)
     }
 
     /// The same frame with other TCP flags.

@@ -1,0 +1,322 @@
+//! ICMP errors that others send about connections of ours. They go where the packet they quote came from, and say what it
+//! was when it left there.
+
+use core::mem::offset_of;
+
+use proxy_common::checksum::Difference;
+use proxy_common::flow::{FLOW_ENCAPSULATE, FLOW_REPLY, FlowKey};
+use proxy_common::frontend::FRONTEND_DSR;
+use proxy_common::selection::BackendRef;
+use proxy_common::verdict::Reason;
+
+use super::family::{Icmp, Plain, Quote, parse_plain};
+use crate::balance;
+use crate::dsr;
+use crate::family::{Family, FlowOf, KeyOf};
+use crate::flow;
+use crate::nat::difference;
+use crate::observe;
+use crate::packet::header::{ETHERNET, Ethernet, IcmpHeader, Ports, Tcp, Udp, protocol};
+use crate::packet::{MOST_HEADERS, Packet};
+use crate::route::{self, NextHop};
+use crate::verdict::{HAND_TO_TC, NO_ROOM, UNTOUCHED, Verdict};
+
+/// Offset of the quote in an ICMP message.
+const QUOTE: usize = size_of::<IcmpHeader>();
+/// Bytes of a transport header that every error quotes.
+const QUOTED_TRANSPORT: u32 = 8;
+/// Where a TCP header has its checksum.
+const TCP_CHECKSUM: usize = offset_of!(Tcp, checksum);
+/// Highest offset a quoted transport header can have, for the verifier.
+const MAX_OFFSET: u32 = 255;
+
+/// An error, and what it is about.
+struct Error<F: Family> {
+    /// The tuple of the connection's packets that travel the same way as the error: the quoted one, reversed.
+    key: KeyOf<F>,
+    /// Offset of the quoted transport header.
+    transport: u32,
+    /// Offset of what follows the message.
+    end: u32,
+    /// Bytes of the message's packet.
+    length: u32,
+    hop_limit: u8,
+}
+
+/// What is to be done about an error. Who finds out has no stack left to do it.
+#[derive(Clone, Copy)]
+enum Next {
+    /// Nothing more.
+    End(Verdict),
+    /// It goes to the node of this backend.
+    Send(BackendRef),
+    /// It is about a connection whose client's address is translated.
+    Translate,
+}
+
+/// From a router on the way to the client, or from the client: for the backend.
+#[inline(always)]
+pub fn receive<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    match judge::<P, F>(packet) {
+        Next::End(verdict) => verdict,
+        Next::Send(backend) => send::<P, F>(packet, backend),
+        Next::Translate => translate::<P, F>(packet),
+    }
+}
+
+#[inline(never)]
+fn judge<P: Packet, F: Icmp>(mut packet: P) -> Next {
+    let Some(error) = read::<P, F>(&packet, ETHERNET) else {
+        return Next::End(UNTOUCHED);
+    };
+    let Some(flow) = flow::lookup_quoted::<F>(&error.key) else {
+        return choose::<F>(&error.key);
+    };
+    if flow.check != 0 {
+        return Next::Translate;
+    }
+    Next::End(match flow.flags & (FLOW_REPLY | FLOW_ENCAPSULATE) {
+        0 if packet.claim_delivery().is_err() => HAND_TO_TC,
+        0 => rewrite::<P, F>(&packet, &error, flow).map_or(NO_ROOM, |()| Verdict::Deliver(Reason::IcmpError)),
+        FLOW_ENCAPSULATE => return Next::Send(BackendRef(flow.backend)),
+        // What a backend on this node tells comes by `leave`.
+        _ => UNTOUCHED,
+    })
+}
+
+/// Rule 1 of the slot: where nothing changed, a director keeps no entry.
+#[inline(always)]
+fn choose<F: Family>(key: &KeyOf<F>) -> Next {
+    let Some(frontend) = balance::lookup_frontend::<F>(key) else {
+        return Next::End(UNTOUCHED);
+    };
+    let slot = balance::select_slot::<F>(&frontend, key);
+    match slot {
+        Ok(slot) if frontend.flags & FRONTEND_DSR != 0 => {
+            Next::Send(balance::keeper::<F>(slot, key.protocol))
+        }
+        _ => Next::End(Verdict::Drop(Reason::IcmpUnknown)),
+    }
+}
+
+/// To the node of a backend, encapsulated as the connection's own packets.
+#[inline(never)]
+fn send<P: Packet, F: Icmp>(mut packet: P, to: BackendRef) -> Verdict {
+    let Some(backend) = balance::lookup_backend::<F>(to).filter(|backend| !backend.is_local()) else {
+        return Verdict::Drop(Reason::IcmpUnknown);
+    };
+    let Some(parsed) = parse_plain::<P, F>(&packet, ETHERNET, F::PROTOCOL) else {
+        return UNTOUCHED;
+    };
+    match dsr::send::<P, F>(&mut packet, &parsed, backend) {
+        Ok(Verdict::Send(_, device)) => Verdict::Send(Reason::IcmpError, device),
+        Ok(verdict) | Err(verdict) => unanswered(verdict),
+    }
+}
+
+/// An error is never answered by another.
+#[inline(always)]
+const fn unanswered(verdict: Verdict) -> Verdict {
+    match verdict {
+        Verdict::Refuse(reason, _) => Verdict::Drop(reason),
+        verdict => verdict,
+    }
+}
+
+/// About a connection whose client's address is translated (SNAT): to the backend or to the client, as its packets.
+#[inline(never)]
+fn translate<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    let Some(error) = read::<P, F>(&packet, ETHERNET) else {
+        return UNTOUCHED;
+    };
+    match flow::lookup_quoted::<F>(&error.key) {
+        Some(flow) if error.hop_limit > 1 => {
+            translate_by::<P, F>(&packet, &error, flow).unwrap_or_else(unanswered)
+        }
+        Some(_) => Verdict::Drop(Reason::HopLimit),
+        None => Verdict::Drop(Reason::IcmpUnknown),
+    }
+}
+
+#[inline(always)]
+fn translate_by<P: Packet, F: Icmp>(
+    packet: &P,
+    error: &Error<F>,
+    flow: &FlowOf<F>,
+) -> Result<Verdict, Verdict> {
+    let mut next = NextHop::default();
+    if flow.flags & FLOW_REPLY != 0 {
+        route::to_client::<P, F>(packet, flow, error.length, &mut next)?;
+    } else {
+        let backend = BackendRef(flow.backend);
+        balance::lookup_backend::<F>(backend).ok_or(Verdict::Drop(Reason::IcmpUnknown))?;
+        next = NextHop::of_hop(route::hop::<P, F>(packet, backend, &flow.destination)?);
+    }
+    rewrite::<P, F>(packet, error, flow).ok_or(NO_ROOM)?;
+    F::decrement_hop_limit(packet, ETHERNET).ok_or(NO_ROOM)?;
+    let ethernet = packet.at::<Ethernet>(0).ok_or(NO_ROOM)?;
+    // SAFETY: `at` checked the bound.
+    unsafe { (*ethernet).addresses = next.addresses };
+    Ok(Verdict::Send(Reason::IcmpError, next.device))
+}
+
+/// From a director, encapsulated.
+#[inline(always)]
+pub fn receive_tunnelled<P: Packet, O: Icmp, F: Icmp>(packet: P) -> Verdict {
+    match judge_tunnelled::<P, O, F>(packet) {
+        Next::End(verdict) => verdict,
+        Next::Send(backend) => send_onward::<P, O, F>(packet, backend),
+        Next::Translate => UNTOUCHED,
+    }
+}
+
+#[inline(never)]
+fn judge_tunnelled<P: Packet, O: Icmp, F: Icmp>(mut packet: P) -> Next {
+    let Some(Plain { length: outer, .. }) = O::read_plain(&packet, ETHERNET, F::ENCAPSULATED) else {
+        return Next::End(UNTOUCHED);
+    };
+    match read::<P, F>(&packet, ETHERNET + O::HEADER) {
+        Some(mut error) if error.length + O::HEADER as u32 <= outer => {
+            judge_inner::<P, O, F>(&mut packet, &mut error).unwrap_or_else(Next::End)
+        }
+        _ => Next::End(UNTOUCHED),
+    }
+}
+
+#[inline(always)]
+fn judge_inner<P: Packet, O: Icmp, F: Icmp>(packet: &mut P, error: &mut Error<F>) -> Result<Next, Verdict> {
+    let frontend = balance::lookup_encapsulated::<F>(&error.key).ok_or(UNTOUCHED)?;
+    dsr::check_peers::<P, O>(packet)?;
+    let is_here = |flow: &&FlowOf<F>| flow.flags & (FLOW_REPLY | FLOW_ENCAPSULATE) == 0 && flow.check == 0;
+    let Some(flow) = flow::lookup_quoted::<F>(&error.key).filter(is_here) else {
+        return balance::other_owner::<F>(&frontend, &error.key)
+            .map(Next::Send)
+            .ok_or(Verdict::Drop(Reason::NoBackendHere));
+    };
+    packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
+    packet.pop_outer(O::HEADER, O::ETHER_TYPE, F::ETHER_TYPE).map_err(|_| NO_ROOM)?;
+    error.transport -= O::HEADER as u32;
+    error.end -= O::HEADER as u32;
+    rewrite::<P, F>(packet, error, flow).ok_or(NO_ROOM)?;
+    Err(Verdict::Deliver(Reason::IcmpError))
+}
+
+/// The second chance of what is about a connection that this node has not: once, to another owner of its slot.
+#[inline(never)]
+fn send_onward<P: Packet, O: Icmp, F: Icmp>(packet: P, to: BackendRef) -> Verdict {
+    let Some(backend) = balance::lookup_backend::<F>(to) else {
+        return Verdict::Drop(Reason::NoBackendHere);
+    };
+    let Some(inner) = parse_plain::<P, F>(&packet, ETHERNET + O::HEADER, F::PROTOCOL) else {
+        return UNTOUCHED;
+    };
+    let Some(hint) = O::read_hint(&packet, ETHERNET) else {
+        return NO_ROOM;
+    };
+    dsr::send_onward::<P, O, F>(packet, &inner, backend, hint).unwrap_or_else(|verdict| verdict)
+}
+
+/// From a backend, or its node: for the client.
+#[inline(never)]
+pub fn leave<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    let Some(error) = read::<P, F>(&packet, ETHERNET) else {
+        return UNTOUCHED;
+    };
+    if !observe::has_served(error.key.source_port) {
+        return UNTOUCHED;
+    }
+    let is_reply = |flow: &&FlowOf<F>| flow.flags & FLOW_REPLY != 0 && flow.check == 0;
+    let Some(flow) = flow::lookup_quoted::<F>(&error.key).filter(is_reply) else {
+        return UNTOUCHED;
+    };
+    rewrite::<P, F>(&packet, &error, flow).map_or(NO_ROOM, |()| Verdict::Deliver(Reason::IcmpError))
+}
+
+/// Reads an error whose IP header is at `network`, if it is one about TCP or UDP and goes to whoever sent what it quotes.
+#[inline(always)]
+fn read<P: Packet, F: Icmp>(packet: &P, network: usize) -> Option<Error<F>> {
+    let message = network + F::HEADER;
+    packet.need(MOST_HEADERS);
+    let ip = parse_plain::<P, F>(packet, network, F::PROTOCOL)?;
+    let header = packet.at::<IcmpHeader>(message)?;
+    // SAFETY: `at` checked the bound.
+    if !F::is_error(unsafe { (*header).kind }) {
+        return None;
+    }
+    let end = network as u32 + ip.length;
+    let Quote { source, destination, protocol, transport } = F::read_quote(packet, message + QUOTE)?;
+    let is_ours = matches!(protocol, protocol::TCP | protocol::UDP) && source == ip.key.destination;
+    if !is_ours || transport + QUOTED_TRANSPORT > end {
+        return None;
+    }
+    let ports = packet.at::<Ports>((transport & MAX_OFFSET) as usize)?;
+    // SAFETY: `at` checked the bound.
+    let Ports { source: source_port, destination: destination_port } = unsafe { *ports };
+    let key = FlowKey {
+        source: destination,
+        destination: source,
+        source_port: destination_port,
+        destination_port: source_port,
+        protocol,
+        ..FlowKey::default()
+    };
+    Some(Error { key, transport, end, length: ip.length, hop_limit: ip.hop_limit })
+}
+
+/// Does to the error what `flow` does to packets that travel the same way, and to the quote the reverse.
+///
+/// Where the flow hides an address behind another, the error hides its sender behind it, too: the receiver knows no other.
+#[inline(never)]
+fn rewrite<P: Packet, F: Icmp>(packet: &P, error: &Error<F>, flow: &FlowOf<F>) -> Option<()> {
+    let key = &error.key;
+    let (sender, receiver) = F::read_addresses(packet, ETHERNET)?;
+    let source = if flow.source == key.source { &sender } else { &flow.source };
+    let outer = difference(Difference::default(), &sender, source);
+    let outer = difference(outer, &receiver, &flow.destination);
+    F::write_addresses(packet, ETHERNET, source, &flow.destination, outer)?;
+
+    let inner = difference(Difference::default(), &key.destination, &flow.destination);
+    let inner = difference(inner, &key.source, &flow.source);
+    F::write_addresses(packet, ETHERNET + F::HEADER + QUOTE, &flow.destination, &flow.source, inner)?;
+    let ports = packet.at::<Ports>((error.transport & MAX_OFFSET) as usize)?;
+    // SAFETY: `at` checked the bound.
+    unsafe { *ports = Ports { source: flow.destination_port, destination: flow.source_port } };
+    let changed = Difference::default()
+        .half(key.destination_port, flow.destination_port)
+        .half(key.source_port, flow.source_port);
+    let covered = Difference(inner.0.wrapping_add(changed.0));
+    let checksum = seal_quote(packet, error, covered);
+
+    // An IPv4 header's own checksum makes up for its addresses; ICMPv6 covers those of both headers.
+    let addresses = if F::HAS_HEADER_CHECKSUM { 0 } else { inner.0.wrapping_add(outer.0) };
+    let total = addresses.wrapping_add(changed.0).wrapping_add(checksum.0);
+    let header = packet.at::<IcmpHeader>(ETHERNET + F::HEADER)?;
+    // SAFETY: `at` checked the bound.
+    unsafe { (*header).checksum = Difference(total).apply((*header).checksum) };
+    Some(())
+}
+
+/// Brings the quoted transport's checksum up to date, where the quote goes so far; returns what that changes.
+#[inline(always)]
+fn seal_quote<P: Packet, F: Icmp>(packet: &P, error: &Error<F>, covered: Difference) -> Difference {
+    let none = Difference::default();
+    let offset = (error.transport & MAX_OFFSET) as usize;
+    if error.key.protocol == protocol::UDP {
+        let Some(udp) = packet.at::<Udp>(offset) else {
+            return none;
+        };
+        // SAFETY: `at` checked the bound.
+        let field = unsafe { &mut (*udp).checksum };
+        let old = core::mem::replace(field, covered.apply_udp(*field));
+        return none.half(old, *field);
+    }
+    match packet.at::<u16>(offset + TCP_CHECKSUM) {
+        Some(field) if error.transport + (TCP_CHECKSUM + size_of::<u16>()) as u32 <= error.end => {
+            // SAFETY: `at` checked the bound.
+            let field = unsafe { &mut *field };
+            let old = core::mem::replace(field, covered.apply(*field));
+            none.half(old, *field)
+        }
+        _ => none,
+    }
+}
