@@ -36,7 +36,9 @@ impl Affinity {
     #[inline(always)]
     #[must_use]
     pub const fn holds(&self, service: u32, now: u32, timeout: u32) -> bool {
-        self.service == service && now.wrapping_sub(self.last_used) <= timeout
+        // Another CPU may be a tick ahead.
+        let age = now.wrapping_sub(self.last_used);
+        self.service == service && (age <= timeout || age > u32::MAX / 2)
     }
 }
 
@@ -50,5 +52,6 @@ mod tests {
         assert!(affinity.holds(3, 8, 10), "the clock may wrap");
         assert!(!affinity.holds(3, 9, 10));
         assert!(!affinity.holds(4, 8, 10));
+        assert!(affinity.holds(3, u32::MAX - 2, 10), "another CPU is a tick ahead");
     }
 }

@@ -33,6 +33,13 @@ pub const FLOW_FIN_BACKEND: u8 = 1 << 5;
 pub const FLOW_DECAPSULATED: u8 = 1 << 6;
 /// Flag of [`Flow`]: it came in with an outer IPv6 header, which is 20 bytes larger than an IPv4 one.
 pub const FLOW_OUTER_IPV6: u8 = 1 << 7;
+/// Flag of a [`Flow`] with a fingerprint (SNAT), which never comes in encapsulated: the backend has answered. Before, a port is
+/// only lent.
+pub const FLOW_ANSWERED: u8 = FLOW_DECAPSULATED;
+
+/// Seconds for which a port of this node stays with a connection that has ended (SNAT): as long as a Linux backend may be in
+/// TIME-WAIT, where it refuses half of the connections that come from the same address and port.
+pub const FLOW_TIME_WAIT: u32 = 60;
 
 shared! {
     /// Key of FLOWS4/6: the tuple as it stands in the packet when our program meets it.
@@ -105,6 +112,23 @@ impl<A: Copy> FlowKey<A> {
 }
 
 impl<A: Copy> Flow<A> {
+    /// Whether the client's address is translated (SNAT).
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_translated(&self) -> bool {
+        self.check != 0
+    }
+    /// Whether it counts as none at `now`, in monotonic seconds.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has_expired(&self, timeouts: &Timeouts, now: u32) -> bool {
+        let closing = if timeouts.closing < FLOW_TIME_WAIT && self.is_translated() {
+            FLOW_TIME_WAIT
+        } else {
+            timeouts.closing
+        };
+        Timeouts { closing, ..*timeouts }.expired(self.state, self.last_seen, now)
+    }
     /// The key of the entry for the other direction: the translated tuple, reversed.
     ///
     /// Built field by field, because BPF's stack has no room for the tuple in between.

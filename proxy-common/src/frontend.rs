@@ -19,6 +19,9 @@ pub const FRONTEND_LOCAL: u32 = 1 << 1;
 pub const FRONTEND_AFFINITY: u32 = 1 << 2;
 /// Flag of [`Frontend`]: only sources inside a prefix of `service` in SOURCE_RANGES may use it.
 pub const FRONTEND_SOURCE_RANGES: u32 = 1 << 3;
+/// Flag of [`Frontend`]: its address and port is that of a backend on this node, too, which the stack gives its packets to.
+/// Nobody else is chosen: another node's choice may have been this backend, and would be made anew for ever.
+pub const FRONTEND_LISTENER: u32 = 1 << 4;
 /// The kind of a frontend is `flags >> FRONTEND_KIND_SHIFT`, one of `FRONTEND_KIND_*`.
 pub const FRONTEND_KIND_SHIFT: u32 = 28;
 /// A Service's cluster IP.

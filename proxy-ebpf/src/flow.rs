@@ -5,13 +5,14 @@
 use aya_ebpf::bindings::BPF_ANY;
 use proxy_common::config::seconds;
 use proxy_common::flow::{
-    FLOW_CLOSING, FLOW_DATAGRAM, FLOW_DECAPSULATED, FLOW_ENCAPSULATE, FLOW_ESTABLISHED, FLOW_FIN_BACKEND,
-    FLOW_FIN_CLIENT, FLOW_OUTER_IPV6, FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN,
-    Flow, FlowKey, fingerprint,
+    FLOW_ANSWERED, FLOW_CLOSING, FLOW_DATAGRAM, FLOW_DECAPSULATED, FLOW_ENCAPSULATE, FLOW_ESTABLISHED,
+    FLOW_FIN_BACKEND, FLOW_FIN_CLIENT, FLOW_OUTER_IPV6, FLOW_REPLY, FLOW_REWRITE_DESTINATION,
+    FLOW_REWRITE_SOURCE, FLOW_SYN, Flow, FlowKey, fingerprint,
 };
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
 
+use crate::apart;
 use crate::config;
 use crate::family::{Family, FlowOf, KeyOf, V4, V6};
 use crate::nat::Endpoint;
@@ -42,6 +43,11 @@ impl Found {
     #[inline(always)]
     pub const fn is_decapsulated(&self) -> bool {
         self.flags & FLOW_DECAPSULATED != 0
+    }
+    /// Whether nobody has answered in it.
+    #[inline(always)]
+    pub const fn is_embryo(&self) -> bool {
+        self.embryo
     }
     /// Whether the backend knows the client by an address of this node.
     #[inline(always)]
@@ -90,8 +96,8 @@ pub fn lookup_reply<F: Family>(parsed: &Parsed<F::Address>) -> Option<(Found, En
 
 /// The live entry for a reply that a backend on another node sent to this one: frontend and client are in it.
 #[inline(always)]
-pub fn lookup_translated<F: Family>(parsed: &Parsed<F::Address>) -> Option<(Found, &'static FlowOf<F>)> {
-    find::<F>(&parsed.key).filter(|(found, flow)| found.translated && is_reply_entry::<F>(flow, &parsed.key))
+pub fn lookup_translated<F: Family>(key: &KeyOf<F>) -> Option<(Found, &'static FlowOf<F>)> {
+    find::<F>(key).filter(|(found, flow)| found.translated && is_reply_entry::<F>(flow, key))
 }
 
 /// The live entry, of either direction, for packets with a tuple that another packet quotes.
@@ -104,7 +110,7 @@ pub fn lookup_quoted<F: Family>(key: &KeyOf<F>) -> Option<&'static FlowOf<F>> {
 /// A value may be given to another key while it is read (an LRU map reuses nodes at once, and an update of an existing
 /// key frees one). Every entry holds its client, or a fingerprint, so that one that is another connection's can be told.
 #[inline(always)]
-fn is_client_entry<F: Family>(flow: &FlowOf<F>, key: &KeyOf<F>) -> bool {
+pub fn is_client_entry<F: Family>(flow: &FlowOf<F>, key: &KeyOf<F>) -> bool {
     if flow.check != 0 {
         return flow.flags & FLOW_REPLY == 0 && flow.check == fingerprint(key);
     }
@@ -114,7 +120,7 @@ fn is_client_entry<F: Family>(flow: &FlowOf<F>, key: &KeyOf<F>) -> bool {
 
 /// As [`is_client_entry`]; a reply goes to the client.
 #[inline(always)]
-fn is_reply_entry<F: Family>(flow: &FlowOf<F>, key: &KeyOf<F>) -> bool {
+pub fn is_reply_entry<F: Family>(flow: &FlowOf<F>, key: &KeyOf<F>) -> bool {
     if flow.check != 0 {
         return flow.flags & FLOW_REPLY != 0 && flow.check == fingerprint(key);
     }
@@ -139,8 +145,8 @@ pub fn find<F: Family>(key: &KeyOf<F>) -> Option<(Found, &'static FlowOf<F>)> {
 #[inline(always)]
 fn live<F: Family>(flow: &FlowOf<F>, embryo: bool) -> Option<Found> {
     let now = now();
-    let Flow { backend, last_seen, state, flags, check, source_port, .. } = *flow;
-    if config::timeouts().expired(state, last_seen, now) {
+    let Flow { backend, last_seen, flags, check, source_port, .. } = *flow;
+    if flow.has_expired(&config::timeouts(), now) {
         return None;
     }
     let translated = check != 0;
@@ -226,6 +232,21 @@ fn is_taken<F: Family>(reply_key: &KeyOf<F>, key: &KeyOf<F>) -> bool {
         && (other.source != key.destination || other.source_port != key.destination_port)
 }
 
+/// Whether an entry is that of the other direction of what has this key.
+#[inline(always)]
+pub fn is_twin<F: Family>(twin: &FlowOf<F>, key: &KeyOf<F>) -> bool {
+    twin.source == key.destination
+        && twin.source_port == key.destination_port
+        && twin.destination == key.source
+        && twin.destination_port == key.source_port
+}
+
+/// Whether the other direction's key is another connection's by now: this one's entry was evicted, and its reply key given away.
+#[inline(always)]
+fn is_given_away<F: Family>(twin_key: &KeyOf<F>, key: &KeyOf<F>) -> bool {
+    find::<F>(twin_key).is_some_and(|(_, twin)| !is_twin::<F>(twin, key))
+}
+
 /// Turns the client's entry into the reply's, or the other way round: what `key` has becomes what `twin` has.
 #[inline(always)]
 pub fn turn_round<F: Family>(flow: &mut FlowOf<F>, key: &KeyOf<F>, twin: &KeyOf<F>) {
@@ -285,26 +306,35 @@ pub fn blank<F: Family>(parsed: &Parsed<F::Address>, owner: &Owner) -> FlowOf<F>
 /// and writes the time at most once a second.
 #[inline(always)]
 pub fn track<F: Family>(parsed: &Parsed<F::Address>, found: Found, sender: Sender) {
-    let promoted = found.embryo && sender == Sender::Client && !parsed.is_syn();
-    let ending = parsed.tcp_flags & (tcp_flag::FIN | tcp_flag::RST) != 0;
+    let answered = !found.translated || found.flags & FLOW_ANSWERED != 0;
+    let promoted = found.embryo && sender == Sender::Client && !parsed.is_syn() && answered;
+    let noteworthy =
+        parsed.tcp_flags & (tcp_flag::FIN | tcp_flag::RST) != 0 || sender == Sender::Backend && !answered;
     if promoted {
-        promote::<F>(parsed, found.now);
+        promote::<F>(&parsed.key, found.now);
     }
-    if ending || found.last_seen != found.now {
-        renew::<F>(parsed, found.embryo && !promoted, sender, found.now);
+    if noteworthy || found.last_seen != found.now {
+        let embryo = found.embryo && !promoted;
+        let place = u32::from(embryo) * apart::EMBRYO;
+        let side = if sender == Sender::Backend { apart::FROM_BACKEND } else { 0 };
+        apart::renew::<F>(&parsed.key, parsed.tcp_flags, place | side, found.now);
     }
 }
 
 /// Moves an embryo and its twin to FLOWS.
 #[inline(never)]
-fn promote<F: Family>(parsed: &Parsed<F::Address>, now: u32) {
-    let key = &parsed.key;
+fn promote<F: Family>(key: &KeyOf<F>, now: u32) {
     // SAFETY: copied at once; the check tells another connection's.
     let Some(entry) = (unsafe { F::flows_new().get(key) }) else {
         return;
     };
     let mut flow = *entry;
     if !is_client_entry::<F>(&flow, key) {
+        return;
+    }
+    let is_alone = flow.flags & FLOW_ENCAPSULATE != 0;
+    if !is_alone && is_given_away::<F>(&flow.twin(key), key) {
+        let _ = F::flows_new().remove(key);
         return;
     }
     flow.last_seen = now;
@@ -316,7 +346,7 @@ fn promote<F: Family>(parsed: &Parsed<F::Address>, now: u32) {
         return;
     }
     let _ = F::flows_new().remove(key);
-    if flow.flags & FLOW_ENCAPSULATE == 0 {
+    if !is_alone {
         let twin_key = flow.twin(key);
         turn_round::<F>(&mut flow, key, &twin_key);
         let _ = F::flows().insert(&twin_key, &flow, BPF_ANY.into());
@@ -326,16 +356,15 @@ fn promote<F: Family>(parsed: &Parsed<F::Address>, now: u32) {
 
 /// Writes time and state into both entries where they lie: an update through the map would take a node and a lock for
 /// each, and lose what another CPU writes meanwhile. An evicted twin is made again from what both share.
-#[inline(never)]
-fn renew<F: Family>(parsed: &Parsed<F::Address>, embryo: bool, sender: Sender, now: u32) {
-    let key = &parsed.key;
+#[inline(always)]
+pub fn renew<F: Family>(key: &KeyOf<F>, tcp_flags: u8, embryo: bool, sender: Sender, now: u32) {
     let entry = if embryo { F::flows_new().get_ptr_mut(key) } else { F::flows().get_ptr_mut(key) };
     let Some(entry) = entry else {
         return;
     };
     // SAFETY: the map's memory; if it is being recycled, another connection gets a wrong time once.
     let flow = unsafe { &mut *entry };
-    update::<F>(flow, parsed.tcp_flags, sender, now);
+    update::<F>(flow, tcp_flags, sender, now);
     let mut flow = *flow;
     let ours = match sender {
         Sender::Client => is_client_entry::<F>(&flow, key),
@@ -346,9 +375,15 @@ fn renew<F: Family>(parsed: &Parsed<F::Address>, embryo: bool, sender: Sender, n
     }
     let twin_key = flow.twin(key);
     let twin = if embryo { F::flows_new().get_ptr_mut(&twin_key) } else { F::flows().get_ptr_mut(&twin_key) };
-    if let Some(twin) = twin {
-        // SAFETY: as above.
-        update::<F>(unsafe { &mut *twin }, parsed.tcp_flags, sender, now);
+    // SAFETY: as above.
+    if let Some(twin) = twin.map(|twin| unsafe { &mut *twin })
+        && is_twin::<F>(twin, key)
+    {
+        update::<F>(twin, tcp_flags, sender, now);
+        return;
+    }
+    if is_given_away::<F>(&twin_key, key) {
+        let _ = if embryo { F::flows_new().remove(key) } else { F::flows().remove(key) };
         return;
     }
     turn_round::<F>(&mut flow, key, &twin_key);
@@ -360,10 +395,13 @@ fn renew<F: Family>(parsed: &Parsed<F::Address>, embryo: bool, sender: Sender, n
 }
 
 /// Both FINs or a RST close. A director sees the client's side only. What comes after a RST shows that it was not
-/// believed: it may have been forged.
+/// believed: it may have been forged. An answer to a SYN shows nothing: the RST may have been the answer to a forged ACK.
 #[inline(always)]
 fn update<F: Family>(flow: &mut FlowOf<F>, tcp_flags: u8, sender: Sender, now: u32) {
     flow.last_seen = now;
+    if sender == Sender::Backend && flow.is_translated() && tcp_flags & tcp_flag::RST == 0 {
+        flow.flags |= FLOW_ANSWERED;
+    }
     if flow.state == FLOW_DATAGRAM {
         return;
     }
@@ -377,7 +415,7 @@ fn update<F: Family>(flow: &mut FlowOf<F>, tcp_flags: u8, sender: Sender, now: u
     let finished = fins == FLOW_FIN_CLIENT | FLOW_FIN_BACKEND || fins == FLOW_FIN_CLIENT | FLOW_ENCAPSULATE;
     if finished || tcp_flags & tcp_flag::RST != 0 {
         flow.state = FLOW_CLOSING;
-    } else if flow.state == FLOW_CLOSING {
+    } else if flow.state == FLOW_CLOSING && tcp_flags & tcp_flag::SYN == 0 {
         flow.state = FLOW_ESTABLISHED;
     }
 }

@@ -1,6 +1,6 @@
 //! The walk of a packet that comes in over an uplink: `xdp_ingress` and `tc_ingress`.
 
-use proxy_common::frontend::{FRONTEND_AFFINITY, FRONTEND_DSR, Frontend};
+use proxy_common::frontend::{FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_LISTENER, Frontend};
 use proxy_common::selection::Slot;
 use proxy_common::verdict::Reason;
 
@@ -18,7 +18,7 @@ use crate::packet::parse::parse;
 use crate::packet::{Packet, Parsed};
 use crate::snat;
 use crate::source;
-use crate::verdict::{HAND_TO_TC, Leave, UNTOUCHED, Verdict};
+use crate::verdict::{HAND_TO_TC, Leave, NO_ROOM, UNTOUCHED, Verdict};
 use crate::vip;
 
 /// Decides about a frame. A tagged one is left to the VLAN device above, which has TC programs of its own.
@@ -90,18 +90,16 @@ fn forward_parsed<P: Packet, F: Family>(
     if !parsed.has_ports() {
         return Err(UNTOUCHED.into());
     }
+    if is_snat_port(parsed.key.destination_port) && snat::is_reply::<F>(&parsed.key) {
+        return Err(Leave::Restore);
+    }
     let Some(frontend) = balance::lookup_frontend::<F>(&parsed.key) else {
-        let is_reply = is_snat_port(parsed.key.destination_port);
-        return Err(if is_reply {
-            Leave::Restore
-        } else {
-            vip::unknown_port::<F>(&parsed.key.destination).into()
-        });
+        return Err(vip::unknown_port::<F>(&parsed.key.destination).into());
     };
-    if source::is_translated::<F>(&parsed.key) {
+    let frontend = source::admit::<F>(frontend, &parsed.key)?;
+    if frontend.flags & FRONTEND_LISTENER != 0 {
         return Err(UNTOUCHED.into());
     }
-    let frontend = source::admit::<F>(frontend, &parsed.key)?;
     let verdict = serve::<P, F>(packet, parsed, &frontend)?;
     observe::count_service(frontend.service, packet.length());
     Ok(verdict)
@@ -141,8 +139,9 @@ fn serve_by_flow<P: Packet, F: Family>(
         && let Some(backend) = balance::lookup_keeper::<F>(found.backend, parsed)
     {
         if found.is_translated() {
+            let leave = snat::go_on::<F>(entry, &parsed.key).ok_or(NO_ROOM)?;
             flow::track::<F>(parsed, found, Sender::Client);
-            return Err(snat::go_on::<F>(entry));
+            return Err(leave);
         }
         if !backend.is_local() {
             let verdict = dsr::send::<P, F>(packet, parsed, backend)?;

@@ -13,6 +13,7 @@
 )]
 
 mod affinity;
+mod apart;
 mod balance;
 mod config;
 mod dsr;

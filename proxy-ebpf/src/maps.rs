@@ -140,3 +140,9 @@ pub static SCRATCH4: PerCpuArray<Flow<Addr4>, 1> = PerCpuArray::new();
 /// The same for IPv6; as [`SCRATCH4`].
 #[btf_map]
 pub static SCRATCH6: PerCpuArray<Flow<Addr6>, 1> = PerCpuArray::new();
+/// Keys that are left for functions of `apart`. One for each CPU, written by the programs.
+#[btf_map]
+pub static KEYS4: PerCpuArray<FlowKey<Addr4>, 2> = PerCpuArray::new();
+/// The same for IPv6; as [`KEYS4`].
+#[btf_map]
+pub static KEYS6: PerCpuArray<FlowKey<Addr6>, 2> = PerCpuArray::new();

@@ -6,13 +6,14 @@
 use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
 use proxy_common::backend::Backend;
 use proxy_common::flow::{
-    FLOW_CLOSING, FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN, Flow, FlowKey,
-    fingerprint,
+    FLOW_CLOSING, FLOW_ESTABLISHED, FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN,
+    Flow, FlowKey, fingerprint,
 };
 use proxy_common::hash::{flow_hash, mix};
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
 
+use crate::apart;
 use crate::config::{SNAT_PORT_COUNT, SNAT_PORT_FIRST};
 use crate::family::{Family, FlowOf, KeyOf};
 use crate::flow::{self, Owner, Sender};
@@ -23,10 +24,9 @@ use crate::packet::header::{ETHERNET, Ethernet, tcp_flag};
 use crate::packet::parse::parse;
 use crate::packet::{Packet, Parsed};
 use crate::route::{self, NextHop};
-use crate::verdict::{Leave, NO_ROOM, Verdict};
-use crate::vip;
+use crate::verdict::{Leave, NO_ROOM, UNTOUCHED, Verdict};
 
-/// Ports that are tried for a connection, before one is taken from a connection that no client has answered in.
+/// Ports that are tried for a connection, before one that is only lent is taken.
 const TRIES: u32 = 8;
 
 /// Notes for [`translate`] that a packet opens a connection, as far as this node knows.
@@ -41,10 +41,14 @@ pub fn begin<F: Family>(backend: &Backend<F::Address>, owner: &Owner) -> Leave {
     })
 }
 
-/// Notes for [`translate`] what a connection's entry says.
+/// Notes for [`translate`] what a connection's entry says; `None` if it is another connection's by now. What was copied is
+/// judged: the entry may change its owner while it is read.
 #[inline(always)]
-pub fn go_on<F: Family>(entry: &FlowOf<F>) -> Leave {
-    note::<F>(entry)
+pub fn go_on<F: Family>(entry: &FlowOf<F>, key: &KeyOf<F>) -> Option<Leave> {
+    let leave = note::<F>(entry);
+    // SAFETY: as in `note`.
+    let noted = unsafe { &*F::scratch()? };
+    flow::is_client_entry::<F>(noted, key).then_some(leave)
 }
 
 #[inline(always)]
@@ -55,6 +59,12 @@ fn note<F: Family>(flow: &FlowOf<F>) -> Leave {
     // SAFETY: this CPU's own, and no other program of ours runs on it before this packet is done with.
     unsafe { *scratch = *flow };
     Leave::Translate
+}
+
+/// Whether a packet is the reply of a backend on another node.
+#[inline(never)]
+pub fn is_reply<F: Family>(key: &KeyOf<F>) -> bool {
+    flow::lookup_translated::<F>(key).is_some()
 }
 
 /// Sends a client's packet on to the backend that was noted.
@@ -104,9 +114,14 @@ fn restore_parsed<P: Packet, F: Family>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
 ) -> Result<Verdict, Verdict> {
-    let Some((found, entry)) = flow::lookup_translated::<F>(parsed) else {
-        return Err(vip::unknown_port::<F>(&parsed.key.destination));
-    };
+    let (found, entry) = flow::lookup_translated::<F>(&parsed.key).ok_or(UNTOUCHED)?;
+    // As in `go_on`.
+    note::<F>(entry);
+    // SAFETY: as in `note`.
+    let entry = unsafe { &*F::scratch().ok_or(NO_ROOM)? };
+    if !flow::is_reply_entry::<F>(entry, &parsed.key) {
+        return Err(UNTOUCHED);
+    }
     let frontend = (entry.source, entry.source_port);
     let client = (entry.destination, entry.destination_port);
     check_hops(parsed)?;
@@ -161,24 +176,25 @@ fn create<F: Family>(
         protocol: key.protocol,
         ..FlowKey::default()
     };
-    let (mut hash, mut embryos) = (flow_hash(key), 0);
+    let (mut hash, mut lent) = (flow_hash(key), 0);
     for _ in 0..TRIES {
         reply_key.destination_port = port_of(hash);
         // A RST leaves no trace.
         if parsed.tcp_flags & tcp_flag::RST != 0 {
             return Ok(reply_key.destination_port);
         }
-        match occupancy::<F>(&reply_key, key) {
-            Occupancy::Free => return enter::<F>(parsed, &reply_key, owner),
-            Occupancy::Embryo => embryos = reply_key.destination_port,
-            Occupancy::Taken => {}
+        match apart::occupancy::<F>(&reply_key, key) {
+            FREE => return enter::<F>(parsed, &reply_key, owner),
+            LENT => lent = reply_key.destination_port,
+            _ => {}
         }
         hash = mix(u64::from(hash) + 1) as u32;
     }
-    reply_key.destination_port = embryos;
-    if embryos == 0 || !evict::<F>(&reply_key) {
+    reply_key.destination_port = lent;
+    if lent == 0 {
         return Err(Verdict::Drop(Reason::SnatPorts));
     }
+    apart::evict::<F>(&reply_key);
     enter::<F>(parsed, &reply_key, owner)
 }
 
@@ -189,43 +205,55 @@ fn port_of(hash: u32) -> u16 {
     (SNAT_PORT_FIRST.load() as u16).wrapping_add(above as u16).to_be()
 }
 
+/// [`Occupancy::Free`] and [`Occupancy::Lent`] as numbers; any other is `Taken`.
+pub const FREE: u32 = 1;
+pub const LENT: u32 = 2;
+
 /// Who has a reply key.
-enum Occupancy {
-    /// Nobody, this very connection, or one that has ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Occupancy {
+    /// Nobody, or this very connection.
     Free,
-    /// A connection whose client has not answered.
-    Embryo,
+    /// A connection that nobody has answered in, or that has ended.
+    Lent,
     /// Another connection.
     Taken,
 }
 
-#[inline(never)]
-fn occupancy<F: Family>(reply_key: &KeyOf<F>, key: &KeyOf<F>) -> Occupancy {
-    let Some((_, entry)) = flow::find::<F>(reply_key) else {
-        return Occupancy::Free;
-    };
-    let is_own = entry.source == key.destination
-        && entry.source_port == key.destination_port
-        && entry.destination == key.source
-        && entry.destination_port == key.source_port;
-    match entry.state {
-        _ if is_own => Occupancy::Free,
-        FLOW_CLOSING => Occupancy::Free,
-        FLOW_SYN => Occupancy::Embryo,
-        _ => Occupancy::Taken,
+#[inline(always)]
+pub fn occupancy<F: Family>(reply_key: &KeyOf<F>, key: &KeyOf<F>) -> Occupancy {
+    match flow::find::<F>(reply_key) {
+        None => Occupancy::Free,
+        Some((_, entry)) if flow::is_twin::<F>(entry, key) => Occupancy::Free,
+        Some((found, entry)) if found.is_embryo() || entry.state == FLOW_CLOSING => Occupancy::Lent,
+        Some(_) => Occupancy::Taken,
     }
 }
 
-/// Takes a port from an embryo, both of whose entries go. Returns whether it was still there.
-#[inline(never)]
-fn evict<F: Family>(reply_key: &KeyOf<F>) -> bool {
-    // SAFETY: copied at once.
-    let Some(client_key) = (unsafe { F::flows_new().get(reply_key) }).map(|entry| entry.twin(reply_key))
-    else {
-        return false;
+/// Takes a port from the connection it was lent to: both entries go, unless its client has a newer connection by now.
+#[inline(always)]
+pub fn evict<F: Family>(reply_key: &KeyOf<F>) {
+    let Some((_, entry)) = flow::find::<F>(reply_key) else {
+        return;
     };
-    let _ = F::flows_new().remove(&client_key);
-    F::flows_new().remove(reply_key).is_ok()
+    let client_key = entry.twin(reply_key);
+    if flow::find::<F>(&client_key).is_some_and(|(_, client)| flow::is_twin::<F>(client, reply_key)) {
+        let _ = F::flows().remove(&client_key);
+        let _ = F::flows_new().remove(&client_key);
+    }
+    let _ = F::flows().remove(reply_key);
+    let _ = F::flows_new().remove(reply_key);
+}
+
+/// Whether nobody's entry has the reply key: an entry of this very connection, or one that has expired, is removed.
+#[inline(always)]
+fn vacate<F: Family>(reply_key: &KeyOf<F>, key: &KeyOf<F>) -> bool {
+    if apart::occupancy::<F>(reply_key, key) != FREE {
+        return false;
+    }
+    let _ = F::flows().remove(reply_key);
+    let _ = F::flows_new().remove(reply_key);
+    true
 }
 
 /// Makes both entries, the reply's first, and returns the port. Another CPU may have given it to another connection this very
@@ -246,15 +274,23 @@ fn enter<F: Family>(
         check: fingerprint(reply_key),
         ..flow::blank::<F>(parsed, owner)
     };
-    flow::clear::<F>(key);
-    flow::clear::<F>(reply_key);
-    // SAFETY: nothing is read. What is there has ended, or is this connection's own.
-    if unsafe { F::flows_new().get(reply_key) }.is_some() {
-        let _ = F::flows_new().remove(reply_key);
+    if flow.state == FLOW_ESTABLISHED {
+        // Until the backend answers, one that is met in its middle is as short-lived as one that begins.
+        flow.state = FLOW_SYN;
     }
-    F::flows_new()
-        .insert(reply_key, &flow, BPF_NOEXIST.into())
-        .map_err(|_| Verdict::Drop(Reason::SnatPorts))?;
+    flow::clear::<F>(key);
+    // SAFETY: nothing is read.
+    let is_shadowed = unsafe { F::flows().get(reply_key) }.is_some();
+    if is_shadowed && !vacate::<F>(reply_key, key) {
+        return Err(Verdict::Drop(Reason::SnatPorts));
+    }
+    // Another CPU may have been given the same port since we looked; what it has entered must stay.
+    if F::flows_new().insert(reply_key, &flow, BPF_NOEXIST.into()).is_err()
+        && !(vacate::<F>(reply_key, key)
+            && F::flows_new().insert(reply_key, &flow, BPF_NOEXIST.into()).is_ok())
+    {
+        return Err(Verdict::Drop(Reason::SnatPorts));
+    }
     flow::turn_round::<F>(&mut flow, reply_key, key);
     F::flows_new().insert(key, &flow, BPF_ANY.into()).map_err(|_| NO_ROOM)?;
     Ok(reply_key.destination_port)

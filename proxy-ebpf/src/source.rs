@@ -3,14 +3,13 @@
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use proxy_common::addr::Address;
 use proxy_common::frontend::{
-    FRONTEND_DSR, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_NODE_PORT, FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES,
-    Frontend,
+    FRONTEND_DSR, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_NODE_PORT, FRONTEND_LISTENER, FRONTEND_LOCAL,
+    FRONTEND_SOURCE_RANGES, Frontend,
 };
 use proxy_common::source_range::{CLUSTER, SERVICE_BITS, SourceRange};
 use proxy_common::verdict::Reason;
 use proxy_common::way::PEER_NODE;
 
-use crate::config::is_snat_port;
 use crate::dsr;
 use crate::family::{Family, KeyOf};
 use crate::verdict::Verdict;
@@ -21,7 +20,11 @@ use crate::verdict::Verdict;
 #[inline(always)]
 pub fn admit<F: Family>(frontend: Frontend, key: &KeyOf<F>) -> Result<Frontend, Verdict> {
     if frontend.flags & FRONTEND_SOURCE_RANGES != 0 && !is_inside::<F>(frontend.service, &key.source) {
-        return Err(Verdict::Drop(Reason::SourceRefused));
+        // Another node has judged its client, and sends to the backend from its own address.
+        let is_judged = frontend.flags & FRONTEND_LISTENER != 0 && dsr::is_other_node::<F>(&key.source);
+        if !is_judged {
+            return Err(Verdict::Drop(Reason::SourceRefused));
+        }
     }
     let mut frontend = frontend;
     if frontend.flags & FRONTEND_DSR != 0
@@ -36,13 +39,6 @@ pub fn admit<F: Family>(frontend: Frontend, key: &KeyOf<F>) -> Result<Frontend, 
         return Ok(Frontend { service: frontend.cluster_service, flags, ..frontend });
     }
     Ok(frontend)
-}
-
-/// Whether another node has chosen a backend for this packet already and translated it: what that backend listens on may be
-/// a frontend here.
-#[inline(always)]
-pub fn is_translated<F: Family>(key: &KeyOf<F>) -> bool {
-    is_snat_port(key.source_port) && dsr::is_other_node::<F>(&key.source)
 }
 
 /// Whether the reply to a packet for a NodePort may come from another node, and that node would know what to do with it: it

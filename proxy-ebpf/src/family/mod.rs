@@ -45,6 +45,8 @@ pub trait Family: Copy {
     fn hop(id: u32) -> Option<*mut Hop<Self::Address>>;
     /// This CPU's note from one walk to the next.
     fn scratch() -> Option<*mut FlowOf<Self>>;
+    /// This CPU's keys for functions that the verifier walks apart.
+    fn key_scratch(index: u32) -> Option<*mut KeyOf<Self>>;
     /// Says from where and whereto the FIB is asked.
     fn ask(query: &mut bpf_fib_lookup, source: &Self::Address, destination: &Self::Address);
     /// The source address the FIB answered.

@@ -9,7 +9,7 @@ use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hop::{Device, Hop};
 use proxy_common::source_range::SourceRange;
 
-use super::{Family, FlowOf, OUTER_HOP_LIMIT, Outer};
+use super::{Family, FlowOf, KeyOf, OUTER_HOP_LIMIT, Outer};
 use crate::maps::{self, AffinityMap, FlowsMap, FlowsNewMap};
 use crate::packet::header::{Extension, Ipv6, ether_type, protocol};
 use crate::packet::parse::Network;
@@ -53,6 +53,10 @@ impl Family for V6 {
     #[inline(always)]
     fn scratch() -> Option<*mut FlowOf<Self>> {
         maps::SCRATCH6.get_ptr_mut(0)
+    }
+    #[inline(always)]
+    fn key_scratch(index: u32) -> Option<*mut KeyOf<Self>> {
+        maps::KEYS6.get_ptr_mut(index)
     }
     #[inline(always)]
     fn ask(query: &mut bpf_fib_lookup, source: &Addr6, destination: &Addr6) {

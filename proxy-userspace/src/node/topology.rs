@@ -120,15 +120,17 @@ pub fn topology(state: &NodeState, settings: &NodeSettings, targets: &BTreeSet<I
     Topology { devices: devices.collect(), ways: ways.collect(), addresses: own.collect() }
 }
 
-/// The first of a device's addresses of each family, else the first of this node's.
+/// An address of a device for each family: one that is the node's own in its Node object, or else the first, or else the node's
+/// on another device. Addresses that come and go with a virtual router are no node's.
 fn sources(
     state: &NodeState,
     targets: &BTreeSet<IpAddr>,
     index: u32,
 ) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
-    let own = state.addresses.iter().filter(|(device, _)| *device == index);
-    let nodes = state.addresses.iter().filter(|(_, address)| targets.contains(address));
-    let addresses = || own.clone().chain(nodes.clone()).map(|(_, address)| *address);
+    let is_nodes = |(_, address): &&(u32, IpAddr)| targets.contains(address);
+    let own = || state.addresses.iter().filter(|(device, _)| *device == index);
+    let nodes = || state.addresses.iter().filter(is_nodes);
+    let addresses = || own().filter(is_nodes).chain(own()).chain(nodes()).map(|(_, address)| *address);
     let v4 = addresses().find_map(|address| match address {
         IpAddr::V4(address) => Some(address),
         IpAddr::V6(_) => None,

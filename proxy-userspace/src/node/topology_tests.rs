@@ -170,3 +170,18 @@ fn a_target_without_a_route_has_no_way() {
     state.routes.clear();
     assert_eq!(topology(&state, &settings(), &targets).ways, BTreeMap::new());
 }
+
+#[test]
+fn what_leaves_translated_has_the_nodes_own_address() {
+    let (mut state, targets) = node();
+    let source = |state: &NodeState, device| {
+        topology(state, &settings(), &targets).devices.get(&device).and_then(|target| target.source_v4)
+    };
+    let own = Some("192.0.2.1".parse().unwrap());
+    assert_eq!(source(&state, ETH0), own);
+    state.addresses.insert((ETH0, ip("10.0.0.1")));
+    assert_eq!(source(&state, ETH0), own, "another address of the device is lower");
+    assert_eq!(source(&state, 4), own, "a device without an address of its own");
+    state.addresses.insert((4, ip("172.17.0.1")));
+    assert_eq!(source(&state, 4), Some("172.17.0.1".parse().unwrap()));
+}

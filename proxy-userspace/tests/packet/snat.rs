@@ -6,7 +6,7 @@ use millrace_lab::frame::{DEVICE_MAC, Frame, Icmp, Layer, flag};
 use millrace_lab::program::{
     Bed, BedBuilder, FlowTable, Hook, NEXT_HOP_MAC, Outcome, ServiceBuilder, known_hop,
 };
-use proxy_common::flow::{FLOW_CLOSING, FLOW_ESTABLISHED, FLOW_REPLY};
+use proxy_common::flow::{FLOW_ANSWERED, FLOW_CLOSING, FLOW_ESTABLISHED, FLOW_REPLY};
 use proxy_common::hop::{Device, HOP_NEIGHBOUR, Hop};
 use proxy_common::verdict::Reason;
 use proxy_common::way::{PEER_NODE, PEER_SELF};
@@ -21,8 +21,10 @@ each_ingress! {
     a_connection_keeps_its_backend_and_port_when_its_slot_gets_another_owner
     connections_of_many_clients_have_ports_of_their_own
     two_connections_never_share_a_port
-    a_port_is_taken_from_a_connection_no_client_has_answered_in
+    a_port_is_taken_from_a_connection_nobody_has_answered_in
     a_port_is_had_again_when_its_connection_has_ended
+    a_port_of_a_connection_that_has_ended_is_the_last_to_be_had
+    a_connection_whose_port_was_given_away_disturbs_nobody
     a_connection_whose_entries_are_lost_gets_the_same_port_again
     a_lost_entry_of_either_direction_comes_back_with_the_next_packet_of_the_other
     an_entry_that_is_another_connections_by_now_is_not_believed
@@ -31,7 +33,8 @@ each_ingress! {
     a_packet_that_does_not_fit_the_route_is_not_forwarded
     xdp_leaves_what_it_cannot_send_to_tc_and_remembers_nothing
     a_backend_without_a_route_drops
-    what_another_node_has_translated_is_not_looked_up_again
+    a_frontend_that_a_backend_here_listens_on_is_the_stacks
+    a_reply_is_told_from_a_client_of_a_frontend_on_the_same_port
     packets_to_the_ports_that_nobody_sent_from_pass_byte_for_byte
     the_reply_comes_from_the_frontend
     the_answer_to_a_syn_offers_segments_that_fit_the_route_to_the_backend
@@ -80,6 +83,20 @@ impl Node {
         sent.with_hop_limit(63).with_macs(DEVICE_MAC, NEXT_HOP_MAC)
     }
 
+    /// The backend has answered in all connections, as the real programs note it.
+    fn answer_all(&self) {
+        self.bed.rewrite_flows(|entry| entry.flags |= FLOW_ANSWERED);
+    }
+
+    /// Opens a connection from a port, which the backend answers and the client answers in.
+    #[track_caller]
+    fn establish(&self, port: u16) -> SocketAddr {
+        let source = self.forwards(&self.case.tcp_from(port, flag::SYN));
+        self.answer_all();
+        assert_eq!(self.forwards(&self.case.tcp_from(port, flag::ACK)), source);
+        source
+    }
+
     /// The backend's answer to what left from `source` for a client's `frame`.
     fn answer(&self, frame: &Frame, source: SocketAddr, flags: u8) -> Frame {
         self.forwarded(frame, source).reply().with_flags(flags)
@@ -111,7 +128,9 @@ fn a_connection_leaves_from_a_port_of_this_node_and_keeps_it(case: Case) {
     let source = node.forwards(&syn);
     assert!((61000..=65535).contains(&source.port()), "{source}");
     assert_eq!(node.forwards(&syn), source, "sent again");
+    assert_eq!(node.forwards(&data), source, "the backend has not answered");
     assert_eq!(node.bed.flows(FlowTable::New).len(), 2);
+    node.answer_all();
     assert_eq!(node.forwards(&data), source);
     assert_eq!(node.bed.flows(FlowTable::New), []);
     let entries = node.bed.flows(FlowTable::Established);
@@ -129,6 +148,9 @@ fn over_udp(service: ServiceBuilder<'_>) -> ServiceBuilder<'_> {
 fn a_datagram_leaves_from_a_port_of_this_node(case: Case) {
     let node = Node::with(case, Bed::builder(), over_udp);
     let source = node.forwards(&case.udp());
+    assert_eq!(node.forwards(&case.udp()), source);
+    assert_eq!(node.bed.flows(FlowTable::New).len(), 2, "one that nobody answers is only lent its port");
+    node.answer_all();
     assert_eq!(node.forwards(&case.udp()), source);
     assert_eq!(node.bed.flows(FlowTable::Established).len(), 2);
 }
@@ -161,34 +183,69 @@ fn narrow(case: Case) -> Node {
 
 fn two_connections_never_share_a_port(case: Case) {
     let node = narrow(case);
-    assert_eq!(node.forwards(&case.tcp(flag::SYN)).port(), 62000);
-    assert_eq!(node.forwards(&case.tcp(flag::ACK)).port(), 62000);
+    assert_eq!(node.establish(40000).port(), 62000);
     let flows = node.bed.flows(FlowTable::Established);
     case.arrives(&node.bed, &case.tcp_from(40001, flag::SYN)).assert_dropped(Reason::SnatPorts);
     case.arrives(&node.bed, &case.tcp_from(40001, flag::ACK)).assert_dropped(Reason::SnatPorts);
     assert_eq!((node.bed.flows(FlowTable::Established), node.bed.flows(FlowTable::New)), (flows, vec![]));
 }
 
-fn a_port_is_taken_from_a_connection_no_client_has_answered_in(case: Case) {
-    let node = narrow(case);
-    node.forwards(&case.tcp(flag::SYN));
-    assert_eq!(node.forwards(&case.tcp_from(40001, flag::SYN)).port(), 62000);
-    let clients: Vec<u16> = node.bed.flows(FlowTable::New).iter().map(|entry| entry.source.port()).collect();
-    assert!(clients.len() == 2 && clients.contains(&40001) && clients.contains(&TARGET_PORT), "{clients:?}");
+fn a_port_is_taken_from_a_connection_nobody_has_answered_in(case: Case) {
+    for flags in [flag::SYN, flag::ACK, flag::FIN, 0] {
+        let node = narrow(case);
+        // However often its client sends.
+        for _ in 0..3 {
+            node.forwards(&case.tcp(flags));
+        }
+        assert_eq!(node.forwards(&case.tcp_from(40001, flag::SYN)).port(), 62000);
+        let clients: Vec<u16> =
+            node.bed.flows(FlowTable::New).iter().map(|entry| entry.source.port()).collect();
+        assert!(
+            clients.len() == 2 && clients.contains(&40001) && clients.contains(&TARGET_PORT),
+            "{clients:?}"
+        );
+        assert_eq!(node.bed.flows(FlowTable::Established), []);
+    }
 }
 
 fn a_port_is_had_again_when_its_connection_has_ended(case: Case) {
     let node = narrow(case);
-    node.forwards(&case.tcp(flag::SYN));
-    node.forwards(&case.tcp(flag::ACK));
+    node.establish(40000);
     node.bed.rewrite_flows(|entry| entry.state = FLOW_CLOSING);
-    assert_eq!(node.forwards(&case.tcp_from(40001, flag::SYN)).port(), 62000);
-    assert_eq!(node.forwards(&case.tcp_from(40001, flag::ACK)).port(), 62000);
-    let node = narrow(case);
-    node.forwards(&case.tcp(flag::SYN));
-    node.forwards(&case.tcp(flag::ACK));
+    assert_eq!(node.establish(40001).port(), 62000);
+    assert_eq!(node.bed.flows(FlowTable::Established).len(), 2, "both entries of the old one are gone");
     node.bed.age_flows(9000);
-    assert_eq!(node.forwards(&case.tcp_from(40001, flag::SYN)).port(), 62000);
+    assert_eq!(node.establish(40002).port(), 62000);
+}
+
+fn a_port_of_a_connection_that_has_ended_is_the_last_to_be_had(case: Case) {
+    let node = Node::with(case, Bed::builder().snat_ports(62000, 62003), |service| service);
+    let first = node.establish(40000);
+    node.bed.rewrite_flows(|entry| entry.state = FLOW_CLOSING);
+    node.bed.age_flows(59);
+    for port in 40001..40010 {
+        let syn = case.tcp_from(port, flag::SYN);
+        let second = node.forwards(&syn);
+        assert_ne!(second, first, "the backend may be in TIME-WAIT");
+        node.bed.forget_flow(&syn);
+        node.bed.forget_flow(&node.answer(&syn, second, flag::SYN | flag::ACK));
+    }
+}
+
+fn a_connection_whose_port_was_given_away_disturbs_nobody(case: Case) {
+    let node = narrow(case);
+    node.establish(40000);
+    let reply = node.answer(&case.tcp(flag::ACK), SocketAddr::new(case.family.node(1), 62000), flag::ACK);
+    // As an LRU map may do at any time.
+    node.bed.forget_flow(&reply);
+    node.establish(40001);
+    node.bed.age_flows(2);
+    case.arrives(&node.bed, &case.tcp(flag::ACK));
+    let entries = node.bed.flows(FlowTable::Established);
+    let reply = entries.iter().find(|entry| entry.flags & FLOW_REPLY != 0).unwrap();
+    assert_eq!(reply.new_destination.port(), 40001);
+    assert!(entries.len() == 2 && entries.iter().any(|entry| entry.source.port() == 40001));
+    case.arrives(&node.bed, &case.tcp(flag::ACK)).assert_dropped(Reason::SnatPorts);
 }
 
 fn a_connection_whose_entries_are_lost_gets_the_same_port_again(case: Case) {
@@ -204,6 +261,7 @@ fn a_lost_entry_of_either_direction_comes_back_with_the_next_packet_of_the_other
         let syn = syn_from(case, client);
         let data = syn.clone().with_flags(flag::ACK);
         let source = node.forwards(&syn);
+        node.answer_all();
         node.forwards(&data);
         let answer = node.answer(&data, source, flag::ACK);
         bed.forget_flow(&answer);
@@ -220,8 +278,7 @@ fn a_lost_entry_of_either_direction_comes_back_with_the_next_packet_of_the_other
 
 fn an_entry_that_is_another_connections_by_now_is_not_believed(case: Case) {
     let node = Node::new(case);
-    let source = node.forwards(&case.tcp(flag::SYN));
-    node.forwards(&case.tcp(flag::ACK));
+    let source = node.establish(40000);
     node.bed.rewrite_flows(|entry| {
         if entry.flags & FLOW_REPLY == 0 {
             entry.check ^= 0x10;
@@ -298,17 +355,31 @@ fn a_backend_without_a_route_drops(case: Case) {
     });
 }
 
-fn what_another_node_has_translated_is_not_looked_up_again(case: Case) {
+fn a_frontend_that_a_backend_here_listens_on_is_the_stacks(case: Case) {
     let bed = Bed::new();
     for (number, bits) in [(1, PEER_SELF | PEER_NODE), (2, PEER_NODE)] {
         bed.peer(case.family.node(number), bits);
     }
-    bed.service().external(case.vip()).backend_local(case.pod(1)).install();
-    let from =
-        |number, port| Frame::ip(case.family.node(number), case.vip().ip()).tcp(port, VIP_PORT, flag::SYN);
-    case.arrives(&bed, &from(2, 61000)).assert_untouched().assert_counted(Reason::NotOurs);
-    case.arrives(&bed, &from(2, 60999)).assert_counted(Reason::ServedLocal);
-    case.arrives(&bed, &from(3, 61000)).assert_counted(Reason::ServedLocal);
+    let own = SocketAddr::new(case.family.node(1), VIP_PORT);
+    let prefix = if case.family == Family::V4 { 24 } else { 48 };
+    let service = bed.service().source_range(case.client().ip(), prefix).listener().external(own);
+    service.backend_local(case.pod(1)).backend_remote(case.remote_pod(1), 0).install();
+    let from = |address| Frame::ip(address, own.ip()).tcp(40000, VIP_PORT, flag::SYN);
+    for address in [case.client().ip(), case.family.node(2)] {
+        case.arrives(&bed, &from(address)).assert_untouched().assert_counted(Reason::NotOurs);
+    }
+    case.arrives(&bed, &from(case.family.node(3))).assert_dropped(Reason::SourceRefused);
+}
+
+fn a_reply_is_told_from_a_client_of_a_frontend_on_the_same_port(case: Case) {
+    Node::new(case).in_its_network(|node| {
+        let syn = syn_from(case, neighbour(case));
+        let source = node.forwards(&syn);
+        node.bed.service().external(source).backend_local(case.pod(1)).install();
+        returns(node, &node.answer(&syn, source, flag::SYN | flag::ACK), &syn);
+        let client = Frame::ip(case.client().ip(), source.ip()).tcp(40000, source.port(), flag::SYN);
+        case.arrives(&node.bed, &client).assert_counted(Reason::ServedLocal);
+    });
 }
 
 fn packets_to_the_ports_that_nobody_sent_from_pass_byte_for_byte(case: Case) {

@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use proxy_common::flow::FlowKey;
 use proxy_common::frontend::{
     FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_LOAD_BALANCER,
-    FRONTEND_KIND_NODE_PORT, FRONTEND_KIND_SHIFT, FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, Frontend,
-    FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL, SCOPE_INTERNAL,
+    FRONTEND_KIND_NODE_PORT, FRONTEND_KIND_SHIFT, FRONTEND_LISTENER, FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES,
+    Frontend, FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL, SCOPE_INTERNAL,
 };
 use proxy_common::hash::{client_hash, flow_hash, hint};
 use proxy_common::selection::{BackendRef, HintKey, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot};
@@ -88,6 +88,12 @@ impl ServiceBuilder<'_> {
     /// With session affinity: the slot follows the client's address.
     pub fn affinity(mut self) -> Self {
         self.flags |= FRONTEND_AFFINITY;
+        self
+    }
+
+    /// A backend on this node has the very address and port of its frontends.
+    pub fn listener(mut self) -> Self {
+        self.flags |= FRONTEND_LISTENER;
         self
     }
 

@@ -94,6 +94,8 @@ fn a_filter_of_layout_1_gets_our_program_and_our_marker() {
             "ICMP_TOTAL",
             "VIPS",
             "VIP_FILTER",
+            "KEYS4",
+            "KEYS6",
             "SCRATCH4",
             "SCRATCH6",
         ]) {

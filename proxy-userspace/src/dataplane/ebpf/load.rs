@@ -48,7 +48,7 @@ const TC_INGRESS: &str = "tc_ingress";
 const TC_EGRESS: &str = "tc_egress";
 
 /// The maps of the object and the size each shall have; `None` = what the object says.
-pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 31] {
+pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 33] {
     [
         ("AFFINITY4", Some(sizes.affinity)),
         ("AFFINITY6", Some(sizes.affinity)),
@@ -68,6 +68,8 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 31] {
         ("HOPS6", Some(sizes.backends)),
         ("ICMP_SOURCES", None),
         ("ICMP_TOTAL", None),
+        ("KEYS4", None),
+        ("KEYS6", None),
         ("NAMES", Some(sizes.services)),
         ("PEERS", Some(sizes.nodes)),
         ("SCRATCH4", None),
@@ -211,7 +213,9 @@ fn load(
     }
     for (name, size) in maps(&settings.sizes) {
         let pin = layout.maps().join(name);
-        if let Some(size) = size_of_map(&pin, size) {
+        // Hops are found by backend id.
+        let sized = layout.maps().join(name.replace("HOPS", "BACKENDS"));
+        if let Some(size) = size_of_map(&sized, size) {
             loader.map_max_entries(name, size);
         }
         loader.map_pin_path(name, pin);

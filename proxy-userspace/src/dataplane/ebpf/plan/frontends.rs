@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use proxy_common::frontend::{
     FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_EXTERNAL_IP,
-    FRONTEND_KIND_LOAD_BALANCER, FRONTEND_KIND_NODE_PORT, FRONTEND_KIND_SHIFT, FRONTEND_LOCAL,
-    FRONTEND_SOURCE_RANGES, Frontend, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL, SCOPE_INTERNAL,
+    FRONTEND_KIND_LOAD_BALANCER, FRONTEND_KIND_NODE_PORT, FRONTEND_KIND_SHIFT, FRONTEND_LISTENER,
+    FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, Frontend, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL, SCOPE_INTERNAL,
 };
 
 use super::change::FrontendAt;
@@ -139,6 +139,7 @@ fn value(port: &ServicePort, frontend: &model::Frontend, ids: ListIds) -> Fronte
         cluster_service: ids.cluster,
         flags: kind << FRONTEND_KIND_SHIFT
             | restriction(port, frontend)
+            | flag(is_listener(port, frontend), FRONTEND_LISTENER)
             | flag(dsr, FRONTEND_DSR)
             | flag(frontend.list == List::Local, FRONTEND_LOCAL)
             | flag(port.affinity_seconds > 0, FRONTEND_AFFINITY),
@@ -154,6 +155,13 @@ pub fn restricted(value: Frontend, port: &ServicePort, frontend: &model::Fronten
 /// Whether a frontend lets in source ranges only. `loadBalancerSourceRanges` is about load balancer addresses only.
 pub fn is_restricted(port: &ServicePort, frontend: &model::Frontend) -> bool {
     frontend.kind == FrontendKind::LoadBalancer && port.source_ranges.is_some()
+}
+
+/// Whether a backend on this node has the frontend's own address and port: a host-network pod behind the node's address.
+fn is_listener(port: &ServicePort, frontend: &model::Frontend) -> bool {
+    frontend.scope == Scope::External
+        && port.endpoints.get(&frontend.address).is_some_and(|endpoint| endpoint.local)
+        && port.members(frontend.list).any(|member| *member == frontend.address)
 }
 
 fn restriction(port: &ServicePort, frontend: &model::Frontend) -> u32 {

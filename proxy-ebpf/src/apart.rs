@@ -1,0 +1,125 @@
+//! Functions that the verifier walks once, instead of anew at every call.
+//!
+//! The kernel does so with what is a global symbol of the object (global functions, Linux 5.6), whose arguments and result may be
+//! any numbers. Keys are left in a map's memory: before 6.2 a map can't be asked with one that came as an argument.
+
+use proxy_common::addr::Address;
+
+use crate::family::{Family, KeyOf, V4, V6};
+use crate::flow::{self, Sender};
+use crate::snat::{self, Occupancy};
+
+/// Bit of [`renew`]'s event: the entry is in FLOWS_NEW.
+pub const EMBRYO: u32 = 1 << 0;
+/// Bit of [`renew`]'s event: the packet is the backend's.
+pub const FROM_BACKEND: u32 = 1 << 1;
+
+/// As [`flow::renew`]; `event` is a set of `EMBRYO` and `FROM_BACKEND`.
+#[inline(always)]
+pub fn renew<F: Family>(key: &KeyOf<F>, tcp_flags: u8, event: u32, now: u32) {
+    leave::<F>(0, key);
+    let tcp_flags = u32::from(tcp_flags);
+    if F::Address::WORDS == 1 {
+        renew4(tcp_flags, event, now)
+    } else {
+        renew6(tcp_flags, event, now)
+    };
+}
+
+/// As [`snat::occupancy`], as a number.
+#[inline(always)]
+pub fn occupancy<F: Family>(reply_key: &KeyOf<F>, key: &KeyOf<F>) -> u32 {
+    leave::<F>(0, reply_key);
+    leave::<F>(1, key);
+    if F::Address::WORDS == 1 { occupancy4() } else { occupancy6() }
+}
+
+/// As [`snat::evict`].
+#[inline(always)]
+pub fn evict<F: Family>(reply_key: &KeyOf<F>) {
+    leave::<F>(0, reply_key);
+    if F::Address::WORDS == 1 {
+        evict4()
+    } else {
+        evict6()
+    };
+}
+
+#[inline(always)]
+fn leave<F: Family>(index: u32, key: &KeyOf<F>) {
+    if let Some(place) = F::key_scratch(index) {
+        // SAFETY: this CPU's own, and read before anything else of ours runs on it.
+        unsafe { *place = *key };
+    }
+}
+
+#[inline(always)]
+fn left<F: Family>(index: u32) -> Option<&'static KeyOf<F>> {
+    // SAFETY: as in `leave`.
+    F::key_scratch(index).map(|place| unsafe { &*place })
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn renew4(tcp_flags: u32, event: u32, now: u32) -> u32 {
+    renew_left::<V4>(tcp_flags, event, now)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn renew6(tcp_flags: u32, event: u32, now: u32) -> u32 {
+    renew_left::<V6>(tcp_flags, event, now)
+}
+
+#[inline(always)]
+fn renew_left<F: Family>(tcp_flags: u32, event: u32, now: u32) -> u32 {
+    if let Some(key) = left::<F>(0) {
+        let sender = if event & FROM_BACKEND != 0 { Sender::Backend } else { Sender::Client };
+        flow::renew::<F>(key, tcp_flags as u8, event & EMBRYO != 0, sender, now);
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn occupancy4() -> u32 {
+    occupancy_left::<V4>()
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn occupancy6() -> u32 {
+    occupancy_left::<V6>()
+}
+
+#[inline(always)]
+fn occupancy_left<F: Family>() -> u32 {
+    let (Some(reply_key), Some(key)) = (left::<F>(0), left::<F>(1)) else {
+        return 0;
+    };
+    match snat::occupancy::<F>(reply_key, key) {
+        Occupancy::Free => snat::FREE,
+        Occupancy::Lent => snat::LENT,
+        Occupancy::Taken => 0,
+    }
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn evict4() -> u32 {
+    evict_left::<V4>()
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn evict6() -> u32 {
+    evict_left::<V6>()
+}
+
+#[inline(always)]
+fn evict_left<F: Family>() -> u32 {
+    if let Some(reply_key) = left::<F>(0) {
+        snat::evict::<F>(reply_key);
+    }
+    0
+}
