@@ -106,6 +106,20 @@ impl TcPacket {
     }
 }
 
+/// A function of its own: Linux 6.1 walks everything behind it once for each way through it, were it part of the walk.
+#[inline(never)]
+fn make_linear(context: *mut __sk_buff, bytes: u32) {
+    // SAFETY: the context is valid for the program's run.
+    let (start, end, length) =
+        unsafe { ((*context).data as usize, (*context).data_end as usize, (*context).len) };
+    let wanted = if bytes < length { bytes } else { length };
+    if start + wanted as usize > end {
+        // A failure leaves less to look at, which `at` finds out.
+        // SAFETY: the context is the kernel's; packet pointers are looked up again afterwards.
+        unsafe { bpf_skb_pull_data(context, wanted) };
+    }
+}
+
 impl Packet for TcPacket {
     #[inline(always)]
     fn start(&self) -> usize {
@@ -146,15 +160,7 @@ impl Packet for TcPacket {
     }
     #[inline(always)]
     fn need(&self, bytes: usize) {
-        if self.start() + bytes <= self.end() {
-            return;
-        }
-        let wanted = if bytes < self.length as usize { bytes } else { self.length as usize };
-        if self.start() + wanted > self.end() {
-            // A failure leaves less to look at, which `at` finds out.
-            // SAFETY: the context is the kernel's; packet pointers are looked up again afterwards.
-            unsafe { bpf_skb_pull_data(self.context, wanted as u32) };
-        }
+        make_linear(self.context, bytes as u32);
     }
     /// BIG TCP: a frame of more than 64 KiB, which is always a GSO frame, has zero in its length field.
     #[inline(always)]
