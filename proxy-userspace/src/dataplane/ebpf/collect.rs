@@ -216,7 +216,7 @@ struct Rules<'a> {
 
 impl Rules<'_> {
     fn is_expired<A: Address>(&self, flow: &Flow<A>) -> bool {
-        flow.has_expired(&self.timeouts, self.now.seconds)
+        flow.has_expired(self.timeouts, self.now.seconds)
     }
 
     fn note<A: Address>(&self, round: &mut Option<Round>, key: &FlowKey<A>, flow: &Flow<A>) {
