@@ -5,10 +5,12 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::{Result, bail};
 use millrace_lab::cluster::Cluster;
+use millrace_lab::manifests::Service;
+use millrace_lab::net::Netlink;
 use millrace_lab::topology::{Dual, Family};
-use millrace_lab::traffic::{Protocol, ask, ping};
+use millrace_lab::traffic::{Connection, Protocol, ask, path_mtu, ping};
 
-use crate::fixture::{counted, service, shared, vip};
+use crate::fixture::{counted, own, service, shared, vip};
 
 /// Asks over both protocols; each time the socket is refused at once, not by a time-out, and the packet is counted.
 fn expect_refused(cluster: &Cluster, node: u8, target: SocketAddr, reason: &str) -> Result<()> {
@@ -86,6 +88,78 @@ fn a_services_address_answers_ping_unless_it_is_the_node_s_own() -> Result<()> {
         let before = counted(&cluster, 1, "echo")?;
         ping(cluster.bed().client(), cluster.bed().node(1)?.addresses().of(family), b"node")?;
         assert_eq!(counted(&cluster, 1, "echo")?, before);
+    }
+    Ok(())
+}
+
+/// A service whose pod has no socket behind the port.
+fn unheard(cluster: &Cluster, name: &str, number: u8, node: u8, pod: &str) -> Result<Service> {
+    let (node, pod) = (cluster.bed().node(node)?, cluster.bed().pod(pod)?);
+    Ok(Service::new(name, number).port(80, 9999).pod(node, pod).load_balancer(vip(number)))
+}
+
+#[test]
+fn a_pod_that_does_not_listen_refuses_connections_and_datagrams_wherever_it_is() -> Result<()> {
+    let cluster = shared();
+    let local = unheard(&cluster, "deaf-local", 12, 1, "pod-1a")?;
+    let direct = unheard(&cluster, "deaf-direct", 13, 2, "pod-2a")?.annotation("millrace/forwarding", "dsr");
+    let translated = unheard(&cluster, "deaf-translated", 14, 2, "pod-2b")?;
+    cluster.apply(&local, &[1])?;
+    cluster.apply(&direct, &[1, 2])?;
+    cluster.apply(&translated, &[1])?;
+    cluster.wait_for_ways(1)?;
+    for family in Family::ALL {
+        for (number, node) in [(12, 1), (13, 2), (14, 1)] {
+            let target = SocketAddr::new(vip(number).of(family), 80);
+            let before = counted(&cluster, node, "icmp_error")?;
+            let error = ask(cluster.bed().client(), Protocol::Udp, target).expect_err("nobody listens");
+            let refused = |cause: &io::Error| cause.kind() == io::ErrorKind::ConnectionRefused;
+            assert!(
+                error.chain().any(|cause| cause.downcast_ref().is_some_and(refused)),
+                "{target}: {error:?}"
+            );
+            assert!(counted(&cluster, node, "icmp_error")? > before, "{target}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_datagram_too_large_for_the_tunnel_tells_its_sender_the_size_that_fits() -> Result<()> {
+    let cluster = shared();
+    let service = service(&cluster, "tunnel-mtu", 15, &["pod-2a"])?.load_balancer(vip(15));
+    cluster.apply(&service.annotation("millrace/forwarding", "dsr"), &[1, 2])?;
+    for (family, fits) in [(Family::V4, 1480), (Family::V6, 1460)] {
+        let target = SocketAddr::new(vip(15).of(family), 80);
+        assert_eq!(path_mtu(cluster.bed().client(), target, 1500)?, fits, "{family}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_narrow_link_to_the_client_slows_no_download_down() -> Result<()> {
+    let cluster = own(2, 1)?;
+    let local = service(&cluster, "near", 1, &["pod-1a"])?.load_balancer(vip(1));
+    let direct = service(&cluster, "far", 2, &["pod-2a"])?.load_balancer(vip(2));
+    let translated = service(&cluster, "hidden", 3, &["pod-2a"])?.load_balancer(vip(3));
+    cluster.apply(&local, &[1])?;
+    cluster.apply(&direct.annotation("millrace/forwarding", "dsr"), &[1, 2])?;
+    cluster.apply(&translated, &[1])?;
+    cluster.wait_for_ways(1)?;
+    // The client does not know: it offers segments that its own end would take.
+    cluster.bed().router().run(async || Netlink::open()?.set_mtu("client", 1400).await)?;
+    for (number, node) in [(1, 1), (2, 2), (3, 1)] {
+        for family in Family::ALL {
+            let target = SocketAddr::new(vip(number).of(family), 80);
+            let before = counted(&cluster, node, "icmp_error")?;
+            let bytes = 1_000_000;
+            let crossed = cluster
+                .bed()
+                .client()
+                .run(async move || Connection::open(target).await?.download(bytes).await);
+            assert_eq!(crossed?, bytes, "{target}");
+            assert!(counted(&cluster, node, "icmp_error")? > before, "{target}: nobody told the backend");
+        }
     }
     Ok(())
 }

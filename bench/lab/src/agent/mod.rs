@@ -22,6 +22,8 @@ use crate::topology::{Bed, Node};
 
 /// How long a change may take until it is in the maps of a busy test machine.
 pub const SYNC_LIMIT: Duration = Duration::from_secs(10);
+/// How long an agent may take to load its programs: each node's kernel verifies them anew, all at once.
+const LOAD_LIMIT: Duration = Duration::from_secs(40);
 
 /// What agents follow.
 #[derive(Clone, Copy, Debug)]
@@ -182,7 +184,7 @@ impl Proxy {
 
     /// Waits until a program is attached to `device` at every one of `hooks`.
     pub fn wait_for_hooks(&self, device: &str, hooks: &[&str]) -> Result<()> {
-        self.wait_until(&format!("{hooks:?} of {device} are attached"), || {
+        self.wait_until_within(LOAD_LIMIT, &format!("{hooks:?} of {device} are attached"), || {
             let attached = self.attached()?;
             Ok(hooks.iter().all(|hook| attached.iter().any(|a| a.device == device && a.hook == *hook)))
         })

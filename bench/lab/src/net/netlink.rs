@@ -47,6 +47,12 @@ impl Netlink {
         self.handle.link().add(bridge).execute().await.with_context(|| format!("can't add the bridge {name}"))
     }
 
+    /// Sets how large packets a device takes.
+    pub async fn set_mtu(&self, name: &str, bytes: u32) -> Result<()> {
+        let link = LinkUnspec::new_with_name(name).mtu(bytes).build();
+        self.handle.link().set(link).execute().await.with_context(|| format!("can't set the MTU of {name}"))
+    }
+
     /// Makes a device a port of a bridge.
     pub async fn add_port(&self, bridge: &str, port: &str) -> Result<()> {
         let message = LinkUnspec::new_with_index(index_of(port)?).controller(index_of(bridge)?).build();

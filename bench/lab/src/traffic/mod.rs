@@ -3,6 +3,7 @@
 mod connections;
 mod datagrams;
 mod http;
+mod mtu;
 mod ping;
 mod raw;
 mod server;
@@ -19,6 +20,7 @@ use crate::net::{Namespace, Task};
 pub use connections::LongConnections;
 pub use datagrams::{Delivery, Stream};
 pub use http::{Connection, get_status};
+pub use mtu::path_mtu;
 pub use ping::ping;
 pub use server::Server;
 pub use tunnel::{receive_encapsulated, send_encapsulated};
