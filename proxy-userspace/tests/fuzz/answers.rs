@@ -109,3 +109,31 @@ pub fn check(done: &Done<'_>, packet: &Packet, error: &Error) -> Result<(), Stri
     let wrong = right.iter().find(|(_, is_right)| !is_right);
     wrong.map_or(Ok(()), |(what, _)| Err(format!("an ICMP error, but {what} is wrong")))
 }
+
+/// Whether a packet is an ICMP error that somebody sent.
+pub fn is_foreign_error(done: &Done<'_>, packet: &Packet) -> bool {
+    let icmp = if packet.is_v6() { 58 } else { 1 };
+    let kinds: &[u8] = if packet.is_v6() { &[1, 2, 3, 4] } else { &[3, 11, 12] };
+    let is_whole = packet.length >= packet.payload - packet.network + 8;
+    packet.is_plain && packet.protocol == icmp && is_whole && kinds.contains(&done.before[packet.payload])
+}
+
+/// The error has changed, but neither its length nor what it says, and its checksums are as right or wrong as before.
+pub fn check_relayed(done: &Done<'_>, packet: &Packet) -> Result<(), String> {
+    let (before, after) = (done.before, done.after);
+    let (network, message, end) = (packet.network, packet.payload, packet.network + packet.length);
+    let addresses = if packet.is_v6() { network + 8..network + 40 } else { network..network };
+    let sum = |frame: &[u8]| (residue(&frame[addresses.clone()]) + residue(&frame[message..end])) % 0xffff;
+    let ip = |frame: &[u8]| if packet.is_v6() { 0 } else { residue(&frame[network..message]) };
+    let right = [
+        ("its length", before.len() == after.len()),
+        ("its MAC addresses", before[..14] == after[..14]),
+        ("its type", before[message..message + 2] == after[message..message + 2]),
+        ("what it says", before[message + 4..message + 8] == after[message + 4..message + 8]),
+        ("what is behind it", before[end..] == after[end..]),
+        ("its checksum", before.len() == after.len() && sum(before) == sum(after)),
+        ("its IP header's checksum", ip(before) == ip(after)),
+    ];
+    let wrong = right.iter().find(|(_, is_right)| !is_right);
+    wrong.map_or(Ok(()), |(what, _)| Err(format!("an ICMP error was relayed, but {what} is wrong")))
+}

@@ -29,7 +29,7 @@ impl Generator {
                 [clients, tunnels].concat()
             }
         };
-        let shaped = frames.iter().flat_map(shapes);
+        let shaped = frames.iter().flat_map(shapes).chain(errors(world, hook));
         Self { random, templates: shaped.map(|frame| frame.build().to_vec()).collect(), frame: Vec::new() }
     }
 
@@ -137,6 +137,30 @@ fn replies(world: &World) -> Vec<Frame> {
         frames.extend(transport(connection.client, connection.pod, connection.protocol));
     }
     frames
+}
+
+/// ICMP errors about connections: of routers on the way to the client, and of backends; and about connections nobody has.
+fn errors(world: &World, hook: Hook) -> Vec<Frame> {
+    let connections = world.connections.iter().flat_map(|connection| {
+        let (from, to) = match hook {
+            Hook::TcEgress => (connection.client, connection.pod),
+            Hook::XdpIngress | Hook::TcIngress => (connection.vip, connection.client),
+        };
+        transport(from, to, connection.protocol)
+    });
+    let nobodys = world.frontends.iter().flat_map(|frontend| {
+        let client = SocketAddr::new(address(frontend.at.is_ipv6(), CLIENTS, 77), 7777);
+        transport(frontend.at, client, frontend.protocol)
+    });
+    let error = |frame: Frame| {
+        let (v6, source) = (frame.source().is_ipv6(), frame.destination().ip());
+        let (kind, code) = if v6 { (2, 0) } else { (3, 4) };
+        let icmp = Icmp { kind, code, rest: [0, 0, 5, 120] };
+        let there = frame.icmp_error_quoting(source, icmp, 24);
+        let (source, destination) = (there.destination_mac, there.source_mac);
+        there.with_macs(source, destination)
+    };
+    connections.chain(nobodys).map(error).collect()
 }
 
 /// The frame, and the same with tags, options, extension headers, as a fragment, and as ICMP; one large.

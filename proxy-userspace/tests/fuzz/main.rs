@@ -64,7 +64,7 @@ fn judge(hook: Hook) {
 /// What the frames must have come to at least once, or they test less than they seem to.
 const fn expected_reasons(hook: Hook) -> &'static [Reason] {
     match hook {
-        Hook::TcEgress => &[Reason::NotOurs, Reason::Reply],
+        Hook::TcEgress => &[Reason::NotOurs, Reason::Reply, Reason::IcmpError],
         Hook::XdpIngress | Hook::TcIngress => &[
             Reason::NotOurs,
             Reason::ServedLocal,
@@ -72,6 +72,8 @@ const fn expected_reasons(hook: Hook) -> &'static [Reason] {
             Reason::ServedDsr,
             Reason::SentOnward,
             Reason::Echo,
+            Reason::IcmpError,
+            Reason::IcmpUnknown,
             Reason::NoEndpoint,
             Reason::NoLocalEndpoint,
             Reason::NotPeer,

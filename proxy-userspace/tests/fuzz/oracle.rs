@@ -50,6 +50,9 @@ impl<'a> Oracle<'a> {
     pub fn judge(&self, frame: &[u8], run: &RawRun) -> Result<Reasons, String> {
         let done = Done { before: frame, after: &run.frame, run };
         let Some(packet) = Packet::outermost(frame) else { return self.untouched(&done) };
+        if answers::is_foreign_error(&done, &packet) {
+            return self.judge_error(&packet, &done);
+        }
         if self.hook == Hook::TcEgress {
             return self.judge_reply(&packet, &done);
         }
@@ -168,6 +171,31 @@ impl<'a> Oracle<'a> {
                 Verdict::Fault => Err("no program may return this".into()),
             }
         })
+    }
+
+    /// An ICMP error is left alone, or goes to whoever has the connection with checksums as right or wrong as before.
+    fn judge_error(&self, packet: &Packet, done: &Done<'_>) -> Result<Reasons, String> {
+        if let Ok(reasons) = self.untouched(done) {
+            return Ok(reasons);
+        }
+        let endpoints = || self.world.frontends.iter().flat_map(|frontend| &frontend.service.endpoints);
+        match self.verdict(done) {
+            Verdict::Pass => {
+                if self.hook != Hook::TcEgress {
+                    self.is_handed_up(done)?;
+                }
+                answers::check_relayed(done, packet)?;
+                Ok(&[Reason::IcmpError])
+            }
+            Verdict::Drop => Ok(&[Reason::IcmpUnknown, Reason::HopLimit, Reason::TooBig]),
+            Verdict::Transmit | Verdict::Redirect => {
+                let mut remote = endpoints().filter(|endpoint| endpoint.way != 0);
+                let is_sent = remote.any(|endpoint| is_encapsulated(done, packet, endpoint));
+                require(is_sent, "an error was sent, but to no backend")?;
+                Ok(&[Reason::IcmpError])
+            }
+            Verdict::Fault => Err("no program may return this".into()),
+        }
     }
 
     fn judge_reply(&self, packet: &Packet, done: &Done<'_>) -> Result<Reasons, String> {
