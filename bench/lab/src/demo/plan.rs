@@ -13,12 +13,13 @@ macro_rules! manifest {
 }
 
 /// Manifests by the name of their file.
-pub(super) const MANIFESTS: [(&str, &str); 5] = [
+pub(super) const MANIFESTS: [(&str, &str); 6] = [
     manifest!("nodes.yaml"),
     manifest!("local-load-balancer.yaml"),
     manifest!("cluster-node-port.yaml"),
     manifest!("external-ip.yaml"),
     manifest!("dsr-load-balancer.yaml"),
+    manifest!("snat-load-balancer.yaml"),
 ];
 
 /// One of the example services.
@@ -58,6 +59,14 @@ pub(super) fn examples() -> Vec<Example> {
                 &["pod-2a", "pod-2b"],
                 Trail::direct_return("node1", "node2"),
             ),
+        },
+        Example {
+            what: "LoadBalancer, SNAT",
+            endpoints: &["pod-2a", "pod-3a"],
+            walk: Walk {
+                translated_to: Some(NODE1),
+                ..walk("snat-lb", vip(40, 0x40), 80, &["pod-2a", "pod-3a"], Trail::local("node1"))
+            },
         },
     ]
 }
