@@ -40,7 +40,7 @@ impl Role {
 }
 
 impl Slot {
-    /// Rules 2 and 4: the word after `next` becomes the current owner.
+    /// Rules 2 and 4: the word after `next` becomes the current owner; nobody does while the list is empty.
     ///
     /// `exists` says whether a backend is still in an EndpointSlice in any condition. While the bit is set,
     /// a settled owner that exists is not replaced; a settled owner that is gone becomes the current one and
@@ -48,7 +48,7 @@ impl Slot {
     #[must_use]
     pub fn change_owner(self, next: BackendRef, exists: impl Fn(BackendRef) -> bool) -> Self {
         let current = self.current();
-        if self.0 == 0 || current.is_none() {
+        if self.0 == 0 {
             return Self::settled_on(next);
         }
         if !self.is_unsettled() {
@@ -98,9 +98,9 @@ impl Slot {
     }
 
     /// Rule 6: who gets a packet that came in encapsulated for the backend `hinted` and has no flow entry, if it may still
-    /// be sent on. The connection may be older than the slot's last change, and its director may not know: so it gets to the
-    /// slot's other owner, where that exists. A backend that owns the slot in neither way is there by the director's flow
-    /// entry or by affinity, which know better.
+    /// be sent on. A connection of `hinted` that began after the slot's last change has an entry on this node; so this one is
+    /// older, and its director did not know: it gets to the slot's other owner, where that exists. Directors that saw other
+    /// changes before agree on the current owner, so a settled one that is not this slot's has the same other owner.
     #[inline(always)]
     pub fn second_chance(
         self,
@@ -111,15 +111,15 @@ impl Slot {
         if !matches!(role, Role::Midstream) || !self.is_unsettled() {
             return hinted;
         }
-        let (current, settled) = (self.current(), self.settled());
-        let other = if settled.0 == hinted.0 {
-            current
-        } else if current.0 == hinted.0 {
-            settled
-        } else {
-            return hinted;
-        };
+        let other = if self.current().0 == hinted.0 { self.settled() } else { self.current() };
         if exists(other) { other } else { hinted }
+    }
+
+    /// Whether a backend is one of the two owners.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_owned_by(self, backend: BackendRef) -> bool {
+        self.current().0 == backend.0 || self.settled().0 == backend.0
     }
 }
 
@@ -151,6 +151,18 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_without_a_current_owner_remembers_the_settled_one() {
+        let slot = Slot::settled_on(A).change_owner(BackendRef::NONE, |_| true);
+        assert_eq!(slot, Slot::unsettled(BackendRef::NONE, A));
+        assert_eq!(slot.owner(Role::Midstream, |_| Some(0)), A);
+        assert!(slot.owner(Role::Opening, |_| Some(0)).is_none());
+        assert_eq!(slot.change_owner(B, |_| true), Slot::unsettled(B, A));
+        assert_eq!(slot.change_owner(B, |_| false), Slot::unsettled(B, B));
+        let nobody = slot.change_owner(BackendRef::NONE, |_| false);
+        assert_eq!(nobody.settle(LastChange::Recent), Slot::default());
+    }
+
+    #[test]
     fn a_slot_settles_once_nobody_can_be_left_to_another_owner() {
         for last_change in [LastChange::Recent, LastChange::Old] {
             assert_eq!(Slot::unsettled(A, A).settle(last_change), Slot::settled_on(A));
@@ -178,7 +190,11 @@ mod tests {
         assert_eq!(slot.second_chance(B, Role::Midstream, |_| true), A);
         assert_eq!(slot.second_chance(A, Role::Midstream, |_| true), B);
         assert_eq!(slot.second_chance(B, Role::Midstream, |_| false), B);
-        assert_eq!(slot.second_chance(C, Role::Midstream, |_| true), C);
+        assert_eq!(
+            slot.second_chance(C, Role::Midstream, |_| true),
+            B,
+            "its director knows another settled owner"
+        );
         assert_eq!(slot.second_chance(B, Role::Opening, |_| true), B);
         assert_eq!(Slot::settled_on(B).second_chance(B, Role::Midstream, |_| true), B);
     }

@@ -10,6 +10,8 @@ use crate::layout::shared;
 pub const SERVICE_ELSEWHERE: u8 = 1 << 0;
 /// Flag of [`ServiceEntry`]: the slice is a Maglev table of fixed length.
 pub const SERVICE_MAGLEV: u8 = 1 << 1;
+/// Flag of [`ServiceEntry`]: the list is empty; the slots are there for connections of former owners only.
+pub const SERVICE_VACANT: u8 = 1 << 2;
 
 /// Highest length of a slice.
 pub const MAX_SLICE_LENGTH: u32 = (1 << 24) - 1;

@@ -36,7 +36,7 @@ fn keep<F: Family>(frontend: &Frontend, parsed: &Parsed<F::Address>, owner: Back
         .map_or(BackendRef::NONE, |kept| BackendRef(kept.backend));
     let chosen = if suits::<F>(frontend, kept) { kept } else { owner };
     // Only what opens a connection renews it.
-    if !parsed.is_midstream() {
+    if !parsed.is_midstream() && !chosen.is_none() {
         let entry = Affinity { backend: chosen.0, service, last_used: now };
         // Where the map refuses, the next connection goes by its slot, as does everybody's first.
         let _ = F::affinity().insert(&key, &entry, BPF_ANY.into());

@@ -7,7 +7,7 @@ use proxy_common::frontend::{
 };
 use proxy_common::hash::{client_hash, flow_hash};
 use proxy_common::rules::Role;
-use proxy_common::selection::{BackendRef, SERVICE_ELSEWHERE, ServiceEntry, Slot};
+use proxy_common::selection::{BackendRef, SERVICE_ELSEWHERE, SERVICE_VACANT, ServiceEntry, Slot};
 use proxy_common::verdict::Reason;
 
 use crate::dsr;
@@ -45,25 +45,36 @@ pub fn lookup_encapsulated<F: Family>(tuple: &KeyOf<F>) -> Option<Frontend> {
     found.filter(|frontend| frontend.flags & FRONTEND_DSR != 0)
 }
 
-/// The slot of a packet, or why there is none.
+/// The slot of a packet; the default, which nobody owns, where the list is empty. While it is, connections of former owners
+/// still have their slots.
 #[inline(always)]
-pub fn select_slot<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Result<Slot, Verdict> {
+pub fn select_slot<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Slot {
     let Some(word) = maps::SERVICES.get(frontend.service) else {
-        return Err(Verdict::Drop(Reason::NoBackend));
+        return Slot::default();
     };
     let service = ServiceEntry(*word);
     if service.length() == 0 {
-        let elsewhere = service.flags() & SERVICE_ELSEWHERE != 0;
-        return Err(if elsewhere {
-            Verdict::Drop(Reason::NoLocalEndpoint)
-        } else {
-            Verdict::Refuse(Reason::NoEndpoint, 0)
-        });
+        return Slot::default();
     }
     let affinity = frontend.flags & FRONTEND_AFFINITY != 0;
     let hash = if affinity { client_hash(&key.source) } else { flow_hash(key) };
-    let slot = maps::SELECTION.get(service.slot(hash)).map_or(Slot::default(), |word| Slot(*word));
-    if slot.current().is_none() { Err(Verdict::Drop(Reason::NoBackend)) } else { Ok(slot) }
+    maps::SELECTION.get(service.slot(hash)).map_or(Slot::default(), |word| Slot(*word))
+}
+
+/// Why nobody gets a packet for which no backend was found.
+#[inline(always)]
+pub fn refusal(frontend: &Frontend) -> Verdict {
+    let Some(word) = maps::SERVICES.get(frontend.service) else {
+        return Verdict::Drop(Reason::NoBackend);
+    };
+    let service = ServiceEntry(*word);
+    if service.length() != 0 && service.flags() & SERVICE_VACANT == 0 {
+        Verdict::Drop(Reason::NoBackend)
+    } else if service.flags() & SERVICE_ELSEWHERE != 0 {
+        Verdict::Drop(Reason::NoLocalEndpoint)
+    } else {
+        Verdict::Refuse(Reason::NoEndpoint, 0)
+    }
 }
 
 /// The backend a reference names, unless it is gone or its id means another by now.
@@ -97,7 +108,7 @@ pub fn keeper<F: Family>(slot: Slot, protocol: u8) -> BackendRef {
 /// An owner on another node of a slot that is unsettled: it may have a connection that this node has not.
 #[inline(always)]
 pub fn other_owner<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Option<BackendRef> {
-    let slot = select_slot::<F>(frontend, key).ok().filter(|slot| slot.is_unsettled())?;
+    let slot = Some(select_slot::<F>(frontend, key)).filter(|slot| slot.is_unsettled())?;
     let is_remote =
         |owner: &BackendRef| lookup_backend::<F>(*owner).is_some_and(|backend| !backend.is_local());
     Some(slot.settled()).filter(is_remote).or(Some(slot.current()).filter(is_remote))

@@ -2,7 +2,7 @@
 
 use proxy_common::backend::Backend;
 use proxy_common::flow::{FLOW_DECAPSULATED, FLOW_OUTER_IPV6};
-use proxy_common::frontend::Frontend;
+use proxy_common::frontend::{FRONTEND_AFFINITY, Frontend};
 use proxy_common::selection::{BackendRef, HintKey};
 use proxy_common::verdict::Reason;
 use proxy_common::way::{PEER_NODE, PEER_SELF, PeerKey, WAY_IPV4, Way};
@@ -158,6 +158,7 @@ fn serve<P: Packet, O: Family, F: Family>(
     if let Some((found, _)) = flow::lookup::<F>(inner, frontend.service)
         && let Some(backend) = balance::lookup_keeper::<F>(found.backend, inner)
         && backend.is_local()
+        && !opens_elsewhere::<F>(inner, frontend, hint, found.backend)
     {
         packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
         flow::track::<F>(inner, found, Sender::Client);
@@ -176,17 +177,33 @@ fn serve<P: Packet, O: Family, F: Family>(
     decapsulate::<P, O, F>(*packet, inner, client_port, &destination)
 }
 
+/// Whether a SYN is for another backend of this node than the one that has its entry: what is left of an earlier connection
+/// would tear it from the one that its director gives it to.
+#[inline(always)]
+fn opens_elsewhere<F: Family>(
+    inner: &Parsed<F::Address>,
+    frontend: &Frontend,
+    hint: u32,
+    found: BackendRef,
+) -> bool {
+    if !inner.is_syn() {
+        return false;
+    }
+    let hinted = lookup_hint(frontend.service, hint & HINT_MASK);
+    !hinted.is_none() && hinted.0 != found.0
+}
+
 /// Who gets a decapsulated packet that has no flow entry.
 #[inline(always)]
 fn choose<F: Family>(inner: &Parsed<F::Address>, frontend: &Frontend, hint: u32) -> BackendRef {
     let hinted = lookup_hint(frontend.service, hint & HINT_MASK);
-    let Ok(slot) = balance::select_slot::<F>(frontend, &inner.key) else {
-        return hinted;
-    };
+    let slot = balance::select_slot::<F>(frontend, &inner.key);
     if hinted.is_none() {
         return balance::owner::<F>(slot, inner);
     }
-    if hint & ONWARD != 0 {
+    // With affinity a backend serves clients whose slots it does not own.
+    let suits = frontend.flags & FRONTEND_AFFINITY == 0 || slot.is_owned_by(hinted);
+    if hint & ONWARD != 0 || !suits {
         return hinted;
     }
     slot.second_chance(hinted, inner.role(), |other| balance::lookup_backend::<F>(other).is_some())

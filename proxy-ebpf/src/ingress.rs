@@ -1,7 +1,8 @@
 //! The walk of a packet that comes in over an uplink: `xdp_ingress` and `tc_ingress`.
 
+use proxy_common::backend::Backend;
 use proxy_common::frontend::{FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_LISTENER, Frontend};
-use proxy_common::selection::Slot;
+use proxy_common::selection::{BackendRef, Slot};
 use proxy_common::verdict::Reason;
 
 use crate::affinity;
@@ -117,14 +118,13 @@ fn serve<P: Packet, F: Family>(
         return serve_by_flow::<P, F>(packet, parsed, frontend, None);
     }
     let slot = balance::select_slot::<F>(frontend, &parsed.key);
-    if let Ok(slot) = slot
-        && !slot.is_unsettled()
+    if !slot.is_unsettled()
         && let Some(backend) = balance::lookup_backend::<F>(slot.current())
         && !backend.is_local()
     {
         return Ok(dsr::send::<P, F>(packet, parsed, backend)?);
     }
-    serve_by_flow::<P, F>(packet, parsed, frontend, slot.ok())
+    serve_by_flow::<P, F>(packet, parsed, frontend, Some(slot))
 }
 
 /// By flow entry, or by slot where there is none.
@@ -156,9 +156,27 @@ fn serve_by_flow<P: Packet, F: Family>(
     }
     let slot = match slot {
         Some(slot) => slot,
-        None => balance::select_slot::<F>(frontend, &parsed.key)?,
+        None => balance::select_slot::<F>(frontend, &parsed.key),
     };
     open::<P, F>(packet, parsed, frontend, slot)
+}
+
+/// Every connection of a backend on this node has an entry here. One with DSR that has none began at another director, and
+/// its backend may be the slot's other owner, whose node gives it a second chance if it is not.
+#[inline(always)]
+fn another<F: Family>(
+    frontend: &Frontend,
+    parsed: &Parsed<F::Address>,
+    slot: Slot,
+    chosen: BackendRef,
+) -> BackendRef {
+    let by_slot = frontend.flags & (FRONTEND_DSR | FRONTEND_AFFINITY) == FRONTEND_DSR;
+    let exists = |other| balance::lookup_backend::<F>(other).is_some();
+    if by_slot && balance::lookup_backend::<F>(chosen).is_some_and(Backend::is_local) {
+        slot.second_chance(chosen, parsed.role(), exists)
+    } else {
+        chosen
+    }
 }
 
 /// The first packet of a connection, as far as this node knows.
@@ -169,8 +187,8 @@ fn open<P: Packet, F: Family>(
     frontend: &Frontend,
     slot: Slot,
 ) -> Result<Verdict, Leave> {
-    let reference = affinity::choose::<F>(frontend, parsed, slot);
-    let backend = balance::lookup_backend::<F>(reference).ok_or(Verdict::Drop(Reason::NoBackend))?;
+    let reference = another::<F>(frontend, parsed, slot, affinity::choose::<F>(frontend, parsed, slot));
+    let backend = balance::lookup_backend::<F>(reference).ok_or_else(|| balance::refusal(frontend))?;
     let owner = Owner { backend: reference, service: frontend.service, flags: 0 };
     if backend.is_local() {
         packet.claim_delivery().map_err(|_| HAND_TO_TC)?;

@@ -90,13 +90,11 @@ fn choose<F: Family>(key: &KeyOf<F>) -> Next {
     let Some(frontend) = balance::lookup_frontend::<F>(key) else {
         return Next::End(UNTOUCHED);
     };
-    let slot = balance::select_slot::<F>(&frontend, key);
-    match slot {
-        Ok(slot) if frontend.flags & FRONTEND_DSR != 0 => {
-            Next::Send(balance::keeper::<F>(slot, key.protocol))
-        }
-        _ => Next::End(Verdict::Drop(Reason::IcmpUnknown)),
+    if frontend.flags & FRONTEND_DSR == 0 {
+        return Next::End(Verdict::Drop(Reason::IcmpUnknown));
     }
+    let slot = balance::select_slot::<F>(&frontend, key);
+    Next::Send(balance::keeper::<F>(slot, key.protocol))
 }
 
 /// To the node of a backend, encapsulated as the connection's own packets.

@@ -25,7 +25,8 @@ each_tunnel! {
     a_packet_that_may_be_the_other_owners_is_sent_on_once
     a_packet_that_was_sent_on_is_never_sent_on_again
     a_hint_that_no_backend_here_has_is_sent_to_the_slots_owner
-    a_hint_of_a_backend_that_owns_the_slot_in_no_way_is_believed
+    a_hint_of_a_backend_that_owns_the_slot_in_no_way_is_believed_with_affinity_alone
+    a_syn_for_another_backend_of_this_node_begins_a_connection_there
     a_second_chance_out_of_a_tunnel_keeps_the_packet_inside
 }
 
@@ -276,10 +277,30 @@ fn a_second_chance_out_of_a_tunnel_keeps_the_packet_inside(tunnel: Tunnel) {
     assert_ne!(outcome.frame().destination_mac, NEIGHBOUR_MAC);
 }
 
-/// The director has a flow entry that is older than the slot's last two changes, or the client has affinity.
-fn a_hint_of_a_backend_that_owns_the_slot_in_no_way_is_believed(tunnel: Tunnel) {
+fn a_hint_of_a_backend_that_owns_the_slot_in_no_way_is_believed_with_affinity_alone(tunnel: Tunnel) {
+    for has_affinity in [true, false] {
+        let node = Node::with(tunnel, |service| if has_affinity { service.affinity() } else { service });
+        let [hinted, settled, current] = node.backends;
+        let data = tunnel.case.tcp(flag::ACK);
+        node.set_slot(&data, Slot::unsettled(current.reference, settled.reference));
+        if has_affinity {
+            node.delivers(&data, hinted.hint, hinted);
+        } else {
+            // Its director knows another settled owner. A connection of the hinted backend would have an entry here.
+            let outcome = tunnel.case.arrives(&node.bed, &node.directed(&data, hinted.hint));
+            outcome.assert_sent(&node.sent_on(&data)).assert_counted(Reason::SentOnward);
+        }
+    }
+}
+
+/// What is left of an earlier connection with the same ports must not tear it from the backend that its director remembers.
+fn a_syn_for_another_backend_of_this_node_begins_a_connection_there(tunnel: Tunnel) {
     let node = Node::new(tunnel);
-    let data = tunnel.case.tcp(flag::ACK);
-    node.set_slot(&data, Slot::unsettled(node.backends[1].reference, node.backends[2].reference));
-    node.delivers(&data, node.backends[0].hint, node.backends[0]);
+    let [one, two, _] = node.backends;
+    node.delivers(&tunnel.case.tcp(flag::SYN), one.hint, one);
+    node.delivers(&tunnel.case.tcp(flag::ACK), one.hint, one);
+    node.delivers(&tunnel.case.tcp(flag::SYN), two.hint, two);
+    node.delivers(&tunnel.case.tcp(flag::ACK), one.hint, two);
+    // Without a hint nobody knows better than the entry.
+    node.delivers(&tunnel.case.tcp(flag::SYN), 0, two);
 }

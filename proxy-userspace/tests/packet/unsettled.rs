@@ -4,7 +4,7 @@ use millrace_lab::frame::{Frame, flag};
 use millrace_lab::program::{Bed, Endpoint, FlowTable, Service};
 use proxy_common::backend::BACKEND_EXISTS;
 use proxy_common::flow::FLOW_ENCAPSULATE;
-use proxy_common::selection::Slot;
+use proxy_common::selection::{BackendRef, Slot};
 use proxy_common::verdict::Reason;
 
 use crate::case::{Tunnel, each_tunnel};
@@ -17,6 +17,8 @@ each_tunnel! {
     an_entry_of_a_backend_that_is_gone_is_not_followed
     a_datagram_without_an_entry_goes_to_the_settled_owner_only_while_that_is_ready
     a_connection_moves_between_this_node_and_another_with_the_slot
+    a_connection_that_began_elsewhere_is_not_taken_for_one_of_a_backend_here
+    connections_go_on_while_nobody_serves_new_ones
 }
 
 struct Director {
@@ -149,4 +151,47 @@ fn a_connection_moves_between_this_node_and_another_with_the_slot(tunnel: Tunnel
     let other = case.tcp_from(40001, flag::SYN);
     service.set_slot(&bed, &other, Slot::unsettled(there.reference, here.reference));
     case.arrives(&bed, &other).assert_sent(&tunnel.forwarded(&other, 2, there.hint));
+}
+
+fn a_connection_that_began_elsewhere_is_not_taken_for_one_of_a_backend_here(tunnel: Tunnel) {
+    let (bed, case) = (Bed::new(), tunnel.case);
+    let way = tunnel.way(&bed, 2);
+    let service = bed
+        .service()
+        .dsr()
+        .external(case.vip())
+        .backend_local(case.pod(1))
+        .backend_remote(case.remote_pod(1), way)
+        .install();
+    let [here, there] = [service.endpoints[0], service.endpoints[1]];
+    let data = case.tcp(flag::ACK);
+    for slot in
+        [Slot::unsettled(there.reference, here.reference), Slot::unsettled(here.reference, there.reference)]
+    {
+        bed.forget_flows();
+        service.set_slot(&bed, &data, slot);
+        case.arrives(&bed, &data).assert_sent(&tunnel.forwarded(&data, 2, there.hint));
+    }
+    // There is no other owner.
+    bed.forget_flows();
+    bed.retire_backend(there.at);
+    service.set_slot(&bed, &data, Slot::unsettled(there.reference, here.reference));
+    case.is_delivered(&bed, &data, &data.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+}
+
+fn connections_go_on_while_nobody_serves_new_ones(tunnel: Tunnel) {
+    let director = Director::new(tunnel);
+    let case = tunnel.case;
+    director.service.vacate(&director.bed);
+    let [data, other] = [case.tcp(flag::ACK), case.tcp_from(40001, flag::ACK)];
+    for frame in [&data, &other] {
+        director.set_slot(frame, Slot::unsettled(BackendRef::NONE, director.old.reference));
+    }
+    director.sends(&data, director.old);
+    director.remembers(&data, director.old);
+    director.bed.retire_backend(director.old.at);
+    for refused in [&case.tcp_from(40002, flag::SYN), &case.tcp_from(40001, flag::SYN), &other, &data] {
+        director.set_slot(refused, Slot::unsettled(BackendRef::NONE, BackendRef::NONE));
+        case.arrives(&director.bed, refused).assert_counted(Reason::NoEndpoint);
+    }
 }

@@ -9,7 +9,9 @@ use proxy_common::frontend::{
     Frontend, FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL, SCOPE_INTERNAL,
 };
 use proxy_common::hash::{client_hash, flow_hash, hint};
-use proxy_common::selection::{BackendRef, HintKey, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot};
+use proxy_common::selection::{
+    BackendRef, HintKey, SERVICE_ELSEWHERE, SERVICE_MAGLEV, SERVICE_VACANT, ServiceEntry, Slot,
+};
 use proxy_common::{Addr4, Addr6, Address};
 
 use super::Bed;
@@ -268,6 +270,13 @@ impl Service {
     /// Rewrites the slot a client's frame falls on.
     pub fn set_slot(&self, bed: &Bed, frame: &Frame, slot: Slot) {
         bed.set::<u64>("SELECTION", self.slot_index(frame), slot.0);
+    }
+
+    /// Nobody is in the list any more; its slots stay.
+    pub fn vacate(&self, bed: &Bed) {
+        let Service { entry, .. } = self;
+        let vacant = ServiceEntry::new(entry.offset(), entry.length(), entry.flags() | SERVICE_VACANT);
+        bed.set::<u64>("SERVICES", self.id, vacant.0);
     }
 
     fn hash<A: Address>(&self, frame: &Frame) -> u32 {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proxy_common::name::ServiceName;
 use proxy_common::selection::{
-    BackendRef, MAX_SLICE_LENGTH, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot,
+    BackendRef, MAX_SLICE_LENGTH, SERVICE_ELSEWHERE, SERVICE_MAGLEV, SERVICE_VACANT, ServiceEntry, Slot,
 };
 
 use super::change::{Change, Extent, Op};
@@ -65,12 +65,21 @@ impl Plan {
             .collect();
         let (length, maglev) = match (members.len(), port.algorithm) {
             (0, Algorithm::Random) => (0, 0),
-            (0, Algorithm::Maglev(_)) => (0, SERVICE_MAGLEV),
+            (0, Algorithm::Maglev(_)) => self.vacated(service),
             (_, Algorithm::Maglev(length)) => (length, SERVICE_MAGLEV),
             (count, Algorithm::Random) => (u32::try_from(count).unwrap_or(u32::MAX), 0),
         };
         let elsewhere = if members.is_empty() && port.has_any { SERVICE_ELSEWHERE } else { 0 };
         Choice { service, family: key.family, members, length, flags: maglev | elsewhere }
+    }
+
+    /// Length and flags of a Maglev table without members: it stays while connections of former owners may live.
+    fn vacated(&self, service: u32) -> (u32, u8) {
+        let kept = self.services.get(service).filter(|state| state.is_maglev()).filter(|state| {
+            let exists = |slot: &Slot| self.backends(state.family).exists(slot.current());
+            state.slots.iter().any(|slot| slot.is_unsettled() || exists(slot))
+        });
+        kept.map_or((0, SERVICE_MAGLEV), |state| (state.entry.length(), SERVICE_MAGLEV | SERVICE_VACANT))
     }
 
     /// In place where there is room, so that settled owners are kept; else a fresh slice, which the service's
@@ -152,6 +161,12 @@ impl Plan {
             return choice.members.iter().map(|(_, reference)| Slot::settled_on(*reference)).collect();
         }
         let exists = |owner: BackendRef| self.backends(choice.family).exists(owner);
+        if choice.length == 0 {
+            return Vec::new();
+        }
+        if choice.members.is_empty() {
+            return before.iter().map(|slot| slot.change_owner(BackendRef::NONE, exists)).collect();
+        }
         let addresses: Vec<SocketAddr> = choice.members.iter().map(|(address, _)| *address).collect();
         let owners = maglev::table(&addresses, choice.length);
         let former = before.iter().copied().chain(std::iter::repeat(Slot::default()));

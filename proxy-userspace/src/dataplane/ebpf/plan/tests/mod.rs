@@ -2,8 +2,10 @@
 
 mod access;
 mod cases;
+mod connections;
 mod found;
 mod kernel;
+mod node;
 mod random;
 mod ranges;
 mod vips;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY};
 use proxy_common::frontend::{FRONTEND_DSR, FRONTEND_SOURCE_RANGES};
-use proxy_common::selection::{BackendRef, HINT_MEMBER, SERVICE_ELSEWHERE};
+use proxy_common::selection::{BackendRef, HINT_MEMBER, SERVICE_ELSEWHERE, SERVICE_VACANT};
 use proxy_common::source_range::CLUSTER;
 use proxy_common::way::WAY_VALID;
 
@@ -173,15 +173,17 @@ fn assert_list(kernel: &FakeKernel, key: &PortKey, port: &ServicePort, list: Lis
         let entry = backend(kernel, key.family, reference).expect("the current owner exists");
         entry.address
     };
-    let owners: BTreeSet<_> = slots.iter().map(|slot| owner(slot.current())).collect();
+    let named = slots.iter().map(|slot| slot.current()).filter(|current| !current.is_none());
+    let owners: BTreeSet<_> = named.map(owner).collect();
     assert_eq!(owners, members.iter().copied().collect(), "{key} {list:?}");
     let length = match (members.len(), port.algorithm) {
         (0, _) => 0,
         (_, Algorithm::Maglev(length)) => length as usize,
         (count, Algorithm::Random) => count,
     };
-    assert_eq!(slots.len(), length);
-    let elsewhere = kernel.services.get(&id).is_some_and(|entry| entry.flags() & SERVICE_ELSEWHERE != 0);
+    let flags = kernel.services.get(&id).map_or(0, |entry| entry.flags());
+    assert!(slots.len() == length || length == 0 && flags & SERVICE_VACANT != 0);
+    let elsewhere = flags & SERVICE_ELSEWHERE != 0;
     assert_eq!(elsewhere, members.is_empty() && port.has_any);
 }
 

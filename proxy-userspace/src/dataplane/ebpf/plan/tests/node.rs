@@ -1,0 +1,336 @@
+//! A node as the packets of a DSR service find it: the real plan over a fake kernel, and a walk through it that takes what
+//! it decides from the rules the programs have.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proxy_common::Addr4;
+use proxy_common::backend::BACKEND_LOCAL;
+use proxy_common::flow::{
+    FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ENCAPSULATE, FLOW_ESTABLISHED, FLOW_REPLY, FLOW_REWRITE_DESTINATION,
+    FLOW_REWRITE_SOURCE, FLOW_SYN, Flow, FlowKey, Timeouts,
+};
+use proxy_common::frontend::FRONTEND_DSR;
+use proxy_common::hash::flow_hash;
+use proxy_common::rules::Role;
+use proxy_common::selection::{BackendRef, Slot};
+
+use super::kernel::{CAPACITIES, FakeKernel};
+use super::world::{address, backend, desired, dsr, key, port};
+use crate::dataplane::ebpf::plan::{BackendEntry, Plan, Round};
+use crate::model::{Dirty, Family};
+
+/// Short, so that entries expire in a test.
+pub const TIMEOUTS: Timeouts = Timeouts { syn: 6, established: 100, closing: 5, datagram: 30 };
+
+/// Nodes that have endpoints; one more has none.
+pub const HOMES: u8 = 2;
+
+/// Endpoints by number, and whether each is ready; those that are not exist.
+pub type Endpoints = BTreeMap<u8, bool>;
+
+/// What a client sends.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet {
+    pub key: FlowKey<Addr4>,
+    pub role: Role,
+    /// The client's last one: its connection is over.
+    pub fin: bool,
+}
+
+/// Where a packet is when a node is done with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It reached this endpoint, here.
+    Served(u8),
+    /// It is on its way to another node, for this endpoint.
+    Sent {
+        endpoint: u8,
+        hint: u32,
+    },
+    /// As `Sent`, by a node that was not to choose: it does not know the endpoint it was sent, or gives a second chance.
+    Onward {
+        endpoint: u8,
+        hint: u32,
+    },
+    Lost,
+}
+
+pub struct Node {
+    number: u8,
+    pub kernel: FakeKernel,
+    plan: Plan,
+    embryos: Table,
+    established: Table,
+    round: Option<Round>,
+    /// How far the collector's round is.
+    stage: u8,
+}
+
+impl Node {
+    pub fn new(number: u8, now: Duration) -> Self {
+        Self {
+            number,
+            kernel: FakeKernel::default(),
+            plan: Plan::adopt(CAPACITIES, FakeKernel::default().found(), now),
+            embryos: Table::default(),
+            established: Table::default(),
+            round: None,
+            stage: 0,
+        }
+    }
+
+    pub fn sync(&mut self, endpoints: &Endpoints, now: Duration) {
+        // Node 0 is the one that looks; the others follow in the same order everywhere.
+        let seen_from = |endpoint: u8| (home(endpoint) + HOMES + 1 - self.number) % (HOMES + 1);
+        let endpoints: Vec<_> = endpoints.iter().map(|(n, ready)| (*n, seen_from(*n), *ready)).collect();
+        let state = desired([(key(0, Family::V4), dsr(port(0, Family::V4, &endpoints)))]);
+        let dirty = Dirty { ports: [key(0, Family::V4)].into(), ..Dirty::default() };
+        self.kernel.begin(now, Vec::new());
+        let report = self.plan.sync(&state, &dirty, now, &mut self.kernel);
+        assert!(report.is_complete(), "{report:?}");
+    }
+
+    /// The agent is killed and another one started; the maps stay.
+    pub fn restart(&mut self, now: Duration) {
+        self.plan = Plan::adopt(CAPACITIES, self.kernel.found(), now);
+        (self.round, self.stage) = (None, 0);
+    }
+
+    /// The collector goes on: a walk through the embryos, one through the others, and what follows from both. Packets come
+    /// in between.
+    pub fn collect(&mut self, now: Duration) {
+        self.kernel.begin(now, Vec::new());
+        match self.stage {
+            0 => {
+                self.round = self.plan.begin_round(now);
+                self.note(true, now);
+            }
+            1 => self.note(false, now),
+            _ => {
+                let established = Duration::from_secs(TIMEOUTS.established.into());
+                let Self { round, plan, kernel, .. } = self;
+                while round
+                    .as_mut()
+                    .and_then(|round| plan.settle_next(round, established, now, kernel))
+                    .is_some()
+                {}
+            }
+        }
+        self.stage = (self.stage + 1) % 3;
+    }
+
+    fn note(&mut self, embryos: bool, now: Duration) {
+        let table = if embryos { &mut self.embryos } else { &mut self.established };
+        table.0.retain(|_, (_, flow)| !expired(flow, now));
+        let Some(round) = &mut self.round else { return };
+        for (key, flow) in table.0.values() {
+            self.plan.note_flow(round, key, flow, now);
+        }
+    }
+
+    /// A client's packet that came to this node.
+    pub fn direct(&mut self, packet: &Packet, now: Duration) -> Fate {
+        let slot = self.slot(&packet.key).map(|(_, slot)| slot);
+        if let Some(slot) = slot.filter(|slot| !slot.is_unsettled())
+            && let Some(entry) = self.backend(slot.current())
+            && entry.flags & BACKEND_LOCAL == 0
+        {
+            return sent(entry);
+        }
+        if let Some((reference, entry)) = self.followed(packet, now)
+            && self.backend(reference).is_some_and(|entry| packet.role.keeps(entry.flags))
+        {
+            self.track(packet, now);
+            return if entry.flags & BACKEND_LOCAL == 0 { sent(entry) } else { Fate::Served(number(entry)) };
+        }
+        let Some(slot) = slot else { return Fate::Lost };
+        let owner = slot.owner(packet.role, |settled| Some(self.backend(settled)?.flags));
+        let is_here = self.backend(owner).is_some_and(|entry| entry.flags & BACKEND_LOCAL != 0);
+        let exists = |other| self.backend(other).is_some();
+        let owner = if is_here { slot.second_chance(owner, packet.role, exists) } else { owner };
+        let Some(entry) = self.backend(owner) else { return Fate::Lost };
+        if entry.flags & BACKEND_LOCAL == 0 {
+            self.enter(packet, owner, FLOW_ENCAPSULATE, now);
+            return sent(entry);
+        }
+        self.enter(packet, owner, 0, now);
+        Fate::Served(number(entry))
+    }
+
+    /// A packet that another node sent here.
+    pub fn receive(&mut self, packet: &Packet, hint: u32, sent_on: bool, now: Duration) -> Fate {
+        let Some((service, slot)) = self.slot(&packet.key) else { return Fate::Lost };
+        let hinted = self.kernel.hints.get(&(service, hint)).copied().unwrap_or(BackendRef::NONE);
+        let opens_elsewhere =
+            |found: BackendRef| packet.role == Role::Opening && !hinted.is_none() && found != hinted;
+        if let Some((reference, entry)) = self.followed(packet, now)
+            && packet.role.keeps(entry.flags)
+            && entry.flags & BACKEND_LOCAL != 0
+            && !opens_elsewhere(reference)
+        {
+            self.track(packet, now);
+            return Fate::Served(number(entry));
+        }
+        let chosen = if hinted.is_none() {
+            slot.owner(packet.role, |settled| Some(self.backend(settled)?.flags))
+        } else if sent_on {
+            hinted
+        } else {
+            slot.second_chance(hinted, packet.role, |other| self.backend(other).is_some())
+        };
+        let Some(entry) = self.backend(chosen) else { return Fate::Lost };
+        if entry.flags & BACKEND_LOCAL != 0 {
+            self.enter(packet, chosen, 0, now);
+            return Fate::Served(number(entry));
+        }
+        if sent_on { Fate::Lost } else { Fate::Onward { endpoint: number(entry), hint: entry.hint } }
+    }
+
+    /// The owners of a connection's slot.
+    pub fn owners(&self, key: &FlowKey<Addr4>) -> Vec<u8> {
+        let slot = self.slot(key).map_or(Slot::default(), |(_, slot)| slot);
+        [slot.current(), slot.settled()]
+            .iter()
+            .filter_map(|owner| Some(number(self.backend(*owner)?)))
+            .collect()
+    }
+
+    pub fn unsettled(&self) -> usize {
+        self.kernel
+            .services
+            .keys()
+            .flat_map(|id| self.kernel.slice(*id))
+            .filter(|slot| slot.is_unsettled())
+            .count()
+    }
+
+    /// The `BACKEND_*` bits of an endpoint.
+    pub fn flags(&self, endpoint: u8) -> u8 {
+        let wanted = address(endpoint, Family::V4);
+        self.kernel.backends.values().find(|entry| entry.address == wanted).map_or(0, |entry| entry.flags)
+    }
+
+    fn slot(&self, key: &FlowKey<Addr4>) -> Option<(u32, Slot)> {
+        let frontend = self.kernel.frontends.values().find(|value| value.flags & FRONTEND_DSR != 0)?;
+        let entry = self.kernel.services.get(&frontend.service).filter(|entry| entry.length() > 0)?;
+        let slot = self.kernel.slots.get(&entry.slot(flow_hash(key)))?;
+        (!slot.current().is_none() || slot.is_unsettled()).then_some((frontend.service, *slot))
+    }
+
+    fn backend(&self, reference: BackendRef) -> Option<BackendEntry> {
+        backend(&self.kernel, Family::V4, reference).copied()
+    }
+
+    /// The backend of a connection's entry, if it exists.
+    fn followed(&self, packet: &Packet, now: Duration) -> Option<(BackendRef, BackendEntry)> {
+        let live = |flow: &&Flow<Addr4>| !expired(flow, now);
+        let established = self.established.get(&packet.key).filter(live);
+        let flow = established.or_else(|| self.embryos.get(&packet.key).filter(live))?;
+        let ended = packet.role == Role::Opening && flow.state == FLOW_CLOSING;
+        let reference = BackendRef(flow.backend);
+        Some((reference, self.backend(reference).filter(|_| !ended)?))
+    }
+
+    fn enter(&mut self, packet: &Packet, owner: BackendRef, flags: u8, now: Duration) {
+        let Some((service, _)) = self.slot(&packet.key) else { return };
+        let Some(entry) = self.backend(owner) else { return };
+        let state = match packet.role {
+            Role::Opening => FLOW_SYN,
+            Role::Midstream => FLOW_ESTABLISHED,
+            Role::Datagram => FLOW_DATAGRAM,
+        };
+        let address = Addr4([u32::from(number(entry))]);
+        let flow =
+            Flow { backend: owner.0, service, state, flags, last_seen: seconds(now), ..Flow::default() };
+        let key = packet.key;
+        self.established.remove(&key);
+        if flags & FLOW_ENCAPSULATE == 0 {
+            let reply_key = FlowKey { source: address, ..key.reversed() };
+            let reply = Flow {
+                source: key.destination,
+                source_port: key.destination_port,
+                destination: key.source,
+                destination_port: key.source_port,
+                flags: flags | FLOW_REPLY | FLOW_REWRITE_SOURCE,
+                ..flow
+            };
+            self.established.remove(&reply_key);
+            self.embryos.insert(reply_key, reply);
+        }
+        let to_pod = if flags & FLOW_ENCAPSULATE == 0 { FLOW_REWRITE_DESTINATION } else { 0 };
+        let flow = Flow {
+            source: key.source,
+            source_port: key.source_port,
+            destination: address,
+            destination_port: key.destination_port,
+            flags: flags | to_pod,
+            ..flow
+        };
+        self.embryos.insert(key, flow);
+    }
+
+    fn track(&mut self, packet: &Packet, now: Duration) {
+        let promotes = packet.role != Role::Opening;
+        let Some(flow) = self.established.get(&packet.key).or_else(|| self.embryos.get(&packet.key)) else {
+            return;
+        };
+        let twin = (flow.flags & FLOW_ENCAPSULATE == 0).then(|| flow.twin(&packet.key));
+        for key in [Some(packet.key), twin].into_iter().flatten() {
+            if promotes && let Some(mut flow) = self.embryos.remove(&key) {
+                flow.state = if flow.state == FLOW_SYN { FLOW_ESTABLISHED } else { flow.state };
+                self.established.insert(key, flow);
+            }
+            let entry = self.established.get_mut(&key).or(self.embryos.get_mut(&key));
+            let Some(flow) = entry else { continue };
+            flow.last_seen = seconds(now);
+            flow.state = if packet.fin { FLOW_CLOSING } else { flow.state };
+        }
+    }
+}
+
+/// The node an endpoint is on.
+pub const fn home(endpoint: u8) -> u8 {
+    endpoint % HOMES
+}
+
+fn sent(entry: BackendEntry) -> Fate {
+    Fate::Sent { endpoint: number(entry), hint: entry.hint }
+}
+
+fn number(entry: BackendEntry) -> u8 {
+    (0..=u8::MAX).find(|n| address(*n, Family::V4) == entry.address).unwrap()
+}
+
+fn expired(flow: &Flow<Addr4>, now: Duration) -> bool {
+    TIMEOUTS.expired(flow.state, flow.last_seen, seconds(now))
+}
+
+fn seconds(now: Duration) -> u32 {
+    u32::try_from(now.as_secs()).unwrap()
+}
+
+/// Entries by tuple.
+#[derive(Default)]
+struct Table(BTreeMap<Tuple, (FlowKey<Addr4>, Flow<Addr4>)>);
+
+type Tuple = ([u32; 2], [u16; 2], u8);
+
+impl Table {
+    fn get(&self, key: &FlowKey<Addr4>) -> Option<&Flow<Addr4>> {
+        self.0.get(&tuple(key)).map(|(_, flow)| flow)
+    }
+    fn get_mut(&mut self, key: &FlowKey<Addr4>) -> Option<&mut Flow<Addr4>> {
+        self.0.get_mut(&tuple(key)).map(|(_, flow)| flow)
+    }
+    fn insert(&mut self, key: FlowKey<Addr4>, flow: Flow<Addr4>) {
+        self.0.insert(tuple(&key), (key, flow));
+    }
+    fn remove(&mut self, key: &FlowKey<Addr4>) -> Option<Flow<Addr4>> {
+        self.0.remove(&tuple(key)).map(|(_, flow)| flow)
+    }
+}
+
+fn tuple(key: &FlowKey<Addr4>) -> Tuple {
+    ([key.source.0[0], key.destination.0[0]], [key.source_port, key.destination_port], key.protocol)
+}
