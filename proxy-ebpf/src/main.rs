@@ -1,7 +1,7 @@
 //! Entry points: the one place where a verdict becomes an action.
 #![no_std]
 #![no_main]
-#![feature(asm_experimental_arch)]
+#![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 #![expect(
     clippy::needless_borrows_for_generic_args,
     reason = "a map key passed by value is one more copy on a stack of 512 bytes"

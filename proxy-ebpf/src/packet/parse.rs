@@ -1,7 +1,5 @@
 //! From bytes to the tuple we look up. What we don't understand goes to the stack, untouched.
 
-use core::arch::asm;
-
 use proxy_common::flow::FlowKey;
 use proxy_common::rules::Role;
 
@@ -125,9 +123,13 @@ pub fn parse<P: Packet, F: Family>(packet: &P, network: usize) -> Result<Parsed<
 /// and loses the bounds of the lower one when the higher one becomes known.
 #[inline(always)]
 fn bounded(offset: u32) -> u32 {
-    let mut bounded = u64::from(offset);
-    // SAFETY: one instruction on one register.
-    unsafe { asm!("{0} &= 511", inout(reg) bounded, options(pure, nomem, nostack)) };
+    #[cfg_attr(not(target_arch = "bpf"), expect(unused_mut, reason = "the host only lints this"))]
+    let mut bounded = u64::from(offset & MAX_OFFSET);
+    // SAFETY: one instruction on one register, which LLVM would leave out.
+    #[cfg(target_arch = "bpf")]
+    unsafe {
+        core::arch::asm!("{0} &= 511", inout(reg) bounded, options(pure, nomem, nostack));
+    };
     bounded as u32
 }
 
