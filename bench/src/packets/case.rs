@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use anyhow::Result;
 use aya::programs::ProgramFd;
 use millrace_lab::frame::{Frame, flag};
-use millrace_lab::program::{Bed, Hook, Sizes, resolved_way};
+use millrace_lab::program::{Bed, Hook, Sizes, known_hop, resolved_way};
+use proxy_common::flow::FLOW_ANSWERED;
 use serde::Serialize;
 
 use super::rounds::{FIRST_PORT, FRAME, Rounds};
@@ -29,6 +30,10 @@ pub enum Walk {
     DsrNew,
     /// A packet of a connection to a backend on another node, by Direct Server Return.
     DsrEstablished,
+    /// A SYN to a backend on another node, by translation, when all ports are lent already.
+    SnatNew,
+    /// A packet of a connection to a backend on another node, by translation.
+    SnatEstablished,
 }
 
 /// A measurement to be made.
@@ -60,6 +65,8 @@ pub struct Prepared {
 
 /// More rounds than any run has: each round is another flow.
 const EVER_NEW: u32 = u32::MAX;
+/// As many as there are ports for, with room to find one.
+const FEW: u32 = 2_000;
 const MANY: u32 = 10_000;
 const MOST: u32 = 1_000_000;
 /// Connections that are opened and answered in at a time: they must fit the table of embryos.
@@ -68,7 +75,10 @@ const CHUNK: u32 = MANY;
 /// All cases, in the order they are printed.
 pub fn all() -> Vec<Case> {
     use Hook::{TcEgress, TcIngress, XdpIngress};
-    use Walk::{DsrEstablished, DsrNew, LocalEstablished, LocalNew, NotOurs, NotOursServed, Reply};
+    use Walk::{
+        DsrEstablished, DsrNew, LocalEstablished, LocalNew, NotOurs, NotOursServed, Reply, SnatEstablished,
+        SnatNew,
+    };
     let walks = [
         (NotOurs, XdpIngress, 1, 1),
         (NotOurs, TcIngress, 1, 1),
@@ -89,6 +99,10 @@ pub fn all() -> Vec<Case> {
         (DsrEstablished, XdpIngress, MOST, 1),
         (DsrNew, TcIngress, EVER_NEW, 1),
         (DsrEstablished, TcIngress, 1, 1),
+        (SnatNew, XdpIngress, EVER_NEW, 1),
+        (SnatEstablished, XdpIngress, 1, 1),
+        (SnatEstablished, XdpIngress, FEW, 1),
+        (SnatEstablished, TcIngress, 1, 1),
     ];
     let case = |is_v6| move |(walk, hook, flows, services)| Case { walk, hook, is_v6, flows, services };
     walks.into_iter().flat_map(|walk| [case(false)(walk), case(true)(walk)]).collect()
@@ -105,6 +119,8 @@ impl Case {
             Walk::Reply => "reply",
             Walk::DsrNew => "DSR, new",
             Walk::DsrEstablished => "DSR, established",
+            Walk::SnatNew => "SNAT, new",
+            Walk::SnatEstablished => "SNAT, established",
         }
     }
 
@@ -148,8 +164,8 @@ impl Case {
         let mut wrapper = Wrapper::load(self.hook, &frame)?;
         let (target, empty) = (bed.program_fd(self.hook), wrapper.empty()?);
         let rounds = Rounds::new(&frame, self.flows, self.services)?;
-        if self.walk == Walk::LocalEstablished {
-            self.open_connections(&mut wrapper, &target, rounds)?;
+        if matches!(self.walk, Walk::LocalEstablished | Walk::SnatEstablished) {
+            self.open_connections(&bed, &mut wrapper, &target, rounds)?;
         }
         wrapper.rotate(rounds)?;
         Ok(Prepared { bed, wrapper, target, empty })
@@ -172,18 +188,32 @@ impl Case {
                 let way = if number == 0 { bed.way(resolved_way(nodes.0, nodes.1)) } else { 1 };
                 service.dsr().backend_remote(backend, way)
             }
+            Walk::SnatNew | Walk::SnatEstablished => service.backend_remote(backend, 0),
             _ => service.backend_local(backend),
         };
         service.install();
+        if matches!(self.walk, Walk::SnatNew | Walk::SnatEstablished) {
+            bed.hop(backend, known_hop(self.address(NODE, 1)));
+        }
     }
 
-    /// Two packets of each connection's client, a chunk at a time: opened, and answered in.
-    fn open_connections(&self, wrapper: &mut Wrapper, target: &ProgramFd, rounds: Rounds) -> Result<()> {
+    /// Two packets of each connection's client, a chunk at a time: opened, and answered in. Between them the backend has
+    /// answered, which only translation takes note of.
+    fn open_connections(
+        &self,
+        bed: &Bed,
+        wrapper: &mut Wrapper,
+        target: &ProgramFd,
+        rounds: Rounds,
+    ) -> Result<()> {
         for first in (0..self.flows).step_by(CHUNK as usize) {
             let last = (first + CHUNK).min(self.flows) - 1;
             for _ in 0..2 {
                 wrapper.rotate(rounds.between(first, last))?;
                 wrapper.run(target, last - first + 1)?;
+                if self.walk == Walk::SnatEstablished {
+                    bed.rewrite_flows(|entry| entry.flags |= FLOW_ANSWERED);
+                }
             }
         }
         Ok(())
@@ -195,8 +225,10 @@ impl Case {
                 let (client, other) = (self.address(CLIENT, 0), self.address(NODE, 1));
                 Frame::ip(client, other).tcp(FIRST_PORT, 22, flag::ACK)
             }
-            Walk::LocalNew | Walk::DsrNew => self.client_frame(flag::SYN),
-            Walk::LocalEstablished | Walk::DsrEstablished => self.client_frame(flag::ACK),
+            Walk::LocalNew | Walk::DsrNew | Walk::SnatNew => self.client_frame(flag::SYN),
+            Walk::LocalEstablished | Walk::DsrEstablished | Walk::SnatEstablished => {
+                self.client_frame(flag::ACK)
+            }
             Walk::Reply => {
                 let pod = SocketAddr::new(self.address(POD, 0), FIRST_PORT);
                 self.client_frame(flag::ACK).with_destination(pod).reply()
