@@ -30,10 +30,18 @@ struct Port {
     on_nodes: Option<u16>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Condition {
+    Ready,
+    Draining,
+    Unready,
+}
+
 #[derive(Clone, Debug)]
 struct Endpoint {
     addresses: Dual,
     node: String,
+    condition: Condition,
 }
 
 impl Service {
@@ -117,6 +125,26 @@ impl Service {
         self.endpoint(node, node.addresses())
     }
 
+    /// Makes a pod's endpoint one that ends: it serves the connections it has, and gets no new ones.
+    #[must_use]
+    pub fn draining(self, pod: &Pod) -> Self {
+        self.with_condition(pod, Condition::Draining)
+    }
+
+    /// Makes a pod's endpoint one that is not ready for anything, but lives.
+    #[must_use]
+    pub fn unready(self, pod: &Pod) -> Self {
+        self.with_condition(pod, Condition::Unready)
+    }
+
+    fn with_condition(mut self, pod: &Pod, condition: Condition) -> Self {
+        let of_pod = |endpoint: &&mut Endpoint| endpoint.addresses.both() == pod.addresses().both();
+        for endpoint in self.endpoints.iter_mut().filter(of_pod) {
+            endpoint.condition = condition;
+        }
+        self
+    }
+
     /// Takes all endpoints away.
     #[must_use]
     pub fn without_endpoints(mut self) -> Self {
@@ -125,15 +153,20 @@ impl Service {
     }
 
     fn endpoint(mut self, node: &Node, addresses: Dual) -> Self {
-        self.endpoints.push(Endpoint { addresses, node: node.name().to_owned() });
+        self.endpoints.push(Endpoint {
+            addresses,
+            node: node.name().to_owned(),
+            condition: Condition::Ready,
+        });
         self
     }
 
-    /// Addresses and ports of all endpoints.
+    /// Addresses and ports of all endpoints that are ready.
     #[must_use]
     pub fn backends(&self) -> Vec<SocketAddr> {
         let targets: BTreeSet<u16> = self.ports.iter().map(|port| port.target).collect();
-        let addresses = self.endpoints.iter().flat_map(|endpoint| endpoint.addresses.both());
+        let ready = self.endpoints.iter().filter(|endpoint| endpoint.condition == Condition::Ready);
+        let addresses = ready.flat_map(|endpoint| endpoint.addresses.both());
         addresses
             .flat_map(|address| targets.iter().map(move |port| SocketAddr::new(address, *port)))
             .collect()
@@ -183,7 +216,11 @@ impl Service {
                 json!({
                     "addresses": [endpoint.addresses.of(family)],
                     "nodeName": endpoint.node,
-                    "conditions": {"ready": true, "serving": true, "terminating": false},
+                    "conditions": {
+                        "ready": endpoint.condition == Condition::Ready,
+                        "serving": endpoint.condition != Condition::Unready,
+                        "terminating": endpoint.condition == Condition::Draining,
+                    },
                 })
             })
             .collect();

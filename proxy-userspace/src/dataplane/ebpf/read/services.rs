@@ -11,7 +11,7 @@ use proxy_common::frontend::{
     FRONTEND_DSR, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_EXTERNAL_IP, FRONTEND_KIND_LOAD_BALANCER,
     FRONTEND_KIND_NODE_PORT, FRONTEND_SOURCE_RANGES, Frontend, SCOPE_ENCAPSULATED, SCOPE_INTERNAL,
 };
-use proxy_common::selection::{SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot};
+use proxy_common::selection::{BackendRef, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot};
 use proxy_common::way::WAY_VALID;
 
 use super::view::{BackendView, FrontendView, ServiceView};
@@ -70,10 +70,10 @@ impl PinnedMaps {
     ) -> Result<ServiceView, ReadError> {
         let entry = ServiceEntry(self.maps.services.load(id));
         let owners: BTreeSet<SocketAddr> = self
-            .slots(entry)
-            .filter_map(|slot| {
-                let (generation, address) = backends.get(&slot.current().id())?;
-                (*generation == slot.current().generation()).then_some(*address)
+            .owners(entry)
+            .filter_map(|owner| {
+                let (generation, address) = backends.get(&owner.id())?;
+                (*generation == owner.generation()).then_some(*address)
             })
             .collect();
         let counter = total(&self.service_stats, id)?;
@@ -99,7 +99,7 @@ impl PinnedMaps {
         let mut services: BTreeMap<(bool, u32), BTreeSet<String>> = BTreeMap::new();
         for (id, text) in self.names()? {
             let entry = ServiceEntry(self.maps.services.load(id));
-            let owners: BTreeSet<u32> = self.slots(entry).map(|slot| slot.current().id()).collect();
+            let owners: BTreeSet<u32> = self.owners(entry).map(BackendRef::id).collect();
             for owner in owners {
                 services.entry((text.family == "IPv6", owner)).or_default().insert(text.label());
             }
@@ -164,9 +164,11 @@ impl PinnedMaps {
         Ok(names)
     }
 
-    fn slots(&self, entry: ServiceEntry) -> impl Iterator<Item = Slot> {
+    /// The current owners of a slice's slots; none has one while the list is empty.
+    fn owners(&self, entry: ServiceEntry) -> impl Iterator<Item = BackendRef> {
         (entry.offset()..entry.offset().saturating_add(entry.length()))
-            .map(|index| Slot(self.maps.selection.load(index)))
+            .map(|index| Slot(self.maps.selection.load(index)).current())
+            .filter(|owner| !owner.is_none())
     }
 }
 
