@@ -27,6 +27,8 @@ pub mod global {
     pub const SNAT_PORT_COUNT: &str = "SNAT_PORT_COUNT";
     /// Non-zero where `bpf_fib_lookup` says which source address a route prefers (Linux 6.7 and later).
     pub const FIB_SOURCE: &str = "FIB_SOURCE";
+    /// Non-zero where packets to other nodes are encapsulated in UDP (FoU), not in IP directly.
+    pub const DSR_FOU: &str = "DSR_FOU";
 }
 
 /// Index into AGENT: monotonic seconds of the agent's last heartbeat.

@@ -11,6 +11,9 @@ pub const WAY_IPV4: u16 = 1 << 2;
 /// Flag of [`Way`]: the way is in use; an entry without it is no way at all.
 pub const WAY_VALID: u16 = 1 << 3;
 
+/// UDP destination port of packets that are encapsulated in UDP (FoU).
+pub const FOU_PORT: u16 = 5555;
+
 shared! {
     /// Value of WAYS. Written with `WAY_RESOLVED` clear first, then whole, then set; a program that reads in the
     /// middle of it may send a frame to the old next hop's address on the new device.

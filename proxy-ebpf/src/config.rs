@@ -31,6 +31,9 @@ pub static SNAT_PORT_COUNT: Global<u32> =
 #[unsafe(no_mangle)]
 pub static FIB_SOURCE: Global<u32> = Global::new(0);
 
+#[unsafe(no_mangle)]
+pub static DSR_FOU: Global<u32> = Global::new(0);
+
 /// Whether a port, in network byte order, is one that connections are translated to.
 #[inline(always)]
 pub fn is_snat_port(port: u16) -> bool {

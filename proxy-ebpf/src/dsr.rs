@@ -10,6 +10,7 @@ use proxy_common::way::{PEER_NODE, PEER_SELF, PeerKey, WAY_IPV4, Way};
 use crate::balance;
 use crate::family::{Family, Outer, V4, V6};
 use crate::flow::{self, Owner, Sender};
+use crate::fou::{self, Encapsulation};
 use crate::maps;
 use crate::nat;
 use crate::observe;
@@ -34,24 +35,26 @@ pub fn send<P: Packet, F: Family>(
     if parsed.hop_limit <= 1 {
         return Err(Verdict::Refuse(Reason::HopLimit, backend.way));
     }
-    if packet.largest_packet(parsed, header_of(way)) > u32::from(way.mtu) {
-        let fits = u32::from(way.mtu).saturating_sub(header_of(way) as u32);
+    let between = fou::own_bytes();
+    let outer = header_of(way) + between;
+    if packet.largest_packet(parsed, outer) > u32::from(way.mtu) {
+        let fits = u32::from(way.mtu).saturating_sub(outer as u32);
         return Err(Verdict::Refuse(Reason::TooBig, fits));
     }
     let next = route::resolve(packet, way)?;
     F::decrement_hop_limit(packet, ETHERNET).ok_or(NO_ROOM)?;
-    packet.push_outer(parsed.transport(), header_of(way)).map_err(|_| NO_ROOM)?;
-    write_outer::<P, F>(packet, parsed, way, &next, backend.hint)?;
+    packet.push_outer(parsed.transport(), outer).map_err(|_| NO_ROOM)?;
+    write_outer::<P, F>(packet, parsed, way, &next, backend.hint, between)?;
     Ok(Verdict::Send(Reason::SentDsr, next.device))
 }
 
-/// Bytes of the outer header a way takes.
+/// Bytes of the outer IP header a way takes.
 #[inline(always)]
 const fn header_of(way: &Way) -> usize {
     if way.flags & WAY_IPV4 != 0 { V4::HEADER } else { V6::HEADER }
 }
 
-/// Writes Ethernet and outer IP header in front of an inner packet of family `F`.
+/// Writes Ethernet and outer headers in front of an inner packet of family `F`; `between` is the UDP header's bytes, or zero.
 #[inline(always)]
 fn write_outer<P: Packet, F: Family>(
     packet: &P,
@@ -59,35 +62,45 @@ fn write_outer<P: Packet, F: Family>(
     way: &Way,
     next: &NextHop,
     hint: u32,
+    between: usize,
 ) -> Result<(), Verdict> {
     let ether_type = if way.flags & WAY_IPV4 != 0 { V4::ETHER_TYPE } else { V6::ETHER_TYPE };
     let ethernet = packet.at::<Ethernet>(0).ok_or(NO_ROOM)?;
     // SAFETY: `at` checked the bound.
     unsafe { *ethernet = Ethernet { addresses: next.addresses, ether_type } };
     let written = if way.flags & WAY_IPV4 != 0 {
-        V4::write_outer(packet, ETHERNET, &outer::<F, V4>(parsed, way, hint))
+        V4::write_outer(packet, ETHERNET, &outer::<F, V4>(parsed, way, hint, between))
     } else {
-        V6::write_outer(packet, ETHERNET, &outer::<F, V6>(parsed, way, hint))
+        V6::write_outer(packet, ETHERNET, &outer::<F, V6>(parsed, way, hint, between))
     };
-    written.ok_or(NO_ROOM)
+    written.ok_or(NO_ROOM)?;
+    if between != 0 {
+        fou::write_header::<P, F>(packet, ETHERNET + header_of(way), parsed).ok_or(NO_ROOM)?;
+    }
+    Ok(())
 }
 
 #[inline(always)]
-fn outer<F: Family, O: Family>(parsed: &Parsed<F::Address>, way: &Way, hint: u32) -> Outer<O::Address> {
+fn outer<F: Family, O: Family>(
+    parsed: &Parsed<F::Address>,
+    way: &Way,
+    hint: u32,
+    between: usize,
+) -> Outer<O::Address> {
     Outer {
         source: O::unmap(&way.source),
         destination: O::unmap(&way.target),
-        protocol: F::ENCAPSULATED,
+        protocol: if between == 0 { F::ENCAPSULATED } else { protocol::UDP },
         // Without the ECN bits: a mark set on the way would be lost with the outer header (RFC 6040).
         traffic_class: parsed.traffic_class & !3,
-        inner_length: parsed.length,
+        inner_length: parsed.length + between as u32,
         hint,
     }
 }
 
 /// A tunnel packet of family `O`: ours if its inner destination is a frontend and its outer one this node.
 #[inline(never)]
-pub fn receive<P: Packet, O: Family>(mut packet: P) -> Verdict {
+pub fn receive<P: Packet, O: Family, E: Encapsulation>(mut packet: P) -> Verdict {
     let outer = match parse::<P, O>(&packet, ETHERNET) {
         // Ours have neither options nor extension headers; so inner offsets are constants.
         Ok(outer) if outer.payload == (ETHERNET + O::HEADER) as u32 => outer,
@@ -96,27 +109,27 @@ pub fn receive<P: Packet, O: Family>(mut packet: P) -> Verdict {
     };
     // Only the length is kept: the stack has no room for both headers' addresses.
     let length = outer.length;
-    let received = match outer.key.protocol {
-        protocol::IPV4 => receive_inner::<P, O, V4>(&mut packet, length),
-        protocol::IPV6 => receive_inner::<P, O, V6>(&mut packet, length),
+    let received = match E::inner_protocol::<P, O>(&packet, outer.key.protocol) {
+        Some(protocol::IPV4) => receive_inner::<P, O, V4, E>(&mut packet, length),
+        Some(protocol::IPV6) => receive_inner::<P, O, V6, E>(&mut packet, length),
         _ => Err(UNTOUCHED),
     };
     received.unwrap_or_else(|verdict| verdict)
 }
 
 #[inline(always)]
-fn receive_inner<P: Packet, O: Family, F: Family>(
+fn receive_inner<P: Packet, O: Family, F: Family, E: Encapsulation>(
     packet: &mut P,
     outer_length: u32,
 ) -> Result<Verdict, Verdict> {
-    let mut inner = parse::<P, F>(packet, ETHERNET + O::HEADER)?;
-    if !inner.has_ports() || inner.length + O::HEADER as u32 > outer_length {
+    let mut inner = parse::<P, F>(packet, ETHERNET + O::HEADER + E::BYTES)?;
+    if !inner.has_ports() || inner.length + (O::HEADER + E::BYTES) as u32 > outer_length {
         return Err(UNTOUCHED);
     }
     let frontend = balance::lookup_encapsulated::<F>(&inner.key).ok_or(UNTOUCHED)?;
     check_peers::<P, O>(packet)?;
     let hint = O::read_hint(packet, ETHERNET).ok_or(NO_ROOM)?;
-    let verdict = serve::<P, O, F>(packet, &mut inner, &frontend, hint)?;
+    let verdict = serve::<P, O, F, E>(packet, &mut inner, &frontend, hint)?;
     observe::count_service(frontend.service, packet.length());
     Ok(verdict)
 }
@@ -125,7 +138,7 @@ fn receive_inner<P: Packet, O: Family, F: Family>(
 #[inline(always)]
 pub fn check_peers<P: Packet, O: Family>(packet: &P) -> Result<(), Verdict> {
     let (source, destination) = O::read_addresses(packet, ETHERNET).ok_or(UNTOUCHED)?;
-    if peer::<O>(&destination) & PEER_SELF == 0 {
+    if !is_own::<O>(&destination) {
         return Err(UNTOUCHED);
     }
     if !is_other_node::<O>(&source) {
@@ -141,6 +154,12 @@ pub fn peer<O: Family>(address: &O::Address) -> u32 {
     unsafe { maps::PEERS.get(key).copied() }.unwrap_or(0)
 }
 
+/// Whether an address is this node's.
+#[inline(never)]
+pub fn is_own<F: Family>(address: &F::Address) -> bool {
+    peer::<F>(address) & PEER_SELF != 0
+}
+
 /// Whether an address is another node's of the cluster.
 #[inline(never)]
 pub fn is_other_node<F: Family>(address: &F::Address) -> bool {
@@ -149,7 +168,7 @@ pub fn is_other_node<F: Family>(address: &F::Address) -> bool {
 
 /// The order of a decapsulated packet: flow entry, second chance, hint, this node's own slot.
 #[inline(always)]
-fn serve<P: Packet, O: Family, F: Family>(
+fn serve<P: Packet, O: Family, F: Family, E: Encapsulation>(
     packet: &mut P,
     inner: &mut Parsed<F::Address>,
     frontend: &Frontend,
@@ -162,19 +181,24 @@ fn serve<P: Packet, O: Family, F: Family>(
     {
         packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
         flow::track::<F>(inner, found, Sender::Client);
-        return decapsulate::<P, O, F>(*packet, inner, found.client_port, &(backend.address, backend.port));
+        return decapsulate::<P, O, F, E>(
+            *packet,
+            inner,
+            found.client_port,
+            &(backend.address, backend.port),
+        );
     }
     let chosen = choose::<F>(inner, frontend, hint);
     let backend = balance::lookup_backend::<F>(chosen).ok_or(Verdict::Drop(Reason::NoBackendHere))?;
     if !backend.is_local() {
-        return send_onward::<P, O, F>(*packet, inner, backend, hint);
+        return send_onward::<P, O, F, E>(*packet, inner, backend, hint);
     }
     packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
     let outer = if O::HEADER == V6::HEADER { FLOW_OUTER_IPV6 } else { 0 };
     let owner = Owner { backend: chosen, service: frontend.service, flags: FLOW_DECAPSULATED | outer };
     let destination = (backend.address, backend.port);
     let client_port = flow::create::<F>(inner, &destination, &owner)?;
-    decapsulate::<P, O, F>(*packet, inner, client_port, &destination)
+    decapsulate::<P, O, F, E>(*packet, inner, client_port, &destination)
 }
 
 /// Whether a SYN is for another backend of this node than the one that has its entry: what is left of an earlier connection
@@ -219,21 +243,21 @@ fn lookup_hint(service: u32, hint: u32) -> BackendRef {
 }
 
 #[inline(never)]
-fn decapsulate<P: Packet, O: Family, F: Family>(
+fn decapsulate<P: Packet, O: Family, F: Family, E: Encapsulation>(
     mut packet: P,
     inner: &mut Parsed<F::Address>,
     client_port: u16,
     destination: &(F::Address, u16),
 ) -> Result<Verdict, Verdict> {
-    packet.pop_outer(O::HEADER, O::ETHER_TYPE, F::ETHER_TYPE).map_err(|_| NO_ROOM)?;
-    inner.network -= O::HEADER as u32;
-    inner.payload -= O::HEADER as u32;
+    packet.pop_outer(O::HEADER + E::BYTES, O::ETHER_TYPE, F::ETHER_TYPE).map_err(|_| NO_ROOM)?;
+    inner.network -= (O::HEADER + E::BYTES) as u32;
+    inner.payload -= (O::HEADER + E::BYTES) as u32;
     nat::deliver::<P, F>(&mut packet, inner, client_port, destination, Reason::ServedDsr)
 }
 
 /// The second chance: rewrites the outer header in place, once. A way of the other family can't be taken.
 #[inline(never)]
-pub fn send_onward<P: Packet, O: Family, F: Family>(
+pub fn send_onward<P: Packet, O: Family, F: Family, E: Encapsulation>(
     packet: P,
     inner: &Parsed<F::Address>,
     backend: &Backend<F::Address>,
@@ -243,10 +267,10 @@ pub fn send_onward<P: Packet, O: Family, F: Family>(
     if hint & ONWARD != 0 || header_of(way) != O::HEADER {
         return Err(Verdict::Drop(Reason::NoBackendHere));
     }
-    if inner.length + O::HEADER as u32 > u32::from(way.mtu) {
+    if inner.length + (O::HEADER + E::BYTES) as u32 > u32::from(way.mtu) {
         return Err(Verdict::Drop(Reason::TooBig));
     }
     let next = route::resolve(&packet, way)?;
-    write_outer::<P, F>(&packet, inner, way, &next, backend.hint | ONWARD)?;
+    write_outer::<P, F>(&packet, inner, way, &next, backend.hint | ONWARD, E::BYTES)?;
     Ok(Verdict::Send(Reason::SentOnward, next.device))
 }

@@ -15,6 +15,7 @@ use proxy_common::verdict::Reason;
 use crate::apart;
 use crate::config;
 use crate::family::{Family, FlowOf, KeyOf, V4, V6};
+use crate::fou;
 use crate::nat::Endpoint;
 use crate::observe;
 use crate::packet::Parsed;
@@ -54,10 +55,12 @@ impl Found {
     pub const fn is_translated(&self) -> bool {
         self.translated
     }
-    /// Bytes of the outer header they come in with.
+    /// Bytes of the outer headers they come in with. Whether one of them is UDP's is what this node does itself: an entry has
+    /// no room to say, and all nodes do the same, but for the minutes in which they are switched.
     #[inline(always)]
-    pub const fn outer_header(&self) -> u16 {
-        if self.flags & FLOW_OUTER_IPV6 != 0 { V6::HEADER as u16 } else { V4::HEADER as u16 }
+    pub fn outer_headers(&self) -> u16 {
+        let network = if self.flags & FLOW_OUTER_IPV6 != 0 { V6::HEADER } else { V4::HEADER };
+        (network + fou::own_bytes()) as u16
     }
 }
 

@@ -11,6 +11,7 @@ use crate::config::is_snat_port;
 use crate::dsr;
 use crate::family::{Family, V4, V6};
 use crate::flow::{self, Owner, Sender};
+use crate::fou::{self, Encapsulation, Fou, Ipip};
 use crate::icmp::{self, Icmp};
 use crate::nat;
 use crate::observe;
@@ -43,12 +44,13 @@ pub fn walk<P: Packet>(packet: P) -> Verdict {
 #[inline(always)]
 fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
     let verdict = match F::peek_protocol(&packet, ETHERNET) {
-        Some(protocol::IPV4) => return walk_tunnel::<P, F, V4>(packet),
-        Some(protocol::IPV6) => return walk_tunnel::<P, F, V6>(packet),
+        Some(protocol::IPV4) => return walk_tunnel::<P, F, V4, Ipip>(packet),
+        Some(protocol::IPV6) => return walk_tunnel::<P, F, V6, Ipip>(packet),
         Some(protocol) if protocol == F::PROTOCOL => return icmp::receive::<P, F>(packet),
         Some(_) => match forward::<P, F>(packet) {
             Leave::With(verdict) => verdict,
             Leave::Translate => snat::translate::<P, F>(packet),
+            Leave::Decapsulate => return walk_fou::<P, F>(packet),
             Leave::Restore => snat::restore::<P, F>(packet),
         },
         None => return UNTOUCHED,
@@ -60,14 +62,26 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
     }
 }
 
+/// As [`walk_tunnel`], where the outer header does not say what is inside.
+#[inline(always)]
+fn walk_fou<P: Packet, O: Icmp>(packet: P) -> Verdict {
+    packet.need(ETHERNET + O::HEADER + Fou::BYTES + 1);
+    match Fou::inner_protocol::<P, O>(&packet, protocol::UDP) {
+        Some(protocol::IPV4) => walk_tunnel::<P, O, V4, Fou>(packet),
+        Some(protocol::IPV6) => walk_tunnel::<P, O, V6, Fou>(packet),
+        _ => UNTOUCHED,
+    }
+}
+
 /// Two walks again, for two stacks.
 #[inline(always)]
-fn walk_tunnel<P: Packet, O: Icmp, F: Icmp>(packet: P) -> Verdict {
-    packet.need(ETHERNET + O::HEADER + F::HEADER);
-    if F::peek_protocol(&packet, ETHERNET + O::HEADER) == Some(F::PROTOCOL) {
-        icmp::receive_tunnelled::<P, O, F>(packet)
+fn walk_tunnel<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: P) -> Verdict {
+    let inner = ETHERNET + O::HEADER + E::BYTES;
+    packet.need(inner + F::HEADER);
+    if F::peek_protocol(&packet, inner) == Some(F::PROTOCOL) {
+        icmp::receive_tunnelled::<P, O, F, E>(packet)
     } else {
-        dsr::receive::<P, O>(packet)
+        dsr::receive::<P, O, E>(packet)
     }
 }
 
@@ -90,6 +104,9 @@ fn forward_parsed<P: Packet, F: Family>(
 ) -> Result<Verdict, Leave> {
     if !parsed.has_ports() {
         return Err(UNTOUCHED.into());
+    }
+    if fou::is_for_us::<F>(&parsed.key) {
+        return Err(Leave::Decapsulate);
     }
     if is_snat_port(parsed.key.destination_port) && snat::is_reply::<F>(&parsed.key) {
         return Err(Leave::Restore);

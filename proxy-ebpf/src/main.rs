@@ -20,6 +20,7 @@ mod dsr;
 mod egress;
 mod family;
 mod flow;
+mod fou;
 mod icmp;
 mod ingress;
 mod maps;

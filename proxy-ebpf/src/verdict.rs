@@ -36,6 +36,8 @@ pub enum Leave {
     Translate,
     /// `snat::restore` goes on.
     Restore,
+    /// `dsr::receive` goes on: a packet in UDP.
+    Decapsulate,
 }
 
 impl From<Verdict> for Leave {

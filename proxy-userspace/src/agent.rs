@@ -169,6 +169,7 @@ fn ebpf_settings(settings: &Settings, desired: &Desired) -> ebpf::Settings {
         snat_ports: settings.snat_ports.clone(),
         mark: settings.mark,
         reject_unknown: settings.reject_unknown,
+        dsr: settings.dsr.clone(),
         sizes: ebpf::Sizes { flows: settings.flow_table_size, ..sizes },
     }
 }

@@ -56,9 +56,14 @@ impl Cluster {
 
     /// A cluster that follows a directory, with an agent on every node, attached to its uplink.
     pub fn start(shape: Shape, xdp: &str) -> Result<Self> {
+        Self::start_with(shape, xdp, &[])
+    }
+
+    /// The same, the agents with further flags.
+    pub fn start_with(shape: Shape, xdp: &str, flags: &[&str]) -> Result<Self> {
         let mut cluster = Self::without_agents(shape, xdp)?;
         for number in 1..=shape.nodes {
-            cluster.start_agent(number)?;
+            cluster.start_agent_with(number, flags)?;
         }
         for number in 1..=shape.nodes {
             cluster.wait_for_hooks(number)?;
@@ -102,7 +107,13 @@ impl Cluster {
 
     /// Starts a node's agent; does not wait for it.
     pub fn start_agent(&mut self, node: u8) -> Result<()> {
-        let agent = self.proxy(node)?.start()?;
+        self.start_agent_with(node, &[])
+    }
+
+    /// Starts a node's agent with further flags, in place of the one that may run; does not wait for it.
+    pub fn start_agent_with(&mut self, node: u8, flags: &[&str]) -> Result<()> {
+        self.agents.remove(&node);
+        let agent = self.proxy(node)?.start_with(flags)?;
         self.agents.insert(node, agent);
         Ok(())
     }

@@ -89,10 +89,10 @@ pub trait Family: Copy {
 pub struct Outer<A> {
     pub source: A,
     pub destination: A,
-    /// Protocol number of the inner packet's family.
+    /// Protocol number of what follows: the inner packet's family, or UDP.
     pub protocol: u8,
     pub traffic_class: u8,
-    /// Bytes of the inner packet.
+    /// Bytes of what follows.
     pub inner_length: u32,
     /// Hint (bits 0..14) and `dsr::ONWARD` (bit 14).
     pub hint: u32,

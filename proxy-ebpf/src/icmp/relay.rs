@@ -14,6 +14,7 @@ use crate::balance;
 use crate::dsr;
 use crate::family::{Family, FlowOf, KeyOf};
 use crate::flow;
+use crate::fou::Encapsulation;
 use crate::nat::difference;
 use crate::observe;
 use crate::packet::header::{ETHERNET, Ethernet, IcmpHeader, Ports, Tcp, Udp, protocol};
@@ -160,29 +161,32 @@ fn translate_by<P: Packet, F: Icmp>(
 
 /// From a director, encapsulated.
 #[inline(always)]
-pub fn receive_tunnelled<P: Packet, O: Icmp, F: Icmp>(packet: P) -> Verdict {
-    match judge_tunnelled::<P, O, F>(packet) {
+pub fn receive_tunnelled<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: P) -> Verdict {
+    match judge_tunnelled::<P, O, F, E>(packet) {
         Next::End(verdict) => verdict,
-        Next::Send(backend) => send_onward::<P, O, F>(packet, backend),
+        Next::Send(backend) => send_onward::<P, O, F, E>(packet, backend),
         Next::Translate => UNTOUCHED,
     }
 }
 
 #[inline(never)]
-fn judge_tunnelled<P: Packet, O: Icmp, F: Icmp>(mut packet: P) -> Next {
-    let Some(Plain { length: outer, .. }) = O::read_plain(&packet, ETHERNET, F::ENCAPSULATED) else {
+fn judge_tunnelled<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(mut packet: P) -> Next {
+    let Some(Plain { length: outer, .. }) = O::read_plain(&packet, ETHERNET, E::outer_protocol::<F>()) else {
         return Next::End(UNTOUCHED);
     };
-    match read::<P, F>(&packet, ETHERNET + O::HEADER) {
-        Some(mut error) if error.length + O::HEADER as u32 <= outer => {
-            judge_inner::<P, O, F>(&mut packet, &mut error).unwrap_or_else(Next::End)
+    match read::<P, F>(&packet, ETHERNET + O::HEADER + E::BYTES) {
+        Some(mut error) if error.length + (O::HEADER + E::BYTES) as u32 <= outer => {
+            judge_inner::<P, O, F, E>(&mut packet, &mut error).unwrap_or_else(Next::End)
         }
         _ => Next::End(UNTOUCHED),
     }
 }
 
 #[inline(always)]
-fn judge_inner<P: Packet, O: Icmp, F: Icmp>(packet: &mut P, error: &mut Error<F>) -> Result<Next, Verdict> {
+fn judge_inner<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(
+    packet: &mut P,
+    error: &mut Error<F>,
+) -> Result<Next, Verdict> {
     let frontend = balance::lookup_encapsulated::<F>(&error.key).ok_or(UNTOUCHED)?;
     dsr::check_peers::<P, O>(packet)?;
     let is_here = |flow: &&FlowOf<F>| flow.flags & (FLOW_REPLY | FLOW_ENCAPSULATE) == 0 && flow.check == 0;
@@ -192,26 +196,26 @@ fn judge_inner<P: Packet, O: Icmp, F: Icmp>(packet: &mut P, error: &mut Error<F>
             .ok_or(Verdict::Drop(Reason::NoBackendHere));
     };
     packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
-    packet.pop_outer(O::HEADER, O::ETHER_TYPE, F::ETHER_TYPE).map_err(|_| NO_ROOM)?;
-    error.transport -= O::HEADER as u32;
-    error.end -= O::HEADER as u32;
+    packet.pop_outer(O::HEADER + E::BYTES, O::ETHER_TYPE, F::ETHER_TYPE).map_err(|_| NO_ROOM)?;
+    error.transport -= (O::HEADER + E::BYTES) as u32;
+    error.end -= (O::HEADER + E::BYTES) as u32;
     rewrite::<P, F>(packet, error, flow).ok_or(NO_ROOM)?;
     Err(Verdict::Deliver(Reason::IcmpError))
 }
 
 /// The second chance of what is about a connection that this node has not: once, to another owner of its slot.
 #[inline(never)]
-fn send_onward<P: Packet, O: Icmp, F: Icmp>(packet: P, to: BackendRef) -> Verdict {
+fn send_onward<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: P, to: BackendRef) -> Verdict {
     let Some(backend) = balance::lookup_backend::<F>(to) else {
         return Verdict::Drop(Reason::NoBackendHere);
     };
-    let Some(inner) = parse_plain::<P, F>(&packet, ETHERNET + O::HEADER, F::PROTOCOL) else {
+    let Some(inner) = parse_plain::<P, F>(&packet, ETHERNET + O::HEADER + E::BYTES, F::PROTOCOL) else {
         return UNTOUCHED;
     };
     let Some(hint) = O::read_hint(&packet, ETHERNET) else {
         return NO_ROOM;
     };
-    dsr::send_onward::<P, O, F>(packet, &inner, backend, hint).unwrap_or_else(|verdict| verdict)
+    dsr::send_onward::<P, O, F, E>(packet, &inner, backend, hint).unwrap_or_else(|verdict| verdict)
 }
 
 /// From a backend, or its node: for the client.

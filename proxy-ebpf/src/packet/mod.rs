@@ -59,7 +59,7 @@ pub trait Packet: Copy {
     fn need(&self, bytes: usize);
     /// Bytes of an IP packet whose header says `claimed`, which is zero where it has more than 65535.
     fn network_length(&self, claimed: u32, network: usize) -> u32;
-    /// Makes room for an outer IP header of `outer` bytes behind the Ethernet header, which keeps its place at the
+    /// Makes room for an outer IP header, or one and UDP's, of `outer` bytes behind the Ethernet header, which keeps its place at the
     /// front; the room's content is undefined.
     fn push_outer(&mut self, transport: Transport, outer: usize) -> Result<(), Refused>;
     /// Takes the outer IP header away; the Ethernet header stays in front, with the type `inner_type`.

@@ -7,8 +7,8 @@ use core::mem::offset_of;
 use aya_ebpf::bindings::bpf_adj_room_mode::BPF_ADJ_ROOM_MAC;
 use aya_ebpf::bindings::{
     __sk_buff, BPF_F_ADJ_ROOM_DECAP_L3_IPV4, BPF_F_ADJ_ROOM_DECAP_L3_IPV6, BPF_F_ADJ_ROOM_ENCAP_L3_IPV4,
-    BPF_F_ADJ_ROOM_ENCAP_L3_IPV6, BPF_F_ADJ_ROOM_FIXED_GSO, BPF_F_ADJ_ROOM_NO_CSUM_RESET,
-    BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR,
+    BPF_F_ADJ_ROOM_ENCAP_L3_IPV6, BPF_F_ADJ_ROOM_ENCAP_L4_UDP, BPF_F_ADJ_ROOM_FIXED_GSO,
+    BPF_F_ADJ_ROOM_NO_CSUM_RESET, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR,
 };
 use aya_ebpf::helpers::generated::{
     bpf_csum_update, bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_tail, bpf_skb_load_bytes,
@@ -18,7 +18,7 @@ use aya_ebpf::programs::TcContext;
 use proxy_common::checksum::{Difference, fold};
 use proxy_common::config::HANDOVER_MAGIC;
 
-use super::header::{self, Ethernet, Ipv4, Tcp, Udp};
+use super::header::{self, Ethernet, Ipv4, Ipv6, Tcp, Udp};
 use super::{Chunk, Packet, Parsed, Refused, Transport, chunk_length};
 use crate::config::{MARK_MASK, MARK_VALUE, TC_DECAP_FLAGS};
 use crate::family::Family;
@@ -171,14 +171,18 @@ impl Packet for TcPacket {
             self.length.saturating_sub(network as u32)
         }
     }
-    /// Tells segmentation that what follows is an IP tunnel. TCP segments shrink by the header; the sizes of UDP
-    /// datagrams can't be changed, and the kernel refuses to without the flag.
+    /// Tells segmentation that what follows is an IP tunnel, or one in UDP. TCP segments shrink by the headers; the sizes of
+    /// UDP datagrams can't be changed, and the kernel refuses to without the flag.
     #[inline(always)]
     fn push_outer(&mut self, transport: Transport, outer: usize) -> Result<(), Refused> {
-        let flags = if outer == size_of::<Ipv4>() {
-            BPF_F_ADJ_ROOM_ENCAP_L3_IPV4
-        } else {
-            BPF_F_ADJ_ROOM_ENCAP_L3_IPV6
+        const IPV4: usize = size_of::<Ipv4>();
+        const IPV4_UDP: usize = IPV4 + size_of::<Udp>();
+        const IPV6: usize = size_of::<Ipv6>();
+        let flags = match outer {
+            IPV4 => BPF_F_ADJ_ROOM_ENCAP_L3_IPV4,
+            IPV4_UDP => BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP,
+            IPV6 => BPF_F_ADJ_ROOM_ENCAP_L3_IPV6,
+            _ => BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP,
         };
         let fixed = if transport.is_tcp() { 0 } else { BPF_F_ADJ_ROOM_FIXED_GSO };
         self.adjust_room(outer as i32, flags | fixed)

@@ -53,6 +53,10 @@ pub struct AgentArgs {
     /// How a backend on another node is reached: snat or dsr [default: snat]
     #[arg(long, value_name = "snat|dsr")]
     pub forwarding: Option<String>,
+    /// How packets to backends on other nodes are encapsulated with DSR: in IP, or in UDP to port 5555 where the network
+    /// carries no protocol 4 or 41; nodes take both [default: ipip]
+    #[arg(long, value_name = "ipip|fou")]
+    pub dsr_encap: Option<String>,
     /// How a backend is chosen: random or maglev; DSR is always Maglev [default: random]
     #[arg(long, value_name = "random|maglev")]
     pub algorithm: Option<String>,

@@ -18,7 +18,7 @@ pub use pattern::DevicePattern;
 
 use file::{FileSettings, GoDuration};
 
-use crate::dataplane::ebpf::{Mark, RejectUnknown, XdpMode};
+use crate::dataplane::ebpf::{Dsr, Mark, RejectUnknown, XdpMode};
 use crate::model::{Forwarding, ModelSettings};
 
 /// kube-proxy's ports.
@@ -52,6 +52,8 @@ pub struct Settings {
     pub mark: Mark,
     /// Which unknown ports of services' addresses are refused.
     pub reject_unknown: RejectUnknown,
+    /// How packets to other nodes are encapsulated.
+    pub dsr: Dsr,
     /// Where the BPF file system is mounted.
     pub bpffs: PathBuf,
     /// How XDP is attached.
@@ -135,6 +137,7 @@ impl Settings {
             snat_ports: parse::snat_ports(args.snat_ports.as_deref())?,
             mark: parse::mark(args.fwmark.as_deref())?,
             reject_unknown: parse::reject_unknown(args.reject_unknown_ports.as_deref())?,
+            dsr: Dsr { encapsulation: parse::encapsulation(args.dsr_encap.as_deref())? },
             bpffs: parse::bpffs(args.bpffs_path.as_deref())?,
             xdp: parse::xdp(args.xdp.as_deref())?,
             min_sync_interval,

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use proxy_common::config::DEFAULT_SNAT_PORTS;
 
 use super::{ConfigError, DevicePattern, Interval, ProxyMode, Source};
-use crate::dataplane::ebpf::{Mark, RejectUnknown, XdpMode};
+use crate::dataplane::ebpf::{Encapsulation, Mark, RejectUnknown, XdpMode};
 use crate::model::{DEFAULT_MAGLEV_SIZE, NodePortAddresses, check_maglev_size};
 
 const DEFAULT_FLOW_TABLE_SIZE: u32 = 262_144;
@@ -72,6 +72,11 @@ pub(super) fn reject_unknown(text: Option<&str>) -> Result<RejectUnknown, Config
     let kinds =
         [RejectUnknown::ClusterIp, RejectUnknown::All, RejectUnknown::Off].map(|kind| (kind.name(), kind));
     choice("--reject-unknown-ports", text, &kinds)
+}
+
+pub(super) fn encapsulation(text: Option<&str>) -> Result<Encapsulation, ConfigError> {
+    let words = [Encapsulation::Ipip, Encapsulation::Fou].map(|one| (one.name(), one));
+    choice("--dsr-encap", text, &words)
 }
 
 /// One of a few words; the first is the default.

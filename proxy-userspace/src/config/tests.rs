@@ -1,4 +1,5 @@
 use super::*;
+use crate::dataplane::ebpf::Encapsulation;
 use crate::model::NodePortAddresses;
 
 use clap::Parser;
@@ -33,6 +34,7 @@ fn without_flags_the_defaults_hold() {
     assert_eq!(settings.model, ModelSettings { node_name: "host-1".to_owned(), ..ModelSettings::default() });
     assert_eq!(settings.timeouts, Timeouts::default());
     assert_eq!(settings.reject_unknown, RejectUnknown::ClusterIp);
+    assert_eq!(settings.dsr, Dsr::default());
     assert_eq!(settings.mark, Mark { value: 0x1000, mask: 0x1000 });
     assert_eq!(settings.bpffs, PathBuf::from("/sys/fs/bpf"));
     assert!(settings.uplinks.is_empty());
@@ -46,7 +48,7 @@ fn every_flag_is_heard() {
          10.0.0.0/8,2001:db8::/32 --cluster-cidr 10.244.0.0/16,fd00:244::/56 --service-external-ip-range 192.0.2.0/24 --service-external-ip-range \
          2001:db8:e::/64 --service-proxy-name edge --forwarding dsr --algorithm maglev --maglev-table-size 251 \
          --flow-table-size 4096 --timeout-syn 1 --timeout-established 2 --timeout-closing 3 --timeout-udp 4 \
-         --reject-unknown-ports all --snat-ports 20000-20999 --fwmark 0x10/255 --bpffs-path /bpf --xdp generic --proxy-mode ebpf --min-sync-interval 5 \
+         --reject-unknown-ports all --dsr-encap fou --snat-ports 20000-20999 --fwmark 0x10/255 --bpffs-path /bpf --xdp generic --proxy-mode ebpf --min-sync-interval 5 \
          --max-sync-interval 6 --healthz-bind-address [::]:1 --metrics-bind-address ::1",
     )
     .unwrap();
@@ -67,6 +69,7 @@ fn every_flag_is_heard() {
     assert_eq!(settings.timeouts, Timeouts { syn: 1, established: 2, closing: 3, datagram: 4 });
     assert_eq!(settings.flow_table_size, 4096);
     assert_eq!(settings.reject_unknown, RejectUnknown::All);
+    assert_eq!(settings.dsr, Dsr { encapsulation: Encapsulation::Fou });
     assert_eq!(settings.snat_ports, 20000..=20999);
     assert_eq!(settings.mark, Mark { value: 0x10, mask: 0xff });
     assert_eq!((settings.bpffs, settings.xdp), (PathBuf::from("/bpf"), XdpMode::Generic));
@@ -98,6 +101,7 @@ fn a_wrong_value_names_the_flag_and_what_it_takes() {
         "--reject-unknown-ports none",
         "--reject-unknown-ports: \"none\" is not accepted; takes clusterip, all or off",
     );
+    refused("--dsr-encap gue", "--dsr-encap: \"gue\" is not accepted; takes ipip or fou");
     refused("--xdp fast", "--xdp: \"fast\" is not accepted; takes auto, native, generic or off");
     refused(
         "--maglev-table-size 4096",

@@ -78,6 +78,7 @@ fn own_configuration(settings: &Settings) -> Value {
             "closing": settings.timeouts.closing,
             "udp": settings.timeouts.datagram,
         },
+        "dsrEncap": settings.dsr.encapsulation.name(),
         "rejectUnknownPorts": settings.reject_unknown.name(),
         "snatPorts": format!("{}-{}", settings.snat_ports.start(), settings.snat_ports.end()),
         "fwmark": format!("{:#x}/{:#x}", settings.mark.value, settings.mark.mask),

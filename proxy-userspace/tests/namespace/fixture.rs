@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
+use millrace_lab::agent::Proxy;
 use millrace_lab::capture::{Capture, Trail};
 use millrace_lab::cluster::{Cluster, TARGET_PORT};
 use millrace_lab::manifests::Service;
@@ -75,4 +76,11 @@ pub fn expect(cluster: &Cluster, walk: &Walk) -> Result<()> {
 pub fn counted(cluster: &Cluster, node: u8, reason: &str) -> Result<u64> {
     let counters = cluster.proxy(node)?.counters()?;
     Ok(counters.iter().filter(|counter| counter.reason == reason).map(|counter| counter.packets).sum())
+}
+
+/// Waits until the agent of a node has said for the `times`th time that it serves.
+pub fn wait_for_start(proxy: &Proxy, times: usize) -> Result<()> {
+    proxy.wait_until(&format!("start {times} of the agent"), || {
+        Ok(proxy.log().matches("serving as").count() >= times)
+    })
 }

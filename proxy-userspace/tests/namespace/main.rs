@@ -16,6 +16,7 @@ mod direct_return;
 mod errors;
 mod faces;
 mod fixture;
+mod fou;
 mod lasting;
 mod local;
 mod node;

@@ -4,12 +4,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
-use millrace_lab::agent::Proxy;
 use millrace_lab::capture::Trail;
 use millrace_lab::topology::Family;
 use millrace_lab::traffic::{LongConnections, Stream};
 
-use crate::fixture::{expect, own, service, vip, walk};
+use crate::fixture::{expect, own, service, vip, wait_for_start, walk};
 
 #[test]
 fn a_killed_agent_costs_no_datagram_and_no_connection() -> Result<()> {
@@ -78,13 +77,6 @@ fn a_restart_writes_nothing_where_nothing_has_changed() -> Result<()> {
     assert!(!writes.is_empty() && writes.iter().all(|writes| *writes == 0), "{writes:?}\n{}", &log[read..]);
     assert_eq!(before, (cluster.proxy(1)?.services()?, cluster.proxy(1)?.attached()?));
     Ok(())
-}
-
-/// Waits until the agent of a node has said for the `times`th time that it serves.
-fn wait_for_start(proxy: &Proxy, times: usize) -> Result<()> {
-    proxy.wait_until(&format!("start {times} of the agent"), || {
-        Ok(proxy.log().matches("serving as").count() >= times)
-    })
 }
 
 /// The number of writes in a line that reports a sync.

@@ -7,7 +7,7 @@ use proxy_common::selection::Slot;
 use proxy_common::verdict::Reason;
 use proxy_common::way::{PEER_NODE, PEER_SELF};
 
-use crate::case::{Family, Tunnel, each_tunnel};
+use crate::case::{Tunnel, each_tunnel};
 
 each_tunnel! {
     a_hinted_packet_is_decapsulated_and_translated
@@ -45,7 +45,7 @@ impl Node {
     }
 
     fn with(tunnel: Tunnel, change: impl Fn(ServiceBuilder<'_>) -> ServiceBuilder<'_>) -> Self {
-        let (bed, case) = (Bed::new(), tunnel.case);
+        let (bed, case) = (tunnel.bed(), tunnel.case);
         for (number, bits) in [(1, PEER_SELF | PEER_NODE), (2, PEER_NODE), (3, PEER_NODE)] {
             bed.peer(tunnel.outer.node(number), bits);
         }
@@ -63,7 +63,7 @@ impl Node {
 
     /// A client's frame as node 2 sends it here.
     fn directed(&self, frame: &Frame, hint: u16) -> Frame {
-        frame.clone().encapsulated(self.tunnel.header(2, 1, hint))
+        self.tunnel.around(frame, 2, 1, hint)
     }
 
     #[track_caller]
@@ -84,8 +84,8 @@ impl Node {
 
     /// What leaves for node 3 when this node sends a packet on, flagged.
     fn sent_on(&self, frame: &Frame) -> Frame {
-        let header = self.tunnel.header(1, 3, self.backends[2].hint | 1 << 14);
-        frame.clone().encapsulated(header).with_macs(DEVICE_MAC, NEXT_HOP_MAC)
+        let hint = self.backends[2].hint | 1 << 14;
+        self.tunnel.around(frame, 1, 3, hint).with_macs(DEVICE_MAC, NEXT_HOP_MAC)
     }
 }
 
@@ -110,10 +110,7 @@ fn the_reply_goes_out_with_the_frontends_address(tunnel: Tunnel) {
 
 fn the_answer_to_a_syn_offers_segments_that_fit_the_tunnel(tunnel: Tunnel) {
     let node = Node::new(tunnel);
-    let overhead = match tunnel.outer {
-        Family::V4 => 20,
-        Family::V6 => 40,
-    };
+    let overhead = tunnel.overhead();
     // Maximum segment size and four paddings; a size so small that everybody takes it; another option first.
     let offer = |size: u16| [&[2, 4][..], &size.to_be_bytes(), &[1, 1, 1, 1]].concat();
     let cases = [
@@ -165,7 +162,7 @@ fn a_stranger_who_sends_to_a_frontend_is_dropped(tunnel: Tunnel) {
     let syn = tunnel.case.tcp(flag::SYN);
     // Node 66 is none of the cluster's, and node 1 is this one: it does not send to itself over a wire.
     for sender in [66, 1] {
-        let frame = syn.clone().encapsulated(tunnel.header(sender, 1, node.backends[0].hint));
+        let frame = tunnel.around(&syn, sender, 1, node.backends[0].hint);
         tunnel.case.arrives(&node.bed, &frame).assert_dropped(Reason::NotPeer);
     }
     assert_eq!(node.bed.flows(FlowTable::New), []);
@@ -178,7 +175,7 @@ fn tunnels_that_are_not_for_a_frontend_pass_byte_for_byte(tunnel: Tunnel) {
     let nothing = Frame::ip(tunnel.case.client().ip(), tunnel.case.vip().ip()).payload(vec![1; 40]);
     for inner in [overlay, other_port, nothing] {
         for sender in [2, 66] {
-            node.passes(&inner.clone().encapsulated(tunnel.header(sender, 1, node.backends[0].hint)));
+            node.passes(&tunnel.around(&inner, sender, 1, node.backends[0].hint));
         }
     }
 }
@@ -187,15 +184,14 @@ fn tunnels_to_a_frontend_without_direct_server_return_pass_byte_for_byte(tunnel:
     let (node, case) = (Node::new(tunnel), tunnel.case);
     node.bed.service().udp().external(case.vip()).backend_local(case.pod(1)).install();
     for sender in [2, 66] {
-        node.passes(&case.udp().encapsulated(tunnel.header(sender, 1, node.backends[0].hint)));
+        node.passes(&tunnel.around(&case.udp(), sender, 1, node.backends[0].hint));
     }
 }
 
 fn tunnels_to_another_node_pass_byte_for_byte(tunnel: Tunnel) {
     let node = Node::new(tunnel);
     for sender in [2, 66] {
-        let header = tunnel.header(sender, 3, node.backends[0].hint);
-        node.passes(&tunnel.case.tcp(flag::SYN).encapsulated(header));
+        node.passes(&tunnel.around(&tunnel.case.tcp(flag::SYN), sender, 3, node.backends[0].hint));
     }
 }
 
@@ -210,7 +206,7 @@ fn outer_headers_that_no_director_writes_pass_byte_for_byte(tunnel: Tunnel) {
     }
     node.passes(&odd);
     // Two tunnels, one inside the other.
-    node.passes(&frame.encapsulated(tunnel.header(2, 1, node.backends[0].hint)));
+    node.passes(&tunnel.around(&frame, 2, 1, node.backends[0].hint));
 }
 
 fn truncated_tunnels_are_never_mangled(tunnel: Tunnel) {

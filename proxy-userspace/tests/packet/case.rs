@@ -3,9 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use millrace_lab::frame::{DEVICE_MAC, Frame, Layer, flag};
-use millrace_lab::program::{Bed, Hook, NEXT_HOP_MAC, Outcome, resolved_way};
+use millrace_lab::program::{Bed, Hook, NEXT_HOP_MAC, Outcome, hash_of, resolved_way};
 use proxy_common::config::{DEFAULT_MARK, HANDOVER_MAGIC};
 use proxy_common::verdict::Reason;
+use proxy_common::way::FOU_PORT;
 
 /// Declares each function as tests: for both ingress programs and both families.
 macro_rules! each_ingress {
@@ -49,25 +50,73 @@ macro_rules! each_family {
 }
 pub(crate) use each_family;
 
-/// Declares each function as tests: for both ingress programs, and both families inside and outside.
+/// Declares each function as tests: for both ingress programs, both families inside and outside, and both encapsulations.
 macro_rules! each_tunnel {
     ($($name:ident)+) => {$(
         mod $name {
-            use crate::case::{Case, Family::{V4, V6}, Tunnel};
-            use millrace_lab::program::Hook::{TcIngress, XdpIngress};
-
-            #[test] fn xdp_ipv4_in_ipv4() { super::$name(Tunnel { case: Case { hook: XdpIngress, family: V4 }, outer: V4 }); }
-            #[test] fn xdp_ipv4_in_ipv6() { super::$name(Tunnel { case: Case { hook: XdpIngress, family: V4 }, outer: V6 }); }
-            #[test] fn xdp_ipv6_in_ipv4() { super::$name(Tunnel { case: Case { hook: XdpIngress, family: V6 }, outer: V4 }); }
-            #[test] fn xdp_ipv6_in_ipv6() { super::$name(Tunnel { case: Case { hook: XdpIngress, family: V6 }, outer: V6 }); }
-            #[test] fn tc_ipv4_in_ipv4() { super::$name(Tunnel { case: Case { hook: TcIngress, family: V4 }, outer: V4 }); }
-            #[test] fn tc_ipv4_in_ipv6() { super::$name(Tunnel { case: Case { hook: TcIngress, family: V4 }, outer: V6 }); }
-            #[test] fn tc_ipv6_in_ipv4() { super::$name(Tunnel { case: Case { hook: TcIngress, family: V6 }, outer: V4 }); }
-            #[test] fn tc_ipv6_in_ipv6() { super::$name(Tunnel { case: Case { hook: TcIngress, family: V6 }, outer: V6 }); }
+            crate::case::each_outer! { $name ipip Ipip }
+            crate::case::each_outer! { $name fou Fou }
         }
     )+};
 }
 pub(crate) use each_tunnel;
+
+/// As [`each_tunnel`], for one encapsulation.
+macro_rules! each_outer {
+    ($name:ident $module:ident $encapsulation:ident) => {
+        mod $module {
+            use crate::case::Encapsulation::$encapsulation;
+            use crate::case::{
+                Case,
+                Family::{V4, V6},
+                Tunnel,
+            };
+            use millrace_lab::program::Hook::{self, TcIngress, XdpIngress};
+
+            fn run(hook: Hook, family: crate::case::Family, outer: crate::case::Family) {
+                super::super::$name(Tunnel {
+                    case: Case { hook, family },
+                    outer,
+                    encapsulation: $encapsulation,
+                });
+            }
+
+            #[test]
+            fn xdp_ipv4_in_ipv4() {
+                run(XdpIngress, V4, V4);
+            }
+            #[test]
+            fn xdp_ipv4_in_ipv6() {
+                run(XdpIngress, V4, V6);
+            }
+            #[test]
+            fn xdp_ipv6_in_ipv4() {
+                run(XdpIngress, V6, V4);
+            }
+            #[test]
+            fn xdp_ipv6_in_ipv6() {
+                run(XdpIngress, V6, V6);
+            }
+            #[test]
+            fn tc_ipv4_in_ipv4() {
+                run(TcIngress, V4, V4);
+            }
+            #[test]
+            fn tc_ipv4_in_ipv6() {
+                run(TcIngress, V4, V6);
+            }
+            #[test]
+            fn tc_ipv6_in_ipv4() {
+                run(TcIngress, V6, V4);
+            }
+            #[test]
+            fn tc_ipv6_in_ipv6() {
+                run(TcIngress, V6, V6);
+            }
+        }
+    };
+}
+pub(crate) use each_outer;
 
 /// Address family of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +143,17 @@ pub struct Tunnel {
     pub case: Case,
     /// Family of the outer header.
     pub outer: Family,
+    /// What is between the headers.
+    pub encapsulation: Encapsulation,
+}
+
+/// What is between the outer and the inner IP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Encapsulation {
+    /// Nothing.
+    Ipip,
+    /// A UDP header.
+    Fou,
 }
 
 /// The client's source port.
@@ -180,13 +240,35 @@ impl Case {
 }
 
 impl Tunnel {
+    /// A bed whose programs encapsulate in this way.
+    pub fn bed(self) -> Bed {
+        match self.encapsulation {
+            Encapsulation::Ipip => Bed::builder().load(),
+            Encapsulation::Fou => Bed::builder().fou().load(),
+        }
+    }
+
+    /// Bytes of the outer headers.
+    pub fn overhead(self) -> u16 {
+        let network = if self.outer == Family::V4 { 20 } else { 40 };
+        if self.encapsulation == Encapsulation::Fou { network + 8 } else { network }
+    }
+
+    /// A packet as node `from` sends it to node `to`; `hint` with its flag bits.
+    pub fn around(self, inner: &Frame, from: u8, to: u8, hint: u16) -> Frame {
+        let frame = inner.clone().encapsulated(self.header(from, to, hint));
+        match self.encapsulation {
+            Encapsulation::Ipip => frame,
+            Encapsulation::Fou => frame.in_udp(0xc000 | hash_of(inner) as u16, FOU_PORT),
+        }
+    }
+
     /// The way from this node to node `number`.
     pub fn way(self, bed: &Bed, number: u8) -> u32 {
         bed.way(resolved_way(self.outer.node(1), self.outer.node(number)))
     }
 
-    /// The outer header of a packet from node `from` to node `to`; `hint` with its flag bits.
-    pub fn header(self, from: u8, to: u8, hint: u16) -> Layer {
+    fn header(self, from: u8, to: u8, hint: u16) -> Layer {
         let mut layer = Layer::ip(self.outer.node(from), self.outer.node(to));
         match &mut layer {
             Layer::Ipv4(ip) => (ip.id, ip.dont_fragment) = (hint, true),
@@ -198,7 +280,7 @@ impl Tunnel {
 
     /// A client's frame as this node sends it on to node `to`.
     pub fn forwarded(self, frame: &Frame, to: u8, hint: u16) -> Frame {
-        let sent = frame.clone().with_hop_limit(63).encapsulated(self.header(1, to, hint));
+        let sent = self.around(&frame.clone().with_hop_limit(63), 1, to, hint);
         sent.with_macs(DEVICE_MAC, NEXT_HOP_MAC)
     }
 }

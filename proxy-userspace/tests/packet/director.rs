@@ -34,7 +34,7 @@ fn service_behind(tunnel: Tunnel, bed: &Bed, way: u32) -> Endpoint {
 }
 
 fn a_clients_packet_is_encapsulated_unchanged_but_for_the_hop_limit(tunnel: Tunnel) {
-    let bed = Bed::new();
+    let bed = tunnel.bed();
     let backend = service_behind(tunnel, &bed, tunnel.way(&bed, 2));
     for flags in [flag::SYN, flag::ACK, flag::FIN | flag::ACK, flag::RST] {
         let frame = tunnel.case.tcp(flags);
@@ -47,7 +47,7 @@ fn a_clients_packet_is_encapsulated_unchanged_but_for_the_hop_limit(tunnel: Tunn
 }
 
 fn a_datagram_is_encapsulated(tunnel: Tunnel) {
-    let bed = Bed::new();
+    let bed = tunnel.bed();
     let backend = service_behind(tunnel, &bed, tunnel.way(&bed, 2));
     let datagram = tunnel.case.udp();
     let outcome = tunnel.case.arrives(&bed, &datagram);
@@ -55,7 +55,7 @@ fn a_datagram_is_encapsulated(tunnel: Tunnel) {
 }
 
 fn the_hash_of_the_contract_selects_the_slot(tunnel: Tunnel) {
-    let (bed, case) = (Bed::new(), tunnel.case);
+    let (bed, case) = (tunnel.bed(), tunnel.case);
     let ways = [tunnel.way(&bed, 2), tunnel.way(&bed, 3), tunnel.way(&bed, 4)];
     let service =
         ways.iter().zip(1..).fold(bed.service().dsr().external(case.vip()), |service, (way, number)| {
@@ -71,7 +71,7 @@ fn the_hash_of_the_contract_selects_the_slot(tunnel: Tunnel) {
 }
 
 fn a_backend_on_this_node_is_served_without_a_tunnel(tunnel: Tunnel) {
-    let (bed, case) = (Bed::new(), tunnel.case);
+    let (bed, case) = (tunnel.bed(), tunnel.case);
     bed.service().dsr().external(case.vip()).backend_local(case.pod(1)).install();
     let syn = case.tcp(flag::SYN);
     let delivered = syn.clone().with_destination(case.pod(1));
@@ -80,7 +80,7 @@ fn a_backend_on_this_node_is_served_without_a_tunnel(tunnel: Tunnel) {
 }
 
 fn the_outer_header_copies_the_service_class_without_the_congestion_bits(tunnel: Tunnel) {
-    let bed = Bed::new();
+    let bed = tunnel.bed();
     let backend = service_behind(tunnel, &bed, tunnel.way(&bed, 2));
     let frame = tunnel.case.tcp(flag::ACK).with_traffic_class(0xb9);
     let mut expected = tunnel.forwarded(&frame, 2, backend.hint);
@@ -89,7 +89,7 @@ fn the_outer_header_copies_the_service_class_without_the_congestion_bits(tunnel:
 }
 
 fn padding_behind_the_packet_is_not_counted_in_the_outer_length(tunnel: Tunnel) {
-    let bed = Bed::new();
+    let bed = tunnel.bed();
     let backend = service_behind(tunnel, &bed, tunnel.way(&bed, 2));
     let mut frame = tunnel.case.tcp(flag::ACK);
     frame.trailer = vec![0xa5; 11].into();
@@ -97,7 +97,7 @@ fn padding_behind_the_packet_is_not_counted_in_the_outer_length(tunnel: Tunnel) 
 }
 
 fn a_used_up_hop_limit_is_not_forwarded(tunnel: Tunnel) {
-    let bed = Bed::new();
+    let bed = tunnel.bed();
     let backend = service_behind(tunnel, &bed, tunnel.way(&bed, 2));
     for limit in [0, 1] {
         let frame = tunnel.case.tcp(flag::ACK).with_hop_limit(limit);
@@ -109,7 +109,7 @@ fn a_used_up_hop_limit_is_not_forwarded(tunnel: Tunnel) {
 }
 
 fn what_fits_the_way_with_its_outer_header_is_sent_and_no_byte_more(tunnel: Tunnel) {
-    let bed = Bed::new();
+    let bed = tunnel.bed();
     let (near, far) = (tunnel.outer.node(1), tunnel.outer.node(2));
     let way = bed.way(Way { mtu: 1400, ..resolved_way(near, far) });
     let backend = service_behind(tunnel, &bed, way);
@@ -122,13 +122,13 @@ fn what_fits_the_way_with_its_outer_header_is_sent_and_no_byte_more(tunnel: Tunn
 }
 
 fn a_way_that_does_not_exist_drops(tunnel: Tunnel) {
-    let bed = Bed::new();
+    let bed = tunnel.bed();
     service_behind(tunnel, &bed, bed.way(Way::default()));
     tunnel.case.arrives(&bed, &tunnel.case.tcp(flag::SYN)).assert_dropped(Reason::NoWay);
 }
 
 fn another_device_is_reached_by_redirection(tunnel: Tunnel) {
-    let bed = Bed::new();
+    let bed = tunnel.bed();
     let way = bed.way(Way { device: 4711, ..resolved_way(tunnel.outer.node(1), tunnel.outer.node(2)) });
     let backend = service_behind(tunnel, &bed, way);
     let frame = tunnel.case.tcp(flag::SYN);
@@ -184,7 +184,7 @@ enum Silence {
 }
 
 fn bed_without_next_hop(tunnel: Tunnel, silence: Silence) -> (Bed, Endpoint) {
-    let bed = Bed::new();
+    let bed = tunnel.bed();
     let way = resolved_way(tunnel.outer.node(1), tunnel.outer.node(2));
     let flags = match silence {
         Silence::Way => way.flags & !WAY_RESOLVED,
@@ -198,7 +198,7 @@ fn bed_without_next_hop(tunnel: Tunnel, silence: Silence) -> (Bed, Endpoint) {
 }
 
 fn a_director_keeps_no_entry_where_nothing_changed(tunnel: Tunnel) {
-    let bed = Bed::new();
+    let bed = tunnel.bed();
     service_behind(tunnel, &bed, tunnel.way(&bed, 2));
     for flags in [flag::SYN, flag::ACK] {
         tunnel.case.arrives(&bed, &tunnel.case.tcp(flags)).assert_counted(Reason::SentDsr);

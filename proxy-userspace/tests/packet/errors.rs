@@ -261,7 +261,7 @@ fn an_error_about_what_left_translated_comes_from_the_frontend(case: Case) {
 
 /// Node 1 as director of a DSR service with backends on nodes 2 and 3.
 fn director(tunnel: Tunnel) -> (Bed, Service) {
-    let (bed, case) = (Bed::new(), tunnel.case);
+    let (bed, case) = (tunnel.bed(), tunnel.case);
     let ways = [tunnel.way(&bed, 2), tunnel.way(&bed, 3)];
     let service = bed
         .service()
@@ -315,7 +315,7 @@ fn an_error_that_cannot_be_sent_on_is_not_answered(tunnel: Tunnel) {
 
 /// Node 1 with a backend of a DSR service, whose other backend is on node 3; node 2 is the director.
 fn backend_node(tunnel: Tunnel) -> (Bed, Service) {
-    let (bed, case) = (Bed::new(), tunnel.case);
+    let (bed, case) = (tunnel.bed(), tunnel.case);
     for (number, bits) in [(1, PEER_SELF | PEER_NODE), (2, PEER_NODE), (3, PEER_NODE)] {
         bed.peer(tunnel.outer.node(number), bits);
     }
@@ -334,12 +334,11 @@ fn the_backends_node_gives_an_encapsulated_error_to_the_backend(tunnel: Tunnel) 
     let ((bed, service), case) = (backend_node(tunnel), tunnel.case);
     let local = service.endpoints[0];
     let syn = case.tcp(flag::SYN);
-    case.arrives(&bed, &syn.clone().encapsulated(tunnel.header(2, 1, local.hint)))
-        .assert_counted(Reason::ServedDsr);
+    case.arrives(&bed, &tunnel.around(&syn, 2, 1, local.hint)).assert_counted(Reason::ServedDsr);
     let reply = syn.clone().with_destination(case.pod(1)).reply();
     for quoted in [8, 20] {
         let error = about(&syn.clone().reply(), case.router(), case.too_big(), quoted);
-        let arriving = error.encapsulated(tunnel.header(2, 1, local.hint));
+        let arriving = tunnel.around(&error, 2, 1, local.hint);
         case.is_relayed(&bed, &arriving, &about(&reply, case.router(), case.too_big(), quoted));
     }
 }
@@ -347,7 +346,7 @@ fn the_backends_node_gives_an_encapsulated_error_to_the_backend(tunnel: Tunnel) 
 fn an_encapsulated_error_is_taken_from_nodes_alone(tunnel: Tunnel) {
     let ((bed, service), case) = (backend_node(tunnel), tunnel.case);
     let error = about(&case.tcp(flag::ACK).reply(), case.router(), case.too_big(), 8);
-    let from_stranger = error.encapsulated(tunnel.header(66, 1, service.endpoints[0].hint));
+    let from_stranger = tunnel.around(&error, 66, 1, service.endpoints[0].hint);
     case.arrives(&bed, &from_stranger).assert_dropped(Reason::NotPeer);
 }
 
@@ -358,11 +357,11 @@ fn an_encapsulated_error_about_what_is_not_ours_is_untouched(tunnel: Tunnel) {
     // The UDP service has no DSR: no director of ours encapsulates for it.
     for frame in [other_port, case.udp()] {
         let error = about(&frame.reply(), case.router(), case.too_big(), 8);
-        let arriving = error.encapsulated(tunnel.header(2, 1, 0));
+        let arriving = tunnel.around(&error, 2, 1, 0);
         case.arrives(&bed, &arriving).assert_untouched().assert_counted(Reason::NotOurs);
     }
     let error = about(&case.tcp(flag::ACK).reply(), case.router(), case.too_big(), 8);
-    let elsewhere = error.encapsulated(tunnel.header(2, 4, 0));
+    let elsewhere = tunnel.around(&error, 2, 4, 0);
     case.arrives(&bed, &elsewhere).assert_untouched().assert_counted(Reason::NotOurs);
 }
 
@@ -371,9 +370,9 @@ fn an_encapsulated_error_about_a_connection_of_another_node_is_sent_on_once(tunn
     let sent = case.tcp(flag::ACK);
     let [local, remote] = [service.endpoints[0], service.endpoints[1]];
     let error = about(&sent.clone().reply(), case.router(), case.too_big(), 8);
-    let arriving = |hint| error.clone().encapsulated(tunnel.header(2, 1, hint));
+    let arriving = |hint| tunnel.around(&error, 2, 1, hint);
     service.set_slot(&bed, &sent, Slot::unsettled(local.reference, remote.reference));
-    let sent_on = error.clone().encapsulated(tunnel.header(1, 3, remote.hint | 1 << 14));
+    let sent_on = tunnel.around(&error, 1, 3, remote.hint | 1 << 14);
     let mut sent_on = sent_on.with_macs(DEVICE_MAC, NEXT_HOP_MAC);
     sent_on.set_outer_traffic_class(0xc0);
     case.arrives(&bed, &arriving(local.hint)).assert_sent(&sent_on).assert_counted(Reason::SentOnward);

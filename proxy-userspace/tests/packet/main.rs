@@ -14,6 +14,7 @@ mod clients;
 mod director;
 mod errors;
 mod flows;
+mod fou;
 mod local;
 mod network;
 mod node_ports;

@@ -43,7 +43,7 @@ impl Node {
 
     /// Serves the port at this `own` address alone.
     fn at(tunnel: Tunnel, own: IpAddr) -> Self {
-        let (bed, case) = (Bed::new(), tunnel.case);
+        let (bed, case) = (tunnel.bed(), tunnel.case);
         for family in [case.family, tunnel.outer] {
             for (number, bits) in [(1, PEER_SELF | PEER_NODE), (2, PEER_NODE), (3, PEER_NODE)] {
                 bed.peer(family.node(number), bits);
@@ -71,7 +71,7 @@ impl Node {
 
     /// A client's frame as node 2 sends it here.
     fn directed(&self, frame: &Frame, hint: u16) -> Frame {
-        frame.clone().encapsulated(self.tunnel.header(2, 1, hint))
+        self.tunnel.around(frame, 2, 1, hint)
     }
 
     /// A client's frame, as node 2 sends it here, goes to the pod of this node, and its reply comes from where the client
@@ -152,7 +152,7 @@ fn a_packet_for_a_node_port_is_taken_from_nodes_alone(tunnel: Tunnel) {
     let node = Node::new(tunnel);
     let frame = node.packet(node.address(2), node.here, flag::SYN);
     for sender in [66, 1] {
-        let stranger = frame.clone().encapsulated(tunnel.header(sender, 1, node.here.hint));
+        let stranger = tunnel.around(&frame, sender, 1, node.here.hint);
         tunnel.case.arrives(&node.bed, &stranger).assert_dropped(Reason::NotPeer);
     }
 }
@@ -185,7 +185,7 @@ fn a_packet_for_another_nodes_port_is_sent_on_once(tunnel: Tunnel) {
     let node = Node::new(tunnel);
     let frame = node.packet(node.address(2), node.there, flag::ACK);
     let outcome = tunnel.case.arrives(&node.bed, &node.directed(&frame, 0));
-    let onward = frame.clone().encapsulated(tunnel.header(1, 3, node.there.hint | 1 << 14));
+    let onward = tunnel.around(&frame, 1, 3, node.there.hint | 1 << 14);
     outcome.assert_sent(&onward.with_macs(DEVICE_MAC, NEXT_HOP_MAC)).assert_counted(Reason::SentOnward);
     let again = tunnel.case.arrives(&node.bed, &node.directed(&frame, 1 << 14));
     again.assert_dropped(Reason::NoBackendHere);

@@ -38,7 +38,7 @@ impl Director {
     }
 
     fn with(tunnel: Tunnel, start: impl Fn(&Bed) -> millrace_lab::program::ServiceBuilder<'_>) -> Self {
-        let (bed, case) = (Bed::new(), tunnel.case);
+        let (bed, case) = (tunnel.bed(), tunnel.case);
         let (to_old, to_new) = (tunnel.way(&bed, 2), tunnel.way(&bed, 3));
         let service = start(&bed)
             .dsr()
@@ -132,7 +132,7 @@ fn a_datagram_without_an_entry_goes_to_the_settled_owner_only_while_that_is_read
 }
 
 fn a_connection_moves_between_this_node_and_another_with_the_slot(tunnel: Tunnel) {
-    let (bed, case) = (Bed::new(), tunnel.case);
+    let (bed, case) = (tunnel.bed(), tunnel.case);
     let way = tunnel.way(&bed, 2);
     let service = bed
         .service()
@@ -154,7 +154,7 @@ fn a_connection_moves_between_this_node_and_another_with_the_slot(tunnel: Tunnel
 }
 
 fn a_connection_that_began_elsewhere_is_not_taken_for_one_of_a_backend_here(tunnel: Tunnel) {
-    let (bed, case) = (Bed::new(), tunnel.case);
+    let (bed, case) = (tunnel.bed(), tunnel.case);
     let way = tunnel.way(&bed, 2);
     let service = bed
         .service()

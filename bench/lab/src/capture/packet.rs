@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use proxy_common::way::FOU_PORT;
+
 const IPIP: u8 = 4;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -30,6 +32,8 @@ pub struct Tunnel {
     pub source: IpAddr,
     /// Destination address.
     pub destination: IpAddr,
+    /// The source port of the UDP header in between, if there is one.
+    pub udp: Option<u16>,
 }
 
 /// The TCP or UDP header.
@@ -68,9 +72,15 @@ impl Packet {
         let inner = match outer.protocol {
             IPIP => Some(Header::parse_v4(outer.payload)?),
             IPV6 => Some(Header::parse_v6(outer.payload)?),
+            UDP if half(outer.payload, 2)? == FOU_PORT => match outer.payload.get(8)? >> 4 {
+                4 => Some(Header::parse_v4(outer.payload.get(8..)?)?),
+                6 => Some(Header::parse_v6(outer.payload.get(8..)?)?),
+                _ => None,
+            },
             _ => None,
         };
-        let tunnel = inner.map(|_| Tunnel { source: outer.source, destination: outer.destination });
+        let udp = if outer.protocol == UDP { half(outer.payload, 0) } else { None };
+        let tunnel = inner.map(|_| Tunnel { source: outer.source, destination: outer.destination, udp });
         let Header { source, destination, .. } = inner.unwrap_or(outer);
         let transport = inner.unwrap_or(outer).transport();
         Some(Self { tunnel, source, destination, transport, length: ip.len() })

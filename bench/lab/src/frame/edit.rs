@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use bytes::Bytes;
 
 use super::Frame;
-use super::layer::{Icmp, Ipv4, Ipv6, Layer, Tcp};
+use super::layer::{Icmp, Ipv4, Ipv6, Layer, Tcp, Udp, UdpChecksum};
 
 impl Frame {
     /// Source of the innermost IP header.
@@ -167,6 +167,14 @@ impl Frame {
     pub fn encapsulated(mut self, outer: impl Into<Layer>) -> Self {
         let at = self.layers.iter().position(Layer::is_ip).expect("a frame with an IP header");
         self.layers.insert(at, outer.into());
+        self
+    }
+
+    /// The packet with a UDP header without a checksum behind its outermost IP header, as tunnels in UDP have it.
+    #[must_use]
+    pub fn in_udp(mut self, source: u16, destination: u16) -> Self {
+        let at = self.layers.iter().position(Layer::is_ip).expect("a frame with an IP header");
+        self.layers.insert(at + 1, Udp { source, destination, checksum: UdpChecksum::None }.into());
         self
     }
 

@@ -1,6 +1,7 @@
 //! From bytes to the description: the inverse of building, for frames the programs made.
 
 use bytes::Bytes;
+use proxy_common::way::FOU_PORT;
 
 use super::Frame;
 use super::build::implied;
@@ -55,7 +56,7 @@ fn ip(reader: &mut Reader<'_>, layers: &mut Vec<Layer>, first: u8) -> Result<(),
             }
             protocol::FRAGMENT => fragment(reader)?,
             protocol::TCP => (tcp(reader)?, None),
-            protocol::UDP => (udp(reader)?, None),
+            protocol::UDP => udp(reader)?,
             protocol::ICMP | protocol::ICMP6 => (icmp(reader)?, None),
             _ => return Ok(()),
         };
@@ -147,14 +148,23 @@ fn tcp(reader: &mut Reader<'_>) -> Result<Layer, ParseError> {
     Ok(header.into())
 }
 
-fn udp(reader: &mut Reader<'_>) -> Result<Layer, ParseError> {
+/// What goes to the port of FoU may be an IP packet.
+fn udp(reader: &mut Reader<'_>) -> Result<(Layer, Option<u8>), ParseError> {
     let (source, destination) = (reader.u16("UDP source port")?, reader.u16("UDP destination port")?);
     let _length = reader.u16("UDP length")?;
     let checksum = match reader.u16("UDP checksum")? {
         0 => UdpChecksum::None,
         _ => UdpChecksum::Computed,
     };
-    Ok(Udp { source, destination, checksum }.into())
+    let after = match reader.bytes.get(reader.at..reader.end) {
+        Some([version, rest @ ..]) if destination == FOU_PORT => match version >> 4 {
+            4 if rest.len() >= 19 => Some(protocol::IPIP),
+            6 if rest.len() >= 39 => Some(protocol::IPV6),
+            _ => None,
+        },
+        _ => None,
+    };
+    Ok((Udp { source, destination, checksum }.into(), after))
 }
 
 fn icmp(reader: &mut Reader<'_>) -> Result<Layer, ParseError> {
@@ -216,6 +226,8 @@ mod tests {
             v4().layer(Icmp { kind: 8, code: 0, rest: [0, 1, 0, 1] }).payload(&b"ping"[..]),
             v6().layer(Icmp { kind: 128, code: 0, rest: [0, 1, 0, 1] }).payload(&b"ping"[..]),
             v4().layer(v6().layers[0].clone()).tcp(1, 2, flag::RST),
+            v6().tcp(1, 2, flag::RST).encapsulated(v4().layers[0].clone()).in_udp(3, FOU_PORT),
+            v4().udp(1, FOU_PORT).payload(&b"Empty"[..]),
             Frame::ethernet().payload(&b"not IP at all"[..]),
         ];
         for frame in frames {

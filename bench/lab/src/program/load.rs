@@ -76,6 +76,7 @@ pub struct BedBuilder {
     mark: (u32, u32),
     reject_unknown: u32,
     snat_ports: (u16, u16),
+    fou: u32,
 }
 
 impl Default for BedBuilder {
@@ -83,7 +84,7 @@ impl Default for BedBuilder {
         let mark = (DEFAULT_MARK, DEFAULT_MARK);
         let (sizes, timeouts) = (Sizes::default(), Timeouts::default());
         let snat_ports = (*DEFAULT_SNAT_PORTS.start(), *DEFAULT_SNAT_PORTS.end());
-        Self { sizes, timeouts, mark, reject_unknown: VIP_CLUSTER_IP, snat_ports }
+        Self { sizes, timeouts, mark, reject_unknown: VIP_CLUSTER_IP, snat_ports, fou: 0 }
     }
 }
 
@@ -120,6 +121,13 @@ impl BedBuilder {
     #[must_use]
     pub fn snat_ports(mut self, first: u16, last: u16) -> Self {
         self.snat_ports = (first, last);
+        self
+    }
+
+    /// Packets to other nodes are encapsulated in UDP.
+    #[must_use]
+    pub fn fou(mut self) -> Self {
+        self.fou = 1;
         self
     }
 
@@ -194,6 +202,7 @@ impl BedBuilder {
             (global::MARK_VALUE, self.mark.0),
             (global::MARK_MASK, self.mark.1),
             (global::REJECT_UNKNOWN, self.reject_unknown),
+            (global::DSR_FOU, self.fou),
             (global::SNAT_PORT_FIRST, u32::from(self.snat_ports.0)),
             (global::SNAT_PORT_COUNT, u32::from(self.snat_ports.1 - self.snat_ports.0) + 1),
         ];

@@ -31,4 +31,4 @@ pub use fixture::{DEVICE, NEXT_HOP_MAC, known_hop, resolved_way};
 pub use flows::{FlowEntry, FlowTable};
 pub use load::{Bed, BedBuilder, Sizes, object_path};
 pub use outcome::{Counts, Outcome, Verdict};
-pub use service::{Endpoint, IntoSocketAddr, Service, ServiceBuilder};
+pub use service::{Endpoint, IntoSocketAddr, Service, ServiceBuilder, hash_of};

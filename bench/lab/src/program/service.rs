@@ -280,21 +280,36 @@ impl Service {
     }
 
     fn hash<A: Address>(&self, frame: &Frame) -> u32 {
-        let word = |address: IpAddr| A::from_ip(address).expect("a frame of one family");
-        let (source, destination) = (frame.source(), frame.destination());
-        let key = FlowKey {
-            source: word(source.ip()),
-            destination: word(destination.ip()),
-            source_port: source.port().to_be(),
-            destination_port: destination.port().to_be(),
-            protocol: match frame.layers.last() {
-                Some(Layer::Udp(_)) => protocol::UDP,
-                _ => protocol::TCP,
-            },
-            reserved: 0,
-            unused: 0,
-        };
+        let key = key_of::<A>(frame);
         if self.flags & FRONTEND_AFFINITY == 0 { flow_hash(&key) } else { client_hash(&key.source) }
+    }
+}
+
+/// The contract's hash of a client's frame.
+#[must_use]
+pub fn hash_of(frame: &Frame) -> u32 {
+    match frame.source() {
+        SocketAddr::V4(_) => flow_hash(&key_of::<Addr4>(frame)),
+        SocketAddr::V6(_) => flow_hash(&key_of::<Addr6>(frame)),
+    }
+}
+
+fn key_of<A: Address>(frame: &Frame) -> FlowKey<A> {
+    let word = |address: IpAddr| A::from_ip(address).expect("a frame of one family");
+    let (source, destination) = (frame.source(), frame.destination());
+    FlowKey {
+        source: word(source.ip()),
+        destination: word(destination.ip()),
+        source_port: source.port().to_be(),
+        destination_port: destination.port().to_be(),
+        protocol: match frame.layers.last() {
+            Some(Layer::Udp(_)) => protocol::UDP,
+            Some(Layer::Icmp(_)) if source.is_ipv4() => protocol::ICMP,
+            Some(Layer::Icmp(_)) => protocol::ICMP6,
+            _ => protocol::TCP,
+        },
+        reserved: 0,
+        unused: 0,
     }
 }
 

@@ -14,7 +14,7 @@ use tracing::{debug, info, warn};
 use super::bpffs::{entries, remove_tree};
 use super::error::OpenError;
 use super::layout::Layout;
-use super::settings::{Settings, Sizes};
+use super::settings::{Encapsulation, Settings, Sizes};
 use super::sys;
 use crate::node::Hook;
 
@@ -143,7 +143,7 @@ impl AsFd for Program {
 
 /// What is fixed in the programs when they are loaded.
 struct Constants {
-    values: [(&'static str, u32); 11],
+    values: [(&'static str, u32); 12],
 }
 
 impl Constants {
@@ -157,6 +157,7 @@ impl Constants {
                 (global::MARK_VALUE, settings.mark.value),
                 (global::MARK_MASK, settings.mark.mask),
                 (global::REJECT_UNKNOWN, settings.reject_unknown.kinds()),
+                (global::DSR_FOU, u32::from(settings.dsr.encapsulation == Encapsulation::Fou)),
                 (global::TC_DECAP_FLAGS, since(KernelVersion::new(6, 3, 0))),
                 (global::SNAT_PORT_FIRST, u32::from(*settings.snat_ports.start())),
                 (global::SNAT_PORT_COUNT, u32::try_from(settings.snat_ports.len()).unwrap_or(0)),

@@ -26,6 +26,8 @@ pub struct Settings {
     pub mark: Mark,
     /// Which unknown ports are refused (`--reject-unknown-ports`).
     pub reject_unknown: RejectUnknown,
+    /// How packets to other nodes are encapsulated.
+    pub dsr: Dsr,
     /// Room in the maps.
     pub sizes: Sizes,
 }
@@ -39,6 +41,7 @@ impl Default for Settings {
             snat_ports: DEFAULT_SNAT_PORTS,
             mark: Mark::default(),
             reject_unknown: RejectUnknown::default(),
+            dsr: Dsr::default(),
             sizes: Sizes::default(),
         }
     }
@@ -103,6 +106,34 @@ impl RejectUnknown {
             Self::ClusterIp => "clusterip",
             Self::All => "all",
             Self::Off => "off",
+        }
+    }
+}
+
+/// How packets to other nodes are encapsulated (Direct Server Return).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dsr {
+    /// In what (`--dsr-encap`). What other nodes send is taken either way.
+    pub encapsulation: Encapsulation,
+}
+
+/// What a packet is wrapped in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Encapsulation {
+    /// In an IP packet (protocol 4 or 41).
+    #[default]
+    Ipip,
+    /// In UDP, to port 5555.
+    Fou,
+}
+
+impl Encapsulation {
+    /// The flag's word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ipip => "ipip",
+            Self::Fou => "fou",
         }
     }
 }

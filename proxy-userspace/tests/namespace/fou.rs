@@ -1,0 +1,108 @@
+//! Direct Server Return in UDP, for networks that carry no IP in IP.
+
+use std::net::SocketAddr;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::Result;
+use millrace_lab::capture::{Capture, Trail};
+use millrace_lab::cluster::Cluster;
+use millrace_lab::manifests::Service;
+use millrace_lab::net::remove_own_at_exit;
+use millrace_lab::topology::{Family, Shape};
+use millrace_lab::traffic::{Connection, LongConnections, Protocol, Stream, ask};
+
+use crate::fixture::{expect, service, vip, wait_for_start, walk, xdp};
+
+const LIMIT: Duration = Duration::from_secs(2);
+const FOU: [&str; 2] = ["--dsr-encap", "fou"];
+
+fn direct(cluster: &Cluster, pods: &[&str]) -> Result<Service> {
+    let service = service(cluster, "direct", 1, pods)?.load_balancer(vip(1)).node_ports(31700);
+    Ok(service.annotation("millrace/forwarding", "dsr"))
+}
+
+/// Two nodes whose agents have these flags.
+fn start(flags: &[&str]) -> Result<Cluster> {
+    Cluster::start_with(Shape { nodes: 2, pods: 2, ..Shape::default() }, &xdp(), flags)
+}
+
+/// Such a cluster, for tests that break nothing.
+fn shared() -> MutexGuard<'static, Cluster> {
+    static SHARED: LazyLock<Mutex<Cluster>> = LazyLock::new(|| {
+        remove_own_at_exit();
+        let cluster = start(&FOU).unwrap();
+        cluster.apply(&direct(&cluster, &["pod-2a"]).unwrap(), &[1, 2]).unwrap();
+        Mutex::new(cluster)
+    });
+    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The source port of the UDP header around what a client sends to a service next.
+fn udp_of_tunnel(cluster: &Cluster, family: Family, protocol: Protocol) -> Result<Option<u16>> {
+    let frontend = SocketAddr::new(vip(1).of(family), 80);
+    let mut capture = Capture::start(cluster.bed().router(), &["node1"])?;
+    let client = ask(cluster.bed().client(), protocol, frontend)?.client;
+    let sent_on = capture.wait_for(LIMIT, |captured| {
+        captured.packet.is_between(client, frontend) && captured.packet.tunnel.is_some()
+    })?;
+    Ok(sent_on.packet.tunnel.and_then(|tunnel| tunnel.udp))
+}
+
+#[test]
+fn everything_that_leaves_for_another_node_travels_in_udp() -> Result<()> {
+    let cluster = shared();
+    let service = direct(&cluster, &["pod-2a"])?;
+    let trail = || Trail::direct_return("node1", "node2");
+    expect(&cluster, &walk(&service, vip(1), 80, &["pod-2a"], trail()))?;
+    let node = cluster.bed().node(1)?.addresses();
+    expect(&cluster, &walk(&service, node, 31700, &["pod-2a"], trail()))?;
+    for (family, protocol) in Family::ALL.into_iter().flat_map(|f| Protocol::ALL.map(|p| (f, p))) {
+        let port = udp_of_tunnel(&cluster, family, protocol)?;
+        assert!(port.is_some_and(|port| port >= 0xc000), "{family} {protocol:?}: {port:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn large_bodies_fit_the_tunnel_in_udp() -> Result<()> {
+    let cluster = shared();
+    for family in Family::ALL {
+        let target = SocketAddr::new(vip(1).of(family), 80);
+        let bytes = 3_000_000;
+        let crossed = cluster.bed().client().run(async move || {
+            let mut connection = Connection::open(target).await?;
+            Ok((connection.upload(bytes).await?.sighting.received, connection.download(bytes).await?))
+        })?;
+        assert_eq!(crossed, (bytes, bytes), "{family}");
+    }
+    Ok(())
+}
+
+#[test]
+fn nodes_are_switched_one_by_one_without_losing_a_connection() -> Result<()> {
+    let mut cluster = start(&[])?;
+    cluster.apply(&direct(&cluster, &["pod-2a", "pod-2b"])?, &[1, 2])?;
+    let mut traffic = Vec::new();
+    for family in Family::ALL {
+        let target = SocketAddr::new(vip(1).of(family), 80);
+        let client = cluster.bed().client();
+        let connections = LongConnections::open(client, target, 20, 20)?;
+        traffic.push((connections, Stream::start(client, target, Duration::from_millis(1))?));
+        assert_eq!(udp_of_tunnel(&cluster, family, Protocol::Tcp)?, None);
+    }
+    // The director first: the backend's node takes what it does not send itself.
+    for node in [1, 2] {
+        cluster.start_agent_with(node, &FOU)?;
+        wait_for_start(cluster.proxy(node)?, 2)?;
+        for family in Family::ALL {
+            assert!(udp_of_tunnel(&cluster, family, Protocol::Tcp)?.is_some(), "{family}");
+        }
+    }
+    for (connections, stream) in traffic {
+        assert_eq!(connections.stop()?, 40);
+        let delivery = stream.stop()?;
+        assert!(delivery.lost.is_empty(), "{delivery:?}");
+    }
+    Ok(())
+}
