@@ -79,9 +79,10 @@ fn ends(flow: &FlowView) -> (SocketAddr, SocketAddr, SocketAddr) {
 }
 
 fn path(flow: &FlowView) -> &'static str {
-    match (flow.encapsulated, flow.decapsulated) {
-        (true, _) => "sent on",
-        (_, true) => "tunnelled",
+    match flow {
+        FlowView { encapsulated: true, .. } => "sent on",
+        FlowView { decapsulated: true, .. } => "tunnelled",
+        FlowView { translated: true, .. } => "snat",
         _ => "direct",
     }
 }
@@ -109,6 +110,7 @@ mod tests {
             direction: "request",
             encapsulated: false,
             decapsulated: false,
+            translated: false,
             service: "default/web:http".to_owned(),
             backend: Some(backend),
             idle_seconds: 3,
@@ -122,9 +124,18 @@ mod tests {
             ..request.clone()
         };
         let sent_on = FlowView { new_destination: None, encapsulated: true, ..request.clone() };
-        for flow in [&request, &reply, &sent_on] {
+        let own = Some(address("172.16.0.1:61000"));
+        let translated = FlowView { new_source: own, translated: true, ..request.clone() };
+        let translated_reply = FlowView {
+            destination: address("172.16.0.1:61000"),
+            new_destination: Some(client),
+            translated: true,
+            ..reply.clone()
+        };
+        for flow in [&request, &reply, &sent_on, &translated, &translated_reply] {
             assert_eq!(ends(flow), (client, frontend, backend));
         }
+        assert!(table(&[translated]).to_string().contains("snat"));
         assert!(table(&[sent_on]).to_string().contains("sent on"));
     }
 }

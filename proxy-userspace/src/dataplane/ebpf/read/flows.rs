@@ -86,6 +86,7 @@ fn view<A: Address>(key: &FlowKey<A>, flow: &Flow<A>) -> FlowView {
         direction: if has(FLOW_REPLY) { "reply" } else { "request" },
         encapsulated: has(FLOW_ENCAPSULATE),
         decapsulated: has(FLOW_DECAPSULATED) && !flow.is_translated(),
+        translated: flow.is_translated(),
         service: String::new(),
         backend: None,
         idle_seconds: 0,

@@ -121,6 +121,8 @@ pub struct FlowView {
     pub encapsulated: bool,
     /// The packet came in encapsulated.
     pub decapsulated: bool,
+    /// The backend knows the client by an address and port of this node (SNAT).
+    pub translated: bool,
     /// The service, as `namespace/name:port`; its id where it has no name any more.
     pub service: String,
     /// The backend, if its id has not been given to another one.
