@@ -13,6 +13,7 @@ mod case;
 mod clients;
 mod director;
 mod errors;
+mod flood;
 mod flows;
 mod fou;
 mod local;
