@@ -2,7 +2,7 @@
 
 use millrace_lab::frame::{Frame, flag};
 use millrace_lab::program::{Bed, Endpoint, FlowTable, Service};
-use proxy_common::backend::BACKEND_EXISTS;
+use proxy_common::backend::{BACKEND_EXISTS, BACKEND_SERVING};
 use proxy_common::flow::FLOW_ENCAPSULATE;
 use proxy_common::selection::{BackendRef, Slot};
 use proxy_common::verdict::Reason;
@@ -16,6 +16,7 @@ each_tunnel! {
     where_the_settled_owner_is_gone_the_current_one_gets_everything
     an_entry_of_a_backend_that_is_gone_is_not_followed
     a_datagram_without_an_entry_goes_to_the_settled_owner_only_while_that_is_ready
+    datagrams_leave_a_backend_that_serves_no_more_and_connections_stay
     a_connection_moves_between_this_node_and_another_with_the_slot
     a_connection_that_began_elsewhere_is_not_taken_for_one_of_a_backend_here
     connections_go_on_while_nobody_serves_new_ones
@@ -129,6 +130,24 @@ fn a_datagram_without_an_entry_goes_to_the_settled_owner_only_while_that_is_read
     director.bed.forget_flows();
     director.bed.set_backend_flags(director.old.at, BACKEND_EXISTS);
     director.sends(&datagram, director.new);
+}
+
+fn datagrams_leave_a_backend_that_serves_no_more_and_connections_stay(tunnel: Tunnel) {
+    for udp in [true, false] {
+        let director = Director::with(tunnel, |bed| if udp { bed.service().udp() } else { bed.service() });
+        let frame = if udp { tunnel.case.udp() } else { tunnel.case.tcp(flag::ACK) };
+        director.unsettle(&frame);
+        director.sends(&frame, director.old);
+        director.sends(&frame, director.old);
+        // It ends and serves what it has; then it lives, and serves nobody.
+        director.bed.set_backend_flags(director.old.at, BACKEND_EXISTS | BACKEND_SERVING);
+        director.sends(&frame, director.old);
+        director.bed.set_backend_flags(director.old.at, BACKEND_EXISTS);
+        let keeper = if udp { director.new } else { director.old };
+        director.sends(&frame, keeper);
+        director.remembers(&frame, keeper);
+        director.sends(&frame, keeper);
+    }
 }
 
 fn a_connection_moves_between_this_node_and_another_with_the_slot(tunnel: Tunnel) {

@@ -161,6 +161,46 @@ mod tests {
     const EXPECTED: [usize; 7] = [0, 0, 1, 2, 2, 0, 1];
     const EXPECTED_V6: [usize; 5] = [1, 0, 1, 0, 0];
 
+    const CHILD: &str = "dataplane::ebpf::plan::maglev::tests::a_process_tells_its_tables";
+    const SAYS: &str = "tables: ";
+
+    /// What one node computes, of endpoints that it hears of in an order of its own.
+    fn digests(turn: usize) -> String {
+        let digest = |count: u16| {
+            let mut heard = backends(count, 7);
+            heard.rotate_left(turn);
+            let sorted: Vec<SocketAddr> = BTreeSet::from_iter(heard).into_iter().collect();
+            let owners = table(&sorted, LENGTH).into_iter().map(|owner| sorted[owner]);
+            owners.fold(0, |sum, owner| mix(sum ^ hash(SLOT_SEED, owner)))
+        };
+        format!("{SAYS}{} {}", digest(10), digest(100))
+    }
+
+    #[test]
+    fn a_process_tells_its_tables() {
+        let turn = std::env::var("MILLRACE_TURN").ok().and_then(|turn| turn.parse().ok());
+        let told = digests(turn.unwrap_or(1));
+        assert_eq!(told, digests(0), "whatever the order");
+        println!("{told}");
+    }
+
+    #[test]
+    fn every_process_computes_the_same_tables() {
+        let told = |turn: usize| {
+            let child = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", CHILD, "--nocapture"])
+                .env("MILLRACE_TURN", turn.to_string())
+                .output()
+                .unwrap();
+            let output = String::from_utf8(child.stdout).unwrap();
+            let line = output.lines().find_map(|line| Some(line.split_once(SAYS)?.1.to_owned()));
+            format!("{SAYS}{}", line.unwrap_or_else(|| panic!("no digest in {output}")))
+        };
+        for turn in [0, 3, 9] {
+            assert_eq!(told(turn), digests(0));
+        }
+    }
+
     #[test]
     fn few_slots_and_no_backends_are_no_special_case() {
         assert!(table(&[], 7).is_empty());
