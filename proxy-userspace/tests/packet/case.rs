@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use millrace_lab::frame::{DEVICE_MAC, Frame, Layer, flag};
-use millrace_lab::program::{Bed, Hook, NEXT_HOP_MAC, Outcome, hash_of, resolved_way};
+use millrace_lab::program::{Bed, BedBuilder, Hook, NEXT_HOP_MAC, Outcome, hash_of, resolved_way};
 use proxy_common::config::{DEFAULT_MARK, HANDOVER_MAGIC};
 use proxy_common::verdict::Reason;
 use proxy_common::way::FOU_PORT;
@@ -242,9 +242,14 @@ impl Case {
 impl Tunnel {
     /// A bed whose programs encapsulate in this way.
     pub fn bed(self) -> Bed {
+        self.load(Bed::builder())
+    }
+
+    /// The same with other settings.
+    pub fn load(self, builder: BedBuilder) -> Bed {
         match self.encapsulation {
-            Encapsulation::Ipip => Bed::builder().load(),
-            Encapsulation::Fou => Bed::builder().fou().load(),
+            Encapsulation::Ipip => builder.load(),
+            Encapsulation::Fou => builder.fou().load(),
         }
     }
 

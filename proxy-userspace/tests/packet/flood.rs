@@ -140,7 +140,7 @@ impl Director {
 }
 
 fn a_flood_of_a_direct_return_service_disturbs_no_established_connection(tunnel: Tunnel) {
-    let (bed, case) = (builder().load(), tunnel.case);
+    let (bed, case) = (tunnel.load(builder()), tunnel.case);
     let (to_old, to_new) = (tunnel.way(&bed, 2), tunnel.way(&bed, 3));
     let service = bed
         .service()
