@@ -10,10 +10,10 @@ use millrace_lab::frame::Frame;
 use millrace_lab::manifests::Service;
 use millrace_lab::topology::Family;
 use millrace_lab::traffic::{
-    Connection, LongConnections, Protocol, Stream, ask, receive_encapsulated, send_encapsulated,
+    LongConnections, Protocol, Stream, ask, receive_encapsulated, send_encapsulated,
 };
 
-use crate::fixture::{counted, expect, service, shared, vip, walk};
+use crate::fixture::{counted, expect, expect_large_bodies, service, shared, vip, walk};
 
 const ETHERNET_HEADER: usize = 14;
 const LIMIT: Duration = Duration::from_secs(2);
@@ -160,16 +160,7 @@ fn large_uploads_fit_the_tunnel_and_large_downloads_go_straight_to_the_client() 
     let cluster = shared();
     let service = dsr_service(&cluster, "large", 25, &["pod-2a"])?;
     cluster.apply(&service, &[1, 2])?;
-    for family in Family::ALL {
-        let target = SocketAddr::new(vip(25).of(family), 80);
-        let bytes = 3_000_000;
-        let crossed = cluster.bed().client().run(async move || {
-            let mut connection = Connection::open(target).await?;
-            Ok((connection.upload(bytes).await?.sighting.received, connection.download(bytes).await?))
-        })?;
-        assert_eq!(crossed, (bytes, bytes), "{family}");
-    }
-    Ok(())
+    expect_large_bodies(&cluster, vip(25))
 }
 
 #[test]

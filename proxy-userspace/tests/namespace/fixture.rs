@@ -1,6 +1,6 @@
 //! What the tests share.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
@@ -9,7 +9,8 @@ use millrace_lab::capture::{Capture, Trail};
 use millrace_lab::cluster::{Cluster, TARGET_PORT};
 use millrace_lab::manifests::Service;
 use millrace_lab::net::remove_own_at_exit;
-use millrace_lab::topology::{Dual, Node, Shape};
+use millrace_lab::topology::{Dual, Family, Node, Shape};
+use millrace_lab::traffic::Connection;
 use millrace_lab::walk::Walk;
 
 /// The agents' `--xdp`.
@@ -69,6 +70,20 @@ pub fn expect(cluster: &Cluster, walk: &Walk) -> Result<()> {
     let mut capture = Capture::start(cluster.bed().router(), &ports)?;
     let problems = walk.run(cluster.bed(), &mut capture)?.problems;
     anyhow::ensure!(problems.is_empty(), "{}", problems.join("\n"));
+    Ok(())
+}
+
+/// Large bodies cross whole in both directions, over both families, to a service at port 80 of `address`.
+pub fn expect_large_bodies(cluster: &Cluster, address: Dual) -> Result<()> {
+    for family in Family::ALL {
+        let target = SocketAddr::new(address.of(family), 80);
+        let bytes = 3_000_000;
+        let crossed = cluster.bed().client().run(async move || {
+            let mut connection = Connection::open(target).await?;
+            Ok((connection.upload(bytes).await?.sighting.received, connection.download(bytes).await?))
+        })?;
+        assert_eq!(crossed, (bytes, bytes), "{family}");
+    }
     Ok(())
 }
 

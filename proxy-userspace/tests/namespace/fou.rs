@@ -10,9 +10,9 @@ use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::Service;
 use millrace_lab::net::remove_own_at_exit;
 use millrace_lab::topology::{Family, Shape};
-use millrace_lab::traffic::{Connection, LongConnections, Protocol, Stream, ask};
+use millrace_lab::traffic::{LongConnections, Protocol, Stream, ask};
 
-use crate::fixture::{expect, service, vip, wait_for_start, walk, xdp};
+use crate::fixture::{expect, expect_large_bodies, service, vip, wait_for_start, walk, xdp};
 
 const LIMIT: Duration = Duration::from_secs(2);
 const FOU: [&str; 2] = ["--dsr-encap", "fou"];
@@ -67,16 +67,7 @@ fn everything_that_leaves_for_another_node_travels_in_udp() -> Result<()> {
 #[test]
 fn large_bodies_fit_the_tunnel_in_udp() -> Result<()> {
     let cluster = shared();
-    for family in Family::ALL {
-        let target = SocketAddr::new(vip(1).of(family), 80);
-        let bytes = 3_000_000;
-        let crossed = cluster.bed().client().run(async move || {
-            let mut connection = Connection::open(target).await?;
-            Ok((connection.upload(bytes).await?.sighting.received, connection.download(bytes).await?))
-        })?;
-        assert_eq!(crossed, (bytes, bytes), "{family}");
-    }
-    Ok(())
+    expect_large_bodies(&cluster, vip(1))
 }
 
 #[test]

@@ -7,9 +7,9 @@ use millrace_lab::capture::Trail;
 use millrace_lab::cluster::{Cluster, TARGET_PORT};
 use millrace_lab::manifests::Service;
 use millrace_lab::topology::{Dual, Family};
-use millrace_lab::traffic::{Connection, Protocol, ask, ask_here, send};
+use millrace_lab::traffic::{Protocol, ask, ask_here, send};
 
-use crate::fixture::{counted, expect, service, shared, vip, walk};
+use crate::fixture::{counted, expect, expect_large_bodies, service, shared, vip, walk};
 
 #[test]
 fn node_ports_external_ips_and_load_balancers_reach_local_pods_that_see_the_client() -> Result<()> {
@@ -84,16 +84,7 @@ fn large_bodies_cross_in_both_directions() -> Result<()> {
     let cluster = shared();
     let service = service(&cluster, "large", 8, &["pod-1a"])?.load_balancer(vip(8));
     cluster.apply(&service, &[1])?;
-    for family in Family::ALL {
-        let target = SocketAddr::new(vip(8).of(family), 80);
-        let bytes = 3_000_000;
-        let crossed = cluster.bed().client().run(async move || {
-            let mut connection = Connection::open(target).await?;
-            Ok((connection.upload(bytes).await?.sighting.received, connection.download(bytes).await?))
-        })?;
-        assert_eq!(crossed, (bytes, bytes), "{family}");
-    }
-    Ok(())
+    expect_large_bodies(&cluster, vip(8))
 }
 
 #[test]

@@ -1,14 +1,10 @@
 //! Backends on other nodes without Direct Server Return: reached from an address of the node the client sent to (SNAT).
 
-use std::net::SocketAddr;
-
 use anyhow::Result;
 use millrace_lab::capture::Trail;
-use millrace_lab::topology::Family;
-use millrace_lab::traffic::Connection;
 use millrace_lab::walk::Walk;
 
-use crate::fixture::{counted, expect, own, service, shared, vip, walk};
+use crate::fixture::{counted, expect, expect_large_bodies, own, service, shared, vip, walk};
 
 #[test]
 fn pods_on_other_nodes_see_the_node_the_client_sent_to() -> Result<()> {
@@ -49,15 +45,7 @@ fn large_bodies_cross_translated_in_both_directions() -> Result<()> {
     let cluster = shared();
     let service = service(&cluster, "large-translated", 64, &["pod-2a"])?.load_balancer(vip(64));
     cluster.apply(&service, &[1])?;
-    for family in Family::ALL {
-        let target = SocketAddr::new(vip(64).of(family), 80);
-        let bytes = 3_000_000;
-        let crossed = cluster.bed().client().run(async move || {
-            let mut connection = Connection::open(target).await?;
-            Ok((connection.upload(bytes).await?.sighting.received, connection.download(bytes).await?))
-        })?;
-        assert_eq!(crossed, (bytes, bytes), "{family}");
-    }
+    expect_large_bodies(&cluster, vip(64))?;
     assert!(counted(&cluster, 1, "sent_snat")? > 0 && counted(&cluster, 1, "reply_snat")? > 0);
     Ok(())
 }

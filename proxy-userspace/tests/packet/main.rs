@@ -21,6 +21,7 @@ mod network;
 mod node_ports;
 mod shapes;
 mod snat;
+mod snat_ports;
 mod unsettled;
 mod untouched;
 mod vips;

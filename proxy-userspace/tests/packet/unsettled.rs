@@ -150,9 +150,9 @@ fn datagrams_leave_a_backend_that_serves_no_more_and_connections_stay(tunnel: Tu
     }
 }
 
-fn a_connection_moves_between_this_node_and_another_with_the_slot(tunnel: Tunnel) {
-    let (bed, case) = (tunnel.bed(), tunnel.case);
-    let way = tunnel.way(&bed, 2);
+/// A service with a backend on this node and one behind a way to node 2.
+fn service_here_and_there(tunnel: Tunnel, bed: &Bed) -> (Service, [Endpoint; 2]) {
+    let (case, way) = (tunnel.case, tunnel.way(bed, 2));
     let service = bed
         .service()
         .dsr()
@@ -160,7 +160,13 @@ fn a_connection_moves_between_this_node_and_another_with_the_slot(tunnel: Tunnel
         .backend_local(case.pod(1))
         .backend_remote(case.remote_pod(1), way)
         .install();
-    let [here, there] = [service.endpoints[0], service.endpoints[1]];
+    let endpoints = [service.endpoints[0], service.endpoints[1]];
+    (service, endpoints)
+}
+
+fn a_connection_moves_between_this_node_and_another_with_the_slot(tunnel: Tunnel) {
+    let (bed, case) = (tunnel.bed(), tunnel.case);
+    let (service, [here, there]) = service_here_and_there(tunnel, &bed);
     let data = case.tcp(flag::ACK);
     // Opened here; the slot then goes to the other node, and connections stay.
     service.set_slot(&bed, &data, Slot::settled_on(here.reference));
@@ -174,15 +180,7 @@ fn a_connection_moves_between_this_node_and_another_with_the_slot(tunnel: Tunnel
 
 fn a_connection_that_began_elsewhere_is_not_taken_for_one_of_a_backend_here(tunnel: Tunnel) {
     let (bed, case) = (tunnel.bed(), tunnel.case);
-    let way = tunnel.way(&bed, 2);
-    let service = bed
-        .service()
-        .dsr()
-        .external(case.vip())
-        .backend_local(case.pod(1))
-        .backend_remote(case.remote_pod(1), way)
-        .install();
-    let [here, there] = [service.endpoints[0], service.endpoints[1]];
+    let (service, [here, there]) = service_here_and_there(tunnel, &bed);
     let data = case.tcp(flag::ACK);
     for slot in
         [Slot::unsettled(there.reference, here.reference), Slot::unsettled(here.reference, there.reference)]
