@@ -7,7 +7,7 @@ use proxy_common::addr::Address;
 
 use crate::family::{Family, KeyOf, V4, V6};
 use crate::flow::{self, Sender};
-use crate::snat::{self, Occupancy};
+use crate::snat;
 
 /// Bit of [`renew`]'s event: the entry is in FLOWS_NEW.
 pub const EMBRYO: u32 = 1 << 0;
@@ -26,7 +26,7 @@ pub fn renew<F: Family>(key: &KeyOf<F>, tcp_flags: u8, event: u32, now: u32) {
     };
 }
 
-/// As [`snat::occupancy`], as a number.
+/// As [`snat::occupancy`].
 #[inline(always)]
 pub fn occupancy<F: Family>(reply_key: &KeyOf<F>, key: &KeyOf<F>) -> u32 {
     leave::<F>(0, reply_key);
@@ -95,13 +95,9 @@ extern "C" fn occupancy6() -> u32 {
 #[inline(always)]
 fn occupancy_left<F: Family>() -> u32 {
     let (Some(reply_key), Some(key)) = (left::<F>(0), left::<F>(1)) else {
-        return 0;
+        return snat::TAKEN;
     };
-    match snat::occupancy::<F>(reply_key, key) {
-        Occupancy::Free => snat::FREE,
-        Occupancy::Lent => snat::LENT,
-        Occupancy::Taken => 0,
-    }
+    snat::occupancy::<F>(reply_key, key)
 }
 
 #[unsafe(no_mangle)]

@@ -205,28 +205,21 @@ fn port_of(hash: u32) -> u16 {
     (SNAT_PORT_FIRST.load() as u16).wrapping_add(above as u16).to_be()
 }
 
-/// [`Occupancy::Free`] and [`Occupancy::Lent`] as numbers; any other is `Taken`.
-pub const FREE: u32 = 1;
-pub const LENT: u32 = 2;
+/// Another connection has the reply key.
+pub const TAKEN: u32 = 0;
+/// Nobody has it, or this very connection.
+const FREE: u32 = 1;
+/// A connection has it that nobody has answered in, or that has ended.
+const LENT: u32 = 2;
 
-/// Who has a reply key.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Occupancy {
-    /// Nobody, or this very connection.
-    Free,
-    /// A connection that nobody has answered in, or that has ended.
-    Lent,
-    /// Another connection.
-    Taken,
-}
-
+/// Who has a reply key: `TAKEN`, `FREE` or `LENT`.
 #[inline(always)]
-pub fn occupancy<F: Family>(reply_key: &KeyOf<F>, key: &KeyOf<F>) -> Occupancy {
+pub fn occupancy<F: Family>(reply_key: &KeyOf<F>, key: &KeyOf<F>) -> u32 {
     match flow::find::<F>(reply_key) {
-        None => Occupancy::Free,
-        Some((_, entry)) if flow::is_twin::<F>(entry, key) => Occupancy::Free,
-        Some((found, entry)) if found.is_embryo() || entry.state == FLOW_CLOSING => Occupancy::Lent,
-        Some(_) => Occupancy::Taken,
+        None => FREE,
+        Some((_, entry)) if flow::is_twin::<F>(entry, key) => FREE,
+        Some((found, entry)) if found.is_embryo() || entry.state == FLOW_CLOSING => LENT,
+        Some(_) => TAKEN,
     }
 }
 
