@@ -13,7 +13,7 @@ use millrace_lab::traffic::{
     LongConnections, Protocol, Stream, ask, receive_encapsulated, send_encapsulated,
 };
 
-use crate::fixture::{counted, expect, expect_large_bodies, service, shared, vip, walk};
+use crate::fixture::{counted, expect, expect_large_bodies, expect_no_loss, service, shared, vip, walk};
 
 const ETHERNET_HEADER: usize = 14;
 const LIMIT: Duration = Duration::from_secs(2);
@@ -177,7 +177,6 @@ fn connections_and_datagrams_survive_changes_of_the_backends() -> Result<()> {
         cluster.apply(service, &nodes)?;
     }
     assert_eq!(connections.stop()?, 40);
-    let delivery = stream.stop()?;
-    assert!(delivery.lost.is_empty(), "{delivery:?}");
+    expect_no_loss(&cluster, stream)?;
     Ok(())
 }

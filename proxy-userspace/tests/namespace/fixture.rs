@@ -1,16 +1,17 @@
 //! What the tests share.
 
+use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
-use millrace_lab::agent::Proxy;
+use millrace_lab::agent::{Counter, Proxy};
 use millrace_lab::capture::{Capture, Trail};
 use millrace_lab::cluster::{Cluster, TARGET_PORT};
 use millrace_lab::manifests::Service;
 use millrace_lab::net::remove_own_at_exit;
 use millrace_lab::topology::{Dual, Family, Node, Shape};
-use millrace_lab::traffic::Connection;
+use millrace_lab::traffic::{Connection, Delivery, Stream};
 use millrace_lab::walk::Walk;
 
 /// The agents' `--xdp`.
@@ -91,6 +92,21 @@ pub fn expect_large_bodies(cluster: &Cluster, address: Dual) -> Result<()> {
 pub fn counted(cluster: &Cluster, node: u8, reason: &str) -> Result<u64> {
     let counters = cluster.proxy(node)?.counters()?;
     Ok(counters.iter().filter(|counter| counter.reason == reason).map(|counter| counter.packets).sum())
+}
+
+/// What became of a stream that has lost nothing; otherwise an error that says what was lost and what each node counted.
+pub fn expect_no_loss(cluster: &Cluster, stream: Stream) -> Result<Delivery> {
+    let delivery = stream.stop()?;
+    if delivery.lost.is_empty() {
+        return Ok(delivery);
+    }
+    let mut counted = String::new();
+    for proxy in cluster.proxies() {
+        for Counter { program, reason, packets, .. } in proxy.counters()? {
+            write!(counted, "\n{}: {program} {reason} {packets}", proxy.node())?;
+        }
+    }
+    anyhow::bail!("{delivery:?}{counted}")
 }
 
 /// Waits until the agent of a node has said for the `times`th time that it serves.

@@ -12,7 +12,7 @@ use millrace_lab::net::remove_own_at_exit;
 use millrace_lab::topology::{Family, Shape};
 use millrace_lab::traffic::{LongConnections, Protocol, Stream, ask};
 
-use crate::fixture::{expect, expect_large_bodies, service, vip, wait_for_start, walk, xdp};
+use crate::fixture::{expect, expect_large_bodies, expect_no_loss, service, vip, wait_for_start, walk, xdp};
 
 const LIMIT: Duration = Duration::from_secs(2);
 const FOU: [&str; 2] = ["--dsr-encap", "fou"];
@@ -92,8 +92,7 @@ fn nodes_are_switched_one_by_one_without_losing_a_connection() -> Result<()> {
     }
     for (connections, stream) in traffic {
         assert_eq!(connections.stop()?, 40);
-        let delivery = stream.stop()?;
-        assert!(delivery.lost.is_empty(), "{delivery:?}");
+        expect_no_loss(&cluster, stream)?;
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use millrace_lab::manifests::Service;
 use millrace_lab::topology::Family;
 use millrace_lab::traffic::{LongConnections, Stream};
 
-use crate::fixture::{counted, own, own_without_agents, service, vip};
+use crate::fixture::{counted, expect_no_loss, own, own_without_agents, service, vip};
 
 const NODES: [u8; 3] = [1, 2, 3];
 
@@ -121,8 +121,7 @@ fn no_connection_is_cut_by_scaling_rolling_restarts_and_restarts_of_all_agents()
     pods.ready.retain(|name, _| stay.contains(&name.as_str()));
     cluster.apply(&pods.service(&cluster)?, &NODES)?;
     assert_kept(early, size.connections / 2)?;
-    let delivery = stream.stop()?;
-    assert!(delivery.lost.is_empty(), "{delivery:?}");
+    expect_no_loss(&cluster, stream)?;
     Ok(())
 }
 
