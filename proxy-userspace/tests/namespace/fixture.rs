@@ -101,7 +101,17 @@ pub fn expect_no_loss(cluster: &Cluster, stream: Stream) -> Result<Delivery> {
         return Ok(delivery);
     }
     let mut counted = String::new();
+    for (device, received, sent) in cluster.bed().router().dropped_frames()? {
+        write!(counted, "\nrouter: {device} dropped {received} received and {sent} to be sent")?;
+    }
     for proxy in cluster.proxies() {
+        for (device, received, sent) in proxy.namespace().dropped_frames()? {
+            write!(
+                counted,
+                "\n{}: {device} dropped {received} received and {sent} to be sent",
+                proxy.node()
+            )?;
+        }
         for Counter { program, reason, packets, .. } in proxy.counters()? {
             write!(counted, "\n{}: {program} {reason} {packets}", proxy.node())?;
         }

@@ -93,9 +93,24 @@ impl Namespace {
         Task { result, namespace: self.name.clone(), _cancel: cancel }
     }
 
+    /// Frames that each device had no room for, or dropped otherwise: what it received, and what it was to send.
+    pub fn dropped_frames(&self) -> Result<Vec<(String, u64, u64)>> {
+        // The jobs' thread is in the namespace, the process is not.
+        let text = self.run(async || Ok(std::fs::read_to_string("/proc/thread-self/net/dev")?))?;
+        Ok(text.lines().filter_map(dropped).collect())
+    }
+
     fn path_of(name: &str) -> PathBuf {
         Path::new(DIRECTORY).join(name)
     }
+}
+
+/// Reads a line of /proc/net/dev: a name, eight numbers of what was received, then those of what was sent; the fourth
+/// of each is what was dropped.
+fn dropped(line: &str) -> Option<(String, u64, u64)> {
+    let (device, numbers) = line.split_once(':')?;
+    let numbers: Vec<u64> = numbers.split_whitespace().filter_map(|number| number.parse().ok()).collect();
+    Some((device.trim().to_owned(), *numbers.get(3)?, *numbers.get(11)?))
 }
 
 impl Drop for Namespace {

@@ -10,8 +10,10 @@ use tokio::task::JoinSet;
 use super::{ANSWER_LIMIT, Connection};
 use crate::net::{Namespace, Task};
 
-/// Pause between two requests of a talking connection.
-const PAUSE: Duration = Duration::from_millis(20);
+/// Pause between two requests of a talking connection, for each one that talks, and at least so many times: what they send
+/// together when a busy machine wakes them all at once has to fit a device's queue.
+const PAUSE: Duration = Duration::from_millis(2);
+const PAUSES: u32 = 10;
 
 /// A number of open connections to one target.
 #[derive(Debug)]
@@ -28,9 +30,10 @@ impl LongConnections {
         let (opened, all_open) = std::sync::mpsc::sync_channel(1);
         let task = namespace.spawn(async move || {
             let mut connections = JoinSet::new();
+            let pause = PAUSE * u32::try_from(talking)?.max(PAUSES);
             for number in 0..talking + silent {
                 let connection = Connection::open(target).await?;
-                connections.spawn(hold(connection, number < talking, stopped.clone()));
+                connections.spawn(hold(connection, (number < talking).then_some(pause), stopped.clone()));
             }
             let _ = opened.send(());
             let mut kept = 0;
@@ -55,15 +58,21 @@ impl LongConnections {
     }
 }
 
-async fn hold(mut connection: Connection, talks: bool, mut stopped: watch::Receiver<bool>) -> Result<()> {
+async fn hold(
+    mut connection: Connection,
+    pause: Option<Duration>,
+    mut stopped: watch::Receiver<bool>,
+) -> Result<()> {
     let mut first = None;
-    while talks && !*stopped.borrow() {
+    while let Some(pause) = pause
+        && !*stopped.borrow()
+    {
         let answer = connection.request().await?;
         if first.get_or_insert_with(|| answer.clone()) != &answer {
             bail!("the connection changed hands: {first:?}, then {answer:?}");
         }
         tokio::select! {
-            () = tokio::time::sleep(PAUSE) => {}
+            () = tokio::time::sleep(pause) => {}
             _ = stopped.changed() => {}
         }
     }
