@@ -12,7 +12,8 @@ use crate::layout::shared;
 pub const FLOW_SYN: u8 = 1;
 /// State of [`Flow`]: the client answered; data may flow.
 pub const FLOW_ESTABLISHED: u8 = 2;
-/// State of [`Flow`]: both sides sent a FIN, or one a RST. A later packet renews the entry's time.
+/// State of [`Flow`]: both sides sent a FIN, or one a RST; or, of what is encapsulated, the client a FIN. A later packet renews
+/// the entry's time.
 pub const FLOW_CLOSING: u8 = 3;
 /// State of [`Flow`]: not TCP.
 pub const FLOW_DATAGRAM: u8 = 4;
@@ -40,6 +41,10 @@ pub const FLOW_ANSWERED: u8 = FLOW_DECAPSULATED;
 /// Seconds for which a port of this node stays with a connection that has ended (SNAT): as long as a Linux backend may be in
 /// TIME-WAIT, where it refuses half of the connections that come from the same address and port.
 pub const FLOW_TIME_WAIT: u32 = 60;
+
+/// Seconds for which a director keeps a connection whose client has sent its FIN, and which it encapsulates: it does not see what
+/// the backend still sends, nor that this ends. As long as a NAT has to (RFC 5382, section 5).
+pub const FLOW_HALF_CLOSED: u32 = 240;
 
 shared! {
     /// Key of FLOWS4/6: the tuple as it stands in the packet when our program meets it.
@@ -122,8 +127,12 @@ impl<A: Copy> Flow<A> {
     #[inline(always)]
     #[must_use]
     pub const fn has_expired(&self, timeouts: &Timeouts, now: u32) -> bool {
-        let closing = if timeouts.closing < FLOW_TIME_WAIT && self.is_translated() {
-            FLOW_TIME_WAIT
+        const DIRECTED: u8 = FLOW_ENCAPSULATE | FLOW_FIN_CLIENT;
+        let closing = if self.is_translated() {
+            at_least(FLOW_TIME_WAIT, timeouts.closing)
+        } else if self.flags & DIRECTED == DIRECTED {
+            let half_closed = at_least(FLOW_HALF_CLOSED, timeouts.closing);
+            if half_closed < timeouts.established { half_closed } else { timeouts.established }
         } else {
             timeouts.closing
         };
@@ -154,6 +163,11 @@ impl<A: Copy> Flow<A> {
             unused: 0,
         }
     }
+}
+
+#[inline(always)]
+const fn at_least(least: u32, seconds: u32) -> u32 {
+    if seconds < least { least } else { seconds }
 }
 
 /// Seconds without a packet after which an entry of `state` counts as none.
@@ -256,5 +270,27 @@ mod tests {
         assert!(timeouts.expired(FLOW_CLOSING, 100, 111));
         assert!(!timeouts.expired(FLOW_SYN, 101, 100));
         assert!(timeouts.expired(0, 99, 100));
+    }
+
+    #[test]
+    fn what_is_half_closed_on_a_director_outlives_what_both_sides_have_closed() {
+        let timeouts = Timeouts::default();
+        let lives = |flags: u8, timeouts: &Timeouts, seconds: u32| {
+            let flow = Flow::<Addr4> { state: FLOW_CLOSING, flags, last_seen: 100, ..Flow::default() };
+            !flow.has_expired(timeouts, 100 + seconds)
+        };
+        let half_closed = FLOW_ENCAPSULATE | FLOW_FIN_CLIENT;
+        assert!(lives(half_closed, &timeouts, FLOW_HALF_CLOSED));
+        assert!(!lives(half_closed, &timeouts, FLOW_HALF_CLOSED + 1));
+        // A RST on a director; both FINs on a backend's node.
+        for flags in [FLOW_ENCAPSULATE, FLOW_FIN_CLIENT | FLOW_FIN_BACKEND] {
+            assert!(
+                lives(flags, &timeouts, timeouts.closing) && !lives(flags, &timeouts, timeouts.closing + 1)
+            );
+        }
+        let short = Timeouts { established: 100, ..timeouts };
+        assert!(lives(half_closed, &short, 100) && !lives(half_closed, &short, 101));
+        let long = Timeouts { closing: 1000, ..timeouts };
+        assert!(lives(half_closed, &long, 1000) && !lives(half_closed, &long, 1001));
     }
 }

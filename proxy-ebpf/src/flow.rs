@@ -416,6 +416,10 @@ fn update<F: Family>(flow: &mut FlowOf<F>, tcp_flags: u8, sender: Sender, now: u
     }
     let fins = flow.flags & (FLOW_FIN_CLIENT | FLOW_FIN_BACKEND | FLOW_ENCAPSULATE);
     let finished = fins == FLOW_FIN_CLIENT | FLOW_FIN_BACKEND || fins == FLOW_FIN_CLIENT | FLOW_ENCAPSULATE;
+    if tcp_flags & tcp_flag::RST != 0 && flow.flags & FLOW_ENCAPSULATE != 0 {
+        // Nothing can follow, as it can after a FIN.
+        flow.flags &= !FLOW_FIN_CLIENT;
+    }
     if finished || tcp_flags & tcp_flag::RST != 0 {
         flow.state = FLOW_CLOSING;
     } else if flow.state == FLOW_CLOSING && tcp_flags & tcp_flag::SYN == 0 {

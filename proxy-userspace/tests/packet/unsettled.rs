@@ -3,7 +3,7 @@
 use millrace_lab::frame::{Frame, flag};
 use millrace_lab::program::{Bed, Endpoint, FlowTable, Service};
 use proxy_common::backend::{BACKEND_EXISTS, BACKEND_SERVING};
-use proxy_common::flow::FLOW_ENCAPSULATE;
+use proxy_common::flow::{FLOW_ENCAPSULATE, FLOW_HALF_CLOSED, Timeouts};
 use proxy_common::selection::{BackendRef, Slot};
 use proxy_common::verdict::Reason;
 
@@ -20,6 +20,7 @@ each_tunnel! {
     a_connection_moves_between_this_node_and_another_with_the_slot
     a_connection_that_began_elsewhere_is_not_taken_for_one_of_a_backend_here
     connections_go_on_while_nobody_serves_new_ones
+    a_download_goes_on_though_its_client_has_closed_its_side_and_is_silent
 }
 
 struct Director {
@@ -211,4 +212,22 @@ fn connections_go_on_while_nobody_serves_new_ones(tunnel: Tunnel) {
         director.set_slot(refused, Slot::unsettled(BackendRef::NONE, BackendRef::NONE));
         case.arrives(&director.bed, refused).assert_counted(Reason::NoEndpoint);
     }
+}
+
+fn a_download_goes_on_though_its_client_has_closed_its_side_and_is_silent(tunnel: Tunnel) {
+    let director = Director::new(tunnel);
+    let (syn, acknowledgement) = (tunnel.case.tcp(flag::SYN), tunnel.case.tcp(flag::ACK));
+    director.unsettle(&syn);
+    director.sends(&syn, director.new);
+    director.sends(&acknowledgement, director.new);
+    director.sends(&tunnel.case.tcp(flag::FIN | flag::ACK), director.new);
+    // The backend takes its time; what it sends then is acknowledged by packets that only the entry leads to it.
+    for _ in 0..3 {
+        director.bed.age_flows(FLOW_HALF_CLOSED - 40);
+        director.sends(&acknowledgement, director.new);
+    }
+    // After a RST nothing follows.
+    director.sends(&tunnel.case.tcp(flag::RST), director.new);
+    director.bed.age_flows(Timeouts::default().closing + 2);
+    director.sends(&acknowledgement, director.old);
 }
