@@ -3,7 +3,7 @@
 use core::ops::RangeInclusive;
 
 /// Names of the load-time constants in the BPF object's read-only data; the verifier sees their values and
-/// removes what is off. Each is a `u32`.
+/// removes what is off. Each is a `u32`, but for what is said to be four of them.
 pub mod global {
     /// Seconds for `FLOW_SYN`.
     pub const TIMEOUT_SYN: &str = "TIMEOUT_SYN";
@@ -29,6 +29,16 @@ pub mod global {
     pub const FIB_SOURCE: &str = "FIB_SOURCE";
     /// Non-zero where packets to other nodes are encapsulated in UDP (FoU), not in IP directly.
     pub const DSR_FOU: &str = "DSR_FOU";
+    /// Prefix that nodes may take the source of what they encapsulate from, in IPv4: an address, bytes in network order.
+    pub const OUTER_PREFIX4: &str = "OUTER_PREFIX4";
+    /// Its mask. 0 = there is no such prefix.
+    pub const OUTER_MASK4: &str = "OUTER_MASK4";
+    /// The same for IPv6, four words.
+    pub const OUTER_PREFIX6: &str = "OUTER_PREFIX6";
+    /// Its mask, four words. All zero = there is no such prefix.
+    pub const OUTER_MASK6: &str = "OUTER_MASK6";
+    /// Non-zero where this node takes them from there itself, for each flow another one.
+    pub const OUTER_SPREAD: &str = "OUTER_SPREAD";
 }
 
 /// Index into AGENT: monotonic seconds of the agent's last heartbeat.

@@ -34,6 +34,17 @@ pub static FIB_SOURCE: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static DSR_FOU: Global<u32> = Global::new(0);
 
+#[unsafe(no_mangle)]
+pub static OUTER_PREFIX4: Global<u32> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static OUTER_MASK4: Global<u32> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static OUTER_PREFIX6: Global<[u32; 4]> = Global::new([0; 4]);
+#[unsafe(no_mangle)]
+pub static OUTER_MASK6: Global<[u32; 4]> = Global::new([0; 4]);
+#[unsafe(no_mangle)]
+pub static OUTER_SPREAD: Global<u32> = Global::new(0);
+
 /// Whether a port, in network byte order, is one that connections are translated to.
 #[inline(always)]
 pub fn is_snat_port(port: u16) -> bool {

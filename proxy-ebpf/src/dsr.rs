@@ -3,12 +3,14 @@
 use proxy_common::backend::Backend;
 use proxy_common::flow::{FLOW_DECAPSULATED, FLOW_OUTER_IPV6};
 use proxy_common::frontend::{FRONTEND_AFFINITY, Frontend};
+use proxy_common::hash::flow_hash;
 use proxy_common::selection::{BackendRef, HintKey};
 use proxy_common::verdict::Reason;
 use proxy_common::way::{PEER_NODE, PEER_SELF, PeerKey, WAY_IPV4, Way};
 
 use crate::balance;
-use crate::family::{Family, Outer, V4, V6};
+use crate::config::OUTER_SPREAD;
+use crate::family::{Family, KeyOf, Outer, V4, V6};
 use crate::flow::{self, Owner, Sender};
 use crate::fou::{self, Encapsulation};
 use crate::maps;
@@ -74,6 +76,14 @@ fn write_outer<P: Packet, F: Family>(
         V6::write_outer(packet, ETHERNET, &outer::<F, V6>(parsed, way, hint, between))
     };
     written.ok_or(NO_ROOM)?;
+    if OUTER_SPREAD.load() != 0 {
+        let spread = if way.flags & WAY_IPV4 != 0 {
+            spread::<P, F, V4>(*packet, &parsed.key)
+        } else {
+            spread::<P, F, V6>(*packet, &parsed.key)
+        };
+        spread.ok_or(NO_ROOM)?;
+    }
     if between != 0 {
         fou::write_header::<P, F>(packet, ETHERNET + header_of(way), parsed).ok_or(NO_ROOM)?;
     }
@@ -96,6 +106,13 @@ fn outer<F: Family, O: Family>(
         inner_length: parsed.length + between as u32,
         hint,
     }
+}
+
+/// Puts an address of the flow's own in place of this node's: receive queues are chosen by addresses, and all that a director
+/// sends to a node would be given to one. A function of its own: the walk's stack has no room for another address.
+#[inline(never)]
+fn spread<P: Packet, F: Family, O: Family>(packet: P, key: &KeyOf<F>) -> Option<()> {
+    O::spread_source(&packet, ETHERNET, flow_hash(key))
 }
 
 /// A tunnel packet of family `O`: ours if its inner destination is a frontend and its outer one this node.
@@ -134,14 +151,15 @@ fn receive_inner<P: Packet, O: Family, F: Family, E: Encapsulation>(
     Ok(verdict)
 }
 
-/// A packet for a frontend of ours is encapsulated from node to node, this one the last.
+/// A packet for a frontend of ours is encapsulated from node to node, this one the last. Whose the sources in
+/// `--dsr-outer-source` are is not asked: the network must let nobody else use them.
 #[inline(always)]
 pub fn check_peers<P: Packet, O: Family>(packet: &P) -> Result<(), Verdict> {
     let (source, destination) = O::read_addresses(packet, ETHERNET).ok_or(UNTOUCHED)?;
     if !is_own::<O>(&destination) {
         return Err(UNTOUCHED);
     }
-    if !is_other_node::<O>(&source) {
+    if !may_send::<O>(&source) {
         return Err(Verdict::Drop(Reason::NotPeer));
     }
     Ok(())
@@ -164,6 +182,12 @@ pub fn is_own<F: Family>(address: &F::Address) -> bool {
 #[inline(never)]
 pub fn is_other_node<F: Family>(address: &F::Address) -> bool {
     peer::<F>(address) & (PEER_NODE | PEER_SELF) == PEER_NODE
+}
+
+/// Whether encapsulated packets are taken from an address.
+#[inline(never)]
+fn may_send<F: Family>(address: &F::Address) -> bool {
+    F::is_outer_source(address) || peer::<F>(address) & (PEER_NODE | PEER_SELF) == PEER_NODE
 }
 
 /// The order of a decapsulated packet: flow entry, second chance, hint, this node's own slot.

@@ -76,6 +76,11 @@ pub trait Family: Copy {
     fn decrement_hop_limit<P: Packet>(packet: &P, network: usize) -> Option<()>;
     /// Writes an outer header at `network`.
     fn write_outer<P: Packet>(packet: &P, network: usize, outer: &Outer<Self::Address>) -> Option<()>;
+    /// Makes the source of an outer header at `network` one of the prefix that is set for that, if one is: its host bits are the
+    /// hash's.
+    fn spread_source<P: Packet>(packet: &P, network: usize, hash: u32) -> Option<()>;
+    /// Whether an address is in that prefix.
+    fn is_outer_source(address: &Self::Address) -> bool;
     /// Reads hint and flags from an outer header at `network`.
     fn read_hint<P: Packet>(packet: &P, network: usize) -> Option<u32>;
     /// The address in a v4-mapped field of a way.

@@ -10,6 +10,7 @@ use proxy_common::hop::{Device, Hop};
 use proxy_common::source_range::SourceRange;
 
 use super::{Family, FlowOf, KeyOf, OUTER_HOP_LIMIT, Outer};
+use crate::config::{OUTER_MASK4, OUTER_PREFIX4};
 use crate::maps::{self, AffinityMap, FlowsMap, FlowsNewMap};
 use crate::packet::Packet;
 use crate::packet::header::{DONT_FRAGMENT, FRAGMENT_MASK, Ipv4, ether_type, protocol};
@@ -177,6 +178,26 @@ impl Family for V4 {
             };
         }
         Some(())
+    }
+    #[inline(always)]
+    fn spread_source<P: Packet>(packet: &P, network: usize, hash: u32) -> Option<()> {
+        let (prefix, mask) = (OUTER_PREFIX4.load(), OUTER_MASK4.load());
+        if mask == 0 {
+            return Some(());
+        }
+        let header = packet.at::<Ipv4>(network)?;
+        // SAFETY: `at` checked the bound.
+        unsafe {
+            let ([old], new) = ((*header).source, prefix | hash & !mask);
+            (*header).source = [new];
+            (*header).checksum = Difference::default().word(old, new).apply((*header).checksum);
+        }
+        Some(())
+    }
+    #[inline(always)]
+    fn is_outer_source(address: &Addr4) -> bool {
+        let ([word], mask) = (address.0, OUTER_MASK4.load());
+        mask != 0 && word & mask == OUTER_PREFIX4.load()
     }
     #[inline(always)]
     fn read_hint<P: Packet>(packet: &P, network: usize) -> Option<u32> {

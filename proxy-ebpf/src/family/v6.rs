@@ -10,6 +10,7 @@ use proxy_common::hop::{Device, Hop};
 use proxy_common::source_range::SourceRange;
 
 use super::{Family, FlowOf, KeyOf, OUTER_HOP_LIMIT, Outer};
+use crate::config::{OUTER_MASK6, OUTER_PREFIX6};
 use crate::maps::{self, AffinityMap, FlowsMap, FlowsNewMap};
 use crate::packet::header::{Extension, Ipv6, ether_type, protocol};
 use crate::packet::parse::Network;
@@ -158,6 +159,27 @@ impl Family for V6 {
             };
         }
         Some(())
+    }
+    #[inline(always)]
+    fn spread_source<P: Packet>(packet: &P, network: usize, hash: u32) -> Option<()> {
+        let (prefix, mask) = (OUTER_PREFIX6.load(), OUTER_MASK6.load());
+        if mask == [0; 4] {
+            return Some(());
+        }
+        let header = packet.at::<Ipv6>(network)?;
+        let [a, b, c, d] = prefix;
+        let [mask_a, mask_b, mask_c, mask_d] = mask;
+        let source = [a | hash & !mask_a, b | hash & !mask_b, c | hash & !mask_c, d | hash & !mask_d];
+        // SAFETY: `at` checked the bound.
+        unsafe { (*header).source = source };
+        Some(())
+    }
+    #[inline(always)]
+    fn is_outer_source(address: &Addr6) -> bool {
+        let (prefix, mask) = (OUTER_PREFIX6.load(), OUTER_MASK6.load());
+        let [mask_a, ..] = mask;
+        let words = address.0.into_iter().zip(mask).zip(prefix);
+        mask_a != 0 && words.fold(true, |same, ((word, mask), prefix)| same & (word & mask == prefix))
     }
     #[inline(always)]
     fn read_hint<P: Packet>(packet: &P, network: usize) -> Option<u32> {

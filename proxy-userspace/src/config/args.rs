@@ -57,6 +57,11 @@ pub struct AgentArgs {
     /// carries no protocol 4 or 41; nodes take both [default: ipip]
     #[arg(long, value_name = "ipip|fou")]
     pub dsr_encap: Option<String>,
+    /// Where encapsulated packets come from, so that receive queues are spread: a prefix, or one of each family, out of which
+    /// each flow gets its own address; the same on all nodes, which take such packets. The word node before it: they take
+    /// them, and send from their own address [default: node]
+    #[arg(long, value_name = "[node,]PREFIX,...", value_delimiter = ',')]
+    pub dsr_outer_source: Vec<String>,
     /// How a backend is chosen: random or maglev; DSR is always Maglev [default: random]
     #[arg(long, value_name = "random|maglev")]
     pub algorithm: Option<String>,

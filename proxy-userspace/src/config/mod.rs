@@ -137,7 +137,10 @@ impl Settings {
             snat_ports: parse::snat_ports(args.snat_ports.as_deref())?,
             mark: parse::mark(args.fwmark.as_deref())?,
             reject_unknown: parse::reject_unknown(args.reject_unknown_ports.as_deref())?,
-            dsr: Dsr { encapsulation: parse::encapsulation(args.dsr_encap.as_deref())? },
+            dsr: Dsr {
+                encapsulation: parse::encapsulation(args.dsr_encap.as_deref())?,
+                outer_source: parse::outer_source(&args.dsr_outer_source)?,
+            },
             bpffs: parse::bpffs(args.bpffs_path.as_deref())?,
             xdp: parse::xdp(args.xdp.as_deref())?,
             min_sync_interval,

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use proxy_common::config::DEFAULT_SNAT_PORTS;
 
 use super::{ConfigError, DevicePattern, Interval, ProxyMode, Source};
-use crate::dataplane::ebpf::{Encapsulation, Mark, RejectUnknown, XdpMode};
+use crate::dataplane::ebpf::{Encapsulation, Mark, OuterSource, OwnSource, RejectUnknown, XdpMode};
 use crate::model::{DEFAULT_MAGLEV_SIZE, NodePortAddresses, check_maglev_size};
 
 const DEFAULT_FLOW_TABLE_SIZE: u32 = 262_144;
@@ -80,6 +80,32 @@ pub(super) fn encapsulation(text: Option<&str>) -> Result<Encapsulation, ConfigE
 }
 
 /// One of a few words; the first is the default.
+/// The word `node` and at most one prefix of each family. One that is half the Internet would let everybody in.
+pub(super) fn outer_source(texts: &[String]) -> Result<OuterSource, ConfigError> {
+    let takes = "the word node, or a prefix of /8 to /31, or one of /32 to /127 with IPv6, or one of each, \
+                 with or without node before them";
+    let mut source = OuterSource { own: OwnSource::Spread, ..OuterSource::default() };
+    for (index, text) in texts.iter().enumerate() {
+        let is_new = match text.parse() {
+            _ if text == "node" && index == 0 => {
+                source.own = OwnSource::Node;
+                true
+            }
+            Ok(IpNet::V4(net)) if (8..=31).contains(&net.prefix_len()) => {
+                source.v4.replace(net.trunc()).is_none()
+            }
+            Ok(IpNet::V6(net)) if (32..=127).contains(&net.prefix_len()) => {
+                source.v6.replace(net.trunc()).is_none()
+            }
+            _ => false,
+        };
+        if !is_new {
+            return Err(wrong("--dsr-outer-source", text, takes));
+        }
+    }
+    Ok(if texts.is_empty() { OuterSource::default() } else { source })
+}
+
 pub(super) fn choice<T: Copy>(
     origin: &str,
     text: Option<&str>,

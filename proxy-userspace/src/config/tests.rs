@@ -1,8 +1,37 @@
 use super::*;
-use crate::dataplane::ebpf::Encapsulation;
+use crate::dataplane::ebpf::{Encapsulation, OuterSource, OwnSource};
 use crate::model::NodePortAddresses;
 
 use clap::Parser;
+
+#[test]
+fn nodes_can_take_packets_from_a_prefix_before_they_send_from_there() {
+    let of = |flags: &str| resolve(flags).unwrap().dsr.outer_source;
+    assert_eq!(of("").names(), ["node"]);
+    assert_eq!(of("--dsr-outer-source node"), of(""));
+    let taken = of("--dsr-outer-source node,172.16.0.0/16");
+    assert_eq!((taken.own, taken.v6), (OwnSource::Node, None));
+    let sent = of("--dsr-outer-source 172.16.0.0/16");
+    assert_eq!((sent.own, sent.v4), (OwnSource::Spread, taken.v4));
+    assert_eq!(sent.names(), ["172.16.0.0/16"]);
+}
+
+#[test]
+fn a_wrong_outer_source_is_refused_in_one_line() {
+    let takes = "the word node, or a prefix of /8 to /31, or one of /32 to /127 with IPv6, or one of each, with \
+                 or without node before them";
+    for (flags, named) in [
+        ("172.16.0.0/16,10.0.0.0/8", "10.0.0.0/8"),
+        ("172.16.0.0/16,node", "node"),
+        ("0.0.0.0/0", "0.0.0.0/0"),
+        ("::/0", "::/0"),
+        ("172.16.0.1", "172.16.0.1"),
+        ("director", "director"),
+    ] {
+        let line = format!("--dsr-outer-source: {named:?} is not accepted; takes {takes}");
+        refused(&format!("--dsr-outer-source {flags}"), &line);
+    }
+}
 
 /// What kubeadm writes.
 const KUBEADM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/file/kubeadm.yaml");
@@ -48,7 +77,7 @@ fn every_flag_is_heard() {
          10.0.0.0/8,2001:db8::/32 --cluster-cidr 10.244.0.0/16,fd00:244::/56 --service-external-ip-range 192.0.2.0/24 --service-external-ip-range \
          2001:db8:e::/64 --service-proxy-name edge --forwarding dsr --algorithm maglev --maglev-table-size 251 \
          --flow-table-size 4096 --timeout-syn 1 --timeout-established 2 --timeout-closing 3 --timeout-udp 4 \
-         --reject-unknown-ports all --dsr-encap fou --snat-ports 20000-20999 --fwmark 0x10/255 --bpffs-path /bpf --xdp generic --proxy-mode ebpf --min-sync-interval 5 \
+         --reject-unknown-ports all --dsr-encap fou --dsr-outer-source 172.16.9.1/16,2001:db8:f0::/48 --snat-ports 20000-20999 --fwmark 0x10/255 --bpffs-path /bpf --xdp generic --proxy-mode ebpf --min-sync-interval 5 \
          --max-sync-interval 6 --healthz-bind-address [::]:1 --metrics-bind-address ::1",
     )
     .unwrap();
@@ -69,7 +98,12 @@ fn every_flag_is_heard() {
     assert_eq!(settings.timeouts, Timeouts { syn: 1, established: 2, closing: 3, datagram: 4 });
     assert_eq!(settings.flow_table_size, 4096);
     assert_eq!(settings.reject_unknown, RejectUnknown::All);
-    assert_eq!(settings.dsr, Dsr { encapsulation: Encapsulation::Fou });
+    let outer_source = OuterSource {
+        v4: Some("172.16.0.0/16".parse().unwrap()),
+        v6: Some("2001:db8:f0::/48".parse().unwrap()),
+        own: OwnSource::Spread,
+    };
+    assert_eq!(settings.dsr, Dsr { encapsulation: Encapsulation::Fou, outer_source });
     assert_eq!(settings.snat_ports, 20000..=20999);
     assert_eq!(settings.mark, Mark { value: 0x10, mask: 0xff });
     assert_eq!((settings.bpffs, settings.xdp), (PathBuf::from("/bpf"), XdpMode::Generic));

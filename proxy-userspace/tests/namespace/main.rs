@@ -20,6 +20,7 @@ mod fou;
 mod lasting;
 mod local;
 mod node;
+mod outer_source;
 mod refusals;
 mod survival;
 mod translated;

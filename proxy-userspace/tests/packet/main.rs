@@ -19,6 +19,7 @@ mod fou;
 mod local;
 mod network;
 mod node_ports;
+mod outer_source;
 mod shapes;
 mod snat;
 mod snat_ports;

@@ -8,10 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use aya::programs::{ProgramFd, SchedClassifier, Xdp};
 use aya::{Ebpf, EbpfLoader};
+use ipnet::{Ipv4Net, Ipv6Net};
 use proxy_common::config::{AGENT_HEARTBEAT, DEFAULT_MARK, DEFAULT_SNAT_PORTS, global};
 use proxy_common::flow::Timeouts;
 use proxy_common::selection::BackendRef;
 use proxy_common::vip::VIP_CLUSTER_IP;
+use proxy_common::{Addr4, Addr6};
 
 use super::Hook;
 
@@ -77,6 +79,15 @@ pub struct BedBuilder {
     reject_unknown: u32,
     snat_ports: (u16, u16),
     fou: u32,
+    outer_source: OuterSource,
+}
+
+/// Where encapsulated packets come from beside the nodes' own addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct OuterSource {
+    v4: Option<Ipv4Net>,
+    v6: Option<Ipv6Net>,
+    spread: u32,
 }
 
 impl Default for BedBuilder {
@@ -84,7 +95,8 @@ impl Default for BedBuilder {
         let mark = (DEFAULT_MARK, DEFAULT_MARK);
         let (sizes, timeouts) = (Sizes::default(), Timeouts::default());
         let snat_ports = (*DEFAULT_SNAT_PORTS.start(), *DEFAULT_SNAT_PORTS.end());
-        Self { sizes, timeouts, mark, reject_unknown: VIP_CLUSTER_IP, snat_ports, fou: 0 }
+        let outer_source = OuterSource::default();
+        Self { sizes, timeouts, mark, reject_unknown: VIP_CLUSTER_IP, snat_ports, fou: 0, outer_source }
     }
 }
 
@@ -128,6 +140,20 @@ impl BedBuilder {
     #[must_use]
     pub fn fou(mut self) -> Self {
         self.fou = 1;
+        self
+    }
+
+    /// Encapsulated packets are taken from these prefixes.
+    #[must_use]
+    pub fn outer_source(mut self, v4: Ipv4Net, v6: Ipv6Net) -> Self {
+        self.outer_source = OuterSource { v4: Some(v4), v6: Some(v6), ..self.outer_source };
+        self
+    }
+
+    /// They are sent from there, too.
+    #[must_use]
+    pub fn spread(mut self) -> Self {
+        self.outer_source.spread = 1;
         self
     }
 
@@ -203,10 +229,22 @@ impl BedBuilder {
             (global::MARK_MASK, self.mark.1),
             (global::REJECT_UNKNOWN, self.reject_unknown),
             (global::DSR_FOU, self.fou),
+            (global::OUTER_SPREAD, self.outer_source.spread),
             (global::SNAT_PORT_FIRST, u32::from(self.snat_ports.0)),
             (global::SNAT_PORT_COUNT, u32::from(self.snat_ports.1 - self.snat_ports.0) + 1),
         ];
+        let OuterSource { v4, v6, .. } = self.outer_source;
+        let v4 = v4.map(|net| [net.network(), net.netmask()].map(|address| Addr4::from(address).0));
+        let v6 = v6.map(|net| [net.network(), net.netmask()].map(|address| Addr6::from(address).0));
         let mut loader = EbpfLoader::new();
+        if let Some([prefix, mask]) = &v4 {
+            loader.override_global(global::OUTER_PREFIX4, prefix.as_slice(), true);
+            loader.override_global(global::OUTER_MASK4, mask.as_slice(), true);
+        }
+        if let Some([prefix, mask]) = &v6 {
+            loader.override_global(global::OUTER_PREFIX6, prefix.as_slice(), true);
+            loader.override_global(global::OUTER_MASK6, mask.as_slice(), true);
+        }
         for (map, entries) in sizes {
             loader.map_max_entries(map, entries);
         }

@@ -9,12 +9,13 @@ use aya::programs::{ProgramInfo, SchedClassifier, Xdp};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
 use proxy_common::config::global;
+use proxy_common::{Addr4, Addr6};
 use tracing::{debug, info, warn};
 
 use super::bpffs::{entries, remove_tree};
 use super::error::OpenError;
 use super::layout::Layout;
-use super::settings::{Encapsulation, Settings, Sizes};
+use super::settings::{Encapsulation, OwnSource, Settings, Sizes};
 use super::sys;
 use crate::node::Hook;
 
@@ -143,33 +144,45 @@ impl AsFd for Program {
 
 /// What is fixed in the programs when they are loaded.
 struct Constants {
-    values: [(&'static str, u32); 12],
+    /// Words by name: one, or four for an IPv6 address.
+    values: Vec<(&'static str, Vec<u32>)>,
 }
 
 impl Constants {
     fn new(settings: &Settings) -> Self {
-        Self {
-            values: [
-                (global::TIMEOUT_SYN, settings.timeouts.syn),
-                (global::TIMEOUT_ESTABLISHED, settings.timeouts.established),
-                (global::TIMEOUT_CLOSING, settings.timeouts.closing),
-                (global::TIMEOUT_DATAGRAM, settings.timeouts.datagram),
-                (global::MARK_VALUE, settings.mark.value),
-                (global::MARK_MASK, settings.mark.mask),
-                (global::REJECT_UNKNOWN, settings.reject_unknown.kinds()),
-                (global::DSR_FOU, u32::from(settings.dsr.encapsulation == Encapsulation::Fou)),
-                (global::TC_DECAP_FLAGS, since(KernelVersion::new(6, 3, 0))),
-                (global::SNAT_PORT_FIRST, u32::from(*settings.snat_ports.start())),
-                (global::SNAT_PORT_COUNT, u32::try_from(settings.snat_ports.len()).unwrap_or(0)),
-                (global::FIB_SOURCE, since(KernelVersion::new(6, 7, 0))),
-            ],
-        }
+        let words = [
+            (global::TIMEOUT_SYN, settings.timeouts.syn),
+            (global::TIMEOUT_ESTABLISHED, settings.timeouts.established),
+            (global::TIMEOUT_CLOSING, settings.timeouts.closing),
+            (global::TIMEOUT_DATAGRAM, settings.timeouts.datagram),
+            (global::MARK_VALUE, settings.mark.value),
+            (global::MARK_MASK, settings.mark.mask),
+            (global::REJECT_UNKNOWN, settings.reject_unknown.kinds()),
+            (global::DSR_FOU, u32::from(settings.dsr.encapsulation == Encapsulation::Fou)),
+            (global::OUTER_SPREAD, u32::from(settings.dsr.outer_source.own == OwnSource::Spread)),
+            (global::TC_DECAP_FLAGS, since(KernelVersion::new(6, 3, 0))),
+            (global::SNAT_PORT_FIRST, u32::from(*settings.snat_ports.start())),
+            (global::SNAT_PORT_COUNT, u32::try_from(settings.snat_ports.len()).unwrap_or(0)),
+            (global::FIB_SOURCE, since(KernelVersion::new(6, 7, 0))),
+        ];
+        let outer = &settings.dsr.outer_source;
+        let v4 = outer.v4.map(|net| (Addr4::from(net.network()).0, Addr4::from(net.netmask()).0));
+        let v6 = outer.v6.map(|net| (Addr6::from(net.network()).0, Addr6::from(net.netmask()).0));
+        let ((prefix4, mask4), (prefix6, mask6)) = (v4.unwrap_or_default(), v6.unwrap_or_default());
+        let prefixes = [
+            (global::OUTER_PREFIX4, prefix4.to_vec()),
+            (global::OUTER_MASK4, mask4.to_vec()),
+            (global::OUTER_PREFIX6, prefix6.to_vec()),
+            (global::OUTER_MASK6, mask6.to_vec()),
+        ];
+        let words = words.into_iter().map(|(name, word)| (name, vec![word]));
+        Self { values: words.chain(prefixes).collect() }
     }
 
     /// Names this object with these constants: FNV-1a over both. The kernel's own tag of a program does not
     /// tell constants apart.
     fn fingerprint(&self) -> String {
-        let constants = self.values.iter().flat_map(|(_, value)| value.to_le_bytes());
+        let constants = self.values.iter().flat_map(|(_, words)| words).flat_map(|word| word.to_le_bytes());
         let hash = OBJECT.iter().copied().chain(constants).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         });
@@ -209,8 +222,8 @@ fn load(
     directory: &Path,
 ) -> Result<(), OpenError> {
     let mut loader = EbpfLoader::new();
-    for (name, value) in &constants.values {
-        loader.override_global(name, value, true);
+    for (name, words) in &constants.values {
+        loader.override_global(name, words.as_slice(), true);
     }
     for (name, size) in maps(&settings.sizes) {
         let pin = layout.maps().join(name);

@@ -35,7 +35,9 @@ use tracing::{debug, warn};
 
 pub use cleanup::{Cleaned, cleanup};
 pub use error::OpenError;
-pub use settings::{Dsr, Encapsulation, Mark, RejectUnknown, Settings, Sizes, XdpMode};
+pub use settings::{
+    Dsr, Encapsulation, Mark, OuterSource, OwnSource, RejectUnknown, Settings, Sizes, XdpMode,
+};
 
 use self::attach::Attachments;
 use self::bpffs::Lock;

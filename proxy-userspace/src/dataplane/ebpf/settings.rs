@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use proxy_common::config::{DEFAULT_MARK, DEFAULT_SNAT_PORTS};
 use proxy_common::flow::Timeouts;
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
@@ -115,6 +116,39 @@ impl RejectUnknown {
 pub struct Dsr {
     /// In what (`--dsr-encap`). What other nodes send is taken either way.
     pub encapsulation: Encapsulation,
+    /// From where (`--dsr-outer-source`).
+    pub outer_source: OuterSource,
+}
+
+/// The sources of what is encapsulated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OuterSource {
+    /// What other nodes send from there is taken.
+    pub v4: Option<Ipv4Net>,
+    /// The same for IPv6.
+    pub v6: Option<Ipv6Net>,
+    /// From where this node sends.
+    pub own: OwnSource,
+}
+
+/// From where this node sends what it encapsulates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OwnSource {
+    /// Its own address.
+    #[default]
+    Node,
+    /// For each flow another address of the prefix.
+    Spread,
+}
+
+impl OuterSource {
+    /// As the flag says it.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        let node = (self.own == OwnSource::Node).then(|| "node".to_owned());
+        let prefixes = [self.v4.map(IpNet::V4), self.v6.map(IpNet::V6)].into_iter().flatten();
+        node.into_iter().chain(prefixes.map(|prefix| prefix.to_string())).collect()
+    }
 }
 
 /// What a packet is wrapped in.
