@@ -3,10 +3,12 @@
 pub mod ebpf;
 pub mod fake;
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::model::{Desired, Dirty, PortKey};
+use crate::model::{Desired, Dirty, PortKey, ServiceKey};
 use crate::node::Topology;
 
 /// Something that can serve a [`Desired`] state. Two real implementations (eBPF now, IPVS later) and a fake.
@@ -36,6 +38,30 @@ pub struct Check {
     pub fault: Option<String>,
     /// Flow entries that were removed since the start because they had expired.
     pub expired_flows: u64,
+    /// Ports that connections to backends on other nodes have.
+    pub snat: SnatPorts,
+}
+
+/// Ports of this node that connections to backends on other nodes have (SNAT). Each can be used once for each backend.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SnatPorts {
+    /// How many there are.
+    pub size: u32,
+    /// How many of them connections to the backend with most of them have.
+    pub most_used: u32,
+    /// The backends for which few are left, sorted.
+    pub crowded: Vec<Crowded>,
+}
+
+/// A backend to which most of the ports are in use.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Crowded {
+    /// Its address and port.
+    pub backend: SocketAddr,
+    /// The Services that have it.
+    pub services: BTreeSet<ServiceKey>,
+    /// Ports in use.
+    pub used: u32,
 }
 
 /// What a sync did.

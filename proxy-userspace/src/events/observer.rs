@@ -1,6 +1,7 @@
 //! What is worth an Event, and whose it is to tell.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -9,6 +10,7 @@ use tracing::warn;
 
 use super::election::Electorate;
 use super::{Report, Uids};
+use crate::dataplane::{Check, Crowded, SnatPorts};
 use crate::model::{Kind, Object, ObjectKey, Problem, ServiceKey, Severity, Topic, may_run_agent};
 use crate::reconcile::{Observer, Synced};
 use crate::source::{Change, SourceEvent};
@@ -24,6 +26,8 @@ pub struct EventObserver {
     uids: Uids,
     /// What was found since the last sync, by uid and reason, with all its notes: what is told at once is one Event.
     found: BTreeMap<Matter, (Report, BTreeSet<String>)>,
+    /// Services and their backends for which few ports were left when the data plane looked last.
+    crowded: BTreeSet<(ServiceKey, SocketAddr)>,
     reports: mpsc::Sender<Report>,
     /// Reports that found no room since the last one that did.
     left_out: usize,
@@ -37,6 +41,7 @@ impl EventObserver {
             electorate: Electorate::new(node),
             uids: Uids::default(),
             found: BTreeMap::new(),
+            crowded: BTreeSet::new(),
             reports,
             left_out: 0,
         }
@@ -122,6 +127,37 @@ impl Observer for EventObserver {
             self.hand_over(Report { note, ..report });
         }
     }
+
+    fn checked(&mut self, check: &Check) {
+        let told = std::mem::take(&mut self.crowded);
+        let mut news: BTreeMap<&ServiceKey, Vec<&Crowded>> = BTreeMap::new();
+        for crowded in &check.snat.crowded {
+            for service in &crowded.services {
+                let matter = (service.clone(), crowded.backend);
+                if !told.contains(&matter) {
+                    news.entry(service).or_default().push(crowded);
+                }
+                self.crowded.insert(matter);
+            }
+        }
+        for (service, backends) in news {
+            let Some(uid) = self.uids.get(service) else { continue };
+            let note = format!("node {}: {}", self.node, shortage(&check.snat, &backends));
+            let (service, reason) = (service.clone(), "SnatPortsRunningOut");
+            self.hand_over(Report { service, uid, reason, action: "Serve", note });
+        }
+    }
+}
+
+/// What it means that most ports towards these backends are in use.
+fn shortage(ports: &SnatPorts, backends: &[&Crowded]) -> String {
+    let used = backends.iter().map(|crowded| format!("{} to {}", crowded.used, crowded.backend));
+    let used = used.collect::<Vec<_>>().join(", ");
+    let size = ports.size;
+    format!(
+        "most of the {size} ports for connections to backends on other nodes (--snat-ports) are in use: {used}; \
+         new connections begin to fail"
+    )
 }
 
 #[derive(Clone, Copy)]

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::*;
-use crate::dataplane::SyncReport;
+use crate::dataplane::{Check, Crowded, SnatPorts, SyncReport};
 use crate::model::{Change, Desired, Dirty, Kind, Object, ObjectKey, Problem, Severity, Topic};
 use crate::reconcile::Synced;
 use crate::source::SourceEvent;
@@ -164,6 +164,50 @@ async fn a_problem_becomes_a_warning_event_on_its_service() {
         "reportingInstance": "node1",
     });
     assert_eq!(request.body, expected);
+}
+
+#[tokio::test]
+async fn a_shortage_of_ports_is_told_once_by_the_node_that_has_it() {
+    let mut bench = Bench::start(StatusCode::CREATED).await;
+    let crowded = |backend: &str, services: &[&str], used| Crowded {
+        backend: backend.parse().unwrap(),
+        services: services.iter().map(|name| service_key(name)).collect(),
+        used,
+    };
+    let check = |crowded: &[Crowded]| Check {
+        snat: SnatPorts { size: 100, most_used: 90, crowded: crowded.to_vec() },
+        ..Check::default()
+    };
+    let note = |used: &str| {
+        format!(
+            "node node1: most of the 100 ports for connections to backends on other nodes (--snat-ports) are in use: {used}; \
+             new connections begin to fail"
+        )
+    };
+    let (first, second) = ("10.244.2.7:80", "10.244.3.7:80");
+    let both = [crowded(first, &["web"], 81), crowded(second, &["web"], 90)];
+    bench.observer.checked(&check(&both));
+    let told = bench.next().await.body;
+    assert_eq!(
+        (&told["reason"], &told["regarding"]["uid"]),
+        (&json!("SnatPortsRunningOut"), &json!("uid-1"))
+    );
+    assert_eq!(told["note"], note("81 to 10.244.2.7:80, 90 to 10.244.3.7:80"));
+
+    // Other figures of the same backends are no news; another Service is, and so is what comes again after it was over.
+    bench.observer.checked(&check(&[crowded(first, &["web", "api"], 95), crowded(second, &["web"], 85)]));
+    let told = bench.next().await.body;
+    assert_eq!(
+        (&told["regarding"]["uid"], &told["note"]),
+        (&json!("uid-2"), &json!(note("95 to 10.244.2.7:80")))
+    );
+    bench.observer.checked(&check(&[]));
+    bench.observer.checked(&check(&[crowded(first, &["web", "gone"], 82)]));
+    let told = bench.next().await.body;
+    assert_eq!(
+        (&told["regarding"]["uid"], &told["note"]),
+        (&json!("uid-1"), &json!(note("82 to 10.244.2.7:80")))
+    );
 }
 
 #[tokio::test]

@@ -96,7 +96,7 @@ async fn probes_answer_byte_for_byte() {
     bench.clock.advance(SYNC_INTERVAL * 2 + Duration::from_millis(500));
     let body = r#"{"lastUpdated": "2026-11-21 12:00:02.5 +0000 UTC","currentTime": "2026-11-21 12:01:33 +0000 UTC", "nodeEligible": false}"#;
     bench.receive();
-    bench.observer.checked(&Check { fault: Some("detached".to_owned()), expired_flows: 0 });
+    bench.observer.checked(&Check { fault: Some("detached".to_owned()), ..Check::default() });
     assert_eq!(get(bench.address, "/healthz").await, expected("503 Service Unavailable", body));
     assert!(get(bench.address, "/metrics").await.starts_with("HTTP/1.1 404 "));
 }
@@ -203,7 +203,7 @@ async fn a_node_that_goes_away_fails_healthz_and_not_livez() {
 async fn a_failed_self_test_is_unhealthy_at_once() {
     let mut bench = Bench::new().await;
     bench.sync(&Desired::default(), None);
-    bench.observer.checked(&Check { fault: Some("tc_ingress-2 is detached".to_owned()), expired_flows: 0 });
+    bench.observer.checked(&Check { fault: Some("tc_ingress-2 is detached".to_owned()), ..Check::default() });
     assert_eq!(bench.codes().await, (503, 503));
     bench.observer.checked(&Check::default());
     assert_eq!(bench.codes().await, (200, 200));

@@ -41,6 +41,9 @@ pub struct Metrics {
     fault: Gauge,
     problems: Family<[(&'static str, &'static str); 3], Counter>,
     expired_flows: Counter,
+    snat_ports: Gauge,
+    snat_ports_used: Gauge,
+    snat_crowded: Gauge,
     /// Of /healthz and /livez.
     pub probes: ProbeCounters,
 }
@@ -69,6 +72,9 @@ impl Metrics {
             fault: Gauge::default(),
             problems: Family::default(),
             expired_flows: Counter::default(),
+            snat_ports: Gauge::default(),
+            snat_ports_used: Gauge::default(),
+            snat_crowded: Gauge::default(),
             probes: ProbeCounters::default(),
         }
     }
@@ -104,6 +110,21 @@ impl Metrics {
             "flows_expired",
             "Flow entries removed after their time-out",
             self.expired_flows.clone(),
+        );
+        ours.register(
+            "snat_ports",
+            "Ports of this node that connections to each backend on another node can have (--snat-ports)",
+            self.snat_ports.clone(),
+        );
+        ours.register(
+            "snat_ports_used",
+            "Those of them in use towards the backend that has most",
+            self.snat_ports_used.clone(),
+        );
+        ours.register(
+            "snat_crowded_backends",
+            "Backends towards which four of five are in use",
+            self.snat_crowded.clone(),
         );
     }
 

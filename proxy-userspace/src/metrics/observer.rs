@@ -149,6 +149,9 @@ impl Observer for MetricsObserver {
         self.metrics.fault.set(i64::from(check.fault.is_some()));
         self.metrics.expired_flows.inc_by(check.expired_flows.saturating_sub(self.expired_flows));
         self.expired_flows = check.expired_flows;
+        self.metrics.snat_ports.set(check.snat.size.into());
+        self.metrics.snat_ports_used.set(check.snat.most_used.into());
+        self.metrics.snat_crowded.set(size(check.snat.crowded.len()));
     }
 }
 

@@ -1,6 +1,6 @@
 #![allow(clippy::float_cmp, reason = "the values are exact in binary")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use prometheus_client::registry::Registry;
 use super::text::Format;
 use super::*;
 use crate::config::{AgentArgs, Settings};
-use crate::dataplane::{Check, SyncReport};
+use crate::dataplane::{Check, Crowded, SnatPorts, SyncReport};
 use crate::health::clock_tests::HandClock;
 use crate::http::tests::{ask, get, start};
 use crate::model::{
@@ -293,16 +293,27 @@ fn problems_faults_and_expired_flows_are_counted() {
         service: None,
     };
     bench.observer.problem(&problem);
-    bench.observer.checked(&Check { fault: Some("detached".to_owned()), expired_flows: 5 });
+    bench.observer.checked(&Check {
+        fault: Some("detached".to_owned()),
+        expired_flows: 5,
+        snat: SnatPorts { size: 4536, most_used: 4000, crowded: vec![crowded("10.244.2.7:8080")] },
+    });
     let samples = bench.samples();
     assert_eq!(
         samples["millrace_problems_total{kind=\"Service\",topic=\"conflict\",severity=\"warning\"}"],
         1.0
     );
     assert_eq!(samples["millrace_self_test_failed"], 1.0);
-    bench.observer.checked(&Check { fault: None, expired_flows: 7 });
+    let ports =
+        ["ports", "ports_used", "crowded_backends"].map(|name| samples[&format!("millrace_snat_{name}")]);
+    assert_eq!(ports, [4536.0, 4000.0, 1.0]);
+    bench.observer.checked(&Check { expired_flows: 7, ..Check::default() });
     let samples = bench.samples();
     assert_eq!((samples["millrace_self_test_failed"], samples["millrace_flows_expired_total"]), (0.0, 7.0));
+}
+
+fn crowded(backend: &str) -> Crowded {
+    Crowded { backend: backend.parse().unwrap(), services: BTreeSet::new(), used: 4000 }
 }
 
 fn settings() -> Settings {

@@ -30,7 +30,7 @@ fn get(from: &Namespace, address: SocketAddr, path: &str) -> Result<String> {
 }
 
 /// Asks until the answer holds a text.
-fn get_until(from: &Namespace, address: SocketAddr, path: &str, text: &str) -> Result<String> {
+pub fn get_until(from: &Namespace, address: SocketAddr, path: &str, text: &str) -> Result<String> {
     let started = Instant::now();
     loop {
         let answer = get(from, address, path);

@@ -22,5 +22,6 @@ mod local;
 mod node;
 mod outer_source;
 mod refusals;
+mod snat_ports;
 mod survival;
 mod translated;

@@ -16,6 +16,7 @@ use super::error::OpenError;
 use super::maps::{Batch, Maps, Table};
 use super::plan::{Plan, Resting, Round};
 use super::sys::Cursor;
+use super::usage::Usage;
 
 /// How long a call may go on: changes wait that long, however large the tables are.
 const BUDGET: Duration = Duration::from_millis(5);
@@ -30,6 +31,9 @@ pub struct Collector {
     /// A round that is over, and whose slots are being settled.
     done: Option<Round>,
     budget: Duration,
+    /// What the walk for what has expired has counted so far, and what it had counted at its end, until somebody takes it.
+    counting: Usage,
+    counted: Option<Usage>,
     /// Service ids that had rested when the sweep that is under way began.
     sweeping: Vec<Resting>,
     flows4: Batch<FlowKey<Addr4>, Flow<Addr4>>,
@@ -81,6 +85,8 @@ impl Collector {
             round: None,
             done: None,
             budget: BUDGET,
+            counting: Usage::default(),
+            counted: None,
             sweeping: Vec::new(),
             flows4: Batch::new(),
             flows6: Batch::new(),
@@ -121,6 +127,11 @@ impl Collector {
         })
     }
 
+    /// What was counted, if a walk has ended since somebody asked.
+    pub const fn take_usage(&mut self) -> Option<Usage> {
+        self.counted.take()
+    }
+
     /// Settles what the last round has found, a service at a time. Returns the number of slots.
     fn settle(&mut self, maps: &mut Maps, plan: &mut Plan, timeouts: &Timeouts, now: Clock) -> usize {
         let (started, mut settled) = (Instant::now(), 0);
@@ -146,17 +157,25 @@ impl Collector {
         }
         loop {
             let cursor = self.expiry.cursor;
-            let round = &mut self.round;
+            let embryos = Noted { round: &mut self.round, usage: None };
             let (count, next) = match self.expiry.table {
-                0 => expire(&mut maps.of4.flows_new, cursor, &mut self.flows4, rules, round),
-                1 => expire(&mut maps.of6.flows_new, cursor, &mut self.flows6, rules, round),
-                2 => expire(&mut maps.of4.flows, cursor, &mut self.flows4, rules, round),
-                _ => expire(&mut maps.of6.flows, cursor, &mut self.flows6, rules, round),
+                0 => expire(&mut maps.of4.flows_new, cursor, &mut self.flows4, rules, embryos),
+                1 => expire(&mut maps.of6.flows_new, cursor, &mut self.flows6, rules, embryos),
+                table => {
+                    let noted = Noted { usage: Some(&mut self.counting), ..embryos };
+                    match table {
+                        2 => expire(&mut maps.of4.flows, cursor, &mut self.flows4, rules, noted),
+                        _ => expire(&mut maps.of6.flows, cursor, &mut self.flows6, rules, noted),
+                    }
+                }
             }?;
             removed += count;
             self.expiry.go_on(next, FLOW_TABLES);
-            if self.expiry.is_at_start() && self.done.is_none() {
-                self.done = self.round.take();
+            if self.expiry.is_at_start() {
+                self.counted = Some(std::mem::take(&mut self.counting));
+                if self.done.is_none() {
+                    self.done = self.round.take();
+                }
             }
             if self.expiry.is_at_start() || started.elapsed() >= budget {
                 return Ok(removed);
@@ -214,14 +233,23 @@ struct Rules<'a> {
     now: Clock,
 }
 
+/// What is remembered of entries that stay.
+struct Noted<'a> {
+    round: &'a mut Option<Round>,
+    usage: Option<&'a mut Usage>,
+}
+
 impl Rules<'_> {
     fn is_expired<A: Address>(&self, flow: &Flow<A>) -> bool {
         flow.has_expired(self.timeouts, self.now.seconds)
     }
 
-    fn note<A: Address>(&self, round: &mut Option<Round>, key: &FlowKey<A>, flow: &Flow<A>) {
-        if let Some(round) = round {
+    fn note<A: Address>(&self, noted: &mut Noted<'_>, key: &FlowKey<A>, flow: &Flow<A>) {
+        if let Some(round) = noted.round {
             self.plan.note_flow(round, key, flow, self.now.time);
+        }
+        if let Some(usage) = &mut noted.usage {
+            usage.note(key, flow);
         }
     }
 
@@ -238,7 +266,7 @@ fn expire<A: Address>(
     cursor: Option<Cursor>,
     batch: &mut Batch<FlowKey<A>, Flow<A>>,
     rules: &Rules<'_>,
-    round: &mut Option<Round>,
+    mut noted: Noted<'_>,
 ) -> Result<(usize, Option<Cursor>), OpenError> {
     let is_candidate = |flow: &Flow<A>| rules.is_expired(flow) || rules.is_nobodys(flow.service);
     let (entries, next) = table.batch(cursor, batch)?;
@@ -247,7 +275,7 @@ fn expire<A: Address>(
         if is_candidate(&flow) {
             candidates.push((key, flow));
         } else {
-            rules.note(round, &key, &flow);
+            rules.note(&mut noted, &key, &flow);
         }
     }
     let mut removed = 0;
@@ -260,7 +288,7 @@ fn expire<A: Address>(
         if may_go && table.remove(&key).is_ok() {
             removed += 1;
         } else {
-            rules.note(round, &key, &flow);
+            rules.note(&mut noted, &key, &flow);
         }
     }
     Ok((removed, next))

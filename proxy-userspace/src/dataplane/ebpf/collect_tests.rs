@@ -8,6 +8,7 @@ use proxy_common::flow::{FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_REPLY, FLOW_REWRI
 
 use super::*;
 use crate::dataplane::ebpf::scratch::Scratch;
+use crate::dataplane::ebpf::usage::Levels;
 use crate::model::{
     Algorithm, Desired, Dirty, Family, Forwarding, Frontend, FrontendKind, List, PortKey, Protocol, Scope,
     ServiceKey, ServicePort,
@@ -54,6 +55,33 @@ fn both_entries_of_an_expired_connection_go_and_those_of_a_one_way_stream_stay()
     assert_eq!(maps.of4.flows.count().unwrap(), 4);
     assert_eq!(collector.collect(maps, plan, &timeouts, at(1101)).unwrap().flows, 4);
     assert_eq!(maps.of4.flows.count().unwrap(), 0);
+}
+
+#[test]
+fn a_walk_counts_the_ports_that_translated_connections_have() {
+    let scratch = Scratch::new("collect-ports");
+    let mut dataplane = scratch.open();
+    let (maps, plan) = (&mut dataplane.maps, &mut dataplane.plan);
+    let timeouts = Timeouts { established: 100, ..Timeouts::default() };
+    let request = Flow { state: FLOW_ESTABLISHED, check: 1, backend: 5, last_seen: 1000, ..Flow::default() };
+    let reply = Flow { flags: FLOW_REPLY, ..request };
+    for port in 1..=8 {
+        maps.of4.flows.insert(&key(port), &request).unwrap();
+        maps.of4.flows.insert(&key(100 + port), &reply).unwrap();
+        maps.of4.flows_new.insert(&key(200 + port), &reply).unwrap();
+    }
+    // Of two others one has expired.
+    maps.of4.flows.insert(&key(110), &Flow { last_seen: 900, ..reply }).unwrap();
+    maps.of4.flows.insert(&key(111), &Flow { backend: 6, ..reply }).unwrap();
+
+    let mut collector = Collector { budget: Duration::ZERO, ..Collector::new() };
+    let mut seen = Vec::new();
+    for _ in 0..FLOW_TABLES * 2 {
+        collector.collect(maps, plan, &timeouts, at(1050)).unwrap();
+        seen.extend(collector.take_usage().map(|usage| Levels::default().after(&usage, 10)));
+    }
+    let most: Vec<_> = seen.iter().map(|levels| (levels.most, levels.crowded.len())).collect();
+    assert_eq!(most, [(8, 1); 2], "once a walk, each anew");
 }
 
 #[test]

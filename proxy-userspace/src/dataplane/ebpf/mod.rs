@@ -23,6 +23,7 @@ mod self_test;
 mod settings;
 mod sys;
 mod trie;
+mod usage;
 mod write;
 
 use std::collections::BTreeSet;
@@ -48,7 +49,8 @@ use self::mapped::Access;
 use self::maps::Maps;
 use self::migrate::Former;
 use self::plan::Plan;
-use crate::dataplane::{Check, Dataplane, SyncFailure, SyncReport};
+use self::usage::Levels;
+use crate::dataplane::{Check, Crowded, Dataplane, SnatPorts, SyncFailure, SyncReport};
 use crate::model::{Desired, Dirty};
 use crate::node::Topology;
 
@@ -74,6 +76,8 @@ pub struct EbpfDataplane {
     plan: Plan,
     collector: Collector,
     expired_flows: u64,
+    /// Ports that connections to backends on other nodes have.
+    snat: Levels,
     /// When the maps are compared with the plan again.
     read_back_at: Duration,
     _lock: Lock,
@@ -109,6 +113,7 @@ impl EbpfDataplane {
             plan,
             collector,
             expired_flows: 0,
+            snat: Levels::default(),
             read_back_at,
             _lock: lock,
         })
@@ -149,6 +154,44 @@ impl EbpfDataplane {
             report.failures.extend(gone.err().map(|error| SyncFailure::Map(error.to_string())));
         }
         report
+    }
+
+    /// Takes over what the walk through the flows has counted, and says of which backends most ports are in use now.
+    fn count_ports(&mut self) {
+        let Some(usage) = self.collector.take_usage() else { return };
+        let size = self.snat_range();
+        let before = std::mem::take(&mut self.snat);
+        self.snat = before.after(&usage, size);
+        for (destination, used) in &self.snat.crowded {
+            if !before.crowded.contains_key(destination)
+                && let Some((backend, _)) =
+                    self.plan.backend_and_services(destination.family, destination.backend())
+            {
+                warn!(%backend, "{used} of the {size} ports of --snat-ports are in use towards a backend");
+            }
+        }
+    }
+
+    fn snat_ports(&self) -> SnatPorts {
+        let mut crowded: Vec<Crowded> = Vec::new();
+        for (destination, used) in &self.snat.crowded {
+            let known = self.plan.backend_and_services(destination.family, destination.backend());
+            crowded.extend(known.map(|(backend, services)| Crowded { backend, services, used: *used }));
+        }
+        crowded.sort_unstable();
+        // A TCP and a UDP port of the same number; the one with more comes last.
+        crowded.dedup_by(|later, first| {
+            let is_same = later.backend == first.backend;
+            if is_same {
+                first.used = later.used.max(first.used);
+            }
+            is_same
+        });
+        SnatPorts { size: self.snat_range(), most_used: self.snat.most, crowded }
+    }
+
+    fn snat_range(&self) -> u32 {
+        u32::try_from(self.settings.snat_ports.len()).unwrap_or(u32::MAX)
     }
 
     /// Compares the maps with what was written to them. What is found wrong, the next sync puts right.
@@ -207,6 +250,7 @@ impl Dataplane for EbpfDataplane {
             }
             Err(error) => warn!("collecting flow and affinity entries: {error}"),
         }
+        self.count_ports();
         if self::now() >= self.read_back_at {
             self.read_back_at = self::now() + READ_BACK_INTERVAL;
             if let Err(error) = self.read_back() {
@@ -218,7 +262,7 @@ impl Dataplane for EbpfDataplane {
 
     fn check(&mut self) -> Check {
         let fault = self_test::run(&self.attachments, &self.programs).err();
-        Check { fault, expired_flows: self.expired_flows }
+        Check { fault, expired_flows: self.expired_flows, snat: self.snat_ports() }
     }
 }
 

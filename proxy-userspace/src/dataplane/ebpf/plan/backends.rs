@@ -202,6 +202,15 @@ impl Backends {
         self.entries.get(id).into_iter().flat_map(|state| state.views.keys())
     }
 
+    /// The address of an endpoint that exists.
+    #[must_use]
+    pub fn address(&self, reference: BackendRef) -> Option<SocketAddr> {
+        if !self.exists(reference) {
+            return None;
+        }
+        self.entries.get(reference.id()).map(|state| state.address)
+    }
+
     /// The service ids with a slot that names a backend.
     pub fn named_by(&self, id: u32) -> impl Iterator<Item = u32> {
         self.entries.get(id).into_iter().flat_map(|state| state.named_by.keys().copied())

@@ -38,7 +38,7 @@ pub use change::{BackendEntry, BackendId, Change, Extent, FrontendAt, Op, Phase,
 pub use ids::REST;
 pub use lists::with_spare_room;
 use proxy_common::frontend::FRONTEND_SOURCE_RANGES;
-use proxy_common::selection::{ServiceEntry, Slot};
+use proxy_common::selection::{BackendRef, ServiceEntry, Slot};
 pub use settle::Round;
 pub use sweep::Resting;
 
@@ -50,7 +50,7 @@ use self::services::Services;
 use self::space::Space;
 use self::vips::Vips;
 use crate::dataplane::{SyncFailure, SyncReport};
-use crate::model::{Desired, Dirty, Family, PortKey};
+use crate::model::{Desired, Dirty, Family, PortKey, ServiceKey};
 use crate::node::Topology;
 
 /// What carries operations out.
@@ -289,6 +289,18 @@ impl Plan {
             let entry = self.backends(id.family).write(id.id, way);
             ops.extend(entry.map(|entry| Op { change: Change::Backend(*id, entry), owner: None }));
         }
+    }
+
+    /// The address of a backend, and the Services that have it; `None` if it is gone.
+    #[must_use]
+    pub fn backend_and_services(
+        &self,
+        family: Family,
+        backend: BackendRef,
+    ) -> Option<(SocketAddr, BTreeSet<ServiceKey>)> {
+        let backends = self.backends(family);
+        let users = backends.users(backend.id()).map(|port| port.service.clone());
+        Some((backends.address(backend)?, users.collect()))
     }
 
     const fn backends(&self, family: Family) -> &Backends {

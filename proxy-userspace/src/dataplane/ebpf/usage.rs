@@ -1,0 +1,137 @@
+//! How many of this node's ports connections to backends on other nodes have (SNAT), counted by the walk through the flow
+//! entries.
+//!
+//! A port may be used once for each destination, so that what runs out runs out towards one backend. Only what can't be given
+//! to somebody else counts: neither embryos nor connections that have ended.
+
+use std::collections::{BTreeMap, HashMap};
+
+use proxy_common::Address;
+use proxy_common::flow::{FLOW_CLOSING, FLOW_REPLY, Flow, FlowKey};
+use proxy_common::selection::BackendRef;
+
+use crate::model::Family;
+
+/// Parts of a hundred that are in use when few ports are left: of the eight ports that are tried for a new connection, all are
+/// taken once in six times.
+const CROWDED: u64 = 80;
+/// Parts of a hundred below which there are enough again.
+const EASED: u64 = 70;
+
+/// What ports are counted for: connections to it differ in the port alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Destination {
+    /// Family of its address.
+    pub family: Family,
+    /// The backend, as a word.
+    backend: u32,
+    /// IP protocol number.
+    protocol: u8,
+}
+
+impl Destination {
+    /// The backend.
+    #[must_use]
+    pub const fn backend(&self) -> BackendRef {
+        BackendRef(self.backend)
+    }
+}
+
+/// What one walk has counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usage(HashMap<Destination, u32>);
+
+impl Usage {
+    /// Takes note of an entry of FLOWS that has not expired. That of the reply has the port.
+    pub fn note<A: Address>(&mut self, key: &FlowKey<A>, flow: &Flow<A>) {
+        if flow.is_translated() && flow.flags & FLOW_REPLY != 0 && flow.state != FLOW_CLOSING {
+            let family = if A::WORDS == 1 { Family::V4 } else { Family::V6 };
+            let destination = Destination { family, backend: flow.backend, protocol: key.protocol };
+            *self.0.entry(destination).or_default() += 1;
+        }
+    }
+}
+
+/// What follows from it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Levels {
+    /// Ports in use towards the destination that has most.
+    pub most: u32,
+    /// Destinations for which few are left, and how many they have in use.
+    pub crowded: BTreeMap<Destination, u32>,
+}
+
+impl Levels {
+    /// The levels after another walk, of `ports` for each destination. One that was crowded is so until it has clearly eased, so
+    /// that nobody is told again and again.
+    #[must_use]
+    pub fn after(&self, usage: &Usage, ports: u32) -> Self {
+        let part = |used: u32| u64::from(used) * 100;
+        let is_crowded = |(destination, used): &(&Destination, &u32)| {
+            let least = if self.crowded.contains_key(destination) { EASED } else { CROWDED };
+            part(**used) >= u64::from(ports) * least
+        };
+        let crowded = usage.0.iter().filter(is_crowded).map(|(destination, used)| (*destination, *used));
+        Self { most: usage.0.values().copied().max().unwrap_or(0), crowded: crowded.collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proxy_common::Addr4;
+    use proxy_common::flow::{FLOW_DATAGRAM, FLOW_ESTABLISHED};
+
+    use super::*;
+
+    /// A walk that met `used` replies of TCP connections to a backend.
+    fn walk(backend: u32, used: u32) -> Usage {
+        let mut usage = Usage::default();
+        add(&mut usage, backend, used);
+        usage
+    }
+
+    fn add(usage: &mut Usage, backend: u32, used: u32) {
+        let key = FlowKey::<Addr4> { protocol: 6, ..FlowKey::default() };
+        let reply = Flow { flags: FLOW_REPLY, state: FLOW_ESTABLISHED, check: 1, backend, ..Flow::default() };
+        (0..used).for_each(|_| usage.note(&key, &reply));
+    }
+
+    #[test]
+    fn what_holds_a_port_is_the_living_reply_of_a_translated_connection() {
+        let reply = Flow::<Addr4> { flags: FLOW_REPLY, state: FLOW_ESTABLISHED, check: 1, ..Flow::default() };
+        let counted = |flow: Flow<Addr4>| {
+            let mut usage = Usage::default();
+            usage.note(&FlowKey::default(), &flow);
+            usage.0.values().sum::<u32>()
+        };
+        assert_eq!(counted(reply), 1);
+        assert_eq!(counted(Flow { state: FLOW_DATAGRAM, ..reply }), 1);
+        assert_eq!(counted(Flow { state: FLOW_CLOSING, ..reply }), 0, "it has ended");
+        assert_eq!(counted(Flow { flags: 0, ..reply }), 0, "the other direction");
+        assert_eq!(counted(Flow { check: 0, ..reply }), 0, "a backend on this node");
+    }
+
+    #[test]
+    fn destinations_are_counted_apart() {
+        let mut usage = walk(1, 30);
+        add(&mut usage, 2, 40);
+        let datagrams = FlowKey::<Addr4> { protocol: 17, ..FlowKey::default() };
+        let reply = Flow { flags: FLOW_REPLY, state: FLOW_DATAGRAM, check: 1, backend: 2, ..Flow::default() };
+        (0..30).for_each(|_| usage.note(&datagrams, &reply));
+        let levels = Levels::default().after(&usage, 50);
+        assert_eq!(levels.most, 40);
+        assert_eq!(levels.crowded.values().collect::<Vec<_>>(), [&40]);
+    }
+
+    #[test]
+    fn a_destination_is_crowded_from_eighty_of_a_hundred_until_it_falls_below_seventy() {
+        let mut levels = Levels::default();
+        for (used, is_crowded) in [(79, false), (80, true), (75, true), (70, true), (69, false), (79, false)]
+        {
+            levels = levels.after(&walk(1, used), 100);
+            assert_eq!((levels.most, !levels.crowded.is_empty()), (used, is_crowded));
+        }
+        let all = levels.after(&walk(1, 100), 100);
+        assert_eq!(all.after(&Usage::default(), 100), Levels::default());
+    }
+}

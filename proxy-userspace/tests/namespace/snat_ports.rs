@@ -1,0 +1,59 @@
+//! Ports of a node run out towards one backend.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::Result;
+use millrace_lab::cluster::Cluster;
+use millrace_lab::topology::{Family, Shape};
+
+use crate::faces::get_until;
+use crate::fixture::{service, vip, xdp};
+
+/// A connection that was answered, or none: with most ports taken, all that are tried may be.
+fn connect(target: SocketAddr) -> Option<TcpStream> {
+    let limit = Duration::from_millis(1500);
+    let mut stream = TcpStream::connect_timeout(&target, limit).ok()?;
+    stream.set_read_timeout(Some(limit)).ok()?;
+    stream.write_all(b"GET /bytes/1 HTTP/1.1\r\nHost: bed\r\n\r\n").ok()?;
+    stream.read(&mut [0; 512]).ok().filter(|read| *read > 0)?;
+    Some(stream)
+}
+
+#[test]
+fn a_shortage_of_ports_is_seen_before_all_are_taken() -> Result<()> {
+    const PORTS: usize = 64;
+    const CROWDED: usize = 52;
+    let flags = ["--snat-ports", "61000-61063"];
+    let cluster = Cluster::start_with(Shape { nodes: 2, pods: 1, ..Shape::default() }, &xdp(), &flags)?;
+    cluster.apply(&service(&cluster, "busy", 1, &["pod-2a"])?.load_balancer(vip(1)), &[1])?;
+    let target = SocketAddr::new(vip(1).of(Family::V4), 80);
+    let open = async move |enough: usize| {
+        let connections = (0..2 * PORTS).filter_map(|_| connect(target)).take(enough);
+        Ok(connections.collect::<Vec<_>>())
+    };
+    let metrics: SocketAddr = ([127, 0, 0, 1], 10249).into();
+    let node = cluster.bed().node(1)?;
+    let shows = |line: &str| get_until(node.namespace(), metrics, "/metrics", &format!("\n{line}\n"));
+
+    let few = cluster.bed().client().run(async move || open(10).await)?;
+    assert_eq!(few.len(), 10);
+    shows("millrace_snat_ports_used 10")?;
+    let page = shows("millrace_snat_crowded_backends 0")?;
+    assert!(page.contains("\nmillrace_snat_ports 64\n"), "{page}");
+
+    let many = cluster.bed().client().run(async move || open(CROWDED - 10).await)?;
+    shows(&format!("millrace_snat_ports_used {CROWDED}"))?;
+    shows("millrace_snat_crowded_backends 1")?;
+    let backend = cluster.bed().pod("pod-2a")?.addresses().v4;
+    let said = cluster.proxy(1)?.log();
+    assert!(said.contains("52 of the 64 ports of --snat-ports are in use towards a backend"), "{said}");
+    assert!(said.contains(&format!("{backend}:8080")), "{said}");
+
+    // What has ended holds no port.
+    drop((few, many));
+    shows("millrace_snat_ports_used 0")?;
+    shows("millrace_snat_crowded_backends 0")?;
+    Ok(())
+}
