@@ -18,6 +18,7 @@ pub mod icmp;
 mod layout;
 pub mod name;
 pub mod rules;
+pub mod sctp;
 pub mod selection;
 pub mod source_range;
 pub mod verdict;

@@ -4,9 +4,11 @@
 //! any numbers. Keys are left in a map's memory: before 6.2 a map can't be asked with one that came as an argument.
 
 use proxy_common::addr::Address;
+use proxy_common::sctp;
 
 use crate::family::{Family, KeyOf, V4, V6};
 use crate::flow::{self, Sender};
+use crate::packet::header::{Tcp, Udp, protocol};
 use crate::snat;
 
 /// Bit of [`renew`]'s event: the entry is in FLOWS_NEW.
@@ -43,6 +45,41 @@ pub fn evict<F: Family>(reply_key: &KeyOf<F>) {
     } else {
         evict6()
     };
+}
+
+/// The checksum of an SCTP packet of `bytes` bytes after its ports have changed by `difference` (XOR); see
+/// [`sctp::update_checksum`](crate::sctp::update_checksum).
+#[inline(always)]
+pub fn sctp_checksum(old: u32, difference: u32, bytes: u32) -> u32 {
+    patch_crc(old, difference, bytes)
+}
+
+/// Bytes of the largest packet that a frame will leave as: of `length` bytes, or cut up into segments, behind `headers` bytes and
+/// `outer` bytes more.
+#[inline(always)]
+pub fn largest_packet(segment: u32, protocol: u32, length: u32, headers: u32, outer: u32) -> u32 {
+    largest_segment(segment, protocol, length, headers, outer)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn largest_segment(segment: u32, protocol: u32, length: u32, headers: u32, outer: u32) -> u32 {
+    /// SCTP's segments, each as large as its sender found fit for its own path; programs can't see how large.
+    const GSO_BY_FRAGS: u32 = 0xffff;
+    const TCP: u32 = protocol::TCP as u32;
+    match (segment, protocol) {
+        (0, _) => length.wrapping_add(outer),
+        // The segments give up what the outer header takes.
+        (_, TCP) => segment.wrapping_add(headers).wrapping_add(size_of::<Tcp>() as u32),
+        (GSO_BY_FRAGS, _) => headers.wrapping_add(outer),
+        (_, _) => segment.wrapping_add(headers).wrapping_add(size_of::<Udp>() as u32).wrapping_add(outer),
+    }
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn patch_crc(old: u32, difference: u32, bytes: u32) -> u32 {
+    if old == 0 || difference == 0 { old } else { old ^ sctp::checksum_difference(difference, bytes) }
 }
 
 #[inline(always)]

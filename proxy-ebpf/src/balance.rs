@@ -14,7 +14,7 @@ use crate::dsr;
 use crate::family::{Family, KeyOf};
 use crate::maps;
 use crate::packet::Parsed;
-use crate::packet::header::protocol;
+use crate::packet::parse::has_connections;
 use crate::verdict::Verdict;
 
 /// The frontend a packet that came in over an uplink asks for.
@@ -101,7 +101,7 @@ pub fn owner<F: Family>(slot: Slot, parsed: &Parsed<F::Address>) -> BackendRef {
 /// The same for what is about a connection that is there already, as far as its protocol has any.
 #[inline(always)]
 pub fn keeper<F: Family>(slot: Slot, protocol: u8) -> BackendRef {
-    let role = if protocol == protocol::TCP { Role::Midstream } else { Role::Datagram };
+    let role = if has_connections(protocol) { Role::Midstream } else { Role::Datagram };
     slot.owner(role, |settled| lookup_backend::<F>(settled).map(|backend| backend.flags))
 }
 

@@ -19,7 +19,8 @@ use crate::fou;
 use crate::nat::Endpoint;
 use crate::observe;
 use crate::packet::Parsed;
-use crate::packet::header::{protocol, tcp_flag};
+use crate::packet::header::tcp_flag;
+use crate::packet::parse::has_connections;
 use crate::verdict::{NO_ROOM, Verdict};
 
 /// What a walk needs of an entry that has not expired; the rest stays in the map.
@@ -286,13 +287,13 @@ pub struct Owner {
     pub flags: u8,
 }
 
-/// A TCP packet in mid-connection belongs to one whose entry was lost: it may be silent for long.
+/// A packet in mid-connection belongs to one whose entry was lost: it may be silent for long.
 #[inline(always)]
 pub fn blank<F: Family>(parsed: &Parsed<F::Address>, owner: &Owner) -> FlowOf<F> {
     let state = match parsed.key.protocol {
-        protocol::TCP if parsed.is_midstream() => FLOW_ESTABLISHED,
-        protocol::TCP => FLOW_SYN,
-        _ => FLOW_DATAGRAM,
+        protocol if !has_connections(protocol) => FLOW_DATAGRAM,
+        _ if parsed.is_midstream() => FLOW_ESTABLISHED,
+        _ => FLOW_SYN,
     };
     Flow {
         source: parsed.key.source,
@@ -397,7 +398,7 @@ pub fn renew<F: Family>(key: &KeyOf<F>, tcp_flags: u8, embryo: bool, sender: Sen
     };
 }
 
-/// Both FINs or a RST close. A director sees the client's side only. What comes after a RST shows that it was not
+/// Both FINs or a RST close, or what means the same in SCTP. A director sees the client's side only. What comes after a RST shows that it was not
 /// believed: it may have been forged. An answer to a SYN shows nothing: the RST may have been the answer to a forged ACK.
 #[inline(always)]
 fn update<F: Family>(flow: &mut FlowOf<F>, tcp_flags: u8, sender: Sender, now: u32) {

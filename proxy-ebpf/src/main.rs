@@ -29,6 +29,7 @@ mod nat;
 mod observe;
 mod packet;
 mod route;
+mod sctp;
 mod snat;
 mod source;
 mod verdict;

@@ -7,6 +7,7 @@ use proxy_common::verdict::Reason;
 use crate::family::Family;
 use crate::packet::header::Ports;
 use crate::packet::{Packet, Parsed};
+use crate::sctp;
 use crate::verdict::{NO_ROOM, Verdict};
 
 /// An address and a port, both in network byte order.
@@ -81,8 +82,12 @@ fn write_here<P: Packet, F: Family>(
     F::write_addresses(&packet, parsed.network_offset(), &source.0, &destination.0, addresses)?;
     let transport = parsed.transport();
     let header = packet.at::<Ports>(transport.offset())?;
+    let new = Ports { source: source.1, destination: destination.1 };
     // SAFETY: `at` checked the bound.
-    unsafe { *header = Ports { source: source.1, destination: destination.1 } };
+    unsafe { *header = new };
+    if transport.is_sctp() {
+        return sctp::update_checksum::<P, F>(&packet, parsed, addresses, new);
+    }
     packet.update_transport_checksum::<F>(transport, addresses, ports).ok()
 }
 

@@ -18,6 +18,7 @@ use crate::fou::Encapsulation;
 use crate::nat::difference;
 use crate::observe;
 use crate::packet::header::{ETHERNET, Ethernet, IcmpHeader, Ports, Tcp, Udp, protocol};
+use crate::packet::parse::has_ports;
 use crate::packet::{MOST_HEADERS, Packet};
 use crate::route::{self, NextHop};
 use crate::verdict::{HAND_TO_TC, NO_ROOM, UNTOUCHED, Verdict};
@@ -234,7 +235,7 @@ pub fn leave<P: Packet, F: Icmp>(packet: P) -> Verdict {
     rewrite::<P, F>(&packet, &error, flow).map_or(NO_ROOM, |()| Verdict::Deliver(Reason::IcmpError))
 }
 
-/// Reads an error whose IP header is at `network`, if it is one about TCP or UDP and goes to whoever sent what it quotes.
+/// Reads an error whose IP header is at `network`, if it is one about TCP, UDP or SCTP and goes to whoever sent what it quotes.
 #[inline(always)]
 fn read<P: Packet, F: Icmp>(packet: &P, network: usize) -> Option<Error<F>> {
     let message = network + F::HEADER;
@@ -247,7 +248,7 @@ fn read<P: Packet, F: Icmp>(packet: &P, network: usize) -> Option<Error<F>> {
     }
     let end = network as u32 + ip.length;
     let Quote { source, destination, protocol, transport } = F::read_quote(packet, message + QUOTE)?;
-    let is_ours = matches!(protocol, protocol::TCP | protocol::UDP) && source == ip.key.destination;
+    let is_ours = has_ports(protocol) && source == ip.key.destination;
     if !is_ours || transport + QUOTED_TRANSPORT > end {
         return None;
     }
@@ -313,6 +314,8 @@ fn seal_quote<P: Packet, F: Icmp>(packet: &P, error: &Error<F>, covered: Differe
         return none.half(old, *field);
     }
     match packet.at::<u16>(offset + TCP_CHECKSUM) {
+        // The CRC of what is seldom quoted whole can't be verified, nor patched without its length.
+        _ if error.key.protocol == protocol::SCTP => none,
         Some(field) if error.transport + (TCP_CHECKSUM + size_of::<u16>()) as u32 <= error.end => {
             // SAFETY: `at` checked the bound.
             let field = unsafe { &mut *field };

@@ -55,12 +55,21 @@ pub struct Extension {
     pub length: u8,
 }
 
-/// The ports that TCP and UDP begin with.
+/// The ports that TCP, UDP and SCTP begin with.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct Ports {
     pub source: u16,
     pub destination: u16,
+}
+
+impl Ports {
+    /// Both, as they lie in memory.
+    #[inline(always)]
+    pub const fn as_word(self) -> u32 {
+        let ([first, second], [third, fourth]) = (self.source.to_ne_bytes(), self.destination.to_ne_bytes());
+        u32::from_ne_bytes([first, second, third, fourth])
+    }
 }
 
 /// A TCP header without options.
@@ -86,6 +95,18 @@ pub struct Udp {
     pub checksum: u16,
 }
 
+/// An SCTP header, and the first chunk's.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Sctp {
+    pub ports: Ports,
+    pub tag: u32,
+    pub checksum: u32,
+    pub chunk: u8,
+    pub chunk_flags: u8,
+    pub chunk_length: u16,
+}
+
 /// An ICMP or `ICMPv6` header.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -108,6 +129,7 @@ pub mod protocol {
     pub const IPV6: u8 = IpProto::Ipv6 as u8;
     pub const ICMP6: u8 = IpProto::Ipv6Icmp as u8;
     pub const DESTINATION_OPTIONS: u8 = IpProto::Ipv6Opts as u8;
+    pub const SCTP: u8 = IpProto::Sctp as u8;
 }
 
 /// EtherTypes we know, network byte order.

@@ -76,7 +76,7 @@ pub trait Packet: Copy {
     fn largest_packet<A>(&self, parsed: &Parsed<A>, outer: usize) -> u32;
     /// Says that bytes of the packet change for which none of its checksums makes up.
     fn note_change(&self, difference: Difference);
-    /// Adjusts a TCP or UDP checksum for changed addresses (pseudo-header) and ports.
+    /// Adjusts a TCP or UDP checksum for changed addresses (pseudo-header) and ports. SCTP's is patched by `sctp`.
     fn update_transport_checksum<F: Family>(
         &mut self,
         transport: Transport,

@@ -3,16 +3,17 @@
 use proxy_common::flow::FlowKey;
 use proxy_common::rules::Role;
 
-use super::header::{Ports, Tcp, Udp, protocol, tcp_flag};
+use super::header::{Ports, Sctp, Tcp, Udp, protocol, tcp_flag};
 use super::{MOST_HEADERS, Packet};
 use crate::family::Family;
+use crate::sctp;
 use crate::verdict::{UNTOUCHED, Verdict};
 
-/// Where the transport header is, and which of the two it is.
+/// Where the transport header is, and which it is.
 #[derive(Clone, Copy)]
 pub struct Transport {
     offset: u32,
-    is_tcp: bool,
+    protocol: u8,
 }
 
 /// An IP packet as far as we look into it.
@@ -26,7 +27,7 @@ pub struct Parsed<A> {
     pub payload: u32,
     /// Bytes of the IP packet.
     pub length: u32,
-    /// TCP flags, zero for UDP.
+    /// TCP flags; of SCTP those that mean the same to a connection; zero for UDP.
     pub tcp_flags: u8,
     /// IPv4 type of service, IPv6 traffic class.
     pub traffic_class: u8,
@@ -43,10 +44,15 @@ impl Transport {
     pub const fn offset(self) -> usize {
         (self.offset & MAX_OFFSET) as usize
     }
-    /// TCP, else UDP.
+    /// TCP, else UDP or SCTP.
     #[inline(always)]
     pub const fn is_tcp(self) -> bool {
-        self.is_tcp
+        self.protocol == protocol::TCP
+    }
+    /// SCTP, whose checksum is another one.
+    #[inline(always)]
+    pub const fn is_sctp(self) -> bool {
+        self.protocol == protocol::SCTP
     }
 }
 
@@ -59,39 +65,52 @@ impl<A> Parsed<A> {
     /// Where the transport header is.
     #[inline(always)]
     pub const fn transport(&self) -> Transport {
-        Transport { offset: self.payload, is_tcp: self.key.protocol == protocol::TCP }
+        Transport { offset: self.payload, protocol: self.key.protocol }
     }
-    /// TCP or UDP, so that the key is whole.
+    /// TCP, UDP or SCTP, so that the key is whole.
     #[inline(always)]
     pub const fn has_ports(&self) -> bool {
-        matches!(self.key.protocol, protocol::TCP | protocol::UDP)
+        has_ports(self.key.protocol)
     }
-    /// A TCP packet that opens a connection.
+    /// A packet that opens a connection.
     #[inline(always)]
     pub const fn is_syn(&self) -> bool {
         self.tcp_flags & (tcp_flag::SYN | tcp_flag::ACK) == tcp_flag::SYN
     }
-    /// A backend's answer to a TCP packet that opens a connection.
+    /// A backend's answer to a TCP packet that opens a connection: it says how large segments may be.
     #[inline(always)]
     pub const fn is_syn_ack(&self) -> bool {
-        self.tcp_flags & (tcp_flag::SYN | tcp_flag::ACK) == tcp_flag::SYN | tcp_flag::ACK
+        self.key.protocol == protocol::TCP
+            && self.tcp_flags & (tcp_flag::SYN | tcp_flag::ACK) == tcp_flag::SYN | tcp_flag::ACK
     }
     /// A packet of a connection that must exist already.
     #[inline(always)]
     pub const fn is_midstream(&self) -> bool {
-        self.key.protocol == protocol::TCP && self.tcp_flags & tcp_flag::SYN == 0
+        has_connections(self.key.protocol) && self.tcp_flags & tcp_flag::SYN == 0
     }
     /// What it is to its connection.
     #[inline(always)]
     pub const fn role(&self) -> Role {
-        if self.key.protocol != protocol::TCP {
+        if !has_connections(self.key.protocol) {
             return Role::Datagram;
         }
         if self.is_syn() { Role::Opening } else { Role::Midstream }
     }
 }
 
-/// Reads the IP header at `network` and, for TCP and UDP, the ports and flags.
+/// TCP, UDP or SCTP.
+#[inline(always)]
+pub const fn has_ports(protocol: u8) -> bool {
+    matches!(protocol, protocol::TCP | protocol::UDP | protocol::SCTP)
+}
+
+/// Whether a packet tells if it opens a connection: TCP or SCTP.
+#[inline(always)]
+pub const fn has_connections(protocol: u8) -> bool {
+    matches!(protocol, protocol::TCP | protocol::SCTP)
+}
+
+/// Reads the IP header at `network` and, for TCP, UDP and SCTP, the ports and flags.
 #[inline(always)]
 pub fn parse<P: Packet, F: Family>(packet: &P, network: usize) -> Result<Parsed<F::Address>, Verdict> {
     packet.need(network + F::HEADER + size_of::<Tcp>());
@@ -100,7 +119,7 @@ pub fn parse<P: Packet, F: Family>(packet: &P, network: usize) -> Result<Parsed<
     if header.payload != (network + F::HEADER) as u32 {
         packet.need(MOST_HEADERS);
     }
-    let transport = Transport { offset: header.payload, is_tcp: header.protocol == protocol::TCP };
+    let transport = Transport { offset: header.payload, protocol: header.protocol };
     let (mut ports, mut tcp_flags) = (Ports::default(), 0);
     if transport.is_tcp() {
         let tcp = packet.at::<Tcp>(transport.offset()).ok_or(UNTOUCHED)?;
@@ -112,6 +131,11 @@ pub fn parse<P: Packet, F: Family>(packet: &P, network: usize) -> Result<Parsed<
         header.contains(network, size_of::<Udp>())?;
         // SAFETY: `at` checked the bound.
         ports = unsafe { (*udp).ports };
+    } else if transport.is_sctp() {
+        let sctp = packet.at::<Sctp>(transport.offset()).ok_or(UNTOUCHED)?;
+        header.contains(network, size_of::<Sctp>())?;
+        // SAFETY: `at` checked the bound.
+        (ports, tcp_flags) = unsafe { ((*sctp).ports, sctp::tcp_flags((*sctp).chunk)) };
     }
     let Network { source, destination, protocol, payload, length, traffic_class, hop_limit } = header;
     let Ports { source: source_port, destination: destination_port } = ports;

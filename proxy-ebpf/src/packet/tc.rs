@@ -20,6 +20,7 @@ use proxy_common::config::HANDOVER_MAGIC;
 
 use super::header::{self, Ethernet, Ipv4, Ipv6, Tcp, Udp};
 use super::{Chunk, Packet, Parsed, Refused, Transport, chunk_length};
+use crate::apart;
 use crate::config::{MARK_MASK, MARK_VALUE, TC_DECAP_FLAGS};
 use crate::family::Family;
 
@@ -221,14 +222,14 @@ impl Packet for TcPacket {
     }
     #[inline(always)]
     fn largest_packet<A>(&self, parsed: &Parsed<A>, outer: usize) -> u32 {
-        let transport = parsed.transport();
         let headers = parsed.payload - parsed.network;
-        match (self.segment_size(), transport.is_tcp()) {
-            (0, _) => parsed.length + outer as u32,
-            // The segments give up what the outer header takes.
-            (segment, true) => segment + headers + size_of::<Tcp>() as u32,
-            (segment, false) => segment + headers + size_of::<Udp>() as u32 + outer as u32,
-        }
+        apart::largest_packet(
+            self.segment_size(),
+            parsed.key.protocol.into(),
+            parsed.length,
+            headers,
+            outer as u32,
+        )
     }
     /// Segments keep their size, and a checksum that was found right stays so: only the outer header goes.
     #[inline(always)]

@@ -16,7 +16,7 @@ pub struct Generator {
 }
 
 /// Bytes at which length, version and protocol fields like to break.
-const EDGES: [u8; 12] = [0, 1, 4, 6, 17, 20, 40, 41, 0x45, 0x7f, 0x80, 0xff];
+const EDGES: [u8; 13] = [0, 1, 4, 6, 17, 20, 40, 41, 0x45, 0x7f, 0x80, 132, 0xff];
 
 impl Generator {
     /// With templates that fit the program.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// Bytes of an Ethernet header.
 pub const ETHERNET: usize = 14;
 
-/// An IP packet that carries TCP or UDP, or another IP packet.
+/// An IP packet that carries TCP, UDP or SCTP, or another IP packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
     /// Offset of the IP header.
@@ -26,9 +26,10 @@ pub struct Packet {
     pub is_plain: bool,
 }
 
-/// TCP and UDP.
+/// TCP, UDP and SCTP.
 const TCP: u8 = 6;
 const UDP: u8 = 17;
+const SCTP: u8 = 132;
 
 impl Packet {
     /// Reads the IP packet behind the Ethernet header.
@@ -49,9 +50,9 @@ impl Packet {
         }
     }
 
-    /// Whether this is a TCP or UDP packet with its whole header.
+    /// Whether this is a TCP, UDP or SCTP packet with its whole header; SCTP's first chunk counts as such.
     pub fn has_ports(&self) -> bool {
-        matches!(self.protocol, TCP | UDP)
+        matches!(self.protocol, TCP | UDP | SCTP)
     }
 
     /// Offset of the transport's checksum.
@@ -116,7 +117,11 @@ impl Packet {
             return None;
         }
         if self.has_ports() {
-            let header = if self.protocol == TCP { 20 } else { 8 };
+            let header = match self.protocol {
+                TCP => 20,
+                SCTP => 16,
+                _ => 8,
+            };
             if self.payload + header > self.network + self.length {
                 return None;
             }

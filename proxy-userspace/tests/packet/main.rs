@@ -20,6 +20,7 @@ mod local;
 mod network;
 mod node_ports;
 mod outer_source;
+mod sctp;
 mod shapes;
 mod snat;
 mod snat_ports;

@@ -71,7 +71,7 @@ impl Node {
         source
     }
 
-    fn forwarded(&self, frame: &Frame, source: SocketAddr) -> Frame {
+    pub fn forwarded(&self, frame: &Frame, source: SocketAddr) -> Frame {
         let sent = frame.clone().with_source(source).with_destination(self.case.remote_pod(1));
         sent.with_hop_limit(63).with_macs(DEVICE_MAC, NEXT_HOP_MAC)
     }
@@ -96,7 +96,7 @@ impl Node {
     }
 
     /// Runs a check where clients and nodes are neighbours of this node.
-    fn in_its_network(self, check: impl FnOnce(&Self) + Send) {
+    pub fn in_its_network(self, check: impl FnOnce(&Self) + Send) {
         let own = self.case.family.node(1);
         let shared = std::sync::Mutex::new(self);
         in_an_empty_namespace(|| {
@@ -107,7 +107,7 @@ impl Node {
 }
 
 /// A client that is a neighbour of node 1, where [`Node::in_its_network`] says so.
-fn neighbour(case: Case) -> SocketAddr {
+pub fn neighbour(case: Case) -> SocketAddr {
     SocketAddr::new(case.family.node(99), 40000)
 }
 
@@ -304,7 +304,7 @@ fn packets_to_the_ports_that_nobody_sent_from_pass_byte_for_byte(case: Case) {
 
 /// The backend's answer reaches the client as if the frontend had sent it.
 #[track_caller]
-fn returns(node: &Node, answer: &Frame, frame: &Frame) -> Outcome {
+pub fn returns(node: &Node, answer: &Frame, frame: &Frame) -> Outcome {
     let expected = answer.clone().with_source(node.case.vip()).with_destination(frame.source());
     let outcome = node.case.arrives(&node.bed, answer);
     if node.case.hook == Hook::XdpIngress {

@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::Frame;
-use super::layer::{Extension, Icmp, Ipv4, Ipv6, Layer, Tcp, Udp, UdpChecksum, protocol};
+use super::layer::{Extension, Icmp, Ipv4, Ipv6, Layer, Sctp, SctpChecksum, Tcp, Udp, UdpChecksum, protocol};
 
 impl Frame {
     /// The frame's bytes.
@@ -22,6 +22,7 @@ impl Frame {
                 Layer::Extension(header) => header.wrap(next, &body),
                 Layer::Tcp(header) => header.wrap(around, &body),
                 Layer::Udp(header) => header.wrap(around, &body),
+                Layer::Sctp(header) => header.wrap(&body),
                 Layer::Icmp(header) => header.wrap(around, &body),
             };
         }
@@ -57,6 +58,14 @@ pub fn internet_checksum(parts: &[&[u8]]) -> u16 {
     !(sum as u16)
 }
 
+/// CRC32c over bytes that lie one after the other (RFC 9260, appendix A), a bit at a time.
+#[must_use]
+pub fn crc32c(parts: &[&[u8]]) -> u32 {
+    let bit = |crc: u32| crc >> 1 ^ if crc & 1 == 0 { 0 } else { 0x82f6_3b78 };
+    let byte = |crc, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| bit(crc));
+    !parts.iter().copied().flatten().fold(u32::MAX, byte)
+}
+
 fn concat(head: &[&[u8]], body: &[u8]) -> BytesMut {
     let mut bytes = BytesMut::new();
     for part in head {
@@ -79,6 +88,7 @@ pub(super) const fn implied(layer: &Layer, icmp: u8) -> Option<u8> {
         Layer::Extension(header) => Some(header.kind),
         Layer::Tcp(_) => Some(protocol::TCP),
         Layer::Udp(_) => Some(protocol::UDP),
+        Layer::Sctp(_) => Some(protocol::SCTP),
         Layer::Icmp(_) => Some(icmp),
         Layer::Vlan(_) => None,
     }
@@ -184,6 +194,24 @@ impl Udp {
                 seal(head, 6, &pseudo_header(around, protocol::UDP, length), body, 0xffff)
             }
         }
+    }
+}
+
+impl Sctp {
+    fn wrap(self, body: &[u8]) -> BytesMut {
+        let mut head = Vec::with_capacity(16);
+        head.put_u16(self.source);
+        head.put_u16(self.destination);
+        head.put_u32(self.tag);
+        head.put_u32(0);
+        head.put_slice(&[self.chunk, 0]);
+        head.put_u16((4 + body.len()) as u16);
+        if self.checksum == SctpChecksum::Computed {
+            // Least significant byte first, unlike everything else in networks.
+            let checksum = crc32c(&[&head, body]).to_le_bytes();
+            head[8..12].copy_from_slice(&checksum);
+        }
+        concat(&[&head], body)
     }
 }
 

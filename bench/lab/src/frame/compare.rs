@@ -55,7 +55,7 @@ fn checksum_offsets(bytes: &[u8]) -> Vec<usize> {
             Layer::Ipv4(_) => Some(10),
             Layer::Tcp(_) => Some(16),
             Layer::Icmp(_) => Some(2),
-            Layer::Vlan(_) | Layer::Ipv6(_) | Layer::Extension(_) | Layer::Udp(_) => None,
+            Layer::Vlan(_) | Layer::Ipv6(_) | Layer::Extension(_) | Layer::Udp(_) | Layer::Sctp(_) => None,
         };
         offsets.extend(checksum.map(|checksum| at + checksum));
         at += layer.length();

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use bytes::Bytes;
 
 use super::Frame;
-use super::layer::{Icmp, Ipv4, Ipv6, Layer, Tcp, Udp, UdpChecksum};
+use super::layer::{Icmp, Ipv4, Ipv6, Layer, Sctp, Tcp, Udp, UdpChecksum};
 
 impl Frame {
     /// Source of the innermost IP header.
@@ -36,6 +36,7 @@ impl Frame {
         match self.layers.last() {
             Some(Layer::Tcp(header)) => (header.source, header.destination),
             Some(Layer::Udp(header)) => (header.source, header.destination),
+            Some(Layer::Sctp(header)) => (header.source, header.destination),
             _ => (0, 0),
         }
     }
@@ -51,6 +52,7 @@ impl Frame {
         match self.layers.last_mut() {
             Some(Layer::Tcp(header)) => header.source = source.port(),
             Some(Layer::Udp(header)) => header.source = source.port(),
+            Some(Layer::Sctp(header)) => header.source = source.port(),
             _ => {}
         }
         self
@@ -67,6 +69,7 @@ impl Frame {
         match self.layers.last_mut() {
             Some(Layer::Tcp(header)) => header.destination = destination.port(),
             Some(Layer::Udp(header)) => header.destination = destination.port(),
+            Some(Layer::Sctp(header)) => header.destination = destination.port(),
             _ => {}
         }
         self
@@ -109,6 +112,16 @@ impl Frame {
         match self.layers.last_mut() {
             Some(Layer::Tcp(header)) => *header = Tcp { flags, ..header.clone() },
             other => panic!("{other:?} has no TCP flags"),
+        }
+        self
+    }
+
+    /// The same frame with another SCTP chunk.
+    #[must_use]
+    pub fn with_chunk(mut self, chunk: u8) -> Self {
+        match self.layers.last_mut() {
+            Some(Layer::Sctp(header)) => *header = Sctp { chunk, ..*header },
+            other => panic!("{other:?} has no chunk"),
         }
         self
     }

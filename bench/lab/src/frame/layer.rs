@@ -21,6 +21,28 @@ pub mod flag {
     pub const ACK: u8 = 1 << 4;
 }
 
+/// Types of SCTP's chunks.
+pub mod chunk {
+    /// Data.
+    pub const DATA: u8 = 0;
+    /// Opens an association.
+    pub const INIT: u8 = 1;
+    /// The answer to it.
+    pub const INIT_ACK: u8 = 2;
+    /// Acknowledges data.
+    pub const SACK: u8 = 3;
+    /// Ends an association at once.
+    pub const ABORT: u8 = 6;
+    /// Its sender has no more data.
+    pub const SHUTDOWN: u8 = 7;
+    /// The answer to it.
+    pub const SHUTDOWN_ACK: u8 = 8;
+    /// The client's answer to INIT ACK.
+    pub const COOKIE_ECHO: u8 = 10;
+    /// The answer to SHUTDOWN ACK.
+    pub const SHUTDOWN_COMPLETE: u8 = 14;
+}
+
 /// IP protocol numbers.
 pub mod protocol {
     /// Hop-by-hop options (IPv6).
@@ -45,6 +67,8 @@ pub mod protocol {
     pub const NOTHING: u8 = 59;
     /// Destination options (IPv6).
     pub const DESTINATION_OPTIONS: u8 = 60;
+    /// SCTP.
+    pub const SCTP: u8 = 132;
     /// Reserved for experiments (RFC 3692).
     pub const EXPERIMENT: u8 = 253;
 }
@@ -64,6 +88,8 @@ pub enum Layer {
     Tcp(Tcp),
     /// UDP.
     Udp(Udp),
+    /// SCTP, and the first chunk's header.
+    Sctp(Sctp),
     /// ICMP or `ICMPv6`, as the IP header around it says.
     Icmp(Icmp),
 }
@@ -151,6 +177,30 @@ pub struct Tcp {
     pub options: Bytes,
 }
 
+/// Whether an SCTP header carries a checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SctpChecksum {
+    /// Yes.
+    Computed,
+    /// The field is zero: still to be filled in, or none (RFC 9653).
+    None,
+}
+
+/// An SCTP header and that of its first chunk, which holds all of the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sctp {
+    /// Source port.
+    pub source: u16,
+    /// Destination port.
+    pub destination: u16,
+    /// Verification tag.
+    pub tag: u32,
+    /// The [`chunk`]'s type.
+    pub chunk: u8,
+    /// Whether the checksum field is used.
+    pub checksum: SctpChecksum,
+}
+
 /// Whether a UDP header carries a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UdpChecksum {
@@ -205,6 +255,7 @@ impl Layer {
             Self::Ipv6(_) => 40,
             Self::Extension(header) => 2 + header.body.len(),
             Self::Tcp(header) => 20 + header.options.len(),
+            Self::Sctp(_) => 16,
             Self::Udp(_) | Self::Icmp(_) => 8,
         }
     }
@@ -314,6 +365,14 @@ impl Udp {
     }
 }
 
+impl Sctp {
+    /// A packet that begins with a chunk.
+    #[must_use]
+    pub const fn new(source: u16, destination: u16, chunk: u8) -> Self {
+        Self { source, destination, tag: 0x0a0b_0c0d, chunk, checksum: SctpChecksum::Computed }
+    }
+}
+
 macro_rules! into_layer {
     ($($name:ident)+) => {$(
         impl From<$name> for Layer {
@@ -323,4 +382,4 @@ macro_rules! into_layer {
         }
     )+};
 }
-into_layer!(Vlan Ipv4 Ipv6 Extension Tcp Udp Icmp);
+into_layer!(Vlan Ipv4 Ipv6 Extension Tcp Udp Sctp Icmp);

@@ -18,10 +18,13 @@ mod layer;
 mod parse;
 mod show;
 
-pub use build::internet_checksum;
+pub use build::{crc32c, internet_checksum};
 use bytes::Bytes;
 pub use compare::{assert_frames_equal, difference};
-pub use layer::{Extension, Icmp, Ipv4, Ipv6, Layer, Mac, Tcp, Udp, UdpChecksum, Vlan, flag, protocol};
+pub use layer::{
+    Extension, Icmp, Ipv4, Ipv6, Layer, Mac, Sctp, SctpChecksum, Tcp, Udp, UdpChecksum, Vlan, chunk, flag,
+    protocol,
+};
 pub use parse::ParseError;
 pub use show::{describe, show_if_verbose};
 
@@ -86,6 +89,12 @@ impl Frame {
     #[must_use]
     pub fn udp(self, source: u16, destination: u16) -> Self {
         self.layer(Udp::new(source, destination))
+    }
+
+    /// Adds an SCTP header and that of a [`chunk`].
+    #[must_use]
+    pub fn sctp(self, source: u16, destination: u16, chunk: u8) -> Self {
+        self.layer(Sctp::new(source, destination, chunk))
     }
 
     /// Sets what the innermost header carries.

@@ -5,7 +5,9 @@ use proxy_common::way::FOU_PORT;
 
 use super::Frame;
 use super::build::implied;
-use super::layer::{Extension, Icmp, Ipv4, Ipv6, Layer, Tcp, Udp, UdpChecksum, Vlan, protocol};
+use super::layer::{
+    Extension, Icmp, Ipv4, Ipv6, Layer, Sctp, SctpChecksum, Tcp, Udp, UdpChecksum, Vlan, protocol,
+};
 
 /// Why bytes are no frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +59,7 @@ fn ip(reader: &mut Reader<'_>, layers: &mut Vec<Layer>, first: u8) -> Result<(),
             protocol::FRAGMENT => fragment(reader)?,
             protocol::TCP => (tcp(reader)?, None),
             protocol::UDP => udp(reader)?,
+            protocol::SCTP => (sctp(reader)?, None),
             protocol::ICMP | protocol::ICMP6 => (icmp(reader)?, None),
             _ => return Ok(()),
         };
@@ -167,6 +170,17 @@ fn udp(reader: &mut Reader<'_>) -> Result<(Layer, Option<u8>), ParseError> {
     Ok((Udp { source, destination, checksum }.into(), after))
 }
 
+fn sctp(reader: &mut Reader<'_>) -> Result<Layer, ParseError> {
+    let (source, destination) = (reader.u16("SCTP source port")?, reader.u16("SCTP destination port")?);
+    let tag = u32::from_be_bytes(reader.array("SCTP tag")?);
+    let checksum = match reader.array("SCTP checksum")? {
+        [0, 0, 0, 0] => SctpChecksum::None,
+        _ => SctpChecksum::Computed,
+    };
+    let [chunk, _flags, _, _] = reader.array("SCTP chunk")?;
+    Ok(Sctp { source, destination, tag, chunk, checksum }.into())
+}
+
 fn icmp(reader: &mut Reader<'_>) -> Result<Layer, ParseError> {
     let [kind, code, _, _] = reader.array("ICMP type and code")?;
     Ok(Icmp { kind, code, rest: reader.array("ICMP rest of header")? }.into())
@@ -200,7 +214,7 @@ impl Reader<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{UdpChecksum, flag};
+    use super::super::{UdpChecksum, chunk, flag};
     use super::*;
 
     fn addresses(inner: [&str; 2]) -> Frame {
@@ -221,6 +235,8 @@ mod tests {
             v4().layer(Udp { source: 1, destination: 2, checksum: UdpChecksum::None }),
             padded,
             Frame::ethernet().layer(Vlan::service(5)).layer(Vlan::customer(6)).layer(options).udp(1, 2),
+            v4().sctp(5, 6, chunk::INIT).payload(&b"initial!"[..]),
+            v6().layer(Sctp { checksum: SctpChecksum::None, ..Sctp::new(5, 6, chunk::DATA) }),
             v6().layer(Extension::hop_by_hop(2)).layer(Extension::routing()).tcp(1, 2, flag::ACK),
             v6().layer(Extension::fragment(3, true, 9)).payload(&b"later"[..]),
             v4().layer(Icmp { kind: 8, code: 0, rest: [0, 1, 0, 1] }).payload(&b"ping"[..]),
@@ -249,6 +265,7 @@ mod tests {
         let header =
             [0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0, 0, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0, 0xc7];
         assert_eq!(super::super::internet_checksum(&[&header]), 0xb861);
+        assert_eq!(super::super::crc32c(&[b"1234", b"56789"]), 0xe306_9283);
         assert_eq!(super::super::internet_checksum(&[&[0, 1, 0xf2, 3, 0xf4, 0xf5, 0xf6, 0xf7]]), !0xddf2);
     }
 }

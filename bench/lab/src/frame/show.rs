@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::LazyLock;
 
 use super::Frame;
-use super::layer::{Layer, Mac, Tcp, Udp, UdpChecksum, flag};
+use super::layer::{Layer, Mac, Sctp, SctpChecksum, Tcp, Udp, UdpChecksum, flag};
 
 /// The frame decoded, one line a header, and below it the bytes in hex, sixteen a line.
 #[must_use]
@@ -75,6 +75,10 @@ fn line(layer: &Layer) -> String {
         Layer::Udp(Udp { source, destination, checksum }) => {
             let checksum = if *checksum == UdpChecksum::None { " without checksum" } else { "" };
             format!("UDP {source} > {destination}{checksum}")
+        }
+        Layer::Sctp(Sctp { source, destination, tag, chunk, checksum }) => {
+            let checksum = if *checksum == SctpChecksum::None { " without checksum" } else { "" };
+            format!("SCTP {source} > {destination} tag {tag:#x} chunk {chunk}{checksum}")
         }
         Layer::Icmp(header) => format!("ICMP type {} code {} {:02x?}", header.kind, header.code, header.rest),
     }

@@ -304,6 +304,7 @@ fn key_of<A: Address>(frame: &Frame) -> FlowKey<A> {
         destination_port: destination.port().to_be(),
         protocol: match frame.layers.last() {
             Some(Layer::Udp(_)) => protocol::UDP,
+            Some(Layer::Sctp(_)) => protocol::SCTP,
             Some(Layer::Icmp(_)) if source.is_ipv4() => protocol::ICMP,
             Some(Layer::Icmp(_)) => protocol::ICMP6,
             _ => protocol::TCP,

@@ -1,0 +1,53 @@
+//! What SCTP has of its own: chunks where TCP has flags, and a CRC for a checksum.
+
+use proxy_common::checksum::Difference;
+use proxy_common::sctp::{ABORT, INIT, INIT_ACK, SHUTDOWN_ACK, SHUTDOWN_COMPLETE};
+
+use crate::apart;
+use crate::family::Family;
+use crate::packet::header::{Ports, Sctp, tcp_flag};
+use crate::packet::{Packet, Parsed};
+
+/// By chunk type. Whatever matters to a connection stands first in its packet (RFC 9260, section 6.10).
+static FLAGS: [u8; 256] = {
+    let mut flags = [tcp_flag::ACK; 256];
+    flags[INIT as usize] = tcp_flag::SYN;
+    flags[INIT_ACK as usize] = tcp_flag::SYN | tcp_flag::ACK;
+    flags[ABORT as usize] = tcp_flag::RST;
+    // Neither side has data any more; of a client whose backend began to shut down, a director sees nothing after it.
+    flags[SHUTDOWN_ACK as usize] = tcp_flag::RST;
+    flags[SHUTDOWN_COMPLETE as usize] = tcp_flag::RST;
+    flags
+};
+
+/// The TCP flags that mean to a connection what a packet's first chunk means. From a table: the verifier would have to follow
+/// each value through the whole walk.
+#[inline(always)]
+pub fn tcp_flags(chunk: u8) -> u8 {
+    FLAGS[chunk as usize]
+}
+
+/// Brings the checksum up to date where ports have changed; no address is covered by it.
+///
+/// One of zero stays: it is still to be filled in by hardware or the kernel (`CHECKSUM_PARTIAL`, which no program can see, but
+/// which begins with zero), or there is none (RFC 9653). One in four billion was computed to be zero; its packet is lost.
+#[inline(always)]
+pub fn update_checksum<P: Packet, F: Family>(
+    packet: &P,
+    parsed: &Parsed<F::Address>,
+    addresses: Difference,
+    new: Ports,
+) -> Option<()> {
+    let old = Ports { source: parsed.key.source_port, destination: parsed.key.destination_port };
+    let difference = new.as_word() ^ old.as_word();
+    let covered = if F::HAS_HEADER_CHECKSUM { Difference::default() } else { addresses };
+    let header = packet.at::<Sctp>(parsed.transport().offset())?;
+    let bytes = parsed.length.wrapping_sub(parsed.payload.wrapping_sub(parsed.network));
+    // SAFETY: `at` checked the bound.
+    let checksum = unsafe { (*header).checksum };
+    let patched = apart::sctp_checksum(checksum, difference, bytes);
+    // SAFETY: as above.
+    unsafe { (*header).checksum = patched };
+    packet.note_change(covered.word(old.as_word(), new.as_word()).word(checksum, patched));
+    Some(())
+}
