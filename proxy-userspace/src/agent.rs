@@ -2,17 +2,21 @@
 
 use std::future::pending;
 use std::io;
+use std::path::PathBuf;
 
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
-use tracing::info;
+use tracing::{info, warn};
 
-use crate::config::{Settings, Source};
+use crate::config::{ProxyMode, Settings, Source};
+use crate::dataplane::ebpf::read::PinnedMaps;
 use crate::dataplane::ebpf::{self, EbpfDataplane, OpenError, XdpMode};
+use crate::dataplane::ipvs::{self, IpvsDataplane};
+use crate::dataplane::{Dataplane, Mode};
 use crate::events;
-use crate::faces::Faces;
+use crate::faces::{Faces, Feed};
 use crate::health::Failure;
 use crate::model::{Desired, Model};
 use crate::node::{self, NodeError, NodeSettings, XdpUse};
@@ -34,6 +38,23 @@ pub enum AgentError {
     /// The data plane can't be opened.
     #[error(transparent)]
     Dataplane(#[from] OpenError),
+    /// IPVS was asked for, and can't be had.
+    #[error("--proxy-mode ipvs: {0}")]
+    Ipvs(#[from] ipvs::OpenError),
+    /// Neither data plane can be opened.
+    #[error("this kernel has neither eBPF ({ebpf}) nor IPVS ({ipvs})")]
+    Neither {
+        /// Why eBPF is not.
+        ebpf: OpenError,
+        /// Why IPVS is not.
+        ipvs: ipvs::OpenError,
+    },
+    /// The programs of an earlier agent serve.
+    #[error(
+        "--proxy-mode ipvs: {} has the programs and maps of an agent in eBPF mode; `millrace cleanup` removes them, and ends their connections",
+        .0.display()
+    )]
+    Pinned(PathBuf),
     /// The source can't work.
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -61,12 +82,14 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     let mut node = tokio::spawn(node::follow(node_settings(&settings), targets, topology_sender));
     let (failures, failed) = mpsc::channel(FAILURES);
     let faces = Faces::start(&settings, failures);
-    let mut observers = faces.feed().observers();
+    let feed = faces.feed();
+    let mut observers = feed.clone().observers();
     let mut source = start_source(&settings, event_sender, failed, &mut observers).await?;
     let channels = Channels { events, topology, targets: target_sender, stop: stopped };
     let runtime = Handle::current();
     // A thread of its own: the data plane's system calls block.
-    let mut reconcile = spawn_blocking(move || runtime.block_on(reconcile(settings, channels, observers)));
+    let mut reconcile =
+        spawn_blocking(move || runtime.block_on(reconcile(settings, channels, observers, &feed)));
 
     let result = tokio::select! {
         signal = stop_signal() => signal.map(|name| info!("{name}: the agent stops, the data path goes on")),
@@ -107,16 +130,41 @@ async fn reconcile(
     settings: Settings,
     mut channels: Channels,
     mut observers: Observers,
+    feed: &Feed,
 ) -> Result<(), AgentError> {
     let mut model = Model::new(settings.model.clone());
     let Some(listing) = reconcile::list(&mut model, &mut channels, &mut observers).await else {
         return Ok(());
     };
-    let dataplane = EbpfDataplane::open(ebpf_settings(&settings, model.desired()))?;
+    let (dataplane, mode) = open(&settings, model.desired())?;
+    feed.set_mode(mode);
     let intervals = Intervals { min: settings.min_sync_interval, max: settings.max_sync_interval };
     let reconciler = Reconciler::new(model, listing, dataplane, channels, intervals);
     reconciler.observed_by(observers).run().await;
     Ok(())
+}
+
+/// Opens the data plane that was asked for, or the better one that this kernel has.
+fn open(settings: &Settings, desired: &Desired) -> Result<(Box<dyn Dataplane>, Mode), AgentError> {
+    let ebpf = || EbpfDataplane::open(ebpf_settings(settings, desired));
+    match settings.proxy_mode {
+        ProxyMode::Ebpf => Ok((Box::new(ebpf()?), Mode::Ebpf)),
+        ProxyMode::Ipvs if PinnedMaps::open(&settings.bpffs).is_ok() => {
+            Err(AgentError::Pinned(settings.bpffs.clone()))
+        }
+        ProxyMode::Ipvs => Ok((Box::new(IpvsDataplane::open(&settings.ipvs)?), Mode::Ipvs)),
+        ProxyMode::Auto => match ebpf() {
+            Ok(dataplane) => Ok((Box::new(dataplane), Mode::Ebpf)),
+            Err(ebpf) if ebpf.is_of_the_kernel() => match IpvsDataplane::open(&settings.ipvs) {
+                Ok(dataplane) => {
+                    warn!("served by IPVS, since this kernel can't do eBPF: {ebpf}");
+                    Ok((Box::new(dataplane), Mode::Ipvs))
+                }
+                Err(ipvs) => Err(AgentError::Neither { ebpf, ipvs }),
+            },
+            Err(error) => Err(error.into()),
+        },
+    }
 }
 
 /// Waits until the task fails. One that ends well does so because another one has ended, which says why.
@@ -151,7 +199,8 @@ fn node_settings(settings: &Settings) -> NodeSettings {
     NodeSettings {
         uplinks: settings.uplinks.iter().cloned().collect(),
         pod_interfaces: settings.pod_interfaces.clone(),
-        snat_ports: Some(settings.snat_ports.clone()),
+        snat_ports: (settings.proxy_mode != ProxyMode::Ipvs).then(|| settings.snat_ports.clone()),
+        own_device: (settings.proxy_mode != ProxyMode::Ebpf).then(|| ipvs::DEVICE.to_owned()),
         xdp: match settings.xdp {
             XdpMode::Off => XdpUse::Never,
             XdpMode::Auto => XdpUse::OffTheWire,

@@ -6,6 +6,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::config::Settings;
+use crate::dataplane::Mode;
 use crate::health::{self, Failure, Health, HealthObserver, SystemClock, Targets};
 use crate::http::serve_at;
 use crate::metrics::{self, Metrics, MetricsObserver, Pages};
@@ -62,6 +63,12 @@ impl Faces {
 }
 
 impl Feed {
+    /// Tells the servers which data plane serves.
+    pub fn set_mode(&self, mode: Mode) {
+        // It is chosen once.
+        let _ = self.metrics.mode.set(mode);
+    }
+
     /// Observers of a task that has not begun.
     #[must_use]
     pub fn observers(self) -> Vec<Box<dyn Observer>> {

@@ -21,6 +21,7 @@ use crate::agent::{self, AgentError};
 use crate::config::{AgentArgs, ConfigError, Settings};
 use crate::dataplane::ebpf::OpenError;
 use crate::dataplane::ebpf::read::{PinnedMaps, ReadError};
+use crate::dataplane::ipvs;
 use crate::node::NodeError;
 use crate::source::SourceError;
 use table::Table;
@@ -78,6 +79,8 @@ enum CliError {
     Agent(#[from] AgentError),
     #[error(transparent)]
     Dataplane(#[from] OpenError),
+    #[error(transparent)]
+    Ipvs(#[from] ipvs::OpenError),
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error(transparent)]

@@ -25,7 +25,7 @@ pub struct AgentArgs {
     /// the host's name]
     #[arg(long, value_name = "NAME")]
     pub hostname_override: Option<String>,
-    /// How packets are served: auto or ebpf [default: auto]
+    /// How packets are served: ebpf, ipvs, or auto: ebpf where this kernel can, else ipvs [default: auto]
     #[arg(long, value_name = "MODE")]
     pub proxy_mode: Option<String>,
     /// Devices toward the network, separated by commas [default: devices with a default route or a node
@@ -108,6 +108,19 @@ pub struct AgentArgs {
     /// XDP: native, generic, off, or auto for the best that the device can [default: auto]
     #[arg(long, value_name = "MODE")]
     pub xdp: Option<String>,
+    /// With IPVS: how a server is chosen for a new connection, where the Service says nothing else: rr, wrr, lc, wlc, lblc,
+    /// lblcr, sh, dh, sed, nq, fo, ovf or mh [default: rr]
+    #[arg(long, value_name = "NAME")]
+    pub ipvs_scheduler: Option<String>,
+    /// With IPVS: virtual services at addresses inside these ranges are somebody else's; separated by commas
+    #[arg(long, value_name = "CIDR,...", value_delimiter = ',')]
+    pub ipvs_exclude_cidrs: Vec<String>,
+    /// With IPVS: answer ARP requests for an address on its own device only (arp_ignore 1, arp_announce 2) [default: false]
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub ipvs_strict_arp: Option<String>,
+    /// With IPVS: give every packet to a backend on another node this node's address [default: false]
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub masquerade_all: Option<String>,
     /// Shortest time between two syncs, in milliseconds [default: 1]
     #[arg(long, value_name = "MILLISECONDS", allow_negative_numbers = true)]
     pub min_sync_interval: Option<String>,

@@ -2,6 +2,7 @@
 
 mod args;
 pub mod file;
+mod ipvs;
 mod parse;
 mod pattern;
 
@@ -19,6 +20,7 @@ pub use pattern::DevicePattern;
 use file::{FileSettings, GoDuration};
 
 use crate::dataplane::ebpf::{Dsr, Mark, RejectUnknown, XdpMode};
+use crate::dataplane::ipvs::Settings as IpvsSettings;
 use crate::model::{Forwarding, ModelSettings};
 
 /// kube-proxy's ports.
@@ -54,6 +56,8 @@ pub struct Settings {
     pub reject_unknown: RejectUnknown,
     /// How packets to other nodes are encapsulated.
     pub dsr: Dsr,
+    /// What only the IPVS data plane needs.
+    pub ipvs: IpvsSettings,
     /// Where the BPF file system is mounted.
     pub bpffs: PathBuf,
     /// How XDP is attached.
@@ -85,6 +89,8 @@ pub enum ProxyMode {
     Auto,
     /// XDP and TC programs, or none.
     Ebpf,
+    /// IPVS and nftables, or none.
+    Ipvs,
 }
 
 /// A flag, or a field of a file, with a value it doesn't take. One line, for standard error and status 2.
@@ -110,6 +116,11 @@ impl Settings {
         let healthz = SocketAddr::from((Ipv4Addr::UNSPECIFIED, HEALTHZ_PORT));
         let metrics = SocketAddr::from((Ipv4Addr::LOCALHOST, METRICS_PORT));
         let (min_sync_interval, max_sync_interval) = sync_intervals(args, &file)?;
+        let proxy_mode = match file.proxy_mode {
+            Some(mode) if args.proxy_mode.is_none() => mode,
+            _ => parse::proxy_mode(args.proxy_mode.as_deref())?,
+        };
+        let model = model_settings(args, &file, node_name)?;
         Ok(Self {
             source: match parse::source(args.source.as_deref(), args.kubeconfig.as_deref())? {
                 Source::Kubernetes { kubeconfig } => {
@@ -117,11 +128,9 @@ impl Settings {
                 }
                 directory @ Source::Directory(_) => directory,
             },
-            model: model_settings(args, &file, node_name)?,
-            proxy_mode: match file.proxy_mode {
-                Some(mode) if args.proxy_mode.is_none() => mode,
-                _ => parse::proxy_mode(args.proxy_mode.as_deref())?,
-            },
+            ipvs: ipvs::settings(args, &file.ipvs, proxy_mode, &model)?,
+            model,
+            proxy_mode,
             healthz_bind_address: match args.healthz_bind_address.as_deref() {
                 Some(text) => parse::bind_address("--healthz-bind-address", text, HEALTHZ_PORT)?,
                 None => Some(file.healthz_bind_address.unwrap_or(healthz)),

@@ -12,7 +12,7 @@ use proxy_common::config::DEFAULT_SNAT_PORTS;
 
 use super::{ConfigError, DevicePattern, Interval, ProxyMode, Source};
 use crate::dataplane::ebpf::{Encapsulation, Mark, OuterSource, OwnSource, RejectUnknown, XdpMode};
-use crate::model::{DEFAULT_MAGLEV_SIZE, NodePortAddresses, check_maglev_size};
+use crate::model::{DEFAULT_MAGLEV_SIZE, NodePortAddresses, Scheduler, check_maglev_size};
 
 const DEFAULT_FLOW_TABLE_SIZE: u32 = 262_144;
 const FLOW_TABLE_SIZES: std::ops::RangeInclusive<u32> = 1024..=16_777_216;
@@ -47,15 +47,17 @@ pub(super) fn source(text: Option<&str>, kubeconfig: Option<&Path>) -> Result<So
 }
 
 pub(super) fn proxy_mode(text: Option<&str>) -> Result<ProxyMode, ConfigError> {
-    const FLAG: &str = "--proxy-mode";
-    if text == Some("ipvs") {
-        return Err(no_ipvs(FLAG.to_owned(), "auto or ebpf"));
-    }
-    choice(FLAG, text, &[("auto", ProxyMode::Auto), ("ebpf", ProxyMode::Ebpf)])
+    let modes = [("auto", ProxyMode::Auto), ("ebpf", ProxyMode::Ebpf), ("ipvs", ProxyMode::Ipvs)];
+    choice("--proxy-mode", text, &modes)
 }
 
-pub(super) fn no_ipvs(origin: String, takes: &str) -> ConfigError {
-    ConfigError { origin, message: format!("ipvs is not in this version; takes {takes}") }
+pub(super) fn scheduler(origin: &str, text: Option<&str>) -> Result<Scheduler, ConfigError> {
+    choice(origin, text, &Scheduler::WORDS)
+}
+
+/// Whether a flag is on; without a value it is.
+pub(super) fn switch(origin: &str, text: Option<&str>) -> Result<Option<bool>, ConfigError> {
+    text.map(|text| choice(origin, Some(text), &[("true", true), ("false", false)])).transpose()
 }
 
 pub(super) fn xdp(text: Option<&str>) -> Result<XdpMode, ConfigError> {

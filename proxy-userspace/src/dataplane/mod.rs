@@ -2,6 +2,7 @@
 
 pub mod ebpf;
 pub mod fake;
+pub mod ipvs;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use crate::model::{Desired, Dirty, PortKey, ServiceKey};
 use crate::node::Topology;
 
-/// Something that can serve a [`Desired`] state. Two real implementations (eBPF now, IPVS later) and a fake.
+/// Something that can serve a [`Desired`] state. Two real implementations (eBPF and IPVS) and a fake.
 ///
 /// Both calls may be repeated at will: told the same twice, the second changes nothing.
 pub trait Dataplane {
@@ -28,6 +29,44 @@ pub trait Dataplane {
     /// Looks whether the kernel still does what it was told. Called as often as housekeeping, while nothing is due.
     fn check(&mut self) -> Check {
         Check::default()
+    }
+}
+
+/// Which implementation serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// XDP and TC programs.
+    Ebpf,
+    /// IPVS and nftables.
+    Ipvs,
+}
+
+impl Mode {
+    /// As `--proxy-mode` and /proxyMode have it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ebpf => "ebpf",
+            Self::Ipvs => "ipvs",
+        }
+    }
+}
+
+impl<D: Dataplane + ?Sized> Dataplane for Box<D> {
+    fn sync(&mut self, desired: &Desired, dirty: &Dirty) -> SyncReport {
+        (**self).sync(desired, dirty)
+    }
+
+    fn set_topology(&mut self, topology: &Topology) -> SyncReport {
+        (**self).set_topology(topology)
+    }
+
+    fn housekeep(&mut self, now_monotonic_seconds: u64) -> Option<Duration> {
+        (**self).housekeep(now_monotonic_seconds)
+    }
+
+    fn check(&mut self) -> Check {
+        (**self).check()
     }
 }
 

@@ -6,8 +6,10 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-use crate::config::file::{API_VERSION, Conntrack, GoDuration, KIND, KubeProxyConfiguration};
+use crate::config::file::{API_VERSION, Conntrack, GoDuration, Iptables, Ipvs, KIND, KubeProxyConfiguration};
 use crate::config::{ProxyMode, Settings, Source};
+use crate::dataplane::Mode;
+use crate::dataplane::ipvs::{Arp, Masquerade};
 use crate::model::{Forwarding, NodePortAddresses};
 
 /// What /configz shows: a `KubeProxyConfiguration` under kube-proxy's key, and what it has no field for under ours.
@@ -30,7 +32,12 @@ fn kube_proxy_configuration(settings: &Settings) -> KubeProxyConfiguration {
         hostname_override: settings.model.node_name.clone(),
         healthz_bind_address: address(settings.healthz_bind_address),
         metrics_bind_address: address(settings.metrics_bind_address),
-        mode: mode(settings.proxy_mode).to_owned(),
+        mode: wanted(settings.proxy_mode).name().to_owned(),
+        ipvs: ipvs(settings),
+        iptables: Iptables {
+            masquerade_all: settings.ipvs.rules.masquerade == Masquerade::All,
+            ..Iptables::default()
+        },
         cluster_cidr: join(&settings.model.cluster_ranges).join(","),
         node_port_addresses: match &settings.model.node_ports {
             NodePortAddresses::Primary => vec!["primary".to_owned()],
@@ -48,10 +55,26 @@ fn kube_proxy_configuration(settings: &Settings) -> KubeProxyConfiguration {
     }
 }
 
-/// What /proxyMode says: the data plane that is in use.
-pub(super) const fn mode(mode: ProxyMode) -> &'static str {
+/// What was asked for. Where the choice is ours, what we hope for.
+pub(super) const fn wanted(mode: ProxyMode) -> Mode {
     match mode {
-        ProxyMode::Auto | ProxyMode::Ebpf => "ebpf",
+        ProxyMode::Auto | ProxyMode::Ebpf => Mode::Ebpf,
+        ProxyMode::Ipvs => Mode::Ipvs,
+    }
+}
+
+/// What counts where IPVS serves.
+fn ipvs(settings: &Settings) -> Ipvs {
+    let (rules, timeouts) = (&settings.ipvs.rules, settings.ipvs.timeouts);
+    let seconds = |seconds: u32| GoDuration(Duration::from_secs(seconds.into()));
+    Ipvs {
+        scheduler: rules.scheduler.name().to_owned(),
+        exclude_cidrs: rules.excluded.iter().map(ToString::to_string).collect(),
+        strict_arp: settings.ipvs.arp == Arp::Strict,
+        tcp_timeout: seconds(timeouts.tcp),
+        tcp_fin_timeout: seconds(timeouts.tcp_fin),
+        udp_timeout: seconds(timeouts.udp),
+        ..Ipvs::default()
     }
 }
 

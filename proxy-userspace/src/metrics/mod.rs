@@ -7,12 +7,15 @@ mod observer;
 mod pages;
 mod text;
 
+use std::sync::{Arc, OnceLock};
+
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets, linear_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::dataplane::Mode;
 use crate::health::ProbeCounters;
 
 pub use kernel::KernelMetrics;
@@ -46,6 +49,8 @@ pub struct Metrics {
     snat_crowded: Gauge,
     /// Of /healthz and /livez.
     pub probes: ProbeCounters,
+    /// Which data plane serves, once that is known.
+    pub mode: Arc<OnceLock<Mode>>,
 }
 
 /// Changes of one kind of object.
@@ -76,6 +81,7 @@ impl Metrics {
             snat_ports_used: Gauge::default(),
             snat_crowded: Gauge::default(),
             probes: ProbeCounters::default(),
+            mode: Arc::default(),
         }
     }
 

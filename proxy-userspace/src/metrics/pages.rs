@@ -1,6 +1,6 @@
 //! /metrics, /proxyMode, /healthz and /configz.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::extract::State;
@@ -12,17 +12,20 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
 use tracing::warn;
 
-use super::configz::{configuration, mode};
+use super::configz::{configuration, wanted};
 use super::text::Format;
 use super::{KernelMetrics, Metrics};
 use crate::config::Settings;
+use crate::dataplane::Mode;
 
 /// What the paths of `--metrics-bind-address` show.
 #[derive(Clone, Debug)]
 pub struct Pages {
     /// One scrape at a time: each reads all maps.
     registry: Arc<Mutex<Registry>>,
-    mode: &'static str,
+    /// What serves, and what was asked for, which counts until that is known.
+    mode: Arc<OnceLock<Mode>>,
+    wanted: Mode,
     /// The effective configuration, as JSON text.
     configuration: Arc<str>,
 }
@@ -37,9 +40,14 @@ impl Pages {
         registry.sub_registry_with_prefix("millrace").register_collector(Box::new(kernel));
         Self {
             registry: Arc::new(Mutex::new(registry)),
-            mode: mode(settings.proxy_mode),
+            mode: metrics.mode.clone(),
+            wanted: wanted(settings.proxy_mode),
             configuration: configuration(settings).to_string().into(),
         }
+    }
+
+    fn mode(&self) -> Mode {
+        self.mode.get().copied().unwrap_or(self.wanted)
     }
 }
 
@@ -47,7 +55,7 @@ impl Pages {
 pub fn router(pages: Pages) -> Router {
     Router::new()
         .route("/metrics", any(metrics))
-        .route("/proxyMode", any(async |State(pages): State<Pages>| text(pages.mode)))
+        .route("/proxyMode", any(async |State(pages): State<Pages>| text(pages.mode().name())))
         .route("/healthz", any(async || text("ok")))
         .route("/configz", any(configz))
         .fallback(crate::http::not_found)

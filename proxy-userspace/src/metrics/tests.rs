@@ -118,6 +118,7 @@ fn without_local(kind: FrontendKind, scope: Scope) -> ServicePort {
         frontends: [Frontend { address, scope, kind, list: List::Local }].into(),
         forwarding: Forwarding::Snat,
         algorithm: Algorithm::Random,
+        scheduler: None,
         affinity_seconds: 0,
         source_ranges: None,
         endpoints: BTreeMap::new(),

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::problem::{Notes, Topic};
-use super::{Algorithm, Forwarding, ModelSettings, check_maglev_size};
+use super::{Algorithm, Forwarding, ModelSettings, Scheduler, check_maglev_size};
 
 const FORWARDING: &str = "millrace/forwarding";
 const ALGORITHM: &str = "millrace/algorithm";
 const MAGLEV_SIZE: &str = "millrace/maglev-size";
 const KUBE_ROUTER_DSR: &str = "kube-router.io/service.dsr";
+const KUBE_ROUTER_SCHEDULER: &str = "kube-router.io/service.scheduler";
 
 /// What the annotations of one Service say; `None` = nothing, the flag decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub(super) struct Overrides {
     /// Whether `millrace/algorithm` asks for Maglev.
     pub maglev: Option<bool>,
     pub maglev_size: Option<u32>,
+    /// Only IPVS has schedulers.
+    pub scheduler: Option<Scheduler>,
 }
 
 impl Overrides {
@@ -57,6 +60,7 @@ pub(super) fn read_annotations(
         forwarding: choose(get(FORWARDING), &words, notes).or(tunnel),
         maglev: choose(get(ALGORITHM), &[("maglev", true), ("random", false)], notes),
         maglev_size,
+        scheduler: choose(get(KUBE_ROUTER_SCHEDULER), &Scheduler::WORDS, notes),
     };
     if overrides.contradicts(settings) {
         notes.warn_about(Topic::Annotation, field(ALGORITHM), "random can't be had with DSR; maglev is used");

@@ -109,6 +109,7 @@ fn compute_port(
         frontends: exposure.frontends,
         forwarding: spec.overrides.forwarding(settings),
         algorithm: spec.overrides.algorithm(settings),
+        scheduler: spec.overrides.scheduler,
         affinity_seconds: spec.affinity_seconds,
         source_ranges: None,
         endpoints: candidates.into_iter().map(|(address, one)| (address, one.endpoint)).collect(),

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use super::Scheduler;
+
 /// A Service's namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServiceKey {
@@ -141,6 +143,8 @@ pub struct ServicePort {
     pub forwarding: Forwarding,
     /// How a backend is chosen. Always Maglev where `forwarding` is Dsr.
     pub algorithm: Algorithm,
+    /// How IPVS chooses, where the Service says so.
+    pub scheduler: Option<Scheduler>,
     /// Session affinity time-out in seconds, 0 = none.
     pub affinity_seconds: u32,
     /// Who may reach frontends of kind [`FrontendKind::LoadBalancer`], in this family; `None` = everybody. An empty

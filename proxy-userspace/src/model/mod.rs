@@ -19,6 +19,7 @@ mod names;
 mod node;
 mod object;
 mod problem;
+mod scheduler;
 mod service;
 mod settings;
 mod slice;
@@ -37,6 +38,7 @@ pub use desired::{
 pub use node::{AGENTS_OS, OS_LABEL, may_run_agent};
 pub use object::{Change, Kind, Object, ObjectKey};
 pub use problem::{Problem, Severity, Topic};
+pub use scheduler::Scheduler;
 pub use settings::{
     DEFAULT_MAGLEV_SIZE, MAGLEV_SIZES, MaglevSizeError, ModelSettings, NodePortAddresses, check_maglev_size,
 };

@@ -13,6 +13,7 @@ use std::io;
 pub use monitor::follow;
 pub use neighbours::release_for;
 pub use state::{DefaultRoute, Device, DeviceKind, Neighbour, NodeState, Resolution, Route, Update};
+pub use sysctl::Sysctls;
 pub use topology::{AttachTarget, Hook, Link, NodeSettings, Topology, Way, XdpUse, topology, uplinks};
 
 /// Why the node's network can't be followed.

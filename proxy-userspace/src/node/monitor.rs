@@ -212,7 +212,8 @@ impl Monitor {
         self.missing = missing;
         let of_services = self.state.devices.values().filter(|device| is_service_device(device));
         let of_services: BTreeSet<String> = of_services.map(|device| device.name.clone()).collect();
-        for name in of_services.difference(&self.service_devices) {
+        let others = of_services.iter().filter(|name| self.settings.own_device.as_deref() != Some(name));
+        for name in others.filter(|name| !self.service_devices.contains(*name)) {
             warn!("{name} carries another proxy's service addresses: they do not count as this node's own");
         }
         self.service_devices = of_services;

@@ -50,6 +50,11 @@ impl Sysctls {
         self.change(KEY, &both, |now| !reserves(now, ports));
     }
 
+    /// Sets what has another value. A setting that this kernel lacks is passed over.
+    pub fn require(&self, key: &str, wanted: &str) {
+        self.change(key, wanted, |now| now != wanted);
+    }
+
     fn change(&self, key: &str, wanted: &str, is_wrong: impl FnOnce(&str) -> bool) {
         let Ok(now) = self.read(key) else {
             return;

@@ -16,6 +16,8 @@ pub struct Topology {
     pub ways: BTreeMap<IpAddr, Way>,
     /// Addresses on this node's devices, loopback, link-local and service addresses left out.
     pub addresses: BTreeSet<IpAddr>,
+    /// Names of the devices toward the network, those without MAC addresses included, which no program is attached to.
+    pub uplinks: BTreeSet<String>,
 }
 
 /// A device and the hooks our programs belong on.
@@ -76,6 +78,8 @@ pub struct NodeSettings {
     pub xdp: XdpUse,
     /// Ports that no socket may be given, if any.
     pub snat_ports: Option<RangeInclusive<u16>>,
+    /// The device that carries service addresses on our own behalf, if any.
+    pub own_device: Option<String>,
 }
 
 /// On which uplinks XDP is used.
@@ -117,7 +121,12 @@ pub fn topology(state: &NodeState, settings: &NodeSettings, targets: &BTreeSet<I
         })
     });
     let ways = targets.difference(&local).filter_map(|target| Some((*target, way(state, *target)?)));
-    Topology { devices: devices.collect(), ways: ways.collect(), addresses: own.collect() }
+    Topology {
+        devices: devices.collect(),
+        ways: ways.collect(),
+        addresses: own.collect(),
+        uplinks: uplinks(state, settings, targets).into_iter().map(|device| device.name.clone()).collect(),
+    }
 }
 
 /// An address of a device for each family: one that is the node's own in its Node object, or else the first, or else the node's

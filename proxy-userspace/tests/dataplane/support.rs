@@ -83,6 +83,7 @@ pub fn port(n: u8, endpoints: u8) -> ServicePort {
         frontends: BTreeSet::from([frontend(Scope::Internal), frontend(Scope::External)]),
         forwarding: Forwarding::Snat,
         algorithm: Algorithm::Random,
+        scheduler: None,
         affinity_seconds: 0,
         source_ranges: None,
         cluster: Some(endpoints.keys().copied().collect()),

@@ -8,8 +8,10 @@ use ipnet::IpNet;
 
 use super::remark::remarks;
 use super::{GoDuration, KubeProxyConfiguration, Origin, Remark};
+use crate::config::ipvs::FileIpvs;
 use crate::config::parse::{self, LONGEST_MAX_SYNC, LONGEST_MIN_SYNC, LONGEST_TIMEOUT};
 use crate::config::{ConfigError, DevicePattern, HEALTHZ_PORT, Interval, METRICS_PORT, ProxyMode};
+use crate::dataplane::ipvs::Timeouts;
 use crate::model::NodePortAddresses;
 
 /// What kube-proxy takes where no minSyncPeriod is set. It spares a kernel that rewrites its rules as a whole; a
@@ -32,6 +34,7 @@ pub struct FileSettings {
     pub timeout_udp: Option<u32>,
     pub min_sync_interval: Option<Interval>,
     pub max_sync_interval: Option<Interval>,
+    pub ipvs: FileIpvs,
     pub remarks: Vec<Remark>,
 }
 
@@ -72,6 +75,7 @@ impl FileSettings {
                 .transpose()?,
             cluster_ranges: Some(local.cluster_ranges),
             pod_interface: local.pod_interface,
+            ipvs: ipvs(file, origin)?,
             remarks,
             ..Self::default()
         };
@@ -125,6 +129,29 @@ fn default_addresses(
     }
 }
 
+/// What counts where IPVS serves.
+fn ipvs(file: &KubeProxyConfiguration, origin: Origin<'_>) -> Result<FileIpvs, ConfigError> {
+    let section = &file.ipvs;
+    let seconds = |path: &str, period: GoDuration| {
+        let seconds = u32::try_from(period.0.as_secs()).ok().filter(|seconds| *seconds <= LONGEST_TIMEOUT);
+        seconds.ok_or_else(|| origin.error(path, format!("{period} is not accepted; takes up to a year")))
+    };
+    Ok(FileIpvs {
+        scheduler: nonempty(&section.scheduler)
+            .map(|name| parse::scheduler(&origin.at("ipvs.scheduler"), Some(name)))
+            .transpose()?,
+        excluded: parse::ranges(&origin.at("ipvs.excludeCIDRs"), &section.exclude_cidrs)?,
+        strict_arp: section.strict_arp,
+        // kube-proxy's section of another mode, but that is where it looks with IPVS, too.
+        masquerade_all: file.iptables.masquerade_all,
+        timeouts: Timeouts {
+            tcp: seconds("ipvs.tcpTimeout", section.tcp_timeout)?,
+            tcp_fin: seconds("ipvs.tcpFinTimeout", section.tcp_fin_timeout)?,
+            udp: seconds("ipvs.udpTimeout", section.udp_timeout)?,
+        },
+    })
+}
+
 /// What `mode` says.
 struct Mode {
     meaning: Option<ProxyMode>,
@@ -143,11 +170,12 @@ impl Mode {
                 let remark = Remark::Info(format!("{place}: {section} is served by eBPF"));
                 Ok(Self { meaning: Some(ProxyMode::Ebpf), section: Some(section), remark: Some(remark) })
             }
-            "ipvs" => Err(parse::no_ipvs(place, "auto, ebpf, iptables or nftables")),
+            "ipvs" => Ok(Self { meaning: Some(ProxyMode::Ipvs), section: Some("ipvs"), remark: None }),
             mode => {
                 let modes = [
                     ("auto", ProxyMode::Auto),
                     ("ebpf", ProxyMode::Ebpf),
+                    ("ipvs", ProxyMode::Ipvs),
                     ("iptables", ProxyMode::Ebpf),
                     ("nftables", ProxyMode::Ebpf),
                 ];
@@ -159,14 +187,19 @@ impl Mode {
 
     /// A period and its path: the one for all modes, or else that of this mode.
     fn period(&self, file: &KubeProxyConfiguration, field: &str) -> (String, GoDuration) {
-        let (all, iptables, nftables) = if field == "syncPeriod" {
-            (file.sync_period, file.iptables.sync_period, file.nftables.sync_period)
+        let (iptables, nftables, ipvs) = (&file.iptables, &file.nftables, &file.ipvs);
+        let (all, iptables, nftables, ipvs) = if field == "syncPeriod" {
+            (file.sync_period, iptables.sync_period, nftables.sync_period, ipvs.sync_period)
         } else {
-            (file.min_sync_period, file.iptables.min_sync_period, file.nftables.min_sync_period)
+            (file.min_sync_period, iptables.min_sync_period, nftables.min_sync_period, ipvs.min_sync_period)
         };
         match self.section {
             Some(section) if all == GoDuration::default() => {
-                let period = if section == "iptables" { iptables } else { nftables };
+                let period = match section {
+                    "iptables" => iptables,
+                    "ipvs" => ipvs,
+                    _ => nftables,
+                };
                 (format!("{section}.{field}"), period)
             }
             _ => (field.to_owned(), all),

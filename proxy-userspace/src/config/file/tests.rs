@@ -1,8 +1,10 @@
 use std::time::Duration;
 
 use super::*;
+use crate::config::ipvs::FileIpvs;
 use crate::config::{DevicePattern, Interval, ProxyMode};
-use crate::model::NodePortAddresses;
+use crate::dataplane::ipvs::Timeouts;
+use crate::model::{NodePortAddresses, Scheduler};
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
@@ -63,6 +65,7 @@ fn what_we_can_honour_takes_effect() {
         timeout_udp: Some(120),
         min_sync_interval: Some(interval("/c.json: nftables.minSyncPeriod", 50)),
         max_sync_interval: Some(interval("/c.json: nftables.syncPeriod", 60_000)),
+        ipvs: FileIpvs::default(),
         remarks: vec![Remark::Info("/c.json: mode: nftables is served by eBPF".to_owned())],
     };
     assert_eq!(settings, expected);
@@ -76,6 +79,27 @@ fn modes_of_ours_and_periods_of_newer_versions_are_taken() {
     assert_eq!(settings.max_sync_interval, Some(interval("/c.yaml: syncPeriod", 10_000)));
     assert_eq!(read_text("mode: auto").unwrap().proxy_mode, Some(ProxyMode::Auto));
     assert_eq!(read_text("mode: ''").unwrap().proxy_mode, None);
+}
+
+#[test]
+fn the_mode_ipvs_has_its_own_section_and_takes_masquerade_all_from_that_of_iptables() {
+    let settings = read_text(
+        "mode: ipvs\niptables: {masqueradeAll: true, syncPeriod: 7s}\nipvs: {scheduler: wlc, strictARP: true, \
+         excludeCIDRs: [192.0.2.0/24], tcpTimeout: 900s, tcpFinTimeout: 2m, udpTimeout: 5m, syncPeriod: 20s, \
+         minSyncPeriod: 50ms}",
+    )
+    .unwrap();
+    assert_eq!((settings.proxy_mode, settings.remarks), (Some(ProxyMode::Ipvs), vec![]));
+    assert_eq!(settings.min_sync_interval, Some(interval("/c.yaml: ipvs.minSyncPeriod", 50)));
+    assert_eq!(settings.max_sync_interval, Some(interval("/c.yaml: ipvs.syncPeriod", 20_000)));
+    let expected = FileIpvs {
+        scheduler: Some(Scheduler::Wlc),
+        excluded: vec!["192.0.2.0/24".parse().unwrap()],
+        strict_arp: true,
+        masquerade_all: true,
+        timeouts: Timeouts { tcp: 900, tcp_fin: 120, udp: 300 },
+    };
+    assert_eq!(settings.ipvs, expected);
 }
 
 #[test]
@@ -171,11 +195,17 @@ fn a_field_that_does_not_exist_is_an_error_that_names_its_path() {
 fn a_wrong_value_names_file_path_and_what_is_accepted() {
     refused(
         "mode: userspace",
-        "/c.yaml: mode: \"userspace\" is not accepted; takes auto, ebpf, iptables or nftables",
+        "/c.yaml: mode: \"userspace\" is not accepted; takes auto, ebpf, ipvs, iptables or nftables",
     );
     refused(
-        "mode: ipvs",
-        "/c.yaml: mode: ipvs is not in this version; takes auto, ebpf, iptables or nftables",
+        "ipvs: {scheduler: fastest}",
+        "/c.yaml: ipvs.scheduler: \"fastest\" is not accepted; takes rr, wrr, lc, wlc, lblc, lblcr, sh, dh, sed, nq, fo, \
+         ovf or mh",
+    );
+    refused(
+        "ipvs: {excludeCIDRs: [10.0.0.0]}",
+        "/c.yaml: ipvs.excludeCIDRs: \"10.0.0.0\" is not accepted; takes a CIDR such as 203.0.113.0/24 or \
+         2001:db8::/64",
     );
     refused(
         "iptables: {syncPeriod: 30}",

@@ -206,6 +206,7 @@ pub(super) fn served(name: &str) -> Desired {
         .into(),
         forwarding: Forwarding::Snat,
         algorithm: Algorithm::Random,
+        scheduler: None,
         affinity_seconds: 100,
         source_ranges: None,
         endpoints: BTreeMap::new(),

@@ -99,6 +99,22 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// Whether another kernel would take what this one refuses: there is no use in trying again here.
+    #[must_use]
+    pub const fn is_of_the_kernel(&self) -> bool {
+        match self {
+            Self::NoBpffs { .. } | Self::Program { .. } | Self::Object(_) | Self::Map { .. } => true,
+            Self::Capability { .. }
+            | Self::File { .. }
+            | Self::InUse { .. }
+            | Self::OtherNamespace { .. }
+            | Self::NoProgram { .. }
+            | Self::MapIo { .. }
+            | Self::UnknownMap { .. }
+            | Self::Aya { .. } => false,
+        }
+    }
+
     /// From loading `program`.
     pub(super) fn load(program: &'static str, error: ProgramError) -> Self {
         match error {

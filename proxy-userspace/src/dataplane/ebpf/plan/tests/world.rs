@@ -60,6 +60,7 @@ pub fn port(n: u8, family: Family, endpoints: &[(u8, u8, bool)]) -> ServicePort 
         frontends: BTreeSet::from([frontend(Scope::Internal), frontend(Scope::External)]),
         forwarding: Forwarding::Snat,
         algorithm: Algorithm::Random,
+        scheduler: None,
         affinity_seconds: 0,
         source_ranges: None,
         has_any: !cluster.is_empty(),

@@ -1,0 +1,59 @@
+//! Leaving nothing behind.
+
+use super::netlink::{Dummy, Ipvs};
+use super::state::{Element, Set, Virtual, marks};
+use super::{DEVICE, OpenError, lock, nft};
+
+/// What [`cleanup`] removed, in words.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cleaned {
+    /// One entry for each kind of thing.
+    pub removed: Vec<String>,
+}
+
+/// Removes our virtual services, the dummy device and the table; nothing else. Refused while an agent runs. What the
+/// kernel has no module for was never there.
+pub fn cleanup() -> Result<Cleaned, OpenError> {
+    let _lock = lock()?;
+    let mut cleaned = Cleaned::default();
+    // The table is the first thing that is made: without it, or the program that makes it, whatever is there is
+    // somebody else's.
+    let members = match nft::read() {
+        Ok(Some(found)) => found.members,
+        Ok(None) | Err(nft::NftError::Missing) => return Ok(cleaned),
+        Err(error) => return Err(error.into()),
+    };
+    let mut dummy = Dummy::open(DEVICE).map_err(OpenError::dummy)?;
+    let addresses = dummy.addresses().map_err(OpenError::dummy)?;
+    let is_ours = |service: &Virtual| match service {
+        Virtual::Mark { mark, .. } => mark & marks::MASK == marks::VALUE,
+        Virtual::Address { protocol, address } => {
+            addresses.contains(&address.ip())
+                || members.contains_key(&(Set::Services, Element::Port(*protocol, *address)))
+        }
+    };
+    match Ipvs::open().map_err(OpenError::ipvs) {
+        Ok(mut ipvs) => {
+            let services = ipvs.services().map_err(OpenError::ipvs)?;
+            let ours = services.iter().map(|(service, _)| service).filter(|service| is_ours(service));
+            let mut count = 0_usize;
+            for service in ours {
+                ipvs.delete_service(service).map_err(OpenError::ipvs)?;
+                count += 1;
+            }
+            if count > 0 {
+                cleaned.removed.push(format!("{count} virtual services"));
+            }
+        }
+        Err(OpenError::NoIpvs) => {}
+        Err(error) => return Err(error),
+    }
+    if dummy.remove().map_err(OpenError::dummy)? {
+        cleaned.removed.push(format!("device {DEVICE}"));
+    }
+    // Last, since it says which services are ours.
+    if nft::remove()? {
+        cleaned.removed.push(format!("table {}", nft::TABLE));
+    }
+    Ok(cleaned)
+}

@@ -1,0 +1,205 @@
+//! The kernel's side: operations carried out, and what is there read back.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use tracing::info;
+
+use super::error::OpenError;
+use super::netlink::{Dummy, Generation, Ipvs};
+use super::nft::{self, Layout, NftError};
+use super::plan::{self, Op};
+use super::state::{Connections, Element, Set, State, Virtual, marks};
+use super::{DEVICE, Timeouts};
+use crate::dataplane::ipvs::state::{Scheduling, Server};
+use crate::model::{Protocol, Scheduler};
+
+/// Documentation addresses: nobody's service is there.
+const PROBE: SocketAddr =
+    SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(198, 51, 100, 0), 20_000));
+
+/// IPVS, the dummy device and our table in this network namespace.
+#[derive(Debug)]
+pub struct Kernel {
+    ipvs: Ipvs,
+    dummy: Dummy,
+    layout: Layout,
+    excluded: Vec<IpNet>,
+    generation: Generation,
+    /// nftables' generation when the rules were found to be ours.
+    seen: Option<u32>,
+    /// Something was not as expected: it is to be read back.
+    is_in_doubt: bool,
+}
+
+impl Kernel {
+    /// Connects to what the kernel has, after a probe that IPVS works. Makes nothing.
+    pub fn open(scheduler: Scheduler, layout: Layout, excluded: Vec<IpNet>) -> Result<Self, OpenError> {
+        let mut ipvs = Ipvs::open().map_err(OpenError::ipvs)?;
+        probe(&mut ipvs, scheduler)?;
+        let dummy = Dummy::open(DEVICE).map_err(OpenError::dummy)?;
+        let generation = Generation::open().map_err(NftError::Run)?;
+        Ok(Self { ipvs, dummy, layout, excluded, generation, seen: None, is_in_doubt: false })
+    }
+
+    /// Sets those time-outs that are given.
+    pub fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), OpenError> {
+        if timeouts == Timeouts::default() {
+            return Ok(());
+        }
+        self.ipvs.set_timeouts(timeouts).map_err(OpenError::ipvs)
+    }
+
+    /// Whether what was last read may be wrong; asked once.
+    pub fn take_doubt(&mut self) -> bool {
+        std::mem::take(&mut self.is_in_doubt)
+    }
+
+    /// Whether device and table are there, with our rules.
+    pub fn check(&mut self) -> Result<(), String> {
+        if !self.dummy.exists().map_err(|error| format!("{DEVICE}: {error}"))? {
+            return Err(format!("the device {DEVICE} is gone"));
+        }
+        // To list the rules takes a process; mostly nothing has changed.
+        let now = self.generation.read().ok();
+        if now.is_some() && now == self.seen {
+            return Ok(());
+        }
+        match nft::rules() {
+            Ok(Some(found)) if self.is_whole(&found) => {
+                self.seen = now;
+                Ok(())
+            }
+            Ok(Some(_)) => Err(format!("somebody changed the rules of table {}", nft::TABLE)),
+            Ok(None) => Err(format!("the table {} is gone", nft::TABLE)),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn is_whole(&self, found: &nft::Found) -> bool {
+        found.layout == self.layout.name && found.rules == self.layout.rules
+    }
+
+    /// What is ours in the kernel; device and table are there after that.
+    pub fn read(&mut self) -> Result<State, OpenError> {
+        let found = nft::read()?;
+        let members = found.as_ref().map(|found| found.members.clone()).unwrap_or_default();
+        if !found.as_ref().is_some_and(|found| self.is_whole(found)) {
+            nft::replace(&self.layout, &members)?;
+            info!("table {} written", nft::TABLE);
+        }
+        self.dummy.ensure().map_err(OpenError::dummy)?;
+        let addresses = self.dummy.addresses().map_err(OpenError::dummy)?;
+        let addresses = addresses.into_iter().filter(|address| !self.is_excluded(*address)).collect();
+        let mut state = State { addresses, members, ..State::default() };
+        self.read_services(&mut state).map_err(OpenError::ipvs)?;
+        Ok(state)
+    }
+
+    fn read_services(&mut self, state: &mut State) -> io::Result<()> {
+        for (service, scheduling) in self.ipvs.services()? {
+            if !self.is_ours(&service, state) {
+                continue;
+            }
+            for (address, server, _) in self.ipvs.servers(&service)? {
+                state.servers.insert((service, address), server);
+            }
+            state.services.insert(service, scheduling);
+        }
+        Ok(())
+    }
+
+    /// Whoever has the address of one of our devices or a place in our set is ours.
+    fn is_ours(&self, service: &Virtual, state: &State) -> bool {
+        match service {
+            Virtual::Mark { mark, .. } => mark & marks::MASK == marks::VALUE,
+            Virtual::Address { protocol, address } => {
+                let place = (Set::Services, Element::Port(*protocol, *address));
+                !self.is_excluded(address.ip())
+                    && (state.addresses.contains(&address.ip()) || state.members.contains_key(&place))
+            }
+        }
+    }
+
+    fn is_excluded(&self, address: IpAddr) -> bool {
+        self.excluded.iter().any(|range| range.contains(&address))
+    }
+
+    /// The connections of these servers; those that are gone are left out.
+    pub fn connections(
+        &mut self,
+        servers: &BTreeSet<(Virtual, SocketAddr)>,
+    ) -> io::Result<BTreeMap<(Virtual, SocketAddr), Connections>> {
+        let services: BTreeSet<&Virtual> = servers.iter().map(|(service, _)| service).collect();
+        let mut all = BTreeMap::new();
+        for service in services {
+            let of_service = self.ipvs.servers(service)?.into_iter();
+            let asked = of_service.filter(|(address, ..)| servers.contains(&(*service, *address)));
+            all.extend(asked.map(|(address, _, connections)| ((*service, address), connections)));
+        }
+        Ok(all)
+    }
+}
+
+impl plan::Kernel for Kernel {
+    fn apply(&mut self, op: &Op) -> Result<(), String> {
+        let of_service = |service: &Virtual, done: io::Result<()>| {
+            done.map_err(|error| format!("virtual service {service}: {error}"))
+        };
+        match op {
+            Op::PutService(service, scheduling) => self
+                .ipvs
+                .put_service(service, scheduling)
+                .map_err(|error| refused(service, scheduling, &error)),
+            Op::DeleteService(service) => of_service(service, self.ipvs.delete_service(service)),
+            Op::PutServer(service, address, server) => {
+                let done = self.ipvs.put_server(service, *address, *server);
+                self.is_in_doubt |= done.is_err();
+                done.map_err(|error| format!("server {address} of virtual service {service}: {error}"))
+            }
+            Op::DeleteServer(service, address) => {
+                of_service(service, self.ipvs.delete_server(service, *address))
+            }
+            Op::ChangeMembers { add, delete } => {
+                let done = nft::change(add, delete);
+                self.is_in_doubt |= done.is_err();
+                done.map_err(|error: NftError| error.to_string())
+            }
+            Op::AddAddress(address) => {
+                let done = self.dummy.add(*address);
+                self.is_in_doubt |= done.is_err();
+                done.map_err(|error| format!("{DEVICE} can't have {address}: {error}"))
+            }
+            Op::DeleteAddress(address) => {
+                self.dummy.take(*address).map_err(|error| format!("{DEVICE} keeps {address}: {error}"))
+            }
+        }
+    }
+}
+
+fn refused(service: &Virtual, scheduling: &Scheduling, error: &io::Error) -> String {
+    let scheduler = &scheduling.scheduler;
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => format!(
+            "the kernel has no IPVS scheduler {scheduler}: module ip_vs_{scheduler} is missing; virtual service {service} is not served"
+        ),
+        _ => format!("virtual service {service}: {error}"),
+    }
+}
+
+/// Adds and removes a virtual service.
+fn probe(ipvs: &mut Ipvs, scheduler: Scheduler) -> Result<(), OpenError> {
+    let service = Virtual::Address { protocol: Protocol::Tcp, address: PROBE };
+    let scheduling =
+        Scheduling { scheduler: scheduler.name().to_owned(), flags: 0, timeout: 0, netmask: u32::MAX };
+    let server = Server { weight: 1, method: 0 };
+    let made = ipvs.put_service(&service, &scheduling).map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOENT) => OpenError::Scheduler(scheduler.name()),
+        _ => OpenError::ipvs(error),
+    });
+    let served = made.and_then(|()| ipvs.put_server(&service, PROBE, server).map_err(OpenError::ipvs));
+    let gone = ipvs.delete_service(&service).map_err(OpenError::ipvs);
+    served.and(gone)
+}

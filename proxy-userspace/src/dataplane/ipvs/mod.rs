@@ -1,0 +1,199 @@
+//! The IPVS data plane: virtual services for what a Service is, a dummy device that has its addresses, and one nftables
+//! table for what IPVS can't do.
+
+mod cleanup;
+mod error;
+mod kernel;
+mod netlink;
+mod nft;
+pub mod plan;
+mod state;
+mod sysctl;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::SocketAddr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as LocalAddress, UnixListener};
+use std::time::Duration;
+
+use nix::time::{ClockId, clock_gettime};
+use tracing::{debug, warn};
+
+pub use cleanup::{Cleaned, cleanup};
+pub use error::OpenError;
+pub use nft::NftError;
+pub use plan::{Masquerade, Rules};
+pub use state::{Scheduling, Server, State, Virtual};
+pub use sysctl::Arp;
+
+use self::kernel::Kernel;
+use self::nft::Layout;
+use self::plan::Plan;
+use crate::dataplane::ebpf::Mark;
+use crate::dataplane::{Check, Dataplane, SyncFailure, SyncReport};
+use crate::model::{Desired, Dirty};
+use crate::node::Topology;
+
+/// The device that has the services' addresses; kube-proxy's name, whose place it takes.
+pub const DEVICE: &str = "kube-ipvs0";
+/// Abstract sockets belong to a network namespace, as IPVS does, and go with their process.
+const LOCK: &[u8] = b"millrace-ipvs";
+
+/// How often servers that get no new connections are asked whether they have any left.
+const DRAIN_INTERVAL: Duration = Duration::from_mins(1);
+/// Reading everything takes a while; that somebody else writes to it is rare.
+const READ_BACK_INTERVAL: Duration = Duration::from_mins(5);
+
+/// What the user says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// What decides what is in the kernel.
+    pub rules: Rules,
+    /// Marks packets whose source is to be replaced.
+    pub mark: Mark,
+    /// Who answers ARP requests for services' addresses.
+    pub arp: Arp,
+    /// When IPVS forgets connections.
+    pub timeouts: Timeouts,
+}
+
+/// Seconds without a packet after which IPVS forgets a connection; 0 = as the kernel has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timeouts {
+    /// An established TCP connection.
+    pub tcp: u32,
+    /// One that has seen a FIN.
+    pub tcp_fin: u32,
+    /// A UDP flow.
+    pub udp: u32,
+}
+
+/// Everything of ours in this network namespace. When it is dropped, all of it stays and goes on serving.
+#[derive(Debug)]
+pub struct IpvsDataplane {
+    plan: Plan,
+    kernel: Kernel,
+    drain_at: Duration,
+    read_back_at: Duration,
+    _lock: UnixListener,
+}
+
+impl IpvsDataplane {
+    /// Takes over what an earlier agent left. One agent at a time may serve a network namespace.
+    pub fn open(settings: &Settings) -> Result<Self, OpenError> {
+        let lock = lock()?;
+        let rules = settings.rules.clone();
+        let mut kernel = Kernel::open(rules.scheduler, Layout::new(settings.mark), rules.excluded.clone())?;
+        kernel.set_timeouts(settings.timeouts)?;
+        sysctl::prepare(settings.arp);
+        let plan = Plan::new(rules, kernel.read()?);
+        let now = now();
+        Ok(Self {
+            plan,
+            kernel,
+            drain_at: now + DRAIN_INTERVAL,
+            read_back_at: now + READ_BACK_INTERVAL,
+            _lock: lock,
+        })
+    }
+
+    /// Compares the kernel with what was written to it. What is found wrong, the next sync puts right.
+    fn read_back(&mut self) {
+        self.read_back_at = now() + READ_BACK_INTERVAL;
+        match self.kernel.read() {
+            Ok(state) => {
+                let drift = drift(&self.plan.actual(), &state);
+                if !drift.is_empty() {
+                    warn!("somebody else changed {}; it is put right", drift.join(", "));
+                    self.plan.adopt(state);
+                }
+            }
+            Err(error) => warn!("reading back: {error}"),
+        }
+    }
+
+    /// Removes the servers whose last connection has ended.
+    fn drain(&mut self) {
+        self.drain_at = now() + DRAIN_INTERVAL;
+        let servers: BTreeSet<(Virtual, SocketAddr)> = self.plan.draining().copied().collect();
+        if servers.is_empty() {
+            return;
+        }
+        let connections = match self.kernel.connections(&servers) {
+            Ok(connections) => connections,
+            Err(error) => return warn!("connections of servers that drain: {error}"),
+        };
+        for (service, server) in &servers {
+            let left = connections.get(&(*service, *server)).copied().unwrap_or_default();
+            debug!(%service, %server, active = left.active, inactive = left.inactive, "draining");
+            if left.active == 0 && left.inactive == 0 {
+                self.plan.has_drained(*service, *server);
+            }
+        }
+        for failure in self.plan.execute(&mut self.kernel).failures {
+            warn!("{failure}");
+        }
+    }
+}
+
+impl Dataplane for IpvsDataplane {
+    fn sync(&mut self, desired: &Desired, dirty: &Dirty) -> SyncReport {
+        let report = self.plan.sync(desired, dirty, &mut self.kernel);
+        if self.kernel.take_doubt() {
+            self.read_back();
+        }
+        report
+    }
+
+    fn set_topology(&mut self, topology: &Topology) -> SyncReport {
+        self.plan.set_topology(topology);
+        let is_blind = topology.uplinks.is_empty();
+        let failure = || SyncFailure::Node("no device is an uplink: name it with --uplinks".to_owned());
+        SyncReport { failures: is_blind.then(failure).into_iter().collect(), ..SyncReport::default() }
+    }
+
+    fn housekeep(&mut self, _now_monotonic_seconds: u64) -> Option<Duration> {
+        if now() >= self.drain_at {
+            self.drain();
+        }
+        if now() >= self.read_back_at {
+            self.read_back();
+        }
+        None
+    }
+
+    fn check(&mut self) -> Check {
+        let fault = self.kernel.check().err();
+        if fault.is_some() {
+            self.read_back();
+        }
+        Check { fault, ..Check::default() }
+    }
+}
+
+/// What differs, in words.
+fn drift(ours: &State, found: &State) -> Vec<&'static str> {
+    [
+        ("virtual services", ours.services != found.services),
+        ("real servers", ours.servers != found.servers),
+        ("addresses", ours.addresses != found.addresses),
+        ("sets", ours.members != found.members),
+    ]
+    .into_iter()
+    .filter_map(|(what, differs)| differs.then_some(what))
+    .collect()
+}
+
+fn lock() -> Result<UnixListener, OpenError> {
+    let address = LocalAddress::from_abstract_name(LOCK).map_err(OpenError::Lock)?;
+    UnixListener::bind_addr(&address).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => OpenError::InUse,
+        _ => OpenError::Lock(error),
+    })
+}
+
+/// Monotonic: a clock that is set cuts no server's connections short.
+fn now() -> Duration {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
+}

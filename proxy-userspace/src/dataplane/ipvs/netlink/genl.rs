@@ -1,0 +1,121 @@
+//! IPVS over generic netlink.
+
+use std::io;
+use std::net::SocketAddr;
+
+use netlink_packet_core::DecodeError;
+use netlink_packet_generic::ctrl::nlas::GenlCtrlAttrs;
+use netlink_packet_generic::ctrl::{GenlCtrl, GenlCtrlCmd};
+use netlink_packet_generic::{GenlFamily, GenlMessage};
+use netlink_sys::protocols::NETLINK_GENERIC;
+
+use super::Channel;
+use super::message::{Command, Message};
+use crate::dataplane::ipvs::Timeouts;
+use crate::dataplane::ipvs::state::{Connections, Scheduling, Server, Virtual};
+
+/// The IPVS of this network namespace.
+#[derive(Debug)]
+pub struct Ipvs {
+    channel: Channel,
+    family: u16,
+}
+
+impl Ipvs {
+    /// Fails with `ENOENT` where the kernel has no IPVS, and can load none.
+    pub fn open() -> io::Result<Self> {
+        let mut channel = Channel::open(NETLINK_GENERIC)?;
+        let name = GenlCtrlAttrs::FamilyName(Message::family_name().to_owned());
+        let request = GenlCtrl { cmd: GenlCtrlCmd::GetFamily, nlas: vec![name] };
+        let answer = channel.get(GenlMessage::from_payload(request))?;
+        let attributes = answer.map(|answer| answer.payload.nlas).unwrap_or_default();
+        let family = attributes.into_iter().find_map(|attribute| match attribute {
+            GenlCtrlAttrs::FamilyId(id) => Some(id),
+            _ => None,
+        });
+        let family = family.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
+        Ok(Self { channel, family })
+    }
+
+    /// Every virtual service there is, whoever made it.
+    pub fn services(&mut self) -> io::Result<Vec<(Virtual, Scheduling)>> {
+        let answers = self.dump(Message::new(Command::GetService))?;
+        let services = answers.iter().filter_map(|answer| answer.service().transpose());
+        services.collect::<Result<_, _>>().map_err(|error| malformed(&error))
+    }
+
+    /// The real servers of a service; none where there is no such service.
+    pub fn servers(&mut self, service: &Virtual) -> io::Result<Vec<(SocketAddr, Server, Connections)>> {
+        let answers = self.dump(Message::of(Command::GetServer, service))?;
+        let servers = answers.iter().map(|answer| answer.told_server(service.family()));
+        servers.collect::<Result<_, _>>().map_err(|error| malformed(&error))
+    }
+
+    /// Makes a service, or gives the one that is there another scheduling.
+    pub fn put_service(&mut self, service: &Virtual, scheduling: &Scheduling) -> io::Result<()> {
+        let made = self.act(Message::describe(Command::NewService, service, scheduling));
+        match errno(&made) {
+            Some(libc::EEXIST) => self.act(Message::describe(Command::SetService, service, scheduling)),
+            _ => made,
+        }
+    }
+
+    /// Removes a service and all its servers.
+    pub fn delete_service(&mut self, service: &Virtual) -> io::Result<()> {
+        let gone = self.act(Message::of(Command::DeleteService, service));
+        match errno(&gone) {
+            Some(libc::ESRCH) => Ok(()),
+            _ => gone,
+        }
+    }
+
+    /// Adds a server, or changes the one that is there.
+    pub fn put_server(&mut self, service: &Virtual, address: SocketAddr, server: Server) -> io::Result<()> {
+        let message = |command| Message::of(command, service).described_server(address, server);
+        let made = self.act(message(Command::NewServer));
+        match errno(&made) {
+            Some(libc::EEXIST) => self.act(message(Command::SetServer)),
+            _ => made,
+        }
+    }
+
+    /// Removes a server; what goes on with it ends.
+    pub fn delete_server(&mut self, service: &Virtual, address: SocketAddr) -> io::Result<()> {
+        let gone = self.act(Message::of(Command::DeleteServer, service).server(address));
+        match errno(&gone) {
+            // The service is gone, or the server is.
+            Some(libc::ESRCH | libc::ENOENT) => Ok(()),
+            _ => gone,
+        }
+    }
+
+    /// Sets those time-outs that are not 0.
+    pub fn set_timeouts(&mut self, timeouts: Timeouts) -> io::Result<()> {
+        self.act(Message::timeouts(timeouts))
+    }
+
+    fn act(&mut self, message: Message) -> io::Result<()> {
+        let message = self.address(message);
+        self.channel.act(message, 0)
+    }
+
+    fn dump(&mut self, message: Message) -> io::Result<Vec<Message>> {
+        let message = self.address(message);
+        let answers = self.channel.dump(message)?;
+        Ok(answers.into_iter().map(|answer: GenlMessage<Message>| answer.payload).collect())
+    }
+
+    fn address(&self, message: Message) -> GenlMessage<Message> {
+        let mut message = GenlMessage::from_payload(message);
+        message.set_resolved_family_id(self.family);
+        message
+    }
+}
+
+fn errno(result: &io::Result<()>) -> Option<i32> {
+    result.as_ref().err().and_then(io::Error::raw_os_error)
+}
+
+fn malformed(error: &DecodeError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+}

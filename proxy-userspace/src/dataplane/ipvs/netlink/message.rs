@@ -1,0 +1,232 @@
+//! IPVS' messages, as `linux/ip_vs.h` has them.
+//!
+//! Addresses and ports are in network byte order, everything else in the machine's.
+
+use std::net::{IpAddr, SocketAddr};
+
+use netlink_packet_core::{
+    DecodeError, DefaultNla, Emitable, NlasIterator, Parseable, ParseableParametrized,
+};
+use netlink_packet_generic::{GenlFamily, GenlHeader};
+
+use super::attribute::{self, Attributes};
+use crate::dataplane::ipvs::Timeouts;
+use crate::dataplane::ipvs::state::{Connections, Scheduling, Server, Virtual};
+use crate::model::{Family, Protocol};
+
+const VERSION: u8 = 1;
+
+const ATTRIBUTE_SERVICE: u16 = 1;
+const ATTRIBUTE_DEST: u16 = 2;
+const TIMEOUT_TCP: u16 = 4;
+const TIMEOUT_TCP_FIN: u16 = 5;
+const TIMEOUT_UDP: u16 = 6;
+
+const SERVICE_AF: u16 = 1;
+const SERVICE_PROTOCOL: u16 = 2;
+const SERVICE_ADDRESS: u16 = 3;
+const SERVICE_PORT: u16 = 4;
+const SERVICE_FWMARK: u16 = 5;
+const SERVICE_SCHEDULER: u16 = 6;
+const SERVICE_FLAGS: u16 = 7;
+const SERVICE_TIMEOUT: u16 = 8;
+const SERVICE_NETMASK: u16 = 9;
+
+const DEST_ADDRESS: u16 = 1;
+const DEST_PORT: u16 = 2;
+const DEST_METHOD: u16 = 3;
+const DEST_WEIGHT: u16 = 4;
+const DEST_UPPER_THRESHOLD: u16 = 5;
+const DEST_LOWER_THRESHOLD: u16 = 6;
+const DEST_ACTIVE: u16 = 7;
+const DEST_INACTIVE: u16 = 8;
+const DEST_AF: u16 = 11;
+
+/// `IP_VS_SVC_F_HASHED`: the kernel's own note.
+const HASHED: u32 = 2;
+/// `IP_VS_CONN_F_FWD_MASK`.
+const METHOD_MASK: u32 = 7;
+
+/// `IPVS_CMD_*`, those we use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    NewService = 1,
+    SetService = 2,
+    DeleteService = 3,
+    GetService = 4,
+    NewServer = 5,
+    SetServer = 6,
+    DeleteServer = 7,
+    GetServer = 8,
+    SetConfig = 12,
+}
+
+/// A message of the family `IPVS`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// `IPVS_CMD_*`.
+    command: u8,
+    attributes: Vec<DefaultNla>,
+}
+
+impl Message {
+    /// About no service in particular.
+    pub fn new(command: Command) -> Self {
+        Self { command: command as u8, attributes: Vec::new() }
+    }
+
+    /// Sets those time-outs that are not 0.
+    pub fn timeouts(timeouts: Timeouts) -> Self {
+        let all =
+            [(TIMEOUT_TCP, timeouts.tcp), (TIMEOUT_TCP_FIN, timeouts.tcp_fin), (TIMEOUT_UDP, timeouts.udp)];
+        let given = all.into_iter().filter(|(_, seconds)| *seconds > 0);
+        let attributes = given.map(|(kind, seconds)| attribute::u32(kind, seconds)).collect();
+        Self { command: Command::SetConfig as u8, attributes }
+    }
+
+    /// Names a service.
+    pub fn of(command: Command, service: &Virtual) -> Self {
+        let service = attribute::nested(ATTRIBUTE_SERVICE, &identify(service));
+        Self { command: command as u8, attributes: vec![service] }
+    }
+
+    /// Says everything of a service.
+    pub fn describe(command: Command, service: &Virtual, scheduling: &Scheduling) -> Self {
+        let mut attributes = identify(service);
+        let flags = [scheduling.flags, u32::MAX].map(u32::to_ne_bytes).concat();
+        attributes.extend([
+            attribute::text(SERVICE_SCHEDULER, &scheduling.scheduler),
+            DefaultNla::new(SERVICE_FLAGS, flags),
+            attribute::u32(SERVICE_TIMEOUT, scheduling.timeout),
+            attribute::u32(SERVICE_NETMASK, scheduling.netmask),
+        ]);
+        Self { command: command as u8, attributes: vec![attribute::nested(ATTRIBUTE_SERVICE, &attributes)] }
+    }
+
+    /// Names a server of the service that was named.
+    pub fn server(mut self, address: SocketAddr) -> Self {
+        self.attributes.push(attribute::nested(ATTRIBUTE_DEST, &identify_server(address)));
+        self
+    }
+
+    /// Says everything of a server of the service that was named.
+    pub fn described_server(mut self, address: SocketAddr, server: Server) -> Self {
+        let mut attributes = identify_server(address);
+        attributes.extend([
+            attribute::u32(DEST_METHOD, server.method),
+            attribute::u32(DEST_WEIGHT, server.weight),
+            attribute::u32(DEST_UPPER_THRESHOLD, 0),
+            attribute::u32(DEST_LOWER_THRESHOLD, 0),
+        ]);
+        self.attributes.push(attribute::nested(ATTRIBUTE_DEST, &attributes));
+        self
+    }
+
+    /// The service a message tells of; `None` if it is of a protocol we don't know.
+    pub fn service(&self) -> Result<Option<(Virtual, Scheduling)>, DecodeError> {
+        let bytes = attribute::inner(&self.attributes, ATTRIBUTE_SERVICE).unwrap_or_default();
+        let attributes = Attributes::parse(&bytes)?;
+        let family = attributes.u16(SERVICE_AF).and_then(family_of).ok_or("a service without a family")?;
+        let service = match attributes.u32(SERVICE_FWMARK) {
+            Some(mark) => Virtual::Mark { family, mark },
+            None => {
+                let Some(protocol) = attributes.u16(SERVICE_PROTOCOL).and_then(Protocol::of_number) else {
+                    return Ok(None);
+                };
+                let address = attributes.address(SERVICE_ADDRESS, family);
+                let address =
+                    address.zip(attributes.port(SERVICE_PORT)).ok_or("a service without a place")?;
+                Virtual::Address { protocol, address: address.into() }
+            }
+        };
+        let flags = attributes.u32(SERVICE_FLAGS).ok_or("a service without flags")?;
+        let scheduling = Scheduling {
+            scheduler: attributes.text(SERVICE_SCHEDULER).ok_or("a service without a scheduler")?,
+            flags: flags & !HASHED,
+            timeout: attributes.u32(SERVICE_TIMEOUT).ok_or("a service without a time-out")?,
+            netmask: attributes.u32(SERVICE_NETMASK).ok_or("a service without a netmask")?,
+        };
+        Ok(Some((service, scheduling)))
+    }
+
+    /// The server a message tells of; `family` is its service's.
+    pub fn told_server(&self, family: Family) -> Result<(SocketAddr, Server, Connections), DecodeError> {
+        let bytes = attribute::inner(&self.attributes, ATTRIBUTE_DEST).unwrap_or_default();
+        let attributes = Attributes::parse(&bytes)?;
+        let family = attributes.u16(DEST_AF).and_then(family_of).unwrap_or(family);
+        let address = attributes.address(DEST_ADDRESS, family).zip(attributes.port(DEST_PORT));
+        let address: (IpAddr, u16) = address.ok_or("a server without a place")?;
+        let number = |kind| attributes.u32(kind).unwrap_or_default();
+        let server = Server { weight: number(DEST_WEIGHT), method: number(DEST_METHOD) & METHOD_MASK };
+        let connections = Connections { active: number(DEST_ACTIVE), inactive: number(DEST_INACTIVE) };
+        Ok((address.into(), server, connections))
+    }
+}
+
+fn identify(service: &Virtual) -> Vec<DefaultNla> {
+    let family = attribute::u16(SERVICE_AF, number_of(service.family()));
+    match service {
+        Virtual::Mark { mark, .. } => vec![family, attribute::u32(SERVICE_FWMARK, *mark)],
+        Virtual::Address { protocol, address } => vec![
+            family,
+            attribute::u16(SERVICE_PROTOCOL, protocol.number().into()),
+            attribute::address(SERVICE_ADDRESS, address.ip()),
+            attribute::port(SERVICE_PORT, address.port()),
+        ],
+    }
+}
+
+fn identify_server(address: SocketAddr) -> Vec<DefaultNla> {
+    vec![
+        attribute::address(DEST_ADDRESS, address.ip()),
+        attribute::port(DEST_PORT, address.port()),
+        attribute::u16(DEST_AF, number_of(Family::of(address.ip()))),
+    ]
+}
+
+/// `AF_*`.
+const fn number_of(family: Family) -> u16 {
+    match family {
+        Family::V4 => libc::AF_INET as u16,
+        Family::V6 => libc::AF_INET6 as u16,
+    }
+}
+
+fn family_of(number: u16) -> Option<Family> {
+    [Family::V4, Family::V6].into_iter().find(|family| number_of(*family) == number)
+}
+
+impl GenlFamily for Message {
+    fn family_name() -> &'static str {
+        "IPVS"
+    }
+
+    fn command(&self) -> u8 {
+        self.command
+    }
+
+    fn version(&self) -> u8 {
+        VERSION
+    }
+}
+
+impl Emitable for Message {
+    fn buffer_len(&self) -> usize {
+        self.attributes.as_slice().buffer_len()
+    }
+
+    fn emit(&self, buffer: &mut [u8]) {
+        self.attributes.as_slice().emit(buffer);
+    }
+}
+
+impl ParseableParametrized<[u8], GenlHeader> for Message {
+    fn parse_with_param(bytes: &[u8], header: GenlHeader) -> Result<Self, DecodeError> {
+        let attributes = NlasIterator::new(bytes).map(|nla| DefaultNla::parse(&nla?));
+        Ok(Self { command: header.cmd, attributes: attributes.collect::<Result<_, _>>()? })
+    }
+}
+
+#[cfg(test)]
+#[path = "message_tests.rs"]
+mod tests;

@@ -1,0 +1,107 @@
+//! Our nftables table: what IPVS can't do. Sets and maps, and chains that never change; written by `nft`, each time in one
+//! transaction.
+
+mod listing;
+mod text;
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::process::{Command, Stdio};
+
+pub use listing::{Found, NotOurs};
+pub use text::{Layout, TABLE};
+
+use super::state::Member;
+
+/// Why nft did not do what it was told.
+#[derive(Debug, thiserror::Error)]
+pub enum NftError {
+    /// It is not installed.
+    #[error("the program nft is missing: install nftables")]
+    Missing,
+    /// It can't be run.
+    #[error("nft: {0}")]
+    Run(#[from] io::Error),
+    /// It said no.
+    #[error("nft: {0}")]
+    Refused(String),
+    /// It printed something else than a table of ours.
+    #[error("table {TABLE}: {0}")]
+    NotOurs(#[from] NotOurs),
+}
+
+/// The table in this network namespace; `None` if there is none.
+pub fn read() -> Result<Option<Found>, NftError> {
+    list(&["--json", "--numeric"])
+}
+
+/// The same without members.
+pub fn rules() -> Result<Option<Found>, NftError> {
+    list(&["--json", "--numeric", "--terse"])
+}
+
+fn list(options: &[&str]) -> Result<Option<Found>, NftError> {
+    match run(&[options, &["list", "table", "inet", "millrace"]].concat(), "") {
+        Ok(json) => Ok(Some(listing::parse(&json)?)),
+        Err(NftError::Refused(why)) if why.contains("No such file or directory") => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes the table anew.
+pub fn replace(layout: &Layout, members: &BTreeMap<Member, Option<u32>>) -> Result<(), NftError> {
+    apply(&layout.replace(members))
+}
+
+/// Adds members; those that are in `gone` go in the same transaction, before that.
+pub fn change(members: &[(Member, Option<u32>)], gone: &[(Member, Option<u32>)]) -> Result<(), NftError> {
+    let pairs = |members: &[(Member, Option<u32>)], verb| {
+        text::change(verb, members.iter().map(|(member, mark)| (member, *mark)))
+    };
+    apply(&format!("{}{}", pairs(gone, "delete"), pairs(members, "add")))
+}
+
+/// Removes the table; tells whether it was there.
+pub fn remove() -> Result<bool, NftError> {
+    match apply(&format!("delete table {TABLE}\n")) {
+        Ok(()) => Ok(true),
+        Err(NftError::Refused(why)) if why.contains("No such file or directory") => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn apply(text: &str) -> Result<(), NftError> {
+    run(&["--file", "-"], text).map(drop)
+}
+
+fn run(arguments: &[&str], input: &str) -> Result<String, NftError> {
+    let mut command = Command::new("nft");
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => NftError::Missing,
+        _ => NftError::Run(error),
+    })?;
+    if let Some(mut stdin) = child.stdin.take() {
+        match stdin.write_all(input.as_bytes()) {
+            // It has ended already, and says why.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            written => written?,
+        }
+    }
+    let output = child.wait_with_output()?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(NftError::Refused(last_words(&String::from_utf8_lossy(&output.stderr))))
+}
+
+/// The first error, without the line it is about, which may be very long.
+fn last_words(stderr: &str) -> String {
+    let line = stderr.lines().find(|line| line.contains("Error:")).or_else(|| stderr.lines().next());
+    let line = line.unwrap_or("it failed and said nothing");
+    let start = line.find("Error:").map_or(0, |at| at + "Error:".len());
+    line.get(start..).unwrap_or(line).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests;

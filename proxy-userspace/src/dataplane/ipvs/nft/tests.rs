@@ -1,0 +1,79 @@
+use std::net::SocketAddr;
+
+use super::text::change;
+use super::*;
+use crate::dataplane::ebpf::Mark;
+use crate::dataplane::ipvs::state::{Element, Set};
+use crate::model::Protocol;
+
+fn port(text: &str) -> Element {
+    Element::Port(Protocol::Tcp, text.parse().unwrap())
+}
+
+#[test]
+fn members_of_a_set_are_added_by_one_statement() {
+    let members = BTreeMap::from([
+        ((Set::Services, port("10.96.0.1:80")), None),
+        ((Set::Services, port("10.96.0.2:443")), None),
+        ((Set::Marks, port("[fd00::1]:80")), Some(0x4d00_0007)),
+        ((Set::Loop, port("10.244.0.5:8080")), None),
+    ]);
+    assert_eq!(
+        change("add", members.iter().map(|(member, mark)| (member, *mark))),
+        "add element inet millrace loop4 { 10.244.0.5 . 10.244.0.5 . 6 . 8080 }\n\
+         add element inet millrace marks6 { fd00::1 . 6 . 80 : 0x4d000007 }\n\
+         add element inet millrace services4 { 10.96.0.1 . 6 . 80, 10.96.0.2 . 6 . 443 }\n"
+    );
+}
+
+#[test]
+fn a_table_is_known_by_its_rules_and_its_mark() {
+    let layout = Layout::new(Mark::default());
+    assert_eq!(layout, Layout::new(Mark::default()));
+    let other = Layout::new(Mark { value: 0x2_0000, mask: 0x2_0000 });
+    assert_ne!(layout.name, other.name);
+    assert_eq!(layout.rules, other.rules);
+    let text = layout.replace(&BTreeMap::new());
+    assert!(text.starts_with("table inet millrace\ndelete table inet millrace\n"), "{text}");
+    for leftover in ["PORT", "ADDR", "IP ", "VALUE", "MASK", "N ", "N\n"] {
+        assert!(!text.contains(leftover), "{leftover} in {text}");
+    }
+}
+
+#[test]
+fn what_nft_prints_is_read_as_the_members_it_is() {
+    let json = r#"{"nftables": [{"metainfo": {"version": "1.0.6"}},
+        {"table": {"family": "inet", "name": "millrace", "handle": 1}},
+        {"chain": {"family": "inet", "table": "millrace", "name": "layout_00", "handle": 2}},
+        {"rule": {"chain": "input", "expr": []}}, {"rule": {"chain": "input", "expr": []}},
+        {"set": {"name": "services4", "elem": [{"concat": ["10.96.0.1", "tcp", 80]}, {"concat": ["10.96.0.1", 6, 81]}]}},
+        {"set": {"name": "somebodys", "elem": ["10.96.0.1"]}},
+        {"set": {"name": "uplinks", "elem": ["eth0"]}},
+        {"set": {"name": "inside6", "elem": [{"prefix": {"addr": "fd00::", "len": 8}}, "fe80::1"]}},
+        {"set": {"name": "cluster4", "elem": [{"range": ["10.0.0.0", "10.255.255.255"]}]}},
+        {"set": {"name": "allowed4", "elem": [{"concat": ["10.96.0.1", "udp", 53, {"prefix": {"addr": "10.0.0.0", "len": 8}}]}]}},
+        {"map": {"name": "marks4", "map": "mark", "elem": [[{"concat": ["10.96.0.1", "tcp", 80]}, 1291845633]]}}]}"#;
+    let found = super::listing::parse(json).unwrap();
+    assert_eq!((found.layout.as_str(), found.rules), ("layout_00", 2));
+    let net = |text: &str| Element::Net(text.parse().unwrap());
+    let range = Element::Range(Protocol::Udp, "10.96.0.1:53".parse().unwrap(), "10.0.0.0/8".parse().unwrap());
+    let members = BTreeMap::from([
+        ((Set::Services, port("10.96.0.1:80")), None),
+        ((Set::Services, port("10.96.0.1:81")), None),
+        ((Set::Uplinks, Element::Device("eth0".to_owned())), None),
+        ((Set::Inside, net("fd00::/8")), None),
+        ((Set::Inside, net("fe80::1/128")), None),
+        ((Set::Cluster, net("10.0.0.0/8")), None),
+        ((Set::Allowed, range), None),
+        ((Set::Marks, port("10.96.0.1:80")), Some(0x4d00_0001)),
+    ]);
+    assert_eq!(found.members, members);
+}
+
+#[test]
+fn an_error_of_nft_is_one_line_that_says_what() {
+    let stderr =
+        "/dev/stdin:1:1-55: Error: Could not process rule: Operation not permitted\nadd element inet\n^^^\n";
+    assert_eq!(last_words(stderr), "Could not process rule: Operation not permitted");
+    assert_eq!(last_words(""), "it failed and said nothing");
+}

@@ -1,0 +1,245 @@
+//! Our table and its members, as nft reads them.
+//!
+//! Protocols are numbers: their names would need a file that small images lack.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::SocketAddr;
+
+use crate::dataplane::ebpf::Mark;
+use crate::dataplane::ipvs::state::{Element, Member, Set, marks};
+use crate::model::{Family, Protocol};
+
+/// Family and name of the table.
+pub const TABLE: &str = "inet millrace";
+/// A chain of this name and a hash tells which rules the table has.
+pub const LAYOUT: &str = "layout_";
+/// Elements in one statement.
+const STATEMENT: usize = 500;
+
+/// The sets of a family, `ADDR` being its type of address.
+const SETS: [(Set, &str); 13] = [
+    (Set::Services, "type PORT;"),
+    (Set::Vips, "type ADDR;"),
+    (Set::Refusing, "type ADDR;"),
+    (Set::Refused, "type PORT;"),
+    (Set::DroppedOutside, "type PORT;"),
+    (Set::DroppedInside, "type PORT;"),
+    (Set::Restricted, "type PORT;"),
+    (Set::Allowed, "type PORT . ADDR; flags interval;"),
+    (Set::Marks, "type PORT : mark;"),
+    (Set::Local, "type PORT;"),
+    (Set::Loop, "type ADDR . PORT;"),
+    (Set::Cluster, "type ADDR; flags interval;"),
+    (Set::Inside, "type ADDR; flags interval;"),
+];
+const PORT_TYPE: &str = "ADDR . inet_proto . inet_service";
+
+/// The chains of all families; a line with `IP` or a digit `N` is there once for each. `input` is after connection
+/// tracking and before IPVS (98 and 99), `output` as well (-200, -98).
+const CHAINS: &str = "
+chain gate {
+  PORT @refusedN ct state new reject with icmpx type port-unreachable
+  PORT @restrictedN PORT . IP saddr != @allowedN drop
+  IP daddr @vipsN PORT != @servicesN goto unknownN
+}
+chain input {
+  type filter hook input priority 90; policy accept;
+  ct direction reply accept
+  meta l4proto != { 6, 17, 132 } accept
+  jump gate
+  iifname @uplinks IP saddr != @clusterN jump outsideN
+  PORT @dropped_insideN ct state new drop
+  iifname @uplinks PORT @servicesN meta mark set meta mark | VALUE
+  IP saddr != @insideN PORT @servicesN meta mark set meta mark | VALUE
+}
+chain output {
+  type filter hook output priority -110; policy accept;
+  meta mark & SERVICE_MASK == SERVICE_VALUE meta mark set 0 accept
+  ct direction reply accept
+  meta l4proto != { 6, 17, 132 } accept
+  jump gate
+  PORT @dropped_insideN ct state new drop
+  PORT @servicesN meta mark set meta mark | VALUE
+}
+chain postrouting {
+  type nat hook postrouting priority 100; policy accept;
+  IP saddr . PORT @loopN masquerade fully-random
+  meta mark & VALUE != VALUE return
+  fib saddr type != local PORT @localN return
+  meta mark set meta mark & UNMASK masquerade fully-random
+}
+";
+
+/// The chains of one family.
+const FAMILY_CHAINS: &str = "
+chain unknownN {
+  IP daddr @refusingN reject with icmpx type port-unreachable
+  drop
+}
+chain outsideN {
+  PORT @dropped_outsideN ct state new drop
+  meta mark set PORT map @marksN accept
+}
+";
+
+/// The table without members.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    text: String,
+    /// Name of the chain that says which layout a table has.
+    pub name: String,
+    /// Number of rules.
+    pub rules: usize,
+}
+
+impl Layout {
+    /// The table whose masquerading mark is `mark`.
+    #[must_use]
+    pub fn new(mark: Mark) -> Self {
+        let mut text = "set uplinks { type ifname; }\n".to_owned();
+        for family in [Family::V4, Family::V6] {
+            for (set, definition) in SETS {
+                let kind = if set == Set::Marks { "map" } else { "set" };
+                let definition = definition.replace("PORT", PORT_TYPE).replace("ADDR", address_type(family));
+                let name = set_name(set, Some(family));
+                let _ = writeln!(text, "{kind} {name} {{ {definition} }}");
+            }
+            text.push_str(&of_family(FAMILY_CHAINS, family));
+        }
+        for line in CHAINS.lines() {
+            // A digit's place is behind a lower-case word: no other N is.
+            let twice = of_family(line, Family::V4) != of_family(line, Family::V6);
+            let families: &[Family] = if twice { &[Family::V4, Family::V6] } else { &[Family::V4] };
+            for family in families {
+                text.push_str(&of_family(line, *family));
+                text.push('\n');
+            }
+        }
+        for (word, number) in [
+            ("SERVICE_MASK", marks::MASK),
+            ("SERVICE_VALUE", marks::VALUE),
+            ("UNMASK", !mark.value),
+            ("VALUE", mark.value),
+        ] {
+            text = text.replace(word, &format!("{number:#x}"));
+        }
+        let is_rule = |line: &&str| line.starts_with("  ") && !line.starts_with("  type ");
+        let rules = text.lines().filter(is_rule).count();
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        let name = format!("{LAYOUT}{:016x}", hasher.finish());
+        Self { text, name, rules }
+    }
+
+    /// Makes the table anew with these members, in one transaction.
+    #[must_use]
+    pub fn replace(&self, members: &BTreeMap<Member, Option<u32>>) -> String {
+        // To delete what is not there is an error; to add what is there is none.
+        let mut text = format!("table {TABLE}\ndelete table {TABLE}\n");
+        let _ = writeln!(text, "table {TABLE} {{\n{}chain {} {{ }}\n}}", self.text, self.name);
+        text.push_str(&change("add", members.iter().map(|(member, mark)| (member, *mark))));
+        text
+    }
+}
+
+/// `verb` is `add` or `delete`.
+pub fn change<'a>(verb: &str, members: impl Iterator<Item = (&'a Member, Option<u32>)>) -> String {
+    let mut by_set: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for ((set, element), mark) in members {
+        by_set.entry(set_name(*set, element.family())).or_default().push(show(*set, element, mark));
+    }
+    let mut text = String::new();
+    for (set, elements) in by_set {
+        for part in elements.chunks(STATEMENT) {
+            let _ = writeln!(text, "{verb} element {TABLE} {set} {{ {} }}", part.join(", "));
+        }
+    }
+    text
+}
+
+/// The set and family of a set's name.
+pub fn set_of_name(name: &str) -> Option<(Set, Option<Family>)> {
+    let families = [Family::V4, Family::V6];
+    let all = families.into_iter().flat_map(|family| SETS.map(|(set, _)| (set, Some(family))));
+    all.chain([(Set::Uplinks, None)]).find(|(set, family)| set_name(*set, *family) == name)
+}
+
+fn set_name(set: Set, family: Option<Family>) -> String {
+    let word = match set {
+        Set::Services => "services",
+        Set::Vips => "vips",
+        Set::Refusing => "refusing",
+        Set::Refused => "refused",
+        Set::DroppedOutside => "dropped_outside",
+        Set::DroppedInside => "dropped_inside",
+        Set::Restricted => "restricted",
+        Set::Allowed => "allowed",
+        Set::Marks => "marks",
+        Set::Local => "local",
+        Set::Loop => "loop",
+        Set::Cluster => "cluster",
+        Set::Inside => "inside",
+        Set::Uplinks => "uplinks",
+    };
+    let digit = match family {
+        Some(Family::V4) => "4",
+        Some(Family::V6) => "6",
+        None => "",
+    };
+    format!("{word}{digit}")
+}
+
+fn show(set: Set, element: &Element, mark: Option<u32>) -> String {
+    let text = match element {
+        Element::Port(protocol, address) if set == Set::Loop => {
+            format!("{} . {}", address.ip(), port(*protocol, *address))
+        }
+        Element::Port(protocol, address) => port(*protocol, *address),
+        Element::Range(protocol, address, range) => format!("{} . {range}", port(*protocol, *address)),
+        Element::Address(address) => address.to_string(),
+        Element::Net(net) => net.to_string(),
+        Element::Device(name) => format!("\"{name}\""),
+    };
+    mark.map_or(text.clone(), |mark| format!("{text} : {mark:#x}"))
+}
+
+fn port(protocol: Protocol, address: SocketAddr) -> String {
+    format!("{} . {} . {}", address.ip(), protocol.number(), address.port())
+}
+
+/// The text with a family's words in it.
+fn of_family(text: &str, family: Family) -> String {
+    let (header, digit) = match family {
+        Family::V4 => ("ip", "4"),
+        Family::V6 => ("ip6", "6"),
+    };
+    let mut text =
+        text.replace("PORT", "IP daddr . meta l4proto . th dport").replace("IP ", &format!("{header} "));
+    for word in [
+        "refused",
+        "restricted",
+        "allowed",
+        "vips",
+        "services",
+        "unknown",
+        "cluster",
+        "outside",
+        "inside",
+        "loop",
+        "local",
+        "refusing",
+        "marks",
+    ] {
+        text = text.replace(&format!("{word}N"), &format!("{word}{digit}"));
+    }
+    text
+}
+
+const fn address_type(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "ipv4_addr",
+        Family::V6 => "ipv6_addr",
+    }
+}

@@ -1,0 +1,132 @@
+//! Wanted against actual, for one kind of thing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::model::PortKey;
+
+/// Who wants something: a service port, or this node whatever its services.
+pub type Owner = Option<Arc<PortKey>>;
+
+/// What is wanted of each key, what the kernel has, and which keys may differ.
+#[derive(Clone, Debug)]
+pub struct Delta<K, V> {
+    wanted: BTreeMap<K, Wanted<V>>,
+    actual: BTreeMap<K, V>,
+    /// Keys whose two sides may differ.
+    touched: BTreeSet<K>,
+    /// Keys that were found and that nobody has wanted since.
+    unclaimed: BTreeSet<K>,
+}
+
+#[derive(Clone, Debug)]
+struct Wanted<V> {
+    value: V,
+    owners: BTreeSet<Owner>,
+}
+
+/// A key whose two sides differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Difference<V> {
+    /// The kernel lacks it.
+    Missing(V),
+    /// The kernel has another value, the second one.
+    Other(V, V),
+    /// Nobody wants it.
+    Extra(V),
+}
+
+impl<K, V> Default for Delta<K, V> {
+    fn default() -> Self {
+        Self {
+            wanted: BTreeMap::new(),
+            actual: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            unclaimed: BTreeSet::new(),
+        }
+    }
+}
+
+impl<K: Ord + Clone, V: PartialEq + Clone> Delta<K, V> {
+    /// Takes what was found in the kernel for the actual side.
+    pub fn adopt(&mut self, actual: BTreeMap<K, V>) {
+        self.touched.extend(self.wanted.keys().cloned());
+        self.touched.extend(actual.keys().cloned());
+        self.unclaimed = actual.keys().filter(|key| !self.wanted.contains_key(key)).cloned().collect();
+        self.actual = actual;
+    }
+
+    /// `owner` wants `key` to have `value`. Of several owners' values the last one counts.
+    pub fn want(&mut self, owner: &Owner, key: K, value: V) {
+        self.touched.insert(key.clone());
+        self.unclaimed.remove(&key);
+        let wanted = self.wanted.entry(key);
+        let wanted = wanted.or_insert_with(|| Wanted { value: value.clone(), owners: BTreeSet::new() });
+        wanted.value = value;
+        wanted.owners.insert(owner.clone());
+    }
+
+    /// `owner` wants `key` no longer.
+    pub fn release(&mut self, owner: &Owner, key: &K) {
+        self.touched.insert(key.clone());
+        let Some(wanted) = self.wanted.get_mut(key) else { return };
+        wanted.owners.remove(owner);
+        if wanted.owners.is_empty() {
+            self.wanted.remove(key);
+        }
+    }
+
+    pub fn is_wanted(&self, key: &K) -> bool {
+        self.wanted.contains_key(key)
+    }
+
+    pub fn is_unclaimed(&self, key: &K) -> bool {
+        self.unclaimed.contains(key)
+    }
+
+    /// Who wants `key`; the first of several.
+    pub fn owner(&self, key: &K) -> Owner {
+        self.wanted.get(key).and_then(|wanted| wanted.owners.first().cloned().flatten())
+    }
+
+    pub fn actual(&self) -> &BTreeMap<K, V> {
+        &self.actual
+    }
+
+    /// The keys that differ, in order. Those found equal are not asked for again.
+    pub fn differences(&mut self) -> Vec<(K, Difference<V>)> {
+        let mut differences = Vec::new();
+        self.touched.retain(|key| {
+            let wanted = self.wanted.get(key).map(|wanted| &wanted.value);
+            let difference = match (wanted, self.actual.get(key)) {
+                (Some(wanted), None) => Difference::Missing(wanted.clone()),
+                (Some(wanted), Some(actual)) if wanted != actual => {
+                    Difference::Other(wanted.clone(), actual.clone())
+                }
+                (None, Some(actual)) => Difference::Extra(actual.clone()),
+                _ => return false,
+            };
+            differences.push((key.clone(), difference));
+            true
+        });
+        differences
+    }
+
+    /// Looks at `key` again the next time.
+    pub fn touch(&mut self, key: K) {
+        self.touched.insert(key);
+    }
+
+    /// The kernel has `value` now; `None` = it has not got the key.
+    pub fn set_actual(&mut self, key: &K, value: Option<V>) {
+        match value {
+            Some(value) => {
+                self.actual.insert(key.clone(), value);
+            }
+            None => {
+                self.actual.remove(key);
+                self.unclaimed.remove(key);
+            }
+        }
+    }
+}

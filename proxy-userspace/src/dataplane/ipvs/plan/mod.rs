@@ -1,0 +1,311 @@
+//! Pure: the desired state and what the kernel has in, operations in the order that is safe out.
+
+mod delta;
+mod mark;
+mod op;
+mod order;
+mod portion;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+pub use op::{Entry, Kernel, Op};
+
+use self::delta::{Delta, Owner};
+use self::mark::Marks;
+use self::portion::{Portion, marked};
+use super::state::{Element, Member, Scheduling, Server, Set, State, Virtual};
+use crate::dataplane::ebpf::RejectUnknown;
+use crate::dataplane::{SyncFailure, SyncReport};
+use crate::model::{Desired, Dirty, Family, PortKey, Scheduler, ServicePort};
+use crate::node::Topology;
+
+/// What the user says that decides what is in the kernel.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// For services that ask for no other.
+    pub scheduler: Scheduler,
+    /// Virtual services at these addresses are somebody else's.
+    pub excluded: Vec<IpNet>,
+    /// Which unknown ports are answered.
+    pub reject_unknown: RejectUnknown,
+    /// Which packets from inside the node get its address on their way to a server.
+    pub masquerade: Masquerade,
+}
+
+/// Which packets that did not come in over an uplink get this node's address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Masquerade {
+    /// Those of sources outside these ranges; of none in a family without a range.
+    Outside(Vec<IpNet>),
+    /// All of them.
+    All,
+}
+
+impl Default for Masquerade {
+    fn default() -> Self {
+        Self::Outside(Vec::new())
+    }
+}
+
+/// What the computation of a port may look at.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'a> {
+    scheduler: Scheduler,
+    excluded: &'a [IpNet],
+    reject_unknown: RejectUnknown,
+    /// On devices of this node.
+    addresses: &'a BTreeSet<IpAddr>,
+}
+
+/// What is wanted in the kernel, and what is there.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    rules: Rules,
+    portions: BTreeMap<PortKey, (Owner, Portion)>,
+    node_members: BTreeSet<Member>,
+    uplinks: BTreeSet<String>,
+    addresses: BTreeSet<IpAddr>,
+    /// What every port depends on has changed.
+    everything: bool,
+    incomplete: bool,
+    marks: Marks,
+    services: Delta<Virtual, Scheduling>,
+    servers: Delta<(Virtual, SocketAddr), Server>,
+    bound: Delta<IpAddr, ()>,
+    members: Delta<Member, Option<u32>>,
+    /// Servers that get no new connections and have some left.
+    draining: BTreeSet<(Virtual, SocketAddr)>,
+    /// Those of them that have none left.
+    drained: BTreeSet<(Virtual, SocketAddr)>,
+}
+
+impl Plan {
+    /// Nothing is wanted yet; `state` is what an earlier agent left.
+    #[must_use]
+    pub fn new(rules: Rules, state: State) -> Self {
+        let mut plan = Self { rules, ..Self::default() };
+        plan.adopt(state);
+        plan
+    }
+
+    /// Takes `state` for what is in the kernel.
+    pub fn adopt(&mut self, state: State) {
+        self.services.adopt(state.services);
+        self.servers.adopt(state.servers);
+        self.bound.adopt(state.addresses.into_iter().map(|address| (address, ())).collect());
+        self.members.adopt(state.members);
+        self.draining.clear();
+        self.drained.clear();
+    }
+
+    /// What is in the kernel, as far as this plan knows.
+    #[must_use]
+    pub fn actual(&self) -> State {
+        State {
+            services: self.services.actual().clone(),
+            servers: self.servers.actual().clone(),
+            addresses: self.bound.actual().keys().copied().collect(),
+            members: self.members.actual().clone(),
+        }
+    }
+
+    /// The uplinks and addresses of the node; they count from the next sync on.
+    pub fn set_topology(&mut self, topology: &Topology) {
+        if self.addresses != topology.addresses {
+            self.addresses.clone_from(&topology.addresses);
+            self.everything = true;
+        }
+        self.uplinks.clone_from(&topology.uplinks);
+    }
+
+    /// Brings the kernel to `desired` for everything `dirty` names and everything that stayed pending.
+    pub fn sync(&mut self, desired: &Desired, dirty: &Dirty, kernel: &mut impl Kernel) -> SyncReport {
+        // What was held while not everything could be read is judged anew.
+        self.everything |= self.incomplete && !dirty.incomplete;
+        self.incomplete = dirty.incomplete;
+        self.want_for_node(desired);
+        let due: BTreeSet<PortKey> = if std::mem::take(&mut self.everything) {
+            self.portions.keys().chain(desired.ports.keys()).cloned().collect()
+        } else {
+            dirty.ports.clone()
+        };
+        for key in &due {
+            self.want(key, desired.ports.get(key));
+        }
+        self.execute(kernel)
+    }
+
+    /// Servers that wait for their last connections to end.
+    pub fn draining(&self) -> impl Iterator<Item = &(Virtual, SocketAddr)> {
+        self.draining.difference(&self.drained)
+    }
+
+    /// A server that waited has no connection any more; the next [`execute`](Self::execute) removes it.
+    pub fn has_drained(&mut self, service: Virtual, server: SocketAddr) {
+        self.drained.insert((service, server));
+        self.servers.touch((service, server));
+    }
+
+    /// Does what is to be done.
+    pub fn execute(&mut self, kernel: &mut impl Kernel) -> SyncReport {
+        let mut report = SyncReport::default();
+        let mut failed = BTreeSet::new();
+        for op in self.operations() {
+            if let Op::PutServer(service, ..) = &op
+                && failed.contains(service)
+            {
+                continue;
+            }
+            match kernel.apply(&op) {
+                Ok(()) => {
+                    report.writes += op.writes();
+                    self.done(&op);
+                }
+                Err(why) => {
+                    let is_gate = matches!(&op, Op::ChangeMembers { add, .. } if !add.is_empty());
+                    if let Op::PutService(service, _) = &op {
+                        failed.insert(*service);
+                    }
+                    match self.owner(&op) {
+                        Some(port) => report.pending.push(((*port).clone(), why)),
+                        None => report.failures.push(SyncFailure::Node(why)),
+                    }
+                    // Nobody is let in before the rules that keep others out.
+                    if is_gate {
+                        break;
+                    }
+                }
+            }
+        }
+        report.pending.sort();
+        report.pending.dedup();
+        report
+    }
+
+    fn owner(&self, op: &Op) -> Owner {
+        match op {
+            Op::PutService(service, _) | Op::DeleteService(service) => self.services.owner(service),
+            Op::PutServer(service, ..) | Op::DeleteServer(service, _) => self.services.owner(service),
+            Op::AddAddress(address) | Op::DeleteAddress(address) => self.bound.owner(address),
+            Op::ChangeMembers { .. } => None,
+        }
+    }
+
+    fn want(&mut self, key: &PortKey, port: Option<&ServicePort>) {
+        let old = self.portions.remove(key);
+        let owner = old.as_ref().map_or_else(|| Some(Arc::new(key.clone())), |(owner, _)| owner.clone());
+        let old = old.map(|(_, portion)| portion).unwrap_or_default();
+        let new = port.map(|port| self.portion(key, port)).unwrap_or_default();
+        if port.is_none() {
+            self.marks.release(key);
+        }
+        exchange(&mut self.services, &owner, &old.services, &new.services);
+        exchange(&mut self.servers, &owner, &old.servers, &new.servers);
+        exchange(&mut self.members, &owner, &old.members, &new.members);
+        for gone in old.addresses.difference(&new.addresses) {
+            self.bound.release(&owner, gone);
+        }
+        for address in &new.addresses {
+            self.bound.want(&owner, *address, ());
+        }
+        if port.is_some() {
+            self.portions.insert(key.clone(), (owner, new));
+        }
+    }
+
+    fn portion(&mut self, key: &PortKey, port: &ServicePort) -> Portion {
+        let context = Context {
+            scheduler: self.rules.scheduler,
+            excluded: &self.rules.excluded,
+            reject_unknown: self.rules.reject_unknown,
+            addresses: &self.addresses,
+        };
+        let marked = marked(port, &context);
+        let mark = if marked.is_empty() {
+            self.marks.release(key);
+            None
+        } else {
+            let actual = self.members.actual();
+            let members = marked.iter().map(|address| (Set::Marks, Element::Port(port.protocol, *address)));
+            let found = members.filter_map(|member| actual.get(&member).copied().flatten());
+            let services = self.services.actual();
+            let is_in_use = |mark| {
+                [Family::V4, Family::V6]
+                    .iter()
+                    .any(|family| services.contains_key(&Virtual::Mark { family: *family, mark }))
+            };
+            self.marks.give(key, port.protocol, found, is_in_use)
+        };
+        let mut portion = Portion::new(port, mark, &context);
+        if self.incomplete && port.endpoints.is_empty() {
+            self.hold(&mut portion);
+        }
+        portion
+    }
+
+    /// Endpoints that could not be read may be those that an earlier agent served: nobody is refused for their lack.
+    fn hold(&self, portion: &mut Portion) {
+        let is_held = |element: &Element| match element {
+            Element::Port(protocol, address) => {
+                let service = Virtual::Address { protocol: *protocol, address: *address };
+                order::servers_of(self.servers.actual(), &service).next().is_some()
+            }
+            _ => false,
+        };
+        let refusals = [Set::Refused, Set::DroppedInside, Set::DroppedOutside];
+        portion.members.retain(|(set, element), _| !(refusals.contains(set) && is_held(element)));
+    }
+
+    fn want_for_node(&mut self, desired: &Desired) {
+        let nets = |set, nets: Vec<IpNet>| {
+            IpNet::aggregate(&nets).into_iter().map(move |net| (set, Element::Net(net)))
+        };
+        let cluster = nets(Set::Cluster, desired.cluster_sources.iter().copied().collect());
+        let inside = nets(Set::Inside, self.rules.masquerade.inside());
+        let uplinks = self.uplinks.iter().map(|name| (Set::Uplinks, Element::Device(name.clone())));
+        let new: BTreeSet<Member> = cluster.chain(inside).chain(uplinks).collect();
+        for gone in self.node_members.difference(&new) {
+            self.members.release(&None, gone);
+        }
+        for come in new.difference(&self.node_members) {
+            self.members.want(&None, come.clone(), None);
+        }
+        self.node_members = new;
+    }
+}
+
+impl Masquerade {
+    /// The sources that keep their address.
+    fn inside(&self) -> Vec<IpNet> {
+        let Self::Outside(ranges) = self else { return Vec::new() };
+        let everybody = [
+            IpNet::from(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0)),
+            IpNet::from(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0)),
+        ];
+        let family = |net: &IpNet| Family::of(net.addr());
+        let without =
+            everybody.into_iter().filter(|all| !ranges.iter().any(|net| family(net) == family(all)));
+        ranges.iter().map(IpNet::trunc).chain(without).collect()
+    }
+}
+
+fn exchange<K: Ord + Clone, V: PartialEq + Clone>(
+    delta: &mut Delta<K, V>,
+    owner: &Owner,
+    old: &BTreeMap<K, V>,
+    new: &BTreeMap<K, V>,
+) {
+    for gone in old.keys().filter(|key| !new.contains_key(key)) {
+        delta.release(owner, gone);
+    }
+    for (key, value) in new {
+        delta.want(owner, key.clone(), value.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,164 @@
+//! What one service port wants to be in the kernel.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+
+use super::Context;
+use crate::dataplane::ebpf::RejectUnknown;
+use crate::dataplane::ipvs::state::{Element, Member, Scheduling, Server, Set, Virtual};
+use crate::model::{Algorithm, Family, Frontend, FrontendKind, List, Scheduler, Scope, ServicePort};
+
+/// `IP_VS_SVC_F_PERSISTENT`.
+const PERSISTENT: u32 = 0x01;
+/// `IP_VS_SVC_F_SCHED1`: with Maglev hashing, another server where the chosen one has no weight.
+const HASH_FALLBACK: u32 = 0x08;
+/// `IP_VS_SVC_F_SCHED2`: with Maglev hashing, the client's port counts.
+const HASH_PORT: u32 = 0x10;
+/// `IP_VS_CONN_F_MASQ`.
+const TRANSLATE: u32 = 0;
+
+/// What one service port wants.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Portion {
+    pub services: BTreeMap<Virtual, Scheduling>,
+    pub servers: BTreeMap<(Virtual, SocketAddr), Server>,
+    pub addresses: BTreeSet<IpAddr>,
+    pub members: BTreeMap<Member, Option<u32>>,
+}
+
+/// Who asks at one address, and which list each gets.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    kind: FrontendKind,
+    inside: List,
+    outside: List,
+}
+
+/// The addresses at which a port has another list for clients outside: those need a mark.
+pub fn marked(port: &ServicePort, context: &Context<'_>) -> Vec<SocketAddr> {
+    let places = places(port, context).into_iter();
+    places.filter(|(_, place)| place.inside != place.outside).map(|(address, _)| address).collect()
+}
+
+impl Portion {
+    /// `mark` is there if [`marked`] names an address.
+    pub fn new(port: &ServicePort, mark: Option<u32>, context: &Context<'_>) -> Self {
+        let mut portion = Self::default();
+        let Some(family) = port.frontends.first().map(|frontend| Family::of(frontend.address.ip())) else {
+            return portion;
+        };
+        let scheduling = scheduling(port, family, context.scheduler);
+        let marked = mark.map(|mark| Virtual::Mark { family, mark });
+        for (address, place) in places(port, context) {
+            let service = Virtual::Address { protocol: port.protocol, address };
+            portion.serve(service, &scheduling, port, place.inside);
+            if let (Some(service), true) = (marked, place.inside != place.outside) {
+                portion.serve(service, &scheduling, port, place.outside);
+                portion.members.insert((Set::Marks, Element::Port(port.protocol, address)), mark);
+            }
+            portion.guard(port, address, place, context);
+        }
+        portion.add_local(port);
+        portion
+    }
+
+    fn serve(&mut self, service: Virtual, scheduling: &Scheduling, port: &ServicePort, list: List) {
+        self.services.insert(service, scheduling.clone());
+        let server = Server { weight: 1, method: TRANSLATE };
+        self.servers.extend(port.members(list).map(|address| ((service, *address), server)));
+    }
+
+    /// Who is kept out, and what becomes of the address's other ports.
+    fn guard(&mut self, port: &ServicePort, address: SocketAddr, place: Place, context: &Context<'_>) {
+        let element = || Element::Port(port.protocol, address);
+        self.insert(Set::Services, element());
+        let is_empty = |list| port.members(list).next().is_none();
+        if !port.has_any {
+            self.insert(Set::Refused, element());
+        } else {
+            if is_empty(place.inside) {
+                self.insert(Set::DroppedInside, element());
+            }
+            if is_empty(place.outside) {
+                self.insert(Set::DroppedOutside, element());
+            }
+        }
+        if let (Some(ranges), FrontendKind::LoadBalancer) = (&port.source_ranges, place.kind) {
+            self.insert(Set::Restricted, element());
+            // A range inside another one would be a second element for the same key.
+            for range in IpNet::aggregate(&ranges.iter().copied().collect()) {
+                self.insert(Set::Allowed, Element::Range(port.protocol, address, range));
+            }
+        }
+        if place.kind != FrontendKind::NodePort && !context.addresses.contains(&address.ip()) {
+            self.addresses.insert(address.ip());
+            self.insert(Set::Vips, Element::Address(address.ip()));
+            if context.refuses(place.kind) {
+                self.insert(Set::Refusing, Element::Address(address.ip()));
+            }
+        }
+    }
+
+    fn add_local(&mut self, port: &ServicePort) {
+        for (address, _) in port.endpoints.iter().filter(|(_, endpoint)| endpoint.local) {
+            self.insert(Set::Local, Element::Port(port.protocol, *address));
+            self.insert(Set::Loop, Element::Port(port.protocol, *address));
+        }
+    }
+
+    fn insert(&mut self, set: Set, element: Element) {
+        self.members.insert((set, element), None);
+    }
+}
+
+fn places(port: &ServicePort, context: &Context<'_>) -> BTreeMap<SocketAddr, Place> {
+    let mut places: BTreeMap<SocketAddr, Place> = BTreeMap::new();
+    for Frontend { address, scope, kind, list } in port.frontends.iter().cloned() {
+        if scope == Scope::Encapsulated || context.is_excluded(address.ip()) {
+            continue;
+        }
+        let place = places.entry(address).or_insert(Place { kind, inside: list, outside: list });
+        match scope {
+            Scope::Internal => place.inside = list,
+            Scope::External => place.outside = list,
+            Scope::Encapsulated => {}
+        }
+    }
+    places
+}
+
+fn scheduling(port: &ServicePort, family: Family, default: Scheduler) -> Scheduling {
+    let of_algorithm = match port.algorithm {
+        Algorithm::Maglev(_) => Some(Scheduler::Mh),
+        Algorithm::Random => None,
+    };
+    let scheduler = port.scheduler.or(of_algorithm).unwrap_or(default);
+    let hashing = if scheduler == Scheduler::Mh { HASH_FALLBACK | HASH_PORT } else { 0 };
+    let persistence = if port.affinity_seconds > 0 { PERSISTENT } else { 0 };
+    Scheduling {
+        scheduler: scheduler.name().to_owned(),
+        flags: hashing | persistence,
+        timeout: port.affinity_seconds,
+        // A client is a whole address.
+        netmask: match family {
+            Family::V4 => u32::MAX,
+            Family::V6 => 128,
+        },
+    }
+}
+
+impl Context<'_> {
+    fn is_excluded(&self, address: IpAddr) -> bool {
+        self.excluded.iter().any(|range| range.contains(&address))
+    }
+
+    fn refuses(&self, kind: FrontendKind) -> bool {
+        match self.reject_unknown {
+            RejectUnknown::All => true,
+            RejectUnknown::ClusterIp => kind == FrontendKind::ClusterIp,
+            RejectUnknown::Off => false,
+        }
+    }
+}

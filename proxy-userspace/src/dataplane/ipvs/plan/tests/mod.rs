@@ -1,0 +1,4 @@
+mod cases;
+mod lifetimes;
+mod random;
+mod world;

@@ -1,0 +1,83 @@
+//! IPVS' schedulers.
+
+/// How IPVS chooses a server for a new connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Scheduler {
+    /// Round robin.
+    #[default]
+    Rr,
+    /// Weighted round robin.
+    Wrr,
+    /// Least connections.
+    Lc,
+    /// Weighted least connections.
+    Wlc,
+    /// Locality-based least connections.
+    Lblc,
+    /// The same with replication.
+    Lblcr,
+    /// Source hashing.
+    Sh,
+    /// Destination hashing.
+    Dh,
+    /// Shortest expected delay.
+    Sed,
+    /// Never queue.
+    Nq,
+    /// Weighted fail-over.
+    Fo,
+    /// Weighted overflow.
+    Ovf,
+    /// Maglev hashing.
+    Mh,
+}
+
+impl Scheduler {
+    /// All of them.
+    pub const ALL: [Self; 13] = [
+        Self::Rr,
+        Self::Wrr,
+        Self::Lc,
+        Self::Wlc,
+        Self::Lblc,
+        Self::Lblcr,
+        Self::Sh,
+        Self::Dh,
+        Self::Sed,
+        Self::Nq,
+        Self::Fo,
+        Self::Ovf,
+        Self::Mh,
+    ];
+
+    /// All of them with their names.
+    pub const WORDS: [(&str, Self); 13] = {
+        let mut words = [("", Self::Rr); 13];
+        let mut index = 0;
+        while index < words.len() {
+            words[index] = (Self::ALL[index].name(), Self::ALL[index]);
+            index += 1;
+        }
+        words
+    };
+
+    /// As IPVS, kube-proxy and kube-router spell it. Its module is `ip_vs_` and this.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Rr => "rr",
+            Self::Wrr => "wrr",
+            Self::Lc => "lc",
+            Self::Wlc => "wlc",
+            Self::Lblc => "lblc",
+            Self::Lblcr => "lblcr",
+            Self::Sh => "sh",
+            Self::Dh => "dh",
+            Self::Sed => "sed",
+            Self::Nq => "nq",
+            Self::Fo => "fo",
+            Self::Ovf => "ovf",
+            Self::Mh => "mh",
+        }
+    }
+}
