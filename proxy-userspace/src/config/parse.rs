@@ -52,7 +52,7 @@ pub(super) fn proxy_mode(text: Option<&str>) -> Result<ProxyMode, ConfigError> {
 }
 
 pub(super) fn scheduler(origin: &str, text: Option<&str>) -> Result<Scheduler, ConfigError> {
-    choice(origin, text, &Scheduler::WORDS)
+    choice(origin, text, &Scheduler::words())
 }
 
 /// Whether a flag is on; without a value it is.

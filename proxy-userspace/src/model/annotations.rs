@@ -60,7 +60,7 @@ pub(super) fn read_annotations(
         forwarding: choose(get(FORWARDING), &words, notes).or(tunnel),
         maglev: choose(get(ALGORITHM), &[("maglev", true), ("random", false)], notes),
         maglev_size,
-        scheduler: choose(get(KUBE_ROUTER_SCHEDULER), &Scheduler::WORDS, notes),
+        scheduler: choose(get(KUBE_ROUTER_SCHEDULER), &Scheduler::words(), notes),
     };
     if overrides.contradicts(settings) {
         notes.warn_about(Topic::Annotation, field(ALGORITHM), "random can't be had with DSR; maglev is used");

@@ -51,15 +51,10 @@ impl Scheduler {
     ];
 
     /// All of them with their names.
-    pub const WORDS: [(&str, Self); 13] = {
-        let mut words = [("", Self::Rr); 13];
-        let mut index = 0;
-        while index < words.len() {
-            words[index] = (Self::ALL[index].name(), Self::ALL[index]);
-            index += 1;
-        }
-        words
-    };
+    #[must_use]
+    pub fn words() -> [(&'static str, Self); 13] {
+        Self::ALL.map(|scheduler| (scheduler.name(), scheduler))
+    }
 
     /// As IPVS, kube-proxy and kube-router spell it. Its module is `ip_vs_` and this.
     #[must_use]
