@@ -45,7 +45,7 @@ pub enum AgentError {
     #[error("this kernel has neither eBPF ({ebpf}) nor IPVS ({ipvs})")]
     Neither {
         /// Why eBPF is not.
-        ebpf: OpenError,
+        ebpf: Box<OpenError>,
         /// Why IPVS is not.
         ipvs: ipvs::OpenError,
     },
@@ -160,7 +160,7 @@ fn open(settings: &Settings, desired: &Desired) -> Result<(Box<dyn Dataplane>, M
                     warn!("served by IPVS, since this kernel can't do eBPF: {ebpf}");
                     Ok((Box::new(dataplane), Mode::Ipvs))
                 }
-                Err(ipvs) => Err(AgentError::Neither { ebpf, ipvs }),
+                Err(ipvs) => Err(AgentError::Neither { ebpf: Box::new(ebpf), ipvs }),
             },
             Err(error) => Err(error.into()),
         },

@@ -199,7 +199,7 @@ fn probe(ipvs: &mut Ipvs, scheduler: Scheduler) -> Result<(), OpenError> {
         Some(libc::ENOENT) => OpenError::Scheduler(scheduler.name()),
         _ => OpenError::ipvs(error),
     });
-    let served = made.and_then(|()| ipvs.put_server(&service, PROBE, server).map_err(OpenError::ipvs));
+    let answer = made.and_then(|()| ipvs.put_server(&service, PROBE, server).map_err(OpenError::ipvs));
     let gone = ipvs.delete_service(&service).map_err(OpenError::ipvs);
-    served.and(gone)
+    answer.and(gone)
 }

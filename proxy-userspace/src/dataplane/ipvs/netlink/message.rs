@@ -127,17 +127,15 @@ impl Message {
         let bytes = attribute::inner(&self.attributes, ATTRIBUTE_SERVICE).unwrap_or_default();
         let attributes = Attributes::parse(&bytes)?;
         let family = attributes.u16(SERVICE_AF).and_then(family_of).ok_or("a service without a family")?;
-        let service = match attributes.u32(SERVICE_FWMARK) {
-            Some(mark) => Virtual::Mark { family, mark },
-            None => {
-                let Some(protocol) = attributes.u16(SERVICE_PROTOCOL).and_then(Protocol::of_number) else {
-                    return Ok(None);
-                };
-                let address = attributes.address(SERVICE_ADDRESS, family);
-                let address =
-                    address.zip(attributes.port(SERVICE_PORT)).ok_or("a service without a place")?;
-                Virtual::Address { protocol, address: address.into() }
-            }
+        let service = if let Some(mark) = attributes.u32(SERVICE_FWMARK) {
+            Virtual::Mark { family, mark }
+        } else {
+            let Some(protocol) = attributes.u16(SERVICE_PROTOCOL).and_then(Protocol::of_number) else {
+                return Ok(None);
+            };
+            let address = attributes.address(SERVICE_ADDRESS, family);
+            let address = address.zip(attributes.port(SERVICE_PORT)).ok_or("a service without a place")?;
+            Virtual::Address { protocol, address: address.into() }
         };
         let flags = attributes.u32(SERVICE_FLAGS).ok_or("a service without flags")?;
         let scheduling = Scheduling {

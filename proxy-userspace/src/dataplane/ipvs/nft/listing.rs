@@ -65,12 +65,13 @@ fn read(set: Set, value: &Value) -> Option<(Element, Option<u32>)> {
         (Set::Uplinks, [device]) => Element::Device(device.as_str()?.to_owned()),
         (Set::Vips | Set::Refusing, [address]) => Element::Address(self::address(address)?),
         (Set::Cluster | Set::Inside, [range]) => Element::Net(net(range)?),
-        (Set::Loop, [_, address, protocol, port]) => place(address, protocol, port)?,
         (Set::Allowed, [address, protocol, port, range]) => match place(address, protocol, port)? {
             Element::Port(protocol, address) => Element::Range(protocol, address, net(range)?),
             _ => return None,
         },
-        (_, [address, protocol, port]) => place(address, protocol, port)?,
+        (Set::Loop, [_, address, protocol, port]) | (_, [address, protocol, port]) => {
+            place(address, protocol, port)?
+        }
         _ => return None,
     };
     Some((element, mark))

@@ -1,5 +1,3 @@
-use std::net::SocketAddr;
-
 use super::text::change;
 use super::*;
 use crate::dataplane::ebpf::Mark;

@@ -119,14 +119,11 @@ impl<K: Ord + Clone, V: PartialEq + Clone> Delta<K, V> {
 
     /// The kernel has `value` now; `None` = it has not got the key.
     pub fn set_actual(&mut self, key: &K, value: Option<V>) {
-        match value {
-            Some(value) => {
-                self.actual.insert(key.clone(), value);
-            }
-            None => {
-                self.actual.remove(key);
-                self.unclaimed.remove(key);
-            }
+        if let Some(value) = value {
+            self.actual.insert(key.clone(), value);
+        } else {
+            self.actual.remove(key);
+            self.unclaimed.remove(key);
         }
     }
 }

@@ -188,8 +188,10 @@ impl Plan {
 
     fn owner(&self, op: &Op) -> Owner {
         match op {
-            Op::PutService(service, _) | Op::DeleteService(service) => self.services.owner(service),
-            Op::PutServer(service, ..) | Op::DeleteServer(service, _) => self.services.owner(service),
+            Op::PutService(service, _)
+            | Op::DeleteService(service)
+            | Op::PutServer(service, ..)
+            | Op::DeleteServer(service, _) => self.services.owner(service),
             Op::AddAddress(address) | Op::DeleteAddress(address) => self.bound.owner(address),
             Op::ChangeMembers { .. } => None,
         }

@@ -75,15 +75,13 @@ impl Portion {
         let element = || Element::Port(port.protocol, address);
         self.insert(Set::Services, element());
         let is_empty = |list| port.members(list).next().is_none();
-        if !port.has_any {
-            self.insert(Set::Refused, element());
-        } else {
-            if is_empty(place.inside) {
-                self.insert(Set::DroppedInside, element());
-            }
-            if is_empty(place.outside) {
-                self.insert(Set::DroppedOutside, element());
-            }
+        let refusals = [
+            (Set::Refused, !port.has_any),
+            (Set::DroppedInside, port.has_any && is_empty(place.inside)),
+            (Set::DroppedOutside, port.has_any && is_empty(place.outside)),
+        ];
+        for (set, _) in refusals.into_iter().filter(|(_, holds)| *holds) {
+            self.insert(set, element());
         }
         if let (Some(ranges), FrontendKind::LoadBalancer) = (&port.source_ranges, place.kind) {
             self.insert(Set::Restricted, element());
