@@ -235,6 +235,7 @@ fn what_neither_flag_nor_file_says_comes_from_the_environment() {
     assert_eq!(settings.source, Source::Kubernetes { kubeconfig });
     let without = Settings {
         model: ModelSettings { cluster_ranges: Vec::new(), ..settings.model },
+        ipvs: IpvsSettings::default(),
         source: Source::Kubernetes { kubeconfig: None },
         ..settings
     };
