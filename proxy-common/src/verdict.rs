@@ -74,6 +74,8 @@ reasons! {
     SnatPorts = 29, "snat_ports";
     /// Dropped: an ICMP error that quotes a packet of a service, but no connection that is known here.
     IcmpUnknown = 30, "icmp_unknown";
+    /// Dropped, and refused by ICMP: no service has this protocol.
+    UnknownProtocol = 31, "unknown_protocol";
 }
 
 /// Numbers reserved for reasons: the stride of COUNTERS.

@@ -40,8 +40,14 @@ pub const PEER_NODE: u32 = 1 << 0;
 /// Bit of a PEERS value: an address of this node; encapsulated packets to it are for us.
 pub const PEER_SELF: u32 = 1 << 1;
 
+/// From this bit on, a PEERS value says which way leads to the address; 0 = none.
+pub const PEER_WAY_SHIFT: u32 = 8;
+
+/// Seconds for which a way's MTU stays lower once a router has said so: those of Linux' own `mtu_expires`.
+pub const NARROWED_SECONDS: u32 = 600;
+
 shared! {
-    /// Key of PEERS; the value is a set of `PEER_*` bits.
+    /// Key of PEERS; the value is a set of `PEER_*` bits, and above them the way's id.
     pub struct PeerKey {
         /// A node's address, v4-mapped for IPv4.
         pub address: [u32; 4],

@@ -19,6 +19,7 @@ use crate::observe;
 use crate::packet::header::{ETHERNET, Ethernet, protocol};
 use crate::packet::parse::parse;
 use crate::packet::{Packet, Parsed};
+use crate::path;
 use crate::route::{self, NextHop};
 use crate::verdict::{HAND_TO_TC, NO_ROOM, UNTOUCHED, Verdict};
 
@@ -39,9 +40,9 @@ pub fn send<P: Packet, F: Family>(
     }
     let between = fou::own_bytes();
     let outer = header_of(way) + between;
-    if packet.largest_packet(parsed, outer) > u32::from(way.mtu) {
-        let fits = u32::from(way.mtu).saturating_sub(outer as u32);
-        return Err(Verdict::Refuse(Reason::TooBig, fits));
+    let size = packet.largest_packet(parsed, outer);
+    if size > u32::from(way.mtu) {
+        path::check(packet, backend.way, size, outer as u32)?;
     }
     let next = route::resolve(packet, way)?;
     F::decrement_hop_limit(packet, ETHERNET).ok_or(NO_ROOM)?;
@@ -215,7 +216,7 @@ fn serve<P: Packet, O: Family, F: Family, E: Encapsulation>(
     let chosen = choose::<F>(inner, frontend, hint);
     let backend = balance::lookup_backend::<F>(chosen).ok_or(Verdict::Drop(Reason::NoBackendHere))?;
     if !backend.is_local() {
-        return send_onward::<P, O, F, E>(*packet, inner, backend, hint);
+        return Ok(send_onward::<P, O, F, E>(*packet, inner, backend, hint));
     }
     packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
     let outer = if O::HEADER == V6::HEADER { FLOW_OUTER_IPV6 } else { 0 };
@@ -280,8 +281,20 @@ fn decapsulate<P: Packet, O: Family, F: Family, E: Encapsulation>(
 }
 
 /// The second chance: rewrites the outer header in place, once. A way of the other family can't be taken.
+///
+/// A verdict, not a result of one: that goes back through memory, and Linux refuses what may stand in the result's register then.
 #[inline(never)]
 pub fn send_onward<P: Packet, O: Family, F: Family, E: Encapsulation>(
+    packet: P,
+    inner: &Parsed<F::Address>,
+    backend: &Backend<F::Address>,
+    hint: u32,
+) -> Verdict {
+    rewrite_outer::<P, O, F, E>(packet, inner, backend, hint).unwrap_or_else(|verdict| verdict)
+}
+
+#[inline(always)]
+fn rewrite_outer<P: Packet, O: Family, F: Family, E: Encapsulation>(
     packet: P,
     inner: &Parsed<F::Address>,
     backend: &Backend<F::Address>,
@@ -291,7 +304,8 @@ pub fn send_onward<P: Packet, O: Family, F: Family, E: Encapsulation>(
     if hint & ONWARD != 0 || header_of(way) != O::HEADER {
         return Err(Verdict::Drop(Reason::NoBackendHere));
     }
-    if inner.length + (O::HEADER + E::BYTES) as u32 > u32::from(way.mtu) {
+    let size = inner.length + (O::HEADER + E::BYTES) as u32;
+    if size > u32::from(way.mtu) && path::check(&packet, backend.way, size, 0).is_err() {
         return Err(Verdict::Drop(Reason::TooBig));
     }
     let next = route::resolve(&packet, way)?;

@@ -57,6 +57,9 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
     };
     // Here, where the walk has left the stack.
     match verdict {
+        Verdict::Refuse(Reason::TooBig, _) if F::may_be_fragmented(&packet, ETHERNET) => {
+            Verdict::Drop(Reason::TooBig)
+        }
         Verdict::Refuse(reason, detail) => icmp::answer::<P, F>(packet, reason, detail),
         verdict => verdict,
     }
@@ -103,7 +106,7 @@ fn forward_parsed<P: Packet, F: Family>(
     parsed: &Parsed<F::Address>,
 ) -> Result<Verdict, Leave> {
     if !parsed.has_ports() {
-        return Err(UNTOUCHED.into());
+        return Err(vip::unknown_protocol::<F>(parsed).into());
     }
     if fou::is_for_us::<F>(&parsed.key) {
         return Err(Leave::Decapsulate);

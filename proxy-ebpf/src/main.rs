@@ -28,6 +28,7 @@ mod mss;
 mod nat;
 mod observe;
 mod packet;
+mod path;
 mod route;
 mod sctp;
 mod snat;

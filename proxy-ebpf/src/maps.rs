@@ -40,6 +40,11 @@ pub type FlowsNewMap<A> = LruHashMap<FlowKey<A>, Flow<A>, FLOWS_NEW_DEFAULT>;
 /// The type of [`AFFINITY4`] and [`AFFINITY6`].
 pub type AffinityMap<A> = LruHashMap<AffinityKey<A>, Affinity, AFFINITY_DEFAULT>;
 
+/// Words of [`BUFFER`], which holds what a frame of 9216 bytes leaves over beside one of 1280.
+pub const BUFFER_WORDS: usize = 1024;
+/// The type of [`BUFFER`].
+pub type Buffer = [u64; BUFFER_WORDS];
+
 /// Where IPv4 services are reached. Written by the agent, read by every program; nothing is evicted.
 #[btf_map]
 pub static FRONTENDS4: HashMap<FrontendKey<Addr4>, Frontend, SERVICES_DEFAULT> = HashMap::new();
@@ -61,10 +66,15 @@ pub static BACKENDS6: Array<Backend<Addr6>, BACKENDS_DEFAULT> = Array::new();
 /// How other nodes are reached, by way id. Written by the agent.
 #[btf_map]
 pub static WAYS: Array<Way, WAYS_DEFAULT> = Array::new();
+/// By way id: the monotonic second until which the way's MTU, as it stands in WAYS, is what a router said. 0 = it is its
+/// route's. Written by the programs.
+#[btf_map]
+pub static NARROWED: Array<u32, WAYS_DEFAULT> = Array::new();
 /// Backends on this node by service id and hint; the value is a `BackendRef`. Written by the agent.
 #[btf_map]
 pub static HINTS: HashMap<HintKey, u32, BACKENDS_DEFAULT> = HashMap::new();
-/// Nodes of the cluster and this node's own addresses; the value is a set of `PEER_*` bits. Written by the agent.
+/// Nodes of the cluster and this node's own addresses; the value is a set of `PEER_*` bits, and above them the id of the way
+/// to the address. Written by the agent.
 #[btf_map]
 pub static PEERS: HashMap<PeerKey, u32, WAYS_DEFAULT> = HashMap::new();
 /// IPv4 connections the client has answered in. Written by the programs; the agent only reads and deletes. The
@@ -140,6 +150,9 @@ pub static SCRATCH4: PerCpuArray<Flow<Addr4>, 1> = PerCpuArray::new();
 /// The same for IPv6; as [`SCRATCH4`].
 #[btf_map]
 pub static SCRATCH6: PerCpuArray<Flow<Addr6>, 1> = PerCpuArray::new();
+/// Room for what fits no stack. One for each CPU, written by the programs.
+#[btf_map]
+pub static BUFFER: PerCpuArray<Buffer, 1> = PerCpuArray::new();
 /// Keys that are left for functions of `apart`. One for each CPU, written by the programs.
 #[btf_map]
 pub static KEYS4: PerCpuArray<FlowKey<Addr4>, 2> = PerCpuArray::new();

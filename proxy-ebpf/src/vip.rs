@@ -6,6 +6,8 @@ use proxy_common::vip::{VipKey, filter_bit};
 use crate::config::REJECT_UNKNOWN;
 use crate::family::Family;
 use crate::maps;
+use crate::packet::Parsed;
+use crate::packet::header::ETHERNET;
 use crate::verdict::{UNTOUCHED, Verdict};
 
 /// What becomes of a packet that asks for no frontend: the stack's business unless its address may be a service's.
@@ -14,6 +16,20 @@ use crate::verdict::{UNTOUCHED, Verdict};
 pub fn unknown_port<F: Family>(address: &F::Address) -> Verdict {
     if REJECT_UNKNOWN.load() != 0 && may_be_vip::<F>(address) {
         Verdict::Refuse(Reason::UnknownPort, 0)
+    } else {
+        UNTOUCHED
+    }
+}
+
+/// The same for a protocol in which nobody asks for frontends. Where it stands behind extension headers nobody can be told
+/// which byte is not understood.
+#[inline(always)]
+pub fn unknown_protocol<F: Family>(parsed: &Parsed<F::Address>) -> Verdict {
+    let key = &parsed.key;
+    let is_plain = F::HAS_HEADER_CHECKSUM || parsed.payload == (ETHERNET + F::HEADER) as u32;
+    let may_refuse = REJECT_UNKNOWN.load() != 0 && is_plain && F::is_transport(key.protocol);
+    if may_refuse && may_be_vip::<F>(&key.destination) {
+        Verdict::Refuse(Reason::UnknownProtocol, 0)
     } else {
         UNTOUCHED
     }

@@ -33,6 +33,8 @@ pub trait Family: Copy {
     /// Protocol number of this family inside an IP packet.
     const ENCAPSULATED: u8;
 
+    /// Whether a protocol number can be that of something in packets, not of a header that belongs to the network's own.
+    fn is_transport(protocol: u8) -> bool;
     /// Looks a frontend up.
     fn frontend(key: &FrontendKey<Self::Address>) -> Option<Frontend>;
     /// Reads a backend.

@@ -31,6 +31,10 @@ impl Family for V4 {
     const ENCAPSULATED: u8 = protocol::IPV4;
 
     #[inline(always)]
+    fn is_transport(_protocol: u8) -> bool {
+        true
+    }
+    #[inline(always)]
     fn frontend(key: &FrontendKey<Addr4>) -> Option<Frontend> {
         // SAFETY: copied at once; frontends are never rewritten by an endpoint change.
         unsafe { maps::FRONTENDS4.get(key).copied() }

@@ -30,6 +30,11 @@ impl Family for V6 {
     const HAS_HEADER_CHECKSUM: bool = false;
     const ENCAPSULATED: u8 = protocol::IPV6;
 
+    /// Extension headers, and the number that says that nothing follows, are not.
+    #[inline(always)]
+    fn is_transport(protocol: u8) -> bool {
+        !matches!(protocol, 0 | 43 | 44 | 50 | 51 | 59 | 60 | 135 | 139 | 140)
+    }
     #[inline(always)]
     fn frontend(key: &FrontendKey<Addr6>) -> Option<Frontend> {
         // SAFETY: copied at once; frontends are never rewritten by an endpoint change.

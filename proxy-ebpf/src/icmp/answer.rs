@@ -21,7 +21,7 @@ use crate::vip;
 /// Bytes a quote may have: an IP header with all its options, or with 48 bytes of extension headers, and eight bytes.
 const MOST_QUOTED: usize = 96;
 /// Bytes of the transport header a quote holds: ports, and what TCP finds its segment by (RFC 792).
-const QUOTED_TRANSPORT: usize = 8;
+pub(super) const QUOTED_TRANSPORT: usize = 8;
 /// Internetwork control (RFC 1812, section 4.3.2.5).
 const TRAFFIC_CLASS: u8 = 0xc0;
 
@@ -35,7 +35,8 @@ pub fn answer<P: Packet, F: Icmp>(packet: P, reason: Reason, detail: u32) -> Ver
     let Ok(parsed) = parse::<P, F>(&packet, ETHERNET) else {
         return Verdict::Drop(reason);
     };
-    if reason == Reason::UnknownPort && !vip::is_rejecting::<F>(&parsed.key.destination) {
+    let is_unknown = matches!(reason, Reason::UnknownPort | Reason::UnknownProtocol);
+    if is_unknown && !vip::is_rejecting::<F>(&parsed.key.destination) {
         return UNTOUCHED;
     }
     match build::<P, F>(packet, &parsed, reason, detail) {
@@ -52,9 +53,6 @@ fn build<P: Packet, F: Icmp>(
     detail: u32,
 ) -> Option<()> {
     let message = F::error(reason, detail)?;
-    if reason == Reason::TooBig && F::may_be_fragmented(&packet) {
-        return None;
-    }
     let key = &parsed.key;
     if !super::may_answer::<P, F>(&packet, parsed) || !limit::admit(&F::prefix(&key.source)) {
         return None;
@@ -62,24 +60,13 @@ fn build<P: Packet, F: Icmp>(
     super::swap_ethernet(&packet)?;
     // SAFETY: `at` checked the bound.
     let addresses = unsafe { (*packet.at::<Ethernet>(0)?).addresses };
+    let quoted = parsed.transport().offset() - ETHERNET + QUOTED_TRANSPORT;
     let mut quote: Chunk = [0; CHUNK_WORDS];
-    let quoted = read(&packet, parsed, &mut quote)?;
-    let bytes = ETHERNET + F::HEADER + size_of::<IcmpHeader>() + quoted;
-    packet.renew(bytes, parsed.transport()).ok()?;
-    let ethernet = packet.at::<Ethernet>(0)?;
-    // SAFETY: `at` checked the bound.
-    unsafe { *ethernet = Ethernet { addresses, ether_type: F::ETHER_TYPE } };
+    read(&packet, ETHERNET, quoted, &mut quote)?;
+    packet.renew(frame_length::<F>(quoted), parsed.transport()).ok()?;
     let source = if reason == Reason::HopLimit { own_address::<F>(detail) } else { None };
-    let outer = Outer {
-        source: source.unwrap_or(key.destination),
-        destination: key.source,
-        protocol: F::PROTOCOL,
-        traffic_class: TRAFFIC_CLASS,
-        inner_length: (size_of::<IcmpHeader>() + quoted) as u32,
-        hint: 0,
-    };
-    F::write_outer(&packet, ETHERNET, &outer)?;
-    write(&packet, ETHERNET + F::HEADER, message, (&quote, quoted), pseudo_header::<F>(&outer))
+    let ends = (source.unwrap_or(key.destination), key.source);
+    write::<P, F>(&packet, addresses, &ends, message, (&quote, quoted))
 }
 
 /// The node's address on the way the packet would have taken. Where the way's family is another, the frontend's has to do.
@@ -90,32 +77,49 @@ fn own_address<F: Icmp>(way: u32) -> Option<F::Address> {
     of_family.then(|| F::unmap(&way.source))
 }
 
-/// Copies what will be quoted, and says how many bytes that is.
+/// Bytes of the frame of a message that quotes so many.
 #[inline(always)]
-fn read<P: Packet, A>(packet: &P, parsed: &Parsed<A>, quote: &mut Chunk) -> Option<usize> {
-    let quoted = parsed.transport().offset() - ETHERNET + QUOTED_TRANSPORT;
+pub(super) const fn frame_length<F: Icmp>(quoted: usize) -> usize {
+    ETHERNET + F::HEADER + size_of::<IcmpHeader>() + quoted
+}
+
+/// Copies what will be quoted, unless it is too much.
+#[inline(always)]
+pub(super) fn read<P: Packet>(packet: &P, from: usize, quoted: usize, quote: &mut Chunk) -> Option<()> {
     if quoted > MOST_QUOTED {
         return None;
     }
-    packet.load(ETHERNET, quote, quoted).ok()?;
-    Some(quoted)
+    packet.load(from, quote, quoted).ok()
 }
 
-/// Writes an ICMP message at `offset`. Words behind the quote are zero.
+/// Writes a frame with a message from the first of `ends` to the second. Words behind the quote are zero.
 #[inline(always)]
-fn write<P: Packet>(
+pub(super) fn write<P: Packet, F: Icmp>(
     packet: &P,
-    offset: usize,
+    ethernet_addresses: [u16; 6],
+    ends: &(F::Address, F::Address),
     message: Message,
     (quote, quoted): (&Chunk, usize),
-    pseudo_header: u64,
 ) -> Option<()> {
+    let ethernet = packet.at::<Ethernet>(0)?;
+    // SAFETY: `at` checked the bound.
+    unsafe { *ethernet = Ethernet { addresses: ethernet_addresses, ether_type: F::ETHER_TYPE } };
+    let outer = Outer {
+        source: ends.0,
+        destination: ends.1,
+        protocol: F::PROTOCOL,
+        traffic_class: TRAFFIC_CLASS,
+        inner_length: (size_of::<IcmpHeader>() + quoted) as u32,
+        hint: 0,
+    };
+    F::write_outer(packet, ETHERNET, &outer)?;
     let Message { kind, code, rest } = message;
-    let sum = pseudo_header + u64::from(u16::from_ne_bytes([kind, code])) + u64::from(rest);
+    let sum = pseudo_header::<F>(&outer) + u64::from(u16::from_ne_bytes([kind, code])) + u64::from(rest);
     let words = quote.as_ptr().cast_mut();
     // SAFETY: nothing is subtracted, and the buffer is as large as said; the kernel only reads.
     let quote_sum = unsafe { bpf_csum_diff(ptr::null_mut(), 0, words, size_of::<Chunk>() as u32, 0) };
     let sum = sum + (quote_sum.cast_unsigned() & 0xffff_ffff);
+    let offset = ETHERNET + F::HEADER;
     packet.store(offset + size_of::<IcmpHeader>(), quote, quoted).ok()?;
     let header = packet.at::<IcmpHeader>(offset)?;
     // SAFETY: `at` checked the bound.

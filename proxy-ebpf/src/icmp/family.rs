@@ -1,5 +1,7 @@
 //! ICMP and `ICMPv6`: what differs between them.
 
+use core::mem::offset_of;
+
 use proxy_common::checksum::Difference;
 use proxy_common::flow::FlowKey;
 use proxy_common::icmp::SourcePrefix;
@@ -20,6 +22,9 @@ pub struct Message {
     pub code: u8,
     pub rest: u32,
 }
+
+/// Where the fixed IPv6 header says what follows.
+const NEXT_HEADER: u32 = offset_of!(Ipv6, next_header) as u32;
 
 /// Hop limit of what we send ourselves.
 const OWN_HOP_LIMIT: u8 = 64;
@@ -76,7 +81,12 @@ pub trait Icmp: Family {
     /// What the sender of a packet that was dropped for `reason` is told; `size` is what would have fitted.
     fn error(reason: Reason, size: u32) -> Option<Message>;
     /// Whether a router may have cut this packet up, so that its sender expects no word about its size.
-    fn may_be_fragmented<P: Packet>(packet: &P) -> bool;
+    fn may_be_fragmented<P: Packet>(packet: &P, network: usize) -> bool;
+    /// The least MTU that a router is believed.
+    const LEAST_MTU: u32;
+
+    /// The MTU that a message names, if it says that a packet did not fit.
+    fn next_mtu(header: &IcmpHeader) -> Option<u32>;
     /// Whether an address can be one host's: not unspecified, loopback, multicast or broadcast.
     fn is_host(address: &Self::Address) -> bool;
     /// Whether a type is an error's that may be about one connection.
@@ -97,20 +107,28 @@ impl Icmp for V4 {
     const ECHO_REPLY: u8 = 0;
     const HAS_PSEUDO_HEADER: bool = false;
     const WAY_FLAG: u16 = WAY_IPV4;
+    /// What every host takes (RFC 791, section 3.1): less is a forgery rather than a link.
+    const LEAST_MTU: u32 = 576;
 
+    #[inline(always)]
+    fn next_mtu(header: &IcmpHeader) -> Option<u32> {
+        // RFC 1191, section 4. Routers that are older name none.
+        (header.kind == 3 && header.code == 4).then(|| u32::from_be(header.rest) & 0xffff)
+    }
     #[inline(always)]
     fn error(reason: Reason, size: u32) -> Option<Message> {
         match reason {
             Reason::NoEndpoint | Reason::UnknownPort => Some(Message { kind: 3, code: 3, rest: 0 }),
+            Reason::UnknownProtocol => Some(Message { kind: 3, code: 2, rest: 0 }),
             Reason::TooBig => Some(Message { kind: 3, code: 4, rest: (size & 0xffff).to_be() }),
             Reason::HopLimit => Some(Message { kind: 11, code: 0, rest: 0 }),
             _ => None,
         }
     }
     #[inline(always)]
-    fn may_be_fragmented<P: Packet>(packet: &P) -> bool {
+    fn may_be_fragmented<P: Packet>(packet: &P, network: usize) -> bool {
         // SAFETY: `at` checked the bound.
-        packet.at::<Ipv4>(ETHERNET).is_none_or(|header| unsafe { (*header).fragment } & DONT_FRAGMENT == 0)
+        packet.at::<Ipv4>(network).is_none_or(|header| unsafe { (*header).fragment } & DONT_FRAGMENT == 0)
     }
     #[inline(always)]
     fn is_host(address: &Addr4) -> bool {
@@ -173,18 +191,25 @@ impl Icmp for V6 {
     const ECHO_REPLY: u8 = 129;
     const HAS_PSEUDO_HEADER: bool = true;
     const WAY_FLAG: u16 = 0;
+    /// RFC 8200, section 5.
+    const LEAST_MTU: u32 = 1280;
 
+    #[inline(always)]
+    fn next_mtu(header: &IcmpHeader) -> Option<u32> {
+        (header.kind == 2 && header.code == 0).then(|| u32::from_be(header.rest))
+    }
     #[inline(always)]
     fn error(reason: Reason, size: u32) -> Option<Message> {
         match reason {
             Reason::NoEndpoint | Reason::UnknownPort => Some(Message { kind: 1, code: 4, rest: 0 }),
+            Reason::UnknownProtocol => Some(Message { kind: 4, code: 1, rest: NEXT_HEADER.to_be() }),
             Reason::TooBig => Some(Message { kind: 2, code: 0, rest: size.to_be() }),
             Reason::HopLimit => Some(Message { kind: 3, code: 0, rest: 0 }),
             _ => None,
         }
     }
     #[inline(always)]
-    fn may_be_fragmented<P: Packet>(_packet: &P) -> bool {
+    fn may_be_fragmented<P: Packet>(_packet: &P, _network: usize) -> bool {
         false
     }
     #[inline(always)]

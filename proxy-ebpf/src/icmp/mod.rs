@@ -2,6 +2,7 @@
 
 mod answer;
 mod echo;
+mod encapsulated;
 mod family;
 mod limit;
 mod relay;

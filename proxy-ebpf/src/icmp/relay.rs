@@ -8,7 +8,9 @@ use proxy_common::flow::{FLOW_ENCAPSULATE, FLOW_REPLY, FlowKey};
 use proxy_common::frontend::FRONTEND_DSR;
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
+use proxy_common::way::FOU_PORT;
 
+use super::encapsulated;
 use super::family::{Icmp, Plain, Quote, parse_plain};
 use crate::balance;
 use crate::dsr;
@@ -24,13 +26,13 @@ use crate::route::{self, NextHop};
 use crate::verdict::{HAND_TO_TC, NO_ROOM, UNTOUCHED, Verdict};
 
 /// Offset of the quote in an ICMP message.
-const QUOTE: usize = size_of::<IcmpHeader>();
+pub(super) const QUOTE: usize = size_of::<IcmpHeader>();
 /// Bytes of a transport header that every error quotes.
 const QUOTED_TRANSPORT: u32 = 8;
 /// Where a TCP header has its checksum.
 const TCP_CHECKSUM: usize = offset_of!(Tcp, checksum);
 /// Highest offset a quoted transport header can have, for the verifier.
-const MAX_OFFSET: u32 = 255;
+pub(super) const MAX_OFFSET: u32 = 255;
 
 /// An error, and what it is about.
 struct Error<F: Family> {
@@ -54,6 +56,8 @@ enum Next {
     Send(BackendRef),
     /// It is about a connection whose client's address is translated.
     Translate,
+    /// It is about no connection, but may be about a packet that was encapsulated here.
+    Encapsulated,
 }
 
 /// From a router on the way to the client, or from the client: for the backend.
@@ -63,14 +67,18 @@ pub fn receive<P: Packet, F: Icmp>(packet: P) -> Verdict {
         Next::End(verdict) => verdict,
         Next::Send(backend) => send::<P, F>(packet, backend),
         Next::Translate => translate::<P, F>(packet),
+        Next::Encapsulated => encapsulated::receive::<P, F>(packet),
     }
 }
 
 #[inline(never)]
 fn judge<P: Packet, F: Icmp>(mut packet: P) -> Next {
     let Some(error) = read::<P, F>(&packet, ETHERNET) else {
-        return Next::End(UNTOUCHED);
+        return Next::Encapsulated;
     };
+    if error.key.source_port == FOU_PORT.to_be() && error.key.protocol == protocol::UDP {
+        return Next::Encapsulated;
+    }
     let Some(flow) = flow::lookup_quoted::<F>(&error.key) else {
         return choose::<F>(&error.key);
     };
@@ -166,7 +174,7 @@ pub fn receive_tunnelled<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: 
     match judge_tunnelled::<P, O, F, E>(packet) {
         Next::End(verdict) => verdict,
         Next::Send(backend) => send_onward::<P, O, F, E>(packet, backend),
-        Next::Translate => UNTOUCHED,
+        Next::Translate | Next::Encapsulated => UNTOUCHED,
     }
 }
 
@@ -216,7 +224,7 @@ fn send_onward<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: P, to: Bac
     let Some(hint) = O::read_hint(&packet, ETHERNET) else {
         return NO_ROOM;
     };
-    dsr::send_onward::<P, O, F, E>(packet, &inner, backend, hint).unwrap_or_else(|verdict| verdict)
+    dsr::send_onward::<P, O, F, E>(packet, &inner, backend, hint)
 }
 
 /// From a backend, or its node: for the client.

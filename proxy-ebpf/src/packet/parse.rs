@@ -39,6 +39,11 @@ pub struct Parsed<A> {
 const MAX_OFFSET: u32 = 511;
 
 impl Transport {
+    /// A header at an offset, of which no more need be known.
+    #[inline(always)]
+    pub const fn at(offset: u32) -> Self {
+        Self { offset, protocol: 0 }
+    }
     /// Offset of the header in the frame.
     #[inline(always)]
     pub const fn offset(self) -> usize {

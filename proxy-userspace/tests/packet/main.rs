@@ -20,6 +20,7 @@ mod local;
 mod network;
 mod node_ports;
 mod outer_source;
+mod path_mtu;
 mod sctp;
 mod shapes;
 mod snat;

@@ -1,6 +1,6 @@
 //! Addresses of services: ports that nobody serves, and echo requests.
 
-use millrace_lab::frame::{Extension, Frame, Icmp, flag};
+use millrace_lab::frame::{Extension, Frame, Icmp, Layer, flag};
 use millrace_lab::program::{Bed, Hook, Verdict};
 use proxy_common::verdict::Reason;
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
@@ -14,6 +14,8 @@ each_ingress! {
     an_address_of_no_service_is_left_to_the_stack_whatever_the_filter_says
     an_unknown_port_is_refused_so_often_and_dropped_after_that
     a_known_port_is_served_beside_the_refusals
+    a_protocol_that_no_service_has_is_refused_at_its_address
+    a_protocol_nobody_knows_is_the_stacks_elsewhere
     an_echo_request_to_a_services_address_is_answered
     an_echo_request_with_refusals_off_is_answered
     echo_requests_that_must_not_be_answered_are_untouched
@@ -158,5 +160,42 @@ fn a_truncated_echo_request_is_untouched(case: Case) {
     let cut = (0..whole.len()).map(|length| &whole[..length]).filter(|frame| case.hook.takes(frame));
     for frame in cut {
         bed.run(case.hook, frame).assert_untouched().assert_counted(Reason::NotOurs);
+    }
+}
+
+/// A packet of an IP protocol.
+fn of_protocol(case: Case, number: u8) -> Frame {
+    let mut frame = Frame::ip(case.client().ip(), case.vip().ip()).payload(vec![0xa5; 24]);
+    match frame.innermost_mut() {
+        Layer::Ipv4(ip) => ip.protocol = Some(number),
+        Layer::Ipv6(ip) => ip.protocol = Some(number),
+        other => panic!("{other:?} is no IP header"),
+    }
+    frame
+}
+
+fn a_protocol_that_no_service_has_is_refused_at_its_address(case: Case) {
+    let bed = case.bed_with_vip(VIP_CLUSTER_IP, VIP_CLUSTER_IP);
+    let (icmp, quoted) = if case.family == Family::V4 {
+        (Icmp { kind: 3, code: 2, rest: [0; 4] }, 28)
+    } else {
+        // It points to the byte that says what follows.
+        (Icmp { kind: 4, code: 1, rest: [0, 0, 0, 6] }, 48)
+    };
+    for number in [47, 88, 103, 136] {
+        let frame = of_protocol(case, number);
+        let error = frame.icmp_error_quoting(case.vip().ip(), icmp, quoted);
+        case.arrives(&bed, &frame).assert_sent(&error).assert_counted(Reason::UnknownProtocol);
+    }
+}
+
+fn a_protocol_nobody_knows_is_the_stacks_elsewhere(case: Case) {
+    let off = case.bed_with_vip(VIP_CLUSTER_IP, 0);
+    let external = case.bed_with_vip(VIP_EXTERNAL, VIP_CLUSTER_IP);
+    let none = case.bed_with_vip(VIP_CLUSTER_IP, VIP_CLUSTER_IP);
+    none.forget_vip(case.vip().ip());
+    for bed in [off, external, none] {
+        let frame = of_protocol(case, 47);
+        case.arrives(&bed, &frame).assert_untouched().assert_counted(Reason::NotOurs);
     }
 }

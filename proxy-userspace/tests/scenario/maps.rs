@@ -23,7 +23,7 @@ use proxy_common::selection::{
 };
 use proxy_common::source_range::CLUSTER;
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
-use proxy_common::way::{PEER_NODE, PEER_SELF, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
+use proxy_common::way::{PEER_NODE, PEER_SELF, PEER_WAY_SHIFT, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
 use proxy_common::{Addr4, Addr6, Address};
 
 const CAPACITIES: Capacities =
@@ -115,7 +115,12 @@ impl Kernel for Recorder {
             Change::Hint(key, owner) => self.write(Place::Hint(key.service, key.hint), reference(*owner)),
             Change::RemoveHint(key) => self.remove(Place::Hint(key.service, key.hint)),
             Change::Peer(address, bits) => {
-                self.write(Place::Peer(*address), flags(*bits, &[(PEER_NODE, "node"), (PEER_SELF, "self")]));
+                let kinds = flags(*bits, &[(PEER_NODE, "node"), (PEER_SELF, "self")]);
+                let way = match bits >> PEER_WAY_SHIFT {
+                    0 => String::new(),
+                    way => format!(", way {way}"),
+                };
+                self.write(Place::Peer(*address), kinds + &way);
             }
             Change::RemovePeer(address) => self.remove(Place::Peer(*address)),
             Change::Vip(address, bits) => {

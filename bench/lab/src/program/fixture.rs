@@ -69,7 +69,19 @@ impl Bed {
         id
     }
 
-    /// Writes what an address is: a set of `PEER_*` bits.
+    /// A way as it stands in WAYS.
+    #[must_use]
+    pub fn current_way(&self, id: u32) -> Way {
+        self.get::<Way>("WAYS", id)
+    }
+
+    /// Lets the time end for which a way's MTU is what a router said.
+    pub fn forget_narrowness(&self, id: u32) {
+        assert_ne!(self.get::<u32>("NARROWED", id), 0, "way {id} is not narrower than its route");
+        self.set::<u32>("NARROWED", id, 1);
+    }
+
+    /// Writes what an address is: a set of `PEER_*` bits, and above them the id of the way to it.
     pub fn peer(&self, address: IpAddr, bits: u32) {
         self.insert::<PeerKey, u32>("PEERS", PeerKey { address: mapped(address) }, bits);
     }
@@ -268,7 +280,10 @@ impl Bed {
         self.forget_flows();
         (0..self.next_service.get()).for_each(|id| self.set::<u64>("SERVICES", id, 0));
         (0..self.next_slot.get()).for_each(|slot| self.set::<u64>("SELECTION", slot, 0));
-        (0..self.next_way.get()).for_each(|id| self.set::<Way>("WAYS", id, Way::default()));
+        for id in 0..self.next_way.get() {
+            self.set::<Way>("WAYS", id, Way::default());
+            self.set::<u32>("NARROWED", id, 0);
+        }
         for id in 0..self.next_backend.get() {
             self.set::<Backend<Addr4>>("BACKENDS4", id, Backend::default());
             self.set::<Backend<Addr6>>("BACKENDS6", id, Backend::default());

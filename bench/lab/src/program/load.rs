@@ -214,6 +214,7 @@ impl BedBuilder {
             ("HOPS4", backends),
             ("HOPS6", backends),
             ("WAYS", 64),
+            ("NARROWED", 64),
             ("PEERS", 64),
             ("FLOWS4", flows),
             ("FLOWS6", flows),

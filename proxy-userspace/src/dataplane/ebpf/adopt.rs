@@ -36,6 +36,8 @@ impl Maps {
                 found.ways.push((id, unmapped(way.target), way));
             }
         }
+        let narrowed = self.narrowed.all()?.into_iter().filter(|(_, until)| *until != 0);
+        found.narrowed = narrowed.map(|(id, _)| id).collect();
         self.hints.for_each(|key, reference| {
             found.hints.push((key, BackendRef(reference)));
             true

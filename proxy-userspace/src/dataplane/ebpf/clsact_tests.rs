@@ -98,6 +98,8 @@ fn a_filter_of_layout_1_gets_our_program_and_our_marker() {
             "KEYS6",
             "SCRATCH4",
             "SCRATCH6",
+            "NARROWED",
+            "BUFFER",
         ]) {
             fs::remove_file(former.join("maps").join(map)).unwrap();
         }

@@ -49,7 +49,7 @@ const TC_INGRESS: &str = "tc_ingress";
 const TC_EGRESS: &str = "tc_egress";
 
 /// The maps of the object and the size each shall have; `None` = what the object says.
-pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 33] {
+pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 35] {
     [
         ("AFFINITY4", Some(sizes.affinity)),
         ("AFFINITY6", Some(sizes.affinity)),
@@ -72,7 +72,9 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 33] {
         ("KEYS4", None),
         ("KEYS6", None),
         ("NAMES", Some(sizes.services)),
+        ("NARROWED", Some(sizes.nodes)),
         ("PEERS", Some(sizes.nodes)),
+        ("BUFFER", None),
         ("SCRATCH4", None),
         ("SCRATCH6", None),
         ("SELECTION", Some(sizes.slots)),
@@ -227,8 +229,8 @@ fn load(
     }
     for (name, size) in maps(&settings.sizes) {
         let pin = layout.maps().join(name);
-        // Hops are found by backend id.
-        let sized = layout.maps().join(name.replace("HOPS", "BACKENDS"));
+        // Hops are found by backend id, and what is known of a way's path by the way's.
+        let sized = layout.maps().join(name.replace("HOPS", "BACKENDS").replace("NARROWED", "WAYS"));
         if let Some(size) = size_of_map(&sized, size) {
             loader.map_max_entries(name, size);
         }

@@ -37,6 +37,8 @@ pub struct Maps {
     pub of6: FamilyMaps<Addr6>,
     /// Ways by id.
     pub ways: Vector<Way>,
+    /// By way id: until when its MTU is what a router said.
+    pub narrowed: Vector<u32>,
     /// Backends on this node by service and hint.
     pub hints: Table<HintKey, u32>,
     /// Node addresses.
@@ -92,6 +94,7 @@ impl Maps {
                 affinity: Table::open(directory, "AFFINITY6")?,
             },
             ways: Vector::open(directory, "WAYS")?,
+            narrowed: Vector::open(directory, "NARROWED")?,
             hints: Table::open(directory, "HINTS")?,
             peers: Table::open(directory, "PEERS")?,
             vips: Table::open(directory, "VIPS")?,

@@ -24,6 +24,8 @@ pub struct Found {
     pub backends: Vec<(BackendId, BackendEntry)>,
     /// WAYS: entries with a target.
     pub ways: Vec<(u32, IpAddr, Way)>,
+    /// NARROWED: ways whose MTU the programs may have lowered.
+    pub narrowed: BTreeSet<u32>,
     /// HINTS.
     pub hints: Vec<(HintKey, BackendRef)>,
     /// PEERS.

@@ -66,7 +66,12 @@ impl Plan {
 
     fn ways_are(&self, found: &Found) -> bool {
         let written: BTreeMap<u32, Way> = self.nodes.written_ways().collect();
-        same(&written, found.ways.iter().map(|(id, _, way)| (*id, *way)))
+        let as_written = |(id, _, way): &(u32, IpAddr, Way)| {
+            let mtu = written.get(id).map_or(way.mtu, |written| written.mtu);
+            let is_narrowed = found.narrowed.contains(id) && (1..mtu).contains(&way.mtu);
+            (*id, if is_narrowed { Way { mtu, ..*way } } else { *way })
+        };
+        same(&written, found.ways.iter().map(as_written))
     }
 
     fn hints_are(&self, found: &Found) -> bool {

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use proxy_common::addr::mapped;
 use proxy_common::hop::{DEVICE_XDP, Device};
-use proxy_common::way::{PEER_NODE, PEER_SELF, WAY_IPV4, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
+use proxy_common::way::{
+    PEER_NODE, PEER_SELF, PEER_WAY_SHIFT, WAY_IPV4, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way,
+};
 use proxy_common::{Addr4, Addr6};
 
 use super::change::{Change, Op};
@@ -283,7 +285,11 @@ impl Nodes {
     /// What is encapsulated goes to the addresses of nodes, so this node's other addresses need no entry.
     fn wanted_peers(&self) -> BTreeMap<IpAddr, u32> {
         let bits = |address| if self.topology.addresses.contains(address) { PEER_SELF } else { 0 };
-        self.members.iter().map(|(address, known)| (*address, known | bits(address))).collect()
+        let used = self.used();
+        let way = |address| {
+            self.ids.get(address).filter(|id| used.contains(id)).map_or(0, |id| id << PEER_WAY_SHIFT)
+        };
+        self.members.iter().map(|(address, known)| (*address, known | bits(address) | way(address))).collect()
     }
 }
 
@@ -316,7 +322,8 @@ mod tests {
         let mut nodes = Nodes::new(16);
         nodes.set_topology(&Topology { addresses, ..Topology::default() }, &BTreeSet::new());
         nodes.assign(&desired, Duration::ZERO);
-        let expected = BTreeMap::from([(own, PEER_NODE | PEER_SELF), (other, PEER_NODE)]);
+        let expected =
+            BTreeMap::from([(own, PEER_NODE | PEER_SELF), (other, PEER_NODE | 1 << PEER_WAY_SHIFT)]);
         assert_eq!(nodes.wanted_peers(), expected);
     }
 }

@@ -240,6 +240,28 @@ fn what_is_removed_while_not_everything_is_read_goes_at_once() {
 }
 
 #[test]
+fn a_way_whose_mtu_a_router_lowered_is_as_it_was_written() {
+    let mut kernel = FakeKernel::default();
+    kernel.begin(NOW, Vec::new());
+    let mut plan = Plan::adopt(CAPACITIES, Found::default(), NOW);
+    plan.sync(&two_services(), &Dirty::default(), NOW, &mut kernel);
+    let mut written = kernel.found();
+    written.ways[0].2.mtu = 1500;
+    let plan = Plan::adopt(CAPACITIES, written.clone(), NOW);
+    let drift = |mtu, is_narrowed| {
+        let mut found = written.clone();
+        found.ways[0].2.mtu = mtu;
+        found.narrowed.extend(Some(found.ways[0].0).filter(|_| is_narrowed));
+        plan.drift(&found)
+    };
+    assert_eq!(drift(1400, true), Vec::<&str>::new());
+    assert_eq!(drift(1500, true), Vec::<&str>::new());
+    for (mtu, is_narrowed) in [(1400, false), (1501, true), (0, true)] {
+        assert_eq!(drift(mtu, is_narrowed), ["WAYS"], "{mtu}");
+    }
+}
+
+#[test]
 fn what_somebody_else_changed_is_noticed() {
     let mut kernel = FakeKernel::default();
     kernel.begin(NOW, Vec::new());

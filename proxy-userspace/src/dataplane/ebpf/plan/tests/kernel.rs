@@ -304,6 +304,7 @@ impl FakeKernel {
             ways: self.ways.iter().map(way).collect(),
             hints: self.hints.iter().map(hint).collect(),
             devices: self.devices.iter().map(|(index, device)| (*index, *device)).collect(),
+            narrowed: BTreeSet::new(),
             peers: self.peers.iter().map(|(address, bits)| (*address, *bits)).collect(),
             frontends: self.frontends.iter().map(|(at, value)| (*at, *value)).collect(),
             vips: self.vips.iter().map(|(address, bits)| (*address, *bits)).collect(),

@@ -1,0 +1,209 @@
+//! ICMP errors about packets that this node encapsulated: somewhere between two nodes there is no room for so large a one.
+
+use proxy_common::flow::FlowKey;
+use proxy_common::frontend::FRONTEND_DSR;
+use proxy_common::verdict::Reason;
+use proxy_common::way::{FOU_PORT, PEER_WAY_SHIFT, WAY_VALID};
+
+use super::answer::{self, QUOTED_TRANSPORT};
+use super::family::{Icmp, Quote, parse_plain};
+use super::limit;
+use super::relay::{MAX_OFFSET, QUOTE};
+use crate::balance;
+use crate::dsr;
+use crate::family::{V4, V6};
+use crate::fou::{Encapsulation, Fou};
+use crate::maps::{self, Buffer};
+use crate::packet::header::{ETHERNET, IcmpHeader, Ports, Udp, protocol};
+use crate::packet::{CHUNK_WORDS, Chunk, MOST_HEADERS, Packet, Transport};
+use crate::path;
+use crate::route::{self, NextHop};
+use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
+
+/// To the stack as well: who else encapsulates for this node may have to know.
+const NOTED: Verdict = Verdict::Pass(Reason::IcmpError);
+
+/// An error about a packet of ours.
+#[derive(Clone, Copy)]
+struct Finding {
+    /// What the router has room for.
+    mtu: u32,
+    /// Id of the way the packet took.
+    way: u32,
+    /// Offset of the inner packet in the quote.
+    inner: u32,
+    /// Offset of what follows the message.
+    end: u32,
+    /// How the client is reached.
+    next: NextHop,
+}
+
+/// Lowers the MTU of the way, and tells the client, where enough is quoted to know it.
+#[inline(always)]
+pub fn receive<P: Packet, O: Icmp>(packet: P) -> Verdict {
+    match find::<P, O>(packet) {
+        protocol::IPV4 => act_on::<P, O, V4>(packet),
+        protocol::IPV6 => act_on::<P, O, V6>(packet),
+        _ => UNTOUCHED,
+    }
+}
+
+/// Two functions one after the other, for two stacks.
+#[inline(always)]
+fn act_on<P: Packet, O: Icmp, F: Icmp>(packet: P) -> Verdict {
+    match conclude::<P, F>(packet) {
+        Ok(()) => tell::<P, O, F>(packet),
+        Err(verdict) => verdict,
+    }
+}
+
+/// Where the functions here leave what they found for the next one.
+#[inline(always)]
+fn finding() -> Option<&'static mut Finding> {
+    const { assert!(size_of::<Finding>() <= size_of::<Buffer>() && align_of::<Finding>() <= align_of::<Buffer>()) };
+    // SAFETY: this CPU's own, large enough, and any bytes are a finding.
+    maps::BUFFER.get_ptr_mut(0).map(|room| unsafe { &mut *room.cast() })
+}
+
+/// The protocol number of what is inside the packet that an error is about, if this node sent it to a node of the cluster and
+/// it is larger than what the error says; else zero. A number, since a larger result would leave a pointer in the register of
+/// the result, which Linux refuses.
+#[inline(never)]
+fn find<P: Packet, O: Icmp>(packet: P) -> u8 {
+    find_inner::<P, O>(packet).unwrap_or(0)
+}
+
+#[inline(always)]
+fn find_inner<P: Packet, O: Icmp>(packet: P) -> Option<u8> {
+    let finding = finding()?;
+    packet.need(MOST_HEADERS);
+    let message = ETHERNET + O::HEADER;
+    let ip = parse_plain::<P, O>(&packet, ETHERNET, O::PROTOCOL)?;
+    // SAFETY: `at` checked the bound.
+    finding.mtu = O::next_mtu(unsafe { &*packet.at::<IcmpHeader>(message)? })?;
+    finding.end = ETHERNET as u32 + ip.length;
+    let quote = message + QUOTE;
+    let outer = O::peek_protocol(&packet, quote)?;
+    let quoted = O::read_plain(&packet, quote, outer)?.length;
+    let (source, destination) = O::read_addresses(&packet, quote)?;
+    let is_told = (O::LEAST_MTU..quoted).contains(&finding.mtu) && source == ip.key.destination;
+    if !is_told || !dsr::is_own::<O>(&source) {
+        return None;
+    }
+    finding.way = dsr::peer::<O>(&destination) >> PEER_WAY_SHIFT;
+    let way = maps::WAYS.get(finding.way)?;
+    if way.flags & WAY_VALID == 0 || O::unmap(&way.target) != destination {
+        return None;
+    }
+    let transport = quote + O::HEADER;
+    let (inner, between) = match outer {
+        protocol::UDP => (inside_udp(&packet, transport)?, Fou::BYTES),
+        other => (other, 0),
+    };
+    finding.inner = (transport + between) as u32;
+    Some(inner)
+}
+
+/// The protocol number of a packet in UDP, if it went to the port of tunnels.
+#[inline(always)]
+fn inside_udp<P: Packet>(packet: &P, offset: usize) -> Option<u8> {
+    let udp = packet.at::<Udp>(offset)?;
+    // SAFETY: `at` checked the bound.
+    if unsafe { (*udp).ports.destination } != FOU_PORT.to_be() {
+        return None;
+    }
+    match packet.at::<u8>(offset + Fou::BYTES) {
+        // SAFETY: as above.
+        Some(version) if unsafe { *version } >> 4 == 6 => Some(protocol::IPV6),
+        // Where nothing of it is quoted, its family does not matter.
+        _ => Some(protocol::IPV4),
+    }
+}
+
+/// Lowers the way's MTU; `Ok` if the client is to be told, and how.
+#[inline(never)]
+fn conclude<P: Packet, F: Icmp>(packet: P) -> Result<(), Verdict> {
+    let finding = finding().ok_or(UNTOUCHED)?;
+    let quote = read_quote::<P, F>(&packet, finding);
+    let is_ours = quote.is_none_or(|quote| is_ours::<P, F>(&packet, &quote));
+    let Some(way) = maps::WAYS.get_ptr_mut(finding.way).filter(|_| is_ours) else {
+        // A tunnel of somebody else's between the same nodes.
+        return Err(UNTOUCHED);
+    };
+    path::narrow(finding.way, way, finding.mtu as u16);
+    let quote = quote.ok_or(NOTED)?;
+    if F::may_be_fragmented(&packet, (finding.inner & MAX_OFFSET) as usize) || !F::is_host(&quote.source) {
+        return Err(NOTED);
+    }
+    find_client::<P, F>(&packet, &quote, &mut finding.next)?;
+    if limit::admit(&F::prefix(&quote.source)) { Ok(()) } else { Err(NOTED) }
+}
+
+/// The inner packet's header, where what TCP and UDP begin with is quoted, too.
+#[inline(always)]
+fn read_quote<P: Packet, F: Icmp>(packet: &P, finding: &Finding) -> Option<Quote<F::Address>> {
+    let quote = F::read_quote(packet, (finding.inner & MAX_OFFSET) as usize)?;
+    (quote.transport + QUOTED_TRANSPORT as u32 <= finding.end).then_some(quote)
+}
+
+/// Whether a quoted packet asked for a frontend whose packets are encapsulated.
+#[inline(always)]
+fn is_ours<P: Packet, F: Icmp>(packet: &P, quote: &Quote<F::Address>) -> bool {
+    let Some(ports) = packet.at::<Ports>((quote.transport & MAX_OFFSET) as usize) else {
+        return false;
+    };
+    // SAFETY: `at` checked the bound.
+    let Ports { source: source_port, destination: destination_port } = unsafe { *ports };
+    let key = FlowKey {
+        source: quote.source,
+        destination: quote.destination,
+        source_port,
+        destination_port,
+        protocol: quote.protocol,
+        ..FlowKey::default()
+    };
+    balance::lookup_frontend::<F>(&key).is_some_and(|frontend| frontend.flags & FRONTEND_DSR != 0)
+}
+
+/// The client's next hop: the error came from another router.
+#[inline(always)]
+fn find_client<P: Packet, F: Icmp>(
+    packet: &P,
+    quote: &Quote<F::Address>,
+    next: &mut NextHop,
+) -> Result<(), Verdict> {
+    let scratch = F::scratch().ok_or(NO_ROOM)?;
+    // SAFETY: this CPU's own, and no other program of ours runs on it before this packet is done with.
+    let reply = unsafe { &mut *scratch };
+    (reply.source, reply.destination) = (quote.destination, quote.source);
+    match route::to_client::<P, F>(packet, reply, 0, next) {
+        Err(verdict) if verdict.reason() == Reason::HandedToTc => Err(verdict),
+        Err(_) => Err(NOTED),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Makes the error one for the client, from the frontend's address, about the client's own packet.
+#[inline(never)]
+fn tell<P: Packet, O: Icmp, F: Icmp>(packet: P) -> Verdict {
+    let Some(finding) = finding() else {
+        return NOTED;
+    };
+    rewrite::<P, O, F>(packet, finding)
+        .map_or(NO_ROOM, |()| Verdict::Send(Reason::IcmpError, finding.next.device))
+}
+
+#[inline(always)]
+fn rewrite<P: Packet, O: Icmp, F: Icmp>(mut packet: P, finding: &Finding) -> Option<()> {
+    let outer = finding.inner.saturating_sub((ETHERNET + O::HEADER + QUOTE) as u32);
+    let message = F::error(Reason::TooBig, finding.mtu.saturating_sub(outer))?;
+    let before = ((finding.inner & MAX_OFFSET) as usize).wrapping_sub(ETHERNET);
+    packet.pop_outer(before, O::ETHER_TYPE, F::ETHER_TYPE).ok()?;
+    // What is left begins with the client's packet.
+    let Quote { source, destination, transport, .. } = F::read_quote(&packet, ETHERNET)?;
+    let quoted = ((transport & MAX_OFFSET) as usize).wrapping_sub(ETHERNET) + QUOTED_TRANSPORT;
+    let mut quote: Chunk = [0; CHUNK_WORDS];
+    answer::read(&packet, ETHERNET, quoted, &mut quote)?;
+    packet.renew(answer::frame_length::<F>(quoted), Transport::at(transport)).ok()?;
+    answer::write::<P, F>(&packet, finding.next.addresses, &(destination, source), message, (&quote, quoted))
+}
