@@ -19,6 +19,12 @@ pub fn unreachable(packet: &Packet) -> Error {
     Error { source: packet.destination.ip(), kind_and_code, rest: [0; 4] }
 }
 
+/// Nobody knows what the packet carries; with IPv6 the byte that says so is pointed to.
+pub fn unknown_protocol(packet: &Packet) -> Error {
+    let (kind_and_code, rest) = if packet.is_v6() { ([4, 1], [0, 0, 0, 6]) } else { ([3, 2], [0; 4]) };
+    Error { source: packet.destination.ip(), kind_and_code, rest }
+}
+
 /// The packet's last hop was this node, which has an address of the way's family.
 pub fn time_exceeded(packet: &Packet, outer_v6: bool) -> Error {
     let source =

@@ -67,6 +67,10 @@ impl<'a> Oracle<'a> {
                 None => self.untouched(&done),
             };
         }
+        if is_unknown_protocol(&packet) && vip(packet.destination.ip()) == VIP_CLUSTER_IP {
+            let refused = || self.dropped(&done, &packet, &[Reason::UnknownProtocol]);
+            return self.or_untouched(&packet, &done, refused);
+        }
         if !packet.is_plain {
             return self.untouched(&done);
         }
@@ -211,9 +215,13 @@ impl<'a> Oracle<'a> {
 
     /// Dropped, or answered where that reason may be.
     fn dropped(&self, done: &Done<'_>, packet: &Packet, reasons: Reasons) -> Result<Reasons, String> {
-        let is_refusal = [Reason::NoEndpoint, Reason::UnknownPort].contains(&reasons[0]);
-        if self.verdict(done).is_sent() && is_refusal {
-            answers::check(done, packet, &answers::unreachable(packet))?;
+        let told = match reasons[0] {
+            Reason::NoEndpoint | Reason::UnknownPort => Some(answers::unreachable(packet)),
+            Reason::UnknownProtocol => Some(answers::unknown_protocol(packet)),
+            _ => None,
+        };
+        if let Some(error) = told.filter(|_| self.verdict(done).is_sent()) {
+            answers::check(done, packet, &error)?;
         } else {
             require(self.verdict(done) == Verdict::Drop, "ours and not to be served, but not dropped")?;
         }
@@ -230,6 +238,13 @@ impl<'a> Oracle<'a> {
             _ => require(done.run.mark == DEFAULT_MARK, "passed up without our mark"),
         }
     }
+}
+
+/// Whether it carries what no service has, and the network has no use for.
+fn is_unknown_protocol(packet: &Packet) -> bool {
+    let known: &[u8] =
+        if packet.is_v6() { &[0, 4, 41, 43, 44, 50, 51, 58, 59, 60, 135, 139, 140] } else { &[1, 4, 41] };
+    !known.contains(&packet.protocol) && ![6, 17, 132].contains(&packet.protocol)
 }
 
 /// A packet that only a backend on another node could have had.
