@@ -142,7 +142,12 @@ fn execute(command: Command) -> Result<(), CliError> {
             log_to_stderr();
             Ok(runtime()?.block_on(agent::run(settings))?)
         }
-        Command::Status(show) => show.print(&status::read(&show.maps()?)?, status::tables),
+        Command::Status(show) => match show.maps() {
+            Err(ReadError::Absent { .. }) if let Some(view) = ipvs::status()? => {
+                show.print(&view, |view| vec![status::of_ipvs(view)])
+            }
+            maps => show.print(&status::read(&maps?)?, status::tables),
+        },
         Command::Services(show) => show.print(&show.maps()?.services()?, |list| vec![services::table(list)]),
         Command::Backends(show) => show.print(&show.maps()?.backends()?, |list| vec![backends::table(list)]),
         Command::Flows(args) => flows::run(&args),

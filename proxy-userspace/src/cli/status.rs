@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::table::{Table, mark};
 use crate::dataplane::ebpf::read::{CounterView, FailuresView, PinnedMaps, ReadError, StatusView, WayView};
+use crate::dataplane::ipvs;
 
 /// What `millrace status -o json` prints: the fields of [`StatusView`], and beside them:
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -30,6 +31,18 @@ pub fn read(maps: &PinnedMaps) -> Result<Status, ReadError> {
 /// For people: devices, ways, counters that are not zero, maps.
 pub fn tables(status: &Status) -> Vec<Table> {
     vec![summary(status), devices(status), ways(status), counters(status), maps(status)]
+}
+
+/// For people, where IPVS serves.
+pub fn of_ipvs(view: &ipvs::StatusView) -> Table {
+    let mut table =
+        Table::new(&["MODE", "AGENT", "VIRTUAL SERVICES", "SERVERS", "DRAINING", "CONNECTIONS", "ADDRESSES"]);
+    let agent = if view.agent_alive { "alive" } else { "gone; the data path goes on" };
+    let counts = [view.virtual_services, view.servers, view.draining].map(|count| count.to_string());
+    let [services, servers, draining] = counts;
+    let (connections, addresses) = (view.connections.to_string(), view.addresses.to_string());
+    table.push([view.mode.to_owned(), agent.to_owned(), services, servers, draining, connections, addresses]);
+    table
 }
 
 fn summary(status: &Status) -> Table {
@@ -137,6 +150,25 @@ mod tests {
             CounterView { program: "xdp_ingress", reason: "no_way", drop: true, packets: 2, bytes: 120 },
         ];
         Status { view, agent_alive: heartbeat_age_seconds == Some(3), ways: Vec::new(), counters }
+    }
+
+    #[test]
+    fn where_ipvs_serves_the_status_says_so_and_whether_the_agent_lives() {
+        let view = |agent_alive| ipvs::StatusView {
+            mode: "ipvs",
+            agent_alive,
+            virtual_services: 4,
+            servers: 9,
+            draining: 1,
+            connections: 17,
+            addresses: 3,
+        };
+        let words = |alive| {
+            let table = of_ipvs(&view(alive)).to_string();
+            table.lines().last().unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(words(true), "ipvs alive 4 9 1 17 3");
+        assert_eq!(words(false), "ipvs gone; the data path goes on 4 9 1 17 3");
     }
 
     #[test]

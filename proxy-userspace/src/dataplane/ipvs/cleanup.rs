@@ -1,7 +1,7 @@
 //! Leaving nothing behind.
 
 use super::netlink::{Dummy, Ipvs};
-use super::state::{Element, Set, Virtual, marks};
+use super::state::State;
 use super::{DEVICE, OpenError, lock, nft};
 
 /// What [`cleanup`] removed, in words.
@@ -16,26 +16,11 @@ pub struct Cleaned {
 pub fn cleanup() -> Result<Cleaned, OpenError> {
     let _lock = lock()?;
     let mut cleaned = Cleaned::default();
-    // The table is the first thing that is made: without it, or the program that makes it, whatever is there is
-    // somebody else's.
-    let members = match nft::read() {
-        Ok(Some(found)) => found.members,
-        Ok(None) | Err(nft::NftError::Missing) => return Ok(cleaned),
-        Err(error) => return Err(error.into()),
-    };
-    let mut dummy = Dummy::open(DEVICE).map_err(OpenError::dummy)?;
-    let addresses = dummy.addresses().map_err(OpenError::dummy)?;
-    let is_ours = |service: &Virtual| match service {
-        Virtual::Mark { mark, .. } => mark & marks::MASK == marks::VALUE,
-        Virtual::Address { protocol, address } => {
-            addresses.contains(&address.ip())
-                || members.contains_key(&(Set::Services, Element::Port(*protocol, *address)))
-        }
-    };
+    let Some((state, mut dummy)) = found()? else { return Ok(cleaned) };
     match Ipvs::open().map_err(OpenError::ipvs) {
         Ok(mut ipvs) => {
             let services = ipvs.services().map_err(OpenError::ipvs)?;
-            let ours = services.iter().map(|(service, _)| service).filter(|service| is_ours(service));
+            let ours = services.iter().map(|(service, _)| service).filter(|service| state.owns(service));
             let mut count = 0_usize;
             for service in ours {
                 ipvs.delete_service(service).map_err(OpenError::ipvs)?;
@@ -56,4 +41,17 @@ pub fn cleanup() -> Result<Cleaned, OpenError> {
         cleaned.removed.push(format!("table {}", nft::TABLE));
     }
     Ok(cleaned)
+}
+
+/// Members and addresses of ours, and the device. The table is the first thing that is made: without it, or the program that
+/// makes it, whatever is there is somebody else's.
+pub(super) fn found() -> Result<Option<(State, Dummy)>, OpenError> {
+    let members = match nft::read() {
+        Ok(Some(found)) => found.members,
+        Ok(None) | Err(nft::NftError::Missing) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let mut dummy = Dummy::open(DEVICE).map_err(OpenError::dummy)?;
+    let addresses = dummy.addresses().map_err(OpenError::dummy)?;
+    Ok(Some((State { addresses, members, ..State::default() }, dummy)))
 }

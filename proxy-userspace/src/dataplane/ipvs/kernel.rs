@@ -11,7 +11,7 @@ use super::error::OpenError;
 use super::netlink::{Dummy, Generation, Ipvs};
 use super::nft::{self, Layout, NftError};
 use super::plan::{self, Op};
-use super::state::{Connections, Element, Set, State, Virtual, marks};
+use super::state::{Connections, State, Virtual};
 use super::{DEVICE, Timeouts};
 use crate::dataplane::ipvs::state::{Scheduling, Server};
 use crate::model::{Protocol, Scheduler};
@@ -111,16 +111,12 @@ impl Kernel {
         Ok(())
     }
 
-    /// Whoever has the address of one of our devices or a place in our set is ours.
     fn is_ours(&self, service: &Virtual, state: &State) -> bool {
-        match service {
-            Virtual::Mark { mark, .. } => mark & marks::MASK == marks::VALUE,
-            Virtual::Address { protocol, address } => {
-                let place = (Set::Services, Element::Port(*protocol, *address));
-                !self.is_excluded(address.ip())
-                    && (state.addresses.contains(&address.ip()) || state.members.contains_key(&place))
-            }
-        }
+        let is_excluded = match service {
+            Virtual::Mark { .. } => false,
+            Virtual::Address { address, .. } => self.is_excluded(address.ip()),
+        };
+        !is_excluded && state.owns(service)
     }
 
     fn is_excluded(&self, address: IpAddr) -> bool {

@@ -9,6 +9,7 @@ mod nft;
 pub mod plan;
 mod state;
 mod sysctl;
+mod view;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -26,6 +27,7 @@ pub use nft::NftError;
 pub use plan::{Masquerade, Rules};
 pub use state::{Scheduling, Server, State, Virtual};
 pub use sysctl::Arp;
+pub use view::{StatusView, status};
 
 use self::kernel::Kernel;
 use self::nft::Layout;

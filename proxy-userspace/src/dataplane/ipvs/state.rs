@@ -122,6 +122,20 @@ pub struct State {
     pub members: BTreeMap<Member, Option<u32>>,
 }
 
+impl State {
+    /// Whether a virtual service is one of ours: it has our mark, an address of our device, or its place in our set.
+    #[must_use]
+    pub fn owns(&self, service: &Virtual) -> bool {
+        match service {
+            Virtual::Mark { mark, .. } => mark & marks::MASK == marks::VALUE,
+            Virtual::Address { protocol, address } => {
+                let place = (Set::Services, Element::Port(*protocol, *address));
+                self.addresses.contains(&address.ip()) || self.members.contains_key(&place)
+            }
+        }
+    }
+}
+
 impl Virtual {
     /// What its packets are.
     #[must_use]

@@ -22,6 +22,10 @@ pub fn prepare(arp: Arp) {
     ] {
         sysctls.require(key, wanted);
     }
+    // Else what one pod of a bridge answers another does not come by IPVS, and has the wrong source.
+    for key in ["bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables"] {
+        sysctls.require(key, "1");
+    }
     if release().is_some_and(reuses_ports_badly) {
         sysctls.require("ipv4/vs/conn_reuse_mode", "0");
     }

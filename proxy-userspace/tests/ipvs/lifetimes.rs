@@ -1,0 +1,142 @@
+//! What outlives what: connections their endpoints' removal, the kernel's state its agent.
+
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use millrace_lab::topology::Family;
+use millrace_lab::traffic::{LongConnections, Protocol, ask};
+
+use crate::fixture::{
+    FLAGS, LIMIT, apply, ask_all, cluster_ip, listed, output, place, run, servers, service, shared, vip,
+    wait_for_start,
+};
+
+#[test]
+fn connections_survive_the_removal_of_their_endpoint_and_new_ones_go_elsewhere() -> Result<()> {
+    let cluster = shared();
+    let of = |pods: &[&str]| {
+        Ok::<_, anyhow::Error>(service(&cluster, "graceful", 20, pods)?.load_balancer(vip(20)))
+    };
+    apply(&cluster, 20, &of(&["pod-1a", "pod-2a"])?)?;
+    let targets = Family::ALL.map(|family| SocketAddr::new(vip(20).of(family), 80));
+    let open = |target| LongConnections::open(cluster.bed().client(), target, 4, 2);
+    let connections = targets.map(open);
+    apply(&cluster, 20, &of(&["pod-2a"])?)?;
+    for target in targets {
+        let weights: Vec<u32> = servers(&cluster, target)?.into_iter().map(|(_, weight)| weight).collect();
+        assert!(weights.contains(&0) && weights.contains(&1), "{target}: {weights:?}");
+        ask_all(cluster.bed().client(), Protocol::Tcp, target, &["pod-2a"])?;
+        for _ in 0..4 {
+            assert_eq!(ask(cluster.bed().client(), Protocol::Tcp, target)?.sighting.backend, "pod-2a");
+        }
+    }
+    for connections in connections {
+        assert_eq!(connections?.stop()?, 6);
+    }
+    apply(&cluster, 20, &of(&["pod-1a", "pod-2a"])?)?;
+    for target in targets {
+        assert!(servers(&cluster, target)?.iter().all(|(_, weight)| *weight == 1));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_datagrams_endpoint_that_goes_is_gone_at_once() -> Result<()> {
+    let cluster = shared();
+    apply(&cluster, 21, &service(&cluster, "datagrams", 21, &["pod-1a", "pod-2a"])?.load_balancer(vip(21)))?;
+    let target = SocketAddr::new(vip(21).v4.into(), 80);
+    ask_all(cluster.bed().client(), Protocol::Udp, target, &["pod-1a", "pod-2a"])?;
+    apply(&cluster, 21, &service(&cluster, "datagrams", 21, &["pod-2a"])?.load_balancer(vip(21)))?;
+    let prefix = format!("UDP {} ", place(target));
+    cluster.proxy(1)?.wait_until_within(LIMIT, "one server is left, none drains", || {
+        let all = listed(&cluster)?;
+        Ok(all.iter().any(|one| one.service.starts_with(&prefix) && one.servers.len() == 1))
+    })?;
+    ask(cluster.bed().client(), Protocol::Udp, target)?;
+    Ok(())
+}
+
+#[test]
+fn a_killed_agent_is_not_missed_and_the_next_one_changes_nothing() -> Result<()> {
+    let mut cluster = shared();
+    apply(
+        &cluster,
+        22,
+        &service(&cluster, "lasting", 22, &["pod-1a", "pod-2a"])?.load_balancer(vip(22)).local(),
+    )?;
+    let target = SocketAddr::new(vip(22).v4.into(), 80);
+    let connections = LongConnections::open(cluster.bed().client(), target, 4, 2)?;
+    cluster.take_agent(1)?.kill()?;
+    ask(cluster.bed().client(), Protocol::Tcp, target)?;
+    let table = ["nft", "--handle", "list", "table", "inet", "millrace"];
+    let (services, rules) = (names(&cluster)?, output(&cluster, &table)?);
+    let starts = cluster.proxy(1)?.log().matches("serving as").count();
+    cluster.start_agent_with(1, &FLAGS)?;
+    wait_for_start(cluster.proxy(1)?, starts + 1)?;
+    assert_eq!(names(&cluster)?, services);
+    assert_eq!(output(&cluster, &table)?, rules, "handles tell that nothing was written anew");
+    assert_eq!(connections.stop()?, 6);
+    Ok(())
+}
+
+/// Services and servers without their connections.
+fn names(cluster: &millrace_lab::cluster::Cluster) -> Result<Vec<(String, Vec<(String, u32)>)>> {
+    let bare =
+        |servers: Vec<(String, u32, u32, u32)>| servers.into_iter().map(|(name, weight, ..)| (name, weight));
+    Ok(listed(cluster)?.into_iter().map(|one| (one.service, bare(one.servers).collect())).collect())
+}
+
+#[test]
+fn what_somebody_deletes_is_made_again() -> Result<()> {
+    let cluster = shared();
+    apply(&cluster, 23, &service(&cluster, "drift", 23, &["pod-1a"])?.load_balancer(vip(23)))?;
+    let target = SocketAddr::new(vip(23).v4.into(), 80);
+    for words in [
+        ["nft", "delete", "table", "inet", "millrace"].as_slice(),
+        &["ip", "link", "delete", "kube-ipvs0"],
+        &["nft", "flush", "chain", "inet", "millrace", "postrouting"],
+    ] {
+        let before = output(&cluster, &["nft", "list", "table", "inet", "millrace"])?;
+        output(&cluster, words)?;
+        let is_whole = || {
+            Ok(output(&cluster, &["nft", "list", "table", "inet", "millrace"])?.len() == before.len()
+                && ask(cluster.bed().client(), Protocol::Tcp, target).is_ok())
+        };
+        cluster.proxy(1)?.wait_until_within(LIMIT, &format!("{words:?} is undone"), is_whole)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn cleanup_removes_what_is_ours_and_nothing_else() -> Result<()> {
+    let mut cluster = shared();
+    apply(
+        &cluster,
+        24,
+        &service(&cluster, "clean", 24, &["pod-1a"])?.node_ports(31240).load_balancer(vip(24)).local(),
+    )?;
+    let others = ["add table inet others", "add chain inet others kept"];
+    for line in others {
+        output(&cluster, &[["nft"].as_slice(), &line.split(' ').collect::<Vec<_>>()].concat())?;
+    }
+    let status = cluster.proxy(1)?.json("status")?;
+    assert_eq!((&status["mode"], &status["agent_alive"]), (&"ipvs".into(), &true.into()), "{status}");
+    assert_eq!(status["virtual_services"], listed(&cluster)?.len(), "{status}");
+    let refused = cluster.proxy(1)?.command(&["cleanup"])?;
+    assert!(!refused.status.success(), "an agent runs");
+    cluster.take_agent(1)?.stop()?;
+    let cleaned = cluster.proxy(1)?.command(&["cleanup"])?;
+    assert!(cleaned.status.success(), "{}", String::from_utf8_lossy(&cleaned.stderr));
+    assert_eq!(listed(&cluster)?, []);
+    assert!(!run(&cluster, &["ip", "link", "show", "kube-ipvs0"])?.status.success());
+    assert_eq!(output(&cluster, &["nft", "list", "tables"])?.trim(), "table inet others");
+    let again = String::from_utf8(cluster.proxy(1)?.command(&["cleanup"])?.stdout)?;
+    assert!(again.contains("nothing was there"), "{again}");
+    output(&cluster, &["nft", "delete", "table", "inet", "others"])?;
+    let starts = cluster.proxy(1)?.log().matches("serving as").count();
+    cluster.start_agent_with(1, &FLAGS)?;
+    wait_for_start(cluster.proxy(1)?, starts + 1)?;
+    let target = SocketAddr::new(cluster_ip(24).v4.into(), 80);
+    ask(cluster.bed().pod("pod-1b")?.namespace(), Protocol::Tcp, target)?;
+    Ok(())
+}

@@ -1,0 +1,14 @@
+//! The IPVS data plane with a kernel that has it: real agents, real sockets. Needs root, the modules and nft; machines made by
+//! `cargo xtask vm` have them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test that can't go on shall fail"
+)]
+
+mod bad_input;
+mod fixture;
+mod lifetimes;
+mod reach;
+mod schedulers;

@@ -1,0 +1,64 @@
+//! Which server a client gets.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use anyhow::Result;
+use millrace_lab::topology::Family;
+use millrace_lab::traffic::{Protocol, ask};
+use serde_json::json;
+
+use crate::fixture::{LIMIT, Listed, apply, ask_all, cluster_ip, listed, place, service, shared, vip};
+
+const ALL: [&str; 13] =
+    ["rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "fo", "ovf", "mh"];
+
+#[test]
+fn every_scheduler_serves() -> Result<()> {
+    let cluster = shared();
+    let target = SocketAddr::new(vip(30).v4.into(), 80);
+    for name in ALL {
+        let service = service(&cluster, "scheduled", 30, &["pod-1a", "pod-2a"])?.load_balancer(vip(30));
+        apply(&cluster, 30, &service.annotation("kube-router.io/service.scheduler", name))?;
+        let wanted = format!("TCP {} {name}", place(target));
+        cluster.proxy(1)?.wait_until_within(LIMIT, &wanted, || {
+            Ok(listed(&cluster)?.iter().any(|one| one.service.trim_end().starts_with(&wanted)))
+        })?;
+        ask(cluster.bed().client(), Protocol::Tcp, target)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_client_with_affinity_stays_with_its_server() -> Result<()> {
+    let cluster = shared();
+    let both = ["pod-1a", "pod-2a"];
+    let service = service(&cluster, "faithful", 31, &both)?.load_balancer(vip(31));
+    let mut objects = service.objects();
+    objects[0]["spec"]["sessionAffinity"] = json!("ClientIP");
+    objects[0]["spec"]["sessionAffinityConfig"] = json!({"clientIP": {"timeoutSeconds": 600}});
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    cluster.manifests().put("faithful.yaml", &list.to_string())?;
+    for family in Family::ALL {
+        let target = SocketAddr::new(vip(31).of(family), 80);
+        // The kernel prints the time-out in ticks, of which a second has some hundreds.
+        let wanted = format!("TCP {} rr persistent ", place(target));
+        let is_wanted = |one: &Listed| {
+            let rest = one.service.strip_prefix(&wanted).and_then(|rest| rest.split(' ').next());
+            let ticks = rest.and_then(|ticks| ticks.parse::<u32>().ok());
+            one.servers.len() == 2 && ticks.is_some_and(|ticks| ticks >= 60_000 && ticks % 600 == 0)
+        };
+        cluster
+            .proxy(1)?
+            .wait_until_within(LIMIT, &wanted, || Ok(listed(&cluster)?.iter().any(is_wanted)))?;
+        let names: BTreeSet<String> = (0..6)
+            .map(|_| Ok(ask(cluster.bed().client(), Protocol::Tcp, target)?.sighting.backend))
+            .collect::<Result<_>>()?;
+        assert_eq!(names.len(), 1, "{target}: {names:?}");
+    }
+    // Without it both are used.
+    apply(&cluster, 31, &service)?;
+    let target = SocketAddr::new(cluster_ip(31).v4.into(), 80);
+    ask_all(cluster.bed().pod("pod-1b")?.namespace(), Protocol::Tcp, target, &both)?;
+    Ok(())
+}
