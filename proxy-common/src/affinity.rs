@@ -4,11 +4,14 @@ use crate::layout::shared;
 
 /// Kind of [`AffinityKey`]: `client` is the client's address.
 pub const AFFINITY_CLIENT: u32 = 0;
+/// Kind of [`AffinityKey`]: `client` is the cookie of a network namespace of this node, its low word first; IPv4 has room for
+/// that word alone.
+pub const AFFINITY_NAMESPACE: u32 = 1;
 
 shared! {
     /// Key of AFFINITY4/6.
     pub struct AffinityKey<A> {
-        /// Who asks.
+        /// Who asks: what `kind` says.
         pub client: A,
         /// Service id of the service port's Cluster list, or of its Local list where it has no other: a client keeps its
         /// backend over all frontends of a service port.

@@ -39,6 +39,12 @@ pub mod global {
     pub const OUTER_MASK6: &str = "OUTER_MASK6";
     /// Non-zero where this node takes them from there itself, for each flow another one.
     pub const OUTER_SPREAD: &str = "OUTER_SPREAD";
+    /// Non-zero where only sockets of the node's own network namespace are served by the socket hooks.
+    pub const SOCKET_NODE_ONLY: &str = "SOCKET_NODE_ONLY";
+    /// Cookie of the node's own network namespace, the one the agent runs in: the low word.
+    pub const NODE_NAMESPACE_LOW: &str = "NODE_NAMESPACE_LOW";
+    /// The high word.
+    pub const NODE_NAMESPACE_HIGH: &str = "NODE_NAMESPACE_HIGH";
 }
 
 /// Index into AGENT: monotonic seconds of the agent's last heartbeat.

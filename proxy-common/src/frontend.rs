@@ -22,6 +22,9 @@ pub const FRONTEND_SOURCE_RANGES: u32 = 1 << 3;
 /// Flag of [`Frontend`]: its address and port is that of a backend on this node, too, which the stack gives its packets to.
 /// Nobody else is chosen: another node's choice may have been this backend, and would be made anew for ever.
 pub const FRONTEND_LISTENER: u32 = 1 << 4;
+/// Flag of [`Frontend`]: for sockets of the node's own network namespace only. Its address is the loopback device's, and every
+/// pod has one of these.
+pub const FRONTEND_NODE_ONLY: u32 = 1 << 5;
 /// The kind of a frontend is `flags >> FRONTEND_KIND_SHIFT`, one of `FRONTEND_KIND_*`.
 pub const FRONTEND_KIND_SHIFT: u32 = 28;
 /// A Service's cluster IP.

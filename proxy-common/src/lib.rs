@@ -20,6 +20,7 @@ pub mod name;
 pub mod rules;
 pub mod sctp;
 pub mod selection;
+pub mod socket;
 pub mod source_range;
 pub mod verdict;
 pub mod vip;

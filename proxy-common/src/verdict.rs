@@ -46,6 +46,8 @@ reasons! {
     ReplySnat = 9, "reply_snat";
     /// An ICMP error about a connection of ours, translated for whoever has it, or sent on to the backend's node.
     IcmpError = 10, "icmp_error";
+    /// A connection, or a datagram of a socket that is not connected, that a socket hook turned to a backend.
+    Connected = 14, "connected";
     /// Dropped: the service has no usable endpoint at all.
     NoEndpoint = 16, "no_endpoint";
     /// Dropped: traffic policy Local, and all endpoints are on other nodes.
@@ -95,11 +97,27 @@ pub enum Program {
     TcIngress = 1,
     /// `tc_egress`.
     TcEgress = 2,
+    /// `cg_connect4`; what it counts are connections, that of a UDP socket included.
+    CgConnect4 = 3,
+    /// `cg_connect6`.
+    CgConnect6 = 4,
+    /// `cg_sendmsg4`; what it counts are datagrams of sockets that are not connected.
+    CgSendmsg4 = 5,
+    /// `cg_sendmsg6`.
+    CgSendmsg6 = 6,
 }
 
 impl Program {
     /// All programs, in the order of their numbers.
-    pub const ALL: &[Self] = &[Self::XdpIngress, Self::TcIngress, Self::TcEgress];
+    pub const ALL: &[Self] = &[
+        Self::XdpIngress,
+        Self::TcIngress,
+        Self::TcEgress,
+        Self::CgConnect4,
+        Self::CgConnect6,
+        Self::CgSendmsg4,
+        Self::CgSendmsg6,
+    ];
 
     /// The name the program has in the kernel.
     #[must_use]
@@ -108,6 +126,10 @@ impl Program {
             Self::XdpIngress => "xdp_ingress",
             Self::TcIngress => "tc_ingress",
             Self::TcEgress => "tc_egress",
+            Self::CgConnect4 => "cg_connect4",
+            Self::CgConnect6 => "cg_connect6",
+            Self::CgSendmsg4 => "cg_sendmsg4",
+            Self::CgSendmsg6 => "cg_sendmsg6",
         }
     }
     /// The index into COUNTERS of what this program counts for `reason`.

@@ -26,17 +26,30 @@ pub fn choose<F: Family>(frontend: &Frontend, parsed: &Parsed<F::Address>, slot:
 /// A function of its own: the entry would stay on the walk's stack.
 #[inline(never)]
 fn keep<F: Family>(frontend: &Frontend, parsed: &Parsed<F::Address>, owner: BackendRef) -> BackendRef {
+    let client = (parsed.key.source, AFFINITY_CLIENT);
+    // Only what opens a connection renews it.
+    let renews = !parsed.is_midstream();
+    recall::<F>(frontend, client, owner, renews)
+}
+
+/// The backend that a client, of this kind, had last; or else the owner of its slot.
+#[inline(always)]
+pub fn recall<F: Family>(
+    frontend: &Frontend,
+    (client, kind): (F::Address, u32),
+    owner: BackendRef,
+    renews: bool,
+) -> BackendRef {
     // One service port has one affinity over all its frontends.
     let service = if frontend.cluster_service != 0 { frontend.cluster_service } else { frontend.service };
-    let key = AffinityKey { client: parsed.key.source, service, kind: AFFINITY_CLIENT };
+    let key = AffinityKey { client, service, kind };
     let now = flow::now();
     // SAFETY: copied at once; what is of another key is told by its service.
     let kept = unsafe { F::affinity().get(&key).copied() }
         .filter(|kept| kept.holds(service, now, frontend.affinity_seconds))
         .map_or(BackendRef::NONE, |kept| BackendRef(kept.backend));
     let chosen = if suits::<F>(frontend, kept) { kept } else { owner };
-    // Only what opens a connection renews it.
-    if !parsed.is_midstream() && !chosen.is_none() {
+    if renews && !chosen.is_none() {
         let entry = Affinity { backend: chosen.0, service, last_used: now };
         // Where the map refuses, the next connection goes by its slot, as does everybody's first.
         let _ = F::affinity().insert(&key, &entry, BPF_ANY.into());

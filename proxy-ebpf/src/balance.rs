@@ -4,6 +4,7 @@ use proxy_common::backend::Backend;
 use proxy_common::flow::FlowKey;
 use proxy_common::frontend::{
     FRONTEND_AFFINITY, FRONTEND_DSR, Frontend, FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL,
+    SCOPE_INTERNAL,
 };
 use proxy_common::hash::{client_hash, flow_hash};
 use proxy_common::rules::Role;
@@ -29,6 +30,12 @@ pub fn lookup_frontend<F: Family>(tuple: &KeyOf<F>) -> Option<Frontend> {
     })
 }
 
+/// The frontend that a pod or process of this node asks for.
+#[inline(always)]
+pub fn lookup_internal<F: Family>(address: &F::Address, port: u16, protocol: u8) -> Option<Frontend> {
+    F::frontend(&FrontendKey { address: *address, port, protocol, scope: SCOPE_INTERNAL })
+}
+
 /// The frontend a client's packet inside a tunnel asks for: one that is everywhere, or a NodePort of the node that the client
 /// sent to.
 #[inline(always)]
@@ -49,31 +56,51 @@ pub fn lookup_encapsulated<F: Family>(tuple: &KeyOf<F>) -> Option<Frontend> {
 /// still have their slots.
 #[inline(always)]
 pub fn select_slot<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Slot {
-    let Some(word) = maps::SERVICES.get(frontend.service) else {
+    let Some(service) = lookup_slice(frontend) else {
         return Slot::default();
     };
-    let service = ServiceEntry(*word);
-    if service.length() == 0 {
-        return Slot::default();
-    }
     let affinity = frontend.flags & FRONTEND_AFFINITY != 0;
-    let hash = if affinity { client_hash(&key.source) } else { flow_hash(key) };
-    maps::SELECTION.get(service.slot(hash)).map_or(Slot::default(), |word| Slot(*word))
+    slot_of(service, if affinity { client_hash(&key.source) } else { flow_hash(key) })
 }
 
-/// Why nobody gets a packet for which no backend was found.
+/// The slice of a frontend's list, unless the list is empty.
+#[inline(always)]
+pub fn lookup_slice(frontend: &Frontend) -> Option<ServiceEntry> {
+    let service = ServiceEntry(*maps::SERVICES.get(frontend.service)?);
+    if service.length() == 0 { None } else { Some(service) }
+}
+
+/// The slot that a hash falls on.
+#[inline(always)]
+pub fn slot_of(service: ServiceEntry, hash: u32) -> Slot {
+    match maps::SELECTION.get(service.slot(hash)) {
+        Some(word) => Slot(*word),
+        None => Slot::default(),
+    }
+}
+
+/// What becomes of a packet for which no backend was found.
 #[inline(always)]
 pub fn refusal(frontend: &Frontend) -> Verdict {
+    match why_nobody(frontend) {
+        Reason::NoEndpoint => Verdict::Refuse(Reason::NoEndpoint, 0),
+        reason => Verdict::Drop(reason),
+    }
+}
+
+/// Why no backend was found.
+#[inline(always)]
+pub fn why_nobody(frontend: &Frontend) -> Reason {
     let Some(word) = maps::SERVICES.get(frontend.service) else {
-        return Verdict::Drop(Reason::NoBackend);
+        return Reason::NoBackend;
     };
     let service = ServiceEntry(*word);
     if service.length() != 0 && service.flags() & SERVICE_VACANT == 0 {
-        Verdict::Drop(Reason::NoBackend)
+        Reason::NoBackend
     } else if service.flags() & SERVICE_ELSEWHERE != 0 {
-        Verdict::Drop(Reason::NoLocalEndpoint)
+        Reason::NoLocalEndpoint
     } else {
-        Verdict::Refuse(Reason::NoEndpoint, 0)
+        Reason::NoEndpoint
     }
 }
 

@@ -45,10 +45,23 @@ pub static OUTER_MASK6: Global<[u32; 4]> = Global::new([0; 4]);
 #[unsafe(no_mangle)]
 pub static OUTER_SPREAD: Global<u32> = Global::new(0);
 
+#[unsafe(no_mangle)]
+pub static SOCKET_NODE_ONLY: Global<u32> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static NODE_NAMESPACE_LOW: Global<u32> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static NODE_NAMESPACE_HIGH: Global<u32> = Global::new(0);
+
 /// Whether a port, in network byte order, is one that connections are translated to.
 #[inline(always)]
 pub fn is_snat_port(port: u16) -> bool {
     u32::from(u16::from_be(port)).wrapping_sub(SNAT_PORT_FIRST.load()) < SNAT_PORT_COUNT.load()
+}
+
+/// Cookie of the node's own network namespace.
+#[inline(always)]
+pub fn node_namespace() -> u64 {
+    u64::from(NODE_NAMESPACE_LOW.load()) | u64::from(NODE_NAMESPACE_HIGH.load()) << 32
 }
 
 /// The flow time-outs in force.

@@ -32,6 +32,7 @@ mod path;
 mod route;
 mod sctp;
 mod snat;
+mod socket;
 mod source;
 mod verdict;
 mod vip;
@@ -40,11 +41,12 @@ use core::ptr;
 
 use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
 use aya_ebpf::helpers::generated::{bpf_redirect, bpf_redirect_neigh};
-use aya_ebpf::macros::{classifier, xdp};
-use aya_ebpf::programs::{TcContext, XdpContext};
+use aya_ebpf::macros::{cgroup_sock_addr, classifier, xdp};
+use aya_ebpf::programs::{SockAddrContext, TcContext, XdpContext};
 use proxy_common::verdict::Program;
 
 use crate::packet::{Packet, TcPacket, XdpPacket};
+use crate::socket::{Call, Outcome, Plain4};
 use crate::verdict::{UNTOUCHED, Verdict};
 
 /// Off the wire, on a device with XDP.
@@ -83,6 +85,94 @@ pub fn tc_egress(context: TcContext) -> i32 {
     let (length, device) = (packet.length(), packet.device());
     let verdict = egress::walk(packet);
     finish(Program::TcEgress, verdict, length, device)
+}
+
+/// An IPv4 socket is connected.
+#[cgroup_sock_addr(connect4)]
+pub fn cg_connect4(context: SockAddrContext) -> i32 {
+    conclude(Program::CgConnect4, socket::connect::<Plain4>(&Call::new(&context)))
+}
+
+/// An IPv6 socket is connected, be it by IPv4.
+#[cgroup_sock_addr(connect6)]
+pub fn cg_connect6(context: SockAddrContext) -> i32 {
+    conclude(Program::CgConnect6, socket::connect_either(&Call::new(&context)))
+}
+
+/// A datagram is sent over IPv4 by a socket that is not connected.
+#[cgroup_sock_addr(sendmsg4)]
+pub fn cg_sendmsg4(context: SockAddrContext) -> i32 {
+    conclude(Program::CgSendmsg4, socket::send::<Plain4>(&Call::new(&context)))
+}
+
+/// The same over IPv6.
+#[cgroup_sock_addr(sendmsg6)]
+pub fn cg_sendmsg6(context: SockAddrContext) -> i32 {
+    conclude(Program::CgSendmsg6, socket::send_either(&Call::new(&context)))
+}
+
+/// An IPv4 socket is told who sent a datagram.
+#[cgroup_sock_addr(recvmsg4)]
+pub fn cg_recvmsg4(context: SockAddrContext) -> i32 {
+    socket::restore::<Plain4>(&Call::new(&context));
+    PROCEED
+}
+
+/// An IPv6 socket is told who sent a datagram, be it over IPv4.
+#[cgroup_sock_addr(recvmsg6)]
+pub fn cg_recvmsg6(context: SockAddrContext) -> i32 {
+    socket::restore_either(&Call::new(&context));
+    PROCEED
+}
+
+/// An IPv4 socket is told whom it is connected to.
+#[cgroup_sock_addr(getpeername4)]
+pub fn cg_getpeername4(context: SockAddrContext) -> i32 {
+    socket::restore::<Plain4>(&Call::new(&context));
+    PROCEED
+}
+
+/// The same of an IPv6 socket.
+#[cgroup_sock_addr(getpeername6)]
+pub fn cg_getpeername6(context: SockAddrContext) -> i32 {
+    socket::restore_either(&Call::new(&context));
+    PROCEED
+}
+
+/// An IPv4 socket takes a port.
+#[cgroup_sock_addr(bind4)]
+pub fn cg_bind4(context: SockAddrContext) -> i32 {
+    permit(socket::bind::<Plain4>(&Call::new(&context)))
+}
+
+/// An IPv6 socket takes a port.
+#[cgroup_sock_addr(bind6)]
+pub fn cg_bind6(context: SockAddrContext) -> i32 {
+    permit(socket::bind_either(&Call::new(&context)))
+}
+
+/// What a socket hook returns: the call goes on, or fails.
+const PROCEED: i32 = 1;
+const FAIL: i32 = 0;
+
+#[inline(always)]
+fn conclude(program: Program, outcome: Outcome) -> i32 {
+    observe::count(program, outcome.reason(), 0);
+    match outcome {
+        Outcome::Proceed(_) => PROCEED,
+        Outcome::Fail(_, error) => permit(Err(error)),
+    }
+}
+
+#[inline(always)]
+fn permit(verdict: Result<(), i32>) -> i32 {
+    match verdict {
+        Ok(()) => PROCEED,
+        Err(error) => {
+            socket::fail_with(error);
+            FAIL
+        }
+    }
 }
 
 /// `TC_ACT_UNSPEC` lets programs of others behind ours run.

@@ -14,6 +14,7 @@ use proxy_common::hop::{Device, Hop};
 use proxy_common::icmp::SourcePrefix;
 use proxy_common::name::ServiceName;
 use proxy_common::selection::HintKey;
+use proxy_common::socket::{SocketFrontend, SocketKey};
 use proxy_common::source_range::SourceRange;
 use proxy_common::verdict::{COUNTER_ENTRIES, Counter};
 use proxy_common::vip::{VIP_FILTER_WORDS, VipKey};
@@ -30,6 +31,7 @@ const AFFINITY_DEFAULT: usize = 1 << 16;
 const DEVICES_DEFAULT: usize = 1 << 10;
 const FLOWS_DEFAULT: usize = 1 << 18;
 const FLOWS_NEW_DEFAULT: usize = 1 << 16;
+const SOCKETS_DEFAULT: usize = 1 << 16;
 const ICMP_SOURCES_ENTRIES: usize = 1 << 12;
 
 /// The type of [`FLOWS4`] and [`FLOWS6`].
@@ -44,6 +46,8 @@ pub type AffinityMap<A> = LruHashMap<AffinityKey<A>, Affinity, AFFINITY_DEFAULT>
 pub const BUFFER_WORDS: usize = 1024;
 /// The type of [`BUFFER`].
 pub type Buffer = [u64; BUFFER_WORDS];
+/// The type of [`SOCK_REV4`] and [`SOCK_REV6`].
+pub type SocketsMap<A> = LruHashMap<SocketKey<A>, SocketFrontend<A>, SOCKETS_DEFAULT>;
 
 /// Where IPv4 services are reached. Written by the agent, read by every program; nothing is evicted.
 #[btf_map]
@@ -159,3 +163,10 @@ pub static KEYS4: PerCpuArray<FlowKey<Addr4>, 2> = PerCpuArray::new();
 /// The same for IPv6; as [`KEYS4`].
 #[btf_map]
 pub static KEYS6: PerCpuArray<FlowKey<Addr6>, 2> = PerCpuArray::new();
+/// Which frontend a socket's IPv4 backend stands for. Written by the socket hooks; the agent only reads and deletes. A socket
+/// whose entry is evicted sees its backend's own address.
+#[btf_map]
+pub static SOCK_REV4: SocketsMap<Addr4> = LruHashMap::new();
+/// The same for IPv6; as [`SOCK_REV4`].
+#[btf_map]
+pub static SOCK_REV6: SocketsMap<Addr6> = LruHashMap::new();

@@ -49,9 +49,11 @@ fn is_direct_return<F: Family>(key: &KeyOf<F>) -> bool {
     dsr::peer::<F>(&key.destination) & PEER_NODE != 0 && !is_inside::<F>(CLUSTER, &key.source)
 }
 
+/// Whether an address is inside a prefix of a service, or of the cluster itself.
+///
 /// A function of its own: the key would stay on the walk's stack.
 #[inline(never)]
-fn is_inside<F: Family>(service: u32, client: &F::Address) -> bool {
+pub fn is_inside<F: Family>(service: u32, client: &F::Address) -> bool {
     let prefix_length = SERVICE_BITS + F::Address::WORDS as u32 * u32::BITS;
     F::is_in_source_range(&Key::new(prefix_length, SourceRange { service, address: *client }))
 }

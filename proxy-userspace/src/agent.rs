@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use crate::config::{ProxyMode, Settings, Source};
 use crate::dataplane::ebpf::read::PinnedMaps;
-use crate::dataplane::ebpf::{self, EbpfDataplane, OpenError, XdpMode};
+use crate::dataplane::ebpf::{self, EbpfDataplane, OpenError, Sockets, XdpMode, cgroup};
 use crate::dataplane::ipvs::{self, IpvsDataplane};
 use crate::dataplane::{Dataplane, Mode};
 use crate::events;
@@ -219,6 +219,10 @@ fn ebpf_settings(settings: &Settings, desired: &Desired) -> ebpf::Settings {
         mark: settings.mark,
         reject_unknown: settings.reject_unknown,
         dsr: settings.dsr.clone(),
+        sockets: Sockets {
+            cgroup: settings.sockets.cgroup.clone().or_else(cgroup::mounted),
+            ..settings.sockets.clone()
+        },
         sizes: ebpf::Sizes { flows: settings.flow_table_size, ..sizes },
     }
 }

@@ -102,6 +102,16 @@ pub struct AgentArgs {
     /// Where /metrics, /proxyMode, /healthz and /configz are served; "" is nowhere [default: 127.0.0.1:10249]
     #[arg(long, value_name = "IP[:PORT]")]
     pub metrics_bind_address: Option<String>,
+    /// Whose sockets are turned to backends when they ask for a service: all (pods and processes of this node), host (only
+    /// those in the agent's network namespace, for meshes that redirect inside the pod) or off [default: all]
+    #[arg(long, value_name = "all|host|off")]
+    pub socket_lb: Option<String>,
+    /// Whether sockets of this node are refused the ports of its NodePorts: on or off [default: on]
+    #[arg(long, value_name = "on|off")]
+    pub bind_protection: Option<String>,
+    /// The control group (cgroup2) whose processes' sockets are served [default: where a cgroup2 file system is mounted]
+    #[arg(long, value_name = "PATH")]
+    pub cgroup_path: Option<String>,
     /// Where the BPF file system is mounted [default: /sys/fs/bpf]
     #[arg(long, value_name = "PATH")]
     pub bpffs_path: Option<String>,

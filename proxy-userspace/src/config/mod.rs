@@ -19,7 +19,7 @@ pub use pattern::DevicePattern;
 
 use file::{FileSettings, GoDuration};
 
-use crate::dataplane::ebpf::{Dsr, Mark, RejectUnknown, XdpMode};
+use crate::dataplane::ebpf::{Dsr, Mark, RejectUnknown, Sockets, XdpMode};
 use crate::dataplane::ipvs::Settings as IpvsSettings;
 use crate::model::{Forwarding, ModelSettings};
 
@@ -56,6 +56,8 @@ pub struct Settings {
     pub reject_unknown: RejectUnknown,
     /// How packets to other nodes are encapsulated.
     pub dsr: Dsr,
+    /// What becomes of the calls of sockets; no control group = the one that is found.
+    pub sockets: Sockets,
     /// What only the IPVS data plane needs.
     pub ipvs: IpvsSettings,
     /// Where the BPF file system is mounted.
@@ -150,6 +152,11 @@ impl Settings {
                 encapsulation: parse::encapsulation(args.dsr_encap.as_deref())?,
                 outer_source: parse::outer_source(&args.dsr_outer_source)?,
             },
+            sockets: parse::sockets(
+                args.socket_lb.as_deref(),
+                args.bind_protection.as_deref(),
+                args.cgroup_path.as_deref(),
+            )?,
             bpffs: parse::bpffs(args.bpffs_path.as_deref())?,
             xdp: parse::xdp(args.xdp.as_deref())?,
             min_sync_interval,

@@ -11,7 +11,9 @@ use ipnet::IpNet;
 use proxy_common::config::DEFAULT_SNAT_PORTS;
 
 use super::{ConfigError, DevicePattern, Interval, ProxyMode, Source};
-use crate::dataplane::ebpf::{Encapsulation, Mark, OuterSource, OwnSource, RejectUnknown, XdpMode};
+use crate::dataplane::ebpf::{
+    Encapsulation, Mark, OuterSource, OwnSource, RejectUnknown, SocketLb, Sockets, XdpMode,
+};
 use crate::model::{DEFAULT_MAGLEV_SIZE, NodePortAddresses, Scheduler, check_maglev_size};
 
 const DEFAULT_FLOW_TABLE_SIZE: u32 = 262_144;
@@ -254,11 +256,26 @@ pub(super) fn mark(text: Option<&str>) -> Result<Mark, ConfigError> {
 }
 
 pub(super) fn bpffs(text: Option<&str>) -> Result<PathBuf, ConfigError> {
-    let path = Path::new(text.unwrap_or("/sys/fs/bpf"));
-    if path.is_absolute() {
-        return Ok(path.to_owned());
-    }
-    Err(wrong("--bpffs-path", text.unwrap_or_default(), "an absolute path"))
+    absolute("--bpffs-path", text.unwrap_or("/sys/fs/bpf"))
+}
+
+/// The calls of sockets, and whose; the control group is left open where nobody names it.
+pub(super) fn sockets(
+    lb: Option<&str>,
+    bind_protection: Option<&str>,
+    cgroup: Option<&str>,
+) -> Result<Sockets, ConfigError> {
+    let words = [SocketLb::All, SocketLb::Host, SocketLb::Off].map(|lb| (lb.name(), lb));
+    Ok(Sockets {
+        lb: choice("--socket-lb", lb, &words)?,
+        bind_protection: choice("--bind-protection", bind_protection, &[("on", true), ("off", false)])?,
+        cgroup: cgroup.map(|path| absolute("--cgroup-path", path)).transpose()?,
+    })
+}
+
+fn absolute(origin: &str, text: &str) -> Result<PathBuf, ConfigError> {
+    let path = Path::new(text);
+    if path.is_absolute() { Ok(path.to_owned()) } else { Err(wrong(origin, text, "an absolute path")) }
 }
 
 /// `a, b or c`.

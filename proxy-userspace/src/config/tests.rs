@@ -1,5 +1,5 @@
 use super::*;
-use crate::dataplane::ebpf::{Encapsulation, OuterSource, OwnSource};
+use crate::dataplane::ebpf::{Encapsulation, OuterSource, OwnSource, SocketLb};
 use crate::dataplane::ipvs::{Arp, Masquerade, Rules};
 use crate::model::{NodePortAddresses, Scheduler};
 
@@ -65,6 +65,7 @@ fn without_flags_the_defaults_hold() {
     assert_eq!(settings.timeouts, Timeouts::default());
     assert_eq!(settings.reject_unknown, RejectUnknown::ClusterIp);
     assert_eq!(settings.dsr, Dsr::default());
+    assert_eq!(settings.sockets, Sockets { lb: SocketLb::All, bind_protection: true, cgroup: None });
     assert_eq!(settings.mark, Mark { value: 0x1000, mask: 0x1000 });
     assert_eq!(settings.bpffs, PathBuf::from("/sys/fs/bpf"));
     assert!(settings.uplinks.is_empty());
@@ -78,7 +79,7 @@ fn every_flag_is_heard() {
          10.0.0.0/8,2001:db8::/32 --cluster-cidr 10.244.0.0/16,fd00:244::/56 --service-external-ip-range 192.0.2.0/24 --service-external-ip-range \
          2001:db8:e::/64 --service-proxy-name edge --forwarding dsr --algorithm maglev --maglev-table-size 251 \
          --flow-table-size 4096 --timeout-syn 1 --timeout-established 2 --timeout-closing 3 --timeout-udp 4 \
-         --reject-unknown-ports all --dsr-encap fou --dsr-outer-source 172.16.9.1/16,2001:db8:f0::/48 --snat-ports 20000-20999 --fwmark 0x10/255 --bpffs-path /bpf --xdp generic --proxy-mode ebpf --min-sync-interval 5 \
+         --reject-unknown-ports all --dsr-encap fou --dsr-outer-source 172.16.9.1/16,2001:db8:f0::/48 --snat-ports 20000-20999 --socket-lb host --bind-protection off --cgroup-path /cgroup --fwmark 0x10/255 --bpffs-path /bpf --xdp generic --proxy-mode ebpf --min-sync-interval 5 \
          --max-sync-interval 6 --healthz-bind-address [::]:1 --metrics-bind-address ::1",
     )
     .unwrap();
@@ -106,6 +107,8 @@ fn every_flag_is_heard() {
     };
     assert_eq!(settings.dsr, Dsr { encapsulation: Encapsulation::Fou, outer_source });
     assert_eq!(settings.snat_ports, 20000..=20999);
+    let cgroup = Some(PathBuf::from("/cgroup"));
+    assert_eq!(settings.sockets, Sockets { lb: SocketLb::Host, bind_protection: false, cgroup });
     assert_eq!(settings.mark, Mark { value: 0x10, mask: 0xff });
     assert_eq!((settings.bpffs, settings.xdp), (PathBuf::from("/bpf"), XdpMode::Generic));
     assert_eq!(settings.proxy_mode, ProxyMode::Ebpf);
@@ -151,6 +154,9 @@ fn a_wrong_value_names_the_flag_and_what_it_takes() {
         "--reject-unknown-ports: \"none\" is not accepted; takes clusterip, all or off",
     );
     refused("--dsr-encap gue", "--dsr-encap: \"gue\" is not accepted; takes ipip or fou");
+    refused("--socket-lb pods", "--socket-lb: \"pods\" is not accepted; takes all, host or off");
+    refused("--bind-protection maybe", "--bind-protection: \"maybe\" is not accepted; takes on or off");
+    refused("--cgroup-path cgroup", "--cgroup-path: \"cgroup\" is not accepted; takes an absolute path");
     refused("--xdp fast", "--xdp: \"fast\" is not accepted; takes auto, native, generic or off");
     refused(
         "--maglev-table-size 4096",

@@ -106,6 +106,9 @@ fn own_configuration(settings: &Settings) -> Value {
         "rejectUnknownPorts": settings.reject_unknown.name(),
         "snatPorts": format!("{}-{}", settings.snat_ports.start(), settings.snat_ports.end()),
         "fwmark": format!("{:#x}/{:#x}", settings.mark.value, settings.mark.mask),
+        "socketLb": settings.sockets.lb.name(),
+        "bindProtection": settings.sockets.bind_protection,
+        "cgroupPath": settings.sockets.cgroup,
         "bpffsPath": settings.bpffs,
     })
 }

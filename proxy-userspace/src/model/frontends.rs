@@ -119,6 +119,14 @@ pub(super) fn expose(
         add(*address, *number, *kind, Scope::External, spec.external_local);
         add(*address, *number, *kind, Scope::Internal, false);
     }
+    // Only sockets of the node's own namespace get there: each pod has a loopback device of its own.
+    if let Some(number) = port.node_port {
+        let loopback = match family {
+            Family::V4 => IpAddr::from(Ipv4Addr::LOCALHOST),
+            Family::V6 => IpAddr::from(Ipv6Addr::LOCALHOST),
+        };
+        add(loopback, number, FrontendKind::NodePort, Scope::Internal, false);
+    }
     // The address is the node's whom the client asked; which port that is, is the same on all of them.
     if let Some(number) = port.node_port.filter(|_| reach.direct_return) {
         let any = match family {

@@ -45,11 +45,13 @@ fn of(port: Option<&ServicePort>) -> impl Iterator<Item = &Frontend> {
     port.into_iter().flat_map(|port| &port.frontends)
 }
 
-/// The frontends of a kind in scope external, by address. Those of scope internal must be at the same addresses.
+/// The frontends of a kind in scope external, by address. Those of scope internal must be at the same addresses, loopback
+/// aside.
 fn served(model: &Model, kind: FrontendKind) -> Vec<String> {
     let at = |scope: Scope| {
         let frontends = [Family::V4, Family::V6].into_iter().flat_map(|family| of(model.port("web", family)));
         let found = frontends.filter(|frontend| frontend.kind == kind && frontend.scope == scope);
+        let found = found.filter(|frontend| !frontend.address.ip().is_loopback());
         found.map(|frontend| frontend.address.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(at(Scope::Internal), at(Scope::External), "{kind:?}");

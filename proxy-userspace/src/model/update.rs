@@ -225,7 +225,10 @@ impl Model {
         let ports = stored.spec.iter().flat_map(|spec| &spec.ports);
         let index = ports.filter(|port| port.name == key.port).map(|port| port.index).next();
         // Who loses a NodePort loses it at the node's addresses, which tell people more.
-        for frontend in lost.iter().filter(|frontend| frontend.scope != Scope::Encapsulated) {
+        let is_told = |frontend: &&Frontend| {
+            frontend.scope != Scope::Encapsulated && !frontend.address.ip().is_loopback()
+        };
+        for frontend in lost.iter().filter(is_told) {
             let (address, protocol) = target(frontend, port);
             let Some(winner) = self.claims.winner(&(address, protocol)) else { continue };
             let field = match frontend.kind {

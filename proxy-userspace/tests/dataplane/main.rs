@@ -6,5 +6,6 @@ mod capability;
 mod metrics;
 mod migrate;
 mod open;
+mod sockets;
 mod support;
 mod sync;

@@ -22,7 +22,7 @@ use crate::attach::{attached, in_namespace, topology};
 use crate::support::{Scratch, all, closed, desired, key, port};
 
 /// The maps that layouts 2 and 3 added.
-const NEW_MAPS: [(u32, &str); 17] = [
+const NEW_MAPS: [(u32, &str); 19] = [
     (2, "AFFINITY4"),
     (2, "AFFINITY6"),
     (2, "SOURCE_RANGES4"),
@@ -40,6 +40,8 @@ const NEW_MAPS: [(u32, &str); 17] = [
     (3, "SCRATCH6"),
     (3, "NARROWED"),
     (3, "BUFFER"),
+    (3, "SOCK_REV4"),
+    (3, "SOCK_REV6"),
 ];
 
 fn root(scratch: &Scratch, version: u32) -> PathBuf {

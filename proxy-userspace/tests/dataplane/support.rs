@@ -38,6 +38,7 @@ impl Scratch {
             new_flows: 256,
             source_ranges: 32,
             affinity: 256,
+            sockets: 256,
         };
         Settings { bpffs_path: self.path.clone(), sizes, ..Settings::default() }
     }

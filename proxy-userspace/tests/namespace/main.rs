@@ -23,5 +23,6 @@ mod node;
 mod outer_source;
 mod refusals;
 mod snat_ports;
+mod sockets;
 mod survival;
 mod translated;

@@ -29,7 +29,9 @@ pub fn run() -> ! {
 }
 
 fn prepare() -> Result<()> {
-    for (kind, directory) in [("proc", "/proc"), ("sysfs", "/sys"), ("bpf", "/sys/fs/bpf")] {
+    let mounts =
+        [("proc", "/proc"), ("sysfs", "/sys"), ("bpf", "/sys/fs/bpf"), ("cgroup2", "/sys/fs/cgroup")];
+    for (kind, directory) in mounts {
         fs::create_dir_all(directory).with_context(|| format!("can't make {directory}"))?;
         mount(Some(kind), directory, Some(kind), MsFlags::empty(), None::<&str>)
             .with_context(|| format!("can't mount {directory}"))?;

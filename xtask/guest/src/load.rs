@@ -1,20 +1,22 @@
 //! Loads every program of an object, with all that load-time constants can switch on.
 
+use std::fs::File;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use aya::programs::{Program, TcAttachType, XdpMode, tc};
+use aya::programs::{CgroupAttachMode, Program, TcAttachType, XdpMode, tc};
 use aya::{Ebpf, EbpfLoader};
 use proxy_common::config::{DEFAULT_MARK, global};
 
 const LOOPBACK: &str = "lo";
+const CGROUP: &str = "/sys/fs/cgroup";
 
 /// Whether the programs are attached as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attach {
     /// They are loaded only, so the machine stays as it is.
     No,
-    /// To the loopback device, which is torn down with the machine.
+    /// To the loopback device and to all sockets, which end with the machine.
     Loopback,
 }
 
@@ -51,16 +53,19 @@ fn load_one(program: &mut Program) -> Result<u32> {
     match program {
         Program::Xdp(xdp) => xdp.load()?,
         Program::SchedClassifier(classifier) => classifier.load()?,
+        Program::CgroupSockAddr(hook) => hook.load()?,
         _ => bail!("of a kind this loader does not know"),
     }
     program.info()?.verified_instruction_count().context("the kernel counts no instructions")
 }
 
 fn attach_all(ebpf: &mut Ebpf) -> Result<()> {
+    let cgroup = File::open(CGROUP).with_context(|| format!("can't open {CGROUP}"))?;
     tc::qdisc_add_clsact(LOOPBACK).context("can't add the clsact queueing discipline")?;
     for (name, program) in ebpf.programs_mut() {
         match program {
             Program::Xdp(xdp) => xdp.attach(LOOPBACK, XdpMode::Skb).map(drop),
+            Program::CgroupSockAddr(hook) => hook.attach(&cgroup, CgroupAttachMode::Single).map(drop),
             Program::SchedClassifier(classifier) => {
                 let direction =
                     if name.ends_with("_egress") { TcAttachType::Egress } else { TcAttachType::Ingress };

@@ -67,6 +67,7 @@ impl Proxy {
         let bpffs = bed.bpffs_directory().join(node.name());
         std::fs::create_dir_all(&bpffs).with_context(|| format!("can't create {}", bpffs.display()))?;
         let pins = bpffs.display().to_string();
+        let cgroup = node.cgroup().display().to_string();
         let arguments = [
             ("--hostname-override", node.name()),
             ("--pod-interfaces", "veth*,cni0"),
@@ -74,6 +75,7 @@ impl Proxy {
             ("--service-external-ip-range", "2001:db8:e::/64"),
             ("--xdp", xdp),
             ("--bpffs-path", &pins),
+            ("--cgroup-path", &cgroup),
         ];
         let arguments = arguments.iter().flat_map(|(flag, value)| [(*flag).into(), (*value).into()]);
         let arguments = source.arguments().into_iter().chain(arguments).collect();

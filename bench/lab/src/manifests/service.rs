@@ -15,6 +15,9 @@ pub struct Service {
     name: String,
     number: u8,
     local: bool,
+    internal_local: bool,
+    affinity_seconds: Option<u32>,
+    source_ranges: Vec<String>,
     ports: Vec<Port>,
     load_balancer: Vec<IpAddr>,
     external: Vec<IpAddr>,
@@ -52,6 +55,9 @@ impl Service {
             name: name.to_owned(),
             number,
             local: false,
+            internal_local: false,
+            affinity_seconds: None,
+            source_ranges: Vec::new(),
             ports: Vec::new(),
             load_balancer: Vec::new(),
             external: Vec::new(),
@@ -89,6 +95,27 @@ impl Service {
     #[must_use]
     pub const fn local(mut self) -> Self {
         self.local = true;
+        self
+    }
+
+    /// Sets `internalTrafficPolicy: Local`.
+    #[must_use]
+    pub const fn internal_local(mut self) -> Self {
+        self.internal_local = true;
+        self
+    }
+
+    /// Sets `sessionAffinity: ClientIP` with this time-out.
+    #[must_use]
+    pub const fn affinity(mut self, seconds: u32) -> Self {
+        self.affinity_seconds = Some(seconds);
+        self
+    }
+
+    /// Sets `loadBalancerSourceRanges`.
+    #[must_use]
+    pub fn source_ranges(mut self, ranges: &[&str]) -> Self {
+        self.source_ranges = ranges.iter().map(|range| (*range).to_owned()).collect();
         self
     }
 
@@ -200,6 +227,12 @@ impl Service {
                 "ipFamilyPolicy": "RequireDualStack",
                 "externalIPs": self.external,
                 "externalTrafficPolicy": external_policy,
+                "internalTrafficPolicy": if self.internal_local { "Local" } else { "Cluster" },
+                "sessionAffinity": if self.affinity_seconds.is_some() { "ClientIP" } else { "None" },
+                "sessionAffinityConfig": self
+                    .affinity_seconds
+                    .map(|seconds| json!({"clientIP": {"timeoutSeconds": seconds}})),
+                "loadBalancerSourceRanges": self.source_ranges,
                 "ports": self.ports.iter().map(Port::of_service).collect::<Vec<_>>(),
             },
             "status": {"loadBalancer": {
@@ -254,7 +287,9 @@ impl Service {
         self.kind() != "ClusterIP" || !self.external.is_empty()
     }
 
-    fn cluster_ips(&self) -> Dual {
+    /// Its cluster IPs.
+    #[must_use]
+    pub fn cluster_ips(&self) -> Dual {
         Dual {
             v4: Ipv4Addr::new(10, 96, 0, self.number),
             v6: Ipv6Addr::new(0x2001, 0xdb8, 0x5, 0, 0, 0, 0, self.number.into()),

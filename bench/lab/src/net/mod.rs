@@ -1,6 +1,7 @@
 //! Network namespaces and what stands in them.
 
 mod attached;
+mod cgroup;
 mod ethtool;
 mod namespace;
 mod netlink;
@@ -9,6 +10,7 @@ mod stale;
 mod sysctl;
 
 pub use attached::attached_programs;
+pub use cgroup::Cgroup;
 pub use ethtool::{Offload, set_offload};
 pub use namespace::{Namespace, Task};
 pub use netlink::Netlink;

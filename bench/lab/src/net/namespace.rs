@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ use nix::mount::{MntFlags, MsFlags};
 use nix::sched::{CloneFlags, unshare};
 use tokio::sync::{mpsc as tokio_mpsc, oneshot};
 use tokio::task::LocalSet;
+
+use super::Cgroup;
 
 /// Where `ip netns` looks for namespaces.
 pub(super) const DIRECTORY: &str = "/run/netns";
@@ -29,23 +31,36 @@ pub struct Namespace {
     name: String,
     jobs: Option<tokio_mpsc::UnboundedSender<Job>>,
     thread: Option<JoinHandle<()>>,
+    /// Removed after the thread has ended, which is in it.
+    _cgroup: Option<Arc<Cgroup>>,
 }
 
 impl Namespace {
     /// Makes the namespace `<own prefix><name>`, with its loopback device up.
     pub fn create(name: &str) -> Result<Self> {
+        Self::make(name, None)
+    }
+
+    /// The same, with all its processes and sockets in a control group.
+    pub fn create_in(name: &str, cgroup: Arc<Cgroup>) -> Result<Self> {
+        Self::make(name, Some(cgroup))
+    }
+
+    fn make(name: &str, cgroup: Option<Arc<Cgroup>>) -> Result<Self> {
         let name = format!("{}{name}", super::own_prefix());
         let (jobs, receiver) = tokio_mpsc::unbounded_channel();
         let (ready, is_ready) = mpsc::sync_channel(1);
         let path = Self::path_of(&name);
+        let group = cgroup.clone();
         let thread = std::thread::Builder::new().name(name.clone()).spawn(move || {
-            let entered = enter(&path);
+            let placed = group.map_or(Ok(()), |group| group.enter());
+            let entered = placed.and_then(|()| enter(&path));
             let failed = entered.is_err();
             if ready.send(entered).is_ok() && !failed {
                 serve(receiver);
             }
         })?;
-        let namespace = Self { name, jobs: Some(jobs), thread: Some(thread) };
+        let namespace = Self { name, jobs: Some(jobs), thread: Some(thread), _cgroup: cgroup };
         is_ready.recv().context("the namespace's thread ended early")??;
         namespace.run(async || super::Netlink::open()?.set_up("lo").await)?;
         Ok(namespace)

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::namespace;
+use super::{cgroup, namespace};
 
 /// All names begin with this, followed by the process id and a dash.
 pub(super) const NAMESPACE_PREFIX: &str = "millrace-";
@@ -42,9 +42,11 @@ pub fn remove_own_at_exit() {
 }
 
 fn remove_where(condemned: impl Fn(u32) -> bool) {
+    let cgroups = cgroup::own_directory().unwrap_or_default();
     for (directory, remove) in [
         (Path::new(namespace::DIRECTORY), &namespace::remove as &dyn Fn(&Path)),
         (Path::new(BPFFS), &remove_directory),
+        (&cgroups, &cgroup::remove),
         (&std::env::temp_dir(), &remove_directory),
     ] {
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {

@@ -10,7 +10,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::addresses::{self, Dual};
 use super::{Bed, Host, Node, Pod, Shape, Wire};
-use crate::net::{Namespace, Netlink, Offload, remove_leftovers, set_offload, write_sysctl};
+use crate::net::{Cgroup, Namespace, Netlink, Offload, remove_leftovers, set_offload, write_sysctl};
 
 const ANY: [IpNet; 2] = [
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0)),
@@ -35,12 +35,15 @@ pub(super) fn build(shape: Shape) -> Result<Bed> {
     connect_client(&bed)?;
     for node in 1..=shape.nodes {
         let name = format!("node{node}");
-        let namespace = Arc::new(create(&name)?);
-        bed.nodes.push(Node { name, number: node, namespace, pods: Vec::new() });
+        let cgroup = Cgroup::create(&format!("{number}-{name}"))?;
+        let namespace = Namespace::create_in(&format!("{number}-{name}"), Arc::clone(&cgroup))?;
+        let namespace = Arc::new(namespace);
+        bed.nodes.push(Node { name, number: node, namespace, pods: Vec::new(), cgroup });
         connect_node(&bed, node)?;
         for index in 0..shape.pods {
             let name = format!("pod-{node}{}", char::from(b'a' + index));
-            let namespace = create(&name)?;
+            let cgroup = Cgroup::create_below(&bed.node(node)?.cgroup, &name)?;
+            let namespace = Namespace::create_in(&format!("{number}-{name}"), cgroup)?;
             let pod = Pod { name, addresses: addresses::pod(node, Some(index)), namespace };
             connect_pod(bed.node(node)?, &pod)?;
             bed.nodes.last_mut().context("the node was just added")?.pods.push(pod);

@@ -17,13 +17,13 @@ mod addresses;
 mod build;
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
 
-use crate::net::{Namespace, Netlink};
+use crate::net::{Cgroup, Namespace, Netlink};
 
 pub use addresses::{Dual, Family};
 
@@ -71,6 +71,7 @@ pub struct Node {
     number: u8,
     namespace: Arc<Namespace>,
     pods: Vec<Pod>,
+    cgroup: Arc<Cgroup>,
 }
 
 /// A machine on the nodes' network that is no node.
@@ -203,6 +204,12 @@ impl Node {
     #[must_use]
     pub const fn namespace(&self) -> &Arc<Namespace> {
         &self.namespace
+    }
+
+    /// The control group that its own processes and, below it, those of its pods are in.
+    #[must_use]
+    pub fn cgroup(&self) -> &Path {
+        self.cgroup.path()
     }
 
     /// Addresses of its uplink `eth0`.

@@ -16,6 +16,7 @@ use super::layout::Layout;
 use super::link::{self, LinkKey, LinkKind};
 use super::load::{Program, Programs};
 use super::settings::XdpMode;
+use super::sockets::{self, SocketHook};
 use crate::dataplane::{SyncFailure, SyncReport};
 use crate::node::{AttachTarget, Hook, Topology};
 
@@ -283,6 +284,13 @@ fn remove_but(
 ) -> Result<(), OpenError> {
     let mut result = Ok(());
     for path in entries(directory)? {
+        if SocketHook::of_pin(&path).is_some() {
+            match sockets::detach(&path) {
+                Ok(_) => removed.push(path),
+                Err(error) => result = result.and(Err(OpenError::File { path, error })),
+            }
+            continue;
+        }
         let key = path.file_name().and_then(|name| LinkKey::parse(name.to_str()?));
         let Some(key) = key.filter(|key| !kept.contains(key)) else { continue };
         let detach = if path.is_dir() { clsact::detach } else { link::remove };

@@ -100,6 +100,8 @@ fn a_filter_of_layout_1_gets_our_program_and_our_marker() {
             "SCRATCH6",
             "NARROWED",
             "BUFFER",
+            "SOCK_REV4",
+            "SOCK_REV6",
         ]) {
             fs::remove_file(former.join("maps").join(map)).unwrap();
         }

@@ -5,23 +5,25 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use aya::maps::MapInfo;
-use aya::programs::{ProgramInfo, SchedClassifier, Xdp};
+use aya::programs::{CgroupSockAddr, ProgramInfo, SchedClassifier, Xdp};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
 use proxy_common::config::global;
+use proxy_common::socket::cookie_words;
 use proxy_common::{Addr4, Addr6};
 use tracing::{debug, info, warn};
 
 use super::bpffs::{entries, remove_tree};
 use super::error::OpenError;
 use super::layout::Layout;
-use super::settings::{Encapsulation, OwnSource, Settings, Sizes};
+use super::settings::{Encapsulation, OwnSource, Settings, Sizes, SocketLb};
+use super::sockets::SocketHook;
 use super::sys;
 use crate::node::Hook;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BPF_OBJECT"));
 
-/// `xdp_ingress`, `tc_ingress` and `tc_egress`, in the kernel.
+/// `xdp_ingress`, `tc_ingress`, `tc_egress` and those of sockets, in the kernel.
 #[derive(Debug)]
 pub struct Programs {
     /// From an uplink, before the stack.
@@ -30,6 +32,8 @@ pub struct Programs {
     pub tc_ingress: Program,
     /// Every packet that leaves the node.
     pub tc_egress: Program,
+    /// Those of sockets, as in [`SocketHook::ALL`].
+    sockets: Vec<Program>,
     /// Where they are pinned.
     pub directory: PathBuf,
 }
@@ -49,7 +53,7 @@ const TC_INGRESS: &str = "tc_ingress";
 const TC_EGRESS: &str = "tc_egress";
 
 /// The maps of the object and the size each shall have; `None` = what the object says.
-pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 35] {
+pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 37] {
     [
         ("AFFINITY4", Some(sizes.affinity)),
         ("AFFINITY6", Some(sizes.affinity)),
@@ -81,6 +85,8 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 35] {
         ("SERVED_PORTS", None),
         ("SERVICES", Some(sizes.services)),
         ("SERVICE_STATS", Some(sizes.services)),
+        ("SOCK_REV4", Some(sizes.sockets)),
+        ("SOCK_REV6", Some(sizes.sockets)),
         ("SOURCE_RANGES4", Some(sizes.source_ranges)),
         ("SOURCE_RANGES6", Some(sizes.source_ranges)),
         ("VIPS", Some(sizes.frontends)),
@@ -113,6 +119,10 @@ impl Programs {
             xdp_ingress: Program::open(&directory, XDP_INGRESS)?,
             tc_ingress: Program::open(&directory, TC_INGRESS)?,
             tc_egress: Program::open(&directory, TC_EGRESS)?,
+            sockets: SocketHook::ALL
+                .into_iter()
+                .map(|hook| Program::open(&directory, hook.name))
+                .collect::<Result<_, _>>()?,
             directory,
         })
     }
@@ -125,6 +135,12 @@ impl Programs {
             Hook::TcIngress => &self.tc_ingress,
             Hook::TcEgress => &self.tc_egress,
         }
+    }
+
+    /// The program that belongs on a hook of sockets.
+    #[must_use]
+    pub fn of_socket(&self, hook: SocketHook) -> Option<&Program> {
+        self.sockets.iter().find(|program| program.name == hook.name)
     }
 }
 
@@ -152,6 +168,8 @@ struct Constants {
 
 impl Constants {
     fn new(settings: &Settings) -> Self {
+        // Where the kernel can't say, no socket is the node's own.
+        let [low, high] = cookie_words(sys::network_namespace_cookie().unwrap_or(0));
         let words = [
             (global::TIMEOUT_SYN, settings.timeouts.syn),
             (global::TIMEOUT_ESTABLISHED, settings.timeouts.established),
@@ -166,6 +184,9 @@ impl Constants {
             (global::SNAT_PORT_FIRST, u32::from(*settings.snat_ports.start())),
             (global::SNAT_PORT_COUNT, u32::try_from(settings.snat_ports.len()).unwrap_or(0)),
             (global::FIB_SOURCE, since(KernelVersion::new(6, 7, 0))),
+            (global::SOCKET_NODE_ONLY, u32::from(settings.sockets.lb == SocketLb::Host)),
+            (global::NODE_NAMESPACE_LOW, low),
+            (global::NODE_NAMESPACE_HIGH, high),
         ];
         let outer = &settings.dsr.outer_source;
         let v4 = outer.v4.map(|net| (Addr4::from(net.network()).0, Addr4::from(net.netmask()).0));
@@ -210,7 +231,8 @@ fn is_usable(directory: &Path, maps: &Path) -> bool {
         info.is_ok_and(|info| info.name_as_str().is_some_and(|name| names.contains(&name)))
             && !pinned.contains(&id)
     };
-    [XDP_INGRESS, TC_INGRESS, TC_EGRESS].into_iter().all(|name| {
+    let sockets = SocketHook::ALL.map(|hook| hook.name);
+    [XDP_INGRESS, TC_INGRESS, TC_EGRESS].into_iter().chain(sockets).all(|name| {
         let maps =
             ProgramInfo::from_pin(directory.join(name)).ok().and_then(|info| info.map_ids().ok().flatten());
         maps.is_some_and(|maps| !maps.into_iter().any(is_foreign))
@@ -247,6 +269,11 @@ fn load(
         let classifier: &mut SchedClassifier = program(&mut object, name)?;
         classifier.load().map_err(|error| OpenError::load(name, error))?;
         pin(classifier.fd().map(AsFd::as_fd), directory, name)?;
+    }
+    for SocketHook { name, .. } in SocketHook::ALL {
+        let hook: &mut CgroupSockAddr = program(&mut object, name)?;
+        hook.load().map_err(|error| OpenError::load(name, error))?;
+        pin(hook.fd().map(AsFd::as_fd), directory, name)?;
     }
     info!("programs loaded");
     Ok(())

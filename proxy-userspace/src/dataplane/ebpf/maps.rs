@@ -13,6 +13,7 @@ use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hop::Device;
 use proxy_common::name::ServiceName;
 use proxy_common::selection::HintKey;
+use proxy_common::socket::{SocketFrontend, SocketKey};
 use proxy_common::vip::VipKey;
 use proxy_common::way::{PeerKey, Way};
 use proxy_common::{Addr4, Addr6, Address};
@@ -68,6 +69,8 @@ pub struct FamilyMaps<A: Address> {
     pub source_ranges: Trie<A>,
     /// Which backend a client had last.
     pub affinity: Table<AffinityKey<A>, Affinity>,
+    /// Which frontends the backends of sockets stand for.
+    pub sockets: Table<SocketKey<A>, SocketFrontend<A>>,
 }
 
 impl Maps {
@@ -84,6 +87,7 @@ impl Maps {
                 flows_new: Table::open(directory, "FLOWS_NEW4")?,
                 source_ranges: Trie::open(directory, "SOURCE_RANGES4")?,
                 affinity: Table::open(directory, "AFFINITY4")?,
+                sockets: Table::open(directory, "SOCK_REV4")?,
             },
             of6: FamilyMaps {
                 frontends: Table::open(directory, "FRONTENDS6")?,
@@ -92,6 +96,7 @@ impl Maps {
                 flows_new: Table::open(directory, "FLOWS_NEW6")?,
                 source_ranges: Trie::open(directory, "SOURCE_RANGES6")?,
                 affinity: Table::open(directory, "AFFINITY6")?,
+                sockets: Table::open(directory, "SOCK_REV6")?,
             },
             ways: Vector::open(directory, "WAYS")?,
             narrowed: Vector::open(directory, "NARROWED")?,

@@ -4,6 +4,7 @@ mod adopt;
 mod attach;
 mod bpffs;
 mod capability;
+pub mod cgroup;
 mod cleanup;
 mod clsact;
 mod collect;
@@ -21,6 +22,7 @@ pub mod read;
 mod scratch;
 mod self_test;
 mod settings;
+mod sockets;
 mod sys;
 mod trie;
 mod usage;
@@ -37,7 +39,8 @@ use tracing::{debug, warn};
 pub use cleanup::{Cleaned, cleanup};
 pub use error::OpenError;
 pub use settings::{
-    Dsr, Encapsulation, Mark, OuterSource, OwnSource, RejectUnknown, Settings, Sizes, XdpMode,
+    Dsr, Encapsulation, Mark, OuterSource, OwnSource, RejectUnknown, Settings, Sizes, SocketLb, Sockets,
+    XdpMode,
 };
 
 use self::attach::Attachments;
@@ -49,6 +52,7 @@ use self::mapped::Access;
 use self::maps::Maps;
 use self::migrate::Former;
 use self::plan::Plan;
+use self::sockets::SocketHooks;
 use self::usage::Levels;
 use crate::dataplane::{Check, Crowded, Dataplane, SnatPorts, SyncFailure, SyncReport};
 use crate::model::{Desired, Dirty};
@@ -67,6 +71,7 @@ pub struct EbpfDataplane {
     settings: Settings,
     programs: Programs,
     attachments: Attachments,
+    sockets: SocketHooks,
     /// What failed when the topology was told for the last time.
     unattached: Vec<SyncFailure>,
     /// Roots of other layouts, which serve until our maps are filled; and what to attach to then.
@@ -94,8 +99,10 @@ impl EbpfDataplane {
         let others = migrate::foreign(&layout)?;
         let programs = Programs::open(&settings, &layout)?;
         let mut attachments = Attachments::open(&layout, &programs, &others)?;
+        let mut sockets = SocketHooks::new(layout.links(), settings.sockets.clone());
         if let Some(former) = former {
             attachments.renew(&programs)?;
+            sockets.sync(&programs);
             former.remove()?;
         }
         let maps = Maps::open(&layout.maps(), Access::Write)?;
@@ -106,6 +113,7 @@ impl EbpfDataplane {
             settings,
             programs,
             attachments,
+            sockets,
             unattached: Vec::new(),
             others,
             topology: None,
@@ -120,7 +128,10 @@ impl EbpfDataplane {
     }
 
     fn attach(&mut self, topology: &Topology) -> SyncReport {
-        let attached = self.attachments.sync(topology, &self.programs, self.settings.xdp);
+        let mut attached = self.attachments.sync(topology, &self.programs, self.settings.xdp);
+        let hooked = self.sockets.sync(&self.programs);
+        attached.writes += hooked.writes;
+        attached.failures.extend(hooked.failures);
         let native = self.attachments.native_devices();
         let mut report = self.plan.set_topology(topology, &native, now(), &mut self.maps);
         report.writes += attached.writes;
@@ -262,6 +273,7 @@ impl Dataplane for EbpfDataplane {
 
     fn check(&mut self) -> Check {
         let fault = self_test::run(&self.attachments, &self.programs).err();
+        let fault = fault.or_else(|| self.sockets.fault(&self.programs));
         Check { fault, expired_flows: self.expired_flows, snat: self.snat_ports() }
     }
 }

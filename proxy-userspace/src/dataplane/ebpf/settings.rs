@@ -29,6 +29,8 @@ pub struct Settings {
     pub reject_unknown: RejectUnknown,
     /// How packets to other nodes are encapsulated.
     pub dsr: Dsr,
+    /// The calls of sockets.
+    pub sockets: Sockets,
     /// Room in the maps.
     pub sizes: Sizes,
 }
@@ -43,6 +45,7 @@ impl Default for Settings {
             mark: Mark::default(),
             reject_unknown: RejectUnknown::default(),
             dsr: Dsr::default(),
+            sockets: Sockets::default(),
             sizes: Sizes::default(),
         }
     }
@@ -172,6 +175,55 @@ impl Encapsulation {
     }
 }
 
+/// What becomes of the calls of sockets. By default nothing is attached: a control group is shared by more than one's own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sockets {
+    /// Whose sockets are turned to backends (`--socket-lb`).
+    pub lb: SocketLb,
+    /// Whether NodePorts are kept from sockets (`--bind-protection`).
+    pub bind_protection: bool,
+    /// The control group whose processes are meant (`--cgroup-path`).
+    pub cgroup: Option<PathBuf>,
+}
+
+/// Whose sockets are turned to backends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SocketLb {
+    /// Those of pods and of the node's own processes.
+    All,
+    /// Those in the agent's network namespace.
+    Host,
+    /// None.
+    #[default]
+    Off,
+}
+
+impl SocketLb {
+    /// The flag's word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Host => "host",
+            Self::Off => "off",
+        }
+    }
+}
+
+impl Sockets {
+    /// Whether any hook is wanted.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.lb != SocketLb::Off || self.bind_protection
+    }
+
+    /// Whether a hook is wanted, one of `bind` or any other.
+    #[must_use]
+    pub(super) fn wants(&self, is_bind: bool) -> bool {
+        if is_bind { self.bind_protection } else { self.lb != SocketLb::Off }
+    }
+}
+
 /// Entries each map has room for. A pinned map keeps the size it was made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
@@ -195,6 +247,8 @@ pub struct Sizes {
     pub source_ranges: u32,
     /// Clients of one family that are remembered for session affinity (AFFINITY4/6).
     pub affinity: u32,
+    /// Sockets of one family that are told of the frontend they asked for (SOCK_REV4/6).
+    pub sockets: u32,
 }
 
 impl Default for Sizes {
@@ -210,6 +264,7 @@ impl Default for Sizes {
             new_flows: 1 << 16,
             source_ranges: 1 << 14,
             affinity: 1 << 16,
+            sockets: 1 << 16,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::ffi::CString;
 use std::io;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -16,8 +17,28 @@ const LINK_UPDATE: libc::c_long = 29;
 const LINK_DETACH: libc::c_long = 34;
 
 /// Where a link attaches a program: `enum bpf_attach_type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AttachType {
+    /// `BPF_CGROUP_INET4_BIND`
+    CgroupInet4Bind = 8,
+    /// `BPF_CGROUP_INET6_BIND`
+    CgroupInet6Bind = 9,
+    /// `BPF_CGROUP_INET4_CONNECT`
+    CgroupInet4Connect = 10,
+    /// `BPF_CGROUP_INET6_CONNECT`
+    CgroupInet6Connect = 11,
+    /// `BPF_CGROUP_UDP4_SENDMSG`
+    CgroupUdp4Sendmsg = 14,
+    /// `BPF_CGROUP_UDP6_SENDMSG`
+    CgroupUdp6Sendmsg = 15,
+    /// `BPF_CGROUP_UDP4_RECVMSG`
+    CgroupUdp4Recvmsg = 19,
+    /// `BPF_CGROUP_UDP6_RECVMSG`
+    CgroupUdp6Recvmsg = 20,
+    /// `BPF_CGROUP_INET4_GETPEERNAME`
+    CgroupInet4Getpeername = 29,
+    /// `BPF_CGROUP_INET6_GETPEERNAME`
+    CgroupInet6Getpeername = 30,
     /// `BPF_XDP`
     Xdp = 37,
     /// `BPF_TCX_INGRESS`
@@ -33,6 +54,15 @@ pub struct LinkInfo {
     pub program_id: u32,
     /// Index of the device; 0 once the device is gone.
     pub device: u32,
+}
+
+/// What the kernel says of a link to a control group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CgroupLinkInfo {
+    /// Id of the program.
+    pub program_id: u32,
+    /// Id of the control group; 0 once it is gone.
+    pub cgroup: u64,
 }
 
 /// Opens a pinned object.
@@ -67,6 +97,16 @@ pub fn link_create(
     owned(bpf(LINK_CREATE, &attr)?)
 }
 
+/// Attaches a program to a control group, beside those of others.
+pub fn cgroup_link_create(
+    program: BorrowedFd<'_>,
+    cgroup: BorrowedFd<'_>,
+    attach: AttachType,
+) -> io::Result<OwnedFd> {
+    let target = u32::try_from(cgroup.as_raw_fd()).map_err(io::Error::other)?;
+    link_create(program, target, attach, 0)
+}
+
 /// Replaces a link's program, atomically.
 pub fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     let attr =
@@ -83,6 +123,32 @@ pub fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
 pub fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     let info: RawLinkInfo = object_info(link)?;
     Ok(LinkInfo { program_id: info.program_id, device: info.device })
+}
+
+/// Asks for the program and control group of a link.
+pub fn cgroup_link_info(link: BorrowedFd<'_>) -> io::Result<CgroupLinkInfo> {
+    let info: RawCgroupLinkInfo = object_info(link)?;
+    Ok(CgroupLinkInfo { program_id: info.program_id, cgroup: info.cgroup })
+}
+
+/// The cookie of this thread's network namespace, as `bpf_get_netns_cookie` gives it out.
+pub fn network_namespace_cookie() -> io::Result<u64> {
+    /// Linux 5.14 and later.
+    const SO_NETNS_COOKIE: libc::c_int = 71;
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let mut cookie = 0_u64;
+    let mut length = libc::socklen_t::try_from(size_of::<u64>()).map_err(io::Error::other)?;
+    // SAFETY: `cookie` has the eight bytes that `length` says.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(cookie) }
 }
 
 /// The kernel's id of a program.
@@ -185,6 +251,19 @@ struct RawLinkInfo {
     reserved: u32,
     device: u32,
     attach: u32,
+}
+
+/// `struct bpf_link_info` of a link to a control group.
+#[repr(C)]
+#[derive(Default)]
+struct RawCgroupLinkInfo {
+    kind: u32,
+    id: u32,
+    program_id: u32,
+    reserved: u32,
+    cgroup: u64,
+    attach: u32,
+    padding: u32,
 }
 
 /// `struct bpf_prog_info`, its beginning.

@@ -86,8 +86,11 @@ fn counters(
     Map::from_map_data(map).and_then(PerCpuArray::try_from).map_err(failed)
 }
 
-/// The sum over all CPUs.
+/// The sum over all CPUs; zero of what a map from before it was counted has no room for.
 fn total(counters: &PerCpuArray<aya::maps::MapData, Counter>, index: u32) -> Result<Counter, ReadError> {
+    if index >= counters.len() {
+        return Ok(Counter::default());
+    }
     let values = counters.get(&index, 0).map_err(ReadError::Counter)?;
     Ok(values.iter().fold(Counter::default(), |sum, value| Counter {
         packets: sum.packets.wrapping_add(value.packets),

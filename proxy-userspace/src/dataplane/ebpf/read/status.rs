@@ -18,6 +18,7 @@ use super::{PinnedMaps, ReadError, total};
 use crate::dataplane::ebpf::bpffs::entries;
 use crate::dataplane::ebpf::link::{LinkKey, LinkKind};
 use crate::dataplane::ebpf::maps::FamilyMaps;
+use crate::dataplane::ebpf::sockets::SocketHook;
 use crate::dataplane::ebpf::sys;
 
 impl PinnedMaps {
@@ -71,8 +72,14 @@ impl PinnedMaps {
         let mut attached = Vec::new();
         for path in entries(&self.layout.links())? {
             let Some(name) = path.file_name().and_then(|name| name.to_str()) else { continue };
-            let Some(key) = LinkKey::parse(name) else { continue };
             let failed = |error| ReadError::Link { link: name.to_owned(), error };
+            if let Some(hook) = SocketHook::of_pin(&path) {
+                let link = sys::obj_get(&path).map_err(failed)?;
+                let info = sys::cgroup_link_info(link.as_fd()).map_err(failed)?;
+                attached.extend((info.cgroup != 0).then(|| hooked_view(hook, info.program_id)));
+                continue;
+            }
+            let Some(key) = LinkKey::parse(name) else { continue };
             let (program_id, mode) = if path.is_dir() {
                 (0, "clsact")
             } else {
@@ -123,6 +130,7 @@ fn family_fill<A: Address>(maps: &FamilyMaps<A>, views: &mut Vec<MapView>) -> Re
             Some(maps.source_ranges.all()?.len()),
         ),
         map_view(maps.affinity.name(), maps.affinity.entries(), Some(maps.affinity.count()?)),
+        map_view(maps.sockets.name(), maps.sockets.entries(), None),
     ]);
     Ok(())
 }
@@ -153,6 +161,11 @@ fn attached_view(key: LinkKey, program_id: u32, mode: &'static str) -> AttachedV
         mode,
         program_id,
     }
+}
+
+fn hooked_view(hook: SocketHook, program_id: u32) -> AttachedView {
+    let device = "cgroup".to_owned();
+    AttachedView { device, device_index: 0, hook: hook.name, mode: "cgroup", program_id }
 }
 
 fn way_view(id: u32, way: &Way) -> WayView {

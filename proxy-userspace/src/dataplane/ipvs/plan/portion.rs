@@ -114,7 +114,9 @@ impl Portion {
 fn places(port: &ServicePort, context: &Context<'_>) -> BTreeMap<SocketAddr, Place> {
     let mut places: BTreeMap<SocketAddr, Place> = BTreeMap::new();
     for Frontend { address, scope, kind, list } in port.frontends.iter().cloned() {
-        if scope == Scope::Encapsulated || context.is_excluded(address.ip()) {
+        // On loopback NodePorts are for hooks of sockets.
+        let is_ours = scope != Scope::Encapsulated && !address.ip().is_loopback();
+        if !is_ours || context.is_excluded(address.ip()) {
             continue;
         }
         let place = places.entry(address).or_insert(Place { kind, inside: list, outside: list });

@@ -1,0 +1,75 @@
+//! Socket load balancing: calls of this node's pods and processes are turned to a backend, once for each connection.
+//!
+//! The hooks see every such call of the cgroup. Whatever is not a service's goes on as if they were not there.
+
+mod bind;
+mod call;
+mod form;
+mod restore;
+mod translate;
+
+pub use bind::bind;
+pub use call::{Call, fail_with};
+pub use form::Plain4;
+pub use restore::restore;
+pub use translate::{connect, send};
+
+use proxy_common::verdict::Reason;
+
+use self::form::{Mapped4, Plain6, is_mapped};
+
+const EADDRINUSE: i32 = 98;
+const ECONNREFUSED: i32 = 111;
+const EHOSTUNREACH: i32 = 113;
+
+/// What becomes of a call.
+#[derive(Clone, Copy)]
+pub enum Outcome {
+    /// It goes on, turned to a backend or as it was.
+    Proceed(Reason),
+    /// It fails at once with this error number.
+    Fail(Reason, i32),
+}
+
+impl Outcome {
+    /// The counter this call belongs to.
+    #[inline(always)]
+    pub const fn reason(self) -> Reason {
+        match self {
+            Self::Proceed(reason) | Self::Fail(reason, _) => reason,
+        }
+    }
+}
+
+const UNTOUCHED: Outcome = Outcome::Proceed(Reason::NotOurs);
+
+/// `connect` of an IPv6 socket, which may speak IPv4.
+#[inline(always)]
+pub fn connect_either(call: &Call) -> Outcome {
+    if is_mapped(call) { connect::<Mapped4>(call) } else { connect::<Plain6>(call) }
+}
+
+/// `sendmsg` of an IPv6 socket. The kernel turns a v4-mapped one into IPv4's before it asks, but not on every path.
+#[inline(always)]
+pub fn send_either(call: &Call) -> Outcome {
+    if is_mapped(call) { send::<Mapped4>(call) } else { send::<Plain6>(call) }
+}
+
+/// What an IPv6 socket sees of its peer, which may be IPv4's.
+#[inline(always)]
+pub fn restore_either(call: &Call) {
+    if is_mapped(call) {
+        restore::<Mapped4>(call);
+    } else {
+        restore::<Plain6>(call);
+    }
+}
+
+/// `bind` of an IPv6 socket, which takes IPv4's port as well where it takes all addresses.
+#[inline(always)]
+pub fn bind_either(call: &Call) -> Result<(), i32> {
+    if is_mapped(call) {
+        return bind::<Mapped4>(call);
+    }
+    bind::<Plain6>(call)
+}

@@ -1,0 +1,185 @@
+//! The hooks of sockets: `cg_*`, attached to a control group by pinned links.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use tracing::{debug, info, warn};
+
+use super::cgroup::{self, Cgroup};
+use super::load::Programs;
+use super::settings::{SocketLb, Sockets};
+use super::sys::{self, AttachType};
+use crate::dataplane::{SyncFailure, SyncReport};
+
+/// A call of sockets that a program of ours sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SocketHook {
+    /// Name of the program, and of the link's pin.
+    pub name: &'static str,
+    attach: AttachType,
+    is_bind: bool,
+}
+
+const fn hook(name: &'static str, attach: AttachType) -> SocketHook {
+    SocketHook { name, attach, is_bind: false }
+}
+
+const fn bind_hook(name: &'static str, attach: AttachType) -> SocketHook {
+    SocketHook { name, attach, is_bind: true }
+}
+
+impl SocketHook {
+    /// All hooks, in the order in which they are attached: what an answer needs before what asks.
+    pub const ALL: [Self; 10] = [
+        hook("cg_recvmsg4", AttachType::CgroupUdp4Recvmsg),
+        hook("cg_recvmsg6", AttachType::CgroupUdp6Recvmsg),
+        hook("cg_getpeername4", AttachType::CgroupInet4Getpeername),
+        hook("cg_getpeername6", AttachType::CgroupInet6Getpeername),
+        hook("cg_connect4", AttachType::CgroupInet4Connect),
+        hook("cg_connect6", AttachType::CgroupInet6Connect),
+        hook("cg_sendmsg4", AttachType::CgroupUdp4Sendmsg),
+        hook("cg_sendmsg6", AttachType::CgroupUdp6Sendmsg),
+        bind_hook("cg_bind4", AttachType::CgroupInet4Bind),
+        bind_hook("cg_bind6", AttachType::CgroupInet6Bind),
+    ];
+
+    /// The hook whose link has this pin.
+    #[must_use]
+    pub fn of_pin(path: &Path) -> Option<Self> {
+        let name = path.file_name()?.to_str()?;
+        Self::ALL.into_iter().find(|hook| hook.name == name)
+    }
+}
+
+/// Where socket hooks are attached, and shall be.
+#[derive(Debug)]
+pub struct SocketHooks {
+    directory: PathBuf,
+    settings: Sockets,
+    /// Whether it was said what is in the way.
+    told: bool,
+    /// Whether all hooks that are wanted were attached.
+    attached: bool,
+}
+
+impl SocketHooks {
+    /// Hooks whose links are pinned in a directory.
+    #[must_use]
+    pub const fn new(directory: PathBuf, settings: Sockets) -> Self {
+        Self { directory, settings, told: false, attached: false }
+    }
+
+    /// Attaches the hooks that are wanted and detaches the others.
+    pub fn sync(&mut self, programs: &Programs) -> SyncReport {
+        let mut report = SyncReport::default();
+        let cgroup = self.open();
+        for hook in SocketHook::ALL {
+            let path = self.directory.join(hook.name);
+            let done = match &cgroup {
+                Some(Err(error)) => Err(io::Error::new(error.kind(), error.to_string())),
+                Some(Ok(cgroup)) if self.settings.wants(hook.is_bind) => {
+                    attach(hook, &path, cgroup, programs)
+                }
+                _ => detach(&path),
+            };
+            match done {
+                Ok(writes) => report.writes += writes,
+                Err(error) => {
+                    let place = self.settings.cgroup.as_deref().unwrap_or(Path::new("")).display();
+                    let text = format!("{} on {place}: {error}", hook.name);
+                    report.failures.push(SyncFailure::Device(text));
+                }
+            }
+        }
+        self.attached = matches!(cgroup, Some(Ok(_))) && report.failures.is_empty();
+        report
+    }
+
+    /// What is wrong with the first link that is to be there and is not as it shall be.
+    pub fn fault(&self, programs: &Programs) -> Option<String> {
+        // Where there was nothing to attach to, that was told.
+        self.attached.then_some(())?;
+        let mut wanted = SocketHook::ALL.into_iter().filter(|hook| self.settings.wants(hook.is_bind));
+        wanted.find_map(|hook| self.fault_of(hook, programs))
+    }
+
+    fn fault_of(&self, hook: SocketHook, programs: &Programs) -> Option<String> {
+        let name = hook.name;
+        let info =
+            sys::obj_get(&self.directory.join(name)).and_then(|link| sys::cgroup_link_info(link.as_fd()));
+        match info {
+            Ok(info) if info.cgroup == 0 => Some(format!("{name} is detached")),
+            Ok(info) if Some(info.program_id) == programs.of_socket(hook).map(|program| program.id) => None,
+            Ok(_) => Some(format!("{name} runs another program")),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Some(format!("{name} is detached: its pin is gone"))
+            }
+            Err(error) => Some(format!("{name} can't be read: {error}")),
+        }
+    }
+
+    /// The control group, if there is to be one; what is worth a word is said once.
+    fn open(&mut self) -> Option<io::Result<Cgroup>> {
+        let is_told = std::mem::replace(&mut self.told, true);
+        let say = |text: &str| {
+            if !is_told {
+                warn!("{text}");
+            }
+        };
+        if self.settings.lb == SocketLb::Off {
+            say("--socket-lb off: processes of this node can't reach cluster IPs");
+        }
+        if !self.settings.is_on() {
+            return None;
+        }
+        let Some(path) = self.settings.cgroup.as_deref() else {
+            say(
+                "no cgroup2 file system is mounted, so pods and processes of this node can't reach services; \
+                 --cgroup-path says where one is",
+            );
+            return None;
+        };
+        if !is_told && cgroup::is_below_others(path) {
+            info!(path = %path.display(), "sockets of processes outside this control group are not served");
+        }
+        Some(Cgroup::open(path))
+    }
+}
+
+/// Detaches what a pin attaches and removes it; returns how many things changed.
+pub fn detach(path: &Path) -> io::Result<usize> {
+    let link = match sys::obj_get(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        link => link?,
+    };
+    if sys::cgroup_link_info(link.as_fd())?.cgroup != 0 {
+        sys::link_detach(link.as_fd())?;
+    }
+    fs::remove_file(path)?;
+    Ok(1)
+}
+
+fn attach(hook: SocketHook, path: &Path, cgroup: &Cgroup, programs: &Programs) -> io::Result<usize> {
+    let program = programs.of_socket(hook).ok_or(io::ErrorKind::NotFound)?;
+    match sys::obj_get(path) {
+        Ok(link) => {
+            let info = sys::cgroup_link_info(link.as_fd())?;
+            if info.cgroup == cgroup.id {
+                if info.program_id == program.id {
+                    return Ok(0);
+                }
+                sys::link_update(link.as_fd(), program.as_fd())?;
+                return Ok(1);
+            }
+            detach(path)?;
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let link = sys::cgroup_link_create(program.as_fd(), cgroup.directory.as_fd(), hook.attach)?;
+    sys::obj_pin(link.as_fd(), path)?;
+    debug!(hook = hook.name, "attached");
+    Ok(1)
+}
