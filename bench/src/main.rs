@@ -1,5 +1,6 @@
 //! Millrace's benchmarks.
 
+mod connections;
 mod control;
 mod packets;
 
@@ -18,6 +19,8 @@ enum Benchmark {
     Packets(packets::Arguments),
     /// What the control plane costs, from the API server's text to the maps.
     Control(control::Arguments),
+    /// New connections and requests by a ClusterIP, beside those to the pod itself.
+    Connections(connections::Arguments),
     /// The process whose memory `control` measures.
     #[command(hide = true)]
     ControlMemory(control::memory::Arguments),
@@ -27,6 +30,7 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse().benchmark {
         Benchmark::Packets(arguments) => packets::run(&arguments),
         Benchmark::Control(arguments) => control::run(&arguments),
+        Benchmark::Connections(arguments) => connections::run(&arguments),
         Benchmark::ControlMemory(arguments) => control::memory::hold(&arguments),
     }
 }
