@@ -20,6 +20,8 @@ const MOST: usize = 60;
 pub struct Walk {
     /// The Service's name.
     pub service: String,
+    /// Name of the pod that asks; none = the client outside.
+    pub from: Option<String>,
     /// Where the client sends to.
     pub address: Dual,
     /// Port, for TCP and UDP.
@@ -84,7 +86,11 @@ impl Walk {
     fn ask_all(&self, bed: &Bed, protocol: Protocol, frontend: SocketAddr) -> Result<Vec<Answer>> {
         let mut answers: Vec<Answer> = Vec::new();
         while answers.len() < LEAST || (answers.len() < MOST && !self.missing(&answers).is_empty()) {
-            answers.push(ask(bed.client(), protocol, frontend)?);
+            let from = match &self.from {
+                Some(pod) => bed.pod(pod)?.namespace(),
+                None => bed.client(),
+            };
+            answers.push(ask(from, protocol, frontend)?);
         }
         Ok(answers)
     }

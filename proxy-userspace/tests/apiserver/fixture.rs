@@ -105,8 +105,15 @@ pub fn expect(
     trail: Trail,
 ) -> Result<()> {
     let backends = pods.iter().map(|name| (*name).to_owned()).collect();
-    let walk =
-        Walk { service: service.name().to_owned(), address, port, backends, trail, translated_to: None };
+    let walk = Walk {
+        service: service.name().to_owned(),
+        from: None,
+        address,
+        port,
+        backends,
+        trail,
+        translated_to: None,
+    };
     let ports: Vec<&str> = cluster.bed().nodes().iter().map(Node::name).collect();
     let mut capture = Capture::start(cluster.bed().router(), &ports)?;
     let problems = walk.run(cluster.bed(), &mut capture)?.problems;

@@ -62,7 +62,15 @@ pub fn service(cluster: &Cluster, name: &str, number: u8, pods: &[&str]) -> Resu
 /// A walk to a service.
 pub fn walk(service: &Service, address: Dual, port: u16, backends: &[&str], trail: Trail) -> Walk {
     let backends = backends.iter().map(|name| (*name).to_owned()).collect();
-    Walk { service: service.name().to_owned(), address, port, backends, trail, translated_to: None }
+    Walk {
+        service: service.name().to_owned(),
+        from: None,
+        address,
+        port,
+        backends,
+        trail,
+        translated_to: None,
+    }
 }
 
 /// Walks, and fails with a list of everything that was off.

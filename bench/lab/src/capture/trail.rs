@@ -65,6 +65,9 @@ impl fmt::Display for Trail {
             0 => "nobody".to_owned(),
             _ => set.iter().map(String::as_str).collect::<Vec<_>>().join("+"),
         };
+        if *self == Self::default() {
+            return f.pad("no packet has the frontend's address");
+        }
         let tunnelled = !self.encapsulated_by.is_empty() || !self.encapsulated_to.is_empty();
         let mut way = vec![format!("client > {}", names(&self.directors))];
         if tunnelled && self.encapsulated_by != self.directors {
@@ -92,6 +95,6 @@ mod tests {
         assert_eq!(direct.to_string(), "client > node1 =tunnel=> node2 > client");
         let back = Trail { answered_by: direct.directors.clone(), ..direct };
         assert_eq!(back.to_string(), "client > node1 =tunnel=> node2 (node1 answers) > client");
-        assert_eq!(Trail::default().to_string(), "client > nobody > client");
+        assert_eq!(Trail::default().to_string(), "no packet has the frontend's address");
     }
 }

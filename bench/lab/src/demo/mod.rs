@@ -69,6 +69,7 @@ fn wait_until_served(cluster: &Cluster, examples: &[Example]) -> Result<()> {
             backends.extend(addresses.map(|address| SocketAddr::new(address, TARGET_PORT)));
         }
         for proxy in cluster.proxies() {
+            proxy.wait_for_hooks("cgroup", &["cg_connect6", "cg_sendmsg6"])?;
             proxy.wait_for_backends(&walk.service, &backends)?;
         }
     }

@@ -13,13 +13,14 @@ macro_rules! manifest {
 }
 
 /// Manifests by the name of their file.
-pub(super) const MANIFESTS: [(&str, &str); 6] = [
+pub(super) const MANIFESTS: [(&str, &str); 7] = [
     manifest!("nodes.yaml"),
     manifest!("local-load-balancer.yaml"),
     manifest!("cluster-node-port.yaml"),
     manifest!("external-ip.yaml"),
     manifest!("dsr-load-balancer.yaml"),
     manifest!("snat-load-balancer.yaml"),
+    manifest!("cluster-ip.yaml"),
 ];
 
 /// One of the example services.
@@ -68,11 +69,23 @@ pub(super) fn examples() -> Vec<Example> {
                 ..walk("snat-lb", vip(40, 0x40), 80, &["pod-2a", "pod-3a"], Trail::local("node1"))
             },
         },
+        Example {
+            what: "ClusterIP, asked by pod-1a",
+            endpoints: &["pod-1a", "pod-2a"],
+            // Nothing has the frontend's address: the socket is connected to the backend, itself included.
+            walk: Walk {
+                from: Some("pod-1a".to_owned()),
+                ..walk("cluster-ip", CLUSTER_IP, 80, &["pod-1a", "pod-2a"], Trail::default())
+            },
+        },
     ]
 }
 
 const NODE1: Dual =
     Dual { v4: Ipv4Addr::new(172, 30, 0, 11), v6: Ipv6Addr::new(0x2001, 0xdb8, 0xa, 0, 0, 0, 0, 0x11) };
+
+const CLUSTER_IP: Dual =
+    Dual { v4: Ipv4Addr::new(10, 96, 0, 60), v6: Ipv6Addr::new(0x2001, 0xdb8, 5, 0, 0, 0, 0, 0x60) };
 
 const fn vip(v4: u8, v6: u16) -> Dual {
     Dual { v4: Ipv4Addr::new(203, 0, 113, v4), v6: Ipv6Addr::new(0x2001, 0xdb8, 0xe, 0, 0, 0, 0, v6) }
@@ -80,7 +93,7 @@ const fn vip(v4: u8, v6: u16) -> Dual {
 
 fn walk(service: &str, address: Dual, port: u16, backends: &[&str], trail: Trail) -> Walk {
     let backends = backends.iter().map(|name| (*name).to_owned()).collect();
-    Walk { service: service.to_owned(), address, port, backends, trail, translated_to: None }
+    Walk { service: service.to_owned(), address, port, from: None, backends, trail, translated_to: None }
 }
 
 #[cfg(test)]
