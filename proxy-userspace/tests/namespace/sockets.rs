@@ -456,3 +456,54 @@ fn source_ranges_are_asked_of_sockets_with_a_source() -> Result<()> {
     assert_eq!(turned("pod-1a", Ipv4Addr::UNSPECIFIED.into())?, 0, "not known before a packet is sent");
     Ok(())
 }
+
+/// A resolver's socket: connected, waiting for an answer that will never come.
+#[test]
+fn a_connected_datagram_socket_is_told_when_its_backend_goes_and_reaches_the_next_one() -> Result<()> {
+    let mut cluster = shared();
+    // A port of their own, since a pod that still serves another Service is not gone.
+    let port = 9191;
+    for number in [2, 3] {
+        cluster.start_host_server(number, port)?;
+    }
+    let on = |number: u8| Ok(Service::new("replaced", 224).port(80, port).host(cluster.bed().node(number)?));
+    let [first, second]: [Result<Service>; 2] = [2, 3].map(on);
+    let (first, second) = (first?, second?);
+    let from = pod(&cluster, "pod-1a")?;
+    for family in Family::ALL {
+        apply(&cluster, &first, &[1])?;
+        let frontend = SocketAddr::new(first.cluster_ips().of(family), 80);
+        let backend = SocketAddr::new(cluster.bed().node(2)?.addresses().of(family), port);
+        let (connected, are_connected) = std::sync::mpsc::sync_channel(1);
+        let task = from.spawn(async move || {
+            let [client, direct] = [datagram(frontend).await?, datagram(backend).await?];
+            assert_eq!(whom(&client).await?, "host-node2");
+            connected.send(())?;
+            let told = client.recv(&mut [0; 1]).await.map_err(|error| error.kind());
+            assert_eq!(told, Err(ErrorKind::ConnectionAborted), "nothing was sent that could be answered");
+            client.connect(frontend).await?;
+            Ok((whom(&client).await?, whom(&direct).await?))
+        });
+        are_connected.recv()?;
+        apply(&cluster, &second, &[1])?;
+        let after = task.join_within(millrace_lab::agent::SYNC_LIMIT)?;
+        assert_eq!(after, ("host-node3".to_owned(), "host-node2".to_owned()), "{family}");
+    }
+    Ok(())
+}
+
+async fn datagram(target: SocketAddr) -> Result<tokio::net::UdpSocket> {
+    let socket = tokio::net::UdpSocket::bind(any(target)).await?;
+    socket.connect(target).await?;
+    Ok(socket)
+}
+
+/// Who answers a connected socket.
+async fn whom(socket: &tokio::net::UdpSocket) -> Result<String> {
+    socket.send(b"who is there?").await?;
+    let mut buffer = vec![0; 2048];
+    let limit = millrace_lab::traffic::ANSWER_LIMIT;
+    let length = tokio::time::timeout(limit, socket.recv(&mut buffer)).await??;
+    let line = buffer[..length].split(|byte| *byte == b'\n').next().unwrap();
+    Ok(serde_json::from_slice::<millrace_lab::traffic::Sighting>(line)?.backend)
+}

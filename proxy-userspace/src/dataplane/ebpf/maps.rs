@@ -52,6 +52,8 @@ pub struct Maps {
     pub devices: Table<u32, Device>,
     /// Names of service ids.
     pub names: Table<u32, ServiceName>,
+    /// Whether a backend was written that serves no more, since somebody last asked.
+    pub lost_backend: bool,
 }
 
 /// The maps each family has one of.
@@ -106,6 +108,7 @@ impl Maps {
             vip_filter: mapped(directory, "VIP_FILTER", access)?,
             devices: Table::open(directory, "DEVICES")?,
             names: Table::open(directory, "NAMES")?,
+            lost_backend: false,
         })
     }
 }

@@ -9,6 +9,7 @@ mod cleanup;
 mod clsact;
 mod collect;
 mod convert;
+mod diag;
 mod error;
 mod layout;
 mod link;
@@ -22,6 +23,7 @@ pub mod read;
 mod scratch;
 mod self_test;
 mod settings;
+mod sever;
 mod sockets;
 mod sys;
 mod trie;
@@ -52,6 +54,7 @@ use self::mapped::Access;
 use self::maps::Maps;
 use self::migrate::Former;
 use self::plan::Plan;
+use self::sever::Severer;
 use self::sockets::SocketHooks;
 use self::usage::Levels;
 use crate::dataplane::{Check, Crowded, Dataplane, SnatPorts, SyncFailure, SyncReport};
@@ -72,6 +75,8 @@ pub struct EbpfDataplane {
     programs: Programs,
     attachments: Attachments,
     sockets: SocketHooks,
+    /// Where sockets are turned to backends at all.
+    severer: Option<Severer>,
     /// What failed when the topology was told for the last time.
     unattached: Vec<SyncFailure>,
     /// Roots of other layouts, which serve until our maps are filled; and what to attach to then.
@@ -105,6 +110,8 @@ impl EbpfDataplane {
             sockets.sync(&programs);
             former.remove()?;
         }
+        let is_turning = settings.sockets.lb != SocketLb::Off;
+        let severer = is_turning.then(|| Severer::start(&layout)).transpose()?;
         let maps = Maps::open(&layout.maps(), Access::Write)?;
         let plan = Plan::adopt(maps.capacities(), maps.found()?, now());
         let read_back_at = now() + READ_BACK_INTERVAL;
@@ -114,6 +121,7 @@ impl EbpfDataplane {
             programs,
             attachments,
             sockets,
+            severer,
             unattached: Vec::new(),
             others,
             topology: None,
@@ -225,6 +233,12 @@ impl Dataplane for EbpfDataplane {
             let replaced = self.replace_others();
             report.writes += replaced.writes;
             report.failures.extend(replaced.failures);
+        }
+        // Its slots have other owners by now: whoever is told finds one of those.
+        if std::mem::take(&mut self.maps.lost_backend)
+            && let Some(severer) = &self.severer
+        {
+            severer.wake();
         }
         self.note(&report);
         report

@@ -4,7 +4,7 @@
 use std::ffi::CString;
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -133,22 +133,20 @@ pub fn cgroup_link_info(link: BorrowedFd<'_>) -> io::Result<CgroupLinkInfo> {
 
 /// The cookie of this thread's network namespace, as `bpf_get_netns_cookie` gives it out.
 pub fn network_namespace_cookie() -> io::Result<u64> {
-    /// Linux 5.14 and later.
-    const SO_NETNS_COOKIE: libc::c_int = 71;
+    /// `SO_NETNS_COOKIE`, Linux 5.14 and later.
+    const OPTION: libc::c_int = 71;
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let mut cookie = 0_u64;
+    socket_word(socket.as_fd(), OPTION)
+}
+
+/// A socket's option at level `SOL_SOCKET` that is a 64-bit word.
+pub fn socket_word(socket: BorrowedFd<'_>, option: libc::c_int) -> io::Result<u64> {
+    let mut word = 0_u64;
     let mut length = libc::socklen_t::try_from(size_of::<u64>()).map_err(io::Error::other)?;
-    // SAFETY: `cookie` has the eight bytes that `length` says.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_NETNS_COOKIE,
-            (&raw mut cookie).cast(),
-            &raw mut length,
-        )
-    };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(cookie) }
+    let (value, length) = ((&raw mut word).cast(), &raw mut length);
+    // SAFETY: `value` has the eight bytes that `length` says, and both live until the call returns.
+    let result = unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value, length) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(word) }
 }
 
 /// The kernel's id of a program.

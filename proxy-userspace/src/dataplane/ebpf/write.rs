@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use aya::Pod;
 use proxy_common::addr::mapped;
+use proxy_common::backend::BACKEND_SERVING;
 use proxy_common::frontend::Frontend;
 use proxy_common::vip::VipKey;
 use proxy_common::way::{PeerKey, WAY_RESOLVED, Way};
@@ -74,6 +75,7 @@ impl Maps {
     }
 
     fn write_backend(&mut self, id: BackendId, entry: &BackendEntry) -> Result<(), String> {
+        self.lost_backend |= entry.flags & BACKEND_SERVING == 0;
         let no_family = || format!("endpoint {} is not of its family", entry.address);
         match id.family {
             Family::V4 => self.of4.backends.set(id.id, &backend(entry).ok_or_else(no_family)?),

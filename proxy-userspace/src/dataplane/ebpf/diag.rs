@@ -1,0 +1,212 @@
+//! Connected UDP sockets of a network namespace, as sock_diag(7) lists and destroys them.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const SOCK_DESTROY: u16 = 21;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
+const NLM_F_DUMP: u16 = 0x300;
+const IPPROTO_UDP: u8 = 17;
+/// A connected UDP socket is in the state that TCP calls established.
+const CONNECTED: u32 = 1 << 1;
+
+/// `struct nlmsghdr`.
+const HEADER: usize = 16;
+/// `struct inet_diag_sockid`.
+const IDENTITY: usize = 48;
+/// What stands before the identity in `struct inet_diag_msg`.
+const BEFORE_IDENTITY: usize = 4;
+
+/// The answers of a dump; the kernel fills up to 32 KiB at a time.
+const BUFFER: usize = 1 << 16;
+
+/// A connected UDP socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connected {
+    family: u8,
+    identity: [u8; IDENTITY],
+}
+
+impl Connected {
+    /// Whom it is connected to; IPv4 in its own form, whatever the socket's family.
+    #[must_use]
+    pub fn peer(&self) -> Option<SocketAddr> {
+        let port = u16::from_be_bytes(self.part(2)?);
+        let address = if i32::from(self.family) == libc::AF_INET {
+            IpAddr::V4(Ipv4Addr::from(self.part::<4>(20)?))
+        } else {
+            IpAddr::V6(Ipv6Addr::from(self.part::<16>(20)?)).to_canonical()
+        };
+        Some(SocketAddr::new(address, port))
+    }
+
+    /// Its cookie, the low word first.
+    #[must_use]
+    pub fn cookie(&self) -> Option<[u32; 2]> {
+        Some([u32::from_ne_bytes(self.part(40)?), u32::from_ne_bytes(self.part(44)?)])
+    }
+
+    fn part<const N: usize>(&self, from: usize) -> Option<[u8; N]> {
+        self.identity.get(from..from + N)?.try_into().ok()
+    }
+}
+
+/// Asks about sockets of the namespace it was opened in.
+#[derive(Debug)]
+pub struct Diag {
+    socket: OwnedFd,
+}
+
+impl Diag {
+    /// Opens it in this thread's network namespace.
+    pub fn open() -> io::Result<Self> {
+        let netlink = SockProtocol::NetlinkSockDiag;
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, netlink)?;
+        // Nothing that answers takes longer; a thread that waits for ever would never do its work again.
+        setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(5))?;
+        Ok(Self { socket })
+    }
+
+    /// All connected UDP sockets.
+    pub fn connected(&self) -> io::Result<Vec<Connected>> {
+        let mut found = Vec::new();
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            let any = Connected { family: u8::try_from(family).unwrap_or(0), identity: [0; IDENTITY] };
+            self.send(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, &any)?;
+            self.receive(|kind, body| match kind {
+                NLMSG_DONE => Some(Ok(())),
+                NLMSG_ERROR => Some(error(body)),
+                _ => {
+                    found.extend(parse(body));
+                    None
+                }
+            })?;
+        }
+        Ok(found)
+    }
+
+    /// Destroys a socket: whoever waits for it, or uses it next, is told ECONNABORTED. One that is gone is no error.
+    pub fn destroy(&self, socket: &Connected) -> io::Result<()> {
+        self.send(SOCK_DESTROY, NLM_F_ACK, socket)?;
+        let outcome = self.receive(|kind, body| (kind == NLMSG_ERROR).then(|| error(body)));
+        match outcome {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    fn send(&self, kind: u16, flags: u16, socket: &Connected) -> io::Result<()> {
+        let mut message = Vec::with_capacity(HEADER + 8 + IDENTITY);
+        let length = u32::try_from(HEADER + 8 + IDENTITY).map_err(io::Error::other)?;
+        message.extend(length.to_ne_bytes());
+        message.extend(kind.to_ne_bytes());
+        message.extend((NLM_F_REQUEST | flags).to_ne_bytes());
+        message.extend([0; 8]);
+        message.extend([socket.family, IPPROTO_UDP, 0, 0]);
+        message.extend(CONNECTED.to_ne_bytes());
+        message.extend(socket.identity);
+        send(self.socket.as_raw_fd(), &message, MsgFlags::empty())?;
+        Ok(())
+    }
+
+    /// Gives `visit` each message's kind and body until it says how it ended.
+    fn receive(&self, mut visit: impl FnMut(u16, &[u8]) -> Option<io::Result<()>>) -> io::Result<()> {
+        let mut buffer = vec![0; BUFFER];
+        loop {
+            let length = recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+            let mut rest = buffer.get(..length).unwrap_or_default();
+            while let Some((kind, body, next)) = message(rest) {
+                if let Some(end) = visit(kind, body) {
+                    return end;
+                }
+                rest = next;
+            }
+        }
+    }
+}
+
+/// The first message: its kind, its body, and what follows.
+fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+    let length = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?);
+    let length = usize::try_from(length).ok().filter(|length| *length >= HEADER)?;
+    let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
+    let next = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+    Some((kind, bytes.get(HEADER..length)?, next))
+}
+
+fn parse(body: &[u8]) -> Option<Connected> {
+    let identity = body.get(BEFORE_IDENTITY..BEFORE_IDENTITY + IDENTITY)?.try_into().ok()?;
+    Some(Connected { family: *body.first()?, identity })
+}
+
+/// The body of an error message: zero, or an error number below it.
+fn error(body: &[u8]) -> io::Result<()> {
+    let number = body.get(..4).and_then(|bytes| bytes.try_into().ok()).map_or(0, i32::from_ne_bytes);
+    if number == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-number)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsFd;
+    use std::thread;
+
+    use nix::sched::{CloneFlags, unshare};
+
+    use super::*;
+    use crate::dataplane::ebpf::sys;
+
+    fn loopback_up() {
+        let (name, up) = (std::ffi::CString::new("lo").unwrap(), libc::IFF_UP);
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        // SAFETY: a request of the size the kernel reads, made of zeros, a name that fits, and flags.
+        unsafe {
+            let mut request: libc::ifreq = std::mem::zeroed();
+            std::ptr::copy_nonoverlapping(name.as_ptr(), request.ifr_name.as_mut_ptr(), 3);
+            request.ifr_ifru.ifru_flags = i16::try_from(up).unwrap();
+            assert_eq!(libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request), 0);
+        }
+    }
+
+    #[test]
+    fn one_connected_socket_is_found_by_peer_and_cookie_and_destroyed_and_no_other() {
+        let in_namespace = || {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            loopback_up();
+            let server: SocketAddr = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+            let mapped = SocketAddr::new("::ffff:127.0.0.1".parse().unwrap(), server.port());
+            for (local, target) in [("127.0.0.1:0", server), ("[::]:0", mapped)] {
+                let [doomed, other] = [(); 2].map(|()| UdpSocket::bind(local).unwrap());
+                doomed.connect(target).unwrap();
+                other.connect(target).unwrap();
+                let diag = Diag::open().unwrap();
+                let wanted = getcookie(&doomed);
+                let found: Vec<Connected> = diag.connected().unwrap();
+                assert_eq!(found.iter().filter(|one| one.peer() == Some(server)).count(), 2, "{found:?}");
+                let found = found.into_iter().find(|one| one.cookie() == Some(wanted)).unwrap();
+                diag.destroy(&found).unwrap();
+                assert!(doomed.peer_addr().is_err() && other.peer_addr().is_ok());
+                let error = doomed.recv(&mut [0; 1]).unwrap_err();
+                assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+                diag.destroy(&found).unwrap();
+            }
+        };
+        thread::spawn(in_namespace).join().unwrap();
+    }
+
+    fn getcookie(socket: &UdpSocket) -> [u32; 2] {
+        const SO_COOKIE: libc::c_int = 57;
+        proxy_common::socket::cookie_words(sys::socket_word(socket.as_fd(), SO_COOKIE).unwrap())
+    }
+}
