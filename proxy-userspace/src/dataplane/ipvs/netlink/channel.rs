@@ -14,7 +14,12 @@ use netlink_sys::{Socket, SocketAddr};
 pub struct Channel {
     socket: Socket,
     sequence: u32,
+    /// Room for one datagram of answers, used again and again.
+    received: Vec<u8>,
 }
+
+/// The kernel fills no larger datagram than this, whatever room there is.
+const LARGEST_ANSWER: usize = 32 * 1024;
 
 impl Channel {
     /// Opens a socket of a family, `NETLINK_*`.
@@ -22,7 +27,7 @@ impl Channel {
         let mut socket = Socket::new(family)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
-        Ok(Self { socket, sequence: 0 })
+        Ok(Self { socket, sequence: 0, received: Vec::with_capacity(LARGEST_ANSWER) })
     }
 
     /// Asks for something to be done. `flags` are those beside `NLM_F_REQUEST` and `NLM_F_ACK`.
@@ -64,8 +69,16 @@ impl Channel {
         self.socket.send(&bytes, 0)?;
         let mut answers = Vec::new();
         loop {
-            let (datagram, _) = self.socket.recv_from_full()?;
-            if read(&datagram, self.sequence, &mut answers)? == Progress::Complete {
+            self.received.clear();
+            self.received.reserve(LARGEST_ANSWER);
+            let length = self.socket.recv(&mut self.received, libc::MSG_TRUNC)?;
+            if length > self.received.len() {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "an answer is larger than any should be",
+                ));
+            }
+            if read(&self.received, self.sequence, &mut answers)? == Progress::Complete {
                 return Ok(answers);
             }
         }
