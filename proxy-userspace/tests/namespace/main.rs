@@ -21,6 +21,7 @@ mod lasting;
 mod local;
 mod node;
 mod outer_source;
+mod path_mtu;
 mod refusals;
 mod snat_ports;
 mod sockets;

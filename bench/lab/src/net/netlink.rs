@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use ipnet::IpNet;
 use rtnetlink::packet_route::address::AddressHeaderFlags;
 use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth};
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMetric};
 use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
 
 /// An rtnetlink socket. It belongs to the namespace it was opened in.
@@ -93,10 +94,28 @@ impl Netlink {
 
     /// Routes a prefix through a gateway; replaces the route there is.
     pub async fn set_route(&self, destination: IpNet, gateway: IpAddr) -> Result<()> {
-        let route = RouteMessageBuilder::<IpAddr>::new()
+        self.replace_route(destination, gateway, Vec::new()).await
+    }
+
+    /// The same for packets of at most so many bytes; larger ones are refused or fragmented, as on a link that takes no more.
+    pub async fn set_narrow_route(&self, destination: IpNet, gateway: IpAddr, bytes: u32) -> Result<()> {
+        /// A metric that is locked (the bit of `RTAX_MTU`, 2) counts for what is forwarded, too.
+        const LOCKED_MTU: u32 = 1 << 2;
+        let metrics = vec![RouteMetric::Lock(LOCKED_MTU), RouteMetric::Mtu(bytes)];
+        self.replace_route(destination, gateway, vec![RouteAttribute::Metrics(metrics)]).await
+    }
+
+    async fn replace_route(
+        &self,
+        destination: IpNet,
+        gateway: IpAddr,
+        attributes: Vec<RouteAttribute>,
+    ) -> Result<()> {
+        let mut route = RouteMessageBuilder::<IpAddr>::new()
             .destination_prefix(destination.network(), destination.prefix_len())?
             .gateway(gateway)?
             .build();
+        route.attributes.extend(attributes);
         let request = self.handle.route().add(route).replace();
         request.execute().await.with_context(|| format!("can't route {destination} through {gateway}"))
     }

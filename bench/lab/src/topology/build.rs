@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context, Result};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::addresses::{self, Dual};
+use super::addresses::{self, Dual, Family};
 use super::{Bed, Host, Node, Pod, Shape, Wire};
 use crate::net::{Cgroup, Namespace, Netlink, Offload, remove_leftovers, set_offload, write_sysctl};
 
@@ -151,6 +151,33 @@ pub(super) fn add_host(bed: &Bed, name: &str, number: u8) -> Result<Host> {
         join_network(addresses, addresses::LAN_GATEWAY).await
     })?;
     Ok(Host { address: addresses.v4, namespace })
+}
+
+/// Puts a machine between a node and another one, with its pods; it sends on no more than so many bytes at once.
+pub(super) fn add_narrows(bed: &Bed, from: u8, to: u8, bytes: u32) -> Result<Host> {
+    const NUMBER: u8 = 50;
+    let gate = add_host(bed, "narrows", NUMBER)?;
+    // The node's own addresses last: once they are routed, no gateway is found there.
+    let own = addresses::node(to).both().map(|address| (IpNet::from(address), address));
+    let beyond: Vec<(IpNet, IpAddr)> = pod_routes(to).chain(own).collect();
+    let routes = beyond.clone();
+    gate.namespace.run(async move || {
+        forward_packets()?;
+        // Whoever is told of a shorter way takes it.
+        for device in ["all", "eth0"] {
+            write_sysctl(&format!("net/ipv4/conf/{device}/send_redirects"), "0")?;
+        }
+        let netlink = Netlink::open()?;
+        for (destination, gateway) in routes {
+            netlink.set_narrow_route(destination, gateway, bytes).await?;
+        }
+        Ok(())
+    })?;
+    let through = addresses::host(NUMBER);
+    let detours = beyond.into_iter().map(|(to, _)| (to, through.of(Family::of(to.addr()))));
+    let detours: Vec<_> = detours.collect();
+    bed.node(from)?.namespace.run(async move || set_routes(detours).await)?;
+    Ok(gate)
 }
 
 fn connect_pod(node: &Node, pod: &Pod) -> Result<()> {

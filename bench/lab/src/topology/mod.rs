@@ -149,6 +149,12 @@ impl Bed {
         build::add_host(self, name, number)
     }
 
+    /// Lets what node `from` sends to node `to` and its pods, but not what comes back, cross a router of its own that takes
+    /// packets of at most `bytes` bytes further.
+    pub fn add_narrows(&self, from: u8, to: u8, bytes: u32) -> Result<Host> {
+        build::add_narrows(self, from, to, bytes)
+    }
+
     /// Pulls the plug of a machine on the nodes' network, at the router's end: connections hang.
     pub fn unplug(&self, name: &str) -> Result<()> {
         let port = name.to_owned();

@@ -24,7 +24,11 @@ pub fn path_mtu(namespace: &Namespace, target: SocketAddr, bytes: usize) -> Resu
         let socket = UdpSocket::bind(any).await?;
         socket.connect(target).await?;
         never_fragment(&socket, target)?;
-        socket.send(&vec![0; bytes - headers(target.ip())]).await?;
+        match socket.send(&vec![0; bytes - headers(target.ip())]).await {
+            // Another socket of this host was told before.
+            Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => return known_mtu(&socket, target),
+            sent => sent?,
+        };
         let mut buffer = vec![0; 65536];
         let told = timeout(ANSWER_LIMIT, socket.recv(&mut buffer)).await.context("nobody says a word")?;
         match told {
