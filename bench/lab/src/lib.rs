@@ -6,6 +6,7 @@
 //! - [`manifests`] and [`agent`]: the cluster's objects, and the proxies that serve them.
 //! - [`apiserver`]: a real kube-apiserver with a real etcd, in the place of a directory of manifests.
 //! - [`traffic`]: servers in pods that say whom they see, and clients that ask them.
+//! - [`patience`]: how long is waited.
 //! - [`walk`]: requests to a service, with answers and captures compared to what has to be.
 //! - [`cluster`]: a bed with a server in every pod and an agent on every node.
 //! - [`demo`]: all of it together, for people to watch.
@@ -20,6 +21,7 @@ pub mod demo;
 pub mod frame;
 pub mod manifests;
 pub mod net;
+pub mod patience;
 pub mod process;
 pub mod program;
 pub mod topology;

@@ -12,6 +12,7 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
 use crate::net::Namespace;
+use crate::patience::patience;
 
 /// How long a process may take to end.
 const END_LIMIT: Duration = Duration::from_secs(30);
@@ -54,7 +55,7 @@ impl Process {
     /// Asks it to end, and waits until it has.
     pub fn stop(mut self) -> Result<ExitStatus> {
         kill(Pid::from_raw(i32::try_from(self.child.id())?), Signal::SIGTERM)?;
-        let end = Instant::now() + END_LIMIT;
+        let end = Instant::now() + patience(END_LIMIT);
         while Instant::now() < end {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);

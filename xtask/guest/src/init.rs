@@ -11,6 +11,18 @@ use nix::sys::reboot::{RebootMode, reboot};
 
 /// The command's words, one a line.
 pub const COMMAND: &str = "/command";
+/// The command's environment, `NAME=VALUE` each line.
+const ENVIRONMENT: &str = "/environment";
+/// What programs expect to be there.
+const MOUNTS: [(&str, &str); 7] = [
+    ("proc", "/proc"),
+    ("sysfs", "/sys"),
+    ("bpf", "/sys/fs/bpf"),
+    ("cgroup2", "/sys/fs/cgroup"),
+    ("devtmpfs", "/dev"),
+    ("tmpfs", "/run"),
+    ("tmpfs", "/tmp"),
+];
 /// Modules, loaded in the order of their names.
 const MODULES: &str = "/modules";
 /// Linux's `MODULE_INIT_COMPRESSED_FILE`, which nix does not name.
@@ -29,9 +41,7 @@ pub fn run() -> ! {
 }
 
 fn prepare() -> Result<()> {
-    let mounts =
-        [("proc", "/proc"), ("sysfs", "/sys"), ("bpf", "/sys/fs/bpf"), ("cgroup2", "/sys/fs/cgroup")];
-    for (kind, directory) in mounts {
+    for (kind, directory) in MOUNTS {
         fs::create_dir_all(directory).with_context(|| format!("can't make {directory}"))?;
         mount(Some(kind), directory, Some(kind), MsFlags::empty(), None::<&str>)
             .with_context(|| format!("can't mount {directory}"))?;
@@ -55,8 +65,11 @@ fn command() -> Result<()> {
     let text = fs::read_to_string(COMMAND).with_context(|| format!("can't read {COMMAND}"))?;
     let mut words = text.lines();
     let program = words.next().with_context(|| format!("{COMMAND} is empty"))?;
+    let variables = fs::read_to_string(ENVIRONMENT).with_context(|| format!("can't read {ENVIRONMENT}"))?;
+    let variables = variables.lines().filter_map(|line| line.split_once('='));
+    let mut command = Command::new(program);
     let status =
-        Command::new(program).args(words).status().with_context(|| format!("can't start {program}"))?;
+        command.args(words).envs(variables).status().with_context(|| format!("can't start {program}"))?;
     if !status.success() {
         bail!("{program} ended with {status}");
     }

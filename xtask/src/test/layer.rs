@@ -66,6 +66,8 @@ enum Work {
         xdp: &'static str,
     },
     Vm,
+    /// A test target on other kernels.
+    VmTarget(vm::Target),
 }
 
 impl Layer {
@@ -115,7 +117,11 @@ impl Layer {
                 },
             ],
             Self::Fuzz => &[Pass { title: "fuzz", work: Work::Target("fuzz") }],
-            Self::Vm => &[Pass { title: "vm", work: Work::Vm }],
+            Self::Vm => &[
+                Pass { title: "vm", work: Work::Vm },
+                Pass { title: "packet, other kernels", work: Work::VmTarget(vm::Target::PACKET) },
+                Pass { title: "sctp, other kernels", work: Work::VmTarget(vm::Target::SCTP) },
+            ],
         }
     }
 
@@ -129,6 +135,7 @@ impl Work {
         match self {
             Self::Target(name) | Self::TargetWithXdp(name, _) | Self::TargetWithApiserver(name) => Some(name),
             Self::ModuleWithApiserver { target, .. } => Some(target),
+            Self::VmTarget(target) => Some(target.name),
             Self::Lint | Self::Unit | Self::Vm => None,
         }
     }
@@ -152,6 +159,7 @@ pub fn perform(
     match pass.work {
         Work::Lint => return Ok(Outcome::Ran(lint::check_all(workspace))),
         Work::Vm => return vm::load_everywhere(workspace).map(Outcome::Ran),
+        Work::VmTarget(target) => return vm::test_everywhere(workspace, target).map(Outcome::Ran),
         Work::Unit => cargo.args(["--lib", "--bins"]),
         Work::Target(name) | Work::TargetWithApiserver(name) => cargo.args(["--test", name]),
         Work::TargetWithXdp(name, xdp) => cargo.args(["--test", name]).env("MILLRACE_XDP", xdp),

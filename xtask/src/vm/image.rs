@@ -11,35 +11,58 @@ use super::kernel::Unpacked;
 use crate::command;
 use crate::workspace::Workspace;
 
-/// What the programs are attached with, in the order in which they are inserted. None of them needs another.
+/// What every machine has, in the order in which they are inserted: devices, and what programs are attached with.
 const MODULES: [&str; 3] = ["drivers/net/veth", "net/sched/sch_ingress", "net/sched/cls_bpf"];
 
-/// Writes an image whose first process `guest` runs the command `words`; returns its path.
-pub fn build(
-    workspace: &Workspace,
-    kernel: &Unpacked,
-    guest: &Path,
-    files: &[(PathBuf, &str)],
-    words: &[&str],
-) -> Result<PathBuf> {
+/// What a machine is given.
+pub struct Contents<'a> {
+    /// Its first process.
+    pub guest: &'a Path,
+    /// The command that process runs.
+    pub words: &'a [&'a str],
+    /// Variables for the command.
+    pub environment: &'a [(&'a str, &'a str)],
+    /// Modules beside those that every machine has; each needs only earlier ones.
+    pub modules: &'a [&'a str],
+    /// Programs, and where they lie in the machine. Their libraries come with them.
+    pub programs: &'a [(PathBuf, &'a str)],
+    /// Other files, and where they lie.
+    pub files: &'a [(PathBuf, &'a str)],
+}
+
+/// Writes an image called `name`; returns its path.
+pub fn build(workspace: &Workspace, kernel: &Unpacked, name: &str, contents: &Contents) -> Result<PathBuf> {
     let mut archive = Archive::default();
-    archive.add_file("/init", &read(guest)?);
-    archive.add_file("/command", words.join("\n").as_bytes());
-    for library in libraries(workspace, guest)? {
+    archive.add_file("/init", &read(contents.guest)?);
+    archive.add_file("/command", contents.words.join("\n").as_bytes());
+    let variables = contents.environment.iter().map(|(name, value)| format!("{name}={value}\n"));
+    archive.add_file("/environment", variables.collect::<String>().as_bytes());
+    let programs = contents.programs.iter().map(|(program, _)| program.as_path());
+    let mut needed = BTreeSet::new();
+    for program in programs.chain([contents.guest]) {
+        needed.append(&mut libraries(workspace, program)?);
+    }
+    for library in needed {
         archive.add_file(&library, &read(Path::new(&library))?);
     }
-    for (order, module) in MODULES.iter().enumerate() {
+    for (order, module) in MODULES.iter().chain(contents.modules).enumerate() {
         let (content, ending) = read_module(kernel, module)?;
         archive.add_file(&format!("/modules/{order:02}.{ending}"), &content);
     }
-    for (path, place) in files {
+    for (path, place) in contents.files.iter().chain(contents.programs) {
         archive.add_file(place, &read(path)?);
     }
-    let directory = workspace.target().join("vm");
-    fs::create_dir_all(&directory).with_context(|| format!("can't make {}", directory.display()))?;
-    let image = directory.join("image.cpio");
+    let directory = directory(workspace)?;
+    let image = directory.join(format!("{name}.cpio"));
     fs::write(&image, archive.finish()).with_context(|| format!("can't write {}", image.display()))?;
     Ok(image)
+}
+
+/// Where images and consoles are kept.
+pub fn directory(workspace: &Workspace) -> Result<PathBuf> {
+    let directory = workspace.target().join("vm");
+    fs::create_dir_all(&directory).with_context(|| format!("can't make {}", directory.display()))?;
+    Ok(directory)
 }
 
 /// Newer packages compress their modules; the kernel unpacks them itself.

@@ -1,4 +1,5 @@
-//! Every program loaded by this machine's kernel and by others under emulation, within its instruction budget.
+//! Every program loaded by this machine's kernel and by others under emulation, within its instruction budget; and test targets
+//! run on those others.
 
 mod budget;
 mod cpio;
@@ -6,13 +7,17 @@ mod image;
 mod kernel;
 mod qemu;
 mod second_opinion;
+mod tests;
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use budget::{Budget, Count};
+use image::Contents;
 use kernel::Kernel;
+use qemu::Machine;
+pub use tests::Target;
 
 use crate::build::{self, Warnings};
 use crate::command;
@@ -21,6 +26,8 @@ use crate::test::{self, Outcome, Tally};
 use crate::workspace::Workspace;
 
 const OBJECT_IN_GUEST: &str = "/millrace-bpf";
+/// Twenty times what loading takes on two idle cores.
+const BOUND: Duration = Duration::from_mins(5);
 
 /// Arguments of `cargo xtask vm`.
 #[derive(clap::Args)]
@@ -31,6 +38,9 @@ pub struct Args {
     /// Write the counts found, with room to grow, as the new budget
     #[arg(long)]
     record: bool,
+    /// Run a test target on the kernels instead of loading the programs; what follows its name goes to its tests
+    #[arg(last = true, value_name = "TESTS")]
+    tests: Vec<String>,
 }
 
 /// `cargo xtask vm`.
@@ -41,6 +51,12 @@ pub fn vm(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
         |kernel: &Kernel| args.kernel.is_empty() || args.kernel.iter().any(|name| name == kernel.name);
     let kernels = || kernel::KERNELS.iter().filter(|kernel| wanted(kernel));
     build_guest(workspace)?;
+    if let [target, filters @ ..] = &args.tests[..] {
+        let target = Target::named(target)?;
+        let tally = tests::run_on(workspace, kernels(), target, filters)?;
+        println!("{tally}");
+        return Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+    }
     if args.record {
         let counts = kernels().map(|kernel| load_on(workspace, kernel)).collect::<Result<Vec<_>>>()?;
         Budget::with_room(&counts.concat()).write(workspace)?;
@@ -56,6 +72,12 @@ pub fn load_everywhere(workspace: &Workspace) -> Result<Tally> {
     let mut tally = test_on(workspace, kernel::KERNELS.iter())?;
     tally += test::settle("bpftool", second_opinion::load_with_bpftool(workspace));
     Ok(tally)
+}
+
+/// The test layer: a test target on each other kernel.
+pub fn test_everywhere(workspace: &Workspace, target: Target) -> Result<Tally> {
+    build_guest(workspace)?;
+    tests::run_on(workspace, kernel::KERNELS.iter(), target, &[])
 }
 
 fn build_guest(workspace: &Workspace) -> Result<()> {
@@ -97,11 +119,18 @@ fn load_on(workspace: &Workspace, kernel: &Kernel) -> Result<Vec<Count>> {
         None => command::output(workspace.command(guest).arg("load").arg(workspace.bpf_object()))?,
         Some(suite) => {
             let unpacked = kernel::ensure(workspace, kernel.name, suite)?;
-            let files = [(workspace.bpf_object(), OBJECT_IN_GUEST)];
-            let words = ["/init", "load", OBJECT_IN_GUEST, "--attach"];
-            let image = image::build(workspace, &unpacked, &guest, &files, &words)?;
-            let console = workspace.target().join("vm").join(format!("{}.console", kernel.name));
-            qemu::run(workspace, &unpacked.image, &image, &console)?
+            let contents = Contents {
+                guest: &guest,
+                words: &["/init", "load", OBJECT_IN_GUEST, "--attach"],
+                environment: &[],
+                modules: &[],
+                programs: &[],
+                files: &[(workspace.bpf_object(), OBJECT_IN_GUEST)],
+            };
+            let image = image::build(workspace, &unpacked, "load", &contents)?;
+            let console = image::directory(workspace)?.join(format!("{}.console", kernel.name));
+            let machine = Machine { kernel: &unpacked.image, image: &image, console: &console, bound: BOUND };
+            qemu::run(workspace, &machine)?.require(&console)?
         }
     };
     let counts: Vec<_> = printed.lines().filter_map(Count::from_line).collect();

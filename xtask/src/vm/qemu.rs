@@ -11,8 +11,6 @@ use anyhow::{Context, Result, bail};
 use crate::command;
 use crate::workspace::Workspace;
 
-/// Twenty times what a machine takes on two idle cores.
-const BOUND: Duration = Duration::from_mins(5);
 /// A busy host delivers timer interrupts too late for the kernel's check of them.
 const APPEND: &str = "console=ttyS0 loglevel=4 panic=-1 no_timer_check";
 const POLL: Duration = Duration::from_millis(50);
@@ -21,26 +19,61 @@ const FAIL: &str = "MILLRACE-VM-FAIL";
 /// Lines of the console that are shown when the machine fails.
 const TAIL: usize = 40;
 
-/// Boots `kernel` with `image`; returns the console's text if its marker says that all went well.
-pub fn run(workspace: &Workspace, kernel: &Path, image: &Path, console: &Path) -> Result<String> {
+/// What is booted.
+pub struct Machine<'a> {
+    /// The kernel.
+    pub kernel: &'a Path,
+    /// Its first root.
+    pub image: &'a Path,
+    /// Where its console is kept.
+    pub console: &'a Path,
+    /// What it may take; more is a hang.
+    pub bound: Duration,
+}
+
+/// What became of a machine.
+pub struct Ran {
+    /// All that the console showed.
+    pub console: String,
+    /// Why it has failed, if so.
+    pub failure: Option<String>,
+}
+
+impl Ran {
+    /// The console of a machine that has not failed; of one that has, the last lines are shown.
+    pub fn require(self, console: &Path) -> Result<String> {
+        let Some(reason) = self.failure else {
+            return Ok(self.console);
+        };
+        let lines: Vec<_> = self.console.lines().map(str::trim_end).collect();
+        let tail = lines.iter().skip(lines.len().saturating_sub(TAIL));
+        eprintln!("{}", tail.map(|line| format!("  | {line}")).collect::<Vec<_>>().join("\n"));
+        bail!("{reason}; the whole console is in {}", console.display())
+    }
+}
+
+/// Boots a machine and waits until it has powered itself off. The first marker on its console decides.
+pub fn run(workspace: &Workspace, machine: &Machine) -> Result<Ran> {
+    let Machine { kernel, image, console, bound } = *machine;
     let mut qemu = workspace.command("qemu-system-x86_64");
     // Emulated, also where /dev/kvm exists: nested virtualisation fails in too many ways to rely on. Without cmpxchg16b:
     // QEMU 7.2 now and then leaves garbage in the flags after it, and Linux's allocator branches on them.
-    qemu.args(["-machine", "pc", "-accel", "tcg", "-cpu", "max,cx16=off", "-m", "1024", "-no-reboot"]);
-    qemu.args(["-display", "none", "-nic", "none", "-append", APPEND]);
+    qemu.args(["-machine", "pc", "-accel", "tcg", "-cpu", "max,cx16=off", "-m", "2048", "-no-reboot"]);
+    qemu.args(["-smp", "2", "-display", "none", "-nic", "none", "-append", APPEND]);
     qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(image);
     qemu.arg("-serial").arg(format!("file:{}", console.display()));
     eprintln!("+ {}", command::display(&qemu));
     let child = qemu.stdin(Stdio::null()).spawn().context("can't start QEMU")?;
-    let ended = wait(child)?;
+    let ended = wait(child, bound)?;
     let bytes = fs::read(console).with_context(|| format!("can't read {}", console.display()))?;
     let text = String::from_utf8_lossy(&bytes).into_owned();
-    match (verdict(&text), ended) {
-        (Verdict::Pass, Ended::Itself) => Ok(text),
-        (Verdict::Fail(reason), _) => show_tail(&text, console, reason),
-        (_, Ended::Killed) => show_tail(&text, console, &format!("no end within {} s", BOUND.as_secs())),
-        (Verdict::None, Ended::Itself) => show_tail(&text, console, "the machine stopped without a verdict"),
-    }
+    let failure = match (verdict(&text), ended) {
+        (Verdict::Pass, Ended::Itself) => None,
+        (Verdict::Fail(reason), _) => Some(reason.to_owned()),
+        (_, Ended::Killed) => Some(format!("no end within {} s", bound.as_secs())),
+        (Verdict::None, Ended::Itself) => Some("the machine stopped without a verdict".to_owned()),
+    };
+    Ok(Ran { console: text, failure })
 }
 
 #[derive(Clone, Copy)]
@@ -49,9 +82,9 @@ enum Ended {
     Killed,
 }
 
-fn wait(mut child: Child) -> Result<Ended> {
+fn wait(mut child: Child, bound: Duration) -> Result<Ended> {
     let start = Instant::now();
-    while start.elapsed() < BOUND {
+    while start.elapsed() < bound {
         if child.try_wait().context("QEMU is gone")?.is_some() {
             return Ok(Ended::Itself);
         }
@@ -77,13 +110,6 @@ fn verdict(console: &str) -> Verdict<'_> {
         Some(line) => Verdict::Fail(line.trim_start_matches(FAIL).trim_start()),
         None => Verdict::None,
     }
-}
-
-fn show_tail(text: &str, console: &Path, reason: &str) -> Result<String> {
-    let lines: Vec<_> = text.lines().map(str::trim_end).collect();
-    let tail = lines.iter().skip(lines.len().saturating_sub(TAIL));
-    eprintln!("{}", tail.map(|line| format!("  | {line}")).collect::<Vec<_>>().join("\n"));
-    bail!("{reason}; the whole console is in {}", console.display())
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use nix::mount::MsFlags;
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use crate::net::Namespace;
+use crate::patience::patience;
 
 /// Where the BPF file system is mounted.
 const BPFFS: &str = "/sys/fs/bpf";
@@ -21,7 +22,7 @@ pub(super) fn run(namespace: &Namespace, arguments: Vec<String>) -> Result<Outpu
     namespace.run(async move || {
         let mut command = tokio::process::Command::new(&binary);
         command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
-        let output = tokio::time::timeout(END_LIMIT, command.output()).await;
+        let output = tokio::time::timeout(patience(END_LIMIT), command.output()).await;
         output
             .with_context(|| format!("millrace did not end within {END_LIMIT:?}"))?
             .with_context(|| format!("can't run {}", binary.display()))

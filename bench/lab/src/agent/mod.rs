@@ -17,6 +17,7 @@ pub use view::{Attached, Backend, Counter, Frontend, Service};
 
 use crate::manifests::Manifests;
 use crate::net::Namespace;
+use crate::patience::patience;
 use crate::process::{self, Process};
 use crate::topology::{Bed, Node};
 
@@ -205,7 +206,7 @@ impl Proxy {
         what: &str,
         condition: impl Fn() -> Result<bool>,
     ) -> Result<()> {
-        let end = Instant::now() + limit;
+        let end = Instant::now() + patience(limit);
         loop {
             let last = condition();
             if matches!(last, Ok(true)) {

@@ -79,6 +79,13 @@ impl Service {
         self
     }
 
+    /// Adds a port over SCTP.
+    #[must_use]
+    pub fn sctp_port(mut self, number: u16, target: u16) -> Self {
+        self.ports.push(Port { protocol: Protocol::Sctp, number, target, on_nodes: None });
+        self
+    }
+
     /// Gives the ports node ports, counted up from `first` for each number of port.
     #[must_use]
     pub fn node_ports(mut self, first: u16) -> Self {

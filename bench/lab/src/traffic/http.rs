@@ -7,7 +7,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-use super::{ANSWER_LIMIT, Answer};
+use super::{ANSWER_LIMIT, Answer, sctp};
+use crate::patience::patience;
 
 /// A connection that is kept open between requests.
 #[derive(Debug)]
@@ -30,8 +31,19 @@ impl Connection {
         };
         socket.set_reuseaddr(true)?;
         socket.bind(SocketAddr::new(any, source_port))?;
+        let stream = timeout(patience(ANSWER_LIMIT), socket.connect(target))
+            .await
+            .context("connecting took too long")??;
+        let client = stream.local_addr()?;
+        Ok(Self { stream: BufReader::new(stream), client })
+    }
+
+    /// Connects to a server over SCTP, from an address of this machine.
+    pub async fn open_sctp(source: IpAddr, target: SocketAddr) -> Result<Self> {
+        let socket = sctp::socket(SocketAddr::new(source, 0))?;
+        let connecting = TcpSocket::from_std_stream(socket.into()).connect(target);
         let stream =
-            timeout(ANSWER_LIMIT, socket.connect(target)).await.context("connecting took too long")??;
+            timeout(patience(ANSWER_LIMIT), connecting).await.context("associating took too long")??;
         let client = stream.local_addr()?;
         Ok(Self { stream: BufReader::new(stream), client })
     }
@@ -56,7 +68,7 @@ impl Connection {
     }
 
     async fn exchange(&mut self, head: String, zeros: usize) -> Result<Vec<u8>> {
-        timeout(ANSWER_LIMIT, async {
+        timeout(patience(ANSWER_LIMIT), async {
             let mut request = head.into_bytes();
             request.resize(request.len() + zeros, 0);
             self.stream.write_all(&request).await?;
@@ -74,7 +86,7 @@ impl Connection {
 pub async fn get_status(target: SocketAddr, path: &str) -> Result<u16> {
     let mut connection = Connection::open(target).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: bed\r\nConnection: close\r\n\r\n");
-    timeout(ANSWER_LIMIT, async {
+    timeout(patience(ANSWER_LIMIT), async {
         connection.stream.write_all(request.as_bytes()).await?;
         let head = read_head(&mut connection.stream).await?.context("the server closed the connection")?;
         let status = head.split(' ').nth(1).context("no status in the answer")?;

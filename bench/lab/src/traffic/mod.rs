@@ -6,6 +6,7 @@ mod http;
 mod mtu;
 mod ping;
 mod raw;
+mod sctp;
 mod server;
 mod tunnel;
 
@@ -46,10 +47,12 @@ pub enum Protocol {
     Tcp,
     /// UDP; a request is one datagram.
     Udp,
+    /// SCTP; requests are HTTP.
+    Sctp,
 }
 
 impl Protocol {
-    /// Both.
+    /// Those that every kernel has.
     pub const ALL: [Self; 2] = [Self::Tcp, Self::Udp];
 
     /// Name in tables.
@@ -58,6 +61,7 @@ impl Protocol {
         match self {
             Self::Tcp => "TCP",
             Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
         }
     }
 }
@@ -89,6 +93,7 @@ pub async fn ask_here(protocol: Protocol, target: SocketAddr) -> Result<Answer> 
     let answer = match protocol {
         Protocol::Tcp => async { Connection::open(target).await?.request().await }.await,
         Protocol::Udp => datagrams::ask(target).await,
+        Protocol::Sctp => Err(anyhow::anyhow!("it takes an address to ask from")),
     };
     answer.with_context(|| format!("no answer from {} {target}", protocol.name()))
 }

@@ -7,8 +7,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::task::JoinSet;
 
-use super::Sighting;
 use super::http::{content_length, read_head};
+use super::{Sighting, sctp};
 use crate::net::{Namespace, Task};
 use crate::topology::{Dual, Node, Pod};
 
@@ -27,6 +27,20 @@ impl Server {
     /// Starts a server in a node's own namespace, as a pod with `hostNetwork` would.
     pub fn on_node(node: &Node, port: u16) -> Result<Self> {
         Self::start(node.namespace(), &format!("host-{}", node.name()), node.addresses(), port)
+    }
+
+    /// Starts a server in a pod over SCTP alone, which the kernel must have.
+    pub fn sctp_in_pod(pod: &Pod, port: u16) -> Result<Self> {
+        let targets = pod.addresses().both().map(|address| SocketAddr::new(address, port));
+        let name = pod.name().to_owned();
+        let task = pod.namespace().spawn(async move || {
+            let mut servers = JoinSet::new();
+            for target in targets {
+                servers.spawn(accept(TcpListener::from_std(sctp::listener(target)?)?, name.clone()));
+            }
+            servers.join_all().await.into_iter().collect()
+        });
+        Ok(Self { _task: task })
     }
 
     fn start(namespace: &Namespace, name: &str, addresses: Dual, port: u16) -> Result<Self> {

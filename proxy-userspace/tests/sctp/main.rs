@@ -1,0 +1,132 @@
+//! SCTP through real agents, with real sockets: an association, a small answer and bodies of many packets, where a port changes.
+//! The kernel must have SCTP.
+#![expect(clippy::unwrap_used, reason = "a cluster that does not come up must fail the tests at once")]
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Result;
+use millrace_lab::cluster::Cluster;
+use millrace_lab::manifests::Service;
+use millrace_lab::net::remove_own_at_exit;
+use millrace_lab::topology::{Dual, Family, Shape};
+use millrace_lab::traffic::{Answer, Connection, Server};
+
+/// The frontends' port, and the backends'.
+const PORT: u16 = 5060;
+const TARGET_PORT: u16 = 38412;
+/// More than one packet holds, less than a socket's buffer.
+const LARGE: usize = 60_000;
+
+/// Two nodes, a pod on each, whose agents and wires are either for XDP (finished checksums) or for TC (unfinished ones, and
+/// packets that are still to be cut up).
+struct Bed {
+    cluster: Cluster,
+    _servers: Vec<Server>,
+}
+
+impl Bed {
+    fn new(xdp: &str) -> Self {
+        remove_own_at_exit();
+        let shape = Shape { nodes: 2, pods: 1, ..Shape::default() };
+        let cluster = Cluster::start_with(shape, xdp, &["--flow-table-size", "4096"]).unwrap();
+        let servers = cluster.bed().pods().map(|pod| Server::sctp_in_pod(pod, TARGET_PORT).unwrap());
+        Self { _servers: servers.collect(), cluster }
+    }
+
+    /// A service at node 1 whose backend is the pod of a node.
+    fn serve(&self, name: &str, number: u8, node: u8, change: impl Fn(Service) -> Service) -> Result<Dual> {
+        let vip = Dual {
+            v4: Ipv4Addr::new(203, 0, 113, number),
+            v6: Ipv6Addr::new(0x2001, 0xdb8, 0xe, 0, 0, 0, 0, number.into()),
+        };
+        let bed = self.cluster.bed();
+        let pod = bed.pod(&format!("pod-{node}a"))?;
+        let service = Service::new(name, number).sctp_port(PORT, TARGET_PORT).load_balancer(vip);
+        self.cluster.apply(&change(service.pod(bed.node(node)?, pod)), &[1, 2])?;
+        Ok(vip)
+    }
+
+    /// Associates, asks, sends a body and asks for one; says what the backend saw.
+    fn talk(&self, vip: Dual, family: Family, bytes: usize) -> Result<Answer> {
+        let bed = self.cluster.bed();
+        let (client, target) = (bed.client_addresses().of(family), SocketAddr::new(vip.of(family), PORT));
+        let (answer, sent, received) = bed.client().run(async move || {
+            let mut connection = Connection::open_sctp(client, target).await?;
+            let answer = connection.request().await?;
+            let sent = connection.upload(bytes).await?.sighting.received;
+            Ok((answer, sent, connection.download(bytes).await?))
+        })?;
+        assert_eq!((sent, received), (bytes, bytes), "{family}");
+        Ok(answer)
+    }
+}
+
+fn with_xdp() -> MutexGuard<'static, Bed> {
+    static BED: LazyLock<Mutex<Bed>> = LazyLock::new(|| Mutex::new(Bed::new("native")));
+    BED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn with_tc() -> MutexGuard<'static, Bed> {
+    static BED: LazyLock<Mutex<Bed>> = LazyLock::new(|| Mutex::new(Bed::new("off")));
+    BED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn reaches_a_pod_here(bed: &Bed) -> Result<()> {
+    let vip = bed.serve("here", 1, 1, |service| service)?;
+    for family in Family::ALL {
+        let answer = bed.talk(vip, family, LARGE)?;
+        assert!(answer.sighting.backend == "pod-1a" && answer.kept_client(), "{answer:?}");
+    }
+    Ok(())
+}
+
+fn reaches_a_pod_on_another_node(bed: &Bed) -> Result<()> {
+    let vip = bed.serve("there", 2, 2, |service| service)?;
+    for family in Family::ALL {
+        let answer = bed.talk(vip, family, LARGE)?;
+        let node = bed.cluster.bed().node(1)?.addresses().of(family);
+        assert_eq!((answer.sighting.backend.as_str(), answer.sighting.peer.ip()), ("pod-2a", node));
+    }
+    Ok(())
+}
+
+fn is_answered_directly(bed: &Bed, bytes: usize) -> Result<()> {
+    let vip = bed.serve("direct", 3, 2, |service| service.annotation("millrace/forwarding", "dsr"))?;
+    for family in Family::ALL {
+        let answer = bed.talk(vip, family, bytes)?;
+        assert!(answer.sighting.backend == "pod-2a" && answer.kept_client(), "{answer:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn xdp_a_pod_of_the_node_is_reached_behind_another_port() -> Result<()> {
+    reaches_a_pod_here(&with_xdp())
+}
+
+#[test]
+fn xdp_a_pod_of_another_node_is_reached_from_a_port_of_the_first() -> Result<()> {
+    reaches_a_pod_on_another_node(&with_xdp())
+}
+
+#[test]
+fn xdp_a_pod_of_another_node_answers_the_client_itself() -> Result<()> {
+    is_answered_directly(&with_xdp(), LARGE)
+}
+
+#[test]
+fn tc_a_pod_of_the_node_is_reached_behind_another_port() -> Result<()> {
+    reaches_a_pod_here(&with_tc())
+}
+
+#[test]
+fn tc_a_pod_of_another_node_is_reached_from_a_port_of_the_first() -> Result<()> {
+    reaches_a_pod_on_another_node(&with_tc())
+}
+
+/// In one packet: what a local sender leaves to be cut up can't be encapsulated, and comes to no TC program off a wire.
+#[test]
+fn tc_a_pod_of_another_node_answers_the_client_itself() -> Result<()> {
+    is_answered_directly(&with_tc(), 1000)
+}

@@ -1,0 +1,176 @@
+//! Test targets inside machines: built here, carried there with the libraries they need.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::OBJECT_IN_GUEST;
+use super::image::{self, Contents};
+use super::kernel::{self, Kernel};
+use super::qemu::{self, Machine};
+use crate::command;
+use crate::test::{self, Outcome, Tally};
+use crate::workspace::Workspace;
+
+/// A test target that machines run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Its name.
+    pub name: &'static str,
+    /// Modules it takes, each after those it needs.
+    modules: &'static [&'static str],
+    /// Whether it starts agents.
+    takes_agent: bool,
+}
+
+impl Target {
+    /// Whole frames.
+    pub const PACKET: Self = Self { name: "packet", modules: &[], takes_agent: false };
+    /// Sockets over SCTP, which few machines have.
+    pub const SCTP: Self = Self {
+        name: "sctp",
+        modules: &["net/ipv4/udp_tunnel", "net/ipv6/ip6_udp_tunnel", "lib/libcrc32c", "net/sctp/sctp"],
+        takes_agent: true,
+    };
+    /// All.
+    pub const ALL: [Self; 2] = [Self::PACKET, Self::SCTP];
+
+    /// The target of that name.
+    pub fn named(name: &str) -> Result<Self> {
+        match Self::ALL.into_iter().find(|target| target.name == name) {
+            Some(target) => Ok(target),
+            None => {
+                bail!("machines don't run `{name}`; they run {}", Self::ALL.map(|one| one.name).join(", "))
+            }
+        }
+    }
+}
+
+/// What a target may take on a kernel, under emulation and on a busy machine; more is a hang.
+const BOUND: Duration = Duration::from_mins(15);
+/// How many times longer tests wait than on a real machine.
+const PATIENCE: &str = "10";
+const PROGRAM: &str = "/tests";
+const AGENT: &str = "/millrace";
+
+/// Runs a target on those kernels that are not this machine's own, whose tests are layers of their own.
+pub fn run_on<'a>(
+    workspace: &Workspace,
+    kernels: impl Iterator<Item = &'a Kernel>,
+    target: Target,
+    filters: &[String],
+) -> Result<Tally> {
+    let program = build(workspace, target)?;
+    if target.takes_agent {
+        command::run(workspace.cargo().args(["build", "--package", "millrace"]))?;
+    }
+    let outcomes = kernels.filter_map(|kernel| Some((kernel, kernel.suite?))).map(|(kernel, suite)| {
+        let title = format!("{} on kernel {}", target.name, kernel.name);
+        test::settle(&title, run_one(workspace, kernel, suite, target, &program, filters))
+    });
+    Ok(outcomes.sum())
+}
+
+fn run_one(
+    workspace: &Workspace,
+    kernel: &Kernel,
+    suite: &str,
+    target: Target,
+    program: &Path,
+    filters: &[String],
+) -> Result<Outcome> {
+    if let Some(reason) = kernel.obstacle()? {
+        return Ok(Outcome::Unable(reason));
+    }
+    let start = Instant::now();
+    let unpacked = kernel::ensure(workspace, kernel.name, suite)?;
+    let guest = workspace.target().join("debug/vm-guest");
+    let mut words = vec![PROGRAM];
+    words.extend(filters.iter().map(String::as_str));
+    let mut programs = vec![(program.to_owned(), PROGRAM)];
+    if target.takes_agent {
+        programs.push((stripped(workspace, &workspace.target().join("debug/millrace"), "millrace")?, AGENT));
+    }
+    let contents = Contents {
+        guest: &guest,
+        words: &words,
+        environment: &[
+            ("CI", "true"),
+            ("MILLRACE_BPF_OBJECT", OBJECT_IN_GUEST),
+            ("MILLRACE_BIN", AGENT),
+            ("MILLRACE_PATIENCE", PATIENCE),
+        ],
+        modules: target.modules,
+        programs: &programs,
+        files: &[(workspace.bpf_object(), OBJECT_IN_GUEST)],
+    };
+    let image = image::build(workspace, &unpacked, target.name, &contents)?;
+    let console = image::directory(workspace)?.join(format!("{}-{}.console", kernel.name, target.name));
+    let machine = Machine { kernel: &unpacked.image, image: &image, console: &console, bound: BOUND };
+    let ran = qemu::run(workspace, &machine)?;
+    let tally: Tally = ran.console.lines().filter_map(|line| Tally::from_result_line(line.trim_end())).sum();
+    println!("{} on kernel {} ({:.0} s): {tally}", target.name, kernel.name, start.elapsed().as_secs_f64());
+    if tally.failed == 0 {
+        ran.require(&console)?;
+    } else {
+        for line in ran.console.lines().filter(|line| line.trim_end().ends_with("... FAILED")) {
+            eprintln!("  | {}", line.trim_end());
+        }
+        eprintln!("  the whole console is in {}", console.display());
+    }
+    Ok(Outcome::Ran(tally))
+}
+
+/// The target's program, without what only debuggers read.
+fn build(workspace: &Workspace, target: Target) -> Result<PathBuf> {
+    let mut cargo = workspace.cargo();
+    cargo.args(["test", "--workspace", "--no-run", "--message-format", "json", "--test", target.name]);
+    let messages = command::output(&mut cargo)?;
+    let program = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .find_map(|message| executable(&message, target.name))
+        .with_context(|| format!("cargo has built no test target `{}`", target.name))?;
+    stripped(workspace, &program, target.name)
+}
+
+fn executable(message: &Value, target: &str) -> Option<PathBuf> {
+    let is_it = message.get("target")?.get("name")? == target && message.get("profile")?.get("test")? == true;
+    is_it.then(|| message.get("executable")?.as_str().map(PathBuf::from))?
+}
+
+fn stripped(workspace: &Workspace, program: &Path, name: &str) -> Result<PathBuf> {
+    let copy = image::directory(workspace)?.join(name);
+    fs::copy(program, &copy).with_context(|| format!("can't copy {}", program.display()))?;
+    command::run(workspace.command("strip").arg("--strip-debug").arg(&copy))?;
+    Ok(copy)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_program_of_a_test_target_is_found_among_cargos_messages() {
+        let message = |name: &str, test| {
+            json!({"reason": "compiler-artifact", "target": {"name": name}, "profile": {"test": test},
+                   "executable": "/deps/it-1"})
+        };
+        assert_eq!(executable(&message("packet", true), "packet"), Some(PathBuf::from("/deps/it-1")));
+        assert_eq!(executable(&message("packet", false), "packet"), None);
+        assert_eq!(executable(&message("other", true), "packet"), None);
+        assert_eq!(executable(&json!({"reason": "build-finished"}), "packet"), None);
+    }
+
+    #[test]
+    fn a_target_that_machines_do_not_run_is_refused() {
+        assert_eq!(Target::named("packet").unwrap(), Target::PACKET);
+        let error = Target::named("nothing").unwrap_err().to_string();
+        assert!(error.contains("they run packet"), "{error}");
+    }
+}
