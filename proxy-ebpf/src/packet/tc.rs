@@ -11,8 +11,8 @@ use aya_ebpf::bindings::{
     BPF_F_ADJ_ROOM_NO_CSUM_RESET, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR,
 };
 use aya_ebpf::helpers::generated::{
-    bpf_csum_update, bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_tail, bpf_skb_load_bytes,
-    bpf_skb_pull_data, bpf_skb_store_bytes,
+    bpf_csum_update, bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_proto, bpf_skb_change_tail,
+    bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes,
 };
 use aya_ebpf::programs::TcContext;
 use proxy_common::checksum::{Difference, fold};
@@ -26,6 +26,9 @@ use crate::family::Family;
 
 /// The folded difference between equal values: minus zero.
 const NO_DIFFERENCE: u16 = 0xffff;
+
+/// Segments keep their size, and a checksum that was found right stays so.
+const KEEP: u32 = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;
 
 /// A frame in `tc_ingress` or `tc_egress`.
 #[derive(Clone, Copy)]
@@ -93,6 +96,38 @@ impl TcPacket {
             0 => Ok(()),
             _ => Err(Refused),
         }
+    }
+
+    /// Takes an outer header of the other family away where the flags that say so are unknown: a change of the family, which
+    /// moves what is behind by the difference of its headers, and what is left.
+    #[inline(always)]
+    fn pop_other_family(&mut self, outer: usize, inner_type: u16) -> Result<(), Refused> {
+        const DIFFERENCE: i32 = (size_of::<Ipv6>() - size_of::<Ipv4>()) as i32;
+        if inner_type == header::ether_type::IPV4 {
+            self.adjust_room(DIFFERENCE - outer as i32, KEEP)?;
+            self.change_family(inner_type)?;
+        } else {
+            self.change_family(inner_type)?;
+            self.adjust_room(-DIFFERENCE - outer as i32, KEEP)?;
+        }
+        self.set_ether_type(inner_type)
+    }
+
+    #[inline(always)]
+    fn change_family(&mut self, ether_type: u16) -> Result<(), Refused> {
+        // SAFETY: the context is the kernel's; all packet pointers are looked up again afterwards.
+        match unsafe { bpf_skb_change_proto(self.context, ether_type, 0) } {
+            0 => Ok(()),
+            _ => Err(Refused),
+        }
+    }
+
+    #[inline(always)]
+    fn set_ether_type(&self, ether_type: u16) -> Result<(), Refused> {
+        let ethernet = self.at::<Ethernet>(0).ok_or(Refused)?;
+        // SAFETY: `at` checked the bound.
+        unsafe { (*ethernet).ether_type = ether_type };
+        Ok(())
     }
 
     /// Adds `difference` to the checksum at `offset`; the helper knows which part the hardware will add.
@@ -235,17 +270,17 @@ impl Packet for TcPacket {
     #[inline(always)]
     fn pop_outer(&mut self, outer: usize, outer_type: u16, inner_type: u16) -> Result<(), Refused> {
         let same = outer_type == inner_type;
+        if !same && TC_DECAP_FLAGS.load() == 0 {
+            return self.pop_other_family(outer, inner_type);
+        }
         let family = match inner_type {
             // Kernels before 6.3 don't know these flags, and need them between families only.
-            _ if same && TC_DECAP_FLAGS.load() == 0 => 0,
+            _ if TC_DECAP_FLAGS.load() == 0 => 0,
             header::ether_type::IPV4 => BPF_F_ADJ_ROOM_DECAP_L3_IPV4,
             _ => BPF_F_ADJ_ROOM_DECAP_L3_IPV6,
         };
-        self.adjust_room(-(outer as i32), family | BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET)?;
-        let ethernet = self.at::<Ethernet>(0).ok_or(Refused)?;
-        // SAFETY: `at` checked the bound.
-        unsafe { (*ethernet).ether_type = inner_type };
-        Ok(())
+        self.adjust_room(-(outer as i32), family | KEEP)?;
+        self.set_ether_type(inner_type)
     }
     /// A `CHECKSUM_COMPLETE` sum is over the whole packet. An error means that the frame has no such sum.
     #[inline(always)]

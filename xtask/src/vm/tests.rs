@@ -32,7 +32,15 @@ impl Target {
     /// Sockets over SCTP, which few machines have.
     pub const SCTP: Self = Self {
         name: "sctp",
-        modules: &["net/ipv4/udp_tunnel", "net/ipv6/ip6_udp_tunnel", "lib/libcrc32c", "net/sctp/sctp"],
+        modules: &[
+            "net/llc/llc",
+            "net/802/stp",
+            "net/bridge/bridge",
+            "net/ipv4/udp_tunnel",
+            "net/ipv6/ip6_udp_tunnel",
+            "lib/libcrc32c",
+            "net/sctp/sctp",
+        ],
         takes_agent: true,
     };
     /// All.

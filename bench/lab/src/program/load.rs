@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use aya::programs::{ProgramFd, SchedClassifier, Xdp};
+use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
 use ipnet::{Ipv4Net, Ipv6Net};
 use proxy_common::config::{AGENT_HEARTBEAT, DEFAULT_MARK, DEFAULT_SNAT_PORTS, global};
@@ -230,6 +231,7 @@ impl BedBuilder {
             (global::MARK_MASK, self.mark.1),
             (global::REJECT_UNKNOWN, self.reject_unknown),
             (global::DSR_FOU, self.fou),
+            (global::TC_DECAP_FLAGS, u32::from(takes_decap_flags())),
             (global::OUTER_SPREAD, self.outer_source.spread),
             (global::SNAT_PORT_FIRST, u32::from(self.snat_ports.0)),
             (global::SNAT_PORT_COUNT, u32::from(self.snat_ports.1 - self.snat_ports.0) + 1),
@@ -311,6 +313,11 @@ pub(super) fn monotonic_seconds() -> u64 {
     let now =
         nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC_COARSE).expect("a monotonic clock");
     u64::try_from(now.tv_sec()).expect("a clock that runs forward")
+}
+
+/// As the agent asks: kernels before 6.3 refuse them.
+fn takes_decap_flags() -> bool {
+    KernelVersion::current().is_ok_and(|current| current >= KernelVersion::new(6, 3, 0))
 }
 
 fn load_program(ebpf: &mut Ebpf, hook: Hook) -> Result<(), String> {
