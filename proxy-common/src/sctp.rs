@@ -69,6 +69,8 @@ const fn powers(base: u32) -> [u32; 256] {
     powers
 }
 
+/// The first chunk's type: data.
+pub const DATA: u8 = 0;
 /// The first chunk's type: opens an association.
 pub const INIT: u8 = 1;
 /// The first chunk's type: the answer to INIT.

@@ -8,6 +8,7 @@ use proxy_common::sctp;
 
 use crate::family::{Family, KeyOf, V4, V6};
 use crate::flow::{self, Sender};
+use crate::packet::GSO_BY_FRAGS;
 use crate::packet::header::{Tcp, Udp, protocol};
 use crate::snat;
 
@@ -64,13 +65,12 @@ pub fn largest_packet(segment: u32, protocol: u32, length: u32, headers: u32, ou
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn largest_segment(segment: u32, protocol: u32, length: u32, headers: u32, outer: u32) -> u32 {
-    /// SCTP's segments, each as large as its sender found fit for its own path; programs can't see how large.
-    const GSO_BY_FRAGS: u32 = 0xffff;
     const TCP: u32 = protocol::TCP as u32;
     match (segment, protocol) {
         (0, _) => length.wrapping_add(outer),
         // The segments give up what the outer header takes.
         (_, TCP) => segment.wrapping_add(headers).wrapping_add(size_of::<Tcp>() as u32),
+        // Each as large as its sender found fit for its own path; programs can't see how large.
         (GSO_BY_FRAGS, _) => headers.wrapping_add(outer),
         (_, _) => segment.wrapping_add(headers).wrapping_add(size_of::<Udp>() as u32).wrapping_add(outer),
     }

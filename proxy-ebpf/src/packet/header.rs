@@ -95,13 +95,20 @@ pub struct Udp {
     pub checksum: u16,
 }
 
-/// An SCTP header, and the first chunk's.
+/// An SCTP header. A chunk's follows.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Sctp {
     pub ports: Ports,
     pub tag: u32,
     pub checksum: u32,
+}
+
+/// An SCTP header and that of the first chunk.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct SctpStart {
+    pub header: Sctp,
     pub chunk: u8,
     pub chunk_flags: u8,
     pub chunk_length: u16,

@@ -10,8 +10,9 @@ use core::ffi::c_void;
 use proxy_common::checksum::Difference;
 
 use crate::family::Family;
+use header::Ports;
 pub use parse::{Parsed, Transport};
-pub use tc::TcPacket;
+pub use tc::{GSO_BY_FRAGS, TcPacket};
 pub use xdp::XdpPacket;
 
 /// Bytes that hold all the headers we are ready to look at: Ethernet, two IP headers with options, TCP.
@@ -57,6 +58,8 @@ pub trait Packet: Copy {
     fn holds(&self, bytes: u32) -> bool;
     /// Makes the first `bytes` bytes accessible, as far as the frame has them. All pointers die.
     fn need(&self, bytes: usize);
+    /// The ports of an SCTP header, and the type of the chunk behind it.
+    fn read_sctp(&self, offset: usize) -> Option<(Ports, u8)>;
     /// Bytes of an IP packet whose header says `claimed`, which is zero where it has more than 65535.
     fn network_length(&self, claimed: u32, network: usize) -> u32;
     /// Makes room for an outer IP header, or one and UDP's, of `outer` bytes behind the Ethernet header, which keeps its place at the

@@ -3,7 +3,7 @@
 use proxy_common::flow::FlowKey;
 use proxy_common::rules::Role;
 
-use super::header::{Ports, Sctp, Tcp, Udp, protocol, tcp_flag};
+use super::header::{Ports, SctpStart, Tcp, Udp, protocol, tcp_flag};
 use super::{MOST_HEADERS, Packet};
 use crate::family::Family;
 use crate::sctp;
@@ -137,10 +137,10 @@ pub fn parse<P: Packet, F: Family>(packet: &P, network: usize) -> Result<Parsed<
         // SAFETY: `at` checked the bound.
         ports = unsafe { (*udp).ports };
     } else if transport.is_sctp() {
-        let sctp = packet.at::<Sctp>(transport.offset()).ok_or(UNTOUCHED)?;
-        header.contains(network, size_of::<Sctp>())?;
-        // SAFETY: `at` checked the bound.
-        (ports, tcp_flags) = unsafe { ((*sctp).ports, sctp::tcp_flags((*sctp).chunk)) };
+        let chunk;
+        (ports, chunk) = packet.read_sctp(transport.offset()).ok_or(UNTOUCHED)?;
+        header.contains(network, size_of::<SctpStart>())?;
+        tcp_flags = sctp::tcp_flags(chunk);
     }
     let Network { source, destination, protocol, payload, length, traffic_class, hop_limit } = header;
     let Ports { source: source_port, destination: destination_port } = ports;

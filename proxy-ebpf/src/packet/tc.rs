@@ -17,8 +17,9 @@ use aya_ebpf::helpers::generated::{
 use aya_ebpf::programs::TcContext;
 use proxy_common::checksum::{Difference, fold};
 use proxy_common::config::HANDOVER_MAGIC;
+use proxy_common::sctp::DATA;
 
-use super::header::{self, Ethernet, Ipv4, Ipv6, Tcp, Udp};
+use super::header::{self, Ethernet, Ipv4, Ipv6, Ports, Sctp, Tcp, Udp};
 use super::{Chunk, Packet, Parsed, Refused, Transport, chunk_length};
 use crate::apart;
 use crate::config::{MARK_MASK, MARK_VALUE, TC_DECAP_FLAGS};
@@ -142,6 +143,10 @@ impl TcPacket {
     }
 }
 
+/// Segments that are buffers of their own (SCTP's), behind one that holds the headers. What is pulled out of them is missing
+/// when the frame is cut up, and the kernel stops with a bug (6.12, `skb_segment`).
+pub const GSO_BY_FRAGS: u32 = 0xffff;
+
 /// A function of its own: Linux 6.1 walks everything behind it once for each way through it, were it part of the walk.
 #[inline(never)]
 fn make_linear(context: *mut __sk_buff, bytes: u32) {
@@ -149,7 +154,8 @@ fn make_linear(context: *mut __sk_buff, bytes: u32) {
     let (start, end, length) =
         unsafe { ((*context).data as usize, (*context).data_end as usize, (*context).len) };
     let wanted = if bytes < length { bytes } else { length };
-    if start + wanted as usize > end {
+    // SAFETY: as above.
+    if start + wanted as usize > end && unsafe { (*context).gso_size } != GSO_BY_FRAGS {
         // A failure leaves less to look at, which `at` finds out.
         // SAFETY: the context is the kernel's; packet pointers are looked up again afterwards.
         unsafe { bpf_skb_pull_data(context, wanted) };
@@ -197,6 +203,16 @@ impl Packet for TcPacket {
     #[inline(always)]
     fn need(&self, bytes: usize) {
         make_linear(self.context, bytes as u32);
+    }
+    /// What is still to be cut up has its chunks elsewhere, and they hold data.
+    #[inline(always)]
+    fn read_sctp(&self, offset: usize) -> Option<(Ports, u8)> {
+        let header = self.at::<Sctp>(offset)?;
+        // SAFETY: `at` checked the bound.
+        let ports = unsafe { (*header).ports };
+        let chunk = self.at::<u8>(offset + size_of::<Sctp>());
+        // SAFETY: as above.
+        Some((ports, chunk.map_or(DATA, |chunk| unsafe { *chunk })))
     }
     /// BIG TCP: a frame of more than 64 KiB, which is always a GSO frame, has zero in its length field.
     #[inline(always)]

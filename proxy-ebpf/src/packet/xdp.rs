@@ -11,7 +11,7 @@ use aya_ebpf::programs::XdpContext;
 use proxy_common::checksum::Difference;
 use proxy_common::config::HANDOVER_MAGIC;
 
-use super::header::{Ethernet, Tcp, Udp};
+use super::header::{Ethernet, Ports, SctpStart, Tcp, Udp};
 use super::{Chunk, Packet, Parsed, Refused, Transport, chunk_length};
 use crate::family::Family;
 
@@ -91,6 +91,12 @@ impl Packet for XdpPacket {
     /// What is not linear stays so: such a frame is passed to TC, which can pull.
     #[inline(always)]
     fn need(&self, _bytes: usize) {}
+    #[inline(always)]
+    fn read_sctp(&self, offset: usize) -> Option<(Ports, u8)> {
+        let start = self.at::<SctpStart>(offset)?;
+        // SAFETY: `at` checked the bound.
+        Some(unsafe { ((*start).header.ports, (*start).chunk) })
+    }
     #[inline(always)]
     fn network_length(&self, claimed: u32, _network: usize) -> u32 {
         claimed
