@@ -17,6 +17,8 @@ const PORT: u16 = 5060;
 const TARGET_PORT: u16 = 38412;
 /// More than one packet holds, less than a socket's buffer.
 const LARGE: usize = 60_000;
+/// One packet holds it, inside another, too.
+const SMALL: usize = 1000;
 
 /// Two nodes, a pod on each, whose agents and wires are either for XDP (finished checksums) or for TC (unfinished ones, and
 /// packets that are still to be cut up).
@@ -91,10 +93,11 @@ fn reaches_a_pod_on_another_node(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-fn is_answered_directly(bed: &Bed, bytes: usize) -> Result<()> {
+/// In packets that fit the tunnel.
+fn is_answered_directly(bed: &Bed) -> Result<()> {
     let vip = bed.serve("direct", 3, 2, |service| service.annotation("millrace/forwarding", "dsr"))?;
     for family in Family::ALL {
-        let answer = bed.talk(vip, family, bytes)?;
+        let answer = bed.talk(vip, family, SMALL)?;
         assert!(answer.sighting.backend == "pod-2a" && answer.kept_client(), "{answer:?}");
     }
     Ok(())
@@ -112,7 +115,7 @@ fn xdp_a_pod_of_another_node_is_reached_from_a_port_of_the_first() -> Result<()>
 
 #[test]
 fn xdp_a_pod_of_another_node_answers_the_client_itself() -> Result<()> {
-    is_answered_directly(&with_xdp(), LARGE)
+    is_answered_directly(&with_xdp())
 }
 
 #[test]
@@ -125,8 +128,7 @@ fn tc_a_pod_of_another_node_is_reached_from_a_port_of_the_first() -> Result<()> 
     reaches_a_pod_on_another_node(&with_tc())
 }
 
-/// In one packet: what a local sender leaves to be cut up can't be encapsulated, and comes to no TC program off a wire.
 #[test]
 fn tc_a_pod_of_another_node_answers_the_client_itself() -> Result<()> {
-    is_answered_directly(&with_tc(), 1000)
+    is_answered_directly(&with_tc())
 }

@@ -77,7 +77,7 @@ pub fn load_everywhere(workspace: &Workspace) -> Result<Tally> {
 /// The test layer: a test target on each other kernel.
 pub fn test_everywhere(workspace: &Workspace, target: Target) -> Result<Tally> {
     build_guest(workspace)?;
-    tests::run_on(workspace, kernel::KERNELS.iter(), target, &[])
+    tests::run_layer(workspace, target)
 }
 
 fn build_guest(workspace: &Workspace) -> Result<()> {

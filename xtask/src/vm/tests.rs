@@ -22,16 +22,27 @@ pub struct Target {
     pub name: &'static str,
     /// Modules it takes, each after those it needs.
     modules: &'static [&'static str],
+    /// The kernels and the tests of its test layer, which has minutes, not an hour.
+    kernels: &'static [&'static str],
+    filters: &'static [&'static str],
     /// Whether it starts agents.
     takes_agent: bool,
 }
 
 impl Target {
     /// Whole frames.
-    pub const PACKET: Self = Self { name: "packet", modules: &[], takes_agent: false };
+    pub const PACKET: Self = Self {
+        name: "packet",
+        modules: &[],
+        kernels: &["6.1", "6.12"],
+        filters: &["sctp::", "backend_node::a_hinted", "backend_node::a_flow_entry"],
+        takes_agent: false,
+    };
     /// Sockets over SCTP, which few machines have.
     pub const SCTP: Self = Self {
         name: "sctp",
+        kernels: &["6.12"],
+        filters: &[],
         modules: &[
             "net/llc/llc",
             "net/802/stp",
@@ -63,6 +74,13 @@ const BOUND: Duration = Duration::from_mins(15);
 const PATIENCE: &str = "10";
 const PROGRAM: &str = "/tests";
 const AGENT: &str = "/millrace";
+
+/// What the test layer runs of a target.
+pub fn run_layer(workspace: &Workspace, target: Target) -> Result<Tally> {
+    let kernels = kernel::KERNELS.iter().filter(|kernel| target.kernels.contains(&kernel.name));
+    let filters: Vec<_> = target.filters.iter().map(|filter| (*filter).to_owned()).collect();
+    run_on(workspace, kernels, target, &filters)
+}
 
 /// Runs a target on those kernels that are not this machine's own, whose tests are layers of their own.
 pub fn run_on<'a>(
