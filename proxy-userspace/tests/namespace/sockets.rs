@@ -18,7 +18,7 @@ use crate::fixture::{counted, own, service, shared, vip};
 /// Requests after which a backend that has not answered is held to be left out.
 const MOST: usize = 80;
 /// How long an agent with other flags may take to load its programs anew.
-const RELOAD: Duration = Duration::from_secs(120);
+const RELOAD: Duration = Duration::from_mins(2);
 
 /// Asks over both families and protocols until each of the backends has answered, and no other; the backends see the asking
 /// socket's own address, since nothing is translated on the way.

@@ -24,7 +24,7 @@ use crate::topology::{Bed, Node};
 /// How long a change may take until it is in the maps of a busy test machine.
 pub const SYNC_LIMIT: Duration = Duration::from_secs(10);
 /// How long an agent may take to load its programs: each node's kernel verifies them anew, all at once.
-const LOAD_LIMIT: Duration = Duration::from_secs(120);
+const LOAD_LIMIT: Duration = Duration::from_mins(2);
 
 /// What agents follow.
 #[derive(Clone, Copy, Debug)]
