@@ -22,6 +22,7 @@ static FLAGS: [u8; 256] = {
 
 /// The TCP flags that mean to a connection what a packet's first chunk means. From a table: the verifier would have to follow
 /// each value through the whole walk.
+#[expect(clippy::indexing_slicing, reason = "a byte is an index into a table of 256 entries")]
 #[inline(always)]
 pub fn tcp_flags(chunk: u8) -> u8 {
     FLAGS[chunk as usize]

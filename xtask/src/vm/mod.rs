@@ -3,21 +3,21 @@
 
 mod budget;
 mod cpio;
+mod guest_tests;
 mod image;
 mod kernel;
 mod qemu;
 mod second_opinion;
-mod tests;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use budget::{Budget, Count};
+pub use guest_tests::Target;
 use image::Contents;
 use kernel::Kernel;
 use qemu::Machine;
-pub use tests::Target;
 
 use crate::build::{self, Warnings};
 use crate::command;
@@ -53,7 +53,7 @@ pub fn vm(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     build_guest(workspace)?;
     if let [target, filters @ ..] = &args.tests[..] {
         let target = Target::named(target)?;
-        let tally = tests::run_on(workspace, kernels(), target, filters)?;
+        let tally = guest_tests::run_on(workspace, kernels(), target, filters)?;
         println!("{tally}");
         return Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
@@ -77,7 +77,7 @@ pub fn load_everywhere(workspace: &Workspace) -> Result<Tally> {
 /// The test layer: a test target on each other kernel.
 pub fn test_everywhere(workspace: &Workspace, target: Target) -> Result<Tally> {
     build_guest(workspace)?;
-    tests::run_layer(workspace, target)
+    guest_tests::run_layer(workspace, target)
 }
 
 fn build_guest(workspace: &Workspace) -> Result<()> {
