@@ -57,6 +57,7 @@ mod tests {
     use crate::affinity::{Affinity, AffinityKey};
     use crate::backend::Backend;
     use crate::flow::{Flow, FlowKey};
+    use crate::fragment::FragmentKey;
     use crate::frontend::{Frontend, FrontendKey};
     use crate::hop::{Device, Hop};
     use crate::icmp::SourcePrefix;
@@ -70,7 +71,7 @@ mod tests {
     use crate::{Addr4, Addr6, LAYOUT_VERSION};
 
     /// Names, offsets and sizes of the fields of all shared types; a type that is left out has an unused `SHAPE`.
-    const SHAPES: [&[(&str, usize, usize)]; 28] = [
+    const SHAPES: [&[(&str, usize, usize)]; 30] = [
         Affinity::SHAPE,
         AffinityKey::<Addr4>::SHAPE,
         AffinityKey::<Addr6>::SHAPE,
@@ -82,6 +83,8 @@ mod tests {
         Flow::<Addr6>::SHAPE,
         FlowKey::<Addr4>::SHAPE,
         FlowKey::<Addr6>::SHAPE,
+        FragmentKey::<Addr4>::SHAPE,
+        FragmentKey::<Addr6>::SHAPE,
         Frontend::SHAPE,
         FrontendKey::<Addr4>::SHAPE,
         FrontendKey::<Addr6>::SHAPE,

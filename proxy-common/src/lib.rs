@@ -11,6 +11,7 @@ pub mod backend;
 pub mod checksum;
 pub mod config;
 pub mod flow;
+pub mod fragment;
 pub mod frontend;
 pub mod hash;
 pub mod hop;

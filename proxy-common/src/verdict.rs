@@ -56,6 +56,8 @@ reasons! {
     NotPeer = 18, "not_peer";
     /// Dropped: decapsulated, but neither flow, hint nor second chance names a backend on this node.
     NoBackendHere = 19, "no_backend_here";
+    /// Dropped: a fragment for a service's address that came before the first one of its packet, which says for which port.
+    FragmentUnknown = 20, "fragment_unknown";
     /// Dropped: no route or neighbour towards the backend's node.
     NoWay = 21, "no_way";
     /// Dropped: hop limit used up.

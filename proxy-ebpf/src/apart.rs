@@ -3,19 +3,31 @@
 //! The kernel does so with what is a global symbol of the object (global functions, Linux 5.6), whose arguments and result may be
 //! any numbers. Keys are left in a map's memory: before 6.2 a map can't be asked with one that came as an argument.
 
+use aya_ebpf::bindings::{__sk_buff, xdp_md};
 use proxy_common::addr::Address;
 use proxy_common::sctp;
 
 use crate::family::{Family, KeyOf, V4, V6};
 use crate::flow::{self, Sender};
+use crate::fragment;
 use crate::packet::GSO_BY_FRAGS;
 use crate::packet::header::{Tcp, Udp, protocol};
+use crate::packet::{TcPacket, XdpPacket, unusual};
 use crate::snat;
 
 /// Bit of [`renew`]'s event: the entry is in FLOWS_NEW.
 pub const EMBRYO: u32 = 1 << 0;
 /// Bit of [`renew`]'s event: the packet is the backend's.
 pub const FROM_BACKEND: u32 = 1 << 1;
+
+/// A first fragment without a whole transport header.
+pub const TOO_SHORT: u32 = 0;
+/// A first fragment.
+pub const FIRST: u32 = 1;
+/// A first fragment inside a tunnel, whose frontend may be another node's.
+pub const FIRST_INSIDE: u32 = 2;
+/// A later fragment.
+pub const LATER: u32 = 3;
 
 /// As [`flow::renew`]; `event` is a set of `EMBRYO` and `FROM_BACKEND`.
 #[inline(always)]
@@ -80,6 +92,39 @@ extern "C" fn largest_segment(segment: u32, protocol: u32, length: u32, headers:
 #[inline(never)]
 extern "C" fn patch_crc(old: u32, difference: u32, bytes: u32) -> u32 {
     if old == 0 || difference == 0 { old } else { old ^ sctp::checksum_difference(difference, bytes) }
+}
+
+/// As [`fragment::enter`], `put`, `lookup` or `judge` for a fragment that is `FIRST`, `FIRST_INSIDE`, `LATER` or `TOO_SHORT`.
+/// The key is that of [`place_of_key`].
+#[inline(always)]
+pub fn follow_fragment<F: Family>(id: u32, place: u32) -> u64 {
+    if F::Address::WORDS == 1 { follow_fragment4(id, place) } else { follow_fragment6(id, place) }
+}
+
+/// As [`unusual::read`], in XDP.
+#[inline(always)]
+pub fn read_unusual_xdp<F: Family>(context: *mut xdp_md, network: u32) -> u64 {
+    if F::Address::WORDS == 1 {
+        read_unusual_xdp4(context, network)
+    } else {
+        read_unusual_xdp6(context, network)
+    }
+}
+
+/// As [`unusual::read`], in TC.
+#[inline(always)]
+pub fn read_unusual_tc<F: Family>(context: *mut __sk_buff, network: u32) -> u64 {
+    if F::Address::WORDS == 1 {
+        read_unusual_tc4(context, network)
+    } else {
+        read_unusual_tc6(context, network)
+    }
+}
+
+/// Where the key of what comes next is left, by who has no room for it on the stack.
+#[inline(always)]
+pub fn place_of_key<F: Family>() -> Option<*mut KeyOf<F>> {
+    F::key_scratch(0)
 }
 
 #[inline(always)]
@@ -155,4 +200,51 @@ fn evict_left<F: Family>() -> u32 {
         snat::evict::<F>(reply_key);
     }
     0
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn follow_fragment4(id: u32, place: u32) -> u64 {
+    follow_fragment_left::<V4>(id, place)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn follow_fragment6(id: u32, place: u32) -> u64 {
+    follow_fragment_left::<V6>(id, place)
+}
+
+#[inline(always)]
+fn follow_fragment_left<F: Family>(id: u32, place: u32) -> u64 {
+    match (left::<F>(0), place) {
+        (Some(key), FIRST) => fragment::enter::<F>(key, id),
+        (Some(key), FIRST_INSIDE) => fragment::put::<F>(key, id),
+        (Some(key), LATER) => fragment::lookup::<F>(key, id),
+        (Some(key), _) => fragment::judge::<F>(key),
+        (None, _) => 0,
+    }
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn read_unusual_xdp4(context: *mut xdp_md, network: u32) -> u64 {
+    unusual::read::<XdpPacket, V4>(&XdpPacket::of(context), network)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn read_unusual_xdp6(context: *mut xdp_md, network: u32) -> u64 {
+    unusual::read::<XdpPacket, V6>(&XdpPacket::of(context), network)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn read_unusual_tc4(context: *mut __sk_buff, network: u32) -> u64 {
+    unusual::read::<TcPacket, V4>(&TcPacket::of(context), network)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn read_unusual_tc6(context: *mut __sk_buff, network: u32) -> u64 {
+    unusual::read::<TcPacket, V6>(&TcPacket::of(context), network)
 }

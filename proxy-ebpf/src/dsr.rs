@@ -13,10 +13,11 @@ use crate::config::OUTER_SPREAD;
 use crate::family::{Family, KeyOf, Outer, V4, V6};
 use crate::flow::{self, Owner, Sender};
 use crate::fou::{self, Encapsulation};
+use crate::icmp::{Icmp, Plain};
 use crate::maps;
 use crate::nat;
 use crate::observe;
-use crate::packet::header::{ETHERNET, Ethernet, protocol};
+use crate::packet::header::{ETHERNET, Ethernet, Ipv6, Tcp, protocol};
 use crate::packet::parse::parse;
 use crate::packet::{Packet, Parsed};
 use crate::path;
@@ -118,21 +119,28 @@ fn spread<P: Packet, F: Family, O: Family>(packet: P, key: &KeyOf<F>) -> Option<
 
 /// A tunnel packet of family `O`: ours if its inner destination is a frontend and its outer one this node.
 #[inline(never)]
-pub fn receive<P: Packet, O: Family, E: Encapsulation>(mut packet: P) -> Verdict {
-    let outer = match parse::<P, O>(&packet, ETHERNET) {
-        // Ours have neither options nor extension headers; so inner offsets are constants.
-        Ok(outer) if outer.payload == (ETHERNET + O::HEADER) as u32 => outer,
-        Ok(_) => return UNTOUCHED,
-        Err(verdict) => return verdict,
-    };
-    // Only the length is kept: the stack has no room for both headers' addresses.
-    let length = outer.length;
-    let received = match E::inner_protocol::<P, O>(&packet, outer.key.protocol) {
+pub fn receive<P: Packet, O: Icmp, E: Encapsulation>(packet: P) -> Verdict {
+    received::<P, O, E>(packet).unwrap_or_else(|verdict| verdict)
+}
+
+/// Ours have neither options nor extension headers, and are no fragments; so inner offsets are constants.
+#[inline(always)]
+fn received<P: Packet, O: Icmp, E: Encapsulation>(mut packet: P) -> Result<Verdict, Verdict> {
+    packet.need(ETHERNET + O::HEADER + E::BYTES + size_of::<Ipv6>() + size_of::<Tcp>());
+    let protocol = O::peek_protocol(&packet, ETHERNET).ok_or(UNTOUCHED)?;
+    let Plain { length, .. } = O::read_plain(&packet, ETHERNET, protocol).ok_or(UNTOUCHED)?;
+    // An IPv6 header says how much follows it.
+    let uncounted = if O::HAS_HEADER_CHECKSUM { 0 } else { O::HEADER };
+    let counted = packet.network_length(length - uncounted as u32, ETHERNET + uncounted);
+    let length = counted + uncounted as u32;
+    if !packet.holds(ETHERNET as u32 + length) {
+        return Err(UNTOUCHED);
+    }
+    match E::inner_protocol::<P, O>(&packet, protocol) {
         Some(protocol::IPV4) => receive_inner::<P, O, V4, E>(&mut packet, length),
         Some(protocol::IPV6) => receive_inner::<P, O, V6, E>(&mut packet, length),
         _ => Err(UNTOUCHED),
-    };
-    received.unwrap_or_else(|verdict| verdict)
+    }
 }
 
 #[inline(always)]

@@ -311,7 +311,8 @@ pub fn blank<F: Family>(parsed: &Parsed<F::Address>, owner: &Owner) -> FlowOf<F>
 #[inline(always)]
 pub fn track<F: Family>(parsed: &Parsed<F::Address>, found: Found, sender: Sender) {
     let answered = !found.translated || found.flags & FLOW_ANSWERED != 0;
-    let promoted = found.embryo && sender == Sender::Client && !parsed.is_syn() && answered;
+    let promoted =
+        found.embryo && sender == Sender::Client && !parsed.is_syn() && !parsed.is_later() && answered;
     let noteworthy =
         parsed.tcp_flags & (tcp_flag::FIN | tcp_flag::RST) != 0 || sender == Sender::Backend && !answered;
     if promoted {

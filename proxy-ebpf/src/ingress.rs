@@ -16,7 +16,7 @@ use crate::icmp::{self, Icmp};
 use crate::nat;
 use crate::observe;
 use crate::packet::header::{ETHERNET, Ethernet, ether_type, protocol};
-use crate::packet::parse::parse;
+use crate::packet::parse::{Fragments, parse_with};
 use crate::packet::{Packet, Parsed};
 use crate::snat;
 use crate::source;
@@ -90,7 +90,7 @@ fn walk_tunnel<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: P) -> Verd
 
 #[inline(never)]
 fn forward<P: Packet, F: Family>(mut packet: P) -> Leave {
-    match parse::<P, F>(&packet, ETHERNET) {
+    match parse_with::<P, F>(&packet, ETHERNET, Fragments::Judged) {
         Ok(parsed) => match forward_parsed::<P, F>(&mut packet, &parsed) {
             Ok(verdict) => Leave::With(verdict),
             Err(leave) => leave,

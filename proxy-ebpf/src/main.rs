@@ -21,6 +21,7 @@ mod egress;
 mod family;
 mod flow;
 mod fou;
+mod fragment;
 mod icmp;
 mod ingress;
 mod maps;

@@ -9,6 +9,7 @@ use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::backend::Backend;
 use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
 use proxy_common::flow::{Flow, FlowKey};
+use proxy_common::fragment::FragmentKey;
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hop::{Device, Hop};
 use proxy_common::icmp::SourcePrefix;
@@ -31,6 +32,7 @@ const AFFINITY_DEFAULT: usize = 1 << 16;
 const DEVICES_DEFAULT: usize = 1 << 10;
 const FLOWS_DEFAULT: usize = 1 << 18;
 const FLOWS_NEW_DEFAULT: usize = 1 << 16;
+const FRAGMENTS_ENTRIES: usize = 1 << 14;
 const SOCKETS_DEFAULT: usize = 1 << 16;
 const ICMP_SOURCES_ENTRIES: usize = 1 << 12;
 
@@ -38,6 +40,9 @@ const ICMP_SOURCES_ENTRIES: usize = 1 << 12;
 pub type FlowsMap<A> = LruHashMap<FlowKey<A>, Flow<A>, FLOWS_DEFAULT>;
 /// The type of [`FLOWS_NEW4`] and [`FLOWS_NEW6`].
 pub type FlowsNewMap<A> = LruHashMap<FlowKey<A>, Flow<A>, FLOWS_NEW_DEFAULT>;
+
+/// The type of [`FRAGMENTS4`] and [`FRAGMENTS6`].
+pub type FragmentsMap<A> = LruHashMap<FragmentKey<A>, u64, FRAGMENTS_ENTRIES>;
 
 /// The type of [`AFFINITY4`] and [`AFFINITY6`].
 pub type AffinityMap<A> = LruHashMap<AffinityKey<A>, Affinity, AFFINITY_DEFAULT>;
@@ -94,6 +99,13 @@ pub static FLOWS_NEW4: FlowsNewMap<Addr4> = LruHashMap::new();
 /// IPv6 embryos; as [`FLOWS_NEW4`].
 #[btf_map]
 pub static FLOWS_NEW6: FlowsNewMap<Addr6> = LruHashMap::new();
+/// Ports of IPv4 packets whose first fragment was seen; a [`FragmentWord`](proxy_common::fragment::FragmentWord). Written by
+/// the programs. A packet whose entry is evicted loses its other fragments.
+#[btf_map]
+pub static FRAGMENTS4: FragmentsMap<Addr4> = LruHashMap::new();
+/// The same for IPv6; as [`FRAGMENTS4`].
+#[btf_map]
+pub static FRAGMENTS6: FragmentsMap<Addr6> = LruHashMap::new();
 /// Who may reach which IPv4 frontend, and who is inside the cluster. Written by the agent; nothing is evicted.
 #[btf_map]
 pub static SOURCE_RANGES4: LpmTrie<SourceRange<Addr4>, u32, SOURCE_RANGES_DEFAULT> = LpmTrie::new();

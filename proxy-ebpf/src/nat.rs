@@ -80,6 +80,10 @@ fn write_here<P: Packet, F: Family>(
         Difference::default().half(old.source_port, source.1).half(old.destination_port, destination.1);
 
     F::write_addresses(&packet, parsed.network_offset(), &source.0, &destination.0, addresses)?;
+    if parsed.is_later() {
+        packet.note_addresses::<F>(addresses);
+        return Some(());
+    }
     let transport = parsed.transport();
     let header = packet.at::<Ports>(transport.offset())?;
     let new = Ports { source: source.1, destination: destination.1 };

@@ -13,9 +13,10 @@ use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hop::{Device, Hop};
 use proxy_common::source_range::SourceRange;
 
-use crate::maps::{AffinityMap, FlowsMap, FlowsNewMap};
+use crate::maps::{AffinityMap, FlowsMap, FlowsNewMap, FragmentsMap};
 use crate::packet::Packet;
-use crate::packet::parse::Network;
+use crate::packet::parse::{Fragments, Network};
+use crate::packet::unusual::Preface;
 use crate::verdict::Verdict;
 pub use v4::V4;
 pub use v6::V6;
@@ -55,6 +56,8 @@ pub trait Family: Copy {
     fn answered_source(query: &bpf_fib_lookup) -> Self::Address;
     /// The source address of what leaves by a device.
     fn source_of(device: &Device) -> Self::Address;
+    /// Which packets fragments belong to.
+    fn fragments() -> &'static FragmentsMap<Self::Address>;
     /// Connections the client has answered in.
     fn flows() -> &'static FlowsMap<Self::Address>;
     /// Connections with nothing but the client's first packet.
@@ -63,7 +66,13 @@ pub trait Family: Copy {
     /// The protocol field of the IP header at `network`, extension headers not looked into.
     fn peek_protocol<P: Packet>(packet: &P, network: usize) -> Option<u8>;
     /// Reads an IP header. `Network::payload` is behind all options and extension headers we can skip.
-    fn parse_network<P: Packet>(packet: &P, network: usize) -> Result<Network<Self::Address>, Verdict>;
+    fn parse_network<P: Packet>(
+        packet: &P,
+        network: usize,
+        fragments: Fragments,
+    ) -> Result<Network<Self::Address>, Verdict>;
+    /// Reads what stands in front of the transport header of a packet that is not plain.
+    fn read_preface<P: Packet>(packet: &P, network: usize) -> Option<Preface>;
     /// Reads source and destination address.
     fn read_addresses<P: Packet>(packet: &P, network: usize) -> Option<(Self::Address, Self::Address)>;
     /// Writes addresses, and for IPv4 the header's checksum.

@@ -11,13 +11,16 @@ use proxy_common::source_range::SourceRange;
 
 use super::{Family, FlowOf, KeyOf, OUTER_HOP_LIMIT, Outer};
 use crate::config::{OUTER_MASK4, OUTER_PREFIX4};
-use crate::maps::{self, AffinityMap, FlowsMap, FlowsNewMap};
-use crate::packet::Packet;
-use crate::packet::header::{DONT_FRAGMENT, FRAGMENT_MASK, Ipv4, ether_type, protocol};
-use crate::packet::parse::Network;
+use crate::maps::{self, AffinityMap, FlowsMap, FlowsNewMap, FragmentsMap};
+use crate::packet::header::{DONT_FRAGMENT, FRAGMENT_MASK, Ipv4, OFFSET_MASK, ether_type, protocol};
+use crate::packet::parse::{Fragments, Network};
+use crate::packet::unusual::{self, Piece, Preface, Shape};
+use crate::packet::{MOST_HEADERS, Packet};
 use crate::verdict::{UNTOUCHED, Verdict};
 
 const AF_INET: u8 = 2;
+/// The first byte of a header without options.
+const PLAIN_START: u8 = 0x45;
 
 /// IPv4.
 #[derive(Clone, Copy)]
@@ -79,6 +82,10 @@ impl Family for V4 {
         Addr4(device.source4)
     }
     #[inline(always)]
+    fn fragments() -> &'static FragmentsMap<Addr4> {
+        &maps::FRAGMENTS4
+    }
+    #[inline(always)]
     fn flows() -> &'static FlowsMap<Addr4> {
         &maps::FLOWS4
     }
@@ -94,27 +101,58 @@ impl Family for V4 {
         Some(unsafe { (*header).protocol })
     }
     #[inline(always)]
-    fn parse_network<P: Packet>(packet: &P, network: usize) -> Result<Network<Addr4>, Verdict> {
-        let header = packet.at::<Ipv4>(network).ok_or(UNTOUCHED)?;
+    fn parse_network<P: Packet>(
+        packet: &P,
+        network: usize,
+        fragments: Fragments,
+    ) -> Result<Network<Addr4>, Verdict> {
+        let mut header = packet.at::<Ipv4>(network).ok_or(UNTOUCHED)?;
+        let mut shape = Shape::plain(network + Self::HEADER, 0);
         // SAFETY: `at` checked the bound; the kernel runs these programs only where words may lie anywhere.
-        let header = unsafe { &*header };
-        let header_length = u32::from(header.version_and_length & 0x0f) << 2;
-        let length = packet.network_length(u32::from(u16::from_be(header.total_length)), network);
-        let whole = header.fragment & FRAGMENT_MASK == 0;
-        if header.version_and_length >> 4 != 4 || header_length < 20 || length < header_length || !whole {
-            return Err(UNTOUCHED);
+        let (start, fragment) = unsafe { ((*header).version_and_length, (*header).fragment) };
+        if start != PLAIN_START || fragment & FRAGMENT_MASK != 0 {
+            shape = unusual::look_at::<P, Self>(packet, network, fragments)?;
+            header = packet.at::<Ipv4>(network).ok_or(UNTOUCHED)?;
         }
-        if !packet.holds(network as u32 + length) {
+        let place = shape.place();
+        // SAFETY: as above.
+        let header = unsafe { &*header };
+        let length = packet.network_length(u32::from(u16::from_be(header.total_length)), network);
+        if network as u32 + length < place.payload() || !packet.holds(network as u32 + length) {
             return Err(UNTOUCHED);
         }
         Ok(Network {
             source: Addr4(header.source),
             destination: Addr4(header.destination),
             protocol: header.protocol,
-            payload: network as u32 + header_length,
+            place,
             length,
             traffic_class: header.tos,
             hop_limit: header.ttl,
+        })
+    }
+    #[inline(always)]
+    fn read_preface<P: Packet>(packet: &P, network: usize) -> Option<Preface> {
+        packet.need(MOST_HEADERS);
+        let header = packet.at::<Ipv4>(network)?;
+        // SAFETY: `at` checked the bound.
+        let header = unsafe { &*header };
+        let id = u32::from(header.identification);
+        let header_length = u32::from(header.version_and_length & 0x0f) << 2;
+        if header.version_and_length >> 4 != 4 || header_length < Self::HEADER as u32 {
+            return None;
+        }
+        Some(Preface {
+            protocol: header.protocol,
+            payload: network as u32 + header_length,
+            end: network as u32 + u32::from(u16::from_be(header.total_length)),
+            piece: if header.fragment & FRAGMENT_MASK == 0 {
+                Piece::Whole
+            } else if header.fragment & OFFSET_MASK == 0 {
+                Piece::First(id)
+            } else {
+                Piece::Later(id)
+            },
         })
     }
     #[inline(always)]

@@ -11,9 +11,12 @@ use proxy_common::source_range::SourceRange;
 
 use super::{Family, FlowOf, KeyOf, OUTER_HOP_LIMIT, Outer};
 use crate::config::{OUTER_MASK6, OUTER_PREFIX6};
-use crate::maps::{self, AffinityMap, FlowsMap, FlowsNewMap};
-use crate::packet::header::{Extension, Ipv6, ether_type, protocol};
-use crate::packet::parse::Network;
+use crate::maps::{self, AffinityMap, FlowsMap, FlowsNewMap, FragmentsMap};
+use crate::packet::header::{
+    Extension, FRAGMENT6_MASK, FragmentHeader, Ipv6, OFFSET6_MASK, RoutingHeader, ether_type, protocol,
+};
+use crate::packet::parse::{Fragments, Network};
+use crate::packet::unusual::{self, Piece, Preface, Shape};
 use crate::packet::{MOST_HEADERS, Packet};
 use crate::verdict::{UNTOUCHED, Verdict};
 
@@ -80,6 +83,10 @@ impl Family for V6 {
         Addr6(device.source6)
     }
     #[inline(always)]
+    fn fragments() -> &'static FragmentsMap<Addr6> {
+        &maps::FRAGMENTS6
+    }
+    #[inline(always)]
     fn flows() -> &'static FlowsMap<Addr6> {
         &maps::FLOWS6
     }
@@ -95,9 +102,20 @@ impl Family for V6 {
         Some(unsafe { (*header).next_header })
     }
     #[inline(always)]
-    fn parse_network<P: Packet>(packet: &P, network: usize) -> Result<Network<Addr6>, Verdict> {
-        let header = packet.at::<Ipv6>(network).ok_or(UNTOUCHED)?;
+    fn parse_network<P: Packet>(
+        packet: &P,
+        network: usize,
+        fragments: Fragments,
+    ) -> Result<Network<Addr6>, Verdict> {
+        let mut header = packet.at::<Ipv6>(network).ok_or(UNTOUCHED)?;
         // SAFETY: `at` checked the bound; the kernel runs these programs only where words may lie anywhere.
+        let mut shape = Shape::plain(network + Self::HEADER, unsafe { (*header).next_header });
+        if is_extension(shape.protocol) {
+            shape = unusual::look_at::<P, Self>(packet, network, fragments)?;
+            header = packet.at::<Ipv6>(network).ok_or(UNTOUCHED)?;
+        }
+        let place = shape.place();
+        // SAFETY: as above.
         let header = unsafe { &*header };
         let first = u32::from_be(header.first_word);
         let claimed = u32::from(u16::from_be(header.payload_length));
@@ -105,19 +123,36 @@ impl Family for V6 {
         if first >> 28 != 6 || !packet.holds(network as u32 + length) {
             return Err(UNTOUCHED);
         }
-        let mut parsed = Network {
+        Ok(Network {
             source: Addr6(header.source),
             destination: Addr6(header.destination),
-            protocol: header.next_header,
-            payload: network as u32 + 40,
+            protocol: shape.protocol,
+            place,
             length,
             traffic_class: (first >> 20) as u8,
             hop_limit: header.hop_limit,
-        };
-        if matches!(parsed.protocol, protocol::HOP_BY_HOP | protocol::DESTINATION_OPTIONS) {
-            skip_options(packet, &mut parsed)?;
+        })
+    }
+    /// Steps over extension headers. What has an authentication header, or a routing header that is not used up, is left to the
+    /// stack: its ports or its destination are not where we would read them. Behind the header of a later fragment there is
+    /// nothing to step over.
+    #[inline(always)]
+    fn read_preface<P: Packet>(packet: &P, network: usize) -> Option<Preface> {
+        const MOST: usize = 4;
+        packet.need(MOST_HEADERS);
+        let header = packet.at::<Ipv6>(network)?;
+        // SAFETY: `at` checked the bound.
+        let (next_header, length) = unsafe { ((*header).next_header, (*header).payload_length) };
+        let payload = (network + Self::HEADER) as u32;
+        let end = payload + u32::from(u16::from_be(length));
+        let mut preface = Preface { protocol: next_header, payload, end, piece: Piece::Whole };
+        for _ in 0..MOST {
+            if !is_extension(preface.protocol) || matches!(preface.piece, Piece::Later(_)) {
+                break;
+            }
+            step_over(packet, &mut preface)?;
         }
-        Ok(parsed)
+        Some(preface)
     }
     #[inline(always)]
     fn read_addresses<P: Packet>(packet: &P, network: usize) -> Option<(Addr6, Addr6)> {
@@ -202,24 +237,53 @@ impl Family for V6 {
     }
 }
 
-/// Steps over hop-by-hop and destination options. What has a routing, fragment or authentication header is left
-/// to the stack: its destination or its ports are not where we would read them.
+/// A header that may stand in front of the transport's, and that we step over.
 #[inline(always)]
-fn skip_options<P: Packet>(packet: &P, parsed: &mut Network<Addr6>) -> Result<(), Verdict> {
-    const MOST: usize = 3;
-    packet.need(MOST_HEADERS);
-    for _ in 0..MOST {
-        if !matches!(parsed.protocol, protocol::HOP_BY_HOP | protocol::DESTINATION_OPTIONS) {
-            return Ok(());
+const fn is_extension(protocol: u8) -> bool {
+    matches!(
+        protocol,
+        protocol::HOP_BY_HOP | protocol::DESTINATION_OPTIONS | protocol::ROUTING | protocol::FRAGMENT
+    )
+}
+
+#[inline(always)]
+fn step_over<P: Packet>(packet: &P, preface: &mut Preface) -> Option<()> {
+    let offset = (preface.payload & 511) as usize;
+    let extension = packet.at::<Extension>(offset)?;
+    // SAFETY: `at` checked the bound.
+    let Extension { next_header, length } = unsafe { *extension };
+    if preface.protocol == protocol::FRAGMENT {
+        preface.piece = read_fragment(packet, offset)?;
+        preface.payload += size_of::<FragmentHeader>() as u32;
+    } else {
+        if preface.protocol == protocol::ROUTING {
+            check_routing(packet, offset)?;
         }
-        let extension = packet.at::<Extension>((parsed.payload & 511) as usize).ok_or(UNTOUCHED)?;
-        // SAFETY: `at` checked the bound.
-        let Extension { next_header, length } = unsafe { *extension };
-        parsed.payload += (u32::from(length) + 1) << 3;
-        parsed.protocol = next_header;
-        if parsed.payload as usize > MOST_HEADERS {
-            return Err(UNTOUCHED);
-        }
+        preface.payload += (u32::from(length) + 1) << 3;
     }
-    Ok(())
+    preface.protocol = next_header;
+    (preface.payload as usize <= MOST_HEADERS).then_some(())
+}
+
+/// What a fragment header says; one around a whole packet (RFC 6946) nothing.
+#[inline(always)]
+fn read_fragment<P: Packet>(packet: &P, offset: usize) -> Option<Piece> {
+    let header = packet.at::<FragmentHeader>(offset)?;
+    // SAFETY: `at` checked the bound.
+    let FragmentHeader { offset, identification, .. } = unsafe { *header };
+    Some(if offset & FRAGMENT6_MASK == 0 {
+        Piece::Whole
+    } else if offset & OFFSET6_MASK == 0 {
+        Piece::First(identification)
+    } else {
+        Piece::Later(identification)
+    })
+}
+
+/// Whether the packet is where its routing header sends it.
+#[inline(always)]
+fn check_routing<P: Packet>(packet: &P, offset: usize) -> Option<()> {
+    let header = packet.at::<RoutingHeader>(offset)?;
+    // SAFETY: `at` checked the bound.
+    (unsafe { (*header).segments_left } == 0).then_some(())
 }

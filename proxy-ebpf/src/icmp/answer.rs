@@ -39,6 +39,9 @@ pub fn answer<P: Packet, F: Icmp>(packet: P, reason: Reason, detail: u32) -> Ver
     if is_unknown && !vip::is_rejecting::<F>(&parsed.key.destination) {
         return UNTOUCHED;
     }
+    if parsed.is_later() {
+        return Verdict::Drop(reason);
+    }
     match build::<P, F>(packet, &parsed, reason, detail) {
         Some(()) => Verdict::Bounce(reason),
         None => Verdict::Drop(reason),

@@ -45,7 +45,7 @@ pub fn parse_plain<P: Packet, F: Icmp>(
     let (source, destination) = F::read_addresses(packet, network)?;
     let key = FlowKey { source, destination, protocol, ..FlowKey::default() };
     let (network, payload) = (network as u32, payload as u32);
-    Some(Parsed { key, network, payload, length, tcp_flags: 0, traffic_class, hop_limit })
+    Some(Parsed { key, network, payload, length, tcp_flags: 0, traffic_class, hop_limit, later: 0 })
 }
 
 /// What is left of an IP header without options beside its addresses.

@@ -8,7 +8,7 @@ mod limit;
 mod relay;
 
 pub use answer::answer;
-pub use family::Icmp;
+pub use family::{Icmp, Plain};
 pub use relay::{leave, receive_tunnelled};
 
 use crate::packet::header::{ETHERNET, Ethernet, IcmpHeader};

@@ -55,6 +55,27 @@ pub struct Extension {
     pub length: u8,
 }
 
+/// The first bytes of a routing header.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RoutingHeader {
+    pub next_header: u8,
+    pub length: u8,
+    pub kind: u8,
+    pub segments_left: u8,
+}
+
+/// A fragment header.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FragmentHeader {
+    pub next_header: u8,
+    pub reserved: u8,
+    /// The offset (13 bits), two reserved ones, and whether more fragments follow.
+    pub offset: u16,
+    pub identification: u32,
+}
+
 /// The ports that TCP, UDP and SCTP begin with.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -134,6 +155,8 @@ pub mod protocol {
     pub const TCP: u8 = IpProto::Tcp as u8;
     pub const UDP: u8 = IpProto::Udp as u8;
     pub const IPV6: u8 = IpProto::Ipv6 as u8;
+    pub const ROUTING: u8 = IpProto::Ipv6Route as u8;
+    pub const FRAGMENT: u8 = IpProto::Ipv6Frag as u8;
     pub const ICMP6: u8 = IpProto::Ipv6Icmp as u8;
     pub const DESTINATION_OPTIONS: u8 = IpProto::Ipv6Opts as u8;
     pub const SCTP: u8 = IpProto::Sctp as u8;
@@ -163,6 +186,10 @@ pub const DONT_FRAGMENT: u16 = 0x4000_u16.to_be();
 pub const OFFSET_MASK: u16 = 0x1fff_u16.to_be();
 /// More fragments and the fragment offset, in [`Ipv4::fragment`].
 pub const FRAGMENT_MASK: u16 = 0x3fff_u16.to_be();
+/// The fragment offset, in [`FragmentHeader::offset`].
+pub const OFFSET6_MASK: u16 = 0xfff8_u16.to_be();
+/// More fragments and the fragment offset, in [`FragmentHeader::offset`].
+pub const FRAGMENT6_MASK: u16 = 0xfff9_u16.to_be();
 
 /// Bytes of an Ethernet header.
 pub const ETHERNET: usize = size_of::<Ethernet>();

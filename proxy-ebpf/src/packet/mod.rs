@@ -3,6 +3,7 @@
 pub mod header;
 pub mod parse;
 mod tc;
+pub mod unusual;
 mod xdp;
 
 use core::ffi::c_void;
@@ -60,6 +61,9 @@ pub trait Packet: Copy {
     fn need(&self, bytes: usize);
     /// The ports of an SCTP header, and the type of the chunk behind it.
     fn read_sctp(&self, offset: usize) -> Option<(Ports, u8)>;
+    /// A [`Shape`](unusual::Shape) in plain order, zero where there is none: what [`unusual::read`] finds out about the packet at
+    /// `network`. All pointers die.
+    fn read_unusual<F: Family>(&self, network: u32) -> u64;
     /// Bytes of an IP packet whose header says `claimed`, which is zero where it has more than 65535.
     fn network_length(&self, claimed: u32, network: usize) -> u32;
     /// Makes room for an outer IP header, or one and UDP's, of `outer` bytes behind the Ethernet header, which keeps its place at the
@@ -79,6 +83,14 @@ pub trait Packet: Copy {
     fn largest_packet<A>(&self, parsed: &Parsed<A>, outer: usize) -> u32;
     /// Says that bytes of the packet change for which none of its checksums makes up.
     fn note_change(&self, difference: Difference);
+    /// Says that addresses change in a packet without a transport header, whose checksum would make up for it. An IPv4 header's
+    /// own does.
+    #[inline(always)]
+    fn note_addresses<F: Family>(&self, addresses: Difference) {
+        if !F::HAS_HEADER_CHECKSUM {
+            self.note_change(addresses);
+        }
+    }
     /// Adjusts a TCP or UDP checksum for changed addresses (pseudo-header) and ports. SCTP's is patched by `sctp`.
     fn update_transport_checksum<F: Family>(
         &mut self,

@@ -3,8 +3,9 @@
 use proxy_common::flow::FlowKey;
 use proxy_common::rules::Role;
 
+use super::Packet;
 use super::header::{Ports, SctpStart, Tcp, Udp, protocol, tcp_flag};
-use super::{MOST_HEADERS, Packet};
+use super::unusual::{self, Place};
 use crate::family::Family;
 use crate::sctp;
 use crate::verdict::{UNTOUCHED, Verdict};
@@ -33,6 +34,8 @@ pub struct Parsed<A> {
     pub traffic_class: u8,
     /// IPv4 time to live, IPv6 hop limit.
     pub hop_limit: u8,
+    /// Not zero for a later fragment.
+    pub later: u8,
 }
 
 /// Highest offset a transport header can have: keeps the verifier's idea of a variable offset small.
@@ -71,6 +74,11 @@ impl<A> Parsed<A> {
     #[inline(always)]
     pub const fn transport(&self) -> Transport {
         Transport { offset: self.payload, protocol: self.key.protocol }
+    }
+    /// A later fragment: without a transport header; its ports are the first one's.
+    #[inline(always)]
+    pub const fn is_later(&self) -> bool {
+        self.later != 0
     }
     /// TCP, UDP or SCTP, so that the key is whole.
     #[inline(always)]
@@ -115,17 +123,32 @@ pub const fn has_connections(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | protocol::SCTP)
 }
 
-/// Reads the IP header at `network` and, for TCP, UDP and SCTP, the ports and flags.
+/// What is done about fragments.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Fragments {
+    /// Those whose first one was seen are parsed; others are the stack's.
+    Followed,
+    /// The same, but others that are for a service's address are dropped.
+    Judged,
+}
+
+/// Reads the IP header at `network` and, for TCP, UDP and SCTP, the ports and flags. Those of a later fragment are its first one's.
 #[inline(always)]
 pub fn parse<P: Packet, F: Family>(packet: &P, network: usize) -> Result<Parsed<F::Address>, Verdict> {
+    parse_with::<P, F>(packet, network, Fragments::Followed)
+}
+
+/// As [`parse`], with a say about fragments.
+#[inline(always)]
+pub fn parse_with<P: Packet, F: Family>(
+    packet: &P,
+    network: usize,
+    fragments: Fragments,
+) -> Result<Parsed<F::Address>, Verdict> {
     packet.need(network + F::HEADER + size_of::<Tcp>());
-    let mut header = F::parse_network(packet, network)?;
-    header.payload = bounded(header.payload);
-    if header.payload != (network + F::HEADER) as u32 {
-        packet.need(MOST_HEADERS);
-    }
-    let transport = Transport { offset: header.payload, protocol: header.protocol };
-    let (mut ports, mut tcp_flags) = (Ports::default(), 0);
+    let header = F::parse_network(packet, network, fragments)?;
+    let transport = Transport { offset: header.place.payload(), protocol: header.protocol };
+    let (mut ports, mut tcp_flags) = (Ports::default(), header.place.no_flags());
     if transport.is_tcp() {
         let tcp = packet.at::<Tcp>(transport.offset()).ok_or(UNTOUCHED)?;
         header.contains(network, size_of::<Tcp>())?;
@@ -142,24 +165,14 @@ pub fn parse<P: Packet, F: Family>(packet: &P, network: usize) -> Result<Parsed<
         header.contains(network, size_of::<SctpStart>())?;
         tcp_flags = sctp::tcp_flags(chunk);
     }
-    let Network { source, destination, protocol, payload, length, traffic_class, hop_limit } = header;
+    (ports, tcp_flags) = header.place.choose(ports, tcp_flags);
+    let later = header.place.later();
+    let Network { source, destination, place, length, traffic_class, hop_limit, .. } = header;
+    let protocol = unusual::hidden(header.protocol);
     let Ports { source: source_port, destination: destination_port } = ports;
     let key = FlowKey { source, destination, source_port, destination_port, protocol, ..FlowKey::default() };
-    Ok(Parsed { key, network: network as u32, payload, length, tcp_flags, traffic_class, hop_limit })
-}
-
-/// The same offset, which the verifier has not seen computed from others: Linux 6.12 keeps registers apart by a constant in step,
-/// and loses the bounds of the lower one when the higher one becomes known.
-#[inline(always)]
-fn bounded(offset: u32) -> u32 {
-    #[cfg_attr(not(target_arch = "bpf"), expect(unused_mut, reason = "the host only lints this"))]
-    let mut bounded = u64::from(offset & MAX_OFFSET);
-    // SAFETY: one instruction on one register, which LLVM would leave out.
-    #[cfg(target_arch = "bpf")]
-    unsafe {
-        core::arch::asm!("{0} &= 511", inout(reg) bounded, options(pure, nomem, nostack));
-    };
-    bounded as u32
+    let (network, payload) = (network as u32, place.payload());
+    Ok(Parsed { key, network, payload, length, tcp_flags, traffic_class, hop_limit, later })
 }
 
 /// What an IP header says.
@@ -171,8 +184,8 @@ pub struct Network<A> {
     pub destination: A,
     /// Protocol of what follows the header and its extensions.
     pub protocol: u8,
-    /// Offset of what follows in the frame.
-    pub payload: u32,
+    /// Where what follows is.
+    pub place: Place,
     /// Bytes of the packet, the header included.
     pub length: u32,
     /// IPv4 type of service, IPv6 traffic class.
@@ -185,7 +198,7 @@ impl<A> Network<A> {
     /// Whether a transport header lies inside what the IP header calls the packet, not in the frame's padding.
     #[inline(always)]
     fn contains(&self, network: usize, header: usize) -> Result<(), Verdict> {
-        let used = self.payload - network as u32 + header as u32;
+        let used = self.place.payload() - network as u32 + header as u32;
         if used > self.length { Err(UNTOUCHED) } else { Ok(()) }
     }
 }

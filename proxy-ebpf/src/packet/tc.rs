@@ -42,7 +42,13 @@ impl TcPacket {
     /// Wraps the program's context.
     #[inline(always)]
     pub fn new(context: &TcContext) -> Self {
-        Self { context: context.skb.skb, length: context.len() }
+        Self::of(context.skb.skb)
+    }
+    /// As [`TcPacket::new`], of the kernel's context.
+    #[inline(always)]
+    pub fn of(context: *mut __sk_buff) -> Self {
+        // SAFETY: the context is valid for the program's run.
+        Self { context, length: unsafe { (*context).len } }
     }
 
     /// Whether the frame is tagged: it belongs to a VLAN device above this one and is served there. The kernel has
@@ -214,6 +220,10 @@ impl Packet for TcPacket {
         // SAFETY: as above.
         Some((ports, chunk.map_or(DATA, |chunk| unsafe { *chunk })))
     }
+    #[inline(always)]
+    fn read_unusual<F: Family>(&self, network: u32) -> u64 {
+        apart::read_unusual_tc::<F>(self.context, network)
+    }
     /// BIG TCP: a frame of more than 64 KiB, which is always a GSO frame, has zero in its length field.
     #[inline(always)]
     fn network_length(&self, claimed: u32, network: usize) -> u32 {
@@ -317,11 +327,9 @@ impl Packet for TcPacket {
             // A UDP checksum of zero means none and stays; one that becomes zero goes out as 0xffff.
             (transport.offset() + offset_of!(Udp, checksum), BPF_F_MARK_MANGLED_0)
         };
-        if !F::HAS_HEADER_CHECKSUM {
-            // The helper takes the difference off a CHECKSUM_COMPLETE sum, as if a header checksum had put it there;
-            // so it is put there.
-            self.note_change(addresses);
-        }
+        // The helper takes the difference off a CHECKSUM_COMPLETE sum, as if a header checksum had put it there; where there
+        // is none, it is put there here.
+        self.note_addresses::<F>(addresses);
         self.replace_checksum(offset as u32, addresses, flags | BPF_F_PSEUDO_HDR)?;
         if fold(ports.0) != NO_DIFFERENCE {
             self.replace_checksum(offset as u32, ports, flags)?;

@@ -13,6 +13,7 @@ use proxy_common::config::HANDOVER_MAGIC;
 
 use super::header::{Ethernet, Ports, SctpStart, Tcp, Udp};
 use super::{Chunk, Packet, Parsed, Refused, Transport, chunk_length};
+use crate::apart;
 use crate::family::Family;
 
 /// A frame in `xdp_ingress`.
@@ -27,7 +28,13 @@ impl XdpPacket {
     /// Wraps the program's context.
     #[inline(always)]
     pub fn new(context: &XdpContext) -> Self {
-        Self { context: context.ctx, length: (context.data_end() - context.data()) as u32 }
+        Self::of(context.ctx)
+    }
+    /// As [`XdpPacket::new`], of the kernel's context.
+    #[inline(always)]
+    pub fn of(context: *mut xdp_md) -> Self {
+        // SAFETY: the context is valid for the program's run.
+        Self { context, length: unsafe { (*context).data_end - (*context).data } }
     }
 
     #[inline(always)]
@@ -96,6 +103,10 @@ impl Packet for XdpPacket {
         let start = self.at::<SctpStart>(offset)?;
         // SAFETY: `at` checked the bound.
         Some(unsafe { ((*start).header.ports, (*start).chunk) })
+    }
+    #[inline(always)]
+    fn read_unusual<F: Family>(&self, network: u32) -> u64 {
+        apart::read_unusual_xdp::<F>(self.context, network)
     }
     #[inline(always)]
     fn network_length(&self, claimed: u32, _network: usize) -> u32 {

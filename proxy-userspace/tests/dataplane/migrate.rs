@@ -28,6 +28,8 @@ const NEW_MAPS: [(u32, &str); 19] = [
     (2, "SOURCE_RANGES4"),
     (2, "SOURCE_RANGES6"),
     (3, "DEVICES"),
+    (3, "FRAGMENTS4"),
+    (3, "FRAGMENTS6"),
     (3, "HOPS4"),
     (3, "HOPS6"),
     (3, "ICMP_SOURCES"),

@@ -71,6 +71,7 @@ impl Node {
         source
     }
 
+    /// A client's frame as it leaves for the backend.
     pub fn forwarded(&self, frame: &Frame, source: SocketAddr) -> Frame {
         let sent = frame.clone().with_source(source).with_destination(self.case.remote_pod(1));
         sent.with_hop_limit(63).with_macs(DEVICE_MAC, NEXT_HOP_MAC)
@@ -315,7 +316,8 @@ pub fn returns(node: &Node, answer: &Frame, frame: &Frame) -> Outcome {
     outcome.checked(&expected)
 }
 
-trait Checked {
+pub trait Checked {
+    /// Sent as expected, but for the MAC addresses, which the stack writes.
     fn checked(self, expected: &Frame) -> Self;
 }
 

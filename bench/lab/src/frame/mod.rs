@@ -13,6 +13,7 @@
 
 mod build;
 mod compare;
+mod cut;
 mod edit;
 mod layer;
 mod parse;

@@ -6,6 +6,7 @@ use proxy_common::addr::mapped;
 use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEND_SERVING, Backend};
 use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
+use proxy_common::fragment::FragmentKey;
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hash::hint;
 use proxy_common::hop::{Device, HOP_NEIGHBOUR, HOP_XDP, Hop};
@@ -258,6 +259,32 @@ impl Bed {
         }
     }
 
+    /// Packets whose first fragment was seen, both families.
+    #[must_use]
+    pub fn fragmented_packets(&self) -> usize {
+        self.entries::<FragmentKey<Addr4>, u64>("FRAGMENTS4").len()
+            + self.entries::<FragmentKey<Addr6>, u64>("FRAGMENTS6").len()
+    }
+
+    /// Lets time pass for every packet whose first fragment was seen: that was so many seconds earlier.
+    pub fn age_fragments(&self, seconds: u16) {
+        self.age_fragments_of::<Addr4>(seconds);
+        self.age_fragments_of::<Addr6>(seconds);
+    }
+
+    fn age_fragments_of<A: FamilyMaps>(&self, seconds: u16)
+    where
+        FragmentKey<A>: aya::Pod,
+    {
+        let map = A::map("FRAGMENTS");
+        for (key, word) in self.entries::<FragmentKey<A>, u64>(&map) {
+            let [.., low, high] = word.to_le_bytes();
+            let seen = u16::from_le_bytes([low, high]).wrapping_sub(seconds);
+            let word = word & 0xffff_ffff_ffff | u64::from(seen) << 48;
+            self.insert::<FragmentKey<A>, u64>(&map, key, word);
+        }
+    }
+
     /// Writes what the agent knows of a device.
     pub fn device(&self, index: u32, device: Device) {
         self.insert::<u32, Device>("DEVICES", index, device);
@@ -273,6 +300,8 @@ impl Bed {
         self.clear_hash::<AffinityKey<Addr4>, Affinity>("AFFINITY4");
         self.clear_hash::<AffinityKey<Addr6>, Affinity>("AFFINITY6");
         self.clear_hash::<VipKey, u32>("VIPS");
+        self.clear_hash::<FragmentKey<Addr4>, u64>("FRAGMENTS4");
+        self.clear_hash::<FragmentKey<Addr6>, u64>("FRAGMENTS6");
         (0..VIP_FILTER_WORDS).for_each(|word| self.set::<u64>("VIP_FILTER", word, 0));
         self.clear_hash::<SourcePrefix, u64>("ICMP_SOURCES");
         self.set_per_cpu::<u64>("ICMP_TOTAL", 0, 0);

@@ -221,6 +221,8 @@ impl BedBuilder {
             ("FLOWS6", flows),
             ("FLOWS_NEW4", flows.div_ceil(4)),
             ("FLOWS_NEW6", flows.div_ceil(4)),
+            ("FRAGMENTS4", flows.div_ceil(4)),
+            ("FRAGMENTS6", flows.div_ceil(4)),
         ];
         let globals = [
             (global::TIMEOUT_SYN, self.timeouts.syn),

@@ -88,6 +88,8 @@ fn a_filter_of_layout_1_gets_our_program_and_our_marker() {
         let first = ["AFFINITY4", "AFFINITY6", "SOURCE_RANGES4", "SOURCE_RANGES6"];
         for map in first.into_iter().chain([
             "DEVICES",
+            "FRAGMENTS4",
+            "FRAGMENTS6",
             "HOPS4",
             "HOPS6",
             "ICMP_SOURCES",

@@ -66,6 +66,8 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 37] {
         ("FLOWS6", Some(sizes.flows)),
         ("FLOWS_NEW4", Some(sizes.new_flows)),
         ("FLOWS_NEW6", Some(sizes.new_flows)),
+        ("FRAGMENTS4", None),
+        ("FRAGMENTS6", None),
         ("FRONTENDS4", Some(sizes.frontends)),
         ("FRONTENDS6", Some(sizes.frontends)),
         ("HINTS", Some(sizes.hints)),

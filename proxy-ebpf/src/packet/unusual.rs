@@ -1,0 +1,220 @@
+//! Packets that are not one IP header and a transport header: fragments, and those with IPv6 extension headers.
+//!
+//! What is found out about one is a number, from a global function (`apart`): the walks' stacks have no room for more, and the verifier
+//! would count each way through it for each walk.
+
+use proxy_common::fragment::FragmentOf;
+
+use super::Packet;
+use super::header::{ETHERNET, Ports, Tcp, Udp, protocol};
+use super::parse::Fragments;
+use crate::apart;
+use crate::family::Family;
+use crate::fragment::{FOUND, OURS};
+use crate::verdict::{UNKNOWN_FRAGMENT, UNTOUCHED, Verdict};
+
+/// Where what follows a packet's headers is, and what the headers do not say themselves.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    /// A [`Place`], bytes swapped.
+    place: u64,
+    /// Protocol of what follows all headers, in the first fragment if this is a later one.
+    pub protocol: u8,
+}
+
+/// Where what follows a packet's headers is, and the ports of the packet that a later fragment belongs to.
+///
+/// From the lowest bit: the ports, eight that are zero, the offset (9 bits), other bits of [`Packet::read_unusual`], `LATER`. Behind a later
+/// fragment's headers there may be nothing that can be read, so the offset is that of its IP header.
+#[derive(Clone, Copy)]
+pub struct Place(u64);
+
+const PORTS: u64 = 0xffff_ffff;
+const ZERO_SHIFT: u32 = 32;
+const PAYLOAD_SHIFT: u32 = 40;
+const PAYLOAD: u64 = 511;
+/// A later fragment.
+const LATER: u64 = 1 << 63;
+const BYTE_SHIFT: u32 = 56;
+const LATER_SHIFT: u32 = 63;
+
+impl Shape {
+    /// What follows one header begins at `payload`.
+    #[inline(always)]
+    pub const fn plain(payload: usize, protocol: u8) -> Self {
+        Self { place: ((payload as u64 & PAYLOAD) << PAYLOAD_SHIFT).swap_bytes(), protocol }
+    }
+
+    #[inline(always)]
+    const fn new(bits: u64) -> Self {
+        let place = bits & (PORTS | PAYLOAD << PAYLOAD_SHIFT | LATER);
+        Self { place: place.swap_bytes(), protocol: FragmentOf::from_bits(bits).protocol }
+    }
+
+    /// The place, of which the verifier knows nothing: else it would walk everything behind once for plain packets and once for
+    /// others.
+    #[inline(always)]
+    pub fn place(self) -> Place {
+        #[cfg(not(target_arch = "bpf"))]
+        let bits = self.place.swap_bytes();
+        // SAFETY: one instruction on one register.
+        #[cfg(target_arch = "bpf")]
+        let bits = unsafe {
+            let mut bits = self.place;
+            core::arch::asm!("{0} = be64 {0}", inout(reg) bits, options(pure, nomem, nostack));
+            bits
+        };
+        Place(bits)
+    }
+}
+
+impl Place {
+    /// The offset.
+    #[inline(always)]
+    pub const fn payload(self) -> u32 {
+        (self.0 >> PAYLOAD_SHIFT & PAYLOAD) as u32
+    }
+    /// Not zero for a later fragment: no transport header follows.
+    #[inline(always)]
+    pub fn later(self) -> u8 {
+        apart(self.0 >> BYTE_SHIFT) as u8
+    }
+    /// No TCP flags, of which the verifier does not know that they are none.
+    #[inline(always)]
+    pub const fn no_flags(self) -> u8 {
+        (self.0 >> ZERO_SHIFT) as u8
+    }
+    /// Ports and TCP flags: those that were read where the transport header is, or a later fragment's own. Without a branch, behind
+    /// which the verifier would walk everything twice.
+    #[inline(always)]
+    pub fn choose(self, read: Ports, flags: u8) -> (Ports, u8) {
+        let later = apart((self.0.cast_signed() >> LATER_SHIFT).cast_unsigned());
+        let of = FragmentOf { source_port: read.source, destination_port: read.destination, protocol: flags };
+        let bits = of.to_bits() & !later | self.0 & later & PORTS;
+        let FragmentOf { source_port, destination_port, protocol: flags } = FragmentOf::from_bits(bits);
+        (Ports { source: source_port, destination: destination_port }, flags)
+    }
+}
+
+/// The same byte, of which the verifier forgets what was asked: behind a question for the protocol it would walk everything once for
+/// each answer.
+#[inline(always)]
+pub fn hidden(byte: u8) -> u8 {
+    #[cfg_attr(not(target_arch = "bpf"), expect(unused_mut, reason = "the host only lints this"))]
+    let mut hidden = u64::from(byte);
+    // SAFETY: two instructions on one register: up into the second byte, and swapped.
+    #[cfg(target_arch = "bpf")]
+    unsafe {
+        core::arch::asm!("{0} <<= 8", "{0} = be16 {0}", inout(reg) hidden, options(pure, nomem, nostack));
+    };
+    hidden as u8
+}
+
+/// The same number, which LLVM does not know to be.
+#[inline(always)]
+fn apart(number: u64) -> u64 {
+    #[cfg_attr(not(target_arch = "bpf"), expect(unused_mut, reason = "the host only lints this"))]
+    let mut number = number;
+    // SAFETY: an instruction that changes nothing.
+    #[cfg(target_arch = "bpf")]
+    unsafe {
+        core::arch::asm!("{0} = {0}", inout(reg) number, options(pure, nomem, nostack));
+    };
+    number
+}
+
+/// What the headers in front of the transport's say.
+#[derive(Clone, Copy)]
+pub struct Preface {
+    /// Protocol of what follows.
+    pub protocol: u8,
+    /// Offset of what follows.
+    pub payload: u32,
+    /// Offset of the packet's end.
+    pub end: u32,
+    /// What it is of the packet its sender sent.
+    pub piece: Piece,
+}
+
+/// A whole packet, or a fragment of one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Piece {
+    /// No fragment.
+    Whole,
+    /// The first fragment, which has the transport header, and the identification, bytes in network order.
+    First(u32),
+    /// Any other.
+    Later(u32),
+}
+
+/// Looks at a packet that is not plain.
+#[inline(always)]
+pub fn look_at<P: Packet, F: Family>(
+    packet: &P,
+    network: usize,
+    fragments: Fragments,
+) -> Result<Shape, Verdict> {
+    let shape = packet.read_unusual::<F>(network as u32);
+    if shape & FOUND == 0 {
+        let is_judged = fragments == Fragments::Judged && shape & OURS != 0;
+        return Err(if is_judged { UNKNOWN_FRAGMENT } else { UNTOUCHED });
+    }
+    Ok(Shape::new(shape))
+}
+
+/// What [`Packet::read_unusual`] is to say.
+#[inline(always)]
+pub fn read<P: Packet, F: Family>(packet: &P, network: u32) -> u64 {
+    read_preface::<P, F>(packet, (network & PAYLOAD as u32) as usize).unwrap_or(0)
+}
+
+#[inline(always)]
+fn read_preface<P: Packet, F: Family>(packet: &P, network: usize) -> Option<u64> {
+    let Preface { protocol, payload, end, piece } = F::read_preface(packet, network)?;
+    let behind = if matches!(piece, Piece::Later(_)) { network as u32 } else { payload };
+    let place = (u64::from(behind) & PAYLOAD) << PAYLOAD_SHIFT;
+    let none = Ports::default();
+    let (id, ports, bits) = match piece {
+        Piece::Whole => {
+            let of = FragmentOf { protocol, ..FragmentOf::default() };
+            return Some(of.to_bits() | place | FOUND);
+        }
+        Piece::First(id) => match read_ports(packet, protocol, payload, end) {
+            Some(ports) if network == ETHERNET => (id, ports, apart::FIRST),
+            Some(ports) => (id, ports, apart::FIRST_INSIDE),
+            None => (id, none, apart::TOO_SHORT),
+        },
+        Piece::Later(id) => (id, none, apart::LATER),
+    };
+    let key = apart::place_of_key::<F>()?;
+    let (source, destination) = F::read_addresses(packet, network)?;
+    // SAFETY: this CPU's own, and read before anything else of ours runs on it.
+    unsafe {
+        (&raw mut (*key).source).write(source);
+        (&raw mut (*key).destination).write(destination);
+        (&raw mut (*key).source_port).write(ports.source);
+        (&raw mut (*key).destination_port).write(ports.destination);
+        (&raw mut (*key).protocol).write(protocol);
+    }
+    let answer = apart::follow_fragment::<F>(id, bits);
+    let later = if bits == apart::LATER { LATER } else { 0 };
+    Some(answer | place | later)
+}
+
+/// The ports of a first fragment, if it has a whole transport header; a protocol without ports has zeroes.
+#[inline(always)]
+fn read_ports<P: Packet>(packet: &P, protocol: u8, payload: u32, end: u32) -> Option<Ports> {
+    let bytes = match protocol {
+        protocol::TCP => size_of::<Tcp>(),
+        protocol::UDP => size_of::<Udp>(),
+        // Its checksum can't be patched without the end of the packet.
+        protocol::SCTP => return None,
+        _ => return Some(Ports::default()),
+    };
+    if payload + bytes as u32 > end {
+        return None;
+    }
+    let ports = packet.at::<Ports>((payload & PAYLOAD as u32) as usize)?;
+    // SAFETY: `at` checked the bound.
+    Some(unsafe { *ports })
+}

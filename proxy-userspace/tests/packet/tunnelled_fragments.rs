@@ -1,0 +1,160 @@
+//! Fragments and Direct Server Return: those of clients' packets inside tunnels, and those of tunnels.
+
+use millrace_lab::frame::{Extension, Frame, Layer, flag};
+use millrace_lab::program::{Bed, Hook, hash_of};
+use proxy_common::verdict::Reason;
+use proxy_common::vip::VIP_EXTERNAL;
+use proxy_common::way::{FOU_PORT, PEER_NODE, PEER_SELF};
+
+use crate::case::{Encapsulation, Family, Tunnel, each_tunnel};
+
+each_tunnel! {
+    every_fragment_is_encapsulated_as_its_first_one
+    every_fragment_is_decapsulated_and_the_reply_comes_back_in_fragments
+    an_inner_fragment_whose_first_was_not_seen_passes_byte_for_byte
+    fragments_of_a_tunnel_pass_byte_for_byte
+    options_of_the_inner_header_travel_along
+    options_of_the_outer_header_pass_byte_for_byte
+}
+
+const PIECE: usize = 1200;
+
+/// The fragments of a datagram, and what each is once it was sent by node `from` to node `to`.
+fn tunnelled(tunnel: Tunnel, whole: &Frame, from: u8, to: u8, hint: u16) -> Vec<(Frame, Frame)> {
+    let around = |piece: Frame| {
+        let header = tunnel.around(&whole.clone(), from, to, hint).outermost().clone();
+        let frame = piece.encapsulated(header);
+        match tunnel.encapsulation {
+            Encapsulation::Ipip => frame,
+            Encapsulation::Fou => frame.in_udp(0xc000 | hash_of(whole) as u16, FOU_PORT),
+        }
+    };
+    whole.fragments(7, PIECE).into_iter().map(|piece| (piece.clone(), around(piece))).collect()
+}
+
+fn large(tunnel: Tunnel) -> Frame {
+    tunnel.case.udp().payload(vec![0xa5; 4000])
+}
+
+fn backends_node(tunnel: Tunnel) -> (Bed, u16) {
+    let (bed, case) = (tunnel.bed(), tunnel.case);
+    for (number, bits) in [(1, PEER_SELF | PEER_NODE), (2, PEER_NODE)] {
+        bed.peer(tunnel.outer.node(number), bits);
+    }
+    let service = bed.service().udp().dsr().external(case.vip()).backend_local(case.pod(1)).install();
+    bed.service().dsr().external(case.vip()).backend_local(case.pod(1)).install();
+    bed.vip(case.vip().ip(), VIP_EXTERNAL);
+    (bed, service.endpoints[0].hint)
+}
+
+fn every_fragment_is_encapsulated_as_its_first_one(tunnel: Tunnel) {
+    let (bed, case) = (tunnel.bed(), tunnel.case);
+    let way = tunnel.way(&bed, 2);
+    let service =
+        bed.service().udp().dsr().external(case.vip()).backend_remote(case.remote_pod(1), way).install();
+    let sent = large(tunnel).with_hop_limit(63);
+    let expected = tunnelled(tunnel, &sent, 1, 2, service.endpoints[0].hint);
+    for (piece, (_, expected)) in large(tunnel).fragments(7, PIECE).iter().zip(expected) {
+        let expected =
+            expected.with_macs(millrace_lab::frame::DEVICE_MAC, millrace_lab::program::NEXT_HOP_MAC);
+        case.arrives(&bed, piece).assert_sent(&expected).assert_counted(Reason::SentDsr);
+    }
+}
+
+fn every_fragment_is_decapsulated_and_the_reply_comes_back_in_fragments(tunnel: Tunnel) {
+    let ((bed, hint), case) = (backends_node(tunnel), tunnel.case);
+    let datagram = large(tunnel);
+    let delivered = datagram.clone().with_destination(case.pod(1));
+    for ((_, outer), expected) in
+        tunnelled(tunnel, &datagram, 2, 1, hint).iter().zip(&delivered.fragments(7, PIECE))
+    {
+        case.is_delivered(&bed, outer, expected, Reason::ServedDsr);
+    }
+    let expected = datagram.reply().fragments(8, PIECE);
+    for (piece, expected) in delivered.reply().fragments(8, PIECE).iter().zip(&expected) {
+        bed.send(Hook::TcEgress, piece).assert_passed(expected).assert_counted(Reason::Reply);
+    }
+}
+
+fn an_inner_fragment_whose_first_was_not_seen_passes_byte_for_byte(tunnel: Tunnel) {
+    let (bed, hint) = backends_node(tunnel);
+    for (_, outer) in &tunnelled(tunnel, &large(tunnel), 2, 1, hint)[1..] {
+        tunnel.case.arrives(&bed, outer).assert_untouched().assert_counted(Reason::NotOurs);
+    }
+}
+
+fn fragments_of_a_tunnel_pass_byte_for_byte(tunnel: Tunnel) {
+    let (bed, hint) = backends_node(tunnel);
+    let mut whole = tunnel.around(&tunnel.case.udp().payload(vec![1; 600]), 2, 1, hint);
+    let inner = whole.layers.iter().rposition(Layer::is_ip).unwrap();
+    // Cut behind the outer header, with the whole inner one in the first piece.
+    let bytes = whole.build();
+    let (first, number) = match whole.outermost() {
+        Layer::Ipv4(_) => (20, bytes[14 + 9]),
+        _ => (40, bytes[14 + 6]),
+    };
+    let body = bytes.slice(14 + first..);
+    whole.layers.truncate(if tunnel.encapsulation == Encapsulation::Fou { inner - 1 } else { inner });
+    for (offset, more, part) in [(0, true, body.slice(..480)), (60, false, body.slice(480..))] {
+        let mut piece = whole.clone().payload(part);
+        if let Layer::Ipv4(ip) = piece.outermost_mut() {
+            (ip.more_fragments, ip.fragment_offset, ip.protocol) = (more, offset, Some(number));
+        } else {
+            let header = Extension { protocol: Some(number), ..Extension::fragment(offset, more, 9) };
+            piece = piece.layer(header);
+        }
+        tunnel.case.arrives(&bed, &piece).assert_untouched().assert_counted(Reason::NotOurs);
+    }
+}
+
+/// The client's packets with options, each with what stands behind the IP header in one more way.
+fn with_options(tunnel: Tunnel) -> Vec<Frame> {
+    let (case, frame) = (tunnel.case, tunnel.case.tcp(flag::ACK));
+    if case.family == Family::V4 {
+        let with = |bytes: usize| {
+            let mut frame = frame.clone();
+            if let Layer::Ipv4(ip) = frame.innermost_mut() {
+                ip.options = [vec![148, 4, 0, 0], vec![1; bytes - 4]].concat().into();
+            }
+            frame
+        };
+        return [4, 8, 40].map(with).into();
+    }
+    let ip = || Frame::ip(case.client().ip(), case.vip().ip());
+    let rest = |frame: Frame| frame.tcp(40000, 80, flag::ACK).payload(&b"GET /"[..]);
+    let (hop, destination) = (Extension::hop_by_hop(1), Extension::destination_options(2));
+    vec![
+        rest(ip().layer(hop.clone())),
+        rest(ip().layer(destination.clone())),
+        rest(ip().layer(hop.clone()).layer(Extension::routing()).layer(destination)),
+        rest(ip().layer(hop).layer(Extension::fragment(0, false, 1))),
+    ]
+}
+
+fn options_of_the_inner_header_travel_along(tunnel: Tunnel) {
+    let case = tunnel.case;
+    for frame in with_options(tunnel) {
+        let bed = tunnel.bed();
+        let way = tunnel.way(&bed, 2);
+        let service =
+            bed.service().dsr().external(case.vip()).backend_remote(case.remote_pod(1), way).install();
+        let expected = tunnel.forwarded(&frame, 2, service.endpoints[0].hint);
+        case.arrives(&bed, &frame).assert_sent(&expected).assert_counted(Reason::SentDsr);
+
+        let (bed, hint) = backends_node(tunnel);
+        let delivered = frame.clone().with_destination(case.pod(1));
+        case.is_delivered(&bed, &tunnel.around(&frame, 2, 1, hint), &delivered, Reason::ServedDsr);
+        bed.send(Hook::TcEgress, &delivered.reply()).assert_passed(&frame.reply());
+    }
+}
+
+fn options_of_the_outer_header_pass_byte_for_byte(tunnel: Tunnel) {
+    let (bed, hint) = backends_node(tunnel);
+    let mut frame = tunnel.around(&tunnel.case.tcp(flag::ACK), 2, 1, hint);
+    if let Layer::Ipv4(ip) = frame.outermost_mut() {
+        ip.options = vec![148, 4, 0, 0].into();
+    } else {
+        frame.layers.insert(1, Extension::destination_options(1).into());
+    }
+    tunnel.case.arrives(&bed, &frame).assert_untouched();
+}
