@@ -32,7 +32,6 @@ each_hook! {
     fragments_of_sctp_are_dropped_for_a_services_address_only
 }
 
-const SCTP: u8 = 132;
 /// Bytes of a piece: none is larger than any way.
 const PIECE: usize = 1200;
 
@@ -284,8 +283,8 @@ fn fragments_of_sctp_are_dropped_for_a_services_address_only(hook: Hook) {
         let bed = bed_with_service(case);
         let mut packet = Frame::ip(case.client().ip(), case.vip().ip()).payload([0, 80].repeat(1500));
         match packet.innermost_mut() {
-            Layer::Ipv4(ip) => ip.protocol = Some(SCTP),
-            Layer::Ipv6(ip) => ip.protocol = Some(SCTP),
+            Layer::Ipv4(ip) => ip.protocol = Some(protocol::SCTP),
+            Layer::Ipv6(ip) => ip.protocol = Some(protocol::SCTP),
             _ => {}
         }
         for piece in packet.fragments(7, PIECE) {

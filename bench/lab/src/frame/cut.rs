@@ -41,7 +41,12 @@ impl Frame {
                 (ip.id, ip.fragment_offset, ip.more_fragments) = (id as u16, offset, more);
                 ip.protocol = Some(number);
             }
-            _ => {
+            last => {
+                match last {
+                    Some(Layer::Ipv6(ip)) => ip.protocol = None,
+                    Some(Layer::Extension(header)) => header.protocol = None,
+                    _ => {}
+                }
                 let header = Extension { protocol: Some(number), ..Extension::fragment(offset, more, id) };
                 self.layers.push(header.into());
             }
