@@ -22,7 +22,7 @@ use crate::attach::{attached, in_namespace, topology};
 use crate::support::{Scratch, all, closed, desired, key, port};
 
 /// The maps that layouts 2 and 3 added.
-const NEW_MAPS: [(u32, &str); 19] = [
+const NEW_MAPS: [(u32, &str); 21] = [
     (2, "AFFINITY4"),
     (2, "AFFINITY6"),
     (2, "SOURCE_RANGES4"),
