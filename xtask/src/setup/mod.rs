@@ -89,6 +89,6 @@ fn packages(need: Need, toolchain: Toolchain, workspace: &Workspace) -> &'static
         (Need::Run, _) => &["mount", "iproute2", "util-linux", "tcpdump", "curl"],
         (Need::Lint, _) if tools::has_typos(workspace) => &[],
         (Need::Lint, _) => &["python3-pip"],
-        (Need::Vm, _) => &["qemu-system-x86", "mount", "bpftool"],
+        (Need::Vm, _) => &["qemu-system-x86", "mount", "bpftool", "nftables", "iproute2"],
     }
 }

@@ -27,6 +27,8 @@ pub struct Target {
     filters: &'static [&'static str],
     /// Whether it starts agents.
     takes_agent: bool,
+    /// Programs of this machine that it or its agents run.
+    tools: &'static [&'static str],
 }
 
 impl Target {
@@ -37,6 +39,7 @@ impl Target {
         kernels: &["6.1", "6.12"],
         filters: &["sctp::", "backend_node::a_hinted", "backend_node::a_flow_entry"],
         takes_agent: false,
+        tools: &[],
     };
     /// Sockets over SCTP, which few machines have.
     pub const SCTP: Self = Self {
@@ -53,9 +56,57 @@ impl Target {
             "net/sctp/sctp",
         ],
         takes_agent: true,
+        tools: &[],
+    };
+    /// Agents that serve by IPVS, whose modules few machines have.
+    pub const IPVS: Self = Self {
+        name: "ipvs",
+        kernels: &["6.1", "6.12"],
+        filters: &[],
+        modules: &[
+            "drivers/net/dummy",
+            "net/llc/llc",
+            "net/802/stp",
+            "net/bridge/bridge",
+            "net/bridge/br_netfilter",
+            "net/ipv4/netfilter/nf_defrag_ipv4",
+            "net/ipv6/netfilter/nf_defrag_ipv6",
+            "lib/libcrc32c",
+            "net/netfilter/nf_conntrack",
+            "net/netfilter/ipvs/ip_vs",
+            "net/netfilter/ipvs/ip_vs_rr",
+            "net/netfilter/ipvs/ip_vs_wrr",
+            "net/netfilter/ipvs/ip_vs_lc",
+            "net/netfilter/ipvs/ip_vs_wlc",
+            "net/netfilter/ipvs/ip_vs_lblc",
+            "net/netfilter/ipvs/ip_vs_lblcr",
+            "net/netfilter/ipvs/ip_vs_sh",
+            "net/netfilter/ipvs/ip_vs_dh",
+            "net/netfilter/ipvs/ip_vs_sed",
+            "net/netfilter/ipvs/ip_vs_nq",
+            "net/netfilter/ipvs/ip_vs_fo",
+            "net/netfilter/ipvs/ip_vs_ovf",
+            "net/netfilter/ipvs/ip_vs_mh",
+            "net/netfilter/nfnetlink",
+            "net/netfilter/nf_tables",
+            "net/netfilter/nft_ct",
+            "net/netfilter/nf_nat",
+            "net/netfilter/nft_chain_nat",
+            "net/netfilter/nft_masq",
+            "net/ipv4/netfilter/nf_reject_ipv4",
+            "net/ipv6/netfilter/nf_reject_ipv6",
+            "net/netfilter/nft_reject",
+            "net/netfilter/nft_reject_inet",
+            "net/netfilter/nft_fib",
+            "net/ipv6/netfilter/nft_fib_ipv6",
+            "net/ipv4/netfilter/nft_fib_ipv4",
+            "net/netfilter/nft_fib_inet",
+        ],
+        takes_agent: true,
+        tools: &["/usr/sbin/nft", "/usr/sbin/ip"],
     };
     /// All.
-    pub const ALL: [Self; 2] = [Self::PACKET, Self::SCTP];
+    pub const ALL: [Self; 3] = [Self::PACKET, Self::SCTP, Self::IPVS];
 
     /// The target of that name.
     pub fn named(name: &str) -> Result<Self> {
@@ -74,6 +125,7 @@ const BOUND: Duration = Duration::from_mins(15);
 const PATIENCE: &str = "10";
 const PROGRAM: &str = "/tests";
 const AGENT: &str = "/millrace";
+const PATH: &str = "/usr/sbin:/usr/bin";
 
 /// What the test layer runs of a target.
 pub fn run_layer(workspace: &Workspace, target: Target) -> Result<Tally> {
@@ -120,6 +172,7 @@ fn run_one(
     if target.takes_agent {
         programs.push((stripped(workspace, &workspace.target().join("debug/millrace"), "millrace")?, AGENT));
     }
+    programs.extend(target.tools.iter().map(|tool| (PathBuf::from(tool), *tool)));
     let contents = Contents {
         guest: &guest,
         words: &words,
@@ -128,6 +181,7 @@ fn run_one(
             ("MILLRACE_BPF_OBJECT", OBJECT_IN_GUEST),
             ("MILLRACE_BIN", AGENT),
             ("MILLRACE_PATIENCE", PATIENCE),
+            ("PATH", PATH),
         ],
         modules: target.modules,
         programs: &programs,
