@@ -28,7 +28,7 @@ pub const FLOW_REPLY: u8 = 1 << 2;
 pub const FLOW_ENCAPSULATE: u8 = 1 << 3;
 /// Flag of [`Flow`]: the client has sent its FIN.
 pub const FLOW_FIN_CLIENT: u8 = 1 << 4;
-/// Flag of [`Flow`]: the backend has sent its FIN.
+/// Flag of [`Flow`]: the backend has sent its FIN. On a director, which does not see that: the client's last packet was a RST.
 pub const FLOW_FIN_BACKEND: u8 = 1 << 5;
 /// Flag of [`Flow`]: came in encapsulated (DSR): this node is the backend's, not the director.
 pub const FLOW_DECAPSULATED: u8 = 1 << 6;
@@ -127,12 +127,13 @@ impl<A: Copy> Flow<A> {
     #[inline(always)]
     #[must_use]
     pub const fn has_expired(&self, timeouts: &Timeouts, now: u32) -> bool {
-        const DIRECTED: u8 = FLOW_ENCAPSULATE | FLOW_FIN_CLIENT;
+        const HALF_CLOSED: u8 = FLOW_ENCAPSULATE | FLOW_FIN_CLIENT;
         let closing = if self.is_translated() {
             at_least(FLOW_TIME_WAIT, timeouts.closing)
-        } else if self.flags & DIRECTED == DIRECTED {
-            let half_closed = at_least(FLOW_HALF_CLOSED, timeouts.closing);
-            if half_closed < timeouts.established { half_closed } else { timeouts.established }
+        } else if self.flags & (HALF_CLOSED | FLOW_FIN_BACKEND) == HALF_CLOSED {
+            let established = timeouts.established;
+            let half_closed = if established < FLOW_HALF_CLOSED { established } else { FLOW_HALF_CLOSED };
+            at_least(half_closed, timeouts.closing)
         } else {
             timeouts.closing
         };
@@ -282,15 +283,18 @@ mod tests {
         let half_closed = FLOW_ENCAPSULATE | FLOW_FIN_CLIENT;
         assert!(lives(half_closed, &timeouts, FLOW_HALF_CLOSED));
         assert!(!lives(half_closed, &timeouts, FLOW_HALF_CLOSED + 1));
-        // A RST on a director; both FINs on a backend's node.
-        for flags in [FLOW_ENCAPSULATE, FLOW_FIN_CLIENT | FLOW_FIN_BACKEND] {
+        // A RST on a director, after a FIN too; both FINs on a backend's node.
+        let reset = half_closed | FLOW_FIN_BACKEND;
+        for flags in [FLOW_ENCAPSULATE, reset, FLOW_FIN_CLIENT | FLOW_FIN_BACKEND] {
             assert!(
                 lives(flags, &timeouts, timeouts.closing) && !lives(flags, &timeouts, timeouts.closing + 1)
             );
         }
         let short = Timeouts { established: 100, ..timeouts };
         assert!(lives(half_closed, &short, 100) && !lives(half_closed, &short, 101));
-        let long = Timeouts { closing: 1000, ..timeouts };
-        assert!(lives(half_closed, &long, 1000) && !lives(half_closed, &long, 1001));
+        for established in [100, timeouts.established] {
+            let long = Timeouts { closing: 1000, established, ..timeouts };
+            assert!(lives(half_closed, &long, 1000) && !lives(half_closed, &long, 1001));
+        }
     }
 }

@@ -399,8 +399,9 @@ pub fn renew<F: Family>(key: &KeyOf<F>, tcp_flags: u8, embryo: bool, sender: Sen
     };
 }
 
-/// Both FINs or a RST close, or what means the same in SCTP. A director sees the client's side only. What comes after a RST shows that it was not
-/// believed: it may have been forged. An answer to a SYN shows nothing: the RST may have been the answer to a forged ACK.
+/// Both FINs or a RST close, or what means the same in SCTP. A director sees the client's side only. What comes after a RST
+/// shows that it was not believed: it may have been forged. An answer to a SYN shows nothing: the RST may have been the answer
+/// to a forged ACK.
 #[inline(always)]
 fn update<F: Family>(flow: &mut FlowOf<F>, tcp_flags: u8, sender: Sender, now: u32) {
     flow.last_seen = now;
@@ -416,12 +417,15 @@ fn update<F: Family>(flow: &mut FlowOf<F>, tcp_flags: u8, sender: Sender, now: u
             Sender::Backend => FLOW_FIN_BACKEND,
         };
     }
-    let fins = flow.flags & (FLOW_FIN_CLIENT | FLOW_FIN_BACKEND | FLOW_ENCAPSULATE);
-    let finished = fins == FLOW_FIN_CLIENT | FLOW_FIN_BACKEND || fins == FLOW_FIN_CLIENT | FLOW_ENCAPSULATE;
-    if tcp_flags & tcp_flag::RST != 0 && flow.flags & FLOW_ENCAPSULATE != 0 {
-        // Nothing can follow, as it can after a FIN.
-        flow.flags &= !FLOW_FIN_CLIENT;
+    if flow.flags & FLOW_ENCAPSULATE != 0 {
+        // Of the backend's side a director knows no more than that nothing follows a RST, if it is the last word.
+        flow.flags &= !FLOW_FIN_BACKEND;
+        if tcp_flags & tcp_flag::RST != 0 {
+            flow.flags |= FLOW_FIN_BACKEND;
+        }
     }
+    let other_side = flow.flags & (FLOW_FIN_BACKEND | FLOW_ENCAPSULATE) != 0;
+    let finished = flow.flags & FLOW_FIN_CLIENT != 0 && other_side;
     if finished || tcp_flags & tcp_flag::RST != 0 {
         flow.state = FLOW_CLOSING;
     } else if flow.state == FLOW_CLOSING && tcp_flags & tcp_flag::SYN == 0 {

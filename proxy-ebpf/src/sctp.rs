@@ -8,14 +8,15 @@ use crate::family::Family;
 use crate::packet::header::{Ports, Sctp, tcp_flag};
 use crate::packet::{Packet, Parsed};
 
-/// By chunk type. Whatever matters to a connection stands first in its packet (RFC 9260, section 6.10).
+/// By chunk type. INIT, INIT ACK and SHUTDOWN COMPLETE are alone in their packets (RFC 9260, section 6.10). An ABORT behind other
+/// chunks is not seen: such an association ends by its time-out.
 static FLAGS: [u8; 256] = {
     let mut flags = [tcp_flag::ACK; 256];
     flags[INIT as usize] = tcp_flag::SYN;
     flags[INIT_ACK as usize] = tcp_flag::SYN | tcp_flag::ACK;
     flags[ABORT as usize] = tcp_flag::RST;
-    // Neither side has data any more; of a client whose backend began to shut down, a director sees nothing after it.
-    flags[SHUTDOWN_ACK as usize] = tcp_flag::RST;
+    // Still to be answered, so it is no end; of a client whose backend began to shut down, a director sees nothing after it.
+    flags[SHUTDOWN_ACK as usize] = tcp_flag::FIN | tcp_flag::ACK;
     flags[SHUTDOWN_COMPLETE as usize] = tcp_flag::RST;
     flags
 };

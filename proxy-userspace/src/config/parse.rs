@@ -83,7 +83,6 @@ pub(super) fn encapsulation(text: Option<&str>) -> Result<Encapsulation, ConfigE
     choice("--dsr-encap", text, &words)
 }
 
-/// One of a few words; the first is the default.
 /// The word `node` and at most one prefix of each family. One that is half the Internet would let everybody in.
 pub(super) fn outer_source(texts: &[String]) -> Result<OuterSource, ConfigError> {
     let takes = "the word node, or a prefix of /8 to /31, or one of /32 to /127 with IPv6, or one of each, \

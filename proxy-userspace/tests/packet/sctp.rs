@@ -22,8 +22,9 @@ each_ingress! {
     a_checksum_that_was_not_filled_in_stays_so
     what_has_no_whole_chunk_header_is_untouched
     an_association_opens_and_is_promoted_as_a_connection
-    it_closes_when_it_is_aborted_or_its_shutdown_is_acknowledged
+    it_closes_when_it_is_aborted_or_its_shutdown_is_complete
     a_shutdown_that_has_only_begun_closes_nothing
+    an_acknowledged_shutdown_of_an_unknown_association_is_answered_from_the_service
     one_that_opens_anew_after_its_end_goes_to_the_slots_owner
     an_abort_without_an_association_leaves_no_trace
     an_association_keeps_its_backend_when_its_slot_gets_another_owner
@@ -168,8 +169,8 @@ fn an_association_opens_and_is_promoted_as_a_connection(case: Case) {
     assert_eq!(states(&bed, FlowTable::Established), [FLOW_ESTABLISHED; 2]);
 }
 
-fn it_closes_when_it_is_aborted_or_its_shutdown_is_acknowledged(case: Case) {
-    for last in [chunk::ABORT, chunk::SHUTDOWN_ACK, chunk::SHUTDOWN_COMPLETE] {
+fn it_closes_when_it_is_aborted_or_its_shutdown_is_complete(case: Case) {
+    for last in [chunk::ABORT, chunk::SHUTDOWN_COMPLETE] {
         let bed = served_here(case);
         associate(case, &bed);
         bed.age_flows(2);
@@ -190,6 +191,12 @@ fn a_shutdown_that_has_only_begun_closes_nothing(case: Case) {
     answers(case, &bed, chunk::SHUTDOWN);
     case.is_served(&bed, &case.sctp(chunk::SHUTDOWN), case.pod(1));
     assert_eq!(states(&bed, FlowTable::Established), [FLOW_ESTABLISHED; 2]);
+}
+
+fn an_acknowledged_shutdown_of_an_unknown_association_is_answered_from_the_service(case: Case) {
+    let bed = served_here(case);
+    case.is_served(&bed, &case.sctp(chunk::SHUTDOWN_ACK), case.pod(1));
+    answers(case, &bed, chunk::SHUTDOWN_COMPLETE);
 }
 
 fn one_that_opens_anew_after_its_end_goes_to_the_slots_owner(case: Case) {

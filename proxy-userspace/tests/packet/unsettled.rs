@@ -21,6 +21,7 @@ each_tunnel! {
     a_connection_that_began_elsewhere_is_not_taken_for_one_of_a_backend_here
     connections_go_on_while_nobody_serves_new_ones
     a_download_goes_on_though_its_client_has_closed_its_side_and_is_silent
+    a_late_packet_of_what_the_client_has_closed_and_reset_does_not_revive_it
 }
 
 struct Director {
@@ -226,8 +227,24 @@ fn a_download_goes_on_though_its_client_has_closed_its_side_and_is_silent(tunnel
         director.bed.age_flows(FLOW_HALF_CLOSED - 40);
         director.sends(&acknowledgement, director.new);
     }
-    // After a RST nothing follows.
+    // After a RST nothing follows, whatever was under way.
+    director.sends(&tunnel.case.tcp(flag::RST), director.new);
+    director.bed.age_flows(2);
+    director.sends(&acknowledgement, director.new);
     director.sends(&tunnel.case.tcp(flag::RST), director.new);
     director.bed.age_flows(Timeouts::default().closing + 2);
     director.sends(&acknowledgement, director.old);
+}
+
+fn a_late_packet_of_what_the_client_has_closed_and_reset_does_not_revive_it(tunnel: Tunnel) {
+    let director = Director::new(tunnel);
+    let (syn, acknowledgement) = (tunnel.case.tcp(flag::SYN), tunnel.case.tcp(flag::ACK));
+    director.unsettle(&acknowledgement);
+    director.sends(&acknowledgement, director.old);
+    director.sends(&tunnel.case.tcp(flag::FIN | flag::ACK), director.old);
+    director.sends(&tunnel.case.tcp(flag::RST), director.old);
+    director.bed.age_flows(2);
+    director.sends(&acknowledgement, director.old);
+    // The client's port opens another connection, which is the current owner's.
+    director.sends(&syn, director.new);
 }
