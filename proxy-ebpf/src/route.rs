@@ -172,8 +172,10 @@ fn ask_hop<P: Packet, F: Family>(
     let flags = if FIB_SOURCE.load() != 0 { BPF_FIB_LOOKUP_SRC } else { 0 };
     let neighbour = look_up(packet, query, flags)?;
     // Whose replies would come in by a device that we don't see can't be served.
+    // Asking for the MTU takes it away.
+    let index = query.ifindex;
     // SAFETY: copied at once.
-    let device = unsafe { maps::DEVICES.get(query.ifindex).copied() }.ok_or(no_way(packet))?;
+    let device = unsafe { maps::DEVICES.get(index).copied() }.ok_or(no_way(packet))?;
     let answered = F::answered_source(query);
     let known = FIB_SOURCE.load() != 0 && answered != F::Address::default();
     let source = if known { answered } else { F::source_of(&device) };
@@ -188,7 +190,7 @@ fn ask_hop<P: Packet, F: Family>(
         (&raw mut (*entry).backend).write_volatile(BackendRef::NONE.0);
         (&raw mut (*entry).source).write_volatile(source);
         (&raw mut (*entry).asked).write_volatile(flow::now());
-        (&raw mut (*entry).device).write_volatile(query.ifindex);
+        (&raw mut (*entry).device).write_volatile(index);
         (&raw mut (*entry).mtu).write_volatile(mtu);
         (&raw mut (*entry).flags)
             .write_volatile(if neighbour { HOP_NEIGHBOUR } else { 0 } | if is_xdp { HOP_XDP } else { 0 });

@@ -383,6 +383,8 @@ fn the_route_to_a_backend_is_asked_of_the_kernel(case: Case) {
             bed.device(device, Device { source4, source6, flags: 0 });
         }
         let outcome = case.arrives(&bed, &case.tcp(flag::SYN));
+        let wire = nix::net::if_::if_nametoindex("wire").unwrap();
+        assert_eq!(bed.device_towards(backend), wire, "not where the packet came in");
         if case.hook == Hook::XdpIngress {
             outcome.assert_untouched().assert_counted(Reason::HandedToTc);
             return;

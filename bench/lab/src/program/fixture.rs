@@ -259,6 +259,16 @@ impl Bed {
         }
     }
 
+    /// The device that leads to a backend on another node, as the programs noted it.
+    #[must_use]
+    pub fn device_towards(&self, at: SocketAddr) -> u32 {
+        let id = self.backends.borrow()[&at].id();
+        match at {
+            SocketAddr::V4(_) => self.get::<Hop<Addr4>>("HOPS4", id).device,
+            SocketAddr::V6(_) => self.get::<Hop<Addr6>>("HOPS6", id).device,
+        }
+    }
+
     /// Packets whose first fragment was seen, both families.
     #[must_use]
     pub fn fragmented_packets(&self) -> usize {
