@@ -71,5 +71,6 @@ pub fn bind_either(call: &Call) -> Result<(), i32> {
     if is_mapped(call) {
         return bind::<Mapped4>(call);
     }
-    bind::<Plain6>(call)
+    bind::<Plain6>(call)?;
+    bind::bind_beside(call)
 }

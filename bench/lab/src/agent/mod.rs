@@ -179,7 +179,9 @@ impl Proxy {
                 let mut expected: Vec<_> = backends.iter().filter(|b| b.is_ipv4() == v4).copied().collect();
                 expected.sort_unstable();
                 let mut rows = services.iter().filter(|row| row.is(service, v4)).peekable();
-                rows.peek().is_some() && rows.all(|row| row.backends == expected)
+                // A Service of one family has no row of the other.
+                let is_there = rows.peek().is_some() || (expected.is_empty() && !backends.is_empty());
+                is_there && rows.all(|row| row.backends == expected)
             })
         };
         self.wait_until(&format!("{service} has the backends {backends:?}"), || Ok(wanted(&self.services()?)))

@@ -14,6 +14,7 @@ use crate::traffic::Protocol;
 pub struct Service {
     name: String,
     number: u8,
+    families: Vec<Family>,
     local: bool,
     internal_local: bool,
     affinity_seconds: Option<u32>,
@@ -54,6 +55,7 @@ impl Service {
         Self {
             name: name.to_owned(),
             number,
+            families: Family::ALL.to_vec(),
             local: false,
             internal_local: false,
             affinity_seconds: None,
@@ -76,6 +78,13 @@ impl Service {
     #[must_use]
     pub fn port(mut self, number: u16, target: u16) -> Self {
         self.ports.extend(Protocol::ALL.map(|protocol| Port { protocol, number, target, on_nodes: None }));
+        self
+    }
+
+    /// Makes it a Service of one family.
+    #[must_use]
+    pub fn single_stack(mut self, family: Family) -> Self {
+        self.families = vec![family];
         self
     }
 
@@ -200,7 +209,8 @@ impl Service {
     pub fn backends(&self) -> Vec<SocketAddr> {
         let targets: BTreeSet<u16> = self.ports.iter().map(|port| port.target).collect();
         let ready = self.endpoints.iter().filter(|endpoint| endpoint.condition == Condition::Ready);
-        let addresses = ready.flat_map(|endpoint| endpoint.addresses.both());
+        let addresses =
+            ready.flat_map(|endpoint| self.families.iter().map(|family| endpoint.addresses.of(*family)));
         addresses
             .flat_map(|address| targets.iter().map(move |port| SocketAddr::new(address, *port)))
             .collect()
@@ -212,7 +222,7 @@ impl Service {
         json!({"apiVersion": "v1", "kind": "List", "items": self.objects()}).to_string()
     }
 
-    /// The Service and an EndpointSlice of each family.
+    /// The Service and an EndpointSlice of each family, be it the Service's or not.
     #[must_use]
     pub fn objects(&self) -> [Value; 3] {
         let [v4, v6] = Family::ALL.map(|family| self.slice(family));
@@ -221,17 +231,20 @@ impl Service {
 
     fn service(&self) -> Value {
         let external_policy = self.is_external().then_some(if self.local { "Local" } else { "Cluster" });
-        let cluster_ips = self.cluster_ips();
+        let cluster_ips: Vec<IpAddr> =
+            self.families.iter().map(|family| self.cluster_ips().of(*family)).collect();
+        let families: Vec<String> = self.families.iter().map(Family::to_string).collect();
+        let policy = if families.len() > 1 { "RequireDualStack" } else { "SingleStack" };
         json!({
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": {"namespace": "default", "name": self.name, "annotations": self.annotations},
             "spec": {
                 "type": self.kind(),
-                "clusterIP": cluster_ips.v4,
-                "clusterIPs": cluster_ips.both(),
-                "ipFamilies": ["IPv4", "IPv6"],
-                "ipFamilyPolicy": "RequireDualStack",
+                "clusterIP": cluster_ips.first(),
+                "clusterIPs": cluster_ips,
+                "ipFamilies": families,
+                "ipFamilyPolicy": policy,
                 "externalIPs": self.external,
                 "externalTrafficPolicy": external_policy,
                 "internalTrafficPolicy": if self.internal_local { "Local" } else { "Cluster" },

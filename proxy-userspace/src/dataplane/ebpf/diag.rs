@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use nix::errno::Errno;
 use nix::sys::socket::sockopt::ReceiveTimeout;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
@@ -124,7 +125,11 @@ impl Diag {
     fn receive(&self, mut visit: impl FnMut(u16, &[u8]) -> Option<io::Result<()>>) -> io::Result<()> {
         let mut buffer = vec![0; BUFFER];
         loop {
-            let length = recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+            let length = match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+                // A time-out keeps the kernel from going on by itself after a signal: signal(7).
+                Err(Errno::EINTR) => continue,
+                received => received?,
+            };
             let mut rest = buffer.get(..length).unwrap_or_default();
             while let Some((kind, body, next)) = message(rest) {
                 if let Some(end) = visit(kind, body) {

@@ -9,15 +9,16 @@ use std::fs::{self, File};
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
 use proxy_common::Address;
 use proxy_common::backend::BACKEND_SERVING;
 use proxy_common::selection::BackendRef;
-use proxy_common::socket::SocketKey;
+use proxy_common::socket::{SocketFrontend, SocketKey};
 use tracing::{debug, warn};
 
 use super::convert::socket;
@@ -31,6 +32,8 @@ use super::maps::{FamilyMaps, Maps};
 const NAMESPACES: [&str; 2] = ["/run/netns", "/run/docker/netns"];
 /// An endpoint that moves to another EndpointSlice is in neither for a moment.
 const SETTLE: Duration = Duration::from_millis(250);
+/// After a round in which something failed.
+const AGAIN: Duration = Duration::from_secs(60);
 const UDP: u16 = 17;
 
 /// Wakes the thread. It ends with this.
@@ -63,84 +66,205 @@ impl Severer {
 }
 
 fn follow(mut maps: Maps, woken: &Receiver<()>) {
-    let mut is_told = false;
-    while woken.recv().is_ok() {
+    let mut told: Option<String> = None;
+    let mut failed = false;
+    while is_due(woken, failed) {
         thread::sleep(SETTLE);
         // What came meanwhile is looked at now.
         let _ = woken.try_recv();
-        match sever(&mut maps) {
-            Ok(0) => {}
-            Ok(count) => debug!(count, "UDP sockets destroyed whose backend serves no more"),
-            Err(error) if !std::mem::replace(&mut is_told, true) => {
-                warn!("UDP sockets whose backend serves no more go on until they time out: {error}");
-            }
-            Err(_) => {}
+        let Round { count, failure } = sever(&mut maps, destroy_everywhere);
+        if count > 0 {
+            debug!(count, "UDP sockets destroyed whose backend serves no more");
+        }
+        failed = failure.is_some();
+        if failed && failure != told {
+            let error = failure.as_deref().unwrap_or_default();
+            warn!("UDP sockets whose backend serves no more go on until they time out: {error}");
+            told = failure;
         }
     }
 }
 
-/// Destroys such sockets in all namespaces; says how many.
-fn sever(maps: &mut Maps) -> Result<usize, String> {
-    let mut stale = Stale::new();
-    stale_of(&mut maps.of4, &mut stale).map_err(|error| error.to_string())?;
-    stale_of(&mut maps.of6, &mut stale).map_err(|error| error.to_string())?;
-    if stale.is_empty() {
-        return Ok(0);
+/// Waits for the next round; false when there will be none.
+fn is_due(woken: &Receiver<()>, failed: bool) -> bool {
+    if !failed {
+        return woken.recv().is_ok();
     }
-    let mut count = destroy(&stale).map_err(|error| error.to_string())?;
-    let entered = thread::scope(|scope| scope.spawn(|| in_namespaces(&stale)).join());
-    count += entered.map_err(|_| "a thread panicked".to_owned())?.map_err(|error| error.to_string())?;
-    Ok(count)
+    !matches!(woken.recv_timeout(AGAIN), Err(RecvTimeoutError::Disconnected))
 }
 
-/// Takes the entries of such sockets out of the map.
-fn stale_of<A: Address>(maps: &mut FamilyMaps<A>, stale: &mut Stale) -> Result<(), OpenError> {
+/// Destroys such sockets by `destroy`. Their entries go when all namespaces were gone through, or else they are found again.
+fn sever(maps: &mut Maps, destroy: impl FnOnce(&Stale) -> Round) -> Round {
+    let mut stale = Stale::new();
+    let entries = stale_of(&maps.of4, &mut stale).and_then(|of4| Ok((of4, stale_of(&maps.of6, &mut stale)?)));
+    let (of4, of6) = match entries {
+        Ok(entries) => entries,
+        Err(error) => return Round { count: 0, failure: Some(error.to_string()) },
+    };
+    if stale.is_empty() {
+        return Round::default();
+    }
+    let round = destroy(&stale);
+    if round.failure.is_none() {
+        forget(&mut maps.of4, &of4);
+        forget(&mut maps.of6, &of6);
+    }
+    round
+}
+
+type Entries<A> = Vec<(SocketKey<A>, SocketFrontend<A>)>;
+
+/// The entries of such sockets.
+fn stale_of<A: Address>(maps: &FamilyMaps<A>, stale: &mut Stale) -> Result<Entries<A>, OpenError> {
     let mut serving: BTreeMap<u32, bool> = BTreeMap::new();
-    let mut found: Vec<SocketKey<A>> = Vec::new();
-    let backends = &maps.backends;
+    let mut found = Entries::new();
     maps.sockets.for_each(|key, value| {
         let is_serving = *serving.entry(value.backend).or_insert_with(|| {
             let reference = BackendRef(value.backend);
-            let backend = backends.get(reference.id());
+            let backend = maps.backends.get(reference.id());
             backend.is_some_and(|one| one.is(reference) && one.flags & BACKEND_SERVING != 0)
         });
         if key.protocol == UDP && !is_serving {
-            found.push(key);
+            stale.entry(socket(key.address, key.port)).or_default().insert(key.cookie);
+            found.push((key, value));
         }
         true
     })?;
-    for key in found {
-        // An entry that stays is found again, and its socket is gone then.
-        let _ = maps.sockets.remove(&key);
-        stale.entry(socket(key.address, key.port)).or_default().insert(key.cookie);
+    Ok(found)
+}
+
+fn forget<A: Address>(maps: &mut FamilyMaps<A>, entries: &Entries<A>) {
+    for (key, value) in entries {
+        // The socket may have been connected again meanwhile.
+        if maps.sockets.get(key).is_ok_and(|now| now.as_ref() == Some(value)) {
+            // An entry that stays is found again, and its socket is gone then.
+            let _ = maps.sockets.remove(key);
+        }
     }
-    Ok(())
+}
+
+/// What became of sockets: how many were destroyed, and what failed first.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Round {
+    count: usize,
+    failure: Option<String>,
+}
+
+impl Round {
+    /// Goes through all of them, whatever fails on the way.
+    fn of<T>(all: impl IntoIterator<Item = T>, mut visit: impl FnMut(T) -> Self) -> Self {
+        let mut round = Self::default();
+        for one in all {
+            let Self { count, failure } = visit(one);
+            round.count += count;
+            round.failure = round.failure.or(failure);
+        }
+        round
+    }
+}
+
+impl From<io::Result<usize>> for Round {
+    fn from(outcome: io::Result<usize>) -> Self {
+        match outcome {
+            Ok(count) => Self { count, failure: None },
+            Err(error) => Self { count: 0, failure: Some(error.to_string()) },
+        }
+    }
+}
+
+/// In this thread's namespace, and in those that have names.
+fn destroy_everywhere(stale: &Stale) -> Round {
+    let own = destroy(stale);
+    let entered = thread::scope(|scope| scope.spawn(|| in_namespaces(stale)).join());
+    let entered =
+        entered.unwrap_or_else(|_| Round { count: 0, failure: Some("a thread panicked".to_owned()) });
+    Round::of([own, entered], |round| round)
 }
 
 /// In the namespaces that have names: this thread goes from one to the next, and ends in the last.
-fn in_namespaces(stale: &Stale) -> io::Result<usize> {
+fn in_namespaces(stale: &Stale) -> Round {
     let entries = NAMESPACES.iter().filter_map(|directory| fs::read_dir(Path::new(directory)).ok()).flatten();
-    let mut count = 0;
-    for entry in entries.flatten() {
+    Round::of(entries.flatten(), |entry| {
         // One that goes meanwhile has no sockets any more.
-        let Ok(namespace) = File::open(entry.path()) else { continue };
-        if setns(&namespace, CloneFlags::CLONE_NEWNET).is_ok() {
-            count += destroy(stale)?;
+        let Ok(namespace) = File::open(entry.path()) else { return Round::default() };
+        match setns(&namespace, CloneFlags::CLONE_NEWNET) {
+            Ok(()) => destroy(stale),
+            // A name that nothing is mounted at any more.
+            Err(Errno::EINVAL) => Round::default(),
+            Err(error) => Round::from(Err(error.into())),
         }
-    }
-    Ok(count)
+    })
 }
 
 /// In this thread's namespace.
-fn destroy(stale: &Stale) -> io::Result<usize> {
-    let diag = Diag::open()?;
-    let mut count = 0;
-    for connected in diag.connected()? {
+fn destroy(stale: &Stale) -> Round {
+    let listed = Diag::open().and_then(|diag| Ok((diag.connected()?, diag)));
+    let (listed, diag) = match listed {
+        Ok(listed) => listed,
+        Err(error) => return Round::from(Err(error)),
+    };
+    let doomed = listed.iter().filter(|connected| {
         let cookies = connected.peer().and_then(|peer| stale.get(&peer));
-        if cookies.zip(connected.cookie()).is_some_and(|(cookies, cookie)| cookies.contains(&cookie)) {
-            diag.destroy(&connected)?;
-            count += 1;
-        }
+        cookies.zip(connected.cookie()).is_some_and(|(cookies, cookie)| cookies.contains(&cookie))
+    });
+    Round::of(doomed, |connected| Round::from(diag.destroy(connected).map(|()| 1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use proxy_common::Addr4;
+
+    use super::*;
+    use crate::dataplane::ebpf::scratch::Scratch;
+
+    fn failed(text: &str) -> Round {
+        Round { count: 0, failure: Some(text.to_owned()) }
     }
-    Ok(count)
+
+    #[test]
+    fn a_namespace_that_fails_keeps_no_later_one_from_its_turn_and_the_first_failure_is_told() {
+        let mut visited = Vec::new();
+        let round = Round::of(["first", "second", "third", "fourth"], |name| {
+            visited.push(name);
+            if matches!(name, "second" | "third") { failed(name) } else { Ok(1).into() }
+        });
+        assert_eq!(visited.len(), 4);
+        assert_eq!(round, Round { count: 2, failure: Some("second".to_owned()) });
+    }
+
+    #[test]
+    fn entries_are_found_again_until_a_round_went_through_and_stay_where_the_socket_was_connected_anew() {
+        let scratch = Scratch::new("sever");
+        drop(scratch.open());
+        let layout = Layout::new(&scratch.path);
+        let mut maps = Maps::open(&layout.maps(), Access::Read).unwrap();
+        let key = |cookie| SocketKey { address: Addr4([1]), cookie: [cookie, 0], port: 7, protocol: UDP };
+        // Backend 0 is nobody.
+        let gone = SocketFrontend { address: Addr4([2]), socket: 1, ..SocketFrontend::default() };
+        for cookie in [1, 2] {
+            maps.of4.sockets.insert(&key(cookie), &gone).unwrap();
+        }
+        let count = |stale: &Stale| stale.values().map(BTreeSet::len).sum::<usize>();
+        for error in ["timed out", "interrupted"] {
+            assert_eq!(sever(&mut maps, |stale| Round { count: count(stale), ..failed(error) }).count, 2);
+        }
+        let mut other = Maps::open(&layout.maps(), Access::Read).unwrap();
+        let anew = SocketFrontend { port: 8, ..gone };
+        let round = sever(&mut maps, |stale| {
+            other.of4.sockets.insert(&key(2), &anew).unwrap();
+            Ok(count(stale)).into()
+        });
+        assert_eq!(round, Round { count: 2, failure: None });
+        assert_eq!(maps.of4.sockets.get(&key(1)).unwrap(), None);
+        assert_eq!(maps.of4.sockets.get(&key(2)).unwrap(), Some(anew));
+    }
+
+    #[test]
+    fn a_round_that_failed_is_gone_through_again_unasked_until_the_agent_ends() {
+        let (wake, woken) = sync_channel(1);
+        wake.send(()).unwrap();
+        assert!(is_due(&woken, true) && woken.try_recv().is_err());
+        drop(wake);
+        assert!(!is_due(&woken, true) && !is_due(&woken, false));
+    }
 }
