@@ -1,9 +1,9 @@
-//! SOCK_REV4/6: which frontend a socket's backend stands for.
+//! SOCK_REV4/6 and SOCK_TCP4/6: which frontend a socket's backend stands for.
 
 use crate::layout::shared;
 
 shared! {
-    /// Key of SOCK_REV4/6: a socket, and the backend that its calls were turned to.
+    /// Key of SOCK_REV4/6 and SOCK_TCP4/6: a socket, and the backend that its calls were turned to.
     pub struct SocketKey<A> {
         /// The backend's address.
         pub address: A,
@@ -17,8 +17,8 @@ shared! {
 }
 
 shared! {
-    /// Value of SOCK_REV4/6. Written by the programs when a socket is connected or sends; the least recently used entry is
-    /// evicted, and its socket sees the backend's own address.
+    /// Value of SOCK_REV4/6 and SOCK_TCP4/6. Written by the programs when a socket is connected or sends; the least recently
+    /// used entry is evicted, and its socket sees the backend's own address.
     pub struct SocketFrontend<A> {
         /// The address the socket asked for.
         pub address: A,

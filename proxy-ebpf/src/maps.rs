@@ -51,7 +51,7 @@ pub type AffinityMap<A> = LruHashMap<AffinityKey<A>, Affinity, AFFINITY_DEFAULT>
 pub const BUFFER_WORDS: usize = 1024;
 /// The type of [`BUFFER`].
 pub type Buffer = [u64; BUFFER_WORDS];
-/// The type of [`SOCK_REV4`] and [`SOCK_REV6`].
+/// The type of [`SOCK_REV4`], [`SOCK_TCP4`], and IPv6's.
 pub type SocketsMap<A> = LruHashMap<SocketKey<A>, SocketFrontend<A>, SOCKETS_DEFAULT>;
 
 /// Where IPv4 services are reached. Written by the agent, read by every program; nothing is evicted.
@@ -175,10 +175,16 @@ pub static KEYS4: PerCpuArray<FlowKey<Addr4>, 2> = PerCpuArray::new();
 /// The same for IPv6; as [`KEYS4`].
 #[btf_map]
 pub static KEYS6: PerCpuArray<FlowKey<Addr6>, 2> = PerCpuArray::new();
-/// Which frontend a socket's IPv4 backend stands for. Written by the socket hooks; the agent only reads and deletes. A socket
-/// whose entry is evicted sees its backend's own address.
+/// Which frontend a UDP socket's IPv4 backend stands for. Written by the socket hooks; the agent only reads and deletes. A socket
+/// whose entry is evicted sees its backend's own address, and is not destroyed with its backend.
 #[btf_map]
 pub static SOCK_REV4: SocketsMap<Addr4> = LruHashMap::new();
 /// The same for IPv6; as [`SOCK_REV4`].
 #[btf_map]
 pub static SOCK_REV6: SocketsMap<Addr6> = LruHashMap::new();
+/// The same for TCP's sockets, which are many and would evict those of UDP. Written and read by the socket hooks.
+#[btf_map]
+pub static SOCK_TCP4: SocketsMap<Addr4> = LruHashMap::new();
+/// The same for IPv6; as [`SOCK_TCP4`].
+#[btf_map]
+pub static SOCK_TCP6: SocketsMap<Addr6> = LruHashMap::new();

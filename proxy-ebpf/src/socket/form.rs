@@ -6,13 +6,14 @@ use proxy_common::socket::cookie_words;
 use super::call::Call;
 use crate::family::{Family, V4, V6};
 use crate::maps::{self, SocketsMap};
+use crate::packet::header::protocol;
 
 /// What socket hooks need of a family.
 pub trait SocketFamily: Family {
     /// 127.0.0.1 or ::1.
     const LOOPBACK: Self::Address;
-    /// Which frontends sockets' backends stand for.
-    fn sockets() -> &'static SocketsMap<Self::Address>;
+    /// Which frontends the backends of a protocol's sockets stand for.
+    fn sockets(protocol: u8) -> &'static SocketsMap<Self::Address>;
     /// A network namespace in the place of a client's address.
     fn namespace(cookie: u64) -> Self::Address;
 }
@@ -20,8 +21,8 @@ pub trait SocketFamily: Family {
 impl SocketFamily for V4 {
     const LOOPBACK: Addr4 = Addr4([u32::from_ne_bytes([127, 0, 0, 1])]);
     #[inline(always)]
-    fn sockets() -> &'static SocketsMap<Addr4> {
-        &maps::SOCK_REV4
+    fn sockets(protocol: u8) -> &'static SocketsMap<Addr4> {
+        if protocol == protocol::TCP { &maps::SOCK_TCP4 } else { &maps::SOCK_REV4 }
     }
     #[inline(always)]
     fn namespace(cookie: u64) -> Addr4 {
@@ -33,8 +34,8 @@ impl SocketFamily for V4 {
 impl SocketFamily for V6 {
     const LOOPBACK: Addr6 = Addr6([0, 0, 0, 1_u32.to_be()]);
     #[inline(always)]
-    fn sockets() -> &'static SocketsMap<Addr6> {
-        &maps::SOCK_REV6
+    fn sockets(protocol: u8) -> &'static SocketsMap<Addr6> {
+        if protocol == protocol::TCP { &maps::SOCK_TCP6 } else { &maps::SOCK_REV6 }
     }
     #[inline(always)]
     fn namespace(cookie: u64) -> Addr6 {

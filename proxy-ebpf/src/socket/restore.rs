@@ -18,7 +18,7 @@ pub fn restore<F: Form>(call: &Call) {
         protocol: u16::from(protocol),
     };
     // SAFETY: copied at once; what is of another key is told by its socket.
-    let found = unsafe { F::Family::sockets().get(&key).copied() };
+    let found = unsafe { F::Family::sockets(protocol).get(&key).copied() };
     let [socket, _] = key.cookie;
     if let Some(found) = found.filter(|found| found.socket == socket) {
         F::set_address(call, &found.address);

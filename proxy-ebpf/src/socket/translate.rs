@@ -28,7 +28,7 @@ pub fn connect<F: Form>(call: &Call) -> Outcome {
     let outcome = turn::<F>(call, &asked);
     if matches!(outcome, Outcome::Proceed(Reason::NotOurs)) && protocol == protocol::UDP {
         // A datagram socket that was connected by a frontend before, and asks for the backend itself now.
-        let _ = F::Family::sockets().remove(&asked.key(call));
+        let _ = F::Family::sockets(protocol).remove(&asked.key(call));
     }
     outcome
 }
@@ -154,7 +154,7 @@ fn remember<F: Form>(call: &Call, asked: &Asked<F>, given: &Asked<F>, backend: B
         port: asked.port,
         reserved: 0,
     };
-    let sockets = F::Family::sockets();
+    let sockets = F::Family::sockets(asked.protocol);
     // SAFETY: copied at once.
     if unsafe { sockets.get(&key).copied() } != Some(entry) {
         let _ = sockets.insert(&key, &entry, BPF_ANY.into());

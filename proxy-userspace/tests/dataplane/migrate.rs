@@ -22,7 +22,7 @@ use crate::attach::{attached, in_namespace, topology};
 use crate::support::{Scratch, all, closed, desired, key, port};
 
 /// The maps that layouts 2 and 3 added.
-const NEW_MAPS: [(u32, &str); 21] = [
+const NEW_MAPS: [(u32, &str); 23] = [
     (2, "AFFINITY4"),
     (2, "AFFINITY6"),
     (2, "SOURCE_RANGES4"),
@@ -44,6 +44,8 @@ const NEW_MAPS: [(u32, &str); 21] = [
     (3, "BUFFER"),
     (3, "SOCK_REV4"),
     (3, "SOCK_REV6"),
+    (3, "SOCK_TCP4"),
+    (3, "SOCK_TCP6"),
 ];
 
 fn root(scratch: &Scratch, version: u32) -> PathBuf {

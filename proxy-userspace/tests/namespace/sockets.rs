@@ -6,12 +6,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use aya::maps::{HashMap, Map, MapData};
 use millrace_lab::agent::Proxy;
 use millrace_lab::cluster::{Cluster, TARGET_PORT};
 use millrace_lab::manifests::Service;
 use millrace_lab::net::Namespace;
 use millrace_lab::topology::{Dual, Family};
 use millrace_lab::traffic::{Answer, Protocol, ask};
+use proxy_common::socket::{SocketFrontend, SocketKey};
+use proxy_common::{Addr4, LAYOUT_VERSION};
 
 use crate::fixture::{counted, own, service, shared, vip};
 
@@ -517,6 +520,35 @@ async fn datagram(target: SocketAddr) -> Result<tokio::net::UdpSocket> {
     let socket = tokio::net::UdpSocket::bind(any(target)).await?;
     socket.connect(target).await?;
     Ok(socket)
+}
+
+/// An entry that is evicted is not found when its backend goes: connections come by the thousand, and datagram sockets that only
+/// send are never seen again.
+#[test]
+fn connections_take_no_room_of_datagram_sockets() -> Result<()> {
+    let cluster = shared();
+    let service = service(&cluster, "rooms", 227, &["pod-2a"])?;
+    apply(&cluster, &service, &[1])?;
+    let frontend = SocketAddr::new(service.cluster_ips().v4.into(), 80);
+    let from = pod(&cluster, "pod-1a")?;
+    from.run(async move || Ok(drop(datagram(frontend).await?)))?;
+    for _ in 0..20 {
+        assert_eq!(connect(from, frontend)?, Ok(frontend));
+    }
+    let remembered = |map: &str| remembered(cluster.proxy(1)?, map, service.cluster_ips().v4);
+    assert_eq!(remembered("SOCK_REV4")?, 1);
+    assert_eq!(remembered("SOCK_TCP4")?, 20);
+    Ok(())
+}
+
+/// How many sockets a map has that were turned from this address.
+fn remembered(proxy: &Proxy, map: &str, frontend: Ipv4Addr) -> Result<usize> {
+    let pin = proxy.bpffs().join(format!("millrace/v{LAYOUT_VERSION}/maps")).join(map);
+    let map: HashMap<_, SocketKey<Addr4>, SocketFrontend<Addr4>> =
+        Map::from_map_data(MapData::from_pin(pin)?)?.try_into()?;
+    let entries = map.iter().collect::<Result<Vec<_>, _>>()?;
+    let asked = Addr4([u32::from_ne_bytes(frontend.octets())]);
+    Ok(entries.iter().filter(|(_, entry)| entry.address == asked).count())
 }
 
 /// Who answers a connected socket.

@@ -104,6 +104,8 @@ fn a_filter_of_layout_1_gets_our_program_and_our_marker() {
             "BUFFER",
             "SOCK_REV4",
             "SOCK_REV6",
+            "SOCK_TCP4",
+            "SOCK_TCP6",
         ]) {
             fs::remove_file(former.join("maps").join(map)).unwrap();
         }

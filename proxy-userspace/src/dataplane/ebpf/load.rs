@@ -53,7 +53,7 @@ const TC_INGRESS: &str = "tc_ingress";
 const TC_EGRESS: &str = "tc_egress";
 
 /// The maps of the object and the size each shall have; `None` = what the object says.
-pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 39] {
+pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 41] {
     [
         ("AFFINITY4", Some(sizes.affinity)),
         ("AFFINITY6", Some(sizes.affinity)),
@@ -89,6 +89,8 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 39] {
         ("SERVICE_STATS", Some(sizes.services)),
         ("SOCK_REV4", Some(sizes.sockets)),
         ("SOCK_REV6", Some(sizes.sockets)),
+        ("SOCK_TCP4", Some(sizes.sockets)),
+        ("SOCK_TCP6", Some(sizes.sockets)),
         ("SOURCE_RANGES4", Some(sizes.source_ranges)),
         ("SOURCE_RANGES6", Some(sizes.source_ranges)),
         ("VIPS", Some(sizes.frontends)),

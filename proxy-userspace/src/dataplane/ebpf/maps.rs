@@ -71,8 +71,10 @@ pub struct FamilyMaps<A: Address> {
     pub source_ranges: Trie<A>,
     /// Which backend a client had last.
     pub affinity: Table<AffinityKey<A>, Affinity>,
-    /// Which frontends the backends of sockets stand for.
+    /// Which frontends the backends of UDP sockets stand for.
     pub sockets: Table<SocketKey<A>, SocketFrontend<A>>,
+    /// The same for TCP's.
+    pub tcp_sockets: Table<SocketKey<A>, SocketFrontend<A>>,
 }
 
 impl Maps {
@@ -90,6 +92,7 @@ impl Maps {
                 source_ranges: Trie::open(directory, "SOURCE_RANGES4")?,
                 affinity: Table::open(directory, "AFFINITY4")?,
                 sockets: Table::open(directory, "SOCK_REV4")?,
+                tcp_sockets: Table::open(directory, "SOCK_TCP4")?,
             },
             of6: FamilyMaps {
                 frontends: Table::open(directory, "FRONTENDS6")?,
@@ -99,6 +102,7 @@ impl Maps {
                 source_ranges: Trie::open(directory, "SOURCE_RANGES6")?,
                 affinity: Table::open(directory, "AFFINITY6")?,
                 sockets: Table::open(directory, "SOCK_REV6")?,
+                tcp_sockets: Table::open(directory, "SOCK_TCP6")?,
             },
             ways: Vector::open(directory, "WAYS")?,
             narrowed: Vector::open(directory, "NARROWED")?,

@@ -247,7 +247,7 @@ pub struct Sizes {
     pub source_ranges: u32,
     /// Clients of one family that are remembered for session affinity (AFFINITY4/6).
     pub affinity: u32,
-    /// Sockets of one family that are told of the frontend they asked for (SOCK_REV4/6).
+    /// Sockets of one family and protocol that are told of the frontend they asked for (SOCK_REV4/6, SOCK_TCP4/6).
     pub sockets: u32,
 }
 

@@ -131,6 +131,7 @@ fn family_fill<A: Address>(maps: &FamilyMaps<A>, views: &mut Vec<MapView>) -> Re
         ),
         map_view(maps.affinity.name(), maps.affinity.entries(), Some(maps.affinity.count()?)),
         map_view(maps.sockets.name(), maps.sockets.entries(), None),
+        map_view(maps.tcp_sockets.name(), maps.tcp_sockets.entries(), None),
     ]);
     Ok(())
 }
