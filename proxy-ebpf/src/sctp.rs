@@ -10,6 +10,10 @@ use crate::packet::{Packet, Parsed};
 
 /// By chunk type. INIT, INIT ACK and SHUTDOWN COMPLETE are alone in their packets (RFC 9260, section 6.10). An ABORT behind other
 /// chunks is not seen: such an association ends by its time-out.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "chunk types are bytes, each an index into a table of 256 entries"
+)]
 static FLAGS: [u8; 256] = {
     let mut flags = [tcp_flag::ACK; 256];
     flags[INIT as usize] = tcp_flag::SYN;

@@ -219,7 +219,7 @@ impl Family for V6 {
         let (prefix, mask) = (OUTER_PREFIX6.load(), OUTER_MASK6.load());
         let [mask_a, ..] = mask;
         let words = address.0.into_iter().zip(mask).zip(prefix);
-        mask_a != 0 && words.fold(true, |same, ((word, mask), prefix)| same & (word & mask == prefix))
+        mask_a != 0 && words.fold(0, |differ, ((word, mask), prefix)| differ | word & mask ^ prefix) == 0
     }
     #[inline(always)]
     fn read_hint<P: Packet>(packet: &P, network: usize) -> Option<u32> {

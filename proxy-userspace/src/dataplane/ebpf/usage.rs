@@ -32,7 +32,7 @@ pub struct Destination {
 impl Destination {
     /// The backend.
     #[must_use]
-    pub const fn backend(&self) -> BackendRef {
+    pub const fn backend(self) -> BackendRef {
         BackendRef(self.backend)
     }
 }
