@@ -80,7 +80,7 @@ fn find_inner<P: Packet, O: Icmp>(packet: P) -> Option<u8> {
     let message = ETHERNET + O::HEADER;
     let ip = parse_plain::<P, O>(&packet, ETHERNET, O::PROTOCOL)?;
     // SAFETY: `at` checked the bound.
-    finding.mtu = O::next_mtu(unsafe { &*packet.at::<IcmpHeader>(message)? })?;
+    finding.mtu = O::next_mtu(unsafe { *packet.at::<IcmpHeader>(message)? })?;
     finding.end = ETHERNET as u32 + ip.length;
     let quote = message + QUOTE;
     let outer = O::peek_protocol(&packet, quote)?;

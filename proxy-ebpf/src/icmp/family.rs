@@ -86,7 +86,7 @@ pub trait Icmp: Family {
     const LEAST_MTU: u32;
 
     /// The MTU that a message names, if it says that a packet did not fit.
-    fn next_mtu(header: &IcmpHeader) -> Option<u32>;
+    fn next_mtu(header: IcmpHeader) -> Option<u32>;
     /// Whether an address can be one host's: not unspecified, loopback, multicast or broadcast.
     fn is_host(address: &Self::Address) -> bool;
     /// Whether a type is an error's that may be about one connection.
@@ -111,7 +111,7 @@ impl Icmp for V4 {
     const LEAST_MTU: u32 = 576;
 
     #[inline(always)]
-    fn next_mtu(header: &IcmpHeader) -> Option<u32> {
+    fn next_mtu(header: IcmpHeader) -> Option<u32> {
         // RFC 1191, section 4. Routers that are older name none.
         (header.kind == 3 && header.code == 4).then(|| u32::from_be(header.rest) & 0xffff)
     }
@@ -195,7 +195,7 @@ impl Icmp for V6 {
     const LEAST_MTU: u32 = 1280;
 
     #[inline(always)]
-    fn next_mtu(header: &IcmpHeader) -> Option<u32> {
+    fn next_mtu(header: IcmpHeader) -> Option<u32> {
         (header.kind == 2 && header.code == 0).then(|| u32::from_be(header.rest))
     }
     #[inline(always)]
