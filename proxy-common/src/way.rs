@@ -46,6 +46,42 @@ pub const PEER_WAY_SHIFT: u32 = 8;
 /// Seconds for which a way's MTU stays lower once a router has said so: those of Linux' own `mtu_expires`.
 pub const NARROWED_SECONDS: u32 = 600;
 
+/// Value of NARROWED, one word: what a router said of a way, until when, and what the MTU was before. 0 = nobody said anything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Narrowing(pub u64);
+
+impl Narrowing {
+    /// `until` a monotonic second the MTU is this, and then its `former` again.
+    #[must_use]
+    pub const fn new(until: u32, mtu: u16, former: u16) -> Self {
+        Self((until as u64) << 32 | (mtu as u64) << 16 | former as u64)
+    }
+
+    /// Whether nobody said anything.
+    #[must_use]
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The monotonic second until which it holds.
+    #[must_use]
+    pub const fn until(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    /// The MTU while it holds.
+    #[must_use]
+    pub const fn mtu(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    /// The MTU before.
+    #[must_use]
+    pub const fn former(self) -> u16 {
+        self.0 as u16
+    }
+}
+
 shared! {
     /// Key of PEERS; the value is a set of `PEER_*` bits, and above them the way's id.
     pub struct PeerKey {

@@ -26,7 +26,7 @@ use crate::verdict::{HAND_TO_TC, NO_ROOM, UNTOUCHED, Verdict};
 
 /// Bit of the outer header's hint: this packet has had its second chance and is never sent on again.
 pub const ONWARD: u32 = 1 << 14;
-const HINT_MASK: u32 = ONWARD - 1;
+pub const HINT_MASK: u32 = ONWARD - 1;
 
 /// Sends a client's packet to the node of `backend`, encapsulated.
 #[inline(always)]
@@ -43,7 +43,7 @@ pub fn send<P: Packet, F: Family>(
     let outer = header_of(way) + between;
     let size = packet.largest_packet(parsed, outer);
     if size > u32::from(way.mtu) {
-        path::check(packet, backend.way, size, outer as u32)?;
+        path::check(backend.way, size, outer as u32)?;
     }
     let next = route::resolve(packet, way)?;
     F::decrement_hop_limit(packet, ETHERNET).ok_or(NO_ROOM)?;
@@ -313,7 +313,7 @@ fn rewrite_outer<P: Packet, O: Family, F: Family, E: Encapsulation>(
         return Err(Verdict::Drop(Reason::NoBackendHere));
     }
     let size = inner.length + (O::HEADER + E::BYTES) as u32;
-    if size > u32::from(way.mtu) && path::check(&packet, backend.way, size, 0).is_err() {
+    if size > u32::from(way.mtu) && path::check(backend.way, size, 0).is_err() {
         return Err(Verdict::Drop(Reason::TooBig));
     }
     let next = route::resolve(&packet, way)?;

@@ -75,10 +75,10 @@ pub static BACKENDS6: Array<Backend<Addr6>, BACKENDS_DEFAULT> = Array::new();
 /// How other nodes are reached, by way id. Written by the agent.
 #[btf_map]
 pub static WAYS: Array<Way, WAYS_DEFAULT> = Array::new();
-/// By way id: the monotonic second until which the way's MTU, as it stands in WAYS, is what a router said. 0 = it is its
-/// route's. Written by the programs.
+/// By way id: a [`Narrowing`](proxy_common::way::Narrowing) word, if its MTU, as it stands in WAYS, is what a router said; else
+/// 0. Written by the programs.
 #[btf_map]
-pub static NARROWED: Array<u32, WAYS_DEFAULT> = Array::new();
+pub static NARROWED: Array<u64, WAYS_DEFAULT> = Array::new();
 /// Backends on this node by service id and hint; the value is a `BackendRef`. Written by the agent.
 #[btf_map]
 pub static HINTS: HashMap<HintKey, u32, BACKENDS_DEFAULT> = HashMap::new();

@@ -86,22 +86,6 @@ fn ask_fib<P: Packet>(packet: &P, way: &Way) -> Result<NextHop, Verdict> {
     Ok(NextHop { device: query.ifindex, addresses: ethernet_addresses(query.dmac, query.smac) })
 }
 
-/// Bytes that the route of a way lets a packet have, outer header included.
-#[inline(always)]
-pub fn mtu<P: Packet>(packet: &P, way: &Way) -> Option<u16> {
-    let mut room = MaybeUninit::uninit();
-    let query = blank_query(packet, &mut room);
-    if way.flags & WAY_IPV4 != 0 {
-        V4::ask(query, &V4::unmap(&way.source), &V4::unmap(&way.target));
-    } else {
-        V6::ask(query, &V6::unmap(&way.source), &V6::unmap(&way.target));
-    }
-    match ask_mtu(packet, query) {
-        0 | u16::MAX => None,
-        mtu => Some(mtu),
-    }
-}
-
 /// How the client in a reply's entry is reached, for a packet of so many bytes. There are too many clients to have ways for.
 #[inline(never)]
 pub fn to_client<P: Packet, F: Family>(

@@ -1,18 +1,17 @@
 //! ICMP errors about packets that this node encapsulated: somewhere between two nodes there is no room for so large a one.
 
 use proxy_common::flow::FlowKey;
-use proxy_common::frontend::FRONTEND_DSR;
 use proxy_common::verdict::Reason;
 use proxy_common::way::{FOU_PORT, PEER_WAY_SHIFT, WAY_VALID};
 
 use super::answer::{self, QUOTED_TRANSPORT};
-use super::family::{Icmp, Quote, parse_plain};
+use super::family::{Icmp, LEAST_LINK, Quote, parse_plain};
 use super::limit;
 use super::relay::{MAX_OFFSET, QUOTE};
 use crate::balance;
 use crate::dsr;
 use crate::family::{V4, V6};
-use crate::fou::{Encapsulation, Fou};
+use crate::fou::{self, Encapsulation, Fou};
 use crate::maps::{self, Buffer};
 use crate::packet::header::{ETHERNET, IcmpHeader, Ports, Udp, protocol};
 use crate::packet::{CHUNK_WORDS, Chunk, MOST_HEADERS, Packet, Transport};
@@ -28,6 +27,16 @@ const NOTED: Verdict = Verdict::Pass(Reason::IcmpError);
 struct Finding {
     /// What the router has room for.
     mtu: u32,
+    /// Bytes of the packet that it had none for.
+    size: u32,
+    /// Bytes of that packet's outer headers.
+    outer: u32,
+    /// The hint in them, or zero.
+    hint: u32,
+    /// The least MTU that the way gets.
+    least: u32,
+    /// What the client is told.
+    told: u32,
     /// Id of the way the packet took.
     way: u32,
     /// Offset of the inner packet in the quote.
@@ -84,12 +93,17 @@ fn find_inner<P: Packet, O: Icmp>(packet: P) -> Option<u8> {
     finding.end = ETHERNET as u32 + ip.length;
     let quote = message + QUOTE;
     let outer = O::peek_protocol(&packet, quote)?;
-    let quoted = O::read_plain(&packet, quote, outer)?.length;
+    finding.size = O::read_plain(&packet, quote, outer)?.length;
     let (source, destination) = O::read_addresses(&packet, quote)?;
-    let is_told = (O::LEAST_MTU..quoted).contains(&finding.mtu) && source == ip.key.destination;
-    if !is_told || !dsr::is_own::<O>(&source) {
+    let is_told = (O::LEAST_MTU..finding.size).contains(&finding.mtu) && source == ip.key.destination;
+    if !is_told || !dsr::is_own::<O>(&source) || O::may_be_fragmented(&packet, quote) {
         return None;
     }
+    let hint = O::read_hint(&packet, quote)?;
+    if hint & !(dsr::HINT_MASK | dsr::ONWARD) != 0 {
+        return None;
+    }
+    finding.hint = hint & dsr::HINT_MASK;
     finding.way = dsr::peer::<O>(&destination) >> PEER_WAY_SHIFT;
     let way = maps::WAYS.get(finding.way)?;
     if way.flags & WAY_VALID == 0 || O::unmap(&way.target) != destination {
@@ -101,6 +115,9 @@ fn find_inner<P: Packet, O: Icmp>(packet: P) -> Option<u8> {
         other => (other, 0),
     };
     finding.inner = (transport + between) as u32;
+    finding.outer = (O::HEADER + between) as u32;
+    // So that what IPv6 clients can't be told to make smaller still fits.
+    finding.least = LEAST_LINK + (O::HEADER + between.max(fou::own_bytes())) as u32;
     Some(inner)
 }
 
@@ -125,13 +142,18 @@ fn inside_udp<P: Packet>(packet: &P, offset: usize) -> Option<u8> {
 fn conclude<P: Packet, F: Icmp>(packet: P) -> Result<(), Verdict> {
     let finding = finding().ok_or(UNTOUCHED)?;
     let quote = read_quote::<P, F>(&packet, finding);
-    let is_ours = quote.is_none_or(|quote| is_ours::<P, F>(&packet, &quote));
+    // A backend without a hint has packets that only their inner headers tell.
+    let is_ours = quote.map_or(finding.hint != 0, |quote| is_ours::<P, F>(&packet, &quote));
     let Some(way) = maps::WAYS.get_ptr_mut(finding.way).filter(|_| is_ours) else {
         // A tunnel of somebody else's between the same nodes.
         return Err(UNTOUCHED);
     };
-    path::narrow(finding.way, way, finding.mtu as u16);
+    path::narrow(finding.way, way, finding.mtu.max(finding.least) as u16);
     let quote = quote.ok_or(NOTED)?;
+    finding.told = finding.mtu.saturating_sub(finding.outer).max(F::LEAST_TOLD);
+    if finding.told.saturating_add(finding.outer) >= finding.size {
+        return Err(NOTED);
+    }
     if F::may_be_fragmented(&packet, (finding.inner & MAX_OFFSET) as usize) || !F::is_host(&quote.source) {
         return Err(NOTED);
     }
@@ -162,7 +184,7 @@ fn is_ours<P: Packet, F: Icmp>(packet: &P, quote: &Quote<F::Address>) -> bool {
         protocol: quote.protocol,
         ..FlowKey::default()
     };
-    balance::lookup_frontend::<F>(&key).is_some_and(|frontend| frontend.flags & FRONTEND_DSR != 0)
+    balance::lookup_encapsulated::<F>(&key).is_some()
 }
 
 /// The client's next hop: the error came from another router.
@@ -195,8 +217,7 @@ fn tell<P: Packet, O: Icmp, F: Icmp>(packet: P) -> Verdict {
 
 #[inline(always)]
 fn rewrite<P: Packet, O: Icmp, F: Icmp>(mut packet: P, finding: &Finding) -> Option<()> {
-    let outer = finding.inner.saturating_sub((ETHERNET + O::HEADER + QUOTE) as u32);
-    let message = F::error(Reason::TooBig, finding.mtu.saturating_sub(outer))?;
+    let message = F::error(Reason::TooBig, finding.told)?;
     let before = ((finding.inner & MAX_OFFSET) as usize).wrapping_sub(ETHERNET);
     packet.pop_outer(before, O::ETHER_TYPE, F::ETHER_TYPE).ok()?;
     // What is left begins with the client's packet.

@@ -29,6 +29,9 @@ const NEXT_HEADER: u32 = offset_of!(Ipv6, next_header) as u32;
 /// Hop limit of what we send ourselves.
 const OWN_HOP_LIMIT: u8 = 64;
 
+/// What every IPv6 link has room for (RFC 8200, section 5).
+pub(super) const LEAST_LINK: u32 = 1280;
+
 /// Reads an IP header without options or extension headers that carries `protocol`, and at least eight bytes of it. Less is
 /// looked at than by [`parse`](crate::packet::parse::parse), of which the verifier counts every path.
 #[inline(always)]
@@ -84,6 +87,8 @@ pub trait Icmp: Family {
     fn may_be_fragmented<P: Packet>(packet: &P, network: usize) -> bool;
     /// The least MTU that a router is believed.
     const LEAST_MTU: u32;
+    /// The least that a sender takes for an answer to what is too large.
+    const LEAST_TOLD: u32;
 
     /// The MTU that a message names, if it says that a packet did not fit.
     fn next_mtu(header: IcmpHeader) -> Option<u32>;
@@ -109,6 +114,7 @@ impl Icmp for V4 {
     const WAY_FLAG: u16 = WAY_IPV4;
     /// What every host takes (RFC 791, section 3.1): less is a forgery rather than a link.
     const LEAST_MTU: u32 = 576;
+    const LEAST_TOLD: u32 = 68;
 
     #[inline(always)]
     fn next_mtu(header: IcmpHeader) -> Option<u32> {
@@ -191,8 +197,8 @@ impl Icmp for V6 {
     const ECHO_REPLY: u8 = 129;
     const HAS_PSEUDO_HEADER: bool = true;
     const WAY_FLAG: u16 = 0;
-    /// RFC 8200, section 5.
-    const LEAST_MTU: u32 = 1280;
+    const LEAST_MTU: u32 = LEAST_LINK;
+    const LEAST_TOLD: u32 = LEAST_LINK;
 
     #[inline(always)]
     fn next_mtu(header: IcmpHeader) -> Option<u32> {
@@ -203,7 +209,7 @@ impl Icmp for V6 {
         match reason {
             Reason::NoEndpoint | Reason::UnknownPort => Some(Message { kind: 1, code: 4, rest: 0 }),
             Reason::UnknownProtocol => Some(Message { kind: 4, code: 1, rest: NEXT_HEADER.to_be() }),
-            Reason::TooBig => Some(Message { kind: 2, code: 0, rest: size.to_be() }),
+            Reason::TooBig => Some(Message { kind: 2, code: 0, rest: size.max(Self::LEAST_TOLD).to_be() }),
             Reason::HopLimit => Some(Message { kind: 3, code: 0, rest: 0 }),
             _ => None,
         }

@@ -76,11 +76,8 @@ fn judge<P: Packet, F: Icmp>(mut packet: P) -> Next {
     let Some(error) = read::<P, F>(&packet, ETHERNET) else {
         return Next::Encapsulated;
     };
-    if error.key.source_port == FOU_PORT.to_be() && error.key.protocol == protocol::UDP {
-        return Next::Encapsulated;
-    }
     let Some(flow) = flow::lookup_quoted::<F>(&error.key) else {
-        return choose::<F>(&error.key);
+        return if is_tunnel::<F>(&error.key) { Next::Encapsulated } else { choose::<F>(&error.key) };
     };
     if flow.check != 0 {
         return Next::Translate;
@@ -92,6 +89,15 @@ fn judge<P: Packet, F: Icmp>(mut packet: P) -> Next {
         // What a backend on this node tells comes by `leave`.
         _ => UNTOUCHED,
     })
+}
+
+/// Whether an error quotes what this node may have sent another one in UDP. A pod or a client may have that port, too.
+#[inline(always)]
+fn is_tunnel<F: Family>(key: &KeyOf<F>) -> bool {
+    key.source_port == FOU_PORT.to_be()
+        && key.protocol == protocol::UDP
+        && dsr::is_own::<F>(&key.destination)
+        && dsr::is_other_node::<F>(&key.source)
 }
 
 /// Rule 1 of the slot: where nothing changed, a director keeps no entry.

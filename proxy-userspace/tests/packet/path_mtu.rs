@@ -1,12 +1,12 @@
 //! Routers between nodes that have no room for what a director sends: their word, and how long it holds.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
 use millrace_lab::frame::{DEVICE_MAC, Frame, Icmp, Layer, NEIGHBOUR_MAC, flag};
-use millrace_lab::program::{Bed, Endpoint, Hook, resolved_way};
+use millrace_lab::program::{Bed, Endpoint, Hook, known_hop, resolved_way};
 use proxy_common::verdict::Reason;
-use proxy_common::way::{PEER_NODE, PEER_SELF, PEER_WAY_SHIFT, Way};
+use proxy_common::way::{FOU_PORT, PEER_NODE, PEER_SELF, PEER_WAY_SHIFT, Way};
 
 use crate::case::{Family, Tunnel, each_tunnel};
 use crate::network::{connect_to_nodes, in_an_empty_namespace};
@@ -18,7 +18,13 @@ each_tunnel! {
     a_client_that_lets_its_packets_be_cut_is_told_nothing
     an_error_that_is_not_about_a_packet_of_ours_changes_nothing
     an_error_about_somebody_elses_tunnel_to_the_same_node_is_left_to_the_stack
-    after_ten_minutes_the_route_is_asked_again
+    a_short_quote_that_is_not_shaped_as_what_this_node_sends_changes_nothing
+    what_every_ipv6_link_takes_is_sent_whatever_a_router_says
+    a_client_is_told_of_a_router_with_less_room_than_the_way_is_left
+    an_error_about_what_was_sent_on_for_another_nodes_port_is_believed
+    an_error_that_quotes_the_port_of_tunnels_is_the_connections_if_there_is_one
+    after_ten_minutes_the_way_is_as_wide_as_before
+    what_the_agent_writes_meanwhile_outlasts_the_ten_minutes
 }
 
 /// What the router has room for.
@@ -209,25 +215,154 @@ fn an_error_about_somebody_elses_tunnel_to_the_same_node_is_left_to_the_stack(tu
     assert_eq!(director.mtu(), 1500);
 }
 
-fn after_ten_minutes_the_route_is_asked_again(tunnel: Tunnel) {
+fn a_short_quote_that_is_not_shaped_as_what_this_node_sends_changes_nothing(tunnel: Tunnel) {
+    let director = Director::new(tunnel);
+    let frame = large(tunnel, 1450);
+    let with_hint = |hint| tunnel.around(&frame, 1, 2, hint);
+    let mut quotes = vec![with_hint(0), with_hint(0x8000 | director.backend.hint)];
+    let mut divisible = with_hint(director.backend.hint);
+    if let Layer::Ipv4(ip) = divisible.outermost_mut() {
+        ip.dont_fragment = false;
+        quotes.push(divisible);
+    }
+    for quote in quotes {
+        let error = about(tunnel, &quote.build().slice(14..), short(tunnel), NARROW);
+        tunnel.case.arrives(&director.bed, &error).assert_untouched().assert_counted(Reason::NotOurs);
+        assert_eq!(director.mtu(), 1500);
+    }
+    // A backend that has no hint of its own is known by what is inside.
+    let whole = with_hint(0).build().slice(14..);
+    tunnel.case.arrives(&director.bed, &about(tunnel, &whole, whole.len(), NARROW));
+    assert_eq!(director.mtu(), NARROW);
+}
+
+fn what_every_ipv6_link_takes_is_sent_whatever_a_router_says(tunnel: Tunnel) {
+    for mtu in [1280, 1300] {
+        let director = Director::new(tunnel);
+        let sent = director.sent(&large(tunnel, 1450));
+        is_noted(tunnel, &director, &about(tunnel, &sent, short(tunnel), mtu));
+        assert_eq!(director.mtu(), mtu.max(1280 + tunnel.overhead()));
+        tunnel.case.arrives(&director.bed, &large(tunnel, 1280)).assert_counted(Reason::SentDsr);
+        director.is_refused_above(usize::from(director.mtu() - tunnel.overhead()));
+    }
+    // A way whose own route is narrower: a client of IPv6 is told what it believes.
+    let director = Director::new(tunnel);
+    let way = Way { mtu: 1280, ..director.bed.current_way(director.way) };
+    director.bed.set::<Way>("WAYS", director.way, way);
+    let refused = large(tunnel, 1400);
+    let told = if tunnel.case.family == Family::V4 { 1280 - tunnel.overhead() } else { 1280 };
+    let (kind, code) = if tunnel.case.family == Family::V4 { (3, 4) } else { (2, 0) };
+    let rest = u32::from(told).to_be_bytes();
+    let error = refused.icmp_error(tunnel.case.vip().ip(), Icmp { kind, code, rest });
+    tunnel.case.arrives(&director.bed, &refused).assert_sent(&error).assert_counted(Reason::TooBig);
+}
+
+fn a_client_is_told_of_a_router_with_less_room_than_the_way_is_left(tunnel: Tunnel) {
+    let case = tunnel.case;
+    if case.hook == Hook::XdpIngress {
+        // The client's neighbour entry is the stack's to find.
+        return;
+    }
     let director = std::sync::Mutex::new(Director::new(tunnel));
     in_an_empty_namespace(|| {
-        connect_to_nodes(tunnel.outer.node(1));
+        connect_to_nodes(case.family.node(1));
         let director = director.into_inner().unwrap();
         director.bed.beat();
-        let frame = large(tunnel, 1450);
-        is_noted(tunnel, &director, &about(tunnel, &director.sent(&frame), short(tunnel), NARROW));
-        tunnel.case.arrives(&director.bed, &frame).assert_counted(Reason::TooBig);
-        director.bed.forget_narrowness(director.way);
-        tunnel.case.arrives(&director.bed, &frame).assert_counted(Reason::SentDsr);
-        assert_eq!(director.mtu(), 1500);
-        director.is_refused_above(1500 - usize::from(tunnel.overhead()));
-        // It is forgotten that there was a router: nobody asks again because of it.
-        director.bed.set::<Way>(
-            "WAYS",
-            director.way,
-            Way { mtu: NARROW, ..director.bed.current_way(director.way) },
-        );
-        director.is_refused_above(usize::from(NARROW) - usize::from(tunnel.overhead()));
+        let tells = |length, told: u32| {
+            let frame = large_from(tunnel, case.family.node(99), length);
+            let sent = director.sent(&frame);
+            let outcome = case.arrives(&director.bed, &about(tunnel, &sent, sent.len(), 1280));
+            assert_eq!(director.mtu(), 1280 + tunnel.overhead());
+            let (kind, code) = if case.family == Family::V4 { (3, 4) } else { (2, 0) };
+            let rest = told.to_be_bytes();
+            let error = frame.with_hop_limit(63).icmp_error(case.vip().ip(), Icmp { kind, code, rest });
+            let (source, destination) = (outcome.frame().source_mac, outcome.frame().destination_mac);
+            outcome.assert_sent(&error.with_macs(source, destination)).assert_counted(Reason::IcmpError);
+        };
+        let inside = u32::from(1280 - tunnel.overhead());
+        if case.family == Family::V4 {
+            tells(1450, inside);
+            tells(1270, inside);
+        } else {
+            tells(1450, 1280);
+            // Its sender can't make it smaller.
+            let sent = director.sent(&large_from(tunnel, case.family.node(99), 1280));
+            is_noted(tunnel, &director, &about(tunnel, &sent, sent.len(), 1280));
+        }
     });
+}
+
+fn an_error_about_what_was_sent_on_for_another_nodes_port_is_believed(tunnel: Tunnel) {
+    let director = Director::new(tunnel);
+    let case = tunnel.case;
+    director.bed.peer(case.family.node(3), PEER_NODE);
+    let own = SocketAddr::new(case.family.node(1), 30080);
+    let service = director.bed.service().dsr().node_ports().external(own);
+    service.backend_remote(case.remote_pod(1), director.way).install();
+    let of_others = large(tunnel, 1450).with_destination((case.family.node(3), own.port()).into());
+    let sent = tunnel.around(&of_others, 1, 2, director.backend.hint | 1 << 14).build().slice(14..);
+    case.arrives(&director.bed, &about(tunnel, &sent, sent.len(), NARROW));
+    assert_eq!(director.mtu(), NARROW);
+}
+
+fn an_error_that_quotes_the_port_of_tunnels_is_the_connections_if_there_is_one(tunnel: Tunnel) {
+    let director = Director::new(tunnel);
+    let case = tunnel.case;
+    // A client with this source port: its service's error goes where its packets go.
+    let request = case.udp().with_source((case.client().ip(), FOU_PORT).into());
+    case.arrives(&director.bed, &request).assert_counted(Reason::SentDsr);
+    let (kind, code) = if case.family == Family::V4 { (3, 3) } else { (1, 4) };
+    let icmp = Icmp { kind, code, rest: [0; 4] };
+    let refused = request.reply().icmp_error(case.client().ip(), icmp).with_macs(NEIGHBOUR_MAC, DEVICE_MAC);
+    case.arrives(&director.bed, &refused).assert_counted(Reason::IcmpError);
+    // A pod with this port, by SNAT: it comes back to the client.
+    let pod = SocketAddr::new(case.remote_pod(7).ip(), FOU_PORT);
+    let frontend = SocketAddr::new(case.vip().ip(), 53);
+    director.bed.service().udp().external(frontend).backend_remote(pod, director.way).install();
+    director.bed.hop(pod, known_hop(case.family.node(1)));
+    let request = case.udp().with_destination(frontend);
+    let outcome = case.arrives(&director.bed, &request);
+    outcome.assert_counted(Reason::SentSnat);
+    let refused = outcome.frame().icmp_error(pod.ip(), icmp).with_macs(NEIGHBOUR_MAC, DEVICE_MAC);
+    let director = std::sync::Mutex::new(director);
+    in_an_empty_namespace(|| {
+        let director = director.into_inner().unwrap();
+        // There is no route to the client here, which shows that somebody looked for one.
+        let reason = if case.hook == Hook::XdpIngress { Reason::HandedToTc } else { Reason::NoWay };
+        case.arrives(&director.bed, &refused).assert_counted(reason);
+    });
+}
+
+fn after_ten_minutes_the_way_is_as_wide_as_before(tunnel: Tunnel) {
+    // A route of less than its device has room for.
+    let director = Director::new(tunnel);
+    let write = |mtu| {
+        let way = Way { mtu, ..director.bed.current_way(director.way) };
+        director.bed.set::<Way>("WAYS", director.way, way);
+    };
+    write(1450);
+    let overhead = tunnel.overhead();
+    let frame = large(tunnel, usize::from(1440 - overhead));
+    let sent = director.sent(&frame);
+    is_noted(tunnel, &director, &about(tunnel, &sent, short(tunnel), NARROW + 10));
+    is_noted(tunnel, &director, &about(tunnel, &sent, short(tunnel), NARROW));
+    tunnel.case.arrives(&director.bed, &frame).assert_counted(Reason::TooBig);
+    director.bed.forget_narrowness(director.way);
+    tunnel.case.arrives(&director.bed, &frame).assert_counted(Reason::SentDsr);
+    assert_eq!(director.mtu(), 1450);
+    director.is_refused_above(usize::from(1450 - overhead));
+    // It is forgotten that there was a router: what the agent writes now stays.
+    write(NARROW);
+    director.is_refused_above(usize::from(NARROW - overhead));
+}
+
+fn what_the_agent_writes_meanwhile_outlasts_the_ten_minutes(tunnel: Tunnel) {
+    let director = Director::new(tunnel);
+    let sent = director.sent(&large(tunnel, 1450));
+    is_noted(tunnel, &director, &about(tunnel, &sent, short(tunnel), NARROW));
+    let way = Way { mtu: 1420, ..director.bed.current_way(director.way) };
+    director.bed.set::<Way>("WAYS", director.way, way);
+    director.bed.forget_narrowness(director.way);
+    director.is_refused_above(usize::from(1420 - tunnel.overhead()));
+    assert_eq!(director.mtu(), 1420);
 }

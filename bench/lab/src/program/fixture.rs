@@ -14,7 +14,7 @@ use proxy_common::icmp::SourcePrefix;
 use proxy_common::selection::{BackendRef, HintKey};
 use proxy_common::source_range::{CLUSTER, SERVICE_BITS, SourceRange};
 use proxy_common::vip::{VIP_FILTER_WORDS, VipKey, filter_bit};
-use proxy_common::way::{PeerKey, WAY_IPV4, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
+use proxy_common::way::{Narrowing, PeerKey, WAY_IPV4, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
 use proxy_common::{Addr4, Addr6};
 
 use super::Bed;
@@ -78,8 +78,9 @@ impl Bed {
 
     /// Lets the time end for which a way's MTU is what a router said.
     pub fn forget_narrowness(&self, id: u32) {
-        assert_ne!(self.get::<u32>("NARROWED", id), 0, "way {id} is not narrower than its route");
-        self.set::<u32>("NARROWED", id, 1);
+        let narrowing = Narrowing(self.get::<u64>("NARROWED", id));
+        assert!(!narrowing.is_none(), "way {id} is not narrower than its route");
+        self.set::<u64>("NARROWED", id, Narrowing::new(1, narrowing.mtu(), narrowing.former()).0);
     }
 
     /// Writes what an address is: a set of `PEER_*` bits, and above them the id of the way to it.
@@ -321,7 +322,7 @@ impl Bed {
         (0..self.next_slot.get()).for_each(|slot| self.set::<u64>("SELECTION", slot, 0));
         for id in 0..self.next_way.get() {
             self.set::<Way>("WAYS", id, Way::default());
-            self.set::<u32>("NARROWED", id, 0);
+            self.set::<u64>("NARROWED", id, 0);
         }
         for id in 0..self.next_backend.get() {
             self.set::<Backend<Addr4>>("BACKENDS4", id, Backend::default());

@@ -36,7 +36,7 @@ impl Maps {
                 found.ways.push((id, unmapped(way.target), way));
             }
         }
-        let narrowed = self.narrowed.all()?.into_iter().filter(|(_, until)| *until != 0);
+        let narrowed = self.narrowed.all()?.into_iter().filter(|(_, narrowing)| *narrowing != 0);
         found.narrowed = narrowed.map(|(id, _)| id).collect();
         self.hints.for_each(|key, reference| {
             found.hints.push((key, BackendRef(reference)));

@@ -38,8 +38,8 @@ pub struct Maps {
     pub of6: FamilyMaps<Addr6>,
     /// Ways by id.
     pub ways: Vector<Way>,
-    /// By way id: until when its MTU is what a router said.
-    pub narrowed: Vector<u32>,
+    /// By way id: until when its MTU is what a router said, and what it was before.
+    pub narrowed: Vector<u64>,
     /// Backends on this node by service and hint.
     pub hints: Table<HintKey, u32>,
     /// Node addresses.
