@@ -16,7 +16,7 @@ use millrace_lab::traffic::{Answer, Protocol, ask};
 /// What every agent of these tests is told.
 pub const FLAGS: [&str; 2] = ["--proxy-mode", "ipvs"];
 /// An emulated machine takes its time.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_mins(1);
 
 /// Two nodes with two pods each; the first one serves by IPVS. The tests take turns.
 pub fn shared() -> MutexGuard<'static, Cluster> {

@@ -79,8 +79,11 @@ fn a_killed_agent_is_not_missed_and_the_next_one_changes_nothing() -> Result<()>
     Ok(())
 }
 
+/// Virtual services, each with its servers and their weights.
+type Names = Vec<(String, Vec<(String, u32)>)>;
+
 /// Services and servers without their connections.
-fn names(cluster: &millrace_lab::cluster::Cluster) -> Result<Vec<(String, Vec<(String, u32)>)>> {
+fn names(cluster: &millrace_lab::cluster::Cluster) -> Result<Names> {
     let bare =
         |servers: Vec<(String, u32, u32, u32)>| servers.into_iter().map(|(name, weight, ..)| (name, weight));
     Ok(listed(cluster)?.into_iter().map(|one| (one.service, bare(one.servers).collect())).collect())

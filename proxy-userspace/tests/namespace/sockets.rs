@@ -531,7 +531,10 @@ fn connections_take_no_room_of_datagram_sockets() -> Result<()> {
     apply(&cluster, &service, &[1])?;
     let frontend = SocketAddr::new(service.cluster_ips().v4.into(), 80);
     let from = pod(&cluster, "pod-1a")?;
-    from.run(async move || Ok(drop(datagram(frontend).await?)))?;
+    from.run(async move || {
+        datagram(frontend).await?;
+        Ok(())
+    })?;
     for _ in 0..20 {
         assert_eq!(connect(from, frontend)?, Ok(frontend));
     }

@@ -33,7 +33,7 @@ const NAMESPACES: [&str; 2] = ["/run/netns", "/run/docker/netns"];
 /// An endpoint that moves to another EndpointSlice is in neither for a moment.
 const SETTLE: Duration = Duration::from_millis(250);
 /// After a round in which something failed.
-const AGAIN: Duration = Duration::from_secs(60);
+const AGAIN: Duration = Duration::from_mins(1);
 const UDP: u16 = 17;
 
 /// Wakes the thread. It ends with this.
