@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use millrace_lab::frame::{Extension, Frame, Icmp, Layer, flag, protocol};
-use millrace_lab::program::{Bed, FlowTable, Hook};
+use millrace_lab::program::{Bed, FlowTable, Hook, ServiceBuilder};
 use proxy_common::verdict::Reason;
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
 
@@ -80,7 +80,7 @@ fn fragments_of_a_segment_follow_the_first_one(case: Case) {
 }
 
 fn fragments_leave_for_another_node_from_one_port_and_come_back(case: Case) {
-    Node::with(case, Bed::builder(), |service| service.udp()).in_its_network(|node| {
+    Node::with(case, Bed::builder(), ServiceBuilder::udp).in_its_network(|node| {
         let datagram = large(case).with_source(neighbour(case));
         let pieces = datagram.fragments(7, PIECE);
         let port = case.arrives(&node.bed, &pieces[0]).frame().ports().0;
@@ -192,9 +192,10 @@ fn fragments_to_a_port_that_nobody_serves_are_treated_alike(case: Case) {
 #[track_caller]
 fn is_told_once(case: Case, bed: &Bed, pieces: &[Frame], icmp: Icmp, reason: Reason) {
     // The first one's headers and eight bytes of what it carries.
-    let cause = Frame { layers: [&pieces[0].layers[..], &[Layer::from(icmp)]].concat(), ..pieces[0].clone() };
+    let refused =
+        Frame { layers: [&pieces[0].layers[..], &[Layer::from(icmp)]].concat(), ..pieces[0].clone() };
     let quoted = pieces[0].layers.iter().map(Layer::length).sum::<usize>() + 8;
-    let mut error = cause.icmp_error_quoting(case.vip().ip(), icmp, 0);
+    let mut error = refused.icmp_error_quoting(case.vip().ip(), icmp, 0);
     error.payload = pieces[0].build().slice(14..14 + quoted);
     case.arrives(bed, &pieces[0]).assert_sent(&error).assert_counted(reason);
     for piece in &pieces[1..] {
@@ -211,7 +212,7 @@ fn what_is_refused_is_told_to_the_sender_of_the_first_fragment_once(case: Case) 
 }
 
 fn a_fragment_that_does_not_fit_is_dropped_and_its_sender_not_told(case: Case) {
-    let node = Node::with(case, Bed::builder(), |service| service.udp());
+    let node = Node::with(case, Bed::builder(), ServiceBuilder::udp);
     let pieces = large(case).fragments(7, 1600);
     let outcome = case.arrives(&node.bed, &pieces[0]);
     if case.family == Family::V4 {

@@ -70,8 +70,8 @@ mod tests {
         let data = vec![7; 1000];
         for (frame, headers) in [
             (v4().udp(1, 2).payload(data.clone()), 34),
-            (v6().udp(1, 2).payload(data.clone()), 54),
-            (v6().layer(Extension::hop_by_hop(1)).udp(1, 2).payload(data), 62),
+            (v6().udp(1, 2).payload(data.clone()), 62),
+            (v6().layer(Extension::hop_by_hop(1)).udp(1, 2).payload(data), 70),
         ] {
             let pieces = frame.fragments(77, 256);
             assert_eq!(pieces.len(), 4);
