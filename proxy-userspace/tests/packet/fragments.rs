@@ -80,7 +80,7 @@ fn fragments_of_a_segment_follow_the_first_one(case: Case) {
 }
 
 fn fragments_leave_for_another_node_from_one_port_and_come_back(case: Case) {
-    Node::with(case, Bed::builder(), ServiceBuilder::udp).in_its_network(|node| {
+    Node::with(case, Bed::builder(), datagrams).in_its_network(|node| {
         let datagram = large(case).with_source(neighbour(case));
         let pieces = datagram.fragments(7, PIECE);
         let port = case.arrives(&node.bed, &pieces[0]).frame().ports().0;
@@ -189,6 +189,10 @@ fn fragments_to_a_port_that_nobody_serves_are_treated_alike(case: Case) {
     is_told_once(case, &bed, &unknown, Icmp { kind, code, rest: [0; 4] }, Reason::UnknownPort);
 }
 
+fn datagrams(service: ServiceBuilder<'_>) -> ServiceBuilder<'_> {
+    service.udp()
+}
+
 #[track_caller]
 fn is_told_once(case: Case, bed: &Bed, pieces: &[Frame], icmp: Icmp, reason: Reason) {
     // The first one's headers and eight bytes of what it carries.
@@ -212,7 +216,7 @@ fn what_is_refused_is_told_to_the_sender_of_the_first_fragment_once(case: Case) 
 }
 
 fn a_fragment_that_does_not_fit_is_dropped_and_its_sender_not_told(case: Case) {
-    let node = Node::with(case, Bed::builder(), ServiceBuilder::udp);
+    let node = Node::with(case, Bed::builder(), datagrams);
     let pieces = large(case).fragments(7, 1600);
     let outcome = case.arrives(&node.bed, &pieces[0]);
     if case.family == Family::V4 {
