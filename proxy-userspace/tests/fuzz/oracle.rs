@@ -10,7 +10,7 @@ use proxy_common::verdict::Reason;
 use proxy_common::vip::VIP_CLUSTER_IP;
 
 use crate::answers;
-use crate::packet::{ETHERNET, Packet, residue};
+use crate::packet::{ETHERNET, Packet, needs_more_than_itself, residue};
 use crate::translated;
 use crate::world::{Frontend, MTU, NODES, World, address, vip};
 
@@ -49,6 +49,9 @@ impl<'a> Oracle<'a> {
     /// Under which reasons the run may have been counted, or what was wrong about it.
     pub fn judge(&self, frame: &[u8], run: &RawRun) -> Result<Reasons, String> {
         let done = Done { before: frame, after: &run.frame, run };
+        if needs_more_than_itself(frame) {
+            return self.judge_unknown(&done);
+        }
         let Some(packet) = Packet::outermost(frame) else { return self.untouched(&done) };
         if answers::is_foreign_error(&done, &packet) {
             return self.judge_error(&packet, &done);
@@ -83,6 +86,16 @@ impl<'a> Oracle<'a> {
             Some(inner) => self.judge_tunnel(&packet, &inner, &done),
             None => self.untouched(&done),
         }
+    }
+
+    /// Whatever becomes of it, it is counted once, and if it goes on it is no less than a header.
+    fn judge_unknown(&self, done: &Done<'_>) -> Result<Reasons, String> {
+        if let Ok(reasons) = self.untouched(done) {
+            return Ok(reasons);
+        }
+        let verdict = self.verdict(done);
+        require(verdict != Verdict::Fault && done.after.len() > ETHERNET, "no program may return this")?;
+        Ok(Reason::ALL)
     }
 
     fn verdict(&self, done: &Done<'_>) -> Verdict {

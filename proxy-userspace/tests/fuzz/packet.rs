@@ -30,6 +30,9 @@ pub struct Packet {
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const SCTP: u8 = 132;
+/// IPv6's routing and fragment headers.
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
 
 impl Packet {
     /// Reads the IP packet behind the Ethernet header.
@@ -141,6 +144,33 @@ fn skip_extensions(frame: &[u8], mut at: usize, mut protocol: u8) -> Option<(usi
         at += (usize::from(units) + 1) * 8;
     }
     Some((at, protocol))
+}
+
+/// Whether the IP packet, or one that it carries, is a fragment or has a header that says it may be one, or a routing header: what
+/// becomes of such a packet is told by others before it, or by what no test here reads.
+pub fn needs_more_than_itself(frame: &[u8]) -> bool {
+    let is_v6 = match frame.get(12..14) {
+        Some([0x08, 0x00]) => false,
+        Some([0x86, 0xdd]) => true,
+        _ => return false,
+    };
+    if is_cut(frame, ETHERNET, is_v6) {
+        return true;
+    }
+    let Some(outer) = Packet::outermost(frame) else { return false };
+    match outer.protocol {
+        4 => is_cut(frame, outer.payload, false),
+        41 => is_cut(frame, outer.payload, true),
+        _ => false,
+    }
+}
+
+fn is_cut(frame: &[u8], network: usize, is_v6: bool) -> bool {
+    let byte = |at: usize| frame.get(network + at).copied().unwrap_or(0);
+    if !is_v6 {
+        return byte(6) & 0x3f != 0 || byte(7) != 0;
+    }
+    matches!(skip_extensions(frame, network + 40, byte(6)), Some((_, ROUTING | FRAGMENT)))
 }
 
 /// The sum of 16-bit words modulo 65535, in which a checksum's two zeroes are one.
