@@ -23,6 +23,9 @@ use super::Cgroup;
 /// Where `ip netns` looks for namespaces.
 pub(super) const DIRECTORY: &str = "/run/netns";
 
+/// How long a task that is dropped may take to end. Only one that blocks its thread takes any time.
+const END_LIMIT: Duration = Duration::from_secs(10);
+
 type Job = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
 /// A named network namespace; it and everything in it goes when this is dropped.
@@ -105,7 +108,7 @@ impl Namespace {
         });
         // A namespace whose thread is gone drops the job, and join reports it.
         let _ = self.jobs.as_ref().map(|jobs| jobs.send(run));
-        Task { result, namespace: self.name.clone(), _cancel: cancel }
+        Task { result, namespace: self.name.clone(), cancel: Some(cancel) }
     }
 
     /// Frames that each device had no room for, or dropped otherwise: what it received, and what it was to send.
@@ -138,12 +141,12 @@ impl Drop for Namespace {
     }
 }
 
-/// Something that runs in a namespace; dropping it ends it.
+/// Something that runs in a namespace; it has ended when it is dropped.
 #[derive(Debug)]
 pub struct Task<T> {
     result: mpsc::Receiver<Result<T>>,
     namespace: String,
-    _cancel: oneshot::Sender<()>,
+    cancel: Option<oneshot::Sender<()>>,
 }
 
 impl<T> Task<T> {
@@ -163,6 +166,14 @@ impl<T> Task<T> {
         self.result
             .recv_timeout(limit)
             .with_context(|| format!("a task in {} gave no result within {limit:?}", self.namespace))?
+    }
+}
+
+impl<T> Drop for Task<T> {
+    /// The job's side of the channel goes after all the job held.
+    fn drop(&mut self) {
+        drop(self.cancel.take());
+        while self.result.recv_timeout(END_LIMIT).is_ok() {}
     }
 }
 

@@ -3,16 +3,17 @@
 use std::net::SocketAddr;
 
 use anyhow::{Context, Result};
+use futures_util::future::{BoxFuture, FutureExt as _, try_join_all};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::task::JoinSet;
 
 use super::http::{content_length, read_head};
 use super::{Sighting, sctp};
 use crate::net::{Namespace, Task};
 use crate::topology::{Dual, Node, Pod};
 
-/// Answers until it is dropped.
+/// Answers until it is dropped; its sockets are closed then.
 #[derive(Debug)]
 pub struct Server {
     _task: Task<()>,
@@ -34,11 +35,11 @@ impl Server {
         let targets = pod.addresses().both().map(|address| SocketAddr::new(address, port));
         let name = pod.name().to_owned();
         let task = pod.namespace().spawn(async move || {
-            let mut servers = JoinSet::new();
+            let mut servers = Vec::new();
             for target in targets {
-                servers.spawn(accept(TcpListener::from_std(sctp::listener(target)?)?, name.clone()));
+                servers.push(accept(TcpListener::from_std(sctp::listener(target)?)?, name.clone()));
             }
-            servers.join_all().await.into_iter().collect()
+            try_join_all(servers).await.map(drop)
         });
         Ok(Self { _task: task })
     }
@@ -58,23 +59,28 @@ impl Server {
         })?;
         let name = name.to_owned();
         let task = namespace.spawn(async move || {
-            let mut servers = JoinSet::new();
+            let mut servers: Vec<BoxFuture<'_, Result<()>>> = Vec::new();
             for (listener, socket) in sockets {
-                servers.spawn(accept(TcpListener::from_std(listener)?, name.clone()));
-                servers.spawn(echo(UdpSocket::from_std(socket)?, name.clone()));
+                servers.push(accept(TcpListener::from_std(listener)?, name.clone()).boxed());
+                servers.push(echo(UdpSocket::from_std(socket)?, name.clone()).boxed());
             }
-            servers.join_all().await.into_iter().collect()
+            try_join_all(servers).await.map(drop)
         });
         Ok(Self { _task: task })
     }
 }
 
+/// Answers all connections of a listener. None is a task of its own: they are closed by the time this is dropped.
 async fn accept(listener: TcpListener, name: String) -> Result<()> {
-    let mut connections = JoinSet::new();
+    let mut connections = FuturesUnordered::new();
     loop {
-        let (stream, peer) = listener.accept().await?;
-        connections.spawn(answer(BufReader::new(stream), peer, name.clone()));
-        while connections.try_join_next().is_some() {}
+        tokio::select! {
+            accepted = listener.accept() => {
+                let (stream, peer) = accepted?;
+                connections.push(answer(BufReader::new(stream), peer, name.clone()));
+            }
+            Some(_) = connections.next() => {}
+        }
     }
 }
 
