@@ -105,15 +105,12 @@ async fn stream(socket: UdpSocket, period: Duration, mut stopped: oneshot::Recei
     loop {
         tokio::select! {
             _ = &mut stopped => break,
-            _ = clock.tick(), if delivery.lost.len() < UNDER_WAY => {
-                // A refused send is a lost datagram like any other: it stays in the set.
-                let _ = socket.send(&delivery.sent.to_be_bytes()).await;
-                delivery.lost.insert(delivery.sent);
-                delivery.sent += 1;
-            }
+            _ = clock.tick(), if delivery.lost.len() < UNDER_WAY => delivery.send(&socket).await,
             Ok(length) = socket.recv(&mut buffer) => delivery.count(buffer.get(..length).unwrap_or_default()),
         }
     }
+    // One more, so that what was done before the end is always seen, however fast it was.
+    delivery.send(&socket).await;
     let limit = Instant::now() + ANSWER_LIMIT;
     while !delivery.lost.is_empty()
         && let Ok(received) = timeout_at(limit, socket.recv(&mut buffer)).await
@@ -125,6 +122,13 @@ async fn stream(socket: UdpSocket, period: Duration, mut stopped: oneshot::Recei
 }
 
 impl Delivery {
+    /// Sends the next number. A refused send is a lost datagram like any other: it stays in the set.
+    async fn send(&mut self, socket: &UdpSocket) {
+        let _ = socket.send(&self.sent.to_be_bytes()).await;
+        self.lost.insert(self.sent);
+        self.sent += 1;
+    }
+
     /// Takes an answer's number off the lost ones.
     fn count(&mut self, answer: &[u8]) {
         let Some((sighting, payload)) = parse(answer) else { return };
