@@ -3,14 +3,16 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::agent::{Proxy, Source};
 use crate::apiserver::ApiServer;
+use crate::capture::Capture;
 use crate::manifests::{Manifests, Service, nodes};
 use crate::process::Process;
-use crate::topology::{Bed, Family, Shape, Wire};
+use crate::topology::{Bed, Family, Node, Shape, Wire};
 use crate::traffic::Server;
+use crate::walk::Walk;
 
 /// Port of the server in every pod.
 pub const TARGET_PORT: u16 = 8080;
@@ -143,6 +145,24 @@ impl Cluster {
     /// Starts one more server: a host process of a node.
     pub fn start_host_server(&mut self, node: u8, port: u16) -> Result<()> {
         self.servers.push(Server::on_node(self.bed.node(node)?, port)?);
+        Ok(())
+    }
+
+    /// A service on port 80 whose backends are these pods; it is still to be applied.
+    pub fn service(&self, name: &str, number: u8, pods: &[&str]) -> Result<Service> {
+        let mut service = Service::new(name, number).port(80, TARGET_PORT);
+        for name in pods {
+            service = service.pod(self.bed.node_of(name)?, self.bed.pod(name)?);
+        }
+        Ok(service)
+    }
+
+    /// Walks, and fails with a list of everything that was off.
+    pub fn expect(&self, walk: &Walk) -> Result<()> {
+        let ports: Vec<&str> = self.bed.nodes().iter().map(Node::name).collect();
+        let mut capture = Capture::start(self.bed.router(), &ports)?;
+        let problems = walk.run(&self.bed, &mut capture)?.problems;
+        ensure!(problems.is_empty(), "{}", problems.join("\n"));
         Ok(())
     }
 

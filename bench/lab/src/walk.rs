@@ -63,6 +63,20 @@ pub struct Row {
 }
 
 impl Walk {
+    /// A walk from the client outside, whose address the backends see.
+    #[must_use]
+    pub fn to(service: &str, address: Dual, port: u16, backends: &[&str], trail: Trail) -> Self {
+        Self {
+            service: service.to_owned(),
+            from: None,
+            address,
+            port,
+            backends: backends.iter().map(|name| (*name).to_owned()).collect(),
+            trail,
+            translated_to: None,
+        }
+    }
+
     /// Sends the requests; `capture` is one of the router's devices.
     pub fn run(&self, bed: &Bed, capture: &mut Capture) -> Result<Outcome> {
         let mut outcome = Outcome::default();

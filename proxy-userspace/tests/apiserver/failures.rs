@@ -9,11 +9,12 @@ use millrace_lab::apiserver::{ApiServer, HOST};
 use millrace_lab::capture::Trail;
 use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::Service;
-use millrace_lab::topology::Family;
+use millrace_lab::topology::{Family, vip};
 use millrace_lab::traffic::{LongConnections, Stream};
+use millrace_lab::walk::Walk;
 use serde_json::json;
 
-use crate::fixture::{expect, remove, service, shared, vip, wait_for_backends, wait_for_line};
+use crate::fixture::{remove, shared, wait_for_backends, wait_for_line};
 
 /// A service that stays as it is, one that changes and one that goes, and traffic to the first.
 struct Watched {
@@ -26,9 +27,9 @@ struct Watched {
 
 impl Watched {
     fn start(cluster: &Cluster) -> Result<Self> {
-        let kept = service(cluster, "kept", 30, &["pod-1a", "pod-1b"])?.external(vip(130));
-        let changing = service(cluster, "changing", 31, &["pod-1a"])?.external(vip(131));
-        let leaving = service(cluster, "leaving", 32, &["pod-1a"])?.external(vip(132));
+        let kept = cluster.service("kept", 30, &["pod-1a", "pod-1b"])?.external(vip(130));
+        let changing = cluster.service("changing", 31, &["pod-1a"])?.external(vip(131));
+        let leaving = cluster.service("leaving", 32, &["pod-1a"])?.external(vip(132));
         for service in [&kept, &changing, &leaving] {
             cluster.apply(service, &[1])?;
         }
@@ -42,10 +43,10 @@ impl Watched {
     /// What the agent can't know yet.
     fn change(&mut self, cluster: &Cluster) -> Result<()> {
         let kube = cluster.api_server()?.kube();
-        self.changing = service(cluster, "changing", 31, &["pod-1b"])?.external(vip(131));
+        self.changing = cluster.service("changing", 31, &["pod-1b"])?.external(vip(131));
         kube.put_all(self.changing.objects())?;
         remove(cluster, &self.leaving)?;
-        let coming = service(cluster, "coming", 33, &["pod-1b"])?.external(vip(133));
+        let coming = cluster.service("coming", 33, &["pod-1b"])?.external(vip(133));
         kube.put_all(coming.objects())
     }
 
@@ -57,18 +58,18 @@ impl Watched {
             let served = rows.iter().all(|row| !row.frontends.is_empty() && !row.backends.is_empty());
             assert!(!rows.is_empty() && served, "{}: {rows:?}", service.name());
         }
-        expect(cluster, &self.leaving, vip(132), 80, &["pod-1a"], Trail::local("node1"))
+        cluster.expect(&Walk::to(self.leaving.name(), vip(132), 80, &["pod-1a"], Trail::local("node1")))
     }
 
     /// The maps have what the API server has, and the traffic has not noticed.
     fn expect_right(self, cluster: &Cluster) -> Result<()> {
-        let coming = service(cluster, "coming", 33, &["pod-1b"])?.external(vip(133));
+        let coming = cluster.service("coming", 33, &["pod-1b"])?.external(vip(133));
         for service in [&self.kept, &self.changing, &coming] {
             wait_for_backends(cluster, 1, service)?;
         }
         wait_for_backends(cluster, 1, &self.leaving.without_endpoints())?;
         for (service, number) in [(&self.changing, 131), (&coming, 133)] {
-            expect(cluster, service, vip(number), 80, &["pod-1b"], Trail::local("node1"))?;
+            cluster.expect(&Walk::to(service.name(), vip(number), 80, &["pod-1b"], Trail::local("node1")))?;
         }
         assert_eq!(self.connections.stop()?, 10);
         let delivery = self.stream.stop()?;

@@ -1,18 +1,16 @@
 //! What the tests share: one API server, one bed, agents on two of its three nodes.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
 use millrace_lab::apiserver::HOST;
-use millrace_lab::capture::{Capture, Trail};
-use millrace_lab::cluster::{Cluster, TARGET_PORT};
+use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::Service;
 use millrace_lab::net::remove_own_at_exit;
-use millrace_lab::topology::{Dual, Node, Shape};
-use millrace_lab::walk::Walk;
+use millrace_lab::topology::Shape;
 use serde_json::json;
 
 /// The nodes that have an agent. The third is for agents that are not to come far.
@@ -66,58 +64,13 @@ fn wait_until_followed(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// The `number`th load balancer or external address; the router sends them all to node 1.
-pub fn vip(number: u8) -> Dual {
-    Dual {
-        v4: Ipv4Addr::new(203, 0, 113, number),
-        v6: Ipv6Addr::new(0x2001, 0xdb8, 0xe, 0, 0, 0, 0, number.into()),
-    }
-}
-
-/// A service on port 80 whose backends are these pods.
-pub fn service(cluster: &Cluster, name: &str, number: u8, pods: &[&str]) -> Result<Service> {
-    let mut service = Service::new(name, number).port(80, TARGET_PORT);
-    for name in pods {
-        let has_it = |node: &&Node| node.pods().iter().any(|own| own.name() == *name);
-        let node = cluster.bed().nodes().iter().find(has_it).expect("each pod is on a node");
-        service = service.pod(node, cluster.bed().pod(name)?);
-    }
-    Ok(service)
-}
-
-/// Takes a service of [`service`] away again.
+/// Takes a service away from the API server again.
 pub fn remove(cluster: &Cluster, service: &Service) -> Result<()> {
     let kube = cluster.api_server()?.kube();
     for object in service.objects() {
         let text = |pointer: &str| object.pointer(pointer).and_then(|value| value.as_str()).unwrap();
         kube.delete(text("/apiVersion"), text("/kind"), "default", text("/metadata/name"))?;
     }
-    Ok(())
-}
-
-/// Sends requests from the client, and fails with a list of everything that was off.
-pub fn expect(
-    cluster: &Cluster,
-    service: &Service,
-    address: Dual,
-    port: u16,
-    pods: &[&str],
-    trail: Trail,
-) -> Result<()> {
-    let backends = pods.iter().map(|name| (*name).to_owned()).collect();
-    let walk = Walk {
-        service: service.name().to_owned(),
-        from: None,
-        address,
-        port,
-        backends,
-        trail,
-        translated_to: None,
-    };
-    let ports: Vec<&str> = cluster.bed().nodes().iter().map(Node::name).collect();
-    let mut capture = Capture::start(cluster.bed().router(), &ports)?;
-    let problems = walk.run(cluster.bed(), &mut capture)?.problems;
-    anyhow::ensure!(problems.is_empty(), "{}", problems.join("\n"));
     Ok(())
 }
 

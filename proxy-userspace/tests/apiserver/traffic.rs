@@ -4,17 +4,18 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use anyhow::Result;
 use millrace_lab::capture::Trail;
-use millrace_lab::topology::{Dual, Family};
+use millrace_lab::topology::{Dual, Family, vip};
 use millrace_lab::traffic::{Protocol, ask};
+use millrace_lab::walk::Walk;
 
-use crate::fixture::{expect, remove, service, shared, vip};
+use crate::fixture::{remove, shared};
 
 #[test]
 fn every_kind_of_frontend_leads_the_client_to_a_pod_that_sees_it() -> Result<()> {
     let cluster = shared();
     let pods = ["pod-1a", "pod-1b"];
     let service =
-        service(&cluster, "walked", 20, &pods)?.node_ports(30120).external(vip(120)).load_balancer(vip(121));
+        cluster.service("walked", 20, &pods)?.node_ports(30120).external(vip(120)).load_balancer(vip(121));
     cluster.apply(&service, &[1])?;
     let node = cluster.bed().node(1)?.addresses();
     let cluster_ip =
@@ -23,7 +24,7 @@ fn every_kind_of_frontend_leads_the_client_to_a_pod_that_sees_it() -> Result<()>
         cluster.bed().route_to(address, 1)?;
     }
     for (address, port) in [(node, 30120), (vip(120), 80), (vip(121), 80), (cluster_ip, 80)] {
-        expect(&cluster, &service, address, port, &pods, Trail::local("node1"))?;
+        cluster.expect(&Walk::to(service.name(), address, port, &pods, Trail::local("node1")))?;
     }
     remove(&cluster, &service)
 }
@@ -31,22 +32,28 @@ fn every_kind_of_frontend_leads_the_client_to_a_pod_that_sees_it() -> Result<()>
 #[test]
 fn direct_return_reaches_pods_of_another_node() -> Result<()> {
     let cluster = shared();
-    let direct = service(&cluster, "direct", 21, &["pod-2a", "pod-2b"])?.load_balancer(vip(122));
+    let direct = cluster.service("direct", 21, &["pod-2a", "pod-2b"])?.load_balancer(vip(122));
     let direct = direct.annotation("millrace/forwarding", "dsr");
     cluster.apply(&direct, &[1, 2])?;
     let trail = Trail::direct_return("node1", "node2");
-    expect(&cluster, &direct, vip(122), 80, &["pod-2a", "pod-2b"], trail)?;
+    cluster.expect(&Walk::to(direct.name(), vip(122), 80, &["pod-2a", "pod-2b"], trail))?;
     remove(&cluster, &direct)
 }
 
 #[test]
 fn policy_local_is_served_where_the_endpoints_are() -> Result<()> {
     let cluster = shared();
-    let local = service(&cluster, "local", 22, &["pod-1a", "pod-2a"])?.node_ports(30122).local();
+    let local = cluster.service("local", 22, &["pod-1a", "pod-2a"])?.node_ports(30122).local();
     cluster.apply(&local, &[1, 2])?;
     for (node, pod) in [(1, "pod-1a"), (2, "pod-2a")] {
         let address = cluster.bed().node(node)?.addresses();
-        expect(&cluster, &local, address, 30122, &[pod], Trail::local(&format!("node{node}")))?;
+        cluster.expect(&Walk::to(
+            local.name(),
+            address,
+            30122,
+            &[pod],
+            Trail::local(&format!("node{node}")),
+        ))?;
     }
     remove(&cluster, &local)
 }
@@ -55,17 +62,17 @@ fn policy_local_is_served_where_the_endpoints_are() -> Result<()> {
 fn a_service_that_scales_is_followed_by_traffic_at_once() -> Result<()> {
     let cluster = shared();
     for pods in [&["pod-1a"][..], &["pod-1a", "pod-1b"], &["pod-1b"]] {
-        let scaled = service(&cluster, "scaled", 23, pods)?.external(vip(123));
+        let scaled = cluster.service("scaled", 23, pods)?.external(vip(123));
         cluster.apply(&scaled, &[1])?;
-        expect(&cluster, &scaled, vip(123), 80, pods, Trail::local("node1"))?;
+        cluster.expect(&Walk::to(scaled.name(), vip(123), 80, pods, Trail::local("node1")))?;
     }
-    remove(&cluster, &service(&cluster, "scaled", 23, &[])?)
+    remove(&cluster, &cluster.service("scaled", 23, &[])?)
 }
 
 #[test]
 fn session_affinity_keeps_a_client_with_its_pod() -> Result<()> {
     let cluster = shared();
-    let sticky = service(&cluster, "sticky", 24, &["pod-1a", "pod-1b"])?.external(vip(124));
+    let sticky = cluster.service("sticky", 24, &["pod-1a", "pod-1b"])?.external(vip(124));
     cluster.apply(&sticky, &[1])?;
     let affinity = serde_json::json!({"spec": {"sessionAffinity": "ClientIP"}});
     cluster.api_server()?.kube().patch("v1", "Service", "default", "sticky", affinity)?;

@@ -1,16 +1,15 @@
 //! What the tests share.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::process::Output;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use millrace_lab::agent::Proxy;
-use millrace_lab::cluster::{Cluster, TARGET_PORT};
+use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::Service;
 use millrace_lab::net::{Namespace, remove_own_at_exit};
-use millrace_lab::topology::{Dual, Family, Shape};
+use millrace_lab::topology::{Family, Shape, cluster_ip};
 use millrace_lab::traffic::{Answer, Protocol, ask};
 
 /// What every agent of these tests is told.
@@ -34,43 +33,8 @@ fn start() -> Result<Cluster> {
         output(&cluster, &["ip", "link", "set", "dev", port, "type", "bridge_slave", "hairpin", "on"])?;
     }
     cluster.start_agent_with(1, &FLAGS)?;
-    wait_for_start(cluster.proxy(1)?, 1)?;
+    cluster.proxy(1)?.wait_for_start(1)?;
     Ok(cluster)
-}
-
-/// Waits until the agent has said for the `times`th time that it serves.
-pub fn wait_for_start(proxy: &Proxy, times: usize) -> Result<()> {
-    proxy.wait_until_within(LIMIT, &format!("start {times} of the agent"), || {
-        Ok(proxy.log().matches("serving as").count() >= times)
-    })
-}
-
-/// The cluster IPs of service `number`.
-pub fn cluster_ip(number: u8) -> Dual {
-    Dual {
-        v4: Ipv4Addr::new(10, 96, 0, number),
-        v6: Ipv6Addr::new(0x2001, 0xdb8, 0x5, 0, 0, 0, 0, number.into()),
-    }
-}
-
-/// The `number`th load balancer address; the router sends them all to node 1.
-pub fn vip(number: u8) -> Dual {
-    Dual {
-        v4: Ipv4Addr::new(203, 0, 113, number),
-        v6: Ipv6Addr::new(0x2001, 0xdb8, 0xe, 0, 0, 0, 0, number.into()),
-    }
-}
-
-/// A service on port 80 whose backends are these pods.
-pub fn service(cluster: &Cluster, name: &str, number: u8, pods: &[&str]) -> Result<Service> {
-    let mut service = Service::new(name, number).port(80, TARGET_PORT);
-    for name in pods {
-        let pod = cluster.bed().pod(name)?;
-        let mut nodes = cluster.bed().nodes().iter();
-        let node = nodes.find(|node| node.pods().iter().any(|own| own.name() == *name));
-        service = service.pod(node.context("each pod is on a node")?, pod);
-    }
-    Ok(service)
 }
 
 /// One of the kernel's virtual services, as /proc/net/ip_vs has it.

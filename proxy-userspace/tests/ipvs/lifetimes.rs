@@ -3,20 +3,16 @@
 use std::net::SocketAddr;
 
 use anyhow::Result;
-use millrace_lab::topology::Family;
+use millrace_lab::topology::{Family, cluster_ip, vip};
 use millrace_lab::traffic::{LongConnections, Protocol, ask};
 
-use crate::fixture::{
-    FLAGS, LIMIT, apply, ask_all, cluster_ip, listed, output, place, run, servers, service, shared, vip,
-    wait_for_start,
-};
+use crate::fixture::{FLAGS, LIMIT, apply, ask_all, listed, output, place, run, servers, shared};
 
 #[test]
 fn connections_survive_the_removal_of_their_endpoint_and_new_ones_go_elsewhere() -> Result<()> {
     let cluster = shared();
-    let of = |pods: &[&str]| {
-        Ok::<_, anyhow::Error>(service(&cluster, "graceful", 20, pods)?.load_balancer(vip(20)))
-    };
+    let of =
+        |pods: &[&str]| Ok::<_, anyhow::Error>(cluster.service("graceful", 20, pods)?.load_balancer(vip(20)));
     apply(&cluster, 20, &of(&["pod-1a", "pod-2a"])?)?;
     let targets = Family::ALL.map(|family| SocketAddr::new(vip(20).of(family), 80));
     let open = |target| LongConnections::open(cluster.bed().client(), target, 4, 2);
@@ -43,10 +39,10 @@ fn connections_survive_the_removal_of_their_endpoint_and_new_ones_go_elsewhere()
 #[test]
 fn a_datagrams_endpoint_that_goes_is_gone_at_once() -> Result<()> {
     let cluster = shared();
-    apply(&cluster, 21, &service(&cluster, "datagrams", 21, &["pod-1a", "pod-2a"])?.load_balancer(vip(21)))?;
+    apply(&cluster, 21, &cluster.service("datagrams", 21, &["pod-1a", "pod-2a"])?.load_balancer(vip(21)))?;
     let target = SocketAddr::new(vip(21).v4.into(), 80);
     ask_all(cluster.bed().client(), Protocol::Udp, target, &["pod-1a", "pod-2a"])?;
-    apply(&cluster, 21, &service(&cluster, "datagrams", 21, &["pod-2a"])?.load_balancer(vip(21)))?;
+    apply(&cluster, 21, &cluster.service("datagrams", 21, &["pod-2a"])?.load_balancer(vip(21)))?;
     let prefix = format!("UDP {} ", place(target));
     cluster.proxy(1)?.wait_until_within(LIMIT, "one server is left, none drains", || {
         let all = listed(&cluster)?;
@@ -62,7 +58,7 @@ fn a_killed_agent_is_not_missed_and_the_next_one_changes_nothing() -> Result<()>
     apply(
         &cluster,
         22,
-        &service(&cluster, "lasting", 22, &["pod-1a", "pod-2a"])?.load_balancer(vip(22)).local(),
+        &cluster.service("lasting", 22, &["pod-1a", "pod-2a"])?.load_balancer(vip(22)).local(),
     )?;
     let target = SocketAddr::new(vip(22).v4.into(), 80);
     let connections = LongConnections::open(cluster.bed().client(), target, 4, 2)?;
@@ -72,7 +68,7 @@ fn a_killed_agent_is_not_missed_and_the_next_one_changes_nothing() -> Result<()>
     let (services, rules) = (names(&cluster)?, output(&cluster, &table)?);
     let starts = cluster.proxy(1)?.log().matches("serving as").count();
     cluster.start_agent_with(1, &FLAGS)?;
-    wait_for_start(cluster.proxy(1)?, starts + 1)?;
+    cluster.proxy(1)?.wait_for_start(starts + 1)?;
     assert_eq!(names(&cluster)?, services);
     assert_eq!(output(&cluster, &table)?, rules, "handles tell that nothing was written anew");
     assert_eq!(connections.stop()?, 6);
@@ -92,7 +88,7 @@ fn names(cluster: &millrace_lab::cluster::Cluster) -> Result<Names> {
 #[test]
 fn what_somebody_deletes_is_made_again() -> Result<()> {
     let cluster = shared();
-    apply(&cluster, 23, &service(&cluster, "drift", 23, &["pod-1a"])?.load_balancer(vip(23)))?;
+    apply(&cluster, 23, &cluster.service("drift", 23, &["pod-1a"])?.load_balancer(vip(23)))?;
     let target = SocketAddr::new(vip(23).v4.into(), 80);
     for words in [
         ["nft", "delete", "table", "inet", "millrace"].as_slice(),
@@ -116,7 +112,7 @@ fn cleanup_removes_what_is_ours_and_nothing_else() -> Result<()> {
     apply(
         &cluster,
         24,
-        &service(&cluster, "clean", 24, &["pod-1a"])?.node_ports(31240).load_balancer(vip(24)).local(),
+        &cluster.service("clean", 24, &["pod-1a"])?.node_ports(31240).load_balancer(vip(24)).local(),
     )?;
     let others = ["add table inet others", "add chain inet others kept"];
     for line in others {
@@ -138,7 +134,7 @@ fn cleanup_removes_what_is_ours_and_nothing_else() -> Result<()> {
     output(&cluster, &["nft", "delete", "table", "inet", "others"])?;
     let starts = cluster.proxy(1)?.log().matches("serving as").count();
     cluster.start_agent_with(1, &FLAGS)?;
-    wait_for_start(cluster.proxy(1)?, starts + 1)?;
+    cluster.proxy(1)?.wait_for_start(starts + 1)?;
     let target = SocketAddr::new(cluster_ip(24).v4.into(), 80);
     ask(cluster.bed().pod("pod-1b")?.namespace(), Protocol::Tcp, target)?;
     Ok(())

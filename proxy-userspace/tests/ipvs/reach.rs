@@ -3,17 +3,17 @@
 use std::net::SocketAddr;
 
 use anyhow::Result;
-use millrace_lab::topology::Family;
+use millrace_lab::topology::{Family, cluster_ip, vip};
 use millrace_lab::traffic::{Protocol, ask, send};
 
-use crate::fixture::{LIMIT, apply, ask_all, cluster_ip, output, service, shared, vip};
+use crate::fixture::{LIMIT, apply, ask_all, output, shared};
 
 const BOTH: [&str; 2] = ["pod-1a", "pod-2a"];
 
 #[test]
 fn a_client_outside_reaches_every_kind_of_frontend_and_is_seen_by_backends_of_this_node() -> Result<()> {
     let cluster = shared();
-    let service = service(&cluster, "outside", 10, &BOTH)?.node_ports(31000).load_balancer(vip(10));
+    let service = cluster.service("outside", 10, &BOTH)?.node_ports(31000).load_balancer(vip(10));
     apply(&cluster, 10, &service)?;
     let node = cluster.bed().node(1)?.addresses();
     for family in Family::ALL {
@@ -36,7 +36,7 @@ fn a_client_outside_reaches_every_kind_of_frontend_and_is_seen_by_backends_of_th
 #[test]
 fn pods_and_processes_of_the_node_reach_cluster_ips_and_load_balancers() -> Result<()> {
     let cluster = shared();
-    let service = service(&cluster, "inside", 11, &BOTH)?.load_balancer(vip(11));
+    let service = cluster.service("inside", 11, &BOTH)?.load_balancer(vip(11));
     apply(&cluster, 11, &service)?;
     let (pod, node) = (cluster.bed().pod("pod-1b")?, cluster.bed().node(1)?);
     for family in Family::ALL {
@@ -59,7 +59,7 @@ fn pods_and_processes_of_the_node_reach_cluster_ips_and_load_balancers() -> Resu
 #[test]
 fn a_pod_reaches_itself_through_its_service() -> Result<()> {
     let cluster = shared();
-    apply(&cluster, 12, &service(&cluster, "hairpin", 12, &["pod-1a"])?)?;
+    apply(&cluster, 12, &cluster.service("hairpin", 12, &["pod-1a"])?)?;
     let pod = cluster.bed().pod("pod-1a")?;
     for family in Family::ALL {
         for protocol in Protocol::ALL {
@@ -72,7 +72,7 @@ fn a_pod_reaches_itself_through_its_service() -> Result<()> {
 #[test]
 fn with_policy_local_clients_outside_get_local_backends_and_those_inside_all_of_them() -> Result<()> {
     let cluster = shared();
-    let service = service(&cluster, "local", 13, &BOTH)?.node_ports(31030).load_balancer(vip(13)).local();
+    let service = cluster.service("local", 13, &BOTH)?.node_ports(31030).load_balancer(vip(13)).local();
     apply(&cluster, 13, &service)?;
     let node = cluster.bed().node(1)?.addresses();
     for family in Family::ALL {
@@ -95,7 +95,7 @@ fn with_policy_local_clients_outside_get_local_backends_and_those_inside_all_of_
 #[test]
 fn without_local_backends_a_client_outside_is_dropped_and_without_any_refused() -> Result<()> {
     let cluster = shared();
-    let far = service(&cluster, "far", 14, &["pod-2a"])?.load_balancer(vip(14)).local();
+    let far = cluster.service("far", 14, &["pod-2a"])?.load_balancer(vip(14)).local();
     apply(&cluster, 14, &far)?;
     for family in Family::ALL {
         let target = SocketAddr::new(vip(14).of(family), 80);
@@ -120,7 +120,7 @@ fn without_local_backends_a_client_outside_is_dropped_and_without_any_refused() 
 fn a_port_of_a_services_address_that_no_service_has_is_not_this_nodes() -> Result<()> {
     let mut cluster = shared();
     cluster.start_host_server(1, 9191)?;
-    let service = service(&cluster, "leak", 15, &["pod-1a"])?.load_balancer(vip(15));
+    let service = cluster.service("leak", 15, &["pod-1a"])?.load_balancer(vip(15));
     apply(&cluster, 15, &service)?;
     let (client, node) = (cluster.bed().client(), cluster.bed().node(1)?);
     for family in Family::ALL {
@@ -157,7 +157,7 @@ fn a_host_process_of_the_node_is_a_backend() -> Result<()> {
 #[test]
 fn only_source_ranges_reach_a_load_balancer() -> Result<()> {
     let cluster = shared();
-    let service = service(&cluster, "ranged", 17, &["pod-1a"])?.node_ports(31070).load_balancer(vip(17));
+    let service = cluster.service("ranged", 17, &["pod-1a"])?.node_ports(31070).load_balancer(vip(17));
     let with_ranges = |ranges: &[&str]| -> Result<()> {
         let mut objects = service.objects();
         objects[0]["spec"]["loadBalancerSourceRanges"] = serde_json::json!(ranges);
@@ -190,7 +190,7 @@ fn only_source_ranges_reach_a_load_balancer() -> Result<()> {
 #[test]
 fn addresses_of_services_are_answered_when_pinged_and_sysctls_are_set() -> Result<()> {
     let cluster = shared();
-    apply(&cluster, 18, &service(&cluster, "pinged", 18, &["pod-1a"])?.load_balancer(vip(18)))?;
+    apply(&cluster, 18, &cluster.service("pinged", 18, &["pod-1a"])?.load_balancer(vip(18)))?;
     for family in Family::ALL {
         millrace_lab::traffic::ping(cluster.bed().client(), vip(18).of(family), b"there?")?;
     }

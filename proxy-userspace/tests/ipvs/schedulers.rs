@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use anyhow::Result;
-use millrace_lab::topology::Family;
+use millrace_lab::topology::{Family, cluster_ip, vip};
 use millrace_lab::traffic::{Protocol, ask};
 use serde_json::json;
 
-use crate::fixture::{LIMIT, Listed, apply, ask_all, cluster_ip, listed, place, service, shared, vip};
+use crate::fixture::{LIMIT, Listed, apply, ask_all, listed, place, shared};
 
 const ALL: [&str; 13] =
     ["rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "fo", "ovf", "mh"];
@@ -18,7 +18,7 @@ fn every_scheduler_serves() -> Result<()> {
     let cluster = shared();
     let target = SocketAddr::new(vip(30).v4.into(), 80);
     for name in ALL {
-        let service = service(&cluster, "scheduled", 30, &["pod-1a", "pod-2a"])?.load_balancer(vip(30));
+        let service = cluster.service("scheduled", 30, &["pod-1a", "pod-2a"])?.load_balancer(vip(30));
         apply(&cluster, 30, &service.annotation("kube-router.io/service.scheduler", name))?;
         let wanted = format!("TCP {} {name}", place(target));
         cluster.proxy(1)?.wait_until_within(LIMIT, &wanted, || {
@@ -33,7 +33,7 @@ fn every_scheduler_serves() -> Result<()> {
 fn a_client_with_affinity_stays_with_its_server() -> Result<()> {
     let cluster = shared();
     let both = ["pod-1a", "pod-2a"];
-    let service = service(&cluster, "faithful", 31, &both)?.load_balancer(vip(31));
+    let service = cluster.service("faithful", 31, &both)?.load_balancer(vip(31));
     let mut objects = service.objects();
     objects[0]["spec"]["sessionAffinity"] = json!("ClientIP");
     objects[0]["spec"]["sessionAffinityConfig"] = json!({"clientIP": {"timeoutSeconds": 600}});

@@ -2,8 +2,10 @@
 
 use anyhow::Result;
 use millrace_lab::capture::Trail;
+use millrace_lab::topology::vip;
+use millrace_lab::walk::Walk;
 
-use crate::fixture::{expect, own, service, vip, walk};
+use crate::fixture::own;
 
 /// File, its text, and what the agent's message has to contain beside the file's name.
 const FAULTS: [(&str, &str, &[&str]); 9] = [
@@ -71,8 +73,8 @@ const FAULTS: [(&str, &str, &[&str]); 9] = [
 #[test]
 fn a_file_that_is_broken_at_start_takes_nothing_away_that_an_earlier_agent_served() -> Result<()> {
     let mut cluster = own(1, 1)?;
-    let kept = service(&cluster, "kept", 1, &["pod-1a"])?.load_balancer(vip(1));
-    let beside = service(&cluster, "beside", 2, &["pod-1a"])?.load_balancer(vip(2));
+    let kept = cluster.service("kept", 1, &["pod-1a"])?.load_balancer(vip(1));
+    let beside = cluster.service("beside", 2, &["pod-1a"])?.load_balancer(vip(2));
     cluster.apply(&kept, &[1])?;
     cluster.apply(&beside, &[1])?;
     assert!(cluster.take_agent(1)?.stop()?.success());
@@ -80,13 +82,13 @@ fn a_file_that_is_broken_at_start_takes_nothing_away_that_an_earlier_agent_serve
     let read = cluster.proxy(1)?.log().len();
     cluster.start_agent(1)?;
     // What comes after the start is served, so the start is over.
-    let late = service(&cluster, "late", 3, &["pod-1a"])?.load_balancer(vip(3));
+    let late = cluster.service("late", 3, &["pod-1a"])?.load_balancer(vip(3));
     cluster.apply(&late, &[1])?;
     let proxy = cluster.proxy(1)?;
     let is_named = |line: &str| line.contains("kept.yaml") && line.contains("nothing that is already served");
     assert!(proxy.log()[read..].lines().any(is_named), "{}", &proxy.log()[read..]);
     for (service, number) in [(&kept, 1), (&beside, 2)] {
-        expect(&cluster, &walk(service, vip(number), 80, &["pod-1a"], Trail::local("node1")))?;
+        cluster.expect(&Walk::to(service.name(), vip(number), 80, &["pod-1a"], Trail::local("node1")))?;
     }
     cluster.manifests().remove("kept.yaml")?;
     proxy.wait_until("the service is gone", || Ok(!proxy.services()?.iter().any(|row| row.name == "kept")))
@@ -95,7 +97,7 @@ fn a_file_that_is_broken_at_start_takes_nothing_away_that_an_earlier_agent_serve
 #[test]
 fn nodes_that_cannot_be_read_at_start_are_reached_as_before() -> Result<()> {
     let mut cluster = own(2, 1)?;
-    let direct = service(&cluster, "direct", 1, &["pod-2a"])?.load_balancer(vip(1));
+    let direct = cluster.service("direct", 1, &["pod-2a"])?.load_balancer(vip(1));
     let direct = direct.annotation("millrace/forwarding", "dsr");
     cluster.apply(&direct, &[1, 2])?;
     cluster.wait_for_ways(1)?;
@@ -106,16 +108,16 @@ fn nodes_that_cannot_be_read_at_start_are_reached_as_before() -> Result<()> {
     for node in [1, 2] {
         cluster.start_agent(node)?;
     }
-    let late = service(&cluster, "late", 2, &["pod-1a"])?.load_balancer(vip(2));
+    let late = cluster.service("late", 2, &["pod-1a"])?.load_balancer(vip(2));
     cluster.apply(&late, &[1, 2])?;
     let trail = Trail::direct_return("node1", "node2");
-    expect(&cluster, &walk(&direct, vip(1), 80, &["pod-2a"], trail))
+    cluster.expect(&Walk::to(direct.name(), vip(1), 80, &["pod-2a"], trail))
 }
 
 #[test]
 fn each_fault_is_named_and_all_the_rest_is_served() -> Result<()> {
     let cluster = own(1, 1)?;
-    let good = service(&cluster, "good", 1, &["pod-1a"])?.load_balancer(vip(1));
+    let good = cluster.service("good", 1, &["pod-1a"])?.load_balancer(vip(1));
     cluster.apply(&good, &[1])?;
     let proxy = cluster.proxy(1)?;
     for (file, text, words) in FAULTS {
@@ -125,8 +127,8 @@ fn each_fault_is_named_and_all_the_rest_is_served() -> Result<()> {
             Ok(proxy.log().lines().any(is_named))
         })?;
     }
-    expect(&cluster, &walk(&good, vip(1), 80, &["pod-1a"], Trail::local("node1")))?;
-    let late = service(&cluster, "late", 2, &["pod-1a"])?.load_balancer(vip(2));
+    cluster.expect(&Walk::to(good.name(), vip(1), 80, &["pod-1a"], Trail::local("node1")))?;
+    let late = cluster.service("late", 2, &["pod-1a"])?.load_balancer(vip(2));
     cluster.apply(&late, &[1])?;
-    expect(&cluster, &walk(&late, vip(2), 80, &["pod-1a"], Trail::local("node1")))
+    cluster.expect(&Walk::to(late.name(), vip(2), 80, &["pod-1a"], Trail::local("node1")))
 }

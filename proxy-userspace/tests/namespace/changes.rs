@@ -4,16 +4,18 @@ use anyhow::Result;
 use millrace_lab::capture::Trail;
 use millrace_lab::cluster::Cluster;
 use millrace_lab::net::write_sysctl;
+use millrace_lab::topology::vip;
+use millrace_lab::walk::Walk;
 
-use crate::fixture::{expect, own, own_without_agents, service, shared, vip, walk};
+use crate::fixture::{own, own_without_agents, shared};
 
 #[test]
 fn endpoints_are_followed_as_a_service_scales() -> Result<()> {
     let cluster = shared();
     for pods in [&["pod-1a"][..], &["pod-1a", "pod-1b"], &["pod-1b"], &["pod-1b", "pod-1a"]] {
-        let service = service(&cluster, "scaling", 40, pods)?.external(vip(40));
+        let service = cluster.service("scaling", 40, pods)?.external(vip(40));
         cluster.apply(&service, &[1])?;
-        expect(&cluster, &walk(&service, vip(40), 80, pods, Trail::local("node1")))?;
+        cluster.expect(&Walk::to(service.name(), vip(40), 80, pods, Trail::local("node1")))?;
     }
     Ok(())
 }
@@ -21,7 +23,7 @@ fn endpoints_are_followed_as_a_service_scales() -> Result<()> {
 #[test]
 fn a_removed_manifest_takes_its_service_out_of_the_maps() -> Result<()> {
     let cluster = shared();
-    let service = service(&cluster, "removed", 41, &["pod-1a"])?.external(vip(41));
+    let service = cluster.service("removed", 41, &["pod-1a"])?.external(vip(41));
     cluster.apply(&service, &[1])?;
     cluster.manifests().remove("removed.yaml")?;
     let proxy = cluster.proxy(1)?;
@@ -32,15 +34,15 @@ fn a_removed_manifest_takes_its_service_out_of_the_maps() -> Result<()> {
 fn a_broken_manifest_is_named_and_the_rest_is_served_until_it_is_repaired() -> Result<()> {
     let cluster = shared();
     let (proxy, manifests) = (cluster.proxy(1)?, cluster.manifests());
-    let whole = service(&cluster, "whole", 42, &["pod-1a"])?.external(vip(42));
-    let broken = service(&cluster, "broken", 43, &["pod-1b"])?.external(vip(43));
+    let whole = cluster.service("whole", 42, &["pod-1a"])?.external(vip(42));
+    let broken = cluster.service("broken", 43, &["pod-1b"])?.external(vip(43));
     cluster.apply(&whole, &[1])?;
     manifests.put("broken.yaml", "kind: Service\nmetadata: [")?;
     proxy.wait_until("the broken file is named", || Ok(proxy.log().contains("broken.yaml")))?;
-    expect(&cluster, &walk(&whole, vip(42), 80, &["pod-1a"], Trail::local("node1")))?;
+    cluster.expect(&Walk::to(whole.name(), vip(42), 80, &["pod-1a"], Trail::local("node1")))?;
     let before = proxy.log().len();
     cluster.apply(&broken, &[1])?;
-    expect(&cluster, &walk(&broken, vip(43), 80, &["pod-1b"], Trail::local("node1")))?;
+    cluster.expect(&Walk::to(broken.name(), vip(43), 80, &["pod-1b"], Trail::local("node1")))?;
     let log = proxy.log();
     assert!(
         !log[before..].contains("no EndpointSlice"),
@@ -53,8 +55,8 @@ fn a_broken_manifest_is_named_and_the_rest_is_served_until_it_is_repaired() -> R
 #[test]
 fn a_replaced_uplink_is_served_again() -> Result<()> {
     let cluster = own(2, 1)?;
-    let local = service(&cluster, "local", 1, &["pod-1a"])?.load_balancer(vip(1));
-    let direct = service(&cluster, "direct", 2, &["pod-2a"])?.load_balancer(vip(2));
+    let local = cluster.service("local", 1, &["pod-1a"])?.load_balancer(vip(1));
+    let direct = cluster.service("direct", 2, &["pod-2a"])?.load_balancer(vip(2));
     let direct = direct.annotation("millrace/forwarding", "dsr");
     cluster.apply(&local, &[1])?;
     cluster.apply(&direct, &[1, 2])?;
@@ -68,8 +70,8 @@ fn a_replaced_uplink_is_served_again() -> Result<()> {
     cluster.bed().restore_uplink(1)?;
     cluster.wait_for_hooks(1)?;
     cluster.wait_for_ways(1)?;
-    expect(&cluster, &walk(&local, vip(1), 80, &["pod-1a"], Trail::local("node1")))?;
-    expect(&cluster, &walk(&direct, vip(2), 80, &["pod-2a"], Trail::direct_return("node1", "node2")))
+    cluster.expect(&Walk::to(local.name(), vip(1), 80, &["pod-1a"], Trail::local("node1")))?;
+    cluster.expect(&Walk::to(direct.name(), vip(2), 80, &["pod-2a"], Trail::direct_return("node1", "node2")))
 }
 
 /// Whether an address of a node is said to be without a route.
@@ -81,7 +83,7 @@ fn is_out_of_reach(log: &str, cluster: &Cluster, node: u8) -> Result<bool> {
 #[test]
 fn a_directory_that_disappears_is_reported_and_the_last_state_is_served() -> Result<()> {
     let cluster = own(1, 1)?;
-    let service = service(&cluster, "kept", 1, &["pod-1a"])?.load_balancer(vip(1));
+    let service = cluster.service("kept", 1, &["pod-1a"])?.load_balancer(vip(1));
     cluster.apply(&service, &[1])?;
     let (proxy, directory) = (cluster.proxy(1)?, cluster.manifests().path());
     let away = directory.with_file_name("away");
@@ -89,9 +91,9 @@ fn a_directory_that_disappears_is_reported_and_the_last_state_is_served() -> Res
     std::fs::rename(directory, &away)?;
     let name = directory.display().to_string();
     proxy.wait_until("the directory is named", || Ok(proxy.log()[before..].contains(&name)))?;
-    expect(&cluster, &walk(&service, vip(1), 80, &["pod-1a"], Trail::local("node1")))?;
+    cluster.expect(&Walk::to(service.name(), vip(1), 80, &["pod-1a"], Trail::local("node1")))?;
     std::fs::rename(&away, directory)?;
-    let changed = self::service(&cluster, "kept", 1, &["pod-1a"])?.load_balancer(vip(2));
+    let changed = cluster.service("kept", 1, &["pod-1a"])?.load_balancer(vip(2));
     cluster.manifests().put_service(&changed)?;
     proxy.wait_until("the directory is followed again", || {
         Ok(proxy.json("services")?.to_string().contains(&vip(2).v4.to_string()))
@@ -108,7 +110,7 @@ fn the_agent_switches_forwarding_on_where_it_is_off() -> Result<()> {
     })?;
     cluster.start_agent(1)?;
     cluster.wait_for_hooks(1)?;
-    let service = service(&cluster, "forwarded", 1, &["pod-1a"])?.load_balancer(vip(1));
+    let service = cluster.service("forwarded", 1, &["pod-1a"])?.load_balancer(vip(1));
     cluster.apply(&service, &[1])?;
-    expect(&cluster, &walk(&service, vip(1), 80, &["pod-1a"], Trail::local("node1")))
+    cluster.expect(&Walk::to(service.name(), vip(1), 80, &["pod-1a"], Trail::local("node1")))
 }

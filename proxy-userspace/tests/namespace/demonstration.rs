@@ -3,8 +3,10 @@
 use anyhow::Result;
 use millrace_lab::capture::{Capture, Trail};
 use millrace_lab::demo::{self, Options};
+use millrace_lab::topology::vip;
+use millrace_lab::walk::Walk;
 
-use crate::fixture::{service, shared, vip, walk, xdp};
+use crate::fixture::{shared, xdp};
 
 #[test]
 fn the_demonstration_finds_nothing_off() -> Result<()> {
@@ -18,12 +20,14 @@ fn the_demonstration_finds_nothing_off() -> Result<()> {
 #[test]
 fn a_wrong_backend_and_a_wrong_way_are_off() -> Result<()> {
     let cluster = shared();
-    let service = service(&cluster, "off", 60, &["pod-1a"])?.external(vip(60));
+    let service = cluster.service("off", 60, &["pod-1a"])?.external(vip(60));
     cluster.apply(&service, &[1])?;
     let way = Trail::direct_return("node1", "node2");
     let mut capture = Capture::start(cluster.bed().router(), &["node1", "node2"])?;
-    let problems =
-        walk(&service, vip(60), 80, &["pod-1b"], way).run(cluster.bed(), &mut capture)?.problems.join("\n");
+    let problems = Walk::to(service.name(), vip(60), 80, &["pod-1b"], way)
+        .run(cluster.bed(), &mut capture)?
+        .problems
+        .join("\n");
     for expected in [
         "off IPv4 TCP: pod-1b answered none of",
         "off IPv6 UDP: pod-1a answered, which is no choice here",

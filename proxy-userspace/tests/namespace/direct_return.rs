@@ -8,18 +8,19 @@ use millrace_lab::capture::{Capture, Direction, Trail};
 use millrace_lab::cluster::Cluster;
 use millrace_lab::frame::Frame;
 use millrace_lab::manifests::Service;
-use millrace_lab::topology::Family;
+use millrace_lab::topology::{Family, vip};
 use millrace_lab::traffic::{
     LongConnections, Protocol, Stream, ask, receive_encapsulated, send_encapsulated,
 };
+use millrace_lab::walk::Walk;
 
-use crate::fixture::{counted, expect, expect_large_bodies, expect_no_loss, service, shared, vip, walk};
+use crate::fixture::{counted, expect_large_bodies, expect_no_loss, shared};
 
 const ETHERNET_HEADER: usize = 14;
 const LIMIT: Duration = Duration::from_secs(2);
 
 fn dsr_service(cluster: &Cluster, name: &str, number: u8, pods: &[&str]) -> Result<Service> {
-    let service = service(cluster, name, number, pods)?.load_balancer(vip(number));
+    let service = cluster.service(name, number, pods)?.load_balancer(vip(number));
     Ok(service.annotation("millrace/forwarding", "dsr"))
 }
 
@@ -29,7 +30,7 @@ fn the_backends_node_answers_the_client_itself_with_the_port_translated() -> Res
     let pods = ["pod-2a", "pod-2b"];
     let service = dsr_service(&cluster, "direct", 20, &pods)?;
     cluster.apply(&service, &[1, 2])?;
-    expect(&cluster, &walk(&service, vip(20), 80, &pods, Trail::direct_return("node1", "node2")))
+    cluster.expect(&Walk::to(service.name(), vip(20), 80, &pods, Trail::direct_return("node1", "node2")))
 }
 
 #[test]
@@ -142,17 +143,29 @@ fn any_node_can_be_the_director() -> Result<()> {
     for address in vip(24).both() {
         cluster.bed().route_to(address, 3)?;
     }
-    expect(&cluster, &walk(&service, vip(24), 80, &["pod-2b"], Trail::direct_return("node3", "node2")))
+    cluster.expect(&Walk::to(
+        service.name(),
+        vip(24),
+        80,
+        &["pod-2b"],
+        Trail::direct_return("node3", "node2"),
+    ))
 }
 
 #[test]
 fn node_ports_reach_pods_on_other_nodes_which_answer_the_client_themselves() -> Result<()> {
     let cluster = shared();
-    let service = service(&cluster, "direct-ports", 62, &["pod-2a"])?.node_ports(31620);
+    let service = cluster.service("direct-ports", 62, &["pod-2a"])?.node_ports(31620);
     let service = service.annotation("millrace/forwarding", "dsr");
     cluster.apply(&service, &[2, 3])?;
     let node = cluster.bed().node(3)?.addresses();
-    expect(&cluster, &walk(&service, node, 31620, &["pod-2a"], Trail::direct_return("node3", "node2")))
+    cluster.expect(&Walk::to(
+        service.name(),
+        node,
+        31620,
+        &["pod-2a"],
+        Trail::direct_return("node3", "node2"),
+    ))
 }
 
 #[test]

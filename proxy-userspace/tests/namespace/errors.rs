@@ -7,10 +7,10 @@ use anyhow::{Result, bail};
 use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::Service;
 use millrace_lab::net::Netlink;
-use millrace_lab::topology::{Dual, Family};
+use millrace_lab::topology::{Dual, Family, vip};
 use millrace_lab::traffic::{Connection, Protocol, ask, path_mtu, ping};
 
-use crate::fixture::{counted, own, service, shared, vip};
+use crate::fixture::{counted, own, shared};
 
 /// Asks over both protocols; each time the socket is refused at once, not by a time-out, and the packet is counted.
 fn expect_refused(cluster: &Cluster, node: u8, target: SocketAddr, reason: &str) -> Result<()> {
@@ -30,8 +30,8 @@ fn expect_refused(cluster: &Cluster, node: u8, target: SocketAddr, reason: &str)
 #[test]
 fn a_service_without_any_endpoint_refuses_connections_and_datagrams_at_once() -> Result<()> {
     let cluster = shared();
-    let near = service(&cluster, "empty", 5, &[])?.node_ports(31050).load_balancer(vip(5));
-    let direct = service(&cluster, "empty-direct", 9, &[])?.load_balancer(vip(9));
+    let near = cluster.service("empty", 5, &[])?.node_ports(31050).load_balancer(vip(5));
+    let direct = cluster.service("empty-direct", 9, &[])?.load_balancer(vip(9));
     let direct = direct.annotation("millrace/forwarding", "dsr");
     cluster.apply(&near, &[1, 3])?;
     cluster.apply(&direct, &[1])?;
@@ -57,7 +57,7 @@ fn cluster_ips(cluster: &Cluster, number: u8) -> Result<Dual> {
 #[test]
 fn a_port_that_no_service_has_is_refused_at_a_cluster_ip_and_left_to_the_stack_elsewhere() -> Result<()> {
     let cluster = shared();
-    let service = service(&cluster, "ports", 10, &["pod-1a"])?.load_balancer(vip(10));
+    let service = cluster.service("ports", 10, &["pod-1a"])?.load_balancer(vip(10));
     cluster.apply(&service, &[1])?;
     let addresses = cluster_ips(&cluster, 10)?;
     for family in Family::ALL {
@@ -75,7 +75,7 @@ fn a_port_that_no_service_has_is_refused_at_a_cluster_ip_and_left_to_the_stack_e
 #[test]
 fn a_services_address_answers_ping_unless_it_is_the_node_s_own() -> Result<()> {
     let cluster = shared();
-    let service = service(&cluster, "pinged", 11, &["pod-1a"])?.load_balancer(vip(11)).node_ports(31110);
+    let service = cluster.service("pinged", 11, &["pod-1a"])?.load_balancer(vip(11)).node_ports(31110);
     cluster.apply(&service, &[1])?;
     for family in Family::ALL {
         for address in [vip(11).of(family), cluster_ips(&cluster, 11)?.of(family)] {
@@ -127,7 +127,7 @@ fn a_pod_that_does_not_listen_refuses_connections_and_datagrams_wherever_it_is()
 #[test]
 fn a_datagram_too_large_for_the_tunnel_tells_its_sender_the_size_that_fits() -> Result<()> {
     let cluster = shared();
-    let service = service(&cluster, "tunnel-mtu", 15, &["pod-2a"])?.load_balancer(vip(15));
+    let service = cluster.service("tunnel-mtu", 15, &["pod-2a"])?.load_balancer(vip(15));
     cluster.apply(&service.annotation("millrace/forwarding", "dsr"), &[1, 2])?;
     for (family, fits) in [(Family::V4, 1480), (Family::V6, 1460)] {
         let target = SocketAddr::new(vip(15).of(family), 80);
@@ -139,9 +139,9 @@ fn a_datagram_too_large_for_the_tunnel_tells_its_sender_the_size_that_fits() -> 
 #[test]
 fn a_narrow_link_to_the_client_slows_no_download_down() -> Result<()> {
     let cluster = own(2, 1)?;
-    let local = service(&cluster, "near", 1, &["pod-1a"])?.load_balancer(vip(1));
-    let direct = service(&cluster, "far", 2, &["pod-2a"])?.load_balancer(vip(2));
-    let translated = service(&cluster, "hidden", 3, &["pod-2a"])?.load_balancer(vip(3));
+    let local = cluster.service("near", 1, &["pod-1a"])?.load_balancer(vip(1));
+    let direct = cluster.service("far", 2, &["pod-2a"])?.load_balancer(vip(2));
+    let translated = cluster.service("hidden", 3, &["pod-2a"])?.load_balancer(vip(3));
     cluster.apply(&local, &[1])?;
     cluster.apply(&direct.annotation("millrace/forwarding", "dsr"), &[1, 2])?;
     cluster.apply(&translated, &[1])?;

@@ -1,18 +1,15 @@
 //! What the tests share.
 
 use std::fmt::Write;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
-use millrace_lab::agent::{Counter, Proxy};
-use millrace_lab::capture::{Capture, Trail};
-use millrace_lab::cluster::{Cluster, TARGET_PORT};
-use millrace_lab::manifests::Service;
+use millrace_lab::agent::Counter;
+use millrace_lab::cluster::Cluster;
 use millrace_lab::net::remove_own_at_exit;
-use millrace_lab::topology::{Dual, Family, Node, Shape};
+use millrace_lab::topology::{Dual, Family, Shape};
 use millrace_lab::traffic::{Connection, Delivery, Stream};
-use millrace_lab::walk::Walk;
 
 /// The agents' `--xdp`.
 pub fn xdp() -> String {
@@ -37,49 +34,6 @@ pub fn own(nodes: u8, pods: u8) -> Result<Cluster> {
 /// A cluster of one's own whose agents are still to be started.
 pub fn own_without_agents(nodes: u8, pods: u8) -> Result<Cluster> {
     Cluster::without_agents(Shape { nodes, pods, ..Shape::default() }, &xdp())
-}
-
-/// The `number`th load balancer or external address; the router sends them all to node 1.
-pub fn vip(number: u8) -> Dual {
-    Dual {
-        v4: Ipv4Addr::new(203, 0, 113, number),
-        v6: Ipv6Addr::new(0x2001, 0xdb8, 0xe, 0, 0, 0, 0, number.into()),
-    }
-}
-
-/// A service on port 80 whose backends are these pods.
-pub fn service(cluster: &Cluster, name: &str, number: u8, pods: &[&str]) -> Result<Service> {
-    let mut service = Service::new(name, number).port(80, TARGET_PORT);
-    for name in pods {
-        let pod = cluster.bed().pod(name)?;
-        let has_it = |node: &&Node| node.pods().iter().any(|own| own.name() == *name);
-        let node = cluster.bed().nodes().iter().find(has_it).expect("each pod is on a node");
-        service = service.pod(node, pod);
-    }
-    Ok(service)
-}
-
-/// A walk to a service.
-pub fn walk(service: &Service, address: Dual, port: u16, backends: &[&str], trail: Trail) -> Walk {
-    let backends = backends.iter().map(|name| (*name).to_owned()).collect();
-    Walk {
-        service: service.name().to_owned(),
-        from: None,
-        address,
-        port,
-        backends,
-        trail,
-        translated_to: None,
-    }
-}
-
-/// Walks, and fails with a list of everything that was off.
-pub fn expect(cluster: &Cluster, walk: &Walk) -> Result<()> {
-    let ports: Vec<&str> = cluster.bed().nodes().iter().map(Node::name).collect();
-    let mut capture = Capture::start(cluster.bed().router(), &ports)?;
-    let problems = walk.run(cluster.bed(), &mut capture)?.problems;
-    anyhow::ensure!(problems.is_empty(), "{}", problems.join("\n"));
-    Ok(())
 }
 
 /// Large bodies cross whole in both directions, over both families, to a service at port 80 of `address`.
@@ -125,11 +79,4 @@ pub fn expect_no_loss(cluster: &Cluster, stream: Stream) -> Result<Delivery> {
         }
     }
     anyhow::bail!("{delivery:?}{counted}")
-}
-
-/// Waits until the agent of a node has said for the `times`th time that it serves.
-pub fn wait_for_start(proxy: &Proxy, times: usize) -> Result<()> {
-    proxy.wait_until(&format!("start {times} of the agent"), || {
-        Ok(proxy.log().matches("serving as").count() >= times)
-    })
 }

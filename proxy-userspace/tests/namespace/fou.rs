@@ -9,16 +9,17 @@ use millrace_lab::capture::{Capture, Trail};
 use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::Service;
 use millrace_lab::net::remove_own_at_exit;
-use millrace_lab::topology::{Family, Shape};
+use millrace_lab::topology::{Family, Shape, vip};
 use millrace_lab::traffic::{LongConnections, Protocol, Stream, ask};
+use millrace_lab::walk::Walk;
 
-use crate::fixture::{expect, expect_large_bodies, expect_no_loss, service, vip, wait_for_start, walk, xdp};
+use crate::fixture::{expect_large_bodies, expect_no_loss, xdp};
 
 const LIMIT: Duration = Duration::from_secs(2);
 const FOU: [&str; 2] = ["--dsr-encap", "fou"];
 
 fn direct(cluster: &Cluster, pods: &[&str]) -> Result<Service> {
-    let service = service(cluster, "direct", 1, pods)?.load_balancer(vip(1)).node_ports(31700);
+    let service = cluster.service("direct", 1, pods)?.load_balancer(vip(1)).node_ports(31700);
     Ok(service.annotation("millrace/forwarding", "dsr"))
 }
 
@@ -54,9 +55,9 @@ fn everything_that_leaves_for_another_node_travels_in_udp() -> Result<()> {
     let cluster = shared();
     let service = direct(&cluster, &["pod-2a"])?;
     let trail = || Trail::direct_return("node1", "node2");
-    expect(&cluster, &walk(&service, vip(1), 80, &["pod-2a"], trail()))?;
+    cluster.expect(&Walk::to(service.name(), vip(1), 80, &["pod-2a"], trail()))?;
     let node = cluster.bed().node(1)?.addresses();
-    expect(&cluster, &walk(&service, node, 31700, &["pod-2a"], trail()))?;
+    cluster.expect(&Walk::to(service.name(), node, 31700, &["pod-2a"], trail()))?;
     for (family, protocol) in Family::ALL.into_iter().flat_map(|f| Protocol::ALL.map(|p| (f, p))) {
         let port = udp_of_tunnel(&cluster, family, protocol)?;
         assert!(port.is_some_and(|port| port >= 0xc000), "{family} {protocol:?}: {port:?}");
@@ -85,7 +86,7 @@ fn nodes_are_switched_one_by_one_without_losing_a_connection() -> Result<()> {
     // The director first: the backend's node takes what it does not send itself.
     for node in [1, 2] {
         cluster.start_agent_with(node, &FOU)?;
-        wait_for_start(cluster.proxy(node)?, 2)?;
+        cluster.proxy(node)?.wait_for_start(2)?;
         for family in Family::ALL {
             assert!(udp_of_tunnel(&cluster, family, Protocol::Tcp)?.is_some(), "{family}");
         }

@@ -9,10 +9,10 @@ use std::time::Duration;
 use anyhow::Result;
 use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::Service;
-use millrace_lab::topology::Family;
+use millrace_lab::topology::{Family, vip};
 use millrace_lab::traffic::{LongConnections, Stream};
 
-use crate::fixture::{counted, expect_no_loss, own, own_without_agents, service, vip};
+use crate::fixture::{counted, expect_no_loss, own, own_without_agents};
 
 const NODES: [u8; 3] = [1, 2, 3];
 
@@ -42,7 +42,7 @@ impl Pods {
 
     fn service(&self, cluster: &Cluster) -> Result<Service> {
         let names: Vec<&str> = self.ready.keys().map(String::as_str).collect();
-        let service = service(cluster, "lasting", self.number, &names)?.load_balancer(vip(self.number));
+        let service = cluster.service("lasting", self.number, &names)?.load_balancer(vip(self.number));
         let mut service = service.annotation("millrace/forwarding", "dsr");
         for (name, _) in self.ready.iter().filter(|(_, ready)| !**ready) {
             service = service.draining(cluster.bed().pod(name)?);

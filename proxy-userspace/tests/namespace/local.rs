@@ -6,22 +6,21 @@ use anyhow::Result;
 use millrace_lab::capture::Trail;
 use millrace_lab::cluster::{Cluster, TARGET_PORT};
 use millrace_lab::manifests::Service;
-use millrace_lab::topology::{Dual, Family};
+use millrace_lab::topology::{Dual, Family, vip};
 use millrace_lab::traffic::{Protocol, ask, ask_here, send};
+use millrace_lab::walk::Walk;
 
-use crate::fixture::{counted, expect, expect_large_bodies, service, shared, vip, walk};
+use crate::fixture::{counted, expect_large_bodies, shared};
 
 #[test]
 fn node_ports_external_ips_and_load_balancers_reach_local_pods_that_see_the_client() -> Result<()> {
     let cluster = shared();
-    let service = service(&cluster, "reached", 1, &["pod-1a"])?
-        .node_ports(31010)
-        .external(vip(1))
-        .load_balancer(vip(2));
+    let service =
+        cluster.service("reached", 1, &["pod-1a"])?.node_ports(31010).external(vip(1)).load_balancer(vip(2));
     cluster.apply(&service, &[1])?;
     let node = cluster.bed().node(1)?.addresses();
     for (address, port) in [(node, 31010), (vip(1), 80), (vip(2), 80)] {
-        expect(&cluster, &walk(&service, address, port, &["pod-1a"], Trail::local("node1")))?;
+        cluster.expect(&Walk::to(service.name(), address, port, &["pod-1a"], Trail::local("node1")))?;
     }
     Ok(())
 }
@@ -30,27 +29,26 @@ fn node_ports_external_ips_and_load_balancers_reach_local_pods_that_see_the_clie
 fn two_local_backends_of_one_service_are_told_apart() -> Result<()> {
     let cluster = shared();
     let pods = ["pod-1a", "pod-1b"];
-    let service = service(&cluster, "pair", 2, &pods)?.node_ports(31020);
+    let service = cluster.service("pair", 2, &pods)?.node_ports(31020);
     cluster.apply(&service, &[1])?;
     let node = cluster.bed().node(1)?.addresses();
-    expect(&cluster, &walk(&service, node, 31020, &pods, Trail::local("node1")))
+    cluster.expect(&Walk::to(service.name(), node, 31020, &pods, Trail::local("node1")))
 }
 
 #[test]
 fn policy_local_keeps_to_the_nodes_own_pods() -> Result<()> {
     let cluster = shared();
-    let service =
-        service(&cluster, "own-pods", 3, &["pod-1b", "pod-2a", "pod-2b"])?.node_ports(31030).local();
+    let service = cluster.service("own-pods", 3, &["pod-1b", "pod-2a", "pod-2b"])?.node_ports(31030).local();
     cluster.apply(&service, &[1, 2])?;
     let [first, second] = [cluster.bed().node(1)?.addresses(), cluster.bed().node(2)?.addresses()];
-    expect(&cluster, &walk(&service, first, 31030, &["pod-1b"], Trail::local("node1")))?;
-    expect(&cluster, &walk(&service, second, 31030, &["pod-2a", "pod-2b"], Trail::local("node2")))
+    cluster.expect(&Walk::to(service.name(), first, 31030, &["pod-1b"], Trail::local("node1")))?;
+    cluster.expect(&Walk::to(service.name(), second, 31030, &["pod-2a", "pod-2b"], Trail::local("node2")))
 }
 
 #[test]
 fn policy_local_drops_and_counts_where_no_endpoint_is_local() -> Result<()> {
     let cluster = shared();
-    let service = service(&cluster, "elsewhere", 4, &["pod-2a"])?.node_ports(31040).local();
+    let service = cluster.service("elsewhere", 4, &["pod-2a"])?.node_ports(31040).local();
     cluster.apply(&service, &[3])?;
     let node = cluster.bed().node(3)?.addresses();
     expect_counted(&cluster, 3, node, 31040, "no_local_endpoint")
@@ -76,13 +74,13 @@ fn a_host_process_is_a_backend_on_a_port_of_its_own() -> Result<()> {
     let service = Service::new("host", 7).port(80, 9090).host(cluster.bed().node(2)?).node_ports(31070);
     cluster.apply(&service, &[2])?;
     let node = cluster.bed().node(2)?.addresses();
-    expect(&cluster, &walk(&service, node, 31070, &["host-node2"], Trail::local("node2")))
+    cluster.expect(&Walk::to(service.name(), node, 31070, &["host-node2"], Trail::local("node2")))
 }
 
 #[test]
 fn large_bodies_cross_in_both_directions() -> Result<()> {
     let cluster = shared();
-    let service = service(&cluster, "large", 8, &["pod-1a"])?.load_balancer(vip(8));
+    let service = cluster.service("large", 8, &["pod-1a"])?.load_balancer(vip(8));
     cluster.apply(&service, &[1])?;
     expect_large_bodies(&cluster, vip(8))
 }

@@ -8,10 +8,11 @@ use anyhow::Result;
 use ipnet::IpNet;
 use millrace_lab::capture::{Capture, Trail};
 use millrace_lab::cluster::Cluster;
-use millrace_lab::topology::{Family, Shape};
+use millrace_lab::topology::{Family, Shape, vip};
 use millrace_lab::traffic::{LongConnections, Protocol, Stream, ask};
+use millrace_lab::walk::Walk;
 
-use crate::fixture::{counted, expect, expect_large_bodies, service, vip, wait_for_start, walk, xdp};
+use crate::fixture::{counted, expect_large_bodies, xdp};
 
 const LIMIT: Duration = Duration::from_secs(2);
 const PREFIXES: [&str; 2] = ["100.64.16.0/20", "2001:db8:f0:40::/58"];
@@ -30,7 +31,7 @@ fn source_of_tunnel(cluster: &Cluster, family: Family) -> Result<IpAddr> {
 #[test]
 fn nodes_go_over_to_a_prefix_in_two_steps_without_losing_a_connection() -> Result<()> {
     let mut cluster = Cluster::start(Shape { nodes: 2, pods: 2, ..Shape::default() }, &xdp())?;
-    let service = service(&cluster, "spread", 1, &["pod-2a", "pod-2b"])?.load_balancer(vip(1));
+    let service = cluster.service("spread", 1, &["pod-2a", "pod-2b"])?.load_balancer(vip(1));
     cluster.apply(&service.clone().annotation("millrace/forwarding", "dsr"), &[1, 2])?;
     let mut traffic = Vec::new();
     for family in Family::ALL {
@@ -43,7 +44,7 @@ fn nodes_go_over_to_a_prefix_in_two_steps_without_losing_a_connection() -> Resul
     for (step, sources) in [format!("node,{prefixes}"), prefixes].into_iter().enumerate() {
         for node in [1, 2] {
             cluster.start_agent_with(node, &["--dsr-outer-source", &sources])?;
-            wait_for_start(cluster.proxy(node)?, step + 2)?;
+            cluster.proxy(node)?.wait_for_start(step + 2)?;
         }
         for (family, prefix) in Family::ALL.into_iter().zip(PREFIXES) {
             let prefix: IpNet = prefix.parse()?;
@@ -56,10 +57,13 @@ fn nodes_go_over_to_a_prefix_in_two_steps_without_losing_a_connection() -> Resul
             }
         }
     }
-    expect(
-        &cluster,
-        &walk(&service, vip(1), 80, &["pod-2a", "pod-2b"], Trail::direct_return("node1", "node2")),
-    )?;
+    cluster.expect(&Walk::to(
+        service.name(),
+        vip(1),
+        80,
+        &["pod-2a", "pod-2b"],
+        Trail::direct_return("node1", "node2"),
+    ))?;
     expect_large_bodies(&cluster, vip(1))?;
     for (connections, stream) in traffic {
         assert_eq!(connections.stop()?, 40);

@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 use millrace_lab::cluster::Cluster;
-use millrace_lab::topology::{Family, Host, Shape};
+use millrace_lab::topology::{Family, Host, Shape, vip};
 use millrace_lab::traffic::{Connection, path_mtu};
 
-use crate::fixture::{counted, service, vip, xdp};
+use crate::fixture::{counted, xdp};
 
 const NARROW: u32 = 1400;
 
@@ -21,8 +21,8 @@ fn start(flags: &[&str]) -> Result<(Cluster, Host)> {
         cluster.start_agent_with(node, flags)?;
         cluster.wait_for_hooks(node)?;
     }
-    let direct = service(&cluster, "direct", 1, &["pod-2a"])?.load_balancer(vip(1));
-    let translated = service(&cluster, "translated", 2, &["pod-2a"])?.load_balancer(vip(2));
+    let direct = cluster.service("direct", 1, &["pod-2a"])?.load_balancer(vip(1));
+    let translated = cluster.service("translated", 2, &["pod-2a"])?.load_balancer(vip(2));
     cluster.apply(&direct.annotation("millrace/forwarding", "dsr"), &[1, 2])?;
     cluster.apply(&translated, &[1])?;
     cluster.wait_for_ways(1)?;

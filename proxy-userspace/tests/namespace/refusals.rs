@@ -1,13 +1,14 @@
 //! What the agent refuses, and what it leaves behind.
 
 use anyhow::Result;
+use millrace_lab::topology::vip;
 
-use crate::fixture::{own, own_without_agents, service, vip};
+use crate::fixture::{own, own_without_agents};
 
 #[test]
 fn a_second_agent_on_the_same_pins_is_refused_and_the_first_goes_on() -> Result<()> {
     let mut cluster = own(1, 1)?;
-    let service = service(&cluster, "kept", 1, &["pod-1a"])?.load_balancer(vip(1));
+    let service = cluster.service("kept", 1, &["pod-1a"])?.load_balancer(vip(1));
     cluster.apply(&service, &[1])?;
     let output = cluster.proxy(1)?.refused_agent(&[])?;
     assert!(!output.status.success());
@@ -32,7 +33,7 @@ fn an_uplink_that_does_not_exist_is_named_and_the_agent_goes_on() -> Result<()> 
 #[test]
 fn cleanup_leaves_nothing_and_is_refused_while_an_agent_runs() -> Result<()> {
     let mut cluster = own(1, 1)?;
-    let service = service(&cluster, "served", 1, &["pod-1a"])?.load_balancer(vip(1));
+    let service = cluster.service("served", 1, &["pod-1a"])?.load_balancer(vip(1));
     cluster.apply(&service, &[1])?;
     let proxy_pins = cluster.proxy(1)?.bpffs().to_owned();
     assert!(!cluster.proxy(1)?.command(&["cleanup"])?.status.success(), "an agent runs");

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use millrace_lab::cluster::Cluster;
-use millrace_lab::topology::{Family, Shape};
+use millrace_lab::topology::{Family, Shape, vip};
 
 use crate::faces::get_until;
-use crate::fixture::{service, vip, xdp};
+use crate::fixture::xdp;
 
 /// A connection that was answered, or none: with most ports taken, all that are tried may be.
 fn connect(target: SocketAddr) -> Option<TcpStream> {
@@ -27,7 +27,7 @@ fn a_shortage_of_ports_is_seen_before_all_are_taken() -> Result<()> {
     const CROWDED: usize = 52;
     let flags = ["--snat-ports", "61000-61063"];
     let cluster = Cluster::start_with(Shape { nodes: 2, pods: 1, ..Shape::default() }, &xdp(), &flags)?;
-    cluster.apply(&service(&cluster, "busy", 1, &["pod-2a"])?.load_balancer(vip(1)), &[1])?;
+    cluster.apply(&cluster.service("busy", 1, &["pod-2a"])?.load_balancer(vip(1)), &[1])?;
     let target = SocketAddr::new(vip(1).of(Family::V4), 80);
     let open = async move |enough: usize| {
         let connections = (0..2 * PORTS).filter_map(|_| connect(target)).take(enough);

@@ -11,12 +11,12 @@ use millrace_lab::agent::Proxy;
 use millrace_lab::cluster::{Cluster, TARGET_PORT};
 use millrace_lab::manifests::Service;
 use millrace_lab::net::Namespace;
-use millrace_lab::topology::{Dual, Family};
+use millrace_lab::topology::{Dual, Family, vip};
 use millrace_lab::traffic::{Answer, Protocol, ask};
 use proxy_common::socket::{SocketFrontend, SocketKey};
 use proxy_common::{Addr4, LAYOUT_VERSION};
 
-use crate::fixture::{counted, own, service, shared, vip};
+use crate::fixture::{counted, own, shared};
 
 /// Requests after which a backend that has not answered is held to be left out.
 const MOST: usize = 80;
@@ -86,7 +86,7 @@ fn a_cluster_ip_leads_from_pods_and_from_the_host_to_pods_of_this_node_of_others
     let cluster = shared();
     for (index, backend) in ["pod-1a", "pod-1b", "pod-2a"].into_iter().enumerate() {
         let number = 200 + u8::try_from(index)?;
-        let service = service(&cluster, &format!("cluster-ip-{number}"), number, &[backend])?;
+        let service = cluster.service(&format!("cluster-ip-{number}"), number, &[backend])?;
         apply(&cluster, &service, &[1])?;
         for from in [pod(&cluster, "pod-1a")?, node(&cluster, 1)?] {
             reaches(from, service.cluster_ips(), 80, &[backend])?;
@@ -99,7 +99,7 @@ fn a_cluster_ip_leads_from_pods_and_from_the_host_to_pods_of_this_node_of_others
 fn a_cluster_ip_is_spread_over_all_its_backends() -> Result<()> {
     let cluster = shared();
     let backends = ["pod-1a", "pod-1b", "pod-2a", "pod-3b"];
-    let service = service(&cluster, "spread", 210, &backends)?;
+    let service = cluster.service("spread", 210, &backends)?;
     apply(&cluster, &service, &[1])?;
     reaches(pod(&cluster, "pod-1a")?, service.cluster_ips(), 80, &backends)?;
     reaches(node(&cluster, 1)?, service.cluster_ips(), 80, &backends)
@@ -109,7 +109,8 @@ fn a_cluster_ip_is_spread_over_all_its_backends() -> Result<()> {
 fn node_ports_external_ips_and_load_balancers_are_reached_from_inside_the_node() -> Result<()> {
     let cluster = shared();
     let backends = ["pod-1a", "pod-2a"];
-    let service = service(&cluster, "from-inside", 211, &backends)?
+    let service = cluster
+        .service("from-inside", 211, &backends)?
         .node_ports(32110)
         .external(vip(211))
         .load_balancer(vip(212));
@@ -126,7 +127,7 @@ fn node_ports_external_ips_and_load_balancers_are_reached_from_inside_the_node()
 #[test]
 fn a_node_port_on_loopback_is_for_the_nodes_own_namespace_only() -> Result<()> {
     let cluster = shared();
-    let service = service(&cluster, "loopback", 213, &["pod-1b"])?.node_ports(32130);
+    let service = cluster.service("loopback", 213, &["pod-1b"])?.node_ports(32130);
     apply(&cluster, &service, &[1])?;
     reaches(node(&cluster, 1)?, loopback(), 32130, &["pod-1b"])?;
     for family in Family::ALL {
@@ -148,7 +149,8 @@ fn connect(from: &Namespace, target: SocketAddr) -> Result<Result<SocketAddr, Er
 #[test]
 fn policy_local_is_no_concern_of_pods_and_processes_on_nodes_with_and_without_a_backend() -> Result<()> {
     let cluster = shared();
-    let service = service(&cluster, "etp-local", 214, &["pod-2a"])?
+    let service = cluster
+        .service("etp-local", 214, &["pod-2a"])?
         .node_ports(32140)
         .load_balancer(vip(214))
         .external(vip(215))
@@ -171,7 +173,7 @@ fn internal_policy_local_keeps_to_the_node_and_fails_at_once_where_it_has_no_bac
     let cluster = shared();
     // A node port gives it a Cluster list, too.
     let service =
-        service(&cluster, "itp-local", 216, &["pod-1b", "pod-2a"])?.node_ports(32160).internal_local();
+        cluster.service("itp-local", 216, &["pod-1b", "pod-2a"])?.node_ports(32160).internal_local();
     apply(&cluster, &service, &[1, 3])?;
     reaches(pod(&cluster, "pod-1a")?, service.cluster_ips(), 80, &["pod-1b"])?;
     reaches(node(&cluster, 1)?, service.cluster_ips(), 80, &["pod-1b"])?;
@@ -187,7 +189,8 @@ fn internal_policy_local_keeps_to_the_node_and_fails_at_once_where_it_has_no_bac
 #[test]
 fn what_has_no_endpoint_is_refused_at_once() -> Result<()> {
     let cluster = shared();
-    let service = service(&cluster, "empty", 217, &["pod-1a"])?
+    let service = cluster
+        .service("empty", 217, &["pod-1a"])?
         .node_ports(32170)
         .load_balancer(vip(217))
         .without_endpoints();
@@ -229,7 +232,7 @@ fn any(target: SocketAddr) -> SocketAddr {
 #[test]
 fn a_connected_socket_is_told_that_its_peer_is_the_frontend() -> Result<()> {
     let cluster = shared();
-    let service = service(&cluster, "peer", 218, &["pod-2a"])?;
+    let service = cluster.service("peer", 218, &["pod-2a"])?;
     apply(&cluster, &service, &[1])?;
     for family in Family::ALL {
         let target = SocketAddr::new(service.cluster_ips().of(family), 80);
@@ -265,7 +268,7 @@ fn ask_unconnected(
 fn the_datagrams_of_an_unconnected_socket_go_to_one_backend_and_come_from_the_frontend() -> Result<()> {
     let cluster = shared();
     let backends = ["pod-1a", "pod-1b", "pod-2a", "pod-2b"];
-    let service = service(&cluster, "unconnected", 219, &backends)?;
+    let service = cluster.service("unconnected", 219, &backends)?;
     apply(&cluster, &service, &[1])?;
     for family in Family::ALL {
         let target = SocketAddr::new(service.cluster_ips().of(family), 80);
@@ -288,7 +291,7 @@ fn the_datagrams_of_an_unconnected_socket_go_to_one_backend_and_come_from_the_fr
 #[test]
 fn a_dual_stack_socket_is_served_over_ipv4() -> Result<()> {
     let cluster = shared();
-    let service = service(&cluster, "mapped", 220, &["pod-2a"])?;
+    let service = cluster.service("mapped", 220, &["pod-2a"])?;
     apply(&cluster, &service, &[1])?;
     let mapped = service.cluster_ips().v4.to_ipv6_mapped();
     let target = SocketAddr::new(mapped.into(), 80);
@@ -312,7 +315,7 @@ fn a_dual_stack_socket_is_served_over_ipv4() -> Result<()> {
 #[test]
 fn what_is_no_service_is_left_alone() -> Result<()> {
     let cluster = shared();
-    let service = service(&cluster, "beside", 221, &["pod-1b"])?.node_ports(32210);
+    let service = cluster.service("beside", 221, &["pod-1b"])?.node_ports(32210);
     apply(&cluster, &service, &[1])?;
     let (pod_1a, host) = (pod(&cluster, "pod-1a")?, node(&cluster, 1)?);
     for backend in ["pod-1a", "pod-1b", "pod-2a"] {
@@ -328,7 +331,7 @@ fn a_pod_keeps_its_backend_over_connections_and_restarts_of_the_agent_and_is_ind
 -> Result<()> {
     let mut cluster = own(2, 8)?;
     let backends = ["pod-2a", "pod-2b", "pod-2c", "pod-2d", "pod-2e", "pod-2f", "pod-2g", "pod-2h"];
-    let sticky = |pods: &[&str]| Ok::<_, anyhow::Error>(service(&cluster, "sticky", 1, pods)?.affinity(600));
+    let sticky = |pods: &[&str]| Ok::<_, anyhow::Error>(cluster.service("sticky", 1, pods)?.affinity(600));
     let service = sticky(&backends)?;
     apply(&cluster, &service, &[1])?;
     let clients: Vec<String> = ('a'..='h').map(|letter| format!("pod-1{letter}")).collect();
@@ -366,7 +369,7 @@ fn a_pod_keeps_its_backend_over_connections_and_restarts_of_the_agent_and_is_ind
     // Whoever had the endpoint that goes gets another one, and keeps that.
     let gone = before[0].iter().next().unwrap().split(' ').nth(1).unwrap().to_owned();
     let rest: Vec<&str> = backends.iter().copied().filter(|backend| *backend != gone).collect();
-    let service_of_rest = crate::fixture::service(&cluster, "sticky", 1, &rest)?.affinity(600);
+    let service_of_rest = cluster.service("sticky", 1, &rest)?.affinity(600);
     apply(&cluster, &service_of_rest, &[1])?;
     let after = kept(&cluster, &clients[0])?;
     assert!(after.len() == Family::ALL.len() && !after.iter().any(|seen| seen.ends_with(&gone)), "{after:?}");
@@ -376,7 +379,7 @@ fn a_pod_keeps_its_backend_over_connections_and_restarts_of_the_agent_and_is_ind
 #[test]
 fn node_ports_are_kept_from_sockets_of_the_node_and_of_nobody_else() -> Result<()> {
     let cluster = shared();
-    let service = service(&cluster, "reserved", 222, &["pod-1b"])?.node_ports(32220);
+    let service = cluster.service("reserved", 222, &["pod-1b"])?.node_ports(32220);
     apply(&cluster, &service, &[1])?;
     for local in ["0.0.0.0:32220", "[::]:32220", "127.0.0.1:32220", "[::ffff:0.0.0.0]:32220"] {
         assert_eq!(bind(node(&cluster, 1)?, local.parse()?)?, [Some(ErrorKind::AddrInUse); 2], "{local}");
@@ -392,7 +395,7 @@ fn node_ports_are_kept_from_sockets_of_the_node_and_of_nobody_else() -> Result<(
 fn a_node_port_of_one_family_is_kept_from_dual_stack_sockets() -> Result<()> {
     let cluster = shared();
     let of = |name: &str, number: u8, family: Family| {
-        Ok::<_, anyhow::Error>(service(&cluster, name, number, &["pod-1b"])?.single_stack(family))
+        Ok::<_, anyhow::Error>(cluster.service(name, number, &["pod-1b"])?.single_stack(family))
     };
     let v4 = of("reserved-v4", 225, Family::V4)?.node_ports(32250);
     let v6 = of("reserved-v6", 226, Family::V6)?.node_ports(32260);
@@ -420,7 +423,7 @@ fn bind(from: &Namespace, local: SocketAddr) -> Result<[Option<ErrorKind>; 2]> {
 #[test]
 fn hooks_are_for_the_node_only_or_gone_where_a_flag_says_so() -> Result<()> {
     let mut cluster = own(1, 2)?;
-    let service = service(&cluster, "flags", 1, &["pod-1b"])?.node_ports(30010);
+    let service = cluster.service("flags", 1, &["pod-1b"])?.node_ports(30010);
     apply(&cluster, &service, &[1])?;
     let target = SocketAddr::new(service.cluster_ips().v4.into(), 80);
     let local: SocketAddr = "0.0.0.0:30010".parse()?;
@@ -463,8 +466,7 @@ fn source_ranges_are_asked_of_sockets_with_a_source() -> Result<()> {
     let own = pod_1a.addresses().v4;
     let ranges = [format!("{own}/32"), "2001:db8::/128".to_owned()];
     let ranges: Vec<&str> = ranges.iter().map(String::as_str).collect();
-    let service =
-        service(&cluster, "ranges", 223, &["pod-2a"])?.load_balancer(vip(223)).source_ranges(&ranges);
+    let service = cluster.service("ranges", 223, &["pod-2a"])?.load_balancer(vip(223)).source_ranges(&ranges);
     apply(&cluster, &service, &[1])?;
     let target = SocketAddr::new(vip(223).v4.into(), 80);
     let turned = |name: &str, source: IpAddr| -> Result<u64> {
@@ -527,7 +529,7 @@ async fn datagram(target: SocketAddr) -> Result<tokio::net::UdpSocket> {
 #[test]
 fn connections_take_no_room_of_datagram_sockets() -> Result<()> {
     let cluster = shared();
-    let service = service(&cluster, "rooms", 227, &["pod-2a"])?;
+    let service = cluster.service("rooms", 227, &["pod-2a"])?;
     apply(&cluster, &service, &[1])?;
     let frontend = SocketAddr::new(service.cluster_ips().v4.into(), 80);
     let from = pod(&cluster, "pod-1a")?;

@@ -5,18 +5,19 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use millrace_lab::capture::Trail;
-use millrace_lab::topology::Family;
+use millrace_lab::topology::{Family, vip};
 use millrace_lab::traffic::{LongConnections, Stream};
+use millrace_lab::walk::Walk;
 
-use crate::fixture::{expect, expect_no_loss, own, service, vip, wait_for_start, walk};
+use crate::fixture::{expect_no_loss, own};
 
 #[test]
 fn a_killed_agent_costs_no_datagram_and_no_connection() -> Result<()> {
     let mut cluster = own(2, 2)?;
-    let local = service(&cluster, "local", 1, &["pod-1a", "pod-1b"])?.load_balancer(vip(1));
-    let direct = service(&cluster, "direct", 2, &["pod-2a", "pod-2b"])?.load_balancer(vip(2));
+    let local = cluster.service("local", 1, &["pod-1a", "pod-1b"])?.load_balancer(vip(1));
+    let direct = cluster.service("direct", 2, &["pod-2a", "pod-2b"])?.load_balancer(vip(2));
     let direct = direct.annotation("millrace/forwarding", "dsr");
-    let translated = service(&cluster, "translated", 3, &["pod-2a", "pod-2b"])?.load_balancer(vip(3));
+    let translated = cluster.service("translated", 3, &["pod-2a", "pod-2b"])?.load_balancer(vip(3));
     cluster.apply(&local, &[1])?;
     cluster.apply(&direct, &[1, 2])?;
     cluster.apply(&translated, &[1])?;
@@ -36,7 +37,7 @@ fn a_killed_agent_costs_no_datagram_and_no_connection() -> Result<()> {
         cluster.start_agent(node)?;
     }
     for proxy in cluster.proxies() {
-        wait_for_start(proxy, 2)?;
+        proxy.wait_for_start(2)?;
     }
     for (target, connections, stream) in traffic {
         assert_eq!(connections.stop()?, 50, "{target}");
@@ -49,21 +50,21 @@ fn a_killed_agent_costs_no_datagram_and_no_connection() -> Result<()> {
 #[test]
 fn the_data_path_serves_new_clients_without_any_agent() -> Result<()> {
     let mut cluster = own(2, 1)?;
-    let direct = service(&cluster, "direct", 2, &["pod-2a"])?.load_balancer(vip(2));
+    let direct = cluster.service("direct", 2, &["pod-2a"])?.load_balancer(vip(2));
     let direct = direct.annotation("millrace/forwarding", "dsr");
     cluster.apply(&direct, &[1, 2])?;
     for node in [1, 2] {
         assert!(cluster.take_agent(node)?.stop()?.success());
     }
     let trail = Trail::direct_return("node1", "node2");
-    expect(&cluster, &walk(&direct, vip(2), 80, &["pod-2a"], trail))
+    cluster.expect(&Walk::to(direct.name(), vip(2), 80, &["pod-2a"], trail))
 }
 
 #[test]
 fn a_restart_writes_nothing_where_nothing_has_changed() -> Result<()> {
     let mut cluster = own(2, 1)?;
-    let local = service(&cluster, "local", 1, &["pod-1a"])?.load_balancer(vip(1));
-    let direct = service(&cluster, "direct", 2, &["pod-1a", "pod-2a"])?.load_balancer(vip(2));
+    let local = cluster.service("local", 1, &["pod-1a"])?.load_balancer(vip(1));
+    let direct = cluster.service("direct", 2, &["pod-1a", "pod-2a"])?.load_balancer(vip(2));
     cluster.apply(&local, &[1])?;
     cluster.apply(&direct.annotation("millrace/forwarding", "dsr"), &[1])?;
     cluster.wait_for_ways(1)?;
@@ -71,7 +72,7 @@ fn a_restart_writes_nothing_where_nothing_has_changed() -> Result<()> {
     let before = (cluster.proxy(1)?.services()?, cluster.proxy(1)?.attached()?);
     let read = cluster.proxy(1)?.log().len();
     cluster.start_agent(1)?;
-    wait_for_start(cluster.proxy(1)?, 2)?;
+    cluster.proxy(1)?.wait_for_start(2)?;
     let log = cluster.proxy(1)?.log();
     let writes: Vec<usize> = log[read..].lines().filter_map(writes_of).collect();
     assert!(!writes.is_empty() && writes.iter().all(|writes| *writes == 0), "{writes:?}\n{}", &log[read..]);

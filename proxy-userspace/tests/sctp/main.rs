@@ -2,14 +2,14 @@
 //! The kernel must have SCTP.
 #![expect(clippy::unwrap_used, reason = "a cluster that does not come up must fail the tests at once")]
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
 use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::Service;
 use millrace_lab::net::remove_own_at_exit;
-use millrace_lab::topology::{Dual, Family, Shape};
+use millrace_lab::topology::{Dual, Family, Shape, vip};
 use millrace_lab::traffic::{Answer, Connection, Server};
 
 /// The frontends' port, and the backends'.
@@ -38,10 +38,7 @@ impl Bed {
 
     /// A service at node 1 whose backend is the pod of a node.
     fn serve(&self, name: &str, number: u8, node: u8, change: impl Fn(Service) -> Service) -> Result<Dual> {
-        let vip = Dual {
-            v4: Ipv4Addr::new(203, 0, 113, number),
-            v6: Ipv6Addr::new(0x2001, 0xdb8, 0xe, 0, 0, 0, 0, number.into()),
-        };
+        let vip = vip(number);
         let bed = self.cluster.bed();
         let pod = bed.pod(&format!("pod-{node}a"))?;
         let service = Service::new(name, number).sctp_port(PORT, TARGET_PORT).load_balancer(vip);

@@ -195,6 +195,13 @@ impl Proxy {
         })
     }
 
+    /// Waits until the agent has said for the `times`th time that it serves.
+    pub fn wait_for_start(&self, times: usize) -> Result<()> {
+        self.wait_until_within(LOAD_LIMIT, &format!("start {times} of the agent"), || {
+            Ok(self.log().matches("serving as").count() >= times)
+        })
+    }
+
     /// Waits until a condition holds; errors while it is asked count as no. Gives up early where the agent has
     /// ended by itself.
     pub fn wait_until(&self, what: &str, condition: impl Fn() -> Result<bool>) -> Result<()> {

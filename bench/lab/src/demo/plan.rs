@@ -38,22 +38,22 @@ pub(super) fn examples() -> Vec<Example> {
         Example {
             what: "LoadBalancer, policy Local",
             endpoints: &["pod-1a", "pod-2a"],
-            walk: walk("local-lb", vip(10, 0x10), 80, &["pod-1a"], Trail::local("node1")),
+            walk: Walk::to("local-lb", vip(10, 0x10), 80, &["pod-1a"], Trail::local("node1")),
         },
         Example {
             what: "NodePort, two local pods",
             endpoints: &["pod-1a", "pod-1b"],
-            walk: walk("node-port", NODE1, 30020, &["pod-1a", "pod-1b"], Trail::local("node1")),
+            walk: Walk::to("node-port", NODE1, 30020, &["pod-1a", "pod-1b"], Trail::local("node1")),
         },
         Example {
             what: "external IP",
             endpoints: &["pod-1b"],
-            walk: walk("external-ip", vip(20, 0x20), 8000, &["pod-1b"], Trail::local("node1")),
+            walk: Walk::to("external-ip", vip(20, 0x20), 8000, &["pod-1b"], Trail::local("node1")),
         },
         Example {
             what: "LoadBalancer, DSR",
             endpoints: &["pod-2a", "pod-2b"],
-            walk: walk(
+            walk: Walk::to(
                 "dsr-lb",
                 vip(30, 0x30),
                 80,
@@ -66,7 +66,7 @@ pub(super) fn examples() -> Vec<Example> {
             endpoints: &["pod-2a", "pod-3a"],
             walk: Walk {
                 translated_to: Some(NODE1),
-                ..walk("snat-lb", vip(40, 0x40), 80, &["pod-2a", "pod-3a"], Trail::local("node1"))
+                ..Walk::to("snat-lb", vip(40, 0x40), 80, &["pod-2a", "pod-3a"], Trail::local("node1"))
             },
         },
         Example {
@@ -75,7 +75,7 @@ pub(super) fn examples() -> Vec<Example> {
             // Nothing has the frontend's address: the socket is connected to the backend, itself included.
             walk: Walk {
                 from: Some("pod-1a".to_owned()),
-                ..walk("cluster-ip", CLUSTER_IP, 80, &["pod-1a", "pod-2a"], Trail::default())
+                ..Walk::to("cluster-ip", CLUSTER_IP, 80, &["pod-1a", "pod-2a"], Trail::default())
             },
         },
     ]
@@ -89,11 +89,6 @@ const CLUSTER_IP: Dual =
 
 const fn vip(v4: u8, v6: u16) -> Dual {
     Dual { v4: Ipv4Addr::new(203, 0, 113, v4), v6: Ipv6Addr::new(0x2001, 0xdb8, 0xe, 0, 0, 0, 0, v6) }
-}
-
-fn walk(service: &str, address: Dual, port: u16, backends: &[&str], trail: Trail) -> Walk {
-    let backends = backends.iter().map(|name| (*name).to_owned()).collect();
-    Walk { service: service.to_owned(), address, port, from: None, backends, trail, translated_to: None }
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! A Service with its EndpointSlices.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use serde_json::{Map, Value, json};
 
-use crate::topology::{Dual, Family, Node, Pod};
+use crate::topology::{Dual, Family, Node, Pod, cluster_ip};
 use crate::traffic::Protocol;
 
 /// A dual-stack Service in the namespace `default`, and its endpoints. Its kind follows from what it is given:
@@ -309,11 +309,8 @@ impl Service {
 
     /// Its cluster IPs.
     #[must_use]
-    pub fn cluster_ips(&self) -> Dual {
-        Dual {
-            v4: Ipv4Addr::new(10, 96, 0, self.number),
-            v6: Ipv6Addr::new(0x2001, 0xdb8, 0x5, 0, 0, 0, 0, self.number.into()),
-        }
+    pub const fn cluster_ips(&self) -> Dual {
+        cluster_ip(self.number)
     }
 }
 

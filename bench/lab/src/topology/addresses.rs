@@ -68,6 +68,24 @@ impl Dual {
     }
 }
 
+/// The `number`th load balancer or external address; the router sends them all to node 1.
+#[must_use]
+pub const fn vip(number: u8) -> Dual {
+    Dual {
+        v4: Ipv4Addr::new(203, 0, 113, number),
+        v6: Ipv6Addr::new(0x2001, 0xdb8, 0xe, 0, 0, 0, 0, number as u16),
+    }
+}
+
+/// The cluster IPs of the `number`th service.
+#[must_use]
+pub const fn cluster_ip(number: u8) -> Dual {
+    Dual {
+        v4: Ipv4Addr::new(10, 96, 0, number),
+        v6: Ipv6Addr::new(0x2001, 0xdb8, 0x5, 0, 0, 0, 0, number as u16),
+    }
+}
+
 /// The client.
 pub(super) const CLIENT: Dual = client_side(10);
 /// The router towards the client.

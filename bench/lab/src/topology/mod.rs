@@ -25,7 +25,7 @@ use ipnet::IpNet;
 
 use crate::net::{Cgroup, Namespace, Netlink};
 
-pub use addresses::{Dual, Family};
+pub use addresses::{Dual, Family, cluster_ip, vip};
 
 /// What a bed is to look like.
 #[derive(Clone, Copy, Debug)]
@@ -129,6 +129,12 @@ impl Bed {
     /// The pod of this name.
     pub fn pod(&self, name: &str) -> Result<&Pod> {
         self.pods().find(|pod| pod.name == name).with_context(|| format!("the bed has no pod {name}"))
+    }
+
+    /// The node that the pod of this name is on.
+    pub fn node_of(&self, pod: &str) -> Result<&Node> {
+        let has_it = |node: &&Node| node.pods.iter().any(|own| own.name == pod);
+        self.nodes.iter().find(has_it).with_context(|| format!("the bed has no pod {pod}"))
     }
 
     /// Address of the client.
