@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -81,6 +81,26 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Runs a program in a namespace to its end, and returns what it printed; it must succeed.
+pub fn output(namespace: &Namespace, words: &[&str]) -> Result<String> {
+    let output = run(namespace, words)?;
+    if !output.status.success() {
+        let printed = [output.stdout, output.stderr].concat();
+        bail!("{words:?} in {}: {}", namespace.name(), String::from_utf8_lossy(&printed));
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// The same of one that may fail.
+pub fn run(namespace: &Namespace, words: &[&str]) -> Result<Output> {
+    let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    namespace.run(async move || {
+        let (program, arguments) = words.split_first().context("no program")?;
+        let output = tokio::process::Command::new(program).args(arguments).output().await;
+        output.with_context(|| format!("can't run {program}"))
+    })
 }
 
 /// Whether a child of this process has ended by itself; its status is left for whoever waits for it.

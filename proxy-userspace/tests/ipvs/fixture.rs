@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::Service;
 use millrace_lab::net::{Namespace, remove_own_at_exit};
+use millrace_lab::process;
 use millrace_lab::topology::{Family, Shape, cluster_ip};
 use millrace_lab::traffic::{Answer, Protocol, ask};
 
@@ -124,18 +125,10 @@ pub fn ask_all(
 
 /// Runs a program in node 1's namespace.
 pub fn run(cluster: &Cluster, words: &[&str]) -> Result<Output> {
-    let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-    cluster.proxy(1)?.namespace().run(async move || {
-        let (program, arguments) = words.split_first().context("no program")?;
-        let output = tokio::process::Command::new(program).args(arguments).output().await;
-        output.with_context(|| format!("can't run {program}"))
-    })
+    process::run(cluster.proxy(1)?.namespace(), words)
 }
 
 /// The same, which must succeed; returns what it printed.
 pub fn output(cluster: &Cluster, words: &[&str]) -> Result<String> {
-    let output = run(cluster, words)?;
-    let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.success(), "{words:?}: {complaint}");
-    Ok(String::from_utf8(output.stdout)?)
+    process::output(cluster.proxy(1)?.namespace(), words)
 }

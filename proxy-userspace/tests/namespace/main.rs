@@ -22,6 +22,7 @@ mod local;
 mod node;
 mod outer_source;
 mod path_mtu;
+mod programs;
 mod refusals;
 mod snat_ports;
 mod sockets;

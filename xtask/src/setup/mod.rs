@@ -37,6 +37,8 @@ pub enum Need {
     Build,
     /// The BPF file system, and the tools that the test bed's hints speak of.
     Run,
+    /// Other people's programs, which the tests use as clients and servers.
+    Programs,
     /// The linters beyond rustup's.
     Lint,
     /// The emulator, and another loader than ours.
@@ -45,7 +47,7 @@ pub enum Need {
 
 impl Need {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Build, Self::Run, Self::Lint, Self::Vm];
+    pub const ALL: [Self; 5] = [Self::Build, Self::Run, Self::Programs, Self::Lint, Self::Vm];
 }
 
 /// Installs what is missing for `needs`, or fails with a line that says how to.
@@ -61,6 +63,7 @@ pub fn ensure(workspace: &Workspace, needs: &[Need]) -> Result<()> {
                 tools::ensure_bpf_linker(workspace)?;
             }
             Need::Run | Need::Vm => mounts::ensure_bpffs(workspace)?,
+            Need::Programs => {}
             Need::Lint => {
                 tools::ensure_rustup_components(workspace)?;
                 tools::ensure_cargo_deny(workspace)?;
@@ -87,6 +90,9 @@ fn packages(need: Need, toolchain: Toolchain, workspace: &Workspace) -> &'static
         (Need::Build, Toolchain::Debian) => COMPILER_AND_LINKER,
         (Need::Build, Toolchain::Nightly) => LINKER,
         (Need::Run, _) => &["mount", "iproute2", "util-linux", "tcpdump", "curl"],
+        (Need::Programs, _) => {
+            &["bind9-dnsutils", "curl", "dnsmasq-base", "iperf3", "iputils-tracepath", "ncat", "python3"]
+        }
         (Need::Lint, _) if tools::has_typos(workspace) => &[],
         (Need::Lint, _) => &["python3-pip"],
         (Need::Vm, _) => &["qemu-system-x86", "mount", "bpftool", "nftables", "iproute2"],

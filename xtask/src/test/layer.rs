@@ -89,9 +89,8 @@ impl Layer {
         match self {
             Self::Lint => &[Need::Build, Need::Lint],
             Self::Unit | Self::Scenario => &[Need::Build],
-            Self::Packet | Self::Dataplane | Self::Namespace | Self::Apiserver | Self::Fuzz => {
-                &[Need::Build, Need::Run]
-            }
+            Self::Packet | Self::Dataplane | Self::Apiserver | Self::Fuzz => &[Need::Build, Need::Run],
+            Self::Namespace => &[Need::Build, Need::Run, Need::Programs],
             Self::Vm => &[Need::Build, Need::Vm],
         }
     }

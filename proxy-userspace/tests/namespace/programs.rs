@@ -1,0 +1,177 @@
+//! Other people's programs, unmodified, ask services: a pod and a process of the node through the hooks of their sockets, a
+//! client outside through the uplink.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use millrace_lab::cluster::Cluster;
+use millrace_lab::manifests::Service;
+use millrace_lab::net::Namespace;
+use millrace_lab::process::{Process, output};
+use millrace_lab::topology::{Dual, Family, vip};
+use serde_json::Value;
+
+use crate::fixture::shared;
+
+/// Where the programs run: a name, its namespace, and the address of a service it asks.
+fn callers<'a>(cluster: &'a Cluster, service: &Service, outside: Dual) -> Result<[(&'a Namespace, Dual); 3]> {
+    let bed = cluster.bed();
+    let inside = service.cluster_ips();
+    Ok([
+        (bed.pod("pod-1a")?.namespace(), inside),
+        (bed.node(1)?.namespace(), inside),
+        (bed.client(), outside),
+    ])
+}
+
+/// Starts a server in a pod and waits until it takes connections.
+fn start(cluster: &Cluster, pod: &str, words: &[&str], port: u16) -> Result<Process> {
+    let pod = cluster.bed().pod(pod)?;
+    let (program, arguments) = words.split_first().context("no program")?;
+    let arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
+    let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{program}-{}.log", std::process::id()));
+    let server = Process::start(pod.namespace(), PathBuf::from(program), arguments, &log)?;
+    let target = SocketAddr::new(pod.addresses().of(Family::V4), port);
+    pod.namespace().run(async move || {
+        for _ in 0..1000 {
+            match tokio::net::TcpStream::connect(target).await {
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                outcome => return Ok(outcome.map(drop)?),
+            }
+        }
+        anyhow::bail!("nothing listens at {target}")
+    })?;
+    ensure!(server.is_running(), "{}", std::fs::read_to_string(&log)?);
+    Ok(server)
+}
+
+fn url(address: Dual, family: Family) -> String {
+    format!("http://{}/", SocketAddr::new(address.of(family), 80))
+}
+
+/// The service that everybody's HTTP and datagram clients ask.
+fn web(cluster: &Cluster, number: u8, backend: &str) -> Result<Service> {
+    let service = cluster.service(&format!("web-{number}"), number, &[backend])?.load_balancer(vip(number));
+    cluster.apply(&service, &[1])?;
+    Ok(service)
+}
+
+#[test]
+fn curl_fetches_a_page() -> Result<()> {
+    let cluster = shared();
+    let service = web(&cluster, 240, "pod-2a")?;
+    for (namespace, address) in callers(&cluster, &service, vip(240))? {
+        for family in Family::ALL {
+            let url = url(address, family);
+            let page = output(namespace, &["curl", "-gsS", "--max-time", "20", &url])?;
+            let page: Value = serde_json::from_str(&page).with_context(|| page.clone())?;
+            assert_eq!(page["backend"], "pod-2a", "{}", namespace.name());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn dig_asks_a_name_server() -> Result<()> {
+    const PORT: u16 = 5353;
+    let cluster = shared();
+    let flags = "dnsmasq --keep-in-foreground --conf-file=/dev/null --pid-file= --no-resolv --no-hosts --bind-interfaces \
+                 --except-interface=lo --user=root --port=5353 --address=/millrace.test/192.0.2.53";
+    let _server = start(&cluster, "pod-1b", &flags.split_whitespace().collect::<Vec<_>>(), PORT)?;
+    let bed = cluster.bed();
+    let service = Service::new("dns", 241).port(53, PORT).pod(bed.node(1)?, bed.pod("pod-1b")?);
+    let service = service.load_balancer(vip(241));
+    cluster.apply(&service, &[1])?;
+    for (namespace, address) in callers(&cluster, &service, vip(241))? {
+        for (family, protocol) in Family::ALL.into_iter().flat_map(|f| ["+notcp", "+tcp"].map(|p| (f, p))) {
+            let server = format!("@{}", address.of(family));
+            let words = ["dig", &server, protocol, "+short", "+tries=1", "+time=10", "millrace.test"];
+            assert_eq!(output(namespace, &words)?.trim(), "192.0.2.53", "{} {words:?}", namespace.name());
+        }
+    }
+    Ok(())
+}
+
+/// The server is done with a test a little later than the client.
+fn measure(namespace: &Namespace, words: &[&str]) -> Result<Value> {
+    loop {
+        let report: Value = serde_json::from_str(&output(namespace, words)?)?;
+        let is_busy = report["error"].as_str().is_some_and(|error| error.contains("busy"));
+        if !is_busy {
+            return Ok(report);
+        }
+    }
+}
+
+#[test]
+fn iperf3_measures_by_both_protocols_in_both_directions_and_over_eight_connections() -> Result<()> {
+    const PORT: u16 = 5201;
+    // Flags, and how many bytes to send.
+    const KINDS: [(&[&str], u64); 4] = [
+        (&[], 32_000_000),
+        (&["--udp", "--bitrate", "20M"], 1_000_000),
+        (&["--reverse"], 32_000_000),
+        (&["--parallel", "8"], 32_000_000),
+    ];
+    let cluster = shared();
+    let _server = start(&cluster, "pod-2a", &["iperf3", "--server"], PORT)?;
+    let bed = cluster.bed();
+    let service = Service::new("iperf", 242).port(PORT, PORT).pod(bed.node(2)?, bed.pod("pod-2a")?);
+    let service = service.load_balancer(vip(242));
+    cluster.apply(&service, &[1])?;
+    for (namespace, address) in callers(&cluster, &service, vip(242))? {
+        for (family, (kind, asked)) in Family::ALL.into_iter().flat_map(|f| KINDS.map(|k| (f, k))) {
+            let (size, server) = (asked.to_string(), address.of(family).to_string());
+            let mut words = vec!["iperf3", "--client", &server, "--bytes", &size, "--json"];
+            words.extend(kind);
+            let report = measure(namespace, &words)?;
+            // Of datagrams the report has one sum of both directions.
+            let sum = ["sum_received", "sum"].into_iter().find_map(|name| report["end"].get(name));
+            let bytes = sum.and_then(|sum| sum["bytes"].as_u64()).unwrap_or_default();
+            // What is in the sockets' buffers when all was sent counts for nothing: with eight of them most of it.
+            ensure!(
+                bytes >= asked / 10,
+                "{} {words:?}: {:?}",
+                namespace.name(),
+                [&report["error"], &report["start"]["connected"], &report["end"]]
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Each client fetches a page, then sends a datagram from a connected socket, and says whose answers it got and, of the
+/// datagram's, from where.
+fn talk(command: &[&str], number: u8) -> Result<()> {
+    let cluster = shared();
+    let service = web(&cluster, number, "pod-2b")?;
+    for (namespace, address) in callers(&cluster, &service, vip(number))? {
+        for family in Family::ALL {
+            let target = SocketAddr::new(address.of(family), 80);
+            let text = target.to_string();
+            let said = output(namespace, &[command, &[text.as_str()]].concat())?;
+            assert_eq!(said.trim(), format!("pod-2b pod-2b {target}"), "{}", namespace.name());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_python_client_talks() -> Result<()> {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/namespace/programs/client.py");
+    talk(&["python3", script], 243)
+}
+
+#[test]
+fn a_go_client_talks() -> Result<()> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/namespace/programs/client.go");
+    let client = concat!(env!("CARGO_TARGET_TMPDIR"), "/client");
+    let built = std::process::Command::new("go").args(["build", "-o", client, source]).output()?;
+    ensure!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    talk(&[client], 244)
+}
