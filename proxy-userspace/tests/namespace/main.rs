@@ -19,6 +19,7 @@ mod fixture;
 mod fou;
 mod lasting;
 mod local;
+mod matrix;
 mod node;
 mod outer_source;
 mod path_mtu;
