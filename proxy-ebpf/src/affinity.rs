@@ -45,12 +45,13 @@ pub fn recall<F: Family>(
     let key = AffinityKey { client, service, kind };
     let now = flow::now();
     // SAFETY: copied at once; what is of another key is told by its service.
-    let kept = unsafe { F::affinity().get(&key).copied() }
-        .filter(|kept| kept.holds(service, now, frontend.affinity_seconds))
-        .map_or(BackendRef::NONE, |kept| BackendRef(kept.backend));
-    let chosen = if suits::<F>(frontend, kept) { kept } else { owner };
-    if renews && !chosen.is_none() {
-        let entry = Affinity { backend: chosen.0, service, last_used: now };
+    let kept = unsafe { F::affinity().get(&key).copied() }.unwrap_or_default();
+    let holds = kept.holds(service, now, frontend.affinity_seconds);
+    let had = if holds { BackendRef(kept.backend) } else { BackendRef::NONE };
+    let chosen = if suits::<F>(frontend, had) { had } else { owner };
+    let entry = Affinity { backend: chosen.0, service, last_used: now };
+    // A socket that is not connected asks with each datagram: once a second is enough.
+    if renews && !chosen.is_none() && entry != kept {
         // Where the map refuses, the next connection goes by its slot, as does everybody's first.
         let _ = F::affinity().insert(&key, &entry, BPF_ANY.into());
     }
