@@ -46,6 +46,10 @@ reasons! {
     ReplySnat = 9, "reply_snat";
     /// An ICMP error about a connection of ours, translated for whoever has it, or sent on to the backend's node.
     IcmpError = 10, "icmp_error";
+    /// A pod's own packet, translated to a backend on whatever node and passed up.
+    ServedPod = 11, "served_pod";
+    /// A pod's own packet to a service whose backend it is itself, translated and given back to it.
+    Hairpin = 12, "hairpin";
     /// A connection, or a datagram of a socket that is not connected, that a socket hook turned to a backend.
     Connected = 14, "connected";
     /// Dropped: the service has no usable endpoint at all.
@@ -107,6 +111,10 @@ pub enum Program {
     CgSendmsg4 = 5,
     /// `cg_sendmsg6`.
     CgSendmsg6 = 6,
+    /// `tc_pod_in`.
+    TcPodIn = 7,
+    /// `tc_pod_out`.
+    TcPodOut = 8,
 }
 
 impl Program {
@@ -119,6 +127,8 @@ impl Program {
         Self::CgConnect6,
         Self::CgSendmsg4,
         Self::CgSendmsg6,
+        Self::TcPodIn,
+        Self::TcPodOut,
     ];
 
     /// The name the program has in the kernel.
@@ -132,6 +142,8 @@ impl Program {
             Self::CgConnect6 => "cg_connect6",
             Self::CgSendmsg4 => "cg_sendmsg4",
             Self::CgSendmsg6 => "cg_sendmsg6",
+            Self::TcPodIn => "tc_pod_in",
+            Self::TcPodOut => "tc_pod_out",
         }
     }
     /// The index into COUNTERS of what this program counts for `reason`.

@@ -6,7 +6,7 @@ use crate::icmp::{self, Icmp};
 use crate::mss;
 use crate::nat;
 use crate::observe;
-use crate::packet::header::{ETHERNET, Ethernet, ether_type};
+use crate::packet::header::{ETHERNET, ether_type};
 use crate::packet::parse::parse;
 use crate::packet::{Packet, Parsed};
 use crate::verdict::{UNTOUCHED, Verdict};
@@ -15,11 +15,7 @@ use crate::verdict::{UNTOUCHED, Verdict};
 /// are done with after their source port was looked at.
 #[inline(always)]
 pub fn walk<P: Packet>(packet: P) -> Verdict {
-    let Some(ethernet) = packet.at::<Ethernet>(0) else {
-        return UNTOUCHED;
-    };
-    // SAFETY: `at` checked the bound.
-    match unsafe { (*ethernet).ether_type } {
+    match packet.ether_type() {
         ether_type::IPV4 => walk_family::<P, V4>(packet),
         ether_type::IPV6 => walk_family::<P, V6>(packet),
         _ => UNTOUCHED,

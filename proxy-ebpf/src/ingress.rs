@@ -15,7 +15,7 @@ use crate::fou::{self, Encapsulation, Fou, Ipip};
 use crate::icmp::{self, Icmp};
 use crate::nat;
 use crate::observe;
-use crate::packet::header::{ETHERNET, Ethernet, ether_type, protocol};
+use crate::packet::header::{ETHERNET, ether_type, protocol};
 use crate::packet::parse::{Fragments, parse_with};
 use crate::packet::{Packet, Parsed};
 use crate::snat;
@@ -30,11 +30,7 @@ use crate::vip;
 /// The four branches are functions of their own: together their variables would not fit the 512-byte stack.
 #[inline(always)]
 pub fn walk<P: Packet>(packet: P) -> Verdict {
-    let Some(ethernet) = packet.at::<Ethernet>(0) else {
-        return UNTOUCHED;
-    };
-    // SAFETY: `at` checked the bound.
-    match unsafe { (*ethernet).ether_type } {
+    match packet.ether_type() {
         ether_type::IPV4 => walk_family::<P, V4>(packet),
         ether_type::IPV6 => walk_family::<P, V6>(packet),
         _ => UNTOUCHED,

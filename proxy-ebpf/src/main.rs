@@ -22,6 +22,7 @@ mod family;
 mod flow;
 mod fou;
 mod fragment;
+mod hairpin;
 mod icmp;
 mod ingress;
 mod maps;
@@ -30,6 +31,7 @@ mod nat;
 mod observe;
 mod packet;
 mod path;
+mod pod;
 mod route;
 mod sctp;
 mod snat;
@@ -86,6 +88,27 @@ pub fn tc_egress(context: TcContext) -> i32 {
     let (length, device) = (packet.length(), packet.device());
     let verdict = egress::walk(packet);
     finish(Program::TcEgress, verdict, length, device)
+}
+
+/// From a pod, unless a device below has served it.
+#[classifier]
+pub fn tc_pod_in(context: TcContext) -> i32 {
+    let packet = TcPacket::new(&context);
+    if packet.is_marked() {
+        return TC_ACT_UNSPEC;
+    }
+    let (length, device) = (packet.length(), packet.device());
+    let verdict = if packet.is_tagged() { UNTOUCHED } else { pod::walk(packet) };
+    finish(Program::TcPodIn, verdict, length, device)
+}
+
+/// To a pod.
+#[classifier]
+pub fn tc_pod_out(context: TcContext) -> i32 {
+    let packet = TcPacket::new(&context);
+    let (length, device) = (packet.length(), packet.device());
+    let verdict = egress::walk(packet);
+    finish(Program::TcPodOut, verdict, length, device)
 }
 
 /// An IPv4 socket is connected.

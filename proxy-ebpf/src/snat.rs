@@ -16,7 +16,7 @@ use proxy_common::verdict::Reason;
 use crate::apart;
 use crate::config::{SNAT_PORT_COUNT, SNAT_PORT_FIRST};
 use crate::family::{Family, FlowOf, KeyOf};
-use crate::flow::{self, Owner, Sender};
+use crate::flow::{self, Found, Owner, Sender};
 use crate::mss;
 use crate::nat::{self, Endpoint};
 use crate::observe;
@@ -46,9 +46,15 @@ pub fn begin<F: Family>(backend: &Backend<F::Address>, owner: &Owner) -> Leave {
 #[inline(always)]
 pub fn go_on<F: Family>(entry: &FlowOf<F>, key: &KeyOf<F>) -> Option<Leave> {
     let leave = note::<F>(entry);
+    flow::is_client_entry::<F>(noted::<F>().ok()?, key).then_some(leave)
+}
+
+/// What was noted last.
+#[inline(always)]
+pub fn noted<F: Family>() -> Result<&'static FlowOf<F>, Verdict> {
+    let scratch = F::scratch().ok_or(NO_ROOM)?;
     // SAFETY: as in `note`.
-    let noted = unsafe { &*F::scratch()? };
-    flow::is_client_entry::<F>(noted, key).then_some(leave)
+    Ok(unsafe { &*scratch })
 }
 
 #[inline(always)]
@@ -80,8 +86,7 @@ fn translate_parsed<P: Packet, F: Family>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
 ) -> Result<Verdict, Verdict> {
-    // SAFETY: as in `note`.
-    let noted = unsafe { &*F::scratch().ok_or(NO_ROOM)? };
+    let noted = noted::<F>()?;
     let backend = BackendRef(noted.backend);
     let hop = route::hop::<P, F>(packet, backend, &noted.destination)?;
     check_hops(parsed)?;
@@ -101,6 +106,16 @@ fn translate_parsed<P: Packet, F: Family>(
     Ok(Verdict::Send(Reason::SentSnat, next.device))
 }
 
+/// Notes the entry of a reply to a translated connection; where there is none, the reply is not ours. As in [`go_on`], what was
+/// copied is judged.
+#[inline(always)]
+pub fn note_reply<F: Family>(key: &KeyOf<F>) -> Result<(Found, &'static FlowOf<F>), Verdict> {
+    let (found, entry) = flow::lookup_translated::<F>(key).ok_or(UNTOUCHED)?;
+    note::<F>(entry);
+    let entry = noted::<F>()?;
+    if flow::is_reply_entry::<F>(entry, key) { Ok((found, entry)) } else { Err(UNTOUCHED) }
+}
+
 /// A backend's reply to this node: back to the client, from the frontend. Anything else is not ours.
 #[inline(never)]
 pub fn restore<P: Packet, F: Family>(mut packet: P) -> Verdict {
@@ -114,14 +129,7 @@ fn restore_parsed<P: Packet, F: Family>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
 ) -> Result<Verdict, Verdict> {
-    let (found, entry) = flow::lookup_translated::<F>(&parsed.key).ok_or(UNTOUCHED)?;
-    // As in `go_on`.
-    note::<F>(entry);
-    // SAFETY: as in `note`.
-    let entry = unsafe { &*F::scratch().ok_or(NO_ROOM)? };
-    if !flow::is_reply_entry::<F>(entry, &parsed.key) {
-        return Err(UNTOUCHED);
-    }
+    let (found, entry) = note_reply::<F>(&parsed.key)?;
     let frontend = (entry.source, entry.source_port);
     let client = (entry.destination, entry.destination_port);
     check_hops(parsed)?;
@@ -162,7 +170,7 @@ fn send<P: Packet, F: Family>(
 /// Makes both entries of a connection and says which port of this node it has. A RST gets the one its connection would be
 /// given first.
 #[inline(never)]
-fn create<F: Family>(
+pub fn create<F: Family>(
     parsed: &Parsed<F::Address>,
     destination: &Endpoint<F>,
     source: &F::Address,

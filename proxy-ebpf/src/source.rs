@@ -41,6 +41,15 @@ pub fn admit<F: Family>(frontend: Frontend, key: &KeyOf<F>) -> Result<Frontend, 
     Ok(frontend)
 }
 
+/// As [`admit`] of a pod of this node, which asks for a frontend of scope internal: that one has the right list.
+#[inline(always)]
+pub fn check_ranges<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Result<(), Verdict> {
+    if frontend.flags & FRONTEND_SOURCE_RANGES != 0 && !is_inside::<F>(frontend.service, &key.source) {
+        return Err(Verdict::Drop(Reason::SourceRefused));
+    }
+    Ok(())
+}
+
 /// Whether the reply to a packet for a NodePort may come from another node, and that node would know what to do with it: it
 /// knows NodePorts of the nodes' own addresses only. A client inside the cluster may well be on that node, whose stack takes
 /// nothing from its own addresses off a wire.

@@ -18,18 +18,44 @@ use crate::verdict::{UNTOUCHED, Verdict};
 /// An ICMP message that came in over an uplink. One behind options or extension headers is the stack's.
 #[inline(always)]
 pub fn receive<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    match read_kind::<P, F>(&packet) {
+        Kind::EchoRequest => echo::receive::<P, F>(packet),
+        Kind::Error => relay::receive::<P, F>(packet),
+        Kind::Other => UNTOUCHED,
+    }
+}
+
+/// The same of one that a pod of this node sends.
+#[inline(always)]
+pub fn receive_of_pod<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    match read_kind::<P, F>(&packet) {
+        Kind::EchoRequest => echo::receive::<P, F>(packet),
+        Kind::Error => relay::receive_of_pod::<P, F>(packet),
+        Kind::Other => UNTOUCHED,
+    }
+}
+
+/// Kinds of messages that are treated differently.
+enum Kind {
+    EchoRequest,
+    Error,
+    Other,
+}
+
+#[inline(always)]
+fn read_kind<P: Packet, F: Icmp>(packet: &P) -> Kind {
     packet.need(ETHERNET + F::HEADER + size_of::<IcmpHeader>());
     let Some(header) = packet.at::<IcmpHeader>(ETHERNET + F::HEADER) else {
-        return UNTOUCHED;
+        return Kind::Other;
     };
     // SAFETY: `at` checked the bound.
     let (kind, code) = unsafe { ((*header).kind, (*header).code) };
     if kind == F::ECHO_REQUEST && code == 0 {
-        echo::receive::<P, F>(packet)
+        Kind::EchoRequest
     } else if F::is_error(kind) {
-        relay::receive::<P, F>(packet)
+        Kind::Error
     } else {
-        UNTOUCHED
+        Kind::Other
     }
 }
 
@@ -47,7 +73,7 @@ fn may_answer<P: Packet, F: Icmp>(packet: &P, parsed: &Parsed<F::Address>) -> bo
 
 /// Sends the frame back to the neighbour it came from.
 #[inline(always)]
-fn swap_ethernet<P: Packet>(packet: &P) -> Option<()> {
+pub fn swap_ethernet<P: Packet>(packet: &P) -> Option<()> {
     let ethernet = packet.at::<Ethernet>(0)?;
     // SAFETY: `at` checked the bound.
     unsafe {

@@ -249,6 +249,31 @@ pub fn leave<P: Packet, F: Icmp>(packet: P) -> Verdict {
     rewrite::<P, F>(&packet, &error, flow).map_or(NO_ROOM, |()| Verdict::Deliver(Reason::IcmpError))
 }
 
+/// From a pod of this node, about what its service's backend sent it: for that backend. One that reaches itself has it back.
+#[inline(never)]
+pub fn receive_of_pod<P: Packet, F: Icmp>(mut packet: P) -> Verdict {
+    let Some(error) = read::<P, F>(&packet, ETHERNET) else {
+        return UNTOUCHED;
+    };
+    let key = &error.key;
+    let Some(flow) = flow::lookup_quoted::<F>(key) else {
+        let frontend = balance::lookup_internal::<F>(&key.destination, key.destination_port, key.protocol);
+        return if frontend.is_some() { Verdict::Drop(Reason::IcmpUnknown) } else { UNTOUCHED };
+    };
+    let is_client = flow.flags & (FLOW_REPLY | FLOW_ENCAPSULATE) == 0;
+    let is_hairpin = flow.check != 0 && flow.destination == key.source;
+    if !is_hairpin && (!is_client || flow.check != 0) || packet.claim_delivery().is_err() {
+        return UNTOUCHED;
+    }
+    let passed = rewrite::<P, F>(&packet, &error, flow);
+    if !is_hairpin {
+        return passed.map_or(NO_ROOM, |()| Verdict::Deliver(Reason::IcmpError));
+    }
+    passed
+        .and_then(|()| super::swap_ethernet(&packet))
+        .map_or(NO_ROOM, |()| Verdict::Bounce(Reason::IcmpError))
+}
+
 /// Reads an error whose IP header is at `network`, if it is one about TCP, UDP or SCTP and goes to whoever sent what it quotes.
 #[inline(always)]
 fn read<P: Packet, F: Icmp>(packet: &P, network: usize) -> Option<Error<F>> {

@@ -11,7 +11,7 @@ use core::ffi::c_void;
 use proxy_common::checksum::Difference;
 
 use crate::family::Family;
-use header::Ports;
+use header::{Ethernet, Ports};
 pub use parse::{Parsed, Transport};
 pub use tc::{GSO_BY_FRAGS, TcPacket};
 pub use xdp::XdpPacket;
@@ -99,6 +99,12 @@ pub trait Packet: Copy {
         ports: Difference,
     ) -> Result<(), Refused>;
 
+    /// What the frame carries, zero if it is too short for an Ethernet header.
+    #[inline(always)]
+    fn ether_type(&self) -> u16 {
+        // SAFETY: `at` checks the bound.
+        self.at::<Ethernet>(0).map_or(0, |ethernet| unsafe { (*ethernet).ether_type })
+    }
     /// The bytes at `offset` as a `T`, if all of them are there. `offset` must be below 65536 for the verifier.
     #[inline(always)]
     fn at<T>(&self, offset: usize) -> Option<*mut T> {

@@ -43,6 +43,10 @@ pub enum Hook {
     TcIngress,
     /// `tc_egress`.
     TcEgress,
+    /// `tc_pod_in`.
+    TcPodIn,
+    /// `tc_pod_out`.
+    TcPodOut,
 }
 
 /// How another node is reached.
@@ -190,7 +194,8 @@ fn is_uplink(
         || has_node_address()
 }
 
-/// The hooks of a device: what comes in is served on uplinks, what goes out is restored wherever a reply can leave.
+/// The hooks of a device: what comes in is served on uplinks and, by other rules, where pods are; what goes out is restored wherever
+/// a reply can leave, and where it can reach a pod.
 ///
 /// The programs read Ethernet frames: a device without MAC addresses (WireGuard, IPIP, a plain tunnel) has none.
 fn hooks(device: &Device, is_uplink: bool, settings: &NodeSettings) -> BTreeSet<Hook> {
@@ -204,11 +209,14 @@ fn hooks(device: &Device, is_uplink: bool, settings: &NodeSettings) -> BTreeSet<
             .flatten()
             .collect();
     }
-    let leads_to_pods = || settings.pod_interfaces.iter().any(|pattern| pattern.matches(&device.name));
-    if device.kind == DeviceKind::Loopback || device.is_port || !device.up || leads_to_pods() {
+    if device.kind == DeviceKind::Loopback || !device.up {
         return BTreeSet::new();
     }
-    BTreeSet::from([Hook::TcEgress])
+    // Frames that a bridge passes between its ports don't come by the bridge itself.
+    if settings.pod_interfaces.iter().any(|pattern| pattern.matches(&device.name)) {
+        return BTreeSet::from([Hook::TcPodIn, Hook::TcPodOut]);
+    }
+    if device.is_port { BTreeSet::new() } else { BTreeSet::from([Hook::TcEgress]) }
 }
 
 fn way(state: &NodeState, target: IpAddr) -> Option<Way> {

@@ -46,6 +46,7 @@ fn hooks_of(topology: &Topology, index: u32) -> Vec<Hook> {
 
 const ALL: [Hook; 3] = [Hook::Xdp, Hook::TcIngress, Hook::TcEgress];
 const TC: [Hook; 2] = [Hook::TcIngress, Hook::TcEgress];
+const POD: [Hook; 2] = [Hook::TcPodIn, Hook::TcPodOut];
 
 #[test]
 fn the_device_with_the_node_address_is_the_uplink_and_other_exits_restore_replies() {
@@ -54,7 +55,7 @@ fn the_device_with_the_node_address_is_the_uplink_and_other_exits_restore_replie
     assert_eq!(hooks_of(&topology, ETH0), ALL);
     assert_eq!(hooks_of(&topology, 4), [Hook::TcEgress], "a reply to a container's client leaves here");
     assert_eq!(hooks_of(&topology, 1), [], "loopback");
-    assert_eq!(hooks_of(&topology, 3), [], "a pod's device");
+    assert_eq!(hooks_of(&topology, 3), POD);
     assert_eq!(topology.addresses, BTreeSet::from([ip("192.0.2.1")]));
 }
 
@@ -116,6 +117,23 @@ fn a_veth_uplink_has_xdp_only_where_the_user_says_so() {
     assert_eq!(hooks_of(&topology(&state, &settings(), &targets), ETH0), TC);
     let everywhere = NodeSettings { xdp: XdpUse::Everywhere, ..settings() };
     assert!(hooks_of(&topology(&state, &everywhere, &targets), ETH0).contains(&Hook::Xdp));
+}
+
+#[test]
+fn pods_are_served_on_every_kind_of_device_that_a_pattern_names_once_it_is_up() {
+    let (mut state, targets) = node();
+    state.devices.insert(5, Device { is_port: true, ..device("veth-1a", DeviceKind::Veth) });
+    state.devices.insert(6, device("cni0", DeviceKind::Bridge));
+    state.devices.insert(7, device("tap0", DeviceKind::Other));
+    state.devices.insert(8, Device { up: false, ..device("veth-1b", DeviceKind::Veth) });
+    state.devices.insert(9, Device { mac: None, ..device("veth-1c", DeviceKind::Other) });
+    let pod_interfaces = ["veth*", "cni0", "tap*"].map(|text| DevicePattern::new(text).unwrap()).to_vec();
+    let topology = topology(&state, &NodeSettings { pod_interfaces, ..settings() }, &targets);
+    for index in [5, 6, 7] {
+        assert_eq!(hooks_of(&topology, index), POD, "{index}");
+    }
+    assert_eq!(hooks_of(&topology, 8), [], "not up");
+    assert_eq!(hooks_of(&topology, 9), [], "no Ethernet frames");
 }
 
 #[test]

@@ -22,8 +22,8 @@ impl Generator {
     /// With templates that fit the program.
     pub fn new(world: &World, hook: Hook, random: Random) -> Self {
         let frames = match hook {
-            Hook::TcEgress => replies(world),
-            Hook::XdpIngress | Hook::TcIngress => {
+            Hook::TcEgress | Hook::TcPodOut => replies(world),
+            Hook::XdpIngress | Hook::TcIngress | Hook::TcPodIn => {
                 let clients = clients(world);
                 let tunnels: Vec<Frame> = clients.iter().flat_map(tunnels).collect();
                 [clients, tunnels].concat()
@@ -143,8 +143,8 @@ fn replies(world: &World) -> Vec<Frame> {
 fn errors(world: &World, hook: Hook) -> Vec<Frame> {
     let connections = world.connections.iter().flat_map(|connection| {
         let (from, to) = match hook {
-            Hook::TcEgress => (connection.client, connection.pod),
-            Hook::XdpIngress | Hook::TcIngress => (connection.vip, connection.client),
+            Hook::TcEgress | Hook::TcPodOut => (connection.client, connection.pod),
+            Hook::XdpIngress | Hook::TcIngress | Hook::TcPodIn => (connection.vip, connection.client),
         };
         transport(from, to, connection.protocol)
     });

@@ -64,8 +64,8 @@ fn judge(hook: Hook) {
 /// What the frames must have come to at least once, or they test less than they seem to.
 const fn expected_reasons(hook: Hook) -> &'static [Reason] {
     match hook {
-        Hook::TcEgress => &[Reason::NotOurs, Reason::Reply, Reason::IcmpError],
-        Hook::XdpIngress | Hook::TcIngress => &[
+        Hook::TcEgress | Hook::TcPodOut => &[Reason::NotOurs, Reason::Reply, Reason::IcmpError],
+        Hook::XdpIngress | Hook::TcIngress | Hook::TcPodIn => &[
             Reason::NotOurs,
             Reason::ServedLocal,
             Reason::SentDsr,

@@ -8,9 +8,9 @@ use millrace_lab::program::{Bed, Hook, Verdict, resolved_way};
 use proxy_common::verdict::Reason;
 use proxy_common::way::Way;
 
-use crate::case::{Case, Family, Tunnel, VIP_PORT, each_hook, each_ingress, each_tunnel};
+use crate::case::{Case, Family, Tunnel, VIP_PORT, each_client, each_hook, each_tunnel};
 
-each_ingress! {
+each_client! {
     a_service_without_any_endpoint_is_refused
     a_direct_return_service_without_any_endpoint_is_refused
     policy_local_without_any_endpoint_is_refused

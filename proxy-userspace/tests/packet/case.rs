@@ -24,6 +24,24 @@ macro_rules! each_ingress {
 }
 pub(crate) use each_ingress;
 
+/// Declares each function as tests: for clients outside, as [`each_ingress`], and for pods; for both families.
+macro_rules! each_client {
+    ($($name:ident)+) => {
+        $crate::case::each_ingress! { $($name)+ }
+
+        mod of_a_pod {$(
+            mod $name {
+                use crate::case::{Case, Family::{V4, V6}};
+                use millrace_lab::program::Hook::TcPodIn;
+
+                #[test] fn ipv4() { super::super::$name(Case { hook: TcPodIn, family: V4 }); }
+                #[test] fn ipv6() { super::super::$name(Case { hook: TcPodIn, family: V6 }); }
+            }
+        )+}
+    };
+}
+pub(crate) use each_client;
+
 /// Declares each function as tests: for both ingress programs.
 macro_rules! each_hook {
     ($($name:ident)+) => {$(
@@ -130,7 +148,7 @@ pub enum Family {
 /// The parameters of a test.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// The ingress program.
+    /// The program that the client's packets meet: an ingress program, or that of pods.
     pub hook: Hook,
     /// The family of the client's packets.
     pub family: Family,
@@ -180,7 +198,7 @@ impl Family {
 }
 
 impl Case {
-    /// A client outside the cluster, its address and port.
+    /// A client's address and port: outside the cluster, or of a pod.
     pub fn client(self) -> SocketAddr {
         SocketAddr::new(self.family.pick("198.51.100.10", "2001:db8:51::10"), CLIENT_PORT)
     }
@@ -218,13 +236,23 @@ impl Case {
         SocketAddr::new(address, TARGET_PORT)
     }
 
-    /// Runs the ingress program on a frame.
+    /// What a client's packet that was translated for a backend on this node is counted under.
+    pub fn served(self) -> Reason {
+        if self.hook == Hook::TcPodIn { Reason::ServedPod } else { Reason::ServedLocal }
+    }
+
+    /// The program that replies to the client meet.
+    pub fn way_out(self) -> Hook {
+        if self.hook == Hook::TcPodIn { Hook::TcPodOut } else { Hook::TcEgress }
+    }
+
+    /// Runs the program on a frame.
     #[track_caller]
     pub fn arrives(self, bed: &Bed, frame: &Frame) -> Outcome {
         bed.send(self.hook, frame)
     }
 
-    /// Runs the ingress program on a frame that must be passed up as `expected`, marked as handled, and counted
+    /// Runs the program on a frame that must be passed up as `expected`, marked as handled, and counted
     /// once under `reason`.
     #[track_caller]
     pub fn is_delivered(self, bed: &Bed, frame: &Frame, expected: &Frame, reason: Reason) {

@@ -8,19 +8,14 @@ use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_SERVING};
 use proxy_common::selection::{BackendRef, Slot};
 use proxy_common::verdict::Reason;
 
-use crate::case::{CLIENT_PORT, Case, Family, VIP_PORT, each_ingress};
+use crate::case::{CLIENT_PORT, Case, Family, VIP_PORT, each_client, each_ingress};
 
-each_ingress! {
+each_client! {
     a_client_inside_a_source_range_is_served
     a_client_outside_every_source_range_is_dropped
     a_source_range_is_one_service_s_own
     source_ranges_are_asked_before_the_endpoints
     a_client_outside_is_dropped_in_mid_connection_too
-    a_director_asks_the_source_ranges_before_it_encapsulates
-    a_client_inside_the_cluster_gets_the_cluster_list_of_a_local_frontend
-    a_client_inside_the_cluster_gets_no_other_list_where_there_is_none
-    a_client_inside_the_cluster_keeps_to_the_local_list_of_a_cluster_ip
-    source_ranges_hold_for_clients_inside_the_cluster_as_well
     a_client_keeps_its_backend_when_its_slot_gets_another_owner
     a_client_keeps_its_backend_over_all_frontends_of_a_service_port
     an_affinity_ends_with_its_time
@@ -28,8 +23,16 @@ each_ingress! {
     a_backend_that_is_gone_is_chosen_anew
     a_backend_that_left_the_list_is_chosen_anew_though_it_is_ready
     a_backend_that_terminates_is_kept_while_the_list_has_it
-    an_affinity_does_not_leave_the_local_list
     an_affinity_of_another_service_is_not_believed
+}
+
+each_ingress! {
+    a_director_asks_the_source_ranges_before_it_encapsulates
+    a_client_inside_the_cluster_gets_the_cluster_list_of_a_local_frontend
+    a_client_inside_the_cluster_gets_no_other_list_where_there_is_none
+    a_client_inside_the_cluster_keeps_to_the_local_list_of_a_cluster_ip
+    source_ranges_hold_for_clients_inside_the_cluster_as_well
+    an_affinity_does_not_leave_the_local_list
     a_director_with_affinity_keeps_a_client_s_backend_and_its_connections
     a_director_chooses_anew_where_no_hint_names_a_client_s_backend
 }
@@ -55,7 +58,7 @@ impl Case {
     }
     #[track_caller]
     fn reaches(self, bed: &Bed, frame: &Frame, backend: SocketAddr) {
-        self.is_delivered(bed, frame, &frame.clone().with_destination(backend), Reason::ServedLocal);
+        self.is_delivered(bed, frame, &frame.clone().with_destination(backend), self.served());
     }
     fn with_range(self, service: ServiceBuilder<'_>) -> ServiceBuilder<'_> {
         let (prefix, length) = self.clients();

@@ -9,10 +9,10 @@ use proxy_common::selection::Slot;
 use proxy_common::verdict::Reason;
 use proxy_common::way::{PEER_NODE, PEER_SELF};
 
-use crate::case::{Case, Family, Tunnel, VIP_PORT, each_ingress, each_tunnel};
+use crate::case::{Case, Family, Tunnel, VIP_PORT, each_client, each_ingress, each_tunnel};
 use crate::network::{connect_to_nodes, in_an_empty_namespace};
 
-each_ingress! {
+each_client! {
     an_error_about_a_reply_reaches_the_backend_with_its_own_packet_quoted
     every_kind_of_error_is_relayed
     an_error_about_a_connection_whose_client_port_was_translated_has_the_backends_ports
@@ -23,6 +23,9 @@ each_ingress! {
     a_backends_error_comes_from_the_frontend_with_the_clients_packet_quoted
     an_error_of_the_backends_node_comes_from_the_frontend_too
     errors_that_leave_about_what_is_not_ours_are_untouched
+}
+
+each_ingress! {
     an_error_about_a_reply_that_was_translated_goes_on_to_the_backend
     an_error_about_what_left_translated_comes_from_the_frontend
 }
@@ -60,7 +63,7 @@ impl Case {
         let connections = [self.tcp(flag::ACK), self.udp()];
         self.arrives(bed, &self.tcp(flag::SYN));
         for frame in &connections {
-            self.arrives(bed, frame).assert_counted(Reason::ServedLocal);
+            self.arrives(bed, frame).assert_counted(self.served());
         }
         connections
     }
@@ -81,7 +84,7 @@ fn an_error_about_a_reply_reaches_the_backend_with_its_own_packet_quoted(case: C
     for sent in case.open_connections(&bed) {
         let reply = sent.clone().with_destination(case.pod(1)).reply().payload(&b"an answer"[..]);
         let seen = reply.clone().with_source(case.vip());
-        bed.send(Hook::TcEgress, &reply).assert_passed(&seen);
+        bed.send(case.way_out(), &reply).assert_passed(&seen);
         for quoted in [8, 12, 16, 18, 19, 20, 24, 100] {
             let arriving = about(&seen, case.router(), case.too_big(), quoted);
             case.is_relayed(&bed, &arriving, &about(&reply, case.router(), case.too_big(), quoted));
@@ -181,7 +184,7 @@ fn a_backends_error_comes_from_the_frontend_with_the_clients_packet_quoted(case:
         for quoted in [8, 20, 100] {
             let leaving = delivered.icmp_error_quoting(case.pod(1).ip(), case.port_unreachable(), quoted);
             let expected = sent.icmp_error_quoting(case.vip().ip(), case.port_unreachable(), quoted);
-            bed.send(Hook::TcEgress, &leaving).assert_passed(&expected).assert_counted(Reason::IcmpError);
+            bed.send(case.way_out(), &leaving).assert_passed(&expected).assert_counted(Reason::IcmpError);
         }
     }
 }
@@ -192,7 +195,7 @@ fn an_error_of_the_backends_node_comes_from_the_frontend_too(case: Case) {
         let delivered = sent.clone().with_destination(case.pod(1));
         let leaving = delivered.icmp_error(case.family.node(1), case.port_unreachable());
         let expected = sent.icmp_error(case.vip().ip(), case.port_unreachable());
-        bed.send(Hook::TcEgress, &leaving).assert_passed(&expected).assert_counted(Reason::IcmpError);
+        bed.send(case.way_out(), &leaving).assert_passed(&expected).assert_counted(Reason::IcmpError);
     }
 }
 
@@ -207,12 +210,12 @@ fn errors_that_leave_about_what_is_not_ours_are_untouched(case: Case) {
         delivered.with_destination((case.pod(1).ip(), 9999).into()),
     ] {
         let leaving = frame.icmp_error(case.vip().ip(), case.port_unreachable());
-        bed.send(Hook::TcEgress, &leaving).assert_untouched().assert_counted(Reason::NotOurs);
+        bed.send(case.way_out(), &leaving).assert_untouched().assert_counted(Reason::NotOurs);
     }
     let request = if case.family == Family::V4 { 8 } else { 128 };
     let ping = Frame::ip(case.pod(1).ip(), case.client().ip());
     let ping = ping.layer(Icmp { kind: request, code: 0, rest: [0, 1, 0, 1] }).payload(&b"ping"[..]);
-    bed.send(Hook::TcEgress, &ping).assert_untouched().assert_counted(Reason::NotOurs);
+    bed.send(case.way_out(), &ping).assert_untouched().assert_counted(Reason::NotOurs);
 }
 
 /// A connection to a backend on node 2 that node 1 translated: the bed, the client's packet, and what left of it.

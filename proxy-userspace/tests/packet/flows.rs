@@ -1,7 +1,7 @@
 //! Flow entries: where they are, what state they are in, and when they count as none.
 
 use millrace_lab::frame::{Frame, flag};
-use millrace_lab::program::{Bed, FlowEntry, FlowTable, Hook};
+use millrace_lab::program::{Bed, FlowEntry, FlowTable};
 use proxy_common::flow::{
     FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE,
     FLOW_SYN, Timeouts,
@@ -9,9 +9,9 @@ use proxy_common::flow::{
 use proxy_common::selection::Slot;
 use proxy_common::verdict::Reason;
 
-use crate::case::{Case, each_ingress};
+use crate::case::{Case, each_client};
 
-each_ingress! {
+each_client! {
     a_syn_makes_two_embryos
     the_clients_next_packet_promotes_the_connection
     a_backends_answer_alone_promotes_nothing
@@ -45,7 +45,7 @@ fn bed_with_service(case: Case) -> Bed {
 /// Sends the client's packet and returns its entry, wherever it is.
 #[track_caller]
 fn client_entry(case: Case, bed: &Bed, frame: &Frame) -> FlowEntry {
-    case.arrives(bed, frame).assert_counted(Reason::ServedLocal);
+    case.arrives(bed, frame).assert_counted(case.served());
     entry_of(bed, frame)
 }
 
@@ -59,15 +59,15 @@ fn entry_of(bed: &Bed, frame: &Frame) -> FlowEntry {
 #[track_caller]
 fn backend_answers(case: Case, bed: &Bed, flags: u8) {
     let reply = case.tcp(flags).with_destination(case.pod(1)).reply();
-    bed.send(Hook::TcEgress, &reply).assert_counted(Reason::Reply);
+    bed.send(case.way_out(), &reply).assert_counted(Reason::Reply);
 }
 
 /// SYN, SYN-ACK, ACK.
 #[track_caller]
 fn handshake(case: Case, bed: &Bed) {
-    case.arrives(bed, &case.tcp(flag::SYN)).assert_counted(Reason::ServedLocal);
+    case.arrives(bed, &case.tcp(flag::SYN)).assert_counted(case.served());
     backend_answers(case, bed, flag::SYN | flag::ACK);
-    case.arrives(bed, &case.tcp(flag::ACK)).assert_counted(Reason::ServedLocal);
+    case.arrives(bed, &case.tcp(flag::ACK)).assert_counted(case.served());
 }
 
 /// How many entries the embryos' and the established connections' table have.
@@ -168,7 +168,7 @@ fn a_syn_reopens_a_closing_connection_at_the_current_owner(case: Case) {
     handshake(case, &bed);
     case.arrives(&bed, &case.tcp(flag::RST));
     service.set_slot(&bed, &syn, Slot::settled_on(bed.backend_local(case.pod(2))));
-    case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(2)), Reason::ServedLocal);
+    case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(2)), case.served());
     let entry = bed.flow_of(FlowTable::New, &syn).unwrap();
     assert_eq!((entry.state, entry.new_destination), (FLOW_SYN, case.pod(2)));
     assert_eq!(bed.flow_of(FlowTable::Established, &syn), None, "the closed one is gone");
@@ -199,7 +199,7 @@ fn entries_expire_after_the_time_of_their_state(case: Case) {
             prepare(case, &bed);
             service.set_slot(&bed, &data, Slot::settled_on(two));
             bed.age_flows(age);
-            case.is_delivered(&bed, &data, &data.clone().with_destination(expected), Reason::ServedLocal);
+            case.is_delivered(&bed, &data, &data.clone().with_destination(expected), case.served());
         }
     }
 }
@@ -210,7 +210,7 @@ fn a_reply_of_an_expired_connection_is_not_ours(case: Case) {
     handshake(case, &bed);
     bed.age_flows(TIMES.established + 2);
     let reply = case.tcp(flag::ACK).with_destination(case.pod(1)).reply();
-    bed.send(Hook::TcEgress, &reply).assert_untouched().assert_counted(Reason::NotOurs);
+    bed.send(case.way_out(), &reply).assert_untouched().assert_counted(Reason::NotOurs);
 }
 
 fn an_entry_of_a_replaced_backend_counts_as_none(case: Case) {
@@ -223,7 +223,7 @@ fn an_entry_of_a_replaced_backend_counts_as_none(case: Case) {
     // The id now names another endpoint; connections of the old one must not reach it.
     bed.replace_backend(case.pod(1), case.pod(7));
     service.set_slot(&bed, &data, Slot::settled_on(bed.backend_local(case.pod(2))));
-    case.is_delivered(&bed, &data, &data.clone().with_destination(case.pod(2)), Reason::ServedLocal);
+    case.is_delivered(&bed, &data, &data.clone().with_destination(case.pod(2)), case.served());
 }
 
 fn an_entry_of_a_backend_that_is_gone_counts_as_none(case: Case) {
@@ -236,7 +236,7 @@ fn an_entry_of_a_backend_that_is_gone_counts_as_none(case: Case) {
     bed.retire_backend(case.pod(1));
     case.arrives(&bed, &data).assert_dropped(Reason::NoBackend);
     service.set_slot(&bed, &data, Slot::settled_on(bed.backend_local(case.pod(2))));
-    case.is_delivered(&bed, &data, &data.clone().with_destination(case.pod(2)), Reason::ServedLocal);
+    case.is_delivered(&bed, &data, &data.clone().with_destination(case.pod(2)), case.served());
 }
 
 /// The same client port to another frontend of the same backend: the replies could not be told apart, so the backend
@@ -247,18 +247,18 @@ fn the_same_client_port_to_two_frontends_of_one_backend_is_told_apart(case: Case
     bed.service().external(second).backend_local(case.pod(1)).install();
     bed.service().udp().external(second).backend_local(case.pod(1)).install();
     handshake(case, &bed);
-    case.arrives(&bed, &case.udp()).assert_counted(Reason::ServedLocal);
+    case.arrives(&bed, &case.udp()).assert_counted(case.served());
     for (first, opening) in [(case.tcp(flag::ACK), case.tcp(flag::SYN)), (case.udp(), case.udp())] {
         let opening = opening.with_destination(second);
         let port = other_port(opening.source().port());
         let known_as = (opening.source().ip(), port).into();
         let delivered = opening.clone().with_source(known_as).with_destination(case.pod(1));
         for _ in 0..3 {
-            case.is_delivered(&bed, &opening, &delivered, Reason::ServedLocal);
-            bed.send(Hook::TcEgress, &delivered.clone().reply()).assert_passed(&opening.clone().reply());
+            case.is_delivered(&bed, &opening, &delivered, case.served());
+            bed.send(case.way_out(), &delivered.clone().reply()).assert_passed(&opening.clone().reply());
         }
         let reply = first.clone().with_destination(case.pod(1)).reply();
-        bed.send(Hook::TcEgress, &reply).assert_passed(&first.reply());
+        bed.send(case.way_out(), &reply).assert_passed(&first.reply());
     }
 }
 
@@ -268,13 +268,13 @@ fn a_reset_closes_a_connection_whose_port_was_translated(case: Case) {
     bed.service().external(second).backend_local(case.pod(1)).install();
     handshake(case, &bed);
     for flags in [flag::SYN, flag::ACK] {
-        case.arrives(&bed, &case.tcp(flags).with_destination(second)).assert_counted(Reason::ServedLocal);
+        case.arrives(&bed, &case.tcp(flags).with_destination(second)).assert_counted(case.served());
     }
     let data = case.tcp(flag::ACK).with_destination(second);
     let known_as = (data.source().ip(), other_port(data.source().port())).into();
     let reset =
         data.clone().with_flags(flag::RST).with_source(known_as).with_destination(case.pod(1)).reply();
-    bed.send(Hook::TcEgress, &reset).assert_counted(Reason::Reply);
+    bed.send(case.way_out(), &reset).assert_counted(Reason::Reply);
     assert_eq!(entry_of(&bed, &data).state, FLOW_CLOSING, "the backend's RST reaches the client's entry");
     assert_eq!(entry_of(&bed, &case.tcp(flag::ACK)).state, FLOW_ESTABLISHED, "the other connection's stays");
 }
@@ -304,7 +304,7 @@ fn a_connection_met_in_the_middle_is_an_established_embryo(case: Case) {
 fn a_reset_of_an_unknown_connection_leaves_no_entry(case: Case) {
     let bed = bed_with_service(case);
     let reset = case.tcp(flag::RST);
-    case.is_delivered(&bed, &reset, &reset.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+    case.is_delivered(&bed, &reset, &reset.clone().with_destination(case.pod(1)), case.served());
     assert_eq!(table_sizes(&bed), (0, 0));
 }
 
@@ -322,9 +322,9 @@ fn an_entry_that_holds_another_client_is_not_believed(case: Case) {
         other.set_port(other.port() ^ 1);
     });
     let reply = data.clone().with_destination(case.pod(1)).reply();
-    bed.send(Hook::TcEgress, &reply).assert_untouched().assert_counted(Reason::NotOurs);
+    bed.send(case.way_out(), &reply).assert_untouched().assert_counted(Reason::NotOurs);
     service.set_slot(&bed, &data, Slot::settled_on(bed.backend_local(case.pod(2))));
-    case.is_delivered(&bed, &data, &data.clone().with_destination(case.pod(2)), Reason::ServedLocal);
+    case.is_delivered(&bed, &data, &data.clone().with_destination(case.pod(2)), case.served());
 }
 
 fn an_evicted_reply_entry_comes_back_with_the_clients_next_packet(case: Case) {

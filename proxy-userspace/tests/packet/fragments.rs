@@ -6,13 +6,12 @@ use millrace_lab::program::{Bed, FlowTable, Hook, ServiceBuilder};
 use proxy_common::verdict::Reason;
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
 
-use crate::case::{Case, Family, each_hook, each_ingress};
+use crate::case::{Case, Family, each_client, each_hook, each_ingress};
 use crate::snat::{Checked, Node, neighbour};
 
-each_ingress! {
+each_client! {
     every_fragment_of_a_datagram_gets_to_the_backend_and_back
     fragments_of_a_segment_follow_the_first_one
-    fragments_leave_for_another_node_from_one_port_and_come_back
     a_fragment_that_comes_before_the_first_is_dropped_for_a_services_address_only
     a_first_fragment_without_a_whole_transport_header_says_nothing
     the_others_are_waited_for_thirty_seconds
@@ -21,8 +20,12 @@ each_ingress! {
     fragments_of_others_are_untouched_and_not_remembered
     fragments_to_a_port_that_nobody_serves_are_treated_alike
     what_is_refused_is_told_to_the_sender_of_the_first_fragment_once
-    a_fragment_that_does_not_fit_is_dropped_and_its_sender_not_told
     fragments_that_lie_about_their_length_are_untouched
+}
+
+each_ingress! {
+    fragments_leave_for_another_node_from_one_port_and_come_back
+    a_fragment_that_does_not_fit_is_dropped_and_its_sender_not_told
 }
 
 each_hook! {
@@ -52,7 +55,7 @@ fn bed_with_service(case: Case) -> Bed {
 fn all_are_delivered(case: Case, bed: &Bed, frame: &Frame) {
     let expected = frame.clone().with_destination(case.pod(1)).fragments(7, PIECE);
     for (piece, expected) in frame.fragments(7, PIECE).iter().zip(&expected) {
-        case.is_delivered(bed, piece, expected, Reason::ServedLocal);
+        case.is_delivered(bed, piece, expected, case.served());
     }
 }
 
@@ -69,7 +72,7 @@ fn every_fragment_of_a_datagram_gets_to_the_backend_and_back(case: Case) {
     let datagram = large(case);
     all_are_delivered(case, &bed, &datagram);
     let reply = datagram.clone().with_destination(case.pod(1)).reply();
-    all_come_back(&bed, Hook::TcEgress, &reply, &datagram.reply());
+    all_come_back(&bed, case.way_out(), &reply, &datagram.reply());
 }
 
 fn fragments_of_a_segment_follow_the_first_one(case: Case) {
@@ -107,7 +110,7 @@ fn a_fragment_that_comes_before_the_first_is_dropped_for_a_services_address_only
     for piece in pieces.iter().skip(1) {
         case.arrives(&bed, piece).assert_dropped(Reason::FragmentUnknown);
         // What leaves the node may be on its way to another one.
-        bed.send(Hook::TcEgress, piece).assert_untouched();
+        bed.send(case.way_out(), piece).assert_untouched();
     }
     assert!(bed.flows(FlowTable::New).is_empty(), "a later fragment opens nothing");
     bed.forget_vip(case.vip().ip());
@@ -135,9 +138,9 @@ fn a_first_fragment_without_a_whole_transport_header_says_nothing(case: Case) {
 fn the_others_are_waited_for_thirty_seconds(case: Case) {
     let bed = bed_with_service(case);
     let pieces = large(case).fragments(7, PIECE);
-    case.arrives(&bed, &pieces[0]).assert_counted(Reason::ServedLocal);
+    case.arrives(&bed, &pieces[0]).assert_counted(case.served());
     bed.age_fragments(29);
-    case.arrives(&bed, &pieces[1]).assert_counted(Reason::ServedLocal);
+    case.arrives(&bed, &pieces[1]).assert_counted(case.served());
     bed.age_fragments(2);
     case.arrives(&bed, &pieces[2]).assert_dropped(Reason::FragmentUnknown);
 }
@@ -151,14 +154,14 @@ fn an_identification_that_comes_back_means_the_newer_packet(case: Case) {
     let other = large(case).with_destination(second);
     let expected = other.clone().with_destination(case.pod(2)).fragments(7, PIECE);
     for (piece, expected) in other.fragments(7, PIECE).iter().zip(&expected) {
-        case.is_delivered(&bed, piece, expected, Reason::ServedLocal);
+        case.is_delivered(&bed, piece, expected, case.served());
     }
 }
 
 fn identifications_of_other_clients_mean_nothing(case: Case) {
     let bed = bed_with_service(case);
     let pieces = large(case).fragments(7, PIECE);
-    case.arrives(&bed, &pieces[0]).assert_counted(Reason::ServedLocal);
+    case.arrives(&bed, &pieces[0]).assert_counted(case.served());
     let stranger = (case.family.pick("198.51.100.99", "2001:db8:51::99"), 0).into();
     case.arrives(&bed, &pieces[1].clone().with_source(stranger)).assert_dropped(Reason::FragmentUnknown);
     let other_id = large(case).fragments(8, PIECE).swap_remove(1);
@@ -169,7 +172,7 @@ fn fragments_of_others_are_untouched_and_not_remembered(case: Case) {
     let bed = bed_with_service(case);
     for frame in [large(case).with_destination(case.pod(9)), large(case).reply()] {
         for piece in frame.fragments(7, PIECE) {
-            for hook in [case.hook, Hook::TcEgress] {
+            for hook in [case.hook, case.way_out()] {
                 bed.send(hook, &piece).assert_untouched().assert_counted(Reason::NotOurs);
             }
         }
@@ -232,7 +235,7 @@ fn a_fragment_that_does_not_fit_is_dropped_and_its_sender_not_told(case: Case) {
 fn fragments_that_lie_about_their_length_are_untouched(case: Case) {
     let bed = bed_with_service(case);
     let pieces = large(case).fragments(7, PIECE);
-    case.arrives(&bed, &pieces[0]).assert_counted(Reason::ServedLocal);
+    case.arrives(&bed, &pieces[0]).assert_counted(case.served());
     let mut longer = pieces[1].build().to_vec();
     let field = if case.family == Family::V4 { 16 } else { 18 };
     longer[field] += 1;
@@ -259,7 +262,7 @@ fn a_fragment_header_around_a_whole_packet_says_nothing(hook: Hook) {
     let bed = bed_with_service(case);
     let ip = Frame::ip(case.client().ip(), case.vip().ip()).layer(Extension::fragment(0, false, 7));
     let datagram = ip.udp(40000, 80).payload(&b"whole"[..]);
-    case.is_delivered(&bed, &datagram, &datagram.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+    case.is_delivered(&bed, &datagram, &datagram.clone().with_destination(case.pod(1)), case.served());
     assert_eq!(bed.fragmented_packets(), 0);
 }
 

@@ -1,14 +1,14 @@
 //! A client's packets for a backend on this node, and the backend's replies.
 
 use millrace_lab::frame::{Frame, Layer, UdpChecksum, flag};
-use millrace_lab::program::{Bed, Hook, ServiceBuilder};
+use millrace_lab::program::{Bed, ServiceBuilder};
 use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_SERVING};
 use proxy_common::selection::Slot;
 use proxy_common::verdict::Reason;
 
-use crate::case::{Case, each_ingress};
+use crate::case::{Case, each_client, each_ingress};
 
-each_ingress! {
+each_client! {
     a_new_tcp_connection_is_translated_to_the_backend
     packets_of_an_established_connection_follow_the_first_one
     a_datagram_is_translated_to_the_backend
@@ -17,19 +17,22 @@ each_ingress! {
     a_reply_restores_the_frontend_and_keeps_everything_else
     two_local_backends_are_told_apart_in_both_directions
     tcp_and_udp_on_one_port_are_two_services
-    policy_local_without_a_local_backend_drops
-    policy_local_uses_the_backends_of_this_node_only
     a_backend_that_is_leaving_keeps_its_connections
     datagrams_leave_a_backend_that_serves_no_more
     with_affinity_all_connections_of_a_client_go_to_one_backend
     the_service_counts_its_clients_packets
 }
 
+each_ingress! {
+    policy_local_without_a_local_backend_drops
+    policy_local_uses_the_backends_of_this_node_only
+}
+
 fn a_new_tcp_connection_is_translated_to_the_backend(case: Case) {
     let bed = Bed::new();
     bed.service().external(case.vip()).backend_local(case.pod(1)).install();
     let syn = case.tcp(flag::SYN);
-    case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+    case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), case.served());
 }
 
 fn packets_of_an_established_connection_follow_the_first_one(case: Case) {
@@ -44,7 +47,7 @@ fn packets_of_an_established_connection_follow_the_first_one(case: Case) {
     let first = service.choice(&case.tcp(flag::SYN)).at;
     for flags in [flag::SYN, flag::ACK, flag::PSH | flag::ACK, flag::FIN | flag::ACK, flag::ACK] {
         let frame = case.tcp(flags);
-        case.is_delivered(&bed, &frame, &frame.clone().with_destination(first), Reason::ServedLocal);
+        case.is_delivered(&bed, &frame, &frame.clone().with_destination(first), case.served());
     }
 }
 
@@ -54,7 +57,7 @@ fn a_datagram_is_translated_to_the_backend(case: Case) {
     let datagram = case.udp();
     for _ in 0..3 {
         let expected = datagram.clone().with_destination(case.pod(1));
-        case.is_delivered(&bed, &datagram, &expected, Reason::ServedLocal);
+        case.is_delivered(&bed, &datagram, &expected, case.served());
     }
 }
 
@@ -64,8 +67,8 @@ fn a_datagram_without_a_checksum_stays_without(case: Case) {
     let mut datagram = case.udp();
     set_udp_checksum(&mut datagram, UdpChecksum::None);
     let translated = datagram.clone().with_destination(case.pod(1));
-    case.is_delivered(&bed, &datagram, &translated, Reason::ServedLocal);
-    bed.send(Hook::TcEgress, &translated.reply()).assert_passed(&datagram.reply());
+    case.is_delivered(&bed, &datagram, &translated, case.served());
+    bed.send(case.way_out(), &translated.reply()).assert_passed(&datagram.reply());
 }
 
 fn set_udp_checksum(frame: &mut Frame, checksum: UdpChecksum) {
@@ -89,7 +92,7 @@ fn a_datagram_whose_new_checksum_is_zero_goes_out_as_ones(case: Case) {
     let datagram = zeros.payload(missing.to_be_bytes().to_vec());
     let translated = datagram.clone().with_destination(case.pod(1));
     assert_eq!(field(&translated), 0xffff, "the case this test is for");
-    case.is_delivered(&bed, &datagram, &translated, Reason::ServedLocal);
+    case.is_delivered(&bed, &datagram, &translated, case.served());
 }
 
 fn a_reply_restores_the_frontend_and_keeps_everything_else(case: Case) {
@@ -101,10 +104,10 @@ fn a_reply_restores_the_frontend_and_keeps_everything_else(case: Case) {
         assert_eq!(delivered.source(), case.client(), "the client's address is kept");
         let reply = delivered.reply().with_hop_limit(63).payload(&b"an answer"[..]);
         let restored = reply.clone().with_source(case.vip());
-        bed.send(Hook::TcEgress, &reply).assert_passed(&restored).assert_counted(Reason::Reply);
+        bed.send(case.way_out(), &reply).assert_passed(&restored).assert_counted(Reason::Reply);
     }
     let unrelated = Frame::ip(case.pod(1).ip(), case.client().ip()).tcp(8080, 50000, flag::ACK);
-    bed.send(Hook::TcEgress, &unrelated).assert_untouched().assert_counted(Reason::NotOurs);
+    bed.send(case.way_out(), &unrelated).assert_untouched().assert_counted(Reason::NotOurs);
 }
 
 fn two_local_backends_are_told_apart_in_both_directions(case: Case) {
@@ -116,8 +119,8 @@ fn two_local_backends_are_told_apart_in_both_directions(case: Case) {
         let syn = case.tcp_from(port, flag::SYN);
         let backend = service.choice(&syn).at;
         let delivered = syn.clone().with_destination(backend);
-        case.is_delivered(&bed, &syn, &delivered, Reason::ServedLocal);
-        bed.send(Hook::TcEgress, &delivered.reply()).assert_passed(&syn.reply());
+        case.is_delivered(&bed, &syn, &delivered, case.served());
+        bed.send(case.way_out(), &delivered.reply()).assert_passed(&syn.reply());
         seen.push(backend);
     }
     assert!(seen.contains(&case.pod(1)) && seen.contains(&case.pod(2)), "32 clients, two backends: {seen:?}");
@@ -128,8 +131,8 @@ fn tcp_and_udp_on_one_port_are_two_services(case: Case) {
     bed.service().external(case.vip()).backend_local(case.pod(1)).install();
     bed.service().udp().external(case.vip()).backend_local(case.pod(2)).install();
     let (syn, datagram) = (case.tcp(flag::SYN), case.udp());
-    case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), Reason::ServedLocal);
-    case.is_delivered(&bed, &datagram, &datagram.clone().with_destination(case.pod(2)), Reason::ServedLocal);
+    case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), case.served());
+    case.is_delivered(&bed, &datagram, &datagram.clone().with_destination(case.pod(2)), case.served());
 }
 
 fn policy_local_without_a_local_backend_drops(case: Case) {
@@ -149,7 +152,7 @@ fn policy_local_uses_the_backends_of_this_node_only(case: Case) {
         .install();
     for port in 40000..40016 {
         let syn = case.tcp_from(port, flag::SYN);
-        case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+        case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), case.served());
     }
 }
 
@@ -159,7 +162,7 @@ fn a_backend_that_is_leaving_keeps_its_connections(case: Case) {
     case.arrives(&bed, &case.tcp(flag::SYN));
     bed.set_backend_flags(case.pod(1), BACKEND_EXISTS | BACKEND_LOCAL);
     let data = case.tcp(flag::ACK);
-    case.is_delivered(&bed, &data, &data.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+    case.is_delivered(&bed, &data, &data.clone().with_destination(case.pod(1)), case.served());
 }
 
 fn datagrams_leave_a_backend_that_serves_no_more(case: Case) {
@@ -171,7 +174,7 @@ fn datagrams_leave_a_backend_that_serves_no_more(case: Case) {
     let first = service.choice(&datagram).at;
     let other = if first == case.pod(1) { case.pod(2) } else { case.pod(1) };
     let goes_to = |backend| {
-        case.is_delivered(&bed, &datagram, &datagram.clone().with_destination(backend), Reason::ServedLocal);
+        case.is_delivered(&bed, &datagram, &datagram.clone().with_destination(backend), case.served());
     };
     goes_to(first);
     service.set_slot(&bed, &datagram, Slot::settled_on(bed.backend_local(other)));
@@ -190,7 +193,7 @@ fn with_affinity_all_connections_of_a_client_go_to_one_backend(case: Case) {
     let backend = service.choice(&case.tcp(flag::SYN)).at;
     for port in 40000..40016 {
         let syn = case.tcp_from(port, flag::SYN);
-        case.is_delivered(&bed, &syn, &syn.clone().with_destination(backend), Reason::ServedLocal);
+        case.is_delivered(&bed, &syn, &syn.clone().with_destination(backend), case.served());
     }
 }
 

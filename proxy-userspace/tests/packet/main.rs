@@ -22,6 +22,7 @@ mod network;
 mod node_ports;
 mod outer_source;
 mod path_mtu;
+mod pods;
 mod sctp;
 mod shapes;
 mod snat;

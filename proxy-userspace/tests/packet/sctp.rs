@@ -5,16 +5,16 @@ use std::net::SocketAddr;
 use millrace_lab::frame::{
     DEVICE_MAC, Extension, Frame, Icmp, Layer, NEIGHBOUR_MAC, SctpChecksum, chunk, protocol,
 };
-use millrace_lab::program::{Bed, FlowTable, Hook, Service};
+use millrace_lab::program::{Bed, FlowTable, Service};
 use proxy_common::flow::{FLOW_CLOSING, FLOW_DECAPSULATED, FLOW_ESTABLISHED, FLOW_SYN};
 use proxy_common::selection::Slot;
 use proxy_common::verdict::Reason;
 use proxy_common::way::{PEER_NODE, PEER_SELF};
 
-use crate::case::{CLIENT_PORT, Case, Family, Tunnel, VIP_PORT, each_ingress, each_tunnel};
+use crate::case::{CLIENT_PORT, Case, Family, Tunnel, VIP_PORT, each_client, each_ingress, each_tunnel};
 use crate::snat::{self, Node};
 
-each_ingress! {
+each_client! {
     packets_of_every_length_have_the_right_checksum_behind_another_port
     options_extension_headers_and_padding_are_not_counted
     where_no_port_changes_the_checksum_is_left_alone
@@ -29,10 +29,13 @@ each_ingress! {
     an_abort_without_an_association_leaves_no_trace
     an_association_keeps_its_backend_when_its_slot_gets_another_owner
     a_client_port_that_two_frontends_see_is_translated_both_ways
-    a_backend_on_another_node_is_reached_from_a_port_of_this_one
     an_association_that_nobody_serves_is_refused
     an_error_about_a_reply_reaches_the_backend
     a_backends_error_comes_from_the_frontend
+}
+
+each_ingress! {
+    a_backend_on_another_node_is_reached_from_a_port_of_this_one
 }
 
 each_tunnel! {
@@ -49,7 +52,7 @@ impl Case {
 
     fn is_served(self, bed: &Bed, frame: &Frame, backend: SocketAddr) {
         let delivered = frame.clone().with_destination(backend);
-        self.is_delivered(bed, frame, &delivered, Reason::ServedLocal);
+        self.is_delivered(bed, frame, &delivered, self.served());
     }
 }
 
@@ -64,7 +67,7 @@ fn served_here(case: Case) -> Bed {
 fn answers(case: Case, bed: &Bed, chunk: u8) {
     let seen = case.sctp(chunk).reply();
     let reply = seen.clone().with_source(case.pod(1));
-    bed.send(Hook::TcEgress, &reply).assert_passed(&seen).assert_counted(Reason::Reply);
+    bed.send(case.way_out(), &reply).assert_passed(&seen).assert_counted(Reason::Reply);
 }
 
 fn packets_of_every_length_have_the_right_checksum_behind_another_port(case: Case) {
@@ -74,7 +77,7 @@ fn packets_of_every_length_have_the_right_checksum_behind_another_port(case: Cas
         let data = case.sctp(chunk::DATA).payload((0..=u8::MAX).cycle().take(bytes).collect::<Vec<_>>());
         case.is_served(&bed, &data, case.pod(1));
         let reply = data.clone().with_destination(case.pod(1)).reply();
-        bed.send(Hook::TcEgress, &reply).assert_passed(&data.reply());
+        bed.send(case.way_out(), &reply).assert_passed(&data.reply());
     }
 }
 
@@ -128,7 +131,7 @@ fn a_checksum_that_was_not_filled_in_stays_so(case: Case) {
     }
     case.is_served(&bed, &init, case.pod(1));
     let delivered = init.clone().with_destination(case.pod(1));
-    bed.send(Hook::TcEgress, &delivered.reply()).assert_passed(&init.reply());
+    bed.send(case.way_out(), &delivered.reply()).assert_passed(&init.reply());
 }
 
 fn what_has_no_whole_chunk_header_is_untouched(case: Case) {
@@ -240,8 +243,8 @@ fn a_client_port_that_two_frontends_see_is_translated_both_ways(case: Case) {
     let source = outcome.frame().source();
     assert_ne!(source.port(), CLIENT_PORT, "the case this test is for");
     let delivered = init.clone().with_destination(case.pod(1)).with_source(source);
-    outcome.assert_passed(&delivered).assert_counted(Reason::ServedLocal);
-    bed.send(Hook::TcEgress, &delivered.reply()).assert_passed(&init.reply());
+    outcome.assert_passed(&delivered).assert_counted(case.served());
+    bed.send(case.way_out(), &delivered.reply()).assert_passed(&init.reply());
 }
 
 fn a_backend_on_another_node_is_reached_from_a_port_of_this_one(case: Case) {
@@ -293,14 +296,14 @@ fn a_backends_error_comes_from_the_frontend(case: Case) {
     let error = |frame: &Frame, whole| {
         frame.icmp_error_quoting(frame.destination().ip(), too_big(case), if whole { 28 } else { QUOTED })
     };
-    bed.send(Hook::TcEgress, &error(&delivered, false)).assert_passed(&error(&seen, false));
+    bed.send(case.way_out(), &error(&delivered, false)).assert_passed(&error(&seen, false));
     // With its checksum quoted, which is the backend's still; the error's own is right.
     let mut expected = error(&seen, true);
     let mut payload = expected.payload.to_vec();
     let (at, quoted) = (payload.len() - 20, delivered.build());
     payload[at..at + 4].copy_from_slice(&quoted[quoted.len() - 20..][..4]);
     expected.payload = payload.into();
-    bed.send(Hook::TcEgress, &error(&delivered, true)).assert_passed(&expected);
+    bed.send(case.way_out(), &error(&delivered, true)).assert_passed(&expected);
 }
 
 fn with_direct_return(tunnel: Tunnel, bed: &Bed) -> Service {
@@ -366,7 +369,7 @@ fn the_backends_node_translates_the_port_and_back(tunnel: Tunnel) {
         let arriving = tunnel.around(&frame, 2, 1, service.endpoints[0].hint);
         let delivered = frame.clone().with_destination(case.pod(1));
         case.is_delivered(&bed, &arriving, &delivered, Reason::ServedDsr);
-        bed.send(Hook::TcEgress, &delivered.reply()).assert_passed(&frame.reply());
+        bed.send(case.way_out(), &delivered.reply()).assert_passed(&frame.reply());
     }
     let entry = bed.flow_of(FlowTable::Established, &case.sctp(chunk::DATA)).unwrap();
     assert_eq!((entry.state, entry.flags & FLOW_DECAPSULATED), (FLOW_ESTABLISHED, FLOW_DECAPSULATED));

@@ -7,14 +7,17 @@ use millrace_lab::program::{Bed, DEVICE, Hook, Ingress};
 use proxy_common::config::DEFAULT_MARK;
 use proxy_common::verdict::Reason;
 
-use crate::case::{Case, Family, each_family, each_hook, each_ingress};
+use crate::case::{Case, Family, each_client, each_family, each_hook, each_ingress};
 
-each_ingress! {
-    a_tagged_frame_is_left_to_the_device_above
+each_client! {
     ethernet_padding_stays_where_it_is
     every_hop_limit_reaches_a_local_backend_unchanged
     tcp_options_and_odd_payloads_are_carried_along
     the_traffic_class_is_kept
+}
+
+each_ingress! {
+    a_tagged_frame_is_left_to_the_device_above
 }
 
 each_hook! {
@@ -42,14 +45,14 @@ fn a_tagged_frame_is_left_to_the_device_above(case: Case) {
 fn ethernet_padding_stays_where_it_is(case: Case) {
     let bed = bed_with_service(case);
     let syn = Frame { trailer: Bytes::from_static(&[0xa5; 23]), ..case.tcp(flag::SYN) };
-    case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+    case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), case.served());
 }
 
 fn every_hop_limit_reaches_a_local_backend_unchanged(case: Case) {
     let bed = bed_with_service(case);
     for limit in [1, 2, 255] {
         let syn = case.tcp(flag::SYN).with_hop_limit(limit);
-        case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+        case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), case.served());
     }
 }
 
@@ -60,13 +63,13 @@ fn tcp_options_and_odd_payloads_are_carried_along(case: Case) {
         // Two NOPs and a time stamp.
         header.options = Bytes::from_static(&[1, 1, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8]);
     }
-    case.is_delivered(&bed, &frame, &frame.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+    case.is_delivered(&bed, &frame, &frame.clone().with_destination(case.pod(1)), case.served());
 }
 
 fn the_traffic_class_is_kept(case: Case) {
     let bed = bed_with_service(case);
     let syn = case.tcp(flag::SYN).with_traffic_class(0xb9);
-    case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+    case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), case.served());
 }
 
 fn ipv4_options_of_every_length_are_handled(hook: Hook) {
@@ -78,7 +81,7 @@ fn ipv4_options_of_every_length_are_handled(hook: Hook) {
             // Router alert, then no-operation.
             ip.options = [vec![148, 4, 0, 0], vec![1; 4 * (words - 1)]].concat().into();
         }
-        case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+        case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), case.served());
     }
 }
 
@@ -95,12 +98,7 @@ fn ipv6_options_are_stepped_over_or_the_packet_is_passed(hook: Hook) {
             tcp(ip().layer(destination.clone())),
             tcp(ip().layer(hop).layer(destination)),
         ] {
-            case.is_delivered(
-                &bed,
-                &frame,
-                &frame.clone().with_destination(case.pod(1)),
-                Reason::ServedLocal,
-            );
+            case.is_delivered(&bed, &frame, &frame.clone().with_destination(case.pod(1)), case.served());
         }
     }
     let long = (0..6).fold(ip(), |frame, _| frame.layer(Extension::destination_options(4)));

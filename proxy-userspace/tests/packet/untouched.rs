@@ -4,9 +4,9 @@ use millrace_lab::frame::{Extension, Frame, Icmp, Ipv4, Layer, Vlan, flag, proto
 use millrace_lab::program::{Bed, Hook};
 use proxy_common::verdict::Reason;
 
-use crate::case::{Case, each_hook, each_ingress};
+use crate::case::{Case, each_client, each_hook};
 
-each_ingress! {
+each_client! {
     packets_to_another_address_port_or_protocol_are_untouched
     later_fragments_are_untouched
     other_protocols_to_a_frontend_are_untouched

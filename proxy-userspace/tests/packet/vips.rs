@@ -5,9 +5,9 @@ use millrace_lab::program::{Bed, Hook, Verdict};
 use proxy_common::verdict::Reason;
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
 
-use crate::case::{Case, Family, each_ingress};
+use crate::case::{Case, Family, each_client};
 
-each_ingress! {
+each_client! {
     an_unknown_port_of_a_cluster_ip_is_refused
     an_unknown_port_of_an_external_address_is_refused_only_where_that_is_set
     with_refusals_off_every_unknown_port_is_the_stacks
@@ -97,7 +97,7 @@ fn an_unknown_port_is_refused_so_often_and_dropped_after_that(case: Case) {
 fn a_known_port_is_served_beside_the_refusals(case: Case) {
     let bed = case.bed_with_vip(VIP_CLUSTER_IP, VIP_CLUSTER_IP);
     let syn = case.tcp(flag::SYN);
-    case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+    case.is_delivered(&bed, &syn, &syn.clone().with_destination(case.pod(1)), case.served());
 }
 
 fn an_echo_request_to_a_services_address_is_answered(case: Case) {

@@ -94,7 +94,7 @@ impl Service {
 pub struct Attached {
     /// Name of the device.
     pub device: String,
-    /// `xdp`, `tc_ingress` or `tc_egress`.
+    /// `xdp`, `tc_ingress`, `tc_egress`, `tc_pod_in`, `tc_pod_out`, or the name of a hook of sockets.
     pub hook: String,
     /// `native`, `generic`, `tcx` or `clsact`.
     pub mode: String,

@@ -17,11 +17,16 @@ pub enum Hook {
     TcIngress,
     /// `tc_egress`.
     TcEgress,
+    /// `tc_pod_in`.
+    TcPodIn,
+    /// `tc_pod_out`.
+    TcPodOut,
 }
 
 impl Hook {
     /// All programs.
-    pub const ALL: [Self; 3] = [Self::XdpIngress, Self::TcIngress, Self::TcEgress];
+    pub const ALL: [Self; 5] =
+        [Self::XdpIngress, Self::TcIngress, Self::TcEgress, Self::TcPodIn, Self::TcPodOut];
 
     /// The program's name in the object.
     #[must_use]
@@ -36,18 +41,26 @@ impl Hook {
             Self::XdpIngress => Program::XdpIngress,
             Self::TcIngress => Program::TcIngress,
             Self::TcEgress => Program::TcEgress,
+            Self::TcPodIn => Program::TcPodIn,
+            Self::TcPodOut => Program::TcPodOut,
         }
+    }
+
+    /// Whether it is XDP's; else it is TC's.
+    #[must_use]
+    pub const fn is_xdp(self) -> bool {
+        matches!(self, Self::XdpIngress)
     }
 
     /// Whether a test run takes this frame: the kernel wants an Ethernet header, and for an skb also the whole
     /// IP header the Ethernet type announces.
     #[must_use]
     pub fn takes(self, frame: &[u8]) -> bool {
-        let behind_ethernet = match (self, frame.get(12..14)) {
-            (Self::XdpIngress, _) => 0,
-            (Self::TcIngress | Self::TcEgress, Some([0x08, 0x00])) => 20,
-            (Self::TcIngress | Self::TcEgress, Some([0x86, 0xdd])) => 40,
-            (Self::TcIngress | Self::TcEgress, _) => 1,
+        let behind_ethernet = match frame.get(12..14) {
+            _ if self.is_xdp() => 0,
+            Some([0x08, 0x00]) => 20,
+            Some([0x86, 0xdd]) => 40,
+            _ => 1,
         };
         frame.len() >= 14 + behind_ethernet
     }
@@ -103,10 +116,7 @@ impl Bed {
     pub fn run_raw(&self, hook: Hook, frame: &[u8], ingress: Ingress) -> RawRun {
         let mut output = vec![0; frame.len() + HEADROOM];
         let mut context_out = [0; SK_BUFF_BYTES];
-        let context = match hook {
-            Hook::XdpIngress => xdp_md(ingress, frame.len()),
-            Hook::TcIngress | Hook::TcEgress => sk_buff(ingress),
-        };
+        let context = if hook.is_xdp() { xdp_md(ingress, frame.len()) } else { sk_buff(ingress) };
         let context_out = &mut context_out[..context.len()];
         let options = TestRunOptions {
             data_in: Some(frame),
@@ -120,11 +130,8 @@ impl Bed {
         });
         output.truncate(result.data_size_out as usize);
         let word = |at: usize| u32::from_ne_bytes(std::array::from_fn(|byte| context_out[at + byte]));
-        let (metadata, mark) = match hook {
-            // The output starts with the metadata; the context's `data` says how long it is.
-            Hook::XdpIngress => (word(0) as usize, 0),
-            Hook::TcIngress | Hook::TcEgress => (0, word(SK_BUFF_MARK)),
-        };
+        // XDP's output starts with the metadata; the context's `data` says how long it is.
+        let (metadata, mark) = if hook.is_xdp() { (word(0) as usize, 0) } else { (0, word(SK_BUFF_MARK)) };
         let frame = Bytes::from(output);
         RawRun {
             action: result.return_value,
@@ -137,9 +144,10 @@ impl Bed {
     fn test_run(&self, hook: Hook, options: TestRunOptions<'_>) -> Result<TestRunResult, ProgramError> {
         let ebpf = self.ebpf();
         let program = ebpf.program(hook.program()).expect("a program that was loaded");
-        match hook {
-            Hook::XdpIngress => <&Xdp>::try_from(program)?.test_run(options),
-            Hook::TcIngress | Hook::TcEgress => <&SchedClassifier>::try_from(program)?.test_run(options),
+        if hook.is_xdp() {
+            <&Xdp>::try_from(program)?.test_run(options)
+        } else {
+            <&SchedClassifier>::try_from(program)?.test_run(options)
         }
     }
 }

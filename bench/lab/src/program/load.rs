@@ -325,11 +325,10 @@ fn takes_decap_flags() -> bool {
 fn load_program(ebpf: &mut Ebpf, hook: Hook) -> Result<(), String> {
     let name = hook.program();
     let program = ebpf.program_mut(name).ok_or_else(|| format!("the object has no program {name}"))?;
-    let loaded = match hook {
-        Hook::XdpIngress => <&mut Xdp>::try_from(program).and_then(Xdp::load),
-        Hook::TcIngress | Hook::TcEgress => {
-            <&mut SchedClassifier>::try_from(program).and_then(SchedClassifier::load)
-        }
+    let loaded = if hook.is_xdp() {
+        <&mut Xdp>::try_from(program).and_then(Xdp::load)
+    } else {
+        <&mut SchedClassifier>::try_from(program).and_then(SchedClassifier::load)
     };
     loaded.map_err(|error| format!("{name} does not load: {error:?}"))
 }

@@ -29,11 +29,11 @@ impl Verdict {
     #[must_use]
     pub const fn new(hook: Hook, action: u32) -> Self {
         const TCX_NEXT: u32 = u32::MAX;
-        match (hook, action) {
-            (Hook::XdpIngress, 2) | (Hook::TcIngress | Hook::TcEgress, 0 | TCX_NEXT) => Self::Pass,
-            (Hook::XdpIngress, 1) | (Hook::TcIngress | Hook::TcEgress, 2) => Self::Drop,
-            (Hook::XdpIngress, 3) => Self::Transmit,
-            (Hook::XdpIngress, 4) | (Hook::TcIngress | Hook::TcEgress, 7) => Self::Redirect,
+        match (hook.is_xdp(), action) {
+            (true, 2) | (false, 0 | TCX_NEXT) => Self::Pass,
+            (true, 1) | (false, 2) => Self::Drop,
+            (true, 3) => Self::Transmit,
+            (true, 4) | (false, 7) => Self::Redirect,
             _ => Self::Fault,
         }
     }

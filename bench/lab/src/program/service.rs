@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use proxy_common::flow::FlowKey;
 use proxy_common::frontend::{
     FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_LOAD_BALANCER,
-    FRONTEND_KIND_NODE_PORT, FRONTEND_KIND_SHIFT, FRONTEND_LISTENER, FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES,
-    Frontend, FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL, SCOPE_INTERNAL,
+    FRONTEND_KIND_NODE_PORT, FRONTEND_KIND_SHIFT, FRONTEND_LISTENER, FRONTEND_LOCAL, FRONTEND_NODE_ONLY,
+    FRONTEND_SOURCE_RANGES, Frontend, FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL, SCOPE_INTERNAL,
 };
 use proxy_common::hash::{client_hash, flow_hash, hint};
 use proxy_common::selection::{
@@ -43,6 +43,7 @@ pub struct ServiceBuilder<'bed> {
     external: Vec<SocketAddr>,
     source_ranges: Vec<(IpAddr, u32)>,
     has_cluster_list: bool,
+    inside_local: bool,
     endpoints: Vec<Endpoint>,
 }
 
@@ -69,6 +70,7 @@ impl Bed {
             external: Vec::new(),
             source_ranges: Vec::new(),
             has_cluster_list: true,
+            inside_local: false,
             endpoints: Vec::new(),
         }
     }
@@ -99,6 +101,12 @@ impl ServiceBuilder<'_> {
         self
     }
 
+    /// For sockets of the node's own network namespace only.
+    pub fn node_only(mut self) -> Self {
+        self.flags |= FRONTEND_NODE_ONLY;
+        self
+    }
+
     /// Only for sources inside a prefix; may be repeated.
     pub fn source_range(mut self, prefix: IpAddr, length: u32) -> Self {
         self.flags |= FRONTEND_SOURCE_RANGES;
@@ -123,6 +131,13 @@ impl ServiceBuilder<'_> {
         self
     }
 
+    /// Of internal traffic policy Local.
+    pub fn internal_policy_local(mut self) -> Self {
+        self.flags |= FRONTEND_LOCAL;
+        self.inside_local = true;
+        self
+    }
+
     /// Without a Cluster list, as a service of internal traffic policy Local that nobody reaches from outside.
     pub fn without_cluster_list(mut self) -> Self {
         self.has_cluster_list = false;
@@ -141,7 +156,7 @@ impl ServiceBuilder<'_> {
         self
     }
 
-    /// Reached at an address and port from outside the cluster.
+    /// Reached at an address and port, from outside the cluster and from inside.
     pub fn external(mut self, at: impl IntoSocketAddr) -> Self {
         self.external.push(at.into_socket_addr());
         self
@@ -230,7 +245,12 @@ impl ServiceBuilder<'_> {
     {
         let affinity_seconds = if self.flags & FRONTEND_AFFINITY == 0 { 0 } else { 10800 };
         let external = Frontend { service, cluster_service, flags: self.flags, affinity_seconds };
-        let internal = Frontend { service: cluster_service, flags: self.flags & !FRONTEND_LOCAL, ..external };
+        let flags = self.flags & !(FRONTEND_LOCAL | FRONTEND_DSR);
+        let internal = if self.inside_local {
+            Frontend { flags: flags | FRONTEND_LOCAL, ..external }
+        } else {
+            Frontend { service: cluster_service, flags, ..external }
+        };
         let is_node_port = external.kind() == FRONTEND_KIND_NODE_PORT;
         let scopes = [
             (address, SCOPE_EXTERNAL, external),

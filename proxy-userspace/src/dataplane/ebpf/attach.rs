@@ -319,6 +319,8 @@ fn wanted(device: u32, target: &AttachTarget, mode: XdpMode) -> impl Iterator<It
             (Hook::Xdp, XdpMode::Off) => return None,
             (Hook::TcIngress, _) => LinkKind::TcIngress,
             (Hook::TcEgress, _) => LinkKind::TcEgress,
+            (Hook::TcPodIn, _) => LinkKind::TcPodIn,
+            (Hook::TcPodOut, _) => LinkKind::TcPodOut,
         };
         Some(LinkKey { kind, device })
     })

@@ -20,6 +20,10 @@ pub enum LinkKind {
     TcIngress,
     /// `tc_egress`.
     TcEgress,
+    /// `tc_pod_in`.
+    TcPodIn,
+    /// `tc_pod_out`.
+    TcPodOut,
 }
 
 /// A link's kind and the index of its device.
@@ -37,7 +41,8 @@ const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
 impl LinkKind {
-    const ALL: [Self; 4] = [Self::XdpNative, Self::XdpGeneric, Self::TcIngress, Self::TcEgress];
+    const ALL: [Self; 6] =
+        [Self::XdpNative, Self::XdpGeneric, Self::TcIngress, Self::TcEgress, Self::TcPodIn, Self::TcPodOut];
 
     /// The first part of a pin's name.
     #[must_use]
@@ -47,6 +52,8 @@ impl LinkKind {
             Self::XdpGeneric => "xdp_generic",
             Self::TcIngress => "tc_ingress",
             Self::TcEgress => "tc_egress",
+            Self::TcPodIn => "tc_pod_in",
+            Self::TcPodOut => "tc_pod_out",
         }
     }
 
@@ -57,6 +64,8 @@ impl LinkKind {
             Self::XdpNative | Self::XdpGeneric => Hook::Xdp,
             Self::TcIngress => Hook::TcIngress,
             Self::TcEgress => Hook::TcEgress,
+            Self::TcPodIn => Hook::TcPodIn,
+            Self::TcPodOut => Hook::TcPodOut,
         }
     }
 
@@ -66,8 +75,8 @@ impl LinkKind {
         match self {
             Self::XdpNative => (AttachType::Xdp, XDP_FLAGS_DRV_MODE),
             Self::XdpGeneric => (AttachType::Xdp, XDP_FLAGS_SKB_MODE),
-            Self::TcIngress => (AttachType::TcxIngress, BPF_F_BEFORE),
-            Self::TcEgress => (AttachType::TcxEgress, BPF_F_AFTER),
+            Self::TcIngress | Self::TcPodIn => (AttachType::TcxIngress, BPF_F_BEFORE),
+            Self::TcEgress | Self::TcPodOut => (AttachType::TcxEgress, BPF_F_AFTER),
         }
     }
 }

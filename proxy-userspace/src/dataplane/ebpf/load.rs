@@ -23,7 +23,7 @@ use crate::node::Hook;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BPF_OBJECT"));
 
-/// `xdp_ingress`, `tc_ingress`, `tc_egress` and those of sockets, in the kernel.
+/// The programs of uplinks, of pods' devices and of sockets, in the kernel.
 #[derive(Debug)]
 pub struct Programs {
     /// From an uplink, before the stack.
@@ -32,6 +32,10 @@ pub struct Programs {
     pub tc_ingress: Program,
     /// Every packet that leaves the node.
     pub tc_egress: Program,
+    /// From a pod.
+    pub tc_pod_in: Program,
+    /// To a pod.
+    pub tc_pod_out: Program,
     /// Those of sockets, as in [`SocketHook::ALL`].
     sockets: Vec<Program>,
     /// Where they are pinned.
@@ -51,6 +55,9 @@ pub struct Program {
 const XDP_INGRESS: &str = "xdp_ingress";
 const TC_INGRESS: &str = "tc_ingress";
 const TC_EGRESS: &str = "tc_egress";
+const TC_POD_IN: &str = "tc_pod_in";
+const TC_POD_OUT: &str = "tc_pod_out";
+const TC: [&str; 4] = [TC_INGRESS, TC_EGRESS, TC_POD_IN, TC_POD_OUT];
 
 /// The maps of the object and the size each shall have; `None` = what the object says.
 pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 41] {
@@ -123,6 +130,8 @@ impl Programs {
             xdp_ingress: Program::open(&directory, XDP_INGRESS)?,
             tc_ingress: Program::open(&directory, TC_INGRESS)?,
             tc_egress: Program::open(&directory, TC_EGRESS)?,
+            tc_pod_in: Program::open(&directory, TC_POD_IN)?,
+            tc_pod_out: Program::open(&directory, TC_POD_OUT)?,
             sockets: SocketHook::ALL
                 .into_iter()
                 .map(|hook| Program::open(&directory, hook.name))
@@ -138,6 +147,8 @@ impl Programs {
             Hook::Xdp => &self.xdp_ingress,
             Hook::TcIngress => &self.tc_ingress,
             Hook::TcEgress => &self.tc_egress,
+            Hook::TcPodIn => &self.tc_pod_in,
+            Hook::TcPodOut => &self.tc_pod_out,
         }
     }
 
@@ -236,7 +247,7 @@ fn is_usable(directory: &Path, maps: &Path) -> bool {
             && !pinned.contains(&id)
     };
     let sockets = SocketHook::ALL.map(|hook| hook.name);
-    [XDP_INGRESS, TC_INGRESS, TC_EGRESS].into_iter().chain(sockets).all(|name| {
+    [XDP_INGRESS].into_iter().chain(TC).chain(sockets).all(|name| {
         let maps =
             ProgramInfo::from_pin(directory.join(name)).ok().and_then(|info| info.map_ids().ok().flatten());
         maps.is_some_and(|maps| !maps.into_iter().any(is_foreign))
@@ -269,7 +280,7 @@ fn load(
     let xdp: &mut Xdp = program(&mut object, XDP_INGRESS)?;
     xdp.load().map_err(|error| OpenError::load(XDP_INGRESS, error))?;
     pin(xdp.fd().map(AsFd::as_fd), directory, XDP_INGRESS)?;
-    for name in [TC_INGRESS, TC_EGRESS] {
+    for name in TC {
         let classifier: &mut SchedClassifier = program(&mut object, name)?;
         classifier.load().map_err(|error| OpenError::load(name, error))?;
         pin(classifier.fd().map(AsFd::as_fd), directory, name)?;

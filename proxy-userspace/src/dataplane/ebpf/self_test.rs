@@ -56,6 +56,8 @@ pub(super) fn run(attachments: &Attachments, programs: &Programs) -> Result<(), 
         (&programs.xdp_ingress, XDP_PASS),
         (&programs.tc_ingress, TC_ACT_UNSPEC),
         (&programs.tc_egress, TC_ACT_UNSPEC),
+        (&programs.tc_pod_in, TC_ACT_UNSPEC),
+        (&programs.tc_pod_out, TC_ACT_UNSPEC),
     ];
     expected.into_iter().try_for_each(|(program, action)| passes_untouched(program, action))
 }

@@ -145,7 +145,7 @@ const fn mode(kind: LinkKind) -> &'static str {
     match kind {
         LinkKind::XdpNative => "native",
         LinkKind::XdpGeneric => "generic",
-        LinkKind::TcIngress | LinkKind::TcEgress => "tcx",
+        LinkKind::TcIngress | LinkKind::TcEgress | LinkKind::TcPodIn | LinkKind::TcPodOut => "tcx",
     }
 }
 
@@ -156,8 +156,7 @@ fn attached_view(key: LinkKey, program_id: u32, mode: &'static str) -> AttachedV
         device_index: key.device,
         hook: match key.kind {
             LinkKind::XdpNative | LinkKind::XdpGeneric => "xdp",
-            LinkKind::TcIngress => "tc_ingress",
-            LinkKind::TcEgress => "tc_egress",
+            kind => kind.name(),
         },
         mode,
         program_id,

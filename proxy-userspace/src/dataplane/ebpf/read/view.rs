@@ -206,7 +206,7 @@ pub struct AttachedView {
     pub device: String,
     /// Index of the device.
     pub device_index: u32,
-    /// `xdp`, `tc_ingress` or `tc_egress`.
+    /// `xdp`, `tc_ingress`, `tc_egress`, `tc_pod_in`, `tc_pod_out`, or the name of a hook of sockets.
     pub hook: &'static str,
     /// `native` or `generic` for XDP, `tcx` or `clsact` for TC.
     pub mode: &'static str,

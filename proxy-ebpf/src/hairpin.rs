@@ -1,0 +1,76 @@
+//! A pod that reaches itself through its service.
+//!
+//! It would take nothing from its own address off a wire, so its address is hidden behind the frontend's, by a port as in
+//! [`snat`]. Both directions go back out of the device they came in by: the stack would take such packets for martians.
+
+use proxy_common::selection::BackendRef;
+use proxy_common::verdict::Reason;
+
+use crate::family::Family;
+use crate::flow::{self, Owner, Sender};
+use crate::icmp;
+use crate::nat::{self, Endpoint};
+use crate::observe;
+use crate::packet::header::ETHERNET;
+use crate::packet::parse::parse;
+use crate::packet::{Packet, Parsed};
+use crate::snat;
+use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
+
+/// Gives a pod its own packet back, for the backend that was noted.
+#[inline(never)]
+pub fn translate<P: Packet, F: Family>(packet: P) -> Verdict {
+    parse::<P, F>(&packet, ETHERNET)
+        .and_then(|parsed| translate_parsed::<P, F>(&packet, &parsed))
+        .unwrap_or_else(|verdict| verdict)
+}
+
+#[inline(always)]
+fn translate_parsed<P: Packet, F: Family>(
+    packet: &P,
+    parsed: &Parsed<F::Address>,
+) -> Result<Verdict, Verdict> {
+    let noted = snat::noted::<F>()?;
+    let destination = (noted.destination, noted.destination_port);
+    let source = if noted.check == 0 {
+        let owner = Owner { backend: BackendRef(noted.backend), service: noted.service, flags: 0 };
+        let frontend = parsed.key.destination;
+        (frontend, snat::create::<F>(parsed, &destination, &frontend, &owner)?)
+    } else {
+        (noted.source, noted.source_port)
+    };
+    turn::<P, F>(packet, parsed, &source, &destination).ok_or(NO_ROOM)?;
+    observe::count_service(noted.service, packet.length());
+    Ok(Verdict::Bounce(Reason::Hairpin))
+}
+
+/// Gives a pod its own reply back, from the frontend. Anything else is not ours.
+#[inline(never)]
+pub fn restore<P: Packet, F: Family>(packet: P) -> Verdict {
+    parse::<P, F>(&packet, ETHERNET)
+        .and_then(|parsed| restore_parsed::<P, F>(&packet, &parsed))
+        .unwrap_or_else(|verdict| verdict)
+}
+
+#[inline(always)]
+fn restore_parsed<P: Packet, F: Family>(packet: &P, parsed: &Parsed<F::Address>) -> Result<Verdict, Verdict> {
+    let (found, entry) = snat::note_reply::<F>(&parsed.key)?;
+    let (frontend, client) = ((entry.source, entry.source_port), (entry.destination, entry.destination_port));
+    if client.0 != parsed.key.source {
+        return Err(UNTOUCHED);
+    }
+    flow::track::<F>(parsed, found, Sender::Backend);
+    turn::<P, F>(packet, parsed, &frontend, &client).ok_or(NO_ROOM)?;
+    Ok(Verdict::Bounce(Reason::Reply))
+}
+
+#[inline(always)]
+fn turn<P: Packet, F: Family>(
+    packet: &P,
+    parsed: &Parsed<F::Address>,
+    source: &Endpoint<F>,
+    destination: &Endpoint<F>,
+) -> Option<()> {
+    nat::write::<P, F>(*packet, parsed, source, destination)?;
+    icmp::swap_ethernet(packet)
+}

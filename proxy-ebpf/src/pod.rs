@@ -1,0 +1,136 @@
+//! The walk of a packet that a pod of this node sends: `tc_pod_in`. What goes to pods is [`egress`](crate::egress)'s business, on
+//! their devices as on all others.
+//!
+//! Socket hooks have turned most calls to a backend before there is a packet. Here are the others: of pods whose sockets the
+//! node's kernel does not see. Only addresses are translated; routes are the stack's, which sees the pod and the backend.
+
+use proxy_common::frontend::{FRONTEND_NODE_ONLY, Frontend};
+use proxy_common::verdict::Reason;
+
+use crate::affinity;
+use crate::balance;
+use crate::config::is_snat_port;
+use crate::family::{Family, V4, V6};
+use crate::flow::{self, Owner, Sender};
+use crate::hairpin;
+use crate::icmp::{self, Icmp};
+use crate::nat;
+use crate::observe;
+use crate::packet::header::{ETHERNET, ether_type};
+use crate::packet::parse::{Fragments, parse_with};
+use crate::packet::{Packet, Parsed};
+use crate::snat;
+use crate::source;
+use crate::verdict::{HAND_TO_TC, Leave, NO_ROOM, UNTOUCHED, Verdict};
+use crate::vip;
+
+/// Decides about a frame of a pod.
+#[inline(always)]
+pub fn walk<P: Packet>(packet: P) -> Verdict {
+    match packet.ether_type() {
+        ether_type::IPV4 => walk_family::<P, V4>(packet),
+        ether_type::IPV6 => walk_family::<P, V6>(packet),
+        _ => UNTOUCHED,
+    }
+}
+
+#[inline(always)]
+fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    let verdict = match F::peek_protocol(&packet, ETHERNET) {
+        Some(protocol) if protocol == F::PROTOCOL => return icmp::receive_of_pod::<P, F>(packet),
+        Some(_) => match forward::<P, F>(packet) {
+            Leave::With(verdict) => verdict,
+            Leave::Translate => hairpin::translate::<P, F>(packet),
+            Leave::Restore => hairpin::restore::<P, F>(packet),
+            // Tunnels of pods are their own.
+            Leave::Decapsulate => UNTOUCHED,
+        },
+        None => UNTOUCHED,
+    };
+    match verdict {
+        Verdict::Refuse(reason, detail) => icmp::answer::<P, F>(packet, reason, detail),
+        verdict => verdict,
+    }
+}
+
+#[inline(never)]
+fn forward<P: Packet, F: Family>(mut packet: P) -> Leave {
+    match parse_with::<P, F>(&packet, ETHERNET, Fragments::Judged) {
+        Ok(parsed) => match forward_parsed::<P, F>(&mut packet, &parsed) {
+            Ok(verdict) => Leave::With(verdict),
+            Err(leave) => leave,
+        },
+        Err(verdict) => Leave::With(verdict),
+    }
+}
+
+#[inline(always)]
+fn forward_parsed<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+) -> Result<Verdict, Leave> {
+    let key = &parsed.key;
+    if !parsed.has_ports() {
+        return Err(vip::unknown_protocol::<F>(parsed).into());
+    }
+    if is_snat_port(key.destination_port) && snat::is_reply::<F>(key) {
+        return Err(Leave::Restore);
+    }
+    let Some(frontend) = balance::lookup_internal::<F>(&key.destination, key.destination_port, key.protocol)
+    else {
+        return Err(vip::unknown_port::<F>(&key.destination).into());
+    };
+    // Every pod has a loopback device of its own.
+    if frontend.flags & FRONTEND_NODE_ONLY != 0 {
+        return Err(UNTOUCHED.into());
+    }
+    source::check_ranges::<F>(&frontend, key)?;
+    let verdict = serve::<P, F>(packet, parsed, &frontend)?;
+    observe::count_service(frontend.service, packet.length());
+    Ok(verdict)
+}
+
+/// By flow entry, or by slot where there is none. An entry that translates the pod's address as well is one of a pod that reaches
+/// itself.
+#[inline(always)]
+fn serve<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+    frontend: &Frontend,
+) -> Result<Verdict, Leave> {
+    let Some((found, entry)) = flow::lookup::<F>(parsed, frontend.service) else {
+        return open::<P, F>(packet, parsed, frontend);
+    };
+    let Some(backend) = balance::lookup_keeper::<F>(found.backend, parsed) else {
+        return open::<P, F>(packet, parsed, frontend);
+    };
+    if found.is_translated() {
+        let leave = snat::go_on::<F>(entry, &parsed.key).ok_or(NO_ROOM)?;
+        flow::track::<F>(parsed, found, Sender::Client);
+        return Err(leave);
+    }
+    packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
+    flow::track::<F>(parsed, found, Sender::Client);
+    let destination = (backend.address, backend.port);
+    Ok(nat::deliver::<P, F>(packet, parsed, found.client_port, &destination, Reason::ServedPod)?)
+}
+
+/// The first packet of a connection, as far as this node knows.
+#[inline(always)]
+fn open<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+    frontend: &Frontend,
+) -> Result<Verdict, Leave> {
+    let slot = balance::select_slot::<F>(frontend, &parsed.key);
+    let reference = affinity::choose::<F>(frontend, parsed, slot);
+    let backend = balance::lookup_backend::<F>(reference).ok_or_else(|| balance::refusal(frontend))?;
+    let owner = Owner { backend: reference, service: frontend.service, flags: 0 };
+    if backend.address == parsed.key.source {
+        return Err(snat::begin::<F>(backend, &owner));
+    }
+    packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
+    let destination = (backend.address, backend.port);
+    let client_port = flow::create::<F>(parsed, &destination, &owner)?;
+    Ok(nat::deliver::<P, F>(packet, parsed, client_port, &destination, Reason::ServedPod)?)
+}
