@@ -1,4 +1,4 @@
-//! The walk of a packet that leaves the node: `tc_egress`.
+//! The walk of a packet that leaves the node, or goes to a pod: `tc_egress` and `tc_pod_out`.
 
 use crate::family::{Family, V4, V6};
 use crate::flow::{self, Sender};

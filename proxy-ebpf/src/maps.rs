@@ -133,8 +133,8 @@ pub static NAMES: HashMap<u32, ServiceName, SERVICES_DEFAULT, { BPF_F_NO_PREALLO
 /// The agent's heartbeat; see `proxy_common::config::AGENT_*`. The agent stores through its memory mapping.
 #[btf_map]
 pub static AGENT: Array<u64, { AGENT_WORDS as usize }, MMAPABLE> = Array::new();
-/// One byte for each port (network byte order, as a number) of a backend on this node that was ever given a
-/// connection: what `tc_egress` asks first. Written by the programs.
+/// One byte for each port (network byte order, as a number) of a backend that was ever given a connection whose replies are
+/// restored here: what `tc_egress` and `tc_pod_out` ask first. Written by the programs.
 #[btf_map]
 pub static SERVED_PORTS: Array<[u8; PORT_GROUP as usize], { PORT_GROUPS as usize }> = Array::new();
 /// How IPv4 backends on other nodes are reached, by backend id. Written by the programs from what the FIB says.

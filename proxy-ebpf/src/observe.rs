@@ -29,7 +29,7 @@ fn add(counter: Option<*mut Counter>, bytes: u32) {
     }
 }
 
-/// Whether a backend on this node with this port was ever given a connection: most packets that leave the node
+/// Whether a backend with this port was ever given a connection whose replies are restored here: most packets that leave the node
 /// have another source port, and are done with.
 #[inline(always)]
 pub fn has_served(port: u16) -> bool {
@@ -37,7 +37,7 @@ pub fn has_served(port: u16) -> bool {
     maps::SERVED_PORTS.get(group).and_then(|ports| ports.get(member)).is_some_and(|served| *served != 0)
 }
 
-/// Remembers that this node serves from a port.
+/// Remembers that replies from a port are restored here.
 #[inline(always)]
 pub fn note_served(port: u16) {
     let (group, member) = port_index(port);

@@ -121,8 +121,10 @@ impl Proxy {
         Ok(agent)
     }
 
+    /// A flag among `more` takes the place of its own.
     fn agent_arguments(&self, more: &[&str]) -> Vec<String> {
-        let own = self.arguments.iter().map(String::as_str);
+        let is_replaced = |own: &&[String]| own.first().is_some_and(|flag| more.contains(&flag.as_str()));
+        let own = self.arguments.chunks(2).filter(|own| !is_replaced(own)).flatten().map(String::as_str);
         ["agent"].into_iter().chain(own).chain(more.iter().copied()).map(str::to_owned).collect()
     }
 

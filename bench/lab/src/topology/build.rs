@@ -182,7 +182,7 @@ pub(super) fn add_narrows(bed: &Bed, from: u8, to: u8, bytes: u32) -> Result<Hos
 
 fn connect_pod(node: &Node, pod: &Pod) -> Result<()> {
     let namespace = pod.namespace.file()?;
-    let device = format!("veth-{}", pod.name.trim_start_matches("pod-"));
+    let device = pod.device();
     let (addresses, gateway) = (pod.addresses, addresses::pod(node.number, None));
     pod.namespace.run(async || skip_address_detection())?;
     node.namespace.run(async move || {

@@ -274,4 +274,10 @@ impl Pod {
     pub const fn namespace(&self) -> &Namespace {
         &self.namespace
     }
+
+    /// Name of the device that leads to it, a port of its node's bridge `cni0`.
+    #[must_use]
+    pub fn device(&self) -> String {
+        format!("veth-{}", self.name.trim_start_matches("pod-"))
+    }
 }

@@ -135,10 +135,8 @@ impl SocketHooks {
             return None;
         }
         let Some(path) = self.settings.cgroup.as_deref() else {
-            say(
-                "no cgroup2 file system is mounted, so pods and processes of this node can't reach services; \
-                 --cgroup-path says where one is",
-            );
+            say("no cgroup2 file system is mounted, so processes of this node can't reach services; \
+                 --cgroup-path says where one is");
             return None;
         };
         if !is_told && cgroup::is_below_others(path) {

@@ -1,0 +1,197 @@
+//! What hooks of sockets do that packets could not.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::Result;
+use aya::maps::{HashMap, Map, MapData};
+use millrace_lab::agent::Proxy;
+use millrace_lab::cluster::Cluster;
+use millrace_lab::manifests::Service;
+use millrace_lab::net::Namespace;
+use millrace_lab::topology::{Family, vip};
+use proxy_common::socket::{SocketFrontend, SocketKey};
+use proxy_common::{Addr4, LAYOUT_VERSION};
+
+use super::bind::bind;
+use super::{Path, RELOAD, any, connect, knock, loopback, node, pod};
+use crate::fixture::{counted, own, shared};
+
+#[test]
+fn a_node_port_on_loopback_is_for_the_nodes_own_namespace_only() -> Result<()> {
+    let cluster = shared();
+    let service = cluster.service("loopback", 213, &["pod-1b"])?.node_ports(32130);
+    Path::Sockets.apply(&cluster, &service, &[1])?;
+    Path::Sockets.reaches(&cluster, node(&cluster, 1)?, (loopback(), 32130), &["pod-1b"])?;
+    for family in Family::ALL {
+        let target = SocketAddr::new(loopback().of(family), 32130);
+        assert_eq!(connect(pod(&cluster, "pod-1a")?, target)?, Err(ErrorKind::ConnectionRefused));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_datagram_without_an_endpoint_is_refused_though_its_socket_is_not_connected() -> Result<()> {
+    let cluster = shared();
+    let service = cluster.service("unsent", 228, &["pod-1a"])?.without_endpoints();
+    Path::Sockets.apply(&cluster, &service, &[1])?;
+    for family in Family::ALL {
+        let target = SocketAddr::new(service.cluster_ips().of(family), 80);
+        assert_eq!(send(pod(&cluster, "pod-1a")?, target)?, Some(ErrorKind::ConnectionRefused), "{target}");
+    }
+    Ok(())
+}
+
+/// What becomes of a datagram of a socket that is not connected.
+fn send(from: &Namespace, target: SocketAddr) -> Result<Option<ErrorKind>> {
+    from.run(async move || {
+        let socket = tokio::net::UdpSocket::bind(any(target)).await?;
+        Ok(socket.send_to(b"who is there?", target).await.err().map(|error| error.kind()))
+    })
+}
+
+#[test]
+fn hooks_are_for_the_node_only_or_gone_where_a_flag_says_so() -> Result<()> {
+    let mut cluster = own(1, 2)?;
+    let service = cluster.service("flags", 1, &["pod-1b"])?.node_ports(30010);
+    Path::Sockets.apply(&cluster, &service, &[1])?;
+    let target = SocketAddr::new(service.cluster_ips().v4.into(), 80);
+    let local: SocketAddr = "0.0.0.0:30010".parse()?;
+    let connected = |cluster: &Cluster, from: &Namespace| -> Result<u64> {
+        let before = counted(cluster, 1, "connected")?;
+        // Where it is nobody's, the packet gets lost on the network; that is not waited for.
+        let _ = knock(from, target).join_within(Duration::from_millis(500));
+        Ok(counted(cluster, 1, "connected")? - before)
+    };
+    assert_eq!(connected(&cluster, pod(&cluster, "pod-1a")?)?, 1);
+    assert_eq!(connected(&cluster, node(&cluster, 1)?)?, 1);
+    assert_eq!(bind(node(&cluster, 1)?, local)?, [Some(ErrorKind::AddrInUse); 2]);
+
+    cluster.start_agent_with(1, &["--socket-lb", "host", "--bind-protection", "off"])?;
+    let proxy = cluster.proxy(1)?;
+    let hooks = |proxy: &Proxy, prefix: &str| -> Result<usize> {
+        Ok(proxy.attached()?.iter().filter(|attached| attached.hook.starts_with(prefix)).count())
+    };
+    proxy.wait_until_within(RELOAD, "bind is free", || Ok(hooks(proxy, "cg_bind")? == 0))?;
+    assert_eq!(connected(&cluster, pod(&cluster, "pod-1a")?)?, 0);
+    assert_eq!(connected(&cluster, node(&cluster, 1)?)?, 1);
+    assert_eq!(bind(node(&cluster, 1)?, local)?, [None; 2]);
+
+    cluster.start_agent_with(1, &["--socket-lb", "off", "--bind-protection", "off"])?;
+    let proxy = cluster.proxy(1)?;
+    proxy.wait_until_within(RELOAD, "no hook is left", || Ok(hooks(proxy, "cg_")? == 0))?;
+    assert_eq!(connected(&cluster, node(&cluster, 1)?)?, 0);
+    assert!(
+        cluster.proxy(1)?.log().contains("--socket-lb off: processes of this node can't reach cluster IPs")
+    );
+    Ok(())
+}
+
+/// Source ranges hold inside the node, too: as far as a socket's source is known when it connects.
+#[test]
+fn source_ranges_are_asked_of_sockets_with_a_source() -> Result<()> {
+    let cluster = shared();
+    let pod_1a = cluster.bed().pod("pod-1a")?;
+    let own = pod_1a.addresses().v4;
+    let ranges = [format!("{own}/32"), "2001:db8::/128".to_owned()];
+    let ranges: Vec<&str> = ranges.iter().map(String::as_str).collect();
+    let service = cluster.service("ranges", 223, &["pod-2a"])?.load_balancer(vip(223)).source_ranges(&ranges);
+    Path::Sockets.apply(&cluster, &service, &[1])?;
+    let target = SocketAddr::new(vip(223).v4.into(), 80);
+    let turned = |name: &str, source: IpAddr| -> Result<u64> {
+        let before = counted(&cluster, 1, "connected")?;
+        pod(&cluster, name)?.run(async move || {
+            let socket = std::net::UdpSocket::bind(SocketAddr::new(source, 0))?;
+            Ok(socket.connect(target)?)
+        })?;
+        Ok(counted(&cluster, 1, "connected")? - before)
+    };
+    assert_eq!(turned("pod-1a", own.into())?, 1, "inside");
+    assert_eq!(turned("pod-1b", cluster.bed().pod("pod-1b")?.addresses().v4.into())?, 0, "outside");
+    assert_eq!(turned("pod-1a", Ipv4Addr::UNSPECIFIED.into())?, 0, "not known before a packet is sent");
+    Ok(())
+}
+
+/// A resolver's socket: connected, waiting for an answer that will never come.
+#[test]
+fn a_connected_datagram_socket_is_told_when_its_backend_goes_and_reaches_the_next_one() -> Result<()> {
+    let mut cluster = shared();
+    // A port of their own, since a pod that still serves another Service is not gone.
+    let port = 9191;
+    for number in [2, 3] {
+        cluster.start_host_server(number, port)?;
+    }
+    let on = |number: u8| Ok(Service::new("replaced", 224).port(80, port).host(cluster.bed().node(number)?));
+    let [first, second]: [Result<Service>; 2] = [2, 3].map(on);
+    let (first, second) = (first?, second?);
+    let from = pod(&cluster, "pod-1a")?;
+    for family in Family::ALL {
+        Path::Sockets.apply(&cluster, &first, &[1])?;
+        let frontend = SocketAddr::new(first.cluster_ips().of(family), 80);
+        let backend = SocketAddr::new(cluster.bed().node(2)?.addresses().of(family), port);
+        let (connected, are_connected) = std::sync::mpsc::sync_channel(1);
+        let task = from.spawn(async move || {
+            let [client, direct] = [datagram(frontend).await?, datagram(backend).await?];
+            assert_eq!(whom(&client).await?, "host-node2");
+            connected.send(())?;
+            let told = client.recv(&mut [0; 1]).await.map_err(|error| error.kind());
+            assert_eq!(told, Err(ErrorKind::ConnectionAborted), "nothing was sent that could be answered");
+            client.connect(frontend).await?;
+            Ok((whom(&client).await?, whom(&direct).await?))
+        });
+        are_connected.recv()?;
+        Path::Sockets.apply(&cluster, &second, &[1])?;
+        let after = task.join_within(millrace_lab::agent::SYNC_LIMIT)?;
+        assert_eq!(after, ("host-node3".to_owned(), "host-node2".to_owned()), "{family}");
+    }
+    Ok(())
+}
+
+async fn datagram(target: SocketAddr) -> Result<tokio::net::UdpSocket> {
+    let socket = tokio::net::UdpSocket::bind(any(target)).await?;
+    socket.connect(target).await?;
+    Ok(socket)
+}
+
+/// An entry that is evicted is not found when its backend goes: connections come by the thousand, and datagram sockets that only
+/// send are never seen again.
+#[test]
+fn connections_take_no_room_of_datagram_sockets() -> Result<()> {
+    let cluster = shared();
+    let service = cluster.service("rooms", 227, &["pod-2a"])?;
+    Path::Sockets.apply(&cluster, &service, &[1])?;
+    let frontend = SocketAddr::new(service.cluster_ips().v4.into(), 80);
+    let from = pod(&cluster, "pod-1a")?;
+    from.run(async move || {
+        datagram(frontend).await?;
+        Ok(())
+    })?;
+    for _ in 0..20 {
+        assert_eq!(connect(from, frontend)?, Ok(frontend));
+    }
+    let remembered = |map: &str| remembered(cluster.proxy(1)?, map, service.cluster_ips().v4);
+    assert_eq!(remembered("SOCK_REV4")?, 1);
+    assert_eq!(remembered("SOCK_TCP4")?, 20);
+    Ok(())
+}
+
+/// How many sockets a map has that were turned from this address.
+fn remembered(proxy: &Proxy, map: &str, frontend: Ipv4Addr) -> Result<usize> {
+    let pin = proxy.bpffs().join(format!("millrace/v{LAYOUT_VERSION}/maps")).join(map);
+    let map: HashMap<_, SocketKey<Addr4>, SocketFrontend<Addr4>> =
+        Map::from_map_data(MapData::from_pin(pin)?)?.try_into()?;
+    let entries = map.iter().collect::<Result<Vec<_>, _>>()?;
+    let asked = Addr4([u32::from_ne_bytes(frontend.octets())]);
+    Ok(entries.iter().filter(|(_, entry)| entry.address == asked).count())
+}
+
+/// Who answers a connected socket.
+async fn whom(socket: &tokio::net::UdpSocket) -> Result<String> {
+    socket.send(b"who is there?").await?;
+    let mut buffer = vec![0; 2048];
+    let limit = millrace_lab::traffic::ANSWER_LIMIT;
+    let length = tokio::time::timeout(limit, socket.recv(&mut buffer)).await??;
+    let line = buffer[..length].split(|byte| *byte == b'\n').next().unwrap();
+    Ok(serde_json::from_slice::<millrace_lab::traffic::Sighting>(line)?.backend)
+}
