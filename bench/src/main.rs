@@ -19,7 +19,7 @@ enum Benchmark {
     Packets(packets::Arguments),
     /// What the control plane costs, from the API server's text to the maps.
     Control(control::Arguments),
-    /// New connections and requests by a ClusterIP, beside those to the pod itself.
+    /// A ClusterIP by hooks of sockets beside the pod itself and nftables, and per packet beside plain forwarding.
     Connections(connections::Arguments),
     /// The process whose memory `control` measures.
     #[command(hide = true)]

@@ -1,12 +1,13 @@
 //! A server that costs little, and clients that do one thing as often as they can.
 
+use std::future::Future;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use millrace_lab::cluster::Cluster;
-use millrace_lab::net::Task;
+use millrace_lab::net::{Namespace, Task};
 use millrace_lab::topology::Pod;
 use nix::libc::linger;
 use nix::sys::socket::{setsockopt, sockopt};
@@ -14,14 +15,26 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream as Accepted};
 use tokio::task::JoinSet;
 
-/// Sends each byte back; ends when it is dropped.
+/// What the source sends at a time, and the client receives.
+const CHUNK: usize = 64 * 1024;
+
+/// Serves connections until it is dropped.
 pub struct Server {
     _task: Task<()>,
 }
 
 impl Server {
-    /// Listens in a pod.
-    pub fn start(pod: &Pod, address: SocketAddr) -> Result<Self> {
+    /// Sends each byte back.
+    pub fn echo(pod: &Pod, address: SocketAddr) -> Result<Self> {
+        Self::start(pod, address, |stream| Box::pin(echo(stream)))
+    }
+
+    /// Sends as much as it can.
+    pub fn source(pod: &Pod, address: SocketAddr) -> Result<Self> {
+        Self::start(pod, address, |stream| Box::pin(pour(stream)))
+    }
+
+    fn start(pod: &Pod, address: SocketAddr, serve: Serve) -> Result<Self> {
         let listener = pod.namespace().run(async move || {
             let listener = TcpListener::bind(address).await;
             Ok(listener.with_context(|| format!("can't listen on {address}"))?.into_std()?)
@@ -31,7 +44,7 @@ impl Server {
             let mut connections = JoinSet::new();
             loop {
                 let (stream, _) = listener.accept().await?;
-                connections.spawn(echo(stream));
+                connections.spawn(serve(stream));
                 while connections.try_join_next().is_some() {}
             }
         });
@@ -39,15 +52,23 @@ impl Server {
     }
 }
 
+type Serve = fn(Accepted) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// Until the client is gone, however it goes.
 async fn echo(mut stream: Accepted) {
     let mut byte = [0];
     while stream.read_exact(&mut byte).await.is_ok() && stream.write_all(&byte).await.is_ok() {}
 }
 
-/// Connects from pod-1a and closes, again and again; says how often.
-pub fn connect_for(cluster: &Cluster, target: SocketAddr, time: Duration) -> Result<usize> {
-    cluster.bed().pod("pod-1a")?.namespace().run(async move || {
+/// Until the client is gone, however it goes.
+async fn pour(mut stream: Accepted) {
+    let chunk = vec![7; CHUNK];
+    while stream.write_all(&chunk).await.is_ok() {}
+}
+
+/// Connects and closes, again and again; says how often.
+pub fn connect_for(client: &Namespace, target: SocketAddr, time: Duration) -> Result<usize> {
+    client.run(async move || {
         let (end, mut count) = (Instant::now() + time, 0);
         while Instant::now() < end {
             drop(connect(target)?);
@@ -57,15 +78,28 @@ pub fn connect_for(cluster: &Cluster, target: SocketAddr, time: Duration) -> Res
     })
 }
 
-/// Sends a byte over one connection of pod-1a and waits for it, again and again; says how often.
-pub fn exchange_for(cluster: &Cluster, target: SocketAddr, time: Duration) -> Result<usize> {
-    cluster.bed().pod("pod-1a")?.namespace().run(async move || {
+/// Sends a byte over one connection and waits for it, again and again; says how often.
+pub fn exchange_for(client: &Namespace, target: SocketAddr, time: Duration) -> Result<usize> {
+    client.run(async move || {
         let mut stream = connect(target)?;
         let (end, mut count) = (Instant::now() + time, 0);
         while Instant::now() < end {
             stream.write_all(&[7])?;
             stream.read_exact(&mut [0])?;
             count += 1;
+        }
+        Ok(count)
+    })
+}
+
+/// Receives over one connection; says how many bytes.
+pub fn receive_for(client: &Namespace, target: SocketAddr, time: Duration) -> Result<usize> {
+    client.run(async move || {
+        let mut stream = connect(target)?;
+        let (mut buffer, mut count) = (vec![0; CHUNK], 0);
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            count += stream.read(&mut buffer)?;
         }
         Ok(count)
     })

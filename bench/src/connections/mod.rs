@@ -1,23 +1,29 @@
-//! What a ClusterIP costs a pod that connects to it, beside connecting to the backend itself.
+//! What a ClusterIP costs a pod, beside what else it could do: ask the backend itself, or have kube-proxy's rules.
 //!
-//! Both are measured in turn, in short spells, and each spell is compared with its neighbour: whatever else the machine does, it
-//! does to both. The figure is the median of these ratios.
+//! Both of a pair are measured in turn, in short spells, and each spell is compared with its neighbour: whatever else the machine
+//! does, it does to both. The figure is the median of these ratios.
 
 mod measure;
+mod nftables;
+mod pairs;
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::Service;
-use millrace_lab::topology::{Family, Shape};
+use millrace_lab::net::Namespace;
+use millrace_lab::topology::{Dual, Family, Pod, Shape};
 use serde::Serialize;
 
-use measure::{Server, connect_for, exchange_for};
+use measure::{Server, connect_for, exchange_for, receive_for};
+use pairs::{Pairs, Side, Spell};
 
-/// Port of the server in the pod, which answers nothing but bytes.
-const PORT: u16 = 7000;
+/// Port of the server that sends each byte back, and of the one that sends as much as it can.
+const ECHO: u16 = 7000;
+const SOURCE: u16 = 7001;
+/// Port of the measured Service.
+const PORT: u16 = 80;
 
 /// How to measure, and how to print it.
 #[derive(clap::Args)]
@@ -31,91 +37,136 @@ pub struct Arguments {
     /// Milliseconds of a spell
     #[arg(long, default_value_t = 200)]
     milliseconds: u64,
+    /// Services in nftables' rules
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 1000, 10_000])]
+    services: Vec<u16>,
 }
 
 /// One figure.
 #[derive(Debug, Serialize)]
 struct Figure {
     what: &'static str,
+    beside: String,
     family: String,
-    /// By the ClusterIP, a second: the median.
+    /// By the Service, a second: the median.
     service: f64,
-    /// By the pod's own address, a second: the median.
-    direct: f64,
+    /// By what it is compared with, a second: the median.
+    other: f64,
     /// The median of the pairs' ratios.
     ratio: f64,
     /// What the ratio has to be at least.
     target: f64,
 }
 
-/// What is done in a spell: returns how often it could be done.
-type Spell = fn(&Cluster, SocketAddr, Duration) -> Result<usize>;
-
-const MEASURED: [(&str, Spell, f64); 2] =
+/// What is measured, and the least ratio to asking the backend itself.
+const BY_SOCKETS: [(&str, Spell, f64); 2] =
     [("new TCP connections", connect_for, 0.97), ("requests of one connection", exchange_for, 0.98)];
 
 /// Measures both families and prints the figures.
 pub fn run(arguments: &Arguments) -> Result<()> {
+    let pairs = Pairs::new(arguments.pairs, arguments.milliseconds)?;
     ensure!(
-        arguments.pairs > 0 && arguments.milliseconds > 0,
-        "--pairs and --milliseconds take positive numbers"
+        arguments.services.iter().all(|number| (1..=nftables::MOST).contains(number)),
+        "--services takes numbers from 1 to {}",
+        nftables::MOST
     );
-    let cluster = Cluster::start(Shape { nodes: 1, pods: 2, ..Shape::default() }, "native")?;
-    let (node, pod) = (cluster.bed().node(1)?, cluster.bed().pod("pod-1b")?);
-    let service = Service::new("measured", 1).port(80, PORT).pod(node, pod);
-    cluster.apply(&service, &[1])?;
-    cluster.proxy(1)?.wait_for_hooks("cgroup", &["cg_connect4", "cg_connect6"])?;
-    let mut figures = Vec::new();
-    for family in Family::ALL {
-        let direct = SocketAddr::new(pod.addresses().of(family), PORT);
-        let _server = Server::start(pod, direct)?;
-        let frontend = SocketAddr::new(service.cluster_ips().of(family), 80);
-        for (what, spell, target) in MEASURED {
-            eprintln!("{what}, {family} ...");
-            let figure = pairs(arguments, |target, time| spell(&cluster, target, time), frontend, direct)?;
-            figures.push(Figure { what, family: family.to_string(), target, ..figure });
-        }
-    }
+    let mut figures = by_sockets(arguments, &pairs)?;
+    figures.extend(per_packet(&pairs)?);
     print(arguments, &figures)
 }
 
-fn pairs(
-    arguments: &Arguments,
-    spell: impl Fn(SocketAddr, Duration) -> Result<usize>,
-    frontend: SocketAddr,
-    direct: SocketAddr,
-) -> Result<Figure> {
-    let time = Duration::from_millis(arguments.milliseconds);
-    // Once for nothing: caches, neighbours.
-    spell(frontend, time)?;
-    let mut rates = [Vec::new(), Vec::new()];
-    let mut ratios = Vec::new();
-    for pair in 0..arguments.pairs {
-        // Who comes first has it harder, or easier: each in turn.
-        let order = if pair % 2 == 0 { [frontend, direct] } else { [direct, frontend] };
-        let [first, second] = [rate(&spell, order[0], time)?, rate(&spell, order[1], time)?];
-        let [by_service, by_itself] = if pair % 2 == 0 { [first, second] } else { [second, first] };
-        ensure!(by_service > 0.0 && by_itself > 0.0, "nothing was done in a spell of {time:?}");
-        rates[0].push(by_service);
-        rates[1].push(by_itself);
-        ratios.push(by_service / by_itself);
+/// Connections and requests through the hooks of sockets, beside the backend itself and beside nftables.
+fn by_sockets(arguments: &Arguments, pairs: &Pairs) -> Result<Vec<Figure>> {
+    let cluster = Cluster::start(shape(1), "native")?;
+    let service = measured(&cluster, "pod-1b", ECHO)?;
+    cluster.proxy(1)?.wait_for_hooks("cgroup", &["cg_connect4", "cg_connect6"])?;
+    let (client, server) = (pod(&cluster, "pod-1a")?, cluster.bed().pod("pod-1b")?);
+    let _servers = start_servers(server)?;
+    let mut figures = Vec::new();
+    for family in Family::ALL {
+        let ours = Side::new(client, service.cluster_ips(), PORT, family);
+        let direct = Side::new(client, server.addresses(), ECHO, family);
+        for (what, spell, target) in BY_SOCKETS {
+            let beside = "the pod itself".to_owned();
+            figures.push(Figure {
+                target,
+                ..figure(what, beside, family, &pairs.compare(spell, ours, direct)?)
+            });
+        }
     }
-    let [service, direct] = rates.map(median);
-    Ok(Figure { what: "", family: String::new(), service, direct, ratio: median(ratios), target: 0.0 })
+    for number in &arguments.services {
+        let (bed, _servers, theirs) = beside_nftables(*number)?;
+        for family in Family::ALL {
+            let ours = Side::new(client, service.cluster_ips(), PORT, family);
+            let theirs = Side::new(pod(&bed, "pod-1a")?, theirs, PORT, family);
+            let beside = format!("nftables, {number} services");
+            let compared = pairs.compare(connect_for, ours, theirs)?;
+            figures.push(Figure { target: 1.0, ..figure("new TCP connections", beside, family, &compared) });
+        }
+    }
+    Ok(figures)
 }
 
-#[allow(clippy::cast_precision_loss, reason = "exact up to 2^52")]
-fn rate(
-    spell: &impl Fn(SocketAddr, Duration) -> Result<usize>,
-    target: SocketAddr,
-    time: Duration,
-) -> Result<f64> {
-    Ok(spell(target, time)? as f64 / time.as_secs_f64())
+/// The same nodes without an agent, and with kube-proxy's rules for so many services.
+fn beside_nftables(number: u16) -> Result<(Cluster, Vec<Server>, Dual)> {
+    let cluster = Cluster::without_agents(shape(1), "native")?;
+    let server = cluster.bed().pod("pod-1b")?;
+    let servers = start_servers(server)?;
+    let frontend = nftables::write(cluster.bed().node(1)?.namespace(), number, server.addresses(), ECHO)?;
+    Ok((cluster, servers, frontend))
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+/// Bytes that a pod receives from one of another node, where each packet is translated, beside plain forwarding.
+fn per_packet(pairs: &Pairs) -> Result<Vec<Figure>> {
+    let cluster = Cluster::start_with(shape(2), "native", &["--socket-lb", "off"])?;
+    let service = measured(&cluster, "pod-2b", SOURCE)?;
+    cluster.proxy(1)?.wait_for_hooks("veth-1a", &["tc_pod_in", "tc_pod_out"])?;
+    let plain = Cluster::without_agents(shape(2), "native")?;
+    let mut servers = Vec::new();
+    for cluster in [&cluster, &plain] {
+        servers.push(start_servers(cluster.bed().pod("pod-2b")?)?);
+    }
+    let mut figures = Vec::new();
+    for family in Family::ALL {
+        let ours = Side::new(pod(&cluster, "pod-1a")?, service.cluster_ips(), PORT, family);
+        let target = plain.bed().pod("pod-2b")?.addresses();
+        let theirs = Side::new(pod(&plain, "pod-1a")?, target, SOURCE, family);
+        let compared = pairs.compare(receive_for, ours, theirs)?;
+        let beside = "plain forwarding".to_owned();
+        figures.push(Figure { target: 0.75, ..figure("bytes, per packet", beside, family, &compared) });
+    }
+    Ok(figures)
+}
+
+fn shape(nodes: u8) -> Shape {
+    Shape { nodes, pods: 2, ..Shape::default() }
+}
+
+fn pod<'a>(cluster: &'a Cluster, name: &str) -> Result<&'a Namespace> {
+    Ok(cluster.bed().pod(name)?.namespace())
+}
+
+/// A Service with one backend, which the first node has.
+fn measured(cluster: &Cluster, backend: &str, port: u16) -> Result<Service> {
+    let service = Service::new("measured", 1).port(PORT, port);
+    let service = service.pod(cluster.bed().node_of(backend)?, cluster.bed().pod(backend)?);
+    cluster.apply(&service, &[1])?;
+    Ok(service)
+}
+
+fn start_servers(pod: &Pod) -> Result<Vec<Server>> {
+    let mut servers = Vec::new();
+    for address in pod.addresses().both() {
+        servers.push(Server::echo(pod, SocketAddr::new(address, ECHO))?);
+        servers.push(Server::source(pod, SocketAddr::new(address, SOURCE))?);
+    }
+    Ok(servers)
+}
+
+fn figure(what: &'static str, beside: String, family: Family, compared: &pairs::Compared) -> Figure {
+    let pairs::Compared { service, other, ratio } = *compared;
+    eprintln!("{what}, {family}, beside {beside}: {ratio:.3}");
+    Figure { what, beside, family: family.to_string(), service, other, ratio, target: 0.0 }
 }
 
 fn print(arguments: &Arguments, figures: &[Figure]) -> Result<()> {
@@ -124,11 +175,11 @@ fn print(arguments: &Arguments, figures: &[Figure]) -> Result<()> {
         return Ok(());
     }
     println!(
-        "{:<28}{:<8}{:>14}{:>14}{:>9}{:>9}",
-        "A SECOND", "OVER", "CLUSTER IP", "DIRECT", "RATIO", "TARGET"
+        "{:<28}{:<8}{:<28}{:>14}{:>14}{:>8}{:>8}",
+        "A SECOND", "OVER", "BESIDE", "SERVICE", "THAT", "RATIO", "TARGET"
     );
-    for Figure { what, family, service, direct, ratio, target } in figures {
-        println!("{what:<28}{family:<8}{service:>14.0}{direct:>14.0}{ratio:>9.3}{target:>9.2}");
+    for Figure { what, beside, family, service, other, ratio, target } in figures {
+        println!("{what:<28}{family:<8}{beside:<28}{service:>14.0}{other:>14.0}{ratio:>8.3}{target:>8.2}");
     }
     Ok(())
 }
