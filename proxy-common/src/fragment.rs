@@ -1,8 +1,8 @@
-//! FRAGMENTS4/6: what the later fragments of a packet do not say. Only the first one has ports.
+//! FRAGMENTS4/6: what the later fragments of a packet do not say. Only the first one has ports. HELD: those that came before it.
 
-use crate::Address;
 use crate::hash::mix;
 use crate::layout::shared;
+use crate::{Addr6, Address};
 
 /// Seconds after which the other fragments of a packet are not waited for: those of Linux' own `ipfrag_time`.
 pub const FRAGMENT_SECONDS: u32 = 30;
@@ -19,6 +19,50 @@ shared! {
         /// IPv4's protocol. Zero with IPv6, whose fragments are told apart without it, and only the first's counts (RFC 8200,
         /// section 4.5).
         pub protocol: u32,
+    }
+}
+
+/// Bytes of a frame that HELD has room for.
+pub const HELD_BYTES: usize = 2048;
+/// As many fragments of one packet can be held.
+pub const HELD_PIECES: u32 = 64;
+/// Bytes of a packet for which one fragment is held: they need not begin where a fragment begins, and a packet has at most 64 KiB.
+pub const HELD_PIECE_BYTES: u32 = 1024;
+
+shared! {
+    /// Key of HELD: a [`FragmentKey`] of either family, and where in the packet the fragment belongs.
+    pub struct HeldKey {
+        /// Source address, v4-mapped.
+        pub source: Addr6,
+        /// Destination address, v4-mapped.
+        pub destination: Addr6,
+        /// As in [`FragmentKey`].
+        pub id: u32,
+        /// As in [`FragmentKey`].
+        pub protocol: u32,
+        /// The fragment's offset in units of [`HELD_PIECE_BYTES`].
+        pub piece: u32,
+    }
+}
+
+shared! {
+    /// Value of HELD.
+    pub struct Held {
+        /// Bytes of the frame.
+        pub length: u32,
+        /// Monotonic seconds at which it came.
+        pub seen: u32,
+        /// The frame, its Ethernet header included; what stands behind `length` bytes means nothing.
+        pub frame: [[u64; 16]; HELD_BYTES / 128],
+    }
+}
+
+impl Held {
+    /// Whether the packet's first fragment is still waited for.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_awaited(&self, now: u32) -> bool {
+        now.wrapping_sub(self.seen).wrapping_add(1) <= FRAGMENT_SECONDS + 1
     }
 }
 
@@ -42,6 +86,16 @@ pub struct FragmentOf {
 pub struct FragmentWord(pub u64);
 
 impl FragmentOf {
+    /// In place of what is not known yet: fragments are held until the first one comes. No packet has this protocol (IANA:
+    /// reserved).
+    pub const AWAITED: Self = Self { source_port: 0, destination_port: 0, protocol: 255 };
+
+    /// Whether the first fragment has not come yet.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_awaited(self) -> bool {
+        self.protocol == Self::AWAITED.protocol
+    }
     /// The five bytes as the lower ones of a word.
     #[inline(always)]
     #[must_use]
@@ -105,6 +159,13 @@ mod tests {
             prop_assert_eq!(word.read(&key(id), now.wrapping_add(FRAGMENT_SECONDS + 1)), None);
             prop_assert_eq!(word.read(&key(id), now.wrapping_sub(1)), Some(of), "a clock that is a tick behind");
         }
+    }
+
+    #[test]
+    fn a_fragment_is_held_as_long_as_others_are_waited_for() {
+        let held = Held { seen: 100, ..Held::default() };
+        assert!(held.is_awaited(99) && held.is_awaited(100) && held.is_awaited(130));
+        assert!(!held.is_awaited(131) && !held.is_awaited(98));
     }
 
     #[test]

@@ -50,6 +50,9 @@ reasons! {
     ServedPod = 11, "served_pod";
     /// A pod's own packet to a service whose backend it is itself, translated and given back to it.
     Hairpin = 12, "hairpin";
+    /// A fragment for a service's address that came before the first one of its packet, held until that comes; then it is
+    /// received, and counted, once more.
+    FragmentHeld = 13, "fragment_held";
     /// A connection, or a datagram of a socket that is not connected, that a socket hook turned to a backend.
     Connected = 14, "connected";
     /// Dropped: the service has no usable endpoint at all.
@@ -60,7 +63,7 @@ reasons! {
     NotPeer = 18, "not_peer";
     /// Dropped: decapsulated, but neither flow, hint nor second chance names a backend on this node.
     NoBackendHere = 19, "no_backend_here";
-    /// Dropped: a fragment for a service's address that came before the first one of its packet, which says for which port.
+    /// Dropped: a fragment for a service's address, of a packet of which no first one says for which port, and that can't be held.
     FragmentUnknown = 20, "fragment_unknown";
     /// Dropped: no route or neighbour towards the backend's node.
     NoWay = 21, "no_way";

@@ -10,6 +10,7 @@ use proxy_common::sctp;
 use crate::family::{Family, KeyOf, V4, V6};
 use crate::flow::{self, Sender};
 use crate::fragment;
+use crate::held;
 use crate::packet::GSO_BY_FRAGS;
 use crate::packet::header::{Tcp, Udp, protocol};
 use crate::packet::{TcPacket, XdpPacket, unusual};
@@ -99,6 +100,22 @@ extern "C" fn patch_crc(old: u32, difference: u32, bytes: u32) -> u32 {
 #[inline(always)]
 pub fn follow_fragment<F: Family>(id: u32, place: u32) -> u64 {
     if F::Address::WORDS == 1 { follow_fragment4(id, place) } else { follow_fragment6(id, place) }
+}
+
+/// As [`held::hold`]; the key is that of [`place_of_key`].
+#[inline(always)]
+pub fn hold_fragment<F: Family>(context: *mut __sk_buff, id: u32, piece: u32) -> u64 {
+    if F::Address::WORDS == 1 {
+        hold_fragment4(context, id, piece)
+    } else {
+        hold_fragment6(context, id, piece)
+    }
+}
+
+/// As [`held::release`]; the key is that of [`place_of_key`].
+#[inline(always)]
+pub fn release_fragments<F: Family>(context: *mut __sk_buff, id: u32) -> u64 {
+    if F::Address::WORDS == 1 { release_fragments4(context, id) } else { release_fragments6(context, id) }
 }
 
 /// As [`unusual::read`], in XDP.
@@ -223,6 +240,30 @@ fn follow_fragment_left<F: Family>(id: u32, place: u32) -> u64 {
         (Some(key), _) => fragment::judge::<F>(key),
         (None, _) => 0,
     }
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn hold_fragment4(context: *mut __sk_buff, id: u32, piece: u32) -> u64 {
+    left::<V4>(0).and_then(|key| held::hold::<V4>(context, key, id, piece)).unwrap_or(0)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn hold_fragment6(context: *mut __sk_buff, id: u32, piece: u32) -> u64 {
+    left::<V6>(0).and_then(|key| held::hold::<V6>(context, key, id, piece)).unwrap_or(0)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn release_fragments4(context: *mut __sk_buff, id: u32) -> u64 {
+    left::<V4>(0).map_or(0, |key| held::release::<V4>(context, key, id))
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn release_fragments6(context: *mut __sk_buff, id: u32) -> u64 {
+    left::<V6>(0).map_or(0, |key| held::release::<V6>(context, key, id))
 }
 
 #[unsafe(no_mangle)]

@@ -1,6 +1,6 @@
 //! Fragments: only the first one of a packet says between which ports it travels; the others are told by what that left behind.
 
-use aya_ebpf::bindings::BPF_ANY;
+use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
 use proxy_common::addr::Address;
 use proxy_common::fragment::{FragmentKey, FragmentOf, FragmentWord};
 
@@ -14,24 +14,43 @@ use crate::vip;
 pub const FOUND: u64 = 1 << 49;
 /// Bit of an answer: it is not known, and is for a service's address.
 pub const OURS: u64 = 1 << 50;
+/// Bit of an answer: it is held.
+pub const HELD: u64 = 1 << 51;
+/// Bit of an answer: the TC program has to see to it.
+pub const FOR_TC: u64 = 1 << 52;
+/// Bit of an answer to a first fragment: others are held.
+pub const AWAITED: u64 = 1 << 53;
 
-/// Enters a first fragment, if its packet may be a service's: nobody else's take room. The answer is what it says itself.
+/// Enters a first fragment, if its packet may be a service's, and no other one was before it: nobody else's take room. The answer
+/// is what it says itself.
 #[inline(always)]
 pub fn enter<F: Family>(key: &KeyOf<F>, id: u32) -> u64 {
     let is_ours = balance::lookup_frontend::<F>(key).is_some()
         || vip::kinds::<F>(&key.destination) != 0
         || flow::find::<F>(key).is_some();
-    if is_ours { put::<F>(key, id) } else { answer::<F>(key) }
+    if !is_ours {
+        return answer::<F>(key);
+    }
+    let place = place_of::<F>(key, id);
+    if known::<F>(&place).is_some_and(FragmentOf::is_awaited) {
+        return answer::<F>(key) | AWAITED;
+    }
+    put_at::<F>(key, &place)
 }
 
 /// Enters a first fragment. The newest one counts, since identifications come back soon.
 #[inline(always)]
 pub fn put<F: Family>(key: &KeyOf<F>, id: u32) -> u64 {
+    put_at::<F>(key, &place_of::<F>(key, id))
+}
+
+/// As [`put`], with the key of the packet's fragments.
+#[inline(always)]
+pub fn put_at<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> u64 {
     if is_followed::<F>(key.protocol) {
-        let place = place_of::<F>(key, id);
-        let word = FragmentWord::new(&place, of::<F>(key), flow::now());
+        let word = FragmentWord::new(place, of::<F>(key), flow::now());
         // Refused: the others will be unknown.
-        let _ = F::fragments().insert(&place, &word.0, BPF_ANY.into());
+        let _ = F::fragments().insert(place, &word.0, BPF_ANY.into());
     }
     answer::<F>(key)
 }
@@ -56,13 +75,37 @@ pub fn lookup<F: Family>(key: &KeyOf<F>, id: u32) -> u64 {
     if !is_followed::<F>(key.protocol) {
         return 0;
     }
-    let place = place_of::<F>(key, id);
-    // SAFETY: one word, read at once.
-    let word = unsafe { F::fragments().get(&place).copied() };
-    match word.and_then(|word| FragmentWord(word).read(&place, flow::now())) {
-        Some(of) => of.to_bits() | FOUND,
-        None => judge::<F>(key),
+    match known::<F>(&place_of::<F>(key, id)) {
+        Some(of) if !of.is_awaited() => of.to_bits() | FOUND,
+        Some(_) | None => judge::<F>(key),
     }
+}
+
+/// Says that fragments of a packet whose first one is not known are held, unless it has come by now: what it says.
+#[inline(always)]
+pub fn announce<F: Family>(place: &FragmentKey<F::Address>) -> Option<FragmentOf> {
+    if let Some(of) = known::<F>(place) {
+        return if of.is_awaited() { None } else { Some(of) };
+    }
+    let word = FragmentWord::new(place, FragmentOf::AWAITED, flow::now());
+    // What stands there is too old; or there is nothing.
+    let _ = F::fragments().remove(place);
+    // Refused if the first one comes in this moment: its word counts.
+    let _ = F::fragments().insert(place, &word.0, BPF_NOEXIST.into());
+    arrived::<F>(place)
+}
+
+/// What a packet's first fragment says, if it has come.
+#[inline(always)]
+pub fn arrived<F: Family>(place: &FragmentKey<F::Address>) -> Option<FragmentOf> {
+    known::<F>(place).filter(|of| !of.is_awaited())
+}
+
+#[inline(always)]
+fn known<F: Family>(place: &FragmentKey<F::Address>) -> Option<FragmentOf> {
+    // SAFETY: one word, read at once.
+    let word = unsafe { F::fragments().get(place).copied() };
+    word.and_then(|word| FragmentWord(word).read(place, flow::now()))
 }
 
 /// What is to be said of a fragment whose packet is not known.
@@ -79,6 +122,11 @@ const fn is_followed<F: Family>(protocol: u8) -> bool {
 
 #[inline(always)]
 fn place_of<F: Family>(key: &KeyOf<F>, id: u32) -> FragmentKey<F::Address> {
-    let protocol = if F::Address::WORDS == 1 { u32::from(key.protocol) } else { 0 };
-    FragmentKey { source: key.source, destination: key.destination, id, protocol }
+    FragmentKey { source: key.source, destination: key.destination, id, protocol: protocol_of::<F>(key) }
+}
+
+/// The protocol as all fragments of a packet say it: those of IPv6 do not.
+#[inline(always)]
+pub fn protocol_of<F: Family>(key: &KeyOf<F>) -> u32 {
+    if F::Address::WORDS == 1 { u32::from(key.protocol) } else { 0 }
 }

@@ -23,6 +23,7 @@ mod flow;
 mod fou;
 mod fragment;
 mod hairpin;
+mod held;
 mod icmp;
 mod ingress;
 mod maps;

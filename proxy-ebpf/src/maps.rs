@@ -9,7 +9,7 @@ use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::backend::Backend;
 use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
 use proxy_common::flow::{Flow, FlowKey};
-use proxy_common::fragment::FragmentKey;
+use proxy_common::fragment::{FragmentKey, Held, HeldKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hop::{Device, Hop};
 use proxy_common::icmp::SourcePrefix;
@@ -33,6 +33,7 @@ const DEVICES_DEFAULT: usize = 1 << 10;
 const FLOWS_DEFAULT: usize = 1 << 18;
 const FLOWS_NEW_DEFAULT: usize = 1 << 16;
 const FRAGMENTS_ENTRIES: usize = 1 << 14;
+const HELD_ENTRIES: usize = 1 << 9;
 const SOCKETS_DEFAULT: usize = 1 << 16;
 const ICMP_SOURCES_ENTRIES: usize = 1 << 12;
 
@@ -106,6 +107,9 @@ pub static FRAGMENTS4: FragmentsMap<Addr4> = LruHashMap::new();
 /// The same for IPv6; as [`FRAGMENTS4`].
 #[btf_map]
 pub static FRAGMENTS6: FragmentsMap<Addr6> = LruHashMap::new();
+/// Fragments, whole frames, that came before the first one of their packet. Written by `tc_ingress`. What is evicted is lost.
+#[btf_map]
+pub static HELD: LruHashMap<HeldKey, Held, HELD_ENTRIES> = LruHashMap::new();
 /// Who may reach which IPv4 frontend, and who is inside the cluster. Written by the agent; nothing is evicted.
 #[btf_map]
 pub static SOURCE_RANGES4: LpmTrie<SourceRange<Addr4>, u32, SOURCE_RANGES_DEFAULT> = LpmTrie::new();

@@ -24,6 +24,8 @@ pub enum Verdict {
 pub const UNTOUCHED: Verdict = Verdict::Pass(Reason::NotOurs);
 /// For us, but the TC program has to do it.
 pub const HAND_TO_TC: Verdict = Verdict::Pass(Reason::HandedToTc);
+/// A fragment for an address of a service, held until its packet's first one comes.
+pub const HELD_FRAGMENT: Verdict = Verdict::Drop(Reason::FragmentHeld);
 /// A fragment for an address of a service, of a packet whose first fragment was not seen.
 pub const UNKNOWN_FRAGMENT: Verdict = Verdict::Drop(Reason::FragmentUnknown);
 /// The kernel refused to change the frame, or a map to take an entry.

@@ -5,6 +5,7 @@ use aya_ebpf::btf_maps::lpm_trie::Key;
 use proxy_common::Addr4;
 use proxy_common::backend::Backend;
 use proxy_common::checksum::Difference;
+use proxy_common::fragment::HELD_PIECE_BYTES;
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hop::{Device, Hop};
 use proxy_common::source_range::SourceRange;
@@ -137,7 +138,6 @@ impl Family for V4 {
         let header = packet.at::<Ipv4>(network)?;
         // SAFETY: `at` checked the bound.
         let header = unsafe { &*header };
-        let id = u32::from(header.identification);
         let header_length = u32::from(header.version_and_length & 0x0f) << 2;
         if header.version_and_length >> 4 != 4 || header_length < Self::HEADER as u32 {
             return None;
@@ -149,10 +149,12 @@ impl Family for V4 {
             piece: if header.fragment & FRAGMENT_MASK == 0 {
                 Piece::Whole
             } else if header.fragment & OFFSET_MASK == 0 {
-                Piece::First(id)
+                Piece::First
             } else {
-                Piece::Later(id)
+                Piece::Later
             },
+            id: u32::from(header.identification),
+            place: u32::from(u16::from_be(header.fragment & OFFSET_MASK)) * 8 / HELD_PIECE_BYTES,
         })
     }
     #[inline(always)]

@@ -5,6 +5,7 @@ use aya_ebpf::btf_maps::lpm_trie::Key;
 use proxy_common::Addr6;
 use proxy_common::backend::Backend;
 use proxy_common::checksum::Difference;
+use proxy_common::fragment::HELD_PIECE_BYTES;
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hop::{Device, Hop};
 use proxy_common::source_range::SourceRange;
@@ -145,9 +146,10 @@ impl Family for V6 {
         let (next_header, length) = unsafe { ((*header).next_header, (*header).payload_length) };
         let payload = (network + Self::HEADER) as u32;
         let end = payload + u32::from(u16::from_be(length));
-        let mut preface = Preface { protocol: next_header, payload, end, piece: Piece::Whole };
+        let mut preface =
+            Preface { protocol: next_header, payload, end, piece: Piece::Whole, id: 0, place: 0 };
         for _ in 0..MOST {
-            if !is_extension(preface.protocol) || matches!(preface.piece, Piece::Later(_)) {
+            if !is_extension(preface.protocol) || preface.piece == Piece::Later {
                 break;
             }
             step_over(packet, &mut preface)?;
@@ -253,7 +255,7 @@ fn step_over<P: Packet>(packet: &P, preface: &mut Preface) -> Option<()> {
     // SAFETY: `at` checked the bound.
     let Extension { next_header, length } = unsafe { *extension };
     if preface.protocol == protocol::FRAGMENT {
-        preface.piece = read_fragment(packet, offset)?;
+        read_fragment(packet, offset, preface)?;
         preface.payload += size_of::<FragmentHeader>() as u32;
     } else {
         if preface.protocol == protocol::ROUTING {
@@ -267,17 +269,20 @@ fn step_over<P: Packet>(packet: &P, preface: &mut Preface) -> Option<()> {
 
 /// What a fragment header says; one around a whole packet (RFC 6946) nothing.
 #[inline(always)]
-fn read_fragment<P: Packet>(packet: &P, offset: usize) -> Option<Piece> {
+fn read_fragment<P: Packet>(packet: &P, offset: usize, preface: &mut Preface) -> Option<()> {
     let header = packet.at::<FragmentHeader>(offset)?;
     // SAFETY: `at` checked the bound.
     let FragmentHeader { offset, identification, .. } = unsafe { *header };
-    Some(if offset & FRAGMENT6_MASK == 0 {
+    preface.piece = if offset & FRAGMENT6_MASK == 0 {
         Piece::Whole
     } else if offset & OFFSET6_MASK == 0 {
-        Piece::First(identification)
+        Piece::First
     } else {
-        Piece::Later(identification)
-    })
+        Piece::Later
+    };
+    preface.id = identification;
+    preface.place = u32::from(u16::from_be(offset & OFFSET6_MASK)) / HELD_PIECE_BYTES;
+    Some(())
 }
 
 /// Whether the packet is where its routing header sends it.

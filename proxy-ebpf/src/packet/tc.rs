@@ -224,6 +224,14 @@ impl Packet for TcPacket {
     fn read_unusual<F: Family>(&self, network: u32) -> u64 {
         apart::read_unusual_tc::<F>(self.context, network)
     }
+    #[inline(always)]
+    fn hold_fragment<F: Family>(&self, id: u32, piece: u32) -> u64 {
+        apart::hold_fragment::<F>(self.context, id, piece)
+    }
+    #[inline(always)]
+    fn release_fragments<F: Family>(&self, id: u32) -> u64 {
+        apart::release_fragments::<F>(self.context, id)
+    }
     /// BIG TCP: a frame of more than 64 KiB, which is always a GSO frame, has zero in its length field.
     #[inline(always)]
     fn network_length(&self, claimed: u32, network: usize) -> u32 {

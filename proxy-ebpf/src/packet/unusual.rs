@@ -10,8 +10,8 @@ use super::header::{ETHERNET, Ports, Tcp, Udp, protocol};
 use super::parse::Fragments;
 use crate::apart;
 use crate::family::Family;
-use crate::fragment::{FOUND, OURS};
-use crate::verdict::{UNKNOWN_FRAGMENT, UNTOUCHED, Verdict};
+use crate::fragment::{AWAITED, FOR_TC, FOUND, HELD, OURS};
+use crate::verdict::{HAND_TO_TC, HELD_FRAGMENT, UNKNOWN_FRAGMENT, UNTOUCHED, Verdict};
 
 /// Where what follows a packet's headers is, and what the headers do not say themselves.
 #[derive(Clone, Copy)]
@@ -37,6 +37,8 @@ const PAYLOAD: u64 = 511;
 const LATER: u64 = 1 << 63;
 const BYTE_SHIFT: u32 = 56;
 const LATER_SHIFT: u32 = 63;
+/// Added to an offset: fragments whose packet is not known are held, or dropped.
+const JUDGED: u32 = 1 << 16;
 
 impl Shape {
     /// What follows one header begins at `payload`.
@@ -134,6 +136,11 @@ pub struct Preface {
     pub end: u32,
     /// What it is of the packet its sender sent.
     pub piece: Piece,
+    /// The identification, bytes in network order; of a whole packet it means nothing. No part of `Piece`: Linux 6.1 refuses to read
+    /// what only some variants have.
+    pub id: u32,
+    /// Where in the packet it belongs: a [`HeldKey::piece`](proxy_common::fragment::HeldKey::piece).
+    pub place: u32,
 }
 
 /// A whole packet, or a fragment of one.
@@ -141,10 +148,10 @@ pub struct Preface {
 pub enum Piece {
     /// No fragment.
     Whole,
-    /// The first fragment, which has the transport header, and the identification, bytes in network order.
-    First(u32),
+    /// The first fragment, which has the transport header.
+    First,
     /// Any other.
-    Later(u32),
+    Later,
 }
 
 /// Looks at a packet that is not plain.
@@ -154,37 +161,67 @@ pub fn look_at<P: Packet, F: Family>(
     network: usize,
     fragments: Fragments,
 ) -> Result<Shape, Verdict> {
-    let shape = packet.read_unusual::<F>(network as u32);
-    if shape & FOUND == 0 {
-        let is_judged = fragments == Fragments::Judged && shape & OURS != 0;
-        return Err(if is_judged { UNKNOWN_FRAGMENT } else { UNTOUCHED });
+    let judged = if fragments == Fragments::Judged { JUDGED } else { 0 };
+    let shape = packet.read_unusual::<F>(network as u32 | judged);
+    if shape & FOUND != 0 {
+        return Ok(Shape::new(shape));
     }
-    Ok(Shape::new(shape))
+    Err(match shape & (FOR_TC | HELD | OURS) {
+        _ if fragments == Fragments::Followed => UNTOUCHED,
+        0 => UNTOUCHED,
+        OURS => UNKNOWN_FRAGMENT,
+        answer if answer & FOR_TC != 0 => HAND_TO_TC,
+        _ => HELD_FRAGMENT,
+    })
 }
 
-/// What [`Packet::read_unusual`] is to say.
+/// What [`Packet::read_unusual`] is to say: of the packet at an offset, to which `JUDGED` may be added.
 #[inline(always)]
-pub fn read<P: Packet, F: Family>(packet: &P, network: u32) -> u64 {
-    read_preface::<P, F>(packet, (network & PAYLOAD as u32) as usize).unwrap_or(0)
-}
-
-#[inline(always)]
-fn read_preface<P: Packet, F: Family>(packet: &P, network: usize) -> Option<u64> {
-    let Preface { protocol, payload, end, piece } = F::read_preface(packet, network)?;
-    let behind = if matches!(piece, Piece::Later(_)) { network as u32 } else { payload };
-    let place = (u64::from(behind) & PAYLOAD) << PAYLOAD_SHIFT;
-    let none = Ports::default();
-    let (id, ports, bits) = match piece {
-        Piece::Whole => {
-            let of = FragmentOf { protocol, ..FragmentOf::default() };
-            return Some(of.to_bits() | place | FOUND);
+pub fn read<P: Packet, F: Family>(packet: &P, offset: u32) -> u64 {
+    let (network, is_judged) = ((offset & PAYLOAD as u32) as usize, offset & JUDGED != 0);
+    let Some(preface) = F::read_preface(packet, network) else {
+        return 0;
+    };
+    let Preface { protocol: number, payload, piece, id, place, .. } = preface;
+    let behind = if piece == Piece::Later { network as u32 } else { payload };
+    let shape = (u64::from(behind) & PAYLOAD) << PAYLOAD_SHIFT;
+    if piece == Piece::Whole {
+        return FragmentOf { protocol: number, ..FragmentOf::default() }.to_bits() | shape | FOUND;
+    }
+    let answer = follow::<P, F>(packet, network, preface).unwrap_or(0);
+    match piece {
+        Piece::First if is_judged && answer & AWAITED != 0 => packet.release_fragments::<F>(id) | shape,
+        // The first one of SCTP would say nothing.
+        Piece::Later if is_judged && answer & FOUND == 0 && number != protocol::SCTP => {
+            hold::<P, F>(packet, answer, id, place) | shape | LATER
         }
-        Piece::First(id) => match read_ports(packet, protocol, payload, end) {
-            Some(ports) if network == ETHERNET => (id, ports, apart::FIRST),
-            Some(ports) => (id, ports, apart::FIRST_INSIDE),
-            None => (id, none, apart::TOO_SHORT),
+        Piece::Later => answer | shape | LATER,
+        Piece::First | Piece::Whole => answer | shape,
+    }
+}
+
+/// What becomes of a later fragment whose packet is not known. What is for this node's own address goes on to the stack, too.
+#[inline(always)]
+fn hold<P: Packet, F: Family>(packet: &P, answer: u64, id: u32, piece: u32) -> u64 {
+    match packet.hold_fragment::<F>(id, piece) {
+        found if found & FOUND != 0 => found,
+        held if answer & OURS != 0 => held | OURS,
+        _ => 0,
+    }
+}
+
+/// Leaves the key of a fragment, and asks what is known of its packet.
+#[inline(always)]
+fn follow<P: Packet, F: Family>(packet: &P, network: usize, preface: Preface) -> Option<u64> {
+    let (Preface { protocol, payload, end, piece, id, .. }, none) = (preface, Ports::default());
+    let (ports, bits) = match piece {
+        Piece::Whole => return None,
+        Piece::First => match read_ports(packet, protocol, payload, end) {
+            Some(ports) if network == ETHERNET => (ports, apart::FIRST),
+            Some(ports) => (ports, apart::FIRST_INSIDE),
+            None => (none, apart::TOO_SHORT),
         },
-        Piece::Later(id) => (id, none, apart::LATER),
+        Piece::Later => (none, apart::LATER),
     };
     let key = apart::place_of_key::<F>()?;
     let (source, destination) = F::read_addresses(packet, network)?;
@@ -196,9 +233,7 @@ fn read_preface<P: Packet, F: Family>(packet: &P, network: usize) -> Option<u64>
         (&raw mut (*key).destination_port).write(ports.destination);
         (&raw mut (*key).protocol).write(protocol);
     }
-    let answer = apart::follow_fragment::<F>(id, bits);
-    let later = if bits == apart::LATER { LATER } else { 0 };
-    Some(answer | place | later)
+    Some(apart::follow_fragment::<F>(id, bits))
 }
 
 /// The ports of a first fragment, if it has a whole transport header; a protocol without ports has zeroes.

@@ -15,6 +15,7 @@ use super::header::{Ethernet, Ports, SctpStart, Tcp, Udp};
 use super::{Chunk, Packet, Parsed, Refused, Transport, chunk_length};
 use crate::apart;
 use crate::family::Family;
+use crate::fragment::FOR_TC;
 
 /// A frame in `xdp_ingress`.
 #[derive(Clone, Copy)]
@@ -107,6 +108,15 @@ impl Packet for XdpPacket {
     #[inline(always)]
     fn read_unusual<F: Family>(&self, network: u32) -> u64 {
         apart::read_unusual_xdp::<F>(self.context, network)
+    }
+    /// XDP sends one frame for one frame.
+    #[inline(always)]
+    fn hold_fragment<F: Family>(&self, _id: u32, _piece: u32) -> u64 {
+        FOR_TC
+    }
+    #[inline(always)]
+    fn release_fragments<F: Family>(&self, _id: u32) -> u64 {
+        FOR_TC
     }
     #[inline(always)]
     fn network_length(&self, claimed: u32, _network: usize) -> u32 {

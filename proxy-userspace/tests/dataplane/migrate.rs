@@ -22,7 +22,7 @@ use crate::attach::{attached, in_namespace, topology};
 use crate::support::{Scratch, all, closed, desired, key, port};
 
 /// The maps that layouts 2 and 3 added.
-const NEW_MAPS: [(u32, &str); 23] = [
+const NEW_MAPS: [(u32, &str); 24] = [
     (2, "AFFINITY4"),
     (2, "AFFINITY6"),
     (2, "SOURCE_RANGES4"),
@@ -30,6 +30,7 @@ const NEW_MAPS: [(u32, &str); 23] = [
     (3, "DEVICES"),
     (3, "FRAGMENTS4"),
     (3, "FRAGMENTS6"),
+    (3, "HELD"),
     (3, "HOPS4"),
     (3, "HOPS6"),
     (3, "ICMP_SOURCES"),

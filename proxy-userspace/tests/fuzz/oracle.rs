@@ -90,8 +90,12 @@ impl<'a> Oracle<'a> {
 
     /// Whatever becomes of it, it is counted once, and if it goes on it is no less than a header.
     fn judge_unknown(&self, done: &Done<'_>) -> Result<Reasons, String> {
-        if let Ok(reasons) = self.untouched(done) {
-            return Ok(reasons);
+        if self.untouched(done).is_ok() {
+            // XDP leaves to TC what comes before the first fragment of its packet, and that one then.
+            return Ok(match self.hook {
+                Hook::XdpIngress => &[Reason::NotOurs, Reason::HandedToTc],
+                _ => &[Reason::NotOurs],
+            });
         }
         let verdict = self.verdict(done);
         require(verdict != Verdict::Fault && done.after.len() > ETHERNET, "no program may return this")?;

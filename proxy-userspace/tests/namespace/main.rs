@@ -17,6 +17,7 @@ mod errors;
 mod faces;
 mod fixture;
 mod fou;
+mod fragments;
 mod inside;
 mod lasting;
 mod local;

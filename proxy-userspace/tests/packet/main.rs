@@ -17,6 +17,7 @@ mod flood;
 mod flows;
 mod fou;
 mod fragments;
+mod held_fragments;
 mod local;
 mod network;
 mod node_ports;

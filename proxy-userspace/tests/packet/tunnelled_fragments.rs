@@ -1,15 +1,18 @@
 //! Fragments and Direct Server Return: those of clients' packets inside tunnels, and those of tunnels.
 
-use millrace_lab::frame::{Extension, Frame, Layer, flag};
-use millrace_lab::program::{Bed, Hook, hash_of};
+use millrace_lab::frame::{DEVICE_MAC, Extension, Frame, Layer, flag};
+use millrace_lab::program::{Bed, Hook, NEXT_HOP_MAC, hash_of};
 use proxy_common::verdict::Reason;
 use proxy_common::vip::VIP_EXTERNAL;
 use proxy_common::way::{FOU_PORT, PEER_NODE, PEER_SELF};
 
 use crate::case::{Encapsulation, Family, Tunnel, each_tunnel};
+use crate::held_fragments::{arrives_through, is_held};
+use crate::network::in_an_empty_namespace;
 
 each_tunnel! {
     every_fragment_is_encapsulated_as_its_first_one
+    a_fragment_that_came_too_early_is_encapsulated_behind_its_first_one
     every_fragment_is_decapsulated_and_the_reply_comes_back_in_fragments
     an_inner_fragment_whose_first_was_not_seen_passes_byte_for_byte
     fragments_of_a_tunnel_pass_byte_for_byte
@@ -47,18 +50,34 @@ fn backends_node(tunnel: Tunnel) -> (Bed, u16) {
     (bed, service.endpoints[0].hint)
 }
 
-fn every_fragment_is_encapsulated_as_its_first_one(tunnel: Tunnel) {
+/// A director, and the fragments of a client's datagram, each with what it is once it was sent on.
+fn director(tunnel: Tunnel) -> (Bed, Vec<(Frame, Frame)>) {
     let (bed, case) = (tunnel.bed(), tunnel.case);
-    let way = tunnel.way(&bed, 2);
-    let service =
-        bed.service().udp().dsr().external(case.vip()).backend_remote(case.remote_pod(1), way).install();
+    let service = bed.service().udp().dsr().external(case.vip());
+    let service = service.backend_remote(case.remote_pod(1), tunnel.way(&bed, 2)).install();
+    bed.vip(case.vip().ip(), VIP_EXTERNAL);
     let sent = large(tunnel).with_hop_limit(63);
-    let expected = tunnelled(tunnel, &sent, 1, 2, service.endpoints[0].hint);
-    for (piece, (_, expected)) in large(tunnel).fragments(7, PIECE).iter().zip(expected) {
-        let expected =
-            expected.with_macs(millrace_lab::frame::DEVICE_MAC, millrace_lab::program::NEXT_HOP_MAC);
-        case.arrives(&bed, piece).assert_sent(&expected).assert_counted(Reason::SentDsr);
+    let sent = tunnelled(tunnel, &sent, 1, 2, service.endpoints[0].hint).into_iter();
+    let sent = sent.map(|(_, outer)| outer.with_macs(DEVICE_MAC, NEXT_HOP_MAC));
+    (bed, large(tunnel).fragments(7, PIECE).into_iter().zip(sent).collect())
+}
+
+fn every_fragment_is_encapsulated_as_its_first_one(tunnel: Tunnel) {
+    let (bed, pieces) = director(tunnel);
+    for (piece, expected) in &pieces {
+        tunnel.case.arrives(&bed, piece).assert_sent(expected).assert_counted(Reason::SentDsr);
     }
+}
+
+fn a_fragment_that_came_too_early_is_encapsulated_behind_its_first_one(tunnel: Tunnel) {
+    let ((bed, pieces), case) = (director(tunnel), tunnel.case);
+    in_an_empty_namespace(move || {
+        is_held(case, &bed, &pieces[1].0);
+        for (piece, expected) in &pieces {
+            arrives_through(case, &bed, piece).assert_sent(expected).assert_counted(Reason::SentDsr);
+        }
+        assert_eq!(bed.held_fragments(), 0);
+    });
 }
 
 fn every_fragment_is_decapsulated_and_the_reply_comes_back_in_fragments(tunnel: Tunnel) {

@@ -51,10 +51,14 @@ impl Capture {
     /// Begins to capture on devices of a namespace. A node's own XDP program acts before any capture on that
     /// node sees a frame, so captures of what a node does belong on the other end of its wire.
     pub fn start(namespace: &Namespace, devices: &[&str]) -> Result<Self> {
-        let devices: Vec<Arc<str>> = devices.iter().map(|device| Arc::from(*device)).collect();
-        let sockets = namespace.run(async move || {
-            devices.into_iter().map(|device| Ok((device.clone(), PacketSocket::open(&device)?))).collect()
-        })?;
+        let devices: Vec<String> = devices.iter().map(|device| (*device).to_owned()).collect();
+        namespace.run(async move || Self::start_here(&devices))
+    }
+
+    /// Begins to capture on devices of the current thread's namespace.
+    pub fn start_here(devices: &[impl AsRef<str>]) -> Result<Self> {
+        let open = |device: &str| Ok((Arc::from(device), PacketSocket::open(device)?));
+        let sockets = devices.iter().map(|device| open(device.as_ref())).collect::<Result<_>>()?;
         Ok(Self { sockets, seen: Vec::new() })
     }
 

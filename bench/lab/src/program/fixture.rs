@@ -6,7 +6,7 @@ use proxy_common::addr::mapped;
 use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEND_SERVING, Backend};
 use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
-use proxy_common::fragment::FragmentKey;
+use proxy_common::fragment::{FragmentKey, Held, HeldKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hash::hint;
 use proxy_common::hop::{Device, HOP_NEIGHBOUR, HOP_XDP, Hop};
@@ -277,6 +277,12 @@ impl Bed {
             + self.entries::<FragmentKey<Addr6>, u64>("FRAGMENTS6").len()
     }
 
+    /// Fragments that wait for the first one of their packet.
+    #[must_use]
+    pub fn held_fragments(&self) -> usize {
+        self.entries::<HeldKey, Held>("HELD").len()
+    }
+
     /// Lets time pass for every packet whose first fragment was seen: that was so many seconds earlier.
     pub fn age_fragments(&self, seconds: u16) {
         self.age_fragments_of::<Addr4>(seconds);
@@ -293,6 +299,14 @@ impl Bed {
             let seen = u16::from_le_bytes([low, high]).wrapping_sub(seconds);
             let word = word & 0xffff_ffff_ffff | u64::from(seen) << 48;
             self.insert::<FragmentKey<A>, u64>(&map, key, word);
+        }
+    }
+
+    /// Lets time pass for every fragment that is held.
+    pub fn age_held_fragments(&self, seconds: u32) {
+        for (key, held) in self.entries::<HeldKey, Held>("HELD") {
+            let aged = Held { seen: held.seen.wrapping_sub(seconds), ..held };
+            self.insert::<HeldKey, Held>("HELD", key, aged);
         }
     }
 
@@ -313,6 +327,7 @@ impl Bed {
         self.clear_hash::<VipKey, u32>("VIPS");
         self.clear_hash::<FragmentKey<Addr4>, u64>("FRAGMENTS4");
         self.clear_hash::<FragmentKey<Addr6>, u64>("FRAGMENTS6");
+        self.clear_hash::<HeldKey, Held>("HELD");
         (0..VIP_FILTER_WORDS).for_each(|word| self.set::<u64>("VIP_FILTER", word, 0));
         self.clear_hash::<SourcePrefix, u64>("ICMP_SOURCES");
         self.set_per_cpu::<u64>("ICMP_TOTAL", 0, 0);

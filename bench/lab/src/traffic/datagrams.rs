@@ -10,8 +10,11 @@ use tokio::net::UdpSocket;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 
+use super::raw::raw_socket;
 use super::{ANSWER_LIMIT, Answer, Sighting};
+use crate::frame::Frame;
 use crate::net::{Namespace, Task};
+use crate::topology::Family;
 
 /// Datagrams under way at most. A late sender does not make up for it with a burst that overflows a queue
 /// somewhere: that would be a loss, but not one of the proxy's.
@@ -63,6 +66,23 @@ pub(super) async fn ask(target: SocketAddr) -> Result<Answer> {
     Ok(Answer { sighting, client: socket.local_addr()? })
 }
 
+/// Sends one datagram of `bytes` bytes in fragments of at most 1200, in an order given by their numbers, and waits for its answer.
+pub(super) async fn ask_in_fragments(target: SocketAddr, bytes: usize, order: &[usize]) -> Result<Answer> {
+    const PIECE: usize = 1200;
+    const ETHERNET: usize = 14;
+    let socket = connect(target).await?;
+    let client = socket.local_addr()?;
+    let datagram = Frame::ip(client.ip(), target.ip()).udp(client.port(), target.port());
+    let pieces = datagram.payload(vec![0x5a; bytes]).fragments(client.port().into(), PIECE);
+    let raw = raw_socket(Family::of(target.ip()), libc::IPPROTO_RAW)?;
+    for number in order {
+        let piece = pieces.get(*number).with_context(|| format!("there is no fragment {number}"))?.build();
+        let packet = piece.get(ETHERNET..).unwrap_or_default();
+        raw.send_to(packet, SocketAddr::new(target.ip(), 0)).await.context("can't send a fragment")?;
+    }
+    Ok(Answer { sighting: receive(&socket).await?, client })
+}
+
 async fn connect(target: SocketAddr) -> Result<UdpSocket> {
     let any = match target {
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -84,6 +104,10 @@ fn fresh_port() -> u16 {
 
 async fn exchange(socket: &UdpSocket, payload: &[u8]) -> Result<Sighting> {
     socket.send(payload).await?;
+    receive(socket).await
+}
+
+async fn receive(socket: &UdpSocket) -> Result<Sighting> {
     let mut buffer = vec![0; 65536];
     let length =
         timeout(ANSWER_LIMIT, socket.recv(&mut buffer)).await.context("the answer took too long")??;

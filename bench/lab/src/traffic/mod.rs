@@ -98,6 +98,21 @@ pub async fn ask_here(protocol: Protocol, target: SocketAddr) -> Result<Answer> 
     answer.with_context(|| format!("no answer from {} {target}", protocol.name()))
 }
 
+/// Asks `target` once from a new socket in `namespace`, by one datagram of `bytes` bytes in fragments of at most 1200. They are sent in
+/// an order given by their numbers.
+pub fn ask_in_fragments(
+    namespace: &Namespace,
+    target: SocketAddr,
+    bytes: usize,
+    order: &[usize],
+) -> Result<Answer> {
+    let order = order.to_vec();
+    namespace.run(async move || {
+        let asked = datagrams::ask_in_fragments(target, bytes, &order).await;
+        asked.with_context(|| format!("no answer from {target} to fragments in the order {order:?}"))
+    })
+}
+
 /// A request that is expected to stay without an answer; it is given up when dropped.
 #[derive(Debug)]
 pub struct Unanswered {

@@ -90,6 +90,7 @@ fn a_filter_of_layout_1_gets_our_program_and_our_marker() {
             "DEVICES",
             "FRAGMENTS4",
             "FRAGMENTS6",
+            "HELD",
             "HOPS4",
             "HOPS6",
             "ICMP_SOURCES",

@@ -60,7 +60,7 @@ const TC_POD_OUT: &str = "tc_pod_out";
 const TC: [&str; 4] = [TC_INGRESS, TC_EGRESS, TC_POD_IN, TC_POD_OUT];
 
 /// The maps of the object and the size each shall have; `None` = what the object says.
-pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 41] {
+pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 42] {
     [
         ("AFFINITY4", Some(sizes.affinity)),
         ("AFFINITY6", Some(sizes.affinity)),
@@ -77,6 +77,7 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 41] {
         ("FRAGMENTS6", None),
         ("FRONTENDS4", Some(sizes.frontends)),
         ("FRONTENDS6", Some(sizes.frontends)),
+        ("HELD", None),
         ("HINTS", Some(sizes.hints)),
         ("HOPS4", Some(sizes.backends)),
         ("HOPS6", Some(sizes.backends)),

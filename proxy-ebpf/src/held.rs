@@ -1,0 +1,151 @@
+//! HELD: fragments that came before the first one of their packet, in TC.
+//!
+//! A program can't send what it holds by itself, but it can send copies of the frame it was given: that of the first fragment is made
+//! each held one in turn, sent to the device it came in by, where it is received anew, and at last what it was.
+
+use aya_ebpf::bindings::{__sk_buff, BPF_ANY, BPF_F_INGRESS};
+use aya_ebpf::helpers::generated::{
+    bpf_clone_redirect, bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_store_bytes,
+};
+use proxy_common::Addr6;
+use proxy_common::fragment::{FragmentKey, HELD_BYTES, HELD_PIECES, Held, HeldKey};
+use proxy_common::way::PEER_SELF;
+
+use crate::dsr;
+use crate::family::{Family, KeyOf};
+use crate::flow;
+use crate::fragment::{self, FOUND, HELD, OURS};
+use crate::maps::{self, Buffer};
+use crate::vip;
+
+/// Bytes of a first fragment that others are held for.
+const FIRST_BYTES: usize = 4096;
+
+/// BUFFER, which has room for what the stack has none for.
+#[repr(C)]
+struct Room<A> {
+    frame: [u64; FIRST_BYTES / 8],
+    fragment: FragmentKey<A>,
+    held: HeldKey,
+}
+const _: () = assert!(size_of::<Room<Addr6>>() <= size_of::<Buffer>() && size_of::<Held>() <= FIRST_BYTES);
+
+/// Keeps a copy of a later fragment, if it is for a service's address or this node's own; see
+/// [`Packet::hold_fragment`](crate::packet::Packet::hold_fragment).
+#[inline(always)]
+pub fn hold<F: Family>(context: *mut __sk_buff, key: &KeyOf<F>, id: u32, piece: u32) -> Option<u64> {
+    let may_be_ours =
+        vip::kinds::<F>(&key.destination) != 0 || dsr::peer::<F>(&key.destination) & PEER_SELF != 0;
+    if !may_be_ours {
+        return None;
+    }
+    let room = prepare::<F>(key, id, piece)?;
+    if let Some(of) = fragment::announce::<F>(&room.fragment) {
+        return Some(of.to_bits() | FOUND);
+    }
+    // SAFETY: the room for a frame is larger than an entry, and aligned as one.
+    let held = unsafe { &mut *room.frame.as_mut_ptr().cast::<Held>() };
+    // SAFETY: the context is valid for the program's run.
+    (held.length, held.seen) = (unsafe { (*context).len }, flow::now());
+    load::<HELD_BYTES>(context, held.frame.as_mut_ptr().cast(), held.length)?;
+    maps::HELD.insert(&room.held, &*held, BPF_ANY.into()).ok()?;
+    match fragment::arrived::<F>(&room.fragment) {
+        // Since it was announced, and it may not have seen what is held.
+        Some(of) => {
+            let _ = maps::HELD.remove(&room.held);
+            Some(of.to_bits() | FOUND)
+        }
+        None => Some(HELD),
+    }
+}
+
+/// Enters a first fragment, and has those received that are held; see
+/// [`Packet::release_fragments`](crate::packet::Packet::release_fragments).
+#[inline(always)]
+pub fn release<F: Family>(context: *mut __sk_buff, key: &KeyOf<F>, id: u32) -> u64 {
+    let Some(room) = prepare::<F>(key, id, 0) else {
+        return fragment::put::<F>(key, id);
+    };
+    let answer = fragment::put_at::<F>(key, &room.fragment);
+    // SAFETY: the context is valid for the program's run.
+    let length = unsafe { (*context).len };
+    // Where it does not fit, those that are held stay lost.
+    if load::<FIRST_BYTES>(context, room.frame.as_mut_ptr().cast(), length).is_none() {
+        return answer;
+    }
+    // What was found out about this frame's checksum means nothing for the others: another length lets the kernel forget it.
+    let _ = resize(context, length + 1);
+    for piece in 0..HELD_PIECES {
+        room.held.piece = piece;
+        send(context, &room.held);
+    }
+    // Else it is another's by now, and goes.
+    if store::<FIRST_BYTES>(context, room.frame.as_ptr().cast(), length).is_some() { answer } else { OURS }
+}
+
+/// This CPU's room, with the keys of a fragment.
+#[inline(always)]
+fn prepare<F: Family>(key: &KeyOf<F>, id: u32, piece: u32) -> Option<&'static mut Room<F::Address>> {
+    let room = maps::BUFFER.get_ptr_mut(0)?.cast::<Room<F::Address>>();
+    // SAFETY: this CPU's own, large enough, aligned, and used for nothing else until the program ends.
+    let room = unsafe { &mut *room };
+    // Word by word: what is copied from memory to memory takes a call, for which the stack has no room.
+    let ([s0, s1, s2, s3], [d0, d1, d2, d3]) = (F::map(&key.source), F::map(&key.destination));
+    (room.fragment.source, room.fragment.destination) =
+        (F::unmap(&[s0, s1, s2, s3]), F::unmap(&[d0, d1, d2, d3]));
+    (room.fragment.id, room.fragment.protocol) = (id, fragment::protocol_of::<F>(key));
+    (room.held.source, room.held.destination) = (Addr6([s0, s1, s2, s3]), Addr6([d0, d1, d2, d3]));
+    (room.held.id, room.held.protocol, room.held.piece) = (id, room.fragment.protocol, piece);
+    Some(room)
+}
+
+/// Makes the frame one that is held, if there is one, and has a copy received. An entry that is given to another packet in this
+/// moment leaves a fragment whose checksum is wrong.
+#[inline(always)]
+fn send(context: *mut __sk_buff, place: &HeldKey) {
+    let Some(held) = maps::HELD.get_ptr(place) else {
+        return;
+    };
+    // SAFETY: the entry can be read for the program's run, and the context is the kernel's.
+    unsafe {
+        let frame = (&raw const (*held).frame).cast();
+        if (*held).is_awaited(flow::now()) && store::<HELD_BYTES>(context, frame, (*held).length).is_some() {
+            bpf_clone_redirect(context, (*context).ifindex, BPF_F_INGRESS.into());
+        }
+    }
+    let _ = maps::HELD.remove(place);
+}
+
+/// Copies the frame to where there is room for `MOST` bytes.
+#[inline(always)]
+fn load<const MOST: usize>(context: *mut __sk_buff, to: *mut u8, length: u32) -> Option<()> {
+    let bytes = bounded::<MOST>(length)?;
+    // SAFETY: the context is the kernel's, and there is room for that many bytes.
+    (unsafe { bpf_skb_load_bytes(context.cast(), 0, to.cast(), bytes) } == 0).then_some(())
+}
+
+/// Makes the frame what stands where there is room for `MOST` bytes.
+#[inline(always)]
+fn store<const MOST: usize>(context: *mut __sk_buff, from: *const u8, length: u32) -> Option<()> {
+    let bytes = bounded::<MOST>(length)?;
+    resize(context, length)?;
+    // SAFETY: the context is the kernel's, and that many bytes can be read.
+    (unsafe { bpf_skb_store_bytes(context, 0, from.cast(), bytes, 0) } == 0).then_some(())
+}
+
+#[inline(always)]
+fn resize(context: *mut __sk_buff, length: u32) -> Option<()> {
+    // SAFETY: the context is the kernel's; all packet pointers are looked up again afterwards.
+    (unsafe { bpf_skb_change_tail(context, length, 0) } == 0).then_some(())
+}
+
+/// A length of 1 to `MOST` bytes, a power of two, as the verifier can see.
+#[inline(always)]
+fn bounded<const MOST: usize>(length: u32) -> Option<u32> {
+    let last = length.wrapping_sub(1);
+    if last as usize >= MOST {
+        return None;
+    }
+    // The compiler must not merge this with the bound it knows, which the verifier has lost.
+    Some((core::hint::black_box(last) & (MOST as u32 - 1)) + 1)
+}
