@@ -31,6 +31,17 @@ impl Process {
         arguments: Vec<String>,
         log: &Path,
     ) -> Result<Self> {
+        Self::start_prepared(namespace, program, arguments, log, |_| {})
+    }
+
+    /// The same of a command that is `prepared` first.
+    pub fn start_prepared(
+        namespace: &Namespace,
+        program: PathBuf,
+        arguments: Vec<String>,
+        log: &Path,
+        prepare: impl FnOnce(&mut Command) + Send + 'static,
+    ) -> Result<Self> {
         let log = OpenOptions::new().create(true).append(true).open(log)?;
         // From the namespace's own thread: a child starts in its namespace, and dies with it.
         let child = namespace.run(async move || {
@@ -40,6 +51,7 @@ impl Process {
             command.env("NO_COLOR", "1").env("RUST_LOG", "info,millrace=debug,kube_client=off");
             // SAFETY: prctl is async-signal-safe, as what runs between fork and exec must be.
             unsafe { command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?)) };
+            prepare(&mut command);
             command.spawn().with_context(|| format!("can't start {}", program.display()))
         })?;
         Ok(Self { child })

@@ -1,8 +1,15 @@
 //! What is missing is named in one line, and nothing is made.
 
-use anyhow::Result;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
-use crate::fixture::{FLAGS, shared};
+use anyhow::{Result, ensure};
+use millrace_lab::cluster::Cluster;
+use millrace_lab::process;
+
+use crate::fixture::{FLAGS, LIMIT, shared};
+use crate::modules;
 
 #[test]
 fn a_second_agent_in_the_same_namespace_is_refused() -> Result<()> {
@@ -16,36 +23,59 @@ fn a_second_agent_in_the_same_namespace_is_refused() -> Result<()> {
     Ok(())
 }
 
+/// The last line of an agent on node 2, which has no other, that could not start.
+fn refused(cluster: &Cluster, flags: &[&str], prepare: fn(&mut Command)) -> Result<String> {
+    let proxy = cluster.proxy(2)?;
+    let read = proxy.log().len();
+    let agent = proxy.start_prepared(&[&FLAGS, flags].concat(), prepare)?;
+    let end = Instant::now() + LIMIT;
+    while agent.is_running() {
+        ensure!(Instant::now() < end, "the agent runs: {}", proxy.log());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let log = proxy.log();
+    Ok(log.get(read..).and_then(|log| log.lines().last()).unwrap_or_default().to_owned())
+}
+
+fn expect_nothing_made(cluster: &Cluster) -> Result<()> {
+    let proxy = cluster.proxy(2)?;
+    let read = |path: &'static str| proxy.namespace().run(async move || Ok(std::fs::read_to_string(path)?));
+    let (links, services) = (read("/proc/thread-self/net/dev")?, read("/proc/thread-self/net/ip_vs")?);
+    assert!(!links.contains("kube-ipvs0"), "{links}");
+    assert_eq!(services.lines().count(), 3, "{services}");
+    assert_eq!(process::output(proxy.namespace(), &["nft", "list", "tables"])?, "");
+    Ok(())
+}
+
 #[test]
 fn without_the_program_nft_nothing_is_made() -> Result<()> {
     let cluster = shared();
-    // Node 2 has no agent.
-    let proxy = cluster.proxy(2)?;
-    let bin = millrace_lab::agent::binary()?.display().to_string();
-    let manifests = format!("directory:{}", cluster.manifests().path().display());
-    let bpffs = proxy.bpffs().display().to_string();
-    let output = proxy.namespace().run(async move || {
-        let mut command = tokio::process::Command::new(&bin);
-        command.args([
-            "agent",
-            "--proxy-mode",
-            "ipvs",
-            "--hostname-override",
-            "node2",
-            "--source",
-            &manifests,
-        ]);
-        command.args(["--bpffs-path", &bpffs]);
+    let line = refused(&cluster, &[], |command| {
         command.env("PATH", "/nowhere");
-        Ok(command.output().await?)
     })?;
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    let line = "millrace: --proxy-mode ipvs: the program nft is missing: install nftables";
-    assert_eq!(text.lines().last(), Some(line), "{text}");
-    let links = proxy.namespace().run(async || Ok(std::fs::read_to_string("/proc/thread-self/net/dev")?))?;
-    assert!(!links.contains("kube-ipvs0"), "{links}");
-    let services =
-        proxy.namespace().run(async || Ok(std::fs::read_to_string("/proc/thread-self/net/ip_vs")?))?;
-    assert_eq!(services.lines().count(), 3, "{services}");
-    Ok(())
+    assert_eq!(line, "millrace: --proxy-mode ipvs: the program nft is missing: install nftables");
+    expect_nothing_made(&cluster)
+}
+
+#[test]
+fn without_the_right_to_nothing_is_made() -> Result<()> {
+    let cluster = shared();
+    let line = refused(&cluster, &[], |command| {
+        command.uid(65534);
+    })?;
+    assert_eq!(line, "millrace: --proxy-mode ipvs: missing CAP_NET_ADMIN: run as root, or grant it");
+    expect_nothing_made(&cluster)
+}
+
+#[test]
+fn without_the_schedulers_module_nothing_is_made() -> Result<()> {
+    let cluster = shared();
+    modules::remove(c"ip_vs_fo")?;
+    let line = refused(&cluster, &["--ipvs-scheduler", "fo"], |_| {});
+    modules::insert_all()?;
+    assert_eq!(
+        line?,
+        "millrace: --proxy-mode ipvs: the kernel has no IPVS scheduler fo: module ip_vs_fo is missing (modprobe ip_vs_fo)"
+    );
+    expect_nothing_made(&cluster)
 }

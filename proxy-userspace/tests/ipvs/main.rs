@@ -10,5 +10,7 @@
 mod bad_input;
 mod fixture;
 mod lifetimes;
+mod modules;
+mod neighbours;
 mod reach;
 mod schedulers;

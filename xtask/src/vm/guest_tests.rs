@@ -103,7 +103,7 @@ impl Target {
             "net/netfilter/nft_fib_inet",
         ],
         takes_agent: true,
-        tools: &["/usr/sbin/nft", "/usr/sbin/ip"],
+        tools: &["/usr/sbin/nft", "/usr/sbin/ip", "/usr/sbin/ipvsadm"],
     };
     /// All.
     pub const ALL: [Self; 3] = [Self::PACKET, Self::SCTP, Self::IPVS];

@@ -5,7 +5,7 @@ mod view;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -116,7 +116,17 @@ impl Proxy {
 
     /// Starts the agent with further flags.
     pub fn start_with(&self, arguments: &[&str]) -> Result<Process> {
-        let agent = Process::start(&self.namespace, binary()?, self.agent_arguments(arguments), &self.log)?;
+        self.start_prepared(arguments, |_| {})
+    }
+
+    /// The same of a command that is `prepared` first.
+    pub fn start_prepared(
+        &self,
+        arguments: &[&str],
+        prepare: impl FnOnce(&mut Command) + Send + 'static,
+    ) -> Result<Process> {
+        let arguments = self.agent_arguments(arguments);
+        let agent = Process::start_prepared(&self.namespace, binary()?, arguments, &self.log, prepare)?;
         self.agent.store(agent.id(), Ordering::Relaxed);
         Ok(agent)
     }

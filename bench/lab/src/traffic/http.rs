@@ -67,6 +67,12 @@ impl Connection {
         Ok(self.exchange(head, 0).await?.len())
     }
 
+    /// Asks for a page.
+    pub async fn get(&mut self, path: &str) -> Result<String> {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: bed\r\n\r\n");
+        Ok(String::from_utf8(self.exchange(head, 0).await?)?)
+    }
+
     async fn exchange(&mut self, head: String, zeros: usize) -> Result<Vec<u8>> {
         timeout(patience(ANSWER_LIMIT), async {
             let mut request = head.into_bytes();
