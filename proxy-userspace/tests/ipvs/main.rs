@@ -13,4 +13,5 @@ mod lifetimes;
 mod modules;
 mod neighbours;
 mod reach;
+mod scale;
 mod schedulers;

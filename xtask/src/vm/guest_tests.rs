@@ -127,11 +127,36 @@ const PROGRAM: &str = "/tests";
 const AGENT: &str = "/millrace";
 const PATH: &str = "/usr/sbin:/usr/bin";
 
+/// How agents are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// As all tests are.
+    Debug,
+    /// As they are installed.
+    Release,
+}
+
+impl Profile {
+    const fn flags(self) -> &'static [&'static str] {
+        match self {
+            Self::Debug => &[],
+            Self::Release => &["--release"],
+        }
+    }
+
+    const fn directory(self) -> &'static str {
+        match self {
+            Self::Debug => "debug",
+            Self::Release => "release",
+        }
+    }
+}
+
 /// What the test layer runs of a target.
 pub fn run_layer(workspace: &Workspace, target: Target) -> Result<Tally> {
     let kernels = kernel::KERNELS.iter().filter(|kernel| target.kernels.contains(&kernel.name));
     let filters: Vec<_> = target.filters.iter().map(|filter| (*filter).to_owned()).collect();
-    run_on(workspace, kernels, target, &filters)
+    run_on(workspace, kernels, target, Profile::Debug, &filters)
 }
 
 /// Runs a target on those kernels that are not this machine's own, whose tests are layers of their own.
@@ -139,15 +164,20 @@ pub fn run_on<'a>(
     workspace: &Workspace,
     kernels: impl Iterator<Item = &'a Kernel>,
     target: Target,
+    profile: Profile,
     filters: &[String],
 ) -> Result<Tally> {
     let program = build(workspace, target)?;
+    let mut programs = vec![(program, PROGRAM)];
     if target.takes_agent {
-        command::run(workspace.cargo().args(["build", "--package", "millrace"]))?;
+        command::run(workspace.cargo().args(["build", "--package", "millrace"]).args(profile.flags()))?;
+        let agent = workspace.target().join(profile.directory()).join("millrace");
+        programs.push((stripped(workspace, &agent, "millrace")?, AGENT));
     }
+    programs.extend(target.tools.iter().map(|tool| (PathBuf::from(tool), *tool)));
     let outcomes = kernels.filter_map(|kernel| Some((kernel, kernel.suite?))).map(|(kernel, suite)| {
         let title = format!("{} on kernel {}", target.name, kernel.name);
-        test::settle(&title, run_one(workspace, kernel, suite, target, &program, filters))
+        test::settle(&title, run_one(workspace, kernel, suite, target, &programs, filters))
     });
     Ok(outcomes.sum())
 }
@@ -157,7 +187,7 @@ fn run_one(
     kernel: &Kernel,
     suite: &str,
     target: Target,
-    program: &Path,
+    programs: &[(PathBuf, &str)],
     filters: &[String],
 ) -> Result<Outcome> {
     if let Some(reason) = kernel.obstacle()? {
@@ -168,23 +198,22 @@ fn run_one(
     let guest = workspace.target().join("debug/vm-guest");
     let mut words = vec![PROGRAM];
     words.extend(filters.iter().map(String::as_str));
-    let mut programs = vec![(program.to_owned(), PROGRAM)];
-    if target.takes_agent {
-        programs.push((stripped(workspace, &workspace.target().join("debug/millrace"), "millrace")?, AGENT));
+    let mut environment = vec![
+        ("CI", "true"),
+        ("MILLRACE_BPF_OBJECT", OBJECT_IN_GUEST),
+        ("MILLRACE_BIN", AGENT),
+        ("MILLRACE_PATIENCE", PATIENCE),
+        ("PATH", PATH),
+    ];
+    if std::env::var_os("MILLRACE_LONG").is_some() {
+        environment.push(("MILLRACE_LONG", "1"));
     }
-    programs.extend(target.tools.iter().map(|tool| (PathBuf::from(tool), *tool)));
     let contents = Contents {
         guest: &guest,
         words: &words,
-        environment: &[
-            ("CI", "true"),
-            ("MILLRACE_BPF_OBJECT", OBJECT_IN_GUEST),
-            ("MILLRACE_BIN", AGENT),
-            ("MILLRACE_PATIENCE", PATIENCE),
-            ("PATH", PATH),
-        ],
+        environment: &environment,
         modules: target.modules,
-        programs: &programs,
+        programs,
         files: &[(workspace.bpf_object(), OBJECT_IN_GUEST)],
     };
     let image = image::build(workspace, &unpacked, target.name, &contents)?;

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use budget::{Budget, Count};
+use guest_tests::Profile;
 pub use guest_tests::Target;
 use image::Contents;
 use kernel::Kernel;
@@ -38,6 +39,9 @@ pub struct Args {
     /// Write the counts found, with room to grow, as the new budget
     #[arg(long)]
     record: bool,
+    /// Build the agents of a test target in release: for figures
+    #[arg(long, requires = "tests")]
+    release: bool,
     /// Run a test target on the kernels instead of loading the programs; what follows its name goes to its tests
     #[arg(last = true, value_name = "TESTS")]
     tests: Vec<String>,
@@ -53,7 +57,8 @@ pub fn vm(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     build_guest(workspace)?;
     if let [target, filters @ ..] = &args.tests[..] {
         let target = Target::named(target)?;
-        let tally = guest_tests::run_on(workspace, kernels(), target, filters)?;
+        let profile = if args.release { Profile::Release } else { Profile::Debug };
+        let tally = guest_tests::run_on(workspace, kernels(), target, profile, filters)?;
         println!("{tally}");
         return Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
