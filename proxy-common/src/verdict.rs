@@ -55,6 +55,8 @@ reasons! {
     FragmentHeld = 13, "fragment_held";
     /// A connection, or a datagram of a socket that is not connected, that a socket hook turned to a backend.
     Connected = 14, "connected";
+    /// Cut in two, of which the first fits where it has to go; both come in again and are counted then.
+    Fragmented = 15, "fragmented";
     /// Dropped: the service has no usable endpoint at all.
     NoEndpoint = 16, "no_endpoint";
     /// Dropped: traffic policy Local, and all endpoints are on other nodes.
@@ -195,6 +197,6 @@ mod tests {
         }
         assert!(Reason::ALL.iter().all(|reason| u32::from(*reason as u8) < REASONS));
         assert_eq!(Reason::try_from(Reason::NotPeer as u32), Ok(Reason::NotPeer));
-        assert_eq!(Reason::try_from(15), Err(15));
+        assert_eq!(Reason::try_from(REASONS), Err(REASONS));
     }
 }

@@ -7,6 +7,7 @@ use aya_ebpf::bindings::{__sk_buff, xdp_md};
 use proxy_common::addr::Address;
 use proxy_common::sctp;
 
+use crate::cut;
 use crate::family::{Family, KeyOf, V4, V6};
 use crate::flow::{self, Sender};
 use crate::fragment;
@@ -136,6 +137,18 @@ pub fn read_unusual_tc<F: Family>(context: *mut __sk_buff, network: u32) -> u64 
     } else {
         read_unusual_tc6(context, network)
     }
+}
+
+/// As [`cut::cut`].
+#[inline(always)]
+pub fn cut(context: *mut __sk_buff, fits: u32) -> u32 {
+    cut_in_two(context, fits)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn cut_in_two(context: *mut __sk_buff, fits: u32) -> u32 {
+    cut::cut(TcPacket::of(context), fits)
 }
 
 /// Where the key of what comes next is left, by who has no room for it on the stack.

@@ -53,9 +53,7 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
     };
     // Here, where the walk has left the stack.
     match verdict {
-        Verdict::Refuse(Reason::TooBig, _) if F::may_be_fragmented(&packet, ETHERNET) => {
-            Verdict::Drop(Reason::TooBig)
-        }
+        Verdict::Refuse(Reason::TooBig, fits) if F::may_be_fragmented(&packet, ETHERNET) => packet.cut(fits),
         Verdict::Refuse(reason, detail) => icmp::answer::<P, F>(packet, reason, detail),
         verdict => verdict,
     }

@@ -16,6 +16,7 @@ mod affinity;
 mod apart;
 mod balance;
 mod config;
+mod cut;
 mod dsr;
 mod egress;
 mod family;
@@ -43,7 +44,7 @@ mod vip;
 
 use core::ptr;
 
-use aya_ebpf::bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
+use aya_ebpf::bindings::{BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
 use aya_ebpf::helpers::generated::{bpf_redirect, bpf_redirect_neigh};
 use aya_ebpf::macros::{cgroup_sock_addr, classifier, xdp};
 use aya_ebpf::programs::{SockAddrContext, TcContext, XdpContext};
@@ -61,7 +62,7 @@ pub fn xdp_ingress(context: XdpContext) -> u32 {
     let verdict = ingress::walk(packet);
     observe::count(Program::XdpIngress, verdict.reason(), length);
     match verdict {
-        Verdict::Pass(_) | Verdict::Deliver(_) => xdp_action::XDP_PASS,
+        Verdict::Pass(_) | Verdict::Deliver(_) | Verdict::Again(_) => xdp_action::XDP_PASS,
         Verdict::Drop(_) | Verdict::Refuse(..) => xdp_action::XDP_DROP,
         Verdict::Bounce(_) => xdp_action::XDP_TX,
         Verdict::Send(_, next) if next == device => xdp_action::XDP_TX,
@@ -209,6 +210,8 @@ fn finish(program: Program, verdict: Verdict, length: u32, device: u32) -> i32 {
         Verdict::Drop(_) | Verdict::Refuse(..) => TC_ACT_SHOT,
         // SAFETY: no pointers; the kernel drops the frame if the device is gone.
         Verdict::Bounce(_) => unsafe { bpf_redirect(device, 0) as i32 },
+        // SAFETY: as above; the frame waits behind what this CPU has been given already.
+        Verdict::Again(_) => unsafe { bpf_redirect(device, BPF_F_INGRESS.into()) as i32 },
         // SAFETY: a null next hop of size zero makes the helper look the neighbour up itself.
         Verdict::Send(_, device) => unsafe { bpf_redirect_neigh(device, ptr::null_mut(), 0, 0) as i32 },
     }

@@ -13,6 +13,8 @@ pub enum Verdict {
     Send(Reason, u32),
     /// Back out of the device it came in by; the frame is complete.
     Bounce(Reason),
+    /// In once more by the device it came in by; the frame is complete.
+    Again(Reason),
     /// Away with it.
     Drop(Reason),
     /// Away with it, and its sender is told. The number is the way's id for [`Reason::HopLimit`], and for
@@ -60,6 +62,7 @@ impl Verdict {
             | Self::Deliver(reason)
             | Self::Send(reason, _)
             | Self::Bounce(reason)
+            | Self::Again(reason)
             | Self::Drop(reason)
             | Self::Refuse(reason, _) => reason,
         }

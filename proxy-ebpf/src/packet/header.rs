@@ -182,6 +182,8 @@ pub mod tcp_flag {
 pub const DATA_OFFSET_MASK: u8 = 0xf0;
 /// Don't fragment, in [`Ipv4::fragment`].
 pub const DONT_FRAGMENT: u16 = 0x4000_u16.to_be();
+/// More fragments follow, in [`Ipv4::fragment`].
+pub const MORE_FRAGMENTS: u16 = 0x2000_u16.to_be();
 /// The fragment offset, in [`Ipv4::fragment`].
 pub const OFFSET_MASK: u16 = 0x1fff_u16.to_be();
 /// More fragments and the fragment offset, in [`Ipv4::fragment`].

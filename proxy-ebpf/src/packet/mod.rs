@@ -11,6 +11,7 @@ use core::ffi::c_void;
 use proxy_common::checksum::Difference;
 
 use crate::family::Family;
+use crate::verdict::Verdict;
 use header::{Ethernet, Ports};
 pub use parse::{Parsed, Transport};
 pub use tc::{GSO_BY_FRAGS, TcPacket};
@@ -84,6 +85,8 @@ pub trait Packet: Copy {
     /// Gives the frame another length. Its content is undefined afterwards, and nothing is left of what the kernel knew about
     /// its checksums and segments. `transport` is where the transport header is now.
     fn renew(&mut self, bytes: usize, transport: Transport) -> Result<(), Refused>;
+    /// Cuts an IPv4 packet in two, the first of which has at most `fits` bytes; both come in again.
+    fn cut(self, fits: u32) -> Verdict;
     /// Bytes of the largest packet that will leave once an outer header of `outer` bytes was pushed: a GSO frame is
     /// cut up later.
     fn largest_packet<A>(&self, parsed: &Parsed<A>, outer: usize) -> u32;

@@ -18,12 +18,15 @@ use aya_ebpf::programs::TcContext;
 use proxy_common::checksum::{Difference, fold};
 use proxy_common::config::HANDOVER_MAGIC;
 use proxy_common::sctp::DATA;
+use proxy_common::verdict::Reason;
 
 use super::header::{self, Ethernet, Ipv4, Ipv6, Ports, Sctp, Tcp, Udp};
 use super::{Chunk, Packet, Parsed, Refused, Transport, chunk_length};
 use crate::apart;
 use crate::config::{MARK_MASK, MARK_VALUE, TC_DECAP_FLAGS};
+use crate::cut;
 use crate::family::Family;
+use crate::verdict::{NO_ROOM, Verdict};
 
 /// The folded difference between equal values: minus zero.
 const NO_DIFFERENCE: u16 = 0xffff;
@@ -88,6 +91,14 @@ impl TcPacket {
         let (value, mask) = (MARK_VALUE.load(), MARK_MASK.load());
         // SAFETY: the context is valid for the program's run.
         unsafe { (*self.context).mark = (*self.context).mark & !mask | value & mask };
+    }
+
+    /// Makes the kernel forget a checksum that hardware was to complete, by pulling so many bytes out from behind the Ethernet
+    /// header; what they are afterwards is undefined.
+    #[inline(always)]
+    pub fn forget_checksum(&mut self, pulled: i32) -> Result<(), Refused> {
+        self.adjust_room(-pulled, 0)?;
+        self.adjust_room(pulled, 0)
     }
 
     #[inline(always)]
@@ -285,9 +296,19 @@ impl Packet for TcPacket {
                 return Err(Refused);
             }
         }
-        let pulled = transport.offset() as i32 + 1;
-        self.adjust_room(-pulled, 0)?;
-        self.adjust_room(pulled, 0)
+        self.forget_checksum(transport.offset() as i32 + 1)
+    }
+    /// What consists of segments is not cut: TCP's shrink by themselves, and others can't be told apart here.
+    #[inline(always)]
+    fn cut(self, fits: u32) -> Verdict {
+        if self.segment_size() != 0 {
+            return Verdict::Drop(Reason::TooBig);
+        }
+        match apart::cut(self.context, fits) {
+            cut::CUT => Verdict::Again(Reason::Fragmented),
+            cut::REFUSED => NO_ROOM,
+            _ => Verdict::Drop(Reason::TooBig),
+        }
     }
     #[inline(always)]
     fn largest_packet<A>(&self, parsed: &Parsed<A>, outer: usize) -> u32 {

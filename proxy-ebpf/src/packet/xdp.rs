@@ -16,6 +16,7 @@ use super::{Chunk, Packet, Parsed, Refused, Transport, chunk_length};
 use crate::apart;
 use crate::family::Family;
 use crate::fragment::FOR_TC;
+use crate::verdict::{HAND_TO_TC, Verdict};
 
 /// A frame in `xdp_ingress`.
 #[derive(Clone, Copy)]
@@ -154,6 +155,11 @@ impl Packet for XdpPacket {
         }
         // SAFETY: the context is the kernel's; all packet pointers are looked up again afterwards.
         if unsafe { bpf_xdp_adjust_tail(self.context, missing) } == 0 { Ok(()) } else { Err(Refused) }
+    }
+    /// One frame can't become two here.
+    #[inline(always)]
+    fn cut(self, _fits: u32) -> Verdict {
+        HAND_TO_TC
     }
     #[inline(always)]
     fn largest_packet<A>(&self, parsed: &Parsed<A>, outer: usize) -> u32 {

@@ -32,7 +32,6 @@ each_hook! {
 each_tunnel! {
     a_used_up_hop_limit_is_reported_from_the_nodes_address
     what_does_not_fit_its_way_is_reported_with_the_size_that_fits
-    a_packet_that_may_be_fragmented_is_not_reported
 }
 
 impl Case {
@@ -229,20 +228,5 @@ fn what_does_not_fit_its_way_is_reported_with_the_size_that_fits(tunnel: Tunnel)
             case.arrives(&bed, &frame).assert_sent(&error).assert_counted(Reason::TooBig);
         }
         case.arrives(&bed, &large(tunnel, frame, fits).0).assert_counted(Reason::SentDsr);
-    }
-}
-
-fn a_packet_that_may_be_fragmented_is_not_reported(tunnel: Tunnel) {
-    let (bed, case) = (service_behind(tunnel, 1400), tunnel.case);
-    let (mut frame, error) = large(tunnel, case.udp(), 1400);
-    match frame.innermost_mut() {
-        Layer::Ipv4(ip) => {
-            ip.dont_fragment = false;
-            case.arrives(&bed, &frame).assert_dropped(Reason::TooBig);
-        }
-        // Only senders cut IPv6 packets up.
-        _ => {
-            case.arrives(&bed, &frame).assert_sent(&error);
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! Direct Server Return on the node the client sends to: encapsulation towards the backend's node.
 
-use millrace_lab::frame::flag;
+use millrace_lab::frame::{Layer, flag};
 use millrace_lab::program::{Bed, Endpoint, FlowTable, Hook, Verdict, resolved_way};
 use proxy_common::config::AGENT_HEARTBEAT;
 use proxy_common::verdict::Reason;
@@ -113,7 +113,10 @@ fn what_fits_the_way_with_its_outer_header_is_sent_and_no_byte_more(tunnel: Tunn
     let (near, far) = (tunnel.outer.node(1), tunnel.outer.node(2));
     let way = bed.way(Way { mtu: 1400, ..resolved_way(near, far) });
     let backend = service_behind(tunnel, &bed, way);
-    let bare = tunnel.case.tcp(flag::ACK).payload(Vec::new());
+    let mut bare = tunnel.case.tcp(flag::ACK).payload(Vec::new());
+    if let Layer::Ipv4(ip) = bare.innermost_mut() {
+        ip.dont_fragment = true;
+    }
     let headers = tunnel.forwarded(&bare, 2, backend.hint).build().len() - 14;
     let fits = bare.clone().payload(vec![7; 1400 - headers]);
     tunnel.case.arrives(&bed, &fits).assert_sent(&tunnel.forwarded(&fits, 2, backend.hint));

@@ -11,6 +11,7 @@ mod answers;
 mod backend_node;
 mod case;
 mod clients;
+mod cut;
 mod director;
 mod errors;
 mod flood;

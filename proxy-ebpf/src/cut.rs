@@ -1,0 +1,198 @@
+//! IPv4 packets that don't fit where they have to go, and that may be fragmented.
+//!
+//! One frame becomes two by `bpf_clone_redirect`. Both fragments come in again by the device the packet came in by, as if a
+//! router before this node had cut it: whatever is done to packets is done to each, and one that is still too large is cut again.
+
+use core::hint::black_box;
+use core::mem::{offset_of, replace};
+use core::ptr;
+
+use aya_ebpf::bindings::{BPF_F_INGRESS, BPF_F_RECOMPUTE_CSUM};
+use aya_ebpf::helpers::generated::{
+    bpf_clone_redirect, bpf_csum_diff, bpf_l4_csum_replace, bpf_skb_change_tail, bpf_skb_load_bytes,
+    bpf_skb_store_bytes,
+};
+use proxy_common::checksum::{Difference, fold};
+
+use crate::maps::{self, Buffer};
+use crate::packet::header::{ETHERNET, FRAGMENT_MASK, Ipv4, MORE_FRAGMENTS, OFFSET_MASK, Tcp, Udp, protocol};
+use crate::packet::{CHUNK_WORDS, Chunk, Packet, TcPacket};
+
+/// The second fragment is in the frame; the first one is on its way.
+pub const CUT: u32 = 0;
+/// The packet can't be cut.
+pub const WHOLE: u32 = 1;
+/// The kernel refused.
+pub const REFUSED: u32 = 2;
+
+const IP: u32 = size_of::<Ipv4>() as u32;
+/// Bytes of the headers of a frame that can be cut.
+const HEADERS: usize = ETHERNET + size_of::<Ipv4>();
+/// Fragments begin at multiples of so many bytes.
+const UNIT: u32 = 8;
+/// An IPv4 header without options, of which only some would have to be copied into the second fragment.
+const NO_OPTIONS: u8 = 0x45;
+/// The most that the second fragment takes over.
+const MOST_TAKEN: u32 = size_of::<Buffer>() as u32;
+
+/// Cuts a packet in two, the first of which has at most `fits` bytes, or what the buffer leaves it. The second is to come in behind
+/// it: both wait in one queue.
+#[inline(always)]
+pub fn cut(mut packet: TcPacket, fits: u32) -> u32 {
+    let Some(header) = packet.at::<Ipv4>(ETHERNET) else {
+        return WHOLE;
+    };
+    // SAFETY: `at` checked the bound.
+    let header = unsafe { *header };
+    let payload = u32::from(u16::from_be(header.total_length)).saturating_sub(IP);
+    let fitting = fits.saturating_sub(IP) & !(UNIT - 1);
+    let left_over = (payload.saturating_sub(MOST_TAKEN) + UNIT - 1) & !(UNIT - 1);
+    let kept = if fitting > left_over { fitting } else { left_over };
+    let ends = u32::from(u16::from_be(header.fragment & OFFSET_MASK)) + kept / UNIT;
+    let is_offset = ends <= u32::from(u16::from_be(OFFSET_MASK));
+    if header.version_and_length != NO_OPTIONS || fitting == 0 || kept >= payload || !is_offset {
+        return WHOLE;
+    }
+    let parts = complete_checksum(&mut packet, &header, payload)
+        .and_then(|()| part(&packet, &header, kept, payload - kept));
+    if parts.is_some() { CUT } else { REFUSED }
+}
+
+/// Sends the first `kept` bytes of the payload on their way, and leaves the other `rest` in the frame.
+#[inline(always)]
+fn part(packet: &TcPacket, header: &Ipv4, kept: u32, rest: u32) -> Option<()> {
+    let remainder = load(packet, HEADERS as u32 + kept, rest)?;
+    resize(packet, HEADERS as u32 + kept)?;
+    write_header(packet, header, kept, header.fragment | MORE_FRAGMENTS)?;
+    let context = packet.context().cast();
+    // SAFETY: the context is the kernel's; packet pointers are looked up again afterwards.
+    if unsafe { bpf_clone_redirect(context, packet.device(), BPF_F_INGRESS.into()) } != 0 {
+        return None;
+    }
+    resize(packet, HEADERS as u32 + rest)?;
+    let flags = u64::from(BPF_F_RECOMPUTE_CSUM);
+    // SAFETY: the context is the kernel's, and the buffer has that many bytes.
+    if unsafe { bpf_skb_store_bytes(context, HEADERS as u32, remainder.cast(), bounded(rest), flags) } != 0 {
+        return None;
+    }
+    let fragment = u16::from_be(header.fragment).wrapping_add((kept / UNIT) as u16).to_be();
+    write_header(packet, header, rest, fragment)
+}
+
+/// Copies 1 to [`MOST_TAKEN`] bytes out of the frame.
+#[inline(always)]
+fn load(packet: &TcPacket, offset: u32, bytes: u32) -> Option<*mut Buffer> {
+    if bytes > MOST_TAKEN {
+        return None;
+    }
+    let room = maps::BUFFER.get_ptr_mut(0)?;
+    let context = packet.context().cast_const().cast();
+    // SAFETY: the context is the kernel's, and the buffer has room for that many bytes.
+    let result = unsafe { bpf_skb_load_bytes(context, offset, room.cast(), bounded(bytes)) };
+    (result == 0).then_some(room)
+}
+
+/// A length of 1 to [`MOST_TAKEN`] bytes, as the verifier can see.
+#[inline(always)]
+fn bounded(bytes: u32) -> u32 {
+    // The compiler must not merge this with the bounds it knows, which the verifier has lost.
+    (black_box(bytes.wrapping_sub(1)) & (MOST_TAKEN - 1)) + 1
+}
+
+#[inline(always)]
+fn resize(packet: &TcPacket, bytes: u32) -> Option<()> {
+    // SAFETY: the context is the kernel's; packet pointers are looked up again afterwards.
+    (unsafe { bpf_skb_change_tail(packet.context().cast(), bytes, 0) } == 0).then_some(())
+}
+
+/// Writes the header of a fragment with `payload` bytes.
+#[inline(always)]
+fn write_header(packet: &TcPacket, header: &Ipv4, payload: u32, fragment: u16) -> Option<()> {
+    let total_length = ((IP + payload) as u16).to_be();
+    let changed =
+        Difference::default().half(header.total_length, total_length).half(header.fragment, fragment);
+    let place = packet.at::<Ipv4>(ETHERNET)?;
+    // SAFETY: `at` checked the bound.
+    unsafe {
+        (*place).total_length = total_length;
+        (*place).fragment = fragment;
+        (*place).checksum = changed.apply(header.checksum);
+    }
+    Some(())
+}
+
+/// Computes the checksum that hardware was to compute over the whole datagram (`CHECKSUM_PARTIAL`): it would do so over the first
+/// fragment alone.
+#[inline(always)]
+fn complete_checksum(packet: &mut TcPacket, header: &Ipv4, payload: u32) -> Option<()> {
+    let field = match header.protocol {
+        _ if header.fragment & FRAGMENT_MASK != 0 => return Some(()),
+        protocol::TCP => HEADERS + offset_of!(Tcp, checksum),
+        protocol::UDP => HEADERS + offset_of!(Udp, checksum),
+        _ => return Some(()),
+    };
+    if !is_unfinished(packet, field)? {
+        return Some(());
+    }
+    // Words are summed up; what is behind the last byte must not count.
+    let last = (payload.wrapping_sub(1) & (MOST_TAKEN - 1)) as usize / size_of::<u32>();
+    let room = maps::BUFFER.get_ptr_mut(0)?;
+    // SAFETY: the mask keeps the word inside the buffer.
+    unsafe { *room.cast::<u32>().add(last) = 0 };
+    let room = load(packet, HEADERS as u32, payload)?;
+    let checksum = !fold(u64::from(sum(room, payload)));
+    forget_unfinished(packet)?;
+    let place = packet.at::<u16>(field)?;
+    // SAFETY: `at` checked the bound.
+    unsafe { *place = if checksum == 0 { 0xffff } else { checksum } };
+    Some(())
+}
+
+/// Whether a checksum is left to hardware: the helper changes it then by what is of the pseudo-header only.
+#[inline(always)]
+fn is_unfinished(packet: &TcPacket, field: usize) -> Option<bool> {
+    let place = packet.at::<u16>(field)?;
+    // SAFETY: `at` checked the bound.
+    let before = unsafe { *place };
+    // SAFETY: the context is the kernel's; packet pointers are looked up again afterwards.
+    unsafe { bpf_l4_csum_replace(packet.context().cast(), field as u32, 0, 1, 0) };
+    let place = packet.at::<u16>(field)?;
+    // SAFETY: `at` checked the bound.
+    let after = unsafe { replace(&mut *place, before) };
+    Some(before == after)
+}
+
+/// The kernel forgets what hardware is to do only when its place is pulled out of the frame; what that takes along is written
+/// anew.
+#[inline(always)]
+fn forget_unfinished(packet: &mut TcPacket) -> Option<()> {
+    const PULLED: usize = HEADERS + 1;
+    let mut pulled: Chunk = [0; CHUNK_WORDS];
+    packet.load(ETHERNET, &mut pulled, PULLED).ok()?;
+    packet.forget_checksum(PULLED as i32).ok()?;
+    packet.store(ETHERNET, &pulled, PULLED).ok()
+}
+
+/// The sum over the first bytes of a buffer.
+#[inline(always)]
+fn sum(room: *mut Buffer, bytes: u32) -> u32 {
+    /// The most that the kernel sums up at once (before 6.13).
+    const PIECE: u32 = 512;
+    const WORD: u32 = size_of::<u32>() as u32;
+    let mut sum = 0;
+    for index in 0..MOST_TAKEN / PIECE {
+        let from = index * PIECE;
+        if from >= bytes {
+            break;
+        }
+        let left = (bytes - from + 3) & !3;
+        let piece = if left < PIECE { left } else { PIECE };
+        // As in `bounded`.
+        let piece = (black_box(piece - WORD) & (PIECE - WORD)) + WORD;
+        // SAFETY: the piece lies inside the buffer; the kernel only reads.
+        let words = unsafe { room.cast::<u8>().add(from as usize).cast() };
+        // SAFETY: as above; nothing is subtracted.
+        sum = unsafe { bpf_csum_diff(ptr::null_mut(), 0, words, piece, sum) }.cast_unsigned() as u32;
+    }
+    sum
+}

@@ -1,0 +1,271 @@
+//! IPv4 packets that may be fragmented and don't fit: TC makes two of each, which come in again.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use bytes::Bytes;
+use millrace_lab::frame::{DEVICE_MAC, Frame, Layer, flag};
+use millrace_lab::net::Netlink;
+use millrace_lab::program::{Bed, Endpoint, Hook, NEXT_HOP_MAC, Outcome, known_hop, resolved_way};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
+};
+use nix::sys::time::TimeVal;
+use proxy_common::hop::Hop;
+use proxy_common::verdict::Reason;
+use proxy_common::way::{PEER_NODE, PEER_SELF, Way};
+
+use crate::case::{Case, Encapsulation, Family, Tunnel};
+use crate::fragments::datagrams;
+use crate::network::in_an_empty_namespace;
+use crate::snat::Node;
+
+const ID: u16 = 4711;
+const MTU: u16 = 1400;
+const TC: Case = Case { hook: Hook::TcIngress, family: Family::V4 };
+const XDP: Case = Case { hook: Hook::XdpIngress, family: Family::V4 };
+
+/// All tunnels for packets of a case.
+fn tunnels(case: Case) -> impl Iterator<Item = Tunnel> {
+    [Family::V4, Family::V6].into_iter().flat_map(move |outer| {
+        [Encapsulation::Ipip, Encapsulation::Fou].map(|encapsulation| Tunnel { case, outer, encapsulation })
+    })
+}
+
+/// A director, of a service over TCP and UDP with a backend on a node that is reached by a way of [`MTU`] bytes.
+struct Director {
+    tunnel: Tunnel,
+    bed: Bed,
+    backend: Endpoint,
+}
+
+impl Director {
+    fn new(tunnel: Tunnel) -> Self {
+        Self::with_room(tunnel, MTU)
+    }
+
+    fn with_room(tunnel: Tunnel, mtu: u16) -> Self {
+        let (bed, case) = (tunnel.bed(), tunnel.case);
+        for (number, bits) in [(1, PEER_SELF | PEER_NODE), (2, PEER_NODE)] {
+            bed.peer(tunnel.outer.node(number), bits);
+        }
+        let way = bed.way(Way { mtu, ..resolved_way(tunnel.outer.node(1), tunnel.outer.node(2)) });
+        bed.service().udp().dsr().external(case.vip()).backend_remote(case.remote_pod(1), way).install();
+        let service =
+            bed.service().dsr().external(case.vip()).backend_remote(case.remote_pod(1), way).install();
+        Self { tunnel, bed, backend: service.endpoints[0] }
+    }
+
+    /// Bytes of the first fragment's payload.
+    fn kept(&self) -> usize {
+        usize::from(MTU - self.tunnel.overhead() - 20) & !7
+    }
+
+    fn arrives(&self, frame: &Frame) -> Outcome {
+        self.tunnel.case.arrives(&self.bed, frame)
+    }
+
+    #[track_caller]
+    fn is_cut(&self, frame: &Frame, arrivals: &Arrivals, halves: &[Frame; 2]) {
+        is_cut(&self.bed, frame, arrivals, halves);
+    }
+}
+
+/// A frame becomes these two: the first one comes in by itself, the other one is what is left.
+#[track_caller]
+fn is_cut(bed: &Bed, frame: &Frame, arrivals: &Arrivals, halves: &[Frame; 2]) {
+    let outcome = TC.arrives(bed, frame);
+    outcome.assert_counted(Reason::Fragmented).assert_sent(&halves[1]);
+    assert_eq!(arrivals.next(), halves[0].build(), "the first one\n{outcome}");
+}
+
+/// What comes in at the loopback device of the thread's namespace.
+struct Arrivals(OwnedFd);
+
+impl Arrivals {
+    fn next(&self) -> Bytes {
+        let mut frame = vec![0; 65536];
+        let length = recv(self.0.as_raw_fd(), &mut frame, MsgFlags::empty()).unwrap();
+        frame.truncate(length);
+        frame.into()
+    }
+
+    fn are_over(&self) -> bool {
+        let outcome = recv(self.0.as_raw_fd(), &mut [0; 1], MsgFlags::MSG_DONTWAIT);
+        outcome == Err(nix::errno::Errno::EAGAIN)
+    }
+}
+
+/// Runs a check where what is sent to the loopback device comes in there, and goes nowhere.
+fn where_frames_come_in_again(check: impl FnOnce(&Arrivals) + Send) {
+    in_an_empty_namespace(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async { Netlink::open().unwrap().set_up("lo").await.unwrap() });
+        let (kind, flags, protocol) = (SockType::Raw, SockFlag::empty(), SockProtocol::EthAll);
+        let wire = socket(AddressFamily::Packet, kind, flags, protocol).unwrap();
+        setsockopt(&wire, sockopt::ReceiveTimeout, &TimeVal::new(30, 0)).unwrap();
+        check(&Arrivals(wire));
+    });
+}
+
+/// A packet of so many bytes that may be fragmented.
+fn divisible(frame: Frame, length: usize) -> Frame {
+    let headers = frame.clone().payload(Vec::new()).build().len() - 14;
+    let payload: Vec<u8> = (0..length - headers).map(|index| (index % 251) as u8).collect();
+    let mut frame = frame.payload(payload);
+    header(&mut frame).id = ID;
+    frame
+}
+
+fn header(frame: &mut Frame) -> &mut millrace_lab::frame::Ipv4 {
+    match frame.innermost_mut() {
+        Layer::Ipv4(ip) => ip,
+        other => panic!("{other:?} is no IPv4 header"),
+    }
+}
+
+/// What a packet or a fragment is cut into, the first with `kept` bytes behind its header.
+fn halves(frame: &Frame, kept: usize) -> [Frame; 2] {
+    let own = header(&mut frame.clone()).clone();
+    let mut halves: [Frame; 2] = frame.fragments(own.id.into(), kept).try_into().unwrap();
+    for half in &mut halves {
+        header(half).fragment_offset += own.fragment_offset;
+    }
+    header(&mut halves[1]).more_fragments = own.more_fragments;
+    halves
+}
+
+#[test]
+fn a_packet_that_fits_no_tunnel_becomes_two_that_do() {
+    where_frames_come_in_again(|arrivals| {
+        for tunnel in tunnels(TC) {
+            let director = Director::new(tunnel);
+            let fits = usize::from(MTU - tunnel.overhead());
+            for frame in [TC.udp(), TC.tcp(flag::ACK)] {
+                for length in [fits + 1, fits + 8, 1500, 2 * director.kept() + 20] {
+                    let frame = divisible(frame.clone(), length);
+                    let halves = halves(&frame, director.kept());
+                    director.is_cut(&frame, arrivals, &halves);
+                    for half in &halves {
+                        director.arrives(half).assert_counted(Reason::SentDsr);
+                    }
+                }
+                let frame = divisible(frame, fits);
+                let sent = tunnel.forwarded(&frame, 2, director.backend.hint);
+                director.arrives(&frame).assert_sent(&sent).assert_counted(Reason::SentDsr);
+                assert!(arrivals.are_over());
+            }
+        }
+    });
+}
+
+#[test]
+fn halves_leave_in_the_tunnel_of_their_packet() {
+    where_frames_come_in_again(|arrivals| {
+        for tunnel in tunnels(TC).filter(|tunnel| tunnel.encapsulation == Encapsulation::Ipip) {
+            let director = Director::new(tunnel);
+            let frame = divisible(TC.udp(), 1500);
+            let halves = halves(&frame, director.kept());
+            director.is_cut(&frame, arrivals, &halves);
+            for half in halves {
+                let outer = tunnel.forwarded(&frame, 2, director.backend.hint).outermost().clone();
+                let sent = half.clone().with_hop_limit(63).encapsulated(outer);
+                let sent = sent.with_macs(DEVICE_MAC, NEXT_HOP_MAC);
+                director.arrives(&half).assert_sent(&sent).assert_counted(Reason::SentDsr);
+            }
+        }
+    });
+}
+
+#[test]
+fn halves_leave_for_a_backend_that_is_reached_by_snat_from_one_port() {
+    where_frames_come_in_again(|arrivals| {
+        let node = Node::with(TC, Bed::builder(), datagrams);
+        node.bed.hop(TC.remote_pod(1), Hop { mtu: MTU, ..known_hop(TC.family.node(1)) });
+        let frame = divisible(TC.udp(), 1500);
+        let halves = halves(&frame, usize::from(MTU - 20) & !7);
+        is_cut(&node.bed, &frame, arrivals, &halves);
+        let first = TC.arrives(&node.bed, &halves[0]);
+        let source = first.frame().source();
+        assert_eq!(source.ip(), TC.family.node(1));
+        let sent = node.forwarded(&frame, source).fragments(ID.into(), usize::from(MTU - 20) & !7);
+        first.assert_sent(&sent[0]).assert_counted(Reason::SentSnat);
+        TC.arrives(&node.bed, &halves[1]).assert_sent(&sent[1]).assert_counted(Reason::SentSnat);
+    });
+}
+
+#[test]
+fn a_fragment_is_cut_further() {
+    where_frames_come_in_again(|arrivals| {
+        for tunnel in tunnels(TC) {
+            let director = Director::new(tunnel);
+            // Three, of which the last one is too large, too.
+            for piece in divisible(TC.udp(), 20 + 2 * 1480 + 1450).fragments(ID.into(), 1480) {
+                director.is_cut(&piece, arrivals, &halves(&piece, director.kept()));
+            }
+        }
+    });
+}
+
+#[test]
+fn what_is_still_too_large_is_cut_again() {
+    where_frames_come_in_again(|arrivals| {
+        for tunnel in tunnels(TC) {
+            let director = Director::new(tunnel);
+            let (frame, kept) = (divisible(TC.udp(), 3400), director.kept());
+            let expected = frame.fragments(ID.into(), kept);
+            assert_eq!(expected.len(), 3);
+            let mut rest = expected[1].clone().payload(frame.build().slice(34 + kept..));
+            header(&mut rest).more_fragments = false;
+            director.is_cut(&frame, arrivals, &[expected[0].clone(), rest.clone()]);
+            director.arrives(&expected[0]).assert_counted(Reason::SentDsr);
+            director.is_cut(&rest, arrivals, &halves(&rest, kept));
+        }
+    });
+}
+
+#[test]
+fn xdp_leaves_what_is_to_be_cut_to_tc() {
+    for tunnel in tunnels(XDP) {
+        let director = Director::new(tunnel);
+        for frame in [XDP.udp(), XDP.tcp(flag::ACK)] {
+            let outcome = director.arrives(&divisible(frame, 1500));
+            outcome.assert_untouched().assert_counted(Reason::HandedToTc);
+        }
+    }
+}
+
+#[test]
+fn what_can_not_be_cut_is_dropped() {
+    where_frames_come_in_again(|arrivals| {
+        for tunnel in tunnels(TC) {
+            let director = Director::new(tunnel);
+            let mut options = divisible(TC.udp(), 1450);
+            header(&mut options).options = vec![1; 4].into();
+            // Its end is where no fragment can begin.
+            let mut last = divisible(TC.udp(), 3000).fragments(ID.into(), 1480).swap_remove(0);
+            director.arrives(&last).assert_counted(Reason::Fragmented);
+            arrivals.next();
+            header(&mut last).fragment_offset = 0x1fff;
+            for frame in [options, last] {
+                director.arrives(&frame).assert_dropped(Reason::TooBig);
+            }
+            // Eight bytes and a header are the least there is.
+            let director = Director::with_room(tunnel, tunnel.overhead() + 27);
+            director.arrives(&divisible(TC.udp(), 1000)).assert_dropped(Reason::TooBig);
+            assert!(arrivals.are_over());
+        }
+    });
+}
+
+#[test]
+fn a_packet_that_must_not_be_cut_is_not() {
+    where_frames_come_in_again(|arrivals| {
+        for tunnel in tunnels(TC) {
+            let director = Director::new(tunnel);
+            let mut frame = divisible(TC.udp(), 1500);
+            header(&mut frame).dont_fragment = true;
+            director.arrives(&frame).assert_counted(Reason::TooBig);
+            assert!(arrivals.are_over());
+        }
+    });
+}
