@@ -10,6 +10,7 @@ use proxy_common::verdict::Reason;
 use proxy_common::vip::VIP_CLUSTER_IP;
 
 use crate::answers;
+use crate::cut;
 use crate::packet::{ETHERNET, Packet, needs_more_than_itself, residue};
 use crate::translated;
 use crate::world::{Frontend, MTU, NODES, World, address, vip};
@@ -61,6 +62,11 @@ impl<'a> Oracle<'a> {
         }
         if packet.has_ports() {
             return match self.world.frontend(packet.destination, packet.protocol) {
+                Some(frontend) if self.is_left_to_tc(frontend, &packet, &done) => Ok(if packet.is_plain {
+                    &[Reason::HandedToTc]
+                } else {
+                    &[Reason::HandedToTc, Reason::NotOurs]
+                }),
                 Some(frontend) => {
                     self.or_untouched(&packet, &done, || self.judge_client(frontend, &packet, &done))
                 }
@@ -123,11 +129,18 @@ impl<'a> Oracle<'a> {
         left_alone.map_or_else(judge, Ok)
     }
 
+    /// XDP can't make two of a packet.
+    fn is_left_to_tc(&self, frontend: &Frontend, packet: &Packet, done: &Done<'_>) -> bool {
+        self.hook == Hook::XdpIngress
+            && cut::may_be_cut(done, packet)
+            && rooms(frontend).any(|room| packet.length > room)
+            && self.untouched(done).is_ok()
+    }
+
     fn judge_client(&self, frontend: &Frontend, packet: &Packet, done: &Done<'_>) -> Result<Reasons, String> {
         if let Some(reason) = frontend.drops {
             return self.dropped(done, packet, only(reason));
         }
-        let outer = |endpoint: &Endpoint| outer_header(frontend, endpoint);
         let remote = || frontend.service.endpoints.iter().filter(|endpoint| endpoint.way != 0);
         match self.verdict(done) {
             Verdict::Pass => {
@@ -138,8 +151,16 @@ impl<'a> Oracle<'a> {
             Verdict::Drop if packet.hop_limit <= 1 && remote().next().is_some() => {
                 Ok(&[Reason::HopLimit, Reason::ReplyKeyInUse])
             }
-            Verdict::Drop if remote().any(|endpoint| packet.length + outer(endpoint) > MTU) => {
+            Verdict::Drop
+                if rooms(frontend).any(|room| packet.length > room) && !cut::is_divisible(done, packet) =>
+            {
                 Ok(&[Reason::TooBig, Reason::ReplyKeyInUse])
+            }
+            Verdict::Redirect
+                if self.hook == Hook::TcIngress
+                    && rooms(frontend).any(|room| cut::is_rest(done, packet, room)) =>
+            {
+                Ok(&[Reason::Fragmented])
             }
             Verdict::Drop => Ok(&[Reason::ReplyKeyInUse, Reason::SnatPorts]),
             Verdict::Transmit | Verdict::Redirect if answers::is_error(done, packet) => {
@@ -343,6 +364,12 @@ pub fn sums(frame: &[u8], packet: &Packet, network: usize, payload: usize) -> (u
 
 fn local_backends(frontend: &Frontend) -> impl Iterator<Item = SocketAddr> {
     frontend.service.endpoints.iter().filter(|endpoint| endpoint.way == 0).map(|endpoint| endpoint.at)
+}
+
+/// The largest packets to the backends on other nodes.
+fn rooms(frontend: &Frontend) -> impl Iterator<Item = usize> {
+    let remote = frontend.service.endpoints.iter().filter(|endpoint| endpoint.way != 0);
+    remote.map(|endpoint| MTU - outer_header(frontend, endpoint))
 }
 
 /// Bytes of the header that is put in front of packets to a backend on another node.
