@@ -11,6 +11,7 @@
 mod bad_input;
 mod changes;
 mod command_line;
+mod datagrams;
 mod demonstration;
 mod direct_return;
 mod errors;

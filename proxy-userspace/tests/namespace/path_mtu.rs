@@ -4,68 +4,144 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 use millrace_lab::cluster::Cluster;
-use millrace_lab::topology::{Family, Host, Shape, vip};
-use millrace_lab::traffic::{Connection, path_mtu};
+use millrace_lab::topology::{Family, Host, Leg, Shape, vip};
+use millrace_lab::traffic::{Connection, Fate, Fragments, Trace, path_mtu, send_datagram, trace_path};
 
 use crate::fixture::{counted, xdp};
 
 const NARROW: u32 = 1400;
+/// What the client sends to another node.
+const BETWEEN: Leg = Leg::Nodes { from: 1, to: 2 };
 
-/// Two nodes with a router between them, on the way there, that takes no more than [`NARROW`] bytes; and a service with a backend on
-/// the second one, by DSR at address 1 and by SNAT at address 2.
-fn start(flags: &[&str]) -> Result<(Cluster, Host)> {
-    let shape = Shape { nodes: 2, pods: 1, ..Shape::default() };
-    let mut cluster = Cluster::without_agents(shape, &xdp())?;
-    let narrows = cluster.bed().add_narrows(1, 2, NARROW)?;
-    for node in [1, 2] {
-        cluster.start_agent_with(node, flags)?;
-        cluster.wait_for_hooks(node)?;
+/// Services by their number, which is that of their address, too: one with DSR and one with SNAT, both with backends on node 2,
+/// and one with a backend on the director.
+const DIRECT: u8 = 1;
+const TRANSLATED: u8 = 2;
+const NEAR: u8 = 3;
+
+/// Two nodes, and a router in a leg that takes no more than [`NARROW`] bytes.
+struct Narrowed {
+    cluster: Cluster,
+    gate: Host,
+}
+
+impl Narrowed {
+    fn start(leg: Leg, flags: &[&str]) -> Result<Self> {
+        let shape = Shape { nodes: 2, pods: 2, ..Shape::default() };
+        let mut cluster = Cluster::without_agents(shape, &xdp())?;
+        let gate = cluster.bed().add_narrows(leg, NARROW)?;
+        for node in [1, 2] {
+            cluster.start_agent_with(node, flags)?;
+            cluster.wait_for_hooks(node)?;
+        }
+        let direct = cluster.service("direct", DIRECT, &["pod-2a"])?.load_balancer(vip(DIRECT));
+        let translated =
+            cluster.service("translated", TRANSLATED, &["pod-2b"])?.load_balancer(vip(TRANSLATED));
+        let near = cluster.service("near", NEAR, &["pod-1a"])?.load_balancer(vip(NEAR));
+        cluster.apply(&direct.annotation("millrace/forwarding", "dsr"), &[1, 2])?;
+        cluster.apply(&translated, &[1])?;
+        cluster.apply(&near, &[1])?;
+        cluster.wait_for_ways(1)?;
+        Ok(Self { cluster, gate })
     }
-    let direct = cluster.service("direct", 1, &["pod-2a"])?.load_balancer(vip(1));
-    let translated = cluster.service("translated", 2, &["pod-2a"])?.load_balancer(vip(2));
-    cluster.apply(&direct.annotation("millrace/forwarding", "dsr"), &[1, 2])?;
-    cluster.apply(&translated, &[1])?;
-    cluster.wait_for_ways(1)?;
-    Ok((cluster, narrows))
-}
 
-/// Twenty megabytes there, in parts that a busy machine carries in the time that a client waits for an answer; and one part back,
-/// which crosses no narrow link.
-fn cross(cluster: &Cluster, target: SocketAddr) -> Result<()> {
-    const PARTS: usize = 5;
-    const BYTES: usize = 4_000_000;
-    cluster.bed().client().run(async move || {
-        let mut connection = Connection::open(target).await?;
-        for _ in 0..PARTS {
-            assert_eq!(connection.upload(BYTES).await?.sighting.received, BYTES, "{target}");
+    /// Twenty megabytes in each direction, in parts that a busy machine carries in the time that a client waits for an answer.
+    fn cross(&self, target: SocketAddr) -> Result<()> {
+        const PARTS: usize = 5;
+        const BYTES: usize = 4_000_000;
+        self.cluster.bed().client().run(async move || {
+            let mut connection = Connection::open(target).await?;
+            for _ in 0..PARTS {
+                assert_eq!(connection.upload(BYTES).await?.sighting.received, BYTES, "{target}");
+                assert_eq!(connection.download(BYTES).await?, BYTES, "{target}");
+            }
+            Ok(())
+        })
+    }
+
+    /// Large bodies cross whole over both families, and the router in the leg has refused a packet of each connection.
+    fn expect_whole_bodies(&self, services: &[u8]) -> Result<()> {
+        for family in Family::ALL {
+            for number in services {
+                let before = self.gate.refused_packets(family)?;
+                self.cross(SocketAddr::new(vip(*number).of(family), 80))?;
+                let after = self.gate.refused_packets(family)?;
+                assert!(after > before, "{family}, address {number}: the router had nothing to refuse");
+            }
         }
-        assert_eq!(connection.download(BYTES).await?, BYTES, "{target}");
         Ok(())
-    })
+    }
 }
 
-/// Both services carry large bodies, and a socket of the client learns how large a packet may be to the one with DSR.
-fn expect_whole_bodies(flags: &[&str], largest: [(Family, usize); 2]) -> Result<()> {
-    let (cluster, _narrows) = start(flags)?;
+/// As [`Narrowed::expect_whole_bodies`], and the director has passed on what the router said.
+fn expect_whole_bodies_and_errors(leg: Leg, flags: &[&str], services: &[u8]) -> Result<Narrowed> {
+    let narrowed = Narrowed::start(leg, flags)?;
+    let before = counted(&narrowed.cluster, 1, "icmp_error")?;
+    narrowed.expect_whole_bodies(services)?;
+    let errors = counted(&narrowed.cluster, 1, "icmp_error")? - before;
+    let connections = (services.len() * Family::ALL.len()) as u64;
+    assert!(errors >= connections, "{errors} errors for {connections} connections");
+    Ok(narrowed)
+}
+
+/// A socket of the client learns how large a packet may be to the service with DSR, and datagrams that may be cut arrive.
+fn expect_datagrams(narrowed: &Narrowed, largest: [(Family, usize); 2]) -> Result<()> {
+    let client = narrowed.cluster.bed().client();
     for (family, largest) in largest {
-        for number in [1, 2] {
-            let before = counted(&cluster, 1, "icmp_error")?;
-            cross(&cluster, SocketAddr::new(vip(number).of(family), 80))?;
-            let after = counted(&cluster, 1, "icmp_error")?;
-            assert!(after > before, "{family}, address {number}: no router said a word");
+        let target = SocketAddr::new(vip(DIRECT).of(family), 80);
+        assert_eq!(path_mtu(client, target, 1500)?, largest, "{family}");
+        for bytes in [largest, 1472, 4000, 60_000] {
+            assert_eq!(send_datagram(client, target, Fragments::Allowed, bytes)?, Fate::Echoed, "{target}");
         }
-        let target = SocketAddr::new(vip(1).of(family), 80);
-        assert_eq!(path_mtu(cluster.bed().client(), target, 1500)?, largest, "{family}");
     }
     Ok(())
 }
 
 #[test]
-fn a_narrow_link_between_the_nodes_slows_no_upload_down() -> Result<()> {
-    expect_whole_bodies(&[], [(Family::V4, 1380), (Family::V6, 1360)])
+fn a_narrow_link_between_the_nodes_slows_no_transfer_down() -> Result<()> {
+    let narrowed = expect_whole_bodies_and_errors(BETWEEN, &[], &[DIRECT, TRANSLATED])?;
+    expect_datagrams(&narrowed, [(Family::V4, 1380), (Family::V6, 1360)])
 }
 
 #[test]
-fn a_narrow_link_between_the_nodes_slows_no_upload_in_udp_down() -> Result<()> {
-    expect_whole_bodies(&["--dsr-encap", "fou"], [(Family::V4, 1372), (Family::V6, 1352)])
+fn a_narrow_link_between_the_nodes_slows_no_transfer_in_udp_down() -> Result<()> {
+    let flags = ["--dsr-encap", "fou"];
+    let narrowed = expect_whole_bodies_and_errors(BETWEEN, &flags, &[DIRECT, TRANSLATED])?;
+    expect_datagrams(&narrowed, [(Family::V4, 1372), (Family::V6, 1352)])
+}
+
+/// The backend learns of it without the director: what it answers there is addressed to a node.
+#[test]
+fn a_narrow_link_back_to_the_director_slows_no_transfer_down() -> Result<()> {
+    Narrowed::start(Leg::Nodes { from: 2, to: 1 }, &[])?.expect_whole_bodies(&[TRANSLATED])
+}
+
+#[test]
+fn a_narrow_link_between_router_and_director_slows_no_transfer_down() -> Result<()> {
+    expect_whole_bodies_and_errors(Leg::Director, &[], &[DIRECT, TRANSLATED, NEAR]).map(drop)
+}
+
+#[test]
+fn a_narrow_link_from_the_backend_to_the_router_slows_no_transfer_down() -> Result<()> {
+    expect_whole_bodies_and_errors(Leg::ToClient(2), &[], &[DIRECT]).map(drop)
+}
+
+#[test]
+fn a_traced_path_shows_every_hop_and_the_largest_packet_of_its_narrowest_link() -> Result<()> {
+    let narrowed = Narrowed::start(BETWEEN, &[])?;
+    for (family, direct) in [(Family::V4, 1380), (Family::V6, 1360)] {
+        let bed = narrowed.cluster.bed();
+        let [router, director] = [bed.gateway_addresses(), bed.node(1)?.addresses()].map(|at| at.of(family));
+        // What a router behind the director says reaches the client from the service's address.
+        for (number, mtu, director, behind) in
+            [(DIRECT, direct, Some(director), 1), (TRANSLATED, 1400, None, 3), (NEAR, 1500, None, 1)]
+        {
+            let address = vip(number).of(family);
+            let behind = std::iter::repeat_n(address, behind);
+            let routers = std::iter::once(router).chain(director).chain(behind).collect();
+            let trace = trace_path(bed.client(), SocketAddr::new(address, 80))?;
+            assert_eq!(trace, Trace { routers, mtu }, "{address}");
+        }
+    }
+    Ok(())
 }

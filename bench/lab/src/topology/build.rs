@@ -9,13 +9,16 @@ use anyhow::{Context, Result};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::addresses::{self, Dual, Family};
-use super::{Bed, Host, Node, Pod, Shape, Wire};
+use super::{Bed, Host, Leg, Node, Pod, Shape, Wire};
 use crate::net::{Cgroup, Namespace, Netlink, Offload, remove_leftovers, set_offload, write_sysctl};
 
 const ANY: [IpNet; 2] = [
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0)),
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0)),
 ];
+
+/// Destinations and their gateways.
+type Routes = Vec<(IpNet, IpAddr)>;
 
 pub(super) fn build(shape: Shape) -> Result<Bed> {
     static BEDS: AtomicU32 = AtomicU32::new(1);
@@ -153,14 +156,12 @@ pub(super) fn add_host(bed: &Bed, name: &str, number: u8) -> Result<Host> {
     Ok(Host { address: addresses.v4, namespace })
 }
 
-/// Puts a machine between a node and another one, with its pods; it sends on no more than so many bytes at once.
-pub(super) fn add_narrows(bed: &Bed, from: u8, to: u8, bytes: u32) -> Result<Host> {
+/// Puts a machine into a leg, which sends on no more than so many bytes at once.
+pub(super) fn add_narrows(bed: &Bed, leg: Leg, bytes: u32) -> Result<Host> {
     const NUMBER: u8 = 50;
     let gate = add_host(bed, "narrows", NUMBER)?;
-    // The node's own addresses last: once they are routed, no gateway is found there.
-    let own = addresses::node(to).both().map(|address| (IpNet::from(address), address));
-    let beyond: Vec<(IpNet, IpAddr)> = pod_routes(to).chain(own).collect();
-    let routes = beyond.clone();
+    let ends = ends(bed, leg)?;
+    let routes: Routes = ends.iter().flat_map(|(_, routes)| routes.clone()).collect();
     gate.namespace.run(async move || {
         forward_packets()?;
         // Whoever is told of a shorter way takes it.
@@ -174,10 +175,28 @@ pub(super) fn add_narrows(bed: &Bed, from: u8, to: u8, bytes: u32) -> Result<Hos
         Ok(())
     })?;
     let through = addresses::host(NUMBER);
-    let detours = beyond.into_iter().map(|(to, _)| (to, through.of(Family::of(to.addr()))));
-    let detours: Vec<_> = detours.collect();
-    bed.node(from)?.namespace.run(async move || set_routes(detours).await)?;
+    for (namespace, routes) in ends {
+        let detours = routes.into_iter().map(|(to, _)| (to, through.of(Family::of(to.addr()))));
+        let detours: Vec<_> = detours.collect();
+        namespace.run(async move || set_routes(detours).await)?;
+    }
     Ok(gate)
+}
+
+/// Who sends into a leg, and the routes for it.
+fn ends(bed: &Bed, leg: Leg) -> Result<Vec<(&Namespace, Routes)>> {
+    let to_client = || addresses::CLIENT.networks().into_iter().zip(addresses::LAN_GATEWAY.both()).collect();
+    Ok(match leg {
+        Leg::Director => {
+            vec![(&bed.router, vip_routes().collect()), (bed.node(1)?.namespace(), to_client())]
+        }
+        Leg::Nodes { from, to } => {
+            // The node's own addresses last: once they are routed, no gateway is found there.
+            let own = addresses::node(to).both().map(|address| (IpNet::from(address), address));
+            vec![(bed.node(from)?.namespace(), pod_routes(to).chain(own).collect())]
+        }
+        Leg::ToClient(node) => vec![(bed.node(node)?.namespace(), to_client())],
+    })
 }
 
 fn connect_pod(node: &Node, pod: &Pod) -> Result<()> {
@@ -221,7 +240,7 @@ pub(super) fn route_between_nodes(bed: &Bed, node: &Node) -> Result<()> {
 
 fn route_from_router(bed: &Bed) -> Result<()> {
     let mut routes: Vec<_> = bed.nodes.iter().flat_map(|node| pod_routes(node.number)).collect();
-    routes.extend(addresses::VIPS.networks().into_iter().zip(addresses::node(1).both()));
+    routes.extend(vip_routes());
     bed.router.run(async move || set_routes(routes).await)
 }
 
@@ -230,7 +249,12 @@ fn pod_routes(number: u8) -> impl Iterator<Item = (IpNet, IpAddr)> {
     networks.into_iter().zip(addresses::node(number).both())
 }
 
-async fn set_routes(routes: Vec<(IpNet, IpAddr)>) -> Result<()> {
+/// Load balancer and external addresses are node 1's to serve.
+fn vip_routes() -> impl Iterator<Item = (IpNet, IpAddr)> {
+    addresses::VIPS.networks().into_iter().zip(addresses::node(1).both())
+}
+
+async fn set_routes(routes: Routes) -> Result<()> {
     let netlink = Netlink::open()?;
     for (destination, gateway) in routes {
         netlink.set_route(destination, gateway).await?;

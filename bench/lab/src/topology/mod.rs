@@ -16,6 +16,7 @@
 mod addresses;
 mod build;
 
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -81,6 +82,22 @@ pub struct Host {
     namespace: Arc<Namespace>,
 }
 
+/// A part of the way between client and backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leg {
+    /// What the client sends to load balancer addresses, from the router to node 1, and what that sends back.
+    Director,
+    /// What a node sends to another one and its pods, but not what comes back.
+    Nodes {
+        /// The number of the one that sends.
+        from: u8,
+        /// The number of the other one.
+        to: u8,
+    },
+    /// What a node sends to the client.
+    ToClient(u8),
+}
+
 /// A pod: a namespace with one device.
 #[derive(Debug)]
 pub struct Pod {
@@ -143,6 +160,12 @@ impl Bed {
         addresses::CLIENT
     }
 
+    /// Addresses of the router towards the client.
+    #[must_use]
+    pub const fn gateway_addresses(&self) -> Dual {
+        addresses::CLIENT_GATEWAY
+    }
+
     /// Makes the router send an address (of a load balancer, or an external one) to a node: its director.
     pub fn route_to(&self, address: IpAddr, director: u8) -> Result<()> {
         let gateway = self.node(director)?.addresses().of(Family::of(address));
@@ -155,10 +178,9 @@ impl Bed {
         build::add_host(self, name, number)
     }
 
-    /// Lets what node `from` sends to node `to` and its pods, but not what comes back, cross a router of its own that takes
-    /// packets of at most `bytes` bytes further.
-    pub fn add_narrows(&self, from: u8, to: u8, bytes: u32) -> Result<Host> {
-        build::add_narrows(self, from, to, bytes)
+    /// Puts a router of its own into a leg, which takes packets of at most `bytes` bytes further.
+    pub fn add_narrows(&self, leg: Leg, bytes: u32) -> Result<Host> {
+        build::add_narrows(self, leg, bytes)
     }
 
     /// Pulls the plug of a machine on the nodes' network, at the router's end: connections hang.
@@ -254,6 +276,31 @@ impl Host {
     pub const fn namespace(&self) -> &Arc<Namespace> {
         &self.namespace
     }
+
+    /// Packets that it did not send on since they were too large for what is behind.
+    pub fn refused_packets(&self, family: Family) -> Result<u64> {
+        self.namespace.run(async move || read_refused(family))
+    }
+}
+
+/// Reads the counter of the current thread's namespace.
+fn read_refused(family: Family) -> Result<u64> {
+    let number = match family {
+        Family::V4 => {
+            let text = fs::read_to_string("/proc/thread-self/net/snmp")?;
+            let mut lines = text.lines().filter_map(|line| line.strip_prefix("Ip: "));
+            let (names, numbers) = (lines.next(), lines.next());
+            let mut columns = names.into_iter().flat_map(str::split_whitespace);
+            let column = columns.position(|name| name == "FragFails");
+            column.and_then(|column| numbers?.split_whitespace().nth(column).map(str::to_owned))
+        }
+        Family::V6 => {
+            let text = fs::read_to_string("/proc/thread-self/net/snmp6")?;
+            let number = text.lines().find_map(|line| line.strip_prefix("Ip6FragFails"));
+            number.map(|number| number.trim().to_owned())
+        }
+    };
+    number.context("the kernel does not count FragFails")?.parse().context("FragFails is no number")
 }
 
 impl Pod {

@@ -83,7 +83,7 @@ pub(super) async fn ask_in_fragments(target: SocketAddr, bytes: usize, order: &[
     Ok(Answer { sighting: receive(&socket).await?, client })
 }
 
-async fn connect(target: SocketAddr) -> Result<UdpSocket> {
+pub(super) async fn connect(target: SocketAddr) -> Result<UdpSocket> {
     let any = match target {
         SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -115,7 +115,7 @@ async fn receive(socket: &UdpSocket) -> Result<Sighting> {
 }
 
 /// Splits an answer into the backend's line and what it sent back.
-fn parse(answer: &[u8]) -> Option<(Sighting, &[u8])> {
+pub(super) fn parse(answer: &[u8]) -> Option<(Sighting, &[u8])> {
     let end = answer.iter().position(|byte| *byte == b'\n')?;
     let (line, payload) = answer.split_at(end);
     Some((serde_json::from_slice(line).ok()?, payload.get(1..)?))

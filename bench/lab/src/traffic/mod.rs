@@ -8,6 +8,7 @@ mod ping;
 mod raw;
 mod sctp;
 mod server;
+mod trace;
 mod tunnel;
 
 use std::net::SocketAddr;
@@ -21,9 +22,10 @@ use crate::net::{Namespace, Task};
 pub use connections::LongConnections;
 pub use datagrams::{Delivery, Stream};
 pub use http::{Connection, get_status};
-pub use mtu::path_mtu;
+pub use mtu::{Fate, Fragments, datagram_headers, path_mtu, send_datagram};
 pub use ping::ping;
 pub use server::Server;
+pub use trace::{Trace, trace_path};
 pub use tunnel::{receive_encapsulated, send_encapsulated};
 
 /// How long a client waits for an answer before it counts as lost.

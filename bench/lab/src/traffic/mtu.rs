@@ -1,59 +1,121 @@
-//! What a socket learns of the largest packet its path takes.
+//! Datagrams of any size, and what a socket learns of the largest packet its path takes.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::errno::Errno;
 use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
-use super::ANSWER_LIMIT;
+use super::{ANSWER_LIMIT, datagrams};
 use crate::net::Namespace;
+use crate::patience::patience;
+
+/// Whether packets may be cut up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fragments {
+    /// By the sender and, with IPv4, by any router.
+    Allowed,
+    /// By nobody.
+    Forbidden,
+}
+
+/// What became of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// A backend has sent every byte of it back.
+    Echoed,
+    /// The socket was told that it is too large, and how large a packet may be.
+    TooLarge(usize),
+}
 
 /// Bytes of the IP and UDP headers.
-const fn headers(address: IpAddr) -> usize {
+#[must_use]
+pub const fn datagram_headers(address: IpAddr) -> usize {
     if address.is_ipv4() { 20 + 8 } else { 40 + 8 }
+}
+
+/// Sends a datagram of `bytes` bytes from a new socket, once, and waits for what becomes of it.
+pub fn send_datagram(
+    namespace: &Namespace,
+    target: SocketAddr,
+    fragments: Fragments,
+    bytes: usize,
+) -> Result<Fate> {
+    let fate = namespace.run(async move || {
+        let socket = datagrams::connect(target).await?;
+        set_fragments(&socket, target, fragments)?;
+        let payload: Vec<u8> = (0..bytes).map(|index| (index * 7 % 251) as u8).collect();
+        let mut answer = vec![0; 65536];
+        let sent = match socket.send(&payload).await {
+            Ok(_) => timeout(patience(ANSWER_LIMIT), socket.recv(&mut answer))
+                .await
+                .context("nobody says a word")?,
+            // Another socket of this host was told before.
+            refused => refused,
+        };
+        match sent {
+            Ok(length) => expect_echo(&payload, answer.get(..length).unwrap_or_default()),
+            Err(error) if is_too_large(&error) => Ok(Fate::TooLarge(known_mtu(&socket, target)?)),
+            Err(error) => Err(error.into()),
+        }
+    });
+    fate.with_context(|| format!("{bytes} bytes to {target}"))
 }
 
 /// Sends a datagram that must not be fragmented, in an IP packet of `bytes` bytes, waits until the socket is told that it is too
 /// large, and says how large a packet may be.
 pub fn path_mtu(namespace: &Namespace, target: SocketAddr, bytes: usize) -> Result<usize> {
-    namespace.run(async move || {
-        let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-        let socket = UdpSocket::bind(any).await?;
-        socket.connect(target).await?;
-        never_fragment(&socket, target)?;
-        match socket.send(&vec![0; bytes - headers(target.ip())]).await {
-            // Another socket of this host was told before.
-            Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => return known_mtu(&socket, target),
-            sent => sent?,
-        };
-        let mut buffer = vec![0; 65536];
-        let told = timeout(ANSWER_LIMIT, socket.recv(&mut buffer)).await.context("nobody says a word")?;
-        match told {
-            Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => known_mtu(&socket, target),
-            Err(error) => Err(error.into()),
-            Ok(_) => bail!("it was answered"),
-        }
-    })
+    let payload = bytes - datagram_headers(target.ip());
+    match send_datagram(namespace, target, Fragments::Forbidden, payload)? {
+        Fate::TooLarge(largest) => Ok(largest),
+        Fate::Echoed => bail!("it was answered"),
+    }
 }
 
-fn never_fragment(socket: &UdpSocket, target: SocketAddr) -> Result<()> {
-    let (level, option, value) = if target.is_ipv4() {
-        (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)
-    } else {
-        (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)
-    };
+fn expect_echo(sent: &[u8], answer: &[u8]) -> Result<Fate> {
+    let (sighting, echo) = datagrams::parse(answer).context("the answer is not a backend's")?;
+    ensure!(sighting.received == sent.len(), "{} bytes of {} arrived", sighting.received, sent.len());
+    ensure!(echo == sent, "other bytes than were sent came back");
+    Ok(Fate::Echoed)
+}
+
+pub(super) fn is_too_large(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EMSGSIZE)
+}
+
+pub(super) fn set_fragments(socket: &UdpSocket, target: SocketAddr, fragments: Fragments) -> Result<()> {
+    match (target, fragments) {
+        (SocketAddr::V4(_), Fragments::Allowed) => {
+            set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT)
+        }
+        (SocketAddr::V4(_), Fragments::Forbidden) => {
+            set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)
+        }
+        // Such a socket is told at once, too, and sends in smaller fragments from then on.
+        (SocketAddr::V6(_), Fragments::Allowed) => {
+            set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_WANT)
+        }
+        (SocketAddr::V6(_), Fragments::Forbidden) => {
+            set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO)
+        }
+    }
+}
+
+/// Sets an integer option.
+pub(super) fn set_option(socket: &UdpSocket, level: i32, option: i32, value: i32) -> Result<()> {
     let length = size_of_val(&value) as libc::socklen_t;
     // SAFETY: the value is a whole integer and outlives the call.
     let result =
         unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), length) };
-    Errno::result(result).context("can't forbid fragments")?;
+    Errno::result(result).with_context(|| format!("can't set option {option} of level {level}"))?;
     Ok(())
 }
 
-fn known_mtu(socket: &UdpSocket, target: SocketAddr) -> Result<usize> {
+/// What the path of a connected socket takes, as far as its host knows.
+pub(super) fn known_mtu(socket: &UdpSocket, target: SocketAddr) -> Result<usize> {
     let (level, option) = if target.is_ipv4() {
         (libc::IPPROTO_IP, libc::IP_MTU)
     } else {
