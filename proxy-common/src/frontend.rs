@@ -25,6 +25,8 @@ pub const FRONTEND_LISTENER: u32 = 1 << 4;
 /// Flag of [`Frontend`]: for sockets of the node's own network namespace only. Its address is the loopback device's, and every
 /// pod has one of these.
 pub const FRONTEND_NODE_ONLY: u32 = 1 << 5;
+/// Flag of [`Frontend`], scope external: only sources inside the cluster may use it.
+pub const FRONTEND_INSIDE_ONLY: u32 = 1 << 6;
 /// The kind of a frontend is `flags >> FRONTEND_KIND_SHIFT`, one of `FRONTEND_KIND_*`.
 pub const FRONTEND_KIND_SHIFT: u32 = 28;
 /// A Service's cluster IP.

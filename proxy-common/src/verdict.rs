@@ -79,7 +79,7 @@ reasons! {
     NoRoom = 25, "no_room";
     /// Dropped: the slot or the backend it names is not (yet) there.
     NoBackend = 26, "no_backend";
-    /// Dropped: the client is outside the Service's `loadBalancerSourceRanges`.
+    /// Dropped: the client is outside the Service's `loadBalancerSourceRanges`, or asks for a cluster IP from outside the cluster.
     SourceRefused = 27, "source_refused";
     /// Dropped, and refused by ICMP: nobody serves this port of a service's address.
     UnknownPort = 28, "unknown_port";

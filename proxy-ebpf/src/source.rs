@@ -3,8 +3,8 @@
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use proxy_common::addr::Address;
 use proxy_common::frontend::{
-    FRONTEND_DSR, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_NODE_PORT, FRONTEND_LISTENER, FRONTEND_LOCAL,
-    FRONTEND_SOURCE_RANGES, Frontend,
+    FRONTEND_DSR, FRONTEND_INSIDE_ONLY, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_NODE_PORT, FRONTEND_LISTENER,
+    FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, Frontend,
 };
 use proxy_common::source_range::{CLUSTER, SERVICE_BITS, SourceRange};
 use proxy_common::verdict::Reason;
@@ -14,12 +14,17 @@ use crate::dsr;
 use crate::family::{Family, KeyOf};
 use crate::verdict::Verdict;
 
-/// The frontend as this client sees it: nobody's outside its source ranges, and with the Cluster list, whatever
-/// externalTrafficPolicy says, for one that is inside the cluster. A cluster IP has internalTrafficPolicy's list, which
-/// holds for everybody.
+/// Flags of a frontend that not everybody may use.
+const RESTRICTED: u32 = FRONTEND_SOURCE_RANGES | FRONTEND_INSIDE_ONLY;
+
+/// The frontend as this client sees it: nobody's outside its source ranges or, if it is for clients inside the cluster only, outside
+/// the cluster; and with the Cluster list, whatever externalTrafficPolicy says, for one that is inside. A cluster IP has
+/// internalTrafficPolicy's list, which holds for everybody.
 #[inline(always)]
 pub fn admit<F: Family>(frontend: Frontend, key: &KeyOf<F>) -> Result<Frontend, Verdict> {
-    if frontend.flags & FRONTEND_SOURCE_RANGES != 0 && !is_inside::<F>(frontend.service, &key.source) {
+    // Only load balancers' addresses have source ranges, and they are for clients outside.
+    let of = if frontend.flags & FRONTEND_INSIDE_ONLY != 0 { CLUSTER } else { frontend.service };
+    if frontend.flags & RESTRICTED != 0 && !is_inside::<F>(of, &key.source) {
         // Another node has judged its client, and sends to the backend from its own address.
         let is_judged = frontend.flags & FRONTEND_LISTENER != 0 && dsr::is_other_node::<F>(&key.source);
         if !is_judged {

@@ -44,6 +44,10 @@ pub struct AgentArgs {
     /// over an uplink; separated by commas [default: only the nodes' own addresses are]
     #[arg(long, value_name = "CIDR,...", value_delimiter = ',')]
     pub cluster_cidr: Vec<String>,
+    /// Who may reach ClusterIPs from the network: inside (the nodes, and what is inside --cluster-cidr) or all, where routers
+    /// send the range of the ClusterIPs to the nodes. Pods and processes of this node always may [default: inside]
+    #[arg(long, value_name = "inside|all")]
+    pub cluster_ip_clients: Option<String>,
     /// External IPs outside these ranges are refused; may be repeated [default: all are refused]
     #[arg(long, value_name = "CIDR", value_delimiter = ',')]
     pub service_external_ip_range: Vec<String>,

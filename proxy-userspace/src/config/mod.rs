@@ -21,7 +21,7 @@ use file::{FileSettings, GoDuration};
 
 use crate::dataplane::ebpf::{Dsr, Mark, RejectUnknown, Sockets, XdpMode};
 use crate::dataplane::ipvs::Settings as IpvsSettings;
-use crate::model::{Forwarding, ModelSettings};
+use crate::model::{ClusterIpClients, Forwarding, ModelSettings};
 
 /// kube-proxy's ports.
 const HEALTHZ_PORT: u16 = 10256;
@@ -182,6 +182,11 @@ fn model_settings(
             Some(ranges) if args.cluster_cidr.is_empty() => ranges.clone(),
             _ => parse::ranges("--cluster-cidr", &args.cluster_cidr)?,
         },
+        cluster_ip_clients: parse::choice(
+            "--cluster-ip-clients",
+            args.cluster_ip_clients.as_deref(),
+            &[("inside", ClusterIpClients::Inside), ("all", ClusterIpClients::All)],
+        )?,
         external_ip_ranges: parse::ranges("--service-external-ip-range", &args.service_external_ip_range)?,
         service_proxy_name: parse::service_proxy_name(args.service_proxy_name.as_deref())?,
         forwarding: parse::choice(

@@ -1,7 +1,7 @@
 use super::*;
 use crate::dataplane::ebpf::{Encapsulation, OuterSource, OwnSource, SocketLb};
 use crate::dataplane::ipvs::{Arp, Masquerade, Rules};
-use crate::model::{NodePortAddresses, Scheduler};
+use crate::model::{ClusterIpClients, NodePortAddresses, Scheduler};
 
 use clap::Parser;
 
@@ -76,7 +76,7 @@ fn without_flags_the_defaults_hold() {
 fn every_flag_is_heard() {
     let settings = resolve(
         "--hostname-override node-7 --uplinks eth0,eth1 --pod-interfaces cni0 --nodeport-addresses \
-         10.0.0.0/8,2001:db8::/32 --cluster-cidr 10.244.0.0/16,fd00:244::/56 --service-external-ip-range 192.0.2.0/24 --service-external-ip-range \
+         10.0.0.0/8,2001:db8::/32 --cluster-cidr 10.244.0.0/16,fd00:244::/56 --cluster-ip-clients all --service-external-ip-range 192.0.2.0/24 --service-external-ip-range \
          2001:db8:e::/64 --service-proxy-name edge --forwarding dsr --algorithm maglev --maglev-table-size 251 \
          --flow-table-size 4096 --timeout-syn 1 --timeout-established 2 --timeout-closing 3 --timeout-udp 4 \
          --reject-unknown-ports all --dsr-encap fou --dsr-outer-source 172.16.9.1/16,2001:db8:f0::/48 --snat-ports 20000-20999 --socket-lb host --bind-protection off --cgroup-path /cgroup --fwmark 0x10/255 --bpffs-path /bpf --xdp generic --proxy-mode ebpf --min-sync-interval 5 \
@@ -88,6 +88,7 @@ fn every_flag_is_heard() {
         node_name: "node-7".to_owned(),
         node_ports: NodePortAddresses::Within(vec![range("10.0.0.0/8"), range("2001:db8::/32")]),
         cluster_ranges: vec![range("10.244.0.0/16"), range("fd00:244::/56")],
+        cluster_ip_clients: ClusterIpClients::All,
         external_ip_ranges: vec![range("192.0.2.0/24"), range("2001:db8:e::/64")],
         service_proxy_name: Some("edge".to_owned()),
         forwarding: Forwarding::Dsr,

@@ -56,6 +56,8 @@ pub enum Scope {
     Internal,
     /// A packet that came in over an uplink.
     External,
+    /// The same, but only from a source inside the cluster ([`Desired::cluster_sources`]).
+    ExternalInside,
     /// A packet that another node encapsulated, for a NodePort of its own: such a frontend's address is unspecified.
     Encapsulated,
 }

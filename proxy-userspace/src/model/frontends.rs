@@ -7,7 +7,7 @@ use super::environment::Environment;
 use super::problem::{Notes, Topic};
 use super::service::{PortSpec, ServiceSpec};
 use super::source_ranges::{SourceRanges, with_vips};
-use super::{Family, Forwarding, Frontend, FrontendKind, List, ModelSettings, Scope};
+use super::{ClusterIpClients, Family, Forwarding, Frontend, FrontendKind, List, ModelSettings, Scope};
 
 /// The external addresses of a Service that it may have.
 #[derive(Debug, Default)]
@@ -17,6 +17,7 @@ pub(super) struct Reach {
     node_addresses: Vec<IpAddr>,
     /// Other nodes send on what comes to their NodePorts.
     direct_return: bool,
+    cluster_ip_clients: ClusterIpClients,
     /// Who may reach `ingress`.
     pub source_ranges: SourceRanges,
 }
@@ -42,7 +43,8 @@ pub(super) fn accept_addresses(
 ) -> Reach {
     let node_addresses = environment.node_port_addresses(&settings.node_ports).collect();
     let direct_return = spec.overrides.forwarding(settings) == Forwarding::Dsr;
-    let mut reach = Reach { node_addresses, direct_return, ..Reach::default() };
+    let cluster_ip_clients = settings.cluster_ip_clients;
+    let mut reach = Reach { node_addresses, direct_return, cluster_ip_clients, ..Reach::default() };
     for (index, address) in &spec.external_ips {
         let refusal = match environment.refuse_external_ip(*address) {
             Some(owned) => Some((owned.topic(), owned.to_string())),
@@ -92,8 +94,11 @@ pub(super) fn expose(
         found.entry((address, scope)).or_insert(Frontend { address, scope, kind, list });
     };
     if let Some(cluster_ip) = spec.families.get(&family).copied().flatten() {
-        // From an uplink too, as with kube-proxy: routers know cluster IPs that are advertised by BGP.
-        for scope in [Scope::Internal, Scope::External] {
+        let external = match reach.cluster_ip_clients {
+            ClusterIpClients::Inside => Scope::ExternalInside,
+            ClusterIpClients::All => Scope::External,
+        };
+        for scope in [Scope::Internal, external] {
             add(cluster_ip, port.port, FrontendKind::ClusterIp, scope, spec.internal_local);
         }
     }

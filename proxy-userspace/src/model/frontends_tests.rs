@@ -48,14 +48,35 @@ fn of(port: Option<&ServicePort>) -> impl Iterator<Item = &Frontend> {
 /// The frontends of a kind in scope external, by address. Those of scope internal must be at the same addresses, loopback
 /// aside.
 fn served(model: &Model, kind: FrontendKind) -> Vec<String> {
-    let at = |scope: Scope| {
+    let at = |scopes: &[Scope]| {
         let frontends = [Family::V4, Family::V6].into_iter().flat_map(|family| of(model.port("web", family)));
-        let found = frontends.filter(|frontend| frontend.kind == kind && frontend.scope == scope);
+        let found = frontends.filter(|frontend| frontend.kind == kind && scopes.contains(&frontend.scope));
         let found = found.filter(|frontend| !frontend.address.ip().is_loopback());
         found.map(|frontend| frontend.address.to_string()).collect::<Vec<_>>()
     };
-    assert_eq!(at(Scope::Internal), at(Scope::External), "{kind:?}");
-    at(Scope::External)
+    let outside = at(&[Scope::External, Scope::ExternalInside]);
+    assert_eq!(at(&[Scope::Internal]), outside, "{kind:?}");
+    outside
+}
+
+#[test]
+fn cluster_ips_are_for_clients_inside_the_cluster_unless_a_setting_says_all() {
+    for (cluster_ip_clients, expected) in
+        [(ClusterIpClients::Inside, Scope::ExternalInside), (ClusterIpClients::All, Scope::External)]
+    {
+        let mut model = model_with(ModelSettings { cluster_ip_clients, ..settings() });
+        model.tell(service("LoadBalancer", &json!({}), &json!([{"ip": "198.51.100.1"}])));
+        model.refresh();
+        let scope_of = |kind: FrontendKind| {
+            let frontends = of(model.port("web", Family::V4)).filter(|frontend| frontend.kind == kind);
+            frontends
+                .map(|frontend| frontend.scope)
+                .filter(|scope| *scope != Scope::Internal)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(scope_of(FrontendKind::ClusterIp), [expected]);
+        assert_eq!(scope_of(FrontendKind::LoadBalancer), [Scope::External]);
+    }
 }
 
 /// Where one Service is served, and what is said against it. The slice of `kubernetes` has no Service here.
@@ -260,6 +281,7 @@ fn each_scope_has_the_list_its_policy_names() {
                 (ClusterIp, _) => expected[0],
                 (NodePort | ExternalIp | LoadBalancer, Scope::External | Scope::Encapsulated) => expected[1],
                 (NodePort | ExternalIp | LoadBalancer, Scope::Internal) => expected[2],
+                (NodePort | ExternalIp | LoadBalancer, Scope::ExternalInside) => panic!("{frontend:?}"),
             };
             assert_eq!(frontend.list, expected, "{kind} eTP {external} iTP {internal} {frontend:?}");
         }

@@ -40,7 +40,8 @@ pub use object::{Change, Kind, Object, ObjectKey};
 pub use problem::{Problem, Severity, Topic};
 pub use scheduler::Scheduler;
 pub use settings::{
-    DEFAULT_MAGLEV_SIZE, MAGLEV_SIZES, MaglevSizeError, ModelSettings, NodePortAddresses, check_maglev_size,
+    ClusterIpClients, DEFAULT_MAGLEV_SIZE, MAGLEV_SIZES, MaglevSizeError, ModelSettings, NodePortAddresses,
+    check_maglev_size,
 };
 
 use claims::{Claims, Target};

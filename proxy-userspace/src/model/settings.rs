@@ -13,6 +13,8 @@ pub struct ModelSettings {
     pub node_ports: NodePortAddresses,
     /// Sources inside these are inside the cluster.
     pub cluster_ranges: Vec<IpNet>,
+    /// Who may reach cluster IPs over an uplink.
+    pub cluster_ip_clients: ClusterIpClients,
     /// External IPs outside these are refused.
     pub external_ip_ranges: Vec<IpNet>,
     /// Serve the Services whose label `service.kubernetes.io/service-proxy-name` says this, instead of those
@@ -24,6 +26,16 @@ pub struct ModelSettings {
     pub maglev: bool,
     /// Slots of a Maglev table, a prime.
     pub maglev_size: u32,
+}
+
+/// Who may reach cluster IPs over an uplink.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClusterIpClients {
+    /// Sources inside the cluster.
+    #[default]
+    Inside,
+    /// Everybody: routers know the range.
+    All,
 }
 
 /// The addresses of this node that NodePorts are served on.
@@ -80,6 +92,7 @@ impl Default for ModelSettings {
             node_name: String::new(),
             node_ports: NodePortAddresses::Primary,
             cluster_ranges: Vec::new(),
+            cluster_ip_clients: ClusterIpClients::default(),
             external_ip_ranges: Vec::new(),
             service_proxy_name: None,
             forwarding: Forwarding::Snat,

@@ -10,6 +10,7 @@
 
 mod bad_input;
 mod changes;
+mod cluster_ips;
 mod command_line;
 mod datagrams;
 mod demonstration;

@@ -1,5 +1,5 @@
 //! Rows of the reachability matrix that cross nodes, and those that no service has a part in: containers and hosts among
-//! themselves. Those that hooks of sockets serve are in `sockets`.
+//! themselves. Those that are served inside the node are in `inside`.
 
 use std::net::SocketAddr;
 

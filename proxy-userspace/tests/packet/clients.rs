@@ -31,6 +31,7 @@ each_ingress! {
     a_client_inside_the_cluster_gets_the_cluster_list_of_a_local_frontend
     a_client_inside_the_cluster_gets_no_other_list_where_there_is_none
     a_client_inside_the_cluster_keeps_to_the_local_list_of_a_cluster_ip
+    what_is_for_clients_inside_the_cluster_is_nobody_elses
     source_ranges_hold_for_clients_inside_the_cluster_as_well
     an_affinity_does_not_leave_the_local_list
     a_director_with_affinity_keeps_a_client_s_backend_and_its_connections
@@ -159,6 +160,17 @@ fn a_client_inside_the_cluster_gets_no_other_list_where_there_is_none(case: Case
     let service = bed.service().policy_local().without_cluster_list();
     service.external(case.vip()).backend_remote(case.remote_pod(1), 1).install();
     case.arrives(&bed, &case.tcp(flag::SYN)).assert_dropped(Reason::NoLocalEndpoint);
+}
+
+fn what_is_for_clients_inside_the_cluster_is_nobody_elses(case: Case) {
+    let bed = Bed::new();
+    bed.service().cluster_ip().inside_only().external(case.vip()).backend_local(case.pod(1)).install();
+    case.arrives(&bed, &case.tcp(flag::SYN)).assert_dropped(Reason::SourceRefused);
+    case.arrives(&bed, &case.tcp(flag::ACK)).assert_dropped(Reason::SourceRefused);
+    let (prefix, length) = case.clients();
+    bed.cluster_source(prefix, length);
+    case.reaches(&bed, &case.tcp(flag::SYN), case.pod(1));
+    case.arrives(&bed, &case.stranger(flag::SYN)).assert_dropped(Reason::SourceRefused);
 }
 
 fn a_client_inside_the_cluster_keeps_to_the_local_list_of_a_cluster_ip(case: Case) {

@@ -14,8 +14,8 @@ use millrace::node::Topology;
 use proxy_common::addr::unmapped;
 use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEND_SERVING};
 use proxy_common::frontend::{
-    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_LOCAL, FRONTEND_NODE_ONLY, FRONTEND_SOURCE_RANGES, Frontend,
-    SCOPE_ENCAPSULATED, SCOPE_EXTERNAL,
+    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_INSIDE_ONLY, FRONTEND_LOCAL, FRONTEND_NODE_ONLY,
+    FRONTEND_SOURCE_RANGES, Frontend, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL,
 };
 use proxy_common::hop::{DEVICE_XDP, Device};
 use proxy_common::selection::{
@@ -195,6 +195,7 @@ fn frontend(value: &Frontend) -> String {
         (FRONTEND_AFFINITY, "affinity"),
         (FRONTEND_SOURCE_RANGES, "closed"),
         (FRONTEND_NODE_ONLY, "node only"),
+        (FRONTEND_INSIDE_ONLY, "inside only"),
     ];
     let (service, cluster) = (value.service, value.cluster_service);
     format!("service {service}, cluster {cluster}, kind {}, {}", value.kind(), flags(value.flags, &names))

@@ -4,9 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use proxy_common::flow::FlowKey;
 use proxy_common::frontend::{
-    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_LOAD_BALANCER,
-    FRONTEND_KIND_NODE_PORT, FRONTEND_KIND_SHIFT, FRONTEND_LISTENER, FRONTEND_LOCAL, FRONTEND_NODE_ONLY,
-    FRONTEND_SOURCE_RANGES, Frontend, FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL, SCOPE_INTERNAL,
+    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_INSIDE_ONLY, FRONTEND_KIND_CLUSTER_IP,
+    FRONTEND_KIND_LOAD_BALANCER, FRONTEND_KIND_NODE_PORT, FRONTEND_KIND_SHIFT, FRONTEND_LISTENER,
+    FRONTEND_LOCAL, FRONTEND_NODE_ONLY, FRONTEND_SOURCE_RANGES, Frontend, FrontendKey, SCOPE_ENCAPSULATED,
+    SCOPE_EXTERNAL, SCOPE_INTERNAL,
 };
 use proxy_common::hash::{client_hash, flow_hash, hint};
 use proxy_common::selection::{
@@ -98,6 +99,12 @@ impl ServiceBuilder<'_> {
     /// A backend on this node has the very address and port of its frontends.
     pub fn listener(mut self) -> Self {
         self.flags |= FRONTEND_LISTENER;
+        self
+    }
+
+    /// Over an uplink for clients inside the cluster only.
+    pub fn inside_only(mut self) -> Self {
+        self.flags |= FRONTEND_INSIDE_ONLY;
         self
     }
 
@@ -245,7 +252,7 @@ impl ServiceBuilder<'_> {
     {
         let affinity_seconds = if self.flags & FRONTEND_AFFINITY == 0 { 0 } else { 10800 };
         let external = Frontend { service, cluster_service, flags: self.flags, affinity_seconds };
-        let flags = self.flags & !(FRONTEND_LOCAL | FRONTEND_DSR);
+        let flags = self.flags & !(FRONTEND_LOCAL | FRONTEND_DSR | FRONTEND_INSIDE_ONLY);
         let internal = if self.inside_local {
             Frontend { flags: flags | FRONTEND_LOCAL, ..external }
         } else {

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proxy_common::frontend::{
-    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_EXTERNAL_IP,
-    FRONTEND_KIND_LOAD_BALANCER, FRONTEND_KIND_NODE_PORT, FRONTEND_KIND_SHIFT, FRONTEND_LISTENER,
-    FRONTEND_LOCAL, FRONTEND_NODE_ONLY, FRONTEND_SOURCE_RANGES, Frontend, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL,
-    SCOPE_INTERNAL,
+    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_INSIDE_ONLY, FRONTEND_KIND_CLUSTER_IP,
+    FRONTEND_KIND_EXTERNAL_IP, FRONTEND_KIND_LOAD_BALANCER, FRONTEND_KIND_NODE_PORT, FRONTEND_KIND_SHIFT,
+    FRONTEND_LISTENER, FRONTEND_LOCAL, FRONTEND_NODE_ONLY, FRONTEND_SOURCE_RANGES, Frontend,
+    SCOPE_ENCAPSULATED, SCOPE_EXTERNAL, SCOPE_INTERNAL,
 };
 
 use super::change::FrontendAt;
@@ -116,7 +116,7 @@ pub fn wanted(port: &ServicePort, ids: ListIds) -> BTreeMap<FrontendAt, Frontend
 pub fn at(port: &ServicePort, frontend: &model::Frontend) -> FrontendAt {
     let scope = match frontend.scope {
         Scope::Internal => SCOPE_INTERNAL,
-        Scope::External => SCOPE_EXTERNAL,
+        Scope::External | Scope::ExternalInside => SCOPE_EXTERNAL,
         Scope::Encapsulated => SCOPE_ENCAPSULATED,
     };
     FrontendAt { address: frontend.address, protocol: port.protocol.number(), scope }
@@ -142,6 +142,7 @@ fn value(port: &ServicePort, frontend: &model::Frontend, ids: ListIds) -> Fronte
             | restriction(port, frontend)
             | flag(is_listener(port, frontend), FRONTEND_LISTENER)
             | flag(dsr, FRONTEND_DSR)
+            | flag(frontend.scope == Scope::ExternalInside, FRONTEND_INSIDE_ONLY)
             | flag(frontend.address.ip().is_loopback(), FRONTEND_NODE_ONLY)
             | flag(frontend.list == List::Local, FRONTEND_LOCAL)
             | flag(port.affinity_seconds > 0, FRONTEND_AFFINITY),

@@ -122,7 +122,8 @@ fn places(port: &ServicePort, context: &Context<'_>) -> BTreeMap<SocketAddr, Pla
         let place = places.entry(address).or_insert(Place { kind, inside: list, outside: list });
         match scope {
             Scope::Internal => place.inside = list,
-            Scope::External => place.outside = list,
+            // With IPVS an address is everybody's.
+            Scope::External | Scope::ExternalInside => place.outside = list,
             Scope::Encapsulated => {}
         }
     }

@@ -91,7 +91,9 @@ pub fn reached_at(n: u8, mut port: ServicePort) -> ServicePort {
 /// Makes the port's external frontends follow policy Local.
 pub fn local_policy(mut port: ServicePort) -> ServicePort {
     let local = |frontend: Frontend| match frontend.scope {
-        Scope::External | Scope::Encapsulated => Frontend { list: List::Local, ..frontend },
+        Scope::External | Scope::ExternalInside | Scope::Encapsulated => {
+            Frontend { list: List::Local, ..frontend }
+        }
         Scope::Internal => frontend,
     };
     port.frontends = port.frontends.into_iter().map(local).collect();
