@@ -14,7 +14,7 @@ use crate::fragment;
 use crate::held;
 use crate::packet::GSO_BY_FRAGS;
 use crate::packet::header::{Tcp, Udp, protocol};
-use crate::packet::{TcPacket, XdpPacket, unusual};
+use crate::packet::{BARE, FRAMED, TcPacket, XdpPacket, unusual};
 use crate::snat;
 
 /// Bit of [`renew`]'s event: the entry is in FLOWS_NEW.
@@ -131,24 +131,31 @@ pub fn read_unusual_xdp<F: Family>(context: *mut xdp_md, network: u32) -> u64 {
 
 /// As [`unusual::read`], in TC.
 #[inline(always)]
-pub fn read_unusual_tc<F: Family>(context: *mut __sk_buff, network: u32) -> u64 {
-    if F::Address::WORDS == 1 {
-        read_unusual_tc4(context, network)
-    } else {
-        read_unusual_tc6(context, network)
+pub fn read_unusual_tc<F: Family, const LINK: usize>(context: *mut __sk_buff, network: u32) -> u64 {
+    match (F::Address::WORDS, LINK) {
+        (1, BARE) => read_unusual_bare4(context, network),
+        (_, BARE) => read_unusual_bare6(context, network),
+        (1, _) => read_unusual_tc4(context, network),
+        (_, _) => read_unusual_tc6(context, network),
     }
 }
 
 /// As [`cut::cut`].
 #[inline(always)]
-pub fn cut(context: *mut __sk_buff, fits: u32) -> u32 {
-    cut_in_two(context, fits)
+pub fn cut<const LINK: usize>(context: *mut __sk_buff, fits: u32) -> u32 {
+    if LINK == BARE { cut_bare_in_two(context, fits) } else { cut_in_two(context, fits) }
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn cut_in_two(context: *mut __sk_buff, fits: u32) -> u32 {
-    cut::cut(TcPacket::of(context), fits)
+    cut::cut(TcPacket::<FRAMED>::of(context), fits)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn cut_bare_in_two(context: *mut __sk_buff, fits: u32) -> u32 {
+    cut::cut(TcPacket::<BARE>::of(context), fits)
 }
 
 /// Where the key of what comes next is left, by who has no room for it on the stack.
@@ -294,11 +301,23 @@ extern "C" fn read_unusual_xdp6(context: *mut xdp_md, network: u32) -> u64 {
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn read_unusual_tc4(context: *mut __sk_buff, network: u32) -> u64 {
-    unusual::read::<TcPacket, V4>(&TcPacket::of(context), network)
+    unusual::read::<TcPacket<FRAMED>, V4>(&TcPacket::of(context), network)
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
 extern "C" fn read_unusual_tc6(context: *mut __sk_buff, network: u32) -> u64 {
-    unusual::read::<TcPacket, V6>(&TcPacket::of(context), network)
+    unusual::read::<TcPacket<FRAMED>, V6>(&TcPacket::of(context), network)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn read_unusual_bare4(context: *mut __sk_buff, network: u32) -> u64 {
+    unusual::read::<TcPacket<BARE>, V4>(&TcPacket::of(context), network)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn read_unusual_bare6(context: *mut __sk_buff, network: u32) -> u64 {
+    unusual::read::<TcPacket<BARE>, V6>(&TcPacket::of(context), network)
 }

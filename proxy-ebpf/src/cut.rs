@@ -26,7 +26,7 @@ pub const WHOLE: u32 = 1;
 pub const REFUSED: u32 = 2;
 
 const IP: u32 = size_of::<Ipv4>() as u32;
-/// Bytes of the headers of a frame that can be cut.
+/// Where the payload of a packet that can be cut begins, in a frame with an Ethernet header.
 const HEADERS: usize = ETHERNET + size_of::<Ipv4>();
 /// Fragments begin at multiples of so many bytes.
 const UNIT: u32 = 8;
@@ -38,7 +38,7 @@ const MOST_TAKEN: u32 = size_of::<Buffer>() as u32;
 /// Cuts a packet in two, the first of which has at most `fits` bytes, or what the buffer leaves it. The second is to come in behind
 /// it: both wait in one queue.
 #[inline(always)]
-pub fn cut(mut packet: TcPacket, fits: u32) -> u32 {
+pub fn cut<const LINK: usize>(mut packet: TcPacket<LINK>, fits: u32) -> u32 {
     let Some(header) = packet.at::<Ipv4>(ETHERNET) else {
         return WHOLE;
     };
@@ -60,7 +60,7 @@ pub fn cut(mut packet: TcPacket, fits: u32) -> u32 {
 
 /// Sends the first `kept` bytes of the payload on their way, and leaves the other `rest` in the frame.
 #[inline(always)]
-fn part(packet: &TcPacket, header: &Ipv4, kept: u32, rest: u32) -> Option<()> {
+fn part<const LINK: usize>(packet: &TcPacket<LINK>, header: &Ipv4, kept: u32, rest: u32) -> Option<()> {
     let remainder = load(packet, HEADERS as u32 + kept, rest)?;
     resize(packet, HEADERS as u32 + kept)?;
     write_header(packet, header, kept, header.fragment | MORE_FRAGMENTS)?;
@@ -72,7 +72,10 @@ fn part(packet: &TcPacket, header: &Ipv4, kept: u32, rest: u32) -> Option<()> {
     resize(packet, HEADERS as u32 + rest)?;
     let flags = u64::from(BPF_F_RECOMPUTE_CSUM);
     // SAFETY: the context is the kernel's, and the buffer has that many bytes.
-    if unsafe { bpf_skb_store_bytes(context, HEADERS as u32, remainder.cast(), bounded(rest), flags) } != 0 {
+    if unsafe {
+        bpf_skb_store_bytes(context, in_frame::<LINK>(HEADERS as u32), remainder.cast(), bounded(rest), flags)
+    } != 0
+    {
         return None;
     }
     let fragment = u16::from_be(header.fragment).wrapping_add((kept / UNIT) as u16).to_be();
@@ -81,15 +84,22 @@ fn part(packet: &TcPacket, header: &Ipv4, kept: u32, rest: u32) -> Option<()> {
 
 /// Copies 1 to [`MOST_TAKEN`] bytes out of the frame.
 #[inline(always)]
-fn load(packet: &TcPacket, offset: u32, bytes: u32) -> Option<*mut Buffer> {
+fn load<const LINK: usize>(packet: &TcPacket<LINK>, offset: u32, bytes: u32) -> Option<*mut Buffer> {
     if bytes > MOST_TAKEN {
         return None;
     }
     let room = maps::BUFFER.get_ptr_mut(0)?;
     let context = packet.context().cast_const().cast();
     // SAFETY: the context is the kernel's, and the buffer has room for that many bytes.
-    let result = unsafe { bpf_skb_load_bytes(context, offset, room.cast(), bounded(bytes)) };
+    let result =
+        unsafe { bpf_skb_load_bytes(context, in_frame::<LINK>(offset), room.cast(), bounded(bytes)) };
     (result == 0).then_some(room)
+}
+
+/// Where in the frame that is which is at `offset` in one with an Ethernet header.
+#[inline(always)]
+const fn in_frame<const LINK: usize>(offset: u32) -> u32 {
+    offset.wrapping_sub((ETHERNET - LINK) as u32)
 }
 
 /// A length of 1 to [`MOST_TAKEN`] bytes, as the verifier can see.
@@ -100,14 +110,19 @@ fn bounded(bytes: u32) -> u32 {
 }
 
 #[inline(always)]
-fn resize(packet: &TcPacket, bytes: u32) -> Option<()> {
+fn resize<const LINK: usize>(packet: &TcPacket<LINK>, bytes: u32) -> Option<()> {
     // SAFETY: the context is the kernel's; packet pointers are looked up again afterwards.
-    (unsafe { bpf_skb_change_tail(packet.context().cast(), bytes, 0) } == 0).then_some(())
+    (unsafe { bpf_skb_change_tail(packet.context().cast(), in_frame::<LINK>(bytes), 0) } == 0).then_some(())
 }
 
 /// Writes the header of a fragment with `payload` bytes.
 #[inline(always)]
-fn write_header(packet: &TcPacket, header: &Ipv4, payload: u32, fragment: u16) -> Option<()> {
+fn write_header<const LINK: usize>(
+    packet: &TcPacket<LINK>,
+    header: &Ipv4,
+    payload: u32,
+    fragment: u16,
+) -> Option<()> {
     let total_length = ((IP + payload) as u16).to_be();
     let changed =
         Difference::default().half(header.total_length, total_length).half(header.fragment, fragment);
@@ -124,7 +139,11 @@ fn write_header(packet: &TcPacket, header: &Ipv4, payload: u32, fragment: u16) -
 /// Computes the checksum that hardware was to compute over the whole datagram (`CHECKSUM_PARTIAL`): it would do so over the first
 /// fragment alone.
 #[inline(always)]
-fn complete_checksum(packet: &mut TcPacket, header: &Ipv4, payload: u32) -> Option<()> {
+fn complete_checksum<const LINK: usize>(
+    packet: &mut TcPacket<LINK>,
+    header: &Ipv4,
+    payload: u32,
+) -> Option<()> {
     let field = match header.protocol {
         _ if header.fragment & FRAGMENT_MASK != 0 => return Some(()),
         protocol::TCP => HEADERS + offset_of!(Tcp, checksum),
@@ -150,12 +169,12 @@ fn complete_checksum(packet: &mut TcPacket, header: &Ipv4, payload: u32) -> Opti
 
 /// Whether a checksum is left to hardware: the helper changes it then by what is of the pseudo-header only.
 #[inline(always)]
-fn is_unfinished(packet: &TcPacket, field: usize) -> Option<bool> {
+fn is_unfinished<const LINK: usize>(packet: &TcPacket<LINK>, field: usize) -> Option<bool> {
     let place = packet.at::<u16>(field)?;
     // SAFETY: `at` checked the bound.
     let before = unsafe { *place };
     // SAFETY: the context is the kernel's; packet pointers are looked up again afterwards.
-    unsafe { bpf_l4_csum_replace(packet.context().cast(), field as u32, 0, 1, 0) };
+    unsafe { bpf_l4_csum_replace(packet.context().cast(), in_frame::<LINK>(field as u32), 0, 1, 0) };
     let place = packet.at::<u16>(field)?;
     // SAFETY: `at` checked the bound.
     let after = unsafe { replace(&mut *place, before) };
@@ -165,7 +184,7 @@ fn is_unfinished(packet: &TcPacket, field: usize) -> Option<bool> {
 /// The kernel forgets what hardware is to do only when its place is pulled out of the frame; what that takes along is written
 /// anew.
 #[inline(always)]
-fn forget_unfinished(packet: &mut TcPacket) -> Option<()> {
+fn forget_unfinished<const LINK: usize>(packet: &mut TcPacket<LINK>) -> Option<()> {
     const PULLED: usize = HEADERS + 1;
     let mut pulled: Chunk = [0; CHUNK_WORDS];
     packet.load(ETHERNET, &mut pulled, PULLED).ok()?;

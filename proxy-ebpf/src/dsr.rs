@@ -69,7 +69,7 @@ fn write_outer<P: Packet, F: Family>(
     between: usize,
 ) -> Result<(), Verdict> {
     let ether_type = if way.flags & WAY_IPV4 != 0 { V4::ETHER_TYPE } else { V6::ETHER_TYPE };
-    let ethernet = packet.at::<Ethernet>(0).ok_or(NO_ROOM)?;
+    let ethernet = packet.ethernet().ok_or(NO_ROOM)?;
     // SAFETY: `at` checked the bound.
     unsafe { *ethernet = Ethernet { addresses: next.addresses, ether_type } };
     let written = if way.flags & WAY_IPV4 != 0 {

@@ -3,11 +3,10 @@
 //! It would take nothing from its own address off a wire, so its address is hidden behind the frontend's, by a port as in
 //! [`snat`]. Both directions go back out of the device they came in by: the stack would take such packets for martians.
 
-use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
 
 use crate::family::Family;
-use crate::flow::{self, Owner, Sender};
+use crate::flow::{self, Sender};
 use crate::icmp;
 use crate::nat::{self, Endpoint};
 use crate::observe;
@@ -31,14 +30,13 @@ fn translate_parsed<P: Packet, F: Family>(
     parsed: &Parsed<F::Address>,
 ) -> Result<Verdict, Verdict> {
     let noted = snat::noted::<F>()?;
-    let destination = (noted.destination, noted.destination_port);
     let source = if noted.check == 0 {
-        let owner = Owner { backend: BackendRef(noted.backend), service: noted.service, flags: 0 };
         let frontend = parsed.key.destination;
-        (frontend, snat::create::<F>(parsed, &destination, &frontend, &owner)?)
+        (frontend, snat::create::<F>(parsed, noted, &frontend)?)
     } else {
         (noted.source, noted.source_port)
     };
+    let destination = (noted.destination, noted.destination_port);
     turn::<P, F>(packet, parsed, &source, &destination).ok_or(NO_ROOM)?;
     observe::count_service(noted.service, packet.length());
     Ok(Verdict::Bounce(Reason::Hairpin))

@@ -50,9 +50,9 @@ use aya_ebpf::macros::{cgroup_sock_addr, classifier, xdp};
 use aya_ebpf::programs::{SockAddrContext, TcContext, XdpContext};
 use proxy_common::verdict::Program;
 
-use crate::packet::{Packet, TcPacket, XdpPacket};
+use crate::packet::{BARE, FRAMED, Packet, TcPacket, XdpPacket};
 use crate::socket::{Call, Outcome, Plain4};
-use crate::verdict::{UNTOUCHED, Verdict};
+use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
 
 /// Off the wire, on a device with XDP.
 #[xdp(frags)]
@@ -74,43 +74,62 @@ pub fn xdp_ingress(context: XdpContext) -> u32 {
 /// Off the wire, where there is no XDP or XDP passed the frame.
 #[classifier]
 pub fn tc_ingress(context: TcContext) -> i32 {
-    let mut packet = TcPacket::new(&context);
-    if packet.take_handover() || packet.is_marked() {
-        return TC_ACT_UNSPEC;
-    }
-    let (length, device) = (packet.length(), packet.device());
-    let verdict = if packet.is_tagged() { UNTOUCHED } else { ingress::walk(packet) };
-    finish(Program::TcIngress, verdict, length, device)
+    arrive(TcPacket::<FRAMED>::new(&context))
+}
+
+/// The same on a device without Ethernet frames.
+#[classifier]
+pub fn tc_ingress_l3(context: TcContext) -> i32 {
+    arrive(TcPacket::<BARE>::new(&context))
 }
 
 /// On every device a reply can leave by.
 #[classifier]
 pub fn tc_egress(context: TcContext) -> i32 {
-    let packet = TcPacket::new(&context);
-    let (length, device) = (packet.length(), packet.device());
-    let verdict = egress::walk(packet);
-    finish(Program::TcEgress, verdict, length, device)
+    leave(Program::TcEgress, TcPacket::<FRAMED>::new(&context))
+}
+
+/// The same on a device without Ethernet frames.
+#[classifier]
+pub fn tc_egress_l3(context: TcContext) -> i32 {
+    leave(Program::TcEgress, TcPacket::<BARE>::new(&context))
 }
 
 /// From a pod, unless a device below has served it.
 #[classifier]
 pub fn tc_pod_in(context: TcContext) -> i32 {
-    let packet = TcPacket::new(&context);
+    let packet = TcPacket::<FRAMED>::new(&context);
     if packet.is_marked() {
         return TC_ACT_UNSPEC;
     }
-    let (length, device) = (packet.length(), packet.device());
     let verdict = if packet.is_tagged() { UNTOUCHED } else { pod::walk(packet) };
-    finish(Program::TcPodIn, verdict, length, device)
+    finish(Program::TcPodIn, verdict, &packet)
 }
 
 /// To a pod.
 #[classifier]
 pub fn tc_pod_out(context: TcContext) -> i32 {
-    let packet = TcPacket::new(&context);
-    let (length, device) = (packet.length(), packet.device());
-    let verdict = egress::walk(packet);
-    finish(Program::TcPodOut, verdict, length, device)
+    leave(Program::TcPodOut, TcPacket::<FRAMED>::new(&context))
+}
+
+#[inline(always)]
+fn arrive<const LINK: usize>(mut packet: TcPacket<LINK>) -> i32 {
+    if packet.take_handover() || packet.is_marked() {
+        return TC_ACT_UNSPEC;
+    }
+    let is_ours = !packet.is_tagged() && packet.prepare().is_some();
+    let verdict = if is_ours { ingress::walk(packet) } else { UNTOUCHED };
+    let verdict = match verdict {
+        Verdict::Send(..) if packet.frame().is_err() => NO_ROOM,
+        verdict => verdict,
+    };
+    finish(Program::TcIngress, verdict, &packet)
+}
+
+#[inline(always)]
+fn leave<const LINK: usize>(program: Program, packet: TcPacket<LINK>) -> i32 {
+    let verdict = if packet.prepare().is_some() { egress::walk(packet) } else { UNTOUCHED };
+    finish(program, verdict, &packet)
 }
 
 /// An IPv4 socket is connected.
@@ -203,15 +222,15 @@ fn permit(verdict: Result<(), i32>) -> i32 {
 
 /// `TC_ACT_UNSPEC` lets programs of others behind ours run.
 #[inline(always)]
-fn finish(program: Program, verdict: Verdict, length: u32, device: u32) -> i32 {
-    observe::count(program, verdict.reason(), length);
+fn finish(program: Program, verdict: Verdict, packet: &impl Packet) -> i32 {
+    observe::count(program, verdict.reason(), packet.length());
     match verdict {
         Verdict::Pass(_) | Verdict::Deliver(_) => TC_ACT_UNSPEC,
         Verdict::Drop(_) | Verdict::Refuse(..) => TC_ACT_SHOT,
         // SAFETY: no pointers; the kernel drops the frame if the device is gone.
-        Verdict::Bounce(_) => unsafe { bpf_redirect(device, 0) as i32 },
+        Verdict::Bounce(_) => unsafe { bpf_redirect(packet.device(), 0) as i32 },
         // SAFETY: as above; the frame waits behind what this CPU has been given already.
-        Verdict::Again(_) => unsafe { bpf_redirect(device, BPF_F_INGRESS.into()) as i32 },
+        Verdict::Again(_) => unsafe { bpf_redirect(packet.device(), BPF_F_INGRESS.into()) as i32 },
         // SAFETY: a null next hop of size zero makes the helper look the neighbour up itself.
         Verdict::Send(_, device) => unsafe { bpf_redirect_neigh(device, ptr::null_mut(), 0, 0) as i32 },
     }

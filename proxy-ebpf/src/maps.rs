@@ -22,6 +22,8 @@ use proxy_common::vip::{VIP_FILTER_WORDS, VipKey};
 use proxy_common::way::{PeerKey, Way};
 use proxy_common::{Addr4, Addr6};
 
+use crate::packet::header::Ethernet;
+
 const MMAPABLE: usize = BPF_F_MMAPABLE as usize;
 const SERVICES_DEFAULT: usize = 1 << 16;
 const SLOTS_DEFAULT: usize = 1 << 20;
@@ -192,3 +194,6 @@ pub static SOCK_TCP4: SocketsMap<Addr4> = LruHashMap::new();
 /// The same for IPv6; as [`SOCK_TCP4`].
 #[btf_map]
 pub static SOCK_TCP6: SocketsMap<Addr6> = LruHashMap::new();
+/// The Ethernet header that a bare frame has not. One for each CPU, written by the programs.
+#[btf_map]
+pub static LINKS: PerCpuArray<Ethernet, 1> = PerCpuArray::new();

@@ -20,7 +20,7 @@ use crate::flow::{self, Found, Owner, Sender};
 use crate::mss;
 use crate::nat::{self, Endpoint};
 use crate::observe;
-use crate::packet::header::{ETHERNET, Ethernet, tcp_flag};
+use crate::packet::header::{ETHERNET, tcp_flag};
 use crate::packet::parse::parse;
 use crate::packet::{Packet, Parsed};
 use crate::route::{self, NextHop};
@@ -93,13 +93,12 @@ fn translate_parsed<P: Packet, F: Family>(
     if packet.largest_packet(parsed, 0) > u32::from(hop.mtu) {
         return Err(Verdict::Refuse(Reason::TooBig, u32::from(hop.mtu)));
     }
-    let destination = (noted.destination, noted.destination_port);
     let source = if noted.check == 0 {
-        let owner = Owner { backend, service: noted.service, flags: 0 };
-        (hop.source, create::<F>(parsed, &destination, &hop.source, &owner)?)
+        (hop.source, create::<F>(parsed, noted, &hop.source)?)
     } else {
         (noted.source, noted.source_port)
     };
+    let destination = (noted.destination, noted.destination_port);
     let next = NextHop::of_hop(hop);
     send::<P, F>(packet, parsed, &source, &destination, &next)?;
     observe::count_service(noted.service, packet.length());
@@ -161,25 +160,25 @@ fn send<P: Packet, F: Family>(
 ) -> Result<(), Verdict> {
     nat::write::<P, F>(*packet, parsed, source, destination).ok_or(NO_ROOM)?;
     F::decrement_hop_limit(packet, ETHERNET).ok_or(NO_ROOM)?;
-    let ethernet = packet.at::<Ethernet>(0).ok_or(NO_ROOM)?;
+    let ethernet = packet.ethernet().ok_or(NO_ROOM)?;
     // SAFETY: `at` checked the bound.
     unsafe { (*ethernet).addresses = next.addresses };
     Ok(())
 }
 
-/// Makes both entries of a connection and says which port of this node it has. A RST gets the one its connection would be
-/// given first.
+/// Makes both entries of a connection to the backend that was noted, and says which port of this node it has. A RST gets the one
+/// its connection would be given first.
 #[inline(never)]
 pub fn create<F: Family>(
     parsed: &Parsed<F::Address>,
-    destination: &Endpoint<F>,
+    noted: &FlowOf<F>,
     source: &F::Address,
-    owner: &Owner,
 ) -> Result<u16, Verdict> {
     let key = &parsed.key;
+    let owner = Owner { backend: BackendRef(noted.backend), service: noted.service, flags: 0 };
     let mut reply_key = FlowKey {
-        source: destination.0,
-        source_port: destination.1,
+        source: noted.destination,
+        source_port: noted.destination_port,
         destination: *source,
         protocol: key.protocol,
         ..FlowKey::default()
@@ -192,7 +191,7 @@ pub fn create<F: Family>(
             return Ok(reply_key.destination_port);
         }
         match apart::occupancy::<F>(&reply_key, key) {
-            FREE => return enter::<F>(parsed, &reply_key, owner),
+            FREE => return enter::<F>(parsed, &reply_key, &owner),
             LENT => lent = reply_key.destination_port,
             _ => {}
         }
@@ -203,7 +202,7 @@ pub fn create<F: Family>(
         return Err(Verdict::Drop(Reason::SnatPorts));
     }
     apart::evict::<F>(&reply_key);
-    enter::<F>(parsed, &reply_key, owner)
+    enter::<F>(parsed, &reply_key, &owner)
 }
 
 /// A port of the range, network byte order.

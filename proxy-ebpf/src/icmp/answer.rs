@@ -61,8 +61,7 @@ fn build<P: Packet, F: Icmp>(
         return None;
     }
     super::swap_ethernet(&packet)?;
-    // SAFETY: `at` checked the bound.
-    let addresses = unsafe { (*packet.at::<Ethernet>(0)?).addresses };
+    let addresses = packet.ethernet_addresses()?;
     let quoted = parsed.transport().offset() - ETHERNET + QUOTED_TRANSPORT;
     let mut quote: Chunk = [0; CHUNK_WORDS];
     read(&packet, ETHERNET, quoted, &mut quote)?;
@@ -104,7 +103,7 @@ pub(super) fn write<P: Packet, F: Icmp>(
     message: Message,
     (quote, quoted): (&Chunk, usize),
 ) -> Option<()> {
-    let ethernet = packet.at::<Ethernet>(0)?;
+    let ethernet = packet.ethernet()?;
     // SAFETY: `at` checked the bound.
     unsafe { *ethernet = Ethernet { addresses: ethernet_addresses, ether_type: F::ETHER_TYPE } };
     let outer = Outer {

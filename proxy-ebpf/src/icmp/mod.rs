@@ -11,7 +11,7 @@ pub use answer::answer;
 pub use family::{Icmp, Plain};
 pub use relay::{leave, receive_tunnelled};
 
-use crate::packet::header::{ETHERNET, Ethernet, IcmpHeader};
+use crate::packet::header::{ETHERNET, IcmpHeader};
 use crate::packet::{Packet, Parsed};
 use crate::verdict::{UNTOUCHED, Verdict};
 
@@ -62,7 +62,7 @@ fn read_kind<P: Packet, F: Icmp>(packet: &P) -> Kind {
 /// Whether a packet came from one host to one host, and may be answered.
 #[inline(always)]
 fn may_answer<P: Packet, F: Icmp>(packet: &P, parsed: &Parsed<F::Address>) -> bool {
-    let Some(ethernet) = packet.at::<Ethernet>(0) else {
+    let Some(ethernet) = packet.ethernet() else {
         return false;
     };
     // SAFETY: `at` checked the bound.
@@ -74,7 +74,7 @@ fn may_answer<P: Packet, F: Icmp>(packet: &P, parsed: &Parsed<F::Address>) -> bo
 /// Sends the frame back to the neighbour it came from.
 #[inline(always)]
 pub fn swap_ethernet<P: Packet>(packet: &P) -> Option<()> {
-    let ethernet = packet.at::<Ethernet>(0)?;
+    let ethernet = packet.ethernet()?;
     // SAFETY: `at` checked the bound.
     unsafe {
         let [to0, to1, to2, from0, from1, from2] = (*ethernet).addresses;

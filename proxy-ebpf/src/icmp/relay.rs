@@ -19,7 +19,7 @@ use crate::flow;
 use crate::fou::Encapsulation;
 use crate::nat::difference;
 use crate::observe;
-use crate::packet::header::{ETHERNET, Ethernet, IcmpHeader, Ports, Tcp, Udp, protocol};
+use crate::packet::header::{ETHERNET, IcmpHeader, Ports, Tcp, Udp, protocol};
 use crate::packet::parse::has_ports;
 use crate::packet::{MOST_HEADERS, Packet};
 use crate::route::{self, NextHop};
@@ -168,7 +168,7 @@ fn translate_by<P: Packet, F: Icmp>(
     }
     rewrite::<P, F>(packet, error, flow).ok_or(NO_ROOM)?;
     F::decrement_hop_limit(packet, ETHERNET).ok_or(NO_ROOM)?;
-    let ethernet = packet.at::<Ethernet>(0).ok_or(NO_ROOM)?;
+    let ethernet = packet.ethernet().ok_or(NO_ROOM)?;
     // SAFETY: `at` checked the bound.
     unsafe { (*ethernet).addresses = next.addresses };
     Ok(Verdict::Send(Reason::IcmpError, next.device))

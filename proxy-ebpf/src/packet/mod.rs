@@ -14,7 +14,7 @@ use crate::family::Family;
 use crate::verdict::Verdict;
 use header::{Ethernet, Ports};
 pub use parse::{Parsed, Transport};
-pub use tc::{GSO_BY_FRAGS, TcPacket};
+pub use tc::{BARE, FRAMED, GSO_BY_FRAGS, TcPacket};
 pub use xdp::XdpPacket;
 
 /// Bytes that hold all the headers we are ready to look at: Ethernet, two IP headers with options, TCP.
@@ -40,6 +40,8 @@ pub struct Refused;
 ///
 /// Pointers die whenever the frame changes its size or is pulled, so headers are held as offsets and looked up
 /// again with [`Packet::at`], the only pointer arithmetic there is.
+///
+/// Offsets are those in a frame with an Ethernet header, also where there is none.
 pub trait Packet: Copy {
     /// Address of the first byte.
     fn start(&self) -> usize;
@@ -108,16 +110,34 @@ pub trait Packet: Copy {
         ports: Difference,
     ) -> Result<(), Refused>;
 
+    /// Where in the frame that is which is at `offset` in one with an Ethernet header: a frame without begins with what follows it.
+    #[inline(always)]
+    fn place(offset: usize) -> usize {
+        offset
+    }
+    /// The Ethernet header. A frame without has one beside it, for the walks to write to.
+    #[inline(always)]
+    fn ethernet(&self) -> Option<*mut Ethernet> {
+        self.at(0)
+    }
+
+    /// The Ethernet addresses, the destination's first; zeros in a frame without.
+    #[inline(always)]
+    fn ethernet_addresses(&self) -> Option<[u16; 6]> {
+        // SAFETY: `at` checks the bound.
+        self.ethernet().map(|ethernet| unsafe { (*ethernet).addresses })
+    }
     /// What the frame carries, zero if it is too short for an Ethernet header.
     #[inline(always)]
     fn ether_type(&self) -> u16 {
         // SAFETY: `at` checks the bound.
-        self.at::<Ethernet>(0).map_or(0, |ethernet| unsafe { (*ethernet).ether_type })
+        self.ethernet().map_or(0, |ethernet| unsafe { (*ethernet).ether_type })
     }
+
     /// The bytes at `offset` as a `T`, if all of them are there. `offset` must be below 65536 for the verifier.
     #[inline(always)]
     fn at<T>(&self, offset: usize) -> Option<*mut T> {
-        let start = self.start();
+        let (start, offset) = (self.start(), Self::place(offset));
         if start + offset + size_of::<T>() > self.end() {
             return None;
         }

@@ -11,8 +11,8 @@ use aya_ebpf::bindings::{
     BPF_F_ADJ_ROOM_NO_CSUM_RESET, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR,
 };
 use aya_ebpf::helpers::generated::{
-    bpf_csum_update, bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_proto, bpf_skb_change_tail,
-    bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes,
+    bpf_csum_update, bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_head, bpf_skb_change_proto,
+    bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes,
 };
 use aya_ebpf::programs::TcContext;
 use proxy_common::checksum::{Difference, fold};
@@ -20,12 +20,13 @@ use proxy_common::config::HANDOVER_MAGIC;
 use proxy_common::sctp::DATA;
 use proxy_common::verdict::Reason;
 
-use super::header::{self, Ethernet, Ipv4, Ipv6, Ports, Sctp, Tcp, Udp};
+use super::header::{self, ETHERNET, Ethernet, Ipv4, Ipv6, Ports, Sctp, SctpStart, Tcp, Udp};
 use super::{Chunk, Packet, Parsed, Refused, Transport, chunk_length};
 use crate::apart;
 use crate::config::{MARK_MASK, MARK_VALUE, TC_DECAP_FLAGS};
 use crate::cut;
 use crate::family::Family;
+use crate::maps;
 use crate::verdict::{NO_ROOM, Verdict};
 
 /// The folded difference between equal values: minus zero.
@@ -34,14 +35,22 @@ const NO_DIFFERENCE: u16 = 0xffff;
 /// Segments keep their size, and a checksum that was found right stays so.
 const KEEP: u32 = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;
 
-/// A frame in `tc_ingress` or `tc_egress`.
+/// [`TcPacket`]'s parameter for devices with Ethernet frames.
+pub const FRAMED: usize = ETHERNET;
+/// The same for devices whose frames are bare IP packets: tunnels, `WireGuard`.
+pub const BARE: usize = 0;
+
+/// Bytes of the largest offset there is in a bare frame, for the verifier.
+const MAX_PLACE: usize = 1023;
+
+/// A frame in `tc_ingress` or `tc_egress`, with so many bytes of a link-layer header.
 #[derive(Clone, Copy)]
-pub struct TcPacket {
+pub struct TcPacket<const LINK: usize> {
     context: *mut __sk_buff,
     length: u32,
 }
 
-impl TcPacket {
+impl<const LINK: usize> TcPacket<LINK> {
     /// Wraps the program's context.
     #[inline(always)]
     pub fn new(context: &TcContext) -> Self {
@@ -101,6 +110,37 @@ impl TcPacket {
         self.adjust_room(pulled, 0)
     }
 
+    /// Takes note of what a bare frame holds, where the walk looks for it.
+    #[inline(always)]
+    pub fn prepare(&self) -> Option<()> {
+        if LINK != BARE {
+            return Some(());
+        }
+        self.need(ETHERNET + size_of::<Ipv4>());
+        // More than the first byte: LLVM makes a comparison of that bound which the verifier draws nothing from.
+        let header = self.at::<Ipv4>(ETHERNET)?;
+        // SAFETY: `at` checked the bound.
+        let ether_type = match unsafe { (*header).version_and_length } >> 4 {
+            4 => header::ether_type::IPV4,
+            6 => header::ether_type::IPV6,
+            _ => return None,
+        };
+        let ethernet = self.ethernet()?;
+        // SAFETY: this CPU's own, and no other program of ours runs on it before this packet is done with.
+        unsafe { *ethernet = Ethernet { addresses: [0; 6], ether_type } };
+        Some(())
+    }
+
+    /// Makes a frame one that `bpf_redirect_neigh` takes: it wants an Ethernet header to replace.
+    #[inline(always)]
+    pub fn frame(&self) -> Result<(), Refused> {
+        // SAFETY: the context is the kernel's; nobody looks at the packet afterwards.
+        if LINK == BARE && unsafe { bpf_skb_change_head(self.context, ETHERNET as u32, 0) } != 0 {
+            return Err(Refused);
+        }
+        Ok(())
+    }
+
     #[inline(always)]
     fn segment_size(&self) -> u32 {
         // SAFETY: the context is valid for the program's run. Zero = not a GSO frame.
@@ -142,7 +182,10 @@ impl TcPacket {
 
     #[inline(always)]
     fn set_ether_type(&self, ether_type: u16) -> Result<(), Refused> {
-        let ethernet = self.at::<Ethernet>(0).ok_or(Refused)?;
+        if LINK == BARE {
+            return Ok(());
+        }
+        let ethernet = self.ethernet().ok_or(Refused)?;
         // SAFETY: `at` checked the bound.
         unsafe { (*ethernet).ether_type = ether_type };
         Ok(())
@@ -151,9 +194,9 @@ impl TcPacket {
     /// Adds `difference` to the checksum at `offset`; the helper knows which part the hardware will add.
     #[inline(always)]
     fn replace_checksum(&mut self, offset: u32, difference: Difference, flags: u32) -> Result<(), Refused> {
-        let sum = u64::from(fold(difference.0));
+        let (sum, place) = (u64::from(fold(difference.0)), Self::place(offset as usize) as u32);
         // SAFETY: the context is the kernel's; all packet pointers are looked up again afterwards.
-        match unsafe { bpf_l4_csum_replace(self.context, offset, 0, sum, u64::from(flags)) } {
+        match unsafe { bpf_l4_csum_replace(self.context, place, 0, sum, u64::from(flags)) } {
             0 => Ok(()),
             _ => Err(Refused),
         }
@@ -179,7 +222,7 @@ fn make_linear(context: *mut __sk_buff, bytes: u32) {
     }
 }
 
-impl Packet for TcPacket {
+impl<const LINK: usize> Packet for TcPacket<LINK> {
     #[inline(always)]
     fn start(&self) -> usize {
         // SAFETY: the context is valid for the program's run.
@@ -204,6 +247,24 @@ impl Packet for TcPacket {
         unsafe { (*self.context).ifindex }
     }
 
+    /// With a mask: the verifier does not see that a variable offset is behind the header that is not there.
+    #[inline(always)]
+    fn place(offset: usize) -> usize {
+        if LINK == BARE { offset.wrapping_sub(ETHERNET) & MAX_PLACE } else { offset }
+    }
+    #[inline(always)]
+    fn ethernet(&self) -> Option<*mut Ethernet> {
+        if LINK == BARE { maps::LINKS.get_ptr_mut(0) } else { self.at(0) }
+    }
+    /// What nobody has need not wait on the stack until the frame is built.
+    #[inline(always)]
+    fn ethernet_addresses(&self) -> Option<[u16; 6]> {
+        if LINK == BARE {
+            return Some([0; 6]);
+        }
+        // SAFETY: `at` checked the bound.
+        self.ethernet().map(|ethernet| unsafe { (*ethernet).addresses })
+    }
     #[inline(always)]
     fn claim_delivery(&mut self) -> Result<(), Refused> {
         self.mark();
@@ -215,25 +276,26 @@ impl Packet for TcPacket {
     }
     #[inline(always)]
     fn holds(&self, bytes: u32) -> bool {
-        bytes <= self.length
+        bytes <= self.length + (ETHERNET - LINK) as u32
     }
     #[inline(always)]
     fn need(&self, bytes: usize) {
-        make_linear(self.context, bytes as u32);
+        make_linear(self.context, bytes.saturating_sub(ETHERNET - LINK) as u32);
     }
-    /// What is still to be cut up has its chunks elsewhere, and they hold data.
+    /// What is still to be cut up has its chunks elsewhere, and they hold data. Of a chunk the whole header is asked for: LLVM makes
+    /// a comparison of one byte's bound which the verifier draws nothing from, where the offset is a variable one.
     #[inline(always)]
     fn read_sctp(&self, offset: usize) -> Option<(Ports, u8)> {
         let header = self.at::<Sctp>(offset)?;
         // SAFETY: `at` checked the bound.
         let ports = unsafe { (*header).ports };
-        let chunk = self.at::<u8>(offset + size_of::<Sctp>());
+        let start = self.at::<SctpStart>(offset);
         // SAFETY: as above.
-        Some((ports, chunk.map_or(DATA, |chunk| unsafe { *chunk })))
+        Some((ports, start.map_or(DATA, |start| unsafe { (*start).chunk })))
     }
     #[inline(always)]
     fn read_unusual<F: Family>(&self, network: u32) -> u64 {
-        apart::read_unusual_tc::<F>(self.context, network)
+        apart::read_unusual_tc::<F, LINK>(self.context, network)
     }
     #[inline(always)]
     fn hold_fragment<F: Family>(&self, id: u32, piece: u32) -> u64 {
@@ -249,7 +311,7 @@ impl Packet for TcPacket {
         if claimed != 0 || self.segment_size() == 0 {
             claimed
         } else {
-            self.length.saturating_sub(network as u32)
+            self.length.saturating_sub(Self::place(network) as u32)
         }
     }
     /// Tells segmentation that what follows is an IP tunnel, or one in UDP. TCP segments shrink by the headers; the sizes of
@@ -272,16 +334,18 @@ impl Packet for TcPacket {
     fn load(&self, offset: usize, to: &mut Chunk, bytes: usize) -> Result<(), Refused> {
         let (context, bytes) = (self.context.cast_const().cast(), chunk_length(bytes));
         // SAFETY: the context is the kernel's, and the buffer has room for that many bytes.
-        match unsafe { bpf_skb_load_bytes(context, offset as u32, to.as_mut_ptr().cast(), bytes) } {
+        match unsafe {
+            bpf_skb_load_bytes(context, Self::place(offset) as u32, to.as_mut_ptr().cast(), bytes)
+        } {
             0 => Ok(()),
             _ => Err(Refused),
         }
     }
     #[inline(always)]
     fn store(&self, offset: usize, from: &Chunk, bytes: usize) -> Result<(), Refused> {
-        let bytes = chunk_length(bytes);
+        let (place, bytes) = (Self::place(offset) as u32, chunk_length(bytes));
         // SAFETY: as above.
-        match unsafe { bpf_skb_store_bytes(self.context, offset as u32, from.as_ptr().cast(), bytes, 0) } {
+        match unsafe { bpf_skb_store_bytes(self.context, place, from.as_ptr().cast(), bytes, 0) } {
             0 => Ok(()),
             _ => Err(Refused),
         }
@@ -290,13 +354,14 @@ impl Packet for TcPacket {
     /// (`skb_postpull_rcsum`), one over the whole frame (`CHECKSUM_COMPLETE`) only when the length changes.
     #[inline(always)]
     fn renew(&mut self, bytes: usize, transport: Transport) -> Result<(), Refused> {
+        let bytes = bytes - (ETHERNET - LINK);
         for length in [bytes + 1, bytes] {
             // SAFETY: the context is the kernel's; all packet pointers are looked up again afterwards.
             if unsafe { bpf_skb_change_tail(self.context, length as u32, 0) } != 0 {
                 return Err(Refused);
             }
         }
-        self.forget_checksum(transport.offset() as i32 + 1)
+        self.forget_checksum(Self::place(transport.offset()) as i32 + 1)
     }
     /// What consists of segments is not cut: TCP's shrink by themselves, and others can't be told apart here.
     #[inline(always)]
@@ -304,7 +369,7 @@ impl Packet for TcPacket {
         if self.segment_size() != 0 {
             return Verdict::Drop(Reason::TooBig);
         }
-        match apart::cut(self.context, fits) {
+        match apart::cut::<LINK>(self.context, fits) {
             cut::CUT => Verdict::Again(Reason::Fragmented),
             cut::REFUSED => NO_ROOM,
             _ => Verdict::Drop(Reason::TooBig),

@@ -167,11 +167,11 @@ impl Packet for XdpPacket {
     }
     #[inline(always)]
     fn pop_outer(&mut self, outer: usize, _outer_type: u16, ether_type: u16) -> Result<(), Refused> {
-        let old = self.at::<Ethernet>(0).ok_or(Refused)?;
+        let old = self.ethernet().ok_or(Refused)?;
         // SAFETY: `at` checked the bound.
         let addresses = unsafe { (*old).addresses };
         self.adjust_head(outer as i32)?;
-        let new = self.at::<Ethernet>(0).ok_or(Refused)?;
+        let new = self.ethernet().ok_or(Refused)?;
         // SAFETY: `at` checked the bound.
         unsafe { *new = Ethernet { addresses, ether_type } };
         Ok(())

@@ -15,7 +15,7 @@ use tracing::{debug, info, warn};
 
 use super::sysctl::Sysctls;
 use super::topology::{NodeSettings, Topology, is_service_device, topology, uplinks};
-use super::{DeviceKind, NodeError, NodeState, Update, decode, neighbours, query};
+use super::{Device, DeviceKind, NodeError, NodeState, Update, decode, neighbours, query};
 
 /// Collects bursts: a link that comes up tells of itself some twenty times.
 const SETTLE: Duration = Duration::from_millis(10);
@@ -193,11 +193,14 @@ impl Monitor {
         let names: Vec<&str> = uplinks.iter().map(|device| device.name.as_str()).collect();
         if names != self.uplinks {
             info!("uplinks: {}", if names.is_empty() { "none".to_owned() } else { names.join(", ") });
-            for device in uplinks.iter().filter(|device| device.mac.is_none()) {
-                warn!("{} carries no Ethernet frames: nothing is served there in this version", device.name);
-            }
-            let underlay = uplinks.iter().filter(|device| device.kind != DeviceKind::Overlay);
-            Sysctls::default().prepare(&underlay.map(|device| device.name.as_str()).collect::<Vec<_>>());
+            // What other nodes encapsulate comes in by an overlay only where their addresses are reached by it.
+            let leads_to_nodes = |device: &Device| {
+                let devices = topology.ways.values().filter_map(|way| self.state.devices.get(&way.device));
+                devices.into_iter().any(|other| other.name == device.name)
+            };
+            let filtered =
+                uplinks.iter().filter(|device| device.kind != DeviceKind::Overlay || leads_to_nodes(device));
+            Sysctls::default().prepare(&filtered.map(|device| device.name.as_str()).collect::<Vec<_>>());
             if let Some(ports) = &self.settings.snat_ports {
                 Sysctls::default().reserve_ports(ports);
             }

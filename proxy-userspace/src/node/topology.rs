@@ -16,7 +16,7 @@ pub struct Topology {
     pub ways: BTreeMap<IpAddr, Way>,
     /// Addresses on this node's devices, loopback, link-local and service addresses left out.
     pub addresses: BTreeSet<IpAddr>,
-    /// Names of the devices toward the network, those without MAC addresses included, which no program is attached to.
+    /// Names of the devices toward the network.
     pub uplinks: BTreeSet<String>,
 }
 
@@ -47,6 +47,29 @@ pub enum Hook {
     TcPodIn,
     /// `tc_pod_out`.
     TcPodOut,
+    /// `tc_ingress_l3`: `tc_ingress` for a device without Ethernet frames.
+    TcIngressL3,
+    /// `tc_egress_l3`: `tc_egress` for such a device.
+    TcEgressL3,
+}
+
+impl Hook {
+    /// Those for what comes in.
+    pub const INGRESS: [Self; 3] = [Self::Xdp, Self::TcIngress, Self::TcIngressL3];
+}
+
+impl AttachTarget {
+    /// Whether its programs are those for devices without Ethernet frames.
+    #[must_use]
+    pub fn is_bare(&self) -> bool {
+        [Hook::TcIngressL3, Hook::TcEgressL3].iter().any(|hook| self.hooks.contains(hook))
+    }
+
+    /// Whether what comes in there is served, be it by XDP or by TC alone.
+    #[must_use]
+    pub fn is_uplink(&self) -> bool {
+        [Hook::TcIngress, Hook::TcIngressL3].iter().any(|hook| self.hooks.contains(hook))
+    }
 }
 
 /// How another node is reached.
@@ -62,8 +85,8 @@ pub struct Way {
     pub link: Option<Link>,
 }
 
-/// Link-layer addresses of a resolved way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Link-layer addresses of a resolved way; zeros where the device has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     /// MAC address of the device.
     pub source_mac: [u8; 6],
@@ -197,26 +220,23 @@ fn is_uplink(
 /// The hooks of a device: what comes in is served on uplinks and, by other rules, where pods are; what goes out is restored wherever
 /// a reply can leave, and where it can reach a pod.
 ///
-/// The programs read Ethernet frames: a device without MAC addresses (WireGuard, IPIP, a plain tunnel) has none.
+/// A device without MAC addresses (WireGuard, IPIP, a plain tunnel) has no Ethernet frames, and no XDP that could send one on.
 fn hooks(device: &Device, is_uplink: bool, settings: &NodeSettings) -> BTreeSet<Hook> {
-    if device.mac.is_none() {
-        return BTreeSet::new();
-    }
+    let has_frames = device.mac.is_some();
+    let egress = if has_frames { Hook::TcEgress } else { Hook::TcEgressL3 };
     if is_uplink {
-        let has_xdp = settings.xdp.includes(device.kind);
-        return [has_xdp.then_some(Hook::Xdp), Some(Hook::TcIngress), Some(Hook::TcEgress)]
-            .into_iter()
-            .flatten()
-            .collect();
+        let has_xdp = has_frames && settings.xdp.includes(device.kind);
+        let ingress = if has_frames { Hook::TcIngress } else { Hook::TcIngressL3 };
+        return [has_xdp.then_some(Hook::Xdp), Some(ingress), Some(egress)].into_iter().flatten().collect();
     }
     if device.kind == DeviceKind::Loopback || !device.up {
         return BTreeSet::new();
     }
     // Frames that a bridge passes between its ports don't come by the bridge itself.
     if settings.pod_interfaces.iter().any(|pattern| pattern.matches(&device.name)) {
-        return BTreeSet::from([Hook::TcPodIn, Hook::TcPodOut]);
+        return if has_frames { BTreeSet::from([Hook::TcPodIn, Hook::TcPodOut]) } else { BTreeSet::new() };
     }
-    if device.is_port { BTreeSet::new() } else { BTreeSet::from([Hook::TcEgress]) }
+    if device.is_port { BTreeSet::new() } else { BTreeSet::from([egress]) }
 }
 
 fn way(state: &NodeState, target: IpAddr) -> Option<Way> {
@@ -228,10 +248,11 @@ fn way(state: &NodeState, target: IpAddr) -> Option<Way> {
         Resolution::Learned(mac) | Resolution::Fixed(mac) => Some(mac),
         Resolution::Unresolved => None,
     });
-    let link = device
-        .mac
-        .zip(destination_mac)
-        .map(|(source_mac, destination_mac)| Link { source_mac, destination_mac });
+    let link = match device.mac {
+        Some(source_mac) => destination_mac.map(|destination_mac| Link { source_mac, destination_mac }),
+        // There is nothing to resolve.
+        None => Some(Link::default()),
+    };
     Some(Way {
         source: route.source?,
         device: route.device,

@@ -176,10 +176,14 @@ fn a_neighbour_that_does_not_answer_leaves_the_way_unresolved() {
 }
 
 #[test]
-fn a_tunnel_without_mac_addresses_gives_a_way_without_a_link() {
+fn a_device_without_mac_addresses_is_served_by_tc_alone_and_its_ways_need_no_neighbour() {
     let (mut state, targets) = node();
-    state.devices.insert(ETH0, Device { mac: None, ..device("wg0", DeviceKind::Overlay) });
-    assert_eq!(topology(&state, &settings(), &targets).ways[&ip("192.0.2.2")].link, None);
+    state.devices.insert(ETH0, Device { mac: None, ..device("wg0", DeviceKind::Other) });
+    state.neighbours.clear();
+    let topology = topology(&state, &settings(), &targets);
+    assert_eq!(topology.ways[&ip("192.0.2.2")].link, Some(Link::default()));
+    assert_eq!(topology.devices[&ETH0].hooks, BTreeSet::from([Hook::TcIngressL3, Hook::TcEgressL3]));
+    assert!(topology.devices[&ETH0].is_uplink());
 }
 
 #[test]

@@ -22,7 +22,7 @@ use crate::attach::{attached, in_namespace, topology};
 use crate::support::{Scratch, all, closed, desired, key, port};
 
 /// The maps that layouts 2 and 3 added.
-const NEW_MAPS: [(u32, &str); 24] = [
+const NEW_MAPS: [(u32, &str); 25] = [
     (2, "AFFINITY4"),
     (2, "AFFINITY6"),
     (2, "SOURCE_RANGES4"),
@@ -39,6 +39,7 @@ const NEW_MAPS: [(u32, &str); 24] = [
     (3, "VIP_FILTER"),
     (3, "KEYS4"),
     (3, "KEYS6"),
+    (3, "LINKS"),
     (3, "SCRATCH4"),
     (3, "SCRATCH6"),
     (3, "NARROWED"),

@@ -9,6 +9,7 @@
 )]
 
 mod bad_input;
+mod bare;
 mod changes;
 mod cluster_ips;
 mod command_line;
@@ -32,3 +33,4 @@ mod refusals;
 mod snat_ports;
 mod survival;
 mod translated;
+mod two_uplinks;

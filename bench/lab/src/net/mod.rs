@@ -1,6 +1,7 @@
 //! Network namespaces and what stands in them.
 
 mod attached;
+mod bare;
 mod cgroup;
 mod ethtool;
 mod namespace;
@@ -10,6 +11,7 @@ mod stale;
 mod sysctl;
 
 pub use attached::attached_programs;
+pub use bare::BareWire;
 pub use cgroup::Cgroup;
 pub use ethtool::{Offload, set_offload};
 pub use namespace::{Namespace, Task};

@@ -119,6 +119,17 @@ impl Netlink {
         let request = self.handle.route().add(route).replace();
         request.execute().await.with_context(|| format!("can't route {destination} through {gateway}"))
     }
+
+    /// Routes a prefix out of a device that needs no next hop, from an address of this namespace; replaces the route there is.
+    pub async fn set_device_route(&self, destination: IpNet, device: &str, source: IpAddr) -> Result<()> {
+        let route = RouteMessageBuilder::<IpAddr>::new()
+            .destination_prefix(destination.network(), destination.prefix_len())?
+            .output_interface(index_of(device)?)
+            .pref_source(source)?
+            .build();
+        let request = self.handle.route().add(route).replace();
+        request.execute().await.with_context(|| format!("can't route {destination} out of {device}"))
+    }
 }
 
 /// Interface index of a device of this namespace.

@@ -92,6 +92,8 @@ pub(super) const CLIENT: Dual = client_side(10);
 pub(super) const CLIENT_GATEWAY: Dual = client_side(1);
 /// The router towards the nodes.
 pub(super) const LAN_GATEWAY: Dual = lan(1);
+/// The router towards the nodes' second uplinks.
+pub(super) const SECOND_GATEWAY: Dual = second_lan(1);
 /// A member of the networks of load balancer and external addresses.
 pub(super) const VIPS: Dual =
     Dual { v4: Ipv4Addr::new(203, 0, 113, 0), v6: Ipv6Addr::new(0x2001, 0xdb8, 0xe, 0, 0, 0, 0, 0) };
@@ -99,6 +101,11 @@ pub(super) const VIPS: Dual =
 /// Node `number`.
 pub(super) const fn node(number: u8) -> Dual {
     lan(number + 10)
+}
+
+/// The second uplink of node `number`.
+pub(super) const fn second_uplink(number: u8) -> Dual {
+    second_lan(number + 10)
 }
 
 /// Host `number` that is no node.
@@ -129,6 +136,13 @@ const fn lan(host: u8) -> Dual {
     Dual {
         v4: Ipv4Addr::new(172, 30, 0, host),
         v6: Ipv6Addr::new(0x2001, 0xdb8, 0xa, 0, 0, 0, 0, as_hex(host)),
+    }
+}
+
+const fn second_lan(host: u8) -> Dual {
+    Dual {
+        v4: Ipv4Addr::new(172, 31, 0, host),
+        v6: Ipv6Addr::new(0x2001, 0xdb8, 0xb, 0, 0, 0, 0, as_hex(host)),
     }
 }
 

@@ -136,6 +136,36 @@ pub(super) fn connect_uplink(bed: &Bed, number: u8) -> Result<()> {
     })
 }
 
+/// Gives all nodes a second uplink `eth1`, on a network of its own. No route but that network's leads there.
+pub(super) fn add_second_uplinks(bed: &Bed) -> Result<()> {
+    bed.router.run(async || {
+        let netlink = Netlink::open()?;
+        netlink.add_bridge("lan2").await?;
+        add_addresses(&netlink, "lan2", addresses::SECOND_GATEWAY).await
+    })?;
+    let offloaded = bed.wire == Wire::Offloaded;
+    for node in &bed.nodes {
+        let (port, file, number) = (format!("{}-2", node.name), node.namespace.file()?, node.number);
+        bed.router.run(async move || {
+            let netlink = Netlink::open()?;
+            netlink.add_veth(&port, "eth1", &file).await?;
+            set_offload(&port, Offload::TxChecksum, offloaded)?;
+            set_offload(&port, Offload::Receive, offloaded)?;
+            netlink.add_port("lan2", &port).await?;
+            netlink.set_up(&port).await?;
+            if offloaded { Ok(()) } else { netlink.attach_pass(&port).await }
+        })?;
+        node.namespace.run(async move || {
+            set_offload("eth1", Offload::TxChecksum, offloaded)?;
+            set_offload("eth1", Offload::Receive, offloaded)?;
+            let netlink = Netlink::open()?;
+            netlink.set_up("eth1").await?;
+            add_addresses(&netlink, "eth1", addresses::second_uplink(number)).await
+        })?;
+    }
+    Ok(())
+}
+
 /// Connects a machine to the network of the nodes.
 pub(super) fn add_host(bed: &Bed, name: &str, number: u8) -> Result<Host> {
     let namespace = Arc::new(Namespace::create(&format!("{}-{name}", bed.number))?);

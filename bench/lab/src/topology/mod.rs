@@ -200,6 +200,11 @@ impl Bed {
         self.node(node)?.namespace.run(async || Netlink::open()?.delete_link("eth0").await)
     }
 
+    /// Gives all nodes a second uplink `eth1`, on a network of its own; the router is on both.
+    pub fn add_second_uplinks(&self) -> Result<()> {
+        build::add_second_uplinks(self)
+    }
+
     /// Gives a node a new uplink in place of a deleted one, with the same name, addresses and routes.
     pub fn restore_uplink(&self, node: u8) -> Result<()> {
         build::connect_uplink(self, node)?;
@@ -250,6 +255,12 @@ impl Node {
     #[must_use]
     pub const fn addresses(&self) -> Dual {
         addresses::node(self.number)
+    }
+
+    /// Addresses of its second uplink `eth1`, where there is one.
+    #[must_use]
+    pub const fn second_addresses(&self) -> Dual {
+        addresses::second_uplink(self.number)
     }
 
     /// Pod `index`, counted from 0.

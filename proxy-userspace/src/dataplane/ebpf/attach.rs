@@ -63,6 +63,13 @@ impl Attachments {
         self.links.iter().copied().filter(|key| self.has_tcx || key.kind.hook() == Hook::Xdp)
     }
 
+    /// Whether there are links on devices without Ethernet frames.
+    #[must_use]
+    pub fn has_bare(&self) -> bool {
+        let is_bare = |key: &LinkKey| matches!(key.kind, LinkKind::TcIngressL3 | LinkKind::TcEgressL3);
+        self.links.iter().chain(self.inherited.keys()).any(is_bare)
+    }
+
     /// Where links are pinned.
     #[must_use]
     pub fn directory(&self) -> &Path {
@@ -93,7 +100,7 @@ impl Attachments {
     /// run a program that does not know what the maps say.
     pub fn renew(&mut self, programs: &Programs) -> Result<(), OpenError> {
         for key in self.links.clone() {
-            let program = programs.of(key.kind.hook());
+            let Some(program) = programs.of(key.kind.hook()) else { continue };
             let renewed = if clsact::is_marked(key, &self.directory) {
                 self.attach_filter(key, program).map(drop)
             } else {
@@ -130,7 +137,8 @@ impl Attachments {
         self.told.retain(|device, _| topology.devices.contains_key(device));
         // The way out first: replies to what comes in must find it.
         for key in wanted.into_iter().rev() {
-            match self.attach(key, programs.of(key.kind.hook())) {
+            let program = programs.of(key.kind.hook()).ok_or(io::ErrorKind::NotFound.into());
+            match program.and_then(|program| self.attach(key, program)) {
                 Ok(writes) => report.writes += writes,
                 Err(error) => {
                     let name = topology.devices.get(&key.device).map_or("?", |target| &target.name);
@@ -242,8 +250,8 @@ impl Attachments {
             self.links.iter().any(|key| key.device == device && hooks.contains(&key.kind.hook()))
         };
         let is_served =
-            |device: u32| has(device, &[Hook::Xdp, Hook::TcIngress]) && has(device, &[Hook::TcEgress]);
-        let is_uplink = |(_, target): &(&u32, &AttachTarget)| target.hooks.contains(&Hook::TcIngress);
+            |device: u32| has(device, &Hook::INGRESS) && has(device, &[Hook::TcEgress, Hook::TcEgressL3]);
+        let is_uplink = |(_, target): &(&u32, &AttachTarget)| target.is_uplink();
         let uplinks = || topology.devices.iter().filter(is_uplink);
         if uplinks().next().is_none() || uplinks().any(|(device, _)| is_served(*device)) {
             return None;
@@ -321,6 +329,8 @@ fn wanted(device: u32, target: &AttachTarget, mode: XdpMode) -> impl Iterator<It
             (Hook::TcEgress, _) => LinkKind::TcEgress,
             (Hook::TcPodIn, _) => LinkKind::TcPodIn,
             (Hook::TcPodOut, _) => LinkKind::TcPodOut,
+            (Hook::TcIngressL3, _) => LinkKind::TcIngressL3,
+            (Hook::TcEgressL3, _) => LinkKind::TcEgressL3,
         };
         Some(LinkKey { kind, device })
     })

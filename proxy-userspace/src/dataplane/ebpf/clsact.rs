@@ -71,8 +71,8 @@ fn marker(key: LinkKey, directory: &Path) -> PathBuf {
 fn place(key: LinkKey) -> io::Result<(String, TcAttachType)> {
     let device = if_indextoname(key.device)?.into_string().map_err(io::Error::other)?;
     let direction = match key.kind {
-        LinkKind::TcIngress | LinkKind::TcPodIn => TcAttachType::Ingress,
-        LinkKind::TcEgress | LinkKind::TcPodOut => TcAttachType::Egress,
+        LinkKind::TcIngress | LinkKind::TcIngressL3 | LinkKind::TcPodIn => TcAttachType::Ingress,
+        LinkKind::TcEgress | LinkKind::TcEgressL3 | LinkKind::TcPodOut => TcAttachType::Egress,
         LinkKind::XdpNative | LinkKind::XdpGeneric => return Err(io::ErrorKind::InvalidInput.into()),
     };
     Ok((device, direction))

@@ -99,6 +99,7 @@ fn a_filter_of_layout_1_gets_our_program_and_our_marker() {
             "VIP_FILTER",
             "KEYS4",
             "KEYS6",
+            "LINKS",
             "SCRATCH4",
             "SCRATCH6",
             "NARROWED",

@@ -24,6 +24,10 @@ pub enum LinkKind {
     TcPodIn,
     /// `tc_pod_out`.
     TcPodOut,
+    /// `tc_ingress_l3`.
+    TcIngressL3,
+    /// `tc_egress_l3`.
+    TcEgressL3,
 }
 
 /// A link's kind and the index of its device.
@@ -41,8 +45,16 @@ const XDP_FLAGS_SKB_MODE: u32 = 1 << 1;
 const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 
 impl LinkKind {
-    const ALL: [Self; 6] =
-        [Self::XdpNative, Self::XdpGeneric, Self::TcIngress, Self::TcEgress, Self::TcPodIn, Self::TcPodOut];
+    const ALL: [Self; 8] = [
+        Self::XdpNative,
+        Self::XdpGeneric,
+        Self::TcIngress,
+        Self::TcEgress,
+        Self::TcPodIn,
+        Self::TcPodOut,
+        Self::TcIngressL3,
+        Self::TcEgressL3,
+    ];
 
     /// The first part of a pin's name.
     #[must_use]
@@ -54,6 +66,8 @@ impl LinkKind {
             Self::TcEgress => "tc_egress",
             Self::TcPodIn => "tc_pod_in",
             Self::TcPodOut => "tc_pod_out",
+            Self::TcIngressL3 => "tc_ingress_l3",
+            Self::TcEgressL3 => "tc_egress_l3",
         }
     }
 
@@ -66,6 +80,8 @@ impl LinkKind {
             Self::TcEgress => Hook::TcEgress,
             Self::TcPodIn => Hook::TcPodIn,
             Self::TcPodOut => Hook::TcPodOut,
+            Self::TcIngressL3 => Hook::TcIngressL3,
+            Self::TcEgressL3 => Hook::TcEgressL3,
         }
     }
 
@@ -75,8 +91,8 @@ impl LinkKind {
         match self {
             Self::XdpNative => (AttachType::Xdp, XDP_FLAGS_DRV_MODE),
             Self::XdpGeneric => (AttachType::Xdp, XDP_FLAGS_SKB_MODE),
-            Self::TcIngress | Self::TcPodIn => (AttachType::TcxIngress, BPF_F_BEFORE),
-            Self::TcEgress | Self::TcPodOut => (AttachType::TcxEgress, BPF_F_AFTER),
+            Self::TcIngress | Self::TcIngressL3 | Self::TcPodIn => (AttachType::TcxIngress, BPF_F_BEFORE),
+            Self::TcEgress | Self::TcEgressL3 | Self::TcPodOut => (AttachType::TcxEgress, BPF_F_AFTER),
         }
     }
 }

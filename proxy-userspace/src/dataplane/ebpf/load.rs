@@ -38,8 +38,19 @@ pub struct Programs {
     pub tc_pod_out: Program,
     /// Those of sockets, as in [`SocketHook::ALL`].
     sockets: Vec<Program>,
+    /// Those for devices without Ethernet frames, once there is such a device: they take as long to be verified.
+    pub bare: Option<BarePrograms>,
     /// Where they are pinned.
     pub directory: PathBuf,
+}
+
+/// What TC runs on devices without Ethernet frames.
+#[derive(Debug)]
+pub struct BarePrograms {
+    /// As `tc_ingress`.
+    pub tc_ingress_l3: Program,
+    /// As `tc_egress`.
+    pub tc_egress_l3: Program,
 }
 
 /// A program in the kernel.
@@ -57,10 +68,15 @@ const TC_INGRESS: &str = "tc_ingress";
 const TC_EGRESS: &str = "tc_egress";
 const TC_POD_IN: &str = "tc_pod_in";
 const TC_POD_OUT: &str = "tc_pod_out";
-const TC: [&str; 4] = [TC_INGRESS, TC_EGRESS, TC_POD_IN, TC_POD_OUT];
+const TC_INGRESS_L3: &str = "tc_ingress_l3";
+const TC_EGRESS_L3: &str = "tc_egress_l3";
+/// Those that are always there.
+const USUAL: [&str; 5] = [XDP_INGRESS, TC_INGRESS, TC_EGRESS, TC_POD_IN, TC_POD_OUT];
+/// Those for devices without Ethernet frames.
+const BARE: [&str; 2] = [TC_INGRESS_L3, TC_EGRESS_L3];
 
 /// The maps of the object and the size each shall have; `None` = what the object says.
-pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 42] {
+pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 43] {
     [
         ("AFFINITY4", Some(sizes.affinity)),
         ("AFFINITY6", Some(sizes.affinity)),
@@ -85,6 +101,7 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 42] {
         ("ICMP_TOTAL", None),
         ("KEYS4", None),
         ("KEYS6", None),
+        ("LINKS", None),
         ("NAMES", Some(sizes.services)),
         ("NARROWED", Some(sizes.nodes)),
         ("PEERS", Some(sizes.nodes)),
@@ -122,7 +139,7 @@ impl Programs {
             debug!(directory = %directory.display(), "programs are unchanged");
         } else {
             remove_tree(&directory, &mut Vec::new())?;
-            load(settings, &constants, layout, &directory)?;
+            load(settings, &constants, layout, &directory, &USUAL)?;
         }
         for other in entries(&layout.programs())?.into_iter().filter(|path| *path != directory) {
             remove_tree(&other, &mut Vec::new())?;
@@ -137,19 +154,32 @@ impl Programs {
                 .into_iter()
                 .map(|hook| Program::open(&directory, hook.name))
                 .collect::<Result<_, _>>()?,
+            // An earlier agent had them.
+            bare: BarePrograms::open(&directory).ok(),
             directory,
         })
     }
 
-    /// The program that belongs on a hook.
+    /// Loads those for devices without Ethernet frames, unless they are there.
+    pub fn need_bare(&mut self, settings: &Settings, layout: &Layout) -> Result<(), OpenError> {
+        if self.bare.is_none() {
+            load(settings, &Constants::new(settings), layout, &self.directory, &BARE)?;
+            self.bare = Some(BarePrograms::open(&self.directory)?);
+        }
+        Ok(())
+    }
+
+    /// The program that belongs on a hook; `None` for one that nobody has asked for.
     #[must_use]
-    pub const fn of(&self, hook: Hook) -> &Program {
+    pub fn of(&self, hook: Hook) -> Option<&Program> {
         match hook {
-            Hook::Xdp => &self.xdp_ingress,
-            Hook::TcIngress => &self.tc_ingress,
-            Hook::TcEgress => &self.tc_egress,
-            Hook::TcPodIn => &self.tc_pod_in,
-            Hook::TcPodOut => &self.tc_pod_out,
+            Hook::Xdp => Some(&self.xdp_ingress),
+            Hook::TcIngress => Some(&self.tc_ingress),
+            Hook::TcEgress => Some(&self.tc_egress),
+            Hook::TcPodIn => Some(&self.tc_pod_in),
+            Hook::TcPodOut => Some(&self.tc_pod_out),
+            Hook::TcIngressL3 => self.bare.as_ref().map(|bare| &bare.tc_ingress_l3),
+            Hook::TcEgressL3 => self.bare.as_ref().map(|bare| &bare.tc_egress_l3),
         }
     }
 
@@ -157,6 +187,15 @@ impl Programs {
     #[must_use]
     pub fn of_socket(&self, hook: SocketHook) -> Option<&Program> {
         self.sockets.iter().find(|program| program.name == hook.name)
+    }
+}
+
+impl BarePrograms {
+    fn open(directory: &Path) -> Result<Self, OpenError> {
+        Ok(Self {
+            tc_ingress_l3: Program::open(directory, TC_INGRESS_L3)?,
+            tc_egress_l3: Program::open(directory, TC_EGRESS_L3)?,
+        })
     }
 }
 
@@ -248,7 +287,7 @@ fn is_usable(directory: &Path, maps: &Path) -> bool {
             && !pinned.contains(&id)
     };
     let sockets = SocketHook::ALL.map(|hook| hook.name);
-    [XDP_INGRESS].into_iter().chain(TC).chain(sockets).all(|name| {
+    USUAL.into_iter().chain(sockets).all(|name| {
         let maps =
             ProgramInfo::from_pin(directory.join(name)).ok().and_then(|info| info.map_ids().ok().flatten());
         maps.is_some_and(|maps| !maps.into_iter().any(is_foreign))
@@ -260,6 +299,7 @@ fn load(
     constants: &Constants,
     layout: &Layout,
     directory: &Path,
+    names: &[&'static str],
 ) -> Result<(), OpenError> {
     let mut loader = EbpfLoader::new();
     for (name, words) in &constants.values {
@@ -278,20 +318,24 @@ fn load(
     check_maps(&object)?;
     std::fs::create_dir_all(directory)
         .map_err(|error| OpenError::File { path: directory.to_owned(), error })?;
-    let xdp: &mut Xdp = program(&mut object, XDP_INGRESS)?;
-    xdp.load().map_err(|error| OpenError::load(XDP_INGRESS, error))?;
-    pin(xdp.fd().map(AsFd::as_fd), directory, XDP_INGRESS)?;
-    for name in TC {
-        let classifier: &mut SchedClassifier = program(&mut object, name)?;
-        classifier.load().map_err(|error| OpenError::load(name, error))?;
-        pin(classifier.fd().map(AsFd::as_fd), directory, name)?;
+    for name in names {
+        if *name == XDP_INGRESS {
+            let xdp: &mut Xdp = program(&mut object, name)?;
+            xdp.load().map_err(|error| OpenError::load(name, error))?;
+            pin(xdp.fd().map(AsFd::as_fd), directory, name)?;
+        } else {
+            let classifier: &mut SchedClassifier = program(&mut object, name)?;
+            classifier.load().map_err(|error| OpenError::load(name, error))?;
+            pin(classifier.fd().map(AsFd::as_fd), directory, name)?;
+        }
     }
-    for SocketHook { name, .. } in SocketHook::ALL {
+    let sockets = if names.contains(&XDP_INGRESS) { SocketHook::ALL.as_slice() } else { &[] };
+    for SocketHook { name, .. } in sockets {
         let hook: &mut CgroupSockAddr = program(&mut object, name)?;
         hook.load().map_err(|error| OpenError::load(name, error))?;
         pin(hook.fd().map(AsFd::as_fd), directory, name)?;
     }
-    info!("programs loaded");
+    info!(programs = names.join(", "), "programs loaded");
     Ok(())
 }
 

@@ -59,7 +59,7 @@ use self::sockets::SocketHooks;
 use self::usage::Levels;
 use crate::dataplane::{Check, Crowded, Dataplane, SnatPorts, SyncFailure, SyncReport};
 use crate::model::{Desired, Dirty};
-use crate::node::Topology;
+use crate::node::{AttachTarget, Topology};
 
 /// Reading all maps takes a while; that somebody else writes to them is rare.
 const READ_BACK_INTERVAL: Duration = Duration::from_mins(10);
@@ -102,8 +102,11 @@ impl EbpfDataplane {
         let lock = bpffs::prepare(&layout)?;
         let former = Former::adopt(&layout)?;
         let others = migrate::foreign(&layout)?;
-        let programs = Programs::open(&settings, &layout)?;
+        let mut programs = Programs::open(&settings, &layout)?;
         let mut attachments = Attachments::open(&layout, &programs, &others)?;
+        if attachments.has_bare() {
+            programs.need_bare(&settings, &layout)?;
+        }
         let mut sockets = SocketHooks::new(layout.links(), settings.sockets.clone());
         if let Some(former) = former {
             attachments.renew(&programs)?;
@@ -136,6 +139,7 @@ impl EbpfDataplane {
     }
 
     fn attach(&mut self, topology: &Topology) -> SyncReport {
+        self.prepare_bare(topology);
         let mut attached = self.attachments.sync(topology, &self.programs, self.settings.xdp);
         let hooked = self.sockets.sync(&self.programs);
         attached.writes += hooked.writes;
@@ -146,6 +150,21 @@ impl EbpfDataplane {
         self.unattached.clone_from(&attached.failures);
         report.failures.extend(attached.failures);
         report
+    }
+
+    /// Loads what devices without Ethernet frames need, if there are any now. Others do not wait until it is verified.
+    fn prepare_bare(&mut self, topology: &Topology) {
+        if self.programs.bare.is_some() || !topology.devices.values().any(AttachTarget::is_bare) {
+            return;
+        }
+        let framed = topology.devices.iter().filter(|(_, target)| !target.is_bare());
+        let devices = framed.map(|(index, target)| (*index, target.clone())).collect();
+        // What it fails on, the next one tells.
+        self.attachments.sync(&Topology { devices, ..topology.clone() }, &self.programs, self.settings.xdp);
+        let layout = Layout::new(&self.settings.bpffs_path);
+        if let Err(error) = self.programs.need_bare(&self.settings, &layout) {
+            warn!("devices without Ethernet frames are not served: {error}");
+        }
     }
 
     /// Leaves what a sync failed on where `millrace status` finds it.

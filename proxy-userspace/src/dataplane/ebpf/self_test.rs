@@ -44,7 +44,7 @@ pub(super) fn run(attachments: &Attachments, programs: &Programs) -> Result<(), 
             // The device is gone; the node's network will be told anew without it.
             Ok(None) if if_indextoname(key.device).is_err() => {}
             Ok(None) => return Err(format!("{} is detached", key.name())),
-            Ok(Some(id)) if id == program.id => {}
+            Ok(Some(id)) if program.is_some_and(|program| program.id == id) => {}
             Ok(Some(_)) => return Err(format!("{} runs another program", key.name())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(format!("{} is detached: its pin is gone", key.name()));
@@ -59,7 +59,9 @@ pub(super) fn run(attachments: &Attachments, programs: &Programs) -> Result<(), 
         (&programs.tc_pod_in, TC_ACT_UNSPEC),
         (&programs.tc_pod_out, TC_ACT_UNSPEC),
     ];
-    expected.into_iter().try_for_each(|(program, action)| passes_untouched(program, action))
+    let bare = programs.bare.iter().flat_map(|bare| [&bare.tc_ingress_l3, &bare.tc_egress_l3]);
+    let bare = bare.map(|program| (program, TC_ACT_UNSPEC));
+    expected.into_iter().chain(bare).try_for_each(|(program, action)| passes_untouched(program, action))
 }
 
 fn passes_untouched(program: &Program, action: u32) -> Result<(), String> {

@@ -14,7 +14,7 @@ use proxy_common::{Addr4, Addr6};
 use super::change::{Change, Op};
 use super::ids::IdPool;
 use crate::model::{Desired, Family};
-use crate::node::{AttachTarget, Hook, Topology};
+use crate::node::{AttachTarget, Topology};
 
 /// The entries of WAYS and PEERS. A way is resolved as far as the node's network is known; without a route it
 /// has but its target, and the programs ask the FIB.
@@ -272,7 +272,7 @@ impl Nodes {
 
     /// The devices whose incoming packets our programs see.
     fn wanted_devices(&self) -> BTreeMap<u32, Device> {
-        let sees = |(_, target): &(&u32, &AttachTarget)| target.hooks.contains(&Hook::TcIngress);
+        let sees = |(_, target): &(&u32, &AttachTarget)| target.is_uplink();
         let device = |(index, target): (&u32, &AttachTarget)| {
             let flags = if self.native_devices.contains(index) { DEVICE_XDP } else { 0 };
             let source4 = target.source_v4.map_or([0], |address| Addr4::from(address).0);

@@ -145,7 +145,12 @@ const fn mode(kind: LinkKind) -> &'static str {
     match kind {
         LinkKind::XdpNative => "native",
         LinkKind::XdpGeneric => "generic",
-        LinkKind::TcIngress | LinkKind::TcEgress | LinkKind::TcPodIn | LinkKind::TcPodOut => "tcx",
+        LinkKind::TcIngress
+        | LinkKind::TcEgress
+        | LinkKind::TcPodIn
+        | LinkKind::TcPodOut
+        | LinkKind::TcIngressL3
+        | LinkKind::TcEgressL3 => "tcx",
     }
 }
 
@@ -156,6 +161,8 @@ fn attached_view(key: LinkKey, program_id: u32, mode: &'static str) -> AttachedV
         device_index: key.device,
         hook: match key.kind {
             LinkKind::XdpNative | LinkKind::XdpGeneric => "xdp",
+            LinkKind::TcIngressL3 => LinkKind::TcIngress.name(),
+            LinkKind::TcEgressL3 => LinkKind::TcEgress.name(),
             kind => kind.name(),
         },
         mode,

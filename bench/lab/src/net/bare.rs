@@ -1,0 +1,106 @@
+//! Wires without Ethernet frames: what `WireGuard` and tunnels are to the stack, of TUN devices.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context, Result, bail};
+use ipnet::IpNet;
+
+use super::{Namespace, Netlink};
+
+/// How soon a wire notices that it is dropped.
+const PATIENCE_MILLISECONDS: i32 = 50;
+/// The largest packet there is.
+const LARGEST: usize = 65_536;
+
+/// Two TUN devices of the same name, in two namespaces, that hand each other bare IP packets. They go when it is dropped.
+#[derive(Debug)]
+pub struct BareWire {
+    stop: Arc<AtomicBool>,
+    pumps: Vec<JoinHandle<()>>,
+}
+
+impl BareWire {
+    /// Lays a wire; each end has these addresses.
+    pub fn lay(device: &str, ends: [(&Namespace, &[IpNet]); 2]) -> Result<Self> {
+        let [one, other] = ends.map(|(namespace, addresses)| open_end(device, namespace, addresses));
+        let (one, other) = (one?, other?);
+        let stop = Arc::new(AtomicBool::new(false));
+        let pumps = [(one.try_clone()?, other.try_clone()?), (other, one)].map(|(from, to)| {
+            let stop = Arc::clone(&stop);
+            thread::spawn(move || pump(from, to, &stop))
+        });
+        Ok(Self { stop, pumps: pumps.into() })
+    }
+}
+
+impl Drop for BareWire {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for pump in self.pumps.drain(..) {
+            let _ = pump.join();
+        }
+    }
+}
+
+fn open_end(device: &str, namespace: &Namespace, addresses: &[IpNet]) -> Result<File> {
+    let (device, addresses) = (device.to_owned(), addresses.to_vec());
+    namespace.run(async move || {
+        let tun = open_tun(&device)?;
+        let netlink = Netlink::open()?;
+        netlink.set_up(&device).await?;
+        for address in addresses {
+            netlink.add_address(&device, address).await?;
+        }
+        Ok(tun)
+    })
+}
+
+/// Makes a TUN device in the current thread's namespace.
+fn open_tun(device: &str) -> Result<File> {
+    let tun = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open("/dev/net/tun")
+        .context("can't open /dev/net/tun")?;
+    // SAFETY: an all-zero ifreq is valid: it holds integers, arrays and null pointers only.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if device.len() >= request.ifr_name.len() {
+        bail!("{device} is too long for the name of a device");
+    }
+    for (target, byte) in request.ifr_name.iter_mut().zip(device.bytes()) {
+        *target = byte.cast_signed();
+    }
+    request.ifr_ifru.ifru_flags = libc::c_short::try_from(libc::IFF_TUN | libc::IFF_NO_PI)?;
+    // SAFETY: TUNSETIFF reads the name and the flags; both live until the call returns.
+    let result = unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    nix::errno::Errno::result(result).with_context(|| format!("can't make the TUN device {device}"))?;
+    Ok(tun)
+}
+
+/// Carries packets until it is told to stop, or an end is gone.
+fn pump(mut from: File, mut to: File, stop: &AtomicBool) {
+    let mut packet = vec![0; LARGEST];
+    while !stop.load(Ordering::Relaxed) {
+        match from.read(&mut packet) {
+            Ok(length) => {
+                // What the other end does not take is lost, as on any wire.
+                let _ = to.write(packet.get(..length).unwrap_or_default());
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => wait(&from),
+            Err(_) => return,
+        }
+    }
+}
+
+fn wait(end: &File) {
+    let mut polled = libc::pollfd { fd: end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: the one entry lives until the call returns. Why it returns does not matter: the caller reads again.
+    unsafe { libc::poll(&raw mut polled, 1, PATIENCE_MILLISECONDS) };
+}
