@@ -2,8 +2,10 @@
 
 use std::future::pending;
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
+use ipnet::IpNet;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
@@ -12,7 +14,7 @@ use tracing::{info, warn};
 
 use crate::config::{ProxyMode, Settings, Source};
 use crate::dataplane::ebpf::read::PinnedMaps;
-use crate::dataplane::ebpf::{self, EbpfDataplane, OpenError, Sockets, XdpMode, cgroup};
+use crate::dataplane::ebpf::{self, EbpfDataplane, OpenError, OuterSource, Sockets, XdpMode, cgroup};
 use crate::dataplane::ipvs::{self, IpvsDataplane};
 use crate::dataplane::{Dataplane, Mode};
 use crate::events;
@@ -55,6 +57,16 @@ pub enum AgentError {
         .0.display()
     )]
     Pinned(PathBuf),
+    /// A node has an address that encapsulated packets of any node may come from.
+    #[error("--dsr-outer-source: {prefix} holds {address} of node {node}; takes addresses that nobody has")]
+    OuterSource {
+        /// What the flag says.
+        prefix: IpNet,
+        /// What is in it.
+        address: IpAddr,
+        /// Whose it is.
+        node: String,
+    },
     /// The source can't work.
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -146,6 +158,7 @@ async fn reconcile(
 
 /// Opens the data plane that was asked for, or the better one that this kernel has.
 fn open(settings: &Settings, desired: &Desired) -> Result<(Box<dyn Dataplane>, Mode), AgentError> {
+    check_outer_source(&settings.dsr.outer_source, desired)?;
     let ebpf = || EbpfDataplane::open(ebpf_settings(settings, desired));
     match settings.proxy_mode {
         ProxyMode::Ebpf => Ok((Box::new(ebpf()?), Mode::Ebpf)),
@@ -165,6 +178,18 @@ fn open(settings: &Settings, desired: &Desired) -> Result<(Box<dyn Dataplane>, M
             Err(error) => Err(error.into()),
         },
     }
+}
+
+/// What the flags don't say, but the first listing: a node's own packets would be taken for anybody's, and anybody's for its own.
+fn check_outer_source(outer: &OuterSource, desired: &Desired) -> Result<(), AgentError> {
+    let addresses =
+        desired.nodes.iter().flat_map(|(node, addresses)| addresses.iter().map(move |a| (node, a)));
+    for (node, address) in addresses {
+        if let Some(prefix) = outer.prefixes().find(|prefix| prefix.contains(address)) {
+            return Err(AgentError::OuterSource { prefix, address: *address, node: node.clone() });
+        }
+    }
+    Ok(())
 }
 
 /// Waits until the task fails. One that ends well does so because another one has ended, which says why.

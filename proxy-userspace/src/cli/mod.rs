@@ -97,11 +97,14 @@ impl CliError {
         matches!(
             self,
             Self::Config(_)
-                | Self::Agent(AgentError::Source(
-                    SourceError::Directory { .. }
-                        | SourceError::NoConfiguration
-                        | SourceError::Kubeconfig { .. }
-                ))
+                | Self::Agent(
+                    AgentError::OuterSource { .. }
+                        | AgentError::Source(
+                            SourceError::Directory { .. }
+                                | SourceError::NoConfiguration
+                                | SourceError::Kubeconfig { .. }
+                        )
+                )
         )
     }
 }

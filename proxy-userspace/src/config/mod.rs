@@ -3,6 +3,7 @@
 mod args;
 pub mod file;
 mod ipvs;
+mod overlap;
 mod parse;
 mod pattern;
 
@@ -123,6 +124,7 @@ impl Settings {
             _ => parse::proxy_mode(args.proxy_mode.as_deref())?,
         };
         let model = model_settings(args, &file, node_name)?;
+        let dsr = dsr(args, &model)?;
         Ok(Self {
             source: match parse::source(args.source.as_deref(), args.kubeconfig.as_deref())? {
                 Source::Kubernetes { kubeconfig } => {
@@ -148,10 +150,7 @@ impl Settings {
             snat_ports: parse::snat_ports(args.snat_ports.as_deref())?,
             mark: parse::mark(args.fwmark.as_deref())?,
             reject_unknown: parse::reject_unknown(args.reject_unknown_ports.as_deref())?,
-            dsr: Dsr {
-                encapsulation: parse::encapsulation(args.dsr_encap.as_deref())?,
-                outer_source: parse::outer_source(&args.dsr_outer_source)?,
-            },
+            dsr,
             sockets: parse::sockets(
                 args.socket_lb.as_deref(),
                 args.bind_protection.as_deref(),
@@ -201,6 +200,17 @@ fn model_settings(
         )?,
         maglev_size: parse::maglev_size(args.maglev_table_size.as_deref())?,
     })
+}
+
+fn dsr(args: &AgentArgs, model: &ModelSettings) -> Result<Dsr, ConfigError> {
+    let outer_source = parse::outer_source(&args.dsr_outer_source)?;
+    let cluster = match &args.config {
+        Some(path) if args.cluster_cidr.is_empty() => format!("the cluster in {}", path.display()),
+        _ => "--cluster-cidr".to_owned(),
+    };
+    let external = ("--service-external-ip-range".to_owned(), &*model.external_ip_ranges);
+    overlap::check_outer_source(&outer_source, &[(cluster, &model.cluster_ranges), external])?;
+    Ok(Dsr { encapsulation: parse::encapsulation(args.dsr_encap.as_deref())?, outer_source })
 }
 
 /// A time between two syncs, and the flag or field that says so.

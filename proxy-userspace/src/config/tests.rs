@@ -34,6 +34,30 @@ fn a_wrong_outer_source_is_refused_in_one_line() {
     }
 }
 
+#[test]
+fn an_outer_source_that_pods_or_services_have_is_refused_in_one_line_that_names_both() {
+    for (flags, prefix, range) in [
+        ("--cluster-cidr 10.244.0.0/16", "10.244.16.0/20", "10.244.0.0/16 of --cluster-cidr"),
+        ("--cluster-cidr 192.0.2.0/24,10.1.2.0/24", "10.0.0.0/8", "10.1.2.0/24 of --cluster-cidr"),
+        ("--cluster-cidr fd00:244:0:1::9/56", "fd00:244::/48", "fd00:244::/56 of --cluster-cidr"),
+        (
+            "--service-external-ip-range 203.0.113.0/24",
+            "203.0.113.128/25",
+            "203.0.113.0/24 of --service-external-ip-range",
+        ),
+        (
+            &format!("--config {KUBEADM}"),
+            "10.244.0.0/16",
+            &format!("10.244.0.0/16 of the cluster in {KUBEADM}"),
+        ),
+    ] {
+        let line = format!("--dsr-outer-source: {prefix} overlaps {range}; takes addresses that nobody has");
+        refused(&format!("{flags} --dsr-outer-source {prefix}"), &line);
+        refused(&format!("{flags} --dsr-outer-source node,{prefix}"), &line);
+        assert!(resolve(&format!("{flags} --dsr-outer-source 172.16.0.0/16,2001:db8:f0::/48")).is_ok());
+    }
+}
+
 /// What kubeadm writes.
 const KUBEADM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/file/kubeadm.yaml");
 /// A file that says everything we honour.

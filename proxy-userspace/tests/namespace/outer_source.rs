@@ -12,7 +12,7 @@ use millrace_lab::topology::{Family, Shape, vip};
 use millrace_lab::traffic::{LongConnections, Protocol, Stream, ask};
 use millrace_lab::walk::Walk;
 
-use crate::fixture::{counted, expect_large_bodies, xdp};
+use crate::fixture::{counted, expect_large_bodies, own_without_agents, xdp};
 
 const LIMIT: Duration = Duration::from_secs(2);
 const PREFIXES: [&str; 2] = ["100.64.16.0/20", "2001:db8:f0:40::/58"];
@@ -71,5 +71,22 @@ fn nodes_go_over_to_a_prefix_in_two_steps_without_losing_a_connection() -> Resul
         assert!(delivery.lost.is_empty(), "{delivery:?}");
     }
     assert_eq!(counted(&cluster, 2, "not_peer")?, 0);
+    Ok(())
+}
+
+#[test]
+fn a_prefix_that_a_node_is_in_is_refused_and_both_are_named() -> Result<()> {
+    let cluster = own_without_agents(2, 1)?;
+    for (prefix, address) in [("172.30.0.12/31", "172.30.0.12"), ("2001:db8:a::/64", "2001:db8:a::11")] {
+        let output = cluster.proxy(1)?.refused_agent(&["--dsr-outer-source", prefix])?;
+        assert_eq!(output.status.code(), Some(2));
+        let told = String::from_utf8(output.stderr)?;
+        let line = told.lines().last().unwrap_or_default();
+        let node = if prefix.contains(':') { "node1" } else { "node2" };
+        let reason = format!(
+            "--dsr-outer-source: {prefix} holds {address} of node {node}; takes addresses that nobody has"
+        );
+        assert!(line.ends_with(&reason), "{told}");
+    }
     Ok(())
 }

@@ -149,8 +149,12 @@ impl OuterSource {
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         let node = (self.own == OwnSource::Node).then(|| "node".to_owned());
-        let prefixes = [self.v4.map(IpNet::V4), self.v6.map(IpNet::V6)].into_iter().flatten();
-        node.into_iter().chain(prefixes.map(|prefix| prefix.to_string())).collect()
+        node.into_iter().chain(self.prefixes().map(|prefix| prefix.to_string())).collect()
+    }
+
+    /// What nobody else may have an address of.
+    pub fn prefixes(&self) -> impl Iterator<Item = IpNet> {
+        [self.v4.map(IpNet::V4), self.v6.map(IpNet::V6)].into_iter().flatten()
     }
 }
 

@@ -1,0 +1,29 @@
+//! Flags that must not name the same addresses.
+
+use ipnet::IpNet;
+
+use super::ConfigError;
+use crate::dataplane::ebpf::OuterSource;
+
+/// Refuses outer sources that somebody else has: what comes from there would be taken for a pod's, or for a service's. `ranges`
+/// come with the flag or the file that says them.
+pub(super) fn check_outer_source(
+    outer: &OuterSource,
+    ranges: &[(String, &[IpNet])],
+) -> Result<(), ConfigError> {
+    let overlaps = |one: &IpNet, other: &IpNet| one.contains(other) || other.contains(one);
+    for prefix in outer.prefixes() {
+        for (origin, ranges) in ranges {
+            if let Some(range) = ranges.iter().find(|range| overlaps(&prefix, range)) {
+                let range = range.trunc();
+                return Err(ConfigError {
+                    origin: "--dsr-outer-source".to_owned(),
+                    message: format!(
+                        "{prefix} overlaps {range} of {origin}; takes addresses that nobody has"
+                    ),
+                });
+            }
+        }
+    }
+    Ok(())
+}
