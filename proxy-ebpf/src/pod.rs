@@ -105,6 +105,10 @@ fn serve<P: Packet, F: Family>(
         return open::<P, F>(packet, parsed, frontend);
     };
     if found.is_translated() {
+        // A client outside has the same address and port, or somebody says so.
+        if backend.address != parsed.key.source {
+            return Err(Verdict::Drop(Reason::ReplyKeyInUse).into());
+        }
         let leave = snat::go_on::<F>(entry, &parsed.key).ok_or(NO_ROOM)?;
         flow::track::<F>(parsed, found, Sender::Client);
         return Err(leave);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use millrace::dataplane::ebpf::read::{AttachedView, FailuresView, PinnedMaps};
-use millrace::dataplane::ebpf::{EbpfDataplane, Mark, XdpMode};
+use millrace::dataplane::ebpf::{EbpfDataplane, Mark, XdpMode, cleanup};
 use millrace::dataplane::{Dataplane, SyncFailure, SyncReport};
 use millrace::model::Dirty;
 use millrace::node::{AttachTarget, Hook, Link, Topology, Way};
@@ -64,6 +64,31 @@ fn programs_stay_attached_without_an_agent_and_are_taken_over_as_they_are() -> R
         let mut restarted = scratch.open();
         assert_eq!(restarted.set_topology(&topology("eth0")).writes, 0);
         assert_eq!(attached(&scratch), before);
+        Ok(())
+    })
+}
+
+#[test]
+fn a_pods_device_has_programs_of_its_own_until_it_is_an_uplink_or_cleaned_up() -> Result<()> {
+    in_namespace("attach-pod", async || {
+        let scratch = Scratch::new();
+        let mut dataplane = scratch.open();
+        let mut pods = topology("eth0");
+        for target in pods.devices.values_mut() {
+            target.hooks = BTreeSet::from([Hook::TcPodIn, Hook::TcPodOut]);
+        }
+        let of_pods = [("tc_pod_in", "tcx"), ("tc_pod_out", "tcx")];
+        assert_eq!(dataplane.set_topology(&pods).writes, 2, "nothing translated by SNAT leaves there");
+        assert_eq!(modes(&scratch), of_pods);
+        assert_eq!(dataplane.check().fault, None);
+        dataplane.set_topology(&topology("eth0"));
+        assert_eq!(modes(&scratch), [("tc_egress", "tcx"), ("tc_ingress", "tcx"), ("xdp", "native")]);
+        dataplane.set_topology(&pods);
+        assert_eq!(modes(&scratch), of_pods);
+        drop(dataplane);
+        let cleaned = cleanup(&scratch.path)?;
+        let links = cleaned.removed.iter().filter(|path| path.contains("/links/tc_pod_"));
+        assert_eq!(links.count(), 2, "{cleaned:?}");
         Ok(())
     })
 }

@@ -51,6 +51,11 @@ fn tc_egress_judges_every_frame_rightly() {
     judge(Hook::TcEgress);
 }
 
+#[test]
+fn tc_pod_out_judges_every_frame_rightly() {
+    judge(Hook::TcPodOut);
+}
+
 /// Runs the program on all frames, on as many threads as there are CPUs.
 fn judge(hook: Hook) {
     let frames =

@@ -57,7 +57,7 @@ impl<'a> Oracle<'a> {
         if answers::is_foreign_error(&done, &packet) {
             return self.judge_error(&packet, &done);
         }
-        if self.hook == Hook::TcEgress {
+        if self.is_way_out() {
             return self.judge_reply(&packet, &done);
         }
         if packet.has_ports() {
@@ -110,6 +110,11 @@ impl<'a> Oracle<'a> {
 
     fn verdict(&self, done: &Done<'_>) -> Verdict {
         Verdict::new(self.hook, done.run.action)
+    }
+
+    /// Whether replies come by.
+    fn is_way_out(&self) -> bool {
+        matches!(self.hook, Hook::TcEgress | Hook::TcPodOut)
     }
 
     fn untouched(&self, done: &Done<'_>) -> Result<Reasons, String> {
@@ -223,7 +228,7 @@ impl<'a> Oracle<'a> {
         let endpoints = || self.world.frontends.iter().flat_map(|frontend| &frontend.service.endpoints);
         match self.verdict(done) {
             Verdict::Pass => {
-                if self.hook != Hook::TcEgress {
+                if !self.is_way_out() {
                     self.is_handed_up(done)?;
                 }
                 answers::check_relayed(done, packet)?;

@@ -11,6 +11,7 @@ use proxy_common::selection::Slot;
 use proxy_common::verdict::Reason;
 
 use crate::case::{CLIENT_PORT, Case, Family, VIP_PORT, each_family};
+use crate::snat::Node;
 
 each_family! {
     a_backend_on_another_node_is_translated_to_and_its_reply_back
@@ -30,6 +31,7 @@ each_family! {
     connections_of_a_pod_to_itself_have_ports_of_their_own
     a_pods_error_about_its_own_packet_comes_back_to_it
     what_only_looks_like_a_reply_of_a_pod_to_itself_is_untouched
+    a_pod_with_the_address_of_a_client_outside_is_not_given_what_is_that_clients
 }
 
 /// A pod of this node, and what it sends.
@@ -291,4 +293,15 @@ fn what_only_looks_like_a_reply_of_a_pod_to_itself_is_untouched(family: Family) 
     for frame in others {
         pod.case.arrives(&bed, &frame).assert_untouched().assert_counted(Reason::NotOurs);
     }
+}
+
+/// Its connection is translated to another node's backend, from an address of this node.
+fn a_pod_with_the_address_of_a_client_outside_is_not_given_what_is_that_clients(family: Family) {
+    let outside = Node::new(Case { hook: Hook::XdpIngress, family });
+    let case = Case { hook: Hook::TcPodIn, family };
+    outside.forwards(&case.tcp(flag::SYN));
+    for flags in [flag::SYN, flag::ACK] {
+        case.arrives(&outside.bed, &case.tcp(flags)).assert_dropped(Reason::ReplyKeyInUse);
+    }
+    outside.forwards(&case.tcp(flag::ACK));
 }

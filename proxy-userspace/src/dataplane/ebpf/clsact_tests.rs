@@ -116,3 +116,17 @@ fn a_filter_of_layout_1_gets_our_program_and_our_marker() {
         assert!(remove_filter(), "it was never gone");
     });
 }
+
+#[test]
+fn programs_of_pods_are_filters_too() {
+    in_namespace("clsact-pods", |_, program, links| {
+        for kind in [LinkKind::TcPodIn, LinkKind::TcPodOut] {
+            let key = LinkKey { kind, device: LOOPBACK };
+            assert!(attach(key, program, links).unwrap());
+            assert!(!attach(key, program, links).unwrap(), "it is there");
+            detach(key, links).unwrap();
+            assert!(!is_marked(key, links));
+            assert!(attach(key, program, links).unwrap(), "it was gone");
+        }
+    });
+}
