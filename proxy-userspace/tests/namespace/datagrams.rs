@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use anyhow::Result;
 use millrace_lab::cluster::Cluster;
-use millrace_lab::topology::{Family, vip};
+use millrace_lab::topology::{Family, Leg, vip};
 use millrace_lab::traffic::{Fate, Fragments, datagram_headers, send_datagram};
 
 use crate::fixture::{counted, own, own_without_agents};
@@ -67,6 +67,27 @@ fn expect_all_sizes(cluster: &Cluster, number: u8, largest: Largest) -> Result<(
     let cuts = counted(cluster, 1, "fragmented")? - before;
     assert_eq!(cuts > 0, largest[0].1 < 1500, "{cuts} packets were cut");
     expect_indivisible_told(cluster, number, largest)
+}
+
+#[test]
+fn datagrams_are_cut_for_the_directors_own_narrow_routes() -> Result<()> {
+    let cluster = own(2, 1)?;
+    cluster.bed().narrow_routes(Leg::Nodes { from: 1, to: 2 }, 1400)?;
+    let translated = cluster.service("translated", 1, &["pod-2a"])?.load_balancer(vip(1));
+    cluster.apply(&translated, &[1])?;
+    expect_all_sizes(&cluster, 1, [(Family::V4, 1400), (Family::V6, 1400)])?;
+
+    // The way back: what the backend must not have cut, it is told about, as the senders above.
+    cluster.bed().narrow_routes(Leg::ToClient(1), 1300)?;
+    let target = SocketAddr::new(vip(1).of(Family::V4), 80);
+    for bytes in [2000, 4000, 60_000] {
+        let before = counted(&cluster, 1, "reply_snat")?;
+        let fate = send_datagram(cluster.bed().client(), target, Fragments::Allowed, bytes)?;
+        assert_eq!(fate, Fate::Echoed, "{bytes} bytes");
+        let fragments = counted(&cluster, 1, "reply_snat")? - before;
+        assert!(fragments >= bytes.div_ceil(1280) as u64, "{bytes} bytes came back as {fragments}");
+    }
+    Ok(())
 }
 
 fn expect_all_sizes_by_tunnel(flags: &[&str], largest: Largest) -> Result<()> {

@@ -1,26 +1,22 @@
 //! IPv4 packets that may be fragmented and don't fit: TC makes two of each, which come in again.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
 
-use bytes::Bytes;
+use millrace_lab::capture::{Capture, Direction};
 use millrace_lab::frame::{DEVICE_MAC, Frame, Layer, flag};
-use millrace_lab::net::Netlink;
 use millrace_lab::program::{Bed, Endpoint, Hook, NEXT_HOP_MAC, Outcome, known_hop, resolved_way};
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt,
-};
-use nix::sys::time::TimeVal;
 use proxy_common::hop::Hop;
 use proxy_common::verdict::Reason;
 use proxy_common::way::{PEER_NODE, PEER_SELF, Way};
 
 use crate::case::{Case, Encapsulation, Family, Tunnel};
 use crate::fragments::datagrams;
-use crate::network::in_an_empty_namespace;
+use crate::network::{connect_to_nodes, in_an_empty_namespace};
 use crate::snat::Node;
 
 const ID: u16 = 4711;
 const MTU: u16 = 1400;
+const LIMIT: Duration = Duration::from_secs(10);
 const TC: Case = Case { hook: Hook::TcIngress, family: Family::V4 };
 const XDP: Case = Case { hook: Hook::XdpIngress, family: Family::V4 };
 
@@ -65,45 +61,26 @@ impl Director {
     }
 
     #[track_caller]
-    fn is_cut(&self, frame: &Frame, arrivals: &Arrivals, halves: &[Frame; 2]) {
-        is_cut(&self.bed, frame, arrivals, halves);
+    fn is_cut(&self, frame: &Frame, halves: &[Frame; 2]) {
+        is_cut(&self.bed, frame, halves);
     }
 }
 
 /// A frame becomes these two: the first one comes in by itself, the other one is what is left.
 #[track_caller]
-fn is_cut(bed: &Bed, frame: &Frame, arrivals: &Arrivals, halves: &[Frame; 2]) {
-    let outcome = TC.arrives(bed, frame);
-    outcome.assert_counted(Reason::Fragmented).assert_sent(&halves[1]);
-    assert_eq!(arrivals.next(), halves[0].build(), "the first one\n{outcome}");
-}
-
-/// What comes in at the loopback device of the thread's namespace.
-struct Arrivals(OwnedFd);
-
-impl Arrivals {
-    fn next(&self) -> Bytes {
-        let mut frame = vec![0; 65536];
-        let length = recv(self.0.as_raw_fd(), &mut frame, MsgFlags::empty()).unwrap();
-        frame.truncate(length);
-        frame.into()
-    }
-
-    fn are_over(&self) -> bool {
-        let outcome = recv(self.0.as_raw_fd(), &mut [0; 1], MsgFlags::MSG_DONTWAIT);
-        outcome == Err(nix::errno::Errno::EAGAIN)
-    }
+fn is_cut(bed: &Bed, frame: &Frame, [first, second]: &[Frame; 2]) {
+    let mut capture = Capture::start_here(&["lo"]).unwrap();
+    TC.arrives(bed, frame).assert_counted(Reason::Fragmented).assert_sent(second);
+    capture.wait_for(LIMIT, |captured| captured.direction == Direction::In).unwrap();
+    let received: Vec<Vec<u8>> = capture.packets().unwrap().iter().map(|one| one.frame.clone()).collect();
+    assert_eq!(received, [first.build().to_vec()]);
 }
 
 /// Runs a check where what is sent to the loopback device comes in there, and goes nowhere.
-fn where_frames_come_in_again(check: impl FnOnce(&Arrivals) + Send) {
+fn where_frames_come_in_again(check: impl FnOnce() + Send) {
     in_an_empty_namespace(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async { Netlink::open().unwrap().set_up("lo").await.unwrap() });
-        let (kind, flags, protocol) = (SockType::Raw, SockFlag::empty(), SockProtocol::EthAll);
-        let wire = socket(AddressFamily::Packet, kind, flags, protocol).unwrap();
-        setsockopt(&wire, sockopt::ReceiveTimeout, &TimeVal::new(30, 0)).unwrap();
-        check(&Arrivals(wire));
+        connect_to_nodes(TC.family.node(1));
+        check();
     });
 }
 
@@ -136,7 +113,7 @@ fn halves(frame: &Frame, kept: usize) -> [Frame; 2] {
 
 #[test]
 fn a_packet_that_fits_no_tunnel_becomes_two_that_do() {
-    where_frames_come_in_again(|arrivals| {
+    where_frames_come_in_again(|| {
         for tunnel in tunnels(TC) {
             let director = Director::new(tunnel);
             let fits = usize::from(MTU - tunnel.overhead());
@@ -144,7 +121,7 @@ fn a_packet_that_fits_no_tunnel_becomes_two_that_do() {
                 for length in [fits + 1, fits + 8, 1500, 2 * director.kept() + 20] {
                     let frame = divisible(frame.clone(), length);
                     let halves = halves(&frame, director.kept());
-                    director.is_cut(&frame, arrivals, &halves);
+                    director.is_cut(&frame, &halves);
                     for half in &halves {
                         director.arrives(half).assert_counted(Reason::SentDsr);
                     }
@@ -152,7 +129,6 @@ fn a_packet_that_fits_no_tunnel_becomes_two_that_do() {
                 let frame = divisible(frame, fits);
                 let sent = tunnel.forwarded(&frame, 2, director.backend.hint);
                 director.arrives(&frame).assert_sent(&sent).assert_counted(Reason::SentDsr);
-                assert!(arrivals.are_over());
             }
         }
     });
@@ -160,12 +136,12 @@ fn a_packet_that_fits_no_tunnel_becomes_two_that_do() {
 
 #[test]
 fn halves_leave_in_the_tunnel_of_their_packet() {
-    where_frames_come_in_again(|arrivals| {
+    where_frames_come_in_again(|| {
         for tunnel in tunnels(TC).filter(|tunnel| tunnel.encapsulation == Encapsulation::Ipip) {
             let director = Director::new(tunnel);
             let frame = divisible(TC.udp(), 1500);
             let halves = halves(&frame, director.kept());
-            director.is_cut(&frame, arrivals, &halves);
+            director.is_cut(&frame, &halves);
             for half in halves {
                 let outer = tunnel.forwarded(&frame, 2, director.backend.hint).outermost().clone();
                 let sent = half.clone().with_hop_limit(63).encapsulated(outer);
@@ -178,12 +154,12 @@ fn halves_leave_in_the_tunnel_of_their_packet() {
 
 #[test]
 fn halves_leave_for_a_backend_that_is_reached_by_snat_from_one_port() {
-    where_frames_come_in_again(|arrivals| {
+    where_frames_come_in_again(|| {
         let node = Node::with(TC, Bed::builder(), datagrams);
         node.bed.hop(TC.remote_pod(1), Hop { mtu: MTU, ..known_hop(TC.family.node(1)) });
         let frame = divisible(TC.udp(), 1500);
         let halves = halves(&frame, usize::from(MTU - 20) & !7);
-        is_cut(&node.bed, &frame, arrivals, &halves);
+        is_cut(&node.bed, &frame, &halves);
         let first = TC.arrives(&node.bed, &halves[0]);
         let source = first.frame().source();
         assert_eq!(source.ip(), TC.family.node(1));
@@ -195,12 +171,12 @@ fn halves_leave_for_a_backend_that_is_reached_by_snat_from_one_port() {
 
 #[test]
 fn a_fragment_is_cut_further() {
-    where_frames_come_in_again(|arrivals| {
+    where_frames_come_in_again(|| {
         for tunnel in tunnels(TC) {
             let director = Director::new(tunnel);
             // Three, of which the last one is too large, too.
             for piece in divisible(TC.udp(), 20 + 2 * 1480 + 1450).fragments(ID.into(), 1480) {
-                director.is_cut(&piece, arrivals, &halves(&piece, director.kept()));
+                director.is_cut(&piece, &halves(&piece, director.kept()));
             }
         }
     });
@@ -208,7 +184,7 @@ fn a_fragment_is_cut_further() {
 
 #[test]
 fn what_is_still_too_large_is_cut_again() {
-    where_frames_come_in_again(|arrivals| {
+    where_frames_come_in_again(|| {
         for tunnel in tunnels(TC) {
             let director = Director::new(tunnel);
             let (frame, kept) = (divisible(TC.udp(), 3400), director.kept());
@@ -216,9 +192,9 @@ fn what_is_still_too_large_is_cut_again() {
             assert_eq!(expected.len(), 3);
             let mut rest = expected[1].clone().payload(frame.build().slice(34 + kept..));
             header(&mut rest).more_fragments = false;
-            director.is_cut(&frame, arrivals, &[expected[0].clone(), rest.clone()]);
+            director.is_cut(&frame, &[expected[0].clone(), rest.clone()]);
             director.arrives(&expected[0]).assert_counted(Reason::SentDsr);
-            director.is_cut(&rest, arrivals, &halves(&rest, kept));
+            director.is_cut(&rest, &halves(&rest, kept));
         }
     });
 }
@@ -236,7 +212,7 @@ fn xdp_leaves_what_is_to_be_cut_to_tc() {
 
 #[test]
 fn what_can_not_be_cut_is_dropped() {
-    where_frames_come_in_again(|arrivals| {
+    where_frames_come_in_again(|| {
         for tunnel in tunnels(TC) {
             let director = Director::new(tunnel);
             let mut options = divisible(TC.udp(), 1450);
@@ -244,7 +220,6 @@ fn what_can_not_be_cut_is_dropped() {
             // Its end is where no fragment can begin.
             let mut last = divisible(TC.udp(), 3000).fragments(ID.into(), 1480).swap_remove(0);
             director.arrives(&last).assert_counted(Reason::Fragmented);
-            arrivals.next();
             header(&mut last).fragment_offset = 0x1fff;
             for frame in [options, last] {
                 director.arrives(&frame).assert_dropped(Reason::TooBig);
@@ -252,20 +227,18 @@ fn what_can_not_be_cut_is_dropped() {
             // Eight bytes and a header are the least there is.
             let director = Director::with_room(tunnel, tunnel.overhead() + 27);
             director.arrives(&divisible(TC.udp(), 1000)).assert_dropped(Reason::TooBig);
-            assert!(arrivals.are_over());
         }
     });
 }
 
 #[test]
 fn a_packet_that_must_not_be_cut_is_not() {
-    where_frames_come_in_again(|arrivals| {
+    where_frames_come_in_again(|| {
         for tunnel in tunnels(TC) {
             let director = Director::new(tunnel);
             let mut frame = divisible(TC.udp(), 1500);
             header(&mut frame).dont_fragment = true;
             director.arrives(&frame).assert_counted(Reason::TooBig);
-            assert!(arrivals.are_over());
         }
     });
 }

@@ -198,11 +198,7 @@ pub(super) fn add_narrows(bed: &Bed, leg: Leg, bytes: u32) -> Result<Host> {
         for device in ["all", "eth0"] {
             write_sysctl(&format!("net/ipv4/conf/{device}/send_redirects"), "0")?;
         }
-        let netlink = Netlink::open()?;
-        for (destination, gateway) in routes {
-            netlink.set_narrow_route(destination, gateway, bytes).await?;
-        }
-        Ok(())
+        set_narrow_routes(routes, bytes).await
     })?;
     let through = addresses::host(NUMBER);
     for (namespace, routes) in ends {
@@ -211,6 +207,14 @@ pub(super) fn add_narrows(bed: &Bed, leg: Leg, bytes: u32) -> Result<Host> {
         namespace.run(async move || set_routes(detours).await)?;
     }
     Ok(gate)
+}
+
+/// Lets those who send into a leg know that it takes no more than so many bytes.
+pub(super) fn narrow_routes(bed: &Bed, leg: Leg, bytes: u32) -> Result<()> {
+    for (namespace, routes) in ends(bed, leg)? {
+        namespace.run(async move || set_narrow_routes(routes, bytes).await)?;
+    }
+    Ok(())
 }
 
 /// Who sends into a leg, and the routes for it.
@@ -282,6 +286,14 @@ fn pod_routes(number: u8) -> impl Iterator<Item = (IpNet, IpAddr)> {
 /// Load balancer and external addresses are node 1's to serve.
 fn vip_routes() -> impl Iterator<Item = (IpNet, IpAddr)> {
     addresses::VIPS.networks().into_iter().zip(addresses::node(1).both())
+}
+
+async fn set_narrow_routes(routes: Routes, bytes: u32) -> Result<()> {
+    let netlink = Netlink::open()?;
+    for (destination, gateway) in routes {
+        netlink.set_narrow_route(destination, gateway, bytes).await?;
+    }
+    Ok(())
 }
 
 async fn set_routes(routes: Routes) -> Result<()> {

@@ -178,6 +178,11 @@ impl Bed {
         build::add_host(self, name, number)
     }
 
+    /// Gives whoever sends into a leg routes for packets of at most `bytes` bytes.
+    pub fn narrow_routes(&self, leg: Leg, bytes: u32) -> Result<()> {
+        build::narrow_routes(self, leg, bytes)
+    }
+
     /// Puts a router of its own into a leg, which takes packets of at most `bytes` bytes further.
     pub fn add_narrows(&self, leg: Leg, bytes: u32) -> Result<Host> {
         build::add_narrows(self, leg, bytes)
