@@ -24,6 +24,8 @@ shared! {
 
 /// Bytes of a frame that HELD has room for.
 pub const HELD_BYTES: usize = 2048;
+/// Entries that HELD has for each CPU.
+pub const HELD_PER_CPU: u32 = 64;
 /// As many fragments of one packet can be held.
 pub const HELD_PIECES: u32 = 64;
 /// Bytes of a packet for which one fragment is held: they need not begin where a fragment begins, and a packet has at most 64 KiB.

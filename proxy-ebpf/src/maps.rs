@@ -2,14 +2,14 @@
 //!
 //! The sizes here are defaults; the agent overrides them when it loads the object.
 
-use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
+use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_COMMON_LRU, BPF_F_NO_PREALLOC};
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray};
 use aya_ebpf::macros::btf_map;
 use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::backend::Backend;
 use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
 use proxy_common::flow::{Flow, FlowKey};
-use proxy_common::fragment::{FragmentKey, Held, HeldKey};
+use proxy_common::fragment::{FragmentKey, HELD_PER_CPU, Held, HeldKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hop::{Device, Hop};
 use proxy_common::icmp::SourcePrefix;
@@ -35,7 +35,9 @@ const DEVICES_DEFAULT: usize = 1 << 10;
 const FLOWS_DEFAULT: usize = 1 << 18;
 const FLOWS_NEW_DEFAULT: usize = 1 << 16;
 const FRAGMENTS_ENTRIES: usize = 1 << 14;
-const HELD_ENTRIES: usize = 1 << 9;
+const HELD_DEFAULT: usize = HELD_PER_CPU as usize;
+/// A common list would keep 128 entries for each CPU: more than there are.
+const HELD_FLAGS: usize = BPF_F_NO_COMMON_LRU as usize;
 const SOCKETS_DEFAULT: usize = 1 << 16;
 const ICMP_SOURCES_ENTRIES: usize = 1 << 12;
 
@@ -109,9 +111,10 @@ pub static FRAGMENTS4: FragmentsMap<Addr4> = LruHashMap::new();
 /// The same for IPv6; as [`FRAGMENTS4`].
 #[btf_map]
 pub static FRAGMENTS6: FragmentsMap<Addr6> = LruHashMap::new();
-/// Fragments, whole frames, that came before the first one of their packet. Written by `tc_ingress`. What is evicted is lost.
+/// Fragments, whole frames, that came before the first one of their packet. Written by `tc_ingress` and `tc_pod_in`; so many for
+/// each CPU. What is evicted is lost.
 #[btf_map]
-pub static HELD: LruHashMap<HeldKey, Held, HELD_ENTRIES> = LruHashMap::new();
+pub static HELD: LruHashMap<HeldKey, Held, HELD_DEFAULT, HELD_FLAGS> = LruHashMap::new();
 /// Who may reach which IPv4 frontend, and who is inside the cluster. Written by the agent; nothing is evicted.
 #[btf_map]
 pub static SOURCE_RANGES4: LpmTrie<SourceRange<Addr4>, u32, SOURCE_RANGES_DEFAULT> = LpmTrie::new();

@@ -16,6 +16,7 @@ use millrace::node::Topology;
 use millrace_lab::net::{Namespace, Netlink};
 use nix::sched::{CloneFlags, unshare};
 use proxy_common::flow::{FLOW_ESTABLISHED, Flow, FlowKey};
+use proxy_common::verdict::COUNTER_ENTRIES;
 use proxy_common::{Addr4, LAYOUT_VERSION};
 
 use crate::attach::{attached, in_namespace, topology};
@@ -74,6 +75,20 @@ fn leave_behind(scratch: &Scratch, state: &Desired, version: u32) -> Result<()> 
     let flow = Flow { state: FLOW_ESTABLISHED, service, last_seen: u32::MAX, ..Flow::default() };
     flows.insert(flow_key(), flow, 0)?;
     fs::rename(root(scratch, LAYOUT_VERSION), root(scratch, version))?;
+    Ok(())
+}
+
+/// An earlier build of this layout has fewer programs.
+#[test]
+fn counters_without_room_for_all_programs_begin_anew() -> Result<()> {
+    let scratch = Scratch::new();
+    drop(scratch.open());
+    let maps = root(&scratch, LAYOUT_VERSION).join("maps");
+    fs::remove_file(maps.join("COUNTERS"))?;
+    MapData::from_pin(maps.join("ICMP_TOTAL"))?.pin(maps.join("COUNTERS"))?;
+    assert!(MapInfo::from_pin(maps.join("COUNTERS"))?.max_entries() < COUNTER_ENTRIES);
+    drop(scratch.open());
+    assert_eq!(MapInfo::from_pin(maps.join("COUNTERS"))?.max_entries(), COUNTER_ENTRIES);
     Ok(())
 }
 

@@ -64,7 +64,6 @@ fn somebody_elses_virtual_services_and_their_clients_are_left_alone() -> Result<
     for service in services {
         remove_foreign(&cluster, service)?;
     }
-    cluster.manifests().remove("excluded.yaml")?;
     cluster.start_agent_with(1, &FLAGS)?;
     cluster.proxy(1)?.wait_for_start(starts + 2)
 }
@@ -116,5 +115,5 @@ fn a_kernel_without_ebpf_is_served_by_ipvs_where_nothing_else_is_asked_for() -> 
     })?;
     agent.stop()?;
     assert!(proxy.command(&["cleanup"])?.status.success());
-    cluster.manifests().remove("automatic.yaml")
+    Ok(())
 }

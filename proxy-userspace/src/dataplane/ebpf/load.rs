@@ -9,7 +9,9 @@ use aya::programs::{CgroupSockAddr, ProgramInfo, SchedClassifier, Xdp};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
 use proxy_common::config::global;
+use proxy_common::fragment::HELD_PER_CPU;
 use proxy_common::socket::cookie_words;
+use proxy_common::verdict::COUNTER_ENTRIES;
 use proxy_common::{Addr4, Addr6};
 use tracing::{debug, info, warn};
 
@@ -75,6 +77,24 @@ const USUAL: [&str; 5] = [XDP_INGRESS, TC_INGRESS, TC_EGRESS, TC_POD_IN, TC_POD_
 /// Those for devices without Ethernet frames.
 const BARE: [&str; 2] = [TC_INGRESS_L3, TC_EGRESS_L3];
 
+/// Each CPU gives only entries of its own away.
+fn held_entries() -> u32 {
+    let cpus = aya::util::nr_cpus().ok().and_then(|cpus| u32::try_from(cpus).ok());
+    cpus.unwrap_or(1).saturating_mul(HELD_PER_CPU)
+}
+
+/// Counters of an earlier build may have no room for what programs of this one count. They begin anew, as after a restart of the
+/// node.
+fn renew_counters(maps: &Path) -> Result<(), OpenError> {
+    let path = maps.join("COUNTERS");
+    let is_outgrown = MapInfo::from_pin(&path).is_ok_and(|pinned| pinned.max_entries() < COUNTER_ENTRIES);
+    if is_outgrown {
+        std::fs::remove_file(&path).map_err(|error| OpenError::File { path, error })?;
+        info!("the counters of an earlier build have too little room and begin anew");
+    }
+    Ok(())
+}
+
 /// The maps of the object and the size each shall have; `None` = what the object says.
 pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 43] {
     [
@@ -93,7 +113,7 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 43] {
         ("FRAGMENTS6", None),
         ("FRONTENDS4", Some(sizes.frontends)),
         ("FRONTENDS6", Some(sizes.frontends)),
-        ("HELD", None),
+        ("HELD", Some(held_entries())),
         ("HINTS", Some(sizes.hints)),
         ("HOPS4", Some(sizes.backends)),
         ("HOPS6", Some(sizes.backends)),
@@ -130,6 +150,7 @@ impl Programs {
     pub fn open(settings: &Settings, layout: &Layout) -> Result<Self, OpenError> {
         let constants = Constants::new(settings);
         let directory = layout.programs().join(constants.fingerprint());
+        renew_counters(&layout.maps())?;
         let kept = kept_sizes(&layout.maps(), &settings.sizes);
         if !kept.is_empty() {
             let kept = kept.join(", ");

@@ -123,6 +123,35 @@ impl Kernel {
         self.excluded.iter().any(|range| range.contains(&address))
     }
 
+    fn put_services(&mut self, ops: &[&Op]) -> Vec<Result<(), String>> {
+        let all: Vec<_> = ops.iter().filter_map(|op| op.service_to_put()).collect();
+        let done = self.ipvs.put_services(&all);
+        let outcomes = all.iter().zip(done);
+        outcomes
+            .map(|((service, scheduling), done)| done.map_err(|error| refused(service, scheduling, &error)))
+            .collect()
+    }
+
+    fn put_servers(&mut self, ops: &[&Op]) -> Vec<Result<(), String>> {
+        let all: Vec<_> = ops.iter().filter_map(|op| op.server_to_put()).collect();
+        let done = self.ipvs.put_servers(&all);
+        self.is_in_doubt |= done.iter().any(Result::is_err);
+        let outcomes = all.iter().zip(done).map(|((service, address, _), done)| {
+            done.map_err(|error| format!("server {address} of virtual service {service}: {error}"))
+        });
+        outcomes.collect()
+    }
+
+    fn add_addresses(&mut self, ops: &[&Op]) -> Vec<Result<(), String>> {
+        let all: Vec<_> = ops.iter().filter_map(|op| op.address_to_add()).collect();
+        let done = self.dummy.add(&all);
+        self.is_in_doubt |= done.iter().any(Result::is_err);
+        let outcomes = all.iter().zip(done);
+        outcomes
+            .map(|(address, done)| done.map_err(|error| format!("{DEVICE} can't have {address}: {error}")))
+            .collect()
+    }
+
     /// The connections of these servers; those that are gone are left out.
     pub fn connections(
         &mut self,
@@ -145,16 +174,10 @@ impl plan::Kernel for Kernel {
             done.map_err(|error| format!("virtual service {service}: {error}"))
         };
         match op {
-            Op::PutService(service, scheduling) => self
-                .ipvs
-                .put_service(service, scheduling)
-                .map_err(|error| refused(service, scheduling, &error)),
-            Op::DeleteService(service) => of_service(service, self.ipvs.delete_service(service)),
-            Op::PutServer(service, address, server) => {
-                let done = self.ipvs.put_server(service, *address, *server);
-                self.is_in_doubt |= done.is_err();
-                done.map_err(|error| format!("server {address} of virtual service {service}: {error}"))
+            Op::PutService(..) | Op::PutServer(..) | Op::AddAddress(_) => {
+                self.apply_all(&[op]).pop().unwrap_or(Ok(()))
             }
+            Op::DeleteService(service) => of_service(service, self.ipvs.delete_service(service)),
             Op::DeleteServer(service, address) => {
                 of_service(service, self.ipvs.delete_server(service, *address))
             }
@@ -163,14 +186,18 @@ impl plan::Kernel for Kernel {
                 self.is_in_doubt |= done.is_err();
                 done.map_err(|error: NftError| error.to_string())
             }
-            Op::AddAddress(address) => {
-                let done = self.dummy.add(*address);
-                self.is_in_doubt |= done.is_err();
-                done.map_err(|error| format!("{DEVICE} can't have {address}: {error}"))
-            }
             Op::DeleteAddress(address) => {
                 self.dummy.take(*address).map_err(|error| format!("{DEVICE} keeps {address}: {error}"))
             }
+        }
+    }
+
+    fn apply_all(&mut self, ops: &[&Op]) -> Vec<Result<(), String>> {
+        match ops.first() {
+            Some(Op::PutService(..)) => self.put_services(ops),
+            Some(Op::PutServer(..)) => self.put_servers(ops),
+            Some(Op::AddAddress(_)) => self.add_addresses(ops),
+            _ => ops.iter().map(|op| self.apply(op)).collect(),
         }
     }
 }
@@ -191,11 +218,15 @@ fn probe(ipvs: &mut Ipvs, scheduler: Scheduler) -> Result<(), OpenError> {
     let scheduling =
         Scheduling { scheduler: scheduler.name().to_owned(), flags: 0, timeout: 0, netmask: u32::MAX };
     let server = Server { weight: 1, method: 0 };
-    let made = ipvs.put_service(&service, &scheduling).map_err(|error| match error.raw_os_error() {
+    let made: io::Result<()> = ipvs.put_services(&[(&service, &scheduling)]).into_iter().collect();
+    let made = made.map_err(|error| match error.raw_os_error() {
         Some(libc::ENOENT) => OpenError::Scheduler(scheduler.name()),
         _ => OpenError::ipvs(error),
     });
-    let answer = made.and_then(|()| ipvs.put_server(&service, PROBE, server).map_err(OpenError::ipvs));
+    let answer = made.and_then(|()| {
+        let put: io::Result<()> = ipvs.put_servers(&[(&service, PROBE, server)]).into_iter().collect();
+        put.map_err(OpenError::ipvs)
+    });
     let gone = ipvs.delete_service(&service).map_err(OpenError::ipvs);
     answer.and(gone)
 }

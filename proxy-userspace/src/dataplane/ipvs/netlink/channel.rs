@@ -1,4 +1,4 @@
-//! A netlink socket: one request, all of its answer.
+//! A netlink socket: one request and all of its answer, or many that are only done.
 
 use std::fmt::Debug;
 use std::io;
@@ -20,6 +20,8 @@ pub struct Channel {
 
 /// The kernel fills no larger datagram than this, whatever room there is.
 const LARGEST_ANSWER: usize = 32 * 1024;
+/// Requests that are sent at once. If all of them fail, what the kernel answers fits a socket's buffer.
+const BATCH: usize = 64;
 
 impl Channel {
     /// Opens a socket of a family, `NETLINK_*`.
@@ -54,34 +56,94 @@ impl Channel {
         self.exchange(message, NLM_F_DUMP)
     }
 
+    /// Asks for many things to be done, each for itself. Only what fails is answered, and the last of a batch: a system call
+    /// each way for [`BATCH`] of them.
+    pub fn act_all<M>(&mut self, mut messages: Vec<M>, flags: u16) -> Vec<io::Result<()>>
+    where
+        M: NetlinkSerializable + NetlinkDeserializable + Debug,
+    {
+        let mut outcomes = Vec::with_capacity(messages.len());
+        while !messages.is_empty() {
+            let rest = messages.split_off(messages.len().min(BATCH));
+            let batch = std::mem::replace(&mut messages, rest);
+            let number = batch.len();
+            match self.act_batch(batch, flags) {
+                Ok(batch) => outcomes.extend(batch),
+                // Some may be done; each may be repeated.
+                Err(error) => {
+                    outcomes
+                        .extend((0..number).map(|_| Err(io::Error::new(error.kind(), error.to_string()))));
+                }
+            }
+        }
+        outcomes
+    }
+
+    fn act_batch<M>(&mut self, batch: Vec<M>, flags: u16) -> io::Result<Vec<io::Result<()>>>
+    where
+        M: NetlinkSerializable + NetlinkDeserializable + Debug,
+    {
+        let mut outcomes: Vec<io::Result<()>> = batch.iter().map(|_| Ok(())).collect();
+        let (first, last) = (self.sequence.wrapping_add(1), batch.len().saturating_sub(1));
+        let mut bytes = Vec::new();
+        for (index, message) in batch.into_iter().enumerate() {
+            self.encode(&mut bytes, message, if index == last { NLM_F_ACK | flags } else { flags });
+        }
+        self.socket.send(&bytes, 0)?;
+        loop {
+            self.receive()?;
+            for message in messages::<M>(&self.received) {
+                let message = message?;
+                let index = message.header.sequence_number.wrapping_sub(first) as usize;
+                let NetlinkPayload::Error(error) = message.payload else { continue };
+                if let (Some(outcome), Some(code)) = (outcomes.get_mut(index), error.code) {
+                    *outcome = Err(io::Error::from_raw_os_error(code.get().saturating_neg()));
+                }
+                if index == last {
+                    return Ok(outcomes);
+                }
+            }
+        }
+    }
+
     fn exchange<M>(&mut self, message: M, flags: u16) -> io::Result<Vec<M>>
     where
         M: NetlinkSerializable + NetlinkDeserializable + Debug,
     {
+        let mut bytes = Vec::new();
+        self.encode(&mut bytes, message, flags);
+        self.socket.send(&bytes, 0)?;
+        let mut answers = Vec::new();
+        loop {
+            self.receive()?;
+            if read(&self.received, self.sequence, &mut answers)? == Progress::Complete {
+                return Ok(answers);
+            }
+        }
+    }
+
+    /// Appends a request, with a sequence number of its own.
+    fn encode<M: NetlinkSerializable>(&mut self, bytes: &mut Vec<u8>, message: M, flags: u16) {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;
         header.sequence_number = self.sequence;
         let mut request = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
         request.finalize();
-        let mut bytes = vec![0; request.buffer_len()];
-        request.serialize(&mut bytes);
-        self.socket.send(&bytes, 0)?;
-        let mut answers = Vec::new();
-        loop {
-            self.received.clear();
-            self.received.reserve(LARGEST_ANSWER);
-            let length = self.socket.recv(&mut self.received, libc::MSG_TRUNC)?;
-            if length > self.received.len() {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    "an answer is larger than any should be",
-                ));
-            }
-            if read(&self.received, self.sequence, &mut answers)? == Progress::Complete {
-                return Ok(answers);
-            }
+        let start = bytes.len();
+        bytes.resize(start + request.buffer_len().next_multiple_of(4), 0);
+        request.serialize(bytes.get_mut(start..).unwrap_or_default());
+    }
+
+    /// Waits for a datagram of answers.
+    fn receive(&mut self) -> io::Result<()> {
+        self.received.clear();
+        self.received.reserve(LARGEST_ANSWER);
+        let length = self.socket.recv(&mut self.received, libc::MSG_TRUNC)?;
+        if length > self.received.len() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "an answer is larger than any should be"));
         }
+        Ok(())
     }
 }
 
@@ -96,11 +158,8 @@ fn read<M>(datagram: &[u8], sequence: u32, answers: &mut Vec<M>) -> io::Result<P
 where
     M: NetlinkDeserializable + Debug,
 {
-    let mut rest = datagram;
-    while !rest.is_empty() {
-        let message = NetlinkMessage::<M>::deserialize(rest).map_err(|error| malformed(&error))?;
-        let length = (message.header.length as usize).next_multiple_of(4);
-        rest = rest.get(length..).unwrap_or_default();
+    for message in messages::<M>(datagram) {
+        let message = message?;
         if message.header.sequence_number != sequence {
             continue;
         }
@@ -118,6 +177,23 @@ where
         }
     }
     Ok(Progress::Partial)
+}
+
+/// The messages of one datagram, up to one that is none.
+fn messages<M>(datagram: &[u8]) -> impl Iterator<Item = io::Result<NetlinkMessage<M>>>
+where
+    M: NetlinkDeserializable + Debug,
+{
+    let mut rest = datagram;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let message = NetlinkMessage::<M>::deserialize(rest).map_err(|error| malformed(&error));
+        let length = message.as_ref().map_or(0, |message| message.header.length as usize);
+        rest = if length == 0 { &[] } else { rest.get(length.next_multiple_of(4)..).unwrap_or_default() };
+        Some(message)
+    })
 }
 
 fn malformed(error: &DecodeError) -> io::Error {

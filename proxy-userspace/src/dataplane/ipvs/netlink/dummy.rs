@@ -73,10 +73,13 @@ impl Dummy {
         Ok(addresses.filter(|address| !is_link_local(*address)).collect())
     }
 
-    /// Gives it an address, alone in its prefix.
-    pub fn add(&mut self, address: IpAddr) -> io::Result<()> {
-        let message = RouteNetlinkMessage::NewAddress(message(self.index()?, address));
-        self.channel.act(message, NLM_F_CREATE | NLM_F_REPLACE)
+    /// Gives it addresses, each alone in its prefix, and each for itself.
+    pub fn add(&mut self, addresses: &[IpAddr]) -> Vec<io::Result<()>> {
+        let Some(index) = self.index else {
+            return addresses.iter().map(|_| self.index().map(drop)).collect();
+        };
+        let added = addresses.iter().map(|address| RouteNetlinkMessage::NewAddress(message(index, *address)));
+        self.channel.act_all(added.collect(), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
     /// Takes an address away, if it has it.

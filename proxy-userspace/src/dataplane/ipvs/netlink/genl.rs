@@ -51,13 +51,14 @@ impl Ipvs {
         servers.collect::<Result<_, _>>().map_err(|error| malformed(&error))
     }
 
-    /// Makes a service, or gives the one that is there another scheduling.
-    pub fn put_service(&mut self, service: &Virtual, scheduling: &Scheduling) -> io::Result<()> {
-        let made = self.act(Message::describe(Command::NewService, service, scheduling));
-        match errno(&made) {
-            Some(libc::EEXIST) => self.act(Message::describe(Command::SetService, service, scheduling)),
-            _ => made,
-        }
+    /// Makes services, or gives those that are there another scheduling; each for itself.
+    pub fn put_services(&mut self, services: &[(&Virtual, &Scheduling)]) -> Vec<io::Result<()>> {
+        let described = |command| {
+            move |(service, scheduling): &(&Virtual, &Scheduling)| {
+                Message::describe(command, service, scheduling)
+            }
+        };
+        self.put(services, described(Command::NewService), described(Command::SetService))
     }
 
     /// Removes a service and all its servers.
@@ -69,14 +70,14 @@ impl Ipvs {
         }
     }
 
-    /// Adds a server, or changes the one that is there.
-    pub fn put_server(&mut self, service: &Virtual, address: SocketAddr, server: Server) -> io::Result<()> {
-        let message = |command| Message::of(command, service).described_server(address, server);
-        let made = self.act(message(Command::NewServer));
-        match errno(&made) {
-            Some(libc::EEXIST) => self.act(message(Command::SetServer)),
-            _ => made,
-        }
+    /// Adds servers, or changes those that are there; each for itself.
+    pub fn put_servers(&mut self, servers: &[(&Virtual, SocketAddr, Server)]) -> Vec<io::Result<()>> {
+        let described = |command| {
+            move |(service, address, server): &(&Virtual, SocketAddr, Server)| {
+                Message::of(command, service).described_server(*address, *server)
+            }
+        };
+        self.put(servers, described(Command::NewServer), described(Command::SetServer))
     }
 
     /// Removes a server; what goes on with it ends.
@@ -92,6 +93,22 @@ impl Ipvs {
     /// Sets those time-outs that are not 0.
     pub fn set_timeouts(&mut self, timeouts: Timeouts) -> io::Result<()> {
         self.act(Message::timeouts(timeouts))
+    }
+
+    /// Makes each, or changes it where it is there.
+    fn put<T>(
+        &mut self,
+        all: &[T],
+        make: impl Fn(&T) -> Message,
+        change: impl Fn(&T) -> Message,
+    ) -> Vec<io::Result<()>> {
+        let messages = all.iter().map(|one| self.address(make(one))).collect();
+        let outcomes = self.channel.act_all(messages, 0);
+        let changed = all.iter().zip(outcomes).map(|(one, made)| match errno(&made) {
+            Some(libc::EEXIST) => self.act(change(one)),
+            _ => made,
+        });
+        changed.collect()
     }
 
     fn act(&mut self, message: Message) -> io::Result<()> {

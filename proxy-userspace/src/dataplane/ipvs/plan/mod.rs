@@ -154,31 +154,28 @@ impl Plan {
     pub fn execute(&mut self, kernel: &mut impl Kernel) -> SyncReport {
         let mut report = SyncReport::default();
         let mut failed = BTreeSet::new();
-        for op in self.operations() {
-            if let Op::PutServer(service, ..) = &op
-                && failed.contains(service)
-            {
-                continue;
-            }
-            match kernel.apply(&op) {
-                Ok(()) => {
+        for run in self.operations().chunk_by(Op::goes_with) {
+            let has_service = |op: &&Op| !matches!(op, Op::PutServer(of, ..) if failed.contains(of));
+            let run: Vec<&Op> = run.iter().filter(has_service).collect();
+            let mut is_gate_shut = false;
+            for (op, outcome) in run.iter().zip(kernel.apply_all(&run)) {
+                let Err(why) = outcome else {
                     report.writes += op.writes();
-                    self.done(&op);
+                    self.done(op);
+                    continue;
+                };
+                is_gate_shut |= matches!(op, Op::ChangeMembers { add, .. } if !add.is_empty());
+                if let Op::PutService(service, _) = op {
+                    failed.insert(*service);
                 }
-                Err(why) => {
-                    let is_gate = matches!(&op, Op::ChangeMembers { add, .. } if !add.is_empty());
-                    if let Op::PutService(service, _) = &op {
-                        failed.insert(*service);
-                    }
-                    match self.owner(&op) {
-                        Some(port) => report.pending.push(((*port).clone(), why)),
-                        None => report.failures.push(SyncFailure::Node(why)),
-                    }
-                    // Nobody is let in before the rules that keep others out.
-                    if is_gate {
-                        break;
-                    }
+                match self.owner(op) {
+                    Some(port) => report.pending.push(((*port).clone(), why)),
+                    None => report.failures.push(SyncFailure::Node(why)),
                 }
+            }
+            // Nobody is let in before the rules that keep others out.
+            if is_gate_shut {
+                break;
             }
         }
         report.pending.sort();

@@ -35,9 +35,52 @@ pub enum Op {
 pub trait Kernel {
     /// Does it whole, or fails with one line that says why, and has done nothing.
     fn apply(&mut self, op: &Op) -> Result<(), String>;
+
+    /// Does several of one kind, each for itself: what one of them fails at is no other's concern.
+    fn apply_all(&mut self, ops: &[&Op]) -> Vec<Result<(), String>> {
+        ops.iter().map(|op| self.apply(op)).collect()
+    }
 }
 
 impl Op {
+    /// Whether both may be done at once, in any order.
+    #[must_use]
+    pub const fn goes_with(&self, other: &Self) -> bool {
+        matches!(
+            (self, other),
+            (Self::PutService(..), Self::PutService(..))
+                | (Self::PutServer(..), Self::PutServer(..))
+                | (Self::AddAddress(_), Self::AddAddress(_))
+        )
+    }
+
+    /// What [`PutService`](Self::PutService) is about.
+    #[must_use]
+    pub const fn service_to_put(&self) -> Option<(&Virtual, &Scheduling)> {
+        match self {
+            Self::PutService(service, scheduling) => Some((service, scheduling)),
+            _ => None,
+        }
+    }
+
+    /// What [`PutServer`](Self::PutServer) is about.
+    #[must_use]
+    pub const fn server_to_put(&self) -> Option<(&Virtual, SocketAddr, Server)> {
+        match self {
+            Self::PutServer(service, address, server) => Some((service, *address, *server)),
+            _ => None,
+        }
+    }
+
+    /// What [`AddAddress`](Self::AddAddress) is about.
+    #[must_use]
+    pub const fn address_to_add(&self) -> Option<IpAddr> {
+        match self {
+            Self::AddAddress(address) => Some(*address),
+            _ => None,
+        }
+    }
+
     /// How many things in the kernel it changes.
     #[must_use]
     pub fn writes(&self) -> usize {
