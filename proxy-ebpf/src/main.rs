@@ -222,17 +222,23 @@ fn permit(verdict: Result<(), i32>) -> i32 {
 
 /// `TC_ACT_UNSPEC` lets programs of others behind ours run.
 #[inline(always)]
-fn finish(program: Program, verdict: Verdict, packet: &impl Packet) -> i32 {
+fn finish<const LINK: usize>(program: Program, verdict: Verdict, packet: &TcPacket<LINK>) -> i32 {
     observe::count(program, verdict.reason(), packet.length());
     match verdict {
         Verdict::Pass(_) | Verdict::Deliver(_) => TC_ACT_UNSPEC,
         Verdict::Drop(_) | Verdict::Refuse(..) => TC_ACT_SHOT,
-        // SAFETY: no pointers; the kernel drops the frame if the device is gone.
-        Verdict::Bounce(_) => unsafe { bpf_redirect(packet.device(), 0) as i32 },
+        Verdict::Bounce(_) => {
+            packet.drop_priority();
+            // SAFETY: no pointers; the kernel drops the frame if the device is gone.
+            unsafe { bpf_redirect(packet.device(), 0) as i32 }
+        }
         // SAFETY: as above; the frame waits behind what this CPU has been given already.
         Verdict::Again(_) => unsafe { bpf_redirect(packet.device(), BPF_F_INGRESS.into()) as i32 },
-        // SAFETY: a null next hop of size zero makes the helper look the neighbour up itself.
-        Verdict::Send(_, device) => unsafe { bpf_redirect_neigh(device, ptr::null_mut(), 0, 0) as i32 },
+        Verdict::Send(_, device) => {
+            packet.drop_priority();
+            // SAFETY: a null next hop of size zero makes the helper look the neighbour up itself.
+            unsafe { bpf_redirect_neigh(device, ptr::null_mut(), 0, 0) as i32 }
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use aya_ebpf::bindings::{
 };
 use aya_ebpf::helpers::generated::{
     bpf_csum_update, bpf_l4_csum_replace, bpf_skb_adjust_room, bpf_skb_change_head, bpf_skb_change_proto,
-    bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes,
+    bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_pull_data, bpf_skb_store_bytes, bpf_skb_vlan_pop,
 };
 use aya_ebpf::programs::TcContext;
 use proxy_common::checksum::{Difference, fold};
@@ -63,12 +63,24 @@ impl<const LINK: usize> TcPacket<LINK> {
         Self { context, length: unsafe { (*context).len } }
     }
 
-    /// Whether the frame is tagged: it belongs to a VLAN device above this one and is served there. The kernel has
-    /// taken the tag out of the frame by now.
+    /// Whether the frame belongs to a VLAN device above this one and is served there. The kernel has taken the tag out of the frame
+    /// by now. One with a priority only (VLAN 0) is this device's own (IEEE 802.1Q, section 6.8).
     #[inline(always)]
     pub fn is_tagged(&self) -> bool {
+        const VLAN: u32 = 0xfff;
         // SAFETY: the context is valid for the program's run.
-        unsafe { (*self.context).vlan_present != 0 }
+        unsafe { (*self.context).vlan_present != 0 && (*self.context).vlan_tci & VLAN != 0 }
+    }
+
+    /// Forgets a priority: it was for the link the frame came by, not for the one it leaves by.
+    #[inline(always)]
+    pub fn drop_priority(&self) {
+        // SAFETY: the context is the kernel's; nobody looks into the packet afterwards.
+        unsafe {
+            if (*self.context).vlan_present != 0 {
+                bpf_skb_vlan_pop(self.context);
+            }
+        }
     }
 
     /// Whether XDP has translated this frame already; its mark is then set.

@@ -191,13 +191,19 @@ pub fn read<P: Packet, F: Family>(packet: &P, offset: u32) -> u64 {
     let answer = follow::<P, F>(packet, network, preface).unwrap_or(0);
     match piece {
         Piece::First if is_judged && answer & AWAITED != 0 => packet.release_fragments::<F>(id) | shape,
-        // The first one of SCTP would say nothing.
-        Piece::Later if is_judged && answer & FOUND == 0 && number != protocol::SCTP => {
+        Piece::Later if is_judged && answer & FOUND == 0 && may_be_known(number) => {
             hold::<P, F>(packet, answer, id, place) | shape | LATER
         }
         Piece::Later => answer | shape | LATER,
         Piece::First | Piece::Whole => answer | shape,
     }
+}
+
+/// Whether the first fragment may say for which port a packet is. That of SCTP does not; where IPv6's destination options follow, they
+/// are in the first one alone, and what comes behind them is not known.
+#[inline(always)]
+const fn may_be_known(protocol: u8) -> bool {
+    matches!(protocol, protocol::TCP | protocol::UDP | protocol::DESTINATION_OPTIONS)
 }
 
 /// What becomes of a later fragment whose packet is not known. What is for this node's own address goes on to the stack, too.

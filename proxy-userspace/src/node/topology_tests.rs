@@ -95,6 +95,14 @@ fn an_overlay_device_is_an_uplink_without_xdp_once_it_is_up() {
 }
 
 #[test]
+fn a_vlan_device_is_an_uplink_without_xdp() {
+    let (mut state, targets) = node();
+    state.devices.insert(5, device("eth0.100", DeviceKind::Vlan));
+    state.default_routes.insert(DefaultRoute { device: 5, family: Family::V4, table: 254, metric: 0 });
+    assert_eq!(hooks_of(&topology(&state, &settings(), &targets), 5), TC);
+}
+
+#[test]
 fn named_uplinks_replace_the_default_choice() {
     let (state, targets) = node();
     let named = NodeSettings { uplinks: BTreeSet::from(["docker0".to_owned()]), ..settings() };

@@ -28,6 +28,7 @@ mod matrix;
 mod node;
 mod outer_source;
 mod path_mtu;
+mod priority;
 mod programs;
 mod refusals;
 mod snat_ports;

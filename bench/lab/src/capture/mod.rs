@@ -99,6 +99,12 @@ impl Capture {
     }
 }
 
+/// Sends a frame as it is out of a device of a namespace.
+pub fn send_frame(namespace: &Namespace, device: &str, frame: Vec<u8>) -> Result<()> {
+    let device = device.to_owned();
+    namespace.run(async move || PacketSocket::open(&device)?.send(&frame))
+}
+
 /// Captured packets, one to a line, for messages.
 #[derive(Debug)]
 pub struct Listing<'a>(pub &'a [Captured]);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, ControlMessageOwned, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, recvmsg,
+    AddressFamily, ControlMessageOwned, LinkAddr, MsgFlags, SockFlag, SockProtocol, SockType, recvmsg, send,
     setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeSpec;
@@ -43,6 +43,14 @@ impl PacketSocket {
         setsockopt(&descriptor, sockopt::ReceiveTimestampns, &true)?;
         bind(&descriptor, index).with_context(|| format!("can't capture on {device}"))?;
         Ok(Self { descriptor })
+    }
+
+    /// Sends a frame as it is.
+    pub(super) fn send(&self, frame: &[u8]) -> Result<()> {
+        let sent =
+            send(self.descriptor.as_raw_fd(), frame, MsgFlags::empty()).context("can't send a frame")?;
+        anyhow::ensure!(sent == frame.len(), "{sent} of {} bytes were sent", frame.len());
+        Ok(())
     }
 
     /// The next frame, if there is one.

@@ -17,12 +17,24 @@ pub enum Offload {
 
 /// Switches a feature of a device of the current thread's namespace.
 pub fn set_offload(device: &str, offload: Offload, on: bool) -> Result<()> {
+    set(device, offload as u32, u32::from(on))
+        .with_context(|| format!("can't switch {offload:?} of {device} {}", if on { "on" } else { "off" }))
+}
+
+/// Lets a device of the current thread's namespace neither put VLAN tags into frames nor take them out.
+pub fn leave_tags_alone(device: &str) -> Result<()> {
+    /// `ETHTOOL_SFLAGS`: all features that have a flag at once.
+    const SET_FLAGS: u32 = 0x26;
+    set(device, SET_FLAGS, 0).with_context(|| format!("can't have {device} leave VLAN tags alone"))
+}
+
+fn set(device: &str, command: u32, data: u32) -> Result<()> {
     #[repr(C)]
     struct Value {
         command: u32,
         data: u32,
     }
-    let mut value = Value { command: offload as u32, data: u32::from(on) };
+    let mut value = Value { command, data };
     // SAFETY: an all-zero ifreq is valid: it holds integers, arrays and null pointers only.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if device.len() >= request.ifr_name.len() {
@@ -35,8 +47,7 @@ pub fn set_offload(device: &str, offload: Offload, on: bool) -> Result<()> {
     let socket = control_socket()?;
     // SAFETY: SIOCETHTOOL reads the name and the value behind ifru_data; both live until the call returns.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
-    nix::errno::Errno::result(result)
-        .with_context(|| format!("can't switch {offload:?} of {device} {}", if on { "on" } else { "off" }))?;
+    nix::errno::Errno::result(result)?;
     Ok(())
 }
 

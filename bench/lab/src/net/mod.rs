@@ -13,7 +13,7 @@ mod sysctl;
 pub use attached::attached_programs;
 pub use bare::BareWire;
 pub use cgroup::Cgroup;
-pub use ethtool::{Offload, set_offload};
+pub use ethtool::{Offload, leave_tags_alone, set_offload};
 pub use namespace::{Namespace, Task};
 pub use netlink::Netlink;
 pub use stale::{bpffs_directory, remove_leftovers, remove_own, remove_own_at_exit, temporary_directory};
