@@ -279,6 +279,7 @@ fn fragments_of_protocols_without_ports_are_untouched(hook: Hook) {
         for piece in ping.fragments(7, PIECE).iter().chain(&other.fragments(8, PIECE)) {
             case.arrives(&bed, piece).assert_untouched().assert_counted(Reason::NotOurs);
         }
+        assert_eq!(bed.held_fragments(), 0);
     }
 }
 

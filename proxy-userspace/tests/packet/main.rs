@@ -19,6 +19,7 @@ mod flows;
 mod fou;
 mod fragments;
 mod held_fragments;
+mod jumbo;
 mod local;
 mod network;
 mod node_ports;

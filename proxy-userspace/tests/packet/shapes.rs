@@ -8,6 +8,8 @@ use proxy_common::config::DEFAULT_MARK;
 use proxy_common::verdict::Reason;
 
 use crate::case::{Case, Family, each_client, each_family, each_hook, each_ingress};
+use crate::held_fragments::arrives_through;
+use crate::snat::{Checked, Node, neighbour};
 
 each_client! {
     ethernet_padding_stays_where_it_is
@@ -18,6 +20,7 @@ each_client! {
 
 each_ingress! {
     a_tagged_frame_is_left_to_the_device_above
+    options_travel_along_to_another_node_and_back
 }
 
 each_hook! {
@@ -27,6 +30,7 @@ each_hook! {
 
 each_family! {
     a_frame_that_carries_our_mark_is_not_looked_up_again
+    xdp_leaves_a_frame_with_a_priority_to_tc
 }
 
 fn bed_with_service(case: Case) -> Bed {
@@ -112,4 +116,48 @@ fn a_frame_that_carries_our_mark_is_not_looked_up_again(family: Family) {
     let outcome = bed.run_with(Hook::TcIngress, &case.tcp(flag::SYN).build(), marked);
     outcome.assert_untouched();
     assert_eq!(outcome.run.mark, DEFAULT_MARK | 1, "bits that are not ours are kept");
+}
+
+/// The client's packets with options, each with what stands behind the IP header in one more way.
+pub fn with_options(case: Case) -> Vec<Frame> {
+    let frame = case.tcp(flag::ACK);
+    if case.family == Family::V4 {
+        let with = |bytes: usize| {
+            let mut frame = frame.clone();
+            if let Layer::Ipv4(ip) = frame.innermost_mut() {
+                ip.options = [vec![148, 4, 0, 0], vec![1; bytes - 4]].concat().into();
+            }
+            frame
+        };
+        return [4, 8, 40].map(with).into();
+    }
+    let ip = || Frame::ip(case.client().ip(), case.vip().ip());
+    let rest = |frame: Frame| frame.tcp(40000, 80, flag::ACK).payload(&b"GET /"[..]);
+    let (hop, destination) = (Extension::hop_by_hop(1), Extension::destination_options(2));
+    vec![
+        rest(ip().layer(hop.clone())),
+        rest(ip().layer(destination.clone())),
+        rest(ip().layer(hop.clone()).layer(Extension::routing()).layer(destination)),
+        rest(ip().layer(hop).layer(Extension::fragment(0, false, 1))),
+    ]
+}
+
+fn options_travel_along_to_another_node_and_back(case: Case) {
+    Node::new(case).in_its_network(|node| {
+        for frame in with_options(case) {
+            let frame = frame.with_source(neighbour(case));
+            let reply = node.forwarded(&frame, node.forwards(&frame)).reply();
+            let outcome = arrives_through(case, &node.bed, &reply);
+            outcome.checked(&frame.reply());
+        }
+    });
+}
+
+/// The kernel takes the tag out of the frame before TC sees it.
+fn xdp_leaves_a_frame_with_a_priority_to_tc(family: Family) {
+    let case = Case { hook: Hook::XdpIngress, family };
+    let bed = bed_with_service(case);
+    let priority = Vlan { tag_protocol: 0x8100, control: 5 << 13 };
+    let outcome = case.arrives(&bed, &case.tcp(flag::SYN).tagged(&[priority]));
+    outcome.assert_untouched().assert_counted(Reason::NotOurs);
 }

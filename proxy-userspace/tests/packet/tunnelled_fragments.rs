@@ -6,9 +6,10 @@ use proxy_common::verdict::Reason;
 use proxy_common::vip::VIP_EXTERNAL;
 use proxy_common::way::{FOU_PORT, PEER_NODE, PEER_SELF};
 
-use crate::case::{Encapsulation, Family, Tunnel, each_tunnel};
+use crate::case::{Encapsulation, Tunnel, each_tunnel};
 use crate::held_fragments::{arrives_through, is_held};
 use crate::network::in_an_empty_namespace;
+use crate::shapes::with_options;
 
 each_tunnel! {
     every_fragment_is_encapsulated_as_its_first_one
@@ -126,33 +127,9 @@ fn fragments_of_a_tunnel_pass_byte_for_byte(tunnel: Tunnel) {
     }
 }
 
-/// The client's packets with options, each with what stands behind the IP header in one more way.
-fn with_options(tunnel: Tunnel) -> Vec<Frame> {
-    let (case, frame) = (tunnel.case, tunnel.case.tcp(flag::ACK));
-    if case.family == Family::V4 {
-        let with = |bytes: usize| {
-            let mut frame = frame.clone();
-            if let Layer::Ipv4(ip) = frame.innermost_mut() {
-                ip.options = [vec![148, 4, 0, 0], vec![1; bytes - 4]].concat().into();
-            }
-            frame
-        };
-        return [4, 8, 40].map(with).into();
-    }
-    let ip = || Frame::ip(case.client().ip(), case.vip().ip());
-    let rest = |frame: Frame| frame.tcp(40000, 80, flag::ACK).payload(&b"GET /"[..]);
-    let (hop, destination) = (Extension::hop_by_hop(1), Extension::destination_options(2));
-    vec![
-        rest(ip().layer(hop.clone())),
-        rest(ip().layer(destination.clone())),
-        rest(ip().layer(hop.clone()).layer(Extension::routing()).layer(destination)),
-        rest(ip().layer(hop).layer(Extension::fragment(0, false, 1))),
-    ]
-}
-
 fn options_of_the_inner_header_travel_along(tunnel: Tunnel) {
     let case = tunnel.case;
-    for frame in with_options(tunnel) {
+    for frame in with_options(case) {
         let bed = tunnel.bed();
         let way = tunnel.way(&bed, 2);
         let service =
