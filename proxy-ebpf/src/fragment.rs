@@ -5,6 +5,7 @@ use proxy_common::addr::Address;
 use proxy_common::fragment::{FragmentKey, FragmentOf, FragmentWord};
 
 use crate::balance;
+use crate::dsr;
 use crate::family::{Family, KeyOf};
 use crate::flow;
 use crate::packet::parse::has_ports;
@@ -21,18 +22,19 @@ pub const FOR_TC: u64 = 1 << 52;
 /// Bit of an answer to a first fragment: others are held.
 pub const AWAITED: u64 = 1 << 53;
 
-/// Enters a first fragment, if its packet may be a service's, and no other one was before it: nobody else's take room. The answer
-/// is what it says itself.
+/// Enters a first fragment, if its packet may be a service's, and no other one was before it: nobody else's take room but this
+/// node's own, whose later ones would be held otherwise. The answer is what it says itself.
 #[inline(always)]
 pub fn enter<F: Family>(key: &KeyOf<F>, id: u32) -> u64 {
     let is_ours = balance::lookup_frontend::<F>(key).is_some()
         || vip::kinds::<F>(&key.destination) != 0
         || flow::find::<F>(key).is_some();
-    if !is_ours {
+    if !is_ours && !dsr::is_own::<F>(&key.destination) {
         return answer::<F>(key);
     }
     let place = place_of::<F>(key, id);
-    if known::<F>(&place).is_some_and(FragmentOf::is_awaited) {
+    // The stack has its own already.
+    if is_ours && known::<F>(&place).is_some_and(FragmentOf::is_awaited) {
         return answer::<F>(key) | AWAITED;
     }
     put_at::<F>(key, &place)
@@ -88,10 +90,11 @@ pub fn announce<F: Family>(place: &FragmentKey<F::Address>) -> Option<FragmentOf
         return if of.is_awaited() { None } else { Some(of) };
     }
     let word = FragmentWord::new(place, FragmentOf::AWAITED, flow::now());
-    // What stands there is too old; or there is nothing.
-    let _ = F::fragments().remove(place);
-    // Refused if the first one comes in this moment: its word counts.
-    let _ = F::fragments().insert(place, &word.0, BPF_NOEXIST.into());
+    // Refused if the first one comes in this moment, whose word counts; or if what stands there is too old.
+    let is_refused = F::fragments().insert(place, &word.0, BPF_NOEXIST.into()).is_err();
+    if is_refused && known::<F>(place).is_none() {
+        let _ = F::fragments().insert(place, &word.0, BPF_ANY.into());
+    }
     arrived::<F>(place)
 }
 

@@ -1,7 +1,7 @@
 //! HELD: fragments that came before the first one of their packet, in TC.
 //!
 //! A program can't send what it holds by itself, but it can send copies of the frame it was given: that of the first fragment is made
-//! each held one in turn, sent to the device it came in by, where it is received anew, and at last what it was.
+//! each held one in turn, sent to the device that the first one came in by, where it is received anew, and at last what it was.
 
 use aya_ebpf::bindings::{__sk_buff, BPF_ANY, BPF_F_INGRESS};
 use aya_ebpf::helpers::generated::{
@@ -40,14 +40,14 @@ pub fn hold<F: Family>(context: *mut __sk_buff, key: &KeyOf<F>, id: u32, piece: 
         return None;
     }
     let room = prepare::<F>(key, id, piece)?;
-    if let Some(of) = fragment::announce::<F>(&room.fragment) {
-        return Some(of.to_bits() | FOUND);
-    }
     // SAFETY: the room for a frame is larger than an entry, and aligned as one.
     let held = unsafe { &mut *room.frame.as_mut_ptr().cast::<Held>() };
     // SAFETY: the context is valid for the program's run.
     (held.length, held.seen) = (unsafe { (*context).len }, flow::now());
     load::<HELD_BYTES>(context, held.frame.as_mut_ptr().cast(), held.length)?;
+    if let Some(of) = fragment::announce::<F>(&room.fragment) {
+        return Some(of.to_bits() | FOUND);
+    }
     maps::HELD.insert(&room.held, &*held, BPF_ANY.into()).ok()?;
     match fragment::arrived::<F>(&room.fragment) {
         // Since it was announced, and it may not have seen what is held.

@@ -128,7 +128,7 @@ pub const fn has_connections(protocol: u8) -> bool {
 pub enum Fragments {
     /// Those whose first one was seen are parsed; others are the stack's.
     Followed,
-    /// The same, but others that are for a service's address are dropped.
+    /// The same, but others that are for a service's address are held, or dropped.
     Judged,
 }
 
