@@ -225,6 +225,38 @@ pub fn clear<F: Family>(key: &KeyOf<F>) {
     }
 }
 
+/// Forgets a client's datagrams to a service whose replies could not be told from those to what it sends, with this key, to the
+/// backend itself: what it did last counts.
+#[inline(never)]
+pub fn give_way<F: Family>(key: &KeyOf<F>) {
+    let reply_key = FlowKey {
+        source: key.destination,
+        source_port: key.destination_port,
+        destination: key.source,
+        destination_port: key.source_port,
+        protocol: key.protocol,
+        ..FlowKey::default()
+    };
+    let Some((found, reply)) = find::<F>(&reply_key) else {
+        return;
+    };
+    if found.translated || !is_reply_entry::<F>(reply, &reply_key) {
+        return;
+    }
+    let client_key = FlowKey {
+        source: reply.destination,
+        source_port: reply.destination_port,
+        destination: reply.source,
+        destination_port: reply.source_port,
+        protocol: key.protocol,
+        ..FlowKey::default()
+    };
+    for key in [&client_key, &reply_key] {
+        clear::<F>(key);
+        let _ = F::flows_new().remove(key);
+    }
+}
+
 /// Whether a live connection of the same client to another frontend uses this reply key.
 #[inline(always)]
 fn is_taken<F: Family>(reply_key: &KeyOf<F>, key: &KeyOf<F>) -> bool {

@@ -16,7 +16,7 @@ use crate::hairpin;
 use crate::icmp::{self, Icmp};
 use crate::nat;
 use crate::observe;
-use crate::packet::header::{ETHERNET, ether_type};
+use crate::packet::header::{ETHERNET, ether_type, protocol};
 use crate::packet::parse::{Fragments, parse_with};
 use crate::packet::{Packet, Parsed};
 use crate::snat;
@@ -78,6 +78,9 @@ fn forward_parsed<P: Packet, F: Family>(
     }
     let Some(frontend) = balance::lookup_internal::<F>(&key.destination, key.destination_port, key.protocol)
     else {
+        if key.protocol == protocol::UDP && observe::has_served(key.destination_port) {
+            flow::give_way::<F>(key);
+        }
         return Err(vip::unknown_port::<F>(&key.destination).into());
     };
     // Every pod has a loopback device of its own.

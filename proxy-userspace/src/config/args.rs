@@ -33,7 +33,7 @@ pub struct AgentArgs {
     #[arg(long, value_name = "DEVICE,...", value_delimiter = ',')]
     pub uplinks: Vec<String>,
     /// Devices toward this node's pods, separated by commas; * stands for any text. Pods that no socket hook sees are served
-    /// there per packet; name a bridge's ports, too [default: veth*,cni*,cali*,lxc*,kube-bridge]
+    /// there per packet; name a bridge's ports, too [default: veth*,tap*,cni*,cali*,lxc*,kube-bridge]
     #[arg(long, value_name = "PATTERN,...", value_delimiter = ',')]
     pub pod_interfaces: Vec<String>,
     /// Addresses NodePorts are served on: primary (the Node's first InternalIP of each family), or all or CIDRs

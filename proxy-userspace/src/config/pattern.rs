@@ -37,7 +37,10 @@ impl DevicePattern {
     /// Where no pattern is given: what the usual network plugins call the host's end of a pod's device.
     #[must_use]
     pub fn defaults() -> Vec<Self> {
-        ["veth*", "cni*", "cali*", "lxc*", "kube-bridge"].iter().filter_map(|text| Self::new(text)).collect()
+        ["veth*", "tap*", "cni*", "cali*", "lxc*", "kube-bridge"]
+            .iter()
+            .filter_map(|text| Self::new(text))
+            .collect()
     }
 }
 

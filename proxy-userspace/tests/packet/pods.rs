@@ -15,6 +15,7 @@ use crate::snat::Node;
 
 each_family! {
     a_backend_on_another_node_is_translated_to_and_its_reply_back
+    datagrams_to_the_backend_itself_are_answered_by_it_again
     direct_return_is_no_concern_of_pods
     external_policy_local_is_no_concern_of_pods
     internal_policy_local_keeps_to_this_node
@@ -124,6 +125,21 @@ fn a_backend_on_another_node_is_translated_to_and_its_reply_back(family: Family)
         for hook in [Hook::XdpIngress, Hook::TcIngress] {
             bed.send(hook, &reply).assert_untouched().assert_counted(Reason::NotOurs);
         }
+    }
+}
+
+/// From the port that had asked the service, as members of a gossip do who found each other by it.
+fn datagrams_to_the_backend_itself_are_answered_by_it_again(family: Family) {
+    let (pod, bed) = (Pod::new(family), Bed::new());
+    let backend = pod.case.pod(1);
+    bed.service().udp().external(pod.case.vip()).backend_local(backend).install();
+    let (asked, direct) = (pod.udp(), pod.udp().with_destination(backend));
+    for _ in 0..2 {
+        pod.reaches(&bed, &asked, backend);
+        let reply = direct.clone().reply();
+        bed.send(Hook::TcPodOut, &reply).assert_passed(&asked.clone().reply()).assert_counted(Reason::Reply);
+        bed.send(Hook::TcPodIn, &direct).assert_untouched().assert_counted(Reason::NotOurs);
+        bed.send(Hook::TcPodOut, &reply).assert_untouched().assert_counted(Reason::NotOurs);
     }
 }
 
