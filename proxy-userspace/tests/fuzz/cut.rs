@@ -27,8 +27,8 @@ pub fn is_rest(done: &Done<'_>, packet: &Packet, room: usize) -> bool {
         [&done.before[..ETHERNET + HEADER], &done.before[ETHERNET + HEADER + kept..end]].concat();
     let (length, offset) = ((packet.length - kept) as u16, (kept / 8) as u16);
     expected[ETHERNET + 2..ETHERNET + 4].copy_from_slice(&length.to_be_bytes());
-    let flags = u16::from(done.before[ETHERNET + 6]) << 8;
-    expected[ETHERNET + 6..ETHERNET + 8].copy_from_slice(&(flags | offset).to_be_bytes());
+    let field = u16::from_be_bytes([done.before[ETHERNET + 6], done.before[ETHERNET + 7]]);
+    expected[ETHERNET + 6..ETHERNET + 8].copy_from_slice(&field.wrapping_add(offset).to_be_bytes());
     let checksum = ETHERNET + 10..ETHERNET + 12;
     expected[checksum.clone()].copy_from_slice(&done.after[checksum]);
     let sum = |frame: &[u8]| residue(&frame[ETHERNET..ETHERNET + HEADER]);

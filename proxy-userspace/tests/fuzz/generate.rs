@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use millrace_lab::frame::{Extension, Frame, Icmp, Layer, Vlan, flag, protocol};
 use millrace_lab::program::Hook;
+use proxy_common::way::FOU_PORT;
 
 use crate::random::Random;
 use crate::world::{CLIENTS, NODES, World, address};
@@ -124,7 +125,8 @@ fn tunnels(frame: &Frame) -> Vec<Frame> {
             Layer::Ipv6(ip) => ip.flow_label = hint.into(),
             _ => {}
         }
-        frames.push(frame.clone().encapsulated(outer));
+        let tunnel = frame.clone().encapsulated(outer);
+        frames.extend([tunnel.clone().in_udp(0xc123, FOU_PORT), tunnel]);
     }
     frames
 }
@@ -182,6 +184,9 @@ fn shapes(frame: &Frame) -> Vec<Frame> {
     } else {
         fragment.layers.insert(at, Extension::fragment(0, true, 3).into());
     }
+    let large = frame.clone().payload(vec![0xa5; 1800]);
+    // Later ones are as many as first ones: each has templates of its own.
+    shapes.extend(large.fragments(frame.build().len() as u32, 1000));
     let mut echo = frame.clone();
     let kind = if matches!(echo.innermost(), Layer::Ipv4(_)) { 8 } else { 128 };
     echo.layers[at] = Icmp { kind, code: 0, rest: [1, 2, 3, 4] }.into();

@@ -11,6 +11,7 @@
 
 mod answers;
 mod cut;
+mod fragment;
 mod generate;
 mod oracle;
 mod packet;
@@ -103,7 +104,7 @@ fn expected_reasons(hook: Hook) -> Vec<Reason> {
         Hook::TcEgress | Hook::TcPodOut => vec![Reason::NotOurs, Reason::Reply, Reason::IcmpError],
         Hook::TcPodIn => INGRESS.to_vec(),
         Hook::XdpIngress => [&INGRESS[..], &[Reason::HandedToTc]].concat(),
-        Hook::TcIngress => [&INGRESS[..], &[Reason::Fragmented]].concat(),
+        Hook::TcIngress => [&INGRESS[..], &[Reason::Fragmented, Reason::FragmentHeld]].concat(),
     }
 }
 

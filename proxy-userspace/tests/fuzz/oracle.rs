@@ -8,12 +8,14 @@ use millrace_lab::program::{Endpoint, Hook, NEXT_HOP_MAC, RawRun, Verdict};
 use proxy_common::config::{DEFAULT_MARK, HANDOVER_MAGIC};
 use proxy_common::verdict::Reason;
 use proxy_common::vip::VIP_CLUSTER_IP;
+use proxy_common::way::FOU_PORT;
 
 use crate::answers;
 use crate::cut;
+use crate::fragment::{DROPS, Fragment, XDP_DROPS, is_later_forwarded, is_later_translated};
 use crate::packet::{ETHERNET, Packet, needs_more_than_itself, residue};
 use crate::translated;
-use crate::world::{Frontend, MTU, NODES, World, address, vip};
+use crate::world::{Connection, Frontend, MTU, NODES, World, address, vip};
 
 /// Under which one of these reasons a frame was counted.
 pub type Reasons = &'static [Reason];
@@ -50,6 +52,9 @@ impl<'a> Oracle<'a> {
     /// Under which reasons the run may have been counted, or what was wrong about it.
     pub fn judge(&self, frame: &[u8], run: &RawRun) -> Result<Reasons, String> {
         let done = Done { before: frame, after: &run.frame, run };
+        if let Some(fragment) = Fragment::read(frame) {
+            return self.judge_fragment(&fragment, &done);
+        }
         if needs_more_than_itself(frame) {
             return self.judge_unknown(&done);
         }
@@ -59,6 +64,13 @@ impl<'a> Oracle<'a> {
         }
         if self.is_way_out() {
             return self.judge_reply(&packet, &done);
+        }
+        let node = address(packet.is_v6(), NODES, 1);
+        if packet.is_tunnel() && packet.is_plain && packet.destination.ip() == node {
+            return match packet.inside(frame) {
+                Some(inner) => self.judge_tunnel(&packet, &inner, &done),
+                None => self.untouched(&done),
+            };
         }
         if packet.has_ports() {
             return match self.world.frontend(packet.destination, packet.protocol) {
@@ -94,14 +106,81 @@ impl<'a> Oracle<'a> {
         }
     }
 
+    /// The first fragment is judged as a packet, or as one of the others.
+    fn judge_fragment(&self, fragment: &Fragment, done: &Done<'_>) -> Result<Reasons, String> {
+        let packet = &fragment.packet;
+        if self.untouched(done).is_ok() {
+            return Ok(self.left_alone());
+        }
+        if self.is_way_out() {
+            return if fragment.has_header {
+                self.judge_reply(packet, done)
+            } else {
+                let of_it = |one: &&Connection| {
+                    (one.pod.ip(), one.client.ip()) == (packet.source.ip(), packet.destination.ip())
+                };
+                let vips = self.world.connections.iter().filter(of_it).map(|one| one.vip);
+                require(is_later_translated(done, packet, vips, false), "no fragment of a reply")?;
+                Ok(&[Reason::Reply])
+            };
+        }
+        require(vip(packet.destination.ip()) != 0, "a fragment of others was not left alone")?;
+        if !fragment.has_header {
+            return self.judge_later(packet, done);
+        }
+        match self.world.frontend(packet.destination, packet.protocol) {
+            Some(frontend) => self.judge_client(frontend, packet, done),
+            None => self.dropped(done, packet, &[Reason::UnknownPort]),
+        }
+    }
+
+    /// A fragment without ports, for a service's address, that was not left alone.
+    fn judge_later(&self, packet: &Packet, done: &Done<'_>) -> Result<Reasons, String> {
+        let frontends =
+            || self.world.frontends.iter().filter(|frontend| frontend.at.ip() == packet.destination.ip());
+        let remote = |is_dsr: bool| {
+            let frontends = frontends().filter(move |frontend| frontend.is_dsr == is_dsr);
+            frontends.flat_map(|frontend| &frontend.service.endpoints).filter(|endpoint| endpoint.way != 0)
+        };
+        match self.verdict(done) {
+            Verdict::Pass => {
+                self.is_handed_up(done)?;
+                let local = frontends().flat_map(local_backends);
+                require(is_later_translated(done, packet, local, true), "more was changed than an address")?;
+                Ok(&[Reason::ServedLocal])
+            }
+            Verdict::Drop if self.hook == Hook::XdpIngress => Ok(XDP_DROPS),
+            Verdict::Drop => Ok(DROPS),
+            Verdict::Redirect
+                if frontends()
+                    .any(|frontend| rooms(frontend).any(|room| cut::is_rest(done, packet, room))) =>
+            {
+                Ok(&[Reason::Fragmented])
+            }
+            Verdict::Transmit | Verdict::Redirect => {
+                if remote(true).any(|endpoint| is_encapsulated(done, packet, endpoint)) {
+                    return Ok(&[Reason::SentDsr]);
+                }
+                let is_sent = remote(false).any(|endpoint| is_later_forwarded(done, packet, endpoint.at));
+                require(is_sent, "a fragment was sent, but to no backend")?;
+                Ok(&[Reason::SentSnat])
+            }
+            Verdict::Fault => Err("no program may return this".into()),
+        }
+    }
+
+    /// XDP leaves to TC what comes before the first fragment of its packet, and that one then.
+    fn left_alone(&self) -> Reasons {
+        match self.hook {
+            Hook::XdpIngress => &[Reason::NotOurs, Reason::HandedToTc],
+            _ => &[Reason::NotOurs],
+        }
+    }
+
     /// Whatever becomes of it, it is counted once, and if it goes on it is no less than a header.
     fn judge_unknown(&self, done: &Done<'_>) -> Result<Reasons, String> {
         if self.untouched(done).is_ok() {
-            // XDP leaves to TC what comes before the first fragment of its packet, and that one then.
-            return Ok(match self.hook {
-                Hook::XdpIngress => &[Reason::NotOurs, Reason::HandedToTc],
-                _ => &[Reason::NotOurs],
-            });
+            return Ok(self.left_alone());
         }
         let verdict = self.verdict(done);
         require(verdict != Verdict::Fault && done.after.len() > ETHERNET, "no program may return this")?;
@@ -433,7 +512,9 @@ fn behind_outer<'a>(done: &Done<'a>, to: &Endpoint, is_v6: bool, hint: u32) -> O
         (address(is_outer_v6(to), NODES, 1), address(is_outer_v6(to), NODES, node_of(to)));
     let outer = Packet::outermost(done.after)?;
     let macs: &[Mac; 2] = &[NEXT_HOP_MAC, DEVICE_MAC];
-    let inner = done.after.get(outer.payload..)?;
+    let in_udp = Packet::outermost(done.before).is_some_and(|packet| packet.is_tunnel());
+    let between = if in_udp { 8 } else { 0 };
+    let inner = done.after.get(outer.payload + between..)?;
     let inner_length = match (is_v6, inner.get(..6)?) {
         (false, head) => usize::from(u16::from_be_bytes([head[2], head[3]])),
         (true, head) => usize::from(u16::from_be_bytes([head[4], head[5]])) + 40,
@@ -445,11 +526,28 @@ fn behind_outer<'a>(done: &Done<'a>, to: &Endpoint, is_v6: bool, hint: u32) -> O
     };
     let right = done.after[..12] == *macs.as_flattened()
         && (outer.source.ip(), outer.destination.ip()) == (source, destination)
-        && outer.protocol == if is_v6 { 41 } else { 4 }
+        && outer.protocol
+            == if in_udp {
+                17
+            } else if is_v6 {
+                41
+            } else {
+                4
+            }
+        && (!in_udp || is_written(&done.after[outer.payload..], inner_length))
         && (outer.hop_limit, outer.is_plain, found) == (64, true, hint)
-        && outer.payload - outer.network + inner_length == outer.length
+        && outer.payload - outer.network + between + inner_length == outer.length
         && (outer.is_v6() || residue(&done.after[ETHERNET..ETHERNET + 20]) == 0);
     right.then_some(inner)
+}
+
+/// A UDP header of a tunnel: from a dynamic port, without a checksum.
+fn is_written(header: &[u8], inner_length: usize) -> bool {
+    let [high, _, to_high, to_low, length_high, length_low, checksum @ ..] = header else { return false };
+    *high >= 0xc0
+        && u16::from_be_bytes([*to_high, *to_low]) == FOU_PORT
+        && usize::from(u16::from_be_bytes([*length_high, *length_low])) == inner_length + 8
+        && checksum.starts_with(&[0, 0])
 }
 
 fn only(reason: Reason) -> Reasons {

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use proxy_common::way::FOU_PORT;
+
 /// Bytes of an Ethernet header.
 pub const ETHERNET: usize = 14;
 
@@ -44,13 +46,24 @@ impl Packet {
         }
     }
 
-    /// Reads the IP packet that this one carries.
+    /// Reads the IP packet that this one carries, by itself or in UDP.
     pub fn inside(&self, frame: &[u8]) -> Option<Self> {
+        let in_udp = self.payload + 8;
         match self.protocol {
             4 => Self::ipv4(frame, self.payload),
             41 => Self::ipv6(frame, self.payload),
+            UDP if self.is_tunnel() => match frame.get(in_udp)? >> 4 {
+                4 => Self::ipv4(frame, in_udp),
+                6 => Self::ipv6(frame, in_udp),
+                _ => None,
+            },
             _ => None,
         }
+    }
+
+    /// Whether it is for the port of tunnels in UDP.
+    pub fn is_tunnel(&self) -> bool {
+        self.protocol == UDP && self.destination.port() == FOU_PORT
     }
 
     /// Whether this is a TCP, UDP or SCTP packet with its whole header; SCTP's first chunk counts as such.
@@ -128,16 +141,22 @@ impl Packet {
             if self.payload + header > self.network + self.length {
                 return None;
             }
-            let port = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
-            self.source.set_port(port(self.payload));
-            self.destination.set_port(port(self.payload + 2));
+            self = self.read_ports(frame);
         }
         Some(self)
+    }
+
+    /// With the ports that its payload begins with.
+    pub fn read_ports(mut self, frame: &[u8]) -> Self {
+        let port = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
+        self.source.set_port(port(self.payload));
+        self.destination.set_port(port(self.payload + 2));
+        self
     }
 }
 
 /// Steps over hop-by-hop and destination options; nothing else leaves the ports where they are.
-fn skip_extensions(frame: &[u8], mut at: usize, mut protocol: u8) -> Option<(usize, u8)> {
+pub fn skip_extensions(frame: &[u8], mut at: usize, mut protocol: u8) -> Option<(usize, u8)> {
     while matches!(protocol, 0 | 60) {
         let [next, units]: [u8; 2] = *frame.get(at..)?.first_chunk()?;
         protocol = next;
@@ -161,6 +180,10 @@ pub fn needs_more_than_itself(frame: &[u8]) -> bool {
     match outer.protocol {
         4 => is_cut(frame, outer.payload, false),
         41 => is_cut(frame, outer.payload, true),
+        UDP if outer.is_tunnel() => {
+            let inner = outer.payload + 8;
+            frame.get(inner).is_some_and(|version| is_cut(frame, inner, version >> 4 == 6))
+        }
         _ => false,
     }
 }
