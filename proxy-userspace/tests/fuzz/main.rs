@@ -18,6 +18,7 @@ mod packet;
 mod random;
 mod tally;
 mod translated;
+mod tunnel;
 mod world;
 
 use std::time::{SystemTime, UNIX_EPOCH};
