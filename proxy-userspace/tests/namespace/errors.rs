@@ -61,7 +61,7 @@ fn a_port_that_no_service_has_is_refused_at_a_cluster_ip_and_left_to_the_stack_e
     cluster.apply(&service, &[1])?;
     let addresses = cluster_ips(&cluster, 10)?;
     for family in Family::ALL {
-        ask(cluster.bed().client(), Protocol::Tcp, SocketAddr::new(addresses.of(family), 80))?;
+        ask(cluster.bed().client(), Protocol::Tcp, SocketAddr::new(vip(10).of(family), 80))?;
         expect_refused(&cluster, 1, SocketAddr::new(addresses.of(family), 81), "unknown_port")?;
         // Nobody on the node has the address: its stack sends the packet back to the router, until the hops are used up.
         let before = counted(&cluster, 1, "unknown_port")?;
