@@ -2,13 +2,15 @@
 //! The kernel must have SCTP.
 #![expect(clippy::unwrap_used, reason = "a cluster that does not come up must fail the tests at once")]
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
 use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::Service;
 use millrace_lab::net::remove_own_at_exit;
+use millrace_lab::process::{self, Process};
 use millrace_lab::topology::{Dual, Family, Shape, vip};
 use millrace_lab::traffic::{Answer, Connection, Server};
 
@@ -98,6 +100,49 @@ fn is_answered_directly(bed: &Bed) -> Result<()> {
         assert!(answer.sighting.backend == "pod-2a" && answer.kept_client(), "{answer:?}");
     }
     Ok(())
+}
+
+/// What somebody else's client prints of what somebody else's server sends: which `ip` that one has.
+fn serves_ncat_in_a_pod(bed: &Bed) -> Result<()> {
+    const LISTENING: u16 = 7777;
+    let (cluster, families) = (&bed.cluster, [("-4", "0.0.0.0"), ("-6", "::")]);
+    let mut servers = Vec::new();
+    for (pod, (family, any)) in cluster.bed().pods().flat_map(|pod| families.map(|family| (pod, family))) {
+        let port = LISTENING.to_string();
+        let words = [family, "--sctp", "--listen", "--keep-open", "--exec", "/usr/sbin/ip -V", any, &port]
+            .map(str::to_owned);
+        let log = cluster.bed().directory().join("ncat.log");
+        servers.push(Process::start(pod.namespace(), PathBuf::from("/usr/bin/ncat"), words.to_vec(), &log)?);
+    }
+    let from = cluster.bed().pod("pod-1a")?.namespace();
+    let ask = |address: IpAddr, port: u16| {
+        let (address, port) = (address.to_string(), port.to_string());
+        process::output(from, &["/usr/bin/ncat", "--sctp", "--recv-only", "--wait", "60s", &address, &port])
+    };
+    for (number, backend) in [(10, "pod-2a"), (11, "pod-1a")] {
+        let pod = cluster.bed().pod(backend)?;
+        let service = Service::new(&format!("ncat-{number}"), number).sctp_port(80, LISTENING);
+        let service = service.pod(cluster.bed().node_of(backend)?, pod);
+        cluster.apply(&service, &[1])?;
+        for family in Family::ALL {
+            cluster.proxy(1)?.wait_until("the server listens", || {
+                Ok(ask(pod.addresses().of(family), LISTENING)?.contains("iproute2"))
+            })?;
+            let said = ask(service.cluster_ips().of(family), 80)?;
+            assert!(said.contains("iproute2"), "{backend} {family}: {said}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn xdp_a_pod_asks_another_nodes_and_itself_by_ncat() -> Result<()> {
+    serves_ncat_in_a_pod(&with_xdp())
+}
+
+#[test]
+fn tc_a_pod_asks_another_nodes_and_itself_by_ncat() -> Result<()> {
+    serves_ncat_in_a_pod(&with_tc())
 }
 
 #[test]

@@ -95,6 +95,6 @@ fn packages(need: Need, toolchain: Toolchain, workspace: &Workspace) -> &'static
         }
         (Need::Lint, _) if tools::has_typos(workspace) => &[],
         (Need::Lint, _) => &["python3-pip"],
-        (Need::Vm, _) => &["qemu-system-x86", "mount", "bpftool", "nftables", "iproute2", "ipvsadm"],
+        (Need::Vm, _) => &["qemu-system-x86", "mount", "bpftool", "nftables", "iproute2", "ipvsadm", "ncat"],
     }
 }

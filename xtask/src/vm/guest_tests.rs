@@ -56,7 +56,7 @@ impl Target {
             "net/sctp/sctp",
         ],
         takes_agent: true,
-        tools: &[],
+        tools: &["/usr/bin/ncat", "/usr/sbin/ip"],
     };
     /// Agents that serve by IPVS, whose modules few machines have.
     pub const IPVS: Self = Self {
