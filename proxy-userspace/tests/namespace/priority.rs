@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use millrace_lab::capture::{Capture, Captured, Direction, send_frame};
 use millrace_lab::cluster::Cluster;
+use millrace_lab::frame::Frame;
 use millrace_lab::net::leave_tags_alone;
 use millrace_lab::topology::{Family, vip};
 use millrace_lab::traffic::{Protocol, ask};
@@ -29,7 +30,13 @@ fn ask_with_priority(
             && captured.packet.tunnel.is_none()
     };
     let question = asked.wait_for(LIMIT, is_question)?.frame;
-    let (addresses, rest) = question.split_at(12);
+    // On a wire that leaves checksums to the device, the one that was captured is unfinished.
+    let mut again =
+        Frame::ip(client.ip(), frontend.ip()).udp(client.port(), frontend.port()).payload("again");
+    again.destination_mac.copy_from_slice(&question[..6]);
+    again.source_mac.copy_from_slice(&question[6..12]);
+    let again = again.build();
+    let (addresses, rest) = again.split_at(12);
     // Priority 5, VLAN 0.
     let frame = [addresses, &[0x81, 0, 0xa0, 0], rest].concat();
     let capture = before()?;
