@@ -1,31 +1,29 @@
 //! Traffic to Services that came through the API.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use anyhow::Result;
 use millrace_lab::capture::Trail;
-use millrace_lab::topology::{Dual, Family, vip};
+use millrace_lab::topology::{Family, vip};
 use millrace_lab::traffic::{Protocol, ask};
 use millrace_lab::walk::Walk;
 
 use crate::fixture::{remove, shared};
 
 #[test]
-fn every_kind_of_frontend_leads_the_client_to_a_pod_that_sees_it() -> Result<()> {
+fn every_kind_of_frontend_leads_its_client_to_a_pod_that_sees_it() -> Result<()> {
     let cluster = shared();
     let pods = ["pod-1a", "pod-1b"];
     let service =
         cluster.service("walked", 20, &pods)?.node_ports(30120).external(vip(120)).load_balancer(vip(121));
     cluster.apply(&service, &[1])?;
     let node = cluster.bed().node(1)?.addresses();
-    let cluster_ip =
-        Dual { v4: Ipv4Addr::new(10, 96, 0, 20), v6: Ipv6Addr::new(0x2001, 0xdb8, 5, 0, 0, 0, 0, 20) };
-    for address in cluster_ip.both() {
-        cluster.bed().route_to(address, 1)?;
-    }
-    for (address, port) in [(node, 30120), (vip(120), 80), (vip(121), 80), (cluster_ip, 80)] {
+    for (address, port) in [(node, 30120), (vip(120), 80), (vip(121), 80)] {
         cluster.expect(&Walk::to(service.name(), address, port, &pods, Trail::local("node1")))?;
     }
+    // A socket inside is connected to the pod itself.
+    let inside = Walk::to(service.name(), service.cluster_ips(), 80, &pods, Trail::default());
+    cluster.expect(&Walk { from: Some("pod-1a".to_owned()), ..inside })?;
     remove(&cluster, &service)
 }
 
