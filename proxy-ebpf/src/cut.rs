@@ -8,12 +8,10 @@ use core::mem::{offset_of, replace};
 use core::ptr;
 
 use aya_ebpf::bindings::{BPF_F_INGRESS, BPF_F_RECOMPUTE_CSUM};
-use aya_ebpf::helpers::generated::{
-    bpf_clone_redirect, bpf_csum_diff, bpf_l4_csum_replace, bpf_skb_change_tail, bpf_skb_load_bytes,
-    bpf_skb_store_bytes,
-};
+use aya_ebpf::helpers::generated::{bpf_clone_redirect, bpf_csum_diff, bpf_l4_csum_replace};
 use proxy_common::checksum::{Difference, fold};
 
+use crate::buffer::{self, resize};
 use crate::maps::{self, Buffer};
 use crate::packet::header::{ETHERNET, FRAGMENT_MASK, Ipv4, MORE_FRAGMENTS, OFFSET_MASK, Tcp, Udp, protocol};
 use crate::packet::{CHUNK_WORDS, Chunk, Packet, TcPacket};
@@ -33,7 +31,7 @@ const UNIT: u32 = 8;
 /// An IPv4 header without options, of which only some would have to be copied into the second fragment.
 const NO_OPTIONS: u8 = 0x45;
 /// The most that the second fragment takes over.
-const MOST_TAKEN: u32 = size_of::<Buffer>() as u32;
+const MOST_TAKEN: usize = size_of::<Buffer>();
 
 /// Cuts a packet in two, the first of which has at most `fits` bytes, or what the buffer leaves it. The second is to come in behind
 /// it: both wait in one queue.
@@ -46,7 +44,7 @@ pub fn cut<const LINK: usize>(mut packet: TcPacket<LINK>, fits: u32) -> u32 {
     let header = unsafe { *header };
     let payload = u32::from(u16::from_be(header.total_length)).saturating_sub(IP);
     let fitting = fits.saturating_sub(IP) & !(UNIT - 1);
-    let left_over = (payload.saturating_sub(MOST_TAKEN) + UNIT - 1) & !(UNIT - 1);
+    let left_over = (payload.saturating_sub(MOST_TAKEN as u32) + UNIT - 1) & !(UNIT - 1);
     let kept = if fitting > left_over { fitting } else { left_over };
     let ends = u32::from(u16::from_be(header.fragment & OFFSET_MASK)) + kept / UNIT;
     let is_offset = ends <= u32::from(u16::from_be(OFFSET_MASK));
@@ -61,58 +59,26 @@ pub fn cut<const LINK: usize>(mut packet: TcPacket<LINK>, fits: u32) -> u32 {
 /// Sends the first `kept` bytes of the payload on their way, and leaves the other `rest` in the frame.
 #[inline(always)]
 fn part<const LINK: usize>(packet: &TcPacket<LINK>, header: &Ipv4, kept: u32, rest: u32) -> Option<()> {
-    let remainder = load(packet, HEADERS as u32 + kept, rest)?;
-    resize(packet, HEADERS as u32 + kept)?;
-    write_header(packet, header, kept, header.fragment | MORE_FRAGMENTS)?;
     let context = packet.context().cast();
+    let room = maps::BUFFER.get_ptr_mut(0)?.cast();
+    buffer::load::<MOST_TAKEN>(context, in_frame::<LINK>(HEADERS as u32 + kept), room, rest)?;
+    resize(context, in_frame::<LINK>(HEADERS as u32 + kept))?;
+    write_header(packet, header, kept, header.fragment | MORE_FRAGMENTS)?;
     // SAFETY: the context is the kernel's; packet pointers are looked up again afterwards.
     if unsafe { bpf_clone_redirect(context, packet.device(), BPF_F_INGRESS.into()) } != 0 {
         return None;
     }
-    resize(packet, HEADERS as u32 + rest)?;
-    let flags = u64::from(BPF_F_RECOMPUTE_CSUM);
-    // SAFETY: the context is the kernel's, and the buffer has that many bytes.
-    if unsafe {
-        bpf_skb_store_bytes(context, in_frame::<LINK>(HEADERS as u32), remainder.cast(), bounded(rest), flags)
-    } != 0
-    {
-        return None;
-    }
+    resize(context, in_frame::<LINK>(HEADERS as u32 + rest))?;
+    let offset = in_frame::<LINK>(HEADERS as u32);
+    buffer::store::<MOST_TAKEN>(context, offset, room, rest, BPF_F_RECOMPUTE_CSUM)?;
     let fragment = u16::from_be(header.fragment).wrapping_add((kept / UNIT) as u16).to_be();
     write_header(packet, header, rest, fragment)
-}
-
-/// Copies 1 to [`MOST_TAKEN`] bytes out of the frame.
-#[inline(always)]
-fn load<const LINK: usize>(packet: &TcPacket<LINK>, offset: u32, bytes: u32) -> Option<*mut Buffer> {
-    if bytes > MOST_TAKEN {
-        return None;
-    }
-    let room = maps::BUFFER.get_ptr_mut(0)?;
-    let context = packet.context().cast_const().cast();
-    // SAFETY: the context is the kernel's, and the buffer has room for that many bytes.
-    let result =
-        unsafe { bpf_skb_load_bytes(context, in_frame::<LINK>(offset), room.cast(), bounded(bytes)) };
-    (result == 0).then_some(room)
 }
 
 /// Where in the frame that is which is at `offset` in one with an Ethernet header.
 #[inline(always)]
 const fn in_frame<const LINK: usize>(offset: u32) -> u32 {
     offset.wrapping_sub((ETHERNET - LINK) as u32)
-}
-
-/// A length of 1 to [`MOST_TAKEN`] bytes, as the verifier can see.
-#[inline(always)]
-fn bounded(bytes: u32) -> u32 {
-    // The compiler must not merge this with the bounds it knows, which the verifier has lost.
-    (black_box(bytes.wrapping_sub(1)) & (MOST_TAKEN - 1)) + 1
-}
-
-#[inline(always)]
-fn resize<const LINK: usize>(packet: &TcPacket<LINK>, bytes: u32) -> Option<()> {
-    // SAFETY: the context is the kernel's; packet pointers are looked up again afterwards.
-    (unsafe { bpf_skb_change_tail(packet.context().cast(), in_frame::<LINK>(bytes), 0) } == 0).then_some(())
 }
 
 /// Writes the header of a fragment with `payload` bytes.
@@ -154,11 +120,12 @@ fn complete_checksum<const LINK: usize>(
         return Some(());
     }
     // Words are summed up; what is behind the last byte must not count.
-    let last = (payload.wrapping_sub(1) & (MOST_TAKEN - 1)) as usize / size_of::<u32>();
+    let last = (payload.wrapping_sub(1) as usize & (MOST_TAKEN - 1)) / size_of::<u32>();
     let room = maps::BUFFER.get_ptr_mut(0)?;
     // SAFETY: the mask keeps the word inside the buffer.
     unsafe { *room.cast::<u32>().add(last) = 0 };
-    let room = load(packet, HEADERS as u32, payload)?;
+    let offset = in_frame::<LINK>(HEADERS as u32);
+    buffer::load::<MOST_TAKEN>(packet.context().cast(), offset, room.cast(), payload)?;
     let checksum = !fold(u64::from(sum(room, payload)));
     forget_unfinished(packet)?;
     let place = packet.at::<u16>(field)?;
@@ -199,14 +166,14 @@ fn sum(room: *mut Buffer, bytes: u32) -> u32 {
     const PIECE: u32 = 512;
     const WORD: u32 = size_of::<u32>() as u32;
     let mut sum = 0;
-    for index in 0..MOST_TAKEN / PIECE {
+    for index in 0..MOST_TAKEN as u32 / PIECE {
         let from = index * PIECE;
         if from >= bytes {
             break;
         }
         let left = (bytes - from + 3) & !3;
         let piece = if left < PIECE { left } else { PIECE };
-        // As in `bounded`.
+        // As in `buffer::load`: the verifier has lost the bounds.
         let piece = (black_box(piece - WORD) & (PIECE - WORD)) + WORD;
         // SAFETY: the piece lies inside the buffer; the kernel only reads.
         let words = unsafe { room.cast::<u8>().add(from as usize).cast() };

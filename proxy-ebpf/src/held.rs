@@ -4,13 +4,12 @@
 //! each held one in turn, sent to the device that the first one came in by, where it is received anew, and at last what it was.
 
 use aya_ebpf::bindings::{__sk_buff, BPF_ANY, BPF_F_INGRESS};
-use aya_ebpf::helpers::generated::{
-    bpf_clone_redirect, bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_store_bytes,
-};
+use aya_ebpf::helpers::generated::bpf_clone_redirect;
 use proxy_common::Addr6;
 use proxy_common::fragment::{FragmentKey, HELD_BYTES, HELD_PIECES, Held, HeldKey};
 use proxy_common::way::PEER_SELF;
 
+use crate::buffer;
 use crate::dsr;
 use crate::family::{Family, KeyOf};
 use crate::flow;
@@ -44,7 +43,7 @@ pub fn hold<F: Family>(context: *mut __sk_buff, key: &KeyOf<F>, id: u32, piece: 
     let held = unsafe { &mut *room.frame.as_mut_ptr().cast::<Held>() };
     // SAFETY: the context is valid for the program's run.
     (held.length, held.seen) = (unsafe { (*context).len }, flow::now());
-    load::<HELD_BYTES>(context, held.frame.as_mut_ptr().cast(), held.length)?;
+    buffer::load::<HELD_BYTES>(context, 0, held.frame.as_mut_ptr().cast(), held.length)?;
     if let Some(of) = fragment::announce::<F>(&room.fragment) {
         return Some(of.to_bits() | FOUND);
     }
@@ -70,17 +69,17 @@ pub fn release<F: Family>(context: *mut __sk_buff, key: &KeyOf<F>, id: u32) -> u
     // SAFETY: the context is valid for the program's run.
     let length = unsafe { (*context).len };
     // Where it does not fit, those that are held stay lost.
-    if load::<FIRST_BYTES>(context, room.frame.as_mut_ptr().cast(), length).is_none() {
+    if buffer::load::<FIRST_BYTES>(context, 0, room.frame.as_mut_ptr().cast(), length).is_none() {
         return answer;
     }
     // What was found out about this frame's checksum means nothing for the others: another length lets the kernel forget it.
-    let _ = resize(context, length + 1);
+    let _ = buffer::resize(context, length + 1);
     for piece in 0..HELD_PIECES {
         room.held.piece = piece;
         send(context, &room.held);
     }
     // Else it is another's by now, and goes.
-    if store::<FIRST_BYTES>(context, room.frame.as_ptr().cast(), length).is_some() { answer } else { OURS }
+    if write::<FIRST_BYTES>(context, room.frame.as_ptr().cast(), length).is_some() { answer } else { OURS }
 }
 
 /// This CPU's room, with the keys of a fragment.
@@ -109,43 +108,16 @@ fn send(context: *mut __sk_buff, place: &HeldKey) {
     // SAFETY: the entry can be read for the program's run, and the context is the kernel's.
     unsafe {
         let frame = (&raw const (*held).frame).cast();
-        if (*held).is_awaited(flow::now()) && store::<HELD_BYTES>(context, frame, (*held).length).is_some() {
+        if (*held).is_awaited(flow::now()) && write::<HELD_BYTES>(context, frame, (*held).length).is_some() {
             bpf_clone_redirect(context, (*context).ifindex, BPF_F_INGRESS.into());
         }
     }
     let _ = maps::HELD.remove(place);
 }
 
-/// Copies the frame to where there is room for `MOST` bytes.
-#[inline(always)]
-fn load<const MOST: usize>(context: *mut __sk_buff, to: *mut u8, length: u32) -> Option<()> {
-    let bytes = bounded::<MOST>(length)?;
-    // SAFETY: the context is the kernel's, and there is room for that many bytes.
-    (unsafe { bpf_skb_load_bytes(context.cast(), 0, to.cast(), bytes) } == 0).then_some(())
-}
-
 /// Makes the frame what stands where there is room for `MOST` bytes.
 #[inline(always)]
-fn store<const MOST: usize>(context: *mut __sk_buff, from: *const u8, length: u32) -> Option<()> {
-    let bytes = bounded::<MOST>(length)?;
-    resize(context, length)?;
-    // SAFETY: the context is the kernel's, and that many bytes can be read.
-    (unsafe { bpf_skb_store_bytes(context, 0, from.cast(), bytes, 0) } == 0).then_some(())
-}
-
-#[inline(always)]
-fn resize(context: *mut __sk_buff, length: u32) -> Option<()> {
-    // SAFETY: the context is the kernel's; all packet pointers are looked up again afterwards.
-    (unsafe { bpf_skb_change_tail(context, length, 0) } == 0).then_some(())
-}
-
-/// A length of 1 to `MOST` bytes, a power of two, as the verifier can see.
-#[inline(always)]
-fn bounded<const MOST: usize>(length: u32) -> Option<u32> {
-    let last = length.wrapping_sub(1);
-    if last as usize >= MOST {
-        return None;
-    }
-    // The compiler must not merge this with the bound it knows, which the verifier has lost.
-    Some((core::hint::black_box(last) & (MOST as u32 - 1)) + 1)
+fn write<const MOST: usize>(context: *mut __sk_buff, from: *const u8, length: u32) -> Option<()> {
+    buffer::resize(context, length)?;
+    buffer::store::<MOST>(context, 0, from, length, 0)
 }

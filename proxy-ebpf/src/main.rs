@@ -15,6 +15,7 @@
 mod affinity;
 mod apart;
 mod balance;
+mod buffer;
 mod config;
 mod cut;
 mod dsr;
