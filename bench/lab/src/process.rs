@@ -65,8 +65,13 @@ impl Process {
     }
 
     /// Asks it to end, and waits until it has.
-    pub fn stop(mut self) -> Result<ExitStatus> {
+    pub fn stop(self) -> Result<ExitStatus> {
         kill(Pid::from_raw(i32::try_from(self.child.id())?), Signal::SIGTERM)?;
+        self.wait()
+    }
+
+    /// Waits until it has ended, which must not take long.
+    pub fn wait(mut self) -> Result<ExitStatus> {
         let end = Instant::now() + patience(END_LIMIT);
         while Instant::now() < end {
             if let Some(status) = self.child.try_wait()? {

@@ -12,11 +12,14 @@ use millrace_lab::topology::Pod;
 use nix::libc::linger;
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream as Accepted};
+use tokio::net::{TcpListener, TcpSocket, TcpStream as Accepted};
 use tokio::task::JoinSet;
 
 /// What the source sends at a time, and the client receives.
 const CHUNK: usize = 64 * 1024;
+/// Connections that may wait for the server: as many as come while it does not run. For one more the client's SYN is lost, and
+/// sent again after a second.
+const BACKLOG: u32 = 4096;
 
 /// Serves connections until it is dropped.
 pub struct Server {
@@ -36,7 +39,9 @@ impl Server {
 
     fn start(pod: &Pod, address: SocketAddr, serve: Serve) -> Result<Self> {
         let listener = pod.namespace().run(async move || {
-            let listener = TcpListener::bind(address).await;
+            let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+            socket.set_reuseaddr(true)?;
+            let listener = socket.bind(address).and_then(|()| socket.listen(BACKLOG));
             Ok(listener.with_context(|| format!("can't listen on {address}"))?.into_std()?)
         })?;
         let task = pod.namespace().spawn(async move || {

@@ -2,13 +2,12 @@
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use millrace_lab::cluster::Cluster;
 use millrace_lab::process;
 
-use crate::fixture::{FLAGS, LIMIT, shared};
+use crate::fixture::{FLAGS, shared};
 use crate::modules;
 
 #[test]
@@ -28,11 +27,8 @@ fn refused(cluster: &Cluster, flags: &[&str], prepare: fn(&mut Command)) -> Resu
     let proxy = cluster.proxy(2)?;
     let read = proxy.log().len();
     let agent = proxy.start_prepared(&[&FLAGS, flags].concat(), prepare)?;
-    let end = Instant::now() + LIMIT;
-    while agent.is_running() {
-        ensure!(Instant::now() < end, "the agent runs: {}", proxy.log());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let status = agent.wait().with_context(|| proxy.log())?;
+    ensure!(!status.success(), "the agent ended well: {}", proxy.log());
     let log = proxy.log();
     Ok(log.get(read..).and_then(|log| log.lines().last()).unwrap_or_default().to_owned())
 }

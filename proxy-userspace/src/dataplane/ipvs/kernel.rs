@@ -124,7 +124,11 @@ impl Kernel {
     }
 
     fn put_services(&mut self, ops: &[&Op]) -> Vec<Result<(), String>> {
-        let all: Vec<_> = ops.iter().filter_map(|op| op.service_to_put()).collect();
+        let put = ops.iter().filter_map(|op| match op {
+            Op::PutService(service, scheduling) => Some((service, scheduling)),
+            _ => None,
+        });
+        let all: Vec<_> = put.collect();
         let done = self.ipvs.put_services(&all);
         let outcomes = all.iter().zip(done);
         outcomes
@@ -133,7 +137,11 @@ impl Kernel {
     }
 
     fn put_servers(&mut self, ops: &[&Op]) -> Vec<Result<(), String>> {
-        let all: Vec<_> = ops.iter().filter_map(|op| op.server_to_put()).collect();
+        let put = ops.iter().filter_map(|op| match op {
+            Op::PutServer(service, address, server) => Some((service, *address, *server)),
+            _ => None,
+        });
+        let all: Vec<_> = put.collect();
         let done = self.ipvs.put_servers(&all);
         self.is_in_doubt |= done.iter().any(Result::is_err);
         let outcomes = all.iter().zip(done).map(|((service, address, _), done)| {
@@ -143,7 +151,11 @@ impl Kernel {
     }
 
     fn add_addresses(&mut self, ops: &[&Op]) -> Vec<Result<(), String>> {
-        let all: Vec<_> = ops.iter().filter_map(|op| op.address_to_add()).collect();
+        let added = ops.iter().filter_map(|op| match op {
+            Op::AddAddress(address) => Some(*address),
+            _ => None,
+        });
+        let all: Vec<_> = added.collect();
         let done = self.dummy.add(&all);
         self.is_in_doubt |= done.iter().any(Result::is_err);
         let outcomes = all.iter().zip(done);

@@ -54,33 +54,6 @@ impl Op {
         )
     }
 
-    /// What [`PutService`](Self::PutService) is about.
-    #[must_use]
-    pub const fn service_to_put(&self) -> Option<(&Virtual, &Scheduling)> {
-        match self {
-            Self::PutService(service, scheduling) => Some((service, scheduling)),
-            _ => None,
-        }
-    }
-
-    /// What [`PutServer`](Self::PutServer) is about.
-    #[must_use]
-    pub const fn server_to_put(&self) -> Option<(&Virtual, SocketAddr, Server)> {
-        match self {
-            Self::PutServer(service, address, server) => Some((service, *address, *server)),
-            _ => None,
-        }
-    }
-
-    /// What [`AddAddress`](Self::AddAddress) is about.
-    #[must_use]
-    pub const fn address_to_add(&self) -> Option<IpAddr> {
-        match self {
-            Self::AddAddress(address) => Some(*address),
-            _ => None,
-        }
-    }
-
     /// How many things in the kernel it changes.
     #[must_use]
     pub fn writes(&self) -> usize {
