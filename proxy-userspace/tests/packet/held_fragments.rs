@@ -9,19 +9,22 @@ use proxy_common::verdict::Reason;
 use proxy_common::vip::VIP_EXTERNAL;
 use proxy_common::way::{PEER_NODE, PEER_SELF};
 
-use crate::case::{Case, Family, each_ingress};
+use crate::case::{Case, Family, each_client, each_ingress};
 use crate::fragments::datagrams;
 use crate::network::{connect_to_nodes, in_an_empty_namespace};
 use crate::snat::{Checked, Node, neighbour};
 
-each_ingress! {
+each_client! {
     what_came_too_early_is_received_after_the_first_fragment
-    an_answer_of_another_node_is_put_in_order
     what_may_be_this_nodes_own_goes_on_to_the_stack_as_well
     a_fragment_that_comes_twice_is_received_once
     the_first_fragment_is_waited_for_thirty_seconds
     what_is_held_goes_after_thirty_seconds
     a_frame_that_is_too_large_to_be_held_is_dropped
+}
+
+each_ingress! {
+    an_answer_of_another_node_is_put_in_order
 }
 
 const PIECE: usize = 1200;
@@ -92,13 +95,13 @@ fn what_came_too_early_is_received_after_the_first_fragment(case: Case) {
             }
             assert_eq!(bed.held_fragments(), early.len());
             let first = arrives_through(case, bed, &pieces[0]);
-            first.assert_passed(&expected[0]).assert_counted(Reason::ServedLocal);
+            first.assert_passed(&expected[0]).assert_counted(case.served());
             let mut early = early.to_vec();
             early.sort_unstable();
             are_received(capture, &early.iter().map(|number| &pieces[*number]).collect::<Vec<_>>());
             assert_eq!(bed.held_fragments(), 0);
             for (piece, expected) in pieces.iter().zip(&expected).skip(1) {
-                case.is_delivered(bed, piece, expected, Reason::ServedLocal);
+                case.is_delivered(bed, piece, expected, case.served());
             }
         });
     }
@@ -145,7 +148,7 @@ fn a_fragment_that_comes_twice_is_received_once(case: Case) {
         is_held(case, bed, &pieces[2]);
         is_held(case, bed, &pieces[2]);
         is_held(case, bed, &pieces[3]);
-        arrives_through(case, bed, &pieces[0]).assert_counted(Reason::ServedLocal);
+        arrives_through(case, bed, &pieces[0]).assert_counted(case.served());
         are_received(capture, &[&pieces[2], &pieces[3]]);
     });
 }
@@ -155,7 +158,7 @@ fn the_first_fragment_is_waited_for_thirty_seconds(case: Case) {
     is_held(case, &bed, &pieces[1]);
     bed.age_fragments(31);
     // As if nothing had come before it.
-    case.arrives(&bed, &pieces[0]).assert_counted(Reason::ServedLocal);
+    case.arrives(&bed, &pieces[0]).assert_counted(case.served());
     assert_eq!(bed.held_fragments(), 1);
 }
 
@@ -165,7 +168,7 @@ fn what_is_held_goes_after_thirty_seconds(case: Case) {
         is_held(case, bed, &pieces[1]);
         bed.age_held_fragments(31);
         is_held(case, bed, &pieces[2]);
-        arrives_through(case, bed, &pieces[0]).assert_counted(Reason::ServedLocal);
+        arrives_through(case, bed, &pieces[0]).assert_counted(case.served());
         are_received(capture, &[&pieces[2]]);
         assert_eq!(bed.held_fragments(), 0);
     });
