@@ -8,6 +8,7 @@ use proxy_common::verdict::Reason;
 
 use crate::oracle::{Done, Reasons};
 use crate::packet::{ETHERNET, Packet, residue, skip_extensions};
+use crate::translated::turned_macs;
 use crate::world::{NODES, address};
 
 /// A fragment.
@@ -125,6 +126,15 @@ pub fn is_later_forwarded(done: &Done<'_>, packet: &Packet, to: SocketAddr) -> b
     write_address(&mut expected, packet, address(packet.is_v6(), NODES, 1), false);
     write_address(&mut expected, packet, to.ip(), true);
     expected[packet.network + if packet.is_v6() { 7 } else { 8 }] -= 1;
+    is_same(done, packet, expected)
+}
+
+/// A fragment without ports is the old one on its way back to the pod it came from, from the address it went to.
+pub fn is_later_turned(done: &Done<'_>, packet: &Packet) -> bool {
+    let mut expected = done.before.to_vec();
+    expected[..12].copy_from_slice(turned_macs(done).as_flattened());
+    write_address(&mut expected, packet, packet.destination.ip(), false);
+    write_address(&mut expected, packet, packet.source.ip(), true);
     is_same(done, packet, expected)
 }
 

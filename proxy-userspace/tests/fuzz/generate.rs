@@ -7,7 +7,7 @@ use millrace_lab::program::Hook;
 use proxy_common::way::FOU_PORT;
 
 use crate::random::Random;
-use crate::world::{CLIENTS, NODES, World, address};
+use crate::world::{CLIENTS, NODES, World, address, pods};
 
 /// Makes one frame after the other.
 pub struct Generator {
@@ -24,7 +24,8 @@ impl Generator {
     pub fn new(world: &World, hook: Hook, random: Random) -> Self {
         let frames = match hook {
             Hook::TcEgress | Hook::TcPodOut => replies(world),
-            Hook::XdpIngress | Hook::TcIngress | Hook::TcPodIn => {
+            Hook::TcPodIn => [clients(world), own(world)].concat(),
+            Hook::XdpIngress | Hook::TcIngress => {
                 let clients = clients(world);
                 let tunnels: Vec<Frame> = clients.iter().flat_map(tunnels).collect();
                 [clients, tunnels].concat()
@@ -131,6 +132,22 @@ fn tunnels(frame: &Frame) -> Vec<Frame> {
     frames
 }
 
+/// What pods send to services that they are backends of themselves, what they answer then, and what they send to tunnels of their
+/// own.
+fn own(world: &World) -> Vec<Frame> {
+    let mut frames = Vec::new();
+    for frontend in &world.frontends {
+        for pod in pods(frontend.at.is_ipv6()) {
+            frames.extend(transport(pod, frontend.at, frontend.protocol));
+        }
+    }
+    for connection in &world.own {
+        frames.extend(transport(connection.pod, connection.vip, connection.protocol));
+    }
+    let tunnelled: Vec<Frame> = frames.iter().flat_map(tunnels).collect();
+    [frames, tunnelled].concat()
+}
+
 /// What backends answer, and other traffic of this node.
 fn replies(world: &World) -> Vec<Frame> {
     let mut frames = clients(world);
@@ -143,6 +160,7 @@ fn replies(world: &World) -> Vec<Frame> {
 
 /// ICMP errors about connections: of routers on the way to the client, and of backends; and about connections nobody has.
 fn errors(world: &World, hook: Hook) -> Vec<Frame> {
+    let own = world.own.iter().flat_map(|own| transport(own.vip, own.pod, own.protocol));
     let connections = world.connections.iter().flat_map(|connection| {
         let (from, to) = match hook {
             Hook::TcEgress | Hook::TcPodOut => (connection.client, connection.pod),
@@ -162,7 +180,7 @@ fn errors(world: &World, hook: Hook) -> Vec<Frame> {
         let (source, destination) = (there.destination_mac, there.source_mac);
         there.with_macs(source, destination)
     };
-    connections.chain(nobodys).map(error).collect()
+    connections.chain(own).chain(nobodys).map(error).collect()
 }
 
 /// The frame, and the same with tags, options, extension headers, as a fragment, and as ICMP; one large.

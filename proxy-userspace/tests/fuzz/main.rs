@@ -54,6 +54,11 @@ fn tc_egress_judges_every_frame_rightly() {
 }
 
 #[test]
+fn tc_pod_in_judges_every_frame_rightly() {
+    judge(Hook::TcPodIn);
+}
+
+#[test]
 fn tc_pod_out_judges_every_frame_rightly() {
     judge(Hook::TcPodOut);
 }
@@ -103,7 +108,18 @@ fn expected_reasons(hook: Hook) -> Vec<Reason> {
     ];
     match hook {
         Hook::TcEgress | Hook::TcPodOut => vec![Reason::NotOurs, Reason::Reply, Reason::IcmpError],
-        Hook::TcPodIn => INGRESS.to_vec(),
+        Hook::TcPodIn => vec![
+            Reason::NotOurs,
+            Reason::ServedPod,
+            Reason::Hairpin,
+            Reason::Reply,
+            Reason::Echo,
+            Reason::IcmpError,
+            Reason::IcmpUnknown,
+            Reason::NoEndpoint,
+            Reason::UnknownPort,
+            Reason::FragmentHeld,
+        ],
         Hook::XdpIngress => [&INGRESS[..], &[Reason::HandedToTc]].concat(),
         Hook::TcIngress => [&INGRESS[..], &[Reason::Fragmented, Reason::FragmentHeld]].concat(),
     }
@@ -115,7 +131,7 @@ fn seed_of_now() -> u64 {
 
 fn judge_share(hook: Hook, frames: u64, random: Random) {
     let seed = random.seed();
-    let world = World::new();
+    let world = World::new(hook);
     let mut generator = Generator::new(&world, hook, random);
     let oracle = Oracle::new(&world, hook);
     let first = world.bed.counters();

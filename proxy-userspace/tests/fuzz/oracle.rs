@@ -1,5 +1,8 @@
 //! What may become of a frame, and whether that is what became of it.
 
+mod fragments;
+mod pods;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
@@ -10,11 +13,11 @@ use proxy_common::vip::VIP_CLUSTER_IP;
 
 use crate::answers;
 use crate::cut;
-use crate::fragment::{DROPS, Fragment, XDP_DROPS, is_later_forwarded, is_later_translated};
-use crate::packet::{ETHERNET, Packet, needs_more_than_itself, residue};
-use crate::translated;
+use crate::fragment::Fragment;
+use crate::packet::{ETHERNET, Packet, needs_more_than_itself};
+use crate::translated::{is_forwarded, is_translated};
 use crate::tunnel::{is_encapsulated, is_outer_v6, is_sent_on, outer_header};
-use crate::world::{Connection, Frontend, MTU, NODES, World, address, vip};
+use crate::world::{Frontend, MTU, NODES, World, address, vip};
 
 /// Under which one of these reasons a frame was counted.
 pub type Reasons = &'static [Reason];
@@ -30,6 +33,7 @@ pub struct Oracle<'a> {
 }
 
 /// What the program did, beside the action itself.
+#[derive(Clone, Copy)]
 pub struct Done<'a> {
     /// The frame that came.
     pub before: &'a [u8],
@@ -63,7 +67,7 @@ impl<'a> Oracle<'a> {
             return self.judge_reply(&packet, &done);
         }
         let node = address(packet.is_v6(), NODES, 1);
-        if packet.is_tunnel() && packet.is_plain && packet.destination.ip() == node {
+        if !self.is_of_pod() && packet.is_tunnel() && packet.is_plain && packet.destination.ip() == node {
             return match packet.inside(frame) {
                 Some(inner) => self.judge_tunnel(&packet, &inner, &done),
                 None => self.untouched(&done),
@@ -79,13 +83,14 @@ impl<'a> Oracle<'a> {
                 Some(frontend) => {
                     self.or_untouched(&packet, &done, || self.judge_client(frontend, &packet, &done))
                 }
+                None if self.is_own_answer(&packet, &done) => Ok(&[Reason::Reply]),
                 None if vip(packet.destination.ip()) == VIP_CLUSTER_IP => {
                     self.or_untouched(&packet, &done, || self.dropped(&done, &packet, &[Reason::UnknownPort]))
                 }
                 None => self.untouched(&done),
             };
         }
-        if is_unknown_protocol(&packet) && vip(packet.destination.ip()) == VIP_CLUSTER_IP {
+        if self.is_unknown_protocol(&packet) && vip(packet.destination.ip()) == VIP_CLUSTER_IP {
             let refused = || self.dropped(&done, &packet, &[Reason::UnknownProtocol]);
             return self.or_untouched(&packet, &done, refused);
         }
@@ -98,71 +103,9 @@ impl<'a> Oracle<'a> {
             return Ok(&[Reason::Echo]);
         }
         match packet.inside(frame) {
-            Some(inner) => self.judge_tunnel(&packet, &inner, &done),
-            None => self.untouched(&done),
-        }
-    }
-
-    /// The first fragment is judged as a packet, or as one of the others.
-    fn judge_fragment(&self, fragment: &Fragment, done: &Done<'_>) -> Result<Reasons, String> {
-        let packet = &fragment.packet;
-        if self.untouched(done).is_ok() {
-            return Ok(self.left_alone());
-        }
-        if self.is_way_out() {
-            return if fragment.has_header {
-                self.judge_reply(packet, done)
-            } else {
-                let of_it = |one: &&Connection| {
-                    (one.pod.ip(), one.client.ip()) == (packet.source.ip(), packet.destination.ip())
-                };
-                let vips = self.world.connections.iter().filter(of_it).map(|one| one.vip);
-                require(is_later_translated(done, packet, vips, false), "no fragment of a reply")?;
-                Ok(&[Reason::Reply])
-            };
-        }
-        require(vip(packet.destination.ip()) != 0, "a fragment of others was not left alone")?;
-        if !fragment.has_header {
-            return self.judge_later(packet, done);
-        }
-        match self.world.frontend(packet.destination, packet.protocol) {
-            Some(frontend) => self.judge_client(frontend, packet, done),
-            None => self.dropped(done, packet, &[Reason::UnknownPort]),
-        }
-    }
-
-    /// A fragment without ports, for a service's address, that was not left alone.
-    fn judge_later(&self, packet: &Packet, done: &Done<'_>) -> Result<Reasons, String> {
-        let frontends =
-            || self.world.frontends.iter().filter(|frontend| frontend.at.ip() == packet.destination.ip());
-        let remote = |is_dsr: bool| {
-            let frontends = frontends().filter(move |frontend| frontend.is_dsr == is_dsr);
-            frontends.flat_map(|frontend| &frontend.service.endpoints).filter(|endpoint| endpoint.way != 0)
-        };
-        match self.verdict(done) {
-            Verdict::Pass => {
-                self.is_handed_up(done)?;
-                let local = frontends().flat_map(local_backends);
-                require(is_later_translated(done, packet, local, true), "more was changed than an address")?;
-                Ok(&[Reason::ServedLocal])
-            }
-            Verdict::Drop if self.hook == Hook::XdpIngress => Ok(XDP_DROPS),
-            Verdict::Drop => Ok(DROPS),
-            Verdict::Redirect
-                if frontends()
-                    .any(|frontend| rooms(frontend).any(|room| cut::is_rest(done, packet, room))) =>
-            {
-                Ok(&[Reason::Fragmented])
-            }
-            Verdict::Transmit | Verdict::Redirect => {
-                if remote(true).any(|endpoint| is_encapsulated(done, packet, endpoint)) {
-                    return Ok(&[Reason::SentDsr]);
-                }
-                let is_sent = remote(false).any(|endpoint| is_later_forwarded(done, packet, endpoint.at));
-                require(is_sent, "a fragment was sent, but to no backend")?;
-                Ok(&[Reason::SentSnat])
-            }
-            Verdict::Fault => Err("no program may return this".into()),
+            Some(inner) if !self.is_of_pod() => self.judge_tunnel(&packet, &inner, &done),
+            // Tunnels of pods are their own.
+            Some(_) | None => self.untouched(&done),
         }
     }
 
@@ -219,6 +162,9 @@ impl<'a> Oracle<'a> {
     }
 
     fn judge_client(&self, frontend: &Frontend, packet: &Packet, done: &Done<'_>) -> Result<Reasons, String> {
+        if self.is_of_pod() {
+            return self.judge_pod(frontend, packet, done);
+        }
         if let Some(reason) = frontend.drops {
             return self.dropped(done, packet, only(reason));
         }
@@ -252,7 +198,7 @@ impl<'a> Oracle<'a> {
                     let sent = remote().any(|endpoint| is_encapsulated(done, packet, endpoint));
                     (sent, &[Reason::SentDsr])
                 } else {
-                    let sent = remote().any(|endpoint| translated::is_forwarded(done, packet, endpoint.at));
+                    let sent = remote().any(|endpoint| is_forwarded(done, packet, endpoint.at));
                     (sent, &[Reason::SentSnat])
                 };
                 require(sent, "sent, but not to a backend of the service")?;
@@ -301,6 +247,9 @@ impl<'a> Oracle<'a> {
         if let Ok(reasons) = self.untouched(done) {
             return Ok(reasons);
         }
+        if self.is_of_pod() {
+            return self.judge_error_of_pod(packet, done);
+        }
         let endpoints = || self.world.frontends.iter().flat_map(|frontend| &frontend.service.endpoints);
         match self.verdict(done) {
             Verdict::Pass => {
@@ -347,6 +296,15 @@ impl<'a> Oracle<'a> {
         Ok(reasons)
     }
 
+    /// Whether it carries what no service has, and the network has no use for. Tunnels may end at an address that is a service's
+    /// for us, but not for a pod.
+    fn is_unknown_protocol(&self, packet: &Packet) -> bool {
+        let known: &[u8] =
+            if packet.is_v6() { &[0, 43, 44, 50, 51, 58, 59, 60, 135, 139, 140] } else { &[1] };
+        let is_tunnel = [4, 41].contains(&packet.protocol) && !self.is_of_pod();
+        !is_tunnel && !packet.has_ports() && !known.contains(&packet.protocol)
+    }
+
     /// XDP tells TC by metadata, TC tells the stack by the mark.
     fn is_handed_up(&self, done: &Done<'_>) -> Result<(), String> {
         match self.hook {
@@ -357,13 +315,6 @@ impl<'a> Oracle<'a> {
             _ => require(done.run.mark == DEFAULT_MARK, "passed up without our mark"),
         }
     }
-}
-
-/// Whether it carries what no service has, and the network has no use for.
-fn is_unknown_protocol(packet: &Packet) -> bool {
-    let known: &[u8] =
-        if packet.is_v6() { &[0, 4, 41, 43, 44, 50, 51, 58, 59, 60, 135, 139, 140] } else { &[1, 4, 41] };
-    !known.contains(&packet.protocol) && ![6, 17, 132].contains(&packet.protocol)
 }
 
 /// A packet that only a backend on another node could have had.
@@ -389,60 +340,6 @@ fn answered(done: &Done<'_>, packet: &Packet, frontend: &Frontend) -> Result<Rea
     Ok(&[Reason::TooBig])
 }
 
-/// The frame is the old one without an outer header of `header` bytes, with the destination (or source) of
-/// `packet` changed to one of `allowed`, and checksums that are as right or wrong as before.
-fn is_translated(
-    done: &Done<'_>,
-    packet: &Packet,
-    header: usize,
-    allowed: impl Iterator<Item = SocketAddr>,
-    is_destination: bool,
-) -> Result<(), String> {
-    let mut before = done.before.to_vec();
-    before.drain(ETHERNET..ETHERNET + header);
-    before[12..14].copy_from_slice(if packet.is_v6() { &[0x86, 0xdd] } else { &[0x08, 0x00] });
-    let (network, payload) = (packet.network - header, packet.payload - header);
-    let (checksum, header_length) = (packet.checksum() - header, payload - network);
-    let old_sums = sums(&before, packet, network, payload);
-    require(before.len() == done.after.len(), "translated to another length")?;
-
-    let old_checksum = [before[checksum], before[checksum + 1]];
-    let new_checksum = [done.after[checksum], done.after[checksum + 1]];
-    let (addresses, length) = if packet.is_v6() { (network + 8, 16) } else { (network + 12, 4) };
-    let address_at = addresses + if is_destination { length } else { 0 };
-    let port_at = payload + if is_destination { 2 } else { 0 };
-    let matches = allowed.into_iter().any(|to| {
-        let octets: Vec<u8> = match to.ip() {
-            std::net::IpAddr::V4(address) => address.octets().into(),
-            std::net::IpAddr::V6(address) => address.octets().into(),
-        };
-        before[address_at..address_at + length].copy_from_slice(&octets);
-        before[port_at..port_at + 2].copy_from_slice(&to.port().to_be_bytes());
-        before[checksum..checksum + 2].copy_from_slice(&new_checksum);
-        if !packet.is_v6() {
-            before[network + 10..network + 12].copy_from_slice(&done.after[network + 10..network + 12]);
-        }
-        before == done.after
-    });
-    require(matches && header_length >= 20, "more was changed than an address, a port and checksums")?;
-    let has_none = packet.protocol == 17 && old_checksum == [0, 0];
-    if has_none || packet.protocol == 17 && new_checksum == [0, 0] {
-        return require(old_checksum == new_checksum, "a UDP checksum appeared or vanished").and_then(|()| {
-            require(old_sums.0 == sums(done.after, packet, network, payload).0, "IPv4 checksum")
-        });
-    }
-    require(old_sums == sums(done.after, packet, network, payload), "checksums do not fit the new addresses")
-}
-
-/// Residues of the IPv4 header (0 for IPv6) and of everything the transport's checksum covers that may change.
-pub fn sums(frame: &[u8], packet: &Packet, network: usize, payload: usize) -> (u32, u32) {
-    let checksum = payload + (packet.checksum() - packet.payload);
-    let addresses = if packet.is_v6() { network + 8..network + 40 } else { network + 12..network + 20 };
-    let transport = residue(&frame[addresses]) + residue(&frame[payload..payload + 4]);
-    let ip = if packet.is_v6() { 0 } else { residue(&frame[network..payload]) };
-    (ip, (transport + residue(&frame[checksum..checksum + 2])) % 0xffff)
-}
-
 fn local_backends(frontend: &Frontend) -> impl Iterator<Item = SocketAddr> {
     frontend.service.endpoints.iter().filter(|endpoint| endpoint.way == 0).map(|endpoint| endpoint.at)
 }
@@ -460,6 +357,7 @@ fn only(reason: Reason) -> Reasons {
     }
 }
 
-fn require(condition: bool, what: &str) -> Result<(), String> {
+/// What is wrong unless the condition holds.
+pub fn require(condition: bool, what: &str) -> Result<(), String> {
     if condition { Ok(()) } else { Err(what.into()) }
 }

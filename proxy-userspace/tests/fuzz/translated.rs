@@ -1,4 +1,4 @@
-//! Packets that leave for a backend on another node from an address and port of this one.
+//! Packets whose addresses and ports are others now: of a backend, of a frontend, of this node.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,33 +6,72 @@ use millrace_lab::frame::{DEVICE_MAC, Mac};
 use millrace_lab::program::NEXT_HOP_MAC;
 use proxy_common::config::DEFAULT_SNAT_PORTS;
 
-use crate::oracle::{Done, sums};
-use crate::packet::Packet;
+use crate::oracle::{Done, require};
+use crate::packet::{ETHERNET, Packet, residue};
 use crate::world::{NODES, address};
 
 /// The frame is the old one from a port of this node to a backend, its hop limit lower by one, with checksums that are as
 /// right or wrong as before.
 pub fn is_forwarded(done: &Done<'_>, packet: &Packet, to: SocketAddr) -> bool {
+    let source = address(packet.is_v6(), NODES, 1);
+    is_rewritten(done, packet, [NEXT_HOP_MAC, DEVICE_MAC], packet.hop_limit - 1, |[port, _]| {
+        DEFAULT_SNAT_PORTS.contains(&port).then_some([SocketAddr::new(source, port), to])
+    })
+}
+
+/// The frame goes back to the pod that sent it, to its own server, from the frontend and a port of this node.
+pub fn is_given_back(done: &Done<'_>, packet: &Packet, to: SocketAddr) -> bool {
+    let frontend = packet.destination.ip();
+    is_rewritten(done, packet, turned_macs(done), packet.hop_limit, |[port, _]| {
+        DEFAULT_SNAT_PORTS.contains(&port).then_some([SocketAddr::new(frontend, port), to])
+    })
+}
+
+/// The frame goes back to the pod that sent it, to its own client, from the frontend that this one had asked.
+pub fn is_answered(done: &Done<'_>, packet: &Packet, frontend: SocketAddr) -> bool {
+    let pod = packet.source.ip();
+    is_rewritten(done, packet, turned_macs(done), packet.hop_limit, |[_, port]| {
+        DEFAULT_SNAT_PORTS
+            .contains(&packet.destination.port())
+            .then_some([frontend, SocketAddr::new(pod, port)])
+    })
+}
+
+/// The addresses of a frame that goes back to where it came from.
+pub fn turned_macs(done: &Done<'_>) -> [Mac; 2] {
+    let mac = |at: usize| -> Mac { std::array::from_fn(|byte| done.before[at + byte]) };
+    [mac(6), mac(0)]
+}
+
+/// The frame is the old one with these addresses and this hop limit, between the ends that belong to the ports it has, with
+/// checksums that are as right or wrong as before.
+fn is_rewritten(
+    done: &Done<'_>,
+    packet: &Packet,
+    macs: [Mac; 2],
+    hop_limit: u8,
+    ends: impl Fn([u16; 2]) -> Option<[SocketAddr; 2]>,
+) -> bool {
     let (network, payload, checksum) = (packet.network, packet.payload, packet.checksum());
     let mut before = done.before.to_vec();
     if before.len() != done.after.len() {
         return false;
     }
+    let port = |at: usize| u16::from_be_bytes([done.after[at], done.after[at + 1]]);
+    let Some([source, destination]) = ends([port(payload), port(payload + 2)]) else { return false };
     let old_sums = sums(&before, packet, network, payload);
     let old_checksum = [before[checksum], before[checksum + 1]];
-    let macs: &[Mac; 2] = &[NEXT_HOP_MAC, DEVICE_MAC];
     before[..12].copy_from_slice(macs.as_flattened());
-    let (addresses, hop_limit) =
+    let (addresses, hop_limit_at) =
         if packet.is_v6() { (network + 8, network + 7) } else { (network + 12, network + 8) };
-    let octets = [octets(address(packet.is_v6(), NODES, 1)), octets(to.ip())].concat();
+    let octets = [octets(source.ip()), octets(destination.ip())].concat();
     before[addresses..addresses + octets.len()].copy_from_slice(&octets);
-    before[hop_limit] -= 1;
+    before[hop_limit_at] = hop_limit;
     if !packet.is_v6() {
         before[network + 10..network + 12].copy_from_slice(&done.after[network + 10..network + 12]);
     }
-    let port = u16::from_be_bytes([done.after[payload], done.after[payload + 1]]);
-    before[payload..payload + 2].copy_from_slice(&port.to_be_bytes());
-    before[payload + 2..payload + 4].copy_from_slice(&to.port().to_be_bytes());
+    before[payload..payload + 2].copy_from_slice(&source.port().to_be_bytes());
+    before[payload + 2..payload + 4].copy_from_slice(&destination.port().to_be_bytes());
     before[checksum..checksum + 2].copy_from_slice(&done.after[checksum..checksum + 2]);
     let new_checksum = [done.after[checksum], done.after[checksum + 1]];
     let new_sums = sums(done.after, packet, network, payload);
@@ -41,7 +80,61 @@ pub fn is_forwarded(done: &Done<'_>, packet: &Packet, to: SocketAddr) -> bool {
     } else {
         old_sums == new_sums
     };
-    before == done.after && DEFAULT_SNAT_PORTS.contains(&port) && sums_fit
+    before == done.after && sums_fit
+}
+
+/// The frame is the old one without an outer header of `header` bytes, with the destination (or source) of
+/// `packet` changed to one of `allowed`, and checksums that are as right or wrong as before.
+pub fn is_translated(
+    done: &Done<'_>,
+    packet: &Packet,
+    header: usize,
+    allowed: impl Iterator<Item = SocketAddr>,
+    is_destination: bool,
+) -> Result<(), String> {
+    let mut before = done.before.to_vec();
+    before.drain(ETHERNET..ETHERNET + header);
+    before[12..14].copy_from_slice(if packet.is_v6() { &[0x86, 0xdd] } else { &[0x08, 0x00] });
+    let (network, payload) = (packet.network - header, packet.payload - header);
+    let (checksum, header_length) = (packet.checksum() - header, payload - network);
+    let old_sums = sums(&before, packet, network, payload);
+    require(before.len() == done.after.len(), "translated to another length")?;
+
+    let old_checksum = [before[checksum], before[checksum + 1]];
+    let new_checksum = [done.after[checksum], done.after[checksum + 1]];
+    let (addresses, length) = if packet.is_v6() { (network + 8, 16) } else { (network + 12, 4) };
+    let address_at = addresses + if is_destination { length } else { 0 };
+    let port_at = payload + if is_destination { 2 } else { 0 };
+    let matches = allowed.into_iter().any(|to| {
+        let octets: Vec<u8> = match to.ip() {
+            std::net::IpAddr::V4(address) => address.octets().into(),
+            std::net::IpAddr::V6(address) => address.octets().into(),
+        };
+        before[address_at..address_at + length].copy_from_slice(&octets);
+        before[port_at..port_at + 2].copy_from_slice(&to.port().to_be_bytes());
+        before[checksum..checksum + 2].copy_from_slice(&new_checksum);
+        if !packet.is_v6() {
+            before[network + 10..network + 12].copy_from_slice(&done.after[network + 10..network + 12]);
+        }
+        before == done.after
+    });
+    require(matches && header_length >= 20, "more was changed than an address, a port and checksums")?;
+    let has_none = packet.protocol == 17 && old_checksum == [0, 0];
+    if has_none || packet.protocol == 17 && new_checksum == [0, 0] {
+        return require(old_checksum == new_checksum, "a UDP checksum appeared or vanished").and_then(|()| {
+            require(old_sums.0 == sums(done.after, packet, network, payload).0, "IPv4 checksum")
+        });
+    }
+    require(old_sums == sums(done.after, packet, network, payload), "checksums do not fit the new addresses")
+}
+
+/// Residues of the IPv4 header (0 for IPv6) and of everything the transport's checksum covers that may change.
+fn sums(frame: &[u8], packet: &Packet, network: usize, payload: usize) -> (u32, u32) {
+    let checksum = payload + (packet.checksum() - packet.payload);
+    let addresses = if packet.is_v6() { network + 8..network + 40 } else { network + 12..network + 20 };
+    let transport = residue(&frame[addresses]) + residue(&frame[payload..payload + 4]);
+    let ip = if packet.is_v6() { 0 } else { residue(&frame[network..payload]) };
+    (ip, (transport + residue(&frame[checksum..checksum + 2])) % 0xffff)
 }
 
 fn octets(address: IpAddr) -> Vec<u8> {

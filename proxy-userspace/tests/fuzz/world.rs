@@ -19,7 +19,7 @@ pub struct Frontend {
     pub service: Service,
     /// Whether it has Direct Server Return: only then tunnels to it are ours.
     pub is_dsr: bool,
-    /// If every packet is dropped, why.
+    /// If every packet of a client outside is dropped, why.
     pub drops: Option<Reason>,
 }
 
@@ -43,6 +43,8 @@ pub struct World {
     pub frontends: Vec<Frontend>,
     /// All connections.
     pub connections: Vec<Connection>,
+    /// Of pods with themselves; their frontends have the address and port that the backend sees.
+    pub own: Vec<Connection>,
 }
 
 /// Nothing expires during a run, however slow the machine is.
@@ -70,8 +72,8 @@ const PODS_ELSEWHERE: u8 = 20;
 pub const NODES: u8 = 2;
 
 impl World {
-    /// Loads and fills a bed.
-    pub fn new() -> Self {
+    /// Loads and fills a bed; connections are opened by the clients whose packets, or the replies to them, the program sees.
+    pub fn new(hook: Hook) -> Self {
         let bed = Bed::builder().timeouts(NEVER).load();
         let mut frontends = Vec::new();
         for v6 in [false, true] {
@@ -84,8 +86,18 @@ impl World {
                 frontends.extend(add_frontends(&bed, v6, protocol));
             }
         }
-        let connections = frontends.iter().flat_map(|frontend| connect(&bed, frontend)).collect();
-        Self { bed, frontends, connections }
+        let (opener, served) = match hook {
+            Hook::TcPodIn | Hook::TcPodOut => (Hook::TcPodIn, Reason::ServedPod),
+            Hook::XdpIngress | Hook::TcIngress | Hook::TcEgress => (Hook::XdpIngress, Reason::ServedLocal),
+        };
+        let clients = |frontend: &Frontend| clients(frontend.at.is_ipv6());
+        let connections = connect(&bed, &frontends, clients, (opener, served));
+        let pods = |frontend: &Frontend| pods(frontend.at.is_ipv6());
+        let mut own = Vec::new();
+        if hook == Hook::TcPodIn {
+            own = connect(&bed, &frontends, pods, (opener, Reason::Hairpin));
+        }
+        Self { bed, frontends, connections, own }
     }
 
     /// The frontend at an address.
@@ -141,27 +153,36 @@ fn add_frontends(bed: &Bed, v6: bool, protocol: u8) -> Vec<Frontend> {
     .into()
 }
 
-/// Opens connections to the backends on this node, as clients would.
-fn connect(bed: &Bed, frontend: &Frontend) -> Vec<Connection> {
-    if frontend.drops.is_some() {
-        return Vec::new();
-    }
-    let clients =
-        (0..16).map(|number| SocketAddr::new(address(frontend.at.is_ipv6(), CLIENTS, number), 40000));
-    clients
-        .filter_map(|client| {
-            let ip = Frame::ip(client.ip(), frontend.at.ip());
-            let frame = match frontend.protocol {
-                protocol::TCP => ip.tcp(client.port(), frontend.at.port(), flag::SYN),
-                _ => ip.udp(client.port(), frontend.at.port()),
-            };
-            let outcome = bed.send(Hook::XdpIngress, &frame);
-            (outcome.counts.of(Reason::ServedLocal).packets == 1).then(|| Connection {
-                client,
-                vip: frontend.at,
-                pod: outcome.frame().destination(),
-                protocol: frontend.protocol,
-            })
+/// Clients outside.
+fn clients(v6: bool) -> impl Iterator<Item = SocketAddr> {
+    (0..16).map(move |number| SocketAddr::new(address(v6, CLIENTS, number), 40000))
+}
+
+/// Pods of this node that are backends, as clients.
+pub fn pods(v6: bool) -> impl Iterator<Item = SocketAddr> {
+    (1..=4).map(move |number| SocketAddr::new(address(v6, PODS, number), 40000))
+}
+
+/// Opens connections, as clients would: those that are counted under this reason.
+fn connect<Clients: Iterator<Item = SocketAddr>>(
+    bed: &Bed,
+    frontends: &[Frontend],
+    clients: impl Fn(&Frontend) -> Clients,
+    (opener, served): (Hook, Reason),
+) -> Vec<Connection> {
+    let open = |frontend: &Frontend, client: SocketAddr| {
+        let ip = Frame::ip(client.ip(), frontend.at.ip());
+        let frame = match frontend.protocol {
+            protocol::TCP => ip.tcp(client.port(), frontend.at.port(), flag::SYN),
+            _ => ip.udp(client.port(), frontend.at.port()),
+        };
+        let outcome = bed.send(opener, &frame);
+        (outcome.counts.of(served).packets == 1).then(|| {
+            let given = outcome.frame();
+            let vip = if given.source() == client { frontend.at } else { given.source() };
+            Connection { client, vip, pod: given.destination(), protocol: frontend.protocol }
         })
-        .collect()
+    };
+    let of_frontend = |frontend| clients(frontend).filter_map(move |client| open(frontend, client));
+    frontends.iter().flat_map(of_frontend).collect()
 }

@@ -57,6 +57,8 @@ pub struct Service {
     pub cluster_id: u32,
     /// The backends of the list, in the order they were added.
     pub endpoints: Vec<Endpoint>,
+    /// The backends of the Cluster list.
+    pub cluster_endpoints: Vec<Endpoint>,
     flags: u32,
     entry: ServiceEntry,
 }
@@ -205,7 +207,7 @@ impl ServiceBuilder<'_> {
         for at in &self.external {
             self.write_frontend(*at, id, cluster_id);
         }
-        Service { id, cluster_id, endpoints: listed, flags: self.flags, entry }
+        Service { id, cluster_id, endpoints: listed, cluster_endpoints: all, flags: self.flags, entry }
     }
 
     fn write_list(&self, endpoints: &[Endpoint], flags: u8) -> (u32, ServiceEntry) {
