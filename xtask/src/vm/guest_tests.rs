@@ -36,7 +36,7 @@ impl Target {
     pub const PACKET: Self = Self {
         name: "packet",
         modules: &[],
-        kernels: &["6.1", "6.12"],
+        kernels: &["6.1", "6.12", "newest"],
         filters: &["sctp::", "backend_node::a_hinted", "backend_node::a_flow_entry"],
         takes_agent: false,
         tools: &[],
@@ -44,7 +44,7 @@ impl Target {
     /// Sockets over SCTP, which few machines have.
     pub const SCTP: Self = Self {
         name: "sctp",
-        kernels: &["6.12"],
+        kernels: &["6.12", "newest"],
         filters: &[],
         modules: &[
             "net/llc/llc",
@@ -61,7 +61,7 @@ impl Target {
     /// Agents that serve by IPVS, whose modules few machines have.
     pub const IPVS: Self = Self {
         name: "ipvs",
-        kernels: &["6.1", "6.12"],
+        kernels: &["6.1", "6.12", "newest"],
         filters: &[],
         modules: &[
             "drivers/net/dummy",

@@ -46,8 +46,9 @@ pub fn build(workspace: &Workspace, kernel: &Unpacked, name: &str, contents: &Co
         archive.add_file(&library, &read(Path::new(&library))?);
     }
     for (order, module) in MODULES.iter().chain(contents.modules).enumerate() {
-        let (content, ending) = read_module(kernel, module)?;
-        archive.add_file(&format!("/modules/{order:02}.{ending}"), &content);
+        if let Some((content, ending)) = read_module(kernel, module)? {
+            archive.add_file(&format!("/modules/{order:02}.{ending}"), &content);
+        }
     }
     for (path, place) in contents.files.iter().chain(contents.programs) {
         archive.add_file(place, &read(path)?);
@@ -65,14 +66,16 @@ pub fn directory(workspace: &Workspace) -> Result<PathBuf> {
     Ok(directory)
 }
 
-/// Newer packages compress their modules; the kernel unpacks them itself.
-fn read_module(kernel: &Unpacked, module: &str) -> Result<(Vec<u8>, &'static str)> {
-    let plain = kernel.modules.join(format!("{module}.ko"));
-    if plain.exists() {
-        Ok((read(&plain)?, "ko"))
-    } else {
-        Ok((read(&plain.with_extension("ko.xz"))?, "ko.xz"))
+/// Newer packages compress their modules; the kernel unpacks them itself. What a kernel has no module for is built in, as `nfnetlink`
+/// in newer ones, or no longer there, as `libcrc32c`.
+fn read_module(kernel: &Unpacked, module: &str) -> Result<Option<(Vec<u8>, &'static str)>> {
+    for ending in ["ko", "ko.xz"] {
+        let path = kernel.modules.join(format!("{module}.{ending}"));
+        if path.exists() {
+            return Ok(Some((read(&path)?, ending)));
+        }
     }
+    Ok(None)
 }
 
 /// The dynamic loader and the libraries of `program`, as the host's loader finds them.

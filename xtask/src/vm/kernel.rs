@@ -19,16 +19,19 @@ pub struct Kernel {
 }
 
 /// All of them. [`NAMES`] has their names.
-pub const KERNELS: [Kernel; 3] = [
+pub const KERNELS: [Kernel; 4] = [
     Kernel { name: "host", suite: None },
     Kernel { name: "6.1", suite: Some("bookworm") },
     Kernel { name: "6.12", suite: Some("bookworm-backports") },
+    Kernel { name: "newest", suite: Some("trixie-backports") },
 ];
 /// What `--kernel` takes.
-pub const NAMES: [&str; 3] = ["host", "6.1", "6.12"];
+pub const NAMES: [&str; 4] = ["host", "6.1", "6.12", "newest"];
 
 /// Depends on the suite's newest kernel for virtual machines.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
+const IMAGE: &str = "linux-image-";
+const PARTS: [&str; 2] = ["linux-binary-", "linux-modules-"];
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// An unpacked kernel package.
@@ -63,9 +66,14 @@ pub fn ensure(workspace: &Workspace, name: &str, suite: &str) -> Result<Unpacked
         fs::rename(partial.join("root"), &directory).context("can't keep the unpacked kernel")?;
         fs::remove_dir_all(&partial).with_context(|| format!("can't remove {}", partial.display()))?;
     }
-    let image = only_entry(&directory.join("boot"), "vmlinuz-")?;
-    let modules = only_entry(&directory.join("lib/modules"), "")?.join("kernel");
-    Ok(Unpacked { image, modules })
+    let boot = directory.join("boot");
+    if boot.exists() {
+        let modules = only_entry(&directory.join("lib/modules"), "")?.join("kernel");
+        return Ok(Unpacked { image: only_entry(&boot, "vmlinuz-")?, modules });
+    }
+    // Newer packages have both in one place.
+    let both = only_entry(&directory.join("usr/lib/modules"), "")?;
+    Ok(Unpacked { image: both.join("vmlinuz"), modules: both.join("kernel") })
 }
 
 fn download(workspace: &Workspace, suite: &str, directory: &Path) -> Result<()> {
@@ -75,15 +83,28 @@ fn download(workspace: &Workspace, suite: &str, directory: &Path) -> Result<()> 
     let source = format!("deb [signed-by={KEYRING}] {} {suite} main\n", mirror(workspace)?);
     fs::write(directory.join("sources.list"), source).context("can't write to the cache")?;
     command::run(private_apt(workspace, "apt-get", directory).args(["--quiet", "update"]))?;
-    let depends =
-        command::output(private_apt(workspace, "apt-cache", directory).args(["depends", META_PACKAGE]))?;
-    let package = depends
-        .lines()
-        .find_map(|line| line.trim().strip_prefix("Depends: "))
+    let package = dependencies(workspace, directory, META_PACKAGE)?
+        .into_iter()
+        .find(|package| package.starts_with(IMAGE))
         .with_context(|| format!("{META_PACKAGE} of {suite} depends on no kernel"))?;
-    command::run(private_apt(workspace, "apt-get", directory).args(["--quiet", "download", package]))?;
-    let archive = only_entry(directory, "linux-image-")?;
-    command::run(workspace.command("dpkg-deb").arg("--extract").arg(archive).arg(directory.join("root")))
+    // Newer packages have kernel and modules in packages of their own.
+    let mut parts = dependencies(workspace, directory, &package)?;
+    parts.retain(|part| PARTS.iter().any(|name| part.starts_with(name)));
+    parts.push(package);
+    command::run(private_apt(workspace, "apt-get", directory).args(["--quiet", "download"]).args(&parts))?;
+    for part in parts {
+        let archive = only_entry(directory, &format!("{part}_"))?;
+        let mut extract = workspace.command("dpkg-deb");
+        command::run(extract.arg("--extract").arg(archive).arg(directory.join("root")))?;
+    }
+    Ok(())
+}
+
+/// What a package depends on.
+fn dependencies(workspace: &Workspace, directory: &Path, package: &str) -> Result<Vec<String>> {
+    let depends = command::output(private_apt(workspace, "apt-cache", directory).args(["depends", package]))?;
+    let names = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+    Ok(names.map(str::to_owned).collect())
 }
 
 /// apt over a source list, package lists and a cache of its own.
