@@ -11,6 +11,9 @@ pub const BACKEND_LOCAL: u8 = 1 << 1;
 pub const BACKEND_READY: u8 = 1 << 2;
 /// Flag of [`Backend`]: Serving (Ready, or terminating and still serving).
 pub const BACKEND_SERVING: u8 = 1 << 3;
+/// Flag of [`Backend`]: its pod takes off outer headers itself. An endpoint with and one without are two backends, whose
+/// connections don't mix.
+pub const BACKEND_POD: u8 = 1 << 4;
 
 shared! {
     /// Value of BACKENDS4/6. The generation changes whenever the id is given to another endpoint, so that a
@@ -41,5 +44,10 @@ impl<A> Backend<A> {
     #[inline(always)]
     pub const fn is_local(&self) -> bool {
         self.flags & BACKEND_LOCAL != 0
+    }
+    /// Whether what is encapsulated can be addressed to its pod.
+    #[inline(always)]
+    pub const fn is_pod(&self) -> bool {
+        self.flags & BACKEND_POD != 0
     }
 }

@@ -29,6 +29,8 @@ pub mod global {
     pub const FIB_SOURCE: &str = "FIB_SOURCE";
     /// Non-zero where packets to other nodes are encapsulated in UDP (FoU), not in IP directly.
     pub const DSR_FOU: &str = "DSR_FOU";
+    /// Non-zero where pods of this node may answer clients themselves, out of tunnels.
+    pub const DSR_POD: &str = "DSR_POD";
     /// Prefix that nodes may take the source of what they encapsulate from, in IPv4: an address, bytes in network order.
     pub const OUTER_PREFIX4: &str = "OUTER_PREFIX4";
     /// Its mask. 0 = there is no such prefix.

@@ -33,6 +33,8 @@ pub static FIB_SOURCE: Global<u32> = Global::new(0);
 
 #[unsafe(no_mangle)]
 pub static DSR_FOU: Global<u32> = Global::new(0);
+#[unsafe(no_mangle)]
+pub static DSR_POD: Global<u32> = Global::new(0);
 
 #[unsafe(no_mangle)]
 pub static OUTER_PREFIX4: Global<u32> = Global::new(0);

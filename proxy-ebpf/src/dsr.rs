@@ -60,7 +60,7 @@ const fn header_of(way: &Way) -> usize {
 
 /// Writes Ethernet and outer headers in front of an inner packet of family `F`; `between` is the UDP header's bytes, or zero.
 #[inline(always)]
-fn write_outer<P: Packet, F: Family>(
+pub fn write_outer<P: Packet, F: Family>(
     packet: &P,
     parsed: &Parsed<F::Address>,
     way: &Way,

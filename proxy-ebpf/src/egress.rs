@@ -1,7 +1,9 @@
 //! The walk of a packet that leaves the node, or goes to a pod: `tc_egress` and `tc_pod_out`.
 
+use crate::dispatch;
 use crate::family::{Family, V4, V6};
 use crate::flow::{self, Sender};
+use crate::fou;
 use crate::icmp::{self, Icmp};
 use crate::mss;
 use crate::nat;
@@ -42,7 +44,14 @@ fn restore_parsed<P: Packet, F: Family>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
 ) -> Result<Verdict, Verdict> {
-    if !parsed.has_ports() || !observe::has_served(parsed.key.source_port) {
+    if !parsed.has_ports() {
+        return Err(UNTOUCHED);
+    }
+    if dispatch::is_on() && parsed.is_syn_ack() && dispatch::is_pods_answer::<F>(&parsed.key) {
+        let _ = mss::clamp::<P, F>(packet, parsed.transport(), (F::HEADER + fou::own_bytes()) as u16);
+        return Err(UNTOUCHED);
+    }
+    if !observe::has_served(parsed.key.source_port) {
         return Err(UNTOUCHED);
     }
     let (found, frontend, client_port) = flow::lookup_reply::<F>(parsed).ok_or(UNTOUCHED)?;

@@ -49,6 +49,11 @@ impl Found {
     pub const fn is_decapsulated(&self) -> bool {
         self.flags & FLOW_DECAPSULATED != 0
     }
+    /// Whether it is one that this node encapsulates.
+    #[inline(always)]
+    pub const fn is_encapsulated(&self) -> bool {
+        self.flags & FLOW_ENCAPSULATE != 0
+    }
     /// Whether nobody has answered in it.
     #[inline(always)]
     pub const fn is_embryo(&self) -> bool {

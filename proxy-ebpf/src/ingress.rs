@@ -1,6 +1,7 @@
 //! The walk of a packet that comes in over an uplink: `xdp_ingress` and `tc_ingress`.
 
 use proxy_common::backend::Backend;
+use proxy_common::flow::FLOW_ENCAPSULATE;
 use proxy_common::frontend::{FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_LISTENER, Frontend};
 use proxy_common::selection::{BackendRef, Slot};
 use proxy_common::verdict::Reason;
@@ -8,6 +9,7 @@ use proxy_common::verdict::Reason;
 use crate::affinity;
 use crate::balance;
 use crate::config::is_snat_port;
+use crate::dispatch;
 use crate::dsr;
 use crate::family::{Family, V4, V6};
 use crate::flow::{self, Owner, Sender};
@@ -46,6 +48,7 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
         Some(_) => match forward::<P, F>(packet) {
             Leave::With(verdict) => verdict,
             Leave::Translate => snat::translate::<P, F>(packet),
+            Leave::ToPod => dispatch::send::<P, F>(packet),
             Leave::Decapsulate => return walk_fou::<P, F>(packet),
             Leave::Restore => snat::restore::<P, F>(packet),
         },
@@ -136,6 +139,9 @@ fn serve<P: Packet, F: Family>(
         && let Some(backend) = balance::lookup_backend::<F>(slot.current())
         && !backend.is_local()
     {
+        if dispatch::begins::<F>(backend, &parsed.key, slot.current(), frontend, 0) {
+            return Err(Leave::ToPod);
+        }
         return Ok(dsr::send::<P, F>(packet, parsed, backend)?);
     }
     serve_by_flow::<P, F>(packet, parsed, frontend, Some(slot))
@@ -157,6 +163,11 @@ fn serve_by_flow<P: Packet, F: Family>(
             flow::track::<F>(parsed, found, Sender::Client);
             return Err(leave);
         }
+        if found.is_encapsulated() && dispatch::begins::<F>(backend, &parsed.key, found.backend, frontend, 0)
+        {
+            flow::track::<F>(parsed, found, Sender::Client);
+            return Err(Leave::ToPod);
+        }
         if !backend.is_local() {
             let verdict = dsr::send::<P, F>(packet, parsed, backend)?;
             flow::track::<F>(parsed, found, Sender::Client);
@@ -175,7 +186,7 @@ fn serve_by_flow<P: Packet, F: Family>(
     open::<P, F>(packet, parsed, frontend, slot)
 }
 
-/// Every connection of a backend on this node has an entry here. One with DSR that has none began at another director, and
+/// Every connection of a backend on this node has an entry here, unless its pod takes off the outer header. One with DSR that has none began at another director, and
 /// its backend may be the slot's other owner, whose node gives it a second chance if it is not.
 #[inline(always)]
 fn another<F: Family>(
@@ -186,7 +197,9 @@ fn another<F: Family>(
 ) -> BackendRef {
     let by_slot = frontend.flags & (FRONTEND_DSR | FRONTEND_AFFINITY) == FRONTEND_DSR;
     let exists = |other| balance::lookup_backend::<F>(other).is_some();
-    if by_slot && balance::lookup_backend::<F>(chosen).is_some_and(Backend::is_local) {
+    let has_entry =
+        |backend: &Backend<F::Address>| backend.is_local() && !dispatch::takes::<F>(backend, &parsed.key);
+    if by_slot && balance::lookup_backend::<F>(chosen).is_some_and(has_entry) {
         slot.second_chance(chosen, parsed.role(), exists)
     } else {
         chosen
@@ -203,6 +216,11 @@ fn open<P: Packet, F: Family>(
 ) -> Result<Verdict, Leave> {
     let reference = another::<F>(frontend, parsed, slot, affinity::choose::<F>(frontend, parsed, slot));
     let backend = balance::lookup_backend::<F>(reference).ok_or_else(|| balance::refusal(frontend))?;
+    if frontend.flags & FRONTEND_DSR != 0
+        && dispatch::begins::<F>(backend, &parsed.key, reference, frontend, FLOW_ENCAPSULATE)
+    {
+        return Err(Leave::ToPod);
+    }
     let owner = Owner { backend: reference, service: frontend.service, flags: 0 };
     if backend.is_local() {
         packet.claim_delivery().map_err(|_| HAND_TO_TC)?;

@@ -18,6 +18,7 @@ mod balance;
 mod buffer;
 mod config;
 mod cut;
+mod dispatch;
 mod dsr;
 mod egress;
 mod family;

@@ -42,8 +42,8 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
             Leave::With(verdict) => verdict,
             Leave::Translate => hairpin::translate::<P, F>(packet),
             Leave::Restore => hairpin::restore::<P, F>(packet),
-            // Tunnels of pods are their own.
-            Leave::Decapsulate => UNTOUCHED,
+            // Tunnels of pods are their own, and nothing is encapsulated for what they send.
+            Leave::Decapsulate | Leave::ToPod => UNTOUCHED,
         },
         None => UNTOUCHED,
     };

@@ -40,6 +40,8 @@ pub enum Leave {
     With(Verdict),
     /// `snat::translate` goes on.
     Translate,
+    /// `dispatch::send` goes on.
+    ToPod,
     /// `snat::restore` goes on.
     Restore,
     /// `dsr::receive` goes on: a packet in UDP.

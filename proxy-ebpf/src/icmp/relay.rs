@@ -3,6 +3,7 @@
 
 use core::mem::offset_of;
 
+use proxy_common::backend::Backend;
 use proxy_common::checksum::Difference;
 use proxy_common::flow::{FLOW_ENCAPSULATE, FLOW_REPLY, FlowKey};
 use proxy_common::frontend::FRONTEND_DSR;
@@ -13,6 +14,7 @@ use proxy_common::way::FOU_PORT;
 use super::encapsulated;
 use super::family::{Icmp, Plain, Quote, parse_plain};
 use crate::balance;
+use crate::dispatch;
 use crate::dsr;
 use crate::family::{Family, FlowOf, KeyOf};
 use crate::flow;
@@ -54,6 +56,8 @@ enum Next {
     End(Verdict),
     /// It goes to the node of this backend.
     Send(BackendRef),
+    /// It goes to the pod of this backend.
+    SendToPod(BackendRef),
     /// It is about a connection whose client's address is translated.
     Translate,
     /// It is about no connection, but may be about a packet that was encapsulated here.
@@ -66,6 +70,7 @@ pub fn receive<P: Packet, F: Icmp>(packet: P) -> Verdict {
     match judge::<P, F>(packet) {
         Next::End(verdict) => verdict,
         Next::Send(backend) => send::<P, F>(packet, backend),
+        Next::SendToPod(backend) => send_to_pod::<P, F>(packet, backend),
         Next::Translate => translate::<P, F>(packet),
         Next::Encapsulated => encapsulated::receive::<P, F>(packet),
     }
@@ -85,7 +90,7 @@ fn judge<P: Packet, F: Icmp>(mut packet: P) -> Next {
     Next::End(match flow.flags & (FLOW_REPLY | FLOW_ENCAPSULATE) {
         0 if packet.claim_delivery().is_err() => HAND_TO_TC,
         0 => rewrite::<P, F>(&packet, &error, flow).map_or(NO_ROOM, |()| Verdict::Deliver(Reason::IcmpError)),
-        FLOW_ENCAPSULATE => return Next::Send(BackendRef(flow.backend)),
+        FLOW_ENCAPSULATE => return send_as::<F>(&error.key, BackendRef(flow.backend)),
         // What a backend on this node tells comes by `leave`.
         _ => UNTOUCHED,
     })
@@ -110,7 +115,18 @@ fn choose<F: Family>(key: &KeyOf<F>) -> Next {
         return Next::End(Verdict::Drop(Reason::IcmpUnknown));
     }
     let slot = balance::select_slot::<F>(&frontend, key);
-    Next::Send(balance::keeper::<F>(slot, key.protocol))
+    send_as::<F>(key, balance::keeper::<F>(slot, key.protocol))
+}
+
+/// As the connection's own packets.
+#[inline(always)]
+fn send_as<F: Family>(key: &KeyOf<F>, backend: BackendRef) -> Next {
+    let takes = |backend: &Backend<F::Address>| dispatch::takes::<F>(backend, key);
+    if balance::lookup_backend::<F>(backend).is_some_and(takes) {
+        Next::SendToPod(backend)
+    } else {
+        Next::Send(backend)
+    }
 }
 
 /// To the node of a backend, encapsulated as the connection's own packets.
@@ -122,7 +138,21 @@ fn send<P: Packet, F: Icmp>(mut packet: P, to: BackendRef) -> Verdict {
     let Some(parsed) = parse_plain::<P, F>(&packet, ETHERNET, F::PROTOCOL) else {
         return UNTOUCHED;
     };
-    match dsr::send::<P, F>(&mut packet, &parsed, backend) {
+    sent(dsr::send::<P, F>(&mut packet, &parsed, backend))
+}
+
+/// To the pod of a backend, the same way.
+#[inline(never)]
+fn send_to_pod<P: Packet, F: Icmp>(mut packet: P, to: BackendRef) -> Verdict {
+    match parse_plain::<P, F>(&packet, ETHERNET, F::PROTOCOL) {
+        Some(parsed) => sent(dispatch::encapsulate::<P, F>(&mut packet, &parsed, to)),
+        None => UNTOUCHED,
+    }
+}
+
+#[inline(always)]
+fn sent(result: Result<Verdict, Verdict>) -> Verdict {
+    match result {
         Ok(Verdict::Send(_, device)) => Verdict::Send(Reason::IcmpError, device),
         Ok(verdict) | Err(verdict) => unanswered(verdict),
     }
@@ -180,7 +210,7 @@ pub fn receive_tunnelled<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: 
     match judge_tunnelled::<P, O, F, E>(packet) {
         Next::End(verdict) => verdict,
         Next::Send(backend) => send_onward::<P, O, F, E>(packet, backend),
-        Next::Translate | Next::Encapsulated => UNTOUCHED,
+        Next::SendToPod(_) | Next::Translate | Next::Encapsulated => UNTOUCHED,
     }
 }
 

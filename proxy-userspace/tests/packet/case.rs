@@ -289,7 +289,18 @@ impl Tunnel {
 
     /// A packet as node `from` sends it to node `to`; `hint` with its flag bits.
     pub fn around(self, inner: &Frame, from: u8, to: u8, hint: u16) -> Frame {
-        let frame = inner.clone().encapsulated(self.header(from, to, hint));
+        self.between(inner, (self.outer.node(from), self.outer.node(to)), hint)
+    }
+
+    /// As [`Tunnel::around`], from one address to another.
+    pub fn between(self, inner: &Frame, (source, destination): (IpAddr, IpAddr), hint: u16) -> Frame {
+        let mut layer = Layer::ip(source, destination);
+        match &mut layer {
+            Layer::Ipv4(ip) => (ip.id, ip.dont_fragment) = (hint, true),
+            Layer::Ipv6(ip) => ip.flow_label = hint.into(),
+            other => panic!("{other:?} is no IP header"),
+        }
+        let frame = inner.clone().encapsulated(layer);
         match self.encapsulation {
             Encapsulation::Ipip => frame,
             Encapsulation::Fou => frame.in_udp(0xc000 | hash_of(inner) as u16, FOU_PORT),
@@ -299,16 +310,6 @@ impl Tunnel {
     /// The way from this node to node `number`.
     pub fn way(self, bed: &Bed, number: u8) -> u32 {
         bed.way(resolved_way(self.outer.node(1), self.outer.node(number)))
-    }
-
-    fn header(self, from: u8, to: u8, hint: u16) -> Layer {
-        let mut layer = Layer::ip(self.outer.node(from), self.outer.node(to));
-        match &mut layer {
-            Layer::Ipv4(ip) => (ip.id, ip.dont_fragment) = (hint, true),
-            Layer::Ipv6(ip) => ip.flow_label = hint.into(),
-            other => panic!("{other:?} is no IP header"),
-        }
-        layer
     }
 
     /// A client's frame as this node sends it on to node `to`.

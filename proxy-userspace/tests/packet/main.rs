@@ -13,6 +13,7 @@ mod case;
 mod clients;
 mod cut;
 mod director;
+mod dispatch;
 mod errors;
 mod flood;
 mod flows;

@@ -10,6 +10,8 @@ use proxy_common::config::{DEFAULT_MARK, global};
 
 const LOOPBACK: &str = "lo";
 const CGROUP: &str = "/sys/fs/cgroup";
+/// What is off by default. The verifier walks through what is on, and nothing else.
+const EVERYTHING: [&str; 3] = [global::DSR_POD, global::DSR_FOU, global::OUTER_SPREAD];
 
 /// Whether the programs are attached as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +28,9 @@ pub fn load(object: &Path, attach: Attach) -> Result<()> {
     let mut loader = EbpfLoader::new();
     loader.override_global(global::MARK_VALUE, &DEFAULT_MARK, false);
     loader.override_global(global::MARK_MASK, &DEFAULT_MARK, false);
+    for name in EVERYTHING {
+        loader.override_global(name, &1_u32, true);
+    }
     let mut ebpf = loader.load(&bytes).context("can't make the maps")?;
     let mut refused = Vec::new();
     let mut programs = 0;

@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use proxy_common::addr::mapped;
 use proxy_common::affinity::{Affinity, AffinityKey};
-use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEND_SERVING, Backend};
+use proxy_common::backend::{
+    BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_POD, BACKEND_READY, BACKEND_SERVING, Backend,
+};
 use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
 use proxy_common::fragment::{FragmentKey, Held, HeldKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
@@ -168,6 +170,13 @@ impl Bed {
     /// Writes a backend behind a way, or finds the one that was written before.
     pub fn backend_remote(&self, at: SocketAddr, way: u32) -> BackendRef {
         self.backend(at, way, 0)
+    }
+
+    /// Writes a backend whose pod takes off outer headers, on this node where the way is 0. What was written before for the same
+    /// endpoint stays.
+    pub fn backend_pod(&self, at: SocketAddr, way: u32) -> BackendRef {
+        self.backends.borrow_mut().remove(&at);
+        self.backend(at, way, BACKEND_POD | if way == 0 { BACKEND_LOCAL } else { 0 })
     }
 
     /// Gives a backend's id to nobody: no slice of endpoints names it any more.

@@ -80,6 +80,7 @@ pub struct BedBuilder {
     reject_unknown: u32,
     snat_ports: (u16, u16),
     fou: u32,
+    pods_answer: u32,
     outer_source: OuterSource,
 }
 
@@ -97,7 +98,16 @@ impl Default for BedBuilder {
         let (sizes, timeouts) = (Sizes::default(), Timeouts::default());
         let snat_ports = (*DEFAULT_SNAT_PORTS.start(), *DEFAULT_SNAT_PORTS.end());
         let outer_source = OuterSource::default();
-        Self { sizes, timeouts, mark, reject_unknown: VIP_CLUSTER_IP, snat_ports, fou: 0, outer_source }
+        Self {
+            sizes,
+            timeouts,
+            mark,
+            reject_unknown: VIP_CLUSTER_IP,
+            snat_ports,
+            fou: 0,
+            pods_answer: 0,
+            outer_source,
+        }
     }
 }
 
@@ -141,6 +151,13 @@ impl BedBuilder {
     #[must_use]
     pub fn fou(mut self) -> Self {
         self.fou = 1;
+        self
+    }
+
+    /// Pods of this node may answer clients themselves.
+    #[must_use]
+    pub fn pods_answer(mut self) -> Self {
+        self.pods_answer = 1;
         self
     }
 
@@ -233,6 +250,7 @@ impl BedBuilder {
             (global::MARK_MASK, self.mark.1),
             (global::REJECT_UNKNOWN, self.reject_unknown),
             (global::DSR_FOU, self.fou),
+            (global::DSR_POD, self.pods_answer),
             (global::TC_DECAP_FLAGS, u32::from(takes_decap_flags())),
             (global::OUTER_SPREAD, self.outer_source.spread),
             (global::SNAT_PORT_FIRST, u32::from(self.snat_ports.0)),

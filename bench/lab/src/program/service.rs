@@ -187,6 +187,14 @@ impl ServiceBuilder<'_> {
         self
     }
 
+    /// Has a backend whose pod takes off outer headers, on this node where the way is 0.
+    pub fn backend_pod(mut self, at: impl IntoSocketAddr, way: u32) -> Self {
+        let at = at.into_socket_addr();
+        let reference = self.bed.backend_pod(at, way);
+        self.endpoints.push(Endpoint { at, reference, way, hint: hint_of(at) });
+        self
+    }
+
     /// Writes backends' hints, slots, lists and frontends, in the agent's order.
     pub fn install(self) -> Service {
         let local = self.flags & FRONTEND_LOCAL != 0;
