@@ -61,6 +61,10 @@ pub struct AgentArgs {
     /// carries no protocol 4 or 41; nodes take both [default: ipip]
     #[arg(long, value_name = "ipip|fou")]
     pub dsr_encap: Option<String>,
+    /// To whom encapsulated packets are addressed with DSR: to the backend's node, or to the pod itself, which has to take the
+    /// outer header off [default: node]
+    #[arg(long, value_name = "node|pod")]
+    pub dsr_dispatch: Option<String>,
     /// Where encapsulated packets come from, so that receive queues are spread: a prefix, or one of each family, out of which
     /// each flow gets its own address; the same on all nodes, which take such packets. The word node before it: they take
     /// them, and send from their own address [default: node]

@@ -210,7 +210,11 @@ fn dsr(args: &AgentArgs, model: &ModelSettings) -> Result<Dsr, ConfigError> {
     };
     let external = ("--service-external-ip-range".to_owned(), &*model.external_ip_ranges);
     overlap::check_outer_source(&outer_source, &[(cluster, &model.cluster_ranges), external])?;
-    Ok(Dsr { encapsulation: parse::encapsulation(args.dsr_encap.as_deref())?, outer_source })
+    Ok(Dsr {
+        encapsulation: parse::encapsulation(args.dsr_encap.as_deref())?,
+        outer_source,
+        dispatch: parse::dispatch(args.dsr_dispatch.as_deref())?,
+    })
 }
 
 /// A time between two syncs, and the flag or field that says so.

@@ -12,7 +12,7 @@ use proxy_common::config::DEFAULT_SNAT_PORTS;
 
 use super::{ConfigError, DevicePattern, Interval, ProxyMode, Source};
 use crate::dataplane::ebpf::{
-    Encapsulation, Mark, OuterSource, OwnSource, RejectUnknown, SocketLb, Sockets, XdpMode,
+    Dispatch, Encapsulation, Mark, OuterSource, OwnSource, RejectUnknown, SocketLb, Sockets, XdpMode,
 };
 use crate::model::{DEFAULT_MAGLEV_SIZE, NodePortAddresses, Scheduler, check_maglev_size};
 
@@ -81,6 +81,10 @@ pub(super) fn reject_unknown(text: Option<&str>) -> Result<RejectUnknown, Config
 pub(super) fn encapsulation(text: Option<&str>) -> Result<Encapsulation, ConfigError> {
     let words = [Encapsulation::Ipip, Encapsulation::Fou].map(|one| (one.name(), one));
     choice("--dsr-encap", text, &words)
+}
+
+pub(super) fn dispatch(text: Option<&str>) -> Result<Dispatch, ConfigError> {
+    choice("--dsr-dispatch", text, &Dispatch::ALL.map(|one| (one.name(), one)))
 }
 
 /// The word `node` and at most one prefix of each family. One that is half the Internet would let everybody in.

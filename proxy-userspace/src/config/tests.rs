@@ -1,5 +1,5 @@
 use super::*;
-use crate::dataplane::ebpf::{Encapsulation, OuterSource, OwnSource, SocketLb};
+use crate::dataplane::ebpf::{Dispatch, Encapsulation, OuterSource, OwnSource, SocketLb};
 use crate::dataplane::ipvs::{Arp, Masquerade, Rules};
 use crate::model::{ClusterIpClients, NodePortAddresses, Scheduler};
 
@@ -103,7 +103,7 @@ fn every_flag_is_heard() {
          10.0.0.0/8,2001:db8::/32 --cluster-cidr 10.244.0.0/16,fd00:244::/56 --cluster-ip-clients all --service-external-ip-range 192.0.2.0/24 --service-external-ip-range \
          2001:db8:e::/64 --service-proxy-name edge --forwarding dsr --algorithm maglev --maglev-table-size 251 \
          --flow-table-size 4096 --timeout-syn 1 --timeout-established 2 --timeout-closing 3 --timeout-udp 4 \
-         --reject-unknown-ports all --dsr-encap fou --dsr-outer-source 172.16.9.1/16,2001:db8:f0::/48 --snat-ports 20000-20999 --socket-lb host --bind-protection off --cgroup-path /cgroup --fwmark 0x10/255 --bpffs-path /bpf --xdp generic --proxy-mode ebpf --min-sync-interval 5 \
+         --reject-unknown-ports all --dsr-encap fou --dsr-dispatch pod --dsr-outer-source 172.16.9.1/16,2001:db8:f0::/48 --snat-ports 20000-20999 --socket-lb host --bind-protection off --cgroup-path /cgroup --fwmark 0x10/255 --bpffs-path /bpf --xdp generic --proxy-mode ebpf --min-sync-interval 5 \
          --max-sync-interval 6 --healthz-bind-address [::]:1 --metrics-bind-address ::1",
     )
     .unwrap();
@@ -130,7 +130,10 @@ fn every_flag_is_heard() {
         v6: Some("2001:db8:f0::/48".parse().unwrap()),
         own: OwnSource::Spread,
     };
-    assert_eq!(settings.dsr, Dsr { encapsulation: Encapsulation::Fou, outer_source });
+    assert_eq!(
+        settings.dsr,
+        Dsr { encapsulation: Encapsulation::Fou, outer_source, dispatch: Dispatch::Pod }
+    );
     assert_eq!(settings.snat_ports, 20000..=20999);
     let cgroup = Some(PathBuf::from("/cgroup"));
     assert_eq!(settings.sockets, Sockets { lb: SocketLb::Host, bind_protection: false, cgroup });
@@ -178,6 +181,7 @@ fn a_wrong_value_names_the_flag_and_what_it_takes() {
         "--reject-unknown-ports none",
         "--reject-unknown-ports: \"none\" is not accepted; takes clusterip, all or off",
     );
+    refused("--dsr-dispatch host", "--dsr-dispatch: \"host\" is not accepted; takes node or pod");
     refused("--dsr-encap gue", "--dsr-encap: \"gue\" is not accepted; takes ipip or fou");
     refused("--socket-lb pods", "--socket-lb: \"pods\" is not accepted; takes all, host or off");
     refused("--bind-protection maybe", "--bind-protection: \"maybe\" is not accepted; takes on or off");

@@ -102,6 +102,7 @@ fn own_configuration(settings: &Settings) -> Value {
             "udp": settings.timeouts.datagram,
         },
         "dsrEncap": settings.dsr.encapsulation.name(),
+        "dsrDispatch": settings.dsr.dispatch.name(),
         "dsrOuterSource": settings.dsr.outer_source.names(),
         "rejectUnknownPorts": settings.reject_unknown.name(),
         "snatPorts": format!("{}-{}", settings.snat_ports.start(), settings.snat_ports.end()),

@@ -18,7 +18,7 @@ use tracing::{debug, info, warn};
 use super::bpffs::{entries, remove_tree};
 use super::error::OpenError;
 use super::layout::Layout;
-use super::settings::{Encapsulation, OwnSource, Settings, Sizes, SocketLb};
+use super::settings::{Dispatch, Encapsulation, OwnSource, Settings, Sizes, SocketLb};
 use super::sockets::SocketHook;
 use super::sys;
 use crate::node::Hook;
@@ -255,6 +255,7 @@ impl Constants {
             (global::MARK_MASK, settings.mark.mask),
             (global::REJECT_UNKNOWN, settings.reject_unknown.kinds()),
             (global::DSR_FOU, u32::from(settings.dsr.encapsulation == Encapsulation::Fou)),
+            (global::DSR_POD, u32::from(settings.dsr.dispatch == Dispatch::Pod)),
             (global::OUTER_SPREAD, u32::from(settings.dsr.outer_source.own == OwnSource::Spread)),
             (global::TC_DECAP_FLAGS, since(KernelVersion::new(6, 3, 0))),
             (global::SNAT_PORT_FIRST, u32::from(*settings.snat_ports.start())),

@@ -41,8 +41,8 @@ use tracing::{debug, warn};
 pub use cleanup::{Cleaned, cleanup};
 pub use error::OpenError;
 pub use settings::{
-    Dsr, Encapsulation, Mark, OuterSource, OwnSource, RejectUnknown, Settings, Sizes, SocketLb, Sockets,
-    XdpMode,
+    Dispatch, Dsr, Encapsulation, Mark, OuterSource, OwnSource, RejectUnknown, Settings, Sizes, SocketLb,
+    Sockets, XdpMode,
 };
 
 use self::attach::Attachments;
@@ -116,7 +116,7 @@ impl EbpfDataplane {
         let is_turning = settings.sockets.lb != SocketLb::Off;
         let severer = is_turning.then(|| Severer::start(&layout)).transpose()?;
         let maps = Maps::open(&layout.maps(), Access::Write)?;
-        let plan = Plan::adopt(maps.capacities(), maps.found()?, now());
+        let plan = Plan::adopt(maps.capacities(), maps.found()?, now()).with_dispatch(settings.dsr.dispatch);
         let read_back_at = now() + READ_BACK_INTERVAL;
         let collector = Collector::new();
         Ok(Self {

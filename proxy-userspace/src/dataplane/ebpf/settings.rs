@@ -121,6 +121,32 @@ pub struct Dsr {
     pub encapsulation: Encapsulation,
     /// From where (`--dsr-outer-source`).
     pub outer_source: OuterSource,
+    /// To whom (`--dsr-dispatch`).
+    pub dispatch: Dispatch,
+}
+
+/// To whom what is encapsulated is addressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Dispatch {
+    /// The backend's node.
+    #[default]
+    Node,
+    /// The backend's pod, where it can take packets as they are; else its node.
+    Pod,
+}
+
+impl Dispatch {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Node, Self::Pod];
+
+    /// The flag's word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Node => "node",
+            Self::Pod => "pod",
+        }
+    }
 }
 
 /// The sources of what is encapsulated.

@@ -12,6 +12,7 @@ use proxy_common::way::Way;
 use super::change::{BackendEntry, BackendId, Extent, FrontendAt, RangeAt};
 use super::vips::Vips;
 use super::{Backends, Capacities, Frontends, Nodes, Plan, Ranges, Services, Space};
+use crate::dataplane::ebpf::settings::Dispatch;
 
 /// What the maps hold. Of a fresh set of maps all is empty.
 #[derive(Clone, Debug, Default)]
@@ -81,6 +82,7 @@ impl Plan {
     fn empty(capacities: Capacities) -> Self {
         Self {
             capacities,
+            dispatch: Dispatch::default(),
             ports: BTreeMap::new(),
             services: Services::new(capacities.services),
             backends_v4: Backends::new(capacities.backends_v4),

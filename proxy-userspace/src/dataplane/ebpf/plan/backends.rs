@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEND_SERVING};
+use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_POD, BACKEND_READY, BACKEND_SERVING};
 use proxy_common::hash::hint;
 use proxy_common::selection::BackendRef;
 use proxy_common::{Addr4, Addr6};
@@ -13,18 +13,29 @@ use proxy_common::{Addr4, Addr6};
 use super::change::BackendEntry;
 use super::few::{ById, Few};
 use super::ids::IdPool;
+use crate::dataplane::ebpf::settings::Dispatch;
 use crate::model::{Endpoint, PortKey};
 
 /// How long an endpoint goes on existing, neither ready nor serving, after it left the last EndpointSlice. One
 /// that moves to another slice is in neither for a moment, and its connections must not notice.
 pub const GRACE: Duration = Duration::from_secs(3);
 
-/// A backend is shared by all service ports that have its address and port; it exists as long as any of them
+/// An endpoint, and to whom what is encapsulated for it is addressed. Both together are a backend: a connection that was begun
+/// one way goes on that way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Target {
+    /// The endpoint.
+    pub address: SocketAddr,
+    /// To whom.
+    pub dispatch: Dispatch,
+}
+
+/// A backend is shared by all service ports that have its target; it exists as long as any of them
 /// has it in an EndpointSlice, in any condition, and for [`GRACE`] after that.
 #[derive(Clone, Debug)]
 pub struct Backends {
     pool: IdPool,
-    ids: BTreeMap<SocketAddr, u32>,
+    ids: BTreeMap<Target, u32>,
     entries: ById<State>,
     /// Ids that were found in use and that no port has claimed so far.
     held: BTreeSet<u32>,
@@ -34,7 +45,7 @@ pub struct Backends {
 
 #[derive(Clone, Debug)]
 struct State {
-    address: SocketAddr,
+    target: Target,
     generation: u8,
     /// What each service port's EndpointSlices say of it.
     views: Few<Arc<PortKey>, View>,
@@ -76,14 +87,15 @@ impl Backends {
     /// Takes over an entry found in the map.
     pub fn adopt(&mut self, id: u32, entry: BackendEntry, now: Duration) {
         self.pool.adopt(id);
+        let target = Target::of(&entry);
         if entry.flags & BACKEND_EXISTS == 0 {
             self.pool.rest(id, now);
-            self.ids.entry(entry.address).or_insert(id);
+            self.ids.entry(target).or_insert(id);
         } else {
-            self.ids.insert(entry.address, id);
+            self.ids.insert(target, id);
             self.held.insert(id);
         }
-        self.entries.insert(id, State::new(entry.address, entry.generation, Some(entry)));
+        self.entries.insert(id, State::new(target, entry.generation, Some(entry)));
     }
 
     /// What was found and no port has claimed is wanted by none.
@@ -94,9 +106,12 @@ impl Backends {
     /// The way in the map to an endpoint; 0 = none.
     #[must_use]
     pub fn written_way(&self, address: SocketAddr) -> u32 {
-        let state = self.id(address).and_then(|id| self.entries.get(id));
-        let written = state.and_then(|state| state.written).filter(|written| written.address == address);
-        written.map_or(0, |written| written.way)
+        let written = |dispatch| {
+            let state = self.entries.get(self.id(Target { address, dispatch })?);
+            state.and_then(|state| state.written).filter(|written| written.address == address)
+        };
+        let ways = Dispatch::ALL.into_iter().filter_map(written).map(|written| written.way);
+        ways.max().unwrap_or(0)
     }
 
     /// The id of an endpoint, a new one if it has none; `None` if all are in use or rest.
@@ -104,8 +119,8 @@ impl Backends {
     /// An endpoint that returns while its id rests gets it back with its generation: it was only moved between two
     /// EndpointSlices, and its connections live on. One that returns later is another one with the same address: the
     /// flows and affinities of the former must not be its own.
-    pub fn claim(&mut self, address: SocketAddr, now: Duration) -> Option<u32> {
-        if let Some(id) = self.ids.get(&address).copied() {
+    pub fn claim(&mut self, target: Target, now: Duration) -> Option<u32> {
+        if let Some(id) = self.ids.get(&target).copied() {
             if self.pool.rested(id, now).is_some()
                 && let Some(state) = self.entries.get_mut(id)
             {
@@ -117,15 +132,26 @@ impl Backends {
         let id = self.pool.allocate(now, |_| true)?;
         let (mut generation, mut written) = (0, None);
         if let Some(former) = self.entries.remove(id) {
-            if self.ids.get(&former.address) == Some(&id) {
-                self.ids.remove(&former.address);
+            if self.ids.get(&former.target) == Some(&id) {
+                self.ids.remove(&former.target);
             }
             generation = (former.generation + 1) % BackendRef::GENERATIONS;
             written = former.written;
         }
-        self.ids.insert(address, id);
-        self.entries.insert(id, State::new(address, generation, written));
+        self.ids.insert(target, id);
+        self.entries.insert(id, State::new(target, generation, written));
         Some(id)
+    }
+
+    /// The id that an endpoint has for the other way to address it, while connections may have begun that way.
+    #[must_use]
+    pub fn former(&self, target: Target) -> Option<u32> {
+        let dispatch = match target.dispatch {
+            Dispatch::Node => Dispatch::Pod,
+            Dispatch::Pod => Dispatch::Node,
+        };
+        let id = self.id(Target { dispatch, ..target })?;
+        self.entries.get(id).is_some_and(State::is_in_map).then_some(id)
     }
 
     /// Says what a port knows of a backend; `None` = the port has it no more. If no other port has it either and
@@ -164,14 +190,14 @@ impl Backends {
 
     /// The id of an endpoint, if it has one.
     #[must_use]
-    pub fn id(&self, address: SocketAddr) -> Option<u32> {
-        self.ids.get(&address).copied()
+    pub fn id(&self, target: Target) -> Option<u32> {
+        self.ids.get(&target).copied()
     }
 
     /// The reference to an endpoint that some port has.
     #[must_use]
-    pub fn reference(&self, address: SocketAddr) -> Option<BackendRef> {
-        let id = self.id(address)?;
+    pub fn reference(&self, target: Target) -> Option<BackendRef> {
+        let id = self.id(target)?;
         let state = self.entries.get(id).filter(|state| !state.views.is_empty())?;
         Some(BackendRef::new(id, state.generation))
     }
@@ -208,7 +234,7 @@ impl Backends {
         if !self.exists(reference) {
             return None;
         }
-        self.entries.get(reference.id()).map(|state| state.address)
+        self.entries.get(reference.id()).map(|state| state.target.address)
     }
 
     /// The service ids with a slot that names a backend.
@@ -240,7 +266,7 @@ impl Backends {
     pub fn release(&self, id: u32) -> Option<BackendEntry> {
         let state = self.entries.get(id).filter(|state| !state.exists())?;
         let written = state.written.filter(|written| written.flags & BACKEND_EXISTS != 0)?;
-        Some(BackendEntry { flags: 0, ..written })
+        Some(BackendEntry { flags: written.flags & BACKEND_POD, ..written })
     }
 
     /// Records that an entry was written; one without `BACKEND_EXISTS` begins to rest.
@@ -272,6 +298,13 @@ impl Backends {
     }
 }
 
+impl Target {
+    fn of(entry: &BackendEntry) -> Self {
+        let dispatch = if entry.flags & BACKEND_POD != 0 { Dispatch::Pod } else { Dispatch::Node };
+        Self { address: entry.address, dispatch }
+    }
+}
+
 /// Whether slots name a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
@@ -282,8 +315,8 @@ pub enum Named {
 }
 
 impl State {
-    const fn new(address: SocketAddr, generation: u8, written: Option<BackendEntry>) -> Self {
-        Self { address, generation, views: Few::None, written, grace: None, named_by: Few::None }
+    const fn new(target: Target, generation: u8, written: Option<BackendEntry>) -> Self {
+        Self { target, generation, views: Few::None, written, grace: None, named_by: Few::None }
     }
 
     fn exists(&self) -> bool {
@@ -305,14 +338,16 @@ impl State {
         };
         let local = any(BACKEND_LOCAL, |endpoint| endpoint.local);
         let node = self.views.values().find_map(|view| view.endpoint.node.as_deref());
+        let address = self.target.address;
         BackendEntry {
-            address: self.address,
+            address,
             generation: self.generation,
             flags: BACKEND_EXISTS
                 | local
+                | if self.target.dispatch == Dispatch::Pod { BACKEND_POD } else { 0 }
                 | any(BACKEND_READY, |endpoint| endpoint.ready)
                 | any(BACKEND_SERVING, |endpoint| endpoint.ready || endpoint.serving),
-            way: if local == 0 { node.map_or(0, |node| way(node, self.address)) } else { 0 },
+            way: if local == 0 { node.map_or(0, |node| way(node, address)) } else { 0 },
             hint: self.hint(),
         }
     }
@@ -321,7 +356,7 @@ impl State {
     /// none at all, since in that service the hint would name another one. Every node sees the same
     /// EndpointSlices and so comes to the same answer. Without a hint its node falls back to flow entry and slot.
     fn hint(&self) -> u32 {
-        if self.views.values().any(|view| view.hint_lost) { 0 } else { hint_of(self.address) }
+        if self.views.values().any(|view| view.hint_lost) { 0 } else { hint_of(self.target.address) }
     }
 }
 

@@ -61,7 +61,7 @@ impl Plan {
         let backends = self.backends(key.family);
         let members: Vec<_> = port
             .members(list)
-            .filter_map(|address| backends.reference(*address).map(|reference| (*address, reference)))
+            .filter_map(|address| Some((*address, backends.reference(self.target(port, *address))?)))
             .collect();
         let (length, maglev) = match (members.len(), port.algorithm) {
             (0, Algorithm::Random) => (0, 0),

@@ -49,6 +49,7 @@ use self::ranges::Ranges;
 use self::services::Services;
 use self::space::Space;
 use self::vips::Vips;
+use crate::dataplane::ebpf::settings::Dispatch;
 use crate::dataplane::{SyncFailure, SyncReport};
 use crate::model::{Desired, Dirty, Family, PortKey, ServiceKey};
 use crate::node::Topology;
@@ -88,6 +89,8 @@ pub struct Capacities {
 #[derive(Clone, Debug)]
 pub struct Plan {
     capacities: Capacities,
+    /// To whom what new connections send is addressed once encapsulated.
+    dispatch: Dispatch,
     /// The backend and service ids each port has claimed.
     ports: BTreeMap<Arc<PortKey>, PortState>,
     services: Services,
@@ -137,6 +140,12 @@ struct Outcome {
 }
 
 impl Plan {
+    /// Says to whom what new connections send is addressed once encapsulated; by default to nodes.
+    #[must_use]
+    pub fn with_dispatch(self, dispatch: Dispatch) -> Self {
+        Self { dispatch, ..self }
+    }
+
     /// Brings the kernel to `desired` for all that `dirty` names and all that is pending.
     pub fn sync(
         &mut self,
@@ -205,7 +214,8 @@ impl Plan {
         let mut due: BTreeSet<Arc<PortKey>> = std::mem::take(&mut self.pending);
         due.extend(dirty.ports.iter().map(|key| Arc::new(key.clone())));
         let complete = !dirty.incomplete && self.let_go();
-        if first || complete {
+        // Which of the endpoints are nodes decides who can take packets as they are.
+        if first || complete || dirty.nodes && self.dispatch == Dispatch::Pod {
             due.extend(desired.ports.keys().map(|key| Arc::new(key.clone())));
         }
         let mut ops = Vec::new();

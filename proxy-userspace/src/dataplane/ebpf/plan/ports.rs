@@ -8,10 +8,11 @@ use std::time::Duration;
 use proxy_common::frontend::Frontend;
 use proxy_common::selection::{BackendRef, HintKey};
 
-use super::backends::{View, hint_losers};
+use super::backends::{Target, View, hint_losers};
 use super::change::{BackendId, Change, FrontendAt, Op};
 use super::frontends::{self, ListIds};
 use super::{Outcome, Plan};
+use crate::dataplane::ebpf::settings::Dispatch;
 use crate::model::{Desired, Family, Forwarding, List, PortKey, ServicePort};
 
 impl Plan {
@@ -26,20 +27,27 @@ impl Plan {
         outcome: &mut Outcome,
     ) {
         let family = key.family;
-        let backends = self.backends_mut(family);
         let losers = port.map(hints_lost).unwrap_or_default();
-        let mut claimed = Vec::with_capacity(port.map_or(0, |port| port.endpoints.len()));
-        let endpoints = port.into_iter().flat_map(|port| &port.endpoints);
-        for (address, endpoint) in endpoints.filter(|(address, _)| Family::of(address.ip()) == family) {
-            let Some(id) = backends.claim(*address, now) else {
+        let endpoints = port.into_iter().flat_map(|port| {
+            port.endpoints.iter().map(|(address, endpoint)| (self.target(port, *address), endpoint))
+        });
+        let wanted: Vec<_> =
+            endpoints.filter(|(target, _)| Family::of(target.address.ip()) == family).collect();
+        let backends = self.backends_mut(family);
+        let mut claimed = Vec::with_capacity(wanted.len());
+        for (target, endpoint) in wanted {
+            let address = target.address;
+            let Some(id) = backends.claim(target, now) else {
                 let room = backends.capacity().saturating_sub(1);
                 outcome.degraded(key, format!("no room for endpoint {address}: BACKENDS holds {room}"));
                 continue;
             };
-            let view = View { endpoint: endpoint.clone(), hint_lost: losers.contains(address) };
-            backends.set_view(id, key, Some(view), now);
-            touched.insert(BackendId { family, id });
-            claimed.push(id);
+            let view = View { endpoint: endpoint.clone(), hint_lost: losers.contains(&address) };
+            for id in [Some(id), backends.former(target)].into_iter().flatten() {
+                backends.set_view(id, key, Some(view.clone()), now);
+                touched.insert(BackendId { family, id });
+                claimed.push(id);
+            }
         }
         claimed.sort_unstable();
         let state = self.ports.entry(Arc::clone(key)).or_default();
@@ -48,6 +56,17 @@ impl Plan {
             self.backends_mut(family).set_view(id, key, None, now);
             touched.insert(BackendId { family, id });
         }
+    }
+
+    /// An endpoint as a port's new connections reach it. To a pod go packets whose port nobody has to translate; one that has its
+    /// node's address has no namespace of its own to take outer headers off in.
+    pub(super) fn target(&self, port: &ServicePort, address: SocketAddr) -> Target {
+        let keeps_port = || port.frontends.iter().any(|frontend| frontend.address.port() == address.port());
+        let is_pod = self.dispatch == Dispatch::Pod
+            && port.forwarding == Forwarding::Dsr
+            && keeps_port()
+            && !self.nodes.is_node(address.ip());
+        Target { address, dispatch: if is_pod { Dispatch::Pod } else { Dispatch::Node } }
     }
 
     /// Plans a port's lists, names, hints and frontends. Its backends are planned already.
@@ -192,7 +211,8 @@ impl Plan {
         list: List,
     ) -> impl Iterator<Item = (u32, BackendRef)> {
         let members = port.members(list).filter(|_| port.affinity_seconds > 0);
-        let members = members.filter_map(|address| self.backends(key.family).reference(*address));
+        let members =
+            members.filter_map(|address| self.backends(key.family).reference(self.target(port, *address)));
         members.map(|backend| (HintKey::member(0, backend).hint, backend))
     }
 
@@ -205,7 +225,7 @@ impl Plan {
             port.endpoints.iter().filter(|(address, endpoint)| endpoint.local && !losers.contains(address));
         local
             .filter_map(|(address, _)| {
-                let backend = self.backends(key.family).reference(*address)?;
+                let backend = self.backends(key.family).reference(self.target(port, *address))?;
                 Some((super::backends::hint_of(*address), backend))
             })
             .collect()

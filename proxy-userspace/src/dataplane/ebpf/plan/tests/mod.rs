@@ -3,6 +3,7 @@
 mod access;
 mod cases;
 mod connections;
+mod dispatch;
 mod found;
 mod kernel;
 mod node;
