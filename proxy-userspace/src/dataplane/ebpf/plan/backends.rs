@@ -65,6 +65,15 @@ pub struct View {
     pub hint_lost: bool,
 }
 
+impl View {
+    /// The same of a backend that only serves what it has.
+    pub(super) fn leaving(&self) -> Self {
+        let Endpoint { ready, serving, .. } = self.endpoint;
+        let endpoint = Endpoint { ready: false, serving: ready || serving, ..self.endpoint.clone() };
+        Self { endpoint, ..*self }
+    }
+}
+
 impl Backends {
     /// No backends, and a map of this many entries.
     #[must_use]

@@ -43,8 +43,10 @@ impl Plan {
                 continue;
             };
             let view = View { endpoint: endpoint.clone(), hint_lost: losers.contains(&address) };
-            for id in [Some(id), backends.former(target)].into_iter().flatten() {
-                backends.set_view(id, key, Some(view.clone()), now);
+            // What opens something new goes the way that is wanted: a datagram that belongs to no connection, too.
+            let former = backends.former(target).map(|id| (id, view.leaving()));
+            for (id, view) in [Some((id, view)), former].into_iter().flatten() {
+                backends.set_view(id, key, Some(view), now);
                 touched.insert(BackendId { family, id });
                 claimed.push(id);
             }

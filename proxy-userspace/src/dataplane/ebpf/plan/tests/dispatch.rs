@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use proxy_common::backend::{BACKEND_EXISTS, BACKEND_POD};
+use proxy_common::backend::{BACKEND_EXISTS, BACKEND_POD, BACKEND_READY};
+use proxy_common::rules::Role;
 use proxy_common::selection::{BackendRef, Slot};
 
 use super::cases::Bed;
@@ -119,8 +120,18 @@ fn connections_stay_with_the_way_they_began_when_the_setting_changes() {
             assert_eq!(bed.is_pod(slot.settled()), first == Dispatch::Pod);
             assert_eq!(bed.is_pod(slot.current()), second == Dispatch::Pod);
         }
-        let still = |(id, entry): &(BackendId, BackendEntry)| bed.kernel.backends[id] == *entry;
-        assert!(backends.iter().all(still), "what was there is ready to go on");
+        let still = |(id, entry): &(BackendId, BackendEntry)| {
+            bed.kernel.backends[id] == BackendEntry { flags: entry.flags & !BACKEND_READY, ..*entry }
+        };
+        assert!(backends.iter().all(still), "what was there serves what it has");
+        for slot in bed.slots() {
+            let flags = |reference: BackendRef| {
+                let id = BackendId { family: V4, id: reference.id() };
+                Some(bed.kernel.backends[&id].flags)
+            };
+            assert_eq!(slot.owner(Role::Midstream, flags), slot.settled());
+            assert_eq!(slot.owner(Role::Datagram, flags), slot.current(), "UDP changes at once");
+        }
 
         bed.restart(first);
         bed.serve(&service());
