@@ -11,7 +11,7 @@ use crate::capture::Capture;
 use crate::manifests::{Manifests, Service, nodes};
 use crate::process::Process;
 use crate::topology::{Bed, Family, Node, Shape, Wire};
-use crate::traffic::Server;
+use crate::traffic::{Connection, Server};
 use crate::walk::Walk;
 
 /// Port of the server in every pod.
@@ -163,6 +163,16 @@ impl Cluster {
         let mut capture = Capture::start(self.bed.router(), &ports)?;
         let problems = walk.run(&self.bed, &mut capture)?.problems;
         ensure!(problems.is_empty(), "{}", problems.join("\n"));
+        Ok(())
+    }
+
+    /// Sends so many bytes from the client to an address, and as many back; all must cross.
+    pub fn exchange(&self, target: SocketAddr, bytes: usize) -> Result<()> {
+        let crossed = self.bed.client().run(async move || {
+            let mut connection = Connection::open(target).await?;
+            Ok((connection.upload(bytes).await?.sighting.received, connection.download(bytes).await?))
+        })?;
+        ensure!(crossed == (bytes, bytes), "{crossed:?} of {bytes} bytes crossed to and from {target}");
         Ok(())
     }
 

@@ -5,14 +5,25 @@ use crate::dataplane::ebpf::read::BackendView;
 
 /// One row an endpoint.
 pub fn table(backends: &[BackendView]) -> Table {
-    let mut table =
-        Table::new(&["ADDRESS", "ID", "GENERATION", "LOCAL", "READY", "SERVING", "NODE", "HINT", "SERVICES"]);
+    let mut table = Table::new(&[
+        "ADDRESS",
+        "ID",
+        "GENERATION",
+        "LOCAL",
+        "POD",
+        "READY",
+        "SERVING",
+        "NODE",
+        "HINT",
+        "SERVICES",
+    ]);
     for backend in backends {
         table.push([
             backend.address.to_string(),
             backend.id.to_string(),
             backend.generation.to_string(),
             mark(backend.local),
+            mark(backend.pod),
             mark(backend.ready),
             mark(backend.serving),
             backend.node.map(|node| node.to_string()).unwrap_or_default(),

@@ -9,7 +9,7 @@ use millrace_lab::agent::Counter;
 use millrace_lab::cluster::Cluster;
 use millrace_lab::net::remove_own_at_exit;
 use millrace_lab::topology::{Dual, Family, Shape};
-use millrace_lab::traffic::{Connection, Delivery, Stream};
+use millrace_lab::traffic::{Delivery, Stream};
 
 /// The agents' `--xdp`.
 pub fn xdp() -> String {
@@ -39,13 +39,7 @@ pub fn own_without_agents(nodes: u8, pods: u8) -> Result<Cluster> {
 /// Large bodies cross whole in both directions, over both families, to a service at port 80 of `address`.
 pub fn expect_large_bodies(cluster: &Cluster, address: Dual) -> Result<()> {
     for family in Family::ALL {
-        let target = SocketAddr::new(address.of(family), 80);
-        let bytes = 3_000_000;
-        let crossed = cluster.bed().client().run(async move || {
-            let mut connection = Connection::open(target).await?;
-            Ok((connection.upload(bytes).await?.sighting.received, connection.download(bytes).await?))
-        })?;
-        assert_eq!(crossed, (bytes, bytes), "{family}");
+        cluster.exchange(SocketAddr::new(address.of(family), 80), 3_000_000)?;
     }
     Ok(())
 }

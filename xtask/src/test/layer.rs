@@ -120,6 +120,7 @@ impl Layer {
                 Pass { title: "vm", work: Work::Vm },
                 Pass { title: "packet, other kernels", work: Work::VmTarget(vm::Target::PACKET) },
                 Pass { title: "sctp, other kernels", work: Work::VmTarget(vm::Target::SCTP) },
+                Pass { title: "tunnels, other kernels", work: Work::VmTarget(vm::Target::TUNNELS) },
                 Pass { title: "ipvs, other kernels", work: Work::VmTarget(vm::Target::IPVS) },
             ],
         }

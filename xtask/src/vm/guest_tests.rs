@@ -105,8 +105,30 @@ impl Target {
         takes_agent: true,
         tools: &["/usr/sbin/nft", "/usr/sbin/ip", "/usr/sbin/ipvsadm"],
     };
+    /// Tunnel devices, which few machines have.
+    pub const TUNNELS: Self = Self {
+        name: "tunnels",
+        kernels: &["6.12"],
+        filters: &[],
+        modules: &[
+            "net/llc/llc",
+            "net/802/stp",
+            "net/bridge/bridge",
+            "net/ipv4/udp_tunnel",
+            "net/ipv6/ip6_udp_tunnel",
+            "net/ipv4/ip_tunnel",
+            "net/ipv4/tunnel4",
+            "net/ipv6/tunnel6",
+            "net/ipv4/ipip",
+            "net/ipv6/ip6_tunnel",
+            "net/ipv4/fou",
+            "net/ipv6/fou6",
+        ],
+        takes_agent: true,
+        tools: &["/usr/sbin/ip"],
+    };
     /// All.
-    pub const ALL: [Self; 3] = [Self::PACKET, Self::SCTP, Self::IPVS];
+    pub const ALL: [Self; 4] = [Self::PACKET, Self::SCTP, Self::IPVS, Self::TUNNELS];
 
     /// The target of that name.
     pub fn named(name: &str) -> Result<Self> {
@@ -120,7 +142,7 @@ impl Target {
 }
 
 /// What a target may take on a kernel, under emulation and on a busy machine; more is a hang.
-const BOUND: Duration = Duration::from_mins(15);
+const BOUND: Duration = Duration::from_mins(25);
 /// How many times longer tests wait than on a real machine.
 const PATIENCE: &str = "10";
 const PROGRAM: &str = "/tests";

@@ -44,6 +44,11 @@ impl Server {
         Ok(Self { _task: task })
     }
 
+    /// Starts a server at other addresses of a namespace.
+    pub fn at(namespace: &Namespace, name: &str, addresses: Dual, port: u16) -> Result<Self> {
+        Self::start(namespace, name, addresses, port)
+    }
+
     fn start(namespace: &Namespace, name: &str, addresses: Dual, port: u16) -> Result<Self> {
         let targets = addresses.both().map(|address| SocketAddr::new(address, port));
         let sockets = namespace.run(async move || {

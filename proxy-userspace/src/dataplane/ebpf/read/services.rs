@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use ipnet::IpNet;
 use proxy_common::Address;
 use proxy_common::addr::unmapped;
-use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY, BACKEND_SERVING, Backend};
+use proxy_common::backend::{
+    BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_POD, BACKEND_READY, BACKEND_SERVING, Backend,
+};
 use proxy_common::frontend::{
     FRONTEND_DSR, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_EXTERNAL_IP, FRONTEND_KIND_LOAD_BALANCER,
     FRONTEND_KIND_NODE_PORT, FRONTEND_SOURCE_RANGES, Frontend, SCOPE_ENCAPSULATED, SCOPE_INTERNAL,
@@ -135,6 +137,7 @@ impl PinnedMaps {
             generation: backend.generation,
             exists: has(BACKEND_EXISTS),
             local: has(BACKEND_LOCAL),
+            pod: has(BACKEND_POD),
             ready: has(BACKEND_READY),
             serving: has(BACKEND_SERVING),
             node: way.map(|way| unmapped(way.target)),

@@ -86,6 +86,8 @@ pub struct BackendView {
     pub exists: bool,
     /// On this node.
     pub local: bool,
+    /// Its pod takes off the outer header of what is sent to it with Direct Server Return.
+    pub pod: bool,
     /// Ready.
     pub ready: bool,
     /// Serving.
