@@ -48,6 +48,7 @@ pub(super) fn settings(
         } else {
             Masquerade::Outside(model.cluster_ranges.clone())
         },
+        encapsulation: parse::encapsulation(args.dsr_encap.as_deref())?,
     };
     let arp = if strict_arp { Arp::Strict } else { Arp::AsIs };
     Ok(IpvsSettings { rules, mark, arp, timeouts: file.timeouts })

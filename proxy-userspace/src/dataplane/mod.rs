@@ -156,6 +156,14 @@ impl fmt::Display for SyncFailure {
 }
 
 impl SyncReport {
+    /// Something failed, on behalf of a service port or of none.
+    pub(crate) fn fail(&mut self, port: Option<&PortKey>, why: String) {
+        match port {
+            Some(port) => self.pending.push((port.clone(), why)),
+            None => self.failures.push(SyncFailure::Node(why)),
+        }
+    }
+
     /// Whether everything asked for is in the kernel.
     #[must_use]
     pub fn is_complete(&self) -> bool {

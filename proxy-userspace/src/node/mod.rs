@@ -14,7 +14,9 @@ pub use monitor::follow;
 pub use neighbours::release_for;
 pub use state::{DefaultRoute, Device, DeviceKind, Neighbour, NodeState, Resolution, Route, Update};
 pub use sysctl::Sysctls;
-pub use topology::{AttachTarget, Hook, Link, NodeSettings, Topology, Way, XdpUse, topology, uplinks};
+pub use topology::{
+    AttachTarget, Hook, Link, NodeSettings, TUNNELS, Topology, Way, XdpUse, topology, uplinks,
+};
 
 /// Why the node's network can't be followed.
 #[derive(Debug, thiserror::Error)]

@@ -18,7 +18,13 @@ pub struct Topology {
     pub addresses: BTreeSet<IpAddr>,
     /// Names of the devices toward the network.
     pub uplinks: BTreeSet<String>,
+    /// Bytes an IP packet between nodes may have: the least of all uplinks and ways. `None` = there are none.
+    pub mtu: Option<u32>,
 }
+
+/// The devices that take the outer header off where IPVS serves, by family of that header. What comes out of them has come
+/// in over an uplink before, and their addresses are nobody's.
+pub const TUNNELS: [&str; 2] = ["millrace-tun4", "millrace-tun6"];
 
 /// A device and the hooks our programs belong on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,7 +144,10 @@ impl XdpUse {
 #[must_use]
 pub fn topology(state: &NodeState, settings: &NodeSettings, targets: &BTreeSet<IpAddr>) -> Topology {
     let local: BTreeSet<IpAddr> = state.addresses.iter().map(|(_, address)| *address).collect();
-    let is_own = |index| state.devices.get(index).is_none_or(|device| !is_service_device(device));
+    let is_own = |index| {
+        let device: Option<&Device> = state.devices.get(index);
+        device.is_none_or(|device| !is_service_device(device) && !is_own_tunnel(device))
+    };
     let own = state.addresses.iter().filter(|(index, _)| is_own(index)).map(|(_, address)| *address);
     let devices = state.devices.iter().filter_map(|(index, device)| {
         let hooks = hooks(device, is_uplink(state, settings, targets, *index, device), settings);
@@ -148,11 +157,15 @@ pub fn topology(state: &NodeState, settings: &NodeSettings, targets: &BTreeSet<I
         })
     });
     let ways = targets.difference(&local).filter_map(|target| Some((*target, way(state, *target)?)));
+    let ways: BTreeMap<IpAddr, Way> = ways.collect();
+    let uplinks = uplinks(state, settings, targets);
+    let mtus = uplinks.iter().map(|device| device.mtu).chain(ways.values().map(|way| way.mtu.into()));
     Topology {
         devices: devices.collect(),
-        ways: ways.collect(),
+        mtu: mtus.min(),
+        ways,
         addresses: own.collect(),
-        uplinks: uplinks(state, settings, targets).into_iter().map(|device| device.name.clone()).collect(),
+        uplinks: uplinks.into_iter().map(|device| device.name.clone()).collect(),
     }
 }
 
@@ -185,6 +198,10 @@ pub fn is_service_device(device: &Device) -> bool {
     matches!(device.name.as_str(), "kube-ipvs0" | "kube-dummy-if")
 }
 
+fn is_own_tunnel(device: &Device) -> bool {
+    TUNNELS.contains(&device.name.as_str())
+}
+
 /// The devices that are uplinks, sorted by index.
 #[must_use]
 pub fn uplinks<'a>(
@@ -203,7 +220,7 @@ fn is_uplink(
     index: u32,
     device: &Device,
 ) -> bool {
-    if device.kind == DeviceKind::Loopback {
+    if device.kind == DeviceKind::Loopback || is_own_tunnel(device) {
         return false;
     }
     if !settings.uplinks.is_empty() {

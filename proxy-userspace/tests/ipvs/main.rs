@@ -8,6 +8,7 @@
 )]
 
 mod bad_input;
+mod direct;
 mod fixture;
 mod lifetimes;
 mod modules;

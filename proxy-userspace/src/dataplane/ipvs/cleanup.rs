@@ -1,7 +1,8 @@
 //! Leaving nothing behind.
 
-use super::netlink::{Dummy, Ipvs};
+use super::netlink::{Device, Ipvs, Kind};
 use super::state::State;
+use super::tunnel::tunnels;
 use super::{DEVICE, OpenError, lock, nft};
 
 /// What [`cleanup`] removed, in words.
@@ -11,7 +12,7 @@ pub struct Cleaned {
     pub removed: Vec<String>,
 }
 
-/// Removes our virtual services, the dummy device and the table; nothing else. Refused while an agent runs. What the
+/// Removes our virtual services, devices and the table; nothing else. Refused while an agent runs. What the
 /// kernel has no module for was never there.
 pub fn cleanup() -> Result<Cleaned, OpenError> {
     let _lock = lock()?;
@@ -36,6 +37,11 @@ pub fn cleanup() -> Result<Cleaned, OpenError> {
     if dummy.remove().map_err(OpenError::dummy)? {
         cleaned.removed.push(format!("device {DEVICE}"));
     }
+    for tunnel in &mut tunnels()? {
+        if tunnel.remove().map_err(OpenError::dummy)? {
+            cleaned.removed.push(format!("device {}", tunnel.name()));
+        }
+    }
     // Last, since it says which services are ours.
     if nft::remove()? {
         cleaned.removed.push(format!("table {}", nft::TABLE));
@@ -45,13 +51,13 @@ pub fn cleanup() -> Result<Cleaned, OpenError> {
 
 /// Members and addresses of ours, and the device. The table is the first thing that is made: without it, or the program that
 /// makes it, whatever is there is somebody else's.
-pub(super) fn found() -> Result<Option<(State, Dummy)>, OpenError> {
+pub(super) fn found() -> Result<Option<(State, Device)>, OpenError> {
     let members = match nft::read() {
         Ok(Some(found)) => found.members,
         Ok(None) | Err(nft::NftError::Missing) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let mut dummy = Dummy::open(DEVICE).map_err(OpenError::dummy)?;
+    let mut dummy = Device::open(Kind::Dummy).map_err(OpenError::dummy)?;
     let addresses = dummy.addresses().map_err(OpenError::dummy)?;
     Ok(Some((State { addresses, members, ..State::default() }, dummy)))
 }

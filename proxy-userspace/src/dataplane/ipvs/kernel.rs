@@ -8,13 +8,14 @@ use ipnet::IpNet;
 use tracing::info;
 
 use super::error::OpenError;
-use super::netlink::{Dummy, Generation, Ipvs};
+use super::netlink::{Device, Generation, Ipvs, Kind};
 use super::nft::{self, Layout, NftError};
 use super::plan::{self, Op};
 use super::state::{Connections, State, Virtual};
+use super::tunnel::{Tunnel, tunnels};
 use super::{DEVICE, Timeouts};
 use crate::dataplane::ipvs::state::{Scheduling, Server};
-use crate::model::{Protocol, Scheduler};
+use crate::model::{Family, Protocol, Scheduler};
 
 /// Documentation addresses: nobody's service is there.
 const PROBE: SocketAddr =
@@ -24,7 +25,9 @@ const PROBE: SocketAddr =
 #[derive(Debug)]
 pub struct Kernel {
     ipvs: Ipvs,
-    dummy: Dummy,
+    dummy: Device,
+    /// Those that take outer headers off.
+    tunnels: [Tunnel; 2],
     layout: Layout,
     excluded: Vec<IpNet>,
     generation: Generation,
@@ -39,9 +42,10 @@ impl Kernel {
     pub fn open(scheduler: Scheduler, layout: Layout, excluded: Vec<IpNet>) -> Result<Self, OpenError> {
         let mut ipvs = Ipvs::open().map_err(OpenError::ipvs)?;
         probe(&mut ipvs, scheduler)?;
-        let dummy = Dummy::open(DEVICE).map_err(OpenError::dummy)?;
+        let dummy = Device::open(Kind::Dummy).map_err(OpenError::dummy)?;
+        let tunnels = tunnels()?;
         let generation = Generation::open().map_err(NftError::Run)?;
-        Ok(Self { ipvs, dummy, layout, excluded, generation, seen: None, is_in_doubt: false })
+        Ok(Self { ipvs, dummy, tunnels, layout, excluded, generation, seen: None, is_in_doubt: false })
     }
 
     /// Sets those time-outs that are given.
@@ -62,6 +66,7 @@ impl Kernel {
         if !self.dummy.exists().map_err(|error| format!("{DEVICE}: {error}"))? {
             return Err(format!("the device {DEVICE} is gone"));
         }
+        self.tunnels.iter_mut().try_for_each(Tunnel::check)?;
         // To list the rules takes a process; mostly nothing has changed.
         let now = self.generation.read().ok();
         if now.is_some() && now == self.seen {
@@ -94,6 +99,11 @@ impl Kernel {
         let addresses = self.dummy.addresses().map_err(OpenError::dummy)?;
         let addresses = addresses.into_iter().filter(|address| !self.is_excluded(*address)).collect();
         let mut state = State { addresses, members, ..State::default() };
+        for tunnel in &mut self.tunnels {
+            if tunnel.find().map_err(OpenError::dummy)? {
+                state.tunnels.insert(tunnel.family());
+            }
+        }
         self.read_services(&mut state).map_err(OpenError::ipvs)?;
         Ok(state)
     }
@@ -164,6 +174,10 @@ impl Kernel {
             .collect()
     }
 
+    fn tunnel(&mut self, family: Family) -> Option<&mut Tunnel> {
+        self.tunnels.iter_mut().find(|tunnel| tunnel.family() == family)
+    }
+
     /// The connections of these servers; those that are gone are left out.
     pub fn connections(
         &mut self,
@@ -198,6 +212,8 @@ impl plan::Kernel for Kernel {
                 self.is_in_doubt |= done.is_err();
                 done.map_err(|error: NftError| error.to_string())
             }
+            Op::AddTunnel(family) => self.tunnel(*family).map_or(Ok(()), Tunnel::raise),
+            Op::DeleteTunnel(family) => self.tunnel(*family).map_or(Ok(()), Tunnel::lower),
             Op::DeleteAddress(address) => {
                 self.dummy.take(*address).map_err(|error| format!("{DEVICE} keeps {address}: {error}"))
             }

@@ -9,6 +9,7 @@ mod nft;
 pub mod plan;
 mod state;
 mod sysctl;
+mod tunnel;
 mod view;
 
 use std::collections::BTreeSet;
@@ -180,6 +181,7 @@ fn drift(ours: &State, found: &State) -> Vec<&'static str> {
         ("virtual services", ours.services != found.services),
         ("real servers", ours.servers != found.servers),
         ("addresses", ours.addresses != found.addresses),
+        ("tunnel devices", ours.tunnels != found.tunnels),
         ("sets", ours.members != found.members),
     ]
     .into_iter()

@@ -89,6 +89,15 @@ pub enum Set {
     Inside,
     /// Devices toward the network.
     Uplinks,
+    /// Backends of this node that other nodes encapsulate packets for, each with its number. A map.
+    Encapsulated,
+    /// Where what is inside goes: number of the backend and frontend, to the backend's address and port. A map.
+    Targets,
+    /// The same for NodePorts, whose address is another node's.
+    NodeTargets,
+    /// By the device it leaves by, the largest segment that may be announced to a client whose packets come encapsulated. A
+    /// map.
+    Segments,
 }
 
 /// A member of a set.
@@ -104,6 +113,19 @@ pub enum Element {
     Net(IpNet),
     /// For `Uplinks`.
     Device(String),
+    /// For `Segments`.
+    FamilyDevice(Family, String),
+    /// For `Targets` and `NodeTargets`.
+    Target {
+        /// The backend's number.
+        number: u32,
+        /// TCP, UDP or SCTP.
+        protocol: Protocol,
+        /// What the client asks; for `NodeTargets` the address is unspecified.
+        frontend: SocketAddr,
+        /// The backend.
+        backend: SocketAddr,
+    },
 }
 
 /// A member and its set.
@@ -118,8 +140,18 @@ pub struct State {
     pub servers: BTreeMap<(Virtual, SocketAddr), Server>,
     /// Addresses on the dummy device.
     pub addresses: BTreeSet<IpAddr>,
-    /// Members of sets, with their marks where the set is a map.
+    /// The devices that take outer headers off, by the family of those.
+    pub tunnels: BTreeSet<Family>,
+    /// Members of sets, with their numbers where the set is a map.
     pub members: BTreeMap<Member, Option<u32>>,
+}
+
+impl Set {
+    /// Whether members have values.
+    #[must_use]
+    pub const fn is_map(self) -> bool {
+        matches!(self, Self::Marks | Self::Encapsulated | Self::Targets | Self::NodeTargets | Self::Segments)
+    }
 }
 
 impl State {
@@ -169,6 +201,15 @@ pub mod marks {
     pub const NUMBER: u32 = 0x000f_ffff;
 }
 
+/// A packet that another node encapsulated carries `0x4e` and the number of the backend it is for as its mark, until what is
+/// inside has its address.
+pub mod numbers {
+    /// The bits that say that a mark is such a number.
+    pub const VALUE: u32 = 0x4e00_0000;
+    /// The largest.
+    pub const LAST: u32 = 0x4e00_ffff;
+}
+
 impl Protocol {
     /// The bits of a mark that stand for it.
     #[must_use]
@@ -206,7 +247,10 @@ impl Element {
     #[must_use]
     pub const fn family(&self) -> Option<Family> {
         match self {
-            Self::Port(_, address) | Self::Range(_, address, _) => Some(Family::of(address.ip())),
+            Self::Port(_, address) | Self::Range(_, address, _) | Self::Target { backend: address, .. } => {
+                Some(Family::of(address.ip()))
+            }
+            Self::FamilyDevice(family, _) => Some(*family),
             Self::Address(address) => Some(Family::of(*address)),
             Self::Net(IpNet::V4(_)) => Some(Family::V4),
             Self::Net(IpNet::V6(_)) => Some(Family::V6),

@@ -2,12 +2,12 @@
 
 mod attribute;
 mod channel;
-mod dummy;
+mod device;
 mod generation;
 mod genl;
 mod message;
 
 pub use channel::Channel;
-pub use dummy::Dummy;
+pub use device::{Device, Kind, tunnel_address};
 pub use generation::Generation;
 pub use genl::Ipvs;

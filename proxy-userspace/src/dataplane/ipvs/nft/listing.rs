@@ -1,14 +1,14 @@
 //! Our table, as `nft --json` prints it.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use ipnet::IpNet;
 use serde_json::Value;
 
 use super::text::{LAYOUT, set_of_name};
 use crate::dataplane::ipvs::state::{Element, Member, Set};
-use crate::model::Protocol;
+use crate::model::{Family, Protocol};
 
 /// A table that was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,10 +38,10 @@ pub fn parse(json: &str) -> Result<Found, NotOurs> {
             name.clone_into(&mut found.layout);
         }
         let Some(set) = object.get("set").or_else(|| object.get("map")) else { continue };
-        let Some((kind, _)) = name(set).and_then(set_of_name) else { continue };
+        let Some((kind, family)) = name(set).and_then(set_of_name) else { continue };
         let elements = set.get("elem").and_then(Value::as_array).into_iter().flatten();
         found.members.extend(elements.filter_map(|value| {
-            let (element, mark) = read(kind, value)?;
+            let (element, mark) = read(kind, family, value)?;
             Some(((kind, element), mark))
         }));
     }
@@ -52,18 +52,27 @@ fn name(object: &Value) -> Option<&str> {
     object.get("name")?.as_str()
 }
 
-fn read(set: Set, value: &Value) -> Option<(Element, Option<u32>)> {
-    let pair = value.as_array().filter(|_| set == Set::Marks);
-    let (key, mark) = match pair {
-        Some(pair) => (pair.first()?, Some(u32::try_from(pair.get(1)?.as_u64()?).ok()?)),
+fn read(set: Set, family: Option<Family>, value: &Value) -> Option<(Element, Option<u32>)> {
+    let pair = value.as_array().filter(|_| set.is_map());
+    let (key, data) = match pair {
+        Some(pair) => (pair.first()?, Some(pair.get(1)?)),
         None => (value, None),
     };
     // An element with a property of its own is wrapped.
     let key = key.get("elem").and_then(|wrapped| wrapped.get("val")).unwrap_or(key);
-    let parts = key.get("concat").and_then(Value::as_array).map_or(std::slice::from_ref(key), Vec::as_slice);
-    let element = match (set, parts) {
+    if let Set::Targets | Set::NodeTargets = set {
+        return Some((target(family?, parts(key), parts(data?))?, None));
+    }
+    let number = match data {
+        Some(data) => Some(number(data)?),
+        None => None,
+    };
+    let element = match (set, parts(key)) {
         (Set::Uplinks, [device]) => Element::Device(device.as_str()?.to_owned()),
-        (Set::Vips | Set::Refusing, [address]) => Element::Address(self::address(address)?),
+        (Set::Segments, [device]) => Element::FamilyDevice(family?, device.as_str()?.to_owned()),
+        (Set::Vips | Set::Refusing | Set::Encapsulated, [address]) => {
+            Element::Address(self::address(address)?)
+        }
         (Set::Cluster | Set::Inside, [range]) => Element::Net(net(range)?),
         (Set::Allowed, [address, protocol, port, range]) => match place(address, protocol, port)? {
             Element::Port(protocol, address) => Element::Range(protocol, address, net(range)?),
@@ -74,21 +83,58 @@ fn read(set: Set, value: &Value) -> Option<(Element, Option<u32>)> {
         }
         _ => return None,
     };
-    Some((element, mark))
+    Some((element, number))
+}
+
+/// Where encapsulated packets go: `key` is number, address, protocol and port, without the address for a NodePort.
+fn target(family: Family, key: &[Value], backend: &[Value]) -> Option<Element> {
+    let (numbered, frontend, port) = match key {
+        [number, ip, protocol, port] => (number, address(ip)?, (protocol, port)),
+        [number, protocol, port] => (number, unspecified(family), (protocol, port)),
+        _ => return None,
+    };
+    let [ip, backend] = backend else { return None };
+    Some(Element::Target {
+        number: number(numbered)?,
+        protocol: protocol(port.0)?,
+        frontend: SocketAddr::new(frontend, self::port(port.1)?),
+        backend: SocketAddr::new(address(ip)?, self::port(backend)?),
+    })
+}
+
+const fn unspecified(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        Family::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    }
+}
+
+fn parts(value: &Value) -> &[Value] {
+    value.get("concat").and_then(Value::as_array).map_or(std::slice::from_ref(value), Vec::as_slice)
+}
+
+fn number(value: &Value) -> Option<u32> {
+    u32::try_from(value.as_u64()?).ok()
 }
 
 fn place(ip: &Value, protocol: &Value, port: &Value) -> Option<Element> {
-    let protocol = match protocol {
+    Some(Element::Port(self::protocol(protocol)?, SocketAddr::new(address(ip)?, self::port(port)?)))
+}
+
+fn protocol(value: &Value) -> Option<Protocol> {
+    match value {
         Value::String(name) => match name.as_str() {
-            "tcp" => Protocol::Tcp,
-            "udp" => Protocol::Udp,
-            "sctp" => Protocol::Sctp,
-            number => Protocol::of_number(number.parse().ok()?)?,
+            "tcp" => Some(Protocol::Tcp),
+            "udp" => Some(Protocol::Udp),
+            "sctp" => Some(Protocol::Sctp),
+            number => Protocol::of_number(number.parse().ok()?),
         },
-        number => Protocol::of_number(u16::try_from(number.as_u64()?).ok()?)?,
-    };
-    let port = u16::try_from(port.as_u64()?).ok()?;
-    Some(Element::Port(protocol, SocketAddr::new(address(ip)?, port)))
+        number => Protocol::of_number(u16::try_from(number.as_u64()?).ok()?),
+    }
+}
+
+fn port(value: &Value) -> Option<u16> {
+    u16::try_from(value.as_u64()?).ok()
 }
 
 fn address(value: &Value) -> Option<IpAddr> {

@@ -1,6 +1,7 @@
 //! Our nftables table: what IPVS can't do. Sets and maps, and chains that never change; written by `nft`, each time in one
 //! transaction.
 
+mod direct;
 mod listing;
 mod text;
 

@@ -2,10 +2,15 @@ use super::text::change;
 use super::*;
 use crate::dataplane::ebpf::Mark;
 use crate::dataplane::ipvs::state::{Element, Set};
-use crate::model::Protocol;
+use crate::model::{Family, Protocol};
 
 fn port(text: &str) -> Element {
     Element::Port(Protocol::Tcp, text.parse().unwrap())
+}
+
+fn target(frontend: &str, backend: &str) -> Element {
+    let (frontend, backend) = (frontend.parse().unwrap(), backend.parse().unwrap());
+    Element::Target { number: 0x4e00_0001, protocol: Protocol::Tcp, frontend, backend }
 }
 
 #[test]
@@ -15,12 +20,20 @@ fn members_of_a_set_are_added_by_one_statement() {
         ((Set::Services, port("10.96.0.2:443")), None),
         ((Set::Marks, port("[fd00::1]:80")), Some(0x4d00_0007)),
         ((Set::Loop, port("10.244.0.5:8080")), None),
+        ((Set::Encapsulated, Element::Address("10.244.0.5".parse().unwrap())), Some(0x4e00_0001)),
+        ((Set::Targets, target("203.0.113.1:80", "10.244.0.5:8080")), None),
+        ((Set::NodeTargets, target("[::]:30080", "[fd00::5]:8080")), None),
+        ((Set::Segments, Element::FamilyDevice(Family::V6, "eth0".to_owned())), Some(1400)),
     ]);
     assert_eq!(
         change("add", members.iter().map(|(member, mark)| (member, *mark))),
-        "add element inet millrace loop4 { 10.244.0.5 . 10.244.0.5 . 6 . 8080 }\n\
+        "add element inet millrace encapsulated4 { 10.244.0.5 : 0x4e000001 }\n\
+         add element inet millrace loop4 { 10.244.0.5 . 10.244.0.5 . 6 . 8080 }\n\
          add element inet millrace marks6 { fd00::1 . 6 . 80 : 0x4d000007 }\n\
-         add element inet millrace services4 { 10.96.0.1 . 6 . 80, 10.96.0.2 . 6 . 443 }\n"
+         add element inet millrace node_targets6 { 0x4e000001 . 6 . 30080 : fd00::5 . 8080 }\n\
+         add element inet millrace segments6 { \"eth0\" : 0x578 }\n\
+         add element inet millrace services4 { 10.96.0.1 . 6 . 80, 10.96.0.2 . 6 . 443 }\n\
+         add element inet millrace targets4 { 0x4e000001 . 203.0.113.1 . 6 . 80 : 10.244.0.5 . 8080 }\n"
     );
 }
 
@@ -50,7 +63,11 @@ fn what_nft_prints_is_read_as_the_members_it_is() {
         {"set": {"name": "inside6", "elem": [{"prefix": {"addr": "fd00::", "len": 8}}, "fe80::1"]}},
         {"set": {"name": "cluster4", "elem": [{"range": ["10.0.0.0", "10.255.255.255"]}]}},
         {"set": {"name": "allowed4", "elem": [{"concat": ["10.96.0.1", "udp", 53, {"prefix": {"addr": "10.0.0.0", "len": 8}}]}]}},
-        {"map": {"name": "marks4", "map": "mark", "elem": [[{"concat": ["10.96.0.1", "tcp", 80]}, 1291845633]]}}]}"#;
+        {"map": {"name": "marks4", "map": "mark", "elem": [[{"concat": ["10.96.0.1", "tcp", 80]}, 1291845633]]}},
+        {"map": {"name": "encapsulated6", "map": "mark", "elem": [["fd00::5", 1308622849]]}},
+        {"map": {"name": "targets4", "elem": [[{"concat": [1308622849, "203.0.113.1", 6, 80]}, {"concat": ["10.244.0.5", 8080]}]]}},
+        {"map": {"name": "node_targets6", "elem": [[{"concat": [1308622849, "tcp", 30080]}, {"concat": ["fd00::5", 8080]}]]}},
+        {"map": {"name": "segments4", "map": "integer", "elem": [["eth0", 1440]]}}]}"#;
     let found = super::listing::parse(json).unwrap();
     assert_eq!((found.layout.as_str(), found.rules), ("layout_00", 2));
     let net = |text: &str| Element::Net(text.parse().unwrap());
@@ -64,6 +81,10 @@ fn what_nft_prints_is_read_as_the_members_it_is() {
         ((Set::Cluster, net("10.0.0.0/8")), None),
         ((Set::Allowed, range), None),
         ((Set::Marks, port("10.96.0.1:80")), Some(0x4d00_0001)),
+        ((Set::Encapsulated, Element::Address("fd00::5".parse().unwrap())), Some(0x4e00_0001)),
+        ((Set::Targets, target("203.0.113.1:80", "10.244.0.5:8080")), None),
+        ((Set::NodeTargets, target("[::]:30080", "[fd00::5]:8080")), None),
+        ((Set::Segments, Element::FamilyDevice(Family::V4, "eth0".to_owned())), Some(1440)),
     ]);
     assert_eq!(found.members, members);
 }

@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 
+use super::direct;
 use crate::dataplane::ebpf::Mark;
 use crate::dataplane::ipvs::state::{Element, Member, Set, marks};
 use crate::model::{Family, Protocol};
@@ -19,7 +20,7 @@ pub const LAYOUT: &str = "layout_";
 const STATEMENT: usize = 500;
 
 /// The sets of a family, `ADDR` being its type of address.
-const SETS: [(Set, &str); 13] = [
+const SETS: [(Set, &str); 17] = [
     (Set::Services, "type PORT;"),
     (Set::Vips, "type ADDR;"),
     (Set::Refusing, "type ADDR;"),
@@ -33,6 +34,10 @@ const SETS: [(Set, &str); 13] = [
     (Set::Loop, "type ADDR . PORT;"),
     (Set::Cluster, "type ADDR; flags interval;"),
     (Set::Inside, "type ADDR; flags interval;"),
+    (Set::Encapsulated, "type ADDR : mark;"),
+    (Set::Targets, "type mark . PORT : ADDR . inet_service;"),
+    (Set::NodeTargets, "type mark . inet_proto . inet_service : ADDR . inet_service;"),
+    (Set::Segments, "typeof iifname : tcp option maxseg size;"),
 ];
 const PORT_TYPE: &str = "ADDR . inet_proto . inet_service";
 
@@ -56,7 +61,8 @@ chain input {
 }
 chain output {
   type filter hook output priority -110; policy accept;
-  meta mark & SERVICE_MASK == SERVICE_VALUE meta mark set 0 accept
+  meta mark & SERVICE_MASK == SERVICE_VALUE meta l4proto { 4, 41 } meta mark set 0 accept
+  meta mark & SERVICE_MASK == SERVICE_VALUE meta mark set VALUE accept
   ct direction reply accept
   meta l4proto != { 6, 17, 132 } accept
   jump gate
@@ -101,7 +107,7 @@ impl Layout {
         let mut text = "set uplinks { type ifname; }\n".to_owned();
         for family in [Family::V4, Family::V6] {
             for (set, definition) in SETS {
-                let kind = if set == Set::Marks { "map" } else { "set" };
+                let kind = if set.is_map() { "map" } else { "set" };
                 let definition = definition.replace("PORT", PORT_TYPE).replace("ADDR", address_type(family));
                 let name = set_name(set, Some(family));
                 let _ = writeln!(text, "{kind} {name} {{ {definition} }}");
@@ -117,6 +123,7 @@ impl Layout {
                 text.push('\n');
             }
         }
+        text.push_str(&direct::chains());
         for (word, number) in [
             ("SERVICE_MASK", marks::MASK),
             ("SERVICE_VALUE", marks::VALUE),
@@ -182,6 +189,10 @@ fn set_name(set: Set, family: Option<Family>) -> String {
         Set::Cluster => "cluster",
         Set::Inside => "inside",
         Set::Uplinks => "uplinks",
+        Set::Encapsulated => "encapsulated",
+        Set::Targets => "targets",
+        Set::NodeTargets => "node_targets",
+        Set::Segments => "segments",
     };
     let digit = match family {
         Some(Family::V4) => "4",
@@ -200,7 +211,14 @@ fn show(set: Set, element: &Element, mark: Option<u32>) -> String {
         Element::Range(protocol, address, range) => format!("{} . {range}", port(*protocol, *address)),
         Element::Address(address) => address.to_string(),
         Element::Net(net) => net.to_string(),
-        Element::Device(name) => format!("\"{name}\""),
+        Element::Device(name) | Element::FamilyDevice(_, name) => format!("\"{name}\""),
+        Element::Target { number, protocol, frontend, backend } => {
+            let frontend = match set {
+                Set::NodeTargets => format!("{} . {}", protocol.number(), frontend.port()),
+                _ => port(*protocol, *frontend),
+            };
+            format!("{number:#x} . {frontend} : {} . {}", backend.ip(), backend.port())
+        }
     };
     mark.map_or(text.clone(), |mark| format!("{text} : {mark:#x}"))
 }

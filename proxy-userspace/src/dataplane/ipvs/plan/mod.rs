@@ -1,6 +1,7 @@
 //! Pure: the desired state and what the kernel has in, operations in the order that is safe out.
 
 mod delta;
+mod direct;
 mod mark;
 mod op;
 mod order;
@@ -15,11 +16,12 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub use op::{Entry, Kernel, Op};
 
 use self::delta::{Delta, Owner};
+use self::direct::Numbers;
 use self::mark::Marks;
 use self::portion::{Portion, marked};
 use super::state::{Element, Member, Scheduling, Server, Set, State, Virtual};
-use crate::dataplane::ebpf::RejectUnknown;
-use crate::dataplane::{SyncFailure, SyncReport};
+use crate::dataplane::SyncReport;
+use crate::dataplane::ebpf::{Encapsulation, RejectUnknown};
 use crate::model::{Desired, Dirty, Family, PortKey, Scheduler, ServicePort};
 use crate::node::Topology;
 
@@ -34,6 +36,8 @@ pub struct Rules {
     pub reject_unknown: RejectUnknown,
     /// Which packets from inside the node get its address on their way to a server.
     pub masquerade: Masquerade,
+    /// How packets travel to backends on other nodes with Direct Server Return. There is none where IPVS can't.
+    pub encapsulation: Encapsulation,
 }
 
 /// Which packets that did not come in over an uplink get this node's address.
@@ -57,8 +61,11 @@ pub struct Context<'a> {
     scheduler: Scheduler,
     excluded: &'a [IpNet],
     reject_unknown: RejectUnknown,
+    encapsulation: Encapsulation,
     /// On devices of this node.
     addresses: &'a BTreeSet<IpAddr>,
+    /// Addresses of all nodes.
+    nodes: &'a BTreeSet<IpAddr>,
 }
 
 /// What is wanted in the kernel, and what is there.
@@ -66,17 +73,23 @@ pub struct Context<'a> {
 pub struct Plan {
     rules: Rules,
     portions: BTreeMap<PortKey, (Owner, Portion)>,
-    node_members: BTreeSet<Member>,
+    node_members: BTreeMap<Member, Option<u32>>,
     uplinks: BTreeSet<String>,
+    /// Bytes an IP packet between nodes may have.
+    mtu: Option<u32>,
     addresses: BTreeSet<IpAddr>,
+    /// Addresses of all nodes.
+    nodes: BTreeSet<IpAddr>,
     /// What every port depends on has changed.
     everything: bool,
     incomplete: bool,
     marks: Marks,
+    numbers: Numbers,
     services: Delta<Virtual, Scheduling>,
     servers: Delta<(Virtual, SocketAddr), Server>,
     bound: Delta<IpAddr, ()>,
     members: Delta<Member, Option<u32>>,
+    tunnels: Delta<Family, ()>,
     /// Servers that get no new connections and have some left.
     draining: BTreeSet<(Virtual, SocketAddr)>,
     /// Those of them that have none left.
@@ -98,6 +111,7 @@ impl Plan {
         self.servers.adopt(state.servers);
         self.bound.adopt(state.addresses.into_iter().map(|address| (address, ())).collect());
         self.members.adopt(state.members);
+        self.tunnels.adopt(state.tunnels.into_iter().map(|family| (family, ())).collect());
         self.draining.clear();
         self.drained.clear();
     }
@@ -109,6 +123,7 @@ impl Plan {
             services: self.services.actual().clone(),
             servers: self.servers.actual().clone(),
             addresses: self.bound.actual().keys().copied().collect(),
+            tunnels: self.tunnels.actual().keys().copied().collect(),
             members: self.members.actual().clone(),
         }
     }
@@ -120,6 +135,7 @@ impl Plan {
             self.everything = true;
         }
         self.uplinks.clone_from(&topology.uplinks);
+        self.mtu = topology.mtu;
     }
 
     /// Brings the kernel to `desired` for everything `dirty` names and everything that stayed pending.
@@ -127,7 +143,7 @@ impl Plan {
         // What was held while not everything could be read is judged anew.
         self.everything |= self.incomplete && !dirty.incomplete;
         self.incomplete = dirty.incomplete;
-        self.want_for_node(desired);
+        self.set_nodes(desired);
         let due: BTreeSet<PortKey> = if std::mem::take(&mut self.everything) {
             self.portions.keys().chain(desired.ports.keys()).cloned().collect()
         } else {
@@ -136,6 +152,8 @@ impl Plan {
         for key in &due {
             self.want(key, desired.ports.get(key));
         }
+        self.collect_numbers();
+        self.want_for_node(desired);
         self.execute(kernel)
     }
 
@@ -153,6 +171,7 @@ impl Plan {
     /// Does what is to be done.
     pub fn execute(&mut self, kernel: &mut impl Kernel) -> SyncReport {
         let mut report = SyncReport::default();
+        self.raise_tunnels(kernel, &mut report);
         let mut failed = BTreeSet::new();
         for run in self.operations().chunk_by(Op::goes_with) {
             let has_service = |op: &&Op| !matches!(op, Op::PutServer(of, ..) if failed.contains(of));
@@ -168,16 +187,14 @@ impl Plan {
                 if let Op::PutService(service, _) = op {
                     failed.insert(*service);
                 }
-                match self.owner(op) {
-                    Some(port) => report.pending.push(((*port).clone(), why)),
-                    None => report.failures.push(SyncFailure::Node(why)),
-                }
+                report.fail(self.owner(op).as_deref(), why);
             }
             // Nobody is let in before the rules that keep others out.
             if is_gate_shut {
                 break;
             }
         }
+        self.lower_tunnels(kernel, &mut report);
         report.pending.sort();
         report.pending.dedup();
         report
@@ -190,6 +207,7 @@ impl Plan {
             | Op::PutServer(service, ..)
             | Op::DeleteServer(service, _) => self.services.owner(service),
             Op::AddAddress(address) | Op::DeleteAddress(address) => self.bound.owner(address),
+            Op::AddTunnel(family) | Op::DeleteTunnel(family) => self.tunnels.owner(family),
             Op::ChangeMembers { .. } => None,
         }
     }
@@ -205,25 +223,26 @@ impl Plan {
         exchange(&mut self.services, &owner, &old.services, &new.services);
         exchange(&mut self.servers, &owner, &old.servers, &new.servers);
         exchange(&mut self.members, &owner, &old.members, &new.members);
-        for gone in old.addresses.difference(&new.addresses) {
-            self.bound.release(&owner, gone);
-        }
-        for address in &new.addresses {
-            self.bound.want(&owner, *address, ());
-        }
+        exchange_keys(&mut self.tunnels, &owner, &old.tunnels, &new.tunnels);
+        exchange_keys(&mut self.bound, &owner, &old.addresses, &new.addresses);
         if port.is_some() {
             self.portions.insert(key.clone(), (owner, new));
         }
     }
 
-    fn portion(&mut self, key: &PortKey, port: &ServicePort) -> Portion {
-        let context = Context {
+    fn context(&self) -> Context<'_> {
+        Context {
             scheduler: self.rules.scheduler,
             excluded: &self.rules.excluded,
             reject_unknown: self.rules.reject_unknown,
+            encapsulation: self.rules.encapsulation,
             addresses: &self.addresses,
-        };
-        let marked = marked(port, &context);
+            nodes: &self.nodes,
+        }
+    }
+
+    fn portion(&mut self, key: &PortKey, port: &ServicePort) -> Portion {
+        let marked = marked(port, &self.context());
         let mark = if marked.is_empty() {
             self.marks.release(key);
             None
@@ -239,7 +258,8 @@ impl Plan {
             };
             self.marks.give(key, port.protocol, found, is_in_use)
         };
-        let mut portion = Portion::new(port, mark, &context);
+        let mut portion = Portion::new(port, mark, &self.context());
+        self.receive(&mut portion, port);
         if self.incomplete && port.endpoints.is_empty() {
             self.hold(&mut portion);
         }
@@ -266,12 +286,15 @@ impl Plan {
         let cluster = nets(Set::Cluster, desired.cluster_sources.iter().copied().collect());
         let inside = nets(Set::Inside, self.rules.masquerade.inside());
         let uplinks = self.uplinks.iter().map(|name| (Set::Uplinks, Element::Device(name.clone())));
-        let new: BTreeSet<Member> = cluster.chain(inside).chain(uplinks).collect();
-        for gone in self.node_members.difference(&new) {
+        let plain = cluster.chain(inside).chain(uplinks).map(|member| (member, None));
+        let new: BTreeMap<Member, Option<u32>> = plain.chain(self.segments()).collect();
+        for gone in self.node_members.keys().filter(|member| !new.contains_key(member)) {
             self.members.release(&None, gone);
         }
-        for come in new.difference(&self.node_members) {
-            self.members.want(&None, come.clone(), None);
+        for (member, number) in &new {
+            if self.node_members.get(member) != Some(number) {
+                self.members.want(&None, member.clone(), *number);
+            }
         }
         self.node_members = new;
     }
@@ -303,6 +326,20 @@ fn exchange<K: Ord + Clone, V: PartialEq + Clone>(
     }
     for (key, value) in new {
         delta.want(owner, key.clone(), value.clone());
+    }
+}
+
+fn exchange_keys<K: Ord + Clone>(
+    delta: &mut Delta<K, ()>,
+    owner: &Owner,
+    old: &BTreeSet<K>,
+    new: &BTreeSet<K>,
+) {
+    for gone in old.difference(new) {
+        delta.release(owner, gone);
+    }
+    for key in new {
+        delta.want(owner, key.clone(), ());
     }
 }
 

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use crate::dataplane::ipvs::state::{Member, Scheduling, Server, Virtual};
+use crate::model::Family;
 
 /// A member and, in a map, its mark.
 pub type Entry = (Member, Option<u32>);
@@ -29,6 +30,10 @@ pub enum Op {
     AddAddress(IpAddr),
     /// Takes it away.
     DeleteAddress(IpAddr),
+    /// Makes the device that takes outer headers of a family off.
+    AddTunnel(Family),
+    /// Removes it.
+    DeleteTunnel(Family),
 }
 
 /// What can carry out an [`Op`].

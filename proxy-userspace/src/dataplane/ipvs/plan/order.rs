@@ -106,6 +106,7 @@ impl Plan {
         for (member, difference) in self.members.differences() {
             let (add, delete) = &mut turns.gate;
             match difference {
+                Difference::Missing(_) if self.must_wait(&member) => {}
                 Difference::Missing(mark) => add.push((member, mark)),
                 Difference::Other(wanted, actual) => {
                     delete.push((member.clone(), actual));
@@ -119,14 +120,17 @@ impl Plan {
     }
 
     /// Whether it must not go before the service that it is about.
-    fn is_late(&self, (_, element): &Member) -> bool {
+    fn is_late(&self, (set, element): &Member) -> bool {
         match element {
             Element::Port(protocol, address) | Element::Range(protocol, address, _) => {
                 !self.members.is_wanted(&(Set::Services, Element::Port(*protocol, *address)))
             }
-            Element::Address(_) => true,
-            // Ranges that overlap can't be there at the same time.
-            Element::Net(_) | Element::Device(_) => false,
+            // The number may be another backend's by now.
+            Element::Address(_) => *set != Set::Encapsulated,
+            // Ranges that overlap can't be there at the same time, nor can two values of one key.
+            Element::Net(_) | Element::Device(_) | Element::FamilyDevice(..) | Element::Target { .. } => {
+                false
+            }
         }
     }
 
@@ -166,6 +170,8 @@ impl Plan {
             }
             Op::AddAddress(address) => self.bound.set_actual(address, Some(())),
             Op::DeleteAddress(address) => self.bound.set_actual(address, None),
+            Op::AddTunnel(family) => self.tunnels.set_actual(family, Some(())),
+            Op::DeleteTunnel(family) => self.tunnels.set_actual(family, None),
         }
     }
 

@@ -6,6 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 
 use super::Context;
+use super::direct::TUNNEL;
 use crate::dataplane::ebpf::RejectUnknown;
 use crate::dataplane::ipvs::state::{Element, Member, Scheduling, Server, Set, Virtual};
 use crate::model::{Algorithm, Family, Frontend, FrontendKind, List, Scheduler, Scope, ServicePort};
@@ -26,6 +27,8 @@ pub struct Portion {
     pub servers: BTreeMap<(Virtual, SocketAddr), Server>,
     pub addresses: BTreeSet<IpAddr>,
     pub members: BTreeMap<Member, Option<u32>>,
+    /// Families in which other nodes encapsulate for backends of this one.
+    pub tunnels: BTreeSet<Family>,
 }
 
 /// Who asks at one address, and which list each gets.
@@ -34,12 +37,21 @@ struct Place {
     kind: FrontendKind,
     inside: List,
     outside: List,
+    /// How clients outside reach backends on other nodes.
+    method: u32,
 }
 
-/// The addresses at which a port has another list for clients outside: those need a mark.
+impl Place {
+    /// Whether clients outside are served otherwise than those inside.
+    fn is_apart(self) -> bool {
+        self.inside != self.outside || self.method != TRANSLATE
+    }
+}
+
+/// The addresses at which a port serves clients outside otherwise: those need a mark.
 pub fn marked(port: &ServicePort, context: &Context<'_>) -> Vec<SocketAddr> {
     let places = places(port, context).into_iter();
-    places.filter(|(_, place)| place.inside != place.outside).map(|(address, _)| address).collect()
+    places.filter(|(_, place)| place.is_apart()).map(|(address, _)| address).collect()
 }
 
 impl Portion {
@@ -53,9 +65,9 @@ impl Portion {
         let marked = mark.map(|mark| Virtual::Mark { family, mark });
         for (address, place) in places(port, context) {
             let service = Virtual::Address { protocol: port.protocol, address };
-            portion.serve(service, &scheduling, port, place.inside);
-            if let (Some(service), true) = (marked, place.inside != place.outside) {
-                portion.serve(service, &scheduling, port, place.outside);
+            portion.serve(service, &scheduling, port, (place.inside, TRANSLATE), context);
+            if let (Some(service), true) = (marked, place.is_apart()) {
+                portion.serve(service, &scheduling, port, (place.outside, place.method), context);
                 portion.members.insert((Set::Marks, Element::Port(port.protocol, address)), mark);
             }
             portion.guard(port, address, place, context);
@@ -64,10 +76,22 @@ impl Portion {
         portion
     }
 
-    fn serve(&mut self, service: Virtual, scheduling: &Scheduling, port: &ServicePort, list: List) {
+    /// `method` is for backends on other nodes.
+    fn serve(
+        &mut self,
+        service: Virtual,
+        scheduling: &Scheduling,
+        port: &ServicePort,
+        (list, method): (List, u32),
+        context: &Context<'_>,
+    ) {
         self.services.insert(service, scheduling.clone());
-        let server = Server { weight: 1, method: TRANSLATE };
-        self.servers.extend(port.members(list).map(|address| ((service, *address), server)));
+        let server = |address: &SocketAddr| {
+            let endpoint = port.endpoints.get(address);
+            let is_behind = endpoint.is_some_and(|endpoint| context.is_behind_a_tunnel(*address, endpoint));
+            Server { weight: 1, method: if is_behind { method } else { TRANSLATE } }
+        };
+        self.servers.extend(port.members(list).map(|address| ((service, *address), server(address))));
     }
 
     /// Who is kept out, and what becomes of the address's other ports.
@@ -119,7 +143,8 @@ fn places(port: &ServicePort, context: &Context<'_>) -> BTreeMap<SocketAddr, Pla
         if !is_ours || context.is_excluded(address.ip()) {
             continue;
         }
-        let place = places.entry(address).or_insert(Place { kind, inside: list, outside: list });
+        let method = if context.is_direct(port, kind) { TUNNEL } else { TRANSLATE };
+        let place = places.entry(address).or_insert(Place { kind, inside: list, outside: list, method });
         match scope {
             Scope::Internal => place.inside = list,
             // With IPVS an address is everybody's.
@@ -151,7 +176,7 @@ fn scheduling(port: &ServicePort, family: Family, default: Scheduler) -> Schedul
 }
 
 impl Context<'_> {
-    fn is_excluded(&self, address: IpAddr) -> bool {
+    pub(super) fn is_excluded(&self, address: IpAddr) -> bool {
         self.excluded.iter().any(|range| range.contains(&address))
     }
 

@@ -53,6 +53,8 @@ fn kind(op: &Op) -> &'static str {
         Op::ChangeMembers { .. } => "members",
         Op::AddAddress(_) => "address",
         Op::DeleteAddress(_) => "no address",
+        Op::AddTunnel(_) => "tunnel",
+        Op::DeleteTunnel(_) => "no tunnel",
     }
 }
 

@@ -1,4 +1,5 @@
 mod cases;
+mod direct;
 mod lifetimes;
 mod random;
 mod world;

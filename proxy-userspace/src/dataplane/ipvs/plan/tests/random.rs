@@ -20,13 +20,14 @@ struct Change {
 
 fn changes() -> impl Strategy<Value = Vec<Change>> {
     let endpoints = prop::collection::btree_set(1..20_u8, 0..5);
-    let port = (endpoints, any::<bool>(), any::<bool>(), 0..3_u8);
+    let port = (endpoints, any::<bool>(), any::<bool>(), any::<bool>(), 0..3_u8);
     let change =
         (1..5_u8, prop::option::weighted(0.8, port), prop::option::weighted(0.3, 0..8_usize), any::<bool>());
     let change = change.prop_map(|(service, port, patience, restart)| Change {
         service,
-        port: port.map(|(endpoints, local, closed, protocol)| {
-            make(service, &endpoints.into_iter().collect::<Vec<_>>(), local, closed, protocol)
+        port: port.map(|(endpoints, local, closed, straight, protocol)| {
+            let port = make(service, &endpoints.into_iter().collect::<Vec<_>>(), local, closed, protocol);
+            if straight { direct(port) } else { port }
         }),
         patience,
         restart,
@@ -42,11 +43,12 @@ fn make(n: u8, endpoints: &[u8], local: bool, closed: bool, protocol: u8) -> Ser
     port
 }
 
-/// Without servers that drain, and with every mark replaced by one: which it is depends on history.
+/// Without servers that drain, marks, and numbers of backends: which those are depends on history.
 fn settled(state: &State) -> State {
     let mut state = state.clone();
     state.servers.retain(|_, Server { weight, .. }| *weight > 0);
-    state.members.retain(|(set, _), _| *set != Set::Marks);
+    let with_numbers = [Set::Marks, Set::Encapsulated, Set::Targets, Set::NodeTargets];
+    state.members.retain(|(set, _), _| !with_numbers.contains(set));
     let is_marked = |service: &_| matches!(service, crate::dataplane::ipvs::state::Virtual::Mark { .. });
     state.services.retain(|service, _| !is_marked(service));
     state.servers.retain(|(service, _), _| !is_marked(service));
@@ -74,7 +76,9 @@ proptest! {
         fresh.desired = scene.desired.clone();
         fresh.sync_all();
         prop_assert_eq!(settled(&scene.kernel.state), settled(&fresh.kernel.state));
-        let marks = |scene: &Scene| scene.kernel.state.members.keys().filter(|(set, _)| *set == Set::Marks).count();
-        prop_assert_eq!(marks(&scene), marks(&fresh));
+        for set in [Set::Marks, Set::Encapsulated, Set::Targets, Set::NodeTargets] {
+            let count = |scene: &Scene| scene.kernel.state.members.keys().filter(|(of, _)| *of == set).count();
+            prop_assert_eq!(count(&scene), count(&fresh), "{:?}", set);
+        }
     }
 }

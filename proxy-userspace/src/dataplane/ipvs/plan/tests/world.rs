@@ -89,6 +89,21 @@ pub fn local_policy(mut port: ServicePort) -> ServicePort {
     port
 }
 
+/// Direct Server Return; the endpoints that are not on this node are on another one.
+pub fn direct(mut port: ServicePort) -> ServicePort {
+    port.forwarding = Forwarding::Dsr;
+    for endpoint in port.endpoints.values_mut().filter(|endpoint| !endpoint.local) {
+        endpoint.node = Some("elsewhere".into());
+    }
+    let node_ports = port.frontends.iter().filter(|one| one.kind == FrontendKind::NodePort);
+    let any = |one: &Frontend| SocketAddr::from(([0, 0, 0, 0], one.address.port()));
+    let inner: Vec<_> = node_ports
+        .map(|one| Frontend { address: any(one), scope: Scope::Encapsulated, ..one.clone() })
+        .collect();
+    port.frontends.extend(inner);
+    port
+}
+
 pub fn restricted(mut port: ServicePort, ranges: &[&str]) -> ServicePort {
     port.source_ranges = Some(ranges.iter().map(|range| range.parse().unwrap()).collect());
     port
@@ -110,6 +125,8 @@ pub struct FakeKernel {
     pub done: Vec<Op>,
     /// Fails the operations after so many.
     pub patience: Option<usize>,
+    /// It has no module for devices that take outer headers off.
+    pub refuses_tunnels: bool,
     /// Service ports as they must be guarded whenever their services are there.
     pub guarded: BTreeSet<(Set, Element)>,
 }
@@ -118,6 +135,9 @@ impl Kernel for FakeKernel {
     fn apply(&mut self, op: &Op) -> Result<(), String> {
         if let Some(left) = &mut self.patience {
             *left = left.checked_sub(1).ok_or("no patience")?;
+        }
+        if self.refuses_tunnels && matches!(op, Op::AddTunnel(_)) {
+            return Err("no such module".to_owned());
         }
         self.act(op);
         self.judge();
@@ -154,6 +174,8 @@ impl FakeKernel {
             }
             Op::AddAddress(address) => assert!(state.addresses.insert(address)),
             Op::DeleteAddress(address) => assert!(state.addresses.remove(&address)),
+            Op::AddTunnel(family) => assert!(state.tunnels.insert(family)),
+            Op::DeleteTunnel(family) => assert!(state.tunnels.remove(&family)),
         }
     }
 
@@ -167,10 +189,16 @@ impl FakeKernel {
             let must = self.guarded.contains(&(Set::Restricted, place.clone()));
             assert!(!must || has(Set::Restricted), "{service} is open to everybody");
         }
-        for (member, mark) in &self.state.members {
-            let Some(mark) = mark else { continue };
-            let service = Virtual::Mark { family: Family::V4, mark: *mark };
-            assert!(self.state.services.contains_key(&service), "{member:?} leads nowhere");
+        for (member, number) in &self.state.members {
+            let leads_somewhere = match (member, number) {
+                ((Set::Marks, _), Some(mark)) => {
+                    let service = Virtual::Mark { family: Family::V4, mark: *mark };
+                    self.state.services.contains_key(&service)
+                }
+                ((Set::Encapsulated, _), _) => self.state.tunnels.contains(&Family::V4),
+                _ => true,
+            };
+            assert!(leads_somewhere, "{member:?} leads nowhere");
         }
     }
 }

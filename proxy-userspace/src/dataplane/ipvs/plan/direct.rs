@@ -1,0 +1,175 @@
+//! Direct Server Return: on the director real servers in tunnel mode, on a backend's node what takes the outer header off and
+//! says which backend it was for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use super::delta::{Delta, Difference};
+use super::op::{Kernel, Op};
+use super::portion::Portion;
+use super::{Context, Plan};
+use crate::dataplane::SyncReport;
+use crate::dataplane::ebpf::Encapsulation;
+use crate::dataplane::ipvs::state::{Element, Member, Set, numbers};
+use crate::model::{Desired, Endpoint, Family, Forwarding, Frontend, FrontendKind, Scope, ServicePort};
+
+/// `IP_VS_CONN_F_TUNNEL`.
+pub const TUNNEL: u32 = 2;
+
+impl Context<'_> {
+    /// Whether clients outside are answered straight from backends on other nodes. At a ClusterIP they never are: whoever sends
+    /// to one may know no way for replies that come from another node.
+    pub(super) fn is_direct(&self, port: &ServicePort, kind: FrontendKind) -> bool {
+        // IPVS knows UDP with a header of its own in between (GUE), which is another protocol than FoU.
+        let can_encapsulate = self.encapsulation == Encapsulation::Ipip;
+        can_encapsulate && port.forwarding == Forwarding::Dsr && kind != FrontendKind::ClusterIp
+    }
+
+    /// Whether another node takes the outer header off of what is encapsulated for an endpoint.
+    pub(super) fn is_behind_a_tunnel(&self, address: SocketAddr, endpoint: &Endpoint) -> bool {
+        !endpoint.local && endpoint.node.is_some() && self.may_be_encapsulated_for(address.ip())
+    }
+
+    /// A node's own address is where an overlay's tunnel packets go, all of which would have to be told from ours.
+    fn may_be_encapsulated_for(&self, address: IpAddr) -> bool {
+        !self.nodes.contains(&address)
+    }
+}
+
+/// Numbers of backends of this node that are given out.
+#[derive(Clone, Debug, Default)]
+pub struct Numbers {
+    by_backend: BTreeMap<IpAddr, u32>,
+}
+
+impl Numbers {
+    /// The backend's number: the one it has, the one the kernel has for it, or a free one. `None` when there are no more.
+    fn give(&mut self, backend: IpAddr, members: &Delta<Member, Option<u32>>) -> Option<u32> {
+        if let Some(number) = self.by_backend.get(&backend) {
+            return Some(*number);
+        }
+        let is_number = |number: &u32| (numbers::VALUE + 1..=numbers::LAST).contains(number);
+        let given: BTreeSet<u32> = self.by_backend.values().copied().collect();
+        let in_kernel = members.actual().get(&(Set::Encapsulated, Element::Address(backend)));
+        let found =
+            in_kernel.copied().flatten().filter(|number| is_number(number) && !given.contains(number));
+        let number =
+            found.or_else(|| (numbers::VALUE + 1..=numbers::LAST).find(|number| !given.contains(number)))?;
+        self.by_backend.insert(backend, number);
+        Some(number)
+    }
+
+    /// Takes back those of backends that nobody wants packets for.
+    fn collect(&mut self, members: &Delta<Member, Option<u32>>) {
+        let is_wanted =
+            |backend: &IpAddr| members.is_wanted(&(Set::Encapsulated, Element::Address(*backend)));
+        self.by_backend.retain(|backend, _| is_wanted(backend));
+    }
+}
+
+impl Portion {
+    /// What other nodes encapsulate for the port's backends on this node: those in any condition, since connections go on
+    /// until the endpoint is gone.
+    fn receive(&mut self, port: &ServicePort, backend: SocketAddr, number: u32, context: &Context<'_>) {
+        self.tunnels.insert(Family::of(backend.ip()));
+        self.members.insert((Set::Encapsulated, Element::Address(backend.ip())), Some(number));
+        for frontend in port.frontends.iter().filter(|frontend| context.is_direct(port, frontend.kind)) {
+            let Frontend { address, scope, .. } = *frontend;
+            let set = match scope {
+                Scope::Encapsulated => Set::NodeTargets,
+                Scope::External if !context.is_excluded(address.ip()) => Set::Targets,
+                Scope::External | Scope::Internal | Scope::ExternalInside => continue,
+            };
+            let element = Element::Target { number, protocol: port.protocol, frontend: address, backend };
+            self.members.insert((set, element), None);
+        }
+    }
+}
+
+impl Plan {
+    /// Adds what a port wants of a backend's node.
+    pub(super) fn receive(&mut self, portion: &mut Portion, port: &ServicePort) {
+        if !port.frontends.iter().any(|frontend| self.context().is_direct(port, frontend.kind)) {
+            return;
+        }
+        for (address, _) in port.endpoints.iter().filter(|(_, endpoint)| endpoint.local) {
+            if !self.context().may_be_encapsulated_for(address.ip()) {
+                continue;
+            }
+            if let Some(number) = self.numbers.give(address.ip(), &self.members) {
+                portion.receive(port, *address, number, &self.context());
+            }
+        }
+    }
+
+    /// Which addresses are nodes' own.
+    pub(super) fn set_nodes(&mut self, desired: &Desired) {
+        let nodes: BTreeSet<IpAddr> = desired.nodes.values().flatten().copied().collect();
+        if nodes != self.nodes {
+            self.everything |= desired.ports.values().any(|port| port.forwarding == Forwarding::Dsr);
+            self.nodes = nodes;
+        }
+    }
+
+    /// Takes back the numbers that no port needs any more.
+    pub(super) fn collect_numbers(&mut self) {
+        self.numbers.collect(&self.members);
+    }
+
+    /// The segments that clients may send where their packets come encapsulated: what comes by the narrowest way between
+    /// nodes with the outer header. The replies have none.
+    pub(super) fn segments(&self) -> impl Iterator<Item = (Member, Option<u32>)> {
+        let families = [Family::V4, Family::V6].into_iter().filter(|family| self.tunnels.is_wanted(family));
+        let sizes = families.filter_map(|family| Some((family, self.mtu?.checked_sub(headers(family))?)));
+        sizes.flat_map(|(family, size)| {
+            let member = move |name: &String| (Set::Segments, Element::FamilyDevice(family, name.clone()));
+            self.uplinks.iter().map(move |name| (member(name), Some(size)))
+        })
+    }
+
+    /// Makes the devices that are missing. Nothing is sent to one that can't be made.
+    pub(super) fn raise_tunnels(&mut self, kernel: &mut impl Kernel, report: &mut SyncReport) {
+        for (family, difference) in self.tunnels.differences() {
+            if let Difference::Missing(()) = difference {
+                self.change_tunnel(&Op::AddTunnel(family), kernel, report);
+            }
+        }
+    }
+
+    /// Removes the devices that nothing is sent to any more.
+    pub(super) fn lower_tunnels(&mut self, kernel: &mut impl Kernel, report: &mut SyncReport) {
+        for (family, difference) in self.tunnels.differences() {
+            let is_held = self.incomplete && self.tunnels.is_unclaimed(&family);
+            let mut members = self.members.actual().keys();
+            let is_used =
+                members.any(|(set, element)| *set == Set::Encapsulated && element.family() == Some(family));
+            if difference == Difference::Extra(()) && !is_held && !is_used {
+                self.change_tunnel(&Op::DeleteTunnel(family), kernel, report);
+            }
+        }
+    }
+
+    fn change_tunnel(&mut self, op: &Op, kernel: &mut impl Kernel, report: &mut SyncReport) {
+        match kernel.apply(op) {
+            Ok(()) => {
+                report.writes += op.writes();
+                self.done(op);
+            }
+            Err(why) => report.fail(self.owner(op).as_deref(), why),
+        }
+    }
+
+    /// Whether a member must wait, since it sends packets to a device that is not there.
+    pub(super) fn must_wait(&self, (set, element): &Member) -> bool {
+        let has_tunnel = |family| self.tunnels.actual().contains_key(&family);
+        *set == Set::Encapsulated && !element.family().is_some_and(has_tunnel)
+    }
+}
+
+/// Bytes of the outer IP header, the inner one, and TCP's.
+const fn headers(family: Family) -> u32 {
+    match family {
+        Family::V4 => 20 + 20 + 20,
+        Family::V6 => 40 + 40 + 20,
+    }
+}

@@ -1,0 +1,202 @@
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use super::world::*;
+use crate::dataplane::ebpf::Encapsulation;
+use crate::dataplane::ipvs::plan::{Op, Rules};
+use crate::dataplane::ipvs::state::{Element, Set, Virtual};
+use crate::model::{Dirty, Family, Protocol};
+use crate::node::Topology;
+
+const TRANSLATE: u32 = 0;
+const TUNNEL: u32 = 2;
+
+/// The servers of clients outside, and how each is reached.
+fn methods(scene: &Scene, address: SocketAddr) -> BTreeMap<SocketAddr, u32> {
+    let service = Virtual::Mark { family: Family::V4, mark: scene.mark(address).unwrap() };
+    let all = scene.kernel.state.servers.iter().filter(|((of, _), _)| *of == service);
+    all.map(|((_, address), server)| (*address, server.method)).collect()
+}
+
+fn encapsulated(n: u8) -> (Set, Element) {
+    (Set::Encapsulated, Element::Address(endpoint(n).ip()))
+}
+
+/// The number of a backend of this node.
+fn number(scene: &Scene, n: u8) -> Option<u32> {
+    scene.kernel.state.members.get(&encapsulated(n)).copied().flatten()
+}
+
+fn target(set: Set, number: u32, frontend: SocketAddr, n: u8) -> (Set, Element) {
+    (set, Element::Target { number, protocol: Protocol::Tcp, frontend, backend: endpoint(n) })
+}
+
+fn any(number: u16) -> SocketAddr {
+    SocketAddr::from(([0, 0, 0, 0], number))
+}
+
+#[test]
+fn clients_outside_reach_backends_on_other_nodes_by_a_tunnel_and_those_here_by_translation() {
+    let mut scene = Scene::new(Rules::default());
+    scene.serve(1, Some(direct(port(1, &[1, 11]))));
+    for address in [load_balancer(1), node_port(1)] {
+        assert_eq!(methods(&scene, address), [(endpoint(1), TRANSLATE), (endpoint(11), TUNNEL)].into());
+    }
+    let inside = scene.kernel.state.servers.iter();
+    let inside = inside.filter(|((service, _), _)| matches!(service, Virtual::Address { .. }));
+    assert!(inside.clone().count() == 6 && inside.clone().all(|(_, server)| server.method == TRANSLATE));
+    assert_eq!(scene.mark(cluster_ip(1)), None, "whoever asks there may know no way for the reply");
+}
+
+#[test]
+fn where_packets_are_to_travel_in_udp_a_service_is_served_as_any_other() {
+    let mut scene = Scene::new(Rules { encapsulation: Encapsulation::Fou, ..Rules::default() });
+    scene.serve(1, Some(direct(port(1, &[1, 11]))));
+    assert_eq!((scene.mark(load_balancer(1)), number(&scene, 1)), (None, None));
+    assert!(scene.kernel.state.servers.values().all(|server| server.method == TRANSLATE));
+}
+
+#[test]
+fn an_endpoint_on_no_node_is_reached_by_translation() {
+    let mut scene = Scene::new(Rules::default());
+    let mut port = direct(port(1, &[11, 12]));
+    port.endpoints.get_mut(&endpoint(12)).unwrap().node = None;
+    scene.serve(1, Some(port));
+    let expected = [(endpoint(11), TUNNEL), (endpoint(12), TRANSLATE)];
+    assert_eq!(methods(&scene, load_balancer(1)), expected.into());
+}
+
+#[test]
+fn a_nodes_own_address_is_never_encapsulated_for() {
+    let mut scene = Scene::new(Rules::default());
+    scene.serve(1, Some(direct(port(1, &[1, 2, 11, 12]))));
+    scene.desired.nodes =
+        [(1, "here"), (11, "there")].map(|(n, name)| (name.to_owned(), [endpoint(n).ip()].into())).into();
+    scene.sync_as(&Dirty { nodes: true, ..Dirty::default() });
+    assert!(number(&scene, 1).is_none() && number(&scene, 2).is_some());
+    let expected = [(1, TRANSLATE), (2, TRANSLATE), (11, TRANSLATE), (12, TUNNEL)];
+    assert_eq!(methods(&scene, load_balancer(1)), expected.map(|(n, method)| (endpoint(n), method)).into());
+}
+
+#[test]
+fn a_service_that_gets_or_loses_direct_return_changes_how_servers_are_reached() {
+    let mut scene = Scene::new(Rules::default());
+    scene.serve(1, Some(local_policy(port(1, &[1, 11]))));
+    scene.serve(1, Some(direct(port(1, &[1, 11]))));
+    assert_eq!(methods(&scene, load_balancer(1)), [(endpoint(1), TRANSLATE), (endpoint(11), TUNNEL)].into());
+    scene.serve(1, Some(port(1, &[1, 11])));
+    assert_eq!(scene.mark(load_balancer(1)), None);
+    assert!(scene.kernel.state.tunnels.is_empty() && number(&scene, 1).is_none());
+}
+
+#[test]
+fn what_others_encapsulate_for_a_backend_here_gets_to_its_port_whatever_the_frontends_is() {
+    let mut scene = Scene::new(Rules::default());
+    scene.serve(1, Some(direct(port(1, &[1, 2, 11]))));
+    let (one, two) = (number(&scene, 1).unwrap(), number(&scene, 2).unwrap());
+    assert_ne!(one, two);
+    assert_eq!(number(&scene, 11), None, "another node's");
+    for (number, n) in [(one, 1), (two, 2)] {
+        for member in [
+            target(Set::Targets, number, load_balancer(1), n),
+            target(Set::NodeTargets, number, any(node_port(1).port()), n),
+        ] {
+            assert!(scene.kernel.state.members.contains_key(&member), "{member:?}");
+        }
+    }
+    let of_vips = scene.kernel.state.members.keys().filter(|(set, _)| *set == Set::Targets);
+    assert_eq!(of_vips.count(), 4, "two backends at a load balancer's address and at this node's NodePort");
+    // Another service with the same backend, from which it is told by its frontend.
+    scene.serve(2, Some(direct(port(2, &[1]))));
+    assert_eq!(number(&scene, 1), Some(one));
+    assert!(scene.kernel.state.members.contains_key(&target(Set::Targets, one, load_balancer(2), 1)));
+}
+
+#[test]
+fn the_device_comes_before_what_is_sent_to_it_and_goes_after_it() {
+    let mut scene = Scene::new(Rules::default());
+    scene.serve(1, Some(direct(port(1, &[1]))));
+    let place = |scene: &Scene, is_it: fn(&Op) -> bool| scene.kernel.done.iter().position(is_it).unwrap();
+    let is_change = |op: &Op| matches!(op, Op::ChangeMembers { .. });
+    assert!(place(&scene, |op| *op == Op::AddTunnel(Family::V4)) < place(&scene, is_change));
+    scene.serve(1, None);
+    assert!(place(&scene, |op| *op == Op::DeleteTunnel(Family::V4)) > place(&scene, is_change));
+    assert!(scene.kernel.state.members.keys().all(|(set, _)| *set == Set::Uplinks || *set == Set::Inside));
+}
+
+#[test]
+fn nothing_is_sent_to_a_device_that_can_not_be_made() {
+    let mut scene = Scene::new(Rules::default());
+    scene.kernel.refuses_tunnels = true;
+    let report = scene.serve(1, Some(direct(port(1, &[1, 11]))));
+    assert_eq!(report.pending, [(key(1), "no such module".to_owned())]);
+    assert_eq!(number(&scene, 1), None);
+    assert_eq!(scene.servers(tcp(load_balancer(1))).len(), 2, "who sends to this node is served");
+    scene.kernel.refuses_tunnels = false;
+    assert!(scene.sync([]).is_complete());
+    assert!(number(&scene, 1).is_some() && scene.kernel.state.tunnels.contains(&Family::V4));
+}
+
+#[test]
+fn a_new_agent_takes_numbers_and_devices_over_and_makes_again_what_is_gone() {
+    let mut scene = Scene::new(Rules::default());
+    for n in 1..6 {
+        scene.serve(n, Some(direct(port(n, &[n, n + 10]))));
+    }
+    scene.serve(1, None);
+    let before = scene.kernel.state.clone();
+    scene.start(Rules::default());
+    assert_eq!((scene.sync_all().writes, &scene.kernel.state), (0, &before));
+    scene.kernel.state.tunnels.clear();
+    scene.kernel.state.members.remove(&encapsulated(3));
+    let found = scene.kernel.state.clone();
+    scene.plan.adopt(found);
+    assert_eq!(scene.sync([]).writes, 2);
+    assert_eq!(scene.kernel.state, before);
+}
+
+#[test]
+fn a_number_is_given_again_once_its_backend_is_gone_and_never_to_two() {
+    let mut scene = Scene::new(Rules::default());
+    scene.serve(1, Some(direct(port(1, &[1]))));
+    scene.serve(2, Some(direct(port(2, &[1]))));
+    let first = number(&scene, 1).unwrap();
+    scene.serve(1, Some(direct(port(1, &[2]))));
+    assert_eq!(number(&scene, 1), Some(first), "the second service still has it");
+    assert_ne!(number(&scene, 2), Some(first));
+    scene.serve(2, None);
+    scene.serve(2, Some(direct(port(2, &[3]))));
+    assert_eq!(number(&scene, 3), Some(first));
+}
+
+#[test]
+fn what_an_earlier_agent_took_stays_while_not_everything_could_be_read() {
+    let mut scene = Scene::new(Rules::default());
+    scene.serve(1, Some(direct(port(1, &[1]))));
+    let before = scene.kernel.state.clone();
+    scene.desired.ports.clear();
+    scene.start(Rules::default());
+    scene.sync_as(&Dirty { incomplete: true, ..Dirty::default() });
+    assert_eq!(scene.kernel.state.tunnels, before.tunnels);
+    assert_eq!(number(&scene, 1), before.members[&encapsulated(1)]);
+    scene.sync([]);
+    assert!(scene.kernel.state.tunnels.is_empty() && number(&scene, 1).is_none());
+}
+
+#[test]
+fn segments_leave_room_for_the_outer_header_on_the_narrowest_way() {
+    let mut scene = Scene::new(Rules::default());
+    scene.plan.set_topology(&Topology { mtu: Some(1450), ..topology() });
+    let sizes = |scene: &Scene| -> Vec<Option<u32>> {
+        let members = scene.kernel.state.members.iter();
+        members.filter(|((set, _), _)| *set == Set::Segments).map(|(_, size)| *size).collect()
+    };
+    scene.serve(1, Some(port(1, &[1])));
+    assert_eq!(sizes(&scene), []);
+    scene.serve(1, Some(direct(port(1, &[1]))));
+    assert_eq!(sizes(&scene), [Some(1450 - 60)]);
+    scene.plan.set_topology(&Topology { mtu: Some(1500), ..topology() });
+    scene.sync([]);
+    assert_eq!(sizes(&scene), [Some(1500 - 60)]);
+    assert_eq!(scene.kernel.done.len(), 1, "one transaction");
+}

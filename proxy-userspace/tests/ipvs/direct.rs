@@ -1,0 +1,291 @@
+//! Direct Server Return: node 1 is the director, its backends are on node 2, and both serve by IPVS.
+
+use std::net::SocketAddr;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Result;
+use millrace_lab::capture::{Capture, Trail};
+use millrace_lab::cluster::{Cluster, TARGET_PORT};
+use millrace_lab::frame::Frame;
+use millrace_lab::manifests::Service;
+use millrace_lab::net::remove_own_at_exit;
+use millrace_lab::process;
+use millrace_lab::topology::{Family, Leg, Shape, vip};
+use millrace_lab::traffic::{Connection, LongConnections, Protocol, ask, path_mtu, send_encapsulated};
+use millrace_lab::walk::Walk;
+
+use crate::fixture::{FLAGS, LIMIT, ask_all};
+use crate::modules;
+
+const ETHERNET_HEADER: usize = 14;
+
+/// Two nodes that both serve by IPVS. The tests take turns.
+fn shared() -> MutexGuard<'static, Cluster> {
+    static SHARED: LazyLock<Mutex<Cluster>> = LazyLock::new(|| {
+        remove_own_at_exit();
+        Mutex::new(start().unwrap())
+    });
+    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn start() -> Result<Cluster> {
+    let mut cluster = Cluster::without_agents(Shape { nodes: 2, pods: 2, ..Shape::default() }, "off")?;
+    for node in [1, 2] {
+        cluster.start_agent_with(node, &FLAGS)?;
+    }
+    for node in [1, 2] {
+        cluster.proxy(node)?.wait_for_start(1)?;
+    }
+    Ok(cluster)
+}
+
+/// Runs a program in a node's namespace; returns what it printed.
+fn output(cluster: &Cluster, node: u8, words: &[&str]) -> Result<String> {
+    process::output(cluster.proxy(node)?.namespace(), words)
+}
+
+/// A map or set of a node's table, as nft prints it.
+fn members(cluster: &Cluster, node: u8, kind: &str, name: &str) -> Result<String> {
+    output(cluster, node, &["nft", "--numeric", "list", kind, "inet", "millrace", name])
+}
+
+/// A service with Direct Server Return whose backends are these pods.
+fn direct(cluster: &Cluster, name: &str, number: u8, pods: &[&str]) -> Result<Service> {
+    let service = cluster.service(name, number, pods)?.load_balancer(vip(number));
+    Ok(service.annotation("millrace/forwarding", "dsr"))
+}
+
+/// Address and port of a pod's server.
+fn pod_address(cluster: &Cluster, pod: &str, family: Family) -> Result<SocketAddr> {
+    Ok(SocketAddr::new(cluster.bed().pod(pod)?.addresses().of(family), TARGET_PORT))
+}
+
+/// Writes a service, and waits until the director has it and the backends' node takes what it sends, for both protocols.
+fn apply(cluster: &Cluster, number: u8, service: &Service) -> Result<()> {
+    cluster.manifests().put_service(service)?;
+    cluster.proxy(1)?.wait_until_within(LIMIT, "both nodes have the service", || {
+        Family::ALL.into_iter().try_fold(true, |so_far, family| {
+            let digit = if family == Family::V4 { "4" } else { "6" };
+            let place = |protocol| format!("{} . {protocol} . 80 :", vip(number).of(family));
+            let (marks, targets) = (
+                members(cluster, 1, "map", &format!("marks{digit}"))?,
+                members(cluster, 2, "map", &format!("targets{digit}"))?,
+            );
+            let has = |protocol| marks.contains(&place(protocol)) && targets.contains(&place(protocol));
+            Ok(so_far && has(6) && has(17))
+        })
+    })
+}
+
+#[test]
+fn a_client_is_answered_straight_by_a_backend_on_another_node() -> Result<()> {
+    let cluster = shared();
+    apply(&cluster, 50, &direct(&cluster, "direct", 50, &["pod-2a", "pod-2b"])?.node_ports(31500))?;
+    let straight = || Trail::direct_return("node1", "node2");
+    cluster.expect(&Walk::to("direct", vip(50), 80, &["pod-2a", "pod-2b"], straight()))?;
+    let node = cluster.bed().node(1)?.addresses();
+    cluster.expect(&Walk::to("direct", node, 31500, &["pod-2a", "pod-2b"], straight()))?;
+    let listed = output(&cluster, 1, &["ipvsadm", "-Ln"])?;
+    let pod = format!("-> {} ", pod_address(&cluster, "pod-2a", Family::V4)?);
+    let is_tunnel = |line: &str| line.contains(&pod) && line.contains("Tunnel");
+    assert!(listed.contains("FWM ") && listed.lines().any(is_tunnel), "{listed}");
+    Ok(())
+}
+
+#[test]
+fn a_backend_of_the_director_is_chosen_beside_those_elsewhere() -> Result<()> {
+    let cluster = shared();
+    apply(&cluster, 51, &direct(&cluster, "mixed", 51, &["pod-1a", "pod-2a"])?)?;
+    for (family, protocol) in Family::ALL.into_iter().flat_map(|f| Protocol::ALL.map(|p| (f, p))) {
+        let target = SocketAddr::new(vip(51).of(family), 80);
+        for answer in ask_all(cluster.bed().client(), protocol, target, &["pod-1a", "pod-2a"])? {
+            assert!(answer.kept_client(), "{target}: {answer:?}");
+        }
+        // Whoever is inside is served by translation.
+        for answer in
+            ask_all(cluster.bed().pod("pod-1b")?.namespace(), protocol, target, &["pod-1a", "pod-2a"])?
+        {
+            assert!(answer.kept_client(), "{target}: {answer:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_host_process_of_another_node_is_reached_by_translation() -> Result<()> {
+    let mut cluster = shared();
+    cluster.start_host_server(2, 9292)?;
+    let service = Service::new("hosts", 52).port(80, 9292).host(cluster.bed().node(2)?);
+    let service = service.load_balancer(vip(52)).annotation("millrace/forwarding", "dsr");
+    cluster.manifests().put_service(&service)?;
+    let director = cluster.bed().node(1)?.addresses();
+    for family in Family::ALL {
+        let target = SocketAddr::new(vip(52).of(family), 80);
+        let client = cluster.bed().client();
+        cluster
+            .proxy(1)?
+            .wait_until_within(LIMIT, "an answer", || Ok(ask(client, Protocol::Tcp, target).is_ok()))?;
+        let seen = ask(client, Protocol::Tcp, target)?.sighting;
+        assert_eq!((seen.backend.as_str(), seen.peer.ip()), ("host-node2", director.of(family)));
+    }
+    Ok(())
+}
+
+#[test]
+fn connections_outlive_both_agents_and_new_ones_write_nothing() -> Result<()> {
+    let mut cluster = shared();
+    apply(&cluster, 53, &direct(&cluster, "lasting", 53, &["pod-2a", "pod-2b"])?)?;
+    let targets = Family::ALL.map(|family| SocketAddr::new(vip(53).of(family), 80));
+    let connections = targets.map(|target| LongConnections::open(cluster.bed().client(), target, 2, 2));
+    for node in [1, 2] {
+        cluster.take_agent(node)?.kill()?;
+    }
+    for target in targets {
+        ask(cluster.bed().client(), Protocol::Tcp, target)?;
+    }
+    let before = [state(&cluster, 1)?, state(&cluster, 2)?];
+    for (node, before) in [1, 2].into_iter().zip(before) {
+        let starts = cluster.proxy(node)?.log().matches("serving as").count();
+        cluster.start_agent_with(node, &FLAGS)?;
+        cluster.proxy(node)?.wait_for_start(starts + 1)?;
+        assert_eq!(state(&cluster, node)?, before, "handles and indices tell that nothing was made anew");
+    }
+    for connections in connections {
+        assert_eq!(connections?.stop()?, 4);
+    }
+    Ok(())
+}
+
+/// Everything that serves on a node, connections left out.
+fn state(cluster: &Cluster, node: u8) -> Result<[String; 3]> {
+    Ok([
+        output(cluster, node, &["nft", "--handle", "list", "table", "inet", "millrace"])?,
+        output(cluster, node, &["ipvsadm", "-Sn"])?,
+        output(cluster, node, &["ip", "-oneline", "address"])?,
+    ])
+}
+
+#[test]
+fn segments_and_datagrams_fit_the_way_between_the_nodes_with_the_outer_header() -> Result<()> {
+    const WAY: usize = 1400;
+    let cluster = shared();
+    apply(&cluster, 54, &direct(&cluster, "sized", 54, &["pod-2a"])?)?;
+    for (from, to) in [(1, 2), (2, 1)] {
+        cluster.bed().narrow_routes(Leg::Nodes { from, to }, WAY as u32)?;
+    }
+    for (family, set, outer) in [(Family::V4, "segments4", 20), (Family::V6, "segments6", 40)] {
+        let largest = WAY - outer;
+        let segment = largest - outer - 20;
+        let has_size = || Ok(members(&cluster, 2, "map", set)?.contains(&format!("\"eth0\" : {segment}")));
+        cluster.proxy(2)?.wait_until_within(LIMIT, "the backend's node knows the way", has_size)?;
+        let target = SocketAddr::new(vip(54).of(family), 80);
+        let mut capture = Capture::start(cluster.bed().router(), &["node2"])?;
+        let answer = cluster
+            .bed()
+            .client()
+            .run(async move || Connection::open(target).await?.upload(100_000).await)?;
+        assert!(answer.sighting.received == 100_000 && answer.kept_client(), "{answer:?}");
+        let accepts = capture.wait_for(LIMIT, |captured| {
+            captured.packet.is_between(target, answer.client)
+                && captured.packet.transport.is_some_and(|transport| transport.flags == SYN_ACK)
+        })?;
+        assert_eq!(announced(&accepts.frame, family), Some(segment), "{family}");
+        assert_eq!(path_mtu(cluster.bed().client(), target, 1500)?, largest, "{family}");
+    }
+    Ok(())
+}
+
+const SYN_ACK: u8 = 0x12;
+
+/// The largest segment that the sender of a frame takes: the option is the first of its TCP header.
+fn announced(frame: &[u8], family: Family) -> Option<usize> {
+    let option = 14 + if family == Family::V4 { 20 } else { 40 } + 20;
+    let [2, 4, high, low] = *frame.get(option..option + 4)? else { return None };
+    Some(usize::from(u16::from_be_bytes([high, low])))
+}
+
+#[test]
+fn what_a_stranger_encapsulates_for_a_backend_gets_to_no_service() -> Result<()> {
+    let cluster = shared();
+    apply(&cluster, 55, &direct(&cluster, "guarded", 55, &["pod-2a"])?)?;
+    for family in Family::ALL {
+        let (client, pod) = (cluster.bed().client(), cluster.bed().pod("pod-2a")?.addresses().of(family));
+        let frontend = vip(55).of(family);
+        let datagram = |port| {
+            let frame = Frame::ip(cluster.bed().client_addresses().of(family), frontend).udp(port, 80);
+            frame.payload("who is there?").build().split_off(ETHERNET_HEADER)
+        };
+        // The way to pods that only nodes know.
+        let gateway = cluster.bed().node(2)?.addresses().of(family).to_string();
+        process::output(
+            cluster.bed().router(),
+            &["ip", "route", "replace", &pod.to_string(), "via", &gateway],
+        )?;
+        let mut capture = Capture::start(client, &["eth0"])?;
+        send_encapsulated(client, pod, &datagram(4000))?;
+        send_encapsulated(cluster.bed().node(1)?.namespace(), pod, &datagram(4001))?;
+        let from = SocketAddr::new(frontend, 80);
+        let to = |port| SocketAddr::new(cluster.bed().client_addresses().of(family), port);
+        capture.wait_for(LIMIT, |captured| captured.packet.is_between(from, to(4001)))?;
+        assert!(!capture.packets()?.iter().any(|captured| captured.packet.is_between(from, to(4000))));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_device_that_goes_with_its_module_is_named_and_comes_back_with_it() -> Result<()> {
+    let cluster = shared();
+    apply(&cluster, 56, &direct(&cluster, "modules", 56, &["pod-2a"])?)?;
+    let target = SocketAddr::new(vip(56).v4.into(), 80);
+    ask(cluster.bed().client(), Protocol::Tcp, target)?;
+    modules::remove(c"ipip")?;
+    let line = "the kernel makes no device millrace-tun4: module ipip is missing (modprobe ipip)";
+    let named =
+        cluster.proxy(2)?.wait_until_within(LIMIT, line, || Ok(cluster.proxy(2)?.log().contains(line)));
+    modules::insert_all()?;
+    named?;
+    cluster.proxy(2)?.wait_until_within(LIMIT, "an answer", || {
+        Ok(ask(cluster.bed().client(), Protocol::Tcp, target).is_ok())
+    })
+}
+
+#[test]
+fn a_service_that_is_switched_back_is_served_by_translation() -> Result<()> {
+    let cluster = shared();
+    let service = cluster.service("switched", 57, &["pod-2a"])?.load_balancer(vip(57));
+    apply(&cluster, 57, &direct(&cluster, "switched", 57, &["pod-2a"])?)?;
+    cluster.manifests().put_service(&service)?;
+    let director = cluster.bed().node(1)?.addresses();
+    for family in Family::ALL {
+        let target = SocketAddr::new(vip(57).of(family), 80);
+        cluster.proxy(1)?.wait_until_within(LIMIT, "the director's address is seen", || {
+            let answer = ask(cluster.bed().client(), Protocol::Tcp, target);
+            Ok(answer.is_ok_and(|answer| answer.sighting.peer.ip() == director.of(family)))
+        })?;
+    }
+    cluster.proxy(2)?.wait_until_within(LIMIT, "nothing is left on the backend's node", || {
+        Ok(!members(&cluster, 2, "map", "targets4")?.contains(&vip(57).v4.to_string()))
+    })
+}
+
+#[test]
+fn cleanup_takes_everything_on_a_backends_node_away() -> Result<()> {
+    let mut cluster = shared();
+    apply(&cluster, 58, &direct(&cluster, "clean", 58, &["pod-2a"])?)?;
+    let devices = ["millrace-tun4", "millrace-tun6"];
+    for device in devices {
+        output(&cluster, 2, &["ip", "link", "show", device])?;
+    }
+    cluster.take_agent(2)?.stop()?;
+    let cleaned = cluster.proxy(2)?.command(&["cleanup"])?;
+    assert!(cleaned.status.success(), "{}", String::from_utf8_lossy(&cleaned.stderr));
+    let printed = String::from_utf8(cleaned.stdout)?;
+    let links = output(&cluster, 2, &["ip", "-oneline", "link"])?;
+    for device in devices {
+        assert!(printed.contains(device) && !links.contains(device), "{printed}\n{links}");
+    }
+    assert_eq!(output(&cluster, 2, &["nft", "list", "tables"])?, "");
+    let starts = cluster.proxy(2)?.log().matches("serving as").count();
+    cluster.start_agent_with(2, &FLAGS)?;
+    cluster.proxy(2)?.wait_for_start(starts + 1)
+}
