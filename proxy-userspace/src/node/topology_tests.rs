@@ -95,6 +95,31 @@ fn an_overlay_device_is_an_uplink_without_xdp_once_it_is_up() {
 }
 
 #[test]
+fn a_device_of_ours_that_takes_outer_headers_off_is_no_uplink_and_its_address_is_nobodys() {
+    let (mut state, targets) = node();
+    for (index, name) in [(5, "millrace-tun4"), (6, "millrace-tun6")] {
+        state.devices.insert(index, Device { mac: None, mtu: 1280, ..device(name, DeviceKind::Overlay) });
+    }
+    state.addresses.extend([(5, ip("192.0.0.8")), (6, ip("100::78"))]);
+    let topology = topology(&state, &settings(), &targets);
+    assert_eq!(topology.uplinks, BTreeSet::from(["eth0".to_owned()]));
+    assert_eq!(topology.addresses, BTreeSet::from([ip("192.0.2.1")]));
+    assert_eq!(topology.mtu, Some(1500));
+}
+
+#[test]
+fn packets_between_nodes_fit_the_narrowest_uplink_and_the_narrowest_way() {
+    let (mut state, targets) = node();
+    let mtu = |state: &NodeState| topology(state, &settings(), &targets).mtu;
+    assert_eq!(mtu(&state), Some(1500));
+    state.devices.insert(5, Device { mtu: 1450, ..device("flannel.1", DeviceKind::Overlay) });
+    assert_eq!(mtu(&state), Some(1450));
+    state.routes.get_mut(&ip("192.0.2.2")).unwrap().mtu = Some(1400);
+    assert_eq!(mtu(&state), Some(1400));
+    assert_eq!(topology(&NodeState::default(), &settings(), &targets).mtu, None);
+}
+
+#[test]
 fn a_vlan_device_is_an_uplink_without_xdp() {
     let (mut state, targets) = node();
     state.devices.insert(5, device("eth0.100", DeviceKind::Vlan));

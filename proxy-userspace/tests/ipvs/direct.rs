@@ -11,7 +11,9 @@ use millrace_lab::manifests::Service;
 use millrace_lab::net::remove_own_at_exit;
 use millrace_lab::process;
 use millrace_lab::topology::{Family, Leg, Shape, vip};
-use millrace_lab::traffic::{Connection, LongConnections, Protocol, ask, path_mtu, send_encapsulated};
+use millrace_lab::traffic::{
+    Connection, Fate, Fragments, LongConnections, Protocol, ask, path_mtu, send_datagram, send_encapsulated,
+};
 use millrace_lab::walk::Walk;
 
 use crate::fixture::{FLAGS, LIMIT, ask_all};
@@ -60,18 +62,24 @@ fn pod_address(cluster: &Cluster, pod: &str, family: Family) -> Result<SocketAdd
     Ok(SocketAddr::new(cluster.bed().pod(pod)?.addresses().of(family), TARGET_PORT))
 }
 
-/// Writes a service, and waits until the director has it and the backends' node takes what it sends, for both protocols.
+/// Writes a service, and waits until the director has it and the backends' node takes what it sends.
 fn apply(cluster: &Cluster, number: u8, service: &Service) -> Result<()> {
     cluster.manifests().put_service(service)?;
-    cluster.proxy(1)?.wait_until_within(LIMIT, "both nodes have the service", || {
+    for (node, map) in [(1, "marks"), (2, "targets")] {
+        wait_for_places(cluster, node, map, number, 80)?;
+    }
+    Ok(())
+}
+
+/// Waits until a map of a node's table has a load balancer's address and port, for all protocols and families.
+fn wait_for_places(cluster: &Cluster, node: u8, map: &str, number: u8, port: u16) -> Result<()> {
+    let what = format!("{map} of node {node} have service {number}");
+    cluster.proxy(node)?.wait_until_within(LIMIT, &what, || {
         Family::ALL.into_iter().try_fold(true, |so_far, family| {
             let digit = if family == Family::V4 { "4" } else { "6" };
-            let place = |protocol| format!("{} . {protocol} . 80 :", vip(number).of(family));
-            let (marks, targets) = (
-                members(cluster, 1, "map", &format!("marks{digit}"))?,
-                members(cluster, 2, "map", &format!("targets{digit}"))?,
-            );
-            let has = |protocol| marks.contains(&place(protocol)) && targets.contains(&place(protocol));
+            let found = members(cluster, node, "map", &format!("{map}{digit}"))?;
+            let has =
+                |protocol| found.contains(&format!("{} . {protocol} . {port} :", vip(number).of(family)));
             Ok(so_far && has(6) && has(17))
         })
     })
@@ -195,6 +203,18 @@ fn segments_and_datagrams_fit_the_way_between_the_nodes_with_the_outer_header() 
     Ok(())
 }
 
+#[test]
+fn a_datagram_that_may_be_cut_up_gets_there_whole_and_with_its_answer() -> Result<()> {
+    let cluster = shared();
+    apply(&cluster, 59, &direct(&cluster, "large", 59, &["pod-2a"])?)?;
+    let target = SocketAddr::new(vip(59).v4.into(), 80);
+    for bytes in [1472, 4000] {
+        let fate = send_datagram(cluster.bed().client(), target, Fragments::Allowed, bytes)?;
+        assert_eq!(fate, Fate::Echoed, "{bytes}");
+    }
+    Ok(())
+}
+
 const SYN_ACK: u8 = 0x12;
 
 /// The largest segment that the sender of a frame takes: the option is the first of its TCP header.
@@ -288,4 +308,20 @@ fn cleanup_takes_everything_on_a_backends_node_away() -> Result<()> {
     let starts = cluster.proxy(2)?.log().matches("serving as").count();
     cluster.start_agent_with(2, &FLAGS)?;
     cluster.proxy(2)?.wait_for_start(starts + 1)
+}
+
+#[test]
+fn a_director_in_ebpf_mode_that_addresses_pods_reaches_those_of_a_node_that_serves_by_ipvs() -> Result<()> {
+    let mut cluster = Cluster::without_agents(Shape { nodes: 2, pods: 1, ..Shape::default() }, "off")?;
+    cluster.start_agent_with(1, &["--proxy-mode", "ebpf", "--dsr-dispatch", "pod"])?;
+    cluster.start_agent_with(2, &FLAGS)?;
+    cluster.wait_for_hooks(1)?;
+    cluster.proxy(2)?.wait_for_start(1)?;
+    let service = Service::new("modes", 60).port(TARGET_PORT, TARGET_PORT);
+    let service = service.pod(cluster.bed().node(2)?, cluster.bed().pod("pod-2a")?);
+    cluster.apply(&service.load_balancer(vip(60)).annotation("millrace/forwarding", "dsr"), &[1])?;
+    cluster.wait_for_ways(1)?;
+    wait_for_places(&cluster, 2, "targets", 60, TARGET_PORT)?;
+    let straight = Trail::direct_return("node1", "node2");
+    cluster.expect(&Walk::to("modes", vip(60), TARGET_PORT, &["pod-2a"], straight))
 }

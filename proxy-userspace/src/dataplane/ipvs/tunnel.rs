@@ -40,6 +40,9 @@ impl Tunnel {
     /// Whether it is there, with its address.
     pub fn find(&mut self) -> io::Result<bool> {
         self.is_up = self.device.exists()? && self.device.addresses()?.contains(&tunnel_address(self.family));
+        if self.is_up {
+            self.take_any_source();
+        }
         Ok(self.is_up)
     }
 
@@ -55,10 +58,7 @@ impl Tunnel {
             Some(libc::EOPNOTSUPP) => self.without_module(),
             _ => self.describe(&error),
         })?;
-        if self.family == Family::V4 {
-            // What is inside comes from anywhere. The kernel takes the higher one of `all` and this.
-            Sysctls::default().require(&format!("ipv4/conf/{}/rp_filter", self.name()), "2");
-        }
+        self.take_any_source();
         let added: io::Result<()> = self.device.add(&[tunnel_address(self.family)]).into_iter().collect();
         added.map_err(|error| self.describe(&error))?;
         self.is_up = true;
@@ -75,6 +75,13 @@ impl Tunnel {
     /// Removes it; tells whether it was there.
     pub fn remove(&mut self) -> io::Result<bool> {
         self.device.remove()
+    }
+
+    /// What is inside comes from anywhere. The kernel takes the higher one of this and `all`, and knows no such filter with IPv6.
+    fn take_any_source(&self) {
+        if self.family == Family::V4 {
+            Sysctls::default().require(&format!("ipv4/conf/{}/rp_filter", self.name()), "2");
+        }
     }
 
     fn describe(&self, error: &io::Error) -> String {

@@ -32,7 +32,7 @@ chain delivered {
 }
 chain clamp {
   type filter hook postrouting priority -150; policy accept;
-  meta nfproto NUMBER ct original zone ZONE tcp flags & (syn | ack) == syn | ack tcp option maxseg size set oifname map @segmentsN
+  meta nfproto NFPROTO ct original zone ZONE tcp flags & (syn | ack) == syn | ack tcp option maxseg size set oifname map @segmentsN
 }
 ";
 
@@ -63,7 +63,7 @@ fn rule(line: &str, family: Family) -> String {
         ("OWN", &tunnel_address(family).to_string()),
         ("DEVICE", &device),
         ("ZONE", &ZONE.to_string()),
-        ("NUMBER", protocol),
+        ("NFPROTO", protocol),
         ("IP ", &format!("{header} ")),
         ("clusterN", &format!("cluster{digit}")),
         ("encapsulatedN", &format!("encapsulated{digit}")),
