@@ -1,44 +1,65 @@
 //! Direct Server Return: node 1 is the director, its backends are on node 2, and both serve by IPVS.
 
 use std::net::SocketAddr;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::ops::{Deref, DerefMut};
+use std::sync::MutexGuard;
 
 use anyhow::Result;
 use millrace_lab::capture::{Capture, Trail};
 use millrace_lab::cluster::{Cluster, TARGET_PORT};
 use millrace_lab::frame::Frame;
 use millrace_lab::manifests::Service;
-use millrace_lab::net::remove_own_at_exit;
-use millrace_lab::process;
+use millrace_lab::process::{self, Process};
 use millrace_lab::topology::{Family, Leg, Shape, vip};
 use millrace_lab::traffic::{
     Connection, Fate, Fragments, LongConnections, Protocol, ask, path_mtu, send_datagram, send_encapsulated,
 };
 use millrace_lab::walk::Walk;
 
-use crate::fixture::{FLAGS, LIMIT, ask_all};
+use crate::fixture::{self, FLAGS, LIMIT, ask_all};
 use crate::modules;
 
 const ETHERNET_HEADER: usize = 14;
 
-/// Two nodes that both serve by IPVS. The tests take turns.
-fn shared() -> MutexGuard<'static, Cluster> {
-    static SHARED: LazyLock<Mutex<Cluster>> = LazyLock::new(|| {
-        remove_own_at_exit();
-        Mutex::new(start().unwrap())
-    });
-    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+/// The cluster of all tests while node 2 serves by IPVS, too. It is left as it was.
+struct Direct(MutexGuard<'static, Cluster>);
+
+fn shared() -> Direct {
+    let mut direct = Direct(fixture::shared());
+    direct.start_agent(2).unwrap();
+    direct
 }
 
-fn start() -> Result<Cluster> {
-    let mut cluster = Cluster::without_agents(Shape { nodes: 2, pods: 2, ..Shape::default() }, "off")?;
-    for node in [1, 2] {
-        cluster.start_agent_with(node, &FLAGS)?;
+impl Direct {
+    /// Starts a node's agent and waits until it serves.
+    fn start_agent(&mut self, node: u8) -> Result<()> {
+        let starts = self.proxy(node)?.log().matches("serving as").count();
+        self.start_agent_with(node, &FLAGS)?;
+        self.proxy(node)?.wait_for_start(starts + 1)
     }
-    for node in [1, 2] {
-        cluster.proxy(node)?.wait_for_start(1)?;
+}
+
+impl Deref for Direct {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.0
     }
-    Ok(cluster)
+}
+
+impl DerefMut for Direct {
+    fn deref_mut(&mut self) -> &mut Cluster {
+        &mut self.0
+    }
+}
+
+impl Drop for Direct {
+    fn drop(&mut self) {
+        let stopped = self.take_agent(2).and_then(Process::stop);
+        let cleaned = self.proxy(2).and_then(|proxy| proxy.command(&["cleanup"]));
+        let is_clean = stopped.is_ok() && cleaned.is_ok_and(|cleaned| cleaned.status.success());
+        assert!(is_clean || std::thread::panicking(), "node 2 is not as it was");
+    }
 }
 
 /// Runs a program in a node's namespace; returns what it printed.
@@ -153,9 +174,7 @@ fn connections_outlive_both_agents_and_new_ones_write_nothing() -> Result<()> {
     }
     let before = [state(&cluster, 1)?, state(&cluster, 2)?];
     for (node, before) in [1, 2].into_iter().zip(before) {
-        let starts = cluster.proxy(node)?.log().matches("serving as").count();
-        cluster.start_agent_with(node, &FLAGS)?;
-        cluster.proxy(node)?.wait_for_start(starts + 1)?;
+        cluster.start_agent(node)?;
         assert_eq!(state(&cluster, node)?, before, "handles and indices tell that nothing was made anew");
     }
     for connections in connections {
@@ -305,13 +324,12 @@ fn cleanup_takes_everything_on_a_backends_node_away() -> Result<()> {
         assert!(printed.contains(device) && !links.contains(device), "{printed}\n{links}");
     }
     assert_eq!(output(&cluster, 2, &["nft", "list", "tables"])?, "");
-    let starts = cluster.proxy(2)?.log().matches("serving as").count();
-    cluster.start_agent_with(2, &FLAGS)?;
-    cluster.proxy(2)?.wait_for_start(starts + 1)
+    cluster.start_agent(2)
 }
 
 #[test]
 fn a_director_in_ebpf_mode_that_addresses_pods_reaches_those_of_a_node_that_serves_by_ipvs() -> Result<()> {
+    let _turn = fixture::shared();
     let mut cluster = Cluster::without_agents(Shape { nodes: 2, pods: 1, ..Shape::default() }, "off")?;
     cluster.start_agent_with(1, &["--proxy-mode", "ebpf", "--dsr-dispatch", "pod"])?;
     cluster.start_agent_with(2, &FLAGS)?;
