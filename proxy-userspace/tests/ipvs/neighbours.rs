@@ -93,11 +93,12 @@ fn a_kernel_without_ebpf_is_served_by_ipvs_where_nothing_else_is_asked_for() -> 
     let cluster = shared();
     let proxy = cluster.proxy(2)?;
     cluster.manifests().put_service(&cluster.service("automatic", 42, &["pod-2a"])?)?;
+    let starts = proxy.log().matches("serving as").count();
     let agent = proxy.start_prepared(&["--proxy-mode", "auto"], |command| {
         // SAFETY: what runs between fork and exec makes two system calls and allocates nothing.
         unsafe { command.pre_exec(forbid_bpf) };
     })?;
-    proxy.wait_for_start(1)?;
+    proxy.wait_for_start(starts + 1)?;
     let log = proxy.log();
     let reasons =
         log.lines().filter(|line| line.contains("served by IPVS, since this kernel can't do eBPF: "));

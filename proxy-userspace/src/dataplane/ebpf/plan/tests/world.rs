@@ -229,7 +229,8 @@ fn assert_backends(kernel: &FakeKernel, desired: &Desired) {
     }
     let living = kernel.backends.values().filter(|entry| entry.flags & BACKEND_EXISTS != 0);
     // One that is also there for connections that began the other way counts once, as new ones reach it.
-    let (leaving, open): (Vec<_>, Vec<_>) = living.partition(|entry| entry.flags & BACKEND_READY == 0);
+    let (leaving, open): (Vec<&BackendEntry>, Vec<_>) =
+        living.partition(|entry| entry.flags & BACKEND_READY == 0);
     let living: BTreeMap<SocketAddr, &BackendEntry> =
         leaving.into_iter().chain(open).map(|entry| (entry.address, entry)).collect();
     assert_eq!(living.keys().collect::<Vec<_>>(), wanted.keys().collect::<Vec<_>>());
