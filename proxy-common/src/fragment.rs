@@ -7,6 +7,50 @@ use crate::{Addr6, Address};
 /// Seconds after which the other fragments of a packet are not waited for: those of Linux' own `ipfrag_time`.
 pub const FRAGMENT_SECONDS: u32 = 30;
 
+/// Where fragments are met. Those of one packet are met on one side, so that nobody adds to a packet of another: a pod, which may
+/// lie about its address before anybody's rules have seen its packets, to one of a client outside.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Over any of the uplinks: the network may spread a packet's fragments over them.
+    Uplink = 0,
+    /// The same, inside a tunnel.
+    Tunnel = 1,
+    /// On their way out, or to a pod.
+    Out = 2,
+    /// From a pod's device, of which each is a side of its own.
+    Pod = 3,
+}
+
+/// Where [`FragmentKey::protocol_and_side`] has the side.
+const SIDE_SHIFT: u32 = 8;
+/// Set for a pod's device, above so many bits of its index.
+const POD_SIDE: u32 = 1 << 23;
+
+impl Side {
+    /// The side whose number is in the lowest two bits.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_bits(bits: u32) -> Self {
+        match bits & 3 {
+            0 => Self::Uplink,
+            1 => Self::Tunnel,
+            2 => Self::Out,
+            _ => Self::Pod,
+        }
+    }
+    /// What stands in the key of a fragment that is met at the device with this index, with its protocol.
+    #[inline(always)]
+    #[must_use]
+    pub const fn with_protocol(self, device: u32, protocol: u32) -> u32 {
+        let side = match self {
+            Self::Pod => POD_SIDE | device & (POD_SIDE - 1),
+            Self::Uplink | Self::Tunnel | Self::Out => self as u32,
+        };
+        side << SIDE_SHIFT | protocol
+    }
+}
+
 shared! {
     /// Key of FRAGMENTS4/6: what all fragments of a packet share.
     pub struct FragmentKey<A> {
@@ -16,9 +60,9 @@ shared! {
         pub destination: A,
         /// Identification, bytes in network order: 16 bits of IPv4, 32 of IPv6.
         pub id: u32,
-        /// IPv4's protocol. Zero with IPv6, whose fragments are told apart without it, and only the first's counts (RFC 8200,
-        /// section 4.5).
-        pub protocol: u32,
+        /// In the lowest byte IPv4's protocol. Zero with IPv6, whose fragments are told apart without it, and only the first's counts
+        /// (RFC 8200, section 4.5). Above it where the fragment was met; see [`Side::with_protocol`].
+        pub protocol_and_side: u32,
     }
 }
 
@@ -41,7 +85,7 @@ shared! {
         /// As in [`FragmentKey`].
         pub id: u32,
         /// As in [`FragmentKey`].
-        pub protocol: u32,
+        pub protocol_and_side: u32,
         /// The fragment's offset in units of [`HELD_PIECE_BYTES`].
         pub piece: u32,
     }
@@ -132,7 +176,7 @@ impl FragmentWord {
 
 #[inline(always)]
 fn check<A: Address>(key: &FragmentKey<A>) -> u64 {
-    let start = u64::from(key.id) << 32 | u64::from(key.protocol);
+    let start = u64::from(key.id) << 32 | u64::from(key.protocol_and_side);
     let words = key.source.words().iter().chain(key.destination.words());
     words.fold(mix(start), |sum, word| mix(sum ^ u64::from(*word))) >> 56
 }
@@ -145,7 +189,7 @@ mod tests {
     use crate::Addr4;
 
     fn key(id: u32) -> FragmentKey<Addr4> {
-        FragmentKey { source: Addr4([0x0a00_0001]), destination: Addr4([7]), id, protocol: 17 }
+        FragmentKey { source: Addr4([0x0a00_0001]), destination: Addr4([7]), id, protocol_and_side: 17 }
     }
 
     proptest! {
@@ -161,6 +205,20 @@ mod tests {
             prop_assert_eq!(word.read(&key(id), now.wrapping_add(FRAGMENT_SECONDS + 1)), None);
             prop_assert_eq!(word.read(&key(id), now.wrapping_sub(1)), Some(of), "a clock that is a tick behind");
         }
+    }
+
+    #[test]
+    fn a_pods_device_is_a_side_of_its_own_and_the_uplinks_are_one() {
+        let common = [Side::Uplink, Side::Tunnel, Side::Out];
+        let known = |side: Side, device| (side.with_protocol(device, 17), Side::from_bits(side as u32));
+        assert!(common.iter().all(|side| known(*side, 1) == known(*side, 2)));
+        assert!(common.iter().chain([&Side::Pod]).all(|side| known(*side, 1).1 == *side));
+        let mut keys: Vec<u32> = common.iter().map(|side| known(*side, 1).0).collect();
+        keys.extend((0..4).map(|device| known(Side::Pod, device).0));
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), 7);
+        assert!(keys.iter().all(|key| key & 0xff == 17));
     }
 
     #[test]

@@ -30,6 +30,9 @@ pub const FIRST: u32 = 1;
 pub const FIRST_INSIDE: u32 = 2;
 /// A later fragment.
 pub const LATER: u32 = 3;
+/// What is added to one of these: the side on which the fragment is met, as a [`FragmentKey`](proxy_common::fragment::FragmentKey)
+/// has it.
+const SIDE: u32 = !0xff;
 
 /// As [`flow::renew`]; `event` is a set of `EMBRYO` and `FROM_BACKEND`.
 #[inline(always)]
@@ -96,47 +99,47 @@ extern "C" fn patch_crc(old: u32, difference: u32, bytes: u32) -> u32 {
     if old == 0 || difference == 0 { old } else { old ^ sctp::checksum_difference(difference, bytes) }
 }
 
-/// As [`fragment::enter`], `put`, `lookup` or `judge` for a fragment that is `FIRST`, `FIRST_INSIDE`, `LATER` or `TOO_SHORT`.
-/// The key is that of [`place_of_key`].
+/// As [`fragment::enter`], `put`, `lookup` or `judge` for a fragment that is `FIRST`, `FIRST_INSIDE`, `LATER` or `TOO_SHORT`,
+/// and was met on a side. The key is that of [`place_of_key`].
 #[inline(always)]
-pub fn follow_fragment<F: Family>(id: u32, place: u32) -> u64 {
-    if F::Address::WORDS == 1 { follow_fragment4(id, place) } else { follow_fragment6(id, place) }
-}
-
-/// As [`held::hold`]; the key is that of [`place_of_key`].
-#[inline(always)]
-pub fn hold_fragment<F: Family>(context: *mut __sk_buff, id: u32, piece: u32) -> u64 {
+pub fn follow_fragment<F: Family>(id: u32, kind_and_side: u32, piece: u32) -> u64 {
     if F::Address::WORDS == 1 {
-        hold_fragment4(context, id, piece)
+        follow_fragment4(id, kind_and_side, piece)
     } else {
-        hold_fragment6(context, id, piece)
+        follow_fragment6(id, kind_and_side, piece)
     }
 }
 
-/// As [`held::release`]; the key is that of [`place_of_key`].
+/// As [`held::hold`], of the fragment that was followed last.
 #[inline(always)]
-pub fn release_fragments<F: Family>(context: *mut __sk_buff, id: u32) -> u64 {
-    if F::Address::WORDS == 1 { release_fragments4(context, id) } else { release_fragments6(context, id) }
+pub fn hold_fragment<F: Family>(context: *mut __sk_buff) -> u64 {
+    if F::Address::WORDS == 1 { hold_fragment4(context) } else { hold_fragment6(context) }
+}
+
+/// As [`held::release`], of the fragment that was followed last.
+#[inline(always)]
+pub fn release_fragments<F: Family>(context: *mut __sk_buff) -> u64 {
+    if F::Address::WORDS == 1 { release_fragments4(context) } else { release_fragments6(context) }
 }
 
 /// As [`unusual::read`], in XDP.
 #[inline(always)]
-pub fn read_unusual_xdp<F: Family>(context: *mut xdp_md, network: u32) -> u64 {
+pub fn read_unusual_xdp<F: Family>(context: *mut xdp_md, offset: u32) -> u64 {
     if F::Address::WORDS == 1 {
-        read_unusual_xdp4(context, network)
+        read_unusual_xdp4(context, offset)
     } else {
-        read_unusual_xdp6(context, network)
+        read_unusual_xdp6(context, offset)
     }
 }
 
 /// As [`unusual::read`], in TC.
 #[inline(always)]
-pub fn read_unusual_tc<F: Family, const LINK: usize>(context: *mut __sk_buff, network: u32) -> u64 {
+pub fn read_unusual_tc<F: Family, const LINK: usize>(context: *mut __sk_buff, offset: u32) -> u64 {
     match (F::Address::WORDS, LINK) {
-        (1, BARE) => read_unusual_bare4(context, network),
-        (_, BARE) => read_unusual_bare6(context, network),
-        (1, _) => read_unusual_tc4(context, network),
-        (_, _) => read_unusual_tc6(context, network),
+        (1, BARE) => read_unusual_bare4(context, offset),
+        (_, BARE) => read_unusual_bare6(context, offset),
+        (1, _) => read_unusual_tc4(context, offset),
+        (_, _) => read_unusual_tc6(context, offset),
     }
 }
 
@@ -241,83 +244,89 @@ fn evict_left<F: Family>() -> u32 {
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn follow_fragment4(id: u32, place: u32) -> u64 {
-    follow_fragment_left::<V4>(id, place)
+extern "C" fn follow_fragment4(id: u32, kind_and_side: u32, piece: u32) -> u64 {
+    follow_fragment_left::<V4>(id, kind_and_side, piece)
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn follow_fragment6(id: u32, place: u32) -> u64 {
-    follow_fragment_left::<V6>(id, place)
+extern "C" fn follow_fragment6(id: u32, kind_and_side: u32, piece: u32) -> u64 {
+    follow_fragment_left::<V6>(id, kind_and_side, piece)
 }
 
 #[inline(always)]
-fn follow_fragment_left<F: Family>(id: u32, place: u32) -> u64 {
-    match (left::<F>(0), place) {
-        (Some(key), FIRST) => fragment::enter::<F>(key, id),
-        (Some(key), FIRST_INSIDE) => fragment::put::<F>(key, id),
-        (Some(key), LATER) => fragment::lookup::<F>(key, id),
-        (Some(key), _) => fragment::judge::<F>(key),
-        (None, _) => 0,
+fn follow_fragment_left<F: Family>(id: u32, kind_and_side: u32, piece: u32) -> u64 {
+    let (kind, side) = (kind_and_side & !SIDE, kind_and_side & SIDE);
+    let (Some(key), Some(room)) = (left::<F>(0), held::room::<F>()) else {
+        return 0;
+    };
+    fragment::write_key::<F>(&mut room.fragment, key, id, side);
+    room.held.piece = piece;
+    let place = &room.fragment;
+    match kind {
+        FIRST => fragment::enter::<F>(key, place),
+        FIRST_INSIDE => fragment::put::<F>(key, place),
+        LATER => fragment::lookup::<F>(key, place),
+        _ => fragment::judge::<F>(key),
     }
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn hold_fragment4(context: *mut __sk_buff, id: u32, piece: u32) -> u64 {
-    left::<V4>(0).and_then(|key| held::hold::<V4>(context, key, id, piece)).unwrap_or(0)
+extern "C" fn hold_fragment4(context: *mut __sk_buff) -> u64 {
+    held::hold::<V4>(context).unwrap_or(0)
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn hold_fragment6(context: *mut __sk_buff, id: u32, piece: u32) -> u64 {
-    left::<V6>(0).and_then(|key| held::hold::<V6>(context, key, id, piece)).unwrap_or(0)
+extern "C" fn hold_fragment6(context: *mut __sk_buff) -> u64 {
+    held::hold::<V6>(context).unwrap_or(0)
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn release_fragments4(context: *mut __sk_buff, id: u32) -> u64 {
-    left::<V4>(0).map_or(0, |key| held::release::<V4>(context, key, id))
+extern "C" fn release_fragments4(context: *mut __sk_buff) -> u64 {
+    left::<V4>(0).map_or(0, |key| held::release::<V4>(context, key))
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn release_fragments6(context: *mut __sk_buff, id: u32) -> u64 {
-    left::<V6>(0).map_or(0, |key| held::release::<V6>(context, key, id))
+extern "C" fn release_fragments6(context: *mut __sk_buff) -> u64 {
+    left::<V6>(0).map_or(0, |key| held::release::<V6>(context, key))
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn read_unusual_xdp4(context: *mut xdp_md, network: u32) -> u64 {
-    unusual::read::<XdpPacket, V4>(&XdpPacket::of(context), network)
+extern "C" fn read_unusual_xdp4(context: *mut xdp_md, offset: u32) -> u64 {
+    unusual::read::<XdpPacket, V4>(&XdpPacket::of(context), offset)
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn read_unusual_xdp6(context: *mut xdp_md, network: u32) -> u64 {
-    unusual::read::<XdpPacket, V6>(&XdpPacket::of(context), network)
+extern "C" fn read_unusual_xdp6(context: *mut xdp_md, offset: u32) -> u64 {
+    unusual::read::<XdpPacket, V6>(&XdpPacket::of(context), offset)
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn read_unusual_tc4(context: *mut __sk_buff, network: u32) -> u64 {
-    unusual::read::<TcPacket<FRAMED>, V4>(&TcPacket::of(context), network)
+extern "C" fn read_unusual_tc4(context: *mut __sk_buff, offset: u32) -> u64 {
+    unusual::read::<TcPacket<FRAMED>, V4>(&TcPacket::of(context), offset)
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn read_unusual_tc6(context: *mut __sk_buff, network: u32) -> u64 {
-    unusual::read::<TcPacket<FRAMED>, V6>(&TcPacket::of(context), network)
+extern "C" fn read_unusual_tc6(context: *mut __sk_buff, offset: u32) -> u64 {
+    unusual::read::<TcPacket<FRAMED>, V6>(&TcPacket::of(context), offset)
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn read_unusual_bare4(context: *mut __sk_buff, network: u32) -> u64 {
-    unusual::read::<TcPacket<BARE>, V4>(&TcPacket::of(context), network)
+extern "C" fn read_unusual_bare4(context: *mut __sk_buff, offset: u32) -> u64 {
+    unusual::read::<TcPacket<BARE>, V4>(&TcPacket::of(context), offset)
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn read_unusual_bare6(context: *mut __sk_buff, network: u32) -> u64 {
-    unusual::read::<TcPacket<BARE>, V6>(&TcPacket::of(context), network)
+extern "C" fn read_unusual_bare6(context: *mut __sk_buff, offset: u32) -> u64 {
+    unusual::read::<TcPacket<BARE>, V6>(&TcPacket::of(context), offset)
 }

@@ -4,6 +4,7 @@
 
 use proxy_common::backend::Backend;
 use proxy_common::flow::{FLOW_ENCAPSULATE, FlowKey};
+use proxy_common::fragment::Side;
 use proxy_common::frontend::{FRONTEND_DSR, Frontend, FrontendKey, SCOPE_EXTERNAL};
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
@@ -80,7 +81,7 @@ fn note<F: Family>(port: u16, key: &KeyOf<F>, reference: BackendRef, frontend: &
 /// Sends a client's packet to the pod that was noted, encapsulated.
 #[inline(never)]
 pub fn send<P: Packet, F: Family>(mut packet: P) -> Verdict {
-    parse::<P, F>(&packet, ETHERNET)
+    parse::<P, F>(&packet, ETHERNET, Side::Uplink)
         .and_then(|parsed| send_parsed::<P, F>(&mut packet, &parsed))
         .unwrap_or_else(|verdict| verdict)
 }

@@ -2,6 +2,7 @@
 
 use proxy_common::backend::Backend;
 use proxy_common::flow::{FLOW_DECAPSULATED, FLOW_OUTER_IPV6};
+use proxy_common::fragment::Side;
 use proxy_common::frontend::{FRONTEND_AFFINITY, Frontend};
 use proxy_common::hash::flow_hash;
 use proxy_common::selection::{BackendRef, HintKey};
@@ -148,7 +149,7 @@ fn receive_inner<P: Packet, O: Family, F: Family, E: Encapsulation>(
     packet: &mut P,
     outer_length: u32,
 ) -> Result<Verdict, Verdict> {
-    let mut inner = parse::<P, F>(packet, ETHERNET + O::HEADER + E::BYTES)?;
+    let mut inner = parse::<P, F>(packet, ETHERNET + O::HEADER + E::BYTES, Side::Tunnel)?;
     if !inner.has_ports() || inner.length + (O::HEADER + E::BYTES) as u32 > outer_length {
         return Err(UNTOUCHED);
     }

@@ -12,6 +12,7 @@ use crate::packet::header::{ETHERNET, ether_type};
 use crate::packet::parse::parse;
 use crate::packet::{Packet, Parsed};
 use crate::verdict::{UNTOUCHED, Verdict};
+use proxy_common::fragment::Side;
 
 /// Restores the frontend's address in a backend's reply. Every packet that leaves the node comes by here; most
 /// are done with after their source port was looked at.
@@ -34,7 +35,7 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
 
 #[inline(never)]
 fn restore<P: Packet, F: Family>(mut packet: P) -> Verdict {
-    parse::<P, F>(&packet, ETHERNET)
+    parse::<P, F>(&packet, ETHERNET, Side::Out)
         .and_then(|parsed| restore_parsed::<P, F>(&mut packet, &parsed))
         .unwrap_or_else(|verdict| verdict)
 }

@@ -25,30 +25,23 @@ pub const AWAITED: u64 = 1 << 53;
 /// Enters a first fragment, if its packet may be a service's, and no other one was before it: nobody else's take room but this
 /// node's own, whose later ones would be held otherwise. The answer is what it says itself.
 #[inline(always)]
-pub fn enter<F: Family>(key: &KeyOf<F>, id: u32) -> u64 {
+pub fn enter<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> u64 {
     let is_ours = balance::lookup_frontend::<F>(key).is_some()
         || vip::kinds::<F>(&key.destination) != 0
         || flow::find::<F>(key).is_some();
     if !is_ours && !dsr::is_own::<F>(&key.destination) {
         return answer::<F>(key);
     }
-    let place = place_of::<F>(key, id);
     // The stack has its own already.
-    if is_ours && known::<F>(&place).is_some_and(FragmentOf::is_awaited) {
+    if is_ours && known::<F>(place).is_some_and(FragmentOf::is_awaited) {
         return answer::<F>(key) | AWAITED;
     }
-    put_at::<F>(key, &place)
+    put::<F>(key, place)
 }
 
 /// Enters a first fragment. The newest one counts, since identifications come back soon.
 #[inline(always)]
-pub fn put<F: Family>(key: &KeyOf<F>, id: u32) -> u64 {
-    put_at::<F>(key, &place_of::<F>(key, id))
-}
-
-/// As [`put`], with the key of the packet's fragments.
-#[inline(always)]
-pub fn put_at<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> u64 {
+pub fn put<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> u64 {
     if is_followed::<F>(key.protocol) {
         let word = FragmentWord::new(place, of::<F>(key), flow::now());
         // Refused: the others will be unknown.
@@ -73,11 +66,11 @@ const fn of<F: Family>(key: &KeyOf<F>) -> FragmentOf {
 
 /// What a later fragment belongs to.
 #[inline(always)]
-pub fn lookup<F: Family>(key: &KeyOf<F>, id: u32) -> u64 {
+pub fn lookup<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> u64 {
     if !is_followed::<F>(key.protocol) {
         return 0;
     }
-    match known::<F>(&place_of::<F>(key, id)) {
+    match known::<F>(place) {
         Some(of) if !of.is_awaited() => of.to_bits() | FOUND,
         Some(_) | None => judge::<F>(key),
     }
@@ -123,13 +116,13 @@ const fn is_followed<F: Family>(protocol: u8) -> bool {
     has_ports(protocol) || F::Address::WORDS != 1
 }
 
+/// Writes the key of a packet's fragments. IPv6's do not say the protocol.
 #[inline(always)]
-fn place_of<F: Family>(key: &KeyOf<F>, id: u32) -> FragmentKey<F::Address> {
-    FragmentKey { source: key.source, destination: key.destination, id, protocol: protocol_of::<F>(key) }
-}
-
-/// The protocol as all fragments of a packet say it: those of IPv6 do not.
-#[inline(always)]
-pub fn protocol_of<F: Family>(key: &KeyOf<F>) -> u32 {
-    if F::Address::WORDS == 1 { u32::from(key.protocol) } else { 0 }
+pub fn write_key<F: Family>(place: &mut FragmentKey<F::Address>, key: &KeyOf<F>, id: u32, side: u32) {
+    // Word by word: what is copied from memory to memory takes a call, for which the stack has no room.
+    let ([s0, s1, s2, s3], [d0, d1, d2, d3]) = (F::map(&key.source), F::map(&key.destination));
+    place.source = F::unmap(&[s0, s1, s2, s3]);
+    place.destination = F::unmap(&[d0, d1, d2, d3]);
+    let protocol = if F::Address::WORDS == 1 { u32::from(key.protocol) } else { 0 };
+    (place.id, place.protocol_and_side) = (id, side | protocol);
 }

@@ -3,6 +3,7 @@
 //! It would take nothing from its own address off a wire, so its address is hidden behind the frontend's, by a port as in
 //! [`snat`]. Both directions go back out of the device they came in by: the stack would take such packets for martians.
 
+use proxy_common::fragment::Side;
 use proxy_common::verdict::Reason;
 
 use crate::family::Family;
@@ -19,7 +20,7 @@ use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
 /// Gives a pod its own packet back, for the backend that was noted.
 #[inline(never)]
 pub fn translate<P: Packet, F: Family>(packet: P) -> Verdict {
-    parse::<P, F>(&packet, ETHERNET)
+    parse::<P, F>(&packet, ETHERNET, Side::Pod)
         .and_then(|parsed| translate_parsed::<P, F>(&packet, &parsed))
         .unwrap_or_else(|verdict| verdict)
 }
@@ -45,7 +46,7 @@ fn translate_parsed<P: Packet, F: Family>(
 /// Gives a pod its own reply back, from the frontend. Anything else is not ours.
 #[inline(never)]
 pub fn restore<P: Packet, F: Family>(packet: P) -> Verdict {
-    parse::<P, F>(&packet, ETHERNET)
+    parse::<P, F>(&packet, ETHERNET, Side::Pod)
         .and_then(|parsed| restore_parsed::<P, F>(&packet, &parsed))
         .unwrap_or_else(|verdict| verdict)
 }

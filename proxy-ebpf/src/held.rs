@@ -22,23 +22,34 @@ const FIRST_BYTES: usize = 4096;
 
 /// BUFFER, which has room for what the stack has none for.
 #[repr(C)]
-struct Room<A> {
+pub struct Room<A> {
+    /// The key of the packet that the fragment which was followed last belongs to.
+    pub fragment: FragmentKey<A>,
+    /// The key that this fragment has in HELD, as far as it is that of no other of the packet.
+    pub held: HeldKey,
     frame: [u64; FIRST_BYTES / 8],
-    fragment: FragmentKey<A>,
-    held: HeldKey,
 }
 const _: () = assert!(size_of::<Room<Addr6>>() <= size_of::<Buffer>() && size_of::<Held>() <= FIRST_BYTES);
+
+/// This CPU's room.
+#[inline(always)]
+pub fn room<F: Family>() -> Option<&'static mut Room<F::Address>> {
+    let room = maps::BUFFER.get_ptr_mut(0)?.cast::<Room<F::Address>>();
+    // SAFETY: this CPU's own, large enough, aligned, and used for nothing else until the fragment is done with.
+    Some(unsafe { &mut *room })
+}
 
 /// Keeps a copy of a later fragment, if it is for a service's address or this node's own; see
 /// [`Packet::hold_fragment`](crate::packet::Packet::hold_fragment).
 #[inline(always)]
-pub fn hold<F: Family>(context: *mut __sk_buff, key: &KeyOf<F>, id: u32, piece: u32) -> Option<u64> {
-    let may_be_ours =
-        vip::kinds::<F>(&key.destination) != 0 || dsr::peer::<F>(&key.destination) & PEER_SELF != 0;
+pub fn hold<F: Family>(context: *mut __sk_buff) -> Option<u64> {
+    let room = room::<F>()?;
+    let destination = &room.fragment.destination;
+    let may_be_ours = vip::kinds::<F>(destination) != 0 || dsr::peer::<F>(destination) & PEER_SELF != 0;
     if !may_be_ours {
         return None;
     }
-    let room = prepare::<F>(key, id, piece)?;
+    write_key::<F>(room);
     // SAFETY: the room for a frame is larger than an entry, and aligned as one.
     let held = unsafe { &mut *room.frame.as_mut_ptr().cast::<Held>() };
     // SAFETY: the context is valid for the program's run.
@@ -61,11 +72,11 @@ pub fn hold<F: Family>(context: *mut __sk_buff, key: &KeyOf<F>, id: u32, piece: 
 /// Enters a first fragment, and has those received that are held; see
 /// [`Packet::release_fragments`](crate::packet::Packet::release_fragments).
 #[inline(always)]
-pub fn release<F: Family>(context: *mut __sk_buff, key: &KeyOf<F>, id: u32) -> u64 {
-    let Some(room) = prepare::<F>(key, id, 0) else {
-        return fragment::put::<F>(key, id);
+pub fn release<F: Family>(context: *mut __sk_buff, key: &KeyOf<F>) -> u64 {
+    let Some(room) = room::<F>() else {
+        return 0;
     };
-    let answer = fragment::put_at::<F>(key, &room.fragment);
+    let answer = fragment::put::<F>(key, &room.fragment);
     // SAFETY: the context is valid for the program's run.
     let length = unsafe { (*context).len };
     // Where it does not fit, those that are held stay lost.
@@ -74,6 +85,7 @@ pub fn release<F: Family>(context: *mut __sk_buff, key: &KeyOf<F>, id: u32) -> u
     }
     // What was found out about this frame's checksum means nothing for the others: another length lets the kernel forget it.
     let _ = buffer::resize(context, length + 1);
+    write_key::<F>(room);
     for piece in 0..HELD_PIECES {
         room.held.piece = piece;
         send(context, &room.held);
@@ -82,20 +94,13 @@ pub fn release<F: Family>(context: *mut __sk_buff, key: &KeyOf<F>, id: u32) -> u
     if write::<FIRST_BYTES>(context, room.frame.as_ptr().cast(), length).is_some() { answer } else { OURS }
 }
 
-/// This CPU's room, with the keys of a fragment.
+/// Writes what all fragments of the packet share of their keys in HELD.
 #[inline(always)]
-fn prepare<F: Family>(key: &KeyOf<F>, id: u32, piece: u32) -> Option<&'static mut Room<F::Address>> {
-    let room = maps::BUFFER.get_ptr_mut(0)?.cast::<Room<F::Address>>();
-    // SAFETY: this CPU's own, large enough, aligned, and used for nothing else until the program ends.
-    let room = unsafe { &mut *room };
-    // Word by word: what is copied from memory to memory takes a call, for which the stack has no room.
-    let ([s0, s1, s2, s3], [d0, d1, d2, d3]) = (F::map(&key.source), F::map(&key.destination));
-    (room.fragment.source, room.fragment.destination) =
-        (F::unmap(&[s0, s1, s2, s3]), F::unmap(&[d0, d1, d2, d3]));
-    (room.fragment.id, room.fragment.protocol) = (id, fragment::protocol_of::<F>(key));
+fn write_key<F: Family>(room: &mut Room<F::Address>) {
+    let of = &room.fragment;
+    let ([s0, s1, s2, s3], [d0, d1, d2, d3]) = (F::map(&of.source), F::map(&of.destination));
     (room.held.source, room.held.destination) = (Addr6([s0, s1, s2, s3]), Addr6([d0, d1, d2, d3]));
-    (room.held.id, room.held.protocol, room.held.piece) = (id, room.fragment.protocol, piece);
-    Some(room)
+    (room.held.id, room.held.protocol_and_side) = (of.id, of.protocol_and_side);
 }
 
 /// Makes the frame one that is held, if there is one, and has a copy received. An entry that is given to another packet in this

@@ -2,6 +2,7 @@
 
 use proxy_common::backend::Backend;
 use proxy_common::flow::FLOW_ENCAPSULATE;
+use proxy_common::fragment::Side;
 use proxy_common::frontend::{FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_LISTENER, Frontend};
 use proxy_common::selection::{BackendRef, Slot};
 use proxy_common::verdict::Reason;
@@ -57,7 +58,9 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
     // Here, where the walk has left the stack.
     match verdict {
         Verdict::Refuse(Reason::TooBig, fits) if F::may_be_fragmented(&packet, ETHERNET) => packet.cut(fits),
-        Verdict::Refuse(reason, detail) => icmp::answer::<P, F>(packet, reason, detail),
+        Verdict::Refuse(reason, detail) => {
+            icmp::answer::<P, F, { Side::Uplink as u32 }>(packet, reason, detail)
+        }
         verdict => verdict,
     }
 }
@@ -87,7 +90,7 @@ fn walk_tunnel<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: P) -> Verd
 
 #[inline(never)]
 fn forward<P: Packet, F: Family>(mut packet: P) -> Leave {
-    match parse_with::<P, F>(&packet, ETHERNET, Fragments::Judged) {
+    match parse_with::<P, F>(&packet, ETHERNET, Fragments::Judged(Side::Uplink)) {
         Ok(parsed) => match forward_parsed::<P, F>(&mut packet, &parsed) {
             Ok(verdict) => Leave::With(verdict),
             Err(leave) => leave,

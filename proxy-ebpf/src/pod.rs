@@ -4,6 +4,7 @@
 //! Socket hooks have turned most calls to a backend before there is a packet. Here are the others: of pods whose sockets the
 //! node's kernel does not see. Only addresses are translated; routes are the stack's, which sees the pod and the backend.
 
+use proxy_common::fragment::Side;
 use proxy_common::frontend::{FRONTEND_NODE_ONLY, Frontend};
 use proxy_common::verdict::Reason;
 
@@ -48,14 +49,14 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
         None => UNTOUCHED,
     };
     match verdict {
-        Verdict::Refuse(reason, detail) => icmp::answer::<P, F>(packet, reason, detail),
+        Verdict::Refuse(reason, detail) => icmp::answer::<P, F, { Side::Pod as u32 }>(packet, reason, detail),
         verdict => verdict,
     }
 }
 
 #[inline(never)]
 fn forward<P: Packet, F: Family>(mut packet: P) -> Leave {
-    match parse_with::<P, F>(&packet, ETHERNET, Fragments::Judged) {
+    match parse_with::<P, F>(&packet, ETHERNET, Fragments::Judged(Side::Pod)) {
         Ok(parsed) => match forward_parsed::<P, F>(&mut packet, &parsed) {
             Ok(verdict) => Leave::With(verdict),
             Err(leave) => leave,

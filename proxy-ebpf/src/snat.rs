@@ -9,6 +9,7 @@ use proxy_common::flow::{
     FLOW_CLOSING, FLOW_ESTABLISHED, FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN,
     Flow, FlowKey, fingerprint,
 };
+use proxy_common::fragment::Side;
 use proxy_common::hash::{flow_hash, mix};
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
@@ -76,7 +77,7 @@ pub fn is_reply<F: Family>(key: &KeyOf<F>) -> bool {
 /// Sends a client's packet on to the backend that was noted.
 #[inline(never)]
 pub fn translate<P: Packet, F: Family>(mut packet: P) -> Verdict {
-    parse::<P, F>(&packet, ETHERNET)
+    parse::<P, F>(&packet, ETHERNET, Side::Uplink)
         .and_then(|parsed| translate_parsed::<P, F>(&mut packet, &parsed))
         .unwrap_or_else(|verdict| verdict)
 }
@@ -118,7 +119,7 @@ pub fn note_reply<F: Family>(key: &KeyOf<F>) -> Result<(Found, &'static FlowOf<F
 /// A backend's reply to this node: back to the client, from the frontend. Anything else is not ours.
 #[inline(never)]
 pub fn restore<P: Packet, F: Family>(mut packet: P) -> Verdict {
-    parse::<P, F>(&packet, ETHERNET)
+    parse::<P, F>(&packet, ETHERNET, Side::Uplink)
         .and_then(|parsed| restore_parsed::<P, F>(&mut packet, &parsed))
         .unwrap_or_else(|verdict| verdict)
 }

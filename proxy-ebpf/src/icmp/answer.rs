@@ -5,13 +5,14 @@ use core::ptr;
 use aya_ebpf::helpers::generated::bpf_csum_diff;
 use proxy_common::addr::Address;
 use proxy_common::checksum::fold;
+use proxy_common::fragment::Side;
 use proxy_common::verdict::Reason;
 use proxy_common::way::{WAY_IPV4, WAY_VALID};
 
 use super::family::{Icmp, Message};
 use super::limit;
 use crate::family::Outer;
-use crate::maps;
+use crate::maps::{self, Buffer};
 use crate::packet::header::{ETHERNET, Ethernet, IcmpHeader};
 use crate::packet::parse::parse;
 use crate::packet::{CHUNK_WORDS, Chunk, Packet, Parsed};
@@ -31,8 +32,8 @@ const TRAFFIC_CLASS: u8 = 0xc0;
 /// The error quotes the IP header and eight bytes: with IPv4 it has 56 bytes, with IPv6 96, never more than 28 or 48 beyond the
 /// cause's own headers. Larger than its cause it is only where that had less payload: a bare SYN of 40 or 60 bytes.
 #[inline(never)]
-pub fn answer<P: Packet, F: Icmp>(packet: P, reason: Reason, detail: u32) -> Verdict {
-    let Ok(parsed) = parse::<P, F>(&packet, ETHERNET) else {
+pub fn answer<P: Packet, F: Icmp, const SIDE: u32>(packet: P, reason: Reason, detail: u32) -> Verdict {
+    let Ok(parsed) = parse::<P, F>(&packet, ETHERNET, Side::from_bits(SIDE)) else {
         return Verdict::Drop(reason);
     };
     let is_unknown = matches!(reason, Reason::UnknownPort | Reason::UnknownProtocol);
@@ -63,12 +64,21 @@ fn build<P: Packet, F: Icmp>(
     super::swap_ethernet(&packet)?;
     let addresses = packet.ethernet_addresses()?;
     let quoted = parsed.transport().offset() - ETHERNET + QUOTED_TRANSPORT;
-    let mut quote: Chunk = [0; CHUNK_WORDS];
-    read(&packet, ETHERNET, quoted, &mut quote)?;
+    let quote = room()?;
+    *quote = [0; CHUNK_WORDS];
+    read(&packet, ETHERNET, quoted, quote)?;
     packet.renew(frame_length::<F>(quoted), parsed.transport()).ok()?;
     let source = if reason == Reason::HopLimit { own_address::<F>(detail) } else { None };
     let ends = (source.unwrap_or(key.destination), key.source);
-    write::<P, F>(&packet, addresses, &ends, message, (&quote, quoted))
+    write::<P, F>(&packet, addresses, &ends, message, (quote, quoted))
+}
+
+/// Room for a quote: with it on the stack, fragments could not be followed from here.
+#[inline(always)]
+fn room() -> Option<&'static mut Chunk> {
+    const { assert!(size_of::<Chunk>() <= size_of::<Buffer>() && align_of::<Chunk>() <= align_of::<Buffer>()) };
+    // SAFETY: this CPU's own, large enough, and used for nothing else until the answer is written.
+    maps::BUFFER.get_ptr_mut(0).map(|room| unsafe { &mut *room.cast() })
 }
 
 /// The node's address on the way the packet would have taken. Where the way's family is another, the frontend's has to do.

@@ -65,14 +65,14 @@ pub trait Packet: Copy {
     /// The ports of an SCTP header, and the type of the chunk behind it.
     fn read_sctp(&self, offset: usize) -> Option<(Ports, u8)>;
     /// A [`Shape`](unusual::Shape) in plain order, zero where there is none: what [`unusual::read`] finds out about the packet at
-    /// `network`. All pointers die.
-    fn read_unusual<F: Family>(&self, network: u32) -> u64;
-    /// Holds a later fragment until the first one of its packet, with this identification, comes; `piece` says where in the packet it
-    /// belongs. The answer is what the first one says if it has come by now, `fragment::HELD`, `FOR_TC`, or zero.
-    fn hold_fragment<F: Family>(&self, id: u32, piece: u32) -> u64;
-    /// Enters a first fragment, which this is, and lets those be received that are held for it. The answer is as that of
+    /// `offset`. All pointers die.
+    fn read_unusual<F: Family>(&self, offset: u32) -> u64;
+    /// Holds a later fragment, that which was [followed](crate::apart::follow_fragment) last, until the first one of its packet comes.
+    /// The answer is what that says if it has come by now, `fragment::HELD`, `FOR_TC`, or zero.
+    fn hold_fragment<F: Family>(&self) -> u64;
+    /// Enters a first fragment, that which was followed last, and lets those be received that are held for it. The answer is as that of
     /// [`fragment::put`](crate::fragment::put), or `FOR_TC`. All pointers die.
-    fn release_fragments<F: Family>(&self, id: u32) -> u64;
+    fn release_fragments<F: Family>(&self) -> u64;
     /// Bytes of an IP packet whose header says `claimed`, which is zero where it has more than 65535.
     fn network_length(&self, claimed: u32, network: usize) -> u32;
     /// Makes room for an outer IP header, or one and UDP's, of `outer` bytes behind the Ethernet header, which keeps its place at the

@@ -1,6 +1,7 @@
 //! From bytes to the tuple we look up. What we don't understand goes to the stack, untouched.
 
 use proxy_common::flow::FlowKey;
+use proxy_common::fragment::Side;
 use proxy_common::rules::Role;
 
 use super::Packet;
@@ -123,19 +124,24 @@ pub const fn has_connections(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | protocol::SCTP)
 }
 
-/// What is done about fragments.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// What is done about fragments, met on a side.
+#[derive(Clone, Copy)]
 pub enum Fragments {
     /// Those whose first one was seen are parsed; others are the stack's.
-    Followed,
+    Followed(Side),
     /// The same, but others that are for a service's address are held, or dropped.
-    Judged,
+    Judged(Side),
 }
 
-/// Reads the IP header at `network` and, for TCP, UDP and SCTP, the ports and flags. Those of a later fragment are its first one's.
+/// Reads the IP header at `network` and, for TCP, UDP and SCTP, the ports and flags. Those of a later fragment are its first one's, if that
+/// was seen on the same side.
 #[inline(always)]
-pub fn parse<P: Packet, F: Family>(packet: &P, network: usize) -> Result<Parsed<F::Address>, Verdict> {
-    parse_with::<P, F>(packet, network, Fragments::Followed)
+pub fn parse<P: Packet, F: Family>(
+    packet: &P,
+    network: usize,
+    side: Side,
+) -> Result<Parsed<F::Address>, Verdict> {
+    parse_with::<P, F>(packet, network, Fragments::Followed(side))
 }
 
 /// As [`parse`], with a say about fragments.

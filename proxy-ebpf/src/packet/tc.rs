@@ -306,16 +306,16 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
         Some((ports, start.map_or(DATA, |start| unsafe { (*start).chunk })))
     }
     #[inline(always)]
-    fn read_unusual<F: Family>(&self, network: u32) -> u64 {
-        apart::read_unusual_tc::<F, LINK>(self.context, network)
+    fn read_unusual<F: Family>(&self, offset: u32) -> u64 {
+        apart::read_unusual_tc::<F, LINK>(self.context, offset)
     }
     #[inline(always)]
-    fn hold_fragment<F: Family>(&self, id: u32, piece: u32) -> u64 {
-        apart::hold_fragment::<F>(self.context, id, piece)
+    fn hold_fragment<F: Family>(&self) -> u64 {
+        apart::hold_fragment::<F>(self.context)
     }
     #[inline(always)]
-    fn release_fragments<F: Family>(&self, id: u32) -> u64 {
-        apart::release_fragments::<F>(self.context, id)
+    fn release_fragments<F: Family>(&self) -> u64 {
+        apart::release_fragments::<F>(self.context)
     }
     /// BIG TCP: a frame of more than 64 KiB, which is always a GSO frame, has zero in its length field.
     #[inline(always)]

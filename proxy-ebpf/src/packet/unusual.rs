@@ -3,7 +3,7 @@
 //! What is found out about one is a number, from a global function (`apart`): the walks' stacks have no room for more, and the verifier
 //! would count each way through it for each walk.
 
-use proxy_common::fragment::FragmentOf;
+use proxy_common::fragment::{FragmentOf, Side};
 
 use super::Packet;
 use super::header::{ETHERNET, Ports, Tcp, Udp, protocol};
@@ -39,6 +39,8 @@ const BYTE_SHIFT: u32 = 56;
 const LATER_SHIFT: u32 = 63;
 /// Added to an offset: fragments whose packet is not known are held, or dropped.
 const JUDGED: u32 = 1 << 16;
+/// Added to an offset, so far up: the [`Side`].
+const SIDE_SHIFT: u32 = 17;
 
 impl Shape {
     /// What follows one header begins at `payload`.
@@ -161,13 +163,16 @@ pub fn look_at<P: Packet, F: Family>(
     network: usize,
     fragments: Fragments,
 ) -> Result<Shape, Verdict> {
-    let judged = if fragments == Fragments::Judged { JUDGED } else { 0 };
-    let shape = packet.read_unusual::<F>(network as u32 | judged);
+    let (judged, side) = match fragments {
+        Fragments::Followed(side) => (0, side),
+        Fragments::Judged(side) => (JUDGED, side),
+    };
+    let shape = packet.read_unusual::<F>(network as u32 | judged | (side as u32) << SIDE_SHIFT);
     if shape & FOUND != 0 {
         return Ok(Shape::new(shape));
     }
     Err(match shape & (FOR_TC | HELD | OURS) {
-        _ if fragments == Fragments::Followed => UNTOUCHED,
+        _ if judged == 0 => UNTOUCHED,
         0 => UNTOUCHED,
         OURS => UNKNOWN_FRAGMENT,
         answer if answer & FOR_TC != 0 => HAND_TO_TC,
@@ -175,24 +180,25 @@ pub fn look_at<P: Packet, F: Family>(
     })
 }
 
-/// What [`Packet::read_unusual`] is to say: of the packet at an offset, to which `JUDGED` may be added.
+/// What [`Packet::read_unusual`] is to say: of the packet at an offset, to which a side is added, and `JUDGED` may be.
 #[inline(always)]
 pub fn read<P: Packet, F: Family>(packet: &P, offset: u32) -> u64 {
-    let (network, is_judged) = ((offset & PAYLOAD as u32) as usize, offset & JUDGED != 0);
+    let network = (offset & PAYLOAD as u32) as usize;
     let Some(preface) = F::read_preface(packet, network) else {
         return 0;
     };
-    let Preface { protocol: number, payload, piece, id, place, .. } = preface;
+    let Preface { protocol: number, payload, piece, .. } = preface;
     let behind = if piece == Piece::Later { network as u32 } else { payload };
     let shape = (u64::from(behind) & PAYLOAD) << PAYLOAD_SHIFT;
     if piece == Piece::Whole {
         return FragmentOf { protocol: number, ..FragmentOf::default() }.to_bits() | shape | FOUND;
     }
-    let answer = follow::<P, F>(packet, network, preface).unwrap_or(0);
+    let answer = follow::<P, F>(packet, offset, preface).unwrap_or(0);
+    let is_judged = offset & JUDGED != 0;
     match piece {
-        Piece::First if is_judged && answer & AWAITED != 0 => packet.release_fragments::<F>(id) | shape,
+        Piece::First if is_judged && answer & AWAITED != 0 => packet.release_fragments::<F>() | shape,
         Piece::Later if is_judged && answer & FOUND == 0 && may_be_known(number) => {
-            hold::<P, F>(packet, answer, id, place) | shape | LATER
+            hold::<P, F>(packet, answer) | shape | LATER
         }
         Piece::Later => answer | shape | LATER,
         Piece::First | Piece::Whole => answer | shape,
@@ -208,19 +214,22 @@ const fn may_be_known(protocol: u8) -> bool {
 
 /// What becomes of a later fragment whose packet is not known. What is for this node's own address goes on to the stack, too.
 #[inline(always)]
-fn hold<P: Packet, F: Family>(packet: &P, answer: u64, id: u32, piece: u32) -> u64 {
-    match packet.hold_fragment::<F>(id, piece) {
+fn hold<P: Packet, F: Family>(packet: &P, answer: u64) -> u64 {
+    match packet.hold_fragment::<F>() {
         found if found & FOUND != 0 => found,
         held if answer & OURS != 0 => held | OURS,
         _ => 0,
     }
 }
 
-/// Leaves the key of a fragment, and asks what is known of its packet.
+/// Leaves the keys of a fragment and of its packet, and asks what is known of that.
 #[inline(always)]
-fn follow<P: Packet, F: Family>(packet: &P, network: usize, preface: Preface) -> Option<u64> {
-    let (Preface { protocol, payload, end, piece, id, .. }, none) = (preface, Ports::default());
-    let (ports, bits) = match piece {
+fn follow<P: Packet, F: Family>(packet: &P, offset: u32, preface: Preface) -> Option<u64> {
+    let key = apart::place_of_key::<F>()?;
+    let network = (offset & PAYLOAD as u32) as usize;
+    let (source, destination) = F::read_addresses(packet, network)?;
+    let (Preface { protocol, payload, end, piece, id, place }, none) = (preface, Ports::default());
+    let (ports, kind) = match piece {
         Piece::Whole => return None,
         Piece::First => match read_ports(packet, protocol, payload, end) {
             Some(ports) if network == ETHERNET => (ports, apart::FIRST),
@@ -229,8 +238,6 @@ fn follow<P: Packet, F: Family>(packet: &P, network: usize, preface: Preface) ->
         },
         Piece::Later => (none, apart::LATER),
     };
-    let key = apart::place_of_key::<F>()?;
-    let (source, destination) = F::read_addresses(packet, network)?;
     // SAFETY: this CPU's own, and read before anything else of ours runs on it.
     unsafe {
         (&raw mut (*key).source).write(source);
@@ -239,7 +246,8 @@ fn follow<P: Packet, F: Family>(packet: &P, network: usize, preface: Preface) ->
         (&raw mut (*key).destination_port).write(ports.destination);
         (&raw mut (*key).protocol).write(protocol);
     }
-    Some(apart::follow_fragment::<F>(id, bits))
+    let side = Side::from_bits(offset >> SIDE_SHIFT).with_protocol(packet.device(), 0);
+    Some(apart::follow_fragment::<F>(id, kind | side, place))
 }
 
 /// The ports of a first fragment, if it has a whole transport header; a protocol without ports has zeroes.

@@ -107,16 +107,16 @@ impl Packet for XdpPacket {
         Some(unsafe { ((*start).header.ports, (*start).chunk) })
     }
     #[inline(always)]
-    fn read_unusual<F: Family>(&self, network: u32) -> u64 {
-        apart::read_unusual_xdp::<F>(self.context, network)
+    fn read_unusual<F: Family>(&self, offset: u32) -> u64 {
+        apart::read_unusual_xdp::<F>(self.context, offset)
     }
     /// XDP sends one frame for one frame.
     #[inline(always)]
-    fn hold_fragment<F: Family>(&self, _id: u32, _piece: u32) -> u64 {
+    fn hold_fragment<F: Family>(&self) -> u64 {
         FOR_TC
     }
     #[inline(always)]
-    fn release_fragments<F: Family>(&self, _id: u32) -> u64 {
+    fn release_fragments<F: Family>(&self) -> u64 {
         FOR_TC
     }
     #[inline(always)]

@@ -37,14 +37,14 @@ each_hook! {
 }
 
 /// Bytes of a piece: none is larger than any way.
-const PIECE: usize = 1200;
+pub const PIECE: usize = 1200;
 
 /// A datagram that is cut into four.
-fn large(case: Case) -> Frame {
+pub fn large(case: Case) -> Frame {
     case.udp().payload((0..4000_u32).map(|byte| (byte % 251) as u8).collect::<Vec<u8>>())
 }
 
-fn bed_with_service(case: Case) -> Bed {
+pub fn bed_with_service(case: Case) -> Bed {
     let bed = Bed::new();
     bed.service().udp().external(case.vip()).backend_local(case.pod(1)).install();
     bed.service().external(case.vip()).backend_local(case.pod(1)).install();
@@ -53,7 +53,7 @@ fn bed_with_service(case: Case) -> Bed {
 }
 
 #[track_caller]
-fn all_are_delivered(case: Case, bed: &Bed, frame: &Frame) {
+pub fn all_are_delivered(case: Case, bed: &Bed, frame: &Frame) {
     let expected = frame.clone().with_destination(case.pod(1)).fragments(7, PIECE);
     for (piece, expected) in frame.fragments(7, PIECE).iter().zip(&expected) {
         case.is_delivered(bed, piece, expected, case.served());

@@ -129,13 +129,17 @@ fn what_may_be_this_nodes_own_goes_on_to_the_stack_as_well(case: Case) {
     let bed = Bed::new();
     bed.peer(case.family.node(1), PEER_SELF | PEER_NODE);
     bed.peer(case.family.node(2), PEER_NODE);
+    let hooks: &[Hook] = match case.hook {
+        Hook::XdpIngress => &[Hook::XdpIngress, Hook::TcIngress],
+        ref hook => std::slice::from_ref(hook),
+    };
     // Only what comes too early to be known is held, and only this node's own.
     for (node, order, held) in [(1, [0_u8, 1, 2], 0), (1, [1, 0, 1], 1), (2, [1, 0, 1], 1)] {
         let to = (case.family.node(node), 9999).into();
         let pieces = large(case).with_destination(to).fragments(7 + u32::from(order[0]), PIECE);
         for piece in order.map(|piece| &pieces[usize::from(piece)]) {
-            for hook in [case.hook, Hook::TcIngress] {
-                bed.send(hook, piece).assert_untouched().assert_counted(Reason::NotOurs);
+            for hook in hooks {
+                bed.send(*hook, piece).assert_untouched().assert_counted(Reason::NotOurs);
             }
         }
         assert_eq!(bed.held_fragments(), held, "{order:?} of what is for node {node}");

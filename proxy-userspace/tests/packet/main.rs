@@ -18,6 +18,7 @@ mod errors;
 mod flood;
 mod flows;
 mod fou;
+mod fragment_sides;
 mod fragments;
 mod held_fragments;
 mod jumbo;

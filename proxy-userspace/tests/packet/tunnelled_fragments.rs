@@ -16,6 +16,7 @@ each_tunnel! {
     a_fragment_that_came_too_early_is_encapsulated_behind_its_first_one
     every_fragment_is_decapsulated_and_the_reply_comes_back_in_fragments
     an_inner_fragment_whose_first_was_not_seen_passes_byte_for_byte
+    fragments_in_a_tunnel_say_nothing_of_those_outside
     fragments_of_a_tunnel_pass_byte_for_byte
     options_of_the_inner_header_travel_along
     options_of_the_outer_header_pass_byte_for_byte
@@ -101,6 +102,18 @@ fn an_inner_fragment_whose_first_was_not_seen_passes_byte_for_byte(tunnel: Tunne
     for (_, outer) in &tunnelled(tunnel, &large(tunnel), 2, 1, hint)[1..] {
         tunnel.case.arrives(&bed, outer).assert_untouched().assert_counted(Reason::NotOurs);
     }
+}
+
+fn fragments_in_a_tunnel_say_nothing_of_those_outside(tunnel: Tunnel) {
+    let case = tunnel.case;
+    let ((bed, hint), datagram) = (backends_node(tunnel), large(tunnel));
+    let pieces = tunnelled(tunnel, &datagram, 2, 1, hint);
+    case.arrives(&bed, &pieces[0].0).assert_counted(Reason::ServedLocal);
+    case.arrives(&bed, &pieces[1].1).assert_untouched().assert_counted(Reason::NotOurs);
+
+    let (bed, _) = backends_node(tunnel);
+    case.arrives(&bed, &pieces[0].1).assert_counted(Reason::ServedDsr);
+    is_held(case, &bed, &pieces[1].0);
 }
 
 fn fragments_of_a_tunnel_pass_byte_for_byte(tunnel: Tunnel) {
