@@ -50,8 +50,8 @@ reasons! {
     ServedPod = 11, "served_pod";
     /// A pod's own packet to a service whose backend it is itself, translated and given back to it.
     Hairpin = 12, "hairpin";
-    /// A fragment for a service's address that came before the first one of its packet, held until that comes; then it is
-    /// received, and counted, once more.
+    /// A fragment for an address of a service, or of this node, that came before the first one of its packet, held until that comes;
+    /// then it is received, and counted, once more. What is for this node goes up as well: it may be no service's.
     FragmentHeld = 13, "fragment_held";
     /// A connection, or a datagram of a socket that is not connected, that a socket hook turned to a backend.
     Connected = 14, "connected";

@@ -28,6 +28,8 @@ pub const UNTOUCHED: Verdict = Verdict::Pass(Reason::NotOurs);
 pub const HAND_TO_TC: Verdict = Verdict::Pass(Reason::HandedToTc);
 /// A fragment for an address of a service, held until its packet's first one comes.
 pub const HELD_FRAGMENT: Verdict = Verdict::Drop(Reason::FragmentHeld);
+/// A fragment for an address of this node, held in case that its packet turns out to be for a NodePort, or another node's answer.
+pub const HELD_AND_PASSED: Verdict = Verdict::Pass(Reason::FragmentHeld);
 /// A fragment for an address of a service, of a packet whose first fragment was not seen.
 pub const UNKNOWN_FRAGMENT: Verdict = Verdict::Drop(Reason::FragmentUnknown);
 /// The kernel refused to change the frame, or a map to take an entry.

@@ -11,7 +11,7 @@ use super::parse::Fragments;
 use crate::apart;
 use crate::family::Family;
 use crate::fragment::{AWAITED, FOR_TC, FOUND, HELD, OURS};
-use crate::verdict::{HAND_TO_TC, HELD_FRAGMENT, UNKNOWN_FRAGMENT, UNTOUCHED, Verdict};
+use crate::verdict::{HAND_TO_TC, HELD_AND_PASSED, HELD_FRAGMENT, UNKNOWN_FRAGMENT, UNTOUCHED, Verdict};
 
 /// Where what follows a packet's headers is, and what the headers do not say themselves.
 #[derive(Clone, Copy)]
@@ -175,6 +175,7 @@ pub fn look_at<P: Packet, F: Family>(
         _ if judged == 0 => UNTOUCHED,
         0 => UNTOUCHED,
         OURS => UNKNOWN_FRAGMENT,
+        HELD => HELD_AND_PASSED,
         answer if answer & FOR_TC != 0 => HAND_TO_TC,
         _ => HELD_FRAGMENT,
     })
@@ -218,7 +219,7 @@ fn hold<P: Packet, F: Family>(packet: &P, answer: u64) -> u64 {
     match packet.hold_fragment::<F>() {
         found if found & FOUND != 0 => found,
         held if answer & OURS != 0 => held | OURS,
-        _ => 0,
+        held => held & HELD,
     }
 }
 

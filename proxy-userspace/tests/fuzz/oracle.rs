@@ -109,11 +109,13 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// XDP leaves to TC what comes before the first fragment of its packet, and that one then.
+    /// XDP leaves to TC what comes before the first fragment of its packet, and that one then; TC holds it, and lets that for this
+    /// node's own address go on.
     fn left_alone(&self) -> Reasons {
         match self.hook {
             Hook::XdpIngress => &[Reason::NotOurs, Reason::HandedToTc],
-            _ => &[Reason::NotOurs],
+            Hook::TcIngress | Hook::TcPodIn => &[Reason::NotOurs, Reason::FragmentHeld],
+            Hook::TcEgress | Hook::TcPodOut => &[Reason::NotOurs],
         }
     }
 

@@ -114,9 +114,11 @@ fn an_answer_of_another_node_is_put_in_order(case: Case) {
         let port = case.arrives(&node.bed, &pieces(&datagram)[0]).frame().ports().0;
         let forwarded = node.forwarded(&datagram, (case.family.node(1), port).into());
         let (answer, restored) = (pieces(&forwarded.reply()), pieces(&datagram.reply()));
-        for hook in [case.hook, Hook::TcIngress] {
-            node.bed.send(hook, &answer[2]).assert_untouched().assert_counted(Reason::NotOurs);
+        if case.hook == Hook::XdpIngress {
+            case.arrives(&node.bed, &answer[2]).assert_untouched().assert_counted(Reason::NotOurs);
         }
+        let early = node.bed.send(Hook::TcIngress, &answer[2]);
+        early.assert_untouched().assert_counted(Reason::FragmentHeld);
         assert_eq!(node.bed.held_fragments(), 1);
         for (piece, restored) in answer.iter().zip(&restored) {
             arrives_through(case, &node.bed, piece).checked(restored);
@@ -135,11 +137,16 @@ fn what_may_be_this_nodes_own_goes_on_to_the_stack_as_well(case: Case) {
     };
     // Only what comes too early to be known is held, and only this node's own.
     for (node, order, held) in [(1, [0_u8, 1, 2], 0), (1, [1, 0, 1], 1), (2, [1, 0, 1], 1)] {
+        let mut known = false;
         let to = (case.family.node(node), 9999).into();
         let pieces = large(case).with_destination(to).fragments(7 + u32::from(order[0]), PIECE);
-        for piece in order.map(|piece| &pieces[usize::from(piece)]) {
+        for number in order {
+            let piece = &pieces[usize::from(number)];
+            known |= number == 0;
             for hook in hooks {
-                bed.send(*hook, piece).assert_untouched().assert_counted(Reason::NotOurs);
+                let is_held = node == 1 && !known && *hook != Hook::XdpIngress;
+                let reason = if is_held { Reason::FragmentHeld } else { Reason::NotOurs };
+                bed.send(*hook, piece).assert_untouched().assert_counted(reason);
             }
         }
         assert_eq!(bed.held_fragments(), held, "{order:?} of what is for node {node}");

@@ -10,14 +10,16 @@ use crate::cut;
 use crate::fragment::{DROPS, Fragment, XDP_DROPS, is_later_forwarded, is_later_translated, is_later_turned};
 use crate::packet::Packet;
 use crate::tunnel::is_encapsulated;
-use crate::world::{Connection, vip};
+use crate::world::{Connection, NODES, address, vip};
 
 impl Oracle<'_> {
     /// The first fragment is judged as a packet, or as one of the others.
     pub(super) fn judge_fragment(&self, fragment: &Fragment, done: &Done<'_>) -> Result<Reasons, String> {
         let packet = &fragment.packet;
         if self.untouched(done).is_ok() {
-            return Ok(self.left_alone());
+            let is_own = packet.destination.ip() == address(packet.is_v6(), NODES, 1);
+            let may_be_held = self.hook == Hook::XdpIngress || is_own && !fragment.has_header;
+            return Ok(if may_be_held { self.left_alone() } else { &[Reason::NotOurs] });
         }
         if self.is_way_out() {
             return if fragment.has_header {
