@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+use tokio::time::error::Elapsed;
 
 use crate::net::{Namespace, Task};
 
@@ -122,10 +123,14 @@ pub struct Unanswered {
 }
 
 impl Unanswered {
-    /// Whether neither an answer nor a refusal has come so far.
+    /// Whether neither an answer nor a refusal has come so far, however long ago the request was given up.
     #[must_use]
     pub fn is_silent(&self) -> bool {
-        self.task.outcome_so_far().is_none()
+        match self.task.outcome_so_far() {
+            None => true,
+            Some(Ok(_)) => false,
+            Some(Err(error)) => error.is::<Elapsed>(),
+        }
     }
 }
 
