@@ -44,6 +44,7 @@ pub fn table(services: &[ServiceView]) -> Table {
 
 fn sources(frontend: &FrontendView) -> String {
     match frontend.source_ranges.as_deref() {
+        _ if frontend.inside_only => "cluster".to_owned(),
         None => "all".to_owned(),
         Some([]) => "none".to_owned(),
         Some(ranges) => some_of(ranges),
@@ -64,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_service_has_a_row_for_each_frontend() {
-        let frontend = |address: &str, kind, source_ranges| FrontendView {
+        let frontend = |address: &str, kind, source_ranges, inside_only| FrontendView {
             address: address.parse().unwrap(),
             protocol: "TCP",
             scope: "external",
@@ -72,6 +73,7 @@ mod tests {
             forwarding: "dsr",
             affinity_seconds: 0,
             source_ranges,
+            inside_only,
         };
         let service = ServiceView {
             namespace: "default".to_owned(),
@@ -84,8 +86,9 @@ mod tests {
             slots: 4093,
             elsewhere: true,
             frontends: vec![
-                frontend("192.0.2.1:30080", "NodePort", None),
-                frontend("203.0.113.9:80", "LoadBalancer", Some(vec!["10.0.0.0/8".parse().unwrap()])),
+                frontend("192.0.2.1:30080", "NodePort", None, false),
+                frontend("203.0.113.9:80", "LoadBalancer", Some(vec!["10.0.0.0/8".parse().unwrap()]), false),
+                frontend("10.96.0.9:80", "ClusterIP", None, true),
             ],
             backends: Vec::new(),
             packets: 7,
@@ -93,7 +96,7 @@ mod tests {
         };
         let text = table(&[service]).to_string();
         let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(rows.len(), 3);
+        assert_eq!(rows.len(), 4);
         assert_eq!(rows[1][..4], ["default/web:http", "IPv4", "TCP", "192.0.2.1:30080"]);
         assert_eq!(
             rows[2][3..],
@@ -110,5 +113,6 @@ mod tests {
                 "7"
             ]
         );
+        assert_eq!((rows[1][9], rows[3][9]), ("all", "cluster"));
     }
 }

@@ -62,6 +62,8 @@ pub struct Frontend {
     pub affinity_seconds: u32,
     /// Who may use it, sorted; none = everybody.
     pub source_ranges: Option<Vec<IpNet>>,
+    /// Only clients inside the cluster may.
+    pub inside_only: bool,
 }
 
 /// An endpoint.

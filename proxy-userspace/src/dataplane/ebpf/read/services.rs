@@ -10,8 +10,9 @@ use proxy_common::backend::{
     BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_POD, BACKEND_READY, BACKEND_SERVING, Backend,
 };
 use proxy_common::frontend::{
-    FRONTEND_DSR, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_EXTERNAL_IP, FRONTEND_KIND_LOAD_BALANCER,
-    FRONTEND_KIND_NODE_PORT, FRONTEND_SOURCE_RANGES, Frontend, SCOPE_ENCAPSULATED, SCOPE_INTERNAL,
+    FRONTEND_DSR, FRONTEND_INSIDE_ONLY, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_EXTERNAL_IP,
+    FRONTEND_KIND_LOAD_BALANCER, FRONTEND_KIND_NODE_PORT, FRONTEND_SOURCE_RANGES, Frontend,
+    SCOPE_ENCAPSULATED, SCOPE_INTERNAL,
 };
 use proxy_common::selection::{BackendRef, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot};
 use proxy_common::way::WAY_VALID;
@@ -198,6 +199,7 @@ impl Leading {
             forwarding: if value.flags & FRONTEND_DSR == 0 { "snat" } else { "dsr" },
             affinity_seconds: value.affinity_seconds,
             source_ranges: is_restricted.then_some(ranges),
+            inside_only: value.flags & FRONTEND_INSIDE_ONLY != 0,
         });
         true
     }

@@ -70,6 +70,8 @@ pub struct FrontendView {
     pub affinity_seconds: u32,
     /// Who may use it, sorted; none = everybody.
     pub source_ranges: Option<Vec<IpNet>>,
+    /// Only clients inside the cluster may: `--cluster-ip-clients inside`.
+    pub inside_only: bool,
 }
 
 /// An endpoint.
