@@ -13,10 +13,21 @@ pub const TOTAL_INTERVAL: u64 = 1_000_000;
 pub const BURST: u64 = 100;
 
 shared! {
-    /// Key of ICMP_SOURCES: an IPv4 /24 as `::a.b.c.0`, or the upper half of an IPv6 address.
+    /// Key of ICMP_SOURCES: an IPv4 /24 as `::a.b.c.0`, or the upper half of an IPv6 address; for a pod its
+    /// [device](SourcePrefix::of_pod).
     pub struct SourcePrefix {
         /// The prefix, bytes in network order.
         pub words: [u32; 2],
+    }
+}
+
+impl SourcePrefix {
+    /// All that comes from a pod's device, by its index: one pod, whatever address it says it has, takes no token of another. As a
+    /// prefix it would be one of multicast addresses, which are no source.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of_pod(device: u32) -> Self {
+        Self { words: [u32::MAX, device] }
     }
 }
 

@@ -6,6 +6,7 @@ use aya_ebpf::helpers::generated::bpf_csum_diff;
 use proxy_common::addr::Address;
 use proxy_common::checksum::fold;
 use proxy_common::fragment::Side;
+use proxy_common::icmp::SourcePrefix;
 use proxy_common::verdict::Reason;
 use proxy_common::way::{WAY_IPV4, WAY_VALID};
 
@@ -43,7 +44,11 @@ pub fn answer<P: Packet, F: Icmp, const SIDE: u32>(packet: P, reason: Reason, de
     if parsed.is_later() {
         return Verdict::Drop(reason);
     }
-    match build::<P, F>(packet, &parsed, reason, detail) {
+    let sender = match Side::from_bits(SIDE) {
+        Side::Pod => SourcePrefix::of_pod(packet.device()),
+        Side::Uplink | Side::Tunnel | Side::Out => F::prefix(&parsed.key.source),
+    };
+    match build::<P, F>(packet, &parsed, (reason, detail), &sender) {
         Some(()) => Verdict::Bounce(reason),
         None => Verdict::Drop(reason),
     }
@@ -53,12 +58,12 @@ pub fn answer<P: Packet, F: Icmp, const SIDE: u32>(packet: P, reason: Reason, de
 fn build<P: Packet, F: Icmp>(
     mut packet: P,
     parsed: &Parsed<F::Address>,
-    reason: Reason,
-    detail: u32,
+    (reason, detail): (Reason, u32),
+    sender: &SourcePrefix,
 ) -> Option<()> {
     let message = F::error(reason, detail)?;
     let key = &parsed.key;
-    if !super::may_answer::<P, F>(&packet, parsed) || !limit::admit(&F::prefix(&key.source)) {
+    if !super::may_answer::<P, F>(&packet, parsed) || !limit::admit(sender) {
         return None;
     }
     super::swap_ethernet(&packet)?;

@@ -8,7 +8,7 @@ use millrace_lab::program::{Bed, Hook, Verdict, resolved_way};
 use proxy_common::verdict::Reason;
 use proxy_common::way::Way;
 
-use crate::case::{Case, Family, Tunnel, VIP_PORT, each_client, each_hook, each_tunnel};
+use crate::case::{Case, Family, Tunnel, VIP_PORT, each_client, each_hook, each_ingress, each_tunnel};
 
 each_client! {
     a_service_without_any_endpoint_is_refused
@@ -19,9 +19,12 @@ each_client! {
     the_refusal_is_never_larger_than_a_packet_with_payload
     what_was_sent_to_many_is_not_answered
     a_source_that_is_no_host_is_not_answered
-    a_source_prefix_is_answered_so_often_and_no_more
     all_sources_together_are_answered_so_often_and_no_more
     each_answer_takes_a_token_of_its_source_prefix
+}
+
+each_ingress! {
+    a_source_prefix_is_answered_so_often_and_no_more
 }
 
 each_hook! {
@@ -126,7 +129,7 @@ fn a_source_that_is_no_host_is_not_answered(case: Case) {
 
 fn a_source_prefix_is_answered_so_often_and_no_more(case: Case) {
     let bed = case.nobody_behind();
-    bed.exhaust_icmp(case.client().ip());
+    case.exhaust_icmp(&bed);
     case.arrives(&bed, &case.udp()).assert_dropped(Reason::NoEndpoint);
     // The same prefix, and another one.
     let (neighbour, stranger) = match case.family {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use millrace_lab::frame::{DEVICE_MAC, Frame, Layer, flag};
-use millrace_lab::program::{Bed, BedBuilder, Hook, NEXT_HOP_MAC, Outcome, hash_of, resolved_way};
+use millrace_lab::program::{Bed, BedBuilder, DEVICE, Hook, NEXT_HOP_MAC, Outcome, hash_of, resolved_way};
 use proxy_common::config::{DEFAULT_MARK, HANDOVER_MAGIC};
 use proxy_common::verdict::Reason;
 use proxy_common::way::FOU_PORT;
@@ -244,6 +244,15 @@ impl Case {
     /// The program that replies to the client meet.
     pub fn way_out(self) -> Hook {
         if self.hook == Hook::TcPodIn { Hook::TcPodOut } else { Hook::TcEgress }
+    }
+
+    /// The client is told nothing by ICMP for an hour.
+    pub fn exhaust_icmp(self, bed: &Bed) {
+        if self.hook == Hook::TcPodIn {
+            bed.exhaust_icmp_of_pod(DEVICE);
+        } else {
+            bed.exhaust_icmp(self.client().ip());
+        }
     }
 
     /// Runs the program on a frame.

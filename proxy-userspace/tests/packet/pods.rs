@@ -5,12 +5,14 @@ use std::net::SocketAddr;
 
 use millrace_lab::frame::{Frame, Icmp, Layer, chunk, flag, protocol};
 use millrace_lab::program::{Bed, FlowTable, Hook, Ingress, ServiceBuilder, Verdict};
+use nix::net::if_::if_nametoindex;
 use proxy_common::config::{DEFAULT_MARK, DEFAULT_SNAT_PORTS};
 use proxy_common::flow::FLOW_CLOSING;
 use proxy_common::selection::Slot;
 use proxy_common::verdict::Reason;
 
 use crate::case::{CLIENT_PORT, Case, Family, VIP_PORT, each_family};
+use crate::network::{connect_to_nodes, in_an_empty_namespace};
 use crate::snat::Node;
 
 each_family! {
@@ -33,6 +35,7 @@ each_family! {
     a_pods_error_about_its_own_packet_comes_back_to_it
     what_only_looks_like_a_reply_of_a_pod_to_itself_is_untouched
     a_pod_with_the_address_of_a_client_outside_is_not_given_what_is_that_clients
+    a_pod_that_is_refused_too_often_silences_nobody_else
 }
 
 /// A pod of this node, and what it sends.
@@ -104,6 +107,30 @@ impl Pod {
         outcome.assert_sent(&restored).assert_counted(Reason::Reply);
         bed.run(Hook::TcPodOut, &outcome.run.frame).assert_untouched();
     }
+}
+
+/// A pod's device is one sender, whatever addresses its packets have.
+fn a_pod_that_is_refused_too_often_silences_nobody_else(family: Family) {
+    let (pod, bed) = (Pod::new(family), Bed::new());
+    bed.service().external(pod.case.vip()).install();
+    in_an_empty_namespace(move || {
+        connect_to_nodes(family.node(1));
+        let [loud, other] = ["wire", "far-end"].map(|name| if_nametoindex(name).unwrap());
+        let from =
+            |number: u8| pod.tcp(flag::SYN).with_source((pod.case.pod(number).ip(), CLIENT_PORT).into());
+        let is_told = |hook, device, number| {
+            let ingress = Ingress { device, ..Ingress::default() };
+            let outcome = bed.run_with(hook, &from(number).build(), ingress);
+            outcome.assert_counted(Reason::NoEndpoint);
+            outcome.verdict.is_sent()
+        };
+        bed.exhaust_icmp_of_pod(loud);
+        assert!(!is_told(Hook::TcPodIn, loud, 1) && !is_told(Hook::TcPodIn, loud, 2));
+        assert!(is_told(Hook::TcPodIn, other, 1) && is_told(Hook::TcIngress, loud, 1));
+        // Nor does who lies about an address outside take the tokens of that.
+        bed.exhaust_icmp(pod.case.pod(1).ip());
+        assert!(is_told(Hook::TcPodIn, other, 1) && !is_told(Hook::TcIngress, loud, 1));
+    });
 }
 
 /// A frame on its way back to the neighbour it came from.

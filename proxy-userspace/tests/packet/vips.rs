@@ -88,7 +88,7 @@ fn an_address_of_no_service_is_left_to_the_stack_whatever_the_filter_says(case: 
 
 fn an_unknown_port_is_refused_so_often_and_dropped_after_that(case: Case) {
     let bed = case.bed_with_vip(VIP_CLUSTER_IP, VIP_CLUSTER_IP);
-    bed.exhaust_icmp(case.client().ip());
+    case.exhaust_icmp(&bed);
     for frame in case.unknown_ports() {
         case.arrives(&bed, &frame).assert_dropped(Reason::UnknownPort);
     }

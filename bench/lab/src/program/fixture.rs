@@ -241,6 +241,11 @@ impl Bed {
         self.insert::<SourcePrefix, u64>("ICMP_SOURCES", SourcePrefix { words }, in_an_hour());
     }
 
+    /// The same of a pod's device.
+    pub fn exhaust_icmp_of_pod(&self, device: u32) {
+        self.insert::<SourcePrefix, u64>("ICMP_SOURCES", SourcePrefix::of_pod(device), in_an_hour());
+    }
+
     /// Empties the bucket for all ICMP messages: none is sent for an hour.
     pub fn exhaust_all_icmp(&self) {
         self.set_per_cpu::<u64>("ICMP_TOTAL", 0, in_an_hour());
