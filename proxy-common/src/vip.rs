@@ -7,6 +7,8 @@ use crate::layout::shared;
 pub const VIP_CLUSTER_IP: u32 = 1 << 0;
 /// Bit of a VIPS value: some Service's external IP or load balancer address.
 pub const VIP_EXTERNAL: u32 = 1 << 1;
+/// Bit of a VIPS value: over an uplink only clients inside the cluster are served there.
+pub const VIP_INSIDE_ONLY: u32 = 1 << 2;
 
 /// Number of words in VIP_FILTER: 32 KiB, of which 20,000 addresses set one bit in thirteen.
 pub const VIP_FILTER_WORDS: u32 = 4096;

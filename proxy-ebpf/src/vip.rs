@@ -1,13 +1,15 @@
 //! Addresses that are a service's, on ports that are none's.
 
+use proxy_common::source_range::CLUSTER;
 use proxy_common::verdict::Reason;
-use proxy_common::vip::{VipKey, filter_bit};
+use proxy_common::vip::{VIP_INSIDE_ONLY, VipKey, filter_bit};
 
 use crate::config::REJECT_UNKNOWN;
-use crate::family::Family;
+use crate::family::{Family, KeyOf};
 use crate::maps;
 use crate::packet::Parsed;
 use crate::packet::header::ETHERNET;
+use crate::source;
 use crate::verdict::{UNTOUCHED, Verdict};
 
 /// What becomes of a packet that asks for no frontend: the stack's business unless its address may be a service's.
@@ -48,6 +50,12 @@ pub fn kinds<F: Family>(address: &F::Address) -> u32 {
     let key = VipKey { address: F::map(address) };
     // SAFETY: copied at once; an address that is being removed may be taken for a service's a moment longer.
     unsafe { maps::VIPS.get(&key).copied() }.unwrap_or(0)
+}
+
+/// Whether a client whose packet came over an uplink gets no answer: it is outside the cluster, and the address is for those inside.
+#[inline(always)]
+pub fn is_closed<F: Family>(key: &KeyOf<F>) -> bool {
+    kinds::<F>(&key.destination) & VIP_INSIDE_ONLY != 0 && !source::is_inside::<F>(CLUSTER, &key.source)
 }
 
 /// Whether a port that nobody serves is refused there.

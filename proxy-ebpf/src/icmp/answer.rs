@@ -41,6 +41,9 @@ pub fn answer<P: Packet, F: Icmp, const SIDE: u32>(packet: P, reason: Reason, de
     if is_unknown && !vip::is_rejecting::<F>(&parsed.key.destination) {
         return UNTOUCHED;
     }
+    if is_unknown && SIDE == Side::Uplink as u32 && vip::is_closed::<F>(&parsed.key) {
+        return Verdict::Drop(Reason::SourceRefused);
+    }
     if parsed.is_later() {
         return Verdict::Drop(reason);
     }

@@ -1,6 +1,7 @@
 //! Echo requests to a service's address.
 
 use proxy_common::checksum::Difference;
+use proxy_common::fragment::Side;
 use proxy_common::verdict::Reason;
 
 use super::family::{Icmp, parse_plain};
@@ -9,10 +10,10 @@ use crate::packet::{Packet, Parsed};
 use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
 use crate::vip;
 
-/// Turns an echo request to a service's address round in place. As with any host's, the answer is as large as the request, so
+/// Turns an echo request to a service's address round in place, if whoever sent it may ask there. As with any host's, the answer is as large as the request, so
 /// nobody gains from a forged one; and as with Linux' own, there is no limit to them.
 #[inline(never)]
-pub fn receive<P: Packet, F: Icmp>(packet: P) -> Verdict {
+pub fn receive<P: Packet, F: Icmp, const SIDE: u32>(packet: P) -> Verdict {
     let Some(parsed) = parse_plain::<P, F>(&packet, ETHERNET, F::PROTOCOL) else {
         return UNTOUCHED;
     };
@@ -20,6 +21,9 @@ pub fn receive<P: Packet, F: Icmp>(packet: P) -> Verdict {
     let is_ours = vip::may_be_vip::<F>(address) && vip::kinds::<F>(address) != 0;
     if !is_ours || !super::may_answer::<P, F>(&packet, &parsed) {
         return UNTOUCHED;
+    }
+    if SIDE == Side::Uplink as u32 && vip::is_closed::<F>(&parsed.key) {
+        return Verdict::Drop(Reason::SourceRefused);
     }
     turn::<P, F>(&packet, &parsed).map_or(NO_ROOM, |()| Verdict::Bounce(Reason::Echo))
 }

@@ -11,6 +11,8 @@ pub use answer::answer;
 pub use family::{Icmp, Plain};
 pub use relay::{leave, receive_tunnelled};
 
+use proxy_common::fragment::Side;
+
 use crate::packet::header::{ETHERNET, IcmpHeader};
 use crate::packet::{Packet, Parsed};
 use crate::verdict::{UNTOUCHED, Verdict};
@@ -19,7 +21,7 @@ use crate::verdict::{UNTOUCHED, Verdict};
 #[inline(always)]
 pub fn receive<P: Packet, F: Icmp>(packet: P) -> Verdict {
     match read_kind::<P, F>(&packet) {
-        Kind::EchoRequest => echo::receive::<P, F>(packet),
+        Kind::EchoRequest => echo::receive::<P, F, { Side::Uplink as u32 }>(packet),
         Kind::Error => relay::receive::<P, F>(packet),
         Kind::Other => UNTOUCHED,
     }
@@ -29,7 +31,7 @@ pub fn receive<P: Packet, F: Icmp>(packet: P) -> Verdict {
 #[inline(always)]
 pub fn receive_of_pod<P: Packet, F: Icmp>(packet: P) -> Verdict {
     match read_kind::<P, F>(&packet) {
-        Kind::EchoRequest => echo::receive::<P, F>(packet),
+        Kind::EchoRequest => echo::receive::<P, F, { Side::Pod as u32 }>(packet),
         Kind::Error => relay::receive_of_pod::<P, F>(packet),
         Kind::Other => UNTOUCHED,
     }

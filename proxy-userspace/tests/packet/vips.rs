@@ -3,9 +3,17 @@
 use millrace_lab::frame::{Extension, Frame, Icmp, Layer, flag};
 use millrace_lab::program::{Bed, Hook, Verdict};
 use proxy_common::verdict::Reason;
-use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
+use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL, VIP_INSIDE_ONLY};
 
-use crate::case::{Case, Family, each_client};
+use crate::case::{Case, Family, each_client, each_family, each_ingress};
+
+each_ingress! {
+    an_address_for_clients_inside_answers_nobody_outside
+}
+
+each_family! {
+    an_address_for_clients_inside_answers_pods
+}
 
 each_client! {
     an_unknown_port_of_a_cluster_ip_is_refused
@@ -138,6 +146,36 @@ fn echo_requests_that_must_not_be_answered_are_untouched(case: Case) {
     ] {
         case.arrives(&bed, &frame).assert_untouched().assert_counted(Reason::NotOurs);
     }
+}
+
+/// A cluster IP that only clients inside the cluster may ask, and what is sent to it beside the service's own port.
+fn closed(case: Case) -> (Bed, [Frame; 5]) {
+    let bed = case.bed_with_vip(VIP_CLUSTER_IP | VIP_INSIDE_ONLY, VIP_CLUSTER_IP);
+    let [syn, ack, datagram] = case.unknown_ports();
+    (bed, [syn, ack, datagram, of_protocol(case, 47), case.echo(b"ping").0])
+}
+
+fn an_address_for_clients_inside_answers_nobody_outside(case: Case) {
+    let (bed, frames) = closed(case);
+    for frame in &frames {
+        case.arrives(&bed, frame).assert_dropped(Reason::SourceRefused);
+    }
+    bed.cluster_source(case.client().ip(), if case.family == Family::V4 { 32 } else { 128 });
+    for frame in &case.unknown_ports() {
+        case.is_told_that_nobody_serves(&bed, frame);
+    }
+    let (sent, answered) = case.echo(b"ping");
+    case.arrives(&bed, &sent).assert_sent(&answered).assert_counted(Reason::Echo);
+}
+
+fn an_address_for_clients_inside_answers_pods(family: Family) {
+    let case = Case { hook: Hook::TcPodIn, family };
+    let (bed, _) = closed(case);
+    for frame in &case.unknown_ports() {
+        case.is_told_that_nobody_serves(&bed, frame);
+    }
+    let (sent, answered) = case.echo(b"ping");
+    case.arrives(&bed, &sent).assert_sent(&answered).assert_counted(Reason::Echo);
 }
 
 fn other_messages_to_a_services_address_are_untouched(case: Case) {

@@ -6,19 +6,30 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use proxy_common::frontend::{FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_NODE_PORT, Frontend, SCOPE_EXTERNAL};
-use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
+use proxy_common::frontend::{
+    FRONTEND_INSIDE_ONLY, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_NODE_PORT, Frontend, SCOPE_EXTERNAL,
+};
+use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL, VIP_INSIDE_ONLY};
 
 use super::change::{Change, FrontendAt, Op};
 
 /// What is in VIPS, and what shall be.
 #[derive(Clone, Debug, Default)]
 pub struct Vips {
-    /// Number of entries in FRONTENDS, as cluster IP and as another address; none is zero twice.
-    frontends: BTreeMap<IpAddr, [usize; 2]>,
+    /// Number of entries in FRONTENDS; none has no frontend.
+    frontends: BTreeMap<IpAddr, Counts>,
     written: BTreeMap<IpAddr, u32>,
     /// Addresses whose entry may be another than it shall be.
     due: BTreeSet<IpAddr>,
+}
+
+/// How many frontends an address has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    as_cluster_ip: usize,
+    as_other: usize,
+    /// Of both kinds, those for clients inside the cluster only.
+    inside_only: usize,
 }
 
 impl Vips {
@@ -35,10 +46,13 @@ impl Vips {
         }
         let address = at.address.ip();
         let counts = self.frontends.entry(address).or_default();
-        let [as_cluster_ip, as_other] = counts;
-        let count = if value.kind() == FRONTEND_KIND_CLUSTER_IP { as_cluster_ip } else { as_other };
+        let is_cluster_ip = value.kind() == FRONTEND_KIND_CLUSTER_IP;
+        let count = if is_cluster_ip { &mut counts.as_cluster_ip } else { &mut counts.as_other };
         *count = count.saturating_add_signed(by);
-        if *counts == [0, 0] {
+        if value.flags & FRONTEND_INSIDE_ONLY != 0 {
+            counts.inside_only = counts.inside_only.saturating_add_signed(by);
+        }
+        if counts.as_cluster_ip + counts.as_other == 0 {
             self.frontends.remove(&address);
         }
         self.due.insert(address);
@@ -87,8 +101,11 @@ impl Vips {
     }
 
     fn bits(&self, address: IpAddr) -> u32 {
-        let [as_cluster_ip, as_other] = self.frontends.get(&address).copied().unwrap_or_default();
-        let bit = |count: usize, bit: u32| if count == 0 { 0 } else { bit };
-        bit(as_cluster_ip, VIP_CLUSTER_IP) | bit(as_other, VIP_EXTERNAL)
+        let Counts { as_cluster_ip, as_other, inside_only } =
+            self.frontends.get(&address).copied().unwrap_or_default();
+        let bit = |condition: bool, bit: u32| if condition { bit } else { 0 };
+        bit(as_cluster_ip != 0, VIP_CLUSTER_IP)
+            | bit(as_other != 0, VIP_EXTERNAL)
+            | bit(inside_only != 0 && inside_only == as_cluster_ip + as_other, VIP_INSIDE_ONLY)
     }
 }

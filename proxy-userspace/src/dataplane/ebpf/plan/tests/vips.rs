@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
+use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL, VIP_INSIDE_ONLY};
 
 use super::kernel::{CAPACITIES, FakeKernel};
 use super::world::{desired, key, port};
 use crate::dataplane::ebpf::plan::{Change, Found, Plan};
-use crate::model::{Desired, Dirty, Family, Frontend, FrontendKind, ServicePort};
+use crate::model::{Desired, Dirty, Family, Frontend, FrontendKind, Scope, ServicePort};
 use crate::node::Topology;
 
 const NOW: Duration = Duration::from_secs(1000);
@@ -35,7 +35,11 @@ pub fn wanted(desired: &Desired, own: &[IpAddr]) -> BTreeMap<IpAddr, u32> {
             FrontendKind::NodePort => continue,
         };
         if !nodes.contains(&frontend.address.ip()) {
-            *wanted.entry(frontend.address.ip()).or_default() |= bit;
+            let bits = wanted.entry(frontend.address.ip()).or_insert(VIP_INSIDE_ONLY);
+            *bits |= bit;
+            if frontend.scope == Scope::External {
+                *bits &= !VIP_INSIDE_ONLY;
+            }
         }
     }
     wanted
@@ -160,6 +164,31 @@ fn an_address_is_known_as_long_as_any_frontend_has_it() {
     scene.sync(&dirty, Vec::new());
     assert_eq!(scene.kernel.vips.get(&shared), None);
     scene.holds(&[own()]);
+}
+
+#[test]
+fn an_address_is_closed_to_the_outside_as_long_as_all_its_frontends_are() {
+    let mut scene = Scene::new();
+    let (address, key) = (IpAddr::from([192, 0, 2, 0]), key(0, Family::V4));
+    let open = scene.state.ports[&key].clone();
+    let frontend = open.frontends.first().unwrap().clone();
+    let mut set = |scopes: &[Scope]| {
+        let at = |(port, scope): (u16, &Scope)| Frontend {
+            address: (address, port).into(),
+            scope: *scope,
+            ..frontend
+        };
+        let frontends = (80..).zip(scopes).map(at).collect();
+        scene.state.ports.insert(key.clone(), ServicePort { frontends, ..open.clone() });
+        scene.sync(&Dirty { ports: [key.clone()].into(), ..Dirty::default() }, Vec::new());
+        scene.holds(&[own()]);
+        scene.kernel.vips[&address]
+    };
+    let (inside, all) = (Scope::ExternalInside, Scope::External);
+    assert_eq!(set(&[inside, inside]), VIP_CLUSTER_IP | VIP_INSIDE_ONLY);
+    assert_eq!(set(&[inside, all]), VIP_CLUSTER_IP);
+    assert_eq!(set(&[all, all]), VIP_CLUSTER_IP);
+    assert_eq!(set(&[inside]), VIP_CLUSTER_IP | VIP_INSIDE_ONLY);
 }
 
 #[test]
