@@ -123,8 +123,8 @@ pub enum Element {
         protocol: Protocol,
         /// What the client asks; for `NodeTargets` the address is unspecified.
         frontend: SocketAddr,
-        /// The backend.
-        backend: SocketAddr,
+        /// The backend, of which the member's value is the port.
+        backend: IpAddr,
     },
 }
 
@@ -247,11 +247,9 @@ impl Element {
     #[must_use]
     pub const fn family(&self) -> Option<Family> {
         match self {
-            Self::Port(_, address) | Self::Range(_, address, _) | Self::Target { backend: address, .. } => {
-                Some(Family::of(address.ip()))
-            }
+            Self::Port(_, address) | Self::Range(_, address, _) => Some(Family::of(address.ip())),
             Self::FamilyDevice(family, _) => Some(*family),
-            Self::Address(address) => Some(Family::of(*address)),
+            Self::Address(address) | Self::Target { backend: address, .. } => Some(Family::of(*address)),
             Self::Net(IpNet::V4(_)) => Some(Family::V4),
             Self::Net(IpNet::V6(_)) => Some(Family::V6),
             Self::Device(_) => None,

@@ -61,7 +61,7 @@ fn read(set: Set, family: Option<Family>, value: &Value) -> Option<(Element, Opt
     // An element with a property of its own is wrapped.
     let key = key.get("elem").and_then(|wrapped| wrapped.get("val")).unwrap_or(key);
     if let Set::Targets | Set::NodeTargets = set {
-        return Some((target(family?, parts(key), parts(data?))?, None));
+        return target(family?, parts(key), parts(data?));
     }
     let number = match data {
         Some(data) => Some(number(data)?),
@@ -87,19 +87,20 @@ fn read(set: Set, family: Option<Family>, value: &Value) -> Option<(Element, Opt
 }
 
 /// Where encapsulated packets go: `key` is number, address, protocol and port, without the address for a NodePort.
-fn target(family: Family, key: &[Value], backend: &[Value]) -> Option<Element> {
+fn target(family: Family, key: &[Value], backend: &[Value]) -> Option<(Element, Option<u32>)> {
     let (numbered, frontend, port) = match key {
         [number, ip, protocol, port] => (number, address(ip)?, (protocol, port)),
         [number, protocol, port] => (number, unspecified(family), (protocol, port)),
         _ => return None,
     };
     let [ip, backend] = backend else { return None };
-    Some(Element::Target {
+    let element = Element::Target {
         number: number(numbered)?,
         protocol: protocol(port.0)?,
         frontend: SocketAddr::new(frontend, self::port(port.1)?),
-        backend: SocketAddr::new(address(ip)?, self::port(backend)?),
-    })
+        backend: address(ip)?,
+    };
+    Some((element, Some(self::port(backend)?.into())))
 }
 
 const fn unspecified(family: Family) -> IpAddr {

@@ -1,3 +1,5 @@
+use std::net::SocketAddr;
+
 use super::text::change;
 use super::*;
 use crate::dataplane::ebpf::Mark;
@@ -8,9 +10,15 @@ fn port(text: &str) -> Element {
     Element::Port(Protocol::Tcp, text.parse().unwrap())
 }
 
-fn target(frontend: &str, backend: &str) -> Element {
-    let (frontend, backend) = (frontend.parse().unwrap(), backend.parse().unwrap());
-    Element::Target { number: 0x4e00_0001, protocol: Protocol::Tcp, frontend, backend }
+fn target(frontend: &str, backend: &str) -> (Element, Option<u32>) {
+    let backend: SocketAddr = backend.parse().unwrap();
+    let (number, frontend) = (0x4e00_0001, frontend.parse().unwrap());
+    let element = Element::Target { number, protocol: Protocol::Tcp, frontend, backend: backend.ip() };
+    (element, Some(backend.port().into()))
+}
+
+fn of(set: Set, (element, value): (Element, Option<u32>)) -> (Member, Option<u32>) {
+    ((set, element), value)
 }
 
 #[test]
@@ -21,8 +29,8 @@ fn members_of_a_set_are_added_by_one_statement() {
         ((Set::Marks, port("[fd00::1]:80")), Some(0x4d00_0007)),
         ((Set::Loop, port("10.244.0.5:8080")), None),
         ((Set::Encapsulated, Element::Address("10.244.0.5".parse().unwrap())), Some(0x4e00_0001)),
-        ((Set::Targets, target("203.0.113.1:80", "10.244.0.5:8080")), None),
-        ((Set::NodeTargets, target("[::]:30080", "[fd00::5]:8080")), None),
+        of(Set::Targets, target("203.0.113.1:80", "10.244.0.5:8080")),
+        of(Set::NodeTargets, target("[::]:30080", "[fd00::5]:8080")),
         ((Set::Segments, Element::FamilyDevice(Family::V6, "eth0".to_owned())), Some(1400)),
     ]);
     assert_eq!(
@@ -82,8 +90,8 @@ fn what_nft_prints_is_read_as_the_members_it_is() {
         ((Set::Allowed, range), None),
         ((Set::Marks, port("10.96.0.1:80")), Some(0x4d00_0001)),
         ((Set::Encapsulated, Element::Address("fd00::5".parse().unwrap())), Some(0x4e00_0001)),
-        ((Set::Targets, target("203.0.113.1:80", "10.244.0.5:8080")), None),
-        ((Set::NodeTargets, target("[::]:30080", "[fd00::5]:8080")), None),
+        of(Set::Targets, target("203.0.113.1:80", "10.244.0.5:8080")),
+        of(Set::NodeTargets, target("[::]:30080", "[fd00::5]:8080")),
         ((Set::Segments, Element::FamilyDevice(Family::V4, "eth0".to_owned())), Some(1440)),
     ]);
     assert_eq!(found.members, members);

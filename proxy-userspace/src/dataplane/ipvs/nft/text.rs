@@ -217,7 +217,8 @@ fn show(set: Set, element: &Element, mark: Option<u32>) -> String {
                 Set::NodeTargets => format!("{} . {}", protocol.number(), frontend.port()),
                 _ => port(*protocol, *frontend),
             };
-            format!("{number:#x} . {frontend} : {} . {}", backend.ip(), backend.port())
+            let key = format!("{number:#x} . {frontend}");
+            return mark.map_or(key.clone(), |port| format!("{key} : {backend} . {port}"));
         }
     };
     mark.map_or(text.clone(), |mark| format!("{text} : {mark:#x}"))

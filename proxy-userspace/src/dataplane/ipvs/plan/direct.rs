@@ -1,7 +1,7 @@
 //! Direct Server Return: on the director real servers in tunnel mode, on a backend's node what takes the outer header off and
 //! says which backend it was for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use super::delta::{Delta, Difference};
@@ -49,10 +49,13 @@ impl Numbers {
             return Some(*number);
         }
         let is_number = |number: &u32| (numbers::VALUE + 1..=numbers::LAST).contains(number);
-        let given: BTreeSet<u32> = self.by_backend.values().copied().collect();
+        let mut given: HashSet<u32> = self.by_backend.values().copied().collect();
         let in_kernel = members.actual().get(&(Set::Encapsulated, Element::Address(backend)));
         let found =
             in_kernel.copied().flatten().filter(|number| is_number(number) && !given.contains(number));
+        // Targets of a backend that is still in the kernel would be another one's.
+        let others = members.actual().iter().filter(|((set, _), _)| *set == Set::Encapsulated);
+        given.extend(others.filter_map(|(_, number)| *number));
         let number =
             found.or_else(|| (numbers::VALUE + 1..=numbers::LAST).find(|number| !given.contains(number)))?;
         self.by_backend.insert(backend, number);
@@ -80,8 +83,10 @@ impl Portion {
                 Scope::External if !context.is_excluded(address.ip()) => Set::Targets,
                 Scope::External | Scope::Internal | Scope::ExternalInside => continue,
             };
-            let element = Element::Target { number, protocol: port.protocol, frontend: address, backend };
-            self.members.insert((set, element), None);
+            let (protocol, to) = (port.protocol, Some(backend.port().into()));
+            let element = Element::Target { number, protocol, frontend: address, backend: backend.ip() };
+            // The outer header names the pod alone: of its endpoints the first gets all.
+            self.members.entry((set, element)).or_insert(to);
         }
     }
 }

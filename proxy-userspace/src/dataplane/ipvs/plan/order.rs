@@ -127,7 +127,7 @@ impl Plan {
             }
             // The number may be another backend's by now.
             Element::Address(_) => *set != Set::Encapsulated,
-            // Ranges that overlap can't be there at the same time, nor can two values of one key.
+            // Ranges that overlap can't be there at the same time.
             Element::Net(_) | Element::Device(_) | Element::FamilyDevice(..) | Element::Target { .. } => {
                 false
             }

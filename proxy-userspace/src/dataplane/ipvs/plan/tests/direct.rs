@@ -28,7 +28,7 @@ fn number(scene: &Scene, n: u8) -> Option<u32> {
 }
 
 fn target(set: Set, number: u32, frontend: SocketAddr, n: u8) -> (Set, Element) {
-    (set, Element::Target { number, protocol: Protocol::Tcp, frontend, backend: endpoint(n) })
+    (set, Element::Target { number, protocol: Protocol::Tcp, frontend, backend: endpoint(n).ip() })
 }
 
 fn any(number: u16) -> SocketAddr {
@@ -101,7 +101,7 @@ fn what_others_encapsulate_for_a_backend_here_gets_to_its_port_whatever_the_fron
             target(Set::Targets, number, load_balancer(1), n),
             target(Set::NodeTargets, number, any(node_port(1).port()), n),
         ] {
-            assert!(scene.kernel.state.members.contains_key(&member), "{member:?}");
+            assert_eq!(scene.kernel.state.members.get(&member), Some(&Some(8080)), "{member:?}");
         }
     }
     let of_vips = scene.kernel.state.members.keys().filter(|(set, _)| *set == Set::Targets);
@@ -110,6 +110,47 @@ fn what_others_encapsulate_for_a_backend_here_gets_to_its_port_whatever_the_fron
     scene.serve(2, Some(direct(port(2, &[1]))));
     assert_eq!(number(&scene, 1), Some(one));
     assert!(scene.kernel.state.members.contains_key(&target(Set::Targets, one, load_balancer(2), 1)));
+}
+
+#[test]
+fn of_two_ports_of_one_pod_one_gets_what_is_encapsulated_and_a_changed_port_takes_its_place() {
+    let other = SocketAddr::new(endpoint(1).ip(), 9090);
+    let on = |ports: &[SocketAddr]| {
+        let mut port = direct(port(1, &[1]));
+        let one = port.endpoints.get(&endpoint(1)).unwrap().clone();
+        port.endpoints = ports.iter().map(|address| (*address, one.clone())).collect();
+        port.cluster = Some(ports.iter().copied().collect());
+        port
+    };
+    let mut scene = Scene::new(Rules::default());
+    let values = |scene: &Scene| -> Vec<Option<u32>> {
+        let members = scene.kernel.state.members.iter();
+        let ours = members.filter(|((_, element), _)| {
+            matches!(element, Element::Target { frontend, .. } if *frontend == load_balancer(1))
+        });
+        ours.map(|(_, port)| *port).collect()
+    };
+    assert!(scene.serve(1, Some(on(&[endpoint(1), other]))).is_complete());
+    assert_eq!(values(&scene), [Some(8080)]);
+    assert!(scene.serve(1, Some(on(&[other]))).is_complete());
+    assert_eq!(values(&scene), [Some(9090)]);
+    // What an earlier agent left is held, but never beside what has its place.
+    scene.desired.ports.insert(key(1), on(&[endpoint(1)]));
+    scene.start(Rules::default());
+    scene.sync_as(&Dirty { ports: [key(1)].into(), incomplete: true, ..Dirty::default() });
+    assert_eq!(values(&scene), [Some(8080)]);
+}
+
+#[test]
+fn a_number_is_not_given_again_while_what_is_not_read_yet_may_have_it() {
+    let mut scene = Scene::new(Rules::default());
+    scene.serve(1, Some(direct(port(1, &[1]))));
+    let first = number(&scene, 1).unwrap();
+    scene.desired.ports = [(key(2), direct(port(2, &[2])))].into();
+    scene.start(Rules::default());
+    scene.sync_as(&Dirty { ports: [key(2)].into(), incomplete: true, ..Dirty::default() });
+    assert_eq!(number(&scene, 1), Some(first));
+    assert!(number(&scene, 2).is_some_and(|number| number != first));
 }
 
 #[test]
