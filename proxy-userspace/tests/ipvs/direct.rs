@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;
 
 use anyhow::Result;
-use millrace_lab::capture::{Capture, Trail};
+use millrace_lab::capture::{Capture, Packet, Trail};
 use millrace_lab::cluster::{Cluster, TARGET_PORT};
 use millrace_lab::frame::Frame;
 use millrace_lab::manifests::Service;
@@ -244,7 +244,7 @@ fn announced(frame: &[u8], family: Family) -> Option<usize> {
 }
 
 #[test]
-fn what_a_stranger_encapsulates_for_a_backend_gets_to_no_service() -> Result<()> {
+fn what_a_stranger_or_a_pod_encapsulates_for_a_backend_gets_to_no_service() -> Result<()> {
     let cluster = shared();
     apply(&cluster, 55, &direct(&cluster, "guarded", 55, &["pod-2a"])?)?;
     for family in Family::ALL {
@@ -262,11 +262,14 @@ fn what_a_stranger_encapsulates_for_a_backend_gets_to_no_service() -> Result<()>
         )?;
         let mut capture = Capture::start(client, &["eth0"])?;
         send_encapsulated(client, pod, &datagram(4000))?;
+        send_encapsulated(cluster.bed().pod("pod-1a")?.namespace(), pod, &datagram(4002))?;
         send_encapsulated(cluster.bed().node(1)?.namespace(), pod, &datagram(4001))?;
         let from = SocketAddr::new(frontend, 80);
         let to = |port| SocketAddr::new(cluster.bed().client_addresses().of(family), port);
         capture.wait_for(LIMIT, |captured| captured.packet.is_between(from, to(4001)))?;
-        assert!(!capture.packets()?.iter().any(|captured| captured.packet.is_between(from, to(4000))));
+        let is_strangers =
+            |packet: &Packet| [4000, 4002].iter().any(|port| packet.is_between(from, to(*port)));
+        assert!(!capture.packets()?.iter().any(|captured| is_strangers(&captured.packet)));
     }
     Ok(())
 }

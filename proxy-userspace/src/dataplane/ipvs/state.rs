@@ -89,6 +89,8 @@ pub enum Set {
     Inside,
     /// Devices toward the network.
     Uplinks,
+    /// Nodes' own addresses, in families in which they encapsulate for backends of this one.
+    Nodes,
     /// Backends of this node that other nodes encapsulate packets for, each with its number. A map.
     Encapsulated,
     /// Where what is inside goes: number of the backend and frontend, to the backend's address and port. A map.

@@ -10,6 +10,7 @@ use crate::model::Family;
 /// the director before. It is what tells their replies, too.
 const ZONE: u16 = 78;
 
+/// Nodes alone encapsulate: what is inside has passed the director's source ranges, and these of this node it does not meet.
 /// `decapsulate` is before connection tracking (-200), which sees the inner packets alone; the device takes the outer header
 /// off and keeps the mark. `inner` is translation of destinations (-100), once for each connection; what came for nobody
 /// goes no further, or it would be served as if its client had sent it here. `clamp` sees replies before their source is
@@ -17,13 +18,13 @@ const ZONE: u16 = 78;
 const CHAINS: &str = "
 chain decapsulate {
   type filter hook prerouting priority -300; policy accept;
-  OUTER iifname @uplinks IP saddr @clusterN meta mark set IP daddr map @encapsulatedN notrack IP daddr set OWN
+  OUTER iifname @uplinks IP saddr @nodesN meta mark set IP daddr map @encapsulatedN notrack IP daddr set OWN
   iifname DEVICE ct original zone set ZONE
 }
 chain inner {
   type nat hook prerouting priority -105; policy accept;
   iifname DEVICE dnat IP to meta mark . IP daddr . meta l4proto . th dport map @targetsN
-  iifname DEVICE dnat IP to meta mark . meta l4proto . th dport map @node_targetsN
+  iifname DEVICE IP daddr @nodesN dnat IP to meta mark . meta l4proto . th dport map @node_targetsN
 }
 chain delivered {
   type filter hook prerouting priority -90; policy accept;
@@ -65,7 +66,7 @@ fn rule(line: &str, family: Family) -> String {
         ("ZONE", &ZONE.to_string()),
         ("NFPROTO", protocol),
         ("IP ", &format!("{header} ")),
-        ("clusterN", &format!("cluster{digit}")),
+        ("nodesN", &format!("nodes{digit}")),
         ("encapsulatedN", &format!("encapsulated{digit}")),
         ("targetsN", &format!("targets{digit}")),
         ("segmentsN", &format!("segments{digit}")),

@@ -70,7 +70,7 @@ fn read(set: Set, family: Option<Family>, value: &Value) -> Option<(Element, Opt
     let element = match (set, parts(key)) {
         (Set::Uplinks, [device]) => Element::Device(device.as_str()?.to_owned()),
         (Set::Segments, [device]) => Element::FamilyDevice(family?, device.as_str()?.to_owned()),
-        (Set::Vips | Set::Refusing | Set::Encapsulated, [address]) => {
+        (Set::Vips | Set::Refusing | Set::Nodes | Set::Encapsulated, [address]) => {
             Element::Address(self::address(address)?)
         }
         (Set::Cluster | Set::Inside, [range]) => Element::Net(net(range)?),

@@ -60,6 +60,22 @@ fn a_table_is_known_by_its_rules_and_its_mark() {
 }
 
 #[test]
+fn only_what_nodes_encapsulate_is_opened_and_a_node_port_inside_is_at_a_nodes_address() {
+    let text = Layout::new(Mark::default()).replace(&BTreeMap::new());
+    for rule in [
+        "ip protocol 4 iifname @uplinks ip saddr @nodes4 meta mark set ip daddr map @encapsulated4 ",
+        "ip6 nexthdr 41 iifname @uplinks ip6 saddr @nodes6 meta mark set ip6 daddr map @encapsulated6 ",
+        "ip daddr @nodes4 dnat ip to meta mark . meta l4proto . th dport map @node_targets4",
+        "ip6 daddr @nodes6 dnat ip6 to meta mark . meta l4proto . th dport map @node_targets6",
+    ] {
+        assert!(text.contains(rule), "{rule} is not in {text}");
+    }
+    for map in ["@encapsulated", "@node_targets"] {
+        assert_eq!(text.matches(map).count(), 2, "{map} has another rule, too");
+    }
+}
+
+#[test]
 fn what_nft_prints_is_read_as_the_members_it_is() {
     let json = r#"{"nftables": [{"metainfo": {"version": "1.0.6"}},
         {"table": {"family": "inet", "name": "millrace", "handle": 1}},
@@ -72,6 +88,7 @@ fn what_nft_prints_is_read_as_the_members_it_is() {
         {"set": {"name": "cluster4", "elem": [{"range": ["10.0.0.0", "10.255.255.255"]}]}},
         {"set": {"name": "allowed4", "elem": [{"concat": ["10.96.0.1", "udp", 53, {"prefix": {"addr": "10.0.0.0", "len": 8}}]}]}},
         {"map": {"name": "marks4", "map": "mark", "elem": [[{"concat": ["10.96.0.1", "tcp", 80]}, 1291845633]]}},
+        {"set": {"name": "nodes4", "elem": ["172.16.0.2"]}},
         {"map": {"name": "encapsulated6", "map": "mark", "elem": [["fd00::5", 1308622849]]}},
         {"map": {"name": "targets4", "elem": [[{"concat": [1308622849, "203.0.113.1", 6, 80]}, {"concat": ["10.244.0.5", 8080]}]]}},
         {"map": {"name": "node_targets6", "elem": [[{"concat": [1308622849, "tcp", 30080]}, {"concat": ["fd00::5", 8080]}]]}},
@@ -89,6 +106,7 @@ fn what_nft_prints_is_read_as_the_members_it_is() {
         ((Set::Cluster, net("10.0.0.0/8")), None),
         ((Set::Allowed, range), None),
         ((Set::Marks, port("10.96.0.1:80")), Some(0x4d00_0001)),
+        ((Set::Nodes, Element::Address("172.16.0.2".parse().unwrap())), None),
         ((Set::Encapsulated, Element::Address("fd00::5".parse().unwrap())), Some(0x4e00_0001)),
         of(Set::Targets, target("203.0.113.1:80", "10.244.0.5:8080")),
         of(Set::NodeTargets, target("[::]:30080", "[fd00::5]:8080")),

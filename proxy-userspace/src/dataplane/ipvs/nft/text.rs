@@ -20,7 +20,7 @@ pub const LAYOUT: &str = "layout_";
 const STATEMENT: usize = 500;
 
 /// The sets of a family, `ADDR` being its type of address.
-const SETS: [(Set, &str); 17] = [
+const SETS: [(Set, &str); 18] = [
     (Set::Services, "type PORT;"),
     (Set::Vips, "type ADDR;"),
     (Set::Refusing, "type ADDR;"),
@@ -34,6 +34,7 @@ const SETS: [(Set, &str); 17] = [
     (Set::Loop, "type ADDR . PORT;"),
     (Set::Cluster, "type ADDR; flags interval;"),
     (Set::Inside, "type ADDR; flags interval;"),
+    (Set::Nodes, "type ADDR;"),
     (Set::Encapsulated, "type ADDR : mark;"),
     (Set::Targets, "type mark . PORT : ADDR . inet_service;"),
     (Set::NodeTargets, "type mark . inet_proto . inet_service : ADDR . inet_service;"),
@@ -189,6 +190,7 @@ fn set_name(set: Set, family: Option<Family>) -> String {
         Set::Cluster => "cluster",
         Set::Inside => "inside",
         Set::Uplinks => "uplinks",
+        Set::Nodes => "nodes",
         Set::Encapsulated => "encapsulated",
         Set::Targets => "targets",
         Set::NodeTargets => "node_targets",

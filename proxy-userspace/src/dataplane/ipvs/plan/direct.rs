@@ -19,10 +19,19 @@ pub const TUNNEL: u32 = 2;
 impl Context<'_> {
     /// Whether clients outside are answered straight from backends on other nodes. At a ClusterIP they never are: whoever sends
     /// to one may know no way for replies that come from another node.
-    pub(super) fn is_direct(&self, port: &ServicePort, kind: FrontendKind) -> bool {
+    /// Their node takes packets for a NodePort at nodes' addresses only.
+    pub(super) fn is_direct(&self, port: &ServicePort, frontend: &Frontend) -> bool {
         // IPVS knows UDP with a header of its own in between (GUE), which is another protocol than FoU.
         let can_encapsulate = self.encapsulation == Encapsulation::Ipip;
-        can_encapsulate && port.forwarding == Forwarding::Dsr && kind != FrontendKind::ClusterIp
+        can_encapsulate
+            && port.forwarding == Forwarding::Dsr
+            && match frontend.kind {
+                FrontendKind::ClusterIp => false,
+                FrontendKind::NodePort if frontend.scope != Scope::Encapsulated => {
+                    self.nodes.contains(&frontend.address.ip())
+                }
+                _ => true,
+            }
     }
 
     /// Whether another node takes the outer header off of what is encapsulated for an endpoint.
@@ -76,7 +85,7 @@ impl Portion {
     fn receive(&mut self, port: &ServicePort, backend: SocketAddr, number: u32, context: &Context<'_>) {
         self.tunnels.insert(Family::of(backend.ip()));
         self.members.insert((Set::Encapsulated, Element::Address(backend.ip())), Some(number));
-        for frontend in port.frontends.iter().filter(|frontend| context.is_direct(port, frontend.kind)) {
+        for frontend in port.frontends.iter().filter(|frontend| context.is_direct(port, frontend)) {
             let Frontend { address, scope, .. } = *frontend;
             let set = match scope {
                 Scope::Encapsulated => Set::NodeTargets,
@@ -94,7 +103,7 @@ impl Portion {
 impl Plan {
     /// Adds what a port wants of a backend's node.
     pub(super) fn receive(&mut self, portion: &mut Portion, port: &ServicePort) {
-        if !port.frontends.iter().any(|frontend| self.context().is_direct(port, frontend.kind)) {
+        if !port.frontends.iter().any(|frontend| self.context().is_direct(port, frontend)) {
             return;
         }
         for (address, _) in port.endpoints.iter().filter(|(_, endpoint)| endpoint.local) {
@@ -130,6 +139,12 @@ impl Plan {
             let member = move |name: &String| (Set::Segments, Element::FamilyDevice(family, name.clone()));
             self.uplinks.iter().map(move |name| (member(name), Some(size)))
         })
+    }
+
+    /// Who encapsulates for backends of this node.
+    pub(super) fn encapsulating(&self) -> impl Iterator<Item = (Member, Option<u32>)> {
+        let nodes = self.nodes.iter().filter(|node| self.tunnels.is_wanted(&Family::of(**node)));
+        nodes.map(|node| ((Set::Nodes, Element::Address(*node)), None))
     }
 
     /// Makes the devices that are missing. Nothing is sent to one that can't be made.

@@ -287,7 +287,8 @@ impl Plan {
         let inside = nets(Set::Inside, self.rules.masquerade.inside());
         let uplinks = self.uplinks.iter().map(|name| (Set::Uplinks, Element::Device(name.clone())));
         let plain = cluster.chain(inside).chain(uplinks).map(|member| (member, None));
-        let new: BTreeMap<Member, Option<u32>> = plain.chain(self.segments()).collect();
+        let new: BTreeMap<Member, Option<u32>> =
+            plain.chain(self.segments()).chain(self.encapsulating()).collect();
         for gone in self.node_members.keys().filter(|member| !new.contains_key(member)) {
             self.members.release(&None, gone);
         }

@@ -126,7 +126,7 @@ impl Plan {
                 !self.members.is_wanted(&(Set::Services, Element::Port(*protocol, *address)))
             }
             // The number may be another backend's by now.
-            Element::Address(_) => *set != Set::Encapsulated,
+            Element::Address(_) => !matches!(set, Set::Encapsulated | Set::Nodes),
             // Ranges that overlap can't be there at the same time.
             Element::Net(_) | Element::Device(_) | Element::FamilyDevice(..) | Element::Target { .. } => {
                 false

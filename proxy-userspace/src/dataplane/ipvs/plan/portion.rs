@@ -137,13 +137,14 @@ impl Portion {
 
 fn places(port: &ServicePort, context: &Context<'_>) -> BTreeMap<SocketAddr, Place> {
     let mut places: BTreeMap<SocketAddr, Place> = BTreeMap::new();
-    for Frontend { address, scope, kind, list } in port.frontends.iter().cloned() {
+    for frontend in &port.frontends {
+        let Frontend { address, scope, kind, list } = *frontend;
         // On loopback NodePorts are for hooks of sockets.
         let is_ours = scope != Scope::Encapsulated && !address.ip().is_loopback();
         if !is_ours || context.is_excluded(address.ip()) {
             continue;
         }
-        let method = if context.is_direct(port, kind) { TUNNEL } else { TRANSLATE };
+        let method = if context.is_direct(port, frontend) { TUNNEL } else { TRANSLATE };
         let place = places.entry(address).or_insert(Place { kind, inside: list, outside: list, method });
         match scope {
             Scope::Internal => place.inside = list,

@@ -1,5 +1,5 @@
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::world::*;
 use crate::dataplane::ebpf::Encapsulation;
@@ -151,6 +151,36 @@ fn a_number_is_not_given_again_while_what_is_not_read_yet_may_have_it() {
     scene.sync_as(&Dirty { ports: [key(2)].into(), incomplete: true, ..Dirty::default() });
     assert_eq!(number(&scene, 1), Some(first));
     assert!(number(&scene, 2).is_some_and(|number| number != first));
+}
+
+#[test]
+fn only_what_nodes_encapsulate_is_taken_and_only_while_there_is_a_backend() {
+    let nodes = |scene: &Scene| -> Vec<IpAddr> {
+        let members = scene.kernel.state.members.keys();
+        let addresses = members.filter_map(|member| match member {
+            (Set::Nodes, Element::Address(address)) => Some(*address),
+            _ => None,
+        });
+        addresses.collect()
+    };
+    let mut scene = Scene::new(Rules::default());
+    scene.desired.cluster_sources = ["10.244.0.0/16".parse().unwrap()].into();
+    scene.serve(1, Some(direct(port(1, &[11]))));
+    assert!(nodes(&scene).is_empty(), "nobody's backend is here");
+    scene.serve(2, Some(direct(port(2, &[1]))));
+    assert_eq!(nodes(&scene), [[172, 16, 0, 1], [172, 16, 0, 2]].map(IpAddr::from), "and no pods");
+    scene.desired.nodes.remove("elsewhere");
+    scene.sync_as(&Dirty { nodes: true, ..Dirty::default() });
+    assert_eq!(nodes(&scene), [IpAddr::from([172, 16, 0, 1])]);
+}
+
+#[test]
+fn a_node_port_at_an_address_that_other_nodes_do_not_know_is_served_by_translation() {
+    let mut scene = Scene::new(Rules::default());
+    scene.desired.nodes.remove("here");
+    scene.serve(1, Some(direct(port(1, &[1, 11]))));
+    assert_eq!(scene.mark(node_port(1)), None);
+    assert_eq!(methods(&scene, load_balancer(1)), [(endpoint(1), TRANSLATE), (endpoint(11), TUNNEL)].into());
 }
 
 #[test]

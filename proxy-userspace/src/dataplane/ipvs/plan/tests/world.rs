@@ -214,6 +214,8 @@ pub struct Scene {
 impl Scene {
     pub fn new(rules: Rules) -> Self {
         let mut scene = Self::default();
+        let nodes = [("here", node_port(1)), ("elsewhere", SocketAddr::from(([172, 16, 0, 2], 0)))];
+        scene.desired.nodes = nodes.map(|(name, address)| (name.to_owned(), [address.ip()].into())).into();
         scene.start(rules);
         scene
     }
