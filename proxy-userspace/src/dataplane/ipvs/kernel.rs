@@ -5,15 +5,16 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::error::OpenError;
 use super::netlink::{Device, Generation, Ipvs, Kind};
-use super::nft::{self, Layout, NftError};
+use super::nft::{self, Extent, Layout, NftError};
 use super::plan::{self, Op};
-use super::state::{Connections, State, Virtual};
+use super::state::{Connections, Member, State, Virtual};
 use super::tunnel::{Tunnel, tunnels};
 use super::{DEVICE, Timeouts};
+use crate::dataplane::ebpf::Mark;
 use crate::dataplane::ipvs::state::{Scheduling, Server};
 use crate::model::{Family, Protocol, Scheduler};
 
@@ -29,6 +30,10 @@ pub struct Kernel {
     /// Those that take outer headers off.
     tunnels: [Tunnel; 2],
     layout: Layout,
+    /// The one for kernels that refuse the other.
+    bare: Layout,
+    /// What was said against it, since when the bare one is there.
+    refusal: Option<String>,
     excluded: Vec<IpNet>,
     generation: Generation,
     /// nftables' generation when the rules were found to be ours.
@@ -39,13 +44,24 @@ pub struct Kernel {
 
 impl Kernel {
     /// Connects to what the kernel has, after a probe that IPVS works. Makes nothing.
-    pub fn open(scheduler: Scheduler, layout: Layout, excluded: Vec<IpNet>) -> Result<Self, OpenError> {
+    pub fn open(scheduler: Scheduler, mark: Mark, excluded: Vec<IpNet>) -> Result<Self, OpenError> {
         let mut ipvs = Ipvs::open().map_err(OpenError::ipvs)?;
         probe(&mut ipvs, scheduler)?;
         let dummy = Device::open(Kind::Dummy).map_err(OpenError::dummy)?;
         let tunnels = tunnels()?;
         let generation = Generation::open().map_err(NftError::Run)?;
-        Ok(Self { ipvs, dummy, tunnels, layout, excluded, generation, seen: None, is_in_doubt: false })
+        Ok(Self {
+            ipvs,
+            dummy,
+            tunnels,
+            layout: Layout::new(mark, Extent::Whole),
+            bare: Layout::new(mark, Extent::Bare),
+            refusal: None,
+            excluded,
+            generation,
+            seen: None,
+            is_in_doubt: false,
+        })
     }
 
     /// Sets those time-outs that are given.
@@ -84,7 +100,25 @@ impl Kernel {
     }
 
     fn is_whole(&self, found: &nft::Found) -> bool {
-        found.layout == self.layout.name && found.rules == self.layout.rules
+        let layout = if self.refusal.is_some() { &self.bare } else { &self.layout };
+        found.layout == layout.name && found.rules == layout.rules
+    }
+
+    fn write_table(&mut self, members: &BTreeMap<Member, Option<u32>>) -> Result<(), NftError> {
+        let write = |layout: &Layout| nft::replace(layout, members);
+        self.refusal = nft::write_largest(&self.layout, &self.bare, write)?;
+        if let Some(why) = &self.refusal {
+            warn!("{}", without_direct_return(why));
+        }
+        info!("table {} written", nft::TABLE);
+        Ok(())
+    }
+
+    fn raise_tunnel(&mut self, family: Family) -> Result<(), String> {
+        match &self.refusal {
+            Some(why) => Err(without_direct_return(why)),
+            None => self.tunnel(family).map_or(Ok(()), Tunnel::raise),
+        }
     }
 
     /// What is ours in the kernel; device and table are there after that.
@@ -92,8 +126,7 @@ impl Kernel {
         let found = nft::read()?;
         let members = found.as_ref().map(|found| found.members.clone()).unwrap_or_default();
         if !found.as_ref().is_some_and(|found| self.is_whole(found)) {
-            nft::replace(&self.layout, &members)?;
-            info!("table {} written", nft::TABLE);
+            self.write_table(&members)?;
         }
         self.dummy.ensure().map_err(OpenError::dummy)?;
         let addresses = self.dummy.addresses().map_err(OpenError::dummy)?;
@@ -212,7 +245,7 @@ impl plan::Kernel for Kernel {
                 self.is_in_doubt |= done.is_err();
                 done.map_err(|error: NftError| error.to_string())
             }
-            Op::AddTunnel(family) => self.tunnel(*family).map_or(Ok(()), Tunnel::raise),
+            Op::AddTunnel(family) => self.raise_tunnel(*family),
             Op::DeleteTunnel(family) => self.tunnel(*family).map_or(Ok(()), Tunnel::lower),
             Op::DeleteAddress(address) => {
                 self.dummy.take(*address).map_err(|error| format!("{DEVICE} keeps {address}: {error}"))
@@ -238,6 +271,12 @@ fn refused(service: &Virtual, scheduling: &Scheduling, error: &io::Error) -> Str
         ),
         _ => format!("virtual service {service}: {error}"),
     }
+}
+
+fn without_direct_return(why: &str) -> String {
+    format!(
+        "the kernel refuses the rules of Direct Server Return, for which it needs the module nft_nat and CONFIG_NF_CONNTRACK_ZONES ({why}); what other nodes encapsulate for backends here is lost until the agent starts with them"
+    )
 }
 
 /// Adds and removes a virtual service.

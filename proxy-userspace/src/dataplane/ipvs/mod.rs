@@ -31,7 +31,6 @@ pub use sysctl::Arp;
 pub use view::{StatusView, status};
 
 use self::kernel::Kernel;
-use self::nft::Layout;
 use self::plan::Plan;
 use crate::dataplane::ebpf::Mark;
 use crate::dataplane::{Check, Dataplane, SyncFailure, SyncReport};
@@ -87,7 +86,7 @@ impl IpvsDataplane {
     pub fn open(settings: &Settings) -> Result<Self, OpenError> {
         let lock = lock()?;
         let rules = settings.rules.clone();
-        let mut kernel = Kernel::open(rules.scheduler, Layout::new(settings.mark), rules.excluded.clone())?;
+        let mut kernel = Kernel::open(rules.scheduler, settings.mark, rules.excluded.clone())?;
         kernel.set_timeouts(settings.timeouts)?;
         sysctl::prepare(settings.arp);
         let plan = Plan::new(rules, kernel.read()?);

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::process::{Command, Stdio};
 
 pub use listing::{Found, NotOurs};
-pub use text::{Layout, TABLE};
+pub use text::{Extent, Layout, TABLE};
 
 use super::state::Member;
 
@@ -52,6 +52,19 @@ fn list(options: &[&str]) -> Result<Option<Found>, NftError> {
 /// Makes the table anew.
 pub fn replace(layout: &Layout, members: &BTreeMap<Member, Option<u32>>) -> Result<(), NftError> {
     apply(&layout.replace(members))
+}
+
+/// Writes a table by `write`: the whole one, or the bare one where the kernel refuses that. What it said against the first is
+/// returned then.
+pub fn write_largest(
+    whole: &Layout,
+    bare: &Layout,
+    write: impl Fn(&Layout) -> Result<(), NftError>,
+) -> Result<Option<String>, NftError> {
+    match write(whole) {
+        Err(NftError::Refused(why)) => write(bare).map(|()| Some(why)),
+        done => done.map(|()| None),
+    }
 }
 
 /// Adds members; those that are in `gone` go in the same transaction, before that.

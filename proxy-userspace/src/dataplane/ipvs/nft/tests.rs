@@ -47,9 +47,9 @@ fn members_of_a_set_are_added_by_one_statement() {
 
 #[test]
 fn a_table_is_known_by_its_rules_and_its_mark() {
-    let layout = Layout::new(Mark::default());
-    assert_eq!(layout, Layout::new(Mark::default()));
-    let other = Layout::new(Mark { value: 0x2_0000, mask: 0x2_0000 });
+    let layout = Layout::new(Mark::default(), Extent::Whole);
+    assert_eq!(layout, Layout::new(Mark::default(), Extent::Whole));
+    let other = Layout::new(Mark { value: 0x2_0000, mask: 0x2_0000 }, Extent::Whole);
     assert_ne!(layout.name, other.name);
     assert_eq!(layout.rules, other.rules);
     let text = layout.replace(&BTreeMap::new());
@@ -60,8 +60,30 @@ fn a_table_is_known_by_its_rules_and_its_mark() {
 }
 
 #[test]
+fn a_kernel_that_refuses_the_rules_of_direct_return_gets_all_others() {
+    let [whole, bare] = [Extent::Whole, Extent::Bare].map(|extent| Layout::new(Mark::default(), extent));
+    let text = |layout: &Layout| layout.replace(&BTreeMap::new());
+    assert!(whole.name != bare.name && whole.rules > bare.rules);
+    let refuse = |word: &'static str| {
+        move |layout: &Layout| match text(layout) {
+            text if text.contains(word) => Err(NftError::Refused(format!("no {word}"))),
+            _ => Ok(()),
+        }
+    };
+    for word in [" dnat ", " zone "] {
+        let outcome = write_largest(&whole, &bare, refuse(word)).unwrap();
+        assert_eq!(outcome, Some(format!("no {word}")));
+    }
+    assert_eq!(write_largest(&whole, &bare, refuse("somebody's")).unwrap(), None);
+    let nothing = write_largest(&whole, &bare, refuse("masquerade"));
+    assert!(matches!(nothing, Err(NftError::Refused(why)) if why == "no masquerade"));
+    let missing = write_largest(&whole, &bare, |_| Err(NftError::Missing));
+    assert!(matches!(missing, Err(NftError::Missing)));
+}
+
+#[test]
 fn only_what_nodes_encapsulate_is_opened_and_a_node_port_inside_is_at_a_nodes_address() {
-    let text = Layout::new(Mark::default()).replace(&BTreeMap::new());
+    let text = Layout::new(Mark::default(), Extent::Whole).replace(&BTreeMap::new());
     for rule in [
         "ip protocol 4 iifname @uplinks ip saddr @nodes4 meta mark set ip daddr map @encapsulated4 ",
         "ip6 nexthdr 41 iifname @uplinks ip6 saddr @nodes6 meta mark set ip6 daddr map @encapsulated6 ",

@@ -101,10 +101,20 @@ pub struct Layout {
     pub rules: usize,
 }
 
+/// Which rules a table has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// All.
+    Whole,
+    /// Those that need no translation of destinations and no zones of connection tracking, which a kernel may lack: this
+    /// node can take nothing that others encapsulate.
+    Bare,
+}
+
 impl Layout {
     /// The table whose masquerading mark is `mark`.
     #[must_use]
-    pub fn new(mark: Mark) -> Self {
+    pub fn new(mark: Mark, extent: Extent) -> Self {
         let mut text = "set uplinks { type ifname; }\n".to_owned();
         for family in [Family::V4, Family::V6] {
             for (set, definition) in SETS {
@@ -124,7 +134,9 @@ impl Layout {
                 text.push('\n');
             }
         }
-        text.push_str(&direct::chains());
+        if extent == Extent::Whole {
+            text.push_str(&direct::chains());
+        }
         for (word, number) in [
             ("SERVICE_MASK", marks::MASK),
             ("SERVICE_VALUE", marks::VALUE),
