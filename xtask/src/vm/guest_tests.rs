@@ -44,7 +44,7 @@ impl Target {
     /// Sockets over SCTP, which few machines have.
     pub const SCTP: Self = Self {
         name: "sctp",
-        kernels: &["6.12", "newest"],
+        kernels: &["6.12"],
         filters: &[],
         modules: &[
             "net/llc/llc",
@@ -61,7 +61,7 @@ impl Target {
     /// Agents that serve by IPVS, whose modules few machines have.
     pub const IPVS: Self = Self {
         name: "ipvs",
-        kernels: &["6.1", "6.12", "newest"],
+        kernels: &["6.1", "6.12"],
         filters: &[],
         modules: &[
             "drivers/net/dummy",
