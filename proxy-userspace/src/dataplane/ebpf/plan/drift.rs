@@ -41,6 +41,7 @@ impl Plan {
     pub fn readopt(&mut self, found: Found, now: Duration) {
         let anew = Self::adopt(self.capacities, found, now);
         let former = std::mem::replace(self, anew);
+        self.dispatch = former.dispatch;
         self.nodes.keep_topology(former.nodes);
     }
 

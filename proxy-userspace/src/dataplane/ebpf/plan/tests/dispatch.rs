@@ -160,3 +160,14 @@ fn an_endpoint_goes_both_ways_at_once() {
     assert_eq!(bed.existing().len(), 5, "it returns as its new connections reach it");
     assert!(bed.slots().iter().all(|slot| bed.is_pod(slot.current())));
 }
+
+#[test]
+fn a_plan_that_begins_anew_keeps_the_setting() {
+    let mut bed = Bed::new();
+    bed.restart(Dispatch::Pod);
+    bed.serve(&service());
+    let before = bed.slots();
+    bed.plan.readopt(bed.kernel.found(), bed.now);
+    bed.serve(&service());
+    assert!(bed.slots() == before, "nothing was wrong, and nothing is changed");
+}
