@@ -10,6 +10,7 @@ use millrace_lab::manifests::Service;
 use millrace_lab::topology::Family;
 use millrace_lab::walk::Walk;
 
+use crate::errors::{expect_echo, expect_refused};
 use crate::fixture::{counted, own, shared};
 
 /// The router sends what is for the service's cluster IPs to the first node.
@@ -53,6 +54,10 @@ fn a_cluster_ip_is_served_to_clients_that_the_flags_take_in() -> Result<()> {
         cluster.proxy(1)?.wait_for_start(starts + 2)?;
         cluster.apply(&service, &[1])?;
         cluster.expect(&walk)?;
+        for address in service.cluster_ips().both() {
+            expect_refused(&cluster, 1, SocketAddr::new(address, 81), "unknown_port")?;
+            expect_echo(&cluster, address)?;
+        }
     }
     Ok(())
 }
