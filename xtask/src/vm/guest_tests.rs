@@ -61,7 +61,7 @@ impl Target {
     /// Agents that serve by IPVS, whose modules few machines have.
     pub const IPVS: Self = Self {
         name: "ipvs",
-        kernels: &["6.1", "6.12"],
+        kernels: &["6.1"],
         filters: &[],
         modules: &[
             "drivers/net/dummy",
