@@ -28,8 +28,10 @@ const MODULES: &str = "/modules";
 /// Linux's `MODULE_INIT_COMPRESSED_FILE`, which nix does not name.
 const COMPRESSED: i32 = 4;
 
-/// Runs the machine to its end. The console's last line of ours is `MILLRACE-VM-PASS` or `MILLRACE-VM-FAIL` and why.
+/// Runs the machine to its end. The console's first line of ours is `MILLRACE-VM-BEGIN`, its last one `MILLRACE-VM-PASS` or
+/// `MILLRACE-VM-FAIL` and why.
 pub fn run() -> ! {
+    println!("MILLRACE-VM-BEGIN");
     match prepare().and_then(|()| command()) {
         Ok(()) => println!("MILLRACE-VM-PASS"),
         Err(error) => println!("MILLRACE-VM-FAIL {error:#}"),
