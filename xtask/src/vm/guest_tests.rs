@@ -36,7 +36,7 @@ impl Target {
     pub const PACKET: Self = Self {
         name: "packet",
         modules: &[],
-        kernels: &["6.1", "6.12", "newest"],
+        kernels: &["6.1", "6.12"],
         filters: &["sctp::", "backend_node::a_hinted", "backend_node::a_flow_entry"],
         takes_agent: false,
         tools: &[],

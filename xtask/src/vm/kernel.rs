@@ -23,11 +23,12 @@ pub const KERNELS: [Kernel; 4] = [
     Kernel { name: "host", suite: None },
     Kernel { name: "6.1", suite: Some("bookworm") },
     Kernel { name: "6.12", suite: Some("bookworm-backports") },
-    Kernel { name: "newest", suite: Some("trixie-backports") },
+    Kernel { name: NEWEST, suite: Some("trixie-backports") },
 ];
 /// What `--kernel` takes.
-pub const NAMES: [&str; 4] = ["host", "6.1", "6.12", "newest"];
+pub const NAMES: [&str; 4] = ["host", "6.1", "6.12", NEWEST];
 
+const NEWEST: &str = "newest";
 /// Depends on the suite's newest kernel for virtual machines.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 const IMAGE: &str = "linux-image-";
@@ -43,6 +44,11 @@ pub struct Unpacked {
 }
 
 impl Kernel {
+    /// Whether it is the same kernel next month. One that is not is tried by hand.
+    pub fn stays(&self) -> bool {
+        self.name != NEWEST
+    }
+
     /// Why this machine can't run it, if so.
     pub fn obstacle(&self) -> Result<Option<String>> {
         Ok(match self.suite {
