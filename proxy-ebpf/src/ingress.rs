@@ -189,8 +189,8 @@ fn serve_by_flow<P: Packet, F: Family>(
     open::<P, F>(packet, parsed, frontend, slot)
 }
 
-/// Every connection of a backend on this node has an entry here, unless its pod takes off the outer header. One with DSR that has none began at another director, and
-/// its backend may be the slot's other owner, whose node gives it a second chance if it is not.
+/// Every connection of a backend on this node has an entry here, unless its pod takes off the outer header. One with DSR that has
+/// none began at another director, and its backend may be the slot's other owner, whose node gives it a second chance if it is not.
 #[inline(always)]
 fn another<F: Family>(
     frontend: &Frontend,

@@ -10,8 +10,8 @@ use crate::packet::{Packet, Parsed};
 use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
 use crate::vip;
 
-/// Turns an echo request to a service's address round in place, if whoever sent it may ask there. As with any host's, the answer is as large as the request, so
-/// nobody gains from a forged one; and as with Linux' own, there is no limit to them.
+/// Turns an echo request to a service's address round in place, if whoever sent it may ask there. As with any host's, the answer is
+/// as large as the request, so nobody gains from a forged one; and as with Linux' own, there is no limit to them.
 #[inline(never)]
 pub fn receive<P: Packet, F: Icmp, const SIDE: u32>(packet: P) -> Verdict {
     let Some(parsed) = parse_plain::<P, F>(&packet, ETHERNET, F::PROTOCOL) else {
