@@ -115,6 +115,15 @@ impl Slot {
         if exists(other) { other } else { hinted }
     }
 
+    /// Rule 6 where this node has nobody by the name of the packet's hint, and the packet no flow entry: an endpoint that is
+    /// gone, which its director still takes for the slot's settled owner. A connection of that one is lost; all others that
+    /// the director knows of are the current owner's, on which both agree.
+    #[inline(always)]
+    pub fn owner_instead(self, role: Role, flags: impl FnOnce(BackendRef) -> Option<u8>) -> BackendRef {
+        let is_known = matches!(role, Role::Midstream) && !self.current().is_none();
+        if is_known { self.current() } else { self.owner(role, flags) }
+    }
+
     /// Whether a backend is one of the two owners.
     #[inline(always)]
     #[must_use]
@@ -182,6 +191,15 @@ mod tests {
         assert_eq!(slot.owner(Role::Midstream, |_| None), B);
         assert_eq!(slot.owner(Role::Opening, |_| Some(BACKEND_READY)), B);
         assert!(Role::Midstream.keeps(0) && Role::Opening.keeps(0) && !Role::Datagram.keeps(BACKEND_READY));
+    }
+
+    #[test]
+    fn what_is_for_an_endpoint_that_is_gone_is_the_current_owners() {
+        let slot = Slot::unsettled(B, A);
+        assert_eq!(slot.owner_instead(Role::Midstream, |_| Some(0)), B);
+        assert_eq!(slot.owner_instead(Role::Opening, |_| Some(0)), B);
+        assert_eq!(slot.owner_instead(Role::Datagram, |_| Some(BACKEND_READY)), A);
+        assert_eq!(Slot::unsettled(BackendRef::NONE, A).owner_instead(Role::Midstream, |_| Some(0)), A);
     }
 
     #[test]

@@ -257,7 +257,9 @@ fn choose<F: Family>(inner: &Parsed<F::Address>, frontend: &Frontend, hint: u32)
     let hinted = lookup_hint(frontend.service, hint & HINT_MASK);
     let slot = balance::select_slot::<F>(frontend, &inner.key);
     if hinted.is_none() {
-        return balance::owner::<F>(slot, inner);
+        let flags = |settled| balance::lookup_backend::<F>(settled).map(|backend| backend.flags);
+        let role = inner.role();
+        return if hint & HINT_MASK == 0 { slot.owner(role, flags) } else { slot.owner_instead(role, flags) };
     }
     // With affinity a backend serves clients whose slots it does not own.
     let suits = frontend.flags & FRONTEND_AFFINITY == 0 || slot.is_owned_by(hinted);

@@ -25,6 +25,7 @@ each_tunnel! {
     a_packet_that_may_be_the_other_owners_is_sent_on_once
     a_packet_that_was_sent_on_is_never_sent_on_again
     a_hint_that_no_backend_here_has_is_sent_to_the_slots_owner
+    a_hint_of_an_endpoint_that_is_gone_leaves_a_connection_to_the_current_owner
     a_hint_of_a_backend_that_owns_the_slot_in_no_way_is_believed_with_affinity_alone
     a_syn_for_another_backend_of_this_node_begins_a_connection_there
     a_second_chance_out_of_a_tunnel_keeps_the_packet_inside
@@ -258,6 +259,18 @@ fn a_hint_that_no_backend_here_has_is_sent_to_the_slots_owner(tunnel: Tunnel) {
     node.set_slot(&data, Slot::settled_on(there.reference));
     let outcome = tunnel.case.arrives(&node.bed, &node.directed(&data, there.hint));
     outcome.assert_sent(&node.sent_on(&data)).assert_counted(Reason::SentOnward);
+}
+
+fn a_hint_of_an_endpoint_that_is_gone_leaves_a_connection_to_the_current_owner(tunnel: Tunnel) {
+    let node = Node::new(tunnel);
+    let [settled, _, current] = node.backends;
+    let data = tunnel.case.tcp(flag::ACK);
+    node.set_slot(&data, Slot::unsettled(current.reference, settled.reference));
+    // Its director takes the one that is gone for the settled owner, so that a connection of this one has an entry there.
+    let outcome = tunnel.case.arrives(&node.bed, &node.directed(&data, 77));
+    outcome.assert_sent(&node.sent_on(&data)).assert_counted(Reason::SentOnward);
+    // Without a hint nothing is known of what the director knows.
+    node.delivers(&data, 0, settled);
 }
 
 fn a_second_chance_out_of_a_tunnel_keeps_the_packet_inside(tunnel: Tunnel) {

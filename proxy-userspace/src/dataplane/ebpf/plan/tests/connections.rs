@@ -185,7 +185,12 @@ impl World {
         let Some(connection) = self.connections.get(&client) else { return };
         let Connection { director, backend: Some(backend), heard, is_home } = *connection else { return };
         let packet = packet(client, Role::Midstream);
-        let is_promised = is_home || self.nodes[usize::from(director)].owners(&packet.key).contains(&backend);
+        let node = &self.nodes[usize::from(director)];
+        // Where an earlier connection of the same port is not forgotten, nothing tells this one from it.
+        let is_owned = || {
+            node.owners(&packet.key).contains(&backend) && !node.leads_elsewhere(&packet, backend, self.now)
+        };
+        let is_promised = is_home || is_owned();
         let is_silent = self.now.saturating_sub(heard) >= Duration::from_secs(TIMEOUTS.established.into());
         let (served, _) = self.send(director, Packet { fin: is_last || is_silent, ..packet });
         if is_promised && !is_silent {
@@ -314,6 +319,22 @@ proptest! {
             prop_assert_eq!(node.unsettled(), 0);
         }
     }
+}
+
+/// For three seconds it takes the endpoint that has just gone for the slot's settled owner; the endpoint's node does not.
+#[test]
+fn a_director_that_starts_fresh_and_loses_an_endpoint_at_once_cuts_nothing() {
+    let (client, director) = (23, HOMES);
+    let world = run(&[
+        Step::Endpoint { number: 4, ready: Some(true) },
+        Step::Syn { client, director, is_answered: true },
+        Step::Endpoint { number: 3, ready: Some(true) },
+        Step::Endpoint { number: 1, ready: Some(false) },
+        Step::Wipe,
+        Step::Endpoint { number: 3, ready: None },
+        Step::Data { client },
+    ]);
+    assert_eq!(world.kept, 2, "the first data of the connection, and the last");
 }
 
 /// 3 -> 30 -> 3, as often as fits, on directors that see everything: what the tests above promise is asked for in earnest.

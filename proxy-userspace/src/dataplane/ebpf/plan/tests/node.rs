@@ -172,8 +172,11 @@ impl Node {
             self.track(packet, now);
             return Fate::Served(number(entry));
         }
-        let chosen = if hinted.is_none() {
-            slot.owner(packet.role, |settled| Some(self.backend(settled)?.flags))
+        let flags = |settled| Some(self.backend(settled)?.flags);
+        let chosen = if hinted.is_none() && hint == 0 {
+            slot.owner(packet.role, flags)
+        } else if hinted.is_none() {
+            slot.owner_instead(packet.role, flags)
         } else if sent_on {
             hinted
         } else {
@@ -185,6 +188,11 @@ impl Node {
             return Fate::Served(number(entry));
         }
         if sent_on { Fate::Lost } else { Fate::Onward { endpoint: number(entry), hint: entry.hint } }
+    }
+
+    /// Whether a client's packets are followed to another endpoint than this one.
+    pub fn leads_elsewhere(&self, packet: &Packet, endpoint: u8, now: Duration) -> bool {
+        self.followed(packet, now).is_some_and(|(_, entry)| number(entry) != endpoint)
     }
 
     /// The owners of a connection's slot.
