@@ -6,7 +6,7 @@ use anyhow::Result;
 use ipnet::IpNet;
 use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::Service;
-use millrace_lab::net::{BareWire, Namespace, Netlink};
+use millrace_lab::net::{Medium, Namespace, Netlink, Wire};
 use millrace_lab::topology::{Dual, Family, vip};
 use millrace_lab::traffic::{Answer, Protocol, ask};
 
@@ -27,8 +27,8 @@ fn host(address: IpAddr) -> IpNet {
     IpNet::from(address)
 }
 
-fn lay(one: &Namespace, other: &Namespace) -> Result<BareWire> {
-    BareWire::lay("bare0", [(one, &networks(end(1))), (other, &networks(end(2)))])
+fn lay(one: &Namespace, other: &Namespace) -> Result<Wire> {
+    Wire::lay(Medium::Bare, "bare0", [(one, &networks(end(1))), (other, &networks(end(2)))])
 }
 
 /// Routes addresses over the wire, both families each with its own source.

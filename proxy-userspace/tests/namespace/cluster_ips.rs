@@ -1,13 +1,14 @@
 //! Cluster IPs, asked for from outside: routers may know the way.
 
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 
 use anyhow::Result;
 use ipnet::IpNet;
 use millrace_lab::capture::Trail;
 use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::Service;
-use millrace_lab::topology::Family;
+use millrace_lab::topology::{Family, vip};
 use millrace_lab::walk::Walk;
 
 use crate::errors::{expect_echo, expect_refused};
@@ -35,6 +36,24 @@ fn a_cluster_ip_is_not_served_to_clients_outside_the_cluster() -> Result<()> {
         cluster.proxy(1)?.wait_until("the packet is dropped", is_refused)?;
         assert!(lost.outcome_so_far().is_none());
     }
+    Ok(())
+}
+
+#[test]
+fn the_command_line_says_which_frontends_are_for_clients_inside() -> Result<()> {
+    let cluster = shared();
+    let service = cluster.service("told-apart", 248, &["pod-1a"])?.load_balancer(vip(248));
+    cluster.apply(&service, &[1])?;
+    let shown = cluster.proxy(1)?.services()?.into_iter().filter(|shown| shown.name == service.name());
+    let frontends = shown.flat_map(|shown| shown.frontends);
+    let told: BTreeSet<_> = frontends.map(|it| (it.address.ip(), it.scope, it.inside_only)).collect();
+    let expected = |address: IpAddr, is_inside| {
+        let (internal, external) = ("internal".to_owned(), "external".to_owned());
+        [(address, internal, false), (address, external, is_inside)]
+    };
+    let of_cluster = service.cluster_ips().both().into_iter().flat_map(|address| expected(address, true));
+    let of_balancer = vip(248).both().into_iter().flat_map(|address| expected(address, false));
+    assert_eq!(told, of_cluster.chain(of_balancer).collect());
     Ok(())
 }
 

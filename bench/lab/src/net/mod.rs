@@ -1,7 +1,6 @@
 //! Network namespaces and what stands in them.
 
 mod attached;
-mod bare;
 mod cgroup;
 mod ethtool;
 mod namespace;
@@ -9,15 +8,16 @@ mod netlink;
 mod pass;
 mod stale;
 mod sysctl;
+mod wire;
 
 pub use attached::attached_programs;
-pub use bare::BareWire;
 pub use cgroup::Cgroup;
 pub use ethtool::{Offload, leave_tags_alone, set_offload};
 pub use namespace::{Namespace, Task};
 pub use netlink::Netlink;
 pub use stale::{bpffs_directory, remove_leftovers, remove_own, remove_own_at_exit, temporary_directory};
 pub use sysctl::{read_sysctl, write_sysctl};
+pub use wire::{Medium, Wire};
 
 /// Prefix of every name this process gives to a namespace or directory: says whose it is when it is left over.
 #[must_use]

@@ -1,11 +1,13 @@
 //! The devices that lead to pods come and go.
 
 use std::fs;
+use std::net::IpAddr;
 
 use anyhow::Result;
+use ipnet::IpNet;
 use millrace_lab::agent::Proxy;
 use millrace_lab::cluster::Cluster;
-use millrace_lab::net::{Namespace, Netlink};
+use millrace_lab::net::{Medium, Namespace, Netlink, Wire};
 use proxy_common::LAYOUT_VERSION;
 
 use super::{Path, RELOAD, node, pod};
@@ -62,6 +64,36 @@ fn expect_the_bridge_serves(cluster: &Cluster) -> Result<()> {
         Path::Packets.reaches(cluster, from, (service.cluster_ips(), 80), &[backend])?;
     }
     Ok(())
+}
+
+/// What KubeVirt and the like have: the sockets are in another kernel, and the node sees frames of a TAP device.
+#[test]
+fn a_virtual_machine_reaches_services_through_its_tap_device() -> Result<()> {
+    let mut cluster = Path::Packets.own(2, 1)?;
+    let patterns = ["--socket-lb", "off", "--pod-interfaces", "veth*,cni0,tap*"];
+    cluster.start_agent_with(1, &patterns)?;
+    let node_end: [IpNet; 2] = ["10.99.0.1/24".parse()?, "2001:db8:99::1/64".parse()?];
+    let guest_end: [IpNet; 2] = ["10.99.0.2/24".parse()?, "2001:db8:99::2/64".parse()?];
+    let guest = Namespace::create("guest")?;
+    let _wire = Wire::lay(Medium::Ethernet, "tap0", [(node(&cluster, 1)?, &node_end), (&guest, &guest_end)])?;
+    cluster.proxy(1)?.wait_for_hooks("tap0", &HOOKS)?;
+    for (network, version) in node_end.into_iter().zip(["0.0.0.0/0", "::/0"]) {
+        let everything = version.parse()?;
+        route(&guest, everything, network.addr())?;
+        let first = cluster.bed().node(1)?.addresses();
+        let gateway = if network.addr().is_ipv4() { first.v4.into() } else { first.v6.into() };
+        route(node(&cluster, 2)?, network.trunc(), gateway)?;
+    }
+    for (number, backends) in [(1, ["pod-1a"].as_slice()), (2, &["pod-2a"]), (3, &["pod-1a", "pod-2a"])] {
+        let service = cluster.service(&format!("guest-{number}"), number, backends)?;
+        cluster.apply(&service, &[1])?;
+        Path::Packets.reaches(&cluster, &guest, (service.cluster_ips(), 80), backends)?;
+    }
+    Ok(())
+}
+
+fn route(namespace: &Namespace, to: IpNet, gateway: IpAddr) -> Result<()> {
+    namespace.run(async move || Netlink::open()?.set_route(to, gateway).await)
 }
 
 /// The devices of pods' programs, each as often as it has one.

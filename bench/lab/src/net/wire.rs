@@ -1,4 +1,4 @@
-//! Wires without Ethernet frames: what `WireGuard` and tunnels are to the stack, of TUN devices.
+//! Wires of TUN devices, which are to the stack what `WireGuard` and tunnels are, and of TAP devices, which lead to virtual machines.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -15,20 +15,29 @@ use super::{Namespace, Netlink};
 
 /// How soon a wire notices that it is dropped.
 const PATIENCE_MILLISECONDS: i32 = 50;
-/// The largest packet there is.
-const LARGEST: usize = 65_536;
+/// More than the largest packet there is, with an Ethernet header.
+const LARGEST: usize = 1 << 17;
 
-/// Two TUN devices of the same name, in two namespaces, that hand each other bare IP packets. They go when it is dropped.
+/// What a wire carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// IP packets: TUN devices.
+    Bare,
+    /// Ethernet frames: TAP devices.
+    Ethernet,
+}
+
+/// Two devices of the same name, in two namespaces, that hand each other what they are to send. They go when it is dropped.
 #[derive(Debug)]
-pub struct BareWire {
+pub struct Wire {
     stop: Arc<AtomicBool>,
     pumps: Vec<JoinHandle<()>>,
 }
 
-impl BareWire {
+impl Wire {
     /// Lays a wire; each end has these addresses.
-    pub fn lay(device: &str, ends: [(&Namespace, &[IpNet]); 2]) -> Result<Self> {
-        let [one, other] = ends.map(|(namespace, addresses)| open_end(device, namespace, addresses));
+    pub fn lay(medium: Medium, device: &str, ends: [(&Namespace, &[IpNet]); 2]) -> Result<Self> {
+        let [one, other] = ends.map(|(namespace, addresses)| open_end(medium, device, namespace, addresses));
         let (one, other) = (one?, other?);
         let stop = Arc::new(AtomicBool::new(false));
         let pumps = [(one.try_clone()?, other.try_clone()?), (other, one)].map(|(from, to)| {
@@ -39,7 +48,7 @@ impl BareWire {
     }
 }
 
-impl Drop for BareWire {
+impl Drop for Wire {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         for pump in self.pumps.drain(..) {
@@ -48,10 +57,10 @@ impl Drop for BareWire {
     }
 }
 
-fn open_end(device: &str, namespace: &Namespace, addresses: &[IpNet]) -> Result<File> {
+fn open_end(medium: Medium, device: &str, namespace: &Namespace, addresses: &[IpNet]) -> Result<File> {
     let (device, addresses) = (device.to_owned(), addresses.to_vec());
     namespace.run(async move || {
-        let tun = open_tun(&device)?;
+        let tun = open_tun(medium, &device)?;
         let netlink = Netlink::open()?;
         netlink.set_up(&device).await?;
         for address in addresses {
@@ -61,8 +70,12 @@ fn open_end(device: &str, namespace: &Namespace, addresses: &[IpNet]) -> Result<
     })
 }
 
-/// Makes a TUN device in the current thread's namespace.
-fn open_tun(device: &str) -> Result<File> {
+/// Makes a TUN or TAP device in the current thread's namespace.
+fn open_tun(medium: Medium, device: &str) -> Result<File> {
+    let kind = match medium {
+        Medium::Bare => libc::IFF_TUN,
+        Medium::Ethernet => libc::IFF_TAP,
+    };
     let tun = OpenOptions::new()
         .read(true)
         .write(true)
@@ -77,10 +90,11 @@ fn open_tun(device: &str) -> Result<File> {
     for (target, byte) in request.ifr_name.iter_mut().zip(device.bytes()) {
         *target = byte.cast_signed();
     }
-    request.ifr_ifru.ifru_flags = libc::c_short::try_from(libc::IFF_TUN | libc::IFF_NO_PI)?;
+    request.ifr_ifru.ifru_flags = libc::c_short::try_from(kind | libc::IFF_NO_PI)?;
     // SAFETY: TUNSETIFF reads the name and the flags; both live until the call returns.
     let result = unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
-    nix::errno::Errno::result(result).with_context(|| format!("can't make the TUN device {device}"))?;
+    nix::errno::Errno::result(result)
+        .with_context(|| format!("can't make the device {device} of {medium:?} packets"))?;
     Ok(tun)
 }
 
