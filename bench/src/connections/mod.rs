@@ -3,6 +3,7 @@
 //! Both of a pair are measured in turn, in short spells, and each spell is compared with its neighbour: whatever else the machine
 //! does, it does to both. The figure is the median of these ratios.
 
+mod awake;
 mod measure;
 mod nftables;
 mod pairs;

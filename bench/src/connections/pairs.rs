@@ -7,6 +7,8 @@ use anyhow::{Result, ensure};
 use millrace_lab::net::Namespace;
 use millrace_lab::topology::{Dual, Family};
 
+use super::awake::Awake;
+
 /// What is done in a spell: returns how much of it could be done.
 pub type Spell = fn(&Namespace, SocketAddr, Duration) -> Result<usize>;
 
@@ -49,6 +51,7 @@ impl Pairs {
 
     /// Measures both in turn.
     pub fn compare(&self, spell: Spell, service: Side<'_>, other: Side<'_>) -> Result<Compared> {
+        let _awake = Awake::start()?;
         // Once for nothing: caches, neighbours.
         for side in [service, other] {
             self.rate(spell, side)?;

@@ -1,0 +1,60 @@
+//! Processors that don't sleep while something is measured: to wake one, in a virtual machine above all, takes longer than what
+//! it is woken for, and never the same.
+
+use std::hint::black_box;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use anyhow::{Context, Result};
+use nix::libc;
+
+/// Keeps all processors busy until it is dropped, with what gives way to everything else at once.
+pub struct Awake {
+    is_over: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Awake {
+    pub fn start() -> Result<Self> {
+        let mut awake = Self { is_over: Arc::default(), threads: Vec::new() };
+        for _ in 0..thread::available_parallelism()?.get() {
+            let is_over = Arc::clone(&awake.is_over);
+            let (ready, readiness) = std::sync::mpsc::sync_channel(1);
+            awake.threads.push(thread::spawn(move || {
+                // Nobody waits any more: the one that starts it has failed.
+                let _ = ready.send(give_way());
+                spin(&is_over);
+            }));
+            let given = readiness.recv().context("a thread that keeps a processor awake is gone")?;
+            given.context("can't give a thread the scheduling policy SCHED_IDLE")?;
+        }
+        Ok(awake)
+    }
+}
+
+impl Drop for Awake {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // What it had to say was said when it began.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn give_way() -> io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the calling thread's own policy; the parameters live as long as the call.
+    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// No spin hint: hypervisors take a processor away that gives many of them.
+fn spin(is_over: &AtomicBool) {
+    let mut count = 0_u64;
+    while !is_over.load(Ordering::Relaxed) {
+        count = black_box(count.wrapping_add(1));
+    }
+}
