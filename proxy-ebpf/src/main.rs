@@ -48,12 +48,12 @@ use core::ptr;
 
 use aya_ebpf::bindings::{BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
 use aya_ebpf::helpers::generated::{bpf_redirect, bpf_redirect_neigh};
-use aya_ebpf::macros::{cgroup_sock_addr, classifier, xdp};
-use aya_ebpf::programs::{SockAddrContext, TcContext, XdpContext};
+use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr, classifier, xdp};
+use aya_ebpf::programs::{SockAddrContext, SockContext, TcContext, XdpContext};
 use proxy_common::verdict::Program;
 
 use crate::packet::{BARE, FRAMED, Packet, TcPacket, XdpPacket};
-use crate::socket::{Call, Outcome, Plain4};
+use crate::socket::{Call, Closing, Outcome, Plain4};
 use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
 
 /// Off the wire, on a device with XDP.
@@ -183,6 +183,13 @@ pub fn cg_getpeername4(context: SockAddrContext) -> i32 {
 #[cgroup_sock_addr(getpeername6)]
 pub fn cg_getpeername6(context: SockAddrContext) -> i32 {
     socket::restore_either(&Call::new(&context));
+    PROCEED
+}
+
+/// A socket is closed.
+#[cgroup_sock(sock_release)]
+pub fn cg_sock_release(context: SockContext) -> i32 {
+    socket::forget(&Closing::new(&context));
     PROCEED
 }
 

@@ -77,8 +77,13 @@ const MAPPED_PREFIX: [u32; 3] = [0, 0, 0xffff_u32.to_be()];
 /// Whether the address in an IPv6 socket's call is IPv4's.
 #[inline(always)]
 pub fn is_mapped(call: &Call) -> bool {
-    let [a, b, c, _] = call.address6();
-    [a, b, c] == MAPPED_PREFIX
+    unmap(call.address6()).is_some()
+}
+
+/// The IPv4 address in an IPv6 one, if it is one.
+#[inline(always)]
+pub fn unmap([a, b, c, word]: [u32; 4]) -> Option<Addr4> {
+    ([a, b, c] == MAPPED_PREFIX).then_some(Addr4([word]))
 }
 
 impl Form for Plain4 {

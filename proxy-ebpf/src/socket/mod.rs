@@ -5,12 +5,14 @@
 mod bind;
 mod call;
 mod form;
+mod release;
 mod restore;
 mod translate;
 
 pub use bind::bind;
 pub use call::{Call, fail_with};
 pub use form::Plain4;
+pub use release::{Closing, forget};
 pub use restore::restore;
 pub use translate::{connect, send};
 

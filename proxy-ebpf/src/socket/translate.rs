@@ -155,8 +155,10 @@ fn remember<F: Form>(call: &Call, asked: &Asked<F>, given: &Asked<F>, backend: B
         reserved: 0,
     };
     let sockets = F::Family::sockets(asked.protocol);
+    // A connection is one of its own, datagrams come again.
+    let is_new = asked.protocol == protocol::TCP;
     // SAFETY: copied at once.
-    if unsafe { sockets.get(&key).copied() } != Some(entry) {
+    if is_new || unsafe { sockets.get(&key).copied() } != Some(entry) {
         let _ = sockets.insert(&key, &entry, BPF_ANY.into());
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use aya::maps::MapInfo;
-use aya::programs::{CgroupSockAddr, ProgramInfo, SchedClassifier, Xdp};
+use aya::programs::{CgroupSock, CgroupSockAddr, ProgramInfo, SchedClassifier, Xdp};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
 use proxy_common::config::global;
@@ -19,7 +19,7 @@ use super::bpffs::{entries, remove_tree};
 use super::error::OpenError;
 use super::layout::Layout;
 use super::settings::{Dispatch, Encapsulation, OwnSource, Settings, Sizes, SocketLb};
-use super::sockets::SocketHook;
+use super::sockets::{HookKind, SocketHook};
 use super::sys;
 use crate::node::Hook;
 
@@ -352,10 +352,16 @@ fn load(
         }
     }
     let sockets = if names.contains(&XDP_INGRESS) { SocketHook::ALL.as_slice() } else { &[] };
-    for SocketHook { name, .. } in sockets {
-        let hook: &mut CgroupSockAddr = program(&mut object, name)?;
-        hook.load().map_err(|error| OpenError::load(name, error))?;
-        pin(hook.fd().map(AsFd::as_fd), directory, name)?;
+    for SocketHook { name, kind, .. } in sockets {
+        if *kind == HookKind::Release {
+            let hook: &mut CgroupSock = program(&mut object, name)?;
+            hook.load().map_err(|error| OpenError::load(name, error))?;
+            pin(hook.fd().map(AsFd::as_fd), directory, name)?;
+        } else {
+            let hook: &mut CgroupSockAddr = program(&mut object, name)?;
+            hook.load().map_err(|error| OpenError::load(name, error))?;
+            pin(hook.fd().map(AsFd::as_fd), directory, name)?;
+        }
     }
     info!(programs = names.join(", "), "programs loaded");
     Ok(())

@@ -10,6 +10,7 @@ use proxy_common::flow::Timeouts;
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
 
 use super::plan::with_spare_room;
+use super::sockets::HookKind;
 use crate::model::{Algorithm, Desired, Forwarding, ServicePort};
 
 /// Settings of the eBPF data plane.
@@ -247,10 +248,13 @@ impl Sockets {
         self.lb != SocketLb::Off || self.bind_protection
     }
 
-    /// Whether a hook is wanted, one of `bind` or any other.
+    /// Whether hooks of a kind are wanted.
     #[must_use]
-    pub(super) fn wants(&self, is_bind: bool) -> bool {
-        if is_bind { self.bind_protection } else { self.lb != SocketLb::Off }
+    pub(super) fn wants(&self, kind: HookKind) -> bool {
+        match kind {
+            HookKind::Bind => self.bind_protection,
+            HookKind::Call | HookKind::Release => self.lb != SocketLb::Off,
+        }
     }
 }
 

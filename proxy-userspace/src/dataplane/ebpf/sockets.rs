@@ -18,31 +18,40 @@ use crate::dataplane::{SyncFailure, SyncReport};
 pub struct SocketHook {
     /// Name of the program, and of the link's pin.
     pub name: &'static str,
+    /// What it sees.
+    pub kind: HookKind,
     attach: AttachType,
-    is_bind: bool,
 }
 
-const fn hook(name: &'static str, attach: AttachType) -> SocketHook {
-    SocketHook { name, attach, is_bind: false }
+/// What a hook sees of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HookKind {
+    /// A call with an address: where to, or whose.
+    Call,
+    /// `bind`, which is protected by a setting of its own.
+    Bind,
+    /// Its end.
+    Release,
 }
 
-const fn bind_hook(name: &'static str, attach: AttachType) -> SocketHook {
-    SocketHook { name, attach, is_bind: true }
+const fn hook(name: &'static str, kind: HookKind, attach: AttachType) -> SocketHook {
+    SocketHook { name, kind, attach }
 }
 
 impl SocketHook {
     /// All hooks, in the order in which they are attached: what an answer needs before what asks.
-    pub const ALL: [Self; 10] = [
-        hook("cg_recvmsg4", AttachType::CgroupUdp4Recvmsg),
-        hook("cg_recvmsg6", AttachType::CgroupUdp6Recvmsg),
-        hook("cg_getpeername4", AttachType::CgroupInet4Getpeername),
-        hook("cg_getpeername6", AttachType::CgroupInet6Getpeername),
-        hook("cg_connect4", AttachType::CgroupInet4Connect),
-        hook("cg_connect6", AttachType::CgroupInet6Connect),
-        hook("cg_sendmsg4", AttachType::CgroupUdp4Sendmsg),
-        hook("cg_sendmsg6", AttachType::CgroupUdp6Sendmsg),
-        bind_hook("cg_bind4", AttachType::CgroupInet4Bind),
-        bind_hook("cg_bind6", AttachType::CgroupInet6Bind),
+    pub const ALL: [Self; 11] = [
+        hook("cg_sock_release", HookKind::Release, AttachType::CgroupInetSockRelease),
+        hook("cg_recvmsg4", HookKind::Call, AttachType::CgroupUdp4Recvmsg),
+        hook("cg_recvmsg6", HookKind::Call, AttachType::CgroupUdp6Recvmsg),
+        hook("cg_getpeername4", HookKind::Call, AttachType::CgroupInet4Getpeername),
+        hook("cg_getpeername6", HookKind::Call, AttachType::CgroupInet6Getpeername),
+        hook("cg_connect4", HookKind::Call, AttachType::CgroupInet4Connect),
+        hook("cg_connect6", HookKind::Call, AttachType::CgroupInet6Connect),
+        hook("cg_sendmsg4", HookKind::Call, AttachType::CgroupUdp4Sendmsg),
+        hook("cg_sendmsg6", HookKind::Call, AttachType::CgroupUdp6Sendmsg),
+        hook("cg_bind4", HookKind::Bind, AttachType::CgroupInet4Bind),
+        hook("cg_bind6", HookKind::Bind, AttachType::CgroupInet6Bind),
     ];
 
     /// The hook whose link has this pin.
@@ -79,9 +88,7 @@ impl SocketHooks {
             let path = self.directory.join(hook.name);
             let done = match &cgroup {
                 Some(Err(error)) => Err(io::Error::new(error.kind(), error.to_string())),
-                Some(Ok(cgroup)) if self.settings.wants(hook.is_bind) => {
-                    attach(hook, &path, cgroup, programs)
-                }
+                Some(Ok(cgroup)) if self.settings.wants(hook.kind) => attach(hook, &path, cgroup, programs),
                 _ => detach(&path),
             };
             match done {
@@ -101,7 +108,7 @@ impl SocketHooks {
     pub fn fault(&self, programs: &Programs) -> Option<String> {
         // Where there was nothing to attach to, that was told.
         self.attached.then_some(())?;
-        let mut wanted = SocketHook::ALL.into_iter().filter(|hook| self.settings.wants(hook.is_bind));
+        let mut wanted = SocketHook::ALL.into_iter().filter(|hook| self.settings.wants(hook.kind));
         wanted.find_map(|hook| self.fault_of(hook, programs))
     }
 

@@ -39,6 +39,8 @@ pub enum AttachType {
     CgroupInet4Getpeername = 29,
     /// `BPF_CGROUP_INET6_GETPEERNAME`
     CgroupInet6Getpeername = 30,
+    /// `BPF_CGROUP_INET_SOCK_RELEASE`
+    CgroupInetSockRelease = 34,
     /// `BPF_XDP`
     Xdp = 37,
     /// `BPF_TCX_INGRESS`

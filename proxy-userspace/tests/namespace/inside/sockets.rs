@@ -1,18 +1,19 @@
 //! What hooks of sockets do that packets could not.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::Result;
+use aya::Pod;
 use aya::maps::{HashMap, Map, MapData};
 use millrace_lab::agent::Proxy;
 use millrace_lab::cluster::Cluster;
 use millrace_lab::manifests::Service;
 use millrace_lab::net::Namespace;
-use millrace_lab::topology::{Family, vip};
+use millrace_lab::topology::{Dual, Family, vip};
 use proxy_common::socket::{SocketFrontend, SocketKey};
-use proxy_common::{Addr4, LAYOUT_VERSION};
+use proxy_common::{Addr4, Addr6, LAYOUT_VERSION};
 
 use super::bind::bind;
 use super::{Path, RELOAD, any, connect, knock, loopback, node, pod};
@@ -162,28 +163,63 @@ fn connections_take_no_room_of_datagram_sockets() -> Result<()> {
     let service = cluster.service("rooms", 227, &["pod-2a"])?;
     Path::Sockets.apply(&cluster, &service, &[1])?;
     let frontend = SocketAddr::new(service.cluster_ips().v4.into(), 80);
-    let from = pod(&cluster, "pod-1a")?;
-    from.run(async move || {
-        datagram(frontend).await?;
-        Ok(())
+    let opened = pod(&cluster, "pod-1a")?.run(async move || {
+        let streams: Vec<_> = (0..20).map(|_| TcpStream::connect(frontend)).collect::<Result<_, _>>()?;
+        Ok((streams, datagram(frontend).await?.into_std()?))
     })?;
-    for _ in 0..20 {
-        assert_eq!(connect(from, frontend)?, Ok(frontend));
+    let remembered = |map: &str| remembered(cluster.proxy(1)?, map, frontend.ip());
+    assert_eq!((remembered("SOCK_REV4")?, remembered("SOCK_TCP4")?), (1, 20));
+    drop(opened);
+    Ok(())
+}
+
+#[test]
+fn what_a_socket_asked_for_is_forgotten_when_it_is_closed() -> Result<()> {
+    let cluster = shared();
+    let service = cluster.service("forgotten", 230, &["pod-2a"])?;
+    Path::Sockets.apply(&cluster, &service, &[1])?;
+    let Dual { v4, v6 } = service.cluster_ips();
+    for (asked, target, version) in [
+        (v4.into(), v4.into(), 4),
+        (v4.into(), IpAddr::V6(v4.to_ipv6_mapped()), 4),
+        (v6.into(), v6.into(), 6),
+    ] {
+        let target = SocketAddr::new(target, 80);
+        let (stream, socket) = pod(&cluster, "pod-1a")?
+            .run(async move || Ok((TcpStream::connect(target)?, datagram(target).await?.into_std()?)))?;
+        let remembered = || -> Result<_> {
+            let proxy = cluster.proxy(1)?;
+            let of = |map: &str| remembered(proxy, &format!("{map}{version}"), asked);
+            Ok((of("SOCK_TCP")?, of("SOCK_REV")?))
+        };
+        assert_eq!(stream.peer_addr()?, target);
+        assert_eq!(remembered()?, (1, 1), "{target}");
+        drop(stream);
+        assert_eq!(remembered()?, (0, 1), "{target}");
+        drop(socket);
+        assert_eq!(remembered()?, (0, 0), "{target}");
     }
-    let remembered = |map: &str| remembered(cluster.proxy(1)?, map, service.cluster_ips().v4);
-    assert_eq!(remembered("SOCK_REV4")?, 1);
-    assert_eq!(remembered("SOCK_TCP4")?, 20);
     Ok(())
 }
 
 /// How many sockets a map has that were turned from this address.
-fn remembered(proxy: &Proxy, map: &str, frontend: Ipv4Addr) -> Result<usize> {
+fn remembered(proxy: &Proxy, map: &str, frontend: IpAddr) -> Result<usize> {
     let pin = proxy.bpffs().join(format!("millrace/v{LAYOUT_VERSION}/maps")).join(map);
-    let map: HashMap<_, SocketKey<Addr4>, SocketFrontend<Addr4>> =
-        Map::from_map_data(MapData::from_pin(pin)?)?.try_into()?;
+    let map = Map::from_map_data(MapData::from_pin(pin)?)?;
+    match frontend {
+        IpAddr::V4(address) => entries_of(map, Addr4::from(address)),
+        IpAddr::V6(address) => entries_of(map, Addr6::from(address)),
+    }
+}
+
+fn entries_of<A: Copy + PartialEq>(map: Map, frontend: A) -> Result<usize>
+where
+    SocketKey<A>: Pod,
+    SocketFrontend<A>: Pod,
+{
+    let map: HashMap<_, SocketKey<A>, SocketFrontend<A>> = map.try_into()?;
     let entries = map.iter().collect::<Result<Vec<_>, _>>()?;
-    let asked = Addr4([u32::from_ne_bytes(frontend.octets())]);
-    Ok(entries.iter().filter(|(_, entry)| entry.address == asked).count())
+    Ok(entries.iter().filter(|(_, entry)| entry.address == frontend).count())
 }
 
 /// Who answers a connected socket.
