@@ -59,6 +59,7 @@ fn load_one(program: &mut Program) -> Result<u32> {
         Program::Xdp(xdp) => xdp.load()?,
         Program::SchedClassifier(classifier) => classifier.load()?,
         Program::CgroupSockAddr(hook) => hook.load()?,
+        Program::CgroupSock(hook) => hook.load()?,
         _ => bail!("of a kind this loader does not know"),
     }
     program.info()?.verified_instruction_count().context("the kernel counts no instructions")
@@ -71,6 +72,7 @@ fn attach_all(ebpf: &mut Ebpf) -> Result<()> {
         match program {
             Program::Xdp(xdp) => xdp.attach(LOOPBACK, XdpMode::Skb).map(drop),
             Program::CgroupSockAddr(hook) => hook.attach(&cgroup, CgroupAttachMode::Single).map(drop),
+            Program::CgroupSock(hook) => hook.attach(&cgroup, CgroupAttachMode::Single).map(drop),
             Program::SchedClassifier(classifier) => {
                 let direction =
                     if name.ends_with("_egress") { TcAttachType::Egress } else { TcAttachType::Ingress };
