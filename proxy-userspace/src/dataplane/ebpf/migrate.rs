@@ -12,8 +12,8 @@ use tracing::{info, warn};
 
 use super::bpffs::{entries, remove_tree};
 use super::error::OpenError;
+use super::inventory;
 use super::layout::Layout;
-use super::load;
 use super::settings::Sizes;
 use super::sys;
 
@@ -46,7 +46,7 @@ impl Former {
 }
 
 fn adopt_root(root: &Path, layout: &Layout) -> Result<(), OpenError> {
-    for (name, _) in load::maps(&Sizes::default()) {
+    for (name, _) in inventory::maps(&Sizes::default()) {
         adopt_pin(&root.join("maps").join(name), &layout.maps().join(name))?;
     }
     for path in entries(&root.join("links"))? {

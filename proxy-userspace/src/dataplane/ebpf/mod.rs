@@ -11,6 +11,7 @@ mod collect;
 mod convert;
 mod diag;
 mod error;
+mod inventory;
 mod layout;
 mod link;
 mod load;

@@ -1,0 +1,126 @@
+//! The maps of the object, and how many entries each has.
+
+use std::path::Path;
+
+use aya::Ebpf;
+use aya::maps::MapInfo;
+use proxy_common::fragment::HELD_PER_CPU;
+use proxy_common::verdict::COUNTER_ENTRIES;
+use tracing::info;
+
+use super::error::OpenError;
+use super::settings::Sizes;
+
+/// The maps of the object and the size each shall have; `None` = what the object says.
+pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 43] {
+    [
+        ("AFFINITY4", Some(sizes.affinity)),
+        ("AFFINITY6", Some(sizes.affinity)),
+        ("AGENT", None),
+        ("BACKENDS4", Some(sizes.backends)),
+        ("BACKENDS6", Some(sizes.backends)),
+        ("COUNTERS", None),
+        ("DEVICES", None),
+        ("FLOWS4", Some(sizes.flows)),
+        ("FLOWS6", Some(sizes.flows)),
+        ("FLOWS_NEW4", Some(sizes.new_flows)),
+        ("FLOWS_NEW6", Some(sizes.new_flows)),
+        ("FRAGMENTS4", None),
+        ("FRAGMENTS6", None),
+        ("FRONTENDS4", Some(sizes.frontends)),
+        ("FRONTENDS6", Some(sizes.frontends)),
+        ("HELD", Some(held_entries())),
+        ("HINTS", Some(sizes.hints)),
+        ("HOPS4", Some(sizes.backends)),
+        ("HOPS6", Some(sizes.backends)),
+        ("ICMP_SOURCES", None),
+        ("ICMP_TOTAL", None),
+        ("KEYS4", None),
+        ("KEYS6", None),
+        ("LINKS", None),
+        ("NAMES", Some(sizes.services)),
+        ("NARROWED", Some(sizes.nodes)),
+        ("PEERS", Some(sizes.nodes)),
+        ("BUFFER", None),
+        ("SCRATCH4", None),
+        ("SCRATCH6", None),
+        ("SELECTION", Some(sizes.slots)),
+        ("SERVED_PORTS", None),
+        ("SERVICES", Some(sizes.services)),
+        ("SERVICE_STATS", Some(sizes.services)),
+        ("SOCK_REV4", Some(sizes.sockets)),
+        ("SOCK_REV6", Some(sizes.sockets)),
+        ("SOCK_TCP4", Some(sizes.sockets)),
+        ("SOCK_TCP6", Some(sizes.sockets)),
+        ("SOURCE_RANGES4", Some(sizes.source_ranges)),
+        ("SOURCE_RANGES6", Some(sizes.source_ranges)),
+        ("VIPS", Some(sizes.frontends)),
+        ("VIP_FILTER", None),
+        ("WAYS", Some(sizes.nodes)),
+    ]
+}
+
+/// The size a map is made with. One that is pinned already keeps its own: its entries are in use.
+pub fn size_of_map(pin: &Path, wanted: Option<u32>) -> Option<u32> {
+    MapInfo::from_pin(pin).map_or(wanted, |pinned| Some(pinned.max_entries()))
+}
+
+/// The pinned maps that are not of the size that is wanted. More room than the services need is no fault, but
+/// the size of the flow tables is chosen.
+pub fn kept_sizes(maps: &Path, sizes: &Sizes) -> Vec<String> {
+    let kept = |(name, wanted): (&str, Option<u32>)| {
+        let (wanted, pinned) = (wanted?, MapInfo::from_pin(maps.join(name)).ok()?.max_entries());
+        let is_kept = pinned < wanted || pinned > wanted && name.starts_with("FLOWS");
+        is_kept.then(|| format!("{name} has {pinned} entries ({wanted} wanted)"))
+    };
+    self::maps(sizes).into_iter().filter_map(kept).collect()
+}
+
+/// Counters of an earlier build may have no room for what programs of this one count. They begin anew, as after a restart of the
+/// node.
+pub fn renew_counters(maps: &Path) -> Result<(), OpenError> {
+    let path = maps.join("COUNTERS");
+    let is_outgrown = MapInfo::from_pin(&path).is_ok_and(|pinned| pinned.max_entries() < COUNTER_ENTRIES);
+    if is_outgrown {
+        std::fs::remove_file(&path).map_err(|error| OpenError::File { path, error })?;
+        info!("the counters of an earlier build have too little room and begin anew");
+    }
+    Ok(())
+}
+
+/// A map that is not pinned would be lost with the agent.
+pub fn check_maps(object: &Ebpf) -> Result<(), OpenError> {
+    let known = maps(&Sizes::default()).map(|(name, _)| name);
+    let unknown =
+        object.maps().map(|(name, _)| name).find(|name| !name.starts_with('.') && !known.contains(name));
+    unknown.map_or(Ok(()), |name| Err(OpenError::UnknownMap { map: name.to_owned() }))
+}
+
+/// Each CPU gives only entries of its own away.
+fn held_entries() -> u32 {
+    let cpus = aya::util::nr_cpus().ok().and_then(|cpus| u32::try_from(cpus).ok());
+    cpus.unwrap_or(1).saturating_mul(HELD_PER_CPU)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataplane::ebpf::layout::Layout;
+    use crate::dataplane::ebpf::scratch::Scratch;
+
+    #[test]
+    fn a_pinned_map_of_another_size_is_named_with_both_sizes() {
+        let scratch = Scratch::new("sizes");
+        let settings = scratch.settings();
+        drop(scratch.open());
+        let maps = Layout::new(&scratch.path).maps();
+        assert_eq!(kept_sizes(&maps, &settings.sizes), Vec::<String>::new());
+        let sizes = Sizes { flows: 512, slots: 128, services: 32, ..settings.sizes };
+        let expected = [
+            "FLOWS4 has 1024 entries (512 wanted)",
+            "FLOWS6 has 1024 entries (512 wanted)",
+            "SELECTION has 64 entries (128 wanted)",
+        ];
+        assert_eq!(kept_sizes(&maps, &sizes), expected);
+    }
+}
