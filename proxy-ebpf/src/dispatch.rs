@@ -8,7 +8,7 @@ use proxy_common::fragment::Side;
 use proxy_common::frontend::{FRONTEND_DSR, Frontend, FrontendKey, SCOPE_EXTERNAL};
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
-use proxy_common::way::{WAY_IPV4, Way};
+use proxy_common::way::{PEER_SELF, WAY_IPV4, Way};
 
 use crate::balance;
 use crate::config::DSR_POD;
@@ -45,10 +45,11 @@ pub fn takes<F: Family>(backend: &Backend<F::Address>, key: &KeyOf<F>) -> bool {
     backend.is_pod() && suits::<F>(backend.port, key)
 }
 
-/// A function of its own: the walk that asks has no stack left.
+/// A function of its own: the walk that asks has no stack left. Linux 7.3 lets it ask no other one about a key on the walk's stack: it
+/// is called by the walk and by [`note`], and the kernel takes one's stack for the other's where it looks for what is still read.
 #[inline(never)]
 fn suits<F: Family>(port: u16, key: &KeyOf<F>) -> bool {
-    port == key.destination_port && !dsr::is_own::<F>(&key.destination)
+    port == key.destination_port && dsr::peer::<F>(&key.destination) & PEER_SELF == 0
 }
 
 /// Whether a client's packet goes to the pod of a backend: notes for [`send`] whose it is. With `FLOW_ENCAPSULATE` it opens a

@@ -23,12 +23,11 @@ pub const KERNELS: [Kernel; 4] = [
     Kernel { name: "host", suite: None },
     Kernel { name: "6.1", suite: Some("bookworm") },
     Kernel { name: "6.12", suite: Some("bookworm-backports") },
-    Kernel { name: NEWEST, suite: Some("trixie-backports") },
+    Kernel { name: "newest", suite: Some("trixie-backports") },
 ];
 /// What `--kernel` takes.
-pub const NAMES: [&str; 4] = ["host", "6.1", "6.12", NEWEST];
+pub const NAMES: [&str; 4] = ["host", "6.1", "6.12", "newest"];
 
-const NEWEST: &str = "newest";
 /// Depends on the suite's newest kernel for virtual machines.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 const IMAGE: &str = "linux-image-";
@@ -44,11 +43,6 @@ pub struct Unpacked {
 }
 
 impl Kernel {
-    /// Whether it is the same kernel next month. One that is not is tried by hand.
-    pub fn stays(&self) -> bool {
-        self.name != NEWEST
-    }
-
     /// Why this machine can't run it, if so.
     pub fn obstacle(&self) -> Result<Option<String>> {
         Ok(match self.suite {
@@ -68,7 +62,8 @@ pub fn ensure(workspace: &Workspace, name: &str, suite: &str) -> Result<Unpacked
         if partial.exists() {
             fs::remove_dir_all(&partial).with_context(|| format!("can't empty {}", partial.display()))?;
         }
-        download(workspace, suite, &partial)?;
+        download(workspace, suite, &partial)
+            .with_context(|| format!("can't get the kernel of Debian's {suite}"))?;
         fs::rename(partial.join("root"), &directory).context("can't keep the unpacked kernel")?;
         fs::remove_dir_all(&partial).with_context(|| format!("can't remove {}", partial.display()))?;
     }
@@ -88,7 +83,8 @@ fn download(workspace: &Workspace, suite: &str, directory: &Path) -> Result<()> 
     }
     let source = format!("deb [signed-by={KEYRING}] {} {suite} main\n", mirror(workspace)?);
     fs::write(directory.join("sources.list"), source).context("can't write to the cache")?;
-    command::run(private_apt(workspace, "apt-get", directory).args(["--quiet", "update"]))?;
+    let update = ["--quiet", "--error-on=any", "update"];
+    command::run(private_apt(workspace, "apt-get", directory).args(update))?;
     let package = dependencies(workspace, directory, META_PACKAGE)?
         .into_iter()
         .find(|package| package.starts_with(IMAGE))
