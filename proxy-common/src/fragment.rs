@@ -14,12 +14,14 @@ pub const FRAGMENT_SECONDS: u32 = 30;
 pub enum Side {
     /// Over any of the uplinks: the network may spread a packet's fragments over them.
     Uplink = 0,
-    /// The same, inside a tunnel.
+    /// The same, inside a tunnel from another node to this one.
     Tunnel = 1,
     /// On their way out, or to a pod.
     Out = 2,
     /// From a pod's device, of which each is a side of its own.
     Pod = 3,
+    /// Over any of the uplinks, inside any other tunnel.
+    Stranger = 4,
 }
 
 /// Where [`FragmentKey::protocol_and_side`] has the side.
@@ -28,15 +30,16 @@ const SIDE_SHIFT: u32 = 8;
 const POD_SIDE: u32 = 1 << 23;
 
 impl Side {
-    /// The side whose number is in the lowest two bits.
+    /// The side whose number is in the lowest three bits.
     #[inline(always)]
     #[must_use]
     pub const fn from_bits(bits: u32) -> Self {
-        match bits & 3 {
+        match bits & 7 {
             0 => Self::Uplink,
             1 => Self::Tunnel,
             2 => Self::Out,
-            _ => Self::Pod,
+            3 => Self::Pod,
+            _ => Self::Stranger,
         }
     }
     /// What stands in the key of a fragment that is met at the device with this index, with its protocol.
@@ -45,7 +48,7 @@ impl Side {
     pub const fn with_protocol(self, device: u32, protocol: u32) -> u32 {
         let side = match self {
             Self::Pod => POD_SIDE | device & (POD_SIDE - 1),
-            Self::Uplink | Self::Tunnel | Self::Out => self as u32,
+            Self::Uplink | Self::Tunnel | Self::Out | Self::Stranger => self as u32,
         };
         side << SIDE_SHIFT | protocol
     }
@@ -209,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_pods_device_is_a_side_of_its_own_and_the_uplinks_are_one() {
-        let common = [Side::Uplink, Side::Tunnel, Side::Out];
+        let common = [Side::Uplink, Side::Tunnel, Side::Out, Side::Stranger];
         let known = |side: Side, device| (side.with_protocol(device, 17), Side::from_bits(side as u32));
         assert!(common.iter().all(|side| known(*side, 1) == known(*side, 2)));
         assert!(common.iter().chain([&Side::Pod]).all(|side| known(*side, 1).1 == *side));
@@ -217,7 +220,7 @@ mod tests {
         keys.extend((0..4).map(|device| known(Side::Pod, device).0));
         keys.sort_unstable();
         keys.dedup();
-        assert_eq!(keys.len(), 7);
+        assert_eq!(keys.len(), 8);
         assert!(keys.iter().all(|key| key & 0xff == 17));
     }
 

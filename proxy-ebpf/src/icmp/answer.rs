@@ -49,7 +49,7 @@ pub fn answer<P: Packet, F: Icmp, const SIDE: u32>(packet: P, reason: Reason, de
     }
     let sender = match Side::from_bits(SIDE) {
         Side::Pod => SourcePrefix::of_pod(packet.device()),
-        Side::Uplink | Side::Tunnel | Side::Out => F::prefix(&parsed.key.source),
+        Side::Uplink | Side::Tunnel | Side::Out | Side::Stranger => F::prefix(&parsed.key.source),
     };
     match build::<P, F>(packet, &parsed, (reason, detail), &sender) {
         Some(()) => Verdict::Bounce(reason),

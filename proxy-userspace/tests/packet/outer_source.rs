@@ -10,10 +10,12 @@ use proxy_common::verdict::Reason;
 use proxy_common::way::{PEER_NODE, PEER_SELF};
 
 use crate::case::{Family, Tunnel, each_tunnel};
+use crate::tunnelled_fragments::{PIECE, tunnelled};
 
 each_tunnel! {
     each_flow_is_sent_from_an_address_of_its_own_and_keeps_it
     what_comes_from_the_prefix_is_taken_and_what_comes_from_beside_it_is_not
+    fragments_inside_what_comes_from_the_prefix_are_taken
     without_a_prefix_nothing_but_nodes_is_a_peer
     what_is_taken_from_the_prefix_may_be_sent_from_the_node
     a_packet_from_the_prefix_that_is_not_for_this_node_passes_byte_for_byte
@@ -116,6 +118,18 @@ fn what_comes_from_the_prefix_is_taken_and_what_comes_from_beside_it_is_not(tunn
         }
         // The nodes' own addresses go on to be good.
         tunnel.case.is_delivered(&bed, &tunnel.around(&syn, 3, 1, here.hint), &delivered, Reason::ServedDsr);
+    }
+}
+
+fn fragments_inside_what_comes_from_the_prefix_are_taken(tunnel: Tunnel) {
+    let bed = tunnel.load(builder());
+    let [here, _] = install(tunnel, &bed);
+    let [inside, _] = inside_and_outside(tunnel.outer);
+    let syn = tunnel.case.tcp(flag::SYN).payload(vec![0xa5; 4000]);
+    let expected = syn.clone().with_destination(here.at).fragments(7, PIECE);
+    for ((_, outer), expected) in tunnelled(tunnel, &syn, 2, 1, here.hint).into_iter().zip(&expected) {
+        let outer = with_outer_source(outer, inside[0]);
+        tunnel.case.is_delivered(&bed, &outer, expected, Reason::ServedDsr);
     }
 }
 

@@ -17,15 +17,19 @@ each_tunnel! {
     every_fragment_is_decapsulated_and_the_reply_comes_back_in_fragments
     an_inner_fragment_whose_first_was_not_seen_passes_byte_for_byte
     fragments_in_a_tunnel_say_nothing_of_those_outside
+    a_strangers_first_fragment_does_not_turn_a_nodes_packet
+    a_strangers_first_fragment_says_something_of_its_own_packet_only
     fragments_of_a_tunnel_pass_byte_for_byte
     options_of_the_inner_header_travel_along
     options_of_the_outer_header_pass_byte_for_byte
 }
 
-const PIECE: usize = 1200;
+pub const PIECE: usize = 1200;
+/// A node that is none of the cluster's.
+const STRANGER: u8 = 66;
 
 /// The fragments of a datagram, and what each is once it was sent by node `from` to node `to`.
-fn tunnelled(tunnel: Tunnel, whole: &Frame, from: u8, to: u8, hint: u16) -> Vec<(Frame, Frame)> {
+pub fn tunnelled(tunnel: Tunnel, whole: &Frame, from: u8, to: u8, hint: u16) -> Vec<(Frame, Frame)> {
     let around = |piece: Frame| {
         let header = tunnel.around(&whole.clone(), from, to, hint).outermost().clone();
         let frame = piece.encapsulated(header);
@@ -114,6 +118,27 @@ fn fragments_in_a_tunnel_say_nothing_of_those_outside(tunnel: Tunnel) {
     let (bed, _) = backends_node(tunnel);
     case.arrives(&bed, &pieces[0].1).assert_counted(Reason::ServedDsr);
     is_held(case, &bed, &pieces[1].0);
+}
+
+fn a_strangers_first_fragment_does_not_turn_a_nodes_packet(tunnel: Tunnel) {
+    let ((bed, hint), case) = (backends_node(tunnel), tunnel.case);
+    let other = (case.vip().ip(), 81).into();
+    let service = bed.service().udp().dsr().external(other).backend_local(case.pod(2)).install();
+    let (datagram, to_other) = (large(tunnel), large(tunnel).with_destination(other));
+    let (_, forged) = &tunnelled(tunnel, &to_other, STRANGER, 1, service.endpoints[0].hint)[0];
+    let expected = datagram.clone().with_destination(case.pod(1)).fragments(7, PIECE);
+    for ((_, outer), expected) in tunnelled(tunnel, &datagram, 2, 1, hint).iter().zip(&expected) {
+        case.is_delivered(&bed, outer, expected, Reason::ServedDsr);
+        case.arrives(&bed, forged).assert_dropped(Reason::NotPeer);
+    }
+}
+
+fn a_strangers_first_fragment_says_something_of_its_own_packet_only(tunnel: Tunnel) {
+    let ((bed, hint), case) = (backends_node(tunnel), tunnel.case);
+    let [strangers, nodes] = [STRANGER, 2].map(|from| tunnelled(tunnel, &large(tunnel), from, 1, hint));
+    case.arrives(&bed, &strangers[0].1).assert_dropped(Reason::NotPeer);
+    case.arrives(&bed, &nodes[1].1).assert_untouched().assert_counted(Reason::NotOurs);
+    case.arrives(&bed, &strangers[1].1).assert_dropped(Reason::NotPeer);
 }
 
 fn fragments_of_a_tunnel_pass_byte_for_byte(tunnel: Tunnel) {
