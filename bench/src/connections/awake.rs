@@ -1,5 +1,5 @@
-//! Processors that don't sleep while something is measured: to wake one, in a virtual machine above all, takes longer than what
-//! it is woken for, and never the same.
+//! Processors that don't sleep while something is measured, and threads that stay on theirs: to wake one, in a virtual machine
+//! above all, takes longer than what it is woken for, and an exchange within one processor is another thing than one between two.
 
 use std::hint::black_box;
 use std::io;
@@ -9,6 +9,8 @@ use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result};
 use nix::libc;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
 
 /// Keeps all processors busy until it is dropped, with what gives way to everything else at once.
 pub struct Awake {
@@ -41,6 +43,28 @@ impl Drop for Awake {
             // What it had to say was said when it began.
             let _ = thread.join();
         }
+    }
+}
+
+/// Who works on which processor: the two are apart where there is more than one.
+#[derive(Clone, Copy, Debug)]
+pub enum Place {
+    /// The first one.
+    Client,
+    /// The last one.
+    Server,
+}
+
+impl Place {
+    /// Keeps the calling thread there.
+    pub fn take(self) -> Result<()> {
+        let last = thread::available_parallelism()?.get() - 1;
+        let mut processor = CpuSet::new();
+        processor.set(match self {
+            Self::Client => 0,
+            Self::Server => last,
+        })?;
+        sched_setaffinity(Pid::from_raw(0), &processor).context("can't keep a thread on one processor")
     }
 }
 

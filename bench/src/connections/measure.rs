@@ -15,6 +15,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream as Accepted};
 use tokio::task::JoinSet;
 
+use super::awake::Place;
+
 /// What the source sends at a time, and the client receives.
 const CHUNK: usize = 64 * 1024;
 /// Connections that may wait for the server: as many as come while it does not run. For one more the client's SYN is lost, and
@@ -45,6 +47,7 @@ impl Server {
             Ok(listener.with_context(|| format!("can't listen on {address}"))?.into_std()?)
         })?;
         let task = pod.namespace().spawn(async move || {
+            Place::Server.take()?;
             let listener = TcpListener::from_std(listener)?;
             let mut connections = JoinSet::new();
             loop {
@@ -74,6 +77,7 @@ async fn pour(mut stream: Accepted) {
 /// Connects and closes, again and again; says how often.
 pub fn connect_for(client: &Namespace, target: SocketAddr, time: Duration) -> Result<usize> {
     client.run(async move || {
+        Place::Client.take()?;
         let (end, mut count) = (Instant::now() + time, 0);
         while Instant::now() < end {
             drop(connect(target)?);
@@ -86,6 +90,7 @@ pub fn connect_for(client: &Namespace, target: SocketAddr, time: Duration) -> Re
 /// Sends a byte over one connection and waits for it, again and again; says how often.
 pub fn exchange_for(client: &Namespace, target: SocketAddr, time: Duration) -> Result<usize> {
     client.run(async move || {
+        Place::Client.take()?;
         let mut stream = connect(target)?;
         let (end, mut count) = (Instant::now() + time, 0);
         while Instant::now() < end {
@@ -100,6 +105,7 @@ pub fn exchange_for(client: &Namespace, target: SocketAddr, time: Duration) -> R
 /// Receives over one connection; says how many bytes.
 pub fn receive_for(client: &Namespace, target: SocketAddr, time: Duration) -> Result<usize> {
     client.run(async move || {
+        Place::Client.take()?;
         let mut stream = connect(target)?;
         let (mut buffer, mut count) = (vec![0; CHUNK], 0);
         let end = Instant::now() + time;
