@@ -58,7 +58,7 @@ fn links_stay_when_the_agent_goes_and_get_the_programs_of_the_next_one() -> Resu
     let (scratch, group) = (Scratch::new(), Group::new("stay"));
     drop(serve(settings(&scratch, &group, SocketLb::All, true))?);
     let first = hooks(&scratch)?;
-    assert_eq!(first.len(), 10);
+    assert_eq!(first.len(), 11);
     assert!(first.contains_key("cg_getpeername6"));
 
     let mut same = serve(settings(&scratch, &group, SocketLb::All, true))?;
@@ -81,7 +81,7 @@ fn hooks_nobody_wants_any_more_are_detached_and_another_group_gets_links_of_its_
     drop(serve(settings(&scratch, &group, SocketLb::All, true))?);
     let first = hooks(&scratch)?;
     drop(serve(settings(&scratch, &group, SocketLb::All, false))?);
-    assert_eq!(hooks(&scratch)?.len(), 8, "all but those of bind");
+    assert_eq!(hooks(&scratch)?.len(), 9, "all but those of bind");
     drop(serve(settings(&scratch, &other, SocketLb::All, false))?);
     assert_ne!(hooks(&scratch)?["cg_connect4"].0, first["cg_connect4"].0);
     drop(serve(settings(&scratch, &other, SocketLb::Off, false))?);
