@@ -77,7 +77,7 @@ fn boot(workspace: &Workspace, machine: &Machine) -> Result<Ran> {
     let mut qemu = workspace.command("qemu-system-x86_64");
     // Emulated, also where /dev/kvm exists: nested virtualisation fails in too many ways to rely on. Without cmpxchg16b:
     // QEMU 7.2 now and then leaves garbage in the flags after it, and Linux's allocator branches on them.
-    qemu.args(["-machine", "pc", "-accel", "tcg", "-cpu", "max,cx16=off", "-m", "2048", "-no-reboot"]);
+    qemu.args(["-machine", "pc", "-accel", "tcg", "-cpu", "max,cx16=off", "-m", "4096", "-no-reboot"]);
     qemu.args(["-smp", "2", "-display", "none", "-nic", "none", "-append", APPEND]);
     qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(image);
     qemu.arg("-serial").arg(format!("file:{}", console.display()));
