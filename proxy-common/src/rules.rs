@@ -99,7 +99,7 @@ impl Slot {
 
     /// Rule 6: who gets a packet that came in encapsulated for the backend `hinted` and has no flow entry, if it may still
     /// be sent on. A connection of `hinted` that began after the slot's last change has an entry on this node; so this one is
-    /// older, and its director did not know: it gets to the slot's other owner, where that exists. Directors that saw other
+    /// older, and its director did not know: it gets to the slot's other owner, or its only one, where that exists. Directors that saw other
     /// changes before agree on the current owner, so a settled one that is not this slot's has the same other owner.
     #[inline(always)]
     pub fn second_chance(
@@ -108,7 +108,7 @@ impl Slot {
         role: Role,
         exists: impl FnOnce(BackendRef) -> bool,
     ) -> BackendRef {
-        if !matches!(role, Role::Midstream) || !self.is_unsettled() {
+        if !matches!(role, Role::Midstream) {
             return hinted;
         }
         let other = if self.current().0 == hinted.0 { self.settled() } else { self.current() };
@@ -215,5 +215,10 @@ mod tests {
         );
         assert_eq!(slot.second_chance(B, Role::Opening, |_| true), B);
         assert_eq!(Slot::settled_on(B).second_chance(B, Role::Midstream, |_| true), B);
+        assert_eq!(
+            Slot::settled_on(B).second_chance(A, Role::Midstream, |_| true),
+            B,
+            "its director has not heard so far that the slot is settled"
+        );
     }
 }

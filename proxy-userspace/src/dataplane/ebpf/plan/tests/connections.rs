@@ -187,9 +187,9 @@ impl World {
         let packet = packet(client, Role::Midstream);
         let node = &self.nodes[usize::from(director)];
         // Where an earlier connection of the same port is not forgotten, nothing tells this one from it.
-        let is_owned = || {
-            node.owners(&packet.key).contains(&backend) && !node.leads_elsewhere(&packet, backend, self.now)
-        };
+        let leads_elsewhere = |node: &Node| node.leads_elsewhere(&packet, backend, self.now);
+        let is_owned =
+            || node.owners(&packet.key).contains(&backend) && !self.nodes.iter().any(leads_elsewhere);
         let is_promised = is_home || is_owned();
         let is_silent = self.now.saturating_sub(heard) >= Duration::from_secs(TIMEOUTS.established.into());
         let (served, _) = self.send(director, Packet { fin: is_last || is_silent, ..packet });
