@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
+use aya::util::online_cpus;
 use nix::libc;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
@@ -58,13 +59,15 @@ pub enum Place {
 impl Place {
     /// Keeps the calling thread there.
     pub fn take(self) -> Result<()> {
-        let last = thread::available_parallelism()?.get() - 1;
-        let mut processor = CpuSet::new();
-        processor.set(match self {
-            Self::Client => 0,
-            Self::Server => last,
-        })?;
-        sched_setaffinity(Pid::from_raw(0), &processor).context("can't keep a thread on one processor")
+        // Not those that this thread may run on: where it has taken its place before, that is one.
+        let online = online_cpus().map_err(|(place, error)| anyhow!("{place}: {error}"))?;
+        let chosen = match self {
+            Self::Client => online.first(),
+            Self::Server => online.last(),
+        };
+        let mut processors = CpuSet::new();
+        processors.set(usize::try_from(*chosen.context("no processor is online")?)?)?;
+        sched_setaffinity(Pid::from_raw(0), &processors).context("can't keep a thread on one processor")
     }
 }
 
