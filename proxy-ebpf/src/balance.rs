@@ -110,6 +110,12 @@ pub fn lookup_backend<F: Family>(reference: BackendRef) -> Option<&'static Backe
     F::backend(reference.id()).filter(|backend| backend.is(reference))
 }
 
+/// The flags of the backend a reference names, unless it is gone: what slots ask of a settled owner.
+#[inline(always)]
+pub fn flags_of<F: Family>(reference: BackendRef) -> Option<u8> {
+    lookup_backend::<F>(reference).map(|backend| backend.flags)
+}
+
 /// The backend of a flow that goes on with it.
 #[inline(always)]
 pub fn lookup_keeper<F: Family>(
@@ -122,14 +128,14 @@ pub fn lookup_keeper<F: Family>(
 /// Who gets a packet that has no flow entry.
 #[inline(always)]
 pub fn owner<F: Family>(slot: Slot, parsed: &Parsed<F::Address>) -> BackendRef {
-    slot.owner(parsed.role(), |settled| lookup_backend::<F>(settled).map(|backend| backend.flags))
+    slot.owner(parsed.role(), flags_of::<F>)
 }
 
 /// The same for what is about a connection that is there already, as far as its protocol has any.
 #[inline(always)]
 pub fn keeper<F: Family>(slot: Slot, protocol: u8) -> BackendRef {
     let role = if has_connections(protocol) { Role::Midstream } else { Role::Datagram };
-    slot.owner(role, |settled| lookup_backend::<F>(settled).map(|backend| backend.flags))
+    slot.owner(role, flags_of::<F>)
 }
 
 /// An owner on another node of a slot that is unsettled: it may have a connection that this node has not.

@@ -257,8 +257,7 @@ fn choose<F: Family>(inner: &Parsed<F::Address>, frontend: &Frontend, hint: u32)
     let hinted = lookup_hint(frontend.service, hint & HINT_MASK);
     let slot = balance::select_slot::<F>(frontend, &inner.key);
     if hinted.is_none() {
-        let flags = |settled| balance::lookup_backend::<F>(settled).map(|backend| backend.flags);
-        let role = inner.role();
+        let (role, flags) = (inner.role(), balance::flags_of::<F>);
         return if hint & HINT_MASK == 0 { slot.owner(role, flags) } else { slot.owner_instead(role, flags) };
     }
     // With affinity a backend serves clients whose slots it does not own.
