@@ -18,7 +18,7 @@ use crate::packet::Packet;
 use crate::packet::parse::{Fragments, Network};
 use crate::packet::unusual::Preface;
 use crate::verdict::Verdict;
-pub use v4::V4;
+pub use v4::{AF_INET, V4};
 pub use v6::V6;
 
 /// IPv4 or IPv6.

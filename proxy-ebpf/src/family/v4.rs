@@ -19,7 +19,7 @@ use crate::packet::unusual::{self, Piece, Preface, Shape};
 use crate::packet::{MOST_HEADERS, Packet};
 use crate::verdict::{UNTOUCHED, Verdict};
 
-const AF_INET: u8 = 2;
+pub const AF_INET: u8 = 2;
 /// The first byte of a header without options.
 const PLAIN_START: u8 = 0x45;
 

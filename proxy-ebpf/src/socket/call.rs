@@ -122,7 +122,7 @@ pub fn fail_with(error: i32) {
 /// # Safety
 /// There must be four words at `words`, which the verifier lets the program read.
 #[inline(always)]
-unsafe fn read4(words: *const u32) -> [u32; 4] {
+pub(super) unsafe fn read4(words: *const u32) -> [u32; 4] {
     // SAFETY: the caller's.
     unsafe {
         [

@@ -9,11 +9,10 @@ use aya_ebpf::programs::SockContext;
 use proxy_common::socket::{SocketKey, cookie_words};
 use proxy_common::{Addr4, Addr6};
 
+use super::call::read4;
 use super::form::{SocketFamily, unmap};
-use crate::family::{V4, V6};
+use crate::family::{AF_INET, V4, V6};
 use crate::packet::header::protocol;
-
-const AF_INET: u32 = 2;
 
 /// A socket that its process closes, as the kernel shows it to the hook.
 pub struct Closing {
@@ -50,15 +49,7 @@ impl Closing {
     #[inline(always)]
     fn peer6(&self) -> [u32; 4] {
         // SAFETY: as above; four words.
-        unsafe {
-            let words = (&raw const (*self.socket).dst_ip6).cast::<u32>();
-            [
-                words.read_volatile(),
-                words.add(1).read_volatile(),
-                words.add(2).read_volatile(),
-                words.add(3).read_volatile(),
-            ]
-        }
+        unsafe { read4((&raw const (*self.socket).dst_ip6).cast()) }
     }
     #[inline(always)]
     fn cookie(&self) -> [u32; 2] {
@@ -77,7 +68,7 @@ pub fn forget(socket: &Closing) {
     if socket.peer_port() == 0 {
         return;
     }
-    if socket.family() == AF_INET {
+    if socket.family() == u32::from(AF_INET) {
         return remove::<V4>(socket, protocol, Addr4(socket.peer4()));
     }
     let address = socket.peer6();
