@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use aya::maps::MapInfo;
-use aya::programs::{CgroupSock, CgroupSockAddr, ProgramInfo, SchedClassifier, Xdp};
+use aya::programs::{ProgramError, ProgramInfo};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
 use proxy_common::config::global;
@@ -18,7 +18,7 @@ use super::error::OpenError;
 use super::inventory::{check_maps, kept_sizes, maps, renew_counters, size_of_map};
 use super::layout::Layout;
 use super::settings::{Dispatch, Encapsulation, OwnSource, Settings, Sizes, SocketLb};
-use super::sockets::{HookKind, SocketHook};
+use super::sockets::SocketHook;
 use super::sys;
 use crate::node::Hook;
 
@@ -272,47 +272,27 @@ fn load(
     check_maps(&object)?;
     std::fs::create_dir_all(directory)
         .map_err(|error| OpenError::File { path: directory.to_owned(), error })?;
-    for name in names {
-        if *name == XDP_INGRESS {
-            let xdp: &mut Xdp = program(&mut object, name)?;
-            xdp.load().map_err(|error| OpenError::load(name, error))?;
-            pin(xdp.fd().map(AsFd::as_fd), directory, name)?;
-        } else {
-            let classifier: &mut SchedClassifier = program(&mut object, name)?;
-            classifier.load().map_err(|error| OpenError::load(name, error))?;
-            pin(classifier.fd().map(AsFd::as_fd), directory, name)?;
-        }
-    }
     let sockets = if names.contains(&XDP_INGRESS) { SocketHook::ALL.as_slice() } else { &[] };
-    for SocketHook { name, kind, .. } in sockets {
-        if *kind == HookKind::Release {
-            let hook: &mut CgroupSock = program(&mut object, name)?;
-            hook.load().map_err(|error| OpenError::load(name, error))?;
-            pin(hook.fd().map(AsFd::as_fd), directory, name)?;
-        } else {
-            let hook: &mut CgroupSockAddr = program(&mut object, name)?;
-            hook.load().map_err(|error| OpenError::load(name, error))?;
-            pin(hook.fd().map(AsFd::as_fd), directory, name)?;
-        }
+    for name in names.iter().copied().chain(sockets.iter().map(|hook| hook.name)) {
+        load_and_pin(&mut object, name, directory)?;
     }
     info!(programs = names.join(", "), "programs loaded");
     Ok(())
 }
 
-fn program<'a, P>(object: &'a mut Ebpf, name: &'static str) -> Result<&'a mut P, OpenError>
-where
-    &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = aya::programs::ProgramError>,
-{
-    let program = object.program_mut(name).ok_or(OpenError::NoProgram { program: name })?;
-    program.try_into().map_err(|error| OpenError::Aya { program: name, error })
-}
+fn load_and_pin(object: &mut Ebpf, name: &'static str, directory: &Path) -> Result<(), OpenError> {
+    use aya::programs::Program;
 
-fn pin(
-    program: Result<BorrowedFd<'_>, aya::programs::ProgramError>,
-    directory: &Path,
-    name: &'static str,
-) -> Result<(), OpenError> {
-    let program = program.map_err(|error| OpenError::Aya { program: name, error })?;
+    let program = object.program_mut(name).ok_or(OpenError::NoProgram { program: name })?;
+    let loaded = match program {
+        Program::Xdp(xdp) => xdp.load(),
+        Program::SchedClassifier(classifier) => classifier.load(),
+        Program::CgroupSockAddr(hook) => hook.load(),
+        Program::CgroupSock(hook) => hook.load(),
+        _ => Err(ProgramError::UnexpectedProgramType),
+    };
+    loaded.map_err(|error| OpenError::load(name, error))?;
+    let fd = program.fd().map_err(|error| OpenError::Aya { program: name, error })?;
     let path = directory.join(name);
-    sys::obj_pin(program, &path).map_err(|error| OpenError::File { path, error })
+    sys::obj_pin(fd.as_fd(), &path).map_err(|error| OpenError::File { path, error })
 }

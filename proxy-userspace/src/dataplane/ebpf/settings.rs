@@ -253,7 +253,7 @@ impl Sockets {
     pub(super) fn wants(&self, kind: HookKind) -> bool {
         match kind {
             HookKind::Bind => self.bind_protection,
-            HookKind::Call | HookKind::Release => self.lb != SocketLb::Off,
+            HookKind::Call => self.lb != SocketLb::Off,
         }
     }
 }

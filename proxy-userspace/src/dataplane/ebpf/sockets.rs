@@ -26,12 +26,10 @@ pub struct SocketHook {
 /// What a hook sees of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HookKind {
-    /// A call with an address: where to, or whose.
+    /// Whom it talks to: a call with an address, where to or whose, and its end.
     Call,
     /// `bind`, which is protected by a setting of its own.
     Bind,
-    /// Its end.
-    Release,
 }
 
 const fn hook(name: &'static str, kind: HookKind, attach: AttachType) -> SocketHook {
@@ -41,7 +39,7 @@ const fn hook(name: &'static str, kind: HookKind, attach: AttachType) -> SocketH
 impl SocketHook {
     /// All hooks, in the order in which they are attached: what an answer needs before what asks.
     pub const ALL: [Self; 11] = [
-        hook("cg_sock_release", HookKind::Release, AttachType::CgroupInetSockRelease),
+        hook("cg_sock_release", HookKind::Call, AttachType::CgroupInetSockRelease),
         hook("cg_recvmsg4", HookKind::Call, AttachType::CgroupUdp4Recvmsg),
         hook("cg_recvmsg6", HookKind::Call, AttachType::CgroupUdp6Recvmsg),
         hook("cg_getpeername4", HookKind::Call, AttachType::CgroupInet4Getpeername),
