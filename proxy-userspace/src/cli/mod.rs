@@ -1,10 +1,11 @@
-//! The command line: one subcommand a file. All but `agent` and `cleanup` only read the pinned maps, and all
-//! but `agent` work while no agent runs.
+//! The command line: one subcommand a file. All but `agent` and `cleanup` only read: the pinned maps, and what
+//! serves by IPVS. All but `agent` work while no agent runs.
 
 mod backends;
 mod cleanup;
 mod flows;
 mod services;
+mod shown;
 mod status;
 mod table;
 
@@ -145,14 +146,9 @@ fn execute(command: Command) -> Result<(), CliError> {
             log_to_stderr();
             Ok(runtime()?.block_on(agent::run(settings))?)
         }
-        Command::Status(show) => match show.maps() {
-            Err(ReadError::Absent { .. }) if let Some(view) = ipvs::status()? => {
-                show.print(&view, |view| vec![status::of_ipvs(view)])
-            }
-            maps => show.print(&status::read(&maps?)?, status::tables),
-        },
-        Command::Services(show) => show.print(&show.maps()?.services()?, |list| vec![services::table(list)]),
-        Command::Backends(show) => show.print(&show.maps()?.backends()?, |list| vec![backends::table(list)]),
+        Command::Status(show) => status::run(&show),
+        Command::Services(show) => services::run(&show),
+        Command::Backends(show) => backends::run(&show),
         Command::Flows(args) => flows::run(&args),
         Command::Cleanup(show) => runtime()?.block_on(cleanup::run(&show)),
     }

@@ -3,7 +3,9 @@
 use proxy_common::config::HEARTBEAT_SECONDS;
 use serde::Serialize;
 
+use super::shown::Shown;
 use super::table::{Table, mark};
+use super::{CliError, Show};
 use crate::dataplane::ebpf::read::{CounterView, FailuresView, PinnedMaps, ReadError, StatusView, WayView};
 use crate::dataplane::ipvs;
 
@@ -19,22 +21,35 @@ pub struct Status {
     ways: Vec<WayView>,
     /// Packets by reason, each of them.
     counters: Vec<CounterView>,
+    /// Of IPVS, where that is there as well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ipvs: Option<ipvs::StatusView>,
+}
+
+/// Prints it.
+pub fn run(show: &Show) -> Result<(), CliError> {
+    match Shown::read(show, read, ipvs::status)? {
+        Shown::Ebpf(status) => show.print(&status, tables),
+        Shown::Ipvs(view) => show.print(&view, |view| vec![of_ipvs(view)]),
+        Shown::Both { ebpf, ipvs } => show.print(&Status { ipvs: Some(ipvs), ..ebpf }, tables),
+    }
 }
 
 /// Reads it all from the pinned maps.
-pub fn read(maps: &PinnedMaps) -> Result<Status, ReadError> {
+fn read(maps: &PinnedMaps) -> Result<Status, ReadError> {
     let view = maps.status()?;
     let agent_alive = view.heartbeat_age_seconds.is_some_and(|age| age <= u64::from(HEARTBEAT_SECONDS));
-    Ok(Status { agent_alive, ways: maps.ways()?, counters: maps.counters()?, view })
+    Ok(Status { agent_alive, ways: maps.ways()?, counters: maps.counters()?, ipvs: None, view })
 }
 
-/// For people: devices, ways, counters that are not zero, maps.
-pub fn tables(status: &Status) -> Vec<Table> {
-    vec![summary(status), devices(status), ways(status), counters(status), maps(status)]
+/// For people: devices, ways, counters that are not zero, maps; and IPVS.
+fn tables(status: &Status) -> Vec<Table> {
+    let of_maps = [summary(status), devices(status), ways(status), counters(status), maps(status)];
+    of_maps.into_iter().chain(status.ipvs.as_ref().map(of_ipvs)).collect()
 }
 
 /// For people, where IPVS serves.
-pub fn of_ipvs(view: &ipvs::StatusView) -> Table {
+fn of_ipvs(view: &ipvs::StatusView) -> Table {
     let mut table =
         Table::new(&["MODE", "AGENT", "VIRTUAL SERVICES", "SERVERS", "DRAINING", "CONNECTIONS", "ADDRESSES"]);
     let agent = if view.agent_alive { "alive" } else { "gone; the data path goes on" };
@@ -149,7 +164,7 @@ mod tests {
             CounterView { program: "xdp_ingress", reason: "not_ours", drop: false, packets: 0, bytes: 0 },
             CounterView { program: "xdp_ingress", reason: "no_way", drop: true, packets: 2, bytes: 120 },
         ];
-        Status { view, agent_alive: heartbeat_age_seconds == Some(3), ways: Vec::new(), counters }
+        Status { view, agent_alive: heartbeat_age_seconds == Some(3), ways: Vec::new(), counters, ipvs: None }
     }
 
     #[test]
@@ -169,6 +184,11 @@ mod tests {
         };
         assert_eq!(words(true), "ipvs alive 4 9 1 17 3");
         assert_eq!(words(false), "ipvs gone; the data path goes on 4 9 1 17 3");
+        let alone = status(Some(3));
+        assert!(serde_json::to_value(&alone).unwrap().get("ipvs").is_none());
+        let both = Status { ipvs: Some(view(true)), ..alone.clone() };
+        assert_eq!(serde_json::to_value(&both).unwrap()["ipvs"]["servers"], 9);
+        assert_eq!(tables(&both).len(), tables(&alone).len() + 1);
     }
 
     #[test]

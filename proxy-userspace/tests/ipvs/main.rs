@@ -16,3 +16,4 @@ mod neighbours;
 mod reach;
 mod scale;
 mod schedulers;
+mod views;

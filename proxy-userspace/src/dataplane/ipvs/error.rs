@@ -19,6 +19,9 @@ pub enum OpenError {
     /// IPVS refuses something that it should take.
     #[error("IPVS: {0}")]
     Ipvs(io::Error),
+    /// Its list of connections can't be read.
+    #[error("connections: {0}")]
+    Connections(io::Error),
     /// There is no dummy device, and none can be made.
     #[error("the kernel makes no dummy device: module dummy is missing (modprobe dummy)")]
     NoDummy,

@@ -28,7 +28,9 @@ pub use nft::NftError;
 pub use plan::{Masquerade, Rules};
 pub use state::{Scheduling, Server, State, Virtual};
 pub use sysctl::Arp;
-pub use view::{StatusView, status};
+pub use view::{
+    BackendView, FlowView, Flows, FrontendView, ServiceView, StatusView, backends, flows, services, status,
+};
 
 use self::kernel::Kernel;
 use self::plan::Plan;

@@ -58,6 +58,15 @@ pub struct Connections {
     pub inactive: u32,
 }
 
+/// What clients have sent to a virtual service.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes of them, from their IP headers on.
+    pub bytes: u64,
+}
+
 /// A set of our table; each is there once for each family, [`Uplinks`](Self::Uplinks) once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Set {

@@ -83,6 +83,15 @@ impl<'a> Attributes<'a> {
         self.array(kind).map(u32::from_ne_bytes)
     }
 
+    pub fn u64(&self, kind: u16) -> Option<u64> {
+        self.array(kind).map(u64::from_ne_bytes)
+    }
+
+    /// Those inside one; none where it is not there.
+    pub fn inside(&self, kind: u16) -> Result<Self, DecodeError> {
+        Self::parse(self.find(kind).unwrap_or_default())
+    }
+
     pub fn text(&self, kind: u16) -> Option<String> {
         let bytes = self.find(kind)?;
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());

@@ -12,7 +12,7 @@ use netlink_sys::protocols::NETLINK_GENERIC;
 use super::Channel;
 use super::message::{Command, Message};
 use crate::dataplane::ipvs::Timeouts;
-use crate::dataplane::ipvs::state::{Connections, Scheduling, Server, Virtual};
+use crate::dataplane::ipvs::state::{Connections, Scheduling, Server, Traffic, Virtual};
 
 /// The IPVS of this network namespace.
 #[derive(Debug)]
@@ -28,19 +28,35 @@ impl Ipvs {
         let name = GenlCtrlAttrs::FamilyName(Message::family_name().to_owned());
         let request = GenlCtrl { cmd: GenlCtrlCmd::GetFamily, nlas: vec![name] };
         let answer = channel.get(GenlMessage::from_payload(request))?;
-        let attributes = answer.map(|answer| answer.payload.nlas).unwrap_or_default();
-        let family = attributes.into_iter().find_map(|attribute| match attribute {
-            GenlCtrlAttrs::FamilyId(id) => Some(id),
-            _ => None,
-        });
+        let family = answer.and_then(|answer| id_of(&answer.payload));
         let family = family.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
         Ok(Self { channel, family })
+    }
+
+    /// `None` where the kernel has no IPVS now. To ask for the family by its name would have the kernel load the module.
+    pub fn find() -> io::Result<Option<Self>> {
+        let mut channel = Channel::open(NETLINK_GENERIC)?;
+        let request = GenlCtrl { cmd: GenlCtrlCmd::GetFamily, nlas: Vec::new() };
+        let answers: Vec<GenlMessage<GenlCtrl>> = channel.dump(GenlMessage::from_payload(request))?;
+        let name = GenlCtrlAttrs::FamilyName(Message::family_name().to_owned());
+        let found = answers.iter().find(|answer| answer.payload.nlas.contains(&name));
+        Ok(found.and_then(|answer| id_of(&answer.payload)).map(|family| Self { channel, family }))
     }
 
     /// Every virtual service there is, whoever made it.
     pub fn services(&mut self) -> io::Result<Vec<(Virtual, Scheduling)>> {
         let answers = self.dump(Message::new(Command::GetService))?;
         let services = answers.iter().filter_map(|answer| answer.service().transpose());
+        services.collect::<Result<_, _>>().map_err(|error| malformed(&error))
+    }
+
+    /// The same, each with what clients have sent to it.
+    pub fn counted_services(&mut self) -> io::Result<Vec<(Virtual, Scheduling, Traffic)>> {
+        let answers = self.dump(Message::new(Command::GetService))?;
+        let services = answers.iter().filter_map(|answer| {
+            let counted = |(service, scheduling)| Ok((service, scheduling, answer.traffic()?));
+            answer.service().transpose().map(|told| told.and_then(counted))
+        });
         services.collect::<Result<_, _>>().map_err(|error| malformed(&error))
     }
 
@@ -127,6 +143,13 @@ impl Ipvs {
         message.set_resolved_family_id(self.family);
         message
     }
+}
+
+fn id_of(family: &GenlCtrl) -> Option<u16> {
+    family.nlas.iter().find_map(|attribute| match attribute {
+        GenlCtrlAttrs::FamilyId(id) => Some(*id),
+        _ => None,
+    })
 }
 
 fn errno(result: &io::Result<()>) -> Option<i32> {

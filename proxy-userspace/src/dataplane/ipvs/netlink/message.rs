@@ -11,7 +11,7 @@ use netlink_packet_generic::{GenlFamily, GenlHeader};
 
 use super::attribute::{self, Attributes};
 use crate::dataplane::ipvs::Timeouts;
-use crate::dataplane::ipvs::state::{Connections, Scheduling, Server, Virtual};
+use crate::dataplane::ipvs::state::{Connections, Scheduling, Server, Traffic, Virtual};
 use crate::model::{Family, Protocol};
 
 const VERSION: u8 = 1;
@@ -31,6 +31,8 @@ const SERVICE_SCHEDULER: u16 = 6;
 const SERVICE_FLAGS: u16 = 7;
 const SERVICE_TIMEOUT: u16 = 8;
 const SERVICE_NETMASK: u16 = 9;
+/// `IPVS_SVC_ATTR_STATS64`: kernels have had it since 4.1.
+const SERVICE_STATS: u16 = 12;
 
 const DEST_ADDRESS: u16 = 1;
 const DEST_PORT: u16 = 2;
@@ -41,6 +43,9 @@ const DEST_LOWER_THRESHOLD: u16 = 6;
 const DEST_ACTIVE: u16 = 7;
 const DEST_INACTIVE: u16 = 8;
 const DEST_AF: u16 = 11;
+
+const STATS_PACKETS_IN: u16 = 2;
+const STATS_BYTES_IN: u16 = 4;
 
 /// `IP_VS_SVC_F_HASHED`: the kernel's own note.
 const HASHED: u32 = 2;
@@ -145,6 +150,14 @@ impl Message {
             netmask: attributes.u32(SERVICE_NETMASK).ok_or("a service without a netmask")?,
         };
         Ok(Some((service, scheduling)))
+    }
+
+    /// What clients have sent to the service a message tells of.
+    pub fn traffic(&self) -> Result<Traffic, DecodeError> {
+        let bytes = attribute::inner(&self.attributes, ATTRIBUTE_SERVICE).unwrap_or_default();
+        let stats = Attributes::parse(&bytes)?.inside(SERVICE_STATS)?;
+        let number = |kind| stats.u64(kind).unwrap_or_default();
+        Ok(Traffic { packets: number(STATS_PACKETS_IN), bytes: number(STATS_BYTES_IN) })
     }
 
     /// The server a message tells of; `family` is its service's.

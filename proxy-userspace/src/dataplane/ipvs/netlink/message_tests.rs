@@ -91,6 +91,28 @@ fn the_kernels_own_flag_is_not_taken_for_a_difference() {
     assert_eq!(read.flags, 1);
 }
 
+#[cfg(target_endian = "little")]
+#[test]
+fn what_clients_sent_is_read_from_the_counters_of_64_bits() {
+    let told = |attributes: &str| {
+        let header = GenlHeader { cmd: Command::NewService as u8, version: 1 };
+        Message::parse_with_param(&hex(attributes), header).unwrap().traffic().unwrap()
+    };
+    let whole = "
+        5400 0180                            // the service, nested
+        0600 0100 0200 0000                  // AF_INET
+        0c00 0a00 0800 0200 63000000         // packets in, of 32 bits
+        3c00 0c00                            // those of 64 bits
+        0c00 0100 0300000000000000           // connections
+        0c00 0200 0700000001000000           // packets in
+        0c00 0300 0500000000000000           // packets out
+        0c00 0400 9001000000000000           // bytes in
+        0800 0600 09000000                   // connections a second
+    ";
+    assert_eq!(told(whole), Traffic { packets: (1 << 32) + 7, bytes: 400 });
+    assert_eq!(told("0c00 0180 0600 0100 0200 0000"), Traffic::default());
+}
+
 #[test]
 fn a_service_of_another_protocol_is_none_of_ours() {
     let other = attribute::nested(

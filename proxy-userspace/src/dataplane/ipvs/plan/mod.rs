@@ -13,7 +13,9 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+pub use direct::TUNNEL;
 pub use op::{Entry, Kernel, Op};
+pub use portion::PERSISTENT;
 
 use self::delta::{Delta, Owner};
 use self::direct::Numbers;

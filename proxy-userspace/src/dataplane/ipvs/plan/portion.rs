@@ -12,7 +12,7 @@ use crate::dataplane::ipvs::state::{Element, Member, Scheduling, Server, Set, Vi
 use crate::model::{Algorithm, Family, Frontend, FrontendKind, List, Scheduler, Scope, ServicePort};
 
 /// `IP_VS_SVC_F_PERSISTENT`.
-const PERSISTENT: u32 = 0x01;
+pub const PERSISTENT: u32 = 0x01;
 /// `IP_VS_SVC_F_SCHED1`: with Maglev hashing, another server where the chosen one has no weight.
 const HASH_FALLBACK: u32 = 0x08;
 /// `IP_VS_SVC_F_SCHED2`: with Maglev hashing, the client's port counts.

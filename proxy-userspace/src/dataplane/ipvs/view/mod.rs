@@ -1,9 +1,21 @@
-//! What there is to see, agent or not.
+//! What there is to see, agent or not. Nothing is written or locked, and no module is loaded by looking.
+
+mod backends;
+mod connections;
+mod services;
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use serde::Serialize;
 
+pub use backends::{BackendView, backends};
+pub use connections::{FlowView, Flows, flows};
+pub use services::{FrontendView, ServiceView, services};
+
 use super::cleanup::found;
 use super::netlink::Ipvs;
+use super::state::{Connections, Element, Scheduling, Server, Set, State, Traffic, Virtual};
 use super::{OpenError, lock};
 
 /// What `millrace status` shows where IPVS serves.
@@ -27,27 +39,106 @@ pub struct StatusView {
 
 /// Looks into the kernel; `None` where no agent ever served this network namespace by IPVS.
 pub fn status() -> Result<Option<StatusView>, OpenError> {
-    let Some((state, _)) = found()? else { return Ok(None) };
-    let mut view = StatusView {
+    let Some(seen) = look()? else { return Ok(None) };
+    let servers = || seen.servers.values().flatten();
+    Ok(Some(StatusView {
         mode: "ipvs",
         agent_alive: matches!(lock(), Err(OpenError::InUse)),
-        virtual_services: 0,
-        servers: 0,
-        draining: 0,
-        connections: 0,
-        addresses: state.addresses.len(),
-    };
-    let mut ipvs = Ipvs::open().map_err(OpenError::ipvs)?;
-    for (service, _) in ipvs.services().map_err(OpenError::ipvs)? {
-        if !state.owns(&service) {
-            continue;
-        }
-        view.virtual_services += 1;
-        for (_, server, connections) in ipvs.servers(&service).map_err(OpenError::ipvs)? {
-            view.servers += 1;
-            view.draining += usize::from(server.weight == 0);
-            view.connections += u64::from(connections.active);
+        virtual_services: seen.services.len(),
+        servers: servers().count(),
+        draining: servers().filter(|(_, server, _)| server.weight == 0).count(),
+        connections: servers().map(|(.., connections)| u64::from(connections.active)).sum(),
+        addresses: seen.state.addresses.len(),
+    }))
+}
+
+/// What is ours in this network namespace.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    /// Members and addresses: the record of what is ours.
+    state: State,
+    services: BTreeMap<Virtual, (Scheduling, Traffic)>,
+    servers: BTreeMap<Virtual, Vec<(SocketAddr, Server, Connections)>>,
+}
+
+/// Reads all of it; `None` where IPVS is not, or nothing of ours.
+fn look() -> Result<Option<Seen>, OpenError> {
+    let Some((mut ipvs, state)) = record()? else { return Ok(None) };
+    let mut seen = Seen { state, ..Seen::default() };
+    for (service, scheduling, traffic) in ipvs.counted_services().map_err(OpenError::ipvs)? {
+        if seen.state.owns(&service) {
+            seen.servers.insert(service, ipvs.servers(&service).map_err(OpenError::ipvs)?);
+            seen.services.insert(service, (scheduling, traffic));
         }
     }
-    Ok(Some(view))
+    Ok(Some(seen))
 }
+
+/// IPVS, and the record of what is ours. IPVS first: to ask for the table may load nf_tables.
+fn record() -> Result<Option<(Ipvs, State)>, OpenError> {
+    let Some(ipvs) = Ipvs::find().map_err(OpenError::ipvs)? else { return Ok(None) };
+    Ok(found()?.map(|(state, _)| (ipvs, state)))
+}
+
+impl Seen {
+    /// By virtual service: the addresses and ports that lead to it, sorted, and who asks there.
+    fn places(&self) -> BTreeMap<Virtual, Vec<(SocketAddr, Scope)>> {
+        let by_address = self.services.keys().filter_map(|service| match service {
+            Virtual::Address { address, .. } => Some((*service, *address)),
+            Virtual::Mark { .. } => None,
+        });
+        let mut places: BTreeMap<Virtual, Vec<_>> = BTreeMap::new();
+        for (service, address) in by_address {
+            let outside = self.mark_at(&service).filter(|mark| self.services.contains_key(mark));
+            let scope = if outside.is_some() { Scope::Internal } else { Scope::All };
+            places.entry(service).or_default().push((address, scope));
+            if let Some(mark) = outside {
+                places.entry(mark).or_default().push((address, Scope::External));
+            }
+        }
+        places
+    }
+
+    /// The virtual service by mark of clients outside, where they have one.
+    fn mark_at(&self, service: &Virtual) -> Option<Virtual> {
+        let Virtual::Address { protocol, address } = service else { return None };
+        let mark = (*self.state.members.get(&(Set::Marks, Element::Port(*protocol, *address)))?)?;
+        Some(Virtual::Mark { family: service.family(), mark })
+    }
+}
+
+/// Who asks at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    /// Everybody.
+    All,
+    /// Clients inside the cluster.
+    Internal,
+    /// All others.
+    External,
+}
+
+impl Scope {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Internal => "internal",
+            Self::External => "external",
+        }
+    }
+}
+
+/// The name of a forwarding method, `IP_VS_CONN_F_*`; as `ipvsadm` and eBPF mode have them.
+const fn method_name(method: u32) -> &'static str {
+    match method {
+        0 => "masq",
+        1 => "local",
+        2 => "tunnel",
+        3 => "route",
+        4 => "bypass",
+        _ => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! What a subcommand shows of the two data planes. One of them is there, or both while a node changes its mode.
+
+use serde::Serialize;
+
+use super::table::Table;
+use super::{CliError, Show};
+use crate::dataplane::ebpf::read::{PinnedMaps, ReadError};
+use crate::dataplane::ipvs;
+
+/// In JSON, the one that is there without anything around it; both under their names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Shown<E, I> {
+    /// Pinned maps only.
+    Ebpf(E),
+    /// IPVS only.
+    Ipvs(I),
+    /// Both.
+    Both {
+        /// Of the pinned maps.
+        ebpf: E,
+        /// Of IPVS.
+        ipvs: I,
+    },
+}
+
+impl<E, I> Shown<E, I> {
+    /// Reads both. Where neither is, the error is of the pinned maps.
+    pub fn read(
+        show: &Show,
+        of_maps: impl FnOnce(&PinnedMaps) -> Result<E, ReadError>,
+        of_ipvs: impl FnOnce() -> Result<Option<I>, ipvs::OpenError>,
+    ) -> Result<Self, CliError> {
+        match show.maps() {
+            Err(ReadError::Absent { path }) => Self::without_maps(path, of_ipvs()),
+            maps => Ok(Self::with_maps(of_maps(&maps?)?, of_ipvs())),
+        }
+    }
+
+    fn without_maps(path: String, ipvs: Result<Option<I>, ipvs::OpenError>) -> Result<Self, CliError> {
+        ipvs?.map(Self::Ipvs).ok_or_else(|| ReadError::Absent { path }.into())
+    }
+
+    /// That IPVS can't be asked is no reason to show nothing: as a rule nobody serves by it here.
+    fn with_maps(ebpf: E, ipvs: Result<Option<I>, ipvs::OpenError>) -> Self {
+        match ipvs {
+            Ok(Some(ipvs)) => Self::Both { ebpf, ipvs },
+            Ok(None) => Self::Ebpf(ebpf),
+            Err(error) => {
+                eprintln!("millrace: what serves by IPVS is left out: {error}");
+                Self::Ebpf(ebpf)
+            }
+        }
+    }
+
+    /// For people: a table for each that is there.
+    pub fn tables(&self, of_maps: impl Fn(&E) -> Table, of_ipvs: impl Fn(&I) -> Table) -> Vec<Table> {
+        match self {
+            Self::Ebpf(ebpf) => vec![of_maps(ebpf)],
+            Self::Ipvs(ipvs) => vec![of_ipvs(ipvs)],
+            Self::Both { ebpf, ipvs } => vec![of_maps(ebpf), of_ipvs(ipvs)],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn one_data_plane_has_nothing_around_it_and_two_have_their_names() {
+        let json = |shown: Shown<Vec<u8>, Vec<u8>>| serde_json::to_value(shown).unwrap();
+        assert_eq!(json(Shown::Ebpf(vec![1])), json!([1]));
+        assert_eq!(json(Shown::Ipvs(vec![2])), json!([2]));
+        assert_eq!(json(Shown::Both { ebpf: vec![1], ipvs: vec![] }), json!({"ebpf": [1], "ipvs": []}));
+    }
+
+    #[test]
+    fn what_is_there_is_shown_and_the_error_where_nothing_is_names_the_maps() {
+        let broken = || Err(ipvs::OpenError::Capability);
+        let without = |ipvs| Shown::<u8, u8>::without_maps("/sys/fs/bpf/millrace".to_owned(), ipvs);
+        assert_eq!(without(Ok(Some(2))).unwrap(), Shown::Ipvs(2));
+        let error = without(Ok(None)).unwrap_err().to_string();
+        assert!(error.starts_with("no data plane at /sys/fs/bpf/millrace"), "{error}");
+        assert!(without(broken()).unwrap_err().to_string().contains("CAP_NET_ADMIN"));
+        assert_eq!(Shown::<u8, u8>::with_maps(1, Ok(Some(2))), Shown::Both { ebpf: 1, ipvs: 2 });
+        assert_eq!(Shown::<u8, u8>::with_maps(1, Ok(None)), Shown::Ebpf(1));
+        assert_eq!(Shown::<u8, u8>::with_maps(1, broken()), Shown::Ebpf(1));
+    }
+
+    #[test]
+    fn both_have_a_table_of_their_own() {
+        let table = |title: &'static str| move |(): &()| Table::new(&[title]);
+        let both = Shown::Both { ebpf: (), ipvs: () };
+        assert_eq!(both.tables(table("A"), table("B")), [Table::new(&["A"]), Table::new(&["B"])]);
+        assert_eq!(Shown::<(), ()>::Ipvs(()).tables(table("A"), table("B")), [Table::new(&["B"])]);
+    }
+}
