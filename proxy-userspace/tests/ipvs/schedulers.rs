@@ -62,3 +62,31 @@ fn a_client_with_affinity_stays_with_its_server() -> Result<()> {
     ask_all(cluster.bed().pod("pod-1b")?.namespace(), Protocol::Tcp, target, &both)?;
     Ok(())
 }
+
+#[test]
+fn a_client_outside_with_affinity_stays_with_a_local_server_behind_another_port() -> Result<()> {
+    let cluster = shared();
+    let pods = ["pod-1a", "pod-1b", "pod-2a"];
+    let service = cluster.service("near", 32, &pods)?.node_ports(31320).load_balancer(vip(32));
+    apply(&cluster, 32, &service.local().affinity(600))?;
+    let node = cluster.bed().node(1)?.addresses();
+    for (family, protocol) in
+        Family::ALL.into_iter().flat_map(|family| Protocol::ALL.map(|one| (family, one)))
+    {
+        let targets = [SocketAddr::new(vip(32).of(family), 80), SocketAddr::new(node.of(family), 31320)];
+        let mut names = BTreeSet::new();
+        for target in targets {
+            cluster.proxy(1)?.wait_until_within(LIMIT, "an answer", || {
+                Ok(ask(cluster.bed().client(), protocol, target).is_ok())
+            })?;
+            for _ in 0..4 {
+                let answer = ask(cluster.bed().client(), protocol, target)?;
+                assert!(answer.kept_client(), "{target}: {answer:?}");
+                names.insert(answer.sighting.backend);
+            }
+        }
+        let name = names.first().map(String::as_str);
+        assert!(names.len() == 1 && name.is_some_and(|name| pods[..2].contains(&name)), "{names:?}");
+    }
+    Ok(())
+}

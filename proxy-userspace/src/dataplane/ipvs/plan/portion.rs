@@ -73,7 +73,30 @@ impl Portion {
             portion.guard(port, address, place, context);
         }
         portion.add_local(port);
+        portion.keep_ports();
         portion
+    }
+
+    /// A client that IPVS remembers by a mark is sent to its server's address, and to the port that it asked for
+    /// (`ip_vs_sched_persist`). Where that is not the server's, clients stay with servers by a hash of their address.
+    fn keep_ports(&mut self) {
+        let marked = self.members.keys().filter_map(|member| match member {
+            (Set::Marks, Element::Port(_, address)) => Some(address.port()),
+            _ => None,
+        });
+        let asked: BTreeSet<u16> = marked.collect();
+        for (service, scheduling) in &mut self.services {
+            let is_moved = |((of, address), server): (&(Virtual, SocketAddr), &Server)| {
+                of == service
+                    && server.method == TRANSLATE
+                    && asked.iter().any(|port| *port != address.port())
+            };
+            let is_remembered = scheduling.flags & PERSISTENT != 0;
+            if matches!(service, Virtual::Mark { .. }) && is_remembered && self.servers.iter().any(is_moved) {
+                Scheduler::Mh.name().clone_into(&mut scheduling.scheduler);
+                scheduling.flags = HASH_FALLBACK;
+            }
+        }
     }
 
     /// `method` is for backends on other nodes.

@@ -1,11 +1,11 @@
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use super::world::*;
 use crate::dataplane::ebpf::RejectUnknown;
 use crate::dataplane::ipvs::plan::{Masquerade, Op, Rules};
 use crate::dataplane::ipvs::state::{Element, Scheduling, Set, Virtual};
-use crate::model::{Algorithm, Family, Protocol, Scheduler, Scope};
+use crate::model::{Algorithm, Family, Frontend, Protocol, Scheduler, Scope, ServicePort};
 use crate::node::Topology;
 
 fn marked(mark: u32) -> Virtual {
@@ -191,6 +191,37 @@ fn affinity_is_persistence_and_schedulers_are_what_was_asked_for() {
     asking.affinity_seconds = 0;
     scene.serve(1, Some(asking));
     assert_eq!(scheduling(&scene), Scheduling { scheduler: "mh".to_owned(), flags: 0x18, ..plain });
+}
+
+#[test]
+fn a_marked_service_hashes_clients_with_affinity_where_their_port_is_not_its_servers() {
+    let mut scene = Scene::new(Rules::default());
+    let scheduling = |scene: &Scene| {
+        let mark = scene.mark(load_balancer(1)).unwrap();
+        let Scheduling { scheduler, flags, timeout, .. } = scene.kernel.state.services[&marked(mark)].clone();
+        (scheduler, flags, timeout)
+    };
+    let asking = |endpoints: &[u8]| ServicePort { affinity_seconds: 600, ..local_policy(port(1, endpoints)) };
+    scene.serve(1, Some(asking(&[1, 11])));
+    assert_eq!(scheduling(&scene), ("mh".to_owned(), 0x08, 600));
+    let by_address = &scene.kernel.state.services[&tcp(load_balancer(1))];
+    assert_eq!((by_address.scheduler.as_str(), by_address.flags), ("rr", 1), "that one translates ports");
+    scene.serve(1, Some(asking(&[11])));
+    assert_eq!(scheduling(&scene), ("rr".to_owned(), 1, 600), "it has no server");
+    let mut same = asking(&[1]);
+    let at_its_port = |frontend: Frontend| {
+        let address = SocketAddr::new(frontend.address.ip(), endpoint(1).port());
+        Frontend { address, ..frontend }
+    };
+    same.frontends = same.frontends.into_iter().map(at_its_port).collect();
+    scene.serve(1, Some(same));
+    let mark = scene.mark(SocketAddr::new(load_balancer(1).ip(), endpoint(1).port())).unwrap();
+    assert_eq!(scene.kernel.state.services[&marked(mark)].flags, 1);
+    // What is encapsulated keeps its port.
+    scene.serve(1, Some(direct(ServicePort { affinity_seconds: 600, ..port(1, &[11]) })));
+    assert_eq!(scheduling(&scene), ("rr".to_owned(), 1, 600));
+    scene.serve(1, Some(direct(ServicePort { affinity_seconds: 600, ..port(1, &[1, 11]) })));
+    assert_eq!(scheduling(&scene), ("mh".to_owned(), 0x08, 600));
 }
 
 #[test]
