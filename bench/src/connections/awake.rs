@@ -85,3 +85,25 @@ fn spin(is_over: &AtomicBool) {
         count = black_box(count.wrapping_add(1));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use nix::sched::sched_getaffinity;
+
+    use super::*;
+
+    #[test]
+    fn a_place_that_is_taken_twice_is_the_same() {
+        let places = || -> Result<Vec<CpuSet>> {
+            let taken = [Place::Server, Place::Server, Place::Client, Place::Server].map(|place| {
+                place.take()?;
+                Ok(sched_getaffinity(Pid::from_raw(0))?)
+            });
+            taken.into_iter().collect()
+        };
+        let taken = thread::spawn(places).join().unwrap().unwrap();
+        assert_eq!((taken[0], taken[0]), (taken[1], taken[3]));
+        let is_alone = online_cpus().unwrap().len() == 1;
+        assert_eq!(taken[2] == taken[3], is_alone);
+    }
+}
