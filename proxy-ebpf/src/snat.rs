@@ -25,7 +25,7 @@ use crate::packet::header::{ETHERNET, tcp_flag};
 use crate::packet::parse::parse;
 use crate::packet::{Packet, Parsed};
 use crate::route::{self, NextHop};
-use crate::verdict::{Leave, NO_ROOM, UNTOUCHED, Verdict};
+use crate::verdict::{BY_HOP, Leave, NO_ROOM, UNTOUCHED, Verdict};
 
 /// Ports that are tried for a connection, before one that is only lent is taken.
 const TRIES: u32 = 8;
@@ -90,7 +90,7 @@ fn translate_parsed<P: Packet, F: Family>(
     let noted = noted::<F>()?;
     let backend = BackendRef(noted.backend);
     let hop = route::hop::<P, F>(packet, backend, &noted.destination)?;
-    check_hops(parsed)?;
+    check_hops(parsed, BY_HOP | backend.id())?;
     if packet.largest_packet(parsed, 0) > u32::from(hop.mtu) {
         return Err(Verdict::Refuse(Reason::TooBig, u32::from(hop.mtu)));
     }
@@ -132,7 +132,8 @@ fn restore_parsed<P: Packet, F: Family>(
     let (found, entry) = note_reply::<F>(&parsed.key)?;
     let frontend = (entry.source, entry.source_port);
     let client = (entry.destination, entry.destination_port);
-    check_hops(parsed)?;
+    // What the backend is told comes from where it sent the packet: an address of this node.
+    check_hops(parsed, 0)?;
     let length = packet.largest_packet(parsed, 0);
     let mut next = NextHop::default();
     route::to_client::<P, F>(packet, entry, length, &mut next)?;
@@ -147,8 +148,8 @@ fn restore_parsed<P: Packet, F: Family>(
 }
 
 #[inline(always)]
-fn check_hops<A>(parsed: &Parsed<A>) -> Result<(), Verdict> {
-    if parsed.hop_limit <= 1 { Err(Verdict::Refuse(Reason::HopLimit, 0)) } else { Ok(()) }
+const fn check_hops<A>(parsed: &Parsed<A>, way: u32) -> Result<(), Verdict> {
+    if parsed.hop_limit <= 1 { Err(Verdict::Refuse(Reason::HopLimit, way)) } else { Ok(()) }
 }
 
 #[inline(always)]

@@ -17,10 +17,13 @@ pub enum Verdict {
     Again(Reason),
     /// Away with it.
     Drop(Reason),
-    /// Away with it, and its sender is told. The number is the way's id for [`Reason::HopLimit`], and for
-    /// [`Reason::TooBig`] the size that would have fitted.
+    /// Away with it, and its sender is told. The number is the way's id for [`Reason::HopLimit`], or [`BY_HOP`] and that of the
+    /// backend, and for [`Reason::TooBig`] the size that would have fitted.
     Refuse(Reason, u32),
 }
+
+/// The packet would have gone to the backend of this id, by its hop.
+pub const BY_HOP: u32 = 1 << 31;
 
 /// Not for us, or not understood.
 pub const UNTOUCHED: Verdict = Verdict::Pass(Reason::NotOurs);

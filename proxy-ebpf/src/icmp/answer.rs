@@ -7,6 +7,7 @@ use proxy_common::addr::Address;
 use proxy_common::checksum::fold;
 use proxy_common::fragment::Side;
 use proxy_common::icmp::SourcePrefix;
+use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
 use proxy_common::way::{WAY_IPV4, WAY_VALID};
 
@@ -17,11 +18,11 @@ use crate::maps::{self, Buffer};
 use crate::packet::header::{ETHERNET, Ethernet, IcmpHeader};
 use crate::packet::parse::parse;
 use crate::packet::{CHUNK_WORDS, Chunk, Packet, Parsed};
-use crate::verdict::{UNTOUCHED, Verdict};
+use crate::verdict::{BY_HOP, UNTOUCHED, Verdict};
 use crate::vip;
 
 /// Bytes a quote may have: an IP header with all its options, or with 48 bytes of extension headers, and eight bytes.
-const MOST_QUOTED: usize = 96;
+pub(super) const MOST_QUOTED: usize = 96;
 /// Bytes of the transport header a quote holds: ports, and what TCP finds its segment by (RFC 792).
 pub(super) const QUOTED_TRANSPORT: usize = 8;
 /// Internetwork control (RFC 1812, section 4.3.2.5).
@@ -89,9 +90,15 @@ fn room() -> Option<&'static mut Chunk> {
     maps::BUFFER.get_ptr_mut(0).map(|room| unsafe { &mut *room.cast() })
 }
 
-/// The node's address on the way the packet would have taken. Where the way's family is another, the frontend's has to do.
+/// The node's address on the way the packet would have taken. Where the way's family is another, the address it was sent to has to
+/// do.
 #[inline(always)]
 fn own_address<F: Icmp>(way: u32) -> Option<F::Address> {
+    if way & BY_HOP != 0 {
+        // SAFETY: the map's memory; what is being changed is nobody's.
+        let hop = unsafe { &*F::hop(way & !BY_HOP)? };
+        return (hop.backend != BackendRef::NONE.0).then_some(hop.source);
+    }
     let way = maps::WAYS.get(way)?;
     let of_family = way.flags & (WAY_VALID | WAY_IPV4) == WAY_VALID | F::WAY_FLAG;
     of_family.then(|| F::unmap(&way.source))

@@ -323,10 +323,8 @@ impl<'a> Oracle<'a> {
 fn answered(done: &Done<'_>, packet: &Packet, frontend: &Frontend) -> Result<Reasons, String> {
     let remote = || frontend.service.endpoints.iter().filter(|endpoint| endpoint.way != 0);
     if packet.hop_limit <= 1 {
-        // Where nothing is encapsulated, the frontend itself says so.
-        let other =
-            |endpoint: &Endpoint| if frontend.is_dsr { is_outer_v6(endpoint) } else { !packet.is_v6() };
-        let expected = |endpoint: &Endpoint| answers::time_exceeded(packet, other(endpoint));
+        let way = |endpoint: &Endpoint| if frontend.is_dsr { is_outer_v6(endpoint) } else { packet.is_v6() };
+        let expected = |endpoint: &Endpoint| answers::time_exceeded(packet, way(endpoint));
         require(
             remote().any(|endpoint| answers::check(done, packet, &expected(endpoint)).is_ok()),
             "time exceeded from nowhere",

@@ -209,7 +209,7 @@ fn a_packet_at_the_end_of_its_hops_is_not_forwarded(case: Case) {
     let node = Node::new(case);
     let syn = case.tcp(flag::SYN).with_hop_limit(1);
     let kind = if case.family == Family::V4 { 11 } else { 3 };
-    let told = syn.icmp_error(case.vip().ip(), Icmp { kind, code: 0, rest: [0; 4] });
+    let told = syn.icmp_error(case.family.node(1), Icmp { kind, code: 0, rest: [0; 4] });
     case.arrives(&node.bed, &syn).assert_sent(&told).assert_counted(Reason::HopLimit);
     assert_eq!(node.bed.flows(FlowTable::New), []);
 }
