@@ -12,6 +12,7 @@ use crate::family::{Family, KeyOf, V4, V6};
 use crate::flow::{self, Sender};
 use crate::fragment;
 use crate::held;
+use crate::icmp::quoted;
 use crate::packet::GSO_BY_FRAGS;
 use crate::packet::header::{Tcp, Udp, protocol};
 use crate::packet::{BARE, FRAMED, TcPacket, XdpPacket, unusual};
@@ -141,6 +142,36 @@ pub fn read_unusual_tc<F: Family, const LINK: usize>(context: *mut __sk_buff, of
         (1, _) => read_unusual_tc4(context, offset),
         (_, _) => read_unusual_tc6(context, offset),
     }
+}
+
+/// As [`quoted::read`], in XDP.
+#[inline(always)]
+pub fn read_quoted_xdp(context: *mut xdp_md, offset: u32) -> u32 {
+    read_quoted_by_xdp(context, offset)
+}
+
+/// As [`quoted::read`], in TC.
+#[inline(always)]
+pub fn read_quoted_tc<const LINK: usize>(context: *mut __sk_buff, offset: u32) -> u32 {
+    if LINK == BARE { read_quoted_by_bare(context, offset) } else { read_quoted_by_tc(context, offset) }
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn read_quoted_by_xdp(context: *mut xdp_md, offset: u32) -> u32 {
+    quoted::read(&XdpPacket::of(context), offset)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn read_quoted_by_tc(context: *mut __sk_buff, offset: u32) -> u32 {
+    quoted::read(&TcPacket::<FRAMED>::of(context), offset)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn read_quoted_by_bare(context: *mut __sk_buff, offset: u32) -> u32 {
+    quoted::read(&TcPacket::<BARE>::of(context), offset)
 }
 
 /// As [`cut::cut`].

@@ -19,7 +19,7 @@ use crate::packet::parse::{Fragments, Network};
 use crate::packet::unusual::Preface;
 use crate::verdict::Verdict;
 pub use v4::{AF_INET, V4};
-pub use v6::V6;
+pub use v6::{V6, is_extension};
 
 /// IPv4 or IPv6.
 pub trait Family: Copy {

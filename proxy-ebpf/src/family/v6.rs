@@ -241,7 +241,7 @@ impl Family for V6 {
 
 /// A header that may stand in front of the transport's, and that we step over.
 #[inline(always)]
-const fn is_extension(protocol: u8) -> bool {
+pub const fn is_extension(protocol: u8) -> bool {
     matches!(
         protocol,
         protocol::HOP_BY_HOP | protocol::DESTINATION_OPTIONS | protocol::ROUTING | protocol::FRAGMENT

@@ -4,7 +4,7 @@ use proxy_common::flow::FlowKey;
 use proxy_common::verdict::Reason;
 use proxy_common::way::{FOU_PORT, PEER_WAY_SHIFT, WAY_VALID};
 
-use super::answer::{self, QUOTED_TRANSPORT};
+use super::answer::{self, MOST_QUOTED, QUOTED_TRANSPORT};
 use super::family::{Icmp, LEAST_LINK, Quote, parse_plain};
 use super::limit;
 use super::relay::{MAX_OFFSET, QUOTE};
@@ -161,11 +161,12 @@ fn conclude<P: Packet, F: Icmp>(packet: P) -> Result<(), Verdict> {
     if limit::admit(&F::prefix(&quote.source)) { Ok(()) } else { Err(NOTED) }
 }
 
-/// The inner packet's header, where what TCP and UDP begin with is quoted, too.
+/// The inner packet's header, where what TCP and UDP begin with is quoted, too, and the client can be quoted as much.
 #[inline(always)]
 fn read_quote<P: Packet, F: Icmp>(packet: &P, finding: &Finding) -> Option<Quote<F::Address>> {
     let quote = F::read_quote(packet, (finding.inner & MAX_OFFSET) as usize)?;
-    (quote.transport + QUOTED_TRANSPORT as u32 <= finding.end).then_some(quote)
+    let end = quote.transport + QUOTED_TRANSPORT as u32;
+    (end <= finding.end && end <= finding.inner + MOST_QUOTED as u32).then_some(quote)
 }
 
 /// Whether a quoted packet asked for a frontend whose packets are encapsulated.

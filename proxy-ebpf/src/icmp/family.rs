@@ -9,7 +9,8 @@ use proxy_common::verdict::Reason;
 use proxy_common::way::WAY_IPV4;
 use proxy_common::{Addr4, Addr6};
 
-use crate::family::{Family, V4, V6};
+use super::quoted::Behind;
+use crate::family::{Family, V4, V6, is_extension};
 use crate::packet::header::{
     DONT_FRAGMENT, ETHERNET, FRAGMENT_MASK, IcmpHeader, Ipv4, Ipv6, OFFSET_MASK, protocol,
 };
@@ -64,7 +65,7 @@ pub struct Quote<A> {
     pub source: A,
     pub destination: A,
     pub protocol: u8,
-    /// Offset of what follows the header.
+    /// Offset of what follows the header, and IPv6's extensions.
     pub transport: u32,
 }
 
@@ -244,21 +245,21 @@ impl Icmp for V6 {
             hop_limit,
         })
     }
-    /// Behind extension headers there is nothing of ours: the programs translate no such replies either.
     #[inline(always)]
     fn read_quote<P: Packet>(packet: &P, offset: usize) -> Option<Quote<Addr6>> {
         let header = packet.at::<Ipv6>(offset)?;
         // SAFETY: `at` checked the bound.
-        let header = unsafe { &*header };
-        if u32::from_be(header.first_word) >> 28 != 6 {
+        let (first, protocol) = unsafe { ((*header).first_word, (*header).next_header) };
+        if u32::from_be(first) >> 28 != 6 {
             return None;
         }
-        Some(Quote {
-            source: Addr6(header.source),
-            destination: Addr6(header.destination),
-            protocol: header.next_header,
-            transport: (offset + size_of::<Ipv6>()) as u32,
-        })
+        let mut behind = Behind { protocol, transport: (offset + size_of::<Ipv6>()) as u32 };
+        if is_extension(protocol) {
+            behind = Behind::headers_at(packet, offset)?;
+        }
+        let (source, destination) = Self::read_addresses(packet, offset)?;
+        let Behind { protocol, transport } = behind;
+        Some(Quote { source, destination, protocol, transport })
     }
     #[inline(always)]
     fn renew_hop_limit<P: Packet>(packet: &P) -> Option<()> {

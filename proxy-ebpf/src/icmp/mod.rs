@@ -5,6 +5,7 @@ mod echo;
 mod encapsulated;
 mod family;
 mod limit;
+pub mod quoted;
 mod relay;
 
 pub use answer::answer;

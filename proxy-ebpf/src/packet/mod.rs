@@ -67,6 +67,8 @@ pub trait Packet: Copy {
     /// A [`Shape`](unusual::Shape) in plain order, zero where there is none: what [`unusual::read`] finds out about the packet at
     /// `offset`. All pointers die.
     fn read_unusual<F: Family>(&self, offset: u32) -> u64;
+    /// What [`quoted::read`](crate::icmp::quoted::read) finds out about the IPv6 packet that is quoted at `offset`. All pointers die.
+    fn read_quoted(&self, offset: u32) -> u32;
     /// Holds a later fragment, that which was [followed](crate::apart::follow_fragment) last, until the first one of its packet comes.
     /// The answer is what that says if it has come by now, `fragment::HELD`, `FOR_TC`, or zero.
     fn hold_fragment<F: Family>(&self) -> u64;

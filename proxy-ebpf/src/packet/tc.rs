@@ -310,6 +310,10 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
         apart::read_unusual_tc::<F, LINK>(self.context, offset)
     }
     #[inline(always)]
+    fn read_quoted(&self, offset: u32) -> u32 {
+        apart::read_quoted_tc::<LINK>(self.context, offset)
+    }
+    #[inline(always)]
     fn hold_fragment<F: Family>(&self) -> u64 {
         apart::hold_fragment::<F>(self.context)
     }

@@ -110,6 +110,10 @@ impl Packet for XdpPacket {
     fn read_unusual<F: Family>(&self, offset: u32) -> u64 {
         apart::read_unusual_xdp::<F>(self.context, offset)
     }
+    #[inline(always)]
+    fn read_quoted(&self, offset: u32) -> u32 {
+        apart::read_quoted_xdp(self.context, offset)
+    }
     /// XDP sends one frame for one frame.
     #[inline(always)]
     fn hold_fragment<F: Family>(&self) -> u64 {

@@ -41,12 +41,12 @@ each_tunnel! {
 }
 
 impl Case {
-    fn router(self) -> IpAddr {
+    pub fn router(self) -> IpAddr {
         self.family.pick("198.18.0.1", "2001:db8:18::1")
     }
 
     /// The packet did not fit: 1400 bytes would.
-    fn too_big(self) -> Icmp {
+    pub fn too_big(self) -> Icmp {
         let (kind, code) = if self.family == Family::V4 { (3, 4) } else { (2, 0) };
         Icmp { kind, code, rest: 1400_u32.to_be_bytes() }
     }
@@ -263,7 +263,7 @@ fn an_error_about_what_left_translated_comes_from_the_frontend(case: Case) {
 }
 
 /// Node 1 as director of a DSR service with backends on nodes 2 and 3.
-fn director(tunnel: Tunnel) -> (Bed, Service) {
+pub fn director(tunnel: Tunnel) -> (Bed, Service) {
     let (bed, case) = (tunnel.bed(), tunnel.case);
     let ways = [tunnel.way(&bed, 2), tunnel.way(&bed, 3)];
     let service = bed
@@ -276,7 +276,7 @@ fn director(tunnel: Tunnel) -> (Bed, Service) {
     (bed, service)
 }
 
-fn node_of(tunnel: Tunnel, endpoint: Endpoint) -> u8 {
+pub fn node_of(tunnel: Tunnel, endpoint: Endpoint) -> u8 {
     if endpoint.at == tunnel.case.remote_pod(1) { 2 } else { 3 }
 }
 
@@ -317,7 +317,7 @@ fn an_error_that_cannot_be_sent_on_is_not_answered(tunnel: Tunnel) {
 }
 
 /// Node 1 with a backend of a DSR service, whose other backend is on node 3; node 2 is the director.
-fn backend_node(tunnel: Tunnel) -> (Bed, Service) {
+pub fn backend_node(tunnel: Tunnel) -> (Bed, Service) {
     let (bed, case) = (tunnel.bed(), tunnel.case);
     for (number, bits) in [(1, PEER_SELF | PEER_NODE), (2, PEER_NODE), (3, PEER_NODE)] {
         bed.peer(tunnel.outer.node(number), bits);

@@ -28,6 +28,7 @@ mod node_ports;
 mod outer_source;
 mod path_mtu;
 mod pods;
+mod quoted_headers;
 mod sctp;
 mod shapes;
 mod snat;

@@ -15,6 +15,7 @@ each_tunnel! {
     a_routers_word_lowers_the_ways_mtu_even_if_it_quotes_little
     a_router_that_has_more_room_than_another_changes_nothing
     the_client_is_told_what_fits_inside_the_tunnel
+    the_client_is_told_about_a_fragment
     a_client_that_lets_its_packets_be_cut_is_told_nothing
     an_error_that_is_not_about_a_packet_of_ours_changes_nothing
     an_error_about_somebody_elses_tunnel_to_the_same_node_is_left_to_the_stack
@@ -156,6 +157,33 @@ fn the_client_is_told_what_fits_inside_the_tunnel(tunnel: Tunnel) {
             let (source, destination) = (outcome.frame().source_mac, outcome.frame().destination_mac);
             outcome.assert_sent(&error.with_macs(source, destination)).assert_counted(Reason::IcmpError);
         }
+    });
+}
+
+/// Nobody but an IPv6 packet's sender cuts it, so that one is told, too.
+fn the_client_is_told_about_a_fragment(tunnel: Tunnel) {
+    let case = tunnel.case;
+    let director = std::sync::Mutex::new(Director::new(tunnel));
+    in_an_empty_namespace(|| {
+        connect_to_nodes(case.family.node(1));
+        let director = director.into_inner().unwrap();
+        director.bed.beat();
+        let whole = large_from(tunnel, case.family.node(99), 3000);
+        let fragment = whole.fragments(7, 1400).remove(0);
+        let sent = director.sent(&fragment);
+        let outcome = case.arrives(&director.bed, &about(tunnel, &sent, sent.len(), NARROW));
+        assert_eq!(director.mtu(), NARROW);
+        if case.hook == Hook::XdpIngress {
+            outcome.assert_untouched().assert_counted(Reason::HandedToTc);
+            return;
+        }
+        let rest = u32::from(NARROW - tunnel.overhead()).to_be_bytes();
+        let (kind, code) = if case.family == Family::V4 { (3, 4) } else { (2, 0) };
+        let headers = if case.family == Family::V4 { 20 } else { 8 };
+        let fragment = fragment.with_hop_limit(63);
+        let error = fragment.icmp_error_quoting(case.vip().ip(), Icmp { kind, code, rest }, headers + 8);
+        let (source, destination) = (outcome.frame().source_mac, outcome.frame().destination_mac);
+        outcome.assert_sent(&error.with_macs(source, destination)).assert_counted(Reason::IcmpError);
     });
 }
 

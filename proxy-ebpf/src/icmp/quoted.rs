@@ -1,0 +1,41 @@
+//! The packets that `ICMPv6` errors quote, where they have extension headers: fragments, above all.
+
+use super::relay::MAX_OFFSET;
+use crate::family::{Family, V6};
+use crate::packet::Packet;
+use crate::packet::unusual::{Piece, Preface};
+
+/// Bits of what [`read`] says that are the protocol; those above are the offset.
+const PROTOCOL_BITS: u32 = 8;
+
+/// Where the transport header is that a quoted packet has behind extension headers, and its protocol.
+#[derive(Clone, Copy)]
+pub struct Behind {
+    pub protocol: u8,
+    pub transport: u32,
+}
+
+impl Behind {
+    /// What is behind the headers of the packet at an offset; nothing that could be read is behind a later fragment's. All pointers
+    /// die.
+    #[inline(always)]
+    pub fn headers_at<P: Packet>(packet: &P, offset: usize) -> Option<Self> {
+        // What LLVM learns about the answer the verifier does not: it would leave out masks.
+        let found = core::hint::black_box(packet.read_quoted(offset as u32));
+        let behind = Self { protocol: found as u8, transport: found >> PROTOCOL_BITS };
+        (behind.transport != 0).then_some(behind)
+    }
+}
+
+/// What [`Packet::read_quoted`] is to say: zero where there is no transport header to be found.
+#[inline(always)]
+pub fn read<P: Packet>(packet: &P, offset: u32) -> u32 {
+    match V6::read_preface(packet, (offset & MAX_OFFSET) as usize) {
+        Some(Preface { protocol, payload, piece: Piece::Whole | Piece::First, .. })
+            if payload <= MAX_OFFSET =>
+        {
+            payload << PROTOCOL_BITS | u32::from(protocol)
+        }
+        _ => 0,
+    }
+}
