@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use millrace_lab::frame::{Extension, Frame, Icmp, Layer, Vlan, flag, protocol};
+use millrace_lab::frame::{Extension, Frame, Icmp, Layer, Sctp, SctpChecksum, Vlan, chunk, flag, protocol};
 use millrace_lab::program::Hook;
 use proxy_common::way::FOU_PORT;
 
@@ -101,6 +101,14 @@ fn transport(from: SocketAddr, to: SocketAddr, protocol: u8) -> Vec<Frame> {
             ip().udp(from.port(), to.port()).payload(&b"datagram"[..]),
             ip().udp(from.port(), to.port()),
         ];
+    }
+    if protocol == protocol::SCTP {
+        let chunks = [chunk::INIT, chunk::INIT_ACK, chunk::DATA, chunk::SHUTDOWN, chunk::ABORT];
+        let packet =
+            |chunk| ip().sctp(from.port(), to.port(), chunk).payload(vec![9; 4 * usize::from(chunk)]);
+        let unsealed =
+            Sctp { checksum: SctpChecksum::None, ..Sctp::new(from.port(), to.port(), chunk::DATA) };
+        return chunks.map(packet).into_iter().chain([ip().layer(unsealed)]).collect();
     }
     let flags = [flag::SYN, flag::ACK, flag::SYN | flag::ACK, flag::FIN | flag::ACK, flag::RST];
     flags

@@ -1,6 +1,7 @@
 //! What the oracle reads from a frame: straight from the bytes, by the RFCs, with no code of the programs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::Range;
 
 use proxy_common::way::FOU_PORT;
 
@@ -71,9 +72,44 @@ impl Packet {
         matches!(self.protocol, TCP | UDP | SCTP)
     }
 
-    /// Offset of the transport's checksum.
-    pub fn checksum(&self) -> usize {
-        self.payload + if self.protocol == TCP { 16 } else { 6 }
+    /// Where the transport's checksum is.
+    pub fn checksum(&self) -> Range<usize> {
+        let (offset, bytes) = match self.protocol {
+            TCP => (16, 2),
+            SCTP => (8, 4),
+            _ => (6, 2),
+        };
+        self.payload + offset..self.payload + offset + bytes
+    }
+
+    /// The same packet with other headers in front: `header` bytes less.
+    pub const fn without(mut self, header: usize) -> Self {
+        self.network -= header;
+        self.payload -= header;
+        self
+    }
+
+    /// Whether a checksum of zero means that there is none: UDP's with IPv4 (and for the programs with IPv6), SCTP's.
+    pub const fn may_be_unsealed(&self) -> bool {
+        matches!(self.protocol, UDP | SCTP)
+    }
+
+    /// What stays the same in the transport's checksum and everything that it covers and may change. It is right or wrong as before
+    /// where this is as before.
+    pub fn seal(&self, frame: &[u8]) -> u32 {
+        let field = self.checksum();
+        if self.protocol == SCTP {
+            let stored = u32::from_le_bytes(std::array::from_fn(|byte| frame[field.start + byte]));
+            return stored
+                ^ crc32c(&frame[self.payload..self.network + self.length], field.start - self.payload);
+        }
+        let addresses = if self.is_v6() {
+            self.network + 8..self.network + 40
+        } else {
+            self.network + 12..self.network + 20
+        };
+        let covered = [addresses, self.payload..self.payload + 4, field];
+        covered.into_iter().map(|part| residue(&frame[part])).sum::<u32>() % 0xffff
     }
 
     /// Whether the family is IPv6.
@@ -194,6 +230,18 @@ fn is_cut(frame: &[u8], network: usize, is_v6: bool) -> bool {
         return byte(6) & 0x3f != 0 || byte(7) != 0;
     }
     matches!(skip_extensions(frame, network + 40, byte(6)), Some((_, ROUTING | FRAGMENT)))
+}
+
+/// The Castagnoli CRC (RFC 9260, appendix A) of bytes whose four at `zero` count as zeroes.
+fn crc32c(bytes: &[u8], zero: usize) -> u32 {
+    let mut remainder = u32::MAX;
+    for (at, byte) in bytes.iter().enumerate() {
+        remainder ^= if (zero..zero + 4).contains(&at) { 0 } else { u32::from(*byte) };
+        for _ in 0..8 {
+            remainder = remainder >> 1 ^ if remainder & 1 != 0 { 0x82f6_3b78 } else { 0 };
+        }
+    }
+    !remainder
 }
 
 /// The sum of 16-bit words modulo 65535, in which a checksum's two zeroes are one.

@@ -59,8 +59,7 @@ fn is_rewritten(
     }
     let port = |at: usize| u16::from_be_bytes([done.after[at], done.after[at + 1]]);
     let Some([source, destination]) = ends([port(payload), port(payload + 2)]) else { return false };
-    let old_sums = sums(&before, packet, network, payload);
-    let old_checksum = [before[checksum], before[checksum + 1]];
+    let (old_sums, old_checksum) = (sums(&before, packet), before[checksum.clone()].to_vec());
     before[..12].copy_from_slice(macs.as_flattened());
     let (addresses, hop_limit_at) =
         if packet.is_v6() { (network + 8, network + 7) } else { (network + 12, network + 8) };
@@ -72,10 +71,11 @@ fn is_rewritten(
     }
     before[payload..payload + 2].copy_from_slice(&source.port().to_be_bytes());
     before[payload + 2..payload + 4].copy_from_slice(&destination.port().to_be_bytes());
-    before[checksum..checksum + 2].copy_from_slice(&done.after[checksum..checksum + 2]);
-    let new_checksum = [done.after[checksum], done.after[checksum + 1]];
-    let new_sums = sums(done.after, packet, network, payload);
-    let sums_fit = if packet.protocol == 17 && (old_checksum == [0, 0] || new_checksum == [0, 0]) {
+    let new_checksum = &done.after[checksum.clone()];
+    before[checksum].copy_from_slice(new_checksum);
+    let new_sums = sums(done.after, packet);
+    let is_none = |checksum: &[u8]| checksum.iter().all(|byte| *byte == 0);
+    let sums_fit = if packet.may_be_unsealed() && (is_none(&old_checksum) || is_none(new_checksum)) {
         old_checksum == new_checksum && old_sums.0 == new_sums.0
     } else {
         old_sums == new_sums
@@ -95,13 +95,12 @@ pub fn is_translated(
     let mut before = done.before.to_vec();
     before.drain(ETHERNET..ETHERNET + header);
     before[12..14].copy_from_slice(if packet.is_v6() { &[0x86, 0xdd] } else { &[0x08, 0x00] });
-    let (network, payload) = (packet.network - header, packet.payload - header);
-    let (checksum, header_length) = (packet.checksum() - header, payload - network);
-    let old_sums = sums(&before, packet, network, payload);
+    let packet = &packet.without(header);
+    let (network, payload, checksum) = (packet.network, packet.payload, packet.checksum());
+    let old_sums = sums(&before, packet);
     require(before.len() == done.after.len(), "translated to another length")?;
 
-    let old_checksum = [before[checksum], before[checksum + 1]];
-    let new_checksum = [done.after[checksum], done.after[checksum + 1]];
+    let (old_checksum, new_checksum) = (before[checksum.clone()].to_vec(), &done.after[checksum.clone()]);
     let (addresses, length) = if packet.is_v6() { (network + 8, 16) } else { (network + 12, 4) };
     let address_at = addresses + if is_destination { length } else { 0 };
     let port_at = payload + if is_destination { 2 } else { 0 };
@@ -112,29 +111,26 @@ pub fn is_translated(
         };
         before[address_at..address_at + length].copy_from_slice(&octets);
         before[port_at..port_at + 2].copy_from_slice(&to.port().to_be_bytes());
-        before[checksum..checksum + 2].copy_from_slice(&new_checksum);
+        before[checksum.clone()].copy_from_slice(new_checksum);
         if !packet.is_v6() {
             before[network + 10..network + 12].copy_from_slice(&done.after[network + 10..network + 12]);
         }
         before == done.after
     });
-    require(matches && header_length >= 20, "more was changed than an address, a port and checksums")?;
-    let has_none = packet.protocol == 17 && old_checksum == [0, 0];
-    if has_none || packet.protocol == 17 && new_checksum == [0, 0] {
-        return require(old_checksum == new_checksum, "a UDP checksum appeared or vanished").and_then(|()| {
-            require(old_sums.0 == sums(done.after, packet, network, payload).0, "IPv4 checksum")
-        });
+    require(matches && payload - network >= 20, "more was changed than an address, a port and checksums")?;
+    let is_none = |checksum: &[u8]| checksum.iter().all(|byte| *byte == 0);
+    let new_sums = sums(done.after, packet);
+    if packet.may_be_unsealed() && (is_none(&old_checksum) || is_none(new_checksum)) {
+        require(old_checksum == new_checksum, "a checksum appeared or vanished")?;
+        return require(old_sums.0 == new_sums.0, "IPv4 checksum");
     }
-    require(old_sums == sums(done.after, packet, network, payload), "checksums do not fit the new addresses")
+    require(old_sums == new_sums, "checksums do not fit the new addresses")
 }
 
-/// Residues of the IPv4 header (0 for IPv6) and of everything the transport's checksum covers that may change.
-fn sums(frame: &[u8], packet: &Packet, network: usize, payload: usize) -> (u32, u32) {
-    let checksum = payload + (packet.checksum() - packet.payload);
-    let addresses = if packet.is_v6() { network + 8..network + 40 } else { network + 12..network + 20 };
-    let transport = residue(&frame[addresses]) + residue(&frame[payload..payload + 4]);
-    let ip = if packet.is_v6() { 0 } else { residue(&frame[network..payload]) };
-    (ip, (transport + residue(&frame[checksum..checksum + 2])) % 0xffff)
+/// Residue of the IPv4 header (0 for IPv6), and what says whether the transport's checksum is right.
+fn sums(frame: &[u8], packet: &Packet) -> (u32, u32) {
+    let ip = if packet.is_v6() { 0 } else { residue(&frame[packet.network..packet.payload]) };
+    (ip, packet.seal(frame))
 }
 
 fn octets(address: IpAddr) -> Vec<u8> {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use millrace_lab::frame::{Frame, flag, protocol};
+use millrace_lab::frame::{Frame, chunk, flag, protocol};
 use millrace_lab::program::{Bed, Hook, Service, known_hop, resolved_way};
 use proxy_common::flow::Timeouts;
 use proxy_common::verdict::Reason;
@@ -82,7 +82,7 @@ impl World {
             (1..=5).for_each(|number| bed.vip(address(v6, VIPS, number), vip_kind(number)));
         }
         for v6 in [false, true] {
-            for protocol in [protocol::TCP, protocol::UDP] {
+            for protocol in [protocol::TCP, protocol::UDP, protocol::SCTP] {
                 frontends.extend(add_frontends(&bed, v6, protocol));
             }
         }
@@ -174,6 +174,7 @@ fn connect<Clients: Iterator<Item = SocketAddr>>(
         let ip = Frame::ip(client.ip(), frontend.at.ip());
         let frame = match frontend.protocol {
             protocol::TCP => ip.tcp(client.port(), frontend.at.port(), flag::SYN),
+            protocol::SCTP => ip.sctp(client.port(), frontend.at.port(), chunk::INIT),
             _ => ip.udp(client.port(), frontend.at.port()),
         };
         let outcome = bed.send(opener, &frame);
