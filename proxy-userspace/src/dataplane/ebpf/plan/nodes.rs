@@ -256,7 +256,7 @@ impl Nodes {
         let Some(known) = self.topology.ways.get(&target) else { return unresolved };
         let xdp = if self.native_devices.contains(&known.device) { WAY_XDP } else { 0 };
         let way = Way {
-            source: mapped(known.source),
+            source: mapped(self.known_to_others(known.source)),
             device: known.device,
             mtu: known.mtu,
             flags: unresolved.flags | xdp,
@@ -268,6 +268,21 @@ impl Nodes {
             source_mac: link.source_mac,
             ..way
         })
+    }
+
+    /// The source of what this node encapsulates: what its route prefers, if that is an address that other nodes know it by.
+    /// That of an overlay's device is none, as a rule; they take packets from nodes' addresses only.
+    fn known_to_others(&self, preferred: IpAddr) -> IpAddr {
+        let is_known = |address: &IpAddr, bits: u32| {
+            bits & PEER_NODE != 0
+                && self.topology.addresses.contains(address)
+                && Family::of(*address) == Family::of(preferred)
+        };
+        if self.members.get(&preferred).is_some_and(|bits| is_known(&preferred, *bits)) {
+            return preferred;
+        }
+        let known = self.members.iter().find(|(address, bits)| is_known(address, **bits));
+        known.map_or(preferred, |(address, _)| *address)
     }
 
     /// The devices whose incoming packets our programs see.
@@ -325,5 +340,34 @@ mod tests {
         let expected =
             BTreeMap::from([(own, PEER_NODE | PEER_SELF), (other, PEER_NODE | 1 << PEER_WAY_SHIFT)]);
         assert_eq!(nodes.wanted_peers(), expected);
+    }
+
+    #[test]
+    fn what_is_encapsulated_comes_from_an_address_that_other_nodes_know() {
+        let [own, second, overlay, other] = [1, 2, 3, 9].map(|last| IpAddr::from([172, 16, 0, last]));
+        let own6 = IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1]);
+        let source = |preferred, named: &[IpAddr]| {
+            let desired = Desired {
+                nodes: BTreeMap::from([
+                    ("here".to_owned(), named.iter().copied().collect()),
+                    ("there".to_owned(), BTreeSet::from([other])),
+                ]),
+                node_name: "here".to_owned(),
+                ..Desired::default()
+            };
+            let way = crate::node::Way { source: preferred, device: 3, mtu: 1420, link: None };
+            let mut nodes = Nodes::new(16);
+            let topology = Topology {
+                addresses: [own6, own, second, overlay].into(),
+                ways: BTreeMap::from([(other, way)]),
+                ..Topology::default()
+            };
+            nodes.set_topology(&topology, &BTreeSet::new());
+            nodes.assign(&desired, Duration::ZERO);
+            nodes.wanted(other).source
+        };
+        assert_eq!(source(overlay, &[own6, own]), mapped(own), "nobody knows the overlay's");
+        assert_eq!(source(second, &[own, second]), mapped(second), "it is one of the node's");
+        assert_eq!(source(overlay, &[own6]), mapped(overlay), "no other one of the family is known");
     }
 }
