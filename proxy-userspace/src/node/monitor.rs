@@ -15,7 +15,7 @@ use tracing::{debug, info, warn};
 
 use super::sysctl::Sysctls;
 use super::topology::{NodeSettings, Topology, is_service_device, topology, uplinks};
-use super::{Device, DeviceKind, NodeError, NodeState, Update, decode, neighbours, query};
+use super::{DeviceKind, NodeError, NodeState, Update, decode, neighbours, query};
 
 /// Collects bursts: a link that comes up tells of itself some twenty times.
 const SETTLE: Duration = Duration::from_millis(10);
@@ -55,6 +55,7 @@ pub async fn follow(
     let mut monitor = Monitor {
         state: NodeState::default(),
         stale: Stale::Everything,
+        prepared: Vec::new(),
         uplinks: Vec::new(),
         missing: BTreeSet::new(),
         service_devices: BTreeSet::new(),
@@ -90,6 +91,8 @@ struct Monitor {
     handle: Handle,
     state: NodeState,
     stale: Stale,
+    /// The uplinks whose sysctls were seen to.
+    prepared: Vec<String>,
     /// What was last said of each.
     uplinks: Vec<String>,
     missing: BTreeSet<String>,
@@ -178,6 +181,7 @@ impl Monitor {
         self.stale = Stale::Nothing;
         let topology = topology(&self.state, &self.settings, &targets);
         self.report(&topology, &targets);
+        self.prepare(&topology, &targets);
         self.published.send_if_modified(|published| {
             let is_new = published.as_ref() != Some(&topology);
             *published = Some(topology);
@@ -187,20 +191,28 @@ impl Monitor {
         Ok(())
     }
 
-    /// Says once what a person would want to know, and sees to the sysctls of new uplinks.
+    /// Sees to the sysctls of uplinks that are new, or by which nodes are reached from now on.
+    fn prepare(&mut self, topology: &Topology, targets: &BTreeSet<IpAddr>) {
+        let devices = topology.ways.values().filter_map(|way| self.state.devices.get(&way.device));
+        let to_nodes: BTreeSet<&str> = devices.map(|device| device.name.as_str()).collect();
+        let uplinks = uplinks(&self.state, &self.settings, targets);
+        // What other nodes encapsulate comes in by an overlay only where their addresses are reached by it.
+        let filtered = uplinks
+            .iter()
+            .filter(|device| device.kind != DeviceKind::Overlay || to_nodes.contains(device.name.as_str()));
+        let names: Vec<&str> = filtered.map(|device| device.name.as_str()).collect();
+        if names != self.prepared {
+            Sysctls::default().prepare(&names);
+            self.prepared = names.into_iter().map(str::to_owned).collect();
+        }
+    }
+
+    /// Says once what a person would want to know.
     fn report(&mut self, topology: &Topology, targets: &BTreeSet<IpAddr>) {
         let uplinks = uplinks(&self.state, &self.settings, targets);
         let names: Vec<&str> = uplinks.iter().map(|device| device.name.as_str()).collect();
         if names != self.uplinks {
             info!("uplinks: {}", if names.is_empty() { "none".to_owned() } else { names.join(", ") });
-            // What other nodes encapsulate comes in by an overlay only where their addresses are reached by it.
-            let leads_to_nodes = |device: &Device| {
-                let devices = topology.ways.values().filter_map(|way| self.state.devices.get(&way.device));
-                devices.into_iter().any(|other| other.name == device.name)
-            };
-            let filtered =
-                uplinks.iter().filter(|device| device.kind != DeviceKind::Overlay || leads_to_nodes(device));
-            Sysctls::default().prepare(&filtered.map(|device| device.name.as_str()).collect::<Vec<_>>());
             if let Some(ports) = &self.settings.snat_ports {
                 Sysctls::default().reserve_ports(ports);
             }
