@@ -26,6 +26,17 @@ impl Lab {
         Self::with(|| Cluster::start_with(SHAPE, xdp, &[&SMALL[..], flags].concat()))
     }
 
+    /// The agents are still to be started.
+    pub fn without_agents(pods: usize, xdp: &str) -> Result<Self> {
+        let shape = Shape { pods: u8::try_from(pods)?, ..SHAPE };
+        Self::with(|| Cluster::without_agents(shape, xdp))
+    }
+
+    /// Starts the agent of a node; does not wait for it.
+    pub fn start_agent(&mut self, node: u8, flags: &[&str]) -> Result<()> {
+        self.cluster.start_agent_with(node, &[&SMALL[..], flags].concat())
+    }
+
     fn with(build: impl FnOnce() -> Result<Cluster>) -> Result<Self> {
         static TURN: Mutex<()> = Mutex::new(());
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -6,3 +6,4 @@
 
 mod lab;
 mod pods;
+mod uplinks;

@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use millrace_lab::capture::{Capture, Trail};
 use millrace_lab::cluster::{Cluster, TARGET_PORT};
 use millrace_lab::manifests::Service;
 use millrace_lab::net::write_sysctl;
 use millrace_lab::topology::{Dual, Family, vip};
-use millrace_lab::traffic::{Protocol, Server, ask};
+use millrace_lab::traffic::{LongConnections, Protocol, Server, ask};
 
 use crate::lab::{BODY, Lab, ip};
 
@@ -99,4 +99,36 @@ fn pods_take_off_udp_as_well() -> Result<()> {
     }
     takes_off_the_header(cluster, &prepare(cluster, 1, "pod-2a")?)?;
     takes_off_the_header_on_the_directors_node(cluster)
+}
+
+/// From its node to the pod and back again: what began before stays with whoever it began with, what begins goes the new way.
+#[test]
+fn connections_go_on_while_the_setting_is_changed() -> Result<()> {
+    let mut lab = Lab::start("native", &[])?;
+    let prepared = prepare(&lab.cluster, 1, "pod-2a")?;
+    let mut held = Vec::new();
+    let settings = [("node", "pod-2a".to_owned()), ("pod", itself("pod-2a")), ("node", "pod-2a".to_owned())];
+    for (former, (dispatch, answers)) in settings.iter().enumerate() {
+        if former > 0 {
+            for node in [1, 2] {
+                lab.start_agent(node, &["--dsr-dispatch", dispatch])?;
+                lab.cluster.proxy(node)?.wait_for_start(former + 1)?;
+            }
+        }
+        let cluster = &lab.cluster;
+        for (family, protocol) in Family::ALL.into_iter().flat_map(|f| Protocol::ALL.map(|p| (f, p))) {
+            cluster.proxy(1)?.wait_until(&format!("{answers} answers"), || {
+                Ok(asked(cluster, prepared.vip, family, protocol)? == *answers)
+            })?;
+        }
+        for family in Family::ALL {
+            let frontend = SocketAddr::new(prepared.vip.of(family), TARGET_PORT);
+            held.push((dispatch, LongConnections::open(cluster.bed().client(), frontend, 5, 5)?));
+        }
+    }
+    for (dispatch, connections) in held {
+        let kept = connections.stop().with_context(|| format!("begun by {dispatch}"))?;
+        assert_eq!(kept, 10, "{dispatch}");
+    }
+    expect_bodies(&lab.cluster, prepared.vip)
 }

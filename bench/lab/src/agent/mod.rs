@@ -3,7 +3,7 @@
 mod command;
 mod view;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -172,7 +172,13 @@ impl Proxy {
 
     /// Number of other nodes' addresses that are reached without asking the kernel's routes.
     pub fn resolved_ways(&self) -> Result<usize> {
-        view::resolved_ways(&self.json("status")?)
+        Ok(view::ways(&self.json("status")?)?.iter().filter(|way| way.resolved).count())
+    }
+
+    /// Whether another node's address is reached by a device, without asking the kernel's routes.
+    pub fn leads_by(&self, target: IpAddr, device: u32) -> Result<bool> {
+        let is_it = |way: &view::Way| (way.target, way.device, way.resolved) == (target, device, true);
+        Ok(view::ways(&self.json("status")?)?.iter().any(is_it))
     }
 
     /// What `millrace <subject> -o json` prints.

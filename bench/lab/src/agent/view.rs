@@ -1,6 +1,6 @@
 //! What the command line's JSON says, as far as the bed asks.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result};
 use ipnet::IpNet;
@@ -117,14 +117,20 @@ pub(super) fn attached(json: &Value) -> Result<Vec<Attached>> {
     Vec::deserialize(attached).context("not what `millrace status` is to print")
 }
 
-pub(super) fn resolved_ways(json: &Value) -> Result<usize> {
-    #[derive(Deserialize)]
-    struct Way {
-        resolved: bool,
-    }
+/// How another node is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub(super) struct Way {
+    /// Address of the node.
+    pub target: IpAddr,
+    /// Index of the device.
+    pub device: u32,
+    /// No route need be asked for.
+    pub resolved: bool,
+}
+
+pub(super) fn ways(json: &Value) -> Result<Vec<Way>> {
     let ways = json.get("ways").context("the status has no `ways`")?;
-    let ways: Vec<Way> = Vec::deserialize(ways)?;
-    Ok(ways.iter().filter(|way| way.resolved).count())
+    Vec::deserialize(ways).context("not what `millrace status` is to print")
 }
 
 pub(super) fn counters(json: &Value) -> Result<Vec<Counter>> {

@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 
 use super::{ANSWER_LIMIT, Connection};
 use crate::net::{Namespace, Task};
+use crate::patience::patience;
 
 /// Pause between two requests of a talking connection, for each one that talks, and at least so many times: what they send
 /// together when a busy machine wakes them all at once has to fit a device's queue.
@@ -54,7 +55,7 @@ impl LongConnections {
     /// another backend than before.
     pub fn stop(self) -> Result<usize> {
         let _ = self.stop.send(true);
-        self.task.join_within(ANSWER_LIMIT * 2)
+        self.task.join_within(patience(ANSWER_LIMIT * 2))
     }
 }
 
