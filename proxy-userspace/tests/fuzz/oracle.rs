@@ -57,7 +57,7 @@ impl<'a> Oracle<'a> {
             return self.judge_fragment(&fragment, &done);
         }
         if needs_more_than_itself(frame) {
-            return self.judge_unknown(&done);
+            return self.judge_tunnelled(&done).unwrap_or_else(|| self.judge_unknown(&done));
         }
         let Some(packet) = Packet::outermost(frame) else { return self.untouched(&done) };
         if answers::is_foreign_error(&done, &packet) {

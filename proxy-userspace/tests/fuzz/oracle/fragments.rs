@@ -9,8 +9,9 @@ use super::{Done, Oracle, Reasons, local_backends, require, rooms};
 use crate::cut;
 use crate::fragment::{DROPS, Fragment, XDP_DROPS, is_later_forwarded, is_later_translated, is_later_turned};
 use crate::packet::Packet;
-use crate::tunnel::is_encapsulated;
-use crate::world::{Connection, NODES, address, vip};
+use crate::translated::is_translated;
+use crate::tunnel::{is_encapsulated, is_sent_on};
+use crate::world::{Connection, Frontend, NODES, address, vip};
 
 impl Oracle<'_> {
     /// The first fragment is judged as a packet, or as one of the others.
@@ -84,6 +85,73 @@ impl Oracle<'_> {
                 let is_sent = remote(false).any(|endpoint| is_later_forwarded(done, packet, endpoint.at));
                 require(is_sent, "a fragment was sent, but to no backend")?;
                 Ok(&[Reason::SentSnat])
+            }
+            Verdict::Fault => Err("no program may return this".into()),
+        }
+    }
+
+    /// A fragment inside a tunnel to this node; `None` where it is none. What is ours may be left alone all the same: the first one of its
+    /// packet may not have come.
+    pub(super) fn judge_tunnelled(&self, done: &Done<'_>) -> Option<Result<Reasons, String>> {
+        let here = |outer: &Packet| outer.destination.ip() == address(outer.is_v6(), NODES, 1);
+        let outer = Packet::outermost(done.before).filter(here)?;
+        let inside = outer.payload + if outer.is_tunnel() { 8 } else { 0 };
+        let ether_type = match done.before.get(inside)? >> 4 {
+            4 => [0x08, 0x00],
+            6 => [0x86, 0xdd],
+            _ => return None,
+        };
+        let stripped = [&done.before[..12], &ether_type, &done.before[inside..]].concat();
+        let fragment = Fragment::read(&stripped)?;
+        Some(self.judge_inside(&outer, &fragment, inside, &Done { before: &stripped, ..*done }, done))
+    }
+
+    /// The same, with what `stripped` of the outer headers would have been.
+    fn judge_inside(
+        &self,
+        outer: &Packet,
+        fragment: &Fragment,
+        inside: usize,
+        stripped: &Done<'_>,
+        done: &Done<'_>,
+    ) -> Result<Reasons, String> {
+        if self.untouched(done).is_ok() {
+            return Ok(self.left_alone());
+        }
+        let packet = &fragment.packet;
+        require(!self.is_way_out() && !self.is_of_pod(), "others' tunnels are their own")?;
+        require(outer.is_plain, "no node sends such a tunnel, but not left alone")?;
+        let is_whose = |frontend: &&Frontend| {
+            let of_port = (frontend.at, frontend.protocol) == (packet.destination, packet.protocol);
+            frontend.is_dsr
+                && if fragment.has_header { of_port } else { frontend.at.ip() == packet.destination.ip() }
+        };
+        let frontends: Vec<&Frontend> = self.world.frontends.iter().filter(is_whose).collect();
+        require(!frontends.is_empty(), "for no service with Direct Server Return, but not left alone")?;
+        let is_of_node = (2..=4).any(|node| outer.source.ip() == address(outer.is_v6(), NODES, node));
+        if !is_of_node {
+            require(self.verdict(done) == Verdict::Drop, "from no node, but not dropped")?;
+            return Ok(&[Reason::NotPeer]);
+        }
+        match self.verdict(done) {
+            Verdict::Pass => {
+                self.is_handed_up(done)?;
+                let backends = frontends.into_iter().flat_map(local_backends);
+                if fragment.has_header {
+                    is_translated(stripped, packet, 0, backends, true)?;
+                } else {
+                    let is_right = is_later_translated(stripped, packet, backends, true);
+                    require(is_right, "more was changed than an address")?;
+                }
+                Ok(&[Reason::ServedDsr])
+            }
+            Verdict::Drop => Ok(&[Reason::NoBackendHere, Reason::ReplyKeyInUse, Reason::TooBig]),
+            Verdict::Transmit | Verdict::Redirect => {
+                let mut backends = frontends.into_iter().flat_map(|frontend| &frontend.service.endpoints);
+                let inner = Packet { network: inside, ..*packet };
+                let is_sent = backends.any(|to| is_sent_on(done, outer, &inner, to));
+                require(is_sent, "sent on, but not once, or not to a backend of the service")?;
+                Ok(&[Reason::SentOnward])
             }
             Verdict::Fault => Err("no program may return this".into()),
         }
