@@ -115,7 +115,7 @@ impl Target {
     pub const TUNNELS: Self = Self {
         name: "tunnels",
         kernels: &["6.12"],
-        filters: &[],
+        filters: &["pods_take_off", "uplinks::"],
         modules: &[
             "net/llc/llc",
             "net/802/stp",
