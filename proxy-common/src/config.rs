@@ -41,6 +41,8 @@ pub mod global {
     pub const OUTER_MASK6: &str = "OUTER_MASK6";
     /// Non-zero where this node takes them from there itself, for each flow another one.
     pub const OUTER_SPREAD: &str = "OUTER_SPREAD";
+    /// With whom this node's connections are shared: a `SHARE_*` word.
+    pub const SHARE: &str = "SHARE";
     /// Non-zero where only sockets of the node's own network namespace are served by the socket hooks.
     pub const SOCKET_NODE_ONLY: &str = "SOCKET_NODE_ONLY";
     /// Cookie of the node's own network namespace, the one the agent runs in: the low word.
@@ -55,8 +57,19 @@ pub const AGENT_HEARTBEAT: u32 = 0;
 pub const AGENT_DEGRADED: u32 = 1;
 /// Index into AGENT of what else the last sync failed on: whether this node serves nobody, devices, entries of maps.
 pub const AGENT_FAILURES: [u32; 3] = [2, 3, 4];
+/// Index into AGENT: the `SHARE_*` word of the programs that are attached.
+pub const AGENT_SHARE: u32 = 5;
+/// Index into AGENT: monotonic seconds since when they have had it.
+pub const AGENT_SHARE_SINCE: u32 = 6;
 /// Number of u64 words in AGENT.
 pub const AGENT_WORDS: u32 = 8;
+
+/// All connections are this mode's.
+pub const SHARE_ALONE: u32 = 0;
+/// New connections and datagrams are this mode's; TCP and SCTP connections that it does not know are IPVS', from before.
+pub const SHARE_NEWER: u32 = 1;
+/// TCP and SCTP connections that it knows are this mode's; new ones, and datagrams, are IPVS'.
+pub const SHARE_OLDER: u32 = 2;
 
 /// Seconds after which a silent agent's ways are not believed and the FIB is asked.
 pub const HEARTBEAT_SECONDS: u32 = 30;

@@ -2,7 +2,7 @@
 //! Names and meaning: `proxy_common::config::global`.
 
 use aya_ebpf::Global;
-use proxy_common::config::{DEFAULT_MARK, DEFAULT_SNAT_PORTS};
+use proxy_common::config::{DEFAULT_MARK, DEFAULT_SNAT_PORTS, SHARE_ALONE};
 use proxy_common::flow::Timeouts;
 use proxy_common::vip::VIP_CLUSTER_IP;
 
@@ -46,6 +46,9 @@ pub static OUTER_PREFIX6: Global<[u32; 4]> = Global::new([0; 4]);
 pub static OUTER_MASK6: Global<[u32; 4]> = Global::new([0; 4]);
 #[unsafe(no_mangle)]
 pub static OUTER_SPREAD: Global<u32> = Global::new(0);
+
+#[unsafe(no_mangle)]
+pub static SHARE: Global<u32> = Global::new(SHARE_ALONE);
 
 #[unsafe(no_mangle)]
 pub static SOCKET_NODE_ONLY: Global<u32> = Global::new(0);

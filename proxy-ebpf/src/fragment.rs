@@ -9,6 +9,7 @@ use crate::dsr;
 use crate::family::{Family, KeyOf};
 use crate::flow;
 use crate::packet::parse::has_ports;
+use crate::share;
 use crate::vip;
 
 /// Bit of an answer, above a [`FragmentOf`] and nine bits that are free: the fragment's packet is known.
@@ -104,10 +105,10 @@ fn known<F: Family>(place: &FragmentKey<F::Address>) -> Option<FragmentOf> {
     word.and_then(|word| FragmentWord(word).read(place, flow::now()))
 }
 
-/// What is to be said of a fragment whose packet is not known.
+/// What is to be said of a fragment whose packet is not known: it may be of a connection of another mode's, too.
 #[inline(always)]
 pub fn judge<F: Family>(key: &KeyOf<F>) -> u64 {
-    if vip::kinds::<F>(&key.destination) != 0 { OURS } else { 0 }
+    if share::is_alone() && vip::kinds::<F>(&key.destination) != 0 { OURS } else { 0 }
 }
 
 /// Protocols without ports are nobody's; with IPv6 a later fragment does not say which it belongs to.

@@ -21,6 +21,7 @@ use crate::observe;
 use crate::packet::header::{ETHERNET, ether_type, protocol};
 use crate::packet::parse::{Fragments, parse_with};
 use crate::packet::{Packet, Parsed};
+use crate::share;
 use crate::snat;
 use crate::source;
 use crate::verdict::{HAND_TO_TC, Leave, NO_ROOM, UNTOUCHED, Verdict};
@@ -117,8 +118,16 @@ fn forward_parsed<P: Packet, F: Family>(
     let Some(frontend) = balance::lookup_frontend::<F>(&parsed.key) else {
         return Err(vip::unknown_port::<F>(&parsed.key.destination).into());
     };
-    let frontend = source::admit::<F>(frontend, &parsed.key)?;
-    if frontend.flags & FRONTEND_LISTENER != 0 {
+    if share::passes::<F>(parsed) {
+        return Err(UNTOUCHED.into());
+    }
+    // Where this mode gave way, the other one judges whom it serves.
+    let refused = |verdict| if share::is_older() { UNTOUCHED } else { verdict };
+    let frontend = source::admit::<F>(frontend, &parsed.key).map_err(refused)?;
+    let keeps_none = frontend.flags & (FRONTEND_DSR | FRONTEND_AFFINITY) == FRONTEND_DSR;
+    if frontend.flags & FRONTEND_LISTENER != 0
+        || share::passes_newer::<F>(parsed, frontend.service, keeps_none)
+    {
         return Err(UNTOUCHED.into());
     }
     let verdict = serve::<P, F>(packet, parsed, &frontend)?;
@@ -139,6 +148,7 @@ fn serve<P: Packet, F: Family>(
     }
     let slot = balance::select_slot::<F>(frontend, &parsed.key);
     if !slot.is_unsettled()
+        && !share::is_newer()
         && let Some(backend) = balance::lookup_backend::<F>(slot.current())
         && !backend.is_local()
     {

@@ -38,6 +38,7 @@ mod path;
 mod pod;
 mod route;
 mod sctp;
+mod share;
 mod snat;
 mod socket;
 mod source;

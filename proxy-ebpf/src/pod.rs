@@ -20,6 +20,7 @@ use crate::observe;
 use crate::packet::header::{ETHERNET, ether_type, protocol};
 use crate::packet::parse::{Fragments, parse_with};
 use crate::packet::{Packet, Parsed};
+use crate::share;
 use crate::snat;
 use crate::source;
 use crate::verdict::{HAND_TO_TC, Leave, NO_ROOM, UNTOUCHED, Verdict};
@@ -86,6 +87,9 @@ fn forward_parsed<P: Packet, F: Family>(
     };
     // Every pod has a loopback device of its own.
     if frontend.flags & FRONTEND_NODE_ONLY != 0 {
+        return Err(UNTOUCHED.into());
+    }
+    if share::passes::<F>(parsed) || share::passes_newer::<F>(parsed, frontend.service, false) {
         return Err(UNTOUCHED.into());
     }
     source::check_ranges::<F>(&frontend, key)?;

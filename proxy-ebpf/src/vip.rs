@@ -9,6 +9,7 @@ use crate::family::{Family, KeyOf};
 use crate::maps;
 use crate::packet::Parsed;
 use crate::packet::header::ETHERNET;
+use crate::share;
 use crate::source;
 use crate::verdict::{UNTOUCHED, Verdict};
 
@@ -44,9 +45,13 @@ pub fn may_be_vip<F: Family>(address: &F::Address) -> bool {
     maps::VIP_FILTER.get(word).is_some_and(|word| *word & mask != 0)
 }
 
-/// The `VIP_*` bits of an address, zero if it is no service's or this node's own.
+/// The `VIP_*` bits of an address, zero if it is no service's or this node's own. Where another mode serves what begins now, all are
+/// on a device of this node.
 #[inline(always)]
 pub fn kinds<F: Family>(address: &F::Address) -> u32 {
+    if share::is_older() {
+        return 0;
+    }
     let key = VipKey { address: F::map(address) };
     // SAFETY: copied at once; an address that is being removed may be taken for a service's a moment longer.
     unsafe { maps::VIPS.get(&key).copied() }.unwrap_or(0)

@@ -25,6 +25,7 @@ use crate::packet::header::{ETHERNET, IcmpHeader, Ports, Tcp, Udp, protocol};
 use crate::packet::parse::has_ports;
 use crate::packet::{MOST_HEADERS, Packet};
 use crate::route::{self, NextHop};
+use crate::share;
 use crate::verdict::{HAND_TO_TC, NO_ROOM, UNTOUCHED, Verdict};
 
 /// Offset of the quote in an ICMP message.
@@ -90,6 +91,8 @@ fn judge<P: Packet, F: Icmp>(mut packet: P) -> Next {
     Next::End(match flow.flags & (FLOW_REPLY | FLOW_ENCAPSULATE) {
         0 if packet.claim_delivery().is_err() => HAND_TO_TC,
         0 => rewrite::<P, F>(&packet, &error, flow).map_or(NO_ROOM, |()| Verdict::Deliver(Reason::IcmpError)),
+        // It began after this mode gave way to another.
+        FLOW_ENCAPSULATE if BackendRef(flow.backend).is_none() => UNTOUCHED,
         FLOW_ENCAPSULATE => return send_as::<F>(&error.key, BackendRef(flow.backend)),
         // What a backend on this node tells comes by `leave`.
         _ => UNTOUCHED,
@@ -111,11 +114,17 @@ fn choose<F: Family>(key: &KeyOf<F>) -> Next {
     let Some(frontend) = balance::lookup_frontend::<F>(key) else {
         return Next::End(UNTOUCHED);
     };
-    if frontend.flags & FRONTEND_DSR == 0 {
-        return Next::End(Verdict::Drop(Reason::IcmpUnknown));
+    if frontend.flags & FRONTEND_DSR == 0 || share::is_newer() {
+        return Next::End(unknown());
     }
     let slot = balance::select_slot::<F>(&frontend, key);
     send_as::<F>(key, balance::keeper::<F>(slot, key.protocol))
+}
+
+/// About a connection of ours that has no entry; or of another mode's, which is in the stack.
+#[inline(always)]
+fn unknown() -> Verdict {
+    if share::is_alone() { Verdict::Drop(Reason::IcmpUnknown) } else { UNTOUCHED }
 }
 
 /// As the connection's own packets.
@@ -288,7 +297,7 @@ pub fn receive_of_pod<P: Packet, F: Icmp>(mut packet: P) -> Verdict {
     let key = &error.key;
     let Some(flow) = flow::lookup_quoted::<F>(key) else {
         let frontend = balance::lookup_internal::<F>(&key.destination, key.destination_port, key.protocol);
-        return if frontend.is_some() { Verdict::Drop(Reason::IcmpUnknown) } else { UNTOUCHED };
+        return if frontend.is_some() { unknown() } else { UNTOUCHED };
     };
     let is_client = flow.flags & (FLOW_REPLY | FLOW_ENCAPSULATE) == 0;
     let is_hairpin = flow.check != 0 && flow.destination == key.source;

@@ -7,6 +7,7 @@ use super::call::Call;
 use super::form::{Form, Plain6, SocketFamily};
 use crate::balance;
 use crate::family::V4;
+use crate::share;
 
 /// Whether a socket may have the port it wants; the error number if not. Every NodePort has a frontend at the loopback address.
 #[inline(always)]
@@ -27,7 +28,7 @@ fn permit<F: SocketFamily>(call: &Call, address: &F::Address) -> Result<(), i32>
     let (port, Some(protocol)) = (call.port(), call.protocol()) else {
         return Ok(());
     };
-    if port == 0 || !call.is_of_node() {
+    if port == 0 || share::is_older() || !call.is_of_node() {
         return Ok(());
     }
     if is_node_port::<F>(address, port, protocol) { Err(EADDRINUSE) } else { Ok(()) }

@@ -15,6 +15,7 @@ use crate::affinity;
 use crate::balance;
 use crate::config::SOCKET_NODE_ONLY;
 use crate::packet::header::protocol;
+use crate::share;
 use crate::source;
 use crate::vip;
 
@@ -64,7 +65,7 @@ impl<F: Form> Asked<F> {
 #[inline(always)]
 fn served_protocol(call: &Call) -> Option<u8> {
     let protocol = call.protocol()?;
-    let is_served = matches!(protocol, protocol::TCP | protocol::UDP);
+    let is_served = matches!(protocol, protocol::TCP | protocol::UDP) && !share::is_older();
     if SOCKET_NODE_ONLY.load() != 0 && !call.is_of_node() {
         return None;
     }

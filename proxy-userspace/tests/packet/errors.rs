@@ -51,7 +51,7 @@ impl Case {
         Icmp { kind, code, rest: 1400_u32.to_be_bytes() }
     }
 
-    fn port_unreachable(self) -> Icmp {
+    pub fn port_unreachable(self) -> Icmp {
         let (kind, code) = if self.family == Family::V4 { (3, 3) } else { (1, 4) };
         Icmp { kind, code, rest: [0; 4] }
     }

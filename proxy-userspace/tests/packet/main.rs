@@ -31,6 +31,7 @@ mod pods;
 mod quoted_headers;
 mod sctp;
 mod shapes;
+mod shared;
 mod snat;
 mod snat_ports;
 mod tunnelled_fragments;

@@ -53,7 +53,7 @@ impl Case {
     }
 
     /// An echo request, and the echo.
-    fn echo(self, payload: &'static [u8]) -> (Frame, Frame) {
+    pub fn echo(self, payload: &'static [u8]) -> (Frame, Frame) {
         let (request, reply) = if self.family == Family::V4 { (8, 0) } else { (128, 129) };
         let ip = Frame::ip(self.client().ip(), self.vip().ip()).with_hop_limit(57);
         let message = |kind| Icmp { kind, code: 0, rest: [0x12, 0x34, 0, 7] };

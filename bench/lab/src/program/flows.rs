@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use proxy_common::config::{PORT_GROUP, PORT_GROUPS};
 use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::selection::BackendRef;
 use proxy_common::{Addr4, Addr6};
@@ -69,6 +70,28 @@ impl Bed {
     pub fn flow_of(&self, table: FlowTable, frame: &Frame) -> Option<FlowEntry> {
         let tuple = (frame.source(), frame.destination());
         self.flows(table).into_iter().find(|entry| (entry.source, entry.destination) == tuple)
+    }
+
+    /// Copies the entries of a bed with the same services, written in the same order: its maps are taken over.
+    pub fn take_flows_of(&self, former: &Self) {
+        for map in ["FLOWS_NEW", "FLOWS"] {
+            self.copy_flows_of::<Addr4>(former, map);
+            self.copy_flows_of::<Addr6>(former, map);
+        }
+        for group in 0..PORT_GROUPS {
+            let served = former.get::<[u8; PORT_GROUP as usize]>("SERVED_PORTS", group);
+            self.set::<[u8; PORT_GROUP as usize]>("SERVED_PORTS", group, served);
+        }
+    }
+
+    fn copy_flows_of<A: FamilyMaps>(&self, former: &Self, map: &str)
+    where
+        FlowKey<A>: aya::Pod,
+        Flow<A>: aya::Pod,
+    {
+        for (key, flow) in former.entries::<FlowKey<A>, Flow<A>>(&A::map(map)) {
+            self.insert::<FlowKey<A>, Flow<A>>(&A::map(map), key, flow);
+        }
     }
 
     /// Lets time pass for every entry: its last packet was so many seconds earlier.

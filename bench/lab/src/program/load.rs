@@ -10,7 +10,7 @@ use aya::programs::{ProgramFd, SchedClassifier, Xdp};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
 use ipnet::{Ipv4Net, Ipv6Net};
-use proxy_common::config::{AGENT_HEARTBEAT, DEFAULT_MARK, DEFAULT_SNAT_PORTS, global};
+use proxy_common::config::{AGENT_HEARTBEAT, DEFAULT_MARK, DEFAULT_SNAT_PORTS, SHARE_ALONE, global};
 use proxy_common::flow::Timeouts;
 use proxy_common::selection::BackendRef;
 use proxy_common::vip::VIP_CLUSTER_IP;
@@ -82,6 +82,7 @@ pub struct BedBuilder {
     fou: u32,
     pods_answer: u32,
     outer_source: OuterSource,
+    share: u32,
 }
 
 /// Where encapsulated packets come from beside the nodes' own addresses.
@@ -107,6 +108,7 @@ impl Default for BedBuilder {
             fou: 0,
             pods_answer: 0,
             outer_source,
+            share: SHARE_ALONE,
         }
     }
 }
@@ -172,6 +174,13 @@ impl BedBuilder {
     #[must_use]
     pub fn spread(mut self) -> Self {
         self.outer_source.spread = 1;
+        self
+    }
+
+    /// Connections are shared with another mode: a `SHARE_*` word.
+    #[must_use]
+    pub fn share(mut self, share: u32) -> Self {
+        self.share = share;
         self
     }
 
@@ -251,6 +260,7 @@ impl BedBuilder {
             (global::REJECT_UNKNOWN, self.reject_unknown),
             (global::DSR_FOU, self.fou),
             (global::DSR_POD, self.pods_answer),
+            (global::SHARE, self.share),
             (global::TC_DECAP_FLAGS, u32::from(takes_decap_flags())),
             (global::OUTER_SPREAD, self.outer_source.spread),
             (global::SNAT_PORT_FIRST, u32::from(self.snat_ports.0)),
