@@ -3,7 +3,6 @@
 use std::future::pending;
 use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use ipnet::IpNet;
 use tokio::runtime::Handle;
@@ -13,10 +12,8 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::{info, warn};
 
 use crate::config::{ProxyMode, Settings, Source};
-use crate::dataplane::ebpf::read::PinnedMaps;
-use crate::dataplane::ebpf::{self, EbpfDataplane, OpenError, OuterSource, Sockets, XdpMode, cgroup};
-use crate::dataplane::ipvs::{self, IpvsDataplane};
-use crate::dataplane::{Dataplane, Mode};
+use crate::dataplane::ebpf::{self, OpenError, OuterSource, Share, Sockets, XdpMode, cgroup};
+use crate::dataplane::{Dataplane, Mode, change, ipvs};
 use crate::events;
 use crate::faces::{Faces, Feed};
 use crate::health::Failure;
@@ -51,12 +48,6 @@ pub enum AgentError {
         /// Why IPVS is not.
         ipvs: ipvs::OpenError,
     },
-    /// The programs of an earlier agent serve.
-    #[error(
-        "--proxy-mode ipvs: {} has the programs and maps of an agent in eBPF mode; `millrace cleanup` removes them, and ends their connections",
-        .0.display()
-    )]
-    Pinned(PathBuf),
     /// A node has an address that encapsulated packets of any node may come from.
     #[error("--dsr-outer-source: {prefix} holds {address} of node {node}; takes addresses that nobody has")]
     OuterSource {
@@ -159,19 +150,18 @@ async fn reconcile(
 /// Opens the data plane that was asked for, or the better one that this kernel has.
 fn open(settings: &Settings, desired: &Desired) -> Result<(Box<dyn Dataplane>, Mode), AgentError> {
     check_outer_source(&settings.dsr.outer_source, desired)?;
-    let ebpf = || EbpfDataplane::open(ebpf_settings(settings, desired));
+    let of_ebpf = || ebpf_settings(settings, desired);
+    let ebpf = || change::to_ebpf(of_ebpf(), &settings.ipvs, settings.drain);
+    let ipvs = || change::to_ipvs(&settings.ipvs, of_ebpf(), settings.drain);
     match settings.proxy_mode {
-        ProxyMode::Ebpf => Ok((Box::new(ebpf()?), Mode::Ebpf)),
-        ProxyMode::Ipvs if PinnedMaps::open(&settings.bpffs).is_ok() => {
-            Err(AgentError::Pinned(settings.bpffs.clone()))
-        }
-        ProxyMode::Ipvs => Ok((Box::new(IpvsDataplane::open(&settings.ipvs)?), Mode::Ipvs)),
+        ProxyMode::Ebpf => Ok((ebpf()?, Mode::Ebpf)),
+        ProxyMode::Ipvs => Ok((ipvs()?, Mode::Ipvs)),
         ProxyMode::Auto => match ebpf() {
-            Ok(dataplane) => Ok((Box::new(dataplane), Mode::Ebpf)),
-            Err(ebpf) if ebpf.is_of_the_kernel() => match IpvsDataplane::open(&settings.ipvs) {
+            Ok(dataplane) => Ok((dataplane, Mode::Ebpf)),
+            Err(ebpf) if ebpf.is_of_the_kernel() => match ipvs() {
                 Ok(dataplane) => {
                     warn!("served by IPVS, since this kernel can't do eBPF: {ebpf}");
-                    Ok((Box::new(dataplane), Mode::Ipvs))
+                    Ok((dataplane, Mode::Ipvs))
                 }
                 Err(ipvs) => Err(AgentError::Neither { ebpf: Box::new(ebpf), ipvs }),
             },
@@ -224,8 +214,11 @@ fn node_settings(settings: &Settings) -> NodeSettings {
     NodeSettings {
         uplinks: settings.uplinks.iter().cloned().collect(),
         pod_interfaces: settings.pod_interfaces.clone(),
-        snat_ports: (settings.proxy_mode != ProxyMode::Ipvs).then(|| settings.snat_ports.clone()),
-        own_device: (settings.proxy_mode != ProxyMode::Ebpf).then(|| ipvs::DEVICE.to_owned()),
+        // While the mode changes, the former one is there, too.
+        snat_ports: (settings.proxy_mode != ProxyMode::Ipvs || ebpf::is_attached(&settings.bpffs))
+            .then(|| settings.snat_ports.clone()),
+        own_device: (settings.proxy_mode != ProxyMode::Ebpf || ipvs::is_here())
+            .then(|| ipvs::DEVICE.to_owned()),
         xdp: match settings.xdp {
             XdpMode::Off => XdpUse::Never,
             XdpMode::Auto => XdpUse::OffTheWire,
@@ -249,5 +242,6 @@ fn ebpf_settings(settings: &Settings, desired: &Desired) -> ebpf::Settings {
             ..settings.sockets.clone()
         },
         sizes: ebpf::Sizes { flows: settings.flow_table_size, ..sizes },
+        share: Share::Alone,
     }
 }

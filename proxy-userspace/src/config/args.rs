@@ -28,6 +28,10 @@ pub struct AgentArgs {
     /// How packets are served: ebpf, ipvs, or auto: ebpf where this kernel can, else ipvs [default: auto]
     #[arg(long, value_name = "MODE")]
     pub proxy_mode: Option<String>,
+    /// Seconds that existing connections have to end after a change of mode; then those of the former mode are cut
+    /// [default: 3600]
+    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
+    pub drain: Option<String>,
     /// Devices toward the network, separated by commas [default: devices with a default route or a node
     /// address, and overlay devices]
     #[arg(long, value_name = "DEVICE,...", value_delimiter = ',')]

@@ -51,5 +51,6 @@ pub(super) fn settings(
         encapsulation: parse::encapsulation(args.dsr_encap.as_deref())?,
     };
     let arp = if strict_arp { Arp::Strict } else { Arp::AsIs };
-    Ok(IpvsSettings { rules, mark, arp, timeouts: file.timeouts })
+    let kept_ports = parse::snat_ports(args.snat_ports.as_deref())?;
+    Ok(IpvsSettings { rules, mark, arp, timeouts: file.timeouts, kept_ports })
 }

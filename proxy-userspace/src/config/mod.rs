@@ -61,6 +61,8 @@ pub struct Settings {
     pub sockets: Sockets,
     /// What only the IPVS data plane needs.
     pub ipvs: IpvsSettings,
+    /// How long the former mode keeps its connections after a change of mode.
+    pub drain: Duration,
     /// Where the BPF file system is mounted.
     pub bpffs: PathBuf,
     /// How XDP is attached.
@@ -156,6 +158,7 @@ impl Settings {
                 args.bind_protection.as_deref(),
                 args.cgroup_path.as_deref(),
             )?,
+            drain: parse::drain(args.drain.as_deref())?,
             bpffs: parse::bpffs(args.bpffs_path.as_deref())?,
             xdp: parse::xdp(args.xdp.as_deref())?,
             min_sync_interval,

@@ -201,6 +201,11 @@ pub(super) fn seconds(origin: &str, text: Option<&str>, default: u32) -> Result<
     number(origin, text, default, 1..=LONGEST_TIMEOUT, "seconds")
 }
 
+pub(super) fn drain(text: Option<&str>) -> Result<Duration, ConfigError> {
+    let seconds = number("--drain", text, 3600, 1..=LONGEST_TIMEOUT, "seconds")?;
+    Ok(Duration::from_secs(u64::from(seconds)))
+}
+
 pub(super) fn flow_table_size(text: Option<&str>) -> Result<u32, ConfigError> {
     number("--flow-table-size", text, DEFAULT_FLOW_TABLE_SIZE, FLOW_TABLE_SIZES, "entries")
 }

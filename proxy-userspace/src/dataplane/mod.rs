@@ -1,5 +1,6 @@
 //! The data plane: what makes the kernel serve the desired state.
 
+pub mod change;
 pub mod ebpf;
 pub mod fake;
 pub mod ipvs;

@@ -8,6 +8,7 @@
 )]
 
 mod bad_input;
+mod change;
 mod direct;
 mod fixture;
 mod lifetimes;

@@ -156,7 +156,11 @@ fn the_older_mode_refuses_nothing(case: Case) {
 
 fn the_newer_mode_passes_errors_about_connections_that_it_does_not_know(case: Case) {
     let bed = bed(case, SHARE_NEWER);
-    is_passed(case, &bed, &case.tcp(flag::ACK).reply().icmp_error(case.client().ip(), case.port_unreachable()));
+    is_passed(
+        case,
+        &bed,
+        &case.tcp(flag::ACK).reply().icmp_error(case.client().ip(), case.port_unreachable()),
+    );
     is_passed(case, &bed, &case.tcp(flag::ACK));
 }
 
@@ -216,6 +220,10 @@ fn an_older_director_knows_what_began_later(tunnel: Tunnel) {
     let entry = bed.flow_of(FlowTable::Established, &tunnel.case.tcp(flag::ACK)).unwrap();
     assert_eq!(entry.backend, BackendRef::NONE);
     let reply = tunnel.case.tcp(flag::ACK).reply();
-    is_passed(tunnel.case, &bed, &reply.icmp_error(tunnel.case.client().ip(), tunnel.case.port_unreachable()));
+    is_passed(
+        tunnel.case,
+        &bed,
+        &reply.icmp_error(tunnel.case.client().ip(), tunnel.case.port_unreachable()),
+    );
     is_passed(tunnel.case, &bed, &tunnel.case.tcp(flag::FIN | flag::ACK));
 }

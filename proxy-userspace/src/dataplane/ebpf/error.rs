@@ -99,11 +99,14 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Whether another kernel would take what this one refuses: there is no use in trying again here.
+    /// Whether another kernel would take what this one refuses: there is no use in trying again here. What it has no memory or time
+    /// for, it takes later.
     #[must_use]
-    pub const fn is_of_the_kernel(&self) -> bool {
+    pub fn is_of_the_kernel(&self) -> bool {
         match self {
-            Self::NoBpffs { .. } | Self::Program { .. } | Self::Object(_) | Self::Map { .. } => true,
+            Self::NoBpffs { error, .. } | Self::Program { error, .. } => !is_shortage(error),
+            Self::Object(error) => !is_shortage(error),
+            Self::Map { error, .. } => !is_shortage(error),
             Self::Capability { .. }
             | Self::File { .. }
             | Self::InUse { .. }
@@ -125,6 +128,19 @@ impl OpenError {
             error => Self::Aya { program, error },
         }
     }
+}
+
+/// Whether an error, or a cause of it, is one that passes.
+fn is_shortage(error: &(dyn Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let number = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
+        if matches!(number, Some(libc::ENOMEM | libc::EAGAIN | libc::EINTR)) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 /// An error and its causes in one line: aya's messages leave the causes out.
@@ -152,7 +168,29 @@ fn last_words(log: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::last_words;
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_has_no_memory_for_is_no_lack_of_the_kernel() {
+        let refused = |number| OpenError::Program {
+            program: "xdp_ingress",
+            error: io::Error::from_raw_os_error(number),
+            verifier: String::new(),
+        };
+        let map = |number| OpenError::Map {
+            map: "FLOWS4".to_owned(),
+            error: MapError::CreateError {
+                name: "FLOWS4".to_owned(),
+                io_error: io::Error::from_raw_os_error(number),
+            },
+        };
+        for number in [libc::EINVAL, libc::EPERM, libc::EACCES] {
+            assert!(refused(number).is_of_the_kernel() && map(number).is_of_the_kernel(), "{number}");
+        }
+        for number in [libc::ENOMEM, libc::EAGAIN] {
+            assert!(!refused(number).is_of_the_kernel() && !map(number).is_of_the_kernel(), "{number}");
+        }
+    }
 
     #[test]
     fn the_reason_stands_before_the_statistics() {

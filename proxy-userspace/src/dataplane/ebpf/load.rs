@@ -193,6 +193,7 @@ impl Constants {
             (global::SNAT_PORT_FIRST, u32::from(*settings.snat_ports.start())),
             (global::SNAT_PORT_COUNT, u32::try_from(settings.snat_ports.len()).unwrap_or(0)),
             (global::FIB_SOURCE, since(KernelVersion::new(6, 7, 0))),
+            (global::SHARE, settings.share.word()),
             (global::SOCKET_NODE_ONLY, u32::from(settings.sockets.lb == SocketLb::Host)),
             (global::NODE_NAMESPACE_LOW, low),
             (global::NODE_NAMESPACE_HIGH, high),

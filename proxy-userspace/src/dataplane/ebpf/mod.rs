@@ -25,6 +25,7 @@ mod scratch;
 mod self_test;
 mod settings;
 mod sever;
+mod share;
 mod sockets;
 mod sys;
 mod trie;
@@ -42,9 +43,11 @@ use tracing::{debug, warn};
 pub use cleanup::{Cleaned, cleanup};
 pub use error::OpenError;
 pub use settings::{
-    Dispatch, Dsr, Encapsulation, Mark, OuterSource, OwnSource, RejectUnknown, Settings, Sizes, SocketLb,
-    Sockets, XdpMode,
+    Dispatch, Dsr, Encapsulation, Mark, OuterSource, OwnSource, RejectUnknown, Settings, Share, Sizes,
+    SocketLb, Sockets, XdpMode,
 };
+
+pub use share::is_attached;
 
 use self::attach::Attachments;
 use self::bpffs::Lock;
@@ -87,6 +90,8 @@ pub struct EbpfDataplane {
     plan: Plan,
     collector: Collector,
     expired_flows: u64,
+    /// Connections that the last walk through the flows met, once there was one.
+    connections: Option<u64>,
     /// Ports that connections to backends on other nodes have.
     snat: Levels,
     /// When the maps are compared with the plan again.
@@ -117,6 +122,7 @@ impl EbpfDataplane {
         let is_turning = settings.sockets.lb != SocketLb::Off;
         let severer = is_turning.then(|| Severer::start(&layout)).transpose()?;
         let maps = Maps::open(&layout.maps(), Access::Write)?;
+        share::record(&maps, settings.share);
         let plan = Plan::adopt(maps.capacities(), maps.found()?, now()).with_dispatch(settings.dsr.dispatch);
         let read_back_at = now() + READ_BACK_INTERVAL;
         let collector = Collector::new();
@@ -133,6 +139,7 @@ impl EbpfDataplane {
             plan,
             collector,
             expired_flows: 0,
+            connections: None,
             snat: Levels::default(),
             read_back_at,
             _lock: lock,
@@ -198,6 +205,7 @@ impl EbpfDataplane {
     /// Takes over what the walk through the flows has counted, and says of which backends most ports are in use now.
     fn count_ports(&mut self) {
         let Some(usage) = self.collector.take_usage() else { return };
+        self.connections = Some(usage.connections);
         let size = self.snat_range();
         let before = std::mem::take(&mut self.snat);
         self.snat = before.after(&usage, size);

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use proxy_common::Address;
-use proxy_common::flow::{FLOW_CLOSING, FLOW_REPLY, Flow, FlowKey};
+use proxy_common::flow::{FLOW_CLOSING, FLOW_DATAGRAM, FLOW_REPLY, Flow, FlowKey};
 use proxy_common::selection::BackendRef;
 
 use crate::model::Family;
@@ -39,15 +39,23 @@ impl Destination {
 
 /// What one walk has counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Usage(HashMap<Destination, u32>);
+pub struct Usage {
+    ports: HashMap<Destination, u32>,
+    /// Connections over TCP and SCTP.
+    pub connections: u64,
+}
 
 impl Usage {
     /// Takes note of an entry of FLOWS that has not expired. That of the reply has the port.
     pub fn note<A: Address>(&mut self, key: &FlowKey<A>, flow: &Flow<A>) {
+        // Without a backend it is another mode's.
+        if flow.flags & FLOW_REPLY == 0 && flow.state != FLOW_DATAGRAM && flow.backend != 0 {
+            self.connections += 1;
+        }
         if flow.is_translated() && flow.flags & FLOW_REPLY != 0 && flow.state != FLOW_CLOSING {
             let family = if A::WORDS == 1 { Family::V4 } else { Family::V6 };
             let destination = Destination { family, backend: flow.backend, protocol: key.protocol };
-            *self.0.entry(destination).or_default() += 1;
+            *self.ports.entry(destination).or_default() += 1;
         }
     }
 }
@@ -71,15 +79,15 @@ impl Levels {
             let least = if self.crowded.contains_key(destination) { EASED } else { CROWDED };
             part(**used) >= u64::from(ports) * least
         };
-        let crowded = usage.0.iter().filter(is_crowded).map(|(destination, used)| (*destination, *used));
-        Self { most: usage.0.values().copied().max().unwrap_or(0), crowded: crowded.collect() }
+        let crowded = usage.ports.iter().filter(is_crowded).map(|(destination, used)| (*destination, *used));
+        Self { most: usage.ports.values().copied().max().unwrap_or(0), crowded: crowded.collect() }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use proxy_common::Addr4;
-    use proxy_common::flow::{FLOW_DATAGRAM, FLOW_ESTABLISHED};
+    use proxy_common::flow::FLOW_ESTABLISHED;
 
     use super::*;
 
@@ -102,13 +110,28 @@ mod tests {
         let counted = |flow: Flow<Addr4>| {
             let mut usage = Usage::default();
             usage.note(&FlowKey::default(), &flow);
-            usage.0.values().sum::<u32>()
+            usage.ports.values().sum::<u32>()
         };
         assert_eq!(counted(reply), 1);
         assert_eq!(counted(Flow { state: FLOW_DATAGRAM, ..reply }), 1);
         assert_eq!(counted(Flow { state: FLOW_CLOSING, ..reply }), 0, "it has ended");
         assert_eq!(counted(Flow { flags: 0, ..reply }), 0, "the other direction");
         assert_eq!(counted(Flow { check: 0, ..reply }), 0, "a backend on this node");
+    }
+
+    #[test]
+    fn connections_are_counted_once_and_datagrams_and_other_modes_not() {
+        let client = Flow::<Addr4> { state: FLOW_ESTABLISHED, backend: 1, ..Flow::default() };
+        let counted = |flow: Flow<Addr4>| {
+            let mut usage = Usage::default();
+            usage.note(&FlowKey::default(), &flow);
+            usage.connections
+        };
+        assert_eq!(counted(client), 1);
+        assert_eq!(counted(Flow { state: FLOW_CLOSING, ..client }), 1, "its last words may be under way");
+        assert_eq!(counted(Flow { flags: FLOW_REPLY, ..client }), 0);
+        assert_eq!(counted(Flow { state: FLOW_DATAGRAM, ..client }), 0);
+        assert_eq!(counted(Flow { backend: 0, ..client }), 0);
     }
 
     #[test]

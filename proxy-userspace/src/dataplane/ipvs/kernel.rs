@@ -13,8 +13,7 @@ use super::nft::{self, Extent, Layout, NftError};
 use super::plan::{self, Op};
 use super::state::{Connections, Member, State, Virtual};
 use super::tunnel::{Tunnel, tunnels};
-use super::{DEVICE, Timeouts};
-use crate::dataplane::ebpf::Mark;
+use super::{DEVICE, Settings, Timeouts};
 use crate::dataplane::ipvs::state::{Scheduling, Server};
 use crate::model::{Family, Protocol, Scheduler};
 
@@ -44,9 +43,9 @@ pub struct Kernel {
 
 impl Kernel {
     /// Connects to what the kernel has, after a probe that IPVS works. Makes nothing.
-    pub fn open(scheduler: Scheduler, mark: Mark, excluded: Vec<IpNet>) -> Result<Self, OpenError> {
+    pub fn open(settings: &Settings) -> Result<Self, OpenError> {
         let mut ipvs = Ipvs::open().map_err(OpenError::ipvs)?;
-        probe(&mut ipvs, scheduler)?;
+        probe(&mut ipvs, settings.rules.scheduler)?;
         let dummy = Device::open(Kind::Dummy).map_err(OpenError::dummy)?;
         let tunnels = tunnels()?;
         let generation = Generation::open().map_err(NftError::Run)?;
@@ -54,10 +53,10 @@ impl Kernel {
             ipvs,
             dummy,
             tunnels,
-            layout: Layout::new(mark, Extent::Whole),
-            bare: Layout::new(mark, Extent::Bare),
+            layout: Layout::new(settings.mark, &settings.kept_ports, Extent::Whole),
+            bare: Layout::new(settings.mark, &settings.kept_ports, Extent::Bare),
             refusal: None,
-            excluded,
+            excluded: settings.rules.excluded.clone(),
             generation,
             seen: None,
             is_in_doubt: false,

@@ -7,6 +7,7 @@ mod kernel;
 mod netlink;
 mod nft;
 pub mod plan;
+mod retreat;
 mod state;
 mod sysctl;
 mod tunnel;
@@ -15,17 +16,20 @@ mod view;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as LocalAddress, UnixListener};
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
+use proxy_common::config::DEFAULT_SNAT_PORTS;
 use tracing::{debug, warn};
 
 pub use cleanup::{Cleaned, cleanup};
 pub use error::OpenError;
 pub use nft::NftError;
 pub use plan::{Masquerade, Rules};
+pub use retreat::{Left, Retreat, is_here};
 pub use state::{Scheduling, Server, State, Virtual};
 pub use sysctl::Arp;
 pub use view::{
@@ -50,7 +54,7 @@ const DRAIN_INTERVAL: Duration = Duration::from_mins(1);
 const READ_BACK_INTERVAL: Duration = Duration::from_mins(5);
 
 /// What the user says.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// What decides what is in the kernel.
     pub rules: Rules,
@@ -60,6 +64,20 @@ pub struct Settings {
     pub arp: Arp,
     /// When IPVS forgets connections.
     pub timeouts: Timeouts,
+    /// Ports of this node that eBPF mode gives to connections, and this one does not: the node may have some of each.
+    pub kept_ports: RangeInclusive<u16>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            rules: Rules::default(),
+            mark: Mark::default(),
+            arp: Arp::default(),
+            timeouts: Timeouts::default(),
+            kept_ports: DEFAULT_SNAT_PORTS,
+        }
+    }
 }
 
 /// Seconds without a packet after which IPVS forgets a connection; 0 = as the kernel has it.
@@ -87,11 +105,10 @@ impl IpvsDataplane {
     /// Takes over what an earlier agent left. One agent at a time may serve a network namespace.
     pub fn open(settings: &Settings) -> Result<Self, OpenError> {
         let lock = lock()?;
-        let rules = settings.rules.clone();
-        let mut kernel = Kernel::open(rules.scheduler, settings.mark, rules.excluded.clone())?;
+        let mut kernel = Kernel::open(settings)?;
         kernel.set_timeouts(settings.timeouts)?;
         sysctl::prepare(settings.arp);
-        let plan = Plan::new(rules, kernel.read()?);
+        let plan = Plan::new(settings.rules.clone(), kernel.read()?);
         let now = now();
         Ok(Self {
             plan,

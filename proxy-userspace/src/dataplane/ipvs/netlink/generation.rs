@@ -1,19 +1,25 @@
-//! How often nftables' rules have changed, whoever changed them.
+//! What nftables tells without a process: how often its rules have changed, whoever changed them, and whether a table is there.
 
 use std::io;
 
-use netlink_packet_core::{DecodeError, NetlinkDeserializable, NetlinkHeader, NetlinkSerializable};
+use netlink_packet_core::{DecodeError, Emitable, NetlinkDeserializable, NetlinkHeader, NetlinkSerializable};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::Channel;
-use super::attribute::Attributes;
+use super::attribute::{self, Attributes};
 
 /// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETGEN`.
-const GET: u16 = 10 << 8 | 16;
+const GET_GENERATION: u16 = 10 << 8 | 16;
+/// The same with `NFT_MSG_GETTABLE`.
+const GET_TABLE: u16 = 10 << 8 | 1;
+/// `NFTA_TABLE_NAME`, with a zero at its end.
+const TABLE_NAME: u16 = 1;
+/// `NFPROTO_INET`.
+const INET: u8 = 1;
 /// `NFTA_GEN_ID`, in network byte order.
 const ID: u16 = 1;
-/// `struct nfgenmsg`: of no family, version 0.
-const HEADER: [u8; 4] = [0; 4];
+/// Bytes of `struct nfgenmsg`, which begins with the family.
+const HEADER: usize = 4;
 
 /// Asks for nftables' generation.
 #[derive(Debug)]
@@ -21,9 +27,12 @@ pub struct Generation {
     channel: Channel,
 }
 
-/// Question and answer.
+/// Question and answer: its type, and what follows the netlink header.
 #[derive(Debug)]
-struct Message(Vec<u8>);
+struct Message {
+    kind: u16,
+    bytes: Vec<u8>,
+}
 
 impl Generation {
     /// Fails where the kernel has no nftables.
@@ -33,33 +42,47 @@ impl Generation {
 
     /// Another number than the last one: something changed in between.
     pub fn read(&mut self) -> io::Result<u32> {
-        let answer = self.channel.get(Message(Vec::new()))?;
+        let answer = self.channel.get(Message { kind: GET_GENERATION, bytes: vec![0; HEADER] })?;
         let id = answer.and_then(|answer| {
-            let attributes = Attributes::parse(answer.0.get(HEADER.len()..)?).ok()?;
+            let attributes = Attributes::parse(answer.bytes.get(HEADER..)?).ok()?;
             attributes.u32(ID).map(u32::from_be)
         });
         id.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
+    }
+
+    /// Whether there is a table `inet name`.
+    pub fn has_table(&mut self, name: &str) -> io::Result<bool> {
+        let name = [attribute::text(TABLE_NAME, name)];
+        let mut bytes = vec![0; HEADER + name.as_slice().buffer_len()];
+        let (header, attributes) = bytes.split_at_mut(HEADER);
+        header.copy_from_slice(&[INET, 0, 0, 0]);
+        name.as_slice().emit(attributes);
+        match self.channel.get(Message { kind: GET_TABLE, bytes }) {
+            Ok(answer) => Ok(answer.is_some()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 
 impl NetlinkSerializable for Message {
     fn message_type(&self) -> u16 {
-        GET
+        self.kind
     }
 
     fn buffer_len(&self) -> usize {
-        HEADER.len()
+        self.bytes.len()
     }
 
     fn serialize(&self, buffer: &mut [u8]) {
-        buffer.copy_from_slice(&HEADER);
+        buffer.copy_from_slice(&self.bytes);
     }
 }
 
 impl NetlinkDeserializable for Message {
     type Error = DecodeError;
 
-    fn deserialize(_: &NetlinkHeader, payload: &[u8]) -> Result<Self, DecodeError> {
-        Ok(Self(payload.to_vec()))
+    fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, DecodeError> {
+        Ok(Self { kind: header.message_type, bytes: payload.to_vec() })
     }
 }

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::process::{Command, Stdio};
 
 pub use listing::{Found, NotOurs};
-pub use text::{Extent, Layout, TABLE};
+pub use text::{Extent, Layout, NAME, TABLE};
 
 use super::state::Member;
 

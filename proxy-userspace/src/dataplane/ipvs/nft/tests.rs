@@ -1,3 +1,4 @@
+use proxy_common::config::DEFAULT_SNAT_PORTS;
 use std::net::SocketAddr;
 
 use super::text::change;
@@ -45,23 +46,38 @@ fn members_of_a_set_are_added_by_one_statement() {
     );
 }
 
+/// The table with default settings.
+fn usual(extent: Extent) -> Layout {
+    Layout::new(Mark::default(), &DEFAULT_SNAT_PORTS, extent)
+}
+
+#[test]
+fn connections_are_given_ports_beside_those_of_the_other_mode() {
+    for (kept, given) in
+        [(61000..=65535, "1024-60999"), (1024..=32767, "32768-65535"), (1024..=65535, "1024-65535")]
+    {
+        let text = Layout::new(Mark::default(), &kept, Extent::Whole).replace(&BTreeMap::new());
+        assert!(text.contains(&format!("masquerade to :{given} fully-random")), "{kept:?}: {text}");
+    }
+}
+
 #[test]
 fn a_table_is_known_by_its_rules_and_its_mark() {
-    let layout = Layout::new(Mark::default(), Extent::Whole);
-    assert_eq!(layout, Layout::new(Mark::default(), Extent::Whole));
-    let other = Layout::new(Mark { value: 0x2_0000, mask: 0x2_0000 }, Extent::Whole);
+    let layout = usual(Extent::Whole);
+    assert_eq!(layout, usual(Extent::Whole));
+    let other = Layout::new(Mark { value: 0x2_0000, mask: 0x2_0000 }, &DEFAULT_SNAT_PORTS, Extent::Whole);
     assert_ne!(layout.name, other.name);
     assert_eq!(layout.rules, other.rules);
     let text = layout.replace(&BTreeMap::new());
     assert!(text.starts_with("table inet millrace\ndelete table inet millrace\n"), "{text}");
-    for leftover in ["PORT", "ADDR", "IP ", "VALUE", "MASK", "N ", "N\n"] {
+    for leftover in ["PORT", "ADDR", "IP ", "VALUE", "MASK", "BESIDE", "N ", "N\n"] {
         assert!(!text.contains(leftover), "{leftover} in {text}");
     }
 }
 
 #[test]
 fn a_kernel_that_refuses_the_rules_of_direct_return_gets_all_others() {
-    let [whole, bare] = [Extent::Whole, Extent::Bare].map(|extent| Layout::new(Mark::default(), extent));
+    let [whole, bare] = [Extent::Whole, Extent::Bare].map(usual);
     let text = |layout: &Layout| layout.replace(&BTreeMap::new());
     assert!(whole.name != bare.name && whole.rules > bare.rules);
     let refuse = |word: &'static str| {
@@ -83,7 +99,7 @@ fn a_kernel_that_refuses_the_rules_of_direct_return_gets_all_others() {
 
 #[test]
 fn only_what_nodes_encapsulate_is_opened_and_a_node_port_inside_is_at_a_nodes_address() {
-    let text = Layout::new(Mark::default(), Extent::Whole).replace(&BTreeMap::new());
+    let text = usual(Extent::Whole).replace(&BTreeMap::new());
     for rule in [
         "ip protocol 4 iifname @uplinks ip saddr @nodes4 meta mark set ip daddr map @encapsulated4 ",
         "ip6 nexthdr 41 iifname @uplinks ip6 saddr @nodes6 meta mark set ip6 daddr map @encapsulated6 ",

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 
 use super::direct;
 use crate::dataplane::ebpf::Mark;
@@ -14,6 +15,8 @@ use crate::model::{Family, Protocol};
 
 /// Family and name of the table.
 pub const TABLE: &str = "inet millrace";
+/// Its name.
+pub const NAME: &str = "millrace";
 /// A chain of this name and a hash tells which rules the table has.
 pub const LAYOUT: &str = "layout_";
 /// Elements in one statement.
@@ -43,7 +46,8 @@ const SETS: [(Set, &str); 18] = [
 const PORT_TYPE: &str = "ADDR . inet_proto . inet_service";
 
 /// The chains of all families; a line with `IP` or a digit `N` is there once for each. `input` is after connection
-/// tracking and before IPVS (98 and 99), `output` as well (-200, -98).
+/// tracking and before IPVS (98 and 99), `output` as well (-200, -98). What IPVS serves is never forwarded: a mark there is that of
+/// programs of eBPF mode, of which the node has some while it changes its mode, and asks for nothing any more.
 const CHAINS: &str = "
 chain gate {
   PORT @refusedN ct state new reject with icmpx type port-unreachable
@@ -70,12 +74,16 @@ chain output {
   PORT @dropped_insideN ct state new drop
   PORT @servicesN meta mark set meta mark | VALUE
 }
+chain forwarded {
+  type filter hook forward priority 300; policy accept;
+  meta mark & VALUE == VALUE meta mark set meta mark & UNMASK
+}
 chain postrouting {
   type nat hook postrouting priority 100; policy accept;
   IP saddr . PORT @loopN masquerade fully-random
   meta mark & VALUE != VALUE return
   fib saddr type != local PORT @localN return
-  meta mark set meta mark & UNMASK masquerade fully-random
+  meta l4proto { 6, 17, 132 } meta mark set meta mark & UNMASK masquerade to :BESIDE fully-random
 }
 ";
 
@@ -112,9 +120,9 @@ pub enum Extent {
 }
 
 impl Layout {
-    /// The table whose masquerading mark is `mark`.
+    /// The table whose masquerading mark is `mark`, and that gives no connection a port of `kept`: those are eBPF mode's.
     #[must_use]
-    pub fn new(mark: Mark, extent: Extent) -> Self {
+    pub fn new(mark: Mark, kept: &RangeInclusive<u16>, extent: Extent) -> Self {
         let mut text = "set uplinks { type ifname; }\n".to_owned();
         for family in [Family::V4, Family::V6] {
             for (set, definition) in SETS {
@@ -145,6 +153,8 @@ impl Layout {
         ] {
             text = text.replace(word, &format!("{number:#x}"));
         }
+        let ports = beside(kept);
+        text = text.replace("BESIDE", &format!("{}-{}", ports.start(), ports.end()));
         let is_rule = |line: &&str| line.starts_with("  ") && !line.starts_with("  type ");
         let rules = text.lines().filter(is_rule).count();
         let mut hasher = DefaultHasher::new();
@@ -268,6 +278,16 @@ fn of_family(text: &str, family: Family) -> String {
         text = text.replace(&format!("{word}N"), &format!("{word}{digit}"));
     }
     text
+}
+
+/// The ports below a range, from 1024; or those above it where there are none; or all.
+const fn beside(kept: &RangeInclusive<u16>) -> RangeInclusive<u16> {
+    const FIRST: u16 = 1024;
+    match (*kept.start(), *kept.end()) {
+        (start, _) if start > FIRST => FIRST..=start - 1,
+        (_, end) if end < u16::MAX && end >= FIRST => end + 1..=u16::MAX,
+        _ => FIRST..=u16::MAX,
+    }
 }
 
 const fn address_type(family: Family) -> &'static str {

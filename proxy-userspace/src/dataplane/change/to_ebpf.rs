@@ -1,0 +1,132 @@
+//! From IPVS to eBPF.
+
+use std::time::{Duration, Instant};
+
+use tracing::{info, warn};
+
+use super::{INTERVAL, in_words, is_filled};
+use crate::dataplane::ebpf::EbpfDataplane;
+use crate::dataplane::ipvs::{self, Retreat};
+use crate::dataplane::{Check, Dataplane, SyncReport};
+use crate::model::{Desired, Dirty};
+use crate::node::Topology;
+
+/// eBPF serves what begins, IPVS keeps what it has.
+#[derive(Debug)]
+pub struct ToEbpf {
+    dataplane: EbpfDataplane,
+    former: Former,
+    settings: ipvs::Settings,
+    drain: Duration,
+    /// When the former mode is asked again.
+    ask_at: Instant,
+}
+
+/// Where the former mode is.
+#[derive(Debug)]
+enum Former {
+    /// It serves, since the new one is not filled yet.
+    Serves,
+    /// It can't be worked with yet.
+    Waits,
+    /// It gets nothing new.
+    Retreats(Box<Retreat>),
+    /// It is gone, and the programs still think that it may be there.
+    Gone,
+    /// It is gone.
+    Forgotten,
+}
+
+impl ToEbpf {
+    /// Of a data plane that shares with IPVS.
+    #[must_use]
+    pub fn new(dataplane: EbpfDataplane, settings: ipvs::Settings, drain: Duration) -> Self {
+        Self { dataplane, former: Former::Serves, settings, drain, ask_at: Instant::now() }
+    }
+
+    /// The next step of the former mode's way out.
+    fn go_on(&mut self) {
+        self.ask_at = Instant::now() + INTERVAL;
+        if matches!(self.former, Former::Waits) {
+            match Retreat::begin(&self.settings) {
+                Ok(retreat) => self.former = Former::Retreats(Box::new(retreat)),
+                Err(error) => {
+                    warn!("IPVS serves existing connections, and can't be told to take no more: {error}");
+                }
+            }
+        }
+        if matches!(self.former, Former::Waits | Former::Retreats(_)) && self.is_over() {
+            self.remove();
+        }
+        if matches!(self.former, Former::Gone) {
+            match self.dataplane.serve_alone() {
+                Ok(()) => self.former = Former::Forgotten,
+                Err(error) => warn!("the programs still leave connections to IPVS, which is gone: {error}"),
+            }
+        }
+    }
+
+    /// Whether nobody waits for the former mode any more.
+    fn is_over(&mut self) -> bool {
+        let shared_for = self.dataplane.shared_for();
+        if let Former::Retreats(retreat) = &mut self.former {
+            match retreat.go_on() {
+                Ok(left) if left.is_nothing() => {
+                    info!("the last connection of IPVS has ended");
+                    return true;
+                }
+                Ok(left) => info!(services = left.services, "IPVS has connections left"),
+                Err(error) => warn!("IPVS goes: {error}"),
+            }
+        }
+        let is_over = shared_for >= self.drain;
+        if is_over {
+            info!("IPVS has served existing connections for {}: the others end", in_words(shared_for));
+        }
+        is_over
+    }
+
+    fn remove(&mut self) {
+        // Its lock goes first.
+        self.former = Former::Waits;
+        match ipvs::cleanup() {
+            Ok(cleaned) => {
+                info!(removed = cleaned.removed.join(", "), "IPVS is gone, eBPF serves alone");
+                self.former = Former::Gone;
+            }
+            Err(error) => warn!("what IPVS left can't be removed: {error}"),
+        }
+    }
+}
+
+impl Dataplane for ToEbpf {
+    fn sync(&mut self, desired: &Desired, dirty: &Dirty) -> SyncReport {
+        let report = self.dataplane.sync(desired, dirty);
+        if matches!(self.former, Former::Serves) && is_filled(&report, dirty) {
+            info!(
+                "eBPF serves new connections and datagrams; IPVS keeps its connections for at most {} (--drain)",
+                in_words(self.drain)
+            );
+            self.former = Former::Waits;
+            self.go_on();
+        }
+        report
+    }
+
+    fn set_topology(&mut self, topology: &Topology) -> SyncReport {
+        self.dataplane.set_topology(topology)
+    }
+
+    fn housekeep(&mut self, now_monotonic_seconds: u64) -> Option<Duration> {
+        let due_in = self.dataplane.housekeep(now_monotonic_seconds);
+        let is_draining = !matches!(self.former, Former::Serves | Former::Forgotten);
+        if is_draining && (Instant::now() >= self.ask_at || self.dataplane.shared_for() >= self.drain) {
+            self.go_on();
+        }
+        due_in
+    }
+
+    fn check(&mut self) -> Check {
+        self.dataplane.check()
+    }
+}

@@ -1,0 +1,115 @@
+//! IPVS goes: connections that it has stay until they end, and it gets no new ones.
+//!
+//! Nothing follows the cluster any more: sets, addresses and devices stay as they are, since connections go on by them. UDP is
+//! given up at once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::os::unix::net::UnixListener;
+
+use tracing::warn;
+
+use super::kernel::Kernel;
+use super::netlink::{Device, Generation, Kind};
+use super::plan::{Kernel as _, Op};
+use super::state::{Connections, Server, Set, State, Virtual};
+use super::{OpenError, Settings, lock, nft};
+use crate::dataplane::ebpf::Mark;
+use crate::model::Protocol;
+
+/// Whether an agent left this network namespace served by IPVS. Nothing is started to find out, and no module of IPVS loaded.
+#[must_use]
+pub fn is_here() -> bool {
+    let device = Device::open(Kind::Dummy).and_then(|mut dummy| dummy.exists());
+    let table = || Generation::open().and_then(|mut nftables| nftables.has_table(nft::NAME));
+    device.unwrap_or(false) && table().unwrap_or(false)
+}
+
+/// IPVS on its way out. When it is dropped, everything stays as it is then.
+#[derive(Debug)]
+pub struct Retreat {
+    kernel: Kernel,
+    _lock: UnixListener,
+}
+
+/// What is left of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// Virtual services with connections.
+    pub services: usize,
+    /// Whether other nodes may encapsulate packets for endpoints of this one. Which connections there are is not known here.
+    pub takes_encapsulated: bool,
+}
+
+impl Left {
+    /// Whether nobody uses it.
+    #[must_use]
+    pub const fn is_nothing(self) -> bool {
+        self.services == 0 && !self.takes_encapsulated
+    }
+}
+
+impl Retreat {
+    /// Takes over what an agent in IPVS mode left; that one must have ended.
+    pub fn begin(settings: &Settings) -> Result<Self, OpenError> {
+        let lock = lock()?;
+        // Without a mark the rules would masquerade everything.
+        let mark = if settings.mark.mask == 0 { Mark::default() } else { settings.mark };
+        let kernel = Kernel::open(&Settings { mark, ..settings.clone() })?;
+        Ok(Self { kernel, _lock: lock })
+    }
+
+    /// Keeps new connections away and removes what has none left; to be repeated until nothing is left.
+    pub fn go_on(&mut self) -> Result<Left, OpenError> {
+        let state = self.kernel.read()?;
+        let servers: BTreeSet<(Virtual, SocketAddr)> = state.servers.keys().copied().collect();
+        let connections = self.kernel.connections(&servers).map_err(OpenError::ipvs)?;
+        let Leaving { ops, left } = leaving(&state, &connections);
+        for part in ops.chunk_by(Op::goes_with) {
+            let part: Vec<&Op> = part.iter().collect();
+            for failure in self.kernel.apply_all(&part).into_iter().filter_map(Result::err) {
+                warn!("IPVS goes: {failure}");
+            }
+        }
+        Ok(left)
+    }
+}
+
+/// What is done next, and what is left then.
+#[derive(Debug, PartialEq, Eq)]
+struct Leaving {
+    ops: Vec<Op>,
+    left: Left,
+}
+
+fn leaving(state: &State, connections: &BTreeMap<(Virtual, SocketAddr), Connections>) -> Leaving {
+    let is_in_use = |place: &(Virtual, SocketAddr)| {
+        // What can't be counted may have some.
+        connections.get(place).is_none_or(|had| had.active > 0 || had.inactive > 0)
+    };
+    let (mut closed, mut gone, mut services) = (Vec::new(), Vec::new(), 0);
+    for service in state.services.keys() {
+        let servers: Vec<_> = state.servers.iter().filter(|((of, _), _)| of == service).collect();
+        let is_needed =
+            service.protocol() != Protocol::Udp && servers.iter().any(|(place, _)| is_in_use(place));
+        if !is_needed {
+            gone.push(Op::DeleteService(*service));
+            continue;
+        }
+        services += 1;
+        for (place, server) in servers {
+            if !is_in_use(place) {
+                gone.push(Op::DeleteServer(*service, place.1));
+            } else if server.weight != 0 {
+                closed.push(Op::PutServer(*service, place.1, Server { weight: 0, ..*server }));
+            }
+        }
+    }
+    let takes_encapsulated = state.members.keys().any(|(set, _)| *set == Set::Encapsulated);
+    closed.append(&mut gone);
+    Leaving { ops: closed, left: Left { services, takes_encapsulated } }
+}
+
+#[cfg(test)]
+#[path = "retreat_tests.rs"]
+mod tests;

@@ -1,0 +1,194 @@
+//! A node changes its mode, to and fro: no connection is cut, and what begins is the new mode's.
+
+use std::net::SocketAddr;
+use std::ops::{Deref, DerefMut};
+use std::sync::MutexGuard;
+
+use anyhow::{Context, Result, ensure};
+use millrace_lab::cluster::Cluster;
+use millrace_lab::process::Process;
+use millrace_lab::topology::{Family, cluster_ip, vip};
+use millrace_lab::traffic::{LongConnections, Protocol, ask};
+
+use crate::fixture::{self, FLAGS, LIMIT, apply, ask_all, listed, place};
+
+const PODS: [&str; 2] = ["pod-1a", "pod-2a"];
+const IPVS: [&str; 2] = FLAGS;
+const EBPF: [&str; 2] = ["--proxy-mode", "ebpf"];
+
+/// The cluster of all tests while node 1 changes its mode. It is left as it was: served by IPVS alone.
+struct Changing(MutexGuard<'static, Cluster>);
+
+impl Deref for Changing {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.0
+    }
+}
+
+impl DerefMut for Changing {
+    fn deref_mut(&mut self) -> &mut Cluster {
+        &mut self.0
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        let is_whole = self.end().and_then(|()| self.start(&IPVS)).is_ok();
+        assert!(is_whole || std::thread::panicking(), "node 1 is not as it was");
+    }
+}
+
+impl Changing {
+    fn new() -> Self {
+        Self(fixture::shared())
+    }
+
+    /// Removes agent and data plane.
+    fn end(&mut self) -> Result<()> {
+        if self.has_agent(1) {
+            self.take_agent(1)?.stop()?;
+        }
+        let cleaned = self.proxy(1)?.command(&["cleanup"])?;
+        ensure!(cleaned.status.success(), "{}", String::from_utf8_lossy(&cleaned.stderr));
+        Ok(())
+    }
+
+    /// Starts an agent in place of the one that runs, and waits until it says that it serves.
+    fn start(&mut self, flags: &[&str]) -> Result<()> {
+        if self.has_agent(1) {
+            self.take_agent(1).and_then(Process::stop)?;
+        }
+        let starts = self.proxy(1)?.log().matches("serving as").count();
+        self.start_agent_with(1, flags)?;
+        self.proxy(1)?.wait_for_start(starts + 1)
+    }
+
+    /// The same, and waits until the log has these words once more.
+    fn change(&mut self, flags: &[&str], words: &str) -> Result<()> {
+        let said = self.proxy(1)?.log().matches(words).count();
+        self.start(flags)?;
+        self.wait_for_words(words, said + 1)
+    }
+
+    fn wait_for_words(&self, words: &str, times: usize) -> Result<()> {
+        let proxy = self.proxy(1)?;
+        proxy.wait_until_within(LIMIT, words, || Ok(proxy.log().matches(words).count() >= times))
+    }
+
+    /// Connections to a service's addresses of both families: from the client outside, and from a pod.
+    fn open(&self, number: u8) -> Result<Vec<LongConnections>> {
+        let mut all = Vec::new();
+        for family in Family::ALL {
+            let outside = SocketAddr::new(vip(number).of(family), 80);
+            all.push(LongConnections::open(self.bed().client(), outside, 3, 3).context("outside")?);
+            let inside = SocketAddr::new(cluster_ip(number).of(family), 80);
+            let pod = self.bed().pod("pod-1b")?.namespace();
+            all.push(LongConnections::open(pod, inside, 1, 2).context("inside")?);
+        }
+        Ok(all)
+    }
+
+    /// Everything that begins is served, by each endpoint.
+    fn expect_service(&self, number: u8) -> Result<()> {
+        for family in Family::ALL {
+            let outside = SocketAddr::new(vip(number).of(family), 80);
+            let inside = SocketAddr::new(cluster_ip(number).of(family), 80);
+            for protocol in [Protocol::Tcp, Protocol::Udp] {
+                let context = || format!("{} {family:?}", protocol.name());
+                ask_all(self.bed().client(), protocol, outside, &PODS).with_context(context)?;
+                ask(self.bed().pod("pod-1b")?.namespace(), protocol, inside).with_context(context)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The weights of all servers that IPVS has over a protocol, and how many connections they have.
+    fn servers(&self, protocol: &str) -> Result<Vec<(u32, u32)>> {
+        let of_protocol = listed(self)?.into_iter().filter(|one| one.service.starts_with(protocol));
+        let servers = of_protocol.flat_map(|one| one.servers);
+        Ok(servers.map(|(_, weight, active, inactive)| (weight, active + inactive)).collect())
+    }
+
+    fn is_pinned(&self) -> Result<bool> {
+        Ok(self.proxy(1)?.command(&["flows", "-o", "json"])?.status.success())
+    }
+}
+
+fn close(connections: Vec<LongConnections>) -> Result<()> {
+    for connections in connections {
+        assert!(connections.stop()? >= 3);
+    }
+    Ok(())
+}
+
+#[test]
+fn connections_stay_and_what_begins_goes_over() -> Result<()> {
+    let mut node = Changing::new();
+    apply(&node, 60, &node.service("changing", 60, &PODS)?.load_balancer(vip(60)))?;
+    let of_ipvs = node.open(60)?;
+
+    node.change(&EBPF, "eBPF serves new connections and datagrams")?;
+    node.expect_service(60)?;
+    let servers = node.servers("TCP")?;
+    assert!(
+        !servers.is_empty() && servers.iter().all(|(weight, had)| *weight == 0 && *had > 0),
+        "{servers:?}"
+    );
+    assert_eq!(node.servers("UDP")?, []);
+    let of_ebpf = node.open(60)?;
+    let flows = node.proxy(1)?.json("flows")?;
+    assert!(flows.as_array().is_some_and(|flows| flows.len() > 6), "{flows}");
+
+    // The next agent goes on with the change.
+    node.change(&EBPF, "eBPF serves new connections and datagrams")?;
+    node.expect_service(60)?;
+
+    node.change(&IPVS, "IPVS serves new connections and datagrams")?;
+    node.expect_service(60)?;
+    let target = place(SocketAddr::new(vip(60).v4.into(), 80));
+    let all = listed(&node)?;
+    let found = all.iter().find(|one| one.service.starts_with(&format!("TCP {target} "))).context("gone")?;
+    assert!(found.servers.iter().all(|(_, weight, ..)| *weight == 1), "{found:?}");
+    let of_ipvs_again = node.open(60)?;
+
+    close(of_ebpf)?;
+    close(of_ipvs)?;
+    close(of_ipvs_again)?;
+    Ok(())
+}
+
+#[test]
+fn the_former_mode_ends_with_its_time() -> Result<()> {
+    let mut node = Changing::new();
+    apply(&node, 61, &node.service("hurried", 61, &PODS)?.load_balancer(vip(61)))?;
+    // Its connections are cut in the end.
+    let lost = node.open(61)?;
+    node.change(&[EBPF.as_slice(), &["--drain", "1"]].concat(), "IPVS is gone, eBPF serves alone")?;
+    assert_eq!(listed(&node)?, []);
+    node.expect_service(61)?;
+    drop(lost);
+    let kept = node.open(61)?;
+    // Nothing reminds of the change: this one is none.
+    let changes = node.proxy(1)?.log().matches("eBPF serves new connections").count();
+    node.start(&EBPF)?;
+    node.expect_service(61)?;
+    assert_eq!(node.proxy(1)?.log().matches("eBPF serves new connections").count(), changes);
+    close(kept)?;
+    assert!(node.is_pinned()?);
+    node.change(&[IPVS.as_slice(), &["--drain", "1"]].concat(), "eBPF is gone, IPVS serves alone")?;
+    assert!(!node.is_pinned()?);
+    node.expect_service(61)?;
+    Ok(())
+}
+
+#[test]
+fn ipvs_goes_when_its_last_connection_has_ended() -> Result<()> {
+    let mut node = Changing::new();
+    apply(&node, 62, &node.service("last", 62, &PODS)?.load_balancer(vip(62)))?;
+    node.end()?;
+    node.start(&IPVS)?;
+    node.change(&EBPF, "IPVS is gone, eBPF serves alone")?;
+    node.expect_service(62)
+}
