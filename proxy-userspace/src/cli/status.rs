@@ -67,9 +67,13 @@ fn summary(status: &Status) -> Table {
         (false, Some(age)) => format!("silent for {age} s; the data path goes on"),
     };
     let resolved = status.ways.iter().filter(|way| way.resolved).count();
-    let mut table = Table::new(&["AGENT", "LAYOUT", "WAYS RESOLVED", "FAILS ON"]);
+    let mut table = Table::new(&["AGENT", "SERVES", "LAYOUT", "WAYS RESOLVED", "FAILS ON"]);
     table.push([
         agent,
+        match status.view.shared_seconds {
+            Some(seconds) => format!("{}, since {seconds} s", status.view.serves),
+            None => status.view.serves.to_owned(),
+        },
         status.view.layout_version.to_string(),
         format!("{resolved} of {}", status.ways.len()),
         failures(status.view.failures),
@@ -156,6 +160,8 @@ mod tests {
             layout_version: 1,
             heartbeat_age_seconds,
             failures: FailuresView::default(),
+            serves: "all connections",
+            shared_seconds: None,
             attached: Vec::new(),
             cluster_sources: Vec::new(),
             maps: Vec::new(),
@@ -196,6 +202,16 @@ mod tests {
         assert!(summary(&status(Some(3))).to_string().contains("alive, 3 s ago"));
         assert!(summary(&status(Some(99))).to_string().contains("silent for 99 s"));
         assert!(summary(&status(None)).to_string().contains("never seen"));
+    }
+
+    #[test]
+    fn the_summary_says_which_connections_are_served_while_the_mode_changes() {
+        let alone = status(Some(3));
+        assert!(summary(&alone).to_string().contains("all connections "));
+        let view =
+            StatusView { serves: "existing connections", shared_seconds: Some(90), ..alone.view.clone() };
+        let older = Status { view, ..alone };
+        assert!(summary(&older).to_string().contains("existing connections, since 90 s"));
     }
 
     #[test]

@@ -44,6 +44,8 @@ fn what_the_kernel_counts_is_shown_with_its_labels() {
             layout_version: 1,
             heartbeat_age_seconds: None,
             failures: FailuresView::default(),
+            serves: "all connections",
+            shared_seconds: None,
             attached: vec![attached("a", "native"), attached("b", "generic"), attached("c", "native")],
             cluster_sources: Vec::new(),
             maps: vec![map("FLOWS4", None), map("PEERS", Some(9))],

@@ -5,18 +5,20 @@ use std::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;
 
 use anyhow::{Context, Result, ensure};
-use millrace_lab::cluster::Cluster;
+use millrace_lab::cluster::{Cluster, TARGET_PORT};
+use millrace_lab::manifests::Service;
 use millrace_lab::process::Process;
 use millrace_lab::topology::{Family, cluster_ip, vip};
 use millrace_lab::traffic::{LongConnections, Protocol, ask};
 
+use crate::direct::wait_for_places;
 use crate::fixture::{self, FLAGS, LIMIT, apply, ask_all, listed, place};
 
 const PODS: [&str; 2] = ["pod-1a", "pod-2a"];
 const IPVS: [&str; 2] = FLAGS;
 const EBPF: [&str; 2] = ["--proxy-mode", "ebpf"];
 
-/// The cluster of all tests while node 1 changes its mode. It is left as it was: served by IPVS alone.
+/// The cluster of all tests while node 1 changes its mode. It is left as it was: node 1 served by IPVS alone, node 2 by nobody.
 struct Changing(MutexGuard<'static, Cluster>);
 
 impl Deref for Changing {
@@ -35,8 +37,9 @@ impl DerefMut for Changing {
 
 impl Drop for Changing {
     fn drop(&mut self) {
-        let is_whole = self.end().and_then(|()| self.start(&IPVS)).is_ok();
-        assert!(is_whole || std::thread::panicking(), "node 1 is not as it was");
+        let others = if self.has_agent(2) { self.end(2) } else { Ok(()) };
+        let is_whole = others.is_ok() && self.end(1).and_then(|()| self.start(&IPVS)).is_ok();
+        assert!(is_whole || std::thread::panicking(), "the nodes are not as they were");
     }
 }
 
@@ -45,12 +48,12 @@ impl Changing {
         Self(fixture::shared())
     }
 
-    /// Removes agent and data plane.
-    fn end(&mut self) -> Result<()> {
-        if self.has_agent(1) {
-            self.take_agent(1)?.stop()?;
+    /// Removes a node's agent and data plane.
+    fn end(&mut self, node: u8) -> Result<()> {
+        if self.has_agent(node) {
+            self.take_agent(node)?.stop()?;
         }
-        let cleaned = self.proxy(1)?.command(&["cleanup"])?;
+        let cleaned = self.proxy(node)?.command(&["cleanup"])?;
         ensure!(cleaned.status.success(), "{}", String::from_utf8_lossy(&cleaned.stderr));
         Ok(())
     }
@@ -187,8 +190,48 @@ fn the_former_mode_ends_with_its_time() -> Result<()> {
 fn ipvs_goes_when_its_last_connection_has_ended() -> Result<()> {
     let mut node = Changing::new();
     apply(&node, 62, &node.service("last", 62, &PODS)?.load_balancer(vip(62)))?;
-    node.end()?;
+    node.end(1)?;
     node.start(&IPVS)?;
     node.change(&EBPF, "IPVS is gone, eBPF serves alone")?;
     node.expect_service(62)
+}
+
+/// A Service with Direct Server Return, whose port is that of its endpoints on node 2.
+fn direct(node: &Changing, number: u8) -> Result<Service> {
+    let service = Service::new("direct-changing", number).port(TARGET_PORT, TARGET_PORT);
+    let pods = ["pod-2a", "pod-2b"].into_iter().try_fold(service, |service, pod| {
+        Ok::<_, anyhow::Error>(service.pod(node.bed().node_of(pod)?, node.bed().pod(pod)?))
+    });
+    Ok(pods?.load_balancer(vip(number)).annotation("millrace/forwarding", "dsr"))
+}
+
+#[test]
+fn direct_return_goes_on_through_a_change_of_the_director() -> Result<()> {
+    let mut node = Changing::new();
+    let starts = node.proxy(2)?.log().matches("serving as").count();
+    node.start_agent_with(2, &IPVS)?;
+    node.proxy(2)?.wait_for_start(starts + 1)?;
+    node.manifests().put_service(&direct(&node, 63)?)?;
+    for (number, map) in [(1, "marks"), (2, "targets")] {
+        wait_for_places(&node, number, map, 63, TARGET_PORT)?;
+    }
+    let targets = Family::ALL.map(|family| SocketAddr::new(vip(63).of(family), TARGET_PORT));
+    let open = |node: &Changing| {
+        let all = targets.into_iter().map(|target| LongConnections::open(node.bed().client(), target, 3, 3));
+        all.collect::<Result<Vec<_>>>()
+    };
+    let of_ipvs = open(&node)?;
+    // Node 2 takes off what is for its pods.
+    node.change(&[EBPF.as_slice(), &["--dsr-dispatch", "pod"]].concat(), "eBPF serves new connections")?;
+    let of_ebpf = open(&node)?;
+    node.change(&[IPVS.as_slice(), &["--dsr-dispatch", "pod"]].concat(), "IPVS serves new connections")?;
+    let of_ipvs_again = open(&node)?;
+    for protocol in [Protocol::Tcp, Protocol::Udp] {
+        for target in targets {
+            ask_all(node.bed().client(), protocol, target, &["pod-2a", "pod-2b"])?;
+        }
+    }
+    close(of_ebpf)?;
+    close(of_ipvs)?;
+    close(of_ipvs_again)
 }

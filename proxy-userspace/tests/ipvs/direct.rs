@@ -94,7 +94,7 @@ fn apply(cluster: &Cluster, number: u8, service: &Service) -> Result<()> {
 }
 
 /// Waits until a map of a node's table has a load balancer's address and port, for all protocols and families.
-fn wait_for_places(cluster: &Cluster, node: u8, map: &str, number: u8, port: u16) -> Result<()> {
+pub fn wait_for_places(cluster: &Cluster, node: u8, map: &str, number: u8, port: u16) -> Result<()> {
     let what = format!("{map} of node {node} have service {number}");
     cluster.proxy(node)?.wait_until_within(LIMIT, &what, || {
         Family::ALL.into_iter().try_fold(true, |so_far, family| {

@@ -7,7 +7,7 @@ use nix::net::if_::if_indextoname;
 use nix::time::{ClockId, clock_gettime};
 use proxy_common::addr::unmapped;
 use proxy_common::backend::BACKEND_EXISTS;
-use proxy_common::config::{AGENT_DEGRADED, AGENT_FAILURES, AGENT_HEARTBEAT};
+use proxy_common::config::{AGENT_DEGRADED, AGENT_FAILURES, AGENT_HEARTBEAT, AGENT_SHARE, AGENT_SHARE_SINCE};
 use proxy_common::source_range::CLUSTER;
 use proxy_common::verdict::{Program, Reason};
 use proxy_common::way::{WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
@@ -15,6 +15,7 @@ use proxy_common::{Address, LAYOUT_VERSION};
 
 use super::view::{AttachedView, CounterView, FailuresView, MapView, StatusView, WayView};
 use super::{PinnedMaps, ReadError, total};
+use crate::dataplane::ebpf::Share;
 use crate::dataplane::ebpf::bpffs::entries;
 use crate::dataplane::ebpf::link::{LinkKey, LinkKind};
 use crate::dataplane::ebpf::maps::FamilyMaps;
@@ -53,10 +54,13 @@ impl PinnedMaps {
         let heartbeat = self.maps.agent.load(AGENT_HEARTBEAT);
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| time.tv_sec());
         let now = u64::try_from(now).unwrap_or(0);
+        let share = self.maps.agent.load(AGENT_SHARE);
         Ok(StatusView {
             layout_version: LAYOUT_VERSION,
             heartbeat_age_seconds: (heartbeat != 0).then(|| now.saturating_sub(heartbeat)),
             failures: self.failures(),
+            serves: Share::name(share),
+            shared_seconds: (share != 0).then(|| now.saturating_sub(self.maps.agent.load(AGENT_SHARE_SINCE))),
             attached: self.attached()?,
             cluster_sources: self.source_ranges()?.remove(&CLUSTER).unwrap_or_default(),
             maps: self.fill()?,

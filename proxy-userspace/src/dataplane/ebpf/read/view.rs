@@ -182,6 +182,10 @@ pub struct StatusView {
     pub heartbeat_age_seconds: Option<u64>,
     /// What the agent's last sync failed on, and it tries again.
     pub failures: FailuresView,
+    /// Which connections are this mode's: all, or, while the node changes its mode, the new ones or those that it has.
+    pub serves: &'static str,
+    /// How many seconds it has not been all of them.
+    pub shared_seconds: Option<u64>,
     /// Where the programs are attached, sorted.
     pub attached: Vec<AttachedView>,
     /// Sources that are inside the cluster though they come in over an uplink, sorted.
