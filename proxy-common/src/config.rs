@@ -68,8 +68,11 @@ pub const AGENT_WORDS: u32 = 8;
 pub const SHARE_ALONE: u32 = 0;
 /// New connections and datagrams are this mode's; TCP and SCTP connections that it does not know are IPVS', from before.
 pub const SHARE_NEWER: u32 = 1;
-/// TCP and SCTP connections that it knows are this mode's; new ones, and datagrams, are IPVS'.
+/// TCP and SCTP connections that it knows are this mode's; new ones, and datagrams, are IPVS'. So is this mode's what a
+/// director keeps nothing of.
 pub const SHARE_OLDER: u32 = 2;
+/// Bit of the other words: the change of mode was turned round, and what a director knows nothing of is whose it is in the other one.
+pub const SHARE_TURNED: u32 = 4;
 
 /// Seconds after which a silent agent's ways are not believed and the FIB is asked.
 pub const HEARTBEAT_SECONDS: u32 = 30;

@@ -118,15 +118,14 @@ fn forward_parsed<P: Packet, F: Family>(
     let Some(frontend) = balance::lookup_frontend::<F>(&parsed.key) else {
         return Err(vip::unknown_port::<F>(&parsed.key.destination).into());
     };
-    if share::passes::<F>(parsed) {
+    if share::passes::<F>(parsed, keeps_none(&frontend)) {
         return Err(UNTOUCHED.into());
     }
     // Where this mode gave way, the other one judges whom it serves.
     let refused = |verdict| if share::is_older() { UNTOUCHED } else { verdict };
     let frontend = source::admit::<F>(frontend, &parsed.key).map_err(refused)?;
-    let keeps_none = frontend.flags & (FRONTEND_DSR | FRONTEND_AFFINITY) == FRONTEND_DSR;
     if frontend.flags & FRONTEND_LISTENER != 0
-        || share::passes_newer::<F>(parsed, frontend.service, keeps_none)
+        || share::passes_newer::<F>(parsed, frontend.service, keeps_none(&frontend))
     {
         return Err(UNTOUCHED.into());
     }
@@ -138,12 +137,18 @@ fn forward_parsed<P: Packet, F: Family>(
 /// Rule 1 of the slot: where nothing changed, a DSR director needs no flow entry. With affinity it does: a client may have
 /// another backend than its slot's.
 #[inline(always)]
+const fn keeps_none(frontend: &Frontend) -> bool {
+    frontend.flags & (FRONTEND_DSR | FRONTEND_AFFINITY) == FRONTEND_DSR
+}
+
+/// By slot alone, or else by flow entry.
+#[inline(always)]
 fn serve<P: Packet, F: Family>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     frontend: &Frontend,
 ) -> Result<Verdict, Leave> {
-    if frontend.flags & (FRONTEND_DSR | FRONTEND_AFFINITY) != FRONTEND_DSR {
+    if !keeps_none(frontend) {
         return serve_by_flow::<P, F>(packet, parsed, frontend, None);
     }
     let slot = balance::select_slot::<F>(frontend, &parsed.key);

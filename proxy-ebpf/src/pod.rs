@@ -89,7 +89,7 @@ fn forward_parsed<P: Packet, F: Family>(
     if frontend.flags & FRONTEND_NODE_ONLY != 0 {
         return Err(UNTOUCHED.into());
     }
-    if share::passes::<F>(parsed) || share::passes_newer::<F>(parsed, frontend.service, false) {
+    if share::passes::<F>(parsed, false) || share::passes_newer::<F>(parsed, frontend.service, false) {
         return Err(UNTOUCHED.into());
     }
     source::check_ranges::<F>(&frontend, key)?;

@@ -4,7 +4,7 @@
 //! passes untouched: IPVS is in the stack, and asks for no more than that a packet gets there. `SHARE` is fixed when the programs
 //! are loaded, so that the verifier removes all of this where a mode serves alone.
 
-use proxy_common::config::{SHARE_ALONE, SHARE_NEWER, SHARE_OLDER};
+use proxy_common::config::{SHARE_ALONE, SHARE_NEWER, SHARE_OLDER, SHARE_TURNED};
 use proxy_common::rules::Role;
 use proxy_common::selection::BackendRef;
 
@@ -12,6 +12,7 @@ use crate::config::SHARE;
 use crate::family::Family;
 use crate::flow::{self, Owner, Sender};
 use crate::packet::Parsed;
+use crate::packet::parse::has_connections;
 
 /// Whether there is no other mode.
 #[inline(always)]
@@ -23,30 +24,43 @@ pub fn is_alone() -> bool {
 /// director would do without them, too.
 #[inline(always)]
 pub fn is_newer() -> bool {
-    SHARE.load() == SHARE_NEWER
+    SHARE.load() & !SHARE_TURNED == SHARE_NEWER
 }
 
 /// Whether what begins now is the other mode's.
 #[inline(always)]
 pub fn is_older() -> bool {
-    SHARE.load() == SHARE_OLDER
+    SHARE.load() & !SHARE_TURNED == SHARE_OLDER
 }
 
-/// Whether a packet for a frontend is the other mode's, whichever frontend that is.
+/// Whether this mode's directors have packets of a protocol for which there is no entry: those of the mode that the node had before it
+/// changed for the first time, as long as connections of then may be left.
 #[inline(always)]
-pub fn passes<F: Family>(parsed: &Parsed<F::Address>) -> bool {
-    match SHARE.load() {
-        SHARE_NEWER => matches!(parsed.role(), Role::Midstream) && !is_known::<F>(parsed),
-        SHARE_OLDER => matches!(parsed.role(), Role::Datagram),
-        _ => false,
+pub fn owns_unknown(protocol: u8) -> bool {
+    let is_turned = SHARE.load() & SHARE_TURNED != 0;
+    match SHARE.load() & !SHARE_TURNED {
+        SHARE_NEWER => is_turned || !has_connections(protocol),
+        SHARE_OLDER => !is_turned && has_connections(protocol),
+        _ => true,
+    }
+}
+
+/// Whether a packet for a frontend is the other mode's, whoever sent it: it `keeps_none` of connections where it is a director's.
+#[inline(always)]
+pub fn passes<F: Family>(parsed: &Parsed<F::Address>, keeps_none: bool) -> bool {
+    match parsed.role() {
+        Role::Midstream => is_newer() && began_before::<F>(parsed, keeps_none),
+        Role::Datagram => is_older(),
+        Role::Opening => false,
     }
 }
 
 #[inline(never)]
-fn is_known<F: Family>(parsed: &Parsed<F::Address>) -> bool {
-    flow::find::<F>(&parsed.key).is_some_and(|(found, flow)| {
-        !found.backend.is_none() && flow::is_client_entry::<F>(flow, &parsed.key)
-    })
+fn began_before<F: Family>(parsed: &Parsed<F::Address>, keeps_none: bool) -> bool {
+    match flow::find::<F>(&parsed.key) {
+        Some((found, flow)) if flow::is_client_entry::<F>(flow, &parsed.key) => found.backend.is_none(),
+        _ => !(keeps_none && owns_unknown(parsed.key.protocol)),
+    }
 }
 
 /// Whether a packet is of a connection that began after this mode gave way. One that begins leaves an entry which names no backend: a
@@ -70,6 +84,6 @@ fn began_later<F: Family>(parsed: &Parsed<F::Address>, service: u32, keeps_none:
             let _ = flow::remember::<F>(parsed, &Owner { backend: BackendRef::NONE, service, flags: 0 });
             true
         }
-        None => !keeps_none,
+        None => !(keeps_none && owns_unknown(parsed.key.protocol)),
     }
 }

@@ -114,7 +114,7 @@ fn choose<F: Family>(key: &KeyOf<F>) -> Next {
     let Some(frontend) = balance::lookup_frontend::<F>(key) else {
         return Next::End(UNTOUCHED);
     };
-    if frontend.flags & FRONTEND_DSR == 0 || share::is_newer() {
+    if frontend.flags & FRONTEND_DSR == 0 || !share::owns_unknown(key.protocol) {
         return Next::End(unknown());
     }
     let slot = balance::select_slot::<F>(&frontend, key);

@@ -5,8 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;
 
 use anyhow::{Context, Result, ensure};
-use millrace_lab::cluster::{Cluster, TARGET_PORT};
-use millrace_lab::manifests::Service;
+use millrace_lab::cluster::Cluster;
 use millrace_lab::process::Process;
 use millrace_lab::topology::{Family, cluster_ip, vip};
 use millrace_lab::traffic::{LongConnections, Protocol, ask};
@@ -114,8 +113,15 @@ impl Changing {
         Ok(servers.map(|(_, weight, active, inactive)| (weight, active + inactive)).collect())
     }
 
+    /// Which connections eBPF serves.
+    fn serves(&self) -> Result<String> {
+        let status = self.proxy(1)?.json("status")?;
+        Ok(status["serves"].as_str().context("the status does not say what is served")?.to_owned())
+    }
+
     fn is_pinned(&self) -> Result<bool> {
-        Ok(self.proxy(1)?.command(&["flows", "-o", "json"])?.status.success())
+        let status = self.proxy(1)?.json("status")?;
+        Ok(status.get("attached").is_some())
     }
 }
 
@@ -139,7 +145,7 @@ fn connections_stay_and_what_begins_goes_over() -> Result<()> {
         !servers.is_empty() && servers.iter().all(|(weight, had)| *weight == 0 && *had > 0),
         "{servers:?}"
     );
-    assert_eq!(node.servers("UDP")?, []);
+    assert_eq!(node.serves()?, "new connections");
     let of_ebpf = node.open(60)?;
     let flows = node.proxy(1)?.json("flows")?;
     assert!(flows.as_array().is_some_and(|flows| flows.len() > 6), "{flows}");
@@ -154,6 +160,7 @@ fn connections_stay_and_what_begins_goes_over() -> Result<()> {
     let all = listed(&node)?;
     let found = all.iter().find(|one| one.service.starts_with(&format!("TCP {target} "))).context("gone")?;
     assert!(found.servers.iter().all(|(_, weight, ..)| *weight == 1), "{found:?}");
+    assert_eq!(node.serves()?, "existing connections");
     let of_ipvs_again = node.open(60)?;
 
     close(of_ebpf)?;
@@ -170,6 +177,7 @@ fn the_former_mode_ends_with_its_time() -> Result<()> {
     let lost = node.open(61)?;
     node.change(&[EBPF.as_slice(), &["--drain", "1"]].concat(), "IPVS is gone, eBPF serves alone")?;
     assert_eq!(listed(&node)?, []);
+    assert_eq!(node.serves()?, "all connections");
     node.expect_service(61)?;
     drop(lost);
     let kept = node.open(61)?;
@@ -196,42 +204,32 @@ fn ipvs_goes_when_its_last_connection_has_ended() -> Result<()> {
     node.expect_service(62)
 }
 
-/// A Service with Direct Server Return, whose port is that of its endpoints on node 2.
-fn direct(node: &Changing, number: u8) -> Result<Service> {
-    let service = Service::new("direct-changing", number).port(TARGET_PORT, TARGET_PORT);
-    let pods = ["pod-2a", "pod-2b"].into_iter().try_fold(service, |service, pod| {
-        Ok::<_, anyhow::Error>(service.pod(node.bed().node_of(pod)?, node.bed().pod(pod)?))
-    });
-    Ok(pods?.load_balancer(vip(number)).annotation("millrace/forwarding", "dsr"))
-}
-
 #[test]
-fn direct_return_goes_on_through_a_change_of_the_director() -> Result<()> {
+fn direct_return_goes_on_through_a_change_that_is_turned_round() -> Result<()> {
     let mut node = Changing::new();
     let starts = node.proxy(2)?.log().matches("serving as").count();
     node.start_agent_with(2, &IPVS)?;
     node.proxy(2)?.wait_for_start(starts + 1)?;
-    node.manifests().put_service(&direct(&node, 63)?)?;
+    let service = node.service("direct-changing", 63, &PODS)?.load_balancer(vip(63));
+    node.manifests().put_service(&service.annotation("millrace/forwarding", "dsr"))?;
     for (number, map) in [(1, "marks"), (2, "targets")] {
-        wait_for_places(&node, number, map, 63, TARGET_PORT)?;
+        wait_for_places(&node, number, map, 63, 80)?;
     }
-    let targets = Family::ALL.map(|family| SocketAddr::new(vip(63).of(family), TARGET_PORT));
+    let targets = Family::ALL.map(|family| SocketAddr::new(vip(63).of(family), 80));
     let open = |node: &Changing| {
         let all = targets.into_iter().map(|target| LongConnections::open(node.bed().client(), target, 3, 3));
         all.collect::<Result<Vec<_>>>()
     };
-    let of_ipvs = open(&node)?;
-    // Node 2 takes off what is for its pods.
-    node.change(&[EBPF.as_slice(), &["--dsr-dispatch", "pod"]].concat(), "eBPF serves new connections")?;
-    let of_ebpf = open(&node)?;
-    node.change(&[IPVS.as_slice(), &["--dsr-dispatch", "pod"]].concat(), "IPVS serves new connections")?;
-    let of_ipvs_again = open(&node)?;
+    let before = open(&node)?;
+    // A director in eBPF mode would send what it knows nothing of to either endpoint, by the slot.
+    node.change(&EBPF, "eBPF serves new connections and datagrams")?;
+    node.change(&IPVS, "IPVS serves new connections and datagrams")?;
+    assert_eq!(node.serves()?, "existing connections");
     for protocol in [Protocol::Tcp, Protocol::Udp] {
         for target in targets {
-            ask_all(node.bed().client(), protocol, target, &["pod-2a", "pod-2b"])?;
+            ask_all(node.bed().client(), protocol, target, &PODS)?;
         }
     }
-    close(of_ebpf)?;
-    close(of_ipvs)?;
-    close(of_ipvs_again)
+    close(open(&node)?)?;
+    close(before)
 }

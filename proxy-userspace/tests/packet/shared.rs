@@ -2,7 +2,7 @@
 
 use millrace_lab::frame::{Frame, flag};
 use millrace_lab::program::{Bed, Endpoint, FlowTable};
-use proxy_common::config::{SHARE_NEWER, SHARE_OLDER};
+use proxy_common::config::{SHARE_NEWER, SHARE_OLDER, SHARE_TURNED};
 use proxy_common::flow::{FLOW_CLOSING, FLOW_ENCAPSULATE};
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
@@ -32,6 +32,7 @@ each_tunnel! {
     a_newer_director_passes_connections_that_it_does_not_know
     an_older_director_goes_on_with_connections_that_it_keeps_nothing_of
     an_older_director_knows_what_began_later
+    where_the_change_was_turned_round_what_is_not_known_is_whose_it_was_first
 }
 
 fn serve(case: Case, bed: &Bed) {
@@ -226,4 +227,24 @@ fn an_older_director_knows_what_began_later(tunnel: Tunnel) {
         &reply.icmp_error(tunnel.case.client().ip(), tunnel.case.port_unreachable()),
     );
     is_passed(tunnel.case, &bed, &tunnel.case.tcp(flag::FIN | flag::ACK));
+}
+
+fn where_the_change_was_turned_round_what_is_not_known_is_whose_it_was_first(tunnel: Tunnel) {
+    let case = tunnel.case;
+    let reply = case.tcp(flag::ACK).reply();
+    let error = reply.icmp_error(case.client().ip(), case.port_unreachable());
+    // From IPVS to eBPF and back: this mode has entered all its connections.
+    let (bed, _) = director(tunnel, SHARE_OLDER | SHARE_TURNED);
+    is_passed(case, &bed, &case.tcp(flag::ACK));
+    is_passed(case, &bed, &error);
+    // From eBPF to IPVS and back: of what IPVS has, this mode has noted the begin.
+    let (older, _) = director(tunnel, SHARE_OLDER);
+    is_passed(case, &older, &case.tcp_from(40001, flag::SYN));
+    is_passed(case, &older, &case.tcp_from(40001, flag::ACK));
+    let (bed, backend) = director(tunnel, SHARE_NEWER | SHARE_TURNED);
+    bed.take_flows_of(&older);
+    is_sent(tunnel, &bed, &case.tcp(flag::ACK), backend);
+    is_passed(case, &bed, &case.tcp_from(40001, flag::ACK));
+    let entry = bed.flow_of(FlowTable::New, &case.tcp(flag::ACK)).unwrap();
+    assert_eq!(entry.backend, backend.reference);
 }

@@ -12,12 +12,12 @@ use std::time::Duration;
 pub use to_ebpf::ToEbpf;
 pub use to_ipvs::ToIpvs;
 
-use super::{Dataplane, SyncReport, ebpf, ipvs};
-use crate::dataplane::ebpf::{EbpfDataplane, Share};
-use crate::dataplane::ipvs::IpvsDataplane;
+use super::ebpf::EbpfDataplane;
+use super::ipvs::IpvsDataplane;
+use super::{Dataplane, SyncFailure, SyncReport, ebpf, ipvs};
 use crate::model::{Desired, Dirty};
 
-/// How often the former mode is asked what is left of it.
+/// How often the former mode is asked what is left of it, and what fails is tried again.
 const INTERVAL: Duration = Duration::from_secs(30);
 
 /// Serves by eBPF, and goes over to it where IPVS serves yet.
@@ -29,7 +29,8 @@ pub fn to_ebpf(
     if !ipvs::is_here() {
         return Ok(Box::new(EbpfDataplane::open(settings)?));
     }
-    let dataplane = EbpfDataplane::open(ebpf::Settings { share: Share::Newer, ..settings })?;
+    let share = ebpf::recorded(&settings.bpffs_path).to_newer();
+    let dataplane = EbpfDataplane::open(ebpf::Settings { share, ..settings })?;
     Ok(Box::new(ToEbpf::new(dataplane, ipvs.clone(), drain)))
 }
 
@@ -44,12 +45,17 @@ pub fn to_ipvs(
     if !is_attached {
         return Ok(Box::new(dataplane));
     }
-    Ok(Box::new(ToIpvs::new(dataplane, ebpf::Settings { share: Share::Older, ..ebpf }, drain)))
+    Ok(Box::new(ToIpvs::new(dataplane, ebpf, drain)))
 }
 
 /// Whether the new mode serves what begins, as far as it will soon: what it can't serve the former one must not serve for ever either.
-fn is_filled(report: &SyncReport, dirty: &Dirty) -> bool {
-    !dirty.incomplete && !report.failures.iter().any(super::SyncFailure::is_fatal)
+/// `is_attached` is whether it could when it was last told of devices.
+fn is_filled(is_attached: bool, report: &SyncReport, dirty: &Dirty) -> bool {
+    is_attached && !dirty.incomplete && !is_fatal(report)
+}
+
+fn is_fatal(report: &SyncReport) -> bool {
+    report.failures.iter().any(SyncFailure::is_fatal)
 }
 
 /// Everything, for a data plane that was told nothing yet.

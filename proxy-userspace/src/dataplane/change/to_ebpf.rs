@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
-use super::{INTERVAL, in_words, is_filled};
-use crate::dataplane::ebpf::EbpfDataplane;
+use super::{INTERVAL, in_words, is_fatal, is_filled};
+use crate::dataplane::ebpf::{EbpfDataplane, Share};
 use crate::dataplane::ipvs::{self, Retreat};
 use crate::dataplane::{Check, Dataplane, SyncReport};
 use crate::model::{Desired, Dirty};
@@ -18,6 +18,8 @@ pub struct ToEbpf {
     former: Former,
     settings: ipvs::Settings,
     drain: Duration,
+    /// Whether the programs are attached where they have to be.
+    is_attached: bool,
     /// When the former mode is asked again.
     ask_at: Instant,
 }
@@ -41,12 +43,21 @@ impl ToEbpf {
     /// Of a data plane that shares with IPVS.
     #[must_use]
     pub fn new(dataplane: EbpfDataplane, settings: ipvs::Settings, drain: Duration) -> Self {
-        Self { dataplane, former: Former::Serves, settings, drain, ask_at: Instant::now() }
+        Self {
+            dataplane,
+            former: Former::Serves,
+            settings,
+            drain,
+            is_attached: false,
+            ask_at: Instant::now(),
+        }
     }
 
     /// The next step of the former mode's way out.
     fn go_on(&mut self) {
-        self.ask_at = Instant::now() + INTERVAL;
+        let rest = self.drain.saturating_sub(self.dataplane.shared_for());
+        // What is over and could not be removed is not tried more often.
+        self.ask_at = Instant::now() + if rest.is_zero() { INTERVAL } else { rest.min(INTERVAL) };
         if matches!(self.former, Former::Waits) {
             match Retreat::begin(&self.settings) {
                 Ok(retreat) => self.former = Former::Retreats(Box::new(retreat)),
@@ -59,8 +70,11 @@ impl ToEbpf {
             self.remove();
         }
         if matches!(self.former, Former::Gone) {
-            match self.dataplane.serve_alone() {
-                Ok(()) => self.former = Former::Forgotten,
+            match self.dataplane.change_share(Share::Alone) {
+                Ok(()) => {
+                    info!("IPVS is gone, eBPF serves alone");
+                    self.former = Former::Forgotten;
+                }
                 Err(error) => warn!("the programs still leave connections to IPVS, which is gone: {error}"),
             }
         }
@@ -90,8 +104,11 @@ impl ToEbpf {
         // Its lock goes first.
         self.former = Former::Waits;
         match ipvs::cleanup() {
+            Ok(_) if ipvs::is_here() => {
+                warn!("what IPVS left can't be removed: that takes the program nft");
+            }
             Ok(cleaned) => {
-                info!(removed = cleaned.removed.join(", "), "IPVS is gone, eBPF serves alone");
+                info!(removed = cleaned.removed.join(", "), "IPVS is removed");
                 self.former = Former::Gone;
             }
             Err(error) => warn!("what IPVS left can't be removed: {error}"),
@@ -102,11 +119,12 @@ impl ToEbpf {
 impl Dataplane for ToEbpf {
     fn sync(&mut self, desired: &Desired, dirty: &Dirty) -> SyncReport {
         let report = self.dataplane.sync(desired, dirty);
-        if matches!(self.former, Former::Serves) && is_filled(&report, dirty) {
+        if matches!(self.former, Former::Serves) && is_filled(self.is_attached, &report, dirty) {
             info!(
                 "eBPF serves new connections and datagrams; IPVS keeps its connections for at most {} (--drain)",
                 in_words(self.drain)
             );
+            self.dataplane.record_share();
             self.former = Former::Waits;
             self.go_on();
         }
@@ -114,13 +132,15 @@ impl Dataplane for ToEbpf {
     }
 
     fn set_topology(&mut self, topology: &Topology) -> SyncReport {
-        self.dataplane.set_topology(topology)
+        let report = self.dataplane.set_topology(topology);
+        self.is_attached = !is_fatal(&report);
+        report
     }
 
     fn housekeep(&mut self, now_monotonic_seconds: u64) -> Option<Duration> {
         let due_in = self.dataplane.housekeep(now_monotonic_seconds);
         let is_draining = !matches!(self.former, Former::Serves | Former::Forgotten);
-        if is_draining && (Instant::now() >= self.ask_at || self.dataplane.shared_for() >= self.drain) {
+        if is_draining && Instant::now() >= self.ask_at {
             self.go_on();
         }
         due_in

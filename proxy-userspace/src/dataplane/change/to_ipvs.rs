@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
 
-use super::{INTERVAL, everything, in_words, is_filled};
-use crate::dataplane::ebpf::{self, EbpfDataplane};
+use super::{INTERVAL, everything, in_words, is_fatal, is_filled};
+use crate::dataplane::ebpf::{self, EbpfDataplane, OpenError};
 use crate::dataplane::ipvs::IpvsDataplane;
 use crate::dataplane::{Check, Dataplane, SyncReport};
 use crate::model::{Desired, Dirty, Forwarding};
@@ -22,7 +22,11 @@ pub struct ToIpvs {
     settings: ebpf::Settings,
     drain: Duration,
     topology: Option<Topology>,
-    /// When what was in the way is tried again.
+    /// Whether IPVS could serve when it was last told of devices.
+    is_attached: bool,
+    /// What the former mode was told last could not be done.
+    former_failed: bool,
+    /// When what failed is tried again.
     retry_at: Instant,
     /// Whether there are connections of which directors keep nothing, so that nobody knows when the last one has ended.
     keeps_none: bool,
@@ -31,57 +35,105 @@ pub struct ToIpvs {
 /// Where the former mode is.
 #[derive(Debug)]
 enum Former {
-    /// It serves, since the new one is not filled yet; its maps are as the former agent left them.
-    Serves,
-    /// It gets nothing new, and follows the cluster: its connections know endpoints come and go, other nodes' directors send here.
+    /// It serves as its agent left it, and can't be told anything.
+    Untold,
+    /// It serves and follows the cluster, since the new mode is not filled yet.
+    Serves(Box<EbpfDataplane>),
+    /// It gets nothing new, and follows the cluster: other nodes' directors send to endpoints here.
     Retreats(Box<EbpfDataplane>),
-    /// It is in the way, and can't be worked with.
-    Stays,
+    /// It is to be removed.
+    Leftover,
     /// It is gone.
     Gone,
 }
 
+impl Former {
+    /// What can be told something.
+    fn dataplane(&mut self) -> Option<&mut EbpfDataplane> {
+        match self {
+            Self::Serves(former) | Self::Retreats(former) => Some(former),
+            Self::Untold | Self::Leftover | Self::Gone => None,
+        }
+    }
+}
+
 impl ToIpvs {
-    /// Of a data plane beside which programs are attached; `settings` are those of programs that serve no more than existing
-    /// connections.
+    /// Of a data plane beside which programs are attached; they go on as they are until it is filled.
     #[must_use]
     pub fn new(dataplane: IpvsDataplane, settings: ebpf::Settings, drain: Duration) -> Self {
+        let share = ebpf::recorded(&settings.bpffs_path);
+        let settings = ebpf::Settings { share, ..settings };
+        let former = match EbpfDataplane::open(settings.clone()) {
+            Ok(former) => Former::Serves(Box::new(former)),
+            Err(error) => {
+                warn!("eBPF serves as it was left until IPVS is filled: {error}");
+                Former::Untold
+            }
+        };
         Self {
             dataplane,
-            former: Former::Serves,
+            former,
             settings,
             drain,
             topology: None,
+            is_attached: false,
+            former_failed: false,
             retry_at: Instant::now(),
             keeps_none: false,
         }
     }
 
-    /// Takes what begins away from the former mode.
+    /// IPVS is filled: takes what begins away from the former mode.
     fn take_over(&mut self, desired: &Desired, dirty: &Dirty) {
-        match EbpfDataplane::open(self.settings.clone()) {
-            Ok(mut former) => {
-                if let Some(topology) = &self.topology {
-                    log(&former.set_topology(topology));
+        if Instant::now() < self.retry_at {
+            return;
+        }
+        self.retry_at = Instant::now() + INTERVAL;
+        match std::mem::replace(&mut self.former, Former::Untold) {
+            Former::Serves(former) => self.restrict(former),
+            Former::Untold => match EbpfDataplane::open(self.settings.clone()) {
+                Ok(mut former) => {
+                    if let Some(topology) = &self.topology {
+                        self.former_failed = failed(&former.set_topology(topology));
+                    }
+                    self.former_failed |= failed(&former.sync(desired, &everything(desired, dirty)));
+                    self.restrict(Box::new(former));
                 }
-                log(&former.sync(desired, &everything(desired, dirty)));
+                Err(error) => self.give_up(&error),
+            },
+            other => self.former = other,
+        }
+    }
+
+    fn restrict(&mut self, mut former: Box<EbpfDataplane>) {
+        match former.change_share(former.share().to_older()) {
+            Ok(()) => {
                 info!(
                     "IPVS serves new connections and datagrams; eBPF keeps its connections for at most {} (--drain)",
                     in_words(self.drain)
                 );
-                self.former = Former::Retreats(Box::new(former));
+                self.former = Former::Retreats(former);
             }
             Err(error) => {
-                warn!("eBPF can't keep its connections, which end: {error}");
-                self.former = Former::Stays;
-                self.remove();
+                self.former = Former::Serves(former);
+                self.give_up(&error);
             }
+        }
+    }
+
+    /// What this kernel refuses it will refuse again; anything else is tried again.
+    fn give_up(&mut self, error: &OpenError) {
+        if error.is_of_the_kernel() {
+            warn!("eBPF can't be told to keep its connections, which end: {error}");
+            self.remove();
+        } else {
+            warn!("eBPF serves yet, and can't be told to give way: {error}");
         }
     }
 
     fn remove(&mut self) {
         // Its lock goes first.
-        self.former = Former::Stays;
+        self.former = Former::Leftover;
         self.retry_at = Instant::now() + INTERVAL;
         match ebpf::cleanup(&self.settings.bpffs_path) {
             Ok(_) => {
@@ -96,8 +148,8 @@ impl ToIpvs {
     fn is_over(&self) -> bool {
         let former = match &self.former {
             Former::Retreats(former) => former,
-            Former::Stays => return Instant::now() >= self.retry_at,
-            Former::Serves | Former::Gone => return false,
+            Former::Leftover => return Instant::now() >= self.retry_at,
+            Former::Untold | Former::Serves(_) | Former::Gone => return false,
         };
         let shared_for = former.shared_for();
         if !self.keeps_none && shared_for >= OPENING && former.connections() == Some(0) {
@@ -111,42 +163,54 @@ impl ToIpvs {
     }
 }
 
-/// What the former mode fails on is no reason to be asked for less: it serves what it can.
-fn log(report: &SyncReport) {
+/// What the former mode fails on is told to nobody but the log: its connections are few, and go on as far as they can.
+fn failed(report: &SyncReport) -> bool {
     for failure in &report.failures {
-        debug!("eBPF, which goes: {failure}");
+        warn!("eBPF, which goes: {failure}");
     }
     for (port, why) in &report.pending {
         debug!("eBPF, which goes: {port:?}: {why}");
     }
+    !report.failures.is_empty()
 }
 
 impl Dataplane for ToIpvs {
     fn sync(&mut self, desired: &Desired, dirty: &Dirty) -> SyncReport {
-        let report = self.dataplane.sync(desired, dirty);
+        let mut report = self.dataplane.sync(desired, dirty);
         self.keeps_none |= desired.ports.values().any(|port| port.forwarding == Forwarding::Dsr);
-        match &mut self.former {
-            Former::Serves if is_filled(&report, dirty) => self.take_over(desired, dirty),
-            Former::Retreats(former) => log(&former.sync(desired, dirty)),
-            Former::Serves | Former::Stays | Former::Gone => {}
+        if let Some(former) = self.former.dataplane() {
+            let of_former = former.sync(desired, dirty);
+            self.former_failed |= failed(&of_former);
+            report.due_in = report.due_in.into_iter().chain(of_former.due_in).min();
+        }
+        let serves = matches!(self.former, Former::Serves(_) | Former::Untold);
+        if serves && is_filled(self.is_attached, &report, dirty) {
+            self.take_over(desired, dirty);
         }
         report
     }
 
     fn set_topology(&mut self, topology: &Topology) -> SyncReport {
         self.topology = Some(topology.clone());
-        if let Former::Retreats(former) = &mut self.former {
-            log(&former.set_topology(topology));
+        if let Some(former) = self.former.dataplane() {
+            self.former_failed = failed(&former.set_topology(topology));
         }
-        self.dataplane.set_topology(topology)
+        let report = self.dataplane.set_topology(topology);
+        self.is_attached = !is_fatal(&report);
+        report
     }
 
     fn housekeep(&mut self, now_monotonic_seconds: u64) -> Option<Duration> {
         let due_in = self.dataplane.housekeep(now_monotonic_seconds);
-        let of_former = match &mut self.former {
-            Former::Retreats(former) => former.housekeep(now_monotonic_seconds),
-            Former::Serves | Former::Stays | Former::Gone => None,
-        };
+        let mut of_former = None;
+        if let Some(former) = self.former.dataplane() {
+            of_former = former.housekeep(now_monotonic_seconds);
+            if self.former_failed
+                && let Some(topology) = &self.topology
+            {
+                self.former_failed = failed(&former.set_topology(topology));
+            }
+        }
         if self.is_over() {
             self.remove();
         }
@@ -154,10 +218,9 @@ impl Dataplane for ToIpvs {
     }
 
     fn check(&mut self) -> Check {
-        if let Former::Retreats(former) = &mut self.former
-            && let Some(fault) = former.check().fault
-        {
-            debug!("eBPF, which goes: {fault}");
+        if let Some(fault) = self.former.dataplane().and_then(|former| former.check().fault) {
+            warn!("eBPF, which goes: {fault}");
+            self.former_failed = true;
         }
         self.dataplane.check()
     }

@@ -99,6 +99,7 @@ impl Attachments {
     /// Gives all links the programs of this agent, whether they are wanted or not: until it is known what is, none may
     /// run a program that does not know what the maps say.
     pub fn renew(&mut self, programs: &Programs) -> Result<(), OpenError> {
+        self.programs.clone_from(&programs.directory);
         for key in self.links.clone() {
             let Some(program) = programs.of(key.kind.hook()) else { continue };
             let renewed = if clsact::is_marked(key, &self.directory) {

@@ -45,6 +45,12 @@ pub fn prepare(layout: &Layout) -> Result<Lock, OpenError> {
     Ok(lock)
 }
 
+/// Whether what is pinned below a root belongs to this network namespace, as far as it says so.
+pub fn is_of_this_namespace(root: &Path) -> Result<bool, OpenError> {
+    let namespace = namespace()?.to_string();
+    Ok(entries(&root.join(NAMESPACES))?.iter().all(|path| path.ends_with(&namespace)))
+}
+
 /// The inode of this thread's network namespace. An interface index means something in one namespace only.
 fn namespace() -> Result<u64, OpenError> {
     let path = Path::new("/proc/thread-self/ns/net");

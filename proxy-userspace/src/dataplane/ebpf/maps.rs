@@ -117,7 +117,7 @@ impl Maps {
     }
 }
 
-fn mapped(directory: &Path, name: &'static str, access: Access) -> Result<MappedArray, OpenError> {
+pub fn mapped(directory: &Path, name: &'static str, access: Access) -> Result<MappedArray, OpenError> {
     let (map, info) = open(directory, name)?;
     MappedArray::new(map.fd().as_fd(), info.max_entries(), access)
         .map_err(|error| OpenError::MapIo { map: name, error })

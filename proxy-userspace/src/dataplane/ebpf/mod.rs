@@ -43,11 +43,11 @@ use tracing::{debug, warn};
 pub use cleanup::{Cleaned, cleanup};
 pub use error::OpenError;
 pub use settings::{
-    Dispatch, Dsr, Encapsulation, Mark, OuterSource, OwnSource, RejectUnknown, Settings, Share, Sizes,
-    SocketLb, Sockets, XdpMode,
+    Dispatch, Dsr, Encapsulation, Mark, OuterSource, OwnSource, RejectUnknown, Settings, Sizes, SocketLb,
+    Sockets, XdpMode,
 };
 
-pub use share::is_attached;
+pub use share::{Share, is_attached, recorded};
 
 use self::attach::Attachments;
 use self::bpffs::Lock;
@@ -90,6 +90,8 @@ pub struct EbpfDataplane {
     plan: Plan,
     collector: Collector,
     expired_flows: u64,
+    /// Since when the programs have shared what they share, once the other mode keeps to its part.
+    shared_since: Option<Duration>,
     /// Connections that the last walk through the flows met, once there was one.
     connections: Option<u64>,
     /// Ports that connections to backends on other nodes have.
@@ -122,7 +124,7 @@ impl EbpfDataplane {
         let is_turning = settings.sockets.lb != SocketLb::Off;
         let severer = is_turning.then(|| Severer::start(&layout)).transpose()?;
         let maps = Maps::open(&layout.maps(), Access::Write)?;
-        share::record(&maps, settings.share);
+        let shared_since = (settings.share == Share::Alone).then(|| share::record(&maps, Share::Alone));
         let plan = Plan::adopt(maps.capacities(), maps.found()?, now()).with_dispatch(settings.dsr.dispatch);
         let read_back_at = now() + READ_BACK_INTERVAL;
         let collector = Collector::new();
@@ -140,6 +142,7 @@ impl EbpfDataplane {
             collector,
             expired_flows: 0,
             connections: None,
+            shared_since,
             snat: Levels::default(),
             read_back_at,
             _lock: lock,

@@ -5,11 +5,12 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use proxy_common::config::{DEFAULT_MARK, DEFAULT_SNAT_PORTS, SHARE_ALONE, SHARE_NEWER, SHARE_OLDER};
+use proxy_common::config::{DEFAULT_MARK, DEFAULT_SNAT_PORTS};
 use proxy_common::flow::Timeouts;
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
 
 use super::plan::with_spare_room;
+use super::share::Share;
 use super::sockets::HookKind;
 use crate::model::{Algorithm, Desired, Forwarding, ServicePort};
 
@@ -51,40 +52,6 @@ impl Default for Settings {
             sockets: Sockets::default(),
             sizes: Sizes::default(),
             share: Share::default(),
-        }
-    }
-}
-
-/// Which connections are this data plane's, while the node changes its mode.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Share {
-    /// All.
-    #[default]
-    Alone,
-    /// Those that begin; IPVS has older ones.
-    Newer,
-    /// Those that it has; IPVS gets what begins.
-    Older,
-}
-
-impl Share {
-    /// As a `SHARE_*` word.
-    #[must_use]
-    pub const fn word(self) -> u32 {
-        match self {
-            Self::Alone => SHARE_ALONE,
-            Self::Newer => SHARE_NEWER,
-            Self::Older => SHARE_OLDER,
-        }
-    }
-
-    /// What a `SHARE_*` word says, in a word for people.
-    #[must_use]
-    pub fn name(word: u64) -> &'static str {
-        match u32::try_from(word) {
-            Ok(SHARE_NEWER) => "new connections",
-            Ok(SHARE_OLDER) => "existing connections",
-            _ => "all connections",
         }
     }
 }

@@ -1,28 +1,38 @@
 //! IPVS goes: connections that it has stay until they end, and it gets no new ones.
 //!
-//! Nothing follows the cluster any more: sets, addresses and devices stay as they are, since connections go on by them. UDP is
-//! given up at once.
+//! Nothing follows the cluster any more: sets, addresses and devices stay as they are, since connections go on by them. So do virtual
+//! services over UDP: sockets that were connected before send there yet, and whatever else is new does not come here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixListener;
 
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::kernel::Kernel;
-use super::netlink::{Device, Generation, Kind};
+use super::netlink::Generation;
 use super::plan::{Kernel as _, Op};
 use super::state::{Connections, Server, Set, State, Virtual};
 use super::{OpenError, Settings, lock, nft};
 use crate::dataplane::ebpf::Mark;
 use crate::model::Protocol;
 
-/// Whether an agent left this network namespace served by IPVS. Nothing is started to find out, and no module of IPVS loaded.
+/// Whether an agent left this network namespace served by IPVS: our table is the first thing that is made and the last that is removed.
+/// Nothing is started to find out, and no module of IPVS loaded.
 #[must_use]
 pub fn is_here() -> bool {
-    let device = Device::open(Kind::Dummy).and_then(|mut dummy| dummy.exists());
-    let table = || Generation::open().and_then(|mut nftables| nftables.has_table(nft::NAME));
-    device.unwrap_or(false) && table().unwrap_or(false)
+    match Generation::open().and_then(|mut nftables| nftables.has_table(nft::NAME)) {
+        Ok(is_here) => is_here,
+        // A kernel without nftables has other errors for it.
+        Err(error) if error.raw_os_error() != Some(libc::EPERM) => {
+            debug!("no nftables, so nothing of IPVS mode: {error}");
+            false
+        }
+        Err(error) => {
+            warn!("whether IPVS serves can't be asked: {error}");
+            false
+        }
+    }
 }
 
 /// IPVS on its way out. When it is dropped, everything stays as it is then.
@@ -35,7 +45,7 @@ pub struct Retreat {
 /// What is left of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Virtual services with connections.
+    /// Virtual services with connections over TCP or SCTP.
     pub services: usize,
     /// Whether other nodes may encapsulate packets for endpoints of this one. Which connections there are is not known here.
     pub takes_encapsulated: bool,

@@ -51,11 +51,11 @@ fn servers_with_connections_get_no_more_and_all_others_go() {
 }
 
 #[test]
-fn datagrams_are_given_up_at_once_and_associations_are_not() {
+fn datagrams_hold_nothing_up_and_associations_do() {
     let (udp, sctp) = (virtual_service(Protocol::Udp, 53), virtual_service(Protocol::Sctp, 53));
     let (state, connections) = world(&[(udp, &[(server(1), 1, 9)]), (sctp, &[(server(1), 0, 9)])]);
     let Leaving { ops, left } = leaving(&state, &connections);
-    assert_eq!((ops, left.services), (vec![Op::DeleteService(udp)], 1));
+    assert_eq!((ops, left.services), (vec![], 1));
 }
 
 #[test]

@@ -54,13 +54,14 @@ impl PinnedMaps {
         let heartbeat = self.maps.agent.load(AGENT_HEARTBEAT);
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| time.tv_sec());
         let now = u64::try_from(now).unwrap_or(0);
-        let share = self.maps.agent.load(AGENT_SHARE);
+        let share = Share::of_word(self.maps.agent.load(AGENT_SHARE));
         Ok(StatusView {
             layout_version: LAYOUT_VERSION,
             heartbeat_age_seconds: (heartbeat != 0).then(|| now.saturating_sub(heartbeat)),
             failures: self.failures(),
-            serves: Share::name(share),
-            shared_seconds: (share != 0).then(|| now.saturating_sub(self.maps.agent.load(AGENT_SHARE_SINCE))),
+            serves: share.name(),
+            shared_seconds: (share != Share::Alone)
+                .then(|| now.saturating_sub(self.maps.agent.load(AGENT_SHARE_SINCE))),
             attached: self.attached()?,
             cluster_sources: self.source_ranges()?.remove(&CLUSTER).unwrap_or_default(),
             maps: self.fill()?,

@@ -53,9 +53,16 @@ fn usual(extent: Extent) -> Layout {
 
 #[test]
 fn connections_are_given_ports_beside_those_of_the_other_mode() {
-    for (kept, given) in
-        [(61000..=65535, "1024-60999"), (1024..=32767, "32768-65535"), (1024..=65535, "1024-65535")]
-    {
+    let cases = [
+        (61000..=65535, "1024-60999"),
+        (1024..=32767, "32768-65535"),
+        (1025..=20000, "20001-65535"),
+        (30000..=65535, "1024-29999"),
+        (1100..=65535, "1024-65535"),
+        (1024..=65535, "1024-65535"),
+        (1..=100, "1024-65535"),
+    ];
+    for (kept, given) in cases {
         let text = Layout::new(Mark::default(), &kept, Extent::Whole).replace(&BTreeMap::new());
         assert!(text.contains(&format!("masquerade to :{given} fully-random")), "{kept:?}: {text}");
     }

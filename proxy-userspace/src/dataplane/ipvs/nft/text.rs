@@ -83,7 +83,9 @@ chain postrouting {
   IP saddr . PORT @loopN masquerade fully-random
   meta mark & VALUE != VALUE return
   fib saddr type != local PORT @localN return
-  meta l4proto { 6, 17, 132 } meta mark set meta mark & UNMASK masquerade to :BESIDE fully-random
+  meta mark set meta mark & UNMASK
+  meta l4proto { 6, 17, 132 } th sport >= 1024 masquerade to :BESIDE fully-random
+  masquerade fully-random
 }
 ";
 
@@ -120,7 +122,8 @@ pub enum Extent {
 }
 
 impl Layout {
-    /// The table whose masquerading mark is `mark`, and that gives no connection a port of `kept`: those are eBPF mode's.
+    /// The table whose masquerading mark is `mark`, and that gives connections ports beside those of `kept`, as far as
+    /// there are any: those are eBPF mode's. A privileged port stays one.
     #[must_use]
     pub fn new(mark: Mark, kept: &RangeInclusive<u16>, extent: Extent) -> Self {
         let mut text = "set uplinks { type ifname; }\n".to_owned();
@@ -280,14 +283,14 @@ fn of_family(text: &str, family: Family) -> String {
     text
 }
 
-/// The ports below a range, from 1024; or those above it where there are none; or all.
-const fn beside(kept: &RangeInclusive<u16>) -> RangeInclusive<u16> {
+/// The ports below or above a range, whichever are more; or all from 1024, where those are few.
+fn beside(kept: &RangeInclusive<u16>) -> RangeInclusive<u16> {
     const FIRST: u16 = 1024;
-    match (*kept.start(), *kept.end()) {
-        (start, _) if start > FIRST => FIRST..=start - 1,
-        (_, end) if end < u16::MAX && end >= FIRST => end + 1..=u16::MAX,
-        _ => FIRST..=u16::MAX,
-    }
+    const ENOUGH: usize = 8192;
+    let below = FIRST..=kept.start().saturating_sub(1);
+    let above = kept.end().saturating_add(1).max(FIRST)..=u16::MAX;
+    let more = if below.len() >= above.len() { below } else { above };
+    if more.len() >= ENOUGH { more } else { FIRST..=u16::MAX }
 }
 
 const fn address_type(family: Family) -> &'static str {
