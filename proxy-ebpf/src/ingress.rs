@@ -53,6 +53,7 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
             Leave::ToPod => dispatch::send::<P, F>(packet),
             Leave::Decapsulate => return walk_fou::<P, F>(packet),
             Leave::Restore => snat::restore::<P, F>(packet),
+            Leave::Note => share::note::<P, F>(packet),
         },
         None => return UNTOUCHED,
     };
@@ -124,11 +125,10 @@ fn forward_parsed<P: Packet, F: Family>(
     // Where this mode gave way, the other one judges whom it serves.
     let refused = |verdict| if share::is_older() { UNTOUCHED } else { verdict };
     let frontend = source::admit::<F>(frontend, &parsed.key).map_err(refused)?;
-    if frontend.flags & FRONTEND_LISTENER != 0
-        || share::passes_newer::<F>(parsed, frontend.service, keeps_none(&frontend))
-    {
+    if frontend.flags & FRONTEND_LISTENER != 0 {
         return Err(UNTOUCHED.into());
     }
+    share::keep_older::<F>(parsed, frontend.service, keeps_none(&frontend))?;
     let verdict = serve::<P, F>(packet, parsed, &frontend)?;
     observe::count_service(frontend.service, packet.length());
     Ok(verdict)

@@ -44,6 +44,7 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
             Leave::With(verdict) => verdict,
             Leave::Translate => hairpin::translate::<P, F>(packet),
             Leave::Restore => hairpin::restore::<P, F>(packet),
+            Leave::Note => share::note::<P, F>(packet),
             // Tunnels of pods are their own, and nothing is encapsulated for what they send.
             Leave::Decapsulate | Leave::ToPod => UNTOUCHED,
         },
@@ -89,9 +90,10 @@ fn forward_parsed<P: Packet, F: Family>(
     if frontend.flags & FRONTEND_NODE_ONLY != 0 {
         return Err(UNTOUCHED.into());
     }
-    if share::passes::<F>(parsed, false) || share::passes_newer::<F>(parsed, frontend.service, false) {
+    if share::passes::<F>(parsed, false) {
         return Err(UNTOUCHED.into());
     }
+    share::keep_older::<F>(parsed, frontend.service, false)?;
     source::check_ranges::<F>(&frontend, key)?;
     let verdict = serve::<P, F>(packet, parsed, &frontend)?;
     observe::count_service(frontend.service, packet.length());

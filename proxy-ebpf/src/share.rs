@@ -5,14 +5,17 @@
 //! are loaded, so that the verifier removes all of this where a mode serves alone.
 
 use proxy_common::config::{SHARE_ALONE, SHARE_NEWER, SHARE_OLDER, SHARE_TURNED};
+use proxy_common::fragment::Side;
 use proxy_common::rules::Role;
 use proxy_common::selection::BackendRef;
 
 use crate::config::SHARE;
 use crate::family::Family;
 use crate::flow::{self, Owner, Sender};
-use crate::packet::Parsed;
-use crate::packet::parse::has_connections;
+use crate::packet::header::ETHERNET;
+use crate::packet::parse::{has_connections, parse};
+use crate::packet::{Packet, Parsed};
+use crate::verdict::{Leave, NO_ROOM, UNTOUCHED, Verdict};
 
 /// Whether there is no other mode.
 #[inline(always)]
@@ -63,27 +66,65 @@ fn began_before<F: Family>(parsed: &Parsed<F::Address>, keeps_none: bool) -> boo
     }
 }
 
-/// Whether a packet is of a connection that began after this mode gave way. One that begins leaves an entry which names no backend: a
-/// director that `keeps_none` of connections whose slots are settled could not tell it from its own otherwise.
+/// Leaves what belongs to a connection that began after this mode gave way. One that begins, and each that is known to have, is noted
+/// where the walk has left the stack: a director that `keeps_none` of connections could not tell them from its own otherwise.
 #[inline(always)]
-pub fn passes_newer<F: Family>(parsed: &Parsed<F::Address>, service: u32, keeps_none: bool) -> bool {
-    is_older() && began_later::<F>(parsed, service, keeps_none)
+pub fn keep_older<F: Family>(
+    parsed: &Parsed<F::Address>,
+    service: u32,
+    keeps_none: bool,
+) -> Result<(), Leave> {
+    if !is_older() {
+        return Ok(());
+    }
+    match age::<F>(parsed, service) {
+        KNOWN => Ok(()),
+        UNKNOWN if keeps_none && owns_unknown(parsed.key.protocol) => Ok(()),
+        UNKNOWN => Err(UNTOUCHED.into()),
+        _ => {
+            let scratch = F::scratch().ok_or(NO_ROOM)?;
+            // SAFETY: this CPU's own, and no other program of ours runs on it before this packet is done with.
+            unsafe { (&raw mut (*scratch).service).write(service) };
+            Err(Leave::Note)
+        }
+    }
 }
 
+/// This mode has the connection.
+const KNOWN: u32 = 0;
+/// Nobody has an entry of it.
+const UNKNOWN: u32 = 1;
+/// It began after this mode gave way, or begins.
+const LATER: u32 = 2;
+
+/// A SYN that may be forged ends no connection: it goes where that goes.
 #[inline(never)]
-fn began_later<F: Family>(parsed: &Parsed<F::Address>, service: u32, keeps_none: bool) -> bool {
+fn age<F: Family>(parsed: &Parsed<F::Address>, service: u32) -> u32 {
     match flow::lookup::<F>(parsed, service) {
-        Some((found, _)) if found.backend.is_none() => {
-            flow::track::<F>(parsed, found, Sender::Client);
-            true
-        }
-        // A SYN that may be forged ends no connection: it goes where that goes.
-        Some(_) => false,
-        None if parsed.is_syn() => {
-            // Where the map refuses, what follows may be taken for an older connection's, and is reset.
-            let _ = flow::remember::<F>(parsed, &Owner { backend: BackendRef::NONE, service, flags: 0 });
-            true
-        }
-        None => !(keeps_none && owns_unknown(parsed.key.protocol)),
+        Some((found, _)) if found.backend.is_none() => LATER,
+        Some(_) => KNOWN,
+        None if parsed.is_syn() => LATER,
+        None => UNKNOWN,
     }
+}
+
+/// Enters a connection of the other mode's without a backend, or renews its entry. Where the map refuses, what follows may be taken for
+/// an older connection's, and is reset.
+#[inline(never)]
+pub fn note<P: Packet, F: Family>(packet: P) -> Verdict {
+    let Some(scratch) = F::scratch() else {
+        return NO_ROOM;
+    };
+    // SAFETY: as in `keep_older`.
+    let service = unsafe { (&raw const (*scratch).service).read() };
+    if let Ok(parsed) = parse::<P, F>(&packet, ETHERNET, Side::Uplink) {
+        match flow::lookup::<F>(&parsed, service) {
+            Some((found, _)) => flow::track::<F>(&parsed, found, Sender::Client),
+            None => {
+                let owner = Owner { backend: BackendRef::NONE, service, flags: 0 };
+                let _ = flow::remember::<F>(&parsed, &owner);
+            }
+        }
+    }
+    UNTOUCHED
 }

@@ -51,6 +51,8 @@ pub enum Leave {
     Restore,
     /// `dsr::receive` goes on: a packet in UDP.
     Decapsulate,
+    /// `share::note` goes on: another mode's.
+    Note,
 }
 
 impl From<Verdict> for Leave {

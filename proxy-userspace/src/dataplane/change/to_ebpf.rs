@@ -120,11 +120,11 @@ impl Dataplane for ToEbpf {
     fn sync(&mut self, desired: &Desired, dirty: &Dirty) -> SyncReport {
         let report = self.dataplane.sync(desired, dirty);
         if matches!(self.former, Former::Serves) && is_filled(self.is_attached, &report, dirty) {
+            self.dataplane.record_share();
             info!(
                 "eBPF serves new connections and datagrams; IPVS keeps its connections for at most {} (--drain)",
                 in_words(self.drain)
             );
-            self.dataplane.record_share();
             self.former = Former::Waits;
             self.go_on();
         }

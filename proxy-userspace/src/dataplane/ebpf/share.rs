@@ -159,7 +159,29 @@ impl EbpfDataplane {
 
 #[cfg(test)]
 mod tests {
-    use super::Share;
+    use proxy_common::config::AGENT_SHARE;
+
+    use super::{Layout, Share};
+    use crate::dataplane::ebpf::recorded;
+    use crate::dataplane::ebpf::scratch::Scratch;
+
+    #[test]
+    fn programs_that_serve_get_another_share_and_the_next_agent_knows() {
+        let scratch = Scratch::new("share");
+        let mut dataplane = scratch.open();
+        assert_eq!(recorded(&scratch.path), Share::Alone);
+        for share in [Share::Older { turned: true }, Share::Newer { turned: true }, Share::Alone] {
+            let before = dataplane.programs.directory.clone();
+            dataplane.change_share(share).unwrap();
+            assert_eq!((dataplane.share(), recorded(&scratch.path)), (share, share));
+            assert!(!before.exists() && dataplane.programs.directory.exists());
+            assert_eq!(dataplane.maps.agent.load(AGENT_SHARE), u64::from(share.word()));
+            dataplane.change_share(share).unwrap();
+            // Those that come closest to what the verifier allows.
+            let layout = Layout::new(&scratch.path);
+            dataplane.programs.need_bare(&dataplane.settings, &layout).unwrap();
+        }
+    }
 
     #[test]
     fn what_nobody_knows_is_whose_it_was_before_the_first_change() {
