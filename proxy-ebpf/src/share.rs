@@ -118,12 +118,11 @@ pub fn note<P: Packet, F: Family>(packet: P) -> Verdict {
     // SAFETY: as in `keep_older`.
     let service = unsafe { (&raw const (*scratch).service).read() };
     if let Ok(parsed) = parse::<P, F>(&packet, ETHERNET, Side::Uplink) {
-        match flow::lookup::<F>(&parsed, service) {
-            Some((found, _)) => flow::track::<F>(&parsed, found, Sender::Client),
-            None => {
-                let owner = Owner { backend: BackendRef::NONE, service, flags: 0 };
-                let _ = flow::remember::<F>(&parsed, &owner);
-            }
+        if let Some((found, _)) = flow::lookup::<F>(&parsed, service) {
+            flow::track::<F>(&parsed, found, Sender::Client);
+        } else {
+            let owner = Owner { backend: BackendRef::NONE, service, flags: 0 };
+            let _ = flow::remember::<F>(&parsed, &owner);
         }
     }
     UNTOUCHED
