@@ -98,11 +98,9 @@ fn leaving(state: &State, connections: &BTreeMap<(Virtual, SocketAddr), Connecti
         connections.get(place).is_none_or(|had| had.active > 0 || had.inactive > 0)
     };
     let (mut closed, mut gone, mut services) = (Vec::new(), Vec::new(), 0);
-    for service in state.services.keys() {
+    for service in state.services.keys().filter(|service| service.protocol() != Protocol::Udp) {
         let servers: Vec<_> = state.servers.iter().filter(|((of, _), _)| of == service).collect();
-        let is_needed =
-            service.protocol() != Protocol::Udp && servers.iter().any(|(place, _)| is_in_use(place));
-        if !is_needed {
+        if !servers.iter().any(|(place, _)| is_in_use(place)) {
             gone.push(Op::DeleteService(*service));
             continue;
         }
