@@ -1,76 +1,35 @@
 //! A node changes its mode, to and fro: no connection is cut, and what begins is the new mode's.
 
 use std::net::SocketAddr;
-use std::ops::{Deref, DerefMut};
-use std::sync::MutexGuard;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use millrace_lab::cluster::Cluster;
-use millrace_lab::process::Process;
 use millrace_lab::topology::{Family, cluster_ip, vip};
 use millrace_lab::traffic::{LongConnections, Protocol, ask};
 
 use crate::direct::wait_for_places;
-use crate::fixture::{self, FLAGS, LIMIT, apply, ask_all, listed, place};
+use crate::fixture::{Altered, FLAGS, LIMIT, apply, ask_all, end_agent, listed, place, start_agent};
 
 const PODS: [&str; 2] = ["pod-1a", "pod-2a"];
 const IPVS: [&str; 2] = FLAGS;
 const EBPF: [&str; 2] = ["--proxy-mode", "ebpf"];
 
-/// The cluster of all tests while node 1 changes its mode. It is left as it was: node 1 served by IPVS alone, node 2 by nobody.
-struct Changing(MutexGuard<'static, Cluster>);
-
-impl Deref for Changing {
-    type Target = Cluster;
-
-    fn deref(&self) -> &Cluster {
-        &self.0
-    }
-}
-
-impl DerefMut for Changing {
-    fn deref_mut(&mut self) -> &mut Cluster {
-        &mut self.0
-    }
-}
-
-impl Drop for Changing {
-    fn drop(&mut self) {
-        let others = if self.has_agent(2) { self.end(2) } else { Ok(()) };
-        let is_whole = others.is_ok() && self.end(1).and_then(|()| self.start(&IPVS)).is_ok();
-        assert!(is_whole || std::thread::panicking(), "the nodes are not as they were");
-    }
-}
-
-impl Changing {
-    fn new() -> Self {
-        Self(fixture::shared())
-    }
-
-    /// Removes a node's agent and data plane.
-    fn end(&mut self, node: u8) -> Result<()> {
-        if self.has_agent(node) {
-            self.take_agent(node)?.stop()?;
+/// The cluster of all tests while node 1 changes its mode. It is left with node 1 served by IPVS alone, node 2 by nobody.
+fn changing() -> Altered {
+    Altered::new(|cluster| {
+        if cluster.has_agent(2) {
+            end_agent(cluster, 2)?;
         }
-        let cleaned = self.proxy(node)?.command(&["cleanup"])?;
-        ensure!(cleaned.status.success(), "{}", String::from_utf8_lossy(&cleaned.stderr));
-        Ok(())
-    }
+        end_agent(cluster, 1)?;
+        start_agent(cluster, 1, &IPVS)
+    })
+}
 
-    /// Starts an agent in place of the one that runs, and waits until it says that it serves.
-    fn start(&mut self, flags: &[&str]) -> Result<()> {
-        if self.has_agent(1) {
-            self.take_agent(1).and_then(Process::stop)?;
-        }
-        let starts = self.proxy(1)?.log().matches("serving as").count();
-        self.start_agent_with(1, flags)?;
-        self.proxy(1)?.wait_for_start(starts + 1)
-    }
-
-    /// The same, and waits until the log has these words once more.
+impl Altered {
+    /// Starts node 1's agent anew, and waits until the log has these words once more.
     fn change(&mut self, flags: &[&str], words: &str) -> Result<()> {
         let said = self.proxy(1)?.log().matches(words).count();
-        self.start(flags)?;
+        start_agent(self, 1, flags)?;
         self.wait_for_words(words, said + 1)
     }
 
@@ -134,7 +93,7 @@ fn close(connections: Vec<LongConnections>) -> Result<()> {
 
 #[test]
 fn connections_stay_and_what_begins_goes_over() -> Result<()> {
-    let mut node = Changing::new();
+    let mut node = changing();
     apply(&node, 60, &node.service("changing", 60, &PODS)?.load_balancer(vip(60)))?;
     let of_ipvs = node.open(60)?;
 
@@ -172,7 +131,7 @@ fn connections_stay_and_what_begins_goes_over() -> Result<()> {
 
 #[test]
 fn the_former_mode_ends_with_its_time() -> Result<()> {
-    let mut node = Changing::new();
+    let mut node = changing();
     apply(&node, 61, &node.service("hurried", 61, &PODS)?.load_balancer(vip(61)))?;
     // Its connections are cut in the end.
     let lost = node.open(61)?;
@@ -184,7 +143,7 @@ fn the_former_mode_ends_with_its_time() -> Result<()> {
     let kept = node.open(61)?;
     // Nothing reminds of the change: this one is none.
     let changes = node.proxy(1)?.log().matches("eBPF serves new connections").count();
-    node.start(&EBPF)?;
+    start_agent(&mut node, 1, &EBPF)?;
     node.expect_service(61)?;
     assert_eq!(node.proxy(1)?.log().matches("eBPF serves new connections").count(), changes);
     close(kept)?;
@@ -197,27 +156,25 @@ fn the_former_mode_ends_with_its_time() -> Result<()> {
 
 #[test]
 fn ipvs_goes_when_its_last_connection_has_ended() -> Result<()> {
-    let mut node = Changing::new();
+    let mut node = changing();
     apply(&node, 62, &node.service("last", 62, &PODS)?.load_balancer(vip(62)))?;
-    node.end(1)?;
-    node.start(&IPVS)?;
+    end_agent(&mut node, 1)?;
+    start_agent(&mut node, 1, &IPVS)?;
     node.change(&EBPF, "IPVS is gone, eBPF serves alone")?;
     node.expect_service(62)
 }
 
 #[test]
 fn direct_return_goes_on_through_a_change_that_is_turned_round() -> Result<()> {
-    let mut node = Changing::new();
-    let starts = node.proxy(2)?.log().matches("serving as").count();
-    node.start_agent_with(2, &IPVS)?;
-    node.proxy(2)?.wait_for_start(starts + 1)?;
+    let mut node = changing();
+    start_agent(&mut node, 2, &IPVS)?;
     let service = node.service("direct-changing", 63, &PODS)?.load_balancer(vip(63));
     node.manifests().put_service(&service.annotation("millrace/forwarding", "dsr"))?;
     for (number, map) in [(1, "marks"), (2, "targets")] {
         wait_for_places(&node, number, map, 63, 80)?;
     }
     let targets = Family::ALL.map(|family| SocketAddr::new(vip(63).of(family), 80));
-    let open = |node: &Changing| {
+    let open = |node: &Cluster| {
         let all = targets.into_iter().map(|target| LongConnections::open(node.bed().client(), target, 3, 3));
         all.collect::<Result<Vec<_>>>()
     };

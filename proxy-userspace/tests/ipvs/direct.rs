@@ -1,15 +1,13 @@
 //! Direct Server Return: node 1 is the director, its backends are on node 2, and both serve by IPVS.
 
 use std::net::SocketAddr;
-use std::ops::{Deref, DerefMut};
-use std::sync::MutexGuard;
 
 use anyhow::Result;
 use millrace_lab::capture::{Capture, Packet, Trail};
 use millrace_lab::cluster::{Cluster, TARGET_PORT};
 use millrace_lab::frame::Frame;
 use millrace_lab::manifests::Service;
-use millrace_lab::process::{self, Process};
+use millrace_lab::process;
 use millrace_lab::topology::{Family, Leg, Shape, vip};
 use millrace_lab::traffic::{
     Connection, Fate, Fragments, LongConnections, Protocol, ask, path_mtu, send_datagram, send_encapsulated,
@@ -17,50 +15,16 @@ use millrace_lab::traffic::{
 use millrace_lab::walk::Walk;
 use serde_json::{Value, json};
 
-use crate::fixture::{self, FLAGS, LIMIT, ask_all};
+use crate::fixture::{self, Altered, FLAGS, LIMIT, ask_all, end_agent, start_agent};
 use crate::modules;
 
 const ETHERNET_HEADER: usize = 14;
 
-/// The cluster of all tests while node 2 serves by IPVS, too. It is left as it was.
-struct Direct(MutexGuard<'static, Cluster>);
-
-fn shared() -> Direct {
-    let mut direct = Direct(fixture::shared());
-    direct.start_agent(2).unwrap();
+/// The cluster of all tests while node 2 serves by IPVS, too.
+fn shared() -> Altered {
+    let mut direct = Altered::new(|cluster| end_agent(cluster, 2));
+    start_agent(&mut direct, 2, &FLAGS).unwrap();
     direct
-}
-
-impl Direct {
-    /// Starts a node's agent and waits until it serves.
-    fn start_agent(&mut self, node: u8) -> Result<()> {
-        let starts = self.proxy(node)?.log().matches("serving as").count();
-        self.start_agent_with(node, &FLAGS)?;
-        self.proxy(node)?.wait_for_start(starts + 1)
-    }
-}
-
-impl Deref for Direct {
-    type Target = Cluster;
-
-    fn deref(&self) -> &Cluster {
-        &self.0
-    }
-}
-
-impl DerefMut for Direct {
-    fn deref_mut(&mut self) -> &mut Cluster {
-        &mut self.0
-    }
-}
-
-impl Drop for Direct {
-    fn drop(&mut self) {
-        let stopped = self.take_agent(2).and_then(Process::stop);
-        let cleaned = self.proxy(2).and_then(|proxy| proxy.command(&["cleanup"]));
-        let is_clean = stopped.is_ok() && cleaned.is_ok_and(|cleaned| cleaned.status.success());
-        assert!(is_clean || std::thread::panicking(), "node 2 is not as it was");
-    }
 }
 
 /// Runs a program in a node's namespace; returns what it printed.
@@ -185,7 +149,7 @@ fn connections_outlive_both_agents_and_new_ones_write_nothing() -> Result<()> {
     }
     let before = [state(&cluster, 1)?, state(&cluster, 2)?];
     for (node, before) in [1, 2].into_iter().zip(before) {
-        cluster.start_agent(node)?;
+        start_agent(&mut cluster, node, &FLAGS)?;
         assert_eq!(state(&cluster, node)?, before, "handles and indices tell that nothing was made anew");
     }
     for connections in connections {
@@ -338,7 +302,7 @@ fn cleanup_takes_everything_on_a_backends_node_away() -> Result<()> {
         assert!(printed.contains(device) && !links.contains(device), "{printed}\n{links}");
     }
     assert_eq!(output(&cluster, 2, &["nft", "list", "tables"])?, "");
-    cluster.start_agent(2)
+    start_agent(&mut cluster, 2, &FLAGS)
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What the tests share.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::{Deref, DerefMut};
 use std::process::Output;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,6 +18,60 @@ use millrace_lab::traffic::{Answer, Protocol, ask};
 pub const FLAGS: [&str; 2] = ["--proxy-mode", "ipvs"];
 /// An emulated machine takes its time.
 pub const LIMIT: Duration = Duration::from_mins(1);
+
+/// The cluster of all tests while something is done to it that `restore` undoes.
+pub struct Altered {
+    cluster: MutexGuard<'static, Cluster>,
+    restore: fn(&mut Cluster) -> Result<()>,
+}
+
+impl Altered {
+    /// Nothing is altered yet.
+    pub fn new(restore: fn(&mut Cluster) -> Result<()>) -> Self {
+        Self { cluster: shared(), restore }
+    }
+}
+
+impl Deref for Altered {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.cluster
+    }
+}
+
+impl DerefMut for Altered {
+    fn deref_mut(&mut self) -> &mut Cluster {
+        &mut self.cluster
+    }
+}
+
+impl Drop for Altered {
+    fn drop(&mut self) {
+        let restored = (self.restore)(&mut self.cluster);
+        assert!(restored.is_ok() || std::thread::panicking(), "the cluster is not as it was: {restored:?}");
+    }
+}
+
+/// Starts a node's agent in place of the one that runs, and waits until it says that it serves.
+pub fn start_agent(cluster: &mut Cluster, node: u8, flags: &[&str]) -> Result<()> {
+    if cluster.has_agent(node) {
+        cluster.take_agent(node)?.stop()?;
+    }
+    let starts = cluster.proxy(node)?.log().matches("serving as").count();
+    cluster.start_agent_with(node, flags)?;
+    cluster.proxy(node)?.wait_for_start(starts + 1)
+}
+
+/// Removes a node's agent and data plane.
+pub fn end_agent(cluster: &mut Cluster, node: u8) -> Result<()> {
+    if cluster.has_agent(node) {
+        cluster.take_agent(node)?.stop()?;
+    }
+    let cleaned = cluster.proxy(node)?.command(&["cleanup"])?;
+    ensure!(cleaned.status.success(), "{}", String::from_utf8_lossy(&cleaned.stderr));
+    Ok(())
+}
 
 /// Two nodes with two pods each; the first one serves by IPVS. The tests take turns.
 pub fn shared() -> MutexGuard<'static, Cluster> {

@@ -6,7 +6,9 @@ use anyhow::Result;
 use millrace_lab::topology::{Family, cluster_ip, vip};
 use millrace_lab::traffic::{LongConnections, Protocol, ask};
 
-use crate::fixture::{FLAGS, LIMIT, apply, ask_all, listed, output, place, run, servers, shared};
+use crate::fixture::{
+    FLAGS, LIMIT, apply, ask_all, end_agent, listed, output, place, run, servers, shared, start_agent,
+};
 
 #[test]
 fn connections_survive_the_removal_of_their_endpoint_and_new_ones_go_elsewhere() -> Result<()> {
@@ -66,9 +68,7 @@ fn a_killed_agent_is_not_missed_and_the_next_one_changes_nothing() -> Result<()>
     ask(cluster.bed().client(), Protocol::Tcp, target)?;
     let table = ["nft", "--handle", "list", "table", "inet", "millrace"];
     let (services, rules) = (names(&cluster)?, output(&cluster, &table)?);
-    let starts = cluster.proxy(1)?.log().matches("serving as").count();
-    cluster.start_agent_with(1, &FLAGS)?;
-    cluster.proxy(1)?.wait_for_start(starts + 1)?;
+    start_agent(&mut cluster, 1, &FLAGS)?;
     assert_eq!(names(&cluster)?, services);
     assert_eq!(output(&cluster, &table)?, rules, "handles tell that nothing was written anew");
     assert_eq!(connections.stop()?, 6);
@@ -123,18 +123,14 @@ fn cleanup_removes_what_is_ours_and_nothing_else() -> Result<()> {
     assert_eq!(status["virtual_services"], listed(&cluster)?.len(), "{status}");
     let refused = cluster.proxy(1)?.command(&["cleanup"])?;
     assert!(!refused.status.success(), "an agent runs");
-    cluster.take_agent(1)?.stop()?;
-    let cleaned = cluster.proxy(1)?.command(&["cleanup"])?;
-    assert!(cleaned.status.success(), "{}", String::from_utf8_lossy(&cleaned.stderr));
+    end_agent(&mut cluster, 1)?;
     assert_eq!(listed(&cluster)?, []);
     assert!(!run(&cluster, &["ip", "link", "show", "kube-ipvs0"])?.status.success());
     assert_eq!(output(&cluster, &["nft", "list", "tables"])?.trim(), "table inet others");
     let again = String::from_utf8(cluster.proxy(1)?.command(&["cleanup"])?.stdout)?;
     assert!(again.contains("nothing was there"), "{again}");
     output(&cluster, &["nft", "delete", "table", "inet", "others"])?;
-    let starts = cluster.proxy(1)?.log().matches("serving as").count();
-    cluster.start_agent_with(1, &FLAGS)?;
-    cluster.proxy(1)?.wait_for_start(starts + 1)?;
+    start_agent(&mut cluster, 1, &FLAGS)?;
     let target = SocketAddr::new(cluster_ip(24).v4.into(), 80);
     ask(cluster.bed().pod("pod-1b")?.namespace(), Protocol::Tcp, target)?;
     Ok(())

@@ -9,7 +9,7 @@ use millrace_lab::cluster::{Cluster, TARGET_PORT};
 use millrace_lab::topology::{Family, cluster_ip, vip};
 use millrace_lab::traffic::{Connection, LongConnections, Protocol, ask};
 
-use crate::fixture::{FLAGS, LIMIT, apply, listed, output, place, shared};
+use crate::fixture::{FLAGS, LIMIT, apply, end_agent, listed, output, place, shared, start_agent};
 
 /// An administrator's own virtual service, to a pod of node 1, at an address that the node has.
 fn add_foreign(cluster: &Cluster, number: u8) -> Result<SocketAddr> {
@@ -46,17 +46,16 @@ fn somebody_elses_virtual_services_and_their_clients_are_left_alone() -> Result<
     let connections = services.map(open);
 
     // A service of ours comes where excluded addresses are, and is not served there.
-    let starts = cluster.proxy(1)?.log().matches("serving as").count();
-    cluster.start_agent_with(1, &[&FLAGS[..], &["--ipvs-exclude-cidrs", &excluded]].concat())?;
-    cluster.proxy(1)?.wait_for_start(starts + 1)?;
+    start_agent(&mut cluster, 1, &[&FLAGS[..], &["--ipvs-exclude-cidrs", &excluded]].concat())?;
     apply(&cluster, 41, &cluster.service("excluded", 41, &["pod-2a"])?.load_balancer(vip(41)))?;
     for service in services {
         assert_eq!(ask(cluster.bed().client(), Protocol::Tcp, service)?.sighting.backend, "pod-1b");
     }
     assert_eq!(weights(&cluster)?, before);
+    let warning = format!("{} is in --ipvs-exclude-cidrs, and not served", vip(41).v4);
+    assert_eq!(cluster.proxy(1)?.log().matches(&warning).count(), 1, "{}", cluster.proxy(1)?.log());
 
-    cluster.take_agent(1)?.stop()?;
-    assert!(cluster.proxy(1)?.command(&["cleanup"])?.status.success());
+    end_agent(&mut cluster, 1)?;
     assert_eq!(weights(&cluster)?, before);
     for connections in connections {
         assert_eq!(connections?.stop()?, 3);
@@ -64,8 +63,7 @@ fn somebody_elses_virtual_services_and_their_clients_are_left_alone() -> Result<
     for service in services {
         remove_foreign(&cluster, service)?;
     }
-    cluster.start_agent_with(1, &FLAGS)?;
-    cluster.proxy(1)?.wait_for_start(starts + 2)
+    start_agent(&mut cluster, 1, &FLAGS)
 }
 
 /// As it is where the kernel was built without: every call fails with ENOSYS.

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
 use millrace_lab::frame::{DEVICE_MAC, Frame, Icmp, Layer, NEIGHBOUR_MAC, flag};
-use millrace_lab::program::{Bed, Endpoint, Hook, known_hop, resolved_way};
+use millrace_lab::program::{Bed, Endpoint, Hook, Outcome, known_hop, resolved_way};
 use proxy_common::verdict::Reason;
 use proxy_common::way::{FOU_PORT, PEER_NODE, PEER_SELF, PEER_WAY_SHIFT, Way};
 
@@ -132,13 +132,27 @@ fn a_router_that_has_more_room_than_another_changes_nothing(tunnel: Tunnel) {
     }
 }
 
-fn the_client_is_told_what_fits_inside_the_tunnel(tunnel: Tunnel) {
-    let case = tunnel.case;
+/// The director tells clients by itself: it has a route to them.
+fn with_clients_at_hand(tunnel: Tunnel, check: impl FnOnce(&Director) + Send) {
     let director = std::sync::Mutex::new(Director::new(tunnel));
     in_an_empty_namespace(|| {
-        connect_to_nodes(case.family.node(1));
+        connect_to_nodes(tunnel.case.family.node(1));
         let director = director.into_inner().unwrap();
         director.bed.beat();
+        check(&director);
+    });
+}
+
+/// The client gets an error, over whichever device it is reached by.
+#[track_caller]
+fn is_told(outcome: &Outcome, error: Frame) {
+    let (source, destination) = (outcome.frame().source_mac, outcome.frame().destination_mac);
+    outcome.assert_sent(&error.with_macs(source, destination)).assert_counted(Reason::IcmpError);
+}
+
+fn the_client_is_told_what_fits_inside_the_tunnel(tunnel: Tunnel) {
+    let case = tunnel.case;
+    with_clients_at_hand(tunnel, |director| {
         let frame = large_from(tunnel, case.family.node(99), 1450);
         let sent = director.sent(&frame);
         for quoted in [sent.len(), short(tunnel) + 60, short(tunnel) + 8 + 40] {
@@ -154,8 +168,7 @@ fn the_client_is_told_what_fits_inside_the_tunnel(tunnel: Tunnel) {
             // The client's packet as it was one hop on.
             let error =
                 frame.clone().with_hop_limit(63).icmp_error(case.vip().ip(), Icmp { kind, code, rest });
-            let (source, destination) = (outcome.frame().source_mac, outcome.frame().destination_mac);
-            outcome.assert_sent(&error.with_macs(source, destination)).assert_counted(Reason::IcmpError);
+            is_told(&outcome, error);
         }
     });
 }
@@ -163,11 +176,7 @@ fn the_client_is_told_what_fits_inside_the_tunnel(tunnel: Tunnel) {
 /// Nobody but an IPv6 packet's sender cuts it, so that one is told, too.
 fn the_client_is_told_about_a_fragment(tunnel: Tunnel) {
     let case = tunnel.case;
-    let director = std::sync::Mutex::new(Director::new(tunnel));
-    in_an_empty_namespace(|| {
-        connect_to_nodes(case.family.node(1));
-        let director = director.into_inner().unwrap();
-        director.bed.beat();
+    with_clients_at_hand(tunnel, |director| {
         let whole = large_from(tunnel, case.family.node(99), 3000);
         let fragment = whole.fragments(7, 1400).remove(0);
         let sent = director.sent(&fragment);
@@ -182,8 +191,7 @@ fn the_client_is_told_about_a_fragment(tunnel: Tunnel) {
         let headers = if case.family == Family::V4 { 20 } else { 8 };
         let fragment = fragment.with_hop_limit(63);
         let error = fragment.icmp_error_quoting(case.vip().ip(), Icmp { kind, code, rest }, headers + 8);
-        let (source, destination) = (outcome.frame().source_mac, outcome.frame().destination_mac);
-        outcome.assert_sent(&error.with_macs(source, destination)).assert_counted(Reason::IcmpError);
+        is_told(&outcome, error);
     });
 }
 
@@ -291,11 +299,7 @@ fn a_client_is_told_of_a_router_with_less_room_than_the_way_is_left(tunnel: Tunn
         // The client's neighbour entry is the stack's to find.
         return;
     }
-    let director = std::sync::Mutex::new(Director::new(tunnel));
-    in_an_empty_namespace(|| {
-        connect_to_nodes(case.family.node(1));
-        let director = director.into_inner().unwrap();
-        director.bed.beat();
+    with_clients_at_hand(tunnel, |director| {
         let tells = |length, told: u32| {
             let frame = large_from(tunnel, case.family.node(99), length);
             let sent = director.sent(&frame);
@@ -304,8 +308,7 @@ fn a_client_is_told_of_a_router_with_less_room_than_the_way_is_left(tunnel: Tunn
             let (kind, code) = if case.family == Family::V4 { (3, 4) } else { (2, 0) };
             let rest = told.to_be_bytes();
             let error = frame.with_hop_limit(63).icmp_error(case.vip().ip(), Icmp { kind, code, rest });
-            let (source, destination) = (outcome.frame().source_mac, outcome.frame().destination_mac);
-            outcome.assert_sent(&error.with_macs(source, destination)).assert_counted(Reason::IcmpError);
+            is_told(&outcome, error);
         };
         let inside = u32::from(1280 - tunnel.overhead());
         if case.family == Family::V4 {
@@ -315,7 +318,7 @@ fn a_client_is_told_of_a_router_with_less_room_than_the_way_is_left(tunnel: Tunn
             tells(1450, 1280);
             // Its sender can't make it smaller.
             let sent = director.sent(&large_from(tunnel, case.family.node(99), 1280));
-            is_noted(tunnel, &director, &about(tunnel, &sent, sent.len(), 1280));
+            is_noted(tunnel, director, &about(tunnel, &sent, sent.len(), 1280));
         }
     });
 }

@@ -1,17 +1,24 @@
-//! Loads every program of an object, with all that load-time constants can switch on.
+//! Loads every program of an object, with all that load-time constants can switch on; and the deep ones as they are while a node
+//! changes its mode.
 
 use std::fs::File;
 use std::path::Path;
+use std::thread;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use aya::programs::{CgroupAttachMode, Program, TcAttachType, XdpMode, tc};
+use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
-use proxy_common::config::{DEFAULT_MARK, global};
+use proxy_common::config::{DEFAULT_MARK, SHARE_ALONE, SHARE_NEWER, SHARE_OLDER, global};
 
 const LOOPBACK: &str = "lo";
 const CGROUP: &str = "/sys/fs/cgroup";
 /// What is off by default. The verifier walks through what is on, and nothing else.
 const EVERYTHING: [&str; 3] = [global::DSR_POD, global::DSR_FOU, global::OUTER_SPREAD];
+/// The programs that look for whose a connection is while the node changes its mode.
+const SHARING: [&str; 3] = ["xdp_ingress", "tc_ingress", "tc_ingress_l3"];
+/// What a node may share its connections with, and how its programs are called then.
+const SHARES: [(u32, &str); 2] = [(SHARE_NEWER, "newer"), (SHARE_OLDER, "older")];
 
 /// Whether the programs are attached as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,32 +32,61 @@ pub enum Attach {
 /// Loads, prints the verifier's counts, and attaches. All programs are tried, also after one was refused.
 pub fn load(object: &Path, attach: Attach) -> Result<()> {
     let bytes = std::fs::read(object).with_context(|| format!("can't read {}", object.display()))?;
-    let mut loader = EbpfLoader::new();
-    loader.override_global(global::MARK_VALUE, &DEFAULT_MARK, false);
-    loader.override_global(global::MARK_MASK, &DEFAULT_MARK, false);
-    for name in EVERYTHING {
-        loader.override_global(name, &1_u32, true);
-    }
-    let mut ebpf = loader.load(&bytes).context("can't make the maps")?;
-    let mut refused = Vec::new();
-    let mut programs = 0;
-    for (name, program) in ebpf.programs_mut() {
-        programs += 1;
-        match load_one(program) {
-            Ok(count) => println!("program {name} {count}"),
-            Err(error) => {
-                eprintln!("{name}: {error:#}");
-                refused.push(name.to_owned());
-            }
-        }
-    }
-    if programs == 0 {
-        bail!("{} has no programs", object.display());
-    }
+    let mut ebpf = make_maps(&bytes, SHARE_ALONE)?;
+    let mut refused = load_all(&mut ebpf, |_| true, str::to_owned);
+    // The kernel verifies them beside each other.
+    refused.extend(thread::scope(|scope| {
+        let bytes = &bytes;
+        let threads = SHARES.map(|(share, suffix)| {
+            scope.spawn(move || {
+                let mut ebpf = make_maps(bytes, share)?;
+                Ok(load_all(&mut ebpf, |name| SHARING.contains(&name), |name| format!("{name}/{suffix}")))
+            })
+        });
+        let results =
+            threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("a thread panicked"))?);
+        results.collect::<Result<Vec<_>>>().map(|all| all.concat())
+    })?);
     if !refused.is_empty() {
         bail!("the kernel refuses {}", refused.join(", "));
     }
     if attach == Attach::Loopback { attach_all(&mut ebpf) } else { Ok(()) }
+}
+
+fn make_maps(object: &[u8], share: u32) -> Result<Ebpf> {
+    let mut loader = EbpfLoader::new();
+    loader.override_global(global::MARK_VALUE, &DEFAULT_MARK, false);
+    loader.override_global(global::MARK_MASK, &DEFAULT_MARK, false);
+    // As agents do: these follow the kernel.
+    let decapsulates = since(6, 3);
+    let has_source = since(6, 7);
+    loader.override_global(global::TC_DECAP_FLAGS, &decapsulates, true);
+    loader.override_global(global::FIB_SOURCE, &has_source, true);
+    loader.override_global(global::SHARE, &share, true);
+    for name in EVERYTHING {
+        loader.override_global(name, &1_u32, true);
+    }
+    loader.load(object).context("can't make the maps")
+}
+
+fn since(major: u8, minor: u8) -> u32 {
+    u32::from(KernelVersion::current().is_ok_and(|current| current >= KernelVersion::new(major, minor, 0)))
+}
+
+/// Loads those programs that are wanted and prints their counts; returns the names of those that the kernel refuses.
+fn load_all(ebpf: &mut Ebpf, is_wanted: fn(&str) -> bool, called: impl Fn(&str) -> String) -> Vec<String> {
+    let mut refused = Vec::new();
+    for (name, program) in ebpf.programs_mut().filter(|(name, _)| is_wanted(name)) {
+        let name = called(name);
+        match load_one(program) {
+            Ok(count) => println!("program {name} {count}"),
+            Err(error) => {
+                eprintln!("{name}: {error:#}");
+                refused.push(name);
+            }
+        }
+    }
+    refused
 }
 
 /// The number of instructions the verifier walked through.

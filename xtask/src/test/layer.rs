@@ -66,8 +66,8 @@ enum Work {
         xdp: &'static str,
     },
     Vm,
-    /// A test target on other kernels.
-    VmTarget(vm::Target),
+    /// Test targets on other kernels.
+    VmTests,
 }
 
 impl Layer {
@@ -118,10 +118,7 @@ impl Layer {
             Self::Fuzz => &[Pass { title: "fuzz", work: Work::Target("fuzz") }],
             Self::Vm => &[
                 Pass { title: "vm", work: Work::Vm },
-                Pass { title: "packet, other kernels", work: Work::VmTarget(vm::Target::PACKET) },
-                Pass { title: "sctp, other kernels", work: Work::VmTarget(vm::Target::SCTP) },
-                Pass { title: "tunnels, other kernels", work: Work::VmTarget(vm::Target::TUNNELS) },
-                Pass { title: "ipvs, other kernels", work: Work::VmTarget(vm::Target::IPVS) },
+                Pass { title: "tests, other kernels", work: Work::VmTests },
             ],
         }
     }
@@ -132,12 +129,13 @@ impl Layer {
 }
 
 impl Work {
-    const fn target(self) -> Option<&'static str> {
+    /// The test targets it runs.
+    fn targets(self) -> Vec<&'static str> {
         match self {
-            Self::Target(name) | Self::TargetWithXdp(name, _) | Self::TargetWithApiserver(name) => Some(name),
-            Self::ModuleWithApiserver { target, .. } => Some(target),
-            Self::VmTarget(target) => Some(target.name),
-            Self::Lint | Self::Unit | Self::Vm => None,
+            Self::Target(name) | Self::TargetWithXdp(name, _) | Self::TargetWithApiserver(name) => vec![name],
+            Self::ModuleWithApiserver { target, .. } => vec![target],
+            Self::VmTests => vm::Target::ALL.map(|target| target.name).to_vec(),
+            Self::Lint | Self::Unit | Self::Vm => Vec::new(),
         }
     }
 }
@@ -153,14 +151,16 @@ pub fn perform(
     if layer.takes_root() && !setup::is_root()? {
         return Ok(Outcome::Unable("loading BPF programs takes root".to_owned()));
     }
-    if let Some(missing) = pass.work.target().filter(|name| !targets.iter().any(|target| target == name)) {
+    if let Some(missing) =
+        pass.work.targets().iter().find(|name| !targets.iter().any(|target| target == *name))
+    {
         return Ok(Outcome::Unable(format!("the workspace has no test target `{missing}`")));
     }
     let mut cargo = cargo_test(workspace, args);
     match pass.work {
         Work::Lint => return Ok(Outcome::Ran(lint::check_all(workspace))),
         Work::Vm => return vm::load_everywhere(workspace).map(Outcome::Ran),
-        Work::VmTarget(target) => return vm::test_everywhere(workspace, target).map(Outcome::Ran),
+        Work::VmTests => return vm::test_everywhere(workspace, &vm::Target::ALL).map(Outcome::Ran),
         Work::Unit => cargo.args(["--lib", "--bins"]),
         Work::Target(name) | Work::TargetWithApiserver(name) => cargo.args(["--test", name]),
         Work::TargetWithXdp(name, xdp) => cargo.args(["--test", name]).env("MILLRACE_XDP", xdp),
@@ -185,7 +185,7 @@ pub fn perform(
 /// Those of `targets` that no layer runs.
 pub fn left_out(targets: &[String]) -> Vec<&str> {
     let is_run = |target: &str| {
-        Layer::ALL.iter().flat_map(|layer| layer.passes()).any(|pass| pass.work.target() == Some(target))
+        Layer::ALL.iter().flat_map(|layer| layer.passes()).any(|pass| pass.work.targets().contains(&target))
     };
     targets.iter().map(String::as_str).filter(|target| !is_run(target)).collect()
 }

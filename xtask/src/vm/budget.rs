@@ -20,7 +20,7 @@ const STEP: u32 = 500;
 /// One program on one kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// The program's name.
+    /// The program's name, and behind a slash how it was loaded if not as usual.
     pub program: String,
     /// What the verifier walked through.
     pub instructions: u32,
@@ -57,7 +57,7 @@ impl Budget {
         let mut limits = BTreeMap::new();
         for Count { program, instructions } in counts {
             let limit = (instructions + instructions / 2).next_multiple_of(STEP);
-            let entry = limits.entry(program.clone()).or_insert(limit);
+            let entry = limits.entry(base(program).to_owned()).or_insert(limit);
             *entry = limit.max(*entry);
         }
         Self(limits)
@@ -73,9 +73,9 @@ impl Budget {
         std::fs::write(&path, text).with_context(|| format!("can't write {}", path.display()))
     }
 
-    /// What `program` may cost; none if it was never recorded.
+    /// What `program` may cost, however it was loaded; none if it was never recorded.
     pub fn limit(&self, program: &str) -> Option<u32> {
-        self.0.get(program).copied()
+        self.0.get(base(program)).copied()
     }
 
     /// One phrase for each program that has no limit or is above it.
@@ -99,6 +99,10 @@ impl Budget {
         });
         limits.collect::<Result<_>>().map(Self)
     }
+}
+
+fn base(program: &str) -> &str {
+    program.split_once('/').map_or(program, |(base, _)| base)
 }
 
 fn path(workspace: &Workspace) -> PathBuf {
@@ -125,6 +129,14 @@ mod tests {
         let budget = Budget::parse("# comment\n\ntc_egress 1000\nxdp_ingress 2000\n").unwrap();
         let excess = budget.excess(&[count("tc_egress", 1001), count("xdp_ingress", 2000), count("new", 1)]);
         assert_eq!(excess, ["tc_egress takes 1001 instructions, 1000 are its budget", "new has no budget"]);
+    }
+
+    #[test]
+    fn a_program_has_one_budget_however_it_is_loaded() {
+        let budget = Budget::with_room(&[count("tc_egress", 100), count("tc_egress/older", 1000)]);
+        assert_eq!(budget, Budget::parse("tc_egress 1500").unwrap());
+        let excess = budget.excess(&[count("tc_egress/newer", 1501), count("tc_egress/older", 1500)]);
+        assert_eq!(excess, ["tc_egress/newer takes 1501 instructions, 1500 are its budget"]);
     }
 
     #[test]

@@ -4,169 +4,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::OBJECT_IN_GUEST;
+use super::beside::beside_each_other;
 use super::image::{self, Contents};
 use super::kernel::{self, Kernel};
 use super::qemu::{self, Machine};
+use super::target::Target;
 use crate::command;
 use crate::test::{self, Outcome, Tally};
 use crate::workspace::Workspace;
-
-/// A test target that machines run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// Its name.
-    pub name: &'static str,
-    /// Modules it takes, each after those it needs.
-    modules: &'static [&'static str],
-    /// The kernels and the tests of its test layer, which has minutes, not an hour.
-    kernels: &'static [&'static str],
-    filters: &'static [&'static str],
-    /// Whether it starts agents.
-    takes_agent: bool,
-    /// Programs of this machine that it or its agents run.
-    tools: &'static [&'static str],
-}
-
-impl Target {
-    /// Whole frames.
-    pub const PACKET: Self = Self {
-        name: "packet",
-        modules: &[],
-        kernels: &["6.1", "6.12"],
-        filters: &["sctp::", "backend_node::a_hinted", "backend_node::a_flow_entry"],
-        takes_agent: false,
-        tools: &[],
-    };
-    /// Sockets over SCTP, which few machines have.
-    pub const SCTP: Self = Self {
-        name: "sctp",
-        kernels: &["6.12"],
-        filters: &[],
-        modules: &[
-            "net/llc/llc",
-            "net/802/stp",
-            "net/bridge/bridge",
-            "net/ipv4/udp_tunnel",
-            "net/ipv6/ip6_udp_tunnel",
-            "lib/libcrc32c",
-            "net/sctp/sctp",
-        ],
-        takes_agent: true,
-        tools: &["/usr/bin/ncat", "/usr/sbin/ip"],
-    };
-    /// Agents that serve by IPVS, whose modules few machines have.
-    pub const IPVS: Self = Self {
-        name: "ipvs",
-        kernels: &["6.1"],
-        // Not those of a change of mode: they load the programs once or twice, which takes half a minute and more each time.
-        filters: &[
-            "bad_input::",
-            "direct::",
-            "lifetimes::",
-            "neighbours::",
-            "reach::",
-            "scale::",
-            "schedulers::",
-            "views::",
-        ],
-        modules: &[
-            "drivers/net/dummy",
-            "net/llc/llc",
-            "net/802/stp",
-            "net/bridge/bridge",
-            "net/bridge/br_netfilter",
-            "net/ipv4/netfilter/nf_defrag_ipv4",
-            "net/ipv6/netfilter/nf_defrag_ipv6",
-            "lib/libcrc32c",
-            "net/netfilter/nf_conntrack",
-            "net/netfilter/ipvs/ip_vs",
-            "net/netfilter/ipvs/ip_vs_rr",
-            "net/netfilter/ipvs/ip_vs_wrr",
-            "net/netfilter/ipvs/ip_vs_lc",
-            "net/netfilter/ipvs/ip_vs_wlc",
-            "net/netfilter/ipvs/ip_vs_lblc",
-            "net/netfilter/ipvs/ip_vs_lblcr",
-            "net/netfilter/ipvs/ip_vs_sh",
-            "net/netfilter/ipvs/ip_vs_dh",
-            "net/netfilter/ipvs/ip_vs_sed",
-            "net/netfilter/ipvs/ip_vs_nq",
-            "net/netfilter/ipvs/ip_vs_fo",
-            "net/netfilter/ipvs/ip_vs_ovf",
-            "net/netfilter/ipvs/ip_vs_mh",
-            "net/netfilter/nfnetlink",
-            "net/netfilter/nf_tables",
-            "net/netfilter/nft_ct",
-            "net/netfilter/nf_nat",
-            "net/netfilter/nft_chain_nat",
-            "net/netfilter/nft_masq",
-            "net/ipv4/netfilter/nf_reject_ipv4",
-            "net/ipv6/netfilter/nf_reject_ipv6",
-            "net/netfilter/nft_reject",
-            "net/netfilter/nft_reject_inet",
-            "net/netfilter/nft_fib",
-            "net/ipv6/netfilter/nft_fib_ipv6",
-            "net/ipv4/netfilter/nft_fib_ipv4",
-            "net/netfilter/nft_fib_inet",
-            "net/netfilter/nft_nat",
-            "net/ipv4/tunnel4",
-            "net/ipv4/ip_tunnel",
-            "net/ipv4/ipip",
-            "net/ipv6/tunnel6",
-            "net/ipv6/ip6_tunnel",
-        ],
-        takes_agent: true,
-        tools: &["/usr/sbin/nft", "/usr/sbin/ip", "/usr/sbin/ipvsadm"],
-    };
-    /// Tunnel devices, which few machines have.
-    pub const TUNNELS: Self = Self {
-        name: "tunnels",
-        kernels: &["6.12"],
-        filters: &["pods_take_off", "uplinks::"],
-        modules: &[
-            "net/llc/llc",
-            "net/802/stp",
-            "net/bridge/bridge",
-            "net/ipv4/udp_tunnel",
-            "net/ipv6/ip6_udp_tunnel",
-            "net/ipv4/ip_tunnel",
-            "net/ipv4/tunnel4",
-            "net/ipv6/tunnel6",
-            "net/ipv4/ipip",
-            "net/ipv6/ip6_tunnel",
-            "net/ipv4/fou",
-            "net/ipv6/fou6",
-            "net/802/garp",
-            "net/802/mrp",
-            "net/8021q/8021q",
-            "drivers/net/vxlan/vxlan",
-            "arch/x86/crypto/poly1305-x86_64",
-            "lib/crypto/libchacha",
-            "arch/x86/crypto/chacha-x86_64",
-            "lib/crypto/libchacha20poly1305",
-            "lib/crypto/libcurve25519-generic",
-            "arch/x86/crypto/curve25519-x86_64",
-            "drivers/net/wireguard/wireguard",
-        ],
-        takes_agent: true,
-        tools: &["/usr/sbin/ip"],
-    };
-    /// All.
-    pub const ALL: [Self; 4] = [Self::PACKET, Self::SCTP, Self::IPVS, Self::TUNNELS];
-
-    /// The target of that name.
-    pub fn named(name: &str) -> Result<Self> {
-        match Self::ALL.into_iter().find(|target| target.name == name) {
-            Some(target) => Ok(target),
-            None => {
-                bail!("machines don't run `{name}`; they run {}", Self::ALL.map(|one| one.name).join(", "))
-            }
-        }
-    }
-}
 
 /// What a target may take on a kernel, under emulation and on a busy machine; more is a hang.
 const BOUND: Duration = Duration::from_mins(25);
@@ -201,11 +50,25 @@ impl Profile {
     }
 }
 
-/// What the test layer runs of a target.
-pub fn run_layer(workspace: &Workspace, target: Target) -> Result<Tally> {
-    let kernels = kernel::KERNELS.iter().filter(|kernel| target.kernels.contains(&kernel.name));
-    let filters: Vec<_> = target.filters.iter().map(|filter| (*filter).to_owned()).collect();
-    run_on(workspace, kernels, target, Profile::Debug, &filters)
+/// What the test layer runs of each target.
+pub fn run_layer(workspace: &Workspace, targets: &[Target]) -> Result<Tally> {
+    let mut runs = Vec::new();
+    for target in targets {
+        let programs = build(workspace, *target, Profile::Debug)?;
+        let filters: Vec<_> = target.filters.iter().map(|filter| (*filter).to_owned()).collect();
+        let kernels = kernel::KERNELS.iter().filter(|kernel| target.kernels.contains(&kernel.name));
+        runs.extend(kernels.map(|kernel| Run {
+            kernel,
+            target: *target,
+            programs: programs.clone(),
+            filters: filters.clone(),
+        }));
+    }
+    Ok(all(workspace, &runs))
+}
+
+fn all(workspace: &Workspace, runs: &[Run<'_>]) -> Tally {
+    beside_each_other(runs, |run| run.settle(workspace)).into_iter().sum()
 }
 
 /// Runs a target on those kernels that are not this machine's own, whose tests are layers of their own.
@@ -216,74 +79,94 @@ pub fn run_on<'a>(
     profile: Profile,
     filters: &[String],
 ) -> Result<Tally> {
-    let program = build(workspace, target)?;
-    let mut programs = vec![(program, PROGRAM)];
+    let programs = build(workspace, target, profile)?;
+    let run = |kernel| Run { kernel, target, programs: programs.clone(), filters: filters.to_vec() };
+    Ok(all(workspace, &kernels.map(run).collect::<Vec<_>>()))
+}
+/// A target on a kernel.
+struct Run<'a> {
+    kernel: &'a Kernel,
+    target: Target,
+    programs: Vec<(PathBuf, &'static str)>,
+    filters: Vec<String>,
+}
+
+impl Run<'_> {
+    fn settle(&self, workspace: &Workspace) -> Tally {
+        // This machine's own kernel runs its tests in layers of their own.
+        self.kernel.suite.map_or_else(Tally::default, |suite| {
+            let title = format!("{} on kernel {}", self.target.name, self.kernel.name);
+            test::settle(&title, self.perform(workspace, suite))
+        })
+    }
+
+    fn perform(&self, workspace: &Workspace, suite: &str) -> Result<Outcome> {
+        let Self { kernel, target, programs, filters } = self;
+        if let Some(reason) = kernel.obstacle()? {
+            return Ok(Outcome::Unable(reason));
+        }
+        let start = Instant::now();
+        let unpacked = kernel::ensure(workspace, kernel.name, suite)?;
+        let guest = workspace.target().join("debug/vm-guest");
+        let mut words = vec![PROGRAM];
+        words.extend(filters.iter().map(String::as_str));
+        let mut environment = vec![
+            ("CI", "true"),
+            ("MILLRACE_BPF_OBJECT", OBJECT_IN_GUEST),
+            ("MILLRACE_BIN", AGENT),
+            ("MILLRACE_PATIENCE", PATIENCE),
+            ("PATH", PATH),
+        ];
+        if std::env::var_os("MILLRACE_LONG").is_some() {
+            environment.push(("MILLRACE_LONG", "1"));
+        }
+        let contents = Contents {
+            guest: &guest,
+            words: &words,
+            environment: &environment,
+            modules: target.modules,
+            programs,
+            files: &[(workspace.bpf_object(), OBJECT_IN_GUEST)],
+        };
+        let name = format!("{}-{}", kernel.name, target.name);
+        let image = image::build(workspace, &unpacked, &name, &contents)?;
+        let console = image::directory(workspace)?.join(format!("{name}.console"));
+        let machine = Machine { kernel: &unpacked.image, image: &image, console: &console, bound: BOUND };
+        let ran = qemu::run(workspace, &machine)?;
+        let tally: Tally =
+            ran.console.lines().filter_map(|line| Tally::from_result_line(line.trim_end())).sum();
+        println!(
+            "{} on kernel {} ({:.0} s): {tally}",
+            target.name,
+            kernel.name,
+            start.elapsed().as_secs_f64()
+        );
+        if tally.failed == 0 {
+            ran.require(&console)?;
+        } else {
+            for line in ran.console.lines().filter(|line| line.trim_end().ends_with("... FAILED")) {
+                eprintln!("  | {}", line.trim_end());
+            }
+            eprintln!("  the whole console is in {}", console.display());
+        }
+        Ok(Outcome::Ran(tally))
+    }
+}
+
+/// What a machine that runs a target is given: the target's tests, an agent if it takes one, and tools.
+fn build(workspace: &Workspace, target: Target, profile: Profile) -> Result<Vec<(PathBuf, &'static str)>> {
+    let mut programs = vec![(test_program(workspace, target)?, PROGRAM)];
     if target.takes_agent {
         command::run(workspace.cargo().args(["build", "--package", "millrace"]).args(profile.flags()))?;
         let agent = workspace.target().join(profile.directory()).join("millrace");
         programs.push((stripped(workspace, &agent, "millrace")?, AGENT));
     }
     programs.extend(target.tools.iter().map(|tool| (PathBuf::from(tool), *tool)));
-    let outcomes = kernels.filter_map(|kernel| Some((kernel, kernel.suite?))).map(|(kernel, suite)| {
-        let title = format!("{} on kernel {}", target.name, kernel.name);
-        test::settle(&title, run_one(workspace, kernel, suite, target, &programs, filters))
-    });
-    Ok(outcomes.sum())
-}
-
-fn run_one(
-    workspace: &Workspace,
-    kernel: &Kernel,
-    suite: &str,
-    target: Target,
-    programs: &[(PathBuf, &str)],
-    filters: &[String],
-) -> Result<Outcome> {
-    if let Some(reason) = kernel.obstacle()? {
-        return Ok(Outcome::Unable(reason));
-    }
-    let start = Instant::now();
-    let unpacked = kernel::ensure(workspace, kernel.name, suite)?;
-    let guest = workspace.target().join("debug/vm-guest");
-    let mut words = vec![PROGRAM];
-    words.extend(filters.iter().map(String::as_str));
-    let mut environment = vec![
-        ("CI", "true"),
-        ("MILLRACE_BPF_OBJECT", OBJECT_IN_GUEST),
-        ("MILLRACE_BIN", AGENT),
-        ("MILLRACE_PATIENCE", PATIENCE),
-        ("PATH", PATH),
-    ];
-    if std::env::var_os("MILLRACE_LONG").is_some() {
-        environment.push(("MILLRACE_LONG", "1"));
-    }
-    let contents = Contents {
-        guest: &guest,
-        words: &words,
-        environment: &environment,
-        modules: target.modules,
-        programs,
-        files: &[(workspace.bpf_object(), OBJECT_IN_GUEST)],
-    };
-    let image = image::build(workspace, &unpacked, target.name, &contents)?;
-    let console = image::directory(workspace)?.join(format!("{}-{}.console", kernel.name, target.name));
-    let machine = Machine { kernel: &unpacked.image, image: &image, console: &console, bound: BOUND };
-    let ran = qemu::run(workspace, &machine)?;
-    let tally: Tally = ran.console.lines().filter_map(|line| Tally::from_result_line(line.trim_end())).sum();
-    println!("{} on kernel {} ({:.0} s): {tally}", target.name, kernel.name, start.elapsed().as_secs_f64());
-    if tally.failed == 0 {
-        ran.require(&console)?;
-    } else {
-        for line in ran.console.lines().filter(|line| line.trim_end().ends_with("... FAILED")) {
-            eprintln!("  | {}", line.trim_end());
-        }
-        eprintln!("  the whole console is in {}", console.display());
-    }
-    Ok(Outcome::Ran(tally))
+    Ok(programs)
 }
 
 /// The target's program, without what only debuggers read.
-fn build(workspace: &Workspace, target: Target) -> Result<PathBuf> {
+fn test_program(workspace: &Workspace, target: Target) -> Result<PathBuf> {
     let mut cargo = workspace.cargo();
     cargo.args(["test", "--workspace", "--no-run", "--message-format", "json", "--test", target.name]);
     let messages = command::output(&mut cargo)?;
@@ -323,12 +206,5 @@ mod tests {
         assert_eq!(executable(&message("packet", false), "packet"), None);
         assert_eq!(executable(&message("other", true), "packet"), None);
         assert_eq!(executable(&json!({"reason": "build-finished"}), "packet"), None);
-    }
-
-    #[test]
-    fn a_target_that_machines_do_not_run_is_refused() {
-        assert_eq!(Target::named("packet").unwrap(), Target::PACKET);
-        let error = Target::named("nothing").unwrap_err().to_string();
-        assert!(error.contains("they run packet"), "{error}");
     }
 }

@@ -4,6 +4,7 @@ use std::env::consts::ARCH;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 
@@ -56,6 +57,9 @@ impl Kernel {
 /// The kernel from the cache; downloaded with apt and unpacked there first if it is not in it. The machine's own
 /// packages and package lists stay as they are.
 pub fn ensure(workspace: &Workspace, name: &str, suite: &str) -> Result<Unpacked> {
+    // Machines start beside each other.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = workspace.cache.join("kernels").join(name);
     if !directory.exists() {
         let partial = workspace.cache.join("kernels").join(format!("{name}.partial"));

@@ -1,6 +1,7 @@
 //! Every program loaded by this machine's kernel and by others under emulation, within its instruction budget; and test targets
 //! run on those others.
 
+mod beside;
 mod budget;
 mod cpio;
 mod guest_tests;
@@ -8,17 +9,20 @@ mod image;
 mod kernel;
 mod qemu;
 mod second_opinion;
+mod target;
 
+use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use beside::beside_each_other;
 use budget::{Budget, Count};
 use guest_tests::Profile;
-pub use guest_tests::Target;
 use image::Contents;
 use kernel::Kernel;
 use qemu::Machine;
+pub use target::Target;
 
 use crate::build::{self, Warnings};
 use crate::command;
@@ -63,7 +67,9 @@ pub fn vm(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
         return Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
     }
     if args.record {
-        let counts = kernels().map(|kernel| load_on(workspace, kernel)).collect::<Result<Vec<_>>>()?;
+        let kernels: Vec<_> = kernels().collect();
+        let counts = beside_each_other(&kernels, |kernel| load_on(workspace, kernel));
+        let counts = counts.into_iter().collect::<Result<Vec<_>>>()?;
         Budget::with_room(&counts.concat()).write(workspace)?;
     }
     let tally = test_on(workspace, kernels())?;
@@ -79,10 +85,10 @@ pub fn load_everywhere(workspace: &Workspace) -> Result<Tally> {
     Ok(tally)
 }
 
-/// The test layer: a test target on each other kernel.
-pub fn test_everywhere(workspace: &Workspace, target: Target) -> Result<Tally> {
+/// The test layer: test targets on other kernels.
+pub fn test_everywhere(workspace: &Workspace, targets: &[Target]) -> Result<Tally> {
     build_guest(workspace)?;
-    guest_tests::run_layer(workspace, target)
+    guest_tests::run_layer(workspace, targets)
 }
 
 fn build_guest(workspace: &Workspace) -> Result<()> {
@@ -91,11 +97,12 @@ fn build_guest(workspace: &Workspace) -> Result<()> {
 
 fn test_on<'a>(workspace: &Workspace, kernels: impl Iterator<Item = &'a Kernel>) -> Result<Tally> {
     let budget = Budget::read(workspace)?;
-    let outcomes = kernels.map(|kernel| {
+    let kernels: Vec<_> = kernels.collect();
+    let tallies = beside_each_other(&kernels, |kernel| {
         let title = format!("kernel {}", kernel.name);
         test::settle(&title, test_one(workspace, kernel, &budget))
     });
-    Ok(outcomes.sum())
+    Ok(tallies.into_iter().sum())
 }
 
 fn test_one(workspace: &Workspace, kernel: &Kernel, budget: &Budget) -> Result<Outcome> {
@@ -104,12 +111,13 @@ fn test_one(workspace: &Workspace, kernel: &Kernel, budget: &Budget) -> Result<O
     }
     let start = Instant::now();
     let counts = load_on(workspace, kernel)?;
-    println!("kernel {} ({:.0} s)", kernel.name, start.elapsed().as_secs_f64());
-    println!("  {:<20}{:>14}{:>10}", "program", "instructions", "budget");
+    let mut table = format!("kernel {} ({:.0} s)\n", kernel.name, start.elapsed().as_secs_f64());
+    writeln!(table, "  {:<20}{:>14}{:>10}", "program", "instructions", "budget")?;
     for Count { program, instructions } in &counts {
         let limit = budget.limit(program).map_or("none".to_owned(), |limit| limit.to_string());
-        println!("  {program:<20}{instructions:>14}{limit:>10}");
+        writeln!(table, "  {program:<20}{instructions:>14}{limit:>10}")?;
     }
+    print!("{table}");
     let excess = budget.excess(&counts);
     if !excess.is_empty() {
         bail!("{}; if it must be, record it: cargo xtask vm --record", excess.join("; "));
@@ -132,7 +140,7 @@ fn load_on(workspace: &Workspace, kernel: &Kernel) -> Result<Vec<Count>> {
                 programs: &[],
                 files: &[(workspace.bpf_object(), OBJECT_IN_GUEST)],
             };
-            let image = image::build(workspace, &unpacked, "load", &contents)?;
+            let image = image::build(workspace, &unpacked, &format!("{}-load", kernel.name), &contents)?;
             let console = image::directory(workspace)?.join(format!("{}.console", kernel.name));
             let machine = Machine { kernel: &unpacked.image, image: &image, console: &console, bound: BOUND };
             qemu::run(workspace, &machine)?.require(&console)?

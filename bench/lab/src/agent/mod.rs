@@ -25,6 +25,9 @@ use crate::topology::{Bed, Node};
 pub const SYNC_LIMIT: Duration = Duration::from_secs(10);
 /// How long an agent may take to load its programs: each node's kernel verifies them anew, all at once.
 const LOAD_LIMIT: Duration = Duration::from_mins(2);
+/// How long a wait pauses between two questions: at least, and at most.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// What agents follow.
 #[derive(Clone, Copy, Debug)]
@@ -235,6 +238,7 @@ impl Proxy {
     ) -> Result<()> {
         let end = Instant::now() + patience(limit);
         loop {
+            let asked = Instant::now();
             let last = condition();
             if matches!(last, Ok(true)) {
                 return Ok(());
@@ -244,7 +248,8 @@ impl Proxy {
             } else if Instant::now() > end {
                 last.err().map_or_else(|| "no".to_owned(), |error| format!("{error:#}"))
             } else {
-                std::thread::sleep(Duration::from_millis(10));
+                // Who asks leaves the processors to who is waited for.
+                std::thread::sleep((asked.elapsed() * 2).clamp(SHORTEST_PAUSE, LONGEST_PAUSE));
                 continue;
             };
             bail!("{}: waited in vain until {what}: {why}; the agent's log:\n{}", self.node, self.log());

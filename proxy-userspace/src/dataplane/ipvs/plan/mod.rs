@@ -12,6 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use tracing::warn;
 
 pub use direct::TUNNEL;
 pub use op::{Entry, Kernel, Op};
@@ -221,6 +222,9 @@ impl Plan {
         let new = port.map(|port| self.portion(key, port)).unwrap_or_default();
         if port.is_none() {
             self.marks.release(key);
+        }
+        for address in new.excluded.difference(&old.excluded) {
+            warn!("{key}: {address} is in --ipvs-exclude-cidrs, and not served");
         }
         exchange(&mut self.services, &owner, &old.services, &new.services);
         exchange(&mut self.servers, &owner, &old.servers, &new.servers);

@@ -29,6 +29,8 @@ pub struct Portion {
     pub members: BTreeMap<Member, Option<u32>>,
     /// Families in which other nodes encapsulate for backends of this one.
     pub tunnels: BTreeSet<Family>,
+    /// Addresses of the service's that are somebody else's to serve.
+    pub excluded: BTreeSet<IpAddr>,
 }
 
 /// Who asks at one address, and which list each gets.
@@ -74,6 +76,8 @@ impl Portion {
         }
         portion.add_local(port);
         portion.keep_ports();
+        let addresses = port.frontends.iter().map(|frontend| frontend.address.ip());
+        portion.excluded = addresses.filter(|address| context.is_excluded(*address)).collect();
         portion
     }
 

@@ -1,0 +1,170 @@
+//! The test targets that machines run: what they need, and which of their tests are in the test layer.
+
+use anyhow::{Result, bail};
+
+/// A test target that machines run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Its name.
+    pub name: &'static str,
+    /// Modules it takes, each after those it needs.
+    pub modules: &'static [&'static str],
+    /// The kernels of its test layer.
+    pub kernels: &'static [&'static str],
+    /// The tests of its test layer, which has minutes, not an hour; none: all.
+    pub filters: &'static [&'static str],
+    /// Whether it starts agents.
+    pub takes_agent: bool,
+    /// Programs of this machine that it or its agents run.
+    pub tools: &'static [&'static str],
+}
+
+impl Target {
+    /// Whole frames.
+    pub const PACKET: Self = Self {
+        name: "packet",
+        modules: &[],
+        kernels: &["6.1", "6.12"],
+        filters: &["sctp::", "backend_node::a_hinted", "backend_node::a_flow_entry"],
+        takes_agent: false,
+        tools: &[],
+    };
+    /// Sockets over SCTP, which few machines have.
+    pub const SCTP: Self = Self {
+        name: "sctp",
+        kernels: &["6.12"],
+        filters: &[],
+        modules: &[
+            "net/llc/llc",
+            "net/802/stp",
+            "net/bridge/bridge",
+            "net/ipv4/udp_tunnel",
+            "net/ipv6/ip6_udp_tunnel",
+            "lib/libcrc32c",
+            "net/sctp/sctp",
+        ],
+        takes_agent: true,
+        tools: &["/usr/bin/ncat", "/usr/sbin/ip"],
+    };
+    /// Agents that serve by IPVS, whose modules few machines have.
+    pub const IPVS: Self = Self {
+        name: "ipvs",
+        kernels: &["6.1"],
+        // Not all of those of a change of mode: they load the programs again and again, which takes half a minute each time.
+        filters: &[
+            "bad_input::",
+            "change::connections_stay",
+            "direct::",
+            "lifetimes::",
+            "neighbours::",
+            "reach::",
+            "scale::",
+            "schedulers::",
+            "views::",
+        ],
+        modules: &[
+            "drivers/net/dummy",
+            "net/llc/llc",
+            "net/802/stp",
+            "net/bridge/bridge",
+            "net/bridge/br_netfilter",
+            "net/ipv4/netfilter/nf_defrag_ipv4",
+            "net/ipv6/netfilter/nf_defrag_ipv6",
+            "lib/libcrc32c",
+            "net/netfilter/nf_conntrack",
+            "net/netfilter/ipvs/ip_vs",
+            "net/netfilter/ipvs/ip_vs_rr",
+            "net/netfilter/ipvs/ip_vs_wrr",
+            "net/netfilter/ipvs/ip_vs_lc",
+            "net/netfilter/ipvs/ip_vs_wlc",
+            "net/netfilter/ipvs/ip_vs_lblc",
+            "net/netfilter/ipvs/ip_vs_lblcr",
+            "net/netfilter/ipvs/ip_vs_sh",
+            "net/netfilter/ipvs/ip_vs_dh",
+            "net/netfilter/ipvs/ip_vs_sed",
+            "net/netfilter/ipvs/ip_vs_nq",
+            "net/netfilter/ipvs/ip_vs_fo",
+            "net/netfilter/ipvs/ip_vs_ovf",
+            "net/netfilter/ipvs/ip_vs_mh",
+            "net/netfilter/nfnetlink",
+            "net/netfilter/nf_tables",
+            "net/netfilter/nft_ct",
+            "net/netfilter/nf_nat",
+            "net/netfilter/nft_chain_nat",
+            "net/netfilter/nft_masq",
+            "net/ipv4/netfilter/nf_reject_ipv4",
+            "net/ipv6/netfilter/nf_reject_ipv6",
+            "net/netfilter/nft_reject",
+            "net/netfilter/nft_reject_inet",
+            "net/netfilter/nft_fib",
+            "net/ipv6/netfilter/nft_fib_ipv6",
+            "net/ipv4/netfilter/nft_fib_ipv4",
+            "net/netfilter/nft_fib_inet",
+            "net/netfilter/nft_nat",
+            "net/ipv4/tunnel4",
+            "net/ipv4/ip_tunnel",
+            "net/ipv4/ipip",
+            "net/ipv6/tunnel6",
+            "net/ipv6/ip6_tunnel",
+        ],
+        takes_agent: true,
+        tools: &["/usr/sbin/nft", "/usr/sbin/ip", "/usr/sbin/ipvsadm"],
+    };
+    /// Tunnel devices, which few machines have.
+    pub const TUNNELS: Self = Self {
+        name: "tunnels",
+        kernels: &["6.12"],
+        filters: &["pods_take_off", "uplinks::"],
+        modules: &[
+            "net/llc/llc",
+            "net/802/stp",
+            "net/bridge/bridge",
+            "net/ipv4/udp_tunnel",
+            "net/ipv6/ip6_udp_tunnel",
+            "net/ipv4/ip_tunnel",
+            "net/ipv4/tunnel4",
+            "net/ipv6/tunnel6",
+            "net/ipv4/ipip",
+            "net/ipv6/ip6_tunnel",
+            "net/ipv4/fou",
+            "net/ipv6/fou6",
+            "net/802/garp",
+            "net/802/mrp",
+            "net/8021q/8021q",
+            "drivers/net/vxlan/vxlan",
+            "arch/x86/crypto/poly1305-x86_64",
+            "lib/crypto/libchacha",
+            "arch/x86/crypto/chacha-x86_64",
+            "lib/crypto/libchacha20poly1305",
+            "lib/crypto/libcurve25519-generic",
+            "arch/x86/crypto/curve25519-x86_64",
+            "drivers/net/wireguard/wireguard",
+        ],
+        takes_agent: true,
+        tools: &["/usr/sbin/ip"],
+    };
+    /// All.
+    pub const ALL: [Self; 4] = [Self::PACKET, Self::SCTP, Self::IPVS, Self::TUNNELS];
+
+    /// The target of that name.
+    pub fn named(name: &str) -> Result<Self> {
+        match Self::ALL.into_iter().find(|target| target.name == name) {
+            Some(target) => Ok(target),
+            None => {
+                bail!("machines don't run `{name}`; they run {}", Self::ALL.map(|one| one.name).join(", "))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_that_machines_do_not_run_is_refused() {
+        assert_eq!(Target::named("packet").unwrap(), Target::PACKET);
+        let error = Target::named("nothing").unwrap_err().to_string();
+        assert!(error.contains("they run packet"), "{error}");
+    }
+}
