@@ -4,7 +4,7 @@ use std::env;
 use std::path::PathBuf;
 
 const OBJECT: &str = "MILLRACE_BPF_OBJECT";
-const DEFAULT: &str = "../target/bpf/bpfel-unknown-none/release/millrace-bpf";
+const DEFAULT: &str = "../target/bpf/millrace-bpf";
 
 fn main() {
     println!("cargo::rerun-if-env-changed={OBJECT}");

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::toolchain::Toolchain;
 use crate::workspace::Workspace;
-use crate::{command, panic_check};
+use crate::{command, panic_check, slim};
 
 /// What becomes of the compiler's warnings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub fn bpf_object(workspace: &Workspace, warnings: Warnings) -> Result<()> {
         cargo.env("CARGO_BUILD_WARNINGS", "deny").arg("-Zwarnings");
     }
     command::run(&mut cargo)?;
-    let object = workspace.bpf_object();
+    let object = workspace.linked_object();
     let bytes = std::fs::read(&object).with_context(|| format!("can't read {}", object.display()))?;
     let traces = panic_check::panic_traces(&bytes)?;
     if !traces.is_empty() {
@@ -43,7 +43,13 @@ pub fn bpf_object(workspace: &Workspace, warnings: Warnings) -> Result<()> {
             traces.join(", ")
         );
     }
-    Ok(())
+    let slimmed = slim::slim(&bytes)?;
+    let object = workspace.bpf_object();
+    // What depends on it is built again when it is written.
+    if std::fs::read(&object).is_ok_and(|before| before == slimmed) {
+        return Ok(());
+    }
+    std::fs::write(&object, slimmed).with_context(|| format!("can't write {}", object.display()))
 }
 
 /// Builds the programs that restore the frame for the packet bench.

@@ -7,6 +7,7 @@ mod lint;
 mod panic_check;
 mod run;
 mod setup;
+mod slim;
 mod test;
 mod toolchain;
 mod vm;

@@ -35,8 +35,13 @@ impl Workspace {
         self.root.join("target")
     }
 
-    /// The linked BPF programs.
+    /// The BPF programs as agents carry them.
     pub fn bpf_object(&self) -> PathBuf {
+        self.target().join("bpf/millrace-bpf")
+    }
+
+    /// The same as it was linked, with all that people read.
+    pub fn linked_object(&self) -> PathBuf {
         self.target().join("bpf/bpfel-unknown-none/release/millrace-bpf")
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use millrace::dataplane::ebpf::read::{AttachedView, FailuresView, PinnedMaps};
 use millrace::dataplane::ebpf::{EbpfDataplane, Mark, XdpMode, cleanup};
 use millrace::dataplane::{Dataplane, SyncFailure, SyncReport};
@@ -136,6 +136,35 @@ fn a_device_whose_driver_has_no_xdp_is_served_by_tc() -> Result<()> {
         let settings = millrace::dataplane::ebpf::Settings { xdp: XdpMode::Off, ..scratch.settings() };
         assert_eq!(EbpfDataplane::open(settings)?.set_topology(&topology("lo")).writes, 1);
         assert_eq!(modes(&scratch), [("tc_egress", "tcx"), ("tc_ingress", "tcx")]);
+        Ok(())
+    })
+}
+
+#[test]
+fn the_program_of_xdp_is_loaded_once_a_device_may_have_it() -> Result<()> {
+    in_namespace("attach-off", async || {
+        let scratch = Scratch::new();
+        let with = |xdp| EbpfDataplane::open(millrace::dataplane::ebpf::Settings { xdp, ..scratch.settings() });
+        let pinned = || -> Result<bool> {
+            let mut directories = std::fs::read_dir(scratch.path.join("millrace/v3/programs"))?;
+            let directory = directories.next().context("no programs are pinned")??;
+            Ok(directory.path().join("xdp_ingress").exists())
+        };
+        let mut dataplane = with(XdpMode::Off)?;
+        assert!(dataplane.set_topology(&topology("eth0")).is_complete());
+        assert_eq!(modes(&scratch), [("tc_egress", "tcx"), ("tc_ingress", "tcx")]);
+        assert!(!pinned()?);
+        drop(dataplane);
+        let mut dataplane = with(XdpMode::Auto)?;
+        assert!(dataplane.set_topology(&topology("eth0")).is_complete());
+        assert_eq!(modes(&scratch)[2], ("xdp", "native"));
+        assert!(pinned()?);
+        assert_eq!(dataplane.check().fault, None);
+        drop(dataplane);
+        let mut dataplane = with(XdpMode::Off)?;
+        assert!(dataplane.set_topology(&topology("eth0")).is_complete());
+        assert_eq!(modes(&scratch), [("tc_egress", "tcx"), ("tc_ingress", "tcx")]);
+        assert_eq!(dataplane.check().fault, None);
         Ok(())
     })
 }

@@ -24,7 +24,7 @@ pub fn object_path() -> PathBuf {
     std::env::var_os("MILLRACE_BPF_OBJECT").map_or_else(
         || {
             let workspace = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-            workspace.join("target/bpf/bpfel-unknown-none/release/millrace-bpf")
+            workspace.join("target/bpf/millrace-bpf")
         },
         PathBuf::from,
     )

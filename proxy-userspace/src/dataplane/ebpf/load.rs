@@ -17,7 +17,7 @@ use super::bpffs::{entries, remove_tree};
 use super::error::OpenError;
 use super::inventory::{check_maps, kept_sizes, maps, renew_counters, size_of_map};
 use super::layout::Layout;
-use super::settings::{Dispatch, Encapsulation, OwnSource, Settings, Sizes, SocketLb};
+use super::settings::{Dispatch, Encapsulation, OwnSource, Settings, Sizes, SocketLb, XdpMode};
 use super::sockets::SocketHook;
 use super::sys;
 use crate::node::Hook;
@@ -27,8 +27,8 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BPF_OBJECT"));
 /// The programs of uplinks, of pods' devices and of sockets, in the kernel.
 #[derive(Debug)]
 pub struct Programs {
-    /// From an uplink, before the stack.
-    pub xdp_ingress: Program,
+    /// From an uplink, before the stack. Not there where no device is to have it: it is the one that takes longest to be verified.
+    pub xdp_ingress: Option<Program>,
     /// From an uplink, where XDP can't or did not.
     pub tc_ingress: Program,
     /// Every packet that leaves the node.
@@ -71,7 +71,7 @@ const TC_POD_IN: &str = "tc_pod_in";
 const TC_POD_OUT: &str = "tc_pod_out";
 const TC_INGRESS_L3: &str = "tc_ingress_l3";
 const TC_EGRESS_L3: &str = "tc_egress_l3";
-/// Those that are always there.
+/// Those that are always there, but for the first one where XDP is off.
 const USUAL: [&str; 5] = [XDP_INGRESS, TC_INGRESS, TC_EGRESS, TC_POD_IN, TC_POD_OUT];
 /// Those for devices without Ethernet frames.
 const BARE: [&str; 2] = [TC_INGRESS_L3, TC_EGRESS_L3];
@@ -88,17 +88,21 @@ impl Programs {
             let kept = kept.join(", ");
             warn!("pinned maps keep their size until `millrace cleanup`, which ends connections: {kept}");
         }
-        if is_usable(&directory, &layout.maps()) {
+        let wanted = if settings.xdp == XdpMode::Off { &USUAL[1..] } else { &USUAL };
+        if is_usable(&directory, &layout.maps(), wanted) {
             debug!(directory = %directory.display(), "programs are unchanged");
         } else {
             remove_tree(&directory, &mut Vec::new())?;
-            load(settings, &constants, layout, &directory, &USUAL)?;
+            load(settings, &constants, layout, &directory, wanted)?;
         }
         for other in entries(&layout.programs())?.into_iter().filter(|path| *path != directory) {
             remove_tree(&other, &mut Vec::new())?;
         }
         Ok(Self {
-            xdp_ingress: Program::open(&directory, XDP_INGRESS)?,
+            xdp_ingress: wanted
+                .contains(&XDP_INGRESS)
+                .then(|| Program::open(&directory, XDP_INGRESS))
+                .transpose()?,
             tc_ingress: Program::open(&directory, TC_INGRESS)?,
             tc_egress: Program::open(&directory, TC_EGRESS)?,
             tc_pod_in: Program::open(&directory, TC_POD_IN)?,
@@ -126,7 +130,7 @@ impl Programs {
     #[must_use]
     pub fn of(&self, hook: Hook) -> Option<&Program> {
         match hook {
-            Hook::Xdp => Some(&self.xdp_ingress),
+            Hook::Xdp => self.xdp_ingress.as_ref(),
             Hook::TcIngress => Some(&self.tc_ingress),
             Hook::TcEgress => Some(&self.tc_egress),
             Hook::TcPodIn => Some(&self.tc_pod_in),
@@ -228,8 +232,8 @@ fn since(version: KernelVersion) -> u32 {
     u32::from(KernelVersion::current().is_ok_and(|current| current >= version))
 }
 
-/// Whether all programs are pinned in a directory and use the maps that are pinned now.
-fn is_usable(directory: &Path, maps: &Path) -> bool {
+/// Whether these programs and those of sockets are pinned in a directory and use the maps that are pinned now.
+fn is_usable(directory: &Path, maps: &Path, wanted: &[&str]) -> bool {
     let names = self::maps(&Sizes::default()).map(|(name, _)| name);
     let pinned = names.map(|name| MapInfo::from_pin(maps.join(name)).map(|info| info.id()).ok());
     if pinned.contains(&None) {
@@ -242,7 +246,7 @@ fn is_usable(directory: &Path, maps: &Path) -> bool {
             && !pinned.contains(&id)
     };
     let sockets = SocketHook::ALL.map(|hook| hook.name);
-    USUAL.into_iter().chain(sockets).all(|name| {
+    wanted.iter().copied().chain(sockets).all(|name| {
         let maps =
             ProgramInfo::from_pin(directory.join(name)).ok().and_then(|info| info.map_ids().ok().flatten());
         maps.is_some_and(|maps| !maps.into_iter().any(is_foreign))
@@ -273,7 +277,7 @@ fn load(
     check_maps(&object)?;
     std::fs::create_dir_all(directory)
         .map_err(|error| OpenError::File { path: directory.to_owned(), error })?;
-    let sockets = if names.contains(&XDP_INGRESS) { SocketHook::ALL.as_slice() } else { &[] };
+    let sockets = if names.contains(&TC_INGRESS) { SocketHook::ALL.as_slice() } else { &[] };
     for name in names.iter().copied().chain(sockets.iter().map(|hook| hook.name)) {
         load_and_pin(&mut object, name, directory)?;
     }

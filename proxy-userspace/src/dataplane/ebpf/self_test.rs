@@ -52,16 +52,11 @@ pub(super) fn run(attachments: &Attachments, programs: &Programs) -> Result<(), 
             Err(error) => return Err(format!("{} can't be read: {error}", key.name())),
         }
     }
-    let expected = [
-        (&programs.xdp_ingress, XDP_PASS),
-        (&programs.tc_ingress, TC_ACT_UNSPEC),
-        (&programs.tc_egress, TC_ACT_UNSPEC),
-        (&programs.tc_pod_in, TC_ACT_UNSPEC),
-        (&programs.tc_pod_out, TC_ACT_UNSPEC),
-    ];
+    let xdp = programs.xdp_ingress.iter().map(|program| (program, XDP_PASS));
+    let framed = [&programs.tc_ingress, &programs.tc_egress, &programs.tc_pod_in, &programs.tc_pod_out];
     let bare = programs.bare.iter().flat_map(|bare| [&bare.tc_ingress_l3, &bare.tc_egress_l3]);
-    let bare = bare.map(|program| (program, TC_ACT_UNSPEC));
-    expected.into_iter().chain(bare).try_for_each(|(program, action)| passes_untouched(program, action))
+    let tc = framed.into_iter().chain(bare).map(|program| (program, TC_ACT_UNSPEC));
+    xdp.chain(tc).try_for_each(|(program, action)| passes_untouched(program, action))
 }
 
 fn passes_untouched(program: &Program, action: u32) -> Result<(), String> {
