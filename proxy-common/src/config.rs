@@ -61,6 +61,10 @@ pub const AGENT_FAILURES: [u32; 3] = [2, 3, 4];
 pub const AGENT_SHARE: u32 = 5;
 /// Index into AGENT: monotonic seconds since when they have had it.
 pub const AGENT_SHARE_SINCE: u32 = 6;
+/// Index into AGENT: how many backends exist, in IPv4 in the low half and in IPv6 in the high one; [`BACKENDS_COUNTED`] is set, too.
+pub const AGENT_BACKENDS: u32 = 7;
+/// Bit of that word: an agent wrote it.
+pub const BACKENDS_COUNTED: u64 = 1 << 63;
 /// Number of u64 words in AGENT.
 pub const AGENT_WORDS: u32 = 8;
 

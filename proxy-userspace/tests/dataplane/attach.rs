@@ -144,7 +144,8 @@ fn a_device_whose_driver_has_no_xdp_is_served_by_tc() -> Result<()> {
 fn the_program_of_xdp_is_loaded_once_a_device_may_have_it() -> Result<()> {
     in_namespace("attach-off", async || {
         let scratch = Scratch::new();
-        let with = |xdp| EbpfDataplane::open(millrace::dataplane::ebpf::Settings { xdp, ..scratch.settings() });
+        let with =
+            |xdp| EbpfDataplane::open(millrace::dataplane::ebpf::Settings { xdp, ..scratch.settings() });
         let pinned = || -> Result<bool> {
             let mut directories = std::fs::read_dir(scratch.path.join("millrace/v3/programs"))?;
             let directory = directories.next().context("no programs are pinned")??;

@@ -48,8 +48,7 @@ impl Case {
 
     /// The error that tells the sender of `frame` that nobody serves the port.
     fn refusal(self, frame: &Frame) -> Frame {
-        let (kind, code) = if self.family == Family::V4 { (3, 3) } else { (1, 4) };
-        frame.icmp_error(frame.destination().ip(), Icmp { kind, code, rest: [0; 4] })
+        frame.icmp_error(frame.destination().ip(), self.family.port_unreachable())
     }
 
     #[track_caller]
@@ -217,8 +216,7 @@ fn large(tunnel: Tunnel, frame: Frame, length: usize) -> (Frame, Frame) {
         ip.dont_fragment = true;
     }
     let fits: u32 = if tunnel.outer == Family::V4 { 1380 } else { 1360 };
-    let (kind, code) = if tunnel.case.family == Family::V4 { (3, 4) } else { (2, 0) };
-    let error = frame.icmp_error(tunnel.case.vip().ip(), Icmp { kind, code, rest: fits.to_be_bytes() });
+    let error = frame.icmp_error(tunnel.case.vip().ip(), tunnel.case.family.too_big(fits));
     (frame, error)
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use millrace_lab::frame::{DEVICE_MAC, Frame, Layer, flag};
+use millrace_lab::frame::{DEVICE_MAC, Frame, Icmp, Layer, flag};
 use millrace_lab::program::{Bed, BedBuilder, DEVICE, Hook, NEXT_HOP_MAC, Outcome, hash_of, resolved_way};
 use proxy_common::config::{DEFAULT_MARK, HANDOVER_MAGIC};
 use proxy_common::verdict::Reason;
@@ -189,6 +189,19 @@ impl Family {
             Self::V4 => v4.parse().unwrap(),
             Self::V6 => v6.parse().unwrap(),
         }
+    }
+
+    /// Nobody serves the port.
+    pub fn port_unreachable(self) -> Icmp {
+        let (kind, code) = if self == Self::V4 { (3, 3) } else { (1, 4) };
+        Icmp { kind, code, rest: [0; 4] }
+    }
+
+    /// A packet did not fit; this many bytes would.
+    #[track_caller]
+    pub fn too_big<N: TryInto<u32, Error: std::fmt::Debug>>(self, mtu: N) -> Icmp {
+        let (kind, code) = if self == Self::V4 { (3, 4) } else { (2, 0) };
+        Icmp { kind, code, rest: mtu.try_into().unwrap().to_be_bytes() }
     }
 
     /// Node number `number`; 1 is the node the programs run on.

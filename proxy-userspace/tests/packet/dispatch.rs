@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use millrace_lab::frame::{DEVICE_MAC, Frame, Icmp, Layer, NEIGHBOUR_MAC, flag};
+use millrace_lab::frame::{DEVICE_MAC, Frame, Layer, NEIGHBOUR_MAC, flag};
 use millrace_lab::program::{
     Bed, DEVICE, Endpoint, FlowTable, Hook, NEXT_HOP_MAC, Outcome, Service, ServiceBuilder, known_hop,
     resolved_way,
@@ -194,9 +194,7 @@ fn what_fits_the_route_with_its_outer_header_is_sent_and_no_byte_more(case: Case
         if let Layer::Ipv4(ip) = too_big.innermost_mut() {
             ip.dont_fragment = true;
         }
-        let (kind, code) = if case.family == Family::V4 { (3, 4) } else { (2, 0) };
-        let rest = u32::try_from(inner).unwrap().to_be_bytes();
-        let told = too_big.icmp_error(case.vip().ip(), Icmp { kind, code, rest });
+        let told = too_big.icmp_error(case.vip().ip(), case.family.too_big(inner));
         director.arrives(&too_big).assert_sent(&told).assert_counted(Reason::TooBig);
     }
 }
@@ -272,8 +270,7 @@ fn a_connection_that_was_translated_for_a_pod_here_goes_on_so(case: Case) {
 fn an_error_about_a_connection_is_sent_to_its_pod(case: Case) {
     for director in Director::each(case) {
         let router = case.family.pick("198.18.0.1", "2001:db8:18::1");
-        let (kind, code) = if case.family == Family::V4 { (3, 4) } else { (2, 0) };
-        let icmp = Icmp { kind, code, rest: 1400_u32.to_be_bytes() };
+        let icmp = case.family.too_big(1400);
         let (data, backend) = (case.tcp(flag::ACK), director.backend().reference);
         let arriving =
             data.clone().reply().icmp_error_quoting(router, icmp, 8).with_macs(NEIGHBOUR_MAC, DEVICE_MAC);

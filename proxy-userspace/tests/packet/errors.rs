@@ -47,13 +47,11 @@ impl Case {
 
     /// The packet did not fit: 1400 bytes would.
     pub fn too_big(self) -> Icmp {
-        let (kind, code) = if self.family == Family::V4 { (3, 4) } else { (2, 0) };
-        Icmp { kind, code, rest: 1400_u32.to_be_bytes() }
+        self.family.too_big(1400)
     }
 
     pub fn port_unreachable(self) -> Icmp {
-        let (kind, code) = if self.family == Family::V4 { (3, 3) } else { (1, 4) };
-        Icmp { kind, code, rest: [0; 4] }
+        self.family.port_unreachable()
     }
 
     /// The client's packets of a TCP and of a UDP connection to the frontend, opened.

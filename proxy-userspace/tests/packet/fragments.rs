@@ -189,8 +189,7 @@ fn fragments_to_a_port_that_nobody_serves_are_treated_alike(case: Case) {
         case.arrives(&bed, piece).assert_untouched().assert_counted(Reason::NotOurs);
     }
     bed.vip(case.vip().ip(), VIP_CLUSTER_IP);
-    let (kind, code) = if case.family == Family::V4 { (3, 3) } else { (1, 4) };
-    is_told_once(case, &bed, &unknown, Icmp { kind, code, rest: [0; 4] }, Reason::UnknownPort);
+    is_told_once(case, &bed, &unknown, case.family.port_unreachable(), Reason::UnknownPort);
 }
 
 pub fn datagrams(service: ServiceBuilder<'_>) -> ServiceBuilder<'_> {
@@ -214,9 +213,8 @@ fn is_told_once(case: Case, bed: &Bed, pieces: &[Frame], icmp: Icmp, reason: Rea
 fn what_is_refused_is_told_to_the_sender_of_the_first_fragment_once(case: Case) {
     let bed = Bed::new();
     bed.service().udp().external(case.vip()).install();
-    let (kind, code) = if case.family == Family::V4 { (3, 3) } else { (1, 4) };
     let pieces = large(case).fragments(7, PIECE);
-    is_told_once(case, &bed, &pieces, Icmp { kind, code, rest: [0; 4] }, Reason::NoEndpoint);
+    is_told_once(case, &bed, &pieces, case.family.port_unreachable(), Reason::NoEndpoint);
 }
 
 /// Routers cut no IPv6 packets.

@@ -70,9 +70,7 @@ impl Director {
         let case = self.tunnel.case;
         case.arrives(&self.bed, &large(self.tunnel, fits)).assert_counted(Reason::SentDsr);
         let refused = large(self.tunnel, fits + 1);
-        let (kind, code) = if case.family == Family::V4 { (3, 4) } else { (2, 0) };
-        let rest = u32::try_from(fits).unwrap().to_be_bytes();
-        let error = refused.icmp_error(case.vip().ip(), Icmp { kind, code, rest });
+        let error = refused.icmp_error(case.vip().ip(), case.family.too_big(fits));
         case.arrives(&self.bed, &refused).assert_sent(&error).assert_counted(Reason::TooBig);
     }
 }
@@ -94,8 +92,7 @@ fn large_from(tunnel: Tunnel, client: IpAddr, length: usize) -> Frame {
 
 /// What a router says of a packet, as it arrives here.
 fn about(tunnel: Tunnel, packet: &Bytes, quoted: usize, mtu: u16) -> Frame {
-    let (kind, code) = if tunnel.outer == Family::V4 { (3, 4) } else { (2, 0) };
-    message(tunnel, packet.slice(..quoted), Icmp { kind, code, rest: u32::from(mtu).to_be_bytes() })
+    message(tunnel, packet.slice(..quoted), tunnel.outer.too_big(mtu))
 }
 
 fn message(tunnel: Tunnel, quote: Bytes, icmp: Icmp) -> Frame {
@@ -163,11 +160,11 @@ fn the_client_is_told_what_fits_inside_the_tunnel(tunnel: Tunnel) {
                 outcome.assert_untouched().assert_counted(Reason::HandedToTc);
                 continue;
             }
-            let (kind, code) = if case.family == Family::V4 { (3, 4) } else { (2, 0) };
-            let rest = u32::from(NARROW - tunnel.overhead()).to_be_bytes();
             // The client's packet as it was one hop on.
-            let error =
-                frame.clone().with_hop_limit(63).icmp_error(case.vip().ip(), Icmp { kind, code, rest });
+            let error = frame
+                .clone()
+                .with_hop_limit(63)
+                .icmp_error(case.vip().ip(), case.family.too_big(NARROW - tunnel.overhead()));
             is_told(&outcome, error);
         }
     });
@@ -186,11 +183,13 @@ fn the_client_is_told_about_a_fragment(tunnel: Tunnel) {
             outcome.assert_untouched().assert_counted(Reason::HandedToTc);
             return;
         }
-        let rest = u32::from(NARROW - tunnel.overhead()).to_be_bytes();
-        let (kind, code) = if case.family == Family::V4 { (3, 4) } else { (2, 0) };
         let headers = if case.family == Family::V4 { 20 } else { 8 };
         let fragment = fragment.with_hop_limit(63);
-        let error = fragment.icmp_error_quoting(case.vip().ip(), Icmp { kind, code, rest }, headers + 8);
+        let error = fragment.icmp_error_quoting(
+            case.vip().ip(),
+            case.family.too_big(NARROW - tunnel.overhead()),
+            headers + 8,
+        );
         is_told(&outcome, error);
     });
 }
@@ -218,11 +217,9 @@ fn an_error_that_is_not_about_a_packet_of_ours_changes_nothing(tunnel: Tunnel) {
     let sent = director.sent(&frame);
     let length = u16::try_from(sent.len()).unwrap();
     let least = if tunnel.outer == Family::V4 { 576 } else { 1280 };
-    let (kind, code) = if tunnel.outer == Family::V4 { (3, 4) } else { (2, 0) };
-    let kinds = [(kind, code + 1), (kind + 1, code)].map(|(kind, code)| {
-        let rest = u32::from(NARROW).to_be_bytes();
-        message(tunnel, sent.slice(..short(tunnel)), Icmp { kind, code, rest })
-    });
+    let Icmp { kind, code, rest } = tunnel.outer.too_big(NARROW);
+    let kinds = [(kind, code + 1), (kind + 1, code)]
+        .map(|(kind, code)| message(tunnel, sent.slice(..short(tunnel)), Icmp { kind, code, rest }));
     let errors = [
         // Another node's packet, one to a node without a way, one to no node.
         around(2, 3),
@@ -287,9 +284,7 @@ fn what_every_ipv6_link_takes_is_sent_whatever_a_router_says(tunnel: Tunnel) {
     director.bed.set::<Way>("WAYS", director.way, way);
     let refused = large(tunnel, 1400);
     let told = if tunnel.case.family == Family::V4 { 1280 - tunnel.overhead() } else { 1280 };
-    let (kind, code) = if tunnel.case.family == Family::V4 { (3, 4) } else { (2, 0) };
-    let rest = u32::from(told).to_be_bytes();
-    let error = refused.icmp_error(tunnel.case.vip().ip(), Icmp { kind, code, rest });
+    let error = refused.icmp_error(tunnel.case.vip().ip(), tunnel.case.family.too_big(told));
     tunnel.case.arrives(&director.bed, &refused).assert_sent(&error).assert_counted(Reason::TooBig);
 }
 
@@ -305,9 +300,7 @@ fn a_client_is_told_of_a_router_with_less_room_than_the_way_is_left(tunnel: Tunn
             let sent = director.sent(&frame);
             let outcome = case.arrives(&director.bed, &about(tunnel, &sent, sent.len(), 1280));
             assert_eq!(director.mtu(), 1280 + tunnel.overhead());
-            let (kind, code) = if case.family == Family::V4 { (3, 4) } else { (2, 0) };
-            let rest = told.to_be_bytes();
-            let error = frame.with_hop_limit(63).icmp_error(case.vip().ip(), Icmp { kind, code, rest });
+            let error = frame.with_hop_limit(63).icmp_error(case.vip().ip(), case.family.too_big(told));
             is_told(&outcome, error);
         };
         let inside = u32::from(1280 - tunnel.overhead());
@@ -342,8 +335,7 @@ fn an_error_that_quotes_the_port_of_tunnels_is_the_connections_if_there_is_one(t
     // A client with this source port: its service's error goes where its packets go.
     let request = case.udp().with_source((case.client().ip(), FOU_PORT).into());
     case.arrives(&director.bed, &request).assert_counted(Reason::SentDsr);
-    let (kind, code) = if case.family == Family::V4 { (3, 3) } else { (1, 4) };
-    let icmp = Icmp { kind, code, rest: [0; 4] };
+    let icmp = case.family.port_unreachable();
     let refused = request.reply().icmp_error(case.client().ip(), icmp).with_macs(NEIGHBOUR_MAC, DEVICE_MAC);
     case.arrives(&director.bed, &refused).assert_counted(Reason::IcmpError);
     // A pod with this port, by SNAT: it comes back to the client.

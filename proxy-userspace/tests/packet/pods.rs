@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use millrace_lab::frame::{Frame, Icmp, Layer, chunk, flag, protocol};
+use millrace_lab::frame::{Frame, Layer, chunk, flag, protocol};
 use millrace_lab::program::{Bed, FlowTable, Hook, Ingress, ServiceBuilder, Verdict};
 use nix::net::if_::if_nametoindex;
 use proxy_common::config::{DEFAULT_MARK, DEFAULT_SNAT_PORTS};
@@ -313,8 +313,7 @@ fn a_pods_error_about_its_own_packet_comes_back_to_it(family: Family) {
     let bed = pod.bed_with_itself();
     let sent = pod.udp();
     let source = pod.gets_back(&bed, &sent);
-    let (kind, code) = if family == Family::V4 { (3, 3) } else { (1, 4) };
-    let unreachable = Icmp { kind, code, rest: [0; 4] };
+    let unreachable = family.port_unreachable();
     let given = turned(sent.clone().with_source(source).with_destination(pod.server()));
     let told = given.icmp_error(pod.at.ip(), unreachable);
     let expected = sent.icmp_error(pod.case.vip().ip(), unreachable);

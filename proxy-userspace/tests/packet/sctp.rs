@@ -40,6 +40,7 @@ each_ingress! {
 
 each_tunnel! {
     a_director_sends_the_packet_as_it_is
+    a_packet_that_is_too_large_for_the_tunnel_is_refused_with_what_fits
     a_director_follows_the_rules_of_an_unsettled_slot
     the_backends_node_translates_the_port_and_back
 }
@@ -261,16 +262,14 @@ fn a_backend_on_another_node_is_reached_from_a_port_of_this_one(case: Case) {
 fn an_association_that_nobody_serves_is_refused(case: Case) {
     let bed = Bed::new();
     bed.service().protocol(protocol::SCTP).external(case.vip()).install();
-    let (kind, code) = if case.family == Family::V4 { (3, 3) } else { (1, 4) };
     let init = case.sctp(chunk::INIT);
-    let told = init.icmp_error(case.vip().ip(), Icmp { kind, code, rest: [0; 4] });
+    let told = init.icmp_error(case.vip().ip(), case.family.port_unreachable());
     case.arrives(&bed, &init).assert_sent(&told).assert_counted(Reason::NoEndpoint);
 }
 
 /// A router's message: 1400 bytes would have fitted.
 fn too_big(case: Case) -> Icmp {
-    let (kind, code) = if case.family == Family::V4 { (3, 4) } else { (2, 0) };
-    Icmp { kind, code, rest: 1400_u32.to_be_bytes() }
+    case.family.too_big(1400)
 }
 
 /// As an error quotes it: eight bytes, ports and tag, or all of it, whose checksum nobody could verify.
@@ -325,6 +324,25 @@ fn a_director_sends_the_packet_as_it_is(tunnel: Tunnel) {
         outcome.assert_sent(&tunnel.forwarded(&frame, 2, backend.hint)).assert_counted(Reason::SentDsr);
     }
     assert_eq!(bed.flows(FlowTable::New), []);
+}
+
+fn a_packet_that_is_too_large_for_the_tunnel_is_refused_with_what_fits(tunnel: Tunnel) {
+    let (bed, case) = (tunnel.bed(), tunnel.case);
+    let backend = with_direct_return(tunnel, &bed).endpoints[0];
+    let data = |bytes| {
+        let mut frame = case.sctp(chunk::DATA).payload(vec![7; bytes]);
+        if let Layer::Ipv4(ip) = frame.innermost_mut() {
+            ip.dont_fragment = true;
+        }
+        frame
+    };
+    let fits = 1500 - usize::from(tunnel.overhead());
+    let headers = data(0).build().len() - 14;
+    let largest = data(fits - headers);
+    case.arrives(&bed, &largest).assert_sent(&tunnel.forwarded(&largest, 2, backend.hint));
+    let refused = data(fits - headers + 1);
+    let error = refused.icmp_error(case.vip().ip(), case.family.too_big(fits));
+    case.arrives(&bed, &refused).assert_sent(&error).assert_counted(Reason::TooBig);
 }
 
 fn a_director_follows_the_rules_of_an_unsettled_slot(tunnel: Tunnel) {

@@ -224,8 +224,7 @@ fn a_packet_that_does_not_fit_the_route_is_not_forwarded(case: Case) {
     if let Layer::Ipv4(ip) = too_big.innermost_mut() {
         ip.dont_fragment = true;
     }
-    let (kind, code) = if case.family == Family::V4 { (3, 4) } else { (2, 0) };
-    let told = too_big.icmp_error(case.vip().ip(), Icmp { kind, code, rest: 1300_u32.to_be_bytes() });
+    let told = too_big.icmp_error(case.vip().ip(), case.family.too_big(1300));
     case.arrives(&node.bed, &too_big).assert_sent(&told).assert_counted(Reason::TooBig);
 }
 

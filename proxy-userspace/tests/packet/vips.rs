@@ -47,8 +47,7 @@ impl Case {
 
     #[track_caller]
     fn is_told_that_nobody_serves(self, bed: &Bed, frame: &Frame) {
-        let (kind, code) = if self.family == Family::V4 { (3, 3) } else { (1, 4) };
-        let error = frame.icmp_error(self.vip().ip(), Icmp { kind, code, rest: [0; 4] });
+        let error = frame.icmp_error(self.vip().ip(), self.family.port_unreachable());
         self.arrives(bed, frame).assert_sent(&error).assert_counted(Reason::UnknownPort);
     }
 

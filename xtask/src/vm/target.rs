@@ -143,8 +143,18 @@ impl Target {
         takes_agent: true,
         tools: &["/usr/sbin/ip"],
     };
+    /// The test bed, whose tests are a layer of their own on this machine's kernel.
+    pub const NAMESPACE: Self = Self {
+        name: "namespace",
+        kernels: &["6.1"],
+        // Those of one cluster that all of them share: each other one loads its nodes' programs anew.
+        filters: &["errors::", "local::", "matrix::", "translated::"],
+        modules: &["net/llc/llc", "net/802/stp", "net/bridge/bridge", "drivers/net/tun"],
+        takes_agent: true,
+        tools: &["/usr/sbin/ip"],
+    };
     /// All.
-    pub const ALL: [Self; 4] = [Self::PACKET, Self::SCTP, Self::IPVS, Self::TUNNELS];
+    pub const ALL: [Self; 5] = [Self::PACKET, Self::NAMESPACE, Self::SCTP, Self::IPVS, Self::TUNNELS];
 
     /// The target of that name.
     pub fn named(name: &str) -> Result<Self> {

@@ -37,7 +37,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
-use proxy_common::config::{AGENT_DEGRADED, AGENT_FAILURES, AGENT_HEARTBEAT};
+use proxy_common::config::{
+    AGENT_BACKENDS, AGENT_DEGRADED, AGENT_FAILURES, AGENT_HEARTBEAT, BACKENDS_COUNTED,
+};
 use tracing::{debug, warn};
 
 pub use cleanup::{Cleaned, cleanup};
@@ -184,9 +186,11 @@ impl EbpfDataplane {
         let of = |concern| failures.iter().filter(|failure| failure.concern() == concern).count();
         let counts = SyncFailure::CONCERNS.map(of);
         let words = AGENT_FAILURES.into_iter().zip(counts).chain([(AGENT_DEGRADED, report.pending.len())]);
-        for (index, count) in words {
+        let [v4, v6] = self.plan.backends_in_maps().map(u64::from);
+        let words = words.map(|(index, count)| (index, count as u64));
+        for (index, word) in words.chain([(AGENT_BACKENDS, BACKENDS_COUNTED | v6 << 32 | v4)]) {
             // An AGENT without room for them has none for the heartbeat either, which is told.
-            let _ = self.maps.agent.store(index, count as u64);
+            let _ = self.maps.agent.store(index, word);
         }
     }
 

@@ -41,6 +41,8 @@ pub struct Backends {
     held: BTreeSet<u32>,
     /// Backends that no port has, by the end of their grace.
     leaving: BTreeSet<(Duration, u32)>,
+    /// How many exist in the map.
+    in_map: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -84,7 +86,14 @@ impl Backends {
             entries: ById::new(),
             held: BTreeSet::new(),
             leaving: BTreeSet::new(),
+            in_map: 0,
         }
+    }
+
+    /// How many exist in the map.
+    #[must_use]
+    pub const fn in_map(&self) -> u32 {
+        self.in_map
     }
 
     /// Number of entries the map has.
@@ -103,6 +112,7 @@ impl Backends {
         } else {
             self.ids.insert(target, id);
             self.held.insert(id);
+            self.in_map += 1;
         }
         self.entries.insert(id, State::new(target, entry.generation, Some(entry)));
     }
@@ -281,7 +291,9 @@ impl Backends {
     /// Records that an entry was written; one without `BACKEND_EXISTS` begins to rest.
     pub fn written(&mut self, id: u32, entry: BackendEntry, now: Duration) {
         if let Some(state) = self.entries.get_mut(id) {
+            let was_there = u32::from(state.is_in_map());
             state.written = Some(entry);
+            self.in_map = self.in_map + u32::from(state.is_in_map()) - was_there;
         }
         if entry.flags & BACKEND_EXISTS == 0 {
             self.pool.rest(id, now);

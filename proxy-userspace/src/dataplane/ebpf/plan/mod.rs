@@ -313,6 +313,12 @@ impl Plan {
         Some((backends.address(backend)?, users.collect()))
     }
 
+    /// How many backends exist in BACKENDS4 and BACKENDS6.
+    #[must_use]
+    pub const fn backends_in_maps(&self) -> [u32; 2] {
+        [self.backends_v4.in_map(), self.backends_v6.in_map()]
+    }
+
     const fn backends(&self, family: Family) -> &Backends {
         match family {
             Family::V4 => &self.backends_v4,

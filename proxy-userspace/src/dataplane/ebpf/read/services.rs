@@ -47,15 +47,13 @@ impl PinnedMaps {
         let mut leading = Leading { ranges: self.source_ranges()?, ..Leading::default() };
         self.maps.of4.frontends.for_each(|key, value| leading.add(&frontend_at(&key), &value))?;
         self.maps.of6.frontends.for_each(|key, value| leading.add(&frontend_at(&key), &value))?;
-        let (v4, v6) = (addresses(&self.maps.of4)?, addresses(&self.maps.of6)?);
         let mut services = Vec::new();
         for (id, text) in self.names()? {
             let frontends: Vec<_> = leading.frontends.remove(&id).into_iter().flatten().collect();
             if frontends.is_empty() && !leading.cluster.contains(&id) {
                 continue;
             }
-            let backends = if text.family == "IPv6" { &v6 } else { &v4 };
-            services.push(self.service(id, text, frontends, backends)?);
+            services.push(self.service(id, text, frontends)?);
         }
         let key = |view: &ServiceView| {
             [&view.namespace, &view.name, &view.port, &view.family, &view.list].map(String::clone)
@@ -69,16 +67,15 @@ impl PinnedMaps {
         id: u32,
         text: ServiceText,
         frontends: Vec<FrontendView>,
-        backends: &BTreeMap<u32, (u8, SocketAddr)>,
     ) -> Result<ServiceView, ReadError> {
         let entry = ServiceEntry(self.maps.services.load(id));
-        let owners: BTreeSet<SocketAddr> = self
-            .owners(entry)
-            .filter_map(|owner| {
-                let (generation, address) = backends.get(&owner.id())?;
-                (*generation == owner.generation()).then_some(*address)
-            })
-            .collect();
+        let owners: BTreeSet<BackendRef> = self.owners(entry).collect();
+        let owners = owners.into_iter();
+        let backends: BTreeSet<SocketAddr> = if text.family == "IPv6" {
+            owners.filter_map(|owner| address(&self.maps.of6, owner)).collect()
+        } else {
+            owners.filter_map(|owner| address(&self.maps.of4, owner)).collect()
+        };
         let counter = total(&self.service_stats, id)?;
         Ok(ServiceView {
             namespace: text.namespace,
@@ -91,7 +88,7 @@ impl PinnedMaps {
             slots: entry.length(),
             elsewhere: entry.flags() & SERVICE_ELSEWHERE != 0,
             frontends,
-            backends: owners.into_iter().collect(),
+            backends: backends.into_iter().collect(),
             packets: counter.packets,
             bytes: counter.bytes,
         })
@@ -236,10 +233,10 @@ pub(super) const fn protocol_name(number: u8) -> &'static str {
     }
 }
 
-fn addresses<A: Address>(maps: &FamilyMaps<A>) -> Result<BTreeMap<u32, (u8, SocketAddr)>, OpenError> {
-    let entry =
-        |(id, backend): (u32, Backend<A>)| (id, (backend.generation, socket(backend.address, backend.port)));
-    Ok(maps.backends.all()?.into_iter().map(entry).collect())
+/// Where a backend is, unless its id is another one's now.
+fn address<A: Address>(maps: &FamilyMaps<A>, owner: BackendRef) -> Option<SocketAddr> {
+    let backend = maps.backends.get(owner.id()).filter(|backend| backend.generation == owner.generation())?;
+    Some(socket(backend.address, backend.port))
 }
 
 #[cfg(test)]

@@ -6,8 +6,10 @@ use std::os::fd::AsFd;
 use nix::net::if_::if_indextoname;
 use nix::time::{ClockId, clock_gettime};
 use proxy_common::addr::unmapped;
-use proxy_common::backend::BACKEND_EXISTS;
-use proxy_common::config::{AGENT_DEGRADED, AGENT_FAILURES, AGENT_HEARTBEAT, AGENT_SHARE, AGENT_SHARE_SINCE};
+use proxy_common::config::{
+    AGENT_BACKENDS, AGENT_DEGRADED, AGENT_FAILURES, AGENT_HEARTBEAT, AGENT_SHARE, AGENT_SHARE_SINCE,
+    BACKENDS_COUNTED,
+};
 use proxy_common::source_range::CLUSTER;
 use proxy_common::verdict::{Program, Reason};
 use proxy_common::way::{WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
@@ -113,20 +115,25 @@ impl PinnedMaps {
             map_view(self.maps.vips.name(), self.maps.vips.entries(), Some(self.maps.vips.count()?)),
             map_view(self.maps.names.name(), self.maps.names.entries(), Some(self.maps.names.count()?)),
         ];
-        family_fill(&self.maps.of4, &mut maps)?;
-        family_fill(&self.maps.of6, &mut maps)?;
+        // To look through them takes longer than all the rest, and every scrape of the metrics would.
+        let counted = Some(self.maps.agent.load(AGENT_BACKENDS)).filter(|word| word & BACKENDS_COUNTED != 0);
+        let [v4, v6] = [0, 32].map(|shift| counted.map(|word| ((word & !BACKENDS_COUNTED) >> shift) as u32));
+        family_fill(&self.maps.of4, v4, &mut maps)?;
+        family_fill(&self.maps.of6, v6, &mut maps)?;
         maps.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(maps)
     }
 }
 
 /// Flow tables may hold millions of entries: they are not counted.
-fn family_fill<A: Address>(maps: &FamilyMaps<A>, views: &mut Vec<MapView>) -> Result<(), ReadError> {
-    let backends = maps.backends.all()?;
-    let backends = backends.iter().filter(|(_, backend)| backend.flags & BACKEND_EXISTS != 0).count();
+fn family_fill<A: Address>(
+    maps: &FamilyMaps<A>,
+    backends: Option<u32>,
+    views: &mut Vec<MapView>,
+) -> Result<(), ReadError> {
     views.extend([
         map_view(maps.frontends.name(), maps.frontends.entries(), Some(maps.frontends.count()?)),
-        map_view(maps.backends.name(), maps.backends.entries(), Some(backends)),
+        MapView { name: maps.backends.name().to_owned(), entries: maps.backends.entries(), used: backends },
         map_view(maps.flows.name(), maps.flows.entries(), None),
         map_view(maps.flows_new.name(), maps.flows_new.entries(), None),
         map_view(

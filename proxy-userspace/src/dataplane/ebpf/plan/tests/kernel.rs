@@ -73,6 +73,15 @@ impl Kernel for FakeKernel {
 }
 
 impl FakeKernel {
+    /// How many backends exist, in IPv4 and in IPv6.
+    pub fn living_backends(&self) -> [u32; 2] {
+        [Family::V4, Family::V6].map(|family| {
+            let all = self.backends.iter().filter(|(id, _)| id.family == family);
+            let living = all.filter(|(_, entry)| entry.flags & BACKEND_EXISTS != 0);
+            u32::try_from(living.count()).unwrap()
+        })
+    }
+
     /// Begins a sync: operation numbers count from zero again.
     pub fn begin(&mut self, now: Duration, refuse: Vec<usize>) {
         self.guard = Guard::default();

@@ -138,6 +138,7 @@ proptest! {
                 kernel.sweep(&mut plan);
             }
             prop_assert_eq!(plan.drift(&kernel.found()), Vec::<&str>::new());
+            prop_assert_eq!(plan.backends_in_maps(), kernel.living_backends());
         }
         // Room that still rests comes back within two rests.
         for _ in 0..4 {
@@ -182,6 +183,7 @@ proptest! {
                 kernel.sweep(&mut plan);
             }
             prop_assert_eq!(plan.drift(&kernel.found()), Vec::<&str>::new());
+            prop_assert_eq!(plan.backends_in_maps(), kernel.living_backends());
         }
         for _ in 0..4 {
             now += Duration::from_secs(11);
