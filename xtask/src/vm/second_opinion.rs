@@ -16,7 +16,7 @@ pub fn load_with_bpftool(workspace: &Workspace) -> Result<Outcome> {
     }
     let pins = PathBuf::from(format!("{}/millrace-second-opinion-{}", setup::BPFFS, std::process::id()));
     let mut bpftool = workspace.command("/usr/sbin/bpftool");
-    let loaded = command::run(bpftool.args(["prog", "loadall"]).arg(workspace.bpf_object()).arg(&pins));
+    let loaded = command::run(bpftool.args(["prog", "loadall"]).arg(workspace.linked_object()).arg(&pins));
     if pins.exists() {
         fs::remove_dir_all(&pins).with_context(|| format!("can't remove {}", pins.display()))?;
     }

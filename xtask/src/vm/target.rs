@@ -50,10 +50,9 @@ impl Target {
     pub const IPVS: Self = Self {
         name: "ipvs",
         kernels: &["6.1"],
-        // Not all of those of a change of mode: they load the programs again and again, which takes half a minute each time.
+        // Not those of a change of mode: they load the programs again and again, which takes half a minute each time.
         filters: &[
             "bad_input::",
-            "change::connections_stay",
             "direct::",
             "lifetimes::",
             "neighbours::",
@@ -147,8 +146,8 @@ impl Target {
     pub const NAMESPACE: Self = Self {
         name: "namespace",
         kernels: &["6.1"],
-        // Those of one cluster that all of them share: each other one loads its nodes' programs anew.
-        filters: &["errors::", "local::", "matrix::", "translated::"],
+        // Few, of one cluster that they share: each other one loads its nodes' programs anew.
+        filters: &["translated::"],
         modules: &["net/llc/llc", "net/802/stp", "net/bridge/bridge", "drivers/net/tun"],
         takes_agent: true,
         tools: &["/usr/sbin/ip"],
