@@ -1,5 +1,6 @@
 //! The BPF object first, since the agent embeds it; then everything else.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -43,18 +44,26 @@ pub fn bpf_object(workspace: &Workspace, warnings: Warnings) -> Result<()> {
             traces.join(", ")
         );
     }
-    let slimmed = slim::slim(&bytes)?;
-    let object = workspace.bpf_object();
+    carry(&bytes, &workspace.bpf_object())
+}
+
+/// Writes the object that is loaded.
+fn carry(linked: &[u8], object: &Path) -> Result<()> {
+    let slimmed = slim::slim(linked)?;
     // What depends on it is built again when it is written.
-    if std::fs::read(&object).is_ok_and(|before| before == slimmed) {
+    if std::fs::read(object).is_ok_and(|before| before == slimmed) {
         return Ok(());
     }
-    std::fs::write(&object, slimmed).with_context(|| format!("can't write {}", object.display()))
+    std::fs::write(object, slimmed).with_context(|| format!("can't write {}", object.display()))
 }
 
 /// Builds the programs that restore the frame for the packet bench.
 pub fn bench_object(workspace: &Workspace) -> Result<()> {
-    command::run(&mut bpf_cargo(workspace, "millrace-bench-bpf"))
+    const NAME: &str = "millrace-bench-bpf";
+    command::run(&mut bpf_cargo(workspace, NAME))?;
+    let linked = workspace.linked_object().with_file_name(NAME);
+    let bytes = std::fs::read(&linked).with_context(|| format!("can't read {}", linked.display()))?;
+    carry(&bytes, &workspace.bpf_object().with_file_name(NAME))
 }
 
 fn bpf_cargo(workspace: &Workspace, bin: &str) -> Command {
