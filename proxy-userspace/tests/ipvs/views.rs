@@ -71,10 +71,14 @@ fn a_connection_and_a_datagram_are_found_by_every_subcommand() -> Result<()> {
             let template = find(&flows, &ends("template"))?;
             assert_eq!(template["source"], json!(SocketAddr::new(source.ip(), 0)), "{template}");
 
-            let shown = find_service(&rows(&cluster, "services")?, target, protocol, "all")?;
+            // The kernel sums counters up every two seconds.
+            let has_counted =
+                |shown: &Value| shown["packets"].as_u64() > Some(0) && shown["bytes"].as_u64() > Some(28);
+            let shown = || find_service(&rows(&cluster, "services")?, target, protocol, "all");
+            cluster.proxy(1)?.wait_until_within(LIMIT, "counters", || Ok(has_counted(&shown()?)))?;
+            let shown = shown()?;
             let common = json!({"mark": null, "scheduler": "rr", "elsewhere": false, "backends": [pod], "draining": []});
             assert!(has(&shown, &common), "{shown}");
-            assert!(shown["packets"].as_u64() > Some(0) && shown["bytes"].as_u64() > Some(28), "{shown}");
             let frontend = &shown["frontends"][0];
             let fields = json!({"forwarding": "snat", "affinity_seconds": 90, "source_ranges": [range]});
             assert!(has(frontend, &fields), "{shown}");
