@@ -83,6 +83,7 @@ pub fn run_on<'a>(
     let run = |kernel| Run { kernel, target, programs: programs.clone(), filters: filters.to_vec() };
     Ok(all(workspace, &kernels.map(run).collect::<Vec<_>>()))
 }
+
 /// A target on a kernel.
 struct Run<'a> {
     kernel: &'a Kernel,
@@ -124,7 +125,7 @@ impl Run<'_> {
             guest: &guest,
             words: &words,
             environment: &environment,
-            modules: target.modules,
+            modules: &target.modules.concat(),
             programs,
             files: &[(workspace.bpf_object(), OBJECT_IN_GUEST)],
         };

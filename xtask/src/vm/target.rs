@@ -2,13 +2,78 @@
 
 use anyhow::{Result, bail};
 
+/// Modules that are taken together, each after those it needs.
+pub type Modules = &'static [&'static str];
+
+/// Bridges between pods.
+const BRIDGE: Modules = &["net/llc/llc", "net/802/stp", "net/bridge/bridge"];
+/// Tunnels in UDP.
+const UDP_TUNNELS: Modules = &["net/ipv4/udp_tunnel", "net/ipv6/ip6_udp_tunnel"];
+/// Tunnels in IP.
+const IP_TUNNELS: Modules =
+    &["net/ipv4/tunnel4", "net/ipv4/ip_tunnel", "net/ipv4/ipip", "net/ipv6/tunnel6", "net/ipv6/ip6_tunnel"];
+/// Overlays, in UDP or without.
+const OVERLAYS: Modules = &[
+    "net/ipv4/fou",
+    "net/ipv6/fou6",
+    "net/802/garp",
+    "net/802/mrp",
+    "net/8021q/8021q",
+    "drivers/net/vxlan/vxlan",
+    "arch/x86/crypto/poly1305-x86_64",
+    "lib/crypto/libchacha",
+    "arch/x86/crypto/chacha-x86_64",
+    "lib/crypto/libchacha20poly1305",
+    "lib/crypto/libcurve25519-generic",
+    "arch/x86/crypto/curve25519-x86_64",
+    "drivers/net/wireguard/wireguard",
+];
+/// IPVS, its schedulers, and nftables.
+const IPVS: Modules = &[
+    "drivers/net/dummy",
+    "net/bridge/br_netfilter",
+    "net/ipv4/netfilter/nf_defrag_ipv4",
+    "net/ipv6/netfilter/nf_defrag_ipv6",
+    "lib/libcrc32c",
+    "net/netfilter/nf_conntrack",
+    "net/netfilter/ipvs/ip_vs",
+    "net/netfilter/ipvs/ip_vs_rr",
+    "net/netfilter/ipvs/ip_vs_wrr",
+    "net/netfilter/ipvs/ip_vs_lc",
+    "net/netfilter/ipvs/ip_vs_wlc",
+    "net/netfilter/ipvs/ip_vs_lblc",
+    "net/netfilter/ipvs/ip_vs_lblcr",
+    "net/netfilter/ipvs/ip_vs_sh",
+    "net/netfilter/ipvs/ip_vs_dh",
+    "net/netfilter/ipvs/ip_vs_sed",
+    "net/netfilter/ipvs/ip_vs_nq",
+    "net/netfilter/ipvs/ip_vs_fo",
+    "net/netfilter/ipvs/ip_vs_ovf",
+    "net/netfilter/ipvs/ip_vs_mh",
+    "net/netfilter/nfnetlink",
+    "net/netfilter/nf_tables",
+    "net/netfilter/nft_ct",
+    "net/netfilter/nf_nat",
+    "net/netfilter/nft_chain_nat",
+    "net/netfilter/nft_masq",
+    "net/ipv4/netfilter/nf_reject_ipv4",
+    "net/ipv6/netfilter/nf_reject_ipv6",
+    "net/netfilter/nft_reject",
+    "net/netfilter/nft_reject_inet",
+    "net/netfilter/nft_fib",
+    "net/ipv6/netfilter/nft_fib_ipv6",
+    "net/ipv4/netfilter/nft_fib_ipv4",
+    "net/netfilter/nft_fib_inet",
+    "net/netfilter/nft_nat",
+];
+
 /// A test target that machines run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Its name.
     pub name: &'static str,
     /// Modules it takes, each after those it needs.
-    pub modules: &'static [&'static str],
+    pub modules: &'static [Modules],
     /// The kernels of its test layer.
     pub kernels: &'static [&'static str],
     /// The tests of its test layer, which has minutes, not an hour; none: all.
@@ -34,15 +99,7 @@ impl Target {
         name: "sctp",
         kernels: &["6.12"],
         filters: &[],
-        modules: &[
-            "net/llc/llc",
-            "net/802/stp",
-            "net/bridge/bridge",
-            "net/ipv4/udp_tunnel",
-            "net/ipv6/ip6_udp_tunnel",
-            "lib/libcrc32c",
-            "net/sctp/sctp",
-        ],
+        modules: &[BRIDGE, UDP_TUNNELS, &["lib/libcrc32c", "net/sctp/sctp"]],
         takes_agent: true,
         tools: &["/usr/bin/ncat", "/usr/sbin/ip"],
     };
@@ -61,51 +118,7 @@ impl Target {
             "schedulers::",
             "views::",
         ],
-        modules: &[
-            "drivers/net/dummy",
-            "net/llc/llc",
-            "net/802/stp",
-            "net/bridge/bridge",
-            "net/bridge/br_netfilter",
-            "net/ipv4/netfilter/nf_defrag_ipv4",
-            "net/ipv6/netfilter/nf_defrag_ipv6",
-            "lib/libcrc32c",
-            "net/netfilter/nf_conntrack",
-            "net/netfilter/ipvs/ip_vs",
-            "net/netfilter/ipvs/ip_vs_rr",
-            "net/netfilter/ipvs/ip_vs_wrr",
-            "net/netfilter/ipvs/ip_vs_lc",
-            "net/netfilter/ipvs/ip_vs_wlc",
-            "net/netfilter/ipvs/ip_vs_lblc",
-            "net/netfilter/ipvs/ip_vs_lblcr",
-            "net/netfilter/ipvs/ip_vs_sh",
-            "net/netfilter/ipvs/ip_vs_dh",
-            "net/netfilter/ipvs/ip_vs_sed",
-            "net/netfilter/ipvs/ip_vs_nq",
-            "net/netfilter/ipvs/ip_vs_fo",
-            "net/netfilter/ipvs/ip_vs_ovf",
-            "net/netfilter/ipvs/ip_vs_mh",
-            "net/netfilter/nfnetlink",
-            "net/netfilter/nf_tables",
-            "net/netfilter/nft_ct",
-            "net/netfilter/nf_nat",
-            "net/netfilter/nft_chain_nat",
-            "net/netfilter/nft_masq",
-            "net/ipv4/netfilter/nf_reject_ipv4",
-            "net/ipv6/netfilter/nf_reject_ipv6",
-            "net/netfilter/nft_reject",
-            "net/netfilter/nft_reject_inet",
-            "net/netfilter/nft_fib",
-            "net/ipv6/netfilter/nft_fib_ipv6",
-            "net/ipv4/netfilter/nft_fib_ipv4",
-            "net/netfilter/nft_fib_inet",
-            "net/netfilter/nft_nat",
-            "net/ipv4/tunnel4",
-            "net/ipv4/ip_tunnel",
-            "net/ipv4/ipip",
-            "net/ipv6/tunnel6",
-            "net/ipv6/ip6_tunnel",
-        ],
+        modules: &[BRIDGE, IPVS, IP_TUNNELS],
         takes_agent: true,
         tools: &["/usr/sbin/nft", "/usr/sbin/ip", "/usr/sbin/ipvsadm"],
     };
@@ -114,31 +127,7 @@ impl Target {
         name: "tunnels",
         kernels: &["6.12"],
         filters: &["pods_take_off", "uplinks::"],
-        modules: &[
-            "net/llc/llc",
-            "net/802/stp",
-            "net/bridge/bridge",
-            "net/ipv4/udp_tunnel",
-            "net/ipv6/ip6_udp_tunnel",
-            "net/ipv4/ip_tunnel",
-            "net/ipv4/tunnel4",
-            "net/ipv6/tunnel6",
-            "net/ipv4/ipip",
-            "net/ipv6/ip6_tunnel",
-            "net/ipv4/fou",
-            "net/ipv6/fou6",
-            "net/802/garp",
-            "net/802/mrp",
-            "net/8021q/8021q",
-            "drivers/net/vxlan/vxlan",
-            "arch/x86/crypto/poly1305-x86_64",
-            "lib/crypto/libchacha",
-            "arch/x86/crypto/chacha-x86_64",
-            "lib/crypto/libchacha20poly1305",
-            "lib/crypto/libcurve25519-generic",
-            "arch/x86/crypto/curve25519-x86_64",
-            "drivers/net/wireguard/wireguard",
-        ],
+        modules: &[BRIDGE, UDP_TUNNELS, IP_TUNNELS, OVERLAYS],
         takes_agent: true,
         tools: &["/usr/sbin/ip"],
     };
@@ -148,7 +137,7 @@ impl Target {
         kernels: &["6.1"],
         // Few, of one cluster that they share: each other one loads its nodes' programs anew.
         filters: &["translated::"],
-        modules: &["net/llc/llc", "net/802/stp", "net/bridge/bridge", "drivers/net/tun"],
+        modules: &[BRIDGE, &["drivers/net/tun"]],
         takes_agent: true,
         tools: &["/usr/sbin/ip"],
     };
