@@ -3,6 +3,8 @@
 //! Both arrays are memory-mapped by the agent, which stores whole words; a program that runs meanwhile sees
 //! the old or the new word, never a mixture.
 
+use crate::addr::Address;
+use crate::hash::client_hash;
 use crate::layout::shared;
 
 /// Flag of [`ServiceEntry`]: the list is empty but the service has usable endpoints elsewhere, so traffic
@@ -140,15 +142,18 @@ impl Slot {
 
 /// Bit of [`HintKey::hint`]: the key says that a backend is in a list. No hint of a packet has it.
 pub const HINT_MEMBER: u32 = 1 << 31;
+/// Bit of [`HintKey::hint`]: the other bits are of a hash of a pod's address. No hint of a packet has it.
+pub const HINT_POD: u32 = 1 << 30;
 
 shared! {
     /// Key of HINTS: the hint a director put into the outer header, together with the service it is for, so
     /// that a packet can never select another service's backend. Value: [`BackendRef`] of a backend on this
-    /// node. For lists of services with session affinity also: who is in the list; see [`HintKey::member`].
+    /// node; and the same by the pod's address, for directors that name no more than that: see [`HintKey::pod`]. For lists of services
+    /// with session affinity also: who is in the list; see [`HintKey::member`].
     pub struct HintKey {
         /// Service id.
         pub service: u32,
-        /// 1..=16383, see [`hint`](crate::hash::hint); or [`HINT_MEMBER`] and a backend id.
+        /// 1..=16383, see [`hint`](crate::hash::hint); or [`HINT_MEMBER`] and a backend id; or [`HINT_POD`] and a hash of an address.
         pub hint: u32,
     }
 }
@@ -159,6 +164,13 @@ impl HintKey {
     #[must_use]
     pub const fn member(service: u32, backend: BackendRef) -> Self {
         Self { service, hint: HINT_MEMBER | backend.id() }
+    }
+    /// The key by which a pod of this node is found from its address alone. Addresses share one now and then: whoever looks one up
+    /// compares the backend's.
+    #[inline(always)]
+    #[must_use]
+    pub fn pod<A: Address>(service: u32, address: &A) -> Self {
+        Self { service, hint: HINT_POD | client_hash(address) & (HINT_POD - 1) }
     }
 }
 

@@ -5,12 +5,13 @@ use proxy_common::flow::{FLOW_DECAPSULATED, FLOW_OUTER_IPV6};
 use proxy_common::fragment::Side;
 use proxy_common::frontend::{FRONTEND_AFFINITY, Frontend};
 use proxy_common::hash::flow_hash;
-use proxy_common::selection::{BackendRef, HintKey};
+use proxy_common::selection::{BackendRef, HINT_POD, HintKey};
 use proxy_common::verdict::Reason;
 use proxy_common::way::{PEER_NODE, PEER_SELF, PeerKey, WAY_IPV4, Way};
 
 use crate::balance;
 use crate::config::OUTER_SPREAD;
+use crate::dispatch;
 use crate::family::{Family, KeyOf, Outer, V4, V6};
 use crate::flow::{self, Owner, Sender};
 use crate::fou::{self, Encapsulation};
@@ -23,6 +24,7 @@ use crate::packet::parse::parse;
 use crate::packet::{Packet, Parsed};
 use crate::path;
 use crate::route::{self, NextHop};
+use crate::share;
 use crate::verdict::{HAND_TO_TC, NO_ROOM, UNTOUCHED, Verdict};
 
 /// Bit of the outer header's hint: this packet has had its second chance and is never sent on again.
@@ -118,7 +120,7 @@ fn spread<P: Packet, F: Family, O: Family>(packet: P, key: &KeyOf<F>) -> Option<
     O::spread_source(&packet, ETHERNET, flow_hash(key))
 }
 
-/// A tunnel packet of family `O`: ours if its inner destination is a frontend and its outer one this node.
+/// A tunnel packet of family `O`: ours if its inner destination is a frontend and its outer one this node, or one of its pods.
 #[inline(never)]
 pub fn receive<P: Packet, O: Icmp, E: Encapsulation>(packet: P) -> Verdict {
     received::<P, O, E>(packet).unwrap_or_else(|verdict| verdict)
@@ -154,11 +156,43 @@ fn receive_inner<P: Packet, O: Family, F: Family, E: Encapsulation>(
         return Err(UNTOUCHED);
     }
     let frontend = balance::lookup_encapsulated::<F>(&inner.key).ok_or(UNTOUCHED)?;
-    check_peers::<P, O>(packet)?;
-    let hint = O::read_hint(packet, ETHERNET).ok_or(NO_ROOM)?;
+    let hint = match check_addressee::<P, O, F, E>(packet, frontend.service)? {
+        Some(pod) => pod,
+        None => O::read_hint(packet, ETHERNET).ok_or(NO_ROOM)?,
+    };
     let verdict = serve::<P, O, F, E>(packet, &mut inner, &frontend, hint)?;
     observe::count_service(frontend.service, packet.length());
     Ok(verdict)
+}
+
+/// As [`check_peers`], where a packet may also be addressed to the pod of one of the service's backends, as IPVS does it, which can name
+/// no more than that: then the answer is its hint. It comes in IP, and in its own family.
+#[inline(always)]
+pub fn check_addressee<P: Packet, O: Family, F: Family, E: Encapsulation>(
+    packet: &P,
+    service: u32,
+) -> Result<Option<u32>, Verdict> {
+    let (source, destination) = O::read_addresses(packet, ETHERNET).ok_or(UNTOUCHED)?;
+    if is_own::<O>(&destination) {
+        return if may_send::<O>(&source) { Ok(None) } else { Err(Verdict::Drop(Reason::NotPeer)) };
+    }
+    if E::BYTES != 0 || O::HEADER != F::HEADER {
+        return Err(UNTOUCHED);
+    }
+    match find_pod::<O, F>(&source, &destination, service) {
+        0 => Err(UNTOUCHED),
+        hint => Ok(Some(hint)),
+    }
+}
+
+/// Zero where there is none: a number goes back in a register.
+#[inline(never)]
+fn find_pod<O: Family, F: Family>(source: &O::Address, pod: &O::Address, service: u32) -> u32 {
+    let key = HintKey::pod(service, pod);
+    let is_its =
+        |backend: &Backend<F::Address>| backend.is_local() && F::map(&backend.address) == O::map(pod);
+    let found = balance::lookup_backend::<F>(lookup_hint(service, key.hint)).is_some_and(is_its);
+    if found && is_other_node::<O>(source) { key.hint } else { 0 }
 }
 
 /// A packet for a frontend of ours is encapsulated from node to node, this one the last. Whose the sources in
@@ -222,6 +256,9 @@ fn serve<P: Packet, O: Family, F: Family, E: Encapsulation>(
             &(backend.address, backend.port),
         );
     }
+    if hint & HINT_POD != 0 && !is_taken_for_pod(inner) {
+        return Err(UNTOUCHED);
+    }
     let chosen = choose::<F>(inner, frontend, hint);
     let backend = balance::lookup_backend::<F>(chosen).ok_or(Verdict::Drop(Reason::NoBackendHere))?;
     if !backend.is_local() {
@@ -233,6 +270,13 @@ fn serve<P: Packet, O: Family, F: Family, E: Encapsulation>(
     let destination = (backend.address, backend.port);
     let client_port = flow::create::<F>(inner, &destination, &owner)?;
     decapsulate::<P, O, F, E>(*packet, inner, client_port, &destination)
+}
+
+/// Whether a packet that is addressed to a pod, and has no flow entry, begins something here. What goes on without one is the pod's own, or
+/// IPVS', since this node serves otherwise than it did when the connection began.
+#[inline(always)]
+fn is_taken_for_pod<A>(inner: &Parsed<A>) -> bool {
+    !inner.is_midstream() && !dispatch::is_on() && !share::is_older()
 }
 
 /// Whether a SYN is for another backend of this node than the one that has its entry: what is left of an earlier connection
@@ -247,14 +291,17 @@ fn opens_elsewhere<F: Family>(
     if !inner.is_syn() {
         return false;
     }
-    let hinted = lookup_hint(frontend.service, hint & HINT_MASK);
+    let hinted = lookup_hint(frontend.service, hint);
     !hinted.is_none() && hinted.0 != found.0
 }
 
 /// Who gets a decapsulated packet that has no flow entry.
 #[inline(always)]
 fn choose<F: Family>(inner: &Parsed<F::Address>, frontend: &Frontend, hint: u32) -> BackendRef {
-    let hinted = lookup_hint(frontend.service, hint & HINT_MASK);
+    let hinted = lookup_hint(frontend.service, hint);
+    if hint & HINT_POD != 0 {
+        return hinted;
+    }
     let slot = balance::select_slot::<F>(frontend, &inner.key);
     if hinted.is_none() {
         let (role, flags) = (inner.role(), balance::flags_of::<F>);
@@ -270,6 +317,7 @@ fn choose<F: Family>(inner: &Parsed<F::Address>, frontend: &Frontend, hint: u32)
 
 #[inline(always)]
 fn lookup_hint(service: u32, hint: u32) -> BackendRef {
+    let hint = if hint & HINT_POD == 0 { hint & HINT_MASK } else { hint };
     if hint == 0 {
         return BackendRef::NONE;
     }

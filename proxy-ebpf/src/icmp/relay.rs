@@ -242,9 +242,12 @@ fn judge_inner<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(
     error: &mut Error<F>,
 ) -> Result<Next, Verdict> {
     let frontend = balance::lookup_encapsulated::<F>(&error.key).ok_or(UNTOUCHED)?;
-    dsr::check_peers::<P, O>(packet)?;
+    let is_for_node = dsr::check_addressee::<P, O, F, E>(packet, frontend.service)?.is_none();
     let is_here = |flow: &&FlowOf<F>| flow.flags & (FLOW_REPLY | FLOW_ENCAPSULATE) == 0 && flow.check == 0;
     let Some(flow) = flow::lookup_quoted::<F>(&error.key).filter(is_here) else {
+        if !is_for_node {
+            return Err(UNTOUCHED);
+        }
         return balance::other_owner::<F>(&frontend, &error.key)
             .map(Next::Send)
             .ok_or(Verdict::Drop(Reason::NoBackendHere));

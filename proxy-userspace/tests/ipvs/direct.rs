@@ -8,27 +8,27 @@ use millrace_lab::cluster::{Cluster, TARGET_PORT};
 use millrace_lab::frame::Frame;
 use millrace_lab::manifests::Service;
 use millrace_lab::process;
-use millrace_lab::topology::{Family, Leg, Shape, vip};
+use millrace_lab::topology::{Family, Leg, vip};
 use millrace_lab::traffic::{
     Connection, Fate, Fragments, LongConnections, Protocol, ask, path_mtu, send_datagram, send_encapsulated,
 };
 use millrace_lab::walk::Walk;
 use serde_json::{Value, json};
 
-use crate::fixture::{self, Altered, FLAGS, LIMIT, ask_all, end_agent, start_agent};
+use crate::fixture::{Altered, FLAGS, LIMIT, ask_all, end_agent, start_agent};
 use crate::modules;
 
 const ETHERNET_HEADER: usize = 14;
 
 /// The cluster of all tests while node 2 serves by IPVS, too.
-fn shared() -> Altered {
+pub fn shared() -> Altered {
     let mut direct = Altered::new(|cluster| end_agent(cluster, 2));
     start_agent(&mut direct, 2, &FLAGS).unwrap();
     direct
 }
 
 /// Runs a program in a node's namespace; returns what it printed.
-fn output(cluster: &Cluster, node: u8, words: &[&str]) -> Result<String> {
+pub fn output(cluster: &Cluster, node: u8, words: &[&str]) -> Result<String> {
     process::output(cluster.proxy(node)?.namespace(), words)
 }
 
@@ -38,7 +38,7 @@ fn members(cluster: &Cluster, node: u8, kind: &str, name: &str) -> Result<String
 }
 
 /// A service with Direct Server Return whose backends are these pods.
-fn direct(cluster: &Cluster, name: &str, number: u8, pods: &[&str]) -> Result<Service> {
+pub fn direct(cluster: &Cluster, name: &str, number: u8, pods: &[&str]) -> Result<Service> {
     let service = cluster.service(name, number, pods)?.load_balancer(vip(number));
     Ok(service.annotation("millrace/forwarding", "dsr"))
 }
@@ -303,21 +303,4 @@ fn cleanup_takes_everything_on_a_backends_node_away() -> Result<()> {
     }
     assert_eq!(output(&cluster, 2, &["nft", "list", "tables"])?, "");
     start_agent(&mut cluster, 2, &FLAGS)
-}
-
-#[test]
-fn a_director_in_ebpf_mode_that_addresses_pods_reaches_those_of_a_node_that_serves_by_ipvs() -> Result<()> {
-    let _turn = fixture::shared();
-    let mut cluster = Cluster::without_agents(Shape { nodes: 2, pods: 1, ..Shape::default() }, "off")?;
-    cluster.start_agent_with(1, &["--proxy-mode", "ebpf", "--dsr-dispatch", "pod"])?;
-    cluster.start_agent_with(2, &FLAGS)?;
-    cluster.wait_for_hooks(1)?;
-    cluster.proxy(2)?.wait_for_start(1)?;
-    let service = Service::new("modes", 60).port(TARGET_PORT, TARGET_PORT);
-    let service = service.pod(cluster.bed().node(2)?, cluster.bed().pod("pod-2a")?);
-    cluster.apply(&service.load_balancer(vip(60)).annotation("millrace/forwarding", "dsr"), &[1])?;
-    cluster.wait_for_ways(1)?;
-    wait_for_places(&cluster, 2, "targets", 60, TARGET_PORT)?;
-    let straight = Trail::direct_return("node1", "node2");
-    cluster.expect(&Walk::to("modes", vip(60), TARGET_PORT, &["pod-2a"], straight))
 }

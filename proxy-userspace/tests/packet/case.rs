@@ -329,6 +329,11 @@ impl Tunnel {
         }
     }
 
+    /// Whether the outer header may name a backend's pod: IPVS writes it so, in the packet's own family.
+    pub fn may_be_for_a_pod(self) -> bool {
+        self.encapsulation == Encapsulation::Ipip && self.outer == self.case.family
+    }
+
     /// The way from this node to node `number`.
     pub fn way(self, bed: &Bed, number: u8) -> u32 {
         bed.way(resolved_way(self.outer.node(1), self.outer.node(number)))

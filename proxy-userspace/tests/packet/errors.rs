@@ -36,6 +36,7 @@ each_tunnel! {
     an_error_that_cannot_be_sent_on_is_not_answered
     the_backends_node_gives_an_encapsulated_error_to_the_backend
     an_encapsulated_error_is_taken_from_nodes_alone
+    an_encapsulated_error_that_is_addressed_to_the_backends_pod_gets_there
     an_encapsulated_error_about_what_is_not_ours_is_untouched
     an_encapsulated_error_about_a_connection_of_another_node_is_sent_on_once
 }
@@ -341,6 +342,21 @@ fn the_backends_node_gives_an_encapsulated_error_to_the_backend(tunnel: Tunnel) 
         let error = about(&syn.clone().reply(), case.router(), case.too_big(), quoted);
         let arriving = tunnel.around(&error, 2, 1, local.hint);
         case.is_relayed(&bed, &arriving, &about(&reply, case.router(), case.too_big(), quoted));
+    }
+}
+
+/// As a director in IPVS mode sends it: see `pod_tunnels`.
+fn an_encapsulated_error_that_is_addressed_to_the_backends_pod_gets_there(tunnel: Tunnel) {
+    let ((bed, service), case) = (backend_node(tunnel), tunnel.case);
+    let syn = case.tcp(flag::SYN);
+    let error = about(&syn.clone().reply(), case.router(), case.too_big(), 8);
+    let ends = (tunnel.outer.node(2), case.pod(1).ip());
+    let arriving = tunnel.between(&error, ends, 9);
+    case.arrives(&bed, &arriving).assert_untouched().assert_counted(Reason::NotOurs);
+    if tunnel.may_be_for_a_pod() {
+        case.arrives(&bed, &tunnel.between(&syn, ends, 9)).assert_counted(Reason::ServedDsr);
+        let reply = syn.with_destination(service.endpoints[0].at).reply();
+        case.is_relayed(&bed, &arriving, &about(&reply, case.router(), case.too_big(), 8));
     }
 }
 

@@ -27,6 +27,7 @@ mod network;
 mod node_ports;
 mod outer_source;
 mod path_mtu;
+mod pod_tunnels;
 mod pods;
 mod quoted_headers;
 mod sctp;

@@ -19,7 +19,7 @@ use proxy_common::frontend::{
 };
 use proxy_common::hop::{DEVICE_XDP, Device};
 use proxy_common::selection::{
-    BackendRef, HINT_MEMBER, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot,
+    BackendRef, HINT_MEMBER, HINT_POD, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot,
 };
 use proxy_common::source_range::CLUSTER;
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
@@ -173,6 +173,9 @@ impl fmt::Display for Place {
             Self::Backend(id) => write!(f, "backend {} {}", id.family, id.id),
             Self::Hint(service, hint) if hint & HINT_MEMBER != 0 => {
                 write!(f, "member {} of service {service}", hint & !HINT_MEMBER)
+            }
+            Self::Hint(service, hint) if hint & HINT_POD != 0 => {
+                write!(f, "pod {} of service {service}", hint & !HINT_POD)
             }
             Self::Hint(service, hint) => write!(f, "hint {hint} of service {service}"),
             Self::Way(id) => write!(f, "way {id}"),

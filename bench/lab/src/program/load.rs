@@ -236,7 +236,7 @@ impl BedBuilder {
             ("SELECTION", slots),
             ("BACKENDS4", backends),
             ("BACKENDS6", backends),
-            ("HINTS", backends),
+            ("HINTS", backends * 2),
             ("VIPS", services),
             ("HOPS4", backends),
             ("HOPS6", backends),

@@ -235,6 +235,11 @@ impl ServiceBuilder<'_> {
         for endpoint in endpoints.iter().filter(|endpoint| maglev && endpoint.way == 0) {
             let key = HintKey { service: id, hint: endpoint.hint.into() };
             bed.insert::<HintKey, u32>("HINTS", key, endpoint.reference.0);
+            let pod = match endpoint.at.ip() {
+                IpAddr::V4(address) => HintKey::pod(id, &Addr4::from(address)),
+                IpAddr::V6(address) => HintKey::pod(id, &Addr6::from(address)),
+            };
+            bed.insert::<HintKey, u32>("HINTS", pod, endpoint.reference.0);
         }
         for endpoint in endpoints.iter().filter(|_| self.flags & FRONTEND_AFFINITY != 0) {
             let key = HintKey::member(id, endpoint.reference);

@@ -267,7 +267,7 @@ impl Sockets {
 pub struct Sizes {
     /// Service ids: two for each service port and family at most (SERVICES, NAMES, SERVICE_STATS).
     pub services: u32,
-    /// Local backends of lists with Direct Server Return, and all of lists with affinity (HINTS).
+    /// Local backends of lists with Direct Server Return, two entries each, and all of lists with affinity (HINTS).
     pub hints: u32,
     /// Frontends of one family (FRONTENDS4/6).
     pub frontends: u32,
@@ -331,9 +331,9 @@ fn source_ranges(port: &ServicePort) -> usize {
     port.source_ranges.as_ref().map_or(0, |ranges| ranges.len().saturating_mul(2))
 }
 
-/// Entries of HINTS for both lists of a port. A local backend may come to be anywhere.
+/// Entries of HINTS for both lists of a port. A local backend may come to be anywhere; it is named by hint and by address.
 fn hints(port: &ServicePort) -> usize {
-    let hinted = if port.forwarding == Forwarding::Dsr { port.endpoints.len() } else { 0 };
+    let hinted = if port.forwarding == Forwarding::Dsr { port.endpoints.len().saturating_mul(2) } else { 0 };
     let members = if port.affinity_seconds > 0 { port.endpoints.len() } else { 0 };
     (hinted + members).saturating_mul(2)
 }

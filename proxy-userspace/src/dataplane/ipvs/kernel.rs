@@ -31,7 +31,7 @@ pub struct Kernel {
     layout: Layout,
     /// The one for kernels that refuse the other.
     bare: Layout,
-    /// What was said against it, since when the bare one is there.
+    /// What is against it, in a line, since when the bare one is there.
     refusal: Option<String>,
     excluded: Vec<IpNet>,
     generation: Generation,
@@ -105,9 +105,14 @@ impl Kernel {
 
     fn write_table(&mut self, members: &BTreeMap<Member, Option<u32>>) -> Result<(), NftError> {
         let write = |layout: &Layout| nft::replace(layout, members);
-        self.refusal = nft::write_largest(&self.layout, &self.bare, write)?;
+        self.refusal = if let Some(table) = nft::other_user_of_zone() {
+            write(&self.bare)?;
+            Some(nft::zone_is_taken(&table))
+        } else {
+            nft::write_largest(&self.layout, &self.bare, write)?.map(|why| without_direct_return(&why))
+        };
         if let Some(why) = &self.refusal {
-            warn!("{}", without_direct_return(why));
+            warn!("{why}");
         }
         info!("table {} written", nft::TABLE);
         Ok(())
@@ -115,7 +120,7 @@ impl Kernel {
 
     fn raise_tunnel(&mut self, family: Family) -> Result<(), String> {
         match &self.refusal {
-            Some(why) => Err(without_direct_return(why)),
+            Some(why) => Err(why.clone()),
             None => self.tunnel(family).map_or(Ok(()), Tunnel::raise),
         }
     }

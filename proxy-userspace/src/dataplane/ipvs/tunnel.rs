@@ -54,6 +54,7 @@ impl Tunnel {
 
     /// Makes it.
     pub fn raise(&mut self) -> Result<(), String> {
+        self.check_address()?;
         self.device.ensure().map_err(|error| match error.raw_os_error() {
             Some(libc::EOPNOTSUPP) => self.without_module(),
             _ => self.describe(&error),
@@ -63,6 +64,19 @@ impl Tunnel {
         added.map_err(|error| self.describe(&error))?;
         self.is_up = true;
         Ok(())
+    }
+
+    /// Fails where somebody else has its address: what is encapsulated for either would get to one of them.
+    fn check_address(&mut self) -> Result<(), String> {
+        let address = tunnel_address(self.family);
+        let other = self.device.other_with(address).map_err(|error| self.describe(&error))?;
+        other.map_or(Ok(()), |index| {
+            Err(format!(
+                "the device {} has {address}, which {} needs for itself; what other nodes encapsulate for backends here is lost",
+                device_name(index),
+                self.name()
+            ))
+        })
     }
 
     /// Removes it.
@@ -95,4 +109,10 @@ impl Tunnel {
             self.name()
         )
     }
+}
+
+/// The name of a device; its number, where that is just gone.
+fn device_name(index: u32) -> String {
+    let name = nix::net::if_::if_indextoname(index).ok().and_then(|name| name.into_string().ok());
+    name.unwrap_or_else(|| format!("number {index}"))
 }

@@ -1,13 +1,13 @@
 //! The endpoints of one family: ids, generations, and what is written of each.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_POD, BACKEND_READY, BACKEND_SERVING};
 use proxy_common::hash::hint;
-use proxy_common::selection::BackendRef;
+use proxy_common::selection::{BackendRef, HintKey};
 use proxy_common::{Addr4, Addr6};
 
 use super::change::BackendEntry;
@@ -386,9 +386,18 @@ impl State {
 pub fn hint_of(address: SocketAddr) -> u32 {
     let port = address.port().to_be();
     u32::from(match address.ip() {
-        std::net::IpAddr::V4(ip) => hint(&Addr4::from(ip), port),
-        std::net::IpAddr::V6(ip) => hint(&Addr6::from(ip), port),
+        IpAddr::V4(ip) => hint(&Addr4::from(ip), port),
+        IpAddr::V6(ip) => hint(&Addr6::from(ip), port),
     })
+}
+
+/// What names a pod of this node to directors that know its address only.
+#[must_use]
+pub fn pod_hint_of(address: IpAddr) -> u32 {
+    match address {
+        IpAddr::V4(ip) => HintKey::pod(0, &Addr4::from(ip)).hint,
+        IpAddr::V6(ip) => HintKey::pod(0, &Addr6::from(ip)).hint,
+    }
 }
 
 /// Which of a port's endpoints lose their hint to a lower address of the same port.

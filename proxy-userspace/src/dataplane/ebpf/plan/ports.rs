@@ -218,19 +218,24 @@ impl Plan {
         members.map(|backend| (HintKey::member(0, backend).hint, backend))
     }
 
+    /// By the hint that directors in eBPF mode write, and by the pod's address. Of a pod's endpoints the lowest is found by that.
     fn wanted_hints(&self, key: &PortKey, port: &ServicePort) -> BTreeMap<u32, BackendRef> {
         if port.forwarding != Forwarding::Dsr {
             return BTreeMap::new();
         }
         let losers = hints_lost(port);
-        let local =
-            port.endpoints.iter().filter(|(address, endpoint)| endpoint.local && !losers.contains(address));
-        local
-            .filter_map(|(address, _)| {
-                let backend = self.backends(key.family).reference(self.target(port, *address))?;
-                Some((super::backends::hint_of(*address), backend))
-            })
-            .collect()
+        let local = port.endpoints.iter().filter(|(_, endpoint)| endpoint.local);
+        let mut hints = BTreeMap::new();
+        for (address, _) in local {
+            let Some(backend) = self.backends(key.family).reference(self.target(port, *address)) else {
+                continue;
+            };
+            if !losers.contains(address) {
+                hints.insert(super::backends::hint_of(*address), backend);
+            }
+            hints.entry(super::backends::pod_hint_of(address.ip())).or_insert(backend);
+        }
+        hints
     }
 }
 

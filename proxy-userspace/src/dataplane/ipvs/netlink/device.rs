@@ -88,6 +88,18 @@ impl Device {
         Ok(addresses.filter(|address| !is_link_local(*address)).collect())
     }
 
+    /// Index of another device that has an address.
+    pub fn other_with(&mut self, address: IpAddr) -> io::Result<Option<u32>> {
+        let answers = self.channel.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
+        let mut others = answers.iter().filter_map(|answer| match answer {
+            RouteNetlinkMessage::NewAddress(message) if Some(message.header.index) != self.index => {
+                (address_of(message) == Some(address)).then_some(message.header.index)
+            }
+            _ => None,
+        });
+        Ok(others.next())
+    }
+
     /// Gives it addresses, each alone in its prefix, and each for itself.
     pub fn add(&mut self, addresses: &[IpAddr]) -> Vec<io::Result<()>> {
         let Some(index) = self.index else {

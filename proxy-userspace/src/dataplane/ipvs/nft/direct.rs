@@ -8,7 +8,7 @@ use crate::model::Family;
 
 /// Connections that came encapsulated are in a zone of their own: there are two with the same addresses where this node was
 /// the director before. It is what tells their replies, too.
-const ZONE: u16 = 78;
+pub const ZONE: u16 = 78;
 
 /// Nodes alone encapsulate: what is inside has passed the director's source ranges, and these of this node it does not meet.
 /// `decapsulate` is before connection tracking (-200), which sees the inner packets alone; the device takes the outer header

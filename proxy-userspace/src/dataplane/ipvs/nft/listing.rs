@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::text::{LAYOUT, set_of_name};
+use super::text::{LAYOUT, TABLE, set_of_name};
 use crate::dataplane::ipvs::state::{Element, Member, Set};
 use crate::model::{Family, Protocol};
 
@@ -46,6 +46,24 @@ pub fn parse(json: &str) -> Result<Found, NotOurs> {
         }));
     }
     Ok(found)
+}
+
+/// Another table than ours with a rule that puts connections into this zone of connection tracking: its family and name.
+pub fn user_of_zone(json: &str, zone: u16) -> Option<String> {
+    let value: Value = serde_json::from_str(json).ok()?;
+    let rules = value.get("nftables")?.as_array()?.iter().filter_map(|object| object.get("rule"));
+    let users = rules.filter(|rule| rule.get("expr").is_some_and(|rule| sets_zone(rule, zone)));
+    let mut tables = users.filter_map(|rule| {
+        Some(format!("{} {}", rule.get("family")?.as_str()?, rule.get("table")?.as_str()?))
+    });
+    tables.find(|table| table != TABLE)
+}
+
+fn sets_zone(expressions: &Value, zone: u16) -> bool {
+    expressions.as_array().into_iter().flatten().filter_map(|one| one.get("mangle")).any(|mangle| {
+        let key = mangle.pointer("/key/ct/key").and_then(Value::as_str);
+        key == Some("zone") && mangle.get("value").and_then(Value::as_u64) == Some(zone.into())
+    })
 }
 
 fn name(object: &Value) -> Option<&str> {

@@ -49,6 +49,20 @@ fn list(options: &[&str]) -> Result<Option<Found>, NftError> {
     }
 }
 
+/// The table of somebody else whose rules put connections into our zone of connection tracking, as far as nft can tell.
+pub fn other_user_of_zone() -> Option<String> {
+    let json = run(&["--json", "--numeric", "--terse", "list", "ruleset"], "").ok()?;
+    listing::user_of_zone(&json, direct::ZONE)
+}
+
+/// What is said about it.
+pub fn zone_is_taken(table: &str) -> String {
+    format!(
+        "the nftables table {table} uses zone {} of connection tracking, which Direct Server Return needs for itself; what other nodes encapsulate for backends here is lost until the agent starts without it",
+        direct::ZONE
+    )
+}
+
 /// Makes the table anew.
 pub fn replace(layout: &Layout, members: &BTreeMap<Member, Option<u32>>) -> Result<(), NftError> {
     apply(&layout.replace(members))

@@ -167,3 +167,20 @@ fn an_error_of_nft_is_one_line_that_says_what() {
     assert_eq!(last_words(stderr), "Could not process rule: Operation not permitted");
     assert_eq!(last_words(""), "it failed and said nothing");
 }
+
+#[test]
+fn a_rule_of_another_table_that_puts_connections_into_our_zone_is_found() {
+    let rule = |table: &str, key: &str, value: u16| {
+        let zone = serde_json::json!({"mangle": {"key": {"ct": {"key": key, "dir": "original"}}, "value": value}});
+        serde_json::json!({"rule": {"family": "inet", "table": table, "chain": "early", "handle": 1,
+            "expr": [{"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "eth1"}}, zone]}})
+    };
+    let find = |rules: &[serde_json::Value]| {
+        listing::user_of_zone(&serde_json::json!({"nftables": rules}).to_string(), direct::ZONE)
+    };
+    let others = [rule("vpn", "zone", 77), rule("vpn", "mark", 78), rule("millrace", "zone", 78)];
+    assert_eq!(find(&others), None);
+    let taken = [&others[..], &[rule("vpn", "zone", 78)]].concat();
+    assert_eq!(find(&taken).as_deref(), Some("inet vpn"));
+    assert_eq!(listing::user_of_zone("no JSON", direct::ZONE), None);
+}

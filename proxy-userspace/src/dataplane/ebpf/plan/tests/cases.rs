@@ -224,8 +224,8 @@ fn a_clash_in_one_service_takes_the_hint_from_the_backend_everywhere() {
     assert_eq!((hint(winner), hint(loser)), (hint_of(winner), 0));
     assert_eq!(
         bed.kernel.hints.len(),
-        4,
-        "two lists each: the winner in one service, the loser in the other"
+        10,
+        "two lists each: the winner in one service, the loser in the other, and all three by their pods"
     );
 }
 

@@ -11,7 +11,7 @@ use proxy_common::source_range::CLUSTER;
 use proxy_common::way::WAY_VALID;
 
 use super::kernel::FakeKernel;
-use crate::dataplane::ebpf::plan::backends::{hint_losers, hint_of};
+use crate::dataplane::ebpf::plan::backends::{hint_losers, hint_of, pod_hint_of};
 use crate::dataplane::ebpf::plan::services::name_of;
 use crate::dataplane::ebpf::plan::{BackendEntry, BackendId, RangeAt, frontends};
 use crate::model::{
@@ -202,11 +202,15 @@ fn assert_hints(kernel: &FakeKernel, key: &PortKey, port: &ServicePort, ids: [Op
                 (*hint, backend(kernel, key.family, *reference).expect("a hinted backend exists").address)
             })
             .collect();
-        let is_wanted = |(address, endpoint): &(&SocketAddr, &Endpoint)| {
-            port.forwarding == Forwarding::Dsr && endpoint.local && !losers.contains(*address)
+        let is_wanted = |(_, endpoint): &(&SocketAddr, &Endpoint)| {
+            port.forwarding == Forwarding::Dsr && endpoint.local
         };
-        let hinted =
-            port.endpoints.iter().filter(is_wanted).map(|(address, _)| (hint_of(*address), *address));
+        let local = || port.endpoints.iter().filter(is_wanted).map(|(address, _)| *address);
+        let hinted = local().filter(|address| !losers.contains(address));
+        let hinted = hinted.map(|address| (hint_of(address), address));
+        // Of a pod's endpoints the lowest, which is the last that is entered here.
+        let pods: BTreeMap<u32, SocketAddr> =
+            local().rev().map(|address| (pod_hint_of(address.ip()), address)).collect();
         let ids: BTreeMap<SocketAddr, u32> = kernel
             .backends
             .iter()
@@ -215,7 +219,7 @@ fn assert_hints(kernel: &FakeKernel, key: &PortKey, port: &ServicePort, ids: [Op
             .collect();
         let members = port.members(list).filter(|_| port.affinity_seconds > 0);
         let members = members.map(|address| (HINT_MEMBER | ids[address], *address));
-        let wanted: BTreeMap<_, _> = hinted.chain(members).collect();
+        let wanted: BTreeMap<_, _> = hinted.chain(pods).chain(members).collect();
         assert_eq!(found, wanted, "{key}");
     }
 }
