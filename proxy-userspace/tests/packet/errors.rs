@@ -350,7 +350,8 @@ fn an_encapsulated_error_that_is_addressed_to_the_backends_pod_gets_there(tunnel
     let ((bed, service), case) = (backend_node(tunnel), tunnel.case);
     let syn = case.tcp(flag::SYN);
     let error = about(&syn.clone().reply(), case.router(), case.too_big(), 8);
-    let ends = (tunnel.outer.node(2), case.pod(1).ip());
+    let outside = Case { family: tunnel.outer, ..case };
+    let ends = (tunnel.outer.node(2), outside.pod(1).ip());
     let arriving = tunnel.between(&error, ends, 9);
     case.arrives(&bed, &arriving).assert_untouched().assert_counted(Reason::NotOurs);
     if tunnel.may_be_for_a_pod() {

@@ -1,14 +1,14 @@
 //! Direct Server Return on the backend's node where the director serves by IPVS: the outer header names the pod, and no endpoint's hint.
 
 use millrace_lab::frame::{Frame, flag};
-use millrace_lab::program::{Bed, Endpoint, FlowTable, Hook, Service};
+use millrace_lab::program::{Bed, FlowTable, Hook, Service};
 use proxy_common::config::{SHARE_NEWER, SHARE_OLDER};
 use proxy_common::flow::FLOW_DECAPSULATED;
 use proxy_common::selection::Slot;
 use proxy_common::verdict::Reason;
 use proxy_common::way::{PEER_NODE, PEER_SELF};
 
-use crate::case::{Tunnel, each_tunnel};
+use crate::case::{Case, Tunnel, each_tunnel};
 
 each_tunnel! {
     what_is_addressed_to_a_backends_pod_is_decapsulated_for_it
@@ -23,6 +23,11 @@ each_tunnel! {
 
 /// An identification or flow label as kernels write them: no hint, though it may look like one.
 const LABEL: u16 = 77;
+
+/// Addresses of the outer header's family.
+fn outside(tunnel: Tunnel) -> Case {
+    Case { family: tunnel.outer, ..tunnel.case }
+}
 
 /// Node 1 has pods 1 and 2; node 2 is the director, node 3 has the other backend.
 struct Node {
@@ -53,23 +58,19 @@ impl Node {
         Self { bed, tunnel, service }
     }
 
-    fn pod(&self, number: usize) -> Endpoint {
-        self.service.endpoints[number - 1]
-    }
-
-    /// A client's frame as node 2 sends it to a pod.
-    fn directed(&self, frame: &Frame, pod: Endpoint) -> Frame {
-        self.tunnel.between(frame, (self.tunnel.outer.node(2), pod.at.ip()), LABEL)
+    /// A client's frame as node 2 sends it to pod 1 or 2 of this node, at its address of the outer header's family.
+    fn directed(&self, frame: &Frame, pod: u8) -> Frame {
+        self.tunnel.between(frame, (self.tunnel.outer.node(2), outside(self.tunnel).pod(pod).ip()), LABEL)
     }
 
     /// What no director writes passes: one in IPVS mode has neither UDP nor another family outside.
     #[track_caller]
-    fn delivers(&self, frame: &Frame, addressed: Endpoint, backend: Endpoint) {
+    fn delivers(&self, frame: &Frame, pod: u8) {
+        let arriving = self.directed(frame, pod);
         if !self.tunnel.may_be_for_a_pod() {
-            return self.passes(&self.directed(frame, addressed));
+            return self.passes(&arriving);
         }
-        let delivered = frame.clone().with_destination(backend.at);
-        let arriving = self.directed(frame, addressed);
+        let delivered = frame.clone().with_destination(self.tunnel.case.pod(pod));
         self.tunnel.case.is_delivered(&self.bed, &arriving, &delivered, Reason::ServedDsr);
     }
 
@@ -82,11 +83,11 @@ impl Node {
 fn what_is_addressed_to_a_backends_pod_is_decapsulated_for_it(tunnel: Tunnel) {
     let node = Node::new(tunnel);
     // Whoever owns the slot here: the director knows its connections.
-    for (owner, port) in [(1, 40000), (2, 40001), (3, 40002)] {
+    for (owner, port) in node.service.endpoints.iter().zip(40000..) {
         let syn = tunnel.case.tcp_from(port, flag::SYN);
-        node.service.set_slot(&node.bed, &syn, Slot::settled_on(node.pod(owner).reference));
+        node.service.set_slot(&node.bed, &syn, Slot::settled_on(owner.reference));
         for flags in [flag::SYN, flag::ACK, flag::PSH | flag::ACK, flag::FIN | flag::ACK] {
-            node.delivers(&tunnel.case.tcp_from(port, flags), node.pod(2), node.pod(2));
+            node.delivers(&tunnel.case.tcp_from(port, flags), 2);
         }
     }
     if tunnel.may_be_for_a_pod() {
@@ -98,14 +99,14 @@ fn what_is_addressed_to_a_backends_pod_is_decapsulated_for_it(tunnel: Tunnel) {
 fn the_reply_of_a_pod_that_was_addressed_comes_from_the_frontend(tunnel: Tunnel) {
     let node = Node::new(tunnel);
     let frame = tunnel.case.tcp(flag::SYN);
-    node.delivers(&frame, node.pod(1), node.pod(1));
+    node.delivers(&frame, 1);
     if tunnel.may_be_for_a_pod() {
         // The segment that fits the tunnel, as with directors in eBPF mode.
         let offer = |size: u16| [&[2, 4][..], &size.to_be_bytes(), &[1, 1, 1, 1]].concat();
         let answer = |frame: &Frame, size| {
             frame.clone().reply().with_flags(flag::SYN | flag::ACK).with_tcp_options(offer(size))
         };
-        let delivered = frame.clone().with_destination(node.pod(1).at);
+        let delivered = frame.clone().with_destination(tunnel.case.pod(1));
         let reply = node.bed.send(Hook::TcEgress, &answer(&delivered, 1460));
         reply.assert_passed(&answer(&frame, 1460 - tunnel.overhead())).assert_counted(Reason::Reply);
     }
@@ -114,7 +115,7 @@ fn the_reply_of_a_pod_that_was_addressed_comes_from_the_frontend(tunnel: Tunnel)
 fn a_connection_that_began_elsewhere_is_left_to_its_pod(tunnel: Tunnel) {
     let node = Node::new(tunnel);
     for flags in [flag::ACK, flag::FIN | flag::ACK, flag::RST] {
-        node.passes(&node.directed(&tunnel.case.tcp(flags), node.pod(1)));
+        node.passes(&node.directed(&tunnel.case.tcp(flags), 1));
     }
     assert_eq!(node.bed.flows(FlowTable::New), []);
 }
@@ -122,17 +123,17 @@ fn a_connection_that_began_elsewhere_is_left_to_its_pod(tunnel: Tunnel) {
 fn a_syn_for_another_pod_of_this_node_begins_a_connection_there(tunnel: Tunnel) {
     let node = Node::new(tunnel);
     let case = tunnel.case;
-    node.delivers(&case.tcp(flag::SYN), node.pod(1), node.pod(1));
-    node.delivers(&case.tcp(flag::ACK), node.pod(1), node.pod(1));
-    node.delivers(&case.tcp(flag::SYN), node.pod(2), node.pod(2));
-    node.delivers(&case.tcp(flag::ACK), node.pod(2), node.pod(2));
+    node.delivers(&case.tcp(flag::SYN), 1);
+    node.delivers(&case.tcp(flag::ACK), 1);
+    node.delivers(&case.tcp(flag::SYN), 2);
+    node.delivers(&case.tcp(flag::ACK), 2);
 }
 
 fn what_strangers_and_pods_send_to_a_backends_pod_passes_byte_for_byte(tunnel: Tunnel) {
     let node = Node::new(tunnel);
-    let (syn, to) = (tunnel.case.tcp(flag::SYN), node.pod(1).at.ip());
-    // A stranger, this node itself, a pod of the same family as the outer header.
-    let pod = tunnel.outer.pick("10.2.0.9", "fd00:10:2::9");
+    let (syn, to) = (tunnel.case.tcp(flag::SYN), outside(tunnel).pod(1).ip());
+    let pod = outside(tunnel).remote_pod(9).ip();
+    // A stranger, this node itself, a pod.
     for from in [tunnel.outer.node(66), tunnel.outer.node(1), pod] {
         node.passes(&tunnel.between(&syn, (from, to), LABEL));
     }
@@ -143,31 +144,30 @@ fn what_is_for_a_pod_that_is_no_backend_passes_byte_for_byte(tunnel: Tunnel) {
     let node = Node::new(tunnel);
     let case = tunnel.case;
     node.bed.service().udp().dsr().external(case.vip()).backend_local(case.pod(3)).install();
-    for (frame, pod) in
-        [(case.tcp(flag::SYN), case.pod(3)), (case.udp(), case.pod(1)), (case.tcp(flag::SYN), case.pod(9))]
-    {
-        node.passes(&tunnel.between(&frame, (tunnel.outer.node(2), pod.ip()), LABEL));
+    for (frame, pod) in [(case.tcp(flag::SYN), 3), (case.udp(), 1), (case.tcp(flag::SYN), 9)] {
+        node.passes(&node.directed(&frame, pod));
     }
     // A backend of another node, whatever way its packets came here.
-    node.passes(&node.directed(&case.tcp(flag::SYN), node.pod(3)));
+    let ends = (tunnel.outer.node(2), outside(tunnel).remote_pod(3).ip());
+    node.passes(&tunnel.between(&case.tcp(flag::SYN), ends, LABEL));
 }
 
 fn pods_that_take_off_outer_headers_get_what_begins_and_the_node_what_it_had(tunnel: Tunnel) {
     let (before, case) = (Node::new(tunnel), tunnel.case);
-    before.delivers(&case.tcp(flag::SYN), before.pod(1), before.pod(1));
+    before.delivers(&case.tcp(flag::SYN), 1);
     let node = Node::on(tunnel, tunnel.load(Bed::builder().pods_answer()));
     node.bed.take_flows_of(&before.bed);
-    node.delivers(&case.tcp(flag::ACK), node.pod(1), node.pod(1));
-    node.passes(&node.directed(&case.tcp_from(40001, flag::SYN), node.pod(1)));
+    node.delivers(&case.tcp(flag::ACK), 1);
+    node.passes(&node.directed(&case.tcp_from(40001, flag::SYN), 1));
 }
 
 fn while_the_mode_changes_what_begins_is_the_newer_ones(tunnel: Tunnel) {
     let case = tunnel.case;
     let newer = Node::on(tunnel, tunnel.load(Bed::builder().share(SHARE_NEWER)));
-    newer.delivers(&case.tcp(flag::SYN), newer.pod(1), newer.pod(1));
-    newer.passes(&newer.directed(&case.tcp_from(40001, flag::ACK), newer.pod(1)));
+    newer.delivers(&case.tcp(flag::SYN), 1);
+    newer.passes(&newer.directed(&case.tcp_from(40001, flag::ACK), 1));
     let older = Node::on(tunnel, tunnel.load(Bed::builder().share(SHARE_OLDER)));
     older.bed.take_flows_of(&newer.bed);
-    older.delivers(&case.tcp(flag::ACK), older.pod(1), older.pod(1));
-    older.passes(&older.directed(&case.tcp_from(40001, flag::SYN), older.pod(1)));
+    older.delivers(&case.tcp(flag::ACK), 1);
+    older.passes(&older.directed(&case.tcp_from(40001, flag::SYN), 1));
 }

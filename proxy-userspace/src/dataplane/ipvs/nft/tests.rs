@@ -171,7 +171,8 @@ fn an_error_of_nft_is_one_line_that_says_what() {
 #[test]
 fn a_rule_of_another_table_that_puts_connections_into_our_zone_is_found() {
     let rule = |table: &str, key: &str, value: u16| {
-        let zone = serde_json::json!({"mangle": {"key": {"ct": {"key": key, "dir": "original"}}, "value": value}});
+        let zone =
+            serde_json::json!({"mangle": {"key": {"ct": {"key": key, "dir": "original"}}, "value": value}});
         serde_json::json!({"rule": {"family": "inet", "table": table, "chain": "early", "handle": 1,
             "expr": [{"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "eth1"}}, zone]}})
     };

@@ -202,9 +202,8 @@ fn assert_hints(kernel: &FakeKernel, key: &PortKey, port: &ServicePort, ids: [Op
                 (*hint, backend(kernel, key.family, *reference).expect("a hinted backend exists").address)
             })
             .collect();
-        let is_wanted = |(_, endpoint): &(&SocketAddr, &Endpoint)| {
-            port.forwarding == Forwarding::Dsr && endpoint.local
-        };
+        let is_wanted =
+            |(_, endpoint): &(&SocketAddr, &Endpoint)| port.forwarding == Forwarding::Dsr && endpoint.local;
         let local = || port.endpoints.iter().filter(is_wanted).map(|(address, _)| *address);
         let hinted = local().filter(|address| !losers.contains(address));
         let hinted = hinted.map(|address| (hint_of(address), address));
