@@ -20,7 +20,7 @@ use crate::maps;
 use crate::nat;
 use crate::observe;
 use crate::packet::header::{ETHERNET, Ethernet, Ipv6, Tcp, protocol};
-use crate::packet::parse::parse;
+use crate::packet::parse::{has_connections, parse};
 use crate::packet::{Packet, Parsed};
 use crate::path;
 use crate::route::{self, NextHop};
@@ -156,7 +156,7 @@ fn receive_inner<P: Packet, O: Family, F: Family, E: Encapsulation>(
         return Err(UNTOUCHED);
     }
     let frontend = balance::lookup_encapsulated::<F>(&inner.key).ok_or(UNTOUCHED)?;
-    let hint = match check_addressee::<P, O, F, E>(packet, frontend.service)? {
+    let hint = match check_addressee::<P, O, F, E>(packet)? {
         Some(pod) => pod,
         None => O::read_hint(packet, ETHERNET).ok_or(NO_ROOM)?,
     };
@@ -165,34 +165,32 @@ fn receive_inner<P: Packet, O: Family, F: Family, E: Encapsulation>(
     Ok(verdict)
 }
 
-/// As [`check_peers`], where a packet may also be addressed to the pod of one of the service's backends, as IPVS does it, which can name
-/// no more than that: then the answer is its hint. It comes in IP, and in its own family.
+/// As [`check_peers`], where a packet may also be addressed to a pod, as IPVS does it, which can name no more than that: then the answer is
+/// the pod's hint. It comes in IP, and in its own family.
 #[inline(always)]
 pub fn check_addressee<P: Packet, O: Family, F: Family, E: Encapsulation>(
     packet: &P,
-    service: u32,
 ) -> Result<Option<u32>, Verdict> {
     let (source, destination) = O::read_addresses(packet, ETHERNET).ok_or(UNTOUCHED)?;
     if is_own::<O>(&destination) {
         return if may_send::<O>(&source) { Ok(None) } else { Err(Verdict::Drop(Reason::NotPeer)) };
     }
-    if E::BYTES != 0 || O::HEADER != F::HEADER {
-        return Err(UNTOUCHED);
-    }
-    match find_pod::<O, F>(&source, &destination, service) {
-        0 => Err(UNTOUCHED),
-        hint => Ok(Some(hint)),
+    if may_be_for_pod::<O, F, E>() && is_other_node::<O>(&source) {
+        Ok(Some(HintKey::pod(0, &destination).hint))
+    } else {
+        Err(UNTOUCHED)
     }
 }
 
-/// Zero where there is none: a number goes back in a register.
-#[inline(never)]
-fn find_pod<O: Family, F: Family>(source: &O::Address, pod: &O::Address, service: u32) -> u32 {
-    let key = HintKey::pod(service, pod);
-    let is_its =
-        |backend: &Backend<F::Address>| backend.is_local() && F::map(&backend.address) == O::map(pod);
-    let found = balance::lookup_backend::<F>(lookup_hint(service, key.hint)).is_some_and(is_its);
-    if found && is_other_node::<O>(source) { key.hint } else { 0 }
+#[inline(always)]
+fn may_be_for_pod<O: Family, F: Family, E: Encapsulation>() -> bool {
+    E::BYTES == 0 && O::HEADER == F::HEADER
+}
+
+/// Whether the outer header names this address: pods may share a hint.
+#[inline(always)]
+pub fn is_addressed<P: Packet, O: Family, F: Family>(packet: &P, pod: &F::Address) -> bool {
+    O::read_addresses(packet, ETHERNET).is_some_and(|(_, destination)| O::map(&destination) == F::map(pod))
 }
 
 /// A packet for a frontend of ours is encapsulated from node to node, this one the last. Whose the sources in
@@ -234,7 +232,8 @@ fn may_send<F: Family>(address: &F::Address) -> bool {
     F::is_outer_source(address) || peer::<F>(address) & (PEER_NODE | PEER_SELF) == PEER_NODE
 }
 
-/// The order of a decapsulated packet: flow entry, second chance, hint, this node's own slot.
+/// The order of a decapsulated packet: flow entry, second chance, hint, this node's own slot. What is addressed to a pod is for that
+/// pod, or not ours: a pod may take the outer header off itself, and so may IPVS on this node, while the mode changes.
 #[inline(always)]
 fn serve<P: Packet, O: Family, F: Family, E: Encapsulation>(
     packet: &mut P,
@@ -242,10 +241,18 @@ fn serve<P: Packet, O: Family, F: Family, E: Encapsulation>(
     frontend: &Frontend,
     hint: u32,
 ) -> Result<Verdict, Verdict> {
+    let is_for_pod = may_be_for_pod::<O, F, E>() && hint & HINT_POD != 0;
+    if is_for_pod && share::is_older() && !has_connections(inner.key.protocol) {
+        return Err(UNTOUCHED);
+    }
+    let suits = |packet: &P, backend: &Backend<F::Address>| {
+        !is_for_pod || is_addressed::<P, O, F>(packet, &backend.address)
+    };
     if let Some((found, _)) = flow::lookup::<F>(inner, frontend.service)
         && let Some(backend) = balance::lookup_keeper::<F>(found.backend, inner)
         && backend.is_local()
-        && !opens_elsewhere::<F>(inner, frontend, hint, found.backend)
+        && suits(packet, backend)
+        && (is_for_pod || !opens_elsewhere::<F>(inner, frontend, hint, found.backend))
     {
         packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
         flow::track::<F>(inner, found, Sender::Client);
@@ -256,11 +263,13 @@ fn serve<P: Packet, O: Family, F: Family, E: Encapsulation>(
             &(backend.address, backend.port),
         );
     }
-    if hint & HINT_POD != 0 && !is_taken_for_pod(inner) {
-        return Err(UNTOUCHED);
-    }
     let chosen = choose::<F>(inner, frontend, hint);
-    let backend = balance::lookup_backend::<F>(chosen).ok_or(Verdict::Drop(Reason::NoBackendHere))?;
+    let Some(backend) = balance::lookup_backend::<F>(chosen) else {
+        return Err(if is_for_pod { leave::<F>(inner) } else { Verdict::Drop(Reason::NoBackendHere) });
+    };
+    if !suits(packet, backend) || is_for_pod && !begins_here::<F>(inner, backend) {
+        return Err(leave::<F>(inner));
+    }
     if !backend.is_local() {
         return Ok(send_onward::<P, O, F, E>(*packet, inner, backend, hint));
     }
@@ -272,11 +281,20 @@ fn serve<P: Packet, O: Family, F: Family, E: Encapsulation>(
     decapsulate::<P, O, F, E>(*packet, inner, client_port, &destination)
 }
 
-/// Whether a packet that is addressed to a pod, and has no flow entry, begins something here. What goes on without one is the pod's own, or
-/// IPVS', since this node serves otherwise than it did when the connection began.
+/// Whether a packet that is addressed to a backend's pod, and has no flow entry, begins something that this node translates.
 #[inline(always)]
-fn is_taken_for_pod<A>(inner: &Parsed<A>) -> bool {
-    !inner.is_midstream() && !dispatch::is_on() && !share::is_older()
+fn begins_here<F: Family>(inner: &Parsed<F::Address>, backend: &Backend<F::Address>) -> bool {
+    let is_pods = dispatch::is_on() && dispatch::takes::<F>(backend, &inner.key);
+    backend.is_local() && !inner.is_midstream() && !share::is_older() && !is_pods
+}
+
+/// Passes what is not taken. A connection that begins must not meet what is left here of an earlier one with its ports.
+#[inline(always)]
+fn leave<F: Family>(inner: &Parsed<F::Address>) -> Verdict {
+    if inner.is_syn() {
+        flow::forget::<F>(&inner.key);
+    }
+    UNTOUCHED
 }
 
 /// Whether a SYN is for another backend of this node than the one that has its entry: what is left of an earlier connection

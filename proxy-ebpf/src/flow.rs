@@ -233,6 +233,14 @@ pub fn clear<F: Family>(key: &KeyOf<F>) {
     }
 }
 
+/// Forgets what a client's packets had: something that is not ours begins with its ports.
+#[inline(never)]
+pub fn forget<F: Family>(key: &KeyOf<F>) {
+    let key = *key;
+    clear::<F>(&key);
+    let _ = F::flows_new().remove(&key);
+}
+
 /// Forgets a client's datagrams to a service whose replies could not be told from those to what it sends, with this key, to the
 /// backend itself: what it did last counts.
 #[inline(never)]

@@ -242,16 +242,19 @@ fn judge_inner<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(
     error: &mut Error<F>,
 ) -> Result<Next, Verdict> {
     let frontend = balance::lookup_encapsulated::<F>(&error.key).ok_or(UNTOUCHED)?;
-    let is_for_node = dsr::check_addressee::<P, O, F, E>(packet, frontend.service)?.is_none();
+    let is_for_pod = dsr::check_addressee::<P, O, F, E>(packet)?.is_some();
     let is_here = |flow: &&FlowOf<F>| flow.flags & (FLOW_REPLY | FLOW_ENCAPSULATE) == 0 && flow.check == 0;
     let Some(flow) = flow::lookup_quoted::<F>(&error.key).filter(is_here) else {
-        if !is_for_node {
+        if is_for_pod {
             return Err(UNTOUCHED);
         }
         return balance::other_owner::<F>(&frontend, &error.key)
             .map(Next::Send)
             .ok_or(Verdict::Drop(Reason::NoBackendHere));
     };
+    if is_for_pod && !dsr::is_addressed::<P, O, F>(packet, &flow.destination) {
+        return Err(UNTOUCHED);
+    }
     packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
     packet.pop_outer(O::HEADER + E::BYTES, O::ETHER_TYPE, F::ETHER_TYPE).map_err(|_| NO_ROOM)?;
     error.transport -= (O::HEADER + E::BYTES) as u32;
@@ -307,13 +310,15 @@ pub fn receive_of_pod<P: Packet, F: Icmp>(mut packet: P) -> Verdict {
     if !is_hairpin && (!is_client || flow.check != 0) || packet.claim_delivery().is_err() {
         return UNTOUCHED;
     }
-    let passed = rewrite::<P, F>(&packet, &error, flow);
-    if !is_hairpin {
-        return passed.map_or(NO_ROOM, |()| Verdict::Deliver(Reason::IcmpError));
+    // First: Linux 6.1 takes what would stand behind the other function, and is for this case alone, for code that is never reached.
+    if is_hairpin && super::swap_ethernet(&packet).is_none() {
+        return NO_ROOM;
     }
-    passed
-        .and_then(|()| super::swap_ethernet(&packet))
-        .map_or(NO_ROOM, |()| Verdict::Bounce(Reason::IcmpError))
+    match rewrite::<P, F>(&packet, &error, flow) {
+        None => NO_ROOM,
+        Some(()) if is_hairpin => Verdict::Bounce(Reason::IcmpError),
+        Some(()) => Verdict::Deliver(Reason::IcmpError),
+    }
 }
 
 /// Reads an error whose IP header is at `network`, if it is one about TCP, UDP or SCTP and goes to whoever sent what it quotes.

@@ -10,6 +10,7 @@
 mod bad_input;
 mod change;
 mod direct;
+mod drained;
 mod fixture;
 mod lifetimes;
 mod mixed;

@@ -18,11 +18,13 @@ fn a_director_that_serves_by_ipvs_reaches_pods_of_a_node_in_ebpf_mode() -> Resul
     let mut cluster = Altered::new(|cluster| end_agent(cluster, 2));
     start_agent(&mut cluster, 2, &["--proxy-mode", "ebpf"])?;
     cluster.wait_for_hooks(2)?;
-    let service = direct(&cluster, "both-modes", 66, &["pod-2a", "pod-2b"])?;
+    let service = direct(&cluster, "both-modes", 66, &["pod-2a", "pod-2b"])?.node_ports(31566);
     cluster.apply(&service, &[2])?;
     wait_for_places(&cluster, 1, "marks", 66, 80)?;
-    let straight = Trail::direct_return("node1", "node2");
-    cluster.expect(&Walk::to("both-modes", vip(66), 80, &["pod-2a", "pod-2b"], straight))?;
+    let straight = || Trail::direct_return("node1", "node2");
+    cluster.expect(&Walk::to("both-modes", vip(66), 80, &["pod-2a", "pod-2b"], straight()))?;
+    let node = cluster.bed().node(1)?.addresses();
+    cluster.expect(&Walk::to("both-modes", node, 31566, &["pod-2a", "pod-2b"], straight()))?;
     // The endpoints' port is another one than the Service's, and segments fit the tunnel.
     let targets = Family::ALL.map(|family| SocketAddr::new(vip(66).of(family), 80));
     let mut all = Vec::new();

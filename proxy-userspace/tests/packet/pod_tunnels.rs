@@ -1,14 +1,16 @@
 //! Direct Server Return on the backend's node where the director serves by IPVS: the outer header names the pod, and no endpoint's hint.
 
+use std::net::SocketAddr;
+
 use millrace_lab::frame::{Frame, flag};
-use millrace_lab::program::{Bed, FlowTable, Hook, Service};
+use millrace_lab::program::{Bed, FlowTable, Hook, Service, ServiceBuilder};
 use proxy_common::config::{SHARE_NEWER, SHARE_OLDER};
 use proxy_common::flow::FLOW_DECAPSULATED;
 use proxy_common::selection::Slot;
 use proxy_common::verdict::Reason;
 use proxy_common::way::{PEER_NODE, PEER_SELF};
 
-use crate::case::{Case, Tunnel, each_tunnel};
+use crate::case::{Case, Tunnel, VIP_PORT, each_tunnel};
 
 each_tunnel! {
     what_is_addressed_to_a_backends_pod_is_decapsulated_for_it
@@ -17,7 +19,11 @@ each_tunnel! {
     a_syn_for_another_pod_of_this_node_begins_a_connection_there
     what_strangers_and_pods_send_to_a_backends_pod_passes_byte_for_byte
     what_is_for_a_pod_that_is_no_backend_passes_byte_for_byte
-    pods_that_take_off_outer_headers_get_what_begins_and_the_node_what_it_had
+    pods_whose_addresses_share_a_hint_are_told_apart
+    datagrams_and_node_ports_of_the_director_are_served
+    an_endpoint_that_has_left_keeps_its_connections
+    a_syn_that_is_left_to_the_pod_ends_what_was_there
+    pods_that_take_off_outer_headers_get_what_needs_no_translation
     while_the_mode_changes_what_begins_is_the_newer_ones
 }
 
@@ -42,19 +48,26 @@ impl Node {
     }
 
     fn on(tunnel: Tunnel, bed: Bed) -> Self {
+        Self::with(tunnel, bed, ServiceBuilder::backend_local)
+    }
+
+    /// The same, whose pods take off outer headers of what is for the frontend's port.
+    fn of_pods(tunnel: Tunnel, bed: Bed) -> Self {
+        Self::with(tunnel, bed, |service, pod| service.backend_pod(SocketAddr::new(pod.ip(), VIP_PORT), 0))
+    }
+
+    fn with(
+        tunnel: Tunnel,
+        bed: Bed,
+        backend: impl Fn(ServiceBuilder<'_>, SocketAddr) -> ServiceBuilder<'_>,
+    ) -> Self {
         let case = tunnel.case;
         for (number, bits) in [(1, PEER_SELF | PEER_NODE), (2, PEER_NODE), (3, PEER_NODE)] {
             bed.peer(tunnel.outer.node(number), bits);
         }
         let way = tunnel.way(&bed, 3);
-        let service = bed
-            .service()
-            .dsr()
-            .external(case.vip())
-            .backend_local(case.pod(1))
-            .backend_local(case.pod(2))
-            .backend_remote(case.remote_pod(3), way)
-            .install();
+        let service = backend(bed.service().dsr().external(case.vip()), case.pod(1));
+        let service = backend(service, case.pod(2)).backend_remote(case.remote_pod(3), way).install();
         Self { bed, tunnel, service }
     }
 
@@ -152,13 +165,68 @@ fn what_is_for_a_pod_that_is_no_backend_passes_byte_for_byte(tunnel: Tunnel) {
     node.passes(&tunnel.between(&case.tcp(flag::SYN), ends, LABEL));
 }
 
-fn pods_that_take_off_outer_headers_get_what_begins_and_the_node_what_it_had(tunnel: Tunnel) {
-    let (before, case) = (Node::new(tunnel), tunnel.case);
-    before.delivers(&case.tcp(flag::SYN), 1);
-    let node = Node::on(tunnel, tunnel.load(Bed::builder().pods_answer()));
-    node.bed.take_flows_of(&before.bed);
-    node.delivers(&case.tcp(flag::ACK), 1);
+fn pods_that_take_off_outer_headers_get_what_needs_no_translation(tunnel: Tunnel) {
+    let case = tunnel.case;
+    let node = Node::of_pods(tunnel, tunnel.load(Bed::builder().pods_answer()));
+    for flags in [flag::SYN, flag::ACK, flag::SYN] {
+        node.passes(&node.directed(&case.tcp(flags), 1));
+    }
+    // No pod translates a port.
+    let syn = case.tcp_from(40002, flag::SYN);
+    let service = node.bed.service().external(SocketAddr::new(case.vip().ip(), 81)).dsr();
+    let service = service.backend_local(SocketAddr::new(case.pod(4).ip(), 8080)).install();
+    let frame = syn.with_destination((case.vip().ip(), 81).into());
+    let arriving = node.directed(&frame, 4);
+    if tunnel.may_be_for_a_pod() {
+        let delivered = frame.with_destination(service.endpoints[0].at);
+        case.is_delivered(&node.bed, &arriving, &delivered, Reason::ServedDsr);
+    }
+}
+
+fn pods_whose_addresses_share_a_hint_are_told_apart(tunnel: Tunnel) {
+    let (node, case) = (Node::new(tunnel), tunnel.case);
+    let service = &node.service;
+    service.share_hint(&node.bed, service.endpoints[0], case.pod(9).ip());
+    node.passes(&node.directed(&case.tcp(flag::SYN), 9));
+    node.delivers(&case.tcp(flag::SYN), 1);
+}
+
+fn datagrams_and_node_ports_of_the_director_are_served(tunnel: Tunnel) {
+    let (node, case) = (Node::new(tunnel), tunnel.case);
+    node.bed.service().udp().dsr().external(case.vip()).backend_local(case.pod(1)).install();
+    node.delivers(&case.udp(), 1);
+    let asked = SocketAddr::new(case.family.node(2), 30080);
+    node.bed.peer(asked.ip(), PEER_NODE);
+    let here = SocketAddr::new(case.family.node(1), 30080);
+    node.bed.service().dsr().node_ports().external(here).backend_local(case.pod(2)).install();
+    for flags in [flag::SYN, flag::ACK] {
+        node.delivers(&case.tcp(flags).with_destination(asked), 2);
+    }
+}
+
+fn an_endpoint_that_has_left_keeps_its_connections(tunnel: Tunnel) {
+    let (node, case) = (Node::new(tunnel), tunnel.case);
+    node.delivers(&case.tcp(flag::SYN), 1);
+    node.service.forget_pod(&node.bed, node.service.endpoints[0]);
+    for flags in [flag::ACK, flag::FIN | flag::ACK] {
+        node.delivers(&case.tcp(flags), 1);
+    }
     node.passes(&node.directed(&case.tcp_from(40001, flag::SYN), 1));
+}
+
+fn a_syn_that_is_left_to_the_pod_ends_what_was_there(tunnel: Tunnel) {
+    let (before, case) = (Node::new(tunnel), tunnel.case);
+    for flags in [flag::SYN, flag::ACK, flag::RST] {
+        before.delivers(&case.tcp(flags), 1);
+    }
+    let to_pods = Node::of_pods(tunnel, tunnel.load(Bed::builder().pods_answer()));
+    let to_ipvs = Node::on(tunnel, tunnel.load(Bed::builder().share(SHARE_OLDER)));
+    for node in [to_pods, to_ipvs] {
+        node.bed.take_flows_of(&before.bed);
+        for flags in [flag::SYN, flag::ACK, flag::ACK] {
+            node.passes(&node.directed(&case.tcp(flags), 1));
+        }
+    }
 }
 
 fn while_the_mode_changes_what_begins_is_the_newer_ones(tunnel: Tunnel) {
@@ -170,4 +238,6 @@ fn while_the_mode_changes_what_begins_is_the_newer_ones(tunnel: Tunnel) {
     older.bed.take_flows_of(&newer.bed);
     older.delivers(&case.tcp(flag::ACK), 1);
     older.passes(&older.directed(&case.tcp_from(40001, flag::SYN), 1));
+    // Another pod of this node has it now.
+    older.passes(&older.directed(&case.tcp(flag::ACK), 2));
 }

@@ -2,6 +2,8 @@
 //! The kernel must have SCTP.
 #![expect(clippy::unwrap_used, reason = "a cluster that does not come up must fail the tests at once")]
 
+mod by_ipvs;
+
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -33,7 +35,10 @@ impl Bed {
     fn new(xdp: &str) -> Self {
         remove_own_at_exit();
         let shape = Shape { nodes: 2, pods: 1, ..Shape::default() };
-        let cluster = Cluster::start_with(shape, xdp, &["--flow-table-size", "4096"]).unwrap();
+        Self::of(Cluster::start_with(shape, xdp, &["--flow-table-size", "4096"]).unwrap())
+    }
+
+    fn of(cluster: Cluster) -> Self {
         let servers = cluster.bed().pods().map(|pod| Server::sctp_in_pod(pod, TARGET_PORT).unwrap());
         Self { _servers: servers.collect(), cluster }
     }

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use nix::kmod::{ModuleInitFlags, finit_module};
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
+use nix::sys::resource::{Resource, setrlimit};
 
 /// The command's words, one a line.
 pub const COMMAND: &str = "/command";
@@ -25,6 +26,8 @@ const MOUNTS: [(&str, &str); 7] = [
 ];
 /// Modules, loaded in the order of their names.
 const MODULES: &str = "/modules";
+/// Files that a process may have open.
+const OPEN_FILES: u64 = 1 << 16;
 /// Linux's `MODULE_INIT_COMPRESSED_FILE`, which nix does not name.
 const COMPRESSED: i32 = 4;
 
@@ -64,6 +67,9 @@ fn prepare() -> Result<()> {
 }
 
 fn command() -> Result<()> {
+    // What loads programs in many settings keeps as many maps open.
+    setrlimit(Resource::RLIMIT_NOFILE, OPEN_FILES, OPEN_FILES)
+        .context("can't raise the limit of open files")?;
     let text = fs::read_to_string(COMMAND).with_context(|| format!("can't read {COMMAND}"))?;
     let mut words = text.lines();
     let program = words.next().with_context(|| format!("{COMMAND} is empty"))?;

@@ -160,7 +160,10 @@ pub fn perform(
     match pass.work {
         Work::Lint => return Ok(Outcome::Ran(lint::check_all(workspace))),
         Work::Vm => return vm::load_everywhere(workspace).map(Outcome::Ran),
-        Work::VmTests => return vm::test_everywhere(workspace, &vm::Target::ALL).map(Outcome::Ran),
+        Work::VmTests => {
+            let extent = if args.long { vm::Extent::Whole } else { vm::Extent::Named };
+            return vm::test_everywhere(workspace, &vm::Target::ALL, extent).map(Outcome::Ran);
+        }
         Work::Unit => cargo.args(["--lib", "--bins"]),
         Work::Target(name) | Work::TargetWithApiserver(name) => cargo.args(["--test", name]),
         Work::TargetWithXdp(name, xdp) => cargo.args(["--test", name]).env("MILLRACE_XDP", xdp),

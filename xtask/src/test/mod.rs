@@ -22,7 +22,7 @@ pub struct Args {
     /// Run this layer only; may be given several times
     #[arg(long, value_enum, value_name = "NAME")]
     layer: Vec<Layer>,
-    /// Run the randomised tests much longer
+    /// Run the randomised tests much longer, and all tests on all kernels
     #[arg(long)]
     long: bool,
     /// Show what the tests print, whole frames included

@@ -17,8 +17,10 @@ use crate::command;
 use crate::test::{self, Outcome, Tally};
 use crate::workspace::Workspace;
 
-/// What a target may take on a kernel, under emulation and on a busy machine; more is a hang.
+/// What a part of a target may take on a kernel, under emulation and on a busy machine; more is a hang.
 const BOUND: Duration = Duration::from_mins(25);
+/// What all of it may take.
+const WHOLE_BOUND: Duration = Duration::from_hours(3);
 /// How many times longer tests wait than on a real machine.
 const PATIENCE: &str = "10";
 const PROGRAM: &str = "/tests";
@@ -50,18 +52,30 @@ impl Profile {
     }
 }
 
+/// How much of the targets the test layer runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// What each of them names.
+    Named,
+    /// All tests on all kernels, for hours.
+    Whole,
+}
+
 /// What the test layer runs of each target.
-pub fn run_layer(workspace: &Workspace, targets: &[Target]) -> Result<Tally> {
+pub fn run_layer(workspace: &Workspace, targets: &[Target], extent: Extent) -> Result<Tally> {
     let mut runs = Vec::new();
     for target in targets {
         let programs = build(workspace, *target, Profile::Debug)?;
-        let filters: Vec<_> = target.filters.iter().map(|filter| (*filter).to_owned()).collect();
-        let kernels = kernel::KERNELS.iter().filter(|kernel| target.kernels.contains(&kernel.name));
-        runs.extend(kernels.map(|kernel| Run {
+        let is_whole = extent == Extent::Whole;
+        let named = target.filters.iter().filter(|_| !is_whole);
+        let filters: Vec<_> = named.map(|filter| (*filter).to_owned()).collect();
+        let is_wanted = |kernel: &&Kernel| is_whole || target.kernels.contains(&kernel.name);
+        runs.extend(kernel::KERNELS.iter().filter(is_wanted).map(|kernel| Run {
             kernel,
             target: *target,
             programs: programs.clone(),
             filters: filters.clone(),
+            extent,
         }));
     }
     Ok(all(workspace, &runs))
@@ -80,7 +94,8 @@ pub fn run_on<'a>(
     filters: &[String],
 ) -> Result<Tally> {
     let programs = build(workspace, target, profile)?;
-    let run = |kernel| Run { kernel, target, programs: programs.clone(), filters: filters.to_vec() };
+    let extent = if filters.is_empty() { Extent::Whole } else { Extent::Named };
+    let run = |kernel| Run { kernel, target, programs: programs.clone(), filters: filters.to_vec(), extent };
     Ok(all(workspace, &kernels.map(run).collect::<Vec<_>>()))
 }
 
@@ -90,6 +105,7 @@ struct Run<'a> {
     target: Target,
     programs: Vec<(PathBuf, &'static str)>,
     filters: Vec<String>,
+    extent: Extent,
 }
 
 impl Run<'_> {
@@ -102,7 +118,7 @@ impl Run<'_> {
     }
 
     fn perform(&self, workspace: &Workspace, suite: &str) -> Result<Outcome> {
-        let Self { kernel, target, programs, filters } = self;
+        let Self { kernel, target, programs, filters, extent } = self;
         if let Some(reason) = kernel.obstacle()? {
             return Ok(Outcome::Unable(reason));
         }
@@ -132,7 +148,11 @@ impl Run<'_> {
         let name = format!("{}-{}", kernel.name, target.name);
         let image = image::build(workspace, &unpacked, &name, &contents)?;
         let console = image::directory(workspace)?.join(format!("{name}.console"));
-        let machine = Machine { kernel: &unpacked.image, image: &image, console: &console, bound: BOUND };
+        let bound = match extent {
+            Extent::Named => BOUND,
+            Extent::Whole => WHOLE_BOUND,
+        };
+        let machine = Machine { kernel: &unpacked.image, image: &image, console: &console, bound };
         let ran = qemu::run(workspace, &machine)?;
         let tally: Tally =
             ran.console.lines().filter_map(|line| Tally::from_result_line(line.trim_end())).sum();

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use beside::beside_each_other;
 use budget::{Budget, Count};
+pub use guest_tests::Extent;
 use guest_tests::Profile;
 use image::Contents;
 use kernel::Kernel;
@@ -86,9 +87,9 @@ pub fn load_everywhere(workspace: &Workspace) -> Result<Tally> {
 }
 
 /// The test layer: test targets on other kernels.
-pub fn test_everywhere(workspace: &Workspace, targets: &[Target]) -> Result<Tally> {
+pub fn test_everywhere(workspace: &Workspace, targets: &[Target], extent: Extent) -> Result<Tally> {
     build_guest(workspace)?;
-    guest_tests::run_layer(workspace, targets)
+    guest_tests::run_layer(workspace, targets, extent)
 }
 
 fn build_guest(workspace: &Workspace) -> Result<()> {

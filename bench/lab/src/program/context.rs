@@ -142,7 +142,7 @@ impl Bed {
     }
 
     fn test_run(&self, hook: Hook, options: TestRunOptions<'_>) -> Result<TestRunResult, ProgramError> {
-        let ebpf = self.ebpf();
+        let ebpf = self.with_program(hook);
         let program = ebpf.program(hook.program()).expect("a program that was loaded");
         if hook.is_xdp() {
             <&Xdp>::try_from(program)?.test_run(options)

@@ -184,14 +184,15 @@ impl BedBuilder {
         self
     }
 
-    /// Loads the object; its agent's heartbeat is now.
+    /// Makes the object's maps; its agent's heartbeat is now. A program is loaded when it is first run: to verify one takes longer than
+    /// most tests.
     ///
     /// # Panics
-    /// If the object is missing or the kernel refuses it; the message holds the verifier's log.
+    /// If the object is missing or the kernel refuses its maps.
     #[must_use]
     pub fn load(self) -> Bed {
         let bed = Bed {
-            ebpf: self.take_idle().unwrap_or_else(|| Arc::new(Mutex::new(self.load_programs()))),
+            ebpf: self.take_idle().unwrap_or_else(|| Arc::new(Mutex::new(self.make_maps()))),
             builder: self,
             next_service: Cell::new(1),
             next_slot: Cell::new(0),
@@ -209,20 +210,13 @@ impl BedBuilder {
         Some(pool.swap_remove(index).1)
     }
 
-    fn load_programs(&self) -> Ebpf {
-        REFUSED.get().inspect(|refusal| panic!("{refusal}"));
-        self.try_load().unwrap_or_else(|refusal| panic!("{}", REFUSED.get_or_init(|| refusal)))
-    }
-
-    fn try_load(&self) -> Result<Ebpf, String> {
-        let path = object_path();
-        let object = std::fs::read(&path)
-            .map_err(|error| format!("{}: {error}; `cargo xtask build` makes it", path.display()))?;
-        let mut ebpf = self.load_object(&object).map_err(|error| format!("{}: {error:?}", path.display()))?;
-        for hook in Hook::ALL {
-            load_program(&mut ebpf, hook)?;
-        }
-        Ok(ebpf)
+    fn make_maps(&self) -> Ebpf {
+        unless_refused(|| {
+            let path = object_path();
+            let object = std::fs::read(&path)
+                .map_err(|error| format!("{}: {error}; `cargo xtask build` makes it", path.display()))?;
+            self.load_object(&object).map_err(|error| format!("{}: {error:?}", path.display()))
+        })
     }
 
     fn load_object(&self, object: &[u8]) -> Result<Ebpf, aya::EbpfError> {
@@ -307,11 +301,21 @@ impl Bed {
     }
 
     /// The loaded program, for a tail call.
+    ///
+    /// # Panics
+    /// If the kernel refuses it; the message holds the verifier's log.
     pub fn program_fd(&self, hook: Hook) -> ProgramFd {
-        let ebpf = self.ebpf();
+        let ebpf = self.with_program(hook);
         let program = ebpf.program(hook.program()).expect("a program that was loaded");
         let fd = program.fd().and_then(|fd| Ok(fd.try_clone()?));
         fd.unwrap_or_else(|error| panic!("{}: {error:?}", hook.program()))
+    }
+
+    /// The object, with this program loaded.
+    pub(super) fn with_program(&self, hook: Hook) -> MutexGuard<'_, Ebpf> {
+        let mut ebpf = self.ebpf();
+        unless_refused(|| load_program(&mut ebpf, hook));
+        ebpf
     }
 
     pub(super) fn ebpf(&self) -> MutexGuard<'_, Ebpf> {
@@ -350,9 +354,19 @@ fn takes_decap_flags() -> bool {
     KernelVersion::current().is_ok_and(|current| current >= KernelVersion::new(6, 3, 0))
 }
 
+/// What the kernel has refused once, or what is missing, fails every test at once.
+fn unless_refused<T>(load: impl FnOnce() -> Result<T, String>) -> T {
+    REFUSED.get().inspect(|refusal| panic!("{refusal}"));
+    load().unwrap_or_else(|refusal| panic!("{}", REFUSED.get_or_init(|| refusal)))
+}
+
+/// Loads a program, unless it is.
 fn load_program(ebpf: &mut Ebpf, hook: Hook) -> Result<(), String> {
     let name = hook.program();
     let program = ebpf.program_mut(name).ok_or_else(|| format!("the object has no program {name}"))?;
+    if program.fd().is_ok() {
+        return Ok(());
+    }
     let loaded = if hook.is_xdp() {
         <&mut Xdp>::try_from(program).and_then(Xdp::load)
     } else {

@@ -235,11 +235,7 @@ impl ServiceBuilder<'_> {
         for endpoint in endpoints.iter().filter(|endpoint| maglev && endpoint.way == 0) {
             let key = HintKey { service: id, hint: endpoint.hint.into() };
             bed.insert::<HintKey, u32>("HINTS", key, endpoint.reference.0);
-            let pod = match endpoint.at.ip() {
-                IpAddr::V4(address) => HintKey::pod(id, &Addr4::from(address)),
-                IpAddr::V6(address) => HintKey::pod(id, &Addr6::from(address)),
-            };
-            bed.insert::<HintKey, u32>("HINTS", pod, endpoint.reference.0);
+            bed.insert::<HintKey, u32>("HINTS", pod_key(id, endpoint.at.ip()), endpoint.reference.0);
         }
         for endpoint in endpoints.iter().filter(|_| self.flags & FRONTEND_AFFINITY != 0) {
             let key = HintKey::member(id, endpoint.reference);
@@ -286,6 +282,14 @@ impl ServiceBuilder<'_> {
     }
 }
 
+/// By which a pod of this node is found.
+fn pod_key(service: u32, address: IpAddr) -> HintKey {
+    match address {
+        IpAddr::V4(address) => HintKey::pod(service, &Addr4::from(address)),
+        IpAddr::V6(address) => HintKey::pod(service, &Addr6::from(address)),
+    }
+}
+
 impl Service {
     /// Index of the slot a client's frame falls on, computed by the contract's hash.
     #[must_use]
@@ -307,6 +311,16 @@ impl Service {
     /// A backend is in the list no more, as far as clients that had it are concerned.
     pub fn forget_member(&self, bed: &Bed, backend: BackendRef) {
         bed.remove::<HintKey, u32>("HINTS", &HintKey::member(self.id, backend));
+    }
+
+    /// A backend is none of the service's any more, as far as directors that name its pod are concerned.
+    pub fn forget_pod(&self, bed: &Bed, backend: Endpoint) {
+        bed.remove::<HintKey, u32>("HINTS", &pod_key(self.id, backend.at.ip()));
+    }
+
+    /// An address has the same hint as the pod of a backend.
+    pub fn share_hint(&self, bed: &Bed, backend: Endpoint, address: IpAddr) {
+        bed.insert::<HintKey, u32>("HINTS", pod_key(self.id, address), backend.reference.0);
     }
 
     /// Rewrites the slot a client's frame falls on.

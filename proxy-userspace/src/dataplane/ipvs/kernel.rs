@@ -137,7 +137,8 @@ impl Kernel {
         let addresses = addresses.into_iter().filter(|address| !self.is_excluded(*address)).collect();
         let mut state = State { addresses, members, ..State::default() };
         for tunnel in &mut self.tunnels {
-            if tunnel.find().map_err(OpenError::dummy)? {
+            // Without the rules they are of no use: those who need them are told when they are to be made.
+            if tunnel.find().map_err(OpenError::dummy)? && self.refusal.is_none() {
                 state.tunnels.insert(tunnel.family());
             }
         }
