@@ -64,6 +64,7 @@ fn a_flood_of_a_translated_service_disturbs_no_established_connection(case: Case
     bed.service().external(case.vip()).backend_remote(case.remote_pod(1), 0).install();
     bed.hop(case.remote_pod(1), known_hop(case.family.node(1)));
     let source = |port, flags| {
+        bed.beat();
         let outcome = case.arrives(&bed, &case.tcp_from(port, flags));
         outcome.assert_counted(Reason::SentSnat);
         outcome.frame().source()
@@ -126,7 +127,9 @@ struct Director {
 }
 
 impl Director {
+    /// However long the flood takes on this machine, the agent lives.
     fn sends(&self, frame: &Frame, number: usize) {
+        self.bed.beat();
         let owner = self.service.endpoints[number];
         let expected = self.tunnel.forwarded(frame, 2 + number as u8, owner.hint);
         self.tunnel.case.arrives(&self.bed, frame).assert_sent(&expected).assert_counted(Reason::SentDsr);

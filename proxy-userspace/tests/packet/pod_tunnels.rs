@@ -48,26 +48,26 @@ impl Node {
     }
 
     fn on(tunnel: Tunnel, bed: Bed) -> Self {
-        Self::with(tunnel, bed, ServiceBuilder::backend_local)
+        Self::with(tunnel, bed, |bed, case| {
+            bed.service().dsr().external(case.vip()).backend_local(case.pod(1)).backend_local(case.pod(2))
+        })
     }
 
     /// The same, whose pods take off outer headers of what is for the frontend's port.
     fn of_pods(tunnel: Tunnel, bed: Bed) -> Self {
-        Self::with(tunnel, bed, |service, pod| service.backend_pod(SocketAddr::new(pod.ip(), VIP_PORT), 0))
+        Self::with(tunnel, bed, |bed, case| {
+            let at = |number| SocketAddr::new(case.pod(number).ip(), VIP_PORT);
+            bed.service().dsr().external(case.vip()).backend_pod(at(1), 0).backend_pod(at(2), 0)
+        })
     }
 
-    fn with(
-        tunnel: Tunnel,
-        bed: Bed,
-        backend: impl Fn(ServiceBuilder<'_>, SocketAddr) -> ServiceBuilder<'_>,
-    ) -> Self {
+    fn with(tunnel: Tunnel, bed: Bed, service: fn(&Bed, Case) -> ServiceBuilder<'_>) -> Self {
         let case = tunnel.case;
         for (number, bits) in [(1, PEER_SELF | PEER_NODE), (2, PEER_NODE), (3, PEER_NODE)] {
             bed.peer(tunnel.outer.node(number), bits);
         }
         let way = tunnel.way(&bed, 3);
-        let service = backend(bed.service().dsr().external(case.vip()), case.pod(1));
-        let service = backend(service, case.pod(2)).backend_remote(case.remote_pod(3), way).install();
+        let service = service(&bed, case).backend_remote(case.remote_pod(3), way).install();
         Self { bed, tunnel, service }
     }
 
