@@ -172,8 +172,8 @@ pub fn check_addressee<P: Packet, O: Family, F: Family, E: Encapsulation>(
     packet: &P,
 ) -> Result<Option<u32>, Verdict> {
     let (source, destination) = O::read_addresses(packet, ETHERNET).ok_or(UNTOUCHED)?;
-    if is_own::<O>(&destination) {
-        return if may_send::<O>(&source) { Ok(None) } else { Err(Verdict::Drop(Reason::NotPeer)) };
+    if is_for_node::<O>(&source, &destination)? {
+        return Ok(None);
     }
     if may_be_for_pod::<O, F, E>() && is_other_node::<O>(&source) {
         Ok(Some(HintKey::pod(0, &destination).hint))
@@ -193,18 +193,21 @@ pub fn is_addressed<P: Packet, O: Family, F: Family>(packet: &P, pod: &F::Addres
     O::read_addresses(packet, ETHERNET).is_some_and(|(_, destination)| O::map(&destination) == F::map(pod))
 }
 
-/// A packet for a frontend of ours is encapsulated from node to node, this one the last. Whose the sources in
-/// `--dsr-outer-source` are is not asked: the network must let nobody else use them.
+/// A packet for a frontend of ours is encapsulated from node to node, this one the last.
 #[inline(always)]
 pub fn check_peers<P: Packet, O: Family>(packet: &P) -> Result<(), Verdict> {
     let (source, destination) = O::read_addresses(packet, ETHERNET).ok_or(UNTOUCHED)?;
-    if !is_own::<O>(&destination) {
-        return Err(UNTOUCHED);
+    if is_for_node::<O>(&source, &destination)? { Ok(()) } else { Err(UNTOUCHED) }
+}
+
+/// Whether an outer header names this node, from somebody who may. Whose the sources in `--dsr-outer-source` are is not asked: the
+/// network must let nobody else use them.
+#[inline(always)]
+fn is_for_node<O: Family>(source: &O::Address, destination: &O::Address) -> Result<bool, Verdict> {
+    if !is_own::<O>(destination) {
+        return Ok(false);
     }
-    if !may_send::<O>(&source) {
-        return Err(Verdict::Drop(Reason::NotPeer));
-    }
-    Ok(())
+    if may_send::<O>(source) { Ok(true) } else { Err(Verdict::Drop(Reason::NotPeer)) }
 }
 
 #[inline(always)]

@@ -7,6 +7,7 @@ mod by_ipvs;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::Result;
 use millrace_lab::cluster::Cluster;
@@ -24,23 +25,27 @@ const LARGE: usize = 60_000;
 /// One packet holds it, inside another, too.
 const SMALL: usize = 1000;
 
+/// An emulated machine takes its time.
+const LIMIT: Duration = Duration::from_mins(1);
+
 /// Two nodes, a pod on each, whose agents and wires are either for XDP (finished checksums) or for TC (unfinished ones, and
 /// packets that are still to be cut up).
 struct Bed {
     cluster: Cluster,
+    /// Whether the nodes know services by name, as those in eBPF mode do.
+    knows_names: bool,
     _servers: Vec<Server>,
 }
 
 impl Bed {
     fn new(xdp: &str) -> Self {
         remove_own_at_exit();
-        let shape = Shape { nodes: 2, pods: 1, ..Shape::default() };
-        Self::of(Cluster::start_with(shape, xdp, &["--flow-table-size", "4096"]).unwrap())
+        Self::of(Cluster::start_with(shape(), xdp, &["--flow-table-size", "4096"]).unwrap(), true)
     }
 
-    fn of(cluster: Cluster) -> Self {
+    fn of(cluster: Cluster, knows_names: bool) -> Self {
         let servers = cluster.bed().pods().map(|pod| Server::sctp_in_pod(pod, TARGET_PORT).unwrap());
-        Self { _servers: servers.collect(), cluster }
+        Self { _servers: servers.collect(), cluster, knows_names }
     }
 
     /// A service at node 1 whose backend is the pod of a node.
@@ -49,7 +54,17 @@ impl Bed {
         let bed = self.cluster.bed();
         let pod = bed.pod(&format!("pod-{node}a"))?;
         let service = Service::new(name, number).sctp_port(PORT, TARGET_PORT).load_balancer(vip);
-        self.cluster.apply(&change(service.pod(bed.node(node)?, pod)), &[1, 2])?;
+        let service = change(service.pod(bed.node(node)?, pod));
+        if self.knows_names {
+            self.cluster.apply(&service, &[1, 2])?;
+            return Ok(vip);
+        }
+        self.cluster.manifests().put_service(&service)?;
+        for family in Family::ALL {
+            let what = format!("an answer by {family}");
+            let is_answered = || Ok(self.talk(vip, family, SMALL).is_ok());
+            self.cluster.proxy(1)?.wait_until_within(LIMIT, &what, is_answered)?;
+        }
         Ok(vip)
     }
 
@@ -66,6 +81,10 @@ impl Bed {
         assert_eq!((sent, received), (bytes, bytes), "{family}");
         Ok(answer)
     }
+}
+
+fn shape() -> Shape {
+    Shape { nodes: 2, pods: 1, ..Shape::default() }
 }
 
 fn with_xdp() -> MutexGuard<'static, Bed> {

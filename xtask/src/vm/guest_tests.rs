@@ -61,15 +61,26 @@ pub enum Extent {
     Whole,
 }
 
+impl Extent {
+    const fn bound(self) -> Duration {
+        match self {
+            Self::Named => BOUND,
+            Self::Whole => WHOLE_BOUND,
+        }
+    }
+}
+
 /// What the test layer runs of each target.
 pub fn run_layer(workspace: &Workspace, targets: &[Target], extent: Extent) -> Result<Tally> {
     let mut runs = Vec::new();
     for target in targets {
         let programs = build(workspace, *target, Profile::Debug)?;
-        let is_whole = extent == Extent::Whole;
-        let named = target.filters.iter().filter(|_| !is_whole);
-        let filters: Vec<_> = named.map(|filter| (*filter).to_owned()).collect();
-        let is_wanted = |kernel: &&Kernel| is_whole || target.kernels.contains(&kernel.name);
+        let (names, filters): (&[&str], &[&str]) = match extent {
+            Extent::Named => (target.kernels, target.filters),
+            Extent::Whole => (&kernel::NAMES, &[]),
+        };
+        let filters: Vec<_> = filters.iter().map(|filter| (*filter).to_owned()).collect();
+        let is_wanted = |kernel: &&Kernel| names.contains(&kernel.name);
         runs.extend(kernel::KERNELS.iter().filter(is_wanted).map(|kernel| Run {
             kernel,
             target: *target,
@@ -148,11 +159,8 @@ impl Run<'_> {
         let name = format!("{}-{}", kernel.name, target.name);
         let image = image::build(workspace, &unpacked, &name, &contents)?;
         let console = image::directory(workspace)?.join(format!("{name}.console"));
-        let bound = match extent {
-            Extent::Named => BOUND,
-            Extent::Whole => WHOLE_BOUND,
-        };
-        let machine = Machine { kernel: &unpacked.image, image: &image, console: &console, bound };
+        let machine =
+            Machine { kernel: &unpacked.image, image: &image, console: &console, bound: extent.bound() };
         let ran = qemu::run(workspace, &machine)?;
         let tally: Tally =
             ran.console.lines().filter_map(|line| Tally::from_result_line(line.trim_end())).sum();

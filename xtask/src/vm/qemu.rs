@@ -63,8 +63,8 @@ impl Ran {
 
 /// Boots a machine and waits until it has powered itself off. The first marker on its console decides.
 ///
-/// Under QEMU 7.2 a kernel now and then panics in its first seconds, where it patches its own code on one processor while another runs
-/// it. One that did so before it came to our first process is booted again.
+/// Under QEMU 7.2 a kernel with two processors now and then panicked in its first seconds. One has not been seen to, with one; should it, before
+/// it came to our first process, it is booted again.
 pub fn run(workspace: &Workspace, machine: &Machine) -> Result<Ran> {
     for _ in 1..BOOTS {
         let ran = boot(workspace, machine)?;

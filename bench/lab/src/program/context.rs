@@ -24,10 +24,6 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// All programs.
-    pub const ALL: [Self; 5] =
-        [Self::XdpIngress, Self::TcIngress, Self::TcEgress, Self::TcPodIn, Self::TcPodOut];
-
     /// The program's name in the object.
     #[must_use]
     pub const fn program(self) -> &'static str {

@@ -79,25 +79,28 @@ impl Device {
 
     /// Its addresses; link-local ones, which the kernel gives it, left out.
     pub fn addresses(&mut self) -> io::Result<BTreeSet<IpAddr>> {
-        let Some(index) = self.index else { return Ok(BTreeSet::new()) };
-        let answers = self.channel.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
-        let addresses = answers.iter().filter_map(|answer| match answer {
-            RouteNetlinkMessage::NewAddress(message) if message.header.index == index => address_of(message),
-            _ => None,
-        });
-        Ok(addresses.filter(|address| !is_link_local(*address)).collect())
+        if self.index.is_none() {
+            return Ok(BTreeSet::new());
+        }
+        let own = self.all_addresses()?.into_iter().filter(|(index, _)| Some(*index) == self.index);
+        Ok(own.map(|(_, address)| address).filter(|address| !is_link_local(*address)).collect())
     }
 
     /// Index of another device that has an address.
     pub fn other_with(&mut self, address: IpAddr) -> io::Result<Option<u32>> {
+        let mut all = self.all_addresses()?.into_iter();
+        let other = all.find(|(index, found)| *found == address && Some(*index) != self.index);
+        Ok(other.map(|(index, _)| index))
+    }
+
+    /// Those of all devices, with the device's index.
+    fn all_addresses(&mut self) -> io::Result<Vec<(u32, IpAddr)>> {
         let answers = self.channel.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
-        let mut others = answers.iter().filter_map(|answer| match answer {
-            RouteNetlinkMessage::NewAddress(message) if Some(message.header.index) != self.index => {
-                (address_of(message) == Some(address)).then_some(message.header.index)
-            }
+        let addresses = answers.iter().filter_map(|answer| match answer {
+            RouteNetlinkMessage::NewAddress(message) => Some((message.header.index, address_of(message)?)),
             _ => None,
         });
-        Ok(others.next())
+        Ok(addresses.collect())
     }
 
     /// Gives it addresses, each alone in its prefix, and each for itself.
