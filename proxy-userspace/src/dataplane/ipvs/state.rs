@@ -84,8 +84,8 @@ pub enum Set {
     DroppedInside,
     /// Ports with source ranges.
     Restricted,
-    /// The source ranges.
-    Allowed,
+    /// The source ranges of a protocol's ports.
+    Allowed(Protocol),
     /// The mark of a port's packets from outside. A map.
     Marks,
     /// Endpoints on this node: they are reached without another source address.
@@ -119,7 +119,7 @@ pub enum Element {
     /// For `Vips` and `Refusing`.
     Address(IpAddr),
     /// For `Allowed`.
-    Range(Protocol, SocketAddr, IpNet),
+    Range(SocketAddr, IpNet),
     /// For `Cluster` and `Inside`.
     Net(IpNet),
     /// For `Uplinks`.
@@ -258,7 +258,7 @@ impl Element {
     #[must_use]
     pub const fn family(&self) -> Option<Family> {
         match self {
-            Self::Port(_, address) | Self::Range(_, address, _) => Some(Family::of(address.ip())),
+            Self::Port(_, address) | Self::Range(address, _) => Some(Family::of(address.ip())),
             Self::FamilyDevice(family, _) => Some(*family),
             Self::Address(address) | Self::Target { backend: address, .. } => Some(Family::of(*address)),
             Self::Net(IpNet::V4(_)) => Some(Family::V4),

@@ -92,10 +92,9 @@ fn read(set: Set, family: Option<Family>, value: &Value) -> Option<(Element, Opt
             Element::Address(self::address(address)?)
         }
         (Set::Cluster | Set::Inside, [range]) => Element::Net(net(range)?),
-        (Set::Allowed, [address, protocol, port, range]) => match place(address, protocol, port)? {
-            Element::Port(protocol, address) => Element::Range(protocol, address, net(range)?),
-            _ => return None,
-        },
+        (Set::Allowed(_), [address, port, range]) => {
+            Element::Range(SocketAddr::new(self::address(address)?, self::port(port)?), net(range)?)
+        }
         (Set::Loop, [_, address, protocol, port]) | (_, [address, protocol, port]) => {
             place(address, protocol, port)?
         }

@@ -131,7 +131,7 @@ fn what_nft_prints_is_read_as_the_members_it_is() {
         {"set": {"name": "uplinks", "elem": ["eth0"]}},
         {"set": {"name": "inside6", "elem": [{"prefix": {"addr": "fd00::", "len": 8}}, "fe80::1"]}},
         {"set": {"name": "cluster4", "elem": [{"range": ["10.0.0.0", "10.255.255.255"]}]}},
-        {"set": {"name": "allowed4", "elem": [{"concat": ["10.96.0.1", "udp", 53, {"prefix": {"addr": "10.0.0.0", "len": 8}}]}]}},
+        {"set": {"name": "allowed_udp4", "elem": [{"concat": ["10.96.0.1", 53, {"prefix": {"addr": "10.0.0.0", "len": 8}}]}]}},
         {"map": {"name": "marks4", "map": "mark", "elem": [[{"concat": ["10.96.0.1", "tcp", 80]}, 1291845633]]}},
         {"set": {"name": "nodes4", "elem": ["172.16.0.2"]}},
         {"map": {"name": "encapsulated6", "map": "mark", "elem": [["fd00::5", 1308622849]]}},
@@ -141,7 +141,7 @@ fn what_nft_prints_is_read_as_the_members_it_is() {
     let found = super::listing::parse(json).unwrap();
     assert_eq!((found.layout.as_str(), found.rules), ("layout_00", 2));
     let net = |text: &str| Element::Net(text.parse().unwrap());
-    let range = Element::Range(Protocol::Udp, "10.96.0.1:53".parse().unwrap(), "10.0.0.0/8".parse().unwrap());
+    let range = Element::Range("10.96.0.1:53".parse().unwrap(), "10.0.0.0/8".parse().unwrap());
     let members = BTreeMap::from([
         ((Set::Services, port("10.96.0.1:80")), None),
         ((Set::Services, port("10.96.0.1:81")), None),
@@ -149,7 +149,7 @@ fn what_nft_prints_is_read_as_the_members_it_is() {
         ((Set::Inside, net("fd00::/8")), None),
         ((Set::Inside, net("fe80::1/128")), None),
         ((Set::Cluster, net("10.0.0.0/8")), None),
-        ((Set::Allowed, range), None),
+        ((Set::Allowed(Protocol::Udp), range), None),
         ((Set::Marks, port("10.96.0.1:80")), Some(0x4d00_0001)),
         ((Set::Nodes, Element::Address("172.16.0.2".parse().unwrap())), None),
         ((Set::Encapsulated, Element::Address("fd00::5".parse().unwrap())), Some(0x4e00_0001)),

@@ -23,7 +23,7 @@ pub const LAYOUT: &str = "layout_";
 const STATEMENT: usize = 500;
 
 /// The sets of a family, `ADDR` being its type of address.
-const SETS: [(Set, &str); 18] = [
+const SETS: [(Set, &str); 20] = [
     (Set::Services, "type PORT;"),
     (Set::Vips, "type ADDR;"),
     (Set::Refusing, "type ADDR;"),
@@ -31,7 +31,9 @@ const SETS: [(Set, &str); 18] = [
     (Set::DroppedOutside, "type PORT;"),
     (Set::DroppedInside, "type PORT;"),
     (Set::Restricted, "type PORT;"),
-    (Set::Allowed, "type PORT . ADDR; flags interval;"),
+    (Set::Allowed(Protocol::Tcp), RANGE_TYPE),
+    (Set::Allowed(Protocol::Udp), RANGE_TYPE),
+    (Set::Allowed(Protocol::Sctp), RANGE_TYPE),
     (Set::Marks, "type PORT : mark;"),
     (Set::Local, "type PORT;"),
     (Set::Loop, "type ADDR . PORT;"),
@@ -44,6 +46,8 @@ const SETS: [(Set, &str); 18] = [
     (Set::Segments, "typeof iifname : tcp option maxseg size;"),
 ];
 const PORT_TYPE: &str = "ADDR . inet_proto . inet_service";
+/// Without the protocol: for the key of intervals nft 1.0.6 turns its one byte round as if it were two, which Linux refuses since 7.
+const RANGE_TYPE: &str = "type ADDR . inet_service . ADDR; flags interval;";
 
 /// The chains of all families; a line with `IP` or a digit `N` is there once for each. `input` is after connection
 /// tracking and before IPVS (98 and 99), `output` as well (-200, -98). What IPVS serves is never forwarded: a mark there is that of
@@ -51,7 +55,9 @@ const PORT_TYPE: &str = "ADDR . inet_proto . inet_service";
 const CHAINS: &str = "
 chain gate {
   PORT @refusedN ct state new reject with icmpx type port-unreachable
-  PORT @restrictedN PORT . IP saddr != @allowedN drop
+  meta l4proto 6 PORT @restrictedN IP daddr . th dport . IP saddr != @allowed_tcpN drop
+  meta l4proto 17 PORT @restrictedN IP daddr . th dport . IP saddr != @allowed_udpN drop
+  meta l4proto 132 PORT @restrictedN IP daddr . th dport . IP saddr != @allowed_sctpN drop
   IP daddr @vipsN PORT != @servicesN goto unknownN
 }
 chain input {
@@ -208,7 +214,9 @@ fn set_name(set: Set, family: Option<Family>) -> String {
         Set::DroppedOutside => "dropped_outside",
         Set::DroppedInside => "dropped_inside",
         Set::Restricted => "restricted",
-        Set::Allowed => "allowed",
+        Set::Allowed(Protocol::Tcp) => "allowed_tcp",
+        Set::Allowed(Protocol::Udp) => "allowed_udp",
+        Set::Allowed(Protocol::Sctp) => "allowed_sctp",
         Set::Marks => "marks",
         Set::Local => "local",
         Set::Loop => "loop",
@@ -235,7 +243,7 @@ fn show(set: Set, element: &Element, mark: Option<u32>) -> String {
             format!("{} . {}", address.ip(), port(*protocol, *address))
         }
         Element::Port(protocol, address) => port(*protocol, *address),
-        Element::Range(protocol, address, range) => format!("{} . {range}", port(*protocol, *address)),
+        Element::Range(address, range) => format!("{} . {} . {range}", address.ip(), address.port()),
         Element::Address(address) => address.to_string(),
         Element::Net(net) => net.to_string(),
         Element::Device(name) | Element::FamilyDevice(_, name) => format!("\"{name}\""),
@@ -266,7 +274,9 @@ fn of_family(text: &str, family: Family) -> String {
     for word in [
         "refused",
         "restricted",
-        "allowed",
+        "allowed_tcp",
+        "allowed_udp",
+        "allowed_sctp",
         "vips",
         "services",
         "unknown",

@@ -121,16 +121,14 @@ impl Plan {
 
     /// Whether it must not go before the service that it is about.
     fn is_late(&self, (set, element): &Member) -> bool {
-        match element {
-            Element::Port(protocol, address) | Element::Range(protocol, address, _) => {
+        match (set, element) {
+            (_, Element::Port(protocol, address)) | (Set::Allowed(protocol), Element::Range(address, _)) => {
                 !self.members.is_wanted(&(Set::Services, Element::Port(*protocol, *address)))
             }
             // The number may be another backend's by now.
-            Element::Address(_) => !matches!(set, Set::Encapsulated | Set::Nodes),
+            (_, Element::Address(_)) => !matches!(set, Set::Encapsulated | Set::Nodes),
             // Ranges that overlap can't be there at the same time.
-            Element::Net(_) | Element::Device(_) | Element::FamilyDevice(..) | Element::Target { .. } => {
-                false
-            }
+            _ => false,
         }
     }
 

@@ -138,7 +138,7 @@ impl Portion {
             self.insert(Set::Restricted, element());
             // A range inside another one would be a second element for the same key.
             for range in IpNet::aggregate(&ranges.iter().copied().collect()) {
-                self.insert(Set::Allowed, Element::Range(port.protocol, address, range));
+                self.insert(Set::Allowed(port.protocol), Element::Range(address, range));
             }
         }
         if place.kind != FrontendKind::NodePort && !context.addresses.contains(&address.ip()) {

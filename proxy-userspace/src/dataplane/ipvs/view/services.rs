@@ -119,7 +119,7 @@ fn source_ranges(seen: &Seen, protocol: Protocol, address: SocketAddr) -> Option
         return None;
     }
     let ranges = members.keys().filter_map(|member| match member {
-        (Set::Allowed, Element::Range(of, at, range)) if (*of, *at) == (protocol, address) => Some(*range),
+        (Set::Allowed(of), Element::Range(at, range)) if (*of, *at) == (protocol, address) => Some(*range),
         _ => None,
     });
     Some(ranges.collect())

@@ -30,7 +30,7 @@ fn seen() -> Seen {
     let (cluster, balancer, node) = (tcp("10.96.0.10:80"), tcp("203.0.113.9:80"), tcp("192.0.2.1:30080"));
     let mark = Some(Protocol::Tcp.mark() | 1);
     let range = |range: &str| {
-        (Set::Allowed, Element::Range(Protocol::Tcp, socket("203.0.113.9:80"), range.parse().unwrap()))
+        (Set::Allowed(Protocol::Tcp), Element::Range(socket("203.0.113.9:80"), range.parse().unwrap()))
     };
     let members = [
         ((Set::Services, port("10.96.0.10:80")), None),

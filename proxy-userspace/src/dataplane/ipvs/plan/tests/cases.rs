@@ -160,7 +160,7 @@ fn source_ranges_hold_for_the_load_balancer_alone_and_without_overlaps() {
         let members = scene.kernel.state.members.keys();
         members
             .filter_map(|member| match member {
-                (Set::Allowed, Element::Range(Protocol::Tcp, _, range)) => Some(range.to_string()),
+                (Set::Allowed(Protocol::Tcp), Element::Range(_, range)) => Some(range.to_string()),
                 _ => None,
             })
             .collect()
