@@ -10,6 +10,8 @@ mod topology;
 
 use std::io;
 
+use nix::net::if_::if_indextoname;
+
 pub use monitor::follow;
 pub use neighbours::release_for;
 pub use state::{DefaultRoute, Device, DeviceKind, Neighbour, NodeState, Resolution, Route, Update};
@@ -17,6 +19,14 @@ pub use sysctl::Sysctls;
 pub use topology::{
     AttachTarget, Hook, Link, NodeSettings, TUNNELS, Topology, Way, XdpUse, topology, uplinks,
 };
+
+/// The name of a device in this network namespace; `None` where none has that index.
+#[must_use]
+pub fn device_name(index: u32) -> Option<String> {
+    // nix 0.31 says that a device which is not there has an empty name.
+    let name = if_indextoname(index).ok()?.into_string().ok()?;
+    (!name.is_empty()).then_some(name)
+}
 
 /// Why the node's network can't be followed.
 #[derive(Debug, thiserror::Error)]
@@ -30,4 +40,15 @@ pub enum NodeError {
     /// The socket was closed underneath.
     #[error("rtnetlink: the socket was closed")]
     Closed,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_has_a_name_where_it_is_there() {
+        assert_eq!(device_name(1).as_deref(), Some("lo"));
+        assert_eq!(device_name(0x7fff_ffff), None);
+    }
 }

@@ -4,7 +4,7 @@ use std::process::{Command, Output};
 
 /// Nobody's cluster is asked: whoever runs the tests may have one.
 fn millrace(arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_millrace"));
+    let mut command = Command::new(millrace_lab::agent::binary().unwrap());
     for variable in ["HOME", "KUBECONFIG", "KUBERNETES_SERVICE_HOST"] {
         command.env_remove(variable);
     }

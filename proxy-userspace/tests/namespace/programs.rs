@@ -3,7 +3,7 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -32,7 +32,7 @@ fn start(cluster: &Cluster, pod: &str, words: &[&str], port: u16) -> Result<Proc
     let pod = cluster.bed().pod(pod)?;
     let (program, arguments) = words.split_first().context("no program")?;
     let arguments = arguments.iter().map(|word| (*word).to_owned()).collect();
-    let log = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{program}-{}.log", std::process::id()));
+    let log = cluster.bed().directory().join(format!("{program}.log"));
     let server = Process::start(pod.namespace(), PathBuf::from(program), arguments, &log)?;
     let target = SocketAddr::new(pod.addresses().of(Family::V4), port);
     pod.namespace().run(async move || {

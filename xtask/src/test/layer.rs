@@ -91,7 +91,7 @@ impl Layer {
             Self::Unit | Self::Scenario => &[Need::Build],
             Self::Packet | Self::Dataplane | Self::Apiserver | Self::Fuzz => &[Need::Build, Need::Run],
             Self::Namespace => &[Need::Build, Need::Run, Need::Programs],
-            Self::Vm => &[Need::Build, Need::Vm],
+            Self::Vm => &[Need::Build, Need::Programs, Need::Vm],
         }
     }
 

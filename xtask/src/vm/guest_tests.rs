@@ -138,6 +138,7 @@ impl Run<'_> {
         let guest = workspace.target().join("debug/vm-guest");
         let mut words = vec![PROGRAM];
         words.extend(filters.iter().map(String::as_str));
+        words.extend(target.skipped.iter().flat_map(|name| ["--skip", *name]));
         let mut environment = vec![
             ("CI", "true"),
             ("MILLRACE_BPF_OBJECT", OBJECT_IN_GUEST),

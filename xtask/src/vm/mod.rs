@@ -54,7 +54,7 @@ pub struct Args {
 
 /// `cargo xtask vm`.
 pub fn vm(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
-    setup::ensure(workspace, &[Need::Build, Need::Vm])?;
+    setup::ensure(workspace, &[Need::Build, Need::Programs, Need::Vm])?;
     build::bpf_object(workspace, Warnings::Allowed)?;
     let wanted =
         |kernel: &Kernel| args.kernel.is_empty() || args.kernel.iter().any(|name| name == kernel.name);

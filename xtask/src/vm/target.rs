@@ -78,6 +78,8 @@ pub struct Target {
     pub kernels: &'static [&'static str],
     /// The tests of its test layer, which has minutes, not an hour; none: all.
     pub filters: &'static [&'static str],
+    /// Tests that no machine runs.
+    pub skipped: &'static [&'static str],
     /// Whether it starts agents.
     pub takes_agent: bool,
     /// Programs of this machine that it or its agents run.
@@ -91,6 +93,7 @@ impl Target {
         modules: &[],
         kernels: &["6.1", "6.12"],
         filters: &["sctp::", "backend_node::a_hinted", "backend_node::a_flow_entry"],
+        skipped: &[],
         takes_agent: false,
         tools: &[],
     };
@@ -100,6 +103,7 @@ impl Target {
         kernels: &["6.12"],
         filters: &[],
         modules: &[BRIDGE, UDP_TUNNELS, IPVS, IP_TUNNELS, &["net/sctp/sctp"]],
+        skipped: &[],
         takes_agent: true,
         tools: &["/usr/bin/ncat", "/usr/sbin/ip", "/usr/sbin/nft"],
     };
@@ -121,6 +125,7 @@ impl Target {
             "views::",
         ],
         modules: &[BRIDGE, IPVS, IP_TUNNELS],
+        skipped: &[],
         takes_agent: true,
         tools: &["/usr/sbin/nft", "/usr/sbin/ip", "/usr/sbin/ipvsadm"],
     };
@@ -130,6 +135,7 @@ impl Target {
         kernels: &["6.12"],
         filters: &["pods_take_off", "uplinks::"],
         modules: &[BRIDGE, UDP_TUNNELS, IP_TUNNELS, OVERLAYS],
+        skipped: &[],
         takes_agent: true,
         tools: &["/usr/sbin/ip"],
     };
@@ -140,8 +146,10 @@ impl Target {
         // Few, of one cluster that they share: each other one loads its nodes' programs anew.
         filters: &["translated::"],
         modules: &[BRIDGE, &["drivers/net/tun"]],
+        // Machines have no interpreter and no compiler.
+        skipped: &["programs::a_go_client", "programs::a_python_client"],
         takes_agent: true,
-        tools: &["/usr/sbin/ip"],
+        tools: &["/usr/sbin/ip", "/usr/bin/curl", "/usr/bin/dig", "/usr/sbin/dnsmasq", "/usr/bin/iperf3"],
     };
     /// All, those first that take longest: machines run beside each other.
     pub const ALL: [Self; 5] = [Self::IPVS, Self::NAMESPACE, Self::TUNNELS, Self::SCTP, Self::PACKET];

@@ -6,7 +6,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use aya::util::KernelVersion;
-use nix::net::if_::if_indextoname;
 use tracing::{debug, info, warn};
 
 use super::bpffs::{entries, remove_tree};
@@ -18,7 +17,7 @@ use super::load::{Program, Programs};
 use super::settings::XdpMode;
 use super::sockets::{self, SocketHook};
 use crate::dataplane::{SyncFailure, SyncReport};
-use crate::node::{AttachTarget, Hook, Topology};
+use crate::node::{AttachTarget, Hook, Topology, device_name};
 
 /// The links there are. Those an earlier agent left go on until it is known what is wanted.
 #[derive(Debug)]
@@ -88,7 +87,7 @@ impl Attachments {
     pub fn has_inherited(&self) -> bool {
         let serves = |(key, from): (&LinkKey, &PathBuf)| {
             if clsact::is_marked(*key, from) {
-                if_indextoname(key.device).is_ok()
+                device_name(key.device).is_some()
             } else {
                 link::program_id(*key, from).is_ok_and(|program| program.is_some())
             }

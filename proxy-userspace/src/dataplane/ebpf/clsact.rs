@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle, qdisc_add_clsact};
 use aya::programs::{Link, ProgramError, SchedClassifier, TcAttachType};
-use nix::net::if_::if_indextoname;
 
 use super::link::{LinkKey, LinkKind};
+use crate::node::device_name;
 
 /// Ours among a device's filters.
 const PRIORITY: u16 = 0x4d4c;
@@ -69,7 +69,7 @@ fn marker(key: LinkKey, directory: &Path) -> PathBuf {
 }
 
 fn place(key: LinkKey) -> io::Result<(String, TcAttachType)> {
-    let device = if_indextoname(key.device)?.into_string().map_err(io::Error::other)?;
+    let device = device_name(key.device).ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
     let direction = match key.kind {
         LinkKind::TcIngress | LinkKind::TcIngressL3 | LinkKind::TcPodIn => TcAttachType::Ingress,
         LinkKind::TcEgress | LinkKind::TcEgressL3 | LinkKind::TcPodOut => TcAttachType::Egress,

@@ -80,6 +80,20 @@ fn a_marker_without_clsact_qdisc_keeps_cleanup_from_nothing() {
 }
 
 #[test]
+fn a_filter_whose_device_is_gone_is_forgotten() {
+    in_namespace("clsact-gone", |scratch, program, links| {
+        let gone = LinkKey { kind: LinkKind::TcEgress, device: 4242 };
+        assert_eq!(attach(gone, program, links).unwrap_err().raw_os_error(), Some(libc::ENODEV));
+        fs::create_dir(marker(gone, links)).unwrap();
+        detach(gone, links).unwrap();
+        assert!(!is_marked(gone, links));
+        fs::create_dir(marker(gone, links)).unwrap();
+        cleanup(&scratch.path).unwrap();
+        assert!(!scratch.path.join("millrace").exists());
+    });
+}
+
+#[test]
 fn a_filter_of_layout_1_gets_our_program_and_our_marker() {
     in_namespace("clsact-migrate", |scratch, program, links| {
         assert!(attach(KEY, program, links).unwrap());

@@ -3,11 +3,10 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
-use nix::net::if_::if_indextoname;
-
 use super::attach::Attachments;
 use super::load::{Program, Programs};
 use super::{link, sys};
+use crate::node::device_name;
 
 /// A datagram from and to 192.0.0.8, the address nobody has (RFC 7600), with both checksums right: a frame no
 /// frontend, flow or peer can be meant by, so that it must come out as it went in.
@@ -42,7 +41,7 @@ pub(super) fn run(attachments: &Attachments, programs: &Programs) -> Result<(), 
         let program = programs.of(key.kind.hook());
         match link::program_id(key, attachments.directory()) {
             // The device is gone; the node's network will be told anew without it.
-            Ok(None) if if_indextoname(key.device).is_err() => {}
+            Ok(None) if device_name(key.device).is_none() => {}
             Ok(None) => return Err(format!("{} is detached", key.name())),
             Ok(Some(id)) if program.is_some_and(|program| program.id == id) => {}
             Ok(Some(_)) => return Err(format!("{} runs another program", key.name())),

@@ -5,7 +5,7 @@ use std::io;
 use super::error::OpenError;
 use super::netlink::{Device, Kind, tunnel_address};
 use crate::model::Family;
-use crate::node::Sysctls;
+use crate::node::{Sysctls, device_name};
 
 /// One of them.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Tunnel {
         other.map_or(Ok(()), |index| {
             Err(format!(
                 "the device {} has {address}, which {} needs for itself; what other nodes encapsulate for backends here is lost",
-                device_name(index),
+                device_name(index).unwrap_or_else(|| format!("number {index}")),
                 self.name()
             ))
         })
@@ -109,10 +109,4 @@ impl Tunnel {
             self.name()
         )
     }
-}
-
-/// The name of a device; its number, where that is just gone.
-fn device_name(index: u32) -> String {
-    let name = nix::net::if_::if_indextoname(index).ok().and_then(|name| name.into_string().ok());
-    name.unwrap_or_else(|| format!("number {index}"))
 }

@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 
-use nix::net::if_::if_indextoname;
 use nix::time::{ClockId, clock_gettime};
 use proxy_common::addr::unmapped;
 use proxy_common::config::{
@@ -23,6 +22,7 @@ use crate::dataplane::ebpf::link::{LinkKey, LinkKind};
 use crate::dataplane::ebpf::maps::FamilyMaps;
 use crate::dataplane::ebpf::sockets::SocketHook;
 use crate::dataplane::ebpf::sys;
+use crate::node::device_name;
 
 impl PinnedMaps {
     /// The counters, one for each program and reason.
@@ -88,6 +88,9 @@ impl PinnedMaps {
             }
             let Some(key) = LinkKey::parse(name) else { continue };
             let (program_id, mode) = if path.is_dir() {
+                if device_name(key.device).is_none() {
+                    continue;
+                }
                 (0, "clsact")
             } else {
                 let link = sys::obj_get(&path).map_err(failed)?;
@@ -167,9 +170,8 @@ const fn mode(kind: LinkKind) -> &'static str {
 }
 
 fn attached_view(key: LinkKey, program_id: u32, mode: &'static str) -> AttachedView {
-    let name = if_indextoname(key.device).ok().and_then(|name| name.into_string().ok());
     AttachedView {
-        device: name.unwrap_or_else(|| key.device.to_string()),
+        device: device_name(key.device).unwrap_or_else(|| key.device.to_string()),
         device_index: key.device,
         hook: match key.kind {
             LinkKind::XdpNative | LinkKind::XdpGeneric => "xdp",
