@@ -7,6 +7,8 @@ pub type Modules = &'static [&'static str];
 
 /// Bridges between pods.
 const BRIDGE: Modules = &["net/llc/llc", "net/802/stp", "net/bridge/bridge"];
+/// What ends sockets for the agent.
+const SOCKETS: Modules = &["net/ipv4/inet_diag", "net/ipv4/udp_diag", "net/ipv4/tcp_diag"];
 /// Tunnels in UDP.
 const UDP_TUNNELS: Modules = &["net/ipv4/udp_tunnel", "net/ipv6/ip6_udp_tunnel"];
 /// Tunnels in IP.
@@ -145,7 +147,7 @@ impl Target {
         kernels: &["6.1"],
         // Few, of one cluster that they share: each other one loads its nodes' programs anew.
         filters: &["translated::"],
-        modules: &[BRIDGE, &["drivers/net/tun"]],
+        modules: &[BRIDGE, SOCKETS, &["drivers/net/tun"]],
         // Machines have no interpreter and no compiler.
         skipped: &["programs::a_go_client", "programs::a_python_client"],
         takes_agent: true,
