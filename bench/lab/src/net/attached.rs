@@ -5,20 +5,38 @@ use aya::programs::{SchedClassifier, tc::TcAttachType};
 use futures_util::TryStreamExt;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkXdp};
 
-/// Hooks of a device of the current thread's namespace that have a program, as `xdp`, `tcx ingress` and
-/// `tcx egress`.
+/// Hooks of a device of the current thread's namespace that have a program: `xdp`, `tc ingress` and `tc egress`.
 pub async fn attached_programs(device: &str) -> Result<Vec<String>> {
     let mut hooks = Vec::new();
     if has_xdp(device).await? {
         hooks.push("xdp".to_owned());
     }
-    for (direction, name) in [(TcAttachType::Ingress, "tcx ingress"), (TcAttachType::Egress, "tcx egress")] {
-        let (_, programs) = SchedClassifier::query_tcx(device, direction)?;
-        if !programs.is_empty() {
+    for (direction, name) in [(TcAttachType::Ingress, "tc ingress"), (TcAttachType::Egress, "tc egress")] {
+        let has_program = match SchedClassifier::query_tcx(device, direction) {
+            Ok((_, programs)) => !programs.is_empty(),
+            // Before 6.6.
+            Err(_) => has_filter(device, direction).await?,
+        };
+        if has_program {
             hooks.push(name.to_owned());
         }
     }
     Ok(hooks)
+}
+
+/// Whether a device's clsact qdisc has a filter.
+async fn has_filter(device: &str, direction: TcAttachType) -> Result<bool> {
+    let (connection, handle, _) = rtnetlink::new_connection()?;
+    let connection = tokio::spawn(connection);
+    let index = i32::try_from(nix::net::if_::if_nametoindex(device)?)?;
+    let mut filters = handle.traffic_filter(index);
+    let request = match direction {
+        TcAttachType::Ingress => filters.get().ingress(),
+        _ => filters.get().egress(),
+    };
+    let first = request.execute().try_next().await;
+    connection.abort();
+    Ok(first?.is_some())
 }
 
 async fn has_xdp(device: &str) -> Result<bool> {
