@@ -4,8 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use aya::util::KernelVersion;
-use millrace_lab::net::Namespace;
+use millrace_lab::net::{Namespace, has_tcx};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -101,8 +100,7 @@ fn a_client_sees_the_node_drain_and_probes_and_metrics_answer() -> Result<()> {
     // The Service was made and got another port; its slice was made, drained and came back.
     assert!(sample("kubeproxy_sync_proxy_rules_service_changes_total ")? >= 2.0);
     assert!(sample("kubeproxy_sync_proxy_rules_endpoint_changes_total ")? >= 3.0);
-    let has_tcx = KernelVersion::current()? >= KernelVersion::new(6, 6, 0);
-    let mode = if has_tcx { "tcx" } else { "clsact" };
+    let mode = if has_tcx()? { "tcx" } else { "clsact" };
     let attached = sample(&format!("millrace_programs_attached{{hook=\"tc_egress\",mode=\"{mode}\"}}"))?;
     assert!((attached - 1.0).abs() < 1e-9);
     assert!((sample("millrace_self_test_failed ")?).abs() < 1e-9);

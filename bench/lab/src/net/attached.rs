@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result};
 use aya::programs::{SchedClassifier, tc::TcAttachType};
+use aya::util::KernelVersion;
 use futures_util::TryStreamExt;
 use rtnetlink::packet_route::link::{LinkAttribute, LinkXdp};
 
@@ -12,16 +13,21 @@ pub async fn attached_programs(device: &str) -> Result<Vec<String>> {
         hooks.push("xdp".to_owned());
     }
     for (direction, name) in [(TcAttachType::Ingress, "tc ingress"), (TcAttachType::Egress, "tc egress")] {
-        let has_program = match SchedClassifier::query_tcx(device, direction) {
-            Ok((_, programs)) => !programs.is_empty(),
-            // Before 6.6.
-            Err(_) => has_filter(device, direction).await?,
+        let has_program = if has_tcx()? {
+            !SchedClassifier::query_tcx(device, direction)?.1.is_empty()
+        } else {
+            has_filter(device, direction).await?
         };
         if has_program {
             hooks.push(name.to_owned());
         }
     }
     Ok(hooks)
+}
+
+/// Whether TC programs are attached by tcx; by clsact before.
+pub fn has_tcx() -> Result<bool> {
+    Ok(KernelVersion::current()? >= KernelVersion::new(6, 6, 0))
 }
 
 /// Whether a device's clsact qdisc has a filter.

@@ -12,7 +12,7 @@ mod sysctl;
 mod wire;
 mod wireguard;
 
-pub use attached::attached_programs;
+pub use attached::{attached_programs, has_tcx};
 pub use cgroup::Cgroup;
 pub use ethtool::{Offload, leave_tags_alone, set_offload};
 pub use namespace::{Namespace, Task};

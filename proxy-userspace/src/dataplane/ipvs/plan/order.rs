@@ -128,7 +128,14 @@ impl Plan {
             // The number may be another backend's by now.
             (_, Element::Address(_)) => !matches!(set, Set::Encapsulated | Set::Nodes),
             // Ranges that overlap can't be there at the same time.
-            _ => false,
+            (
+                _,
+                Element::Net(_)
+                | Element::Range(..)
+                | Element::Device(_)
+                | Element::FamilyDevice(..)
+                | Element::Target { .. },
+            ) => false,
         }
     }
 
