@@ -12,6 +12,7 @@ use proxy_common::flow::{
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
 
+use crate::apart;
 use crate::config;
 use crate::family::{Family, FlowOf, KeyOf, V4, V6};
 use crate::fou;
@@ -24,7 +25,7 @@ use crate::verdict::{NO_ROOM, Verdict};
 
 mod track;
 
-pub use track::{renew, track};
+pub use track::{promote, renew, track};
 
 /// What a walk needs of an entry that has not expired; the rest stays in the map.
 #[derive(Clone, Copy)]
@@ -178,14 +179,7 @@ pub fn create<F: Family>(
     if parsed.tcp_flags & tcp_flag::RST != 0 {
         return Ok(key.source_port);
     }
-    // One entry is built and turned round in place: two of them do not fit the stack beside the caller's.
-    let mut flow = Flow {
-        destination: destination.0,
-        destination_port: destination.1,
-        flags: FLOW_REWRITE_DESTINATION | owner.flags,
-        ..blank::<F>(parsed, owner)
-    };
-    let mut reply_key = FlowKey {
+    let reply_key = FlowKey {
         source: destination.0,
         source_port: destination.1,
         destination: key.source,
@@ -193,22 +187,51 @@ pub fn create<F: Family>(
         protocol: key.protocol,
         ..FlowKey::default()
     };
-    if is_taken::<F>(&reply_key, key) {
-        flow.source_port = free_port::<F>(&mut reply_key, key)?;
+    match apart::open::<F>(key, &reply_key, owner, first_state(parsed)) {
+        UNOPENED => Err(NO_ROOM),
+        IN_USE => Err(Verdict::Drop(Reason::ReplyKeyInUse)),
+        port => Ok(port as u16),
+    }
+}
+
+/// No map took the entries.
+pub const UNOPENED: u32 = 1 << 16;
+/// Another connection has each of the reply keys that were tried.
+const IN_USE: u32 = 2 << 16;
+
+/// Makes both entries; the result is the port by which the backend knows the client (network byte order), `UNOPENED` or `IN_USE`.
+#[inline(always)]
+pub fn open<F: Family>(key: &KeyOf<F>, reply_key: &mut KeyOf<F>, owner: &Owner, state: u8) -> u32 {
+    // One entry is built and turned round in place: two of them do not fit the stack.
+    let mut flow = Flow {
+        destination: reply_key.source,
+        destination_port: reply_key.source_port,
+        flags: FLOW_REWRITE_DESTINATION | owner.flags,
+        ..blank::<F>(key, owner, state)
+    };
+    if is_taken::<F>(reply_key, key) {
+        let Some(port) = free_port::<F>(reply_key, key) else {
+            return IN_USE;
+        };
+        flow.source_port = port;
         flow.flags |= FLOW_REWRITE_SOURCE;
     }
     clear::<F>(key);
-    clear::<F>(&reply_key);
-    F::flows_new().insert(key, &flow, BPF_ANY.into()).map_err(|_| NO_ROOM)?;
-    turn_round::<F>(&mut flow, key, &reply_key);
-    F::flows_new().insert(&reply_key, &flow, BPF_ANY.into()).map_err(|_| NO_ROOM)?;
-    observe::note_served(destination.1);
-    Ok(reply_key.destination_port)
+    clear::<F>(reply_key);
+    if F::flows_new().insert(key, &flow, BPF_ANY.into()).is_err() {
+        return UNOPENED;
+    }
+    turn_round::<F>(&mut flow, key, reply_key);
+    if F::flows_new().insert(&*reply_key, &flow, BPF_ANY.into()).is_err() {
+        return UNOPENED;
+    }
+    observe::note_served(reply_key.source_port);
+    reply_key.destination_port.into()
 }
 
 /// A port that makes the reply key unlike that of any other connection, network byte order.
 #[inline(always)]
-fn free_port<F: Family>(reply_key: &mut KeyOf<F>, key: &KeyOf<F>) -> Result<u16, Verdict> {
+fn free_port<F: Family>(reply_key: &mut KeyOf<F>, key: &KeyOf<F>) -> Option<u16> {
     const TRIES: u16 = 4;
     /// Odd, so that every port is reached; never the privileged ones, which mean something to some servers.
     const STEP: u16 = 0x6d2b;
@@ -217,10 +240,10 @@ fn free_port<F: Family>(reply_key: &mut KeyOf<F>, key: &KeyOf<F>) -> Result<u16,
         port = port.wrapping_add(STEP) | 0x0400;
         reply_key.destination_port = port.to_be();
         if !is_taken::<F>(reply_key, key) {
-            return Ok(reply_key.destination_port);
+            return Some(reply_key.destination_port);
         }
     }
-    Err(Verdict::Drop(Reason::ReplyKeyInUse))
+    None
 }
 
 /// What stands in FLOWS is expired, closing, or names a backend that is gone; it would be found first.
@@ -299,7 +322,7 @@ pub fn remember<F: Family>(parsed: &Parsed<F::Address>, owner: &Owner) -> Result
         return Ok(());
     }
     clear::<F>(&parsed.key);
-    let flow = Flow { flags: FLOW_ENCAPSULATE, ..blank::<F>(parsed, owner) };
+    let flow = Flow { flags: FLOW_ENCAPSULATE, ..blank::<F>(&parsed.key, owner, first_state(parsed)) };
     F::flows_new().insert(&parsed.key, flow, BPF_ANY.into()).map_err(|_| NO_ROOM)
 }
 
@@ -314,17 +337,23 @@ pub struct Owner {
     pub flags: u8,
 }
 
-/// A packet in mid-connection belongs to one whose entry was lost: it may be silent for long.
+/// The state in which a packet's connection is entered. One in mid-connection belongs to one whose entry was lost: it may be silent
+/// for long.
 #[inline(always)]
-pub fn blank<F: Family>(parsed: &Parsed<F::Address>, owner: &Owner) -> FlowOf<F> {
-    let state = match parsed.key.protocol {
+pub const fn first_state<A>(parsed: &Parsed<A>) -> u8 {
+    match parsed.key.protocol {
         protocol if !has_connections(protocol) => FLOW_DATAGRAM,
         _ if parsed.is_midstream() => FLOW_ESTABLISHED,
         _ => FLOW_SYN,
-    };
+    }
+}
+
+/// A client's entry that says nothing of what becomes of its packets.
+#[inline(always)]
+pub fn blank<F: Family>(key: &KeyOf<F>, owner: &Owner, state: u8) -> FlowOf<F> {
     Flow {
-        source: parsed.key.source,
-        source_port: parsed.key.source_port,
+        source: key.source,
+        source_port: key.source_port,
         backend: owner.backend.0,
         service: owner.service,
         last_seen: now(),

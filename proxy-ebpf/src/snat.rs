@@ -267,6 +267,11 @@ fn enter<F: Family>(
     owner: &Owner,
 ) -> Result<u16, Verdict> {
     let key = &parsed.key;
+    // Until the backend answers, one that is met in its middle is as short-lived as one that begins.
+    let state = match flow::first_state(parsed) {
+        FLOW_ESTABLISHED => FLOW_SYN,
+        state => state,
+    };
     let mut flow = Flow {
         source: key.destination,
         source_port: key.destination_port,
@@ -274,12 +279,8 @@ fn enter<F: Family>(
         destination_port: key.source_port,
         flags: FLOW_REPLY | FLOW_REWRITE_SOURCE | FLOW_REWRITE_DESTINATION,
         check: fingerprint(reply_key),
-        ..flow::blank::<F>(parsed, owner)
+        ..flow::blank::<F>(key, owner, state)
     };
-    if flow.state == FLOW_ESTABLISHED {
-        // Until the backend answers, one that is met in its middle is as short-lived as one that begins.
-        flow.state = FLOW_SYN;
-    }
     flow::clear::<F>(key);
     // SAFETY: nothing is read.
     let is_shadowed = unsafe { F::flows().get(reply_key) }.is_some();

@@ -22,7 +22,7 @@ pub fn track<F: Family>(parsed: &Parsed<F::Address>, found: Found, sender: Sende
     let noteworthy =
         parsed.tcp_flags & (tcp_flag::FIN | tcp_flag::RST) != 0 || sender == Sender::Backend && !answered;
     if promoted {
-        promote::<F>(&parsed.key, found.now);
+        apart::promote::<F>(&parsed.key, found.now);
     }
     if noteworthy || found.last_seen != found.now {
         let embryo = found.embryo && !promoted;
@@ -33,8 +33,8 @@ pub fn track<F: Family>(parsed: &Parsed<F::Address>, found: Found, sender: Sende
 }
 
 /// Moves an embryo and its twin to FLOWS.
-#[inline(never)]
-fn promote<F: Family>(key: &KeyOf<F>, now: u32) {
+#[inline(always)]
+pub fn promote<F: Family>(key: &KeyOf<F>, now: u32) {
     // SAFETY: copied at once; the check tells another connection's.
     let Some(entry) = (unsafe { F::flows_new().get(key) }) else {
         return;

@@ -1,0 +1,107 @@
+//! What is done to flow entries once a connection, or once a second and connection.
+
+use proxy_common::addr::Address;
+use proxy_common::selection::BackendRef;
+
+use super::{by_family, leave, left};
+use crate::family::{Family, KeyOf, V4, V6};
+use crate::flow::{self, Owner, Sender};
+use crate::snat;
+
+/// Bit of [`renew`]'s event: the entry is in FLOWS_NEW.
+pub const EMBRYO: u32 = 1 << 0;
+/// Bit of [`renew`]'s event: the packet is the backend's.
+pub const FROM_BACKEND: u32 = 1 << 1;
+
+/// Bits by which the state is shifted in what says how a connection is opened; below it are the `FLOW_*` bits of both entries.
+const STATE_SHIFT: u32 = 8;
+
+/// As [`flow::open`].
+#[inline(always)]
+pub fn open<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: u8) -> u32 {
+    leave::<F>(0, key);
+    leave::<F>(1, reply_key);
+    let how = u32::from(state) << STATE_SHIFT | u32::from(owner.flags);
+    open_left::<F>(owner.backend.0, owner.service, how)
+}
+
+by_family! { fn open_left = open_flow4 | open_flow6(backend: u32, service: u32, how: u32) -> u32, open_with }
+
+#[inline(always)]
+fn open_with<F: Family>(backend: u32, service: u32, how: u32) -> u32 {
+    let (Some(key), Some(reply_key)) = (left::<F>(0), left::<F>(1)) else {
+        return flow::UNOPENED;
+    };
+    let owner = Owner { backend: BackendRef(backend), service, flags: how as u8 };
+    flow::open::<F>(key, reply_key, &owner, (how >> STATE_SHIFT) as u8)
+}
+
+/// As [`flow::promote`].
+#[inline(always)]
+pub fn promote<F: Family>(key: &KeyOf<F>, now: u32) {
+    leave::<F>(0, key);
+    promote_left::<F>(now);
+}
+
+by_family! { fn promote_left = promote4 | promote6(now: u32) -> u32, promote_with }
+
+#[inline(always)]
+fn promote_with<F: Family>(now: u32) -> u32 {
+    if let Some(key) = left::<F>(0) {
+        flow::promote::<F>(key, now);
+    }
+    0
+}
+
+/// As [`flow::renew`]; `event` is a set of `EMBRYO` and `FROM_BACKEND`.
+#[inline(always)]
+pub fn renew<F: Family>(key: &KeyOf<F>, tcp_flags: u8, event: u32, now: u32) {
+    leave::<F>(0, key);
+    renew_left::<F>(u32::from(tcp_flags), event, now);
+}
+
+by_family! { fn renew_left = renew4 | renew6(tcp_flags: u32, event: u32, now: u32) -> u32, renew_with }
+
+#[inline(always)]
+fn renew_with<F: Family>(tcp_flags: u32, event: u32, now: u32) -> u32 {
+    if let Some(key) = left::<F>(0) {
+        let sender = if event & FROM_BACKEND != 0 { Sender::Backend } else { Sender::Client };
+        flow::renew::<F>(key, tcp_flags as u8, event & EMBRYO != 0, sender, now);
+    }
+    0
+}
+
+/// As [`snat::occupancy`].
+#[inline(always)]
+pub fn occupancy<F: Family>(reply_key: &KeyOf<F>, key: &KeyOf<F>) -> u32 {
+    leave::<F>(0, reply_key);
+    leave::<F>(1, key);
+    occupancy_left::<F>()
+}
+
+by_family! { fn occupancy_left = occupancy4 | occupancy6() -> u32, occupancy_of_left }
+
+#[inline(always)]
+fn occupancy_of_left<F: Family>() -> u32 {
+    let (Some(reply_key), Some(key)) = (left::<F>(0), left::<F>(1)) else {
+        return snat::TAKEN;
+    };
+    snat::occupancy::<F>(reply_key, key)
+}
+
+/// As [`snat::evict`].
+#[inline(always)]
+pub fn evict<F: Family>(reply_key: &KeyOf<F>) {
+    leave::<F>(0, reply_key);
+    evict_left::<F>();
+}
+
+by_family! { fn evict_left = evict4 | evict6() -> u32, evict_with }
+
+#[inline(always)]
+fn evict_with<F: Family>() -> u32 {
+    if let Some(reply_key) = left::<F>(0) {
+        snat::evict::<F>(reply_key);
+    }
+    0
+}
