@@ -12,7 +12,7 @@ use crate::packet::header::{Tcp, Udp, protocol};
 mod flows;
 mod frames;
 
-pub use flows::{EMBRYO, FROM_BACKEND, evict, occupancy, open, promote, renew};
+pub use flows::{EMBRYO, FROM_BACKEND, evict, occupancy, open, open_translated, promote, renew};
 pub use frames::{
     FIRST, FIRST_INSIDE, LATER, TOO_SHORT, cut, follow_fragment, hold_fragment, read_quoted_tc,
     read_quoted_xdp, read_unusual_tc, read_unusual_xdp, release_fragments,
@@ -92,7 +92,7 @@ fn leave<F: Family>(index: u32, key: &KeyOf<F>) {
 }
 
 #[inline(always)]
-fn left<F: Family>(index: u32) -> Option<&'static mut KeyOf<F>> {
-    // SAFETY: as in `leave`; nobody takes the same one twice.
-    F::key_scratch(index).map(|place| unsafe { &mut *place })
+fn left<F: Family>(index: u32) -> Option<&'static KeyOf<F>> {
+    // SAFETY: as in `leave`.
+    F::key_scratch(index).map(|place| unsafe { &*place })
 }

@@ -7,7 +7,7 @@ use proxy_common::frontend::{FRONTEND_AFFINITY, Frontend};
 use proxy_common::hash::flow_hash;
 use proxy_common::selection::{BackendRef, HINT_POD, HintKey};
 use proxy_common::verdict::Reason;
-use proxy_common::way::{PEER_NODE, PEER_SELF, PeerKey, WAY_IPV4, Way};
+use proxy_common::way::{PEER_NODE, PEER_SELF, WAY_IPV4, Way};
 
 use crate::balance;
 use crate::config::OUTER_SPREAD;
@@ -210,11 +210,11 @@ fn is_for_node<O: Family>(source: &O::Address, destination: &O::Address) -> Resu
     if may_send::<O>(source) { Ok(true) } else { Err(Verdict::Drop(Reason::NotPeer)) }
 }
 
+/// What PEERS has of an address; zero if it is no node's.
 #[inline(always)]
 pub fn peer<O: Family>(address: &O::Address) -> u32 {
-    let key = PeerKey { address: O::map(address) };
     // SAFETY: copied at once; a peer that is being removed may be taken for one a moment longer.
-    unsafe { maps::PEERS.get(key).copied() }.unwrap_or(0)
+    O::with_peer_key(address, |key| unsafe { maps::PEERS.get(key).copied() }.unwrap_or(0))
 }
 
 /// Whether an address is this node's.

@@ -187,28 +187,31 @@ pub fn create<F: Family>(
         protocol: key.protocol,
         ..FlowKey::default()
     };
-    match apart::open::<F>(key, &reply_key, owner, first_state(parsed)) {
-        UNOPENED => Err(NO_ROOM),
-        IN_USE => Err(Verdict::Drop(Reason::ReplyKeyInUse)),
+    entered(apart::open::<F>(key, &reply_key, owner, first_state(parsed)), Reason::ReplyKeyInUse)
+}
+
+/// No map took the entries.
+pub const REFUSED: u32 = 1 << 16;
+/// The reply key, each that was tried, is another connection's.
+pub const IN_USE: u32 = 2 << 16;
+
+/// What became of two entries: the port by which the backend knows the client (network byte order), unless it is `REFUSED` or `IN_USE`.
+#[inline(always)]
+pub const fn entered(answer: u32, in_use: Reason) -> Result<u16, Verdict> {
+    match answer {
+        REFUSED => Err(NO_ROOM),
+        IN_USE => Err(Verdict::Drop(in_use)),
         port => Ok(port as u16),
     }
 }
 
-/// No map took the entries.
-pub const UNOPENED: u32 = 1 << 16;
-/// Another connection has each of the reply keys that were tried.
-const IN_USE: u32 = 2 << 16;
-
-/// Makes both entries; the result is the port by which the backend knows the client (network byte order), `UNOPENED` or `IN_USE`.
+/// Makes both entries; for the answer see [`entered`].
 #[inline(always)]
 pub fn open<F: Family>(key: &KeyOf<F>, reply_key: &mut KeyOf<F>, owner: &Owner, state: u8) -> u32 {
     // One entry is built and turned round in place: two of them do not fit the stack.
-    let mut flow = Flow {
-        destination: reply_key.source,
-        destination_port: reply_key.source_port,
-        flags: FLOW_REWRITE_DESTINATION | owner.flags,
-        ..blank::<F>(key, owner, state)
-    };
+    let mut flow = blank::<F>(key, owner, state);
+    (flow.destination, flow.destination_port) = (reply_key.source, reply_key.source_port);
+    flow.flags = FLOW_REWRITE_DESTINATION | owner.flags;
     if is_taken::<F>(reply_key, key) {
         let Some(port) = free_port::<F>(reply_key, key) else {
             return IN_USE;
@@ -219,11 +222,11 @@ pub fn open<F: Family>(key: &KeyOf<F>, reply_key: &mut KeyOf<F>, owner: &Owner, 
     clear::<F>(key);
     clear::<F>(reply_key);
     if F::flows_new().insert(key, &flow, BPF_ANY.into()).is_err() {
-        return UNOPENED;
+        return REFUSED;
     }
     turn_round::<F>(&mut flow, key, reply_key);
     if F::flows_new().insert(&*reply_key, &flow, BPF_ANY.into()).is_err() {
-        return UNOPENED;
+        return REFUSED;
     }
     observe::note_served(reply_key.source_port);
     reply_key.destination_port.into()

@@ -3,6 +3,7 @@
 use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
 use proxy_common::addr::Address;
 use proxy_common::fragment::{FragmentKey, FragmentOf, FragmentWord};
+use proxy_common::way::PEER_SELF;
 
 use crate::balance;
 use crate::dsr;
@@ -30,7 +31,8 @@ pub fn enter<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> u64 
     let is_ours = balance::lookup_frontend::<F>(key).is_some()
         || vip::kinds::<F>(&key.destination) != 0
         || flow::find::<F>(key).is_some();
-    if !is_ours && !dsr::is_own::<F>(&key.destination) {
+    // `is_own` without the call, for which the stack has no room.
+    if !is_ours && dsr::peer::<F>(&key.destination) & PEER_SELF == 0 {
         return answer::<F>(key);
     }
     // The stack has its own already.

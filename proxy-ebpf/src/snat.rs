@@ -168,8 +168,8 @@ fn send<P: Packet, F: Family>(
     Ok(())
 }
 
-/// Makes both entries of a connection to the backend that was noted, and says which port of this node it has. A RST gets the one
-/// its connection would be given first.
+/// Makes both entries of a connection to the backend that was noted, and says which port of this node it has. A RST leaves no trace,
+/// and gets the port its connection would be given first.
 #[inline(never)]
 pub fn create<F: Family>(
     parsed: &Parsed<F::Address>,
@@ -177,34 +177,54 @@ pub fn create<F: Family>(
     source: &F::Address,
 ) -> Result<u16, Verdict> {
     let key = &parsed.key;
+    if parsed.tcp_flags & tcp_flag::RST != 0 {
+        return Ok(port_of(flow_hash(key)));
+    }
     let owner = Owner { backend: BackendRef(noted.backend), service: noted.service, flags: 0 };
-    let mut reply_key = FlowKey {
+    let reply_key = FlowKey {
         source: noted.destination,
         source_port: noted.destination_port,
         destination: *source,
         protocol: key.protocol,
         ..FlowKey::default()
     };
-    let (mut hash, mut lent) = (flow_hash(key), 0);
+    // Until the backend answers, one that is met in its middle is as short-lived as one that begins.
+    let state = match flow::first_state(parsed) {
+        FLOW_ESTABLISHED => FLOW_SYN,
+        state => state,
+    };
+    flow::entered(apart::open_translated::<F>(key, &reply_key, &owner, state), Reason::SnatPorts)
+}
+
+/// Gives a connection a port, which the reply key lacks, and makes both entries; for the answer see [`flow::entered`]. The keys are those
+/// that are left for [`apart`], whose functions read what is written here.
+#[inline(always)]
+pub fn open<F: Family>(key: &KeyOf<F>, reply_key: *mut KeyOf<F>, owner: &Owner, state: u8) -> u32 {
+    // SAFETY: this CPU's own, and no reference to it lives while it is written.
+    let write = |port| unsafe { (&raw mut (*reply_key).destination_port).write(port) };
+    let (mut hash, mut free, mut lent) = (flow_hash(key), 0, 0);
     for _ in 0..TRIES {
-        reply_key.destination_port = port_of(hash);
-        // A RST leaves no trace.
-        if parsed.tcp_flags & tcp_flag::RST != 0 {
-            return Ok(reply_key.destination_port);
-        }
-        match apart::occupancy::<F>(&reply_key, key) {
-            FREE => return enter::<F>(parsed, &reply_key, &owner),
-            LENT => lent = reply_key.destination_port,
+        let port = port_of(hash);
+        write(port);
+        match apart::occupancy::<F>() {
+            FREE => {
+                free = port;
+                break;
+            }
+            LENT => lent = port,
             _ => {}
         }
         hash = mix(u64::from(hash) + 1) as u32;
     }
-    reply_key.destination_port = lent;
-    if lent == 0 {
-        return Err(Verdict::Drop(Reason::SnatPorts));
+    if free == 0 {
+        if lent == 0 {
+            return flow::IN_USE;
+        }
+        write(lent);
+        apart::evict::<F>();
     }
-    apart::evict::<F>(&reply_key);
-    enter::<F>(parsed, &reply_key, &owner)
+    // SAFETY: as above.
+    enter::<F>(key, unsafe { &*reply_key }, owner, state)
 }
 
 /// A port of the range, network byte order.
@@ -223,7 +243,7 @@ const LENT: u32 = 2;
 
 /// Who has a reply key: `TAKEN`, `FREE` or `LENT`.
 #[inline(always)]
-pub fn occupancy<F: Family>(reply_key: &KeyOf<F>, key: &KeyOf<F>) -> u32 {
+pub fn occupancy<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>) -> u32 {
     match flow::find::<F>(reply_key) {
         None => FREE,
         Some((_, entry)) if flow::is_twin::<F>(entry, key) => FREE,
@@ -249,8 +269,8 @@ pub fn evict<F: Family>(reply_key: &KeyOf<F>) {
 
 /// Whether nobody's entry has the reply key: an entry of this very connection, or one that has expired, is removed.
 #[inline(always)]
-fn vacate<F: Family>(reply_key: &KeyOf<F>, key: &KeyOf<F>) -> bool {
-    if apart::occupancy::<F>(reply_key, key) != FREE {
+fn vacate<F: Family>(reply_key: &KeyOf<F>) -> bool {
+    if apart::occupancy::<F>() != FREE {
         return false;
     }
     let _ = F::flows().remove(reply_key);
@@ -258,43 +278,31 @@ fn vacate<F: Family>(reply_key: &KeyOf<F>, key: &KeyOf<F>) -> bool {
     true
 }
 
-/// Makes both entries, the reply's first, and returns the port. Another CPU may have given it to another connection this very
-/// moment: the packet is lost then, and its sender tries again.
-#[inline(never)]
-fn enter<F: Family>(
-    parsed: &Parsed<F::Address>,
-    reply_key: &KeyOf<F>,
-    owner: &Owner,
-) -> Result<u16, Verdict> {
-    let key = &parsed.key;
-    // Until the backend answers, one that is met in its middle is as short-lived as one that begins.
-    let state = match flow::first_state(parsed) {
-        FLOW_ESTABLISHED => FLOW_SYN,
-        state => state,
-    };
-    let mut flow = Flow {
-        source: key.destination,
-        source_port: key.destination_port,
-        destination: key.source,
-        destination_port: key.source_port,
-        flags: FLOW_REPLY | FLOW_REWRITE_SOURCE | FLOW_REWRITE_DESTINATION,
-        check: fingerprint(reply_key),
-        ..flow::blank::<F>(key, owner, state)
-    };
+/// Makes both entries, the reply's first; for the answer see [`flow::entered`]. Another CPU may have given the port to another
+/// connection this very moment: the packet is lost then, and its sender tries again.
+#[inline(always)]
+fn enter<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: u8) -> u32 {
+    // Field by field: two entries do not fit the stack.
+    let mut flow = flow::blank::<F>(key, owner, state);
+    (flow.source, flow.source_port) = (key.destination, key.destination_port);
+    (flow.destination, flow.destination_port) = (key.source, key.source_port);
+    flow.flags = FLOW_REPLY | FLOW_REWRITE_SOURCE | FLOW_REWRITE_DESTINATION | owner.flags;
+    flow.check = fingerprint(reply_key);
     flow::clear::<F>(key);
     // SAFETY: nothing is read.
     let is_shadowed = unsafe { F::flows().get(reply_key) }.is_some();
-    if is_shadowed && !vacate::<F>(reply_key, key) {
-        return Err(Verdict::Drop(Reason::SnatPorts));
+    if is_shadowed && !vacate::<F>(reply_key) {
+        return flow::IN_USE;
     }
     // Another CPU may have been given the same port since we looked; what it has entered must stay.
     if F::flows_new().insert(reply_key, &flow, BPF_NOEXIST.into()).is_err()
-        && !(vacate::<F>(reply_key, key)
-            && F::flows_new().insert(reply_key, &flow, BPF_NOEXIST.into()).is_ok())
+        && !(vacate::<F>(reply_key) && F::flows_new().insert(reply_key, &flow, BPF_NOEXIST.into()).is_ok())
     {
-        return Err(Verdict::Drop(Reason::SnatPorts));
+        return flow::IN_USE;
     }
     flow::turn_round::<F>(&mut flow, reply_key, key);
-    F::flows_new().insert(key, &flow, BPF_ANY.into()).map_err(|_| NO_ROOM)?;
-    Ok(reply_key.destination_port)
+    if F::flows_new().insert(key, &flow, BPF_ANY.into()).is_err() {
+        return flow::REFUSED;
+    }
+    reply_key.destination_port.into()
 }

@@ -16,6 +16,10 @@ pub const LLVM: &str = "22";
 /// Cargo takes several compiler flags in one variable, separated by this.
 const FLAG_SEPARATOR: &str = "\u{1f}";
 
+/// Else every `memset` and `memmove` is a call of a loop over single bytes, also of a few words whose number is known: the
+/// linker has LLVM leave them alone, for the sake of a pattern that only some offloading hardware looks for.
+const EXPAND: &str = "-Clink-arg=--disable-expand-memcpy-in-order";
+
 /// Who compiles the BPF object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Toolchain {
@@ -54,7 +58,7 @@ impl Toolchain {
             }
         };
         let architecture = format!("--cfg=bpf_target_arch=\"{ARCH}\"");
-        let flags = [architecture.as_str(), "-Cdebuginfo=2", "-Clink-arg=--btf"];
+        let flags = [architecture.as_str(), "-Cdebuginfo=2", "-Clink-arg=--btf", EXPAND];
         cargo
             .env_remove("RUSTFLAGS")
             .env("CARGO_TARGET_DIR", workspace.target().join("bpf"))

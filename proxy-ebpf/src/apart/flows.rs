@@ -21,19 +21,42 @@ const STATE_SHIFT: u32 = 8;
 pub fn open<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: u8) -> u32 {
     leave::<F>(0, key);
     leave::<F>(1, reply_key);
-    let how = u32::from(state) << STATE_SHIFT | u32::from(owner.flags);
-    open_left::<F>(owner.backend.0, owner.service, how)
+    open_left::<F>(owner.backend.0, owner.service, how_to_open(owner, state))
+}
+
+/// As [`snat::open`].
+#[inline(always)]
+pub fn open_translated<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: u8) -> u32 {
+    leave::<F>(0, key);
+    leave::<F>(1, reply_key);
+    translate_left::<F>(owner.backend.0, owner.service, how_to_open(owner, state))
+}
+
+#[inline(always)]
+const fn how_to_open(owner: &Owner, state: u8) -> u32 {
+    (state as u32) << STATE_SHIFT | owner.flags as u32
 }
 
 by_family! { fn open_left = open_flow4 | open_flow6(backend: u32, service: u32, how: u32) -> u32, open_with }
+by_family! { fn translate_left = open_translated4 | open_translated6(backend: u32, service: u32, how: u32) -> u32, translate_with }
 
 #[inline(always)]
 fn open_with<F: Family>(backend: u32, service: u32, how: u32) -> u32 {
-    let (Some(key), Some(reply_key)) = (left::<F>(0), left::<F>(1)) else {
-        return flow::UNOPENED;
+    let (Some(key), Some(reply_key)) = (left::<F>(0), F::key_scratch(1)) else {
+        return flow::REFUSED;
     };
     let owner = Owner { backend: BackendRef(backend), service, flags: how as u8 };
-    flow::open::<F>(key, reply_key, &owner, (how >> STATE_SHIFT) as u8)
+    // SAFETY: this CPU's own, and nobody else looks at it meanwhile.
+    flow::open::<F>(key, unsafe { &mut *reply_key }, &owner, (how >> STATE_SHIFT) as u8)
+}
+
+#[inline(always)]
+fn translate_with<F: Family>(backend: u32, service: u32, how: u32) -> u32 {
+    let (Some(key), Some(reply_key)) = (left::<F>(0), F::key_scratch(1)) else {
+        return flow::REFUSED;
+    };
+    let owner = Owner { backend: BackendRef(backend), service, flags: how as u8 };
+    snat::open::<F>(key, reply_key, &owner, (how >> STATE_SHIFT) as u8)
 }
 
 /// As [`flow::promote`].
@@ -71,36 +94,27 @@ fn renew_with<F: Family>(tcp_flags: u32, event: u32, now: u32) -> u32 {
     0
 }
 
-/// As [`snat::occupancy`].
-#[inline(always)]
-pub fn occupancy<F: Family>(reply_key: &KeyOf<F>, key: &KeyOf<F>) -> u32 {
-    leave::<F>(0, reply_key);
-    leave::<F>(1, key);
-    occupancy_left::<F>()
+by_family! {
+    /// As [`snat::occupancy`], of the keys that [`open_translated`] has left.
+    pub fn occupancy = occupancy4 | occupancy6() -> u32, occupancy_of_left
 }
-
-by_family! { fn occupancy_left = occupancy4 | occupancy6() -> u32, occupancy_of_left }
 
 #[inline(always)]
 fn occupancy_of_left<F: Family>() -> u32 {
-    let (Some(reply_key), Some(key)) = (left::<F>(0), left::<F>(1)) else {
+    let (Some(key), Some(reply_key)) = (left::<F>(0), left::<F>(1)) else {
         return snat::TAKEN;
     };
-    snat::occupancy::<F>(reply_key, key)
+    snat::occupancy::<F>(key, reply_key)
 }
 
-/// As [`snat::evict`].
-#[inline(always)]
-pub fn evict<F: Family>(reply_key: &KeyOf<F>) {
-    leave::<F>(0, reply_key);
-    evict_left::<F>();
+by_family! {
+    /// As [`snat::evict`], of the reply key that [`open_translated`] has left.
+    pub fn evict = evict4 | evict6() -> u32, evict_left
 }
 
-by_family! { fn evict_left = evict4 | evict6() -> u32, evict_with }
-
 #[inline(always)]
-fn evict_with<F: Family>() -> u32 {
-    if let Some(reply_key) = left::<F>(0) {
+fn evict_left<F: Family>() -> u32 {
+    if let Some(reply_key) = left::<F>(1) {
         snat::evict::<F>(reply_key);
     }
     0

@@ -12,6 +12,7 @@ use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hop::{Device, Hop};
 use proxy_common::source_range::SourceRange;
+use proxy_common::way::PeerKey;
 
 use crate::maps::{AffinityMap, FlowsMap, FlowsNewMap, FragmentsMap};
 use crate::packet::Packet;
@@ -98,6 +99,9 @@ pub trait Family: Copy {
     fn unmap(words: &[u32; 4]) -> Self::Address;
     /// The v4-mapped form.
     fn map(address: &Self::Address) -> [u32; 4];
+    /// Asks with the key that an address has in PEERS. One of IPv6 is its own key, where it stands: there is no room on the stack
+    /// for a second.
+    fn with_peer_key<T>(address: &Self::Address, ask: impl FnOnce(&PeerKey) -> T) -> T;
 }
 
 /// What an outer header is made of.

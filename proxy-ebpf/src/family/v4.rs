@@ -9,6 +9,7 @@ use proxy_common::fragment::HELD_PIECE_BYTES;
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hop::{Device, Hop};
 use proxy_common::source_range::SourceRange;
+use proxy_common::way::PeerKey;
 
 use super::{Family, FlowOf, KeyOf, OUTER_HOP_LIMIT, Outer};
 use crate::config::{OUTER_MASK4, OUTER_PREFIX4};
@@ -260,5 +261,9 @@ impl Family for V4 {
     fn map(address: &Addr4) -> [u32; 4] {
         let [word] = address.0;
         [0, 0, 0xffff_u32.to_be(), word]
+    }
+    #[inline(always)]
+    fn with_peer_key<T>(address: &Addr4, ask: impl FnOnce(&PeerKey) -> T) -> T {
+        ask(&PeerKey { address: Self::map(address) })
     }
 }

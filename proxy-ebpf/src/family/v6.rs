@@ -9,6 +9,7 @@ use proxy_common::fragment::HELD_PIECE_BYTES;
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hop::{Device, Hop};
 use proxy_common::source_range::SourceRange;
+use proxy_common::way::PeerKey;
 
 use super::{Family, FlowOf, KeyOf, OUTER_HOP_LIMIT, Outer};
 use crate::config::{OUTER_MASK6, OUTER_PREFIX6};
@@ -236,6 +237,16 @@ impl Family for V6 {
     #[inline(always)]
     fn map(address: &Addr6) -> [u32; 4] {
         address.0
+    }
+    #[inline(always)]
+    fn with_peer_key<T>(address: &Addr6, ask: impl FnOnce(&PeerKey) -> T) -> T {
+        const {
+            assert!(
+                size_of::<PeerKey>() == size_of::<Addr6>() && align_of::<PeerKey>() == align_of::<Addr6>()
+            )
+        };
+        // SAFETY: both are four words and nothing else.
+        ask(unsafe { &*core::ptr::from_ref(address).cast() })
     }
 }
 
