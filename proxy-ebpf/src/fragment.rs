@@ -122,10 +122,7 @@ const fn is_followed<F: Family>(protocol: u8) -> bool {
 /// Writes the key of a packet's fragments. IPv6's do not say the protocol.
 #[inline(always)]
 pub fn write_key<F: Family>(place: &mut FragmentKey<F::Address>, key: &KeyOf<F>, id: u32, side: u32) {
-    // Word by word: what is copied from memory to memory takes a call, for which the stack has no room.
-    let ([s0, s1, s2, s3], [d0, d1, d2, d3]) = (F::map(&key.source), F::map(&key.destination));
-    place.source = F::unmap(&[s0, s1, s2, s3]);
-    place.destination = F::unmap(&[d0, d1, d2, d3]);
+    (place.source, place.destination) = (key.source, key.destination);
     let protocol = if F::Address::WORDS == 1 { u32::from(key.protocol) } else { 0 };
     (place.id, place.protocol_and_side) = (id, side | protocol);
 }

@@ -210,7 +210,7 @@ struct Query(bpf_fib_lookup);
 fn blank_query<'a, P: Packet>(packet: &P, room: &'a mut MaybeUninit<Query>) -> &'a mut bpf_fib_lookup {
     let words = room.as_mut_ptr().cast::<u64>();
     for index in 0..size_of::<Query>() / size_of::<u64>() {
-        // Word by word, or LLVM calls a loop over the bytes.
+        // Volatile: what LLVM makes of it otherwise, without an Ethernet header, masks pointers, which the verifier refuses.
         // SAFETY: inside the query, which is aligned for words.
         unsafe { words.add(index).write_volatile(0) };
     }

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::toolchain::Toolchain;
 use crate::workspace::Workspace;
-use crate::{command, panic_check, slim};
+use crate::{command, object_check, slim};
 
 /// What becomes of the compiler's warnings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,13 +35,21 @@ pub fn bpf_object(workspace: &Workspace, warnings: Warnings) -> Result<()> {
     command::run(&mut cargo)?;
     let object = workspace.linked_object();
     let bytes = std::fs::read(&object).with_context(|| format!("can't read {}", object.display()))?;
-    let traces = panic_check::panic_traces(&bytes)?;
+    let traces = object_check::panic_traces(&bytes)?;
     if !traces.is_empty() {
         bail!(
             "{} can panic, and the kernel would refuse it: {}; look for an index, a slice or a division whose \
              bounds the compiler can't prove",
             object.display(),
             traces.join(", ")
+        );
+    }
+    let loops = object_check::byte_loops(&bytes)?;
+    if !loops.is_empty() {
+        bail!(
+            "{} calls {}, loops over single bytes; let what is copied or cleared have a size that is known and no more than the stack",
+            object.display(),
+            loops.join(", ")
         );
     }
     carry(&bytes, &workspace.bpf_object())

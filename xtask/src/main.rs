@@ -4,7 +4,7 @@ mod bench;
 mod build;
 mod command;
 mod lint;
-mod panic_check;
+mod object_check;
 mod run;
 mod setup;
 mod slim;

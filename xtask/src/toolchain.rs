@@ -16,8 +16,8 @@ pub const LLVM: &str = "22";
 /// Cargo takes several compiler flags in one variable, separated by this.
 const FLAG_SEPARATOR: &str = "\u{1f}";
 
-/// Else every `memset` and `memmove` is a call of a loop over single bytes, also of a few words whose number is known: the
-/// linker has LLVM leave them alone, for the sake of a pattern that only some offloading hardware looks for.
+/// Else every `memset` and `memmove` is a call of a loop over single bytes, also of a few words: the linker has LLVM leave them
+/// alone, for the sake of a pattern that some offloading hardware looks for.
 const EXPAND: &str = "-Clink-arg=--disable-expand-memcpy-in-order";
 
 /// Who compiles the BPF object.

@@ -1,8 +1,9 @@
-//! Finds panic paths in the BPF object. Such an object compiles and links, but the kernel refuses it, and its message
-//! ("last insn is not an exit or jmp") does not say why.
+//! Finds in the BPF object what compiles and links, and should not be there: panic paths, whose object the kernel refuses with a
+//! message ("last insn is not an exit or jmp") that does not say why, and copies byte by byte, which the verifier walks again and
+//! again and each packet pays for.
 
 use anyhow::{Context, Result};
-use object::{Object, ObjectSection, ObjectSymbol};
+use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget};
 
 /// Names of symbols and sections that are there only if some code can panic; empty if none can.
 pub fn panic_traces(elf: &[u8]) -> Result<Vec<String>> {
@@ -16,6 +17,22 @@ pub fn panic_traces(elf: &[u8]) -> Result<Vec<String>> {
     Ok(traces)
 }
 
+/// What is copied, moved or set by a call of a loop over single bytes; empty if all of it is done in place. The names stand there anyway,
+/// as symbols that nobody needs.
+pub fn byte_loops(elf: &[u8]) -> Result<Vec<&str>> {
+    let file = object::File::parse(elf).context("the BPF object is no ELF file")?;
+    let mut names = Vec::new();
+    for (_, relocation) in file.sections().flat_map(|section| section.relocations()) {
+        if let RelocationTarget::Symbol(index) = relocation.target() {
+            names.push(file.symbol_by_index(index)?.name()?);
+        }
+    }
+    names.retain(|name| ["memcpy", "memmove", "memset"].contains(name));
+    names.sort_unstable();
+    names.dedup();
+    Ok(names)
+}
+
 /// Both manglings of `core::panicking` and of core's `*_fail` and `panic_*` functions write the module with its length.
 fn is_panic_symbol(name: &str) -> bool {
     ["9panicking", "core::panicking", "panic_bounds_check", "panic_const", "rust_begin_unwind"]
@@ -25,16 +42,24 @@ fn is_panic_symbol(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use object::write::{Object, Symbol, SymbolSection};
-    use object::{Architecture, BinaryFormat, Endianness, SectionKind, SymbolFlags, SymbolKind, SymbolScope};
+    use object::elf::R_BPF_64_32;
+    use object::write::{Object, Relocation, SectionId, Symbol, SymbolId, SymbolSection};
+    use object::{
+        Architecture, BinaryFormat, Endianness, RelocationFlags, SectionKind, SymbolFlags, SymbolKind,
+        SymbolScope,
+    };
 
     use super::*;
 
     fn elf(section: &str, symbol: &str) -> Vec<u8> {
+        object_with(section, symbol).0.write().unwrap()
+    }
+
+    fn object_with(section: &str, symbol: &str) -> (Object<'static>, SectionId, SymbolId) {
         let mut object = Object::new(BinaryFormat::Elf, Architecture::Bpf, Endianness::Little);
         let section = object.add_section(Vec::new(), section.into(), SectionKind::Text);
         object.append_section_data(section, &[0; 16], 8);
-        object.add_symbol(Symbol {
+        let symbol = object.add_symbol(Symbol {
             name: symbol.into(),
             value: 0,
             size: 16,
@@ -44,7 +69,7 @@ mod tests {
             section: SymbolSection::Section(section),
             flags: SymbolFlags::None,
         });
-        object.write().unwrap()
+        (object, section, symbol)
     }
 
     #[test]
@@ -63,6 +88,15 @@ mod tests {
     #[test]
     fn a_cold_section_is_found() {
         assert_eq!(panic_traces(&elf(".text.unlikely.", "slow")).unwrap(), [".text.unlikely."]);
+    }
+
+    #[test]
+    fn a_call_of_a_loop_is_found_and_one_that_nobody_calls_is_not() {
+        let (mut object, section, symbol) = object_with(".text", "memset");
+        assert!(byte_loops(&object.write().unwrap()).unwrap().is_empty());
+        let flags = RelocationFlags::Elf { r_type: R_BPF_64_32 };
+        object.add_relocation(section, Relocation { offset: 0, symbol, addend: 0, flags }).unwrap();
+        assert_eq!(byte_loops(&object.write().unwrap()).unwrap(), ["memset"]);
     }
 
     #[test]
