@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -158,6 +159,7 @@ impl Run<'_> {
             files: &[(workspace.bpf_object(), OBJECT_IN_GUEST)],
         };
         let name = format!("{}-{}", kernel.name, target.name);
+        let _alone = image::lock(workspace, &name)?;
         let image = image::build(workspace, &unpacked, &name, &contents)?;
         let console = image::directory(workspace)?.join(format!("{name}.console"));
         let machine =
@@ -214,10 +216,13 @@ fn executable(message: &Value, target: &str) -> Option<PathBuf> {
 }
 
 fn stripped(workspace: &Workspace, program: &Path, name: &str) -> Result<PathBuf> {
-    let copy = image::directory(workspace)?.join(name);
+    let stripped = image::directory(workspace)?.join(name);
+    // Another run beside this one finds it whole.
+    let copy = stripped.with_extension(process::id().to_string());
     fs::copy(program, &copy).with_context(|| format!("can't copy {}", program.display()))?;
     command::run(workspace.command("strip").arg("--strip-debug").arg(&copy))?;
-    Ok(copy)
+    fs::rename(&copy, &stripped).with_context(|| format!("can't rename {}", copy.display()))?;
+    Ok(stripped)
 }
 
 #[cfg(test)]

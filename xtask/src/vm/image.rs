@@ -1,7 +1,7 @@
 //! The first root of a test machine: our first process, its libraries, a few modules, and the files a test brings.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -62,6 +62,17 @@ pub fn build(workspace: &Workspace, kernel: &Unpacked, name: &str, contents: &Co
     Ok(image)
 }
 
+/// Keeps what other runs would write of an image and its console until this one is done with them.
+pub fn lock(workspace: &Workspace, name: &str) -> Result<File> {
+    let path = directory(workspace)?.join(format!("{name}.lock"));
+    let file = File::create(&path).with_context(|| format!("can't make {}", path.display()))?;
+    if let Err(TryLockError::WouldBlock) = file.try_lock() {
+        println!("another run has a machine of {name}; this one waits for it");
+    }
+    file.lock().with_context(|| format!("can't lock {}", path.display()))?;
+    Ok(file)
+}
+
 /// Where images and consoles are kept.
 pub fn directory(workspace: &Workspace) -> Result<PathBuf> {
     let directory = workspace.target().join("vm");
@@ -99,6 +110,21 @@ fn read(path: &Path) -> Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_machine_is_one_run_s_until_that_is_done_with_it() {
+        let root = std::env::temp_dir().join(format!("xtask-lock-{}", std::process::id()));
+        let workspace = Workspace { root: root.clone(), cache: root.clone() };
+        let is_free = || {
+            let file = File::open(directory(&workspace).unwrap().join("6.1-packet.lock")).unwrap();
+            !matches!(file.try_lock(), Err(TryLockError::WouldBlock))
+        };
+        let held = lock(&workspace, "6.1-packet").unwrap();
+        assert!(!is_free());
+        drop(held);
+        assert!(is_free());
+        fs::remove_dir_all(root).unwrap();
+    }
 
     #[test]
     fn library_paths_are_read_from_what_ldd_prints() {

@@ -141,8 +141,10 @@ fn load_on(workspace: &Workspace, kernel: &Kernel) -> Result<Vec<Count>> {
                 programs: &[],
                 files: &[(workspace.bpf_object(), OBJECT_IN_GUEST)],
             };
-            let image = image::build(workspace, &unpacked, &format!("{}-load", kernel.name), &contents)?;
-            let console = image::directory(workspace)?.join(format!("{}.console", kernel.name));
+            let name = format!("{}-load", kernel.name);
+            let _alone = image::lock(workspace, &name)?;
+            let image = image::build(workspace, &unpacked, &name, &contents)?;
+            let console = image::directory(workspace)?.join(format!("{name}.console"));
             let machine = Machine { kernel: &unpacked.image, image: &image, console: &console, bound: BOUND };
             qemu::run(workspace, &machine)?.require(&console)?
         }

@@ -113,9 +113,10 @@ impl Target {
     pub const IPVS: Self = Self {
         name: "ipvs",
         kernels: &["6.1"],
-        // Not those of a change of mode: they load the programs again and again, which takes half a minute each time.
+        // Of those of a change of mode one: they load the programs again and again, which takes half a minute each time.
         filters: &[
             "bad_input::",
+            "change::connections_stay",
             "direct::",
             "lifetimes::",
             "mixed::",
