@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::toolchain::Toolchain;
 use crate::workspace::Workspace;
-use crate::{command, object_check, slim};
+use crate::{command, object_check, slim, stack_check};
 
 /// What becomes of the compiler's warnings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,25 @@ pub fn bpf_object(workspace: &Workspace, warnings: Warnings) -> Result<()> {
             loops.join(", ")
         );
     }
+    check_stack(&bytes)?;
     carry(&bytes, &workspace.bpf_object())
+}
+
+/// Fails where a kernel that we support would refuse a program for its stack.
+fn check_stack(bytes: &[u8]) -> Result<()> {
+    for (program, chain) in stack_check::deepest_chains(bytes)? {
+        if chain.bytes > stack_check::LIMIT {
+            let frames: Vec<_> =
+                chain.frames.iter().map(|(name, stack)| format!("  {stack:>4}  {name}")).collect();
+            bail!(
+                "{program} needs {} bytes of stack on kernels before 6.4, where a frame counts in steps of 32; {} are allowed:\n{}",
+                chain.bytes,
+                stack_check::LIMIT,
+                frames.join("\n")
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Writes the object that is loaded.

@@ -8,6 +8,7 @@ mod object_check;
 mod run;
 mod setup;
 mod slim;
+mod stack_check;
 mod test;
 mod toolchain;
 mod vm;
