@@ -243,7 +243,7 @@ impl Family for V6 {
         const {
             assert!(
                 size_of::<PeerKey>() == size_of::<Addr6>() && align_of::<PeerKey>() == align_of::<Addr6>()
-            )
+            );
         };
         // SAFETY: both are four words and nothing else.
         ask(unsafe { &*core::ptr::from_ref(address).cast() })
