@@ -65,12 +65,6 @@ impl Hook {
 }
 
 impl AttachTarget {
-    /// Whether its programs are those for devices without Ethernet frames.
-    #[must_use]
-    pub fn is_bare(&self) -> bool {
-        [Hook::TcIngressL3, Hook::TcEgressL3].iter().any(|hook| self.hooks.contains(hook))
-    }
-
     /// Whether what comes in there is served, be it by XDP or by TC alone.
     #[must_use]
     pub fn is_uplink(&self) -> bool {

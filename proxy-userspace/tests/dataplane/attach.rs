@@ -157,6 +157,13 @@ fn the_program_of_xdp_is_loaded_once_a_device_may_have_it() -> Result<()> {
         assert!(!pinned()?);
         drop(dataplane);
         let mut dataplane = with(XdpMode::Auto)?;
+        let mut without = topology("eth0");
+        for target in without.devices.values_mut() {
+            target.hooks.remove(&Hook::Xdp);
+        }
+        assert!(dataplane.set_topology(&without).is_complete());
+        assert_eq!(modes(&scratch), [("tc_egress", "tcx"), ("tc_ingress", "tcx")]);
+        assert!(!pinned()?);
         assert!(dataplane.set_topology(&topology("eth0")).is_complete());
         assert_eq!(modes(&scratch)[2], ("xdp", "native"));
         assert!(pinned()?);

@@ -13,8 +13,8 @@ use super::clsact;
 use super::error::OpenError;
 use super::layout::Layout;
 use super::link::{self, LinkKey, LinkKind};
-use super::load::{Program, Programs};
-use super::settings::XdpMode;
+use super::load::{Extra, Program, Programs};
+use super::settings::{Settings, XdpMode};
 use super::sockets::{self, SocketHook};
 use crate::dataplane::{SyncFailure, SyncReport};
 use crate::node::{AttachTarget, Hook, Topology, device_name};
@@ -62,11 +62,20 @@ impl Attachments {
         self.links.iter().copied().filter(|key| self.has_tcx || key.kind.hook() == Hook::Xdp)
     }
 
-    /// Whether there are links on devices without Ethernet frames.
-    #[must_use]
-    pub fn has_bare(&self) -> bool {
-        let is_bare = |key: &LinkKey| matches!(key.kind, LinkKind::TcIngressL3 | LinkKind::TcEgressL3);
-        self.links.iter().chain(self.inherited.keys()).any(is_bare)
+    /// Whether there are links of these programs, where XDP is attached as `mode` says.
+    fn have(&self, extra: Extra, mode: XdpMode) -> bool {
+        self.links.iter().chain(self.inherited.keys()).any(|key| extra.has(key.kind.hook(), mode))
+    }
+
+    /// Loads what links are there for.
+    pub fn need(
+        &self,
+        programs: &mut Programs,
+        settings: &Settings,
+        layout: &Layout,
+    ) -> Result<(), OpenError> {
+        let needed = Extra::ALL.into_iter().filter(|extra| self.have(*extra, settings.xdp));
+        needed.into_iter().try_for_each(|extra| programs.need(extra, settings, layout))
     }
 
     /// Where links are pinned.

@@ -27,7 +27,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BPF_OBJECT"));
 /// The programs of uplinks, of pods' devices and of sockets, in the kernel.
 #[derive(Debug)]
 pub struct Programs {
-    /// From an uplink, before the stack. Not there where no device is to have it: it is the one that takes longest to be verified.
+    /// From an uplink, before the stack, once a device is to have it: it takes longest to be verified.
     pub xdp_ingress: Option<Program>,
     /// From an uplink, where XDP can't or did not.
     pub tc_ingress: Program,
@@ -71,10 +71,47 @@ const TC_POD_IN: &str = "tc_pod_in";
 const TC_POD_OUT: &str = "tc_pod_out";
 const TC_INGRESS_L3: &str = "tc_ingress_l3";
 const TC_EGRESS_L3: &str = "tc_egress_l3";
-/// Those that are always there, but for the first one where XDP is off.
-const USUAL: [&str; 5] = [XDP_INGRESS, TC_INGRESS, TC_EGRESS, TC_POD_IN, TC_POD_OUT];
-/// Those for devices without Ethernet frames.
-const BARE: [&str; 2] = [TC_INGRESS_L3, TC_EGRESS_L3];
+/// Those that are always there.
+const USUAL: [&str; 4] = [TC_INGRESS, TC_EGRESS, TC_POD_IN, TC_POD_OUT];
+
+/// Programs that are loaded when a device is to have them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extra {
+    /// `xdp_ingress`.
+    Xdp,
+    /// Those for devices without Ethernet frames.
+    Bare,
+}
+
+impl Extra {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Xdp, Self::Bare];
+
+    const fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::Xdp => &[XDP_INGRESS],
+            Self::Bare => &[TC_INGRESS_L3, TC_EGRESS_L3],
+        }
+    }
+
+    /// What it means that they can't be loaded.
+    #[must_use]
+    pub const fn without(self) -> &'static str {
+        match self {
+            Self::Xdp => "no device has XDP; tc_ingress serves them",
+            Self::Bare => "devices without Ethernet frames are not served",
+        }
+    }
+
+    /// Whether a hook is for one of them, where XDP is attached as `mode` says.
+    #[must_use]
+    pub fn has(self, hook: Hook, mode: XdpMode) -> bool {
+        match self {
+            Self::Xdp => hook == Hook::Xdp && mode != XdpMode::Off,
+            Self::Bare => matches!(hook, Hook::TcIngressL3 | Hook::TcEgressL3),
+        }
+    }
+}
 
 impl Programs {
     /// The programs of this build with these settings: those an earlier agent pinned if they are the same and
@@ -88,21 +125,18 @@ impl Programs {
             let kept = kept.join(", ");
             warn!("pinned maps keep their size until `millrace cleanup`, which ends connections: {kept}");
         }
-        let wanted = if settings.xdp == XdpMode::Off { &USUAL[1..] } else { &USUAL };
-        if is_usable(&directory, &layout.maps(), wanted) {
+        if is_usable(&directory, &layout.maps()) {
             debug!(directory = %directory.display(), "programs are unchanged");
         } else {
             remove_tree(&directory, &mut Vec::new())?;
-            load(settings, &constants, layout, &directory, wanted)?;
+            load(settings, &constants, layout, &directory, &USUAL)?;
         }
         for other in entries(&layout.programs())?.into_iter().filter(|path| *path != directory) {
             remove_tree(&other, &mut Vec::new())?;
         }
         Ok(Self {
-            xdp_ingress: wanted
-                .contains(&XDP_INGRESS)
-                .then(|| Program::open(&directory, XDP_INGRESS))
-                .transpose()?,
+            // An earlier agent had it.
+            xdp_ingress: Program::open(&directory, XDP_INGRESS).ok(),
             tc_ingress: Program::open(&directory, TC_INGRESS)?,
             tc_egress: Program::open(&directory, TC_EGRESS)?,
             tc_pod_in: Program::open(&directory, TC_POD_IN)?,
@@ -111,17 +145,30 @@ impl Programs {
                 .into_iter()
                 .map(|hook| Program::open(&directory, hook.name))
                 .collect::<Result<_, _>>()?,
-            // An earlier agent had them.
+            // As `xdp_ingress`.
             bare: BarePrograms::open(&directory).ok(),
             directory,
         })
     }
 
-    /// Loads those for devices without Ethernet frames, unless they are there.
-    pub fn need_bare(&mut self, settings: &Settings, layout: &Layout) -> Result<(), OpenError> {
-        if self.bare.is_none() {
-            load(settings, &Constants::new(settings), layout, &self.directory, &BARE)?;
-            self.bare = Some(BarePrograms::open(&self.directory)?);
+    /// Whether these are loaded.
+    #[must_use]
+    pub const fn have(&self, extra: Extra) -> bool {
+        match extra {
+            Extra::Xdp => self.xdp_ingress.is_some(),
+            Extra::Bare => self.bare.is_some(),
+        }
+    }
+
+    /// Loads these, unless they are there.
+    pub fn need(&mut self, extra: Extra, settings: &Settings, layout: &Layout) -> Result<(), OpenError> {
+        if self.have(extra) {
+            return Ok(());
+        }
+        load(settings, &Constants::new(settings), layout, &self.directory, extra.names())?;
+        match extra {
+            Extra::Xdp => self.xdp_ingress = Some(Program::open(&self.directory, XDP_INGRESS)?),
+            Extra::Bare => self.bare = Some(BarePrograms::open(&self.directory)?),
         }
         Ok(())
     }
@@ -232,8 +279,8 @@ fn since(version: KernelVersion) -> u32 {
     u32::from(KernelVersion::current().is_ok_and(|current| current >= version))
 }
 
-/// Whether these programs and those of sockets are pinned in a directory and use the maps that are pinned now.
-fn is_usable(directory: &Path, maps: &Path, wanted: &[&str]) -> bool {
+/// Whether the usual programs and those of sockets are pinned in a directory and use the maps that are pinned now.
+fn is_usable(directory: &Path, maps: &Path) -> bool {
     let names = self::maps(&Sizes::default()).map(|(name, _)| name);
     let pinned = names.map(|name| MapInfo::from_pin(maps.join(name)).map(|info| info.id()).ok());
     if pinned.contains(&None) {
@@ -246,7 +293,7 @@ fn is_usable(directory: &Path, maps: &Path, wanted: &[&str]) -> bool {
             && !pinned.contains(&id)
     };
     let sockets = SocketHook::ALL.map(|hook| hook.name);
-    wanted.iter().copied().chain(sockets).all(|name| {
+    USUAL.into_iter().chain(sockets).all(|name| {
         let maps =
             ProgramInfo::from_pin(directory.join(name)).ok().and_then(|info| info.map_ids().ok().flatten());
         maps.is_some_and(|maps| !maps.into_iter().any(is_foreign))

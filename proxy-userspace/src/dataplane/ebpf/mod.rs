@@ -55,7 +55,7 @@ use self::attach::Attachments;
 use self::bpffs::Lock;
 use self::collect::{Clock, Collector};
 use self::layout::Layout;
-use self::load::Programs;
+use self::load::{Extra, Programs};
 use self::mapped::Access;
 use self::maps::Maps;
 use self::migrate::Former;
@@ -65,7 +65,7 @@ use self::sockets::SocketHooks;
 use self::usage::Levels;
 use crate::dataplane::{Check, Crowded, Dataplane, SnatPorts, SyncFailure, SyncReport};
 use crate::model::{Desired, Dirty};
-use crate::node::{AttachTarget, Topology};
+use crate::node::{Hook, Topology};
 
 /// Reading all maps takes a while; that somebody else writes to them is rare.
 const READ_BACK_INTERVAL: Duration = Duration::from_mins(10);
@@ -114,9 +114,7 @@ impl EbpfDataplane {
         let others = migrate::foreign(&layout)?;
         let mut programs = Programs::open(&settings, &layout)?;
         let mut attachments = Attachments::open(&layout, &programs, &others)?;
-        if attachments.has_bare() {
-            programs.need_bare(&settings, &layout)?;
-        }
+        attachments.need(&mut programs, &settings, &layout)?;
         let mut sockets = SocketHooks::new(layout.links(), settings.sockets.clone());
         if let Some(former) = former {
             attachments.renew(&programs)?;
@@ -152,8 +150,9 @@ impl EbpfDataplane {
     }
 
     fn attach(&mut self, topology: &Topology) -> SyncReport {
-        self.prepare_bare(topology);
+        let prepared = self.prepare(topology);
         let mut attached = self.attachments.sync(topology, &self.programs, self.settings.xdp);
+        attached.writes += prepared;
         let hooked = self.sockets.sync(&self.programs);
         attached.writes += hooked.writes;
         attached.failures.extend(hooked.failures);
@@ -165,19 +164,33 @@ impl EbpfDataplane {
         report
     }
 
-    /// Loads what devices without Ethernet frames need, if there are any now. Others do not wait until it is verified.
-    fn prepare_bare(&mut self, topology: &Topology) {
-        if self.programs.bare.is_some() || !topology.devices.values().any(AttachTarget::is_bare) {
-            return;
+    /// Loads what some devices are to have beside the usual programs. Nobody waits until it is verified: what has Ethernet frames is
+    /// served by TC meanwhile. Returns how many things that changed.
+    fn prepare(&mut self, topology: &Topology) -> usize {
+        let mode = self.settings.xdp;
+        let wants = |extra: Extra| {
+            let mut hooks = topology.devices.values().flat_map(|target| &target.hooks);
+            hooks.any(|hook| extra.has(*hook, mode))
+        };
+        let missing: Vec<Extra> =
+            Extra::ALL.into_iter().filter(|extra| !self.programs.have(*extra) && wants(*extra)).collect();
+        if missing.is_empty() {
+            return 0;
         }
-        let framed = topology.devices.iter().filter(|(_, target)| !target.is_bare());
-        let devices = framed.map(|(index, target)| (*index, target.clone())).collect();
+        let can_be_attached = |hook: &Hook| !missing.iter().any(|extra| extra.has(*hook, mode));
+        let mut meanwhile = topology.clone();
+        for target in meanwhile.devices.values_mut() {
+            target.hooks.retain(can_be_attached);
+        }
         // What it fails on, the next one tells.
-        self.attachments.sync(&Topology { devices, ..topology.clone() }, &self.programs, self.settings.xdp);
+        let report = self.attachments.sync(&meanwhile, &self.programs, mode);
         let layout = Layout::new(&self.settings.bpffs_path);
-        if let Err(error) = self.programs.need_bare(&self.settings, &layout) {
-            warn!("devices without Ethernet frames are not served: {error}");
+        for extra in missing {
+            if let Err(error) = self.programs.need(extra, &self.settings, &layout) {
+                warn!("{}: {error}", extra.without());
+            }
         }
+        report.writes
     }
 
     /// Leaves what a sync failed on where `millrace status` finds it.

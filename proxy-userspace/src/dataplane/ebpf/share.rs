@@ -147,9 +147,7 @@ impl EbpfDataplane {
             self.programs = Programs::open(&settings, &layout)?;
             self.settings = settings;
         }
-        if self.attachments.has_bare() {
-            self.programs.need_bare(&self.settings, &layout)?;
-        }
+        self.attachments.need(&mut self.programs, &self.settings, &layout)?;
         self.attachments.renew(&self.programs)?;
         self.sockets.sync(&self.programs);
         self.record_share();
@@ -162,6 +160,7 @@ mod tests {
     use proxy_common::config::AGENT_SHARE;
 
     use super::{Layout, Share};
+    use crate::dataplane::ebpf::load::Extra;
     use crate::dataplane::ebpf::recorded;
     use crate::dataplane::ebpf::scratch::Scratch;
 
@@ -179,7 +178,9 @@ mod tests {
             dataplane.change_share(share).unwrap();
             // Those that come closest to what the verifier allows.
             let layout = Layout::new(&scratch.path);
-            dataplane.programs.need_bare(&dataplane.settings, &layout).unwrap();
+            for extra in Extra::ALL {
+                dataplane.programs.need(extra, &dataplane.settings, &layout).unwrap();
+            }
         }
     }
 
