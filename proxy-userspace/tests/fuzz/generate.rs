@@ -7,7 +7,7 @@ use millrace_lab::program::Hook;
 use proxy_common::way::FOU_PORT;
 
 use crate::random::Random;
-use crate::world::{CLIENTS, NODES, World, address, pods};
+use crate::world::{CLIENTS, NODES, PODS, PODS_ELSEWHERE, World, address, pods};
 
 /// Makes one frame after the other.
 pub struct Generator {
@@ -117,18 +117,25 @@ fn transport(from: SocketAddr, to: SocketAddr, protocol: u8) -> Vec<Frame> {
         .collect()
 }
 
-/// A client's frame as a director, and as a stranger, sends it to this node and to another.
+/// A client's frame as a director, and as a stranger, sends it to this node and to another; and as one that serves by IPVS, which
+/// addresses pods: those of two services here, and one elsewhere.
 fn tunnels(frame: &Frame) -> Vec<Frame> {
     let mut frames = Vec::new();
-    for (v6, from, to, hint) in [
+    let to_nodes = [
         (false, 2, 1, 0),
         (false, 3, 1, 0x404d),
         (true, 2, 1, 99),
         (false, 66, 1, 5),
         (true, 66, 1, 5),
         (false, 2, 4, 0),
-    ] {
-        let mut outer = Layer::ip(address(v6, NODES, from), address(v6, NODES, to));
+    ]
+    .map(|(v6, from, to, hint)| (address(v6, NODES, from), address(v6, NODES, to), hint));
+    let to_pods = [(2, PODS, 3), (66, PODS, 3), (3, PODS, 4), (2, PODS, 1), (2, PODS_ELSEWHERE, 5)];
+    let to_pods = [false, true].into_iter().flat_map(|v6| {
+        to_pods.map(|(from, group, number)| (address(v6, NODES, from), address(v6, group, number), 0))
+    });
+    for (from, to, hint) in to_nodes.into_iter().chain(to_pods) {
+        let mut outer = Layer::ip(from, to);
         match &mut outer {
             Layer::Ipv4(ip) => (ip.id, ip.dont_fragment) = (hint, true),
             Layer::Ipv6(ip) => ip.flow_label = hint.into(),

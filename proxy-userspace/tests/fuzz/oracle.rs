@@ -2,6 +2,7 @@
 
 mod fragments;
 mod pods;
+mod tunnels;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -16,7 +17,7 @@ use crate::cut;
 use crate::fragment::Fragment;
 use crate::packet::{ETHERNET, Packet, needs_more_than_itself};
 use crate::translated::{is_forwarded, is_translated};
-use crate::tunnel::{is_encapsulated, is_outer_v6, is_sent_on, outer_header};
+use crate::tunnel::{is_encapsulated, is_outer_v6, outer_header};
 use crate::world::{Frontend, MTU, NODES, World, address, vip};
 
 /// Under which one of these reasons a frame was counted.
@@ -208,40 +209,6 @@ impl<'a> Oracle<'a> {
             }
             Verdict::Fault => Err("no program may return this".into()),
         }
-    }
-
-    fn judge_tunnel(&self, outer: &Packet, inner: &Packet, done: &Done<'_>) -> Result<Reasons, String> {
-        let header = inner.network - outer.network;
-        let frontend =
-            self.world.frontend(inner.destination, inner.protocol).filter(|frontend| frontend.is_dsr);
-        let here = outer.destination.ip() == address(outer.is_v6(), NODES, 1);
-        let Some(frontend) =
-            frontend.filter(|_| inner.has_ports() && here && inner.length + header <= outer.length)
-        else {
-            return self.untouched(done);
-        };
-        self.or_untouched(inner, done, || {
-            if !(2..=4).any(|node| outer.source.ip() == address(outer.is_v6(), NODES, node)) {
-                return self.dropped(done, outer, &[Reason::NotPeer]);
-            }
-            match self.verdict(done) {
-                Verdict::Pass => {
-                    self.is_handed_up(done)?;
-                    is_translated(done, inner, header, local_backends(frontend), true)?;
-                    Ok(&[Reason::ServedDsr])
-                }
-                Verdict::Drop if inner.length + header > MTU => {
-                    Ok(&[Reason::NoBackendHere, Reason::ReplyKeyInUse, Reason::TooBig])
-                }
-                Verdict::Drop => Ok(&[Reason::NoBackendHere, Reason::ReplyKeyInUse]),
-                Verdict::Transmit | Verdict::Redirect => {
-                    let sent = frontend.service.endpoints.iter().any(|to| is_sent_on(done, outer, inner, to));
-                    require(sent, "sent on, but not once, or not to a backend of the service")?;
-                    Ok(&[Reason::SentOnward])
-                }
-                Verdict::Fault => Err("no program may return this".into()),
-            }
-        })
     }
 
     /// An ICMP error is left alone, or goes to whoever has the connection with checksums as right or wrong as before.

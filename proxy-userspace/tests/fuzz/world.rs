@@ -63,12 +63,15 @@ pub fn address(v6: bool, group: u8, number: u8) -> IpAddr {
     }
 }
 
-/// Group of clients, frontends, pods here, pods elsewhere and nodes. Node 1 is this one, 2 to 4 are peers.
+/// Group of clients.
 pub const CLIENTS: u8 = 51;
+/// Group of frontends.
 const VIPS: u8 = 113;
-const PODS: u8 = 10;
-const PODS_ELSEWHERE: u8 = 20;
-/// Group of the nodes.
+/// Group of pods here.
+pub const PODS: u8 = 10;
+/// Group of pods elsewhere.
+pub const PODS_ELSEWHERE: u8 = 20;
+/// Group of the nodes: 1 is this one, 2 to 4 are peers.
 pub const NODES: u8 = 2;
 
 impl World {
