@@ -59,7 +59,7 @@ shared! {
         pub destination_port: u16,
         /// IP protocol number.
         pub protocol: u8,
-        /// Zero. Three bytes in one array would be cleared by a call of memset, and Linux 6.1 has no stack left for it.
+        /// Zero.
         pub reserved: u8,
         /// Zero.
         pub unused: u16,

@@ -50,6 +50,7 @@ fn open_with<F: Family>(backend: u32, service: u32, how: u32) -> u32 {
     flow::open::<F>(key, unsafe { &mut *reply_key }, &owner, (how >> STATE_SHIFT) as u8)
 }
 
+// Its own beginning, as `open_with` has: with a function for both it needs half as much stack again.
 #[inline(always)]
 fn translate_with<F: Family>(backend: u32, service: u32, how: u32) -> u32 {
     let (Some(key), Some(reply_key)) = (left::<F>(0), F::key_scratch(1)) else {

@@ -8,12 +8,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::OBJECT_IN_GUEST;
 use super::beside::beside_each_other;
 use super::image::{self, Contents};
 use super::kernel::{self, Kernel};
-use super::qemu::{self, Machine};
 use super::target::Target;
+use super::{OBJECT_IN_GUEST, boot};
 use crate::command;
 use crate::test::{self, Outcome, Tally};
 use crate::workspace::Workspace;
@@ -159,12 +158,7 @@ impl Run<'_> {
             files: &[(workspace.bpf_object(), OBJECT_IN_GUEST)],
         };
         let name = format!("{}-{}", kernel.name, target.name);
-        let _alone = image::lock(workspace, &name)?;
-        let image = image::build(workspace, &unpacked, &name, &contents)?;
-        let console = image::directory(workspace)?.join(format!("{name}.console"));
-        let machine =
-            Machine { kernel: &unpacked.image, image: &image, console: &console, bound: extent.bound() };
-        let ran = qemu::run(workspace, &machine)?;
+        let (ran, console) = boot(workspace, &unpacked, &name, &contents, extent.bound())?;
         let tally: Tally =
             ran.console.lines().filter_map(|line| Tally::from_result_line(line.trim_end())).sum();
         println!(

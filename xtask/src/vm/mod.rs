@@ -12,6 +12,7 @@ mod second_opinion;
 mod target;
 
 use std::fmt::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -21,8 +22,8 @@ use budget::{Budget, Count};
 pub use guest_tests::Extent;
 use guest_tests::Profile;
 use image::Contents;
-use kernel::Kernel;
-use qemu::Machine;
+use kernel::{Kernel, Unpacked};
+use qemu::{Machine, Ran};
 pub use target::Target;
 
 use crate::build::{self, Warnings};
@@ -126,6 +127,21 @@ fn test_one(workspace: &Workspace, kernel: &Kernel, budget: &Budget) -> Result<O
     Ok(Outcome::Ran(Tally::PASSED))
 }
 
+/// Builds a machine of this name and runs it, alone; returns where its console is kept, too.
+fn boot(
+    workspace: &Workspace,
+    kernel: &Unpacked,
+    name: &str,
+    contents: &Contents<'_>,
+    bound: Duration,
+) -> Result<(Ran, PathBuf)> {
+    let _alone = image::lock(workspace, name)?;
+    let image = image::build(workspace, kernel, name, contents)?;
+    let console = image::directory(workspace)?.join(format!("{name}.console"));
+    let machine = Machine { kernel: &kernel.image, image: &image, console: &console, bound };
+    Ok((qemu::run(workspace, &machine)?, console))
+}
+
 /// What the kernel's verifier walked through for each program.
 fn load_on(workspace: &Workspace, kernel: &Kernel) -> Result<Vec<Count>> {
     let guest = workspace.target().join("debug/vm-guest");
@@ -142,11 +158,8 @@ fn load_on(workspace: &Workspace, kernel: &Kernel) -> Result<Vec<Count>> {
                 files: &[(workspace.bpf_object(), OBJECT_IN_GUEST)],
             };
             let name = format!("{}-load", kernel.name);
-            let _alone = image::lock(workspace, &name)?;
-            let image = image::build(workspace, &unpacked, &name, &contents)?;
-            let console = image::directory(workspace)?.join(format!("{name}.console"));
-            let machine = Machine { kernel: &unpacked.image, image: &image, console: &console, bound: BOUND };
-            qemu::run(workspace, &machine)?.require(&console)?
+            let (ran, console) = boot(workspace, &unpacked, &name, &contents, BOUND)?;
+            ran.require(&console)?
         }
     };
     let counts: Vec<_> = printed.lines().filter_map(Count::from_line).collect();
