@@ -33,4 +33,4 @@ pub use addr::{Addr4, Addr6, Address};
 /// Version of the map layout: part of the directory name all maps and links are pinned below.
 ///
 /// It changes whenever a type of this crate, a map's kind or the meaning of a field changes.
-pub const LAYOUT_VERSION: u32 = 3;
+pub const LAYOUT_VERSION: u32 = 4;

@@ -13,6 +13,8 @@ macro_rules! reasons {
         impl Reason {
             /// All reasons, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
+            /// The number of the last one: they stand in order.
+            const LAST: u32 = match Self::ALL.last() { Some(last) => *last as u32, None => 0 };
 
             /// The name in tables, JSON and metrics.
             #[must_use]
@@ -92,11 +94,13 @@ reasons! {
 }
 
 /// Numbers reserved for reasons: the stride of COUNTERS.
-pub const REASONS: u32 = 32;
+pub const REASONS: u32 = 64;
 /// Number of entries in COUNTERS.
 pub const COUNTER_ENTRIES: u32 = Program::ALL.len() as u32 * REASONS;
-/// Reasons from this number on are drops.
-pub const FIRST_DROP: u8 = 16;
+/// The numbers of the reasons that are drops; those below and above are not.
+const DROPS: core::ops::Range<u8> = 16..48;
+
+const _: () = assert!(Reason::LAST < REASONS, "a reason's number is beyond the stride of COUNTERS");
 
 /// The program that counted. A packet that XDP passes up untouched is counted by XDP and again by TC.
 #[repr(u8)]
@@ -163,7 +167,8 @@ impl Reason {
     /// Whether the packet was dropped.
     #[must_use]
     pub const fn is_drop(self) -> bool {
-        self as u8 >= FIRST_DROP
+        let number = self as u8;
+        DROPS.start <= number && number < DROPS.end
     }
 }
 

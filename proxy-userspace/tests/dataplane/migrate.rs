@@ -127,7 +127,7 @@ fn layouts(scratch: &Scratch) -> Vec<String> {
 
 #[test]
 fn flows_ids_and_links_of_former_layouts_live_on_under_our_programs() -> Result<()> {
-    for version in [1, 2] {
+    for version in [1, 2, 3] {
         in_namespace(&format!("migrate-{version}"), async move || migrate(version))?;
     }
     Ok(())
@@ -143,7 +143,7 @@ fn migrate(version: u32) -> Result<()> {
     let selection = map_id(&root(&scratch, version), "SELECTION")?;
 
     let mut dataplane = scratch.open();
-    assert_eq!(layouts(&scratch), ["v3"]);
+    assert_eq!(layouts(&scratch), ["v4"]);
     assert_eq!(link_ids(&root(&scratch, LAYOUT_VERSION))?, links, "links were never gone");
     assert_eq!(map_id(&root(&scratch, LAYOUT_VERSION), "SELECTION")?, selection);
     let maps = PinnedMaps::open(&scratch.path)?;
@@ -203,7 +203,7 @@ fn an_agent_killed_while_it_takes_over_goes_on_when_it_starts_again() -> Result<
             .pin(ours.join("links").join(link))?;
 
         let mut dataplane = scratch.open();
-        assert_eq!(layouts(&scratch), ["v3"]);
+        assert_eq!(layouts(&scratch), ["v4"]);
         assert_eq!((link_ids(&ours)?, map_id(&ours, "SERVICES")?), (links, services));
         assert_eq!(dataplane.sync(&state, &all(&state)).writes, 0);
         Ok(())
@@ -234,7 +234,7 @@ fn replace(version: u32) -> Result<()> {
 
     let report = dataplane.sync(&state, &all(&state));
     assert!(report.is_complete(), "{report:?}");
-    assert_eq!(layouts(&scratch), ["v3"]);
+    assert_eq!(layouts(&scratch), ["v4"]);
     assert_eq!(link_ids(&root(&scratch, LAYOUT_VERSION))?, links, "each was given our program in one step");
     assert_eq!(program_ids(&attached(&scratch)).len(), 3);
     assert_eq!(dataplane.set_topology(&topology("eth0")).writes, 0);
@@ -284,7 +284,7 @@ fn links_that_a_killed_agent_left_in_two_layouts_stay_attached() -> Result<()> {
         let mut dataplane = scratch.open();
         assert!(dataplane.set_topology(&topology("eth0")).is_complete());
         assert!(dataplane.sync(&state, &all(&state)).is_complete());
-        assert_eq!(layouts(&scratch), ["v3"]);
+        assert_eq!(layouts(&scratch), ["v4"]);
         assert_eq!(link_ids(&ours)?, links);
         assert_eq!(attached(&scratch).len(), 3);
         assert_eq!(dataplane.set_topology(&topology("eth0")).writes, 0, "nothing was detached");
@@ -318,7 +318,7 @@ fn another_layout_of_which_nothing_serves_is_not_waited_for() -> Result<()> {
         assert_eq!(dataplane.set_topology(&topology("eth1")).writes, 0);
         assert!(root(&scratch, 9).exists());
         assert!(dataplane.sync(&state, &all(&state)).is_complete());
-        assert_eq!(layouts(&scratch), ["v3"]);
+        assert_eq!(layouts(&scratch), ["v4"]);
         assert_eq!(attached(&scratch).len(), 3);
         Ok(())
     })
@@ -333,7 +333,7 @@ fn what_another_layout_attached_and_nobody_wants_is_detached() -> Result<()> {
         let mut dataplane = scratch.open();
         dataplane.set_topology(&Topology::default());
         assert!(dataplane.sync(&state, &all(&state)).is_complete());
-        assert_eq!(layouts(&scratch), ["v3"]);
+        assert_eq!(layouts(&scratch), ["v4"]);
         assert!(attached(&scratch).is_empty());
         // The place is free at once.
         let other = Scratch::new();

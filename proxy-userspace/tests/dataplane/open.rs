@@ -29,7 +29,7 @@ fn cleanup_is_refused_while_an_agent_runs_and_then_leaves_nothing() {
     assert!(matches!(cleanup(&scratch.path), Err(OpenError::InUse { .. })));
     drop(dataplane);
     let cleaned = cleanup(&scratch.path).unwrap();
-    assert!(cleaned.removed.contains(&"millrace/v3/maps/SERVICES".to_owned()), "{cleaned:?}");
+    assert!(cleaned.removed.contains(&"millrace/v4/maps/SERVICES".to_owned()), "{cleaned:?}");
     assert!(!scratch.path.exists(), "the agent made it");
     assert!(matches!(PinnedMaps::open(&scratch.path), Err(ReadError::Absent { .. })));
     assert!(cleanup(&scratch.path).unwrap().removed.is_empty());
@@ -95,7 +95,7 @@ fn other_settings_load_other_programs_into_the_same_maps() {
     let mut dataplane = scratch.open();
     dataplane.sync(&state, &all(&state));
     drop(dataplane);
-    let programs = || names(&scratch.path.join("millrace/v3/programs"));
+    let programs = || names(&scratch.path.join("millrace/v4/programs"));
     let before = programs();
 
     let mut settings = scratch.settings();

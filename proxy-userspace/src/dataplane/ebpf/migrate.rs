@@ -1,7 +1,7 @@
 //! Taking over from an agent with another map layout, while its programs serve.
 //!
-//! Layouts 2 and 3 only added maps, and meaning to bytes that were zero: the maps of the former ones live on as they are,
-//! flows and ids included. Any other layout's maps are left alone until ours are filled; then each of its links is given our program in one step, and the rest goes.
+//! Layouts 2 to 4 only added maps, and meaning to bytes that were zero: the maps of the former ones live on as they are,
+//! flows and ids included. Layout 4 has room for more reasons: COUNTERS, which is too small then, begins anew. Any other layout's maps are left alone until ours are filled; then each of its links is given our program in one step, and the rest goes.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ use super::settings::Sizes;
 use super::sys;
 
 /// The layouts whose maps this one goes on with, the latest first.
-const FORMER: [u32; 2] = [2, 1];
+const FORMER: [u32; 3] = [3, 2, 1];
 
 /// What former layouts left, now pinned below our own directory too.
 #[derive(Debug)]
