@@ -236,6 +236,8 @@ impl Plan {
         due.extend(self.ports_naming_gone());
         self.plan_backends(&touched, &mut ops);
         for key in due {
+        let with_hints = self.services.ended_hints(now).into_iter();
+        due.extend(with_hints.filter_map(|id| self.services.get(id)?.owner.clone()));
             self.plan_port(&key, desired, now, &mut ops, outcome);
         }
         ops.extend(self.frontends.unowned().map(|at| Op { change: Change::RemoveFrontend(at), owner: None }));
@@ -349,7 +351,8 @@ impl Plan {
     /// How long it is until a sync has something to do though nothing changed.
     fn due_in(&self, now: Duration) -> Option<Duration> {
         let ends = [&self.backends_v4, &self.backends_v6].map(Backends::next_grace);
-        ends.into_iter().flatten().min().map(|end| end.saturating_sub(now))
+        let ends = ends.into_iter().flatten().chain(self.services.next_hint_end());
+        ends.min().map(|end| end.saturating_sub(now))
     }
 
     /// Ports with a slot whose owner is gone: it must get another (rule 4 of the slot).

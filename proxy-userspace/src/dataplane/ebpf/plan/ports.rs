@@ -96,7 +96,7 @@ impl Plan {
         let wanted = self.uncontested(key, frontends::wanted(port, ids), desired, outcome);
         self.plan_frontends(key, port, &wanted, ops);
         if !is_held {
-            self.plan_hints(key, port, ids, ops);
+            self.plan_hints(key, port, ids, now, ops);
             self.keep_services(key, ids);
         }
     }
@@ -185,21 +185,28 @@ impl Plan {
 
     /// Names the local backends of a port with Direct Server Return by their hints, under every list a
     /// frontend of another node may have chosen from; and the members of the lists of a port with affinity.
-    fn plan_hints(&self, key: &Arc<PortKey>, port: &ServicePort, ids: ListIds, ops: &mut Vec<Op>) {
+    fn plan_hints(
+        &mut self,
+        key: &Arc<PortKey>,
+        port: &ServicePort,
+        ids: ListIds,
+        now: Duration,
+        ops: &mut Vec<Op>,
+    ) {
         let hints = self.wanted_hints(key, port);
         for (list, service) in [(List::Cluster, ids.cluster), (List::Local, ids.local)] {
-            let Some(state) = self.services.get(service).filter(|_| service != 0) else { continue };
             let mut wanted = hints.clone();
             wanted.extend(self.wanted_members(key, port, list));
+            let gone = self.services.end_hints(service, &wanted, now);
+            let Some(state) = self.services.get(service).filter(|_| service != 0) else { continue };
             let at = |hint: u32| HintKey { service, hint };
             let written = wanted
                 .iter()
                 .filter(|(hint, backend)| state.hints.get(hint) != Some(backend))
                 .map(|(hint, backend)| Change::Hint(at(*hint), *backend));
-            let gone = state.hints.keys().filter(|hint| !wanted.contains_key(hint));
             ops.extend(
                 written
-                    .chain(gone.map(|hint| Change::RemoveHint(at(*hint))))
+                    .chain(gone.into_iter().map(|hint| Change::RemoveHint(at(hint))))
                     .map(|change| Op { change, owner: Some(Arc::clone(key)) }),
             );
         }

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proxy_common::selection::{BackendRef, SERVICE_MAGLEV, ServiceEntry, Slot};
+use proxy_common::selection::{BackendRef, HINT_MEMBER, SERVICE_MAGLEV, ServiceEntry, Slot};
 
+use super::backends::GRACE;
 use super::change::Extent;
 use super::ids::IdPool;
 use super::sweep::Resting;
@@ -27,6 +28,8 @@ pub struct Services {
     held: BTreeSet<u32>,
     /// Ids with a slot that is unsettled.
     unsettled: BTreeSet<u32>,
+    /// Ids with hints that nobody wants, by the first end of their grace.
+    hint_ends: BTreeMap<u32, Duration>,
 }
 
 /// What is in the kernel for one service id.
@@ -50,6 +53,8 @@ pub struct ServiceState {
     pub named: BTreeSet<u32>,
     /// By hint: its entries in HINTS.
     pub hints: BTreeMap<u32, BackendRef>,
+    /// Those of its hints that nobody wants, and when their grace ends.
+    leaving_hints: BTreeMap<u32, Duration>,
     /// Number of entries in FRONTENDS that lead to it.
     pub frontends: usize,
     /// How many of them have session affinity.
@@ -71,6 +76,7 @@ impl Services {
             swept: BTreeSet::new(),
             held: BTreeSet::new(),
             unsettled: BTreeSet::new(),
+            hint_ends: BTreeMap::new(),
         }
     }
 
@@ -185,6 +191,34 @@ impl Services {
         self.idle.iter().filter_map(state).filter(|(_, state)| state.frontends == 0)
     }
 
+    /// The hints of an id that are to go now. One that is not `wanted` any more stays for [`GRACE`]: directors that have not heard yet that the endpoint
+    /// left go on sending it connections, and it may be back at once. Who is in a list is told without delay.
+    pub fn end_hints(&mut self, id: u32, wanted: &BTreeMap<u32, BackendRef>, now: Duration) -> Vec<u32> {
+        let Some(state) = self.states.get_mut(&id) else { return Vec::new() };
+        let leaving = &mut state.leaving_hints;
+        leaving.retain(|hint, _| state.hints.contains_key(hint) && !wanted.contains_key(hint));
+        let unwanted = state.hints.keys().filter(|hint| !wanted.contains_key(hint));
+        let ended = unwanted
+            .filter(|hint| **hint & HINT_MEMBER != 0 || *leaving.entry(**hint).or_insert(now + GRACE) <= now);
+        let ended = ended.copied().collect();
+        match leaving.values().filter(|end| **end > now).min() {
+            Some(end) => drop(self.hint_ends.insert(id, *end)),
+            None => drop(self.hint_ends.remove(&id)),
+        }
+        ended
+    }
+
+    /// The ids whose hints' grace has ended, each once.
+    pub fn ended_hints(&mut self, now: Duration) -> Vec<u32> {
+        self.hint_ends.extract_if(.., |_, end| *end <= now).map(|(id, _)| id).collect()
+    }
+
+    /// When the next grace of a hint ends.
+    #[must_use]
+    pub fn next_hint_end(&self) -> Option<Duration> {
+        self.hint_ends.values().min().copied()
+    }
+
     /// Lets the idle ids that are empty, as far as is known here and to `is_clear`, rest; returns their slots, which
     /// must rest too.
     pub fn rest_empty(&mut self, now: Duration, is_clear: impl Fn(u32) -> bool) -> Vec<Extent> {
@@ -261,6 +295,7 @@ impl ServiceState {
         }
     }
 
+            leaving_hints: BTreeMap::new(),
     /// When a slot that is unsettled changed last; `at` counts from the slice's first.
     #[must_use]
     pub fn changed(&self, at: usize) -> Option<Duration> {

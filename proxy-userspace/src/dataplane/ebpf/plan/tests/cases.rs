@@ -335,3 +335,27 @@ fn assert_living(bed: &Bed) {
         }
     }
 }
+
+/// Another Service may have the endpoint, so that it goes on existing; what counts is that this one lost it.
+#[test]
+fn a_hint_stays_for_the_grace_of_its_endpoint_and_then_goes() {
+    let mut bed = Bed::new();
+    let with = |endpoints: &[(u8, u8, bool)]| {
+        let other = (key(1, V4), port(1, V4, &[(1, 0, true)]));
+        desired([(key(0, V4), dsr(port(0, V4, endpoints))), other])
+    };
+    let is_hinted = |bed: &Bed| bed.kernel.hints.keys().any(|(_, hint)| *hint == hint_of(address(1, V4)));
+    bed.sync(&with(&[(1, 0, true), (2, 1, true)]), &[]);
+    assert!(is_hinted(&bed));
+    let after = with(&[(2, 1, true)]);
+    let report = bed.sync(&after, &[]);
+    assert!(is_hinted(&bed));
+    assert_eq!(report.due_in, Some(GRACE));
+    bed.now += GRACE;
+    // The sync that the report asked for: nothing changed since.
+    bed.kernel.begin(bed.now, Vec::new());
+    let report = bed.plan.sync(&after, &Dirty::default(), bed.now, &mut bed.kernel);
+    assert!(!is_hinted(&bed));
+    assert_eq!(report.due_in, None);
+    assert_serves(&bed.kernel, &after);
+}

@@ -358,3 +358,21 @@ fn scaling_cuts_nothing_and_is_talked_through() {
     assert_eq!(world.connections.len(), usize::from(CLIENTS));
     assert!(world.kept > 90 * usize::from(CLIENTS), "{}", world.kept);
 }
+
+/// Its node has heard that the endpoint left its EndpointSlice, the director has not; and it is back at once.
+#[test]
+fn an_endpoint_that_is_away_for_a_moment_keeps_what_its_director_sends_it_meanwhile() {
+    let mut world = World::new();
+    let without = world.endpoints.iter().filter(|(number, _)| **number != 1).map(|(n, ready)| (*n, *ready));
+    let without: Endpoints = without.collect();
+    world.nodes[usize::from(home(1))].sync(&without, world.now);
+    for client in 0..CLIENTS {
+        world.take(&Step::Syn { client, director: HOMES, is_answered: true });
+    }
+    world.sync();
+    for client in 0..CLIENTS {
+        world.take(&Step::Data { client });
+    }
+    assert!(world.connections.values().any(|connection| connection.backend == Some(1)));
+    assert_eq!(world.connections.len(), usize::from(CLIENTS));
+}
