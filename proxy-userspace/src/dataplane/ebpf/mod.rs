@@ -11,6 +11,7 @@ mod collect;
 mod convert;
 mod diag;
 mod error;
+mod fill;
 mod inventory;
 mod layout;
 mod link;
@@ -54,6 +55,7 @@ pub use share::{Share, is_attached, recorded};
 use self::attach::Attachments;
 use self::bpffs::Lock;
 use self::collect::{Clock, Collector};
+use self::fill::Fill;
 use self::layout::Layout;
 use self::load::{Extra, Programs};
 use self::mapped::Access;
@@ -98,6 +100,8 @@ pub struct EbpfDataplane {
     connections: Option<u64>,
     /// Ports that connections to backends on other nodes have.
     snat: Levels,
+    /// Maps that are nearly full.
+    fill: Fill,
     /// When the maps are compared with the plan again.
     read_back_at: Duration,
     _lock: Lock,
@@ -144,6 +148,7 @@ impl EbpfDataplane {
             connections: None,
             shared_since,
             snat: Levels::default(),
+            fill: Fill::default(),
             read_back_at,
             _lock: lock,
         })
@@ -289,6 +294,7 @@ impl Dataplane for EbpfDataplane {
             severer.wake();
         }
         self.note(&report);
+        self.fill.tell(&self.plan.levels());
         report
     }
 

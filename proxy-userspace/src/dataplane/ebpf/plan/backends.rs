@@ -102,6 +102,12 @@ impl Backends {
         self.pool.capacity()
     }
 
+    /// Number of ids in use.
+    #[must_use]
+    pub fn used(&self) -> u32 {
+        self.pool.used()
+    }
+
     /// Takes over an entry found in the map.
     pub fn adopt(&mut self, id: u32, entry: BackendEntry, now: Duration) {
         self.pool.adopt(id);

@@ -34,6 +34,13 @@ impl IdPool {
         self.capacity
     }
 
+    /// How many ids are in use.
+    #[must_use]
+    pub fn used(&self) -> u32 {
+        let resting = u32::try_from(self.resting.len()).unwrap_or(u32::MAX);
+        (self.next - 1).saturating_sub(resting)
+    }
+
     /// Marks an id that was found in use. The ids between it and those seen before are free.
     pub fn adopt(&mut self, id: u32) {
         for skipped in self.next..id {
@@ -96,7 +103,9 @@ mod tests {
             (pool.allocate(NOW, |_| true), pool.allocate(NOW, |_| true), pool.allocate(NOW, |_| true)),
             (Some(1), Some(2), None)
         );
+        assert_eq!(pool.used(), 2);
         pool.rest(1, NOW);
+        assert_eq!(pool.used(), 1);
         assert_eq!(pool.allocate(NOW + Duration::from_millis(9_999), |_| true), None);
         assert_eq!((pool.rested(1, NOW), pool.rested(1, NOW + REST)), (None, Some(NOW + REST)));
         assert_eq!(pool.allocate(NOW + REST, |_| true), Some(1));

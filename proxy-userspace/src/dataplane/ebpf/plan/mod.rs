@@ -13,6 +13,7 @@ mod few;
 mod frontends;
 mod hold;
 mod ids;
+mod level;
 mod lists;
 pub mod maglev;
 mod nodes;
@@ -36,6 +37,7 @@ pub use adopt::Found;
 pub use backends::GRACE;
 pub use change::{BackendEntry, BackendId, Change, Extent, FrontendAt, Op, Phase, RangeAt};
 pub use ids::REST;
+pub use level::Level;
 pub use lists::with_spare_room;
 use proxy_common::frontend::FRONTEND_SOURCE_RANGES;
 use proxy_common::selection::{BackendRef, ServiceEntry, Slot};
@@ -234,10 +236,10 @@ impl Plan {
         let gone = gone.copied().collect::<Vec<_>>();
         self.gone.extend(gone);
         due.extend(self.ports_naming_gone());
-        self.plan_backends(&touched, &mut ops);
-        for key in due {
         let with_hints = self.services.ended_hints(now).into_iter();
         due.extend(with_hints.filter_map(|id| self.services.get(id)?.owner.clone()));
+        self.plan_backends(&touched, &mut ops);
+        for key in due {
             self.plan_port(&key, desired, now, &mut ops, outcome);
         }
         ops.extend(self.frontends.unowned().map(|at| Op { change: Change::RemoveFrontend(at), owner: None }));

@@ -86,6 +86,12 @@ impl Services {
         self.pool.capacity()
     }
 
+    /// Number of ids in use.
+    #[must_use]
+    pub fn used(&self) -> u32 {
+        self.pool.used()
+    }
+
     /// Takes over an id found in NAMES.
     pub fn adopt(&mut self, id: u32, name: &str, entry: ServiceEntry, slots: Vec<Slot>) {
         self.pool.adopt(id);
@@ -185,12 +191,6 @@ impl Services {
         }
     }
 
-    /// Ids that no port wants and no frontend leads to, to be emptied and then to rest.
-    pub fn idle(&self) -> impl Iterator<Item = (u32, &ServiceState)> {
-        let state = |id: &u32| self.states.get(id).map(|state| (*id, state));
-        self.idle.iter().filter_map(state).filter(|(_, state)| state.frontends == 0)
-    }
-
     /// The hints of an id that are to go now. One that is not `wanted` any more stays for [`GRACE`]: directors that have not heard yet that the endpoint
     /// left go on sending it connections, and it may be back at once. Who is in a list is told without delay.
     pub fn end_hints(&mut self, id: u32, wanted: &BTreeMap<u32, BackendRef>, now: Duration) -> Vec<u32> {
@@ -217,6 +217,12 @@ impl Services {
     #[must_use]
     pub fn next_hint_end(&self) -> Option<Duration> {
         self.hint_ends.values().min().copied()
+    }
+
+    /// Ids that no port wants and no frontend leads to, to be emptied and then to rest.
+    pub fn idle(&self) -> impl Iterator<Item = (u32, &ServiceState)> {
+        let state = |id: &u32| self.states.get(id).map(|state| (*id, state));
+        self.idle.iter().filter_map(state).filter(|(_, state)| state.frontends == 0)
     }
 
     /// Lets the idle ids that are empty, as far as is known here and to `is_clear`, rest; returns their slots, which
@@ -289,13 +295,13 @@ impl ServiceState {
             room: Extent::default(),
             named: BTreeSet::new(),
             hints: BTreeMap::new(),
+            leaving_hints: BTreeMap::new(),
             frontends: 0,
             affinities: 0,
             changed: Vec::new(),
         }
     }
 
-            leaving_hints: BTreeMap::new(),
     /// When a slot that is unsettled changed last; `at` counts from the slice's first.
     #[must_use]
     pub fn changed(&self, at: usize) -> Option<Duration> {

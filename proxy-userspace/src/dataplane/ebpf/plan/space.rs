@@ -13,13 +13,15 @@ pub struct Space {
     free: BTreeMap<u32, u32>,
     /// Released runs, by the time they may be used again.
     resting: BTreeSet<(Duration, Extent)>,
+    /// Slots in free and in resting runs.
+    spare: u32,
 }
 
 impl Space {
     /// Space of which nothing is in use.
     #[must_use]
     pub fn new(capacity: u32) -> Self {
-        Self { free: BTreeMap::from([(0, capacity)]), resting: BTreeSet::new() }
+        Self { free: BTreeMap::from([(0, capacity)]), resting: BTreeSet::new(), spare: capacity }
     }
 
     /// Space in which slices were found. A slot outside them that is not zero may have been released a moment
@@ -30,7 +32,7 @@ impl Space {
         is_clear: impl Fn(u32) -> bool,
         now: Duration,
     ) -> Self {
-        let mut space = Self { free: BTreeMap::new(), resting: BTreeSet::new() };
+        let mut space = Self { free: BTreeMap::new(), resting: BTreeSet::new(), spare: 0 };
         let mut start = 0;
         let end = Extent { offset: capacity, length: 0 };
         for slice in slices.iter().chain([&end]) {
@@ -57,7 +59,10 @@ impl Space {
     fn adopt_run(&mut self, run: Extent, clear: bool, now: Duration) {
         match (run.length, clear) {
             (0, _) => {}
-            (_, true) => self.insert(run),
+            (_, true) => {
+                self.spare += run.length;
+                self.insert(run);
+            }
             (_, false) => self.rest(run, now),
         }
     }
@@ -69,14 +74,21 @@ impl Space {
         if free > length {
             self.free.insert(offset + length, free - length);
         }
+        self.spare -= length;
         Some(offset)
     }
 
     /// Releases a run.
     pub fn rest(&mut self, extent: Extent, now: Duration) {
         if extent.length > 0 {
+            self.spare += extent.length;
             self.resting.insert((now + REST, extent));
         }
+    }
+
+    /// Slots that no service has.
+    pub const fn spare(&self) -> u32 {
+        self.spare
     }
 
     /// Released runs whose rest is over. Once they are zeroed they can be [freed](Self::free).
@@ -161,11 +173,13 @@ mod tests {
                     }
                     owned.push(Extent { offset, length });
                 }
+                prop_assert_eq!(space.spare() + owned.iter().map(|extent| extent.length).sum::<u32>(), CAPACITY);
             }
             for extent in owned.drain(..) {
                 space.rest(extent, now);
             }
             free_all(&mut space, now + REST);
+            prop_assert_eq!(space.spare(), CAPACITY);
             prop_assert_eq!(space.free, BTreeMap::from([(0, CAPACITY)]));
         }
     }

@@ -1,0 +1,29 @@
+//! How much of the maps is in use, as far as the plan gives out their entries.
+
+use super::Plan;
+
+/// One map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// Its name.
+    pub map: &'static str,
+    /// Entries in use.
+    pub used: u32,
+    /// Entries it has.
+    pub entries: u32,
+}
+
+impl Plan {
+    /// The levels of all maps whose entries are given out by number. What rests does not count: it is free in some seconds.
+    #[must_use]
+    pub fn levels(&self) -> [Level; 4] {
+        let slots = self.capacities.slots;
+        let level = |map, used, entries| Level { map, used, entries };
+        [
+            level("SERVICES", self.services.used(), self.services.capacity()),
+            level("SELECTION", slots.saturating_sub(self.space.spare()), slots),
+            level("BACKENDS4", self.backends_v4.used(), self.backends_v4.capacity()),
+            level("BACKENDS6", self.backends_v6.used(), self.backends_v6.capacity()),
+        ]
+    }
+}
