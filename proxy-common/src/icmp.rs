@@ -11,6 +11,12 @@ pub const SOURCE_INTERVAL: u64 = 10_000_000;
 pub const TOTAL_INTERVAL: u64 = 1_000_000;
 /// Messages in a full bucket.
 pub const BURST: u64 = 100;
+/// Kind of what refuses a packet: nobody serves it, or its hop limit is used up. Whoever wants to can ask for these with small packets.
+pub const KIND_REFUSAL: u32 = 0;
+/// Kind of what says that a packet is too large: connections stand still without it.
+pub const KIND_SIZE: u32 = 1;
+/// Number of kinds. Each has buckets of its own.
+pub const KINDS: u32 = 2;
 
 shared! {
     /// Key of ICMP_SOURCES: an IPv4 /24 as `::a.b.c.0`, or the upper half of an IPv6 address; for a pod its
@@ -18,16 +24,30 @@ shared! {
     pub struct SourcePrefix {
         /// The prefix, bytes in network order.
         pub words: [u32; 2],
+        /// `KIND_*`: what its messages are about.
+        pub kind: u32,
     }
 }
 
 impl SourcePrefix {
+    /// The bucket of a prefix for refusals.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(words: [u32; 2]) -> Self {
+        Self { words, kind: KIND_REFUSAL }
+    }
     /// All that comes from a pod's device, by its index: one pod, whatever address it says it has, takes no token of another. As a
     /// prefix it would be one of multicast addresses, which are no source.
     #[inline(always)]
     #[must_use]
     pub const fn of_pod(device: u32) -> Self {
-        Self { words: [u32::MAX, device] }
+        Self::new([u32::MAX, device])
+    }
+    /// The bucket of the same source for messages about the size of its packets.
+    #[inline(always)]
+    #[must_use]
+    pub const fn about_size(self) -> Self {
+        Self { kind: KIND_SIZE, ..self }
     }
 }
 
@@ -42,6 +62,14 @@ pub const fn take(full_at: u64, now: u64, interval: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_source_has_a_bucket_for_each_kind() {
+        let refusals = SourcePrefix::of_pod(7);
+        let sizes = refusals.about_size();
+        assert_eq!((refusals.kind, sizes.kind, refusals.words), (KIND_REFUSAL, KIND_SIZE, sizes.words));
+        assert!(refusals.kind < KINDS && sizes.kind < KINDS);
+    }
 
     #[test]
     fn a_bucket_holds_a_burst_and_fills_one_by_one() {

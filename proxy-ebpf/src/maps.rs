@@ -12,7 +12,7 @@ use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::fragment::{FragmentKey, HELD_PER_CPU, Held, HeldKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hop::{Device, Hop};
-use proxy_common::icmp::SourcePrefix;
+use proxy_common::icmp::{KINDS, SourcePrefix};
 use proxy_common::name::ServiceName;
 use proxy_common::selection::HintKey;
 use proxy_common::socket::{SocketFrontend, SocketKey};
@@ -155,13 +155,13 @@ pub static HOPS6: Array<Hop<Addr6>, BACKENDS_DEFAULT> = Array::new();
 /// Devices that translated packets may leave by, by interface index. Written by the agent.
 #[btf_map]
 pub static DEVICES: HashMap<u32, Device, DEVICES_DEFAULT> = HashMap::new();
-/// When the bucket of a source prefix is full again; see [`proxy_common::icmp`]. Written by the programs; a prefix whose
+/// When the bucket of a source prefix and kind of message is full again; see [`proxy_common::icmp`]. Written by the programs; a prefix whose
 /// entry is evicted has a full bucket.
 #[btf_map]
 pub static ICMP_SOURCES: LruHashMap<SourcePrefix, u64, ICMP_SOURCES_ENTRIES> = LruHashMap::new();
-/// When this CPU's bucket for all ICMP messages is full again. Written by the programs.
+/// When this CPU's bucket for all ICMP messages of a kind is full again. Written by the programs.
 #[btf_map]
-pub static ICMP_TOTAL: PerCpuArray<u64, 1> = PerCpuArray::new();
+pub static ICMP_TOTAL: PerCpuArray<u64, { KINDS as usize }> = PerCpuArray::new();
 /// Addresses of services that are on no device of this node; the value is a set of `VIP_*` bits. Written by the agent.
 #[btf_map]
 pub static VIPS: HashMap<VipKey, u32, SERVICES_DEFAULT> = HashMap::new();

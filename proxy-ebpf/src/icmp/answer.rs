@@ -52,6 +52,7 @@ pub fn answer<P: Packet, F: Icmp, const SIDE: u32>(packet: P, reason: Reason, de
         Side::Pod => SourcePrefix::of_pod(packet.device()),
         Side::Uplink | Side::Tunnel | Side::Out | Side::Stranger => F::prefix(&parsed.key.source),
     };
+    let sender = if matches!(reason, Reason::TooBig) { sender.about_size() } else { sender };
     match build::<P, F>(packet, &parsed, (reason, detail), &sender) {
         Some(()) => Verdict::Bounce(reason),
         None => Verdict::Drop(reason),

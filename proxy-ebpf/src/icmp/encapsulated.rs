@@ -158,7 +158,7 @@ fn conclude<P: Packet, F: Icmp>(packet: P) -> Result<(), Verdict> {
         return Err(NOTED);
     }
     find_client::<P, F>(&packet, &quote, &mut finding.next)?;
-    if limit::admit(&F::prefix(&quote.source)) { Ok(()) } else { Err(NOTED) }
+    if limit::admit(&F::prefix(&quote.source).about_size()) { Ok(()) } else { Err(NOTED) }
 }
 
 /// The inner packet's header, where what TCP and UDP begin with is quoted, too, and the client can be quoted as much.

@@ -188,7 +188,7 @@ impl Icmp for V4 {
     #[inline(always)]
     fn prefix(address: &Addr4) -> SourcePrefix {
         let [word] = address.0;
-        SourcePrefix { words: [0, word & 0xffff_ff00_u32.to_be()] }
+        SourcePrefix::new([0, word & 0xffff_ff00_u32.to_be()])
     }
 }
 
@@ -276,6 +276,6 @@ impl Icmp for V6 {
     #[inline(always)]
     fn prefix(address: &Addr6) -> SourcePrefix {
         let [first, second, ..] = address.0;
-        SourcePrefix { words: [first, second] }
+        SourcePrefix::new([first, second])
     }
 }

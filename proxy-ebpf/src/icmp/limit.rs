@@ -1,4 +1,5 @@
-//! How often we answer by ICMP: so often for each source prefix, and so often on each CPU.
+//! How often we answer by ICMP: so often for each source prefix, and so often on each CPU. Messages about size are counted apart
+//! from refusals: a flood of packets to be refused keeps nobody from being told to send smaller ones.
 
 use aya_ebpf::bindings::BPF_ANY;
 use proxy_common::icmp::{SOURCE_INTERVAL, SourcePrefix, TOTAL_INTERVAL, take};
@@ -15,7 +16,7 @@ pub fn admit(prefix: &SourcePrefix) -> bool {
     let Some(source) = take(source, now, SOURCE_INTERVAL) else {
         return false;
     };
-    let Some(total) = maps::ICMP_TOTAL.get_ptr_mut(0) else {
+    let Some(total) = maps::ICMP_TOTAL.get_ptr_mut(prefix.kind) else {
         return false;
     };
     // SAFETY: the map look-up checked the index; the entry is this CPU's own.

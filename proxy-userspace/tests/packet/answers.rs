@@ -35,6 +35,7 @@ each_hook! {
 each_tunnel! {
     a_used_up_hop_limit_is_reported_from_the_nodes_address
     what_does_not_fit_its_way_is_reported_with_the_size_that_fits
+    a_flood_of_refusals_keeps_nobody_from_being_told_the_size_that_fits
 }
 
 impl Case {
@@ -230,4 +231,13 @@ fn what_does_not_fit_its_way_is_reported_with_the_size_that_fits(tunnel: Tunnel)
         }
         case.arrives(&bed, &large(tunnel, frame, fits).0).assert_counted(Reason::SentDsr);
     }
+}
+
+fn a_flood_of_refusals_keeps_nobody_from_being_told_the_size_that_fits(tunnel: Tunnel) {
+    let (bed, case) = (service_behind(tunnel, 1400), tunnel.case);
+    bed.exhaust_refusals(case.client().ip());
+    // A refusal: there is none left.
+    case.arrives(&bed, &case.udp().with_hop_limit(1)).assert_dropped(Reason::HopLimit);
+    let (frame, error) = large(tunnel, case.tcp(flag::ACK), 1500);
+    case.arrives(&bed, &frame).assert_sent(&error).assert_counted(Reason::TooBig);
 }

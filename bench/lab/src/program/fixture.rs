@@ -12,7 +12,7 @@ use proxy_common::fragment::{FragmentKey, Held, HeldKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hash::hint;
 use proxy_common::hop::{Device, HOP_NEIGHBOUR, HOP_XDP, Hop};
-use proxy_common::icmp::SourcePrefix;
+use proxy_common::icmp::{KIND_REFUSAL, KINDS, SourcePrefix};
 use proxy_common::selection::{BackendRef, HintKey};
 use proxy_common::source_range::{CLUSTER, SERVICE_BITS, SourceRange};
 use proxy_common::vip::{VIP_FILTER_WORDS, VipKey, filter_bit};
@@ -226,29 +226,32 @@ impl Bed {
         }
     }
 
-    /// Empties the bucket of ICMP messages of a source's prefix: none is sent for an hour.
+    /// Empties the buckets of ICMP messages of a source's prefix: none is sent for an hour.
     pub fn exhaust_icmp(&self, source: IpAddr) {
-        let words = match source {
-            IpAddr::V4(source) => {
-                let [a, b, c, _] = source.octets();
-                [0, u32::from_ne_bytes([a, b, c, 0])]
-            }
-            IpAddr::V6(source) => {
-                let [first, second, ..] = Addr6::from(source).0;
-                [first, second]
-            }
-        };
-        self.insert::<SourcePrefix, u64>("ICMP_SOURCES", SourcePrefix { words }, in_an_hour());
+        let refusals = prefix_of(source);
+        self.exhaust_bucket(refusals);
+        self.exhaust_bucket(refusals.about_size());
     }
 
     /// The same of a pod's device.
     pub fn exhaust_icmp_of_pod(&self, device: u32) {
-        self.insert::<SourcePrefix, u64>("ICMP_SOURCES", SourcePrefix::of_pod(device), in_an_hour());
+        self.exhaust_bucket(SourcePrefix::of_pod(device));
+        self.exhaust_bucket(SourcePrefix::of_pod(device).about_size());
     }
 
-    /// Empties the bucket for all ICMP messages: none is sent for an hour.
+    /// Empties the buckets for refusals only, of a source's prefix and of all.
+    pub fn exhaust_refusals(&self, source: IpAddr) {
+        self.exhaust_bucket(prefix_of(source));
+        self.set_per_cpu::<u64>("ICMP_TOTAL", KIND_REFUSAL, in_an_hour());
+    }
+
+    /// Empties the buckets for all ICMP messages: none is sent for an hour.
     pub fn exhaust_all_icmp(&self) {
-        self.set_per_cpu::<u64>("ICMP_TOTAL", 0, in_an_hour());
+        (0..KINDS).for_each(|kind| self.set_per_cpu::<u64>("ICMP_TOTAL", kind, in_an_hour()));
+    }
+
+    fn exhaust_bucket(&self, prefix: SourcePrefix) {
+        self.insert::<SourcePrefix, u64>("ICMP_SOURCES", prefix, in_an_hour());
     }
 
     /// When each source prefix's bucket of ICMP messages is full again.
@@ -344,7 +347,7 @@ impl Bed {
         self.clear_hash::<HeldKey, Held>("HELD");
         (0..VIP_FILTER_WORDS).for_each(|word| self.set::<u64>("VIP_FILTER", word, 0));
         self.clear_hash::<SourcePrefix, u64>("ICMP_SOURCES");
-        self.set_per_cpu::<u64>("ICMP_TOTAL", 0, 0);
+        (0..KINDS).for_each(|kind| self.set_per_cpu::<u64>("ICMP_TOTAL", kind, 0));
         self.clear_source_ranges();
         self.forget_flows();
         (0..self.next_service.get()).for_each(|id| self.set::<u64>("SERVICES", id, 0));
@@ -413,4 +416,18 @@ impl Bed {
 /// Nanoseconds of the programs' clock.
 fn in_an_hour() -> u64 {
     (monotonic_seconds() + 3600) * 1_000_000_000
+}
+
+/// The bucket for refusals of an address's prefix.
+fn prefix_of(source: IpAddr) -> SourcePrefix {
+    SourcePrefix::new(match source {
+        IpAddr::V4(source) => {
+            let [a, b, c, _] = source.octets();
+            [0, u32::from_ne_bytes([a, b, c, 0])]
+        }
+        IpAddr::V6(source) => {
+            let [first, second, ..] = Addr6::from(source).0;
+            [first, second]
+        }
+    })
 }
