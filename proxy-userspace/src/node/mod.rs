@@ -4,6 +4,7 @@ mod decode;
 mod monitor;
 mod neighbours;
 mod query;
+mod remarks;
 mod state;
 mod sysctl;
 mod topology;

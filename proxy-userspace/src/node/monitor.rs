@@ -15,7 +15,7 @@ use tracing::{debug, info, warn};
 
 use super::sysctl::Sysctls;
 use super::topology::{NodeSettings, Topology, is_service_device, topology, uplinks};
-use super::{DeviceKind, NodeError, NodeState, Update, decode, neighbours, query};
+use super::{DeviceKind, NodeError, NodeState, Update, decode, neighbours, query, remarks};
 
 /// Collects bursts: a link that comes up tells of itself some twenty times.
 const SETTLE: Duration = Duration::from_millis(10);
@@ -57,6 +57,8 @@ pub async fn follow(
         stale: Stale::Everything,
         prepared: Vec::new(),
         uplinks: Vec::new(),
+        overlooked: BTreeSet::new(),
+        veths_with_xdp: BTreeSet::new(),
         missing: BTreeSet::new(),
         service_devices: BTreeSet::new(),
         unroutable: BTreeSet::new(),
@@ -95,6 +97,8 @@ struct Monitor {
     prepared: Vec<String>,
     /// What was last said of each.
     uplinks: Vec<String>,
+    overlooked: BTreeSet<String>,
+    veths_with_xdp: BTreeSet<String>,
     missing: BTreeSet<String>,
     service_devices: BTreeSet<String>,
     unroutable: BTreeSet<IpAddr>,
@@ -181,6 +185,7 @@ impl Monitor {
         self.stale = Stale::Nothing;
         let topology = topology(&self.state, &self.settings, &targets);
         self.report(&topology, &targets);
+        self.remark(&targets);
         self.prepare(&topology, &targets);
         self.published.send_if_modified(|published| {
             let is_new = published.as_ref() != Some(&topology);
@@ -242,6 +247,29 @@ impl Monitor {
             warn!("no route to node address {target}: backends there are out of reach");
         }
         self.unroutable = unroutable;
+    }
+
+    /// Says once what the choice of devices means for whoever expected another one.
+    fn remark(&mut self, targets: &BTreeSet<IpAddr>) {
+        let overlooked = remarks::overlooked(&self.state, &self.settings, targets);
+        if overlooked != self.overlooked && !overlooked.is_empty() {
+            let devices = Vec::from_iter(overlooked.iter().map(String::as_str)).join(", ");
+            info!(
+                devices,
+                "devices with an address are no uplinks: they have neither a default route nor a node's address; clients that come \
+                 in there are not served unless --uplinks names all devices toward the network"
+            );
+        }
+        self.overlooked = overlooked;
+        let veths = remarks::veths_with_xdp(&self.state, &self.settings, targets);
+        for device in veths.difference(&self.veths_with_xdp) {
+            warn!(
+                device,
+                "XDP on a veth: it sees frames whose checksums their sender has not computed, and what it sends on to other nodes arrives \
+                 broken; switch offloading off at the other end (`ethtool -K DEVICE tx off tso off gso off`), or leave --xdp at auto"
+            );
+        }
+        self.veths_with_xdp = veths;
     }
 
     async fn keep_resolved(&mut self, targets: &BTreeSet<IpAddr>) {
