@@ -91,6 +91,8 @@ reasons! {
     IcmpUnknown = 30, "icmp_unknown";
     /// Dropped, and refused by ICMP: no service has this protocol.
     UnknownProtocol = 31, "unknown_protocol";
+    /// Refused: a socket that is bound to a loopback address asks for a NodePort there, and the backend has no address of this node.
+    LoopbackSource = 44, "loopback_source";
 }
 
 /// Numbers reserved for reasons: the stride of COUNTERS.

@@ -80,6 +80,12 @@ impl Call {
         // SAFETY: as above.
         unsafe { read4((&raw const (*self.socket()).src_ip6).cast()) }
     }
+    /// Whether the socket is connected.
+    #[inline(always)]
+    pub fn is_connected(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { (&raw const (*self.socket()).dst_port).read_volatile() != 0 }
+    }
     /// The socket's cookie, in two words.
     #[inline(always)]
     pub fn cookie(&self) -> [u32; 2] {

@@ -12,6 +12,8 @@ use crate::packet::header::protocol;
 pub trait SocketFamily: Family {
     /// 127.0.0.1 or ::1.
     const LOOPBACK: Self::Address;
+    /// Whether an address is one of the loopback device.
+    fn is_loopback(address: &Self::Address) -> bool;
     /// Which frontends the backends of a protocol's sockets stand for.
     fn sockets(protocol: u8) -> &'static SocketsMap<Self::Address>;
     /// A network namespace in the place of a client's address.
@@ -20,6 +22,12 @@ pub trait SocketFamily: Family {
 
 impl SocketFamily for V4 {
     const LOOPBACK: Addr4 = Addr4([u32::from_ne_bytes([127, 0, 0, 1])]);
+    #[inline(always)]
+    fn is_loopback(address: &Addr4) -> bool {
+        let [word] = address.0;
+        let [first, ..] = word.to_ne_bytes();
+        first == 127
+    }
     #[inline(always)]
     fn sockets(protocol: u8) -> &'static SocketsMap<Addr4> {
         if protocol == protocol::TCP { &maps::SOCK_TCP4 } else { &maps::SOCK_REV4 }
@@ -33,6 +41,10 @@ impl SocketFamily for V4 {
 
 impl SocketFamily for V6 {
     const LOOPBACK: Addr6 = Addr6([0, 0, 0, 1_u32.to_be()]);
+    #[inline(always)]
+    fn is_loopback(address: &Addr6) -> bool {
+        *address == Self::LOOPBACK
+    }
     #[inline(always)]
     fn sockets(protocol: u8) -> &'static SocketsMap<Addr6> {
         if protocol == protocol::TCP { &maps::SOCK_TCP6 } else { &maps::SOCK_REV6 }

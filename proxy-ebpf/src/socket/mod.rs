@@ -21,6 +21,7 @@ use proxy_common::verdict::Reason;
 use self::form::{Mapped4, Plain6, is_mapped};
 
 const EADDRINUSE: i32 = 98;
+const EADDRNOTAVAIL: i32 = 99;
 const ECONNREFUSED: i32 = 111;
 const EHOSTUNREACH: i32 = 113;
 

@@ -10,10 +10,11 @@ use proxy_common::verdict::Reason;
 
 use super::call::{Call, random};
 use super::form::{AddressOf, Form, SocketFamily};
-use super::{ECONNREFUSED, EHOSTUNREACH, Outcome, UNTOUCHED};
+use super::{EADDRNOTAVAIL, ECONNREFUSED, EHOSTUNREACH, Outcome, UNTOUCHED};
 use crate::affinity;
 use crate::balance;
 use crate::config::SOCKET_NODE_ONLY;
+use crate::dsr;
 use crate::packet::header::protocol;
 use crate::share;
 use crate::source;
@@ -28,8 +29,7 @@ pub fn connect<F: Form>(call: &Call) -> Outcome {
     let asked = Asked::<F> { address: F::address(call), port: call.port(), protocol };
     let outcome = turn::<F>(call, &asked);
     if matches!(outcome, Outcome::Proceed(Reason::NotOurs)) && protocol == protocol::UDP {
-        // A datagram socket that was connected by a frontend before, and asks for the backend itself now.
-        let _ = F::Family::sockets(protocol).remove(&asked.key(call));
+        asked.forget(call);
     }
     outcome
 }
@@ -40,7 +40,13 @@ pub fn send<F: Form>(call: &Call) -> Outcome {
     let Some(protocol) = served_protocol(call) else {
         return UNTOUCHED;
     };
-    turn::<F>(call, &Asked { address: F::address(call), port: call.port(), protocol })
+    let asked = Asked::<F> { address: F::address(call), port: call.port(), protocol };
+    let outcome = turn::<F>(call, &asked);
+    // A connected socket hears nobody but its peer.
+    if matches!(outcome, Outcome::Proceed(Reason::NotOurs)) && !call.is_connected() {
+        asked.forget(call);
+    }
+    outcome
 }
 
 /// What a socket asks for, or gets.
@@ -58,6 +64,23 @@ impl<F: Form> Asked<F> {
             cookie: call.cookie(),
             port: self.port,
             protocol: u16::from(self.protocol),
+        }
+    }
+
+    /// What a backend stands for, unless it is gone.
+    #[inline(always)]
+    fn of(reference: BackendRef, protocol: u8) -> Option<Self> {
+        let backend = balance::lookup_backend::<F::Family>(reference)?;
+        Some(Self { address: backend.address, port: backend.port, protocol })
+    }
+
+    /// A datagram socket that asked by a frontend before asks for the backend itself now: the last counts.
+    #[inline(always)]
+    fn forget(&self, call: &Call) {
+        let (key, sockets) = (self.key(call), F::Family::sockets(self.protocol));
+        // To look is cheap where nothing is found, to delete takes a lock.
+        if sockets.get_ptr(&key).is_some() {
+            let _ = sockets.remove(&key);
         }
     }
 }
@@ -82,13 +105,15 @@ fn turn<F: Form>(call: &Call, asked: &Asked<F>) -> Outcome {
         return UNTOUCHED;
     }
     let reference = choose::<F>(call, asked, &frontend);
-    let Some(backend) = balance::lookup_backend::<F::Family>(reference) else {
+    let Some(given) = Asked::<F>::of(reference, asked.protocol) else {
         let reason = balance::why_nobody(&frontend);
         let error = if matches!(reason, Reason::NoEndpoint) { ECONNREFUSED } else { EHOSTUNREACH };
         return Outcome::Fail(reason, error);
     };
-    let given = Asked { address: backend.address, port: backend.port, protocol: asked.protocol };
-    remember::<F>(call, asked, &given, reference);
+    if is_out_of_reach::<F>(call, asked, &given) {
+        return Outcome::Fail(Reason::LoopbackSource, EADDRNOTAVAIL);
+    }
+    let given = remember::<F>(call, asked, given, reference, &frontend);
     F::set_address(call, &given.address);
     call.set_port(given.port);
     Outcome::Proceed(Reason::Connected)
@@ -143,23 +168,85 @@ const fn spread([low, high]: [u32; 2]) -> u32 {
     mix(low as u64 | (high as u64) << 32) as u32
 }
 
-/// Where the map refuses, the socket sees the backend's own address.
+/// Whether a socket can't reach a NodePort's backend from the loopback address that it is bound to: the kernel sends nothing from there but
+/// to addresses of the node itself, and no hook can bind it to another one (`bpf_bind` refuses a socket that has a port).
 #[inline(always)]
-fn remember<F: Form>(call: &Call, asked: &Asked<F>, given: &Asked<F>, backend: BackendRef) {
+fn is_out_of_reach<F: Form>(call: &Call, asked: &Asked<F>, given: &Asked<F>) -> bool {
+    asked.address == F::Family::LOOPBACK
+        && F::Family::is_loopback(&F::bound(call))
+        && !dsr::is_own::<F::Family>(&given.address)
+}
+
+/// Notes which frontend a socket's backend stands for; where the map refuses, the socket sees the backend's own address. Returns what the socket gets in
+/// the end: answers of one backend to one socket can stand for one frontend only, so datagrams to a second frontend go to another backend, as far as
+/// there is one.
+#[inline(always)]
+fn remember<F: Form>(
+    call: &Call,
+    asked: &Asked<F>,
+    given: Asked<F>,
+    reference: BackendRef,
+    frontend: &Frontend,
+) -> Asked<F> {
+    // A connection is one of its own, datagrams come again.
+    let (given, reference) = if asked.protocol == protocol::TCP {
+        (given, reference)
+    } else {
+        match known::<F>(call, asked, &given) {
+            Known::AsAsked => return given,
+            Known::Nobody => (given, reference),
+            Known::Another => other::<F>(call, asked, frontend).unwrap_or((given, reference)),
+        }
+    };
     let key = given.key(call);
     let [low, _] = key.cookie;
     let entry = SocketFrontend {
         address: asked.address,
-        backend: backend.0,
+        backend: reference.0,
         socket: low,
         port: asked.port,
         reserved: 0,
     };
-    let sockets = F::Family::sockets(asked.protocol);
-    // A connection is one of its own, datagrams come again.
-    let is_new = asked.protocol == protocol::TCP;
-    // SAFETY: copied at once.
-    if is_new || unsafe { sockets.get(&key).copied() } != Some(entry) {
-        let _ = sockets.insert(&key, &entry, BPF_ANY.into());
+    let _ = F::Family::sockets(asked.protocol).insert(&key, &entry, BPF_ANY.into());
+    given
+}
+
+/// What a backend stands for to a socket so far.
+enum Known {
+    Nobody,
+    AsAsked,
+    Another,
+}
+
+#[inline(always)]
+fn known<F: Form>(call: &Call, asked: &Asked<F>, given: &Asked<F>) -> Known {
+    let key = given.key(call);
+    let [low, _] = key.cookie;
+    // SAFETY: copied at once; what is of another key is told by its socket.
+    let found = unsafe { F::Family::sockets(asked.protocol).get(&key).copied() };
+    match found.filter(|found| found.socket == low) {
+        None => Known::Nobody,
+        Some(found) if found.address == asked.address && found.port == asked.port => Known::AsAsked,
+        Some(_) => Known::Another,
     }
+}
+
+/// Another backend of the list, which stands for no other frontend to this socket. Under session affinity there is none.
+#[inline(always)]
+fn other<F: Form>(call: &Call, asked: &Asked<F>, frontend: &Frontend) -> Option<(Asked<F>, BackendRef)> {
+    const TRIES: u32 = 8;
+    /// The golden ratio's part of all hashes: a few steps come by each slot of a short list.
+    const STEP: u32 = 0x9e37_79b9;
+    let service = balance::lookup_slice(frontend).filter(|_| frontend.flags & FRONTEND_AFFINITY == 0)?;
+    let mut hash = spread(call.cookie());
+    for _ in 0..TRIES {
+        hash = hash.wrapping_add(STEP);
+        let reference = balance::slot_of(service, hash).current();
+        if let Some(given) = Asked::<F>::of(reference, asked.protocol)
+            && !matches!(known::<F>(call, asked, &given), Known::Another)
+        {
+            return Some((given, reference));
+        }
+    }
+    None
 }

@@ -10,6 +10,8 @@ use millrace_lab::topology::Family;
 use super::{MOST, Path, any, connect, each_path, pod};
 
 each_path! {
+    an_unconnected_socket_is_told_which_of_two_frontends_answers
+    what_a_backend_answers_after_it_was_asked_itself_comes_from_it
     a_connected_socket_is_told_that_its_peer_is_the_frontend
     the_datagrams_of_an_unconnected_socket_go_to_one_backend_and_come_from_the_frontend
     a_dual_stack_socket_is_served_over_ipv4
@@ -69,6 +71,69 @@ fn the_datagrams_of_an_unconnected_socket_go_to_one_backend_and_come_from_the_fr
             chosen.insert(first);
         }
         assert_eq!(chosen.len(), backends.len(), "sockets are spread");
+    }
+    Ok(())
+}
+
+/// Sends a datagram to each of `targets` from one unconnected socket, then says from where the answers came, sorted.
+fn ask_each(from: &Namespace, targets: &[SocketAddr]) -> Result<Vec<SocketAddr>> {
+    let targets = targets.to_vec();
+    from.run(async move || {
+        let socket = tokio::net::UdpSocket::bind(any(targets[0])).await?;
+        for target in &targets {
+            socket.send_to(b"who is there?", target).await?;
+        }
+        let mut peers = Vec::new();
+        for _ in &targets {
+            let limit = millrace_lab::traffic::ANSWER_LIMIT;
+            let (_, peer) = tokio::time::timeout(limit, socket.recv_from(&mut [0; 2048])).await??;
+            peers.push(peer);
+        }
+        peers.sort_unstable();
+        Ok(peers)
+    })
+}
+
+/// Both Services have the same two backends, and sockets of one hash would get the same one.
+fn an_unconnected_socket_is_told_which_of_two_frontends_answers(path: Path) -> Result<()> {
+    let cluster = path.shared();
+    let backends = ["pod-1b", "pod-2a"];
+    let services =
+        [cluster.service("first-of-two", 200, &backends)?, cluster.service("second-of-two", 201, &backends)?];
+    for service in &services {
+        path.apply(&cluster, service, &[1])?;
+    }
+    for family in Family::ALL {
+        let mut targets = [0, 1].map(|n: usize| SocketAddr::new(services[n].cluster_ips().of(family), 80));
+        targets.sort_unstable();
+        for _ in 0..8 {
+            assert_eq!(ask_each(pod(&cluster, "pod-1a")?, &targets)?, targets);
+        }
+    }
+    Ok(())
+}
+
+fn what_a_backend_answers_after_it_was_asked_itself_comes_from_it(path: Path) -> Result<()> {
+    let cluster = path.shared();
+    let service = cluster.service("direct-after", 202, &["pod-2a"])?;
+    path.apply(&cluster, &service, &[1])?;
+    let from = pod(&cluster, "pod-1a")?;
+    for family in Family::ALL {
+        let target = SocketAddr::new(service.cluster_ips().of(family), 80);
+        let backend =
+            service.backends().into_iter().find(|backend| Family::of(backend.ip()) == family).unwrap();
+        let peers = from.run(async move || {
+            let socket = tokio::net::UdpSocket::bind(any(target)).await?;
+            let mut peers = Vec::new();
+            for target in [target, backend, target] {
+                socket.send_to(b"who is there?", target).await?;
+                let limit = millrace_lab::traffic::ANSWER_LIMIT;
+                let (_, peer) = tokio::time::timeout(limit, socket.recv_from(&mut [0; 2048])).await??;
+                peers.push(peer);
+            }
+            Ok(peers)
+        })?;
+        assert_eq!(peers, [target, backend, target]);
     }
     Ok(())
 }

@@ -32,6 +32,35 @@ fn a_node_port_on_loopback_is_for_the_nodes_own_namespace_only() -> Result<()> {
     Ok(())
 }
 
+/// The kernel sends nothing from a loopback address to another node or a pod; to one of the node's own addresses it does.
+#[test]
+fn a_socket_bound_to_loopback_reaches_only_node_ports_whose_backend_is_on_the_node_itself() -> Result<()> {
+    let mut cluster = shared();
+    let port = 9193;
+    cluster.start_host_server(1, port)?;
+    let own = Service::new("bound-own", 203).port(80, port).host(cluster.bed().node(1)?).node_ports(32350);
+    let other = cluster.service("bound-other", 204, &["pod-1b"])?.node_ports(32360);
+    for service in [&own, &other] {
+        Path::Sockets.apply(&cluster, service, &[1])?;
+    }
+    let connect = |address: IpAddr, port: u16| {
+        node(&cluster, 1)?.run(async move || {
+            let socket = match address {
+                IpAddr::V4(_) => tokio::net::TcpSocket::new_v4()?,
+                IpAddr::V6(_) => tokio::net::TcpSocket::new_v6()?,
+            };
+            socket.bind(SocketAddr::new(address, 0))?;
+            Ok(socket.connect(SocketAddr::new(address, port)).await.map(drop).map_err(|error| error.kind()))
+        })
+    };
+    for address in Family::ALL.map(|family| loopback().of(family)) {
+        assert_eq!(connect(address, 32360)?, Err(ErrorKind::AddrNotAvailable), "{address}");
+        assert_eq!(connect(address, 32350)?, Ok(()), "{address}");
+    }
+    assert!(counted(&cluster, 1, "loopback_source")? >= 2);
+    Ok(())
+}
+
 #[test]
 fn a_datagram_without_an_endpoint_is_refused_though_its_socket_is_not_connected() -> Result<()> {
     let cluster = shared();
@@ -138,6 +167,9 @@ fn a_connected_datagram_socket_is_told_when_its_backend_goes_and_reaches_the_nex
             connected.send(())?;
             let told = client.recv(&mut [0; 1]).await.map_err(|error| error.kind());
             assert_eq!(told, Err(ErrorKind::ConnectionAborted), "nothing was sent that could be answered");
+            // It is told once; who sends without having read is told that the socket has no peer any more.
+            let told = client.send(b"who is there?").await.map_err(|error| error.raw_os_error());
+            assert_eq!(told, Err(Some(libc::EDESTADDRREQ)));
             client.connect(frontend).await?;
             Ok((whom(&client).await?, whom(&direct).await?))
         });
@@ -145,6 +177,26 @@ fn a_connected_datagram_socket_is_told_when_its_backend_goes_and_reaches_the_nex
         Path::Sockets.apply(&cluster, &second, &[1])?;
         let after = task.join_within(millrace_lab::agent::SYNC_LIMIT)?;
         assert_eq!(after, ("host-node3".to_owned(), "host-node2".to_owned()), "{family}");
+    }
+    Ok(())
+}
+
+/// It hears nobody but its peer, so what it sends to another address changes nothing of that.
+#[test]
+fn a_connected_datagram_socket_keeps_its_frontend_though_it_asks_the_backend_itself() -> Result<()> {
+    let cluster = shared();
+    let service = cluster.service("connected-direct", 205, &["pod-2a"])?;
+    Path::Sockets.apply(&cluster, &service, &[1])?;
+    for family in Family::ALL {
+        let frontend = SocketAddr::new(service.cluster_ips().of(family), 80);
+        let backend =
+            service.backends().into_iter().find(|backend| Family::of(backend.ip()) == family).unwrap();
+        let peer = pod(&cluster, "pod-1a")?.run(async move || {
+            let socket = datagram(frontend).await?.into_std()?;
+            socket.send_to(b"who is there?", backend)?;
+            Ok(socket.peer_addr()?)
+        })?;
+        assert_eq!(peer, frontend);
     }
     Ok(())
 }
