@@ -56,6 +56,11 @@ fn restore_parsed<P: Packet, F: Family>(
         return Err(UNTOUCHED);
     }
     let (found, frontend, client_port) = flow::lookup_reply::<F>(parsed).ok_or(UNTOUCHED)?;
+    if parsed.is_syn_ack() && found.has_finished() {
+        // An answer to a SYN that the client sent to the backend itself, by the port of a connection that is over.
+        flow::give_way::<F>(&parsed.key.reversed());
+        return Err(UNTOUCHED);
+    }
     flow::track::<F>(parsed, found, Sender::Backend);
     let verdict = nat::restore::<P, F>(packet, parsed, &frontend, client_port)?;
     if parsed.is_syn_ack() && found.is_decapsulated() {

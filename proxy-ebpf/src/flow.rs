@@ -5,9 +5,9 @@
 use aya_ebpf::bindings::BPF_ANY;
 use proxy_common::config::seconds;
 use proxy_common::flow::{
-    FLOW_CLOSING, FLOW_DATAGRAM, FLOW_DECAPSULATED, FLOW_ENCAPSULATE, FLOW_ESTABLISHED, FLOW_FIN_CLIENT,
-    FLOW_OUTER_IPV6, FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN, Flow, FlowKey,
-    fingerprint,
+    FLOW_CLOSING, FLOW_DATAGRAM, FLOW_DECAPSULATED, FLOW_ENCAPSULATE, FLOW_ESTABLISHED, FLOW_FIN_BACKEND,
+    FLOW_FIN_CLIENT, FLOW_OUTER_IPV6, FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN,
+    Flow, FlowKey, fingerprint,
 };
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
@@ -54,6 +54,12 @@ impl Found {
     #[inline(always)]
     pub const fn is_encapsulated(&self) -> bool {
         self.flags & FLOW_ENCAPSULATE != 0
+    }
+    /// Whether both sides have sent their FIN.
+    #[inline(always)]
+    pub const fn has_finished(&self) -> bool {
+        const BOTH: u8 = FLOW_FIN_CLIENT | FLOW_FIN_BACKEND;
+        self.flags & BOTH == BOTH
     }
     /// Whether nobody has answered in it.
     #[inline(always)]
@@ -267,8 +273,8 @@ pub fn forget<F: Family>(key: &KeyOf<F>) {
     let _ = F::flows_new().remove(&key);
 }
 
-/// Forgets a client's datagrams to a service whose replies could not be told from those to what it sends, with this key, to the
-/// backend itself: what it did last counts.
+/// Forgets a client's datagrams to a service, or a connection that is over, whose replies could not be told from those to what it
+/// sends, with this key, to the backend itself: what it did last counts.
 #[inline(never)]
 pub fn give_way<F: Family>(key: &KeyOf<F>) {
     let reply_key = key.reversed();

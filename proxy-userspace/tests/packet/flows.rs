@@ -17,6 +17,7 @@ each_client! {
     a_backends_answer_alone_promotes_nothing
     a_datagram_is_promoted_by_the_second_one
     fins_of_both_sides_close_the_connection
+    a_client_may_ask_the_backend_itself_by_the_port_of_a_connection_that_is_over
     a_half_closed_connection_stays_established
     a_reset_closes_the_connection_at_once
     later_packets_renew_a_closing_connection
@@ -120,6 +121,21 @@ fn fins_of_both_sides_close_the_connection(case: Case) {
     backend_answers(case, &bed, flag::FIN | flag::ACK);
     assert_eq!(client_entry(case, &bed, &case.tcp(flag::FIN | flag::ACK)).state, FLOW_CLOSING);
     assert!(bed.flows(FlowTable::Established).iter().all(|entry| entry.state == FLOW_CLOSING));
+}
+
+fn a_client_may_ask_the_backend_itself_by_the_port_of_a_connection_that_is_over(case: Case) {
+    let bed = bed_with_service(case);
+    handshake(case, &bed);
+    backend_answers(case, &bed, flag::FIN | flag::ACK);
+    client_entry(case, &bed, &case.tcp(flag::FIN | flag::ACK));
+    for flags in [flag::SYN | flag::ACK, flag::ACK] {
+        let reply = case.tcp(flags).with_destination(case.pod(1)).reply();
+        bed.send(case.way_out(), &reply).assert_passed(&reply).assert_counted(Reason::NotOurs);
+    }
+    assert_eq!(table_sizes(&bed), (0, 0));
+    // And by the frontend again.
+    handshake(case, &bed);
+    assert_eq!(table_sizes(&bed), (0, 2));
 }
 
 fn a_half_closed_connection_stays_established(case: Case) {
