@@ -17,6 +17,7 @@ use crate::snat::{Checked, Node, neighbour};
 each_client! {
     what_came_too_early_is_received_after_the_first_fragment
     what_may_be_this_nodes_own_goes_on_to_the_stack_as_well
+    the_oldest_of_what_is_held_gives_way_to_what_comes_now
     a_fragment_that_comes_twice_is_received_once
     the_first_fragment_is_waited_for_thirty_seconds
     what_is_held_goes_after_thirty_seconds
@@ -105,6 +106,21 @@ fn what_came_too_early_is_received_after_the_first_fragment(case: Case) {
             }
         });
     }
+}
+
+/// Several times as many as there is room for, of packets whose first fragment never comes.
+fn the_oldest_of_what_is_held_gives_way_to_what_comes_now(case: Case) {
+    let expected = pieces(&large(case).with_destination(case.pod(1)));
+    let (flood, pieces) = (large(case), pieces(&large(case)));
+    watching(bed_with_service(case), case, |bed, capture| {
+        for id in 100..500 {
+            is_held(case, bed, &flood.fragments(id, PIECE)[1]);
+        }
+        is_held(case, bed, &pieces[2]);
+        let first = arrives_through(case, bed, &pieces[0]);
+        first.assert_passed(&expected[0]).assert_counted(case.served());
+        are_received(capture, &[&pieces[2]]);
+    });
 }
 
 fn an_answer_of_another_node_is_put_in_order(case: Case) {
