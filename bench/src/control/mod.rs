@@ -45,9 +45,12 @@ pub struct Arguments {
     /// EndpointSlices that change one at a time
     #[arg(long, default_value_t = 2_000)]
     changes: u32,
-    /// Changes come for a minute instead of ten seconds
-    #[arg(long)]
+    /// Changes come for a minute
+    #[arg(long, conflicts_with = "seconds")]
     long: bool,
+    /// Seconds for which changes come
+    #[arg(long, default_value_t = 10)]
+    seconds: u32,
 }
 
 /// A measurement.
@@ -65,7 +68,8 @@ enum Part {
 
 /// Measures and prints.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    ensure!(arguments.runs > 0 && arguments.changes > 0, "--runs and --changes take positive numbers");
+    let numbers = [arguments.runs, arguments.changes as usize, arguments.seconds as usize];
+    ensure!(!numbers.contains(&0), "--runs, --changes and --seconds take positive numbers");
     let mut report = Report::default();
     for scale in arguments.scales() {
         for part in arguments.parts() {
@@ -73,7 +77,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             let figures = match part {
                 Part::Stages => stages::measure(scale, arguments.runs)?,
                 Part::One => changes::measure(scale, Pace::OneByOne(arguments.changes))?,
-                Part::Stream => changes::measure(scale, Pace::Stream(if arguments.long { 60 } else { 10 }))?,
+                Part::Stream => changes::measure(scale, Pace::Stream(if arguments.long { 60 } else { arguments.seconds }))?,
                 Part::Memory => memory::measure(scale)?,
             };
             report.add(scale, figures);

@@ -1,5 +1,6 @@
 //! From listed to programmed, stage by stage.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -76,6 +77,8 @@ fn run(scale: Scale) -> Result<Run> {
     let desired = model.desired();
     let dirty = everything(desired);
     let mut plan = Plan::adopt(capacities(desired), Found::default(), Duration::ZERO);
+    // As the data plane below: which addresses are on this node's devices decides what is written of a Service's addresses.
+    plan.set_topology(&topology, &BTreeSet::new(), Duration::ZERO, &mut Obedient);
     let (planned, took) = timed(|| plan.sync(desired, &dirty, Duration::ZERO, &mut Obedient));
     run.plan = took;
     drop(plan);

@@ -10,7 +10,7 @@ use super::libtest::{self, Output};
 use super::{Args, Outcome};
 use crate::setup::{self, Need};
 use crate::workspace::Workspace;
-use crate::{lint, vm};
+use crate::{build, lint, vm};
 
 /// What a pass may take, its build included; more is a hang.
 const BOUND: Duration = Duration::from_mins(20);
@@ -36,6 +36,8 @@ pub enum Layer {
     Apiserver,
     /// Random and mutated input
     Fuzz,
+    /// Every benchmark in a short form, for its checks
+    Bench,
     /// Every program loaded by other kernels, within its instruction budget
     Vm,
 }
@@ -57,6 +59,8 @@ enum Work {
     Target(&'static str),
     /// One test target, with the agents told what to make of XDP.
     TargetWithXdp(&'static str, &'static str),
+    /// One test target that needs the benchmarks' own BPF object.
+    TargetWithBenchObject(&'static str),
     /// One test target that talks to a real API server.
     TargetWithApiserver(&'static str),
     /// The tests of one of its modules, with the agents told what to make of XDP.
@@ -72,7 +76,7 @@ enum Work {
 
 impl Layer {
     /// All, in the order in which they run.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Lint,
         Self::Unit,
         Self::Scenario,
@@ -81,6 +85,7 @@ impl Layer {
         Self::Namespace,
         Self::Apiserver,
         Self::Fuzz,
+        Self::Bench,
         Self::Vm,
     ];
 
@@ -90,7 +95,7 @@ impl Layer {
             Self::Lint => &[Need::Build, Need::Lint],
             Self::Unit | Self::Scenario => &[Need::Build],
             Self::Packet | Self::Dataplane | Self::Apiserver | Self::Fuzz => &[Need::Build, Need::Run],
-            Self::Namespace => &[Need::Build, Need::Run, Need::Programs],
+            Self::Namespace | Self::Bench => &[Need::Build, Need::Run, Need::Programs],
             Self::Vm => &[Need::Build, Need::Programs, Need::Vm],
         }
     }
@@ -116,6 +121,7 @@ impl Layer {
                 },
             ],
             Self::Fuzz => &[Pass { title: "fuzz", work: Work::Target("fuzz") }],
+            Self::Bench => &[Pass { title: "bench", work: Work::TargetWithBenchObject("benches") }],
             Self::Vm => &[
                 Pass { title: "vm", work: Work::Vm },
                 Pass { title: "tests, other kernels", work: Work::VmTests },
@@ -132,7 +138,10 @@ impl Work {
     /// The test targets it runs.
     fn targets(self) -> Vec<&'static str> {
         match self {
-            Self::Target(name) | Self::TargetWithXdp(name, _) | Self::TargetWithApiserver(name) => vec![name],
+            Self::Target(name)
+            | Self::TargetWithXdp(name, _)
+            | Self::TargetWithBenchObject(name)
+            | Self::TargetWithApiserver(name) => vec![name],
             Self::ModuleWithApiserver { target, .. } => vec![target],
             Self::VmTests => vm::Target::ALL.map(|target| target.name).to_vec(),
             Self::Lint | Self::Unit | Self::Vm => Vec::new(),
@@ -165,12 +174,17 @@ pub fn perform(
             return vm::test_everywhere(workspace, &vm::Target::ALL, extent).map(Outcome::Ran);
         }
         Work::Unit => cargo.args(["--lib", "--bins"]),
-        Work::Target(name) | Work::TargetWithApiserver(name) => cargo.args(["--test", name]),
+        Work::Target(name) | Work::TargetWithApiserver(name) | Work::TargetWithBenchObject(name) => {
+            cargo.args(["--test", name])
+        }
         Work::TargetWithXdp(name, xdp) => cargo.args(["--test", name]).env("MILLRACE_XDP", xdp),
         Work::ModuleWithApiserver { target, module, xdp } => {
             cargo.args(["--test", target, &format!("{module}::")]).env("MILLRACE_XDP", xdp)
         }
     };
+    if matches!(pass.work, Work::TargetWithBenchObject(_)) {
+        build::bench_object(workspace)?;
+    }
     if matches!(pass.work, Work::TargetWithApiserver(_) | Work::ModuleWithApiserver { .. }) {
         match setup::ensure_apiserver(workspace) {
             Ok(assets) => cargo.env(setup::ASSETS, assets),
