@@ -77,6 +77,10 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     for remark in &settings.remarks {
         remark.log();
     }
+    // Before anything is asked of the source, which may take long.
+    if settings.proxy_mode != ProxyMode::Ipvs {
+        ebpf::check(&settings.bpffs)?;
+    }
     let (event_sender, events) = mpsc::channel(BATCHES);
     let (target_sender, targets) = watch::channel(None);
     let (topology_sender, topology) = watch::channel(None);

@@ -98,8 +98,10 @@ impl CliError {
         matches!(
             self,
             Self::Config(_)
+                | Self::Dataplane(OpenError::BpffsPath { .. })
                 | Self::Agent(
                     AgentError::OuterSource { .. }
+                        | AgentError::Dataplane(OpenError::BpffsPath { .. })
                         | AgentError::Source(
                             SourceError::Directory { .. }
                                 | SourceError::NoConfiguration
@@ -116,27 +118,35 @@ pub fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            eprint!("{error}");
+            // Who can't be told is told by the status.
+            let _ = write!(io::stderr(), "{error}");
             return ExitCode::from(USAGE);
         }
         Err(error) if error.use_stderr() => {
-            eprintln!("{}", one_line(&error.to_string()));
+            let _ = writeln!(io::stderr(), "{}", one_line(&error.to_string()));
             return ExitCode::from(USAGE);
         }
-        Err(help) => {
-            print!("{help}");
-            return ExitCode::SUCCESS;
-        }
+        Err(help) => return status(print_help(&help)),
     };
-    match execute(cli.command) {
+    status(execute(cli.command))
+}
+
+fn status(result: Result<(), CliError>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         // The reader of our output has seen enough, as `head` does.
         Err(CliError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("millrace: {error}");
+            let _ = writeln!(io::stderr(), "millrace: {error}");
             ExitCode::from(if error.is_of_a_value() { USAGE } else { 1 })
         }
     }
+}
+
+fn print_help(help: &clap::Error) -> Result<(), CliError> {
+    let mut out = io::stdout().lock();
+    write!(out, "{help}")?;
+    Ok(out.flush()?)
 }
 
 fn execute(command: Command) -> Result<(), CliError> {
@@ -177,6 +187,7 @@ impl Show {
                 }
             }
         }
+        out.flush()?;
         Ok(())
     }
 }

@@ -2,7 +2,8 @@
 
 use std::thread;
 
-use millrace::dataplane::ebpf::{EbpfDataplane, OpenError};
+use millrace::dataplane::ebpf::read::PinnedMaps;
+use millrace::dataplane::ebpf::{EbpfDataplane, OpenError, cleanup};
 
 use crate::support::Scratch;
 
@@ -19,6 +20,31 @@ fn missing_capabilities_are_named() {
     let text = error.to_string();
     assert!(text.starts_with("missing CAP_BPF, CAP_PERFMON, CAP_NET_ADMIN: run as root"), "{text}");
     assert!(!scratch.path.exists(), "nothing was touched");
+}
+
+#[test]
+fn who_may_not_read_or_remove_the_maps_is_told_what_it_takes() {
+    let scratch = Scratch::new();
+    drop(scratch.open());
+    let path = scratch.path.clone();
+    let unprivileged = move || {
+        become_nobody();
+        let read = PinnedMaps::open(&path).map(drop).unwrap_err().to_string();
+        (read, cleanup(&path).unwrap_err().to_string())
+    };
+    let (read, removed) = thread::spawn(unprivileged).join().unwrap();
+    for text in [read, removed] {
+        assert!(text.ends_with("run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"), "{text}");
+    }
+    assert!(PinnedMaps::open(&scratch.path).is_ok(), "nothing was removed");
+}
+
+/// Of this thread only: the C library's setresuid would change all of them.
+fn become_nobody() {
+    const NOBODY: u32 = 65534;
+    // SAFETY: setresuid(2) takes three numbers.
+    let result = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
 /// Of this thread only: that is how the kernel keeps them.

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use aya::maps::MapData;
+use aya::programs::SchedClassifier;
 use millrace::dataplane::Dataplane;
 use millrace::dataplane::ebpf::read::{PinnedMaps, ReadError};
 use millrace::dataplane::ebpf::{EbpfDataplane, Mark, OpenError, Settings, cleanup};
@@ -16,8 +18,11 @@ fn a_second_agent_on_the_same_directory_is_refused() {
     let scratch = Scratch::new();
     let first = scratch.open();
     let error = EbpfDataplane::open(scratch.settings()).unwrap_err();
-    assert!(matches!(error, OpenError::InUse { .. }), "{error}");
-    assert!(error.to_string().starts_with("another agent is using"), "{error}");
+    let process = std::process::id();
+    assert!(matches!(error, OpenError::InUse { process: Some(holder), .. } if holder == process), "{error}");
+    let text = error.to_string();
+    assert!(text.starts_with(&format!("another agent (process {process}) is using")), "{text}");
+    assert!(!text.contains("--bpffs-path"), "that would make two data planes of one node: {text}");
     drop(first);
     drop(scratch.open());
 }
@@ -132,9 +137,38 @@ fn where_no_bpf_file_system_is_mounted_one_is() {
 }
 
 #[test]
+fn a_pin_with_another_shape_is_named_with_both_shapes_and_stays() {
+    let scratch = Scratch::new();
+    drop(scratch.open());
+    let maps = scratch.path.join("millrace/v3/maps");
+    let frontends = maps.join("FRONTENDS4");
+    let agent = maps.join("AGENT");
+    std::fs::remove_file(&frontends).unwrap();
+    MapData::from_pin(&agent).unwrap().pin(&frontends).unwrap();
+    let error = EbpfDataplane::open(scratch.settings()).unwrap_err();
+    assert!(!error.is_of_the_kernel(), "another mode would hide it");
+    let text = error.to_string();
+    let place = frontends.display().to_string();
+    let words = [place.as_str(), "of type array with keys of 4", "of type hash with keys of", "remove it"];
+    for word in words {
+        assert!(text.contains(word), "{word} is not in {text}");
+    }
+    assert!(frontends.exists());
+
+    std::fs::remove_file(&frontends).unwrap();
+    let programs = std::fs::read_dir(scratch.path.join("millrace/v3/programs")).unwrap().next().unwrap();
+    let program = programs.unwrap().path().join("tc_egress");
+    SchedClassifier::from_pin(&program).unwrap().pin(&frontends).unwrap();
+    let text = EbpfDataplane::open(scratch.settings()).unwrap_err().to_string();
+    assert!(text.contains(&place) && text.contains("no map but bpf-prog"), "{text}");
+    std::fs::remove_file(&frontends).unwrap();
+    drop(scratch.open());
+}
+
+#[test]
 fn a_path_that_is_no_directory_is_named() {
     let scratch = Scratch::new();
     let settings = Settings { bpffs_path: "/proc/version".into(), ..scratch.settings() };
     let error = EbpfDataplane::open(settings).unwrap_err().to_string();
-    assert!(error.starts_with("/proc/version"), "{error}");
+    assert!(error.starts_with("--bpffs-path /proc/version: is no directory"), "{error}");
 }

@@ -1,6 +1,10 @@
 //! What the command line answers when it can't do what was asked.
 
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 
 /// Nobody's cluster is asked: whoever runs the tests may have one.
 fn millrace(arguments: &[&str]) -> Output {
@@ -59,14 +63,56 @@ fn a_source_directory_that_is_missing_ends_the_agent_as_a_wrong_value_does() {
     assert!(line.contains("--source") && line.contains("/nowhere/at/all"), "{line}");
 }
 
+/// An agent without manifests, in network and mount namespaces of its own.
+fn agent_apart(bpffs: &str) -> Command {
+    let mut command = Command::new(millrace_lab::agent::binary().unwrap());
+    command.args(agent(&["--source", "directory:/nowhere"])).args(["--bpffs-path", bpffs]);
+    let apart = || {
+        let none: Option<&str> = None;
+        unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)?;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+        Ok(())
+    };
+    // SAFETY: between fork and exec the child makes system calls and nothing else.
+    unsafe { command.pre_exec(apart) };
+    command
+}
+
 #[test]
-fn a_path_where_no_bpf_file_system_can_be_is_called_that() {
-    let empty = std::env::temp_dir().join(format!("millrace-no-manifests-{}", std::process::id()));
-    std::fs::create_dir_all(&empty).unwrap();
-    let source = format!("directory:{}", empty.display());
-    let line = refusal(&[&agent(&["--bpffs-path", "/proc/nowhere"])[..], &["--source", &source]].concat(), 1);
-    std::fs::remove_dir(&empty).unwrap();
-    assert!(line.contains("/proc/nowhere is no BPF file system"), "{line}");
+fn a_path_where_no_bpf_file_system_may_be_mounted_is_a_wrong_value() {
+    let scratch = std::env::temp_dir().join(format!("millrace-no-bpffs-{}", std::process::id()));
+    std::fs::create_dir_all(scratch.join("full")).unwrap();
+    let (full, file) = (scratch.display().to_string(), "/proc/version".to_owned());
+    for (path, why) in [
+        (full.as_str(), "files in it"),
+        ("/proc", "mount point"),
+        ("/proc/nowhere", "can't be made"),
+        (&file, "no directory"),
+        ("run/bpf", "an absolute path"),
+    ] {
+        let output = agent_apart(path).output().unwrap();
+        let line = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{path}: {line}");
+        assert_eq!(line.lines().count(), 1, "{path}: {line}");
+        for word in ["--bpffs-path", path, why] {
+            assert!(line.contains(word), "{word} is not in {line}");
+        }
+    }
+    std::fs::remove_dir_all(&scratch).unwrap();
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_of_the_help_is_no_failure() {
+    for arguments in
+        [&["--help"][..], &["help", "agent"], &["agent", "--help"], &["status", "--help"], &["--version"]]
+    {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(millrace_lab::agent::binary().unwrap());
+        let output = command.args(arguments).stdout(writer).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{arguments:?}: {output:?}");
+        assert!(output.stderr.is_empty(), "{arguments:?}: {output:?}");
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The BPF file system: mounted, ours alone, and left clean.
+//! Our directory of the BPF file system: ours alone, and left clean.
 
 use std::fs::{self, File};
 use std::io;
@@ -6,10 +6,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
-use nix::mount::{MsFlags, mount};
-use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use super::error::OpenError;
+use super::holder;
 use super::layout::{Layout, NAMESPACES};
 
 /// Held while an agent, or `cleanup`, works on a directory. It ends with the process, however that ends.
@@ -18,17 +17,8 @@ pub struct Lock {
     _directory: Flock<File>,
 }
 
-/// Makes the directories, mounting a BPF file system if there is none, and locks them, and those of all other
-/// versions of the layout.
+/// Makes the directories in a BPF file system and locks them, and those of all other versions of the layout.
 pub fn prepare(layout: &Layout) -> Result<Lock, OpenError> {
-    let path = layout.bpffs();
-    let no_bpffs = |error| OpenError::NoBpffs { path: path.to_owned(), error };
-    fs::create_dir_all(path).map_err(no_bpffs)?;
-    if !is_bpffs(path)? {
-        let options: Option<&str> = None;
-        mount(Some("bpf"), path, Some("bpf"), MsFlags::empty(), options)
-            .map_err(|error| no_bpffs(error.into()))?;
-    }
     make_dir(&layout.top())?;
     let lock = lock(&layout.top())?;
     let namespace = namespace()?.to_string();
@@ -62,7 +52,9 @@ pub fn lock(root: &Path) -> Result<Lock, OpenError> {
     let directory = File::open(root).map_err(|error| file_error(root, error))?;
     match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
         Ok(directory) => Ok(Lock { _directory: directory }),
-        Err((_, nix::Error::EWOULDBLOCK)) => Err(OpenError::InUse { path: root.to_owned() }),
+        Err((directory, nix::Error::EWOULDBLOCK)) => {
+            Err(OpenError::InUse { path: root.to_owned(), process: holder::of_lock(&directory) })
+        }
         Err((_, error)) => Err(file_error(root, error.into())),
     }
 }
@@ -100,11 +92,6 @@ pub fn remove_tree(directory: &Path, removed: &mut Vec<PathBuf>) -> Result<(), O
 
 fn make_dir(path: &Path) -> Result<(), OpenError> {
     fs::create_dir_all(path).map_err(|error| file_error(path, error))
-}
-
-fn is_bpffs(path: &Path) -> Result<bool, OpenError> {
-    let status = statfs(path).map_err(|error| file_error(path, error.into()))?;
-    Ok(status.filesystem_type() == BPF_FS_MAGIC)
 }
 
 fn file_error(path: &Path, error: io::Error) -> OpenError {

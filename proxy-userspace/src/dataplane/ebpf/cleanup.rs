@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::attach::Attachments;
 use super::bpffs;
+use super::capability;
 use super::error::OpenError;
 use super::layout::Layout;
 
@@ -17,6 +18,8 @@ pub struct Cleaned {
 /// Removes everything of ours from the kernel: links (which detaches the programs), programs, maps and their
 /// directory, of every version of the layout. Refused while an agent runs.
 pub fn cleanup(bpffs_path: &Path) -> Result<Cleaned, OpenError> {
+    // Without rights, what is there may look as if it were not.
+    capability::check()?;
     let layout = Layout::new(bpffs_path);
     let mut removed = Vec::new();
     let _lock = if layout.top().exists() { Some(bpffs::lock(&layout.top())?) } else { None };

@@ -8,14 +8,28 @@ use aya::EbpfError;
 use aya::maps::MapError;
 use aya::programs::ProgramError;
 
+/// What to do about missing rights.
+pub(super) const TAKES_RIGHTS: &str = "run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN";
+
 /// Why the data plane can't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The process lacks a capability.
-    #[error("missing {missing}: run as root, or grant CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON")]
+    #[error("missing {missing}: {TAKES_RIGHTS}")]
     Capability {
         /// The capabilities that are missing.
         missing: String,
+    },
+    /// There is no BPF file system, and none may be mounted.
+    #[error(
+        "--bpffs-path {path}: {why}; takes a BPF file system, a directory in one, or an empty directory to \
+         mount one on"
+    )]
+    BpffsPath {
+        /// Where it was wanted.
+        path: PathBuf,
+        /// What is there.
+        why: String,
     },
     /// There is no BPF file system, and none could be mounted.
     #[error("{path} is no BPF file system, and none can be mounted there: {error}")]
@@ -34,18 +48,33 @@ pub enum OpenError {
         error: io::Error,
     },
     /// Another agent works on the same directory.
-    #[error("another agent is using {path}; one at a time can (--bpffs-path gives it another directory)")]
+    #[error("another agent{} is using {path}; a node has one at a time: stop that one first", numbered(*process))]
     InUse {
         /// The directory.
         path: PathBuf,
+        /// Its process, where that is seen.
+        process: Option<u32>,
     },
     /// There are links to devices of another network namespace.
     #[error(
-        "{path}: an agent in another network namespace made these pins; --bpffs-path gives this one another directory, or `millrace cleanup` removes them"
+        "{path}: an agent in another network namespace made these pins; start this one in that namespace, or \
+         remove them by `millrace cleanup`"
     )]
     OtherNamespace {
         /// The directory that names the namespace.
         path: PathBuf,
+    },
+    /// Something else is pinned where a map of ours belongs.
+    #[error(
+        "{path}: {found} is pinned there where {wanted} belongs; remove it, or everything by `millrace cleanup`"
+    )]
+    ForeignPin {
+        /// The pin.
+        path: PathBuf,
+        /// What it is.
+        found: String,
+        /// What it has to be.
+        wanted: String,
     },
     /// The kernel refused a program.
     #[error("the kernel refuses program {program}: {error}; verifier: {verifier}")]
@@ -108,6 +137,8 @@ impl OpenError {
             Self::Object(error) => !is_shortage(error),
             Self::Map { error, .. } => !is_shortage(error),
             Self::Capability { .. }
+            | Self::BpffsPath { .. }
+            | Self::ForeignPin { .. }
             | Self::File { .. }
             | Self::InUse { .. }
             | Self::OtherNamespace { .. }
@@ -115,6 +146,20 @@ impl OpenError {
             | Self::MapIo { .. }
             | Self::UnknownMap { .. }
             | Self::Aya { .. } => false,
+        }
+    }
+
+    /// Whether the process lacks the right to do it.
+    #[must_use]
+    pub fn is_of_rights(&self) -> bool {
+        let is_denied = |error: &(dyn Error + 'static)| has_cause(error, &[libc::EPERM, libc::EACCES]);
+        match self {
+            Self::Capability { .. } => true,
+            Self::NoBpffs { error, .. } | Self::File { error, .. } | Self::MapIo { error, .. } => {
+                is_denied(error)
+            }
+            Self::Map { error, .. } => is_denied(error),
+            _ => false,
         }
     }
 
@@ -132,15 +177,24 @@ impl OpenError {
 
 /// Whether an error, or a cause of it, is one that passes.
 fn is_shortage(error: &(dyn Error + 'static)) -> bool {
+    has_cause(error, &[libc::ENOMEM, libc::EAGAIN, libc::EINTR])
+}
+
+/// Whether an error, or a cause of it, has one of these of the kernel's numbers.
+fn has_cause(error: &(dyn Error + 'static), numbers: &[i32]) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
         let number = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
-        if matches!(number, Some(libc::ENOMEM | libc::EAGAIN | libc::EINTR)) {
+        if number.is_some_and(|number| numbers.contains(&number)) {
             return true;
         }
         next = error.source();
     }
     false
+}
+
+fn numbered(process: Option<u32>) -> String {
+    process.map_or_else(String::new, |process| format!(" (process {process})"))
 }
 
 /// An error and its causes in one line: aya's messages leave the causes out.

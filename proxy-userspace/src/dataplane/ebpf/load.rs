@@ -18,11 +18,12 @@ use super::error::OpenError;
 use super::inventory::{check_maps, kept_sizes, maps, renew_counters, size_of_map};
 use super::layout::Layout;
 use super::settings::{Dispatch, Encapsulation, OwnSource, Settings, Sizes, SocketLb, XdpMode};
+use super::shape;
 use super::sockets::SocketHook;
 use super::sys;
 use crate::node::Hook;
 
-static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BPF_OBJECT"));
+pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BPF_OBJECT"));
 
 /// The programs of uplinks, of pods' devices and of sockets, in the kernel.
 #[derive(Debug)]
@@ -119,6 +120,7 @@ impl Programs {
     pub fn open(settings: &Settings, layout: &Layout) -> Result<Self, OpenError> {
         let constants = Constants::new(settings);
         let directory = layout.programs().join(constants.fingerprint());
+        shape::check(&layout.maps())?;
         renew_counters(&layout.maps())?;
         let kept = kept_sizes(&layout.maps(), &settings.sizes);
         if !kept.is_empty() {

@@ -12,6 +12,7 @@ mod convert;
 mod diag;
 mod error;
 mod fill;
+mod holder;
 mod inventory;
 mod layout;
 mod link;
@@ -19,6 +20,7 @@ mod load;
 mod mapped;
 mod maps;
 mod migrate;
+mod mount;
 pub mod plan;
 pub mod read;
 #[cfg(test)]
@@ -26,6 +28,7 @@ mod scratch;
 mod self_test;
 mod settings;
 mod sever;
+mod shape;
 mod share;
 mod sockets;
 mod sys;
@@ -34,7 +37,7 @@ mod usage;
 mod write;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
@@ -61,6 +64,7 @@ use self::load::{Extra, Programs};
 use self::mapped::Access;
 use self::maps::Maps;
 use self::migrate::Former;
+use self::mount::Mounted;
 use self::plan::Plan;
 use self::sever::Severer;
 use self::sockets::SocketHooks;
@@ -107,12 +111,19 @@ pub struct EbpfDataplane {
     _lock: Lock,
 }
 
+/// Fails where the process lacks a capability, or can't have a BPF file system at `bpffs_path`. Leaves nothing changed.
+pub fn check(bpffs_path: &Path) -> Result<(), OpenError> {
+    capability::check()?;
+    mount::check(bpffs_path)
+}
+
 impl EbpfDataplane {
     /// Loads the programs and maps, or takes over those an earlier agent left. One agent at a time may use a
     /// BPF file system directory.
     pub fn open(settings: Settings) -> Result<Self, OpenError> {
         capability::check()?;
         let layout = Layout::new(&settings.bpffs_path);
+        let mounted = Mounted::at(layout.bpffs())?;
         let lock = bpffs::prepare(&layout)?;
         let former = Former::adopt(&layout)?;
         let others = migrate::foreign(&layout)?;
@@ -132,6 +143,7 @@ impl EbpfDataplane {
         let plan = Plan::adopt(maps.capacities(), maps.found()?, now()).with_dispatch(settings.dsr.dispatch);
         let read_back_at = now() + READ_BACK_INTERVAL;
         let collector = Collector::new();
+        mounted.keep();
         Ok(Self {
             settings,
             programs,

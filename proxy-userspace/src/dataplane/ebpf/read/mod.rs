@@ -6,13 +6,14 @@ mod status;
 mod traffic;
 mod view;
 
+use std::fs;
 use std::io;
 use std::path::Path;
 
 use aya::maps::{Map, MapError, PerCpuArray};
 use proxy_common::verdict::Counter;
 
-use super::error::OpenError;
+use super::error::{OpenError, TAKES_RIGHTS};
 use super::layout::Layout;
 use super::mapped::Access;
 use super::maps::{self, Maps};
@@ -28,6 +29,12 @@ pub enum ReadError {
     #[error("no data plane at {path}: no agent has run here, or it was cleaned up")]
     Absent {
         /// The directory that would hold them.
+        path: String,
+    },
+    /// This process may not read them.
+    #[error("the maps below {path} can't be read: permission denied; {TAKES_RIGHTS}")]
+    Denied {
+        /// The directory that holds them.
         path: String,
     },
     /// A map can't be opened or read.
@@ -58,10 +65,22 @@ impl PinnedMaps {
     /// Opens the maps below a BPF file system.
     pub fn open(bpffs_path: &Path) -> Result<Self, ReadError> {
         let layout = Layout::new(bpffs_path);
-        let directory = layout.maps();
-        if !directory.join("SERVICES").exists() {
-            return Err(ReadError::Absent { path: layout.root().display().to_string() });
+        let path = layout.root().display().to_string();
+        match fs::symlink_metadata(layout.maps().join("SERVICES")) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(ReadError::Denied { path });
+            }
+            Err(_) => return Err(ReadError::Absent { path }),
+            Ok(_) => {}
         }
+        Self::read(layout).map_err(|error| match error {
+            error if error.is_of_rights() => ReadError::Denied { path },
+            error => error.into(),
+        })
+    }
+
+    fn read(layout: Layout) -> Result<Self, OpenError> {
+        let directory = layout.maps();
         Ok(Self {
             maps: Maps::open(&directory, Access::Read)?,
             counters: counters(&directory, "COUNTERS")?,

@@ -1,0 +1,42 @@
+//! Who holds a lock, for messages.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+
+use nix::sys::stat::{major, minor};
+
+/// The process that has a file locked with flock(2), as this process's /proc numbers processes; `None` where it isn't seen
+/// there, as from another container.
+///
+/// The kernel is asked, since no file can be written in the BPF file system, and a number that was left somewhere may be another
+/// process's by now.
+pub fn of_lock(file: &File) -> Option<u32> {
+    let metadata = file.metadata().ok()?;
+    let (device, inode) = (metadata.dev(), metadata.ino());
+    let place = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
+    find(&fs::read_to_string("/proc/locks").ok()?, &place)
+}
+
+/// In lines such as `1: FLOCK  ADVISORY  WRITE 714 00:1b:2 0 EOF`; one that only waits has an arrow before the kind.
+fn find(locks: &str, place: &str) -> Option<u32> {
+    locks.lines().find_map(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        (words.next()? == "FLOCK").then_some(())?;
+        let process = words.nth(2)?;
+        (words.next()? == place).then(|| process.parse().ok()).flatten().filter(|process| *process != 0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_process_is_found_by_the_file_it_has_locked() {
+        let locks = "1: POSIX  ADVISORY  WRITE 700 00:1b:2 0 EOF\n2: -> FLOCK  ADVISORY  WRITE 701 00:1b:2 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 714 00:1b:2 0 EOF\n4: FLOCK  ADVISORY  WRITE 715 00:1b:3 0 EOF\n";
+        assert_eq!(find(locks, "00:1b:2"), Some(714));
+        assert_eq!(find(locks, "00:1b:3"), Some(715));
+        assert_eq!(find(locks, "00:1b:4"), None);
+    }
+}

@@ -1,0 +1,225 @@
+//! A BPF file system where `--bpffs-path` says: the one that is there, or a new one over an empty directory.
+
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+use tracing::{info, warn};
+
+use super::error::OpenError;
+
+/// What was made for a start. It is undone when this is dropped, unless the start was [a success](Self::keep).
+#[derive(Debug, Default)]
+pub struct Mounted {
+    mount: Option<PathBuf>,
+    /// The innermost first.
+    directories: Vec<PathBuf>,
+}
+
+impl Mounted {
+    /// Finds a BPF file system at `path`, or mounts one. Nothing is mounted over files or over another file system.
+    pub fn at(path: &Path) -> Result<Self, OpenError> {
+        let mut made = Self::prepare(path)?;
+        if !is_bpffs(path)? {
+            let none: Option<&str> = None;
+            mount(Some("bpf"), path, Some("bpf"), MsFlags::empty(), none)
+                .map_err(|error| OpenError::NoBpffs { path: path.to_owned(), error: error.into() })?;
+            made.mount = Some(path.to_owned());
+        }
+        Ok(made)
+    }
+
+    /// The start was a success: all of it stays. Says what was mounted.
+    pub fn keep(mut self) {
+        self.directories.clear();
+        let Some(path) = self.mount.take() else { return };
+        let path = path.display();
+        if is_contained() {
+            warn!(
+                %path,
+                "no BPF file system was there: mounted one that this container alone has; its pins, and \
+                 with them all connections, end with the pod; mount the host's /sys/fs/bpf there (hostPath)"
+            );
+        } else {
+            info!(%path, "no BPF file system was there: mounted one");
+        }
+    }
+
+    /// Makes the directory, and fails where no BPF file system is and none may be mounted.
+    fn prepare(path: &Path) -> Result<Self, OpenError> {
+        let mut made = Self::default();
+        made.make_directories(path)?;
+        check_directory(path)?;
+        Ok(made)
+    }
+
+    fn make_directories(&mut self, path: &Path) -> Result<(), OpenError> {
+        let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.exists()).collect();
+        for directory in missing.into_iter().rev() {
+            fs::create_dir(directory).map_err(|error| refused(path, format!("can't be made ({error})")))?;
+            self.directories.insert(0, directory.to_owned());
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Lazily, as the lock's file may be open yet.
+        if let Some(path) = self.mount.take()
+            && let Err(error) = umount2(&path, MntFlags::MNT_DETACH)
+        {
+            warn!(path = %path.display(), "the BPF file system that was mounted can't be unmounted: {error}");
+        }
+        // One in which others have something by now stays.
+        self.directories.iter().for_each(|path| drop(fs::remove_dir(path)));
+    }
+}
+
+/// Fails where no BPF file system is at `path` and none may be mounted there. Leaves nothing changed.
+pub fn check(path: &Path) -> Result<(), OpenError> {
+    Mounted::prepare(path).map(drop)
+}
+
+fn check_directory(path: &Path) -> Result<(), OpenError> {
+    let metadata = fs::metadata(path).map_err(|error| refused(path, error.to_string()))?;
+    if !metadata.is_dir() {
+        return Err(refused(path, "is no directory".to_owned()));
+    }
+    if is_bpffs(path)? {
+        return Ok(());
+    }
+    if is_mount_point(path) {
+        return Err(refused(path, "is a mount point of another file system".to_owned()));
+    }
+    let mut entries = fs::read_dir(path).map_err(|error| refused(path, error.to_string()))?;
+    if entries.next().is_some() {
+        return Err(refused(path, "is a directory with files in it".to_owned()));
+    }
+    Ok(())
+}
+
+fn refused(path: &Path, why: String) -> OpenError {
+    OpenError::BpffsPath { path: path.to_owned(), why }
+}
+
+fn is_bpffs(path: &Path) -> Result<bool, OpenError> {
+    let status = statfs(path).map_err(|error| refused(path, error.to_string()))?;
+    Ok(status.filesystem_type() == BPF_FS_MAGIC)
+}
+
+/// Bind mounts of the same file system included, which no device number tells.
+fn is_mount_point(path: &Path) -> bool {
+    let Ok(path) = path.canonicalize() else { return false };
+    let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
+    mounts.lines().filter_map(mount_point).any(|mounted| mounted == path)
+}
+
+/// The fifth field of a line of mountinfo, in which blanks, line ends and backslashes are octal.
+fn mount_point(line: &str) -> Option<PathBuf> {
+    let mut rest = line.split(' ').nth(4)?.as_bytes();
+    let mut path = Vec::new();
+    while let [first, others @ ..] = rest {
+        rest = others;
+        let escaped = others.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = escaped.and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match (first, byte) {
+            (b'\\', Some(byte)) => {
+                path.push(byte);
+                rest = others.get(3..).unwrap_or_default();
+            }
+            _ => path.push(*first),
+        }
+    }
+    Some(std::ffi::OsString::from_vec(path).into())
+}
+
+/// Whether what this process mounts is its container's alone, as far as one can see.
+fn is_contained() -> bool {
+    let namespace = |path: &str| fs::metadata(path).map(|metadata| metadata.ino()).ok();
+    let is_marked = ["/.dockerenv", "/run/.containerenv"].iter().any(|path| Path::new(path).exists());
+    is_marked
+        || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some_and(|host| !host.as_bytes().is_empty())
+        || namespace("/proc/thread-self/ns/mnt") != namespace("/proc/1/ns/mnt")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use nix::sched::{CloneFlags, unshare};
+
+    use super::*;
+
+    /// In a mount namespace that ends with the thread.
+    fn alone(test: impl FnOnce(&Path) + Send + 'static) {
+        let run = move || {
+            let none: Option<&str> = None;
+            unshare(CloneFlags::CLONE_NEWNS).unwrap();
+            mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
+            let thread = nix::unistd::gettid();
+            let scratch = std::env::temp_dir().join(format!("millrace-mount-{thread}"));
+            fs::create_dir(&scratch).unwrap();
+            test(&scratch);
+            fs::remove_dir_all(&scratch).unwrap();
+        };
+        thread::spawn(run).join().unwrap();
+    }
+
+    fn why(path: &Path) -> String {
+        let error = Mounted::at(path).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("--bpffs-path {}: ", path.display())), "{error}");
+        assert!(!error.contains('\n') && error.contains("takes"), "{error}");
+        error
+    }
+
+    #[test]
+    fn nothing_is_mounted_over_files_or_another_file_system() {
+        alone(|scratch| {
+            let full = scratch.join("full");
+            fs::create_dir_all(full.join("other")).unwrap();
+            assert!(why(&full).contains("with files in it"));
+            let file = scratch.join("file");
+            fs::write(&file, "").unwrap();
+            assert!(why(&file).contains("no directory"));
+            // Empty, and on the same file system as its parent.
+            let bound = scratch.join("bo und");
+            fs::create_dir_all(&bound).unwrap();
+            let (from, none): (_, Option<&str>) = (full.join("other"), None);
+            mount(Some(&from), &bound, none, MsFlags::MS_BIND, none).unwrap();
+            assert!(why(&bound).contains("mount point"));
+            umount2(&bound, MntFlags::empty()).unwrap();
+            assert!(why(Path::new("/proc")).contains("mount point"));
+            assert!(why(Path::new("/proc/nowhere")).contains("can't be made"));
+            assert!(Path::new("/proc/self").exists());
+        });
+    }
+
+    #[test]
+    fn a_start_that_fails_leaves_neither_mount_nor_directories() {
+        alone(|scratch| {
+            let path = scratch.join("a/b");
+            let mounted = Mounted::at(&path).unwrap();
+            assert!(is_bpffs(&path).unwrap() && is_mount_point(&path));
+            drop(mounted);
+            assert!(!scratch.join("a").exists());
+            Mounted::at(&path).unwrap().keep();
+            assert!(is_bpffs(&path).unwrap());
+            // It is there, now: nothing is mounted, nothing is undone.
+            drop(Mounted::at(&path).unwrap());
+            drop(Mounted::at(&path.join("below")).unwrap());
+            assert!(is_bpffs(&path).unwrap() && !path.join("below").exists());
+            umount2(&path, MntFlags::empty()).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_mount_point_is_read_with_its_blanks() {
+        let line = r"36 35 98:0 /m1 /mnt\040a\134b rw shared:1 - ext4 /dev/root rw";
+        assert_eq!(mount_point(line).unwrap(), Path::new(r"/mnt a\b"));
+        assert_eq!(mount_point("36 35"), None);
+    }
+}

@@ -1,0 +1,103 @@
+//! Whether what is pinned where our maps belong has their shape: an object with other keys can't stand for them, and the
+//! loader takes whatever is there.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
+
+use aya::maps::MapInfo;
+use aya_obj::Object;
+
+use super::bpffs::entries;
+use super::error::OpenError;
+use super::load::OBJECT;
+use super::sys;
+
+/// What makes a map another one. Its number of entries does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    /// `enum bpf_map_type`.
+    kind: u32,
+    key: u32,
+    value: u32,
+    flags: u32,
+}
+
+/// Names of `enum bpf_map_type`, as bpftool has them, as far as our object has such maps or other objects often do.
+const KINDS: [(u32, &str); 14] = [
+    (1, "hash"),
+    (2, "array"),
+    (3, "prog_array"),
+    (4, "perf_event_array"),
+    (5, "percpu_hash"),
+    (6, "percpu_array"),
+    (9, "lru_hash"),
+    (10, "lru_percpu_hash"),
+    (11, "lpm_trie"),
+    (12, "array_of_maps"),
+    (13, "hash_of_maps"),
+    (14, "devmap"),
+    (22, "queue"),
+    (27, "ringbuf"),
+];
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, key, value, flags } = self;
+        match KINDS.iter().find(|(number, _)| number == kind) {
+            Some((_, name)) => write!(f, "a map of type {name}")?,
+            None => write!(f, "a map of type {kind}")?,
+        }
+        write!(f, " with keys of {key} and values of {value} bytes, flags {flags:#x}")
+    }
+}
+
+/// Fails with the first pin in the directory of maps that can't be one of ours.
+pub fn check(maps: &Path) -> Result<(), OpenError> {
+    if entries(maps)?.is_empty() {
+        return Ok(());
+    }
+    let object = Object::parse(OBJECT).map_err(|error| OpenError::Object(error.into()))?;
+    // Those of the compiler, as .rodata is, are not pinned.
+    let mut wanted: Vec<_> = object.maps.iter().filter(|(name, _)| !name.starts_with('.')).collect();
+    wanted.sort_unstable_by_key(|(name, _)| *name);
+    for (name, map) in wanted {
+        let wanted = Shape {
+            kind: map.map_type(),
+            key: map.key_size(),
+            value: map.value_size(),
+            flags: map.map_flags(),
+        };
+        check_pin(&maps.join(name), wanted)?;
+    }
+    Ok(())
+}
+
+fn check_pin(path: &Path, wanted: Shape) -> Result<(), OpenError> {
+    let foreign = |found: String| {
+        Err(OpenError::ForeignPin { path: path.to_owned(), found, wanted: wanted.to_string() })
+    };
+    let failed = |error| OpenError::File { path: path.to_owned(), error };
+    let object = match sys::obj_get(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        object => object.map_err(failed)?,
+    };
+    // Asked for a map's description, the kernel answers with a program's.
+    let kind =
+        fs::read_link(format!("/proc/thread-self/fd/{}", object.as_fd().as_raw_fd())).map_err(failed)?;
+    if !kind.to_string_lossy().contains("bpf-map") {
+        let kind = kind.to_string_lossy().replace("anon_inode:", "");
+        return foreign(format!("no map but {}", kind.trim_matches(['[', ']'])));
+    }
+    let failed = |error| OpenError::Map { map: path.display().to_string(), error };
+    let info = MapInfo::from_pin(path).map_err(failed)?;
+    let found = Shape {
+        kind: info.map_type().map_err(failed)? as u32,
+        key: info.key_size(),
+        value: info.value_size(),
+        flags: info.map_flags(),
+    };
+    if found == wanted { Ok(()) } else { foreign(found.to_string()) }
+}
