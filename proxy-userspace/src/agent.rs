@@ -86,6 +86,7 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     let (topology_sender, topology) = watch::channel(None);
     let (stop, stopped) = watch::channel(());
 
+    tokio::spawn(node::set_up_conntrack(settings.conntrack));
     let mut node = tokio::spawn(node::follow(node_settings(&settings), targets, topology_sender));
     let (failures, failed) = mpsc::channel(FAILURES);
     let faces = Faces::start(&settings, failures);

@@ -77,7 +77,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             let figures = match part {
                 Part::Stages => stages::measure(scale, arguments.runs)?,
                 Part::One => changes::measure(scale, Pace::OneByOne(arguments.changes))?,
-                Part::Stream => changes::measure(scale, Pace::Stream(if arguments.long { 60 } else { arguments.seconds }))?,
+                Part::Stream => changes::measure(
+                    scale,
+                    Pace::Stream(if arguments.long { 60 } else { arguments.seconds }),
+                )?,
                 Part::Memory => memory::measure(scale)?,
             };
             report.add(scale, figures);

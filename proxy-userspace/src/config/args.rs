@@ -99,6 +99,22 @@ pub struct AgentArgs {
     /// Seconds without a packet after which a UDP flow is forgotten [default: 60]
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     pub timeout_udp: Option<String>,
+    /// The kernel's connection tracking, where it is in use: room for so many connections for each processor; raised only,
+    /// 0 leaves the limit [default: 32768]
+    #[arg(long, value_name = "ENTRIES", allow_negative_numbers = true)]
+    pub conntrack_max_per_core: Option<String>,
+    /// The least room of the kernel's connection tracking, unless --conntrack-max-per-core is 0 [default: 131072]
+    #[arg(long, value_name = "ENTRIES", allow_negative_numbers = true)]
+    pub conntrack_min: Option<String>,
+    /// How long the kernel's connection tracking keeps an idle established TCP connection; 0 leaves it [default: 24h]
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true)]
+    pub conntrack_tcp_timeout_established: Option<String>,
+    /// How long the kernel's connection tracking keeps a TCP connection in CLOSE_WAIT; 0 leaves it [default: 1h]
+    #[arg(long, value_name = "DURATION", allow_negative_numbers = true)]
+    pub conntrack_tcp_timeout_close_wait: Option<String>,
+    /// The kernel's connection tracking takes TCP segments outside the window for valid [default: false]
+    #[arg(long, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub conntrack_tcp_be_liberal: Option<String>,
     /// Ports of this node that connections to backends on other nodes are given: A-B; they are taken from those that
     /// sockets get by themselves [default: 61000-65535]
     #[arg(long, value_name = "A-B")]

@@ -1,6 +1,7 @@
 //! Flags and the file of `--config` in, settings out; resolved once, at start.
 
 mod args;
+mod conntrack;
 pub mod file;
 mod ipvs;
 mod overlap;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use proxy_common::flow::Timeouts;
 
 pub use args::AgentArgs;
+pub use conntrack::Conntrack;
 pub use file::Remark;
 pub use pattern::DevicePattern;
 
@@ -47,6 +49,8 @@ pub struct Settings {
     pub pod_interfaces: Vec<DevicePattern>,
     /// Flow time-outs.
     pub timeouts: Timeouts,
+    /// What the kernel's own connection tracking is to have.
+    pub conntrack: Conntrack,
     /// Entries of FLOWS4 and of FLOWS6.
     pub flow_table_size: u32,
     /// Ports of this node that connections to backends on other nodes are given.
@@ -148,6 +152,7 @@ impl Settings {
             uplinks: parse::devices("--uplinks", &args.uplinks)?,
             pod_interfaces: pod_interfaces(args, &file)?,
             timeouts: timeouts(args, &file)?,
+            conntrack: conntrack::settings(args, file.conntrack)?,
             flow_table_size: parse::flow_table_size(args.flow_table_size.as_deref())?,
             snat_ports: parse::snat_ports(args.snat_ports.as_deref())?,
             mark: parse::mark(args.fwmark.as_deref())?,

@@ -24,7 +24,7 @@ pub(super) const LONGEST_MIN_SYNC: Duration = Duration::from_mins(1);
 /// In seconds.
 pub(super) const LONGEST_MAX_SYNC: u32 = 3600;
 
-fn wrong(origin: &str, given: &str, takes: &str) -> ConfigError {
+pub(super) fn wrong(origin: &str, given: &str, takes: &str) -> ConfigError {
     ConfigError { origin: origin.to_owned(), message: format!("{given:?} is not accepted; takes {takes}") }
 }
 
@@ -294,7 +294,7 @@ fn alternatives(words: &[&str]) -> String {
     }
 }
 
-fn number<T>(
+pub(super) fn number<T>(
     origin: &str,
     text: Option<&str>,
     default: T,

@@ -87,6 +87,7 @@ fn without_flags_the_defaults_hold() {
     assert_eq!(settings.source, Source::Kubernetes { kubeconfig: None });
     assert_eq!(settings.model, ModelSettings { node_name: "host-1".to_owned(), ..ModelSettings::default() });
     assert_eq!(settings.timeouts, Timeouts::default());
+    assert_eq!(settings.conntrack, Conntrack::default());
     assert_eq!(settings.reject_unknown, RejectUnknown::ClusterIp);
     assert_eq!(settings.dsr, Dsr::default());
     assert_eq!(settings.sockets, Sockets { lb: SocketLb::All, bind_protection: true, cgroup: None });
@@ -104,7 +105,8 @@ fn every_flag_is_heard() {
          2001:db8:e::/64 --service-proxy-name edge --forwarding dsr --algorithm maglev --maglev-table-size 251 \
          --flow-table-size 4096 --timeout-syn 1 --timeout-established 2 --timeout-closing 3 --timeout-udp 4 \
          --reject-unknown-ports all --dsr-encap fou --dsr-dispatch pod --dsr-outer-source 172.16.9.1/16,2001:db8:f0::/48 --snat-ports 20000-20999 --socket-lb host --bind-protection off --cgroup-path /cgroup --fwmark 0x10/255 --bpffs-path /bpf --xdp generic --proxy-mode ebpf --min-sync-interval 5 \
-         --max-sync-interval 6 --healthz-bind-address [::]:1 --metrics-bind-address ::1",
+         --max-sync-interval 6 --conntrack-max-per-core 9 --conntrack-min 10 --conntrack-tcp-timeout-established 2h \
+         --conntrack-tcp-timeout-close-wait 0s --conntrack-tcp-be-liberal --healthz-bind-address [::]:1 --metrics-bind-address ::1",
     )
     .unwrap();
     let range = |text: &str| text.parse().unwrap();
@@ -123,6 +125,15 @@ fn every_flag_is_heard() {
     assert_eq!(settings.uplinks, ["eth0", "eth1"]);
     assert_eq!(settings.pod_interfaces, [DevicePattern::new("cni0").unwrap()]);
     assert_eq!(settings.timeouts, Timeouts { syn: 1, established: 2, closing: 3, datagram: 4 });
+    let conntrack = Conntrack {
+        max_per_core: 9,
+        min: 10,
+        established: 7200,
+        close_wait: 0,
+        be_liberal: true,
+        ..Conntrack::default()
+    };
+    assert_eq!(settings.conntrack, conntrack);
     assert_eq!(settings.flow_table_size, 4096);
     assert_eq!(settings.reject_unknown, RejectUnknown::All);
     let outer_source = OuterSource {
@@ -200,6 +211,12 @@ fn a_wrong_value_names_the_flag_and_what_it_takes() {
         "--flow-table-size 10",
         "--flow-table-size: \"10\" is not accepted; takes 1024 to 16777216 entries",
     );
+    refused(
+        "--conntrack-tcp-timeout-close-wait 3600",
+        "--conntrack-tcp-timeout-close-wait: \"3600\" is not accepted; takes a duration such as 1h0m0s, up to a year; \
+         0 leaves the kernel's",
+    );
+    refused("--conntrack-min -1", "--conntrack-min: \"-1\" is not accepted; takes 0 to 2147483647 entries");
     for ports in ["61000", "1000-2000", "2000-1500", "61000-61010", "61000-70000"] {
         refused(
             &format!("--snat-ports {ports}"),

@@ -25,7 +25,6 @@ fn kube_proxy_configuration(settings: &Settings) -> KubeProxyConfiguration {
     let join = |ranges: &[IpNet]| ranges.iter().map(ToString::to_string).collect::<Vec<_>>();
     let address =
         |address: Option<SocketAddr>| address.map(|address| address.to_string()).unwrap_or_default();
-    let seconds = |seconds: u32| GoDuration(Duration::from_secs(seconds.into()));
     KubeProxyConfiguration {
         api_version: API_VERSION.to_owned(),
         kind: KIND.to_owned(),
@@ -43,15 +42,25 @@ fn kube_proxy_configuration(settings: &Settings) -> KubeProxyConfiguration {
             NodePortAddresses::Primary => vec!["primary".to_owned()],
             NodePortAddresses::Within(ranges) => join(ranges),
         },
-        conntrack: Conntrack {
-            tcp_established_timeout: Some(seconds(settings.timeouts.established)),
-            udp_timeout: seconds(settings.timeouts.datagram),
-            udp_stream_timeout: seconds(settings.timeouts.datagram),
-            ..Conntrack::default()
-        },
+        conntrack: conntrack(settings),
         sync_period: GoDuration(settings.max_sync_interval),
         min_sync_period: GoDuration(settings.min_sync_interval),
         ..KubeProxyConfiguration::default()
+    }
+}
+
+/// Of the kernel's connection tracking. Time-outs of flows are ours.
+fn conntrack(settings: &Settings) -> Conntrack {
+    let seconds = |seconds: u32| GoDuration(Duration::from_secs(seconds.into()));
+    let entries = |entries: u32| Some(i32::try_from(entries).unwrap_or(i32::MAX));
+    Conntrack {
+        max_per_core: entries(settings.conntrack.max_per_core),
+        min: entries(settings.conntrack.min),
+        tcp_established_timeout: Some(seconds(settings.timeouts.established)),
+        tcp_close_wait_timeout: Some(seconds(settings.conntrack.close_wait)),
+        tcp_be_liberal: settings.conntrack.be_liberal,
+        udp_timeout: seconds(settings.timeouts.datagram),
+        udp_stream_timeout: seconds(settings.timeouts.datagram),
     }
 }
 

@@ -1,5 +1,6 @@
 //! This node's network as rtnetlink tells it: devices, addresses, routes, neighbours.
 
+mod conntrack;
 mod decode;
 mod monitor;
 mod neighbours;
@@ -13,6 +14,7 @@ use std::io;
 
 use nix::net::if_::if_indextoname;
 
+pub use conntrack::set_up as set_up_conntrack;
 pub use monitor::follow;
 pub use neighbours::release_for;
 pub use state::{DefaultRoute, Device, DeviceKind, Neighbour, NodeState, Resolution, Route, Update};

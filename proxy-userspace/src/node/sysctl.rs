@@ -55,22 +55,47 @@ impl Sysctls {
         self.change(key, wanted, |now| now != wanted);
     }
 
-    fn change(&self, key: &str, wanted: &str, is_wrong: impl FnOnce(&str) -> bool) {
-        let Ok(now) = self.read(key) else {
-            return;
-        };
-        if !is_wrong(&now) {
-            return;
-        }
-        let name = format!("net.{}", key.replace('/', "."));
-        match fs::write(self.root.join(key), wanted) {
-            Ok(()) => info!("sysctl {name}: was {now}, set to {wanted}"),
-            Err(error) => warn!("sysctl {name} is {now} and must be {wanted}: {error}"),
-        }
+    /// Whether this kernel has a setting.
+    #[must_use]
+    pub fn has(&self, key: &str) -> bool {
+        self.path(key).exists()
     }
 
-    fn read(&self, key: impl AsRef<Path>) -> io::Result<String> {
-        Ok(fs::read_to_string(self.root.join(key))?.trim().to_owned())
+    /// Sets what is lower than `least`, and returns whether it did. One that this network namespace may only read belongs
+    /// to the host's.
+    pub fn raise(&self, key: &str, least: u32) -> bool {
+        let is_fixed = fs::metadata(self.path(key)).is_ok_and(|file| file.permissions().readonly());
+        let is_lower = |now: &str| now.parse::<u32>().is_ok_and(|now| now < least);
+        !is_fixed && self.change(key, &least.to_string(), is_lower)
+    }
+
+    /// Returns whether it did.
+    fn change(&self, key: &str, wanted: &str, is_wrong: impl FnOnce(&str) -> bool) -> bool {
+        let Ok(now) = self.read(key) else {
+            return false;
+        };
+        if !is_wrong(&now) {
+            return false;
+        }
+        let name = format!("net.{}", key.replace('/', "."));
+        match fs::write(self.path(key), wanted) {
+            Ok(()) => info!("sysctl {name}: was {now}, set to {wanted}"),
+            Err(error) => {
+                warn!("sysctl {name} is {now} and must be {wanted}: {error}");
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The value of a setting.
+    pub(super) fn read(&self, key: impl AsRef<Path>) -> io::Result<String> {
+        Ok(fs::read_to_string(self.path(key))?.trim().to_owned())
+    }
+
+    /// The file of a setting.
+    pub(super) fn path(&self, key: impl AsRef<Path>) -> PathBuf {
+        self.root.join(key)
     }
 }
 
@@ -85,10 +110,10 @@ fn reserves(text: &str, ports: &RangeInclusive<u16>) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn fresh(name: &str, values: &[(&str, &str)]) -> Sysctls {
+    pub fn fresh(name: &str, values: &[(&str, &str)]) -> Sysctls {
         let root = std::env::temp_dir().join(format!("millrace-{name}-{}", std::process::id()));
         for (key, value) in values {
             let path = root.join(key);

@@ -8,9 +8,10 @@ use ipnet::IpNet;
 
 use super::remark::remarks;
 use super::{GoDuration, KubeProxyConfiguration, Origin, Remark};
+use crate::config::conntrack::in_seconds;
 use crate::config::ipvs::FileIpvs;
 use crate::config::parse::{self, LONGEST_MAX_SYNC, LONGEST_MIN_SYNC, LONGEST_TIMEOUT};
-use crate::config::{ConfigError, DevicePattern, HEALTHZ_PORT, Interval, METRICS_PORT, ProxyMode};
+use crate::config::{ConfigError, Conntrack, DevicePattern, HEALTHZ_PORT, Interval, METRICS_PORT, ProxyMode};
 use crate::dataplane::ipvs::Timeouts;
 use crate::model::NodePortAddresses;
 
@@ -32,6 +33,7 @@ pub struct FileSettings {
     pub pod_interface: Option<DevicePattern>,
     pub timeout_established: Option<u32>,
     pub timeout_udp: Option<u32>,
+    pub conntrack: Conntrack,
     pub min_sync_interval: Option<Interval>,
     pub max_sync_interval: Option<Interval>,
     pub ipvs: FileIpvs,
@@ -76,6 +78,7 @@ impl FileSettings {
             cluster_ranges: Some(local.cluster_ranges),
             pod_interface: local.pod_interface,
             ipvs: ipvs(file, origin)?,
+            conntrack: conntrack(file, origin, &mut remarks)?,
             remarks,
             ..Self::default()
         };
@@ -127,6 +130,45 @@ fn default_addresses(
             ))
         }
     }
+}
+
+/// What the kernel's connection tracking is to have. A field that is not set has kube-proxy's default.
+fn conntrack(
+    file: &KubeProxyConfiguration,
+    origin: Origin<'_>,
+    remarks: &mut Vec<Remark>,
+) -> Result<Conntrack, ConfigError> {
+    let (section, defaults) = (&file.conntrack, Conntrack::default());
+    let entries = |field: &str, number: Option<i32>, default: u32| {
+        let wrong = |number| origin.error(field, format!("{number} is not accepted; takes 0 or more"));
+        number.map_or(Ok(default), |number| u32::try_from(number).map_err(|_| wrong(number)))
+    };
+    let seconds = |field: &str, period: Option<GoDuration>, default: u32| {
+        let wrong = |period| origin.error(field, format!("{period} is not accepted; takes up to a year"));
+        period.map_or(Ok(default), |period| in_seconds(period.0).ok_or_else(|| wrong(period)))
+    };
+    let max_per_core = entries("conntrack.maxPerCore", section.max_per_core, defaults.max_per_core)?;
+    if let (0, Some(min @ 1..)) = (max_per_core, section.min) {
+        let place = origin.at("conntrack.min");
+        let why = "conntrack.maxPerCore is 0, which leaves the limit as it is";
+        remarks.push(Remark::Warning(format!("{place}: {min} has no effect: {why}")));
+    }
+    Ok(Conntrack {
+        max_per_core,
+        min: entries("conntrack.min", section.min, defaults.min)?,
+        // What is too long for a flow of ours is cut, and said.
+        established: section
+            .tcp_established_timeout
+            .map_or(defaults.established, |period| in_seconds(period.0).unwrap_or(LONGEST_TIMEOUT)),
+        close_wait: seconds(
+            "conntrack.tcpCloseWaitTimeout",
+            section.tcp_close_wait_timeout,
+            defaults.close_wait,
+        )?,
+        be_liberal: section.tcp_be_liberal,
+        udp: in_seconds(section.udp_timeout.0).unwrap_or(LONGEST_TIMEOUT),
+        udp_stream: in_seconds(section.udp_stream_timeout.0).unwrap_or(LONGEST_TIMEOUT),
+    })
 }
 
 /// What counts where IPVS serves.

@@ -23,7 +23,6 @@ impl Remark {
     }
 }
 
-const NO_TABLE: &str = "nothing here depends on the kernel's connection tracking";
 const NO_MASQUERADE: &str = "nothing here is masqueraded by a mark";
 const NO_LOGGING: &str = "the environment's RUST_LOG decides what is logged, as text";
 const NO_WINDOWS: &str = "it is for Windows";
@@ -40,14 +39,6 @@ const WITHOUT_EFFECT: &[(&str, &[&str], &str)] = &[
     ),
     ("clientConnection.qps", &["5.0"], "nothing but Events is written, and these have a limit of their own"),
     ("clientConnection.burst", &["10"], "nothing but Events is written, and these have a limit of their own"),
-    ("conntrack.maxPerCore", &["32768"], NO_TABLE),
-    ("conntrack.min", &["131072"], NO_TABLE),
-    ("conntrack.tcpBeLiberal", &[], NO_TABLE),
-    (
-        "conntrack.tcpCloseWaitTimeout",
-        &["1h0m0s"],
-        "a half-closed connection lives as long as an established one",
-    ),
     ("enableProfiling", &[], "there is no profiling over HTTP"),
     ("logging.flushFrequency", &["5s", "5000000000"], NO_LOGGING),
     ("logging.format", &["text"], NO_LOGGING),

@@ -63,6 +63,12 @@ fn what_we_can_honour_takes_effect() {
         pod_interface: DevicePattern::new("gke*"),
         timeout_established: Some(3601),
         timeout_udp: Some(120),
+        conntrack: crate::config::Conntrack {
+            established: 3600,
+            udp: 20,
+            udp_stream: 120,
+            ..Default::default()
+        },
         min_sync_interval: Some(interval("/c.json: nftables.minSyncPeriod", 50)),
         max_sync_interval: Some(interval("/c.json: nftables.syncPeriod", 60_000)),
         ipvs: FileIpvs::default(),
@@ -140,15 +146,15 @@ fn each_field_without_effect_is_named_once_with_its_path() {
         ],
     );
     warned(
-        "conntrack: {maxPerCore: 1}\nfeatureGates: {Some: true}\nbindAddress: 10.0.0.5\nlogging: {verbosity: 4}\n\
+        "conntrack: {maxPerCore: 0, min: 7}\nfeatureGates: {Some: true}\nbindAddress: 10.0.0.5\nlogging: {verbosity: 4}\n\
          clientConnection: {qps: 50}",
         &[
             "/c.yaml: bindAddress: 10.0.0.5 has no effect: the node's addresses are its Node object's",
             "/c.yaml: clientConnection.qps: 50.0 has no effect: nothing but Events is written, and these have a limit \
              of their own",
-            "/c.yaml: conntrack.maxPerCore: 1 has no effect: nothing here depends on the kernel's connection tracking",
             "/c.yaml: logging.verbosity: 4 has no effect: the environment's RUST_LOG decides what is logged, as text",
             "/c.yaml: featureGates.Some: true has no effect: there are no feature gates",
+            "/c.yaml: conntrack.min: 7 has no effect: conntrack.maxPerCore is 0, which leaves the limit as it is",
         ],
     );
     warned(
@@ -158,18 +164,34 @@ fn each_field_without_effect_is_named_once_with_its_path() {
 }
 
 #[test]
-fn every_field_without_effect_exists() {
-    let every = KubeProxyConfiguration {
-        conntrack: Conntrack {
-            max_per_core: Some(1),
-            min: Some(1),
-            tcp_close_wait_timeout: Some(GoDuration(Duration::from_secs(1))),
-            tcp_be_liberal: true,
-            ..Conntrack::default()
-        },
-        oom_score_adj: Some(1),
-        ..KubeProxyConfiguration::default()
+fn connection_tracking_is_as_the_file_says_or_as_kube_proxy_has_it() {
+    use crate::config::Conntrack;
+
+    let of = |text: &str| read_text(text).unwrap().conntrack;
+    assert_eq!(of(""), Conntrack::default());
+    assert_eq!(of("conntrack: {maxPerCore: null, tcpCloseWaitTimeout: null}"), Conntrack::default());
+    let all = "conntrack: {maxPerCore: 7, min: 8, tcpEstablishedTimeout: 2h, tcpCloseWaitTimeout: 90s, \
+               tcpBeLiberal: true, udpTimeout: 9s, udpStreamTimeout: 10s}";
+    let expected = Conntrack {
+        max_per_core: 7,
+        min: 8,
+        established: 7200,
+        close_wait: 90,
+        be_liberal: true,
+        udp: 9,
+        udp_stream: 10,
     };
+    assert_eq!(of(all), expected);
+    let none = "conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}";
+    let nothing =
+        Conntrack { max_per_core: 0, min: 0, established: 0, close_wait: 0, ..Conntrack::default() };
+    assert_eq!(of(none), nothing);
+    refused("conntrack: {min: -1}", "/c.yaml: conntrack.min: -1 is not accepted; takes 0 or more");
+}
+
+#[test]
+fn every_field_without_effect_exists() {
+    let every = KubeProxyConfiguration { oom_score_adj: Some(1), ..KubeProxyConfiguration::default() };
     let value = serde_json::to_value(every).unwrap();
     for path in remark::paths_without_effect() {
         let found = value.pointer(&format!("/{}", path.replace('.', "/")));
