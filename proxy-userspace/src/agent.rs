@@ -12,7 +12,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::{info, warn};
 
 use crate::config::{ProxyMode, Settings, Source};
-use crate::dataplane::ebpf::{self, OpenError, OuterSource, Share, Sockets, XdpMode, cgroup};
+use crate::dataplane::ebpf::{self, Mounted, OpenError, OuterSource, Share, Sockets, XdpMode, cgroup};
 use crate::dataplane::{Dataplane, Mode, change, ipvs};
 use crate::events;
 use crate::faces::{Faces, Feed};
@@ -77,10 +77,7 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     for remark in &settings.remarks {
         remark.log();
     }
-    // Before anything is asked of the source, which may take long.
-    if settings.proxy_mode != ProxyMode::Ipvs {
-        ebpf::check(&settings.bpffs)?;
-    }
+    let mounted = mount(&settings)?;
     let (event_sender, events) = mpsc::channel(BATCHES);
     let (target_sender, targets) = watch::channel(None);
     let (topology_sender, topology) = watch::channel(None);
@@ -97,7 +94,7 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     let runtime = Handle::current();
     // A thread of its own: the data plane's system calls block.
     let mut reconcile =
-        spawn_blocking(move || runtime.block_on(reconcile(settings, channels, observers, &feed)));
+        spawn_blocking(move || runtime.block_on(reconcile(settings, mounted, channels, observers, &feed)));
 
     let result = tokio::select! {
         signal = stop_signal() => signal.map(|name| info!("{name}: the agent stops, the data path goes on")),
@@ -136,6 +133,7 @@ async fn start_source(
 /// Maps are sized for what is there at start, so everything is listed before the data plane is opened.
 async fn reconcile(
     settings: Settings,
+    mounted: Option<Mounted>,
     mut channels: Channels,
     mut observers: Observers,
     feed: &Feed,
@@ -145,11 +143,24 @@ async fn reconcile(
         return Ok(());
     };
     let (dataplane, mode) = open(&settings, model.desired())?;
+    mounted.filter(|_| mode == Mode::Ebpf).map(Mounted::keep);
     feed.set_mode(mode);
     let intervals = Intervals { min: settings.min_sync_interval, max: settings.max_sync_interval };
     let reconciler = Reconciler::new(model, listing, dataplane, channels, intervals);
     reconciler.observed_by(observers).run().await;
     Ok(())
+}
+
+/// Sees to the BPF file system before anything is asked of the source, which may take long. A kernel that has none may serve
+/// by IPVS.
+fn mount(settings: &Settings) -> Result<Option<Mounted>, AgentError> {
+    if settings.proxy_mode == ProxyMode::Ipvs {
+        return Ok(None);
+    }
+    match ebpf::prepare(&settings.bpffs) {
+        Err(error) if settings.proxy_mode == ProxyMode::Auto && error.is_of_the_kernel() => Ok(None),
+        mounted => Ok(Some(mounted?)),
+    }
 }
 
 /// Opens the data plane that was asked for, or the better one that this kernel has.
@@ -224,6 +235,7 @@ fn node_settings(settings: &Settings) -> NodeSettings {
             .then(|| settings.snat_ports.clone()),
         own_device: (settings.proxy_mode != ProxyMode::Ebpf || ipvs::is_here())
             .then(|| ipvs::DEVICE.to_owned()),
+        notes: Some(ebpf::notes(&settings.bpffs)),
         xdp: match settings.xdp {
             XdpMode::Off => XdpUse::Never,
             XdpMode::Auto => XdpUse::OffTheWire,

@@ -9,7 +9,7 @@ use super::table::Table;
 use super::{CliError, Show};
 use crate::dataplane::ebpf::read::{PinnedMaps, ReadError};
 use crate::dataplane::{ebpf, ipvs};
-use crate::node;
+use crate::node::{self, Host};
 
 /// What `millrace cleanup -o json` prints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -18,10 +18,12 @@ struct Cleanup {
     removed: Vec<String>,
     /// Number of neighbours that were removed.
     neighbours: usize,
+    /// What became of the host's settings that an agent had changed.
+    sysctls: Vec<String>,
 }
 
-/// Removes everything that an agent with these pins left, and fails if something is still there after that.
-/// Sysctls stay: others may have come to rely on them.
+/// Removes everything that an agent with these pins left, and fails if something is still there after that. Reserved ports are
+/// given back. Forwarding stays on: others may have come to rely on it.
 pub async fn run(show: &Show) -> Result<(), CliError> {
     // What can't be read can be removed all the same.
     let ways = show.maps().and_then(|maps| maps.ways()).unwrap_or_default();
@@ -33,8 +35,14 @@ pub async fn run(show: &Show) -> Result<(), CliError> {
         Err(ReadError::Absent { .. }) => {}
         _ => return Err(CliError::Left(format!("maps below {}", show.bpffs_path.display()))),
     }
+    // No agent runs, or this had been refused.
+    let sysctls = Host::new(Some(&ebpf::notes(&show.bpffs_path))).restore();
+    if !sysctls.is_empty() {
+        // Made by the agent if it is empty now. A mount point, or one with others' pins, refuses.
+        let _ = std::fs::remove_dir(&show.bpffs_path);
+    }
     let removed = [cleaned.removed, of_ipvs].concat();
-    show.print(&Cleanup { removed, neighbours }, |cleanup| vec![table(cleanup)])
+    show.print(&Cleanup { removed, neighbours, sysctls }, |cleanup| vec![table(cleanup)])
 }
 
 fn table(cleanup: &Cleanup) -> Table {
@@ -45,7 +53,10 @@ fn table(cleanup: &Cleanup) -> Table {
     if cleanup.neighbours > 0 {
         table.push([format!("{} neighbours", cleanup.neighbours)]);
     }
-    if cleanup.removed.is_empty() && cleanup.neighbours == 0 {
+    for setting in &cleanup.sysctls {
+        table.push([format!("sysctl {setting}")]);
+    }
+    if cleanup.removed.is_empty() && cleanup.neighbours == 0 && cleanup.sysctls.is_empty() {
         table.push(["nothing was there".to_owned()]);
     }
     table

@@ -2,8 +2,10 @@
 
 mod conntrack;
 mod decode;
+mod host;
 mod monitor;
 mod neighbours;
+mod ports;
 mod query;
 mod remarks;
 mod state;
@@ -15,6 +17,7 @@ use std::io;
 use nix::net::if_::if_indextoname;
 
 pub use conntrack::set_up as set_up_conntrack;
+pub use host::Host;
 pub use monitor::follow;
 pub use neighbours::release_for;
 pub use state::{DefaultRoute, Device, DeviceKind, Neighbour, NodeState, Resolution, Route, Update};

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 use tracing::{debug, info, warn};
 
-use super::sysctl::Sysctls;
+use super::host::Host;
 use super::topology::{NodeSettings, Topology, is_service_device, topology, uplinks};
 use super::{DeviceKind, NodeError, NodeState, Update, decode, neighbours, query, remarks};
 
@@ -64,6 +64,7 @@ pub async fn follow(
         unroutable: BTreeSet::new(),
         own: BTreeSet::new(),
         managed: BTreeSet::new(),
+        host: Host::new(settings.notes.as_deref()),
         settings,
         targets,
         published,
@@ -88,6 +89,7 @@ enum Stale {
 
 struct Monitor {
     settings: NodeSettings,
+    host: Host,
     targets: watch::Receiver<Option<BTreeSet<IpAddr>>>,
     published: watch::Sender<Option<Topology>>,
     handle: Handle,
@@ -207,7 +209,7 @@ impl Monitor {
             .filter(|device| device.kind != DeviceKind::Overlay || to_nodes.contains(device.name.as_str()));
         let names: Vec<&str> = filtered.map(|device| device.name.as_str()).collect();
         if names != self.prepared {
-            Sysctls::default().prepare(&names);
+            self.host.prepare(&names);
             self.prepared = names.into_iter().map(str::to_owned).collect();
         }
     }
@@ -219,7 +221,7 @@ impl Monitor {
         if names != self.uplinks {
             info!("uplinks: {}", if names.is_empty() { "none".to_owned() } else { names.join(", ") });
             if let Some(ports) = &self.settings.snat_ports {
-                Sysctls::default().reserve_ports(ports);
+                self.host.reserve_ports(ports);
             }
             self.uplinks = names.into_iter().map(str::to_owned).collect();
         }

@@ -1,6 +1,5 @@
 //! The kernel settings the data path depends on.
 
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -19,37 +18,6 @@ impl Default for Sysctls {
 }
 
 impl Sysctls {
-    /// Turns forwarding on, and loosens the reverse-path filter where several uplinks make paths asymmetric.
-    /// What is changed is said; what is right already is left alone.
-    pub fn prepare(&self, uplinks: &[&str]) {
-        for uplink in uplinks {
-            // A node that forwards ignores router advertisements, its default route may be one: 2 = heed them.
-            self.change(&format!("ipv6/conf/{uplink}/accept_ra"), "2", |now| now == "1");
-        }
-        self.change("ipv4/ip_forward", "1", |now| now == "0");
-        self.change("ipv6/conf/all/forwarding", "1", |now| now == "0");
-        if uplinks.len() > 1 {
-            // The kernel takes the higher one of `all` and the device's.
-            let is_strict = self.read("ipv4/conf/all/rp_filter").is_ok_and(|all| all == "1");
-            for uplink in uplinks {
-                self.change(&format!("ipv4/conf/{uplink}/rp_filter"), "2", |now| {
-                    now == "1" || is_strict && now == "0"
-                });
-            }
-        }
-    }
-
-    /// Keeps ports from being given to sockets that ask for none, beside those that are kept already.
-    pub fn reserve_ports(&self, ports: &RangeInclusive<u16>) {
-        const KEY: &str = "ipv4/ip_local_reserved_ports";
-        let Ok(now) = self.read(KEY) else {
-            return;
-        };
-        let range = format!("{}-{}", ports.start(), ports.end());
-        let both = if now.is_empty() { range } else { format!("{now},{range}") };
-        self.change(KEY, &both, |now| !reserves(now, ports));
-    }
-
     /// Sets what has another value. A setting that this kernel lacks is passed over.
     pub fn require(&self, key: &str, wanted: &str) {
         self.change(key, wanted, |now| now != wanted);
@@ -69,8 +37,8 @@ impl Sysctls {
         !is_fixed && self.change(key, &least.to_string(), is_lower)
     }
 
-    /// Returns whether it did.
-    fn change(&self, key: &str, wanted: &str, is_wrong: impl FnOnce(&str) -> bool) -> bool {
+    /// Sets what is wrong, says so, and returns whether it did.
+    pub(super) fn change(&self, key: &str, wanted: &str, is_wrong: impl FnOnce(&str) -> bool) -> bool {
         let Ok(now) = self.read(key) else {
             return false;
         };
@@ -78,10 +46,13 @@ impl Sysctls {
             return false;
         }
         let name = format!("net.{}", key.replace('/', "."));
+        let shown =
+            |text: &str| if text.trim().is_empty() { "nothing".to_owned() } else { text.trim().to_owned() };
+        let (now, shown) = (shown(&now), shown(wanted));
         match fs::write(self.path(key), wanted) {
-            Ok(()) => info!("sysctl {name}: was {now}, set to {wanted}"),
+            Ok(()) => info!("sysctl {name}: was {now}, set to {shown}"),
             Err(error) => {
-                warn!("sysctl {name} is {now} and must be {wanted}: {error}");
+                warn!("sysctl {name} is {now} and must be {shown}: {error}");
                 return false;
             }
         }
@@ -99,16 +70,6 @@ impl Sysctls {
     }
 }
 
-/// Whether one of the ranges in `text`, a list such as `8080,61000-65535`, holds all of `ports`. The kernel merges
-/// ranges that touch.
-fn reserves(text: &str, ports: &RangeInclusive<u16>) -> bool {
-    text.split(',').any(|range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let bounds = first.trim().parse::<u16>().ok().zip(last.trim().parse::<u16>().ok());
-        bounds.is_some_and(|(first, last)| first <= *ports.start() && *ports.end() <= last)
-    })
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -121,53 +82,5 @@ pub(super) mod tests {
             fs::write(path, value).unwrap();
         }
         Sysctls { root }
-    }
-
-    #[test]
-    fn forwarding_is_turned_on_and_router_advertisements_stay_heeded() {
-        let sysctls = fresh(
-            "forwarding",
-            &[
-                ("ipv4/ip_forward", "0\n"),
-                ("ipv6/conf/all/forwarding", "0\n"),
-                ("ipv6/conf/eth0/accept_ra", "1\n"),
-                ("ipv4/conf/all/rp_filter", "0\n"),
-                ("ipv4/conf/eth0/rp_filter", "1\n"),
-            ],
-        );
-        sysctls.prepare(&["eth0"]);
-        assert_eq!(sysctls.read("ipv4/ip_forward").unwrap(), "1");
-        assert_eq!(sysctls.read("ipv6/conf/all/forwarding").unwrap(), "1");
-        assert_eq!(sysctls.read("ipv6/conf/eth0/accept_ra").unwrap(), "2");
-        assert_eq!(sysctls.read("ipv4/conf/eth0/rp_filter").unwrap(), "1", "one uplink: paths are symmetric");
-        fs::remove_dir_all(sysctls.root).unwrap();
-    }
-
-    #[test]
-    fn a_strict_reverse_path_filter_is_loosened_with_several_uplinks() {
-        let sysctls = fresh(
-            "rp-filter",
-            &[
-                ("ipv4/conf/all/rp_filter", "1\n"),
-                ("ipv4/conf/eth0/rp_filter", "0\n"),
-                ("ipv4/conf/eth1/rp_filter", "1\n"),
-            ],
-        );
-        sysctls.prepare(&["eth0", "eth1"]);
-        assert_eq!(sysctls.read("ipv4/conf/eth0/rp_filter").unwrap(), "2");
-        assert_eq!(sysctls.read("ipv4/conf/eth1/rp_filter").unwrap(), "2");
-        assert_eq!(sysctls.read("ipv4/conf/all/rp_filter").unwrap(), "1");
-        fs::remove_dir_all(sysctls.root).unwrap();
-    }
-
-    #[test]
-    fn ports_are_reserved_beside_those_that_are_already() {
-        let sysctls = fresh("reserved", &[("ipv4/ip_local_reserved_ports", "8080,9000-9100\n")]);
-        let reserved = || sysctls.read("ipv4/ip_local_reserved_ports").unwrap();
-        sysctls.reserve_ports(&(61000..=65535));
-        assert_eq!(reserved(), "8080,9000-9100,61000-65535");
-        sysctls.reserve_ports(&(62000..=65535));
-        assert_eq!(reserved(), "8080,9000-9100,61000-65535");
-        fs::remove_dir_all(sysctls.root).unwrap();
     }
 }

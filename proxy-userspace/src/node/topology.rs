@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 
 use super::state::{Device, DeviceKind, NodeState, Resolution};
 use crate::config::DevicePattern;
@@ -107,6 +108,8 @@ pub struct NodeSettings {
     pub snat_ports: Option<RangeInclusive<u16>>,
     /// The device that carries service addresses on our own behalf, if any.
     pub own_device: Option<String>,
+    /// A directory of the BPF file system where it is noted which of the host's settings were changed.
+    pub notes: Option<PathBuf>,
 }
 
 /// On which uplinks XDP is used.

@@ -140,7 +140,7 @@ fn where_no_bpf_file_system_is_mounted_one_is() {
 fn a_pin_with_another_shape_is_named_with_both_shapes_and_stays() {
     let scratch = Scratch::new();
     drop(scratch.open());
-    let maps = scratch.path.join("millrace/v3/maps");
+    let maps = scratch.path.join("millrace/v4/maps");
     let frontends = maps.join("FRONTENDS4");
     let agent = maps.join("AGENT");
     std::fs::remove_file(&frontends).unwrap();
@@ -156,7 +156,7 @@ fn a_pin_with_another_shape_is_named_with_both_shapes_and_stays() {
     assert!(frontends.exists());
 
     std::fs::remove_file(&frontends).unwrap();
-    let programs = std::fs::read_dir(scratch.path.join("millrace/v3/programs")).unwrap().next().unwrap();
+    let programs = std::fs::read_dir(scratch.path.join("millrace/v4/programs")).unwrap().next().unwrap();
     let program = programs.unwrap().path().join("tc_egress");
     SchedClassifier::from_pin(&program).unwrap().pin(&frontends).unwrap();
     let text = EbpfDataplane::open(scratch.settings()).unwrap_err().to_string();

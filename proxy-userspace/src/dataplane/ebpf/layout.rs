@@ -44,6 +44,12 @@ impl Layout {
         self.top().join(format!("v{version}"))
     }
 
+    /// Which of the host's settings were changed: nothing of a version's.
+    #[must_use]
+    pub fn notes(&self) -> PathBuf {
+        self.bpffs.join("millrace-notes")
+    }
+
     /// The maps, by name.
     #[must_use]
     pub fn maps(&self) -> PathBuf {

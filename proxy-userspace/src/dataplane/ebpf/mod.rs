@@ -53,6 +53,7 @@ pub use settings::{
     Sockets, XdpMode,
 };
 
+pub use mount::Mounted;
 pub use share::{Share, is_attached, recorded};
 
 use self::attach::Attachments;
@@ -64,7 +65,6 @@ use self::load::{Extra, Programs};
 use self::mapped::Access;
 use self::maps::Maps;
 use self::migrate::Former;
-use self::mount::Mounted;
 use self::plan::Plan;
 use self::sever::Severer;
 use self::sockets::SocketHooks;
@@ -111,10 +111,16 @@ pub struct EbpfDataplane {
     _lock: Lock,
 }
 
-/// Fails where the process lacks a capability, or can't have a BPF file system at `bpffs_path`. Leaves nothing changed.
-pub fn check(bpffs_path: &Path) -> Result<(), OpenError> {
+/// Finds or mounts a BPF file system, before anything else is begun. Fails where the process lacks a capability, too.
+pub fn prepare(bpffs_path: &Path) -> Result<Mounted, OpenError> {
     capability::check()?;
-    mount::check(bpffs_path)
+    Mounted::at(bpffs_path)
+}
+
+/// The directory below a BPF file system where changed settings of the host are noted.
+#[must_use]
+pub fn notes(bpffs_path: &Path) -> PathBuf {
+    Layout::new(bpffs_path).notes()
 }
 
 impl EbpfDataplane {

@@ -22,7 +22,9 @@ pub struct Mounted {
 impl Mounted {
     /// Finds a BPF file system at `path`, or mounts one. Nothing is mounted over files or over another file system.
     pub fn at(path: &Path) -> Result<Self, OpenError> {
-        let mut made = Self::prepare(path)?;
+        let mut made = Self::default();
+        made.make_directories(path)?;
+        check(path)?;
         if !is_bpffs(path)? {
             let none: Option<&str> = None;
             mount(Some("bpf"), path, Some("bpf"), MsFlags::empty(), none)
@@ -48,14 +50,6 @@ impl Mounted {
         }
     }
 
-    /// Makes the directory, and fails where no BPF file system is and none may be mounted.
-    fn prepare(path: &Path) -> Result<Self, OpenError> {
-        let mut made = Self::default();
-        made.make_directories(path)?;
-        check_directory(path)?;
-        Ok(made)
-    }
-
     fn make_directories(&mut self, path: &Path) -> Result<(), OpenError> {
         let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.exists()).collect();
         for directory in missing.into_iter().rev() {
@@ -79,12 +73,8 @@ impl Drop for Mounted {
     }
 }
 
-/// Fails where no BPF file system is at `path` and none may be mounted there. Leaves nothing changed.
-pub fn check(path: &Path) -> Result<(), OpenError> {
-    Mounted::prepare(path).map(drop)
-}
-
-fn check_directory(path: &Path) -> Result<(), OpenError> {
+/// Fails where no BPF file system is and none may be mounted.
+fn check(path: &Path) -> Result<(), OpenError> {
     let metadata = fs::metadata(path).map_err(|error| refused(path, error.to_string()))?;
     if !metadata.is_dir() {
         return Err(refused(path, "is no directory".to_owned()));

@@ -1,0 +1,72 @@
+//! Lists of ports, as the kernel has them in `ip_local_reserved_ports`.
+
+use std::fmt;
+
+/// The first and the last port.
+pub type Range = (u16, u16);
+
+/// Ranges of ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ports(pub Vec<Range>);
+
+impl Ports {
+    /// One range.
+    pub fn of(range: Range) -> Self {
+        Self(vec![range])
+    }
+
+    /// Reads a list such as `8080,61000-65535`. What is no range is left out.
+    pub fn parse(text: &str) -> Self {
+        let range = |part: &str| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            Some((first.trim().parse().ok()?, last.trim().parse().ok()?))
+        };
+        Self(text.split(',').filter_map(range).collect())
+    }
+
+    /// Whether one of the ranges has all of another. The kernel merges ranges that touch.
+    pub fn holds(&self, (first, last): Range) -> bool {
+        self.0.iter().any(|own| own.0 <= first && last <= own.1)
+    }
+
+    /// These ports but those of `others`.
+    pub fn without(&self, others: &Self) -> Self {
+        others
+            .0
+            .iter()
+            .fold(self.clone(), |left, other| Self(left.0.iter().flat_map(|own| cut(*own, *other)).collect()))
+    }
+}
+
+/// What is left of a range before and after another.
+fn cut((first, last): Range, (from, to): Range) -> impl Iterator<Item = Range> {
+    let before = from.checked_sub(1).map(|end| (first, end.min(last)));
+    let after = to.checked_add(1).map(|begin| (begin.max(first), last));
+    [before, after].into_iter().flatten().filter(|(first, last)| first <= last)
+}
+
+impl fmt::Display for Ports {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let show = |(first, last): &Range| {
+            if first == last { first.to_string() } else { format!("{first}-{last}") }
+        };
+        f.write_str(&self.0.iter().map(show).collect::<Vec<_>>().join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_taken_out_of_ranges() {
+        let without = |text: &str, other: &str| Ports::parse(text).without(&Ports::parse(other)).to_string();
+        assert_eq!(without("8080,61000-65535", "61000-65535"), "8080");
+        assert_eq!(without("61000-65535", "61000-65535"), "");
+        assert_eq!(without("60000-65535", "61000-61999"), "60000-60999,62000-65535");
+        assert_eq!(without("0-10,65535", "5-5,65535"), "0-4,6-10");
+        assert_eq!(without("1-10", "20-30"), "1-10");
+        assert_eq!(without("1-10", ""), "1-10");
+        assert!(Ports::parse("1-10,20").holds((2, 10)) && !Ports::parse("1-10,20").holds((2, 11)));
+    }
+}
