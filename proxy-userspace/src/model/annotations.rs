@@ -5,9 +5,13 @@ use std::collections::BTreeMap;
 use super::problem::{Notes, Topic};
 use super::{Algorithm, Forwarding, ModelSettings, Scheduler, check_maglev_size};
 
+/// What all of ours begin with.
+const PREFIX: &str = "millrace/";
 const FORWARDING: &str = "millrace/forwarding";
 const ALGORITHM: &str = "millrace/algorithm";
 const MAGLEV_SIZE: &str = "millrace/maglev-size";
+/// All of ours: another one is a slip of the pen.
+const OURS: [&str; 3] = [FORWARDING, ALGORITHM, MAGLEV_SIZE];
 const KUBE_ROUTER_DSR: &str = "kube-router.io/service.dsr";
 const KUBE_ROUTER_SCHEDULER: &str = "kube-router.io/service.scheduler";
 
@@ -48,6 +52,10 @@ pub(super) fn read_annotations(
     let Some(annotations) = annotations else {
         return Overrides::default();
     };
+    for name in annotations.keys().filter(|name| name.starts_with(PREFIX) && !OURS.contains(&name.as_str())) {
+        let message = format!("is not known and has no effect; takes {}", OURS.join(", "));
+        notes.warn_about(Topic::Annotation, field(name), message);
+    }
     let get = |name: &'static str| annotations.get(name).map(|value| (name, value.as_str()));
     let tunnel = choose(get(KUBE_ROUTER_DSR), &[("tunnel", Forwarding::Dsr)], notes);
     let words = [("dsr", Forwarding::Dsr), ("snat", Forwarding::Snat)];
