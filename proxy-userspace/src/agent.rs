@@ -72,12 +72,46 @@ pub enum AgentError {
     Panicked(&'static str),
 }
 
+/// What a person asks first of a log.
+fn introduce(settings: &Settings) {
+    let uplinks = if settings.uplinks.is_empty() {
+        "those with a default route or a node address".to_owned()
+    } else {
+        settings.uplinks.join(",")
+    };
+    info!(
+        version = env!("CARGO_PKG_VERSION"),
+        node = settings.model.node_name,
+        mode = settings.proxy_mode.name(),
+        uplinks,
+        bpffs = %settings.bpffs.display(),
+        pid = std::process::id(),
+        "the agent starts"
+    );
+}
+
+/// Says what else serves this node. Beside kube-proxy, Services of one's own are what the two share the work by.
+fn warn_of_others(settings: &Settings, mode: Mode) {
+    if settings.model.service_proxy_name.is_none() {
+        for trace in ipvs::traces_of_kube_proxy() {
+            warn!(
+                "kube-proxy's rules are on this node ({trace}), and both serve the same Services; stop kube-proxy here, \
+                 then run `kube-proxy --cleanup`"
+            );
+        }
+    }
+    if mode == Mode::Ebpf {
+        ebpf::warn_of_others(&settings.bpffs);
+    }
+}
+
 /// Serves until SIGTERM or SIGINT. The data path stays in place after that, and after an error too.
 pub async fn run(settings: Settings) -> Result<(), AgentError> {
     for remark in &settings.remarks {
         remark.log();
     }
     let mounted = mount(&settings)?;
+    introduce(&settings);
     let (event_sender, events) = mpsc::channel(BATCHES);
     let (target_sender, targets) = watch::channel(None);
     let (topology_sender, topology) = watch::channel(None);
@@ -143,6 +177,7 @@ async fn reconcile(
         return Ok(());
     };
     let (dataplane, mode) = open(&settings, model.desired())?;
+    warn_of_others(&settings, mode);
     mounted.filter(|_| mode == Mode::Ebpf).map(Mounted::keep);
     feed.set_mode(mode);
     let intervals = Intervals { min: settings.min_sync_interval, max: settings.max_sync_interval };

@@ -88,7 +88,9 @@ impl Process {
         !has_ended(self.child.id())
     }
 
-    pub(crate) fn id(&self) -> u32 {
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> u32 {
         self.child.id()
     }
 }

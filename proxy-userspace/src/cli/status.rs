@@ -1,5 +1,7 @@
 //! `millrace status`.
 
+use std::path::Path;
+
 use proxy_common::config::HEARTBEAT_SECONDS;
 use serde::Serialize;
 
@@ -7,6 +9,7 @@ use super::shown::Shown;
 use super::table::{Table, mark};
 use super::{CliError, Show};
 use crate::dataplane::ebpf::read::{CounterView, FailuresView, PinnedMaps, ReadError, StatusView, WayView};
+use crate::dataplane::ebpf::{self, OtherView};
 use crate::dataplane::ipvs;
 
 /// What `millrace status -o json` prints: the fields of [`StatusView`], and beside them:
@@ -21,6 +24,8 @@ pub struct Status {
     ways: Vec<WayView>,
     /// Packets by reason, each of them.
     counters: Vec<CounterView>,
+    /// Programs of other data planes of Millrace on this node's devices.
+    others: Vec<OtherView>,
     /// Of IPVS, where that is there as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     ipvs: Option<ipvs::StatusView>,
@@ -28,6 +33,7 @@ pub struct Status {
 
 /// Prints it.
 pub fn run(show: &Show) -> Result<(), CliError> {
+    let read = |maps: &PinnedMaps| read(maps, &show.bpffs_path);
     match Shown::read(show, read, ipvs::status)? {
         Shown::Ebpf(status) => show.print(&status, tables),
         Shown::Ipvs(view) => show.print(&view, |view| vec![of_ipvs(view)]),
@@ -36,16 +42,18 @@ pub fn run(show: &Show) -> Result<(), CliError> {
 }
 
 /// Reads it all from the pinned maps.
-fn read(maps: &PinnedMaps) -> Result<Status, ReadError> {
+fn read(maps: &PinnedMaps, bpffs_path: &Path) -> Result<Status, ReadError> {
     let view = maps.status()?;
     let agent_alive = view.heartbeat_age_seconds.is_some_and(|age| age <= u64::from(HEARTBEAT_SECONDS));
-    Ok(Status { agent_alive, ways: maps.ways()?, counters: maps.counters()?, ipvs: None, view })
+    let (ways, counters, others) = (maps.ways()?, maps.counters()?, ebpf::others(bpffs_path));
+    Ok(Status { agent_alive, ways, counters, others, ipvs: None, view })
 }
 
 /// For people: devices, ways, counters that are not zero, maps; and IPVS.
 fn tables(status: &Status) -> Vec<Table> {
     let of_maps = [summary(status), devices(status), ways(status), counters(status), maps(status)];
-    of_maps.into_iter().chain(status.ipvs.as_ref().map(of_ipvs)).collect()
+    let others = (!status.others.is_empty()).then(|| others(&status.others));
+    of_maps.into_iter().chain(others).chain(status.ipvs.as_ref().map(of_ipvs)).collect()
 }
 
 /// For people, where IPVS serves.
@@ -104,6 +112,17 @@ fn devices(status: &Status) -> Table {
             attached.mode.to_owned(),
             attached.program_id.to_string(),
         ]);
+    }
+    table
+}
+
+/// What serves beside this data plane, and is not to.
+fn others(others: &[OtherView]) -> Table {
+    let mut table = Table::new(&["ALSO ATTACHED", "HOOK", "PROGRAM", "BPFFS PATH"]);
+    for other in others {
+        let path = other.bpffs_path.as_ref().map(|path| path.display().to_string());
+        let path = path.unwrap_or_else(|| "not in sight".to_owned());
+        table.push([other.device.clone(), other.hook.clone(), other.program_id.to_string(), path]);
     }
     table
 }
@@ -170,7 +189,14 @@ mod tests {
             CounterView { program: "xdp_ingress", reason: "not_ours", drop: false, packets: 0, bytes: 0 },
             CounterView { program: "xdp_ingress", reason: "no_way", drop: true, packets: 2, bytes: 120 },
         ];
-        Status { view, agent_alive: heartbeat_age_seconds == Some(3), ways: Vec::new(), counters, ipvs: None }
+        Status {
+            view,
+            agent_alive: heartbeat_age_seconds == Some(3),
+            ways: Vec::new(),
+            counters,
+            others: Vec::new(),
+            ipvs: None,
+        }
     }
 
     #[test]
@@ -221,6 +247,24 @@ mod tests {
         assert_eq!(failures(some), "devices: 1, service ports: 3");
         let view = FailuresView { node: 1, device: 2, map: 7, ..FailuresView::default() };
         assert_eq!(failures(view), "all uplinks, devices: 2, entries of full maps: 7");
+    }
+
+    #[test]
+    fn another_data_plane_has_a_table_of_its_own() {
+        let alone = status(Some(3));
+        let other = |path: Option<&str>| OtherView {
+            bpffs_path: path.map(Into::into),
+            device: "eth0".to_owned(),
+            hook: "tc_ingress".to_owned(),
+            program_id: 17,
+        };
+        let beside = Status { others: vec![other(Some("/run/bpf")), other(None)], ..alone.clone() };
+        assert_eq!(tables(&beside).len(), tables(&alone).len() + 1);
+        let table = others(&beside.others).to_string();
+        assert!(
+            table.contains("eth0") && table.contains("/run/bpf") && table.contains("not in sight"),
+            "{table}"
+        );
     }
 
     #[test]

@@ -102,6 +102,18 @@ pub enum ProxyMode {
     Ipvs,
 }
 
+impl ProxyMode {
+    /// As `--proxy-mode` has it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Ebpf => "ebpf",
+            Self::Ipvs => "ipvs",
+        }
+    }
+}
+
 /// A flag, or a field of a file, with a value it doesn't take. One line, for standard error and status 2.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{origin}: {message}")]

@@ -177,6 +177,7 @@ impl Monitor {
         if self.stale == Stale::Everything {
             self.state = query::dump(&self.handle).await?;
         }
+        self.report_missing();
         let Some(targets) = self.targets.borrow_and_update().clone() else {
             self.stale = self.stale.max(Stale::Routes);
             return Ok(());
@@ -214,6 +215,17 @@ impl Monitor {
         }
     }
 
+    /// Says once which uplinks are not there, however long it takes until the nodes are known.
+    fn report_missing(&mut self) {
+        let names: BTreeSet<&str> = self.state.devices.values().map(|device| device.name.as_str()).collect();
+        let missing: BTreeSet<String> =
+            self.settings.uplinks.iter().filter(|name| !names.contains(name.as_str())).cloned().collect();
+        for name in missing.difference(&self.missing) {
+            warn!("--uplinks: there is no device {name}; it is taken up as soon as it appears");
+        }
+        self.missing = missing;
+    }
+
     /// Says once what a person would want to know.
     fn report(&mut self, topology: &Topology, targets: &BTreeSet<IpAddr>) {
         let uplinks = uplinks(&self.state, &self.settings, targets);
@@ -225,13 +237,6 @@ impl Monitor {
             }
             self.uplinks = names.into_iter().map(str::to_owned).collect();
         }
-        let names: BTreeSet<&str> = self.state.devices.values().map(|device| device.name.as_str()).collect();
-        let missing: BTreeSet<String> =
-            self.settings.uplinks.iter().filter(|name| !names.contains(name.as_str())).cloned().collect();
-        for name in missing.difference(&self.missing) {
-            warn!("--uplinks: there is no device {name}; it is taken up as soon as it appears");
-        }
-        self.missing = missing;
         let of_services = self.state.devices.values().filter(|device| is_service_device(device));
         let of_services: BTreeSet<String> = of_services.map(|device| device.name.clone()).collect();
         let others = of_services.iter().filter(|name| self.settings.own_device.as_deref() != Some(name));

@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use aya::programs::links::{FdLink, PinnedLink};
 use millrace::dataplane::ebpf::read::{AttachedView, FailuresView, PinnedMaps};
-use millrace::dataplane::ebpf::{EbpfDataplane, Mark, XdpMode, cleanup};
+use millrace::dataplane::ebpf::{EbpfDataplane, Mark, XdpMode, cleanup, others};
 use millrace::dataplane::{Dataplane, SyncFailure, SyncReport};
 use millrace::model::Dirty;
 use millrace::node::{AttachTarget, Hook, Link, Topology, Way};
@@ -64,6 +65,47 @@ fn programs_stay_attached_without_an_agent_and_are_taken_over_as_they_are() -> R
         let mut restarted = scratch.open();
         assert_eq!(restarted.set_topology(&topology("eth0")).writes, 0);
         assert_eq!(attached(&scratch), before);
+        Ok(())
+    })
+}
+
+#[test]
+fn programs_of_another_data_plane_are_seen_with_their_pins_or_without() -> Result<()> {
+    in_namespace("attach-others", async || {
+        let (ours, theirs) = (Scratch::new(), Scratch::new());
+        let mut dataplane = ours.open();
+        assert!(dataplane.set_topology(&topology("eth0")).is_complete());
+        let seen = |scratch: &Scratch| {
+            let views = others(&scratch.path).into_iter().filter(|other| other.device == "eth0");
+            views.map(|other| (other.bpffs_path, other.hook)).collect::<Vec<_>>()
+        };
+        assert_eq!(seen(&ours), []);
+        let expected = |hooks: &[&str]| -> Vec<_> {
+            hooks.iter().map(|hook| (Some(ours.path.clone()), (*hook).to_owned())).collect()
+        };
+        assert_eq!(seen(&theirs), expected(&["tc_egress", "tc_ingress", "xdp_native"]));
+        drop(dataplane);
+        assert_eq!(
+            seen(&theirs),
+            expected(&["tc_egress", "tc_ingress", "xdp_native"]),
+            "they outlive their agent"
+        );
+        cleanup(&ours.path)?;
+        assert_eq!(seen(&theirs), []);
+
+        // As in a container with a BPF file system of its own: only the kernel knows.
+        let mut dataplane = ours.open();
+        assert!(dataplane.set_topology(&topology("eth0")).is_complete());
+        let links = ours.path.join("millrace/v4/links");
+        let held = ["tc_ingress", "tc_egress"].map(|hook| {
+            let path = links.join(format!("{hook}-{}", nix::net::if_::if_nametoindex("eth0").unwrap()));
+            let link = FdLink::try_from(PinnedLink::from_pin(&path).unwrap()).unwrap();
+            std::fs::remove_file(&path).unwrap();
+            link
+        });
+        let expected = [(None, "tc_egress".to_owned()), (None, "tc_ingress".to_owned())];
+        assert_eq!(seen(&theirs)[..2], expected);
+        drop(held);
         Ok(())
     })
 }

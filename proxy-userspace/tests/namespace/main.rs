@@ -21,6 +21,7 @@ mod faces;
 mod fixture;
 mod fou;
 mod fragments;
+mod host;
 mod inside;
 mod lasting;
 mod local;

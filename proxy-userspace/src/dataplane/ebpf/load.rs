@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use aya::maps::MapInfo;
 use aya::programs::{ProgramError, ProgramInfo};
@@ -309,6 +310,9 @@ fn load(
     directory: &Path,
     names: &[&'static str],
 ) -> Result<(), OpenError> {
+    let started = Instant::now();
+    // The kernel verifies them, which takes seconds.
+    info!(programs = names.join(", "), "loading programs");
     let mut loader = EbpfLoader::new();
     for (name, words) in &constants.values {
         loader.override_global(name, words.as_slice(), true);
@@ -330,7 +334,8 @@ fn load(
     for name in names.iter().copied().chain(sockets.iter().map(|hook| hook.name)) {
         load_and_pin(&mut object, name, directory)?;
     }
-    info!(programs = names.join(", "), "programs loaded");
+    let seconds = format!("{:.1}", started.elapsed().as_secs_f64());
+    info!(programs = names.join(", "), seconds, "programs loaded");
     Ok(())
 }
 

@@ -21,6 +21,7 @@ mod mapped;
 mod maps;
 mod migrate;
 mod mount;
+mod others;
 pub mod plan;
 pub mod read;
 #[cfg(test)]
@@ -54,6 +55,7 @@ pub use settings::{
 };
 
 pub use mount::Mounted;
+pub use others::{OtherView, others, warn_of_others};
 pub use share::{Share, is_attached, recorded};
 
 use self::attach::Attachments;
@@ -148,7 +150,7 @@ impl EbpfDataplane {
         let shared_since = (settings.share == Share::Alone).then(|| share::record(&maps, Share::Alone));
         let plan = Plan::adopt(maps.capacities(), maps.found()?, now()).with_dispatch(settings.dsr.dispatch);
         let read_back_at = now() + READ_BACK_INTERVAL;
-        let collector = Collector::new();
+        let collector = Collector::new().within(settings.snat_ports.clone());
         mounted.keep();
         Ok(Self {
             settings,

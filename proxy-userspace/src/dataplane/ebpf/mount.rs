@@ -104,8 +104,18 @@ fn is_bpffs(path: &Path) -> Result<bool, OpenError> {
 /// Bind mounts of the same file system included, which no device number tells.
 fn is_mount_point(path: &Path) -> bool {
     let Ok(path) = path.canonicalize() else { return false };
-    let mounts = fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default();
-    mounts.lines().filter_map(mount_point).any(|mounted| mounted == path)
+    mounts().lines().filter_map(mount_point).any(|mounted| mounted == path)
+}
+
+/// Where this process sees BPF file systems.
+pub fn bpf_file_systems() -> Vec<PathBuf> {
+    // After the dash: the kind of file system.
+    let is_bpf = |line: &&str| line.split(" - ").nth(1).is_some_and(|rest| rest.starts_with("bpf "));
+    mounts().lines().filter(is_bpf).filter_map(mount_point).collect()
+}
+
+fn mounts() -> String {
+    fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default()
 }
 
 /// The fifth field of a line of mountinfo, in which blanks, line ends and backslashes are octal.

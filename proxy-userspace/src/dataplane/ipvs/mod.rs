@@ -4,6 +4,7 @@
 mod cleanup;
 mod error;
 mod kernel;
+mod kube_proxy;
 mod netlink;
 mod nft;
 pub mod plan;
@@ -27,6 +28,7 @@ use tracing::{debug, warn};
 
 pub use cleanup::{Cleaned, cleanup};
 pub use error::OpenError;
+pub use kube_proxy::traces as traces_of_kube_proxy;
 pub use nft::NftError;
 pub use plan::{Masquerade, Rules};
 pub use retreat::{Left, Retreat, is_here};

@@ -2,11 +2,14 @@
 
 use std::io;
 
-use netlink_packet_core::{DecodeError, Emitable, NetlinkDeserializable, NetlinkHeader, NetlinkSerializable};
+use netlink_packet_core::{
+    DecodeError, DefaultNla, Emitable, NetlinkDeserializable, NetlinkHeader, NetlinkSerializable,
+};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
 use super::Channel;
 use super::attribute::{self, Attributes};
+use crate::model::Family;
 
 /// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETGEN`.
 const GET_GENERATION: u16 = 10 << 8 | 16;
@@ -14,6 +17,12 @@ const GET_GENERATION: u16 = 10 << 8 | 16;
 const GET_TABLE: u16 = 10 << 8 | 1;
 /// `NFTA_TABLE_NAME`, with a zero at its end.
 const TABLE_NAME: u16 = 1;
+/// The same with `NFT_MSG_GETCHAIN`.
+const GET_CHAIN: u16 = 10 << 8 | 4;
+/// `NFTA_CHAIN_TABLE`, with a zero at its end.
+const CHAIN_TABLE: u16 = 1;
+/// `NFTA_CHAIN_NAME`, with a zero at its end.
+const CHAIN_NAME: u16 = 3;
 /// `NFPROTO_INET`.
 const INET: u8 = 1;
 /// `NFTA_GEN_ID`, in network byte order.
@@ -52,16 +61,38 @@ impl Generation {
 
     /// Whether there is a table `inet name`.
     pub fn has_table(&mut self, name: &str) -> io::Result<bool> {
-        let name = [attribute::text(TABLE_NAME, name)];
-        let mut bytes = vec![0; HEADER + name.as_slice().buffer_len()];
+        self.has(GET_TABLE, INET, &[attribute::text(TABLE_NAME, name)])
+    }
+
+    /// Whether there is a table `ip name` or `ip6 name`.
+    pub fn has_ip_table(&mut self, family: Family, name: &str) -> io::Result<bool> {
+        self.has(GET_TABLE, number(family), &[attribute::text(TABLE_NAME, name)])
+    }
+
+    /// Whether a table of `ip` or `ip6` has a chain.
+    pub fn has_ip_chain(&mut self, family: Family, table: &str, chain: &str) -> io::Result<bool> {
+        let names = [attribute::text(CHAIN_TABLE, table), attribute::text(CHAIN_NAME, chain)];
+        self.has(GET_CHAIN, number(family), &names)
+    }
+
+    fn has(&mut self, kind: u16, family: u8, names: &[DefaultNla]) -> io::Result<bool> {
+        let mut bytes = vec![0; HEADER + names.buffer_len()];
         let (header, attributes) = bytes.split_at_mut(HEADER);
-        header.copy_from_slice(&[INET, 0, 0, 0]);
-        name.as_slice().emit(attributes);
-        match self.channel.get(Message { kind: GET_TABLE, bytes }) {
+        header.copy_from_slice(&[family, 0, 0, 0]);
+        names.emit(attributes);
+        match self.channel.get(Message { kind, bytes }) {
             Ok(answer) => Ok(answer.is_some()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// `NFPROTO_IPV4` or `NFPROTO_IPV6`.
+const fn number(family: Family) -> u8 {
+    match family {
+        Family::V4 => 2,
+        Family::V6 => 10,
     }
 }
 

@@ -1,0 +1,133 @@
+//! What an agent's start changes on its node and says of it, and what `millrace cleanup` gives back.
+
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use millrace_lab::cluster::Cluster;
+use millrace_lab::net::{Namespace, read_sysctl, write_sysctl};
+
+use crate::fixture::own_without_agents;
+
+const RESERVED: &str = "net/ipv4/ip_local_reserved_ports";
+const ACCEPT_RA: &str = "net/ipv6/conf/eth0/accept_ra";
+const FORWARDING: &str = "net/ipv6/conf/all/forwarding";
+const CLOSE_WAIT: &str = "net/netfilter/nf_conntrack_tcp_timeout_close_wait";
+
+const FORMER: [(&str, &str); 4] =
+    [(RESERVED, "8080,61000-61999"), (ACCEPT_RA, "1"), (FORWARDING, "0"), (CLOSE_WAIT, "58")];
+
+fn node(cluster: &Cluster) -> Result<&Namespace> {
+    Ok(cluster.bed().node(1)?.namespace())
+}
+
+fn set(namespace: &Namespace, values: &'static [(&str, &str)]) -> Result<()> {
+    namespace.run(async move || values.iter().try_for_each(|(key, value)| write_sysctl(key, value)))
+}
+
+fn get(namespace: &Namespace, key: &'static str) -> Result<String> {
+    namespace.run(async move || read_sysctl(key))
+}
+
+fn cleanup(cluster: &Cluster) -> Result<String> {
+    let output = cluster.proxy(1)?.command(&["cleanup"])?;
+    ensure!(output.status.success(), "{output:?}");
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+#[test]
+fn settings_of_the_host_are_made_at_start_and_given_back_by_cleanup() -> Result<()> {
+    let mut cluster = own_without_agents(1, 1)?;
+    set(node(&cluster)?, &FORMER)?;
+    cluster.start_agent(1)?;
+    cluster.wait_for_hooks(1)?;
+    let expected =
+        [(RESERVED, "8080,61000-65535"), (ACCEPT_RA, "2"), (FORWARDING, "1"), (CLOSE_WAIT, "3600")];
+    for (key, value) in expected {
+        let is_set = || Ok(get(node(&cluster)?, key)? == value);
+        cluster.proxy(1)?.wait_until(&format!("{key} is {value}"), is_set)?;
+    }
+    assert!(cluster.take_agent(1)?.stop()?.success());
+    // Somebody who needs no pods here any more.
+    set(node(&cluster)?, &[(FORWARDING, "0")])?;
+    let said = cleanup(&cluster)?;
+    for word in ["62000-65535 given back", "accept_ra: 1 again"] {
+        assert!(said.contains(word), "{word} is not in {said}");
+    }
+    for (key, value) in FORMER.into_iter().filter(|(key, _)| *key != CLOSE_WAIT) {
+        assert_eq!(get(node(&cluster)?, key)?, value, "{key}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_node_that_forwarded_before_goes_on_ignoring_router_advertisements() -> Result<()> {
+    let mut cluster = own_without_agents(1, 1)?;
+    set(node(&cluster)?, &[(FORWARDING, "1"), (ACCEPT_RA, "1"), ("net/ipv4/ip_forward", "0")])?;
+    cluster.start_agent(1)?;
+    cluster.wait_for_hooks(1)?;
+    // What is set after accept_ra would be.
+    let is_set = || Ok(get(node(&cluster)?, "net/ipv4/ip_forward")? == "1");
+    cluster.proxy(1)?.wait_until("forwarding is on", is_set)?;
+    assert_eq!(get(node(&cluster)?, ACCEPT_RA)?, "1");
+    Ok(())
+}
+
+#[test]
+fn the_log_of_a_start_says_who_starts_what_takes_time_and_who_else_serves() -> Result<()> {
+    let mut cluster = own_without_agents(1, 1)?;
+    let rules = "add table ip kube-proxy; add chain ip nat KUBE-SERVICES";
+    let made = node(&cluster)?.run(async move || {
+        let nft = Command::new("nft").arg(format!("add table ip nat; {rules}")).status()?;
+        Ok(nft.success())
+    })?;
+    assert!(made);
+    cluster.start_agent_with(1, &["--uplinks", "eth0,eth9"])?;
+    cluster.wait_for_hooks(1)?;
+    let own = cluster.take_agent(1)?;
+    let process = own.id().to_string();
+    let log = cluster.proxy(1)?.log();
+    let first = log.lines().next().unwrap_or_default();
+    let words = [
+        "the agent starts",
+        "version=",
+        "node=\"node1\"",
+        "mode=\"auto\"",
+        "uplinks=\"eth0,eth9\"",
+        &process,
+    ];
+    for word in words {
+        assert!(first.contains(word), "{word} is not in {first}");
+    }
+    let position = |words: &[&str]| {
+        let found = log.lines().position(|line| words.iter().all(|word| line.contains(word)));
+        found.unwrap_or_else(|| panic!("{words:?} in no line of\n{log}"))
+    };
+    assert!(position(&["loading programs", "tc_ingress"]) < position(&["programs loaded", "seconds="]));
+    position(&["WARN", "--uplinks: there is no device eth9"]);
+    position(&["WARN", "nftables' table kube-proxy", "kube-proxy --cleanup"]);
+    position(&["WARN", "iptables' chain KUBE-SERVICES"]);
+    assert_eq!(log.matches("another data plane").count(), 0, "{log}");
+
+    // Its programs stay, and an agent with another directory serves beside them.
+    assert!(own.stop()?.success());
+    let bpffs = cluster.proxy(1)?.bpffs().to_owned();
+    let other = bpffs.join("other").display().to_string();
+    cluster.start_agent_with(1, &["--bpffs-path", &other])?;
+    let cleanup = format!("millrace cleanup --bpffs-path {}`", bpffs.display());
+    let proxy = cluster.proxy(1)?;
+    proxy.wait_until("the former data plane is named", || {
+        Ok(proxy.log().lines().any(|line| line.contains("tc_ingress on eth0") && line.contains(&cleanup)))
+    })?;
+    proxy.wait_until("the status shows the other data plane", || {
+        let others = proxy.json("status")?["others"].clone();
+        let others = others.as_array().cloned().unwrap_or_default();
+        Ok(others.iter().any(|one| one["bpffs_path"] == other.as_str() && one["device"] == "eth0"))
+    })?;
+    assert!(cluster.take_agent(1)?.stop()?.success());
+    let cleaned = node(&cluster)?.run(async move || {
+        let binary = millrace_lab::agent::binary()?;
+        Ok(Command::new(binary).args(["cleanup", "--bpffs-path", &other]).status()?.success())
+    })?;
+    assert!(cleaned);
+    Ok(())
+}
