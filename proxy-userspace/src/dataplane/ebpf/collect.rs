@@ -5,6 +5,7 @@
 //! needed: collecting only keeps the tables, and what is shown of them, small. So it need not hurry. A service id,
 //! though, is not free before all tables were swept for it: that is a walk of its own, which deletes nothing else.
 
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use aya::Pod;
@@ -33,6 +34,8 @@ pub struct Collector {
     budget: Duration,
     /// What the walk for what has expired has counted so far, and what it had counted at its end, until somebody takes it.
     counting: Usage,
+    /// The ports that are counted, if not all.
+    ports: Option<RangeInclusive<u16>>,
     counted: Option<Usage>,
     /// Service ids that had rested when the sweep that is under way began.
     sweeping: Vec<Resting>,
@@ -86,6 +89,7 @@ impl Collector {
             done: None,
             budget: BUDGET,
             counting: Usage::default(),
+            ports: None,
             counted: None,
             sweeping: Vec::new(),
             flows4: Batch::new(),
@@ -93,6 +97,12 @@ impl Collector {
             affinity4: Batch::new(),
             affinity6: Batch::new(),
         }
+    }
+
+    /// The same, which counts the use of these ports only.
+    #[must_use]
+    pub fn within(self, ports: RangeInclusive<u16>) -> Self {
+        Self { counting: Usage::of(Some(ports.clone())), ports: Some(ports), ..self }
     }
 
     /// Goes on deleting expired entries, and entries of nobody's services where any wait for that; tells `plan` which
@@ -172,7 +182,7 @@ impl Collector {
             removed += count;
             self.expiry.go_on(next, FLOW_TABLES);
             if self.expiry.is_at_start() {
-                self.counted = Some(std::mem::take(&mut self.counting));
+                self.counted = Some(std::mem::replace(&mut self.counting, Usage::of(self.ports.clone())));
                 if self.done.is_none() {
                     self.done = self.round.take();
                 }

@@ -5,6 +5,7 @@
 //! to somebody else counts: neither embryos nor connections that have ended.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
 
 use proxy_common::Address;
 use proxy_common::flow::{FLOW_CLOSING, FLOW_DATAGRAM, FLOW_REPLY, Flow, FlowKey};
@@ -41,18 +42,31 @@ impl Destination {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     ports: HashMap<Destination, u32>,
+    /// The ports that are given out now, if others don't count: connections keep those of a former range.
+    range: Option<RangeInclusive<u16>>,
     /// Connections over TCP and SCTP.
     pub connections: u64,
 }
 
 impl Usage {
+    /// Counts these ports only, or all.
+    #[must_use]
+    pub fn of(range: Option<RangeInclusive<u16>>) -> Self {
+        Self { range, ..Self::default() }
+    }
+
     /// Takes note of an entry of FLOWS that has not expired. That of the reply has the port.
     pub fn note<A: Address>(&mut self, key: &FlowKey<A>, flow: &Flow<A>) {
         // Without a backend it is another mode's.
         if flow.flags & FLOW_REPLY == 0 && flow.state != FLOW_DATAGRAM && flow.backend != 0 {
             self.connections += 1;
         }
-        if flow.is_translated() && flow.flags & FLOW_REPLY != 0 && flow.state != FLOW_CLOSING {
+        let is_counted = |port: u16| self.range.as_ref().is_none_or(|range| range.contains(&port));
+        if flow.is_translated()
+            && flow.flags & FLOW_REPLY != 0
+            && flow.state != FLOW_CLOSING
+            && is_counted(u16::from_be(key.destination_port))
+        {
             let family = if A::WORDS == 1 { Family::V4 } else { Family::V6 };
             let destination = Destination { family, backend: flow.backend, protocol: key.protocol };
             *self.ports.entry(destination).or_default() += 1;
@@ -117,6 +131,17 @@ mod tests {
         assert_eq!(counted(Flow { state: FLOW_CLOSING, ..reply }), 0, "it has ended");
         assert_eq!(counted(Flow { flags: 0, ..reply }), 0, "the other direction");
         assert_eq!(counted(Flow { check: 0, ..reply }), 0, "a backend on this node");
+    }
+
+    #[test]
+    fn ports_of_a_former_range_do_not_count() {
+        let reply = Flow::<Addr4> { flags: FLOW_REPLY, state: FLOW_ESTABLISHED, check: 1, ..Flow::default() };
+        let mut usage = Usage::of(Some(20_000..=20_999));
+        for port in [61_000_u16, 19_999, 20_000, 20_999, 21_000] {
+            let key = FlowKey { destination_port: port.to_be(), ..FlowKey::default() };
+            usage.note(&key, &reply);
+        }
+        assert_eq!(usage.ports.values().sum::<u32>(), 2);
     }
 
     #[test]
