@@ -178,7 +178,9 @@ async fn reconcile(
     };
     let (dataplane, mode) = open(&settings, model.desired())?;
     warn_of_others(&settings, mode);
-    mounted.filter(|_| mode == Mode::Ebpf).map(Mounted::keep);
+    if let Some(mounted) = mounted.filter(|_| mode == Mode::Ebpf) {
+        mounted.keep();
+    }
     feed.set_mode(mode);
     let intervals = Intervals { min: settings.min_sync_interval, max: settings.max_sync_interval };
     let reconciler = Reconciler::new(model, listing, dataplane, channels, intervals);

@@ -52,7 +52,9 @@ impl Host {
             self.notes.write(&Note::Forwarding);
         }
         if turns_on || self.notes.all().contains(&Note::Forwarding) {
-            uplinks.iter().for_each(|uplink| self.heed_advertisements(uplink, turns_on));
+            for uplink in uplinks {
+                self.heed_advertisements(uplink, turns_on);
+            }
         }
         sysctls.change("ipv4/ip_forward", "1", |now| now == "0");
         sysctls.change(FORWARDING, "1", |now| now == "0");
@@ -93,7 +95,9 @@ impl Host {
         }
         let Ok(text) = self.sysctls.read(RESERVED) else { return };
         let missing = Ports::of(wanted).without(&Ports::parse(&text));
-        missing.0.iter().for_each(|range| self.notes.write(&Note::Reserved(*range)));
+        for range in &missing.0 {
+            self.notes.write(&Note::Reserved(*range));
+        }
         let all = Ports([Ports::parse(&text).0, missing.0.clone()].concat());
         self.sysctls.change(RESERVED, &all.to_string(), |_| !missing.0.is_empty());
     }
@@ -109,6 +113,7 @@ impl Host {
     ///
     /// Forwarding stays on: pods may have come to rely on it. While it is on, router advertisements are heeded as now, or the
     /// node would lose its default route.
+    #[must_use]
     pub fn restore(&self) -> Vec<String> {
         let mut done = Vec::new();
         for note in self.notes.all() {

@@ -123,7 +123,7 @@ fn another_range_takes_the_place_of_the_one_before() {
     host.reserve_ports(&(61000..=65535));
     host.reserve_ports(&(20000..=20999));
     assert_eq!(host.read(RESERVED), "20000-20999");
-    host.restore();
+    assert_eq!(host.restore(), ["net.ipv4.ip_local_reserved_ports: 20000-20999 given back"]);
     assert_eq!(host.read(RESERVED), "");
     host.end();
 }

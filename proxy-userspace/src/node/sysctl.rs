@@ -31,6 +31,7 @@ impl Sysctls {
 
     /// Sets what is lower than `least`, and returns whether it did. One that this network namespace may only read belongs
     /// to the host's.
+    #[must_use]
     pub fn raise(&self, key: &str, least: u32) -> bool {
         let is_fixed = fs::metadata(self.path(key)).is_ok_and(|file| file.permissions().readonly());
         let is_lower = |now: &str| now.parse::<u32>().is_ok_and(|now| now < least);

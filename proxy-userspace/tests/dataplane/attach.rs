@@ -99,7 +99,7 @@ fn programs_of_another_data_plane_are_seen_with_their_pins_or_without() -> Resul
         let links = ours.path.join("millrace/v4/links");
         let held = ["tc_ingress", "tc_egress"].map(|hook| {
             let path = links.join(format!("{hook}-{}", nix::net::if_::if_nametoindex("eth0").unwrap()));
-            let link = FdLink::try_from(PinnedLink::from_pin(&path).unwrap()).unwrap();
+            let link = FdLink::from(PinnedLink::from_pin(&path).unwrap());
             std::fs::remove_file(&path).unwrap();
             link
         });

@@ -48,17 +48,20 @@ pub struct OtherView {
 #[must_use]
 pub fn others(bpffs_path: &Path) -> Vec<OtherView> {
     let own = Layout::new(bpffs_path).top();
-    let mut roots: Vec<PathBuf> = Vec::new();
-    mount::bpf_file_systems().iter().for_each(|mounted| find(mounted, DEPTH, &mut roots));
-    let pinned =
-        |root: &Path| entries(root).unwrap_or_default().into_iter().flat_map(|root| pinned(&root)).collect();
-    let (mine, theirs): (Vec<PathBuf>, Vec<PathBuf>) = roots.into_iter().partition(|root| same(root, &own));
-    let mut known: BTreeSet<OtherView> =
-        theirs.iter().flat_map(|root| -> Vec<OtherView> { pinned(root) }).collect();
-    let ours: Vec<OtherView> = mine.iter().flat_map(|root| -> Vec<OtherView> { pinned(root) }).collect();
+    let mut found = Vec::new();
+    for mounted in mount::bpf_file_systems() {
+        find(&mounted, DEPTH, &mut found);
+    }
+    let (ours, theirs): (Vec<PathBuf>, Vec<PathBuf>) = found.into_iter().partition(|path| same(path, &own));
+    let (ours, mut known) = (pinned_in(&ours), pinned_in(&theirs));
     let in_sight: BTreeSet<u32> = known.iter().chain(&ours).map(|view| view.program_id).collect();
     known.extend(attached().into_iter().filter(|view| !in_sight.contains(&view.program_id)));
     known.into_iter().collect()
+}
+
+fn pinned_in(directories: &[PathBuf]) -> BTreeSet<OtherView> {
+    let roots = directories.iter().flat_map(|directory| entries(directory).unwrap_or_default());
+    roots.flat_map(|root| pinned(&root)).collect()
 }
 
 /// Warns of them, once for each data plane.
@@ -127,7 +130,7 @@ fn view(path: &Path) -> Option<OtherView> {
     if let Some(hook) = SocketHook::of_pin(path) {
         let info = sys::cgroup_link_info(sys::obj_get(path).ok()?.as_fd()).ok()?;
         let (device, hook) = ("cgroup".to_owned(), hook.name.to_owned());
-        return (info.cgroup != 0).then(|| OtherView {
+        return (info.cgroup != 0).then_some(OtherView {
             bpffs_path: None,
             device,
             hook,
