@@ -32,7 +32,10 @@ pub enum OpenError {
         why: String,
     },
     /// There is no BPF file system, and none could be mounted.
-    #[error("{path} is no BPF file system, and none can be mounted there: {error}")]
+    #[error(
+        "{path} is no BPF file system, and none can be mounted there: {error}; a container takes the host's \
+         /sys/fs/bpf there (hostPath)"
+    )]
     NoBpffs {
         /// Where it was wanted.
         path: PathBuf,
@@ -133,7 +136,9 @@ impl OpenError {
     #[must_use]
     pub fn is_of_the_kernel(&self) -> bool {
         match self {
-            Self::NoBpffs { error, .. } | Self::Program { error, .. } => !is_shortage(error),
+            // A kernel that has the file system refuses it for want of rights.
+            Self::NoBpffs { error, .. } => error.raw_os_error() == Some(libc::ENODEV),
+            Self::Program { error, .. } => !is_shortage(error),
             Self::Object(error) => !is_shortage(error),
             Self::Map { error, .. } => !is_shortage(error),
             Self::Capability { .. }
@@ -241,6 +246,11 @@ mod tests {
         for number in [libc::EINVAL, libc::EPERM, libc::EACCES] {
             assert!(refused(number).is_of_the_kernel() && map(number).is_of_the_kernel(), "{number}");
         }
+        let mount = |number| OpenError::NoBpffs {
+            path: "/sys/fs/bpf".into(),
+            error: io::Error::from_raw_os_error(number),
+        };
+        assert!(mount(libc::ENODEV).is_of_the_kernel() && !mount(libc::EPERM).is_of_the_kernel());
         for number in [libc::ENOMEM, libc::EAGAIN] {
             assert!(!refused(number).is_of_the_kernel() && !map(number).is_of_the_kernel(), "{number}");
         }

@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::fs;
-use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
 
@@ -80,10 +79,8 @@ fn check_pin(path: &Path, wanted: Shape) -> Result<(), OpenError> {
         Err(OpenError::ForeignPin { path: path.to_owned(), found, wanted: wanted.to_string() })
     };
     let failed = |error| OpenError::File { path: path.to_owned(), error };
-    let object = match sys::obj_get(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        object => object.map_err(failed)?,
-    };
+    // What can't be opened the loader fails on, and says whether it is for want of rights.
+    let Ok(object) = sys::obj_get(path) else { return Ok(()) };
     // Asked for a map's description, the kernel answers with a program's.
     let kind =
         fs::read_link(format!("/proc/thread-self/fd/{}", object.as_fd().as_raw_fd())).map_err(failed)?;

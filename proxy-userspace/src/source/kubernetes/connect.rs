@@ -16,7 +16,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A pod's configuration names the API server by its Service.
 const IN_CLUSTER_HINT: &str = " (in a pod its address is that of a Service, which nobody may serve yet: give \
-                               --kubeconfig, or KUBERNETES_SERVICE_HOST and _PORT, an address of its own)";
+                               --kubeconfig, or KUBERNETES_SERVICE_HOST and _PORT, an address of its own; \
+                               the DaemonSet takes them from the ConfigMap millrace-api-server)";
 
 /// An API server that can be asked. Nothing was sent yet.
 #[derive(Clone)]
