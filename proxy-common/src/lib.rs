@@ -18,6 +18,7 @@ pub mod hop;
 pub mod icmp;
 mod layout;
 pub mod name;
+pub mod node_flow;
 pub mod rules;
 #[expect(clippy::indexing_slicing, reason = "a byte, or a bit, is an index into a table of as many entries")]
 pub mod sctp;

@@ -91,6 +91,9 @@ reasons! {
     IcmpUnknown = 30, "icmp_unknown";
     /// Dropped, and refused by ICMP: no service has this protocol.
     UnknownProtocol = 31, "unknown_protocol";
+    /// Dropped on its way out: it came in from the network for a service's address, nobody here serves it, and the network would send
+    /// it back here for ever.
+    Unserved = 37, "unserved";
     /// Refused: a socket that is bound to a loopback address asks for a NodePort there, and the backend has no address of this node.
     LoopbackSource = 44, "loopback_source";
 }

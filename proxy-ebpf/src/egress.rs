@@ -5,13 +5,16 @@ use crate::family::{Family, V4, V6};
 use crate::flow::{self, Sender};
 use crate::fou;
 use crate::icmp::{self, Icmp};
+use crate::maps;
 use crate::mss;
 use crate::nat;
+use crate::node_flow;
 use crate::observe;
 use crate::packet::header::{ETHERNET, ether_type};
 use crate::packet::parse::parse;
 use crate::packet::{Packet, Parsed};
 use crate::verdict::{UNTOUCHED, Verdict};
+use crate::vip;
 use proxy_common::fragment::Side;
 
 /// Restores the frontend's address in a backend's reply. Every packet that leaves the node comes by here; most
@@ -23,6 +26,35 @@ pub fn walk<P: Packet>(packet: P) -> Verdict {
         ether_type::IPV6 => walk_family::<P, V6>(packet),
         _ => UNTOUCHED,
     }
+}
+
+/// Whether a packet came from the network, by the device with this index, for a service's address, and goes back there as it came: its
+/// port, protocol or headers are none that somebody here serves. Routers send it here again, until its hop limit is used up. Whoever
+/// serves the address beside us has translated it by now.
+#[inline(always)]
+pub fn is_unserved<P: Packet>(packet: P, came_in_by: u32) -> bool {
+    came_in_by != 0
+        && match packet.ether_type() {
+            ether_type::IPV4 => is_for_vip::<P, V4>(packet, came_in_by),
+            ether_type::IPV6 => is_for_vip::<P, V6>(packet, came_in_by),
+            _ => false,
+        }
+}
+
+#[inline(always)]
+fn is_for_vip<P: Packet, F: Family>(packet: P, came_in_by: u32) -> bool {
+    packet.need(ETHERNET + F::HEADER);
+    let Some((_, destination)) = F::read_addresses(&packet, ETHERNET) else {
+        return false;
+    };
+    vip::may_be_vip::<F>(&destination) && is_vip_from_network::<F>(&destination, came_in_by)
+}
+
+/// DEVICES has the devices towards the network.
+#[inline(never)]
+fn is_vip_from_network<F: Family>(address: &F::Address, came_in_by: u32) -> bool {
+    // SAFETY: nothing is read.
+    vip::kinds::<F>(address) != 0 && unsafe { maps::DEVICES.get(&came_in_by) }.is_some()
 }
 
 #[inline(always)]
@@ -52,10 +84,14 @@ fn restore_parsed<P: Packet, F: Family>(
         let _ = mss::clamp::<P, F>(packet, parsed.transport(), (F::HEADER + fou::own_bytes()) as u16);
         return Err(UNTOUCHED);
     }
-    if !observe::has_served(parsed.key.source_port) {
+    let reply =
+        if observe::has_served(parsed.key.source_port) { flow::lookup_reply::<F>(parsed) } else { None };
+    let Some((found, frontend, client_port)) = reply else {
+        if node_flow::may_be_node_port(parsed.key.source_port) {
+            node_flow::note::<F>(parsed);
+        }
         return Err(UNTOUCHED);
-    }
-    let (found, frontend, client_port) = flow::lookup_reply::<F>(parsed).ok_or(UNTOUCHED)?;
+    };
     if parsed.is_syn_ack() && found.has_finished() {
         // An answer to a SYN that the client sent to the backend itself, by the port of a connection that is over.
         flow::give_way::<F>(&parsed.key.reversed());

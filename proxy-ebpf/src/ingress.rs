@@ -3,7 +3,9 @@
 use proxy_common::backend::Backend;
 use proxy_common::flow::FLOW_ENCAPSULATE;
 use proxy_common::fragment::Side;
-use proxy_common::frontend::{FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_LISTENER, Frontend};
+use proxy_common::frontend::{
+    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_NODE_PORT, FRONTEND_LISTENER, Frontend,
+};
 use proxy_common::selection::{BackendRef, Slot};
 use proxy_common::verdict::Reason;
 
@@ -17,6 +19,7 @@ use crate::flow::{self, Owner, Sender};
 use crate::fou::{self, Encapsulation, Fou, Ipip};
 use crate::icmp::{self, Icmp};
 use crate::nat;
+use crate::node_flow;
 use crate::observe;
 use crate::packet::header::{ETHERNET, ether_type, protocol};
 use crate::packet::parse::{Fragments, parse_with};
@@ -151,6 +154,10 @@ fn serve<P: Packet, F: Family>(
     if !keeps_none(frontend) {
         return serve_by_flow::<P, F>(packet, parsed, frontend, None);
     }
+    // A load balancer's address that is the node's own pays for its look-ups in `open` only.
+    if frontend.kind() == FRONTEND_KIND_NODE_PORT && node_flow::is_nodes::<F>(parsed, frontend) {
+        return Err(UNTOUCHED.into());
+    }
     let slot = balance::select_slot::<F>(frontend, &parsed.key);
     if !slot.is_unsettled()
         && !share::is_newer()
@@ -232,6 +239,9 @@ fn open<P: Packet, F: Family>(
     frontend: &Frontend,
     slot: Slot,
 ) -> Result<Verdict, Leave> {
+    if node_flow::is_nodes::<F>(parsed, frontend) {
+        return Err(UNTOUCHED.into());
+    }
     let reference = another::<F>(frontend, parsed, slot, affinity::choose::<F>(frontend, parsed, slot));
     let backend = balance::lookup_backend::<F>(reference).ok_or_else(|| balance::refusal(frontend))?;
     if frontend.flags & FRONTEND_DSR != 0

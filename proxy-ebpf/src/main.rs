@@ -32,6 +32,7 @@ mod ingress;
 mod maps;
 mod mss;
 mod nat;
+mod node_flow;
 mod observe;
 mod packet;
 mod path;
@@ -51,7 +52,7 @@ use aya_ebpf::bindings::{BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
 use aya_ebpf::helpers::generated::{bpf_redirect, bpf_redirect_neigh};
 use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr, classifier, xdp};
 use aya_ebpf::programs::{SockAddrContext, SockContext, TcContext, XdpContext};
-use proxy_common::verdict::Program;
+use proxy_common::verdict::{Program, Reason};
 
 use crate::packet::{BARE, FRAMED, Packet, TcPacket, XdpPacket};
 use crate::socket::{Call, Closing, Outcome, Plain4};
@@ -131,7 +132,13 @@ fn arrive<const LINK: usize>(mut packet: TcPacket<LINK>) -> i32 {
 
 #[inline(always)]
 fn leave<const LINK: usize>(program: Program, packet: TcPacket<LINK>) -> i32 {
-    let verdict = if packet.prepare().is_some() { egress::walk(packet) } else { UNTOUCHED };
+    let verdict = if packet.prepare().is_none() {
+        UNTOUCHED
+    } else if program == Program::TcEgress && egress::is_unserved(packet, packet.came_in_by()) {
+        Verdict::Drop(Reason::Unserved)
+    } else {
+        egress::walk(packet)
+    };
     finish(program, verdict, &packet)
 }
 

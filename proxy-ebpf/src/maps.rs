@@ -14,6 +14,7 @@ use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hop::{Device, Hop};
 use proxy_common::icmp::{KINDS, SourcePrefix};
 use proxy_common::name::ServiceName;
+use proxy_common::node_flow::NODE_PORT_WORDS;
 use proxy_common::selection::HintKey;
 use proxy_common::socket::{SocketFrontend, SocketKey};
 use proxy_common::source_range::SourceRange;
@@ -35,6 +36,7 @@ const DEVICES_DEFAULT: usize = 1 << 10;
 const FLOWS_DEFAULT: usize = 1 << 18;
 const FLOWS_NEW_DEFAULT: usize = 1 << 16;
 const FRAGMENTS_ENTRIES: usize = 1 << 14;
+const NODE_FLOWS_ENTRIES: usize = 1 << 14;
 const HELD_DEFAULT: usize = HELD_PER_CPU as usize;
 /// A common list would keep 128 entries for each CPU: more than there are.
 const HELD_FLAGS: usize = BPF_F_NO_COMMON_LRU as usize;
@@ -48,6 +50,9 @@ pub type FlowsNewMap<A> = LruHashMap<FlowKey<A>, Flow<A>, FLOWS_NEW_DEFAULT>;
 
 /// The type of [`FRAGMENTS4`] and [`FRAGMENTS6`].
 pub type FragmentsMap<A> = LruHashMap<FragmentKey<A>, u64, FRAGMENTS_ENTRIES>;
+
+/// The type of [`NODE_FLOWS4`] and [`NODE_FLOWS6`].
+pub type NodeFlowsMap<A> = LruHashMap<FlowKey<A>, u32, NODE_FLOWS_ENTRIES>;
 
 /// The type of [`AFFINITY4`] and [`AFFINITY6`].
 pub type AffinityMap<A> = LruHashMap<AffinityKey<A>, Affinity, AFFINITY_DEFAULT>;
@@ -146,6 +151,18 @@ pub static AGENT: Array<u64, { AGENT_WORDS as usize }, MMAPABLE> = Array::new();
 /// restored here: what `tc_egress` and `tc_pod_out` ask first. Written by the programs.
 #[btf_map]
 pub static SERVED_PORTS: Array<[u8; PORT_GROUP as usize], { PORT_GROUPS as usize }> = Array::new();
+/// One bit for each port (network byte order, as a number) at which a frontend on an address of this node may be. The agent stores
+/// through its memory mapping, and clears no bit: the port of a frontend that is gone costs its packets a look-up in FRONTENDS.
+#[btf_map]
+pub static NODE_PORTS: Array<u64, { NODE_PORT_WORDS as usize }, MMAPABLE> = Array::new();
+/// When this node's own connections at such a port, those of its sockets and of pods that its CNI masquerades, last sent a packet
+/// over IPv4, in monotonic seconds. The key is that of the packets that come in. Written by `tc_egress`, and by the agent when it
+/// starts. A connection whose entry is evicted has one again after its next packet.
+#[btf_map]
+pub static NODE_FLOWS4: NodeFlowsMap<Addr4> = LruHashMap::new();
+/// The same for IPv6; as [`NODE_FLOWS4`].
+#[btf_map]
+pub static NODE_FLOWS6: NodeFlowsMap<Addr6> = LruHashMap::new();
 /// How IPv4 backends on other nodes are reached, by backend id. Written by the programs from what the FIB says.
 #[btf_map]
 pub static HOPS4: Array<Hop<Addr4>, BACKENDS_DEFAULT> = Array::new();

@@ -14,7 +14,7 @@ use proxy_common::hop::{Device, Hop};
 use proxy_common::source_range::SourceRange;
 use proxy_common::way::PeerKey;
 
-use crate::maps::{AffinityMap, FlowsMap, FlowsNewMap, FragmentsMap};
+use crate::maps::{AffinityMap, FlowsMap, FlowsNewMap, FragmentsMap, NodeFlowsMap};
 use crate::packet::Packet;
 use crate::packet::parse::{Fragments, Network};
 use crate::packet::unusual::Preface;
@@ -63,6 +63,8 @@ pub trait Family: Copy {
     fn flows() -> &'static FlowsMap<Self::Address>;
     /// Connections with nothing but the client's first packet.
     fn flows_new() -> &'static FlowsNewMap<Self::Address>;
+    /// Connections of this node's own at ports that are frontends', too.
+    fn node_flows() -> &'static NodeFlowsMap<Self::Address>;
 
     /// The protocol field of the IP header at `network`, extension headers not looked into.
     fn peek_protocol<P: Packet>(packet: &P, network: usize) -> Option<u8>;

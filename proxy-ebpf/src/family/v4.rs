@@ -13,7 +13,7 @@ use proxy_common::way::PeerKey;
 
 use super::{Family, FlowOf, KeyOf, OUTER_HOP_LIMIT, Outer};
 use crate::config::{OUTER_MASK4, OUTER_PREFIX4};
-use crate::maps::{self, AffinityMap, FlowsMap, FlowsNewMap, FragmentsMap};
+use crate::maps::{self, AffinityMap, FlowsMap, FlowsNewMap, FragmentsMap, NodeFlowsMap};
 use crate::packet::header::{DONT_FRAGMENT, FRAGMENT_MASK, Ipv4, OFFSET_MASK, ether_type, protocol};
 use crate::packet::parse::{Fragments, Network};
 use crate::packet::unusual::{self, Piece, Preface, Shape};
@@ -94,6 +94,10 @@ impl Family for V4 {
     #[inline(always)]
     fn flows_new() -> &'static FlowsNewMap<Addr4> {
         &maps::FLOWS_NEW4
+    }
+    #[inline(always)]
+    fn node_flows() -> &'static NodeFlowsMap<Addr4> {
+        &maps::NODE_FLOWS4
     }
 
     #[inline(always)]

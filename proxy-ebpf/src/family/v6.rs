@@ -13,7 +13,7 @@ use proxy_common::way::PeerKey;
 
 use super::{Family, FlowOf, KeyOf, OUTER_HOP_LIMIT, Outer};
 use crate::config::{OUTER_MASK6, OUTER_PREFIX6};
-use crate::maps::{self, AffinityMap, FlowsMap, FlowsNewMap, FragmentsMap};
+use crate::maps::{self, AffinityMap, FlowsMap, FlowsNewMap, FragmentsMap, NodeFlowsMap};
 use crate::packet::header::{
     Extension, FRAGMENT6_MASK, FragmentHeader, Ipv6, OFFSET6_MASK, RoutingHeader, ether_type, protocol,
 };
@@ -95,6 +95,10 @@ impl Family for V6 {
     #[inline(always)]
     fn flows_new() -> &'static FlowsNewMap<Addr6> {
         &maps::FLOWS_NEW6
+    }
+    #[inline(always)]
+    fn node_flows() -> &'static NodeFlowsMap<Addr6> {
+        &maps::NODE_FLOWS6
     }
 
     #[inline(always)]

@@ -20,6 +20,7 @@ use crate::family::{Family, FlowOf, KeyOf};
 use crate::flow;
 use crate::fou::Encapsulation;
 use crate::nat::difference;
+use crate::node_flow;
 use crate::observe;
 use crate::packet::header::{ETHERNET, IcmpHeader, Ports, Tcp, Udp, protocol};
 use crate::packet::parse::has_ports;
@@ -114,6 +115,9 @@ fn choose<F: Family>(key: &KeyOf<F>) -> Next {
     let Some(frontend) = balance::lookup_frontend::<F>(key) else {
         return Next::End(UNTOUCHED);
     };
+    if node_flow::may_be_node_port(key.destination_port) && node_flow::is_known::<F>(key) {
+        return Next::End(UNTOUCHED);
+    }
     if frontend.flags & FRONTEND_DSR == 0 || !share::owns_unknown(key.protocol) {
         return Next::End(unknown());
     }

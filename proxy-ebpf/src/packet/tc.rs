@@ -107,6 +107,13 @@ impl<const LINK: usize> TcPacket<LINK> {
         value & mask != 0 && unsafe { (*self.context).mark } & mask == value
     }
 
+    /// Index of the device a forwarded frame came in by; zero for one of this node's own.
+    #[inline(always)]
+    pub fn came_in_by(&self) -> u32 {
+        // SAFETY: the context is valid for the program's run.
+        unsafe { (*self.context).ingress_ifindex }
+    }
+
     #[inline(always)]
     fn mark(&mut self) {
         let (value, mask) = (MARK_VALUE.load(), MARK_MASK.load());

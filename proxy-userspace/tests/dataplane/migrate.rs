@@ -22,8 +22,8 @@ use proxy_common::{Addr4, LAYOUT_VERSION};
 use crate::attach::{attached, in_namespace, topology};
 use crate::support::{Scratch, all, closed, desired, key, port};
 
-/// The maps that layouts 2 and 3 added.
-const NEW_MAPS: [(u32, &str); 25] = [
+/// The maps that layouts 2 to 4 added.
+const NEW_MAPS: [(u32, &str); 28] = [
     (2, "AFFINITY4"),
     (2, "AFFINITY6"),
     (2, "SOURCE_RANGES4"),
@@ -49,6 +49,9 @@ const NEW_MAPS: [(u32, &str); 25] = [
     (3, "SOCK_REV6"),
     (3, "SOCK_TCP4"),
     (3, "SOCK_TCP6"),
+    (4, "NODE_FLOWS4"),
+    (4, "NODE_FLOWS6"),
+    (4, "NODE_PORTS"),
 ];
 
 fn root(scratch: &Scratch, version: u32) -> PathBuf {

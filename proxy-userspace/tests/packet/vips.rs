@@ -201,7 +201,7 @@ fn a_truncated_echo_request_is_untouched(case: Case) {
 }
 
 /// A packet of an IP protocol.
-fn of_protocol(case: Case, number: u8) -> Frame {
+pub fn of_protocol(case: Case, number: u8) -> Frame {
     let mut frame = Frame::ip(case.client().ip(), case.vip().ip()).payload(vec![0xa5; 24]);
     match frame.innermost_mut() {
         Layer::Ipv4(ip) => ip.protocol = Some(number),

@@ -8,11 +8,13 @@ use proxy_common::backend::{
     BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_POD, BACKEND_READY, BACKEND_SERVING, Backend,
 };
 use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
+use proxy_common::flow::FlowKey;
 use proxy_common::fragment::{FragmentKey, Held, HeldKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hash::hint;
 use proxy_common::hop::{Device, HOP_NEIGHBOUR, HOP_XDP, Hop};
 use proxy_common::icmp::{KIND_REFUSAL, KINDS, SourcePrefix};
+use proxy_common::node_flow::{NODE_PORT_WORDS, node_port_bit};
 use proxy_common::selection::{BackendRef, HintKey};
 use proxy_common::source_range::{CLUSTER, SERVICE_BITS, SourceRange};
 use proxy_common::vip::{VIP_FILTER_WORDS, VipKey, filter_bit};
@@ -98,6 +100,12 @@ impl Bed {
         };
         self.set::<u64>("VIP_FILTER", word, self.get::<u64>("VIP_FILTER", word) | mask);
         self.insert::<VipKey, u32>("VIPS", VipKey { address: mapped(address) }, bits);
+    }
+
+    /// A frontend on an address of this node may have this port; its bit stays set.
+    pub fn node_port(&self, port: u16) {
+        let (word, mask) = node_port_bit(port.to_be());
+        self.set::<u64>("NODE_PORTS", word, self.get::<u64>("NODE_PORTS", word) | mask);
     }
 
     /// The address is no service's any more.
@@ -346,6 +354,9 @@ impl Bed {
         self.clear_hash::<FragmentKey<Addr6>, u64>("FRAGMENTS6");
         self.clear_hash::<HeldKey, Held>("HELD");
         (0..VIP_FILTER_WORDS).for_each(|word| self.set::<u64>("VIP_FILTER", word, 0));
+        (0..NODE_PORT_WORDS).for_each(|word| self.set::<u64>("NODE_PORTS", word, 0));
+        self.clear_hash::<FlowKey<Addr4>, u32>("NODE_FLOWS4");
+        self.clear_hash::<FlowKey<Addr6>, u32>("NODE_FLOWS6");
         self.clear_hash::<SourcePrefix, u64>("ICMP_SOURCES");
         (0..KINDS).for_each(|kind| self.set_per_cpu::<u64>("ICMP_TOTAL", kind, 0));
         self.clear_source_ranges();

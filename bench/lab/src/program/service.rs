@@ -270,6 +270,9 @@ impl ServiceBuilder<'_> {
             Frontend { service: cluster_service, flags, ..external }
         };
         let is_node_port = external.kind() == FRONTEND_KIND_NODE_PORT;
+        if is_node_port {
+            self.bed.node_port(port);
+        }
         let scopes = [
             (address, SCOPE_EXTERNAL, external),
             (address, SCOPE_INTERNAL, internal),

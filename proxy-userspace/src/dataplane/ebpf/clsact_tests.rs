@@ -122,6 +122,9 @@ fn a_filter_of_layout_1_gets_our_program_and_our_marker() {
             "SOCK_REV6",
             "SOCK_TCP4",
             "SOCK_TCP6",
+            "NODE_FLOWS4",
+            "NODE_FLOWS6",
+            "NODE_PORTS",
         ]) {
             fs::remove_file(former.join("maps").join(map)).unwrap();
         }

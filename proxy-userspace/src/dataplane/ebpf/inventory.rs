@@ -12,7 +12,7 @@ use super::error::OpenError;
 use super::settings::Sizes;
 
 /// The maps of the object and the size each shall have; `None` = what the object says.
-pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 43] {
+pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 46] {
     [
         ("AFFINITY4", Some(sizes.affinity)),
         ("AFFINITY6", Some(sizes.affinity)),
@@ -40,6 +40,9 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 43] {
         ("LINKS", None),
         ("NAMES", Some(sizes.services)),
         ("NARROWED", Some(sizes.nodes)),
+        ("NODE_FLOWS4", None),
+        ("NODE_FLOWS6", None),
+        ("NODE_PORTS", None),
         ("PEERS", Some(sizes.nodes)),
         ("BUFFER", None),
         ("SCRATCH4", None),

@@ -48,6 +48,8 @@ pub struct Maps {
     pub vips: Table<VipKey, u32>,
     /// What is asked before `vips`.
     pub vip_filter: MappedArray,
+    /// Ports of frontends on this node's addresses.
+    pub node_ports: MappedArray,
     /// Devices by interface index.
     pub devices: Table<u32, Device>,
     /// Names of service ids.
@@ -67,6 +69,8 @@ pub struct FamilyMaps<A: Address> {
     pub flows: Table<FlowKey<A>, Flow<A>>,
     /// Connections of which only the first packet was seen.
     pub flows_new: Table<FlowKey<A>, Flow<A>>,
+    /// Connections of this node's own at ports of frontends.
+    pub node_flows: Table<FlowKey<A>, u32>,
     /// Who may use which frontend, and who is inside the cluster.
     pub source_ranges: Trie<A>,
     /// Which backend a client had last.
@@ -89,6 +93,7 @@ impl Maps {
                 backends: Vector::open(directory, "BACKENDS4")?,
                 flows: Table::open(directory, "FLOWS4")?,
                 flows_new: Table::open(directory, "FLOWS_NEW4")?,
+                node_flows: Table::open(directory, "NODE_FLOWS4")?,
                 source_ranges: Trie::open(directory, "SOURCE_RANGES4")?,
                 affinity: Table::open(directory, "AFFINITY4")?,
                 sockets: Table::open(directory, "SOCK_REV4")?,
@@ -99,6 +104,7 @@ impl Maps {
                 backends: Vector::open(directory, "BACKENDS6")?,
                 flows: Table::open(directory, "FLOWS6")?,
                 flows_new: Table::open(directory, "FLOWS_NEW6")?,
+                node_flows: Table::open(directory, "NODE_FLOWS6")?,
                 source_ranges: Trie::open(directory, "SOURCE_RANGES6")?,
                 affinity: Table::open(directory, "AFFINITY6")?,
                 sockets: Table::open(directory, "SOCK_REV6")?,
@@ -110,6 +116,7 @@ impl Maps {
             peers: Table::open(directory, "PEERS")?,
             vips: Table::open(directory, "VIPS")?,
             vip_filter: mapped(directory, "VIP_FILTER", access)?,
+            node_ports: mapped(directory, "NODE_PORTS", access)?,
             devices: Table::open(directory, "DEVICES")?,
             names: Table::open(directory, "NAMES")?,
             lost_backend: false,

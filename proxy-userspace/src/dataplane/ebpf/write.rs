@@ -5,12 +5,16 @@ use std::net::IpAddr;
 use aya::Pod;
 use proxy_common::addr::mapped;
 use proxy_common::backend::BACKEND_SERVING;
-use proxy_common::frontend::Frontend;
+use proxy_common::frontend::{
+    FRONTEND_KIND_LOAD_BALANCER, FRONTEND_KIND_NODE_PORT, Frontend, SCOPE_EXTERNAL,
+};
+use proxy_common::node_flow::node_port_bit;
 use proxy_common::vip::VipKey;
 use proxy_common::way::{PeerKey, WAY_RESOLVED, Way};
 use proxy_common::{Addr4, Addr6};
 
 use super::convert::{backend, frontend_key, vip_filter_bit};
+use super::error::OpenError;
 use super::maps::{Maps, Table};
 use super::plan::{BackendEntry, BackendId, Change, Extent, FrontendAt, Kernel, RangeAt};
 use crate::model::Family;
@@ -105,7 +109,29 @@ impl Maps {
         Ok(())
     }
 
+    /// Sets the bits of frontends that an earlier agent wrote: one of another version may have known no NODE_PORTS.
+    pub fn mark_node_ports(&self) -> Result<(), OpenError> {
+        let mark = |port: u16, scope: u8, value: &Frontend| {
+            if may_be_on_node(port, scope, value) {
+                self.mark_node_port(port);
+            }
+            true
+        };
+        self.of4.frontends.for_each(|key, value| mark(key.port, key.scope, &value))?;
+        self.of6.frontends.for_each(|key, value| mark(key.port, key.scope, &value))
+    }
+
+    fn mark_node_port(&self, port: u16) -> bool {
+        let (word, mask) = node_port_bit(port);
+        self.node_ports.store(word, self.node_ports.load(word) | mask)
+    }
+
+    /// The bit of its port first: from the frontend's first packet on, what is this node's own must be told from it.
     fn write_frontend(&mut self, at: &FrontendAt, value: Option<&Frontend>) -> Result<(), String> {
+        let port = at.address.port().to_be();
+        if value.is_some_and(|value| may_be_on_node(port, at.scope, value)) && !self.mark_node_port(port) {
+            return Err("NODE_PORTS has too few words".to_owned());
+        }
         if let Some(key) = frontend_key::<Addr4>(at) {
             return write_or_remove(&mut self.of4.frontends, &key, value);
         }
@@ -113,6 +139,18 @@ impl Maps {
             frontend_key::<Addr6>(at).ok_or_else(|| format!("frontend {} has no family", at.address))?;
         write_or_remove(&mut self.of6.frontends, &key, value)
     }
+}
+
+/// Whether a frontend may be at an address and a port (network byte order) that this node's own connections have. Load balancers' are
+/// where a node's address is one's; ports below 1024 are given to no connection that did not ask for them.
+fn may_be_on_node(port: u16, scope: u8, value: &Frontend) -> bool {
+    const FIRST_UNPRIVILEGED: u16 = 1024;
+    let is_of_kind = match value.kind() {
+        FRONTEND_KIND_NODE_PORT => true,
+        FRONTEND_KIND_LOAD_BALANCER => u16::from_be(port) >= FIRST_UNPRIVILEGED,
+        _ => false,
+    };
+    scope == SCOPE_EXTERNAL && is_of_kind
 }
 
 fn write_or_remove<K: Pod, V: Pod>(

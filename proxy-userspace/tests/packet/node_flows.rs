@@ -1,0 +1,167 @@
+//! Connections that this node has itself, at a port that is a NodePort's number: of its sockets, and of pods that its CNI masquerades.
+//! What comes in for them is the stack's.
+
+use std::net::SocketAddr;
+
+use millrace_lab::frame::{Frame, chunk, flag, protocol};
+use millrace_lab::program::{Bed, Hook, ServiceBuilder, known_hop};
+use proxy_common::verdict::Reason;
+use proxy_common::way::{PEER_NODE, PEER_SELF};
+
+use crate::case::{Case, each_ingress};
+
+each_ingress! {
+    answers_to_a_connection_of_this_node_are_the_stacks
+    an_answer_to_a_connection_that_nobody_saw_leave_is_the_stacks
+    datagrams_that_answer_this_nodes_own_are_the_stacks
+    answers_over_sctp_are_the_stacks
+    an_error_about_a_connection_of_this_node_is_the_stacks
+    a_dsr_node_port_leaves_this_nodes_connections_alone
+    a_load_balancer_at_this_nodes_address_leaves_its_connections_alone
+    other_clients_are_served_beside_them
+    what_this_node_refuses_with_a_reset_is_no_connection
+    a_reply_that_was_translated_is_no_connection_of_this_node
+    a_connection_from_the_same_port_is_served_when_it_begins
+}
+
+const NODE_PORT: u16 = 30080;
+const SERVER_PORT: u16 = 443;
+
+impl Case {
+    /// This node, at the NodePort's number.
+    fn at_node(self) -> SocketAddr {
+        SocketAddr::new(self.family.node(1), NODE_PORT)
+    }
+
+    fn server(self) -> SocketAddr {
+        SocketAddr::new(self.client().ip(), SERVER_PORT)
+    }
+
+    /// What a server outside sends to a client at the NodePort's number.
+    fn from_server(self) -> Frame {
+        Frame::ip(self.server().ip(), self.at_node().ip())
+    }
+
+    fn tcp_from_server(self, flags: u8) -> Frame {
+        self.from_server().tcp(SERVER_PORT, NODE_PORT, flags)
+    }
+
+    fn bed_with_node_port(self, of_kind: impl FnOnce(ServiceBuilder<'_>) -> ServiceBuilder<'_>) -> Bed {
+        let bed = Bed::builder().load();
+        bed.peer(self.at_node().ip(), PEER_SELF | PEER_NODE);
+        of_kind(bed.service()).external(self.at_node()).backend_local(self.pod(1)).install();
+        bed
+    }
+
+    fn node_port(self) -> Bed {
+        self.bed_with_node_port(|service| service.node_ports())
+    }
+
+    #[track_caller]
+    fn is_the_stacks(self, bed: &Bed, frame: &Frame) {
+        self.arrives(bed, frame).assert_untouched().assert_counted(Reason::NotOurs);
+    }
+}
+
+/// A packet of this node's own leaves, and is not touched.
+#[track_caller]
+fn leaves(bed: &Bed, frame: &Frame) {
+    bed.send(Hook::TcEgress, frame).assert_untouched().assert_counted(Reason::NotOurs);
+}
+
+fn answers_to_a_connection_of_this_node_are_the_stacks(case: Case) {
+    let bed = case.node_port();
+    leaves(&bed, &case.tcp_from_server(flag::SYN).reply());
+    for flags in [flag::SYN | flag::ACK, flag::ACK, flag::ACK | flag::FIN, flag::RST] {
+        case.is_the_stacks(&bed, &case.tcp_from_server(flags));
+    }
+}
+
+fn an_answer_to_a_connection_that_nobody_saw_leave_is_the_stacks(case: Case) {
+    case.is_the_stacks(&case.node_port(), &case.tcp_from_server(flag::SYN | flag::ACK));
+}
+
+fn datagrams_that_answer_this_nodes_own_are_the_stacks(case: Case) {
+    let bed = case.bed_with_node_port(|service| service.node_ports().udp());
+    let answer = case.from_server().udp(SERVER_PORT, NODE_PORT).payload(&b"an answer"[..]);
+    case.is_delivered(&bed, &answer, &answer.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+    bed.forget_flows();
+    leaves(&bed, &answer.clone().reply());
+    case.is_the_stacks(&bed, &answer);
+}
+
+fn answers_over_sctp_are_the_stacks(case: Case) {
+    let bed = case.bed_with_node_port(|service| service.node_ports().protocol(protocol::SCTP));
+    let from_server = |chunk| case.from_server().sctp(SERVER_PORT, NODE_PORT, chunk).payload(vec![7; 12]);
+    leaves(&bed, &from_server(chunk::INIT).reply());
+    for chunk in [chunk::INIT_ACK, chunk::SACK, chunk::DATA] {
+        case.is_the_stacks(&bed, &from_server(chunk));
+    }
+}
+
+fn an_error_about_a_connection_of_this_node_is_the_stacks(case: Case) {
+    let bed = case.node_port();
+    let sent = case.tcp_from_server(flag::ACK).reply();
+    leaves(&bed, &sent);
+    case.is_the_stacks(&bed, &sent.icmp_error(case.router(), case.too_big()));
+}
+
+fn a_dsr_node_port_leaves_this_nodes_connections_alone(case: Case) {
+    let bed = Bed::builder().load();
+    bed.peer(case.at_node().ip(), PEER_SELF | PEER_NODE);
+    let service = bed.service().dsr().node_ports().external(case.at_node());
+    let way = bed.way(millrace_lab::program::resolved_way(case.family.node(1), case.family.node(2)));
+    let service = service.backend_remote(case.remote_pod(1), way).install();
+    bed.hop(service.endpoints[0].at, known_hop(case.family.node(1)));
+    case.arrives(&bed, &case.tcp_from_server(flag::ACK)).assert_counted(Reason::SentDsr);
+    leaves(&bed, &case.tcp_from_server(flag::SYN).reply());
+    for flags in [flag::SYN | flag::ACK, flag::ACK] {
+        case.is_the_stacks(&bed, &case.tcp_from_server(flags));
+    }
+}
+
+fn a_load_balancer_at_this_nodes_address_leaves_its_connections_alone(case: Case) {
+    let bed = case.bed_with_node_port(|service| service);
+    bed.node_port(NODE_PORT);
+    leaves(&bed, &case.tcp_from_server(flag::SYN).reply());
+    for flags in [flag::SYN | flag::ACK, flag::ACK] {
+        case.is_the_stacks(&bed, &case.tcp_from_server(flags));
+    }
+}
+
+fn other_clients_are_served_beside_them(case: Case) {
+    let bed = case.node_port();
+    leaves(&bed, &case.tcp_from_server(flag::SYN).reply());
+    for flags in [flag::SYN, flag::ACK] {
+        let frame = Frame::ip(case.client().ip(), case.at_node().ip()).tcp(40001, NODE_PORT, flags);
+        let delivered = frame.clone().with_destination(case.pod(1));
+        case.is_delivered(&bed, &frame, &delivered, Reason::ServedLocal);
+    }
+}
+
+fn what_this_node_refuses_with_a_reset_is_no_connection(case: Case) {
+    let bed = case.node_port();
+    leaves(&bed, &case.tcp_from_server(flag::RST).reply());
+    let frame = case.tcp_from_server(flag::ACK);
+    case.is_delivered(&bed, &frame, &frame.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+}
+
+/// On the device below that on which it was translated.
+fn a_reply_that_was_translated_is_no_connection_of_this_node(case: Case) {
+    let bed = case.node_port();
+    let frame = case.tcp_from_server(flag::SYN);
+    case.arrives(&bed, &frame).assert_counted(Reason::ServedLocal);
+    leaves(&bed, &frame.clone().reply());
+    bed.forget_flows();
+    let later = case.tcp_from_server(flag::ACK);
+    case.is_delivered(&bed, &later, &later.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+}
+
+fn a_connection_from_the_same_port_is_served_when_it_begins(case: Case) {
+    let bed = case.node_port();
+    leaves(&bed, &case.tcp_from_server(flag::ACK).reply());
+    for flags in [flag::SYN, flag::ACK] {
+        let frame = case.tcp_from_server(flags);
+        case.is_delivered(&bed, &frame, &frame.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+    }
+}
