@@ -204,7 +204,7 @@ fn mount(settings: &Settings) -> Result<Option<Mounted>, AgentError> {
 fn open(settings: &Settings, desired: &Desired) -> Result<(Box<dyn Dataplane>, Mode), AgentError> {
     check_outer_source(&settings.dsr.outer_source, desired)?;
     let of_ebpf = || ebpf_settings(settings, desired);
-    let ebpf = || change::to_ebpf(of_ebpf(), &settings.ipvs, settings.drain);
+    let ebpf = || change::to_ebpf(of_ebpf(), &settings.ipvs, settings.drain, desired);
     let ipvs = || change::to_ipvs(&settings.ipvs, of_ebpf(), settings.drain);
     match settings.proxy_mode {
         ProxyMode::Ebpf => Ok((ebpf()?, Mode::Ebpf)),

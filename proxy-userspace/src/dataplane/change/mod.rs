@@ -4,15 +4,19 @@
 //! The former mode gives way when the new one has been filled, so that at every instant one of them serves what begins. A change that an
 //! agent left unfinished is gone on with by the next one, or turned round.
 
+mod from_kernel;
 mod to_ebpf;
 mod to_ipvs;
 
 use std::time::Duration;
 
+use tracing::{info, warn};
+
+pub use from_kernel::FromKernel;
 pub use to_ebpf::ToEbpf;
 pub use to_ipvs::ToIpvs;
 
-use super::ebpf::EbpfDataplane;
+use super::ebpf::{EbpfDataplane, Frontends, Share};
 use super::ipvs::IpvsDataplane;
 use super::{Dataplane, SyncFailure, SyncReport, ebpf, ipvs};
 use crate::model::{Desired, Dirty};
@@ -20,18 +24,43 @@ use crate::model::{Desired, Dirty};
 /// How often the former mode is asked what is left of it, and what fails is tried again.
 const INTERVAL: Duration = Duration::from_secs(30);
 
-/// Serves by eBPF, and goes over to it where IPVS serves yet.
+/// Serves by eBPF, and goes over to it where IPVS serves yet, or the kernel's rules do: kube-proxy's.
 pub fn to_ebpf(
     settings: ebpf::Settings,
     ipvs: &ipvs::Settings,
     drain: Duration,
+    desired: &Desired,
 ) -> Result<Box<dyn Dataplane>, ebpf::OpenError> {
-    if !ipvs::is_here() {
-        return Ok(Box::new(EbpfDataplane::open(settings)?));
+    let frontends = Frontends::of(desired);
+    let recorded = ebpf::recorded(&settings.bpffs_path);
+    if ipvs::is_here() {
+        let share = recorded.to_newer();
+        let mut dataplane = EbpfDataplane::open(ebpf::Settings { share, ..settings })?;
+        dataplane.note_node_flows(&frontends);
+        return Ok(Box::new(ToEbpf::new(dataplane, ipvs.clone(), drain)));
     }
-    let share = ebpf::recorded(&settings.bpffs_path).to_newer();
-    let dataplane = EbpfDataplane::open(ebpf::Settings { share, ..settings })?;
-    Ok(Box::new(ToEbpf::new(dataplane, ipvs.clone(), drain)))
+    // Once eBPF has served alone, what the kernel still translates is none of it.
+    let may_share = !ebpf::is_attached(&settings.bpffs_path) || matches!(recorded, Share::Newer { .. });
+    let connections = if may_share { served_by_kernel(&frontends) } else { 0 };
+    let share = if connections == 0 { Share::Alone } else { Share::Newer { turned: false } };
+    let mut dataplane = EbpfDataplane::open(ebpf::Settings { share, ..settings })?;
+    dataplane.note_node_flows(&frontends);
+    if connections == 0 {
+        return Ok(Box::new(dataplane));
+    }
+    info!(
+        connections,
+        "the kernel's rules serve connections to Services, as those of kube-proxy do; they stay there"
+    );
+    Ok(Box::new(FromKernel::new(dataplane, frontends, drain)))
+}
+
+/// Connections to frontends that rules of the kernel translate.
+fn served_by_kernel(frontends: &Frontends) -> usize {
+    frontends.translated_by_kernel().unwrap_or_else(|error| {
+        warn!(%error, "the kernel's connections can't be listed; those that kube-proxy serves may end");
+        0
+    })
 }
 
 /// Serves by IPVS, and goes over to it where eBPF serves yet.

@@ -2,35 +2,21 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
 
-use nix::errno::Errno;
-use nix::sys::socket::sockopt::ReceiveTimeout;
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
-};
-use nix::sys::time::{TimeVal, TimeValLike};
+use nix::sys::socket::SockProtocol;
+
+use super::netlink::{NLM_F_ACK, NLMSG_ERROR, Netlink, error};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const NLM_F_REQUEST: u16 = 1;
-const NLM_F_ACK: u16 = 4;
-const NLM_F_DUMP: u16 = 0x300;
 const IPPROTO_UDP: u8 = 17;
 /// A connected UDP socket is in the state that TCP calls established.
 const CONNECTED: u32 = 1 << 1;
 
-/// `struct nlmsghdr`.
-const HEADER: usize = 16;
 /// `struct inet_diag_sockid`.
 const IDENTITY: usize = 48;
 /// What stands before the identity in `struct inet_diag_msg`.
 const BEFORE_IDENTITY: usize = 4;
-
-/// The answers of a dump; the kernel fills up to 32 KiB at a time.
-const BUFFER: usize = 1 << 16;
 
 /// A connected UDP socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,17 +52,13 @@ impl Connected {
 /// Asks about sockets of the namespace it was opened in.
 #[derive(Debug)]
 pub struct Diag {
-    socket: OwnedFd,
+    netlink: Netlink,
 }
 
 impl Diag {
     /// Opens it in this thread's network namespace.
     pub fn open() -> io::Result<Self> {
-        let netlink = SockProtocol::NetlinkSockDiag;
-        let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, netlink)?;
-        // Nothing that answers takes longer; a thread that waits for ever would never do its work again.
-        setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(5))?;
-        Ok(Self { socket })
+        Netlink::open(SockProtocol::NetlinkSockDiag).map(|netlink| Self { netlink })
     }
 
     /// All connected UDP sockets.
@@ -84,15 +66,7 @@ impl Diag {
         let mut found = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
             let any = Connected { family: u8::try_from(family).unwrap_or(0), identity: [0; IDENTITY] };
-            self.send(SOCK_DIAG_BY_FAMILY, NLM_F_DUMP, &any)?;
-            self.receive(|kind, body| match kind {
-                NLMSG_DONE => Some(Ok(())),
-                NLMSG_ERROR => Some(error(body)),
-                _ => {
-                    found.extend(parse(body));
-                    None
-                }
-            })?;
+            self.netlink.dump(SOCK_DIAG_BY_FAMILY, &request(&any), |body| found.extend(parse(body)))?;
         }
         Ok(found)
     }
@@ -100,7 +74,7 @@ impl Diag {
     /// Destroys a socket: whoever waits for it, or uses it next, is told ECONNABORTED. One that is gone is no error.
     pub fn destroy(&self, socket: &Connected) -> io::Result<()> {
         self.send(SOCK_DESTROY, NLM_F_ACK, socket)?;
-        let outcome = self.receive(|kind, body| (kind == NLMSG_ERROR).then(|| error(body)));
+        let outcome = self.netlink.receive(|kind, body| (kind == NLMSG_ERROR).then(|| error(body)));
         match outcome {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
             outcome => outcome,
@@ -108,46 +82,16 @@ impl Diag {
     }
 
     fn send(&self, kind: u16, flags: u16, socket: &Connected) -> io::Result<()> {
-        let mut message = Vec::with_capacity(HEADER + 8 + IDENTITY);
-        let length = u32::try_from(HEADER + 8 + IDENTITY).map_err(io::Error::other)?;
-        message.extend(length.to_ne_bytes());
-        message.extend(kind.to_ne_bytes());
-        message.extend((NLM_F_REQUEST | flags).to_ne_bytes());
-        message.extend([0; 8]);
-        message.extend([socket.family, IPPROTO_UDP, 0, 0]);
-        message.extend(CONNECTED.to_ne_bytes());
-        message.extend(socket.identity);
-        send(self.socket.as_raw_fd(), &message, MsgFlags::empty())?;
-        Ok(())
-    }
-
-    /// Gives `visit` each message's kind and body until it says how it ended.
-    fn receive(&self, mut visit: impl FnMut(u16, &[u8]) -> Option<io::Result<()>>) -> io::Result<()> {
-        let mut buffer = vec![0; BUFFER];
-        loop {
-            let length = match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
-                // A time-out keeps the kernel from going on by itself after a signal: signal(7).
-                Err(Errno::EINTR) => continue,
-                received => received?,
-            };
-            let mut rest = buffer.get(..length).unwrap_or_default();
-            while let Some((kind, body, next)) = message(rest) {
-                if let Some(end) = visit(kind, body) {
-                    return end;
-                }
-                rest = next;
-            }
-        }
+        self.netlink.send(kind, flags, &request(socket))
     }
 }
 
-/// The first message: its kind, its body, and what follows.
-fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
-    let length = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?);
-    let length = usize::try_from(length).ok().filter(|length| *length >= HEADER)?;
-    let kind = u16::from_ne_bytes(bytes.get(4..6)?.try_into().ok()?);
-    let next = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-    Some((kind, bytes.get(HEADER..length)?, next))
+/// `struct inet_diag_req_v2`.
+fn request(socket: &Connected) -> Vec<u8> {
+    let mut request = vec![socket.family, IPPROTO_UDP, 0, 0];
+    request.extend(CONNECTED.to_ne_bytes());
+    request.extend(socket.identity);
+    request
 }
 
 fn parse(body: &[u8]) -> Option<Connected> {
@@ -155,16 +99,10 @@ fn parse(body: &[u8]) -> Option<Connected> {
     Some(Connected { family: *body.first()?, identity })
 }
 
-/// The body of an error message: zero, or an error number below it.
-fn error(body: &[u8]) -> io::Result<()> {
-    let number = body.get(..4).and_then(|bytes| bytes.try_into().ok()).map_or(0, i32::from_ne_bytes);
-    if number == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-number)) }
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::UdpSocket;
-    use std::os::fd::AsFd;
+    use std::os::fd::{AsFd, AsRawFd};
     use std::thread;
 
     use nix::sched::{CloneFlags, unshare};

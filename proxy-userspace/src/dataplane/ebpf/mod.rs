@@ -8,6 +8,7 @@ pub mod cgroup;
 mod cleanup;
 mod clsact;
 mod collect;
+mod conntrack;
 mod convert;
 mod diag;
 mod error;
@@ -21,6 +22,8 @@ mod mapped;
 mod maps;
 mod migrate;
 mod mount;
+mod netlink;
+mod node_flows;
 mod others;
 pub mod plan;
 pub mod read;
@@ -49,6 +52,7 @@ use tracing::{debug, warn};
 
 pub use cleanup::{Cleaned, cleanup};
 pub use error::OpenError;
+pub use node_flows::Frontends;
 pub use settings::{
     Dispatch, Dsr, Encapsulation, Mark, OuterSource, OwnSource, RejectUnknown, Settings, Sizes, SocketLb,
     Sockets, XdpMode,
@@ -147,6 +151,7 @@ impl EbpfDataplane {
         let is_turning = settings.sockets.lb != SocketLb::Off;
         let severer = is_turning.then(|| Severer::start(&layout)).transpose()?;
         let maps = Maps::open(&layout.maps(), Access::Write)?;
+        maps.mark_node_ports()?;
         let shared_since = (settings.share == Share::Alone).then(|| share::record(&maps, Share::Alone));
         let plan = Plan::adopt(maps.capacities(), maps.found()?, now()).with_dispatch(settings.dsr.dispatch);
         let read_back_at = now() + READ_BACK_INTERVAL;

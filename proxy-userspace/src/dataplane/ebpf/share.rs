@@ -150,6 +150,9 @@ impl EbpfDataplane {
         self.attachments.need(&mut self.programs, &self.settings, &layout)?;
         self.attachments.renew(&self.programs)?;
         self.sockets.sync(&self.programs);
+        if share == Share::Alone {
+            self.forget_node_datagrams()?;
+        }
         self.record_share();
         Ok(())
     }

@@ -1,0 +1,119 @@
+//! From the kernel's own rules to eBPF: kube-proxy has served this node, in whichever mode, and may do so yet.
+
+use std::time::{Duration, Instant};
+
+use tracing::{info, warn};
+
+use super::{INTERVAL, in_words, is_fatal, is_filled};
+use crate::dataplane::ebpf::{EbpfDataplane, Frontends, Share};
+use crate::dataplane::{Check, Dataplane, SyncReport};
+use crate::model::{Desired, Dirty};
+use crate::node::Topology;
+
+/// eBPF serves what begins; the kernel's rules keep the connections that they translate.
+#[derive(Debug)]
+pub struct FromKernel {
+    dataplane: EbpfDataplane,
+    frontends: Frontends,
+    former: Former,
+    drain: Duration,
+    /// Whether the programs are attached where they have to be.
+    is_attached: bool,
+    /// When the kernel is asked again what is left.
+    ask_at: Instant,
+}
+
+/// Who serves what began before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Former {
+    /// The kernel serves everything, since the maps are not filled yet.
+    Serves,
+    /// The kernel keeps its connections.
+    Drains,
+    /// Nobody: all connections are eBPF's.
+    Gone,
+}
+
+impl FromKernel {
+    /// Of a data plane that shares with the kernel's rules.
+    #[must_use]
+    pub fn new(dataplane: EbpfDataplane, frontends: Frontends, drain: Duration) -> Self {
+        let (former, ask_at) = (Former::Serves, Instant::now());
+        Self { dataplane, frontends, former, drain, is_attached: false, ask_at }
+    }
+
+    fn go_on(&mut self) {
+        let shared_for = self.dataplane.shared_for();
+        let rest = self.drain.saturating_sub(shared_for);
+        self.ask_at = Instant::now() + if rest.is_zero() { INTERVAL } else { rest.min(INTERVAL) };
+        if !self.is_over(shared_for) {
+            return;
+        }
+        match self.dataplane.change_share(Share::Alone) {
+            Ok(()) => {
+                info!("eBPF serves all connections");
+                self.former = Former::Gone;
+            }
+            Err(error) => {
+                warn!(%error, "the programs still leave connections to the kernel's rules; tried again")
+            }
+        }
+    }
+
+    fn is_over(&self, shared_for: Duration) -> bool {
+        if shared_for >= self.drain {
+            info!(
+                "the kernel's rules have kept existing connections for {}: the others end",
+                in_words(shared_for)
+            );
+            return true;
+        }
+        match self.frontends.translated_by_kernel() {
+            Ok(0) => {
+                info!("the last connection of the kernel's rules has ended");
+                true
+            }
+            Ok(connections) => {
+                info!(connections, "the kernel's rules have connections left");
+                false
+            }
+            Err(error) => {
+                warn!(%error, "the kernel's connections can't be listed; they keep their time");
+                false
+            }
+        }
+    }
+}
+
+impl Dataplane for FromKernel {
+    fn sync(&mut self, desired: &Desired, dirty: &Dirty) -> SyncReport {
+        let report = self.dataplane.sync(desired, dirty);
+        if self.former == Former::Serves && is_filled(self.is_attached, &report, dirty) {
+            self.dataplane.record_share();
+            info!(
+                "eBPF serves new connections and datagrams; the kernel's rules keep theirs for at most {} (--drain)",
+                in_words(self.drain)
+            );
+            self.former = Former::Drains;
+        }
+        report
+    }
+
+    fn set_topology(&mut self, topology: &Topology) -> SyncReport {
+        let report = self.dataplane.set_topology(topology);
+        self.is_attached = !is_fatal(&report);
+        report
+    }
+
+    fn housekeep(&mut self, now_monotonic_seconds: u64) -> Option<Duration> {
+        let due_in = self.dataplane.housekeep(now_monotonic_seconds);
+        if self.former == Former::Drains && Instant::now() >= self.ask_at {
+            self.go_on();
+        }
+        due_in
+    }
+
+    fn check(&mut self) -> Check {
+        self.dataplane.check()
+    }
+}

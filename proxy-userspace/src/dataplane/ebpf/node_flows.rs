@@ -1,0 +1,182 @@
+//! Connections of this node's own, and those that the kernel's rules translate: what is there before the programs are.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+
+use aya::Pod;
+use proxy_common::flow::FlowKey;
+use proxy_common::{Addr4, Addr6, Address};
+use tracing::{info, warn};
+
+use super::EbpfDataplane;
+use super::conntrack::{self, Tracked};
+use super::error::OpenError;
+use super::maps::Table;
+use super::now;
+use crate::model::{Desired, Protocol};
+
+/// Addresses, ports and protocols at which Services are reached.
+#[derive(Clone, Debug, Default)]
+pub struct Frontends(BTreeSet<(SocketAddr, u8)>);
+
+impl Frontends {
+    /// Those of the desired state.
+    #[must_use]
+    pub fn of(desired: &Desired) -> Self {
+        let of_port = |port: &crate::model::ServicePort| {
+            let protocol = port.protocol.number();
+            port.frontends.iter().map(move |frontend| (frontend.address, protocol)).collect::<Vec<_>>()
+        };
+        Self(desired.ports.values().flat_map(of_port).collect())
+    }
+
+    fn has(&self, address: SocketAddr, protocol: u8) -> bool {
+        self.0.contains(&(address, protocol))
+    }
+
+    /// How many connections over TCP and SCTP to these frontends the kernel's rules translate, as those of kube-proxy do.
+    pub fn translated_by_kernel(&self) -> io::Result<usize> {
+        let mut count = 0;
+        conntrack::each(|tracked| count += usize::from(self.is_served_by_kernel(&tracked)))?;
+        Ok(count)
+    }
+
+    fn is_served_by_kernel(&self, tracked: &Tracked) -> bool {
+        let has_connections = tracked.protocol != Protocol::Udp.number();
+        tracked.is_translated && has_connections && self.has(tracked.destination, tracked.protocol)
+    }
+}
+
+impl EbpfDataplane {
+    /// Notes the connections that this node, or what it masquerades, has at ports of frontends. Those that begin later, the programs
+    /// note. It is done before the programs are attached for the first time; later it changes nothing.
+    pub fn note_node_flows(&mut self, frontends: &Frontends) {
+        let mut found = Vec::new();
+        let asked = conntrack::each(|tracked| {
+            if frontends.has(tracked.replies_to, tracked.protocol) {
+                found.push(tracked);
+            }
+        });
+        if let Err(error) = asked {
+            warn!(%error, "the kernel's connections can't be listed; answers to some of this node's may go to Services");
+            return;
+        }
+        let noted = found.iter().filter(|tracked| self.note_node_flow(tracked)).count();
+        if noted > 0 {
+            info!(
+                connections = noted,
+                "this node has connections at ports of Services; they stay the kernel's"
+            );
+        }
+    }
+
+    fn note_node_flow(&mut self, tracked: &Tracked) -> bool {
+        let seen = u32::try_from(now().as_secs() & u64::from(u32::MAX)).unwrap_or(0);
+        let written = match (tracked.replies_from.ip(), tracked.replies_to.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                let key = key(tracked, Addr4::from(from), Addr4::from(to));
+                self.maps.of4.node_flows.insert(&key, &seen)
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                let key = key(tracked, Addr6::from(from), Addr6::from(to));
+                self.maps.of6.node_flows.insert(&key, &seen)
+            }
+            // The kernel tracks no connection between families.
+            _ => return false,
+        };
+        if let Err(error) = &written {
+            warn!(error, "a connection of this node can't be noted; answers to it may go to a Service");
+        }
+        written.is_ok()
+    }
+
+    /// Forgets the node's exchanges of datagrams: what looked like one may have been another mode's, which has gone.
+    pub(super) fn forget_node_datagrams(&mut self) -> Result<(), OpenError> {
+        forget_datagrams(&mut self.maps.of4.node_flows)?;
+        forget_datagrams(&mut self.maps.of6.node_flows)
+    }
+}
+
+/// The key of the packets that come in.
+fn key<A: Address>(tracked: &Tracked, source: A, destination: A) -> FlowKey<A> {
+    FlowKey {
+        source,
+        destination,
+        source_port: tracked.replies_from.port().to_be(),
+        destination_port: tracked.replies_to.port().to_be(),
+        protocol: tracked.protocol,
+        ..FlowKey::default()
+    }
+}
+
+fn forget_datagrams<A: Address>(flows: &mut Table<FlowKey<A>, u32>) -> Result<(), OpenError>
+where
+    FlowKey<A>: Pod,
+{
+    let mut datagrams = Vec::new();
+    flows.for_each(|key, _| {
+        if key.protocol == Protocol::Udp.number() {
+            datagrams.push(key);
+        }
+        true
+    })?;
+    for key in &datagrams {
+        // One that stays is forgotten when it has been silent for long enough.
+        let _ = flows.remove(key);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataplane::ebpf::scratch::Scratch;
+
+    fn tracked(protocol: Protocol, replies_to: &str) -> Tracked {
+        Tracked {
+            protocol: protocol.number(),
+            destination: "203.0.113.1:80".parse().unwrap(),
+            replies_from: "198.51.100.10:443".parse().unwrap(),
+            replies_to: replies_to.parse().unwrap(),
+            is_translated: true,
+        }
+    }
+
+    #[test]
+    fn connections_of_the_kernel_are_those_to_frontends_whose_destination_it_translates() {
+        let at = |text: &str, protocol: Protocol| (text.parse().unwrap(), protocol.number());
+        let frontends =
+            Frontends([at("203.0.113.1:80", Protocol::Tcp), at("203.0.113.1:80", Protocol::Udp)].into());
+        let tcp = tracked(Protocol::Tcp, "198.51.100.10:443");
+        assert!(frontends.is_served_by_kernel(&tcp));
+        assert!(!frontends.is_served_by_kernel(&Tracked { is_translated: false, ..tcp }));
+        assert!(
+            !frontends
+                .is_served_by_kernel(&Tracked { destination: "203.0.113.1:81".parse().unwrap(), ..tcp })
+        );
+        let udp = tracked(Protocol::Udp, "198.51.100.10:443");
+        assert!(!frontends.is_served_by_kernel(&udp), "datagrams change over at once");
+    }
+
+    #[test]
+    fn exchanges_of_datagrams_are_forgotten_and_connections_kept() {
+        let scratch = Scratch::new("node-flows");
+        let mut dataplane = scratch.open();
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            assert!(dataplane.note_node_flow(&tracked(protocol, "192.0.2.1:30080")));
+        }
+        dataplane.forget_node_datagrams().unwrap();
+        let mut left = Vec::new();
+        dataplane
+            .maps
+            .of4
+            .node_flows
+            .for_each(|key, _| {
+                left.push((key.protocol, key.destination_port));
+                true
+            })
+            .unwrap();
+        assert_eq!(left, [(Protocol::Tcp.number(), 30080_u16.to_be())]);
+    }
+}
