@@ -19,6 +19,7 @@ pub mod capture;
 pub mod cluster;
 pub mod demo;
 pub mod frame;
+pub mod kube_proxy;
 pub mod manifests;
 pub mod net;
 pub mod patience;

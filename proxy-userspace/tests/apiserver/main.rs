@@ -12,6 +12,7 @@ mod endpoints;
 mod events;
 mod failures;
 mod fixture;
+mod kube_proxy;
 mod messages;
 mod node;
 mod scene;

@@ -1,4 +1,5 @@
-//! A kube-apiserver and its etcd, by envtest's convention: a folder that holds both.
+//! A kube-apiserver and its etcd, by envtest's convention: a folder that holds both. And a kube-proxy of the same release, whose place
+//! an agent takes in the tests.
 
 use std::env;
 use std::fs;
@@ -13,35 +14,62 @@ use crate::workspace::Workspace;
 pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
 const MODULE: &str = "proxy-userspace/tests/apiserver";
-/// Package, the name Go gives its program, and envtest's.
-const PROGRAMS: [(&str, &str, &str); 2] = [
+/// The variable that names the kube-proxy.
+pub const KUBE_PROXY: &str = "MILLRACE_KUBE_PROXY";
+/// A package, the name Go gives its program, and the name it gets.
+type Program = (&'static str, &'static str, &'static str);
+/// The last name is envtest's.
+const SERVERS: [Program; 2] = [
     ("k8s.io/kubernetes/cmd/kube-apiserver", "kube-apiserver", "kube-apiserver"),
     ("go.etcd.io/etcd/server/v3", "server", "etcd"),
 ];
+const PROXY: [Program; 1] = [("k8s.io/kubernetes/cmd/kube-proxy", "kube-proxy", "kube-proxy")];
 
 /// The folder with both programs: the environment's, else one in the cache, for which Go builds them if it is missing.
 pub fn ensure_apiserver(workspace: &Workspace) -> Result<PathBuf> {
     if let Some(given) = env::var_os(ASSETS).filter(|folder| !folder.is_empty()) {
         let folder = PathBuf::from(given);
-        if let Some(missing) = missing_program(&folder) {
+        if let Some(missing) = missing_program(&folder, &SERVERS) {
             bail!("{ASSETS} names {}, which has no {missing}", folder.display());
         }
         return Ok(folder);
     }
+    ensure_built(workspace, "apiserver", &SERVERS)
+}
+
+/// The kube-proxy: the environment's, else one in the cache, which Go builds if it is missing: seconds, where it has built the API server.
+pub fn ensure_kube_proxy(workspace: &Workspace) -> Result<PathBuf> {
+    if let Some(given) = env::var_os(KUBE_PROXY).filter(|program| !program.is_empty()) {
+        let program = PathBuf::from(given);
+        if !program.is_file() {
+            bail!("{KUBE_PROXY} names {}, which is no program", program.display());
+        }
+        return Ok(program);
+    }
+    Ok(ensure_built(workspace, "kube-proxy", &PROXY)?.join("kube-proxy"))
+}
+
+/// The folder in the cache with these programs, of the release that the module names.
+fn ensure_built(workspace: &Workspace, name: &str, programs: &[Program]) -> Result<PathBuf> {
     let module = fs::read_to_string(workspace.root.join(MODULE).join("go.mod"))
         .with_context(|| format!("can't read {MODULE}/go.mod"))?;
     let release = version_of(&module, "k8s.io/kubernetes")
         .with_context(|| format!("{MODULE}/go.mod does not say which k8s.io/kubernetes"))?;
-    let folder = workspace.cache.join(format!("apiserver-{}", release.trim_start_matches('v')));
-    if missing_program(&folder).is_some() {
+    let folder = workspace.cache.join(format!("{name}-{}", release.trim_start_matches('v')));
+    if missing_program(&folder, programs).is_some() {
         check_go(workspace, &module)?;
-        build(workspace, release, &folder).context("can't build kube-apiserver and etcd")?;
+        build(workspace, release, &folder, programs)
+            .with_context(|| format!("can't build {}", names(programs)))?;
     }
     Ok(folder)
 }
 
-fn missing_program(folder: &Path) -> Option<&'static str> {
-    PROGRAMS.into_iter().map(|(_, _, name)| name).find(|name| !folder.join(name).is_file())
+fn names(programs: &[Program]) -> String {
+    programs.iter().map(|(_, _, name)| *name).collect::<Vec<_>>().join(" and ")
+}
+
+fn missing_program(folder: &Path, programs: &[Program]) -> Option<&'static str> {
+    programs.iter().map(|(_, _, name)| *name).find(|name| !folder.join(name).is_file())
 }
 
 fn check_go(workspace: &Workspace, module: &str) -> Result<()> {
@@ -61,14 +89,17 @@ fn check_go(workspace: &Workspace, module: &str) -> Result<()> {
     Ok(())
 }
 
-fn build(workspace: &Workspace, release: &str, folder: &Path) -> Result<()> {
-    eprintln!("building kube-apiserver {release} and etcd; the first time takes a quarter of an hour");
+fn build(workspace: &Workspace, release: &str, folder: &Path, programs: &[Program]) -> Result<()> {
+    eprintln!(
+        "building {} {release}; the API server takes a quarter of an hour the first time",
+        names(programs)
+    );
     put_in_place(folder, |partial| {
         let mut go = workspace.command("go");
         go.current_dir(workspace.root.join(MODULE)).env("CGO_ENABLED", "0");
         go.args(["build", "-trimpath", "-ldflags", &link_flags(release), "-o"]).arg(partial);
-        command::run(go.args(PROGRAMS.map(|(package, _, _)| package)))?;
-        PROGRAMS.into_iter().try_for_each(|(_, built, name)| {
+        command::run(go.args(programs.iter().map(|(package, _, _)| package)))?;
+        programs.iter().filter(|(_, built, name)| built != name).try_for_each(|(_, built, name)| {
             fs::rename(partial.join(built), partial.join(name))
                 .with_context(|| format!("there is no {built}"))
         })
@@ -143,7 +174,7 @@ mod tests {
         let folder = env::temp_dir().join(format!("millrace-xtask-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("kube-apiserver"), "").unwrap();
-        assert_eq!(missing_program(&folder), Some("etcd"));
+        assert_eq!(missing_program(&folder, &SERVERS), Some("etcd"));
         fs::remove_dir_all(folder).unwrap();
     }
 
@@ -156,24 +187,24 @@ mod tests {
             bail!("killed")
         });
         assert_eq!(half.unwrap_err().to_string(), "killed");
-        assert_eq!(missing_program(&folder), Some("kube-apiserver"));
+        assert_eq!(missing_program(&folder, &SERVERS), Some("kube-apiserver"));
 
         let fill = |partial: &Path| {
             assert_eq!(fs::read_dir(partial)?.count(), 0, "what was left is gone");
-            for (_, _, name) in PROGRAMS {
+            for (_, _, name) in SERVERS {
                 fs::write(partial.join(name), "")?;
             }
             assert!(!folder.exists(), "not before it is whole");
             Ok(())
         };
         put_in_place(&folder, fill).unwrap();
-        assert_eq!(missing_program(&folder), None);
+        assert_eq!(missing_program(&folder, &SERVERS), None);
         assert_eq!(fs::read_dir(&scratch).unwrap().count(), 1);
 
         // As where somebody removed one of the programs.
         fs::remove_file(folder.join("etcd")).unwrap();
         put_in_place(&folder, fill).unwrap();
-        assert_eq!(missing_program(&folder), None);
+        assert_eq!(missing_program(&folder, &SERVERS), None);
         fs::remove_dir_all(scratch).unwrap();
     }
 }

@@ -6,7 +6,7 @@ mod mounts;
 mod tools;
 
 use anyhow::Result;
-pub use apiserver::{ASSETS, ensure_apiserver};
+pub use apiserver::{ASSETS, KUBE_PROXY, ensure_apiserver, ensure_kube_proxy};
 pub use debian::is_root;
 pub use mounts::BPFFS;
 
@@ -16,7 +16,7 @@ use crate::workspace::Workspace;
 /// Arguments of `cargo xtask setup`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Build kube-apiserver and etcd too, with Go; the first time takes a quarter of an hour
+    /// Build kube-apiserver, etcd and kube-proxy too, with Go; the first time takes a quarter of an hour
     #[arg(long)]
     apiserver: bool,
 }
@@ -26,6 +26,7 @@ pub fn setup(workspace: &Workspace, args: &Args) -> Result<()> {
     ensure(workspace, &Need::ALL)?;
     if args.apiserver {
         println!("export {ASSETS}={}", ensure_apiserver(workspace)?.display());
+        println!("export {KUBE_PROXY}={}", ensure_kube_proxy(workspace)?.display());
     }
     Ok(())
 }
@@ -90,9 +91,17 @@ fn packages(need: Need, toolchain: Toolchain, workspace: &Workspace) -> &'static
         (Need::Build, Toolchain::Debian) => COMPILER_AND_LINKER,
         (Need::Build, Toolchain::Nightly) => LINKER,
         (Need::Run, _) => &["mount", "iproute2", "util-linux", "tcpdump", "curl"],
-        (Need::Programs, _) => {
-            &["bind9-dnsutils", "curl", "dnsmasq-base", "iperf3", "iputils-tracepath", "ncat", "python3"]
-        }
+        (Need::Programs, _) => &[
+            "bind9-dnsutils",
+            "curl",
+            "dnsmasq-base",
+            "iperf3",
+            "iptables",
+            "iputils-tracepath",
+            "ncat",
+            "nftables",
+            "python3",
+        ],
         (Need::Lint, _) if tools::has_typos(workspace) => &[],
         (Need::Lint, _) => &["python3-pip"],
         (Need::Vm, _) => &["qemu-system-x86", "mount", "bpftool", "nftables", "iproute2", "ipvsadm", "ncat"],

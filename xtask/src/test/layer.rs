@@ -186,8 +186,10 @@ pub fn perform(
         build::bench_object(workspace)?;
     }
     if matches!(pass.work, Work::TargetWithApiserver(_) | Work::ModuleWithApiserver { .. }) {
-        match setup::ensure_apiserver(workspace) {
-            Ok(assets) => cargo.env(setup::ASSETS, assets),
+        let programs = setup::ensure_apiserver(workspace)
+            .and_then(|assets| Ok((assets, setup::ensure_kube_proxy(workspace)?)));
+        match programs {
+            Ok((assets, proxy)) => cargo.env(setup::ASSETS, assets).env(setup::KUBE_PROXY, proxy),
             Err(reason) => return Ok(Outcome::Unable(format!("{reason:#}"))),
         };
     }

@@ -8,7 +8,7 @@ mod credentials;
 mod programs;
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,6 +44,7 @@ pub struct ApiServer {
     programs: Programs,
     credentials: Credentials,
     directory: PathBuf,
+    address: SocketAddr,
     admin: Kube,
     namespace: Arc<Namespace>,
 }
@@ -58,10 +59,11 @@ impl ApiServer {
         fs::create_dir_all(&directory)?;
         let addresses = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V4(host.address())];
         let credentials = Credentials::create(&directory, &addresses, PORT)?;
+        let address = SocketAddr::new(host.address().into(), PORT);
         let namespace = Arc::clone(host.namespace());
         let admin = Kube::connect(&namespace, &credentials.admin_kubeconfig())?;
         let mut server =
-            Self { server: None, etcd: None, programs, credentials, directory, admin, namespace };
+            Self { server: None, etcd: None, programs, credentials, directory, address, admin, namespace };
         server.start_etcd()?;
         server.start_server()?;
         server.grant()?;
@@ -79,6 +81,12 @@ impl ApiServer {
     #[must_use]
     pub const fn namespace(&self) -> &Arc<Namespace> {
         &self.namespace
+    }
+
+    /// Where nodes reach it.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// The kubeconfig of the agents' ServiceAccount. Its token is in a file beside it.

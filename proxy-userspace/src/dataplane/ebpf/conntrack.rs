@@ -15,6 +15,9 @@ const GENERIC: usize = 4;
 const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_TUPLE_REPLY: u16 = 2;
 const CTA_STATUS: u16 = 3;
+const CTA_PROTOINFO: u16 = 4;
+const CTA_PROTOINFO_TCP: u16 = 1;
+const CTA_PROTOINFO_TCP_STATE: u16 = 1;
 const CTA_TUPLE_IP: u16 = 1;
 const CTA_TUPLE_PROTO: u16 = 2;
 const CTA_IP_V4_SRC: u16 = 1;
@@ -26,6 +29,8 @@ const CTA_PROTO_SRC_PORT: u16 = 2;
 const CTA_PROTO_DST_PORT: u16 = 3;
 /// `IPS_DST_NAT`.
 const DESTINATION_IS_TRANSLATED: u32 = 1 << 5;
+/// `TCP_CONNTRACK_TIME_WAIT` and `TCP_CONNTRACK_CLOSE`.
+const OVER: [u8; 2] = [7, 8];
 /// Attributes' types without their flags (`NLA_F_NESTED`, `NLA_F_NET_BYTEORDER`).
 const ATTRIBUTE_TYPE: u16 = 0x3fff;
 
@@ -42,6 +47,8 @@ pub struct Tracked {
     pub replies_to: SocketAddr,
     /// Whether the kernel gives its packets another destination.
     pub is_translated: bool,
+    /// Whether both ends of a TCP connection have ended it.
+    pub is_over: bool,
 }
 
 /// Gives `visit` every connection that this network namespace tracks. A kernel that tracks none has none.
@@ -78,7 +85,13 @@ fn parse(body: &[u8]) -> Option<Tracked> {
         replies_from: reply.source,
         replies_to: reply.destination,
         is_translated: status & DESTINATION_IS_TRANSLATED != 0,
+        is_over: tcp_state(attributes).is_some_and(|state| OVER.contains(&state)),
     })
+}
+
+fn tcp_state(attributes: &[u8]) -> Option<u8> {
+    let of_tcp = find(find(attributes, CTA_PROTOINFO)?, CTA_PROTOINFO_TCP)?;
+    find(of_tcp, CTA_PROTOINFO_TCP_STATE)?.first().copied()
 }
 
 struct Tuple {
@@ -152,6 +165,10 @@ mod tests {
             tuple_of(CTA_TUPLE_ORIG, client, ([192, 0, 2, 1], 30080)),
             tuple_of(CTA_TUPLE_REPLY, ([10, 1, 0, 1], 8080), client),
             attribute(CTA_STATUS, &(DESTINATION_IS_TRANSLATED | 0xe).to_be_bytes()),
+            attribute(
+                CTA_PROTOINFO,
+                &attribute(CTA_PROTOINFO_TCP, &attribute(CTA_PROTOINFO_TCP_STATE, &[7])),
+            ),
         ]
         .concat();
         let tracked = parse(&body).unwrap();
@@ -161,6 +178,7 @@ mod tests {
             replies_from: "10.1.0.1:8080".parse().unwrap(),
             replies_to: "198.51.100.10:40000".parse().unwrap(),
             is_translated: true,
+            is_over: true,
         };
         assert_eq!(tracked, expected);
     }

@@ -44,7 +44,10 @@ impl Frontends {
 
     fn is_served_by_kernel(&self, tracked: &Tracked) -> bool {
         let has_connections = tracked.protocol != Protocol::Udp.number();
-        tracked.is_translated && has_connections && self.has(tracked.destination, tracked.protocol)
+        tracked.is_translated
+            && !tracked.is_over
+            && has_connections
+            && self.has(tracked.destination, tracked.protocol)
     }
 }
 
@@ -140,6 +143,7 @@ mod tests {
             replies_from: "198.51.100.10:443".parse().unwrap(),
             replies_to: replies_to.parse().unwrap(),
             is_translated: true,
+            is_over: false,
         }
     }
 

@@ -1,0 +1,81 @@
+//! A real kube-proxy on a node of the bed, whose place an agent takes.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::apiserver::ApiServer;
+use crate::process::Process;
+use crate::topology::{Bed, Node};
+
+/// The variable that names the program.
+const PROGRAM: &str = "MILLRACE_KUBE_PROXY";
+/// The range of all pods' IPv4 and IPv6 addresses in the bed.
+const CLUSTER_CIDR: &str = "10.244.0.0/16,2001:db8:f::/48";
+
+/// How it writes its rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// By iptables.
+    Iptables,
+    /// By nftables.
+    Nftables,
+}
+
+impl Mode {
+    /// As `--proxy-mode` takes it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Iptables => "iptables",
+            Self::Nftables => "nftables",
+        }
+    }
+}
+
+/// A kube-proxy at work; killed when dropped. Its rules stay.
+#[derive(Debug)]
+pub struct KubeProxy {
+    process: Process,
+    log: PathBuf,
+}
+
+impl KubeProxy {
+    /// Starts it on a node; does not wait for it.
+    pub fn start(bed: &Bed, node: &Node, server: &ApiServer, mode: Mode) -> Result<Self> {
+        let program = env::var_os(PROGRAM).map(PathBuf::from).with_context(|| {
+            format!("{PROGRAM} is not set: `cargo xtask setup --apiserver` says to what, `cargo xtask test` sets it")
+        })?;
+        ensure!(program.is_file(), "{PROGRAM} names {}, which is no program", program.display());
+        let log = bed.directory().join(format!("kube-proxy-{}-{}.log", node.name(), mode.name()));
+        let arguments = [
+            ("kubeconfig", server.admin_kubeconfig().display().to_string()),
+            ("master", format!("https://{}", server.address())),
+            ("hostname-override", node.name().to_owned()),
+            ("proxy-mode", mode.name().to_owned()),
+            ("cluster-cidr", CLUSTER_CIDR.to_owned()),
+            ("healthz-bind-address", "0.0.0.0:20256".to_owned()),
+            ("metrics-bind-address", "127.0.0.1:20249".to_owned()),
+            // Sizes of the machine's own tables can't be set in a namespace.
+            ("conntrack-max-per-core", "0".to_owned()),
+            ("conntrack-min", "0".to_owned()),
+        ]
+        .map(|(flag, value)| format!("--{flag}={value}"))
+        .to_vec();
+        let process = Process::start(node.namespace(), program, arguments, &log)?;
+        Ok(Self { process, log })
+    }
+
+    /// Whether it runs.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.process.is_running()
+    }
+
+    /// What it has printed.
+    #[must_use]
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+}

@@ -1,0 +1,102 @@
+//! An agent takes the place of a kube-proxy that serves, in both of its modes.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use millrace_lab::cluster::Cluster;
+use millrace_lab::kube_proxy::{KubeProxy, Mode};
+use millrace_lab::manifests::Service;
+use millrace_lab::net::Namespace;
+use millrace_lab::patience::patience;
+use millrace_lab::topology::{Family, Shape, vip};
+use millrace_lab::traffic::{LongConnections, Protocol, ask};
+
+/// How long kube-proxy may take to write its first rules on a busy machine.
+const KUBE_PROXY_LIMIT: Duration = Duration::from_secs(60);
+/// How long the agent may take to find that nothing is left: it asks every thirty seconds.
+const DRAIN_LIMIT: Duration = Duration::from_secs(90);
+const NODE_PORT: u16 = 30080;
+/// Not the pod that asks: to reach itself it would need a bridge in hairpin mode.
+const PODS: [&str; 2] = ["pod-1b", "pod-2a"];
+/// Connections of each client to each target, half of them silent.
+const CONNECTIONS: usize = 16;
+
+#[test]
+fn connections_that_kube_proxy_serves_by_iptables_stay() -> Result<()> {
+    take_over(Mode::Iptables)
+}
+
+#[test]
+fn connections_that_kube_proxy_serves_by_nftables_stay() -> Result<()> {
+    take_over(Mode::Nftables)
+}
+
+fn take_over(mode: Mode) -> Result<()> {
+    let xdp = std::env::var("MILLRACE_XDP").unwrap_or_else(|_| "native".to_owned());
+    let mut cluster = Cluster::with_api_server(Shape { nodes: 2, pods: 2, ..Shape::default() }, &xdp)?;
+    let service = cluster.service("web", 40, &PODS)?.node_ports(NODE_PORT).load_balancer(vip(140));
+    cluster.apply(&service, &[])?;
+    let kube_proxy = KubeProxy::start(cluster.bed(), cluster.bed().node(1)?, cluster.api_server()?, mode)?;
+    let paths = paths(&cluster, &service)?;
+    for (client, target) in &paths {
+        wait_until_served(&kube_proxy, client, *target)?;
+    }
+    let open = |(client, target): &(&Namespace, SocketAddr)| {
+        LongConnections::open(client, *target, CONNECTIONS / 2, CONNECTIONS / 2)
+            .with_context(|| format!("{} to {target}", mode.name()))
+    };
+    let connections = paths.iter().map(open).collect::<Result<Vec<_>>>()?;
+    let count = paths.len();
+    drop(paths);
+
+    cluster.start_agent(1)?;
+    cluster.wait_for_hooks(1)?;
+    cluster.proxy(1)?.wait_for_backends(service.name(), &service.backends())?;
+    ensure!(kube_proxy.is_running(), "kube-proxy has ended");
+    // It may go at any time after that.
+    for (client, target) in self::paths(&cluster, &service)? {
+        ask(client, Protocol::Tcp, target).with_context(|| format!("a new connection to {target}"))?;
+    }
+    cluster.take_agent(1)?.kill()?;
+    cluster.start_agent(1)?;
+    cluster.proxy(1)?.wait_for_start(2)?;
+    drop(kube_proxy);
+    for connections in connections {
+        assert_eq!(connections.stop().context(mode.name())?, CONNECTIONS);
+    }
+    assert_eq!(count, 10);
+    let proxy = cluster.proxy(1)?;
+    proxy.wait_until_within(DRAIN_LIMIT, "nothing of kube-proxy's is left", || {
+        Ok(proxy.log().contains("eBPF serves all connections"))
+    })
+}
+
+/// From outside by NodePort and load balancer, from a pod and from the node itself by cluster IP and NodePort, in both families.
+fn paths<'a>(cluster: &'a Cluster, service: &Service) -> Result<Vec<(&'a Namespace, SocketAddr)>> {
+    let (bed, node) = (cluster.bed(), cluster.bed().node(1)?);
+    let of_family = |family: Family| {
+        let at = |address: millrace_lab::topology::Dual, port| SocketAddr::new(address.of(family), port);
+        let pod = bed.pod("pod-1a")?.namespace();
+        Ok([
+            (bed.client(), at(node.addresses(), NODE_PORT)),
+            (bed.client(), at(vip(140), 80)),
+            (pod, at(service.cluster_ips(), 80)),
+            (pod, at(node.addresses(), NODE_PORT)),
+            (node.namespace().as_ref(), at(service.cluster_ips(), 80)),
+        ])
+    };
+    let all: Vec<[_; 5]> = Family::ALL.into_iter().map(of_family).collect::<Result<_>>()?;
+    Ok(all.concat())
+}
+
+fn wait_until_served(kube_proxy: &KubeProxy, client: &Namespace, target: SocketAddr) -> Result<()> {
+    let end = Instant::now() + patience(KUBE_PROXY_LIMIT);
+    loop {
+        let Err(error) = ask(client, Protocol::Tcp, target) else { return Ok(()) };
+        if Instant::now() > end || !kube_proxy.is_running() {
+            let log = std::fs::read_to_string(kube_proxy.log()).unwrap_or_default();
+            return Err(error.context(format!("kube-proxy does not serve {target}; its log:\n{log}")));
+        }
+    }
+}
