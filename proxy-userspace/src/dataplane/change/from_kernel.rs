@@ -55,7 +55,7 @@ impl FromKernel {
                 self.former = Former::Gone;
             }
             Err(error) => {
-                warn!(%error, "the programs still leave connections to the kernel's rules; tried again")
+                warn!(%error, "the programs still leave connections to the kernel's rules; tried again");
             }
         }
     }
