@@ -1,10 +1,13 @@
 //! What an agent's start changes on its node and says of it, and what `millrace cleanup` gives back.
 
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use anyhow::{Result, ensure};
 use millrace_lab::cluster::Cluster;
 use millrace_lab::net::{Namespace, read_sysctl, write_sysctl};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 
 use crate::fixture::own_without_agents;
 
@@ -73,6 +76,35 @@ fn a_node_that_forwarded_before_goes_on_ignoring_router_advertisements() -> Resu
 }
 
 #[test]
+fn a_bpf_file_system_of_a_containers_own_is_a_warning_and_ends_with_it() -> Result<()> {
+    let cluster = own_without_agents(1, 1)?;
+    let proxy = cluster.proxy(1)?;
+    let path = std::env::temp_dir().join(format!("millrace-container-{}", std::process::id()));
+    let apart = || {
+        let none: Option<&str> = None;
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+        Ok(())
+    };
+    let agent = proxy.start_prepared(&["--bpffs-path", &path.display().to_string()], move |command| {
+        // SAFETY: between fork and exec the child makes system calls and nothing else.
+        unsafe { command.pre_exec(apart) };
+    })?;
+    proxy.wait_for_start(1)?;
+    let log = proxy.log();
+    let warned =
+        log.lines().find(|line| line.contains("WARN") && line.contains("no BPF file system was there"));
+    let warned = warned.unwrap_or_else(|| panic!("no warning in {log}"));
+    for word in ["this container alone", "hostPath", &path.display().to_string()] {
+        assert!(warned.contains(word), "{word} is not in {warned}");
+    }
+    assert!(agent.stop()?.success());
+    // The mount was nobody else's; only the directory is left.
+    std::fs::remove_dir(&path)?;
+    Ok(())
+}
+
+#[test]
 fn the_log_of_a_start_says_who_starts_what_takes_time_and_who_else_serves() -> Result<()> {
     let mut cluster = own_without_agents(1, 1)?;
     let rules = "add table ip kube-proxy; add chain ip nat KUBE-SERVICES";
@@ -107,6 +139,16 @@ fn the_log_of_a_start_says_who_starts_what_takes_time_and_who_else_serves() -> R
     position(&["WARN", "nftables' table kube-proxy", "kube-proxy --cleanup"]);
     position(&["WARN", "iptables' chain KUBE-SERVICES"]);
     assert_eq!(log.matches("another data plane").count(), 0, "{log}");
+
+    // Whoever reads a view may have seen enough of it.
+    for view in ["status", "services", "backends", "flows"] {
+        let (reader, writer) = std::io::pipe()?;
+        drop(reader);
+        let mut command = Command::new(millrace_lab::agent::binary()?);
+        let output =
+            command.args([view, "--bpffs-path"]).arg(cluster.proxy(1)?.bpffs()).stdout(writer).output()?;
+        assert!(output.status.success() && output.stderr.is_empty(), "{view}: {output:?}");
+    }
 
     // Its programs stay, and an agent with another directory serves beside them.
     assert!(own.stop()?.success());
