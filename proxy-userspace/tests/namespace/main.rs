@@ -28,6 +28,7 @@ mod local;
 mod matrix;
 mod node;
 mod outer_source;
+mod own_connections;
 mod path_mtu;
 mod priority;
 mod programs;
