@@ -1,4 +1,4 @@
-//! Connected UDP sockets of a network namespace, as sock_diag(7) lists and destroys them.
+//! Connected sockets of a network namespace, as sock_diag(7) lists them, and UDP's destroyed.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,9 +9,12 @@ use super::netlink::{NLM_F_ACK, NLMSG_ERROR, Netlink, error};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
+const IPPROTO_TCP: u8 = 6;
 const IPPROTO_UDP: u8 = 17;
 /// A connected UDP socket is in the state that TCP calls established.
 const CONNECTED: u32 = 1 << 1;
+/// All of TCP's states but CLOSE and LISTEN.
+const OPEN: u32 = 0xfff & !(1 << 7 | 1 << 10);
 
 /// `struct inet_diag_sockid`.
 const IDENTITY: usize = 48;
@@ -26,14 +29,24 @@ pub struct Connected {
 }
 
 impl Connected {
-    /// Whom it is connected to; IPv4 in its own form, whatever the socket's family.
+    /// Its own address; IPv4 in its own form, whatever the socket's family.
+    #[must_use]
+    pub fn local(&self) -> Option<SocketAddr> {
+        self.end(0, 4)
+    }
+
+    /// Whom it is connected to, in the same form.
     #[must_use]
     pub fn peer(&self) -> Option<SocketAddr> {
-        let port = u16::from_be_bytes(self.part(2)?);
+        self.end(2, 20)
+    }
+
+    fn end(&self, port: usize, address: usize) -> Option<SocketAddr> {
+        let port = u16::from_be_bytes(self.part(port)?);
         let address = if i32::from(self.family) == libc::AF_INET {
-            IpAddr::V4(Ipv4Addr::from(self.part::<4>(20)?))
+            IpAddr::V4(Ipv4Addr::from(self.part::<4>(address)?))
         } else {
-            IpAddr::V6(Ipv6Addr::from(self.part::<16>(20)?)).to_canonical()
+            IpAddr::V6(Ipv6Addr::from(self.part::<16>(address)?)).to_canonical()
         };
         Some(SocketAddr::new(address, port))
     }
@@ -63,10 +76,20 @@ impl Diag {
 
     /// All connected UDP sockets.
     pub fn connected(&self) -> io::Result<Vec<Connected>> {
+        self.list(IPPROTO_UDP, CONNECTED)
+    }
+
+    /// All TCP sockets that have a connection, or did a moment ago.
+    pub fn connections(&self) -> io::Result<Vec<Connected>> {
+        self.list(IPPROTO_TCP, OPEN)
+    }
+
+    fn list(&self, protocol: u8, states: u32) -> io::Result<Vec<Connected>> {
         let mut found = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
             let any = Connected { family: u8::try_from(family).unwrap_or(0), identity: [0; IDENTITY] };
-            self.netlink.dump(SOCK_DIAG_BY_FAMILY, &request(&any), |body| found.extend(parse(body)))?;
+            let request = request(protocol, states, &any);
+            self.netlink.dump(SOCK_DIAG_BY_FAMILY, &request, |body| found.extend(parse(body)))?;
         }
         Ok(found)
     }
@@ -82,14 +105,14 @@ impl Diag {
     }
 
     fn send(&self, kind: u16, flags: u16, socket: &Connected) -> io::Result<()> {
-        self.netlink.send(kind, flags, &request(socket))
+        self.netlink.send(kind, flags, &request(IPPROTO_UDP, CONNECTED, socket))
     }
 }
 
 /// `struct inet_diag_req_v2`.
-fn request(socket: &Connected) -> Vec<u8> {
-    let mut request = vec![socket.family, IPPROTO_UDP, 0, 0];
-    request.extend(CONNECTED.to_ne_bytes());
+fn request(protocol: u8, states: u32, socket: &Connected) -> Vec<u8> {
+    let mut request = vec![socket.family, protocol, 0, 0];
+    request.extend(states.to_ne_bytes());
     request.extend(socket.identity);
     request
 }

@@ -11,6 +11,7 @@ use tracing::{info, warn};
 
 use super::EbpfDataplane;
 use super::conntrack::{self, Tracked};
+use super::diag::{Connected, Diag};
 use super::error::OpenError;
 use super::maps::Table;
 use super::now;
@@ -51,21 +52,51 @@ impl Frontends {
     }
 }
 
+/// A connection of this node's own, or one that it masquerades.
+#[derive(Clone, Copy, Debug)]
+struct NodeFlow {
+    protocol: u8,
+    /// Where its packets come from.
+    peer: SocketAddr,
+    /// Where they come in.
+    local: SocketAddr,
+}
+
+impl NodeFlow {
+    const fn of_tracked(tracked: &Tracked) -> Self {
+        Self { protocol: tracked.protocol, peer: tracked.replies_from, local: tracked.replies_to }
+    }
+}
+
+/// Where nothing is tracked, sockets are all there is.
+fn each_socket(mut visit: impl FnMut(NodeFlow)) -> io::Result<()> {
+    let diag = Diag::open()?;
+    for (protocol, sockets) in [(Protocol::Tcp, diag.connections()?), (Protocol::Udp, diag.connected()?)] {
+        let flow = |socket: &Connected| {
+            Some(NodeFlow { protocol: protocol.number(), peer: socket.peer()?, local: socket.local()? })
+        };
+        sockets.iter().filter_map(flow).for_each(&mut visit);
+    }
+    Ok(())
+}
+
 impl EbpfDataplane {
     /// Notes the connections that this node, or what it masquerades, has at ports of frontends. Those that begin later, the programs
     /// note. It is done before the programs are attached for the first time; later it changes nothing.
     pub fn note_node_flows(&mut self, frontends: &Frontends) {
         let mut found = Vec::new();
-        let asked = conntrack::each(|tracked| {
-            if frontends.has(tracked.replies_to, tracked.protocol) {
-                found.push(tracked);
+        let mut keep = |flow: NodeFlow| {
+            if frontends.has(flow.local, flow.protocol) {
+                found.push(flow);
             }
-        });
-        if let Err(error) = asked {
-            warn!(%error, "the kernel's connections can't be listed; answers to some of this node's may go to Services");
-            return;
+        };
+        let tracked = conntrack::each(|tracked| keep(NodeFlow::of_tracked(&tracked)));
+        for (what, asked) in [("connections", tracked), ("sockets", each_socket(keep))] {
+            if let Err(error) = asked {
+                warn!(%error, "the kernel's {what} can't be listed; answers to some of this node's may go to Services");
+            }
         }
-        let noted = found.iter().filter(|tracked| self.note_node_flow(tracked)).count();
+        let noted = found.iter().filter(|flow| self.note_node_flow(flow)).count();
         if noted > 0 {
             info!(
                 connections = noted,
@@ -74,18 +105,18 @@ impl EbpfDataplane {
         }
     }
 
-    fn note_node_flow(&mut self, tracked: &Tracked) -> bool {
+    fn note_node_flow(&mut self, flow: &NodeFlow) -> bool {
         let seen = u32::try_from(now().as_secs() & u64::from(u32::MAX)).unwrap_or(0);
-        let written = match (tracked.replies_from.ip(), tracked.replies_to.ip()) {
+        let written = match (flow.peer.ip(), flow.local.ip()) {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
-                let key = key(tracked, Addr4::from(from), Addr4::from(to));
+                let key = key(flow, Addr4::from(from), Addr4::from(to));
                 self.maps.of4.node_flows.insert(&key, &seen)
             }
             (IpAddr::V6(from), IpAddr::V6(to)) => {
-                let key = key(tracked, Addr6::from(from), Addr6::from(to));
+                let key = key(flow, Addr6::from(from), Addr6::from(to));
                 self.maps.of6.node_flows.insert(&key, &seen)
             }
-            // The kernel tracks no connection between families.
+            // No connection is between families.
             _ => return false,
         };
         if let Err(error) = &written {
@@ -102,13 +133,13 @@ impl EbpfDataplane {
 }
 
 /// The key of the packets that come in.
-fn key<A: Address>(tracked: &Tracked, source: A, destination: A) -> FlowKey<A> {
+fn key<A: Address>(flow: &NodeFlow, source: A, destination: A) -> FlowKey<A> {
     FlowKey {
         source,
         destination,
-        source_port: tracked.replies_from.port().to_be(),
-        destination_port: tracked.replies_to.port().to_be(),
-        protocol: tracked.protocol,
+        source_port: flow.peer.port().to_be(),
+        destination_port: flow.local.port().to_be(),
+        protocol: flow.protocol,
         ..FlowKey::default()
     }
 }
@@ -168,7 +199,7 @@ mod tests {
         let scratch = Scratch::new("node-flows");
         let mut dataplane = scratch.open();
         for protocol in [Protocol::Tcp, Protocol::Udp] {
-            assert!(dataplane.note_node_flow(&tracked(protocol, "192.0.2.1:30080")));
+            assert!(dataplane.note_node_flow(&NodeFlow::of_tracked(&tracked(protocol, "192.0.2.1:30080"))));
         }
         dataplane.forget_node_datagrams().unwrap();
         let mut left = Vec::new();
@@ -182,5 +213,20 @@ mod tests {
             })
             .unwrap();
         assert_eq!(left, [(Protocol::Tcp.number(), 30080_u16.to_be())]);
+    }
+
+    #[test]
+    fn sockets_are_found_with_both_their_ends() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = listener.local_addr().unwrap();
+        let client = std::net::TcpStream::connect(server).unwrap();
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(server).unwrap();
+        let wanted = [(Protocol::Tcp, client.local_addr()), (Protocol::Udp, socket.local_addr())];
+        let mut found = Vec::new();
+        each_socket(|flow| found.push((flow.protocol, flow.local, flow.peer))).unwrap();
+        for (protocol, local) in wanted {
+            assert!(found.contains(&(protocol.number(), local.unwrap(), server)), "{protocol:?}");
+        }
     }
 }
