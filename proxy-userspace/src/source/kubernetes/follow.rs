@@ -3,18 +3,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use backon::{BackoffBuilder, ExponentialBuilder};
 use http::StatusCode;
 use kube::Client;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc::Sender;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 use tracing::debug;
 
 use super::decode::{Undecodable, decode, identify};
 use super::failure::Failure;
 use super::known::Known;
 use super::link::{Lines, Link, refusal};
+use super::pause::Pause;
 use super::progress::Progress;
 use super::query::Query;
 use super::report::{Reports, problem};
@@ -37,6 +37,8 @@ pub(super) struct Teller {
     pub reports: Arc<Reports>,
     /// How far the first listing of all kinds is.
     pub progress: Arc<Progress>,
+    /// When a server that failed is asked again.
+    pub pause: Arc<Pause>,
 }
 
 /// The task that follows one kind.
@@ -107,23 +109,19 @@ impl Follower {
     }
 
     async fn follow(&mut self) {
-        let (min, max) = self.timing.backoff;
-        let builder = ExponentialBuilder::new().with_min_delay(min).with_max_delay(max);
-        let builder = builder.with_jitter().without_max_times();
-        let mut backoff = builder.build();
         loop {
+            // Seen before it: a server that came back meanwhile is asked again at once.
+            let mut turn = self.teller.pause.turn();
             let outcome = self.session().await;
             // What came before it failed.
             self.tell().await;
             if self.settled {
-                backoff = builder.build();
+                turn = self.teller.pause.turn();
             }
             let Err(failure) = outcome else { continue };
             debug!(kind = %self.kind, "{failure}");
             self.judge(&failure).await;
-            // The longest wait is the longest with its random share, too.
-            let wait = backoff.next().unwrap_or(max).min(max);
-            sleep(wait.max(failure.retry_after().unwrap_or_default())).await;
+            self.teller.pause.wait(&mut turn, failure.retry_after()).await;
         }
     }
 
@@ -341,6 +339,7 @@ impl Follower {
 
     fn settle(&mut self) {
         self.settled = true;
+        self.teller.pause.end();
         self.expiries = 0;
         self.recover();
     }

@@ -15,6 +15,7 @@ mod follow;
 mod known;
 mod link;
 mod metadata;
+mod pause;
 mod progress;
 mod query;
 mod renew;
@@ -29,6 +30,7 @@ use tokio::sync::mpsc::Sender;
 
 pub use self::connect::{Connection, connect};
 use self::follow::Follower;
+use self::pause::Pause;
 use self::progress::Progress;
 use self::report::Reports;
 use super::{Batch, Kind, SourceError};
@@ -85,9 +87,14 @@ async fn follow_all(
 ) {
     let reports = Arc::new(Reports::of(connection.server.clone(), connection.hint));
     let progress = Arc::new(Progress::of(KINDS.len()));
+    let pause = Arc::new(Pause::new(timing.backoff));
     let followers = KINDS.map(|kind| {
-        let teller =
-            follow::Teller { events: events.clone(), reports: reports.clone(), progress: progress.clone() };
+        let teller = follow::Teller {
+            events: events.clone(),
+            reports: reports.clone(),
+            progress: progress.clone(),
+            pause: pause.clone(),
+        };
         Follower::new(kind, connection.client.clone(), settings, timing, teller).run()
     });
     join_all(followers).await;

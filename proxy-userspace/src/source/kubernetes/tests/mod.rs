@@ -3,6 +3,7 @@
 mod configuration;
 mod listing;
 mod objects;
+mod outage;
 mod server;
 mod trouble;
 
