@@ -160,6 +160,49 @@ impl Program {
             Self::TcPodOut => "tc_pod_out",
         }
     }
+
+    /// Whether this program is known to give a reason. Metrics show a counter of such a pair while it is zero, too, and one
+    /// of another pair only when it is not: a pair that is left out by mistake is late, not lost.
+    #[must_use]
+    pub const fn can(self, reason: Reason) -> bool {
+        match self {
+            Self::XdpIngress => Self::can_at_uplink(reason) && !matches!(reason, Reason::Fragmented),
+            Self::TcIngress => Self::can_at_uplink(reason) && !matches!(reason, Reason::HandedToTc),
+            Self::TcPodIn => !matches!(
+                reason,
+                Reason::ServedLocal
+                    | Reason::ServedDsr
+                    | Reason::SentOnward
+                    | Reason::HandedToTc
+                    | Reason::Connected
+                    | Reason::NotPeer
+            ),
+            Self::TcEgress | Self::TcPodOut => matches!(
+                reason,
+                Reason::NotOurs
+                    | Reason::Reply
+                    | Reason::IcmpError
+                    | Reason::FragmentHeld
+                    | Reason::FragmentUnknown
+                    | Reason::NoRoom
+            ),
+            Self::CgConnect4 | Self::CgConnect6 | Self::CgSendmsg4 | Self::CgSendmsg6 => matches!(
+                reason,
+                Reason::NotOurs
+                    | Reason::Connected
+                    | Reason::NoEndpoint
+                    | Reason::NoLocalEndpoint
+                    | Reason::NoBackend
+                    | Reason::UnknownPort
+            ),
+        }
+    }
+
+    /// What is a pod's or a socket's alone does not come in over an uplink.
+    const fn can_at_uplink(reason: Reason) -> bool {
+        !matches!(reason, Reason::ServedPod | Reason::Hairpin | Reason::Connected)
+    }
+
     /// The index into COUNTERS of what this program counts for `reason`.
     #[inline(always)]
     #[must_use]

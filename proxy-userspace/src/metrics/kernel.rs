@@ -8,6 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use proxy_common::verdict::{Program, Reason};
 use tracing::warn;
 
 use crate::dataplane::ebpf::read::{CounterView, PinnedMaps, ReadError, StatusView, TrafficView};
@@ -73,7 +74,8 @@ impl Reading {
     fn encode_counters(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut encode = |name, help, drop, value: fn(&CounterView) -> u64| {
             let mut metric = counter(encoder, name, help)?;
-            self.counters.iter().filter(|counter| counter.drop == drop).try_for_each(|counter| {
+            let shown = |counter: &&CounterView| counter.drop == drop && is_shown(counter);
+            self.counters.iter().filter(shown).try_for_each(|counter| {
                 let labels = [("program", counter.program), ("reason", counter.reason)];
                 ConstCounter::new(value(counter)).encode(metric.encode_family(&labels)?)
             })
@@ -92,7 +94,7 @@ impl Reading {
                     ("namespace", traffic.namespace.as_str()),
                     ("service", &traffic.name),
                     ("port", &traffic.port),
-                    ("family", &traffic.family),
+                    ("ip_family", &traffic.family),
                 ];
                 ConstCounter::new(value(traffic)).encode(metric.encode_family(&labels)?)
             })
@@ -115,6 +117,14 @@ impl Reading {
         }
         Ok(())
     }
+}
+
+/// A zero that nobody can raise says nothing. One that can be raised is there from the beginning, so that its first rise is
+/// seen as one.
+fn is_shown(counter: &CounterView) -> bool {
+    let program = Program::ALL.iter().find(|program| program.name() == counter.program);
+    let reason = Reason::ALL.iter().find(|reason| reason.name() == counter.reason);
+    counter.packets > 0 || program.zip(reason).is_some_and(|(program, reason)| program.can(*reason))
 }
 
 fn counter<'e>(

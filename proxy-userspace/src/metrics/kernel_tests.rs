@@ -63,8 +63,8 @@ fn what_the_kernel_counts_is_shown_with_its_labels() {
             r#"millrace_bytes_total{program="xdp_ingress",reason="served_local"} 300"#,
             r#"millrace_dropped_packets_total{program="xdp_ingress",reason="no_way"} 2"#,
             r#"millrace_dropped_bytes_total{program="xdp_ingress",reason="no_way"} 200"#,
-            r#"millrace_service_packets_total{namespace="shop",service="web",port="",family="IPv6"} 4"#,
-            r#"millrace_service_bytes_total{namespace="shop",service="web",port="",family="IPv6"} 240"#,
+            r#"millrace_service_packets_total{namespace="shop",service="web",port="",ip_family="IPv6"} 4"#,
+            r#"millrace_service_bytes_total{namespace="shop",service="web",port="",ip_family="IPv6"} 240"#,
             r#"millrace_map_capacity{map="FLOWS4"} 1024"#,
             r#"millrace_map_capacity{map="PEERS"} 1024"#,
             r#"millrace_map_entries{map="PEERS"} 9"#,
@@ -72,4 +72,18 @@ fn what_the_kernel_counts_is_shown_with_its_labels() {
             r#"millrace_programs_attached{hook="xdp",mode="native"} 2"#,
         ]
     );
+}
+
+#[test]
+fn a_zero_is_shown_where_the_program_can_raise_it_and_any_other_figure_always() {
+    let shown =
+        |program, reason, packets| is_shown(&CounterView { program, reason, drop: true, packets, bytes: 0 });
+    assert!(shown("xdp_ingress", "no_way", 0) && shown("cg_connect4", "no_endpoint", 0));
+    assert!(!shown("cg_connect4", "hop_limit", 0) && !shown("tc_ingress", "handed_to_tc", 0));
+    assert!(shown("cg_connect4", "hop_limit", 1), "the table may be wrong");
+    let pairs =
+        Program::ALL.iter().flat_map(|program| Reason::ALL.iter().map(move |reason| (program, reason)));
+    let possible = pairs.filter(|(program, reason)| program.can(**reason)).count();
+    assert!(possible * 2 < Program::ALL.len() * Reason::ALL.len(), "{possible} series of each figure");
+    assert!(Program::ALL.iter().all(|program| program.can(Reason::NotOurs)));
 }
