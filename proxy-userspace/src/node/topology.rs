@@ -19,8 +19,18 @@ pub struct Topology {
     pub addresses: BTreeSet<IpAddr>,
     /// Names of the devices toward the network.
     pub uplinks: BTreeSet<String>,
+    /// Names that `--uplinks` has and no device.
+    pub missing_uplinks: BTreeSet<String>,
     /// Bytes an IP packet between nodes may have: the least of all uplinks and ways. `None` = there are none.
     pub mtu: Option<u32>,
+}
+
+impl Topology {
+    /// Whether any device is an uplink.
+    #[must_use]
+    pub fn has_uplink(&self) -> bool {
+        !self.uplinks.is_empty() || self.devices.values().any(AttachTarget::is_uplink)
+    }
 }
 
 /// The devices that take the outer header off where IPVS serves, by family of that header. What comes out of them has come
@@ -163,7 +173,13 @@ pub fn topology(state: &NodeState, settings: &NodeSettings, targets: &BTreeSet<I
         ways,
         addresses: own.collect(),
         uplinks: uplinks.into_iter().map(|device| device.name.clone()).collect(),
+        missing_uplinks: missing_uplinks(state, settings),
     }
+}
+
+fn missing_uplinks(state: &NodeState, settings: &NodeSettings) -> BTreeSet<String> {
+    let names: BTreeSet<&str> = state.devices.values().map(|device| device.name.as_str()).collect();
+    settings.uplinks.iter().filter(|name| !names.contains(name.as_str())).cloned().collect()
 }
 
 /// An address of a device for each family: one that is the node's own in its Node object, or else the first, or else the node's

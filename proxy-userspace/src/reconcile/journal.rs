@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tracing::{debug, error, info, warn};
 
 use crate::dataplane::{SyncFailure, SyncReport};
-use crate::model::{Desired, Problem, Severity};
+use crate::model::{Desired, Eligibility, Problem, Severity};
 use crate::source::Listing;
 
 /// Remembers what was said, so that only changes are.
@@ -14,6 +14,8 @@ pub struct Journal {
     serving: bool,
     pending: BTreeMap<String, String>,
     failures: BTreeSet<SyncFailure>,
+    /// What was said of the own Node; `None` = nothing, and there was nothing to say.
+    eligibility: Eligibility,
 }
 
 impl Journal {
@@ -27,6 +29,10 @@ impl Journal {
                 "serving as {}: {ports} service ports, {backends} endpoints, {nodes} nodes",
                 desired.node_name
             );
+        }
+        if desired.eligibility != self.eligibility {
+            self.eligibility = desired.eligibility;
+            node_changed(&desired.node_name, desired.eligibility);
         }
         let mut pending = BTreeMap::new();
         for (key, reason) in report.pending {
@@ -52,6 +58,24 @@ impl Journal {
         }
         self.failures = failures;
     }
+}
+
+/// Whether load balancers may send new clients here has changed.
+fn node_changed(name: &str, eligibility: Eligibility) {
+    let why = match eligibility {
+        Eligibility::Eligible => {
+            return info!("Node {name} is there and stays; /healthz no longer fails for it");
+        }
+        Eligibility::Missing => {
+            return warn!(
+                "there is no Node {name}: /healthz and /readyz fail, NodePorts have no address but the last known \
+                 one; check --hostname-override, and whether the Node was deleted"
+            );
+        }
+        Eligibility::Deleted => "is being deleted",
+        Eligibility::Tainted => "is about to be removed by the cluster autoscaler (its taint)",
+    };
+    warn!("Node {name} {why}: /healthz fails, so that load balancers send no new clients here");
 }
 
 /// The source has told of all it could.

@@ -7,6 +7,7 @@
 mod heap;
 mod journal;
 mod observer;
+mod uplinks;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -256,6 +257,7 @@ impl<D: Dataplane> Reconciler<D> {
         report.due_in = of_ports.due_in;
         let retry_in = (!report.is_complete()).then_some(RETRY_INTERVAL);
         self.retry_at = retry_in.into_iter().chain(report.due_in).min().map(|wait| self.last_sync + wait);
+        report.failures.extend(self.topology.iter().flat_map(uplinks::failures));
         if dirty.ports.len() >= LARGE {
             heap::give_back();
         }

@@ -133,7 +133,7 @@ impl Dataplane for ToEbpf {
 
     fn set_topology(&mut self, topology: &Topology) -> SyncReport {
         let report = self.dataplane.set_topology(topology);
-        self.is_attached = !is_fatal(&report);
+        self.is_attached = !is_fatal(&report) && topology.has_uplink();
         report
     }
 

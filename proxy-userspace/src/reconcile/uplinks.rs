@@ -1,0 +1,39 @@
+//! What is wrong with the uplinks, whichever data plane serves. To try again would not help: the node monitor tells when a
+//! device appears.
+
+use crate::dataplane::SyncFailure;
+use crate::node::Topology;
+
+/// Names what `--uplinks` asks for and is not there; that there is no uplink at all is this node's failure.
+pub(super) fn failures(topology: &Topology) -> impl Iterator<Item = SyncFailure> {
+    let hint = if topology.missing_uplinks.is_empty() { ": name it with --uplinks" } else { "" };
+    let of_node =
+        (!topology.has_uplink()).then(|| SyncFailure::Node(format!("no device is an uplink{hint}")));
+    let of_devices = topology.missing_uplinks.iter().map(|name| {
+        SyncFailure::Device(format!(
+            "--uplinks: there is no device {name}; it is taken up as soon as it appears"
+        ))
+    });
+    of_node.into_iter().chain(of_devices)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(uplinks: &[&str], missing: &[&str]) -> Vec<String> {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let topology =
+            Topology { uplinks: names(uplinks), missing_uplinks: names(missing), ..Topology::default() };
+        failures(&topology).map(|failure| format!("{}: {failure}", failure.concern())).collect()
+    }
+
+    #[test]
+    fn an_uplink_that_is_not_there_is_named_and_none_at_all_is_the_nodes_failure() {
+        let missing = "device: --uplinks: there is no device eth9; it is taken up as soon as it appears";
+        assert_eq!(words(&["eth0"], &[]), [""; 0]);
+        assert_eq!(words(&["eth0"], &["eth9"]), [missing]);
+        assert_eq!(words(&[], &["eth9"]), ["node: no device is an uplink", missing]);
+        assert_eq!(words(&[], &[]), ["node: no device is an uplink: name it with --uplinks"]);
+    }
+}
