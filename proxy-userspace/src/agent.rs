@@ -123,7 +123,7 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     let faces = Faces::start(&settings, failures);
     let feed = faces.feed();
     let mut observers = feed.clone().observers();
-    let mut source = start_source(&settings, event_sender, failed, &mut observers).await?;
+    let mut source = start_source(&settings, &feed, event_sender, failed, &mut observers).await?;
     let channels = Channels { events, topology, targets: target_sender, stop: stopped };
     let runtime = Handle::current();
     // A thread of its own: the data plane's system calls block.
@@ -148,6 +148,7 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
 /// Begins to tell `batches` what the source has. Where it is an API server, what is wrong is told there, too.
 async fn start_source(
     settings: &Settings,
+    feed: &Feed,
     batches: mpsc::Sender<Batch>,
     failures: mpsc::Receiver<Failure>,
     observers: &mut Observers,
@@ -155,7 +156,7 @@ async fn start_source(
     match settings.source.clone() {
         Source::Directory(path) => Ok(tokio::spawn(source::directory::watch(path, batches))),
         Source::Kubernetes { kubeconfig } => {
-            let connection = source::kubernetes::connect(kubeconfig.as_deref()).await?;
+            let connection = source::kubernetes::connect(kubeconfig.as_deref(), feed.signs()).await?;
             let node = &settings.model.node_name;
             observers.push(events::start(connection.client.clone(), node, failures));
             let wanted = kubernetes_settings(settings);

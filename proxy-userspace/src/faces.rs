@@ -11,6 +11,7 @@ use crate::health::{self, Failure, Health, HealthObserver, SystemClock, Targets}
 use crate::http::serve_at;
 use crate::metrics::{self, Metrics, MetricsObserver, Pages};
 use crate::reconcile::Observer;
+use crate::source::Signs;
 
 /// Servers that run: health check node ports, probes, metrics.
 #[derive(Debug)]
@@ -67,6 +68,12 @@ impl Feed {
     pub fn set_mode(&self, mode: Mode) {
         // It is chosen once.
         let _ = self.metrics.mode.set(mode);
+    }
+
+    /// Where the source shows how it is.
+    #[must_use]
+    pub fn signs(&self) -> Signs {
+        self.metrics.signs.clone()
     }
 
     /// Observers of a task that has not begun.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use millrace::agent::BATCHES;
 use millrace::model::Model;
 use millrace::source::kubernetes::{KubernetesSettings, connect, watch};
-use millrace::source::{Batch, Listing, SourceEvent};
+use millrace::source::{Batch, Listing, Signs, SourceEvent};
 use nix::unistd::{Pid, gettid};
 use tokio::sync::{mpsc, oneshot};
 
@@ -49,7 +49,7 @@ impl Source {
 
 /// Follows the server until nobody listens.
 pub async fn follow(kubeconfig: impl AsRef<Path>, events: mpsc::Sender<Batch>) -> Result<()> {
-    let connection = connect(Some(kubeconfig.as_ref())).await?;
+    let connection = connect(Some(kubeconfig.as_ref()), Signs::default()).await?;
     let settings = KubernetesSettings { node_name: NODE.to_owned(), service_proxy_name: None };
     watch(connection, settings, events).await?;
     Ok(())

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use jiff::Timestamp;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use crate::model::{Kind, ObjectKey, PortKey, ServiceKey};
+use crate::model::{Family, Kind, ObjectKey, PortKey, ServiceKey};
 
 /// Set by the EndpointSlice controller.
 const ANNOTATION: &str = "endpoints.kubernetes.io/last-change-trigger-time";
@@ -19,7 +19,7 @@ const MOST_WAITING: usize = 16;
 pub(super) struct Triggers {
     /// What was triggered before is none of this agent's doing.
     since: Timestamp,
-    waiting: BTreeMap<ServiceKey, Vec<Timestamp>>,
+    waiting: BTreeMap<(ServiceKey, Family), Vec<Timestamp>>,
     /// The last trigger of each slice that has changed since the start: told again, it is no change.
     seen: HashMap<ObjectKey, Timestamp>,
 }
@@ -41,7 +41,8 @@ impl Triggers {
         let labels = slice.metadata.labels.as_ref();
         let Some(name) = labels.and_then(|labels| labels.get(SERVICE_NAME_LABEL)) else { return };
         let service = ServiceKey { namespace: key.namespace, name: name.clone() };
-        let waiting = self.waiting.entry(service).or_default();
+        let family = if slice.address_type == "IPv6" { Family::V6 } else { Family::V4 };
+        let waiting = self.waiting.entry((service, family)).or_default();
         if waiting.len() < MOST_WAITING {
             waiting.push(trigger);
         }
@@ -52,11 +53,16 @@ impl Triggers {
         self.seen.remove(key);
     }
 
-    /// Takes the seconds since the triggers of all Services but those that are still to be applied.
-    pub fn take(&mut self, now: Timestamp, pending: &[(PortKey, String)]) -> Vec<f64> {
+    /// Takes the seconds since the triggers, by family, of all Services but those that are still to be applied.
+    pub fn take(&mut self, now: Timestamp, pending: &[(PortKey, String)]) -> Vec<(Family, f64)> {
         let is_applied = |service: &ServiceKey| !pending.iter().any(|(port, _)| port.service == *service);
-        let applied = self.waiting.extract_if(.., |service, _| is_applied(service));
-        applied.flat_map(|(_, triggers)| triggers).map(|trigger| seconds(now) - seconds(trigger)).collect()
+        let applied = self.waiting.extract_if(.., |(service, _), _| is_applied(service));
+        let since = |trigger| seconds(now) - seconds(trigger);
+        applied
+            .flat_map(|((_, family), triggers)| {
+                triggers.into_iter().map(move |trigger| (family, since(trigger)))
+            })
+            .collect()
     }
 }
 

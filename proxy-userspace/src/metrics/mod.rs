@@ -5,6 +5,7 @@ mod kernel;
 mod latency;
 mod observer;
 mod pages;
+mod process;
 mod text;
 
 use std::sync::{Arc, OnceLock};
@@ -14,31 +15,45 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets, linear_buckets};
 use prometheus_client::registry::Registry;
+use proxy_common::LAYOUT_VERSION;
 
 use crate::dataplane::Mode;
 use crate::health::ProbeCounters;
+use crate::source::Signs;
 
 pub use kernel::KernelMetrics;
 pub use observer::MetricsObserver;
 pub use pages::{Pages, router};
+pub use process::ProcessMetrics;
 
 /// A time in seconds since 1970.
 type Seconds = Gauge<f64, std::sync::atomic::AtomicU64>;
 /// One label and its value.
 type Label = [(&'static str, &'static str); 1];
+/// Histograms by family, which are made by this.
+type Histograms = Family<Label, Histogram, fn() -> Histogram>;
+
+/// The families, as kube-proxy's label `ip_family` has them. It has a sync for each; here one does both, and is counted for
+/// each.
+const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
+
+/// The label of a family.
+const fn of_family(family: &'static str) -> Label {
+    [("ip_family", family)]
+}
 
 /// What the agent counts. Clones count together.
 ///
 /// Names that begin with `kubeproxy_` are kube-proxy's, with its meaning and buckets.
 #[derive(Clone, Debug)]
 pub struct Metrics {
-    sync_duration: Histogram,
-    programming_duration: Histogram,
-    last_synced: Seconds,
-    last_queued: Seconds,
+    sync_duration: Histograms,
+    programming_duration: Histograms,
+    last_synced: Family<Label, Seconds>,
+    last_queued: Family<Label, Seconds>,
     endpoint_changes: Changes,
     service_changes: Changes,
-    no_local_endpoints: Family<Label, Gauge>,
+    no_local_endpoints: Family<[(&'static str, &'static str); 2], Gauge>,
     degraded: Gauge,
     failures: Family<Label, Gauge>,
     fault: Gauge,
@@ -49,6 +64,8 @@ pub struct Metrics {
     snat_crowded: Gauge,
     /// Of /healthz and /livez.
     pub probes: ProbeCounters,
+    /// Of the source.
+    pub signs: Signs,
     /// Which data plane serves, once that is known.
     pub mode: Arc<OnceLock<Mode>>,
 }
@@ -64,11 +81,13 @@ impl Metrics {
     /// Nothing was counted yet.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            sync_duration: Histogram::new(exponential_buckets(0.001, 2.0, 15)),
-            programming_duration: Histogram::new(programming_buckets()),
-            last_synced: Seconds::default(),
-            last_queued: Seconds::default(),
+        let metrics = Self {
+            sync_duration: Family::new_with_constructor(|| {
+                Histogram::new(exponential_buckets(0.001, 2.0, 15))
+            }),
+            programming_duration: Family::new_with_constructor(|| Histogram::new(programming_buckets())),
+            last_synced: Family::default(),
+            last_queued: Family::default(),
             endpoint_changes: Changes::default(),
             service_changes: Changes::default(),
             no_local_endpoints: Family::default(),
@@ -81,17 +100,29 @@ impl Metrics {
             snat_ports_used: Gauge::default(),
             snat_crowded: Gauge::default(),
             probes: ProbeCounters::default(),
+            signs: Signs::default(),
             mode: Arc::default(),
+        };
+        for label in FAMILIES.map(of_family) {
+            drop(metrics.sync_duration.get_or_create(&label));
+            drop(metrics.programming_duration.get_or_create(&label));
+            drop(metrics.last_synced.get_or_create(&label));
+            drop(metrics.last_queued.get_or_create(&label));
         }
+        metrics
     }
 
     /// Gives each its name. `_total` is added to a counter's when it is printed.
     pub fn register(&self, registry: &mut Registry) {
         self.register_like_kube_proxy(registry.sub_registry_with_prefix("kubeproxy"));
+        // client-go's, of which kube-proxy's dashboards know.
+        registry.register(
+            "rest_client_requests",
+            "Requests to the API server by status code, method and host",
+            self.signs.requests.clone(),
+        );
         let ours = registry.sub_registry_with_prefix("millrace");
-        let build = Family::<Label, Gauge>::default();
-        build.get_or_create(&[("version", env!("CARGO_PKG_VERSION"))]).set(1);
-        ours.register("build_info", "Version of the agent; always 1", build);
+        self.register_state(ours);
         ours.register(
             "degraded_service_ports",
             "Service ports of one family with an operation that failed and is tried again",
@@ -131,6 +162,29 @@ impl Metrics {
             "snat_crowded_backends",
             "Backends towards which four of five are in use",
             self.snat_crowded.clone(),
+        );
+    }
+
+    /// What the agent is, and how its source is.
+    fn register_state(&self, registry: &mut Registry) {
+        let build = Family::<[(&'static str, String); 2], Gauge>::default();
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        build.get_or_create(&[("version", version), ("layout", LAYOUT_VERSION.to_string())]).set(1);
+        registry.register("build_info", "Version of the agent and of its map layout; always 1", build);
+        registry.register(
+            "source_synced",
+            "1 while everything was listed and nothing keeps the source from following it",
+            self.signs.synced.clone(),
+        );
+        registry.register(
+            "source_last_event_timestamp_seconds",
+            "When the source was heard of for the last time, though nothing changed",
+            self.signs.last_event.clone(),
+        );
+        registry.register(
+            "source_watch_errors",
+            "Listings and watches of the API server that ended in an error, by resource",
+            self.signs.watch_errors.clone(),
         );
     }
 

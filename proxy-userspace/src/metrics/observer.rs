@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
 use super::latency::{Triggers, seconds};
-use super::{Changes, Metrics};
+use super::{Changes, FAMILIES, Metrics, of_family};
 use crate::dataplane::{Check, SyncFailure};
 use crate::health::Clock;
 use crate::model::{
-    Change, FrontendKind, Kind, List, Object, PortKey, Problem, Scope, ServicePort, Severity, Topic,
+    Change, Family, FrontendKind, Kind, List, Object, PortKey, Problem, Scope, ServicePort, Severity, Topic,
 };
 use crate::reconcile::{Observer, Synced};
 use crate::source::SourceEvent;
@@ -41,6 +41,10 @@ impl MetricsObserver {
     }
 
     fn count(&mut self, batch: &[SourceEvent]) {
+        self.metrics.signs.hear();
+        if batch.iter().any(|event| matches!(event, SourceEvent::Listed(_))) {
+            self.metrics.signs.list();
+        }
         let changes = batch.iter().filter_map(|event| match event {
             SourceEvent::Change(change) => Some(change),
             SourceEvent::Listed(_) | SourceEvent::Problem(_) => None,
@@ -55,7 +59,10 @@ impl MetricsObserver {
             }
         }
         if is_change {
-            self.metrics.last_queued.set(seconds(self.clock.now().wall));
+            let now = seconds(self.clock.now().wall);
+            for family in FAMILIES {
+                self.metrics.last_queued.get_or_create(&of_family(family)).set(now);
+            }
         }
     }
 
@@ -77,13 +84,17 @@ impl MetricsObserver {
                 }
             }
         }
-        let count = |is_lacking: fn(&Lacking) -> bool| {
-            let count = self.lacking.values().filter(|lacking| is_lacking(lacking)).count();
-            i64::try_from(count).unwrap_or(i64::MAX)
+        let count = |policy, family, is_lacking: fn(&Lacking) -> bool| {
+            let is_it =
+                |(key, lacking): &(&PortKey, &Lacking)| name(key.family) == family && is_lacking(lacking);
+            let labels = [("traffic_policy", policy), ("ip_family", family)];
+            let count = self.lacking.iter().filter(is_it).count();
+            self.metrics.no_local_endpoints.get_or_create(&labels).set(size(count));
         };
-        let gauges = &self.metrics.no_local_endpoints;
-        gauges.get_or_create(&[("traffic_policy", "internal")]).set(count(|lacking| lacking.internal));
-        gauges.get_or_create(&[("traffic_policy", "external")]).set(count(|lacking| lacking.external));
+        for family in FAMILIES {
+            count("internal", family, |lacking| lacking.internal);
+            count("external", family, |lacking| lacking.external);
+        }
     }
 }
 
@@ -108,17 +119,19 @@ impl Observer for MetricsObserver {
 
     fn synced(&mut self, synced: &Synced<'_>) {
         let (metrics, now) = (&self.metrics, self.clock.now().wall);
-        metrics.sync_duration.observe(synced.took.as_secs_f64());
+        for label in FAMILIES.map(of_family) {
+            metrics.sync_duration.get_or_create(&label).observe(synced.took.as_secs_f64());
+            if synced.report.is_complete() {
+                metrics.last_synced.get_or_create(&label).set(seconds(now));
+            }
+        }
         metrics.degraded.set(size(synced.report.pending.len()));
         self.count_failures(synced);
         // Each sync takes all there is. What it could not do of it is in the figures above.
         metrics.endpoint_changes.pending.set(0);
         metrics.service_changes.pending.set(0);
-        if synced.report.is_complete() {
-            metrics.last_synced.set(seconds(now));
-        }
-        for latency in self.triggers.take(now, &synced.report.pending) {
-            metrics.programming_duration.observe(latency);
+        for (family, latency) in self.triggers.take(now, &synced.report.pending) {
+            metrics.programming_duration.get_or_create(&of_family(name(family))).observe(latency);
         }
         self.count_lacking(synced);
     }
@@ -168,6 +181,15 @@ const fn kind(change: &Change) -> Kind {
         Change::Upsert { object: Object::EndpointSlice(_), .. } => Kind::EndpointSlice,
         Change::Upsert { object: Object::Node(_), .. } => Kind::Node,
         Change::Delete(key) => key.kind,
+    }
+}
+
+/// As the label `ip_family` has it.
+const fn name(family: Family) -> &'static str {
+    let [v4, v6] = FAMILIES;
+    match family {
+        Family::V4 => v4,
+        Family::V6 => v6,
     }
 }
 

@@ -14,7 +14,7 @@ use tracing::warn;
 
 use super::configz::{configuration, wanted};
 use super::text::Format;
-use super::{KernelMetrics, Metrics};
+use super::{KernelMetrics, Metrics, ProcessMetrics};
 use crate::config::Settings;
 use crate::dataplane::Mode;
 
@@ -38,6 +38,7 @@ impl Pages {
         metrics.register(&mut registry);
         let kernel = KernelMetrics::new(settings.bpffs.clone());
         registry.sub_registry_with_prefix("millrace").register_collector(Box::new(kernel));
+        registry.register_collector(Box::new(ProcessMetrics));
         Self {
             registry: Arc::new(Mutex::new(registry)),
             mode: metrics.mode.clone(),

@@ -86,7 +86,12 @@ fn parse(text: &str) -> BTreeMap<String, f64> {
         }
     }
     for (name, _) in kinds.iter().filter(|(_, kind)| *kind == "histogram") {
-        assert_eq!(samples[&format!("{name}_bucket{{le=\"+Inf\"}}")], samples[&format!("{name}_count")]);
+        let counts = samples.iter().filter(|(series, _)| series.starts_with(&format!("{name}_count")));
+        for (series, count) in counts {
+            let labels = series.split_once('{').map_or("", |(_, labels)| labels.trim_end_matches('}'));
+            let bucket = format!("{name}_bucket{{le=\"+Inf\",{labels}}}");
+            assert_eq!(samples[&bucket], *count);
+        }
     }
     samples
 }
@@ -152,16 +157,18 @@ fn names_are_kube_proxys_and_each_comes_once() {
     bench.metrics.probes.livez.get_or_create(&[("code", "503".to_owned())]).inc();
     let samples = bench.samples();
     for name in [
-        "kubeproxy_sync_proxy_rules_duration_seconds_count",
-        "kubeproxy_network_programming_duration_seconds_count",
-        "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
-        "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
+        "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"}",
+        "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv6\"}",
+        "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv4\"}",
+        "kubeproxy_network_programming_duration_seconds_count{ip_family=\"IPv6\"}",
+        "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"}",
+        "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family=\"IPv6\"}",
         "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
         "kubeproxy_sync_proxy_rules_endpoint_changes_total",
         "kubeproxy_sync_proxy_rules_service_changes_pending",
         "kubeproxy_sync_proxy_rules_service_changes_total",
-        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"internal\"}",
-        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"external\"}",
+        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"internal\",ip_family=\"IPv4\"}",
+        "kubeproxy_sync_proxy_rules_no_local_endpoints_total{traffic_policy=\"external\",ip_family=\"IPv6\"}",
         "kubeproxy_proxy_healthz_total{code=\"200\"}",
         "kubeproxy_proxy_livez_total{code=\"503\"}",
         "millrace_degraded_service_ports",
@@ -174,8 +181,8 @@ fn names_are_kube_proxys_and_each_comes_once() {
         assert!(samples.contains_key(name), "{name} in {samples:#?}");
     }
     let buckets = |name: &str| samples.keys().filter(|series| series.starts_with(name)).count();
-    assert_eq!(buckets("kubeproxy_sync_proxy_rules_duration_seconds_bucket"), 16);
-    assert_eq!(buckets("kubeproxy_network_programming_duration_seconds_bucket"), 82);
+    assert_eq!(buckets("kubeproxy_sync_proxy_rules_duration_seconds_bucket"), 2 * 16);
+    assert_eq!(buckets("kubeproxy_network_programming_duration_seconds_bucket"), 2 * 82);
 }
 
 #[test]
@@ -206,18 +213,24 @@ fn changes_are_pending_until_a_sync_takes_them_though_a_port_stays_degraded() {
     bench.observer.received(&[gone(Kind::Service, "c")]);
     assert_eq!(read(&bench), [1.0, 3.0, 0.0, 1.0], "not those of the sync before");
     bench.sync(&Desired::default(), &[], &failed);
+    let of_v6 = |samples: &BTreeMap<String, f64>, name: &str| {
+        samples[&format!("kubeproxy_sync_proxy_rules_{name}{{ip_family=\"IPv6\"}}")]
+    };
     let samples = bench.samples();
     assert_eq!(samples["millrace_degraded_service_ports"], 1.0);
-    assert_eq!(samples["kubeproxy_sync_proxy_rules_last_timestamp_seconds"], 0.0);
+    assert_eq!(of_v6(&samples, "last_timestamp_seconds"), 0.0);
     bench.sync_all_well();
     assert_eq!(read(&bench), [0.0, 3.0, 0.0, 1.0]);
     let samples = bench.samples();
     // 2026-11-21 12:00:01.5 UTC.
-    assert_eq!(samples["kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds"], 1_795_262_401.5);
-    assert_eq!(samples["kubeproxy_sync_proxy_rules_last_timestamp_seconds"], 1_795_262_401.5);
-    assert_eq!(samples["kubeproxy_sync_proxy_rules_duration_seconds_count"], 3.0);
-    assert_eq!(samples["kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=\"0.002\"}"], 0.0);
-    assert_eq!(samples["kubeproxy_sync_proxy_rules_duration_seconds_bucket{le=\"0.004\"}"], 3.0);
+    assert_eq!(of_v6(&samples, "last_queued_timestamp_seconds"), 1_795_262_401.5);
+    assert_eq!(of_v6(&samples, "last_timestamp_seconds"), 1_795_262_401.5);
+    assert_eq!(of_v6(&samples, "duration_seconds_count"), 3.0);
+    let up_to = |le: &str| {
+        let labels = format!("{{le=\"{le}\",ip_family=\"IPv4\"}}");
+        samples[&format!("kubeproxy_sync_proxy_rules_duration_seconds_bucket{labels}")]
+    };
+    assert_eq!((up_to("0.002"), up_to("0.004")), (0.0, 3.0));
 }
 
 #[test]
@@ -225,8 +238,7 @@ fn programming_takes_from_the_trigger_to_the_sync_that_applied_it() {
     let mut bench = Bench::new();
     let read = |bench: &Bench| {
         let samples = bench.samples();
-        ["count", "sum"]
-            .map(|name| samples[&format!("kubeproxy_network_programming_duration_seconds_{name}")])
+        ["count", "sum"].map(|name| samples[&of_programming(name, "IPv4")])
     };
     bench.observer.listing(&[slice("listed", "a", "2026-11-21T12:00:01Z")]);
     bench.observer.received(&[
@@ -249,6 +261,25 @@ fn programming_takes_from_the_trigger_to_the_sync_that_applied_it() {
     bench.observer.received(&[gone(Kind::EndpointSlice, "a-1"), slice("a-1", "a", "2026-11-21T12:00:03Z")]);
     bench.sync_all_well();
     assert_eq!(read(&bench), [3.0, 4.25]);
+    assert_eq!(bench.samples()[&of_programming("count", "IPv6")], 0.0);
+}
+
+#[test]
+fn what_the_source_shows_of_itself_and_what_was_asked_of_a_server_are_figures() {
+    let mut bench = Bench::new();
+    let signs = bench.metrics.signs.clone();
+    bench.observer.listing(&[SourceEvent::Listed(crate::source::Listing::Complete)]);
+    assert_eq!(bench.samples()["millrace_source_synced"], 1.0);
+    signs.set_trouble(Some("away".to_owned()));
+    signs.count_error("nodes");
+    signs.count_request("<error>".to_owned(), "GET".to_owned(), "192.0.2.1:6443".to_owned());
+    let samples = bench.samples();
+    assert_eq!(samples["millrace_source_synced"], 0.0);
+    assert_eq!(samples["millrace_source_watch_errors_total{resource=\"nodes\"}"], 1.0);
+    assert!(samples["millrace_source_last_event_timestamp_seconds"] > 1e9);
+    let request = "rest_client_requests_total{code=\"<error>\",method=\"GET\",host=\"192.0.2.1:6443\"}";
+    assert_eq!(samples[request], 1.0);
+    assert!(samples.keys().any(|series| series.starts_with("millrace_build_info{version=\"")));
 }
 
 #[test]
@@ -266,7 +297,7 @@ fn service_ports_without_local_endpoints_are_counted_by_policy_while_they_lack_t
         let samples = bench.samples();
         ["internal", "external"].map(|policy| {
             samples[&format!(
-                "kubeproxy_sync_proxy_rules_no_local_endpoints_total{{traffic_policy=\"{policy}\"}}"
+                "kubeproxy_sync_proxy_rules_no_local_endpoints_total{{traffic_policy=\"{policy}\",ip_family=\"IPv4\"}}"
             )]
         })
     };
@@ -311,6 +342,10 @@ fn problems_faults_and_expired_flows_are_counted() {
     bench.observer.checked(&Check { expired_flows: 7, ..Check::default() });
     let samples = bench.samples();
     assert_eq!((samples["millrace_self_test_failed"], samples["millrace_flows_expired_total"]), (0.0, 7.0));
+}
+
+fn of_programming(name: &str, family: &str) -> String {
+    format!("kubeproxy_network_programming_duration_seconds_{name}{{ip_family=\"{family}\"}}")
 }
 
 fn crowded(backend: &str) -> Crowded {

@@ -2,12 +2,14 @@
 
 pub mod directory;
 pub mod kubernetes;
+mod signs;
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use self::signs::Signs;
 pub use crate::model::{Change, Kind, Object, ObjectKey, Problem, Severity, Topic};
 
 /// What a source tells in one go: what changed together, in its order. A reader that acts only after all of it

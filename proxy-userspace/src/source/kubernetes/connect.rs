@@ -5,11 +5,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use http::Uri;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
-use super::renew::renewing;
-use crate::source::SourceError;
+use super::renew::{Asked, renewing};
+use crate::source::{Signs, SourceError};
 
 /// Sooner than kube's 30 s: an address that swallows packets shall be named soon.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,6 +29,8 @@ pub struct Connection {
     pub(super) server: String,
     /// What to try where it can't be reached.
     pub(super) hint: Option<&'static str>,
+    /// Where it is counted what is asked of it, and said how it is.
+    pub(super) signs: Signs,
 }
 
 impl fmt::Debug for Connection {
@@ -37,19 +40,26 @@ impl fmt::Debug for Connection {
 }
 
 /// Reads the configuration: `kubeconfig`, else the environment's KUBECONFIG, else what a pod is given, else
-/// `~/.kube/config`. Fails where there is none, or none that could ever work.
-pub async fn connect(kubeconfig: Option<&Path>) -> Result<Connection, SourceError> {
+/// `~/.kube/config`. Fails where there is none, or none that could ever work. What is asked is counted in `signs`.
+pub async fn connect(kubeconfig: Option<&Path>, signs: Signs) -> Result<Connection, SourceError> {
     let origin = kubeconfig.map(|path| Origin::Flag(path.to_owned()));
     let origin =
         origin.or_else(|| Origin::of(|name| env::var_os(name).map(|value| value.to_string_lossy().into())));
-    open(origin.ok_or(SourceError::NoConfiguration)?).await
+    open(origin.ok_or(SourceError::NoConfiguration)?, signs).await
 }
 
-async fn open(origin: Origin) -> Result<Connection, SourceError> {
+async fn open(origin: Origin, signs: Signs) -> Result<Connection, SourceError> {
     let config = origin.read().await?;
     let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
+    let asked = Asked { host: host(&config.cluster_url), signs: signs.clone() };
     let hint = matches!(origin, Origin::Pod).then_some(IN_CLUSTER_HINT);
-    Ok(Connection { client: renewing(client(config, &origin)?, origin), server, hint })
+    Ok(Connection { client: renewing(client(config, &origin)?, origin, asked), server, hint, signs })
+}
+
+/// Host and port, as client-go's metrics name a server.
+fn host(url: &Uri) -> String {
+    let host = url.host().unwrap_or_default();
+    url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
 /// A client with this configuration, which came from `origin`.

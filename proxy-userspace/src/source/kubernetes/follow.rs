@@ -120,6 +120,7 @@ impl Follower {
             }
             let Err(failure) = outcome else { continue };
             debug!(kind = %self.kind, "{failure}");
+            self.teller.reports.count_error(self.kind);
             self.judge(&failure).await;
             self.teller.pause.wait(&mut turn, failure.retry_after()).await;
         }
@@ -219,6 +220,7 @@ impl Follower {
             };
             let failure = match next {
                 Ok(Some(chunk)) => {
+                    self.teller.reports.hear();
                     // The timer may be late.
                     if !self.settled && self.version.is_some() && Instant::now() >= settled_at {
                         self.settle();

@@ -85,7 +85,8 @@ async fn follow_all(
     events: &Sender<Batch>,
     timing: Timing,
 ) {
-    let reports = Arc::new(Reports::of(connection.server.clone(), connection.hint));
+    let reports = Reports::of(connection.server.clone(), connection.hint, connection.signs.clone());
+    let reports = Arc::new(reports);
     let progress = Arc::new(Progress::of(KINDS.len()));
     let pause = Arc::new(Pause::new(timing.backoff));
     let followers = KINDS.map(|kind| {

@@ -14,17 +14,29 @@ use tracing::debug;
 
 use super::connect::{Origin, client};
 use super::failure::Failure;
-use crate::source::SourceError;
+use crate::source::{Signs, SourceError};
 
 /// A client that makes another of itself after it was refused. kube reads a token's file once a minute by itself, but
 /// a kubeconfig and the files it names only once.
-pub(super) fn renewing(client: Client, origin: Origin) -> Client {
+pub(super) fn renewing(client: Client, origin: Origin, asked: Asked) -> Client {
     let namespace = client.default_namespace().to_owned();
-    Client::new(Renewing(Arc::new(Mutex::new(State { client, origin, is_refused: false }))), namespace)
+    let state = Arc::new(Mutex::new(State { client, origin, is_refused: false }));
+    Client::new(Renewing { state, asked }, namespace)
+}
+
+/// Counts what is asked of a server.
+#[derive(Clone)]
+pub(super) struct Asked {
+    /// Host and port of the server.
+    pub host: String,
+    pub signs: Signs,
 }
 
 #[derive(Clone)]
-struct Renewing(Arc<Mutex<State>>);
+struct Renewing {
+    state: Arc<Mutex<State>>,
+    asked: Asked,
+}
 
 struct State {
     client: Client,
@@ -36,7 +48,12 @@ struct State {
 impl Renewing {
     async fn send(self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
         let client = self.current().await;
+        let method = request.method().to_string();
         let result = client.send(request).await;
+        let code = result
+            .as_ref()
+            .map_or_else(|_| "<error>".to_owned(), |response| response.status().as_str().to_owned());
+        self.asked.signs.count_request(code, method, self.asked.host.clone());
         let is_refused = match &result {
             Ok(response) => response.status() == StatusCode::UNAUTHORIZED,
             Err(error) => {
@@ -44,13 +61,13 @@ impl Renewing {
             }
         };
         if is_refused {
-            self.0.lock().await.is_refused = true;
+            self.state.lock().await.is_refused = true;
         }
         Ok(result?)
     }
 
     async fn current(&self) -> Client {
-        let mut state = self.0.lock().await;
+        let mut state = self.state.lock().await;
         if std::mem::take(&mut state.is_refused) {
             match renewed(&state.origin).await {
                 Ok(client) => {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use super::failure::Failure;
-use crate::source::{Kind, ObjectKey, Problem, Severity, Topic};
+use super::query::resource;
+use crate::source::{Kind, ObjectKey, Problem, Severity, Signs, Topic};
 
 /// Remembers what was said.
 #[derive(Debug)]
@@ -12,13 +13,24 @@ pub(super) struct Reports {
     server: String,
     /// What to try where the server can't be reached.
     hint: Option<&'static str>,
+    signs: Signs,
     /// What keeps each watch from going on now.
     troubles: Mutex<BTreeMap<Kind, String>>,
 }
 
 impl Reports {
-    pub fn of(server: String, hint: Option<&'static str>) -> Self {
-        Self { server, hint, troubles: Mutex::default() }
+    pub fn of(server: String, hint: Option<&'static str>, signs: Signs) -> Self {
+        Self { server, hint, signs, troubles: Mutex::default() }
+    }
+
+    /// A listing or a watch has ended in an error, be it worth a word or not.
+    pub fn count_error(&self, kind: Kind) {
+        self.signs.count_error(resource(kind));
+    }
+
+    /// The server said something, though it be that nothing has changed.
+    pub fn hear(&self) {
+        self.signs.hear();
     }
 
     /// A watch can't go on; what to say of it.
@@ -27,6 +39,7 @@ impl Reports {
         let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
         let is_known = troubles.values().any(|known| *known == message);
         troubles.insert(kind, message.clone());
+        self.signs.set_trouble(Some(message.clone()));
         (!is_known).then(|| problem(None, String::new(), message, Severity::Warning))
     }
 
@@ -34,6 +47,7 @@ impl Reports {
     pub fn well(&self, kind: Kind) -> Option<Problem> {
         let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
         let was_in_trouble = troubles.remove(&kind).is_some();
+        self.signs.set_trouble(troubles.values().next().cloned());
         let message = || format!("the API server at {} is well again", self.server);
         (was_in_trouble && troubles.is_empty())
             .then(|| problem(None, String::new(), message(), Severity::Info))

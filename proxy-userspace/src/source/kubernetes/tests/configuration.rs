@@ -12,7 +12,7 @@ use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 use super::connect::{Origin, connect};
 use super::*;
-use crate::source::SourceError;
+use crate::source::{Signs, SourceError};
 
 /// Files of one test.
 struct Files(PathBuf);
@@ -52,7 +52,7 @@ impl Drop for Files {
 
 /// A source of its own for the server that a kubeconfig names.
 async fn follow(kubeconfig: &Path) -> (Receiver<Batch>, JoinHandle<()>) {
-    let connection = connect(Some(kubeconfig)).await.unwrap();
+    let connection = connect(Some(kubeconfig), Signs::default()).await.unwrap();
     let settings = KubernetesSettings { node_name: "node1".to_owned(), service_proxy_name: None };
     let (sender, events) = channel(64);
     let task = tokio::spawn(async move { follow_all(&connection, &settings, &sender, TIMING).await });
@@ -60,7 +60,7 @@ async fn follow(kubeconfig: &Path) -> (Receiver<Batch>, JoinHandle<()>) {
 }
 
 async fn refused(path: &Path) -> String {
-    let error = connect(Some(path)).await.unwrap_err();
+    let error = connect(Some(path), Signs::default()).await.unwrap_err();
     assert!(matches!(error, SourceError::Kubeconfig { .. }));
     let line = error.to_string();
     let rest = line.strip_prefix(&format!("--kubeconfig {}: ", path.display()));

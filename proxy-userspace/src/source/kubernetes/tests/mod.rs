@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use self::server::{BOUND, Server, Stream};
 use super::*;
-use crate::source::{Change, Listing, SourceEvent};
+use crate::source::{Change, Listing, Signs, SourceEvent};
 
 /// Nothing takes so long, unless a test says it does; a new attempt comes almost at once.
 const TIMING: Timing = Timing {
@@ -29,6 +29,7 @@ const TIMING: Timing = Timing {
 struct Bench {
     server: Server,
     events: Receiver<Batch>,
+    signs: Signs,
     task: JoinHandle<()>,
 }
 
@@ -41,14 +42,15 @@ impl Bench {
         let server = Server::start().await;
         let uri = format!("http://{}", server.address).parse().unwrap();
         let client = connect::client(kube::Config::new(uri), &connect::Origin::Pod).unwrap();
-        let connection = Connection { client, server: format!("http://{}", server.address), hint: None };
+        let (server_name, signs) = (format!("http://{}", server.address), Signs::default());
+        let connection = Connection { client, server: server_name, hint: None, signs: signs.clone() };
         let settings = KubernetesSettings {
             node_name: "node1".to_owned(),
             service_proxy_name: service_proxy_name.map(str::to_owned),
         };
         let (sender, events) = channel(64);
         let task = tokio::spawn(async move { follow_all(&connection, &settings, &sender, timing).await });
-        Self { server, events, task }
+        Self { server, events, signs, task }
     }
 
     /// A bench that has listed these Services and nothing else, and its three watches.

@@ -1,4 +1,4 @@
-//! After an outage all kinds come back together.
+//! After an outage all kinds come back together, and the signs say how the source is.
 
 use super::*;
 
@@ -18,4 +18,19 @@ async fn a_kind_that_waits_is_asked_for_again_when_the_watch_of_another_one_work
     let _services = bench.server.asked(Kind::Service).await.list(&[], "10").await;
     let _slices = bench.server.asked(Kind::EndpointSlice).await.list(&[], "10").await;
     while bench.next().await != "listed" {}
+}
+
+#[tokio::test]
+async fn the_signs_say_what_keeps_the_source_from_going_on_and_count_errors_by_resource() {
+    let mut bench = Bench::start(TIMING).await;
+    bench.signs.list();
+    bench.server.asked(Kind::Node).await.answer("401 Unauthorized", "", "{}").await;
+    assert!(bench.next().await.contains("401 Unauthorized"));
+    assert!(bench.signs.trouble().is_some_and(|trouble| trouble.contains("401 Unauthorized")));
+    let errors = |resource| bench.signs.watch_errors.get_or_create(&[("resource", resource)]).get();
+    assert_eq!((bench.signs.synced.get(), errors("nodes"), errors("services")), (0, 1, 0));
+    let _nodes = bench.server.asked(Kind::Node).await.list(&[], "10").await;
+    assert!(bench.next().await.ends_with(" is well again"));
+    assert_eq!((bench.signs.trouble(), bench.signs.synced.get()), (None, 1));
+    assert!(bench.signs.last_event.get() > 1e9);
 }
