@@ -194,6 +194,7 @@ impl Program {
                     | Reason::NoLocalEndpoint
                     | Reason::NoBackend
                     | Reason::UnknownPort
+                    | Reason::LoopbackSource
             ),
         }
     }

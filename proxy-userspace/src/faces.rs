@@ -33,18 +33,22 @@ impl Faces {
     /// Starts the servers. Ports that can't be opened for a Service are told to `failures`.
     #[must_use]
     pub fn start(settings: &Settings, failures: mpsc::Sender<Failure>) -> Self {
-        let health = Arc::new(Health::new(SystemClock, settings.max_sync_interval));
         let metrics = Metrics::new();
+        let health = Health::new(SystemClock, settings.max_sync_interval).with_signs(metrics.signs.clone());
+        let health = Arc::new(health);
         let (targets, wanted) = watch::channel(Targets::default());
         let (stop, stopped) = watch::channel(());
         let mut servers = JoinSet::new();
         servers.spawn(health::serve_ports(wanted, health.clone(), failures, stopped.clone()));
+        servers.spawn(health::announce(health.clone(), metrics.conditions.clone(), stopped.clone()));
+        servers.spawn(health::tell(settings.bpffs.clone(), health.clone(), stopped.clone()));
         if let Some(address) = settings.healthz_bind_address {
             let router = health::router(health.clone(), metrics.probes.clone());
             servers.spawn(serve_at("--healthz-bind-address", address, router, stopped.clone()));
         }
         if let Some(address) = settings.metrics_bind_address {
             let router = metrics::router(Pages::new(settings, &metrics));
+            let router = router.merge(health::readyz_router(health.clone()));
             servers.spawn(serve_at("--metrics-bind-address", address, router, stopped));
         }
         Self { feed: Feed { health, metrics, targets }, servers, stop }

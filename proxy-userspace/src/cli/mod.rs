@@ -23,6 +23,7 @@ use crate::config::{AgentArgs, ConfigError, Settings};
 use crate::dataplane::ebpf::OpenError;
 use crate::dataplane::ebpf::read::{PinnedMaps, ReadError};
 use crate::dataplane::ipvs;
+use crate::health::{self, ReadyView};
 use crate::node::NodeError;
 use crate::source::SourceError;
 use table::Table;
@@ -165,6 +166,11 @@ fn execute(command: Command) -> Result<(), CliError> {
 }
 
 impl Show {
+    /// What the agent that runs says of itself, if one does.
+    fn readiness(&self) -> Option<ReadyView> {
+        health::ask(&self.bpffs_path)
+    }
+
     fn maps(&self) -> Result<PinnedMaps, ReadError> {
         PinnedMaps::open(&self.bpffs_path)
     }

@@ -11,6 +11,7 @@ use super::{CliError, Show};
 use crate::dataplane::ebpf::read::{CounterView, FailuresView, PinnedMaps, ReadError, StatusView, WayView};
 use crate::dataplane::ebpf::{self, OtherView};
 use crate::dataplane::ipvs;
+use crate::health::ReadyView;
 
 /// What `millrace status -o json` prints: the fields of [`StatusView`], and beside them:
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -26,45 +27,96 @@ pub struct Status {
     counters: Vec<CounterView>,
     /// Programs of other data planes of Millrace on this node's devices.
     others: Vec<OtherView>,
+    /// What the agent says of itself; none where no agent answers.
+    readiness: Option<ReadyView>,
     /// Of IPVS, where that is there as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     ipvs: Option<ipvs::StatusView>,
 }
 
+/// What it prints where IPVS alone serves: the fields of [`ipvs::StatusView`], and beside them:
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct OfIpvs {
+    #[serde(flatten)]
+    view: ipvs::StatusView,
+    /// What the agent says of itself; none where no agent answers.
+    readiness: Option<ReadyView>,
+}
+
+/// What it prints of an agent that runs and has no data plane yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Waiting {
+    /// Always.
+    agent_alive: bool,
+    /// What it waits for.
+    readiness: ReadyView,
+}
+
 /// Prints it.
 pub fn run(show: &Show) -> Result<(), CliError> {
-    let read = |maps: &PinnedMaps| read(maps, &show.bpffs_path);
-    match Shown::read(show, read, ipvs::status)? {
-        Shown::Ebpf(status) => show.print(&status, tables),
-        Shown::Ipvs(view) => show.print(&view, |view| vec![of_ipvs(view)]),
-        Shown::Both { ebpf, ipvs } => show.print(&Status { ipvs: Some(ipvs), ..ebpf }, tables),
+    let readiness = show.readiness();
+    let of_maps = |maps: &PinnedMaps| read(maps, &show.bpffs_path, readiness.clone());
+    match (Shown::read(show, of_maps, ipvs::status), readiness.clone()) {
+        (Ok(Shown::Ebpf(status)), _) => show.print(&status, tables),
+        (Ok(Shown::Ipvs(view)), readiness) => show.print(&OfIpvs { view, readiness }, |status| {
+            vec![of_ipvs(&status.view, &fails_on(status.readiness.as_ref(), FailuresView::default()))]
+        }),
+        (Ok(Shown::Both { ebpf, ipvs }), _) => show.print(&Status { ipvs: Some(ipvs), ..ebpf }, tables),
+        (Err(CliError::Read(ReadError::Absent { .. })), Some(readiness)) => {
+            show.print(&Waiting { agent_alive: true, readiness }, |waiting| vec![of_waiting(waiting)])
+        }
+        (Err(error), _) => Err(error),
     }
 }
 
 /// Reads it all from the pinned maps.
-fn read(maps: &PinnedMaps, bpffs_path: &Path) -> Result<Status, ReadError> {
+fn read(maps: &PinnedMaps, bpffs_path: &Path, readiness: Option<ReadyView>) -> Result<Status, ReadError> {
     let view = maps.status()?;
     let agent_alive = view.heartbeat_age_seconds.is_some_and(|age| age <= u64::from(HEARTBEAT_SECONDS));
     let (ways, counters, others) = (maps.ways()?, maps.counters()?, ebpf::others(bpffs_path));
-    Ok(Status { agent_alive, ways, counters, others, ipvs: None, view })
+    Ok(Status { agent_alive, ways, counters, others, readiness, ipvs: None, view })
 }
 
 /// For people: devices, ways, counters that are not zero, maps; and IPVS.
 fn tables(status: &Status) -> Vec<Table> {
     let of_maps = [summary(status), devices(status), ways(status), counters(status), maps(status)];
     let others = (!status.others.is_empty()).then(|| others(&status.others));
-    of_maps.into_iter().chain(others).chain(status.ipvs.as_ref().map(of_ipvs)).collect()
+    let fails_on = fails_on(status.readiness.as_ref(), FailuresView::default());
+    of_maps
+        .into_iter()
+        .chain(others)
+        .chain(status.ipvs.as_ref().map(|view| of_ipvs(view, &fails_on)))
+        .collect()
 }
 
 /// For people, where IPVS serves.
-fn of_ipvs(view: &ipvs::StatusView) -> Table {
-    let mut table =
-        Table::new(&["MODE", "AGENT", "VIRTUAL SERVICES", "SERVERS", "DRAINING", "CONNECTIONS", "ADDRESSES"]);
+fn of_ipvs(view: &ipvs::StatusView, fails_on: &str) -> Table {
+    let mut table = Table::new(&[
+        "MODE",
+        "AGENT",
+        "VIRTUAL SERVICES",
+        "SERVERS",
+        "DRAINING",
+        "CONNECTIONS",
+        "ADDRESSES",
+        "FAILS ON",
+    ]);
     let agent = if view.agent_alive { "alive" } else { "gone; the data path goes on" };
     let counts = [view.virtual_services, view.servers, view.draining].map(|count| count.to_string());
     let [services, servers, draining] = counts;
     let (connections, addresses) = (view.connections.to_string(), view.addresses.to_string());
-    table.push([view.mode.to_owned(), agent.to_owned(), services, servers, draining, connections, addresses]);
+    let (mode, agent) = (view.mode.to_owned(), agent.to_owned());
+    table.push([mode, agent, services, servers, draining, connections, addresses, fails_on.to_owned()]);
+    table
+}
+
+/// For people, before there is a data plane.
+fn of_waiting(waiting: &Waiting) -> Table {
+    let mut table = Table::new(&["AGENT", "FAILS ON"]);
+    table.push([
+        "runs, has no data plane yet".to_owned(),
+        fails_on(Some(&waiting.readiness), FailuresView::default()),
+    ]);
     table
 }
 
@@ -73,6 +125,10 @@ fn summary(status: &Status) -> Table {
         (_, None) => "never seen".to_owned(),
         (true, Some(age)) => format!("alive, {age} s ago"),
         (false, Some(age)) => format!("silent for {age} s; the data path goes on"),
+    };
+    let agent = match &status.readiness {
+        Some(readiness) if !readiness.ready => format!("{agent}; runs, not ready"),
+        _ => agent,
     };
     let resolved = status.ways.iter().filter(|way| way.resolved).count();
     let mut table = Table::new(&["AGENT", "SERVES", "LAYOUT", "WAYS RESOLVED", "FAILS ON"]);
@@ -84,9 +140,24 @@ fn summary(status: &Status) -> Table {
         },
         status.view.layout_version.to_string(),
         format!("{resolved} of {}", status.ways.len()),
-        failures(status.view.failures),
+        fails_on(status.readiness.as_ref(), status.view.failures),
     ]);
     table
+}
+
+/// What an agent that runs says itself, or else what the last one has left in the maps.
+fn fails_on(readiness: Option<&ReadyView>, counted: FailuresView) -> String {
+    let Some(readiness) = readiness else { return failures(counted) };
+    let failing = readiness.failing.iter().map(|failing| {
+        let cause = failing.cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
+        format!("{}: {}{cause}", failing.condition, failing.message)
+    });
+    // What the node as a whole fails on is a condition's message, too.
+    let is_new = |failure: &&String| !readiness.failing.iter().any(|failing| failing.message == **failure);
+    let others = readiness.failures.iter().filter(is_new).cloned();
+    let ports = (counted.service_ports > 0).then(|| format!("service ports: {}", counted.service_ports));
+    let texts: Vec<String> = failing.chain(others).chain(ports).collect();
+    if texts.is_empty() { "nothing".to_owned() } else { texts.join("; ") }
 }
 
 fn failures(failures: FailuresView) -> String {
@@ -173,6 +244,7 @@ fn maps(status: &Status) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::health::FailingView;
 
     fn status(heartbeat_age_seconds: Option<u64>) -> Status {
         let view = StatusView {
@@ -195,6 +267,7 @@ mod tests {
             ways: Vec::new(),
             counters,
             others: Vec::new(),
+            readiness: None,
             ipvs: None,
         }
     }
@@ -211,11 +284,11 @@ mod tests {
             addresses: 3,
         };
         let words = |alive| {
-            let table = of_ipvs(&view(alive)).to_string();
+            let table = of_ipvs(&view(alive), "nothing").to_string();
             table.lines().last().unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(words(true), "ipvs alive 4 9 1 17 3");
-        assert_eq!(words(false), "ipvs gone; the data path goes on 4 9 1 17 3");
+        assert_eq!(words(true), "ipvs alive 4 9 1 17 3 nothing");
+        assert_eq!(words(false), "ipvs gone; the data path goes on 4 9 1 17 3 nothing");
         let alone = status(Some(3));
         assert!(serde_json::to_value(&alone).unwrap().get("ipvs").is_none());
         let both = Status { ipvs: Some(view(true)), ..alone.clone() };
@@ -265,6 +338,35 @@ mod tests {
             table.contains("eth0") && table.contains("/run/bpf") && table.contains("not in sight"),
             "{table}"
         );
+    }
+
+    #[test]
+    fn an_agent_that_runs_names_what_keeps_its_node_from_being_ready() {
+        let failing = |condition: &str, message: &str, cause: Option<&str>| FailingView {
+            condition: condition.to_owned(),
+            message: message.to_owned(),
+            cause: cause.map(str::to_owned),
+        };
+        let view = ReadyView {
+            ready: false,
+            failing: vec![
+                failing("source-listed", "not listed", Some("401 Unauthorized")),
+                failing("data-plane", "no device is an uplink", None),
+            ],
+            failures: vec!["no device is an uplink".to_owned(), "there is no device eth9".to_owned()],
+        };
+        let words = "source-listed: not listed: 401 Unauthorized; data-plane: no device is an uplink; there is no device eth9";
+        let counted = FailuresView { node: 1, service_ports: 2, ..FailuresView::default() };
+        assert_eq!(fails_on(Some(&view), counted), format!("{words}; service ports: 2"));
+        let table = of_waiting(&Waiting { agent_alive: true, readiness: view.clone() }).to_string();
+        assert!(table.contains(words), "{table}");
+        let waiting = Status { readiness: Some(view), ..status(Some(99)) };
+        let table = summary(&waiting).to_string();
+        assert!(table.contains("silent for 99 s") && table.contains("runs, not ready"), "{table}");
+        let ready = ReadyView { ready: true, failing: Vec::new(), failures: Vec::new() };
+        let well = Status { readiness: Some(ready), ..status(Some(3)) };
+        assert!(summary(&well).to_string().trim_end().ends_with("nothing"));
+        assert_eq!(serde_json::to_value(&well).unwrap()["readiness"]["ready"], true);
     }
 
     #[test]

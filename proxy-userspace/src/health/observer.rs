@@ -6,7 +6,8 @@ use tokio::sync::watch;
 use tracing::{error, info};
 
 use super::{Health, Targets};
-use crate::dataplane::{Check, SyncFailure};
+use crate::dataplane::Check;
+use crate::model::Desired;
 use crate::reconcile::{Observer, Synced};
 use crate::source::SourceEvent;
 
@@ -30,6 +31,7 @@ impl Observer for HealthObserver {
     /// A listing may take long, and what an earlier agent left is served meanwhile. From its end on it is a change.
     fn listing(&mut self, batch: &[SourceEvent]) {
         if batch.iter().any(|event| matches!(event, SourceEvent::Listed(_))) {
+            self.health.list();
             self.health.queue();
         }
     }
@@ -43,25 +45,11 @@ impl Observer for HealthObserver {
     /// What is degraded (a service port, a full map, one device of several) drains no node: most of it is the same on
     /// every node, and all of them would lose all their clients.
     fn synced(&mut self, synced: &Synced<'_>) {
-        if synced.report.failures.iter().any(SyncFailure::is_fatal) {
-            self.health.fail();
-        } else {
-            self.health.serve();
+        if !self.begun || synced.dirty.health {
+            self.tell_of_node(synced.desired);
         }
-        if self.begun && !synced.dirty.health {
-            return;
-        }
-        self.begun = true;
-        self.health.set_eligibility(synced.desired.eligibility);
-        let targets = Targets {
-            checks: synced.desired.health_checks.clone(),
-            addresses: synced.desired.health_check_addresses.clone(),
-        };
-        self.targets.send_if_modified(|now| {
-            let is_new = *now != targets;
-            *now = targets;
-            is_new
-        });
+        // Last: a sync that is over is what the answers wait for.
+        self.health.sync(&synced.report.failures);
     }
 
     fn checked(&mut self, check: &Check) {
@@ -74,5 +62,22 @@ impl Observer for HealthObserver {
         } else {
             info!("self-test: all is well again");
         }
+    }
+}
+
+impl HealthObserver {
+    /// What the own Node says, and which ports to open.
+    fn tell_of_node(&mut self, desired: &Desired) {
+        self.begun = true;
+        self.health.set_node(&desired.node_name, desired.eligibility);
+        let targets = Targets {
+            checks: desired.health_checks.clone(),
+            addresses: desired.health_check_addresses.clone(),
+        };
+        self.targets.send_if_modified(|now| {
+            let is_new = *now != targets;
+            *now = targets;
+            is_new
+        });
     }
 }

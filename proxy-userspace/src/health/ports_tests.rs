@@ -15,6 +15,7 @@ struct Bench {
 impl Bench {
     fn start() -> Self {
         let health = Arc::new(Health::new(SystemClock, Duration::from_secs(30)));
+        health.sync(&[]);
         let (targets, wanted) = watch::channel(Targets::default());
         let (failure_sender, failures) = mpsc::channel(8);
         let (stop, stopped) = watch::channel(());
@@ -84,7 +85,7 @@ async fn whether_the_node_may_get_new_clients_does_not_matter_here() {
     let address = free_address().await;
     bench.want(&[("web", address, 2)]);
     until(|| is_open(address)).await;
-    bench.health.set_eligibility(crate::model::Eligibility::Tainted);
+    bench.health.set_node("node-1", crate::model::Eligibility::Tainted);
     assert_eq!(get(address, "/").await, expected("200 OK", 2, true));
 }
 

@@ -1,17 +1,24 @@
-//! /healthz and /livez: bodies and headers as kube-proxy's. What a new agent could not help does not fail /livez.
+//! /healthz and /livez: bodies and headers as kube-proxy's since 1.34. What a new agent could not help does not fail /livez.
+//! And /readyz, which kube-proxy does not have.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{RawQuery, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use jiff::Timestamp;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use serde::Serialize;
 
-use super::Health;
+use super::ready::{Condition, Readiness};
+use super::{Health, Verdict};
+
+/// What /livez asks beside the rest, under the name by which `?exclude=` leaves it out.
+const FIRST_SYNC: &str = "first-sync";
 
 /// Answers by status code.
 #[derive(Clone, Debug, Default)]
@@ -34,34 +41,120 @@ pub fn router(health: Arc<Health>, counters: ProbeCounters) -> Router {
         .route("/healthz", any(healthz))
         .route("/livez", any(livez))
         .fallback(crate::http::not_found)
-        .with_state(Probes { health, counters })
+        .with_state(Probes { health: health.clone(), counters })
+        .merge(readyz_router(health))
+}
+
+/// /readyz alone, for another server.
+pub fn readyz_router(health: Arc<Health>) -> Router {
+    Router::new().route("/readyz", any(readyz)).with_state(health)
+}
+
+/// kube-proxy's answer, in the order of its fields.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body {
+    last_updated: String,
+    current_time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_eligible: Option<bool>,
+    healthy: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Status>,
+}
+
+/// kube-proxy has a proxier for each family; here one serves both.
+#[derive(Debug, Serialize)]
+struct Status {
+    #[serde(rename = "IPv4")]
+    v4: FamilyStatus,
+    #[serde(rename = "IPv6")]
+    v6: FamilyStatus,
+}
+
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FamilyStatus {
+    last_updated: String,
+    healthy: bool,
+}
+
+impl Body {
+    /// kube-proxy's rule: the time is that of the answer whenever the answer is 200, and else of the last change.
+    fn new(verdict: &Verdict, healthy: bool, node_eligible: Option<bool>) -> Self {
+        let is_good = healthy && node_eligible != Some(false);
+        let family =
+            verdict.started.then(|| FamilyStatus { last_updated: go_time(verdict.applied), healthy });
+        Self {
+            last_updated: go_time(is_good.then_some(verdict.now).or(verdict.applied)),
+            current_time: go_time(Some(verdict.now)),
+            node_eligible,
+            healthy,
+            status: family.map(|family| Status { v4: family.clone(), v6: family }),
+        }
+    }
 }
 
 async fn healthz(State(probes): State<Probes>) -> Response {
     let verdict = probes.health.verdict();
     let status = status(verdict.healthy && verdict.eligible);
     probes.counters.healthz.get_or_create(&code(status)).inc();
-    // kube-proxy's rule: the time is that of the answer whenever the answer is 200, and else of the last change.
-    let body = format!(
-        r#"{{"lastUpdated": "{}","currentTime": "{}", "nodeEligible": {}}}"#,
-        go_time(verdict.healthy.then_some(verdict.now).or(verdict.applied)),
-        go_time(Some(verdict.now)),
-        verdict.eligible
-    );
-    answer(status, body)
+    json(status, &Body::new(&verdict, verdict.healthy, Some(verdict.eligible)))
 }
 
-async fn livez(State(probes): State<Probes>) -> Response {
+/// `?exclude=first-sync` makes an agent that waits for its source a living one: to kill it would help nobody.
+async fn livez(State(probes): State<Probes>, RawQuery(query): RawQuery) -> Response {
     let verdict = probes.health.verdict();
-    let status = status(verdict.alive);
+    let may_wait = parameters(query.as_deref()).any(|parameter| parameter == ("exclude", FIRST_SYNC));
+    let is_alive = verdict.alive && (verdict.started || may_wait);
+    let status = status(is_alive);
     probes.counters.livez.get_or_create(&code(status)).inc();
-    let updated = go_time(verdict.alive.then_some(verdict.now).or(verdict.applied));
-    let now = go_time(Some(verdict.now));
-    answer(status, format!(r#"{{"lastUpdated": "{updated}","currentTime": "{now}"}}"#))
+    json(status, &Body::new(&verdict, is_alive, None))
 }
 
-fn answer(status: StatusCode, body: String) -> Response {
-    let headers = [(header::CONTENT_TYPE, "application/json"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+/// The conditions that don't hold; with `?verbose` all of them, as the API server lists its checks. What others said is
+/// left out: anybody may ask.
+async fn readyz(State(health): State<Arc<Health>>, RawQuery(query): RawQuery) -> Response {
+    let readiness = health.readiness();
+    let status = status(readiness.is_ready());
+    if parameters(query.as_deref()).any(|(name, _)| name == "verbose") {
+        return answer(status, "text/plain; charset=utf-8", checks(&readiness));
+    }
+    let failing = readiness.failing.iter().map(
+        |failing| serde_json::json!({"condition": failing.condition.name(), "message": failing.message}),
+    );
+    json(status, &failing.collect::<Vec<_>>())
+}
+
+fn checks(readiness: &Readiness) -> String {
+    let mut text = String::new();
+    for condition in Condition::ALL {
+        let name = condition.name();
+        // Writing to a String can't fail.
+        let _ = match readiness.message(condition) {
+            None => writeln!(text, "[+]{name} ok"),
+            Some(message) => writeln!(text, "[-]{name} failed: {message}"),
+        };
+    }
+    text.push_str(if readiness.is_ready() { "readyz check passed\n" } else { "readyz check failed\n" });
+    text
+}
+
+/// Names and values of a query. None of ours has characters that would be escaped.
+fn parameters(query: Option<&str>) -> impl Iterator<Item = (&str, &str)> {
+    let parameters = query.unwrap_or_default().split('&').filter(|parameter| !parameter.is_empty());
+    parameters.map(|parameter| parameter.split_once('=').unwrap_or((parameter, "")))
+}
+
+fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    match serde_json::to_string(body) {
+        Ok(body) => answer(status, "application/json", body),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+fn answer(status: StatusCode, content_type: &'static str, body: String) -> Response {
+    let headers = [(header::CONTENT_TYPE, content_type), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
     (status, headers, body).into_response()
 }
 
@@ -73,11 +166,11 @@ fn code(status: StatusCode) -> [(&'static str, String); 1] {
     [("code", status.as_str().to_owned())]
 }
 
-/// As Go prints a time in UTC; never is its zero time.
+/// As Go writes a time in UTC into JSON; never is its zero time.
 fn go_time(time: Option<Timestamp>) -> String {
     time.map_or_else(
-        || "0001-01-01 00:00:00 +0000 UTC".to_owned(),
-        |time| time.strftime("%Y-%m-%d %H:%M:%S%.f +0000 UTC").to_string(),
+        || "0001-01-01T00:00:00Z".to_owned(),
+        |time| time.strftime("%Y-%m-%dT%H:%M:%S%.fZ").to_string(),
     )
 }
 

@@ -66,10 +66,22 @@ impl Bench {
         self.observer.checked(&Check::default());
     }
 
+    async fn code(&self, path: &str) -> u16 {
+        get(self.address, path).await[9..12].parse().unwrap()
+    }
+
     /// Status codes of /healthz and /livez.
     async fn codes(&self) -> (u16, u16) {
-        let code = async |path| get(self.address, path).await[9..12].parse().unwrap();
-        (code("/healthz").await, code("/livez").await)
+        (self.code("/healthz").await, self.code("/livez").await)
+    }
+
+    /// The status code of /readyz and the conditions that it names.
+    async fn ready(&self) -> (u16, Vec<String>) {
+        let answer = get(self.address, "/readyz").await;
+        let body = answer.split_once("\r\n\r\n").unwrap().1;
+        let failing: Vec<serde_json::Value> = serde_json::from_str(body).unwrap();
+        let names = failing.iter().map(|failing| failing["condition"].as_str().unwrap().to_owned());
+        (answer[9..12].parse().unwrap(), names.collect())
     }
 }
 
@@ -85,33 +97,48 @@ async fn probes_answer_byte_for_byte() {
             body.len()
         )
     };
-    let body = r#"{"lastUpdated": "2026-11-21 12:00:02.5 +0000 UTC","currentTime": "2026-11-21 12:00:02.5 +0000 UTC", "nodeEligible": true}"#;
+    let family = r#"{"lastUpdated":"2026-11-21T12:00:00.5Z","healthy":true}"#;
+    let status = format!(r#""status":{{"IPv4":{family},"IPv6":{family}}}"#);
+    let times = r#""lastUpdated":"2026-11-21T12:00:02.5Z","currentTime":"2026-11-21T12:00:02.5Z""#;
+    let body = &format!(r#"{{{times},"nodeEligible":true,"healthy":true,{status}}}"#);
     assert_eq!(get(bench.address, "/healthz").await, expected("200 OK", body));
     let head = ask(bench.address, "HEAD /healthz", "").await;
     assert_eq!(head, expected("200 OK", body).replace(body, ""));
-    let body = r#"{"lastUpdated": "2026-11-21 12:00:02.5 +0000 UTC","currentTime": "2026-11-21 12:00:02.5 +0000 UTC"}"#;
+    let body = &format!(r#"{{{times},"healthy":true,{status}}}"#);
     assert_eq!(get(bench.address, "/livez").await, expected("200 OK", body));
 
     bench.sync(&Desired { eligibility: Eligibility::Tainted, ..Desired::default() }, None);
     bench.clock.advance(SYNC_INTERVAL * 2 + Duration::from_millis(500));
-    let body = r#"{"lastUpdated": "2026-11-21 12:00:02.5 +0000 UTC","currentTime": "2026-11-21 12:01:33 +0000 UTC", "nodeEligible": false}"#;
+    // The node's own future is no fault of the proxy, but the time is that of the last change.
+    let family = r#"{"lastUpdated":"2026-11-21T12:00:02.5Z","healthy":true}"#;
+    let status = format!(r#""status":{{"IPv4":{family},"IPv6":{family}}}"#);
+    let times = r#""lastUpdated":"2026-11-21T12:00:02.5Z","currentTime":"2026-11-21T12:01:33Z""#;
+    let body = &format!(r#"{{{times},"nodeEligible":false,"healthy":true,{status}}}"#);
+    assert_eq!(get(bench.address, "/healthz").await, expected("503 Service Unavailable", body));
     bench.receive();
     bench.observer.checked(&Check { fault: Some("detached".to_owned()), ..Check::default() });
-    assert_eq!(get(bench.address, "/healthz").await, expected("503 Service Unavailable", body));
+    let body = body.replace("true", "false");
+    assert_eq!(get(bench.address, "/healthz").await, expected("503 Service Unavailable", &body));
     assert!(get(bench.address, "/metrics").await.starts_with("HTTP/1.1 404 "));
 }
 
 #[tokio::test]
 async fn a_change_that_waits_for_too_long_is_unhealthy_until_it_is_applied() {
     let mut bench = Bench::new().await;
+    // As manifests/base asks.
+    let lives = async |bench: &Bench| bench.code("/livez?exclude=first-sync").await == 200;
     bench.observer.listing(&[]);
     bench.clock.advance(SYNC_INTERVAL * 9);
-    assert_eq!(bench.codes().await, (200, 200), "a listing may take long");
+    assert_eq!(bench.codes().await, (503, 503), "nothing was synced");
+    assert!(lives(&bench).await, "a listing may take long");
+    assert_eq!(bench.code("/livez?exclude=data-plane").await, 503);
     bench.observer.listing(&[SourceEvent::Listed(Listing::Complete)]);
-    assert_eq!(bench.codes().await, (200, 200), "the first sync may take its time");
+    assert!(lives(&bench).await, "the first sync may take its time");
     bench.clock.advance(SYNC_INTERVAL * 2);
-    assert_eq!(bench.codes().await, (503, 503), "but not for ever");
-    assert!(get(bench.address, "/livez").await.contains(r#""lastUpdated": "0001-01-01 00:00:00 +0000 UTC""#));
+    assert!(!lives(&bench).await, "but not for ever");
+    let body =
+        r#"{"lastUpdated":"0001-01-01T00:00:00Z","currentTime":"2026-11-21T12:08:15.5Z","healthy":false}"#;
+    assert!(get(bench.address, "/livez").await.ends_with(&format!("\r\n\r\n{body}")));
     bench.sync(&Desired::default(), None);
     assert_eq!(bench.codes().await, (200, 200));
     bench.pass(Duration::from_hours(24));
@@ -166,7 +193,7 @@ async fn a_node_that_serves_nobody_fails_healthz_at_once_and_never_livez() {
         assert_eq!(bench.codes().await, (503, 200), "a new agent would not help");
         bench.clock.advance(SYNC_INTERVAL * 2);
     }
-    assert!(get(bench.address, "/healthz").await.contains(r#""lastUpdated": "2026-11-21 12:00:00.5 "#));
+    assert!(get(bench.address, "/healthz").await.contains(r#"{"lastUpdated":"2026-11-21T12:00:00.5Z""#));
     bench.sync(&Desired::default(), None);
     assert_eq!(bench.codes().await, (200, 200));
 }
@@ -175,6 +202,7 @@ async fn a_node_that_serves_nobody_fails_healthz_at_once_and_never_livez() {
 async fn a_short_sync_interval_leaves_a_minute() {
     let clock = HandClock::new();
     let health = Health::new(clock.clone(), Duration::from_secs(1));
+    health.sync(&[]);
     health.queue();
     clock.advance(Duration::from_secs(59));
     assert!(health.verdict().healthy);
@@ -219,4 +247,50 @@ async fn ports_to_open_are_told_when_they_change_only() {
     assert_eq!(bench.targets.borrow_and_update().addresses, desired.health_check_addresses);
     bench.sync(&desired, None);
     assert!(!bench.targets.has_changed().unwrap());
+}
+
+#[tokio::test]
+async fn a_node_is_ready_when_all_conditions_hold_and_each_that_fails_is_named() {
+    let mut bench = Bench::new().await;
+    let all = ["source-listed", "node-found", "data-plane"].map(str::to_owned).to_vec();
+    assert_eq!(bench.ready().await, (503, all.clone()));
+    bench.observer.listing(&[SourceEvent::Listed(Listing::Complete)]);
+    assert_eq!(bench.ready().await, (503, all[1..].to_vec()));
+    bench.clock.advance(SYNC_INTERVAL * 2);
+    assert_eq!(bench.ready().await.1.last().unwrap(), "changes-applied");
+    let nowhere =
+        Desired { eligibility: Eligibility::Missing, node_name: "node-9".to_owned(), ..Desired::default() };
+    bench.sync(&nowhere, None);
+    assert_eq!(bench.ready().await, (503, all[1..2].to_vec()));
+    assert!(get(bench.address, "/readyz").await.contains("there is no Node node-9"));
+    bench.sync(&Desired::default(), Some(SyncFailure::Node("no device is an uplink".to_owned())));
+    assert_eq!(bench.ready().await, (503, all[2..].to_vec()));
+    let verbose = get(bench.address, "/readyz?verbose").await;
+    assert!(
+        verbose.starts_with("HTTP/1.1 503 ")
+            && verbose.contains("\r\nContent-Type: text/plain; charset=utf-8\r\n")
+            && verbose.ends_with(
+                "[+]source-listed ok\n[+]node-found ok\n[-]data-plane failed: no device is an uplink\n\
+                 [+]changes-applied ok\n[+]self-test ok\nreadyz check failed\n"
+            ),
+        "{verbose}"
+    );
+    let device = SyncFailure::Device("--uplinks: there is no device eth9".to_owned());
+    bench.sync(&Desired { eligibility: Eligibility::Tainted, ..Desired::default() }, Some(device));
+    assert_eq!(bench.ready().await, (200, Vec::new()), "it is another one's turn to drain it");
+    bench.observer.checked(&Check { fault: Some("tc_ingress-2 is detached".to_owned()), ..Check::default() });
+    assert_eq!(bench.ready().await, (503, vec!["self-test".to_owned()]));
+    bench.observer.checked(&Check::default());
+    assert!(get(bench.address, "/readyz").await.ends_with("\r\n\r\n[]"));
+    assert!(get(bench.address, "/readyz?verbose").await.ends_with("[+]self-test ok\nreadyz check passed\n"));
+}
+
+#[tokio::test]
+async fn what_the_source_met_is_for_this_node_only() {
+    let signs = crate::source::Signs::default();
+    let health = Arc::new(Health::new(HandClock::new(), SYNC_INTERVAL).with_signs(signs.clone()));
+    let (address, _stop) = start(router(health.clone(), ProbeCounters::default())).await;
+    signs.set_trouble(Some("the API server at https://192.0.2.1 says: user m may not".to_owned()));
+    assert!(!get(address, "/readyz").await.contains("192.0.2.1"));
+    assert!(health.readiness().view().failing[0].cause.as_ref().unwrap().ends_with("user m may not"));
 }

@@ -18,7 +18,7 @@ use prometheus_client::registry::Registry;
 use proxy_common::LAYOUT_VERSION;
 
 use crate::dataplane::Mode;
-use crate::health::ProbeCounters;
+use crate::health::{ConditionGauges, ProbeCounters};
 use crate::source::Signs;
 
 pub use kernel::KernelMetrics;
@@ -64,6 +64,8 @@ pub struct Metrics {
     snat_crowded: Gauge,
     /// Of /healthz and /livez.
     pub probes: ProbeCounters,
+    /// Of /readyz.
+    pub conditions: ConditionGauges,
     /// Of the source.
     pub signs: Signs,
     /// Which data plane serves, once that is known.
@@ -100,6 +102,7 @@ impl Metrics {
             snat_ports_used: Gauge::default(),
             snat_crowded: Gauge::default(),
             probes: ProbeCounters::default(),
+            conditions: ConditionGauges::default(),
             signs: Signs::default(),
             mode: Arc::default(),
         };
@@ -165,12 +168,17 @@ impl Metrics {
         );
     }
 
-    /// What the agent is, and how its source is.
+    /// What the agent is, whether it is ready, and how its source is.
     fn register_state(&self, registry: &mut Registry) {
         let build = Family::<[(&'static str, String); 2], Gauge>::default();
         let version = env!("CARGO_PKG_VERSION").to_owned();
         build.get_or_create(&[("version", version), ("layout", LAYOUT_VERSION.to_string())]).set(1);
         registry.register("build_info", "Version of the agent and of its map layout; always 1", build);
+        registry.register(
+            "ready",
+            "Whether a condition of /readyz holds: 1 or 0; the node is ready where all do",
+            self.conditions.clone(),
+        );
         registry.register(
             "source_synced",
             "1 while everything was listed and nothing keeps the source from following it",

@@ -273,12 +273,14 @@ fn what_the_source_shows_of_itself_and_what_was_asked_of_a_server_are_figures() 
     signs.set_trouble(Some("away".to_owned()));
     signs.count_error("nodes");
     signs.count_request("<error>".to_owned(), "GET".to_owned(), "192.0.2.1:6443".to_owned());
+    bench.metrics.conditions.get_or_create(&[("condition", "node-found")]).set(1);
     let samples = bench.samples();
     assert_eq!(samples["millrace_source_synced"], 0.0);
     assert_eq!(samples["millrace_source_watch_errors_total{resource=\"nodes\"}"], 1.0);
     assert!(samples["millrace_source_last_event_timestamp_seconds"] > 1e9);
     let request = "rest_client_requests_total{code=\"<error>\",method=\"GET\",host=\"192.0.2.1:6443\"}";
     assert_eq!(samples[request], 1.0);
+    assert_eq!(samples["millrace_ready{condition=\"node-found\"}"], 1.0);
     assert!(samples.keys().any(|series| series.starts_with("millrace_build_info{version=\"")));
 }
 

@@ -59,6 +59,7 @@ pub async fn follow(
         uplinks: Vec::new(),
         overlooked: BTreeSet::new(),
         veths_with_xdp: BTreeSet::new(),
+        missing: BTreeSet::new(),
         service_devices: BTreeSet::new(),
         unroutable: BTreeSet::new(),
         own: BTreeSet::new(),
@@ -100,6 +101,7 @@ struct Monitor {
     uplinks: Vec<String>,
     overlooked: BTreeSet<String>,
     veths_with_xdp: BTreeSet<String>,
+    missing: BTreeSet<String>,
     service_devices: BTreeSet<String>,
     unroutable: BTreeSet<IpAddr>,
     /// Node addresses that were on this node once: a device that is replaced takes them away for a while.

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 use tracing::debug;
 
-use crate::dataplane::{Dataplane, SyncReport};
+use crate::dataplane::{Dataplane, SyncFailure, SyncReport};
 use crate::model::{Dirty, Model, PortKey, Problem};
 use crate::node::Topology;
 use crate::source::{Batch, Listing, SourceEvent};
@@ -257,7 +257,9 @@ impl<D: Dataplane> Reconciler<D> {
         report.due_in = of_ports.due_in;
         let retry_in = (!report.is_complete()).then_some(RETRY_INTERVAL);
         self.retry_at = retry_in.into_iter().chain(report.due_in).min().map(|wait| self.last_sync + wait);
-        report.failures.extend(self.topology.iter().flat_map(uplinks::failures));
+        let missing: Vec<SyncFailure> = self.topology.iter().flat_map(uplinks::missing).collect();
+        report.failures.extend(self.topology.as_ref().and_then(uplinks::none));
+        report.failures.extend(missing.iter().cloned());
         if dirty.ports.len() >= LARGE {
             heap::give_back();
         }
@@ -267,6 +269,8 @@ impl<D: Dataplane> Reconciler<D> {
         for observer in &mut self.observers {
             observer.synced(&synced);
         }
+        // The node's monitor has named them, long before in an agent that waits for its source.
+        report.failures.retain(|failure| !missing.contains(failure));
         self.journal.synced(desired, report);
     }
 

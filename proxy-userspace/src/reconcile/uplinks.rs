@@ -4,17 +4,19 @@
 use crate::dataplane::SyncFailure;
 use crate::node::Topology;
 
-/// Names what `--uplinks` asks for and is not there; that there is no uplink at all is this node's failure.
-pub(super) fn failures(topology: &Topology) -> impl Iterator<Item = SyncFailure> {
+/// That there is no uplink at all is this node's failure.
+pub(super) fn none(topology: &Topology) -> Option<SyncFailure> {
     let hint = if topology.missing_uplinks.is_empty() { ": name it with --uplinks" } else { "" };
-    let of_node =
-        (!topology.has_uplink()).then(|| SyncFailure::Node(format!("no device is an uplink{hint}")));
-    let of_devices = topology.missing_uplinks.iter().map(|name| {
+    (!topology.has_uplink()).then(|| SyncFailure::Node(format!("no device is an uplink{hint}")))
+}
+
+/// Names what `--uplinks` asks for and is not there.
+pub(super) fn missing(topology: &Topology) -> impl Iterator<Item = SyncFailure> {
+    topology.missing_uplinks.iter().map(|name| {
         SyncFailure::Device(format!(
             "--uplinks: there is no device {name}; it is taken up as soon as it appears"
         ))
-    });
-    of_node.into_iter().chain(of_devices)
+    })
 }
 
 #[cfg(test)]
@@ -25,7 +27,8 @@ mod tests {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let topology =
             Topology { uplinks: names(uplinks), missing_uplinks: names(missing), ..Topology::default() };
-        failures(&topology).map(|failure| format!("{}: {failure}", failure.concern())).collect()
+        let failures = none(&topology).into_iter().chain(super::missing(&topology));
+        failures.map(|failure| format!("{}: {failure}", failure.concern())).collect()
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod fixture;
 mod kube_proxy;
 mod messages;
 mod node;
+mod ready;
 mod scene;
 mod server;
 mod services;

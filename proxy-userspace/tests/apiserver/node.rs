@@ -5,7 +5,7 @@ use millrace_lab::cluster::Cluster;
 use millrace_lab::traffic::get_status;
 use serde_json::{Value, json};
 
-use crate::fixture::shared;
+use crate::fixture::{shared, wait_for_line};
 use crate::scene::Scene;
 
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -81,10 +81,18 @@ fn a_node_that_the_autoscaler_is_about_to_delete_gets_no_new_traffic() -> Result
         })
     };
     let taint = json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}]);
+    let read = cluster.proxy(1)?.log().len();
     for (taints, status) in [(json!([]), 200), (taint, 503), (json!([]), 200)] {
         patch_node(&cluster, 1, json!({"spec": {"taints": taints}}))?;
         healthy("/healthz", status)?;
         healthy("/livez", 200)?;
+        // It serves, and is to go on doing so until it goes.
+        healthy("/readyz", 200)?;
+    }
+    for word in ["autoscaler", "is there and stays"] {
+        wait_for_line(&cluster, 1, read, &["Node node1", word])?;
+        let log = cluster.proxy(1)?.log();
+        assert_eq!(log[read..].lines().filter(|line| line.contains(word)).count(), 1, "{word}");
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
-use crate::fixture::own;
+use crate::fixture::{own, own_without_agents};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -86,9 +86,12 @@ fn a_client_sees_the_node_drain_and_probes_and_metrics_answer() -> Result<()> {
 
     let answer = get(client, SocketAddr::new(address, 10_256), "/healthz")?;
     assert!(
-        answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("\"nodeEligible\": true"),
+        answer.starts_with("HTTP/1.1 200 OK\r\n")
+            && answer.contains("\"nodeEligible\":true,\"healthy\":true"),
         "{answer}"
     );
+    let answer = get(client, SocketAddr::new(address, 10_256), "/readyz")?;
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\n[]"), "{answer}");
     let metrics: SocketAddr = "127.0.0.1:10249".parse()?;
     assert!(get(client, SocketAddr::new(address, 10_249), "/metrics").is_err(), "for this node only");
     assert!(get(inside, metrics, "/proxyMode")?.ends_with("\r\n\r\nebpf"));
@@ -104,5 +107,67 @@ fn a_client_sees_the_node_drain_and_probes_and_metrics_answer() -> Result<()> {
     let attached = sample(&format!("millrace_programs_attached{{hook=\"tc_egress\",mode=\"{mode}\"}}"))?;
     assert!((attached - 1.0).abs() < 1e-9);
     assert!((sample("millrace_self_test_failed ")?).abs() < 1e-9);
+    for condition in ["source-listed", "node-found", "data-plane", "changes-applied", "self-test"] {
+        let series = format!("millrace_ready{{condition=\"{condition}\"}}");
+        get_until(inside, metrics, "/metrics", &format!("{series} 1\n"))?;
+    }
+    assert!(get(inside, metrics, "/readyz?verbose")?.ends_with("readyz check passed\n"));
+    assert!(sample("process_resident_memory_bytes ")? > 1e6);
+    assert!((sample("millrace_source_synced ")? - 1.0).abs() < 1e-9);
+    assert!(!text.contains("program=\"cg_connect4\",reason=\"hop_limit\""), "nobody can raise it");
+    Ok(())
+}
+
+#[test]
+fn an_uplink_that_is_not_there_is_named_while_the_others_serve_and_the_node_is_ready() -> Result<()> {
+    let cluster = own_without_agents(1, 0)?;
+    let proxy = cluster.proxy(1)?;
+    let _agent = proxy.start_with(&["--uplinks", "eth0,eth9"])?;
+    proxy.wait_for_start(1)?;
+    let node = cluster.bed().node(1)?.namespace();
+    get_until(node, "127.0.0.1:10256".parse()?, "/readyz", "\r\n\r\n[]")?;
+    let status = proxy.json("status")?;
+    assert_eq!(status["readiness"]["ready"], true);
+    assert_eq!(
+        status["readiness"]["failures"],
+        json!(["--uplinks: there is no device eth9; it is taken up as soon as it appears"])
+    );
+    let output = proxy.command(&["status"])?;
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(table.contains("FAILS ON") && table.contains("there is no device eth9"), "{table}");
+    assert_eq!(proxy.log().matches("there is no device eth9").count(), 1);
+    Ok(())
+}
+
+#[test]
+fn an_agent_that_waits_for_its_source_says_so_where_there_are_no_maps_yet() -> Result<()> {
+    let cluster = own_without_agents(1, 0)?;
+    let proxy = cluster.proxy(1)?;
+    let output = proxy.command(&["status"])?;
+    assert!(!output.status.success(), "no agent runs");
+    // An address that swallows packets: nothing is ever listed.
+    let kubeconfig = cluster.bed().directory().join("nowhere.kubeconfig");
+    let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "bed", "users": [],
+        "clusters": [{"name": "bed", "cluster": {"server": "http://172.30.0.250:6443"}}],
+        "contexts": [{"name": "bed", "context": {"cluster": "bed", "user": ""}}]});
+    std::fs::write(&kubeconfig, config.to_string())?;
+    let kubeconfig = kubeconfig.display().to_string();
+    let agent = proxy.start_with(&["--source", "kubernetes", "--kubeconfig", &kubeconfig])?;
+    let node = cluster.bed().node(1)?.namespace();
+    let face: SocketAddr = "127.0.0.1:10256".parse()?;
+    get_until(node, face, "/readyz", "source-listed")?;
+    get_until(node, face, "/healthz", "HTTP/1.1 503 ")?;
+    get_until(node, face, "/livez", "HTTP/1.1 503 ")?;
+    get_until(node, face, "/livez?exclude=first-sync", "HTTP/1.1 200 ")?;
+    proxy.wait_until("the server is named", || {
+        let status = proxy.json("status")?;
+        let failing = &status["readiness"]["failing"][0];
+        let cause = failing["cause"].as_str().unwrap_or_default();
+        Ok(failing["condition"] == "source-listed" && cause.contains("http://172.30.0.250:6443"))
+    })?;
+    // Who is asked for it over the network does not tell of servers.
+    assert!(!get(node, face, "/readyz")?.contains("172.30.0.250"));
+    assert!(agent.stop()?.success());
+    assert!(!proxy.command(&["status"])?.status.success(), "and it is gone with the agent");
     Ok(())
 }

@@ -1,0 +1,130 @@
+//! A socket for `millrace status`, which answers with what keeps this node from being ready.
+//!
+//! The pinned maps can't say it: an agent that waits for its first listing has none yet, and IPVS has none at all. A file
+//! would outlive an agent that was killed. An abstract socket goes with its process, belongs to the network namespace as the
+//! data plane does, and is found from a container and from the node alike.
+
+use std::io::{self, Read as _};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::unistd::geteuid;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tracing::debug;
+
+use super::Health;
+use super::ready::ReadyView;
+
+/// What names of these sockets begin with.
+const PREFIX: &[u8] = b"millrace-agent:";
+/// Bytes a name may have: those of `sun_path` but for the first one, which says that it is abstract.
+const LONGEST_NAME: usize = 107;
+/// An answer comes at once, or the agent hangs.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// A name that is still another agent's is tried again after this time, and so is a failed accept.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// No answer is longer.
+const LONGEST_ANSWER: u64 = 1 << 20;
+
+/// Answers whoever asks the agent with this `--bpffs-path`, until `stop` is closed.
+pub async fn tell(bpffs: PathBuf, health: Arc<Health>, mut stop: watch::Receiver<()>) {
+    let answering = async {
+        loop {
+            match listen(&bpffs) {
+                Ok(listener) => answer_all(&listener, &health).await,
+                Err(error) => debug!("millrace status can't ask this agent: {error}; tried again"),
+            }
+            sleep(RETRY_INTERVAL).await;
+        }
+    };
+    tokio::select! {
+        () = answering => {}
+        _ = stop.changed() => {}
+    }
+}
+
+/// What the agent with this `--bpffs-path` says of itself; `None` where none runs that says something.
+#[must_use]
+pub fn ask(bpffs: &Path) -> Option<ReadyView> {
+    read(bpffs).ok()
+}
+
+fn read(bpffs: &Path) -> io::Result<ReadyView> {
+    let stream = StdStream::connect_addr(&address(bpffs)?)?;
+    let peer = getsockopt(&stream, PeerCredentials)?.uid();
+    // Anybody in this network namespace may take a name.
+    if peer != 0 && peer != geteuid().as_raw() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut text = String::new();
+    stream.take(LONGEST_ANSWER).read_to_string(&mut text)?;
+    Ok(serde_json::from_str(&text)?)
+}
+
+fn listen(bpffs: &Path) -> io::Result<UnixListener> {
+    let listener = StdListener::bind_addr(&address(bpffs)?)?;
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
+}
+
+/// Ends when no connection can be accepted.
+async fn answer_all(listener: &UnixListener, health: &Health) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { return };
+        // It fits the socket's buffer: who does not read it keeps nobody waiting.
+        let _ = timeout(PATIENCE, answer(stream, health)).await;
+    }
+}
+
+async fn answer(mut stream: UnixStream, health: &Health) -> io::Result<()> {
+    let text = serde_json::to_vec(&health.readiness().view())?;
+    stream.write_all(&text).await?;
+    stream.shutdown().await
+}
+
+/// A node has an agent for each `--bpffs-path`. Of a path that is too long, the end makes the difference.
+fn address(bpffs: &Path) -> io::Result<SocketAddr> {
+    let path: PathBuf = bpffs.components().collect();
+    let path = path.as_os_str().as_encoded_bytes();
+    let end = path.get(path.len().saturating_sub(LONGEST_NAME - PREFIX.len())..).unwrap_or_default();
+    SocketAddr::from_abstract_name([PREFIX, end].concat())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::health::SystemClock;
+
+    #[tokio::test]
+    async fn an_agent_is_asked_by_its_path_and_one_that_is_gone_says_nothing() {
+        let long = format!("/sys/fs/bpf/{}/{}", "a".repeat(200), std::process::id());
+        let path = PathBuf::from(&long);
+        assert_eq!(ask(&path), None);
+        let health = Arc::new(Health::new(SystemClock, Duration::from_secs(30)));
+        let (stop, stopped) = watch::channel(());
+        let task = tokio::spawn(tell(path.clone(), health.clone(), stopped));
+        // A path is the same path with a slash at its end.
+        let asked = async || {
+            let path = PathBuf::from(format!("{long}/"));
+            tokio::task::spawn_blocking(move || ask(&path)).await.unwrap()
+        };
+        let mut view = None;
+        while view.is_none() {
+            view = timeout(Duration::from_secs(20), asked()).await.expect("no answer");
+        }
+        assert_eq!(view, Some(health.readiness().view()));
+        assert_eq!(view.unwrap().failing[0].condition, "source-listed");
+        drop(stop);
+        task.await.unwrap();
+        assert_eq!(ask(&path), None);
+    }
+}
