@@ -260,7 +260,7 @@ impl Monitor {
     fn remark(&mut self, targets: &BTreeSet<IpAddr>) {
         let overlooked = remarks::overlooked(&self.state, &self.settings, targets);
         if overlooked != self.overlooked && !overlooked.is_empty() {
-            let devices = Vec::from_iter(overlooked.iter().map(String::as_str)).join(", ");
+            let devices = overlooked.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
             info!(
                 devices,
                 "devices with an address are no uplinks: they have neither a default route nor a node's address; clients that come \

@@ -100,8 +100,8 @@ mod tests {
     #[test]
     fn a_device_with_an_address_that_was_not_chosen_is_named() {
         let (state, settings) = (node(), settings(XdpUse::OffTheWire));
-        let names = overlooked(&state, &settings, &BTreeSet::new());
-        assert_eq!(names, BTreeSet::from(["eth0.7".to_owned(), "eth1".to_owned()]));
+        let found = overlooked(&state, &settings, &BTreeSet::new());
+        assert_eq!(found, BTreeSet::from(["eth0.7".to_owned(), "eth1".to_owned()]));
         let node_address = BTreeSet::from([IpAddr::from([192, 0, 2, 2])]);
         assert_eq!(overlooked(&state, &settings, &node_address), BTreeSet::from(["eth0.7".to_owned()]));
         let named = NodeSettings { uplinks: BTreeSet::from(["eth0".to_owned()]), ..settings };

@@ -89,3 +89,20 @@ fn a_strict_reverse_path_filter_gives_way_and_is_reported() -> Result<()> {
     }
     Ok(())
 }
+
+/// The second uplink has neither a default route nor an address of the Node object. The devices of all nodes here are ends of veths.
+#[test]
+fn an_uplink_that_was_not_chosen_and_a_veth_with_xdp_are_named() -> Result<()> {
+    let mut cluster = own_without_agents(1, 1)?;
+    cluster.bed().add_second_uplinks()?;
+    cluster.start_agent_with(1, &[])?;
+    let proxy = cluster.proxy(1)?;
+    let is_said = |what: &str, device: &str| {
+        proxy.log().lines().any(|line| line.contains(what) && line.contains(device))
+    };
+    proxy.wait_until("eth1 is named", || Ok(is_said("devices with an address are no uplinks", "eth1")))?;
+    let has_xdp = matches!(xdp().as_str(), "native" | "generic");
+    assert_eq!(is_said("XDP on a veth", "eth0"), has_xdp);
+    assert!(!is_said("XDP on a veth", "eth1"));
+    Ok(())
+}
