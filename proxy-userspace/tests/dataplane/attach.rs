@@ -189,7 +189,7 @@ fn the_program_of_xdp_is_loaded_once_a_device_may_have_it() -> Result<()> {
         let with =
             |xdp| EbpfDataplane::open(millrace::dataplane::ebpf::Settings { xdp, ..scratch.settings() });
         let pinned = || -> Result<bool> {
-            let mut directories = std::fs::read_dir(scratch.path.join("millrace/v3/programs"))?;
+            let mut directories = std::fs::read_dir(scratch.root().join("programs"))?;
             let directory = directories.next().context("no programs are pinned")??;
             Ok(directory.path().join("xdp_ingress").exists())
         };
@@ -232,7 +232,7 @@ fn one_uplink_of_two_without_programs_is_the_devices_failure_and_all_of_them_the
         let places: Vec<_> = both
             .devices
             .keys()
-            .map(|index| scratch.path.join(format!("millrace/v3/links/tc_egress-{index}")))
+            .map(|index| scratch.root().join(format!("links/tc_egress-{index}")))
             .collect();
         let concerns =
             |report: &SyncReport| report.failures.iter().map(SyncFailure::concern).collect::<Vec<_>>();
@@ -291,7 +291,7 @@ fn a_device_that_vanished_leaves_no_pin_behind() -> Result<()> {
         assert!(report.is_complete(), "told too late that it is gone: {report:?}");
         let report = dataplane.set_topology(&Topology::default());
         assert!(report.is_complete(), "{report:?}");
-        let links = std::fs::read_dir(scratch.path.join("millrace/v3/links"))?;
+        let links = std::fs::read_dir(scratch.root().join("links"))?;
         assert_eq!(links.count(), 0);
         Ok(())
     })
@@ -307,7 +307,7 @@ fn a_pin_that_somebody_removed_is_made_again_or_forgotten() -> Result<()> {
         let index = *wanted.devices.keys().next().unwrap();
         let remove_pins = || {
             for hook in ["tc_egress", "tc_ingress", "xdp_native"] {
-                std::fs::remove_file(scratch.path.join(format!("millrace/v3/links/{hook}-{index}"))).unwrap();
+                std::fs::remove_file(scratch.root().join(format!("links/{hook}-{index}"))).unwrap();
             }
         };
         remove_pins();

@@ -39,7 +39,7 @@ fn settings(scratch: &Scratch, group: &Group, lb: SocketLb, bind_protection: boo
 fn hooks(scratch: &Scratch) -> Result<BTreeMap<String, (u32, u32)>> {
     let attached = PinnedMaps::open(&scratch.path)?.status()?.attached;
     let of = |hook: &str, program: u32| {
-        let pin = scratch.path.join("millrace/v3/links").join(hook);
+        let pin = scratch.root().join("links").join(hook);
         let link = FdLink::from(PinnedLink::from_pin(pin)?).info()?.id();
         Ok((hook.to_owned(), (link, program)))
     };
@@ -94,14 +94,14 @@ fn cleanup_detaches_hooks_and_a_lost_link_is_a_fault_until_it_is_made_again() ->
     let (scratch, group) = (Scratch::new(), Group::new("cleanup"));
     let mut dataplane = serve(settings(&scratch, &group, SocketLb::All, true))?;
     assert_eq!(dataplane.check().fault, None);
-    let pin = scratch.path.join("millrace/v3/links/cg_connect6");
+    let pin = scratch.root().join("links/cg_connect6");
     fs::remove_file(&pin)?;
     assert_eq!(dataplane.check().fault.unwrap(), "cg_connect6 is detached: its pin is gone");
     assert!(dataplane.set_topology(&Topology::default()).is_complete());
     assert_eq!(dataplane.check().fault, None);
     drop(dataplane);
     let cleaned = cleanup(&scratch.path)?;
-    assert!(cleaned.removed.contains(&"millrace/v3/links/cg_connect6".to_owned()), "{cleaned:?}");
+    assert!(cleaned.removed.iter().any(|removed| removed.ends_with("/links/cg_connect6")), "{cleaned:?}");
     Ok(())
 }
 

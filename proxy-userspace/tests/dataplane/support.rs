@@ -11,6 +11,7 @@ use millrace::model::{
     Algorithm, Desired, Dirty, Endpoint, Family, Forwarding, Frontend, FrontendKind, List, PortKey, Protocol,
     Scope, ServiceKey, ServicePort,
 };
+use proxy_common::LAYOUT_VERSION;
 
 /// Pins of one test; removed at its end.
 pub struct Scratch {
@@ -23,6 +24,11 @@ impl Scratch {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = PathBuf::from(format!("/sys/fs/bpf/millrace-test-{}-{number}", std::process::id()));
         Self { path }
+    }
+
+    /// Where this layout has its programs, maps and links.
+    pub fn root(&self) -> PathBuf {
+        self.path.join(format!("millrace/v{LAYOUT_VERSION}"))
     }
 
     /// Settings with maps small enough to be made quickly.
