@@ -13,7 +13,7 @@ use millrace_lab::topology::{Family, Shape, vip};
 use millrace_lab::traffic::{LongConnections, Protocol, ask};
 
 /// How long kube-proxy may take to write its first rules on a busy machine.
-const KUBE_PROXY_LIMIT: Duration = Duration::from_secs(60);
+const KUBE_PROXY_LIMIT: Duration = Duration::from_mins(1);
 /// How long the agent may take to find that nothing is left: it asks every thirty seconds.
 const DRAIN_LIMIT: Duration = Duration::from_secs(90);
 const NODE_PORT: u16 = 30080;
