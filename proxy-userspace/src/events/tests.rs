@@ -18,6 +18,7 @@ use crate::dataplane::{Check, Crowded, SnatPorts, SyncReport};
 use crate::model::{Change, Desired, Dirty, Kind, Object, ObjectKey, Problem, Severity, Topic};
 use crate::reconcile::Synced;
 use crate::source::SourceEvent;
+use crate::source::kubernetes::explain_refusal;
 
 /// Far longer than anything here takes.
 const BOUND: Duration = Duration::from_secs(30);
@@ -41,23 +42,24 @@ struct Bench {
     requests: mpsc::Receiver<Request>,
     failures: mpsc::Sender<Failure>,
     server: JoinHandle<()>,
+    uri: String,
 }
 
 impl Bench {
     async fn start(status: StatusCode) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let uri = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let uri = format!("http://{}", listener.local_addr().unwrap());
         let (request_sender, requests) = mpsc::channel(64);
         let script = Script { requests: request_sender, status };
         let router = Router::new().fallback(answer).with_state(script);
         let server = tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
-        let mut config = kube::Config::new(uri);
+        let mut config = kube::Config::new(uri.parse().unwrap());
         config.default_retry = false;
         let client = Client::try_from(config).unwrap();
         let (failures, failed) = mpsc::channel(8);
         let mut observer = start(client, "node1", failed);
         observer.listing(&[service("web", "uid-1"), service("api", "uid-2")]);
-        Self { observer, requests, failures, server }
+        Self { observer, requests, failures, server, uri }
     }
 
     /// What a sync tells that found these problems.
@@ -379,4 +381,24 @@ fn a_channel_without_room_does_not_hold_the_reconcile_task_up() {
     }
     assert_eq!(reports.try_recv().unwrap().service, service_key("web"));
     assert!(reports.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_refused_write_is_told_without_the_librarys_inner_words() {
+    let refused = async |uri: &str| {
+        let mut config = kube::Config::new(uri.parse().unwrap());
+        config.default_retry = false;
+        let request = http::Request::post("/apis/events.k8s.io/v1/namespaces/shop/events");
+        let client = Client::try_from(config).unwrap();
+        client.request::<Value>(request.body(b"{}".to_vec()).unwrap()).await.unwrap_err()
+    };
+    let bench = Bench::start(StatusCode::FORBIDDEN).await;
+    assert_eq!(
+        explain_refusal(&refused(&bench.uri).await),
+        "the API server answers 403 Forbidden: events.events.k8s.io is forbidden"
+    );
+    assert_eq!(
+        explain_refusal(&refused("http://127.0.0.1:1").await),
+        "the API server can't be reached: Connection refused (os error 111)"
+    );
 }

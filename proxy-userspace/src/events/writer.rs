@@ -14,6 +14,7 @@ use tracing::{debug, warn};
 use super::limit::Limiter;
 use super::{Report, Uids};
 use crate::health::Failure;
+use crate::source::kubernetes::explain_refusal;
 
 /// What reports as ours.
 const CONTROLLER: &str = "millrace";
@@ -100,7 +101,7 @@ impl Writer {
         let written = timeout(WRITE_TIMEOUT, self.write(&report, now)).await;
         let wrong = match written {
             Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(error.to_string()),
+            Ok(Err(error)) => Some(explain_refusal(&error)),
             Err(_) => Some(format!("no answer within {} s", WRITE_TIMEOUT.as_secs())),
         };
         match wrong {

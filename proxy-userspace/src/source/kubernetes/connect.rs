@@ -10,10 +10,11 @@ use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 
 use super::renew::{Asked, renewing};
+use super::token::TokenFile;
 use crate::source::{Signs, SourceError};
 
 /// Sooner than kube's 30 s: an address that swallows packets shall be named soon.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A pod's configuration names the API server by its Service.
 const IN_CLUSTER_HINT: &str = " (in a pod its address is that of a Service, which nobody may serve yet: give \
@@ -53,7 +54,8 @@ async fn open(origin: Origin, signs: Signs) -> Result<Connection, SourceError> {
     let server = config.cluster_url.to_string().trim_end_matches('/').to_owned();
     let asked = Asked { host: host(&config.cluster_url), signs: signs.clone() };
     let hint = matches!(origin, Origin::Pod).then_some(IN_CLUSTER_HINT);
-    Ok(Connection { client: renewing(client(config, &origin)?, origin, asked), server, hint, signs })
+    let (client, token) = client(config, &origin)?;
+    Ok(Connection { client: renewing(client, token, origin, asked), server, hint, signs })
 }
 
 /// Host and port, as client-go's metrics name a server.
@@ -62,12 +64,17 @@ fn host(url: &Uri) -> String {
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
-/// A client with this configuration, which came from `origin`.
-pub(super) fn client(mut config: Config, origin: &Origin) -> Result<Client, SourceError> {
+/// A client with this configuration, which came from `origin`, and the token that it does not send by itself.
+pub(super) fn client(
+    mut config: Config,
+    origin: &Origin,
+) -> Result<(Client, Option<TokenFile>), SourceError> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     // It would wait without a word, for minutes; our own retries know what they are for.
     config.default_retry = false;
-    Client::try_from(config).map_err(|error| origin.wrong(&error.to_string()))
+    let token = TokenFile::take(&mut config.auth_info).map_err(|message| origin.wrong(&message))?;
+    let client = Client::try_from(config).map_err(|error| origin.wrong(&error.to_string()))?;
+    Ok((client, token))
 }
 
 /// Where the configuration is from.

@@ -5,8 +5,9 @@ use std::io;
 use std::time::Duration;
 
 use http::StatusCode;
-use rustls::{CertificateError, Error as TlsError};
+use rustls::{CertificateError, Error as TlsError, InvalidMessage};
 
+use super::connect::CONNECT_TIMEOUT;
 use super::query::resource;
 use crate::source::Kind;
 
@@ -16,6 +17,9 @@ pub(super) enum Failure {
     /// No connection, or one that ended before an answer came.
     #[error("can't be reached: {0}")]
     Unreachable(String),
+    /// An answer in plain text where TLS was to begin.
+    #[error("does not speak TLS: its URL begins with https://, but it may be an http:// server")]
+    PlainText,
     /// The server is not who it says, or can't prove it.
     #[error("is not trusted: {0}")]
     Certificate(String),
@@ -75,7 +79,10 @@ impl Failure {
             return Self::Credentials(chain(error));
         }
         if let Some(error) = causes(error).find_map(tls_error) {
-            return Self::Certificate(explain(error));
+            return match error {
+                TlsError::InvalidMessage(InvalidMessage::InvalidContentType) => Self::PlainText,
+                error => Self::Certificate(explain(error)),
+            };
         }
         if let Some(auth) = causes(error).find_map(|cause| cause.downcast_ref::<kube::client::AuthError>()) {
             return Self::Credentials(chain(auth));
@@ -95,6 +102,16 @@ impl Failure {
             _ => None,
         }
     }
+}
+
+/// Why a request was not done, in one line without a library's inner words.
+pub fn explain_refusal(error: &kube::Error) -> String {
+    let kube::Error::Api(status) = error else {
+        return format!("the API server {}", Failure::before_answer(error));
+    };
+    let code =
+        StatusCode::from_u16(status.code).map_or_else(|_| status.code.to_string(), |code| code.to_string());
+    format!("the API server answers {code}{}", said(&status.message))
 }
 
 /// An error and what it comes from.
@@ -137,8 +154,19 @@ fn explain(error: &TlsError) -> String {
 fn root(error: &(dyn Error + 'static)) -> String {
     let texts: Vec<String> = causes(error).map(ToString::to_string).collect();
     let dns = texts.iter().any(|text| text == "dns error");
-    let last = texts.last().cloned().unwrap_or_default();
-    if dns { format!("name not resolved: {last}") } else { last }
+    let last = texts.last().map(String::as_str).unwrap_or_default();
+    if dns {
+        let cause = last.strip_prefix("failed to lookup address information: ").unwrap_or(last);
+        return format!("its name is not resolved: {cause}");
+    }
+    // tokio's words: kube looks up, connects and shakes hands within one limit.
+    if last == "deadline has elapsed" {
+        let limit = CONNECT_TIMEOUT.as_secs();
+        return format!(
+            "no connection within {limit} s: its name is not resolved, or its address does not answer"
+        );
+    }
+    last.to_owned()
 }
 
 /// All causes, each once; most of these errors repeat what they come from.

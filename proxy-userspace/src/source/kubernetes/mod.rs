@@ -20,6 +20,7 @@ mod progress;
 mod query;
 mod renew;
 mod report;
+mod token;
 mod wire;
 
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use futures_util::future::join_all;
 use tokio::sync::mpsc::Sender;
 
 pub use self::connect::{Connection, connect};
+pub use self::failure::explain_refusal;
 use self::follow::Follower;
 use self::pause::Pause;
 use self::progress::Progress;

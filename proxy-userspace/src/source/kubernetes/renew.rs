@@ -5,7 +5,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use http::{Request, Response, StatusCode};
+use http::header::AUTHORIZATION;
+use http::{HeaderValue, Request, Response, StatusCode};
 use kube::Client;
 use kube::client::Body;
 use tokio::sync::Mutex;
@@ -14,13 +15,14 @@ use tracing::debug;
 
 use super::connect::{Origin, client};
 use super::failure::Failure;
+use super::token::TokenFile;
 use crate::source::{Signs, SourceError};
 
-/// A client that makes another of itself after it was refused. kube reads a token's file once a minute by itself, but
-/// a kubeconfig and the files it names only once.
-pub(super) fn renewing(client: Client, origin: Origin, asked: Asked) -> Client {
+/// A client that makes another of itself after it was refused. kube reads a kubeconfig and the files it names
+/// only once.
+pub(super) fn renewing(client: Client, token: Option<TokenFile>, origin: Origin, asked: Asked) -> Client {
     let namespace = client.default_namespace().to_owned();
-    let state = Arc::new(Mutex::new(State { client, origin, is_refused: false }));
+    let state = Arc::new(Mutex::new(State { client, token, origin, is_refused: false }));
     Client::new(Renewing { state, asked }, namespace)
 }
 
@@ -40,15 +42,19 @@ struct Renewing {
 
 struct State {
     client: Client,
+    token: Option<TokenFile>,
     origin: Origin,
     /// The last answer was that our credentials are wrong, or the server's are.
     is_refused: bool,
 }
 
 impl Renewing {
-    async fn send(self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
-        let client = self.current().await;
+    async fn send(self, mut request: Request<Body>) -> Result<Response<Body>, BoxError> {
+        let (client, authorization) = self.current().await;
         let method = request.method().to_string();
+        if let Some(authorization) = authorization {
+            request.headers_mut().insert(AUTHORIZATION, authorization);
+        }
         let result = client.send(request).await;
         let code = result
             .as_ref()
@@ -66,23 +72,24 @@ impl Renewing {
         Ok(result?)
     }
 
-    async fn current(&self) -> Client {
+    async fn current(&self) -> (Client, Option<HeaderValue>) {
         let mut state = self.state.lock().await;
         if std::mem::take(&mut state.is_refused) {
             match renewed(&state.origin).await {
-                Ok(client) => {
+                Ok((client, token)) => {
                     debug!("credentials were refused; {} was read again", state.origin);
-                    state.client = client;
+                    (state.client, state.token) = (client, token);
                 }
                 // What the server refuses is said elsewhere, and is still the cause.
                 Err(error) => debug!("credentials can't be read again: {error}"),
             }
         }
-        state.client.clone()
+        let authorization = state.token.as_mut().map(TokenFile::header);
+        (state.client.clone(), authorization)
     }
 }
 
-async fn renewed(origin: &Origin) -> Result<Client, SourceError> {
+async fn renewed(origin: &Origin) -> Result<(Client, Option<TokenFile>), SourceError> {
     client(origin.read().await?, origin)
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -114,9 +115,57 @@ fn without_a_flag_the_environment_says_where_the_configuration_is() {
 }
 
 #[tokio::test]
+async fn a_token_file_that_holds_no_token_is_named() {
+    let files = Files::new("no-token");
+    for (text, wrong) in [("\n", "is empty; takes a token"), ("a\nb", "is no token; takes one line of ASCII")]
+    {
+        let user = json!({ "tokenFile": files.write("token", text) });
+        let line = refused(&files.kubeconfig("http://127.0.0.1:1", &json!({}), &user)).await;
+        assert_eq!(line, format!("token file {}: {wrong}", files.0.join("token").display()));
+    }
+}
+
+/// What is said of the server that a kubeconfig names, without what is done about it.
+async fn first_warning(files: &Files, url: &str) -> String {
+    let (mut events, task) = follow(&files.kubeconfig(url, &json!({}), &json!({}))).await;
+    let told = timeout(BOUND, events.recv()).await.expect("nothing was told").unwrap();
+    task.abort();
+    let line = words(&told[0]);
+    let line =
+        line.strip_prefix(&format!("Warning: the API server at {url} ")).unwrap_or_else(|| panic!("{line}"));
+    line.strip_suffix("; what is known stays, tried again").unwrap_or_else(|| panic!("{line}")).to_owned()
+}
+
+#[tokio::test]
+async fn a_server_that_speaks_no_tls_is_not_called_untrusted() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    let serving = tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let _ = socket.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await;
+            let _ = socket.shutdown().await;
+        }
+    });
+    let warning = first_warning(&Files::new("plain"), &url).await;
+    serving.abort();
+    assert_eq!(warning, "does not speak TLS: its URL begins with https://, but it may be an http:// server");
+}
+
+#[tokio::test]
+async fn a_name_that_does_not_resolve_is_named() {
+    let line = first_warning(&Files::new("name"), "https://nowhere.invalid:6443").await;
+    // Where no DNS server answers either, the look-up takes longer than we wait.
+    let words =
+        ["can't be reached: its name is not resolved: ", "can't be reached: no connection within 10 s: "];
+    assert!(words.iter().any(|words| line.starts_with(words)) && !line.contains("lookup"), "{line}");
+}
+
+#[tokio::test]
 async fn a_token_that_was_refused_is_read_from_its_file_again() {
     let files = Files::new("token");
-    let token = files.write("token", "first");
+    // Written by hand: a line.
+    let token = files.write("token", "first\n");
     let mut server = Server::start().await;
     let user = json!({ "tokenFile": token });
     let kubeconfig = files.kubeconfig(&format!("http://{}", server.address), &json!({}), &user);
