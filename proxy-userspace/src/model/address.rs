@@ -4,15 +4,32 @@ use std::net::IpAddr;
 
 use super::{Family, Protocol};
 
+/// An address as kube-proxy reads it (`ParseIPSloppy` in k8s.io/utils/net): zeros in front of a decimal
+/// number mean nothing, and an IPv4-mapped IPv6 address is the IPv4 address. The API server still keeps
+/// objects from the time when it took both.
+pub(super) fn parse_address(text: &str) -> Option<IpAddr> {
+    let address: IpAddr = text.parse().or_else(|_| without_zeros(text).parse()).ok()?;
+    Some(address.to_canonical())
+}
+
+/// `010.0.0.01` as `10.0.0.1`, and so behind the last colon of an IPv6 address.
+fn without_zeros(text: &str) -> String {
+    let (head, tail) = text.rfind(':').map_or(("", text), |colon| text.split_at(colon + 1));
+    if !tail.contains('.') {
+        return text.to_owned();
+    }
+    let octet = |octet: &str| match octet.trim_start_matches('0') {
+        "" if !octet.is_empty() => "0".to_owned(),
+        digits => digits.to_owned(),
+    };
+    let octets: Vec<String> = tail.split('.').map(octet).collect();
+    format!("{head}{}", octets.join("."))
+}
+
 /// An address, or what is wrong with it.
 pub(super) fn address(text: &str) -> Result<IpAddr, String> {
-    let address: IpAddr =
-        text.parse().map_err(|_| format!("{text:?} is not an IP address; takes IPv4 or IPv6"))?;
-    if let IpAddr::V6(mapped) = address
-        && let Some(inner) = mapped.to_ipv4_mapped()
-    {
-        return Err(format!("{address} is IPv4 in IPv6 clothes; takes {inner}"));
-    }
+    let address =
+        parse_address(text).ok_or_else(|| format!("{text:?} is not an IP address; takes IPv4 or IPv6"))?;
     // What RFC 1122 and 4291 keep for a host or link itself can't be reached from another one.
     let link_local = match address {
         IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),

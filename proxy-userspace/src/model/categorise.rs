@@ -48,10 +48,9 @@ impl Needed {
 }
 
 impl Candidate<'_> {
-    /// Of two endpoints with one address the greater counts.
-    pub fn merit(&self) -> impl Ord + '_ {
-        let Endpoint { node, local, ready, serving, terminating } = &self.endpoint;
-        (*local, *ready, *serving, !*terminating, node, self.zone_hints, self.node_hints)
+    /// Whether this copy of an endpoint counts instead of the one that came first.
+    pub const fn replaces(&self, first: &Self) -> bool {
+        first.endpoint.terminating && !self.endpoint.terminating
     }
     fn is_fallback(&self) -> bool {
         self.endpoint.serving && self.endpoint.terminating

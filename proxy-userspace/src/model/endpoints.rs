@@ -8,8 +8,10 @@ use super::service::PortSpec;
 use super::slice::{SliceEndpoint, SliceSpec};
 use super::{Endpoint, EndpointAddress, Family};
 
-/// The endpoints that slices give a service port in one family. Of two with the same address and port the
-/// one on this node counts, else the healthier one, whatever the order of the slices.
+/// The endpoints that slices give a service port in one family.
+///
+/// Of two copies with the same address and port the one that does not terminate counts, else the first by
+/// slice name, as in kube-proxy (`addEndpoints` in pkg/proxy/endpointslicecache.go).
 pub(super) fn merge<'a>(
     slices: impl Iterator<Item = &'a SliceSpec>,
     port: &PortSpec,
@@ -24,7 +26,7 @@ pub(super) fn merge<'a>(
                 let address = SocketAddr::new(endpoint.address, number.port);
                 let candidate = candidate(endpoint, node_name);
                 match merged.get(&address) {
-                    Some(other) if other.merit() >= candidate.merit() => {}
+                    Some(first) if !candidate.replaces(first) => {}
                     _ => {
                         merged.insert(address, candidate);
                     }

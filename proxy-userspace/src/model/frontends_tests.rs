@@ -121,7 +121,7 @@ fn a_cluster_ip_is_served_in_each_family_and_from_both_sides() {
 fn labels_say_whose_a_service_is() {
     for (label, value, name, ours) in [
         ("other", "", None, true),
-        ("service.kubernetes.io/headless", "", None, false),
+        ("service.kubernetes.io/headless", "", None, true),
         ("service.kubernetes.io/service-proxy-name", "x", None, false),
         ("service.kubernetes.io/service-proxy-name", "x", Some("x"), true),
         ("service.kubernetes.io/service-proxy-name", "y", Some("x"), false),
@@ -182,7 +182,10 @@ fn an_external_ip_must_be_inside_the_ranges_and_nobodys_own() {
         ("224.0.0.1", Some("is not accepted")),
         ("ff02::1", Some("is not accepted")),
         ("255.255.255.255", Some("is not accepted")),
-        ("::ffff:198.51.100.1", Some("IPv4 in IPv6 clothes")),
+        ("::ffff:127.0.0.1", Some("127.0.0.1 is not accepted")),
+        ("192.0.02.001", Some("is an address of Node node-1; ")),
+        ("198.51..1", Some("is not an IP address")),
+        ("198.51.100.0256", Some("is not an IP address")),
         ("example.org", Some("is not an IP address")),
     ];
     for (address, refusal) in cases {
@@ -192,6 +195,10 @@ fn an_external_ip_must_be_inside_the_ranges_and_nobodys_own() {
             let service = service(kind, &json!({"externalIPs": [address]}), &json!([]));
             check(&service, FrontendKind::ExternalIp, expected, refusal);
         }
+    }
+    for text in ["198.051.100.001", "::ffff:198.51.100.1", "::ffff:198.51.0100.1", "::ffff:c633:6401"] {
+        let service = service("ClusterIP", &json!({"externalIPs": [text]}), &json!([]));
+        check(&service, FrontendKind::ExternalIp, &["198.51.100.1:80"], None);
     }
     let one_family = json!({"clusterIPs": ["10.96.0.1"], "externalIPs": ["2001:db8:e::1"]});
     let refusal = Some("is IPv6, which the Service has no cluster IP of");

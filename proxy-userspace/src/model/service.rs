@@ -13,7 +13,6 @@ use super::source_ranges::{SourceRanges, read_source_ranges};
 use super::{Family, ModelSettings, Protocol};
 
 const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
-const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
 const LONGEST_AFFINITY_SECONDS: i32 = 86_400;
 
@@ -110,7 +109,6 @@ fn is_ours(service: &Service, raw: &RawSpec, settings: &ModelSettings) -> bool {
     let headless = raw.cluster_ip.as_deref() == Some("None")
         || raw.cluster_ips.as_ref().is_some_and(|ips| ips.iter().any(|ip| ip == "None"));
     label(PROXY_NAME_LABEL) == settings.service_proxy_name.as_ref()
-        && label(HEADLESS_LABEL).is_none()
         && raw.type_.as_deref() != Some("ExternalName")
         && !headless
 }

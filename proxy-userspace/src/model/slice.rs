@@ -13,6 +13,10 @@ use super::{Family, Protocol, ServiceKey};
 /// The label that says which Service a slice belongs to.
 pub(super) const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
+/// The label of a headless Service's slices, which kube-proxy does not read. A Service that has it and a
+/// cluster IP is served by its other slices.
+const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
+
 /// An EndpointSlice.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SliceSpec {
@@ -63,8 +67,10 @@ pub(super) fn read_slice(
     notes: &mut Notes,
 ) -> SliceSpec {
     let labels = slice.metadata.labels.as_ref();
-    let name = labels.and_then(|labels| labels.get(SERVICE_NAME_LABEL)).filter(|name| !name.is_empty());
-    if name.is_none() {
+    let label = |name: &str| labels.and_then(|labels| labels.get(name));
+    let headless = label(HEADLESS_LABEL).is_some();
+    let name = label(SERVICE_NAME_LABEL).filter(|name| !name.is_empty() && !headless);
+    if name.is_none() && !headless {
         let field = format!("metadata.labels[{SERVICE_NAME_LABEL}]");
         notes.info(field, "not set; the slice belongs to no Service");
     }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::Family;
+use super::address::parse_address;
 use super::problem::Notes;
 
 /// The sources that are let in, by family; a family that is not in it is open to everybody.
@@ -48,15 +49,18 @@ pub(super) fn with_vips(mut ranges: SourceRanges, vips: &[IpAddr], own: &BTreeSe
 
 fn range(text: &str) -> Result<IpNet, String> {
     let takes = "takes one such as 192.0.2.0/24 or 2001:db8::/64";
-    let range: IpNet = text.parse().map_err(|_| format!("{text:?} is not a CIDR; {takes}"))?;
-    let mapped = match range {
-        IpNet::V4(_) => None,
-        IpNet::V6(range) => range.addr().to_ipv4_mapped(),
-    };
-    match mapped {
-        None => Ok(range.trunc()),
-        Some(_) => Err(format!("{range} is IPv4 in IPv6 clothes; {takes}")),
-    }
+    parse_range(text).map(|range| range.trunc()).ok_or_else(|| format!("{text:?} is not a CIDR; {takes}"))
+}
+
+/// A prefix as kube-proxy reads it (`ParseCIDRSloppy` in k8s.io/utils/net): as addresses, see [`parse_address`].
+fn parse_range(text: &str) -> Option<IpNet> {
+    let (address, length) = text.split_once('/')?;
+    let length: u8 = length.bytes().all(|digit| digit.is_ascii_digit()).then(|| length.parse().ok())??;
+    let parsed = parse_address(address)?;
+    // The length of an IPv4-mapped prefix counts the 96 bits in front of the IPv4 address.
+    let is_mapped = parsed.is_ipv4() && address.contains(':');
+    let length = if is_mapped { length.checked_sub(96)? } else { length };
+    IpNet::new(parsed, length).ok()
 }
 
 #[cfg(test)]

@@ -40,7 +40,12 @@ fn a_list_of_source_ranges_lets_in_what_it_names_in_each_family() {
         (&["any", "10.0.0.0/8"], Some("10.0.0.0/8"), Some(""), 1),
         (&["10.0.0.0/33", "::/0"], Some(""), None, 1),
         (&["10.0.0.1"], Some(""), Some(""), 1),
-        (&["::ffff:10.0.0.0/104"], Some(""), Some(""), 1),
+        (&["010.000.0.0/08"], Some("10.0.0.0/8"), None, 0),
+        (&["::ffff:10.0.0.0/104"], Some("10.0.0.0/8"), None, 0),
+        (&["::ffff:010.0.0.0/104", "::ffff:0:0/96"], None, None, 0),
+        (&["::ffff:10.0.0.0/95"], Some(""), Some(""), 1),
+        (&["10.0.0.0/+8"], Some(""), Some(""), 1),
+        (&["10.0.0.0/"], Some(""), Some(""), 1),
     ];
     for (entries, v4, v6, warnings) in cases {
         let expected = [v4.map(str::to_owned), v6.map(str::to_owned)];

@@ -91,23 +91,29 @@ fn a_changed_type_port_or_policy_changes_the_frontends() -> Result<()> {
 fn headless_external_and_foreign_services_are_not_served() -> Result<()> {
     let cluster = shared();
     let scene = Scene::new(&cluster, "not-ours")?;
-    let labelled = |label: &str| json!({"metadata": {"labels": {label: "other"}}});
+    let with = |label: &str| json!({"metadata": {"labels": {label: "other"}}});
     let foreign = "service.kubernetes.io/service-proxy-name";
     let ports = json!([{"port": 80}]);
     let at = |address: &str| json!({"clusterIP": address, "ports": ports});
     scene.service("headless", at("None"), json!({}))?;
     scene.service("external", json!({"type": "ExternalName", "externalName": "example.com"}), json!({}))?;
-    scene.service("labelled", at("10.96.1.3"), labelled("service.kubernetes.io/headless"))?;
-    scene.service("foreign", at("10.96.1.4"), labelled(foreign))?;
+    scene.service("labelled", at("10.96.1.3"), with("service.kubernetes.io/headless"))?;
+    scene.service("foreign", at("10.96.1.4"), with(foreign))?;
     // What comes after them is served, so they have been seen.
     scene.service("ours", at("10.96.1.5"), json!({}))?;
     let ours = "ours IPv4 Cluster [ClusterIP 10.96.1.5:80 TCP] -> none";
-    scene.expect_everywhere(&[ours])?;
+    // The label alone makes no Service headless.
+    let labelled = "labelled IPv4 Cluster [ClusterIP 10.96.1.3:80 TCP] -> none";
+    scene.expect_everywhere(&[labelled, ours])?;
 
     scene.service("foreign", at("10.96.1.4"), json!({}))?;
-    scene.expect_everywhere(&["foreign IPv4 Cluster [ClusterIP 10.96.1.4:80 TCP] -> none", ours])?;
-    scene.service("ours", at("10.96.1.5"), labelled(foreign))?;
-    scene.expect_everywhere(&["foreign IPv4 Cluster [ClusterIP 10.96.1.4:80 TCP] -> none"])
+    scene.expect_everywhere(&[
+        "foreign IPv4 Cluster [ClusterIP 10.96.1.4:80 TCP] -> none",
+        labelled,
+        ours,
+    ])?;
+    scene.service("ours", at("10.96.1.5"), with(foreign))?;
+    scene.expect_everywhere(&["foreign IPv4 Cluster [ClusterIP 10.96.1.4:80 TCP] -> none", labelled])
 }
 
 #[test]

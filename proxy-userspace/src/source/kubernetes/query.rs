@@ -42,7 +42,9 @@ impl Query {
         let selector = match kind {
             Kind::Node => None,
             Kind::EndpointSlice if service_proxy_name.is_some() => Some(NOT_HEADLESS.to_owned()),
-            Kind::Service | Kind::EndpointSlice => Some(format!("{proxy},{NOT_HEADLESS}")),
+            Kind::EndpointSlice => Some(format!("{proxy},{NOT_HEADLESS}")),
+            // A Service may have the label and a cluster IP; only its slices say that it is headless.
+            Kind::Service => Some(proxy),
         };
         Self { request: Request::new(path), selector }
     }
