@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::manifest::{Manifest, parse};
+use super::manifest::{Foreign, Manifest, TAKES, parse};
 use crate::model::{Change, Object, ObjectKey, Problem, Severity, Topic};
 use crate::source::SourceEvent;
 
@@ -19,6 +19,8 @@ pub struct Catalogue {
     leaving: BTreeSet<Arc<Path>>,
     /// Files that have something of which no readable version was ever seen.
     unread: BTreeSet<Arc<Path>>,
+    /// Objects of other kinds that nobody was told of yet, by kind and file.
+    foreign: BTreeMap<String, BTreeMap<Arc<Path>, Foreign>>,
     events: Vec<SourceEvent>,
 }
 
@@ -26,6 +28,7 @@ pub struct Catalogue {
 struct FileState {
     objects: BTreeMap<ObjectKey, Arc<Object>>,
     problems: Vec<Problem>,
+    foreign: BTreeMap<String, Foreign>,
 }
 
 #[derive(Debug)]
@@ -90,6 +93,9 @@ impl Catalogue {
     }
     /// What has changed since the last call.
     pub fn take_events(&mut self) -> Vec<SourceEvent> {
+        let foreign = std::mem::take(&mut self.foreign);
+        let problems = foreign.iter().filter_map(|(kind, files)| not_read(kind, files));
+        self.events.extend(problems.map(SourceEvent::Problem));
         std::mem::take(&mut self.events)
     }
 
@@ -117,9 +123,15 @@ impl Catalogue {
                 self.unread.insert(file.clone());
             }
         }
+        for (kind, foreign) in &manifest.foreign {
+            if old.foreign.get(kind) != Some(foreign) {
+                self.foreign.entry(kind.clone()).or_default().insert(file.clone(), foreign.clone());
+            }
+        }
         let mut keys: BTreeSet<ObjectKey> = objects.keys().cloned().collect();
         keys.extend(std::mem::take(&mut old.objects).into_keys());
-        self.files.insert(file.clone(), FileState { objects, problems: old.problems });
+        self.files
+            .insert(file.clone(), FileState { objects, problems: old.problems, foreign: manifest.foreign });
         self.report(file, problems);
         for key in keys {
             self.tell(&key, file);
@@ -167,6 +179,22 @@ impl Catalogue {
         }
         self.told.insert(key.clone(), Told { file: first, object, ignored });
     }
+}
+
+/// What is said of the objects of one kind that is not read: one line, however many they are.
+fn not_read(kind: &str, files: &BTreeMap<Arc<Path>, Foreign>) -> Option<Problem> {
+    let (file, Foreign { name, place, .. }) = files.first_key_value()?;
+    let count: usize = files.values().map(|foreign| foreign.count).sum();
+    let mut problem = warning(file, None, format!("{kind} {name:?} is not read; {TAKES}"));
+    problem.field.clone_from(place);
+    if count > 1 {
+        let others = match files.len() {
+            1 => format!("{} more of this kind", count - 1),
+            number => format!("{} more of this kind, in {number} files,", count - 1),
+        };
+        problem.message = format!("{kind} {name:?} and {others} are not read; {TAKES}");
+    }
+    Some(problem)
 }
 
 /// A problem with a whole file or a whole object.

@@ -1,6 +1,8 @@
 //! One file's text in, its objects out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,7 +12,26 @@ use serde_norway::Value;
 
 use crate::model::{Kind, Object, ObjectKey, Problem, Severity, Topic};
 
-const TAKES: &str = "takes v1 Service, discovery.k8s.io/v1 EndpointSlice, v1 Node and lists of them";
+pub(super) const TAKES: &str =
+    "takes v1 Service, discovery.k8s.io/v1 EndpointSlice, v1 Node and lists of them";
+
+/// A larger file is a mistake; a Service with its slices takes a few kilobytes.
+const LARGEST_FILE: u64 = 256 << 20;
+/// Brackets that a file may open without closing them. Objects nest a dozen levels, and the YAML reader takes time that
+/// grows with the square of the depth. Brackets in text count too: most of those are closed.
+const DEEPEST: usize = 1_000;
+
+/// The bytes of a file that is not too large.
+pub(super) fn read(file: &Path) -> io::Result<Vec<u8>> {
+    let file = File::open(file)?;
+    if file.metadata()?.len() > LARGEST_FILE {
+        return Err(io::Error::other(format!("it is larger than {} MiB", LARGEST_FILE >> 20)));
+    }
+    let mut text = Vec::new();
+    // It may grow while it is read; what is cut off then is read when its writer closes it.
+    file.take(LARGEST_FILE).read_to_end(&mut text)?;
+    Ok(text)
+}
 
 /// What a file says.
 #[derive(Debug, Default)]
@@ -19,8 +40,20 @@ pub(super) struct Manifest {
     pub objects: Vec<Object>,
     /// Objects that are there but can't be read.
     pub broken: BTreeSet<ObjectKey>,
+    /// Objects of other kinds, by apiVersion and kind.
+    pub foreign: BTreeMap<String, Foreign>,
     /// What is wrong, by object.
     pub problems: Vec<Problem>,
+}
+
+/// Objects of one kind that is not read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Foreign {
+    pub count: usize,
+    /// Name of the first one.
+    pub name: String,
+    /// Place of the first one in its file, with the field that names the kind.
+    pub place: String,
 }
 
 /// Reads a file of YAML documents, or of JSON where its name says so. An object that can't be read leaves
@@ -39,12 +72,29 @@ pub(super) fn parse(file: &Arc<Path>, text: &[u8]) -> Result<Manifest, String> {
 }
 
 fn documents(file: &Path, text: &[u8]) -> Result<Vec<Value>, String> {
+    // A byte order mark, as some editors put it in front of UTF-8.
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     if file.extension().is_some_and(|extension| extension == "json") {
         let values = serde_json::Deserializer::from_slice(text).into_iter();
         return values.collect::<Result<_, _>>().map_err(|error| format!("is not JSON: {error}"));
     }
+    if is_too_deep(text) {
+        return Err(format!("opens more than {DEEPEST} brackets without closing them; no object does"));
+    }
     let documents = serde_norway::Deserializer::from_slice(text).map(Value::deserialize);
     documents.collect::<Result<_, _>>().map_err(|error| format!("is not YAML: {error}"))
+}
+
+fn is_too_deep(text: &[u8]) -> bool {
+    let mut open = 0_usize;
+    text.iter().any(|byte| {
+        match byte {
+            b'[' | b'{' => open += 1,
+            b']' | b'}' => open = open.saturating_sub(1),
+            _ => {}
+        }
+        open > DEEPEST
+    })
 }
 
 struct Reader<'a> {
@@ -79,9 +129,10 @@ impl Reader<'_> {
                 self.read_items(value, place, (!kind.is_empty()).then_some(item));
             }
             _ => {
-                let name =
-                    value.get("metadata").and_then(|metadata| text(metadata, "name")).unwrap_or_default();
-                self.refuse(place, "kind", format!("{version} {kind} {name:?} is not read; {TAKES}"));
+                let foreign = self.manifest.foreign.entry(format!("{version} {kind}"));
+                let name = value.get("metadata").and_then(|metadata| text(metadata, "name"));
+                let (name, place) = (name.unwrap_or_default().to_owned(), join(place, "kind"));
+                foreign.or_insert(Foreign { count: 0, name, place }).count += 1;
             }
         }
     }

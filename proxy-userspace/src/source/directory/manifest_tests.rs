@@ -62,6 +62,37 @@ fn a_field_of_the_wrong_type_names_object_and_field_and_spares_the_others() {
 }
 
 #[test]
+fn a_byte_order_mark_is_passed_over() {
+    for name in ["web.yaml", "web.json"] {
+        let text = r#"{"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}}"#;
+        let manifest = parse(&file(name), format!("\u{feff}{text}").as_bytes()).unwrap();
+        assert_eq!(keys(&manifest), ["Service default/web"]);
+    }
+}
+
+#[test]
+fn brackets_without_end_are_refused_before_they_are_parsed() {
+    for bracket in ["[", "{", "[\n", "- ["] {
+        let message = parse(&file("web.yaml"), bracket.repeat(100_000).as_bytes()).unwrap_err();
+        assert_eq!(message, "opens more than 1000 brackets without closing them; no object does");
+    }
+    // Those that are closed may be as many as they like.
+    let annotation = "[{}]".repeat(100_000);
+    let text = format!("{SERVICE}\n---\n{{apiVersion: v1, kind: Node, metadata: {{name: '{annotation}'}}}}");
+    assert_eq!(read(&text).objects.len(), 2);
+}
+
+#[test]
+fn a_file_that_is_too_large_is_not_read() {
+    let path = std::env::temp_dir().join(format!("millrace-{}-large.yaml", std::process::id()));
+    // All of it is a hole.
+    File::create(&path).unwrap().set_len(LARGEST_FILE + 1).unwrap();
+    let refusal = super::read(&path).unwrap_err().to_string();
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(refusal, "it is larger than 256 MiB");
+}
+
+#[test]
 fn what_is_not_read_names_its_place_and_what_is() {
     let manifest = read(
         "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n---\napiVersion: v1\nkind: List\nitems:\n- \
@@ -69,10 +100,11 @@ fn what_is_not_read_names_its_place_and_what_is() {
          List\nitems: 3\n",
     );
     let takes = "takes v1 Service, discovery.k8s.io/v1 EndpointSlice, v1 Node and lists of them";
+    let deployment = Foreign { count: 1, name: "web".to_owned(), place: "document 1: kind".to_owned() };
+    assert_eq!(manifest.foreign, BTreeMap::from([("apps/v1 Deployment".to_owned(), deployment)]));
     assert_eq!(
         problems(&manifest),
         [
-            format!("web.yaml: document 1: kind: apps/v1 Deployment \"web\" is not read; {takes}"),
             "web.yaml: document 2: items[0]: metadata.name: not set; a Service has a name".to_owned(),
             format!("web.yaml: document 2: items[1]: kind: not set; {takes}"),
             format!("web.yaml: document 3: kind: not set; {takes}"),

@@ -1,7 +1,8 @@
 //! The watch itself, on real directories.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -12,22 +13,24 @@ use crate::model::{Change, Object};
 use crate::source::Unread;
 
 const BOUND: Duration = Duration::from_secs(20);
+/// Shorter than the agent has it.
+const RESCAN: Duration = Duration::from_secs(1);
 
 /// A directory that goes away with its owner.
-struct Directory(PathBuf);
+pub(super) struct Directory(pub PathBuf);
 
 impl Directory {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("millrace-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(&path).unwrap();
         Self(path)
     }
-    fn write(&self, file: &str, services: &[(&str, u16)]) {
+    pub fn write(&self, file: &str, services: &[(&str, u16)]) {
         fs::write(self.0.join(file), text(services)).unwrap();
     }
     /// As an editor does it: beside, then renamed over.
-    fn replace(&self, file: &str, services: &[(&str, u16)]) {
+    pub fn replace(&self, file: &str, services: &[(&str, u16)]) {
         self.write(".new", services);
         fs::rename(self.0.join(".new"), self.0.join(file)).unwrap();
     }
@@ -39,7 +42,7 @@ impl Drop for Directory {
     }
 }
 
-fn text(services: &[(&str, u16)]) -> String {
+pub(super) fn text(services: &[(&str, u16)]) -> String {
     let mut text = String::new();
     for (name, port) in services {
         write!(
@@ -52,22 +55,22 @@ fn text(services: &[(&str, u16)]) -> String {
 }
 
 /// What an observer of the events believes.
-struct Observer {
+pub(super) struct Observer {
     events: mpsc::Receiver<Batch>,
     batch: VecDeque<SourceEvent>,
     batches: usize,
-    services: BTreeMap<String, i32>,
-    problems: Vec<String>,
+    pub services: BTreeMap<String, i32>,
+    pub problems: Vec<String>,
     listings: Vec<Listing>,
     /// Every state there was, the latest last.
-    history: VecDeque<BTreeMap<String, i32>>,
+    pub history: VecDeque<BTreeMap<String, i32>>,
 }
 
 impl Observer {
     /// Begins to watch and waits for the listing.
-    async fn of(directory: &Directory) -> Self {
+    pub async fn of(directory: &Directory) -> Self {
         let (sender, events) = mpsc::channel(4);
-        tokio::spawn(watch(directory.0.clone(), sender));
+        tokio::spawn(watch_every(RESCAN, directory.0.clone(), sender));
         let mut observer = Self {
             events,
             batch: VecDeque::new(),
@@ -102,13 +105,13 @@ impl Observer {
         self.history.push_back(self.services.clone());
         event
     }
-    async fn until_services(&mut self, expected: &[(&str, i32)]) {
+    pub async fn until_services(&mut self, expected: &[(&str, i32)]) {
         let expected = expected.iter().map(|(name, port)| ((*name).to_owned(), *port)).collect();
         while self.services != expected {
             self.next().await;
         }
     }
-    async fn until_problem(&mut self, part: &str) {
+    pub async fn until_problem(&mut self, part: &str) {
         while !self.problems.iter().any(|problem| problem.contains(part)) {
             self.next().await;
         }
