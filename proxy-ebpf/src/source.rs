@@ -6,7 +6,7 @@ use proxy_common::frontend::{
     FRONTEND_DSR, FRONTEND_INSIDE_ONLY, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_NODE_PORT, FRONTEND_LISTENER,
     FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, Frontend,
 };
-use proxy_common::source_range::{CLUSTER, SERVICE_BITS, SourceRange};
+use proxy_common::source_range::{CLUSTER, NEAR, SERVICE_BITS, SourceRange};
 use proxy_common::verdict::Reason;
 use proxy_common::way::PEER_NODE;
 
@@ -18,8 +18,8 @@ use crate::verdict::Verdict;
 const RESTRICTED: u32 = FRONTEND_SOURCE_RANGES | FRONTEND_INSIDE_ONLY;
 
 /// The frontend as this client sees it: nobody's outside its source ranges or, if it is for clients inside the cluster only, outside
-/// the cluster; and with the Cluster list, whatever externalTrafficPolicy says, for one that is inside. A cluster IP has
-/// internalTrafficPolicy's list, which holds for everybody.
+/// the cluster; and with the Cluster list, whatever externalTrafficPolicy says, for one that is inside and is no other node: another
+/// node's address may stand for whoever is masqueraded there. A cluster IP has internalTrafficPolicy's list, which holds for everybody.
 #[inline(always)]
 pub fn admit<F: Family>(frontend: Frontend, key: &KeyOf<F>) -> Result<Frontend, Verdict> {
     // Only load balancers' addresses have source ranges, and they are for clients outside.
@@ -39,7 +39,7 @@ pub fn admit<F: Family>(frontend: Frontend, key: &KeyOf<F>) -> Result<Frontend, 
         frontend.flags &= !FRONTEND_DSR;
     }
     let has_other_list = frontend.flags & FRONTEND_LOCAL != 0 && frontend.cluster_service != 0;
-    if has_other_list && frontend.kind() != FRONTEND_KIND_CLUSTER_IP && is_inside::<F>(CLUSTER, &key.source) {
+    if has_other_list && frontend.kind() != FRONTEND_KIND_CLUSTER_IP && is_inside::<F>(NEAR, &key.source) {
         let flags = frontend.flags & !FRONTEND_LOCAL;
         return Ok(Frontend { service: frontend.cluster_service, flags, ..frontend });
     }

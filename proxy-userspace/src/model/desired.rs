@@ -183,8 +183,11 @@ pub struct Desired {
     /// This node's name.
     pub node_name: String,
     /// Sources that are inside the cluster although they come in over an uplink: `--cluster-cidr` and the addresses of
-    /// `nodes`. They get the Cluster list of a frontend whose policy is Local.
+    /// all nodes.
     pub cluster_sources: BTreeSet<IpNet>,
+    /// Those of them that get the Cluster list of a frontend whose externalTrafficPolicy is Local, as with kube-proxy:
+    /// `--cluster-cidr` and this node's own addresses.
+    pub near_sources: BTreeSet<IpNet>,
     /// The health check node ports to open, by Service.
     pub health_checks: BTreeMap<ServiceKey, HealthCheck>,
     /// Where they are opened: the addresses that NodePorts are served on.
@@ -222,7 +225,7 @@ pub enum Eligibility {
 pub struct Dirty {
     /// Service ports that were added, changed or removed (then they are not in `Desired`).
     pub ports: BTreeSet<PortKey>,
-    /// Whether `Desired::nodes` or `Desired::cluster_sources` changed.
+    /// Whether `Desired::nodes`, `Desired::cluster_sources` or `Desired::near_sources` changed.
     pub nodes: bool,
     /// Whether `Desired::health_checks`, where they are opened, or `Desired::eligibility` changed. No concern of the
     /// data plane's.

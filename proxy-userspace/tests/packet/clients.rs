@@ -29,6 +29,7 @@ each_client! {
 each_ingress! {
     a_director_asks_the_source_ranges_before_it_encapsulates
     a_client_inside_the_cluster_gets_the_cluster_list_of_a_local_frontend
+    another_node_gets_the_local_list_of_a_local_frontend_and_is_inside_all_the_same
     a_client_inside_the_cluster_gets_no_other_list_where_there_is_none
     a_client_inside_the_cluster_keeps_to_the_local_list_of_a_cluster_ip
     what_is_for_clients_inside_the_cluster_is_nobody_elses
@@ -151,6 +152,30 @@ fn a_client_inside_the_cluster_gets_the_cluster_list_of_a_local_frontend(case: C
         .collect();
     assert!(reasons.contains(&true) && reasons.contains(&false), "both backends are in use: {reasons:?}");
     assert!(bed.service_counter(service.cluster_id).packets > before);
+}
+
+/// A node's address may stand for a pod that the node masquerades.
+fn another_node_gets_the_local_list_of_a_local_frontend_and_is_inside_all_the_same(case: Case) {
+    let bed = Bed::new();
+    bed.node_source(case.client().ip());
+    let service = bed.service().policy_local().external(case.vip());
+    service.backend_remote(case.remote_pod(1), 1).install();
+    bed.hop(case.remote_pod(1), known_hop(case.family.node(1)));
+    case.arrives(&bed, &case.tcp(flag::SYN)).assert_dropped(Reason::NoLocalEndpoint);
+
+    let bed = Bed::new();
+    bed.node_source(case.client().ip());
+    let service = bed.service().policy_local().external(case.vip());
+    service.backend_local(case.pod(1)).backend_remote(case.remote_pod(1), 1).install();
+    for port in 40000..40016 {
+        case.reaches(&bed, &case.tcp_from(port, flag::SYN), case.pod(1));
+    }
+
+    // A ClusterIP that is for clients inside only.
+    let bed = Bed::new();
+    bed.node_source(case.client().ip());
+    bed.service().cluster_ip().inside_only().external(case.vip()).backend_local(case.pod(1)).install();
+    case.reaches(&bed, &case.tcp(flag::SYN), case.pod(1));
 }
 
 fn a_client_inside_the_cluster_gets_no_other_list_where_there_is_none(case: Case) {

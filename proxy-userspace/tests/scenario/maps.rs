@@ -21,7 +21,7 @@ use proxy_common::hop::{DEVICE_XDP, Device};
 use proxy_common::selection::{
     BackendRef, HINT_MEMBER, HINT_POD, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot,
 };
-use proxy_common::source_range::CLUSTER;
+use proxy_common::source_range::{CLUSTER, NEAR};
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
 use proxy_common::way::{PEER_NODE, PEER_SELF, PEER_WAY_SHIFT, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
 use proxy_common::{Addr4, Addr6, Address};
@@ -165,6 +165,9 @@ impl fmt::Display for Place {
             }
             Self::Range(range) if range.service == CLUSTER => {
                 write!(f, "source {} of the cluster", range.net)
+            }
+            Self::Range(range) if range.service == NEAR => {
+                write!(f, "source {} without externalTrafficPolicy", range.net)
             }
             Self::Range(range) => write!(f, "source {} of service {}", range.net, range.service),
             Self::Name(id) => write!(f, "name {id}"),

@@ -16,7 +16,7 @@ use proxy_common::hop::{Device, HOP_NEIGHBOUR, HOP_XDP, Hop};
 use proxy_common::icmp::{KIND_REFUSAL, KINDS, SourcePrefix};
 use proxy_common::node_flow::{NODE_PORT_WORDS, node_port_bit};
 use proxy_common::selection::{BackendRef, HintKey};
-use proxy_common::source_range::{CLUSTER, SERVICE_BITS, SourceRange};
+use proxy_common::source_range::{CLUSTER, NEAR, SERVICE_BITS, SourceRange};
 use proxy_common::vip::{VIP_FILTER_WORDS, VipKey, filter_bit};
 use proxy_common::way::{Narrowing, PeerKey, WAY_IPV4, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
 use proxy_common::{Addr4, Addr6};
@@ -125,9 +125,15 @@ impl Bed {
         }
     }
 
-    /// Makes sources inside a prefix count as inside the cluster.
+    /// Makes sources inside a prefix count as inside the cluster, as `--cluster-cidr` does.
     pub fn cluster_source(&self, prefix: IpAddr, length: u32) {
         self.source_range(CLUSTER, prefix, length);
+        self.source_range(NEAR, prefix, length);
+    }
+
+    /// Makes a source count as inside the cluster, as another node's address does.
+    pub fn node_source(&self, address: IpAddr) {
+        self.source_range(CLUSTER, address, if address.is_ipv4() { 32 } else { 128 });
     }
 
     /// Takes all source ranges away, those of the cluster too.

@@ -320,7 +320,10 @@ impl Sizes {
             backends: room(total(|port| port.endpoints.len()), least.backends),
             slots: room(total(slots), least.slots),
             nodes: room(desired.nodes.values().map(BTreeSet::len).sum(), least.nodes),
-            source_ranges: room(total(source_ranges) + desired.cluster_sources.len(), least.source_ranges),
+            source_ranges: room(
+                total(source_ranges) + desired.cluster_sources.len() + desired.near_sources.len(),
+                least.source_ranges,
+            ),
             ..least
         }
     }

@@ -94,6 +94,10 @@ pub enum Set {
     Loop,
     /// Sources that are inside the cluster though they come in over an uplink.
     Cluster,
+    /// Those of them to which externalTrafficPolicy does not apply: all but other nodes.
+    Near,
+    /// Ports that clients outside are served otherwise at only because they are answered directly. Not so those in `Cluster`.
+    Direct,
     /// Sources that keep their address on the way to another node.
     Inside,
     /// Devices toward the network.
@@ -120,7 +124,7 @@ pub enum Element {
     Address(IpAddr),
     /// For `Allowed`.
     Range(SocketAddr, IpNet),
-    /// For `Cluster` and `Inside`.
+    /// For `Cluster`, `Near` and `Inside`.
     Net(IpNet),
     /// For `Uplinks`.
     Device(String),

@@ -110,7 +110,7 @@ pub struct FrontendAt {
 /// [`SourceRange`](proxy_common::source_range::SourceRange) of either family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RangeAt {
-    /// Service id, or [`CLUSTER`](proxy_common::source_range::CLUSTER).
+    /// Service id, or [`CLUSTER`](proxy_common::source_range::CLUSTER) or [`NEAR`](proxy_common::source_range::NEAR).
     pub service: u32,
     /// The prefix, without bits behind its length.
     pub net: IpNet,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use proxy_common::frontend::{FRONTEND_SOURCE_RANGES, Frontend};
-use proxy_common::source_range::CLUSTER;
+use proxy_common::source_range::{CLUSTER, NEAR};
 
 use super::change::{Change, FrontendAt, Op, RangeAt};
 use super::services::name_of;
@@ -19,7 +19,7 @@ use crate::model::{Desired, List, PortKey, ServicePort};
 /// What is in SOURCE_RANGES, and which of it frontends ask for.
 #[derive(Clone, Debug, Default)]
 pub struct Ranges {
-    /// By service id or [`CLUSTER`]; no set is empty.
+    /// By service id, [`CLUSTER`] or [`NEAR`]; no set is empty.
     written: BTreeMap<u32, BTreeSet<IpNet>>,
     /// By service id: number of entries in FRONTENDS that let in its ranges only.
     restricted: BTreeMap<u32, usize>,
@@ -59,7 +59,7 @@ impl Ranges {
     }
 
     fn note(&mut self, service: u32) {
-        let is_asked_for = service == CLUSTER || self.restricted.contains_key(&service);
+        let is_asked_for = is_of_cluster(service) || self.restricted.contains_key(&service);
         if self.has_any(service) && !is_asked_for {
             self.idle.insert(service);
         } else {
@@ -158,12 +158,14 @@ impl Plan {
 
     /// Plans who is inside the cluster. While not everything was read, nobody is put outside.
     pub(super) fn plan_cluster_sources(&self, desired: &Desired, ops: &mut Vec<Op>) {
-        let wanted: BTreeSet<IpNet> = desired.cluster_sources.iter().map(IpNet::trunc).collect();
-        let mut changes = self.ranges.missing(CLUSTER, &wanted);
-        if !self.nodes.is_holding() {
-            changes.extend(self.ranges.surplus(CLUSTER, &wanted));
+        for (id, sources) in [(CLUSTER, &desired.cluster_sources), (NEAR, &desired.near_sources)] {
+            let wanted: BTreeSet<IpNet> = sources.iter().map(IpNet::trunc).collect();
+            let mut changes = self.ranges.missing(id, &wanted);
+            if !self.nodes.is_holding() {
+                changes.extend(self.ranges.surplus(id, &wanted));
+            }
+            ops.extend(changes.into_iter().map(|change| Op { change, owner: None }));
         }
-        ops.extend(changes.into_iter().map(|change| Op { change, owner: None }));
     }
 
     /// Whether a frontend in the map leads to a list of this port.
@@ -172,4 +174,9 @@ impl Plan {
             |state: &str| [List::Cluster, List::Local].iter().any(|list| state == name_of(key, *list));
         self.services.get(value.service).is_some_and(|state| is_name(&state.name))
     }
+}
+
+/// Whether an id stands for the cluster instead of a service.
+pub(super) const fn is_of_cluster(service: u32) -> bool {
+    service == CLUSTER || service == NEAR
 }

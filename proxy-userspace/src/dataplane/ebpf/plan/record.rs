@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use proxy_common::frontend::{FRONTEND_AFFINITY, Frontend};
 use proxy_common::selection::{ServiceEntry, Slot};
-use proxy_common::source_range::CLUSTER;
 
 use super::backends::Named;
 use super::change::{Change, FrontendAt, Op};
+use super::ranges::is_of_cluster;
 use super::{Fresh, Kernel, Outcome, Plan};
 use crate::dataplane::SyncFailure;
 use crate::model::PortKey;
@@ -53,7 +53,7 @@ impl Plan {
             | Change::RemovePeer(_)
             | Change::Device(..)
             | Change::RemoveDevice(_) => true,
-            Change::SourceRange(range) | Change::RemoveSourceRange(range) => range.service == CLUSTER,
+            Change::SourceRange(range) | Change::RemoveSourceRange(range) => is_of_cluster(range.service),
             _ => false,
         };
         if ports.is_empty() {

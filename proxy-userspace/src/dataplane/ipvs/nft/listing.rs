@@ -91,7 +91,7 @@ fn read(set: Set, family: Option<Family>, value: &Value) -> Option<(Element, Opt
         (Set::Vips | Set::Refusing | Set::Nodes | Set::Encapsulated, [address]) => {
             Element::Address(self::address(address)?)
         }
-        (Set::Cluster | Set::Inside, [range]) => Element::Net(net(range)?),
+        (Set::Cluster | Set::Near | Set::Inside, [range]) => Element::Net(net(range)?),
         (Set::Allowed(_), [address, port, range]) => {
             Element::Range(SocketAddr::new(self::address(address)?, self::port(port)?), net(range)?)
         }

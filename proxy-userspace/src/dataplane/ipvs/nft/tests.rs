@@ -121,6 +121,21 @@ fn only_what_nodes_encapsulate_is_opened_and_a_node_port_inside_is_at_a_nodes_ad
 }
 
 #[test]
+fn other_nodes_get_the_list_of_clients_outside_and_are_not_answered_directly() {
+    let text = usual(Extent::Whole).replace(&BTreeMap::new());
+    for (digit, header) in [("4", "ip"), ("6", "ip6")] {
+        let input = format!("iifname @uplinks {header} saddr != @near{digit} jump outside{digit}\n");
+        assert!(text.contains(&input), "{input} is not in {text}");
+        let port = format!("{header} daddr . meta l4proto . th dport");
+        let outside = format!(
+            "chain outside{digit} {{\n  {port} @dropped_outside{digit} ct state new drop\n  {header} saddr @cluster{digit} \
+             {port} @direct{digit} return\n  meta mark set {port} map @marks{digit} accept\n"
+        );
+        assert!(text.contains(&outside), "{outside} is not in {text}");
+    }
+}
+
+#[test]
 fn what_nft_prints_is_read_as_the_members_it_is() {
     let json = r#"{"nftables": [{"metainfo": {"version": "1.0.6"}},
         {"table": {"family": "inet", "name": "millrace", "handle": 1}},
@@ -130,6 +145,8 @@ fn what_nft_prints_is_read_as_the_members_it_is() {
         {"set": {"name": "somebodys", "elem": ["10.96.0.1"]}},
         {"set": {"name": "uplinks", "elem": ["eth0"]}},
         {"set": {"name": "inside6", "elem": [{"prefix": {"addr": "fd00::", "len": 8}}, "fe80::1"]}},
+        {"set": {"name": "near6", "elem": ["fe80::1"]}},
+        {"set": {"name": "direct4", "elem": [{"concat": ["10.96.0.1", "tcp", 82]}]}},
         {"set": {"name": "cluster4", "elem": [{"range": ["10.0.0.0", "10.255.255.255"]}]}},
         {"set": {"name": "allowed_udp4", "elem": [{"concat": ["10.96.0.1", 53, {"prefix": {"addr": "10.0.0.0", "len": 8}}]}]}},
         {"map": {"name": "marks4", "map": "mark", "elem": [[{"concat": ["10.96.0.1", "tcp", 80]}, 1291845633]]}},
@@ -148,6 +165,8 @@ fn what_nft_prints_is_read_as_the_members_it_is() {
         ((Set::Uplinks, Element::Device("eth0".to_owned())), None),
         ((Set::Inside, net("fd00::/8")), None),
         ((Set::Inside, net("fe80::1/128")), None),
+        ((Set::Near, net("fe80::1/128")), None),
+        ((Set::Direct, port("10.96.0.1:82")), None),
         ((Set::Cluster, net("10.0.0.0/8")), None),
         ((Set::Allowed(Protocol::Udp), range), None),
         ((Set::Marks, port("10.96.0.1:80")), Some(0x4d00_0001)),

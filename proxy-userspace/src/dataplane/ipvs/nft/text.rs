@@ -23,7 +23,7 @@ pub const LAYOUT: &str = "layout_";
 const STATEMENT: usize = 500;
 
 /// The sets of a family, `ADDR` being its type of address.
-const SETS: [(Set, &str); 20] = [
+const SETS: [(Set, &str); 22] = [
     (Set::Services, "type PORT;"),
     (Set::Vips, "type ADDR;"),
     (Set::Refusing, "type ADDR;"),
@@ -38,6 +38,8 @@ const SETS: [(Set, &str); 20] = [
     (Set::Local, "type PORT;"),
     (Set::Loop, "type ADDR . PORT;"),
     (Set::Cluster, "type ADDR; flags interval;"),
+    (Set::Near, "type ADDR; flags interval;"),
+    (Set::Direct, "type PORT;"),
     (Set::Inside, "type ADDR; flags interval;"),
     (Set::Nodes, "type ADDR;"),
     (Set::Encapsulated, "type ADDR : mark;"),
@@ -65,7 +67,7 @@ chain input {
   ct direction reply accept
   meta l4proto != { 6, 17, 132 } accept
   jump gate
-  iifname @uplinks IP saddr != @clusterN jump outsideN
+  iifname @uplinks IP saddr != @nearN jump outsideN
   PORT @dropped_insideN ct state new drop
   iifname @uplinks PORT @servicesN meta mark set meta mark | VALUE
   IP saddr != @insideN PORT @servicesN meta mark set meta mark | VALUE
@@ -95,7 +97,9 @@ chain postrouting {
 }
 ";
 
-/// The chains of one family.
+/// The chains of one family. In `outside` are other nodes, too: they get the list that externalTrafficPolicy says, since their
+/// addresses may stand for pods that they masquerade, but are not answered directly: a node's stack takes nothing off a wire
+/// that comes from its own address.
 const FAMILY_CHAINS: &str = "
 chain unknownN {
   IP daddr @refusingN reject with icmpx type port-unreachable
@@ -103,6 +107,7 @@ chain unknownN {
 }
 chain outsideN {
   PORT @dropped_outsideN ct state new drop
+  IP saddr @clusterN PORT @directN return
   meta mark set PORT map @marksN accept
 }
 ";
@@ -221,6 +226,8 @@ fn set_name(set: Set, family: Option<Family>) -> String {
         Set::Local => "local",
         Set::Loop => "loop",
         Set::Cluster => "cluster",
+        Set::Near => "near",
+        Set::Direct => "direct",
         Set::Inside => "inside",
         Set::Uplinks => "uplinks",
         Set::Nodes => "nodes",
@@ -281,6 +288,8 @@ fn of_family(text: &str, family: Family) -> String {
         "services",
         "unknown",
         "cluster",
+        "near",
+        "direct",
         "outside",
         "inside",
         "loop",

@@ -290,9 +290,10 @@ impl Plan {
             IpNet::aggregate(&nets).into_iter().map(move |net| (set, Element::Net(net)))
         };
         let cluster = nets(Set::Cluster, desired.cluster_sources.iter().copied().collect());
+        let near = nets(Set::Near, desired.near_sources.iter().copied().collect());
         let inside = nets(Set::Inside, self.rules.masquerade.inside());
         let uplinks = self.uplinks.iter().map(|name| (Set::Uplinks, Element::Device(name.clone())));
-        let plain = cluster.chain(inside).chain(uplinks).map(|member| (member, None));
+        let plain = cluster.chain(near).chain(inside).chain(uplinks).map(|member| (member, None));
         let new: BTreeMap<Member, Option<u32>> =
             plain.chain(self.segments()).chain(self.encapsulating()).collect();
         for gone in self.node_members.keys().filter(|member| !new.contains_key(member)) {

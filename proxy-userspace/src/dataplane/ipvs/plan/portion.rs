@@ -71,6 +71,9 @@ impl Portion {
             if let (Some(service), true) = (marked, place.is_apart()) {
                 portion.serve(service, &scheduling, port, (place.outside, place.method), context);
                 portion.members.insert((Set::Marks, Element::Port(port.protocol, address)), mark);
+                if place.inside == place.outside {
+                    portion.insert(Set::Direct, Element::Port(port.protocol, address));
+                }
             }
             portion.guard(port, address, place, context);
         }

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_READY};
 use proxy_common::frontend::{FRONTEND_DSR, FRONTEND_SOURCE_RANGES};
 use proxy_common::selection::{BackendRef, HINT_MEMBER, SERVICE_ELSEWHERE, SERVICE_VACANT};
-use proxy_common::source_range::CLUSTER;
+use proxy_common::source_range::{CLUSTER, NEAR};
 use proxy_common::way::WAY_VALID;
 
 use super::kernel::FakeKernel;
@@ -137,8 +137,11 @@ pub fn desired(ports: impl IntoIterator<Item = (PortKey, ServicePort)>) -> Desir
 /// Asserts that the kernel serves exactly `desired`.
 pub fn assert_serves(kernel: &FakeKernel, desired: &Desired) {
     let mut frontends = 0;
-    let mut ranges: BTreeSet<RangeAt> =
-        desired.cluster_sources.iter().map(|net| RangeAt { service: CLUSTER, net: *net }).collect();
+    let of = |service, nets: &BTreeSet<IpNet>| {
+        nets.iter().map(move |net| RangeAt { service, net: *net }).collect()
+    };
+    let mut ranges: BTreeSet<RangeAt> = of(CLUSTER, &desired.cluster_sources);
+    ranges.append(&mut of(NEAR, &desired.near_sources));
     for (key, port) in &desired.ports {
         let id = |list: List| {
             let name = name_of(key, list);

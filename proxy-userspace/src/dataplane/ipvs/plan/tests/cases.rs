@@ -248,8 +248,10 @@ fn who_is_inside_is_what_ranges_and_masquerading_say() {
     let mut scene = Scene::new(Rules::default());
     scene.desired.cluster_sources =
         ["10.244.0.0/16", "10.244.0.7/32", "172.16.0.1/32"].map(|net| net.parse().unwrap()).into();
+    scene.desired.near_sources = ["10.244.0.0/16".parse().unwrap()].into();
     scene.sync([]);
     assert_eq!(nets(&scene, Set::Cluster), ["10.244.0.0/16", "172.16.0.1/32"]);
+    assert_eq!(nets(&scene, Set::Near), ["10.244.0.0/16"]);
     assert_eq!(nets(&scene, Set::Inside), ["0.0.0.0/0", "::/0"]);
     let masquerade = Masquerade::Outside(vec!["10.244.0.0/16".parse().unwrap()]);
     scene.start(Rules { masquerade, ..Rules::default() });

@@ -49,6 +49,25 @@ fn clients_outside_reach_backends_on_other_nodes_by_a_tunnel_and_those_here_by_t
 }
 
 #[test]
+fn only_ports_that_differ_by_direct_return_alone_are_not_for_other_nodes() {
+    let mut scene = Scene::new(Rules::default());
+    scene.serve(1, Some(direct(port(1, &[1, 11]))));
+    scene.serve(2, Some(direct(local_policy(port(2, &[1, 11])))));
+    scene.serve(3, Some(local_policy(port(3, &[1, 11]))));
+    let is_direct = |address: SocketAddr| {
+        scene.kernel.state.members.contains_key(&(Set::Direct, Element::Port(Protocol::Tcp, address)))
+    };
+    assert!(is_direct(load_balancer(1)) && is_direct(node_port(1)));
+    for n in [2, 3] {
+        assert!(
+            scene.mark(load_balancer(n)).is_some()
+                && !is_direct(load_balancer(n))
+                && !is_direct(node_port(n))
+        );
+    }
+}
+
+#[test]
 fn where_packets_are_to_travel_in_udp_a_service_is_served_as_any_other() {
     let mut scene = Scene::new(Rules { encapsulation: Encapsulation::Fou, ..Rules::default() });
     scene.serve(1, Some(direct(port(1, &[1, 11]))));
