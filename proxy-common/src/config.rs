@@ -29,6 +29,8 @@ pub mod global {
     pub const FIB_SOURCE: &str = "FIB_SOURCE";
     /// Non-zero where packets to other nodes are encapsulated in UDP (FoU), not in IP directly.
     pub const DSR_FOU: &str = "DSR_FOU";
+    /// What this node decapsulates: `TAKES_*` bits.
+    pub const DSR_TAKES: &str = "DSR_TAKES";
     /// Non-zero where pods of this node may answer clients themselves, out of tunnels.
     pub const DSR_POD: &str = "DSR_POD";
     /// Prefix that nodes may take the source of what they encapsulate from, in IPv4: an address, bytes in network order.
@@ -50,6 +52,11 @@ pub mod global {
     /// The high word.
     pub const NODE_NAMESPACE_HIGH: &str = "NODE_NAMESPACE_HIGH";
 }
+
+/// Bit of `DSR_TAKES`: packets that are encapsulated in IP.
+pub const TAKES_IPIP: u32 = 1 << 0;
+/// Bit of `DSR_TAKES`: packets that are encapsulated in UDP (FoU).
+pub const TAKES_FOU: u32 = 1 << 1;
 
 /// Index into AGENT: monotonic seconds of the agent's last heartbeat.
 pub const AGENT_HEARTBEAT: u32 = 0;

@@ -91,6 +91,8 @@ reasons! {
     IcmpUnknown = 30, "icmp_unknown";
     /// Dropped, and refused by ICMP: no service has this protocol.
     UnknownProtocol = 31, "unknown_protocol";
+    /// Dropped on its way out: encapsulated for a frontend of ours, but by a pod or a process of this node, not by our programs.
+    ForgedTunnel = 32, "forged_tunnel";
     /// Dropped on its way out: it came in from the network for a service's address, nobody here serves it, and the network would send
     /// it back here for ever.
     Unserved = 37, "unserved";

@@ -45,6 +45,8 @@ pub const PEER_WAY_SHIFT: u32 = 8;
 
 /// Seconds for which a way's MTU stays lower once a router has said so: those of Linux' own `mtu_expires`.
 pub const NARROWED_SECONDS: u32 = 600;
+/// The same where the router quoted too little of the packet to tell that this node sent it.
+pub const DOUBTED_SECONDS: u32 = 60;
 
 /// Value of NARROWED, one word: what a router said of a way, until when, and what the MTU was before. 0 = nobody said anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

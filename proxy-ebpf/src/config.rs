@@ -2,7 +2,7 @@
 //! Names and meaning: `proxy_common::config::global`.
 
 use aya_ebpf::Global;
-use proxy_common::config::{DEFAULT_MARK, DEFAULT_SNAT_PORTS, SHARE_ALONE};
+use proxy_common::config::{DEFAULT_MARK, DEFAULT_SNAT_PORTS, SHARE_ALONE, TAKES_FOU, TAKES_IPIP};
 use proxy_common::flow::Timeouts;
 use proxy_common::vip::VIP_CLUSTER_IP;
 
@@ -34,6 +34,8 @@ pub static FIB_SOURCE: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static DSR_FOU: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
+pub static DSR_TAKES: Global<u32> = Global::new(TAKES_IPIP);
+#[unsafe(no_mangle)]
 pub static DSR_POD: Global<u32> = Global::new(0);
 
 #[unsafe(no_mangle)]
@@ -61,6 +63,18 @@ pub static NODE_NAMESPACE_HIGH: Global<u32> = Global::new(0);
 #[inline(always)]
 pub fn is_snat_port(port: u16) -> bool {
     u32::from(u16::from_be(port)).wrapping_sub(SNAT_PORT_FIRST.load()) < SNAT_PORT_COUNT.load()
+}
+
+/// Whether this node decapsulates what comes in IP.
+#[inline(always)]
+pub fn takes_ipip() -> bool {
+    DSR_TAKES.load() & TAKES_IPIP != 0
+}
+
+/// Whether this node decapsulates what comes in UDP.
+#[inline(always)]
+pub fn takes_fou() -> bool {
+    DSR_TAKES.load() & TAKES_FOU != 0
 }
 
 /// Cookie of the node's own network namespace.

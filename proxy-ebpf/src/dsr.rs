@@ -25,6 +25,7 @@ use crate::packet::{Packet, Parsed};
 use crate::path;
 use crate::route::{self, NextHop};
 use crate::share;
+use crate::source;
 use crate::verdict::{HAND_TO_TC, NO_ROOM, UNTOUCHED, Verdict};
 
 /// Bit of the outer header's hint: this packet has had its second chance and is never sent on again.
@@ -75,6 +76,7 @@ pub fn write_outer<P: Packet, F: Family>(
     let ethernet = packet.ethernet().ok_or(NO_ROOM)?;
     // SAFETY: `at` checked the bound.
     unsafe { *ethernet = Ethernet { addresses: next.addresses, ether_type } };
+    packet.sign();
     let written = if way.flags & WAY_IPV4 != 0 {
         V4::write_outer(packet, ETHERNET, &outer::<F, V4>(parsed, way, hint, between))
     } else {
@@ -160,6 +162,8 @@ fn receive_inner<P: Packet, O: Family, F: Family, E: Encapsulation>(
         Some(pod) => pod,
         None => O::read_hint(packet, ETHERNET).ok_or(NO_ROOM)?,
     };
+    // The director asked, too; this one does not have to believe that it was one.
+    source::check_ranges::<F>(&frontend, &inner.key)?;
     let verdict = serve::<P, O, F, E>(packet, &mut inner, &frontend, hint)?;
     observe::count_service(frontend.service, packet.length());
     Ok(verdict)
@@ -231,7 +235,7 @@ pub fn is_other_node<F: Family>(address: &F::Address) -> bool {
 
 /// Whether encapsulated packets are taken from an address.
 #[inline(never)]
-fn may_send<F: Family>(address: &F::Address) -> bool {
+pub fn may_send<F: Family>(address: &F::Address) -> bool {
     F::is_outer_source(address) || peer::<F>(address) & (PEER_NODE | PEER_SELF) == PEER_NODE
 }
 

@@ -13,9 +13,11 @@ use crate::observe;
 use crate::packet::header::{ETHERNET, ether_type};
 use crate::packet::parse::parse;
 use crate::packet::{Packet, Parsed};
+use crate::trust;
 use crate::verdict::{UNTOUCHED, Verdict};
 use crate::vip;
 use proxy_common::fragment::Side;
+use proxy_common::verdict::Reason;
 
 /// Restores the frontend's address in a backend's reply. Every packet that leaves the node comes by here; most
 /// are done with after their source port was looked at.
@@ -77,6 +79,11 @@ fn restore_parsed<P: Packet, F: Family>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
 ) -> Result<Verdict, Verdict> {
+    if trust::may_be_tunnel::<F>(&parsed.key)
+        && trust::is_forged::<P, F>(*packet, parsed.payload, &parsed.key)
+    {
+        return Err(Verdict::Drop(Reason::ForgedTunnel));
+    }
     if !parsed.has_ports() {
         return Err(UNTOUCHED);
     }

@@ -3,7 +3,7 @@
 use proxy_common::hash::flow_hash;
 use proxy_common::way::FOU_PORT;
 
-use crate::config::DSR_FOU;
+use crate::config::{self, DSR_FOU};
 use crate::dsr;
 use crate::family::{Family, KeyOf};
 use crate::packet::header::{ETHERNET, Ports, Udp, protocol};
@@ -48,7 +48,11 @@ impl Encapsulation for Fou {
     }
 
     #[inline(always)]
-    fn inner_protocol<P: Packet, O: Family>(packet: &P, _outer: u8) -> Option<u8> {
+    fn inner_protocol<P: Packet, O: Family>(packet: &P, outer: u8) -> Option<u8> {
+        // Behind an extension header, what stands here is the UDP header: its sender's to choose.
+        if outer != protocol::UDP {
+            return None;
+        }
         let version = packet.at::<u8>(ETHERNET + O::HEADER + Self::BYTES)?;
         // SAFETY: `at` checked the bound.
         match unsafe { *version } >> 4 {
@@ -65,11 +69,12 @@ pub fn own_bytes() -> usize {
     if DSR_FOU.load() != 0 { Fou::BYTES } else { Ipip::BYTES }
 }
 
-/// Whether a packet is for the port of FoU on an address of this node. No Service has that, so that none can take what other
-/// nodes send.
+/// Whether a packet is for the port of FoU on an address of this node, where that is in use. No Service has it then, so that none
+/// can take what other nodes send.
 #[inline(always)]
 pub fn is_for_us<F: Family>(key: &KeyOf<F>) -> bool {
-    key.destination_port == FOU_PORT.to_be()
+    config::takes_fou()
+        && key.destination_port == FOU_PORT.to_be()
         && key.protocol == protocol::UDP
         && dsr::is_own::<F>(&key.destination)
 }

@@ -11,7 +11,7 @@ use proxy_common::verdict::Reason;
 
 use crate::affinity;
 use crate::balance;
-use crate::config::is_snat_port;
+use crate::config::{is_snat_port, takes_ipip};
 use crate::dispatch;
 use crate::dsr;
 use crate::family::{Family, V4, V6};
@@ -47,8 +47,8 @@ pub fn walk<P: Packet>(packet: P) -> Verdict {
 #[inline(always)]
 fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
     let verdict = match F::peek_protocol(&packet, ETHERNET) {
-        Some(protocol::IPV4) => return walk_tunnel::<P, F, V4, Ipip>(packet),
-        Some(protocol::IPV6) => return walk_tunnel::<P, F, V6, Ipip>(packet),
+        Some(protocol::IPV4) if takes_ipip() => return walk_tunnel::<P, F, V4, Ipip>(packet),
+        Some(protocol::IPV6) if takes_ipip() => return walk_tunnel::<P, F, V6, Ipip>(packet),
         Some(protocol) if protocol == F::PROTOCOL => return icmp::receive::<P, F>(packet),
         Some(_) => match forward::<P, F>(packet) {
             Leave::With(verdict) => verdict,
@@ -74,7 +74,9 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
 #[inline(always)]
 fn walk_fou<P: Packet, O: Icmp>(packet: P) -> Verdict {
     packet.need(ETHERNET + O::HEADER + Fou::BYTES + 1);
-    match Fou::inner_protocol::<P, O>(&packet, protocol::UDP) {
+    let inner =
+        O::peek_protocol(&packet, ETHERNET).and_then(|outer| Fou::inner_protocol::<P, O>(&packet, outer));
+    match inner {
         Some(protocol::IPV4) => walk_tunnel::<P, O, V4, Fou>(packet),
         Some(protocol::IPV6) => walk_tunnel::<P, O, V6, Fou>(packet),
         _ => UNTOUCHED,

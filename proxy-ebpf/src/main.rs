@@ -43,6 +43,7 @@ mod share;
 mod snat;
 mod socket;
 mod source;
+mod trust;
 mod verdict;
 mod vip;
 

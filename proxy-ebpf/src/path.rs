@@ -1,18 +1,18 @@
 //! Ways that are narrower somewhere between than their routes say.
 
 use proxy_common::verdict::Reason;
-use proxy_common::way::{NARROWED_SECONDS, Narrowing, Way};
+use proxy_common::way::{Narrowing, Way};
 
 use crate::flow;
 use crate::maps;
 use crate::verdict::Verdict;
 
-/// Takes an MTU that a router named for a way's own, for ten minutes, if it is lower.
+/// Takes an MTU that a router named for a way's own, for so many seconds, if it is lower.
 ///
 /// It stands where the route's MTU stood, so that packets that fit pay nothing for it. The agent may write that again at any
 /// time (another neighbour, another route): the next packet that is too large brings the router's word back.
 #[inline(always)]
-pub fn narrow(id: u32, way: *mut Way, mtu: u16) {
+pub fn narrow(id: u32, way: *mut Way, mtu: u16, seconds: u32) {
     let Some(word) = maps::NARROWED.get_ptr_mut(id) else {
         return;
     };
@@ -26,9 +26,16 @@ pub fn narrow(id: u32, way: *mut Way, mtu: u16) {
         let is_narrow = !before.is_none() && before.mtu() == current;
         let former = if is_narrow { before.former() } else { current };
         // Before the MTU: one that nobody remembers the former of would stay.
-        word.write_volatile(Narrowing::new(flow::now().saturating_add(NARROWED_SECONDS), mtu, former).0);
+        word.write_volatile(Narrowing::new(flow::now().saturating_add(seconds), mtu, former).0);
         (&raw mut (*way).mtu).write_volatile(mtu);
     }
+}
+
+/// Whether a packet of so many bytes can have been sent on a way: before a router named a lower MTU, larger ones were.
+#[inline(always)]
+pub fn can_have_sent(id: u32, way: &Way, size: u32) -> bool {
+    let former = maps::NARROWED.get(id).map_or(0, |word| Narrowing(*word).former());
+    size <= u32::from(way.mtu.max(former))
 }
 
 /// Whether a packet of `size` bytes, `outer` of them headers of ours, fits a way after all: where what a router said is ten

@@ -46,7 +46,8 @@ pub fn admit<F: Family>(frontend: Frontend, key: &KeyOf<F>) -> Result<Frontend, 
     Ok(frontend)
 }
 
-/// As [`admit`] of a pod of this node, which asks for a frontend of scope internal: that one has the right list.
+/// As [`admit`] of what needs no other list: a pod of this node asks for a frontend of scope internal, and what another node
+/// encapsulated was given its list there.
 #[inline(always)]
 pub fn check_ranges<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Result<(), Verdict> {
     if frontend.flags & FRONTEND_SOURCE_RANGES != 0 && !is_inside::<F>(frontend.service, &key.source) {

@@ -1,8 +1,9 @@
 //! ICMP errors about packets that this node encapsulated: somewhere between two nodes there is no room for so large a one.
 
 use proxy_common::flow::FlowKey;
+use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
-use proxy_common::way::{FOU_PORT, PEER_WAY_SHIFT, WAY_VALID};
+use proxy_common::way::{DOUBTED_SECONDS, FOU_PORT, NARROWED_SECONDS, PEER_WAY_SHIFT, WAY_VALID};
 
 use super::answer::{self, MOST_QUOTED, QUOTED_TRANSPORT};
 use super::family::{Icmp, LEAST_LINK, Quote, parse_plain};
@@ -11,6 +12,7 @@ use super::relay::{MAX_OFFSET, QUOTE};
 use crate::balance;
 use crate::dsr;
 use crate::family::{V4, V6};
+use crate::flow;
 use crate::fou::{self, Encapsulation, Fou};
 use crate::maps::{self, Buffer};
 use crate::packet::header::{ETHERNET, IcmpHeader, Ports, Udp, protocol};
@@ -109,6 +111,9 @@ fn find_inner<P: Packet, O: Icmp>(packet: P) -> Option<u8> {
     if way.flags & WAY_VALID == 0 || O::unmap(&way.target) != destination {
         return None;
     }
+    if !path::can_have_sent(finding.way, way, finding.size) {
+        return None;
+    }
     let transport = quote + O::HEADER;
     let (inner, between) = match outer {
         protocol::UDP => (inside_udp(&packet, transport)?, Fou::BYTES),
@@ -143,12 +148,13 @@ fn conclude<P: Packet, F: Icmp>(packet: P) -> Result<(), Verdict> {
     let finding = finding().ok_or(UNTOUCHED)?;
     let quote = read_quote::<P, F>(&packet, finding);
     // A backend without a hint has packets that only their inner headers tell.
-    let is_ours = quote.map_or(finding.hint != 0, |quote| is_ours::<P, F>(&packet, &quote));
+    let is_ours = quote.map_or(finding.hint != 0, |quote| is_ours::<P, F>(&packet, &quote, finding));
     let Some(way) = maps::WAYS.get_ptr_mut(finding.way).filter(|_| is_ours) else {
         // A tunnel of somebody else's between the same nodes.
         return Err(UNTOUCHED);
     };
-    path::narrow(finding.way, way, finding.mtu.max(finding.least) as u16);
+    let seconds = if quote.is_some() { NARROWED_SECONDS } else { DOUBTED_SECONDS };
+    path::narrow(finding.way, way, finding.mtu.max(finding.least) as u16, seconds);
     let quote = quote.ok_or(NOTED)?;
     finding.told = finding.mtu.saturating_sub(finding.outer).max(F::LEAST_TOLD);
     if finding.told.saturating_add(finding.outer) >= finding.size {
@@ -169,9 +175,10 @@ fn read_quote<P: Packet, F: Icmp>(packet: &P, finding: &Finding) -> Option<Quote
     (end <= finding.end && end <= finding.inner + MOST_QUOTED as u32).then_some(quote)
 }
 
-/// Whether a quoted packet asked for a frontend whose packets are encapsulated.
+/// Whether a quoted packet asked for a frontend whose packets are encapsulated, and its backend is behind the way that it took, and has
+/// the hint that it carried: who invents a quote knows addresses and ports, but has to guess that.
 #[inline(always)]
-fn is_ours<P: Packet, F: Icmp>(packet: &P, quote: &Quote<F::Address>) -> bool {
+fn is_ours<P: Packet, F: Icmp>(packet: &P, quote: &Quote<F::Address>, finding: &Finding) -> bool {
     let Some(ports) = packet.at::<Ports>((quote.transport & MAX_OFFSET) as usize) else {
         return false;
     };
@@ -185,7 +192,18 @@ fn is_ours<P: Packet, F: Icmp>(packet: &P, quote: &Quote<F::Address>) -> bool {
         protocol: quote.protocol,
         ..FlowKey::default()
     };
-    balance::lookup_encapsulated::<F>(&key).is_some()
+    let Some(frontend) = balance::lookup_encapsulated::<F>(&key) else {
+        return false;
+    };
+    let carries = |reference| {
+        let backend = balance::lookup_backend::<F>(reference);
+        backend.is_some_and(|backend| {
+            backend.way == finding.way && backend.hint & dsr::HINT_MASK == finding.hint
+        })
+    };
+    let slot = balance::select_slot::<F>(&frontend, &key);
+    let kept = || flow::lookup_quoted::<F>(&key).is_some_and(|flow| carries(BackendRef(flow.backend)));
+    carries(slot.settled()) || carries(slot.current()) || kept()
 }
 
 /// The client's next hop: the error came from another router.

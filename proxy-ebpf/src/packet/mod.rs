@@ -58,6 +58,13 @@ pub trait Packet: Copy {
     fn claim_delivery(&mut self) -> Result<(), Refused>;
     /// Whether a frame can be sent through `WAY_XDP` ways only, without the kernel's help for the neighbour.
     fn needs_xdp_way(&self) -> bool;
+    /// Marks a frame that was encapsulated here, so that `tc_egress` knows it; XDP's does not go by there.
+    fn sign(&self);
+    /// Whether a frame that leaves was encapsulated here, or forwarded for another node: it came in by an uplink, and carries our
+    /// mark, or its `source` may send us tunnels. The mark alone is none: sockets and macvlan devices can set it.
+    fn is_trusted<F: Family>(&self, source: &F::Address) -> bool;
+    /// Whether the frame is cut up into segments later, which may differ in what a UDP header is followed by.
+    fn has_segments(&self) -> bool;
     /// Whether the whole frame has so many bytes.
     fn holds(&self, bytes: u32) -> bool;
     /// Makes the first `bytes` bytes accessible, as far as the frame has them. All pointers die.

@@ -27,6 +27,7 @@ use crate::config::{MARK_MASK, MARK_VALUE, TC_DECAP_FLAGS};
 use crate::cut;
 use crate::family::Family;
 use crate::maps;
+use crate::trust;
 use crate::verdict::{NO_ROOM, Verdict};
 
 /// The folded difference between equal values: minus zero.
@@ -115,7 +116,7 @@ impl<const LINK: usize> TcPacket<LINK> {
     }
 
     #[inline(always)]
-    fn mark(&mut self) {
+    fn mark(&self) {
         let (value, mask) = (MARK_VALUE.load(), MARK_MASK.load());
         // SAFETY: the context is valid for the program's run.
         unsafe { (*self.context).mark = (*self.context).mark & !mask | value & mask };
@@ -288,6 +289,23 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
     fn claim_delivery(&mut self) -> Result<(), Refused> {
         self.mark();
         Ok(())
+    }
+    #[inline(always)]
+    fn sign(&self) {
+        self.mark();
+    }
+    #[inline(always)]
+    fn is_trusted<F: Family>(&self, source: &F::Address) -> bool {
+        // SAFETY: the context is valid for the program's run.
+        let from = unsafe { (*self.context).ingress_ifindex };
+        // SAFETY: only whether it is there matters.
+        from != 0
+            && unsafe { maps::DEVICES.get(from) }.is_some()
+            && (self.is_marked() || trust::is_forwarded::<F>(source))
+    }
+    #[inline(always)]
+    fn has_segments(&self) -> bool {
+        self.segment_size() != 0
     }
     #[inline(always)]
     fn needs_xdp_way(&self) -> bool {

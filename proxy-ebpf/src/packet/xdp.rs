@@ -88,6 +88,16 @@ impl Packet for XdpPacket {
         Ok(())
     }
     #[inline(always)]
+    fn sign(&self) {}
+    #[inline(always)]
+    fn is_trusted<F: Family>(&self, _source: &F::Address) -> bool {
+        false
+    }
+    #[inline(always)]
+    fn has_segments(&self) -> bool {
+        false
+    }
+    #[inline(always)]
     fn needs_xdp_way(&self) -> bool {
         true
     }

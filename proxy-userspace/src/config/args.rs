@@ -62,9 +62,10 @@ pub struct AgentArgs {
     #[arg(long, value_name = "snat|dsr")]
     pub forwarding: Option<String>,
     /// How packets to backends on other nodes are encapsulated with DSR: in IP, or in UDP to port 5555 where the network
-    /// carries no protocol 4 or 41; nodes take both [default: ipip]
-    #[arg(long, value_name = "ipip|fou")]
-    pub dsr_encap: Option<String>,
+    /// carries no protocol 4 or 41. Nodes take what they send; with both, separated by a comma, they send the first and take
+    /// either [default: ipip]
+    #[arg(long, value_name = "ipip|fou", value_delimiter = ',')]
+    pub dsr_encap: Vec<String>,
     /// To whom encapsulated packets are addressed with DSR: to the backend's node, or to the pod itself, which has to take the
     /// outer header off [default: node]
     #[arg(long, value_name = "node|pod")]

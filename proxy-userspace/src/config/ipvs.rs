@@ -48,7 +48,7 @@ pub(super) fn settings(
         } else {
             Masquerade::Outside(model.cluster_ranges.clone())
         },
-        encapsulation: parse::encapsulation(args.dsr_encap.as_deref())?,
+        encapsulation: parse::encapsulations(&args.dsr_encap)?.0,
     };
     let arp = if strict_arp { Arp::Strict } else { Arp::AsIs };
     let kept_ports = parse::snat_ports(args.snat_ports.as_deref())?;

@@ -230,8 +230,10 @@ fn dsr(args: &AgentArgs, model: &ModelSettings) -> Result<Dsr, ConfigError> {
     };
     let external = ("--service-external-ip-range".to_owned(), &*model.external_ip_ranges);
     overlap::check_outer_source(&outer_source, &[(cluster, &model.cluster_ranges), external])?;
+    let (encapsulation, also_taken) = parse::encapsulations(&args.dsr_encap)?;
     Ok(Dsr {
-        encapsulation: parse::encapsulation(args.dsr_encap.as_deref())?,
+        encapsulation,
+        also_taken,
         outer_source,
         dispatch: parse::dispatch(args.dsr_dispatch.as_deref())?,
     })

@@ -78,9 +78,18 @@ pub(super) fn reject_unknown(text: Option<&str>) -> Result<RejectUnknown, Config
     choice("--reject-unknown-ports", text, &kinds)
 }
 
-pub(super) fn encapsulation(text: Option<&str>) -> Result<Encapsulation, ConfigError> {
-    let words = [Encapsulation::Ipip, Encapsulation::Fou].map(|one| (one.name(), one));
-    choice("--dsr-encap", text, &words)
+/// What is sent, and what else is taken.
+pub(super) fn encapsulations(
+    texts: &[String],
+) -> Result<(Encapsulation, Option<Encapsulation>), ConfigError> {
+    let words = Encapsulation::ALL.map(|one| (one.name(), one));
+    let read = |text: &String| choice("--dsr-encap", Some(text), &words);
+    match texts {
+        [] => Ok((Encapsulation::default(), None)),
+        [sent] => Ok((read(sent)?, None)),
+        [sent, taken] if read(sent)? != read(taken)? => Ok((read(sent)?, Some(read(taken)?))),
+        _ => Err(wrong("--dsr-encap", &texts.join(","), "ipip, fou, or both once, what is sent first")),
+    }
 }
 
 pub(super) fn dispatch(text: Option<&str>) -> Result<Dispatch, ConfigError> {

@@ -143,8 +143,10 @@ fn every_flag_is_heard() {
     };
     assert_eq!(
         settings.dsr,
-        Dsr { encapsulation: Encapsulation::Fou, outer_source, dispatch: Dispatch::Pod }
+        Dsr { encapsulation: Encapsulation::Fou, also_taken: None, outer_source, dispatch: Dispatch::Pod }
     );
+    let both = resolve("--dsr-encap ipip,fou").unwrap().dsr;
+    assert_eq!(both.taken().collect::<Vec<_>>(), [Encapsulation::Ipip, Encapsulation::Fou]);
     assert_eq!(settings.snat_ports, 20000..=20999);
     let cgroup = Some(PathBuf::from("/cgroup"));
     assert_eq!(settings.sockets, Sockets { lb: SocketLb::Host, bind_protection: false, cgroup });
@@ -194,6 +196,10 @@ fn a_wrong_value_names_the_flag_and_what_it_takes() {
     );
     refused("--dsr-dispatch host", "--dsr-dispatch: \"host\" is not accepted; takes node or pod");
     refused("--dsr-encap gue", "--dsr-encap: \"gue\" is not accepted; takes ipip or fou");
+    let both = "takes ipip, fou, or both once, what is sent first";
+    for given in ["fou,fou", "ipip,fou,ipip"] {
+        refused(&format!("--dsr-encap {given}"), &format!("--dsr-encap: {given:?} is not accepted; {both}"));
+    }
     refused("--socket-lb pods", "--socket-lb: \"pods\" is not accepted; takes all, host or off");
     refused("--bind-protection maybe", "--bind-protection: \"maybe\" is not accepted; takes on or off");
     refused("--cgroup-path cgroup", "--cgroup-path: \"cgroup\" is not accepted; takes an absolute path");

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::config::file::{API_VERSION, Conntrack, GoDuration, Iptables, Ipvs, KIND, KubeProxyConfiguration};
 use crate::config::{ProxyMode, Settings, Source};
 use crate::dataplane::Mode;
+use crate::dataplane::ebpf::Encapsulation;
 use crate::dataplane::ipvs::{Arp, Masquerade};
 use crate::model::{Forwarding, NodePortAddresses};
 
@@ -110,7 +111,7 @@ fn own_configuration(settings: &Settings) -> Value {
             "closing": settings.timeouts.closing,
             "udp": settings.timeouts.datagram,
         },
-        "dsrEncap": settings.dsr.encapsulation.name(),
+        "dsrEncap": settings.dsr.taken().map(Encapsulation::name).collect::<Vec<_>>().join(","),
         "dsrDispatch": settings.dsr.dispatch.name(),
         "dsrOuterSource": settings.dsr.outer_source.names(),
         "rejectUnknownPorts": settings.reject_unknown.name(),

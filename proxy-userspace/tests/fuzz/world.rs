@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use millrace_lab::frame::{Frame, chunk, flag, protocol};
 use millrace_lab::program::{Bed, Hook, Service, known_hop, resolved_way};
+use proxy_common::config::{TAKES_FOU, TAKES_IPIP};
 use proxy_common::flow::Timeouts;
 use proxy_common::verdict::Reason;
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
@@ -77,7 +78,7 @@ pub const NODES: u8 = 2;
 impl World {
     /// Loads and fills a bed; connections are opened by the clients whose packets, or the replies to them, the program sees.
     pub fn new(hook: Hook) -> Self {
-        let bed = Bed::builder().timeouts(NEVER).load();
+        let bed = Bed::builder().timeouts(NEVER).takes(TAKES_IPIP | TAKES_FOU).load();
         let mut frontends = Vec::new();
         for v6 in [false, true] {
             bed.peer(address(v6, NODES, 1), PEER_SELF | PEER_NODE);

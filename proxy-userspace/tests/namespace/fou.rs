@@ -83,12 +83,16 @@ fn nodes_are_switched_one_by_one_without_losing_a_connection() -> Result<()> {
         traffic.push((connections, Stream::start(client, target, Duration::from_millis(1))?));
         assert_eq!(udp_of_tunnel(&cluster, family, Protocol::Tcp)?, None);
     }
-    // The director first: the backend's node takes what it does not send itself.
-    for node in [1, 2] {
-        cluster.start_agent_with(node, &FOU)?;
-        cluster.proxy(node)?.wait_for_start(2)?;
-        for family in Family::ALL {
-            assert!(udp_of_tunnel(&cluster, family, Protocol::Tcp)?.is_some(), "{family}");
+    // First all nodes take both, then each sends the other, then they take no more than that.
+    let steps = [("ipip,fou", false), ("fou,ipip", true), ("fou", true)];
+    for (start, (flag, is_udp)) in (2..).zip(steps) {
+        for node in [1, 2] {
+            cluster.start_agent_with(node, &["--dsr-encap", flag])?;
+            cluster.proxy(node)?.wait_for_start(start)?;
+            for family in Family::ALL {
+                let port = udp_of_tunnel(&cluster, family, Protocol::Tcp)?;
+                assert_eq!(port.is_some(), is_udp, "{flag} on node {node}, {family}");
+            }
         }
     }
     for (connections, stream) in traffic {

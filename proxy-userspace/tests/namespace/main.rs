@@ -19,6 +19,7 @@ mod direct_return;
 mod errors;
 mod faces;
 mod fixture;
+mod forged;
 mod fou;
 mod fragments;
 mod host;

@@ -3,15 +3,17 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use millrace_lab::frame::{Frame, Layer, flag};
+use millrace_lab::frame::{Extension, Frame, Layer, flag};
 use millrace_lab::program::{Bed, Service};
+use proxy_common::config::{TAKES_FOU, TAKES_IPIP};
 use proxy_common::verdict::Reason;
 use proxy_common::way::{FOU_PORT, PEER_NODE, PEER_SELF};
 
-use crate::case::{Case, Encapsulation, Tunnel, each_ingress};
+use crate::case::{Case, Encapsulation, Family, Tunnel, each_ingress};
 
 each_ingress! {
-    a_node_takes_both_encapsulations_whichever_it_sends
+    a_node_takes_the_encapsulations_that_it_is_told_to
+    a_udp_header_behind_an_extension_header_is_no_inner_packet
     connections_have_source_ports_of_their_own_and_keep_them
     a_connection_that_comes_in_by_either_encapsulation_is_one
     packets_to_the_port_that_hold_no_packet_for_us_pass_byte_for_byte
@@ -19,10 +21,15 @@ each_ingress! {
     no_service_takes_the_port_of_a_node
 }
 
+const TAKES_BOTH: u32 = TAKES_IPIP | TAKES_FOU;
 const ENCAPSULATIONS: [Encapsulation; 2] = [Encapsulation::Ipip, Encapsulation::Fou];
 
 fn tunnel(case: Case, encapsulation: Encapsulation) -> Tunnel {
     Tunnel { case, outer: case.family, encapsulation }
+}
+
+fn both() -> Bed {
+    Bed::builder().takes(TAKES_BOTH).load()
 }
 
 /// Node 1, with a pod of its own and one on node 3.
@@ -35,16 +42,44 @@ fn install(bed: &Bed, case: Case) -> Service {
     service.backend_local(case.pod(1)).backend_remote(case.remote_pod(3), way).install()
 }
 
-fn a_node_takes_both_encapsulations_whichever_it_sends(case: Case) {
-    for own in ENCAPSULATIONS {
-        for (port, of_director) in (40000..).zip(ENCAPSULATIONS) {
-            let bed = tunnel(case, own).bed();
-            let here = install(&bed, case).endpoints[0];
+fn a_node_takes_the_encapsulations_that_it_is_told_to(case: Case) {
+    for takes in [TAKES_IPIP, TAKES_FOU, TAKES_BOTH] {
+        let bed = Bed::builder().takes(takes).load();
+        let here = install(&bed, case).endpoints[0];
+        for (port, (of_director, bit)) in
+            (40000..).zip(ENCAPSULATIONS.into_iter().zip([TAKES_IPIP, TAKES_FOU]))
+        {
             let syn = case.tcp_from(port, flag::SYN);
             let directed = tunnel(case, of_director).around(&syn, 2, 1, here.hint);
-            case.is_delivered(&bed, &directed, &syn.with_destination(here.at), Reason::ServedDsr);
+            if takes & bit == 0 {
+                case.arrives(&bed, &directed).assert_untouched().assert_counted(Reason::NotOurs);
+            } else {
+                case.is_delivered(&bed, &directed, &syn.with_destination(here.at), Reason::ServedDsr);
+            }
         }
     }
+}
+
+/// The UDP header's first byte is its sender's to choose, and so is what it would say as an IPv4 header.
+fn a_udp_header_behind_an_extension_header_is_no_inner_packet(case: Case) {
+    // The frame has to be so large that no test run takes it in TC.
+    if case.family == Family::V4 || !case.hook.is_xdp() {
+        return;
+    }
+    let bed = both();
+    install(&bed, case);
+    let v4 = Case { family: Family::V4, ..case };
+    let inner = v4.tcp(flag::ACK).payload(vec![0xa5; 5555 - 40]).build().slice(14..);
+    // Source port and port 5555 are version, type of service and length of an IPv4 header; its other fields follow.
+    let source_port = u16::from_be_bytes([inner[0], inner[1]]);
+    assert_eq!(u16::from_be_bytes([inner[2], inner[3]]), FOU_PORT);
+    let outer = Frame::ip(case.family.node(2), case.family.node(1)).layer(Extension::hop_by_hop(1));
+    let mut frame = outer.udp(source_port, FOU_PORT).payload(inner.slice(8..)).build().to_vec();
+    // What UDP has as length and checksum is the IPv4 header's identification and flags.
+    let at = frame.len() - inner.len() + 4;
+    frame[at..at + 4].copy_from_slice(&inner[4..8]);
+    let outcome = bed.run(case.hook, &frame);
+    assert_eq!(outcome.assert_untouched().counts.of(Reason::NotOurs).packets, 1, "{outcome}");
 }
 
 fn connections_have_source_ports_of_their_own_and_keep_them(case: Case) {
@@ -70,7 +105,7 @@ fn connections_have_source_ports_of_their_own_and_keep_them(case: Case) {
 }
 
 fn a_connection_that_comes_in_by_either_encapsulation_is_one(case: Case) {
-    let bed = Bed::new();
+    let bed = both();
     let here = install(&bed, case).endpoints[0];
     for (flags, encapsulation) in
         [(flag::SYN, Encapsulation::Ipip), (flag::ACK, Encapsulation::Fou), (flag::ACK, Encapsulation::Ipip)]
@@ -84,7 +119,7 @@ fn a_connection_that_comes_in_by_either_encapsulation_is_one(case: Case) {
 }
 
 fn packets_to_the_port_that_hold_no_packet_for_us_pass_byte_for_byte(case: Case) {
-    let bed = Bed::new();
+    let bed = both();
     let here = install(&bed, case).endpoints[0];
     let to_port = |payload: &[u8]| {
         let frame = Frame::ip(case.family.node(2), case.family.node(1)).udp(4000, FOU_PORT);
@@ -104,7 +139,7 @@ fn packets_to_the_port_that_hold_no_packet_for_us_pass_byte_for_byte(case: Case)
 }
 
 fn a_service_on_the_port_is_served(case: Case) {
-    let bed = Bed::new();
+    let bed = both();
     let here = install(&bed, case).endpoints[0];
     let at = SocketAddr::new(case.vip().ip(), FOU_PORT);
     bed.service().udp().external(at).backend_local(case.pod(1)).install();
@@ -117,7 +152,7 @@ fn a_service_on_the_port_is_served(case: Case) {
 }
 
 fn no_service_takes_the_port_of_a_node(case: Case) {
-    let bed = Bed::new();
+    let bed = both();
     let here = install(&bed, case).endpoints[0];
     let at = SocketAddr::new(case.family.node(1), FOU_PORT);
     bed.service().udp().external(at).backend_local(case.pod(2)).install();

@@ -36,6 +36,7 @@ mod shapes;
 mod shared;
 mod snat;
 mod snat_ports;
+mod trust;
 mod tunnelled_fragments;
 mod unserved;
 mod unsettled;

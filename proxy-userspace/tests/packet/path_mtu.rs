@@ -263,10 +263,12 @@ fn a_short_quote_that_is_not_shaped_as_what_this_node_sends_changes_nothing(tunn
         tunnel.case.arrives(&director.bed, &error).assert_untouched().assert_counted(Reason::NotOurs);
         assert_eq!(director.mtu(), 1500);
     }
-    // A backend that has no hint of its own is known by what is inside.
-    let whole = with_hint(0).build().slice(14..);
-    tunnel.case.arrives(&director.bed, &about(tunnel, &whole, whole.len(), NARROW));
-    assert_eq!(director.mtu(), NARROW);
+    // What is quoted whole has to carry the hint of its own backend.
+    for (hint, mtu) in [(0, 1500), (director.backend.hint, NARROW)] {
+        let whole = with_hint(hint).build().slice(14..);
+        tunnel.case.arrives(&director.bed, &about(tunnel, &whole, whole.len(), NARROW));
+        assert_eq!(director.mtu(), mtu, "hint {hint}");
+    }
 }
 
 fn what_every_ipv6_link_takes_is_sent_whatever_a_router_says(tunnel: Tunnel) {

@@ -112,7 +112,7 @@ fn ipv6_options_are_stepped_over_or_the_packet_is_passed(hook: Hook) {
 fn a_frame_that_carries_our_mark_is_not_looked_up_again(family: Family) {
     let case = Case { hook: Hook::TcIngress, family };
     let bed = bed_with_service(case);
-    let marked = Ingress { device: DEVICE, mark: DEFAULT_MARK | 1 };
+    let marked = Ingress { device: DEVICE, mark: DEFAULT_MARK | 1, ..Ingress::default() };
     let outcome = bed.run_with(Hook::TcIngress, &case.tcp(flag::SYN).build(), marked);
     outcome.assert_untouched();
     assert_eq!(outcome.run.mark, DEFAULT_MARK | 1, "bits that are not ours are kept");

@@ -9,12 +9,16 @@ use anyhow::{Context, Result, anyhow, bail};
 use aya::programs::{CgroupAttachMode, Program, TcAttachType, XdpMode, tc};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
-use proxy_common::config::{DEFAULT_MARK, SHARE_ALONE, SHARE_NEWER, SHARE_OLDER, global};
+use proxy_common::config::{
+    DEFAULT_MARK, SHARE_ALONE, SHARE_NEWER, SHARE_OLDER, TAKES_FOU, TAKES_IPIP, global,
+};
 
 const LOOPBACK: &str = "lo";
 const CGROUP: &str = "/sys/fs/cgroup";
 /// What is off by default. The verifier walks through what is on, and nothing else.
 const EVERYTHING: [&str; 3] = [global::DSR_POD, global::DSR_FOU, global::OUTER_SPREAD];
+/// What nodes take off.
+const TAKEN: u32 = TAKES_IPIP | TAKES_FOU;
 /// The programs that look for whose a connection is while the node changes its mode.
 const SHARING: [&str; 3] = ["xdp_ingress", "tc_ingress", "tc_ingress_l3"];
 /// What a node may share its connections with, and how its programs are called then.
@@ -63,6 +67,7 @@ fn make_maps(object: &[u8], share: u32) -> Result<Ebpf> {
     loader.override_global(global::TC_DECAP_FLAGS, &decapsulates, true);
     loader.override_global(global::FIB_SOURCE, &has_source, true);
     loader.override_global(global::SHARE, &share, true);
+    loader.override_global(global::DSR_TAKES, &TAKEN, true);
     for name in EVERYTHING {
         loader.override_global(name, &1_u32, true);
     }

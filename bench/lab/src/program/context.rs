@@ -69,11 +69,13 @@ pub struct Ingress {
     pub device: u32,
     /// The mark an skb already has.
     pub mark: u32,
+    /// Bytes of a segment, where an skb is to be cut up.
+    pub segment: u32,
 }
 
 impl Default for Ingress {
     fn default() -> Self {
-        Self { device: DEVICE, mark: 0 }
+        Self { device: DEVICE, mark: 0, segment: 0 }
     }
 }
 
@@ -166,6 +168,7 @@ const SK_BUFF_BYTES: usize = 192;
 const SK_BUFF_MARK: usize = 8;
 const SK_BUFF_INGRESS_IFINDEX: usize = 36;
 const SK_BUFF_IFINDEX: usize = 40;
+const SK_BUFF_GSO_SIZE: usize = 176;
 
 // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
 fn xdp_md(ingress: Ingress, length: usize) -> Vec<u8> {
@@ -178,6 +181,7 @@ fn sk_buff(ingress: Ingress) -> Vec<u8> {
         (SK_BUFF_MARK, ingress.mark),
         (SK_BUFF_INGRESS_IFINDEX, ingress.device),
         (SK_BUFF_IFINDEX, ingress.device),
+        (SK_BUFF_GSO_SIZE, ingress.segment),
     ] {
         context[at..at + 4].copy_from_slice(&value.to_ne_bytes());
     }

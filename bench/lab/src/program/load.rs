@@ -10,7 +10,9 @@ use aya::programs::{ProgramFd, SchedClassifier, Xdp};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
 use ipnet::{Ipv4Net, Ipv6Net};
-use proxy_common::config::{AGENT_HEARTBEAT, DEFAULT_MARK, DEFAULT_SNAT_PORTS, SHARE_ALONE, global};
+use proxy_common::config::{
+    AGENT_HEARTBEAT, DEFAULT_MARK, DEFAULT_SNAT_PORTS, SHARE_ALONE, TAKES_FOU, TAKES_IPIP, global,
+};
 use proxy_common::flow::Timeouts;
 use proxy_common::selection::BackendRef;
 use proxy_common::vip::VIP_CLUSTER_IP;
@@ -80,6 +82,7 @@ pub struct BedBuilder {
     reject_unknown: u32,
     snat_ports: (u16, u16),
     fou: u32,
+    takes: u32,
     pods_answer: u32,
     outer_source: OuterSource,
     share: u32,
@@ -106,6 +109,7 @@ impl Default for BedBuilder {
             reject_unknown: VIP_CLUSTER_IP,
             snat_ports,
             fou: 0,
+            takes: TAKES_IPIP,
             pods_answer: 0,
             outer_source,
             share: SHARE_ALONE,
@@ -153,6 +157,13 @@ impl BedBuilder {
     #[must_use]
     pub fn fou(mut self) -> Self {
         self.fou = 1;
+        self.takes(TAKES_FOU)
+    }
+
+    /// What is decapsulated: `TAKES_*` bits; by default only what the programs send themselves.
+    #[must_use]
+    pub fn takes(mut self, bits: u32) -> Self {
+        self.takes = bits;
         self
     }
 
@@ -253,6 +264,7 @@ impl BedBuilder {
             (global::MARK_MASK, self.mark.1),
             (global::REJECT_UNKNOWN, self.reject_unknown),
             (global::DSR_FOU, self.fou),
+            (global::DSR_TAKES, self.takes),
             (global::DSR_POD, self.pods_answer),
             (global::SHARE, self.share),
             (global::TC_DECAP_FLAGS, u32::from(takes_decap_flags())),

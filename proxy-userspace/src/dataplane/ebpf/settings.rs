@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use proxy_common::config::{DEFAULT_MARK, DEFAULT_SNAT_PORTS};
+use proxy_common::config::{DEFAULT_MARK, DEFAULT_SNAT_PORTS, TAKES_FOU, TAKES_IPIP};
 use proxy_common::flow::Timeouts;
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
 
@@ -122,12 +122,26 @@ impl RejectUnknown {
 /// How packets to other nodes are encapsulated (Direct Server Return).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dsr {
-    /// In what (`--dsr-encap`). What other nodes send is taken either way.
+    /// In what (`--dsr-encap`).
     pub encapsulation: Encapsulation,
+    /// What else is taken from other nodes: while nodes go over from one encapsulation to the other.
+    pub also_taken: Option<Encapsulation>,
     /// From where (`--dsr-outer-source`).
     pub outer_source: OuterSource,
     /// To whom (`--dsr-dispatch`).
     pub dispatch: Dispatch,
+}
+
+impl Dsr {
+    /// What is taken from other nodes, what this one sends first.
+    pub fn taken(&self) -> impl Iterator<Item = Encapsulation> {
+        [Some(self.encapsulation), self.also_taken].into_iter().flatten()
+    }
+
+    /// The same as `TAKES_*` bits.
+    pub(super) fn takes(&self) -> u32 {
+        self.taken().map(Encapsulation::bit).fold(0, |bits, bit| bits | bit)
+    }
 }
 
 /// To whom what is encapsulated is addressed.
@@ -200,6 +214,16 @@ pub enum Encapsulation {
 }
 
 impl Encapsulation {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Ipip, Self::Fou];
+
+    const fn bit(self) -> u32 {
+        match self {
+            Self::Ipip => TAKES_IPIP,
+            Self::Fou => TAKES_FOU,
+        }
+    }
+
     /// The flag's word.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -1,0 +1,275 @@
+//! Who may encapsulate: what pods and processes of a node make themselves never leaves it as another node's tunnel.
+
+use std::net::{IpAddr, SocketAddr};
+
+use millrace_lab::frame::{Extension, Frame, Icmp, Layer, flag, protocol};
+use millrace_lab::program::{Bed, DEVICE, Hook, Ingress, Outcome};
+use proxy_common::config::{DEFAULT_MARK, SHARE_OLDER, TAKES_FOU, TAKES_IPIP};
+use proxy_common::hop::Device;
+use proxy_common::verdict::Reason;
+use proxy_common::vip::VIP_EXTERNAL;
+use proxy_common::way::{FOU_PORT, PEER_NODE, PEER_SELF};
+
+use crate::case::{Case, Encapsulation, Family, TARGET_PORT, Tunnel, each_tunnel};
+
+each_tunnel! {
+    what_a_pod_or_a_process_encapsulates_for_a_frontend_does_not_leave
+    what_our_programs_encapsulate_carries_their_mark_and_leaves
+    a_mark_alone_is_no_proof
+    one_nodes_tunnel_to_another_is_forwarded_and_a_strangers_is_not
+    tunnels_that_hold_nothing_for_us_leave_byte_for_byte
+    a_forged_error_about_a_client_does_not_leave
+    fragments_of_a_forged_tunnel_are_not_decapsulated
+    source_ranges_hold_on_the_backends_node
+    while_the_mode_changes_what_ipvs_encapsulates_leaves
+}
+
+/// Node 1, whose pods are no device's of DEVICES, and node 2 with a DSR backend.
+fn install(tunnel: Tunnel, bed: &Bed) {
+    let case = tunnel.case;
+    for family in [Family::V4, Family::V6] {
+        for (number, bits) in [(1, PEER_SELF | PEER_NODE), (2, PEER_NODE), (3, PEER_NODE)] {
+            bed.peer(family.node(number), bits);
+        }
+    }
+    let way = tunnel.way(bed, 2);
+    bed.service().dsr().external(case.vip()).backend_remote(case.remote_pod(2), way).install();
+    let node_port = SocketAddr::new(case.family.node(1), 30080);
+    bed.service().dsr().node_ports().external(node_port).backend_remote(case.remote_pod(2), way).install();
+    bed.vip(case.vip().ip(), VIP_EXTERNAL);
+}
+
+fn uplink(bed: &Bed) {
+    bed.insert::<u32, Device>("DEVICES", DEVICE, Device::default());
+}
+
+/// What leaves, from a pod's device unless that is an uplink.
+#[track_caller]
+fn leaves(bed: &Bed, frame: &Frame, mark: u32) -> Outcome {
+    bed.run_with(Hook::TcEgress, &frame.build(), Ingress { mark, ..Ingress::default() })
+}
+
+/// Addresses that a forger may have: masqueraded, its own, another node's.
+fn forgers(tunnel: Tunnel) -> [IpAddr; 3] {
+    let pod = Case { family: tunnel.outer, ..tunnel.case }.pod(1).ip();
+    [tunnel.outer.node(1), pod, tunnel.outer.node(3)]
+}
+
+fn what_a_pod_or_a_process_encapsulates_for_a_frontend_does_not_leave(tunnel: Tunnel) {
+    let bed = tunnel.bed();
+    install(tunnel, &bed);
+    let case = tunnel.case;
+    let pod = Case { family: tunnel.outer, ..case }.remote_pod(2).ip();
+    let of_node = |number| SocketAddr::new(case.family.node(number), 30080);
+    let inner = [
+        case.tcp(flag::SYN),
+        case.tcp(flag::ACK),
+        case.tcp(flag::SYN).with_destination(of_node(1)),
+        case.tcp(flag::SYN).with_destination(of_node(3)),
+    ];
+    for from in forgers(tunnel) {
+        for to in [tunnel.outer.node(2), pod] {
+            for frame in &inner {
+                let forged = tunnel.between(frame, (from, to), 77);
+                leaves(&bed, &forged, 0).assert_dropped(Reason::ForgedTunnel);
+            }
+        }
+    }
+    // Later fragments inside have no ports.
+    let pieces = case.tcp(flag::ACK).payload(vec![0xa5; 3000]).fragments(7, 1400);
+    for piece in pieces {
+        leaves(&bed, &tunnel.around(&piece, 1, 2, 0), 0).assert_dropped(Reason::ForgedTunnel);
+    }
+    // Nor does what stands behind more headers than ours have: a pod takes those off, too.
+    let mut longer = tunnel.around(&inner[0], 1, 2, 0);
+    if tunnel.outer == Family::V6 {
+        longer.layers.insert(1, Layer::from(Extension::hop_by_hop(1)));
+        leaves(&bed, &longer, 0).assert_dropped(Reason::ForgedTunnel);
+    }
+    // Nor into a pod of this node.
+    bed.send(Hook::TcPodOut, &tunnel.between(&inner[0], (forgers(tunnel)[1], pod), 0))
+        .assert_dropped(Reason::ForgedTunnel);
+}
+
+fn what_our_programs_encapsulate_carries_their_mark_and_leaves(tunnel: Tunnel) {
+    let bed = tunnel.bed();
+    install(tunnel, &bed);
+    uplink(&bed);
+    let sent = tunnel.case.arrives(&bed, &tunnel.case.tcp(flag::SYN));
+    sent.assert_counted(Reason::SentDsr);
+    if tunnel.case.hook == Hook::XdpIngress {
+        // It meets no program on its way out.
+        return;
+    }
+    assert_eq!(sent.run.mark & DEFAULT_MARK, DEFAULT_MARK, "{sent}");
+    leaves(&bed, &sent.frame(), sent.run.mark).assert_untouched().assert_counted(Reason::NotOurs);
+    // Without a mark there is only the way it came by.
+    let bed = tunnel.load(Bed::builder().mark(0, 0));
+    install(tunnel, &bed);
+    uplink(&bed);
+    let sent = tunnel.case.arrives(&bed, &tunnel.case.tcp(flag::SYN)).frame();
+    leaves(&bed, &sent, 0).assert_untouched().assert_counted(Reason::NotOurs);
+}
+
+/// Whoever owns a socket of the node, or a macvlan device, may set it.
+fn a_mark_alone_is_no_proof(tunnel: Tunnel) {
+    let bed = tunnel.bed();
+    install(tunnel, &bed);
+    let forged = tunnel.around(&tunnel.case.tcp(flag::SYN), 1, 2, 0);
+    leaves(&bed, &forged, DEFAULT_MARK).assert_dropped(Reason::ForgedTunnel);
+    uplink(&bed);
+    // From outside, and masqueraded here.
+    leaves(&bed, &forged, 0).assert_dropped(Reason::ForgedTunnel);
+    leaves(&bed, &forged, DEFAULT_MARK).assert_untouched();
+}
+
+fn one_nodes_tunnel_to_another_is_forwarded_and_a_strangers_is_not(tunnel: Tunnel) {
+    let bed = tunnel.bed();
+    install(tunnel, &bed);
+    uplink(&bed);
+    let syn = tunnel.case.tcp(flag::SYN);
+    leaves(&bed, &tunnel.around(&syn, 3, 2, 0), 0).assert_untouched().assert_counted(Reason::NotOurs);
+    leaves(&bed, &tunnel.around(&syn, 66, 2, 0), 0).assert_dropped(Reason::ForgedTunnel);
+}
+
+fn tunnels_that_hold_nothing_for_us_leave_byte_for_byte(tunnel: Tunnel) {
+    let bed = tunnel.bed();
+    install(tunnel, &bed);
+    let case = tunnel.case;
+    // A Service whose clients are never answered by another node, and an overlay between pods.
+    let at = SocketAddr::new(case.vip().ip(), 81);
+    bed.service().external(at).backend_local(case.pod(1)).install();
+    let echo = Icmp { kind: if case.family == Family::V4 { 8 } else { 128 }, code: 0, rest: [0, 1, 0, 1] };
+    let syn = case.tcp(flag::SYN);
+    let ping = Frame::ip(case.client().ip(), case.vip().ip()).layer(echo).payload(&b"ping"[..]);
+    let to_node = SocketAddr::new(case.family.node(3), 22);
+    let inner = [
+        syn.clone().with_destination(at),
+        syn.clone().with_destination(case.remote_pod(2)),
+        syn.clone().with_destination(to_node),
+        case.udp(),
+        ping,
+        Frame::ip(case.client().ip(), case.remote_pod(2).ip()).payload(vec![0; 40]),
+    ];
+    for frame in &inner {
+        let tunnelled = tunnel.around(frame, 1, 2, 0);
+        leaves(&bed, &tunnelled, 0).assert_untouched().assert_counted(Reason::NotOurs);
+    }
+    // What holds no packet, or half of one.
+    let whole = tunnel.around(&syn, 1, 2, 0).build();
+    let outer = 14 + usize::from(tunnel.overhead());
+    for length in [outer, outer + 1, outer + 19] {
+        let outcome = bed.run(Hook::TcEgress, &whole[..length]);
+        outcome.assert_untouched().assert_counted(Reason::NotOurs);
+    }
+    let layer = Layer::ip(tunnel.outer.node(1), tunnel.outer.node(2));
+    let other_port = syn.encapsulated(layer).in_udp(4000, FOU_PORT + 1);
+    leaves(&bed, &other_port, 0).assert_untouched().assert_counted(Reason::NotOurs);
+}
+
+fn a_forged_error_about_a_client_does_not_leave(tunnel: Tunnel) {
+    let bed = tunnel.bed();
+    install(tunnel, &bed);
+    let case = tunnel.case;
+    let refused = case.tcp(flag::ACK).reply().icmp_error(case.client().ip(), case.family.port_unreachable());
+    assert_eq!(refused.destination().ip(), case.vip().ip());
+    let forged = tunnel.around(&refused, 1, 2, 0);
+    leaves(&bed, &forged, 0).assert_dropped(Reason::ForgedTunnel);
+    bed.forget_vip(case.vip().ip());
+    leaves(&bed, &forged, 0).assert_untouched();
+}
+
+/// Their first one says what it holds; the others reach nobody who puts them together.
+fn fragments_of_a_forged_tunnel_are_not_decapsulated(tunnel: Tunnel) {
+    let bed = Bed::builder().takes(TAKES_IPIP | TAKES_FOU).load();
+    install(tunnel, &bed);
+    let case = tunnel.case;
+    let at = SocketAddr::new(case.vip().ip(), 81);
+    let here = bed.service().dsr().external(at).backend_local(case.pod(1)).install().endpoints[0];
+    let inner = case.tcp(flag::ACK).with_destination(at).payload(vec![0xa5; 3000]);
+    let mut whole = tunnel.around(&inner, 2, 1, here.hint);
+    if let Layer::Ipv4(ip) = whole.outermost_mut() {
+        ip.dont_fragment = false;
+    }
+    let delivered = inner.with_destination(SocketAddr::new(here.at.ip(), TARGET_PORT));
+    assert_eq!(delivered.destination(), here.at);
+    for piece in outer_fragments(&whole) {
+        let outcome = case.arrives(&bed, &piece);
+        outcome.assert_untouched();
+        assert_eq!(outcome.counts.of(Reason::ServedDsr).packets, 0, "{outcome}");
+    }
+}
+
+/// The outer packet cut in two.
+fn outer_fragments(whole: &Frame) -> Vec<Frame> {
+    let mut bare = whole.clone();
+    let body = {
+        let bytes = whole.build();
+        let header = if matches!(whole.outermost(), Layer::Ipv4(_)) { 20 } else { 40 };
+        bytes.slice(14 + header..)
+    };
+    let protocol = match whole.layers.get(1) {
+        Some(Layer::Udp(_)) => protocol::UDP,
+        Some(Layer::Ipv4(_)) => protocol::IPIP,
+        _ => protocol::IPV6,
+    };
+    bare.layers.truncate(1);
+    let cut = 1400;
+    [(0, true, body.slice(..cut)), (cut / 8, false, body.slice(cut..))]
+        .into_iter()
+        .map(|(offset, more, part)| {
+            let mut piece = bare.clone().payload(part);
+            let offset = u16::try_from(offset).unwrap();
+            if let Layer::Ipv4(ip) = piece.outermost_mut() {
+                (ip.fragment_offset, ip.more_fragments, ip.protocol) = (offset, more, Some(protocol));
+            } else {
+                let header = Extension { protocol: Some(protocol), ..Extension::fragment(offset, more, 9) };
+                piece = piece.layer(header);
+            }
+            piece
+        })
+        .collect()
+}
+
+fn source_ranges_hold_on_the_backends_node(tunnel: Tunnel) {
+    let bed = tunnel.bed();
+    install(tunnel, &bed);
+    let case = tunnel.case;
+    let at = SocketAddr::new(case.vip().ip(), 81);
+    let (allowed, bits) = (case.client().ip(), if case.family == Family::V4 { 32 } else { 128 });
+    let service = bed.service().dsr().external(at).source_range(allowed, bits);
+    let here = service.backend_local(case.pod(1)).install().endpoints[0];
+    let syn = case.tcp(flag::SYN).with_destination(at);
+    let other = SocketAddr::new(case.family.pick("198.51.100.11", "2001:db8:51::11"), 40000);
+    let refused = tunnel.around(&syn.clone().with_source(other), 2, 1, here.hint);
+    case.arrives(&bed, &refused).assert_dropped(Reason::SourceRefused);
+    let taken = tunnel.around(&syn, 2, 1, here.hint);
+    case.is_delivered(&bed, &taken, &syn.with_destination(here.at), Reason::ServedDsr);
+}
+
+fn while_the_mode_changes_what_ipvs_encapsulates_leaves(tunnel: Tunnel) {
+    let bed = tunnel.load(Bed::builder().share(SHARE_OLDER));
+    install(tunnel, &bed);
+    let of_ipvs = tunnel.around(&tunnel.case.tcp(flag::SYN), 1, 2, 0);
+    leaves(&bed, &of_ipvs, 0).assert_dropped(Reason::ForgedTunnel);
+    uplink(&bed);
+    leaves(&bed, &of_ipvs, 0).assert_untouched().assert_counted(Reason::NotOurs);
+}
+
+/// A frame that is cut up later has one header for packets that no program sees.
+#[test]
+fn a_train_of_datagrams_to_another_node_does_not_leave() {
+    for family in [Family::V4, Family::V6] {
+        let case = Case { hook: Hook::TcEgress, family };
+        let tunnel = Tunnel { case, outer: family, encapsulation: Encapsulation::Fou };
+        let bed = tunnel.bed();
+        install(tunnel, &bed);
+        let harmless = Frame::ip(family.node(1), family.node(2)).udp(4000, FOU_PORT).payload(vec![0; 2800]);
+        let train = Ingress { segment: 1400, ..Ingress::default() };
+        bed.run_with(Hook::TcEgress, &harmless.build(), train).assert_dropped(Reason::ForgedTunnel);
+        leaves(&bed, &harmless, 0).assert_untouched();
+        let outside =
+            Frame::ip(family.node(1), case.client().ip()).udp(4000, FOU_PORT).payload(vec![0; 2800]);
+        bed.run_with(Hook::TcEgress, &outside.build(), train).assert_untouched();
+    }
+}
