@@ -160,6 +160,17 @@ fn every_flag_is_heard() {
 }
 
 #[test]
+fn encapsulations_are_one_or_both_and_none_twice() {
+    let both = "takes ipip, fou, or both once, what is sent first";
+    for given in ["fou,fou", "ipip,fou,ipip"] {
+        let error = resolve(&format!("--dsr-encap {given}")).unwrap_err().to_string();
+        assert_eq!(error, format!("--dsr-encap: {given:?} is not accepted; {both}"));
+    }
+    let error = resolve("--dsr-encap gue").unwrap_err().to_string();
+    assert_eq!(error, "--dsr-encap: \"gue\" is not accepted; takes ipip or fou");
+}
+
+#[test]
 fn a_wrong_value_names_the_flag_and_what_it_takes() {
     refused("--source api", "--source: \"api\" is not accepted; takes kubernetes or directory:PATH");
     refused(
@@ -195,11 +206,6 @@ fn a_wrong_value_names_the_flag_and_what_it_takes() {
         "--reject-unknown-ports: \"none\" is not accepted; takes clusterip, all or off",
     );
     refused("--dsr-dispatch host", "--dsr-dispatch: \"host\" is not accepted; takes node or pod");
-    refused("--dsr-encap gue", "--dsr-encap: \"gue\" is not accepted; takes ipip or fou");
-    let both = "takes ipip, fou, or both once, what is sent first";
-    for given in ["fou,fou", "ipip,fou,ipip"] {
-        refused(&format!("--dsr-encap {given}"), &format!("--dsr-encap: {given:?} is not accepted; {both}"));
-    }
     refused("--socket-lb pods", "--socket-lb: \"pods\" is not accepted; takes all, host or off");
     refused("--bind-protection maybe", "--bind-protection: \"maybe\" is not accepted; takes on or off");
     refused("--cgroup-path cgroup", "--cgroup-path: \"cgroup\" is not accepted; takes an absolute path");

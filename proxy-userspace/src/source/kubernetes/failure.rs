@@ -105,6 +105,7 @@ impl Failure {
 }
 
 /// Why a request was not done, in one line without a library's inner words.
+#[must_use]
 pub fn explain_refusal(error: &kube::Error) -> String {
     let kube::Error::Api(status) = error else {
         return format!("the API server {}", Failure::before_answer(error));
