@@ -112,7 +112,9 @@ async fn serve(pins: &Pins, mut channels: Channels, ready: oneshot::Sender<()>) 
     // The loop waits for a change of it.
     channels.topology.mark_changed();
     observers.push(Box::new(Ready(Some(ready))));
-    Reconciler::new(model, listed, dataplane, channels, INTERVALS).observed_by(observers).run().await;
+    // Large, and awaited once.
+    Box::pin(Reconciler::new(model, listed, dataplane, channels, INTERVALS).observed_by(observers).run())
+        .await;
     Ok(())
 }
 
