@@ -42,6 +42,9 @@ pub const FLOW_ANSWERED: u8 = FLOW_DECAPSULATED;
 /// TIME-WAIT, where it refuses half of the connections that come from the same address and port.
 pub const FLOW_TIME_WAIT: u32 = 60;
 
+/// Seconds of silence after which a connection counts as quiet (SNAT): what was begun is abandoned then, and a RST was believed.
+pub const FLOW_QUIET: u32 = 3;
+
 /// Seconds for which a director keeps a connection whose client has sent its FIN, and which it encapsulates: it does not see what
 /// the backend still sends, nor that this ends. As long as a NAT has to (RFC 5382, section 5).
 pub const FLOW_HALF_CLOSED: u32 = 240;

@@ -7,6 +7,7 @@
 
 pub mod addr;
 pub mod affinity;
+pub mod answer;
 pub mod backend;
 pub mod checksum;
 pub mod config;

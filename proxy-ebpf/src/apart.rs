@@ -12,7 +12,9 @@ use crate::packet::header::{Tcp, Udp, protocol};
 mod flows;
 mod frames;
 
-pub use flows::{EMBRYO, FROM_BACKEND, evict, occupancy, open, open_translated, promote, renew};
+pub use flows::{
+    EMBRYO, FROM_BACKEND, evict, is_shown, occupancy, open, open_translated, promote, renew, search_row,
+};
 pub use frames::{
     FIRST, FIRST_INSIDE, LATER, TOO_SHORT, cut, follow_fragment, hold_fragment, read_quoted_tc,
     read_quoted_xdp, read_unusual_tc, read_unusual_xdp, release_fragments,

@@ -262,7 +262,7 @@ fn serve<P: Packet, O: Family, F: Family, E: Encapsulation>(
         && (is_for_pod || !opens_elsewhere::<F>(inner, frontend, hint, found.backend))
     {
         packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
-        flow::track::<F>(inner, found, Sender::Client);
+        flow::track::<P, F>(packet, inner, found, Sender::Client);
         return decapsulate::<P, O, F, E>(
             *packet,
             inner,

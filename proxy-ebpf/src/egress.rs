@@ -104,7 +104,7 @@ fn restore_parsed<P: Packet, F: Family>(
         flow::give_way::<F>(&parsed.key.reversed());
         return Err(UNTOUCHED);
     }
-    flow::track::<F>(parsed, found, Sender::Backend);
+    flow::track::<P, F>(packet, parsed, found, Sender::Backend);
     let verdict = nat::restore::<P, F>(packet, parsed, &frontend, client_port)?;
     if parsed.is_syn_ack() && found.is_decapsulated() {
         let _ = mss::clamp::<P, F>(packet, parsed.transport(), found.outer_headers());

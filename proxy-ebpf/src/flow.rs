@@ -23,9 +23,10 @@ use crate::packet::header::tcp_flag;
 use crate::packet::parse::has_connections;
 use crate::verdict::{NO_ROOM, Verdict};
 
+mod proof;
 mod track;
 
-pub use track::{promote, renew, track};
+pub use track::{is_shown, promote, renew, track};
 
 /// What a walk needs of an entry that has not expired; the rest stays in the map.
 #[derive(Clone, Copy)]
@@ -65,6 +66,11 @@ impl Found {
     #[inline(always)]
     pub const fn is_embryo(&self) -> bool {
         self.embryo
+    }
+    /// Seconds since the last packet. Another CPU may be a tick ahead.
+    #[inline(always)]
+    pub const fn silence(&self) -> u32 {
+        self.now.saturating_sub(self.last_seen)
     }
     /// Whether the backend knows the client by an address of this node.
     #[inline(always)]

@@ -58,7 +58,7 @@ fn restore_parsed<P: Packet, F: Family>(packet: &P, parsed: &Parsed<F::Address>)
     if client.0 != parsed.key.source {
         return Err(UNTOUCHED);
     }
-    flow::track::<F>(parsed, found, Sender::Backend);
+    flow::track::<P, F>(packet, parsed, found, Sender::Backend);
     turn::<P, F>(packet, parsed, &frontend, &client).ok_or(NO_ROOM)?;
     Ok(Verdict::Bounce(Reason::Reply))
 }

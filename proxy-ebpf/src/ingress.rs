@@ -15,7 +15,7 @@ use crate::config::{is_snat_port, takes_ipip};
 use crate::dispatch;
 use crate::dsr;
 use crate::family::{Family, V4, V6};
-use crate::flow::{self, Owner, Sender};
+use crate::flow::{self, Owner};
 use crate::fou::{self, Encapsulation, Fou, Ipip};
 use crate::icmp::{self, Icmp};
 use crate::nat;
@@ -187,21 +187,21 @@ fn serve_by_flow<P: Packet, F: Family>(
     {
         if found.is_translated() {
             let leave = snat::go_on::<F>(entry, &parsed.key).ok_or(NO_ROOM)?;
-            flow::track::<F>(parsed, found, Sender::Client);
+            affinity::track::<P, F>(packet, parsed, found, frontend);
             return Err(leave);
         }
         if found.is_encapsulated() && dispatch::begins::<F>(backend, &parsed.key, found.backend, frontend, 0)
         {
-            flow::track::<F>(parsed, found, Sender::Client);
+            affinity::track::<P, F>(packet, parsed, found, frontend);
             return Err(Leave::ToPod);
         }
         if !backend.is_local() {
             let verdict = dsr::send::<P, F>(packet, parsed, backend)?;
-            flow::track::<F>(parsed, found, Sender::Client);
+            affinity::track::<P, F>(packet, parsed, found, frontend);
             return Ok(verdict);
         }
         packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
-        flow::track::<F>(parsed, found, Sender::Client);
+        affinity::track::<P, F>(packet, parsed, found, frontend);
         let destination = (backend.address, backend.port);
         let client_port = found.client_port;
         return Ok(nat::deliver::<P, F>(packet, parsed, client_port, &destination, Reason::ServedLocal)?);

@@ -6,6 +6,7 @@ use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_COMMON_LRU, BPF_F_NO_PREALLOC}
 use aya_ebpf::btf_maps::{Array, HashMap, LpmTrie, LruHashMap, PerCpuArray};
 use aya_ebpf::macros::btf_map;
 use proxy_common::affinity::{Affinity, AffinityKey};
+use proxy_common::answer::{ANSWERS_ENTRIES, ANSWERS_ROW};
 use proxy_common::backend::Backend;
 use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
 use proxy_common::flow::{Flow, FlowKey};
@@ -41,6 +42,8 @@ const HELD_DEFAULT: usize = HELD_PER_CPU as usize;
 /// A common list would keep 128 entries for each CPU: more than there are.
 const HELD_FLAGS: usize = BPF_F_NO_COMMON_LRU as usize;
 const SOCKETS_DEFAULT: usize = 1 << 16;
+/// Words of [`SNAT_FULL`].
+pub const SNAT_FULL_ENTRIES: u32 = 1 << 10;
 const ICMP_SOURCES_ENTRIES: usize = 1 << 12;
 
 /// The type of [`FLOWS4`] and [`FLOWS6`].
@@ -109,6 +112,9 @@ pub static FLOWS_NEW4: FlowsNewMap<Addr4> = LruHashMap::new();
 /// IPv6 embryos; as [`FLOWS_NEW4`].
 #[btf_map]
 pub static FLOWS_NEW6: FlowsNewMap<Addr6> = LruHashMap::new();
+/// Rows of [`Answer`](proxy_common::answer::Answer) words: what shows that a client has seen its backend's answer. Written by the programs.
+#[btf_map]
+pub static ANSWERS: Array<[u64; ANSWERS_ROW], { ANSWERS_ENTRIES as usize }> = Array::new();
 /// Ports of IPv4 packets whose first fragment was seen; a [`FragmentWord`](proxy_common::fragment::FragmentWord). Written by
 /// the programs. A packet whose entry is evicted loses its other fragments.
 #[btf_map]
@@ -169,6 +175,10 @@ pub static HOPS4: Array<Hop<Addr4>, BACKENDS_DEFAULT> = Array::new();
 /// The same for IPv6; as [`HOPS4`].
 #[btf_map]
 pub static HOPS6: Array<Hop<Addr6>, BACKENDS_DEFAULT> = Array::new();
+/// When all ports of this node (SNAT) were last found taken, by the hash of a destination, which is the word's upper half; the lower
+/// one is the monotonic clock's milliseconds. Written by the programs; what two destinations write is lost for one of them.
+#[btf_map]
+pub static SNAT_FULL: Array<u64, { SNAT_FULL_ENTRIES as usize }> = Array::new();
 /// Devices that translated packets may leave by, by interface index. Written by the agent.
 #[btf_map]
 pub static DEVICES: HashMap<u32, Device, DEVICES_DEFAULT> = HashMap::new();

@@ -12,7 +12,7 @@ use crate::affinity;
 use crate::balance;
 use crate::config::is_snat_port;
 use crate::family::{Family, V4, V6};
-use crate::flow::{self, Owner, Sender};
+use crate::flow::{self, Owner};
 use crate::hairpin;
 use crate::icmp::{self, Icmp};
 use crate::nat;
@@ -120,11 +120,11 @@ fn serve<P: Packet, F: Family>(
             return Err(Verdict::Drop(Reason::ReplyKeyInUse).into());
         }
         let leave = snat::go_on::<F>(entry, &parsed.key).ok_or(NO_ROOM)?;
-        flow::track::<F>(parsed, found, Sender::Client);
+        affinity::track::<P, F>(packet, parsed, found, frontend);
         return Err(leave);
     }
     packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
-    flow::track::<F>(parsed, found, Sender::Client);
+    affinity::track::<P, F>(packet, parsed, found, frontend);
     let destination = (backend.address, backend.port);
     Ok(nat::deliver::<P, F>(packet, parsed, found.client_port, &destination, Reason::ServedPod)?)
 }

@@ -119,7 +119,7 @@ pub fn note<P: Packet, F: Family>(packet: P) -> Verdict {
     let service = unsafe { (&raw const (*scratch).service).read() };
     if let Ok(parsed) = parse::<P, F>(&packet, ETHERNET, Side::Uplink) {
         if let Some((found, _)) = flow::lookup::<F>(&parsed, service) {
-            flow::track::<F>(&parsed, found, Sender::Client);
+            flow::track::<P, F>(&packet, &parsed, found, Sender::Client);
         } else {
             let owner = Owner { backend: BackendRef::NONE, service, flags: 0 };
             let _ = flow::remember::<F>(&parsed, &owner);

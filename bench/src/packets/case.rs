@@ -6,7 +6,6 @@ use anyhow::Result;
 use aya::programs::ProgramFd;
 use millrace_lab::frame::{Frame, flag};
 use millrace_lab::program::{Bed, Hook, Sizes, known_hop, resolved_way};
-use proxy_common::flow::FLOW_ANSWERED;
 use serde::Serialize;
 
 use super::rounds::{FIRST_PORT, FRAME, Rounds};
@@ -198,7 +197,7 @@ impl Case {
     }
 
     /// Two packets of each connection's client, a chunk at a time: opened, and answered in. Between them the backend has
-    /// answered, which only translation takes note of.
+    /// answered.
     fn open_connections(
         &self,
         bed: &Bed,
@@ -211,9 +210,7 @@ impl Case {
             for _ in 0..2 {
                 wrapper.rotate(rounds.between(first, last))?;
                 wrapper.run(target, last - first + 1)?;
-                if self.walk == Walk::SnatEstablished {
-                    bed.rewrite_flows(|entry| entry.flags |= FLOW_ANSWERED);
-                }
+                bed.answer_all();
             }
         }
         Ok(())

@@ -24,12 +24,13 @@ pub fn open<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, stat
     open_left::<F>(owner.backend.0, owner.service, how_to_open(owner, state))
 }
 
-/// As [`snat::open`].
+/// As [`snat::open`], with a port that is [chosen](snat::choose) first.
 #[inline(always)]
 pub fn open_translated<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: u8) -> u32 {
     leave::<F>(0, key);
     leave::<F>(1, reply_key);
-    translate_left::<F>(owner.backend.0, owner.service, how_to_open(owner, state))
+    let chosen = choose_left::<F>();
+    translate_left::<F>(owner.backend.0, owner.service, how_to_open(owner, state), chosen)
 }
 
 #[inline(always)]
@@ -38,7 +39,8 @@ const fn how_to_open(owner: &Owner, state: u8) -> u32 {
 }
 
 by_family! { fn open_left = open_flow4 | open_flow6(backend: u32, service: u32, how: u32) -> u32, open_with }
-by_family! { fn translate_left = open_translated4 | open_translated6(backend: u32, service: u32, how: u32) -> u32, translate_with }
+by_family! { fn choose_left = choose_port4 | choose_port6() -> u32, choose_for_left }
+by_family! { fn translate_left = open_translated4 | open_translated6(backend: u32, service: u32, how: u32, chosen: u32) -> u32, translate_with }
 
 #[inline(always)]
 fn open_with<F: Family>(backend: u32, service: u32, how: u32) -> u32 {
@@ -52,29 +54,54 @@ fn open_with<F: Family>(backend: u32, service: u32, how: u32) -> u32 {
 
 // Its own beginning, as `open_with` has: with a function for both it needs half as much stack again.
 #[inline(always)]
-fn translate_with<F: Family>(backend: u32, service: u32, how: u32) -> u32 {
+fn translate_with<F: Family>(backend: u32, service: u32, how: u32, chosen: u32) -> u32 {
     let (Some(key), Some(reply_key)) = (left::<F>(0), F::key_scratch(1)) else {
         return flow::REFUSED;
     };
     let owner = Owner { backend: BackendRef(backend), service, flags: how as u8 };
-    snat::open::<F>(key, reply_key, &owner, (how >> STATE_SHIFT) as u8)
+    snat::open::<F>(key, reply_key, &owner, (how >> STATE_SHIFT) as u8, chosen)
+}
+
+#[inline(always)]
+fn choose_for_left<F: Family>() -> u32 {
+    match (left::<F>(0), F::key_scratch(1)) {
+        (Some(key), Some(reply_key)) => snat::choose::<F>(key, reply_key),
+        _ => snat::TAKEN,
+    }
+}
+
+/// As [`flow::is_shown`].
+#[inline(always)]
+pub fn is_shown<F: Family>(key: &KeyOf<F>, number: u32) -> bool {
+    leave::<F>(0, key);
+    shown_left::<F>(number) != 0
+}
+
+by_family! { fn shown_left = is_shown4 | is_shown6(number: u32) -> u32, is_shown_with }
+
+#[inline(always)]
+fn is_shown_with<F: Family>(number: u32) -> u32 {
+    match (left::<F>(0), F::key_scratch(1)) {
+        (Some(key), Some(place)) => flow::is_shown::<F>(key, place, number).into(),
+        _ => 0,
+    }
 }
 
 /// As [`flow::promote`].
 #[inline(always)]
-pub fn promote<F: Family>(key: &KeyOf<F>, now: u32) {
+pub fn promote<F: Family>(key: &KeyOf<F>) -> bool {
     leave::<F>(0, key);
-    promote_left::<F>(now);
+    promote_left::<F>() != 0
 }
 
-by_family! { fn promote_left = promote4 | promote6(now: u32) -> u32, promote_with }
+by_family! { fn promote_left = promote4 | promote6() -> u32, promote_with }
 
 #[inline(always)]
-fn promote_with<F: Family>(now: u32) -> u32 {
-    if let Some(key) = left::<F>(0) {
-        flow::promote::<F>(key, now);
+fn promote_with<F: Family>() -> u32 {
+    match (left::<F>(0), F::key_scratch(1)) {
+        (Some(key), Some(place)) => flow::promote::<F>(key, place).into(),
+        _ => 0,
     }
-    0
 }
 
 /// As [`flow::renew`]; `event` is a set of `EMBRYO` and `FROM_BACKEND`.
@@ -119,4 +146,17 @@ fn evict_left<F: Family>() -> u32 {
         snat::evict::<F>(reply_key);
     }
     0
+}
+
+by_family! {
+    /// As [`snat::search_row`], of the keys that [`open_translated`] has left.
+    pub fn search_row = search_row4 | search_row6(from: u32, distance: u32) -> u32, search_row_of_left
+}
+
+#[inline(always)]
+fn search_row_of_left<F: Family>(from: u32, distance: u32) -> u32 {
+    match F::key_scratch(1) {
+        Some(reply_key) => snat::search_row::<F>(reply_key, from, distance),
+        None => snat::TAKEN,
+    }
 }

@@ -6,24 +6,25 @@ use proxy_common::flow::{
     FLOW_FIN_CLIENT, FLOW_SYN,
 };
 
-use super::{Found, Sender, find, is_client_entry, is_reply_entry, is_twin, turn_round};
+use super::{Found, Sender, find, is_client_entry, is_reply_entry, is_twin, proof, turn_round};
 use crate::apart;
 use crate::family::{Family, FlowOf, KeyOf};
-use crate::packet::Parsed;
 use crate::packet::header::tcp_flag;
+use crate::packet::parse::has_connections;
+use crate::packet::{Packet, Parsed};
 
 /// Renews an entry and its twin for a packet: promotes an embryo the client has answered in, follows FIN and RST,
 /// and writes the time at most once a second.
 #[inline(always)]
-pub fn track<F: Family>(parsed: &Parsed<F::Address>, found: Found, sender: Sender) {
+pub fn track<P: Packet, F: Family>(packet: &P, parsed: &Parsed<F::Address>, found: Found, sender: Sender) {
     let answered = !found.translated || found.flags & FLOW_ANSWERED != 0;
-    let promoted =
-        found.embryo && sender == Sender::Client && !parsed.is_syn() && !parsed.is_later() && answered;
     let noteworthy =
         parsed.tcp_flags & (tcp_flag::FIN | tcp_flag::RST) != 0 || sender == Sender::Backend && !answered;
-    if promoted {
-        apart::promote::<F>(&parsed.key, found.now);
-    }
+    let promoted = found.embryo
+        && match sender {
+            Sender::Backend => proof::note::<P, F>(*packet, parsed),
+            Sender::Client => answered && settle::<P, F>(*packet, parsed),
+        };
     if noteworthy || found.last_seen != found.now {
         let embryo = found.embryo && !promoted;
         let place = u32::from(embryo) * apart::EMBRYO;
@@ -32,37 +33,76 @@ pub fn track<F: Family>(parsed: &Parsed<F::Address>, found: Found, sender: Sende
     }
 }
 
-/// Moves an embryo and its twin to FLOWS.
+/// Promotes an embryo, unless the client's packet is no answer; says whether it has. A function of its own: the walks have no room on
+/// the stack. Of a packet that was encapsulated meanwhile it reads a wrong number, which is not asked for.
+#[inline(never)]
+fn settle<P: Packet, F: Family>(packet: P, parsed: &Parsed<F::Address>) -> bool {
+    if parsed.is_syn() || parsed.is_later() {
+        return false;
+    }
+    let number = proof::acknowledged::<P>(&packet, parsed.transport());
+    apart::is_shown::<F>(&parsed.key, number) && apart::promote::<F>(&parsed.key)
+}
+
+/// Whether a client's number shows that it has seen what was answered in an embryo. A director sees no answers, and datagrams have no
+/// numbers. `place` is for the other direction's key.
 #[inline(always)]
-pub fn promote<F: Family>(key: &KeyOf<F>, now: u32) {
+pub fn is_shown<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>, number: u32) -> bool {
+    // SAFETY: the memory is the map's for the program's run; the check tells another connection's.
+    let Some(flow) = (unsafe { F::flows_new().get(key) }) else {
+        return false;
+    };
+    if !is_client_entry::<F>(flow, key) {
+        return false;
+    }
+    if flow.flags & FLOW_ENCAPSULATE != 0 || !has_connections(key.protocol) {
+        return true;
+    }
+    // SAFETY: this CPU's own, and nobody else looks at it meanwhile.
+    let twin_key = unsafe {
+        *place = flow.twin(key);
+        &*place
+    };
+    proof::is_shown::<F>(twin_key, number)
+}
+
+/// Moves an embryo and its twin to FLOWS; says whether it has. The stack has no room for the other direction's key, so `place` is for
+/// that.
+#[inline(always)]
+pub fn promote<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) -> bool {
     // SAFETY: copied at once; the check tells another connection's.
     let Some(entry) = (unsafe { F::flows_new().get(key) }) else {
-        return;
+        return false;
     };
     let mut flow = *entry;
     if !is_client_entry::<F>(&flow, key) {
-        return;
+        return false;
     }
     let is_alone = flow.flags & FLOW_ENCAPSULATE != 0;
-    if !is_alone && is_given_away::<F>(&flow.twin(key), key) {
+    // SAFETY: as in `is_shown`.
+    let twin_key = unsafe {
+        *place = flow.twin(key);
+        &*place
+    };
+    if !is_alone && is_given_away::<F>(twin_key, key) {
         let _ = F::flows_new().remove(key);
-        return;
+        return false;
     }
-    flow.last_seen = now;
+    flow.last_seen = super::now();
     if flow.state == FLOW_SYN {
         flow.state = FLOW_ESTABLISHED;
     }
     // A refused insert leaves the embryo, which serves the connection as well.
     if F::flows().insert(key, &flow, BPF_ANY.into()).is_err() {
-        return;
+        return false;
     }
     let _ = F::flows_new().remove(key);
     if !is_alone {
-        let twin_key = flow.twin(key);
-        turn_round::<F>(&mut flow, key, &twin_key);
-        let _ = F::flows().insert(&twin_key, &flow, BPF_ANY.into());
-        let _ = F::flows_new().remove(&twin_key);
+        turn_round::<F>(&mut flow, key, twin_key);
+        let _ = F::flows().insert(twin_key, &flow, BPF_ANY.into());
+        let _ = F::flows_new().remove(twin_key);
     }
+    true
 }
 
 /// Writes time and state into both entries where they lie: an update through the map would take a node and a lock for
@@ -73,15 +113,18 @@ pub fn renew<F: Family>(key: &KeyOf<F>, tcp_flags: u8, embryo: bool, sender: Sen
     let Some(entry) = entry else {
         return;
     };
-    // SAFETY: the map's memory; if it is being recycled, another connection gets a wrong time once.
+    // SAFETY: the map's memory; if it is recycled from here on, another connection gets a wrong state once, until its next packet.
     let flow = unsafe { &mut *entry };
+    let ours = match sender {
+        Sender::Client => is_client_entry::<F>(flow, key),
+        Sender::Backend => is_reply_entry::<F>(flow, key),
+    };
+    if !ours {
+        return;
+    }
     update::<F>(flow, tcp_flags, sender, now);
     let mut flow = *flow;
-    let ours = match sender {
-        Sender::Client => is_client_entry::<F>(&flow, key),
-        Sender::Backend => is_reply_entry::<F>(&flow, key),
-    };
-    if !ours || flow.flags & FLOW_ENCAPSULATE != 0 {
+    if flow.flags & FLOW_ENCAPSULATE != 0 {
         return;
     }
     let twin_key = flow.twin(key);

@@ -11,7 +11,7 @@ use proxy_common::verdict::Reason;
 use super::call::{Call, random};
 use super::form::{AddressOf, Form, SocketFamily};
 use super::{EADDRNOTAVAIL, ECONNREFUSED, EHOSTUNREACH, Outcome, UNTOUCHED};
-use crate::affinity;
+use crate::affinity::{self, Asks};
 use crate::balance;
 use crate::config::SOCKET_NODE_ONLY;
 use crate::dsr;
@@ -156,7 +156,7 @@ fn choose<F: Form>(call: &Call, asked: &Asked<F>, frontend: &Frontend) -> Backen
     if frontend.flags & FRONTEND_AFFINITY != 0 {
         let client = F::Family::namespace(call.namespace());
         let owner = balance::slot_of(service, client_hash(&client)).current();
-        return affinity::recall::<F::Family>(frontend, (client, AFFINITY_NAMESPACE), owner, true);
+        return affinity::recall::<F::Family>(frontend, (client, AFFINITY_NAMESPACE), owner, Asks::AndEnters);
     }
     let hash = if asked.protocol == protocol::UDP { spread(call.cookie()) } else { random() };
     balance::slot_of(service, hash).current()

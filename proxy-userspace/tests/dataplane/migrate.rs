@@ -23,7 +23,7 @@ use crate::attach::{attached, in_namespace, topology};
 use crate::support::{Scratch, all, closed, desired, key, port};
 
 /// The maps that layouts 2 to 4 added.
-const NEW_MAPS: [(u32, &str); 28] = [
+const NEW_MAPS: [(u32, &str); 30] = [
     (2, "AFFINITY4"),
     (2, "AFFINITY6"),
     (2, "SOURCE_RANGES4"),
@@ -49,6 +49,8 @@ const NEW_MAPS: [(u32, &str); 28] = [
     (3, "SOCK_REV6"),
     (3, "SOCK_TCP4"),
     (3, "SOCK_TCP6"),
+    (4, "ANSWERS"),
+    (4, "SNAT_FULL"),
     (4, "NODE_FLOWS4"),
     (4, "NODE_FLOWS6"),
     (4, "NODE_PORTS"),

@@ -11,7 +11,7 @@ use millrace_lab::topology::{Family, Shape, vip};
 use crate::faces::get_until;
 use crate::fixture::xdp;
 
-/// A connection that was answered, or none: with most ports taken, all that are tried may be.
+/// A connection that was answered, or none.
 fn connect(target: SocketAddr) -> Option<TcpStream> {
     let limit = Duration::from_millis(1500);
     let mut stream = TcpStream::connect_timeout(&target, limit).ok()?;
@@ -29,10 +29,7 @@ fn a_shortage_of_ports_is_seen_before_all_are_taken() -> Result<()> {
     let cluster = Cluster::start_with(Shape { nodes: 2, pods: 1, ..Shape::default() }, &xdp(), &flags)?;
     cluster.apply(&cluster.service("busy", 1, &["pod-2a"])?.load_balancer(vip(1)), &[1])?;
     let target = SocketAddr::new(vip(1).of(Family::V4), 80);
-    let open = async move |enough: usize| {
-        let connections = (0..2 * PORTS).filter_map(|_| connect(target)).take(enough);
-        Ok(connections.collect::<Vec<_>>())
-    };
+    let open = async move |enough: usize| Ok((0..enough).map_while(|_| connect(target)).collect::<Vec<_>>());
     let metrics: SocketAddr = ([127, 0, 0, 1], 10249).into();
     let node = cluster.bed().node(1)?;
     let shows = |line: &str| get_until(node.namespace(), metrics, "/metrics", &format!("\n{line}\n"));
@@ -51,8 +48,15 @@ fn a_shortage_of_ports_is_seen_before_all_are_taken() -> Result<()> {
     assert!(said.contains("52 of the 64 ports of --snat-ports are in use towards a backend"), "{said}");
     assert!(said.contains(&format!("{backend}:8080")), "{said}");
 
+    // Each that is free is found, and then there is none.
+    let last = cluster.bed().client().run(async move || open(PORTS - CROWDED).await)?;
+    assert_eq!(last.len(), PORTS - CROWDED);
+    shows(&format!("millrace_snat_ports_used {PORTS}"))?;
+    let refused = cluster.bed().client().run(async move || Ok(connect(target).is_none()))?;
+    assert!(refused, "there were {PORTS} ports");
+
     // What has ended holds no port.
-    drop((few, many));
+    drop((few, many, last));
     shows("millrace_snat_ports_used 0")?;
     shows("millrace_snat_crowded_backends 0")?;
     Ok(())

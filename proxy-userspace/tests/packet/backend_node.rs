@@ -94,6 +94,7 @@ fn a_hinted_packet_is_decapsulated_and_translated(tunnel: Tunnel) {
     let node = Node::new(tunnel);
     for flags in [flag::SYN, flag::ACK, flag::PSH | flag::ACK] {
         node.delivers(&tunnel.case.tcp(flags), node.backends[0].hint, node.backends[0]);
+        node.bed.answer_all();
     }
     let entry = node.bed.flow_of(FlowTable::Established, &tunnel.case.tcp(flag::ACK)).unwrap();
     assert_ne!(entry.flags & FLOW_DECAPSULATED, 0);

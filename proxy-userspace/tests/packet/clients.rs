@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use millrace_lab::frame::{Frame, flag};
 use millrace_lab::program::{Bed, FlowTable, Service, ServiceBuilder, known_hop, resolved_way};
+use proxy_common::affinity::Affinity;
 use proxy_common::backend::{BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_SERVING};
 use proxy_common::selection::{BackendRef, Slot};
 use proxy_common::verdict::Reason;
@@ -19,6 +20,9 @@ each_client! {
     a_client_keeps_its_backend_when_its_slot_gets_another_owner
     a_client_keeps_its_backend_over_all_frontends_of_a_service_port
     an_affinity_ends_with_its_time
+    connections_that_begin_at_once_after_an_affinity_has_ended_go_to_one_backend
+    a_client_of_whom_no_more_than_a_syn_was_seen_has_no_affinity
+    a_client_of_datagrams_has_an_affinity_from_the_first_one_on
     each_new_connection_renews_an_affinity_and_no_other_packet_does
     a_backend_that_is_gone_is_chosen_anew
     a_backend_that_left_the_list_is_chosen_anew_though_it_is_ready
@@ -239,9 +243,22 @@ impl Loyal {
         loyal.opens(40000, kept);
         loyal
     }
+    /// SYN, SYN-ACK, ACK.
     #[track_caller]
     fn opens(&self, port: u16, backend: SocketAddr) {
         self.case.reaches(&self.bed, &self.case.tcp_from(port, flag::SYN), backend);
+        self.bed.answer_all();
+        self.case.reaches(&self.bed, &self.case.tcp_from(port, flag::ACK), backend);
+    }
+    /// Whom the client's next connection is given to.
+    fn opens_somewhere(&self, port: u16) -> SocketAddr {
+        let mut reached = None;
+        for flags in [flag::SYN, flag::ACK] {
+            let to = self.case.arrives(&self.bed, &self.case.tcp_from(port, flags)).frame().destination();
+            assert_eq!(*reached.get_or_insert(to), to);
+            self.bed.answer_all();
+        }
+        reached.unwrap()
     }
     fn gives_slot_to(&self, owner: SocketAddr) {
         let owner = self.bed.backend_local(owner);
@@ -269,6 +286,8 @@ fn a_client_keeps_its_backend_over_all_frontends_of_a_service_port(case: Case) {
     let kept = service.choice(&syn).at;
     let other = if kept == case.pod(1) { case.pod(2) } else { case.pod(1) };
     case.reaches(&bed, &syn, kept);
+    bed.answer_all();
+    case.reaches(&bed, &case.tcp(flag::ACK), kept);
     service.set_slot(&bed, &syn, Slot::settled_on(bed.backend_local(other)));
     case.reaches(&bed, &Frame::ip(case.client().ip(), second.ip()).tcp(40001, 81, flag::SYN), kept);
 }
@@ -279,8 +298,49 @@ fn an_affinity_ends_with_its_time(case: Case) {
     // The fixture's services have 10800 seconds.
     loyal.bed.rewrite_affinity(|entry| entry.last_used = entry.last_used.wrapping_sub(10_700));
     loyal.opens(40001, loyal.kept);
-    loyal.bed.rewrite_affinity(|entry| entry.last_used = entry.last_used.wrapping_sub(10_900));
-    loyal.opens(40002, loyal.other);
+    // Then anybody's turn comes, not that of the slot's owner alone.
+    loyal.gives_slot_to(loyal.kept);
+    let mut reached = Vec::new();
+    for port in 40002..40100 {
+        let expire =
+            |entry: &mut Affinity| entry.last_used = entry.last_used.wrapping_sub(10_900 + u32::from(port));
+        loyal.bed.rewrite_affinity(expire);
+        reached.push(loyal.opens_somewhere(port));
+        let last = *reached.last().unwrap();
+        loyal.opens(port + 1000, last);
+    }
+    assert!([loyal.kept, loyal.other].iter().all(|backend| reached.contains(backend)), "{reached:?}");
+}
+
+fn connections_that_begin_at_once_after_an_affinity_has_ended_go_to_one_backend(case: Case) {
+    for seconds in 10_900..10_920 {
+        let loyal = Loyal::new(case);
+        loyal.bed.rewrite_affinity(|entry| entry.last_used = entry.last_used.wrapping_sub(seconds));
+        let to = |port| case.arrives(&loyal.bed, &case.tcp_from(port, flag::SYN)).frame().destination();
+        assert_eq!(to(40001), to(40002));
+    }
+}
+
+fn a_client_of_whom_no_more_than_a_syn_was_seen_has_no_affinity(case: Case) {
+    let bed = Bed::new();
+    let service = bed.service().affinity().external(case.vip());
+    let service = service.backend_local(case.pod(1)).backend_local(case.pod(2)).install();
+    let backend = service.choice(&case.tcp(flag::SYN)).at;
+    case.reaches(&bed, &case.tcp(flag::SYN), backend);
+    // A forged one, as nobody has answered.
+    case.reaches(&bed, &case.tcp(flag::ACK), backend);
+    assert_eq!(bed.affinities(), []);
+    bed.answer_all();
+    case.reaches(&bed, &case.tcp(flag::ACK), backend);
+    assert_eq!(bed.affinities().len(), 1);
+}
+
+fn a_client_of_datagrams_has_an_affinity_from_the_first_one_on(case: Case) {
+    let bed = Bed::new();
+    let service = bed.service().udp().affinity().external(case.vip());
+    let service = service.backend_local(case.pod(1)).backend_local(case.pod(2)).install();
+    case.reaches(&bed, &case.udp(), service.choice(&case.udp()).at);
+    assert_eq!(bed.affinities().len(), 1);
 }
 
 fn each_new_connection_renews_an_affinity_and_no_other_packet_does(case: Case) {
@@ -337,6 +397,9 @@ fn an_affinity_does_not_leave_the_local_list(case: Case) {
     let service = bed.service().affinity().policy_local().external(case.vip());
     service.backend_local(case.pod(1)).backend_remote(case.remote_pod(1), way).install();
     case.reaches(&bed, &case.tcp(flag::SYN), case.pod(1));
+    bed.answer_all();
+    case.reaches(&bed, &case.tcp(flag::ACK), case.pod(1));
+    assert_eq!(bed.affinities().len(), 1);
     let remote = bed.backend_remote(case.remote_pod(1), way);
     bed.rewrite_affinity(|entry| entry.backend = remote.0);
     case.reaches(&bed, &case.tcp_from(40001, flag::SYN), case.pod(1));
@@ -381,6 +444,8 @@ fn a_director_chooses_anew_where_no_hint_names_a_client_s_backend(case: Case) {
     let first = service.choice(&syn);
     let other = service.endpoints.iter().find(|endpoint| **endpoint != first).unwrap();
     case.arrives(&bed, &syn).assert_counted(Reason::SentDsr);
+    case.arrives(&bed, &case.tcp(flag::ACK)).assert_counted(Reason::SentDsr);
+    assert_eq!(bed.affinities().len(), 1);
     service.set_slot(&bed, &syn, Slot::settled_on(other.reference));
     bed.set_backend_hint(first.at, 0);
     let next = case.tcp_from(40001, flag::SYN);

@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use millrace_lab::frame::{Frame, flag};
 use millrace_lab::program::{Bed, BedBuilder, Endpoint, FlowTable, Service, Sizes, known_hop};
-use proxy_common::flow::FLOW_ANSWERED;
 use proxy_common::selection::Slot;
 use proxy_common::verdict::Reason;
 use proxy_common::way::{PEER_NODE, PEER_SELF};
@@ -15,6 +14,7 @@ use crate::case::{Case, Tunnel, each_ingress, each_tunnel};
 each_ingress! {
     a_flood_of_a_translated_service_disturbs_no_established_connection
     a_flood_of_a_local_service_disturbs_no_established_connection
+    forged_handshakes_disturb_no_silent_connection
 }
 
 each_tunnel! {
@@ -70,7 +70,7 @@ fn a_flood_of_a_translated_service_disturbs_no_established_connection(case: Case
         outcome.frame().source()
     };
     let silent: Vec<_> = (1..=SILENT).map(|port| source(port, flag::SYN)).collect();
-    bed.rewrite_flows(|entry| entry.flags |= FLOW_ANSWERED);
+    bed.answer_all();
     let established: Vec<_> = (1..=SILENT).map(|port| source(port, flag::ACK)).collect();
     assert_eq!(silent, established);
     let syn = |frame: &Frame| {
@@ -100,6 +100,7 @@ fn a_flood_of_a_local_service_disturbs_no_established_connection(case: Case) {
     let owner = |port| service.choice(&case.tcp_from(port, flag::SYN));
     for flags in [flag::SYN, flag::ACK] {
         (1..=SILENT).for_each(|port| reaches(port, flags, owner(port)));
+        bed.answer_all();
     }
     let syn = |frame: &Frame| drop(case.arrives(&bed, frame));
     flood(
@@ -107,6 +108,7 @@ fn a_flood_of_a_local_service_disturbs_no_established_connection(case: Case) {
         case,
         |port| reaches(port, flag::SYN, owner(port)),
         |port| {
+            bed.answer_all();
             reaches(port, flag::ACK, owner(port));
             assert!(bed.flow_of(FlowTable::Established, &case.tcp_from(port, flag::ACK)).is_some());
         },
@@ -117,6 +119,46 @@ fn a_flood_of_a_local_service_disturbs_no_established_connection(case: Case) {
         service.set_slot(&bed, &case.tcp_from(port, flag::ACK), Slot::settled_on(other(port).reference));
     }
     (1..=SILENT).for_each(|port| reaches(port, flag::ACK, owner(port)));
+}
+
+/// Each forged SYN is answered by its backend, and the answer acknowledged blindly.
+fn forged_handshakes_disturb_no_silent_connection(case: Case) {
+    let bed = builder().load();
+    let service =
+        bed.service().external(case.vip()).backend_local(case.pod(1)).backend_remote(case.remote_pod(1), 0);
+    let service = service.install();
+    bed.hop(case.remote_pod(1), known_hop(case.family.node(1)));
+    for (number, bits) in [(1, PEER_SELF | PEER_NODE), (2, PEER_NODE)] {
+        bed.peer(case.family.node(number), bits);
+    }
+    let ends = |frame: &Frame| {
+        bed.beat();
+        let outcome = case.arrives(&bed, frame);
+        let sent = outcome.frame();
+        (sent.source(), sent.destination())
+    };
+    let silent = |flags| (1..=SILENT).map(|port| ends(&case.tcp_from(port, flags))).collect::<Vec<_>>();
+    let begun = silent(flag::SYN);
+    bed.answer_all();
+    assert_eq!(silent(flag::ACK), begun);
+    for first in (0..FLOOD).step_by(BETWEEN as usize) {
+        let forged = |number| forged(case, number);
+        (first..first + BETWEEN).for_each(|number| drop(case.arrives(&bed, &forged(number))));
+        bed.answer_all();
+        for number in first..first + BETWEEN {
+            let guess = number.wrapping_mul(0x9e37_79b1) | 1 << 31;
+            let answer = forged(number).with_flags(flag::ACK).with_acknowledgement(guess);
+            case.arrives(&bed, &answer);
+        }
+    }
+    assert_eq!(bed.flows(FlowTable::Established).len(), 2 * usize::from(SILENT), "none was promoted");
+    // Whoever serves new connections by now.
+    for port in 1..=SILENT {
+        let [one, other] = [service.endpoints[0], service.endpoints[1]];
+        let now = if begun[usize::from(port) - 1].1 == one.at { other } else { one };
+        service.set_slot(&bed, &case.tcp_from(port, flag::ACK), Slot::settled_on(now.reference));
+    }
+    assert_eq!(silent(flag::ACK), begun);
 }
 
 /// A director whose slots are all unsettled: it has entries for everybody.

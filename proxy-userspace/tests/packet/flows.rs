@@ -1,6 +1,6 @@
 //! Flow entries: where they are, what state they are in, and when they count as none.
 
-use millrace_lab::frame::{Frame, flag};
+use millrace_lab::frame::{FIRST_NUMBER, Frame, flag};
 use millrace_lab::program::{Bed, FlowEntry, FlowTable};
 use proxy_common::flow::{
     FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE,
@@ -15,6 +15,7 @@ each_client! {
     a_syn_makes_two_embryos
     the_clients_next_packet_promotes_the_connection
     a_backends_answer_alone_promotes_nothing
+    who_has_not_seen_the_backends_answer_promotes_nothing
     a_datagram_is_promoted_by_the_second_one
     fins_of_both_sides_close_the_connection
     a_client_may_ask_the_backend_itself_by_the_port_of_a_connection_that_is_over
@@ -313,8 +314,35 @@ fn a_connection_met_in_the_middle_is_an_established_embryo(case: Case) {
     let bed = bed_with_service(case);
     let state = client_entry(case, &bed, &case.tcp(flag::ACK)).state;
     assert_eq!((state, table_sizes(&bed)), (FLOW_ESTABLISHED, (2, 0)));
+    // To a packet of no connection of its own a backend sends a RST.
+    backend_answers(case, &bed, flag::RST);
     client_entry(case, &bed, &case.tcp(flag::ACK));
+    assert_eq!(table_sizes(&bed), (2, 0));
+    backend_answers(case, &bed, flag::ACK);
+    client_entry(case, &bed, &case.tcp(flag::ACK).with_acknowledgement(FIRST_NUMBER + (2 << 20)));
+    assert_eq!(table_sizes(&bed), (2, 0));
+    // It acknowledges less than what is under way.
+    client_entry(case, &bed, &case.tcp(flag::ACK).with_acknowledgement(FIRST_NUMBER - 100_000));
     assert_eq!(table_sizes(&bed), (0, 2));
+}
+
+fn who_has_not_seen_the_backends_answer_promotes_nothing(case: Case) {
+    let bed = bed_with_service(case);
+    let sends = |number| {
+        case.arrives(&bed, &case.tcp(flag::ACK).with_acknowledgement(number)).assert_counted(case.served());
+        table_sizes(&bed)
+    };
+    case.arrives(&bed, &case.tcp(flag::SYN)).assert_counted(case.served());
+    assert_eq!(sends(FIRST_NUMBER + 1), (2, 0), "nobody has answered");
+    backend_answers(case, &bed, flag::SYN | flag::ACK);
+    let wrong = [0, FIRST_NUMBER, FIRST_NUMBER + 0x2_0000, FIRST_NUMBER ^ 1 << 31];
+    assert!(wrong.iter().all(|number| sends(*number) == (2, 0)));
+    // What a backend sends again, or to a sequence number out of its window, shows nobody more.
+    backend_answers(case, &bed, flag::SYN | flag::ACK);
+    let reply = case.tcp(flag::ACK).with_destination(case.pod(1)).reply();
+    bed.send(case.way_out(), &reply.with_sequence(FIRST_NUMBER + 1)).assert_counted(Reason::Reply);
+    assert!(wrong.iter().all(|number| sends(*number) == (2, 0)));
+    assert_eq!(sends(FIRST_NUMBER + 1), (0, 2));
 }
 
 fn a_reset_of_an_unknown_connection_leaves_no_entry(case: Case) {

@@ -101,6 +101,7 @@ fn what_is_addressed_to_a_backends_pod_is_decapsulated_for_it(tunnel: Tunnel) {
         node.service.set_slot(&node.bed, &syn, Slot::settled_on(owner.reference));
         for flags in [flag::SYN, flag::ACK, flag::PSH | flag::ACK, flag::FIN | flag::ACK] {
             node.delivers(&tunnel.case.tcp_from(port, flags), 2);
+            node.bed.answer_all();
         }
     }
     if tunnel.may_be_for_a_pod() {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use millrace_lab::frame::{
-    DEVICE_MAC, Extension, Frame, Icmp, Layer, NEIGHBOUR_MAC, SctpChecksum, chunk, protocol,
+    DEVICE_MAC, Extension, Frame, Icmp, Layer, NEIGHBOUR_MAC, Sctp, SctpChecksum, chunk, protocol,
 };
 use millrace_lab::program::{Bed, FlowTable, Service};
 use proxy_common::flow::{FLOW_CLOSING, FLOW_DECAPSULATED, FLOW_ESTABLISHED, FLOW_SYN};
@@ -47,8 +47,12 @@ each_tunnel! {
 
 impl Case {
     /// The client's packet to the frontend that begins with `chunk`.
+    ///
+    /// All packets of both sides have one tag; it is what a chunk that chooses one chooses.
     fn sctp(self, chunk: u8) -> Frame {
-        Frame::ip(self.client().ip(), self.vip().ip()).sctp(CLIENT_PORT, VIP_PORT, chunk).payload(vec![7; 12])
+        let tag = Sctp::new(CLIENT_PORT, VIP_PORT, chunk).tag.to_be_bytes();
+        let frame = Frame::ip(self.client().ip(), self.vip().ip()).sctp(CLIENT_PORT, VIP_PORT, chunk);
+        frame.payload(tag.repeat(3))
     }
 
     fn is_served(self, bed: &Bed, frame: &Frame, backend: SocketAddr) {

@@ -6,7 +6,7 @@ use millrace_lab::frame::{DEVICE_MAC, Frame, Icmp, Layer, flag};
 use millrace_lab::program::{
     Bed, BedBuilder, FlowTable, Hook, NEXT_HOP_MAC, Outcome, ServiceBuilder, known_hop,
 };
-use proxy_common::flow::{FLOW_ANSWERED, FLOW_ESTABLISHED, FLOW_REPLY};
+use proxy_common::flow::{FLOW_ESTABLISHED, FLOW_REPLY};
 use proxy_common::hop::{Device, HOP_NEIGHBOUR, Hop};
 use proxy_common::verdict::Reason;
 use proxy_common::way::{PEER_NODE, PEER_SELF};
@@ -79,7 +79,7 @@ impl Node {
 
     /// The backend has answered in all connections, as the real programs note it.
     fn answer_all(&self) {
-        self.bed.rewrite_flows(|entry| entry.flags |= FLOW_ANSWERED);
+        self.bed.answer_all();
     }
 
     /// Opens a connection from a port, which the backend answers and the client answers in.

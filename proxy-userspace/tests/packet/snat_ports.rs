@@ -1,19 +1,24 @@
 //! Ports of this node that connections to other nodes' backends are given (SNAT): who has one, and for how long.
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
-use millrace_lab::frame::flag;
-use millrace_lab::program::{Bed, FlowTable};
-use proxy_common::flow::{FLOW_CLOSING, FLOW_REPLY, Timeouts};
+use millrace_lab::frame::{Frame, flag};
+use millrace_lab::program::{Bed, FlowTable, ServiceBuilder};
+use proxy_common::flow::{FLOW_CLOSING, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT, FLOW_QUIET, FLOW_REPLY, Timeouts};
 use proxy_common::verdict::Reason;
 
-use crate::case::{Case, TARGET_PORT, each_ingress};
+use crate::case::{Case, TARGET_PORT, VIP_PORT, each_ingress};
 use crate::snat::Node;
 
 each_ingress! {
     connections_of_many_clients_have_ports_of_their_own
     two_connections_never_share_a_port
     a_port_is_taken_from_a_connection_nobody_has_answered_in
+    a_reset_that_may_be_forged_costs_no_port_at_once
+    every_connection_is_served_until_no_port_is_free
+    a_datagram_gets_the_port_that_was_silent_longest
+    a_flood_of_forged_datagrams_costs_no_query_its_answer
     a_port_is_had_again_when_its_connection_has_ended
     a_port_of_a_connection_that_has_ended_is_the_last_to_be_had
     a_connection_whose_port_was_given_away_disturbs_nobody
@@ -65,11 +70,111 @@ fn a_port_is_had_again_when_its_connection_has_ended(case: Case) {
     let times = Timeouts { established: 10, ..Timeouts::default() };
     let node = Node::with(case, Bed::builder().snat_ports(62000, 62000).timeouts(times), |service| service);
     node.establish(40000);
-    node.bed.rewrite_flows(|entry| entry.state = FLOW_CLOSING);
+    let both = FLOW_FIN_CLIENT | FLOW_FIN_BACKEND;
+    node.bed.rewrite_flows(|entry| (entry.state, entry.flags) = (FLOW_CLOSING, entry.flags | both));
     assert_eq!(node.establish(40001).port(), 62000);
     assert_eq!(node.bed.flows(FlowTable::Established).len(), 2, "both entries of the old one are gone");
     node.bed.age_flows(12);
     assert_eq!(node.establish(40002).port(), 62000);
+}
+
+fn a_reset_that_may_be_forged_costs_no_port_at_once(case: Case) {
+    let node = narrow(case);
+    node.establish(40000);
+    let is_refused = || {
+        case.arrives(&node.bed, &case.tcp_from(40001, flag::SYN)).assert_dropped(Reason::SnatPorts);
+    };
+    node.forwards(&case.tcp(flag::RST));
+    assert!(node.bed.flows(FlowTable::Established).iter().all(|entry| entry.state == FLOW_CLOSING));
+    is_refused();
+    node.bed.age_flows(FLOW_QUIET - 2);
+    is_refused();
+    // It was not believed.
+    node.forwards(&case.tcp(flag::ACK));
+    node.bed.age_flows(FLOW_QUIET + 1);
+    is_refused();
+    node.forwards(&case.tcp(flag::RST));
+    node.bed.age_flows(FLOW_QUIET + 1);
+    assert_eq!(node.forwards(&case.tcp_from(40001, flag::SYN)).port(), 62000);
+}
+
+fn every_connection_is_served_until_no_port_is_free(case: Case) {
+    const PORTS: u16 = 500;
+    let range = (62000, 62000 + PORTS - 1);
+    let node = Node::with(case, Bed::builder().snat_ports(range.0, range.1), |service| service);
+    let mut ports: Vec<u16> = (0..PORTS).map(|number| node.establish(10000 + number).port()).collect();
+    ports.sort_unstable();
+    ports.dedup();
+    assert_eq!(ports, (range.0..=range.1).collect::<Vec<_>>());
+    let next = case.tcp_from(40000, flag::SYN);
+    case.arrives(&node.bed, &next).assert_dropped(Reason::SnatPorts);
+    // One ends; its port is found by the next search.
+    let last = case.tcp_from(10000, flag::ACK);
+    let freed = node.forwards(&last);
+    node.bed.forget_flow(&last);
+    node.bed.forget_flow(&node.answer(&last, freed, flag::ACK));
+    let begin = Instant::now();
+    loop {
+        let outcome = case.arrives(&node.bed, &next);
+        if outcome.counts.of(Reason::SentSnat).packets > 0 {
+            assert_eq!(outcome.frame().source(), freed);
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(10), "the free port was not found");
+    }
+}
+
+fn over_udp(service: ServiceBuilder<'_>) -> ServiceBuilder<'_> {
+    service.udp()
+}
+
+fn udp_from(case: Case, address: SocketAddr) -> Frame {
+    Frame::ip(address.ip(), case.vip().ip()).udp(address.port(), VIP_PORT).payload(&b"a question"[..])
+}
+
+fn a_datagram_gets_the_port_that_was_silent_longest(case: Case) {
+    let client = |port| udp_from(case, SocketAddr::new(case.client().ip(), port));
+    let node = Node::with(case, Bed::builder().snat_ports(62000, 62003), over_udp);
+    let goes_on = |port| {
+        let source = node.forwards(&client(port));
+        node.bed.answer_all();
+        assert_eq!(node.forwards(&client(port)), source, "promoted");
+        source
+    };
+    let mut taken = Vec::new();
+    for port in 40000..40004 {
+        node.bed.age_flows(1);
+        taken.push(goes_on(port));
+    }
+    let unlike = taken.iter().collect::<std::collections::HashSet<_>>();
+    assert_eq!(unlike.len(), 4, "as long as one is free none is taken");
+    // Some hashes name the same ports more than once.
+    let next = (40010..40100).find(|port| node.forwards(&client(*port)) == taken[0]);
+    assert!(next.is_some_and(|port| port < 40012), "{next:?}");
+}
+
+/// A tenth of what the attack was: 2,000 pairs a second at 4536 ports, for a minute.
+fn a_flood_of_forged_datagrams_costs_no_query_its_answer(case: Case) {
+    const PORTS: u16 = 454;
+    const PAIRS: u32 = 200;
+    /// How long a query waits for its answer, in pairs: a quarter of a second.
+    const WAIT: u32 = PAIRS / 4;
+    let node = Node::with(case, Bed::builder().snat_ports(62000, 62000 + PORTS - 1), over_udp);
+    let forged = |number: u32| udp_from(case, SocketAddr::new(case.client().ip(), 1024 + number as u16));
+    let query = |number: u32| udp_from(case, SocketAddr::new(case.family.node(99), 1024 + number as u16));
+    for second in 0..20 {
+        node.bed.age_flows(1);
+        for part in 0..PAIRS / WAIT {
+            let (number, first) = (second * 4 + part, second * PAIRS + part * WAIT);
+            let source = node.forwards(&query(number));
+            (first..first + WAIT).for_each(|number| _ = node.forwards(&forged(number)));
+            node.bed.answer_all();
+            (first..first + WAIT).for_each(|number| _ = node.forwards(&forged(number)));
+            let answer = node.forwarded(&query(number), source).reply();
+            let entry = node.bed.flow_of(FlowTable::New, &answer).expect("the query's port is still its own");
+            assert_eq!(entry.new_destination, query(number).source());
+        }
+    }
 }
 
 fn a_port_of_a_connection_that_has_ended_is_the_last_to_be_had(case: Case) {

@@ -110,8 +110,31 @@ impl Frame {
     #[must_use]
     pub fn with_flags(mut self, flags: u8) -> Self {
         match self.layers.last_mut() {
-            Some(Layer::Tcp(header)) => *header = Tcp { flags, ..header.clone() },
+            Some(Layer::Tcp(header)) => {
+                let Tcp { acknowledgement, .. } = Tcp::new(header.source, header.destination, flags);
+                *header = Tcp { acknowledgement, flags, ..header.clone() };
+            }
             other => panic!("{other:?} has no TCP flags"),
+        }
+        self
+    }
+
+    /// The same TCP frame with another sequence number.
+    #[must_use]
+    pub fn with_sequence(mut self, number: u32) -> Self {
+        match self.layers.last_mut() {
+            Some(Layer::Tcp(header)) => header.sequence = number,
+            other => panic!("{other:?} has no sequence number"),
+        }
+        self
+    }
+
+    /// The same TCP frame with another acknowledgement number.
+    #[must_use]
+    pub fn with_acknowledgement(mut self, number: u32) -> Self {
+        match self.layers.last_mut() {
+            Some(Layer::Tcp(header)) => header.acknowledgement = number,
+            other => panic!("{other:?} acknowledges nothing"),
         }
         self
     }

@@ -340,6 +340,9 @@ impl Extension {
     }
 }
 
+/// The sequence number of every TCP packet here, so that each with an ACK shows that its sender has seen the other side's SYN.
+pub const FIRST_NUMBER: u32 = 0x0102_0304;
+
 impl Tcp {
     /// A header without options.
     #[must_use]
@@ -347,8 +350,8 @@ impl Tcp {
         Self {
             source,
             destination,
-            sequence: 0x0102_0304,
-            acknowledgement: if flags & flag::ACK == 0 { 0 } else { 0x0506_0708 },
+            sequence: FIRST_NUMBER,
+            acknowledgement: if flags & flag::ACK == 0 { 0 } else { FIRST_NUMBER + 1 },
             flags,
             window: 0xfaf0,
             urgent: 0,

@@ -23,8 +23,8 @@ pub use build::{crc32c, internet_checksum};
 use bytes::Bytes;
 pub use compare::{assert_frames_equal, difference};
 pub use layer::{
-    Extension, Icmp, Ipv4, Ipv6, Layer, Mac, Sctp, SctpChecksum, Tcp, Udp, UdpChecksum, Vlan, chunk, flag,
-    protocol,
+    Extension, FIRST_NUMBER, Icmp, Ipv4, Ipv6, Layer, Mac, Sctp, SctpChecksum, Tcp, Udp, UdpChecksum, Vlan,
+    chunk, flag, protocol,
 };
 pub use parse::ParseError;
 pub use show::{describe, show_if_verbose};

@@ -366,6 +366,7 @@ impl Bed {
         self.clear_hash::<SourcePrefix, u64>("ICMP_SOURCES");
         (0..KINDS).for_each(|kind| self.set_per_cpu::<u64>("ICMP_TOTAL", kind, 0));
         self.clear_source_ranges();
+        self.forget_answers();
         self.forget_flows();
         (0..self.next_service.get()).for_each(|id| self.set::<u64>("SERVICES", id, 0));
         (0..self.next_slot.get()).for_each(|slot| self.set::<u64>("SELECTION", slot, 0));

@@ -2,14 +2,16 @@
 
 use std::net::SocketAddr;
 
+use proxy_common::answer::{ANSWERS_ENTRIES, ANSWERS_ROW, Answer};
 use proxy_common::config::{PORT_GROUP, PORT_GROUPS};
-use proxy_common::flow::{Flow, FlowKey};
+use proxy_common::flow::{FLOW_ANSWERED, FLOW_REPLY, Flow, FlowKey};
+use proxy_common::hash::flow_hash;
 use proxy_common::selection::BackendRef;
 use proxy_common::{Addr4, Addr6};
 
 use super::Bed;
 use super::maps::FamilyMaps;
-use crate::frame::Frame;
+use crate::frame::{FIRST_NUMBER, Frame};
 
 /// One of the flow tables; each is a pair of maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,6 +109,41 @@ impl Bed {
         }
     }
 
+    /// Every backend has answered what its client began, as the programs note it; the client's next packet shows that it has seen that.
+    pub fn answer_all(&self) {
+        let answered =
+            |entry: &mut FlowEntry| entry.flags |= if entry.check == 0 { 0 } else { FLOW_ANSWERED };
+        self.rewrite_family::<Addr4>(FlowTable::New, &answered);
+        self.rewrite_family::<Addr6>(FlowTable::New, &answered);
+        self.note_answers(|hash| Answer::first(hash, FIRST_NUMBER + 1));
+    }
+
+    /// What any backend has answered is forgotten, as far as nobody has shown that it was seen.
+    pub fn forget_answers(&self) {
+        self.note_answers(|_| Answer::default());
+    }
+
+    fn note_answers(&self, answer: impl Fn(u32) -> Answer) {
+        let hashes = self.hashes_of_replies::<Addr4>().into_iter().chain(self.hashes_of_replies::<Addr6>());
+        for hash in hashes {
+            let index = hash % ANSWERS_ENTRIES;
+            let mut row = self.get::<[u64; ANSWERS_ROW]>("ANSWERS", index);
+            let own = row.iter().position(|word| Answer(*word).is_of(hash));
+            let place = own.or_else(|| row.iter().position(|word| *word == 0)).unwrap_or_default();
+            row[place] = answer(hash).0;
+            self.set::<[u64; ANSWERS_ROW]>("ANSWERS", index, row);
+        }
+    }
+
+    fn hashes_of_replies<A: FamilyMaps>(&self) -> Vec<u32>
+    where
+        FlowKey<A>: aya::Pod,
+        Flow<A>: aya::Pod,
+    {
+        let embryos = self.raw_flows::<A>(FlowTable::New).into_iter();
+        embryos.filter(|(_, flow)| flow.flags & FLOW_REPLY != 0).map(|(key, _)| flow_hash(&key)).collect()
+    }
+
     /// Removes every entry.
     pub fn forget_flows(&self) {
         self.forget_flows_where(|_| true);
@@ -148,7 +185,12 @@ impl Bed {
     {
         for (key, mut flow) in self.raw_flows::<A>(table) {
             let mut view = entry(&key, &flow);
+            let before = view;
             change(&mut view);
+            // To write an entry takes a node of the map, which may be another entry's.
+            if view == before {
+                continue;
+            }
             flow.source_port = view.new_source.port().to_be();
             flow.destination_port = view.new_destination.port().to_be();
             flow.backend = view.backend.0;

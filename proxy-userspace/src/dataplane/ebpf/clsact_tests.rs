@@ -101,6 +101,7 @@ fn a_filter_of_layout_1_gets_our_program_and_our_marker() {
         fs::rename(&ours, &former).unwrap();
         let first = ["AFFINITY4", "AFFINITY6", "SOURCE_RANGES4", "SOURCE_RANGES6"];
         for map in first.into_iter().chain([
+            "ANSWERS",
             "DEVICES",
             "FRAGMENTS4",
             "FRAGMENTS6",
@@ -115,6 +116,7 @@ fn a_filter_of_layout_1_gets_our_program_and_our_marker() {
             "KEYS6",
             "LINKS",
             "SCRATCH4",
+            "SNAT_FULL",
             "SCRATCH6",
             "NARROWED",
             "BUFFER",

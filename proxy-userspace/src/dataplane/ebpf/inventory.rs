@@ -12,7 +12,7 @@ use super::error::OpenError;
 use super::settings::Sizes;
 
 /// The maps of the object and the size each shall have; `None` = what the object says.
-pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 46] {
+pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 48] {
     [
         ("AFFINITY4", Some(sizes.affinity)),
         ("AFFINITY6", Some(sizes.affinity)),
@@ -33,6 +33,7 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 46] {
         ("HINTS", Some(sizes.hints)),
         ("HOPS4", Some(sizes.backends)),
         ("HOPS6", Some(sizes.backends)),
+        ("ANSWERS", None),
         ("ICMP_SOURCES", None),
         ("ICMP_TOTAL", None),
         ("KEYS4", None),
@@ -51,6 +52,7 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 46] {
         ("SERVED_PORTS", None),
         ("SERVICES", Some(sizes.services)),
         ("SERVICE_STATS", Some(sizes.services)),
+        ("SNAT_FULL", None),
         ("SOCK_REV4", Some(sizes.sockets)),
         ("SOCK_REV6", Some(sizes.sockets)),
         ("SOCK_TCP4", Some(sizes.sockets)),

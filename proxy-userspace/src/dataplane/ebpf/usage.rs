@@ -13,8 +13,7 @@ use proxy_common::selection::BackendRef;
 
 use crate::model::Family;
 
-/// Parts of a hundred that are in use when few ports are left: of the eight ports that are tried for a new connection, all are
-/// taken once in six times.
+/// Parts of a hundred that are in use when few ports are left.
 const CROWDED: u64 = 80;
 /// Parts of a hundred below which there are enough again.
 const EASED: u64 = 70;
