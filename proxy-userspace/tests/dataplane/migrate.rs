@@ -144,6 +144,12 @@ fn migrate(version: u32) -> Result<()> {
     let state = desired([(key("web"), port(1, 3))]);
     leave_behind(&scratch, &state, version)?;
     forget_new_maps(&scratch, version)?;
+    // Before layout 4 its keys were shorter: any other map's shape will do.
+    let maps = root(&scratch, version).join("maps");
+    if maps.join("ICMP_SOURCES").exists() {
+        fs::remove_file(maps.join("ICMP_SOURCES"))?;
+        MapData::from_pin(maps.join("COUNTERS"))?.pin(maps.join("ICMP_SOURCES"))?;
+    }
     let links = link_ids(&root(&scratch, version))?;
     assert_eq!(links.len(), 3);
     let selection = map_id(&root(&scratch, version), "SELECTION")?;
