@@ -384,7 +384,7 @@ fn a_channel_without_room_does_not_hold_the_reconcile_task_up() {
 }
 
 #[tokio::test]
-async fn a_refused_write_is_told_without_the_librarys_inner_words() {
+async fn a_refused_write_is_told_without_words_of_the_library() {
     let refused = async |uri: &str| {
         let mut config = kube::Config::new(uri.parse().unwrap());
         config.default_retry = false;

@@ -38,12 +38,12 @@ impl Case {
     }
 
     /// What a server outside sends to a client at the NodePort's number.
-    fn from_server(self) -> Frame {
+    fn of_server(self) -> Frame {
         Frame::ip(self.server().ip(), self.at_node().ip())
     }
 
     fn tcp_from_server(self, flags: u8) -> Frame {
-        self.from_server().tcp(SERVER_PORT, NODE_PORT, flags)
+        self.of_server().tcp(SERVER_PORT, NODE_PORT, flags)
     }
 
     fn bed_with_node_port(self, of_kind: impl FnOnce(ServiceBuilder<'_>) -> ServiceBuilder<'_>) -> Bed {
@@ -54,7 +54,7 @@ impl Case {
     }
 
     fn node_port(self) -> Bed {
-        self.bed_with_node_port(|service| service.node_ports())
+        self.bed_with_node_port(|service| service.protocol(protocol::TCP).node_ports())
     }
 
     #[track_caller]
@@ -83,7 +83,7 @@ fn an_answer_to_a_connection_that_nobody_saw_leave_is_the_stacks(case: Case) {
 
 fn datagrams_that_answer_this_nodes_own_are_the_stacks(case: Case) {
     let bed = case.bed_with_node_port(|service| service.node_ports().udp());
-    let answer = case.from_server().udp(SERVER_PORT, NODE_PORT).payload(&b"an answer"[..]);
+    let answer = case.of_server().udp(SERVER_PORT, NODE_PORT).payload(&b"an answer"[..]);
     case.is_delivered(&bed, &answer, &answer.clone().with_destination(case.pod(1)), Reason::ServedLocal);
     bed.forget_flows();
     leaves(&bed, &answer.clone().reply());
@@ -92,7 +92,7 @@ fn datagrams_that_answer_this_nodes_own_are_the_stacks(case: Case) {
 
 fn answers_over_sctp_are_the_stacks(case: Case) {
     let bed = case.bed_with_node_port(|service| service.node_ports().protocol(protocol::SCTP));
-    let from_server = |chunk| case.from_server().sctp(SERVER_PORT, NODE_PORT, chunk).payload(vec![7; 12]);
+    let from_server = |chunk| case.of_server().sctp(SERVER_PORT, NODE_PORT, chunk).payload(vec![7; 12]);
     leaves(&bed, &from_server(chunk::INIT).reply());
     for chunk in [chunk::INIT_ACK, chunk::SACK, chunk::DATA] {
         case.is_the_stacks(&bed, &from_server(chunk));
