@@ -25,7 +25,10 @@ pub fn settings() -> ModelSettings {
 
 /// This node's network, without devices.
 pub fn topology(scale: Scale) -> Topology {
-    Topology { addresses: objects::own_addresses(scale.dual_stack).collect(), ..Topology::default() }
+    // The name alone: programs are attached nowhere, but a node without an uplink is never in order.
+    let uplinks = std::iter::once("eth0".to_owned()).collect();
+    let addresses = objects::own_addresses(scale.dual_stack).collect();
+    Topology { addresses, uplinks, ..Topology::default() }
 }
 
 /// A model that was told everything; `slices` are the texts of all EndpointSlices.
