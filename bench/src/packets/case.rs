@@ -157,6 +157,7 @@ impl Case {
         }
         if matches!(self.walk, Walk::Reply | Walk::NotOursServed) {
             bed.send(Hook::XdpIngress, &self.client_frame(flag::SYN));
+            bed.answer_all();
             bed.send(Hook::XdpIngress, &self.client_frame(flag::ACK));
         }
         let frame = padded(self.frame());
