@@ -3,6 +3,7 @@
 use std::future::pending;
 use std::io;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use ipnet::IpNet;
 use tokio::runtime::Handle;
@@ -11,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::{info, warn};
 
-use crate::config::{ProxyMode, Settings, Source};
+use crate::config::{ConfigFile, ProxyMode, Settings, Source};
 use crate::dataplane::ebpf::{self, Mounted, OpenError, OuterSource, Share, Sockets, XdpMode, cgroup};
 use crate::dataplane::{Dataplane, Mode, change, ipvs};
 use crate::events;
@@ -117,6 +118,7 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     let (topology_sender, topology) = watch::channel(None);
     let (stop, stopped) = watch::channel(());
 
+    let config = settings.config.clone();
     tokio::spawn(node::set_up_conntrack(settings.conntrack));
     let mut node = tokio::spawn(node::follow(node_settings(&settings), targets, topology_sender));
     let (failures, failed) = mpsc::channel(FAILURES);
@@ -132,6 +134,10 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
 
     let result = tokio::select! {
         signal = stop_signal() => signal.map(|name| info!("{name}: the agent stops, the data path goes on")),
+        path = changed(config) => {
+            info!("{} has changed: the agent ends, to be started again with it; the data path goes on", path.display());
+            Ok(())
+        }
         error = failure_of(&mut source, "source") => Err(error),
         error = failure_of(&mut node, "node") => Err(error),
         error = failure_of(&mut reconcile, "reconcile") => Err(error),
@@ -245,6 +251,14 @@ async fn failure_of<E: Into<AgentError>>(
         Ok(Ok(())) => pending().await,
         Ok(Err(error)) => error.into(),
         Err(_) => AgentError::Panicked(name),
+    }
+}
+
+/// Waits until the file of `--config` says something else.
+async fn changed(config: Option<ConfigFile>) -> PathBuf {
+    match config {
+        Some(config) => config.changed().await,
+        None => pending().await,
     }
 }
 

@@ -7,6 +7,7 @@ mod ipvs;
 mod overlap;
 mod parse;
 mod pattern;
+mod watch;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -19,6 +20,7 @@ pub use args::AgentArgs;
 pub use conntrack::Conntrack;
 pub use file::Remark;
 pub use pattern::DevicePattern;
+pub use watch::ConfigFile;
 
 use file::{FileSettings, GoDuration};
 
@@ -75,7 +77,9 @@ pub struct Settings {
     pub min_sync_interval: Duration,
     /// Longest time between two syncs.
     pub max_sync_interval: Duration,
-    /// What should be known of the file that `--config` names.
+    /// The file that `--config` names.
+    pub config: Option<ConfigFile>,
+    /// What should be known of it.
     pub remarks: Vec<Remark>,
 }
 
@@ -133,7 +137,20 @@ impl Settings {
 
     /// As [`resolve`](Self::resolve), with the name this node has where neither flag nor file says another.
     pub fn resolve_on(args: &AgentArgs, node_name: Option<String>) -> Result<Self, ConfigError> {
-        let file = args.config.as_deref().map(file::read).transpose()?.unwrap_or_default();
+        let text = args.config.as_deref().map(file::read).transpose()?;
+        Self::of(args, node_name, text.as_deref())
+    }
+
+    /// The same where `text` is what the file of `--config` says.
+    fn of(args: &AgentArgs, node_name: Option<String>, text: Option<&[u8]>) -> Result<Self, ConfigError> {
+        let config = args.config.as_ref().zip(text).map(|(path, text)| ConfigFile {
+            path: path.clone(),
+            text: text.to_owned(),
+            args: args.clone(),
+            node_name: node_name.clone(),
+        });
+        let file = config.as_ref().map(|config| file::interpret(&config.path, &config.text)).transpose()?;
+        let file = file.unwrap_or_default();
         let healthz = SocketAddr::from((Ipv4Addr::UNSPECIFIED, HEALTHZ_PORT));
         let metrics = SocketAddr::from((Ipv4Addr::LOCALHOST, METRICS_PORT));
         let (min_sync_interval, max_sync_interval) = sync_intervals(args, &file)?;
@@ -180,6 +197,7 @@ impl Settings {
             xdp: parse::xdp(args.xdp.as_deref())?,
             min_sync_interval,
             max_sync_interval,
+            config,
             remarks: file.remarks,
         })
     }

@@ -301,6 +301,7 @@ fn what_neither_flag_nor_file_says_comes_from_the_environment() {
         model: ModelSettings { cluster_ranges: Vec::new(), ..settings.model },
         ipvs: IpvsSettings::default(),
         source: Source::Kubernetes { kubeconfig: None },
+        config: None,
         ..settings
     };
     assert_eq!(Ok(without), resolve(""));

@@ -48,6 +48,38 @@ fn a_killed_agent_costs_no_datagram_and_no_connection() -> Result<()> {
 }
 
 #[test]
+fn an_agent_ends_well_when_its_configuration_file_changes_and_costs_no_datagram() -> Result<()> {
+    let configuration = |interval: u8| {
+        format!(
+            "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
+             iptables: {{syncPeriod: {interval}s}}\n"
+        )
+    };
+    let mut cluster = own(1, 1)?;
+    let local = cluster.service("local", 1, &["pod-1a"])?.load_balancer(vip(1));
+    cluster.apply(&local, &[1])?;
+    cluster.take_agent(1)?.stop()?;
+    let path = cluster.bed().directory().join("config.conf");
+    std::fs::write(&path, configuration(20))?;
+    cluster.start_agent_with(1, &["--config", &path.to_string_lossy()])?;
+    cluster.proxy(1)?.wait_for_start(2)?;
+
+    let target = SocketAddr::new(vip(1).of(Family::ALL[0]), 80);
+    let stream = Stream::start(cluster.bed().client(), target, Duration::from_millis(1))?;
+    std::fs::write(&path, "mode: fast")?;
+    let refuses = || Ok(cluster.proxy(1)?.log().contains("goes on with what the file said before"));
+    cluster.proxy(1)?.wait_until("the file is refused", refuses)?;
+    assert!(cluster.has_agent(1));
+    std::fs::write(&path, configuration(25))?;
+    let says = || Ok(cluster.proxy(1)?.log().contains("config.conf has changed: the agent ends"));
+    cluster.proxy(1)?.wait_until("the file is read again", says)?;
+    let status = cluster.take_agent(1)?.wait()?;
+    assert!(status.success(), "{status}");
+    expect_no_loss(&cluster, stream)?;
+    Ok(())
+}
+
+#[test]
 fn the_data_path_serves_new_clients_without_any_agent() -> Result<()> {
     let mut cluster = own(2, 1)?;
     let direct = cluster.service("direct", 2, &["pod-2a"])?.load_balancer(vip(2));

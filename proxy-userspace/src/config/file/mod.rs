@@ -46,15 +46,15 @@ impl Origin<'_> {
 }
 
 /// Reads the file `--config` names.
-pub(super) fn read(path: &Path) -> Result<FileSettings, ConfigError> {
-    let text = fs::read(path).map_err(|error| ConfigError {
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
+    fs::read(path).map_err(|error| ConfigError {
         origin: "--config".to_owned(),
         message: format!("{}: {error}; takes a file with a {KIND}", path.display()),
-    })?;
-    interpret(path, &text)
+    })
 }
 
-fn interpret(path: &Path, text: &[u8]) -> Result<FileSettings, ConfigError> {
+/// What a file says that can be had here.
+pub(super) fn interpret(path: &Path, text: &[u8]) -> Result<FileSettings, ConfigError> {
     let origin = Origin(path);
     FileSettings::from_configuration(&parse(origin, text)?, origin)
 }

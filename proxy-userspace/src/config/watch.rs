@@ -1,0 +1,135 @@
+//! The file of `--config` while the agent runs. As kube-proxy does, the agent ends when the file says something else, and is started again
+//! with that by whoever starts it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tracing::warn;
+
+use super::{AgentArgs, Settings};
+
+/// Time between two looks. A look reads the file, since a ConfigMap's changes by a link that another one of its directory has.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+
+/// What the file said when the settings were made of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigFile {
+    pub(super) path: PathBuf,
+    pub(super) text: Vec<u8>,
+    pub(super) args: AgentArgs,
+    pub(super) node_name: Option<String>,
+}
+
+impl ConfigFile {
+    /// Returns the file's path once it says something else. What could not be used is named, and changes nothing; so does a file that is
+    /// gone or still being written.
+    pub async fn changed(&self) -> PathBuf {
+        let mut seen = self.text.clone();
+        let mut refused = Vec::new();
+        loop {
+            sleep(LOOK_INTERVAL).await;
+            let Ok(text) = fs::read(&self.path) else { continue };
+            let is_whole = text == seen;
+            seen = text;
+            if !is_whole || seen == self.text || seen == refused {
+                continue;
+            }
+            match Settings::of(&self.args, self.node_name.clone(), Some(&seen)) {
+                Ok(_) => return self.path.clone(),
+                Err(error) => warn!("{error}; the agent goes on with what the file said before"),
+            }
+            refused.clone_from(&seen);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::config::file::{API_VERSION, KIND};
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// A directory that goes with the test.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("millrace-{name}-{}", std::process::id()));
+            fs::create_dir(&path).unwrap();
+            Self(path)
+        }
+        fn within(&self, name: &str) -> PathBuf {
+            self.0.join(name)
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn configuration(mode: &str) -> String {
+        format!("apiVersion: {API_VERSION}\nkind: {KIND}\nmode: {mode}\n")
+    }
+
+    /// Time passes as soon as everything waits for it.
+    fn on_paused_time(test: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+        runtime.unwrap().block_on(test);
+    }
+
+    fn read(path: PathBuf) -> ConfigFile {
+        let args = AgentArgs { config: Some(path), ..AgentArgs::default() };
+        Settings::resolve_on(&args, Some("host-1".to_owned())).unwrap().config.unwrap()
+    }
+
+    #[test]
+    fn a_file_that_says_something_else_is_told_and_one_that_cannot_be_used_is_not() {
+        let directory = Directory::new("config");
+        let path = directory.within("config.conf");
+        fs::write(&path, configuration("ipvs")).unwrap();
+        on_paused_time(async {
+            let file = read(path.clone());
+            timeout(LONG, file.changed()).await.unwrap_err();
+            for unusable in ["", "mode: ipvs", &configuration("fast")] {
+                fs::write(&path, unusable).unwrap();
+                timeout(LONG, file.changed()).await.unwrap_err();
+            }
+            fs::remove_file(&path).unwrap();
+            timeout(LONG, file.changed()).await.unwrap_err();
+            fs::write(&path, configuration("ipvs")).unwrap();
+            timeout(LONG, file.changed()).await.unwrap_err();
+            fs::write(&path, configuration("nftables")).unwrap();
+            assert_eq!(timeout(LONG, file.changed()).await, Ok(path.clone()));
+        });
+    }
+
+    /// As the kubelet writes a ConfigMap: a link to a file below a link, which is renamed over the former one.
+    #[test]
+    fn a_config_map_that_changes_is_told() {
+        let directory = Directory::new("config-map");
+        let within = |name: &str| directory.within(name);
+        for (version, mode) in [("..1", "ipvs"), ("..2", "nftables")] {
+            fs::create_dir(within(version)).unwrap();
+            fs::write(within(version).join("config.conf"), configuration(mode)).unwrap();
+        }
+        symlink("..1", within("..data")).unwrap();
+        symlink("..data/config.conf", within("config.conf")).unwrap();
+        on_paused_time(async {
+            let file = read(within("config.conf"));
+            timeout(LONG, file.changed()).await.unwrap_err();
+            symlink("..2", within("..data_tmp")).unwrap();
+            fs::rename(within("..data_tmp"), within("..data")).unwrap();
+            assert_eq!(timeout(LONG, file.changed()).await, Ok(within("config.conf")));
+        });
+    }
+}
