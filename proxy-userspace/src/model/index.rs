@@ -75,6 +75,11 @@ impl Index {
     pub fn slices_of(&self, key: &ServiceKey) -> &SlicesOf {
         self.slices.get(key).unwrap_or(&self.no_slices)
     }
+    /// A slice that names a Service, and which.
+    pub fn slice(&self, key: &ObjectKey) -> Option<(&ServiceKey, &SliceSpec)> {
+        let service = self.homes.get(key)?;
+        Some((service, &self.slices.get(service)?.get(&key.name)?.spec))
+    }
     pub fn stray(&self, key: &ObjectKey) -> Option<&Notes> {
         self.strays.get(key)
     }

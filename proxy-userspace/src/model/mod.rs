@@ -15,6 +15,7 @@ mod environment;
 mod frontends;
 mod health_checks;
 mod index;
+mod movement;
 mod names;
 mod node;
 mod object;
@@ -48,6 +49,7 @@ use claims::{Claims, Target};
 use environment::Environment;
 use health_checks::HealthChecks;
 use index::{Index, notes};
+use movement::Movement;
 use problem::ProblemBook;
 use update::{Due, cluster_ranges};
 
@@ -64,6 +66,7 @@ pub struct Model {
     /// Services with a nodePort that this node has no address for.
     homeless: BTreeMap<Family, BTreeSet<ServiceKey>>,
     pending: Pending,
+    movement: Movement,
     desired: Desired,
     problems: ProblemBook<Owner>,
 }
@@ -108,6 +111,7 @@ impl Model {
             health_checks: HealthChecks::default(),
             homeless: BTreeMap::new(),
             pending: Pending::default(),
+            movement: Movement::default(),
             problems: ProblemBook::new(),
         }
     }
@@ -136,6 +140,7 @@ impl Model {
     /// Computes what the changes since the last call concern, and says what became different.
     pub fn refresh(&mut self) -> Dirty {
         let pending = std::mem::take(&mut self.pending);
+        self.movement = Movement::default();
         let mut dirty = Dirty { nodes: self.refresh_nodes(pending.nodes), ..Dirty::default() };
         let mut services = pending.services;
         if pending.everything {
@@ -154,6 +159,13 @@ impl Model {
         self.note_homeless();
         dirty.health |= self.refresh_health_check_addresses();
         dirty
+    }
+
+    /// Whether an endpoint that was ready has left a slice since the last [`refresh`](Self::refresh), and may be about to come into another
+    /// one: who waits some milliseconds with the refresh spares its Service a moment without it.
+    #[must_use]
+    pub fn may_miss_endpoints(&self) -> bool {
+        self.movement.is_going_on()
     }
 
     /// The desired state as of the last [`refresh`](Self::refresh).

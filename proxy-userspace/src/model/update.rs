@@ -10,6 +10,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use super::claims::Target;
 use super::compute::{Inputs, compute};
 use super::index::Difference;
+use super::movement::Before;
 use super::node::{NodeSpec, Whose};
 use super::problem::{Notes, Topic};
 use super::slice::SliceSpec;
@@ -57,7 +58,9 @@ impl Model {
     }
 
     pub(super) fn replace_slice(&mut self, key: &ObjectKey, slice: Option<(&EndpointSlice, Notes)>) {
+        let before = Before::of(&self.index, key);
         let concerned = self.index.set_slice(key, slice);
+        self.movement.follow(&self.index, key, before);
         let stray = self.index.stray(key).map(|notes| notes.problems.clone());
         self.problems.set(Owner::Stray(key.clone()), stray.unwrap_or_default());
         // The Service `kubernetes` is the API server itself.

@@ -7,6 +7,7 @@
 mod heap;
 mod journal;
 mod observer;
+mod patience;
 mod uplinks;
 
 use std::collections::BTreeSet;
@@ -25,9 +26,12 @@ use crate::node::Topology;
 use crate::source::{Batch, Listing, SourceEvent};
 use journal::Journal;
 pub use observer::{Observer, Synced};
+use patience::Patience;
 
 /// Failed operations are tried again after this time.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a sync waits for an endpoint that has left one slice and may come into another: some calls of the controller's.
+const MOVE_INTERVAL: Duration = Duration::from_millis(50);
 /// Service ports in one part of a round through everything, and the time between two parts.
 const PART: usize = 256;
 /// A sync of so many service ports, the first one as a rule, leaves much memory behind.
@@ -100,6 +104,9 @@ pub struct Reconciler<D> {
     listing: Listing,
     /// The model was told something since its last refresh.
     model_due: bool,
+    /// Until when endpoints that may only be on the move are waited for.
+    move_until: Option<Instant>,
+    patience: Patience,
     /// This node's network, and whether the data plane has yet to be told of it.
     topology: Option<Topology>,
     topology_due: bool,
@@ -138,6 +145,8 @@ impl<D: Dataplane> Reconciler<D> {
             observers: Vec::new(),
             listing,
             model_due: true,
+            move_until: None,
+            patience: Patience::default(),
             topology: None,
             topology_due: false,
             topology_failed: false,
@@ -182,12 +191,18 @@ impl<D: Dataplane> Reconciler<D> {
 
     fn next_sync(&self) -> Instant {
         if self.model_due || self.topology_due {
-            return self.last_sync + self.intervals.min;
+            let due = self.last_sync + self.intervals.min;
+            return self.move_ends().map_or(due, |ends| due.max(ends));
         }
         if self.topology.is_none() {
             return self.last_sync + self.intervals.max;
         }
         self.retry_at.map_or(self.part_at, |retry_at| retry_at.min(self.part_at))
+    }
+
+    /// Until when a sync has to wait for an endpoint that may only be on the move.
+    fn move_ends(&self) -> Option<Instant> {
+        self.move_until.filter(|_| self.model.may_miss_endpoints())
     }
 
     fn take(&mut self, batch: Batch) {
@@ -210,6 +225,9 @@ impl<D: Dataplane> Reconciler<D> {
                 SourceEvent::Problem(problem) => report(&problem, &mut self.observers),
             }
         }
+        if self.move_until.is_none() && self.model.may_miss_endpoints() {
+            self.move_until = Some(Instant::now() + MOVE_INTERVAL);
+        }
     }
 
     /// Takes what was told already: what leaves in one event may come back in the next. No more than that, so
@@ -231,8 +249,13 @@ impl<D: Dataplane> Reconciler<D> {
     }
 
     fn sync(&mut self) {
-        self.last_sync = Instant::now();
         self.take_waiting();
+        let now = Instant::now();
+        if self.move_ends().is_some_and(|ends| now < ends) {
+            return;
+        }
+        self.last_sync = now;
+        self.move_until = None;
         self.refresh();
         if self.topology.is_none() {
             return;
@@ -278,6 +301,9 @@ impl<D: Dataplane> Reconciler<D> {
     fn housekeep(&mut self) -> Duration {
         let again_in = self.dataplane.housekeep(monotonic_seconds());
         self.check();
+        for problem in self.patience.lasted(Instant::now(), &self.model) {
+            report(&problem, &mut self.observers);
+        }
         again_in.unwrap_or(HEARTBEAT_INTERVAL).min(HEARTBEAT_INTERVAL)
     }
 
@@ -315,7 +341,7 @@ impl<D: Dataplane> Reconciler<D> {
         self.dirty.merge(self.model.refresh());
         // Before this node's addresses are known, what needs one only seems to be wrong.
         if self.topology.is_some() {
-            for problem in self.model.take_problems() {
+            for problem in self.patience.sort(self.model.take_problems(), Instant::now()) {
                 report(&problem, &mut self.observers);
             }
         }

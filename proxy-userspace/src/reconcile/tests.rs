@@ -1,3 +1,5 @@
+mod waiting;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 

@@ -1,0 +1,44 @@
+//! Objects come one by one, so for a moment a Service has no EndpointSlice yet, or a slice names a port that its Service is about to have.
+//! What mostly passes by itself is told only if it has lasted.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::model::{Model, Problem, Topic};
+
+/// Longer than a controller takes for all objects of one Service.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is wrong and may be right before anybody is told.
+#[derive(Debug, Default)]
+pub(super) struct Patience {
+    /// By problem: when it has lasted long enough.
+    waiting: BTreeMap<Problem, Instant>,
+    has_begun: bool,
+}
+
+impl Patience {
+    /// Those to be told of at once. What was wrong when everything was listed is not in the making.
+    pub fn sort(&mut self, fresh: Vec<Problem>, now: Instant) -> Vec<Problem> {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            return fresh;
+        }
+        let (may_pass, lasting): (Vec<_>, Vec<_>) =
+            fresh.into_iter().partition(|problem| problem.topic == Topic::Mismatch);
+        for problem in may_pass {
+            self.waiting.entry(problem).or_insert(now + PATIENCE);
+        }
+        lasting
+    }
+
+    /// Those that have lasted; whatever is right again by now is forgotten.
+    pub fn lasted(&mut self, now: Instant, model: &Model) -> Vec<Problem> {
+        let due: BTreeMap<Problem, Instant> = self.waiting.extract_if(.., |_, ends| *ends <= now).collect();
+        if due.is_empty() {
+            return Vec::new();
+        }
+        model.problems().filter(|problem| due.contains_key(*problem)).cloned().collect()
+    }
+}
