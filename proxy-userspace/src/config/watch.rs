@@ -55,7 +55,7 @@ mod tests {
     use super::*;
     use crate::config::file::{API_VERSION, KIND};
 
-    const LONG: Duration = Duration::from_secs(60);
+    const LONG: Duration = Duration::from_mins(1);
 
     /// A directory that goes with the test.
     struct Directory(PathBuf);

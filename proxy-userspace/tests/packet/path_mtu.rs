@@ -6,7 +6,7 @@ use bytes::Bytes;
 use millrace_lab::frame::{DEVICE_MAC, Frame, Icmp, Layer, NEIGHBOUR_MAC, flag};
 use millrace_lab::program::{Bed, Endpoint, Hook, Outcome, known_hop, resolved_way};
 use proxy_common::verdict::Reason;
-use proxy_common::way::{FOU_PORT, PEER_NODE, PEER_SELF, PEER_WAY_SHIFT, Way};
+use proxy_common::way::{FOU_PORT, Narrowing, PEER_NODE, PEER_SELF, PEER_WAY_SHIFT, Way};
 
 use crate::case::{Family, Tunnel, each_tunnel};
 use crate::network::{connect_to_nodes, in_an_empty_namespace};
@@ -19,6 +19,8 @@ each_tunnel! {
     a_client_that_lets_its_packets_be_cut_is_told_nothing
     an_error_that_is_not_about_a_packet_of_ours_changes_nothing
     an_error_about_somebody_elses_tunnel_to_the_same_node_is_left_to_the_stack
+    a_quote_that_this_node_can_not_have_sent_changes_nothing
+    a_router_that_quotes_too_little_is_believed_for_a_minute
     a_short_quote_that_is_not_shaped_as_what_this_node_sends_changes_nothing
     what_every_ipv6_link_takes_is_sent_whatever_a_router_says
     a_client_is_told_of_a_router_with_less_room_than_the_way_is_left
@@ -269,6 +271,43 @@ fn a_short_quote_that_is_not_shaped_as_what_this_node_sends_changes_nothing(tunn
         tunnel.case.arrives(&director.bed, &about(tunnel, &whole, whole.len(), NARROW));
         assert_eq!(director.mtu(), mtu, "hint {hint}");
     }
+}
+
+fn a_quote_that_this_node_can_not_have_sent_changes_nothing(tunnel: Tunnel) {
+    let director = Director::new(tunnel);
+    let hint = director.backend.hint;
+    let fits = 1500 - usize::from(tunnel.overhead());
+    let too_large = tunnel.around(&large(tunnel, fits + 1), 1, 2, hint);
+    let to_another_node = tunnel.around(&large(tunnel, fits), 1, 3, hint);
+    let from_another_node = tunnel.around(&large(tunnel, fits), 3, 2, hint);
+    for (what, quote) in
+        [("size", too_large), ("destination", to_another_node), ("source", from_another_node)]
+    {
+        let quote = quote.build().slice(14..);
+        for quoted in [short(tunnel), quote.len()] {
+            let error = about(tunnel, &quote, quoted, NARROW);
+            tunnel.case.arrives(&director.bed, &error).assert_untouched().assert_counted(Reason::NotOurs);
+            assert_eq!(director.mtu(), 1500, "{what}, {quoted} bytes");
+        }
+    }
+    is_noted(tunnel, &director, &about(tunnel, &director.sent(&large(tunnel, fits)), short(tunnel), NARROW));
+    assert_eq!(director.mtu(), NARROW, "what it can have sent");
+}
+
+/// Who invents a short quote has to guess nothing but a hint, so it does less harm than a whole one may.
+fn a_router_that_quotes_too_little_is_believed_for_a_minute(tunnel: Tunnel) {
+    let until = |quoted: fn(Tunnel, &Bytes) -> usize| {
+        let director = Director::new(tunnel);
+        let sent = director.sent(&large(tunnel, 1450));
+        tunnel.case.arrives(&director.bed, &about(tunnel, &sent, quoted(tunnel, &sent), NARROW));
+        assert_eq!(director.mtu(), NARROW);
+        Narrowing(director.bed.get::<u64>("NARROWED", director.way)).until()
+    };
+    let doubted = until(|tunnel, _| short(tunnel));
+    let believed = until(|_, sent| sent.len());
+    let longer = believed - doubted;
+    // Between the two some seconds may have passed.
+    assert!((540..600).contains(&longer), "{longer} seconds longer");
 }
 
 fn what_every_ipv6_link_takes_is_sent_whatever_a_router_says(tunnel: Tunnel) {
