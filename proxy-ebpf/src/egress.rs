@@ -79,7 +79,9 @@ fn restore_parsed<P: Packet, F: Family>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
 ) -> Result<Verdict, Verdict> {
+    // A later fragment shows nothing of what is inside. Without the first one nobody puts it together.
     if trust::may_be_tunnel::<F>(&parsed.key)
+        && !parsed.is_later()
         && trust::is_forged::<P, F>(*packet, parsed.payload, &parsed.key)
     {
         return Err(Verdict::Drop(Reason::ForgedTunnel));

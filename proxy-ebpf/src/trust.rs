@@ -11,7 +11,7 @@ use proxy_common::{Addr4, Addr6};
 
 use crate::config::{MARK_MASK, MARK_VALUE};
 use crate::dsr;
-use crate::family::{Family, KeyOf, V4, V6};
+use crate::family::{Family, KeyOf, V4, V6, is_extension};
 use crate::icmp::Icmp;
 use crate::maps;
 use crate::packet::Packet;
@@ -89,7 +89,8 @@ fn holds_ours6<P: Packet>(packet: P, inner: u32) -> bool {
     };
     // SAFETY: `at` checked the bound.
     let (next, destination) = unsafe { ((*header).next_header, (*header).destination) };
-    let has_transport = has_ports(next) || next == protocol::ICMP6;
+    // Anything else, another tunnel for one, is no client's packet.
+    let has_transport = !is_extension(next);
     let transport = inner + size_of::<Ipv6>() as u32;
     asks_for_ours::<P, V6>(packet, &Addr6(destination), has_transport.then_some(transport), next)
 }

@@ -150,10 +150,21 @@ fn tunnels_that_hold_nothing_for_us_leave_byte_for_byte(tunnel: Tunnel) {
         case.udp(),
         ping,
         Frame::ip(case.client().ip(), case.remote_pod(2).ip()).payload(vec![0; 40]),
+        // What our programs encapsulated, in an overlay between nodes: its device forgets that it came in by an uplink.
+        syn.clone().encapsulated(Layer::ip(case.family.node(1), case.family.node(2))),
     ];
     for frame in &inner {
         let tunnelled = tunnel.around(frame, 1, 2, 0);
         leaves(&bed, &tunnelled, 0).assert_untouched().assert_counted(Reason::NotOurs);
+    }
+    // Fragments of an overlay's packet.
+    let overlay = case.tcp(flag::ACK).with_destination(case.remote_pod(2)).payload(vec![0xa5; 3000]);
+    let far_vip = Case { family: tunnel.outer, ..case }.vip().ip();
+    bed.vip(far_vip, VIP_EXTERNAL);
+    for ends in [tunnel.outer.node(2), far_vip].map(|to| (tunnel.outer.node(1), to)) {
+        for piece in outer_fragments(&tunnel.between(&overlay, ends, 0)) {
+            leaves(&bed, &piece, 0).assert_untouched().assert_counted(Reason::NotOurs);
+        }
     }
     // What holds no packet, or half of one.
     let whole = tunnel.around(&syn, 1, 2, 0).build();
