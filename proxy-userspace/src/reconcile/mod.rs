@@ -176,6 +176,7 @@ impl<D: Dataplane> Reconciler<D> {
                 _ = self.channels.stop.changed() => break,
                 () = sleep_until(housekeep_at) => housekeep_at = Instant::now() + self.housekeep(),
                 () = sleep_until(sync_at) => self.sync(),
+                () = sleep_until_some(self.patience.due()) => self.tell_what_lasted(),
                 batch = self.channels.events.recv() => match batch {
                     Some(batch) => self.take(batch),
                     None => break,
@@ -301,10 +302,13 @@ impl<D: Dataplane> Reconciler<D> {
     fn housekeep(&mut self) -> Duration {
         let again_in = self.dataplane.housekeep(monotonic_seconds());
         self.check();
+        again_in.unwrap_or(HEARTBEAT_INTERVAL).min(HEARTBEAT_INTERVAL)
+    }
+
+    fn tell_what_lasted(&mut self) {
         for problem in self.patience.lasted(Instant::now(), &self.model) {
             report(&problem, &mut self.observers);
         }
-        again_in.unwrap_or(HEARTBEAT_INTERVAL).min(HEARTBEAT_INTERVAL)
     }
 
     fn check(&mut self) {
@@ -354,6 +358,13 @@ impl<D: Dataplane> Reconciler<D> {
             *now = targets;
             is_new
         });
+    }
+}
+
+async fn sleep_until_some(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -9,13 +9,15 @@ use tokio::time::Instant;
 use crate::model::{Model, Problem, Topic};
 
 /// Longer than a controller takes for all objects of one Service.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What is wrong and may be right before anybody is told.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
     /// By problem: when it has lasted long enough.
     waiting: BTreeMap<Problem, Instant>,
+    /// When the first of them has.
+    due: Option<Instant>,
     has_begun: bool,
 }
 
@@ -29,13 +31,20 @@ impl Patience {
             fresh.into_iter().partition(|problem| problem.topic == Topic::Mismatch);
         for problem in may_pass {
             self.waiting.entry(problem).or_insert(now + PATIENCE);
+            self.due.get_or_insert(now + PATIENCE);
         }
         lasting
+    }
+
+    /// When to ask for those that have lasted.
+    pub const fn due(&self) -> Option<Instant> {
+        self.due
     }
 
     /// Those that have lasted; whatever is right again by now is forgotten.
     pub fn lasted(&mut self, now: Instant, model: &Model) -> Vec<Problem> {
         let due: BTreeMap<Problem, Instant> = self.waiting.extract_if(.., |_, ends| *ends <= now).collect();
+        self.due = self.waiting.values().min().copied();
         if due.is_empty() {
             return Vec::new();
         }

@@ -1,11 +1,15 @@
 //! Manifests with faults: each is named with file, object and field, and everything else goes on.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use millrace_lab::capture::Trail;
 use millrace_lab::topology::vip;
 use millrace_lab::walk::Walk;
 
 use crate::fixture::own;
+
+const TOLD_LIMIT: Duration = Duration::from_secs(30);
 
 /// File, its text, and what the agent's message has to contain beside the file's name.
 const FAULTS: [(&str, &str, &[&str]); 9] = [
@@ -120,10 +124,13 @@ fn each_fault_is_named_and_all_the_rest_is_served() -> Result<()> {
     let good = cluster.service("good", 1, &["pod-1a"])?.load_balancer(vip(1));
     cluster.apply(&good, &[1])?;
     let proxy = cluster.proxy(1)?;
-    for (file, text, words) in FAULTS {
+    for (file, text, _) in FAULTS {
         cluster.manifests().put(file, text)?;
+    }
+    for (file, _, words) in FAULTS {
         let is_named = |line: &str| line.contains(file) && words.iter().all(|word| line.contains(word));
-        proxy.wait_until(&format!("a line names {file} and {words:?}"), || {
+        // Some may pass by themselves, so the agent waits a while before it tells of them.
+        proxy.wait_until_within(TOLD_LIMIT, &format!("a line names {file} and {words:?}"), || {
             Ok(proxy.log().lines().any(is_named))
         })?;
     }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 use super::*;
+use crate::reconcile::patience::PATIENCE;
 
 /// The shortest interval is missing to the whole wait.
 const ALMOST: Duration = MOVE_INTERVAL.checked_sub(INTERVALS.min).unwrap();
@@ -85,35 +86,29 @@ fn objects_that_come_one_by_one_are_given_time_to_agree() {
         let told = Told::default();
         let bench = Bench::start_observed(vec![Box::new(told.clone())]);
         let count = || told.0.lock().unwrap().len();
-        let pass = async |times: u32| {
-            advance(INTERVALS.min).await;
+        let pass = async |duration| {
+            advance(duration).await;
             settle().await;
-            for _ in 0..times {
-                advance(HEARTBEAT_INTERVAL).await;
-                settle().await;
-            }
         };
         bench.tell(service("old", "10.96.0.9")).await;
         bench.begin().await;
         assert_eq!(count(), 1, "wrong when everything was listed: {told:?}");
 
         bench.tell(service("web", "10.96.0.1")).await;
-        advance(INTERVALS.min).await;
-        settle().await;
+        pass(INTERVALS.min).await;
         assert_eq!(count(), 1, "its slice may be on its way");
         bench.tell(slice("a", "", &["10.244.1.1"])).await;
-        pass(4).await;
+        pass(PATIENCE).await;
         assert_eq!(count(), 1, "{told:?}");
 
         bench.tell(slice("a", "other", &["10.244.1.1"])).await;
-        advance(INTERVALS.min).await;
-        settle().await;
+        pass(INTERVALS.min).await;
         assert_eq!(count(), 1, "its Service may be on its way");
-        pass(4).await;
+        pass(PATIENCE).await;
         assert_eq!(count(), 2, "it has lasted");
         let last = told.0.lock().unwrap().last().cloned().unwrap();
         assert!(last.contains("matches no port of Service default/web"), "{last}");
-        pass(4).await;
+        pass(2 * PATIENCE).await;
         assert_eq!(count(), 2, "told once");
     });
 }
