@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
+use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::Result;
 use millrace_lab::cluster::{Cluster, TARGET_PORT};
@@ -22,6 +24,7 @@ each_path! {
     what_has_no_endpoint_is_refused_at_once
     what_is_no_service_is_left_alone
     a_pod_keeps_its_backend_over_connections_and_restarts_of_the_agent_and_is_independent_of_others
+    an_affinity_that_has_ended_may_lead_elsewhere
 }
 
 fn a_cluster_ip_leads_from_pods_and_from_the_host_to_pods_of_this_node_of_others_and_to_oneself(
@@ -225,5 +228,27 @@ fn a_pod_keeps_its_backend_over_connections_and_restarts_of_the_agent_and_is_ind
     path.apply(&cluster, &service_of_rest, &[1])?;
     let after = kept(&cluster, &clients[0])?;
     assert!(after.len() == Family::ALL.len() && !after.iter().any(|seen| seen.ends_with(&gone)), "{after:?}");
+    Ok(())
+}
+
+fn an_affinity_that_has_ended_may_lead_elsewhere(path: Path) -> Result<()> {
+    const SECONDS: u32 = 1;
+    /// One of six backends is chosen, which may be the same.
+    const ROUNDS: usize = 20;
+    let cluster = path.shared();
+    let backends = ["pod-1a", "pod-1b", "pod-2a", "pod-2b", "pod-3a", "pod-3b"];
+    let service = cluster.service("fickle", 209, &backends)?.affinity(SECONDS);
+    path.apply(&cluster, &service, &[1])?;
+    for from in path.clients(&cluster, "pod-1a", 1)? {
+        for family in Family::ALL {
+            let target = SocketAddr::new(service.cluster_ips().of(family), 80);
+            let first = ask(from, Protocol::Tcp, target)?.sighting.backend;
+            let changes = (0..ROUNDS).any(|_| {
+                sleep(Duration::from_secs(u64::from(SECONDS) + 1));
+                ask(from, Protocol::Tcp, target).is_ok_and(|answer| answer.sighting.backend != first)
+            });
+            assert!(changes, "{target} stays with {first}");
+        }
+    }
     Ok(())
 }
