@@ -16,6 +16,11 @@ pub fn xdp() -> String {
     std::env::var("MILLRACE_XDP").unwrap_or_else(|_| "native".to_owned())
 }
 
+/// Whether there is time for tests as large as a cluster's life: `MILLRACE_LONG=1`.
+pub fn is_long() -> bool {
+    std::env::var("MILLRACE_LONG").is_ok_and(|value| value == "1")
+}
+
 /// A cluster of three nodes with two pods each, for tests that break nothing but their own services. The tests
 /// take turns, so that what is counted and captured is theirs.
 pub fn shared() -> MutexGuard<'static, Cluster> {

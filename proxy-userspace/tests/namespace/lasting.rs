@@ -12,7 +12,7 @@ use millrace_lab::manifests::Service;
 use millrace_lab::topology::{Family, vip};
 use millrace_lab::traffic::{LongConnections, Stream};
 
-use crate::fixture::{counted, expect_no_loss, own, own_without_agents};
+use crate::fixture::{counted, expect_no_loss, is_long, own, own_without_agents};
 
 const NODES: [u8; 3] = [1, 2, 3];
 
@@ -24,8 +24,11 @@ struct Size {
 
 impl Size {
     fn wanted() -> Self {
-        let is_long = std::env::var("MILLRACE_LONG").is_ok_and(|value| value == "1");
-        if is_long { Self { connections: 500, restarts: 10 } } else { Self { connections: 120, restarts: 1 } }
+        if is_long() {
+            Self { connections: 500, restarts: 10 }
+        } else {
+            Self { connections: 120, restarts: 1 }
+        }
     }
 }
 

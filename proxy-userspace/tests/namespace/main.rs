@@ -8,6 +8,7 @@
     reason = "a test that can't go on shall fail"
 )]
 
+mod attack;
 mod bad_input;
 mod bare;
 mod changes;

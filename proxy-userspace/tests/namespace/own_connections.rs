@@ -12,7 +12,7 @@ use millrace_lab::process::output;
 use millrace_lab::topology::{Bed, Family, vip};
 use millrace_lab::traffic::{Protocol, Server, ask, send};
 
-use crate::fixture::{counted, own};
+use crate::fixture::{counted, is_long, own};
 
 /// The first of so many NodePorts.
 const FIRST_NODE_PORT: u16 = 30000;
@@ -27,7 +27,7 @@ struct Extent {
 
 impl Extent {
     fn chosen() -> Self {
-        if std::env::var("MILLRACE_LONG").is_ok_and(|value| value == "1") {
+        if is_long() {
             Self { ports: (1024, 65535), connections: 5000 }
         } else {
             Self { ports: (29900, 30999), connections: 100 }

@@ -1,4 +1,6 @@
 //! Ports of a node run out towards one backend.
+//!
+//! With `MILLRACE_LONG=1` the whole range of `--snat-ports` does.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,7 +11,7 @@ use millrace_lab::cluster::Cluster;
 use millrace_lab::topology::{Family, Shape, vip};
 
 use crate::faces::get_until;
-use crate::fixture::xdp;
+use crate::fixture::{is_long, xdp};
 
 /// A connection that was answered, or none.
 fn connect(target: SocketAddr) -> Option<TcpStream> {
@@ -23,10 +25,12 @@ fn connect(target: SocketAddr) -> Option<TcpStream> {
 
 #[test]
 fn a_shortage_of_ports_is_seen_before_all_are_taken() -> Result<()> {
-    const PORTS: usize = 64;
-    const CROWDED: usize = 52;
-    let flags = ["--snat-ports", "61000-61063"];
-    let cluster = Cluster::start_with(Shape { nodes: 2, pods: 1, ..Shape::default() }, &xdp(), &flags)?;
+    const FIRST: usize = 61000;
+    let all = if is_long() { 65536 - FIRST } else { 64 };
+    let crowded = (all * 80).div_ceil(100);
+    let range = format!("{FIRST}-{}", FIRST + all - 1);
+    let shape = Shape { nodes: 2, pods: 1, ..Shape::default() };
+    let cluster = Cluster::start_with(shape, &xdp(), &["--snat-ports", &range])?;
     cluster.apply(&cluster.service("busy", 1, &["pod-2a"])?.load_balancer(vip(1)), &[1])?;
     let target = SocketAddr::new(vip(1).of(Family::V4), 80);
     let open = async move |enough: usize| Ok((0..enough).map_while(|_| connect(target)).collect::<Vec<_>>());
@@ -38,22 +42,25 @@ fn a_shortage_of_ports_is_seen_before_all_are_taken() -> Result<()> {
     assert_eq!(few.len(), 10);
     shows("millrace_snat_ports_used 10")?;
     let page = shows("millrace_snat_crowded_backends 0")?;
-    assert!(page.contains("\nmillrace_snat_ports 64\n"), "{page}");
+    assert!(page.contains(&format!("\nmillrace_snat_ports {all}\n")), "{page}");
 
-    let many = cluster.bed().client().run(async move || open(CROWDED - 10).await)?;
-    shows(&format!("millrace_snat_ports_used {CROWDED}"))?;
+    let many = cluster.bed().client().run(async move || open(crowded - 10).await)?;
+    shows(&format!("millrace_snat_ports_used {crowded}"))?;
     shows("millrace_snat_crowded_backends 1")?;
     let backend = cluster.bed().pod("pod-2a")?.addresses().v4;
     let said = cluster.proxy(1)?.log();
-    assert!(said.contains("52 of the 64 ports of --snat-ports are in use towards a backend"), "{said}");
+    assert!(
+        said.contains(&format!("{crowded} of the {all} ports of --snat-ports are in use towards a backend")),
+        "{said}"
+    );
     assert!(said.contains(&format!("{backend}:8080")), "{said}");
 
     // Each that is free is found, and then there is none.
-    let last = cluster.bed().client().run(async move || open(PORTS - CROWDED).await)?;
-    assert_eq!(last.len(), PORTS - CROWDED);
-    shows(&format!("millrace_snat_ports_used {PORTS}"))?;
+    let last = cluster.bed().client().run(async move || open(all - crowded).await)?;
+    assert_eq!(last.len(), all - crowded);
+    shows(&format!("millrace_snat_ports_used {all}"))?;
     let refused = cluster.bed().client().run(async move || Ok(connect(target).is_none()))?;
-    assert!(refused, "there were {PORTS} ports");
+    assert!(refused, "there were {all} ports");
 
     // What has ended holds no port.
     drop((few, many, last));

@@ -8,6 +8,7 @@ mod ping;
 mod raw;
 mod sctp;
 mod server;
+mod spoof;
 mod trace;
 mod tunnel;
 
@@ -26,6 +27,7 @@ pub use http::{Connection, get_status};
 pub use mtu::{Fate, Fragments, datagram_headers, path_mtu, send_datagram};
 pub use ping::ping;
 pub use server::Server;
+pub use spoof::{Forger, route_strangers, stranger};
 pub use trace::{Trace, trace_path};
 pub use tunnel::{receive_encapsulated, send_encapsulated};
 

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use anyhow::{Context, Result};
 use futures_util::future::{BoxFuture, FutureExt as _, try_join_all};
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use nix::sys::socket::{setsockopt, sockopt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 
@@ -12,6 +13,9 @@ use super::http::{content_length, read_head};
 use super::{Sighting, sctp};
 use crate::net::{Namespace, Task};
 use crate::topology::{Dual, Node, Pod};
+
+/// Bytes of datagrams that wait: what a busy machine loses here would count as the proxy's loss.
+const QUEUE: usize = 4 << 20;
 
 /// Answers until it is dropped; its sockets are closed then.
 #[derive(Debug)]
@@ -58,6 +62,7 @@ impl Server {
                 let listener = listener.with_context(|| format!("can't listen on {target}"))?.into_std()?;
                 let socket = UdpSocket::bind(target).await;
                 let socket = socket.with_context(|| format!("can't bind {target}"))?.into_std()?;
+                setsockopt(&socket, sockopt::RcvBufForce, &QUEUE)?;
                 sockets.push((listener, socket));
             }
             Ok(sockets)

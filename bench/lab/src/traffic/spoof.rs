@@ -1,0 +1,68 @@
+//! Packets from addresses that are nobody's, as a client on a network without ingress filters can send them.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use anyhow::{Context, Result};
+use ipnet::IpNet;
+use tokio::net::UdpSocket;
+
+use super::raw::raw_socket;
+use crate::frame::Frame;
+use crate::net::Netlink;
+use crate::topology::{Bed, Dual, Family};
+
+const ETHERNET_HEADER: usize = 14;
+/// The networks of these addresses, which are set aside for benchmarks (RFC 2544, RFC 5180).
+const IPV4_NETWORK: u32 = 0xc612_0000;
+const IPV4_BITS: u8 = 15;
+const IPV6_NETWORK: u128 = 0x2001_0002 << 96;
+const IPV6_BITS: u8 = 48;
+
+/// Whoever may be meant by the number `number`: no two of the first 2^31 are the same.
+#[must_use]
+pub fn stranger(family: Family, number: u32) -> SocketAddr {
+    const HOSTS: u32 = 1 << (32 - IPV4_BITS);
+    let port = 1024 + u16::try_from(number / HOSTS % 60_000).unwrap_or(0);
+    let host = number % HOSTS;
+    let address: IpAddr = match family {
+        Family::V4 => (IPV4_NETWORK | host).to_be_bytes().into(),
+        Family::V6 => Ipv6Addr::from_bits(IPV6_NETWORK | u128::from(host)).into(),
+    };
+    SocketAddr::new(address, port)
+}
+
+/// What is answered to strangers goes to the client's machine, which says nothing about it: a router without a route would.
+pub fn route_strangers(bed: &Bed) -> Result<()> {
+    let gateways: Dual = bed.client_addresses();
+    bed.router().run(async move || {
+        let netlink = Netlink::open()?;
+        for family in Family::ALL {
+            let bits = if family == Family::V4 { IPV4_BITS } else { IPV6_BITS };
+            let network = IpNet::new(stranger(family, 0).ip(), bits)?.trunc();
+            netlink.set_route(network, gateways.of(family)).await?;
+        }
+        Ok(())
+    })
+}
+
+/// Sends whole IP packets, as they are.
+#[derive(Debug)]
+pub struct Forger {
+    socket: UdpSocket,
+}
+
+impl Forger {
+    /// In the namespace of the current thread.
+    pub fn new(family: Family) -> Result<Self> {
+        Ok(Self { socket: raw_socket(family, libc::IPPROTO_RAW)? })
+    }
+
+    /// Sends the packet of a frame to where it is for.
+    pub async fn send(&self, frame: &Frame) -> Result<()> {
+        let target = SocketAddr::new(frame.destination().ip(), 0);
+        let frame = frame.build();
+        let sent = self.socket.send_to(frame.get(ETHERNET_HEADER..).unwrap_or_default(), target).await;
+        sent.with_context(|| format!("can't send a forged packet to {target}"))?;
+        Ok(())
+    }
+}
