@@ -101,7 +101,7 @@ impl Dataplane for FromKernel {
 
     fn set_topology(&mut self, topology: &Topology) -> SyncReport {
         let report = self.dataplane.set_topology(topology);
-        self.is_attached = !is_fatal(&report);
+        self.is_attached = !is_fatal(&report) && topology.has_uplink();
         report
     }
 
