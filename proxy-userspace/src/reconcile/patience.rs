@@ -30,7 +30,8 @@ impl Patience {
         let (may_pass, lasting): (Vec<_>, Vec<_>) =
             fresh.into_iter().partition(|problem| problem.topic == Topic::Mismatch);
         for problem in may_pass {
-            self.waiting.entry(problem).or_insert(now + PATIENCE);
+            // What waits already was right in between.
+            self.waiting.insert(problem, now + PATIENCE);
             self.due.get_or_insert(now + PATIENCE);
         }
         lasting

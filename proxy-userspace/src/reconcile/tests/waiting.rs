@@ -110,5 +110,13 @@ fn objects_that_come_one_by_one_are_given_time_to_agree() {
         assert!(last.contains("matches no port of Service default/web"), "{last}");
         pass(2 * PATIENCE).await;
         assert_eq!(count(), 2, "told once");
+
+        for port in ["third", "", "third"] {
+            bench.tell(slice("a", port, &["10.244.1.1"])).await;
+            pass(PATIENCE * 2 / 5).await;
+        }
+        assert_eq!(count(), 2, "it was right in between");
+        pass(PATIENCE).await;
+        assert_eq!(count(), 3, "it has lasted again");
     });
 }
