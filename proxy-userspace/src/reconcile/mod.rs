@@ -63,7 +63,7 @@ pub struct Intervals {
 }
 
 /// Tells `model` all that is there, up to the source's word that this was everything: what is not there from then
-/// on counts as deleted. `None` if source or caller ended before.
+/// on counts as deleted. Waits for this node's own addresses then. `None` if source, monitor or caller ended before.
 pub async fn list(
     model: &mut Model,
     channels: &mut Channels,
@@ -88,7 +88,29 @@ pub async fn list(
         }
     }
     model.refresh();
-    listed
+    let listing = listed?;
+    // NodePorts are where this node's addresses are, and what is opened next asks what the kernel serves there.
+    tell_targets(model, &channels.targets);
+    // The channel itself stays unread: the task takes the topology as one that is new.
+    let mut topology = channels.topology.clone();
+    let addresses = tokio::select! {
+        biased;
+        _ = channels.stop.changed() => return None,
+        known = topology.wait_for(Option::is_some) => known.ok()?.as_ref()?.addresses.clone(),
+    };
+    model.set_node_addresses(addresses);
+    model.refresh();
+    Some(listing)
+}
+
+/// Tells the node's monitor of the addresses of the cluster's nodes.
+fn tell_targets(model: &Model, targets: &watch::Sender<Option<BTreeSet<IpAddr>>>) {
+    let wanted = Some(model.desired().nodes.values().flatten().copied().collect());
+    targets.send_if_modified(|now| {
+        let is_new = *now != wanted;
+        *now = wanted;
+        is_new
+    });
 }
 
 /// Owner of model and data plane.
@@ -352,12 +374,7 @@ impl<D: Dataplane> Reconciler<D> {
         if !self.dirty.nodes {
             return;
         }
-        let targets = Some(self.model.desired().nodes.values().flatten().copied().collect());
-        self.channels.targets.send_if_modified(|now| {
-            let is_new = *now != targets;
-            *now = targets;
-            is_new
-        });
+        tell_targets(&self.model, &self.channels.targets);
     }
 }
 

@@ -50,7 +50,12 @@ fn take_over(mode: Mode) -> Result<()> {
     let count = paths.len();
     drop(paths);
 
-    cluster.start_agent(1)?;
+    // Which addresses these are, is known when this node's devices are.
+    let flags: &[&str] = match mode {
+        Mode::Iptables => &[],
+        Mode::Nftables => &["--nodeport-addresses", "172.30.0.0/24,2001:db8:a::/64"],
+    };
+    cluster.start_agent_with(1, flags)?;
     cluster.wait_for_hooks(1)?;
     cluster.proxy(1)?.wait_for_backends(service.name(), &service.backends())?;
     ensure!(kube_proxy.is_running(), "kube-proxy has ended");
@@ -59,7 +64,7 @@ fn take_over(mode: Mode) -> Result<()> {
         ask(client, Protocol::Tcp, target).with_context(|| format!("a new connection to {target}"))?;
     }
     cluster.take_agent(1)?.kill()?;
-    cluster.start_agent(1)?;
+    cluster.start_agent_with(1, flags)?;
     cluster.proxy(1)?.wait_for_start(2)?;
     drop(kube_proxy);
     for connections in connections {
