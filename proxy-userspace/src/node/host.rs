@@ -2,6 +2,7 @@
 //! give it back.
 
 use std::fs;
+use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +13,7 @@ use super::Sysctls;
 use super::ports::{Ports, Range};
 
 const RESERVED: &str = "ipv4/ip_local_reserved_ports";
+const DEVICES: &str = "ipv6/conf";
 const FORWARDING: &str = "ipv6/conf/all/forwarding";
 
 /// The settings, and what is noted of them.
@@ -30,31 +32,32 @@ enum Note {
     AcceptRa { device: String, former: String },
     /// Forwarding was turned on for IPv6.
     Forwarding,
+    /// This device forwarded IPv6 when forwarding was turned on.
+    Forwarded(String),
 }
 
 impl Host {
     /// The host of this network namespace; `notes` is a directory of the BPF file system. Where there is none, nothing is noted.
     #[must_use]
     pub fn new(notes: Option<&Path>) -> Self {
-        let is_bpffs = |path: &&Path| {
-            let parent = path.parent().and_then(|parent| statfs(parent).ok());
-            parent.is_some_and(|found| found.filesystem_type() == BPF_FS_MAGIC)
-        };
-        Self { sysctls: Sysctls::default(), notes: Notes(notes.filter(is_bpffs).map(Path::to_owned)) }
+        Self {
+            sysctls: Sysctls::default(),
+            notes: Notes { directory: notes.map(Path::to_owned), is_home: is_bpffs },
+        }
     }
 
     /// Turns forwarding on, and loosens the reverse-path filter where several uplinks make paths asymmetric.
     /// What is changed is said; what is right already is left alone.
     pub fn prepare(&self, uplinks: &[&str]) {
         let sysctls = &self.sysctls;
-        let turns_on = sysctls.read(FORWARDING).is_ok_and(|now| now == "0");
-        if turns_on {
-            self.notes.write(&Note::Forwarding);
-        }
-        if turns_on || self.notes.all().contains(&Note::Forwarding) {
-            for uplink in uplinks {
-                self.heed_advertisements(uplink, turns_on);
-            }
+        if sysctls.read(FORWARDING).is_ok_and(|now| now == "0") {
+            // What a device did before can't be read any more once all forward.
+            let forwarded = self.forwarding_devices().into_iter().map(Note::Forwarded);
+            let notes: Vec<Note> = forwarded.chain([Note::Forwarding]).collect();
+            notes.iter().for_each(|note| self.notes.write(note));
+            self.heed_advertisements(uplinks, &notes);
+        } else {
+            self.heed_advertisements(uplinks, &self.notes.all());
         }
         sysctls.change("ipv4/ip_forward", "1", |now| now == "0");
         sysctls.change(FORWARDING, "1", |now| now == "0");
@@ -70,15 +73,29 @@ impl Host {
     }
 
     /// A node that forwards ignores router advertisements, its default route may be one: 2 = heed them. A device that forwarded
-    /// before did without.
-    fn heed_advertisements(&self, uplink: &str, turns_on: bool) {
-        let key = accept_ra(uplink);
-        let forwarded = self.sysctls.read(forwarding(uplink)).is_ok_and(|now| now == "1");
-        let is_ignoring = self.sysctls.read(&key).is_ok_and(|now| now == "1");
-        if is_ignoring && !(turns_on && forwarded) {
-            self.notes.write(&Note::AcceptRa { device: uplink.to_owned(), former: "1".to_owned() });
-            self.sysctls.change(&key, "2", |now| now == "1");
+    /// before this agent turned it on did without.
+    fn heed_advertisements(&self, uplinks: &[&str], notes: &[Note]) {
+        if !notes.contains(&Note::Forwarding) {
+            return;
         }
+        let forwarded = |uplink: &str| notes.contains(&Note::Forwarded(uplink.to_owned()));
+        for uplink in uplinks.iter().filter(|uplink| self.is_ignoring(uplink) && !forwarded(uplink)) {
+            self.notes.write(&Note::AcceptRa { device: (*uplink).to_owned(), former: "1".to_owned() });
+            self.sysctls.change(&accept_ra(uplink), "2", |now| now == "1");
+        }
+    }
+
+    /// Devices that forward IPv6 and ignore router advertisements for it.
+    fn forwarding_devices(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.sysctls.path(DEVICES)).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let forwards = |device: &String| self.sysctls.read(forwarding(device)).is_ok_and(|now| now == "1");
+        names.filter(|device| forwards(device) && self.is_ignoring(device)).collect()
+    }
+
+    /// Whether it ignores router advertisements as soon as it forwards.
+    fn is_ignoring(&self, device: &str) -> bool {
+        self.sysctls.read(accept_ra(device)).is_ok_and(|now| now == "1")
     }
 
     /// Keeps ports from being given to sockets that ask for none, beside those that are kept already. Others that an agent
@@ -122,11 +139,11 @@ impl Host {
                     done.push(format!("net.ipv4.ip_local_reserved_ports: {first}-{last} given back"));
                 }
                 Note::AcceptRa { device, former } => done.extend(self.ignore_advertisements(device, former)),
-                Note::Reserved(_) | Note::Forwarding => {}
+                Note::Reserved(_) | Note::Forwarding | Note::Forwarded(_) => {}
             }
             self.notes.remove(&note);
         }
-        if let Some(directory) = &self.notes.0 {
+        if let Some(directory) = self.notes.home() {
             let _ = fs::remove_dir(directory);
         }
         done
@@ -152,13 +169,33 @@ fn forwarding(device: &str) -> String {
     format!("ipv6/conf/{device}/forwarding")
 }
 
+fn is_bpffs(path: &Path) -> bool {
+    statfs(path).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC)
+}
+
 /// A directory with an empty directory for each note: there are no files in the BPF file system.
-#[derive(Clone, Debug, Default)]
-struct Notes(Option<PathBuf>);
+#[derive(Clone, Debug)]
+struct Notes {
+    directory: Option<PathBuf>,
+    /// Whether the directory may be made below this one. Asked each time: the file system goes with an agent that serves by IPVS
+    /// after all.
+    is_home: fn(&Path) -> bool,
+}
+
+impl Default for Notes {
+    fn default() -> Self {
+        Self { directory: None, is_home: is_bpffs }
+    }
+}
 
 impl Notes {
+    /// The directory, where it can be.
+    fn home(&self) -> Option<&Path> {
+        self.directory.as_deref().filter(|directory| directory.parent().is_some_and(self.is_home))
+    }
+
     fn all(&self) -> Vec<Note> {
-        let entries = self.0.as_ref().and_then(|directory| fs::read_dir(directory).ok());
+        let entries = self.home().and_then(|directory| fs::read_dir(directory).ok());
         let names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
         let mut names: Vec<_> = names.filter_map(|name| name.into_string().ok()).collect();
         names.sort_unstable();
@@ -166,17 +203,25 @@ impl Notes {
     }
 
     fn write(&self, note: &Note) {
-        let Some(directory) = &self.0 else { return };
-        if let Err(error) = fs::create_dir_all(directory.join(note.name())) {
+        let Some(directory) = self.home() else { return };
+        if let Err(error) = make(directory).and_then(|()| make(&directory.join(note.name()))) {
             let path = directory.display();
             warn!(%path, "a changed setting can't be noted: {error}; `millrace cleanup` will leave it");
         }
     }
 
     fn remove(&self, note: &Note) {
-        if let Some(directory) = &self.0 {
+        if let Some(directory) = self.home() {
             let _ = fs::remove_dir(directory.join(note.name()));
         }
+    }
+}
+
+/// One directory, and none above it, in a file system that may have gone.
+fn make(directory: &Path) -> io::Result<()> {
+    match fs::create_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
     }
 }
 
@@ -187,6 +232,7 @@ impl Note {
             Self::Reserved((first, last)) => format!("reserved_ports-{first}-{last}"),
             Self::AcceptRa { device, former } => format!("accept_ra-{former}-{}", device.replace('.', ":")),
             Self::Forwarding => "forwarding6".to_owned(),
+            Self::Forwarded(device) => format!("forwarded6-{}", device.replace('.', ":")),
         }
     }
 
@@ -202,6 +248,7 @@ impl Note {
                 Some(Self::AcceptRa { device: device.replace(':', "."), former: former.to_owned() })
             }
             "forwarding6" => Some(Self::Forwarding),
+            "forwarded6" => Some(Self::Forwarded(rest.replace(':', "."))),
             _ => None,
         }
     }

@@ -4,7 +4,7 @@ use super::*;
 /// A host that notes what it changes.
 fn host(name: &str, values: &[(&str, &str)]) -> Host {
     let sysctls = fresh(name, values);
-    let notes = Notes(Some(sysctls.path("notes")));
+    let notes = Notes { directory: Some(sysctls.path("notes")), is_home: |_| true };
     Host { sysctls, notes }
 }
 
@@ -55,6 +55,7 @@ fn a_node_that_forwarded_before_goes_on_ignoring_router_advertisements() {
     let host = host("forwarded", &OFF);
     fs::write(host.sysctls.path("ipv6/conf/eth0.7/forwarding"), "1\n").unwrap();
     host.prepare(&["eth0.7"]);
+    host.prepare(&["eth0.7", "eth1"]);
     assert_eq!(host.read("ipv6/conf/eth0.7/accept_ra"), "1", "the device did");
     host.end();
     let host = self::host("forwarded-all", &OFF);
@@ -86,6 +87,16 @@ fn router_advertisements_are_as_they_were_once_forwarding_is_off_again() {
 }
 
 #[test]
+fn nothing_is_noted_where_there_is_no_bpf_file_system_any_more() {
+    let mut host = host("no-bpffs", &OFF);
+    host.notes.is_home = is_bpffs;
+    host.prepare(&["eth0.7"]);
+    assert_eq!(host.read("ipv6/conf/eth0.7/accept_ra"), "2");
+    assert!(!host.sysctls.path("notes").exists());
+    host.end();
+}
+
+#[test]
 fn a_strict_reverse_path_filter_is_loosened_with_several_uplinks() {
     let host = host(
         "rp-filter",
@@ -113,7 +124,7 @@ fn ports_are_reserved_beside_those_that_are_already_and_only_ours_are_given_back
     assert_eq!(host.read(RESERVED), "8080,61000-65535");
     assert_eq!(host.restore(), ["net.ipv4.ip_local_reserved_ports: 62000-65535 given back"]);
     assert_eq!(host.read(RESERVED), "8080,61000-61999");
-    assert!(host.restore().is_empty() && !host.notes.0.as_ref().unwrap().exists());
+    assert!(host.restore().is_empty() && !host.notes.home().unwrap().exists());
     host.end();
 }
 
