@@ -117,3 +117,22 @@ impl Dataplane for FromKernel {
         self.dataplane.check()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataplane::ebpf::scratch::Scratch;
+
+    #[test]
+    fn the_kernel_serves_until_there_is_an_uplink() {
+        let scratch = Scratch::new("from-kernel");
+        let mut change = FromKernel::new(scratch.open(), Frontends::default(), Duration::from_mins(1));
+        let desired = Desired::default();
+        assert!(change.set_topology(&Topology::default()).is_complete());
+        change.sync(&desired, &Dirty::default());
+        assert_eq!(change.former, Former::Serves);
+        change.is_attached = true;
+        change.sync(&desired, &Dirty::default());
+        assert_eq!(change.former, Former::Drains);
+    }
+}

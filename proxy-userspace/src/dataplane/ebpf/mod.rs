@@ -28,7 +28,7 @@ mod others;
 pub mod plan;
 pub mod read;
 #[cfg(test)]
-mod scratch;
+pub(super) mod scratch;
 mod self_test;
 mod settings;
 mod sever;
