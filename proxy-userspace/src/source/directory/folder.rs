@@ -23,6 +23,9 @@ const GRACE: Duration = Duration::from_millis(250);
 /// How long a file must stay as it is before it is read, where no event says that its writer is done: it was
 /// linked into place, or what a link leads to has changed.
 const SETTLE: Duration = Duration::from_secs(1);
+/// The same for a file that was written to and not closed, as far as events tell: its writer may be at it, and what it has emptied is a
+/// manifest, too, of nothing. Events of files on a network's file system, or of ones that were lost, never come.
+const IN_PLACE: Duration = Duration::from_secs(30);
 
 /// Something happened to a name in a watched folder, or, without a name, to the folder itself.
 #[derive(Clone, Debug)]
@@ -49,7 +52,7 @@ pub(super) struct Folder {
     /// Files that are gone, and since when.
     leaving: BTreeMap<Arc<Path>, Instant>,
     /// Files that have changed, perhaps not for the last time, and since when they are as they are.
-    unsettled: BTreeMap<Arc<Path>, (Stamp, Instant)>,
+    unsettled: BTreeMap<Arc<Path>, Unsettled>,
     /// Folders that can't be read, or not be watched, and what was said of them.
     troubles: BTreeMap<PathBuf, String>,
     unread: BTreeSet<PathBuf>,
@@ -57,6 +60,15 @@ pub(super) struct Folder {
     rescan_at: Option<Instant>,
     lost: bool,
     events: Vec<SourceEvent>,
+}
+
+/// A file that may change further.
+#[derive(Clone, Copy, Debug)]
+struct Unsettled {
+    stamp: Stamp,
+    since: Instant,
+    /// How long it must stay as it is.
+    wait: Duration,
 }
 
 /// Changes whenever a file does, or another takes its name.
@@ -85,7 +97,7 @@ impl Folder {
     /// When [`expire`](Self::expire) has something to do.
     pub fn next_expiry(&self) -> Option<Instant> {
         let leaving = self.leaving.values().map(|since| *since + GRACE);
-        leaving.chain(self.unsettled.values().map(|(_, since)| *since + SETTLE)).min()
+        leaving.chain(self.unsettled.values().map(|file| file.since + file.wait)).min()
     }
     /// Reads everything that has changed; returns what became different.
     pub fn look(&mut self) -> Vec<SourceEvent> {
@@ -126,7 +138,7 @@ impl Folder {
             .filter(|(_, since)| due(**since, GRACE))
             .map(|(file, _)| file.clone())
             .collect();
-        let settled = self.unsettled.iter().filter(|(_, (_, since))| due(*since, SETTLE));
+        let settled = self.unsettled.iter().filter(|(_, file)| due(file.since, file.wait));
         let settled: Vec<_> = settled.map(|(file, _)| file.clone()).collect();
         let identity = identity(&self.path);
         if identity.is_ok() {
@@ -158,10 +170,10 @@ impl Folder {
     }
 
     fn settle_file(&mut self, file: &Arc<Path>) {
-        let before = self.unsettled.remove(file).map(|(stamp, _)| stamp);
+        let Some(before) = self.unsettled.remove(file) else { return };
         match stamp(file) {
-            Some(stamp) if before == Some(stamp) => self.read(file, stamp),
-            Some(stamp) => self.wait_for(file.clone(), stamp),
+            Some(stamp) if before.stamp == stamp => self.read(file, stamp),
+            Some(stamp) => self.wait_for(file.clone(), stamp, before.wait),
             None => self.leave(file.clone()),
         }
     }
@@ -216,7 +228,7 @@ impl Folder {
         match stamp(&file) {
             Some(_) if !file.file_name().is_some_and(is_manifest) => {}
             Some(stamp) if when == When::Now => self.read(&file, stamp),
-            Some(stamp) => self.wait_for(file, stamp),
+            Some(stamp) => self.wait_for(file, stamp, SETTLE),
             None => self.leave(file),
         }
         Ok(())
@@ -245,7 +257,7 @@ impl Folder {
             match when {
                 _ if is_known => {}
                 When::Now => self.read(&file, stamp),
-                When::Settled => self.wait_for(file.clone(), stamp),
+                When::Settled => self.wait_for(file.clone(), stamp, self.wait_of(&file, stamp)),
             }
             present.insert(file);
         }
@@ -278,9 +290,17 @@ impl Folder {
         self.catalogue.update(file, text);
     }
 
-    fn wait_for(&mut self, file: Arc<Path>, stamp: Stamp) {
-        let since = self.unsettled.get(&file).filter(|(before, _)| *before == stamp).map(|(_, since)| *since);
-        self.unsettled.insert(file, (stamp, since.unwrap_or_else(Instant::now)));
+    /// How long a file that no event was about must stay as it is.
+    fn wait_of(&self, file: &Arc<Path>, stamp: Stamp) -> Duration {
+        let is_same = self.stamps.get(file).is_some_and(|before| before.inode == stamp.inode);
+        let is_link = fs::symlink_metadata(file).is_ok_and(|metadata| metadata.is_symlink());
+        if is_same && !is_link { IN_PLACE } else { SETTLE }
+    }
+
+    fn wait_for(&mut self, file: Arc<Path>, stamp: Stamp, wait: Duration) {
+        let before = self.unsettled.get(&file).filter(|before| before.stamp == stamp);
+        let since = before.map_or_else(Instant::now, |before| before.since);
+        self.unsettled.insert(file, Unsettled { stamp, since, wait });
     }
 
     fn leave(&mut self, file: Arc<Path>) {
@@ -369,4 +389,29 @@ fn stamp(file: &Path) -> Option<Stamp> {
         modified: (metadata.mtime(), metadata.mtime_nsec()),
         changed: (metadata.ctime(), metadata.ctime_nsec()),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write;
+    use std::thread::sleep;
+
+    use super::super::tests::{Directory, text};
+    use super::*;
+
+    #[test]
+    fn a_file_that_its_writer_has_emptied_is_not_read_by_a_look_at_everything() {
+        let directory = Directory::new("emptied");
+        directory.write("a.yaml", &[("web", 80)]);
+        let mut folder = Folder::new(directory.0.clone(), Tree::default(), Duration::ZERO);
+        assert_eq!(folder.look().len(), 1);
+        let mut writer = File::create(directory.0.join("a.yaml")).unwrap();
+        assert!(folder.tick().is_empty());
+        sleep(SETTLE + SETTLE / 10);
+        assert!(folder.tick().is_empty() && folder.expire().is_empty(), "its Services stay");
+        writer.write_all(text(&[("web", 81)]).as_bytes()).unwrap();
+        drop(writer);
+        assert_eq!(folder.look().len(), 1, "as the event of its closing would have it");
+    }
 }
