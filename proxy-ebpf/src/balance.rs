@@ -3,13 +3,14 @@
 use proxy_common::backend::Backend;
 use proxy_common::flow::FlowKey;
 use proxy_common::frontend::{
-    FRONTEND_AFFINITY, FRONTEND_DSR, Frontend, FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL,
-    SCOPE_INTERNAL,
+    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_NODE_PORT, Frontend, FrontendKey, SCOPE_ENCAPSULATED,
+    SCOPE_EXTERNAL, SCOPE_INTERNAL,
 };
 use proxy_common::hash::{client_hash, flow_hash};
 use proxy_common::rules::Role;
 use proxy_common::selection::{BackendRef, SERVICE_ELSEWHERE, SERVICE_VACANT, ServiceEntry, Slot};
 use proxy_common::verdict::Reason;
+use proxy_common::way::PEER_NODE;
 
 use crate::dsr;
 use crate::family::{Family, KeyOf};
@@ -37,7 +38,7 @@ pub fn lookup_internal<F: Family>(address: &F::Address, port: u16, protocol: u8)
 }
 
 /// The frontend a client's packet inside a tunnel asks for: one that is everywhere, or a NodePort of the node that the client
-/// sent to.
+/// sent to. No node sends on what came to a NodePort at another address of its own.
 #[inline(always)]
 pub fn lookup_encapsulated<F: Family>(tuple: &KeyOf<F>) -> Option<Frontend> {
     let found = match lookup_frontend::<F>(tuple) {
@@ -49,7 +50,11 @@ pub fn lookup_encapsulated<F: Family>(tuple: &KeyOf<F>) -> Option<Frontend> {
         }),
         found => found,
     };
-    found.filter(|frontend| frontend.flags & FRONTEND_DSR != 0)
+    found.filter(|frontend| {
+        frontend.flags & FRONTEND_DSR != 0
+            && (frontend.kind() != FRONTEND_KIND_NODE_PORT
+                || dsr::peer::<F>(&tuple.destination) & PEER_NODE != 0)
+    })
 }
 
 /// The slot of a packet; the default, which nobody owns, where the list is empty. While it is, connections of former owners

@@ -21,6 +21,7 @@ each_tunnel! {
     a_forged_error_about_a_client_does_not_leave
     fragments_of_a_forged_tunnel_are_not_decapsulated
     source_ranges_hold_on_the_backends_node
+    a_node_port_at_an_address_of_no_node_object_is_not_decapsulated
     while_the_mode_changes_what_ipvs_encapsulates_leaves
 }
 
@@ -240,6 +241,26 @@ fn outer_fragments(whole: &Frame) -> Vec<Frame> {
             piece
         })
         .collect()
+}
+
+/// `--nodeport-addresses` may have such ones. No director sends on what comes to them, and their senders' nodes don't know them.
+fn a_node_port_at_an_address_of_no_node_object_is_not_decapsulated(tunnel: Tunnel) {
+    let case = tunnel.case;
+    for (bits, is_taken) in [(0, false), (PEER_NODE | PEER_SELF, true)] {
+        let bed = tunnel.bed();
+        bed.peer(tunnel.outer.node(2), PEER_NODE);
+        bed.peer(tunnel.outer.node(1), PEER_SELF | PEER_NODE);
+        let at = SocketAddr::new(case.family.pick("10.9.0.2", "2001:db8:9::2"), 30080);
+        bed.peer(at.ip(), bits);
+        bed.service().dsr().node_ports().external(at).backend_local(case.pod(1)).install();
+        let syn = case.tcp(flag::SYN).with_destination(at);
+        let outcome = case.arrives(&bed, &tunnel.around(&syn, 2, 1, 0));
+        if is_taken {
+            outcome.assert_counted(Reason::ServedDsr);
+        } else {
+            outcome.assert_untouched().assert_counted(Reason::NotOurs);
+        }
+    }
 }
 
 fn source_ranges_hold_on_the_backends_node(tunnel: Tunnel) {
