@@ -54,7 +54,9 @@ impl Host {
             // What a device did before can't be read any more once all forward.
             let forwarded = self.forwarding_devices().into_iter().map(Note::Forwarded);
             let notes: Vec<Note> = forwarded.chain([Note::Forwarding]).collect();
-            notes.iter().for_each(|note| self.notes.write(note));
+            for note in &notes {
+                self.notes.write(note);
+            }
             self.heed_advertisements(uplinks, &notes);
         } else {
             self.heed_advertisements(uplinks, &self.notes.all());
