@@ -93,9 +93,11 @@ impl Layer {
     pub fn needs(self) -> &'static [Need] {
         match self {
             Self::Lint => &[Need::Build, Need::Lint],
-            Self::Unit | Self::Scenario => &[Need::Build],
-            Self::Packet | Self::Dataplane | Self::Apiserver | Self::Fuzz => &[Need::Build, Need::Run],
-            Self::Namespace | Self::Bench => &[Need::Build, Need::Run, Need::Programs],
+            // Unit tests ask nft and iptables what the agent finds of kube-proxy's rules.
+            Self::Unit => &[Need::Build, Need::Programs],
+            Self::Scenario => &[Need::Build],
+            Self::Packet | Self::Dataplane | Self::Fuzz => &[Need::Build, Need::Run],
+            Self::Namespace | Self::Apiserver | Self::Bench => &[Need::Build, Need::Run, Need::Programs],
             Self::Vm => &[Need::Build, Need::Programs, Need::Vm],
         }
     }
