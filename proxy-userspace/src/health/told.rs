@@ -5,14 +5,16 @@
 //! data plane does, and is found from a container and from the node alike.
 
 use std::io::{self, Read as _};
+use std::os::fd::AsRawFd as _;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nix::sys::socket::getsockopt;
-use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, getsockopt, setsockopt, socket};
+use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::geteuid;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
@@ -58,7 +60,7 @@ pub fn ask(bpffs: &Path) -> Option<ReadyView> {
 }
 
 fn read(bpffs: &Path) -> io::Result<ReadyView> {
-    let stream = StdStream::connect_addr(&address(bpffs)?)?;
+    let stream = connect(&address(bpffs)?)?;
     let peer = getsockopt(&stream, PeerCredentials)?.uid();
     // Anybody in this network namespace may take a name.
     if peer != 0 && peer != geteuid().as_raw() {
@@ -68,6 +70,16 @@ fn read(bpffs: &Path) -> io::Result<ReadyView> {
     let mut text = String::new();
     stream.take(LONGEST_ANSWER).read_to_string(&mut text)?;
     Ok(serde_json::from_str(&text)?)
+}
+
+/// Connects within [`PATIENCE`]: an agent that is stopped accepts nothing, and once its backlog is full the kernel lets
+/// a connect wait for the socket's send time-out (`unix_stream_connect`).
+fn connect(address: &SocketAddr) -> io::Result<StdStream> {
+    let name = address.as_abstract_name().unwrap_or_default();
+    let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    setsockopt(&socket, SendTimeout, &TimeVal::milliseconds(PATIENCE.as_millis().try_into().unwrap_or(i64::MAX)))?;
+    socket::connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name)?)?;
+    Ok(socket.into())
 }
 
 fn listen(bpffs: &Path) -> io::Result<UnixListener> {
@@ -101,6 +113,11 @@ fn address(bpffs: &Path) -> io::Result<SocketAddr> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use nix::sys::socket::Backlog;
+
     use super::*;
     use crate::health::SystemClock;
 
@@ -126,5 +143,17 @@ mod tests {
         drop(stop);
         task.await.unwrap();
         assert_eq!(ask(&path), None);
+    }
+
+    #[test]
+    fn an_agent_that_is_stopped_keeps_nobody_waiting() {
+        let path = PathBuf::from(format!("/sys/fs/bpf/stopped/{}", std::process::id()));
+        let address = address(&path).unwrap();
+        let listener = StdListener::bind_addr(&address).unwrap();
+        socket::listen(&listener, Backlog::new(0).unwrap()).unwrap();
+        let _first = StdStream::connect_addr(&address).unwrap();
+        let (done, waits) = mpsc::channel();
+        thread::spawn(move || done.send(ask(&path)));
+        assert_eq!(waits.recv_timeout(Duration::from_secs(30)), Ok(None));
     }
 }
