@@ -147,7 +147,7 @@ fn summary(status: &Status) -> Table {
 
 /// What an agent that runs says itself, or else what the last one has left in the maps.
 fn fails_on(readiness: Option<&ReadyView>, counted: FailuresView) -> String {
-    let Some(readiness) = readiness else { return failures(counted) };
+    let Some(readiness) = readiness else { return last_failures(counted) };
     let failing = readiness.failing.iter().map(|failing| {
         let cause = failing.cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
         format!("{}: {}{cause}", failing.condition, failing.message)
@@ -160,7 +160,9 @@ fn fails_on(readiness: Option<&ReadyView>, counted: FailuresView) -> String {
     if texts.is_empty() { "nothing".to_owned() } else { texts.join("; ") }
 }
 
-fn failures(failures: FailuresView) -> String {
+/// What the last agent left in the maps. They hold no readiness, so an empty list is not a clean bill.
+fn last_failures(failures: FailuresView) -> String {
+    const UNKNOWN: &str = "unknown: no agent answers";
     let counted = [
         ("devices", failures.device),
         ("entries of full maps", failures.map),
@@ -170,7 +172,10 @@ fn failures(failures: FailuresView) -> String {
     let counted = counted.map(|(what, count)| format!("{what}: {count}"));
     let of_node = (failures.node > 0).then(|| "all uplinks".to_owned());
     let texts: Vec<String> = of_node.into_iter().chain(counted).collect();
-    if texts.is_empty() { "nothing".to_owned() } else { texts.join(", ") }
+    if texts.is_empty() {
+        return UNKNOWN.to_owned();
+    }
+    format!("{UNKNOWN}; the last one failed on {}", texts.join(", "))
 }
 
 fn devices(status: &Status) -> Table {
@@ -314,12 +319,13 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_names_what_the_agent_fails_on() {
-        assert!(summary(&status(Some(3))).to_string().trim_end().ends_with("nothing"));
+    fn the_summary_names_what_the_last_agent_failed_on_and_that_none_answers() {
+        assert!(summary(&status(Some(99))).to_string().trim_end().ends_with("unknown: no agent answers"));
         let some = FailuresView { device: 1, service_ports: 3, ..FailuresView::default() };
-        assert_eq!(failures(some), "devices: 1, service ports: 3");
+        let known = "unknown: no agent answers; the last one failed on";
+        assert_eq!(last_failures(some), format!("{known} devices: 1, service ports: 3"));
         let view = FailuresView { node: 1, device: 2, map: 7, ..FailuresView::default() };
-        assert_eq!(failures(view), "all uplinks, devices: 2, entries of full maps: 7");
+        assert_eq!(last_failures(view), format!("{known} all uplinks, devices: 2, entries of full maps: 7"));
     }
 
     #[test]
