@@ -5,13 +5,13 @@ use std::fmt::Debug;
 
 use super::latency::{Triggers, seconds};
 use super::{Changes, FAMILIES, Metrics, of_family};
-use crate::dataplane::{Check, SyncFailure};
+use crate::dataplane::{Check, SyncFailure, SyncReport};
 use crate::health::Clock;
 use crate::model::{
     Change, Family, FrontendKind, Kind, List, Object, PortKey, Problem, Scope, ServicePort, Severity, Topic,
 };
 use crate::reconcile::{Observer, Synced};
-use crate::source::SourceEvent;
+use crate::source::{Listing, SourceEvent};
 
 /// Fills [`Metrics`].
 #[derive(Debug)]
@@ -41,9 +41,16 @@ impl MetricsObserver {
     }
 
     fn count(&mut self, batch: &[SourceEvent]) {
-        self.metrics.signs.hear();
-        if batch.iter().any(|event| matches!(event, SourceEvent::Listed(_))) {
-            self.metrics.signs.list();
+        for event in batch {
+            match event {
+                SourceEvent::Change(_) => self.metrics.signs.hear(),
+                SourceEvent::Listed(listing) => {
+                    self.metrics.signs.hear();
+                    self.metrics.signs.list(*listing == Listing::Complete);
+                }
+                // What the agent itself found wrong: the source said nothing.
+                SourceEvent::Problem(_) => {}
+            }
         }
         let changes = batch.iter().filter_map(|event| match event {
             SourceEvent::Change(change) => Some(change),
@@ -98,6 +105,12 @@ impl MetricsObserver {
     }
 }
 
+/// Whether what the objects say is in the kernel. A device that fails, such as a named uplink that is missing, is in a metric
+/// of its own: a node that serves by its other uplinks is not behind.
+fn is_applied(report: &SyncReport) -> bool {
+    report.pending.is_empty() && !report.failures.iter().any(SyncFailure::is_fatal)
+}
+
 impl Observer for MetricsObserver {
     /// What is there at the start is counted, but its triggers are not: they were somebody else's to meet.
     fn listing(&mut self, batch: &[SourceEvent]) {
@@ -121,7 +134,7 @@ impl Observer for MetricsObserver {
         let (metrics, now) = (&self.metrics, self.clock.now().wall);
         for label in FAMILIES.map(of_family) {
             metrics.sync_duration.get_or_create(&label).observe(synced.took.as_secs_f64());
-            if synced.report.is_complete() {
+            if is_applied(synced.report) {
                 metrics.last_synced.get_or_create(&label).set(seconds(now));
             }
         }

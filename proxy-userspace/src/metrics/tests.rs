@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
@@ -10,7 +10,7 @@ use prometheus_client::registry::Registry;
 use super::text::Format;
 use super::*;
 use crate::config::{AgentArgs, Settings};
-use crate::dataplane::{Check, Crowded, SnatPorts, SyncReport};
+use crate::dataplane::{Check, Crowded, SnatPorts, SyncFailure, SyncReport};
 use crate::health::clock_tests::HandClock;
 use crate::http::tests::{ask, get, start};
 use crate::model::{
@@ -18,7 +18,7 @@ use crate::model::{
     List, Object, ObjectKey, PortKey, Problem, Protocol, Scope, ServiceKey, ServicePort, Severity, Topic,
 };
 use crate::reconcile::{Observer, Synced};
-use crate::source::SourceEvent;
+use crate::source::{Listing, SourceEvent, Unread};
 
 /// An agent's metrics, and what fills them.
 struct Bench {
@@ -186,6 +186,17 @@ fn names_are_kube_proxys_and_each_comes_once() {
 }
 
 #[test]
+fn a_sync_counts_as_the_last_one_though_a_device_is_missing() {
+    let mut bench = Bench::new();
+    let of_v4 = "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"}";
+    let failing = |failure| SyncReport { failures: vec![failure], ..SyncReport::default() };
+    bench.sync(&Desired::default(), &[], &failing(SyncFailure::Node("no device is an uplink".to_owned())));
+    assert_eq!(bench.samples()[of_v4], 0.0);
+    bench.sync(&Desired::default(), &[], &failing(SyncFailure::Device("there is no device eth9".to_owned())));
+    assert!(bench.samples()[of_v4] > 1e9);
+}
+
+#[test]
 fn changes_are_pending_until_a_sync_takes_them_though_a_port_stays_degraded() {
     let mut bench = Bench::new();
     bench.observer.received(&[
@@ -268,7 +279,12 @@ fn programming_takes_from_the_trigger_to_the_sync_that_applied_it() {
 fn what_the_source_shows_of_itself_and_what_was_asked_of_a_server_are_figures() {
     let mut bench = Bench::new();
     let signs = bench.metrics.signs.clone();
-    bench.observer.listing(&[SourceEvent::Listed(crate::source::Listing::Complete)]);
+    let unread = [Unread::File(Path::new("a.yaml").into())].into();
+    bench.observer.listing(&[SourceEvent::Problem(problem(Topic::Field))]);
+    assert_eq!(bench.samples()["millrace_source_last_event_timestamp_seconds"], 0.0, "the source said nothing");
+    bench.observer.listing(&[SourceEvent::Listed(Listing::Without(unread))]);
+    assert_eq!(bench.samples()["millrace_source_synced"], 0.0, "a file was never read");
+    bench.observer.received(&[SourceEvent::Listed(Listing::Complete)]);
     assert_eq!(bench.samples()["millrace_source_synced"], 1.0);
     signs.set_trouble(Some("away".to_owned()));
     signs.count_error("nodes");
@@ -312,20 +328,16 @@ fn service_ports_without_local_endpoints_are_counted_by_policy_while_they_lack_t
     assert_eq!(read(&bench), [0.0, 1.0]);
 }
 
+fn problem(topic: Topic) -> Problem {
+    let object = Some(ObjectKey { kind: Kind::Service, namespace: "default".into(), name: "web".into() });
+    let (field, message) = (String::new(), String::new());
+    Problem { file: None, object, field, message, severity: Severity::Warning, topic, service: None }
+}
+
 #[test]
 fn problems_faults_and_expired_flows_are_counted() {
     let mut bench = Bench::new();
-    let object = Some(ObjectKey { kind: Kind::Service, namespace: "default".into(), name: "web".into() });
-    let (field, message) = (String::new(), String::new());
-    let problem = Problem {
-        file: None,
-        object,
-        field,
-        message,
-        severity: Severity::Warning,
-        topic: Topic::ConflictHere,
-        service: None,
-    };
+    let problem = problem(Topic::ConflictHere);
     bench.observer.problem(&problem);
     bench.observer.checked(&Check {
         fault: Some("detached".to_owned()),

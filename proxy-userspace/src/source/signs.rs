@@ -32,9 +32,9 @@ struct State {
 }
 
 impl Signs {
-    /// Everything was listed once.
-    pub fn list(&self) {
-        self.change(|state| state.is_listed = true);
+    /// The source has listed what there is; `is_complete` where it could read all of it.
+    pub fn list(&self, is_complete: bool) {
+        self.change(|state| state.is_listed = is_complete);
     }
 
     /// Something came from where the objects are.

@@ -23,7 +23,7 @@ async fn a_kind_that_waits_is_asked_for_again_when_the_watch_of_another_one_work
 #[tokio::test]
 async fn the_signs_say_what_keeps_the_source_from_going_on_and_count_errors_by_resource() {
     let mut bench = Bench::start(TIMING).await;
-    bench.signs.list();
+    bench.signs.list(true);
     bench.server.asked(Kind::Node).await.answer("401 Unauthorized", "", "{}").await;
     assert!(bench.next().await.contains("401 Unauthorized"));
     assert!(bench.signs.trouble().is_some_and(|trouble| trouble.contains("401 Unauthorized")));
