@@ -203,7 +203,12 @@ impl Folder {
             present.insert(path, when);
         }
         // First what is gone: what was renamed is no second copy of itself.
+        let folders = self.tree.len();
         present.retain(|path, _| path.exists() || self.leave_below(path));
+        if self.tree.len() < folders {
+            // Another link may lead to the folder that is gone under this name.
+            present.entry(self.path.clone()).or_insert(When::Settled);
+        }
         for (path, when) in present {
             self.look_at(path, when)?;
         }
@@ -236,10 +241,13 @@ impl Folder {
 
     /// Takes leave of a path and of all below it; `false`, for it is not present.
     fn leave_below(&mut self, path: &Path) -> bool {
+        // Files that are there under another name are read first.
+        let is_folder = self.tree.identity(path).is_some();
+        let since = if is_folder { Instant::now() + SETTLE } else { Instant::now() };
         self.tree.forget(path);
         let files: Vec<_> = self.catalogue.files().filter(|file| file.starts_with(path)).cloned().collect();
         for file in files {
-            self.leave(file);
+            self.leave_since(file, since);
         }
         false
     }

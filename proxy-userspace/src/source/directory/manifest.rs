@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_norway::Value;
 
+use super::depth;
 use crate::model::{Kind, Object, ObjectKey, Problem, Severity, Topic};
 
 pub(super) const TAKES: &str =
@@ -17,10 +18,6 @@ pub(super) const TAKES: &str =
 
 /// A larger file is a mistake; a Service with its slices takes a few kilobytes.
 const LARGEST_FILE: u64 = 256 << 20;
-/// Brackets that a file may open without closing them. Objects nest a dozen levels, and the YAML reader takes time that
-/// grows with the square of the depth. Brackets in text count too: most of those are closed.
-const DEEPEST: usize = 1_000;
-
 /// The bytes of a file that is not too large.
 pub(super) fn read(file: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(file)?;
@@ -78,23 +75,11 @@ fn documents(file: &Path, text: &[u8]) -> Result<Vec<Value>, String> {
         let values = serde_json::Deserializer::from_slice(text).into_iter();
         return values.collect::<Result<_, _>>().map_err(|error| format!("is not JSON: {error}"));
     }
-    if is_too_deep(text) {
-        return Err(format!("opens more than {DEEPEST} brackets without closing them; no object does"));
+    if depth::is_too_deep(text) {
+        return Err(format!("nests more than {} brackets; no object does", depth::DEEPEST));
     }
     let documents = serde_norway::Deserializer::from_slice(text).map(Value::deserialize);
     documents.collect::<Result<_, _>>().map_err(|error| format!("is not YAML: {error}"))
-}
-
-fn is_too_deep(text: &[u8]) -> bool {
-    let mut open = 0_usize;
-    text.iter().any(|byte| {
-        match byte {
-            b'[' | b'{' => open += 1,
-            b']' | b'}' => open = open.saturating_sub(1),
-            _ => {}
-        }
-        open > DEEPEST
-    })
 }
 
 struct Reader<'a> {

@@ -74,7 +74,7 @@ fn a_byte_order_mark_is_passed_over() {
 fn brackets_without_end_are_refused_before_they_are_parsed() {
     for bracket in ["[", "{", "[\n", "- ["] {
         let message = parse(&file("web.yaml"), bracket.repeat(100_000).as_bytes()).unwrap_err();
-        assert_eq!(message, "opens more than 1000 brackets without closing them; no object does");
+        assert_eq!(message, "nests more than 1000 brackets; no object does");
     }
     // Those that are closed may be as many as they like.
     let annotation = "[{}]".repeat(100_000);

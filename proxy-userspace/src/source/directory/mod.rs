@@ -6,6 +6,7 @@
 //! ConfigMap swap all their files at once through a link named `..data`.
 
 mod catalogue;
+mod depth;
 mod folder;
 mod manifest;
 mod tree;

@@ -73,6 +73,28 @@ async fn folders_below_are_read_and_followed() {
 }
 
 #[tokio::test]
+async fn a_link_that_goes_takes_nothing_along_that_has_another_name() {
+    let (directory, elsewhere) = (Directory::new("links"), Directory::new("links-to"));
+    fs::create_dir(directory.0.join("real")).unwrap();
+    directory.write("real/a.yaml", &[("a", 1)]);
+    elsewhere.write("b.yaml", &[("b", 1)]);
+    symlink("real", directory.0.join("link")).unwrap();
+    symlink(&elsewhere.0, directory.0.join("one")).unwrap();
+    symlink(&elsewhere.0, directory.0.join("two")).unwrap();
+    let mut observer = Observer::of(&directory).await;
+    observer.until_services(&[("a", 1), ("b", 1)]).await;
+    let listed = observer.history.len();
+    fs::remove_file(directory.0.join("link")).unwrap();
+    fs::remove_file(directory.0.join("one")).unwrap();
+    directory.write("real/a.yaml", &[("a", 2)]);
+    elsewhere.write("b.yaml", &[("b", 2)]);
+    observer.until_services(&[("a", 2), ("b", 2)]).await;
+    let mut seen = observer.history.iter().skip(listed);
+    assert!(seen.all(|state| state.len() == 2), "{:?}", observer.history);
+    assert_eq!(observer.problems, [""; 0]);
+}
+
+#[tokio::test]
 async fn a_folder_below_that_is_moved_keeps_its_services() {
     let directory = Directory::new("moved");
     fs::create_dir(directory.0.join("a")).unwrap();

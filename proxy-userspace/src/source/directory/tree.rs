@@ -42,6 +42,8 @@ pub(super) struct Found {
     /// Folders that are read, but whose changes make no event, and why.
     pub unwatched: BTreeMap<PathBuf, String>,
     visited: BTreeSet<PathBuf>,
+    /// Links to folders that are yet to be visited, and how deep they lie.
+    links: BTreeMap<PathBuf, usize>,
 }
 
 impl Found {
@@ -63,6 +65,10 @@ impl Tree {
     pub fn identity(&self, folder: &Path) -> Option<Identity> {
         self.folders.get(folder).map(|watched| watched.identity)
     }
+    /// How many folders there are.
+    pub fn len(&self) -> usize {
+        self.folders.len()
+    }
     /// Forgets a folder and those below it.
     pub fn forget(&mut self, folder: &Path) {
         self.retain(|path| !path.starts_with(folder));
@@ -72,6 +78,10 @@ impl Tree {
         let depth = folder.strip_prefix(root).map_or(0, |below| below.components().count());
         let mut found = Found::default();
         self.visit(folder, depth, &mut found)?;
+        // Links last: a folder is known by its own name, so that a link that goes takes nothing along.
+        while let Some((path, depth)) = found.links.pop_first() {
+            self.visit_below(path, depth, &mut found);
+        }
         let keeps = |path: &Path| {
             !path.starts_with(folder)
                 || found.visited.contains(path)
@@ -98,7 +108,9 @@ impl Tree {
             let (name, path) = (entry.file_name(), entry.path());
             let kind = entry.file_type()?;
             let is_folder = kind.is_dir() || (kind.is_symlink() && path.is_dir());
-            if is_folder && is_followed(&name) {
+            if is_folder && is_followed(&name) && kind.is_symlink() {
+                found.links.insert(path, depth + 1);
+            } else if is_folder && is_followed(&name) {
                 folders.push(path);
             } else if !is_folder && is_manifest(&name) {
                 found.files.push(path);
@@ -106,23 +118,27 @@ impl Tree {
         }
         folders.sort();
         for path in folders {
-            let below = if depth + 1 > MAX_DEPTH {
-                Err(io::Error::other(format!("lies deeper than {MAX_DEPTH} folders; not read")))
-            } else if self.folders.len() >= MAX_FOLDERS && !self.folders.contains_key(&path) {
-                Err(io::Error::other(format!("there are more than {MAX_FOLDERS} folders; not read")))
-            } else {
-                self.visit(&path, depth + 1, found)
-            };
-            match below {
-                // It is gone again.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => {
-                    found.unread.insert(path, error.to_string());
-                }
-                Ok(()) => {}
-            }
+            self.visit_below(path, depth + 1, found);
         }
         Ok(())
+    }
+
+    fn visit_below(&mut self, path: PathBuf, depth: usize, found: &mut Found) {
+        let done = if depth > MAX_DEPTH {
+            Err(io::Error::other(format!("lies deeper than {MAX_DEPTH} folders; not read")))
+        } else if self.folders.len() >= MAX_FOLDERS && !self.folders.contains_key(&path) {
+            Err(io::Error::other(format!("there are more than {MAX_FOLDERS} folders; not read")))
+        } else {
+            self.visit(&path, depth, found)
+        };
+        match done {
+            // It is gone again.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                found.unread.insert(path, error.to_string());
+            }
+            Ok(()) => {}
+        }
     }
 
     fn watch(&mut self, folder: &Path, identity: Identity, found: &mut Found) {
