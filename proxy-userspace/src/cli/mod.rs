@@ -4,6 +4,7 @@
 mod backends;
 mod cleanup;
 mod flows;
+mod service_ports;
 mod services;
 mod shown;
 mod status;
@@ -45,8 +46,8 @@ enum Command {
     Agent(Box<AgentArgs>),
     /// Agent, devices, ways, counters and fill of the maps
     Status(Show),
-    /// Services: where each is reached, its backends and packets
-    Services(Show),
+    /// Service ports: addresses, lists, backends and packets
+    Services(services::ServicesArgs),
     /// Endpoints, and how each is reached
     Backends(Show),
     /// Connections
@@ -158,7 +159,7 @@ fn execute(command: Command) -> Result<(), CliError> {
             Ok(runtime()?.block_on(agent::run(settings))?)
         }
         Command::Status(show) => status::run(&show),
-        Command::Services(show) => services::run(&show),
+        Command::Services(args) => services::run(&args),
         Command::Backends(show) => backends::run(&show),
         Command::Flows(args) => flows::run(&args),
         Command::Cleanup(show) => runtime()?.block_on(cleanup::run(&show)),

@@ -2,18 +2,31 @@
 
 use std::net::SocketAddr;
 
+use clap::Args;
 use ipnet::IpNet;
 
+use super::service_ports;
 use super::shown::Shown;
 use super::table::{Table, some_of};
 use super::{CliError, Show};
 use crate::dataplane::ebpf::read::{FrontendView, PinnedMaps, ServiceView};
 use crate::dataplane::ipvs;
 
+/// Arguments of `millrace services`.
+#[derive(Args, Clone, Debug)]
+pub struct ServicesArgs {
+    #[command(flatten)]
+    show: Show,
+    /// A row for each frontend, with scope, algorithm and source ranges
+    #[arg(long)]
+    frontends: bool,
+}
+
 /// Prints the services.
-pub fn run(show: &Show) -> Result<(), CliError> {
-    let shown = Shown::read(show, PinnedMaps::services, ipvs::services)?;
-    show.print(&shown, |shown| shown.tables(|list| table(list), |list| of_ipvs(list)))
+pub fn run(args: &ServicesArgs) -> Result<(), CliError> {
+    let shown = Shown::read(&args.show, PinnedMaps::services, ipvs::services)?;
+    let of_maps = if args.frontends { table } else { service_ports::table };
+    args.show.print(&shown, |shown| shown.tables(|list| of_maps(list), |list| of_ipvs(list)))
 }
 
 /// One row a frontend; packets are counted for each list, so frontends of one list show the same number.

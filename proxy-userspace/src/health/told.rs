@@ -77,7 +77,11 @@ fn read(bpffs: &Path) -> io::Result<ReadyView> {
 fn connect(address: &SocketAddr) -> io::Result<StdStream> {
     let name = address.as_abstract_name().unwrap_or_default();
     let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-    setsockopt(&socket, SendTimeout, &TimeVal::milliseconds(PATIENCE.as_millis().try_into().unwrap_or(i64::MAX)))?;
+    setsockopt(
+        &socket,
+        SendTimeout,
+        &TimeVal::milliseconds(PATIENCE.as_millis().try_into().unwrap_or(i64::MAX)),
+    )?;
     socket::connect(socket.as_raw_fd(), &UnixAddr::new_abstract(name)?)?;
     Ok(socket.into())
 }

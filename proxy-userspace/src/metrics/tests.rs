@@ -281,7 +281,11 @@ fn what_the_source_shows_of_itself_and_what_was_asked_of_a_server_are_figures() 
     let signs = bench.metrics.signs.clone();
     let unread = [Unread::File(Path::new("a.yaml").into())].into();
     bench.observer.listing(&[SourceEvent::Problem(problem(Topic::Field))]);
-    assert_eq!(bench.samples()["millrace_source_last_event_timestamp_seconds"], 0.0, "the source said nothing");
+    assert_eq!(
+        bench.samples()["millrace_source_last_event_timestamp_seconds"],
+        0.0,
+        "the source said nothing"
+    );
     bench.observer.listing(&[SourceEvent::Listed(Listing::Without(unread))]);
     assert_eq!(bench.samples()["millrace_source_synced"], 0.0, "a file was never read");
     bench.observer.received(&[SourceEvent::Listed(Listing::Complete)]);

@@ -153,7 +153,9 @@ mod tests {
         for bracket in ["[", "{", "[\n", "- [", "[a, ", "{a: ", "{'a]': ", "[ # ]\n", "[\"]\", "] {
             assert!(too_deep(&bracket.repeat(MANY)), "{bracket:?}");
             assert!(!too_deep(&bracket.repeat(DEEPEST)), "{bracket:?}");
-            for front in ["a: ", "- ", "- a: ", "--- ", "!!seq ", "a: &b ", "a: |\n  text\nb: ", "- |\n  [\n- "] {
+            for front in
+                ["a: ", "- ", "- a: ", "--- ", "!!seq ", "a: &b ", "a: |\n  text\nb: ", "- |\n  [\n- "]
+            {
                 assert!(too_deep(&format!("{front}{}", bracket.repeat(MANY))), "{front:?} {bracket:?}");
             }
         }
