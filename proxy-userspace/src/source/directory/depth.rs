@@ -60,7 +60,6 @@ impl Scan {
                 (Some(b'"'), b'\\') => at += 1,
                 (Some(b'\''), b'\'') if next == b'\'' => at += 1,
                 (Some(quote), _) if quote == byte => self.quote = None,
-                (Some(_), _) => {}
                 (None, b'"' | b'\'') if is_first => self.quote = Some(byte),
                 (None, b'#') if before.is_ascii_whitespace() => return false,
                 (None, b'[' | b'{') if self.open > 0 || node.begins => self.open += 1,
@@ -69,7 +68,7 @@ impl Scan {
                     self.block = Some(node.parent(at));
                     return false;
                 }
-                (None, _) => {}
+                _ => {}
             }
             if self.open > DEEPEST {
                 return true;
