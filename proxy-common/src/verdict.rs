@@ -2,13 +2,13 @@
 
 use crate::layout::shared;
 
-/// Declares the counted reasons: one place for the number, the name people see, and what it means.
+/// Declares the counted reasons: one place for the number, the name people see, and the meaning.
 macro_rules! reasons {
-    ($($(#[$meta:meta])* $variant:ident = $number:literal, $name:literal;)+) => {
+    ($($(#[doc = $line:literal])+ $variant:ident = $number:literal, $name:literal;)+) => {
         /// Why a packet ended as it did.
         #[repr(u8)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Reason { $($(#[$meta])* $variant = $number,)+ }
+        pub enum Reason { $($(#[doc = $line])+ $variant = $number,)+ }
 
         impl Reason {
             /// All reasons, in the order of their numbers.
@@ -21,82 +21,91 @@ macro_rules! reasons {
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }
+
+            /// The meaning in one or two sentences: the variant's own documentation.
+            #[must_use]
+            pub const fn meaning(self) -> &'static str {
+                match self { $(Self::$variant => concat!($($line),+).trim_ascii(),)+ }
+            }
         }
     };
 }
 
 reasons! {
-    /// Not a frontend of ours, not a reply of ours: to the stack, untouched.
+    /// Neither for a frontend nor a reply of a backend: passed to the stack untouched.
     NotOurs = 0, "not_ours";
-    /// Translated to a backend on this node and passed up.
+    /// Translated to a backend on this node and passed to the stack.
     ServedLocal = 1, "served_local";
-    /// Encapsulated and sent to the backend's node (Direct Server Return).
+    /// Encapsulated and sent to the backend's node or pod (Direct Server Return).
     SentDsr = 2, "sent_dsr";
-    /// Decapsulated and translated to a backend on this node.
+    /// Decapsulated, then translated to a backend on this node.
     ServedDsr = 3, "served_dsr";
-    /// A reply whose source was restored to the frontend.
+    /// A reply, translated back to the frontend's address.
     Reply = 4, "reply";
-    /// Sent once more, flagged, to the slot's other owner (second chance).
+    /// Encapsulated again and sent to the slot's other owner (second chance).
     SentOnward = 5, "sent_onward";
-    /// Given unchanged to the TC program: no resolved way, no XDP on the device, or metadata refused.
+    /// Passed unchanged by XDP to the TC program: the next hop is not resolved, its device has no XDP, or the kernel refused
+    /// metadata.
     HandedToTc = 6, "handed_to_tc";
     /// Translated to a backend on another node and sent there from an address of this node (SNAT).
     SentSnat = 7, "sent_snat";
-    /// An echo request to a service's address, answered.
+    /// An echo request to a Service's address, answered by the program.
     Echo = 8, "echo";
-    /// The reply of a backend on another node, translated back and sent to the client.
+    /// A reply of a backend on another node, translated back and sent to the client.
     ReplySnat = 9, "reply_snat";
-    /// An ICMP error about a connection of ours, translated for whoever has it, or sent on to the backend's node.
+    /// An ICMP error about a Service's connection, translated for its receiver or sent on to the backend's node.
     IcmpError = 10, "icmp_error";
-    /// A pod's own packet, translated to a backend on whatever node and passed up.
+    /// A pod's packet, translated to a backend on any node and passed to the stack.
     ServedPod = 11, "served_pod";
-    /// A pod's own packet to a service whose backend it is itself, translated and given back to it.
+    /// A pod's packet to a Service whose backend is the pod itself, translated and returned to the pod.
     Hairpin = 12, "hairpin";
-    /// A fragment for an address of a service, or of this node, that came before the first one of its packet, held until that comes;
-    /// then it is received, and counted, once more. What is for this node goes up as well: it may be no service's.
+    /// A later fragment that came before the first one of its packet, held until the first one comes. It is then received and
+    /// counted again. A fragment for this node's own address is also passed to the stack: it may belong to no Service.
     FragmentHeld = 13, "fragment_held";
-    /// A connection, or a datagram of a socket that is not connected, that a socket hook turned to a backend.
+    /// A connection, or a datagram of an unconnected socket, that a socket hook directed to a backend.
     Connected = 14, "connected";
-    /// Cut in two, of which the first fits where it has to go; both come in again and are counted then.
+    /// Cut in two, because it was too large for the next hop. Both parts are received and counted again.
     Fragmented = 15, "fragmented";
-    /// Dropped: the service has no usable endpoint at all.
+    /// The Service has no usable endpoint. The client is refused by ICMP, a socket by ECONNREFUSED.
     NoEndpoint = 16, "no_endpoint";
-    /// Dropped: traffic policy Local, and all endpoints are on other nodes.
+    /// The traffic policy is Local, and all endpoints are on other nodes.
     NoLocalEndpoint = 17, "no_local_endpoint";
-    /// Dropped: encapsulated for a frontend of ours, but the sender is no node of the cluster.
+    /// Encapsulated for a frontend, but the sender is no node of the cluster.
     NotPeer = 18, "not_peer";
-    /// Dropped: decapsulated, but neither flow, hint nor second chance names a backend on this node.
+    /// Decapsulated, but neither flow entry nor hint nor second chance names a backend on this node.
     NoBackendHere = 19, "no_backend_here";
-    /// Dropped: a fragment for a service's address, of a packet of which no first one says for which port, and that can't be held.
+    /// A later fragment for a Service's address that can't be held. The first one of its packet, which has the port, was not
+    /// seen.
     FragmentUnknown = 20, "fragment_unknown";
-    /// Dropped: no route or neighbour towards the backend's node.
+    /// There is no route, or no resolved neighbour, towards the backend.
     NoWay = 21, "no_way";
-    /// Dropped: hop limit used up.
+    /// The hop limit (TTL) is used up.
     HopLimit = 22, "hop_limit";
-    /// Dropped: larger than the way's MTU once encapsulated.
+    /// Larger than the MTU towards the backend, outer headers included.
     TooBig = 23, "too_big";
-    /// Dropped: the reply's key is in use by another live flow, and no other slot was free.
+    /// Another live connection would have the same replies, and no other client port was free.
     ReplyKeyInUse = 24, "reply_key_in_use";
-    /// Dropped: a map refused the flow entry, or the kernel the change of the frame's size.
+    /// The flow table refused an entry, or the kernel refused to change the size of the frame.
     NoRoom = 25, "no_room";
-    /// Dropped: the slot or the backend it names is not (yet) there.
+    /// The slot, or the backend that it names, is not in the maps (yet).
     NoBackend = 26, "no_backend";
-    /// Dropped: the client is outside the Service's `loadBalancerSourceRanges`, or asks for a cluster IP from outside the cluster.
+    /// The client is outside the Service's `loadBalancerSourceRanges`, or asks for a ClusterIP from outside the cluster.
     SourceRefused = 27, "source_refused";
-    /// Dropped, and refused by ICMP: nobody serves this port of a service's address.
+    /// No Service has this port of the Service's address. The client is refused by ICMP, a socket by ECONNREFUSED.
     UnknownPort = 28, "unknown_port";
-    /// Dropped: no port of this node was free for another connection to the backend, in as many tries as there are.
+    /// No port of this node was free for another connection to the backend.
     SnatPorts = 29, "snat_ports";
-    /// Dropped: an ICMP error that quotes a packet of a service, but no connection that is known here.
+    /// An ICMP error that quotes a packet of a Service, but of no known connection.
     IcmpUnknown = 30, "icmp_unknown";
-    /// Dropped, and refused by ICMP: no service has this protocol.
+    /// No Service of this address has this protocol. The client is refused by ICMP.
     UnknownProtocol = 31, "unknown_protocol";
-    /// Dropped on its way out: encapsulated for a frontend of ours, but by a pod or a process of this node, not by our programs.
+    /// Encapsulated for a frontend by a pod or a process of this node instead of by Millrace. Dropped on its way out.
     ForgedTunnel = 32, "forged_tunnel";
-    /// Dropped on its way out: it came in from the network for a service's address, nobody here serves it, and the network would send
-    /// it back here for ever.
+    /// Came from the network for a Service's address, was served by nothing on this node, and would be routed back to the
+    /// network in a loop. Dropped on its way out.
     Unserved = 37, "unserved";
-    /// Refused: a socket that is bound to a loopback address asks for a NodePort there, and the backend has no address of this node.
+    /// A socket that is bound to a loopback address asked for a NodePort there, and the backend has no address of this node.
+    /// The call fails with EADDRNOTAVAIL.
     LoopbackSource = 44, "loopback_source";
 }
 
@@ -173,21 +182,18 @@ impl Program {
             Self::TcPodIn => !matches!(
                 reason,
                 Reason::ServedLocal
+                    | Reason::SentDsr
                     | Reason::ServedDsr
                     | Reason::SentOnward
                     | Reason::HandedToTc
                     | Reason::Connected
                     | Reason::NotPeer
+                    | Reason::ForgedTunnel
+                    | Reason::Unserved
+                    | Reason::LoopbackSource
             ),
-            Self::TcEgress | Self::TcPodOut => matches!(
-                reason,
-                Reason::NotOurs
-                    | Reason::Reply
-                    | Reason::IcmpError
-                    | Reason::FragmentHeld
-                    | Reason::FragmentUnknown
-                    | Reason::NoRoom
-            ),
+            Self::TcEgress => Self::can_on_way_out(reason) || matches!(reason, Reason::Unserved),
+            Self::TcPodOut => Self::can_on_way_out(reason),
             Self::CgConnect4 | Self::CgConnect6 | Self::CgSendmsg4 | Self::CgSendmsg6 => matches!(
                 reason,
                 Reason::NotOurs
@@ -201,9 +207,31 @@ impl Program {
         }
     }
 
-    /// What is a pod's or a socket's alone does not come in over an uplink.
+    /// Reasons of packets that come in over an uplink: not those of pods, sockets and packets that leave.
     const fn can_at_uplink(reason: Reason) -> bool {
-        !matches!(reason, Reason::ServedPod | Reason::Hairpin | Reason::Connected)
+        !matches!(
+            reason,
+            Reason::ServedPod
+                | Reason::Hairpin
+                | Reason::Connected
+                | Reason::ForgedTunnel
+                | Reason::Unserved
+                | Reason::LoopbackSource
+        )
+    }
+
+    /// Reasons of packets that leave the node or go to a pod.
+    const fn can_on_way_out(reason: Reason) -> bool {
+        matches!(
+            reason,
+            Reason::NotOurs
+                | Reason::Reply
+                | Reason::IcmpError
+                | Reason::FragmentHeld
+                | Reason::FragmentUnknown
+                | Reason::NoRoom
+                | Reason::ForgedTunnel
+        )
     }
 
     /// The index into COUNTERS of what this program counts for `reason`.
@@ -254,5 +282,23 @@ mod tests {
         assert!(Reason::ALL.iter().all(|reason| u32::from(*reason as u8) < REASONS));
         assert_eq!(Reason::try_from(Reason::NotPeer as u32), Ok(Reason::NotPeer));
         assert_eq!(Reason::try_from(REASONS), Err(REASONS));
+    }
+
+    #[test]
+    fn a_meaning_is_the_documentation_of_its_variant_on_one_line() {
+        assert_eq!(Reason::Reply.meaning(), "A reply, translated back to the frontend's address.");
+        for reason in Reason::ALL {
+            let meaning = reason.meaning();
+            assert!(meaning.ends_with('.') && !meaning.contains(['\n', '|']), "{reason:?}: {meaning}");
+        }
+    }
+
+    #[test]
+    fn every_reason_is_given_by_some_program() {
+        for reason in Reason::ALL {
+            assert!(Program::ALL.iter().any(|program| program.can(*reason)), "{reason:?}");
+        }
+        assert!(Program::TcEgress.can(Reason::ForgedTunnel) && Program::TcEgress.can(Reason::Unserved));
+        assert!(!Program::XdpIngress.can(Reason::LoopbackSource));
     }
 }
