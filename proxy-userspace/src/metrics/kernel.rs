@@ -4,13 +4,13 @@ use std::fmt;
 use std::path::PathBuf;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use proxy_common::verdict::{Program, Reason};
 use tracing::warn;
 
+use super::catalogue::{self, Definition};
 use crate::dataplane::ebpf::read::{CounterView, PinnedMaps, ReadError, StatusView, TrafficView};
 
 /// Packets, bytes, fill of the maps, attached programs.
@@ -58,7 +58,7 @@ impl Reading {
         self.encode_counters(&mut encoder)?;
         self.encode_traffic(&mut encoder)?;
         self.encode_maps(&mut encoder)?;
-        let mut metric = gauge(&mut encoder, "programs_attached", "Devices by hook and mode of our program")?;
+        let mut metric = catalogue::PROGRAMS_ATTACHED.encode(&mut encoder)?;
         let mut modes: Vec<_> =
             self.status.attached.iter().map(|attached| (attached.hook, attached.mode)).collect();
         modes.sort_unstable();
@@ -72,23 +72,23 @@ impl Reading {
     }
 
     fn encode_counters(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut encode = |name, help, drop, value: fn(&CounterView) -> u64| {
-            let mut metric = counter(encoder, name, help)?;
+        let mut encode = |definition: &Definition, drop, value: fn(&CounterView) -> u64| {
+            let mut metric = definition.encode(encoder)?;
             let shown = |counter: &&CounterView| counter.drop == drop && is_shown(counter);
             self.counters.iter().filter(shown).try_for_each(|counter| {
                 let labels = [("program", counter.program), ("reason", counter.reason)];
                 ConstCounter::new(value(counter)).encode(metric.encode_family(&labels)?)
             })
         };
-        encode("packets", "Packets that were not dropped, by what became of them", false, |c| c.packets)?;
-        encode("bytes", "Bytes of their frames", false, |c| c.bytes)?;
-        encode("dropped_packets", "Packets that were dropped, by reason", true, |c| c.packets)?;
-        encode("dropped_bytes", "Bytes of their frames", true, |c| c.bytes)
+        encode(&catalogue::PACKETS, false, |c| c.packets)?;
+        encode(&catalogue::BYTES, false, |c| c.bytes)?;
+        encode(&catalogue::DROPPED_PACKETS, true, |c| c.packets)?;
+        encode(&catalogue::DROPPED_BYTES, true, |c| c.bytes)
     }
 
     fn encode_traffic(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut encode = |name, help, value: fn(&TrafficView) -> u64| {
-            let mut metric = counter(encoder, name, help)?;
+        let mut encode = |definition: &Definition, value: fn(&TrafficView) -> u64| {
+            let mut metric = definition.encode(encoder)?;
             self.traffic.iter().try_for_each(|traffic| {
                 let labels = [
                     ("namespace", traffic.namespace.as_str()),
@@ -99,18 +99,18 @@ impl Reading {
                 ConstCounter::new(value(traffic)).encode(metric.encode_family(&labels)?)
             })
         };
-        encode("service_packets", "Packets clients sent to a service port", |traffic| traffic.packets)?;
-        encode("service_bytes", "Bytes of their frames", |traffic| traffic.bytes)
+        encode(&catalogue::SERVICE_PACKETS, |traffic| traffic.packets)?;
+        encode(&catalogue::SERVICE_BYTES, |traffic| traffic.bytes)
     }
 
     /// Maps whose entries are not counted have a capacity only.
     fn encode_maps(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut metric = gauge(encoder, "map_capacity", "Entries a map has room for")?;
+        let mut metric = catalogue::MAP_CAPACITY.encode(encoder)?;
         for map in &self.status.maps {
             ConstGauge::new(i64::from(map.entries))
                 .encode(metric.encode_family(&[("map", map.name.as_str())])?)?;
         }
-        let mut metric = gauge(encoder, "map_entries", "Entries of a map that are in use")?;
+        let mut metric = catalogue::MAP_ENTRIES.encode(encoder)?;
         for map in &self.status.maps {
             let Some(used) = map.used else { continue };
             ConstGauge::new(i64::from(used)).encode(metric.encode_family(&[("map", map.name.as_str())])?)?;
@@ -127,22 +127,6 @@ fn is_shown(counter: &CounterView) -> bool {
     counter.packets > 0 || program.zip(reason).is_some_and(|(program, reason)| program.can(*reason))
 }
 
-fn counter<'e>(
-    encoder: &'e mut DescriptorEncoder<'_>,
-    name: &'e str,
-    help: &str,
-) -> Result<MetricEncoder<'e>, fmt::Error> {
-    encoder.encode_descriptor(name, help, None, MetricType::Counter)
-}
-
-fn gauge<'e>(
-    encoder: &'e mut DescriptorEncoder<'_>,
-    name: &'e str,
-    help: &str,
-) -> Result<MetricEncoder<'e>, fmt::Error> {
-    encoder.encode_descriptor(name, help, None, MetricType::Gauge)
-}
-
 #[cfg(test)]
 #[path = "kernel_tests.rs"]
-mod tests;
+pub(super) mod tests;

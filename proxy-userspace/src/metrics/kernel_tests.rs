@@ -13,8 +13,8 @@ impl Collector for Fixed {
     }
 }
 
-#[test]
-fn what_the_kernel_counts_is_shown_with_its_labels() {
+/// A reading in which every metric has a sample.
+fn reading() -> Reading {
     let counter = |reason, drop, packets| CounterView {
         program: "xdp_ingress",
         reason,
@@ -30,7 +30,7 @@ fn what_the_kernel_counts_is_shown_with_its_labels() {
         program_id: 7,
     };
     let map = |name: &str, used| MapView { name: name.to_owned(), entries: 1024, used };
-    let reading = Reading {
+    Reading {
         counters: vec![counter("served_local", false, 3), counter("no_way", true, 2)],
         traffic: vec![TrafficView {
             namespace: "shop".to_owned(),
@@ -50,9 +50,18 @@ fn what_the_kernel_counts_is_shown_with_its_labels() {
             cluster_sources: Vec::new(),
             maps: vec![map("FLOWS4", None), map("PEERS", Some(9))],
         },
-    };
+    }
+}
+
+/// A collector with such a reading.
+pub(in crate::metrics) fn collector() -> Box<dyn Collector> {
+    Box::new(Fixed(reading()))
+}
+
+#[test]
+fn what_the_kernel_counts_is_shown_with_its_labels() {
     let mut registry = Registry::default();
-    registry.sub_registry_with_prefix("millrace").register_collector(Box::new(Fixed(reading)));
+    registry.register_collector(collector());
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
     let samples: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();

@@ -1,5 +1,7 @@
 //! What Prometheus and people ask at `--metrics-bind-address`.
 
+mod advice;
+mod catalogue;
 mod configz;
 mod kernel;
 mod latency;
@@ -21,6 +23,8 @@ use crate::dataplane::Mode;
 use crate::health::{ConditionGauges, ProbeCounters};
 use crate::source::Signs;
 
+pub use advice::what_to_do;
+pub use catalogue::{CATALOGUE, Definition, Kind};
 pub use kernel::KernelMetrics;
 pub use observer::MetricsObserver;
 pub use pages::{Pages, router};
@@ -115,119 +119,51 @@ impl Metrics {
         metrics
     }
 
-    /// Gives each its name. `_total` is added to a counter's when it is printed.
+    /// Registers each under its name of the [catalogue](CATALOGUE).
     pub fn register(&self, registry: &mut Registry) {
-        self.register_like_kube_proxy(registry.sub_registry_with_prefix("kubeproxy"));
-        // client-go's, of which kube-proxy's dashboards know.
-        registry.register(
-            "rest_client_requests",
-            "Requests to the API server by status code, method and host",
-            self.signs.requests.clone(),
-        );
-        let ours = registry.sub_registry_with_prefix("millrace");
-        self.register_state(ours);
-        ours.register(
-            "degraded_service_ports",
-            "Service ports of one family with an operation that failed and is tried again",
-            self.degraded.clone(),
-        );
-        ours.register(
-            "sync_failures",
-            "What the last sync failed on beside service ports, by what it concerns: the whole node, which serves nobody then, one device, or a map that is full",
-            self.failures.clone(),
-        );
-        ours.register(
-            "self_test_failed",
-            "1 while a program is detached or gives a wrong verdict",
-            self.fault.clone(),
-        );
-        ours.register(
-            "problems",
-            "Things that were wrong with an object, by its kind, by what it is about (such as an address conflict) and by severity",
-            self.problems.clone(),
-        );
-        ours.register(
-            "flows_expired",
-            "Flow entries removed after their time-out",
-            self.expired_flows.clone(),
-        );
-        ours.register(
-            "snat_ports",
-            "Ports of this node that connections to each backend on another node can have (--snat-ports)",
-            self.snat_ports.clone(),
-        );
-        ours.register(
-            "snat_ports_used",
-            "Those of them in use towards the backend that has most",
-            self.snat_ports_used.clone(),
-        );
-        ours.register(
-            "snat_crowded_backends",
-            "Backends towards which four of five are in use",
-            self.snat_crowded.clone(),
-        );
+        self.register_service_state(registry);
+        self.register_source(registry);
+        self.register_like_kube_proxy(registry);
     }
 
-    /// What the agent is, whether it is ready, and how its source is.
-    fn register_state(&self, registry: &mut Registry) {
+    /// State of what the agent serves.
+    fn register_service_state(&self, registry: &mut Registry) {
+        catalogue::READY.register(registry, self.conditions.clone());
+        catalogue::SELF_TEST_FAILED.register(registry, self.fault.clone());
+        catalogue::DEGRADED_SERVICE_PORTS.register(registry, self.degraded.clone());
+        catalogue::SYNC_FAILURES.register(registry, self.failures.clone());
+        catalogue::PROBLEMS.register(registry, self.problems.clone());
+        catalogue::FLOWS_EXPIRED.register(registry, self.expired_flows.clone());
+        catalogue::SNAT_PORTS.register(registry, self.snat_ports.clone());
+        catalogue::SNAT_PORTS_USED.register(registry, self.snat_ports_used.clone());
+        catalogue::SNAT_CROWDED_BACKENDS.register(registry, self.snat_crowded.clone());
+    }
+
+    /// State of the source, and the version of the agent that reads it.
+    fn register_source(&self, registry: &mut Registry) {
+        catalogue::SOURCE_SYNCED.register(registry, self.signs.synced.clone());
+        catalogue::SOURCE_LAST_EVENT.register(registry, self.signs.last_event.clone());
+        catalogue::SOURCE_WATCH_ERRORS.register(registry, self.signs.watch_errors.clone());
+        // Known to kube-proxy's dashboards from client-go.
+        catalogue::REST_CLIENT_REQUESTS.register(registry, self.signs.requests.clone());
         let build = Family::<[(&'static str, String); 2], Gauge>::default();
         let version = env!("CARGO_PKG_VERSION").to_owned();
         build.get_or_create(&[("version", version), ("layout", LAYOUT_VERSION.to_string())]).set(1);
-        registry.register("build_info", "Version of the agent and of its map layout; always 1", build);
-        registry.register(
-            "ready",
-            "Whether a condition of /readyz holds: 1 or 0; the node is ready where all do",
-            self.conditions.clone(),
-        );
-        registry.register(
-            "source_synced",
-            "1 while everything was listed and nothing keeps the source from following it",
-            self.signs.synced.clone(),
-        );
-        registry.register(
-            "source_last_event_timestamp_seconds",
-            "When the source was heard of for the last time, though nothing changed",
-            self.signs.last_event.clone(),
-        );
-        registry.register(
-            "source_watch_errors",
-            "Listings and watches of the API server that ended in an error, by resource",
-            self.signs.watch_errors.clone(),
-        );
+        catalogue::BUILD_INFO.register(registry, build);
     }
 
     fn register_like_kube_proxy(&self, registry: &mut Registry) {
-        let registry_of_syncs = registry.sub_registry_with_prefix("sync_proxy_rules");
-        registry_of_syncs.register("duration_seconds", "Time a sync took", self.sync_duration.clone());
-        registry_of_syncs.register(
-            "last_timestamp_seconds",
-            "When everything was applied for the last time",
-            self.last_synced.clone(),
-        );
-        registry_of_syncs.register(
-            "last_queued_timestamp_seconds",
-            "When a change was received for the last time",
-            self.last_queued.clone(),
-        );
-        for (name, total_name, changes) in [
-            ("endpoint_changes_pending", "endpoint_changes", &self.endpoint_changes),
-            ("service_changes_pending", "service_changes", &self.service_changes),
-        ] {
-            registry_of_syncs.register(name, "Changes that no sync has taken yet", changes.pending.clone());
-            registry_of_syncs.register(total_name, "Changes received", changes.total.clone());
-        }
-        registry_of_syncs.register(
-            "no_local_endpoints_total",
-            "Service ports with traffic policy Local whose endpoints are all on other nodes",
-            self.no_local_endpoints.clone(),
-        );
-        registry.register(
-            "network_programming_duration_seconds",
-            "Time from the change of a pod or Service to its being applied on this node",
-            self.programming_duration.clone(),
-        );
-        registry.register("proxy_healthz", "Answers of /healthz by code", self.probes.healthz.clone());
-        registry.register("proxy_livez", "Answers of /livez by code", self.probes.livez.clone());
+        catalogue::SYNC_DURATION.register(registry, self.sync_duration.clone());
+        catalogue::LAST_SYNCED.register(registry, self.last_synced.clone());
+        catalogue::LAST_QUEUED.register(registry, self.last_queued.clone());
+        catalogue::ENDPOINT_CHANGES_PENDING.register(registry, self.endpoint_changes.pending.clone());
+        catalogue::ENDPOINT_CHANGES.register(registry, self.endpoint_changes.total.clone());
+        catalogue::SERVICE_CHANGES_PENDING.register(registry, self.service_changes.pending.clone());
+        catalogue::SERVICE_CHANGES.register(registry, self.service_changes.total.clone());
+        catalogue::NO_LOCAL_ENDPOINTS.register(registry, self.no_local_endpoints.clone());
+        catalogue::PROGRAMMING_DURATION.register(registry, self.programming_duration.clone());
+        catalogue::PROXY_HEALTHZ.register(registry, self.probes.healthz.clone());
+        catalogue::PROXY_LIVEZ.register(registry, self.probes.livez.clone());
     }
 }
 

@@ -37,7 +37,7 @@ impl Pages {
         let mut registry = Registry::default();
         metrics.register(&mut registry);
         let kernel = KernelMetrics::new(settings.bpffs.clone());
-        registry.sub_registry_with_prefix("millrace").register_collector(Box::new(kernel));
+        registry.register_collector(Box::new(kernel));
         registry.register_collector(Box::new(ProcessMetrics));
         Self {
             registry: Arc::new(Mutex::new(registry)),

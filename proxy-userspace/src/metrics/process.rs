@@ -6,9 +6,10 @@ use std::fs;
 use nix::unistd::{SysconfVar, sysconf};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+
+use super::catalogue;
 
 /// `process_*`, with the names and meanings that Prometheus' own clients give them. What can't be read is left out.
 #[derive(Debug)]
@@ -20,33 +21,19 @@ impl Collector for ProcessMetrics {
         let stat = Stat::parse(&stat);
         let cpu = stat.as_ref().and_then(|stat| seconds(stat.ticks));
         if let Some(cpu) = cpu {
-            let help = "User and system CPU time spent";
-            let metric = encoder.encode_descriptor("process_cpu_seconds", help, None, MetricType::Counter)?;
-            ConstCounter::new(cpu).encode(metric)?;
+            ConstCounter::new(cpu).encode(catalogue::PROCESS_CPU.encode(&mut encoder)?)?;
         }
         let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-        for (name, help, value) in [
-            (
-                "process_start_time_seconds",
-                "When the process began, in seconds since 1970",
-                start(stat.as_ref()),
-            ),
-            (
-                "process_resident_memory_bytes",
-                "Resident memory",
-                stat.as_ref().and_then(|stat| bytes_of_pages(stat.resident_pages)),
-            ),
-            (
-                "process_virtual_memory_bytes",
-                "Virtual memory",
-                stat.as_ref().map(|stat| exact(stat.virtual_bytes)),
-            ),
-            ("process_open_fds", "Open file descriptors", open_descriptors()),
-            ("process_max_fds", "File descriptors there may be", soft_limit(&limits, "Max open files")),
+        let resident = stat.as_ref().and_then(|stat| bytes_of_pages(stat.resident_pages));
+        for (definition, value) in [
+            (catalogue::PROCESS_START, start(stat.as_ref())),
+            (catalogue::PROCESS_RESIDENT, resident),
+            (catalogue::PROCESS_VIRTUAL, stat.as_ref().map(|stat| exact(stat.virtual_bytes))),
+            (catalogue::PROCESS_OPEN_FDS, open_descriptors()),
+            (catalogue::PROCESS_MAX_FDS, soft_limit(&limits, "Max open files")),
         ] {
             let Some(value) = value else { continue };
-            let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            ConstGauge::new(value).encode(metric)?;
+            ConstGauge::new(value).encode(definition.encode(&mut encoder)?)?;
         }
         Ok(())
     }

@@ -20,6 +20,8 @@ use crate::model::{
 use crate::reconcile::{Observer, Synced};
 use crate::source::{Listing, SourceEvent, Unread};
 
+mod catalogue;
+
 /// An agent's metrics, and what fills them.
 struct Bench {
     clock: HandClock,

@@ -39,6 +39,6 @@ fn a_scrape_reads_the_pinned_maps() {
         r#"map_entries{map="FRONTENDS4"} 4"#,
         r#"map_entries{map="BACKENDS4"} 3"#,
     ] {
-        assert!(lines.contains(line), "{line} in {text}");
+        assert!(lines.contains(&*format!("millrace_{line}")), "{line} in {text}");
     }
 }

@@ -1,0 +1,169 @@
+//! Every metric of the agent, once: name, type, labels and help. The reference page is made from this list.
+
+use std::fmt;
+
+use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::{Metric, Registry};
+
+/// The type of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A number that only grows while the agent or its maps live.
+    Counter,
+    /// A number that goes up and down.
+    Gauge,
+    /// Observations, counted by size.
+    Histogram,
+}
+
+impl Kind {
+    /// The name in Prometheus' text.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// The description of one metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Definition {
+    /// The registered name: a counter's has no `_total`.
+    base: &'static str,
+    /// The type.
+    pub kind: Kind,
+    /// The names of its labels, in the order in which they are written.
+    pub labels: &'static [&'static str],
+    /// The help text, without a full stop.
+    pub help: &'static str,
+}
+
+impl Definition {
+    /// The name that people query.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let suffix = if self.kind == Kind::Counter { "_total" } else { "" };
+        format!("{}{suffix}", self.base)
+    }
+
+    /// The unit of a value: the one at the end of the name, by Prometheus' convention, or none.
+    #[must_use]
+    pub fn unit(&self) -> Option<&'static str> {
+        ["seconds", "bytes"].into_iter().find(|unit| self.base.ends_with(&format!("_{unit}")))
+    }
+
+    pub(super) fn register(&self, registry: &mut Registry, metric: impl Metric) {
+        registry.register(self.base, self.help, metric);
+    }
+
+    /// Begins the metric in a collector's text.
+    pub(super) fn encode<'e>(
+        &self,
+        encoder: &'e mut DescriptorEncoder<'_>,
+    ) -> Result<MetricEncoder<'e>, fmt::Error> {
+        let kind = match self.kind {
+            Kind::Counter => MetricType::Counter,
+            Kind::Gauge => MetricType::Gauge,
+            Kind::Histogram => MetricType::Histogram,
+        };
+        encoder.encode_descriptor(self.base, self.help, None, kind)
+    }
+}
+
+/// Declares the metrics and the list of them, so that none is left out of the list.
+macro_rules! catalogue {
+    ($($constant:ident = $kind:ident $base:literal [$($label:literal),*], $help:literal;)+) => {
+        $(pub(super) const $constant: Definition =
+            Definition { base: $base, kind: Kind::$kind, labels: &[$($label),*], help: $help };)+
+
+        /// All metrics, in the order of the reference page.
+        pub const CATALOGUE: &[Definition] = &[$($constant),+];
+    };
+}
+
+catalogue! {
+    PACKETS = Counter "millrace_packets" ["program", "reason"],
+        "Packets that were not dropped, by program and reason";
+    BYTES = Counter "millrace_bytes" ["program", "reason"],
+        "Bytes of the packets that were not dropped, link-layer headers included";
+    DROPPED_PACKETS = Counter "millrace_dropped_packets" ["program", "reason"],
+        "Packets that were dropped, by program and reason";
+    DROPPED_BYTES = Counter "millrace_dropped_bytes" ["program", "reason"],
+        "Bytes of the packets that were dropped, link-layer headers included";
+    SERVICE_PACKETS = Counter "millrace_service_packets" ["namespace", "service", "port", "ip_family"],
+        "Packets from clients to a Service port";
+    SERVICE_BYTES = Counter "millrace_service_bytes" ["namespace", "service", "port", "ip_family"],
+        "Bytes of the packets from clients to a Service port";
+    READY = Gauge "millrace_ready" ["condition"],
+        "State of each condition of /readyz: 1 if it holds, else 0; the node is ready if all hold";
+    SELF_TEST_FAILED = Gauge "millrace_self_test_failed" [],
+        "1 if a program is detached or gives a wrong verdict, else 0";
+    DEGRADED_SERVICE_PORTS = Gauge "millrace_degraded_service_ports" [],
+        "Service ports of one address family with a failed operation, which the next sync tries again";
+    SYNC_FAILURES = Gauge "millrace_sync_failures" ["concern"],
+        "Failures of the last sync that belong to no Service port, by what they concern: the node (it serves no traffic), a device, or a map that is full";
+    PROBLEMS = Counter "millrace_problems" ["kind", "topic", "severity"],
+        "Problems found in objects, by kind of object, topic (such as conflict) and severity";
+    PROGRAMS_ATTACHED = Gauge "millrace_programs_attached" ["hook", "mode"],
+        "Devices with a program of Millrace, by hook and mode of attachment";
+    MAP_CAPACITY = Gauge "millrace_map_capacity" ["map"],
+        "Entries that a map has room for";
+    MAP_ENTRIES = Gauge "millrace_map_entries" ["map"],
+        "Entries of a map in use; absent for maps whose entries are not counted";
+    FLOWS_EXPIRED = Counter "millrace_flows_expired" [],
+        "Flow entries removed after their time-out";
+    SNAT_PORTS = Gauge "millrace_snat_ports" [],
+        "Ports of this node for connections to each backend on another node (--snat-ports)";
+    SNAT_PORTS_USED = Gauge "millrace_snat_ports_used" [],
+        "Ports in use towards the backend with the most of them in use";
+    SNAT_CROWDED_BACKENDS = Gauge "millrace_snat_crowded_backends" [],
+        "Backends towards which four of five ports are in use";
+    SOURCE_SYNCED = Gauge "millrace_source_synced" [],
+        "1 if the source has listed all objects and follows their changes, else 0";
+    SOURCE_LAST_EVENT = Gauge "millrace_source_last_event_timestamp_seconds" [],
+        "Time of the last sign of life of the source, in seconds since 1970; it advances although nothing changes";
+    SOURCE_WATCH_ERRORS = Counter "millrace_source_watch_errors" ["resource"],
+        "Listings and watches of the API server that ended in an error, by resource";
+    BUILD_INFO = Gauge "millrace_build_info" ["version", "layout"],
+        "Version of the agent and of its map layout; always 1";
+    SYNC_DURATION = Histogram "kubeproxy_sync_proxy_rules_duration_seconds" ["ip_family"],
+        "Duration of a sync";
+    LAST_SYNCED = Gauge "kubeproxy_sync_proxy_rules_last_timestamp_seconds" ["ip_family"],
+        "Time of the last sync that applied everything, in seconds since 1970";
+    LAST_QUEUED = Gauge "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds" ["ip_family"],
+        "Time of the last change received, in seconds since 1970";
+    ENDPOINT_CHANGES_PENDING = Gauge "kubeproxy_sync_proxy_rules_endpoint_changes_pending" [],
+        "Changes of EndpointSlices that wait for the next sync";
+    ENDPOINT_CHANGES = Counter "kubeproxy_sync_proxy_rules_endpoint_changes" [],
+        "Changes of EndpointSlices received";
+    SERVICE_CHANGES_PENDING = Gauge "kubeproxy_sync_proxy_rules_service_changes_pending" [],
+        "Changes of Services that wait for the next sync";
+    SERVICE_CHANGES = Counter "kubeproxy_sync_proxy_rules_service_changes" [],
+        "Changes of Services received";
+    NO_LOCAL_ENDPOINTS = Gauge "kubeproxy_sync_proxy_rules_no_local_endpoints_total" ["traffic_policy", "ip_family"],
+        "Service ports with traffic policy Local whose endpoints are all on other nodes";
+    PROGRAMMING_DURATION = Histogram "kubeproxy_network_programming_duration_seconds" ["ip_family"],
+        "Time from the change of a pod or Service until it is applied on this node";
+    PROXY_HEALTHZ = Counter "kubeproxy_proxy_healthz" ["code"],
+        "Answers of /healthz, by status code";
+    PROXY_LIVEZ = Counter "kubeproxy_proxy_livez" ["code"],
+        "Answers of /livez, by status code";
+    REST_CLIENT_REQUESTS = Counter "rest_client_requests" ["code", "method", "host"],
+        "Requests to the API server, by status code, method and host";
+    PROCESS_CPU = Counter "process_cpu_seconds" [],
+        "User and system CPU time of the agent";
+    PROCESS_START = Gauge "process_start_time_seconds" [],
+        "Time of the agent's start, in seconds since 1970";
+    PROCESS_RESIDENT = Gauge "process_resident_memory_bytes" [],
+        "Resident memory of the agent";
+    PROCESS_VIRTUAL = Gauge "process_virtual_memory_bytes" [],
+        "Virtual memory of the agent";
+    PROCESS_OPEN_FDS = Gauge "process_open_fds" [],
+        "Open file descriptors of the agent";
+    PROCESS_MAX_FDS = Gauge "process_max_fds" [],
+        "Limit of the agent's open file descriptors";
+}
