@@ -4,6 +4,7 @@
 //! slip of the pen is not a setting that nobody misses. Unlike kube-proxy's, our flags win over the file.
 
 mod duration;
+mod fields;
 mod honour;
 mod remark;
 mod schema;
@@ -16,6 +17,7 @@ use serde::{Deserialize, de};
 use serde_json::Value;
 
 pub use duration::{DurationError, GoDuration};
+pub use fields::{FIELDS, Field, Unheeded};
 pub(super) use honour::FileSettings;
 pub use remark::Remark;
 pub use schema::{
