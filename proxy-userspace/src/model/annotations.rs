@@ -5,15 +5,56 @@ use std::collections::BTreeMap;
 use super::problem::{Notes, Topic};
 use super::{Algorithm, Forwarding, ModelSettings, Scheduler, check_maglev_size};
 
-/// What all of ours begin with.
+/// The prefix of Millrace's own annotations.
 const PREFIX: &str = "millrace/";
-const FORWARDING: &str = "millrace/forwarding";
-const ALGORITHM: &str = "millrace/algorithm";
-const MAGLEV_SIZE: &str = "millrace/maglev-size";
-/// All of ours: another one is a slip of the pen.
-const OURS: [&str; 3] = [FORWARDING, ALGORITHM, MAGLEV_SIZE];
-const KUBE_ROUTER_DSR: &str = "kube-router.io/service.dsr";
-const KUBE_ROUTER_SCHEDULER: &str = "kube-router.io/service.scheduler";
+
+/// An annotation of a Service that the agent reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Annotation {
+    /// The name, prefix included.
+    pub name: &'static str,
+    /// The accepted values, in words.
+    pub values: &'static str,
+    /// The flag that decides for Services without the annotation.
+    pub flag: &'static str,
+    /// The effect on the Service.
+    pub effect: &'static str,
+}
+
+const FORWARDING: Annotation = Annotation {
+    name: "millrace/forwarding",
+    values: "dsr or snat",
+    flag: "--forwarding",
+    effect: "How clients' packets reach backends on other nodes. It wins over kube-router.io/service.dsr.",
+};
+const ALGORITHM: Annotation = Annotation {
+    name: "millrace/algorithm",
+    values: "maglev or random",
+    flag: "--algorithm",
+    effect: "How a backend is chosen. With Direct Server Return it is always Maglev.",
+};
+const MAGLEV_SIZE: Annotation = Annotation {
+    name: "millrace/maglev-size",
+    values: "a prime from 3 to 65537",
+    flag: "--maglev-table-size",
+    effect: "Slots of the Service's Maglev tables.",
+};
+const KUBE_ROUTER_DSR: Annotation = Annotation {
+    name: "kube-router.io/service.dsr",
+    values: "tunnel",
+    flag: "--forwarding",
+    effect: "Direct Server Return, as millrace/forwarding: dsr.",
+};
+const KUBE_ROUTER_SCHEDULER: Annotation = Annotation {
+    name: "kube-router.io/service.scheduler",
+    values: "rr or wrr or lc or wlc or lblc or lblcr or sh or dh or sed or nq or fo or ovf or mh",
+    flag: "--ipvs-scheduler",
+    effect: "Scheduler of the Service where IPVS serves; without effect where eBPF does.",
+};
+
+/// All annotations that the agent reads. Another one with Millrace's prefix is told as a mistake.
+pub const ANNOTATIONS: [Annotation; 5] =
+    [FORWARDING, ALGORITHM, MAGLEV_SIZE, KUBE_ROUTER_DSR, KUBE_ROUTER_SCHEDULER];
 
 /// What the annotations of one Service say; `None` = nothing, the flag decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,26 +93,35 @@ pub(super) fn read_annotations(
     let Some(annotations) = annotations else {
         return Overrides::default();
     };
-    for name in annotations.keys().filter(|name| name.starts_with(PREFIX) && !OURS.contains(&name.as_str())) {
-        let message = format!("is not known and has no effect; takes {}", OURS.join(", "));
+    let own =
+        ANNOTATIONS.map(|annotation| annotation.name).into_iter().filter(|name| name.starts_with(PREFIX));
+    let own: Vec<&str> = own.collect();
+    for name in annotations.keys().filter(|name| name.starts_with(PREFIX) && !own.contains(&name.as_str())) {
+        let message = format!("is not known and has no effect; takes {}", own.join(", "));
         notes.warn_about(Topic::Annotation, field(name), message);
     }
-    let get = |name: &'static str| annotations.get(name).map(|value| (name, value.as_str()));
-    let tunnel = choose(get(KUBE_ROUTER_DSR), &[("tunnel", Forwarding::Dsr)], notes);
+    let get = |annotation: &Annotation| {
+        annotations.get(annotation.name).map(|value| (annotation.name, value.as_str()))
+    };
+    let tunnel = choose(get(&KUBE_ROUTER_DSR), &[("tunnel", Forwarding::Dsr)], notes);
     let words = [("dsr", Forwarding::Dsr), ("snat", Forwarding::Snat)];
-    let maglev_size = get(MAGLEV_SIZE).and_then(|(name, text)| {
+    let maglev_size = get(&MAGLEV_SIZE).and_then(|(name, text)| {
         // What is no number at all is as far out of range as zero.
         let size = check_maglev_size(text.parse().unwrap_or(0));
         size.map_err(|wrong| refuse(name, text, &wrong.to_string(), notes)).ok()
     });
     let overrides = Overrides {
-        forwarding: choose(get(FORWARDING), &words, notes).or(tunnel),
-        maglev: choose(get(ALGORITHM), &[("maglev", true), ("random", false)], notes),
+        forwarding: choose(get(&FORWARDING), &words, notes).or(tunnel),
+        maglev: choose(get(&ALGORITHM), &[("maglev", true), ("random", false)], notes),
         maglev_size,
-        scheduler: choose(get(KUBE_ROUTER_SCHEDULER), &Scheduler::words(), notes),
+        scheduler: choose(get(&KUBE_ROUTER_SCHEDULER), &Scheduler::words(), notes),
     };
     if overrides.contradicts(settings) {
-        notes.warn_about(Topic::Annotation, field(ALGORITHM), "random can't be had with DSR; maglev is used");
+        notes.warn_about(
+            Topic::Annotation,
+            field(ALGORITHM.name),
+            "random can't be had with DSR; maglev is used",
+        );
     }
     overrides
 }
@@ -96,4 +146,31 @@ fn refuse(name: &str, text: &str, takes: &str, notes: &mut Notes) {
 
 fn field(name: &str) -> String {
     format!("metadata.annotations[{name}]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Kind, ObjectKey};
+
+    #[test]
+    fn each_annotation_takes_the_values_that_the_reference_page_names() {
+        let service =
+            ObjectKey { kind: Kind::Service, namespace: "default".to_owned(), name: "web".to_owned() };
+        for annotation in ANNOTATIONS {
+            let read = |value: &str| {
+                let mut notes = Notes::on(service.clone(), None);
+                let given = BTreeMap::from([(annotation.name.to_owned(), value.to_owned())]);
+                let overrides = read_annotations(Some(&given), &ModelSettings::default(), &mut notes);
+                (overrides, format!("{notes:?}"))
+            };
+            let (overrides, notes) = read("nonsense");
+            assert_eq!(overrides, Overrides::default(), "{annotation:?}");
+            assert!(notes.contains(&format!("takes {}", annotation.values)), "{annotation:?}: {notes}");
+            let values = annotation.values.split(" or ").filter(|value| !value.contains(' '));
+            for value in values.chain(annotation.values.rsplit_once(" to ").map(|(_, last)| last)) {
+                assert_ne!(read(value).0, Overrides::default(), "{annotation:?}: {value}");
+            }
+        }
+    }
 }

@@ -32,6 +32,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+pub use annotations::{ANNOTATIONS, Annotation};
 pub use desired::{
     Algorithm, Desired, Dirty, Eligibility, Endpoint, EndpointAddress, Family, Forwarding, Frontend,
     FrontendKind, HealthCheck, List, PortKey, Protocol, Scope, ServiceKey, ServicePort,
