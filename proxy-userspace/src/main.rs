@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    millrace::cli::run()
+    millrace::cli::run().into()
 }

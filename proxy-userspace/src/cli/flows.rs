@@ -16,7 +16,7 @@ use crate::dataplane::ipvs;
 pub struct FlowsArgs {
     #[command(flatten)]
     show: Show,
-    /// Show at most this many entries; a connection has two, with IPVS one
+    /// Limit of the entries to show; a connection has two, with IPVS one
     #[arg(long, value_name = "ENTRIES", default_value_t = 1000, value_parser = entries, allow_negative_numbers = true)]
     limit: usize,
 }

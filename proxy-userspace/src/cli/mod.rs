@@ -3,6 +3,7 @@
 
 mod backends;
 mod cleanup;
+mod exit;
 mod flows;
 mod service_ports;
 mod services;
@@ -12,10 +13,9 @@ mod table;
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
@@ -29,8 +29,7 @@ use crate::node::NodeError;
 use crate::source::SourceError;
 use table::Table;
 
-/// A flag has a wrong value; as getopt's users and kube-proxy have it.
-const USAGE: u8 = 2;
+pub use exit::ExitStatus;
 
 /// A service proxy for Kubernetes on XDP and TC.
 #[derive(Debug, Parser)]
@@ -42,15 +41,15 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve: watch Services, EndpointSlices and Nodes, and keep the data path at what they say
+    /// Run the agent: watch Services, EndpointSlices and Nodes, and keep the data path in sync with them
     Agent(Box<AgentArgs>),
-    /// Agent, devices, ways, counters and fill of the maps
+    /// Show the agent, its devices, the routes to other nodes, packets by reason and the fill of the maps
     Status(Show),
-    /// Service ports: addresses, lists, backends and packets
+    /// Show Service ports: addresses, lists, backends and packets
     Services(services::ServicesArgs),
-    /// Endpoints, and how each is reached
+    /// Show endpoints, and the route to each
     Backends(Show),
-    /// Connections
+    /// Show connections
     Flows(flows::FlowsArgs),
     /// Detach and remove everything of Millrace from this node; refused while an agent runs
     Cleanup(Show),
@@ -59,11 +58,11 @@ enum Command {
 /// What is shown of a BPF file system, and how.
 #[derive(Args, Clone, Debug)]
 struct Show {
-    /// Where the BPF file system is mounted
+    /// BPF file system with the pinned maps, or the directory in it
     #[arg(long, value_name = "PATH", default_value = "/sys/fs/bpf")]
     bpffs_path: PathBuf,
-    /// For people or for programs
-    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    /// Format: a table for people, or JSON for programs
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
     output: Output,
 }
 
@@ -95,52 +94,58 @@ enum CliError {
 }
 
 impl CliError {
-    /// Whether a flag was given something it can't be, as opposed to something that failed.
-    const fn is_of_a_value(&self) -> bool {
-        matches!(
-            self,
+    /// Returns [`ExitStatus::Usage`] where a flag was given something it can't be, else [`ExitStatus::Failed`].
+    const fn status(&self) -> ExitStatus {
+        match self {
             Self::Config(_)
-                | Self::Dataplane(OpenError::BpffsPath { .. })
-                | Self::Agent(
-                    AgentError::OuterSource { .. }
-                        | AgentError::Dataplane(OpenError::BpffsPath { .. })
-                        | AgentError::Source(
-                            SourceError::Directory { .. }
-                                | SourceError::NoConfiguration
-                                | SourceError::Kubeconfig { .. }
-                        )
-                )
-        )
+            | Self::Dataplane(OpenError::BpffsPath { .. })
+            | Self::Agent(
+                AgentError::OuterSource { .. }
+                | AgentError::Dataplane(OpenError::BpffsPath { .. })
+                | AgentError::Source(
+                    SourceError::Directory { .. }
+                    | SourceError::NoConfiguration
+                    | SourceError::Kubeconfig { .. },
+                ),
+            ) => ExitStatus::Usage,
+            _ => ExitStatus::Failed,
+        }
     }
+}
+
+/// The whole command line, for the reference page.
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
 }
 
 /// Parses the arguments of this process and does what they say.
 #[must_use]
-pub fn run() -> ExitCode {
+pub fn run() -> ExitStatus {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             // Who can't be told is told by the status.
             let _ = write!(io::stderr(), "{error}");
-            return ExitCode::from(USAGE);
+            return ExitStatus::Usage;
         }
         Err(error) if error.use_stderr() => {
             let _ = writeln!(io::stderr(), "{}", one_line(&error.to_string()));
-            return ExitCode::from(USAGE);
+            return ExitStatus::Usage;
         }
         Err(help) => return status(print_help(&help)),
     };
     status(execute(cli.command))
 }
 
-fn status(result: Result<(), CliError>) -> ExitCode {
+fn status(result: Result<(), CliError>) -> ExitStatus {
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => ExitStatus::Done,
         // The reader of our output has seen enough, as `head` does.
-        Err(CliError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(CliError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitStatus::Done,
         Err(error) => {
             let _ = writeln!(io::stderr(), "millrace: {error}");
-            ExitCode::from(if error.is_of_a_value() { USAGE } else { 1 })
+            error.status()
         }
     }
 }
@@ -226,8 +231,6 @@ fn one_line(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
