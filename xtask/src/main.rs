@@ -3,6 +3,7 @@
 mod bench;
 mod build;
 mod command;
+mod docs;
 mod lint;
 mod object_check;
 mod run;
@@ -39,6 +40,8 @@ enum Task {
     Test(test::Args),
     /// Run the checks that only read the code
     Lint,
+    /// Write the reference pages in docs/reference from the code
+    Docs,
     /// Load every BPF program on this machine's kernel and on others, and compare with the instruction budget
     Vm(vm::Args),
     /// Build in release and run one of the benchmarks; arguments go to the bench
@@ -68,6 +71,7 @@ fn perform(workspace: &Workspace, task: &Task) -> anyhow::Result<ExitCode> {
         Task::Run(args) => run::run(workspace, args),
         Task::Test(args) => test::test(workspace, args),
         Task::Lint => lint::lint(workspace),
+        Task::Docs => docs::docs(workspace).map(|()| ExitCode::SUCCESS),
         Task::Vm(args) => vm::vm(workspace, args),
         Task::Bench(args) => bench::bench(workspace, args),
     }

@@ -34,7 +34,7 @@ pub struct AgentArgs {
     /// Kubeconfig file [default: the --config file's, then KUBECONFIG, then the pod's service account, then
     /// ~/.kube/config]
     ///
-    /// It is refused with --source directory:PATH.
+    /// It is refused with `--source directory:PATH`.
     #[arg(long, help_heading = SOURCE, value_name = "PATH")]
     pub kubeconfig: Option<PathBuf>,
     /// KubeProxyConfiguration file (kubeproxy.config.k8s.io/v1alpha1, YAML or JSON) [default: none]
@@ -68,7 +68,7 @@ pub struct AgentArgs {
     pub bpffs_path: Option<String>,
     /// Mark of packets handed to the stack, and the mask of its bits; 0/0 is no mark [default: 0x1000/0x1000]
     ///
-    /// With IPVS the mark is on packets that are masqueraded as they leave; --proxy-mode ipvs refuses 0/0.
+    /// With IPVS the mark is on packets that are masqueraded as they leave; `--proxy-mode ipvs` refuses 0/0.
     #[arg(long, help_heading = DATA_PLANE, value_name = "VALUE/MASK")]
     pub fwmark: Option<String>,
     /// Shortest time between two syncs, 0 to 60000 [default: 1]
@@ -139,13 +139,13 @@ pub struct AgentArgs {
     /// Ports of this node for connections to backends on other nodes, at least 64 above 1023 [default:
     /// 61000-65535]
     ///
-    /// The kernel no longer gives them to sockets by itself (ip_local_reserved_ports). A new range ends the
+    /// The kernel no longer gives them to sockets by itself (`ip_local_reserved_ports`). A new range ends the
     /// connections of the old one.
     #[arg(long, help_heading = BACKENDS, value_name = "FIRST-LAST")]
     pub snat_ports: Option<String>,
     /// Encapsulation to other nodes: in IP (ipip), or in UDP to port 5555 (fou) [default: ipip]
     ///
-    /// A node takes the encapsulation that it sends. With both, as in ipip,fou, it sends the first and takes
+    /// A node takes the encapsulation that it sends. With both, as in `ipip,fou`, it sends the first and takes
     /// both. Use fou where the network carries no IP protocol 4 or 41.
     #[arg(long, help_heading = DSR, value_name = "ipip|fou", value_delimiter = ',')]
     pub dsr_encap: Vec<String>,
@@ -158,8 +158,8 @@ pub struct AgentArgs {
     /// node]
     ///
     /// A prefix spreads flows over receive queues. Give at most one of each family, /8 to /31 or /32 to /127
-    /// with IPv6, the same on all nodes. No host may have its addresses. With node,PREFIX a node takes packets
-    /// from the prefix and sends from its own address.
+    /// with IPv6, the same on all nodes. No host may have its addresses. With `node,PREFIX` a node takes
+    /// packets from the prefix and sends from its own address.
     #[arg(long, help_heading = DSR, value_name = "[node,]PREFIX,...", value_delimiter = ',')]
     pub dsr_outer_source: Vec<String>,
     /// Entries of the flow table of each address family, 1024 to 16777216 [default: 262144]
@@ -204,7 +204,7 @@ pub struct AgentArgs {
     pub conntrack_max_per_core: Option<String>,
     /// Least room for connections [default: 131072]
     ///
-    /// Without effect with --conntrack-max-per-core 0.
+    /// Without effect with `--conntrack-max-per-core 0`.
     #[arg(long, help_heading = CONNTRACK, value_name = "ENTRIES", allow_negative_numbers = true)]
     pub conntrack_min: Option<String>,
     /// Lifetime of an idle established TCP connection; 0 leaves the kernel's [default: 24h]
@@ -236,7 +236,7 @@ pub struct AgentArgs {
     /// The agent leaves these virtual services alone.
     #[arg(long, help_heading = IPVS, value_name = "CIDR,...", value_delimiter = ',')]
     pub ipvs_exclude_cidrs: Vec<String>,
-    /// ARP answers for an address by its own device only (arp_ignore 1, arp_announce 2) [default: false]
+    /// ARP answers for an address by its own device only (`arp_ignore` 1, `arp_announce` 2) [default: false]
     #[arg(long, help_heading = IPVS, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub ipvs_strict_arp: Option<String>,
     /// SNAT of every packet to a backend on another node [default: false]

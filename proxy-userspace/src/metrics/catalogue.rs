@@ -43,6 +43,12 @@ pub struct Definition {
 }
 
 impl Definition {
+    /// The registered name: a counter's without `_total`.
+    #[must_use]
+    pub const fn base(&self) -> &'static str {
+        self.base
+    }
+
     /// The name that people query.
     #[must_use]
     pub fn name(&self) -> String {

@@ -22,7 +22,7 @@ const LONG_BOUND: Duration = Duration::from_hours(3);
 pub enum Layer {
     /// Formatting, clippy, documentation, dependencies, spelling
     Lint,
-    /// Beside the code, all crates
+    /// Beside the code, all crates; and the reference pages and links of the documents
     Unit,
     /// Manifests in, expected desired state and maps out
     Scenario,
@@ -106,7 +106,10 @@ impl Layer {
     pub fn passes(self) -> &'static [Pass] {
         match self {
             Self::Lint => &[Pass { title: "lint", work: Work::Lint }],
-            Self::Unit => &[Pass { title: "unit", work: Work::Unit }],
+            Self::Unit => &[
+                Pass { title: "unit", work: Work::Unit },
+                Pass { title: "reference", work: Work::Target("reference") },
+            ],
             Self::Scenario => &[Pass { title: "scenario", work: Work::Target("scenario") }],
             Self::Packet => &[Pass { title: "packet", work: Work::Target("packet") }],
             Self::Dataplane => &[Pass { title: "dataplane", work: Work::Target("dataplane") }],

@@ -7,7 +7,8 @@ pub struct Field {
     pub path: &'static str,
     /// The flags that set the same.
     pub flags: &'static [&'static str],
-    /// What differs from the flags, or the effect of a field without flags. Empty where the flags say all.
+    /// What differs from the flags, or the effect of a field without flags, in sentences. Empty where the flags
+    /// say all.
     pub effect: &'static str,
     /// Set where a value is named in a warning, because it has no effect.
     pub unheeded: Option<Unheeded>,
@@ -55,20 +56,22 @@ const EVENTS: &str = "the agent writes Events only, and they have a limit of the
 const LOGGING: &str = "the environment variable RUST_LOG decides what is logged, as text";
 const WINDOWS: &str = "it is for Windows";
 const MASQUERADE: &str = "SNAT by eBPF needs no mark and no netfilter rule";
-const MIN_SYNC: &str = "1s, kube-proxy's default, counts as not set; at most 1m0s";
-const MAX_SYNC: &str = "at most 1h0m0s";
-const NEWER: &str = "of newer versions of the format: for all modes, before the one in the mode's section";
-const UDP: &str = "the longer of udpTimeout and udpStreamTimeout; the kernel's connection tracking gets each";
-const IPVS_TIMEOUT: &str = "the time-out of IPVS, which no flag sets; 0s leaves the kernel's";
-const POD_DEVICE: &str = "added to the flag's default";
-const SILENT: &str = "none, in silence, as in kube-proxy in these modes";
+const MIN_SYNC: &str = "1s, kube-proxy's default, counts as not set. At most 1m0s.";
+const MAX_SYNC: &str = "At most 1h0m0s.";
+const NEWER: &str =
+    "A field of newer versions of the format, for all modes. It wins over the one in the mode's section.";
+const UDP: &str =
+    "The longer of udpTimeout and udpStreamTimeout counts. The kernel's connection tracking gets each.";
+const IPVS_TIMEOUT: &str = "Time-out of IPVS. 0s leaves the kernel's.";
+const POD_DEVICE: &str = "The device is added to the flag's default.";
+const SILENT: &str = "No effect and no warning, as in kube-proxy in these modes.";
 
 /// All fields, sorted by path.
 pub const FIELDS: &[Field] = &[
-    own("apiVersion", "must be kubeproxy.config.k8s.io/v1alpha1"),
+    own("apiVersion", "Must be kubeproxy.config.k8s.io/v1alpha1."),
     own(
         "bindAddress",
-        "an IPv6 address moves the defaults of healthzBindAddress and metricsBindAddress to [::] and [::1]",
+        "An IPv6 address moves the defaults of healthzBindAddress and metricsBindAddress to `[::]` and `[::1]`.",
     )
     .unless(&["0.0.0.0", "::"], "the node's addresses are its Node object's"),
     unheeded("bindAddressHardFail", &[], "an address that can't be bound is tried again"),
@@ -81,7 +84,7 @@ pub const FIELDS: &[Field] = &[
     ),
     same("clientConnection.kubeconfig", &["--kubeconfig"], ""),
     unheeded("clientConnection.qps", &["5.0"], EVENTS),
-    same("clusterCIDR", &["--cluster-cidr"], "with detectLocalMode ClusterCIDR only"),
+    same("clusterCIDR", &["--cluster-cidr"], "It counts with detectLocalMode ClusterCIDR only."),
     own("configSyncPeriod", SILENT),
     same("conntrack.maxPerCore", &["--conntrack-max-per-core"], ""),
     same("conntrack.min", &["--conntrack-min"], ""),
@@ -90,24 +93,24 @@ pub const FIELDS: &[Field] = &[
     same(
         "conntrack.tcpEstablishedTimeout",
         &["--timeout-established", "--conntrack-tcp-timeout-established"],
-        "a year at most",
+        "For flows of Services at most a year.",
     ),
     same("conntrack.udpStreamTimeout", &["--timeout-udp"], UDP),
     same("conntrack.udpTimeout", &["--timeout-udp"], UDP),
     same("detectLocal.bridgeInterface", &["--pod-interfaces"], POD_DEVICE),
-    same("detectLocal.clusterCIDRs", &["--cluster-cidr"], "where clusterCIDR is empty"),
+    same("detectLocal.clusterCIDRs", &["--cluster-cidr"], "It counts where clusterCIDR is empty."),
     same("detectLocal.interfaceNamePrefix", &["--pod-interfaces"], POD_DEVICE),
     own(
         "detectLocalMode",
         "ClusterCIDR (default): clusterCIDR is inside the cluster. NodeCIDR, BridgeInterface, \
-         InterfaceNamePrefix: no packet from an uplink is from inside the cluster, except those of nodes",
+         InterfaceNamePrefix: of packets from an uplink, only those of nodes are from inside the cluster.",
     ),
     unheeded("enableProfiling", &[], "there is no profiling over HTTP"),
-    own("featureGates", "none; each gate is named in a warning"),
-    same("healthzBindAddress", &["--healthz-bind-address"], "empty means the default address"),
+    own("featureGates", "No effect; each gate is named in a warning."),
+    same("healthzBindAddress", &["--healthz-bind-address"], "Empty means the default address."),
     same("hostnameOverride", &["--hostname-override"], ""),
     unheeded("iptables.localhostNodePorts", &["true"], "NodePorts are not served on loopback addresses"),
-    same("iptables.masqueradeAll", &["--masquerade-all"], "with mode ipvs only").unless(&[], MASQUERADE),
+    same("iptables.masqueradeAll", &["--masquerade-all"], "It counts with mode ipvs only.").unless(&[], MASQUERADE),
     unheeded("iptables.masqueradeBit", &["14"], MASQUERADE),
     same("iptables.minSyncPeriod", &["--min-sync-interval"], MIN_SYNC),
     unheeded(
@@ -124,7 +127,7 @@ pub const FIELDS: &[Field] = &[
     own("ipvs.tcpFinTimeout", IPVS_TIMEOUT),
     own("ipvs.tcpTimeout", IPVS_TIMEOUT),
     own("ipvs.udpTimeout", IPVS_TIMEOUT),
-    own("kind", "must be KubeProxyConfiguration"),
+    own("kind", "Must be KubeProxyConfiguration."),
     unheeded("logging.flushFrequency", &["5s", "5000000000"], LOGGING),
     unheeded("logging.format", &["text"], LOGGING),
     unheeded("logging.options.json.infoBufferSize", &["0"], LOGGING),
@@ -133,12 +136,12 @@ pub const FIELDS: &[Field] = &[
     unheeded("logging.options.text.splitStream", &[], LOGGING),
     unheeded("logging.verbosity", &[], LOGGING),
     unheeded("logging.vmodule", &[], LOGGING),
-    same("metricsBindAddress", &["--metrics-bind-address"], "empty means the default address"),
+    same("metricsBindAddress", &["--metrics-bind-address"], "Empty means the default address."),
     same("minSyncPeriod", &["--min-sync-interval"], NEWER),
     same(
         "mode",
         &["--proxy-mode"],
-        "iptables and nftables are served by eBPF; empty is the flag's default; the flag's values are taken, too",
+        "Empty means the flag's default. The modes iptables and nftables are served by eBPF.",
     ),
     unheeded("nftables.masqueradeAll", &[], MASQUERADE),
     unheeded("nftables.masqueradeBit", &["14"], MASQUERADE),
