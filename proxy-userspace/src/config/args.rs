@@ -183,8 +183,8 @@ pub struct AgentArgs {
     /// Sockets that hooks connect to backends: of pods and node processes, of the agent's network namespace
     /// only, or none [default: all]
     ///
-    /// Use host for meshes that redirect inside the pod. The sockets that are left out are served per packet
-    /// at --pod-interfaces.
+    /// Use host for meshes that redirect inside the pod. Pods that are left out are served per packet at
+    /// --pod-interfaces.
     #[arg(long, help_heading = SOCKETS, value_name = "all|host|off")]
     pub socket_lb: Option<String>,
     /// Refusal of NodePorts' numbers to sockets of this node that bind them [default: on]

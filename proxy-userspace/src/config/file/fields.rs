@@ -87,7 +87,7 @@ pub const FIELDS: &[Field] = &[
     same("clusterCIDR", &["--cluster-cidr"], "It counts with detectLocalMode ClusterCIDR only."),
     own("configSyncPeriod", SILENT),
     same("conntrack.maxPerCore", &["--conntrack-max-per-core"], ""),
-    same("conntrack.min", &["--conntrack-min"], ""),
+    same("conntrack.min", &["--conntrack-min"], "Where maxPerCore is 0 it has no effect, with a warning."),
     same("conntrack.tcpBeLiberal", &["--conntrack-tcp-be-liberal"], ""),
     same("conntrack.tcpCloseWaitTimeout", &["--conntrack-tcp-timeout-close-wait"], ""),
     same(
