@@ -119,13 +119,14 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     let (stop, stopped) = watch::channel(());
 
     let config = settings.config.clone();
-    tokio::spawn(node::set_up_conntrack(settings.conntrack));
-    let mut node = tokio::spawn(node::follow(node_settings(&settings), targets, topology_sender));
     let (failures, failed) = mpsc::channel(FAILURES);
     let faces = Faces::start(&settings, failures);
     let feed = faces.feed();
     let mut observers = feed.clone().observers();
     let mut source = start_source(&settings, &feed, event_sender, failed, &mut observers).await?;
+    // An agent with a wrong --kubeconfig or --source ends above, and has changed no setting of the host.
+    tokio::spawn(node::set_up_conntrack(settings.conntrack));
+    let mut node = tokio::spawn(node::follow(node_settings(&settings), targets, topology_sender));
     let channels = Channels { events, topology, targets: target_sender, stop: stopped };
     let runtime = Handle::current();
     // A thread of its own: the data plane's system calls block.

@@ -29,6 +29,7 @@ fn refusal(arguments: &[&str], status: i32) -> String {
     assert_eq!(output.status.code(), Some(status), "{arguments:?}: {text}");
     let (said, line) = text.trim_end().rsplit_once('\n').unwrap_or(("", text.trim_end()));
     assert!(said.lines().all(|line| line.contains(" INFO ")), "{arguments:?}: {text}");
+    assert!(!said.contains("sysctl"), "no setting of the host is changed: {text}");
     assert!(line.starts_with("millrace: "), "{text}");
     line.to_owned()
 }
