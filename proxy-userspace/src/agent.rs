@@ -161,7 +161,10 @@ async fn start_source(
     observers: &mut Observers,
 ) -> Result<JoinHandle<Result<(), SourceError>>, AgentError> {
     match settings.source.clone() {
-        Source::Directory(path) => Ok(tokio::spawn(source::directory::watch(path, batches))),
+        Source::Directory(path) => {
+            let directory = source::directory::open(path)?;
+            Ok(tokio::spawn(source::directory::watch(directory, batches)))
+        }
         Source::Kubernetes { kubeconfig } => {
             let connection = source::kubernetes::connect(kubeconfig.as_deref(), feed.signs()).await?;
             let node = &settings.model.node_name;

@@ -35,24 +35,39 @@ const RESCAN_INTERVAL: Duration = Duration::from_secs(30);
 /// Room for a few hundred events.
 const EVENT_BUFFER: usize = 16 * 1024;
 
-/// Tells `events` of every object in the `.yaml`, `.yml` and `.json` files of the directory `path` and of the folders
+/// A directory that can be read and followed.
+pub struct Opened {
+    path: PathBuf,
+    tree: Tree,
+    stream: EventStream<Vec<u8>>,
+}
+
+/// Opens the directory `path`. Fails if it can't be read; must be called on a tokio runtime.
+pub fn open(path: PathBuf) -> Result<Opened, SourceError> {
+    let inotify = Inotify::init().map_err(SourceError::Inotify)?;
+    let tree = Tree::new(inotify.watches());
+    let stream = inotify.into_event_stream(vec![0; EVENT_BUFFER]).map_err(SourceError::Inotify)?;
+    match fs::read_dir(&path) {
+        Ok(_) => Ok(Opened { path, tree, stream }),
+        Err(error) => Err(SourceError::Directory { path, error }),
+    }
+}
+
+/// Tells `events` of every object in the `.yaml`, `.yml` and `.json` files of the directory and of the folders
 /// below it, then follows the files until the receiver is dropped.
 ///
-/// Fails only where it can't begin; a directory that disappears later is a [`SourceEvent::Problem`], its
-/// last state is kept, and it is taken up again when it returns.
-pub async fn watch(path: PathBuf, events: Sender<Batch>) -> Result<(), SourceError> {
-    watch_every(RESCAN_INTERVAL, path, events).await
+/// A directory that disappears later is a [`SourceEvent::Problem`]: its last state is kept, and it is taken up
+/// again when it returns.
+pub async fn watch(directory: Opened, events: Sender<Batch>) -> Result<(), SourceError> {
+    watch_every(RESCAN_INTERVAL, directory, events).await
 }
 
 async fn watch_every(
     rescan_interval: Duration,
-    path: PathBuf,
+    directory: Opened,
     events: Sender<Batch>,
 ) -> Result<(), SourceError> {
-    let inotify = Inotify::init().map_err(SourceError::Inotify)?;
-    let tree = Tree::new(inotify.watches());
-    let mut stream = inotify.into_event_stream(vec![0; EVENT_BUFFER]).map_err(SourceError::Inotify)?;
-    fs::read_dir(&path).map_err(|error| SourceError::Directory { path: path.clone(), error })?;
+    let Opened { path, tree, mut stream } = directory;
     let mut folder = Folder::new(path, tree, rescan_interval);
     let mut found = blocking(&mut folder, Folder::look).await;
     let mut listing = folder.listing();

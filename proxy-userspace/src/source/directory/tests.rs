@@ -70,7 +70,7 @@ impl Observer {
     /// Begins to watch and waits for the listing.
     pub async fn of(directory: &Directory) -> Self {
         let (sender, events) = mpsc::channel(4);
-        tokio::spawn(watch_every(RESCAN, directory.0.clone(), sender));
+        tokio::spawn(watch_every(RESCAN, open(directory.0.clone()).unwrap(), sender));
         let mut observer = Self {
             events,
             batch: VecDeque::new(),
@@ -256,8 +256,7 @@ async fn a_directory_that_disappears_keeps_its_last_state_until_it_returns() {
 
 #[tokio::test]
 async fn a_directory_that_is_missing_at_start_is_an_error_that_names_it() {
-    let (sender, _events) = mpsc::channel(1);
-    let error = watch(PathBuf::from("/nonexistent/manifests"), sender).await.unwrap_err();
+    let error = open(PathBuf::from("/nonexistent/manifests")).map(|_| ()).unwrap_err();
     assert_eq!(
         error.to_string(),
         "--source directory:/nonexistent/manifests: No such file or directory (os error 2); takes an existing \
