@@ -1,13 +1,15 @@
-//! Memory that a large piece of work needed for a moment.
+//! Returns free heap memory to the kernel after a large sync.
 
-/// Gives what is free back to the system. glibc keeps what another thread has freed in between, which after a listing
-/// is an eighth of what the agent holds.
+/// Returns free memory to the kernel.
+///
+/// glibc keeps the memory that another thread freed. After a listing that is an eighth of the
+/// agent's memory.
 #[cfg(target_env = "gnu")]
 pub fn give_back() {
-    // SAFETY: it touches nothing but glibc's own heaps, under their own locks.
+    // SAFETY: malloc_trim(3) touches only glibc's own heaps, under their locks.
     unsafe { libc::malloc_trim(0) };
 }
 
-/// Other C libraries give it back by themselves.
+/// Does nothing: other C libraries return free memory themselves.
 #[cfg(not(target_env = "gnu"))]
 pub fn give_back() {}

@@ -1,8 +1,9 @@
-//! Brings the data plane to what the model says: one task owns both.
+//! Brings the data plane to the model's desired state. One task owns both.
 //!
-//! Events only mark what is dirty. A sync happens at once when nothing was synced for the shortest interval, and
-//! after the retry interval while something failed. After the longest interval a round through everything begins,
-//! in parts, so that a change in between does not wait for it.
+//! A change only marks service ports as dirty. A sync begins at once if the last one is older than
+//! the shortest interval. After a failure the next sync begins after the retry interval. After the
+//! longest interval the task marks all ports as dirty, part by part, so that a change does not wait
+//! long.
 
 mod heap;
 mod journal;
@@ -26,44 +27,48 @@ use crate::node::Topology;
 use crate::source::{Batch, Listing, SourceEvent};
 use journal::Journal;
 pub use observer::{Observer, Synced};
-use patience::Patience;
+use patience::HeldProblems;
 
-/// Failed operations are tried again after this time.
+/// Time between two attempts of a failed operation.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a sync waits for an endpoint that has left one slice and may come into another: some calls of the controller's.
+/// Wait for an endpoint that left one slice and may appear in another: some API calls of the
+/// controller.
 const MOVE_INTERVAL: Duration = Duration::from_millis(50);
-/// Service ports in one part of a round through everything, and the time between two parts.
+/// Service ports in one part of a full round.
 const PART: usize = 256;
-/// A sync of so many service ports, the first one as a rule, leaves much memory behind.
+/// A sync of this many service ports, as a rule the first one, leaves much free memory behind.
 const LARGE: usize = 1_000;
 const PART_INTERVAL: Duration = Duration::from_millis(10);
-/// A sixth of the age at which the programs stop believing the agent.
+/// A sixth of the age at which the BPF programs treat the agent as dead.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// What the task listens to and tells.
+/// The channels of the task.
 #[derive(Debug)]
 pub struct Channels {
-    /// What the source tells.
+    /// Batches from the source.
     pub events: mpsc::Receiver<Batch>,
-    /// What the node monitor makes of this node's network; `None` until it knows the cluster's nodes.
+    /// The node's network from the node monitor; `None` until the monitor knows the cluster's
+    /// nodes.
     pub topology: watch::Receiver<Option<Topology>>,
-    /// Addresses of the cluster's nodes; `None` until everything was listed.
+    /// Addresses of the cluster's nodes, for the node monitor; `None` until everything was listed.
     pub targets: watch::Sender<Option<BTreeSet<IpAddr>>>,
-    /// Is closed when the task shall end.
+    /// Closed when the task is to end.
     pub stop: watch::Receiver<()>,
 }
 
-/// How often a sync may and must happen.
+/// Bounds on the time between syncs.
 #[derive(Clone, Copy, Debug)]
 pub struct Intervals {
     /// Shortest time between two syncs.
     pub min: Duration,
-    /// Time between two rounds through everything.
+    /// Time between two full rounds.
     pub max: Duration,
 }
 
-/// Tells `model` all that is there, up to the source's word that this was everything: what is not there from then
-/// on counts as deleted. Waits for this node's own addresses then. `None` if source, monitor or caller ended before.
+/// Reads the first listing into `model`, then waits for this node's own addresses.
+///
+/// An object that is not in the listing counts as deleted. Returns `None` if the source, the
+/// monitor or the caller ended first.
 pub async fn list(
     model: &mut Model,
     channels: &mut Channels,
@@ -89,9 +94,10 @@ pub async fn list(
     }
     model.refresh();
     let listing = listed?;
-    // NodePorts are where this node's addresses are, and what is opened next asks what the kernel serves there.
-    tell_targets(model, &channels.targets);
-    // The channel itself stays unread: the task takes the topology as one that is new.
+    // NodePorts need this node's addresses. The data plane, opened next, asks which of them the
+    // kernel serves.
+    publish_targets(model, &channels.targets);
+    // The channel stays unread, so that the task takes this topology as a new one.
     let mut topology = channels.topology.clone();
     let addresses = tokio::select! {
         biased;
@@ -103,8 +109,8 @@ pub async fn list(
     Some(listing)
 }
 
-/// Tells the node's monitor of the addresses of the cluster's nodes.
-fn tell_targets(model: &Model, targets: &watch::Sender<Option<BTreeSet<IpAddr>>>) {
+/// Tells the node monitor the addresses of the cluster's nodes.
+fn publish_targets(model: &Model, targets: &watch::Sender<Option<BTreeSet<IpAddr>>>) {
     let wanted = Some(model.desired().nodes.values().flatten().copied().collect());
     targets.send_if_modified(|now| {
         let is_new = *now != wanted;
@@ -113,7 +119,7 @@ fn tell_targets(model: &Model, targets: &watch::Sender<Option<BTreeSet<IpAddr>>>
     });
 }
 
-/// Owner of model and data plane.
+/// The task that owns model and data plane.
 #[derive(Debug)]
 pub struct Reconciler<D> {
     model: Model,
@@ -122,31 +128,31 @@ pub struct Reconciler<D> {
     intervals: Intervals,
     journal: Journal,
     observers: Vec<Box<dyn Observer>>,
-    /// Whether the source could tell of everything.
+    /// Whether the source could read all objects.
     listing: Listing,
-    /// The model was told something since its last refresh.
+    /// Whether the model got changes since its last refresh.
     model_due: bool,
-    /// Until when endpoints that may only be on the move are waited for.
+    /// End of the wait for endpoints that may be moving between two slices.
     move_until: Option<Instant>,
-    patience: Patience,
-    /// This node's network, and whether the data plane has yet to be told of it.
+    held: HeldProblems,
+    /// This node's network, and whether it has to be handed to the data plane.
     topology: Option<Topology>,
     topology_due: bool,
-    /// Something failed when it was told, and is tried again by the next sync. Not by every one that waits for
-    /// something: to look after all devices is work.
+    /// Whether the data plane failed on the topology. The next sync tries again. Syncs that retry
+    /// service ports skip this work unless it failed: it looks at all devices.
     topology_failed: bool,
-    /// What the model says became different and the data plane was not told yet.
+    /// Changes of the desired state that the data plane has not seen yet.
     dirty: Dirty,
-    /// When to try again what the last sync could not do, or to do what is not due before then.
+    /// Time of the next retry, or of work that the data plane has deferred.
     retry_at: Option<Instant>,
     last_sync: Instant,
-    /// When the next part of a round through everything is due, and the port it goes on after.
+    /// Time of the next part of a full round, and the port before its first one.
     part_at: Instant,
     part_after: Option<PortKey>,
 }
 
 impl<D: Dataplane> Reconciler<D> {
-    /// A task that has not begun, of a model that was told everything of `listing` by [`list`].
+    /// Returns a task that has not begun. [`list`] has read `listing` into `model`.
     pub fn new(
         model: Model,
         listing: Listing,
@@ -168,7 +174,7 @@ impl<D: Dataplane> Reconciler<D> {
             listing,
             model_due: true,
             move_until: None,
-            patience: Patience::default(),
+            held: HeldProblems::default(),
             topology: None,
             topology_due: false,
             topology_failed: false,
@@ -180,27 +186,27 @@ impl<D: Dataplane> Reconciler<D> {
         }
     }
 
-    /// Adds somebody who is told of every batch, sync and problem; to be told of the listing is up to [`list`].
+    /// Adds observers of every later batch, sync and problem. [`list`] tells them of the listing.
     #[must_use]
     pub fn observed_by(mut self, observers: Vec<Box<dyn Observer>>) -> Self {
         self.observers.extend(observers);
         self
     }
 
-    /// Runs until it is told to stop, or source or monitor have ended; returns the data plane as it is then.
+    /// Runs until it is stopped, or the source or the monitor ends. Returns the data plane.
     pub async fn run(mut self) -> D {
         let mut housekeep_at = Instant::now();
         loop {
             let sync_at = self.next_sync();
             tokio::select! {
-                // In this order: to stop before all, and to sync when it is due though events keep coming.
+                // In this order: stop first; sync when it is due, even while events keep coming.
                 biased;
                 _ = self.channels.stop.changed() => break,
                 () = sleep_until(housekeep_at) => housekeep_at = Instant::now() + self.housekeep(),
                 () = sleep_until(sync_at) => self.sync(),
-                () = sleep_until_some(self.patience.due()) => self.tell_what_lasted(),
+                () = sleep_until_some(self.held.due()) => self.report_lasting(),
                 batch = self.channels.events.recv() => match batch {
-                    Some(batch) => self.take(batch),
+                    Some(batch) => self.apply_batch(batch),
                     None => break,
                 },
                 changed = self.channels.topology.changed() => match changed {
@@ -223,12 +229,12 @@ impl<D: Dataplane> Reconciler<D> {
         self.retry_at.map_or(self.part_at, |retry_at| retry_at.min(self.part_at))
     }
 
-    /// Until when a sync has to wait for an endpoint that may only be on the move.
+    /// Returns the end of the wait for an endpoint that may be moving between two slices.
     fn move_ends(&self) -> Option<Instant> {
         self.move_until.filter(|_| self.model.may_miss_endpoints())
     }
 
-    fn take(&mut self, batch: Batch) {
+    fn apply_batch(&mut self, batch: Batch) {
         for observer in &mut self.observers {
             observer.received(&batch);
         }
@@ -243,7 +249,7 @@ impl<D: Dataplane> Reconciler<D> {
                     self.listing = listing;
                     self.model_due = true;
                 }
-                // A source that had to begin again says so again.
+                // A source that had to list again repeats its word.
                 SourceEvent::Listed(_) => {}
                 SourceEvent::Problem(problem) => report(&problem, &mut self.observers),
             }
@@ -253,12 +259,13 @@ impl<D: Dataplane> Reconciler<D> {
         }
     }
 
-    /// Takes what was told already: what leaves in one event may come back in the next. No more than that, so
-    /// that a sync happens though events keep coming.
-    fn take_waiting(&mut self) {
+    /// Takes the batches that are waiting: a deletion in one may be undone by the next.
+    ///
+    /// Batches that arrive meanwhile are left, so that a sync happens although events keep coming.
+    fn apply_waiting(&mut self) {
         for _ in 0..self.channels.events.len() {
             let Ok(batch) = self.channels.events.try_recv() else { return };
-            self.take(batch);
+            self.apply_batch(batch);
         }
     }
 
@@ -272,7 +279,7 @@ impl<D: Dataplane> Reconciler<D> {
     }
 
     fn sync(&mut self) {
-        self.take_waiting();
+        self.apply_waiting();
         let now = Instant::now();
         if self.move_ends().is_some_and(|ends| now < ends) {
             return;
@@ -315,26 +322,27 @@ impl<D: Dataplane> Reconciler<D> {
         for observer in &mut self.observers {
             observer.synced(&synced);
         }
-        // The node's monitor has named them, long before in an agent that waits for its source.
+        // The node monitor has logged missing uplinks already, before the source's listing was
+        // complete.
         report.failures.retain(|failure| !missing.contains(failure));
         self.journal.synced(desired, report);
     }
 
-    /// Returns how long it is until the next time.
+    /// Returns the time until the next call.
     fn housekeep(&mut self) -> Duration {
         let again_in = self.dataplane.housekeep(monotonic_seconds());
         self.check();
         again_in.unwrap_or(HEARTBEAT_INTERVAL).min(HEARTBEAT_INTERVAL)
     }
 
-    fn tell_what_lasted(&mut self) {
-        for problem in self.patience.lasted(Instant::now(), &self.model) {
+    fn report_lasting(&mut self) {
+        for problem in self.held.lasted(Instant::now(), &self.model) {
             report(&problem, &mut self.observers);
         }
     }
 
     fn check(&mut self) {
-        // What an earlier agent left runs as that agent wanted it until the first sync.
+        // Before the first sync, programs of an earlier agent run with that agent's settings.
         if self.topology.is_none() || self.topology_due {
             return;
         }
@@ -345,7 +353,7 @@ impl<D: Dataplane> Reconciler<D> {
         }
     }
 
-    /// Makes the next part of a round through everything dirty; devices and nodes are part of the last one.
+    /// Marks the next part of a full round as dirty. The last part includes devices and nodes.
     fn add_part(&mut self) {
         let after = self.part_after.take().map_or(Bound::Unbounded, Bound::Excluded);
         let ports = self.model.desired().ports.range((after, Bound::Unbounded));
@@ -361,20 +369,20 @@ impl<D: Dataplane> Reconciler<D> {
         self.dirty.ports.extend(part);
     }
 
-    /// Lets the model work out what its changes mean, and tells the monitor of the cluster's nodes.
+    /// Lets the model compute its changes, and tells the node monitor of new nodes.
     fn refresh(&mut self) {
         self.model_due = false;
         self.dirty.merge(self.model.refresh());
-        // Before this node's addresses are known, what needs one only seems to be wrong.
+        // Without this node's addresses, everything that needs one would be reported as a problem.
         if self.topology.is_some() {
-            for problem in self.patience.sort(self.model.take_problems(), Instant::now()) {
+            for problem in self.held.hold_back(self.model.take_problems(), Instant::now()) {
                 report(&problem, &mut self.observers);
             }
         }
         if !self.dirty.nodes {
             return;
         }
-        tell_targets(&self.model, &self.channels.targets);
+        publish_targets(&self.model, &self.channels.targets);
     }
 }
 

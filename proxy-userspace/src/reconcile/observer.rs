@@ -1,4 +1,4 @@
-//! Health, metrics and events hang off the results of the one task that owns model and data plane.
+//! Observers of the task that owns model and data plane: health, metrics and Events.
 
 use std::time::Duration;
 
@@ -6,29 +6,30 @@ use crate::dataplane::{Check, SyncReport};
 use crate::model::{Desired, Dirty, Problem};
 use crate::source::SourceEvent;
 
-/// Somebody who is told what the task does, in its own thread: none of these may wait or do I/O.
+/// An observer of the task. Its methods run in the task's own thread: they must not wait or do I/O.
 pub trait Observer: Send + std::fmt::Debug {
-    /// The source told something of all there is, before the task began; the model has not seen it yet.
+    /// Called for each batch of the first listing, before the model sees it.
     fn listing(&mut self, _batch: &[SourceEvent]) {}
-    /// The source told something since then; the model has not seen it yet.
+    /// Called for each later batch, before the model sees it.
     fn received(&mut self, _batch: &[SourceEvent]) {}
-    /// A sync is over.
+    /// Called after each sync.
     fn synced(&mut self, _synced: &Synced<'_>) {}
-    /// Something has become wrong with an object. Each comes once, until it has been right in between.
+    /// Called when a problem with an object begins. It is repeated only after the problem was gone
+    /// in between.
     fn problem(&mut self, _problem: &Problem) {}
-    /// The data plane has looked at itself.
+    /// Called after the data plane has checked itself.
     fn checked(&mut self, _check: &Check) {}
 }
 
-/// A sync.
+/// The result of a sync.
 #[derive(Clone, Copy, Debug)]
 pub struct Synced<'a> {
-    /// The state it brought the data plane to.
+    /// The state that the data plane was brought to.
     pub desired: &'a Desired,
-    /// What had changed.
+    /// The changes that the sync took.
     pub dirty: &'a Dirty,
-    /// What was done, and what failed.
+    /// The work that was done, and the failures.
     pub report: &'a SyncReport,
-    /// From its begin to its end.
+    /// Time from its begin to its end.
     pub took: Duration,
 }

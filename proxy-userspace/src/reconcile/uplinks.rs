@@ -1,16 +1,17 @@
-//! What is wrong with the uplinks, whichever data plane serves. To try again would not help: the node monitor tells when a
-//! device appears.
+//! The failures of a sync that concern the uplinks, in either data plane.
+//!
+//! A retry would not help: the node monitor publishes a new topology when a device appears.
 
 use crate::dataplane::SyncFailure;
 use crate::node::Topology;
 
-/// That there is no uplink at all is this node's failure.
+/// Returns this node's failure where no device is an uplink.
 pub(super) fn none(topology: &Topology) -> Option<SyncFailure> {
     let hint = if topology.missing_uplinks.is_empty() { ": name it with --uplinks" } else { "" };
     (!topology.has_uplink()).then(|| SyncFailure::Node(format!("no device is an uplink{hint}")))
 }
 
-/// Names what `--uplinks` asks for and is not there.
+/// Returns a failure for each device that `--uplinks` names and that does not exist.
 pub(super) fn missing(topology: &Topology) -> impl Iterator<Item = SyncFailure> {
     topology.missing_uplinks.iter().map(|name| {
         SyncFailure::Device(format!(

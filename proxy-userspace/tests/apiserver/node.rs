@@ -89,8 +89,8 @@ fn a_node_that_the_autoscaler_is_about_to_delete_gets_no_new_traffic() -> Result
         // It serves, and is to go on doing so until it goes.
         healthy("/readyz", 200)?;
     }
-    for word in ["autoscaler", "is there and stays"] {
-        wait_for_line(&cluster, 1, read, &["Node node1", word])?;
+    for word in ["autoscaler", "the Node exists and stays"] {
+        wait_for_line(&cluster, 1, read, &["node=\"node1\"", word])?;
         let log = cluster.proxy(1)?.log();
         assert_eq!(log[read..].lines().filter(|line| line.contains(word)).count(), 1, "{word}");
     }

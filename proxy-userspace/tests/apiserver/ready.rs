@@ -113,16 +113,20 @@ fn a_node_that_does_not_exist_is_named_and_ready_once_it_does() -> Result<()> {
         Agent::start(&cluster, cluster.api_server()?.kubeconfig(), &["--hostname-override", "nobody"])?;
     agent.expect_failing("node-found", &["there is no Node nobody"])?;
     agent.expect_answers(&SYNCED)?;
-    said(&["there is no Node nobody", "--hostname-override"])?;
+    said(&["the Node does not exist", "node=\"nobody\"", "--hostname-override"])?;
     said(&["this node is not ready", "node-found"])?;
     kube.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "nobody"}}))?;
     agent.expect_answers(&READY)?;
-    said(&["Node nobody is there"])?;
+    said(&["the Node exists", "node=\"nobody\""])?;
     said(&["this node is ready"])?;
     kube.delete("v1", "Node", "", "nobody")?;
     agent.expect_answers(&SYNCED)?;
     agent.proxy.wait_until("it is named once each time", || {
-        Ok(agent.proxy.log()[read..].matches("there is no Node nobody: /healthz").count() == 2)
+        let log = agent.proxy.log();
+        let is_named = |line: &&str| {
+            line.contains("the Node does not exist: /healthz") && line.contains("node=\"nobody\"")
+        };
+        Ok(log[read..].lines().filter(is_named).count() == 2)
     })?;
     agent.stop()
 }
