@@ -1,19 +1,20 @@
-//! Which node tells of what all nodes see.
+//! Picks the node that reports a problem that all nodes see.
 
 use std::collections::BTreeMap;
 
 use proxy_common::hash::mix;
 
-/// The cluster's nodes. Every agent knows the same ones, and so comes to the same answer without asking another.
+/// The cluster's nodes. All agents know the same ones, and so pick the same node without talking to
+/// each other.
 #[derive(Debug)]
 pub(super) struct Electorate {
     own: String,
-    /// By name, with the name's hash.
+    /// The hash of each node's name, by name.
     nodes: BTreeMap<String, u64>,
 }
 
 impl Electorate {
-    /// Of which `own` is one, whether or not it has a Node object.
+    /// Returns an electorate that counts `own` as a node, with or without a Node object.
     pub fn new(own: &str) -> Self {
         Self { own: own.to_owned(), nodes: BTreeMap::from([(own.to_owned(), hash(own))]) }
     }
@@ -22,7 +23,7 @@ impl Electorate {
             self.nodes.insert(node.to_owned(), hash(node));
         }
     }
-    /// A node that the others can't count on; this one, too.
+    /// Takes out a node that may have no agent. It may be this one.
     pub fn retire(&mut self, node: &str) {
         self.nodes.remove(node);
     }
@@ -31,8 +32,10 @@ impl Electorate {
             self.nodes.remove(node);
         }
     }
-    /// Whether this node is the one for this object: rendezvous hashing, so that the objects spread over the nodes
-    /// and a node that comes or goes concerns no others.
+    /// Returns whether this node reports the problems of this object.
+    ///
+    /// Rendezvous hashing spreads the objects over the nodes. A node that comes or goes changes
+    /// only its own.
     pub fn elects_this_node(&self, uid: &str) -> bool {
         let uid = hash(uid);
         let rank = |node: u64| mix(uid ^ node);
@@ -44,7 +47,7 @@ impl Electorate {
     }
 }
 
-/// The same in every version of the agent, since nodes are upgraded one by one.
+/// The hash is the same in every version of the agent: nodes are upgraded one by one.
 fn hash(text: &str) -> u64 {
     text.bytes().fold(0, |state, byte| mix(state ^ u64::from(byte) ^ 0x100))
 }

@@ -1,4 +1,4 @@
-//! How many Events may be written.
+//! Limits the number of Events.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,26 +6,27 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Of one Service, as client-go's spam filter has it.
+/// The rate for one Service, as in client-go's spam filter.
 const OF_SERVICE: Rate = Rate { burst: 25, every: Duration::from_mins(5) };
-/// Of all Services together. A cluster in which everything is wrong must not drown in Events, too.
+/// The rate for all Services of this node: a cluster with thousands of problems must not drown in
+/// Events.
 const OF_NODE: Rate = Rate { burst: 100, every: Duration::from_secs(5) };
 
 #[derive(Clone, Copy, Debug)]
 struct Rate {
     burst: u32,
-    /// One more after this time.
+    /// Time until one more Event is allowed.
     every: Duration,
 }
 
-/// Says when to keep silent.
+/// Decides whether an Event may be written.
 #[derive(Debug)]
 pub(super) struct Limiter {
     node: Bucket,
     services: HashMap<Arc<str>, Bucket>,
 }
 
-/// When it would be full again: the whole state of a token bucket.
+/// The time at which the token bucket is full again, which is its whole state.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     full_at: Instant,
@@ -36,7 +37,7 @@ impl Limiter {
         Self { node: Bucket { full_at: now }, services: HashMap::new() }
     }
 
-    /// Whether one more Event may be written of the Service with this uid.
+    /// Returns whether one more Event may be written on the Service with this uid.
     pub fn admits(&mut self, uid: &Arc<str>, now: Instant) -> bool {
         self.services.retain(|_, bucket| bucket.full_at > now);
         let mut service = self.services.get(uid).copied().unwrap_or(Bucket { full_at: now });

@@ -1,7 +1,8 @@
-//! Events on Services: what is wrong with a Service is told where its owner looks (`kubectl describe service`).
+//! Events on Services, where the owner of a Service looks: `kubectl describe service`.
 //!
-//! An observer of the reconcile task picks what is worth an Event and whether this node is the one to tell it; a task
-//! with the API client writes it. The log has everything in any case, so nothing here waits, and nothing is tried again.
+//! An observer of the reconcile task picks the problems that deserve an Event from this node. A
+//! task with the API client writes it. The log has all problems, so neither task waits, and no
+//! write is repeated.
 
 mod election;
 mod limit;
@@ -20,11 +21,13 @@ use crate::reconcile::Observer;
 pub use observer::EventObserver;
 use writer::Writer;
 
-/// What may wait to be written. More than that says no more.
+/// Reports that may wait to be written. Later ones are dropped.
 const WAITING: usize = 256;
 
-/// Begins to write Events in the name of `node`, of what the returned observer finds and of health check node ports that
-/// could not be opened. Ends with the observer.
+/// Starts the task that writes Events in the name of `node`, and returns the observer that feeds
+/// it.
+///
+/// It also reports health check node ports that could not be opened. It ends with the observer.
 #[must_use]
 pub fn start(client: Client, node: &str, failures: mpsc::Receiver<Failure>) -> Box<dyn Observer> {
     let (sender, reports) = mpsc::channel(WAITING);
@@ -33,22 +36,23 @@ pub fn start(client: Client, node: &str, failures: mpsc::Receiver<Failure>) -> B
     Box::new(observer)
 }
 
-/// One thing to tell of one Service.
+/// One problem of one Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The Service.
     pub service: ServiceKey,
     /// Its `metadata.uid`.
     pub uid: Arc<str>,
-    /// Why, in one word of the API's style.
+    /// The Event's reason, one word in CamelCase.
     pub reason: &'static str,
-    /// What was to be done, in one word of the API's style.
+    /// The action that failed, one word in CamelCase.
     pub action: &'static str,
-    /// What a person reads.
+    /// The text for people.
     pub note: String,
 }
 
-/// `metadata.uid` of all Services, without which an Event belongs to no object. The lock is held for one look-up.
+/// `metadata.uid` of all Services: an Event without it belongs to no object. The lock is held for
+/// one look-up.
 #[derive(Clone, Debug, Default)]
 struct Uids(Arc<Mutex<HashMap<ServiceKey, Arc<str>>>>);
 

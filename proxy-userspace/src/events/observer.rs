@@ -1,4 +1,4 @@
-//! What is worth an Event, and whose it is to tell.
+//! Picks the problems that deserve an Event, and the node that writes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -18,23 +18,23 @@ use crate::source::{Change, SourceEvent};
 /// Uid and reason.
 type Matter = (Arc<str>, &'static str);
 
-/// Hands what is wrong with Services to the task that writes Events.
+/// Hands problems of Services to the task that writes Events.
 #[derive(Debug)]
 pub struct EventObserver {
     node: String,
     electorate: Electorate,
     uids: Uids,
-    /// What was found since the last sync, by uid and reason, with all its notes: what is told at once is one Event.
+    /// Problems since the last sync, by uid and reason. All notes of one entry become one Event.
     found: BTreeMap<Matter, (Report, BTreeSet<String>)>,
-    /// Services and their backends for which few ports were left when the data plane looked last.
+    /// Services and backends that were short of SNAT ports at the last check.
     crowded: BTreeSet<(ServiceKey, SocketAddr)>,
     reports: mpsc::Sender<Report>,
-    /// Reports that found no room since the last one that did.
+    /// Reports that were dropped since the channel had room last.
     left_out: usize,
 }
 
 impl EventObserver {
-    /// An observer on this node that tells `reports`.
+    /// Returns an observer on this node that sends to `reports`.
     pub(super) fn new(node: &str, reports: mpsc::Sender<Report>) -> Self {
         Self {
             node: node.to_owned(),
@@ -47,7 +47,7 @@ impl EventObserver {
         }
     }
 
-    /// The Services it knows, kept up to date.
+    /// Returns the uids of the known Services, kept up to date.
     pub(super) fn uids(&self) -> Uids {
         self.uids.clone()
     }
@@ -75,13 +75,13 @@ impl EventObserver {
         }
     }
 
-    /// Never waits: where there is no room, the log has to do.
+    /// Sends a report without waiting. If the channel is full, the problem is in the log only.
     fn hand_over(&mut self, report: Report) {
         match self.reports.try_send(report) {
             Ok(()) if self.left_out > 0 => {
                 warn!(
-                    "{} Services' problems are told here only: Events are written too slowly",
-                    self.left_out
+                    count = self.left_out,
+                    "Events are written too slowly: these problems are in the log only"
                 );
                 self.left_out = 0;
             }
@@ -90,16 +90,17 @@ impl EventObserver {
         }
     }
 
-    /// `None` where there is no Service to tell it of, or another node does.
+    /// Returns the report of a problem; `None` where it concerns no Service, or another node
+    /// reports it.
     fn report(&self, problem: &Problem) -> Option<Report> {
         let (reason, seen_by) = event_of(problem)?;
-        let service = suffering(problem)?;
+        let service = affected_service(problem)?;
         let uid = self.uids.get(&service)?;
-        let words = words(problem);
+        let note = note_of(problem);
         let note = match seen_by {
             SeenBy::AllNodes if !self.electorate.elects_this_node(&uid) => return None,
-            SeenBy::AllNodes => words,
-            SeenBy::ThisNode => format!("node {}: {words}", self.node),
+            SeenBy::AllNodes => note,
+            SeenBy::ThisNode => format!("node {}: {note}", self.node),
         };
         Some(Report { service, uid, reason, action: "Serve", note })
     }
@@ -149,7 +150,7 @@ impl Observer for EventObserver {
     }
 }
 
-/// What it means that most ports towards these backends are in use.
+/// Describes the shortage of SNAT ports towards these backends.
 fn shortage(ports: &SnatPorts, backends: &[&Crowded]) -> String {
     let used = backends.iter().map(|crowded| format!("{} to {}", crowded.used, crowded.backend));
     let used = used.collect::<Vec<_>>().join(", ");
@@ -166,7 +167,8 @@ enum SeenBy {
     ThisNode,
 }
 
-/// The reason of the Event, and who else sees the problem. What passes by itself is none.
+/// Returns the Event's reason and who else sees the problem; `None` for a problem that passes by
+/// itself.
 fn event_of(problem: &Problem) -> Option<(&'static str, SeenBy)> {
     if problem.severity < Severity::Warning {
         return None;
@@ -182,13 +184,13 @@ fn event_of(problem: &Problem) -> Option<(&'static str, SeenBy)> {
     }
 }
 
-fn suffering(problem: &Problem) -> Option<ServiceKey> {
+fn affected_service(problem: &Problem) -> Option<ServiceKey> {
     let of_service = problem.object.as_ref().filter(|object| object.kind == Kind::Service);
     problem.service.clone().or_else(|| of_service.map(service_key))
 }
 
-/// The problem without what the Event's own object says already.
-fn words(problem: &Problem) -> String {
+/// Returns the problem's text without the object, which the Event names already.
+fn note_of(problem: &Problem) -> String {
     let object = problem.object.clone().filter(|object| object.kind != Kind::Service);
     Problem { file: None, object, ..problem.clone() }.to_string()
 }

@@ -16,34 +16,36 @@ use super::{Report, Uids};
 use crate::health::Failure;
 use crate::source::kubernetes::explain_refusal;
 
-/// What reports as ours.
+/// The reporting controller of our Events.
 const CONTROLLER: &str = "millrace";
 /// The API's limits, in bytes.
 const LONGEST_NOTE: usize = 1024;
 const LONGEST_INSTANCE: usize = 128;
-/// The recorder counts an Event that comes again within this time instead of writing another one.
+/// The recorder counts a repeated Event within this time instead of writing another one.
 const SERIES: Duration = Duration::from_mins(6);
-/// An API server that takes longer has other worries.
+/// An API server that takes longer is overloaded.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Writes Events, each once, with nothing tried again.
+/// Writes Events. A failed write is not repeated.
 pub(super) struct Writer {
     client: Client,
     node: String,
     uids: Uids,
     limiter: Limiter,
     recent: HashMap<Matter, Recent>,
-    /// Why the last Event could not be written, if it could not.
+    /// The last write's error, if it failed.
     failing: Option<String>,
-    /// Reports the limiter did not admit since it admitted one.
+    /// Reports that the limiter refused since it admitted one.
     left_out: usize,
 }
 
 /// Service and reason.
 type Matter = (Arc<str>, &'static str);
 
-/// The last Event of a matter. A recorder of its own: recorders count by reason and keep the first note, so
-/// that a note which has changed would be counted and never be read.
+/// The last Event of a Service and reason.
+///
+/// It has a recorder of its own. A recorder counts by reason and keeps the first note, so a changed
+/// note would be counted and not shown.
 struct Recent {
     recorder: Recorder,
     note: String,
@@ -63,7 +65,7 @@ impl Writer {
         }
     }
 
-    /// Until nobody can report any more.
+    /// Runs until all senders of reports are gone.
     pub async fn run(mut self, mut reports: mpsc::Receiver<Report>, mut failures: mpsc::Receiver<Failure>) {
         loop {
             let report = tokio::select! {
@@ -74,12 +76,12 @@ impl Writer {
                 Some(failure) = failures.recv() => self.report_of(failure),
             };
             if let Some(report) = report {
-                self.tell(report).await;
+                self.write_report(report).await;
             }
         }
     }
 
-    /// In kube-proxy's words.
+    /// Returns the report of a failure, in kube-proxy's words.
     fn report_of(&self, failure: Failure) -> Option<Report> {
         let uid = self.uids.get(&failure.service)?;
         let Failure { service, port, error } = failure;
@@ -88,11 +90,11 @@ impl Writer {
         Some(Report { service, uid, reason: "FailedToStartServiceHealthcheck", action: "Listen", note })
     }
 
-    async fn tell(&mut self, report: Report) {
+    async fn write_report(&mut self, report: Report) {
         let now = Instant::now();
         if !self.limiter.admits(&report.uid, now) {
             if self.left_out == 0 {
-                warn!("there are too many Events; problems are told here only");
+                warn!("too many Events: further problems are in the log only");
             }
             self.left_out += 1;
             return;
@@ -106,14 +108,14 @@ impl Writer {
         };
         match wrong {
             None => {
-                debug!("Event {} on Service {}: {}", report.reason, report.service, report.note);
+                debug!(service = %report.service, reason = report.reason, note = report.note, "Event written");
                 self.failing = None;
             }
             Some(wrong) => {
-                // What is counted on may not be there.
+                // The Event to count on may not exist.
                 self.recent.remove(&(report.uid, report.reason));
                 if self.failing.is_none() {
-                    warn!("Events can't be written, problems are told here only: {}", one_line(&wrong));
+                    warn!(error = one_line(&wrong), "Events can't be written: problems are in the log only");
                 }
                 self.failing = Some(wrong);
             }
