@@ -16,7 +16,7 @@ use crate::config::{ConfigFile, ProxyMode, Settings, Source};
 use crate::dataplane::ebpf::{self, Mounted, OpenError, OuterSource, Share, Sockets, XdpMode, cgroup};
 use crate::dataplane::{Dataplane, Mode, change, ipvs};
 use crate::events;
-use crate::faces::{Faces, Feed};
+use crate::faces::{HttpServers, ServedState};
 use crate::health::Failure;
 use crate::model::{Desired, Model};
 use crate::node::{self, NodeError, NodeSettings, XdpUse};
@@ -24,39 +24,41 @@ use crate::reconcile::{self, Channels, Intervals, Observer, Reconciler};
 use crate::source::kubernetes::KubernetesSettings;
 use crate::source::{self, Batch, SourceError};
 
-/// Batches of events that may wait while a sync goes on. Few: while everything is listed, each holds up to a megabyte of
-/// text as objects, and the heap stays as large as it once had to be.
+/// Batches that may wait during a sync.
+///
+/// Few, since during the listing each holds up to a megabyte of text as objects, and the heap never
+/// shrinks by itself.
 pub const BATCHES: usize = 4;
-/// Health check node ports that could not be opened and were not told yet.
+/// Failures to open health check node ports that may wait to be reported.
 const FAILURES: usize = 64;
 
 type Observers = Vec<Box<dyn Observer>>;
 
-/// Why the agent can't run, or stopped doing so.
+/// The reasons why the agent can't run, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     /// The data plane can't be opened.
     #[error(transparent)]
     Dataplane(#[from] OpenError),
-    /// IPVS was asked for, and can't be had.
+    /// `--proxy-mode ipvs` is set, and IPVS can't be used.
     #[error("--proxy-mode ipvs: {0}")]
     Ipvs(#[from] ipvs::OpenError),
     /// Neither data plane can be opened.
     #[error("this kernel has neither eBPF ({ebpf}) nor IPVS ({ipvs})")]
     Neither {
-        /// Why eBPF is not.
+        /// Why eBPF can't be used.
         ebpf: Box<OpenError>,
-        /// Why IPVS is not.
+        /// Why IPVS can't be used.
         ipvs: ipvs::OpenError,
     },
-    /// A node has an address that encapsulated packets of any node may come from.
+    /// A node's address is in the prefix that is reserved for encapsulated packets.
     #[error("--dsr-outer-source: {prefix} holds {address} of node {node}; takes addresses that nobody has")]
     OuterSource {
-        /// What the flag says.
+        /// The flag's value.
         prefix: IpNet,
-        /// What is in it.
+        /// The address in it.
         address: IpAddr,
-        /// Whose it is.
+        /// The Node that has it.
         node: String,
     },
     /// The source can't work.
@@ -73,8 +75,8 @@ pub enum AgentError {
     Panicked(&'static str),
 }
 
-/// What a person asks first of a log.
-fn introduce(settings: &Settings) {
+/// Logs the facts that a reader of a log needs first.
+fn log_settings(settings: &Settings) {
     let uplinks = if settings.uplinks.is_empty() {
         "those with a default route or a node address".to_owned()
     } else {
@@ -91,12 +93,14 @@ fn introduce(settings: &Settings) {
     );
 }
 
-/// Says what else serves this node. Beside kube-proxy, Services of one's own are what the two share the work by.
+/// Warns of other programs that serve this node. With `--service-proxy-name` kube-proxy is expected
+/// beside the agent.
 fn warn_of_others(settings: &Settings, mode: Mode) {
     if settings.model.service_proxy_name.is_none() {
         for trace in ipvs::traces_of_kube_proxy() {
             warn!(
-                "kube-proxy's rules are on this node ({trace}), and both serve the same Services; stop kube-proxy here, \
+                %trace,
+                "kube-proxy's rules are on this node, and both serve the same Services; stop kube-proxy here, \
                  then run `kube-proxy --cleanup`"
             );
         }
@@ -106,13 +110,13 @@ fn warn_of_others(settings: &Settings, mode: Mode) {
     }
 }
 
-/// Serves until SIGTERM or SIGINT. The data path stays in place after that, and after an error too.
+/// Serves until SIGTERM or SIGINT. The data path stays in place, after an error too.
 pub async fn run(settings: Settings) -> Result<(), AgentError> {
     for remark in &settings.remarks {
         remark.log();
     }
     let mounted = mount(&settings)?;
-    introduce(&settings);
+    log_settings(&settings);
     let (event_sender, events) = mpsc::channel(BATCHES);
     let (target_sender, targets) = watch::channel(None);
     let (topology_sender, topology) = watch::channel(None);
@@ -120,42 +124,45 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
 
     let config = settings.config.clone();
     let (failures, failed) = mpsc::channel(FAILURES);
-    let faces = Faces::start(&settings, failures);
-    let feed = faces.feed();
-    let mut observers = feed.clone().observers();
-    let mut source = start_source(&settings, &feed, event_sender, failed, &mut observers).await?;
+    let servers = HttpServers::start(&settings, failures);
+    let served = servers.served();
+    let mut observers = served.clone().observers();
+    let mut source = start_source(&settings, &served, event_sender, failed, &mut observers).await?;
     // An agent with a wrong --kubeconfig or --source ends above, and has changed no setting of the host.
     tokio::spawn(node::set_up_conntrack(settings.conntrack));
     let mut node = tokio::spawn(node::follow(node_settings(&settings), targets, topology_sender));
     let channels = Channels { events, topology, targets: target_sender, stop: stopped };
     let runtime = Handle::current();
-    // A thread of its own: the data plane's system calls block.
+    // The reconcile task has a thread of its own, since the data plane's system calls block.
     let mut reconcile =
-        spawn_blocking(move || runtime.block_on(reconcile(settings, mounted, channels, observers, &feed)));
+        spawn_blocking(move || runtime.block_on(reconcile(settings, mounted, channels, observers, &served)));
 
     let result = tokio::select! {
-        signal = stop_signal() => signal.map(|name| info!("{name}: the agent stops, the data path goes on")),
+        signal = stop_signal() => signal.map(|name| info!(signal = name, "the agent stops; the data path goes on")),
         path = changed(config) => {
-            info!("{} has changed: the agent ends, to be started again with it; the data path goes on", path.display());
+            info!(
+                file = %path.display(),
+                "the configuration file has changed: the agent ends, to be restarted with it; the data path goes on"
+            );
             Ok(())
         }
         error = failure_of(&mut source, "source") => Err(error),
         error = failure_of(&mut node, "node") => Err(error),
         error = failure_of(&mut reconcile, "reconcile") => Err(error),
     };
-    // A sync that has begun is finished; then the data plane's own lock goes with it.
+    // The running sync ends first; then the data plane's lock is released.
     drop(stop);
     if !reconcile.is_finished() {
         let _ = reconcile.await;
     }
-    faces.stop().await;
+    servers.stop().await;
     result
 }
 
-/// Begins to tell `batches` what the source has. Where it is an API server, what is wrong is told there, too.
+/// Starts the source. An API server also gets Events about problems.
 async fn start_source(
     settings: &Settings,
-    feed: &Feed,
+    served: &ServedState,
     batches: mpsc::Sender<Batch>,
     failures: mpsc::Receiver<Failure>,
     observers: &mut Observers,
@@ -166,7 +173,7 @@ async fn start_source(
             Ok(tokio::spawn(source::directory::watch(directory, batches)))
         }
         Source::Kubernetes { kubeconfig } => {
-            let connection = source::kubernetes::connect(kubeconfig.as_deref(), feed.signs()).await?;
+            let connection = source::kubernetes::connect(kubeconfig.as_deref(), served.signs()).await?;
             let node = &settings.model.node_name;
             observers.push(events::start(connection.client.clone(), node, failures));
             let wanted = kubernetes_settings(settings);
@@ -175,13 +182,13 @@ async fn start_source(
     }
 }
 
-/// Maps are sized for what is there at start, so everything is listed before the data plane is opened.
+/// Lists everything, opens the data plane and reconciles. Maps are sized by the first listing.
 async fn reconcile(
     settings: Settings,
     mounted: Option<Mounted>,
     mut channels: Channels,
     mut observers: Observers,
-    feed: &Feed,
+    served: &ServedState,
 ) -> Result<(), AgentError> {
     let mut model = Model::new(settings.model.clone());
     let Some(listing) = reconcile::list(&mut model, &mut channels, &mut observers).await else {
@@ -192,15 +199,16 @@ async fn reconcile(
     if let Some(mounted) = mounted.filter(|_| mode == Mode::Ebpf) {
         mounted.keep();
     }
-    feed.set_mode(mode);
+    served.set_mode(mode);
     let intervals = Intervals { min: settings.min_sync_interval, max: settings.max_sync_interval };
     let reconciler = Reconciler::new(model, listing, dataplane, channels, intervals);
     reconciler.observed_by(observers).run().await;
     Ok(())
 }
 
-/// Sees to the BPF file system before anything is asked of the source, which may take long. A kernel that has none may serve
-/// by IPVS.
+/// Mounts the BPF file system before the source is asked, which may take long.
+///
+/// Returns `None` where IPVS is to serve, or may serve a kernel without BPF file system.
 fn mount(settings: &Settings) -> Result<Option<Mounted>, AgentError> {
     if settings.proxy_mode == ProxyMode::Ipvs {
         return Ok(None);
@@ -211,7 +219,7 @@ fn mount(settings: &Settings) -> Result<Option<Mounted>, AgentError> {
     }
 }
 
-/// Opens the data plane that was asked for, or the better one that this kernel has.
+/// Opens the requested data plane; with `auto` eBPF, else IPVS.
 fn open(settings: &Settings, desired: &Desired) -> Result<(Box<dyn Dataplane>, Mode), AgentError> {
     check_outer_source(&settings.dsr.outer_source, desired)?;
     let of_ebpf = || ebpf_settings(settings, desired);
@@ -224,7 +232,7 @@ fn open(settings: &Settings, desired: &Desired) -> Result<(Box<dyn Dataplane>, M
             Ok(dataplane) => Ok((dataplane, Mode::Ebpf)),
             Err(ebpf) if ebpf.is_of_the_kernel() => match ipvs() {
                 Ok(dataplane) => {
-                    warn!("served by IPVS, since this kernel can't do eBPF: {ebpf}");
+                    warn!(error = %ebpf, "served by IPVS, since this kernel can't do eBPF");
                     Ok((dataplane, Mode::Ipvs))
                 }
                 Err(ipvs) => Err(AgentError::Neither { ebpf: Box::new(ebpf), ipvs }),
@@ -234,7 +242,8 @@ fn open(settings: &Settings, desired: &Desired) -> Result<(Box<dyn Dataplane>, M
     }
 }
 
-/// What the flags don't say, but the first listing: a node's own packets would be taken for anybody's, and anybody's for its own.
+/// Checks the prefix of `--dsr-outer-source` against the first listing. With a node's address in
+/// it, that node's own packets could not be told from those of all nodes.
 fn check_outer_source(outer: &OuterSource, desired: &Desired) -> Result<(), AgentError> {
     let addresses =
         desired.nodes.iter().flat_map(|(node, addresses)| addresses.iter().map(move |a| (node, a)));
@@ -246,7 +255,7 @@ fn check_outer_source(outer: &OuterSource, desired: &Desired) -> Result<(), Agen
     Ok(())
 }
 
-/// Waits until the task fails. One that ends well does so because another one has ended, which says why.
+/// Waits until the task fails. A task ends without an error only because another one has failed.
 async fn failure_of<E: Into<AgentError>>(
     task: &mut JoinHandle<Result<(), E>>,
     name: &'static str,
@@ -258,7 +267,7 @@ async fn failure_of<E: Into<AgentError>>(
     }
 }
 
-/// Waits until the file of `--config` says something else.
+/// Waits until the file of `--config` changes.
 async fn changed(config: Option<ConfigFile>) -> PathBuf {
     match config {
         Some(config) => config.changed().await,
@@ -286,7 +295,7 @@ fn node_settings(settings: &Settings) -> NodeSettings {
     NodeSettings {
         uplinks: settings.uplinks.iter().cloned().collect(),
         pod_interfaces: settings.pod_interfaces.clone(),
-        // While the mode changes, the former one is there, too.
+        // During a change of mode the former data plane is in use, too.
         snat_ports: (settings.proxy_mode != ProxyMode::Ipvs || ebpf::is_attached(&settings.bpffs))
             .then(|| settings.snat_ports.clone()),
         own_device: (settings.proxy_mode != ProxyMode::Ebpf || ipvs::is_here())

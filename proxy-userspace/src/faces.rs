@@ -1,4 +1,4 @@
-//! The agent's HTTP servers, and what feeds them.
+//! The agent's HTTP servers, and the state that they answer from.
 
 use std::sync::Arc;
 
@@ -13,24 +13,24 @@ use crate::metrics::{self, Metrics, MetricsObserver, Pages};
 use crate::reconcile::Observer;
 use crate::source::Signs;
 
-/// Servers that run: health check node ports, probes, metrics.
+/// The running servers: health check node ports, probes, metrics.
 #[derive(Debug)]
-pub struct Faces {
-    feed: Feed,
+pub struct HttpServers {
+    served: ServedState,
     servers: JoinSet<()>,
     stop: watch::Sender<()>,
 }
 
-/// Where what the servers tell comes from.
+/// The state that the servers answer from.
 #[derive(Clone, Debug)]
-pub struct Feed {
+pub struct ServedState {
     health: Arc<Health>,
     metrics: Metrics,
     targets: watch::Sender<Targets>,
 }
 
-impl Faces {
-    /// Starts the servers. Ports that can't be opened for a Service are told to `failures`.
+impl HttpServers {
+    /// Starts the servers. Health check node ports that can't be opened are sent to `failures`.
     #[must_use]
     pub fn start(settings: &Settings, failures: mpsc::Sender<Failure>) -> Self {
         let metrics = Metrics::new();
@@ -41,7 +41,7 @@ impl Faces {
         let mut servers = JoinSet::new();
         servers.spawn(health::serve_ports(wanted, health.clone(), failures, stopped.clone()));
         servers.spawn(health::announce(health.clone(), metrics.conditions.clone(), stopped.clone()));
-        servers.spawn(health::tell(settings.bpffs.clone(), health.clone(), stopped.clone()));
+        servers.spawn(health::serve_status(settings.bpffs.clone(), health.clone(), stopped.clone()));
         if let Some(address) = settings.healthz_bind_address {
             let router = health::router(health.clone(), metrics.probes.clone());
             servers.spawn(serve_at("--healthz-bind-address", address, router, stopped.clone()));
@@ -51,36 +51,36 @@ impl Faces {
             let router = router.merge(health::readyz_router(health.clone()));
             servers.spawn(serve_at("--metrics-bind-address", address, router, stopped));
         }
-        Self { feed: Feed { health, metrics, targets }, servers, stop }
+        Self { served: ServedState { health, metrics, targets }, servers, stop }
     }
 
-    /// What feeds the servers.
+    /// Returns the state that the servers answer from.
     #[must_use]
-    pub fn feed(&self) -> Feed {
-        self.feed.clone()
+    pub fn served(&self) -> ServedState {
+        self.served.clone()
     }
 
-    /// Ends the servers; what they have begun to answer is answered.
+    /// Stops the servers. They finish the answers they have begun.
     pub async fn stop(mut self) {
         drop(self.stop);
         while self.servers.join_next().await.is_some() {}
     }
 }
 
-impl Feed {
-    /// Tells the servers which data plane serves.
+impl ServedState {
+    /// Sets the data plane that serves.
     pub fn set_mode(&self, mode: Mode) {
-        // It is chosen once.
+        // The mode is set once.
         let _ = self.metrics.mode.set(mode);
     }
 
-    /// Where the source shows how it is.
+    /// Returns the record of the source's state.
     #[must_use]
     pub fn signs(&self) -> Signs {
         self.metrics.signs.clone()
     }
 
-    /// Observers of a task that has not begun.
+    /// Returns the observers for a task that has not begun.
     #[must_use]
     pub fn observers(self) -> Vec<Box<dyn Observer>> {
         vec![

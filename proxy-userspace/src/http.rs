@@ -20,20 +20,21 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, error};
 
-/// Whoever connects may be anybody: connections beyond these wait to be accepted.
+/// Connections at one time. Anybody may connect; more connections wait to be accepted.
 const MOST_CONNECTIONS: usize = 256;
-/// How long a client may take to send a request, the first or the next one of its connection.
+/// Time for a client to send the first or the next request of its connection.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long requests that have begun may go on when the server stops.
+/// Time for running requests to end when the server stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
-/// An address that can't be bound is tried again after this time.
+/// Time until another attempt to bind an address.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
-/// After a failed accept (no descriptors left) the next one waits, longer with each failure. Shorter than a probe's
-/// patience.
+/// Shortest and longest wait after a failed accept (no descriptors left), growing with each
+/// failure. Shorter than the time-out of a probe.
 const ACCEPT_PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
-/// Serves on the address a flag names until `stop` is closed. An address that can't be bound is said once and tried
-/// again: the data path needs none.
+/// Serves on the address of a flag until `stop` is closed.
+///
+/// An address that can't be bound is logged once and tried again: the data path does not need it.
 pub async fn serve_at(
     flag: &'static str,
     address: SocketAddr,
@@ -44,7 +45,7 @@ pub async fn serve_at(
     loop {
         match listen(address).await {
             Ok(listener) => {
-                debug!("{flag}: listening on {address}");
+                debug!(flag, %address, "listening");
                 return serve(listener, router, stop).await;
             }
             Err(wrong) => {
@@ -62,7 +63,7 @@ pub async fn serve_at(
     }
 }
 
-/// As in Go: 0.0.0.0 is every address of the host, those of IPv6 too where it has any.
+/// Listens as Go does: 0.0.0.0 means all addresses of the host, those of IPv6 included.
 async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     if address.ip() == Ipv4Addr::UNSPECIFIED
         && let Ok(listener) = TcpListener::bind((Ipv6Addr::UNSPECIFIED, address.port())).await
@@ -77,14 +78,14 @@ fn is_dual(listener: &TcpListener) -> bool {
     getsockopt(listener, Ipv6V6Only).is_ok_and(|only| !only)
 }
 
-/// Serves until `stop` is closed, or until it is dropped, which ends all its connections.
+/// Serves until `stop` is closed. Dropping the future ends all connections.
 pub async fn serve(listener: TcpListener, router: Router, stop: watch::Receiver<()>) {
     serve_accepted(listener, router, stop).await;
 }
 
-/// Where connections come from.
+/// A source of connections.
 trait Accept {
-    /// The next one. Nothing is lost where it is dropped before it is there.
+    /// Returns the next connection. Dropping the future early loses none.
     fn accept(&mut self) -> impl Future<Output = io::Result<TcpStream>> + Send;
 }
 
@@ -125,21 +126,22 @@ async fn serve_accepted(mut listener: impl Accept, router: Router, mut stop: wat
     let _ = timeout(STOP_TIMEOUT, all_ended).await;
 }
 
-/// How long to wait after each failed accept in a row, of which only the first is told.
+/// Returns the waits after failed accepts in a row, and logs the first failure.
 fn accept_pauses(wrong: &io::Error) -> impl Iterator<Item = Duration> + use<> {
-    error!("HTTP connections can't be accepted: {wrong}; tried again");
+    error!(error = %wrong, "HTTP connections can't be accepted; tried again");
     let (min, max) = ACCEPT_PAUSES;
     ExponentialBuilder::new().with_min_delay(min).with_max_delay(max).without_max_times().build()
 }
 
-/// What Go's servers answer where they have nothing.
+/// Returns the 404 of Go's servers.
 pub async fn not_found() -> Response {
     let headers =
         [(header::CONTENT_TYPE, "text/plain; charset=utf-8"), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
     (StatusCode::NOT_FOUND, headers, "404 page not found\n").into_response()
 }
 
-/// Header names are written as Go's servers write them: not every prober reads them regardless of case.
+/// Serves one connection. Header names have Go's capitals: some probers compare them with regard to
+/// case.
 async fn serve_connection(stream: TcpStream, router: Router, mut stop: watch::Receiver<()>) {
     let mut builder = http1::Builder::new();
     builder.title_case_headers(true).timer(TokioTimer::new()).header_read_timeout(REQUEST_TIMEOUT);
@@ -153,7 +155,7 @@ async fn serve_connection(stream: TcpStream, router: Router, mut stop: watch::Re
         }
     };
     if let Err(wrong) = ended {
-        debug!("connection: {wrong}");
+        debug!(error = %wrong, "HTTP connection failed");
     }
 }
 

@@ -1,8 +1,8 @@
-//! Millrace's agent and command line, as a library so that tests and benches use the very same code.
+//! Millrace's agent and command line, as a library for the program, its tests and the benches.
 //!
-//! Arrows between the modules: model <- source, dataplane <- reconcile <- agent <- cli. `model` and each
-//! data plane's plan are pure; only `dataplane` touches maps and programs, only `source` the API or the
-//! manifests, only `node` rtnetlink.
+//! Uses: `model` <- `source`, `dataplane` <- `reconcile` <- `agent` <- `cli`. `model` and each data
+//! plane's plan are pure. Only `dataplane` touches maps and programs, only `source` reads the API
+//! or manifests, only `node` uses rtnetlink.
 
 pub mod agent;
 pub mod cli;

@@ -1,4 +1,4 @@
-//! Says in the log when this node becomes ready or not ready, and why.
+//! Logs when this node becomes ready or not ready, and why.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use tracing::{info, warn};
 use super::Health;
 use super::ready::{Condition, Readiness};
 
-/// How often the conditions are looked at: one of them fails by the passing of time.
+/// Time between two looks at the conditions: one of them fails by the passing of time.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// An agent that starts is not ready for some seconds, as anybody expects.
+/// An agent that starts is not ready for some seconds. That is expected, and not logged.
 const START: u32 = 10;
 
-/// Whether each condition holds: 1, or 0.
+/// The metric of each condition: 1 while it holds, else 0.
 pub type ConditionGauges = Family<[(&'static str, &'static str); 1], Gauge>;
 
-/// Keeps the log and `gauges` at what `health` says, until `stop` is closed.
+/// Logs changes of `health` and keeps `gauges` up to date, until `stop` is closed.
 pub async fn announce(health: Arc<Health>, gauges: ConditionGauges, mut stop: watch::Receiver<()>) {
-    let mut teller = Teller::default();
+    let mut log = ReadinessLog::default();
     let mut ticks = interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -35,29 +35,29 @@ pub async fn announce(health: Arc<Health>, gauges: ConditionGauges, mut stop: wa
             let holds = readiness.message(condition).is_none();
             gauges.get_or_create(&[("condition", condition.name())]).set(i64::from(holds));
         }
-        match teller.news(&readiness) {
-            Some(News::Ready) => info!("this node is ready"),
-            Some(News::NotReady(why)) => warn!("this node is not ready: {why}"),
+        match log.change(&readiness) {
+            Some(Change::Ready) => info!("this node is ready"),
+            Some(Change::NotReady(reason)) => warn!(reason, "this node is not ready"),
             None => {}
         }
     }
 }
 
-/// Remembers what was said, so that only changes are.
+/// The state that was logged last, so that only changes are logged.
 #[derive(Debug, Default)]
-struct Teller {
+struct ReadinessLog {
     looks: u32,
     said: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum News {
+enum Change {
     Ready,
     NotReady(String),
 }
 
-impl Teller {
-    fn news(&mut self, readiness: &Readiness) -> Option<News> {
+impl ReadinessLog {
+    fn change(&mut self, readiness: &Readiness) -> Option<Change> {
         self.looks = self.looks.saturating_add(1);
         let is_starting = self.said.is_none() && self.looks <= START;
         let now = readiness.to_string();
@@ -65,7 +65,7 @@ impl Teller {
             return None;
         }
         self.said = Some(now.clone());
-        Some(if readiness.is_ready() { News::Ready } else { News::NotReady(now) })
+        Some(if readiness.is_ready() { Change::Ready } else { Change::NotReady(now) })
     }
 }
 
@@ -81,24 +81,24 @@ mod tests {
 
     #[test]
     fn what_keeps_a_node_from_being_ready_is_said_once_each_time_it_changes() {
-        let mut teller = Teller::default();
+        let mut log = ReadinessLog::default();
         let listing = failing(Condition::SourceListed, "not listed");
         for _ in 0..START {
-            assert_eq!(teller.news(&listing), None, "it has only just begun");
+            assert_eq!(log.change(&listing), None, "it has only just begun");
         }
-        assert_eq!(teller.news(&listing), Some(News::NotReady("source-listed: not listed".to_owned())));
-        assert_eq!(teller.news(&listing), None);
+        assert_eq!(log.change(&listing), Some(Change::NotReady("source-listed: not listed".to_owned())));
+        assert_eq!(log.change(&listing), None);
         let node = failing(Condition::NodeFound, "no Node");
-        assert_eq!(teller.news(&node), Some(News::NotReady("node-found: no Node".to_owned())));
-        assert_eq!(teller.news(&Readiness::default()), Some(News::Ready));
-        assert_eq!(teller.news(&Readiness::default()), None);
-        assert_eq!(teller.news(&node), Some(News::NotReady("node-found: no Node".to_owned())), "at once");
+        assert_eq!(log.change(&node), Some(Change::NotReady("node-found: no Node".to_owned())));
+        assert_eq!(log.change(&Readiness::default()), Some(Change::Ready));
+        assert_eq!(log.change(&Readiness::default()), None);
+        assert_eq!(log.change(&node), Some(Change::NotReady("node-found: no Node".to_owned())), "at once");
     }
 
     #[test]
     fn a_node_that_is_ready_soon_was_never_called_not_ready() {
-        let mut teller = Teller::default();
-        assert_eq!(teller.news(&failing(Condition::DataPlane, "nothing was synced yet")), None);
-        assert_eq!(teller.news(&Readiness::default()), Some(News::Ready));
+        let mut log = ReadinessLog::default();
+        assert_eq!(log.change(&failing(Condition::DataPlane, "no sync has ended yet")), None);
+        assert_eq!(log.change(&Readiness::default()), Some(Change::Ready));
     }
 }

@@ -1,5 +1,6 @@
-//! What load balancers, the kubelet and `millrace status` ask: health check node ports, /healthz, /livez and /readyz, and a
-//! socket of this node's own.
+//! Health of the agent and its node, for load balancers, the kubelet and `millrace status`.
+//!
+//! Health check node ports, the paths /healthz, /livez and /readyz, and a local socket.
 
 mod announce;
 mod observer;
@@ -15,7 +16,7 @@ pub use ports::{Failure, Targets, serve_ports};
 pub use probes::{ProbeCounters, readyz_router, router};
 pub use ready::{Condition, FailingView, ReadyView};
 pub use state::{Clock, Health, Moment, SystemClock, Verdict};
-pub use told::{ask, tell};
+pub use told::{ask, serve_status};
 
 #[cfg(test)]
 pub(crate) mod clock_tests;

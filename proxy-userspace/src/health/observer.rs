@@ -1,4 +1,4 @@
-//! From the reconciler's task to the HTTP servers.
+//! Hands the reconcile task's results to the HTTP servers.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::model::Desired;
 use crate::reconcile::{Observer, Synced};
 use crate::source::SourceEvent;
 
-/// Writes down when a change came and when a sync took it, and tells which ports to open.
+/// Records when a change came and when a sync took it, and publishes the health check node ports.
 #[derive(Debug)]
 pub struct HealthObserver {
     health: Arc<Health>,
@@ -20,7 +20,7 @@ pub struct HealthObserver {
 }
 
 impl HealthObserver {
-    /// An observer of a task that has not begun.
+    /// Returns an observer of a task that has not begun.
     #[must_use]
     pub fn new(health: Arc<Health>, targets: watch::Sender<Targets>) -> Self {
         Self { health, targets, begun: false }
@@ -28,7 +28,7 @@ impl HealthObserver {
 }
 
 impl Observer for HealthObserver {
-    /// A listing may take long, and what an earlier agent left is served meanwhile. From its end on it is a change.
+    /// Counts the end of the listing as one change. Until then an earlier agent's state is served.
     fn listing(&mut self, batch: &[SourceEvent]) {
         if batch.iter().any(|event| matches!(event, SourceEvent::Listed(_))) {
             self.health.list();
@@ -42,13 +42,16 @@ impl Observer for HealthObserver {
         }
     }
 
-    /// What is degraded (a service port, a full map, one device of several) drains no node: most of it is the same on
-    /// every node, and all of them would lose all their clients.
+    /// Records a sync.
+    ///
+    /// A partial failure (a service port, a full map, one of several devices) does not make the
+    /// node unhealthy. Most of these are the same on every node, and all nodes would lose all
+    /// clients.
     fn synced(&mut self, synced: &Synced<'_>) {
         if !self.begun || synced.dirty.health {
             self.tell_of_node(synced.desired);
         }
-        // Last: a sync that is over is what the answers wait for.
+        // Last, since the answers wait for the end of a sync.
         self.health.sync(&synced.report.failures);
     }
 
@@ -58,15 +61,15 @@ impl Observer for HealthObserver {
             return;
         }
         if let Some(fault) = &check.fault {
-            error!("self-test: {fault}");
+            error!(error = fault, "self-test failed");
         } else {
-            info!("self-test: all is well again");
+            info!("self-test passes again");
         }
     }
 }
 
 impl HealthObserver {
-    /// What the own Node says, and which ports to open.
+    /// Records the state of this node's Node, and publishes the ports to open.
     fn tell_of_node(&mut self, desired: &Desired) {
         self.begun = true;
         self.health.set_node(&desired.node_name, desired.eligibility);

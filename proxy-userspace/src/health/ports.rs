@@ -1,4 +1,4 @@
-//! Health check node ports: load balancers ask there whether this node has endpoints of a Service.
+//! Health check node ports, where load balancers ask whether this node has endpoints of a Service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,14 +20,14 @@ use super::Health;
 use crate::http::serve;
 use crate::model::{HealthCheck, ServiceKey};
 
-/// A port that can't be opened is tried again after this time.
+/// Time until another attempt to open a port.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
-/// The ports to open, and where.
+/// The ports to open, and the addresses to open them on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Targets {
-    /// By Service.
+    /// The health check of each Service.
     pub checks: BTreeMap<ServiceKey, HealthCheck>,
     /// Addresses of this node.
     pub addresses: BTreeSet<IpAddr>,
@@ -40,15 +40,16 @@ pub struct Failure {
     pub service: ServiceKey,
     /// Its `spec.healthCheckNodePort`.
     pub port: u16,
-    /// What the kernel said, and of which address.
+    /// The kernel's error, with the address.
     pub error: String,
 }
 
-/// A port on one address.
+/// The port of a Service on one address.
 type Place = (ServiceKey, SocketAddr);
 
-/// Opens and closes ports as `targets` says, until `stop` is closed. What can't be opened is told once, and tried
-/// again until it can.
+/// Opens and closes ports as `targets` says, until `stop` is closed.
+///
+/// A port that can't be opened is reported once, and tried again until it can.
 pub async fn serve_ports(
     mut targets: watch::Receiver<Targets>,
     health: Arc<Health>,
@@ -59,7 +60,7 @@ pub async fn serve_ports(
     let mut failed: BTreeMap<Place, Failure> = BTreeMap::new();
     loop {
         let places = targets.borrow_and_update().places();
-        // First: a port may go from one Service to another.
+        // Closing comes first: a port may go from one Service to another.
         close(&mut open, &places).await;
         failed.retain(|place, _| places.contains(place));
         for place in &places {
@@ -70,11 +71,11 @@ pub async fn serve_ports(
                 Answer { service: place.0.clone(), targets: targets.clone(), health: health.clone() };
             match bind(place.1, answer, &stop).await {
                 Ok(server) => {
-                    info!("health check of {} is open on {}", place.0, place.1);
+                    info!(service = %place.0, address = %place.1, "health check node port is open");
                     failed.remove(place);
                     open.insert(place.clone(), server);
                 }
-                Err(wrong) => tell(&mut failed, &failures, place, &wrong),
+                Err(wrong) => report_failure(&mut failed, &failures, place, &wrong),
             }
         }
         tokio::select! {
@@ -83,7 +84,7 @@ pub async fn serve_ports(
             () = sleep(RETRY_INTERVAL), if !failed.is_empty() => {}
         }
     }
-    // Each server ends by itself; what it has begun to answer is answered.
+    // Each server ends by itself after its last answer.
     for (_, mut server) in open {
         while server.join_next().await.is_some() {}
     }
@@ -103,11 +104,11 @@ async fn close(open: &mut BTreeMap<Place, JoinSet<()>>, places: &BTreeSet<Place>
     let gone: Vec<_> = open.extract_if(.., |place, _| !places.contains(place)).collect();
     for ((service, address), mut server) in gone {
         server.shutdown().await;
-        info!("health check of {service} is closed on {address}");
+        info!(%service, %address, "health check node port is closed");
     }
 }
 
-/// The server ends when it is dropped, and its connections with it.
+/// Starts a server. Dropping it ends its connections.
 async fn bind(address: SocketAddr, answer: Answer, stop: &watch::Receiver<()>) -> io::Result<JoinSet<()>> {
     let listener = TcpListener::bind(address).await?;
     let router = Router::new().fallback(answer_check).with_state(answer);
@@ -116,7 +117,7 @@ async fn bind(address: SocketAddr, answer: Answer, stop: &watch::Receiver<()>) -
     Ok(server)
 }
 
-fn tell(
+fn report_failure(
     failed: &mut BTreeMap<Place, Failure>,
     failures: &mpsc::Sender<Failure>,
     place: &Place,
@@ -128,8 +129,8 @@ fn tell(
     if failed.get(place) == Some(&failure) {
         return;
     }
-    warn!("health check of {service} can't be opened, tried again: {}", failure.error);
-    // Nobody may be listening; the log has it.
+    warn!(%service, error = failure.error, "health check node port can't be opened; tried again");
+    // The receiver may be gone; the log has the failure.
     let _ = failures.try_send(failure.clone());
     failed.insert(place.clone(), failure);
 }
@@ -154,7 +155,7 @@ async fn answer_check(State(answer): State<Answer>) -> Response {
     (status, headers, body(&answer.service, count, healthy)).into_response()
 }
 
-/// Byte for byte kube-proxy's.
+/// Returns kube-proxy's body, byte for byte.
 fn body(service: &ServiceKey, count: usize, healthy: bool) -> String {
     let (namespace, name) = (&service.namespace, &service.name);
     format!(

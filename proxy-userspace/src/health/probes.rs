@@ -1,5 +1,7 @@
-//! /healthz and /livez: bodies and headers as kube-proxy's since 1.34. What a new agent could not help does not fail /livez.
-//! And /readyz, which kube-proxy does not have.
+//! The paths /healthz, /livez and /readyz.
+//!
+//! Bodies and headers of /healthz and /livez are kube-proxy's since 1.34. /livez does not fail for
+//! a cause that a restart would not remove. kube-proxy has no /readyz.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -17,15 +19,15 @@ use serde::Serialize;
 use super::ready::{Condition, Readiness};
 use super::{Health, Verdict};
 
-/// What /livez asks beside the rest, under the name by which `?exclude=` leaves it out.
+/// The condition of /livez that `?exclude=` leaves out.
 const FIRST_SYNC: &str = "first-sync";
 
-/// Answers by status code.
+/// Counters of answers by status code.
 #[derive(Clone, Debug, Default)]
 pub struct ProbeCounters {
-    /// Of /healthz.
+    /// Answers of /healthz.
     pub healthz: Family<[(&'static str, String); 1], Counter>,
-    /// Of /livez.
+    /// Answers of /livez.
     pub livez: Family<[(&'static str, String); 1], Counter>,
 }
 
@@ -35,7 +37,7 @@ struct Probes {
     counters: ProbeCounters,
 }
 
-/// The paths of `--healthz-bind-address`.
+/// Returns the paths of `--healthz-bind-address`.
 pub fn router(health: Arc<Health>, counters: ProbeCounters) -> Router {
     Router::new()
         .route("/healthz", any(healthz))
@@ -45,7 +47,7 @@ pub fn router(health: Arc<Health>, counters: ProbeCounters) -> Router {
         .merge(readyz_router(health))
 }
 
-/// /readyz alone, for another server.
+/// Returns /readyz alone, for the metrics server.
 pub fn readyz_router(health: Arc<Health>) -> Router {
     Router::new().route("/readyz", any(readyz)).with_state(health)
 }
@@ -63,7 +65,7 @@ struct Body {
     status: Option<Status>,
 }
 
-/// kube-proxy has a proxier for each family; here one serves both.
+/// The state of each family. kube-proxy has a proxier for each; here one serves both.
 #[derive(Debug, Serialize)]
 struct Status {
     #[serde(rename = "IPv4")]
@@ -80,7 +82,7 @@ struct FamilyStatus {
 }
 
 impl Body {
-    /// kube-proxy's rule: the time is that of the answer whenever the answer is 200, and else of the last change.
+    /// kube-proxy's rule: the time is that of the answer if it is 200, else of the last sync.
     fn new(verdict: &Verdict, healthy: bool, node_eligible: Option<bool>) -> Self {
         let is_good = healthy && node_eligible != Some(false);
         let family =
@@ -102,7 +104,8 @@ async fn healthz(State(probes): State<Probes>) -> Response {
     json(status, &Body::new(&verdict, verdict.healthy, Some(verdict.eligible)))
 }
 
-/// `?exclude=first-sync` makes an agent that waits for its source a living one: to kill it would help nobody.
+/// Answers /livez. With `?exclude=first-sync`, an agent that waits for its source is alive: a
+/// restart would not help.
 async fn livez(State(probes): State<Probes>, RawQuery(query): RawQuery) -> Response {
     let verdict = probes.health.verdict();
     let may_wait = parameters(query.as_deref()).any(|parameter| parameter == ("exclude", FIRST_SYNC));
@@ -112,8 +115,10 @@ async fn livez(State(probes): State<Probes>, RawQuery(query): RawQuery) -> Respo
     json(status, &Body::new(&verdict, is_alive, None))
 }
 
-/// The conditions that don't hold; with `?verbose` all of them, as the API server lists its checks. What others said is
-/// left out: anybody may ask.
+/// Answers with the conditions that fail; with `?verbose` with all, as the API server lists its
+/// checks.
+///
+/// The causes are left out, since any client may ask and they may name servers and accounts.
 async fn readyz(State(health): State<Arc<Health>>, RawQuery(query): RawQuery) -> Response {
     let readiness = health.readiness();
     let status = status(readiness.is_ready());
@@ -140,7 +145,7 @@ fn checks(readiness: &Readiness) -> String {
     text
 }
 
-/// Names and values of a query. None of ours has characters that would be escaped.
+/// Returns names and values of a query. None of ours has characters that would be escaped.
 fn parameters(query: Option<&str>) -> impl Iterator<Item = (&str, &str)> {
     let parameters = query.unwrap_or_default().split('&').filter(|parameter| !parameter.is_empty());
     parameters.map(|parameter| parameter.split_once('=').unwrap_or((parameter, "")))
@@ -166,7 +171,7 @@ fn code(status: StatusCode) -> [(&'static str, String); 1] {
     [("code", status.as_str().to_owned())]
 }
 
-/// As Go writes a time in UTC into JSON; never is its zero time.
+/// Formats a time in UTC as Go writes it into JSON. `None` is Go's zero time.
 fn go_time(time: Option<Timestamp>) -> String {
     time.map_or_else(
         || "0001-01-01T00:00:00Z".to_owned(),

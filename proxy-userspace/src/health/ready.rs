@@ -1,30 +1,30 @@
-//! Whether this node is ready, which a roll-out waits for.
+//! The conditions under which this node is ready. A roll-out waits for them.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What has to hold. A roll-out goes on to the next node when all of them do.
+/// A condition of readiness. A roll-out goes on to the next node when all conditions hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Condition {
-    /// The source told once of everything there is.
+    /// The source has listed all objects once.
     SourceListed,
-    /// There is a Node of this node's name.
+    /// A Node with this node's name exists.
     NodeFound,
     /// The last sync left programs attached to an uplink, or IPVS filled.
     DataPlane,
-    /// No change waits for too long, and the agent's task goes on.
+    /// No change waits too long, and the reconcile task is running.
     ChangesApplied,
     /// No program is detached, and none gives a wrong verdict.
     SelfTest,
 }
 
 impl Condition {
-    /// All of them, in the order in which an agent that starts comes to them.
+    /// All conditions, in the order in which a starting agent meets them.
     pub const ALL: [Self; 5] =
         [Self::SourceListed, Self::NodeFound, Self::DataPlane, Self::ChangesApplied, Self::SelfTest];
 
-    /// The name in answers, metrics and `millrace status`.
+    /// Returns the name in answers, metrics and `millrace status`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -40,38 +40,39 @@ impl Condition {
 /// A condition that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failing {
-    /// Which one.
+    /// The condition.
     pub condition: Condition,
-    /// Why, in our own words.
+    /// The reason, in the agent's own words.
     pub message: String,
-    /// What somebody else said. It is for this node only: it may name servers and accounts.
+    /// The words of another program, such as the API server. For this node only: they may name
+    /// servers and accounts.
     pub cause: Option<String>,
 }
 
-/// What keeps this node from being ready.
+/// The conditions that keep this node from being ready.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Readiness {
-    /// The conditions that don't hold, in their order; none = it is ready.
+    /// The conditions that fail, in their order; none = the node is ready.
     pub failing: Vec<Failing>,
-    /// What the last sync failed on beside service ports.
+    /// The failures of the last sync that concern more than one service port.
     pub failures: Vec<String>,
 }
 
 impl Readiness {
-    /// Whether all conditions hold.
+    /// Returns whether all conditions hold.
     #[must_use]
     pub const fn is_ready(&self) -> bool {
         self.failing.is_empty()
     }
 
-    /// Why a condition does not hold; `None` where it does.
+    /// Returns why a condition fails; `None` where it holds.
     #[must_use]
     pub fn message(&self, condition: Condition) -> Option<&str> {
         let failing = self.failing.iter().find(|failing| failing.condition == condition);
         failing.map(|failing| failing.message.as_str())
     }
 
-    /// As `millrace status` shows it.
+    /// Returns the form that `millrace status` shows.
     #[must_use]
     pub fn view(&self) -> ReadyView {
         let failing = self.failing.iter().map(|failing| FailingView {
@@ -84,7 +85,7 @@ impl Readiness {
 }
 
 impl fmt::Display for Readiness {
-    /// `source-listed: ...; node-found: ...`, without the causes.
+    /// Writes `source-listed: ...; node-found: ...`, without the causes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, failing) in self.failing.iter().enumerate() {
             let separator = if index == 0 { "" } else { "; " };
@@ -94,14 +95,14 @@ impl fmt::Display for Readiness {
     }
 }
 
-/// What an agent that runs says of itself, as JSON.
+/// The readiness of a running agent, as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadyView {
     /// Whether all conditions hold.
     pub ready: bool,
-    /// Those that don't.
+    /// The conditions that fail.
     pub failing: Vec<FailingView>,
-    /// What the last sync failed on beside service ports, in words.
+    /// The failures of the last sync that concern more than one service port.
     pub failures: Vec<String>,
 }
 
@@ -110,9 +111,9 @@ pub struct ReadyView {
 pub struct FailingView {
     /// Its name.
     pub condition: String,
-    /// Why it does not hold.
+    /// The reason.
     pub message: String,
-    /// What somebody else said, such as the API server.
+    /// The words of another program, such as the API server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! Whether this proxy does its work, by kube-proxy's rule.
+//! The state behind /healthz, /livez and /readyz, by kube-proxy's rules.
 
 use std::fmt::Debug;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,30 +11,30 @@ use crate::dataplane::SyncFailure;
 use crate::model::Eligibility;
 use crate::source::Signs;
 
-/// A change may wait this long at least, however short the interval between two rounds is.
+/// The least time that a change may wait, however short the interval between two full rounds is.
 const LEAST_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The state that the reconciler's task writes and the HTTP servers read.
+/// The state. The reconcile task writes it, the HTTP servers read it.
 #[derive(Debug)]
 pub struct Health {
     clock: Box<dyn Clock>,
-    /// How long a change may wait before it counts as late.
+    /// The time after which a waiting change is late.
     timeout: Duration,
     state: Mutex<State>,
-    /// What the source is doing.
+    /// The state of the source.
     signs: Signs,
 }
 
-/// What time it is.
+/// A source of the current time.
 pub trait Clock: Send + Sync + Debug {
-    /// Now.
+    /// Returns the current time.
     fn now(&self) -> Moment;
 }
 
-/// A moment on both clocks.
+/// A time on both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// For intervals: never set.
+    /// For intervals: this clock is never set.
     pub instant: Instant,
     /// For people.
     pub wall: Timestamp,
@@ -44,23 +44,24 @@ pub struct Moment {
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock;
 
-/// What the servers answer.
+/// The values that the servers answer with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is an answer of its own, and none follows from another"
 )]
 pub struct Verdict {
-    /// The task goes on, no change waits for longer than it may, and the data plane found no fault in itself. Where that
-    /// is not so a new agent may help.
+    /// The task is running, no change waits too long, and the data plane found no fault in itself.
+    /// If this fails, a restart of the agent may help.
     pub alive: bool,
-    /// A sync was over, whatever came of it. Before that the agent may be waiting for its source, and a new one would, too.
+    /// A sync has ended, with or without failures. Before that the agent may be waiting for its
+    /// source.
     pub started: bool,
     /// It is alive, it has started, and this node can serve.
     pub healthy: bool,
     /// New clients may be sent to this node.
     pub eligible: bool,
-    /// When a sync was over for the last time by which this node could serve. `None` = never.
+    /// End of the last sync after which this node could serve; `None` = never.
     pub applied: Option<Timestamp>,
     /// Now.
     pub now: Timestamp,
@@ -70,14 +71,14 @@ pub struct Verdict {
 struct State {
     /// When the oldest change that no sync has taken yet was received.
     queued: Option<Instant>,
-    /// When the task showed for the last time that it goes on.
+    /// When the task gave its last sign of life.
     seen: Option<Instant>,
     applied: Option<Timestamp>,
-    /// Everything was listed once.
+    /// Whether everything was listed once.
     is_listed: bool,
-    /// A sync is over.
+    /// Whether a sync has ended.
     is_synced: bool,
-    /// What the last sync failed on beside service ports, in its order.
+    /// The failures of the last sync that concern more than one service port, in its order.
     failures: Vec<SyncFailure>,
     fault: Option<String>,
     node_name: String,
@@ -85,37 +86,39 @@ struct State {
 }
 
 impl Health {
-    /// Alive, but not healthy before the first sync.
+    /// Returns a state that is alive, and not healthy before the first sync.
     #[must_use]
     pub fn new(clock: impl Clock + 'static, sync_interval: Duration) -> Self {
         let timeout = (sync_interval * 2).max(LEAST_TIMEOUT);
         Self { clock: Box::new(clock), timeout, state: Mutex::default(), signs: Signs::default() }
     }
 
-    /// The same of an agent whose source gives these signs.
+    /// Adds the state of the source.
     #[must_use]
     pub fn with_signs(self, signs: Signs) -> Self {
         Self { signs, ..self }
     }
 
-    /// Everything was listed once.
+    /// Notes that everything was listed once.
     pub fn list(&self) {
         self.state().is_listed = true;
     }
 
-    /// A change was received that no sync has taken yet.
+    /// Notes a change that no sync has taken yet.
     pub fn queue(&self) {
         let now = self.clock.now().instant;
         self.state().queued.get_or_insert(now);
     }
 
-    /// The task goes on. From the first time on it has to say so again and again: one that hangs receives no change.
+    /// Notes a sign of life. After the first one they must keep coming: a task that hangs receives
+    /// no change.
     pub fn beat(&self) {
         let now = self.clock.now().instant;
         self.state().seen = Some(now);
     }
 
-    /// A sync has taken everything that was received, and failed on these beside service ports.
+    /// Notes a sync that has taken all changes, with its failures that concern more than one
+    /// service port.
     pub fn sync(&self, failures: &[SyncFailure]) {
         let now = self.clock.now().wall;
         let mut state = self.state();
@@ -127,7 +130,8 @@ impl Health {
         }
     }
 
-    /// What the data plane finds wrong with itself. Returns whether that is news.
+    /// Notes the fault that the data plane found in itself. Returns whether it differs from the
+    /// last one.
     pub fn set_fault(&self, fault: Option<&str>) -> bool {
         let mut state = self.state();
         let is_new = state.fault.as_deref() != fault;
@@ -135,14 +139,14 @@ impl Health {
         is_new
     }
 
-    /// What the Node object of this name says, which is this node's own.
+    /// Notes the state of this node's own Node object.
     pub fn set_node(&self, name: &str, eligibility: Eligibility) {
         let mut state = self.state();
         name.clone_into(&mut state.node_name);
         state.eligibility = eligibility;
     }
 
-    /// What to answer now.
+    /// Returns the values to answer with now.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let now = self.clock.now();
@@ -158,7 +162,7 @@ impl Health {
         }
     }
 
-    /// What keeps this node from being ready now.
+    /// Returns the conditions that keep this node from being ready now.
     #[must_use]
     pub fn readiness(&self) -> Readiness {
         let now = self.clock.now().instant;
@@ -174,29 +178,29 @@ impl Health {
         }
     }
 
-    /// Why a condition does not hold.
+    /// Returns why a condition fails; `None` where it holds.
     fn wrong_with(&self, condition: Condition, state: &State, now: Instant) -> Option<String> {
         match condition {
             Condition::SourceListed => {
-                (!state.is_listed).then(|| "not everything was listed by the source yet".to_owned())
+                (!state.is_listed).then(|| "the source has not listed everything yet".to_owned())
             }
             Condition::NodeFound if !state.is_synced => {
                 Some("the Node object is not known before the first sync".to_owned())
             }
             Condition::NodeFound => (state.eligibility == Eligibility::Missing)
                 .then(|| format!("there is no Node {}: check --hostname-override", state.node_name)),
-            Condition::DataPlane if !state.is_synced => Some("nothing was synced yet".to_owned()),
+            Condition::DataPlane if !state.is_synced => Some("no sync has ended yet".to_owned()),
             Condition::DataPlane => {
                 state.failures.iter().find(|failure| failure.is_fatal()).map(ToString::to_string)
             }
-            Condition::ChangesApplied => self
-                .is_late(state, now)
-                .then(|| format!("nothing was applied for {} s though it is due", self.timeout.as_secs())),
+            Condition::ChangesApplied => self.is_late(state, now).then(|| {
+                format!("nothing was applied for {} s although a sync is due", self.timeout.as_secs())
+            }),
             Condition::SelfTest => state.fault.clone(),
         }
     }
 
-    /// Whether a change waits, or the task was not seen, for longer than may be.
+    /// Returns whether a change, or the task's next sign of life, is overdue.
     fn is_late(&self, state: &State, now: Instant) -> bool {
         let late = |since: &Instant| now.saturating_duration_since(*since) >= self.timeout;
         state.queued.iter().chain(&state.seen).any(late)
@@ -209,7 +213,7 @@ impl Health {
 }
 
 impl State {
-    /// Whether this node serves nobody.
+    /// Returns whether this node can't serve at all.
     fn is_unserved(&self) -> bool {
         self.failures.iter().any(SyncFailure::is_fatal)
     }

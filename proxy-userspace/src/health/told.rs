@@ -1,8 +1,9 @@
-//! A socket for `millrace status`, which answers with what keeps this node from being ready.
+//! A socket for `millrace status` that answers with the agent's readiness.
 //!
-//! The pinned maps can't say it: an agent that waits for its first listing has none yet, and IPVS has none at all. A file
-//! would outlive an agent that was killed. An abstract socket goes with its process, belongs to the network namespace as the
-//! data plane does, and is found from a container and from the node alike.
+//! The pinned maps can't tell it: an agent that waits for its first listing has none yet, and IPVS
+//! has none at all. A file would outlive a killed agent. An abstract socket ends with its process.
+//! It belongs to the network namespace, as the data plane does, and is reachable from a container
+//! and from the node.
 
 use std::io::{self, Read as _};
 use std::os::fd::AsRawFd as _;
@@ -25,24 +26,24 @@ use tracing::debug;
 use super::Health;
 use super::ready::ReadyView;
 
-/// What names of these sockets begin with.
+/// Prefix of the sockets' names.
 const PREFIX: &[u8] = b"millrace-agent:";
-/// Bytes a name may have: those of `sun_path` but for the first one, which says that it is abstract.
+/// Bytes of a name: those of `sun_path` without the first one, which marks the name as abstract.
 const LONGEST_NAME: usize = 107;
-/// An answer comes at once, or the agent hangs.
+/// A running agent answers at once.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// A name that is still another agent's is tried again after this time, and so is a failed accept.
+/// Time until another attempt if another agent has the name, or accept failed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// No answer is longer.
+/// Bytes of the longest answer.
 const LONGEST_ANSWER: u64 = 1 << 20;
 
-/// Answers whoever asks the agent with this `--bpffs-path`, until `stop` is closed.
-pub async fn tell(bpffs: PathBuf, health: Arc<Health>, mut stop: watch::Receiver<()>) {
+/// Answers with the readiness of the agent with this `--bpffs-path`, until `stop` is closed.
+pub async fn serve_status(bpffs: PathBuf, health: Arc<Health>, mut stop: watch::Receiver<()>) {
     let answering = async {
         loop {
             match listen(&bpffs) {
                 Ok(listener) => answer_all(&listener, &health).await,
-                Err(error) => debug!("millrace status can't ask this agent: {error}; tried again"),
+                Err(error) => debug!(%error, "the socket for `millrace status` can't be opened; tried again"),
             }
             sleep(RETRY_INTERVAL).await;
         }
@@ -53,7 +54,7 @@ pub async fn tell(bpffs: PathBuf, health: Arc<Health>, mut stop: watch::Receiver
     }
 }
 
-/// What the agent with this `--bpffs-path` says of itself; `None` where none runs that says something.
+/// Returns the readiness of the agent with this `--bpffs-path`; `None` where none answers.
 #[must_use]
 pub fn ask(bpffs: &Path) -> Option<ReadyView> {
     read(bpffs).ok()
@@ -62,7 +63,7 @@ pub fn ask(bpffs: &Path) -> Option<ReadyView> {
 fn read(bpffs: &Path) -> io::Result<ReadyView> {
     let stream = connect(&address(bpffs)?)?;
     let peer = getsockopt(&stream, PeerCredentials)?.uid();
-    // Anybody in this network namespace may take a name.
+    // Any process in this network namespace may take a name.
     if peer != 0 && peer != geteuid().as_raw() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
@@ -72,8 +73,10 @@ fn read(bpffs: &Path) -> io::Result<ReadyView> {
     Ok(serde_json::from_str(&text)?)
 }
 
-/// Connects within [`PATIENCE`]: an agent that is stopped accepts nothing, and once its backlog is full the kernel lets
-/// a connect wait for the socket's send time-out (`unix_stream_connect`).
+/// Connects within [`PATIENCE`].
+///
+/// A stopped agent accepts nothing. Once its backlog is full, the kernel lets a connect wait for
+/// the socket's send time-out (`unix_stream_connect`).
 fn connect(address: &SocketAddr) -> io::Result<StdStream> {
     let name = address.as_abstract_name().unwrap_or_default();
     let socket = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
@@ -92,11 +95,11 @@ fn listen(bpffs: &Path) -> io::Result<UnixListener> {
     UnixListener::from_std(listener)
 }
 
-/// Ends when no connection can be accepted.
+/// Returns when no connection can be accepted.
 async fn answer_all(listener: &UnixListener, health: &Health) {
     loop {
         let Ok((stream, _)) = listener.accept().await else { return };
-        // It fits the socket's buffer: who does not read it keeps nobody waiting.
+        // The answer fits the socket's buffer, so a client that does not read it blocks nothing.
         let _ = timeout(PATIENCE, answer(stream, health)).await;
     }
 }
@@ -107,7 +110,8 @@ async fn answer(mut stream: UnixStream, health: &Health) -> io::Result<()> {
     stream.shutdown().await
 }
 
-/// A node has an agent for each `--bpffs-path`. Of a path that is too long, the end makes the difference.
+/// Returns the socket's address. Each `--bpffs-path` has its own. A long path is cut at its front:
+/// ends differ.
 fn address(bpffs: &Path) -> io::Result<SocketAddr> {
     let path: PathBuf = bpffs.components().collect();
     let path = path.as_os_str().as_encoded_bytes();
@@ -132,8 +136,8 @@ mod tests {
         assert_eq!(ask(&path), None);
         let health = Arc::new(Health::new(SystemClock, Duration::from_secs(30)));
         let (stop, stopped) = watch::channel(());
-        let task = tokio::spawn(tell(path.clone(), health.clone(), stopped));
-        // A path is the same path with a slash at its end.
+        let task = tokio::spawn(serve_status(path.clone(), health.clone(), stopped));
+        // A trailing slash makes no difference.
         let asked = async || {
             let path = PathBuf::from(format!("{long}/"));
             tokio::task::spawn_blocking(move || ask(&path)).await.unwrap()

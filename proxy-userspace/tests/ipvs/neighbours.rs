@@ -99,8 +99,9 @@ fn a_kernel_without_ebpf_is_served_by_ipvs_where_nothing_else_is_asked_for() -> 
     })?;
     proxy.wait_for_start(starts + 1)?;
     let log = proxy.log();
-    let reasons =
-        log.lines().filter(|line| line.contains("served by IPVS, since this kernel can't do eBPF: "));
+    let reasons = log.lines().filter(|line| {
+        line.contains("served by IPVS, since this kernel can't do eBPF") && line.contains("error=")
+    });
     assert_eq!(reasons.count(), 1, "{log}");
     assert_eq!(proxy.json("status")?["mode"], "ipvs");
     let metrics = "127.0.0.1:10249".parse()?;
