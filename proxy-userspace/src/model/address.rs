@@ -1,18 +1,19 @@
-//! Addresses and ports as they stand in manifests.
+//! Parses addresses and ports of manifests.
 
 use std::net::IpAddr;
 
 use super::{Family, Protocol};
 
-/// An address as kube-proxy reads it (`ParseIPSloppy` in k8s.io/utils/net): zeros in front of a decimal
-/// number mean nothing, and an IPv4-mapped IPv6 address is the IPv4 address. The API server still keeps
-/// objects from the time when it took both.
+/// Parses an address as kube-proxy does (`ParseIPSloppy` in k8s.io/utils/net).
+///
+/// Leading zeros of a decimal number have no meaning. An IPv4-mapped IPv6 address is the IPv4
+/// address. The API server still stores such objects from the time when it accepted them.
 pub(super) fn parse_address(text: &str) -> Option<IpAddr> {
     let address: IpAddr = text.parse().or_else(|_| without_zeros(text).parse()).ok()?;
     Some(address.to_canonical())
 }
 
-/// `010.0.0.01` as `10.0.0.1`, and so behind the last colon of an IPv6 address.
+/// Returns `010.0.0.01` as `10.0.0.1`, also behind the last colon of an IPv6 address.
 fn without_zeros(text: &str) -> String {
     let (head, tail) = text.rfind(':').map_or(("", text), |colon| text.split_at(colon + 1));
     if !tail.contains('.') {
@@ -26,11 +27,11 @@ fn without_zeros(text: &str) -> String {
     format!("{head}{}", octets.join("."))
 }
 
-/// An address, or what is wrong with it.
+/// Parses an address that other hosts can reach. The error says what is accepted.
 pub(super) fn address(text: &str) -> Result<IpAddr, String> {
     let address =
         parse_address(text).ok_or_else(|| format!("{text:?} is not an IP address; takes IPv4 or IPv6"))?;
-    // What RFC 1122 and 4291 keep for a host or link itself can't be reached from another one.
+    // RFC 1122 and 4291 keep these addresses for a host or link, so other hosts can't reach them.
     let link_local = match address {
         IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
         IpAddr::V6(address) => address.is_unicast_link_local(),
@@ -43,7 +44,7 @@ pub(super) fn address(text: &str) -> Result<IpAddr, String> {
     Ok(address)
 }
 
-/// An address of one family, or what is wrong with it.
+/// Parses an address of one family. The error says what is accepted.
 pub(super) fn address_of(family: Family, text: &str) -> Result<IpAddr, String> {
     let address = address(text)?;
     if Family::of(address) == family {
@@ -52,13 +53,13 @@ pub(super) fn address_of(family: Family, text: &str) -> Result<IpAddr, String> {
     Err(format!("{address} is not an {family} address"))
 }
 
-/// A port, or what is wrong with it.
+/// Checks a port number. The error says what is accepted.
 pub(super) fn port(number: i32) -> Result<u16, String> {
     let port = u16::try_from(number).ok().filter(|port| *port != 0);
     port.ok_or_else(|| format!("{number} is not a port; takes 1 to 65535"))
 }
 
-/// A protocol, or what is wrong with it. Unset is TCP.
+/// Parses a protocol; unset is TCP. The error says what is accepted.
 pub(super) fn protocol(text: Option<&str>) -> Result<Protocol, String> {
     match text {
         None | Some("TCP") => Ok(Protocol::Tcp),

@@ -1,4 +1,4 @@
-//! What a Service's annotations say instead of the flags.
+//! The annotations of Services that override flags.
 
 use std::collections::BTreeMap;
 
@@ -52,15 +52,15 @@ const KUBE_ROUTER_SCHEDULER: Annotation = Annotation {
     effect: "Scheduler of the Service where IPVS serves; without effect where eBPF does.",
 };
 
-/// All annotations that the agent reads. Another one with Millrace's prefix is told as a mistake.
+/// All annotations that the agent reads. Another one with Millrace's prefix is reported as a mistake.
 pub const ANNOTATIONS: [Annotation; 5] =
     [FORWARDING, ALGORITHM, MAGLEV_SIZE, KUBE_ROUTER_DSR, KUBE_ROUTER_SCHEDULER];
 
-/// What the annotations of one Service say; `None` = nothing, the flag decides.
+/// The overrides in one Service's annotations; `None` = the flag decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Overrides {
     pub forwarding: Option<Forwarding>,
-    /// Whether `millrace/algorithm` asks for Maglev.
+    /// Whether `millrace/algorithm` requests Maglev.
     pub maglev: Option<bool>,
     pub maglev_size: Option<u32>,
     /// Only IPVS has schedulers.
@@ -71,7 +71,8 @@ impl Overrides {
     pub fn forwarding(&self, settings: &ModelSettings) -> Forwarding {
         self.forwarding.unwrap_or(settings.forwarding)
     }
-    /// Every director must choose the same backend without asking another: DSR is always Maglev.
+    /// Returns the algorithm. DSR always uses Maglev: all directors must choose the same backend
+    /// without talking to each other.
     pub fn algorithm(&self, settings: &ModelSettings) -> Algorithm {
         if self.forwarding(settings) == Forwarding::Dsr || self.maglev.unwrap_or(settings.maglev) {
             Algorithm::Maglev(self.maglev_size.unwrap_or(settings.maglev_size))
@@ -79,7 +80,7 @@ impl Overrides {
             Algorithm::Random
         }
     }
-    /// Whether `random` was asked for and can't be given.
+    /// Returns whether `random` is requested together with DSR.
     pub fn contradicts(&self, settings: &ModelSettings) -> bool {
         self.maglev == Some(false) && self.forwarding(settings) == Forwarding::Dsr
     }
@@ -106,7 +107,7 @@ pub(super) fn read_annotations(
     let tunnel = choose(get(&KUBE_ROUTER_DSR), &[("tunnel", Forwarding::Dsr)], notes);
     let words = [("dsr", Forwarding::Dsr), ("snat", Forwarding::Snat)];
     let maglev_size = get(&MAGLEV_SIZE).and_then(|(name, text)| {
-        // What is no number at all is as far out of range as zero.
+        // Text that is no number is out of range like zero.
         let size = check_maglev_size(text.parse().unwrap_or(0));
         size.map_err(|wrong| refuse(name, text, &wrong.to_string(), notes)).ok()
     });
@@ -120,7 +121,7 @@ pub(super) fn read_annotations(
         notes.warn_about(
             Topic::Annotation,
             field(ALGORITHM.name),
-            "random can't be had with DSR; maglev is used",
+            "random does not work with DSR; maglev is used",
         );
     }
     overrides

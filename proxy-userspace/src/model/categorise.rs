@@ -1,4 +1,4 @@
-//! Which endpoints of a service port make up its Cluster and its Local list, as kube-proxy decides it
+//! Picks the endpoints of a service port's Cluster and Local lists, as kube-proxy does
 //! (`CategorizeEndpoints` in kubernetes/kubernetes, pkg/proxy/topology.go).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::{Endpoint, EndpointAddress};
 
-/// An endpoint and what the slice says of who should use it.
+/// An endpoint with the hints of its slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Candidate<'a> {
     pub endpoint: Endpoint,
@@ -14,14 +14,14 @@ pub(super) struct Candidate<'a> {
     pub node_hints: &'a [Arc<str>],
 }
 
-/// The lists a service port needs. At least one of them.
+/// The lists that a service port needs, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Needed {
     pub cluster: bool,
     pub local: bool,
 }
 
-/// Where this node is.
+/// The place of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place<'a> {
     pub node: &'a str,
@@ -33,12 +33,13 @@ pub(super) struct Place<'a> {
 pub(super) struct Categorised {
     pub cluster: Option<BTreeSet<EndpointAddress>>,
     pub local: Option<BTreeSet<EndpointAddress>>,
-    /// Whether any endpoint anywhere is usable.
+    /// Whether any endpoint on any node is usable.
     pub has_any: bool,
 }
 
 impl Needed {
-    /// From the policies, and whether the service port is reachable from outside the cluster at all.
+    /// Derives the lists from the policies, and from whether clients outside the cluster can reach
+    /// the service port.
     pub fn by(external_local: bool, internal_local: bool, accessible: bool) -> Self {
         Self {
             cluster: !internal_local || accessible,
@@ -48,7 +49,7 @@ impl Needed {
 }
 
 impl Candidate<'_> {
-    /// Whether this copy of an endpoint counts instead of the one that came first.
+    /// Returns whether this copy of an endpoint counts instead of the first one.
     pub const fn replaces(&self, first: &Self) -> bool {
         first.endpoint.terminating && !self.endpoint.terminating
     }
@@ -69,7 +70,7 @@ pub(super) fn categorise(
     }
 }
 
-/// Which Ready endpoints traffic shall keep to.
+/// The Ready endpoints that traffic is restricted to.
 #[derive(Clone, Copy)]
 enum Preference<'a> {
     Nobody,
@@ -93,8 +94,10 @@ fn cluster_list(
     if preferred.is_empty() { pick(endpoints, Candidate::is_fallback) } else { preferred }
 }
 
-/// One Ready endpoint without a hint, or nobody hinted here, and hints count for nothing: traffic must not
-/// be pressed onto a few endpoints by hints that are being rolled out.
+/// Returns the restriction of traffic.
+///
+/// Hints do not count while one Ready endpoint has none, or none names this place: a partial
+/// roll-out of hints must not concentrate traffic on a few endpoints.
 fn preference<'a>(endpoints: &BTreeMap<EndpointAddress, Candidate<'_>>, place: Place<'a>) -> Preference<'a> {
     let all_hint = |hints: for<'h> fn(&Candidate<'h>) -> &'h [Arc<str>], here: &str| {
         let mut ready = endpoints.values().filter(|one| one.endpoint.ready).map(hints);
@@ -113,7 +116,8 @@ fn preference<'a>(endpoints: &BTreeMap<EndpointAddress, Candidate<'_>>, place: P
     }
 }
 
-/// Ready endpoints of this node, else those that still serve while they terminate. Hints play no role.
+/// Returns the Ready endpoints of this node, else those that serve while they terminate. Hints do
+/// not count.
 fn local_list(endpoints: &BTreeMap<EndpointAddress, Candidate<'_>>) -> BTreeSet<EndpointAddress> {
     let ready = pick(endpoints, |one| one.endpoint.local && one.endpoint.ready);
     if ready.is_empty() { pick(endpoints, |one| one.endpoint.local && one.is_fallback()) } else { ready }

@@ -1,4 +1,5 @@
-//! Who gets what several ask for and only one can have: the oldest.
+//! Gives each address and port, or health check port, to one of the Services that request it: the
+//! oldest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -8,11 +9,13 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::Protocol;
 
-/// An address and port that can be had by one service port only.
+/// An address and port that only one service port can have.
 pub(super) type Target = (SocketAddr, Protocol);
 
-/// The smaller rank wins: the older Service; one that doesn't say when it was created is younger than any
-/// that does. Namespace and name decide between equals, being the start of [`PortKey`]'s order.
+/// The smaller rank wins: the older Service.
+///
+/// A Service without creation time counts as younger than all others. Between equals the start of
+/// [`PortKey`]'s order decides: namespace and name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank(bool, Option<Timestamp>);
 
@@ -22,16 +25,17 @@ impl Rank {
     }
 }
 
-/// Who (`K`) asks for what (`T`).
+/// The keys (`K`) that request each target (`T`).
 #[derive(Debug)]
 pub(super) struct Claims<T, K> {
-    /// Whoever asks for it, the winner first.
+    /// The keys that request a target, the winner first.
     claimants: BTreeMap<T, Vec<(Rank, Arc<K>)>>,
     held: BTreeMap<Arc<K>, (Rank, Box<[T]>)>,
 }
 
 impl<T: Ord + Copy, K: Ord + Clone> Claims<T, K> {
-    /// Replaces what `key` asks for; returns everybody who wins, loses or has lost to somebody else by that.
+    /// Replaces the requests of `key`. Returns all keys that win, lose or have lost to another one
+    /// by this.
     pub fn replace(&mut self, key: &K, rank: Rank, targets: &BTreeSet<T>) -> BTreeSet<K> {
         let mut affected = BTreeSet::new();
         let is_same = |(old_rank, old): &(Rank, Box<[T]>)| *old_rank == rank && old.iter().eq(targets);
@@ -47,7 +51,7 @@ impl<T: Ord + Copy, K: Ord + Clone> Claims<T, K> {
             if targets.contains(&target) {
                 let claim = (rank, Arc::clone(&key));
                 let place = claimants.partition_point(|other| *other < claim);
-                // Hardly ever is there another one.
+                // Two Services almost never request the same target.
                 claimants.reserve_exact(1);
                 claimants.insert(place, claim);
             }
@@ -63,7 +67,7 @@ impl<T: Ord + Copy, K: Ord + Clone> Claims<T, K> {
         }
         affected
     }
-    /// Who gets it.
+    /// Returns the key that gets the target.
     pub fn winner(&self, target: &T) -> Option<&K> {
         self.claimants.get(target).and_then(|claimants| claimants.first()).map(|(_, key)| &**key)
     }

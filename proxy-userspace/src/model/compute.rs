@@ -1,4 +1,4 @@
-//! One Service and its slices in, its service ports out.
+//! Computes the service ports of one Service from it and its slices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,26 +14,26 @@ use super::service::{PortSpec, ServiceSpec};
 use super::slice::SERVICE_NAME_LABEL;
 use super::{Family, HealthCheck, ModelSettings, PortKey, ServiceKey, ServicePort};
 
-/// What one Service comes to. Empty where there is none.
+/// The result for one Service. It is empty if the Service is gone.
 #[derive(Debug)]
 pub(super) struct Computed {
-    /// Its ports, with every frontend it asks for.
+    /// The service ports, with every frontend that they request.
     pub ports: BTreeMap<PortKey, ServicePort>,
     pub rank: Rank,
-    /// Families in which it has a nodePort and this node no address for it.
-    pub homeless: BTreeSet<Family>,
+    /// Families without a node address for the Service's nodePort.
+    pub without_address: BTreeSet<Family>,
     pub health_check: Option<HealthCheck>,
     pub problems: Vec<Problem>,
 }
 
-/// What a computation may look at.
+/// The inputs of the computation.
 #[derive(Clone, Copy)]
 pub(super) struct Inputs<'a> {
     pub settings: &'a ModelSettings,
     pub environment: &'a Environment,
-    /// The Service; `None` = there is none of this name.
+    /// The Service; `None` if none has this name.
     pub service: Option<&'a StoredService>,
-    /// The slices that name it.
+    /// The slices that name the Service.
     pub slices: &'a SlicesOf,
 }
 
@@ -41,12 +41,12 @@ pub(super) fn compute(key: &ServiceKey, inputs: Inputs<'_>) -> Computed {
     let mut computed = Computed {
         ports: BTreeMap::new(),
         rank: Rank::new(None),
-        homeless: BTreeSet::new(),
+        without_address: BTreeSet::new(),
         health_check: None,
         problems: Vec::new(),
     };
     match inputs.service {
-        // Beside another proxy most slices belong to Services that are not ours to know.
+        // Beside another proxy, most slices belong to Services that this agent does not read.
         None if inputs.settings.service_proxy_name.is_some() => {}
         None => computed.problems = orphans(key, inputs.slices),
         Some(Stored { spec: None, notes }) => computed.problems.clone_from(&notes.problems),
@@ -80,8 +80,8 @@ fn compute_ports(
                 let message = format!("{address} is the API server's; not served there");
                 notes.warn_about(Topic::RefusedAddress, format!("spec.ports[{}].port", port.index), message);
             }
-            if exposure.homeless {
-                computed.homeless.insert(family);
+            if exposure.without_address {
+                computed.without_address.insert(family);
             }
             let port_key = PortKey { service: key.clone(), port: port.name.clone(), family };
             let source_ranges = reach.source_ranges.get(&family).cloned();
@@ -119,7 +119,8 @@ fn compute_port(
     }
 }
 
-/// What is wrong with the slices of a Service that is served, ports that match none of its own included.
+/// Returns the problems in the slices of a served Service, including ports that match none of its
+/// own.
 fn slice_problems(key: &ServiceKey, spec: &ServiceSpec, slices: &SlicesOf) -> Vec<Problem> {
     let names: Vec<String> =
         spec.ports.iter().map(|port| format!("{:?} {}", port.name, port.protocol)).collect();
@@ -134,7 +135,7 @@ fn slice_problems(key: &ServiceKey, spec: &ServiceSpec, slices: &SlicesOf) -> Ve
                 notes.warn_about(Topic::Mismatch, format!("ports[{}].name", port.index), message);
             }
         }
-        problems.extend(notes.suffered_by(key));
+        problems.extend(notes.affecting(key));
     }
     problems
 }
@@ -145,7 +146,7 @@ fn orphans(key: &ServiceKey, slices: &SlicesOf) -> Vec<Problem> {
         let mut notes = slice.notes.clone();
         let field = format!("metadata.labels[{SERVICE_NAME_LABEL}]");
         notes.info(field, format!("there is no Service {key}; the slice serves nothing"));
-        problems.extend(notes.suffered_by(key));
+        problems.extend(notes.affecting(key));
     }
     problems
 }

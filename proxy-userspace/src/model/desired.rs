@@ -1,4 +1,4 @@
-//! What the data plane shall serve: the model's output and the data plane's input.
+//! The desired state: the model's output and the data plane's input.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,7 +18,7 @@ pub struct ServiceKey {
     pub name: String,
 }
 
-/// One port of a Service in one family: the unit that is computed, planned and written.
+/// One port of a Service in one family: the unit of computation, planning and writing.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortKey {
     /// The Service.
@@ -49,20 +49,21 @@ pub enum Protocol {
     Sctp,
 }
 
-/// Who asks.
+/// The origin of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     /// This node's own pods and processes.
     Internal,
     /// A packet that came in over an uplink.
     External,
-    /// The same, but only from a source inside the cluster ([`Desired::cluster_sources`]).
+    /// A packet from an uplink whose source is inside the cluster ([`Desired::cluster_sources`]).
     ExternalInside,
-    /// A packet that another node encapsulated, for a NodePort of its own: such a frontend's address is unspecified.
+    /// A packet that another node encapsulated for a NodePort of its own. The frontend's address is
+    /// unspecified.
     Encapsulated,
 }
 
-/// What kind of address a frontend has.
+/// The kind of a frontend's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FrontendKind {
     /// The Service's cluster IP.
@@ -75,38 +76,38 @@ pub enum FrontendKind {
     LoadBalancer,
 }
 
-/// Which of a service port's lists a frontend uses.
+/// The list of a service port that a frontend uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum List {
     /// All usable endpoints.
     Cluster,
-    /// Those on this node.
+    /// The usable endpoints on this node.
     Local,
 }
 
-/// Where a service port is reached.
+/// An address and port where clients reach a service port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Frontend {
-    /// Address and port a client sends to.
+    /// The destination of clients' packets.
     pub address: SocketAddr,
-    /// Who asks.
+    /// The origin of the packets that it serves.
     pub scope: Scope,
-    /// Kind of address.
+    /// The kind of its address.
     pub kind: FrontendKind,
-    /// The list that the traffic policy of this scope names.
+    /// The list, from the traffic policy of this scope.
     pub list: List,
 }
 
-/// How a packet gets to a backend on another node.
+/// The way of packets to a backend on another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Forwarding {
-    /// With this node's address as its source; the reply comes back through this node.
+    /// SNAT: the source is this node's address, and the reply comes back through this node.
     Snat,
-    /// Encapsulated; the reply goes straight from the backend's node to the client.
+    /// DSR: encapsulated. The reply goes straight from the backend's node to the client.
     Dsr,
 }
 
-/// How a list becomes a slice of SELECTION.
+/// The layout of a list in the map SELECTION.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Algorithm {
     /// One slot a backend.
@@ -115,14 +116,14 @@ pub enum Algorithm {
     Maglev(u32),
 }
 
-/// Address and port of an endpoint; the identity of a backend.
+/// Address and port of an endpoint: the identity of a backend.
 pub type EndpointAddress = SocketAddr;
 
-/// An endpoint in any condition: listed here as long as it is in some EndpointSlice.
+/// An endpoint in any condition. It is listed as long as any EndpointSlice has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools, reason = "the API's own conditions, each with a meaning of its own")]
 pub struct Endpoint {
-    /// Name of the node it runs on, if the slice says.
+    /// The node's name, if the slice has it.
     pub node: Option<Arc<str>>,
     /// Whether that is this node.
     pub local: bool,
@@ -134,36 +135,38 @@ pub struct Endpoint {
     pub terminating: bool,
 }
 
-/// Everything the data plane needs to know of one service port in one family.
+/// The desired state of one service port in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServicePort {
     /// TCP, UDP or SCTP.
     pub protocol: Protocol,
-    /// Where it is reached, sorted.
+    /// The frontends, sorted.
     pub frontends: BTreeSet<Frontend>,
     /// How backends on other nodes are reached from frontends of scope external.
     pub forwarding: Forwarding,
     /// How a backend is chosen. Always Maglev where `forwarding` is Dsr.
     pub algorithm: Algorithm,
-    /// How IPVS chooses, where the Service says so.
+    /// The scheduler of IPVS, if the Service has one.
     pub scheduler: Option<Scheduler>,
     /// Session affinity time-out in seconds, 0 = none.
     pub affinity_seconds: u32,
-    /// Who may reach frontends of kind [`FrontendKind::LoadBalancer`], in this family; `None` = everybody. An empty
-    /// set keeps everybody out.
+    /// The sources that may reach frontends of kind [`FrontendKind::LoadBalancer`], in this family.
+    ///
+    /// `None` = all sources, an empty set = none.
     pub source_ranges: Option<BTreeSet<IpNet>>,
-    /// All endpoints in any condition (a connection to one that is only terminating still lives).
+    /// All endpoints in any condition: a connection to a terminating one still lives.
     pub endpoints: BTreeMap<EndpointAddress, Endpoint>,
     /// The Cluster list; `None` = not in use. Each member is a key of `endpoints`.
     pub cluster: Option<BTreeSet<EndpointAddress>>,
     /// The Local list; `None` = not in use. Each member is a key of `endpoints`.
     pub local: Option<BTreeSet<EndpointAddress>>,
-    /// Whether any endpoint anywhere is usable: an empty list is then dropped, else refused.
+    /// Whether any endpoint on any node is usable. If so, packets for an empty list are dropped,
+    /// else refused.
     pub has_any: bool,
 }
 
 impl ServicePort {
-    /// The members of a list; empty where the list is not in use.
+    /// Returns the members of a list; none if the list is not in use.
     pub fn members(&self, list: List) -> impl Iterator<Item = &EndpointAddress> {
         let list = match list {
             List::Cluster => &self.cluster,
@@ -176,21 +179,21 @@ impl ServicePort {
 /// The whole desired state of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
-    /// By service port and family.
+    /// The service ports, by port and family.
     pub ports: BTreeMap<PortKey, ServicePort>,
-    /// Addresses of every node of the cluster, this one included: peers, and where encapsulated packets go.
+    /// The addresses of every node of the cluster, this one included. DSR encapsulates to them.
     pub nodes: BTreeMap<String, BTreeSet<IpAddr>>,
     /// This node's name.
     pub node_name: String,
-    /// Sources that are inside the cluster although they come in over an uplink: `--cluster-cidr` and the addresses of
-    /// all nodes.
+    /// The sources inside the cluster, even if their packets come in over an uplink:
+    /// `--cluster-cidr` and the addresses of all nodes.
     pub cluster_sources: BTreeSet<IpNet>,
-    /// Those of them that get the Cluster list of a frontend whose externalTrafficPolicy is Local, as with kube-proxy:
-    /// `--cluster-cidr` and this node's own addresses.
+    /// The part of them that gets the Cluster list of a frontend with externalTrafficPolicy Local,
+    /// as with kube-proxy: `--cluster-cidr` and this node's own addresses.
     pub near_sources: BTreeSet<IpNet>,
     /// The health check node ports to open, by Service.
     pub health_checks: BTreeMap<ServiceKey, HealthCheck>,
-    /// Where they are opened: the addresses that NodePorts are served on.
+    /// The addresses that health check node ports are opened on: those that serve NodePorts.
     pub health_check_addresses: BTreeSet<IpAddr>,
     /// Whether load balancers may send new clients to this node.
     pub eligibility: Eligibility,
@@ -201,47 +204,50 @@ pub struct Desired {
 pub struct HealthCheck {
     /// `spec.healthCheckNodePort`.
     pub port: u16,
-    /// Distinct addresses of Ready endpoints on this node, over all ports of the Service. Endpoints that terminate
-    /// do not count though they may still serve: the node drains.
+    /// Distinct addresses of Ready endpoints on this node, over all ports of the Service.
+    ///
+    /// Terminating endpoints do not count, although they may still serve: the node drains.
     pub local_endpoints: usize,
 }
 
-/// What the own Node object says of this node's future.
+/// The state of this node's own Node object, for load balancers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Eligibility {
-    /// Nothing against it.
+    /// The node may get new clients.
     #[default]
     Eligible,
-    /// There is no Node of this name.
+    /// No Node has this node's name.
     Missing,
-    /// It is being deleted.
+    /// The Node is being deleted.
     Deleted,
-    /// It has the taint `ToBeDeletedByClusterAutoscaler`.
+    /// The Node has the taint `ToBeDeletedByClusterAutoscaler`.
     Tainted,
 }
 
-/// What changed since the data plane was last told.
+/// The changes since the data plane's last sync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dirty {
-    /// Service ports that were added, changed or removed (then they are not in `Desired`).
+    /// Service ports that were added, changed or removed. `Desired` has no removed ones.
     pub ports: BTreeSet<PortKey>,
     /// Whether `Desired::nodes`, `Desired::cluster_sources` or `Desired::near_sources` changed.
     pub nodes: bool,
-    /// Whether `Desired::health_checks`, where they are opened, or `Desired::eligibility` changed. No concern of the
-    /// data plane's.
+    /// Whether `Desired::health_checks`, their addresses or `Desired::eligibility` changed. The
+    /// data plane ignores it.
     pub health: bool,
-    /// Whether some objects could not be read since the start. They may be what an earlier agent served: what it
-    /// left in the kernel and nobody asks for stays meanwhile.
+    /// Whether some objects were unreadable since the start.
+    ///
+    /// An earlier agent may have served them. The data plane then keeps the kernel's state that no
+    /// object requests.
     pub incomplete: bool,
 }
 
 impl Dirty {
-    /// Whether there is nothing to do.
+    /// Returns whether nothing changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ports.is_empty() && !self.nodes && !self.health
     }
-    /// Adds what `other` names.
+    /// Adds the changes of `other`.
     pub fn merge(&mut self, other: Self) {
         self.ports.extend(other.ports);
         self.nodes |= other.nodes;
@@ -251,7 +257,7 @@ impl Dirty {
 }
 
 impl Family {
-    /// The family of an address.
+    /// Returns the family of an address.
     #[must_use]
     pub const fn of(address: IpAddr) -> Self {
         match address {
@@ -262,7 +268,7 @@ impl Family {
 }
 
 impl Protocol {
-    /// IP protocol number.
+    /// Returns the IP protocol number.
     #[must_use]
     pub const fn number(self) -> u8 {
         match self {
@@ -299,7 +305,7 @@ impl fmt::Display for ServiceKey {
 }
 
 impl fmt::Display for PortKey {
-    /// `namespace/name:port`, as kube-proxy writes it; an unnamed port has no colon.
+    /// Writes `namespace/name:port`, as kube-proxy does; an unnamed port has no colon.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let separator = if self.port.is_empty() { "" } else { ":" };
         write!(f, "{}{separator}{}", self.service, self.port)

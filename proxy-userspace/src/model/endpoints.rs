@@ -1,4 +1,4 @@
-//! The endpoints of one service port, merged over all its slices: endpoints move between slices.
+//! Merges the endpoints of one service port over all its slices: endpoints move between slices.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -8,10 +8,10 @@ use super::service::PortSpec;
 use super::slice::{SliceEndpoint, SliceSpec};
 use super::{Endpoint, EndpointAddress, Family};
 
-/// The endpoints that slices give a service port in one family.
+/// Returns the endpoints that the slices give a service port in one family.
 ///
-/// Of two copies with the same address and port the one that does not terminate counts, else the first by
-/// slice name, as in kube-proxy (`addEndpoints` in pkg/proxy/endpointslicecache.go).
+/// Of two copies with the same address and port, the one that does not terminate counts, else the
+/// first by slice name, as in kube-proxy (`addEndpoints` in pkg/proxy/endpointslicecache.go).
 pub(super) fn merge<'a>(
     slices: impl Iterator<Item = &'a SliceSpec>,
     port: &PortSpec,

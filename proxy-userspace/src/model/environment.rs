@@ -1,4 +1,4 @@
-//! What this node and the cluster's other nodes mean for the Services: which addresses are whose.
+//! The holders of addresses: this node, the cluster's other nodes, the API server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,57 +9,60 @@ use super::node::NodeSpec;
 use super::problem::Topic;
 use super::{Family, NodePortAddresses};
 
-/// Addresses that are somebody's already.
+/// The addresses that have a holder already.
 #[derive(Debug, Default)]
 pub(super) struct Environment {
-    /// This node's own Node object, or what the last one said.
+    /// This node's own Node object, or the last one after its deletion.
     own: Option<NodeSpec>,
     /// Addresses on devices of this node.
     devices: BTreeSet<IpAddr>,
-    /// Addresses of all Node objects, each with the names of the Nodes that have it.
+    /// The addresses of all Node objects, each with the names of the Nodes that have it.
     nodes: BTreeMap<IpAddr, BTreeSet<Arc<str>>>,
     api_servers: BTreeSet<SocketAddr>,
 }
 
-/// Whose an address is that a Service may not have: whoever may create Services could take over what lives there.
+/// The holder of an address that a Service may not have.
+///
+/// Else whoever may create Services could take over the traffic of that host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
-    /// The Node of this name has it.
+    /// The Node with this name.
     Node(Arc<str>),
-    /// It is on a device of this node, and no Node has it, nor the API server.
+    /// A device of this node. Neither a Node nor the API server has the address.
     Device,
     ApiServer,
 }
 
 impl Environment {
-    /// This node's name may stand for nothing yet. What it once stood for stays.
+    /// Returns this node's Node object, or the last one after its deletion. `None` if it never
+    /// existed.
     pub fn own(&self) -> Option<&NodeSpec> {
         self.own.as_ref()
     }
-    /// The addresses of this node's own Node object.
+    /// Returns the addresses of this node's own Node object.
     pub fn own_addresses(&self) -> BTreeSet<IpAddr> {
         self.own.as_ref().map(NodeSpec::addresses).unwrap_or_default()
     }
     pub fn set_own(&mut self, own: Option<NodeSpec>) {
         self.own = own;
     }
-    /// Returns the addresses that came or went.
+    /// Sets the addresses on devices. Returns those that came or went.
     pub fn set_devices(&mut self, addresses: BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
         let changed = &self.devices ^ &addresses;
         self.devices = addresses;
         changed
     }
-    /// Returns the addresses with a port that came or went.
+    /// Sets the API server's addresses and ports. Returns the addresses that came or went.
     pub fn set_api_servers(&mut self, servers: BTreeSet<SocketAddr>) -> BTreeSet<IpAddr> {
         let changed = self.api_servers.symmetric_difference(&servers).map(SocketAddr::ip).collect();
         self.api_servers = servers;
         changed
     }
-    /// Whether nothing may come between this and its clients, on whatever node it is.
+    /// Returns whether an API server listens there. No Service may take its traffic, on any node.
     pub fn is_api_server(&self, server: SocketAddr) -> bool {
         self.api_servers.contains(&server)
     }
-    /// Replaces the addresses of one Node object; returns those that came or went.
+    /// Replaces the addresses of one Node object. Returns those that came or went.
     pub fn replace_node(
         &mut self,
         name: &str,
@@ -80,11 +83,11 @@ impl Environment {
         old ^ new
     }
 
-    /// The addresses of all Node objects.
+    /// Returns the addresses of all Node objects.
     pub fn node_addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.nodes.keys().copied()
     }
-    /// The addresses NodePorts are served on.
+    /// Returns the addresses that serve NodePorts.
     pub fn node_port_addresses(&self, setting: &NodePortAddresses) -> impl Iterator<Item = IpAddr> {
         let (primary, ranges) = match setting {
             NodePortAddresses::Primary => (self.own.as_ref(), [].as_slice()),
@@ -94,21 +97,25 @@ impl Environment {
         let inside = |address: &IpAddr| ranges.iter().any(|range| range.contains(address));
         primary.chain(self.devices.iter().copied().filter(inside))
     }
-    /// Why an address can't be an external IP.
+    /// Returns the holder that keeps an address from being an external IP.
     pub fn refuse_external_ip(&self, address: IpAddr) -> Option<Holder> {
         let of_node = self.nodes.get(&address).and_then(BTreeSet::first).cloned().map(Holder::Node);
         let of_server = || self.has_api_server(address).then_some(Holder::ApiServer);
         let on_device = || self.is_own(address).then_some(Holder::Device);
         of_node.or_else(of_server).or_else(on_device)
     }
-    /// Why an address can't be a load balancer's. Those of nodes can: k3s and kube-vip write them there, and
-    /// nothing but the Service's own ports is served on them.
+    /// Returns the holder that keeps an address from being a load balancer's.
+    ///
+    /// Node addresses are allowed: k3s and kube-vip write them there. Only the Service's own ports
+    /// are served on them.
     pub fn refuse_ingress(&self, address: IpAddr) -> Option<Holder> {
         let of_node = self.is_own(address) || self.nodes.contains_key(&address);
         (!of_node && self.has_api_server(address)).then_some(Holder::ApiServer)
     }
-    /// Where packets for an ExternalIP of this node arrive that is on none of its devices: the cloud maps it
-    /// to the InternalIP one to one.
+    /// Returns the address at which packets for an ExternalIP of this node arrive that is on none
+    /// of its devices.
+    ///
+    /// The cloud maps it to the InternalIP one to one.
     pub fn mapped(&self, address: IpAddr) -> Option<IpAddr> {
         let own = self.own.as_ref().filter(|own| own.external.contains(&address))?;
         let elsewhere = !self.devices.contains(&address) && !own.internal.contains(&address);
@@ -121,7 +128,7 @@ impl Environment {
             self.api_servers.range(SocketAddr::new(address, 0)..=SocketAddr::new(address, u16::MAX));
         ports.next().is_some()
     }
-    /// Whether it is an address of this node.
+    /// Returns whether this node has the address.
     pub fn is_own(&self, address: IpAddr) -> bool {
         self.devices.contains(&address)
             || self.own.as_ref().is_some_and(|own| own.addresses().contains(&address))
@@ -129,7 +136,7 @@ impl Environment {
 }
 
 impl Holder {
-    /// What its refusal is about: only this node knows what is on its devices.
+    /// Returns the topic of a refusal. Only this node knows the addresses on its devices.
     pub const fn topic(&self) -> Topic {
         match self {
             Self::Node(_) | Self::ApiServer => Topic::RefusedAddress,

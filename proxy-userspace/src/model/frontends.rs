@@ -1,4 +1,4 @@
-//! Where a Service is reached.
+//! The frontends of a Service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,32 +9,32 @@ use super::service::{PortSpec, ServiceSpec};
 use super::source_ranges::{SourceRanges, with_vips};
 use super::{ClusterIpClients, Family, Forwarding, Frontend, FrontendKind, List, ModelSettings, Scope};
 
-/// The external addresses of a Service that it may have.
+/// The external addresses that a Service has and may have.
 #[derive(Debug, Default)]
 pub(super) struct Reach {
     external_ips: Vec<IpAddr>,
     ingress: Vec<IpAddr>,
     node_addresses: Vec<IpAddr>,
-    /// Other nodes send on what comes to their NodePorts.
+    /// Whether other nodes forward traffic of their NodePorts with DSR.
     direct_return: bool,
     cluster_ip_clients: ClusterIpClients,
-    /// Who may reach `ingress`.
+    /// The sources that may reach `ingress`.
     pub source_ranges: SourceRanges,
 }
 
-/// Where one port of a Service is reached in one family.
+/// The frontends of one port in one family.
 #[derive(Debug)]
 pub(super) struct Exposure {
     pub frontends: BTreeSet<Frontend>,
-    /// Reachable from outside the cluster, on this node or another.
+    /// Whether clients outside the cluster can reach the port, on this node or another.
     pub accessible: bool,
-    /// Not served: the API server is there.
+    /// Frontends that are not served, because the API server listens there.
     pub refused: BTreeSet<SocketAddr>,
-    /// There is a nodePort and no address to serve it on.
-    pub homeless: bool,
+    /// Whether the port has a nodePort, and this node no address to serve it on.
+    pub without_address: bool,
 }
 
-/// Sorts out the external addresses the Service must not have.
+/// Drops the external addresses that the Service must not have.
 pub(super) fn accept_addresses(
     spec: &ServiceSpec,
     settings: &ModelSettings,
@@ -79,7 +79,7 @@ pub(super) fn accept_addresses(
     reach
 }
 
-/// The frontends of one port in one family, those that another Service has an older claim to included.
+/// Returns the frontends of one port in one family, including those that an older Service has.
 pub(super) fn expose(
     spec: &ServiceSpec,
     port: &PortSpec,
@@ -102,7 +102,7 @@ pub(super) fn expose(
             add(cluster_ip, port.port, FrontendKind::ClusterIp, scope, spec.internal_local);
         }
     }
-    // Of an address that is given twice the load balancer's entry counts: source ranges hold for it.
+    // If an address is given twice, the load balancer's entry counts: source ranges apply to it.
     let of_family = |address: &&IpAddr| Family::of(**address) == family;
     let node_addresses: Vec<&IpAddr> = reach.node_addresses.iter().filter(of_family).collect();
     let node_ports = port
@@ -114,17 +114,19 @@ pub(super) fn expose(
     let vips = ingress
         .map(|address| (*address, port.port, FrontendKind::LoadBalancer))
         .chain(external_ips.map(|address| (*address, port.port, FrontendKind::ExternalIp)));
-    // A load balancer may have the address of a node that runs an API server, but not that server's port.
+    // A load balancer may have the address of a node with an API server, but not that server's
+    // port.
     let is_free = |(address, number, kind): &(IpAddr, u16, FrontendKind)| {
         *kind == FrontendKind::NodePort || !environment.is_api_server(SocketAddr::new(*address, *number))
     };
     let (outside, refused): (Vec<_>, Vec<_>) = node_ports.chain(vips).partition(is_free);
     for (address, number, kind) in &outside {
-        // Whoever asks from inside the node may use every endpoint, whatever eTP says.
+        // Clients on this node may use every endpoint, whatever externalTrafficPolicy is.
         add(*address, *number, *kind, Scope::External, spec.external_local);
         add(*address, *number, *kind, Scope::Internal, false);
     }
-    // Only sockets of the node's own namespace get there: each pod has a loopback device of its own.
+    // Only sockets in the node's network namespace reach this: each pod has a loopback device of
+    // its own.
     if let Some(number) = port.node_port {
         let loopback = match family {
             Family::V4 => IpAddr::from(Ipv4Addr::LOCALHOST),
@@ -132,7 +134,7 @@ pub(super) fn expose(
         };
         add(loopback, number, FrontendKind::NodePort, Scope::Internal, false);
     }
-    // The address is the node's whom the client asked; which port that is, is the same on all of them.
+    // The address is that of the node that the client contacted. The port is the same on all nodes.
     if let Some(number) = port.node_port.filter(|_| reach.direct_return) {
         let any = match family {
             Family::V4 => IpAddr::from(Ipv4Addr::UNSPECIFIED),
@@ -144,7 +146,7 @@ pub(super) fn expose(
         frontends: found.into_values().collect(),
         refused: refused.into_iter().map(|(address, number, _)| SocketAddr::new(address, number)).collect(),
         accessible: port.node_port.is_some() || !outside.is_empty(),
-        homeless: port.node_port.is_some() && node_addresses.is_empty(),
+        without_address: port.node_port.is_some() && node_addresses.is_empty(),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The health check node ports: who asks for one, and who gets it.
+//! The health check node ports, and the Services that get them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use super::claims::{Claims, Rank};
 use super::{HealthCheck, Model, Owner, PortKey, ServiceKey, ServicePort, Topic};
 
-/// The health checks that Services ask for. A port can be had by one of them only.
+/// The requested health check node ports. Only one Service can have each.
 #[derive(Debug, Default)]
 pub(super) struct HealthChecks {
     wanted: BTreeMap<ServiceKey, HealthCheck>,
@@ -14,7 +14,7 @@ pub(super) struct HealthChecks {
 }
 
 impl HealthChecks {
-    /// Replaces what a Service asks for; returns those for whom that may make a difference.
+    /// Replaces the request of a Service. Returns the Services that may change by this.
     pub fn replace(
         &mut self,
         key: &ServiceKey,
@@ -34,7 +34,7 @@ impl HealthChecks {
     }
 }
 
-/// A health check on this port of the Service that has these ports.
+/// Returns the health check of a Service with these service ports.
 pub(super) fn health_check(port: u16, ports: &BTreeMap<PortKey, ServicePort>) -> HealthCheck {
     let endpoints = ports.values().flat_map(|port| &port.endpoints);
     let ready = endpoints.filter(|(_, endpoint)| endpoint.local && endpoint.ready);
@@ -43,8 +43,9 @@ pub(super) fn health_check(port: u16, ports: &BTreeMap<PortKey, ServicePort>) ->
 }
 
 impl Model {
-    /// Gives each of these its port if nobody has an older claim to it; whether anything became different.
-    pub(super) fn settle_health_checks(&mut self, affected: BTreeSet<ServiceKey>) -> bool {
+    /// Gives each Service its port unless an older one has it. Returns whether the desired state
+    /// changed.
+    pub(super) fn assign_health_checks(&mut self, affected: BTreeSet<ServiceKey>) -> bool {
         let mut changed = false;
         for key in affected {
             let wanted = self.health_checks.wanted.get(&key).copied();
@@ -56,8 +57,10 @@ impl Model {
             {
                 let mut notes = stored.notes.emptied();
                 let rule = "the older one has it, or the first by name";
-                let message =
-                    format!("{} is Service {winner}'s too; {rule}; nobody answers here", wanted.port);
+                let message = format!(
+                    "{} is Service {winner}'s too; {rule}; this node does not answer it",
+                    wanted.port
+                );
                 notes.warn_about(Topic::Conflict, "spec.healthCheckNodePort", message);
                 problems = notes.problems;
             }
@@ -71,7 +74,7 @@ impl Model {
         changed
     }
 
-    /// Whether health checks are answered elsewhere than before.
+    /// Updates the addresses of health checks. Returns whether they changed.
     pub(super) fn refresh_health_check_addresses(&mut self) -> bool {
         let addresses = self.environment.node_port_addresses(&self.settings.node_ports).collect();
         let changed = self.desired.health_check_addresses != addresses;

@@ -122,7 +122,7 @@ fn of_two_services_with_one_port_the_older_answers_until_it_is_gone() {
             model.refresh();
         }
         assert_eq!(checks(&model), [("b", 32000, 0)]);
-        let rule = "the older one has it, or the first by name; nobody answers here";
+        let rule = "the older one has it, or the first by name; this node does not answer it";
         let complaint = |winner: &str| {
             format!("spec.healthCheckNodePort: 32000 is Service default/{winner}'s too; {rule}")
         };

@@ -1,4 +1,4 @@
-//! The objects there are, read, and which Services a change concerns.
+//! The objects in parsed form, and the Services that a change concerns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -10,55 +10,55 @@ use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 use super::names::Names;
-use super::node::{NodeSpec, Whose, read_node};
+use super::node::{NodeSpec, WhichNode, read_node};
 use super::problem::Notes;
 use super::service::{ServiceSpec, read_service};
 use super::slice::{SliceSpec, read_slice};
 use super::{ModelSettings, ObjectKey, ServiceKey};
 
-/// An object, read, and what was wrong with it.
+/// A parsed object, with the problems in it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Stored<Spec> {
     pub spec: Spec,
     pub notes: Notes,
 }
 
-/// A Service; without a spec it exists but is not ours to serve.
+/// A Service. Without a spec it exists, but another proxy serves it, or none does.
 pub(super) type StoredService = Stored<Option<ServiceSpec>>;
 
-/// What a Service, or its absence, means beside what was in its place.
+/// The difference between a Service, or its absence, and the former one of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Difference {
     /// It is the same.
     None,
     /// It is new, or another version.
     Changed,
-    /// The one that was there is gone; if there is one, it only has its name.
+    /// The former Service is gone. A present one only has the same name.
     Gone,
 }
 
-/// A Service that is there, and which one: its uid's hash, since nobody wants to read it.
+/// A Service with the hash of its uid: the uid itself is never shown.
 #[derive(Debug)]
 struct Incarnation {
     uid: u64,
     service: StoredService,
 }
 
-/// The slices of one Service, by name. Boxed: it is mostly one, and a tree's leaf has room for eleven.
+/// The slices of one Service, by name. Boxed: most have one, and a tree's leaf has room for eleven.
 pub(super) type SlicesOf = BTreeMap<String, Box<Stored<SliceSpec>>>;
 
-/// The objects, by what they are looked up by.
+/// The objects, by the keys of their look-ups.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     services: BTreeMap<ServiceKey, Incarnation>,
-    /// By Service, then by the slice's own name.
+    /// The slices by Service, then by their own name.
     slices: BTreeMap<ServiceKey, SlicesOf>,
-    /// Slices that name no Service.
+    /// Slices without the name of a Service.
     strays: BTreeMap<ObjectKey, Notes>,
-    /// Where to find a slice by its own name.
+    /// The Service of each slice.
     homes: BTreeMap<ObjectKey, ServiceKey>,
     nodes: BTreeMap<String, Stored<NodeSpec>>,
-    /// The Services that ask for an external address.
+    /// The Services that request an external address.
     wanted: BTreeMap<IpAddr, BTreeSet<ServiceKey>>,
     /// The names of nodes and zones.
     names: Names,
@@ -75,7 +75,7 @@ impl Index {
     pub fn slices_of(&self, key: &ServiceKey) -> &SlicesOf {
         self.slices.get(key).unwrap_or(&self.no_slices)
     }
-    /// A slice that names a Service, and which.
+    /// Returns a slice with the Service that it names.
     pub fn slice(&self, key: &ObjectKey) -> Option<(&ServiceKey, &SliceSpec)> {
         let service = self.homes.get(key)?;
         Some((service, &self.slices.get(service)?.get(&key.name)?.spec))
@@ -86,11 +86,11 @@ impl Index {
     pub fn node(&self, name: &str) -> Option<&Stored<NodeSpec>> {
         self.nodes.get(name)
     }
-    pub fn wanting(&self, address: IpAddr) -> impl Iterator<Item = &ServiceKey> {
+    pub fn requesters(&self, address: IpAddr) -> impl Iterator<Item = &ServiceKey> {
         self.wanted.get(&address).into_iter().flatten()
     }
 
-    /// Puts a Service, or none, in its place.
+    /// Stores a Service, or removes it.
     pub fn set_service(
         &mut self,
         key: &ServiceKey,
@@ -130,7 +130,7 @@ impl Index {
         }
         difference
     }
-    /// Puts a slice, or none, in its place; the Services for which that makes a difference.
+    /// Stores a slice, or removes it. Returns the Services that may change by this.
     pub fn set_slice(
         &mut self,
         key: &ObjectKey,
@@ -170,24 +170,24 @@ impl Index {
         }
         [old_home, new_home].into_iter().flatten().collect()
     }
-    /// Puts a Node, or none, in its place; returns what was there before.
+    /// Stores a Node, or removes it. Returns the former one.
     pub fn set_node(
         &mut self,
         name: &str,
-        whose: Whose,
+        which: WhichNode,
         node: Option<(&Node, Notes)>,
     ) -> Option<Stored<NodeSpec>> {
         match node {
             None => self.nodes.remove(name),
             Some((node, mut notes)) => {
-                let spec = read_node(node, whose, &mut notes);
+                let spec = read_node(node, which, &mut notes);
                 self.nodes.insert(name.to_owned(), Stored { spec, notes })
             }
         }
     }
 }
 
-/// Notes on an object, to be filled while it is read.
+/// Returns an empty collection of problems for an object that is about to be read.
 pub(super) fn notes(key: &ObjectKey, file: Option<&Arc<Path>>) -> Notes {
     Notes::on(key.clone(), file.cloned())
 }

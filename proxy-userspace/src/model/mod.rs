@@ -1,8 +1,9 @@
-//! Services, EndpointSlices and Nodes in; frontends and backends out. Pure: no I/O, no clock, no aya.
+//! Turns Services, EndpointSlices and Nodes into frontends and backends. Pure: no I/O, no clock, no
+//! aya.
 //!
-//! A change is read at once (text becomes addresses and ports; what can't is a [`Problem`]) and makes the
-//! Services it concerns dirty. A refresh computes those, settles who gets what several of them ask for, and
-//! says which service ports became different.
+//! A change is parsed at once: text becomes addresses and ports, and the rest a [`Problem`]. It
+//! marks the Services that it concerns as dirty. A refresh computes those, gives each frontend to
+//! one of the Services that request it, and returns the service ports that changed.
 
 mod address;
 mod annotations;
@@ -54,34 +55,35 @@ use movement::Movement;
 use problem::ProblemBook;
 use update::{Due, cluster_ranges};
 
-/// The desired state of this node, kept up to date change by change.
+/// The desired state of this node, updated change by change.
 #[derive(Debug)]
 pub struct Model {
     settings: ModelSettings,
     index: Index,
     environment: Environment,
     claims: Claims<Target, PortKey>,
-    /// Frontends that a service port asks for and another one has.
+    /// Frontends that a service port requests and an older Service has.
     lost: BTreeMap<PortKey, BTreeSet<Frontend>>,
     health_checks: HealthChecks,
-    /// Services with a nodePort that this node has no address for.
-    homeless: BTreeMap<Family, BTreeSet<ServiceKey>>,
+    /// Services with a nodePort in a family in which this node has no address.
+    without_address: BTreeMap<Family, BTreeSet<ServiceKey>>,
     pending: Pending,
     movement: Movement,
     desired: Desired,
     problems: ProblemBook<Owner>,
 }
 
-/// What the next refresh has to look at.
+/// The work of the next refresh.
 #[derive(Debug, Default)]
 struct Pending {
     services: BTreeSet<ServiceKey>,
-    /// All Services: something changed that any of them may depend on.
+    /// Whether all Services are to be computed, because something changed that any of them may
+    /// depend on.
     everything: bool,
     nodes: BTreeSet<String>,
 }
 
-/// Whose problems are replaced together.
+/// The unit in which problems are replaced.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Owner {
     Node(String),
@@ -93,7 +95,7 @@ enum Owner {
 }
 
 impl Model {
-    /// A model that has been told of no object yet.
+    /// Returns a model without objects.
     #[must_use]
     pub fn new(settings: ModelSettings) -> Self {
         Self {
@@ -110,14 +112,14 @@ impl Model {
             claims: Claims::default(),
             lost: BTreeMap::new(),
             health_checks: HealthChecks::default(),
-            homeless: BTreeMap::new(),
+            without_address: BTreeMap::new(),
             pending: Pending::default(),
             movement: Movement::default(),
             problems: ProblemBook::new(),
         }
     }
 
-    /// Takes a change; what it means is worked out by the next [`refresh`](Self::refresh).
+    /// Stores a change. The next [`refresh`](Self::refresh) computes its effects.
     pub fn apply(&mut self, change: Change) {
         match change {
             Change::Upsert { object, file } => {
@@ -128,17 +130,17 @@ impl Model {
         }
     }
 
-    /// Takes the addresses that are on devices of this node, loopback and link-local left out.
+    /// Sets the addresses on devices of this node, without loopback and link-local ones.
     pub fn set_node_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
         let changed = self.environment.set_devices(addresses);
         if let NodePortAddresses::Within(ranges) = &self.settings.node_ports {
             self.pending.everything |=
                 changed.iter().any(|address| ranges.iter().any(|range| range.contains(address)));
         }
-        self.touch_wanting(&changed);
+        self.mark_requesters(&changed);
     }
 
-    /// Computes what the changes since the last call concern, and says what became different.
+    /// Computes the effects of all changes since the last call, and returns what changed.
     pub fn refresh(&mut self) -> Dirty {
         let pending = std::mem::take(&mut self.pending);
         self.movement = Movement::default();
@@ -152,34 +154,36 @@ impl Model {
             self.refresh_service(key, &mut due);
         }
         for (key, next) in due.ports {
-            if self.settle(&key, next) {
+            if self.assign_frontends(&key, next) {
                 dirty.ports.insert(key);
             }
         }
-        dirty.health = self.settle_health_checks(due.health_checks) | self.refresh_eligibility();
-        self.note_homeless();
+        dirty.health = self.assign_health_checks(due.health_checks) | self.refresh_eligibility();
+        self.report_unserved_node_ports();
         dirty.health |= self.refresh_health_check_addresses();
         dirty
     }
 
-    /// Whether an endpoint that was ready has left a slice since the last [`refresh`](Self::refresh), and may be about to come into another
-    /// one: who waits some milliseconds with the refresh spares its Service a moment without it.
+    /// Returns whether a ready endpoint left a slice since the last [`refresh`](Self::refresh), and
+    /// may appear in another one.
+    ///
+    /// A caller that waits some milliseconds with the refresh keeps the endpoint in service.
     #[must_use]
     pub fn may_miss_endpoints(&self) -> bool {
-        self.movement.is_going_on()
+        self.movement.is_possible()
     }
 
-    /// The desired state as of the last [`refresh`](Self::refresh).
+    /// Returns the desired state as of the last [`refresh`](Self::refresh).
     #[must_use]
     pub fn desired(&self) -> &Desired {
         &self.desired
     }
-    /// Everything that is wrong as of the last [`refresh`](Self::refresh).
+    /// Returns all problems as of the last [`refresh`](Self::refresh).
     pub fn problems(&self) -> impl Iterator<Item = &Problem> {
         self.problems.iter()
     }
-    /// What has become wrong since the last call, sorted: each problem comes out once, until it has been
-    /// away in between.
+    /// Returns the problems that began since the last call, sorted. A problem is repeated only
+    /// after it was gone.
     pub fn take_problems(&mut self) -> Vec<Problem> {
         self.problems.take_fresh()
     }

@@ -1,5 +1,6 @@
-//! Endpoints that have left one EndpointSlice while their Service has others: the controller, which writes one slice at a time, may be about
-//! to put them into one of those.
+//! Finds endpoints that may be moving from one EndpointSlice to another.
+//!
+//! The controller writes one slice at a time, so a moving endpoint is in no slice for a moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,20 +9,21 @@ use super::index::Index;
 use super::slice::SliceSpec;
 use super::{ObjectKey, ServiceKey};
 
-/// Endpoints that were ready and are in no slice of their Service, since the last refresh.
+/// Endpoints that were ready and left all slices of their Service since the last refresh.
 #[derive(Debug, Default)]
 pub(super) struct Movement {
     missing: BTreeMap<ServiceKey, BTreeSet<IpAddr>>,
 }
 
-/// What could leave with a slice's next version.
+/// A slice before its change.
 pub(super) struct Before {
     service: ServiceKey,
     slice: SliceSpec,
 }
 
 impl Before {
-    /// `None` where nothing can leave: a slice that is new, or the only one of its Service.
+    /// Returns the slice, or `None` if no endpoint can move away: it is new, or the only one of its
+    /// Service.
     pub fn of(index: &Index, key: &ObjectKey) -> Option<Self> {
         let (service, slice) = index.slice(key)?;
         let others = index.slices_of(service).iter().filter(|(name, _)| **name != key.name);
@@ -33,8 +35,8 @@ impl Before {
 }
 
 impl Movement {
-    /// A slice has another version now, or none.
-    pub fn follow(&mut self, index: &Index, key: &ObjectKey, before: Option<Before>) {
+    /// Compares a slice, changed or deleted by now, with its former version.
+    pub fn compare(&mut self, index: &Index, key: &ObjectKey, before: Option<Before>) {
         if let Some(Before { service, slice }) = before {
             let serves = |address: IpAddr| {
                 let slices = index.slices_of(&service).values();
@@ -57,7 +59,7 @@ impl Movement {
             }
         }
     }
-    pub fn is_going_on(&self) -> bool {
+    pub fn is_possible(&self) -> bool {
         !self.missing.is_empty()
     }
 }

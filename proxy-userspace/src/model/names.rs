@@ -1,26 +1,26 @@
-//! Text that many objects share, such as the names of nodes and zones: kept once.
+//! Keeps one copy of texts that many objects share, such as the names of nodes and zones.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Fewer names than this are never looked through for those that nobody uses any more.
-const FEW: usize = 64;
+/// With fewer names than this, unused ones are never searched for.
+const MIN_NAMES: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Names {
     known: BTreeSet<Arc<str>>,
-    /// How many of them were in use when that was last looked at.
+    /// The number of names that were in use at the last search.
     used: usize,
 }
 
 impl Names {
-    /// The one copy of this text.
-    pub fn share(&mut self, text: &str) -> Arc<str> {
+    /// Returns the shared copy of this text.
+    pub fn intern(&mut self, text: &str) -> Arc<str> {
         if let Some(known) = self.known.get(text) {
             return Arc::clone(known);
         }
-        // Nodes come and go: looked at each time their number has doubled, old names cost next to nothing.
-        if self.known.len() >= FEW + 2 * self.used {
+        // Nodes come and go. A search each time the number has doubled costs next to nothing.
+        if self.known.len() >= MIN_NAMES + 2 * self.used {
             self.known.retain(|name| Arc::strong_count(name) > 1);
             self.used = self.known.len();
         }
@@ -37,14 +37,14 @@ mod tests {
     #[test]
     fn the_same_text_is_kept_once_and_what_nobody_uses_is_forgotten() {
         let mut names = Names::default();
-        let kept = names.share("node-1");
-        assert!(Arc::ptr_eq(&kept, &names.share("node-1")));
+        let kept = names.intern("node-1");
+        assert!(Arc::ptr_eq(&kept, &names.intern("node-1")));
         for number in 0..10_000 {
-            names.share(&format!("gone-{number}"));
-            assert!(names.known.len() <= FEW + 2);
+            names.intern(&format!("gone-{number}"));
+            assert!(names.known.len() <= MIN_NAMES + 2);
         }
-        assert!(Arc::ptr_eq(&kept, &names.share("node-1")));
-        let held: Vec<_> = (0..1000).map(|number| names.share(&format!("held-{number}"))).collect();
-        assert!(held.iter().all(|name| Arc::ptr_eq(name, &names.share(name))));
+        assert!(Arc::ptr_eq(&kept, &names.intern("node-1")));
+        let held: Vec<_> = (0..1000).map(|number| names.intern(&format!("held-{number}"))).collect();
+        assert!(held.iter().all(|name| Arc::ptr_eq(name, &names.intern(name))));
     }
 }

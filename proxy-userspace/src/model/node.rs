@@ -1,4 +1,4 @@
-//! A Node object, read.
+//! Parses Node objects.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,15 +10,16 @@ use super::problem::Notes;
 use super::{Eligibility, Family};
 
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
-/// The cluster autoscaler's mark on a node it is about to remove.
+/// The cluster autoscaler's taint on a node that it is about to remove.
 const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// The operating system, as Go names it.
+/// The label with the operating system, as Go names it.
 pub const OS_LABEL: &str = "kubernetes.io/os";
-/// The one that an agent can run on.
+/// The operating system that the agent runs on.
 pub const AGENTS_OS: &str = "linux";
 
-/// Whether an agent may be expected on a node: it is not known to have another operating system, nor about to go.
+/// Returns whether the node may have an agent: it does not have another operating system, and is
+/// not about to go.
 #[must_use]
 pub fn may_run_agent(node: &Node) -> bool {
     let os = node.metadata.labels.as_ref().and_then(|labels| labels.get(OS_LABEL));
@@ -28,54 +29,55 @@ pub fn may_run_agent(node: &Node) -> bool {
 /// A Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeSpec {
-    /// Its InternalIPs, in their order.
+    /// The InternalIPs in their order.
     pub internal: Vec<IpAddr>,
-    /// Its ExternalIPs, in their order.
+    /// The ExternalIPs in their order.
     pub external: Vec<IpAddr>,
-    /// What only matters of this node's own.
+    /// The parts that matter only for this node's own object.
     pub own: OwnFacts,
 }
 
-/// What a Node object says of its node besides the addresses.
+/// The parts of this node's own object besides the addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct OwnFacts {
-    /// The zone it is in; `None` where its label is missing or empty.
+    /// The zone; `None` if the label is missing or empty.
     pub zone: Option<String>,
     pub eligibility: Eligibility,
 }
 
-/// Which node an object is about.
+/// The node that an object belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Whose {
+pub(super) enum WhichNode {
     This,
     Other,
 }
 
 impl NodeSpec {
-    /// The first InternalIP of a family, or else its first ExternalIP.
+    /// Returns the first InternalIP of a family, or else its first ExternalIP.
     pub fn primary(&self, family: Family) -> Option<IpAddr> {
         let addresses = self.internal.iter().chain(&self.external);
         addresses.copied().find(|address| Family::of(*address) == family)
     }
-    /// Where other nodes reach it and it sends from: its InternalIPs, or else its ExternalIPs.
+    /// Returns the addresses that other nodes send to and receive from: the InternalIPs, or else
+    /// the ExternalIPs.
     pub fn peer_addresses(&self) -> BTreeSet<IpAddr> {
         let addresses = if self.internal.is_empty() { &self.external } else { &self.internal };
         addresses.iter().copied().collect()
     }
-    /// What is known of this node once its object is gone.
+    /// Returns the parts that still hold after the object was deleted.
     pub fn without_object(self) -> Self {
         Self { own: OwnFacts { eligibility: Eligibility::Missing, ..self.own }, ..self }
     }
-    /// All its addresses.
+    /// Returns all addresses.
     pub fn addresses(&self) -> BTreeSet<IpAddr> {
         self.internal.iter().chain(&self.external).copied().collect()
     }
 }
 
-pub(super) fn read_node(node: &Node, whose: Whose, notes: &mut Notes) -> NodeSpec {
-    let own = match whose {
-        Whose::This => read_own(node),
-        Whose::Other => OwnFacts::default(),
+pub(super) fn read_node(node: &Node, which: WhichNode, notes: &mut Notes) -> NodeSpec {
+    let own = match which {
+        WhichNode::This => read_own(node),
+        WhichNode::Other => OwnFacts::default(),
     };
     let mut spec = NodeSpec { own, ..NodeSpec::default() };
     let entries = node.status.as_ref().and_then(|status| status.addresses.as_deref()).unwrap_or_default();

@@ -145,7 +145,7 @@ fn a_node_goes_on_serving_as_before_when_its_object_is_gone_and_follows_the_next
     assert_eq!(model.refresh(), Dirty { health: true, ..Dirty::default() });
     let missing = crate::model::Desired { eligibility: Eligibility::Missing, ..served.clone() };
     assert_eq!(*model.desired(), missing);
-    assert_eq!(model.complaints(), [": it is gone; the addresses and the zone that it had are used on"]);
+    assert_eq!(model.complaints(), [": it was deleted; its last addresses and zone stay in use"]);
 
     // A Service that comes now is served on the same address.
     model.tell(json!({

@@ -1,4 +1,4 @@
-//! What the source tells the model.
+//! The objects and changes that a source reports to the model.
 
 use std::fmt;
 use std::path::Path;
@@ -8,21 +8,21 @@ use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// One thing that happened to one object.
+/// A change of one object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// The object is new or has changed; told twice, the second changes nothing.
+    /// The object is new or has changed. A repetition changes nothing.
     Upsert {
         /// The object as it is now.
         object: Object,
-        /// The manifest it came from, for messages.
+        /// The manifest that contains it, for messages.
         file: Option<Arc<Path>>,
     },
     /// The object is gone.
     Delete(ObjectKey),
 }
 
-/// An object of a kind that matters to the proxy.
+/// An object of a kind that the proxy reads.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Object {
     /// `v1` Service.
@@ -33,7 +33,7 @@ pub enum Object {
     Node(Box<Node>),
 }
 
-/// Kind of an object.
+/// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// `v1` Node.
@@ -44,19 +44,19 @@ pub enum Kind {
     EndpointSlice,
 }
 
-/// Names an object.
+/// The identity of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
     /// Its kind.
     pub kind: Kind,
-    /// `metadata.namespace`; `default` where a namespaced object doesn't say, empty for a Node.
+    /// `metadata.namespace`; `default` if a namespaced object has none, empty for a Node.
     pub namespace: String,
     /// `metadata.name`.
     pub name: String,
 }
 
 impl Object {
-    /// The object's name.
+    /// Returns the object's identity.
     #[must_use]
     pub fn key(&self) -> ObjectKey {
         let (kind, metadata) = match self {
@@ -69,7 +69,7 @@ impl Object {
 }
 
 impl ObjectKey {
-    /// The key of an object of this kind with this metadata.
+    /// Returns the identity of an object of this kind with this metadata.
     #[must_use]
     pub fn new(kind: Kind, metadata: &ObjectMeta) -> Self {
         let namespace = match (kind, &metadata.namespace) {
@@ -92,7 +92,7 @@ impl fmt::Display for Kind {
 }
 
 impl fmt::Display for ObjectKey {
-    /// `Service default/web`, `Node node-1`.
+    /// Writes `Service default/web` or `Node node-1`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let separator = if self.namespace.is_empty() { "" } else { "/" };
         write!(f, "{} {}{separator}{}", self.kind, self.namespace, self.name)

@@ -1,4 +1,4 @@
-//! What is wrong with an object, said once and in one line, while everything else goes on working.
+//! Problems of objects: each one line, reported once, while all other objects are served.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,55 +7,59 @@ use std::sync::Arc;
 
 use super::{ObjectKey, ServiceKey};
 
-/// How much a problem matters.
+/// The weight of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Worth knowing; often passes by itself, such as a Service whose EndpointSlice has not come yet.
+    /// Often passes by itself, such as a Service whose EndpointSlice has not come yet.
     Info,
-    /// Something that was asked for is not served.
+    /// A requested feature is not served.
     Warning,
 }
 
-/// What a problem is about: what an Event that tells of it gives as its reason, and whether every node sees it.
+/// The subject of a problem. It decides the reason of the Event, and whether every node sees the
+/// problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Topic {
     /// A field that can't be read, or has a value that is not accepted.
     Field,
-    /// An annotation that can't be read, or asks for what can't be had.
+    /// An annotation that can't be read, or requests something impossible.
     Annotation,
     /// An external IP or a load balancer's address that the Service may not have.
     RefusedAddress,
-    /// As [`RefusedAddress`](Self::RefusedAddress), because of an address that only this node knows to be its own.
+    /// As [`RefusedAddress`](Self::RefusedAddress), where only this node knows that it has the
+    /// address.
     RefusedHere,
     /// An address and port that another Service has.
     Conflict,
     /// As [`Conflict`](Self::Conflict), on an address of this node.
     ConflictHere,
-    /// Objects that don't agree with each other, as happens for a moment whenever they change one after the other.
+    /// Objects that contradict each other, as happens for a moment when they change one after the
+    /// other.
     Mismatch,
 }
 
-/// One thing that is wrong in one field of one object.
+/// A problem in one field of one object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Problem {
-    /// The manifest, where there is one.
+    /// The manifest, if there is one.
     pub file: Option<Arc<Path>>,
-    /// The object; `None` where it can't be told, as in a file that is not YAML.
+    /// The object; `None` if it is unknown, as in a file that is not YAML.
     pub object: Option<ObjectKey>,
-    /// Path of the field, such as `spec.ports[0].nodePort`; empty where the whole object is meant.
+    /// Path of the field, such as `spec.ports[0].nodePort`; empty for the whole object.
     pub field: String,
-    /// What is wrong, what is accepted and what is done instead.
+    /// The fault, the accepted values and the consequence.
     pub message: String,
-    /// How much it matters.
+    /// Its weight.
     pub severity: Severity,
-    /// What it is about.
+    /// Its subject.
     pub topic: Topic,
-    /// The Service that suffers from it, where `object` is one of its EndpointSlices.
+    /// The Service that it affects, if `object` is one of its EndpointSlices.
     pub service: Option<ServiceKey>,
 }
 
 impl fmt::Display for Problem {
-    /// `web.yaml: Service default/web: spec.ports[0].nodePort: 70000 is not ...`, always one line.
+    /// Writes `web.yaml: Service default/web: spec.ports[0].nodePort: 70000 is not ...`, always one
+    /// line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(file) = &self.file {
             write!(f, "{}: ", file.display())?;
@@ -70,12 +74,12 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Collects what is wrong with one object.
+/// Collects the problems of one object.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Notes {
     object: ObjectKey,
     file: Option<Arc<Path>>,
-    /// What was found so far.
+    /// The problems so far.
     pub problems: Vec<Problem>,
 }
 
@@ -92,11 +96,11 @@ impl Notes {
     pub fn info(&mut self, field: impl Into<String>, message: impl Into<String>) {
         self.push(Severity::Info, Topic::Mismatch, field.into(), message.into());
     }
-    /// What was found, as something that `service` suffers from.
-    pub fn suffered_by(self, service: &ServiceKey) -> impl Iterator<Item = Problem> {
+    /// Returns the problems, marked as affecting `service`.
+    pub fn affecting(self, service: &ServiceKey) -> impl Iterator<Item = Problem> {
         self.problems.into_iter().map(|problem| Problem { service: Some(service.clone()), ..problem })
     }
-    /// Without what was found so far.
+    /// Returns an empty collection for the same object.
     pub fn emptied(&self) -> Self {
         Self::on(self.object.clone(), self.file.clone())
     }
@@ -106,7 +110,7 @@ impl Notes {
     }
 }
 
-/// All problems there are, by what is computed at once, and those nobody was told of yet.
+/// All current problems, by the unit of their computation, and those that were not reported yet.
 #[derive(Debug)]
 pub(super) struct ProblemBook<Owner> {
     current: BTreeMap<Owner, Vec<Problem>>,
@@ -117,7 +121,7 @@ impl<Owner: Ord> ProblemBook<Owner> {
     pub fn new() -> Self {
         Self { current: BTreeMap::new(), fresh: BTreeSet::new() }
     }
-    /// Replaces what is wrong with `owner`; only what was not wrong before is fresh.
+    /// Replaces the problems of `owner`. Only new ones are to be reported.
     pub fn set(&mut self, owner: Owner, problems: Vec<Problem>) {
         let old = self.current.remove(&owner).unwrap_or_default();
         for gone in old.iter().filter(|problem| !problems.contains(problem)) {
@@ -128,7 +132,7 @@ impl<Owner: Ord> ProblemBook<Owner> {
             self.current.insert(owner, problems);
         }
     }
-    /// What is wrong with `owner` is fresh again.
+    /// Marks the problems of `owner` to be reported again.
     pub fn repeat(&mut self, owner: &Owner) {
         self.fresh.extend(self.current.get(owner).into_iter().flatten().cloned());
     }

@@ -1,6 +1,6 @@
 //! IPVS' schedulers.
 
-/// How IPVS chooses a server for a new connection.
+/// The scheduler with which IPVS picks a server for a new connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scheduler {
     /// Round robin.
@@ -14,7 +14,7 @@ pub enum Scheduler {
     Wlc,
     /// Locality-based least connections.
     Lblc,
-    /// The same with replication.
+    /// Locality-based least connections with replication.
     Lblcr,
     /// Source hashing.
     Sh,
@@ -33,7 +33,7 @@ pub enum Scheduler {
 }
 
 impl Scheduler {
-    /// All of them.
+    /// All schedulers.
     pub const ALL: [Self; 13] = [
         Self::Rr,
         Self::Wrr,
@@ -50,13 +50,13 @@ impl Scheduler {
         Self::Mh,
     ];
 
-    /// All of them with their names.
+    /// Returns all schedulers with their names.
     #[must_use]
     pub fn words() -> [(&'static str, Self); 13] {
         Self::ALL.map(|scheduler| (scheduler.name(), scheduler))
     }
 
-    /// As IPVS, kube-proxy and kube-router spell it. Its module is `ip_vs_` and this.
+    /// Returns the name that IPVS, kube-proxy and kube-router use. The module is `ip_vs_` and this.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! A Service object, read: text becomes addresses, ports and policies; what can't is noted and left out.
+//! Parses Service objects. Unreadable fields become problems and are left out.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,25 +16,25 @@ const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
 const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
 const LONGEST_AFFINITY_SECONDS: i32 = 86_400;
 
-/// A Service that is ours to serve.
+/// A Service that this agent serves.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ServiceSpec {
     /// `metadata.creationTimestamp`.
     pub created: Option<Timestamp>,
-    /// The families it is served in, each with its cluster IP if that is a valid one.
+    /// The families that it is served in, each with its cluster IP if that is valid.
     pub families: BTreeMap<Family, Option<IpAddr>>,
     pub ports: Vec<PortSpec>,
-    /// `spec.externalIPs`, each with its place there.
+    /// `spec.externalIPs`, each with its index.
     pub external_ips: Vec<(usize, IpAddr)>,
-    /// Addresses of `status.loadBalancer.ingress`, each with its place there.
+    /// The addresses of `status.loadBalancer.ingress`, each with its index.
     pub ingress: Vec<(usize, IpAddr)>,
     /// `spec.loadBalancerSourceRanges`.
     pub source_ranges: SourceRanges,
-    /// `spec.healthCheckNodePort`, where type and eTP make it count.
+    /// `spec.healthCheckNodePort`, if type and externalTrafficPolicy give it a meaning.
     pub health_check: Option<u16>,
-    /// eTP Local, where the type makes it count.
+    /// Whether externalTrafficPolicy is Local and the type gives it a meaning.
     pub external_local: bool,
-    /// iTP Local.
+    /// Whether internalTrafficPolicy is Local.
     pub internal_local: bool,
     pub affinity_seconds: u32,
     pub overrides: Overrides,
@@ -43,7 +43,7 @@ pub(super) struct ServiceSpec {
 /// A port of a Service.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PortSpec {
-    /// Its place in `spec.ports`.
+    /// Its index in `spec.ports`.
     pub index: usize,
     pub name: String,
     pub protocol: Protocol,
@@ -51,7 +51,7 @@ pub(super) struct PortSpec {
     pub node_port: Option<u16>,
 }
 
-/// `None` for a Service that is somebody else's to serve, or nobody's.
+/// Parses a Service. Returns `None` if another proxy serves it, or none does.
 pub(super) fn read_service(
     service: &Service,
     settings: &ModelSettings,
@@ -126,8 +126,10 @@ fn service_type(raw: &RawSpec, notes: &mut Notes) -> Option<Type> {
     }
 }
 
-/// The families of the cluster IPs. An invalid cluster IP keeps the family that `spec.ipFamilies` says it
-/// has: the Service's other addresses go on.
+/// Returns the families of the cluster IPs.
+///
+/// An invalid cluster IP keeps the family of `spec.ipFamilies`, so that the Service's other
+/// addresses are served.
 fn read_families(raw: &RawSpec, notes: &mut Notes) -> Option<BTreeMap<Family, Option<IpAddr>>> {
     let several = raw.cluster_ips.as_deref().filter(|ips| !ips.is_empty());
     let texts = several.unwrap_or(raw.cluster_ip.as_slice());
@@ -193,7 +195,7 @@ fn read_node_port(number: Option<i32>, kind: Type, field: &str, notes: &mut Note
     port(number).map_err(|wrong| notes.warn(field, format!("{wrong}; no NodePort is served"))).ok()
 }
 
-/// The addresses of a list, without those that are absent; a wrong one is noted.
+/// Parses a list of addresses. Absent ones are left out, wrong ones are reported.
 fn read_addresses<'a>(
     list: &str,
     member: &str,
@@ -221,7 +223,7 @@ fn read_health_check(raw: &RawSpec, kind: Type, notes: &mut Notes) -> Option<u16
         );
         return None;
     }
-    port(number).map_err(|wrong| notes.warn(FIELD, format!("{wrong}; nobody answers health checks"))).ok()
+    port(number).map_err(|wrong| notes.warn(FIELD, format!("{wrong}; health checks are not answered"))).ok()
 }
 
 fn is_local(policy: Option<&str>, field: &str, notes: &mut Notes) -> bool {

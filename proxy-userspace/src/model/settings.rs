@@ -1,64 +1,64 @@
-//! What the model is told once, at start.
+//! The model's settings, fixed at start.
 
 use ipnet::IpNet;
 
 use super::Forwarding;
 
-/// The settings that decide what is served, and how.
+/// The settings that decide which Services are served, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelSettings {
     /// This node's name.
     pub node_name: String,
-    /// The addresses NodePorts are served on.
+    /// The addresses that serve NodePorts.
     pub node_ports: NodePortAddresses,
-    /// Sources inside these are inside the cluster.
+    /// Prefixes of sources that are inside the cluster.
     pub cluster_ranges: Vec<IpNet>,
-    /// Who may reach cluster IPs over an uplink.
+    /// The sources that may reach cluster IPs over an uplink.
     pub cluster_ip_clients: ClusterIpClients,
-    /// External IPs outside these are refused.
+    /// Prefixes that external IPs must be in.
     pub external_ip_ranges: Vec<IpNet>,
-    /// Serve the Services whose label `service.kubernetes.io/service-proxy-name` says this, instead of those
-    /// that have no such label.
+    /// The value of the label `service.kubernetes.io/service-proxy-name` of the Services to serve.
+    /// `None` = Services without that label.
     pub service_proxy_name: Option<String>,
-    /// How Services without an annotation are forwarded to other nodes.
+    /// The way to other nodes for Services without an annotation.
     pub forwarding: Forwarding,
-    /// Whether Services without an annotation get a Maglev table. With DSR they always do.
+    /// Whether Services without an annotation get a Maglev table. With DSR all do.
     pub maglev: bool,
     /// Slots of a Maglev table, a prime.
     pub maglev_size: u32,
 }
 
-/// Who may reach cluster IPs over an uplink.
+/// The sources that may reach cluster IPs over an uplink.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClusterIpClients {
     /// Sources inside the cluster.
     #[default]
     Inside,
-    /// Everybody: routers know the range.
+    /// All sources: routers know the range.
     All,
 }
 
-/// The addresses of this node that NodePorts are served on.
+/// The addresses of this node that serve NodePorts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodePortAddresses {
     /// The Node object's first InternalIP of each family.
     Primary,
-    /// Every address on a device of this node that lies inside one of these.
+    /// Every address on a device of this node within one of these prefixes.
     Within(Vec<IpNet>),
 }
 
-/// Slots of a Maglev table where nobody says otherwise.
+/// Slots of a Maglev table by default.
 pub const DEFAULT_MAGLEV_SIZE: u32 = 4093;
-/// Fewest and most slots a Maglev table may have.
+/// The smallest and largest size of a Maglev table, in slots.
 pub const MAGLEV_SIZES: std::ops::RangeInclusive<u32> = 3..=65_537;
 
-/// Why a number can't be the size of a Maglev table.
+/// The reasons why a number can't be the size of a Maglev table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MaglevSizeError {
     /// Too small or too large.
     #[error("takes a prime from {} to {}", MAGLEV_SIZES.start(), MAGLEV_SIZES.end())]
     OutOfRange,
-    /// A multiple of something.
+    /// Not a prime.
     #[error("takes a prime from {} to {}; the nearest is {nearest}", MAGLEV_SIZES.start(), MAGLEV_SIZES.end())]
     NotPrime {
         /// The nearest accepted size, the lower one of two.
@@ -66,8 +66,8 @@ pub enum MaglevSizeError {
     },
 }
 
-/// Checks the size of a Maglev table: other than a prime would leave slots that no backend's permutation
-/// reaches.
+/// Checks the size of a Maglev table. With a size that is no prime, a backend's permutation would
+/// miss slots.
 pub fn check_maglev_size(size: u32) -> Result<u32, MaglevSizeError> {
     if !MAGLEV_SIZES.contains(&size) {
         return Err(MaglevSizeError::OutOfRange);

@@ -1,4 +1,4 @@
-//! An EndpointSlice object, read.
+//! Parses EndpointSlice objects.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -10,19 +10,20 @@ use super::names::Names;
 use super::problem::Notes;
 use super::{Family, Protocol, ServiceKey};
 
-/// The label that says which Service a slice belongs to.
+/// The label with the name of a slice's Service.
 pub(super) const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 
-/// The label of a headless Service's slices, which kube-proxy does not read. A Service that has it and a
-/// cluster IP is served by its other slices.
+/// The label of a headless Service's slices, which kube-proxy does not read.
+///
+/// A Service with this label and a cluster IP is served by its other slices.
 const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 
 /// An EndpointSlice.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SliceSpec {
-    /// The Service it belongs to, if it says.
+    /// The Service, if the slice names one.
     pub service: Option<ServiceKey>,
-    /// `None` = names instead of addresses, which no data plane can reach.
+    /// `None` for slices with names instead of addresses: no data plane can reach those.
     pub family: Option<Family>,
     pub ports: Vec<SlicePort>,
     pub endpoints: Vec<SliceEndpoint>,
@@ -31,7 +32,7 @@ pub(super) struct SliceSpec {
 /// A port that every endpoint of the slice has.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SlicePort {
-    /// Its place in `ports`.
+    /// Its index in `ports`.
     pub index: usize,
     pub name: String,
     pub protocol: Protocol,
@@ -53,7 +54,7 @@ pub(super) struct SliceEndpoint {
 }
 
 impl SliceSpec {
-    /// Every address with every port.
+    /// Returns every address with every port.
     pub fn sockets(&self) -> impl Iterator<Item = SocketAddr> {
         let with = |port: u16| self.endpoints.iter().map(move |one| SocketAddr::new(one.address, port));
         self.ports.iter().flat_map(move |port| with(port.port))
@@ -93,7 +94,8 @@ pub(super) fn read_slice(
     }
 }
 
-/// A port without a number belongs to a headless Service and is left out silently.
+/// Parses the ports. A port without number belongs to a headless Service, and is left out without a
+/// problem.
 fn read_ports(entries: &[EndpointPort], notes: &mut Notes) -> Vec<SlicePort> {
     let mut ports = Vec::new();
     for (index, entry) in entries.iter().enumerate() {
@@ -109,7 +111,8 @@ fn read_ports(entries: &[EndpointPort], notes: &mut Notes) -> Vec<SlicePort> {
     ports
 }
 
-/// Only the first address of an endpoint has a meaning, says the API.
+/// Parses the endpoints. By the API's definition only the first address of an endpoint has a
+/// meaning.
 fn read_endpoints(
     entries: &[RawEndpoint],
     family: Family,
@@ -134,7 +137,7 @@ fn read_endpoint(entry: &RawEndpoint, address: IpAddr, names: &mut Names) -> Sli
     let nodes = hints.and_then(|hints| hints.for_nodes.as_deref()).unwrap_or_default();
     SliceEndpoint {
         address,
-        node: entry.node_name.as_deref().filter(|name| !name.is_empty()).map(|name| names.share(name)),
+        node: entry.node_name.as_deref().filter(|name| !name.is_empty()).map(|name| names.intern(name)),
         ready: conditions.and_then(|conditions| conditions.ready).unwrap_or(true),
         serving: conditions.and_then(|conditions| conditions.serving).unwrap_or(true),
         terminating: conditions.and_then(|conditions| conditions.terminating).unwrap_or(false),
@@ -144,7 +147,7 @@ fn read_endpoint(entry: &RawEndpoint, address: IpAddr, names: &mut Names) -> Sli
 }
 
 fn read_hints<'a>(hints: impl Iterator<Item = &'a str>, names: &mut Names) -> Box<[Arc<str>]> {
-    let mut hints: Vec<_> = hints.map(|hint| names.share(hint)).collect();
+    let mut hints: Vec<_> = hints.map(|hint| names.intern(hint)).collect();
     hints.sort();
     hints.dedup();
     hints.into_boxed_slice()

@@ -1,4 +1,4 @@
-//! Who may reach a Service's load balancer addresses.
+//! The sources that may reach a Service's load balancer addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,11 +9,11 @@ use super::Family;
 use super::address::parse_address;
 use super::problem::Notes;
 
-/// The sources that are let in, by family; a family that is not in it is open to everybody.
+/// The accepted sources by family. A family without entry accepts all.
 pub(super) type SourceRanges = BTreeMap<Family, BTreeSet<IpNet>>;
 
-/// Reads `spec.loadBalancerSourceRanges`. Blank entries count for nothing, and one that can't be read keeps everybody
-/// out rather than nobody.
+/// Parses `spec.loadBalancerSourceRanges`. Blank entries have no effect. An unreadable one accepts
+/// no source, so that a typing error opens nothing.
 pub(super) fn read_source_ranges(entries: &[String], notes: &mut Notes) -> SourceRanges {
     let mut ranges = SourceRanges::new();
     for (index, text) in entries.iter().enumerate().filter(|(_, text)| !text.trim().is_empty()) {
@@ -33,10 +33,11 @@ pub(super) fn read_source_ranges(entries: &[String], notes: &mut Notes) -> Sourc
     ranges
 }
 
-/// What the data plane shall let in to the load balancer addresses `vips`. Where a program puts a VIP on a device of
-/// its node, the node's own packets for it have the VIP as their source: who lets the node in means these too.
+/// Adds the load balancer addresses `vips` to ranges that contain this node.
+///
+/// If a program puts a VIP on a device, the node's own packets to it have the VIP as their source.
 pub(super) fn with_vips(mut ranges: SourceRanges, vips: &[IpAddr], own: &BTreeSet<IpAddr>) -> SourceRanges {
-    // Ranges without an address to guard would be entries for nothing.
+    // Ranges without a load balancer address would be map entries without use.
     let guarded: BTreeSet<Family> = vips.iter().copied().map(Family::of).collect();
     ranges.retain(|family, _| guarded.contains(family));
     for (family, ranges) in &mut ranges {
@@ -52,12 +53,13 @@ fn range(text: &str) -> Result<IpNet, String> {
     parse_range(text).map(|range| range.trunc()).ok_or_else(|| format!("{text:?} is not a CIDR; {takes}"))
 }
 
-/// A prefix as kube-proxy reads it (`ParseCIDRSloppy` in k8s.io/utils/net): as addresses, see [`parse_address`].
+/// Parses a prefix as kube-proxy does (`ParseCIDRSloppy` in k8s.io/utils/net); for its address see
+/// [`parse_address`].
 fn parse_range(text: &str) -> Option<IpNet> {
     let (address, length) = text.split_once('/')?;
     let length: u8 = length.bytes().all(|digit| digit.is_ascii_digit()).then(|| length.parse().ok())??;
     let parsed = parse_address(address)?;
-    // The length of an IPv4-mapped prefix counts the 96 bits in front of the IPv4 address.
+    // The length of an IPv4-mapped prefix includes the 96 bits before the IPv4 address.
     let is_mapped = parsed.is_ipv4() && address.contains(':');
     let length = if is_mapped { length.checked_sub(96)? } else { length };
     IpNet::new(parsed, length).ok()

@@ -1,4 +1,4 @@
-//! What a change makes dirty, and what a refresh does about it.
+//! Applies changes of objects, and refreshes the desired state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::claims::Target;
 use super::compute::{Inputs, compute};
 use super::index::Difference;
 use super::movement::Before;
-use super::node::{NodeSpec, Whose};
+use super::node::{NodeSpec, WhichNode};
 use super::problem::{Notes, Topic};
 use super::slice::SliceSpec;
 use super::{
@@ -19,17 +19,17 @@ use super::{
     Owner, PortKey, Scope, ServiceKey, ServicePort,
 };
 
-/// What a service port becomes.
+/// The next state of a service port.
 pub(super) enum Next {
-    /// This, with every frontend it asks for.
+    /// A new state, with every frontend that it requests.
     Computed(ServicePort),
-    /// Nothing: it is gone.
+    /// The service port is gone.
     Gone,
-    /// The same as before, but who gets its frontends must be settled again.
+    /// The same state; only the owners of its frontends are to be decided again.
     Contested,
 }
 
-/// What has to be settled after all Services that are dirty were computed.
+/// The decisions that follow after all dirty Services were computed.
 #[derive(Default)]
 pub(super) struct Due {
     pub ports: BTreeMap<PortKey, Next>,
@@ -47,8 +47,8 @@ impl Model {
         self.pending.services.insert(key);
     }
 
-    /// What is wrong with a Service, and still will be when it was looked at again, is told again: whoever made another
-    /// one of its name was not told.
+    /// Marks the problems of a Service to be reported again. It is a new one of the same name, and
+    /// its creator has not seen them.
     fn repeat_problems(&mut self, key: &ServiceKey) {
         let claims: Vec<Owner> = self.ports_of(key).cloned().map(Owner::Claims).collect();
         let owners = [Owner::Service(key.clone()), Owner::HealthCheck(key.clone())];
@@ -60,15 +60,15 @@ impl Model {
     pub(super) fn replace_slice(&mut self, key: &ObjectKey, slice: Option<(&EndpointSlice, Notes)>) {
         let before = Before::of(&self.index, key);
         let concerned = self.index.set_slice(key, slice);
-        self.movement.follow(&self.index, key, before);
+        self.movement.compare(&self.index, key, before);
         let stray = self.index.stray(key).map(|notes| notes.problems.clone());
         self.problems.set(Owner::Stray(key.clone()), stray.unwrap_or_default());
-        // The Service `kubernetes` is the API server itself.
+        // The slices of Service `default/kubernetes` are the API server's addresses.
         for api in concerned.iter().filter(|key| key.namespace == "default" && key.name == "kubernetes") {
             let slices = self.index.slices_of(api).values().map(|slice| &slice.spec);
             let changed = self.environment.set_api_servers(slices.flat_map(SliceSpec::sockets).collect());
-            self.touch_wanting(&changed);
-            // One of our own may be where an ExternalIP is mapped to.
+            self.mark_requesters(&changed);
+            // An ExternalIP may be mapped to one of this node's addresses.
             self.pending.everything |= changed.iter().any(|address| self.environment.is_own(*address));
         }
         self.pending.services.extend(concerned);
@@ -76,14 +76,15 @@ impl Model {
 
     pub(super) fn replace_node(&mut self, key: &ObjectKey, node: Option<(&Node, Notes)>) {
         let name = &key.name;
-        let whose = if *name == self.settings.node_name { Whose::This } else { Whose::Other };
-        let before = self.index.set_node(name, whose, node).map(|before| before.spec);
-        self.note_node(key, whose);
+        let which = if *name == self.settings.node_name { WhichNode::This } else { WhichNode::Other };
+        let before = self.index.set_node(name, which, node).map(|before| before.spec);
+        self.report_node(key, which);
         let now = self.index.node(name).map(|stored| stored.spec.clone());
-        let (old, new) = match whose {
-            Whose::Other => (before, now),
-            // It goes on running without its object, where it is and with the addresses it has.
-            Whose::This => {
+        let (old, new) = match which {
+            WhichNode::Other => (before, now),
+            // The node keeps running without its object, in the same zone and with the same
+            // addresses.
+            WhichNode::This => {
                 let old = self.environment.own().cloned();
                 let new = now.or_else(|| old.clone().map(NodeSpec::without_object));
                 (old, new)
@@ -94,20 +95,20 @@ impl Model {
         }
         let addresses = |spec: &Option<NodeSpec>| spec.as_ref().map(NodeSpec::addresses).unwrap_or_default();
         let changed = self.environment.replace_node(name, &addresses(&old), &addresses(&new));
-        self.touch_wanting(&changed);
+        self.mark_requesters(&changed);
         self.pending.nodes.insert(name.clone());
-        if whose == Whose::This {
-            self.pending.everything |= matter(old.as_ref()) != matter(new.as_ref());
+        if which == WhichNode::This {
+            self.pending.everything |= relevant_parts(old.as_ref()) != relevant_parts(new.as_ref());
             self.environment.set_own(new);
         }
     }
 
-    fn note_node(&mut self, key: &ObjectKey, whose: Whose) {
+    fn report_node(&mut self, key: &ObjectKey, which: WhichNode) {
         let problems = match self.index.node(&key.name) {
             Some(stored) => stored.notes.problems.clone(),
-            None if whose == Whose::This && self.environment.own().is_some() => {
+            None if which == WhichNode::This && self.environment.own().is_some() => {
                 let mut notes = Notes::on(key.clone(), None);
-                notes.warn("", "it is gone; the addresses and the zone that it had are used on");
+                notes.warn("", "it was deleted; its last addresses and zone stay in use");
                 notes.problems
             }
             None => Vec::new(),
@@ -115,13 +116,15 @@ impl Model {
         self.problems.set(Owner::Node(key.name.clone()), problems);
     }
 
-    /// Whether an address may be a Service's depends on whose it is besides.
-    pub(super) fn touch_wanting(&mut self, addresses: &BTreeSet<IpAddr>) {
-        let wanting = addresses.iter().flat_map(|address| self.index.wanting(*address));
+    /// Marks the Services that request these addresses: whether they may have them depends on other
+    /// holders.
+    pub(super) fn mark_requesters(&mut self, addresses: &BTreeSet<IpAddr>) {
+        let wanting = addresses.iter().flat_map(|address| self.index.requesters(*address));
         self.pending.services.extend(wanting.cloned());
     }
 
-    /// Whether any node's addresses, or the sources inside the cluster, became different.
+    /// Updates the addresses of nodes and the sources inside the cluster. Returns whether any
+    /// changed.
     pub(super) fn refresh_nodes(&mut self, names: BTreeSet<String>) -> bool {
         if names.is_empty() {
             return false;
@@ -155,24 +158,24 @@ impl Model {
         changed
     }
 
-    /// Whether load balancers are told something else than before.
+    /// Updates this node's eligibility for new clients. Returns whether it changed.
     pub(super) fn refresh_eligibility(&mut self) -> bool {
         let eligibility = self.environment.own().map_or(Eligibility::Missing, |own| own.own.eligibility);
         std::mem::replace(&mut self.desired.eligibility, eligibility) != eligibility
     }
 
-    /// Computes one Service and enters what it asks for.
+    /// Computes one Service and replaces its requests.
     pub(super) fn refresh_service(&mut self, key: &ServiceKey, due: &mut Due) {
         let (settings, environment) = (&self.settings, &self.environment);
         let (service, slices) = (self.index.service(key), self.index.slices_of(key));
         let computed = compute(key, Inputs { settings, environment, service, slices });
         self.problems.set(Owner::Service(key.clone()), computed.problems);
         for family in [Family::V4, Family::V6] {
-            let homeless = self.homeless.entry(family).or_default();
-            if computed.homeless.contains(&family) {
-                homeless.insert(key.clone())
+            let without_address = self.without_address.entry(family).or_default();
+            if computed.without_address.contains(&family) {
+                without_address.insert(key.clone())
             } else {
-                homeless.remove(key)
+                without_address.remove(key)
             };
         }
         let (rank, health_check) = (computed.rank, computed.health_check);
@@ -194,8 +197,9 @@ impl Model {
         }
     }
 
-    /// Gives a service port the frontends that nobody has an older claim to; whether it became different.
-    pub(super) fn settle(&mut self, key: &PortKey, next: Next) -> bool {
+    /// Gives a service port its frontends, without those that an older Service has. Returns whether
+    /// it changed.
+    pub(super) fn assign_frontends(&mut self, key: &PortKey, next: Next) -> bool {
         let mut port = match next {
             Next::Gone => {
                 self.lost.remove(key);
@@ -213,7 +217,7 @@ impl Model {
             .into_iter()
             .partition(|frontend| self.claims.winner(&target(frontend, &port)) == Some(key));
         port.frontends = won;
-        self.note_lost(key, &port, &lost);
+        self.report_conflicts(key, &port, &lost);
         if lost.is_empty() {
             self.lost.remove(key)
         } else {
@@ -226,12 +230,12 @@ impl Model {
         true
     }
 
-    fn note_lost(&mut self, key: &PortKey, port: &ServicePort, lost: &BTreeSet<Frontend>) {
+    fn report_conflicts(&mut self, key: &PortKey, port: &ServicePort, lost: &BTreeSet<Frontend>) {
         let Some(stored) = self.index.service(&key.service) else { return };
         let mut notes = stored.notes.emptied();
         let ports = stored.spec.iter().flat_map(|spec| &spec.ports);
         let index = ports.filter(|port| port.name == key.port).map(|port| port.index).next();
-        // Who loses a NodePort loses it at the node's addresses, which tell people more.
+        // A lost NodePort is reported at the node's addresses only, which say more than the others.
         let is_told = |frontend: &&Frontend| {
             frontend.scope != Scope::Encapsulated && !frontend.address.ip().is_loopback()
         };
@@ -258,13 +262,13 @@ impl Model {
         self.problems.set(Owner::Claims(key.clone()), notes.problems);
     }
 
-    /// Says once for the node, not for every Service, that NodePorts have no address.
-    pub(super) fn note_homeless(&mut self) {
+    /// Reports NodePorts without an address once for the node, not for every Service.
+    pub(super) fn report_unserved_node_ports(&mut self) {
         let name = self.settings.node_name.clone();
         let key = ObjectKey { kind: Kind::Node, namespace: String::new(), name: name.clone() };
         let node = self.index.node(&name);
         let mut notes = node.map_or_else(|| Notes::on(key, None), |node| node.notes.emptied());
-        let families = self.homeless.iter().filter(|(_, services)| !services.is_empty());
+        let families = self.without_address.iter().filter(|(_, services)| !services.is_empty());
         for (family, _) in families {
             let message = format!("NodePorts are not served over {family}");
             match &self.settings.node_ports {
@@ -286,20 +290,21 @@ impl Model {
         self.problems.set(Owner::NodePorts, notes.problems);
     }
 
-    /// The ports of one Service as they stand in the desired state.
+    /// Returns the ports of one Service in the desired state.
     fn ports_of(&self, key: &ServiceKey) -> impl Iterator<Item = &PortKey> {
         let first = PortKey { service: key.clone(), port: String::new(), family: Family::V4 };
         self.desired.ports.range(first..).map(|(port, _)| port).take_while(move |port| port.service == *key)
     }
 }
 
-/// The sources inside the cluster before any Node is known.
+/// Returns the sources inside the cluster that need no Node.
 pub(super) fn cluster_ranges(settings: &ModelSettings) -> impl Iterator<Item = IpNet> {
     settings.cluster_ranges.iter().map(IpNet::trunc)
 }
 
-/// What of this node's own object the Services depend on. A heartbeat, or a taint, is nothing to them.
-fn matter(node: Option<&NodeSpec>) -> Option<(&[IpAddr], &[IpAddr], Option<&str>)> {
+/// Returns the parts of this node's own object that Services depend on. Heartbeats and taints are
+/// not.
+fn relevant_parts(node: Option<&NodeSpec>) -> Option<(&[IpAddr], &[IpAddr], Option<&str>)> {
     node.map(|node| (node.internal.as_slice(), node.external.as_slice(), node.own.zone.as_deref()))
 }
 
