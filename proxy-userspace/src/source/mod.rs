@@ -1,4 +1,4 @@
-//! Where objects come from. Nothing but this module reads manifests or talks to the API.
+//! The sources of objects. Only this module reads manifests or talks to the API server.
 
 pub mod directory;
 pub mod kubernetes;
@@ -12,35 +12,38 @@ use std::sync::Arc;
 pub use self::signs::Signs;
 pub use crate::model::{Change, Kind, Object, ObjectKey, Problem, Severity, Topic};
 
-/// What a source tells in one go: what changed together, in its order. A reader that acts only after all of it
-/// never sees an object that moved from one file to another as gone.
+/// The events of one change, in their order.
+///
+/// A reader that acts only after a whole batch never misses an object that moved from one file to
+/// another.
 pub type Batch = Vec<SourceEvent>;
 
-/// One thing a source tells.
+/// An event of a source.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SourceEvent {
     /// An object was added, changed or removed.
     Change(Change),
-    /// All there is has been told once. Until then nothing may be taken for deleted. Comes again when the listing
-    /// has become another one, up to a complete one.
+    /// All objects were sent once. Before that no object may count as deleted.
+    ///
+    /// It is repeated when the listing has changed, until it is complete.
     Listed(Listing),
-    /// Something could not be read; everything else goes on.
+    /// An object or file is unreadable; all others are served.
     Problem(Problem),
 }
 
-/// Whether a source could tell of everything.
+/// Whether a source could read all objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listing {
-    /// It could, once at least. What breaks later is known from before.
+    /// It could, at least once. An object that becomes unreadable later is known from before.
     Complete,
-    /// Not of these: they could not be read since the start.
+    /// It could not read these since the start.
     Without(BTreeSet<Unread>),
 }
 
-/// What could not be read.
+/// An unreadable part of the source.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Unread {
-    /// A file, with every object in it.
+    /// A file, with all objects in it.
     File(Arc<Path>),
     /// An object.
     Object(ObjectKey),
@@ -55,32 +58,32 @@ impl fmt::Display for Unread {
     }
 }
 
-/// Why a source can't work at all.
+/// The reasons why a source can't work at all.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// The directory can't be opened at start.
+    /// The directory can't be opened at the start.
     #[error("--source directory:{}: {error}; takes an existing directory of .yaml, .yml and .json files", path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// Why.
+        /// The error.
         error: std::io::Error,
     },
-    /// The kernel refuses to tell of changes.
+    /// The kernel refuses to report changes of files.
     #[error("inotify: {0}; see fs.inotify.max_user_instances and fs.inotify.max_user_watches")]
     Inotify(std::io::Error),
-    /// Nothing says where the API server is.
+    /// No configuration names the API server.
     #[error(
         "--source kubernetes: no API server is configured; takes --kubeconfig PATH, the environment's KUBECONFIG, \
          ~/.kube/config, or to run in a pod"
     )]
     NoConfiguration,
-    /// What says where the API server is can't be used.
+    /// The configuration of the API server can't be used.
     #[error("{origin}: {message}")]
     Kubeconfig {
-        /// The flag, variable or file it is from.
+        /// The flag, variable or file with the configuration.
         origin: String,
-        /// What is wrong with it.
+        /// The fault in it.
         message: String,
     },
 }

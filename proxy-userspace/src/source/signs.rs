@@ -1,4 +1,4 @@
-//! What a source shows of itself while it works: for metrics, and for whoever asks why a node is not ready.
+//! The visible state of a source, for metrics and for the readiness of the node.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,15 +8,15 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 
-/// Requests by status code, method, and the server's host and port; kube-proxy's labels.
+/// Requests by status code, method, and the server's host and port. The labels are kube-proxy's.
 type Requests = Family<[(&'static str, String); 3], Counter>;
 
-/// The signs of one source. Clones show the same.
+/// The state of one source. All clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Signs {
-    /// 1 while everything was listed and nothing keeps the source from following it.
+    /// 1 while everything was listed and the source can follow changes.
     pub synced: Gauge,
-    /// When it was last heard of, in seconds since 1970.
+    /// When the source last heard from its server or directory, in seconds since 1970.
     pub last_event: Gauge<f64, AtomicU64>,
     /// Listings and watches that ended in an error, by resource.
     pub watch_errors: Family<[(&'static str, &'static str); 1], Counter>,
@@ -32,32 +32,32 @@ struct State {
 }
 
 impl Signs {
-    /// The source has listed what there is; `is_complete` where it could read all of it.
+    /// Records the end of a listing; `is_complete` if the source could read all objects.
     pub fn list(&self, is_complete: bool) {
         self.change(|state| state.is_listed = is_complete);
     }
 
-    /// Something came from where the objects are.
+    /// Records a sign of life from the API server or the directory.
     pub fn hear(&self) {
         self.last_event.set(Timestamp::now().as_duration().as_secs_f64());
     }
 
-    /// A listing or a watch of a resource ended in an error.
+    /// Counts a listing or watch of a resource that ended in an error.
     pub fn count_error(&self, resource: &'static str) {
         self.watch_errors.get_or_create(&[("resource", resource)]).inc();
     }
 
-    /// A request was answered with this code, or not at all: `<error>`, as client-go has it.
+    /// Counts a request by its answer's status code; `<error>` for no answer, as in client-go.
     pub fn count_request(&self, code: String, method: String, host: String) {
         self.requests.get_or_create(&[("code", code), ("method", method), ("host", host)]).inc();
     }
 
-    /// What keeps the source from going on now; `None` = nothing.
+    /// Sets the present trouble of the source; `None` = none.
     pub fn set_trouble(&self, trouble: Option<String>) {
         self.change(|state| state.trouble = trouble);
     }
 
-    /// What keeps the source from going on.
+    /// Returns the present trouble of the source.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.state().trouble.clone()
@@ -70,7 +70,7 @@ impl Signs {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change leaves it whole.
+        // Each change leaves the state whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -94,7 +94,7 @@ fn lose_the_server(end: impl Fn(&mut ApiServer) -> Result<()>) -> Result<()> {
     watched.expect_unchanged(&cluster)?;
     cluster.bed().plug_in(HOST)?;
     watched.expect_right(&cluster)?;
-    wait_for_line(&cluster, 1, read, &["172.30.0.2:6443", "is well again"])
+    wait_for_line(&cluster, 1, read, &["172.30.0.2:6443", "works again"])
 }
 
 #[test]

@@ -84,5 +84,5 @@ fn an_expired_certificate_is_named_and_a_new_one_is_taken_without_a_restart() ->
     server.kill_server()?;
     server.start_server()?;
     named?;
-    wait_for_line(&cluster, 1, read, &["172.30.0.2:6443", "is well again"])
+    wait_for_line(&cluster, 1, read, &["172.30.0.2:6443", "works again"])
 }

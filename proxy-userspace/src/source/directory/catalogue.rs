@@ -1,4 +1,4 @@
-//! What every file of the directory gave, and which of several copies of an object counts.
+//! The objects of all files, and the copy that counts if several files have the same object.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,17 +9,17 @@ use super::manifest::{Foreign, Manifest, TAKES, parse};
 use crate::model::{Change, Object, ObjectKey, Problem, Severity, Topic};
 use crate::source::SourceEvent;
 
-/// The objects of the files; the copy in the first file by name is the one that is told of.
+/// The objects of the files. The copy in the first file by name counts.
 #[derive(Debug, Default)]
 pub struct Catalogue {
     files: BTreeMap<Arc<Path>, FileState>,
     holders: BTreeMap<ObjectKey, BTreeSet<Arc<Path>>>,
     told: BTreeMap<ObjectKey, Told>,
-    /// Files that are gone, but not for long enough to forget them.
-    leaving: BTreeSet<Arc<Path>>,
-    /// Files that have something of which no readable version was ever seen.
+    /// Files that are missing, but not long enough to forget them.
+    missing: BTreeSet<Arc<Path>>,
+    /// Files with a part that was never readable.
     unread: BTreeSet<Arc<Path>>,
-    /// Objects of other kinds that nobody was told of yet, by kind and file.
+    /// Objects of other kinds that were not reported yet, by kind and file.
     foreign: BTreeMap<String, BTreeMap<Arc<Path>, Foreign>>,
     events: Vec<SourceEvent>,
 }
@@ -35,15 +35,15 @@ struct FileState {
 struct Told {
     file: Arc<Path>,
     object: Arc<Object>,
-    /// Files whose copy doesn't count.
+    /// Files with a copy that does not count.
     ignored: BTreeSet<Arc<Path>>,
 }
 
 impl Catalogue {
-    /// Takes a file's text, or why it can't be had. Text that can't be read leaves the file's objects as they
-    /// were.
+    /// Stores a file's text, or the error of reading it. An unreadable file keeps its former
+    /// objects.
     pub fn update(&mut self, file: &Arc<Path>, text: std::io::Result<Vec<u8>>) {
-        self.leaving.remove(file);
+        self.missing.remove(file);
         let parsed = match text {
             Ok(text) => parse(file, &text),
             Err(error) => Err(format!("can't be read: {error}")),
@@ -55,43 +55,43 @@ impl Catalogue {
                     self.unread.insert(file.clone());
                 }
                 let consequence = if self.unread.contains(file) {
-                    "nothing is known of the file until it can be read"
+                    "its objects are unknown until it can be read"
                 } else {
-                    "what the file said before stays in force"
+                    "its last readable contents stay in force"
                 };
                 let message = format!("{message}; {consequence}");
                 self.report(file, vec![warning(file, None, message)]);
             }
         }
     }
-    /// Takes note that a file is gone. Its objects stay, but another file that has one of them, as after a
-    /// renaming, is no mistake.
-    pub fn leave(&mut self, file: &Arc<Path>) {
-        self.leaving.insert(file.clone());
+    /// Marks a file as missing. Its objects stay, and a second file with one of them is no mistake:
+    /// the file may have been renamed.
+    pub fn mark_missing(&mut self, file: &Arc<Path>) {
+        self.missing.insert(file.clone());
     }
     /// Forgets a file.
     pub fn remove(&mut self, file: &Arc<Path>) {
-        self.leaving.remove(file);
+        self.missing.remove(file);
         self.unread.remove(file);
         let state = self.files.remove(file).unwrap_or_default();
         for key in state.objects.into_keys() {
-            self.tell(&key, file);
+            self.send_change(&key, file);
         }
     }
-    /// The files there are.
+    /// Returns the known files.
     pub fn files(&self) -> impl Iterator<Item = &Arc<Path>> {
         self.files.keys()
     }
-    /// Whether a file is known.
+    /// Returns whether a file is known.
     #[must_use]
     pub fn contains(&self, file: &Path) -> bool {
         self.files.contains_key(file)
     }
-    /// Files that have something of which no readable version was ever seen.
+    /// Returns the files with a part that was never readable.
     pub(super) const fn unread(&self) -> &BTreeSet<Arc<Path>> {
         &self.unread
     }
-    /// What has changed since the last call.
+    /// Returns the events since the last call.
     pub fn take_events(&mut self) -> Vec<SourceEvent> {
         let foreign = std::mem::take(&mut self.foreign);
         let problems = foreign.iter().filter_map(|(kind, files)| not_read(kind, files));
@@ -134,11 +134,11 @@ impl Catalogue {
             .insert(file.clone(), FileState { objects, problems: old.problems, foreign: manifest.foreign });
         self.report(file, problems);
         for key in keys {
-            self.tell(&key, file);
+            self.send_change(&key, file);
         }
     }
 
-    /// Tells of a file's problems that were not there before.
+    /// Reports the new problems of a file.
     fn report(&mut self, file: &Arc<Path>, problems: Vec<Problem>) {
         let state = self.files.entry(file.clone()).or_default();
         let fresh = problems.iter().filter(|problem| !state.problems.contains(problem)).cloned();
@@ -146,8 +146,8 @@ impl Catalogue {
         state.problems = problems;
     }
 
-    /// Tells of an object what became of it after `file` changed.
-    fn tell(&mut self, key: &ObjectKey, file: &Arc<Path>) {
+    /// Sends the change of an object after a change of `file`.
+    fn send_change(&mut self, key: &ObjectKey, file: &Arc<Path>) {
         let holders = self.holders.entry(key.clone()).or_default();
         if self.files.get(file).is_some_and(|state| state.objects.contains_key(key)) {
             holders.insert(file.clone());
@@ -161,7 +161,7 @@ impl Catalogue {
             }
             return;
         };
-        let mistaken = |file: &&Arc<Path>| !self.leaving.contains(&first) && !self.leaving.contains(*file);
+        let mistaken = |file: &&Arc<Path>| !self.missing.contains(&first) && !self.missing.contains(*file);
         let ignored: BTreeSet<_> = holders.iter().skip(1).filter(mistaken).cloned().collect();
         let Some(object) = self.files.get(&first).and_then(|state| state.objects.get(key)).cloned() else {
             return;
@@ -181,7 +181,7 @@ impl Catalogue {
     }
 }
 
-/// What is said of the objects of one kind that is not read: one line, however many they are.
+/// Returns the problem for the objects of one kind that is not read: one line for all of them.
 fn not_read(kind: &str, files: &BTreeMap<Arc<Path>, Foreign>) -> Option<Problem> {
     let (file, Foreign { name, place, .. }) = files.first_key_value()?;
     let count: usize = files.values().map(|foreign| foreign.count).sum();
@@ -197,7 +197,7 @@ fn not_read(kind: &str, files: &BTreeMap<Arc<Path>, Foreign>) -> Option<Problem>
     Some(problem)
 }
 
-/// A problem with a whole file or a whole object.
+/// Returns a problem of a whole file or a whole object.
 pub(super) fn warning(file: &Arc<Path>, object: Option<ObjectKey>, message: String) -> Problem {
     Problem {
         file: Some(file.clone()),

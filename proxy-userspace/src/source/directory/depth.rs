@@ -1,29 +1,29 @@
-//! How deep YAML nests brackets, found without parsing it.
+//! Measures how deep YAML nests brackets, without parsing it.
 //!
-//! The YAML reader takes time that grows with the square of the depth: a file of 100,000 brackets keeps it busy for many
-//! seconds. This look takes one pass. It knows enough of YAML to leave out text: strings in quotes, block scalars,
-//! comments, and brackets in the middle of plain text. Dumps hold all of them.
+//! The YAML reader takes time that grows with the square of the depth: 100,000 brackets take many
+//! seconds. This look takes one pass. It skips text that may hold brackets: quoted strings, block
+//! scalars, comments and plain text.
 
-/// Brackets that may be open at the same time. Objects nest a dozen levels.
+/// Brackets that may be open at one time. Kubernetes objects nest a dozen levels.
 pub(super) const DEEPEST: usize = 1_000;
 
-/// Whether more than [`DEEPEST`] brackets are open at some place of one document.
+/// Returns whether more than [`DEEPEST`] brackets are open at some place of one document.
 pub(super) fn is_too_deep(text: &[u8]) -> bool {
     let mut scan = Scan::default();
     text.split(|byte| *byte == b'\n').any(|line| scan.is_too_deep(line))
 }
 
-/// What the lines before say about the next one.
+/// The state after the lines so far.
 #[derive(Debug, Default)]
 struct Scan {
     open: usize,
-    /// The quote that ends the string a line begins in.
+    /// The quote that ends the string in which a line begins.
     quote: Option<u8>,
-    /// Deeper lines than this column belong to a block scalar.
+    /// The block scalar that a line may belong to: lines deeper than its column do.
     block: Option<Block>,
 }
 
-/// Column of the node that a block scalar belongs to.
+/// The column of the node that a block scalar belongs to.
 #[derive(Clone, Copy, Debug)]
 enum Block {
     Document,
@@ -56,7 +56,7 @@ impl Scan {
             let next = line.get(at + 1).copied().unwrap_or(b' ');
             let is_first = before.is_ascii_whitespace() || b"[{,:".contains(&before);
             match (self.quote, byte) {
-                // An escaped character, or a quote that is written twice.
+                // An escaped character, or a doubled quote.
                 (Some(b'"'), b'\\') => at += 1,
                 (Some(b'\''), b'\'') if next == b'\'' => at += 1,
                 (Some(quote), _) if quote == byte => self.quote = None,
@@ -80,13 +80,13 @@ impl Scan {
     }
 }
 
-/// Where a line stands in a node: brackets open a collection only where a node begins.
+/// The position in a line. Brackets open a collection only where a node begins.
 #[derive(Debug)]
 struct Node {
     begins: bool,
-    /// Inside a tag or an anchor, after which the node still begins.
+    /// Whether this is inside a tag or an anchor; the node begins after it.
     in_property: bool,
-    /// Column of the last dash in front of the first node, and of that node.
+    /// The column of the last dash before the first node; below it that of the first node.
     dash: Option<usize>,
     first: usize,
 }
@@ -105,7 +105,7 @@ impl Node {
         Self { begins: true, in_property: false, dash, first }
     }
 
-    /// The node that a block scalar at column `at` belongs to.
+    /// Returns the node that a block scalar at column `at` belongs to.
     fn parent(&self, at: usize) -> Block {
         match self.dash {
             _ if at > self.first => Block::Column(self.first),
@@ -126,12 +126,12 @@ impl Node {
     }
 }
 
-/// Where the nodes of a line may begin: one may stand behind the marker of its document.
+/// Returns the first column of a line's nodes: one may follow the marker of its document.
 fn start(line: &[u8]) -> usize {
     if is_marker(line) { 3 } else { 0 }
 }
 
-/// Whether a line begins or ends a document.
+/// Returns whether a line begins or ends a document.
 fn is_marker(line: &[u8]) -> bool {
     let rest = line.strip_prefix(b"---").or(line.strip_prefix(b"..."));
     rest.is_some_and(|rest| rest.first().is_none_or(u8::is_ascii_whitespace))

@@ -1,4 +1,4 @@
-//! The directory on disk: which files there are, and what of them must be read again.
+//! The directory on disk: its files, and the ones that must be read again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -17,17 +17,21 @@ use super::tree::{Found, Tree, identity, is_followed, is_manifest};
 use crate::model::Severity;
 use crate::source::{Listing, SourceEvent, Unread};
 
-/// How long a file must be gone before its objects are. Editors that remove and write anew, and a directory
-/// that is removed file by file, must not take services away.
+/// Time between the disappearance of a file and of its objects.
+///
+/// Editors remove a file and write it anew, and a directory may be removed file by file. Neither
+/// may remove Services.
 const GRACE: Duration = Duration::from_millis(250);
-/// How long a file must stay as it is before it is read, where no event says that its writer is done: it was
-/// linked into place, or what a link leads to has changed.
-const SETTLE: Duration = Duration::from_secs(1);
-/// The same for a file that was written to and not closed, as far as events tell: its writer may be at it, and what it has emptied is a
-/// manifest, too, of nothing. Events of files on a network's file system, or of ones that were lost, never come.
-const IN_PLACE: Duration = Duration::from_secs(30);
+/// Time without a change before a file is read that no event declares complete: it was linked into
+/// place, or the target of a link changed.
+const QUIET: Duration = Duration::from_secs(1);
+/// The same for a file that was written in place without an event that it was closed.
+///
+/// Its writer may be at work, and an emptied file is a valid manifest without objects. Files on a
+/// network file system send no such events, and events may be lost.
+const QUIET_IN_PLACE: Duration = Duration::from_secs(30);
 
-/// Something happened to a name in a watched folder, or, without a name, to the folder itself.
+/// An event about a name in a watched folder, or, without a name, about the folder itself.
 #[derive(Clone, Debug)]
 pub(super) struct Notice {
     pub folder: WatchDescriptor,
@@ -35,11 +39,11 @@ pub(super) struct Notice {
     pub mask: EventMask,
 }
 
-/// When a file that has changed is read.
+/// The time at which a changed file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum When {
     Now,
-    Settled,
+    Quiet,
 }
 
 /// A directory of manifests.
@@ -49,11 +53,11 @@ pub(super) struct Folder {
     tree: Tree,
     catalogue: Catalogue,
     stamps: BTreeMap<Arc<Path>, Stamp>,
-    /// Files that are gone, and since when.
-    leaving: BTreeMap<Arc<Path>, Instant>,
-    /// Files that have changed, perhaps not for the last time, and since when they are as they are.
-    unsettled: BTreeMap<Arc<Path>, Unsettled>,
-    /// Folders that can't be read, or not be watched, and what was said of them.
+    /// Files that are missing, and since when.
+    missing: BTreeMap<Arc<Path>, Instant>,
+    /// Files that may still be changing.
+    changing: BTreeMap<Arc<Path>, Changing>,
+    /// Folders that can't be read or watched, with the reported messages.
     troubles: BTreeMap<PathBuf, String>,
     unread: BTreeSet<PathBuf>,
     rescan_interval: Duration,
@@ -62,16 +66,16 @@ pub(super) struct Folder {
     events: Vec<SourceEvent>,
 }
 
-/// A file that may change further.
+/// A file that may still be changing.
 #[derive(Clone, Copy, Debug)]
-struct Unsettled {
+struct Changing {
     stamp: Stamp,
     since: Instant,
-    /// How long it must stay as it is.
+    /// Time without a change before it is read.
     wait: Duration,
 }
 
-/// Changes whenever a file does, or another takes its name.
+/// Differs whenever a file has changed, or another one has taken its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     inode: (u64, u64),
@@ -81,12 +85,13 @@ struct Stamp {
 }
 
 impl Folder {
-    /// A directory that is looked at as a whole whenever `rescan_interval` has passed: a change elsewhere, to which
-    /// a link leads, makes no event.
+    /// Returns a directory that is scanned as a whole whenever `rescan_interval` has passed.
+    ///
+    /// A change behind a link that leads elsewhere sends no event.
     pub fn new(path: PathBuf, tree: Tree, rescan_interval: Duration) -> Self {
         Self { path, tree, rescan_interval, ..Self::default() }
     }
-    /// Whether everything in the directory was read once.
+    /// Returns whether everything in the directory was read once.
     pub fn listing(&self) -> Listing {
         let lost = self.lost.then(|| self.path.as_path().into());
         let folders = self.unread.iter().map(|folder| folder.as_path().into());
@@ -94,26 +99,28 @@ impl Folder {
         let unread: BTreeSet<Unread> = files.map(Unread::File).collect();
         if unread.is_empty() { Listing::Complete } else { Listing::Without(unread) }
     }
-    /// When [`expire`](Self::expire) has something to do.
+    /// Returns the time at which [`expire`](Self::expire) is due.
     pub fn next_expiry(&self) -> Option<Instant> {
-        let leaving = self.leaving.values().map(|since| *since + GRACE);
-        leaving.chain(self.unsettled.values().map(|file| file.since + file.wait)).min()
+        let missing = self.missing.values().map(|since| *since + GRACE);
+        missing.chain(self.changing.values().map(|file| file.since + file.wait)).min()
     }
-    /// Reads everything that has changed; returns what became different.
+    /// Reads all changed files. Returns the events.
     pub fn look(&mut self) -> Vec<SourceEvent> {
         let path = self.path.clone();
         let done = self.look_below(&path, When::Now);
-        self.note_directory(done.err());
+        self.report_directory(done.err());
         self.take_events()
     }
-    /// Looks at what events are about.
+    /// Reads the files that the notices are about. Returns the events.
     pub fn follow(&mut self, notices: &[Notice]) -> Vec<SourceEvent> {
         let done = self.follow_notices(notices);
-        self.note_directory(done.err());
+        self.report_directory(done.err());
         self.take_events()
     }
-    /// Looks after what makes no event: a link or mount that changes on the way to the directory, and now and
-    /// then everything.
+    /// Looks for changes that send no event. Returns the events.
+    ///
+    /// A link or mount on the way to the directory may have changed. All files are scanned now and
+    /// then.
     pub fn tick(&mut self) -> Vec<SourceEvent> {
         let path = self.path.clone();
         let done = identity(&path).and_then(|identity| {
@@ -121,76 +128,76 @@ impl Folder {
                 return self.look_below(&path, When::Now);
             }
             if self.rescan_at.is_none_or(|at| at <= Instant::now()) {
-                return self.look_below(&path, When::Settled);
+                return self.look_below(&path, When::Quiet);
             }
             Ok(())
         });
-        self.note_directory(done.err());
+        self.report_directory(done.err());
         self.take_events()
     }
-    /// Forgets files that have been gone for long enough, if the directory itself is still there, and reads
-    /// those that nobody has written to for as long as we wait.
+    /// Forgets files that have been missing long enough, if the directory itself exists, and reads
+    /// files that have been unchanged long enough. Returns the events.
     pub fn expire(&mut self) -> Vec<SourceEvent> {
         let due = |since: Instant, wait: Duration| since.elapsed() >= wait;
         let left: Vec<_> = self
-            .leaving
+            .missing
             .iter()
             .filter(|(_, since)| due(**since, GRACE))
             .map(|(file, _)| file.clone())
             .collect();
-        let settled = self.unsettled.iter().filter(|(_, file)| due(file.since, file.wait));
-        let settled: Vec<_> = settled.map(|(file, _)| file.clone()).collect();
+        let quiet = self.changing.iter().filter(|(_, file)| due(file.since, file.wait));
+        let quiet: Vec<_> = quiet.map(|(file, _)| file.clone()).collect();
         let identity = identity(&self.path);
         if identity.is_ok() {
             for file in left {
                 self.expire_file(&file);
             }
-            for file in settled {
-                self.settle_file(&file);
+            for file in quiet {
+                self.read_if_quiet(&file);
             }
         }
-        self.note_directory(identity.err());
+        self.report_directory(identity.err());
         self.take_events()
     }
 
     fn expire_file(&mut self, file: &Arc<Path>) {
         match stamp(file) {
-            // It is back, and nobody has written to it for as long as we waited.
+            // The file is back, and was unchanged for the whole wait.
             Some(stamp) if self.stamps.get(file) == Some(&stamp) => self.read(file, stamp),
             Some(stamp) => {
                 self.stamps.insert(file.clone(), stamp);
-                self.leaving.insert(file.clone(), Instant::now());
+                self.missing.insert(file.clone(), Instant::now());
             }
             None => {
-                self.leaving.remove(file);
+                self.missing.remove(file);
                 self.stamps.remove(file);
                 self.catalogue.remove(file);
             }
         }
     }
 
-    fn settle_file(&mut self, file: &Arc<Path>) {
-        let Some(before) = self.unsettled.remove(file) else { return };
+    fn read_if_quiet(&mut self, file: &Arc<Path>) {
+        let Some(before) = self.changing.remove(file) else { return };
         match stamp(file) {
             Some(stamp) if before.stamp == stamp => self.read(file, stamp),
             Some(stamp) => self.wait_for(file.clone(), stamp, before.wait),
-            None => self.leave(file.clone()),
+            None => self.mark_missing(file.clone()),
         }
     }
 
     fn follow_notices(&mut self, notices: &[Notice]) -> io::Result<()> {
-        // Names are said to be gone only where there is a directory for them to be gone from.
+        // A file can be missing only if its directory exists.
         let is_same = self.tree.identity(&self.path) == Some(identity(&self.path)?);
         let mut present = BTreeMap::new();
         for notice in notices {
             let Some(folder) = self.tree.path_of(&notice.folder).map(Path::to_owned) else {
                 if notice.mask.contains(EventMask::Q_OVERFLOW) {
-                    present.insert(self.path.clone(), When::Settled);
+                    present.insert(self.path.clone(), When::Quiet);
                 }
                 continue;
             };
             let (path, when) = match &notice.name {
-                None => (self.path.clone(), if is_same { When::Settled } else { When::Now }),
+                None => (self.path.clone(), if is_same { When::Quiet } else { When::Now }),
                 Some(name) if name.as_bytes().starts_with(b"..") => (folder, When::Now),
                 Some(name) if is_followed(name) => {
                     let path = folder.join(name);
@@ -199,15 +206,16 @@ impl Folder {
                 }
                 Some(_) => continue,
             };
-            // The last event counts: a file that was removed and is written again is not whole.
+            // The last event counts: a file that was removed and is being written again is not
+            // complete.
             present.insert(path, when);
         }
-        // First what is gone: what was renamed is no second copy of itself.
+        // Missing files come first, so that a renamed file does not count as a second copy.
         let folders = self.tree.len();
-        present.retain(|path, _| path.exists() || self.leave_below(path));
+        present.retain(|path, _| path.exists() || self.mark_missing_below(path));
         if self.tree.len() < folders {
-            // Another link may lead to the folder that is gone under this name.
-            present.entry(self.path.clone()).or_insert(When::Settled);
+            // Another link may lead to the folder whose name is gone.
+            present.entry(self.path.clone()).or_insert(When::Quiet);
         }
         for (path, when) in present {
             self.look_at(path, when)?;
@@ -219,11 +227,11 @@ impl Folder {
         if path.is_dir() {
             return match self.look_below(&path, when) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound && path != self.path => {
-                    self.leave_below(&path);
+                    self.mark_missing_below(&path);
                     Ok(())
                 }
                 Err(error) if path != self.path => {
-                    self.note_folders(&path, &Found::of_unread(&path, &error));
+                    self.report_folders(&path, &Found::of_unread(&path, &error));
                     Ok(())
                 }
                 done => done,
@@ -233,21 +241,22 @@ impl Folder {
         match stamp(&file) {
             Some(_) if !file.file_name().is_some_and(is_manifest) => {}
             Some(stamp) if when == When::Now => self.read(&file, stamp),
-            Some(stamp) => self.wait_for(file, stamp, SETTLE),
-            None => self.leave(file),
+            Some(stamp) => self.wait_for(file, stamp, QUIET),
+            None => self.mark_missing(file),
         }
         Ok(())
     }
 
-    /// Takes leave of a path and of all below it; `false`, for it is not present.
-    fn leave_below(&mut self, path: &Path) -> bool {
-        // Files that are there under another name are read first.
+    /// Marks the files at or below a path as missing. Returns `false`, because the path does not
+    /// exist.
+    fn mark_missing_below(&mut self, path: &Path) -> bool {
+        // A file that moved is read under its new name first.
         let is_folder = self.tree.identity(path).is_some();
-        let since = if is_folder { Instant::now() + SETTLE } else { Instant::now() };
+        let since = if is_folder { Instant::now() + QUIET } else { Instant::now() };
         self.tree.forget(path);
         let files: Vec<_> = self.catalogue.files().filter(|file| file.starts_with(path)).cloned().collect();
         for file in files {
-            self.leave_since(file, since);
+            self.mark_missing_since(file, since);
         }
         false
     }
@@ -261,11 +270,11 @@ impl Folder {
         for path in &found.files {
             let file: Arc<Path> = path.as_path().into();
             let Some(stamp) = stamp(&file) else { continue };
-            let is_known = self.stamps.get(&file) == Some(&stamp) && !self.leaving.contains_key(&file);
+            let is_known = self.stamps.get(&file) == Some(&stamp) && !self.missing.contains_key(&file);
             match when {
                 _ if is_known => {}
                 When::Now => self.read(&file, stamp),
-                When::Settled => self.wait_for(file.clone(), stamp, self.wait_of(&file, stamp)),
+                When::Quiet => self.wait_for(file.clone(), stamp, self.wait_of(&file, stamp)),
             }
             present.insert(file);
         }
@@ -275,56 +284,56 @@ impl Folder {
                 && !found.unread.keys().any(|unread| file.starts_with(unread))
         };
         let gone: Vec<_> = self.catalogue.files().filter(is_gone).cloned().collect();
-        // What has another name now is read first.
+        // A file that moved is read under its new name first.
         let since = match when {
             When::Now => Instant::now(),
-            When::Settled => Instant::now() + SETTLE,
+            When::Quiet => Instant::now() + QUIET,
         };
         for file in gone {
-            self.leave_since(file, since);
+            self.mark_missing_since(file, since);
         }
-        self.note_folders(folder, &found);
+        self.report_folders(folder, &found);
         Ok(())
     }
 
     fn read(&mut self, file: &Arc<Path>, stamp: Stamp) {
         let text = super::manifest::read(file);
         if text.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-            return self.leave(file.clone());
+            return self.mark_missing(file.clone());
         }
-        self.unsettled.remove(file);
-        self.leaving.remove(file);
+        self.changing.remove(file);
+        self.missing.remove(file);
         self.stamps.insert(file.clone(), stamp);
         self.catalogue.update(file, text);
     }
 
-    /// How long a file that no event was about must stay as it is.
+    /// Returns the time without a change for a file without an event.
     fn wait_of(&self, file: &Arc<Path>, stamp: Stamp) -> Duration {
         let is_same = self.stamps.get(file).is_some_and(|before| before.inode == stamp.inode);
         let is_link = fs::symlink_metadata(file).is_ok_and(|metadata| metadata.is_symlink());
-        if is_same && !is_link { IN_PLACE } else { SETTLE }
+        if is_same && !is_link { QUIET_IN_PLACE } else { QUIET }
     }
 
     fn wait_for(&mut self, file: Arc<Path>, stamp: Stamp, wait: Duration) {
-        let before = self.unsettled.get(&file).filter(|before| before.stamp == stamp);
+        let before = self.changing.get(&file).filter(|before| before.stamp == stamp);
         let since = before.map_or_else(Instant::now, |before| before.since);
-        self.unsettled.insert(file, Unsettled { stamp, since, wait });
+        self.changing.insert(file, Changing { stamp, since, wait });
     }
 
-    fn leave(&mut self, file: Arc<Path>) {
-        self.leave_since(file, Instant::now());
+    fn mark_missing(&mut self, file: Arc<Path>) {
+        self.mark_missing_since(file, Instant::now());
     }
 
-    fn leave_since(&mut self, file: Arc<Path>, since: Instant) {
-        self.unsettled.remove(&file);
+    fn mark_missing_since(&mut self, file: Arc<Path>, since: Instant) {
+        self.changing.remove(&file);
         if self.catalogue.contains(&file) {
-            self.catalogue.leave(&file);
-            self.leaving.entry(file).or_insert(since);
+            self.catalogue.mark_missing(&file);
+            self.missing.entry(file).or_insert(since);
         }
     }
 
-    /// Tells of folders below that can't be read or watched, each once.
-    fn note_folders(&mut self, walked: &Path, found: &Found) {
+    /// Reports folders that can't be read or watched, each once.
+    fn report_folders(&mut self, walked: &Path, found: &Found) {
         self.unread.retain(|folder| !folder.starts_with(walked));
         self.unread.extend(found.unread.keys().cloned());
         let mut troubles: BTreeMap<PathBuf, String> = BTreeMap::new();
@@ -333,7 +342,7 @@ impl Folder {
             troubles.insert(folder.clone(), format!("inotify: {error}; {consequence}"));
         }
         for (folder, error) in &found.unread {
-            troubles.insert(folder.clone(), format!("{error}; what it said before stays in force"));
+            troubles.insert(folder.clone(), format!("{error}; the last state of its files stays in force"));
         }
         for (folder, message) in &troubles {
             if self.troubles.get(folder) != Some(message) {
@@ -345,8 +354,8 @@ impl Folder {
         self.troubles.append(&mut troubles);
     }
 
-    /// Tells of a directory that disappeared, once, and of its return.
-    fn note_directory(&mut self, error: Option<io::Error>) {
+    /// Reports once that the directory disappeared, and that it came back.
+    fn report_directory(&mut self, error: Option<io::Error>) {
         let lost = error.is_some();
         if lost == self.lost {
             return;
@@ -355,9 +364,9 @@ impl Folder {
         let path: Arc<Path> = self.path.as_path().into();
         let mut problem = match error {
             Some(error) => {
-                // A file that went with its directory is not a file that was removed.
-                self.leaving.clear();
-                self.unsettled.clear();
+                // A file that disappeared with its directory does not count as removed.
+                self.missing.clear();
+                self.changing.clear();
                 self.tree.forget(&path);
                 warning(&path, None, format!("{error}; the directory's last state is kept until it returns"))
             }
@@ -376,8 +385,10 @@ impl Folder {
     }
 }
 
-/// When to read what an event is about. Closing a new file makes another event, but one that was linked into
-/// place makes no other; a new folder is filled. A link is whole from the start.
+/// Returns when to read a file after an event.
+///
+/// A new file sends another event when it is closed, but a file that was linked into place does
+/// not. A new folder is still being filled. A link is complete at once.
 fn readiness(path: &Path, mask: EventMask) -> When {
     if mask.intersects(EventMask::CLOSE_WRITE | EventMask::MOVED_TO) {
         return When::Now;
@@ -385,10 +396,10 @@ fn readiness(path: &Path, mask: EventMask) -> When {
     let is_whole =
         |metadata: fs::Metadata| metadata.is_symlink() || (metadata.is_file() && metadata.nlink() > 1);
     let is_new = mask.contains(EventMask::CREATE);
-    if is_new && fs::symlink_metadata(path).is_ok_and(is_whole) { When::Now } else { When::Settled }
+    if is_new && fs::symlink_metadata(path).is_ok_and(is_whole) { When::Now } else { When::Quiet }
 }
 
-/// `None` where there is no file that could be read without waiting.
+/// Returns `None` if no regular file is there, which could be read without waiting.
 fn stamp(file: &Path) -> Option<Stamp> {
     let metadata = fs::metadata(file).ok().filter(fs::Metadata::is_file)?;
     Some(Stamp {
@@ -416,7 +427,7 @@ mod tests {
         assert_eq!(folder.look().len(), 1);
         let mut writer = File::create(directory.0.join("a.yaml")).unwrap();
         assert!(folder.tick().is_empty());
-        sleep(SETTLE + SETTLE / 10);
+        sleep(QUIET + QUIET / 10);
         assert!(folder.tick().is_empty() && folder.expire().is_empty(), "its Services stay");
         writer.write_all(text(&[("web", 81)]).as_bytes()).unwrap();
         drop(writer);

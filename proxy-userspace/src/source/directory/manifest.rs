@@ -1,4 +1,4 @@
-//! One file's text in, its objects out.
+//! Parses the text of one file into objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -16,30 +16,31 @@ use crate::model::{Kind, Object, ObjectKey, Problem, Severity, Topic};
 pub(super) const TAKES: &str =
     "takes v1 Service, discovery.k8s.io/v1 EndpointSlice, v1 Node and lists of them";
 
-/// A larger file is a mistake; a Service with its slices takes a few kilobytes.
+/// The largest file, in bytes. A Service with its slices takes a few kilobytes, so a larger file is
+/// a mistake.
 const LARGEST_FILE: u64 = 256 << 20;
-/// The bytes of a file that is not too large.
+/// Returns the bytes of a file, unless it is too large.
 pub(super) fn read(file: &Path) -> io::Result<Vec<u8>> {
     let file = File::open(file)?;
     if file.metadata()?.len() > LARGEST_FILE {
         return Err(io::Error::other(format!("it is larger than {} MiB", LARGEST_FILE >> 20)));
     }
     let mut text = Vec::new();
-    // It may grow while it is read; what is cut off then is read when its writer closes it.
+    // The file may grow during the read. The rest is read when its writer closes it.
     file.take(LARGEST_FILE).read_to_end(&mut text)?;
     Ok(text)
 }
 
-/// What a file says.
+/// The contents of a file.
 #[derive(Debug, Default)]
 pub(super) struct Manifest {
-    /// In their order; the same object may come twice.
+    /// The objects in their order. The same object may come twice.
     pub objects: Vec<Object>,
-    /// Objects that are there but can't be read.
+    /// Objects that can't be read.
     pub broken: BTreeSet<ObjectKey>,
     /// Objects of other kinds, by apiVersion and kind.
     pub foreign: BTreeMap<String, Foreign>,
-    /// What is wrong, by object.
+    /// The problems, by object.
     pub problems: Vec<Problem>,
 }
 
@@ -47,14 +48,16 @@ pub(super) struct Manifest {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Foreign {
     pub count: usize,
-    /// Name of the first one.
+    /// The name of the first one.
     pub name: String,
-    /// Place of the first one in its file, with the field that names the kind.
+    /// The place of the first one in its file, with the field that names the kind.
     pub place: String,
 }
 
-/// Reads a file of YAML documents, or of JSON where its name says so. An object that can't be read leaves
-/// the others alone; text that is no YAML at all is one message for the whole file.
+/// Parses a file of YAML documents, or of JSON if its name says so.
+///
+/// An unreadable object leaves the others alone. Text that is no YAML at all is one message for the
+/// whole file.
 pub(super) fn parse(file: &Arc<Path>, text: &[u8]) -> Result<Manifest, String> {
     let documents = documents(file, text)?;
     let several = documents.len() > 1;
@@ -69,7 +72,7 @@ pub(super) fn parse(file: &Arc<Path>, text: &[u8]) -> Result<Manifest, String> {
 }
 
 fn documents(file: &Path, text: &[u8]) -> Result<Vec<Value>, String> {
-    // A byte order mark, as some editors put it in front of UTF-8.
+    // Some editors put a byte order mark before UTF-8.
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     if file.extension().is_some_and(|extension| extension == "json") {
         let values = serde_json::Deserializer::from_slice(text).into_iter();
@@ -87,7 +90,7 @@ struct Reader<'a> {
     manifest: Manifest,
 }
 
-/// What a typed list such as `ServiceList` says of its items, which then don't say it themselves.
+/// The type in a typed list such as `ServiceList`, which its items don't repeat.
 #[derive(Clone, Copy)]
 struct ItemType<'a> {
     version: &'a str,
@@ -157,7 +160,7 @@ impl Reader<'_> {
     }
 }
 
-/// The name of an object whose other fields may not be readable.
+/// Returns the key of an object whose other fields may be unreadable.
 fn key(kind: Kind, value: &Value) -> Option<ObjectKey> {
     let metadata = value.get("metadata")?;
     let name = text(metadata, "name").filter(|name| !name.is_empty())?.to_owned();

@@ -1,9 +1,10 @@
-//! Manifests in a directory and in the folders below it, followed as they change.
+//! Follows the manifests in a directory and in the folders below it.
 //!
-//! A changed file is read when its writer closes it or when it takes its name, so that half a file is never
-//! seen; one that was linked into place, or that a link leads to, is read when it has not changed for a second. A
-//! removed one is forgotten after a short time in which it may come back. Directories that Kubernetes mounts from a
-//! ConfigMap swap all their files at once through a link named `..data`.
+//! A changed file is read when its writer closes it, or when it gets its name, so that half a file
+//! is never read. A file that was linked into place, or is the target of a link, is read after a
+//! second without a change. A removed file is forgotten after a short time in which it may come
+//! back. Directories that Kubernetes mounts from a ConfigMap exchange all files at once by a link
+//! named `..data`.
 
 mod catalogue;
 mod depth;
@@ -27,12 +28,12 @@ use self::folder::{Folder, Notice};
 use self::tree::Tree;
 use super::{Batch, Listing, SourceError, SourceEvent};
 
-/// How often the agent asks whether the path still leads to the directory that is watched: a link or mount that
-/// changes on the way there makes no event.
+/// Time between two checks that the path still leads to the watched directory: a changed link or
+/// mount on the way sends no event.
 const IDENTITY_INTERVAL: Duration = Duration::from_secs(1);
-/// Time between two looks at the stamps of all files.
+/// Time between two scans of all files.
 const RESCAN_INTERVAL: Duration = Duration::from_secs(30);
-/// Room for a few hundred events.
+/// Room for a few hundred inotify events.
 const EVENT_BUFFER: usize = 16 * 1024;
 
 /// A directory that can be read and followed.
@@ -42,7 +43,7 @@ pub struct Opened {
     stream: EventStream<Vec<u8>>,
 }
 
-/// Opens the directory `path`. Fails if it can't be read; must be called on a tokio runtime.
+/// Opens the directory `path`. Fails if it can't be read. Needs a tokio runtime.
 pub fn open(path: PathBuf) -> Result<Opened, SourceError> {
     let inotify = Inotify::init().map_err(SourceError::Inotify)?;
     let tree = Tree::new(inotify.watches());
@@ -53,11 +54,11 @@ pub fn open(path: PathBuf) -> Result<Opened, SourceError> {
     }
 }
 
-/// Tells `events` of every object in the `.yaml`, `.yml` and `.json` files of the directory and of the folders
-/// below it, then follows the files until the receiver is dropped.
+/// Sends every object in the `.yaml`, `.yml` and `.json` files at or below the directory to `events`,
+/// then their changes, until the receiver is dropped.
 ///
-/// A directory that disappears later is a [`SourceEvent::Problem`]: its last state is kept, and it is taken up
-/// again when it returns.
+/// A directory that disappears later is reported as a [`SourceEvent::Problem`]. Its last state is
+/// kept, and it is read again when it comes back.
 pub async fn watch(directory: Opened, events: Sender<Batch>) -> Result<(), SourceError> {
     watch_every(RESCAN_INTERVAL, directory, events).await
 }
@@ -79,7 +80,7 @@ async fn watch_every(
             return Ok(());
         }
         found = tokio::select! {
-            // What was written is read before what was removed is forgotten.
+            // Written files are read before removed ones are forgotten.
             biased;
             notices = changed(&mut stream) => {
                 let notices = notices.map_err(SourceError::Inotify)?;
@@ -97,7 +98,7 @@ async fn watch_every(
     }
 }
 
-/// Waits for events and takes all there are.
+/// Waits for events, and returns all that are there.
 async fn changed(stream: &mut EventStream<Vec<u8>>) -> io::Result<Vec<Notice>> {
     let mut notices = Vec::new();
     let mut next = stream.next().await;
@@ -116,7 +117,7 @@ async fn expiry(folder: &Folder) {
     }
 }
 
-/// Reads files where waiting for the disk disturbs nobody.
+/// Runs file system calls in a thread that may wait for the disk.
 async fn blocking(
     folder: &mut Folder,
     work: impl FnOnce(&mut Folder) -> Vec<SourceEvent> + Send + 'static,
@@ -131,7 +132,7 @@ async fn blocking(
             *folder = returned;
             events
         }
-        // Not a panic: the runtime is being shut down.
+        // This is no panic: the runtime is shutting down.
         Err(error) => {
             error.try_into_panic().map_or_else(|_| Vec::new(), |panic| std::panic::resume_unwind(panic))
         }

@@ -1,4 +1,4 @@
-//! The folders of the directory: each is watched before it is read, so that no change in between is missed.
+//! The folders of the directory. Each is watched before it is read, so that no change is missed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -10,15 +10,15 @@ use std::path::{Path, PathBuf};
 
 use inotify::{WatchDescriptor, WatchMask, Watches};
 
-/// Folders below one another. A tree that is deeper is a mistake, such as a mount of `/`.
+/// The deepest level of folders. A deeper tree is a mistake, such as a mount of `/`.
 const MAX_DEPTH: usize = 16;
-/// Folders in all. Each takes a watch, of which a user has some thousands.
+/// The most folders. Each takes an inotify watch, and a user has some thousands.
 const MAX_FOLDERS: usize = 1_000;
 
-/// The folders there are.
+/// The known folders.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
-    /// `None` in tests and in what stands in for a tree that is in use elsewhere.
+    /// `None` in tests, and in a placeholder while the tree is in use elsewhere.
     watches: Option<Watches>,
     folders: BTreeMap<PathBuf, Watched>,
     paths: BTreeMap<WatchDescriptor, PathBuf>,
@@ -33,21 +33,21 @@ struct Watched {
     watch: Option<WatchDescriptor>,
 }
 
-/// What a walk found.
+/// The result of a walk.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub files: Vec<PathBuf>,
-    /// Folders that could not be read, and why. What is below them is not known to be gone.
+    /// Folders that could not be read, with the error. Files below them may still exist.
     pub unread: BTreeMap<PathBuf, String>,
-    /// Folders that are read, but whose changes make no event, and why.
+    /// Folders that are read but not watched, with the error.
     pub unwatched: BTreeMap<PathBuf, String>,
     visited: BTreeSet<PathBuf>,
-    /// Links to folders that are yet to be visited, and how deep they lie.
+    /// Links to folders that are yet to be visited, with their depth.
     links: BTreeMap<PathBuf, usize>,
 }
 
 impl Found {
-    /// One folder that could not be read.
+    /// Returns the result for one folder that could not be read.
     pub fn of_unread(folder: &Path, error: &io::Error) -> Self {
         Self { unread: [(folder.to_owned(), error.to_string())].into(), ..Self::default() }
     }
@@ -57,15 +57,15 @@ impl Tree {
     pub fn new(watches: Watches) -> Self {
         Self { watches: Some(watches), ..Self::default() }
     }
-    /// The folder that a watch is on.
+    /// Returns the folder of a watch.
     pub fn path_of(&self, watch: &WatchDescriptor) -> Option<&Path> {
         self.paths.get(watch).map(PathBuf::as_path)
     }
-    /// What a folder was when it was last read.
+    /// Returns the identity of a folder when it was last read.
     pub fn identity(&self, folder: &Path) -> Option<Identity> {
         self.folders.get(folder).map(|watched| watched.identity)
     }
-    /// How many folders there are.
+    /// Returns the number of folders.
     pub fn len(&self) -> usize {
         self.folders.len()
     }
@@ -73,12 +73,13 @@ impl Tree {
     pub fn forget(&mut self, folder: &Path) {
         self.retain(|path| !path.starts_with(folder));
     }
-    /// Finds the manifests in a folder and below. Fails where that folder itself can't be read.
+    /// Finds the manifests at or below a folder. Fails if that folder itself can't be read.
     pub fn walk(&mut self, root: &Path, folder: &Path) -> io::Result<Found> {
         let depth = folder.strip_prefix(root).map_or(0, |below| below.components().count());
         let mut found = Found::default();
         self.visit(folder, depth, &mut found)?;
-        // Links last: a folder is known by its own name, so that a link that goes takes nothing along.
+        // Links come last: a folder is known by its real path, so that a removed link takes no
+        // files away.
         while let Some((path, depth)) = found.links.pop_first() {
             self.visit_below(path, depth, &mut found);
         }
@@ -93,7 +94,7 @@ impl Tree {
 
     fn visit(&mut self, folder: &Path, depth: usize, found: &mut Found) -> io::Result<()> {
         let identity = identity(folder)?;
-        // A link to a folder that is read elsewhere, or to one above.
+        // A link to a folder that is read under another path, or to a parent.
         let same = |(path, watched): (&PathBuf, &Watched)| path != folder && watched.identity == identity;
         let others: Vec<PathBuf> =
             self.folders.iter().filter(|entry| same(*entry)).map(|(path, _)| path.clone()).collect();
@@ -132,7 +133,7 @@ impl Tree {
             self.visit(&path, depth, found)
         };
         match done {
-            // It is gone again.
+            // The folder is gone again.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
                 found.unread.insert(path, error.to_string());
@@ -164,11 +165,11 @@ impl Tree {
     fn retain(&mut self, keeps: impl Fn(&Path) -> bool) {
         for (path, watched) in self.folders.extract_if(.., |path, _| !keeps(path)) {
             let Some(watch) = watched.watch else { continue };
-            // A folder that was moved has its old watch under its new name.
+            // A folder that was moved keeps its watch under its new name.
             if self.paths.get(&watch).is_some_and(|now| *now == path) {
                 self.paths.remove(&watch);
                 if let Some(watches) = &mut self.watches {
-                    // The kernel removes the watch of a folder that is gone.
+                    // The kernel removes the watch of a deleted folder.
                     let _ = watches.remove(watch);
                 }
             }
@@ -186,18 +187,19 @@ fn mask() -> WatchMask {
         | WatchMask::ONLYDIR
 }
 
-/// Which folder or file a path leads to at present.
+/// Returns the identity of the folder or file that a path leads to now.
 pub(super) fn identity(path: &Path) -> io::Result<Identity> {
     fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Whether a name is that of a manifest.
+/// Returns whether a name is that of a manifest.
 pub(super) fn is_manifest(name: &OsStr) -> bool {
     let extension = Path::new(name).extension().map(OsStrExt::as_bytes);
     is_followed(name) && matches!(extension, Some(b"yaml" | b"yml" | b"json"))
 }
 
-/// Names that begin with a dot are editors', version control's and Kubernetes' own.
+/// Returns whether a name is followed. Names with a dot in front belong to editors, version control
+/// and Kubernetes.
 pub(super) fn is_followed(name: &OsStr) -> bool {
     !name.as_bytes().starts_with(b".")
 }

@@ -1,4 +1,4 @@
-//! Which API server, and as whom: a kubeconfig, or what a pod is given.
+//! The connection to the API server, by a kubeconfig or by a pod's service account.
 
 use std::env;
 use std::fmt;
@@ -13,24 +13,24 @@ use super::renew::{Asked, renewing};
 use super::token::TokenFile;
 use crate::source::{Signs, SourceError};
 
-/// Sooner than kube's 30 s: an address that swallows packets shall be named soon.
+/// Shorter than kube's 30 s: an address that swallows packets is to be named soon.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A pod's configuration names the API server by its Service.
-const IN_CLUSTER_HINT: &str = " (in a pod its address is that of a Service, which nobody may serve yet: give \
-                               --kubeconfig, or KUBERNETES_SERVICE_HOST and _PORT, an address of its own; \
+/// The hint for a pod, whose configuration names the API server by its Service.
+const IN_CLUSTER_HINT: &str = " (in a pod its address is that of a Service, which may not be served yet: set \
+                               --kubeconfig, or KUBERNETES_SERVICE_HOST and _PORT to the server's own address; \
                                the DaemonSet takes them from the ConfigMap millrace-api-server)";
 
-/// An API server that can be asked. Nothing was sent yet.
+/// A connection to an API server. No request was sent yet.
 #[derive(Clone)]
 pub struct Connection {
-    /// Cheap to clone; all clones share credentials and connections.
+    /// The client. All clones share credentials and connections.
     pub client: Client,
     /// The server's URL, for messages.
     pub(super) server: String,
-    /// What to try where it can't be reached.
+    /// A hint for the case that the server can't be reached.
     pub(super) hint: Option<&'static str>,
-    /// Where it is counted what is asked of it, and said how it is.
+    /// The record of requests and of the source's state.
     pub(super) signs: Signs,
 }
 
@@ -40,8 +40,10 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// Reads the configuration: `kubeconfig`, else the environment's KUBECONFIG, else what a pod is given, else
-/// `~/.kube/config`. Fails where there is none, or none that could ever work. What is asked is counted in `signs`.
+/// Reads the configuration: `kubeconfig`, else KUBECONFIG, else a pod's service account, else
+/// `~/.kube/config`.
+///
+/// Fails if there is none, or none that could ever work. Requests are counted in `signs`.
 pub async fn connect(kubeconfig: Option<&Path>, signs: Signs) -> Result<Connection, SourceError> {
     let origin = kubeconfig.map(|path| Origin::Flag(path.to_owned()));
     let origin =
@@ -58,40 +60,42 @@ async fn open(origin: Origin, signs: Signs) -> Result<Connection, SourceError> {
     Ok(Connection { client: renewing(client, token, origin, asked), server, hint, signs })
 }
 
-/// Host and port, as client-go's metrics name a server.
+/// Returns host and port, as client-go's metrics name a server.
 fn host(url: &Uri) -> String {
     let host = url.host().unwrap_or_default();
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
 }
 
-/// A client with this configuration, which came from `origin`, and the token that it does not send by itself.
+/// Returns a client for a configuration from `origin`, and the token that kube is not to send
+/// itself.
 pub(super) fn client(
     mut config: Config,
     origin: &Origin,
 ) -> Result<(Client, Option<TokenFile>), SourceError> {
     config.connect_timeout = Some(CONNECT_TIMEOUT);
-    // It would wait without a word, for minutes; our own retries know what they are for.
+    // kube's own retries would wait for minutes without a log line; the followers know what they
+    // retry.
     config.default_retry = false;
     let token = TokenFile::take(&mut config.auth_info).map_err(|message| origin.wrong(&message))?;
     let client = Client::try_from(config).map_err(|error| origin.wrong(&error.to_string()))?;
     Ok((client, token))
 }
 
-/// Where the configuration is from.
+/// The origin of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// The file that the flag names.
+    /// The file of `--kubeconfig`.
     Flag(PathBuf),
-    /// The files that KUBECONFIG names, separated by colons.
+    /// The files of KUBECONFIG, separated by colons.
     Variable(String),
-    /// What a pod is given.
+    /// A pod's service account.
     Pod,
     /// `~/.kube/config`.
     Home(PathBuf),
 }
 
 impl Origin {
-    /// What the environment says; a variable that is empty counts as not set.
+    /// Returns the origin that the environment names. An empty variable counts as unset.
     pub fn of(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let variable = |name| variable(name).filter(|value| !value.is_empty());
         if let Some(paths) = variable("KUBECONFIG") {
@@ -135,7 +139,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// kube's words, where they say what is to be done; ours where they don't.
+/// Explains the error: in kube's words if they say what to do, else in ours.
 fn explain(error: &KubeconfigError) -> String {
     match error {
         KubeconfigError::ReadConfig(cause, path) => format!("{}: {cause}", path.display()),

@@ -1,5 +1,5 @@
-//! Objects as the API server writes them, without what nobody reads: managed fields, most annotations, the names of
-//! pods. What is left out is never allocated.
+//! Parses objects of the API server without the parts that the agent ignores: managed fields, most
+//! annotations, names of pods. Ignored parts are never allocated.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -16,36 +16,37 @@ use serde::de::DeserializeOwned;
 use super::metadata::{Annotations, Labels};
 use crate::source::{Kind, Object, ObjectKey};
 
-/// An object, read.
+/// A parsed object.
 #[derive(Debug)]
 pub(super) struct Decoded {
     pub identity: Identity,
     pub object: Object,
 }
 
-/// What tells an object, and one of its versions, from others.
+/// The identity of an object and of its version.
 #[derive(Clone, Debug)]
 pub(super) struct Identity {
     pub key: ObjectKey,
-    /// Another one = deleted and created again under the same name.
+    /// A different uid means that the object was deleted, and created again under the same name.
     pub uid: String,
-    /// What a watch goes on from.
+    /// The version that a watch continues from.
     pub resource_version: String,
-    /// The same = nothing that matters to us has changed.
+    /// An equal value means that no part that the agent reads has changed.
     pub version: u64,
 }
 
-/// An object that could not be read.
+/// An unreadable object.
 #[derive(Debug)]
 pub(super) struct Undecodable {
-    /// `None` where not even its name could be read.
+    /// `None` if even its name is unreadable.
     pub identity: Option<Identity>,
-    /// Path of the field.
+    /// Path of the unreadable field.
     pub field: String,
     pub message: String,
 }
 
-/// Reads one object. Of a Node other than `own_node` only the addresses are kept, and what says that it has no agent.
+/// Parses one object. A Node other than `own_node` is reduced to its addresses and the reason why
+/// it has no agent.
 pub(super) fn decode(kind: Kind, json: &str, own_node: &str) -> Result<Decoded, Box<Undecodable>> {
     match kind {
         Kind::Service => read(kind, json, |wire: WireService| {
@@ -69,14 +70,15 @@ pub(super) fn decode(kind: Kind, json: &str, own_node: &str) -> Result<Decoded, 
         Kind::Node => read(kind, json, |wire: WireNode| {
             let is_own = wire.metadata.name.as_deref() == Some(own_node);
             let (metadata, node) = node(wire, is_own);
-            // The kubelet reports a Node's health again and again; that is no new version to us.
+            // The kubelet reports a Node's health all the time. That is no new version for the
+            // agent.
             let version = hash(&(&metadata.labels, metadata.deletion_timestamp.is_some(), contents(&node)));
             (metadata, version, move |metadata| Object::Node(Box::new(Node { metadata, ..node })))
         }),
     }
 }
 
-/// Reads no more of an object than what tells it from others.
+/// Parses only the identity of an object.
 pub(super) fn identify(kind: Kind, json: &str) -> Option<Identity> {
     #[derive(Deserialize)]
     struct Named {
@@ -123,7 +125,7 @@ where
     Ok(Decoded { identity, object: build(metadata) })
 }
 
-/// Reads it again, at the pace of one that says where it fails.
+/// Parses the object again with the slower parser that names the field.
 fn explain<T: DeserializeOwned>(kind: Kind, json: &str) -> Box<Undecodable> {
     let mut reader = serde_json::Deserializer::from_str(json);
     let result: Result<T, _> = serde_path_to_error::deserialize(&mut reader);
@@ -131,7 +133,7 @@ fn explain<T: DeserializeOwned>(kind: Kind, json: &str) -> Box<Undecodable> {
         Ok(_) => (String::new(), "can't be read".to_owned()),
         Err(error) => (error.path().to_string(), error.into_inner().to_string()),
     };
-    // Line and column mean nothing to whoever sees the object as YAML.
+    // Line and column have no meaning for a reader of the object as YAML.
     let message = message.split(" at line ").next().unwrap_or_default().to_owned();
     Box::new(Undecodable { identity: identify(kind, json), field, message })
 }
@@ -156,7 +158,7 @@ struct WireMeta {
 }
 
 impl WireMeta {
-    /// A number that changes with the object.
+    /// Returns a number that changes with the object.
     fn version(&self, json: &str) -> u64 {
         match self.resource_version.as_deref() {
             Some("") | None => hash(&json),
@@ -168,7 +170,7 @@ impl WireMeta {
         let metadata = ObjectMeta {
             name: self.name,
             namespace: self.namespace,
-            // Events name a Service by it; nobody asks for another kind's.
+            // Events need the uid of a Service, and of no other kind.
             uid: self.uid.clone().filter(|_| kind == Kind::Service),
             creation_timestamp: self.creation_timestamp,
             deletion_timestamp: self.deletion_timestamp,
@@ -250,7 +252,7 @@ fn node(wire: WireNode, is_own: bool) -> (WireMeta, Node) {
     (metadata, Node { spec: Some(spec), status: Some(status), ..Node::default() })
 }
 
-/// What is kept of a Node beside its metadata, as it can be hashed.
+/// Returns the parts of a Node that are kept, besides its metadata, in a form that can be hashed.
 fn contents(node: &Node) -> (Vec<[&str; 2]>, Vec<[&str; 3]>) {
     let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());

@@ -1,4 +1,4 @@
-//! Why the API server could not be asked, in words that say whose turn it is.
+//! Failures of requests to the API server, in words that say who has to act.
 
 use std::error::Error;
 use std::io;
@@ -11,54 +11,54 @@ use super::connect::CONNECT_TIMEOUT;
 use super::query::resource;
 use crate::source::Kind;
 
-/// Why a listing or a watch has ended. All of these may be over by the next attempt.
+/// The reasons for the end of a listing or a watch. Each may be gone at the next attempt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Failure {
-    /// No connection, or one that ended before an answer came.
+    /// No connection, or one that ended before an answer.
     #[error("can't be reached: {0}")]
     Unreachable(String),
-    /// An answer in plain text where TLS was to begin.
+    /// Plain text where TLS was to begin.
     #[error("does not speak TLS: its URL begins with https://, but it may be an http:// server")]
     PlainText,
-    /// The server is not who it says, or can't prove it.
+    /// The server's certificate is not accepted.
     #[error("is not trusted: {0}")]
     Certificate(String),
-    /// The agent's own certificate or token could not be read or made.
-    #[error("can't be asked, our own credentials are not to be had: {0}")]
+    /// The agent's own certificate or token can't be read or made.
+    #[error("can't be asked, the agent's own credentials can't be read: {0}")]
     Credentials(String),
-    /// 401.
+    /// Status 401.
     #[error(
-        "does not know who we are (401 Unauthorized): the token or client certificate is wrong or has expired"
+        "rejects the agent's credentials (401 Unauthorized): the token or client certificate is wrong or has expired"
     )]
     Unauthorized,
-    /// 403.
+    /// Status 403.
     #[error("forbids to {verb} {}: give the verbs list and watch on it in RBAC; it says: {message}", resource(*kind))]
     Forbidden { verb: &'static str, kind: Kind, message: String },
-    /// 410, or an ERROR event that means the same: the version we know is too old to go on from.
+    /// Status 410, or an ERROR event with it: the version of the last watch has expired.
     #[error("can't go on with {} from where the last watch ended", resource(*.0))]
     Gone(Kind),
-    /// 410 again and again, though everything is listed anew each time.
+    /// Status 410 again and again, after a new listing each time.
     #[error("says of each listing of {} that it is too old to go on with (410 Gone)", resource(*.0))]
     Expiring(Kind),
-    /// Any other status that is not our doing.
+    /// Another status that is the server's fault.
     #[error("answers {status}{}", said(.message))]
     Unable { status: StatusCode, message: String, retry_after: Option<Duration> },
-    /// Any other status that means the request was wrong.
+    /// Another status that is the request's fault.
     #[error("refuses to {verb} {}: {status}{}", resource(*kind), said(.message))]
     Refused { verb: &'static str, kind: Kind, status: StatusCode, message: String },
-    /// A body that ended too soon.
+    /// A body that ended too early.
     #[error("cut an answer off: {0}")]
     Cut(String),
-    /// Nothing came, not even a bookmark.
+    /// No data at all, not even a bookmark.
     #[error("said nothing for {} s", .0.as_secs())]
     Silent(Duration),
-    /// A watch that was to begin with everything there is, and never said that this was all.
+    /// A watch that was to begin with a listing, and never sent its end.
     #[error("does not come to the end of a listing")]
     Endless,
     /// A watch that ends as soon as it begins.
     #[error("ends each watch as soon as it begins")]
     Ended,
-    /// What came is not what a Kubernetes API server says.
+    /// An answer that no Kubernetes API server gives.
     #[error("answers what no Kubernetes API server does: {0}")]
     Garbled(String),
 }
@@ -68,12 +68,12 @@ fn said(message: &str) -> String {
 }
 
 impl Failure {
-    /// A request that can't be made.
+    /// Returns the failure of a request that can't be built.
     pub fn request(error: &kube::core::request::Error) -> Self {
         Self::Garbled(error.to_string())
     }
 
-    /// Before an answer came.
+    /// Returns the failure of a request without an answer.
     pub fn before_answer(error: &kube::Error) -> Self {
         if let kube::Error::Auth(error) = error {
             return Self::Credentials(chain(error));
@@ -90,12 +90,12 @@ impl Failure {
         Self::Unreachable(root(error))
     }
 
-    /// While the answer was read.
+    /// Returns the failure of a broken answer.
     pub fn in_answer(error: &kube::Error) -> Self {
         Self::Cut(root(error))
     }
 
-    /// How long the server wants to be left alone.
+    /// Returns the wait that the server asks for.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Unable { retry_after, .. } => *retry_after,
@@ -104,7 +104,7 @@ impl Failure {
     }
 }
 
-/// Why a request was not done, in one line without a library's inner words.
+/// Explains in one line why a request failed, without the wording of libraries.
 #[must_use]
 pub fn explain_refusal(error: &kube::Error) -> String {
     let kube::Error::Api(status) = error else {
@@ -115,13 +115,15 @@ pub fn explain_refusal(error: &kube::Error) -> String {
     format!("the API server answers {code}{}", said(&status.message))
 }
 
-/// An error and what it comes from.
+/// Returns an error and its causes.
 fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| error.source())
 }
 
-/// rustls' error. What is on the way wraps it in I/O errors, in one another at times, which don't name what they hold
-/// as their source.
+/// Returns rustls' error.
+///
+/// Layers in between wrap it in I/O errors, sometimes several, which do not name it as their
+/// source.
 fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a TlsError> {
     let Some(error) = error.downcast_ref::<io::Error>() else {
         return error.downcast_ref();
@@ -134,7 +136,7 @@ fn explain(error: &TlsError) -> String {
         return error.to_string();
     };
     match reason {
-        // Clusters made by one tool have CAs of one name: then it is the signature that does not fit.
+        // Clusters made by one tool have CAs of the same name. Then the signature is what differs.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             "its certificate was issued by another CA than the one in our configuration".to_owned()
         }
@@ -151,7 +153,7 @@ fn explain(error: &TlsError) -> String {
     }
 }
 
-/// The last cause, with what the one before says if that adds where it happened.
+/// Returns the last cause, with the one before it if that says where the failure happened.
 fn root(error: &(dyn Error + 'static)) -> String {
     let texts: Vec<String> = causes(error).map(ToString::to_string).collect();
     let dns = texts.iter().any(|text| text == "dns error");
@@ -160,7 +162,7 @@ fn root(error: &(dyn Error + 'static)) -> String {
         let cause = last.strip_prefix("failed to lookup address information: ").unwrap_or(last);
         return format!("its name is not resolved: {cause}");
     }
-    // tokio's words: kube looks up, connects and shakes hands within one limit.
+    // tokio's wording: kube resolves, connects and shakes hands within one limit.
     if last == "deadline has elapsed" {
         let limit = CONNECT_TIMEOUT.as_secs();
         return format!(
@@ -170,7 +172,7 @@ fn root(error: &(dyn Error + 'static)) -> String {
     last.to_owned()
 }
 
-/// All causes, each once; most of these errors repeat what they come from.
+/// Joins all causes, each once: most of these errors repeat their cause.
 fn chain(error: &(dyn Error + 'static)) -> String {
     let mut line = String::new();
     for text in causes(error).map(ToString::to_string) {

@@ -1,4 +1,4 @@
-//! Follows one kind of objects: lists it, watches it, and begins again where that ends.
+//! Follows the objects of one kind: lists them, watches them, and begins again when the watch ends.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,22 +22,22 @@ use super::wire::{Bookmark, Event, EventType, Page, parse};
 use super::{KubernetesSettings, Timing};
 use crate::source::{Batch, Change, Kind, ObjectKey, Severity, SourceEvent};
 
-/// A watch that the server can't give so often is given up for a new listing: the version may be one that it will
-/// never know, as after a restored backup.
+/// Failed attempts at a watch before a new listing. The server may never know the version again, as
+/// after a restored backup.
 pub(super) const VERSION_ATTEMPTS: u32 = 5;
-/// A version is too old now and then. So many in a row, without a watch that works in between, are worth a word.
+/// Expired versions in a row that are worth a log line. A single one is normal.
 pub(super) const EXPIRIES: u32 = 4;
-/// So many objects of a page are told together, so that the whole list is never held twice.
-const TOLD_TOGETHER: usize = 64;
+/// Objects of a page in one batch, so that the whole list is never held twice.
+const BATCH: usize = 64;
 
-/// Where the followers tell what they see.
+/// The shared parts of all followers.
 #[derive(Clone, Debug)]
-pub(super) struct Teller {
+pub(super) struct Output {
     pub events: Sender<Batch>,
     pub reports: Arc<Reports>,
-    /// How far the first listing of all kinds is.
+    /// The progress of the first listing of all kinds.
     pub progress: Arc<Progress>,
-    /// When a server that failed is asked again.
+    /// The back-off of all kinds.
     pub pause: Arc<Pause>,
 }
 
@@ -48,26 +48,27 @@ pub(super) struct Follower {
     query: Query,
     own_node: String,
     timing: Timing,
-    teller: Teller,
+    output: Output,
     known: Known,
-    /// The version to go on from; `None` = everything has to be listed, or is just being.
+    /// The version to watch from; `None` = a listing is due or under way.
     version: Option<String>,
-    /// Attempts to go on from it in a row that the server could not answer.
+    /// Attempts in a row to watch from it that the server could not answer.
     attempts: u32,
-    /// Versions in a row that were too old.
+    /// Versions in a row that had expired.
     expiries: u32,
-    /// Whether the server can begin a watch with everything there is.
+    /// Whether the server can send a listing as the begin of a watch.
     streams: bool,
-    /// Whether everything was told once. Until then what a listing brings is told as it comes; later only when it is
-    /// whole.
+    /// Whether everything was listed once. Objects of the first listing are sent as they come,
+    /// those of later ones only when the listing is whole.
     listed: bool,
-    /// The watch works.
-    settled: bool,
-    /// What is to be told together.
+    /// Whether the watch is working.
+    working: bool,
+    /// The batch that is being filled.
     batch: Batch,
-    /// What was said of objects that can't be read, and the number of the last listing that had them.
+    /// The messages about unreadable objects, each with the number of the last listing that had the
+    /// object.
     unread: HashMap<ObjectKey, (String, u32)>,
-    /// Number of the listing that is under way or was the last.
+    /// The number of the present or last listing.
     listing: u32,
 }
 
@@ -77,7 +78,7 @@ impl Follower {
         client: Client,
         settings: &KubernetesSettings,
         timing: Timing,
-        teller: Teller,
+        output: Output,
     ) -> Self {
         Self {
             kind,
@@ -85,23 +86,23 @@ impl Follower {
             query: Query::new(kind, settings.service_proxy_name.as_deref()),
             own_node: settings.node_name.clone(),
             timing,
-            teller,
+            output,
             known: Known::of(kind),
             version: None,
             attempts: 0,
             expiries: 0,
             streams: true,
             listed: false,
-            settled: false,
+            working: false,
             batch: Batch::new(),
             unread: HashMap::new(),
             listing: 0,
         }
     }
 
-    /// Runs until nobody listens.
+    /// Runs until the receiver of the batches is gone.
     pub async fn run(mut self) {
-        let events = self.teller.events.clone();
+        let events = self.output.events.clone();
         tokio::select! {
             () = self.follow() => {}
             () = events.closed() => {}
@@ -110,25 +111,26 @@ impl Follower {
 
     async fn follow(&mut self) {
         loop {
-            // Seen before it: a server that came back meanwhile is asked again at once.
-            let mut turn = self.teller.pause.turn();
+            // Begun before the session: a server that came back meanwhile is asked again at once.
+            let mut attempt = self.output.pause.begin_attempt();
             let outcome = self.session().await;
-            // What came before it failed.
-            self.tell().await;
-            if self.settled {
-                turn = self.teller.pause.turn();
+            // Events from before the failure are sent first.
+            self.send_batch().await;
+            if self.working {
+                attempt = self.output.pause.begin_attempt();
             }
             let Err(failure) = outcome else { continue };
-            debug!(kind = %self.kind, "{failure}");
-            self.teller.reports.count_error(self.kind);
-            self.judge(&failure).await;
-            self.teller.pause.wait(&mut turn, failure.retry_after()).await;
+            debug!(kind = %self.kind, error = %failure, "listing or watch failed");
+            self.output.reports.count_error(self.kind);
+            self.plan_next(&failure).await;
+            self.output.pause.wait(&mut attempt, failure.retry_after()).await;
         }
     }
 
-    /// One answer of the server, or the pages of one listing. Ends well where the next one may begin at once.
+    /// Reads one watch, or all pages of one listing. Returns `Ok` where the next session may begin
+    /// at once.
     async fn session(&mut self) -> Result<(), Failure> {
-        self.settled = false;
+        self.working = false;
         let Some(version) = &self.version else {
             self.known.begin();
             self.listing = self.listing.wrapping_add(1);
@@ -138,22 +140,23 @@ impl Follower {
         self.read(lines).await
     }
 
-    /// Decides what the next session begins with, and says what is wrong.
-    async fn judge(&mut self, failure: &Failure) {
+    /// Decides how the next session begins, and reports the failure.
+    async fn plan_next(&mut self, failure: &Failure) {
         let is_listing = self.version.is_none();
         match failure {
             Failure::Gone(kind) => {
                 self.version = None;
                 self.expiries += 1;
                 if self.expiries >= EXPIRIES {
-                    self.tell_of(&Failure::Expiring(*kind)).await;
+                    self.report_failure(&Failure::Expiring(*kind)).await;
                 }
                 return;
             }
             Failure::Silent(_) | Failure::Endless | Failure::Cut(_) | Failure::Ended if is_listing => {
                 self.streams = false;
             }
-            // Says nothing of the version, and a new listing is the last thing such a server needs.
+            // This says nothing about the version, and a new listing would add to the server's
+            // load.
             Failure::Unable { status, .. } if matches!(status.as_u16(), 429 | 502 | 503) => {}
             Failure::Refused { .. } => self.version = None,
             Failure::Unable { .. } | Failure::Garbled(_) => {
@@ -165,12 +168,12 @@ impl Follower {
             }
             _ => {}
         }
-        self.tell_of(failure).await;
+        self.report_failure(failure).await;
     }
 
-    async fn tell_of(&self, failure: &Failure) {
-        if let Some(problem) = self.teller.reports.failed(self.kind, failure) {
-            self.teller.send(vec![SourceEvent::Problem(problem)]).await;
+    async fn report_failure(&self, failure: &Failure) {
+        if let Some(problem) = self.output.reports.failed(self.kind, failure) {
+            self.output.send(vec![SourceEvent::Problem(problem)]).await;
         }
     }
 
@@ -179,7 +182,7 @@ impl Follower {
             match self.link.open(self.query.stream()?, self.kind, "watch").await {
                 Ok(lines) => return self.read(lines).await,
                 Err(failure @ Failure::Refused { .. }) => {
-                    debug!(kind = %self.kind, "listed in pages: {failure}");
+                    debug!(kind = %self.kind, error = %failure, "listing as a watch refused; listing in pages");
                     self.streams = false;
                 }
                 Err(failure) => return Err(failure),
@@ -189,11 +192,11 @@ impl Follower {
         loop {
             let body = self.link.get(self.query.page(continue_token)?, self.kind, "list").await?;
             let page: Page<'_> = parse(&body)?;
-            for items in page.items.unwrap_or_default().chunks(TOLD_TOGETHER) {
+            for items in page.items.unwrap_or_default().chunks(BATCH) {
                 for item in items {
                     self.upsert(item);
                 }
-                self.tell().await;
+                self.send_batch().await;
             }
             continue_token = page.metadata.continue_token.filter(|token| !token.is_empty());
             if continue_token.is_none() {
@@ -203,16 +206,16 @@ impl Follower {
         }
     }
 
-    /// Takes what comes until it ends.
+    /// Reads a watch until it ends.
     async fn read(&mut self, mut lines: Lines) -> Result<(), Failure> {
-        let settled_at = Instant::now() + self.timing.settled;
+        let working_at = Instant::now() + self.timing.working;
         let listed_by = Instant::now() + self.timing.idle;
         loop {
             let next = tokio::select! {
                 biased;
-                () = sleep_until(settled_at), if !self.settled && self.version.is_some() => {
-                    self.settle();
-                    self.tell().await;
+                () = sleep_until(working_at), if !self.working && self.version.is_some() => {
+                    self.set_working();
+                    self.send_batch().await;
                     continue;
                 }
                 () = sleep_until(listed_by), if self.version.is_none() => return Err(Failure::Endless),
@@ -220,24 +223,24 @@ impl Follower {
             };
             let failure = match next {
                 Ok(Some(chunk)) => {
-                    self.teller.reports.hear();
+                    self.output.reports.hear();
                     // The timer may be late.
-                    if !self.settled && self.version.is_some() && Instant::now() >= settled_at {
-                        self.settle();
+                    if !self.working && self.version.is_some() && Instant::now() >= working_at {
+                        self.set_working();
                     }
                     for line in chunk.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
                         self.take(line)?;
                     }
-                    self.tell().await;
+                    self.send_batch().await;
                     continue;
                 }
                 Ok(None) => Failure::Ended,
                 Err(failure) => failure,
             };
-            if self.version.is_some() && Instant::now() >= settled_at {
-                self.settle();
-                // Watches end, be it by the server's clock, its restart or a dead connection in between.
-                debug!(kind = %self.kind, "watch over: {failure}");
+            if self.version.is_some() && Instant::now() >= working_at {
+                self.set_working();
+                // Watches end: by the server's clock, by its restart, or by a broken connection.
+                debug!(kind = %self.kind, error = %failure, "watch ended");
                 return Ok(());
             }
             return Err(failure);
@@ -279,7 +282,7 @@ impl Follower {
         }
     }
 
-    /// Leaves out a version that can't be read, and says so once.
+    /// Skips an unreadable version of an object, and reports it once.
     fn skip(&mut self, undecodable: Undecodable) {
         let Undecodable { identity, field, message } = undecodable;
         let object = identity.as_ref().map(|identity| identity.key.clone());
@@ -308,14 +311,15 @@ impl Follower {
         self.clear_unread(&identity.key);
     }
 
-    /// An object can be read by now, or is gone.
+    /// Forgets that an object was unreadable: it is readable now, or gone.
     fn clear_unread(&mut self, key: &ObjectKey) {
         if !self.unread.is_empty() && self.unread.remove(key).is_some() {
-            self.batch.extend(self.teller.progress.settled(key).map(SourceEvent::Listed));
+            self.batch.extend(self.output.progress.resolve(key).map(SourceEvent::Listed));
         }
     }
 
-    /// The versions of a listing's objects are not in order: only its end has one to go on from.
+    /// Moves on to a version. Objects of a listing are not ordered by version, so only its end has
+    /// a usable one.
     fn advance(&mut self, version: &str) {
         if let Some(known) = &mut self.version
             && !version.is_empty()
@@ -324,7 +328,7 @@ impl Follower {
         }
     }
 
-    /// A listing is whole: what was not in it is gone.
+    /// Ends a listing: objects that were not in it are gone.
     fn finish(&mut self, version: String) {
         let gone = self.known.end().into_iter();
         self.batch.extend(gone.map(|key| SourceEvent::Change(Change::Delete(key))));
@@ -333,51 +337,51 @@ impl Follower {
             self.clear_unread(&key);
         }
         self.version = Some(version);
-        // A whole listing is no good while its version is too old for a watch each time.
+        // A whole listing is no success if its version has expired each time.
         if self.expiries < EXPIRIES {
             self.recover();
         }
     }
 
-    fn settle(&mut self) {
-        self.settled = true;
-        self.teller.pause.end();
+    fn set_working(&mut self) {
+        self.working = true;
+        self.output.pause.end();
         self.expiries = 0;
         self.recover();
     }
 
     fn recover(&mut self) {
         self.attempts = 0;
-        self.batch.extend(self.teller.reports.well(self.kind).map(SourceEvent::Problem));
+        self.batch.extend(self.output.reports.well(self.kind).map(SourceEvent::Problem));
     }
 
-    /// Tells what there is to tell; of a later listing nothing until it is whole.
-    async fn tell(&mut self) {
+    /// Sends the batch. A later listing is sent only when it is whole.
+    async fn send_batch(&mut self) {
         if self.listed && self.version.is_none() {
             return;
         }
         let batch = std::mem::take(&mut self.batch);
         if !batch.is_empty() {
-            self.teller.send(batch).await;
+            self.output.send(batch).await;
         }
         if !self.listed && self.version.is_some() {
             self.listed = true;
             let unread = self.unread.keys().filter(|key| !key.name.is_empty()).cloned();
-            if let Some(listing) = self.teller.progress.listed(unread) {
-                self.teller.send(vec![SourceEvent::Listed(listing)]).await;
+            if let Some(listing) = self.output.progress.listed(unread) {
+                self.output.send(vec![SourceEvent::Listed(listing)]).await;
             }
         }
     }
 }
 
-impl Teller {
+impl Output {
     async fn send(&self, batch: Batch) {
-        // Nobody listens any more: the task is about to end.
+        // The receiver is gone: the task is about to end.
         let _ = self.events.send(batch).await;
     }
 }
 
-/// Stands for the objects of a kind that don't even have a name.
+/// The key for objects without a readable name.
 fn nameless(kind: Kind) -> ObjectKey {
     ObjectKey { kind, namespace: String::new(), name: String::new() }
 }

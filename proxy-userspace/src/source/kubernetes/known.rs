@@ -1,4 +1,4 @@
-//! What was told of one kind of objects, so that a new listing ends in what has changed since.
+//! The objects of one kind that were sent, so that a new listing is reduced to its changes.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -6,12 +6,13 @@ use std::hash::{BuildHasher, RandomState};
 use super::decode::Identity;
 use crate::source::{Kind, ObjectKey};
 
-/// The objects that were told of. Uids are kept as hashes: of 100,000 objects every byte is there 100,000 times.
+/// The objects that were sent. Uids are kept as hashes: with 100,000 objects each byte counts
+/// 100,000 times.
 #[derive(Debug)]
 pub(super) struct Known {
     kind: Kind,
     objects: HashMap<Box<str>, Entry>,
-    /// Number of the listing that is under way or was the last.
+    /// The number of the present or last listing.
     listing: u32,
     hasher: RandomState,
 }
@@ -28,12 +29,12 @@ impl Known {
         Self { kind, objects: HashMap::new(), listing: 0, hasher: RandomState::new() }
     }
 
-    /// A listing begins: what is not met until it ends is gone.
+    /// Begins a listing. Objects that are not in it are gone at its end.
     pub fn begin(&mut self) {
         self.listing = self.listing.wrapping_add(1);
     }
 
-    /// An object was met; whether it is new or has changed.
+    /// Records an object. Returns whether it is new or has changed.
     pub fn meet(&mut self, identity: &Identity) -> bool {
         let uid = self.hasher.hash_one(&identity.uid);
         let entry = Entry { uid, version: identity.version, listing: self.listing };
@@ -41,8 +42,10 @@ impl Known {
         old.is_none_or(|old| (old.uid, old.version) != (uid, identity.version))
     }
 
-    /// An object was met that can't be read: it stays as it was told. Whether it has to go, because the one that was
-    /// told of is another one that only had its name.
+    /// Records an unreadable object. Its last readable version stays.
+    ///
+    /// Returns whether that version has to be deleted, since it belongs to a former object of the
+    /// same name.
     pub fn meet_unread(&mut self, identity: &Identity) -> bool {
         let uid = self.hasher.hash_one(&identity.uid);
         let name = name(&identity.key);
@@ -55,12 +58,12 @@ impl Known {
         is_another
     }
 
-    /// An object is gone; whether it was known.
+    /// Removes a deleted object. Returns whether it was known.
     pub fn forget(&mut self, key: &ObjectKey) -> bool {
         self.objects.remove(&name(key)).is_some()
     }
 
-    /// The listing has ended; forgets what was not met in it, and says what that was, sorted.
+    /// Ends a listing. Removes the objects that were not in it, and returns them, sorted.
     pub fn end(&mut self) -> Vec<ObjectKey> {
         let gone = self.objects.extract_if(|_, entry| entry.listing != self.listing);
         let mut gone: Vec<ObjectKey> = gone.map(|(name, _)| key(self.kind, &name)).collect();
@@ -69,7 +72,7 @@ impl Known {
     }
 }
 
-/// `namespace/name`, in one allocation; neither may have a slash.
+/// Returns `namespace/name`, in one allocation. Neither part can have a slash.
 fn name(key: &ObjectKey) -> Box<str> {
     format!("{}/{}", key.namespace, key.name).into()
 }

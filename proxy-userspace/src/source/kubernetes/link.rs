@@ -1,4 +1,4 @@
-//! One request to the API server: its answer's status, and its body line by line.
+//! One request to the API server: the status of its answer, and its body line by line.
 
 use std::time::Duration;
 
@@ -15,23 +15,23 @@ use super::failure::Failure;
 use super::query::HttpRequest;
 use crate::source::Kind;
 
-/// So much of what is ready is handed on together. What the reader has not taken yet waits in such pieces.
+/// Bytes that are handed on together. Data that the reader has not taken waits in such pieces.
 const CHUNK: usize = 1 << 17;
-/// No explanation of an error is longer.
+/// The longest explanation of an error, in bytes.
 const LONGEST_ERROR: usize = 1 << 16;
-/// No server means to be left alone for longer.
+/// The longest wait that a server may ask for.
 const LONGEST_RETRY_AFTER: Duration = Duration::from_mins(5);
 
-/// The way to the API server.
+/// Sends requests to the API server.
 #[derive(Clone)]
 pub(super) struct Link {
     pub client: Client,
-    /// A server that sends nothing for so long hangs: bookmarks come every minute.
+    /// Silence after which a server counts as hanging. Bookmarks come every minute.
     pub idle: Duration,
 }
 
 impl Link {
-    /// Sends a request and waits until the server begins to answer well.
+    /// Sends a request, and waits for a status of success.
     pub async fn open(&self, request: HttpRequest, kind: Kind, verb: &'static str) -> Result<Lines, Failure> {
         let response = timeout(self.idle, self.client.send(request)).await;
         let response = response.map_err(|_| Failure::Silent(self.idle))?;
@@ -44,7 +44,7 @@ impl Link {
         Err(refusal(kind, verb, head.status, &text, retry_after(&head.headers)))
     }
 
-    /// Sends a request and reads the answer whole.
+    /// Sends a request, and reads the whole answer.
     pub async fn get(
         &self,
         request: HttpRequest,
@@ -67,15 +67,16 @@ pub(super) struct Lines {
     body: Body,
     idle: Duration,
     buffer: Vec<u8>,
-    /// Bytes of the buffer that are whole lines.
+    /// Bytes of the buffer up to the end of its last whole line.
     whole: usize,
-    /// How the body has ended, if it has.
+    /// The end of the body, once it was reached.
     end: Option<Result<(), Failure>>,
 }
 
 impl Lines {
-    /// The next lines, all that came together; `None` after the last. Half a line at the end is nothing.
-    /// Loses nothing if it is cancelled.
+    /// Returns the next lines, all that came together, or `None` after the last.
+    ///
+    /// Half a line at the end is dropped. Cancelling this loses nothing.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Failure> {
         loop {
             while self.buffer.len() < CHUNK && self.end.is_none() {
@@ -117,7 +118,7 @@ impl Lines {
     }
 }
 
-/// What an answer other than success, or an ERROR event, means.
+/// Returns the failure that an unsuccessful answer, or an ERROR event, stands for.
 pub(super) fn refusal(
     kind: Kind,
     verb: &'static str,
@@ -145,7 +146,7 @@ pub(super) fn refusal(
     }
 }
 
-/// In seconds; a date is not worth the trouble, our own back-off will do.
+/// Parses the header in seconds. For a date the agent's own back-off is enough.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds).min(LONGEST_RETRY_AFTER))

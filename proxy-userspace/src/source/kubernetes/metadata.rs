@@ -1,4 +1,4 @@
-//! Labels and annotations, of which most are dropped while they are read.
+//! Labels and annotations. Most annotations are dropped during parsing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,23 +6,24 @@ use std::fmt;
 use crate::model::{AGENTS_OS, OS_LABEL};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-/// Annotations that somebody reads: ours, kube-router's, and when an endpoint changed.
+/// Prefixes of the annotations that are read: Millrace's, kube-router's, and the time when an
+/// endpoint changed.
 const ANNOTATIONS: [&str; 3] =
     ["millrace/", "kube-router.io/", "endpoints.kubernetes.io/last-change-trigger-time"];
 
-/// Labels, all of them: topology labels may have any name.
+/// All labels: topology labels may have any name.
 #[derive(Debug, Default, PartialEq, Eq, Hash, serde::Deserialize)]
 pub(super) struct Labels(pub BTreeMap<String, String>);
 
 impl Labels {
-    /// What says that a node runs another operating system than ours, and no other label.
+    /// Returns only the label that names an operating system other than the agent's.
     pub fn of_another_system(self) -> Option<Self> {
         let os = self.0.into_iter().find(|(name, os)| name == OS_LABEL && os != AGENTS_OS)?;
         Some(Self(BTreeMap::from([os])))
     }
 }
 
-/// Those annotations that somebody reads.
+/// The annotations that are read.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Annotations(pub BTreeMap<String, String>);
 

@@ -1,12 +1,13 @@
-//! Objects from the API server, followed as they change.
+//! Follows the objects of the API server.
 //!
-//! Each kind is listed once, as the begin of a watch where the server can do that, else in pages; then the watch goes
-//! on from the version it has come to, over cuts and restarts, until the server no longer knows that version. Then
-//! everything is listed again, and what is told is the difference: the last state stays until then.
+//! Each kind is listed once: as the begin of a watch if the server supports it, else in pages. The
+//! watch continues from the version of the listing, over broken connections and restarts, until the
+//! server has dropped that version. Then the kind is listed again, and only the changes are sent:
+//! the last state stays until then.
 //!
-//! kube makes the requests and the connections. Its `watcher` is not used: it asks again at once, for ever, where a
-//! server ends each watch without an error; it does not see Retry-After; and one object that can't be read ends the
-//! listing.
+//! kube provides requests and connections. Its `watcher` is not used, for three reasons. It asks
+//! again at once and for ever if a server ends each watch without an error. It ignores Retry-After.
+//! One unreadable object ends its listing.
 
 mod connect;
 mod decode;
@@ -37,41 +38,46 @@ use self::progress::Progress;
 use self::report::Reports;
 use super::{Batch, Kind, SourceError};
 
-/// What is wanted of the API server.
+/// The settings of the API server as a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubernetesSettings {
-    /// The Node of which more than its addresses matters.
+    /// The Node that is read whole; of others only the addresses matter.
     pub node_name: String,
-    /// The Services whose label `service.kubernetes.io/service-proxy-name` says this; `None` = those without it.
+    /// The value of the label `service.kubernetes.io/service-proxy-name` of the Services to serve;
+    /// `None` = those without it.
     pub service_proxy_name: Option<String>,
 }
 
-/// How long to wait for what.
+/// The time limits.
 #[derive(Clone, Copy, Debug)]
 struct Timing {
-    /// A server that sends nothing for so long hangs.
+    /// Silence after which a server counts as hanging.
     idle: Duration,
-    /// A watch that lives so long works.
-    settled: Duration,
+    /// Age at which a watch counts as working.
+    working: Duration,
     /// The first and the longest wait before another attempt; a random share is added.
     backoff: (Duration, Duration),
 }
 
 impl Timing {
     const DEFAULT: Self = Self {
-        // Bookmarks come every minute. Where a quiet server sends none, a watch is asked for again for nothing.
+        // Bookmarks come every minute. If a quiet server sends none, a watch is begun again without
+        // need.
         idle: Duration::from_secs(90),
-        settled: Duration::from_secs(1),
-        // As client-go's reflector has them.
+        working: Duration::from_secs(1),
+        // As in client-go's reflector.
         backoff: (Duration::from_millis(800), Duration::from_secs(30)),
     };
 }
 
-/// Kinds in the order in which their listings are asked for.
+/// The kinds in the order of their listings.
 const KINDS: [Kind; 3] = [Kind::Node, Kind::Service, Kind::EndpointSlice];
 
-/// Tells `events` of every Service, EndpointSlice and Node, then follows them until the receiver is dropped. Whatever
-/// goes wrong is a [`SourceEvent::Problem`](super::SourceEvent::Problem) and tried again; it never fails.
+/// Sends every Service, EndpointSlice and Node to `events`, then their changes, until the receiver
+/// is dropped.
+///
+/// Every failure is reported as a [`SourceEvent::Problem`](super::SourceEvent::Problem), and tried
+/// again.
 pub async fn watch(
     connection: Connection,
     settings: KubernetesSettings,
@@ -92,13 +98,13 @@ async fn follow_all(
     let progress = Arc::new(Progress::of(KINDS.len()));
     let pause = Arc::new(Pause::new(timing.backoff));
     let followers = KINDS.map(|kind| {
-        let teller = follow::Teller {
+        let output = follow::Output {
             events: events.clone(),
             reports: reports.clone(),
             progress: progress.clone(),
             pause: pause.clone(),
         };
-        Follower::new(kind, connection.client.clone(), settings, timing, teller).run()
+        Follower::new(kind, connection.client.clone(), settings, timing, output).run()
     });
     join_all(followers).await;
 }

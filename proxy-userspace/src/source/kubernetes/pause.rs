@@ -1,4 +1,6 @@
-//! When a server that failed is asked again: one back-off for all kinds, so that what belongs together comes back together.
+//! The back-off before a failed server is asked again.
+//!
+//! It is one for all kinds, so that objects that belong together come back together.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -7,29 +9,29 @@ use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// Shared by the followers of all kinds.
+/// The back-off, shared by the followers of all kinds.
 #[derive(Debug)]
 pub(super) struct Pause {
     builder: ExponentialBuilder,
     longest: Duration,
     state: Mutex<State>,
-    /// How often a watch began to work: whoever waits goes on then.
+    /// Counts the watches that began to work. Each ends the present waits.
     ends: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
 struct State {
     backoff: ExponentialBackoff,
-    /// When all are asked again that have failed since the last time.
+    /// The end of the present wait, for all kinds.
     until: Instant,
 }
 
-/// What a follower has seen of the pauses' ends when it began to ask.
+/// The count of working watches when an attempt began.
 #[derive(Debug)]
-pub(super) struct Turn(watch::Receiver<u64>);
+pub(super) struct Attempt(watch::Receiver<u64>);
 
 impl Pause {
-    /// The shortest and the longest wait; a random share is added to all but the longest.
+    /// Takes the shortest and the longest wait. A random share is added to all but the longest.
     pub fn new((shortest, longest): (Duration, Duration)) -> Self {
         let builder = ExponentialBuilder::new().with_min_delay(shortest).with_max_delay(longest);
         let builder = builder.with_jitter().without_max_times();
@@ -37,14 +39,16 @@ impl Pause {
         Self { builder, longest, state: Mutex::new(state), ends: watch::Sender::new(0) }
     }
 
-    /// An attempt begins.
-    pub fn turn(&self) -> Turn {
-        Turn(self.ends.subscribe())
+    /// Begins an attempt.
+    pub fn begin_attempt(&self) -> Attempt {
+        Attempt(self.ends.subscribe())
     }
 
-    /// Waits after an attempt that failed, until the next one of all kinds is due, or until the watch of another kind
-    /// works; for as long as the server itself asks for in any case.
-    pub async fn wait(&self, turn: &mut Turn, least: Option<Duration>) {
+    /// Waits after a failed attempt, until the next one is due for all kinds or a watch of another
+    /// kind works.
+    ///
+    /// A wait that the server asks for is always kept.
+    pub async fn wait(&self, attempt: &mut Attempt, least: Option<Duration>) {
         let now = Instant::now();
         let until = self.next(now);
         if let Some(least) = least {
@@ -52,12 +56,12 @@ impl Pause {
         }
         tokio::select! {
             () = sleep_until(until) => {}
-            // Never closed: its sender lives as long as this.
-            _ = turn.0.changed() => {}
+            // The sender lives as long as this, so the channel is never closed.
+            _ = attempt.0.changed() => {}
         }
     }
 
-    /// A watch works: what keeps the others from it is over, as a rule.
+    /// Ends all waits: a watch works, so the cause of the others' failures is probably gone.
     pub fn end(&self) {
         let mut state = self.state();
         state.backoff = self.builder.build();
@@ -69,7 +73,7 @@ impl Pause {
     fn next(&self, now: Instant) -> Instant {
         let mut state = self.state();
         if state.until <= now {
-            // The longest wait is the longest with its random share, too.
+            // The random share does not make the longest wait longer.
             let wait = state.backoff.next().unwrap_or(self.longest).min(self.longest);
             state.until = now + wait;
         }
@@ -77,7 +81,7 @@ impl Pause {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Each change leaves it whole.
+        // Each change leaves the state whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -103,7 +107,7 @@ mod tests {
         let pause = Pause::new(BACKOFF);
         let begun = Instant::now();
         let waits = async |least| {
-            pause.wait(&mut pause.turn(), least).await;
+            pause.wait(&mut pause.begin_attempt(), least).await;
             begun.elapsed()
         };
         let long = Duration::from_hours(2);
@@ -119,10 +123,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_attempt_that_failed_while_another_watch_began_to_work_is_repeated_at_once() {
         let pause = Pause::new(BACKOFF);
-        let mut turn = pause.turn();
+        let mut attempt = pause.begin_attempt();
         pause.end();
         let begun = Instant::now();
-        pause.wait(&mut turn, None).await;
+        pause.wait(&mut attempt, None).await;
         assert_eq!(begun.elapsed(), Duration::ZERO);
     }
 }

@@ -1,29 +1,30 @@
-//! How far the first listing of all kinds is, and what it could not tell of.
+//! The progress of the first listing of all kinds, and the objects that it could not read.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::source::{Listing, ObjectKey, Unread};
 
-/// Shared by the followers of all kinds.
+/// The progress, shared by the followers of all kinds.
 #[derive(Debug)]
 pub(super) struct Progress(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    /// Kinds that were not listed yet.
+    /// Number of kinds that were not listed yet.
     unlisted: usize,
-    /// What could not be read since the start.
+    /// Objects that were unreadable since the start.
     unread: BTreeSet<Unread>,
 }
 
 impl Progress {
-    /// So many kinds are to be listed.
+    /// Returns the progress of a listing of this many kinds.
     pub fn of(kinds: usize) -> Self {
         Self(Mutex::new(State { unlisted: kinds, unread: BTreeSet::new() }))
     }
 
-    /// One more kind was told of, all but these objects. Says what the whole listing is once all kinds were.
+    /// Records that a kind was listed, except for `unread`. Returns the whole listing once all
+    /// kinds were.
     pub fn listed(&self, unread: impl Iterator<Item = ObjectKey>) -> Option<Listing> {
         let mut state = self.lock();
         state.unread.extend(unread.map(Unread::Object));
@@ -31,9 +32,9 @@ impl Progress {
         (state.unlisted == 0).then(|| state.listing())
     }
 
-    /// An object that could not be read was told of after all, or is gone. Says what the listing is by that, if it
-    /// makes a difference to somebody who knows it.
-    pub fn settled(&self, key: &ObjectKey) -> Option<Listing> {
+    /// Records that an unreadable object was read after all, or is gone. Returns the listing if it
+    /// changed after its end.
+    pub fn resolve(&self, key: &ObjectKey) -> Option<Listing> {
         let mut state = self.lock();
         let changed = state.unread.remove(&Unread::Object(key.clone()));
         (changed && state.unlisted == 0).then(|| state.listing())

@@ -1,4 +1,4 @@
-//! What the API server is asked for.
+//! The requests to the API server.
 
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -10,12 +10,12 @@ use kube::core::Request;
 use super::failure::Failure;
 use crate::source::Kind;
 
-/// Objects in one page of a listing: as client-go has it, two to four megabytes of EndpointSlices.
+/// Objects in one page of a listing, as in client-go: two to four megabytes of EndpointSlices.
 const PAGE: u32 = 500;
-/// After this the server ends a watch, so that clients spread over its instances again.
+/// Age at which the server ends a watch, so that clients spread over its instances again.
 const WATCH_SECONDS: u32 = 290;
 
-/// Lists and watches of one kind.
+/// The lists and watches of one kind.
 #[derive(Debug)]
 pub(super) struct Query {
     request: Request,
@@ -25,9 +25,11 @@ pub(super) struct Query {
 pub(super) type HttpRequest = http::Request<Body>;
 
 impl Query {
-    /// Of Services and EndpointSlices those that are ours: the endpointslice controller copies the labels of a
-    /// Service to its slices. Those of another proxy's name are not all: the API server's own slice has no such label, and
-    /// its addresses must be known, so that nobody takes them.
+    /// Selects the Services and EndpointSlices of this proxy by label: the endpointslice controller
+    /// copies a Service's labels to its slices.
+    ///
+    /// With a proxy's name, slices without that label are selected, too: the API server's own slice
+    /// has none, and its addresses must be known, so that no Service takes them.
     pub fn new(kind: Kind, service_proxy_name: Option<&str>) -> Self {
         const NOT_HEADLESS: &str = "!service.kubernetes.io/headless";
         let path = match kind {
@@ -43,23 +45,24 @@ impl Query {
             Kind::Node => None,
             Kind::EndpointSlice if service_proxy_name.is_some() => Some(NOT_HEADLESS.to_owned()),
             Kind::EndpointSlice => Some(format!("{proxy},{NOT_HEADLESS}")),
-            // A Service may have the label and a cluster IP; only its slices say that it is headless.
+            // A Service may have the label and a cluster IP. Only its slices tell whether it is
+            // headless.
             Kind::Service => Some(proxy),
         };
         Self { request: Request::new(path), selector }
     }
 
-    /// Everything there is, as the begin of a watch.
+    /// Requests a listing as the begin of a watch.
     pub fn stream(&self) -> Result<HttpRequest, Failure> {
         self.watch_with("", true)
     }
 
-    /// What has changed since a version.
+    /// Requests the changes since a version.
     pub fn watch(&self, version: &str) -> Result<HttpRequest, Failure> {
         self.watch_with(version, false)
     }
 
-    /// A page of everything there is.
+    /// Requests a page of a listing.
     pub fn page(&self, continue_token: Option<String>) -> Result<HttpRequest, Failure> {
         let parameters = ListParams {
             label_selector: self.selector.clone(),
@@ -86,7 +89,7 @@ impl Query {
     }
 }
 
-/// What RBAC and people call a kind.
+/// Returns the name of a kind's resource in RBAC and kubectl.
 pub(super) const fn resource(kind: Kind) -> &'static str {
     match kind {
         Kind::Service => "services",

@@ -1,4 +1,4 @@
-//! Credentials that are read again when the server no longer takes them: tokens and certificates are replaced in
+//! Reads credentials again when the server refuses them: tokens and certificates are replaced in
 //! their files while the agent runs.
 
 use std::pin::Pin;
@@ -18,15 +18,15 @@ use super::failure::Failure;
 use super::token::TokenFile;
 use crate::source::{Signs, SourceError};
 
-/// A client that makes another of itself after it was refused. kube reads a kubeconfig and the files it names
-/// only once.
+/// Returns a client that reads its configuration again after a refusal. kube reads a kubeconfig and
+/// the files that it names only once.
 pub(super) fn renewing(client: Client, token: Option<TokenFile>, origin: Origin, asked: Asked) -> Client {
     let namespace = client.default_namespace().to_owned();
     let state = Arc::new(Mutex::new(State { client, token, origin, is_refused: false }));
     Client::new(Renewing { state, asked }, namespace)
 }
 
-/// Counts what is asked of a server.
+/// Counts the requests to a server.
 #[derive(Clone)]
 pub(super) struct Asked {
     /// Host and port of the server.
@@ -44,7 +44,7 @@ struct State {
     client: Client,
     token: Option<TokenFile>,
     origin: Origin,
-    /// The last answer was that our credentials are wrong, or the server's are.
+    /// Whether the last answer refused our credentials, or we refused the server's.
     is_refused: bool,
 }
 
@@ -77,11 +77,11 @@ impl Renewing {
         if std::mem::take(&mut state.is_refused) {
             match renewed(&state.origin).await {
                 Ok((client, token)) => {
-                    debug!("credentials were refused; {} was read again", state.origin);
+                    debug!(origin = %state.origin, "credentials were refused and read again");
                     (state.client, state.token) = (client, token);
                 }
-                // What the server refuses is said elsewhere, and is still the cause.
-                Err(error) => debug!("credentials can't be read again: {error}"),
+                // The follower reports the refusal, which stays the cause.
+                Err(error) => debug!(%error, "credentials were refused and can't be read again"),
             }
         }
         let authorization = state.token.as_mut().map(TokenFile::header);

@@ -1,4 +1,5 @@
-//! What is said of the API server: each cause once, however many watches meet it, and when it is well again.
+//! The problems with the API server. Each cause is reported once, however many watches meet it, and
+//! so is its end.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,14 +8,14 @@ use super::failure::Failure;
 use super::query::resource;
 use crate::source::{Kind, ObjectKey, Problem, Severity, Signs, Topic};
 
-/// Remembers what was said.
+/// The problems that were reported.
 #[derive(Debug)]
 pub(super) struct Reports {
     server: String,
-    /// What to try where the server can't be reached.
+    /// A hint for the case that the server can't be reached.
     hint: Option<&'static str>,
     signs: Signs,
-    /// What keeps each watch from going on now.
+    /// The present trouble of each watch.
     troubles: Mutex<BTreeMap<Kind, String>>,
 }
 
@@ -23,17 +24,17 @@ impl Reports {
         Self { server, hint, signs, troubles: Mutex::default() }
     }
 
-    /// A listing or a watch has ended in an error, be it worth a word or not.
+    /// Counts a listing or watch that ended in an error, reported or not.
     pub fn count_error(&self, kind: Kind) {
         self.signs.count_error(resource(kind));
     }
 
-    /// The server said something, though it be that nothing has changed.
+    /// Records a sign of life from the server, such as a bookmark.
     pub fn hear(&self) {
         self.signs.hear();
     }
 
-    /// A watch can't go on; what to say of it.
+    /// Records that a watch can't go on. Returns the problem if it is new.
     pub fn failed(&self, kind: Kind, failure: &Failure) -> Option<Problem> {
         let message = self.message(failure);
         let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
@@ -43,12 +44,12 @@ impl Reports {
         (!is_known).then(|| problem(None, String::new(), message, Severity::Warning))
     }
 
-    /// A watch goes on; what to say of it.
+    /// Records that a watch goes on. Returns the message if it was the last one in trouble.
     pub fn well(&self, kind: Kind) -> Option<Problem> {
         let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
         let was_in_trouble = troubles.remove(&kind).is_some();
         self.signs.set_trouble(troubles.values().next().cloned());
-        let message = || format!("the API server at {} is well again", self.server);
+        let message = || format!("the API server at {} works again", self.server);
         (was_in_trouble && troubles.is_empty())
             .then(|| problem(None, String::new(), message(), Severity::Info))
     }
@@ -58,11 +59,11 @@ impl Reports {
             Failure::Unreachable(_) | Failure::Silent(_) => self.hint.unwrap_or_default(),
             _ => "",
         };
-        format!("the API server at {} {failure}{hint}; what is known stays, tried again", self.server)
+        format!("the API server at {} {failure}{hint}; known objects stay in use; tried again", self.server)
     }
 }
 
-/// What is wrong with an object, or with none.
+/// Returns a problem of an object, or of none.
 pub(super) fn problem(
     object: Option<ObjectKey>,
     field: String,

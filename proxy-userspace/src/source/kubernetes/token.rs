@@ -1,4 +1,4 @@
-//! A token that stands in a file. kube takes the file's text as it is, and a line's end is no part of a header.
+//! A token in a file. kube sends the file's text as it is, but a header can't contain a line's end.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use http::HeaderValue;
 use kube::config::AuthInfo;
 
-/// Age at which the file is read again, as client-go does it.
+/// Age at which the file is read again, as in client-go.
 const LIFETIME: Duration = Duration::from_mins(1);
 
-/// The token of a file, and when it was read.
+/// The token of a file, and the time when it was read.
 #[derive(Debug)]
 pub(super) struct TokenFile {
     path: PathBuf,
@@ -19,7 +19,7 @@ pub(super) struct TokenFile {
 }
 
 impl TokenFile {
-    /// Takes the file out of `user`, if its token is what would be sent; the error names the file.
+    /// Takes the file out of `user` if its token would be sent. The error names the file.
     pub fn take(user: &mut AuthInfo) -> Result<Option<Self>, String> {
         let has_password = user.username.is_some() && user.password.is_some();
         if has_password || user.token.is_some() || user.auth_provider.is_some() {
@@ -30,8 +30,10 @@ impl TokenFile {
         Ok(Some(Self { path, header, read_at: Instant::now() }))
     }
 
-    /// The value of the header `Authorization`. A file that can't be read any more changes nothing: the
-    /// server says when its last token has expired.
+    /// Returns the value of the header `Authorization`.
+    ///
+    /// If the file has become unreadable, the last token is sent: the server says when it has
+    /// expired.
     pub fn header(&mut self) -> HeaderValue {
         if self.read_at.elapsed() >= LIFETIME {
             self.read_at = Instant::now();

@@ -1,4 +1,4 @@
-//! What a list and a watch consist of, around the objects.
+//! The envelopes of lists and watches.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ pub(super) enum EventType {
 }
 
 impl Event<'_> {
-    /// The status an ERROR event has for its object.
+    /// Returns the status in the object of an ERROR event.
     pub fn status(&self) -> Option<StatusCode> {
         #[derive(Deserialize)]
         struct Coded {
@@ -55,7 +55,7 @@ impl Event<'_> {
     }
 }
 
-/// How far a watch has come.
+/// The version that a watch has reached.
 #[derive(Deserialize)]
 pub(super) struct Bookmark {
     pub metadata: BookmarkMeta,
@@ -69,7 +69,7 @@ pub(super) struct BookmarkMeta {
 }
 
 impl Bookmark {
-    /// Whether everything there is was told before it.
+    /// Returns whether this bookmark ends a listing.
     pub fn ends_listing(&self) -> bool {
         let annotations = self.metadata.annotations.as_ref();
         annotations.is_some_and(|annotations| annotations.contains_key("k8s.io/initial-events-end"))

@@ -133,7 +133,9 @@ async fn first_warning(files: &Files, url: &str) -> String {
     let line = words(&told[0]);
     let line =
         line.strip_prefix(&format!("Warning: the API server at {url} ")).unwrap_or_else(|| panic!("{line}"));
-    line.strip_suffix("; what is known stays, tried again").unwrap_or_else(|| panic!("{line}")).to_owned()
+    line.strip_suffix("; known objects stay in use; tried again")
+        .unwrap_or_else(|| panic!("{line}"))
+        .to_owned()
 }
 
 #[tokio::test]
@@ -175,7 +177,7 @@ async fn a_token_that_was_refused_is_read_from_its_file_again() {
     files.write("token", "second");
     request.answer("401 Unauthorized", "", "{}").await;
     let warning = words(&events.recv().await.unwrap()[0]);
-    assert!(warning.contains("does not know who we are (401 Unauthorized)"), "{warning}");
+    assert!(warning.contains("rejects the agent's credentials (401 Unauthorized)"), "{warning}");
     assert_eq!(server.asked(Kind::Node).await.header("authorization"), Some("Bearer second"));
     task.abort();
 }
@@ -224,15 +226,15 @@ async fn a_certificate_that_proves_nothing_is_named_with_what_is_wrong_with_it()
     for trusted in ["another", "it's namesake"] {
         assert_eq!(
             warning_of("127.0.0.1", 4000, trusted).await,
-            "was issued by another CA than the one in our configuration; what is known stays, tried again"
+            "was issued by another CA than the one in our configuration; known objects stay in use; tried again"
         );
     }
     assert_eq!(
         warning_of("127.0.0.1", 2001, "it").await,
-        "has expired, or this node's clock is wrong; what is known stays, tried again"
+        "has expired, or this node's clock is wrong; known objects stay in use; tried again"
     );
     assert_eq!(
         warning_of("192.0.2.1", 4000, "it").await,
-        "is for another name or address; what is known stays, tried again"
+        "is for another name or address; known objects stay in use; tried again"
     );
 }

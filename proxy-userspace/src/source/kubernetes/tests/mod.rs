@@ -21,7 +21,7 @@ use crate::source::{Change, Listing, Signs, SourceEvent};
 /// Nothing takes so long, unless a test says it does; a new attempt comes almost at once.
 const TIMING: Timing = Timing {
     idle: BOUND,
-    settled: Duration::ZERO,
+    working: Duration::ZERO,
     backoff: (Duration::from_millis(1), Duration::from_millis(10)),
 };
 

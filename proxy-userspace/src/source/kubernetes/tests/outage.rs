@@ -30,7 +30,7 @@ async fn the_signs_say_what_keeps_the_source_from_going_on_and_count_errors_by_r
     let errors = |resource| bench.signs.watch_errors.get_or_create(&[("resource", resource)]).get();
     assert_eq!((bench.signs.synced.get(), errors("nodes"), errors("services")), (0, 1, 0));
     let _nodes = bench.server.asked(Kind::Node).await.list(&[], "10").await;
-    assert!(bench.next().await.ends_with(" is well again"));
+    assert!(bench.next().await.ends_with(" works again"));
     assert_eq!((bench.signs.trouble(), bench.signs.synced.get()), (None, 1));
     assert!(bench.signs.last_event.get() > 1e9);
 }

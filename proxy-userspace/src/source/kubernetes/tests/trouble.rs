@@ -61,14 +61,14 @@ async fn a_server_is_left_alone_for_as_long_as_it_asks_for() {
     let warning = bench.next().await;
     assert!(
         warning.ends_with(
-            " answers 429 Too Many Requests: Too many requests, please try again later.; what is known stays, tried \
-             again"
+            " answers 429 Too Many Requests: Too many requests, please try again later.; known objects stay in use; \
+             tried again"
         ),
         "{warning}"
     );
     let _services = bench.server.asked(Kind::Service).await.list(&[], "10").await;
     assert!(since.elapsed() >= Duration::from_secs(1), "the back-off alone is a hundred times shorter");
-    assert!(bench.next().await.ends_with(" is well again"));
+    assert!(bench.next().await.ends_with(" works again"));
 
     let status = json!({ "kind": "Status", "code": 504, "message": "too large", "details": { "retryAfterSeconds": 1 } });
     let unable = bench.server.asked(Kind::Node).await;
@@ -91,7 +91,7 @@ async fn a_watch_that_rbac_forbids_is_named_once_and_tried_again() {
         bench.next().await,
         format!(
             "Warning: the API server at http://{} forbids to watch endpointslices.discovery.k8s.io: give the verbs \
-             list and watch on it in RBAC; it says: {says}; what is known stays, tried again",
+             list and watch on it in RBAC; it says: {says}; known objects stay in use; tried again",
             bench.server.address
         )
     );
@@ -106,12 +106,14 @@ async fn credentials_that_have_expired_are_named_and_tried_again() {
     bench.server.asked(Kind::Service).await.answer("401 Unauthorized", "", "{}").await;
     let warning = bench.next().await;
     assert!(
-        warning.contains(" does not know who we are (401 Unauthorized): the token or client certificate ")
+        warning.contains(
+            " rejects the agent's credentials (401 Unauthorized): the token or client certificate "
+        )
     );
     let again = bench.server.asked(Kind::Service).await;
     assert_eq!(again.says("resourceVersion"), "10", "nothing has to be listed again");
     let mut services = again.stream().await;
-    assert!(bench.next().await.ends_with(" is well again"));
+    assert!(bench.next().await.ends_with(" works again"));
     services.tell("ADDED", &service("new", 11)).await;
     assert_eq!(bench.next().await, "+ Service default/new");
 }
@@ -126,8 +128,8 @@ async fn a_server_that_is_away_is_named_once_however_many_watches_miss_it() {
     assert_eq!(
         warning,
         format!(
-            "Warning: the API server at http://{address} can't be reached: Connection refused (os error 111); what is \
-             known stays, tried again"
+            "Warning: the API server at http://{address} can't be reached: Connection refused (os error 111); \
+             known objects stay in use; tried again"
         )
     );
     slices.end().await;
@@ -139,7 +141,7 @@ async fn a_server_that_is_away_is_named_once_however_many_watches_miss_it() {
         std::mem::forget(again.stream().await);
     }
     std::mem::forget(bench.server.asked(Kind::Service).await.stream().await);
-    assert_eq!(bench.next().await, format!("Info: the API server at http://{address} is well again"));
+    assert_eq!(bench.next().await, format!("Info: the API server at http://{address} works again"));
 }
 
 #[tokio::test]
@@ -178,17 +180,17 @@ async fn a_server_that_lets_each_listing_expire_is_named_once() {
         bench.next().await,
         format!(
             "Warning: the API server at http://{} says of each listing of services that it is too old to go on with \
-             (410 Gone); what is known stays, tried again",
+             (410 Gone); known objects stay in use; tried again",
             bench.server.address
         )
     );
     assert_eq!(bench.next().await, "+ Service default/web");
-    assert!(bench.next().await.ends_with(" is well again"));
+    assert!(bench.next().await.ends_with(" works again"));
 }
 
 #[tokio::test]
 async fn a_server_that_lists_and_then_can_not_go_on_from_there_is_named_once() {
-    let patient = Timing { settled: BOUND, ..TIMING };
+    let patient = Timing { working: BOUND, ..TIMING };
     let (mut bench, watches) = Bench::listed(patient, &[]).await;
     let mut services = watches.services;
     for _ in 0..follow::EXPIRIES + 2 {
@@ -216,7 +218,7 @@ async fn a_version_that_expires_now_and_then_is_not_worth_a_word() {
 
 #[tokio::test]
 async fn a_server_that_ends_each_watch_at_once_is_named() {
-    let patient = Timing { settled: BOUND, ..TIMING };
+    let patient = Timing { working: BOUND, ..TIMING };
     let (mut bench, watches) = Bench::listed(patient, &[]).await;
     watches.services.end().await;
     let warning = bench.next().await;
