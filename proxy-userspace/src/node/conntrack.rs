@@ -1,4 +1,5 @@
-//! The kernel's own connection tracking: the settings that kube-proxy makes, which nobody else makes in its place.
+//! The settings of the kernel's connection tracking that kube-proxy makes. No other program makes
+//! them in its place.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,23 +12,24 @@ use tracing::{debug, info};
 use super::Sysctls;
 use crate::config::Conntrack;
 
-/// How often it is looked whether connection tracking has come into use: its settings appear with its module.
+/// Time between two checks whether connection tracking is in use: its settings appear with its
+/// module.
 const INTERVAL: Duration = Duration::from_secs(30);
 const MAX: &str = "netfilter/nf_conntrack_max";
 
-/// Sets what is wanted, once connection tracking is in use in this network namespace.
+/// Makes the settings once connection tracking is in use in this network namespace.
 pub async fn set_up(wanted: Conntrack) {
     let tracking = Tracking::default();
     while !tracking.apply(&wanted) {
-        debug!("the kernel's connection tracking is not in use: there is nothing to set");
+        debug!("the kernel's connection tracking is not in use: its settings are left alone");
         sleep(INTERVAL).await;
     }
 }
 
-/// Where its settings are.
+/// The places of the settings.
 struct Tracking {
     sysctls: Sysctls,
-    /// Of the hash table, for all network namespaces.
+    /// The size of the hash table, for all network namespaces.
     buckets: PathBuf,
 }
 
@@ -39,7 +41,7 @@ impl Default for Tracking {
 }
 
 impl Tracking {
-    /// Returns whether connection tracking is in use at all.
+    /// Makes the settings. Returns whether connection tracking is in use.
     fn apply(&self, wanted: &Conntrack) -> bool {
         if !self.sysctls.has(MAX) {
             return false;
@@ -63,13 +65,13 @@ impl Tracking {
         true
     }
 
-    /// The table does not grow with the limit: its chains would become long.
+    /// Enlarges the hash table, which does not grow with the limit: its chains would become long.
     fn add_buckets(&self, wanted: u32) {
         let now = fs::read_to_string(&self.buckets).ok().and_then(|text| text.trim().parse::<u32>().ok());
         let Some(now) = now.filter(|now| *now < wanted) else { return };
         match fs::write(&self.buckets, wanted.to_string()) {
-            Ok(()) => info!("nf_conntrack hashsize: was {now}, set to {wanted}"),
-            Err(error) => debug!("nf_conntrack hashsize stays at {now}: {error}"),
+            Ok(()) => info!(from = now, to = wanted, "nf_conntrack hashsize raised"),
+            Err(error) => debug!(value = now, %error, "nf_conntrack hashsize can't be raised"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! From rtnetlink messages to [`Update`]s.
+//! Turns rtnetlink messages into [`Update`]s.
 
 use std::net::IpAddr;
 
@@ -17,16 +17,17 @@ use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use super::state::{DefaultRoute, Device, DeviceKind, Neighbour, Resolution, Route, Update};
 use crate::model::Family;
 
-/// NDA_PROTOCOL of neighbours this program makes, so that a later process knows them. Values from 4 on are
-/// for user space, and no routing daemon uses this one.
+/// NDA_PROTOCOL of the neighbours that Millrace makes, so that a later process recognises them.
+/// Values from 4 on are for user space, and no routing daemon uses this one.
 pub const OUR_PROTOCOL: RouteProtocol = RouteProtocol::Other(109);
 
-/// What a notification or an entry of a dump says; nothing where it is of no interest.
+/// Returns the changes in a notification or an entry of a dump. It is empty for messages that do
+/// not matter.
 #[must_use]
 pub fn updates(message: &RouteNetlinkMessage) -> Vec<Update> {
     match message {
         RouteNetlinkMessage::NewLink(link) => device(link).into_iter().collect(),
-        // A bridge says so too when a port leaves it; that device lives on.
+        // A bridge sends this too when a port leaves it. That device still exists.
         RouteNetlinkMessage::DelLink(link) if link.header.interface_family == AddressFamily::Unspec => {
             vec![Update::DeviceGone(link.header.index)]
         }
@@ -53,7 +54,8 @@ pub fn updates(message: &RouteNetlinkMessage) -> Vec<Update> {
     }
 }
 
-/// The answer to a route look-up; `None` where no packet can be sent along it (blackhole, our own address).
+/// Returns the answer to a route look-up; `None` if no packet can be sent along it (blackhole, our
+/// own address).
 #[must_use]
 pub fn route(message: &RouteMessage) -> Option<Route> {
     if message.header.kind != RouteType::Unicast {
@@ -132,7 +134,8 @@ fn device_kind(kind: &InfoKind) -> DeviceKind {
     }
 }
 
-/// The device's own address: IFA_LOCAL on point-to-point links, where IFA_ADDRESS is the peer's.
+/// Returns the device's own address: IFA_LOCAL on point-to-point links, where IFA_ADDRESS is the
+/// peer's.
 fn address(message: &AddressMessage) -> Option<IpAddr> {
     if !matches!(message.header.scope, AddressScope::Universe | AddressScope::Site) {
         return None;
@@ -148,7 +151,7 @@ fn address(message: &AddressMessage) -> Option<IpAddr> {
     own
 }
 
-/// A change of a route: of one default route for each of its next hops, or of another route.
+/// Returns the change of a route: one default route for each of its next hops, or another route.
 fn routing(message: &RouteMessage, default: fn(DefaultRoute) -> Update) -> Vec<Update> {
     let routes = default_routes(message);
     if routes.is_empty() { vec![Update::Routing] } else { routes.into_iter().map(default).collect() }
@@ -178,7 +181,8 @@ fn default_routes(message: &RouteMessage) -> Vec<DefaultRoute> {
     devices.into_iter().map(|device| DefaultRoute { device, family, table, metric }).collect()
 }
 
-/// Device and address; `None` for what is no neighbour of IP: bridges' and VXLANs' forwarding tables, proxies.
+/// Returns device and address. `None` for entries other than IP neighbours: forwarding tables of
+/// bridges and VXLANs, proxies.
 fn neighbour_key(message: &NeighbourMessage) -> Option<(u32, IpAddr)> {
     let is_ip = matches!(message.header.family, AddressFamily::Inet | AddressFamily::Inet6);
     if !is_ip || message.header.flags.contains(NeighbourFlags::Proxy) {

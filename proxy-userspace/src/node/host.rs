@@ -1,5 +1,5 @@
-//! The host's settings that the data path depends on. What is changed is noted beside the maps, so that `millrace cleanup` can
-//! give it back.
+//! The host's settings that the data path depends on. Changed settings are recorded beside the
+//! maps, so that `millrace cleanup` can restore them.
 
 use std::fs;
 use std::io;
@@ -16,55 +16,58 @@ const RESERVED: &str = "ipv4/ip_local_reserved_ports";
 const DEVICES: &str = "ipv6/conf";
 const FORWARDING: &str = "ipv6/conf/all/forwarding";
 
-/// The settings, and what is noted of them.
+/// The settings, and the records of their former values.
 #[derive(Clone, Debug, Default)]
 pub struct Host {
     sysctls: Sysctls,
-    notes: Notes,
+    records: Records,
 }
 
-/// Something that was changed.
+/// A changed setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Note {
-    /// These ports were reserved.
+enum Record {
+    /// The agent reserved these ports.
     Reserved(Range),
-    /// Router advertisements are heeded on a device, which had this value of accept_ra.
+    /// The agent made a device accept router advertisements. `former` was the value of accept_ra.
     AcceptRa { device: String, former: String },
-    /// Forwarding was turned on for IPv6.
+    /// The agent turned IPv6 forwarding on.
     Forwarding,
-    /// This device forwarded IPv6 when forwarding was turned on.
+    /// This device forwarded IPv6 before that.
     Forwarded(String),
 }
 
 impl Host {
-    /// The host of this network namespace; `notes` is a directory of the BPF file system. Where there is none, nothing is noted.
+    /// Returns the host of this network namespace. `notes` is a directory of the BPF file system;
+    /// without it nothing is recorded.
     #[must_use]
     pub fn new(notes: Option<&Path>) -> Self {
         Self {
             sysctls: Sysctls::default(),
-            notes: Notes { directory: notes.map(Path::to_owned), is_home: is_bpffs },
+            records: Records { directory: notes.map(Path::to_owned), is_home: is_bpffs },
         }
     }
 
-    /// Turns forwarding on, and loosens the reverse-path filter where several uplinks make paths asymmetric.
-    /// What is changed is said; what is right already is left alone.
+    /// Turns forwarding on, and loosens the reverse-path filter where several uplinks make paths
+    /// asymmetric.
+    ///
+    /// Changes are logged. Settings that are right already are left alone.
     pub fn prepare(&self, uplinks: &[&str]) {
         let sysctls = &self.sysctls;
         if sysctls.read(FORWARDING).is_ok_and(|now| now == "0") {
-            // What a device did before can't be read any more once all forward.
-            let forwarded = self.forwarding_devices().into_iter().map(Note::Forwarded);
-            let notes: Vec<Note> = forwarded.chain([Note::Forwarding]).collect();
-            for note in &notes {
-                self.notes.write(note);
+            // Once all devices forward, a device's former value can't be read any more.
+            let forwarded = self.forwarding_devices().into_iter().map(Record::Forwarded);
+            let records: Vec<Record> = forwarded.chain([Record::Forwarding]).collect();
+            for record in &records {
+                self.records.write(record);
             }
-            self.heed_advertisements(uplinks, &notes);
+            self.accept_advertisements(uplinks, &records);
         } else {
-            self.heed_advertisements(uplinks, &self.notes.all());
+            self.accept_advertisements(uplinks, &self.records.all());
         }
         sysctls.change("ipv4/ip_forward", "1", |now| now == "0");
         sysctls.change(FORWARDING, "1", |now| now == "0");
         if uplinks.len() > 1 {
-            // The kernel takes the higher one of `all` and the device's.
+            // The kernel uses the higher value of `all` and the device.
             let is_strict = sysctls.read("ipv4/conf/all/rp_filter").is_ok_and(|all| all == "1");
             for uplink in uplinks {
                 sysctls.change(&format!("ipv4/conf/{uplink}/rp_filter"), "2", |now| {
@@ -74,20 +77,22 @@ impl Host {
         }
     }
 
-    /// A node that forwards ignores router advertisements, its default route may be one: 2 = heed them. A device that forwarded
-    /// before this agent turned it on did without.
-    fn heed_advertisements(&self, uplinks: &[&str], notes: &[Note]) {
-        if !notes.contains(&Note::Forwarding) {
+    /// Makes uplinks accept router advertisements: a node that forwards ignores them, and its
+    /// default route may be one.
+    ///
+    /// A device that forwarded before the agent turned forwarding on worked without them.
+    fn accept_advertisements(&self, uplinks: &[&str], records: &[Record]) {
+        if !records.contains(&Record::Forwarding) {
             return;
         }
-        let forwarded = |uplink: &str| notes.contains(&Note::Forwarded(uplink.to_owned()));
+        let forwarded = |uplink: &str| records.contains(&Record::Forwarded(uplink.to_owned()));
         for uplink in uplinks.iter().filter(|uplink| self.is_ignoring(uplink) && !forwarded(uplink)) {
-            self.notes.write(&Note::AcceptRa { device: (*uplink).to_owned(), former: "1".to_owned() });
+            self.records.write(&Record::AcceptRa { device: (*uplink).to_owned(), former: "1".to_owned() });
             self.sysctls.change(&accept_ra(uplink), "2", |now| now == "1");
         }
     }
 
-    /// Devices that forward IPv6 and ignore router advertisements for it.
+    /// Returns the devices that forward IPv6, and so ignore router advertisements.
     fn forwarding_devices(&self) -> Vec<String> {
         let entries = fs::read_dir(self.sysctls.path(DEVICES)).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -95,27 +100,27 @@ impl Host {
         names.filter(|device| forwards(device) && self.is_ignoring(device)).collect()
     }
 
-    /// Whether it ignores router advertisements as soon as it forwards.
+    /// Returns whether the device ignores router advertisements as soon as it forwards.
     fn is_ignoring(&self, device: &str) -> bool {
         self.sysctls.read(accept_ra(device)).is_ok_and(|now| now == "1")
     }
 
-    /// Keeps ports from being given to sockets that ask for none, beside those that are kept already. Others that an agent
-    /// reserved before are given back.
+    /// Reserves ports, so that no socket is given one, beside those that are reserved already.
+    /// Other ports that an agent reserved are given back.
     pub fn reserve_ports(&self, ports: &RangeInclusive<u16>) {
         let wanted = (*ports.start(), *ports.end());
-        for note in self.notes.all() {
-            if let Note::Reserved(range) = note
+        for record in self.records.all() {
+            if let Record::Reserved(range) = record
                 && !Ports::of(wanted).holds(range)
             {
                 self.give_back(range);
-                self.notes.remove(&note);
+                self.records.remove(&record);
             }
         }
         let Ok(text) = self.sysctls.read(RESERVED) else { return };
         let missing = Ports::of(wanted).without(&Ports::parse(&text));
         for range in &missing.0 {
-            self.notes.write(&Note::Reserved(*range));
+            self.records.write(&Record::Reserved(*range));
         }
         let all = Ports([Ports::parse(&text).0, missing.0.clone()].concat());
         self.sysctls.change(RESERVED, &all.to_string(), |_| !missing.0.is_empty());
@@ -124,28 +129,30 @@ impl Host {
     fn give_back(&self, range: Range) -> bool {
         let Ok(text) = self.sysctls.read(RESERVED) else { return false };
         let left = Ports::parse(&text).without(&Ports::of(range));
-        // Nothing at all would not be a write.
+        // An empty write would have no effect.
         self.sysctls.change(RESERVED, &format!("{left}\n"), |_| left != Ports::parse(&text))
     }
 
-    /// Gives back what is noted, and forgets it. Returns what became of each setting, in words.
+    /// Restores the recorded settings and forgets them. Returns a line for each.
     ///
-    /// Forwarding stays on: pods may have come to rely on it. While it is on, router advertisements are heeded as now, or the
-    /// node would lose its default route.
+    /// Forwarding stays on, since pods may need it by now. While it is on, router advertisements
+    /// are still accepted, or the node would lose its default route.
     #[must_use]
     pub fn restore(&self) -> Vec<String> {
         let mut done = Vec::new();
-        for note in self.notes.all() {
-            match &note {
-                Note::Reserved((first, last)) if self.give_back((*first, *last)) => {
+        for record in self.records.all() {
+            match &record {
+                Record::Reserved((first, last)) if self.give_back((*first, *last)) => {
                     done.push(format!("net.ipv4.ip_local_reserved_ports: {first}-{last} given back"));
                 }
-                Note::AcceptRa { device, former } => done.extend(self.ignore_advertisements(device, former)),
-                Note::Reserved(_) | Note::Forwarding | Note::Forwarded(_) => {}
+                Record::AcceptRa { device, former } => {
+                    done.extend(self.ignore_advertisements(device, former));
+                }
+                Record::Reserved(_) | Record::Forwarding | Record::Forwarded(_) => {}
             }
-            self.notes.remove(&note);
+            self.records.remove(&record);
         }
-        if let Some(directory) = self.notes.home() {
+        if let Some(directory) = self.records.home() {
             let _ = fs::remove_dir(directory);
         }
         done
@@ -175,51 +182,51 @@ fn is_bpffs(path: &Path) -> bool {
     statfs(path).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC)
 }
 
-/// A directory with an empty directory for each note: there are no files in the BPF file system.
+/// A directory with an empty directory for each record: the BPF file system has no files.
 #[derive(Clone, Debug)]
-struct Notes {
+struct Records {
     directory: Option<PathBuf>,
-    /// Whether the directory may be made below this one. Asked each time: the file system goes with an agent that serves by IPVS
-    /// after all.
+    /// Whether the directory may be made below this one. Checked each time: an agent that falls
+    /// back to IPVS unmounts the file system.
     is_home: fn(&Path) -> bool,
 }
 
-impl Default for Notes {
+impl Default for Records {
     fn default() -> Self {
         Self { directory: None, is_home: is_bpffs }
     }
 }
 
-impl Notes {
-    /// The directory, where it can be.
+impl Records {
+    /// Returns the directory, if it can exist.
     fn home(&self) -> Option<&Path> {
         self.directory.as_deref().filter(|directory| directory.parent().is_some_and(self.is_home))
     }
 
-    fn all(&self) -> Vec<Note> {
+    fn all(&self) -> Vec<Record> {
         let entries = self.home().and_then(|directory| fs::read_dir(directory).ok());
         let names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
         let mut names: Vec<_> = names.filter_map(|name| name.into_string().ok()).collect();
         names.sort_unstable();
-        names.iter().filter_map(|name| Note::parse(name)).collect()
+        names.iter().filter_map(|name| Record::parse(name)).collect()
     }
 
-    fn write(&self, note: &Note) {
+    fn write(&self, record: &Record) {
         let Some(directory) = self.home() else { return };
-        if let Err(error) = make(directory).and_then(|()| make(&directory.join(note.name()))) {
+        if let Err(error) = make(directory).and_then(|()| make(&directory.join(record.name()))) {
             let path = directory.display();
-            warn!(%path, "a changed setting can't be noted: {error}; `millrace cleanup` will leave it");
+            warn!(%path, %error, "a changed setting can't be recorded: `millrace cleanup` will not restore it");
         }
     }
 
-    fn remove(&self, note: &Note) {
+    fn remove(&self, record: &Record) {
         if let Some(directory) = self.home() {
-            let _ = fs::remove_dir(directory.join(note.name()));
+            let _ = fs::remove_dir(directory.join(record.name()));
         }
     }
 }
 
-/// One directory, and none above it, in a file system that may have gone.
+/// Makes one directory, but none above it: the file system may be gone.
 fn make(directory: &Path) -> io::Result<()> {
     match fs::create_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -227,8 +234,8 @@ fn make(directory: &Path) -> io::Result<()> {
     }
 }
 
-impl Note {
-    /// The BPF file system takes no dots. No device has a colon in its name.
+impl Record {
+    /// The BPF file system allows no dots. No device has a colon in its name.
     fn name(&self) -> String {
         match self {
             Self::Reserved((first, last)) => format!("reserved_ports-{first}-{last}"),

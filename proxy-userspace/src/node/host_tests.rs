@@ -1,11 +1,11 @@
 use super::super::sysctl::tests::fresh;
 use super::*;
 
-/// A host that notes what it changes.
+/// A host that records what it changes.
 fn host(name: &str, values: &[(&str, &str)]) -> Host {
     let sysctls = fresh(name, values);
-    let notes = Notes { directory: Some(sysctls.path("notes")), is_home: |_| true };
-    Host { sysctls, notes }
+    let records = Records { directory: Some(sysctls.path("records")), is_home: |_| true };
+    Host { sysctls, records }
 }
 
 impl Host {
@@ -71,7 +71,7 @@ fn router_advertisements_are_as_they_were_once_forwarding_is_off_again() {
     let host = host("restored", &OFF);
     host.prepare(&["eth0.7"]);
     host.prepare(&["eth0.7"]);
-    let again = Host { sysctls: host.sysctls.clone(), notes: host.notes.clone() };
+    let again = Host { sysctls: host.sysctls.clone(), records: host.records.clone() };
     assert_eq!(again.restore(), ["net.ipv6.conf.eth0.7.accept_ra: 1 again"]);
     assert_eq!(host.read("ipv6/conf/eth0.7/accept_ra"), "1");
     assert_eq!(host.read("ipv6/conf/all/forwarding"), "1", "pods may rely on it");
@@ -87,12 +87,12 @@ fn router_advertisements_are_as_they_were_once_forwarding_is_off_again() {
 }
 
 #[test]
-fn nothing_is_noted_where_there_is_no_bpf_file_system_any_more() {
+fn nothing_is_recorded_once_the_bpf_file_system_is_gone() {
     let mut host = host("no-bpffs", &OFF);
-    host.notes.is_home = is_bpffs;
+    host.records.is_home = is_bpffs;
     host.prepare(&["eth0.7"]);
     assert_eq!(host.read("ipv6/conf/eth0.7/accept_ra"), "2");
-    assert!(!host.sysctls.path("notes").exists());
+    assert!(!host.sysctls.path("records").exists());
     host.end();
 }
 
@@ -124,7 +124,7 @@ fn ports_are_reserved_beside_those_that_are_already_and_only_ours_are_given_back
     assert_eq!(host.read(RESERVED), "8080,61000-65535");
     assert_eq!(host.restore(), ["net.ipv4.ip_local_reserved_ports: 62000-65535 given back"]);
     assert_eq!(host.read(RESERVED), "8080,61000-61999");
-    assert!(host.restore().is_empty() && !host.notes.home().unwrap().exists());
+    assert!(host.restore().is_empty() && !host.records.home().unwrap().exists());
     host.end();
 }
 

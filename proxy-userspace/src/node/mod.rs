@@ -1,4 +1,4 @@
-//! This node's network as rtnetlink tells it: devices, addresses, routes, neighbours.
+//! This node's network from rtnetlink: devices, addresses, routes, neighbours.
 
 mod conntrack;
 mod decode;
@@ -26,15 +26,15 @@ pub use topology::{
     AttachTarget, Hook, Link, NodeSettings, TUNNELS, Topology, Way, XdpUse, topology, uplinks,
 };
 
-/// The name of a device in this network namespace; `None` where none has that index.
+/// Returns the name of a device in this network namespace; `None` if none has that index.
 #[must_use]
 pub fn device_name(index: u32) -> Option<String> {
-    // nix 0.31 says that a device which is not there has an empty name.
+    // nix 0.31 returns an empty name for a device that does not exist.
     let name = if_indextoname(index).ok()?.into_string().ok()?;
     (!name.is_empty()).then_some(name)
 }
 
-/// Why the node's network can't be followed.
+/// The reasons why the node's network can't be followed.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// The rtnetlink socket can't be opened.
@@ -43,7 +43,7 @@ pub enum NodeError {
     /// A request failed.
     #[error("rtnetlink: {0}")]
     Request(#[from] rtnetlink::Error),
-    /// The socket was closed underneath.
+    /// The kernel closed the socket.
     #[error("rtnetlink: the socket was closed")]
     Closed,
 }

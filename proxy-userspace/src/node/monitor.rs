@@ -1,4 +1,4 @@
-//! Follows the node's network and tells the data plane's side what it comes to.
+//! Follows the node's network and publishes the topology for the data plane.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,13 +17,13 @@ use super::host::Host;
 use super::topology::{NodeSettings, Topology, is_service_device, topology, uplinks};
 use super::{DeviceKind, NodeError, NodeState, Update, decode, neighbours, query, remarks};
 
-/// Collects bursts: a link that comes up tells of itself some twenty times.
-const SETTLE: Duration = Duration::from_millis(10);
-/// After a request the kernel refused.
+/// Time to collect a burst: a link that comes up sends some twenty notifications.
+const BURST: Duration = Duration::from_millis(10);
+/// Wait after a request that the kernel refused.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// How often next hops are probed that the kernel does not keep resolved by itself.
+/// Time between two probes of next hops that the kernel does not keep resolved itself.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
-/// How often everything is read anew: next-hop objects and learned path MTUs change without a word.
+/// Time between two dumps: next-hop objects and learned path MTUs change without notification.
 const RESYNC_INTERVAL: Duration = Duration::from_secs(30);
 
 const GROUPS: [MulticastGroup; 8] = [
@@ -37,10 +37,11 @@ const GROUPS: [MulticastGroup; 8] = [
     MulticastGroup::Ipv6Rule,
 ];
 
-/// Keeps `published` at what [`topology`] says of this process's network namespace and `targets`, the addresses
-/// of the cluster's nodes, until one of the two channels is closed.
+/// Keeps `published` at the [`topology`] of this network namespace, until one of the two channels
+/// is closed.
 ///
-/// Nothing is published, and no neighbour removed, while `targets` is `None`: nodes are not known yet.
+/// `targets` are the addresses of the cluster's nodes. While it is `None`, nodes are unknown:
+/// nothing is published and no neighbour removed.
 pub async fn follow(
     settings: NodeSettings,
     targets: watch::Receiver<Option<BTreeSet<IpAddr>>>,
@@ -49,7 +50,8 @@ pub async fn follow(
     let (connection, _, mut notifications) =
         rtnetlink::new_multicast_connection(&GROUPS).map_err(NodeError::Open)?;
     let listener = tokio::spawn(connection);
-    // A socket of its own for requests, so that a flood of notifications can't crowd out their answers.
+    // Requests have a socket of their own, so that a flood of notifications can't crowd out the
+    // answers.
     let (connection, handle, _) = rtnetlink::new_connection().map_err(NodeError::Open)?;
     let requester = tokio::spawn(connection);
     let mut monitor = Monitor {
@@ -76,10 +78,10 @@ pub async fn follow(
     result
 }
 
-/// A message, and who sent it.
+/// A message and its sender.
 type Notification = (NetlinkMessage<RouteNetlinkMessage>, SocketAddr);
 
-/// How much of the state has to be asked for again.
+/// The part of the state that has to be read again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stale {
     Nothing,
@@ -95,18 +97,19 @@ struct Monitor {
     handle: Handle,
     state: NodeState,
     stale: Stale,
-    /// The uplinks whose sysctls were seen to.
+    /// The uplinks whose sysctls are set.
     prepared: Vec<String>,
-    /// What was last said of each.
+    /// The devices and addresses that were logged last.
     uplinks: Vec<String>,
     overlooked: BTreeSet<String>,
     veths_with_xdp: BTreeSet<String>,
     missing: BTreeSet<String>,
     service_devices: BTreeSet<String>,
     unroutable: BTreeSet<IpAddr>,
-    /// Node addresses that were on this node once: a device that is replaced takes them away for a while.
+    /// Node addresses that were on this node once. A device that is being replaced removes them for
+    /// a while.
     own: BTreeSet<IpAddr>,
-    /// Next hops the kernel was asked to keep resolved since the last probe.
+    /// Next hops that the kernel was asked to resolve since the last probe.
     managed: BTreeSet<(u32, IpAddr)>,
 }
 
@@ -121,23 +124,23 @@ impl Monitor {
         resync.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let begun = Instant::now();
-            match self.settle().await {
+            match self.update().await {
                 Err(NodeError::Request(error @ rtnetlink::Error::NetlinkError(_))) => {
-                    warn!("the kernel refused a request: {error}; everything is read anew");
+                    warn!(%error, "the kernel refused an rtnetlink request; everything is read again");
                     self.stale = Stale::Everything;
                     sleep(RETRY_INTERVAL).await;
                     continue;
                 }
-                settled => settled?,
+                updated => updated?,
             }
-            // Thousands of nodes and a flapping routing daemon shall not cost more than a fifth of a CPU.
-            sleep(SETTLE.max(begun.elapsed() * 4)).await;
+            // At most a fifth of a CPU, with thousands of nodes and a flapping routing daemon.
+            sleep(BURST.max(begun.elapsed() * 4)).await;
             tokio::select! {
                 notification = notifications.next() => {
                     let (message, _) = notification.ok_or(NodeError::Closed)?;
-                    self.take(&message.payload);
+                    self.apply(&message.payload);
                     while let Some(Some((message, _))) = notifications.next().now_or_never() {
-                        self.take(&message.payload);
+                        self.apply(&message.payload);
                     }
                 }
                 changed = self.targets.changed() => match changed {
@@ -151,7 +154,7 @@ impl Monitor {
         }
     }
 
-    fn take(&mut self, payload: &NetlinkPayload<RouteNetlinkMessage>) {
+    fn apply(&mut self, payload: &NetlinkPayload<RouteNetlinkMessage>) {
         match payload {
             NetlinkPayload::InnerMessage(message) => {
                 for update in decode::updates(message) {
@@ -165,15 +168,16 @@ impl Monitor {
                 }
             }
             NetlinkPayload::Overrun(_) => {
-                debug!("rtnetlink notifications were lost; everything is read anew");
+                debug!("rtnetlink notifications were lost; everything is read again");
                 self.stale = Stale::Everything;
             }
             _ => {}
         }
     }
 
-    /// Asks for what is stale, publishes what follows, and sees to sysctls and neighbours.
-    async fn settle(&mut self) -> Result<(), NodeError> {
+    /// Reads the stale part of the state, publishes the topology, and updates sysctls and
+    /// neighbours.
+    async fn update(&mut self) -> Result<(), NodeError> {
         if self.stale == Stale::Everything {
             self.state = query::dump(&self.handle).await?;
         }
@@ -188,7 +192,7 @@ impl Monitor {
         self.stale = Stale::Nothing;
         let topology = topology(&self.state, &self.settings, &targets);
         self.report(&topology, &targets);
-        self.remark(&targets);
+        self.report_unexpected_devices(&targets);
         self.prepare(&topology, &targets);
         self.published.send_if_modified(|published| {
             let is_new = published.as_ref() != Some(&topology);
@@ -199,12 +203,13 @@ impl Monitor {
         Ok(())
     }
 
-    /// Sees to the sysctls of uplinks that are new, or by which nodes are reached from now on.
+    /// Sets the sysctls of uplinks that are new, or that lead to nodes from now on.
     fn prepare(&mut self, topology: &Topology, targets: &BTreeSet<IpAddr>) {
         let devices = topology.ways.values().filter_map(|way| self.state.devices.get(&way.device));
         let to_nodes: BTreeSet<&str> = devices.map(|device| device.name.as_str()).collect();
         let uplinks = uplinks(&self.state, &self.settings, targets);
-        // What other nodes encapsulate comes in by an overlay only where their addresses are reached by it.
+        // Encapsulated packets of other nodes come in by an overlay only if the nodes' addresses
+        // are reached through it.
         let filtered = uplinks
             .iter()
             .filter(|device| device.kind != DeviceKind::Overlay || to_nodes.contains(device.name.as_str()));
@@ -215,23 +220,24 @@ impl Monitor {
         }
     }
 
-    /// Says once which uplinks are not there, however long it takes until the nodes are known.
+    /// Logs once which uplinks do not exist, before the nodes are known.
     fn report_missing(&mut self) {
         let names: BTreeSet<&str> = self.state.devices.values().map(|device| device.name.as_str()).collect();
         let missing: BTreeSet<String> =
             self.settings.uplinks.iter().filter(|name| !names.contains(name.as_str())).cloned().collect();
         for name in missing.difference(&self.missing) {
-            warn!("--uplinks: there is no device {name}; it is taken up as soon as it appears");
+            warn!(device = %name, "--uplinks: there is no such device; it is taken up as soon as it appears");
         }
         self.missing = missing;
     }
 
-    /// Says once what a person would want to know.
+    /// Logs changes of uplinks, of other proxies' devices and of nodes without a route.
     fn report(&mut self, topology: &Topology, targets: &BTreeSet<IpAddr>) {
         let uplinks = uplinks(&self.state, &self.settings, targets);
         let names: Vec<&str> = uplinks.iter().map(|device| device.name.as_str()).collect();
         if names != self.uplinks {
-            info!("uplinks: {}", if names.is_empty() { "none".to_owned() } else { names.join(", ") });
+            let devices = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            info!(devices, "uplinks chosen");
             if let Some(ports) = &self.settings.snat_ports {
                 self.host.reserve_ports(ports);
             }
@@ -241,7 +247,10 @@ impl Monitor {
         let of_services: BTreeSet<String> = of_services.map(|device| device.name.clone()).collect();
         let others = of_services.iter().filter(|name| self.settings.own_device.as_deref() != Some(name));
         for name in others.filter(|name| !self.service_devices.contains(*name)) {
-            warn!("{name} carries another proxy's service addresses: they do not count as this node's own");
+            warn!(
+                device = %name,
+                "the device carries another proxy's service addresses: they do not count as this node's own"
+            );
         }
         self.service_devices = of_services;
         self.own.extend(topology.addresses.intersection(targets));
@@ -251,20 +260,21 @@ impl Monitor {
             .copied()
             .collect();
         for target in unroutable.difference(&self.unroutable) {
-            warn!("no route to node address {target}: backends there are out of reach");
+            warn!(address = %target, "no route to a node address: backends there are out of reach");
         }
         self.unroutable = unroutable;
     }
 
-    /// Says once what the choice of devices means for whoever expected another one.
-    fn remark(&mut self, targets: &BTreeSet<IpAddr>) {
+    /// Logs once which devices are no uplinks, or are veths with XDP, although a person may expect
+    /// otherwise.
+    fn report_unexpected_devices(&mut self, targets: &BTreeSet<IpAddr>) {
         let overlooked = remarks::overlooked(&self.state, &self.settings, targets);
         if overlooked != self.overlooked && !overlooked.is_empty() {
             let devices = overlooked.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
             info!(
                 devices,
-                "devices with an address are no uplinks: they have neither a default route nor a node's address; clients that come \
-                 in there are not served unless --uplinks names all devices toward the network"
+                "devices with an address are no uplinks: they have neither a default route nor a node's address; \
+                 clients that come in there are not served unless --uplinks names all devices toward the network"
             );
         }
         self.overlooked = overlooked;
@@ -272,8 +282,9 @@ impl Monitor {
         for device in veths.difference(&self.veths_with_xdp) {
             warn!(
                 device,
-                "XDP on a veth: it sees frames whose checksums their sender has not computed, and what it sends on to other nodes arrives \
-                 broken; switch offloading off at the other end (`ethtool -K DEVICE tx off tso off gso off`), or leave --xdp at auto"
+                "XDP on a veth: the sender leaves checksums to the device, so packets that XDP sends to other nodes \
+                 arrive broken; switch offloading off at the other end (`ethtool -K DEVICE tx off tso off gso off`), \
+                 or leave --xdp at auto"
             );
         }
         self.veths_with_xdp = veths;
@@ -286,12 +297,12 @@ impl Monitor {
                 continue;
             }
             if let Err(error) = neighbours::manage(&self.handle, next_hop).await {
-                debug!(address = %next_hop.1, "neighbour is not managed: {error}");
+                debug!(address = %next_hop.1, %error, "the neighbour can't be managed");
             }
         }
         for next_hop in plan.release {
             if let Err(error) = neighbours::release(&self.handle, next_hop).await {
-                debug!(address = %next_hop.1, "neighbour is not released: {error}");
+                debug!(address = %next_hop.1, %error, "the neighbour can't be removed");
             }
         }
     }

@@ -1,7 +1,7 @@
-//! Keeps next hops resolved: the kernel does not probe again what only XDP uses.
+//! Keeps next hops resolved: the kernel does not probe a neighbour again that only XDP uses.
 //!
-//! From 5.16 on it does so itself for managed neighbours. Older kernels ignore that flag and probe once for
-//! each request, so it is repeated.
+//! From 5.16 on the kernel does so for managed neighbours. Older kernels ignore that flag and probe
+//! once for each request, so the agent repeats the request.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -20,16 +20,16 @@ use super::state::{NodeState, Resolution};
 /// A next hop: index of the device and address.
 type NextHop = (u32, IpAddr);
 
-/// What shall happen to the neighbours of this node.
+/// The changes of this node's neighbour entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// To be kept resolved.
+    /// The next hops to keep resolved.
     pub manage: BTreeSet<NextHop>,
-    /// Ours, and no way uses them any more.
+    /// Our entries that no route to a node uses any more.
     pub release: BTreeSet<NextHop>,
 }
 
-/// Which neighbours the ways to `targets` need, against those there are.
+/// Compares the neighbours that the routes to `targets` need with the present ones.
 #[must_use]
 pub fn plan(state: &NodeState, targets: &BTreeSet<IpAddr>) -> Plan {
     let wanted: BTreeSet<NextHop> = targets
@@ -50,7 +50,7 @@ pub fn plan(state: &NodeState, targets: &BTreeSet<IpAddr>) -> Plan {
     }
 }
 
-/// Asks the kernel to resolve a next hop and to keep it so.
+/// Asks the kernel to resolve a next hop and to keep it resolved.
 pub async fn manage(handle: &Handle, (device, address): NextHop) -> Result<(), NodeError> {
     let mut request = handle
         .neighbours()
@@ -65,7 +65,7 @@ pub async fn manage(handle: &Handle, (device, address): NextHop) -> Result<(), N
     Ok(request.execute().await?)
 }
 
-/// Removes a neighbour of ours; the kernel makes it again when it needs it itself.
+/// Removes one of our neighbour entries. The kernel makes it again when it needs it.
 pub async fn release(handle: &Handle, (device, address): NextHop) -> Result<(), NodeError> {
     let mut message = NeighbourMessage::default();
     message.header.ifindex = device;
@@ -77,8 +77,8 @@ pub async fn release(handle: &Handle, (device, address): NextHop) -> Result<(), 
     Ok(handle.neighbours().del(message).execute().await?)
 }
 
-/// Removes our neighbours on the ways to `targets`; returns how many there were. Another agent may look after
-/// others.
+/// Removes our neighbour entries on the routes to `targets`, and returns their number. Another
+/// agent may need the others.
 pub async fn release_for(targets: &BTreeSet<IpAddr>) -> Result<usize, NodeError> {
     let (connection, handle, _) = rtnetlink::new_connection().map_err(NodeError::Open)?;
     let connection = tokio::spawn(connection);

@@ -1,4 +1,4 @@
-//! Lists of ports, as the kernel has them in `ip_local_reserved_ports`.
+//! Lists of ports in the format of `ip_local_reserved_ports`.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ pub type Range = (u16, u16);
 pub struct Ports(pub Vec<Range>);
 
 impl Ports {
-    /// One range.
+    /// Returns the list of one range.
     pub fn of(range: Range) -> Self {
         Self(vec![range])
     }
 
-    /// Reads a list such as `8080,61000-65535`. What is no range is left out.
+    /// Parses a list such as `8080,61000-65535`. Anything but a range is left out.
     pub fn parse(text: &str) -> Self {
         let range = |part: &str| {
             let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -24,22 +24,21 @@ impl Ports {
         Self(text.split(',').filter_map(range).collect())
     }
 
-    /// Whether one of the ranges has all of another. The kernel merges ranges that touch.
+    /// Returns whether one range includes all of another. The kernel merges adjacent ranges.
     pub fn holds(&self, (first, last): Range) -> bool {
         self.0.iter().any(|own| own.0 <= first && last <= own.1)
     }
 
-    /// These ports but those of `others`.
+    /// Returns these ports without those of `others`.
     pub fn without(&self, others: &Self) -> Self {
-        others
-            .0
-            .iter()
-            .fold(self.clone(), |left, other| Self(left.0.iter().flat_map(|own| cut(*own, *other)).collect()))
+        others.0.iter().fold(self.clone(), |left, other| {
+            Self(left.0.iter().flat_map(|own| subtract(*own, *other)).collect())
+        })
     }
 }
 
-/// What is left of a range before and after another.
-fn cut((first, last): Range, (from, to): Range) -> impl Iterator<Item = Range> {
+/// Returns the parts of a range before and after another.
+fn subtract((first, last): Range, (from, to): Range) -> impl Iterator<Item = Range> {
     let before = from.checked_sub(1).map(|end| (first, end.min(last)));
     let after = to.checked_add(1).map(|begin| (begin.max(first), last));
     [before, after].into_iter().flatten().filter(|(first, last)| first <= last)

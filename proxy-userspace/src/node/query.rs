@@ -1,4 +1,4 @@
-//! What is asked of the kernel: dumps and route look-ups.
+//! The requests to the kernel: dumps and route look-ups.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,7 +13,7 @@ use super::NodeError;
 use super::decode;
 use super::state::{NodeState, Route};
 
-/// Everything there is, except for the answers to route look-ups.
+/// Reads the whole state, except for the answers to route look-ups.
 pub async fn dump(handle: &Handle) -> Result<NodeState, NodeError> {
     let mut state = NodeState::default();
     take(&mut state, handle.link().get().execute(), RouteNetlinkMessage::NewLink).await?;
@@ -27,7 +27,7 @@ pub async fn dump(handle: &Handle) -> Result<NodeState, NodeError> {
     Ok(state)
 }
 
-/// How the kernel would send to each target, policy rules and all.
+/// Returns the kernel's route to each target, by its policy rules.
 pub async fn routes(
     handle: &Handle,
     targets: impl Iterator<Item = IpAddr>,
@@ -49,7 +49,7 @@ async fn lookup(handle: &Handle, target: IpAddr) -> Result<Option<Route>, NodeEr
     let mut answer = pin!(handle.route().get(message).execute());
     match answer.try_next().await {
         Ok(message) => Ok(message.as_ref().and_then(decode::route)),
-        // Unreachable, prohibited or blackholed: the kernel's way of saying that there is no route.
+        // Unreachable, prohibited or blackholed: the kernel's answers for no route.
         Err(rtnetlink::Error::NetlinkError(_)) => Ok(None),
         Err(error) => Err(error.into()),
     }

@@ -1,4 +1,4 @@
-//! What a person would want to know of the devices that were chosen, and of those that were not.
+//! Devices whose choice as uplinks, or not, may surprise a person.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,8 +6,10 @@ use std::net::IpAddr;
 use super::state::{Device, DeviceKind, NodeState};
 use super::topology::{NodeSettings, TUNNELS, XdpUse, is_service_device, uplinks};
 
-/// Devices that may lead to a network, since they have an address of one, and are no uplinks: a second one without a default route, say.
-/// Nobody is told of devices where the user has named the uplinks, nor of bridges, which mostly lead to pods.
+/// Returns devices with an address of a network that are no uplinks, such as a second one without
+/// default route.
+///
+/// With `--uplinks` there are none. Bridges do not count either, since most lead to pods.
 #[must_use]
 pub fn overlooked(
     state: &NodeState,
@@ -34,7 +36,8 @@ pub fn overlooked(
     devices.filter(|device| is_candidate(device)).map(|device| device.name.clone()).collect()
 }
 
-/// Uplinks that are a veth's end and are to have XDP: it sees frames whose checksums their sender left to the device.
+/// Returns uplinks that are a veth's end and have XDP. It sees frames without the checksums that
+/// the sender left to the device.
 #[must_use]
 pub fn veths_with_xdp(
     state: &NodeState,
@@ -47,7 +50,8 @@ pub fn veths_with_xdp(
     veths.filter(|_| has_xdp).map(|device| device.name.clone()).collect()
 }
 
-/// What programs on the node alone talk by, as the caches of DNS do.
+/// Returns whether the address is link-local. Programs on the node use those among themselves, such
+/// as DNS caches.
 const fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.is_link_local(),

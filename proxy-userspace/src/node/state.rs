@@ -1,22 +1,22 @@
-//! What rtnetlink has told of this node, as plain data that can be made up in a test.
+//! The state of this node's network from rtnetlink, as plain data that tests can build.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::model::Family;
 
-/// Everything [`topology`](super::topology) needs to know of the kernel.
+/// The kernel's state that [`topology`](super::topology) needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeState {
-    /// By interface index.
+    /// The devices by interface index.
     pub devices: BTreeMap<u32, Device>,
-    /// Addresses, each with the index of its device.
+    /// The addresses, each with the index of its device.
     pub addresses: BTreeSet<(u32, IpAddr)>,
     /// Devices of the default routes.
     pub default_routes: BTreeSet<DefaultRoute>,
     /// The neighbour caches of both families, by device and address.
     pub neighbours: BTreeMap<(u32, IpAddr), Neighbour>,
-    /// The kernel's answer to "how is this target reached?"; a target without a route is absent.
+    /// The kernel's route to each target. A target without a route is absent.
     pub routes: BTreeMap<IpAddr, Route>,
 }
 
@@ -25,19 +25,20 @@ pub struct NodeState {
 pub struct Device {
     /// Name.
     pub name: String,
-    /// What kind of device it is.
+    /// Its kind.
     pub kind: DeviceKind,
-    /// Administratively up.
+    /// Whether it is administratively up.
     pub up: bool,
-    /// Bytes an IP packet may have.
+    /// The largest IP packet, in bytes.
     pub mtu: u32,
-    /// Link-layer address, if the device has Ethernet frames.
+    /// The link-layer address, if the device has Ethernet frames.
     pub mac: Option<[u8; 6]>,
-    /// Enslaved to a bridge, bond or the like, so that no route leads out of it. A VRF's member is not.
+    /// Whether it is enslaved to a bridge, bond or the like, so that no route leads out of it. A
+    /// VRF's member is not.
     pub is_port: bool,
 }
 
-/// Kinds of devices that are treated differently.
+/// The kinds of devices that are treated differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeviceKind {
     /// The loopback device.
@@ -48,13 +49,13 @@ pub enum DeviceKind {
     Vlan,
     /// An overlay or tunnel: VXLAN, Geneve, WireGuard, IPIP, GRE and their like.
     Overlay,
-    /// One end of a veth pair: what it hands over was often never on a wire.
+    /// One end of a veth pair. Its frames often never were on a wire.
     Veth,
     /// Anything else: physical devices, bonds.
     Other,
 }
 
-/// A default route; several may exist beside each other.
+/// A default route. There may be several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DefaultRoute {
     /// Index of the device.
@@ -70,22 +71,22 @@ pub struct DefaultRoute {
 /// An entry of a neighbour cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// What is known of the MAC address.
+    /// The state of the MAC address.
     pub resolution: Resolution,
-    /// Whether the kernel keeps it resolved by itself (NTF_EXT_MANAGED).
+    /// Whether the kernel keeps it resolved (NTF_EXT_MANAGED).
     pub managed: bool,
-    /// Whether this program made it.
+    /// Whether Millrace made it.
     pub ours: bool,
 }
 
-/// How much is known of a neighbour's MAC address.
+/// The state of a neighbour's MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// Nothing, or that it does not answer.
+    /// Unknown, or the neighbour does not answer.
     Unresolved,
-    /// Learned; true until it stops answering.
+    /// Learned, and valid until the neighbour stops answering.
     Learned([u8; 6]),
-    /// Fixed by an administrator or by the kind of device; never probed.
+    /// Fixed by an administrator or by the kind of device, and never probed.
     Fixed([u8; 6]),
 }
 
@@ -94,18 +95,18 @@ pub enum Resolution {
 pub struct Route {
     /// Index of the device.
     pub device: u32,
-    /// The next hop; `None` = the target itself is on the link.
+    /// The next hop; `None` = the target is on the link.
     pub gateway: Option<IpAddr>,
     /// Preferred source address.
     pub source: Option<IpAddr>,
-    /// The route's own MTU, if it has one.
+    /// The MTU of the route, if it has its own.
     pub mtu: Option<u32>,
 }
 
-/// One change of the node's network, as a notification or a dump tells it.
+/// A change of the node's network, from a notification or a dump.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update {
-    /// A device is there or has changed.
+    /// A device is new or has changed.
     Device(u32, Device),
     /// A device is gone.
     DeviceGone(u32),
@@ -119,14 +120,14 @@ pub enum Update {
     DefaultRouteGone(DefaultRoute),
     /// Another route or a rule has changed.
     Routing,
-    /// A neighbour is there or has changed.
+    /// A neighbour is new or has changed.
     Neighbour(u32, IpAddr, Neighbour),
     /// A neighbour is gone.
     NeighbourGone(u32, IpAddr),
 }
 
 impl Update {
-    /// Whether the kernel may now answer route look-ups differently.
+    /// Returns whether route look-ups may have other results now.
     #[must_use]
     pub const fn affects_routes(&self) -> bool {
         !matches!(self, Self::Neighbour(..) | Self::NeighbourGone(..))
@@ -134,7 +135,7 @@ impl Update {
 }
 
 impl NodeState {
-    /// Takes over one change.
+    /// Applies a change.
     pub fn apply(&mut self, update: Update) {
         match update {
             Update::Device(index, device) => {
@@ -163,14 +164,15 @@ impl NodeState {
         }
     }
 
-    /// The neighbour that a packet to `target` is handed to: the gateway, else the target itself.
+    /// Returns the neighbour that gets packets to `target`: the gateway, else the target itself.
     #[must_use]
     pub fn next_hop(&self, target: IpAddr) -> Option<(u32, IpAddr)> {
         let route = self.routes.get(&target)?;
         Some((route.device, route.gateway.unwrap_or(target)))
     }
 
-    /// The kernel sends no notification for what vanishes together with its device.
+    /// The kernel sends no notification for addresses, routes and neighbours that vanish with their
+    /// device.
     fn forget_device(&mut self, index: u32) {
         self.devices.remove(&index);
         self.addresses.retain(|(device, _)| *device != index);

@@ -1,4 +1,4 @@
-//! The kernel settings the data path depends on.
+//! The sysctls that the data path depends on.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -18,19 +18,21 @@ impl Default for Sysctls {
 }
 
 impl Sysctls {
-    /// Sets what has another value. A setting that this kernel lacks is passed over.
+    /// Sets a sysctl that has another value. One that this kernel lacks is skipped.
     pub fn require(&self, key: &str, wanted: &str) {
         self.change(key, wanted, |now| now != wanted);
     }
 
-    /// Whether this kernel has a setting.
+    /// Returns whether this kernel has a sysctl.
     #[must_use]
     pub fn has(&self, key: &str) -> bool {
         self.path(key).exists()
     }
 
-    /// Sets what is lower than `least`, and returns whether it did. One that this network namespace may only read belongs
-    /// to the host's.
+    /// Raises a sysctl that is lower than `least`. Returns whether it did.
+    ///
+    /// A sysctl that is read-only in this network namespace belongs to the host's, and is left
+    /// alone.
     #[must_use]
     pub fn raise(&self, key: &str, least: u32) -> bool {
         let is_fixed = fs::metadata(self.path(key)).is_ok_and(|file| file.permissions().readonly());
@@ -38,7 +40,7 @@ impl Sysctls {
         !is_fixed && self.change(key, &least.to_string(), is_lower)
     }
 
-    /// Sets what is wrong, says so, and returns whether it did.
+    /// Changes a sysctl with a wrong value, and logs it. Returns whether it did.
     pub(super) fn change(&self, key: &str, wanted: &str, is_wrong: impl FnOnce(&str) -> bool) -> bool {
         let Ok(now) = self.read(key) else {
             return false;
@@ -51,21 +53,21 @@ impl Sysctls {
             |text: &str| if text.trim().is_empty() { "nothing".to_owned() } else { text.trim().to_owned() };
         let (now, shown) = (shown(&now), shown(wanted));
         match fs::write(self.path(key), wanted) {
-            Ok(()) => info!("sysctl {name}: was {now}, set to {shown}"),
+            Ok(()) => info!(name, from = now, to = shown, "sysctl changed"),
             Err(error) => {
-                warn!("sysctl {name} is {now} and must be {shown}: {error}");
+                warn!(name, value = now, wanted = shown, %error, "sysctl can't be changed; the data path needs it");
                 return false;
             }
         }
         true
     }
 
-    /// The value of a setting.
+    /// Returns the value of a sysctl.
     pub(super) fn read(&self, key: impl AsRef<Path>) -> io::Result<String> {
         Ok(fs::read_to_string(self.path(key))?.trim().to_owned())
     }
 
-    /// The file of a setting.
+    /// Returns the file of a sysctl.
     pub(super) fn path(&self, key: impl AsRef<Path>) -> PathBuf {
         self.root.join(key)
     }

@@ -1,4 +1,4 @@
-//! What the data plane needs to know of the node's network, and how it follows from what the kernel tells.
+//! Derives the data plane's view of the network from the kernel's state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,53 +8,56 @@ use std::path::PathBuf;
 use super::state::{Device, DeviceKind, NodeState, Resolution};
 use crate::config::DevicePattern;
 
-/// Devices to attach to, and ways to other nodes: the node module's output, the data plane's input.
+/// The devices to attach to, and the routes to other nodes: the node module's output, the data
+/// plane's input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Topology {
-    /// By interface index: where our programs belong.
+    /// The devices that get programs, by interface index.
     pub devices: BTreeMap<u32, AttachTarget>,
-    /// By address of the other node: how it is reached. A target without a route is absent.
+    /// The route to each address of another node. A target without a route is absent.
     pub ways: BTreeMap<IpAddr, Way>,
-    /// Addresses on this node's devices, loopback, link-local and service addresses left out.
+    /// The addresses on this node's devices, without loopback, link-local and service addresses.
     pub addresses: BTreeSet<IpAddr>,
     /// Names of the devices toward the network.
     pub uplinks: BTreeSet<String>,
-    /// Names that `--uplinks` has and no device.
+    /// The names in `--uplinks` that no device has.
     pub missing_uplinks: BTreeSet<String>,
-    /// Bytes an IP packet between nodes may have: the least of all uplinks and ways. `None` = there are none.
+    /// The largest IP packet between nodes, in bytes: the least MTU of all uplinks and routes.
+    /// `None` without any.
     pub mtu: Option<u32>,
 }
 
 impl Topology {
-    /// Whether any device is an uplink.
+    /// Returns whether any device is an uplink.
     #[must_use]
     pub fn has_uplink(&self) -> bool {
         !self.uplinks.is_empty() || self.devices.values().any(AttachTarget::is_uplink)
     }
 }
 
-/// The devices that take the outer header off where IPVS serves, by family of that header. What comes out of them has come
-/// in over an uplink before, and their addresses are nobody's.
+/// The devices that decapsulate where IPVS serves, by family of the outer header.
+///
+/// Their packets came in over an uplink before. Their addresses are not the node's.
 pub const TUNNELS: [&str; 2] = ["millrace-tun4", "millrace-tun6"];
 
-/// A device and the hooks our programs belong on.
+/// A device and the hooks for its programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttachTarget {
-    /// Name, for messages.
+    /// The name, for messages.
     pub name: String,
-    /// Hooks, sorted.
+    /// The hooks, sorted.
     pub hooks: BTreeSet<Hook>,
-    /// What is translated and leaves here has this source, where the kernel can't say which its routes prefer: the
-    /// device's own address, else this node's.
+    /// The source of translated IPv4 packets that leave here, where the kernel can't say which
+    /// source its routes prefer: the device's own address, else this node's.
     pub source_v4: Option<Ipv4Addr>,
     /// The same for IPv6.
     pub source_v6: Option<Ipv6Addr>,
 }
 
-/// A place a program is attached to.
+/// A hook for a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hook {
-    /// `xdp_ingress`, native or generic as the setting says.
+    /// `xdp_ingress`, in the mode of `--xdp`.
     Xdp,
     /// `tc_ingress`.
     TcIngress,
@@ -66,37 +69,37 @@ pub enum Hook {
     TcPodOut,
     /// `tc_ingress_l3`: `tc_ingress` for a device without Ethernet frames.
     TcIngressL3,
-    /// `tc_egress_l3`: `tc_egress` for such a device.
+    /// `tc_egress_l3`: `tc_egress` for a device without Ethernet frames.
     TcEgressL3,
 }
 
 impl Hook {
-    /// Those for what comes in.
+    /// The hooks for incoming packets.
     pub const INGRESS: [Self; 3] = [Self::Xdp, Self::TcIngress, Self::TcIngressL3];
 }
 
 impl AttachTarget {
-    /// Whether what comes in there is served, be it by XDP or by TC alone.
+    /// Returns whether incoming packets are served, by XDP or by TC alone.
     #[must_use]
     pub fn is_uplink(&self) -> bool {
         [Hook::TcIngress, Hook::TcIngressL3].iter().any(|hook| self.hooks.contains(hook))
     }
 }
 
-/// How another node is reached.
+/// The route to another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// Preferred source address of the route.
+    /// The preferred source address.
     pub source: IpAddr,
-    /// Index of the device.
+    /// The index of the device.
     pub device: u32,
-    /// Bytes an IP packet may have on this way, outer header included.
+    /// The largest IP packet on this route, in bytes, outer header included.
     pub mtu: u16,
-    /// MAC addresses of device and next hop, once the neighbour is resolved.
+    /// The MAC addresses of device and next hop, once the neighbour is resolved.
     pub link: Option<Link>,
 }
 
-/// Link-layer addresses of a resolved way; zeros where the device has none.
+/// The link-layer addresses of a resolved route; zeros if the device has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     /// MAC address of the device.
@@ -105,39 +108,42 @@ pub struct Link {
     pub destination_mac: [u8; 6],
 }
 
-/// What the user says of the node's devices.
+/// The user's settings about the node's devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeSettings {
-    /// Devices toward the network; empty = devices with a default route or a node address, and overlay devices.
+    /// Devices toward the network. Empty = devices with a default route or a node address, and
+    /// overlay devices.
     pub uplinks: BTreeSet<String>,
     /// Devices that lead to this node's pods.
     pub pod_interfaces: Vec<DevicePattern>,
-    /// Where XDP is used.
+    /// The uplinks that get XDP.
     pub xdp: XdpUse,
     /// Ports that no socket may be given, if any.
     pub snat_ports: Option<RangeInclusive<u16>>,
-    /// The device that carries service addresses on our own behalf, if any.
+    /// The device that carries service addresses for Millrace, if any.
     pub own_device: Option<String>,
-    /// A directory of the BPF file system where it is noted which of the host's settings were changed.
+    /// A directory of the BPF file system for the records of changed host settings.
     pub notes: Option<PathBuf>,
 }
 
-/// On which uplinks XDP is used.
+/// The uplinks that get XDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XdpUse {
-    /// On none.
+    /// None.
     Never,
-    /// Wherever frames come off a wire. A veth pair hands over frames of its other end's stack, whose checksums are
-    /// not computed yet and which may be trains of segments: XDP can't translate those, TC can.
+    /// Devices with frames from a wire.
+    ///
+    /// A veth pair hands over frames of its other end's stack, without computed checksums and often
+    /// as trains of segments. TC can translate those, XDP can't.
     #[default]
     OffTheWire,
-    /// On veth devices too, since the user says so.
+    /// Veth devices too, by the user's choice.
     Everywhere,
 }
 
 impl XdpUse {
     const fn includes(self, kind: DeviceKind) -> bool {
-        // XDP sees the outer frames of bridges, VLANs and overlays on the device below them.
+        // On bridges, VLANs and overlays, XDP sees the outer frames on the device below.
         match (self, kind) {
             (Self::OffTheWire | Self::Everywhere, DeviceKind::Other)
             | (Self::Everywhere, DeviceKind::Veth) => true,
@@ -146,8 +152,10 @@ impl XdpUse {
     }
 }
 
-/// Devices, hooks and ways, from the kernel's state, the settings and the addresses of the cluster's nodes
-/// (this node's own among them: they mark an uplink and have no way).
+/// Returns devices, hooks and routes.
+///
+/// `targets` are the addresses of the cluster's nodes. This node's own mark an uplink, and need no
+/// route.
 #[must_use]
 pub fn topology(state: &NodeState, settings: &NodeSettings, targets: &BTreeSet<IpAddr>) -> Topology {
     let local: BTreeSet<IpAddr> = state.addresses.iter().map(|(_, address)| *address).collect();
@@ -182,8 +190,9 @@ fn missing_uplinks(state: &NodeState, settings: &NodeSettings) -> BTreeSet<Strin
     settings.uplinks.iter().filter(|name| !names.contains(name.as_str())).cloned().collect()
 }
 
-/// An address of a device for each family: one that is the node's own in its Node object, or else the first, or else the node's
-/// on another device. Addresses that come and go with a virtual router are no node's.
+/// Returns a source address of a device for each family: the device's address in the Node object,
+/// or else its first, or else the node's on another device. Addresses that move with a virtual
+/// router do not count.
 fn sources(
     state: &NodeState,
     targets: &BTreeSet<IpAddr>,
@@ -204,8 +213,10 @@ fn sources(
     (v4, v6)
 }
 
-/// Whether a device of kube-proxy (IPVS) or kube-router carries the addresses of all services: none of them is
-/// this node's own, and there may be thousands.
+/// Returns whether a device of kube-proxy (IPVS) or kube-router carries the addresses of all
+/// Services.
+///
+/// None of them is this node's own, and there may be thousands.
 #[must_use]
 pub fn is_service_device(device: &Device) -> bool {
     matches!(device.name.as_str(), "kube-ipvs0" | "kube-dummy-if")
@@ -215,7 +226,7 @@ fn is_own_tunnel(device: &Device) -> bool {
     TUNNELS.contains(&device.name.as_str())
 }
 
-/// The devices that are uplinks, sorted by index.
+/// Returns the uplinks, sorted by index.
 #[must_use]
 pub fn uplinks<'a>(
     state: &'a NodeState,
@@ -241,16 +252,19 @@ fn is_uplink(
     }
     let has_node_address =
         || state.addresses.iter().any(|(device, address)| *device == index && targets.contains(address));
-    // tunl0, gre0 and their like come with the kernel module and stay down until somebody uses them.
+    // tunl0, gre0 and their like come with the kernel module, and stay down until they are used.
     device.kind == DeviceKind::Overlay && device.up
         || state.default_routes.iter().any(|route| route.device == index)
         || has_node_address()
 }
 
-/// The hooks of a device: what comes in is served on uplinks and, by other rules, where pods are; what goes out is restored wherever
-/// a reply can leave, and where it can reach a pod.
+/// Returns the hooks of a device.
 ///
-/// A device without MAC addresses (WireGuard, IPIP, a plain tunnel) has no Ethernet frames, and no XDP that could send one on.
+/// Incoming packets are served on uplinks and, by other rules, on devices toward pods. Outgoing
+/// packets are translated back where a reply can leave, and where it can reach a pod.
+///
+/// A device without MAC addresses (WireGuard, IPIP, a plain tunnel) has no Ethernet frames, and no
+/// XDP that could send one on.
 fn hooks(device: &Device, is_uplink: bool, settings: &NodeSettings) -> BTreeSet<Hook> {
     let has_frames = device.mac.is_some();
     let egress = if has_frames { Hook::TcEgress } else { Hook::TcEgressL3 };
@@ -262,7 +276,7 @@ fn hooks(device: &Device, is_uplink: bool, settings: &NodeSettings) -> BTreeSet<
     if device.kind == DeviceKind::Loopback || !device.up {
         return BTreeSet::new();
     }
-    // Frames that a bridge passes between its ports don't come by the bridge itself.
+    // Frames between the ports of a bridge do not pass the bridge itself.
     if settings.pod_interfaces.iter().any(|pattern| pattern.matches(&device.name)) {
         return if has_frames { BTreeSet::from([Hook::TcPodIn, Hook::TcPodOut]) } else { BTreeSet::new() };
     }
@@ -280,7 +294,7 @@ fn way(state: &NodeState, target: IpAddr) -> Option<Way> {
     });
     let link = match device.mac {
         Some(source_mac) => destination_mac.map(|destination_mac| Link { source_mac, destination_mac }),
-        // There is nothing to resolve.
+        // The device has no neighbours to resolve.
         None => Some(Link::default()),
     };
     Some(Way {

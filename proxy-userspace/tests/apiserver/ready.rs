@@ -138,7 +138,7 @@ fn an_uplink_that_is_misspelt_is_named_and_keeps_the_node_from_being_ready() -> 
     let agent = Agent::start(&cluster, cluster.api_server()?.kubeconfig(), &["--uplinks", "eth9"])?;
     agent.expect_failing("data-plane", &["no device is an uplink"])?;
     agent.expect_answers(&SYNCED)?;
-    wait_for_line(&cluster, UNSERVED, read, &["there is no device eth9"])?;
+    wait_for_line(&cluster, UNSERVED, read, &["there is no such device", "device=eth9"])?;
     let output = agent.proxy.command(&["status"])?;
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(table.contains("FAILS ON") && table.contains("there is no device eth9"), "{table}");

@@ -77,7 +77,11 @@ fn a_replaced_uplink_is_served_again() -> Result<()> {
 /// Whether an address of a node is said to be without a route.
 fn is_out_of_reach(log: &str, cluster: &Cluster, node: u8) -> Result<bool> {
     let addresses = cluster.bed().node(node)?.addresses().both();
-    Ok(addresses.iter().any(|address| log.contains(&format!("no route to node address {address}:"))))
+    let is_named = |line: &str| {
+        line.contains("no route to a node address")
+            && addresses.iter().any(|address| line.ends_with(&format!("address={address}")))
+    };
+    Ok(log.lines().any(is_named))
 }
 
 #[test]

@@ -135,7 +135,7 @@ fn the_log_of_a_start_says_who_starts_what_takes_time_and_who_else_serves() -> R
         found.unwrap_or_else(|| panic!("{words:?} in no line of\n{log}"))
     };
     assert!(position(&["loading programs", "tc_ingress"]) < position(&["programs loaded", "seconds="]));
-    position(&["WARN", "--uplinks: there is no device eth9"]);
+    position(&["WARN", "--uplinks: there is no such device", "device=eth9"]);
     position(&["WARN", "nftables' table kube-proxy", "kube-proxy --cleanup"]);
     position(&["WARN", "iptables' chain KUBE-SERVICES"]);
     assert_eq!(log.matches("another data plane").count(), 0, "{log}");

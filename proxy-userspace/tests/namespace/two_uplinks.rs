@@ -85,7 +85,8 @@ fn a_strict_reverse_path_filter_gives_way_and_is_reported() -> Result<()> {
         let read = async move || Ok(std::fs::read_to_string(path)?);
         assert_eq!(cluster.bed().node(1)?.namespace().run(read)?.trim(), "2", "{device}");
         let log = cluster.proxy(1)?.log();
-        assert!(log.contains(&format!("sysctl {name}: was 1, set to 2")), "{log}");
+        let line = format!("sysctl changed name=\"{name}\" from=\"1\" to=\"2\"");
+        assert!(log.contains(&line), "{log}");
     }
     Ok(())
 }
