@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, error};
 
-/// Connections at one time. Anybody may connect; more connections wait to be accepted.
+/// Connections at one time. Further connections wait to be accepted.
 const MOST_CONNECTIONS: usize = 256;
 /// Time for a client to send the first or the next request of its connection.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);

@@ -47,7 +47,7 @@ impl Electorate {
     }
 }
 
-/// The hash is the same in every version of the agent: nodes are upgraded one by one.
+/// Hashes the same in every version of the agent: nodes are upgraded one by one.
 fn hash(text: &str) -> u64 {
     text.bytes().fold(0, |state, byte| mix(state ^ u64::from(byte) ^ 0x100))
 }

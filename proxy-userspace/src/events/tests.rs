@@ -1,4 +1,4 @@
-//! From what the reconcile task tells to what an API server is sent.
+//! Tests from the reconcile task's results to the requests at an API server.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::reconcile::Synced;
 use crate::source::SourceEvent;
 use crate::source::kubernetes::explain_refusal;
 
-/// Far longer than anything here takes.
+/// Much longer than any step takes.
 const BOUND: Duration = Duration::from_secs(30);
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ struct Script {
     status: StatusCode,
 }
 
-/// An API server that takes Events, and an observer whose task writes to it.
+/// An API server that accepts Events, and an observer whose task writes to it.
 struct Bench {
     observer: Box<dyn Observer>,
     requests: mpsc::Receiver<Request>,
@@ -62,7 +62,7 @@ impl Bench {
         Self { observer, requests, failures, server, uri }
     }
 
-    /// What a sync tells that found these problems.
+    /// Reports a sync with these problems.
     fn sync(&mut self, problems: &[Problem]) {
         for problem in problems {
             self.observer.problem(problem);
@@ -196,7 +196,8 @@ async fn a_shortage_of_ports_is_told_once_by_the_node_that_has_it() {
     );
     assert_eq!(told["note"], note("81 to 10.244.2.7:80, 90 to 10.244.3.7:80"));
 
-    // Other figures of the same backends are no news; another Service is, and so is what comes again after it was over.
+    // New figures of the same backends are not reported; another Service is, and a shortage that
+    // returns.
     bench.observer.checked(&check(&[crowded(first, &["web", "api"], 95), crowded(second, &["web"], 85)]));
     let told = bench.next().await.body;
     assert_eq!(
@@ -268,7 +269,7 @@ async fn a_health_check_port_that_can_not_be_opened_is_told_in_kube_proxys_words
         port: 30_000,
         error: "listen on 10.0.0.1:30000: Address already in use".to_owned(),
     };
-    // Nobody knows the first one.
+    // The first one is unknown.
     bench.failures.send(failure("other")).await.unwrap();
     bench.failures.send(failure("api")).await.unwrap();
     let body = bench.next().await.body;
@@ -290,12 +291,12 @@ async fn an_event_that_can_not_be_written_is_not_tried_again() {
     let (first, second) = (bench.next().await, bench.next().await);
     assert_eq!((first.method, second.method), (Method::POST, Method::POST));
     assert_eq!((&first.body["note"], &second.body["note"]), (&json!("a: is wrong"), &json!("b: is wrong")));
-    // The first one's turn would come before this one.
+    // A report of the first one would come before this.
     bench.sync(&[problem(Topic::Field, "api", "c", "is wrong")]);
     assert_eq!(bench.next().await.body["note"], "c: is wrong");
 }
 
-/// The notes an observer hands over for these problems, on a node that knows other nodes, too.
+/// Returns the notes for these problems, on a node that knows other nodes.
 fn handed_over(nodes: &[&str], problems: &[Problem]) -> Vec<String> {
     let (sender, mut reports) = mpsc::channel(8);
     let mut observer = EventObserver::new("node1", sender);

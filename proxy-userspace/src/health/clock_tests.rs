@@ -5,12 +5,12 @@ use jiff::Timestamp;
 
 use super::{Clock, Moment};
 
-/// A clock that goes when it is told to. Clones show the same time.
+/// A clock that the test moves. Clones show the same time.
 #[derive(Clone, Debug)]
 pub struct HandClock(Arc<Mutex<Moment>>);
 
 impl HandClock {
-    /// Noon, and a bit.
+    /// Returns a time a little after noon.
     pub fn new() -> Self {
         let wall = "2026-11-21T12:00:00.5Z".parse::<Timestamp>().unwrap();
         Self(Arc::new(Mutex::new(Moment { instant: Instant::now(), wall })))

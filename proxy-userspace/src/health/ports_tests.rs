@@ -4,7 +4,7 @@ use super::*;
 use crate::health::SystemClock;
 use crate::http::tests::{ask, free_address, get, is_open, try_ask, until};
 
-/// A task that opens ports on 127.0.0.1, and its ends.
+/// A running task that opens ports on 127.0.0.1, with its channels.
 struct Bench {
     health: Arc<Health>,
     targets: watch::Sender<Targets>,

@@ -82,7 +82,7 @@ struct FamilyStatus {
 }
 
 impl Body {
-    /// kube-proxy's rule: the time is that of the answer if it is 200, else of the last sync.
+    /// Follows kube-proxy's rule: the time is that of the answer if it is 200, else of the last sync.
     fn new(verdict: &Verdict, healthy: bool, node_eligible: Option<bool>) -> Self {
         let is_good = healthy && node_eligible != Some(false);
         let family =

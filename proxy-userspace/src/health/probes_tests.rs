@@ -13,7 +13,7 @@ use crate::source::{Listing, SourceEvent};
 
 const SYNC_INTERVAL: Duration = Duration::from_secs(45);
 
-/// What feeds a server, and the server.
+/// A running server, and the state that it answers from.
 struct Bench {
     clock: HandClock,
     observer: HealthObserver,
@@ -45,7 +45,7 @@ impl Bench {
         self.observer.synced(&Synced { desired, dirty: &dirty, report: &report, took: Duration::ZERO });
     }
 
-    /// A sync in which one service port found its map full.
+    /// Reports a sync in which one service port found its map full.
     fn sync_degraded(&mut self) {
         let service = crate::model::ServiceKey { namespace: "default".into(), name: "web".into() };
         let port = PortKey { service, port: String::new(), family: crate::model::Family::V4 };
@@ -60,7 +60,7 @@ impl Bench {
         });
     }
 
-    /// Time passes in which the task looks after its data plane and finds nothing.
+    /// Lets time pass in which the task checks its data plane and finds no fault.
     fn pass(&mut self, time: Duration) {
         self.clock.advance(time);
         self.observer.checked(&Check::default());
@@ -70,12 +70,12 @@ impl Bench {
         get(self.address, path).await[9..12].parse().unwrap()
     }
 
-    /// Status codes of /healthz and /livez.
+    /// Returns the status codes of /healthz and /livez.
     async fn codes(&self) -> (u16, u16) {
         (self.code("/healthz").await, self.code("/livez").await)
     }
 
-    /// The status code of /readyz and the conditions that it names.
+    /// Returns the status code of /readyz and the conditions that it names.
     async fn ready(&self) -> (u16, Vec<String>) {
         let answer = get(self.address, "/readyz").await;
         let body = answer.split_once("\r\n\r\n").unwrap().1;
@@ -109,7 +109,7 @@ async fn probes_answer_byte_for_byte() {
 
     bench.sync(&Desired { eligibility: Eligibility::Tainted, ..Desired::default() }, None);
     bench.clock.advance(SYNC_INTERVAL * 2 + Duration::from_millis(500));
-    // The node's own future is no fault of the proxy, but the time is that of the last change.
+    // The Node's own state is no fault of the proxy, but the time is that of the last change.
     let family = r#"{"lastUpdated":"2026-11-21T12:00:02.5Z","healthy":true}"#;
     let status = format!(r#""status":{{"IPv4":{family},"IPv6":{family}}}"#);
     let times = r#""lastUpdated":"2026-11-21T12:00:02.5Z","currentTime":"2026-11-21T12:01:33Z""#;
@@ -125,7 +125,7 @@ async fn probes_answer_byte_for_byte() {
 #[tokio::test]
 async fn a_change_that_waits_for_too_long_is_unhealthy_until_it_is_applied() {
     let mut bench = Bench::new().await;
-    // As manifests/base asks.
+    // The probe of manifests/base.
     let lives = async |bench: &Bench| bench.code("/livez?exclude=first-sync").await == 200;
     bench.observer.listing(&[]);
     bench.clock.advance(SYNC_INTERVAL * 9);

@@ -5,13 +5,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 
-/// An address of this host that nobody listens on.
+/// Returns an address of this host without a listener.
 pub async fn free_address() -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     listener.local_addr().unwrap()
 }
 
-/// A running server's address and what stops it.
+/// Returns the address of a running server, and the means to stop it.
 pub async fn start(router: Router) -> (SocketAddr, watch::Sender<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -20,12 +20,12 @@ pub async fn start(router: Router) -> (SocketAddr, watch::Sender<()>) {
     (address, stop)
 }
 
-/// Sends a request and reads until the server closes; every byte of the answer but the date.
+/// Sends a request and reads until the server closes. Returns the answer without its date.
 pub async fn ask(address: SocketAddr, request: &str, headers: &str) -> String {
     try_ask(address, request, headers).await.expect("an answer")
 }
 
-/// As [`ask`]; `None` where nobody listens or answers.
+/// Does the same as [`ask`]; `None` if no server listens or answers.
 pub async fn try_ask(address: SocketAddr, request: &str, headers: &str) -> Option<String> {
     let mut stream = TcpStream::connect(address).await.ok()?;
     let request = format!("{request} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n{headers}\r\n");
@@ -43,7 +43,7 @@ pub async fn get(address: SocketAddr, path: &str) -> String {
     ask(address, &format!("GET {path}"), "").await
 }
 
-/// Waits for a condition, ten seconds at most.
+/// Waits for a condition, at most ten seconds.
 pub async fn until<F: Future<Output = bool>>(mut condition: impl FnMut() -> F) {
     for _ in 0..1000 {
         if condition().await {
@@ -101,7 +101,7 @@ async fn an_address_in_use_is_tried_again_until_it_is_free() {
     assert!(get(address, "/").await.ends_with("\r\n\r\nhello"));
 }
 
-/// Has no descriptors left for some time, then one connection.
+/// A listener without free descriptors for some time; then it has one connection.
 struct Exhausted {
     failures: usize,
     stream: Option<TcpStream>,

@@ -1,5 +1,7 @@
-//! The cases of kube-proxy's own test (`TestCategorizeEndpoints` in pkg/proxy/topology_test.go) and those it
-//! leaves out. An endpoint is written `10.1.2.3 L Ha` : address, then L local, Hx hint for zone x, Nx hint
+//! The cases of kube-proxy's own test (`TestCategorizeEndpoints` in pkg/proxy/topology_test.go),
+//! and some that it leaves out.
+//!
+//! An endpoint is written `10.1.2.3 L Ha`: the address, then L local, Hx hint for zone x, Nx hint
 //! for node x, !R not ready, !S not serving, T terminating.
 
 use super::*;

@@ -10,8 +10,9 @@ use super::{Endpoint, EndpointAddress, Family};
 
 /// Returns the endpoints that the slices give a service port in one family.
 ///
-/// Of two copies with the same address and port, the one that does not terminate counts, else the
-/// first by slice name, as in kube-proxy (`addEndpoints` in pkg/proxy/endpointslicecache.go).
+/// An endpoint may have two copies with the same address and port. The one that does not terminate
+/// counts, else the first by slice name, as in kube-proxy (`addEndpoints` in
+/// pkg/proxy/endpointslicecache.go).
 pub(super) fn merge<'a>(
     slices: impl Iterator<Item = &'a SliceSpec>,
     port: &PortSpec,

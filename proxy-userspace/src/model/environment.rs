@@ -23,7 +23,7 @@ pub(super) struct Environment {
 
 /// The holder of an address that a Service may not have.
 ///
-/// Else whoever may create Services could take over the traffic of that host.
+/// Otherwise a user who may create Services could take over the traffic of that host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
     /// The Node with this name.

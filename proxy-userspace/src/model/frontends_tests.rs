@@ -1,6 +1,8 @@
-//! Every rule of what is served where. Node-1 has the addresses 192.0.2.1 and 2001:db8::1, and 10.0.0.1 on another
-//! device; 203.0.113.1 is mapped to it. Node-2 has 192.0.2.2, an API server listens on 192.0.2.100:6443 and on
-//! node-1's 192.0.2.1:6443.
+//! Tests of the rules for frontends.
+//!
+//! Node-1 has the addresses 192.0.2.1 and 2001:db8::1, and 10.0.0.1 on another device; 203.0.113.1
+//! is mapped to it. Node-2 has 192.0.2.2. API servers listen on 192.0.2.100:6443 and on node-1's
+//! 192.0.2.1:6443.
 
 use serde_json::{Value, json};
 
@@ -8,7 +10,7 @@ use super::*;
 use crate::model::testing::{self, settings};
 use crate::model::{Model, NodePortAddresses, ServicePort, Topic};
 
-/// A Service of this type with one cluster IP of each family, with changes.
+/// Returns a Service of this type with one cluster IP of each family, with changes.
 fn service(kind: &str, spec: &Value, ingress: &Value) -> Value {
     let mut full =
         json!({"type": kind, "clusterIPs": ["10.96.0.1", "2001:db8:c::1"], "ports": [{"port": 80}]});
@@ -45,8 +47,8 @@ fn of(port: Option<&ServicePort>) -> impl Iterator<Item = &Frontend> {
     port.into_iter().flat_map(|port| &port.frontends)
 }
 
-/// The frontends of a kind in scope external, by address. Those of scope internal must be at the same addresses, loopback
-/// aside.
+/// Returns the frontends of a kind in scope external, by address. Those in scope internal must have
+/// the same addresses, except for loopback.
 fn served(model: &Model, kind: FrontendKind) -> Vec<String> {
     let at = |scopes: &[Scope]| {
         let frontends = [Family::V4, Family::V6].into_iter().flat_map(|family| of(model.port("web", family)));
@@ -79,7 +81,8 @@ fn cluster_ips_are_for_clients_inside_the_cluster_unless_a_setting_says_all() {
     }
 }
 
-/// Where one Service is served, and what is said against it. The slice of `kubernetes` has no Service here.
+/// Returns the frontends and problems of one Service. The slice of `kubernetes` has no Service
+/// here.
 #[track_caller]
 fn check(service: &Value, kind: FrontendKind, expected: &[&str], refusal: Option<&str>) {
     let mut model = model_with(settings());
@@ -230,7 +233,7 @@ fn a_load_balancers_address_may_be_a_nodes_but_not_the_api_servers() {
         (json!([{"ip": "192.0.2.1"}]), &["192.0.2.1:80"], None),
         (json!([{"ip": "192.0.2.2"}]), &["192.0.2.2:80"], None),
         (json!([{"ip": "10.0.0.1"}]), &["10.0.0.1:80"], None),
-        // What a cloud maps one to one arrives at the InternalIP.
+        // Packets for an address that the cloud maps one to one arrive at the InternalIP.
         (json!([{"ip": "203.0.113.1"}]), &["192.0.2.1:80", "203.0.113.1:80"], None),
         (json!([{"ip": "192.0.2.100"}]), &[], Some("an address of the API server")),
         (json!([{"ip": "127.0.0.1"}]), &[], Some("is not accepted")),
@@ -273,7 +276,7 @@ fn each_scope_has_the_list_its_policy_names() {
         ("LoadBalancer", "Local", "Cluster", [Cluster, Local, Cluster]),
         ("LoadBalancer", "Cluster", "Local", [Local, Cluster, Cluster]),
         ("NodePort", "Local", "Local", [Local, Local, Cluster]),
-        // A ClusterIP Service has external traffic by its external IPs.
+        // A ClusterIP Service gets external traffic by its external IPs.
         ("ClusterIP", "Local", "Cluster", [Cluster, Local, Cluster]),
     ] {
         let mut spec = full.clone();
@@ -320,6 +323,6 @@ fn one_port_in_two_protocols_is_two_frontends() {
     model.refresh();
     let served = model.desired().ports.iter().filter(|(_, port)| !port.frontends.is_empty());
     let served: Vec<_> = served.map(|(key, port)| format!("{key} {}", port.protocol)).collect();
-    // The first by name has it.
+    // The first Service by name has it.
     assert_eq!(served, ["default/web:again TCP", "default/web:s SCTP", "default/web:u UDP"]);
 }

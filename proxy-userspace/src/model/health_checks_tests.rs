@@ -23,7 +23,7 @@ fn slice(name: &str, ports: &[&str], endpoints: &Value) -> Value {
     })
 }
 
-/// Ports and counts by Service name.
+/// Returns ports and counts by Service name.
 fn checks(model: &Model) -> Vec<(&str, u16, usize)> {
     let checks = model.desired().health_checks.iter();
     checks.map(|(key, check)| (key.name.as_str(), check.port, check.local_endpoints)).collect()
@@ -70,7 +70,7 @@ fn ready_endpoints_of_this_node_count_once_an_address() {
         model.tell(slice("v4", &["a", "b"], &endpoints));
         model.refresh();
         assert_eq!(checks(&model), [("web", 32000, count)], "{endpoints}");
-        // Another port number is no other address; another family is.
+        // An address counts once with all its ports. An address of another family counts, too.
         model.tell(slice("again", &["b"], &endpoints));
         model.tell(slice("v6", &["a"], &json!([here("2001:db8::1", json!({}))])));
         model.refresh();

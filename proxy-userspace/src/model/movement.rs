@@ -87,7 +87,7 @@ mod tests {
         (address, json!({}))
     }
 
-    /// Two slices with one endpoint each.
+    /// Returns a model with two slices of one endpoint each.
     fn two() -> Model {
         let mut model = model();
         model.tell(slice("a", &[ready("10.244.1.1")]));

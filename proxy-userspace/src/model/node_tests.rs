@@ -21,7 +21,7 @@ fn merge(into: &mut Value, changes: &Value) {
     }
 }
 
-/// A model with a NodePort, told of its own Node.
+/// Returns a model with a NodePort that knows its own Node.
 fn model() -> Model {
     let mut model = testing::model();
     model.tell(json!({
@@ -63,7 +63,7 @@ fn what_a_node_reports_of_itself_makes_nothing_dirty() {
         assert!(model.pending.services.is_empty() && !model.pending.everything, "{changes}");
         assert_eq!(model.refresh(), Dirty::default(), "{changes}");
     }
-    // Nothing but the addresses of others is anything to us.
+    // Only the addresses of other Nodes matter.
     let other = json!({"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.2"}]}});
     model.tell(node("node-2", &other));
     assert!(model.refresh().nodes);
@@ -147,7 +147,7 @@ fn a_node_goes_on_serving_as_before_when_its_object_is_gone_and_follows_the_next
     assert_eq!(*model.desired(), missing);
     assert_eq!(model.complaints(), [": it was deleted; its last addresses and zone stay in use"]);
 
-    // A Service that comes now is served on the same address.
+    // A Service that is created now is served on the same address.
     model.tell(json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "late"},
         "spec": {"type": "NodePort", "clusterIPs": ["10.96.0.2"], "ports": [{"port": 80, "nodePort": 30081}]},

@@ -1,4 +1,5 @@
-//! Whatever came before, in whatever order and however often: the state is that of the objects there are.
+//! Tests that the state depends only on the present objects: not on former ones, on the order of
+//! changes or on repetitions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,7 +12,7 @@ use serde_json::{from_value, json};
 
 use super::*;
 
-/// Few names and addresses, so that objects meet.
+/// Few names and addresses, so that objects collide.
 const SERVICES: [&str; 4] = ["web", "shop", "dns", "kubernetes"];
 const SLICES: [&str; 5] = ["s1", "s2", "s3", "s4", "s5"];
 const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
@@ -24,7 +25,7 @@ enum Event {
     Upsert(Object),
     Delete(ObjectKey),
     Addresses(BTreeSet<IpAddr>),
-    /// The source begins again: what is gone is deleted, what is there is told again.
+    /// The source begins again: it deletes the objects that are gone, and repeats the others.
     Relist,
     Refresh,
 }
@@ -158,7 +159,7 @@ fn own_node_key() -> ObjectKey {
     ObjectKey { kind: Kind::Node, namespace: String::new(), name: "node-1".to_owned() }
 }
 
-/// A model and a copy of its state that is told of nothing but what each refresh names.
+/// A model, and a copy of its state that is updated only where a refresh says so.
 struct Follower {
     model: Model,
     copy: Desired,
@@ -253,7 +254,7 @@ proptest! {
 
         let mut listed = Follower::new(settings);
         listed.model.set_node_addresses(addresses);
-        // What this node's own Node said last stays when it is gone.
+        // The state of this node's last Node object stays when the object is gone.
         if let Some(own_node) = own_node.filter(|node| !objects.contains_key(&node.key())) {
             listed.upsert(&own_node);
             listed.model.apply(Change::Delete(own_node.key()));
@@ -265,7 +266,7 @@ proptest! {
         prop_assert_eq!(lived.model.desired(), listed.model.desired());
         prop_assert_eq!(lived.problems(), listed.problems());
 
-        // Listed again: nothing is dirty, and nothing is wrong that was not wrong before.
+        // After a new listing nothing is dirty, and no problem is new.
         lived.model.take_problems();
         for object in objects.values() {
             lived.upsert(object);

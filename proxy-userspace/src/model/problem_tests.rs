@@ -2,7 +2,8 @@ use serde_json::{Value, json};
 
 use crate::model::{Model, testing};
 
-/// A Service with something wrong in itself, with another one's node port and with its health check's port.
+/// Returns a Service with a problem of its own, another Service's node port and another one's
+/// health check port.
 fn service(uid: &str, changes: &[(&str, Value)]) -> Value {
     let mut service = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "web", "uid": uid},
@@ -31,7 +32,7 @@ fn model() -> Model {
     model
 }
 
-/// What has become wrong with the Service, by field.
+/// Returns the new problems of the Service, by field.
 fn told(model: &mut Model) -> Vec<String> {
     model.refresh();
     let problems = model.take_problems().into_iter();
@@ -50,7 +51,8 @@ fn what_is_wrong_with_a_service_is_told_again_of_another_one_of_its_name() {
     assert_eq!(told(&mut model), [""; 0], "it is the same");
     model.tell(service("first", &[("sessionAffinity", json!("ClientIP"))]));
     assert_eq!(told(&mut model), [""; 0], "the same is wrong with its new version");
-    // As a new listing has it, and as a watch does.
+    // A new Service of the same name: without a deletion, as in a new listing, and after one, as in
+    // a watch.
     model.tell(service("second", &[]));
     assert_eq!(told(&mut model), WRONG);
     model.forget(service("second", &[]));

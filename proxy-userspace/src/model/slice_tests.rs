@@ -18,7 +18,7 @@ fn slice(name: &str, family: &str, port: &Value, endpoints: &Value) -> Value {
     })
 }
 
-/// The endpoints in any condition, and those in the Cluster list.
+/// Returns the endpoints in any condition, and those in the Cluster list.
 fn endpoints(model: &mut Model, family: Family) -> (Vec<String>, Vec<String>) {
     model.refresh();
     let port = model.port("web", family).unwrap();
@@ -90,7 +90,7 @@ fn a_named_target_port_is_what_each_slice_says_it_is() {
     assert_eq!(endpoints(&mut model, Family::V4), (v4.clone(), v4));
     let v6 = vec!["[2001:db8::3]:7070".to_owned()];
     assert_eq!(endpoints(&mut model, Family::V6), (v6.clone(), v6));
-    // The pods were rolled: the name stands for another number now.
+    // The pods were replaced: the port's name now has another number.
     model.tell(slice("a", "IPv4", &json!(9090), &one("10.0.0.1")));
     let v4 = vec!["10.0.0.1:9090".to_owned(), "10.0.0.2:9090".to_owned()];
     assert_eq!(endpoints(&mut model, Family::V4), (v4.clone(), v4));
@@ -127,7 +127,7 @@ fn a_change_of_one_services_slice_computes_that_service_only() {
     let names: Vec<_> = model.pending.services.iter().map(|key| key.name.as_str()).collect();
     assert_eq!(names, ["web"]);
     assert!(!model.pending.everything);
-    // A slice that goes over to another Service concerns both.
+    // A slice that moves to another Service concerns both.
     let mut moved = slice("a", "IPv4", &json!(80), &json!([{"addresses": ["10.0.0.1"]}]));
     moved["metadata"]["labels"]["kubernetes.io/service-name"] = json!("other-1");
     model.refresh();

@@ -1,13 +1,13 @@
 use super::*;
 use crate::model::{Kind, ObjectKey};
 
-/// Entries, what they let in to each family, and the number of complaints.
+/// Entries, the accepted sources of each family, and the number of problems.
 type Reading = (&'static [&'static str], Option<&'static str>, Option<&'static str>, usize);
-/// Entries, load balancer addresses, and what is let in to each family.
+/// Entries, load balancer addresses, and the accepted sources of each family.
 type Guarding =
     (&'static [&'static str], &'static [&'static str], Option<&'static str>, Option<&'static str>);
 
-/// What a list lets in, by family, and how many entries were complained of.
+/// Returns the accepted sources of a list by family, and the number of problems.
 fn read(entries: &[&str]) -> ([Option<String>; 2], usize) {
     let key = ObjectKey { kind: Kind::Service, namespace: "default".to_owned(), name: "web".to_owned() };
     let mut notes = Notes::on(key, None);
@@ -61,7 +61,7 @@ fn who_lets_the_node_in_lets_in_what_it_sends_from_the_vip_itself() {
         (&["192.0.2.2/32"], &["203.0.113.1"], Some("192.0.2.2/32"), None),
         (&["10.0.0.0/8"], &["203.0.113.1"], Some("10.0.0.0/8"), None),
         (&["2001:db8::/64"], &["2001:db8:f::1"], None, Some("2001:db8::/64 2001:db8:f::1/128")),
-        // Each family by itself, and none without an address.
+        // The families are separate. A range has no effect without an address of its family.
         (&["192.0.2.0/24", "2001:db8:1::/64"], &["2001:db8:f::1"], None, Some("2001:db8:1::/64")),
         (&["192.0.2.0/24"], &["2001:db8:f::1"], None, None),
         (&["192.0.2.0/24"], &[], None, None),

@@ -1,10 +1,11 @@
-//! What the tests of this module share.
+//! Helpers for the tests of this module.
 
 use serde_json::{Value, from_value};
 
 use super::{Change, Family, Model, ModelSettings, Object, PortKey, ServiceKey, ServicePort};
 
-/// A model of node-1 that takes external IPs inside 198.51.100.0/24, 192.0.2.0/24 and 2001:db8::/32.
+/// Returns a model of node-1 that accepts external IPs inside 198.51.100.0/24, 192.0.2.0/24 and
+/// 2001:db8::/32.
 pub(super) fn model() -> Model {
     Model::new(settings())
 }
@@ -18,7 +19,7 @@ pub(super) fn settings() -> ModelSettings {
     }
 }
 
-/// An object as it stands in a manifest.
+/// Parses an object from a manifest.
 pub(super) fn object(manifest: Value) -> Object {
     match manifest["kind"].as_str().unwrap() {
         "Service" => Object::Service(from_value(manifest).unwrap()),
@@ -29,7 +30,7 @@ pub(super) fn object(manifest: Value) -> Object {
 }
 
 impl Model {
-    /// Tells of an object, and again of the same, which shall make no difference.
+    /// Applies an object twice: the repetition must make no difference.
     pub(super) fn tell(&mut self, manifest: Value) {
         let object = object(manifest);
         for object in [object.clone(), object] {
@@ -42,12 +43,12 @@ impl Model {
     pub(super) fn set_devices(&mut self, addresses: &[&str]) {
         self.set_node_addresses(addresses.iter().map(|address| address.parse().unwrap()).collect());
     }
-    /// The unnamed port of a Service in the namespace `default`.
+    /// Returns the key of the unnamed port of a Service in the namespace `default`.
     pub(super) fn port(&self, name: &str, family: Family) -> Option<&ServicePort> {
         let service = ServiceKey { namespace: "default".to_owned(), name: name.to_owned() };
         self.desired().ports.get(&PortKey { service, port: String::new(), family })
     }
-    /// What is wrong, each problem as the text behind its object.
+    /// Returns the problems, each as the text behind its object.
     pub(super) fn complaints(&self) -> Vec<String> {
         self.problems().map(|problem| format!("{}: {}", problem.field, problem.message)).collect()
     }

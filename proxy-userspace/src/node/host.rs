@@ -235,7 +235,8 @@ fn make(directory: &Path) -> io::Result<()> {
 }
 
 impl Record {
-    /// The BPF file system allows no dots. No device has a colon in its name.
+    /// Returns the name of its directory. The BPF file system allows no dots, so they become colons,
+    /// which no device has in its name.
     fn name(&self) -> String {
         match self {
             Self::Reserved((first, last)) => format!("reserved_ports-{first}-{last}"),

@@ -1,7 +1,7 @@
 use super::super::sysctl::tests::fresh;
 use super::*;
 
-/// A host that records what it changes.
+/// Returns a host that records what it changes.
 fn host(name: &str, values: &[(&str, &str)]) -> Host {
     let sysctls = fresh(name, values);
     let records = Records { directory: Some(sysctls.path("records")), is_home: |_| true };
@@ -118,7 +118,7 @@ fn ports_are_reserved_beside_those_that_are_already_and_only_ours_are_given_back
     let host = host("reserved", &[(RESERVED, "8080,61000-61999\n")]);
     host.reserve_ports(&(61000..=65535));
     assert_eq!(host.read(RESERVED), "8080,61000-61999,62000-65535");
-    // As the kernel shows it.
+    // The kernel's format of the setting.
     fs::write(host.sysctls.path(RESERVED), "8080,61000-65535\n").unwrap();
     host.reserve_ports(&(61000..=65535));
     assert_eq!(host.read(RESERVED), "8080,61000-65535");

@@ -70,7 +70,7 @@ mod tests {
         Device { name: name.to_owned(), kind, up: true, mtu: 1500, mac: Some([2; 6]), is_port: false }
     }
 
-    /// A device of each kind with an address; a default route by the first.
+    /// Returns a device of each kind with an address, and a default route by the first.
     fn node() -> NodeState {
         let mut state = NodeState::default();
         let devices = [

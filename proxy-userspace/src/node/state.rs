@@ -171,8 +171,8 @@ impl NodeState {
         Some((route.device, route.gateway.unwrap_or(target)))
     }
 
-    /// The kernel sends no notification for addresses, routes and neighbours that vanish with their
-    /// device.
+    /// Forgets a device with its addresses, routes and neighbours: the kernel sends no notification
+    /// for those.
     fn forget_device(&mut self, index: u32) {
         self.devices.remove(&index);
         self.addresses.retain(|(device, _)| *device != index);

@@ -18,7 +18,8 @@ fn neighbour(resolution: Resolution) -> Neighbour {
     Neighbour { resolution, managed: false, ours: false }
 }
 
-/// eth0 carries the node's address, another node is on its link; a pod's veth, a bridge and loopback beside it.
+/// eth0 has the node's address and another node on its link. A pod's veth, a bridge and loopback
+/// are beside it.
 fn node() -> (NodeState, BTreeSet<IpAddr>) {
     let mut state = NodeState::default();
     state.devices.insert(1, Device { mac: None, mtu: 65536, ..device("lo", DeviceKind::Loopback) });

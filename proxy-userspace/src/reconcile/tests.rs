@@ -15,7 +15,7 @@ use crate::source::Unread;
 
 const INTERVALS: Intervals = Intervals { min: Duration::from_millis(10), max: Duration::from_secs(30) };
 
-/// A fake data plane that can be looked at while the task owns it.
+/// A fake data plane that the test can inspect while the task owns it.
 #[derive(Clone, Default)]
 struct Shared(Rc<RefCell<FakeDataplane>>);
 
@@ -72,7 +72,7 @@ impl Bench {
         settle().await;
     }
 
-    /// Everything is listed, and the node's network known.
+    /// Lists everything, and makes the node's network known.
     async fn begin(&self) {
         self.tell(SourceEvent::Listed(Listing::Complete)).await;
         self.topology.send_replace(Some(Topology::default()));
@@ -90,7 +90,7 @@ impl Bench {
     }
 }
 
-/// Lets the task do all it can without time passing.
+/// Lets the task work until it waits for time to pass.
 async fn settle() {
     for _ in 0..20 {
         yield_now().await;
@@ -121,7 +121,7 @@ fn node(name: &str, address: &str) -> SourceEvent {
     upsert(Object::Node(Box::new(serde_json::from_str::<Node>(&manifest).unwrap())))
 }
 
-/// Runs on one thread, on which time passes only when it is told to.
+/// Runs on one thread, on which time passes only by the test's call.
 fn on_paused_time(test: impl AsyncFnOnce()) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     LocalSet::new().block_on(&runtime.unwrap(), test());
@@ -185,7 +185,7 @@ fn what_waits_when_a_sync_is_due_is_part_of_it() {
         settle().await;
         let before = bench.syncs();
         advance(INTERVALS.min * 2).await;
-        // As an object that moves from one file to another: gone in one batch, back in the next.
+        // An object that moves between files: deleted in one batch, created in the next.
         let gone = Change::Delete(service_object("a", "10.96.0.1").key());
         bench.events.send(vec![SourceEvent::Change(gone)]).await.unwrap();
         bench.events.send(vec![service("a", "10.96.0.1")]).await.unwrap();
@@ -345,7 +345,7 @@ fn devices_are_looked_after_again_where_that_failed_and_not_while_something_else
     });
 }
 
-/// Remembers the order in which it was told.
+/// Records the order of its calls.
 #[derive(Clone, Debug, Default)]
 struct Witness(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
 
@@ -401,7 +401,7 @@ fn a_data_plane_keeps_house_every_few_seconds_and_earlier_where_it_asks_for_that
         assert_eq!(kept(), 1);
         let second = Duration::from_secs(1);
         for (asked, times) in [(None, 2), (Some(second), 10), (Some(HEARTBEAT_INTERVAL * 2), 2), (None, 2)] {
-            // What was asked for before still holds until the next time.
+            // The former wish still holds until the next call.
             advance(HEARTBEAT_INTERVAL).await;
             bench.dataplane.0.borrow_mut().housekeep_in = asked;
             settle().await;

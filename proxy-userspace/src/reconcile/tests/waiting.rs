@@ -1,4 +1,4 @@
-//! What is waited for a moment, since it mostly passes by itself.
+//! Tests of short waits for states that mostly pass by themselves.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,7 +7,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use super::*;
 use crate::reconcile::patience::PATIENCE;
 
-/// The shortest interval is missing to the whole wait.
+/// Shorter than the whole wait by the shortest interval.
 const ALMOST: Duration = MOVE_INTERVAL.checked_sub(INTERVALS.min).unwrap();
 
 fn slice(name: &str, port: &str, endpoints: &[&str]) -> SourceEvent {
@@ -21,7 +21,7 @@ fn slice(name: &str, port: &str, endpoints: &[&str]) -> SourceEvent {
     upsert(Object::EndpointSlice(Box::new(serde_json::from_str::<EndpointSlice>(&manifest).unwrap())))
 }
 
-/// A Service with two slices, served.
+/// Starts with a Service that has two slices and is served.
 async fn two_slices() -> Bench {
     let bench = Bench::start();
     bench.tell(service("web", "10.96.0.1")).await;
@@ -70,7 +70,7 @@ fn an_endpoint_that_does_not_come_back_is_gone_after_a_moment_however_many_other
     });
 }
 
-/// Keeps what it is told to be wrong.
+/// Records the reported problems.
 #[derive(Clone, Debug, Default)]
 struct Told(Arc<Mutex<Vec<String>>>);
 

@@ -76,7 +76,7 @@ fn brackets_without_end_are_refused_before_they_are_parsed() {
         let message = parse(&file("web.yaml"), bracket.repeat(100_000).as_bytes()).unwrap_err();
         assert_eq!(message, "nests more than 1000 brackets; no object does");
     }
-    // Those that are closed may be as many as they like.
+    // Closed brackets do not count, however many there are.
     let annotation = "[{}]".repeat(100_000);
     let text = format!("{SERVICE}\n---\n{{apiVersion: v1, kind: Node, metadata: {{name: '{annotation}'}}}}");
     assert_eq!(read(&text).objects.len(), 2);
@@ -85,7 +85,7 @@ fn brackets_without_end_are_refused_before_they_are_parsed() {
 #[test]
 fn a_file_that_is_too_large_is_not_read() {
     let path = std::env::temp_dir().join(format!("millrace-{}-large.yaml", std::process::id()));
-    // All of it is a hole.
+    // The file is sparse: it takes no disk space.
     File::create(&path).unwrap().set_len(LARGEST_FILE + 1).unwrap();
     let refusal = super::read(&path).unwrap_err().to_string();
     std::fs::remove_file(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Where files are, and how they come there.
+//! Tests of the places of files, and of the ways in which files get there.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -15,7 +15,7 @@ use super::tests::{Directory, Observer, text};
 async fn a_file_that_is_linked_into_place_is_read() {
     let (directory, elsewhere) = (Directory::new("linked"), Directory::new("linked-from"));
     let mut observer = Observer::of(&directory).await;
-    // What is left has one name, as a new file has.
+    // The file then has one name, as a new file has.
     elsewhere.write("a", &[("a", 1)]);
     fs::hard_link(elsewhere.0.join("a"), directory.0.join("a.yaml")).unwrap();
     fs::remove_file(elsewhere.0.join("a")).unwrap();
@@ -53,7 +53,7 @@ async fn folders_below_are_read_and_followed() {
     fs::create_dir(path(".git")).unwrap();
     directory.write("old/deep/a.yaml", &[("a", 1)]);
     directory.write(".git/no.yaml", &[("no", 1)]);
-    // Neither a circle nor a second way to the same folder is read again.
+    // A circle of links, or a second path to the same folder, is not read again.
     symlink(".", path("circle")).unwrap();
     symlink("old", path("other")).unwrap();
     let mut observer = Observer::of(&directory).await;

@@ -1,4 +1,4 @@
-//! The watch itself, on real directories.
+//! Tests of the watch on real directories.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -13,10 +13,10 @@ use crate::model::{Change, Object};
 use crate::source::Unread;
 
 const BOUND: Duration = Duration::from_secs(20);
-/// Shorter than the agent has it.
+/// Shorter than the agent's interval.
 const RESCAN: Duration = Duration::from_secs(1);
 
-/// A directory that goes away with its owner.
+/// A directory that is removed when it is dropped.
 pub(super) struct Directory(pub PathBuf);
 
 impl Directory {
@@ -29,7 +29,7 @@ impl Directory {
     pub fn write(&self, file: &str, services: &[(&str, u16)]) {
         fs::write(self.0.join(file), text(services)).unwrap();
     }
-    /// As an editor does it: beside, then renamed over.
+    /// Writes as an editor does: into a new file that is then renamed.
     pub fn replace(&self, file: &str, services: &[(&str, u16)]) {
         self.write(".new", services);
         fs::rename(self.0.join(".new"), self.0.join(file)).unwrap();
@@ -54,7 +54,7 @@ pub(super) fn text(services: &[(&str, u16)]) -> String {
     text
 }
 
-/// What an observer of the events believes.
+/// The state that an observer of the events has built.
 pub(super) struct Observer {
     events: mpsc::Receiver<Batch>,
     batch: VecDeque<SourceEvent>,
@@ -62,12 +62,12 @@ pub(super) struct Observer {
     pub services: BTreeMap<String, i32>,
     pub problems: Vec<String>,
     listings: Vec<Listing>,
-    /// Every state there was, the latest last.
+    /// All states so far, the latest last.
     pub history: VecDeque<BTreeMap<String, i32>>,
 }
 
 impl Observer {
-    /// Begins to watch and waits for the listing.
+    /// Begins to watch, and waits for the listing.
     pub async fn of(directory: &Directory) -> Self {
         let (sender, events) = mpsc::channel(4);
         tokio::spawn(watch_every(RESCAN, open(directory.0.clone()).unwrap(), sender));
@@ -179,7 +179,7 @@ async fn a_listing_is_without_the_files_that_could_not_be_read_until_they_can() 
     let path = |name: &str| -> Arc<Path> { directory.0.join(name).into() };
     directory.write("good.yaml", &[("good", 1)]);
     fs::write(path("broken.yaml"), "kind: [").unwrap();
-    // A Service that names itself but can't be read.
+    // A Service with a name, but with an unreadable field.
     let nameable = "apiVersion: v1\nkind: Service\nmetadata: {name: a}\nspec: {ports: 7}";
     fs::write(path("object.yaml"), nameable).unwrap();
     let mut observer = Observer::of(&directory).await;

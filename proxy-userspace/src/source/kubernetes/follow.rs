@@ -381,7 +381,7 @@ impl Output {
     }
 }
 
-/// The key for objects without a readable name.
+/// Returns the key for objects without a readable name.
 fn nameless(kind: Kind) -> ObjectKey {
     ObjectKey { kind, namespace: String::new(), name: String::new() }
 }

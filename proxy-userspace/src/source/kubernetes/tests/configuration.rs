@@ -1,4 +1,5 @@
-//! Which server is asked, as whom, and what is said where that can't be.
+//! Tests of the configuration: which server and credentials it names, and the errors of a wrong
+//! one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use super::connect::{Origin, connect};
 use super::*;
 use crate::source::{Signs, SourceError};
 
-/// Files of one test.
+/// The files of one test.
 struct Files(PathBuf);
 
 impl Files {
@@ -51,7 +52,7 @@ impl Drop for Files {
     }
 }
 
-/// A source of its own for the server that a kubeconfig names.
+/// Starts a source for the server that a kubeconfig names.
 async fn follow(kubeconfig: &Path) -> (Receiver<Batch>, JoinHandle<()>) {
     let connection = connect(Some(kubeconfig), Signs::default()).await.unwrap();
     let settings = KubernetesSettings { node_name: "node1".to_owned(), service_proxy_name: None };
@@ -125,7 +126,7 @@ async fn a_token_file_that_holds_no_token_is_named() {
     }
 }
 
-/// What is said of the server that a kubeconfig names, without what is done about it.
+/// Returns the first warning about a kubeconfig's server, without its consequence.
 async fn first_warning(files: &Files, url: &str) -> String {
     let (mut events, task) = follow(&files.kubeconfig(url, &json!({}), &json!({}))).await;
     let told = timeout(BOUND, events.recv()).await.expect("nothing was told").unwrap();
@@ -157,7 +158,7 @@ async fn a_server_that_speaks_no_tls_is_not_called_untrusted() {
 #[tokio::test]
 async fn a_name_that_does_not_resolve_is_named() {
     let line = first_warning(&Files::new("name"), "https://nowhere.invalid:6443").await;
-    // Where no DNS server answers either, the look-up takes longer than we wait.
+    // Without a DNS server the look-up takes longer than this test waits.
     let words =
         ["can't be reached: its name is not resolved: ", "can't be reached: no connection within 10 s: "];
     assert!(words.iter().any(|words| line.starts_with(words)) && !line.contains("lookup"), "{line}");
@@ -166,7 +167,7 @@ async fn a_name_that_does_not_resolve_is_named() {
 #[tokio::test]
 async fn a_token_that_was_refused_is_read_from_its_file_again() {
     let files = Files::new("token");
-    // Written by hand: a line.
+    // A file that was written by hand has a line's end.
     let token = files.write("token", "first\n");
     let mut server = Server::start().await;
     let user = json!({ "tokenFile": token });
@@ -182,8 +183,10 @@ async fn a_token_that_was_refused_is_read_from_its_file_again() {
     task.abort();
 }
 
-/// What is said of a server with a certificate for `host` that is valid until `year`, by one who trusts the CA of the
-/// name `trusted`; the server's has the name `it`.
+/// Returns the first warning about a server with a certificate for `host` that is valid until
+/// `year`.
+///
+/// The client trusts the CA with the name `trusted`; the server's has the name `it`.
 async fn warning_of(host: &str, year: i32, trusted: &str) -> String {
     let authority = |name: &str| {
         let mut parameters = CertificateParams::new([]).unwrap();

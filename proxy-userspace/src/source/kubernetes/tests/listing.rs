@@ -1,4 +1,4 @@
-//! What is told when, and what counts as gone.
+//! Tests of listings: the order of events, and the objects that count as gone.
 
 use super::*;
 
@@ -56,7 +56,7 @@ async fn headless_slices_and_objects_of_other_proxies_are_not_asked_for() {
     }
 
     let mut bench = Bench::start_with(TIMING, Some("millrace")).await;
-    // The slice of the API server itself is no other proxy's, and has to be known.
+    // The API server's own slice has no proxy's label, and is needed.
     for (kind, selector) in [
         (Kind::Service, "service.kubernetes.io/service-proxy-name=millrace"),
         (Kind::EndpointSlice, "!service.kubernetes.io/headless"),
@@ -124,7 +124,7 @@ async fn a_new_listing_tells_the_difference_in_one_batch() {
     let mut services = bench.server.asked(Kind::Service).await.stream().await;
     services.tell("ADDED", &service("changed", 31)).await;
     services.tell("ADDED", &service("same", 3)).await;
-    // Had the changed one been told by now, it would come before this.
+    // An event about the changed one would come before this.
     watches.slices.tell("ADDED", &json!({ "metadata": { "name": "x" }, "addressType": "IPv4" })).await;
     assert_eq!(bench.next().await, "+ EndpointSlice default/x");
     services.tell("ADDED", &service("new", 32)).await;
@@ -159,7 +159,7 @@ async fn half_a_new_listing_deletes_nothing() {
     half.tell("ADDED", &service("dns", 22)).await;
     half.cut_after("{").await;
     assert!(bench.next().await.starts_with("Warning: the API server at http://127.0.0.1:"));
-    // Whatever cut it may cut every listing that lasts: pages are short.
+    // The cause may cut every long listing, so the next one is in short pages.
     let whole = [service("web", 1), service("dns", 22)];
     let page = json!({ "metadata": { "resourceVersion": "40" }, "items": whole }).to_string();
     bench.server.asked(Kind::Service).await.answer("200 OK", "", &page).await;

@@ -1,4 +1,4 @@
-//! The source against a server that is told what to do.
+//! Tests of the source against a server that the test controls.
 
 mod configuration;
 mod listing;
@@ -18,14 +18,14 @@ use self::server::{BOUND, Server, Stream};
 use super::*;
 use crate::source::{Change, Listing, Signs, SourceEvent};
 
-/// Nothing takes so long, unless a test says it does; a new attempt comes almost at once.
+/// No step takes this long, unless a test says so. A new attempt comes almost at once.
 const TIMING: Timing = Timing {
     idle: BOUND,
     working: Duration::ZERO,
     backoff: (Duration::from_millis(1), Duration::from_millis(10)),
 };
 
-/// A running source and the server it asks.
+/// A running source and its server.
 struct Bench {
     server: Server,
     events: Receiver<Batch>,
@@ -53,7 +53,7 @@ impl Bench {
         Self { server, events, signs, task }
     }
 
-    /// A bench that has listed these Services and nothing else, and its three watches.
+    /// Starts a bench that has listed only these Services, and returns its three watches.
     async fn listed(timing: Timing, services: &[Value]) -> (Self, Watches) {
         let mut bench = Self::start(timing).await;
         let slices = bench.server.asked(Kind::EndpointSlice).await.list(&[], "10").await;
@@ -63,7 +63,7 @@ impl Bench {
         (bench, Watches { services, slices, _nodes: nodes })
     }
 
-    /// The next batch in words, one a line.
+    /// Returns the next batch as text, one event a line.
     async fn next(&mut self) -> String {
         let batch = timeout(BOUND, self.events.recv()).await.expect("nothing was told").unwrap();
         let words: Vec<String> = batch.iter().map(words).collect();
@@ -106,7 +106,7 @@ fn service(name: &str, version: u32) -> Value {
     })
 }
 
-/// An object of which only the name is known.
+/// Returns an object with nothing but a name.
 fn named(name: &str, version: u32) -> Value {
     json!({ "metadata": { "name": name, "namespace": "default", "resourceVersion": version.to_string() } })
 }

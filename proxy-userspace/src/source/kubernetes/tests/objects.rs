@@ -1,4 +1,4 @@
-//! Objects that can't be read, and what is kept of those that can.
+//! Tests of unreadable objects, and of the parts of readable ones that are kept.
 
 use super::*;
 use crate::source::Object;
@@ -23,7 +23,7 @@ async fn an_object_that_can_not_be_read_is_skipped_and_taken_when_it_can() {
         "Warning: Service default/web: spec.ports[0].port: invalid type: string \"http\", expected i32; this version \
          is skipped\n+ Service default/dns"
     );
-    // It is as wrong as before, which was said.
+    // The object is wrong as before, so there is no second report.
     watches.services.tell("MODIFIED", &broken("web", 13)).await;
     watches.services.tell("MODIFIED", &service("web", 14)).await;
     assert_eq!(bench.next().await, "+ Service default/web");
@@ -52,12 +52,12 @@ async fn an_object_that_becomes_unreadable_stays_as_it_was() {
     let (mut bench, mut watches) = Bench::listed(TIMING, &[service("web", 1), service("dns", 2)]).await;
     watches.services.tell("MODIFIED", &broken("web", 11)).await;
     assert!(bench.next().await.starts_with("Warning: Service default/web: spec.ports[0].port"));
-    // A new listing has it, though nobody can read it there either.
+    // A new listing contains the object, still unreadable.
     watches.services.tell("ERROR", &json!({ "code": 410 })).await;
     let listed = [broken("web", 11), service("new", 12)];
     let mut services = bench.server.asked(Kind::Service).await.list(&listed, "40").await;
     assert_eq!(bench.next().await, "+ Service default/new\n- Service default/dns");
-    // Deleted and made again under its name, it is another one.
+    // Deleted and created again under the same name, it is a different object.
     let mut another = broken("web", 41);
     another["metadata"]["uid"] = json!("another");
     services.tell("MODIFIED", &another).await;
@@ -80,7 +80,7 @@ async fn a_listing_says_what_it_could_not_tell_of_until_that_is_readable_or_gone
     assert_eq!(bench.next().await, "+ Service default/web\nlisted without Service default/dns");
     services.tell("DELETED", &broken("dns", 5)).await;
     assert_eq!(bench.next().await, "listed");
-    // What becomes unreadable later is known from before.
+    // An object that becomes unreadable later is known from before.
     services.tell("MODIFIED", &broken("web", 6)).await;
     assert!(bench.next().await.starts_with("Warning"));
     services.tell("MODIFIED", &service("web", 7)).await;
@@ -133,7 +133,7 @@ async fn of_other_nodes_nothing_is_told_but_their_addresses_and_why_no_agent_may
         assert!(node.metadata.deletion_timestamp.is_some());
         assert_eq!(node.spec.as_ref().unwrap().taints.is_some(), is_own);
     }
-    // The kubelet's reports are no news.
+    // The kubelet's reports are no change.
     nodes.tell("MODIFIED", &node("node1", 11, "still")).await;
     nodes.tell("MODIFIED", &node("node2", 12, "still")).await;
     let mut tainted = node("node1", 13, "still");

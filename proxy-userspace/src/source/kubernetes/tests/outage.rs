@@ -1,10 +1,10 @@
-//! After an outage all kinds come back together, and the signs say how the source is.
+//! Tests of outages: all kinds come back together, and the signs show the state of the source.
 
 use super::*;
 
 #[tokio::test]
 async fn a_kind_that_waits_is_asked_for_again_when_the_watch_of_another_one_works() {
-    // Nobody lives to see the end of a back-off.
+    // No test could wait for the end of this back-off.
     let patient = Timing { backoff: (Duration::from_hours(1), Duration::from_hours(1)), ..TIMING };
     let mut bench = Bench::start(patient).await;
     let slices = bench.server.asked(Kind::EndpointSlice).await;

@@ -1,4 +1,5 @@
-//! An API server that does what a test says: each request waits until the test answers it, byte by byte if need be.
+//! An API server under the test's control: each request waits until the test answers it, byte by
+//! byte if needed.
 
 use std::collections::BTreeMap;
 use std::collections::HashMap;
@@ -15,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::source::Kind;
 
-/// Nothing that is going to happen takes longer.
+/// The longest time that an expected event takes.
 pub(super) const BOUND: Duration = Duration::from_secs(20);
 
 pub(super) struct Server {
@@ -49,7 +50,7 @@ impl Server {
         asked.unwrap_or_else(|_| panic!("nobody asked for {kind}s")).unwrap()
     }
 
-    /// Takes no more connections; those there are stay.
+    /// Accepts no more connections. The present ones stay open.
     pub async fn stop(self) -> SocketAddr {
         self.accepting.abort();
         let _ = self.accepting.await;
@@ -74,7 +75,7 @@ async fn accept(listener: TcpListener, senders: HashMap<Kind, UnboundedSender<Re
     }
 }
 
-/// A request that was not answered yet.
+/// A request without an answer so far.
 pub(super) struct Request {
     path: String,
     pub query: BTreeMap<String, String>,
@@ -96,18 +97,18 @@ impl Request {
         Some(Self { path: path.to_owned(), query, head: head.clone(), socket })
     }
 
-    /// What the query says, empty where it says nothing.
+    /// Returns a value of the query; empty if it has none.
     pub fn says(&self, name: &str) -> &str {
         self.query.get(name).map_or("", String::as_str)
     }
 
-    /// What a header says.
+    /// Returns the value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         let lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines.filter(|(header, _)| header.eq_ignore_ascii_case(name)).map(|(_, value)| value).next()
     }
 
-    /// Answers at once and whole.
+    /// Answers at once with a whole body.
     pub async fn answer(mut self, status: &str, headers: &str, body: &str) {
         let length = body.len();
         let head =
@@ -116,14 +117,14 @@ impl Request {
         self.socket.shutdown().await.unwrap();
     }
 
-    /// Begins an answer that goes on for as long as the test wants.
+    /// Begins an answer that goes on until the test ends it.
     pub async fn stream(mut self) -> Stream {
         let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n";
         self.socket.write_all(head.as_bytes()).await.unwrap();
         Stream { socket: self.socket }
     }
 
-    /// Answers with everything there is and the version of that, as the begin of a watch.
+    /// Answers with all objects and their version, as the begin of a watch.
     pub async fn list(self, objects: &[Value], version: &str) -> Stream {
         assert_eq!((self.says("sendInitialEvents"), self.says("resourceVersion")), ("true", ""));
         let mut stream = self.stream().await;
@@ -135,7 +136,7 @@ impl Request {
     }
 }
 
-/// A watch that goes on.
+/// An open watch.
 pub(super) struct Stream {
     socket: TcpStream,
 }
@@ -145,7 +146,7 @@ impl Stream {
         self.try_tell(event, object).await.unwrap();
     }
 
-    /// Fails when nobody reads any more.
+    /// Fails when the client has closed the connection.
     pub async fn try_tell(&mut self, event: &str, object: &Value) -> io::Result<()> {
         self.write_line(&serde_json::json!({ "type": event, "object": object }).to_string()).await
     }
@@ -165,13 +166,13 @@ impl Stream {
         self.socket.write_all(chunk.as_bytes()).await
     }
 
-    /// Ends as the server does when the time of a watch is up.
+    /// Ends the watch as the server does after its time limit.
     pub async fn end(mut self) {
         self.socket.write_all(b"0\r\n\r\n").await.unwrap();
         self.socket.shutdown().await.unwrap();
     }
 
-    /// Ends in the middle of a chunk, after `text`.
+    /// Ends the watch in the middle of a chunk, after `text`.
     pub async fn cut_after(mut self, text: &str) {
         let chunk = format!("{:x}\r\n{text}", text.len() + 1000);
         self.socket.write_all(chunk.as_bytes()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Servers that don't answer, or not what they were asked.
+//! Tests of servers that do not answer, or answer wrongly.
 
 use std::time::Instant;
 
