@@ -1,18 +1,18 @@
-//! IP addresses as the programs load them: 32-bit words whose bytes are in network order.
+//! IP addresses as the programs load them: 32-bit words, with their bytes in network order.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// An address of either family, as a short array of 32-bit words.
+/// An address of one family, as a short array of 32-bit words.
 ///
-/// Words rather than bytes: BPF has no unaligned or wide byte copies, a word is one load.
+/// BPF loads a word at once. It has no unaligned and no wide copies of bytes.
 pub trait Address: sealed::Sealed + Copy + Default + Eq + 'static {
-    /// Number of 32-bit words: 1 or 4.
+    /// The number of 32-bit words: 1 or 4.
     const WORDS: usize;
     /// The words, bytes in network order.
     fn words(&self) -> &[u32];
-    /// The address for people and for the rest of user space.
+    /// Returns the address as user space and people know it.
     fn to_ip(self) -> IpAddr;
-    /// The address, if it is of this family.
+    /// Returns the address if it is of this family.
     fn from_ip(address: IpAddr) -> Option<Self>;
 }
 
@@ -27,7 +27,8 @@ pub struct Addr4(pub [u32; 1]);
 pub struct Addr6(pub [u32; 4]);
 
 mod sealed {
-    /// No third type is an address: what is proved of both is proved of all.
+    /// Seals [`Address`](super::Address): `shared!` proves its types for two address types, so
+    /// there must be no third.
     pub trait Sealed {}
     impl Sealed for super::Addr4 {}
     impl Sealed for super::Addr6 {}
@@ -91,9 +92,11 @@ impl From<Ipv6Addr> for Addr6 {
     }
 }
 
-/// An address of either family in four words; IPv4 in its v4-mapped form (`::ffff:a.b.c.d`).
+/// Returns an address of either family in four words, IPv4 in its v4-mapped form
+/// (`::ffff:a.b.c.d`).
 ///
-/// Used where one map serves both families: [`PeerKey`](crate::way::PeerKey) and ways.
+/// The maps that serve both families use this form: [`PeerKey`](crate::way::PeerKey) and
+/// [`Way`](crate::way::Way).
 #[must_use]
 pub fn mapped(address: IpAddr) -> [u32; 4] {
     let address = match address {
@@ -103,7 +106,7 @@ pub fn mapped(address: IpAddr) -> [u32; 4] {
     Addr6::from(address).0
 }
 
-/// The inverse of [`mapped`].
+/// Returns the address of four words: the inverse of [`mapped`].
 #[must_use]
 pub fn unmapped(words: [u32; 4]) -> IpAddr {
     Addr6(words).to_ip().to_canonical()

@@ -1,20 +1,20 @@
-//! AFFINITY4/6: which backend a client had last (sessionAffinity ClientIP).
+//! AFFINITY4/6: the last backend of each client (sessionAffinity ClientIP).
 
 use crate::layout::shared;
 
 /// Kind of [`AffinityKey`]: `client` is the client's address.
 pub const AFFINITY_CLIENT: u32 = 0;
-/// Kind of [`AffinityKey`]: `client` is the cookie of a network namespace of this node, its low word first; IPv4 has room for
-/// that word alone.
+/// Kind of [`AffinityKey`]: `client` is the cookie of a network namespace of this node, its low
+/// word first. IPv4 has room for the low word only (decision 84).
 pub const AFFINITY_NAMESPACE: u32 = 1;
 
 shared! {
     /// Key of AFFINITY4/6.
     pub struct AffinityKey<A> {
-        /// Who asks: what `kind` says.
+        /// The client, in the form that `kind` names.
         pub client: A,
-        /// Service id of the service port's Cluster list, or of its Local list where it has no other: a client keeps its
-        /// backend over all frontends of a service port.
+        /// Service id of the Service port's Cluster list, or of its Local list if it has no other.
+        /// A client so keeps its backend over all frontends of the port.
         pub service: u32,
         /// One of `AFFINITY_*`.
         pub kind: u32,
@@ -22,12 +22,12 @@ shared! {
 }
 
 shared! {
-    /// Value of AFFINITY4/6. Written by the programs, for each new connection.
+    /// Value of AFFINITY4/6. The programs write it when a connection is confirmed (decision 129).
     pub struct Affinity {
         /// [`BackendRef`](crate::selection::BackendRef) of the client's backend.
         pub backend: u32,
-        /// As in the key: an LRU map may give an entry to another key while it is read, and a client must never get
-        /// another service's backend.
+        /// The service id of the key. An LRU map may give an entry to another key while a program
+        /// reads it, and a client must never get another Service's backend.
         pub service: u32,
         /// Monotonic seconds of the client's last new connection.
         pub last_used: u32,
@@ -35,11 +35,12 @@ shared! {
 }
 
 impl Affinity {
-    /// Whether it still holds at `now`, under a time-out in seconds.
+    /// Returns whether the affinity still holds at `now` for this Service, under a time-out in
+    /// seconds.
     #[inline(always)]
     #[must_use]
     pub const fn holds(&self, service: u32, now: u32, timeout: u32) -> bool {
-        // Another CPU may be a tick ahead.
+        // The clock of another CPU may be a tick ahead.
         let age = now.wrapping_sub(self.last_used);
         self.service == service && (age <= timeout || age > u32::MAX / 2)
     }

@@ -1,17 +1,18 @@
-//! ANSWERS: what a client must have seen of its backend, for its connection to count as one.
+//! ANSWERS: the numbers that confirm a client's connection (decision 128).
 //!
-//! Anybody can send a SYN and an ACK in another's name. The number that the backend has chosen meanwhile is known only to who
-//! gets its answer.
+//! Anybody can send a SYN and an ACK with a forged source address. Only the receiver of the
+//! backend's answer knows the sequence number that the backend chose. A client's packet confirms
+//! its connection by that number.
 
-/// Number of rows in ANSWERS; the hash of a reply's key chooses one.
+/// The number of rows in ANSWERS. The hash of a reply's key chooses the row.
 pub const ANSWERS_ENTRIES: u32 = 1 << 15;
-/// Words of a row: as many connections whose hashes choose it can be answered at once.
+/// The number of words in a row: so many connections with that row can be unconfirmed at once.
 pub const ANSWERS_ROW: usize = 4;
 
-/// How far a client's number may be above that of a first answer: what a backend sends right behind it (RFC 7413) may be acknowledged
-/// with it.
+/// How far a client's acknowledgement may be above the first answer's. A backend may send data
+/// right behind that answer (RFC 7413, TCP Fast Open), and the client may acknowledge both at once.
 const ABOVE_FIRST: u32 = 0xffff;
-/// How far it may be from that of a later packet, which what is under way keeps them apart.
+/// How far it may be from the number of a later packet, in both directions: packets are under way.
 const FROM_LATER: u32 = 1 << 20;
 
 const KIND_MASK: u32 = 3;
@@ -19,34 +20,45 @@ const FIRST: u32 = 1;
 const LATER: u32 = 2;
 const ANY: u32 = 3;
 
-/// A word of ANSWERS: the upper half is a hash of the reply's key, but for two bits that say what the lower half is: the number that
-/// acknowledges a backend's first answer, that of a later packet, or nothing where any will do.
+/// A word of ANSWERS: what a client must acknowledge.
 ///
-/// One that loses its word to another connection of its row stays where new ones are, until its backend says more.
+/// | Bits | Meaning |
+/// |---|---|
+/// | 0..32 | the number that acknowledges the backend's packet; 0 if any number will do |
+/// | 32..34 | the kind: a first answer, a later packet, or any number |
+/// | 34..64 | bits of the hash of the reply's key |
+///
+/// Another connection of the row may overwrite the word. Its connection then stays unconfirmed
+/// until its backend sends again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answer(pub u64);
 
 impl Answer {
-    /// The backend has answered what opens a connection; `number` is what acknowledges that.
+    /// Returns the word after the backend's answer to a SYN or INIT. `number` acknowledges that
+    /// answer.
     #[inline(always)]
     #[must_use]
     pub const fn first(hash: u32, number: u32) -> Self {
         Self::new(hash, FIRST, number)
     }
-    /// The word after a later packet of the backend, whose number is the next it sends. One that says no more than its first answer did
-    /// may come from a backend that has not been answered yet (RFC 9293, section 3.10.7.4): the word stays then.
+    /// Returns the word after a later packet of the backend. `number` is the next number that the
+    /// backend sends.
+    ///
+    /// A packet with the first answer's number may come from a backend that waits for the client's
+    /// acknowledgement (RFC 9293, section 3.10.7.4). Such a packet changes nothing.
     #[inline(always)]
     #[must_use]
     pub const fn later(self, hash: u32, number: u32) -> Self {
         if self.0 == Self::first(hash, number).0 { self } else { Self::new(hash, LATER, number) }
     }
-    /// The backend has sent what it sends in a connection only.
+    /// Returns the word after a packet that a backend sends only within a connection: any number
+    /// confirms.
     #[inline(always)]
     #[must_use]
     pub const fn any(hash: u32) -> Self {
         Self::new(hash, ANY, 0)
     }
-    /// Whether a client's number shows that it has seen the answer.
+    /// Returns whether a client's number shows that the client saw the answer.
     #[inline(always)]
     #[must_use]
     pub const fn is_shown_by(self, hash: u32, number: u32) -> bool {
@@ -62,7 +74,7 @@ impl Answer {
         }
     }
 
-    /// Whether it is about the connection with this hash.
+    /// Returns whether the word belongs to the connection with this hash.
     #[inline(always)]
     #[must_use]
     pub const fn is_of(self, hash: u32) -> bool {
@@ -84,22 +96,22 @@ mod tests {
     const HASH: u32 = 0x89ab_cdef;
 
     #[test]
-    fn a_first_answer_is_shown_by_what_acknowledges_it_and_the_data_behind_it() {
+    fn a_first_answer_is_shown_by_an_acknowledgement_of_it_and_of_data_behind_it() {
         let answer = Answer::first(HASH, u32::MAX);
         assert!([u32::MAX, 0, 0xfffe].iter().all(|number| answer.is_shown_by(HASH, *number)));
         assert!([u32::MAX - 1, 0xffff, 1 << 31].iter().all(|number| !answer.is_shown_by(HASH, *number)));
     }
 
     #[test]
-    fn no_number_shows_what_another_connection_was_answered() {
+    fn no_number_shows_the_answer_to_another_connection() {
         for answer in [Answer::first(HASH, 7), Answer::default().later(HASH, 7), Answer::any(HASH)] {
             assert!(answer.is_shown_by(HASH, 7) && !answer.is_shown_by(HASH ^ 1 << 20, 7));
         }
-        assert!(!Answer::default().is_shown_by(0, 0), "nobody has answered");
+        assert!(!Answer::default().is_shown_by(0, 0), "no backend has answered");
     }
 
     #[test]
-    fn a_packet_that_says_no_more_than_the_first_answer_makes_nothing_easier() {
+    fn a_packet_with_the_first_answers_number_leaves_the_word() {
         let first = Answer::first(HASH, 1000);
         assert_eq!(first.later(HASH, 1000), first);
         let moved_on = first.later(HASH, 2_000_000);

@@ -1,9 +1,10 @@
-//! The Internet checksum: folding, incremental update (RFC 1624) and its two zeroes.
+//! The Internet checksum: folding, incremental update (RFC 1624), and its two zeros.
 //!
-//! Sums are 16-bit words added into a u64 without regard to byte order: the one's complement sum of byte-
-//! swapped words is the byte-swapped sum (RFC 1071, section 2), so words are taken as they lie in memory.
+//! Sums are 16-bit words added into a `u64`, without regard to byte order. Swapping the bytes of
+//! all words swaps the bytes of their one's complement sum (RFC 1071, section 2). So words are read
+//! as they lie in memory.
 
-/// Folds a sum of 16- or 32-bit words to 16 bits.
+/// Folds a sum of 16-bit or 32-bit words to 16 bits.
 #[inline(always)]
 #[must_use]
 pub const fn fold(sum: u64) -> u16 {
@@ -14,30 +15,33 @@ pub const fn fold(sum: u64) -> u16 {
     sum as u16
 }
 
-/// A running difference between what a checksum covered and what it shall cover.
+/// A running difference between the bytes that a checksum covered and the bytes that it is to
+/// cover.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Difference(pub u64);
 
 impl Difference {
-    /// One 32-bit word of the covered data changes.
+    /// Adds the change of one 32-bit word.
     #[inline(always)]
     #[must_use]
     pub const fn word(self, old: u32, new: u32) -> Self {
         Self(self.0.wrapping_add((!old) as u64).wrapping_add(new as u64))
     }
-    /// One 16-bit word of the covered data changes.
+    /// Adds the change of one 16-bit word.
     #[inline(always)]
     #[must_use]
     pub const fn half(self, old: u16, new: u16) -> Self {
         Self(self.0.wrapping_add((!old) as u64).wrapping_add(new as u64))
     }
-    /// The checksum field after the change: HC' = ~(~HC + ~m + m'), RFC 1624 equation 3.
+    /// Returns the checksum field after the change: HC' = ~(~HC + ~m + m'), RFC 1624 equation 3.
     #[inline(always)]
     #[must_use]
     pub const fn apply(self, checksum: u16) -> u16 {
         !fold(self.0.wrapping_add((!checksum) as u64))
     }
-    /// The same for UDP, where a field of zero means "none" and stays, and a sum of zero goes out as 0xffff.
+    /// Returns the UDP checksum field after the change.
+    ///
+    /// Zero means "no checksum" in UDP (RFC 768) and stays. A sum of zero is sent as 0xffff.
     #[inline(always)]
     #[must_use]
     pub const fn apply_udp(self, checksum: u16) -> u16 {
@@ -49,7 +53,7 @@ impl Difference {
     }
 }
 
-/// The checksum field over 16-bit words as they lie in memory.
+/// Returns the checksum field of 16-bit words, as they lie in memory.
 #[must_use]
 pub fn over(words: impl IntoIterator<Item = u16>) -> u16 {
     !fold(words.into_iter().fold(0, |sum, word| sum + u64::from(word)))
@@ -61,7 +65,7 @@ mod tests {
 
     use super::*;
 
-    /// Zero has two forms in one's complement; both verify.
+    /// Zero has two forms in one's complement. Both verify.
     fn same(left: u16, right: u16) -> bool {
         left == right || (left.is_multiple_of(0xffff) && right.is_multiple_of(0xffff))
     }
@@ -87,9 +91,9 @@ mod tests {
     }
 
     #[test]
-    fn udp_without_a_checksum_stays_without_and_never_becomes_so() {
+    fn a_udp_checksum_of_zero_stays_and_no_other_becomes_zero() {
         assert_eq!(Difference::default().word(1, 2).apply_udp(0), 0);
-        // ~0x0001 + 0xffff folds to 0xffff, whose complement is the zero that must not go out.
+        // ~0x0001 + 0xffff folds to 0xffff. Its complement is zero, which must not be sent.
         assert_eq!(Difference::default().half(0, 1).apply(1), 0);
         assert_eq!(Difference::default().half(0, 1).apply_udp(1), 0xffff);
         for checksum in 1..=u16::MAX {

@@ -1,9 +1,11 @@
-//! CONFIG and AGENT: what is fixed when the programs are loaded, and what the agent tells them while it runs.
+//! Load-time constants of the programs, and AGENT: the words that the agent writes while it runs.
 
 use core::ops::RangeInclusive;
 
-/// Names of the load-time constants in the BPF object's read-only data; the verifier sees their values and
-/// removes what is off. Each is a `u32`, but for what is said to be four of them.
+/// The names of the load-time constants in the BPF object's read-only data.
+///
+/// The verifier sees the values and removes the code that they switch off. Each constant is a
+/// `u32`, or four of them where its comment says so.
 pub mod global {
     /// Seconds for `FLOW_SYN`.
     pub const TIMEOUT_SYN: &str = "TIMEOUT_SYN";
@@ -13,98 +15,113 @@ pub mod global {
     pub const TIMEOUT_CLOSING: &str = "TIMEOUT_CLOSING";
     /// Seconds for `FLOW_DATAGRAM`.
     pub const TIMEOUT_DATAGRAM: &str = "TIMEOUT_DATAGRAM";
-    /// The mark packets that go up carry, and its mask: `mark = mark & !MASK | VALUE`.
+    /// The mark of packets that are passed to the stack: `mark = mark & !MARK_MASK | MARK_VALUE`.
     pub const MARK_VALUE: &str = "MARK_VALUE";
-    /// Bits of the mark that are ours. 0 = packets are not marked.
+    /// The bits of the mark that Millrace owns. 0 = packets are not marked.
     pub const MARK_MASK: &str = "MARK_MASK";
-    /// The kinds of service addresses (`VIP_*` bits) whose unknown ports are refused. 0 = none.
+    /// The kinds of Service addresses (`VIP_*` bits) that refuse unknown ports. 0 = none.
     pub const REJECT_UNKNOWN: &str = "REJECT_UNKNOWN";
-    /// Non-zero where `bpf_skb_adjust_room` takes the flags for decapsulation (Linux 6.3 and later).
+    /// Non-zero if `bpf_skb_adjust_room` accepts the flags for decapsulation (Linux 6.3 and later).
     pub const TC_DECAP_FLAGS: &str = "TC_DECAP_FLAGS";
-    /// First port of this node that connections to backends on other nodes are translated to.
+    /// First of the ports of this node that SNAT uses for connections to backends on other nodes.
     pub const SNAT_PORT_FIRST: &str = "SNAT_PORT_FIRST";
     /// Number of those ports.
     pub const SNAT_PORT_COUNT: &str = "SNAT_PORT_COUNT";
-    /// Non-zero where `bpf_fib_lookup` says which source address a route prefers (Linux 6.7 and later).
+    /// Non-zero if `bpf_fib_lookup` returns the preferred source address of a route (Linux 6.7 and
+    /// later).
     pub const FIB_SOURCE: &str = "FIB_SOURCE";
-    /// Non-zero where packets to other nodes are encapsulated in UDP (FoU), not in IP directly.
+    /// Non-zero if packets to other nodes are encapsulated in UDP (FoU), zero for IP in IP.
     pub const DSR_FOU: &str = "DSR_FOU";
-    /// What this node decapsulates: `TAKES_*` bits.
+    /// The encapsulations that this node decapsulates: `TAKES_*` bits.
     pub const DSR_TAKES: &str = "DSR_TAKES";
-    /// Non-zero where pods of this node may answer clients themselves, out of tunnels.
+    /// Non-zero if pods of this node may decapsulate and answer clients themselves.
     pub const DSR_POD: &str = "DSR_POD";
-    /// Prefix that nodes may take the source of what they encapsulate from, in IPv4: an address, bytes in network order.
+    /// IPv4 prefix of outer source addresses that all nodes share, bytes in network order (decision
+    /// 76).
     pub const OUTER_PREFIX4: &str = "OUTER_PREFIX4";
-    /// Its mask. 0 = there is no such prefix.
+    /// The mask of the prefix. 0 = there is no prefix.
     pub const OUTER_MASK4: &str = "OUTER_MASK4";
-    /// The same for IPv6, four words.
+    /// IPv6 prefix of outer source addresses, four words.
     pub const OUTER_PREFIX6: &str = "OUTER_PREFIX6";
-    /// Its mask, four words. All zero = there is no such prefix.
+    /// The mask of the prefix, four words. All zero = there is no prefix.
     pub const OUTER_MASK6: &str = "OUTER_MASK6";
-    /// Non-zero where this node takes them from there itself, for each flow another one.
+    /// Non-zero if this node sends from that prefix, each flow from another address of it.
     pub const OUTER_SPREAD: &str = "OUTER_SPREAD";
-    /// With whom this node's connections are shared: a `SHARE_*` word.
+    /// The data plane that this node's connections are shared with: a `SHARE_*` word.
     pub const SHARE: &str = "SHARE";
-    /// Non-zero where only sockets of the node's own network namespace are served by the socket hooks.
+    /// Non-zero if the socket hooks serve only sockets of the node's own network namespace.
     pub const SOCKET_NODE_ONLY: &str = "SOCKET_NODE_ONLY";
-    /// Cookie of the node's own network namespace, the one the agent runs in: the low word.
+    /// Cookie of the node's own network namespace, in which the agent runs: the low word.
     pub const NODE_NAMESPACE_LOW: &str = "NODE_NAMESPACE_LOW";
-    /// The high word.
+    /// The high word of that cookie.
     pub const NODE_NAMESPACE_HIGH: &str = "NODE_NAMESPACE_HIGH";
 }
 
-/// Bit of `DSR_TAKES`: packets that are encapsulated in IP.
+/// Bit of `DSR_TAKES`: packets encapsulated in IP.
 pub const TAKES_IPIP: u32 = 1 << 0;
-/// Bit of `DSR_TAKES`: packets that are encapsulated in UDP (FoU).
+/// Bit of `DSR_TAKES`: packets encapsulated in UDP (FoU).
 pub const TAKES_FOU: u32 = 1 << 1;
 
 /// Index into AGENT: monotonic seconds of the agent's last heartbeat.
 pub const AGENT_HEARTBEAT: u32 = 0;
-/// Index into AGENT: service ports that were degraded after the agent's last sync.
+/// Index into AGENT: the number of Service ports that were degraded after the agent's last sync.
 pub const AGENT_DEGRADED: u32 = 1;
-/// Index into AGENT of what else the last sync failed on: whether this node serves nobody, devices, entries of maps.
+/// Indices into AGENT: the other failures of the last sync. They count whether the node serves
+/// nothing, failed devices, and failed map entries.
 pub const AGENT_FAILURES: [u32; 3] = [2, 3, 4];
-/// Index into AGENT: the `SHARE_*` word of the programs that are attached.
+/// Index into AGENT: the `SHARE_*` word of the attached programs.
 pub const AGENT_SHARE: u32 = 5;
-/// Index into AGENT: monotonic seconds since when they have had it.
+/// Index into AGENT: the monotonic second since which the attached programs have had that word.
 pub const AGENT_SHARE_SINCE: u32 = 6;
-/// Index into AGENT: how many backends exist, in IPv4 in the low half and in IPv6 in the high one; [`BACKENDS_COUNTED`] is set, too.
+/// Index into AGENT: the number of backends, IPv4 in the low half and IPv6 in the high half, with
+/// [`BACKENDS_COUNTED`] set.
 pub const AGENT_BACKENDS: u32 = 7;
-/// Bit of that word: an agent wrote it.
+/// Bit of the word at [`AGENT_BACKENDS`]: an agent wrote the word.
 pub const BACKENDS_COUNTED: u64 = 1 << 63;
-/// Number of u64 words in AGENT.
+/// The number of `u64` words in AGENT.
 pub const AGENT_WORDS: u32 = 8;
 
-/// All connections are this mode's.
+/// `SHARE_*` word: no mode change. The programs serve all connections.
 pub const SHARE_ALONE: u32 = 0;
-/// New connections and datagrams are this mode's; TCP and SCTP connections that it does not know are IPVS', from before.
+/// `SHARE_*` word: eBPF is the newer mode of a mode change.
+///
+/// The programs serve new connections and datagrams. TCP and SCTP connections without a flow entry
+/// began before and belong to IPVS.
 pub const SHARE_NEWER: u32 = 1;
-/// TCP and SCTP connections that it knows are this mode's; new ones, and datagrams, are IPVS'. So is this mode's what a
-/// director keeps nothing of.
+/// `SHARE_*` word: eBPF is the older mode of a mode change.
+///
+/// The programs serve TCP and SCTP connections with a flow entry. New ones and datagrams belong to
+/// IPVS. A connection of which a director keeps no entry belongs to eBPF.
 pub const SHARE_OLDER: u32 = 2;
-/// Bit of the other words: the change of mode was turned round, and what a director knows nothing of is whose it is in the other one.
+/// Bit of `SHARE_NEWER` and `SHARE_OLDER`: the mode change was turned round.
+///
+/// The owner of connections that a director has no entry of is then the other mode (decision 102).
 pub const SHARE_TURNED: u32 = 4;
 
-/// Seconds after which a silent agent's ways are not believed and the FIB is asked.
+/// Seconds after the last heartbeat for which the programs believe the agent's WAYS. Later they ask
+/// the FIB.
 pub const HEARTBEAT_SECONDS: u32 = 30;
 
-/// Default mark and mask of packets that go up: one bit below those of kube-proxy (0xc000), portmap (0x2000), Calico
-/// and Cilium (the upper half).
+/// Default mark and mask of packets that are passed to the stack. The bit is below those of
+/// kube-proxy (0xc000), portmap (0x2000), and Calico and Cilium (the upper half).
 pub const DEFAULT_MARK: u32 = 0x1000;
 
-/// Default ports for connections to backends on other nodes: above those Linux gives to sockets by default.
+/// Default ports of SNAT. They are above the ports that Linux gives to sockets by default.
 pub const DEFAULT_SNAT_PORTS: RangeInclusive<u16> = 61000..=65535;
 
-/// Ports a group of SERVED_PORTS holds.
+/// The number of ports in a group of SERVED_PORTS.
 pub const PORT_GROUP: u32 = 64;
-/// Number of entries in SERVED_PORTS.
+/// The number of entries in SERVED_PORTS.
 pub const PORT_GROUPS: u32 = 65536 / PORT_GROUP;
 
-/// First word of the metadata XDP hands to TC in front of a frame it has translated.
+/// First word of the metadata that XDP puts in front of a translated frame for TC.
 pub const HANDOVER_MAGIC: u32 = 0x4d4c_5243;
 
-/// Seconds of a monotonic clock in nanoseconds, within 17 ms: a multiplication where a division would cost more than
-/// everything else a flow look-up does with the time. Good for 136 years of uptime.
+/// Converts nanoseconds of a monotonic clock to seconds, at most 17 ms late. Good for 136 years of
+/// uptime.
+///
+/// A multiplication does it. A division would cost more than everything else that a flow look-up
+/// does with the time (decision 16).
 #[inline(always)]
 #[must_use]
 pub const fn seconds(nanoseconds: u64) -> u32 {
@@ -118,7 +135,7 @@ mod tests {
     use super::seconds;
 
     #[test]
-    fn seconds_are_never_early_and_at_most_one_late() {
+    fn seconds_are_never_ahead_and_at_most_one_behind() {
         const NANOSECONDS: u64 = 1_000_000_000;
         for day in 0..20 * 365_u64 {
             for offset in [0, 1, 17_000_000, NANOSECONDS / 2, NANOSECONDS - 1] {

@@ -1,56 +1,66 @@
-//! FLOWS4/6 and FLOWS_NEW4/6: what was decided for a connection.
+//! FLOWS4/6 and FLOWS_NEW4/6: the flow entries, which record the decision for each connection.
 //!
-//! A connection has two entries, one for each direction, in the same table; each is found by the tuple a
-//! packet of its direction carries when it meets our program. FLOWS_NEW holds both until the client's first
-//! packet after its SYN (after its first datagram), so that a SYN flood evicts only embryos.
+//! A connection has two entries, one for each direction, in the same table. A program finds an
+//! entry by the tuple that the packet carries when the program meets it. FLOWS_NEW holds
+//! unconfirmed connections, so a SYN flood evicts only those. FLOWS holds a connection once the
+//! client's packets have confirmed it (decision 128).
 
 use crate::Address;
 use crate::hash::flow_hash;
 use crate::layout::shared;
 
-/// State of [`Flow`]: only the client's SYN was seen.
+/// State of [`Flow`]: the program saw only the client's SYN.
 pub const FLOW_SYN: u8 = 1;
-/// State of [`Flow`]: the client answered; data may flow.
+/// State of [`Flow`]: the client has answered, and data may flow.
 pub const FLOW_ESTABLISHED: u8 = 2;
-/// State of [`Flow`]: both sides sent a FIN, or one a RST; or, of what is encapsulated, the client a FIN. A later packet renews
-/// the entry's time.
+/// State of [`Flow`]: both sides have sent a FIN, or one a RST. On a director with DSR, the
+/// client's FIN is enough. A later packet renews the entry's time.
 pub const FLOW_CLOSING: u8 = 3;
-/// State of [`Flow`]: not TCP.
+/// State of [`Flow`]: a flow of datagrams, not TCP.
 pub const FLOW_DATAGRAM: u8 = 4;
 
 /// Flag of [`Flow`]: write `source` and `source_port` into the packet.
 pub const FLOW_REWRITE_SOURCE: u8 = 1 << 0;
 /// Flag of [`Flow`]: write `destination` and `destination_port` into the packet.
 pub const FLOW_REWRITE_DESTINATION: u8 = 1 << 1;
-/// Flag of [`Flow`]: this is the entry of the reply direction.
+/// Flag of [`Flow`]: the entry belongs to the reply direction.
 pub const FLOW_REPLY: u8 = 1 << 2;
-/// Flag of [`Flow`]: the backend is on another node and the packet travels there encapsulated.
+/// Flag of [`Flow`]: the backend is on another node, and the packet travels there encapsulated.
 pub const FLOW_ENCAPSULATE: u8 = 1 << 3;
 /// Flag of [`Flow`]: the client has sent its FIN.
 pub const FLOW_FIN_CLIENT: u8 = 1 << 4;
-/// Flag of [`Flow`]: the backend has sent its FIN. On a director, which does not see that: the client's last packet was a RST.
+/// Flag of [`Flow`]: the backend has sent its FIN. A director with DSR does not see that. There the
+/// flag means that the client's last packet was a RST.
 pub const FLOW_FIN_BACKEND: u8 = 1 << 5;
-/// Flag of [`Flow`]: came in encapsulated (DSR): this node is the backend's, not the director.
+/// Flag of [`Flow`]: the packets came in encapsulated (DSR). This node is the backend's, not the
+/// director.
 pub const FLOW_DECAPSULATED: u8 = 1 << 6;
-/// Flag of [`Flow`]: it came in with an outer IPv6 header, which is 20 bytes larger than an IPv4 one.
+/// Flag of [`Flow`]: the packets came in with an outer IPv6 header, which is 20 bytes larger than
+/// an IPv4 one.
 pub const FLOW_OUTER_IPV6: u8 = 1 << 7;
-/// Flag of a [`Flow`] with a fingerprint (SNAT), which never comes in encapsulated: the backend has answered. Before, a port is
-/// only lent.
+/// Flag of a [`Flow`] with a fingerprint (SNAT): the backend has answered. Before that, the
+/// connection's port may be taken from it (decision 56). Such an entry never came in encapsulated,
+/// so it shares the bit with [`FLOW_DECAPSULATED`].
 pub const FLOW_ANSWERED: u8 = FLOW_DECAPSULATED;
 
-/// Seconds for which a port of this node stays with a connection that has ended (SNAT): as long as a Linux backend may be in
-/// TIME-WAIT, where it refuses half of the connections that come from the same address and port.
+/// Seconds for which a SNAT port stays with a connection that has ended.
+///
+/// A Linux backend may be in TIME-WAIT as long. It then refuses half of the connections from the
+/// same address and port.
 pub const FLOW_TIME_WAIT: u32 = 60;
 
-/// Seconds of silence after which a connection counts as quiet (SNAT): what was begun is abandoned then, and a RST was believed.
+/// Seconds of silence after which a SNAT port is taken more readily: an unconfirmed connection then
+/// counts as abandoned, and a RST as genuine (decision 127).
 pub const FLOW_QUIET: u32 = 3;
 
-/// Seconds for which a director keeps a connection whose client has sent its FIN, and which it encapsulates: it does not see what
-/// the backend still sends, nor that this ends. As long as a NAT has to (RFC 5382, section 5).
+/// Seconds for which a director with DSR keeps a connection after the client's FIN.
+///
+/// The director sees neither the rest of the backend's data nor the end. 240 seconds are the
+/// minimum of a NAT (RFC 5382, section 5; decision 77).
 pub const FLOW_HALF_CLOSED: u32 = 240;
 
 shared! {
-    /// Key of FLOWS4/6: the tuple as it stands in the packet when our program meets it.
+    /// Key of FLOWS4/6: the tuple in the packet when the program meets it.
     pub struct FlowKey<A> {
         /// Source address of the packet.
         pub source: A,
@@ -70,11 +80,11 @@ shared! {
 }
 
 shared! {
-    /// Value of FLOWS4/6. Written whole by the programs and by nobody else; the agent only reads and deletes.
+    /// Value of FLOWS4/6. Only the programs write it, as a whole. The agent reads and deletes.
     pub struct Flow<A> {
-        /// New source address, where `FLOW_REWRITE_SOURCE`; else the packet's own.
+        /// New source address with `FLOW_REWRITE_SOURCE`, else the packet's own.
         pub source: A,
-        /// New destination address, where `FLOW_REWRITE_DESTINATION`; else the packet's own.
+        /// New destination address with `FLOW_REWRITE_DESTINATION`, else the packet's own.
         pub destination: A,
         /// New source port, network byte order.
         pub source_port: u16,
@@ -82,28 +92,30 @@ shared! {
         pub destination_port: u16,
         /// [`BackendRef`](crate::selection::BackendRef) of the backend that serves the connection.
         pub backend: u32,
-        /// Service id the backend was chosen for.
+        /// Service id of the list that the backend was chosen from.
         pub service: u32,
-        /// Monotonic seconds (CLOCK_MONOTONIC_COARSE / 1e9) of the last packet, written at most once a second.
+        /// Monotonic second (CLOCK_MONOTONIC_COARSE / 1e9) of the last packet, written at most once
+        /// a second.
         pub last_seen: u32,
         /// `FLOW_SYN`, `FLOW_ESTABLISHED`, `FLOW_CLOSING` or `FLOW_DATAGRAM`.
         pub state: u8,
         /// `FLOW_*` bits.
         pub flags: u8,
-        /// [`fingerprint`] of the entry's key where the client's address is translated (SNAT), else 0: every other entry
-        /// holds its client.
+        /// [`fingerprint`] of the entry's key for SNAT, else 0. All other entries hold their
+        /// client's address (decisions 12 and 54).
         pub check: u16,
     }
 }
 
-/// What tells an entry of another key, where the entry does not hold its client: 16 bits of the key's hash, never zero.
+/// Returns 16 bits of the key's hash, never zero. They tell an entry of another key if the entry
+/// does not hold its client.
 #[inline(always)]
 pub fn fingerprint<A: Address>(key: &FlowKey<A>) -> u16 {
     (flow_hash(key) >> 16) as u16 | 1
 }
 
 impl<A: Copy> FlowKey<A> {
-    /// The same connection seen from the other side.
+    /// Returns the key of the same connection, seen from the other side.
     #[inline(always)]
     #[must_use]
     pub const fn reversed(&self) -> Self {
@@ -120,31 +132,32 @@ impl<A: Copy> FlowKey<A> {
 }
 
 impl<A: Copy> Flow<A> {
-    /// Whether the client's address is translated (SNAT).
+    /// Returns whether the client's address is translated (SNAT).
     #[inline(always)]
     #[must_use]
     pub const fn is_translated(&self) -> bool {
         self.check != 0
     }
-    /// Whether it counts as none at `now`, in monotonic seconds.
+    /// Returns whether the entry has expired at `now` (monotonic seconds). It then counts as none.
     #[inline(always)]
     #[must_use]
     pub const fn has_expired(&self, timeouts: &Timeouts, now: u32) -> bool {
         const HALF_CLOSED: u8 = FLOW_ENCAPSULATE | FLOW_FIN_CLIENT;
         let closing = if self.is_translated() {
-            at_least(FLOW_TIME_WAIT, timeouts.closing)
+            no_less_than(FLOW_TIME_WAIT, timeouts.closing)
         } else if self.flags & (HALF_CLOSED | FLOW_FIN_BACKEND) == HALF_CLOSED {
             let established = timeouts.established;
             let half_closed = if established < FLOW_HALF_CLOSED { established } else { FLOW_HALF_CLOSED };
-            at_least(half_closed, timeouts.closing)
+            no_less_than(half_closed, timeouts.closing)
         } else {
             timeouts.closing
         };
         Timeouts { closing, ..*timeouts }.expired(self.state, self.last_seen, now)
     }
-    /// The key of the entry for the other direction: the translated tuple, reversed.
+    /// Returns the key of the entry for the other direction: the translated tuple, reversed.
     ///
-    /// Built field by field, because BPF's stack has no room for the tuple in between.
+    /// The key is built field by field: the BPF stack has no room for the translated tuple in
+    /// between.
     #[inline(always)]
     pub const fn twin(&self, key: &FlowKey<A>) -> FlowKey<A> {
         let (source, source_port) = if self.flags & FLOW_REWRITE_DESTINATION != 0 {
@@ -170,20 +183,21 @@ impl<A: Copy> Flow<A> {
 }
 
 #[inline(always)]
-const fn at_least(least: u32, seconds: u32) -> u32 {
+const fn no_less_than(least: u32, seconds: u32) -> u32 {
     if seconds < least { least } else { seconds }
 }
 
-/// Seconds without a packet after which an entry of `state` counts as none.
+/// The time-outs of flow entries: seconds without a packet after which an entry of each state has
+/// expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// `FLOW_SYN`.
+    /// Seconds for [`FLOW_SYN`].
     pub syn: u32,
-    /// `FLOW_ESTABLISHED`.
+    /// Seconds for [`FLOW_ESTABLISHED`].
     pub established: u32,
-    /// `FLOW_CLOSING`.
+    /// Seconds for [`FLOW_CLOSING`].
     pub closing: u32,
-    /// `FLOW_DATAGRAM`.
+    /// Seconds for [`FLOW_DATAGRAM`].
     pub datagram: u32,
 }
 
@@ -194,7 +208,7 @@ impl Default for Timeouts {
 }
 
 impl Timeouts {
-    /// Seconds for one state; an unknown state has none and is expired at once.
+    /// Returns the seconds of one state. An unknown state has 0 and expires at once.
     #[inline(always)]
     #[must_use]
     pub const fn of(&self, state: u8) -> u32 {
@@ -206,8 +220,10 @@ impl Timeouts {
             _ => 0,
         }
     }
-    /// Whether an entry is too old at `now` (both in monotonic seconds). A `last_seen` in the future, by
-    /// another CPU that is a tick ahead, is not old.
+    /// Returns whether an entry is too old at `now` (both in monotonic seconds).
+    ///
+    /// The clock of another CPU may be a tick ahead. A `last_seen` in the future is therefore not
+    /// old.
     #[inline(always)]
     #[must_use]
     pub const fn expired(&self, state: u8, last_seen: u32, now: u32) -> bool {
@@ -277,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_half_closed_on_a_director_outlives_what_both_sides_have_closed() {
+    fn a_half_closed_connection_of_a_director_outlives_one_that_both_sides_closed() {
         let timeouts = Timeouts::default();
         let lives = |flags: u8, timeouts: &Timeouts, seconds: u32| {
             let flow = Flow::<Addr4> { state: FLOW_CLOSING, flags, last_seen: 100, ..Flow::default() };
@@ -286,7 +302,7 @@ mod tests {
         let half_closed = FLOW_ENCAPSULATE | FLOW_FIN_CLIENT;
         assert!(lives(half_closed, &timeouts, FLOW_HALF_CLOSED));
         assert!(!lives(half_closed, &timeouts, FLOW_HALF_CLOSED + 1));
-        // A RST on a director, after a FIN too; both FINs on a backend's node.
+        // A RST on a director, also after a FIN. Both FINs on a backend's node.
         let reset = half_closed | FLOW_FIN_BACKEND;
         for flags in [FLOW_ENCAPSULATE, reset, FLOW_FIN_CLIENT | FLOW_FIN_BACKEND] {
             assert!(

@@ -1,36 +1,43 @@
-//! FRAGMENTS4/6: what the later fragments of a packet do not say. Only the first one has ports. HELD: those that came before it.
+//! FRAGMENTS4/6 and HELD: what the first fragment of a packet says, and the fragments that came
+//! before it.
+//!
+//! Only the first fragment has ports. The programs treat each later one as the first (decisions 66
+//! and 87).
 
 use crate::hash::mix;
 use crate::layout::shared;
 use crate::{Addr6, Address};
 
-/// Seconds after which the other fragments of a packet are not waited for: those of Linux' own `ipfrag_time`.
+/// Seconds for which the programs wait for a packet's other fragments, as Linux' own `ipfrag_time`.
 pub const FRAGMENT_SECONDS: u32 = 30;
 
-/// Where fragments are met. Those of one packet are met on one side, so that nobody adds to a packet of another: a pod, which may
-/// lie about its address before anybody's rules have seen its packets, to one of a client outside.
+/// The side of the node where a program meets a fragment.
+///
+/// All fragments of one packet are met on one side. A pod so can't add a fragment to the packet of
+/// a client outside. It may forge its source address, and the programs see its packets before any
+/// firewall does.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Over any of the uplinks: the network may spread a packet's fragments over them.
+    /// Any uplink: the network may spread the fragments of a packet over several.
     Uplink = 0,
-    /// The same, inside a tunnel from another node to this one.
+    /// Any uplink, inside a tunnel from another node to this one.
     Tunnel = 1,
-    /// On their way out, or to a pod.
+    /// On the way out, or to a pod.
     Out = 2,
-    /// From a pod's device, of which each is a side of its own.
+    /// From a pod. The device of each pod is a side of its own.
     Pod = 3,
-    /// Over any of the uplinks, inside any other tunnel.
+    /// Any uplink, inside any other tunnel.
     Stranger = 4,
 }
 
-/// Where [`FragmentKey::protocol_and_side`] has the side.
+/// The bit at which [`FragmentKey::protocol_and_side`] has the side.
 const SIDE_SHIFT: u32 = 8;
-/// Set for a pod's device, above so many bits of its index.
+/// The bit of a side that marks a pod's device. The bits below are the device's index.
 const POD_SIDE: u32 = 1 << 23;
 
 impl Side {
-    /// The side whose number is in the lowest three bits.
+    /// Returns the side by the number in the lowest three bits.
     #[inline(always)]
     #[must_use]
     pub const fn from_bits(bits: u32) -> Self {
@@ -42,7 +49,8 @@ impl Side {
             _ => Self::Stranger,
         }
     }
-    /// What stands in the key of a fragment that is met at the device with this index, with its protocol.
+    /// Returns the field [`FragmentKey::protocol_and_side`] of a fragment that is met on the device
+    /// with this index.
     #[inline(always)]
     #[must_use]
     pub const fn with_protocol(self, device: u32, protocol: u32) -> u32 {
@@ -55,7 +63,7 @@ impl Side {
 }
 
 shared! {
-    /// Key of FRAGMENTS4/6: what all fragments of a packet share.
+    /// Key of FRAGMENTS4/6: the fields that all fragments of a packet share.
     pub struct FragmentKey<A> {
         /// Source address.
         pub source: A,
@@ -63,23 +71,26 @@ shared! {
         pub destination: A,
         /// Identification, bytes in network order: 16 bits of IPv4, 32 of IPv6.
         pub id: u32,
-        /// In the lowest byte IPv4's protocol. Zero with IPv6, whose fragments are told apart without it, and only the first's counts
-        /// (RFC 8200, section 4.5). Above it where the fragment was met; see [`Side::with_protocol`].
+        /// The protocol in the lowest byte, the side above it; see [`Side::with_protocol`].
+        ///
+        /// The byte is zero with IPv6. IPv6 tells fragments apart without the protocol, and only
+        /// the first one's counts (RFC 8200, section 4.5).
         pub protocol_and_side: u32,
     }
 }
 
-/// Bytes of a frame that HELD has room for.
+/// Largest frame in bytes that HELD has room for.
 pub const HELD_BYTES: usize = 2048;
-/// Entries that HELD has for each CPU.
+/// The number of entries in HELD for each CPU.
 pub const HELD_PER_CPU: u32 = 64;
-/// As many fragments of one packet can be held.
+/// The number of fragments of one packet that can be held.
 pub const HELD_PIECES: u32 = 64;
-/// Bytes of a packet for which one fragment is held: they need not begin where a fragment begins, and a packet has at most 64 KiB.
+/// Bytes of a packet for each place in HELD: one fragment can be held for each. A packet has at
+/// most 64 KiB, and fragments may begin anywhere.
 pub const HELD_PIECE_BYTES: u32 = 1024;
 
 shared! {
-    /// Key of HELD: a [`FragmentKey`] of either family, and where in the packet the fragment belongs.
+    /// Key of HELD: a [`FragmentKey`] of either family, and the fragment's place in the packet.
     pub struct HeldKey {
         /// Source address, v4-mapped.
         pub source: Addr6,
@@ -99,15 +110,15 @@ shared! {
     pub struct Held {
         /// Bytes of the frame.
         pub length: u32,
-        /// Monotonic seconds at which it came.
+        /// Monotonic second of its arrival.
         pub seen: u32,
-        /// The frame, its Ethernet header included; what stands behind `length` bytes means nothing.
+        /// The frame with its Ethernet header. Bytes beyond `length` have no meaning.
         pub frame: [[u64; 16]; HELD_BYTES / 128],
     }
 }
 
 impl Held {
-    /// Whether the packet's first fragment is still waited for.
+    /// Returns whether the programs still wait for the packet's first fragment.
     #[inline(always)]
     #[must_use]
     pub const fn is_awaited(&self, now: u32) -> bool {
@@ -115,43 +126,50 @@ impl Held {
     }
 }
 
-/// Ports and protocol of a packet that was cut up.
+/// The ports and the protocol of a fragmented packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FragmentOf {
     /// Source port, network byte order.
     pub source_port: u16,
     /// Destination port, network byte order.
     pub destination_port: u16,
-    /// IP protocol number of what the packet carries.
+    /// IP protocol number of the packet's payload.
     pub protocol: u8,
 }
 
-/// Value of FRAGMENTS4/6. One word, so that none is read torn; eight bits of the key's hash tell one that was given to another
-/// key while it was read.
+/// Value of FRAGMENTS4/6.
 ///
-/// From the lowest bit: source port (16), destination port (16), protocol (8), check (8), the lower half of the monotonic
-/// seconds at which the first fragment was seen (16).
+/// It is one word, so no program reads a torn value. An LRU map may give the entry to another key
+/// while a program reads it. The check tells that.
+///
+/// | Bits | Meaning |
+/// |---|---|
+/// | 0..16 | source port |
+/// | 16..32 | destination port |
+/// | 32..40 | protocol |
+/// | 40..48 | check: bits of the key's hash |
+/// | 48..64 | the lower half of the monotonic second of the first fragment |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentWord(pub u64);
 
 impl FragmentOf {
-    /// In place of what is not known yet: fragments are held until the first one comes. No packet has this protocol (IANA:
-    /// reserved).
+    /// Stands in an entry until the first fragment comes: later ones are held. No packet has this
+    /// protocol (IANA: reserved).
     pub const AWAITED: Self = Self { source_port: 0, destination_port: 0, protocol: 255 };
 
-    /// Whether the first fragment has not come yet.
+    /// Returns whether the first fragment has not come yet.
     #[inline(always)]
     #[must_use]
     pub const fn is_awaited(self) -> bool {
         self.protocol == Self::AWAITED.protocol
     }
-    /// The five bytes as the lower ones of a word.
+    /// Packs the five bytes into the lower bits of a word.
     #[inline(always)]
     #[must_use]
     pub const fn to_bits(self) -> u64 {
         self.source_port as u64 | (self.destination_port as u64) << 16 | (self.protocol as u64) << 32
     }
-    /// The inverse; what stands above is not looked at.
+    /// Unpacks the lower bits of a word. The bits above have no influence.
     #[inline(always)]
     #[must_use]
     pub const fn from_bits(bits: u64) -> Self {
@@ -160,17 +178,18 @@ impl FragmentOf {
 }
 
 impl FragmentWord {
-    /// The entry for a first fragment seen at `now` (monotonic seconds).
+    /// Returns the entry for a first fragment seen at `now` (monotonic seconds).
     #[inline(always)]
     #[must_use]
     pub fn new<A: Address>(key: &FragmentKey<A>, of: FragmentOf, now: u32) -> Self {
         Self(of.to_bits() | check(key) << 40 | (now as u64 & 0xffff) << 48)
     }
-    /// What a fragment with this key belongs to, unless the entry is too old or another's.
+    /// Returns the ports and the protocol of this key's packet, or `None` if the entry is too old
+    /// or another key's.
     #[inline(always)]
     #[must_use]
     pub fn read<A: Address>(self, key: &FragmentKey<A>, now: u32) -> Option<FragmentOf> {
-        // Another CPU may be a tick ahead.
+        // The clock of another CPU may be a tick ahead.
         let age = (now as u16).wrapping_sub((self.0 >> 48) as u16).wrapping_add(1);
         let is_fresh = u32::from(age) <= FRAGMENT_SECONDS + 1;
         (is_fresh && self.0 >> 40 & 0xff == check(key)).then_some(FragmentOf::from_bits(self.0))
@@ -197,7 +216,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_the_first_fragment_said_is_read_for_thirty_seconds(
+        fn an_entry_is_read_for_thirty_seconds(
             source_port: u16, destination_port: u16, protocol: u8, now: u32, id: u32,
         ) {
             let of = FragmentOf { source_port, destination_port, protocol };
@@ -225,14 +244,14 @@ mod tests {
     }
 
     #[test]
-    fn a_fragment_is_held_as_long_as_others_are_waited_for() {
+    fn a_held_fragment_waits_as_long_as_an_entry_lasts() {
         let held = Held { seen: 100, ..Held::default() };
         assert!(held.is_awaited(99) && held.is_awaited(100) && held.is_awaited(130));
         assert!(!held.is_awaited(131) && !held.is_awaited(98));
     }
 
     #[test]
-    fn an_entry_of_another_key_is_nearly_always_told() {
+    fn the_check_recognises_nearly_every_entry_of_another_key() {
         let word = FragmentWord::new(&key(1), FragmentOf::default(), 100);
         let wrong = (2..10_002).filter(|id| word.read(&key(*id), 100).is_some()).count();
         assert!(wrong < 100, "{wrong} of 10000");

@@ -1,41 +1,45 @@
-//! FRONTENDS4/6: where services are reached.
+//! FRONTENDS4/6: the addresses and ports where Services are reached.
 
 use crate::layout::shared;
 
-/// Asked for by this node's own pods and processes.
+/// Scope of [`FrontendKey`]: for this node's own pods and processes.
 pub const SCOPE_INTERNAL: u8 = 0;
-/// Came in over an uplink.
+/// Scope of [`FrontendKey`]: for packets from an uplink.
 pub const SCOPE_EXTERNAL: u8 = 1;
-/// Came in over an uplink, encapsulated by another node, for a NodePort of that node's: the key has no address.
+/// Scope of [`FrontendKey`]: for packets from an uplink that another node encapsulated, to a
+/// NodePort of that node. The key has no address (decision 58).
 pub const SCOPE_ENCAPSULATED: u8 = 2;
 
-/// Flag of [`Frontend`]: the Service has Direct Server Return towards backends on other nodes.
+/// Flag of [`Frontend`]: backends on other nodes are reached by Direct Server Return.
 pub const FRONTEND_DSR: u32 = 1 << 0;
-/// Flag of [`Frontend`]: `service` names the Local list (externalTrafficPolicy Local for scope external,
-/// internalTrafficPolicy Local for scope internal).
+/// Flag of [`Frontend`]: `service` names the Local list. Scope external has it for
+/// externalTrafficPolicy Local, scope internal for internalTrafficPolicy Local.
 pub const FRONTEND_LOCAL: u32 = 1 << 1;
-/// Flag of [`Frontend`]: sessionAffinity ClientIP. The slot is chosen by the client's address alone, and AFFINITY is asked
-/// before the slot.
+/// Flag of [`Frontend`]: sessionAffinity ClientIP. AFFINITY is asked before the slot, and the
+/// client's address alone chooses the slot.
 pub const FRONTEND_AFFINITY: u32 = 1 << 2;
-/// Flag of [`Frontend`]: only sources inside a prefix of `service` in SOURCE_RANGES may use it.
+/// Flag of [`Frontend`]: SOURCE_RANGES lists the allowed sources of `service`.
 pub const FRONTEND_SOURCE_RANGES: u32 = 1 << 3;
-/// Flag of [`Frontend`]: its address and port is that of a backend on this node, too, which the stack gives its packets to.
-/// Nobody else is chosen: another node's choice may have been this backend, and would be made anew for ever.
+/// Flag of [`Frontend`]: a backend on this node listens at the frontend's own address and port, and
+/// the stack gets the packets (decision 57).
+///
+/// The programs choose no other backend. Another node may have chosen this one, and the two nodes
+/// would send the packet to and fro for ever.
 pub const FRONTEND_LISTENER: u32 = 1 << 4;
-/// Flag of [`Frontend`]: for sockets of the node's own network namespace only. Its address is the loopback device's, and every
-/// pod has one of these.
+/// Flag of [`Frontend`]: only for sockets of the node's own network namespace. The address is a
+/// loopback address, which every pod has, too.
 pub const FRONTEND_NODE_ONLY: u32 = 1 << 5;
-/// Flag of [`Frontend`], scope external: only sources inside the cluster may use it.
+/// Flag of [`Frontend`], scope external: only for sources inside the cluster.
 pub const FRONTEND_INSIDE_ONLY: u32 = 1 << 6;
-/// The kind of a frontend is `flags >> FRONTEND_KIND_SHIFT`, one of `FRONTEND_KIND_*`.
+/// The kind of a frontend is `flags >> FRONTEND_KIND_SHIFT`, a `FRONTEND_KIND_*` value.
 pub const FRONTEND_KIND_SHIFT: u32 = 28;
-/// A Service's cluster IP.
+/// Kind of [`Frontend`]: a Service's ClusterIP.
 pub const FRONTEND_KIND_CLUSTER_IP: u32 = 0;
-/// An address of this node with the Service's nodePort.
+/// Kind of [`Frontend`]: an address of this node with a Service's nodePort.
 pub const FRONTEND_KIND_NODE_PORT: u32 = 1;
-/// One of a Service's externalIPs.
+/// Kind of [`Frontend`]: one of a Service's externalIPs.
 pub const FRONTEND_KIND_EXTERNAL_IP: u32 = 2;
-/// An ingress address of a Service of type LoadBalancer.
+/// Kind of [`Frontend`]: an ingress address of a Service of type LoadBalancer.
 pub const FRONTEND_KIND_LOAD_BALANCER: u32 = 3;
 
 shared! {
@@ -53,14 +57,16 @@ shared! {
 }
 
 shared! {
-    /// Value of FRONTENDS4/6. Never rewritten because an endpoint changed.
+    /// Value of FRONTENDS4/6. A change of endpoints never rewrites it.
     pub struct Frontend {
-        /// Service id (index into SERVICES) of the list this frontend's traffic policy names.
+        /// Service id (index into SERVICES) of the list that the frontend's traffic policy names.
         pub service: u32,
-        /// Service id of the Cluster list, for clients inside the cluster (under policy Local, scope external); equals `service` under policy
-        /// Cluster. 0 when the service port has no Cluster list.
+        /// Service id of the Cluster list, 0 if the Service port has none.
+        ///
+        /// Under policy Local and scope external, clients inside the cluster get this list. Under
+        /// policy Cluster it equals `service`.
         pub cluster_service: u32,
-        /// `FRONTEND_*` bits and the kind.
+        /// `FRONTEND_*` bits, and the kind above them.
         pub flags: u32,
         /// Session affinity time-out in seconds, 0 = none.
         pub affinity_seconds: u32,
@@ -68,7 +74,7 @@ shared! {
 }
 
 impl Frontend {
-    /// One of `FRONTEND_KIND_*`.
+    /// Returns the kind, a `FRONTEND_KIND_*` value.
     #[inline(always)]
     #[must_use]
     pub const fn kind(&self) -> u32 {

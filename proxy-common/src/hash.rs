@@ -1,11 +1,13 @@
-//! The two hashes every node of a cluster must compute alike.
+//! The two hashes that every node of a cluster must compute alike: the slot of a packet, and the
+//! hint of a backend.
 
 use crate::addr::Address;
 use crate::flow::FlowKey;
 
 const SEED: u64 = 0x6d69_6c6c_7261_6365;
 
-/// Murmur3's 64-bit finaliser: full avalanche in five operations, no 128-bit product.
+/// Mixes a word: Murmur3's 64-bit finaliser. It has full avalanche in five operations, without a
+/// 128-bit product.
 #[inline(always)]
 #[must_use]
 pub const fn mix(mut word: u64) -> u64 {
@@ -16,7 +18,7 @@ pub const fn mix(mut word: u64) -> u64 {
     word ^ word >> 33
 }
 
-/// Two words are absorbed at a time.
+/// Absorbs two words at a time.
 #[inline(always)]
 const fn absorb(state: u64, low: u32, high: u32) -> u64 {
     mix(state ^ (low as u64 | (high as u64) << 32))
@@ -24,7 +26,8 @@ const fn absorb(state: u64, low: u32, high: u32) -> u64 {
 
 #[inline(always)]
 fn absorb_address<A: Address>(mut state: u64, address: &A) -> u64 {
-    // A fixed, small trip count that the compiler unrolls: the words of one address.
+    // The trip count is small and fixed (the words of one address), so the compiler unrolls the
+    // loop.
     for pair in address.words().chunks(2) {
         state = match *pair {
             [low, high] => absorb(state, low, high),
@@ -35,7 +38,7 @@ fn absorb_address<A: Address>(mut state: u64, address: &A) -> u64 {
     state
 }
 
-/// The hash that chooses a slot: of the tuple a client sent.
+/// Returns the hash that chooses a slot, of the tuple in the client's packet.
 #[inline(always)]
 pub fn flow_hash<A: Address>(key: &FlowKey<A>) -> u32 {
     let ports = (key.source_port as u64) | (key.destination_port as u64) << 16 | (key.protocol as u64) << 32;
@@ -46,20 +49,22 @@ pub fn flow_hash<A: Address>(key: &FlowKey<A>) -> u32 {
     absorb_address(absorb_address(state, &key.source), &key.destination) as u32
 }
 
-/// The hash that chooses a slot of a service with session affinity: of the client's address alone.
+/// Returns the hash that chooses a slot under session affinity, of the client's address alone.
 #[inline(always)]
 pub fn client_hash<A: Address>(client: &A) -> u32 {
     absorb_address(SEED, client) as u32
 }
 
-/// The hint that names a backend to its node: 1..=16383, of its address and target port (network order).
+/// Returns the hint that names a backend to its node, 1..=16383, of its address and target port
+/// (network order).
 ///
-/// 14 bits, because the outer IPv4 identification has room for them and two flag bits. 0 means none. Where
-/// two backends of one service share a hint, the lower address and port has it, on every node.
+/// A hint has 14 bits: the outer IPv4 identification has room for them and for two flags. 0 means
+/// "no hint". Two backends of one Service may have the same hint. On every node, it then belongs to
+/// the lower address and port.
 #[must_use]
 pub fn hint<A: Address>(address: &A, port: u16) -> u16 {
     let hash = absorb_address(mix(SEED ^ u64::from(port)), address);
-    // 1..=16383: the modulus leaves out zero.
+    // The modulus and the increment leave zero out.
     (hash % 16383 + 1) as u16
 }
 
@@ -84,7 +89,7 @@ mod tests {
 
     #[test]
     fn the_values_are_part_of_the_contract_between_nodes() {
-        // A change here moves every flow of a cluster whose nodes are upgraded one by one.
+        // A changed value moves every flow of a cluster whose nodes are upgraded one by one.
         assert_eq!(flow_hash(&key(0xc000_0201, 40000)), FLOW_HASH);
         assert_eq!(client_hash(&Addr6([1, 2, 3, 4])), CLIENT_HASH);
         assert_eq!(hint(&Addr4::from(Ipv4Addr::new(10, 0, 0, 1)), 8080_u16.to_be()), HINT);

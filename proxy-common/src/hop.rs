@@ -1,31 +1,35 @@
-//! HOPS4/6 and DEVICES: how packets leave for backends on other nodes (SNAT).
+//! HOPS4/6 and DEVICES: how SNAT packets leave for backends on other nodes.
 //!
-//! WAYS lead to nodes. A translated packet goes to the backend's own address, whose route may be another one: an overlay's,
-//! a pod network's. The programs ask the FIB and keep the answer for a second.
+//! WAYS has the routes to nodes. A translated packet goes to the backend's own address instead. The
+//! route to that address may differ, for example on an overlay or a pod network. The programs ask
+//! the FIB for it and keep the answer for a second (decision 52).
 
 use crate::layout::shared;
 
 /// Flag of [`Hop`]: the next hop's MAC address is known.
 pub const HOP_NEIGHBOUR: u16 = 1 << 0;
-/// Flag of [`Hop`]: the device has native XDP, so a frame may be sent there from XDP.
+/// Flag of [`Hop`]: the device has native XDP, so XDP may send a frame there.
 pub const HOP_XDP: u16 = 1 << 1;
 
-/// Seconds for which a hop is believed.
+/// Seconds for which the programs believe a hop.
 pub const HOP_SECONDS: u32 = 1;
 
 shared! {
-    /// Value of HOPS4/6, by backend id. Written by the programs: `backend` is cleared first and set last, so that a hop
-    /// that is being changed is nobody's.
+    /// Value of HOPS4/6, by backend id. The programs write it.
+    ///
+    /// They clear `backend` first and set it last. A hop that is being changed therefore belongs to
+    /// no backend.
     pub struct Hop<A> {
-        /// Source address for what is translated.
+        /// Source address of translated packets.
         pub source: A,
-        /// [`BackendRef`](crate::selection::BackendRef) of the backend it leads to: ids are used again.
+        /// [`BackendRef`](crate::selection::BackendRef) of the backend that the hop leads to,
+        /// because ids are used again.
         pub backend: u32,
-        /// Monotonic seconds when the FIB was asked.
+        /// Monotonic second at which a program asked the FIB.
         pub asked: u32,
-        /// Device the frame leaves through.
+        /// The device that sends the frame.
         pub device: u32,
-        /// Bytes an IP packet may have.
+        /// Largest IP packet in bytes.
         pub mtu: u16,
         /// `HOP_*` bits.
         pub flags: u16,
@@ -36,15 +40,18 @@ shared! {
     }
 }
 
-/// Flag of [`Device`]: it has native XDP, so a frame may be transmitted or redirected to it from XDP.
+/// Flag of [`Device`]: the device has native XDP, so XDP may transmit a frame or redirect one to
+/// it.
 pub const DEVICE_XDP: u32 = 1 << 0;
 
 shared! {
-    /// Value of DEVICES, by interface index: the devices whose incoming packets our programs see. Written by the agent.
+    /// Value of DEVICES, by interface index: the devices whose incoming packets the programs see.
+    /// The agent writes it.
     pub struct Device {
-        /// Source of what is translated and leaves here, where the kernel can't say: zero = none.
+        /// IPv4 source of translated packets that leave by this device, if the FIB does not tell
+        /// it. Zero = none.
         pub source4: [u32; 1],
-        /// The same for IPv6.
+        /// IPv6 source of translated packets, if the FIB does not tell it. Zero = none.
         pub source6: [u32; 4],
         /// `DEVICE_*` bits.
         pub flags: u32,

@@ -1,49 +1,54 @@
-//! ICMP_SOURCES and ICMP_TOTAL: how often ICMP messages are sent.
+//! ICMP_SOURCES and ICMP_TOTAL: the rate limits of ICMP messages.
 //!
-//! Each value is a token bucket in one word: the time (nanoseconds of `CLOCK_MONOTONIC_COARSE`) at which it will be full
-//! again. A message is sent while that is at most [`BURST`] messages ahead, and moves it on by one.
+//! Each value is a token bucket in one word: the time at which the bucket will be full again, in
+//! nanoseconds of `CLOCK_MONOTONIC_COARSE`. A message moves that time on by one interval. It is
+//! sent only if the time is then at most [`BURST`] intervals ahead.
 
 use crate::layout::shared;
 
-/// Nanoseconds after which one source prefix may have another message: 100 a second.
+/// Interval of one source prefix in nanoseconds: 100 messages a second.
 pub const SOURCE_INTERVAL: u64 = 10_000_000;
-/// Nanoseconds after which one CPU may send another message: 1000 a second.
+/// Interval of one CPU in nanoseconds: 1000 messages a second.
 pub const TOTAL_INTERVAL: u64 = 1_000_000;
-/// Messages in a full bucket.
+/// The number of messages in a full bucket.
 pub const BURST: u64 = 100;
-/// Kind of what refuses a packet: nobody serves it, or its hop limit is used up. Whoever wants to can ask for these with small packets.
+/// Kind of messages that refuse a packet: nothing serves it, or its hop limit is used up. Small
+/// packets of anybody can cause them.
 pub const KIND_REFUSAL: u32 = 0;
-/// Kind of what says that a packet is too large: connections stand still without it.
+/// Kind of messages about a packet that is too large. Without them connections stand still
+/// (decision 121).
 pub const KIND_SIZE: u32 = 1;
-/// Number of kinds. Each has buckets of its own.
+/// The number of kinds. Each kind has its own buckets.
 pub const KINDS: u32 = 2;
 
 shared! {
-    /// Key of ICMP_SOURCES: an IPv4 /24 as `::a.b.c.0`, or the upper half of an IPv6 address; for a pod its
-    /// [device](SourcePrefix::of_pod).
+    /// Key of ICMP_SOURCES: an IPv4 /24 as `::a.b.c.0`, the upper half of an IPv6 address, or the
+    /// [device](SourcePrefix::of_pod) of a pod.
     pub struct SourcePrefix {
         /// The prefix, bytes in network order.
         pub words: [u32; 2],
-        /// `KIND_*`: what its messages are about.
+        /// The `KIND_*` of the messages.
         pub kind: u32,
     }
 }
 
 impl SourcePrefix {
-    /// The bucket of a prefix for refusals.
+    /// Returns the key of a prefix's bucket for refusals.
     #[inline(always)]
     #[must_use]
     pub const fn new(words: [u32; 2]) -> Self {
         Self { words, kind: KIND_REFUSAL }
     }
-    /// All that comes from a pod's device, by its index: one pod, whatever address it says it has, takes no token of another. As a
-    /// prefix it would be one of multicast addresses, which are no source.
+    /// Returns the key of a pod's bucket for refusals, by the index of the pod's device.
+    ///
+    /// A pod may forge its source address. Keyed by device, it takes no token of another pod. No
+    /// source has such a key: as a prefix it would be one of multicast addresses.
     #[inline(always)]
     #[must_use]
     pub const fn of_pod(device: u32) -> Self {
         Self::new([u32::MAX, device])
     }
-    /// The bucket of the same source for messages about the size of its packets.
+    /// Returns the key of the same source's bucket for messages about size.
     #[inline(always)]
     #[must_use]
     pub const fn about_size(self) -> Self {
@@ -51,7 +56,7 @@ impl SourcePrefix {
     }
 }
 
-/// The bucket after one more message at `now`, if it has one.
+/// Returns the bucket after one more message at `now`, or `None` if the bucket is empty.
 #[inline(always)]
 #[must_use]
 pub const fn take(full_at: u64, now: u64, interval: u64) -> Option<u64> {

@@ -1,9 +1,10 @@
-//! One macro that declares every shared type, so that no type can escape the checks.
+//! The macro `shared!`, which declares every shared type and checks it.
 
-/// Declares shared structs: `repr(C)`, copyable, comparable, readable by aya, and proved free of padding.
+/// Declares shared structs: `repr(C)`, copyable, comparable, readable by aya, and without padding.
 ///
-/// `struct Name<A>` is generic over the address family; the proof is made for [`Addr4`](crate::Addr4) and
-/// [`Addr6`](crate::Addr6). The size must also be a multiple of four, so that BPF stack stores stay aligned.
+/// `struct Name<A>` is generic over the address family. The macro checks it for
+/// [`Addr4`](crate::Addr4) and [`Addr6`](crate::Addr6). The size must also be a multiple of four,
+/// so that stores on the BPF stack stay aligned.
 macro_rules! shared {
     ($($(#[$meta:meta])* pub struct $name:ident<A> { $($(#[$field_meta:meta])* pub $field:ident: $type:ty,)+ })+) => {$(
         $(#[$meta])*
@@ -20,8 +21,8 @@ macro_rules! shared {
         }
         $crate::layout::shared!(@check $name<$crate::Addr4>);
         $crate::layout::shared!(@check $name<$crate::Addr6>);
-        // SAFETY: repr(C), all fields are integers, arrays of them or an address, and the two addresses there
-        // are (the trait is sealed) leave no padding, as asserted above.
+        // SAFETY: repr(C). All fields are integers, arrays of them, or an address. `Address` is
+        // sealed, and the assertions above show for both address types that there is no padding.
         #[cfg(feature = "user")]
         unsafe impl<A: $crate::Address> aya::Pod for $name<A> {}
     )+};
@@ -39,7 +40,7 @@ macro_rules! shared {
                 &[$((stringify!($field), core::mem::offset_of!(Self, $field), size_of::<$type>()),)+];
         }
         $crate::layout::shared!(@check $name);
-        // SAFETY: repr(C), no padding (asserted above), and all fields are integers or arrays of them.
+        // SAFETY: repr(C), no padding (asserted above). All fields are integers or arrays of them.
         #[cfg(feature = "user")]
         unsafe impl aya::Pod for $name {}
     )+};
@@ -70,7 +71,8 @@ mod tests {
     use crate::way::{PeerKey, Way};
     use crate::{Addr4, Addr6, LAYOUT_VERSION};
 
-    /// Names, offsets and sizes of the fields of all shared types; a type that is left out has an unused `SHAPE`.
+    /// Names, offsets and sizes of the fields of all shared types. The compiler warns about the
+    /// unused `SHAPE` of a type that is not in the list.
     const SHAPES: [&[(&str, usize, usize)]; 32] = [
         Affinity::SHAPE,
         AffinityKey::<Addr4>::SHAPE,

@@ -1,8 +1,16 @@
-//! The contract between the BPF programs and the agent, and nothing else.
+//! The contract between the BPF programs and the agent: the types of every map, and the arithmetic
+//! that both sides must do alike.
 //!
-//! Every type here lives in a BPF map. None has padding (the build fails on it) and every bit pattern of
-//! each is valid, so that neither side can hand the other something undefined. Addresses and ports are in
-//! network byte order, everything else in the host's, unless a field says otherwise.
+//! - **Maps.** Each type that is a key or a value of a map is declared by one macro, `shared!` in
+//!   `layout.rs`. The macro refuses padding. Every bit pattern of each type is valid, so neither
+//!   side can hand the other an undefined value.
+//! - **Rules.** [`rules`] says which owner of a slot gets a packet. Programs, plan, collector and
+//!   tests share that code.
+//! - **Hashes.** [`hash`] has the two hashes that all nodes of a cluster must compute alike.
+//!
+//! Addresses and ports are in network byte order. All other numbers are in the host's, unless a
+//! field says otherwise. Start with [`frontend`], [`selection`] and [`backend`]: they are the way
+//! of a look-up.
 #![cfg_attr(not(test), no_std)]
 
 pub mod addr;
@@ -21,7 +29,10 @@ mod layout;
 pub mod name;
 pub mod node_flow;
 pub mod rules;
-#[expect(clippy::indexing_slicing, reason = "a byte, or a bit, is an index into a table of as many entries")]
+#[expect(
+    clippy::indexing_slicing,
+    reason = "each index is a byte or a bit, and its table has an entry for each value"
+)]
 pub mod sctp;
 pub mod selection;
 pub mod socket;
@@ -32,7 +43,8 @@ pub mod way;
 
 pub use addr::{Addr4, Addr6, Address};
 
-/// Version of the map layout: part of the directory name all maps and links are pinned below.
+/// The version of the map layout: a part of the directory that all maps and links are pinned below.
 ///
-/// It changes whenever a type of this crate, a map's kind or the meaning of a field changes.
+/// It changes with any type of this crate, with the kind of any map, and with the meaning of any
+/// field.
 pub const LAYOUT_VERSION: u32 = 4;

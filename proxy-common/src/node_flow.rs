@@ -1,12 +1,15 @@
-//! NODE_PORTS and NODE_FLOWS4/6: connections of this node's own at ports where it also serves.
+//! NODE_PORTS and NODE_FLOWS4/6: connections of the node's own from ports that are also a
+//! NodePort's number (decision 130).
 
-/// Number of words in NODE_PORTS: a bit for each port.
+/// The number of words in NODE_PORTS, which has a bit for each port.
 pub const NODE_PORT_WORDS: u32 = (u16::MAX as u32 + 1) / u64::BITS;
 
-/// Seconds for which datagrams belong to what this node sent last: netfilter keeps an exchange in both directions for two minutes.
+/// Seconds for which incoming datagrams belong to the node's own last datagram. netfilter keeps an
+/// exchange in both directions for two minutes.
 pub const NODE_DATAGRAM_SECONDS: u32 = 180;
 
-/// The bit of a port in NODE_PORTS: index of the word, and mask. The port is in network byte order.
+/// Returns the bit of a port in NODE_PORTS: the index of the word, and the mask. The port is in
+/// network byte order.
 #[inline(always)]
 #[must_use]
 pub const fn node_port_bit(port: u16) -> (u32, u64) {

@@ -1,37 +1,48 @@
-//! The rules of a slot: they let a DSR director do without flow entries where nothing changed, and cut nothing where
-//! something did.
+//! The rules of a slot. A DSR director needs no flow entries where no slot changed, and cuts no
+//! connection where one did.
 //!
-//! While the bit is clear, all connections of the slot belong to its current owner. While it is set, those that have a
-//! flow entry belong to the entry's backend, all others to the settled owner. Programs (rules 1, 3, 6), plan (2, 4) and
-//! collector (5) take them from here, and so does the simulation that tests them.
+//! A slot has a current owner and a settled owner. While it is settled, all its connections belong
+//! to the current owner. While it is unsettled, a connection with a flow entry belongs to the
+//! entry's backend. A connection without one belongs to the settled owner.
+//!
+//! | Rule | Says | Applied by |
+//! |---|---|---|
+//! | 1, 3 | [who gets a packet](Slot::owner) without a flow entry | programs |
+//! | 2, 4 | how a slot [changes its owner](Slot::change_owner) | plan |
+//! | 5 | when a slot [is settled](Slot::settle) again | collector |
+//! | 6 | a [second chance](Slot::second_chance), a [stale hint](Slot::owner_instead) | programs |
+//!
+//! The simulation that tests the rules uses the same code. Decisions 7, 59 and 64 have the reasons.
 
 use crate::backend::{BACKEND_READY, BACKEND_SERVING};
 use crate::selection::{BackendRef, Slot};
 
-/// What a packet is to its connection.
+/// The role of a packet in its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// It opens a TCP connection.
+    /// The packet opens a TCP connection.
     Opening,
-    /// It belongs to a TCP connection that exists already.
+    /// The packet belongs to a TCP connection that exists already.
     Midstream,
-    /// A datagram: nobody can tell.
+    /// A datagram, which does not show whether it opens an exchange.
     Datagram,
 }
 
-/// How long ago a slot changed its current owner last.
+/// The time since a slot last changed its current owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastChange {
-    /// A connection may have been silent ever since and live.
+    /// A connection may have been silent since then and still live.
     Recent,
-    /// Longer than the established time-out.
+    /// Longer ago than the established time-out.
     Old,
 }
 
 impl Role {
-    /// Whether a connection goes on with the backend of its flow entry, which exists and has these `BACKEND_*` bits. A TCP
-    /// connection is ended by its pod, or lives on; datagrams would be sent to one that serves no more for as long as their
-    /// client sends.
+    /// Returns whether a connection stays with the backend of its flow entry. The backend exists
+    /// and has these `BACKEND_*` bits.
+    ///
+    /// A TCP connection is ended by its pod, or lives on. Datagrams have no end: a client that
+    /// keeps sending would stay with a backend that serves no more.
     #[inline(always)]
     #[must_use]
     pub const fn keeps(self, flags: u8) -> bool {
@@ -40,11 +51,12 @@ impl Role {
 }
 
 impl Slot {
-    /// Rules 2 and 4: the word after `next` becomes the current owner; nobody does while the list is empty.
+    /// Rules 2 and 4: returns the slot after `next` becomes the current owner. `next` is none while
+    /// the list is empty.
     ///
-    /// `exists` says whether a backend is still in an EndpointSlice in any condition. While the bit is set,
-    /// a settled owner that exists is not replaced; a settled owner that is gone becomes the current one and
-    /// the bit stays.
+    /// `exists` says whether an EndpointSlice still has a backend, in any condition. In an
+    /// unsettled slot, a settled owner that exists is not replaced. If it is gone, `next` becomes
+    /// the settled owner as well, and the slot stays unsettled.
     #[must_use]
     pub fn change_owner(self, next: BackendRef, exists: impl Fn(BackendRef) -> bool) -> Self {
         let current = self.current();
@@ -62,7 +74,8 @@ impl Slot {
         if exists(settled) { Self::unsettled(next, settled) } else { Self::unsettled(next, next) }
     }
 
-    /// Rules 1 and 3: who gets a packet that has no flow entry. `flags` tells the `BACKEND_*` bits of a backend that exists.
+    /// Rules 1 and 3: returns the owner that gets a packet without a flow entry. `flags` returns
+    /// the `BACKEND_*` bits of a backend that exists.
     #[inline(always)]
     pub fn owner(self, role: Role, flags: impl FnOnce(BackendRef) -> Option<u8>) -> BackendRef {
         if !self.is_unsettled() || matches!(role, Role::Opening) {
@@ -71,7 +84,8 @@ impl Slot {
         let Some(flags) = flags(self.settled()) else {
             return self.current();
         };
-        // A datagram may as well open a new exchange: it stays with an owner that is leaving only while that is Ready.
+        // A datagram may open a new exchange. It stays with the settled owner only while that owner
+        // is Ready.
         if matches!(role, Role::Midstream) || flags & BACKEND_READY != 0 {
             self.settled()
         } else {
@@ -79,12 +93,13 @@ impl Slot {
         }
     }
 
-    /// Rule 5: the word after a round of the collector in which no flow entry of the slot named another living backend than
-    /// the current owner.
+    /// Rule 5: returns the slot after a round of the collector that found no flow entry of another
+    /// living backend than the current owner.
     ///
-    /// It takes two rounds where a settled owner lives that nobody was heard of for so long. The bit is cleared only where
-    /// every entry that a program makes meanwhile, however late, names the current owner: so the settled owner has to be
-    /// that first.
+    /// A settled owner may live without an entry for so long. The slot then takes two rounds. The
+    /// first makes the current owner the settled one, the second clears the bit. A program may
+    /// enter a connection during a round, and the bit may be cleared only if every such entry names
+    /// the current owner.
     #[must_use]
     pub fn settle(self, last_change: LastChange) -> Self {
         if !self.is_unsettled() {
@@ -97,10 +112,15 @@ impl Slot {
         }
     }
 
-    /// Rule 6: who gets a packet that came in encapsulated for the backend `hinted` and has no flow entry, if it may still
-    /// be sent on. A connection of `hinted` that began after the slot's last change has an entry on this node; so this one is
-    /// older, and its director did not know: it gets to the slot's other owner, or its only one, where that exists. Directors that saw other
-    /// changes before agree on the current owner, so a settled one that is not this slot's has the same other owner.
+    /// Rule 6: returns the backend that gets an encapsulated packet for the backend `hinted`, if
+    /// the packet has no flow entry and may still be sent on.
+    ///
+    /// A connection of `hinted` that began after the slot's last change has an entry on this node.
+    /// So this connection is older, and its director did not know of it. The packet gets to the
+    /// slot's other owner if that one exists, or to the only owner.
+    ///
+    /// Directors that saw other changes before still agree on the current owner. If `hinted` is not
+    /// an owner of this slot, the other owner is therefore the current one.
     #[inline(always)]
     pub fn second_chance(
         self,
@@ -115,16 +135,19 @@ impl Slot {
         if exists(other) { other } else { hinted }
     }
 
-    /// Rule 6 where this node has nobody by the name of the packet's hint, and the packet no flow entry: an endpoint that is
-    /// gone, which its director still takes for the slot's settled owner. A connection of that one is lost; all others that
-    /// the director knows of are the current owner's, on which both agree.
+    /// Rule 6 for a hint that names no backend of this node: returns the owner of a packet without
+    /// a flow entry.
+    ///
+    /// The endpoint is gone, and its director still takes it for the slot's settled owner. A
+    /// connection of that endpoint is lost. All other connections that the director knows of belong
+    /// to the current owner, on which both nodes agree.
     #[inline(always)]
     pub fn owner_instead(self, role: Role, flags: impl FnOnce(BackendRef) -> Option<u8>) -> BackendRef {
         let is_known = matches!(role, Role::Midstream) && !self.current().is_none();
         if is_known { self.current() } else { self.owner(role, flags) }
     }
 
-    /// Whether a backend is one of the two owners.
+    /// Returns whether a backend is one of the two owners.
     #[inline(always)]
     #[must_use]
     pub const fn is_owned_by(self, backend: BackendRef) -> bool {
@@ -151,7 +174,7 @@ mod tests {
         assert_eq!(slot, Slot::unsettled(B, A));
         assert_eq!(slot.change_owner(C, |_| true), Slot::unsettled(C, A));
         assert_eq!(slot.change_owner(C, |owner| owner != A), Slot::unsettled(C, C));
-        assert_eq!(slot.change_owner(A, |_| true), Slot::unsettled(A, A), "back home: the bit stays");
+        assert_eq!(slot.change_owner(A, |_| true), Slot::unsettled(A, A), "the bit stays");
     }
 
     #[test]
@@ -167,12 +190,12 @@ mod tests {
         assert!(slot.owner(Role::Opening, |_| Some(0)).is_none());
         assert_eq!(slot.change_owner(B, |_| true), Slot::unsettled(B, A));
         assert_eq!(slot.change_owner(B, |_| false), Slot::unsettled(B, B));
-        let nobody = slot.change_owner(BackendRef::NONE, |_| false);
-        assert_eq!(nobody.settle(LastChange::Recent), Slot::default());
+        let ownerless = slot.change_owner(BackendRef::NONE, |_| false);
+        assert_eq!(ownerless.settle(LastChange::Recent), Slot::default());
     }
 
     #[test]
-    fn a_slot_settles_once_nobody_can_be_left_to_another_owner() {
+    fn a_slot_settles_once_no_connection_of_another_owner_can_be_left() {
         for last_change in [LastChange::Recent, LastChange::Old] {
             assert_eq!(Slot::unsettled(A, A).settle(last_change), Slot::settled_on(A));
             assert_eq!(Slot::settled_on(A).settle(last_change), Slot::settled_on(A));
@@ -194,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_for_an_endpoint_that_is_gone_is_the_current_owners() {
+    fn a_packet_for_an_endpoint_that_is_gone_belongs_to_the_current_owner() {
         let slot = Slot::unsettled(B, A);
         assert_eq!(slot.owner_instead(Role::Midstream, |_| Some(0)), B);
         assert_eq!(slot.owner_instead(Role::Opening, |_| Some(0)), B);

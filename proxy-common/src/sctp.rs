@@ -1,20 +1,23 @@
-//! SCTP (RFC 9260): its checksum, CRC32c, and what its first chunk means to a connection.
+//! SCTP (RFC 9260): its checksum, CRC32c, and the types of its first chunk.
 //!
-//! The CRC is linear over GF(2), and covers no address: where a port changes, the new checksum is the old one XOR the
-//! remainder of the difference, `difference * x^(8 * bytes)` modulo the CRC's polynomial. The packet itself is not read.
+//! The CRC is linear over GF(2) and covers no address. Where a port changes, the new checksum is
+//! the old one XOR `difference * x^(8 * bytes)`, modulo the CRC's polynomial. The packet itself is
+//! not read (decision 69).
 
-/// CRC32c's polynomial, bits reversed: bit 31 is the coefficient of x^0.
+/// CRC32c's polynomial with its bits reversed: bit 31 is the coefficient of x^0.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 /// The polynomial 1.
 const ONE: u32 = 1 << 31;
 
-/// x^(8 * n) for n = 0..256: what a byte of zeros behind it does to a remainder, n times.
+/// x^(8 * n) for n = 0..256: the factor by which `n` bytes of zeros behind a remainder change it.
 static SHORT: [u32; 256] = powers(byte_of_zeros(ONE));
 /// x^(8 * 256 * n) for n = 0..256.
 static LONG: [u32; 256] = powers(byte_of_zeros(SHORT[255]));
 
-/// What changes in the checksum of a packet of `bytes` bytes, the SCTP header included, whose first four bytes change by
-/// `difference` (XOR). Both words as they lie in memory.
+/// Returns the change (XOR) of a packet's checksum when its first four bytes change by `difference`
+/// (XOR).
+///
+/// The packet has `bytes` bytes with the SCTP header. Both words are as they lie in memory.
 #[inline(always)]
 #[must_use]
 pub fn checksum_difference(difference: u32, bytes: u32) -> u32 {
@@ -26,11 +29,14 @@ pub fn checksum_difference(difference: u32, bytes: u32) -> u32 {
     remainder.to_le()
 }
 
-/// What a bit that is shifted out is worth. A table: from Linux 6.18 on the verifier follows both results of a mask that is
-/// all ones or zero, as if it were a branch, and there are 64 of them here.
+/// The value of a bit that is shifted out.
+///
+/// It is a table because of the verifier. From Linux 6.18 on, it follows both results of a mask
+/// that is all ones or zero, as if the mask were a branch. There are 64 of them here.
 static SHIFTED_OUT: [u32; 2] = [0, POLYNOMIAL];
 
-/// A product modulo the polynomial. Without branches: the verifier would have to follow both sides of each.
+/// Multiplies modulo the polynomial, without branches: the verifier would follow both sides of
+/// each.
 #[inline(always)]
 const fn multiply(left: u32, right: u32) -> u32 {
     let (mut product, mut left, mut right) = (0, left, right);
@@ -58,7 +64,7 @@ const fn byte_of_zeros(mut value: u32) -> u32 {
     value
 }
 
-/// 1, `base`, `base`^2, ...
+/// Returns 1, `base`, `base`^2, ...
 const fn powers(base: u32) -> [u32; 256] {
     let mut powers = [ONE; 256];
     let mut index = 1;
@@ -69,17 +75,17 @@ const fn powers(base: u32) -> [u32; 256] {
     powers
 }
 
-/// The first chunk's type: data.
+/// Type of a chunk: data.
 pub const DATA: u8 = 0;
-/// The first chunk's type: opens an association.
+/// Type of a chunk: opens an association.
 pub const INIT: u8 = 1;
-/// The first chunk's type: the answer to INIT.
+/// Type of a chunk: answers INIT.
 pub const INIT_ACK: u8 = 2;
-/// The first chunk's type: ends an association at once.
+/// Type of a chunk: ends an association at once.
 pub const ABORT: u8 = 6;
-/// The first chunk's type: its sender has nothing more to send and knows that the other side has neither.
+/// Type of a chunk: its sender has nothing more to send and knows that the other side has neither.
 pub const SHUTDOWN_ACK: u8 = 8;
-/// The first chunk's type: the last packet of an association.
+/// Type of a chunk: the last of an association.
 pub const SHUTDOWN_COMPLETE: u8 = 14;
 
 #[cfg(test)]
@@ -88,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    /// RFC 9260, appendix A, a bit at a time.
+    /// CRC32c as in RFC 9260, appendix A, one bit at a time.
     fn crc32c(bytes: &[u8]) -> u32 {
         let shifted = bytes.iter().fold(u32::MAX, |crc, byte| byte_of_zeros(crc ^ u32::from(*byte)));
         !shifted
@@ -101,7 +107,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_checksum_is_patched_as_if_it_were_computed_afresh(
+        fn a_patched_checksum_equals_a_fresh_one(
             mut packet in proptest::collection::vec(any::<u8>(), 16..1600), ports in any::<[u8; 4]>(),
         ) {
             packet[8..12].fill(0);
@@ -115,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_at_the_ends_of_the_tables_are_patched_too() {
+    fn a_checksum_is_patched_at_the_ends_of_the_tables() {
         for length in [16, 255, 256, 257, 511, 512, 65_280, 65_515] {
             let (zeros, mut changed) = (vec![0; length], vec![0; length]);
             changed[..4].copy_from_slice(&[1, 2, 3, 4]);

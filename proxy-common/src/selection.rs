@@ -1,56 +1,63 @@
-//! SERVICES, SELECTION and HINTS: from a service id to a backend, one aligned u64 at a time.
+//! SERVICES, SELECTION and HINTS: the way from a service id to a backend.
 //!
-//! Both arrays are memory-mapped by the agent, which stores whole words; a program that runs meanwhile sees
-//! the old or the new word, never a mixture.
+//! A service id is an index into SERVICES. Its word names a slice of SELECTION. A hash picks a slot
+//! of the slice, and the slot names its owners. The agent maps both arrays into its memory and
+//! stores whole words. A program that runs meanwhile sees the old word or the new one, never a
+//! mixture.
 
 use crate::addr::Address;
 use crate::hash::client_hash;
 use crate::layout::shared;
 
-/// Flag of [`ServiceEntry`]: the list is empty but the service has usable endpoints elsewhere, so traffic
-/// is dropped and counted instead of refused.
+/// Flag of [`ServiceEntry`]: the list is empty, but the Service has usable endpoints elsewhere.
+/// Packets are dropped and counted instead of refused.
 pub const SERVICE_ELSEWHERE: u8 = 1 << 0;
 /// Flag of [`ServiceEntry`]: the slice is a Maglev table of fixed length.
 pub const SERVICE_MAGLEV: u8 = 1 << 1;
-/// Flag of [`ServiceEntry`]: the list is empty; the slots are there for connections of former owners only.
+/// Flag of [`ServiceEntry`]: the list is empty. The slots serve only connections of former owners
+/// (decision 63).
 pub const SERVICE_VACANT: u8 = 1 << 2;
 
-/// Highest length of a slice.
+/// The largest length of a slice.
 pub const MAX_SLICE_LENGTH: u32 = (1 << 24) - 1;
 
-/// A word of SERVICES: bits 0..32 the slice's offset in SELECTION, 32..56 its length, 56..64 flags.
+/// A word of SERVICES: the slice of a list. The zero word is a Service without any endpoint.
 ///
-/// The zero word is a service without a single endpoint.
+/// | Bits | Meaning |
+/// |---|---|
+/// | 0..32 | the slice's offset in SELECTION |
+/// | 32..56 | its length in slots |
+/// | 56..64 | `SERVICE_*` flags |
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServiceEntry(pub u64);
 
 impl ServiceEntry {
-    /// Packs a slice; `length` is cut to 24 bits.
+    /// Packs a slice. `length` is cut to 24 bits.
     #[inline(always)]
     #[must_use]
     pub const fn new(offset: u32, length: u32, flags: u8) -> Self {
         Self(offset as u64 | ((length & MAX_SLICE_LENGTH) as u64) << 32 | (flags as u64) << 56)
     }
-    /// First slot of the slice.
+    /// Returns the first slot of the slice.
     #[inline(always)]
     #[must_use]
     pub const fn offset(self) -> u32 {
         self.0 as u32
     }
-    /// Number of slots; 0 = no endpoint in this list.
+    /// Returns the number of slots. 0 = the list has no endpoint.
     #[inline(always)]
     #[must_use]
     pub const fn length(self) -> u32 {
         (self.0 >> 32) as u32 & MAX_SLICE_LENGTH
     }
-    /// `SERVICE_*` bits.
+    /// Returns the `SERVICE_*` bits.
     #[inline(always)]
     #[must_use]
     pub const fn flags(self) -> u8 {
         (self.0 >> 56) as u8
     }
-    /// The slot a hash falls on. The list must not be empty.
+    /// Returns the slot that a hash picks. The list must not be empty.
     #[inline(always)]
     #[must_use]
     pub const fn slot(self, hash: u32) -> u32 {
@@ -58,19 +65,23 @@ impl ServiceEntry {
     }
 }
 
-/// Names a backend and which incarnation of its id is meant: bits 0..24 the id, 24..31 the generation.
+/// A reference to a backend, with the generation of its id. Id 0 is never given out: the zero
+/// reference is "none".
 ///
-/// Id 0 is never given out: the zero reference is "none".
+/// | Bits | Meaning |
+/// |---|---|
+/// | 0..24 | the id |
+/// | 24..31 | the generation |
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BackendRef(pub u32);
 
 impl BackendRef {
-    /// No backend.
+    /// The reference to no backend.
     pub const NONE: Self = Self(0);
-    /// Bits of the id.
+    /// The number of bits of the id.
     pub const ID_BITS: u32 = 24;
-    /// Number of different generations; they wrap around.
+    /// The number of generations. They wrap around.
     pub const GENERATIONS: u8 = 128;
 
     /// Packs an id and a generation, cut to 24 and 7 bits.
@@ -79,19 +90,19 @@ impl BackendRef {
     pub const fn new(id: u32, generation: u8) -> Self {
         Self(id & 0x00ff_ffff | ((generation & 0x7f) as u32) << Self::ID_BITS)
     }
-    /// Index into BACKENDS4/6.
+    /// Returns the id, an index into BACKENDS4/6.
     #[inline(always)]
     #[must_use]
     pub const fn id(self) -> u32 {
         self.0 & 0x00ff_ffff
     }
-    /// Incarnation of the id, 0..=127.
+    /// Returns the generation of the id, 0..=127.
     #[inline(always)]
     #[must_use]
     pub const fn generation(self) -> u8 {
         (self.0 >> Self::ID_BITS) as u8 & 0x7f
     }
-    /// Whether this names nothing.
+    /// Returns whether this names no backend.
     #[inline(always)]
     #[must_use]
     pub const fn is_none(self) -> bool {
@@ -99,7 +110,13 @@ impl BackendRef {
     }
 }
 
-/// A word of SELECTION: bits 0..31 the current owner, 31..62 the settled owner, 62 unsettled.
+/// A word of SELECTION: the owners of a slot. [`rules`](crate::rules) has its rules.
+///
+/// | Bits | Meaning |
+/// |---|---|
+/// | 0..31 | the current owner |
+/// | 31..62 | the settled owner |
+/// | 62 | set while the slot is unsettled |
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slot(pub u64);
@@ -108,31 +125,32 @@ impl Slot {
     const REF_MASK: u64 = (1 << 31) - 1;
     const UNSETTLED: u64 = 1 << 62;
 
-    /// A slot whose owner nobody disputes: current and settled are the same, the bit is clear.
+    /// Returns a settled slot: one backend is the current and the settled owner, and the bit is
+    /// clear.
     #[inline(always)]
     #[must_use]
     pub const fn settled_on(owner: BackendRef) -> Self {
         Self(owner.0 as u64 & Self::REF_MASK | (owner.0 as u64 & Self::REF_MASK) << 31)
     }
-    /// A slot whose current owner is new while connections of the settled owner may live.
+    /// Returns an unsettled slot: connections of the settled owner may live.
     #[inline(always)]
     #[must_use]
     pub const fn unsettled(current: BackendRef, settled: BackendRef) -> Self {
         Self(current.0 as u64 & Self::REF_MASK | (settled.0 as u64 & Self::REF_MASK) << 31 | Self::UNSETTLED)
     }
-    /// The owner of new connections.
+    /// Returns the owner of new connections.
     #[inline(always)]
     #[must_use]
     pub const fn current(self) -> BackendRef {
         BackendRef((self.0 & Self::REF_MASK) as u32)
     }
-    /// The owner of connections that have no flow entry.
+    /// Returns the owner of connections without a flow entry.
     #[inline(always)]
     #[must_use]
     pub const fn settled(self) -> BackendRef {
         BackendRef((self.0 >> 31 & Self::REF_MASK) as u32)
     }
-    /// Whether flow entries must be asked.
+    /// Returns whether the programs must ask for flow entries.
     #[inline(always)]
     #[must_use]
     pub const fn is_unsettled(self) -> bool {
@@ -140,33 +158,40 @@ impl Slot {
     }
 }
 
-/// Bit of [`HintKey::hint`]: the key says that a backend is in a list. No hint of a packet has it.
+/// Bit of [`HintKey::hint`]: the key is that of a list's member. No packet's hint has it.
 pub const HINT_MEMBER: u32 = 1 << 31;
-/// Bit of [`HintKey::hint`]: the other bits are of a hash of a pod's address. No hint of a packet has it.
+/// Bit of [`HintKey::hint`]: the lower bits are a hash of a pod's address. No packet's hint has it.
 pub const HINT_POD: u32 = 1 << 30;
 
 shared! {
-    /// Key of HINTS: the hint a director put into the outer header, together with the service it is for, so
-    /// that a packet can never select another service's backend. Value: [`BackendRef`] of a backend on this
-    /// node; and the same by the pod's address, for directors that name no more than that: see [`HintKey::pod`]. For lists of services
-    /// with session affinity also: who is in the list; see [`HintKey::member`].
+    /// Key of HINTS; the value is a [`BackendRef`]. There are three kinds of keys:
+    ///
+    /// - by hint: a backend of this node, by the hint in the outer header
+    /// - by pod ([`HintKey::pod`]): a backend of this node, by its address, for directors without
+    ///   hints (IPVS)
+    /// - by member ([`HintKey::member`]): each member of a list with session affinity
+    ///
+    /// Every key has the service id, so a packet can't select the backend of another Service.
     pub struct HintKey {
         /// Service id.
         pub service: u32,
-        /// 1..=16383, see [`hint`](crate::hash::hint); or [`HINT_MEMBER`] and a backend id; or [`HINT_POD`] and a hash of an address.
+        /// A [`hint`](crate::hash::hint), 1..=16383; or [`HINT_MEMBER`] and a backend id; or
+        /// [`HINT_POD`] and a hash of an address.
         pub hint: u32,
     }
 }
 
 impl HintKey {
-    /// The key that is there while a backend is in the list of a service with affinity; its value is the [`BackendRef`].
+    /// Returns the key that HINTS has while a backend is in the list of a Service with affinity.
+    /// Its value is the [`BackendRef`].
     #[inline(always)]
     #[must_use]
     pub const fn member(service: u32, backend: BackendRef) -> Self {
         Self { service, hint: HINT_MEMBER | backend.id() }
     }
-    /// The key by which a pod of this node is found from its address alone. Addresses share one now and then: whoever looks one up
-    /// compares the backend's.
+    /// Returns the key of a pod of this node, by its address alone.
+    ///
+    /// Two addresses may share a key. The reader must compare the backend's address.
     #[inline(always)]
     #[must_use]
     pub fn pod<A: Address>(service: u32, address: &A) -> Self {

@@ -1,13 +1,13 @@
-//! SOCK_REV4/6 and SOCK_TCP4/6: which frontend a socket's backend stands for.
+//! SOCK_REV4/6 and SOCK_TCP4/6: the frontend that a socket asked for, by its backend.
 
 use crate::layout::shared;
 
 shared! {
-    /// Key of SOCK_REV4/6 and SOCK_TCP4/6: a socket, and the backend that its calls were turned to.
+    /// Key of SOCK_REV4/6 and SOCK_TCP4/6: a socket, and the backend that a hook directed it to.
     pub struct SocketKey<A> {
         /// The backend's address.
         pub address: A,
-        /// The socket's cookie, as the kernel gives it out: the low word, then the high one.
+        /// The socket's cookie from the kernel: the low word, then the high one.
         pub cookie: [u32; 2],
         /// The backend's port, network byte order.
         pub port: u16,
@@ -17,23 +17,26 @@ shared! {
 }
 
 shared! {
-    /// Value of SOCK_REV4/6 and SOCK_TCP4/6. Written by the programs when a socket is connected or sends; the least recently
-    /// used entry is evicted, and its socket sees the backend's own address.
+    /// Value of SOCK_REV4/6 and SOCK_TCP4/6. The programs write it when a socket connects or sends.
+    ///
+    /// The map evicts the least recently used entry. The socket of that entry then sees the
+    /// backend's own address.
     pub struct SocketFrontend<A> {
-        /// The address the socket asked for.
+        /// The frontend's address.
         pub address: A,
         /// [`BackendRef`](crate::selection::BackendRef) of the backend.
         pub backend: u32,
-        /// Low word of the cookie, as in the key: an LRU map may give an entry to another key while it is read.
+        /// Low word of the key's cookie: an LRU map may give an entry to another key while a
+        /// program reads it.
         pub socket: u32,
-        /// The port the socket asked for, network byte order.
+        /// The frontend's port, network byte order.
         pub port: u16,
         /// Zero.
         pub reserved: u16,
     }
 }
 
-/// A cookie in the two words of a [`SocketKey`].
+/// Splits a cookie into the two words of a [`SocketKey`].
 #[inline(always)]
 #[must_use]
 pub const fn cookie_words(cookie: u64) -> [u32; 2] {

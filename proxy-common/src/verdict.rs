@@ -1,11 +1,11 @@
-//! What the programs decide, and the counters that say how often.
+//! COUNTERS and SERVICE_STATS: the reasons why packets end as they do, and how often.
 
 use crate::layout::shared;
 
-/// Declares the counted reasons: one place for the number, the name people see, and the meaning.
+/// Declares the counted reasons, with the number, the name and the meaning of each in one place.
 macro_rules! reasons {
     ($($(#[doc = $line:literal])+ $variant:ident = $number:literal, $name:literal;)+) => {
-        /// Why a packet ended as it did.
+        /// The reason why a packet ended as it did.
         #[repr(u8)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Reason { $($(#[doc = $line])+ $variant = $number,)+ }
@@ -13,16 +13,16 @@ macro_rules! reasons {
         impl Reason {
             /// All reasons, in the order of their numbers.
             pub const ALL: &[Self] = &[$(Self::$variant,)+];
-            /// The number of the last one: they stand in order.
+            /// The number of the last reason. The reasons are in the order of their numbers.
             const LAST: u32 = match Self::ALL.last() { Some(last) => *last as u32, None => 0 };
 
-            /// The name in tables, JSON and metrics.
+            /// Returns the name in tables, JSON and metrics.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)+ }
             }
 
-            /// The meaning in one or two sentences: the variant's own documentation.
+            /// Returns the meaning in one or two sentences: the variant's own documentation.
             #[must_use]
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$variant => concat!($($line),+).trim_ascii(),)+ }
@@ -44,8 +44,8 @@ reasons! {
     Reply = 4, "reply";
     /// Encapsulated again and sent to the slot's other owner (second chance).
     SentOnward = 5, "sent_onward";
-    /// Passed unchanged by XDP to the TC program: the next hop is not resolved, its device has no XDP, or the kernel refused
-    /// metadata.
+    /// Passed unchanged by XDP to the TC program: the next hop is not resolved, its device has no
+    /// XDP, or the kernel refused metadata.
     HandedToTc = 6, "handed_to_tc";
     /// Translated to a backend on another node and sent there from an address of this node (SNAT).
     SentSnat = 7, "sent_snat";
@@ -53,18 +53,23 @@ reasons! {
     Echo = 8, "echo";
     /// A reply of a backend on another node, translated back and sent to the client.
     ReplySnat = 9, "reply_snat";
-    /// An ICMP error about a Service's connection, translated for its receiver or sent on to the backend's node.
+    /// An ICMP error about a Service's connection, translated for its receiver or sent on to the
+    /// backend's node.
     IcmpError = 10, "icmp_error";
     /// A pod's packet, translated to a backend on any node and passed to the stack.
     ServedPod = 11, "served_pod";
-    /// A pod's packet to a Service whose backend is the pod itself, translated and returned to the pod.
+    /// A pod's packet to a Service whose backend is the pod itself, translated and returned to the
+    /// pod.
     Hairpin = 12, "hairpin";
-    /// A later fragment that came before the first one of its packet, held until the first one comes. It is then received and
-    /// counted again. A fragment for this node's own address is also passed to the stack: it may belong to no Service.
+    /// A later fragment that came before the first one of its packet, held until the first one
+    /// comes. It is then received and counted again. A fragment for this node's own address is also
+    /// passed to the stack: it may belong to no Service.
     FragmentHeld = 13, "fragment_held";
-    /// A connection, or a datagram of an unconnected socket, that a socket hook directed to a backend.
+    /// A connection, or a datagram of an unconnected socket, that a socket hook directed to a
+    /// backend.
     Connected = 14, "connected";
-    /// Cut in two, because it was too large for the next hop. Both parts are received and counted again.
+    /// Cut in two, because it was too large for the next hop. Both parts are received and counted
+    /// again.
     Fragmented = 15, "fragmented";
     /// The Service has no usable endpoint. The client is refused by ICMP, a socket by ECONNREFUSED.
     NoEndpoint = 16, "no_endpoint";
@@ -72,10 +77,11 @@ reasons! {
     NoLocalEndpoint = 17, "no_local_endpoint";
     /// Encapsulated for a frontend, but the sender is no node of the cluster.
     NotPeer = 18, "not_peer";
-    /// Decapsulated, but neither flow entry nor hint nor second chance names a backend on this node.
+    /// Decapsulated, but neither flow entry nor hint nor second chance names a backend on this
+    /// node.
     NoBackendHere = 19, "no_backend_here";
-    /// A later fragment for a Service's address that can't be held. The first one of its packet, which has the port, was not
-    /// seen.
+    /// A later fragment for a Service's address that can't be held. The first one of its packet,
+    /// which has the port, was not seen.
     FragmentUnknown = 20, "fragment_unknown";
     /// There is no route, or no resolved neighbour, towards the backend.
     NoWay = 21, "no_way";
@@ -89,9 +95,11 @@ reasons! {
     NoRoom = 25, "no_room";
     /// The slot, or the backend that it names, is not in the maps (yet).
     NoBackend = 26, "no_backend";
-    /// The client is outside the Service's `loadBalancerSourceRanges`, or asks for a ClusterIP from outside the cluster.
+    /// The client is outside the Service's `loadBalancerSourceRanges`, or asks for a ClusterIP from
+    /// outside the cluster.
     SourceRefused = 27, "source_refused";
-    /// No Service has this port of the Service's address. The client is refused by ICMP, a socket by ECONNREFUSED.
+    /// No Service has this port of the Service's address. The client is refused by ICMP, a socket
+    /// by ECONNREFUSED.
     UnknownPort = 28, "unknown_port";
     /// No port of this node was free for another connection to the backend.
     SnatPorts = 29, "snat_ports";
@@ -99,26 +107,27 @@ reasons! {
     IcmpUnknown = 30, "icmp_unknown";
     /// No Service of this address has this protocol. The client is refused by ICMP.
     UnknownProtocol = 31, "unknown_protocol";
-    /// Encapsulated for a frontend by a pod or a process of this node instead of by Millrace. Dropped on its way out.
+    /// Encapsulated for a frontend by a pod or a process of this node instead of by Millrace.
+    /// Dropped on its way out.
     ForgedTunnel = 32, "forged_tunnel";
-    /// Came from the network for a Service's address, was served by nothing on this node, and would be routed back to the
-    /// network in a loop. Dropped on its way out.
+    /// Came from the network for a Service's address, was served by nothing on this node, and would
+    /// be routed back to the network in a loop. Dropped on its way out.
     Unserved = 37, "unserved";
-    /// A socket that is bound to a loopback address asked for a NodePort there, and the backend has no address of this node.
-    /// The call fails with EADDRNOTAVAIL.
+    /// A socket that is bound to a loopback address asked for a NodePort there, and the backend has
+    /// no address of this node. The call fails with EADDRNOTAVAIL.
     LoopbackSource = 44, "loopback_source";
 }
 
-/// Numbers reserved for reasons: the stride of COUNTERS.
+/// The count of numbers reserved for reasons: the stride of COUNTERS.
 pub const REASONS: u32 = 64;
-/// Number of entries in COUNTERS.
+/// The number of entries in COUNTERS.
 pub const COUNTER_ENTRIES: u32 = Program::ALL.len() as u32 * REASONS;
-/// The numbers of the reasons that are drops; those below and above are not.
+/// The numbers of the reasons that are drops. All others are not.
 const DROPS: core::ops::Range<u8> = 16..48;
 
 const _: () = assert!(Reason::LAST < REASONS, "a reason's number is beyond the stride of COUNTERS");
 
-/// The program that counted. A packet that XDP passes up untouched is counted by XDP and again by TC.
+/// The program that counts. A packet that XDP passes untouched is counted by XDP and again by TC.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Program {
@@ -128,11 +137,11 @@ pub enum Program {
     TcIngress = 1,
     /// `tc_egress`.
     TcEgress = 2,
-    /// `cg_connect4`; what it counts are connections, that of a UDP socket included.
+    /// `cg_connect4`, which counts connections, also those of UDP sockets.
     CgConnect4 = 3,
     /// `cg_connect6`.
     CgConnect6 = 4,
-    /// `cg_sendmsg4`; what it counts are datagrams of sockets that are not connected.
+    /// `cg_sendmsg4`, which counts datagrams of unconnected sockets.
     CgSendmsg4 = 5,
     /// `cg_sendmsg6`.
     CgSendmsg6 = 6,
@@ -156,7 +165,7 @@ impl Program {
         Self::TcPodOut,
     ];
 
-    /// The name the program has in the kernel.
+    /// Returns the name of the program in the kernel.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -172,8 +181,11 @@ impl Program {
         }
     }
 
-    /// Whether this program is known to give a reason. Metrics show a counter of such a pair while it is zero, too, and one
-    /// of another pair only when it is not: a pair that is left out by mistake is late, not lost.
+    /// Returns whether this program is known to give a reason.
+    ///
+    /// The metrics show the counter of such a pair even while it is zero. They show the counter of
+    /// any other pair once it is not zero. A pair that is left out by mistake is therefore late,
+    /// not lost (decision 112).
     #[must_use]
     pub const fn can(self, reason: Reason) -> bool {
         match self {
@@ -207,7 +219,8 @@ impl Program {
         }
     }
 
-    /// Reasons of packets that come in over an uplink: not those of pods, sockets and packets that leave.
+    /// Reasons of packets that come in over an uplink: not those of pods, sockets and packets that
+    /// leave.
     const fn can_at_uplink(reason: Reason) -> bool {
         !matches!(
             reason,
@@ -234,7 +247,7 @@ impl Program {
         )
     }
 
-    /// The index into COUNTERS of what this program counts for `reason`.
+    /// Returns the index into COUNTERS of this program's counter for `reason`.
     #[inline(always)]
     #[must_use]
     pub const fn counter(self, reason: Reason) -> u32 {
@@ -243,7 +256,7 @@ impl Program {
 }
 
 impl Reason {
-    /// Whether the packet was dropped.
+    /// Returns whether the packet was dropped.
     #[must_use]
     pub const fn is_drop(self) -> bool {
         let number = self as u8;
@@ -260,12 +273,13 @@ impl TryFrom<u32> for Reason {
 }
 
 shared! {
-    /// Value of COUNTERS (by program and reason) and SERVICE_STATS (by service id), one for each CPU.
+    /// Value of COUNTERS (by program and reason) and SERVICE_STATS (by service id), one for each
+    /// CPU.
     pub struct Counter {
         /// Packets.
         pub packets: u64,
-        /// Bytes of the frames, link-layer header included, as they came in; XDP counts a multi-buffer frame's first
-        /// buffer only.
+        /// Bytes of the frames as they came in, link-layer header included. XDP counts only the
+        /// first buffer of a multi-buffer frame.
         pub bytes: u64,
     }
 }

@@ -1,16 +1,17 @@
-//! VIPS and VIP_FILTER: addresses that are a service's, whatever the port.
+//! VIPS and VIP_FILTER: the addresses of Services, whatever the port.
 
 use crate::addr::Address;
 use crate::layout::shared;
 
-/// Bit of a VIPS value: some Service's cluster IP.
+/// Bit of a VIPS value: a Service's ClusterIP.
 pub const VIP_CLUSTER_IP: u32 = 1 << 0;
-/// Bit of a VIPS value: some Service's external IP or load balancer address.
+/// Bit of a VIPS value: a Service's external IP or load balancer address.
 pub const VIP_EXTERNAL: u32 = 1 << 1;
-/// Bit of a VIPS value: over an uplink only clients inside the cluster are served there.
+/// Bit of a VIPS value: over an uplink, only clients inside the cluster are served.
 pub const VIP_INSIDE_ONLY: u32 = 1 << 2;
 
-/// Number of words in VIP_FILTER: 32 KiB, of which 20,000 addresses set one bit in thirteen.
+/// The number of words in VIP_FILTER: 32 KiB. 20,000 addresses set one bit in thirteen (decision
+/// 50).
 pub const VIP_FILTER_WORDS: u32 = 4096;
 const BITS: u32 = VIP_FILTER_WORDS.ilog2() + u64::BITS.ilog2();
 
@@ -22,10 +23,12 @@ shared! {
     }
 }
 
-/// The bit of VIP_FILTER that is set if an address is in VIPS, and perhaps if it is not: index of the word, and mask.
+/// Returns the bit of an address in VIP_FILTER: the index of the word, and the mask.
+///
+/// The bit is set if the address is in VIPS. It may also be set if the address is not.
 #[inline(always)]
 pub fn filter_bit<A: Address>(address: &A) -> (u32, u64) {
-    // Multiplication carries each bit upwards only: the best ones are on top.
+    // A multiplication carries bits upwards only, so the upper bits of the product are the best.
     let hash = address.words().iter().fold(0_u32, |hash, word| (hash ^ *word).wrapping_mul(0x9e37_79b1));
     let bit = hash >> (u32::BITS - BITS);
     (bit >> u64::BITS.ilog2(), 1 << (bit & (u64::BITS - 1)))
