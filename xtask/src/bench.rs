@@ -19,7 +19,7 @@ pub struct Args {
     bench: Vec<OsString>,
 }
 
-/// Builds in release, then becomes the bench. Returns only if that can't be started.
+/// Builds in release, then becomes the bench. Returns only if the bench can't be started.
 pub fn bench(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     setup::ensure(workspace, &[Need::Build, Need::Run])?;
     build::bpf_object(workspace, build::Warnings::Allowed)?;

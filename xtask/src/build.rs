@@ -1,4 +1,4 @@
-//! The BPF object first, since the agent embeds it; then everything else.
+//! Builds. The BPF object comes first, because the agent embeds it.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::toolchain::Toolchain;
 use crate::workspace::Workspace;
 use crate::{command, object_check, slim, stack_check};
 
-/// What becomes of the compiler's warnings.
+/// The effect of the compiler's warnings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warnings {
     /// They are shown.
@@ -25,11 +25,12 @@ pub fn everything(workspace: &Workspace) -> Result<()> {
     command::run(workspace.cargo().arg("build").args(packages))
 }
 
-/// Builds the BPF programs and fails if one of them could panic.
+/// Builds the BPF programs, and fails if one of them could panic.
 pub fn bpf_object(workspace: &Workspace, warnings: Warnings) -> Result<()> {
     let mut cargo = bpf_cargo(workspace, "millrace-bpf");
     if warnings == Warnings::Denied {
-        // Unlike -Dwarnings this is no compiler flag: what is built already is not built again.
+        // Unlike -Dwarnings, this is no compiler flag, so cargo does not build again what it has
+        // built.
         cargo.env("CARGO_BUILD_WARNINGS", "deny").arg("-Zwarnings");
     }
     command::run(&mut cargo)?;
@@ -47,16 +48,16 @@ pub fn bpf_object(workspace: &Workspace, warnings: Warnings) -> Result<()> {
     let loops = object_check::byte_loops(&bytes)?;
     if !loops.is_empty() {
         bail!(
-            "{} calls {}, loops over single bytes; let what is copied or cleared have a size that is known and no more than the stack",
+            "{} calls {}, a loop over single bytes; copy and clear only blocks of a constant size that fits the stack",
             object.display(),
             loops.join(", ")
         );
     }
     check_stack(&bytes)?;
-    carry(&bytes, &workspace.bpf_object())
+    write_slimmed(&bytes, &workspace.bpf_object())
 }
 
-/// Fails where a kernel that we support would refuse a program for its stack.
+/// Fails if a supported kernel would refuse a program for its stack.
 fn check_stack(bytes: &[u8]) -> Result<()> {
     for (program, chain) in stack_check::deepest_chains(bytes)? {
         if chain.bytes > stack_check::LIMIT {
@@ -73,10 +74,10 @@ fn check_stack(bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Writes the object that is loaded.
-fn carry(linked: &[u8], object: &Path) -> Result<()> {
+/// Writes the object that agents load.
+fn write_slimmed(linked: &[u8], object: &Path) -> Result<()> {
     let slimmed = slim::slim(linked)?;
-    // What depends on it is built again when it is written.
+    // A write would make cargo build all dependants again.
     if std::fs::read(object).is_ok_and(|before| before == slimmed) {
         return Ok(());
     }
@@ -89,7 +90,7 @@ pub fn bench_object(workspace: &Workspace) -> Result<()> {
     command::run(&mut bpf_cargo(workspace, NAME))?;
     let linked = workspace.linked_object().with_file_name(NAME);
     let bytes = std::fs::read(&linked).with_context(|| format!("can't read {}", linked.display()))?;
-    carry(&bytes, &workspace.bpf_object().with_file_name(NAME))
+    write_slimmed(&bytes, &workspace.bpf_object().with_file_name(NAME))
 }
 
 fn bpf_cargo(workspace: &Workspace, bin: &str) -> Command {

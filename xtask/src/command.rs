@@ -1,4 +1,4 @@
-//! Child processes: shown before they run, one line when they fail.
+//! Child processes: shown before they run, and one line if they fail.
 
 use std::process::{Command, Stdio};
 
@@ -14,7 +14,7 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Standard output of a command that succeeds; nothing is shown.
+/// Returns the standard output of a command that succeeds. Shows nothing.
 pub fn output(command: &mut Command) -> Result<String> {
     let output = command.output().with_context(|| format!("can't start {}", program(command)))?;
     if !output.status.success() {
@@ -24,12 +24,12 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Whether the command starts and succeeds; nothing is shown.
+/// Returns whether the command starts and succeeds. Shows nothing.
 pub fn succeeds(command: &mut Command) -> bool {
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
 }
 
-/// The command as it could be typed into a shell, with the variables set for it.
+/// Returns the command as a line for a shell, with the variables set for it.
 pub fn display(command: &Command) -> String {
     let path = std::env::var("PATH").unwrap_or_default();
     let set = command.get_envs().filter_map(|(name, value)| {

@@ -30,19 +30,22 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Install what building, running and testing need, as far as it is missing
+    /// Install the missing needs of building, running and testing
     Setup(setup::Args),
-    /// Build the BPF object, check that it can't panic, then build the agent, the test bed and the bench
+    /// Build the BPF object, check that it can't panic, then build the agent, the test bed and the
+    /// bench
     Build,
-    /// Bring the test bed up and show every backend's view of real traffic; arguments go to the test bed
+    /// Bring the test bed up and show every backend's view of real traffic; arguments go to the
+    /// test bed
     Run(run::Args),
-    /// Run every layer of tests, or the ones named; the last line is `N passed, N failed, N skipped`
+    /// Run all layers of tests, or the named ones; the last line counts passed, failed and skipped tests
     Test(test::Args),
     /// Run the checks that only read the code
     Lint,
     /// Write the reference pages in docs/reference from the code
     Docs,
-    /// Load every BPF program on this machine's kernel and on others, and compare with the instruction budget
+    /// Load every BPF program on this machine's kernel and on others, and compare with the
+    /// instruction budget
     Vm(vm::Args),
     /// Build in release and run one of the benchmarks; arguments go to the bench
     Bench(bench::Args),

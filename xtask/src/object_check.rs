@@ -1,11 +1,14 @@
-//! Finds in the BPF object what compiles and links, and should not be there: panic paths, whose object the kernel refuses with a
-//! message ("last insn is not an exit or jmp") that does not say why, and copies byte by byte, which the verifier walks again and
-//! again and each packet pays for.
+//! Finds code in the BPF object that compiles and links, but should not be there.
+//!
+//! - **Panic paths.** The kernel refuses such an object, and its message ("last insn is not an exit
+//!   or jmp") does not say why.
+//! - **Copies byte by byte.** The verifier walks them again and again, and each packet pays for
+//!   them.
 
 use anyhow::{Context, Result};
 use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget};
 
-/// Names of symbols and sections that are there only if some code can panic; empty if none can.
+/// Returns the names of symbols and sections that only code with a panic has.
 pub fn panic_traces(elf: &[u8]) -> Result<Vec<String>> {
     let file = object::File::parse(elf).context("the BPF object is no ELF file")?;
     let symbols = file.symbols().filter_map(|symbol| symbol.name().ok()).filter(|name| is_panic_symbol(name));
@@ -17,8 +20,10 @@ pub fn panic_traces(elf: &[u8]) -> Result<Vec<String>> {
     Ok(traces)
 }
 
-/// What is copied, moved or set by a call of a loop over single bytes; empty if all of it is done in place. The names stand there anyway,
-/// as symbols that nobody needs.
+/// Returns the names of the byte loops that some code calls. It is empty if every copy is done in
+/// place.
+///
+/// The symbols are in every object. Only relocations show that code calls them.
 pub fn byte_loops(elf: &[u8]) -> Result<Vec<&str>> {
     let file = object::File::parse(elf).context("the BPF object is no ELF file")?;
     let mut names = Vec::new();
@@ -33,7 +38,8 @@ pub fn byte_loops(elf: &[u8]) -> Result<Vec<&str>> {
     Ok(names)
 }
 
-/// Both manglings of `core::panicking` and of core's `*_fail` and `panic_*` functions write the module with its length.
+/// Returns whether a symbol belongs to a panic. Both manglings write the module `core::panicking`
+/// with its length, and so the functions `*_fail` and `panic_*` of core.
 fn is_panic_symbol(name: &str) -> bool {
     ["9panicking", "core::panicking", "panic_bounds_check", "panic_const", "rust_begin_unwind"]
         .iter()
@@ -91,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_of_a_loop_is_found_and_one_that_nobody_calls_is_not() {
+    fn only_a_byte_loop_that_code_calls_is_found() {
         let (mut object, section, symbol) = object_with(".text", "memset");
         assert!(byte_loops(&object.write().unwrap()).unwrap().is_empty());
         let flags = RelocationFlags::Elf { r_type: R_BPF_64_32 };
@@ -100,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_elf_file_is_refused() {
+    fn bytes_that_are_no_elf_file_are_refused() {
         assert!(panic_traces(b"not an object").unwrap_err().to_string().contains("no ELF file"));
     }
 }

@@ -19,7 +19,7 @@ pub struct Args {
     lab: Vec<OsString>,
 }
 
-/// Builds everything, then becomes the test bed. Returns only if that can't be started.
+/// Builds everything, then becomes the test bed. Returns only if the test bed can't be started.
 pub fn run(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     setup::ensure(workspace, &[Need::Build, Need::Run])?;
     build::everything(workspace)?;

@@ -1,15 +1,18 @@
-//! Takes out of the BPF object what only people read: debug information, and which source line each instruction is from.
+//! Removes from the BPF object what only people read: debug information, and the source line of
+//! each instruction (decision 103).
 //!
-//! Agents carry the object, and their loader copies all its lines once for each function, which is some 300 MB that stay with the
-//! process. What the verifier says of a program then names no source lines: load the object as it was linked to see them.
+//! Agents carry the object. Their loader copies all its lines once for each function: some 300 MB,
+//! which stay with the process. The verifier's messages then have no source lines. Load the linked
+//! object to see them.
 
 use anyhow::{Context, Result, ensure};
 use object::build::elf::{Builder, SectionData};
 use object::elf::SHT_STRTAB;
 
-/// Descriptions of functions, which the verifier wants, and behind them of lines.
+/// The section with the descriptions of functions, which the verifier wants, and of lines behind
+/// them.
 const BTF_EXT: &str = ".BTF.ext";
-/// Offsets in that section's header (`struct btf_ext_header` of libbpf), four bytes each.
+/// Offsets in that section's header (`struct btf_ext_header` of libbpf). Each field has four bytes.
 const HEADER_LENGTH: usize = 4;
 const FUNCTIONS_OFFSET: usize = 8;
 const FUNCTIONS_LENGTH: usize = 12;
@@ -18,19 +21,19 @@ const LINES_LENGTH: usize = 20;
 const CORE_OFFSET: usize = 24;
 const CORE_LENGTH: usize = 28;
 
-/// The same object without them.
+/// Returns the object without debug information and lines.
 pub fn slim(elf: &[u8]) -> Result<Vec<u8>> {
     let mut object = Builder::read(elf).context("the BPF object is no ELF file")?;
     for section in &mut object.sections {
         let name = section.name.to_string();
         let described = name.strip_prefix(".rel").unwrap_or(&name);
-        // Loaders know where instructions are without relocations of what describes them.
+        // Loaders need no relocations for the descriptions of instructions.
         section.delete = described.starts_with(".debug_") || name == format!(".rel{BTF_EXT}");
         if let (BTF_EXT, SectionData::Data(data)) = (name.as_str(), &mut section.data) {
             *data = without_lines(data)?.into();
         }
     }
-    // LLVM has the names of sections among those of symbols.
+    // LLVM keeps the names of sections among those of symbols.
     if !object.sections.iter().any(|section| matches!(section.data, SectionData::SectionString)) {
         let names = object.sections.add();
         names.name = b".shstrtab"[..].into();
@@ -83,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_people_read_goes() {
+    fn debug_information_and_lines_are_removed() {
         let code = [7; 16];
         let slimmed = slim(&elf(&[("xdp", &code), (".debug_info", &code), (BTF_EXT, &btf_ext(0))])).unwrap();
         let file = object::File::parse(&*slimmed).unwrap();
@@ -100,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_kept_is_refused() {
+    fn a_section_that_slimming_would_break_is_refused() {
         let error = slim(&elf(&[(BTF_EXT, &btf_ext(4))])).unwrap_err();
         assert!(error.to_string().contains("relocations"), "{error:#}");
         let error = slim(&elf(&[(BTF_EXT, &[0; 12])])).unwrap_err();

@@ -1,5 +1,7 @@
-//! Adds up the stack that the BPF programs need, along every chain of calls. Kernels say no more than that some chain needs too much,
-//! and the oldest ones refuse what newer ones take: before Linux 6.4 each function's frame counts in steps of 32 bytes.
+//! Adds up the stack of the BPF programs along every chain of calls.
+//!
+//! A kernel says only that some chain needs too much. The oldest supported kernels refuse programs
+//! that newer ones accept. Before Linux 6.4 each function's frame counts in steps of 32 bytes.
 
 use std::collections::BTreeMap;
 
@@ -7,31 +9,31 @@ use anyhow::{Context, Result};
 use object::{File, Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionKind, SymbolKind};
 use rustc_demangle::demangle;
 
-/// What all frames of a chain may have together.
+/// The most bytes that all frames of a chain may have together.
 pub const LIMIT: u32 = 512;
-/// What a frame's size is rounded up to, and the least that it counts.
+/// The unit to which a frame's size is rounded up. It is also the least that a frame counts.
 const STEP: u32 = 32;
 
 const INSTRUCTION: usize = 8;
 /// The frame pointer.
 const R10: u8 = 10;
 const CALL: u8 = 0x85;
-/// Source register of a call that is one of the object's own functions.
+/// The source register of a call of the object's own functions.
 const OWN: u8 = 1;
 const MOVE: u8 = 0xbf;
 const ADD: u8 = 0x07;
 const LOAD_WIDE: u8 = 0x18;
 
-/// A chain of calls, the program first.
+/// A chain of calls, with the program first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
-    /// What it needs, in bytes.
+    /// The bytes of stack that the chain needs.
     pub bytes: u32,
-    /// The functions and their frames, in bytes before rounding.
+    /// The functions and their frames, in bytes before rounding up.
     pub frames: Vec<(String, u32)>,
 }
 
-/// The deepest chain of each program, by name.
+/// Returns the deepest chain of each program, by name.
 pub fn deepest_chains(elf: &[u8]) -> Result<BTreeMap<String, Chain>> {
     let file = File::parse(elf).context("the BPF object is no ELF file")?;
     let functions = functions(&file)?;
@@ -50,7 +52,7 @@ type Place = (usize, u64);
 
 struct Function {
     name: String,
-    /// Bytes of its frame.
+    /// The bytes of its frame.
     stack: u32,
     calls: Vec<Place>,
 }
@@ -81,16 +83,16 @@ fn functions(file: &File<'_>) -> Result<BTreeMap<Place, Function>> {
     Ok(functions)
 }
 
-/// What a call leads to, as far as the linker has left that to the loader.
+/// The callee of a call that the linker left to the loader.
 #[derive(Clone, Copy)]
 enum Callee {
     /// This function.
     Function(Place),
-    /// One in this section; the call says which.
+    /// A function of this section; the call has its place.
     In(usize),
 }
 
-/// By the offset of the call.
+/// Returns the callees that the linker left to the loader, by the offset of the call.
 fn relocated_calls(file: &File<'_>, section: &object::Section<'_, '_>) -> BTreeMap<u64, Callee> {
     let callee = |relocation: &object::Relocation| {
         let RelocationTarget::Symbol(index) = relocation.target() else { return None };
@@ -102,7 +104,7 @@ fn relocated_calls(file: &File<'_>, section: &object::Section<'_, '_>) -> BTreeM
     section.relocations().filter_map(|(offset, relocation)| Some((offset, callee(&relocation)?))).collect()
 }
 
-/// Reads what a function calls, and how far below the frame pointer it reaches.
+/// Reads the calls of a function, and how far below the frame pointer it reaches.
 fn read(name: String, code: &[u8], (section, start): Place, relocated: &BTreeMap<u64, Callee>) -> Function {
     let mut function = Function { name, stack: 0, calls: Vec::new() };
     // Registers that are copies of the frame pointer.
@@ -220,15 +222,17 @@ mod tests {
     }
 
     #[test]
-    fn a_program_s_deepest_chain_is_that_of_its_largest_frames() {
+    fn the_deepest_chain_is_that_with_the_largest_frames() {
         let mut object = Object::new(BinaryFormat::Elf, Architecture::Bpf, Endianness::Little);
         let section = object.add_section(Vec::new(), b"tc".to_vec(), SectionKind::Text);
         let text = object.add_section(Vec::new(), b".text".to_vec(), SectionKind::Text);
-        // `shallow` is called by its symbol, `deep` by its place in the section, as `shallow` calls it.
+        // `tc_ingress` calls `shallow` by its symbol. `shallow` calls `deep` by its place in the
+        // section.
         let program = [store(4), CALL_PLACEHOLDER, EXIT];
         add(&mut object, section, "tc_ingress", &program);
         let [copy, move_down] = address(200);
-        // From the second instruction of `shallow`, which has three, to the first behind it.
+        // The call is the second of three instructions of `shallow`. It leads to the first one
+        // behind them.
         let call_behind = [CALL, OWN << 4, 0, 0, 1, 0, 0, 0];
         let shallow = add(&mut object, text, "shallow", &[store(40), call_behind, EXIT]);
         add(&mut object, text, "deep", &[copy, move_down, EXIT]);

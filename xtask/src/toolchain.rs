@@ -1,4 +1,4 @@
-//! The compiler of the BPF object: it needs the matching library source, and the LLVM of bpf-linker.
+//! The compiler of the BPF object. It needs its own library source, and the LLVM of bpf-linker.
 
 use std::env::consts::ARCH;
 use std::ffi::OsString;
@@ -10,27 +10,29 @@ use anyhow::{Result, bail};
 use crate::command;
 use crate::workspace::Workspace;
 
-/// The LLVM that bpf-linker is built with; the compiler's must be the same.
+/// The LLVM that bpf-linker is built with. The compiler must have the same.
 pub const LLVM: &str = "22";
 
-/// Cargo takes several compiler flags in one variable, separated by this.
+/// Separates several compiler flags in one variable for cargo.
 const FLAG_SEPARATOR: &str = "\u{1f}";
 
-/// Else every `memset` and `memmove` is a call of a loop over single bytes, also of a few words: the linker has LLVM leave them
-/// alone, for the sake of a pattern that some offloading hardware looks for.
+/// Makes LLVM expand every `memset` and `memmove` of a few words (decision 108).
+///
+/// bpf-linker has LLVM leave them alone, for a pattern that some offloading hardware looks for.
+/// Each one would then call a loop over single bytes.
 const EXPAND: &str = "-Clink-arg=--disable-expand-memcpy-in-order";
 
-/// Who compiles the BPF object.
+/// The compiler of the BPF object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Toolchain {
-    /// rustup's nightly, where it has rust-src and our LLVM.
+    /// rustup's nightly, if it has rust-src and the LLVM of bpf-linker.
     Nightly,
-    /// Debian's rustc-web, rust-web-src and cargo-web; a stable compiler that is told to be a nightly.
+    /// Debian's rustc-web, rust-web-src and cargo-web: a stable compiler that acts as a nightly.
     Debian,
 }
 
 impl Toolchain {
-    /// The one this machine will use. Debian's needs to be installed still, perhaps.
+    /// Returns the toolchain that this machine will use. Debian's may have to be installed first.
     pub fn choose(workspace: &Workspace) -> Self {
         if nightly_fits(workspace) { Self::Nightly } else { Self::Debian }
     }
@@ -40,13 +42,13 @@ impl Toolchain {
         let version = command::output(self.rustc(workspace).arg("-vV"))?;
         if llvm_of(&version) != Some(LLVM) {
             bail!(
-                "the compiler for the BPF object has another LLVM than {LLVM}, which bpf-linker has:\n{version}"
+                "the compiler for the BPF object must have LLVM {LLVM}, as bpf-linker has; it is:\n{version}"
             );
         }
         Ok(())
     }
 
-    /// This toolchain's cargo, with everything set that does not depend on what is built.
+    /// Returns this toolchain's cargo, with all settings that do not depend on the crate.
     pub fn cargo(self, workspace: &Workspace) -> Command {
         let mut cargo = match self {
             Self::Nightly => rustup_nightly(workspace, "cargo"),
@@ -104,7 +106,7 @@ fn nightly_fits(workspace: &Workspace) -> bool {
     ask(&["-vV"]).is_some_and(|version| llvm_of(&version) == Some(LLVM)) && has_source() == Some(true)
 }
 
-/// The major version of LLVM in what `rustc -vV` prints.
+/// Returns the major version of LLVM in the output of `rustc -vV`.
 fn llvm_of(version: &str) -> Option<&str> {
     let line = version.lines().find_map(|line| line.strip_prefix("LLVM version: "))?;
     line.split('.').next()

@@ -1,4 +1,4 @@
-//! Where things are.
+//! The paths of the workspace, and commands that run in it.
 
 use std::env;
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// The workspace this xtask was built from.
+    /// Returns the workspace that this xtask was built from.
     pub fn locate() -> Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .parent()
@@ -30,28 +30,31 @@ impl Workspace {
         Ok(Self { root, cache: base.join("millrace") })
     }
 
-    /// Cargo's output directory.
+    /// Returns cargo's output directory.
     pub fn target(&self) -> PathBuf {
         self.root.join("target")
     }
 
-    /// The BPF programs as agents carry them.
+    /// Returns the path of the BPF object that agents embed.
     pub fn bpf_object(&self) -> PathBuf {
         self.target().join("bpf/millrace-bpf")
     }
 
-    /// The same as it was linked, with all that people read.
+    /// Returns the path of the BPF object from the linker, with debug information.
     pub fn linked_object(&self) -> PathBuf {
         self.target().join("bpf/bpfel-unknown-none/release/millrace-bpf")
     }
 
-    /// A tool that was installed into the cache with a root of its own.
+    /// Returns the path of a tool that was installed into the cache with a root of its own.
     pub fn tool(&self, name: &str) -> PathBuf {
         self.cache.join(name).join("bin").join(name)
     }
 
-    /// A command that runs in the workspace without what cargo told this process about xtask itself: build scripts
-    /// that watch those variables would run again each time, and another toolchain would find the wrong libraries.
+    /// Returns a command that runs in the workspace, without the variables that cargo set for xtask
+    /// itself.
+    ///
+    /// Build scripts that watch those variables would run again each time. Another toolchain would
+    /// find the wrong libraries.
     pub fn command(&self, program: impl Into<OsString>) -> Command {
         let mut command = Command::new(program.into());
         command.current_dir(&self.root);
@@ -63,7 +66,7 @@ impl Workspace {
         command
     }
 
-    /// The host's cargo, the one that runs xtask, with the workspace's target directory.
+    /// Returns the cargo that runs xtask, with the workspace's target directory.
     pub fn cargo(&self) -> Command {
         let mut command = self.command(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.env("CARGO_TARGET_DIR", self.target());
@@ -83,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_cargo_run_sets_is_taken_away() {
+    fn only_variables_that_cargo_run_sets_are_removed() {
         assert!(is_set_by_cargo_run("CARGO_PKG_NAME"));
         assert!(is_set_by_cargo_run("LD_LIBRARY_PATH"));
         assert!(!is_set_by_cargo_run("CARGO_HOME"));

@@ -10,11 +10,11 @@ use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
 use nix::sys::resource::{Resource, setrlimit};
 
-/// The command's words, one a line.
+/// The file with the command's words, one a line.
 pub const COMMAND: &str = "/command";
-/// The command's environment, `NAME=VALUE` each line.
+/// The file with the command's environment, `NAME=VALUE` on each line.
 const ENVIRONMENT: &str = "/environment";
-/// What programs expect to be there.
+/// The file systems that programs expect.
 const MOUNTS: [(&str, &str); 7] = [
     ("proc", "/proc"),
     ("sysfs", "/sys"),
@@ -24,15 +24,17 @@ const MOUNTS: [(&str, &str); 7] = [
     ("tmpfs", "/run"),
     ("tmpfs", "/tmp"),
 ];
-/// Modules, loaded in the order of their names.
+/// The directory of modules, which are loaded in the order of their names.
 const MODULES: &str = "/modules";
-/// Files that a process may have open.
+/// The number of files that a process may have open.
 const OPEN_FILES: u64 = 1 << 16;
 /// Linux's `MODULE_INIT_COMPRESSED_FILE`, which nix does not name.
 const COMPRESSED: i32 = 4;
 
-/// Runs the machine to its end. The console's first line of ours is `MILLRACE-VM-BEGIN`, its last one `MILLRACE-VM-PASS` or
-/// `MILLRACE-VM-FAIL` and why.
+/// Runs the machine to its end.
+///
+/// The first line of ours on the console is `MILLRACE-VM-BEGIN`. The last one is
+/// `MILLRACE-VM-PASS`, or `MILLRACE-VM-FAIL` and the reason.
 pub fn run() -> ! {
     println!("MILLRACE-VM-BEGIN");
     match prepare().and_then(|()| command()) {
@@ -67,7 +69,7 @@ fn prepare() -> Result<()> {
 }
 
 fn command() -> Result<()> {
-    // What loads programs in many settings keeps as many maps open.
+    // A test that loads programs in many settings keeps as many maps open.
     setrlimit(Resource::RLIMIT_NOFILE, OPEN_FILES, OPEN_FILES)
         .context("can't raise the limit of open files")?;
     let text = fs::read_to_string(COMMAND).with_context(|| format!("can't read {COMMAND}"))?;

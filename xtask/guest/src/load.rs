@@ -1,5 +1,5 @@
-//! Loads every program of an object, with all that load-time constants can switch on; and the deep ones as they are while a node
-//! changes its mode.
+//! Loads every program of an object with all features of the load-time constants. Loads the deep
+//! programs also as they are during a mode change.
 
 use std::fs::File;
 use std::path::Path;
@@ -15,30 +15,31 @@ use proxy_common::config::{
 
 const LOOPBACK: &str = "lo";
 const CGROUP: &str = "/sys/fs/cgroup";
-/// What is off by default. The verifier walks through what is on, and nothing else.
+/// The features that are off by default. The verifier walks through enabled code only.
 const EVERYTHING: [&str; 3] = [global::DSR_POD, global::DSR_FOU, global::OUTER_SPREAD];
-/// What nodes take off.
+/// The encapsulations that nodes decapsulate.
 const TAKEN: u32 = TAKES_IPIP | TAKES_FOU;
-/// The programs that look for whose a connection is while the node changes its mode.
+/// The programs that ask for a connection's owner during a mode change.
 const SHARING: [&str; 3] = ["xdp_ingress", "tc_ingress", "tc_ingress_l3"];
-/// What a node may share its connections with, and how its programs are called then.
+/// The `SHARE_*` words of a mode change, and the suffix of the programs with each of them.
 const SHARES: [(u32, &str); 2] = [(SHARE_NEWER, "newer"), (SHARE_OLDER, "older")];
 
-/// Whether the programs are attached as well.
+/// Whether the programs are also attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attach {
-    /// They are loaded only, so the machine stays as it is.
+    /// The programs are only loaded, and the machine stays as it is.
     No,
-    /// To the loopback device and to all sockets, which end with the machine.
+    /// The programs are attached to the loopback device and to all sockets, which end with the
+    /// machine.
     Loopback,
 }
 
-/// Loads, prints the verifier's counts, and attaches. All programs are tried, also after one was refused.
+/// Loads, prints the verifier's counts, and attaches. A refused program does not stop the others.
 pub fn load(object: &Path, attach: Attach) -> Result<()> {
     let bytes = std::fs::read(object).with_context(|| format!("can't read {}", object.display()))?;
     let mut ebpf = make_maps(&bytes, SHARE_ALONE)?;
     let mut refused = load_all(&mut ebpf, |_| true, str::to_owned);
-    // The kernel verifies them beside each other.
+    // The kernel verifies them in parallel.
     refused.extend(thread::scope(|scope| {
         let bytes = &bytes;
         let threads = SHARES.map(|(share, suffix)| {
@@ -61,7 +62,7 @@ fn make_maps(object: &[u8], share: u32) -> Result<Ebpf> {
     let mut loader = EbpfLoader::new();
     loader.override_global(global::MARK_VALUE, &DEFAULT_MARK, false);
     loader.override_global(global::MARK_MASK, &DEFAULT_MARK, false);
-    // As agents do: these follow the kernel.
+    // As in agents, these depend on the kernel.
     let decapsulates = since(6, 3);
     let has_source = since(6, 7);
     loader.override_global(global::TC_DECAP_FLAGS, &decapsulates, true);
@@ -78,7 +79,8 @@ fn since(major: u8, minor: u8) -> u32 {
     u32::from(KernelVersion::current().is_ok_and(|current| current >= KernelVersion::new(major, minor, 0)))
 }
 
-/// Loads those programs that are wanted and prints their counts; returns the names of those that the kernel refuses.
+/// Loads the wanted programs and prints their counts. Returns the names of those that the kernel
+/// refuses.
 fn load_all(ebpf: &mut Ebpf, is_wanted: fn(&str) -> bool, called: impl Fn(&str) -> String) -> Vec<String> {
     let mut refused = Vec::new();
     for (name, program) in ebpf.programs_mut().filter(|(name, _)| is_wanted(name)) {
@@ -94,7 +96,7 @@ fn load_all(ebpf: &mut Ebpf, is_wanted: fn(&str) -> bool, called: impl Fn(&str) 
     refused
 }
 
-/// The number of instructions the verifier walked through.
+/// Loads one program. Returns the number of instructions that the verifier walked through.
 fn load_one(program: &mut Program) -> Result<u32> {
     match program {
         Program::Xdp(xdp) => xdp.load()?,

@@ -1,6 +1,8 @@
-//! Runs inside a test machine. As process 1 it prepares the machine, runs the command in [`init::COMMAND`] and powers
-//! off; as `vm-guest load OBJECT [--attach]` it loads every program of a BPF object and prints what the verifier
-//! walked through, one line `program NAME INSTRUCTIONS` each.
+//! Runs inside a test machine.
+//!
+//! - As process 1 it prepares the machine, runs the command in [`init::COMMAND`] and powers off.
+//! - As `vm-guest load OBJECT [--attach]` it loads every program of a BPF object. It prints the
+//!   verifier's instruction counts, one line `program NAME INSTRUCTIONS` each.
 
 mod init;
 mod load;
@@ -19,7 +21,7 @@ fn main() -> ExitCode {
     match perform(&words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // One line: the verifier's log is many, and the last ones say why.
+            // One line: the verifier's log has many lines, and the last ones have the reason.
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }

@@ -1,5 +1,5 @@
-//! A kube-apiserver and its etcd, by envtest's convention: a folder that holds both. And a kube-proxy of the same release, whose place
-//! an agent takes in the tests.
+//! A kube-apiserver and its etcd, in one folder as by envtest's convention. Also a kube-proxy of
+//! the same release, which an agent replaces in the tests.
 
 use std::env;
 use std::fs;
@@ -25,7 +25,8 @@ const SERVERS: [Program; 2] = [
 ];
 const PROXY: [Program; 1] = [("k8s.io/kubernetes/cmd/kube-proxy", "kube-proxy", "kube-proxy")];
 
-/// The folder with both programs: the environment's, else one in the cache, for which Go builds them if it is missing.
+/// Returns the folder with both programs: that of the environment, else one in the cache. Go builds
+/// them there if they are missing.
 pub fn ensure_apiserver(workspace: &Workspace) -> Result<PathBuf> {
     if let Some(given) = env::var_os(ASSETS).filter(|folder| !folder.is_empty()) {
         let folder = PathBuf::from(given);
@@ -37,7 +38,8 @@ pub fn ensure_apiserver(workspace: &Workspace) -> Result<PathBuf> {
     ensure_built(workspace, "apiserver", &SERVERS)
 }
 
-/// The kube-proxy: the environment's, else one in the cache, which Go builds if it is missing: seconds, where it has built the API server.
+/// Returns the path of kube-proxy: that of the environment, else one in the cache. Go builds it
+/// there if it is missing, in seconds if it has built the API server.
 pub fn ensure_kube_proxy(workspace: &Workspace) -> Result<PathBuf> {
     if let Some(given) = env::var_os(KUBE_PROXY).filter(|program| !program.is_empty()) {
         let program = PathBuf::from(given);
@@ -49,12 +51,12 @@ pub fn ensure_kube_proxy(workspace: &Workspace) -> Result<PathBuf> {
     Ok(ensure_built(workspace, "kube-proxy", &PROXY)?.join("kube-proxy"))
 }
 
-/// The folder in the cache with these programs, of the release that the module names.
+/// Returns the folder in the cache with these programs, of the release in go.mod.
 fn ensure_built(workspace: &Workspace, name: &str, programs: &[Program]) -> Result<PathBuf> {
     let module = fs::read_to_string(workspace.root.join(MODULE).join("go.mod"))
         .with_context(|| format!("can't read {MODULE}/go.mod"))?;
     let release = version_of(&module, "k8s.io/kubernetes")
-        .with_context(|| format!("{MODULE}/go.mod does not say which k8s.io/kubernetes"))?;
+        .with_context(|| format!("{MODULE}/go.mod has no version of k8s.io/kubernetes"))?;
     let folder = workspace.cache.join(format!("{name}-{}", release.trim_start_matches('v')));
     if missing_program(&folder, programs).is_some() {
         check_go(workspace, &module)?;
@@ -78,7 +80,7 @@ fn check_go(workspace: &Workspace, module: &str) -> Result<()> {
         "kube-apiserver and etcd are missing: set {ASSETS} to a folder that has them, or install Go {wanted}, \
          which builds them"
     );
-    // Not inside the module: there Go would fetch the wanted version from the network, or fail.
+    // Inside the module, Go would fetch the wanted version from the network, or fail.
     let mut version = workspace.command("go");
     version.args(["env", "GOVERSION"]).current_dir("/");
     let Ok(found) = command::output(&mut version) else { bail!("{missing} (there is no `go`)") };
@@ -106,7 +108,8 @@ fn build(workspace: &Workspace, release: &str, folder: &Path, programs: &[Progra
     })
 }
 
-/// Fills a folder under a temporary name, so that it is there whole or not at all, wherever a run before was killed.
+/// Fills a folder under a temporary name, then renames it. A run that is killed leaves no
+/// incomplete folder.
 fn put_in_place(folder: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let mut partial = folder.as_os_str().to_owned();
     partial.push(".partial");
@@ -121,7 +124,7 @@ fn put_in_place(folder: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result
     fs::rename(&partial, folder).with_context(|| format!("can't create {}", folder.display()))
 }
 
-/// Without its version the API server does not know which of its features are on.
+/// Returns the linker flags with the version. The API server needs it to know its features.
 fn link_flags(release: &str) -> String {
     let mut parts = release.trim_start_matches('v').split('.');
     let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -129,7 +132,7 @@ fn link_flags(release: &str) -> String {
     format!("-s -w{}{}{}", set("gitVersion", release), set("gitMajor", major), set("gitMinor", minor))
 }
 
-/// The version of a module that a go.mod requires.
+/// Returns the version of a module that a go.mod requires.
 fn version_of<'a>(module: &'a str, path: &str) -> Option<&'a str> {
     module.lines().find_map(|line| {
         let mut words = line.trim().trim_start_matches("require ").split_whitespace();
@@ -137,7 +140,7 @@ fn version_of<'a>(module: &'a str, path: &str) -> Option<&'a str> {
     })
 }
 
-/// The leading numbers of a version: 1.26.8 from `1.26.8-something`.
+/// Returns the leading numbers of a version, such as 1.26.8 of `1.26.8-something`.
 fn numbers(version: &str) -> Vec<u32> {
     let parts = version.split('.');
     let digits = |part: &str| part.split(|c: char| !c.is_ascii_digit()).next().map(str::to_owned);
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn an_older_go_is_told_by_its_numbers() {
+    fn versions_of_go_are_compared_by_their_numbers() {
         assert!(numbers("1.19.8") < numbers("1.26.0"));
         assert!(numbers("1.26.8") >= numbers("1.26.0"));
         assert!(numbers("1.27rc1") >= numbers("1.26.0"));
@@ -179,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_build_that_ends_in_the_middle_leaves_nothing_to_be_taken_and_is_begun_anew() {
+    fn an_interrupted_build_leaves_no_folder_and_begins_anew() {
         let scratch = env::temp_dir().join(format!("millrace-xtask-build-{}", std::process::id()));
         let folder = scratch.join("apiserver-1.2.3");
         let half = put_in_place(&folder, |partial| {
@@ -190,18 +193,18 @@ mod tests {
         assert_eq!(missing_program(&folder, &SERVERS), Some("kube-apiserver"));
 
         let fill = |partial: &Path| {
-            assert_eq!(fs::read_dir(partial)?.count(), 0, "what was left is gone");
+            assert_eq!(fs::read_dir(partial)?.count(), 0, "the remains are gone");
             for (_, _, name) in SERVERS {
                 fs::write(partial.join(name), "")?;
             }
-            assert!(!folder.exists(), "not before it is whole");
+            assert!(!folder.exists(), "it must not exist before it is complete");
             Ok(())
         };
         put_in_place(&folder, fill).unwrap();
         assert_eq!(missing_program(&folder, &SERVERS), None);
         assert_eq!(fs::read_dir(&scratch).unwrap().count(), 1);
 
-        // As where somebody removed one of the programs.
+        // The same happens if one of the programs was removed.
         fs::remove_file(folder.join("etcd")).unwrap();
         put_in_place(&folder, fill).unwrap();
         assert_eq!(missing_program(&folder, &SERVERS), None);

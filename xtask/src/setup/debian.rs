@@ -8,16 +8,16 @@ use anyhow::{Context, Result, bail};
 use crate::command;
 use crate::workspace::Workspace;
 
-/// Installs those of `wanted` that are missing; without root or apt fails and names them.
+/// Installs the missing packages of `wanted`. Fails without root or apt, and names them.
 pub fn ensure_packages(workspace: &Workspace, wanted: &[&str]) -> Result<()> {
     if wanted.is_empty() {
         return Ok(());
     }
     let mut query = workspace.command("dpkg-query");
     query.args(["--show", "--showformat", "${Package} ${db:Status-Status}\n"]).args(wanted);
-    // Exits with status 1 when one is unknown, and still lists the others.
+    // dpkg-query exits with status 1 if a package is unknown, and still lists the others.
     let listing = query.output().with_context(|| {
-        format!("this is no Debian machine (no dpkg-query); what is needed: {}", wanted.join(" "))
+        format!("this is no Debian machine (no dpkg-query); needed packages: {}", wanted.join(" "))
     })?;
     let missing = missing(wanted, &String::from_utf8_lossy(&listing.stdout));
     if missing.is_empty() {
@@ -30,13 +30,13 @@ pub fn ensure_packages(workspace: &Workspace, wanted: &[&str]) -> Result<()> {
     }
     install(workspace, &missing).with_context(|| {
         format!(
-            "can't install Debian packages; by hand: {by_hand} (where Debian 12's security suite is not to be had, \
+            "can't install Debian packages; by hand: {by_hand} (if Debian 12's security suite is not available, \
              `rustup toolchain install nightly --component rust-src` replaces rustc-web, rust-web-src and cargo-web)"
         )
     })
 }
 
-/// Whether this process may change the machine.
+/// Returns whether this process may change the machine.
 pub fn is_root() -> Result<bool> {
     let process = std::fs::metadata("/proc/self").context("/proc is not mounted")?;
     Ok(process.uid() == 0)
@@ -50,7 +50,7 @@ fn install(workspace: &Workspace, packages: &[&str]) -> Result<()> {
     command::run(&mut install)
 }
 
-/// Those of `wanted` that a listing of `name status` lines does not call installed.
+/// Returns the packages of `wanted` that a listing of `name status` lines does not call installed.
 fn missing<'a>(wanted: &[&'a str], listing: &str) -> Vec<&'a str> {
     let installed: HashSet<&str> =
         listing.lines().filter_map(|line| line.strip_suffix(" installed")).collect();

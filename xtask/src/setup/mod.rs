@@ -1,4 +1,5 @@
-//! What a task needs from the machine: found or installed. Nothing is asked of the network when nothing is missing.
+//! Finds or installs what a task needs from the machine. Nothing asks the network if nothing is
+//! missing.
 
 mod apiserver;
 mod debian;
@@ -16,7 +17,8 @@ use crate::workspace::Workspace;
 /// Arguments of `cargo xtask setup`.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Build kube-apiserver, etcd and kube-proxy too, with Go; the first time takes a quarter of an hour
+    /// Build kube-apiserver, etcd and kube-proxy too, with Go; the first time takes a quarter of an
+    /// hour
     #[arg(long)]
     apiserver: bool,
 }
@@ -31,27 +33,27 @@ pub fn setup(workspace: &Workspace, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// A reason to need something.
+/// A purpose for which the machine needs packages and tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// The compiler of the BPF object and its linker.
     Build,
-    /// The BPF file system, and the tools that the test bed's hints speak of.
+    /// The BPF file system, and the tools that the test bed suggests.
     Run,
-    /// Other people's programs, which the tests use as clients and servers.
+    /// Foreign programs that the tests use as clients and servers.
     Programs,
-    /// The linters beyond rustup's.
+    /// The linters besides rustup's.
     Lint,
-    /// The emulator, and another loader than ours.
+    /// The emulator, and a loader besides aya.
     Vm,
 }
 
 impl Need {
-    /// All of them.
+    /// All purposes.
     pub const ALL: [Self; 5] = [Self::Build, Self::Run, Self::Programs, Self::Lint, Self::Vm];
 }
 
-/// Installs what is missing for `needs`, or fails with a line that says how to.
+/// Installs what `needs` lack, or fails with a line that says how to.
 pub fn ensure(workspace: &Workspace, needs: &[Need]) -> Result<()> {
     let toolchain = Toolchain::choose(workspace);
     let wanted: Vec<&str> =

@@ -6,10 +6,10 @@ use super::debian::is_root;
 use crate::command;
 use crate::workspace::Workspace;
 
-/// Where the BPF file system is.
+/// The mount point of the BPF file system.
 pub const BPFFS: &str = "/sys/fs/bpf";
 
-/// Mounts the BPF file system where everybody looks for it, if nobody did.
+/// Mounts the BPF file system at its usual place, if it is not mounted.
 pub fn ensure_bpffs(workspace: &Workspace) -> Result<()> {
     let mounts = std::fs::read_to_string("/proc/mounts").context("/proc is not mounted")?;
     if is_mounted(&mounts, BPFFS, "bpf") {
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mount_is_told_by_directory_and_kind() {
+    fn a_mount_is_recognised_by_directory_and_kind() {
         let mounts = "sysfs /sys sysfs rw 0 0\nbpf /sys/fs/bpf bpf rw,mode=700 0 0\n";
         assert!(is_mounted(mounts, "/sys/fs/bpf", "bpf"));
         assert!(!is_mounted(mounts, "/sys", "bpf"));

@@ -1,4 +1,4 @@
-//! Tools that come from their own registries, at fixed versions, into the cache.
+//! Tools of other registries, at fixed versions, installed into the cache.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ const BPF_LINKER: &str = "0.13.0";
 const CARGO_DENY: &str = "0.20.2";
 const TYPOS: &str = "1.52.0";
 
-/// Links the BPF object. Built over the LLVM of the compiler, about a minute.
+/// Installs the linker of the BPF object. It is built with the compiler's LLVM, in about a minute.
 pub fn ensure_bpf_linker(workspace: &Workspace) -> Result<()> {
     if is_version(workspace, "bpf-linker", BPF_LINKER) {
         return Ok(());
@@ -20,12 +20,14 @@ pub fn ensure_bpf_linker(workspace: &Workspace) -> Result<()> {
     let llvm = format!("/usr/lib/llvm-{LLVM}");
     let mut install = cargo_install(workspace, "bpf-linker", BPF_LINKER);
     install.args(["--no-default-features", "--features", &format!("llvm-{LLVM}")]);
-    // Debian keeps libLLVM.so outside the linker's search path, and the build script looks for no other place.
+    // Debian keeps libLLVM.so outside the linker's search path, and the build script does not look
+    // there.
     install.env("RUSTFLAGS", format!("-Lnative={llvm}/lib")).env("LLVM_PREFIX", llvm);
     command::run(&mut install)
 }
 
-/// Checks licences and sources of our dependencies. The debug profile builds in half the time and runs in a second.
+/// Installs the check of licences and sources of dependencies. The debug profile builds in half the
+/// time and runs in a second.
 pub fn ensure_cargo_deny(workspace: &Workspace) -> Result<()> {
     if is_version(workspace, "cargo-deny", CARGO_DENY) {
         return Ok(());
@@ -33,12 +35,12 @@ pub fn ensure_cargo_deny(workspace: &Workspace) -> Result<()> {
     command::run(cargo_install(workspace, "cargo-deny", CARGO_DENY).arg("--debug"))
 }
 
-/// Whether the spelling checker is there.
+/// Returns whether the spelling checker is installed.
 pub fn has_typos(workspace: &Workspace) -> bool {
     is_version(workspace, "typos", TYPOS)
 }
 
-/// Checks spelling. Its Python package brings the compiled program, which saves minutes.
+/// Installs the spelling checker. Its Python package has the compiled program, which saves minutes.
 pub fn ensure_typos(workspace: &Workspace) -> Result<()> {
     if has_typos(workspace) {
         return Ok(());
@@ -49,7 +51,7 @@ pub fn ensure_typos(workspace: &Workspace) -> Result<()> {
     command::run(pip.arg(workspace.cache.join("typos")).arg(format!("typos=={TYPOS}")))
 }
 
-/// rustup's minimal profile leaves both out.
+/// Installs rustfmt and clippy, which rustup's minimal profile does not have.
 pub fn ensure_rustup_components(workspace: &Workspace) -> Result<()> {
     let has = |component: &str| command::succeeds(workspace.cargo().args([component, "--version"]));
     if has("fmt") && has("clippy") {
@@ -60,7 +62,7 @@ pub fn ensure_rustup_components(workspace: &Workspace) -> Result<()> {
 
 fn cargo_install(workspace: &Workspace, name: &str, version: &str) -> Command {
     let mut install = workspace.cargo();
-    // A target directory of its own, removed afterwards.
+    // cargo install then uses a target directory of its own, and removes it afterwards.
     install.env_remove("CARGO_TARGET_DIR");
     install.args(["install", name, "--version", version, "--locked", "--force", "--root"]);
     install.arg(workspace.cache.join(name));

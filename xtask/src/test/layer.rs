@@ -1,4 +1,4 @@
-//! What each layer is and how it is run.
+//! The layers, and how each one is run.
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use crate::setup::{self, Need};
 use crate::workspace::Workspace;
 use crate::{build, lint, vm};
 
-/// What a pass may take, its build included; more is a hang.
+/// The longest duration of a pass, build included. A longer one is a hang.
 const BOUND: Duration = Duration::from_mins(20);
 /// The same with `--long`.
 const LONG_BOUND: Duration = Duration::from_hours(3);
 
-/// A kind of tests, cheapest first.
+/// The kinds of tests, cheapest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Layer {
     /// Formatting, clippy, documentation, dependencies, spelling
     Lint,
-    /// Beside the code, all crates; and the reference pages and links of the documents
+    /// Tests beside the code of all crates, and the reference pages and links of the documents
     Unit,
     /// Manifests in, expected desired state and maps out
     Scenario,
@@ -57,13 +57,13 @@ enum Work {
     Unit,
     /// One test target.
     Target(&'static str),
-    /// One test target, with the agents told what to make of XDP.
+    /// One test target, with agents that get this `--xdp`.
     TargetWithXdp(&'static str, &'static str),
     /// One test target that needs the benchmarks' own BPF object.
     TargetWithBenchObject(&'static str),
     /// One test target that talks to a real API server.
     TargetWithApiserver(&'static str),
-    /// The tests of one of its modules, with the agents told what to make of XDP.
+    /// The tests of one of its modules, with agents that get this `--xdp`.
     ModuleWithApiserver {
         target: &'static str,
         module: &'static str,
@@ -75,7 +75,7 @@ enum Work {
 }
 
 impl Layer {
-    /// All, in the order in which they run.
+    /// All layers, in the order in which they run.
     pub const ALL: [Self; 10] = [
         Self::Lint,
         Self::Unit,
@@ -89,11 +89,12 @@ impl Layer {
         Self::Vm,
     ];
 
-    /// What the machine must have.
+    /// Returns what the machine must have.
     pub fn needs(self) -> &'static [Need] {
         match self {
             Self::Lint => &[Need::Build, Need::Lint],
-            // Unit tests ask nft and iptables what the agent finds of kube-proxy's rules.
+            // Unit tests run nft and iptables to compare with the agent's view of kube-proxy's
+            // rules.
             Self::Unit => &[Need::Build, Need::Programs],
             Self::Scenario => &[Need::Build],
             Self::Packet | Self::Dataplane | Self::Fuzz => &[Need::Build, Need::Run],
@@ -102,7 +103,7 @@ impl Layer {
         }
     }
 
-    /// How often it runs, and with what.
+    /// Returns the passes of the layer.
     pub fn passes(self) -> &'static [Pass] {
         match self {
             Self::Lint => &[Pass { title: "lint", work: Work::Lint }],
@@ -140,7 +141,7 @@ impl Layer {
 }
 
 impl Work {
-    /// The test targets it runs.
+    /// Returns the test targets that it runs.
     fn targets(self) -> Vec<&'static str> {
         match self {
             Self::Target(name)
@@ -206,15 +207,16 @@ pub fn perform(
     libtest::run(&mut cargo, output, bound).map(Outcome::Ran)
 }
 
-/// Those of `targets` that no layer runs.
-pub fn left_out(targets: &[String]) -> Vec<&str> {
+/// Returns the test targets that no layer runs.
+pub fn without_layer(targets: &[String]) -> Vec<&str> {
     let is_run = |target: &str| {
         Layer::ALL.iter().flat_map(|layer| layer.passes()).any(|pass| pass.work.targets().contains(&target))
     };
     targets.iter().map(String::as_str).filter(|target| !is_run(target)).collect()
 }
 
-/// The whole workspace each time, so that every layer finds its dependencies built with the same features.
+/// Returns `cargo test` for the whole workspace, so that every layer finds its dependencies built
+/// with the same features.
 fn cargo_test(workspace: &Workspace, args: &Args) -> Command {
     let mut cargo = workspace.cargo();
     cargo.args(["test", "--workspace", "--no-fail-fast"]);
@@ -235,6 +237,6 @@ mod tests {
     #[test]
     fn a_test_target_that_no_layer_runs_is_found() {
         let targets = ["packet".to_owned(), "forgotten".to_owned(), "namespace".to_owned()];
-        assert_eq!(left_out(&targets), ["forgotten"]);
+        assert_eq!(without_layer(&targets), ["forgotten"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Cargo's test runs, counted.
+//! Runs of cargo's tests, with counts.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -12,17 +12,19 @@ use anyhow::{Context, Result};
 use super::Tally;
 use crate::command;
 
-/// What is shown of the tests' own output.
+/// How much of the tests' own output is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Everything, as it comes.
+    /// All output, as it comes.
     Shown,
-    /// All but the passed tests, and only after a failure.
+    /// All but the passed tests, only after a failure.
     OnFailure,
 }
 
-/// Runs a `cargo test` command and sums its result lines. A run that fails without a failed test (the build, a crash)
-/// counts as one, and so does one that has not ended after `bound`, which is killed.
+/// Runs a `cargo test` command and sums its result lines.
+///
+/// A run that fails without a failed test (the build, a crash) counts as one failed test. So does a
+/// run that has not ended after `bound`. That run is killed.
 pub fn run(cargo: &mut Command, output: Output, bound: Duration) -> Result<Tally> {
     eprintln!("+ {}", command::display(cargo));
     let mut child = cargo.stdout(Stdio::piped()).spawn().context("can't start cargo")?;
@@ -44,7 +46,7 @@ pub fn run(cargo: &mut Command, output: Output, bound: Duration) -> Result<Tally
         }
     };
     if !in_time {
-        kept.push(format!("killed: it has not ended after {} minutes", bound.as_secs() / 60));
+        kept.push(format!("killed: no end after {} minutes", bound.as_secs() / 60));
         kill_with_descendants(child.id());
     }
     let status = child.wait().context("cargo is gone")?;
@@ -58,7 +60,8 @@ pub fn run(cargo: &mut Command, output: Output, bound: Duration) -> Result<Tally
     Ok(tally)
 }
 
-/// The lines, as they come; the channel closes when the last process that could write is gone.
+/// Sends the lines as they come. The channel closes when the last process that could write has
+/// ended.
 fn follow(stdout: ChildStdout) -> Receiver<String> {
     let (sender, receiver) = channel();
     thread::spawn(move || {
@@ -71,7 +74,8 @@ fn follow(stdout: ChildStdout) -> Receiver<String> {
     receiver
 }
 
-/// Cargo leaves a test binary behind when only it is killed. Children are read before their parent is gone.
+/// Kills a process with its descendants: cargo alone would leave its test binary behind. The
+/// children are read before their parent is killed.
 fn kill_with_descendants(process: u32) {
     let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
     let _ = Command::new("kill").args(["-KILL", &process.to_string()]).status();

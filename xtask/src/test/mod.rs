@@ -1,4 +1,4 @@
-//! The layers of tests, in order, each runnable alone.
+//! The layers of tests, in order. Each one can run alone.
 
 mod layer;
 mod libtest;
@@ -30,11 +30,11 @@ pub struct Args {
     verbose: bool,
 }
 
-/// What became of a test or a layer.
+/// The outcome of a test or a layer.
 pub enum Outcome {
     /// It ran.
     Ran(Tally),
-    /// This machine can't run it, and why.
+    /// This machine can't run it, for this reason.
     Unable(String),
 }
 
@@ -44,16 +44,16 @@ struct Row {
     duration: Duration,
 }
 
-/// Runs the layers; the last line printed is `N passed, N failed, N skipped`.
+/// Runs the layers. The last line printed is `N passed, N failed, N skipped`.
 pub fn test(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     let layers = if args.layer.is_empty() { Layer::ALL.to_vec() } else { args.layer.clone() };
     let needs: Vec<_> = layers.iter().flat_map(|layer| layer.needs()).copied().collect();
     setup::ensure(workspace, &needs)?;
     let targets = test_targets(workspace)?;
     let mut rows = Vec::new();
-    for target in layer::left_out(&targets) {
+    for target in layer::without_layer(&targets) {
         eprintln!("error: no layer runs the test target `{target}`");
-        rows.push(Row { title: "left out", tally: Tally::FAILED, duration: Duration::ZERO });
+        rows.push(Row { title: "no layer", tally: Tally::FAILED, duration: Duration::ZERO });
     }
     if let Err(error) = build::bpf_object(workspace, Warnings::Allowed) {
         eprintln!("error: {error:#}");
@@ -64,14 +64,14 @@ pub fn test(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
         for pass in layer.passes() {
             eprintln!("\n== {}", pass.title);
             let start = Instant::now();
-            let tally = settle(pass.title, layer::perform(workspace, layer, pass, &targets, args));
+            let tally = count(pass.title, layer::perform(workspace, layer, pass, &targets, args));
             rows.push(Row { title: pass.title, tally, duration: start.elapsed() });
         }
     }
     Ok(report(&rows))
 }
 
-/// The names of all packages' test targets.
+/// Returns the names of all packages' test targets.
 fn test_targets(workspace: &Workspace) -> Result<Vec<String>> {
     let metadata =
         command::output(workspace.cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
@@ -83,8 +83,9 @@ fn test_targets(workspace: &Workspace) -> Result<Vec<String>> {
     Ok(tests.filter_map(|target| Some(target.get("name")?.as_str()?.to_owned())).collect())
 }
 
-/// Under CI=true what can't run has failed, so that nothing is left out unnoticed; and so has what ran no test.
-pub fn settle(title: &str, outcome: Result<Outcome>) -> Tally {
+/// Returns the count of an outcome. A run without a test has failed. Under CI=true a test that
+/// can't run has failed as well, so that its absence is noticed.
+pub fn count(title: &str, outcome: Result<Outcome>) -> Tally {
     match outcome {
         Ok(Outcome::Ran(tally)) if tally == Tally::default() => {
             eprintln!("error: {title} has no test");
@@ -126,9 +127,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_of_no_test_has_failed() {
-        assert_eq!(settle("nothing", Ok(Outcome::Ran(Tally::default()))), Tally::FAILED);
+    fn a_run_without_a_test_has_failed() {
+        assert_eq!(count("nothing", Ok(Outcome::Ran(Tally::default()))), Tally::FAILED);
         let passed = Tally { passed: 1, ..Tally::default() };
-        assert_eq!(settle("something", Ok(Outcome::Ran(passed))), passed);
+        assert_eq!(count("something", Ok(Outcome::Ran(passed))), passed);
     }
 }

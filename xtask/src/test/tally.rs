@@ -4,31 +4,31 @@ use std::fmt;
 use std::iter::Sum;
 use std::ops::AddAssign;
 
-/// How many tests passed, failed and did not run.
+/// The numbers of tests that passed, failed and did not run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Ran and held.
+    /// Tests that ran and held.
     pub passed: u32,
-    /// Ran and did not hold, or could not even start.
+    /// Tests that ran and did not hold, or could not start.
     pub failed: u32,
-    /// Left out.
+    /// Tests that did not run.
     pub skipped: u32,
 }
 
 impl Tally {
-    /// One test that held.
+    /// One passed test.
     pub const PASSED: Self = Self { passed: 1, failed: 0, skipped: 0 };
-    /// One test that did not.
+    /// One failed test.
     pub const FAILED: Self = Self { passed: 0, failed: 1, skipped: 0 };
-    /// One that was left out.
+    /// One skipped test.
     pub const SKIPPED: Self = Self { passed: 0, failed: 0, skipped: 1 };
 
-    /// One test by its result.
+    /// Returns the count of one test by its result.
     pub fn of(passed: bool) -> Self {
         if passed { Self::PASSED } else { Self::FAILED }
     }
 
-    /// What one of libtest's `test result:` lines counts; nothing of any other line.
+    /// Returns the counts of a `test result:` line of libtest, and none of any other line.
     pub fn from_result_line(line: &str) -> Option<Self> {
         let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
         let count = |word: &str| {

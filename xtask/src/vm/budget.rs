@@ -1,6 +1,7 @@
-//! How many instructions the verifier may walk through for each program.
+//! The instruction budget: how many instructions the verifier may walk through for each program.
 //!
-//! The kernel gives up at a million, and the count jumps with harmless-looking changes: so growth is noticed early.
+//! The kernel gives up at a million. The count jumps with small changes, so growth has to be
+//! noticed early.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,20 +15,20 @@ const HEADER: &str = "\
 # Instructions the verifier may walk through for each program, on any kernel that is tried.
 # `cargo xtask vm` fails above; `cargo xtask vm --record` writes the counts it finds here, with half as much room again.
 ";
-/// Limits are rounded up to a multiple of this, so that small changes don't change the file.
+/// The unit to which limits are rounded up, so that small changes don't change the file.
 const STEP: u32 = 500;
 
-/// One program on one kernel.
+/// The count of one program on one kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Count {
-    /// The program's name, and behind a slash how it was loaded if not as usual.
+    /// The program's name. A suffix behind a slash says how it was loaded, if not as usual.
     pub program: String,
-    /// What the verifier walked through.
+    /// The instructions that the verifier walked through.
     pub instructions: u32,
 }
 
 impl Count {
-    /// Reads the loader's `program NAME INSTRUCTIONS`, also at the end of a console's line.
+    /// Reads the loader's line `program NAME INSTRUCTIONS`, also at the end of a console's line.
     pub fn from_line(line: &str) -> Option<Self> {
         let mut words = line.split_whitespace();
         let (Some("program"), Some(program), Some(count), None) =
@@ -44,7 +45,7 @@ impl Count {
 pub struct Budget(BTreeMap<String, u32>);
 
 impl Budget {
-    /// The checked-in file.
+    /// Reads the checked-in file.
     pub fn read(workspace: &Workspace) -> Result<Self> {
         let path = path(workspace);
         let text =
@@ -52,7 +53,7 @@ impl Budget {
         Self::parse(&text).with_context(|| format!("{} is not a budget", path.display()))
     }
 
-    /// Room for half as much again above the largest count of each program.
+    /// Returns limits with half as much room again, above the largest count of each program.
     pub fn with_room(counts: &[Count]) -> Self {
         let mut limits = BTreeMap::new();
         for Count { program, instructions } in counts {
@@ -73,17 +74,17 @@ impl Budget {
         std::fs::write(&path, text).with_context(|| format!("can't write {}", path.display()))
     }
 
-    /// What `program` may cost, however it was loaded; none if it was never recorded.
+    /// Returns the limit of `program`, however it was loaded, or `None` if it has no record.
     pub fn limit(&self, program: &str) -> Option<u32> {
         self.0.get(base(program)).copied()
     }
 
-    /// One phrase for each program that has no limit or is above it.
+    /// Returns a phrase for each program that has no limit or is above it.
     pub fn excess(&self, counts: &[Count]) -> Vec<String> {
         let judge = |Count { program, instructions }: &Count| match self.limit(program) {
             None => Some(format!("{program} has no budget")),
             Some(limit) if *instructions > limit => {
-                Some(format!("{program} takes {instructions} instructions, {limit} are its budget"))
+                Some(format!("{program} takes {instructions} instructions, above its budget of {limit}"))
             }
             Some(_) => None,
         };
@@ -128,7 +129,10 @@ mod tests {
     fn a_program_above_its_limit_and_one_without_exceed_the_budget() {
         let budget = Budget::parse("# comment\n\ntc_egress 1000\nxdp_ingress 2000\n").unwrap();
         let excess = budget.excess(&[count("tc_egress", 1001), count("xdp_ingress", 2000), count("new", 1)]);
-        assert_eq!(excess, ["tc_egress takes 1001 instructions, 1000 are its budget", "new has no budget"]);
+        assert_eq!(
+            excess,
+            ["tc_egress takes 1001 instructions, above its budget of 1000", "new has no budget"]
+        );
     }
 
     #[test]
@@ -136,7 +140,7 @@ mod tests {
         let budget = Budget::with_room(&[count("tc_egress", 100), count("tc_egress/older", 1000)]);
         assert_eq!(budget, Budget::parse("tc_egress 1500").unwrap());
         let excess = budget.excess(&[count("tc_egress/newer", 1501), count("tc_egress/older", 1500)]);
-        assert_eq!(excess, ["tc_egress/newer takes 1501 instructions, 1500 are its budget"]);
+        assert_eq!(excess, ["tc_egress/newer takes 1501 instructions, above its budget of 1500"]);
     }
 
     #[test]

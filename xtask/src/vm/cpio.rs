@@ -1,4 +1,5 @@
-//! The archive a kernel unpacks as its first root: cpio's "newc" format (Linux, driver-api/early-userspace/buffer-format).
+//! The archive that a kernel unpacks as its initial root: cpio's "newc" format (Linux,
+//! driver-api/early-userspace/buffer-format).
 
 use std::collections::BTreeSet;
 
@@ -15,7 +16,7 @@ pub struct Archive {
 }
 
 impl Archive {
-    /// Adds an executable file, and the directories above it. `path` is absolute.
+    /// Adds an executable file and the directories above it. `path` is absolute.
     pub fn add_file(&mut self, path: &str, content: &[u8]) {
         let path = path.trim_start_matches('/');
         for (end, _) in path.match_indices('/') {
@@ -24,7 +25,7 @@ impl Archive {
         self.append(path, EXECUTABLE, content);
     }
 
-    /// Adds a directory unless it is there; what is above it must be.
+    /// Adds a directory unless it is there. The directories above it must be there.
     pub fn add_directory(&mut self, path: &str) {
         let path = path.trim_start_matches('/');
         if self.directories.insert(path.to_owned()) {
@@ -32,7 +33,7 @@ impl Archive {
         }
     }
 
-    /// The whole archive.
+    /// Returns the complete archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.append(TRAILER, 0, &[]);
         self.bytes
@@ -41,7 +42,8 @@ impl Archive {
     fn append(&mut self, name: &str, mode: u32, content: &[u8]) {
         self.inode += 1;
         let length = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
-        // inode, mode, uid, gid, links, mtime, size, device and its own device (major and minor each), name, checksum
+        // inode, mode, uid, gid, links, mtime, size, device and its own device (major and minor
+        // each), name, checksum
         let fields =
             [self.inode, mode, 0, 0, 1, 0, length(content.len()), 0, 0, 0, 0, length(name.len() + 1), 0];
         self.bytes.extend_from_slice(b"070701");
@@ -84,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn each_directory_stands_once_and_before_its_files() {
+    fn each_directory_occurs_once_and_before_its_files() {
         let names: Vec<_> = entries(&archive()).into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["init", "lib", "lib/deep", "lib/deep/one.so", "lib/deep/two.so", TRAILER]);
     }

@@ -1,4 +1,5 @@
-//! Test targets inside machines: built here, carried there with the libraries they need.
+//! Test targets inside machines. They are built on this machine and carried there with their
+//! libraries.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,31 +9,32 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::beside::beside_each_other;
 use super::image::{self, Contents};
 use super::kernel::{self, Kernel};
+use super::parallel::in_parallel;
 use super::target::Target;
 use super::{OBJECT_IN_GUEST, boot};
 use crate::command;
 use crate::test::{self, Outcome, Tally};
 use crate::workspace::Workspace;
 
-/// What a part of a target may take on a kernel, under emulation and on a busy machine; more is a hang.
+/// The longest duration of a part of a target, under emulation and on a busy machine. A longer one
+/// is a hang.
 const BOUND: Duration = Duration::from_mins(25);
-/// What all of it may take.
+/// The longest duration of a whole target.
 const WHOLE_BOUND: Duration = Duration::from_hours(3);
-/// How many times longer tests wait than on a real machine.
+/// The factor by which tests wait longer than on a real machine.
 const PATIENCE: &str = "10";
 const PROGRAM: &str = "/tests";
 const AGENT: &str = "/millrace";
 const PATH: &str = "/usr/sbin:/usr/bin";
 
-/// How agents are built.
+/// The profile in which agents are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Profile {
-    /// As all tests are.
+    /// The profile of all tests.
     Debug,
-    /// As they are installed.
+    /// The profile of installed agents.
     Release,
 }
 
@@ -55,9 +57,9 @@ impl Profile {
 /// How much of the targets the test layer runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// What each of them names.
+    /// The tests that each target names.
     Named,
-    /// All tests on all kernels, for hours.
+    /// All tests on all kernels, which takes hours.
     Whole,
 }
 
@@ -70,7 +72,7 @@ impl Extent {
     }
 }
 
-/// What the test layer runs of each target.
+/// Runs the test layer's part of each target.
 pub fn run_layer(workspace: &Workspace, targets: &[Target], extent: Extent) -> Result<Tally> {
     let mut runs = Vec::new();
     for target in targets {
@@ -93,10 +95,11 @@ pub fn run_layer(workspace: &Workspace, targets: &[Target], extent: Extent) -> R
 }
 
 fn all(workspace: &Workspace, runs: &[Run<'_>]) -> Tally {
-    beside_each_other(runs, |run| run.settle(workspace)).into_iter().sum()
+    in_parallel(runs, |run| run.count(workspace)).into_iter().sum()
 }
 
-/// Runs a target on those kernels that are not this machine's own, whose tests are layers of their own.
+/// Runs a target on the kernels that are not this machine's own. Layers of their own have those
+/// tests.
 pub fn run_on<'a>(
     workspace: &Workspace,
     kernels: impl Iterator<Item = &'a Kernel>,
@@ -120,11 +123,11 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn settle(&self, workspace: &Workspace) -> Tally {
+    fn count(&self, workspace: &Workspace) -> Tally {
         // This machine's own kernel runs its tests in layers of their own.
         self.kernel.suite.map_or_else(Tally::default, |suite| {
             let title = format!("{} on kernel {}", self.target.name, self.kernel.name);
-            test::settle(&title, self.perform(workspace, suite))
+            test::count(&title, self.perform(workspace, suite))
         })
     }
 
@@ -179,10 +182,11 @@ impl Run<'_> {
     }
 }
 
-/// What a machine that runs a target is given: the target's tests, an agent if it takes one, and tools.
+/// Returns the programs of a machine that runs a target: the target's tests, an agent if it needs
+/// one, and tools.
 fn build(workspace: &Workspace, target: Target, profile: Profile) -> Result<Vec<(PathBuf, &'static str)>> {
     let mut programs = vec![(test_program(workspace, target)?, PROGRAM)];
-    if target.takes_agent {
+    if target.needs_agent {
         command::run(workspace.cargo().args(["build", "--package", "millrace"]).args(profile.flags()))?;
         let agent = workspace.target().join(profile.directory()).join("millrace");
         programs.push((stripped(workspace, &agent, "millrace")?, AGENT));
@@ -191,7 +195,7 @@ fn build(workspace: &Workspace, target: Target, profile: Profile) -> Result<Vec<
     Ok(programs)
 }
 
-/// The target's program, without what only debuggers read.
+/// Returns the path of the target's program, without debug information.
 fn test_program(workspace: &Workspace, target: Target) -> Result<PathBuf> {
     let mut cargo = workspace.cargo();
     cargo.args(["test", "--workspace", "--no-run", "--message-format", "json", "--test", target.name]);
@@ -211,7 +215,7 @@ fn executable(message: &Value, target: &str) -> Option<PathBuf> {
 
 fn stripped(workspace: &Workspace, program: &Path, name: &str) -> Result<PathBuf> {
     let stripped = image::directory(workspace)?.join(name);
-    // Another run beside this one finds it whole.
+    // A parallel run must not find a partial file.
     let copy = stripped.with_extension(process::id().to_string());
     fs::copy(program, &copy).with_context(|| format!("can't copy {}", program.display()))?;
     command::run(workspace.command("strip").arg("--strip-debug").arg(&copy))?;

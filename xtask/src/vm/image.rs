@@ -1,4 +1,5 @@
-//! The first root of a test machine: our first process, its libraries, a few modules, and the files a test brings.
+//! The initial root of a test machine: the first process, its libraries, kernel modules, and the
+//! files of a test.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -11,10 +12,11 @@ use super::kernel::Unpacked;
 use crate::command;
 use crate::workspace::Workspace;
 
-/// What every machine has, in the order in which they are inserted: devices, and what programs are attached with.
+/// The modules of every machine, in the order of their insertion: devices, and what attaching
+/// programs needs.
 const MODULES: [&str; 3] = ["drivers/net/veth", "net/sched/sch_ingress", "net/sched/cls_bpf"];
 
-/// What a machine is given.
+/// The contents of a machine's image.
 pub struct Contents<'a> {
     /// Its first process.
     pub guest: &'a Path,
@@ -22,15 +24,15 @@ pub struct Contents<'a> {
     pub words: &'a [&'a str],
     /// Variables for the command.
     pub environment: &'a [(&'a str, &'a str)],
-    /// Modules beside those that every machine has; each needs only earlier ones.
+    /// Modules besides those of every machine. Each needs only earlier ones.
     pub modules: &'a [&'a str],
-    /// Programs, and where they lie in the machine. Their libraries come with them.
+    /// Programs, and their paths in the machine. Their libraries come with them.
     pub programs: &'a [(PathBuf, &'a str)],
-    /// Other files, and where they lie.
+    /// Other files, and their paths in the machine.
     pub files: &'a [(PathBuf, &'a str)],
 }
 
-/// Writes an image called `name`; returns its path.
+/// Writes an image called `name` and returns its path.
 pub fn build(workspace: &Workspace, kernel: &Unpacked, name: &str, contents: &Contents) -> Result<PathBuf> {
     let mut archive = Archive::default();
     archive.add_file("/init", &read(contents.guest)?);
@@ -50,7 +52,7 @@ pub fn build(workspace: &Workspace, kernel: &Unpacked, name: &str, contents: &Co
             archive.add_file(&format!("/modules/{order:02}.{ending}"), &content);
         }
     }
-    // Programs ask who root is.
+    // Programs look up the user root.
     archive.add_file("/etc/passwd", b"root:x:0:0:root:/:/bin/sh\n");
     archive.add_file("/etc/group", b"root:x:0:\n");
     for (path, place) in contents.files.iter().chain(contents.programs) {
@@ -62,26 +64,28 @@ pub fn build(workspace: &Workspace, kernel: &Unpacked, name: &str, contents: &Co
     Ok(image)
 }
 
-/// Keeps what other runs would write of an image and its console until this one is done with them.
+/// Locks an image and its console against other runs, until the file is dropped.
 pub fn lock(workspace: &Workspace, name: &str) -> Result<File> {
     let path = directory(workspace)?.join(format!("{name}.lock"));
     let file = File::create(&path).with_context(|| format!("can't make {}", path.display()))?;
     if let Err(TryLockError::WouldBlock) = file.try_lock() {
-        println!("another run has a machine of {name}; this one waits for it");
+        println!("another run uses the machine {name}; waiting for it");
     }
     file.lock().with_context(|| format!("can't lock {}", path.display()))?;
     Ok(file)
 }
 
-/// Where images and consoles are kept.
+/// Returns the directory of images and consoles.
 pub fn directory(workspace: &Workspace) -> Result<PathBuf> {
     let directory = workspace.target().join("vm");
     fs::create_dir_all(&directory).with_context(|| format!("can't make {}", directory.display()))?;
     Ok(directory)
 }
 
-/// Newer packages compress their modules; the kernel unpacks them itself. What a kernel has no module for is built in, as `nfnetlink`
-/// in newer ones, or no longer there, as `libcrc32c`.
+/// Reads a module, or returns `None` if the kernel has no such module.
+///
+/// Newer packages compress their modules, and the kernel unpacks them itself. A missing module is
+/// built in (`nfnetlink` in newer kernels), or no longer exists (`libcrc32c`).
 fn read_module(kernel: &Unpacked, module: &str) -> Result<Option<(Vec<u8>, &'static str)>> {
     for ending in ["ko", "ko.xz"] {
         let path = kernel.modules.join(format!("{module}.{ending}"));
@@ -92,13 +96,14 @@ fn read_module(kernel: &Unpacked, module: &str) -> Result<Option<(Vec<u8>, &'sta
     Ok(None)
 }
 
-/// The dynamic loader and the libraries of `program`, as the host's loader finds them.
+/// Returns the dynamic loader and the libraries of `program`, as the host's loader finds them.
 fn libraries(workspace: &Workspace, program: &Path) -> Result<BTreeSet<String>> {
     let listing = command::output(workspace.command("ldd").arg(program))?;
     Ok(listing.lines().filter_map(library_path).map(str::to_owned).collect())
 }
 
-/// The path in a line like `libc.so.6 => /lib/libc.so.6 (0x...)` or `/lib64/ld.so (0x...)`; vdso has none.
+/// Returns the path in a line such as `libc.so.6 => /lib/libc.so.6 (0x...)` or `/lib64/ld.so
+/// (0x...)`. The vdso has none.
 fn library_path(line: &str) -> Option<&str> {
     line.split_whitespace().find(|word| word.starts_with('/'))
 }
@@ -112,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_is_one_run_s_until_that_is_done_with_it() {
+    fn a_machine_belongs_to_one_run_at_a_time() {
         let root = std::env::temp_dir().join(format!("xtask-lock-{}", std::process::id()));
         let workspace = Workspace { root: root.clone(), cache: root.clone() };
         let is_free = || {
@@ -127,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn library_paths_are_read_from_what_ldd_prints() {
+    fn library_paths_are_read_from_the_output_of_ldd() {
         assert_eq!(library_path("\tlinux-vdso.so.1 (0x00007ffd)"), None);
         assert_eq!(library_path("\tlibc.so.6 => /lib/x86_64/libc.so.6 (0x0)"), Some("/lib/x86_64/libc.so.6"));
         assert_eq!(library_path("\t/lib64/ld-linux-x86-64.so.2 (0x0)"), Some("/lib64/ld-linux-x86-64.so.2"));

@@ -1,4 +1,4 @@
-//! The kernels, and where Debian's come from.
+//! The kernels, and where Debian's kernels come from.
 
 use std::env::consts::ARCH;
 use std::fs;
@@ -11,25 +11,25 @@ use anyhow::{Context, Result};
 use crate::workspace::Workspace;
 use crate::{command, setup};
 
-/// A kernel the programs are loaded by.
+/// A kernel that loads the programs.
 pub struct Kernel {
-    /// As `--kernel` takes it.
+    /// The name that `--kernel` takes.
     pub name: &'static str,
-    /// The Debian suite whose cloud kernel it is; none: the machine's own.
+    /// The Debian suite of its cloud kernel. `None` is the machine's own kernel.
     pub suite: Option<&'static str>,
 }
 
-/// All of them. [`NAMES`] has their names.
+/// All kernels. [`NAMES`] has their names.
 pub const KERNELS: [Kernel; 4] = [
     Kernel { name: "host", suite: None },
     Kernel { name: "6.1", suite: Some("bookworm") },
     Kernel { name: "6.12", suite: Some("bookworm-backports") },
     Kernel { name: "newest", suite: Some("trixie-backports") },
 ];
-/// What `--kernel` takes.
+/// The values of `--kernel`.
 pub const NAMES: [&str; 4] = ["host", "6.1", "6.12", "newest"];
 
-/// Depends on the suite's newest kernel for virtual machines.
+/// The package that depends on the suite's newest kernel for virtual machines.
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 const IMAGE: &str = "linux-image-";
 const PARTS: [&str; 2] = ["linux-binary-", "linux-modules-"];
@@ -37,29 +37,31 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// An unpacked kernel package.
 pub struct Unpacked {
-    /// What QEMU boots.
+    /// The image that QEMU boots.
     pub image: PathBuf,
     /// `lib/modules/VERSION/kernel`.
     pub modules: PathBuf,
 }
 
 impl Kernel {
-    /// Why this machine can't run it, if so.
+    /// Returns the reason why this machine can't run the kernel, if there is one.
     pub fn obstacle(&self) -> Result<Option<String>> {
         Ok(match self.suite {
             None if !setup::is_root()? => Some("loading BPF programs takes root".to_owned()),
-            Some(_) if ARCH != "x86_64" => Some(format!("its kernel is for x86_64, this is {ARCH}")),
+            Some(_) if ARCH != "x86_64" => Some(format!("its kernel is for x86_64, this machine is {ARCH}")),
             _ => None,
         })
     }
 }
 
-/// The kernel from the cache; downloaded with apt and unpacked there first if it is not in it. The machine's own
-/// packages and package lists stay as they are.
+/// Returns the kernel from the cache. Downloads it with apt and unpacks it there first, if it is
+/// missing.
+///
+/// The machine's own packages and package lists stay as they are.
 pub fn ensure(workspace: &Workspace, name: &str, suite: &str) -> Result<Unpacked> {
-    // Machines start beside each other.
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    // Machines start in parallel, and only one may fill the cache.
+    static DOWNLOAD: Mutex<()> = Mutex::new(());
+    let _download = DOWNLOAD.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = workspace.cache.join("kernels").join(name);
     if !directory.exists() {
         let partial = workspace.cache.join("kernels").join(format!("{name}.partial"));
@@ -76,7 +78,7 @@ pub fn ensure(workspace: &Workspace, name: &str, suite: &str) -> Result<Unpacked
         let modules = only_entry(&directory.join("lib/modules"), "")?.join("kernel");
         return Ok(Unpacked { image: only_entry(&boot, "vmlinuz-")?, modules });
     }
-    // Newer packages have both in one place.
+    // Newer packages have both in one directory.
     let both = only_entry(&directory.join("usr/lib/modules"), "")?;
     Ok(Unpacked { image: both.join("vmlinuz"), modules: both.join("kernel") })
 }
@@ -93,7 +95,7 @@ fn download(workspace: &Workspace, suite: &str, directory: &Path) -> Result<()> 
         .into_iter()
         .find(|package| package.starts_with(IMAGE))
         .with_context(|| format!("{META_PACKAGE} of {suite} depends on no kernel"))?;
-    // Newer packages have kernel and modules in packages of their own.
+    // Newer suites have kernel and modules in separate packages.
     let mut parts = dependencies(workspace, directory, &package)?;
     parts.retain(|part| PARTS.iter().any(|name| part.starts_with(name)));
     parts.push(package);
@@ -106,14 +108,14 @@ fn download(workspace: &Workspace, suite: &str, directory: &Path) -> Result<()> 
     Ok(())
 }
 
-/// What a package depends on.
+/// Returns the dependencies of a package.
 fn dependencies(workspace: &Workspace, directory: &Path, package: &str) -> Result<Vec<String>> {
     let depends = command::output(private_apt(workspace, "apt-cache", directory).args(["depends", package]))?;
     let names = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
     Ok(names.map(str::to_owned).collect())
 }
 
-/// apt over a source list, package lists and a cache of its own.
+/// Returns apt with its own source list, package lists and cache.
 fn private_apt(workspace: &Workspace, program: &str, directory: &Path) -> Command {
     let mut apt = workspace.command(program);
     let path = |name: &str| directory.join(name).display().to_string();
@@ -123,7 +125,7 @@ fn private_apt(workspace: &Workspace, program: &str, directory: &Path) -> Comman
         "Dir::Etc::sourceparts=/dev/null".to_owned(),
         format!("Dir::State::lists={}", path("lists")),
         format!("Dir::Cache={}", path("cache")),
-        // The directory may be one that apt's own user can't enter.
+        // apt's own user may have no access to the directory.
         "APT::Sandbox::User=root".to_owned(),
     ] {
         apt.args(["-o", &option]);
@@ -131,7 +133,7 @@ fn private_apt(workspace: &Workspace, program: &str, directory: &Path) -> Comman
     apt
 }
 
-/// The mirror this machine uses for Debian 12.
+/// Returns the mirror that this machine uses for Debian 12.
 fn mirror(workspace: &Workspace) -> Result<String> {
     let mut targets = workspace.command("apt-get");
     targets.args(["indextargets", "--format", "$(REPO_URI)", "Release: bookworm", "Created-By: Packages"]);

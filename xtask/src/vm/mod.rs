@@ -1,12 +1,12 @@
-//! Every program loaded by this machine's kernel and by others under emulation, within its instruction budget; and test targets
-//! run on those others.
+//! Loads every program on this machine's kernel and on others under emulation, within its
+//! instruction budget. Runs test targets on those others.
 
-mod beside;
 mod budget;
 mod cpio;
 mod guest_tests;
 mod image;
 mod kernel;
+mod parallel;
 mod qemu;
 mod second_opinion;
 mod target;
@@ -17,12 +17,12 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use beside::beside_each_other;
 use budget::{Budget, Count};
 pub use guest_tests::Extent;
 use guest_tests::Profile;
 use image::Contents;
 use kernel::{Kernel, Unpacked};
+use parallel::in_parallel;
 use qemu::{Machine, Ran};
 pub use target::Target;
 
@@ -33,7 +33,7 @@ use crate::test::{self, Outcome, Tally};
 use crate::workspace::Workspace;
 
 const OBJECT_IN_GUEST: &str = "/millrace-bpf";
-/// Twenty times what loading takes on two idle cores.
+/// Twenty times the duration on two idle cores.
 const BOUND: Duration = Duration::from_mins(5);
 
 /// Arguments of `cargo xtask vm`.
@@ -45,15 +45,16 @@ pub struct Args {
     /// Write the counts found, with room to grow, as the new budget
     #[arg(long)]
     record: bool,
-    /// Build the agents of a test target in release: for figures
+    /// Build the agents of a test target in release, for benchmarks
     #[arg(long, requires = "tests")]
     release: bool,
-    /// Run a test target on the kernels instead of loading the programs; what follows its name goes to its tests
+    /// Run a test target on the kernels instead of loading the programs; further words go to its
+    /// tests
     #[arg(last = true, value_name = "TESTS")]
     tests: Vec<String>,
 }
 
-/// `cargo xtask vm`.
+/// Runs `cargo xtask vm`.
 pub fn vm(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     setup::ensure(workspace, &[Need::Build, Need::Programs, Need::Vm])?;
     build::bpf_object(workspace, Warnings::Allowed)?;
@@ -70,7 +71,7 @@ pub fn vm(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     }
     if args.record {
         let kernels: Vec<_> = kernels().collect();
-        let counts = beside_each_other(&kernels, |kernel| load_on(workspace, kernel));
+        let counts = in_parallel(&kernels, |kernel| load_on(workspace, kernel));
         let counts = counts.into_iter().collect::<Result<Vec<_>>>()?;
         Budget::with_room(&counts.concat()).write(workspace)?;
     }
@@ -79,15 +80,15 @@ pub fn vm(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     Ok(if tally.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The test layer: one test per kernel, and one with another loader than ours.
+/// Runs the test layer's loading: one test for each kernel, and one with bpftool.
 pub fn load_everywhere(workspace: &Workspace) -> Result<Tally> {
     build_guest(workspace)?;
     let mut tally = test_on(workspace, kernel::KERNELS.iter())?;
-    tally += test::settle("bpftool", second_opinion::load_with_bpftool(workspace));
+    tally += test::count("bpftool", second_opinion::load_with_bpftool(workspace));
     Ok(tally)
 }
 
-/// The test layer: test targets on other kernels.
+/// Runs the test layer's test targets on other kernels.
 pub fn test_everywhere(workspace: &Workspace, targets: &[Target], extent: Extent) -> Result<Tally> {
     build_guest(workspace)?;
     guest_tests::run_layer(workspace, targets, extent)
@@ -100,9 +101,9 @@ fn build_guest(workspace: &Workspace) -> Result<()> {
 fn test_on<'a>(workspace: &Workspace, kernels: impl Iterator<Item = &'a Kernel>) -> Result<Tally> {
     let budget = Budget::read(workspace)?;
     let kernels: Vec<_> = kernels.collect();
-    let tallies = beside_each_other(&kernels, |kernel| {
+    let tallies = in_parallel(&kernels, |kernel| {
         let title = format!("kernel {}", kernel.name);
-        test::settle(&title, test_one(workspace, kernel, &budget))
+        test::count(&title, test_one(workspace, kernel, &budget))
     });
     Ok(tallies.into_iter().sum())
 }
@@ -122,12 +123,12 @@ fn test_one(workspace: &Workspace, kernel: &Kernel, budget: &Budget) -> Result<O
     print!("{table}");
     let excess = budget.excess(&counts);
     if !excess.is_empty() {
-        bail!("{}; if it must be, record it: cargo xtask vm --record", excess.join("; "));
+        bail!("{}; to accept it: cargo xtask vm --record", excess.join("; "));
     }
     Ok(Outcome::Ran(Tally::PASSED))
 }
 
-/// Builds a machine of this name and runs it, alone; returns where its console is kept, too.
+/// Builds a machine of this name and runs it, alone. Also returns the path of its console.
 fn boot(
     workspace: &Workspace,
     kernel: &Unpacked,
@@ -142,7 +143,7 @@ fn boot(
     Ok((qemu::run(workspace, &machine)?, console))
 }
 
-/// What the kernel's verifier walked through for each program.
+/// Returns the verifier's instruction counts on this kernel.
 fn load_on(workspace: &Workspace, kernel: &Kernel) -> Result<Vec<Count>> {
     let guest = workspace.target().join("debug/vm-guest");
     let printed = match &kernel.suite {

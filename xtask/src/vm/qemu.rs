@@ -1,4 +1,4 @@
-//! A machine that runs until it powers itself off, watched through its console.
+//! A machine that runs until it powers itself off. Its console tells the outcome.
 
 use std::fs;
 use std::path::Path;
@@ -11,45 +11,51 @@ use anyhow::{Context, Result, bail};
 use crate::command;
 use crate::workspace::Workspace;
 
-/// A busy host delivers timer interrupts too late for the kernel's check of them. What is allocated need not be zero.
+/// Without two checks: a busy host delivers timer interrupts too late for the first
+/// (`no_timer_check`), and zeroed allocations only cost time (`init_on_alloc`).
 const APPEND: &str = "console=ttyS0 loglevel=4 panic=-1 no_timer_check init_on_alloc=0";
-/// Without `rep movsb`: the kernel copies with it where it is said to be fast, and the emulator then copies byte by byte. The verifier,
-/// which copies its states, takes half the time. Without a fifth level of page tables, and checks on entry to the kernel, which cost
-/// time as well. Without cmpxchg16b: QEMU 7.2 now and then leaves garbage in the flags after it, and Linux's allocator branches on them.
+/// The emulated processor, without some features:
+///
+/// - `erms`, `fsrm` (`rep movsb`): the kernel copies with it, and the emulator then copies byte by
+///   byte. Without it, the verifier, which copies its states, takes half the time.
+/// - `la57` (a fifth level of page tables), `smap`, `smep`, `pku` (checks on entry to the kernel):
+///   they cost time.
+/// - `cx16` (cmpxchg16b): QEMU 7.2 sometimes leaves garbage in the flags after it, and Linux's
+///   allocator branches on them.
 const CPU: &str = "max,cx16=off,erms=off,fsrm=off,la57=off,smap=off,smep=off,pku=off";
 const POLL: Duration = Duration::from_millis(50);
 const PASS: &str = "MILLRACE-VM-PASS";
 const FAIL: &str = "MILLRACE-VM-FAIL";
-/// Lines of the console that are shown when the machine fails.
+/// The number of console lines that are shown if the machine fails.
 const TAIL: usize = 40;
-/// What the first process says at once.
+/// The first line of the first process.
 const BEGIN: &str = "MILLRACE-VM-BEGIN";
 const PANIC: &str = "Kernel panic";
-/// How often a machine is booted that does not get so far.
+/// How often a machine is booted if it panics before its first process runs.
 const BOOTS: usize = 3;
 
-/// What is booted.
+/// The parts of a machine.
 pub struct Machine<'a> {
     /// The kernel.
     pub kernel: &'a Path,
-    /// Its first root.
+    /// The image of its initial root.
     pub image: &'a Path,
-    /// Where its console is kept.
+    /// The file of its console.
     pub console: &'a Path,
-    /// What it may take; more is a hang.
+    /// Its longest duration. A longer one is a hang.
     pub bound: Duration,
 }
 
-/// What became of a machine.
+/// The outcome of a machine.
 pub struct Ran {
-    /// All that the console showed.
+    /// The whole text of the console.
     pub console: String,
-    /// Why it has failed, if so.
+    /// The reason of a failure.
     pub failure: Option<String>,
 }
 
 impl Ran {
-    /// The console of a machine that has not failed; of one that has, the last lines are shown.
+    /// Returns the console of a machine that has not failed. Shows the last lines if it has.
     pub fn require(self, console: &Path) -> Result<String> {
         let Some(reason) = self.failure else {
             return Ok(self.console);
@@ -61,17 +67,19 @@ impl Ran {
     }
 }
 
-/// Boots a machine and waits until it has powered itself off. The first marker on its console decides.
+/// Boots a machine and waits until it has powered itself off. The first marker on its console is
+/// the outcome.
 ///
-/// Under QEMU 7.2 a kernel with two processors now and then panicked in its first seconds. One has not been seen to, with one; should it, before
-/// it came to our first process, it is booted again.
+/// Under QEMU 7.2, kernels with two processors sometimes panicked in their first seconds. No kernel
+/// with one processor did so far. A machine that panics before its first process runs is booted
+/// again.
 pub fn run(workspace: &Workspace, machine: &Machine) -> Result<Ran> {
     for _ in 1..BOOTS {
         let ran = boot(workspace, machine)?;
         if ran.failure.is_none() || has_begun(&ran.console) || !ran.console.contains(PANIC) {
             return Ok(ran);
         }
-        eprintln!("  the kernel panicked before it had begun; once more");
+        eprintln!("  the kernel panicked before its first process ran; booting again");
     }
     boot(workspace, machine)
 }
@@ -79,10 +87,10 @@ pub fn run(workspace: &Workspace, machine: &Machine) -> Result<Ran> {
 fn boot(workspace: &Workspace, machine: &Machine) -> Result<Ran> {
     let Machine { kernel, image, console, bound } = *machine;
     let mut qemu = workspace.command("qemu-system-x86_64");
-    // Emulated, also where /dev/kvm exists: nested virtualisation fails in too many ways to rely on.
+    // Emulated even if /dev/kvm exists: nested virtualisation fails in too many ways.
     qemu.args(["-machine", "pc", "-accel", "tcg", "-cpu", CPU, "-m", "4096", "-no-reboot"]);
-    // One processor: with two, the emulated kernel now and then dies of patching its code on one while the other runs it. Machines
-    // run beside each other instead.
+    // One processor only. With two, the emulated kernel sometimes dies when it patches code on one
+    // while the other runs that code. Machines run in parallel instead.
     qemu.args(["-smp", "1", "-display", "none", "-nic", "none", "-append", APPEND]);
     qemu.arg("-kernel").arg(kernel).arg("-initrd").arg(image);
     qemu.arg("-serial").arg(format!("file:{}", console.display()));
@@ -136,7 +144,7 @@ fn verdict(console: &str) -> Verdict<'_> {
     }
 }
 
-/// Whether our first process ran.
+/// Returns whether our first process ran.
 fn has_begun(console: &str) -> bool {
     console.lines().any(|line| line.trim_end() == BEGIN)
 }

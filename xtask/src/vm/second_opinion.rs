@@ -1,4 +1,5 @@
-//! The object as libbpf sees it: its maps' type information is read by other tools too, and more strictly than by aya.
+//! Loads the object with libbpf. Other tools read the type information of its maps, too, and more
+//! strictly than aya.
 
 use std::fs;
 use std::path::PathBuf;

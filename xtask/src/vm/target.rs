@@ -1,20 +1,20 @@
-//! The test targets that machines run: what they need, and which of their tests are in the test layer.
+//! The test targets that machines run, their needs, and the tests of the test layer.
 
 use anyhow::{Result, bail};
 
-/// Modules that are taken together, each after those it needs.
+/// Modules that belong together, each after those that it needs.
 pub type Modules = &'static [&'static str];
 
 /// Bridges between pods.
 const BRIDGE: Modules = &["net/llc/llc", "net/802/stp", "net/bridge/bridge"];
-/// What ends sockets for the agent.
+/// Destruction of sockets by the agent.
 const SOCKETS: Modules = &["net/ipv4/inet_diag", "net/ipv4/udp_diag", "net/ipv4/tcp_diag"];
 /// Tunnels in UDP.
 const UDP_TUNNELS: Modules = &["net/ipv4/udp_tunnel", "net/ipv6/ip6_udp_tunnel"];
 /// Tunnels in IP.
 const IP_TUNNELS: Modules =
     &["net/ipv4/tunnel4", "net/ipv4/ip_tunnel", "net/ipv4/ipip", "net/ipv6/tunnel6", "net/ipv6/ip6_tunnel"];
-/// Overlays, in UDP or without.
+/// Overlays, VLANs and WireGuard.
 const OVERLAYS: Modules = &[
     "net/ipv4/fou",
     "net/ipv6/fou6",
@@ -72,19 +72,19 @@ const IPVS: Modules = &[
 /// A test target that machines run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Its name.
+    /// The target's name.
     pub name: &'static str,
-    /// Modules it takes, each after those it needs.
+    /// Modules that it needs, each after those that it needs itself.
     pub modules: &'static [Modules],
-    /// The kernels of its test layer.
+    /// Its kernels in the test layer.
     pub kernels: &'static [&'static str],
-    /// The tests of its test layer, which has minutes, not an hour; none: all.
+    /// Its tests in the test layer, which has minutes, not an hour. Empty = all.
     pub filters: &'static [&'static str],
     /// Tests that no machine runs.
     pub skipped: &'static [&'static str],
     /// Whether it starts agents.
-    pub takes_agent: bool,
-    /// Programs of this machine that it or its agents run.
+    pub needs_agent: bool,
+    /// Programs of this machine that it, or its agents, run.
     pub tools: &'static [&'static str],
 }
 
@@ -96,24 +96,25 @@ impl Target {
         kernels: &["6.1", "6.12"],
         filters: &["sctp::", "backend_node::a_hinted", "backend_node::a_flow_entry"],
         skipped: &[],
-        takes_agent: false,
+        needs_agent: false,
         tools: &[],
     };
-    /// Sockets over SCTP, which few machines have, by eBPF and by IPVS.
+    /// Sockets of SCTP by eBPF and by IPVS. Few machines have its modules.
     pub const SCTP: Self = Self {
         name: "sctp",
         kernels: &["6.12"],
         filters: &[],
         modules: &[BRIDGE, UDP_TUNNELS, IPVS, IP_TUNNELS, &["net/sctp/sctp"]],
         skipped: &[],
-        takes_agent: true,
+        needs_agent: true,
         tools: &["/usr/bin/ncat", "/usr/sbin/ip", "/usr/sbin/nft"],
     };
-    /// Agents that serve by IPVS, whose modules few machines have.
+    /// Agents in IPVS mode. Few machines have its modules.
     pub const IPVS: Self = Self {
         name: "ipvs",
         kernels: &["6.1"],
-        // Of those of a change of mode one: they load the programs again and again, which takes half a minute each time.
+        // Only one test of a mode change: such tests load the programs again and again, half a
+        // minute each time.
         filters: &[
             "bad_input::",
             "change::connections_stay",
@@ -129,35 +130,35 @@ impl Target {
         ],
         modules: &[BRIDGE, IPVS, IP_TUNNELS],
         skipped: &[],
-        takes_agent: true,
+        needs_agent: true,
         tools: &["/usr/sbin/nft", "/usr/sbin/ip", "/usr/sbin/ipvsadm"],
     };
-    /// Tunnel devices, which few machines have.
+    /// Tunnel devices. Few machines have their modules.
     pub const TUNNELS: Self = Self {
         name: "tunnels",
         kernels: &["6.12"],
         filters: &["pods_take_off", "uplinks::"],
         modules: &[BRIDGE, UDP_TUNNELS, IP_TUNNELS, OVERLAYS],
         skipped: &[],
-        takes_agent: true,
+        needs_agent: true,
         tools: &["/usr/sbin/ip"],
     };
-    /// The test bed, whose tests are a layer of their own on this machine's kernel.
+    /// The test bed. On this machine's kernel it is a layer of its own.
     pub const NAMESPACE: Self = Self {
         name: "namespace",
         kernels: &["6.1"],
-        // Few, of one cluster that they share: each other one loads its nodes' programs anew.
+        // A few tests that share one cluster: each other cluster loads its nodes' programs anew.
         filters: &["translated::"],
         modules: &[BRIDGE, SOCKETS, &["drivers/net/tun"]],
         // Machines have no interpreter and no compiler.
         skipped: &["programs::a_go_client", "programs::a_python_client"],
-        takes_agent: true,
+        needs_agent: true,
         tools: &["/usr/sbin/ip", "/usr/bin/curl", "/usr/bin/dig", "/usr/sbin/dnsmasq", "/usr/bin/iperf3"],
     };
-    /// All, those first that take longest: machines run beside each other.
+    /// All targets. The longest ones come first, because machines run in parallel.
     pub const ALL: [Self; 5] = [Self::IPVS, Self::NAMESPACE, Self::TUNNELS, Self::SCTP, Self::PACKET];
 
-    /// The target of that name.
+    /// Returns the target of this name.
     pub fn named(name: &str) -> Result<Self> {
         match Self::ALL.into_iter().find(|target| target.name == name) {
             Some(target) => Ok(target),

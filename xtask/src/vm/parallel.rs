@@ -1,12 +1,14 @@
-//! Work that waits for machines: as many at a time as there are processors.
+//! Parallel work on machines: as many at a time as there are processors.
 
 use std::panic::resume_unwind;
 use std::sync::Mutex;
 use std::thread;
 
-/// Does the work of every item; the results are in the items' order. A machine keeps hardly more than one processor busy, whatever it is
-/// given, and most of ours verify programs or wait.
-pub fn beside_each_other<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+/// Does the work of every item. The results are in the items' order.
+///
+/// A machine keeps hardly more than one processor busy, because most of them verify programs or
+/// wait.
+pub fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let workers = thread::available_parallelism().map_or(1, usize::from);
     let next = Mutex::new(items.iter().enumerate());
     let take = || next.lock().ok()?.next();
@@ -35,7 +37,7 @@ mod tests {
     #[test]
     fn results_are_in_the_order_of_the_items() {
         let items: Vec<u64> = (0..20).collect();
-        let results = beside_each_other(&items, |item| {
+        let results = in_parallel(&items, |item| {
             thread::sleep(std::time::Duration::from_millis(20 - item));
             item * 2
         });
