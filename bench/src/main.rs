@@ -15,11 +15,12 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Benchmark {
-    /// What each program costs for a packet, in nanoseconds above an empty program.
+    /// The cost of a packet for each program, in nanoseconds above an empty program.
     Packets(packets::Arguments),
-    /// What the control plane costs, from the API server's text to the maps.
+    /// The cost of the control plane, from the API server's text to the maps.
     Control(control::Arguments),
-    /// A ClusterIP by hooks of sockets beside the pod itself and nftables, and per packet beside plain forwarding.
+    /// A ClusterIP by socket hooks, beside the pod itself and nftables; and per packet, beside
+    /// plain forwarding.
     Connections(connections::Arguments),
     /// The process whose memory `control` measures.
     #[command(hide = true)]

@@ -1,11 +1,11 @@
-//! Each benchmark in a short form: its figures mean nothing, its checks do.
+//! Each benchmark in a short form. The figures mean nothing, but the checks do.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that can't go on shall fail")]
 
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// What a benchmark printed.
+/// Runs a benchmark and returns its output.
 fn run(arguments: &[&str]) -> Value {
     let mut bench = Command::new(env!("CARGO_BIN_EXE_millrace-bench"));
     let output = bench.args(arguments).arg("--json").stderr(Stdio::piped()).output().unwrap();
@@ -14,7 +14,7 @@ fn run(arguments: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{arguments:?}: {error}\n{said}"))
 }
 
-/// The rows of a benchmark's figures, wherever they stand in its output.
+/// Returns the number of rows in a benchmark's output.
 fn rows(value: &Value) -> usize {
     match value {
         Value::Array(rows) => rows.len(),

@@ -1,5 +1,7 @@
-//! Processors that don't sleep while something is measured, and threads that stay on theirs: to wake one, in a virtual machine
-//! above all, takes longer than what it is woken for, and an exchange within one processor is another thing than one between two.
+//! Processors that don't sleep during a measurement, and threads that stay on one processor.
+//!
+//! A processor takes longer to wake up than the work that it wakes for, above all in a virtual
+//! machine. An exchange within one processor does not compare with one between two.
 
 use std::hint::black_box;
 use std::io;
@@ -13,7 +15,8 @@ use nix::libc;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Keeps all processors busy until it is dropped, with what gives way to everything else at once.
+/// Keeps all processors busy until it is dropped. Its threads have the policy SCHED_IDLE, so all
+/// other threads run before them.
 pub struct Awake {
     is_over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -26,8 +29,8 @@ impl Awake {
             let is_over = Arc::clone(&awake.is_over);
             let (ready, readiness) = std::sync::mpsc::sync_channel(1);
             awake.threads.push(thread::spawn(move || {
-                // Nobody waits any more: the one that starts it has failed.
-                let _ = ready.send(give_way());
+                // The receiver is gone only if `start` has failed.
+                let _ = ready.send(yield_to_others());
                 spin(&is_over);
             }));
             let given = readiness.recv().context("a thread that keeps a processor awake is gone")?;
@@ -41,13 +44,14 @@ impl Drop for Awake {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // What it had to say was said when it began.
+            // The thread reported its errors when it began.
             let _ = thread.join();
         }
     }
 }
 
-/// Who works on which processor: the two are apart where there is more than one.
+/// The processor of the client or of the server. The two differ if there is more than one
+/// processor.
 #[derive(Clone, Copy, Debug)]
 pub enum Place {
     /// The first one.
@@ -57,9 +61,9 @@ pub enum Place {
 }
 
 impl Place {
-    /// Keeps the calling thread there.
+    /// Keeps the calling thread on this processor.
     pub fn take(self) -> Result<()> {
-        // Not those that this thread may run on: where it has taken its place before, that is one.
+        // The choice is among all processors: this thread may already be bound to one.
         let online = online_cpus().map_err(|(place, error)| anyhow!("{place}: {error}"))?;
         let chosen = match self {
             Self::Client => online.first(),
@@ -71,14 +75,14 @@ impl Place {
     }
 }
 
-fn give_way() -> io::Result<()> {
+fn yield_to_others() -> io::Result<()> {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: the calling thread's own policy; the parameters live as long as the call.
     let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// No spin hint: hypervisors take a processor away that gives many of them.
+/// Spins without a spin hint: hypervisors take the processor away from a guest with many of them.
 fn spin(is_over: &AtomicBool) {
     let mut count = 0_u64;
     while !is_over.load(Ordering::Relaxed) {
@@ -93,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_that_is_taken_twice_is_the_same() {
+    fn a_place_is_the_same_processor_each_time() {
         let places = || -> Result<Vec<CpuSet>> {
             let taken = [Place::Server, Place::Server, Place::Client, Place::Server].map(|place| {
                 place.take()?;

@@ -1,4 +1,4 @@
-//! A server that costs little, and clients that do one thing as often as they can.
+//! A cheap server, and clients that do one thing as often as they can.
 
 use std::future::Future;
 use std::io::{Read, Write};
@@ -17,10 +17,10 @@ use tokio::task::JoinSet;
 
 use super::awake::Place;
 
-/// What the source sends at a time, and the client receives.
+/// The bytes that the source sends, and the client receives, at a time.
 const CHUNK: usize = 64 * 1024;
-/// Connections that may wait for the server: as many as come while it does not run. For one more the client's SYN is lost, and
-/// sent again after a second.
+/// The number of connections that may wait while the server does not run. A further SYN would be
+/// lost, and sent again after a second.
 const BACKLOG: u32 = 4096;
 
 /// Serves connections until it is dropped.
@@ -34,7 +34,7 @@ impl Server {
         Self::start(pod, address, |stream| Box::pin(echo(stream)))
     }
 
-    /// Sends as much as it can.
+    /// Sends as many bytes as it can.
     pub fn source(pod: &Pod, address: SocketAddr) -> Result<Self> {
         Self::start(pod, address, |stream| Box::pin(pour(stream)))
     }
@@ -62,19 +62,19 @@ impl Server {
 
 type Serve = fn(Accepted) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Until the client is gone, however it goes.
+/// Sends each byte back until the client is gone.
 async fn echo(mut stream: Accepted) {
     let mut byte = [0];
     while stream.read_exact(&mut byte).await.is_ok() && stream.write_all(&byte).await.is_ok() {}
 }
 
-/// Until the client is gone, however it goes.
+/// Sends bytes until the client is gone.
 async fn pour(mut stream: Accepted) {
     let chunk = vec![7; CHUNK];
     while stream.write_all(&chunk).await.is_ok() {}
 }
 
-/// Connects and closes, again and again; says how often.
+/// Connects and closes again and again. Returns how often.
 pub fn connect_for(client: &Namespace, target: SocketAddr, time: Duration) -> Result<usize> {
     client.run(async move || {
         Place::Client.take()?;
@@ -87,7 +87,7 @@ pub fn connect_for(client: &Namespace, target: SocketAddr, time: Duration) -> Re
     })
 }
 
-/// Sends a byte over one connection and waits for it, again and again; says how often.
+/// Sends a byte over one connection and waits for its echo, again and again. Returns how often.
 pub fn exchange_for(client: &Namespace, target: SocketAddr, time: Duration) -> Result<usize> {
     client.run(async move || {
         Place::Client.take()?;
@@ -102,7 +102,7 @@ pub fn exchange_for(client: &Namespace, target: SocketAddr, time: Duration) -> R
     })
 }
 
-/// Receives over one connection; says how many bytes.
+/// Receives over one connection. Returns the number of bytes.
 pub fn receive_for(client: &Namespace, target: SocketAddr, time: Duration) -> Result<usize> {
     client.run(async move || {
         Place::Client.take()?;
@@ -116,7 +116,7 @@ pub fn receive_for(client: &Namespace, target: SocketAddr, time: Duration) -> Re
     })
 }
 
-/// Closed by a reset, so that no port is kept from the next connection.
+/// Connects. The connection will be closed by a reset, so that its port is free at once.
 fn connect(target: SocketAddr) -> Result<TcpStream> {
     let stream = TcpStream::connect(target).with_context(|| format!("can't connect to {target}"))?;
     stream.set_nodelay(true)?;

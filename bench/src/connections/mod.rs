@@ -1,7 +1,9 @@
-//! What a ClusterIP costs a pod, beside what else it could do: ask the backend itself, or have kube-proxy's rules.
+//! The cost of a ClusterIP for a pod, beside the alternatives: the backend itself, or kube-proxy's
+//! rules.
 //!
-//! Both of a pair are measured in turn, in short spells, and each spell is compared with its neighbour: whatever else the machine
-//! does, it does to both. The figure is the median of these ratios.
+//! The bench measures the two of a pair alternately, in short spells. It compares each spell with
+//! its neighbour, so other work on the machine affects both. The figure is the median of these
+//! ratios.
 
 mod awake;
 mod measure;
@@ -20,13 +22,14 @@ use serde::Serialize;
 use measure::{Server, connect_for, exchange_for, receive_for};
 use pairs::{Pairs, Side, Spell};
 
-/// Port of the server that sends each byte back, and of the one that sends as much as it can.
+/// Port of the server that sends each byte back.
 const ECHO: u16 = 7000;
+/// Port of the server that sends as many bytes as it can.
 const SOURCE: u16 = 7001;
 /// Port of the measured Service.
 const PORT: u16 = 80;
 
-/// How to measure, and how to print it.
+/// The settings of the measurement and of the output.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Print JSON instead of a table
@@ -49,17 +52,17 @@ struct Figure {
     what: &'static str,
     beside: String,
     family: String,
-    /// By the Service, a second: the median.
+    /// The median of the Service's rates, a second.
     service: f64,
-    /// By what it is compared with, a second: the median.
+    /// The median of the other side's rates, a second.
     other: f64,
     /// The median of the pairs' ratios.
     ratio: f64,
-    /// What the ratio has to be at least.
+    /// The least ratio to reach.
     target: f64,
 }
 
-/// What is measured, and the least ratio to asking the backend itself.
+/// The measurements, and the least ratio to the backend itself.
 const BY_SOCKETS: [(&str, Spell, f64); 2] =
     [("new TCP connections", connect_for, 0.97), ("requests of one connection", exchange_for, 0.98)];
 
@@ -67,16 +70,17 @@ const BY_SOCKETS: [(&str, Spell, f64); 2] =
 pub fn run(arguments: &Arguments) -> Result<()> {
     let pairs = Pairs::new(arguments.pairs, arguments.milliseconds)?;
     ensure!(
-        arguments.services.iter().all(|number| (1..=nftables::MOST).contains(number)),
+        arguments.services.iter().all(|number| (1..=nftables::MAX_SERVICES).contains(number)),
         "--services takes numbers from 1 to {}",
-        nftables::MOST
+        nftables::MAX_SERVICES
     );
     let mut figures = by_sockets(arguments, &pairs)?;
     figures.extend(per_packet(&pairs)?);
     print(arguments, &figures)
 }
 
-/// Connections and requests through the hooks of sockets, beside the backend itself and beside nftables.
+/// Measures connections and requests through the socket hooks, beside the backend itself and beside
+/// nftables.
 fn by_sockets(arguments: &Arguments, pairs: &Pairs) -> Result<Vec<Figure>> {
     let cluster = Cluster::start(shape(1), "native")?;
     let service = measured(&cluster, "pod-1b", ECHO)?;
@@ -108,7 +112,7 @@ fn by_sockets(arguments: &Arguments, pairs: &Pairs) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// The same nodes without an agent, and with kube-proxy's rules for so many services.
+/// Starts the same nodes without an agent, with kube-proxy's rules for `number` Services.
 fn beside_nftables(number: u16) -> Result<(Cluster, Vec<Server>, Dual)> {
     let cluster = Cluster::without_agents(shape(1), "native")?;
     let server = cluster.bed().pod("pod-1b")?;
@@ -117,7 +121,8 @@ fn beside_nftables(number: u16) -> Result<(Cluster, Vec<Server>, Dual)> {
     Ok((cluster, servers, frontend))
 }
 
-/// Bytes that a pod receives from one of another node, where each packet is translated, beside plain forwarding.
+/// Measures the bytes that a pod receives from a pod of another node. Each packet is translated,
+/// beside plain forwarding.
 fn per_packet(pairs: &Pairs) -> Result<Vec<Figure>> {
     let cluster = Cluster::start_with(shape(2), "native", &["--socket-lb", "off"])?;
     let service = measured(&cluster, "pod-2b", SOURCE)?;
@@ -147,7 +152,7 @@ fn pod<'a>(cluster: &'a Cluster, name: &str) -> Result<&'a Namespace> {
     Ok(cluster.bed().pod(name)?.namespace())
 }
 
-/// A Service with one backend, which the first node has.
+/// Applies a Service with one backend on the first node.
 fn measured(cluster: &Cluster, backend: &str, port: u16) -> Result<Service> {
     let service = Service::new("measured", 1).port(PORT, port);
     let service = service.pod(cluster.bed().node_of(backend)?, cluster.bed().pod(backend)?);

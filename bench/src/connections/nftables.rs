@@ -1,5 +1,7 @@
-//! kube-proxy's nftables rules, as far as a ClusterIP's first packet meets them: a verdict map of all services, a chain for
-//! each of them that chooses an endpoint, a chain for each endpoint that translates.
+//! kube-proxy's nftables rules, as far as the first packet to a ClusterIP meets them.
+//!
+//! There is a verdict map of all Services, a chain for each Service that chooses an endpoint, and a
+//! chain for each endpoint that translates.
 
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -9,11 +11,11 @@ use millrace_lab::net::Namespace;
 use millrace_lab::process::output;
 use millrace_lab::topology::{Dual, Family};
 
-/// Services that the rules can have.
-pub const MOST: u16 = 60_000;
+/// The most Services that the rules can have.
+pub const MAX_SERVICES: u16 = 60_000;
 
-/// Writes the rules of `number` services into a node, all with one endpoint; returns the address of the last of them, whose
-/// port is 80.
+/// Writes the rules of `number` Services into a node, all with one endpoint. Returns the address of
+/// the last Service, whose port is 80.
 pub fn write(node: &Namespace, number: u16, backend: Dual, port: u16) -> Result<Dual> {
     let mut text = String::new();
     for family in Family::ALL {
@@ -31,7 +33,7 @@ fn tempfile(text: &str) -> Result<String> {
     Ok(path.to_string_lossy().into_owned())
 }
 
-/// The ClusterIPs of the `number`th service.
+/// Returns the ClusterIPs of the `number`th Service.
 fn address(number: u16) -> Dual {
     let [high, low] = number.to_be_bytes();
     Dual { v4: Ipv4Addr::new(10, 97, high, low), v6: Ipv6Addr::new(0x2001, 0xdb8, 0x6, 0, 0, 0, 0, number) }

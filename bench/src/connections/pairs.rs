@@ -1,4 +1,4 @@
-//! Two ways of doing the same thing, in turn.
+//! Two sides that do the same work, measured alternately.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use millrace_lab::topology::{Dual, Family};
 
 use super::awake::Awake;
 
-/// What is done in a spell: returns how much of it could be done.
+/// The work of a spell. Returns how much of it was done.
 pub type Spell = fn(&Namespace, SocketAddr, Duration) -> Result<usize>;
 
-/// One of two ways: a client, and where it sends to.
+/// One of the two sides: a client, and the target that it sends to.
 #[derive(Clone, Copy)]
 pub struct Side<'a> {
     client: &'a Namespace,
@@ -20,46 +20,46 @@ pub struct Side<'a> {
 }
 
 impl<'a> Side<'a> {
-    /// A client and one address of its target.
+    /// Returns a side of a client and one address of its target.
     pub fn new(client: &'a Namespace, target: Dual, port: u16, family: Family) -> Self {
         Self { client, target: SocketAddr::new(target.of(family), port) }
     }
 }
 
-/// How often, and how long.
+/// The number of pairs, and the duration of a spell.
 pub struct Pairs {
     number: usize,
     time: Duration,
 }
 
-/// What came of it: medians.
+/// The medians of a comparison.
 pub struct Compared {
-    /// By the Service, a second.
+    /// The Service's rate, a second.
     pub service: f64,
-    /// By the other way, a second.
+    /// The other side's rate, a second.
     pub other: f64,
-    /// Of the pairs' ratios.
+    /// The ratio of a pair.
     pub ratio: f64,
 }
 
 impl Pairs {
-    /// Neither may be 0.
+    /// Checks the settings. Neither may be 0.
     pub fn new(number: usize, milliseconds: u64) -> Result<Self> {
         ensure!(number > 0 && milliseconds > 0, "--pairs and --milliseconds take positive numbers");
         Ok(Self { number, time: Duration::from_millis(milliseconds) })
     }
 
-    /// Measures both in turn.
+    /// Measures both sides alternately.
     pub fn compare(&self, spell: Spell, service: Side<'_>, other: Side<'_>) -> Result<Compared> {
         let _awake = Awake::start()?;
-        // Once for nothing: caches, neighbours.
+        // A first spell without a record fills caches and finds neighbours.
         for side in [service, other] {
             self.rate(spell, side)?;
         }
         let mut rates = [Vec::new(), Vec::new()];
         let mut ratios = Vec::new();
         for pair in 0..self.number {
-            // Who comes first has it harder, or easier: each in turn.
+            // The order may matter, so the sides come first alternately.
             let [by_service, by_other] = if pair % 2 == 0 {
                 [self.rate(spell, service)?, self.rate(spell, other)?]
             } else {

@@ -1,4 +1,4 @@
-//! EndpointSlices that change one at a time, and many a second.
+//! EndpointSlices that change one at a time, or a thousand a second.
 
 use std::time::{Duration, Instant};
 
@@ -21,12 +21,12 @@ use super::server::Server;
 use super::source::{self, Source};
 use super::stages::everything;
 
-/// What is measured of changes.
+/// The pace of changes.
 #[derive(Clone, Copy, Debug)]
 pub enum Pace {
-    /// So many, each after the one before is in the maps.
+    /// This number of changes. Each comes after the one before is in the maps.
     OneByOne(u32),
-    /// A thousand a second for so many seconds.
+    /// A thousand a second for this number of seconds.
     Stream(u32),
 }
 
@@ -35,7 +35,7 @@ const RATE: u32 = 1_000;
 const MEDIAN: Target = Target::AtMost(Duration::from_millis(2));
 const P99: Target = Target::AtMost(Duration::from_millis(10));
 
-/// With the fake data plane and with the real one; ends with a check that the last state is the right one.
+/// Measures with the fake data plane and with the real one. Ends with a check of the last state.
 pub fn measure(scale: Scale, pace: Pace) -> Result<Vec<Figure>> {
     let mut cluster = Cluster::new(scale);
     let (mut figures, fake) = pace.run(&mut cluster, "fake", |_| Ok(FakeDataplane::default()))?;
@@ -50,15 +50,17 @@ pub fn measure(scale: Scale, pace: Pace) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// An agent that knows nothing but the last state must find it in the maps. What left a moment ago still has its
-/// grace there, which is not known to it: those backends are all it may write.
+/// Checks that a new agent finds the last state in the maps.
+///
+/// Backends that left a moment ago still have their grace there, and the new agent does not know of
+/// it. It may write only those backends.
 fn check_maps(pins: &Pins, expected: &Desired) -> Result<()> {
     let mut dataplane = pins.open(expected)?;
     let report = dataplane.sync(expected, &everything(expected));
     ensure!(report.is_complete(), "the last state can't be written: {:?}", report.pending.first());
     eprintln!("a new agent writes {} operations", report.writes);
     let again = dataplane.sync(expected, &everything(expected));
-    ensure!(again.writes == 0, "a new agent does not come to rest");
+    ensure!(again.writes == 0, "a new agent writes again in its second sync");
     Ok(())
 }
 
@@ -82,7 +84,7 @@ impl Pace {
     }
 }
 
-/// The source is left out: a change has arrived when it is handed to the loop.
+/// Measures changes one by one, without the source. A change arrives when the loop receives it.
 fn one_by_one<D: Dataplane + Send + 'static>(
     cluster: &mut Cluster,
     changes: u32,
@@ -95,7 +97,7 @@ fn one_by_one<D: Dataplane + Send + 'static>(
     let mut driver = Driver::start(model, listing::topology(cluster.scale()), dataplane, events)?;
     let (mut latencies, mut spent) = (Vec::new(), Vec::new());
     for number in 0..changes {
-        // Between 5 and 15 ms apart, so that they meet the loop's timers at any point.
+        // The distance is 5 to 15 ms, so the changes meet the loop's timers at any point.
         std::thread::sleep(Duration::from_micros(u64::from(5_000 + number.wrapping_mul(7_919) % 10_000)));
         let change = listing::decode(Kind::EndpointSlice, &cluster.change()?)?;
         if number + 1 == changes {
@@ -117,7 +119,7 @@ fn one_by_one<D: Dataplane + Send + 'static>(
     Ok((figures, driver))
 }
 
-/// All the way from the server: latencies begin where it sends.
+/// Measures a stream of changes from the server on. Latencies begin when the server sends.
 fn stream<D: Dataplane + Send + 'static>(
     cluster: &mut Cluster,
     seconds: u32,
@@ -131,7 +133,7 @@ fn stream<D: Dataplane + Send + 'static>(
     model.refresh();
     let dataplane = open(model.desired())?;
     let mut driver = Driver::start(model, listing::topology(cluster.scale()), dataplane, events)?;
-    // What the first sync has left for later is over by then.
+    // This sync also does the work that the first one has left for later.
     server.change(&cluster.change()?)?;
     let first = sync_with_events(&mut driver)?;
     let (decoded, total) = (source.cpu()?, RATE * seconds);
@@ -172,11 +174,11 @@ fn stream<D: Dataplane + Send + 'static>(
     Ok((figures, driver))
 }
 
-/// The next sync that a change led to, all of it done.
+/// Returns the next sync with events. Fails if it is incomplete.
 fn sync_with_events<D: Dataplane + Send + 'static>(driver: &mut Driver<D>) -> Result<Sync> {
     loop {
         let sync = driver.next_sync()?;
-        ensure!(sync.complete, "a sync could not do everything");
+        ensure!(sync.complete, "a sync is incomplete");
         if sync.events > 0 {
             return Ok(sync);
         }

@@ -6,7 +6,7 @@ use millrace::model::{Desired, Model};
 use super::listing;
 use super::objects::{Scale, Slice};
 
-/// What every EndpointSlice says now.
+/// The present state of every EndpointSlice.
 pub struct Cluster {
     scale: Scale,
     slices: Vec<Slice>,
@@ -15,21 +15,22 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// As it is listed.
+    /// Returns the cluster as the API server lists it.
     pub fn new(scale: Scale) -> Self {
         let slices = (0..scale.slices()).map(|number| scale.slice(number)).collect();
         Self { scale, slices, changes: 0, next_pod: scale.services * scale.endpoints }
     }
 
-    /// How large it is.
+    /// Returns the size of the cluster.
     pub const fn scale(&self) -> Scale {
         self.scale
     }
 
-    /// Changes a slice, another one each time, and returns its text: of two changes one replaces a pod, the other
-    /// makes a pod unready, or ready again.
+    /// Changes a slice, another one each time, and returns its text.
+    ///
+    /// Every second change replaces a pod. The others make a pod unready, or ready again.
     pub fn change(&mut self) -> Result<String> {
-        // A step that has no divisor in common with round numbers visits all slices.
+        // The step has no divisor in common with round numbers, so it visits all slices.
         const STEP: usize = 7_919;
         let number = self.changes as usize;
         self.changes += 1;
@@ -45,12 +46,12 @@ impl Cluster {
         Ok(slice.text())
     }
 
-    /// A model that is told the state as it is now.
+    /// Returns a model of the present state.
     pub fn model(&self) -> Result<Model> {
         listing::model(self.scale, self.slices.iter().map(Slice::text))
     }
 
-    /// What such a model says.
+    /// Returns the desired state of that model.
     pub fn desired(&self) -> Result<Desired> {
         Ok(self.model()?.desired().clone())
     }

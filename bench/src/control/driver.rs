@@ -1,4 +1,4 @@
-//! The agent's own loop, running, with both ends in the bench's hands.
+//! The agent's own loop. The bench has both of its ends.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use super::clock::thread_cpu;
 
 /// The agent's defaults.
 pub const INTERVALS: Intervals = Intervals { min: Duration::from_millis(1), max: Duration::from_secs(30) };
-/// No sync takes so long, or the measurement has failed.
+/// A sync that takes longer fails the measurement.
 const PATIENCE: Duration = Duration::from_mins(2);
 
 /// The running loop.
@@ -28,37 +28,37 @@ pub struct Driver<D> {
     runtime: Runtime,
     syncs: mpsc::UnboundedReceiver<Sync>,
     topology: watch::Sender<Option<Topology>>,
-    desired: Arc<Mutex<Wish>>,
+    desired: Arc<Mutex<DesiredCopy>>,
     stop: watch::Sender<()>,
     task: JoinHandle<D>,
 }
 
-/// A sync, as it was over.
+/// A finished sync.
 #[derive(Clone, Copy, Debug)]
 pub struct Sync {
-    /// When.
+    /// The time of its end.
     pub at: Instant,
-    /// CPU time of the loop's thread then.
+    /// CPU time of the loop's thread at its end.
     pub cpu: Duration,
-    /// CPU time since the first event that this sync brought to the data plane, or of nothing without events.
+    /// CPU time since the first event of this sync, or zero without events.
     pub spent: Duration,
-    /// Number of events it brought.
+    /// The number of its events.
     pub events: usize,
-    /// Whether all of it was done.
+    /// Whether it was complete.
     pub complete: bool,
 }
 
-/// A copy of the desired state, made only when it is asked for: it takes a while.
+/// A copy of the desired state, made only on request, because it takes a while.
 #[derive(Debug, Default)]
-enum Wish {
+enum DesiredCopy {
     #[default]
-    Nothing,
+    NotWanted,
     Wanted,
-    Had(Box<Desired>),
+    Made(Box<Desired>),
 }
 
 impl<D: Dataplane + Send + 'static> Driver<D> {
-    /// Starts the loop of a model that was told everything, and waits for its first sync.
+    /// Starts the loop with a complete model, and waits for its first sync.
     pub fn start(
         model: Model,
         topology: Topology,
@@ -71,7 +71,7 @@ impl<D: Dataplane + Send + 'static> Driver<D> {
         let (stop, stopped) = watch::channel(());
         let (sync_sender, syncs) = mpsc::unbounded_channel();
         let channels = Channels { events, topology: topology_receiver, targets, stop: stopped };
-        let desired = Arc::new(Mutex::new(Wish::Nothing));
+        let desired = Arc::new(Mutex::new(DesiredCopy::NotWanted));
         let watcher = Watcher { syncs: sync_sender, desired: Arc::clone(&desired), events: 0, began: None };
         let handle = runtime.handle().clone();
         let task = runtime.spawn_blocking(move || {
@@ -92,23 +92,23 @@ impl<D: Dataplane + Send + 'static> Driver<D> {
         self.runtime.block_on(next).context("no sync within two minutes")?.context("the loop has ended")
     }
 
-    /// From now on the desired state is copied after each sync with events.
+    /// Copies the desired state after each sync with events, from now on.
     pub fn keep_desired(&self) {
-        *self.desired.lock().unwrap_or_else(PoisonError::into_inner) = Wish::Wanted;
+        *self.desired.lock().unwrap_or_else(PoisonError::into_inner) = DesiredCopy::Wanted;
     }
 
-    /// Ends the loop; returns its data plane and the desired state that was kept.
+    /// Ends the loop. Returns its data plane and the copy of the desired state.
     pub fn stop(self) -> Result<(D, Desired)> {
         drop(self.stop);
         let dataplane = self.runtime.block_on(self.task)?;
         drop(self.topology);
-        let wish = std::mem::take(&mut *self.desired.lock().unwrap_or_else(PoisonError::into_inner));
-        let Wish::Had(desired) = wish else { anyhow::bail!("no desired state was kept") };
+        let copy = std::mem::take(&mut *self.desired.lock().unwrap_or_else(PoisonError::into_inner));
+        let DesiredCopy::Made(desired) = copy else { anyhow::bail!("no desired state was kept") };
         Ok((dataplane, *desired))
     }
 }
 
-/// Those that sit in the agent's loop.
+/// Returns the observers of the agent's loop.
 pub fn observers() -> Vec<Box<dyn Observer>> {
     let health = Arc::new(Health::new(SystemClock, INTERVALS.max));
     let targets = watch::Sender::new(Targets::default());
@@ -116,11 +116,11 @@ pub fn observers() -> Vec<Box<dyn Observer>> {
     vec![Box::new(HealthObserver::new(health, targets)), Box::new(metrics)]
 }
 
-/// Sits in the loop.
+/// The bench's own observer of the loop.
 #[derive(Debug)]
 struct Watcher {
     syncs: mpsc::UnboundedSender<Sync>,
-    desired: Arc<Mutex<Wish>>,
+    desired: Arc<Mutex<DesiredCopy>>,
     events: usize,
     began: Option<Duration>,
 }
@@ -135,12 +135,12 @@ impl Observer for Watcher {
         let (at, cpu) = (Instant::now(), thread_cpu());
         let events = std::mem::take(&mut self.events);
         let spent = self.began.take().map_or(Duration::ZERO, |began| cpu.saturating_sub(began));
-        let mut wish = self.desired.lock().unwrap_or_else(PoisonError::into_inner);
-        if events > 0 && !matches!(*wish, Wish::Nothing) {
-            *wish = Wish::Had(Box::new(synced.desired.clone()));
+        let mut copy = self.desired.lock().unwrap_or_else(PoisonError::into_inner);
+        if events > 0 && !matches!(*copy, DesiredCopy::NotWanted) {
+            *copy = DesiredCopy::Made(Box::new(synced.desired.clone()));
         }
         let complete = synced.report.is_complete();
-        // Nobody listens any more once the measurement is over.
+        // The receiver is gone once the measurement is over.
         let _ = self.syncs.send(Sync { at, cpu, spent, events, complete });
     }
 }

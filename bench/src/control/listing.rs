@@ -1,4 +1,4 @@
-//! From text to a model, without the agent's source: what its results are compared with.
+//! A model of the cluster's objects, made without the agent's source. Results are compared with it.
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::{Node, Service};
@@ -8,7 +8,7 @@ use millrace::node::Topology;
 
 use super::objects::{self, Scale};
 
-/// The change that an object's text comes to.
+/// Returns the change that adds an object, from its text.
 pub fn decode(kind: Kind, text: &str) -> Result<Change> {
     let object = match kind {
         Kind::Node => Object::Node(Box::new(serde_json::from_str::<Node>(text)?)),
@@ -18,20 +18,21 @@ pub fn decode(kind: Kind, text: &str) -> Result<Change> {
     Ok(Change::Upsert { object, file: None })
 }
 
-/// This node.
+/// Returns the settings of this node's model.
 pub fn settings() -> ModelSettings {
     ModelSettings { node_name: objects::NODE.to_owned(), ..ModelSettings::default() }
 }
 
-/// This node's network, without devices.
+/// Returns this node's network, without devices.
 pub fn topology(scale: Scale) -> Topology {
-    // The name alone: programs are attached nowhere, but a node without an uplink is never in order.
+    // The uplink is only a name, so no program is attached. A node without an uplink would never be
+    // in order.
     let uplinks = std::iter::once("eth0".to_owned()).collect();
     let addresses = objects::own_addresses(scale.dual_stack).collect();
     Topology { addresses, uplinks, ..Topology::default() }
 }
 
-/// A model that was told everything; `slices` are the texts of all EndpointSlices.
+/// Returns a model of all objects. `slices` are the texts of all EndpointSlices.
 pub fn model(scale: Scale, slices: impl Iterator<Item = String>) -> Result<Model> {
     let mut model = Model::new(settings());
     for kind in [Kind::Node, Kind::Service] {

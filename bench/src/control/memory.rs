@@ -1,4 +1,4 @@
-//! What an agent holds, in a process of its own.
+//! The memory of an agent, in a process of its own.
 
 use std::fs;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use super::report::{Figure, Target};
 use super::server::Server;
 use super::source::follow;
 
-/// What the child is told.
+/// The arguments of the child.
 #[derive(clap::Args)]
 pub struct Arguments {
     kubeconfig: PathBuf,
@@ -30,7 +30,7 @@ pub struct Arguments {
     dual_stack: bool,
 }
 
-/// What the child says, in bytes.
+/// The output of the child, in bytes.
 #[derive(Debug, Serialize, Deserialize)]
 struct Usage {
     resident: usize,
@@ -40,7 +40,7 @@ struct Usage {
     cpu: Duration,
 }
 
-/// Starts a child that holds the state, and asks it.
+/// Starts a child that holds the state, and reads its output.
 pub fn measure(scale: Scale) -> Result<Vec<Figure>> {
     let mut child = Command::new(std::env::current_exe()?);
     let server = Server::start(scale)?;
@@ -64,7 +64,7 @@ pub fn measure(scale: Scale) -> Result<Vec<Figure>> {
     ])
 }
 
-/// The child: source, loop and real data plane as in the agent.
+/// Runs the child: source, loop and real data plane, as in the agent.
 pub fn hold(arguments: &Arguments) -> Result<()> {
     let scale = Scale { dual_stack: arguments.dual_stack, ..Scale::parse(&arguments.scale)? };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -82,7 +82,7 @@ pub fn hold(arguments: &Arguments) -> Result<()> {
     std::thread::scope(|scope| {
         let pins = &pins;
         let task = scope.spawn(move || handle.block_on(serve(pins, channels, ready_sender)));
-        let usage = runtime.block_on(ready).context("the loop ended before it had served anything");
+        let usage = runtime.block_on(ready).context("the loop ended before its first sync");
         let usage = usage.and_then(|()| Usage::now(before));
         drop((stop_sender, topology_sender));
         task.join().map_err(|_| anyhow::anyhow!("the loop panicked"))??;
@@ -106,13 +106,14 @@ impl Usage {
 async fn serve(pins: &Pins, mut channels: Channels, ready: oneshot::Sender<()>) -> Result<()> {
     let mut model = Model::new(listing::settings());
     let mut observers = observers();
-    let listed =
-        reconcile::list(&mut model, &mut channels, &mut observers).await.context("the listing broke off")?;
+    let listed = reconcile::list(&mut model, &mut channels, &mut observers)
+        .await
+        .context("the listing is incomplete")?;
     let dataplane = pins.open(model.desired())?;
-    // The loop waits for a change of it.
+    // The loop waits for a change of the topology.
     channels.topology.mark_changed();
     observers.push(Box::new(Ready(Some(ready))));
-    // Large, and awaited once.
+    // The future is large, and awaited once.
     Box::pin(Reconciler::new(model, listed, dataplane, channels, INTERVALS).observed_by(observers).run())
         .await;
     Ok(())
@@ -124,20 +125,20 @@ struct Ready(Option<oneshot::Sender<()>>);
 impl Observer for Ready {
     fn synced(&mut self, _synced: &Synced<'_>) {
         if let Some(ready) = self.0.take() {
-            // Who waits for it may have given up.
+            // The receiver may have given up.
             let _ = ready.send(());
         }
     }
 }
 
-/// A line of /proc/self/status, in bytes.
+/// Returns a value of /proc/self/status in bytes.
 fn status(name: &str) -> Result<usize> {
     let text = fs::read_to_string("/proc/self/status")?;
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     kilobytes(line.with_context(|| format!("/proc/self/status has no {name}"))?)
 }
 
-/// What of the maps' memory is counted as this process's.
+/// Returns the part of the maps' memory that counts as this process's.
 fn mapped() -> Result<usize> {
     let text = fs::read_to_string("/proc/self/smaps")?;
     let (mut is_map, mut total) = (false, 0);

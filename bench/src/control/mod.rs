@@ -1,8 +1,9 @@
-//! The cost of the control plane: from objects as the API server sends them to programmed maps.
+//! The cost of the control plane, from the API server's objects to programmed maps.
 //!
-//! Stages are measured in CPU time of the thread that does the work, the kernel's part included, so that others on the
-//! machine count little; the latency of a change can only be measured in time, and its CPU time stands beside it. All
-//! of it runs the agent's own code, and each measurement ends with a check that the state is the right one.
+//! The bench measures stages in CPU time of the thread that does the work, including the kernel's
+//! part. Other work on the machine has little effect on it. The latency of a change can only be
+//! measured in elapsed time, with its CPU time beside it. All stages run the agent's own code. Each
+//! measurement ends with a check of the state.
 
 mod changes;
 mod clock;
@@ -24,7 +25,7 @@ use changes::Pace;
 use objects::Scale;
 use report::Report;
 
-/// What to measure, how large, and how to print it.
+/// The measurements, the size of the cluster, and the output.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Print JSON instead of a table
@@ -33,7 +34,7 @@ pub struct Arguments {
     /// Services and endpoints of each, such as 1000x10; may be given several times
     #[arg(long = "scale", value_name = "SERVICESxENDPOINTS", value_parser = Scale::parse)]
     scales: Vec<Scale>,
-    /// Measure only these
+    /// Measure only these parts
     #[arg(long, value_delimiter = ',')]
     only: Vec<Part>,
     /// Every Service has both families
@@ -45,7 +46,7 @@ pub struct Arguments {
     /// EndpointSlices that change one at a time
     #[arg(long, default_value_t = 2_000)]
     changes: u32,
-    /// Changes come for a minute
+    /// Let changes come for a minute
     #[arg(long, conflicts_with = "seconds")]
     long: bool,
     /// Seconds for which changes come

@@ -1,8 +1,13 @@
-//! The cluster that is measured: its objects as the API server sends them.
+//! The measured cluster: its objects as the API server sends them.
 //!
-//! Of a hundred Services one is a LoadBalancer with Direct Server Return, four are LoadBalancers (two of them eTP
-//! Local), five are NodePorts and ninety have a cluster IP only; each has one port. The endpoints are spread over a
-//! hundred nodes, of which this node is the first.
+//! Each of a hundred Services has one port. Their kinds are:
+//!
+//! - 1 LoadBalancer with Direct Server Return
+//! - 4 LoadBalancers, two of them with externalTrafficPolicy Local
+//! - 5 NodePorts
+//! - 90 with a ClusterIP only
+//!
+//! The endpoints are spread over a hundred nodes. This node is the first.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -13,21 +18,21 @@ use serde::Serialize;
 
 /// This node's name.
 pub const NODE: &str = "ip-192-168-0-0.eu-central-1.compute.internal";
-/// Nodes of the cluster.
+/// The number of nodes.
 pub const NODES: u32 = 100;
 
-/// How large the cluster is.
+/// The size of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Scale {
-    /// Services.
+    /// The number of Services.
     pub services: u32,
-    /// Endpoints of each.
+    /// The number of endpoints of each Service.
     pub endpoints: u32,
-    /// Whether each Service has both families; else IPv4.
+    /// Whether each Service has both families, or only IPv4.
     pub dual_stack: bool,
 }
 
-/// What an EndpointSlice says at a time: the Service's endpoints of one family.
+/// The present state of an EndpointSlice: a Service's endpoints of one family.
 #[derive(Clone, Debug)]
 pub struct Slice {
     service: u32,
@@ -43,17 +48,17 @@ struct Pod {
 }
 
 impl Scale {
-    /// From `10000x10`.
+    /// Parses a size such as `10000x10`.
     pub fn parse(text: &str) -> Result<Self> {
         let (services, endpoints) = text.split_once('x').context("takes SERVICESxENDPOINTS")?;
         let scale = Self { services: services.parse()?, endpoints: endpoints.parse()?, dual_stack: false };
-        // What the address ranges below and a slice hold.
+        // The limits of the address ranges below, and of a slice.
         anyhow::ensure!((1..=100_000).contains(&scale.services), "takes 1 to 100000 services");
         anyhow::ensure!((1..=100).contains(&scale.endpoints), "takes 1 to 100 endpoints");
         Ok(scale)
     }
 
-    /// The texts of all objects of a kind, made one by one.
+    /// Returns the texts of all objects of a kind, made one by one.
     pub fn objects(self, kind: Kind) -> impl Iterator<Item = String> {
         let total = match kind {
             Kind::Node => NODES,
@@ -67,12 +72,12 @@ impl Scale {
         })
     }
 
-    /// Number of EndpointSlices.
+    /// Returns the number of EndpointSlices.
     pub const fn slices(self) -> u32 {
         if self.dual_stack { self.services * 2 } else { self.services }
     }
 
-    /// An EndpointSlice as it is listed.
+    /// Returns an EndpointSlice as the API server lists it.
     pub fn slice(self, number: u32) -> Slice {
         let service = number % self.services;
         let first = service * self.endpoints;
@@ -114,7 +119,7 @@ impl Scale {
 }
 
 impl Slice {
-    /// Replaces one of its pods by a new one, which `number` makes different from all before.
+    /// Replaces one of its pods by a new one. `number` must differ from all before.
     pub fn replace(&mut self, index: usize, number: u32) {
         self.version += 1;
         if let Some(pod) = self.endpoints.get_mut(index) {
@@ -130,12 +135,12 @@ impl Slice {
         }
     }
 
-    /// Number of pods.
+    /// Returns the number of pods.
     pub fn len(&self) -> usize {
         self.endpoints.len()
     }
 
-    /// The object, without its kind, as it stands in a list, and as it is watched but for `kind` and `apiVersion`.
+    /// Returns the object as in a list, without its kind. A watch adds `kind` and `apiVersion`.
     pub fn text(&self) -> String {
         let (name, namespace) = (service_name(self.service), namespace(self.service));
         let service_uid = uid(1, self.service);
@@ -143,7 +148,7 @@ impl Slice {
         let mut endpoints = String::new();
         for (index, pod) in self.endpoints.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
-            // A String takes everything.
+            // Writing to a String can't fail.
             let _ = write!(endpoints, "{comma}{}", pod.text(self.is_v6, &name, namespace));
         }
         one_line(&format!(
@@ -186,7 +191,7 @@ impl Pod {
     }
 }
 
-/// What kind of Service it is.
+/// The kind of a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     Dsr,
@@ -245,7 +250,7 @@ impl Role {
     }
 }
 
-/// Where addresses of one kind begin.
+/// The first addresses of one kind.
 #[derive(Clone, Copy)]
 struct Net {
     v4: [u8; 4],
@@ -257,7 +262,7 @@ const VIP: Net = Net { v4: [198, 18, 0, 1], v6: [0xfd00, 0x198, 0, 0] };
 const POD: Net = Net { v4: [10, 0, 0, 1], v6: [0xfd00, 0x10, 0, 0] };
 const HOST: Net = Net { v4: [192, 168, 0, 1], v6: [0xfd00, 0x192, 0, 0] };
 
-/// The addresses of this node.
+/// Returns the addresses of this node.
 pub fn own_addresses(dual_stack: bool) -> impl Iterator<Item = IpAddr> {
     [Some(address(HOST, 0, false)), dual_stack.then(|| address(HOST, 0, true))].into_iter().flatten()
 }
@@ -280,7 +285,7 @@ fn service_name(number: u32) -> String {
     format!("backend-{number:05}")
 }
 
-/// Services of a team are in one namespace.
+/// Returns the namespace of a Service: one for each team.
 fn namespace(number: u32) -> &'static str {
     const TEAMS: [&str; 8] =
         ["checkout", "payments", "search", "catalogue", "identity", "shipping", "media", "platform"];
@@ -308,7 +313,7 @@ fn node(number: u32) -> String {
     ))
 }
 
-/// The API server sends no line breaks; here they only keep the lines of this file short.
+/// Removes line breaks, which the API server does not send. They keep the lines of this file short.
 fn one_line(text: &str) -> String {
     text.replace('\n', "")
 }

@@ -8,20 +8,21 @@ use anyhow::{Context, Result};
 use millrace::dataplane::ebpf::{EbpfDataplane, Settings, Sizes, cleanup};
 use millrace::model::Desired;
 
-/// Pins of one measurement.
+/// The pins of one measurement.
 pub struct Pins {
     path: PathBuf,
 }
 
 impl Pins {
-    /// A directory nobody else has.
+    /// Returns a directory of its own.
     pub fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         Self { path: PathBuf::from(format!("/sys/fs/bpf/millrace-bench-{}-{number}", std::process::id())) }
     }
 
-    /// The data plane, with maps as large as the agent makes them; only those of flows are small.
+    /// Opens the data plane. Its maps are as large as the agent makes them; only the flow tables
+    /// are small.
     pub fn open(&self, desired: &Desired) -> Result<EbpfDataplane> {
         let sizes = Sizes { flows: 1024, new_flows: 1024, ..Sizes::for_desired(desired) };
         let settings = Settings { bpffs_path: self.path.clone(), sizes, ..Settings::default() };

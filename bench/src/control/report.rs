@@ -13,16 +13,16 @@ pub struct Figure {
     what: String,
     value: f64,
     unit: &'static str,
-    /// What it may be at most; `null` = nothing is asked of it.
+    /// The most that it may be. `null` = no target.
     target: Option<f64>,
 }
 
-/// What is asked of a figure.
+/// The target of a figure.
 #[derive(Clone, Copy, Debug)]
 pub enum Target {
-    /// Nothing.
+    /// No target.
     None,
-    /// It may be this at most.
+    /// The figure may be this at most.
     AtMost(Duration),
 }
 
@@ -43,34 +43,34 @@ struct Row {
 const MEGABYTE: f64 = 1_000_000.0;
 
 impl Figure {
-    /// CPU time.
+    /// Returns a figure of CPU time.
     pub fn cpu(what: impl Into<String>, value: Duration, target: Target) -> Self {
         Self::milliseconds(what.into(), value, "ms CPU", target)
     }
 
-    /// Time.
+    /// Returns a figure of elapsed time.
     pub fn time(what: impl Into<String>, value: Duration, target: Target) -> Self {
         Self::milliseconds(what.into(), value, "ms", target)
     }
 
-    /// A number of things.
+    /// Returns a number.
     #[allow(clippy::cast_precision_loss, reason = "exact up to 2^52")]
     pub fn count(what: impl Into<String>, value: usize) -> Self {
         Self { what: what.into(), value: value as f64, unit: "", target: None }
     }
 
-    /// Bytes.
+    /// Returns a figure of bytes, in MB.
     #[allow(clippy::cast_precision_loss, reason = "exact up to 2^52")]
     pub fn megabytes(what: impl Into<String>, bytes: usize) -> Self {
         Self { what: what.into(), value: bytes as f64 / MEGABYTE, unit: "MB", target: None }
     }
 
-    /// A share of one core.
+    /// Returns a share of one core, in percent.
     pub fn percent(what: impl Into<String>, share: f64) -> Self {
         Self { what: what.into(), value: share * 100.0, unit: "%", target: None }
     }
 
-    /// The same with the most it may be, in its own unit.
+    /// Returns the figure with a target, in the figure's own unit.
     #[must_use]
     pub fn at_most(self, target: f64) -> Self {
         Self { target: Some(target), ..self }
@@ -92,7 +92,7 @@ impl Report {
         self.rows.extend(figures.into_iter().map(|figure| Row { scale, figure }));
     }
 
-    /// One line a figure.
+    /// Prints a line for each figure.
     pub fn print_table(&self) {
         let mut last = None;
         for Row { scale, figure } in &self.rows {
@@ -112,7 +112,7 @@ impl Report {
         }
     }
 
-    /// An array of objects, one a figure.
+    /// Prints an array with an object for each figure.
     pub fn print_json(&self) -> Result<()> {
         println!("{}", serde_json::to_string_pretty(&self.rows)?);
         Ok(())

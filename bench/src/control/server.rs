@@ -1,6 +1,6 @@
-//! An API server that knows one cluster, for the agent's own source to list and to watch over loopback.
+//! An API server of one cluster, for the agent's own source to list and watch over loopback.
 //!
-//! It can do no more than the source asks for: the begin of a watch with everything there is, and what changes then.
+//! It has only what the source needs: the beginning of a watch with all objects, and later changes.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -25,12 +25,12 @@ use tokio::time::timeout;
 
 use super::objects::Scale;
 
-/// Objects that are sent in one piece.
+/// The number of objects that are sent in one piece.
 const PIECE: usize = 64;
-/// A watch on which nothing happens gets a bookmark so often.
+/// The interval of bookmarks on a watch without changes.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The server; it ends when it is dropped.
+/// The server. It ends when it is dropped.
 pub struct Server {
     kubeconfig: PathBuf,
     changes: mpsc::UnboundedSender<Bytes>,
@@ -46,7 +46,7 @@ struct Cluster {
 }
 
 impl Server {
-    /// Starts it.
+    /// Starts the server.
     pub fn start(scale: Scale) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let listener = runtime.block_on(TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))))?;
@@ -67,18 +67,18 @@ impl Server {
         Ok(Self { kubeconfig, changes, sent, _runtime: runtime })
     }
 
-    /// How to reach it.
+    /// Returns the kubeconfig that leads to the server.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// Tells whoever watches that an EndpointSlice is like this now.
+    /// Sends the new state of an EndpointSlice to the watches.
     pub fn change(&self, slice: &str) -> Result<()> {
         let line = line("MODIFIED", Kind::EndpointSlice, slice);
         self.changes.send(Bytes::from(line)).context("the server has ended")
     }
 
-    /// Bytes that were sent so far.
+    /// Returns the number of bytes sent so far.
     pub fn sent(&self) -> usize {
         self.sent.load(Ordering::Relaxed)
     }
@@ -119,7 +119,7 @@ impl Cluster {
         Body::from_stream(iter(first).chain(later).inspect(count).map(Ok::<_, Infallible>))
     }
 
-    /// Everything there is, and the word that this was all.
+    /// Returns all objects, and the bookmark that ends the list.
     fn pieces(&self, kind: Kind) -> impl Iterator<Item = Bytes> + use<> {
         let mut objects = self.scale.objects(kind).fuse();
         let objects = std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! The agent's own source on a thread of its own, so that its CPU time can be told.
+//! The agent's own source on a thread of its own, for its CPU time.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,14 +17,14 @@ use super::clock::timed;
 use super::objects::NODE;
 use super::server::Server;
 
-/// The thread; it ends when nobody takes its events any more.
+/// The thread. It ends when the receiver of its events is gone.
 pub struct Source {
     thread: Pid,
     _handle: JoinHandle<Result<()>>,
 }
 
 impl Source {
-    /// Starts it.
+    /// Starts the source.
     pub fn start(server: &Server) -> Result<(Self, mpsc::Receiver<Batch>)> {
         let (sender, receiver) = mpsc::channel(BATCHES);
         let (name_sender, name) = oneshot::channel();
@@ -38,7 +38,7 @@ impl Source {
         Ok((Self { thread, _handle: handle }, receiver))
     }
 
-    /// CPU time it took so far.
+    /// Returns its CPU time so far.
     pub fn cpu(&self) -> Result<Duration> {
         let path = PathBuf::from(format!("/proc/self/task/{}/schedstat", self.thread));
         let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
@@ -47,7 +47,7 @@ impl Source {
     }
 }
 
-/// Follows the server until nobody listens.
+/// Follows the server until the receiver is gone.
 pub async fn follow(kubeconfig: impl AsRef<Path>, events: mpsc::Sender<Batch>) -> Result<()> {
     let connection = connect(Some(kubeconfig.as_ref()), Signs::default()).await?;
     let settings = KubernetesSettings { node_name: NODE.to_owned(), service_proxy_name: None };
@@ -55,7 +55,7 @@ pub async fn follow(kubeconfig: impl AsRef<Path>, events: mpsc::Sender<Batch>) -
     Ok(())
 }
 
-/// Tells the model what comes until everything was listed; the CPU time that took the model.
+/// Applies events to the model until everything was listed. Returns the model's CPU time.
 pub fn list(events: &mut mpsc::Receiver<Batch>, model: &mut Model) -> Result<Duration> {
     let mut spent = Duration::ZERO;
     let mut listed = false;

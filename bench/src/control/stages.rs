@@ -1,4 +1,4 @@
-//! From listed to programmed, stage by stage.
+//! The stages from listed to programmed.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use super::report::{Figure, Target};
 use super::server::Server;
 use super::source::{self, Source};
 
-/// One second of CPU, for the scale the targets are set at.
+/// One second of CPU for each of the target's units.
 const TARGET: Duration = Duration::from_secs(1);
 
-/// What one run took of each stage.
+/// The durations and counts of one run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Run {
     decode: Duration,
@@ -34,7 +34,7 @@ struct Run {
     writes: usize,
 }
 
-/// The medians over several runs.
+/// Returns the medians of several runs.
 pub fn measure(scale: Scale, runs: usize) -> Result<Vec<Figure>> {
     let runs = (0..runs).map(|_| run(scale)).collect::<Result<Vec<_>>>()?;
     let of = |stage: fn(&Run) -> Duration| median(&runs.iter().map(stage).collect::<Vec<_>>());
@@ -77,9 +77,10 @@ fn run(scale: Scale) -> Result<Run> {
     let desired = model.desired();
     let dirty = everything(desired);
     let mut plan = Plan::adopt(capacities(desired), Found::default(), Duration::ZERO);
-    // As the data plane below: which addresses are on this node's devices decides what is written of a Service's addresses.
-    plan.set_topology(&topology, &BTreeSet::new(), Duration::ZERO, &mut Obedient);
-    let (planned, took) = timed(|| plan.sync(desired, &dirty, Duration::ZERO, &mut Obedient));
+    // The data plane below gets the same topology. The addresses of this node's devices decide what
+    // is written of a Service's addresses.
+    plan.set_topology(&topology, &BTreeSet::new(), Duration::ZERO, &mut NullKernel);
+    let (planned, took) = timed(|| plan.sync(desired, &dirty, Duration::ZERO, &mut NullKernel));
     run.plan = took;
     drop(plan);
 
@@ -103,7 +104,7 @@ fn run(scale: Scale) -> Result<Run> {
     Ok(run)
 }
 
-/// Everything is dirty, as it is for the first sync.
+/// Returns the whole state as dirty, as for the first sync.
 pub fn everything(desired: &Desired) -> Dirty {
     Dirty { ports: desired.ports.keys().cloned().collect(), nodes: true, ..Dirty::default() }
 }
@@ -119,10 +120,10 @@ fn capacities(desired: &Desired) -> Capacities {
     }
 }
 
-/// Does all it is told, and nothing.
-struct Obedient;
+/// A kernel that accepts every change and does nothing.
+struct NullKernel;
 
-impl Kernel for Obedient {
+impl Kernel for NullKernel {
     fn apply(&mut self, _change: &Change) -> Result<(), String> {
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What is measured: a walk, in a family, over so many flows and services.
+//! The measured cases: a walk in a family, over a number of flows and Services.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -11,13 +11,13 @@ use serde::Serialize;
 use super::rounds::{FIRST_PORT, FRAME, Rounds};
 use super::wrapper::{Repetition, Wrapper};
 
-/// What happens to the packet.
+/// The walk of a packet through the programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Walk {
-    /// To no frontend, and from a port that nothing was served from.
+    /// A packet to no frontend, from a port that never served.
     NotOurs,
-    /// To no client of ours, but from a port that backends serve from.
+    /// A packet to no client of a Service, but from a port of a backend.
     NotOursServed,
     /// A SYN to a backend on this node, from a client never seen before.
     LocalNew,
@@ -29,49 +29,49 @@ pub enum Walk {
     DsrNew,
     /// A packet of a connection to a backend on another node, by Direct Server Return.
     DsrEstablished,
-    /// A SYN to a backend on another node, by translation, when all ports are lent already.
+    /// A SYN to a backend on another node, by SNAT, with all ports in use but unconfirmed.
     SnatNew,
-    /// A packet of a connection to a backend on another node, by translation.
+    /// A packet of a connection to a backend on another node, by SNAT.
     SnatEstablished,
 }
 
-/// A measurement to be made.
+/// A case to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
     /// The walk.
     pub walk: Walk,
     /// The program.
     pub hook: Hook,
-    /// IPv6, else IPv4.
+    /// IPv6 instead of IPv4.
     pub is_v6: bool,
-    /// Flows the rounds rotate over.
+    /// The number of flows that the rounds rotate over.
     pub flows: u32,
-    /// Services the rounds rotate over.
+    /// The number of Services that the rounds rotate over.
     pub services: u32,
 }
 
-/// A case that is set up.
+/// A case, ready to measure.
 pub struct Prepared {
     /// The programs and their maps.
     pub bed: Bed,
     /// The wrapper, with the frame.
     pub wrapper: Wrapper,
-    /// The program that is measured.
+    /// The measured program.
     pub target: ProgramFd,
     /// The baseline.
     pub empty: ProgramFd,
 }
 
-/// More rounds than any run has: each round is another flow.
+/// More flows than any run has rounds, so each round is another flow.
 const EVER_NEW: u32 = u32::MAX;
-/// As many as there are ports for, with room to find one.
-const FEW: u32 = 2_000;
-const MANY: u32 = 10_000;
-const MOST: u32 = 1_000_000;
-/// Connections that are opened and answered in at a time: they must fit the table of embryos.
-const CHUNK: u32 = MANY;
+/// As many connections as there are SNAT ports for, with room to find one.
+const SNAT_FLOWS: u32 = 2_000;
+const TEN_THOUSAND: u32 = 10_000;
+const MILLION: u32 = 1_000_000;
+/// The number of connections that are opened and confirmed at a time. They must fit FLOWS_NEW.
+const CHUNK: u32 = TEN_THOUSAND;
 
-/// All cases, in the order they are printed.
+/// Returns all cases, in the order of the output.
 pub fn all() -> Vec<Case> {
     use Hook::{TcEgress, TcIngress, XdpIngress};
     use Walk::{
@@ -86,21 +86,21 @@ pub fn all() -> Vec<Case> {
         (LocalNew, XdpIngress, EVER_NEW, 1),
         (LocalNew, TcIngress, EVER_NEW, 1),
         (LocalEstablished, XdpIngress, 1, 1),
-        (LocalEstablished, XdpIngress, MANY, 1),
-        (LocalEstablished, XdpIngress, MANY, MANY),
-        (LocalEstablished, XdpIngress, MOST, 1),
+        (LocalEstablished, XdpIngress, TEN_THOUSAND, 1),
+        (LocalEstablished, XdpIngress, TEN_THOUSAND, TEN_THOUSAND),
+        (LocalEstablished, XdpIngress, MILLION, 1),
         (LocalEstablished, TcIngress, 1, 1),
         (Reply, TcEgress, 1, 1),
         (DsrNew, XdpIngress, EVER_NEW, 1),
         (DsrEstablished, XdpIngress, 1, 1),
-        (DsrEstablished, XdpIngress, MANY, 1),
-        (DsrEstablished, XdpIngress, MANY, MANY),
-        (DsrEstablished, XdpIngress, MOST, 1),
+        (DsrEstablished, XdpIngress, TEN_THOUSAND, 1),
+        (DsrEstablished, XdpIngress, TEN_THOUSAND, TEN_THOUSAND),
+        (DsrEstablished, XdpIngress, MILLION, 1),
         (DsrNew, TcIngress, EVER_NEW, 1),
         (DsrEstablished, TcIngress, 1, 1),
         (SnatNew, XdpIngress, EVER_NEW, 1),
         (SnatEstablished, XdpIngress, 1, 1),
-        (SnatEstablished, XdpIngress, FEW, 1),
+        (SnatEstablished, XdpIngress, SNAT_FLOWS, 1),
         (SnatEstablished, TcIngress, 1, 1),
     ];
     let case = |is_v6| move |(walk, hook, flows, services)| Case { walk, hook, is_v6, flows, services };
@@ -108,7 +108,7 @@ pub fn all() -> Vec<Case> {
 }
 
 impl Case {
-    /// What the walk is called.
+    /// Returns the name of the walk.
     pub const fn walk_name(&self) -> &'static str {
         match self.walk {
             Walk::NotOurs => "not ours",
@@ -123,7 +123,7 @@ impl Case {
         }
     }
 
-    /// Everything in one line.
+    /// Returns the case in one line.
     pub fn name(&self) -> String {
         let (walk, family, program, services) =
             (self.walk_name(), self.family(), self.hook.program(), self.services);
@@ -131,17 +131,17 @@ impl Case {
         format!("{program}: {walk}, {family}, flows: {flows}, services: {services}")
     }
 
-    /// "IPv4" or "IPv6".
+    /// Returns "IPv4" or "IPv6".
     pub const fn family(&self) -> &'static str {
         if self.is_v6 { "IPv6" } else { "IPv4" }
     }
 
-    /// Whether the rounds come back to flows they had before; else each is another one.
+    /// Returns whether the rounds return to earlier flows. Otherwise each round is another flow.
     pub const fn has_flows(&self) -> bool {
         self.flows != EVER_NEW
     }
 
-    /// How rounds can be repeated: encapsulation by TC only once for each skb.
+    /// Returns how rounds can be repeated. TC can encapsulate an skb only once.
     pub fn repetition(&self) -> Repetition {
         match (self.walk, self.hook) {
             (Walk::DsrNew | Walk::DsrEstablished, Hook::TcIngress) => Repetition::Single,
@@ -171,7 +171,8 @@ impl Case {
         Ok(Prepared { bed, wrapper, target, empty })
     }
 
-    /// As large as the object's defaults, or as the flows need: two entries each, and room before eviction.
+    /// Returns the sizes of the maps: the object's defaults, or what the flows need. A flow needs
+    /// two entries, and room before eviction.
     fn sizes(&self) -> Sizes {
         let flows = if self.has_flows() { self.flows / 2 * 5 } else { 0 };
         let services = self.services.next_power_of_two() * 2;
@@ -197,8 +198,8 @@ impl Case {
         }
     }
 
-    /// Two packets of each connection's client, a chunk at a time: opened, and answered in. Between them the backend has
-    /// answered.
+    /// Sends two packets of each connection's client, a chunk at a time: a SYN, and an ACK after
+    /// the backend's answer.
     fn open_connections(
         &self,
         bed: &Bed,
@@ -247,7 +248,7 @@ impl Case {
     }
 }
 
-/// Where addresses of one kind begin.
+/// The first addresses of one kind.
 #[derive(Clone, Copy)]
 struct Net {
     v4: u32,

@@ -1,8 +1,9 @@
-//! The cost of a packet, measured in the kernel by `BPF_PROG_TEST_RUN` around a program that restores the frame.
+//! The cost of a packet, measured in the kernel by `BPF_PROG_TEST_RUN` around a wrapper that
+//! restores the frame.
 //!
-//! Every figure is the median of several samples of the kernel's own mean over hundreds of thousands of rounds. The
-//! same rounds around an empty program are measured right before, and subtracted. Before a figure is believed, the
-//! action and the frame of a sample's last round are compared with those of a single run.
+//! Every figure is the median of several samples. A sample is the kernel's own mean over hundreds
+//! of thousands of rounds. The same rounds around an empty program are measured right before, and
+//! subtracted. The last round of a sample must end with the same action and frame as a single run.
 
 mod case;
 mod report;
@@ -14,7 +15,7 @@ use anyhow::{Result, ensure};
 use report::{Measurement, Report};
 use wrapper::Plan;
 
-/// How to measure, what, and how to print it.
+/// The settings of the measurement, the cases, and the output.
 #[derive(clap::Args)]
 pub struct Arguments {
     /// Print JSON instead of a table
@@ -23,7 +24,7 @@ pub struct Arguments {
     /// Measure only cases whose name contains this text
     #[arg(long, default_value = "")]
     case: String,
-    /// Rounds in a sample; at least 300000 for figures that mean something
+    /// Rounds in a sample; fewer than 300000 give no useful figures
     #[arg(long, default_value_t = 300_000)]
     rounds: u32,
     /// Samples; the median counts

@@ -15,7 +15,7 @@ pub struct Measurement {
     /// `null` = every packet is of another flow.
     flows: Option<u32>,
     services: u32,
-    /// How the rounds were run: figures of the two kinds don't compare.
+    /// How the rounds were run. Figures of the two kinds do not compare.
     repetition: Repetition,
     /// Nanoseconds of a round with the empty program.
     empty_ns: u64,
@@ -34,7 +34,7 @@ pub struct Report {
 }
 
 impl Measurement {
-    /// A case's medians.
+    /// Returns the figure of a case's medians.
     pub fn new(case: &Case, empty_ns: u64, program_ns: u64) -> Self {
         Self {
             walk: case.walk,
@@ -74,12 +74,12 @@ impl Report {
         self.measurements.push(measurement);
     }
 
-    /// Whether there is none.
+    /// Returns whether there is no figure.
     pub const fn is_empty(&self) -> bool {
         self.measurements.is_empty()
     }
 
-    /// One line a figure, in nanoseconds a packet.
+    /// Prints a line for each figure, in nanoseconds a packet.
     pub fn print_table(&self) {
         let head =
             ["walk", "program", "family", "flows", "services", "rounds", "empty ns", "with ns", "cost ns"];
@@ -99,7 +99,7 @@ impl Report {
         }
     }
 
-    /// An array of objects, one a figure.
+    /// Prints an array with an object for each figure.
     pub fn print_json(&self) -> Result<()> {
         println!("{}", serde_json::to_string_pretty(&self.measurements)?);
         Ok(())

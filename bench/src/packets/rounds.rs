@@ -1,8 +1,9 @@
-//! What the wrapper is told: the template, and how source and destination rotate.
+//! The settings of the wrapper: the frame's template, and the rotation of source and destination.
 
 use anyhow::{Result, ensure};
 
-/// Bytes of every measured frame, and of the part that is restored each round; the wrapper's constants.
+/// The size of every measured frame. The wrapper restores so many bytes each round, and has the
+/// same constant.
 pub const FRAME: usize = 128;
 const WORDS: usize = 12;
 /// Source port of flow 0.
@@ -25,7 +26,8 @@ pub struct Rounds {
 unsafe impl aya::Pod for Rounds {}
 
 impl Rounds {
-    /// Rotates over so many flows and frontends, from the first of each.
+    /// Returns settings that rotate over this number of flows and frontends, from the first of
+    /// each.
     pub fn new(frame: &[u8], flows: u32, frontends: u32) -> Result<Self> {
         ensure!(frame.len() == FRAME, "a measured frame has {FRAME} bytes, not {}", frame.len());
         let mut template = [0; WORDS];
@@ -37,12 +39,12 @@ impl Rounds {
         Ok(Self { template, flow: 0, first_flow: 0, last_flow, frontend: 0, last_frontend, is_v6 })
     }
 
-    /// The same for a part of the flows only.
+    /// Returns the same settings for a part of the flows.
     pub const fn between(self, first: u32, last: u32) -> Self {
         Self { flow: first, first_flow: first, last_flow: last, frontend: 0, ..self }
     }
 
-    /// Back to the flow and frontend of the round before.
+    /// Returns the settings of the round before.
     pub const fn back(self) -> Self {
         let flow = if self.flow == self.first_flow { self.last_flow } else { self.flow - 1 };
         let frontend = if self.frontend == 0 { self.last_frontend } else { self.frontend - 1 };

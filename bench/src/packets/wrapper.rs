@@ -1,4 +1,4 @@
-//! Timed rounds of a program behind the one that restores the frame.
+//! Timed rounds of a program, behind the wrapper that restores the frame.
 
 use anyhow::{Context, Result, ensure};
 use aya::maps::{Array, MapData, ProgramArray};
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::rounds::Rounds;
 
-/// Room for what a program puts in front of the frame.
+/// The room for the bytes that a program puts in front of the frame.
 const HEADROOM: usize = 256;
 
 /// The wrapper of XDP or of TC programs, with a frame.
@@ -24,25 +24,27 @@ pub struct Wrapper {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Repetition {
-    /// By the kernel, in one call.
+    /// The kernel repeats them in one call.
     InKernel,
-    /// One call a round, a tenth of the rounds: for programs whose effect on an skb can't be undone. Caches are colder,
-    /// for the empty program as well.
+    /// There is a call for each round, for a tenth of the rounds.
+    ///
+    /// The effect of some programs on an skb can't be undone. Caches are colder then, also for the
+    /// empty program.
     Single,
 }
 
-/// How much is measured.
+/// The extent of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     /// How rounds are repeated.
     pub repetition: Repetition,
     /// Rounds in a sample.
     pub rounds: u32,
-    /// Samples.
+    /// The number of samples.
     pub samples: usize,
 }
 
-/// What a run left: action, and frame with metadata.
+/// The action and the frame (with metadata) of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Outcome {
     action: u32,
@@ -65,33 +67,33 @@ impl Wrapper {
         Ok(Self { ebpf, is_xdp: hook == Hook::XdpIngress, frame: frame.to_vec(), last: None })
     }
 
-    /// The empty program of the hook.
+    /// Returns the empty program of the hook.
     pub fn empty(&self) -> Result<ProgramFd> {
         let name = if self.is_xdp { "empty_xdp" } else { "empty_tc" };
         Ok(self.ebpf.program(name).context(name)?.fd()?.try_clone()?)
     }
 
-    /// Says what rotates how, from now on.
+    /// Sets the rotation of the next rounds.
     pub fn rotate(&mut self, rounds: Rounds) -> Result<()> {
         self.rounds()?.set(0, rounds, 0)?;
         Ok(())
     }
 
-    /// Runs a program for so many rounds.
+    /// Runs a program for this number of rounds.
     pub fn run(&mut self, program: &ProgramFd, rounds: u32) -> Result<()> {
-        self.aim(program)?;
+        self.set_target(program)?;
         self.sample(rounds).map(drop)
     }
 
-    /// The median, over the samples, of the mean nanoseconds of a round.
+    /// Returns the median, over the samples, of a round's mean nanoseconds.
     pub fn median(&mut self, program: &ProgramFd, plan: Plan) -> Result<u64> {
-        self.aim(program)?;
+        self.set_target(program)?;
         let mut means = (0..plan.samples).map(|_| self.mean(plan)).collect::<Result<Vec<_>>>()?;
         means.sort_unstable();
         means.get(plan.samples / 2).copied().context("no samples")
     }
 
-    /// Repeats the round that ended the last sample alone: it must end the same way.
+    /// Repeats the last round of the last sample alone. It must end the same way.
     pub fn check_last_round(&mut self, program: &ProgramFd) -> Result<()> {
         let last = self.last.take().context("nothing was run yet")?;
         let state = self.rounds()?.get(&0, 0)?;
@@ -105,7 +107,7 @@ impl Wrapper {
         Ok(())
     }
 
-    fn aim(&mut self, program: &ProgramFd) -> Result<()> {
+    fn set_target(&mut self, program: &ProgramFd) -> Result<()> {
         let target = if self.is_xdp { "XDP_TARGET" } else { "TC_TARGET" };
         let mut targets: ProgramArray<_> = self.ebpf.map_mut(target).context(target)?.try_into()?;
         targets.set(0, program, 0)?;
