@@ -17,10 +17,10 @@ use crate::walk::Walk;
 /// Port of the server in every pod.
 pub const TARGET_PORT: u16 = 8080;
 
-/// A cluster at work. Agents are killed and everything is removed when it is dropped.
+/// A running cluster. On drop, agents are killed and everything is removed.
 #[derive(Debug)]
 pub struct Cluster {
-    // Dropped in this order: agents before the namespaces they are in.
+    // The order of dropping: agents before the namespaces that they are in.
     agents: BTreeMap<u8, Process>,
     proxies: Vec<Proxy>,
     servers: Vec<Server>,
@@ -31,13 +31,16 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Builds a bed and starts the servers, but no agents, which are to follow a directory; `xdp` is the agents'
-    /// `--xdp`, and with `off` the wires carry what virtual devices pass by default.
+    /// Builds a bed that is to follow a directory, and starts the servers, but no agents.
+    ///
+    /// `xdp` is the agents' `--xdp`. With `off`, the wires carry unfinished checksums and merged
+    /// frames, as virtual devices do by default.
     pub fn without_agents(shape: Shape, xdp: &str) -> Result<Self> {
         Self::build(bed(shape, xdp)?, None, xdp)
     }
 
-    /// The same with a real API server, which the agents are to follow, and which has the Nodes.
+    /// Builds the same with a real API server, which has the Nodes and which the agents are to
+    /// follow.
     pub fn with_api_server(shape: Shape, xdp: &str) -> Result<Self> {
         let bed = bed(shape, xdp)?;
         let server = ApiServer::start(&bed)?;
@@ -56,12 +59,13 @@ impl Cluster {
         Ok(Self { agents: BTreeMap::new(), proxies, servers, api_server, manifests, bed, hooks })
     }
 
-    /// A cluster that follows a directory, with an agent on every node, attached to its uplink.
+    /// Starts a cluster that follows a directory, with an agent on every node that is attached to
+    /// its uplink.
     pub fn start(shape: Shape, xdp: &str) -> Result<Self> {
         Self::start_with(shape, xdp, &[])
     }
 
-    /// The same, the agents with further flags.
+    /// Starts the same, with further flags for the agents.
     pub fn start_with(shape: Shape, xdp: &str, flags: &[&str]) -> Result<Self> {
         let mut cluster = Self::without_agents(shape, xdp)?;
         for number in 1..=shape.nodes {
@@ -73,46 +77,47 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The bed.
+    /// Returns the bed.
     #[must_use]
     pub const fn bed(&self) -> &Bed {
         &self.bed
     }
 
-    /// What the agents follow.
+    /// Returns the manifests that the agents follow.
     #[must_use]
     pub const fn manifests(&self) -> &Manifests {
         &self.manifests
     }
 
-    /// The API server that the agents follow.
+    /// Returns the API server that the agents follow.
     pub fn api_server(&self) -> Result<&ApiServer> {
         self.api_server.as_ref().context("this cluster follows a directory")
     }
 
-    /// The same, to stop and start it.
+    /// Returns the API server, to stop and start it.
     pub fn api_server_mut(&mut self) -> Result<&mut ApiServer> {
         self.api_server.as_mut().context("this cluster follows a directory")
     }
 
-    /// The proxies of all nodes.
+    /// Returns the proxies of all nodes.
     #[must_use]
     pub fn proxies(&self) -> &[Proxy] {
         &self.proxies
     }
 
-    /// The proxy of a node, counted from 1.
+    /// Returns the proxy of a node, counted from 1.
     pub fn proxy(&self, node: u8) -> Result<&Proxy> {
         let index = usize::from(node).checked_sub(1);
         index.and_then(|index| self.proxies.get(index)).with_context(|| format!("there is no node {node}"))
     }
 
-    /// Starts a node's agent; does not wait for it.
+    /// Starts a node's agent and does not wait for it.
     pub fn start_agent(&mut self, node: u8) -> Result<()> {
         self.start_agent_with(node, &[])
     }
 
-    /// Starts a node's agent with further flags, in place of the one that may run; does not wait for it.
+    /// Starts a node's agent with further flags and does not wait for it. It replaces a running
+    /// one.
     pub fn start_agent_with(&mut self, node: u8, flags: &[&str]) -> Result<()> {
         self.agents.remove(&node);
         let agent = self.proxy(node)?.start_with(flags)?;
@@ -120,13 +125,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether a node has an agent that runs.
+    /// Returns whether a node has an agent that runs.
     #[must_use]
     pub fn has_agent(&self, node: u8) -> bool {
         self.agents.get(&node).is_some_and(Process::is_running)
     }
 
-    /// Takes a node's agent out of the cluster's hands, to stop or kill it.
+    /// Gives a node's agent to the caller, to stop or kill it.
     pub fn take_agent(&mut self, node: u8) -> Result<Process> {
         self.agents.remove(&node).with_context(|| format!("node {node} has no agent"))
     }
@@ -136,19 +141,19 @@ impl Cluster {
         self.proxy(node)?.wait_for_hooks("eth0", self.hooks)
     }
 
-    /// Waits until a node knows how to reach all others.
+    /// Waits until a node has resolved ways to all others.
     pub fn wait_for_ways(&self, node: u8) -> Result<()> {
         let (proxy, wanted) = (self.proxy(node)?, (self.bed.nodes().len() - 1) * Family::ALL.len());
         proxy.wait_until("all ways are resolved", || Ok(proxy.resolved_ways()? == wanted))
     }
 
-    /// Starts one more server: a host process of a node.
+    /// Starts a further server: a host process of a node.
     pub fn start_host_server(&mut self, node: u8, port: u16) -> Result<()> {
         self.servers.push(Server::on_node(self.bed.node(node)?, port)?);
         Ok(())
     }
 
-    /// A service on port 80 whose backends are these pods; it is still to be applied.
+    /// Returns a Service on port 80 with these pods as backends. The caller must apply it.
     pub fn service(&self, name: &str, number: u8, pods: &[&str]) -> Result<Service> {
         let mut service = Service::new(name, number).port(80, TARGET_PORT);
         for name in pods {
@@ -157,7 +162,7 @@ impl Cluster {
         Ok(service)
     }
 
-    /// Walks, and fails with a list of everything that was off.
+    /// Walks, and fails with a list of all problems.
     pub fn expect(&self, walk: &Walk) -> Result<()> {
         let ports: Vec<&str> = self.bed.nodes().iter().map(Node::name).collect();
         let mut capture = Capture::start(self.bed.router(), &ports)?;
@@ -166,7 +171,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Sends so many bytes from the client to an address, and as many back; all must cross.
+    /// Sends `bytes` bytes from the client to an address, and as many back. All must arrive.
     pub fn exchange(&self, target: SocketAddr, bytes: usize) -> Result<()> {
         let crossed = self.bed.client().run(async move || {
             let mut connection = Connection::open(target).await?;
@@ -176,7 +181,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Writes a Service, or gives it to the API server, and waits until the given nodes have it.
+    /// Writes a Service as a manifest or to the API server, and waits until these nodes have it.
     pub fn apply(&self, service: &Service, nodes: &[u8]) -> Result<()> {
         match &self.api_server {
             Some(server) => server.kube().put_all(service.objects())?,

@@ -1,4 +1,4 @@
-//! A real kube-proxy on a node of the bed, whose place an agent takes.
+//! A real kube-proxy on a node of the bed, which an agent replaces.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ const PROGRAM: &str = "MILLRACE_KUBE_PROXY";
 /// The range of all pods' IPv4 and IPv6 addresses in the bed.
 const CLUSTER_CIDR: &str = "10.244.0.0/16,2001:db8:f::/48";
 
-/// How it writes its rules.
+/// The back end of its rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// By iptables.
@@ -24,7 +24,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// As `--proxy-mode` takes it.
+    /// Returns the value of `--proxy-mode`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -34,7 +34,7 @@ impl Mode {
     }
 }
 
-/// A kube-proxy at work; killed when dropped. Its rules stay.
+/// A running kube-proxy, killed on drop. Its rules stay.
 #[derive(Debug)]
 pub struct KubeProxy {
     process: Process,
@@ -42,7 +42,7 @@ pub struct KubeProxy {
 }
 
 impl KubeProxy {
-    /// Starts it on a node; does not wait for it.
+    /// Starts kube-proxy on a node and does not wait for it.
     pub fn start(bed: &Bed, node: &Node, server: &ApiServer, mode: Mode) -> Result<Self> {
         let program = env::var_os(PROGRAM).map(PathBuf::from).with_context(|| {
             format!("{PROGRAM} is not set: `cargo xtask setup --apiserver` says to what, `cargo xtask test` sets it")
@@ -57,7 +57,7 @@ impl KubeProxy {
             ("cluster-cidr", CLUSTER_CIDR.to_owned()),
             ("healthz-bind-address", "0.0.0.0:20256".to_owned()),
             ("metrics-bind-address", "127.0.0.1:20249".to_owned()),
-            // Sizes of the machine's own tables can't be set in a namespace.
+            // The sizes of the machine's own tables can't be set in a namespace.
             ("conntrack-max-per-core", "0".to_owned()),
             ("conntrack-min", "0".to_owned()),
         ]
@@ -67,13 +67,13 @@ impl KubeProxy {
         Ok(Self { process, log })
     }
 
-    /// Whether it runs.
+    /// Returns whether it runs.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.process.is_running()
     }
 
-    /// What it has printed.
+    /// Returns the path of its output.
     #[must_use]
     pub fn log(&self) -> &Path {
         &self.log

@@ -1,13 +1,14 @@
-//! The test bed: a cluster of network namespaces, agents in it, traffic through it, and proof of what happened.
+//! The test bed: a cluster of network namespaces, agents in it, traffic through it, and captures as
+//! proof.
 //!
 //! - [`net`]: namespaces, links, offloads; all through system calls and rtnetlink, never a shell.
 //! - [`topology`]: the bed itself: a client, a router, nodes and their pods.
-//! - [`capture`]: what crossed the wires.
+//! - [`capture`]: the frames that crossed the wires.
 //! - [`manifests`] and [`agent`]: the cluster's objects, and the proxies that serve them.
-//! - [`apiserver`]: a real kube-apiserver with a real etcd, in the place of a directory of manifests.
-//! - [`traffic`]: servers in pods that say whom they see, and clients that ask them.
-//! - [`patience`]: how long is waited.
-//! - [`walk`]: requests to a service, with answers and captures compared to what has to be.
+//! - [`apiserver`]: a real kube-apiserver with a real etcd, instead of a directory of manifests.
+//! - [`traffic`]: servers in pods that report their clients, and clients that ask them.
+//! - [`patience`]: the factor of all waits on slow machines.
+//! - [`walk`]: requests to a Service, with answers and captures compared to the expected ones.
 //! - [`cluster`]: a bed with a server in every pod and an agent on every node.
 //! - [`demo`]: all of it together, for people to watch.
 //! - [`frame`]: frames to send and to expect, parsed, printed, compared.

@@ -19,10 +19,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Brings the bed up with example services, sends real traffic, prints what each backend saw, and stays
-    /// up until Ctrl-C
+    /// Brings the bed up with example Services, sends real traffic, prints what each backend saw,
+    /// and stays up until Ctrl-C
     Run {
-        /// End after the table; the status is not 0 if anything is off
+        /// End after the table; the exit status is not 0 if there are problems
         #[arg(long)]
         once: bool,
         /// How the agents attach: native, generic, auto, or off for the TC path
@@ -32,7 +32,7 @@ enum Command {
     },
 }
 
-/// Time for what is under way when a signal comes, before everything is torn down regardless.
+/// The time for work under way when a signal comes. After it, everything is torn down.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[tokio::main(flavor = "current_thread")]
@@ -48,9 +48,9 @@ async fn main() -> ExitCode {
     }
 }
 
-/// Runs the demonstration on a thread of its own, so that signals are heard all the time.
+/// Runs the demonstration on a thread of its own, so that signals are handled all the time.
 async fn run(once: bool, options: demo::Options) -> Result<Vec<String>> {
-    let (leave, stay) = mpsc::channel::<()>();
+    let (end, stay) = mpsc::channel::<()>();
     let mut demo = tokio::task::spawn_blocking(move || {
         demo::run(&options, |hints| {
             if !once {
@@ -66,11 +66,11 @@ async fn run(once: bool, options: demo::Options) -> Result<Vec<String>> {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
-    drop(leave);
+    drop(end);
     if let Ok(outcome) = tokio::time::timeout(PATIENCE, demo).await {
         return outcome.context("the demonstration panicked")?;
     }
-    // Agents die with this process; names and pins have to be taken away.
+    // Agents end with this process, but names and pins have to be removed.
     net::remove_own();
     std::process::exit(130)
 }

@@ -1,9 +1,9 @@
-//! How long is waited: on emulated machines everything takes many times longer.
+//! The factor of all waits: emulated machines take many times longer.
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// The limit, multiplied by `MILLRACE_PATIENCE` where that is set.
+/// Returns the limit times `MILLRACE_PATIENCE`, if that is set.
 #[must_use]
 pub fn patience(limit: Duration) -> Duration {
     static FACTOR: LazyLock<u32> = LazyLock::new(|| {

@@ -1,4 +1,4 @@
-//! Processes that run in a namespace for as long as somebody holds them.
+//! Processes in a namespace, which live until they are dropped.
 
 use std::fs::OpenOptions;
 use std::os::unix::process::CommandExt;
@@ -14,17 +14,17 @@ use nix::unistd::Pid;
 use crate::net::Namespace;
 use crate::patience::patience;
 
-/// How long a process may take to end.
+/// The longest time of a process to end.
 const END_LIMIT: Duration = Duration::from_secs(30);
 
-/// A running process; killed when dropped.
+/// A running process, killed on drop.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
 }
 
 impl Process {
-    /// Starts a program; what it prints is appended to `log`.
+    /// Starts a program. Its output is appended to `log`.
     pub fn start(
         namespace: &Namespace,
         program: PathBuf,
@@ -34,7 +34,7 @@ impl Process {
         Self::start_prepared(namespace, program, arguments, log, |_| {})
     }
 
-    /// The same of a command that is `prepared` first.
+    /// Starts a program after `prepare` has changed its command.
     pub fn start_prepared(
         namespace: &Namespace,
         program: PathBuf,
@@ -43,13 +43,14 @@ impl Process {
         prepare: impl FnOnce(&mut Command) + Send + 'static,
     ) -> Result<Self> {
         let log = OpenOptions::new().create(true).append(true).open(log)?;
-        // From the namespace's own thread: a child starts in its namespace, and dies with it.
+        // The namespace's own thread starts the child, so the child is in that namespace and ends
+        // with it.
         let child = namespace.run(async move || {
             let mut command = Command::new(&program);
             command.args(arguments).stdin(Stdio::null());
             command.stdout(log.try_clone()?).stderr(log);
             command.env("NO_COLOR", "1").env("RUST_LOG", "info,millrace=debug,kube_client=off");
-            // SAFETY: prctl is async-signal-safe, as what runs between fork and exec must be.
+            // SAFETY: prctl is async-signal-safe. Code between fork and exec must be.
             unsafe { command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?)) };
             prepare(&mut command);
             command.spawn().with_context(|| format!("can't start {}", program.display()))
@@ -57,20 +58,20 @@ impl Process {
         Ok(Self { child })
     }
 
-    /// Kills it at once, as the out-of-memory killer would.
+    /// Kills the process at once, as the out-of-memory killer would.
     pub fn kill(mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
         Ok(())
     }
 
-    /// Asks it to end, and waits until it has.
+    /// Sends SIGTERM and waits for the end of the process.
     pub fn stop(self) -> Result<ExitStatus> {
         kill(Pid::from_raw(i32::try_from(self.child.id())?), Signal::SIGTERM)?;
         self.wait()
     }
 
-    /// Waits until it has ended, which must not take long.
+    /// Waits for the end of the process. Fails after [`END_LIMIT`].
     pub fn wait(mut self) -> Result<ExitStatus> {
         let end = Instant::now() + patience(END_LIMIT);
         while Instant::now() < end {
@@ -82,13 +83,13 @@ impl Process {
         bail!("process {} did not end within {END_LIMIT:?}", self.child.id())
     }
 
-    /// Whether it still runs.
+    /// Returns whether it still runs.
     #[must_use]
     pub fn is_running(&self) -> bool {
         !has_ended(self.child.id())
     }
 
-    /// Its number.
+    /// Returns the process id.
     #[must_use]
     pub fn id(&self) -> u32 {
         self.child.id()
@@ -102,7 +103,7 @@ impl Drop for Process {
     }
 }
 
-/// Runs a program in a namespace to its end, and returns what it printed; it must succeed.
+/// Runs a program in a namespace to its end and returns its output. The program must succeed.
 pub fn output(namespace: &Namespace, words: &[&str]) -> Result<String> {
     let output = run(namespace, words)?;
     if !output.status.success() {
@@ -112,7 +113,7 @@ pub fn output(namespace: &Namespace, words: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// The same of one that may fail.
+/// Runs a program that may fail in a namespace to its end and returns its output.
 pub fn run(namespace: &Namespace, words: &[&str]) -> Result<Output> {
     let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     namespace.run(async move || {
@@ -122,7 +123,7 @@ pub fn run(namespace: &Namespace, words: &[&str]) -> Result<Output> {
     })
 }
 
-/// Whether a child of this process has ended by itself; its status is left for whoever waits for it.
+/// Returns whether a child of this process has ended by itself. Leaves its status for a later wait.
 pub(crate) fn has_ended(child: u32) -> bool {
     let Ok(id) = i32::try_from(child) else { return false };
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;

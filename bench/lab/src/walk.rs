@@ -1,4 +1,5 @@
-//! Asking a service until every backend has answered, and comparing answers and captures with what has to be.
+//! Requests to a Service until every backend has answered, and the comparison of answers and
+//! captures with the expected ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -9,48 +10,48 @@ use crate::capture::{Capture, Trail};
 use crate::topology::{Bed, Dual, Family};
 use crate::traffic::{Answer, Protocol, ask};
 
-/// Requests of each kind, even where one would do: a wrong choice may be rare.
-const LEAST: usize = 4;
-/// Requests after which a backend that has not answered is held to be left out: with two backends that is a
-/// chance of one in a billion billions.
-const MOST: usize = 60;
+/// The least number of requests of each kind, even where one would do: a wrong choice may be rare.
+const MIN_REQUESTS: usize = 4;
+/// The number of requests after which a silent backend counts as left out. With two backends,
+/// chance alone does that once in a billion billions.
+const MAX_REQUESTS: usize = 60;
 
-/// Requests to a service over both protocols and families, and how they have to go.
+/// Requests to a Service over both protocols and families, and their expected way.
 #[derive(Clone, Debug)]
 pub struct Walk {
     /// The Service's name.
     pub service: String,
-    /// Name of the pod that asks; none = the client outside.
+    /// Name of the asking pod; `None` = the client outside.
     pub from: Option<String>,
-    /// Where the client sends to.
+    /// The frontend's address.
     pub address: Dual,
     /// Port, for TCP and UDP.
     pub port: u16,
-    /// Names of the backends that have to answer, and no other.
+    /// Names of the backends that must answer, and no others.
     pub backends: Vec<String>,
     /// The way of every request and answer.
     pub trail: Trail,
-    /// Whom the backends see instead of the client, if they are reached by translation (SNAT).
+    /// The source that the backends see instead of the client, with SNAT.
     pub translated_to: Option<Dual>,
 }
 
-/// What came of a walk.
+/// The result of a walk.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// A row for each backend, protocol and family.
     pub rows: Vec<Row>,
-    /// Everything that was not as it has to be, a line each.
+    /// The differences from the expected result, one a line.
     pub problems: Vec<String>,
 }
 
-/// What one backend saw over one protocol and family.
+/// The requests that one backend saw, over one protocol and family.
 #[derive(Clone, Debug)]
 pub struct Row {
     /// Family of the frontend.
     pub family: Family,
     /// Protocol.
     pub protocol: Protocol,
-    /// Where the client sent to.
+    /// The frontend.
     pub frontend: SocketAddr,
     /// The backend.
     pub backend: String,
@@ -63,7 +64,7 @@ pub struct Row {
 }
 
 impl Walk {
-    /// A walk from the client outside, whose address the backends see.
+    /// Returns a walk from the client outside, whose address the backends see.
     #[must_use]
     pub fn to(service: &str, address: Dual, port: u16, backends: &[&str], trail: Trail) -> Self {
         Self {
@@ -77,7 +78,7 @@ impl Walk {
         }
     }
 
-    /// Sends the requests; `capture` is one of the router's devices.
+    /// Sends the requests. `capture` is one of the router's devices.
     pub fn run(&self, bed: &Bed, capture: &mut Capture) -> Result<Outcome> {
         let mut outcome = Outcome::default();
         for (family, protocol) in Family::ALL.into_iter().flat_map(|f| Protocol::ALL.map(|p| (f, p))) {
@@ -99,7 +100,9 @@ impl Walk {
 
     fn ask_all(&self, bed: &Bed, protocol: Protocol, frontend: SocketAddr) -> Result<Vec<Answer>> {
         let mut answers: Vec<Answer> = Vec::new();
-        while answers.len() < LEAST || (answers.len() < MOST && !self.missing(&answers).is_empty()) {
+        while answers.len() < MIN_REQUESTS
+            || (answers.len() < MAX_REQUESTS && !self.missing(&answers).is_empty())
+        {
             let from = match &self.from {
                 Some(pod) => bed.pod(pod)?.namespace(),
                 None => bed.client(),
@@ -115,7 +118,7 @@ impl Walk {
         missing.map(|backend| format!("{backend} answered none of {} requests", answers.len())).collect()
     }
 
-    /// Checks every answer; makes a row of each backend's.
+    /// Checks every answer and makes a row for each backend.
     fn check(
         &self,
         frontend: SocketAddr,

@@ -1,4 +1,4 @@
-//! The bed by itself: packets cross it by plain routing, with no proxy on any node.
+//! The bed without a proxy: packets cross it by plain routing.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The `millrace` binary, and what it needs of the machine.
+//! The `millrace` binary, and its needs of the machine.
 
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
@@ -11,12 +11,12 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use crate::net::Namespace;
 use crate::patience::patience;
 
-/// Where the BPF file system is mounted.
+/// The mount point of the BPF file system.
 const BPFFS: &str = "/sys/fs/bpf";
-/// How long a command may take.
+/// The longest duration of a command.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// Runs `millrace <arguments>` in a namespace to its end; killed if it takes too long.
+/// Runs `millrace <arguments>` in a namespace to its end. Kills it after [`END_LIMIT`].
 pub(super) fn run(namespace: &Namespace, arguments: Vec<String>) -> Result<Output> {
     let binary = binary()?;
     namespace.run(async move || {
@@ -29,20 +29,21 @@ pub(super) fn run(namespace: &Namespace, arguments: Vec<String>) -> Result<Outpu
     })
 }
 
-/// The `millrace` binary: the environment's `MILLRACE_BIN`, else the one beside this executable.
+/// Returns the path of the `millrace` binary: `MILLRACE_BIN` of the environment, else the one
+/// beside this executable.
 pub fn binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("MILLRACE_BIN") {
         return Ok(path.into());
     }
     let own = std::env::current_exe()?;
-    // Tests are one directory below the binaries.
+    // The executables of tests are one directory below the binaries.
     let mut candidates = own.ancestors().skip(1).take(2).map(|directory| directory.join("millrace"));
     candidates
         .find(|path| path.is_file())
         .context("no millrace binary beside this one: build it with cargo build, or set MILLRACE_BIN")
 }
 
-/// Mounts the BPF file system where a bare machine has not.
+/// Mounts the BPF file system if the machine has not.
 pub(super) fn mount_bpffs() -> Result<()> {
     if statfs(BPFFS).is_ok_and(|found| found.filesystem_type() == BPF_FS_MAGIC) {
         return Ok(());

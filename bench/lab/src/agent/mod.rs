@@ -1,4 +1,4 @@
-//! The proxy on a node: the agent as a process, and the command line that looks at what it pinned.
+//! The proxy on a node: the agent as a process, and the command line that reads its pinned maps.
 
 mod command;
 mod view;
@@ -21,15 +21,16 @@ use crate::patience::patience;
 use crate::process::{self, Process};
 use crate::topology::{Bed, Node};
 
-/// How long a change may take until it is in the maps of a busy test machine.
+/// The longest time until a change is in the maps of a busy test machine.
 pub const SYNC_LIMIT: Duration = Duration::from_secs(10);
-/// How long an agent may take to load its programs: each node's kernel verifies them anew, all at once.
+/// The longest time of an agent to load its programs. Each node's kernel verifies them anew, all at
+/// once.
 const LOAD_LIMIT: Duration = Duration::from_mins(2);
-/// How long a wait pauses between two questions: at least, and at most.
+/// The pause of a wait between two questions, at least and at most.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// What agents follow.
+/// The source of the agents.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
     /// A directory.
@@ -46,7 +47,7 @@ pub struct Proxy {
     bpffs: PathBuf,
     log: PathBuf,
     arguments: Vec<String>,
-    /// Process id of the agent that was started last; 0 before that.
+    /// Process id of the last started agent; 0 before that.
     agent: AtomicU32,
 }
 
@@ -65,7 +66,7 @@ impl Source<'_> {
 }
 
 impl Proxy {
-    /// The proxy of `node`, which follows `source`; `xdp` is the agent's `--xdp`.
+    /// Returns the proxy of `node`, with its source and the agent's `--xdp`.
     pub fn new(bed: &Bed, node: &Node, source: Source<'_>, xdp: &str) -> Result<Self> {
         command::mount_bpffs()?;
         let bpffs = bed.bpffs_directory().join(node.name());
@@ -94,19 +95,19 @@ impl Proxy {
         })
     }
 
-    /// Name of the node.
+    /// Returns the name of the node.
     #[must_use]
     pub fn node(&self) -> &str {
         &self.node
     }
 
-    /// The node's namespace.
+    /// Returns the node's namespace.
     #[must_use]
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// The agent's `--bpffs-path`.
+    /// Returns the agent's `--bpffs-path`.
     #[must_use]
     pub fn bpffs(&self) -> &Path {
         &self.bpffs
@@ -122,7 +123,7 @@ impl Proxy {
         self.start_prepared(arguments, |_| {})
     }
 
-    /// The same of a command that is `prepared` first.
+    /// Starts the agent with further flags, after `prepare` has changed the command.
     pub fn start_prepared(
         &self,
         arguments: &[&str],
@@ -134,7 +135,7 @@ impl Proxy {
         Ok(agent)
     }
 
-    /// A flag among `more` takes the place of its own.
+    /// Returns the agent's arguments. A flag in `more` replaces the proxy's own.
     fn agent_arguments(&self, more: &[&str]) -> Vec<String> {
         let is_replaced = |own: &&[String]| own.first().is_some_and(|flag| more.contains(&flag.as_str()));
         let own = self.arguments.chunks(2).filter(|own| !is_replaced(own)).flatten().map(String::as_str);
@@ -148,43 +149,44 @@ impl Proxy {
         command::run(&self.namespace, arguments)
     }
 
-    /// Runs an agent with further flags and waits until it ends by itself, as it does for a wrong flag.
+    /// Runs an agent with further flags and waits until it ends by itself, as after a wrong flag.
     pub fn refused_agent(&self, arguments: &[&str]) -> Result<Output> {
         command::run(&self.namespace, self.agent_arguments(arguments))
     }
 
-    /// The endpoints in the pinned maps.
+    /// Returns the endpoints in the pinned maps.
     pub fn backends(&self) -> Result<Vec<Backend>> {
         view::backends(&self.json("backends")?)
     }
 
-    /// The services in the pinned maps.
+    /// Returns the services in the pinned maps.
     pub fn services(&self) -> Result<Vec<Service>> {
         view::services(&self.json("services")?)
     }
 
-    /// Packets by program and reason.
+    /// Returns the counted packets by program and reason.
     pub fn counters(&self) -> Result<Vec<Counter>> {
         view::counters(&self.json("status")?)
     }
 
-    /// Where the programs are attached.
+    /// Returns the attached programs.
     pub fn attached(&self) -> Result<Vec<Attached>> {
         view::attached(&self.json("status")?)
     }
 
-    /// Number of other nodes' addresses that are reached without asking the kernel's routes.
+    /// Returns the number of other nodes' addresses with a resolved way: the programs need no FIB
+    /// look-up.
     pub fn resolved_ways(&self) -> Result<usize> {
         Ok(view::ways(&self.json("status")?)?.iter().filter(|way| way.resolved).count())
     }
 
-    /// Whether another node's address is reached by a device, without asking the kernel's routes.
+    /// Returns whether another node's address is reached by a device, with a resolved way.
     pub fn leads_by(&self, target: IpAddr, device: u32) -> Result<bool> {
         let is_it = |way: &view::Way| (way.target, way.device, way.resolved) == (target, device, true);
         Ok(view::ways(&self.json("status")?)?.iter().any(is_it))
     }
 
-    /// What `millrace <subject> -o json` prints.
+    /// Returns the output of `millrace <subject> -o json`.
     pub fn json(&self, subject: &str) -> Result<serde_json::Value> {
         let output = self.command(&[subject, "-o", "json"])?;
         if !output.status.success() {
@@ -193,14 +195,14 @@ impl Proxy {
         serde_json::from_slice(&output.stdout).with_context(|| format!("millrace {subject} printed no JSON"))
     }
 
-    /// Waits until every port of a service, in both families, has just these backends.
+    /// Waits until every port of a Service, in both families, has exactly these backends.
     pub fn wait_for_backends(&self, service: &str, backends: &[SocketAddr]) -> Result<()> {
         let wanted = |services: &[Service]| {
             [true, false].into_iter().all(|v4| {
                 let mut expected: Vec<_> = backends.iter().filter(|b| b.is_ipv4() == v4).copied().collect();
                 expected.sort_unstable();
                 let mut rows = services.iter().filter(|row| row.is(service, v4)).peekable();
-                // A Service of one family has no row of the other.
+                // A Service of one family has no row for the other.
                 let is_there = rows.peek().is_some() || (expected.is_empty() && !backends.is_empty());
                 is_there && rows.all(|row| row.backends == expected)
             })
@@ -211,7 +213,7 @@ impl Proxy {
     /// Waits until a program is attached to `device` at every one of `hooks`.
     pub fn wait_for_hooks(&self, device: &str, hooks: &[&str]) -> Result<()> {
         self.wait_until_within(LOAD_LIMIT, &format!("{hooks:?} of {device} are attached"), || {
-            // To ask costs more than to read.
+            // A command costs more than reading the log.
             if !self.log().contains("serving as") {
                 return Ok(false);
             }
@@ -220,20 +222,20 @@ impl Proxy {
         })
     }
 
-    /// Waits until the agent has said for the `times`th time that it serves.
+    /// Waits until the agent has logged for the `times`th time that it serves.
     pub fn wait_for_start(&self, times: usize) -> Result<()> {
         self.wait_until_within(LOAD_LIMIT, &format!("start {times} of the agent"), || {
             Ok(self.log().matches("serving as").count() >= times)
         })
     }
 
-    /// Waits until a condition holds; errors while it is asked count as no. Gives up early where the agent has
-    /// ended by itself.
+    /// Waits until a condition holds. An error of the condition counts as "no". Fails early if the
+    /// agent has ended by itself.
     pub fn wait_until(&self, what: &str, condition: impl Fn() -> Result<bool>) -> Result<()> {
         self.wait_until_within(SYNC_LIMIT, what, condition)
     }
 
-    /// The same with another bound.
+    /// Waits as [`wait_until`](Self::wait_until) does, with another bound.
     pub fn wait_until_within(
         &self,
         limit: Duration,
@@ -252,7 +254,7 @@ impl Proxy {
             } else if Instant::now() > end {
                 last.err().map_or_else(|| "no".to_owned(), |error| format!("{error:#}"))
             } else {
-                // Who asks leaves the processors to who is waited for.
+                // The pause leaves the processors to the agent.
                 std::thread::sleep((asked.elapsed() * 2).clamp(SHORTEST_PAUSE, LONGEST_PAUSE));
                 continue;
             };
@@ -260,7 +262,7 @@ impl Proxy {
         }
     }
 
-    /// What the node's agents have printed.
+    /// Returns the output of the node's agents.
     #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()

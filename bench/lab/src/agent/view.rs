@@ -1,4 +1,4 @@
-//! What the command line's JSON says, as far as the bed asks.
+//! The parts of the command line's JSON that the bed reads.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Packets that one program was done with for one reason.
+/// The packets of one program and reason.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Counter {
     /// Name of the program.
@@ -16,11 +16,11 @@ pub struct Counter {
     pub reason: String,
     /// Whether they were dropped.
     pub drop: bool,
-    /// How many.
+    /// Number of packets.
     pub packets: u64,
 }
 
-/// A list of a service port in one family.
+/// A list of a Service port in one family.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Service {
     /// Namespace of the Service.
@@ -35,20 +35,20 @@ pub struct Service {
     pub list: String,
     /// Service id.
     pub id: u32,
-    /// The list is empty, but there are usable endpoints that are not in it.
+    /// Whether the list is empty while usable endpoints are elsewhere.
     pub elsewhere: bool,
-    /// Where the list is reached, sorted.
+    /// The frontends of the list, sorted.
     pub frontends: Vec<Frontend>,
     /// Owners of its slots, sorted.
     pub backends: Vec<SocketAddr>,
-    /// Packets clients sent.
+    /// Packets of clients.
     pub packets: u64,
 }
 
-/// Where a service is reached.
+/// A frontend of a Service.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Frontend {
-    /// Address and port a client sends to.
+    /// Its address and port.
     pub address: SocketAddr,
     /// `TCP`, `UDP` or `SCTP`.
     pub protocol: String,
@@ -60,9 +60,9 @@ pub struct Frontend {
     pub forwarding: String,
     /// Session affinity time-out, 0 = none.
     pub affinity_seconds: u32,
-    /// Who may use it, sorted; none = everybody.
+    /// The allowed sources, sorted; `None` = all.
     pub source_ranges: Option<Vec<IpNet>>,
-    /// Only clients inside the cluster may.
+    /// Whether only clients inside the cluster may use it.
     pub inside_only: bool,
 }
 
@@ -72,20 +72,20 @@ pub struct Frontend {
 pub struct Backend {
     /// Address and port.
     pub address: SocketAddr,
-    /// In some EndpointSlice; false while the id rests.
+    /// Whether an EndpointSlice has it; false while the id rests.
     pub exists: bool,
-    /// On this node.
+    /// Whether it is on this node.
     pub local: bool,
-    /// Ready.
+    /// Whether it is Ready.
     pub ready: bool,
-    /// Serving.
+    /// Whether it is Serving.
     pub serving: bool,
     /// Services with a slot of this backend, as `namespace/name:port`, sorted.
     pub services: Vec<String>,
 }
 
 impl Service {
-    /// Whether this is the Cluster list of the service `name` of one family.
+    /// Returns whether this is the Cluster list of the service `name` of one family.
     pub(super) fn is(&self, name: &str, v4: bool) -> bool {
         self.name == name && self.list == "Cluster" && (self.family == "IPv4") == v4
     }
@@ -96,7 +96,7 @@ impl Service {
 pub struct Attached {
     /// Name of the device.
     pub device: String,
-    /// `xdp`, `tc_ingress`, `tc_egress`, `tc_pod_in`, `tc_pod_out`, or the name of a hook of sockets.
+    /// `xdp`, `tc_ingress`, `tc_egress`, `tc_pod_in`, `tc_pod_out`, or the name of a socket hook.
     pub hook: String,
     /// `native`, `generic`, `tcx` or `clsact`.
     pub mode: String,
@@ -105,35 +105,35 @@ pub struct Attached {
 }
 
 pub(super) fn services(json: &Value) -> Result<Vec<Service>> {
-    Vec::deserialize(json).context("not what `millrace services` is to print")
+    Vec::deserialize(json).context("unexpected output of `millrace services`")
 }
 
 pub(super) fn backends(json: &Value) -> Result<Vec<Backend>> {
-    Vec::deserialize(json).context("not what `millrace backends` is to print")
+    Vec::deserialize(json).context("unexpected output of `millrace backends`")
 }
 
 pub(super) fn attached(json: &Value) -> Result<Vec<Attached>> {
     let attached = json.get("attached").context("the status has no `attached`")?;
-    Vec::deserialize(attached).context("not what `millrace status` is to print")
+    Vec::deserialize(attached).context("unexpected output of `millrace status`")
 }
 
-/// How another node is reached.
+/// The route to another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub(super) struct Way {
     /// Address of the node.
     pub target: IpAddr,
     /// Index of the device.
     pub device: u32,
-    /// No route need be asked for.
+    /// Whether packets need no FIB look-up.
     pub resolved: bool,
 }
 
 pub(super) fn ways(json: &Value) -> Result<Vec<Way>> {
     let ways = json.get("ways").context("the status has no `ways`")?;
-    Vec::deserialize(ways).context("not what `millrace status` is to print")
+    Vec::deserialize(ways).context("unexpected output of `millrace status`")
 }
 
 pub(super) fn counters(json: &Value) -> Result<Vec<Counter>> {
     let counters = json.get("counters").context("the status has no `counters`")?;
-    Vec::deserialize(counters).context("not what `millrace status` is to print")
+    Vec::deserialize(counters).context("unexpected output of `millrace status`")
 }

@@ -1,4 +1,4 @@
-//! The API, one call after the other.
+//! The API: one call at a time.
 
 use std::future::Future;
 use std::path::Path;
@@ -17,12 +17,12 @@ use tokio::time::timeout;
 use super::programs::ETCD;
 use crate::net::Namespace;
 
-/// Who the API server takes us for when fields are owned by somebody.
+/// The bed's name as an owner of fields.
 const MANAGER: &str = "test-bed";
-/// How long a call may take.
+/// The longest duration of a call.
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 
-/// A user of the API in a namespace from which the server is reached.
+/// A user of the API, in a namespace that reaches the server.
 #[derive(Clone)]
 pub struct Kube {
     namespace: Arc<Namespace>,
@@ -30,7 +30,7 @@ pub struct Kube {
 }
 
 impl Kube {
-    /// The user that a kubeconfig describes.
+    /// Connects as the user of a kubeconfig.
     pub fn connect(namespace: &Arc<Namespace>, kubeconfig: &Path) -> Result<Self> {
         let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
         let client = namespace.run(async move || {
@@ -40,35 +40,37 @@ impl Kube {
         Ok(Self { namespace: Arc::clone(namespace), client })
     }
 
-    /// etcd speaks JSON over HTTP too.
+    /// Connects to etcd, which speaks JSON over HTTP as well.
     pub(super) fn connect_to_etcd(namespace: &Arc<Namespace>) -> Result<Self> {
         let client = namespace.run(async || {
             let mut config = Config::new(ETCD.parse()?);
-            // There are none: it is plain HTTP. Else the machine's own would be looked for.
+            // Plain HTTP has no certificates. Otherwise the client would look for the machine's
+            // own.
             config.accept_invalid_certs = true;
             Ok(Client::try_from(config)?)
         })?;
         Ok(Self { namespace: Arc::clone(namespace), client })
     }
 
-    /// The client, to be used in the [`namespace`](Self::namespace)'s own thread only.
+    /// Returns the client. Only the [`namespace`](Self::namespace)'s own thread may use it.
     #[must_use]
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// The namespace it speaks from.
+    /// Returns the namespace of the user.
     #[must_use]
     pub const fn namespace(&self) -> &Arc<Namespace> {
         &self.namespace
     }
 
-    /// Creates an object, or makes the one there is equal to it (server-side apply); its status too, if it has one.
+    /// Creates an object or makes the existing one equal to it (server-side apply), with its status
+    /// if it has one.
     pub fn put(&self, object: Value) -> Result<()> {
         self.put_all([object])
     }
 
-    /// The same for several, one after the other.
+    /// Puts several objects, one after the other.
     pub fn put_all(&self, objects: impl IntoIterator<Item = Value>) -> Result<()> {
         let objects: Vec<Value> = objects.into_iter().collect();
         let client = self.client.clone();
@@ -91,7 +93,7 @@ impl Kube {
         })
     }
 
-    /// Deletes an object; one that is not there is deleted already.
+    /// Deletes an object. A missing one counts as deleted.
     pub fn delete(&self, version: &str, kind: &str, namespace: &str, name: &str) -> Result<()> {
         let api = api(&self.client, version, kind, Some(namespace).filter(|name| !name.is_empty()))?;
         let (kind, name) = (kind.to_owned(), name.to_owned());
@@ -103,7 +105,7 @@ impl Kube {
         })
     }
 
-    /// All objects of a kind in a namespace.
+    /// Returns all objects of a kind in a namespace.
     pub fn list(&self, version: &str, kind: &str, namespace: &str) -> Result<Vec<Value>> {
         let api = api(&self.client, version, kind, Some(namespace).filter(|name| !name.is_empty()))?;
         self.call(async move {
@@ -112,13 +114,13 @@ impl Kube {
         })
     }
 
-    /// What a GET of a path answers.
+    /// Returns the answer to a GET of a path.
     pub fn read(&self, path: &str) -> Result<String> {
         let (client, request) = (self.client.clone(), Request::get(path).body(Vec::new())?);
         self.call(async move { Ok(client.request_text(request).await?) })
     }
 
-    /// What a POST of an object to a path answers.
+    /// Returns the answer to a POST of an object to a path.
     pub fn write(&self, path: &str, body: &Value) -> Result<Value> {
         let request = Request::post(path).header("Content-Type", "application/json");
         let request = request.body(serde_json::to_vec(body)?)?;
@@ -126,7 +128,7 @@ impl Kube {
         self.call(async move { Ok(client.request(request).await?) })
     }
 
-    /// A new token of a ServiceAccount.
+    /// Returns a new token of a ServiceAccount.
     pub fn token(&self, namespace: &str, account: &str) -> Result<String> {
         let api = api(&self.client, "v1", "ServiceAccount", Some(namespace))?;
         let account = account.to_owned();
@@ -166,7 +168,7 @@ async fn put(client: &Client, mut object: Value) -> Result<()> {
     Ok(())
 }
 
-/// The plural that paths have is the one of every kind a test needs.
+/// Returns the API of a kind. The default plural of paths is right for every kind that tests need.
 fn api(client: &Client, version: &str, kind: &str, namespace: Option<&str>) -> Result<Api<DynamicObject>> {
     let types = TypeMeta { api_version: version.to_owned(), kind: kind.to_owned() };
     let resource = ApiResource::from_gvk(&GroupVersionKind::try_from(&types)?);
@@ -176,7 +178,8 @@ fn api(client: &Client, version: &str, kind: &str, namespace: Option<&str>) -> R
     })
 }
 
-/// Manifests say null for what is not there; server-side apply would own it.
+/// Removes nulls. Manifests have them for missing fields, and server-side apply would own those
+/// fields.
 fn without_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {

@@ -11,25 +11,25 @@ use rcgen::{
 };
 use serde_json::{Value, json};
 
-/// When a certificate of the server is valid.
+/// The validity of a server's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Validity {
-    /// Always, as far as tests are concerned.
+    /// Valid now.
     Now,
-    /// Until some years ago.
+    /// Valid until some years ago.
     Past,
 }
 
-/// Whose certificates a kubeconfig takes for good.
+/// The authority that a kubeconfig trusts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// Those of the authority that signed the server's.
+    /// The authority that signed the server's certificate.
     Own,
-    /// Those of another one.
+    /// Another authority.
     Other,
 }
 
-/// What the API server and its users know each other by.
+/// The credentials of the API server and of its users.
 #[derive(Debug)]
 pub struct Credentials {
     directory: PathBuf,
@@ -42,7 +42,8 @@ pub struct Credentials {
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Credentials {
-    /// Makes all of it for a server at `addresses`: the administrator uses the first, the agents the last.
+    /// Makes all credentials of a server at `addresses`. The administrator uses the first address,
+    /// the agents the last.
     pub(super) fn create(directory: &Path, addresses: &[IpAddr], port: u16) -> Result<Self> {
         let authority = Authority::new("millrace test bed")?;
         let credentials = Self {
@@ -63,40 +64,41 @@ impl Credentials {
             "client-certificate": credentials.path("admin.crt"),
             "client-key": credentials.path("admin.key"),
         });
-        // The administrator sits on the machine itself, and has to get in when the server's certificate is bad.
+        // The administrator is on the server's own machine. He must have access even if the
+        // server's certificate is bad.
         let local = json!({"server": url(SocketAddr::new(*first, port)), "insecure-skip-tls-verify": true});
         credentials.write_kubeconfig("admin.kubeconfig", &local, &admin)?;
         credentials.agent_kubeconfig_for("agent.kubeconfig", SocketAddr::new(*last, port), Trust::Own)?;
         Ok(credentials)
     }
 
-    /// A file of these.
+    /// Returns the path of one of the files.
     #[must_use]
     pub fn path(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
 
-    /// The kubeconfig of the agents' ServiceAccount.
+    /// Returns the kubeconfig of the agents' ServiceAccount.
     #[must_use]
     pub fn agent_kubeconfig(&self) -> &Path {
         &self.agent
     }
 
-    /// Writes another kubeconfig of the agents' ServiceAccount, for a server at another address or of another
-    /// authority.
+    /// Writes another kubeconfig of the agents' ServiceAccount, for a server at another address or
+    /// of another authority.
     pub fn agent_kubeconfig_for(&self, file: &str, server: SocketAddr, trust: Trust) -> Result<PathBuf> {
         let cluster = json!({"server": url(server), "certificate-authority": self.path(trust.file())});
         self.write_kubeconfig(file, &cluster, &json!({"tokenFile": self.path("agent.token")}))?;
         Ok(self.path(file))
     }
 
-    /// The kubeconfig of an administrator.
+    /// Returns the kubeconfig of an administrator.
     #[must_use]
     pub fn admin_kubeconfig(&self) -> PathBuf {
         self.path("admin.kubeconfig")
     }
 
-    /// Gives the server a certificate; it takes a new one when it starts.
+    /// Writes a certificate for the server, which reads it when it starts.
     pub fn issue_server(&self, validity: Validity) -> Result<()> {
         let mut params =
             CertificateParams::new(self.addresses.iter().map(ToString::to_string).collect::<Vec<_>>())?;
@@ -131,7 +133,7 @@ impl Credentials {
         self.write(&format!("{file}.crt"), &certificate.pem())
     }
 
-    /// JSON, which YAML contains.
+    /// Writes a kubeconfig as JSON, which is a part of YAML.
     fn write_kubeconfig(&self, file: &str, cluster: &Value, user: &Value) -> Result<()> {
         let config = json!({
             "apiVersion": "v1",
@@ -178,7 +180,7 @@ fn url(server: SocketAddr) -> String {
     format!("https://{server}")
 }
 
-/// The organisation is what Kubernetes takes for a group.
+/// Returns a name. Kubernetes takes the organisation for a group.
 fn name(common_name: &str, group: Option<&str>) -> DistinguishedName {
     let mut name = DistinguishedName::new();
     name.push(DnType::CommonName, common_name);

@@ -1,7 +1,7 @@
-//! A real kube-apiserver with a real etcd, on a machine of its own in the bed.
+//! A real kube-apiserver with a real etcd, on a machine of their own in the bed.
 //!
-//! No controller runs beside them: EndpointSlices, Node objects and load balancer addresses are what the test makes
-//! them. Objects come in through the API, as the administrator or as the agents' ServiceAccount.
+//! There is no controller. A test writes EndpointSlices, Node objects and load balancer addresses
+//! itself, through the API, as the administrator or as the agents' ServiceAccount.
 
 mod api;
 mod credentials;
@@ -27,15 +27,15 @@ pub use programs::Programs;
 pub const HOST: &str = "apiserver";
 /// Number of the machine in the nodes' network.
 const HOST_NUMBER: u8 = 2;
-/// Where the API server listens.
+/// Port of the API server.
 pub const PORT: u16 = 6443;
-/// How long a start may take: a few seconds on a machine that has nothing else to do.
+/// The longest duration of a start, which takes a few seconds on an idle machine.
 const START_LIMIT: Duration = Duration::from_mins(2);
 /// The agents' ServiceAccount, as manifests/base names it.
 const NAMESPACE: &str = "kube-system";
 const ACCOUNT: &str = "millrace";
 
-/// An API server and its etcd. They are killed when this is dropped, and with the test's process at the latest.
+/// An API server and its etcd. They are killed on drop, and with the test's process at the latest.
 #[derive(Debug)]
 pub struct ApiServer {
     // Dropped in this order.
@@ -50,8 +50,8 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// Starts both on a machine of their own in the bed, and gives the agents' ServiceAccount what
-    /// manifests/base/rbac.yaml says.
+    /// Starts both on a machine of their own, and gives the agents' ServiceAccount the rights of
+    /// manifests/base/rbac.yaml.
     pub fn start(bed: &Bed) -> Result<Self> {
         let programs = Programs::find()?;
         let host = bed.add_host(HOST, HOST_NUMBER)?;
@@ -71,31 +71,31 @@ impl ApiServer {
         Ok(server)
     }
 
-    /// The API, as an administrator uses it on the server's own machine.
+    /// Returns the API for an administrator on the server's own machine.
     #[must_use]
     pub const fn kube(&self) -> &Kube {
         &self.admin
     }
 
-    /// The namespace both run in, for which [`admin_kubeconfig`](Self::admin_kubeconfig) holds.
+    /// Returns the namespace of both. [`admin_kubeconfig`](Self::admin_kubeconfig) is for it.
     #[must_use]
     pub const fn namespace(&self) -> &Arc<Namespace> {
         &self.namespace
     }
 
-    /// Where nodes reach it.
+    /// Returns the address for nodes.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The kubeconfig of the agents' ServiceAccount. Its token is in a file beside it.
+    /// Returns the kubeconfig of the agents' ServiceAccount. Its token is in a file beside it.
     #[must_use]
     pub fn kubeconfig(&self) -> &Path {
         self.credentials.agent_kubeconfig()
     }
 
-    /// The kubeconfig of an administrator on the server's own machine.
+    /// Returns the kubeconfig of an administrator on the server's own machine.
     #[must_use]
     pub fn admin_kubeconfig(&self) -> PathBuf {
         self.credentials.admin_kubeconfig()
@@ -107,8 +107,8 @@ impl ApiServer {
         &self.credentials
     }
 
-    /// Starts the API server again after [`stop_server`](Self::stop_server) or [`kill_server`](Self::kill_server), and
-    /// waits until it is ready.
+    /// Starts the API server again after [`stop_server`](Self::stop_server) or
+    /// [`kill_server`](Self::kill_server), and waits until it is ready.
     pub fn start_server(&mut self) -> Result<()> {
         let arguments = Programs::server_arguments(&self.credentials, PORT);
         let log = self.directory.join("kube-apiserver.log");
@@ -129,7 +129,7 @@ impl ApiServer {
         }
     }
 
-    /// Starts what does not run, as it was in the beginning.
+    /// Starts the stopped programs again.
     pub fn restore(&mut self) -> Result<()> {
         if self.etcd.is_none() {
             self.start_etcd()?;
@@ -163,10 +163,10 @@ impl ApiServer {
         self.etcd.take().context("etcd does not run")?.kill()
     }
 
-    /// Compacts etcd: no watch can start before what is there now.
+    /// Compacts etcd. No watch can then start before the present revision.
     pub fn compact(&self) -> Result<()> {
         let etcd = Kube::connect_to_etcd(&self.namespace)?;
-        // The key is base64 for "/", which nobody uses: only the header of the answer is wanted.
+        // The key is base64 for "/", which does not exist. Only the header of the answer is needed.
         let answer = etcd.write("/v3/kv/range", &json!({"key": "Lw=="}))?;
         let revision = answer.pointer("/header/revision").context("etcd's answer has no revision")?;
         etcd.write("/v3/kv/compaction", &json!({"revision": revision, "physical": true}))?;
@@ -179,8 +179,11 @@ impl ApiServer {
         self.credentials.write_token(&token)
     }
 
-    /// Makes all tokens of the agents' ServiceAccount invalid, by making another account of the same name. The API
-    /// server believes a token it has seen for ten seconds longer; one that is restarted does not.
+    /// Makes all tokens of the agents' ServiceAccount invalid: replaces the account by another one
+    /// of the same name.
+    ///
+    /// The API server accepts a token that it has seen for ten more seconds. A restarted one does
+    /// not.
     pub fn revoke_tokens(&self) -> Result<()> {
         self.admin.delete("v1", "ServiceAccount", NAMESPACE, ACCOUNT)?;
         self.admin.put(json!({
@@ -190,14 +193,14 @@ impl ApiServer {
         }))
     }
 
-    /// Gives the agents the rights that manifests/base/rbac.yaml says.
+    /// Gives the agents the rights of manifests/base/rbac.yaml.
     pub fn grant(&self) -> Result<()> {
         self.admin.put(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}))?;
         self.admin.put_all(programs::rbac(NAMESPACE)?)
     }
 }
 
-/// The last lines of a log.
+/// Returns the last lines of a log.
 fn end_of(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();

@@ -1,4 +1,4 @@
-//! The programs, their arguments, and what of the repository goes into the API.
+//! The programs, their arguments, and the objects of the repository that the API needs.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -9,22 +9,22 @@ use serde_json::Value;
 
 use super::credentials::Credentials;
 
-/// The variable that names the folder, by envtest's convention.
+/// The variable with the folder's path, by envtest's convention.
 const ASSETS: &str = "KUBEBUILDER_ASSETS";
-/// Where etcd serves its clients, the API server among them.
+/// The address of etcd for its clients.
 pub(super) const ETCD: &str = "http://127.0.0.1:2379";
 const ETCD_PEER: &str = "http://127.0.0.1:2380";
-/// The cluster IPs that [`Service`](crate::manifests::Service) gives out.
+/// The range of the ClusterIPs that [`Service`](crate::manifests::Service) gives out.
 const CLUSTER_IPS: &str = "10.96.0.0/16,2001:db8:5::/108";
 
-/// Where kube-apiserver and etcd are.
+/// The folder of kube-apiserver and etcd.
 #[derive(Clone, Debug)]
 pub struct Programs {
     folder: PathBuf,
 }
 
 impl Programs {
-    /// Those in the folder that KUBEBUILDER_ASSETS names.
+    /// Finds them in the folder of KUBEBUILDER_ASSETS.
     pub fn find() -> Result<Self> {
         let folder = env::var_os(ASSETS).map(PathBuf::from).with_context(|| {
             format!(
@@ -48,7 +48,8 @@ impl Programs {
         self.folder.join("etcd")
     }
 
-    /// RBAC and admission as in a real cluster; nothing that a controller would have to do.
+    /// Returns the server's arguments: RBAC and admission as in a real cluster, and nothing that
+    /// needs a controller.
     pub(super) fn server_arguments(credentials: &Credentials, port: u16) -> Vec<String> {
         let path = |name: &str| credentials.path(name).display().to_string();
         [
@@ -63,16 +64,16 @@ impl Programs {
             ("service-account-key-file", path("tokens.pub")),
             ("service-cluster-ip-range", CLUSTER_IPS.to_owned()),
             ("authorization-mode", "RBAC".to_owned()),
-            // There is nobody to write the endpoints of the Service `kubernetes` for.
+            // No client needs the endpoints of the Service `kubernetes`.
             ("endpoint-reconciler-type", "none".to_owned()),
-            // Else a server that is asked to end waits a minute for its watches.
+            // Otherwise a stopping server waits a minute for its watches.
             ("shutdown-watch-termination-grace-period", "2s".to_owned()),
         ]
         .map(|(flag, value)| format!("--{flag}={value}"))
         .to_vec()
     }
 
-    /// One member, which need not survive a power cut.
+    /// Returns etcd's arguments: one member, which need not survive a power failure.
     pub(super) fn etcd_arguments(data: &Path) -> Vec<String> {
         [
             ("name", "etcd"),
@@ -90,7 +91,8 @@ impl Programs {
     }
 }
 
-/// The objects of manifests/base/rbac.yaml, in `namespace` as its kustomization would put them.
+/// Returns the objects of manifests/base/rbac.yaml, in `namespace` as its kustomization would put
+/// them.
 pub(super) fn rbac(namespace: &str) -> Result<Vec<Value>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../manifests/base/rbac.yaml");
     let text = std::fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;

@@ -1,4 +1,4 @@
-//! What really crossed the wires: frames as a packet socket saw them, taken apart.
+//! The frames that crossed the wires, parsed, as a packet socket saw them.
 
 mod packet;
 mod socket;
@@ -28,17 +28,17 @@ pub struct Capture {
 pub struct Captured {
     /// The device it crossed.
     pub device: Arc<str>,
-    /// Which way.
+    /// Its direction.
     pub direction: Direction,
-    /// When, since the epoch, by the kernel's clock.
+    /// The time since the epoch, by the kernel's clock.
     pub time: Duration,
-    /// What it is.
+    /// The parsed packet.
     pub packet: Packet,
     /// The whole frame.
     pub frame: Vec<u8>,
 }
 
-/// Which way a frame crossed a device, as seen from the namespace the device is in.
+/// The direction of a frame across a device, from the view of the device's namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Received by this namespace.
@@ -48,8 +48,10 @@ pub enum Direction {
 }
 
 impl Capture {
-    /// Begins to capture on devices of a namespace. A node's own XDP program acts before any capture on that
-    /// node sees a frame, so captures of what a node does belong on the other end of its wire.
+    /// Begins to capture on devices of a namespace.
+    ///
+    /// A node's XDP program runs before a capture on that node. To see a node's behaviour, capture
+    /// on the other end of its wire.
     pub fn start(namespace: &Namespace, devices: &[&str]) -> Result<Self> {
         let devices: Vec<String> = devices.iter().map(|device| (*device).to_owned()).collect();
         namespace.run(async move || Self::start_here(&devices))
@@ -62,7 +64,8 @@ impl Capture {
         Ok(Self { sockets, seen: Vec::new() })
     }
 
-    /// Everything captured so far, in the order of time. Frames that are no IP packet are left out.
+    /// Returns all packets captured so far, in the order of time. Frames without an IP packet are
+    /// left out.
     pub fn packets(&mut self) -> Result<&[Captured]> {
         for (device, socket) in &self.sockets {
             while let Some(received) = socket.receive()? {
@@ -99,13 +102,13 @@ impl Capture {
     }
 }
 
-/// Sends a frame as it is out of a device of a namespace.
+/// Sends a frame unchanged, out of a device of a namespace.
 pub fn send_frame(namespace: &Namespace, device: &str, frame: Vec<u8>) -> Result<()> {
     let device = device.to_owned();
     namespace.run(async move || PacketSocket::open(&device)?.send(&frame))
 }
 
-/// Captured packets, one to a line, for messages.
+/// Captured packets, one a line, for messages.
 #[derive(Debug)]
 pub struct Listing<'a>(pub &'a [Captured]);
 

@@ -1,4 +1,4 @@
-//! As much of a frame as a proof of its way needs: addresses and ports, through one tunnel header.
+//! The parts of a frame that prove its way: addresses and ports, through one tunnel header.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,7 +13,7 @@ const IPV6: u8 = 41;
 /// An IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// The outer header, if it is encapsulated; all else is of the inner packet.
+    /// The outer header, if the packet is encapsulated. All other fields are of the inner packet.
     pub tunnel: Option<Tunnel>,
     /// Source address.
     pub source: IpAddr,
@@ -60,7 +60,7 @@ impl Transport {
 }
 
 impl Packet {
-    /// Takes an Ethernet frame apart; `None` for anything but a whole IP packet.
+    /// Parses an Ethernet frame. Returns `None` for anything but a whole IP packet.
     #[must_use]
     pub fn parse(frame: &[u8]) -> Option<Self> {
         let ip = frame.get(14..)?;
@@ -86,26 +86,26 @@ impl Packet {
         Some(Self { tunnel, source, destination, transport, length: ip.len() })
     }
 
-    /// Source address and port; `None` without ports.
+    /// Returns the source address and port; `None` without ports.
     #[must_use]
     pub fn from(&self) -> Option<SocketAddr> {
         self.transport.map(|transport| SocketAddr::new(self.source, transport.source_port))
     }
 
-    /// Destination address and port; `None` without ports.
+    /// Returns the destination address and port; `None` without ports.
     #[must_use]
     pub fn to(&self) -> Option<SocketAddr> {
         self.transport.map(|transport| SocketAddr::new(self.destination, transport.destination_port))
     }
 
-    /// Whether the (inner) packet goes from one socket to the other.
+    /// Returns whether the (inner) packet goes from one socket to the other.
     #[must_use]
     pub fn is_between(&self, from: SocketAddr, to: SocketAddr) -> bool {
         self.from() == Some(from) && self.to() == Some(to)
     }
 }
 
-/// What both IP headers have.
+/// The common fields of both IP headers.
 #[derive(Clone, Copy)]
 struct Header<'a> {
     source: IpAddr,

@@ -14,9 +14,9 @@ use nix::sys::time::TimeSpec;
 
 use super::Direction;
 
-/// Room for what arrives between two reads.
+/// The room for frames that arrive between two reads.
 const BUFFER: usize = 64 << 20;
-/// The largest frame there is: a merged one, its headers included.
+/// The size of the largest frame: a merged one, with its headers.
 const LARGEST_FRAME: usize = 1 << 17;
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl PacketSocket {
         Ok(Self { descriptor })
     }
 
-    /// Sends a frame as it is.
+    /// Sends a frame unchanged.
     pub(super) fn send(&self, frame: &[u8]) -> Result<()> {
         let sent =
             send(self.descriptor.as_raw_fd(), frame, MsgFlags::empty()).context("can't send a frame")?;
@@ -53,7 +53,7 @@ impl PacketSocket {
         Ok(())
     }
 
-    /// The next frame, if there is one.
+    /// Returns the next frame, if there is one.
     pub(super) fn receive(&self) -> Result<Option<Received>> {
         let mut frame = vec![0; LARGEST_FRAME];
         let mut control = nix::cmsg_space!(TimeSpec);
@@ -77,11 +77,12 @@ impl PacketSocket {
         Ok(Some(Received { frame, direction, time }))
     }
 
-    /// Frames that found no room since the last call.
+    /// Returns the number of frames without room since the last call.
     pub(super) fn lost(&self) -> Result<u32> {
         let mut statistics = [0_u32; 2];
         let mut size = libc::socklen_t::try_from(size_of_val(&statistics))?;
-        // SAFETY: PACKET_STATISTICS writes at most `size` bytes, the two words of struct tpacket_stats.
+        // SAFETY: PACKET_STATISTICS writes at most `size` bytes, the two words of struct
+        // tpacket_stats.
         let result = unsafe {
             libc::getsockopt(
                 self.descriptor.as_raw_fd(),

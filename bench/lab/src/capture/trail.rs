@@ -1,4 +1,4 @@
-//! The way of one connection, as the router's devices saw it.
+//! The way of one connection, as captured on the router's devices.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,22 +6,22 @@ use std::net::SocketAddr;
 
 use super::{Captured, Direction};
 
-/// Through which nodes a client's packets and the answers went. Names are those of the router's devices, which
-/// are the nodes'.
+/// The nodes that a client's packets and the answers passed. The names are those of the router's
+/// devices, which are the nodes'.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trail {
-    /// Nodes that were given the client's packets as the client sent them.
+    /// Nodes that received the client's own packets.
     pub directors: BTreeSet<String>,
-    /// Nodes that sent the client's packets on, encapsulated.
+    /// Nodes that encapsulated the client's packets and sent them on.
     pub encapsulated_by: BTreeSet<String>,
-    /// Nodes that were given encapsulated packets.
+    /// Nodes that received encapsulated packets.
     pub encapsulated_to: BTreeSet<String>,
-    /// Nodes that sent answers, with the frontend as their source.
+    /// Nodes that sent answers with the frontend as their source.
     pub answered_by: BTreeSet<String>,
 }
 
 impl Trail {
-    /// The trail of what was said between `client` and `frontend`, among packets captured in the router.
+    /// Returns the trail of the packets between `client` and `frontend`, captured on the router.
     #[must_use]
     pub fn of(packets: &[Captured], client: SocketAddr, frontend: SocketAddr) -> Self {
         let mut trail = Self::default();
@@ -39,14 +39,15 @@ impl Trail {
         trail
     }
 
-    /// The trail of a backend on the node that the client's packets reach.
+    /// Returns the trail of a backend on the node that the client's packets reach.
     #[must_use]
     pub fn local(node: &str) -> Self {
         let node = BTreeSet::from([node.to_owned()]);
         Self { directors: node.clone(), answered_by: node, ..Self::default() }
     }
 
-    /// The trail of Direct Server Return: the director encapsulates, the backend's node answers.
+    /// Returns the trail of Direct Server Return: the director encapsulates, the backend's node
+    /// answers.
     #[must_use]
     pub fn direct_return(director: &str, node: &str) -> Self {
         let [director, node] = [director, node].map(|name| BTreeSet::from([name.to_owned()]));

@@ -1,4 +1,4 @@
-//! The demonstration: example services, real traffic, and a table of what became of it.
+//! The demonstration: example Services, real traffic, and a table of the results.
 
 mod plan;
 mod report;
@@ -14,15 +14,16 @@ use crate::cluster::{Cluster, TARGET_PORT};
 use crate::topology::{Node, Shape};
 use plan::Example;
 
-/// What the command line chooses.
+/// The choices of the command line.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The agents' `--xdp`.
     pub xdp: String,
 }
 
-/// Runs the demonstration and prints it; calls `stay` while everything is still up, with what a person could try
-/// then. Returns what was off.
+/// Runs the demonstration and prints it. Returns the problems.
+///
+/// Calls `stay` while everything is still up, with commands that a person could try.
 pub fn run(options: &Options, stay: impl FnOnce(&str)) -> Result<Vec<String>> {
     let began = Instant::now();
     println!("Building a client, a router, three nodes with their pods, and an agent on each node ...");

@@ -1,4 +1,4 @@
-//! What the demonstration does, and what has to come of it.
+//! The plan of the demonstration: its requests and their expected results.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -23,9 +23,9 @@ pub(super) const MANIFESTS: [(&str, &str); 7] = [
     manifest!("cluster-ip.yaml"),
 ];
 
-/// One of the example services.
+/// An example Service.
 pub(super) struct Example {
-    /// What it shows.
+    /// Its subject.
     pub(super) what: &'static str,
     /// Names of all its endpoints.
     pub(super) endpoints: &'static [&'static str],
@@ -72,7 +72,8 @@ pub(super) fn examples() -> Vec<Example> {
         Example {
             what: "ClusterIP, asked by pod-1a",
             endpoints: &["pod-1a", "pod-2a"],
-            // Nothing has the frontend's address: the socket is connected to the backend, itself included.
+            // No packet has the frontend's address: the socket is connected to the backend, which
+            // may be the pod itself.
             walk: Walk {
                 from: Some("pod-1a".to_owned()),
                 ..Walk::to("cluster-ip", CLUSTER_IP, 80, &["pod-1a", "pod-2a"], Trail::default())

@@ -1,4 +1,4 @@
-//! The tables.
+//! The tables of the demonstration.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn print_table<const N: usize>(heads: [&str; N], rows: &[[String; N]]) {
     }
 }
 
-/// What each backend saw.
+/// Prints the requests as each backend saw them.
 pub(super) fn print_rows(rows: &[(&Example, Row)]) {
     let cells: Vec<_> = rows
         .iter()
@@ -51,7 +51,7 @@ pub(super) fn print_rows(rows: &[(&Example, Row)]) {
     );
 }
 
-/// Where the programs are, and what they counted.
+/// Prints the attached programs and their counters.
 pub(super) fn print_nodes(proxies: &[Proxy], problems: &mut Vec<String>) -> Result<()> {
     let mut cells = Vec::new();
     for proxy in proxies {
@@ -75,7 +75,7 @@ pub(super) fn print_nodes(proxies: &[Proxy], problems: &mut Vec<String>) -> Resu
     Ok(())
 }
 
-/// How to go on by hand.
+/// Returns commands to try by hand.
 pub(super) fn hints(cluster: &Cluster, binary: &Path) -> String {
     let client = cluster.bed().client().name();
     let mut lines = vec![

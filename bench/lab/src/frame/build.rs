@@ -1,4 +1,4 @@
-//! From the description to bytes: lengths, next-protocol fields and checksums.
+//! Building: from the description to bytes, with lengths, next-protocol fields and checksums.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -6,7 +6,7 @@ use super::Frame;
 use super::layer::{Extension, Icmp, Ipv4, Ipv6, Layer, Sctp, SctpChecksum, Tcp, Udp, UdpChecksum, protocol};
 
 impl Frame {
-    /// The frame's bytes.
+    /// Returns the frame's bytes.
     #[must_use]
     pub fn build(&self) -> Bytes {
         let mut body = BytesMut::from(&self.payload[..]);
@@ -46,7 +46,7 @@ impl Frame {
     }
 }
 
-/// The checksum of RFC 1071 over bytes that lie one after the other; each part but the last is even.
+/// Returns the checksum of RFC 1071 over consecutive parts. All but the last have an even length.
 #[must_use]
 pub fn internet_checksum(parts: &[&[u8]]) -> u16 {
     let words = parts.iter().flat_map(|part| part.chunks(2));
@@ -58,7 +58,7 @@ pub fn internet_checksum(parts: &[&[u8]]) -> u16 {
     !(sum as u16)
 }
 
-/// CRC32c over bytes that lie one after the other (RFC 9260, appendix A), a bit at a time.
+/// Returns CRC32c over consecutive parts (RFC 9260, appendix A), one bit at a time.
 #[must_use]
 pub fn crc32c(parts: &[&[u8]]) -> u32 {
     let bit = |crc: u32| crc >> 1 ^ if crc & 1 == 0 { 0 } else { 0x82f6_3b78 };
@@ -75,12 +75,12 @@ fn concat(head: &[&[u8]], body: &[u8]) -> BytesMut {
     bytes
 }
 
-/// The protocol number a header announces what follows it with: `own` where it has one.
+/// Returns the number with which a header announces the next one: `own` if it is set.
 fn number(own: Option<u8>, next: Option<&Layer>, icmp: u8) -> u8 {
     own.or_else(|| next.and_then(|next| implied(next, icmp))).unwrap_or(protocol::EXPERIMENT)
 }
 
-/// The protocol number that belongs to a layer; `icmp` is the family's number for ICMP.
+/// Returns the protocol number that belongs to a layer; `icmp` is the family's number for ICMP.
 pub(super) const fn implied(layer: &Layer, icmp: u8) -> Option<u8> {
     match layer {
         Layer::Ipv4(_) => Some(protocol::IPIP),
@@ -94,7 +94,7 @@ pub(super) const fn implied(layer: &Layer, icmp: u8) -> Option<u8> {
     }
 }
 
-/// The pseudo-header (RFC 793, RFC 8200 section 8.1) of a transport inside `ip`.
+/// Returns the pseudo-header (RFC 793, RFC 8200 section 8.1) of a transport inside `ip`.
 fn pseudo_header(ip: Option<&Layer>, protocol: u8, length: usize) -> Vec<u8> {
     match ip {
         Some(Layer::Ipv4(ip)) => [
@@ -157,7 +157,8 @@ impl Ipv6 {
 impl Extension {
     fn wrap(&self, next: Option<&Layer>, body: &[u8]) -> BytesMut {
         let next = number(self.protocol, next, protocol::ICMP6);
-        // A fragment header's second byte is reserved; the others count eight-byte units beyond the first.
+        // A fragment header's second byte is reserved; the others count eight-byte units beyond the
+        // first.
         let units = if self.kind == protocol::FRAGMENT { 0 } else { (self.body.len() + 2) / 8 - 1 };
         concat(&[&[next, units as u8], &self.body], body)
     }
@@ -207,7 +208,7 @@ impl Sctp {
         head.put_slice(&[self.chunk, 0]);
         head.put_u16((4 + body.len()) as u16);
         if self.checksum == SctpChecksum::Computed {
-            // Least significant byte first, unlike everything else in networks.
+            // The least significant byte comes first, unlike in all other headers.
             let checksum = crc32c(&[&head, body]).to_le_bytes();
             head[8..12].copy_from_slice(&checksum);
         }

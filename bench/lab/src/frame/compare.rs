@@ -1,12 +1,13 @@
-//! Whole frames compared, byte for byte, but for the two zeroes of the Internet checksum.
+//! Comparison of whole frames, byte for byte. Only the two zeros of the Internet checksum are
+//! equal.
 
 use super::layer::Layer;
 use super::{Frame, describe};
 
-/// Says where two frames differ, with both decoded; `None` if they are the same.
+/// Returns the first difference of two frames, with both decoded, or `None` if they are equal.
 ///
-/// An IPv4, TCP or ICMP checksum of 0 equals one of 0xffff: an incremental update (RFC 1624) may yield either
-/// where a fresh sum yields one. A UDP checksum of 0 means "none" and equals 0 only.
+/// An IPv4, TCP or ICMP checksum of 0 equals one of 0xffff. An incremental update (RFC 1624) may
+/// yield either where a fresh sum yields one. A UDP checksum of 0 means "none" and equals only 0.
 #[must_use]
 pub fn difference(expected: &[u8], actual: &[u8]) -> Option<String> {
     let (left, right) = (normalised(expected), normalised(actual));
@@ -27,7 +28,7 @@ pub fn difference(expected: &[u8], actual: &[u8]) -> Option<String> {
     ))
 }
 
-/// Panics with both frames decoded unless they are the same; see [`difference`].
+/// Panics with both frames decoded unless they are equal; see [`difference`].
 #[track_caller]
 pub fn assert_frames_equal(expected: &[u8], actual: &[u8]) {
     if let Some(difference) = difference(expected, actual) {
@@ -45,7 +46,7 @@ fn normalised(bytes: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Offsets of the checksum fields whose two zeroes are equal.
+/// Returns the offsets of the checksum fields with two equal zeros.
 fn checksum_offsets(bytes: &[u8]) -> Vec<usize> {
     let Ok(frame) = Frame::parse(bytes) else { return Vec::new() };
     let mut at = 14;

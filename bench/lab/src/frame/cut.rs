@@ -1,13 +1,15 @@
-//! Frames cut into fragments, as a router or the sender does it.
+//! Cutting of frames into fragments, as by a router or the sender.
 
 use super::Frame;
 use super::build::implied;
 use super::layer::{Extension, Layer, protocol};
 
 impl Frame {
-    /// The fragments of the innermost packet, each with at most `bytes` bytes, a multiple of eight, of what follows its IP
-    /// header, or with IPv6 its hop-by-hop options and routing header. What they carry is payload to them: a checksum that the
-    /// first one holds is the whole packet's.
+    /// Returns the fragments of the innermost packet.
+    ///
+    /// Each one has at most `bytes` bytes, a multiple of eight, behind its IP header. With IPv6
+    /// they are behind its hop-by-hop options and routing header. The content is payload: a
+    /// checksum in the first fragment is that of the whole packet.
     #[must_use]
     pub fn fragments(&self, id: u32, bytes: usize) -> Vec<Self> {
         let ip = self.layers.iter().rposition(Layer::is_ip).expect("a frame with an IP header");
@@ -54,7 +56,8 @@ impl Frame {
     }
 }
 
-/// What every fragment has in front of its fragment header (RFC 8200, section 4.5).
+/// Returns whether every fragment has this header in front of its fragment header (RFC 8200,
+/// section 4.5).
 const fn is_unfragmentable(layer: &Layer) -> bool {
     matches!(layer, Layer::Extension(header) if matches!(header.kind, protocol::HOP_BY_HOP | protocol::ROUTING))
 }

@@ -1,4 +1,4 @@
-//! Frames made from frames: what a translation, a reply or a tunnel makes of one.
+//! Frames made from frames: by a translation, a reply or a tunnel.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,7 +8,7 @@ use super::Frame;
 use super::layer::{Icmp, Ipv4, Ipv6, Layer, Sctp, Tcp, Udp, UdpChecksum};
 
 impl Frame {
-    /// Source of the innermost IP header.
+    /// Returns the source of the innermost IP header.
     #[must_use]
     pub fn source(&self) -> SocketAddr {
         let address = match self.innermost() {
@@ -19,7 +19,7 @@ impl Frame {
         SocketAddr::new(address, self.ports().0)
     }
 
-    /// Destination of the innermost IP header.
+    /// Returns the destination of the innermost IP header.
     #[must_use]
     pub fn destination(&self) -> SocketAddr {
         let address = match self.innermost() {
@@ -30,7 +30,7 @@ impl Frame {
         SocketAddr::new(address, self.ports().1)
     }
 
-    /// Source and destination port of the transport header; zeros where there is none.
+    /// Returns the source and destination port of the transport header; zeros where there is none.
     #[must_use]
     pub fn ports(&self) -> (u16, u16) {
         match self.layers.last() {
@@ -41,7 +41,7 @@ impl Frame {
         }
     }
 
-    /// The same frame with another source in the innermost IP and transport header.
+    /// Returns the same frame with another source in the innermost IP and transport header.
     #[must_use]
     pub fn with_source(mut self, source: SocketAddr) -> Self {
         match (self.innermost_mut(), source.ip()) {
@@ -58,7 +58,7 @@ impl Frame {
         self
     }
 
-    /// The same frame with another destination in the innermost IP and transport header.
+    /// Returns the same frame with another destination in the innermost IP and transport header.
     #[must_use]
     pub fn with_destination(mut self, destination: SocketAddr) -> Self {
         match (self.innermost_mut(), destination.ip()) {
@@ -75,7 +75,7 @@ impl Frame {
         self
     }
 
-    /// What the receiver answers: MAC addresses, addresses and ports change sides.
+    /// Returns the receiver's answer: MAC addresses, addresses and ports change sides.
     #[must_use]
     pub fn reply(self) -> Self {
         let (source, destination) = (self.source(), self.destination());
@@ -84,15 +84,16 @@ impl Frame {
         reply
     }
 
-    /// The ICMP error a router or host at `source` answers this frame with: it quotes the outermost IP header, all its
-    /// options and extension headers, and eight bytes.
+    /// Returns the ICMP error of a router or host at `source` about this frame.
+    ///
+    /// It quotes the outermost IP header with all options and extension headers, and eight bytes.
     #[must_use]
     pub fn icmp_error(&self, source: IpAddr, icmp: Icmp) -> Self {
         self.icmp_error_quoting(source, icmp, 8)
     }
 
-    /// As [`icmp_error`](Self::icmp_error), but with `transport` bytes of the transport header and what it carries, as far as
-    /// there are so many.
+    /// Returns an ICMP error as [`icmp_error`](Self::icmp_error) does, with up to `transport` bytes
+    /// behind the IP headers.
     #[must_use]
     pub fn icmp_error_quoting(&self, source: IpAddr, icmp: Icmp, transport: usize) -> Self {
         let (bytes, headers) =
@@ -106,7 +107,7 @@ impl Frame {
         error.payload(bytes.slice(14..quoted)).with_macs(self.destination_mac, self.source_mac)
     }
 
-    /// The same frame with other TCP flags.
+    /// Returns the same frame with other TCP flags.
     #[must_use]
     pub fn with_flags(mut self, flags: u8) -> Self {
         match self.layers.last_mut() {
@@ -119,7 +120,7 @@ impl Frame {
         self
     }
 
-    /// The same TCP frame with another sequence number.
+    /// Returns the same TCP frame with another sequence number.
     #[must_use]
     pub fn with_sequence(mut self, number: u32) -> Self {
         match self.layers.last_mut() {
@@ -129,7 +130,7 @@ impl Frame {
         self
     }
 
-    /// The same TCP frame with another acknowledgement number.
+    /// Returns the same TCP frame with another acknowledgement number.
     #[must_use]
     pub fn with_acknowledgement(mut self, number: u32) -> Self {
         match self.layers.last_mut() {
@@ -139,7 +140,7 @@ impl Frame {
         self
     }
 
-    /// The same frame with another SCTP chunk.
+    /// Returns the same frame with another SCTP chunk.
     #[must_use]
     pub fn with_chunk(mut self, chunk: u8) -> Self {
         match self.layers.last_mut() {
@@ -149,7 +150,7 @@ impl Frame {
         self
     }
 
-    /// With TCP options, whose length must be a multiple of four.
+    /// Returns the frame with TCP options, whose length must be a multiple of four.
     #[must_use]
     pub fn with_tcp_options(mut self, options: impl Into<Bytes>) -> Self {
         match self.layers.last_mut() {
@@ -159,7 +160,7 @@ impl Frame {
         self
     }
 
-    /// The same frame with other MAC addresses.
+    /// Returns the same frame with other MAC addresses.
     #[must_use]
     pub fn with_macs(mut self, source: super::Mac, destination: super::Mac) -> Self {
         self.source_mac = source;
@@ -167,7 +168,7 @@ impl Frame {
         self
     }
 
-    /// The same frame with another time to live or hop limit in the innermost IP header.
+    /// Returns the same frame with another time to live or hop limit in the innermost IP header.
     #[must_use]
     pub fn with_hop_limit(mut self, limit: u8) -> Self {
         match self.innermost_mut() {
@@ -179,7 +180,7 @@ impl Frame {
         self
     }
 
-    /// The same frame with another TOS or traffic class in the innermost IP header.
+    /// Returns the same frame with another TOS or traffic class in the innermost IP header.
     #[must_use]
     pub fn with_traffic_class(mut self, class: u8) -> Self {
         match self.innermost_mut() {
@@ -191,14 +192,15 @@ impl Frame {
         self
     }
 
-    /// The same frame with `tags` between the Ethernet header and the rest.
+    /// Returns the same frame with `tags` between the Ethernet header and the rest.
     #[must_use]
     pub fn tagged(mut self, tags: &[super::Vlan]) -> Self {
         self.layers.splice(0..0, tags.iter().map(|tag| Layer::Vlan(*tag)));
         self
     }
 
-    /// The packet inside another IP header; the Ethernet header and VLAN tags stay outermost.
+    /// Returns the packet inside another IP header; the Ethernet header and VLAN tags stay
+    /// outermost.
     #[must_use]
     pub fn encapsulated(mut self, outer: impl Into<Layer>) -> Self {
         let at = self.layers.iter().position(Layer::is_ip).expect("a frame with an IP header");
@@ -206,7 +208,8 @@ impl Frame {
         self
     }
 
-    /// The packet with a UDP header without a checksum behind its outermost IP header, as tunnels in UDP have it.
+    /// Returns the packet with a UDP header behind its outermost IP header, as in UDP tunnels. The
+    /// header has no checksum.
     #[must_use]
     pub fn in_udp(mut self, source: u16, destination: u16) -> Self {
         let at = self.layers.iter().position(Layer::is_ip).expect("a frame with an IP header");
@@ -214,7 +217,7 @@ impl Frame {
         self
     }
 
-    /// The packet without its outermost IP header.
+    /// Returns the packet without its outermost IP header.
     #[must_use]
     pub fn decapsulated(mut self) -> Self {
         let at = self.layers.iter().position(Layer::is_ip).expect("a frame with an IP header");
@@ -222,7 +225,7 @@ impl Frame {
         self
     }
 
-    /// The innermost IP header.
+    /// Returns the innermost IP header.
     ///
     /// # Panics
     /// If there is none.
@@ -231,7 +234,7 @@ impl Frame {
         self.layers.iter().rfind(|layer| layer.is_ip()).expect("a frame with an IP header")
     }
 
-    /// The innermost IP header.
+    /// Returns the innermost IP header.
     ///
     /// # Panics
     /// If there is none.
@@ -249,7 +252,7 @@ impl Frame {
         }
     }
 
-    /// The outermost IP header.
+    /// Returns the outermost IP header.
     ///
     /// # Panics
     /// If there is none.
@@ -257,7 +260,7 @@ impl Frame {
         self.layers.iter_mut().find(|layer| layer.is_ip()).expect("a frame with an IP header")
     }
 
-    /// The outermost IP header.
+    /// Returns the outermost IP header.
     ///
     /// # Panics
     /// If there is none.

@@ -1,4 +1,4 @@
-//! The headers a frame may have.
+//! The headers of frames.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,7 +15,7 @@ pub mod flag {
     pub const SYN: u8 = 1 << 1;
     /// Ends a connection at once.
     pub const RST: u8 = 1 << 2;
-    /// Data is to be handed to the application.
+    /// The receiver is to hand the data to the application.
     pub const PSH: u8 = 1 << 3;
     /// The acknowledgement number is valid.
     pub const ACK: u8 = 1 << 4;
@@ -27,7 +27,7 @@ pub mod chunk {
     pub const DATA: u8 = 0;
     /// Opens an association.
     pub const INIT: u8 = 1;
-    /// The answer to it.
+    /// Answers it.
     pub const INIT_ACK: u8 = 2;
     /// Acknowledges data.
     pub const SACK: u8 = 3;
@@ -35,7 +35,7 @@ pub mod chunk {
     pub const ABORT: u8 = 6;
     /// Its sender has no more data.
     pub const SHUTDOWN: u8 = 7;
-    /// The answer to it.
+    /// Answers it.
     pub const SHUTDOWN_ACK: u8 = 8;
     /// The client's answer to INIT ACK.
     pub const COOKIE_ECHO: u8 = 10;
@@ -90,7 +90,7 @@ pub enum Layer {
     Udp(Udp),
     /// SCTP, and the first chunk's header.
     Sctp(Sctp),
-    /// ICMP or `ICMPv6`, as the IP header around it says.
+    /// ICMP or `ICMPv6`, by the IP header around it.
     Icmp(Icmp),
 }
 
@@ -124,7 +124,7 @@ pub struct Ipv4 {
     pub ttl: u8,
     /// Options; a multiple of four bytes.
     pub options: Bytes,
-    /// Protocol number where the next layer does not imply it.
+    /// Protocol number, if the next layer does not imply it.
     pub protocol: Option<u8>,
 }
 
@@ -141,7 +141,7 @@ pub struct Ipv6 {
     pub flow_label: u32,
     /// Hop limit.
     pub hop_limit: u8,
-    /// Next header where the next layer does not imply it.
+    /// Next header, if the next layer does not imply it.
     pub protocol: Option<u8>,
 }
 
@@ -150,9 +150,9 @@ pub struct Ipv6 {
 pub struct Extension {
     /// Its protocol number.
     pub kind: u8,
-    /// What comes after the first two bytes; with them a multiple of eight bytes.
+    /// The bytes after the first two. With those two, a multiple of eight bytes.
     pub body: Bytes,
-    /// Next header where the next layer does not imply it.
+    /// Next header, if the next layer does not imply it.
     pub protocol: Option<u8>,
 }
 
@@ -182,11 +182,11 @@ pub struct Tcp {
 pub enum SctpChecksum {
     /// Yes.
     Computed,
-    /// The field is zero: still to be filled in, or none (RFC 9653).
+    /// The field is zero: not filled in yet, or none (RFC 9653).
     None,
 }
 
-/// An SCTP header and that of its first chunk, which holds all of the payload.
+/// An SCTP header and the header of its first chunk, which holds the whole payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sctp {
     /// Source port.
@@ -204,7 +204,7 @@ pub struct Sctp {
 /// Whether a UDP header carries a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UdpChecksum {
-    /// Yes; a sum of zero goes out as 0xffff (RFC 768).
+    /// Yes. A sum of zero is sent as 0xffff (RFC 768).
     Computed,
     /// The field is zero, which means "none".
     None,
@@ -233,7 +233,7 @@ pub struct Icmp {
 }
 
 impl Layer {
-    /// An IP header of the addresses' family.
+    /// Returns an IP header of the addresses' family.
     ///
     /// # Panics
     /// If the families differ.
@@ -246,7 +246,7 @@ impl Layer {
         }
     }
 
-    /// Bytes of the header.
+    /// Returns the bytes of the header.
     #[must_use]
     pub fn length(&self) -> usize {
         match self {
@@ -260,7 +260,7 @@ impl Layer {
         }
     }
 
-    /// Whether this is an IPv4 or IPv6 header.
+    /// Returns whether this is an IPv4 or IPv6 header.
     #[must_use]
     pub const fn is_ip(&self) -> bool {
         matches!(self, Self::Ipv4(_) | Self::Ipv6(_))
@@ -268,12 +268,12 @@ impl Layer {
 }
 
 impl Vlan {
-    /// A customer tag (IEEE 802.1Q).
+    /// Returns a customer tag (IEEE 802.1Q).
     #[must_use]
     pub const fn customer(id: u16) -> Self {
         Self { tag_protocol: 0x8100, control: id }
     }
-    /// A service tag (IEEE 802.1ad), the outer of two.
+    /// Returns a service tag (IEEE 802.1ad), the outer of two.
     #[must_use]
     pub const fn service(id: u16) -> Self {
         Self { tag_protocol: 0x88a8, control: id }
@@ -281,7 +281,7 @@ impl Vlan {
 }
 
 impl Ipv4 {
-    /// A plain header: TTL 64, DF clear, id 0x1234.
+    /// Returns a plain header: TTL 64, DF clear, id 0x1234.
     #[must_use]
     pub const fn new(source: Ipv4Addr, destination: Ipv4Addr) -> Self {
         Self {
@@ -300,7 +300,7 @@ impl Ipv4 {
 }
 
 impl Ipv6 {
-    /// A plain header: hop limit 64.
+    /// Returns a plain header: hop limit 64.
     #[must_use]
     pub const fn new(source: Ipv6Addr, destination: Ipv6Addr) -> Self {
         Self { source, destination, traffic_class: 0, flow_label: 0, hop_limit: 64, protocol: None }
@@ -318,13 +318,13 @@ impl Extension {
     pub fn destination_options(units: usize) -> Self {
         Self::padding(protocol::DESTINATION_OPTIONS, units)
     }
-    /// A routing header of type 4 without segments left, so that the destination is final.
+    /// Returns a routing header of type 4 without segments left, so that the destination is final.
     #[must_use]
     pub fn routing() -> Self {
         let body = [&[4, 0, 0, 0, 0, 0][..], &[0x20; 16]].concat();
         Self { kind: protocol::ROUTING, body: body.into(), protocol: None }
     }
-    /// A fragment header; `offset` in units of eight bytes.
+    /// Returns a fragment header; `offset` in units of eight bytes.
     #[must_use]
     pub fn fragment(offset: u16, more: bool, id: u32) -> Self {
         let field = offset << 3 | u16::from(more);
@@ -332,7 +332,8 @@ impl Extension {
         Self { kind: protocol::FRAGMENT, body: body.into(), protocol: None }
     }
 
-    /// `PadN` (RFC 8200, section 4.2) may carry at most 255 zero bytes; eight at a time are enough here.
+    /// `PadN` (RFC 8200, section 4.2) may carry at most 255 zero bytes; eight at a time are enough
+    /// here.
     fn padding(kind: u8, units: usize) -> Self {
         let pad = |bytes: u8| [&[1, bytes][..], &vec![0; usize::from(bytes)]].concat();
         let body = (1..units).fold(pad(4), |body, _| [body, pad(6)].concat());
@@ -340,11 +341,12 @@ impl Extension {
     }
 }
 
-/// The sequence number of every TCP packet here, so that each with an ACK shows that its sender has seen the other side's SYN.
+/// The sequence number of every TCP packet of the tests. A packet with an ACK so shows that its
+/// sender has seen the other side's SYN.
 pub const FIRST_NUMBER: u32 = 0x0102_0304;
 
 impl Tcp {
-    /// A header without options.
+    /// Returns a header without options.
     #[must_use]
     pub const fn new(source: u16, destination: u16, flags: u8) -> Self {
         Self {
@@ -361,7 +363,7 @@ impl Tcp {
 }
 
 impl Udp {
-    /// A header with a checksum.
+    /// Returns a header with a checksum.
     #[must_use]
     pub const fn new(source: u16, destination: u16) -> Self {
         Self { source, destination, checksum: UdpChecksum::Computed }
@@ -369,7 +371,7 @@ impl Udp {
 }
 
 impl Sctp {
-    /// A packet that begins with a chunk.
+    /// Returns a packet that begins with a chunk.
     #[must_use]
     pub const fn new(source: u16, destination: u16, chunk: u8) -> Self {
         Self { source, destination, tag: 0x0a0b_0c0d, chunk, checksum: SctpChecksum::Computed }

@@ -1,8 +1,10 @@
-//! Frames: one builder that makes what tests send and what they expect, a parser, a printer, a comparison.
+//! Frames: one builder for the sent and the expected frames of tests, a parser, a printer, a
+//! comparison.
 //!
-//! A [`Frame`] is a description: a list of layers, outermost first, and a payload. Lengths, next-protocol
-//! fields and checksums are not part of it; [`Frame::build`] computes them afresh each time. So an expected
-//! frame is the sent one with another address, and never inherits a checksum from the code under test.
+//! A [`Frame`] is a description: a list of layers, outermost first, and a payload. It has no
+//! lengths, next-protocol fields and checksums; [`Frame::build`] computes them afresh each time. An
+//! expected frame is therefore the sent one with another address, and never inherits a checksum
+//! from the code under test.
 #![expect(
     clippy::indexing_slicing,
     clippy::expect_used,
@@ -31,9 +33,9 @@ pub use show::{describe, show_if_verbose};
 
 use std::net::IpAddr;
 
-/// MAC address of whoever sends us frames, unless a test says otherwise.
+/// MAC address of the sender of frames, unless a test says otherwise.
 pub const NEIGHBOUR_MAC: Mac = [0x02, 0, 0, 0, 0, 0x01];
-/// MAC address of the device the frames arrive at.
+/// MAC address of the device that receives the frames.
 pub const DEVICE_MAC: Mac = [0x02, 0, 0, 0, 0, 0x02];
 
 /// An Ethernet frame, described.
@@ -43,18 +45,18 @@ pub struct Frame {
     pub destination_mac: Mac,
     /// Source MAC address.
     pub source_mac: Mac,
-    /// The Ethernet type where the first layer does not imply it.
+    /// The Ethernet type, if the first layer does not imply it.
     pub ethertype: Option<u16>,
     /// The headers, outermost first.
     pub layers: Vec<Layer>,
-    /// What the innermost header carries.
+    /// The payload of the innermost header.
     pub payload: Bytes,
     /// Bytes after the end of the outermost IP packet: Ethernet padding.
     pub trailer: Bytes,
 }
 
 impl Frame {
-    /// An Ethernet frame with nothing in it, from the neighbour to the device.
+    /// Returns an empty Ethernet frame, from the neighbour to the device.
     #[must_use]
     pub fn ethernet() -> Self {
         Self {
@@ -67,7 +69,7 @@ impl Frame {
         }
     }
 
-    /// An Ethernet frame with an IP header of the addresses' family.
+    /// Returns an Ethernet frame with an IP header of the addresses' family.
     #[must_use]
     pub fn ip(source: IpAddr, destination: IpAddr) -> Self {
         Self::ethernet().layer(Layer::ip(source, destination))
@@ -92,13 +94,13 @@ impl Frame {
         self.layer(Udp::new(source, destination))
     }
 
-    /// Adds an SCTP header and that of a [`chunk`].
+    /// Adds an SCTP header and the header of a [`chunk`].
     #[must_use]
     pub fn sctp(self, source: u16, destination: u16, chunk: u8) -> Self {
         self.layer(Sctp::new(source, destination, chunk))
     }
 
-    /// Sets what the innermost header carries.
+    /// Sets the payload of the innermost header.
     #[must_use]
     pub fn payload(mut self, payload: impl Into<Bytes>) -> Self {
         self.payload = payload.into();

@@ -1,4 +1,4 @@
-//! From bytes to the description: the inverse of building, for frames the programs made.
+//! Parsing: from bytes to the description, the inverse of building.
 
 use bytes::Bytes;
 use proxy_common::way::FOU_PORT;
@@ -9,11 +9,11 @@ use super::layer::{
     Extension, Icmp, Ipv4, Ipv6, Layer, Sctp, SctpChecksum, Tcp, Udp, UdpChecksum, Vlan, protocol,
 };
 
-/// Why bytes are no frame.
+/// The reason why bytes are no frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} at byte {at}: {bytes_left} bytes are left")]
 pub struct ParseError {
-    /// What was to be read.
+    /// The expected part.
     pub what: &'static str,
     /// Offset of its first byte.
     pub at: usize,
@@ -22,8 +22,10 @@ pub struct ParseError {
 }
 
 impl Frame {
-    /// Reads a frame. Headers of unknown kinds and later fragments' data become the payload; checksums and
-    /// lengths are not looked at beyond what finding the headers takes.
+    /// Reads a frame.
+    ///
+    /// Headers of unknown kinds and the data of later fragments become the payload. Checksums are
+    /// not verified, and lengths only as far as finding the headers needs it.
     pub fn parse(bytes: &[u8]) -> Result<Self, ParseError> {
         let mut reader = Reader { bytes, at: 0, end: bytes.len() };
         let mut frame = Self::ethernet();
@@ -46,7 +48,7 @@ impl Frame {
     }
 }
 
-/// Reads headers from the one that `protocol` names on, and notes in each what its follower does not imply.
+/// Reads headers, and notes in each one the protocol numbers that its follower does not imply.
 fn ip(reader: &mut Reader<'_>, layers: &mut Vec<Layer>, first: u8) -> Result<(), ParseError> {
     let mut next = Some(first);
     while let Some(number) = next {
@@ -151,7 +153,7 @@ fn tcp(reader: &mut Reader<'_>) -> Result<Layer, ParseError> {
     Ok(header.into())
 }
 
-/// What goes to the port of FoU may be an IP packet.
+/// A datagram to the port of FoU may carry an IP packet.
 fn udp(reader: &mut Reader<'_>) -> Result<(Layer, Option<u8>), ParseError> {
     let (source, destination) = (reader.u16("UDP source port")?, reader.u16("UDP destination port")?);
     let _length = reader.u16("UDP length")?;
@@ -206,7 +208,7 @@ impl Reader<'_> {
     fn u16(&mut self, what: &'static str) -> Result<u16, ParseError> {
         Ok(u16::from_be_bytes(self.array(what)?))
     }
-    /// Nothing beyond `end` belongs to the packet any more; a length beyond the frame is cut to it.
+    /// Ends the packet at `end`. A length beyond the frame is cut to it.
     fn limit(&mut self, end: usize) {
         self.end = self.end.min(end).max(self.at);
     }

@@ -1,4 +1,4 @@
-//! Frames for people: decoded, one line a header, and as hex.
+//! Frames for people: decoded, one line a header, and in hex.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use super::Frame;
 use super::layer::{Layer, Mac, Sctp, SctpChecksum, Tcp, Udp, UdpChecksum, flag};
 
-/// The frame decoded, one line a header, and below it the bytes in hex, sixteen a line.
+/// Returns the decoded frame, one line a header, and below it the bytes in hex, sixteen a line.
 #[must_use]
 pub fn describe(bytes: &[u8]) -> String {
     let mut text = match Frame::parse(bytes) {

@@ -12,7 +12,7 @@ pub use service::Service;
 
 use crate::topology::{Bed, Node};
 
-/// The directory all agents of a bed follow.
+/// The directory that all agents of a bed follow.
 #[derive(Clone, Debug)]
 pub struct Manifests {
     directory: PathBuf,
@@ -25,13 +25,13 @@ impl Manifests {
         let directory = bed.directory().join("manifests");
         fs::create_dir_all(&directory)?;
         let manifests = Self { directory, staging: bed.directory().join("staging") };
-        // JSON, which YAML contains.
+        // JSON is a part of YAML.
         let nodes = json!({"apiVersion": "v1", "kind": "List", "items": nodes(bed)});
         manifests.put("nodes.yaml", &nodes.to_string())?;
         Ok(manifests)
     }
 
-    /// The directory.
+    /// Returns the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.directory
@@ -56,7 +56,7 @@ impl Manifests {
     }
 }
 
-/// The Node objects of a bed.
+/// Returns the Node objects of a bed.
 #[must_use]
 pub fn nodes(bed: &Bed) -> Vec<Value> {
     let object = |node: &Node| {

@@ -8,8 +8,10 @@ use serde_json::{Map, Value, json};
 use crate::topology::{Dual, Family, Node, Pod, cluster_ip};
 use crate::traffic::Protocol;
 
-/// A dual-stack Service in the namespace `default`, and its endpoints. Its kind follows from what it is given:
-/// `LoadBalancer` with such addresses, else `NodePort` with node ports, else `ClusterIP`.
+/// A dual-stack Service in the namespace `default`, and its endpoints.
+///
+/// Its type follows from its settings: `LoadBalancer` with load balancer addresses, else `NodePort`
+/// with node ports, else `ClusterIP`.
 #[derive(Clone, Debug)]
 pub struct Service {
     name: String,
@@ -49,7 +51,8 @@ struct Endpoint {
 }
 
 impl Service {
-    /// A Service without anything; `number` makes its cluster IPs and must be its own.
+    /// Returns a Service without ports and endpoints. `number` determines its ClusterIPs and must
+    /// be unique.
     #[must_use]
     pub fn new(name: &str, number: u8) -> Self {
         Self {
@@ -68,7 +71,7 @@ impl Service {
         }
     }
 
-    /// Its name.
+    /// Returns its name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -95,7 +98,7 @@ impl Service {
         self
     }
 
-    /// Gives the ports node ports, counted up from `first` for each number of port.
+    /// Gives the ports node ports from `first` on, one for each port number.
     #[must_use]
     pub fn node_ports(mut self, first: u16) -> Self {
         let mut numbers: Vec<u16> = self.ports.iter().map(|port| port.number).collect();
@@ -168,13 +171,13 @@ impl Service {
         self.endpoint(node, node.addresses())
     }
 
-    /// Makes a pod's endpoint one that ends: it serves the connections it has, and gets no new ones.
+    /// Makes a pod's endpoint terminate: it serves its connections and gets no new ones.
     #[must_use]
     pub fn draining(self, pod: &Pod) -> Self {
         self.with_condition(pod, Condition::Draining)
     }
 
-    /// Makes a pod's endpoint one that is not ready for anything, but lives.
+    /// Makes a pod's endpoint neither Ready nor Serving, while it exists.
     #[must_use]
     pub fn unready(self, pod: &Pod) -> Self {
         self.with_condition(pod, Condition::Unready)
@@ -188,7 +191,7 @@ impl Service {
         self
     }
 
-    /// Takes all endpoints away.
+    /// Removes all endpoints.
     #[must_use]
     pub fn without_endpoints(mut self) -> Self {
         self.endpoints.clear();
@@ -204,7 +207,7 @@ impl Service {
         self
     }
 
-    /// Addresses and ports of all endpoints that are ready.
+    /// Returns the addresses and ports of all Ready endpoints.
     #[must_use]
     pub fn backends(&self) -> Vec<SocketAddr> {
         let targets: BTreeSet<u16> = self.ports.iter().map(|port| port.target).collect();
@@ -216,13 +219,14 @@ impl Service {
             .collect()
     }
 
-    /// The manifest: a List of all objects. JSON, which YAML contains.
+    /// Returns the manifest: a List of all objects, in JSON, which is a part of YAML.
     #[must_use]
     pub fn manifest(&self) -> String {
         json!({"apiVersion": "v1", "kind": "List", "items": self.objects()}).to_string()
     }
 
-    /// The Service and an EndpointSlice of each family, be it the Service's or not.
+    /// Returns the Service and an EndpointSlice of each family, even of a family that the Service
+    /// does not have.
     #[must_use]
     pub fn objects(&self) -> [Value; 3] {
         let [v4, v6] = Family::ALL.map(|family| self.slice(family));
@@ -302,12 +306,12 @@ impl Service {
         }
     }
 
-    /// Whether the API server would accept an external traffic policy.
+    /// Returns whether the API server would accept an external traffic policy.
     fn is_external(&self) -> bool {
         self.kind() != "ClusterIP" || !self.external.is_empty()
     }
 
-    /// Its cluster IPs.
+    /// Returns its cluster IPs.
     #[must_use]
     pub const fn cluster_ips(&self) -> Dual {
         cluster_ip(self.number)

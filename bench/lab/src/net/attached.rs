@@ -1,4 +1,4 @@
-//! What the kernel itself says is attached to a device.
+//! The programs that the kernel reports on a device.
 
 use anyhow::{Context, Result};
 use aya::programs::{SchedClassifier, tc::TcAttachType};
@@ -8,7 +8,8 @@ use rtnetlink::packet_route::link::{LinkAttribute, LinkXdp};
 
 use super::Netlink;
 
-/// Hooks of a device of the current thread's namespace that have a program: `xdp`, `tc ingress` and `tc egress`.
+/// Returns the hooks that have a program, of a device of the current thread's namespace: `xdp`, `tc
+/// ingress` and `tc egress`.
 pub async fn attached_programs(device: &str) -> Result<Vec<String>> {
     let netlink = Netlink::open()?;
     let mut hooks = Vec::new();
@@ -28,12 +29,12 @@ pub async fn attached_programs(device: &str) -> Result<Vec<String>> {
     Ok(hooks)
 }
 
-/// Whether TC programs are attached by tcx; by clsact before.
+/// Returns whether TC programs are attached by tcx. Older kernels have only clsact.
 pub fn has_tcx() -> Result<bool> {
     Ok(KernelVersion::current()? >= KernelVersion::new(6, 6, 0))
 }
 
-/// Whether a device's clsact qdisc has a filter.
+/// Returns whether a device's clsact qdisc has a filter.
 async fn has_filter(netlink: &Netlink, device: &str, direction: TcAttachType) -> Result<bool> {
     let index = i32::try_from(nix::net::if_::if_nametoindex(device)?)?;
     let mut filters = netlink.handle.traffic_filter(index);

@@ -1,7 +1,8 @@
-//! Control groups: a node's, and below it one for each of its pods.
+//! Control groups: that of a node, and below it one for each of its pods.
 //!
-//! The bed's namespaces are threads of one process, and of its threads a process can place each in a group of its own only if
-//! the groups are threaded. Sockets and child processes are in the group of the thread that makes them.
+//! The bed's namespaces are threads of one process. A process can place its threads in different
+//! groups only if the groups are threaded. Sockets and child processes are in the group of the
+//! thread that makes them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,11 +10,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 
-/// A control group of the bed; it goes when this is dropped and nothing is in it any more.
+/// A control group of the bed. On drop it is removed, if it is empty.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
-    /// Removed after this one.
+    /// It is removed after this one.
     _parent: Option<Arc<Self>>,
 }
 
@@ -37,7 +38,7 @@ impl Cgroup {
         Ok(Arc::new(group))
     }
 
-    /// The directory.
+    /// Returns the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -56,7 +57,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// This process' own control group.
+/// Returns this process' own control group.
 pub(super) fn own_directory() -> Result<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
     let mount = mounts.lines().find_map(|line| {
@@ -69,7 +70,7 @@ pub(super) fn own_directory() -> Result<PathBuf> {
     Ok(Path::new(mount).join(own.context("this process is in no control group")?))
 }
 
-/// Removes a group and all below it that nothing is in.
+/// Removes a group and all groups below it, if they are empty.
 pub(super) fn remove(path: &Path) {
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         if entry.path().is_dir() {

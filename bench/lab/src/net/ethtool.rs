@@ -4,24 +4,24 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use anyhow::{Context, Result, bail};
 
-/// A feature that can be switched; the value is the ethtool command of linux/ethtool.h.
+/// A feature of a device. The value is the ethtool command of linux/ethtool.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Offload {
-    /// Checksums are left to the device: on a virtual one they stay unfinished, and XDP sees them so.
-    /// Switching it off switches off all segmentation that relies on it.
+    /// The device computes checksums. A virtual device leaves them unfinished, and XDP sees them
+    /// so. Without this feature, the segmentation that relies on it is off, too.
     TxChecksum = 0x17,
-    /// Received frames are merged.
+    /// The device merges received frames.
     Receive = 0x2c,
 }
 
-/// Switches a feature of a device of the current thread's namespace.
+/// Switches a feature of a device of the current thread's namespace on or off.
 pub fn set_offload(device: &str, offload: Offload, on: bool) -> Result<()> {
     set(device, offload as u32, u32::from(on))
         .with_context(|| format!("can't switch {offload:?} of {device} {}", if on { "on" } else { "off" }))
 }
 
-/// Lets a device of the current thread's namespace neither put VLAN tags into frames nor take them out.
+/// Makes a device of the current thread's namespace leave VLAN tags in frames alone.
 pub fn leave_tags_alone(device: &str) -> Result<()> {
     /// `ETHTOOL_SFLAGS`: all features that have a flag at once.
     const SET_FLAGS: u32 = 0x26;
@@ -45,7 +45,8 @@ fn set(device: &str, command: u32, data: u32) -> Result<()> {
     }
     request.ifr_ifru.ifru_data = (&raw mut value).cast();
     let socket = control_socket()?;
-    // SAFETY: SIOCETHTOOL reads the name and the value behind ifru_data; both live until the call returns.
+    // SAFETY: SIOCETHTOOL reads the name and the value behind ifru_data; both live until the call
+    // returns.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
     nix::errno::Errno::result(result)?;
     Ok(())
@@ -56,6 +57,6 @@ fn control_socket() -> Result<OwnedFd> {
     // SAFETY: no pointers are passed.
     let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     let fd = nix::errno::Errno::result(fd).context("can't open a socket")?;
-    // SAFETY: the call above returned it, and nobody else owns it.
+    // SAFETY: the call above returned the descriptor, and it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }

@@ -1,4 +1,4 @@
-//! Network namespaces and what stands in them.
+//! Network namespaces, and the devices in them.
 
 mod attached;
 mod cgroup;
@@ -22,7 +22,8 @@ pub use stale::{bpffs_directory, remove_leftovers, remove_own, remove_own_at_exi
 pub use sysctl::{read_sysctl, write_sysctl};
 pub use wire::{Medium, Wire};
 
-/// Prefix of every name this process gives to a namespace or directory: says whose it is when it is left over.
+/// Returns the prefix of the names of this process's namespaces and directories. It identifies
+/// leftovers.
 #[must_use]
 pub fn own_prefix() -> String {
     format!("{}{}-", stale::NAMESPACE_PREFIX, std::process::id())

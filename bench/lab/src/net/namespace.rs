@@ -1,8 +1,8 @@
 //! A network namespace with a thread that lives in it.
 //!
-//! A thread is in one network namespace at a time, and `setns` moves the whole thread. So each namespace has a
-//! thread of its own with a runtime of its own: whatever is done there (sockets, rtnetlink, /proc/sys/net, child
-//! processes) happens in that namespace, and no task can be resumed in another one.
+//! A thread is in one network namespace at a time, and `setns` moves the whole thread. So each
+//! namespace has a thread and a runtime of its own. All work there (sockets, rtnetlink,
+//! /proc/sys/net, child processes) is in that namespace, and no task can resume in another one.
 
 use std::fs::{self, File};
 use std::future::Future;
@@ -20,21 +20,21 @@ use tokio::task::LocalSet;
 
 use super::Cgroup;
 
-/// Where `ip netns` looks for namespaces.
+/// The directory in which `ip netns` looks for namespaces.
 pub(super) const DIRECTORY: &str = "/run/netns";
 
-/// How long a task that is dropped may take to end. Only one that blocks its thread takes any time.
+/// The longest time of a dropped task to end. Only a task that blocks its thread needs any.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
-/// A named network namespace; it and everything in it goes when this is dropped.
+/// A named network namespace. On drop, it is removed with everything in it.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
     jobs: Option<tokio_mpsc::UnboundedSender<Job>>,
     thread: Option<JoinHandle<()>>,
-    /// Removed after the thread has ended, which is in it.
+    /// The group is removed after the thread, which is in it, has ended.
     _cgroup: Option<Arc<Cgroup>>,
 }
 
@@ -44,7 +44,7 @@ impl Namespace {
         Self::make(name, None)
     }
 
-    /// The same, with all its processes and sockets in a control group.
+    /// Makes a namespace with all its processes and sockets in a control group.
     pub fn create_in(name: &str, cgroup: Arc<Cgroup>) -> Result<Self> {
         Self::make(name, Some(cgroup))
     }
@@ -69,19 +69,19 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Name under which `ip netns exec` finds it.
+    /// Returns the name under which `ip netns exec` finds it.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A handle of the namespace, to move devices into it.
+    /// Returns a handle of the namespace, to move devices into it.
     pub fn file(&self) -> Result<File> {
         let path = Self::path_of(&self.name);
         File::open(&path).with_context(|| format!("can't open {}", path.display()))
     }
 
-    /// Runs `job` in the namespace and waits for what it returns.
+    /// Runs `job` in the namespace and waits for its result.
     pub fn run<T, F>(&self, job: F) -> Result<T>
     where
         F: AsyncFnOnce() -> Result<T> + Send + 'static,
@@ -90,7 +90,7 @@ impl Namespace {
         self.spawn(job).join()
     }
 
-    /// Starts `job` in the namespace; it ends with the returned task at the latest.
+    /// Starts `job` in the namespace. It ends with the returned task at the latest.
     pub fn spawn<T, F>(&self, job: F) -> Task<T>
     where
         F: AsyncFnOnce() -> Result<T> + Send + 'static,
@@ -106,12 +106,12 @@ impl Namespace {
                 }
             })
         });
-        // A namespace whose thread is gone drops the job, and join reports it.
+        // If the namespace's thread has ended, the job is dropped, and `join` reports that.
         let _ = self.jobs.as_ref().map(|jobs| jobs.send(run));
         Task { result, namespace: self.name.clone(), cancel: Some(cancel) }
     }
 
-    /// Frames that each device had no room for, or dropped otherwise: what it received, and what it was to send.
+    /// Returns the dropped frames of each device: those received, and those to send.
     pub fn dropped_frames(&self) -> Result<Vec<(String, u64, u64)>> {
         // The jobs' thread is in the namespace, the process is not.
         let text = self.run(async || Ok(std::fs::read_to_string("/proc/thread-self/net/dev")?))?;
@@ -123,8 +123,8 @@ impl Namespace {
     }
 }
 
-/// Reads a line of /proc/net/dev: a name, eight numbers of what was received, then those of what was sent; the fourth
-/// of each is what was dropped.
+/// Parses a line of /proc/net/dev: a name, eight numbers about receiving, then eight about sending.
+/// The fourth number of each is that of dropped frames.
 fn dropped(line: &str) -> Option<(String, u64, u64)> {
     let (device, numbers) = line.split_once(':')?;
     let numbers: Vec<u64> = numbers.split_whitespace().filter_map(|number| number.parse().ok()).collect();
@@ -141,7 +141,7 @@ impl Drop for Namespace {
     }
 }
 
-/// Something that runs in a namespace; it has ended when it is dropped.
+/// A job in a namespace. It has ended once this is dropped.
 #[derive(Debug)]
 pub struct Task<T> {
     result: mpsc::Receiver<Result<T>>,
@@ -150,18 +150,18 @@ pub struct Task<T> {
 }
 
 impl<T> Task<T> {
-    /// Waits for the end.
+    /// Waits for the end of the job.
     pub fn join(self) -> Result<T> {
         self.result.recv().map_err(|_| anyhow!("a task in {} ended without a result", self.namespace))?
     }
 
-    /// The result, if the end has come. It is given out once.
+    /// Returns the result, once, if the job has ended.
     #[must_use]
     pub fn outcome_so_far(&self) -> Option<Result<T>> {
         self.result.try_recv().ok()
     }
 
-    /// Waits for the end, but not longer than `limit`.
+    /// Waits for the end of the job, at most `limit`.
     pub fn join_within(self, limit: Duration) -> Result<T> {
         self.result
             .recv_timeout(limit)
@@ -170,14 +170,14 @@ impl<T> Task<T> {
 }
 
 impl<T> Drop for Task<T> {
-    /// The job's side of the channel goes after all the job held.
+    /// The job drops its side of the channel after everything else that it holds.
     fn drop(&mut self) {
         drop(self.cancel.take());
         while self.result.recv_timeout(END_LIMIT).is_ok() {}
     }
 }
 
-/// Takes the name away; the namespace itself ends with its last user.
+/// Removes the name. The namespace itself ends with its last user.
 pub(super) fn remove(path: &Path) {
     let _ = nix::mount::umount2(path, MntFlags::MNT_DETACH);
     let _ = fs::remove_file(path);
@@ -192,7 +192,7 @@ fn enter(path: &Path) -> Result<()> {
         .with_context(|| format!("can't bind the namespace to {}", path.display()))
 }
 
-/// Runs jobs side by side until the namespace is dropped.
+/// Runs jobs concurrently until the namespace is dropped.
 fn serve(mut jobs: tokio_mpsc::UnboundedReceiver<Job>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else { return };

@@ -11,7 +11,7 @@ use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth};
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMetric};
 use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
 
-/// An rtnetlink socket. It belongs to the namespace it was opened in.
+/// An rtnetlink socket. It belongs to the namespace in which it was opened.
 #[derive(Clone, Debug)]
 pub struct Netlink {
     pub(super) handle: rtnetlink::Handle,
@@ -41,14 +41,14 @@ impl Netlink {
             .with_context(|| format!("can't add the veth pair {name}"))
     }
 
-    /// Adds a bridge that is up and learns, without spanning tree and multicast snooping: both would hold back
-    /// the first frames.
+    /// Adds a bridge that is up and learns. Spanning tree and multicast snooping are off, because
+    /// both would hold back the first frames.
     pub async fn add_bridge(&self, name: &str) -> Result<()> {
         let bridge = LinkBridge::new(name).mcast_snooping(false).up().build();
         self.handle.link().add(bridge).execute().await.with_context(|| format!("can't add the bridge {name}"))
     }
 
-    /// Sets how large packets a device takes.
+    /// Sets the MTU of a device.
     pub async fn set_mtu(&self, name: &str, bytes: u32) -> Result<()> {
         let link = LinkUnspec::new_with_name(name).mtu(bytes).build();
         self.handle.link().set(link).execute().await.with_context(|| format!("can't set the MTU of {name}"))
@@ -71,7 +71,7 @@ impl Netlink {
         self.handle.link().set(message).execute().await.with_context(|| format!("can't set {device} up"))
     }
 
-    /// Sets a device down, which for one of a virtual pair is a pulled plug.
+    /// Sets a device down. For one of a virtual pair, that is a pulled plug.
     pub async fn set_down(&self, device: &str) -> Result<()> {
         let message = LinkUnspec::new_with_index(index_of(device)?).down().build();
         self.handle.link().set(message).execute().await.with_context(|| format!("can't set {device} down"))
@@ -83,8 +83,9 @@ impl Netlink {
         self.handle.link().del(index).execute().await.with_context(|| format!("can't delete {device}"))
     }
 
-    /// Gives a device an address, usable at once: without the search for a duplicate, even a switched-off one,
-    /// which ends in a work queue some time later.
+    /// Gives a device an address without duplicate address detection, so it is usable at once.
+    ///
+    /// Even a detection that is switched off would end in a work queue some time later.
     pub async fn add_address(&self, device: &str, address: IpNet) -> Result<()> {
         let index = index_of(device)?;
         let mut request = self.handle.address().add(index, address.addr(), address.prefix_len());
@@ -92,14 +93,15 @@ impl Netlink {
         request.execute().await.with_context(|| format!("can't add {address} to {device}"))
     }
 
-    /// Routes a prefix through a gateway; replaces the route there is.
+    /// Routes a prefix through a gateway. Replaces an existing route.
     pub async fn set_route(&self, destination: IpNet, gateway: IpAddr) -> Result<()> {
         self.replace_route(destination, gateway, Vec::new()).await
     }
 
-    /// The same for packets of at most so many bytes; larger ones are refused or fragmented, as on a link that takes no more.
+    /// Routes packets of at most `bytes` bytes through a gateway. Larger ones are refused or
+    /// fragmented, as on a link with that MTU.
     pub async fn set_narrow_route(&self, destination: IpNet, gateway: IpAddr, bytes: u32) -> Result<()> {
-        /// A metric that is locked (the bit of `RTAX_MTU`, 2) counts for what is forwarded, too.
+        /// A locked metric (the bit of `RTAX_MTU`, 2) is also valid for forwarded packets.
         const LOCKED_MTU: u32 = 1 << 2;
         let metrics = vec![RouteMetric::Lock(LOCKED_MTU), RouteMetric::Mtu(bytes)];
         self.replace_route(destination, gateway, vec![RouteAttribute::Metrics(metrics)]).await
@@ -120,7 +122,8 @@ impl Netlink {
         request.execute().await.with_context(|| format!("can't route {destination} through {gateway}"))
     }
 
-    /// Routes a prefix out of a device that needs no next hop, from an address of this namespace; replaces the route there is.
+    /// Routes a prefix out of a device that needs no next hop, from an address of this namespace.
+    /// Replaces an existing route.
     pub async fn set_device_route(&self, destination: IpNet, device: &str, source: IpAddr) -> Result<()> {
         let route = RouteMessageBuilder::<IpAddr>::new()
             .destination_prefix(destination.network(), destination.prefix_len())?
@@ -132,7 +135,7 @@ impl Netlink {
     }
 }
 
-/// Interface index of a device of this namespace.
+/// Returns the interface index of a device of this namespace.
 pub(super) fn index_of(device: &str) -> Result<u32> {
     nix::net::if_::if_nametoindex(device).with_context(|| format!("there is no device {device}"))
 }

@@ -1,4 +1,5 @@
-//! Devices between two machines that lay a network over another one, as CNI plugins make them: their kernels must have them.
+//! Overlay devices between two machines, as CNI plugins make them. The machines' kernels must
+//! support them.
 
 use std::net::SocketAddr;
 
@@ -26,7 +27,7 @@ pub enum Overlay {
     WireGuard,
 }
 
-/// A machine that an overlay joins.
+/// A machine at one end of an overlay.
 #[derive(Debug)]
 pub struct End<'a> {
     /// Its namespace.
@@ -41,14 +42,14 @@ pub struct End<'a> {
 const NETWORK: u16 = 7;
 const VXLAN_PORT: u16 = 4789;
 const WIREGUARD_PORT: u16 = 51820;
-/// What `ip` writes unless it is told otherwise (RFC 2473, section 4.1.1).
+/// The default of `ip` (RFC 2473, section 4.1.1).
 const ENCAPSULATION_LIMIT: u8 = 4;
 
 impl Overlay {
     /// All.
     pub const ALL: [Self; 5] = [Self::Vxlan, Self::Vlan, Self::IpIp, Self::Ip6Tnl, Self::WireGuard];
 
-    /// Name of its devices.
+    /// Returns the name of its devices.
     #[must_use]
     pub const fn device(self) -> &'static str {
         match self {
@@ -60,7 +61,7 @@ impl Overlay {
         }
     }
 
-    /// The families it carries.
+    /// Returns the families it carries.
     #[must_use]
     pub const fn families(self) -> &'static [Family] {
         match self {
@@ -69,13 +70,13 @@ impl Overlay {
         }
     }
 
-    /// Whether its devices have Ethernet frames.
+    /// Returns whether its devices have Ethernet frames.
     #[must_use]
     pub const fn has_frames(self) -> bool {
         matches!(self, Self::Vxlan | Self::Vlan)
     }
 
-    /// Joins two machines over the network that their device `below` is on.
+    /// Joins two machines over the network of their device `below`.
     pub fn join(self, below: &str, ends: [End<'_>; 2]) -> Result<()> {
         let places = ends.each_ref().map(|end| end.below);
         for (index, end) in ends.into_iter().enumerate() {

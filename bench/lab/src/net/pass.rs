@@ -1,8 +1,9 @@
-//! The smallest XDP program: it passes everything on.
+//! The smallest XDP program, which passes all packets.
 //!
-//! A virtual device whose peer sends a frame back (`XDP_TX`) is told of it only if it has an XDP program of its
-//! own (`veth_xdp_flush` in drivers/net/veth.c); until then the frame waits for the next one that comes another
-//! way. Merging of received frames is enough for redirected frames, but not for these.
+//! A virtual device gets frames that its peer sends back (`XDP_TX`) at once only if it has an XDP
+//! program itself (`veth_xdp_flush` in drivers/net/veth.c). Otherwise such a frame waits for the
+//! next one that comes another way. Merging of received frames is enough for redirected frames, but
+//! not for these.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -17,10 +18,10 @@ use super::netlink::{Netlink, index_of};
 const BPF_PROG_LOAD: libc::c_long = 5;
 const BPF_PROG_TYPE_XDP: u32 = 6;
 const XDP_PASS: u64 = 2;
-/// `r0 = XDP_PASS` and `exit`, as struct bpf_insn lies in memory.
+/// `r0 = XDP_PASS` and `exit`, each as a struct bpf_insn in memory.
 const INSTRUCTIONS: [u64; 2] = [XDP_PASS << 32 | 0xb7, 0x95];
 
-/// The part of union bpf_attr that loading a program needs; the kernel takes the rest as zero.
+/// The part of union bpf_attr that loading a program needs. The kernel takes the rest as zero.
 #[repr(C)]
 struct Load {
     kind: u32,
@@ -31,7 +32,7 @@ struct Load {
 }
 
 impl Netlink {
-    /// Gives a device an XDP program that passes everything on.
+    /// Attaches an XDP program that passes all packets to a device.
     pub async fn attach_pass(&self, device: &str) -> Result<()> {
         let program = load()?;
         let xdp = LinkAttribute::Xdp(vec![LinkXdp::Fd(program.as_raw_fd())]);
@@ -49,9 +50,10 @@ fn load() -> Result<OwnedFd> {
         license: c"GPL".as_ptr() as u64,
         log: [0; 2],
     };
-    // SAFETY: the kernel reads `load`, the instructions and the licence, which all live until it returns.
+    // SAFETY: the kernel reads `load`, the instructions and the licence. All of them live until the
+    // call returns.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, BPF_PROG_LOAD, &raw const load, size_of::<Load>()) };
     let fd = Errno::result(fd).context("can't load an XDP program")?;
-    // SAFETY: the call above returned it, and nobody else owns it.
+    // SAFETY: the call above returned the descriptor, and it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd)?) })
 }

@@ -1,33 +1,34 @@
-//! What processes of the test bed leave outside themselves, and how it goes when they could not clean up.
+//! Leftovers of test beds, and their removal after processes that could not clean up.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{cgroup, namespace};
 
-/// All names begin with this, followed by the process id and a dash.
+/// The beginning of all names. The process id and a dash follow.
 pub(super) const NAMESPACE_PREFIX: &str = "millrace-";
-/// Where the pins of a bed's agents are, below the BPF file system.
+/// The directory of the BPF file system, with the pins of a bed's agents.
 const BPFFS: &str = "/sys/fs/bpf";
 
-/// Directory below which the agents of bed `bed` of this process pin their maps and links.
+/// Returns the directory below which the agents of bed `bed` of this process pin their maps and
+/// links.
 #[must_use]
 pub fn bpffs_directory(bed: u32) -> PathBuf {
     Path::new(BPFFS).join(format!("{}{bed}", super::own_prefix()))
 }
 
-/// Directory of manifests and logs of bed `bed` of this process.
+/// Returns the directory of manifests and logs of bed `bed` of this process.
 #[must_use]
 pub fn temporary_directory(bed: u32) -> PathBuf {
     std::env::temp_dir().join(format!("{}{bed}", super::own_prefix()))
 }
 
-/// Removes namespaces, pins and directories of test beds whose process is gone.
+/// Removes the namespaces, pins and directories of test beds whose process has ended.
 pub fn remove_leftovers() {
     remove_where(|owner| !Path::new("/proc").join(owner.to_string()).exists());
 }
 
-/// Removes everything of this process, for when it ends without dropping what it made.
+/// Removes the leftovers of this process, for an end without drops.
 pub fn remove_own() {
     remove_where(|owner| owner == std::process::id());
 }
@@ -37,7 +38,8 @@ pub fn remove_own_at_exit() {
     extern "C" fn remove() {
         remove_own();
     }
-    // SAFETY: the handler is a function without arguments that does not unwind: it ignores every error.
+    // SAFETY: the handler is a function without arguments, and it does not unwind: it ignores every
+    // error.
     unsafe { libc::atexit(remove) };
 }
 
@@ -61,7 +63,7 @@ fn remove_directory(path: &Path) {
     let _ = fs::remove_dir_all(path);
 }
 
-/// The process id in `millrace-<pid>-...`.
+/// Returns the process id in `millrace-<pid>-...`.
 fn owner_of(name: &str) -> Option<u32> {
     name.strip_prefix(NAMESPACE_PREFIX)?.split_once('-')?.0.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! /proc/sys: its `net` directory shows the namespace of the thread that reads or writes it.
+//! /proc/sys. Its `net` directory belongs to the namespace of the thread that reads or writes it.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! Wires of TUN devices, which are to the stack what `WireGuard` and tunnels are, and of TAP devices, which lead to virtual machines.
+//! Wires of TUN devices, which resemble `WireGuard` devices and tunnels to the stack, and of TAP
+//! devices, which lead to virtual machines.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -13,12 +14,12 @@ use ipnet::IpNet;
 
 use super::{Namespace, Netlink};
 
-/// How soon a wire notices that it is dropped.
+/// The interval in which a wire checks whether it was dropped.
 const PATIENCE_MILLISECONDS: i32 = 50;
-/// More than the largest packet there is, with an Ethernet header.
+/// A size above that of the largest packet with an Ethernet header.
 const LARGEST: usize = 1 << 17;
 
-/// What a wire carries.
+/// The content of a wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
     /// IP packets: TUN devices.
@@ -27,7 +28,8 @@ pub enum Medium {
     Ethernet,
 }
 
-/// Two devices of the same name, in two namespaces, that hand each other what they are to send. They go when it is dropped.
+/// Two devices of the same name in two namespaces. Each receives the packets that the other sends.
+/// Both are removed on drop.
 #[derive(Debug)]
 pub struct Wire {
     stop: Arc<AtomicBool>,
@@ -35,7 +37,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Lays a wire; each end has these addresses.
+    /// Lays a wire. Each end gets its addresses.
     pub fn lay(medium: Medium, device: &str, ends: [(&Namespace, &[IpNet]); 2]) -> Result<Self> {
         let [one, other] = ends.map(|(namespace, addresses)| open_end(medium, device, namespace, addresses));
         let (one, other) = (one?, other?);
@@ -98,13 +100,13 @@ fn open_tun(medium: Medium, device: &str) -> Result<File> {
     Ok(tun)
 }
 
-/// Carries packets until it is told to stop, or an end is gone.
+/// Carries packets until `stop` is set, or an end is closed.
 fn pump(mut from: File, mut to: File, stop: &AtomicBool) {
     let mut packet = vec![0; LARGEST];
     while !stop.load(Ordering::Relaxed) {
         match from.read(&mut packet) {
             Ok(length) => {
-                // What the other end does not take is lost, as on any wire.
+                // A packet that the other end does not accept is lost, as on any wire.
                 let _ = to.write(packet.get(..length).unwrap_or_default());
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => wait(&from),
@@ -115,6 +117,7 @@ fn pump(mut from: File, mut to: File, stop: &AtomicBool) {
 
 fn wait(end: &File) {
     let mut polled = libc::pollfd { fd: end.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: the one entry lives until the call returns. Why it returns does not matter: the caller reads again.
+    // SAFETY: the one entry lives until the call returns. The reason of the return does not matter:
+    // the caller reads again.
     unsafe { libc::poll(&raw mut polled, 1, PATIENCE_MILLISECONDS) };
 }

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use rtnetlink::sys::protocols::NETLINK_GENERIC;
 use rtnetlink::sys::{Socket, SocketAddr as Kernel};
 
-/// Private keys of the two ends of a tunnel, and the public keys that belong to them. They guard nothing.
+/// Private keys of the two ends of a tunnel, and their public keys. They protect nothing.
 const PRIVATE_KEYS: [[u8; 32]; 2] = [[1; 32], [2; 32]];
 const PUBLIC_KEYS: [[u8; 32]; 2] = [
     [
@@ -29,7 +29,7 @@ const GENL_ID_CTRL: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
 const CTRL_ATTR_FAMILY_NAME: u16 = 2;
-/// Bytes of a netlink header, and of one with the generic header behind it.
+/// Bytes of a netlink header, and of one with the generic header.
 const HEADER: usize = 16;
 const HEADERS: usize = 20;
 
@@ -45,7 +45,8 @@ const WGALLOWEDIP_A_FAMILY: u16 = 1;
 const WGALLOWEDIP_A_IPADDR: u16 = 2;
 const WGALLOWEDIP_A_CIDR_MASK: u16 = 3;
 
-/// Gives end `end` of a tunnel, 0 or 1, its key, its port and its peer, which may send from any address.
+/// Sets the key, the port and the peer of one end of a tunnel (0 or 1). The peer may send from any
+/// address.
 pub(super) fn configure(device: &str, end: usize, port: u16, peer: SocketAddr) -> Result<()> {
     let (private, public) = match end {
         0 => (PRIVATE_KEYS[0], PUBLIC_KEYS[1]),
@@ -63,7 +64,7 @@ pub(super) fn configure(device: &str, end: usize, port: u16, peer: SocketAddr) -
         attribute(WGDEVICE_A_IFNAME, &terminated(device))?,
         attribute(WGDEVICE_A_PRIVATE_KEY, &private)?,
         attribute(WGDEVICE_A_LISTEN_PORT, &port.to_ne_bytes())?,
-        // A list, whose elements have no kind.
+        // The peers are a list. Its elements have no kind.
         attribute(WGDEVICE_A_PEERS | NLA_F_NESTED, &attribute(NLA_F_NESTED, &peer)?)?,
     ]
     .concat();
@@ -76,7 +77,7 @@ pub(super) fn configure(device: &str, end: usize, port: u16, peer: SocketAddr) -
     Ok(())
 }
 
-/// All addresses of a family.
+/// Returns an allowed address range with all addresses of a family.
 fn anything(family: i32, address: IpAddr) -> Result<Vec<u8>> {
     let octets = match address {
         IpAddr::V4(address) => address.octets().to_vec(),
@@ -90,14 +91,14 @@ fn anything(family: i32, address: IpAddr) -> Result<Vec<u8>> {
     attribute(NLA_F_NESTED, &prefix.concat())
 }
 
-/// `struct sockaddr_in`.
+/// Returns a `struct sockaddr_in`.
 fn endpoint(place: SocketAddr) -> Result<Vec<u8>> {
     let SocketAddr::V4(place) = place else { bail!("{place} is no IPv4 address") };
     let family = u16::try_from(libc::AF_INET)?.to_ne_bytes();
     Ok([&family[..], &place.port().to_be_bytes(), &place.ip().octets(), &[0; 8]].concat())
 }
 
-/// The number by which messages for such devices are told.
+/// Returns the number of WireGuard's family of generic netlink messages.
 fn family(socket: &Socket) -> Result<u16> {
     let name = attribute(CTRL_ATTR_FAMILY_NAME, &terminated("wireguard"))?;
     let answer = request(socket, GENL_ID_CTRL, CTRL_CMD_GETFAMILY, &name);
@@ -105,14 +106,15 @@ fn family(socket: &Socket) -> Result<u16> {
     let mut rest = answer.get(HEADERS..).unwrap_or_default();
     while let (Some(length), Some(kind)) = (u16_at(rest, 0), u16_at(rest, 2)) {
         if kind == CTRL_ATTR_FAMILY_ID {
-            return u16_at(rest, 4).context("the kernel names no number");
+            return u16_at(rest, 4).context("the kernel's answer has no family number");
         }
         rest = rest.get(usize::from(length).max(4).next_multiple_of(4)..).unwrap_or_default();
     }
-    bail!("the kernel says no number of WireGuard's messages")
+    bail!("the kernel's answer has no family number of WireGuard")
 }
 
-/// Sends one message; returns the first of the answer. Only errors are told by a message of their own that is first.
+/// Sends one message and returns the first message of the answer. An error is always a message of
+/// its own, and the first.
 fn request(socket: &Socket, kind: u16, command: u8, attributes: &[u8]) -> Result<Vec<u8>> {
     let length = u32::try_from(HEADERS + attributes.len())?;
     let flags = NLM_F_REQUEST | NLM_F_ACK;

@@ -1,4 +1,4 @@
-//! What the agent would write: backends, ways, peers, its heartbeat.
+//! The writes of an agent: backends, ways, peers, heartbeat.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -26,14 +26,14 @@ use super::load::monotonic_seconds;
 use super::maps::FamilyMaps;
 use crate::frame::{DEVICE_MAC, Mac};
 
-/// Index of the device frames come in at unless a test says otherwise: the loopback device of the namespace,
-/// since a test run wants a device that exists.
+/// Index of the device that receives frames, unless a test says otherwise. It is the loopback
+/// device, because a test run needs an existing device.
 pub const DEVICE: u32 = 1;
 
 /// MAC address of the next hop of [`resolved_way`].
 pub const NEXT_HOP_MAC: Mac = [0x02, 0, 0, 0, 0, 0x03];
 
-/// A way of MTU 1500 that is resolved and may be used by XDP: out of [`DEVICE`], to [`NEXT_HOP_MAC`].
+/// Returns a resolved way of MTU 1500 that XDP may use: out of [`DEVICE`], to [`NEXT_HOP_MAC`].
 #[must_use]
 pub fn resolved_way(source: IpAddr, target: IpAddr) -> Way {
     Way {
@@ -47,7 +47,8 @@ pub fn resolved_way(source: IpAddr, target: IpAddr) -> Way {
     }
 }
 
-/// A hop of MTU 1500 that XDP may use: out of [`DEVICE`], to [`NEXT_HOP_MAC`]; `source` is the address of what is translated.
+/// Returns a hop of MTU 1500 that XDP may use: out of [`DEVICE`], to [`NEXT_HOP_MAC`]. `source` is
+/// the address of translated packets.
 #[must_use]
 pub fn known_hop(source: IpAddr) -> Hop<Addr6> {
     Hop {
@@ -74,25 +75,26 @@ impl Bed {
         id
     }
 
-    /// A way as it stands in WAYS.
+    /// Returns the entry of WAYS.
     #[must_use]
     pub fn current_way(&self, id: u32) -> Way {
         self.get::<Way>("WAYS", id)
     }
 
-    /// Lets the time end for which a way's MTU is what a router said.
+    /// Ends the time of a lowered MTU.
     pub fn forget_narrowness(&self, id: u32) {
         let narrowing = Narrowing(self.get::<u64>("NARROWED", id));
-        assert!(!narrowing.is_none(), "way {id} is not narrower than its route");
+        assert!(!narrowing.is_none(), "way {id} has no lowered MTU");
         self.set::<u64>("NARROWED", id, Narrowing::new(1, narrowing.mtu(), narrowing.former()).0);
     }
 
-    /// Writes what an address is: a set of `PEER_*` bits, and above them the id of the way to it.
+    /// Writes the PEERS value of an address: a set of `PEER_*` bits, and above them the id of the
+    /// way to it.
     pub fn peer(&self, address: IpAddr, bits: u32) {
         self.insert::<PeerKey, u32>("PEERS", PeerKey { address: mapped(address) }, bits);
     }
 
-    /// Makes an address a service's, with `VIP_*` bits; its bit in the filter stays set.
+    /// Makes an address that of a Service, with `VIP_*` bits. Its bit in the filter stays set.
     pub fn vip(&self, address: IpAddr, bits: u32) {
         let (word, mask) = match address {
             IpAddr::V4(address) => filter_bit(&Addr4::from(address)),
@@ -102,18 +104,18 @@ impl Bed {
         self.insert::<VipKey, u32>("VIPS", VipKey { address: mapped(address) }, bits);
     }
 
-    /// A frontend on an address of this node may have this port; its bit stays set.
+    /// Marks a port that a frontend on an address of this node may have. Its bit stays set.
     pub fn node_port(&self, port: u16) {
         let (word, mask) = node_port_bit(port.to_be());
         self.set::<u64>("NODE_PORTS", word, self.get::<u64>("NODE_PORTS", word) | mask);
     }
 
-    /// The address is no service's any more.
+    /// Removes an address from the Services' addresses.
     pub fn forget_vip(&self, address: IpAddr) {
         self.remove::<VipKey, u32>("VIPS", &VipKey { address: mapped(address) });
     }
 
-    /// Lets sources inside a prefix use a service with source ranges.
+    /// Lets sources in a prefix use a Service with source ranges.
     pub fn source_range(&self, service: u32, prefix: IpAddr, length: u32) {
         match prefix {
             IpAddr::V4(address) => {
@@ -125,7 +127,7 @@ impl Bed {
         }
     }
 
-    /// Makes sources inside a prefix count as inside the cluster, as `--cluster-cidr` does.
+    /// Makes sources in a prefix count as inside the cluster, as `--cluster-cidr` does.
     pub fn cluster_source(&self, prefix: IpAddr, length: u32) {
         self.source_range(CLUSTER, prefix, length);
         self.source_range(NEAR, prefix, length);
@@ -136,7 +138,7 @@ impl Bed {
         self.source_range(CLUSTER, address, if address.is_ipv4() { 32 } else { 128 });
     }
 
-    /// Takes all source ranges away, those of the cluster too.
+    /// Removes all source ranges, including those of the cluster.
     pub fn clear_source_ranges(&self) {
         self.clear_prefixes::<SourceRange<Addr4>, u32>("SOURCE_RANGES4");
         self.clear_prefixes::<SourceRange<Addr6>, u32>("SOURCE_RANGES6");
@@ -148,7 +150,7 @@ impl Bed {
         self.rewrite_affinity_of::<Addr6>(&change);
     }
 
-    /// The backends that clients have by affinity.
+    /// Returns the affinities of all clients.
     #[must_use]
     pub fn affinities(&self) -> Vec<Affinity> {
         let v4 =
@@ -176,24 +178,24 @@ impl Bed {
         self.insert_prefix::<SourceRange<A>, u32>(&A::map("SOURCE_RANGES"), SERVICE_BITS + length, range, 1);
     }
 
-    /// Writes a backend on this node, or finds the one that was written before.
+    /// Writes a backend on this node, or returns the one written before.
     pub fn backend_local(&self, at: SocketAddr) -> BackendRef {
         self.backend(at, 0, BACKEND_LOCAL)
     }
 
-    /// Writes a backend behind a way, or finds the one that was written before.
+    /// Writes a backend behind a way, or returns the one written before.
     pub fn backend_remote(&self, at: SocketAddr, way: u32) -> BackendRef {
         self.backend(at, way, 0)
     }
 
-    /// Writes a backend whose pod takes off outer headers, on this node where the way is 0. What was written before for the same
-    /// endpoint stays.
+    /// Writes a backend whose pod decapsulates. It is on this node if the way is 0. An earlier
+    /// backend of the same endpoint stays.
     pub fn backend_pod(&self, at: SocketAddr, way: u32) -> BackendRef {
         self.backends.borrow_mut().remove(&at);
         self.backend(at, way, BACKEND_POD | if way == 0 { BACKEND_LOCAL } else { 0 })
     }
 
-    /// Gives a backend's id to nobody: no slice of endpoints names it any more.
+    /// Retires a backend's id: no EndpointSlice has the endpoint any more.
     pub fn retire_backend(&self, at: SocketAddr) {
         let reference = self.backends.borrow_mut().remove(&at).expect("a backend that was written before");
         match at {
@@ -222,7 +224,7 @@ impl Bed {
         reference
     }
 
-    /// Sets or clears whether a backend is Ready; it goes on to exist.
+    /// Sets the flags of a backend, which still exists.
     pub fn set_backend_flags(&self, at: SocketAddr, flags: u8) {
         let id = self.backends.borrow()[&at].id();
         match at {
@@ -231,7 +233,7 @@ impl Bed {
         }
     }
 
-    /// Gives a backend another hint, or with 0 none.
+    /// Gives a backend another hint, or none with 0.
     pub fn set_backend_hint(&self, at: SocketAddr, hint: u32) {
         let id = self.backends.borrow()[&at].id();
         match at {
@@ -240,26 +242,26 @@ impl Bed {
         }
     }
 
-    /// Empties the buckets of ICMP messages of a source's prefix: none is sent for an hour.
+    /// Empties the ICMP buckets of a source's prefix. The programs send it no message for an hour.
     pub fn exhaust_icmp(&self, source: IpAddr) {
         let refusals = prefix_of(source);
         self.exhaust_bucket(refusals);
         self.exhaust_bucket(refusals.about_size());
     }
 
-    /// The same of a pod's device.
+    /// Empties the ICMP buckets of a pod's device.
     pub fn exhaust_icmp_of_pod(&self, device: u32) {
         self.exhaust_bucket(SourcePrefix::of_pod(device));
         self.exhaust_bucket(SourcePrefix::of_pod(device).about_size());
     }
 
-    /// Empties the buckets for refusals only, of a source's prefix and of all.
+    /// Empties only the buckets for refusals, of a source's prefix and of all CPUs.
     pub fn exhaust_refusals(&self, source: IpAddr) {
         self.exhaust_bucket(prefix_of(source));
         self.set_per_cpu::<u64>("ICMP_TOTAL", KIND_REFUSAL, in_an_hour());
     }
 
-    /// Empties the buckets for all ICMP messages: none is sent for an hour.
+    /// Empties the ICMP buckets of all CPUs. The programs send no message for an hour.
     pub fn exhaust_all_icmp(&self) {
         (0..KINDS).for_each(|kind| self.set_per_cpu::<u64>("ICMP_TOTAL", kind, in_an_hour()));
     }
@@ -268,17 +270,17 @@ impl Bed {
         self.insert::<SourcePrefix, u64>("ICMP_SOURCES", prefix, in_an_hour());
     }
 
-    /// When each source prefix's bucket of ICMP messages is full again.
+    /// Returns, for each source prefix, the time at which its ICMP bucket is full again.
     #[must_use]
     pub fn icmp_buckets(&self) -> Vec<(SourcePrefix, u64)> {
         self.entries::<SourcePrefix, u64>("ICMP_SOURCES")
     }
 
-    /// Says how a backend on another node is reached at its own address, as if the FIB had just been asked.
+    /// Writes the hop to a backend's own address, as if a program had just asked the FIB.
     pub fn hop(&self, at: SocketAddr, hop: Hop<Addr6>) {
         let reference = self.backends.borrow()[&at];
         let Hop { source, device, mtu, flags, destination_mac, source_mac, .. } = hop;
-        // In a time to come: the programs believe it until then.
+        // The time is in the future, so the programs believe the hop until then.
         let asked = u32::MAX;
         if at.is_ipv4() {
             let [_, _, _, word] = source.0;
@@ -291,7 +293,7 @@ impl Bed {
         }
     }
 
-    /// The device that leads to a backend on another node, as the programs noted it.
+    /// Returns the device that leads to a backend on another node, as the programs recorded it.
     #[must_use]
     pub fn device_towards(&self, at: SocketAddr) -> u32 {
         let id = self.backends.borrow()[&at].id();
@@ -301,20 +303,20 @@ impl Bed {
         }
     }
 
-    /// Packets whose first fragment was seen, both families.
+    /// Returns the number of packets with a known first fragment, of both families.
     #[must_use]
     pub fn fragmented_packets(&self) -> usize {
         self.entries::<FragmentKey<Addr4>, u64>("FRAGMENTS4").len()
             + self.entries::<FragmentKey<Addr6>, u64>("FRAGMENTS6").len()
     }
 
-    /// Fragments that wait for the first one of their packet.
+    /// Returns the number of held fragments.
     #[must_use]
     pub fn held_fragments(&self) -> usize {
         self.entries::<HeldKey, Held>("HELD").len()
     }
 
-    /// Lets time pass for every packet whose first fragment was seen: that was so many seconds earlier.
+    /// Ages the entry of every packet with a known first fragment by `seconds`.
     pub fn age_fragments(&self, seconds: u16) {
         self.age_fragments_of::<Addr4>(seconds);
         self.age_fragments_of::<Addr6>(seconds);
@@ -333,7 +335,7 @@ impl Bed {
         }
     }
 
-    /// Lets time pass for every fragment that is held.
+    /// Ages every held fragment by `seconds`.
     pub fn age_held_fragments(&self, seconds: u32) {
         for (key, held) in self.entries::<HeldKey, Held>("HELD") {
             let aged = Held { seen: held.seen.wrapping_sub(seconds), ..held };
@@ -341,12 +343,12 @@ impl Bed {
         }
     }
 
-    /// Writes what the agent knows of a device.
+    /// Writes a device as the agent does.
     pub fn device(&self, index: u32, device: Device) {
         self.insert::<u32, Device>("DEVICES", index, device);
     }
 
-    /// Takes everything away that was written, and that the programs wrote, but for statistics.
+    /// Removes all entries of tests and programs, except statistics.
     pub(super) fn clear(&self) {
         self.clear_hash::<FrontendKey<Addr4>, Frontend>("FRONTENDS4");
         self.clear_hash::<FrontendKey<Addr6>, Frontend>("FRONTENDS6");
@@ -431,12 +433,12 @@ impl Bed {
     }
 }
 
-/// Nanoseconds of the programs' clock.
+/// Returns the time in an hour, in nanoseconds of the programs' clock.
 fn in_an_hour() -> u64 {
     (monotonic_seconds() + 3600) * 1_000_000_000
 }
 
-/// The bucket for refusals of an address's prefix.
+/// Returns the bucket for refusals of an address's prefix.
 fn prefix_of(source: IpAddr) -> SourcePrefix {
     SourcePrefix::new(match source {
         IpAddr::V4(source) => {

@@ -1,4 +1,4 @@
-//! Flow entries of either family, for people.
+//! Flow entries of both families, in a readable form.
 
 use std::net::SocketAddr;
 
@@ -40,26 +40,26 @@ pub struct FlowEntry {
     pub destination: SocketAddr,
     /// IP protocol number.
     pub protocol: u8,
-    /// What the source is rewritten to.
+    /// The rewritten source.
     pub new_source: SocketAddr,
-    /// What the destination is rewritten to.
+    /// The rewritten destination.
     pub new_destination: SocketAddr,
     /// The backend.
     pub backend: BackendRef,
-    /// The service the backend was chosen for.
+    /// The service id that the backend was chosen for.
     pub service: u32,
-    /// Monotonic seconds of the last packet.
+    /// Monotonic second of the last packet.
     pub last_seen: u32,
     /// `FLOW_*` state.
     pub state: u8,
     /// `FLOW_*` bits.
     pub flags: u8,
-    /// The fingerprint of the key, where the client's address is translated.
+    /// The fingerprint of the key with SNAT.
     pub check: u16,
 }
 
 impl Bed {
-    /// All entries of a table, both families.
+    /// Returns all entries of a table, both families.
     #[must_use]
     pub fn flows(&self, table: FlowTable) -> Vec<FlowEntry> {
         let mut entries = self.family_flows::<Addr4>(table);
@@ -67,14 +67,15 @@ impl Bed {
         entries
     }
 
-    /// The entry a frame's innermost tuple finds.
+    /// Returns the entry of a frame's innermost tuple.
     #[must_use]
     pub fn flow_of(&self, table: FlowTable, frame: &Frame) -> Option<FlowEntry> {
         let tuple = (frame.source(), frame.destination());
         self.flows(table).into_iter().find(|entry| (entry.source, entry.destination) == tuple)
     }
 
-    /// Copies the entries of a bed with the same services, written in the same order: its maps are taken over.
+    /// Copies the entries of a bed with the same Services, written in the same order, as if this
+    /// bed adopted its maps.
     pub fn take_flows_of(&self, former: &Self) {
         for map in ["FLOWS_NEW", "FLOWS"] {
             self.copy_flows_of::<Addr4>(former, map);
@@ -96,7 +97,7 @@ impl Bed {
         }
     }
 
-    /// Lets time pass for every entry: its last packet was so many seconds earlier.
+    /// Ages every entry by `seconds`.
     pub fn age_flows(&self, seconds: u32) {
         self.rewrite_flows(|flow| flow.last_seen = flow.last_seen.saturating_sub(seconds));
     }
@@ -109,7 +110,8 @@ impl Bed {
         }
     }
 
-    /// Every backend has answered what its client began, as the programs note it; the client's next packet shows that it has seen that.
+    /// Answers all new connections as their backends would: the client's next packet confirms its
+    /// connection.
     pub fn answer_all(&self) {
         let answered =
             |entry: &mut FlowEntry| entry.flags |= if entry.check == 0 { 0 } else { FLOW_ANSWERED };
@@ -118,7 +120,7 @@ impl Bed {
         self.note_answers(|hash| Answer::first(hash, FIRST_NUMBER + 1));
     }
 
-    /// What any backend has answered is forgotten, as far as nobody has shown that it was seen.
+    /// Removes the answers of all backends to unconfirmed connections.
     pub fn forget_answers(&self) {
         self.note_answers(|_| Answer::default());
     }
@@ -149,7 +151,7 @@ impl Bed {
         self.forget_flows_where(|_| true);
     }
 
-    /// Removes the entry a frame's innermost tuple finds, as an LRU map may do at any time.
+    /// Removes the entry of a frame's innermost tuple, as an LRU map may do at any time.
     pub fn forget_flow(&self, frame: &Frame) {
         let tuple = (frame.source(), frame.destination());
         self.forget_flows_where(|entry| (entry.source, entry.destination) == tuple);
@@ -187,7 +189,7 @@ impl Bed {
             let mut view = entry(&key, &flow);
             let before = view;
             change(&mut view);
-            // To write an entry takes a node of the map, which may be another entry's.
+            // Writing an entry takes a node of the map, which may belong to another entry.
             if view == before {
                 continue;
             }

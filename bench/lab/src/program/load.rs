@@ -20,7 +20,8 @@ use proxy_common::{Addr4, Addr6};
 
 use super::Hook;
 
-/// Where the BPF object is: `MILLRACE_BPF_OBJECT`, else where `cargo xtask build` puts it.
+/// Returns the path of the BPF object: `MILLRACE_BPF_OBJECT`, else the output of `cargo xtask
+/// build`.
 #[must_use]
 pub fn object_path() -> PathBuf {
     std::env::var_os("MILLRACE_BPF_OBJECT").map_or_else(
@@ -32,10 +33,10 @@ pub fn object_path() -> PathBuf {
     )
 }
 
-/// The programs with maps of their own, nothing pinned, nothing attached.
+/// The programs with maps of their own, without pins and attachments.
 ///
-/// Verifying the programs takes longer than any test, so a bed of default sizes goes to a pool when it is
-/// dropped, its maps cleared, and the next bed of the same settings is taken from there.
+/// Verifying the programs takes longer than any test. On drop, a bed of default sizes therefore
+/// goes to a pool with its maps cleared. The next bed with the same settings is taken from there.
 pub struct Bed {
     ebpf: Arc<Mutex<Ebpf>>,
     builder: BedBuilder,
@@ -46,15 +47,16 @@ pub struct Bed {
     pub(super) backends: RefCell<HashMap<SocketAddr, BackendRef>>,
 }
 
-/// Beds of default sizes that nobody uses.
+/// Unused beds of default sizes.
 static POOL: Mutex<Vec<Idle>> = Mutex::new(Vec::new());
 
-/// Why the object does not load. Remembered, since each try takes a second and there are hundreds of tests.
+/// The reason why the object does not load. It is remembered: each try takes a second, and there
+/// are hundreds of tests.
 static REFUSED: OnceLock<String> = OnceLock::new();
 
 type Idle = (BedBuilder, Arc<Mutex<Ebpf>>);
 
-/// How many entries the maps have.
+/// The sizes of the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Frontends, services and their statistics.
@@ -63,7 +65,7 @@ pub struct Sizes {
     pub slots: u32,
     /// Backends and hints.
     pub backends: u32,
-    /// Established flows of each family; a quarter as many embryos.
+    /// Entries of FLOWS for each family. FLOWS_NEW has a quarter of them.
     pub flows: u32,
 }
 
@@ -88,7 +90,7 @@ pub struct BedBuilder {
     share: u32,
 }
 
-/// Where encapsulated packets come from beside the nodes' own addresses.
+/// The sources of encapsulated packets besides the nodes' own addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct OuterSource {
     v4: Option<Ipv4Net>,
@@ -118,85 +120,86 @@ impl Default for BedBuilder {
 }
 
 impl BedBuilder {
-    /// Sizes of the maps.
+    /// Sets the sizes of the maps.
     #[must_use]
     pub fn sizes(mut self, sizes: Sizes) -> Self {
         self.sizes = sizes;
         self
     }
 
-    /// Flow time-outs.
+    /// Sets the time-outs of flows.
     #[must_use]
     pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
         self.timeouts = timeouts;
         self
     }
 
-    /// The mark for packets that go up, and its mask.
+    /// Sets the mark of packets that are passed to the stack, and its mask.
     #[must_use]
     pub fn mark(mut self, value: u32, mask: u32) -> Self {
         self.mark = (value, mask);
         self
     }
 
-    /// Which kinds of service addresses refuse unknown ports: `VIP_*` bits.
+    /// Sets the kinds of Service addresses that refuse unknown ports: `VIP_*` bits.
     #[must_use]
     pub fn reject_unknown(mut self, kinds: u32) -> Self {
         self.reject_unknown = kinds;
         self
     }
 
-    /// The first and the last port of this node that connections to other nodes' backends are given.
+    /// Sets the first and the last SNAT port.
     #[must_use]
     pub fn snat_ports(mut self, first: u16, last: u16) -> Self {
         self.snat_ports = (first, last);
         self
     }
 
-    /// Packets to other nodes are encapsulated in UDP.
+    /// Encapsulates packets to other nodes in UDP.
     #[must_use]
     pub fn fou(mut self) -> Self {
         self.fou = 1;
         self.takes(TAKES_FOU)
     }
 
-    /// What is decapsulated: `TAKES_*` bits; by default only what the programs send themselves.
+    /// Sets the encapsulations that the node decapsulates: `TAKES_*` bits. The default is only its
+    /// own encapsulation.
     #[must_use]
     pub fn takes(mut self, bits: u32) -> Self {
         self.takes = bits;
         self
     }
 
-    /// Pods of this node may answer clients themselves.
+    /// Lets pods of this node answer clients themselves.
     #[must_use]
     pub fn pods_answer(mut self) -> Self {
         self.pods_answer = 1;
         self
     }
 
-    /// Encapsulated packets are taken from these prefixes.
+    /// Accepts encapsulated packets from these prefixes.
     #[must_use]
     pub fn outer_source(mut self, v4: Ipv4Net, v6: Ipv6Net) -> Self {
         self.outer_source = OuterSource { v4: Some(v4), v6: Some(v6), ..self.outer_source };
         self
     }
 
-    /// They are sent from there, too.
+    /// Sends encapsulated packets from these prefixes, too.
     #[must_use]
     pub fn spread(mut self) -> Self {
         self.outer_source.spread = 1;
         self
     }
 
-    /// Connections are shared with another mode: a `SHARE_*` word.
+    /// Shares connections with another mode: a `SHARE_*` word.
     #[must_use]
     pub fn share(mut self, share: u32) -> Self {
         self.share = share;
         self
     }
 
-    /// Makes the object's maps; its agent's heartbeat is now. A program is loaded when it is first run: to verify one takes longer than
-    /// most tests.
+    /// Makes the object's maps, with a heartbeat of the agent. A program is loaded when it is first
+    /// run, because verifying one takes longer than most tests.
     ///
     /// # Panics
     /// If the object is missing or the kernel refuses its maps.
@@ -295,24 +298,25 @@ impl BedBuilder {
 }
 
 impl Bed {
-    /// The programs with small maps and default settings.
+    /// Returns a bed with small maps and default settings.
     #[must_use]
     pub fn new() -> Self {
         Self::builder().load()
     }
 
-    /// To load the programs with other settings.
+    /// Returns a builder, for other settings.
     #[must_use]
     pub fn builder() -> BedBuilder {
         BedBuilder::default()
     }
 
-    /// Says that the agent is alive now; after thirty seconds without, resolved ways are not believed.
+    /// Writes a heartbeat of the agent. After thirty seconds without one, the programs do not
+    /// believe resolved ways.
     pub fn beat(&self) {
         self.set_agent_word(AGENT_HEARTBEAT, monotonic_seconds());
     }
 
-    /// The loaded program, for a tail call.
+    /// Returns the loaded program, for a tail call.
     ///
     /// # Panics
     /// If the kernel refuses it; the message holds the verifier's log.
@@ -323,7 +327,7 @@ impl Bed {
         fd.unwrap_or_else(|error| panic!("{}: {error:?}", hook.program()))
     }
 
-    /// The object, with this program loaded.
+    /// Returns the object with this program loaded.
     pub(super) fn with_program(&self, hook: Hook) -> MutexGuard<'_, Ebpf> {
         let mut ebpf = self.ebpf();
         unless_refused(|| load_program(&mut ebpf, hook));
@@ -361,18 +365,19 @@ pub(super) fn monotonic_seconds() -> u64 {
     u64::try_from(now.tv_sec()).expect("a clock that runs forward")
 }
 
-/// As the agent asks: kernels before 6.3 refuse them.
+/// Returns whether the kernel accepts the flags for decapsulation, as the agent does. Kernels
+/// before 6.3 refuse them.
 fn takes_decap_flags() -> bool {
     KernelVersion::current().is_ok_and(|current| current >= KernelVersion::new(6, 3, 0))
 }
 
-/// What the kernel has refused once, or what is missing, fails every test at once.
+/// Loads, unless an earlier load failed: then every test fails at once, with the same reason.
 fn unless_refused<T>(load: impl FnOnce() -> Result<T, String>) -> T {
     REFUSED.get().inspect(|refusal| panic!("{refusal}"));
     load().unwrap_or_else(|refusal| panic!("{}", REFUSED.get_or_init(|| refusal)))
 }
 
-/// Loads a program, unless it is.
+/// Loads a program unless it is loaded.
 fn load_program(ebpf: &mut Ebpf, hook: Hook) -> Result<(), String> {
     let name = hook.program();
     let program = ebpf.program_mut(name).ok_or_else(|| format!("the object has no program {name}"))?;

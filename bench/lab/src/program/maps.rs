@@ -10,12 +10,12 @@ use proxy_common::{Addr4, Addr6, Address};
 
 use super::Bed;
 
-/// Which of a pair of maps holds an address family.
+/// The map of a pair that belongs to an address family.
 pub trait FamilyMaps: Address {
     /// "4" or "6".
     const SUFFIX: &'static str;
 
-    /// The name of this family's map of a pair.
+    /// Returns the name of this family's map of a pair.
     #[must_use]
     fn map(name: &str) -> String {
         format!("{name}{}", Self::SUFFIX)
@@ -31,7 +31,8 @@ impl FamilyMaps for Addr6 {
 }
 
 impl Bed {
-    /// Reads all counters, summed over the CPUs; indexed by [`Program::counter`](proxy_common::verdict::Program::counter).
+    /// Reads all counters, summed over the CPUs; indexed by
+    /// [`Program::counter`](proxy_common::verdict::Program::counter).
     #[must_use]
     pub fn counters(&self) -> Vec<Counter> {
         let ebpf = self.ebpf();
@@ -40,7 +41,7 @@ impl Bed {
         counters.iter().map(|values| sum(&values.expect("a counter"))).collect()
     }
 
-    /// Reads what was counted for a service, summed over the CPUs.
+    /// Reads the counter of a Service, summed over the CPUs.
     #[must_use]
     pub fn service_counter(&self, service: u32) -> Counter {
         let ebpf = self.ebpf();

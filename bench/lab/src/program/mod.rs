@@ -1,4 +1,5 @@
-//! The real BPF object on the bench: loaded without pins, filled by a fixture, run by `BPF_PROG_TEST_RUN`.
+//! The real BPF object on the bench. It is loaded without pins, filled by a fixture, and run by
+//! `BPF_PROG_TEST_RUN`.
 //!
 //! ```no_run
 //! use millrace_lab::frame::{Frame, flag};

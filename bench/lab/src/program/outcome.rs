@@ -1,4 +1,4 @@
-//! What a run did, and assertions about it.
+//! The outcome of a run, and assertions about it.
 
 use std::fmt;
 
@@ -9,23 +9,23 @@ use super::Hook;
 use super::context::RawRun;
 use crate::frame::{Frame, describe, difference};
 
-/// An action, the same word for both kinds of program.
+/// The action of a program, with the same words for XDP and TC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// To the stack (`XDP_PASS`, `TC_ACT_OK`, `TCX_NEXT`).
+    /// Passed to the stack (`XDP_PASS`, `TC_ACT_OK`, `TCX_NEXT`).
     Pass,
     /// Dropped.
     Drop,
-    /// Out of the device it came in at (`XDP_TX`).
+    /// Sent out of the device that received it (`XDP_TX`).
     Transmit,
-    /// Out of a device the program named.
+    /// Sent out of a device that the program named.
     Redirect,
-    /// The program failed (`XDP_ABORTED`) or returned what no program may.
+    /// The program failed (`XDP_ABORTED`) or returned an invalid value.
     Fault,
 }
 
 impl Verdict {
-    /// What a program's return value means.
+    /// Returns the meaning of a program's return value.
     #[must_use]
     pub const fn new(hook: Hook, action: u32) -> Self {
         const TCX_NEXT: u32 = u32::MAX;
@@ -38,19 +38,20 @@ impl Verdict {
         }
     }
 
-    /// Whether the frame leaves by a device.
+    /// Returns whether the frame leaves by a device.
     #[must_use]
     pub const fn is_sent(self) -> bool {
         matches!(self, Self::Transmit | Self::Redirect)
     }
 }
 
-/// How often each reason was counted, in packets and bytes.
+/// The counts of each reason, in packets and bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counts(Vec<(Reason, Counter)>);
 
 impl Counts {
-    /// What a program counted between two readings of COUNTERS; reasons that did not change are left out.
+    /// Returns the counts of a program between two readings of COUNTERS. Unchanged reasons are left
+    /// out.
     #[must_use]
     pub fn between(hook: Hook, before: &[Counter], after: &[Counter]) -> Self {
         let counts = Reason::ALL.iter().filter_map(|reason| {
@@ -63,13 +64,13 @@ impl Counts {
         Self(counts.collect())
     }
 
-    /// Packets counted under any reason.
+    /// Returns the packets counted under any reason.
     #[must_use]
     pub fn packets(&self) -> u64 {
         self.0.iter().map(|(_, counter)| counter.packets).sum()
     }
 
-    /// Packets and bytes of one reason.
+    /// Returns the packets and bytes of one reason.
     #[must_use]
     pub fn of(&self, reason: Reason) -> Counter {
         self.0.iter().find(|(counted, _)| *counted == reason).map(|(_, counter)| *counter).unwrap_or_default()
@@ -93,18 +94,18 @@ impl fmt::Display for Counts {
     }
 }
 
-/// What one run did.
+/// The outcome of one run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The program that ran.
     pub hook: Hook,
-    /// What it was given.
+    /// The frame that it received.
     pub sent: Bytes,
-    /// What it decided.
+    /// Its verdict.
     pub verdict: Verdict,
     /// The program's return value, frame, metadata and mark.
     pub run: RawRun,
-    /// What it counted.
+    /// Its counts.
     pub counts: Counts,
 }
 
@@ -113,20 +114,20 @@ impl Outcome {
         Self { hook, sent, verdict: Verdict::new(hook, run.action), run, counts }
     }
 
-    /// The frame as the program left it, parsed.
+    /// Returns the frame as the program left it, parsed.
     #[track_caller]
     pub fn frame(&self) -> Frame {
         Frame::parse(&self.run.frame).unwrap_or_else(|error| panic!("{error}\n{self}"))
     }
 
-    /// Passed to the stack exactly as `expected` says.
+    /// Asserts that the frame was passed to the stack and equals `expected`.
     #[track_caller]
     pub fn assert_passed(&self, expected: &Frame) -> &Self {
         self.assert_verdict(|verdict| verdict == Verdict::Pass, "to be passed")
             .assert_frame(&expected.build())
     }
 
-    /// Passed to the stack byte for byte as it came, without metadata.
+    /// Asserts that the frame was passed to the stack unchanged, without metadata.
     #[track_caller]
     pub fn assert_untouched(&self) -> &Self {
         self.assert_verdict(|verdict| verdict == Verdict::Pass, "to be passed");
@@ -135,19 +136,20 @@ impl Outcome {
         self
     }
 
-    /// Sent out of a device exactly as `expected` says.
+    /// Asserts that the frame was sent out of a device and equals `expected`.
     #[track_caller]
     pub fn assert_sent(&self, expected: &Frame) -> &Self {
         self.assert_verdict(Verdict::is_sent, "to be sent").assert_frame(&expected.build())
     }
 
-    /// Dropped and counted once, under this reason.
+    /// Asserts that the frame was dropped and counted once, under this reason.
     #[track_caller]
     pub fn assert_dropped(&self, reason: Reason) -> &Self {
         self.assert_verdict(|verdict| verdict == Verdict::Drop, "to be dropped").assert_counted(reason)
     }
 
-    /// Counted exactly once, under this reason, with the bytes of the frame that came in.
+    /// Asserts that the frame was counted exactly once, under this reason, with its bytes as
+    /// received.
     #[track_caller]
     pub fn assert_counted(&self, reason: Reason) -> &Self {
         let expected = Counter { packets: 1, bytes: self.sent.len() as u64 };

@@ -19,7 +19,7 @@ use super::Bed;
 use super::maps::FamilyMaps;
 use crate::frame::{Frame, Layer, protocol};
 
-/// Slots of a DSR service's slice: small, and prime like a real one's.
+/// The number of slots of a DSR Service's slice: small, and a prime as a real one's.
 const MAGLEV_SLOTS: u32 = 251;
 
 /// A backend of a service.
@@ -35,7 +35,7 @@ pub struct Endpoint {
     pub hint: u16,
 }
 
-/// A service to be installed.
+/// A Service to install.
 #[must_use]
 pub struct ServiceBuilder<'bed> {
     bed: &'bed Bed,
@@ -48,14 +48,14 @@ pub struct ServiceBuilder<'bed> {
     endpoints: Vec<Endpoint>,
 }
 
-/// A service that was installed.
+/// An installed Service.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// Id of the list the frontends name.
+    /// Id of the list that the frontends name.
     pub id: u32,
     /// Id of the Cluster list.
     pub cluster_id: u32,
-    /// The backends of the list, in the order they were added.
+    /// The backends of the list, in the order of their addition.
     pub endpoints: Vec<Endpoint>,
     /// The backends of the Cluster list.
     pub cluster_endpoints: Vec<Endpoint>,
@@ -64,7 +64,7 @@ pub struct Service {
 }
 
 impl Bed {
-    /// A TCP service without anything, of traffic policy Cluster.
+    /// Returns a TCP Service of traffic policy Cluster, without frontends and backends.
     pub fn service(&self) -> ServiceBuilder<'_> {
         ServiceBuilder {
             bed: self,
@@ -80,56 +80,56 @@ impl Bed {
 }
 
 impl ServiceBuilder<'_> {
-    /// With Direct Server Return, so with a Maglev slice.
+    /// Gives it Direct Server Return, and so a Maglev slice.
     pub fn dsr(mut self) -> Self {
         self.flags |= FRONTEND_DSR;
         self
     }
 
-    /// Of external traffic policy Local.
+    /// Gives it the external traffic policy Local.
     pub fn policy_local(mut self) -> Self {
         self.flags |= FRONTEND_LOCAL;
         self
     }
 
-    /// With session affinity: the slot follows the client's address.
+    /// Gives it session affinity: the slot follows the client's address.
     pub fn affinity(mut self) -> Self {
         self.flags |= FRONTEND_AFFINITY;
         self
     }
 
-    /// A backend on this node has the very address and port of its frontends.
+    /// Says that a backend on this node has the address and port of its frontends.
     pub fn listener(mut self) -> Self {
         self.flags |= FRONTEND_LISTENER;
         self
     }
 
-    /// Over an uplink for clients inside the cluster only.
+    /// Admits, over an uplink, only clients inside the cluster.
     pub fn inside_only(mut self) -> Self {
         self.flags |= FRONTEND_INSIDE_ONLY;
         self
     }
 
-    /// For sockets of the node's own network namespace only.
+    /// Admits only sockets of the node's own network namespace.
     pub fn node_only(mut self) -> Self {
         self.flags |= FRONTEND_NODE_ONLY;
         self
     }
 
-    /// Only for sources inside a prefix; may be repeated.
+    /// Admits only sources in a prefix; may be repeated.
     pub fn source_range(mut self, prefix: IpAddr, length: u32) -> Self {
         self.flags |= FRONTEND_SOURCE_RANGES;
         self.source_ranges.push((prefix, length));
         self
     }
 
-    /// Reached at cluster IPs.
+    /// Makes its frontends ClusterIPs.
     pub fn cluster_ip(self) -> Self {
         self.of_kind(FRONTEND_KIND_CLUSTER_IP)
     }
 
-    /// Reached at nodes' addresses: at this one's where [`external`](Self::external) says, and at all others' on the same
-    /// ports, encapsulated.
+    /// Makes its frontends NodePorts: on this node at the addresses of
+    /// [`external`](Self::external), and on all others at the same ports, encapsulated.
     pub fn node_ports(self) -> Self {
         self.of_kind(FRONTEND_KIND_NODE_PORT)
     }
@@ -140,38 +140,39 @@ impl ServiceBuilder<'_> {
         self
     }
 
-    /// Of internal traffic policy Local.
+    /// Gives it the internal traffic policy Local.
     pub fn internal_policy_local(mut self) -> Self {
         self.flags |= FRONTEND_LOCAL;
         self.inside_local = true;
         self
     }
 
-    /// Without a Cluster list, as a service of internal traffic policy Local that nobody reaches from outside.
+    /// Removes its Cluster list, as for a Service of internal traffic policy Local without external
+    /// frontends.
     pub fn without_cluster_list(mut self) -> Self {
         self.has_cluster_list = false;
         self
     }
 
-    /// For UDP.
+    /// Makes it a UDP Service.
     pub fn udp(mut self) -> Self {
         self.protocol = protocol::UDP;
         self
     }
 
-    /// For the IP protocol number.
+    /// Sets its IP protocol number.
     pub fn protocol(mut self, protocol: u8) -> Self {
         self.protocol = protocol;
         self
     }
 
-    /// Reached at an address and port, from outside the cluster and from inside.
+    /// Adds an address and port, for clients outside and inside the cluster.
     pub fn external(mut self, at: impl IntoSocketAddr) -> Self {
         self.external.push(at.into_socket_addr());
         self
     }
 
-    /// Has a backend on this node.
+    /// Adds a backend on this node.
     pub fn backend_local(mut self, at: impl IntoSocketAddr) -> Self {
         let at = at.into_socket_addr();
         let reference = self.bed.backend_local(at);
@@ -179,7 +180,7 @@ impl ServiceBuilder<'_> {
         self
     }
 
-    /// Has a backend behind a way.
+    /// Adds a backend behind a way.
     pub fn backend_remote(mut self, at: impl IntoSocketAddr, way: u32) -> Self {
         let at = at.into_socket_addr();
         let reference = self.bed.backend_remote(at, way);
@@ -187,7 +188,7 @@ impl ServiceBuilder<'_> {
         self
     }
 
-    /// Has a backend whose pod takes off outer headers, on this node where the way is 0.
+    /// Adds a backend whose pod decapsulates. It is on this node if the way is 0.
     pub fn backend_pod(mut self, at: impl IntoSocketAddr, way: u32) -> Self {
         let at = at.into_socket_addr();
         let reference = self.bed.backend_pod(at, way);
@@ -285,7 +286,7 @@ impl ServiceBuilder<'_> {
     }
 }
 
-/// By which a pod of this node is found.
+/// Returns the key of HINTS for a pod of this node.
 fn pod_key(service: u32, address: IpAddr) -> HintKey {
     match address {
         IpAddr::V4(address) => HintKey::pod(service, &Addr4::from(address)),
@@ -294,7 +295,7 @@ fn pod_key(service: u32, address: IpAddr) -> HintKey {
 }
 
 impl Service {
-    /// Index of the slot a client's frame falls on, computed by the contract's hash.
+    /// Returns the index of a client's slot, by the hash that nodes share.
     #[must_use]
     pub fn slot_index(&self, frame: &Frame) -> u32 {
         let hash = match frame.source() {
@@ -304,34 +305,34 @@ impl Service {
         self.entry.slot(hash)
     }
 
-    /// The backend a client's frame goes to as long as nobody changed the slots.
+    /// Returns the backend of a client's frame, as long as no slot was changed.
     #[must_use]
     pub fn choice(&self, frame: &Frame) -> Endpoint {
         let slot = self.slot_index(frame) - self.entry.offset();
         self.endpoints[slot as usize % self.endpoints.len()]
     }
 
-    /// A backend is in the list no more, as far as clients that had it are concerned.
+    /// Removes a backend from the list's members: clients with it by affinity get another one.
     pub fn forget_member(&self, bed: &Bed, backend: BackendRef) {
         bed.remove::<HintKey, u32>("HINTS", &HintKey::member(self.id, backend));
     }
 
-    /// A backend is none of the service's any more, as far as directors that name its pod are concerned.
+    /// Removes the pod of a backend from the hints by address.
     pub fn forget_pod(&self, bed: &Bed, backend: Endpoint) {
         bed.remove::<HintKey, u32>("HINTS", &pod_key(self.id, backend.at.ip()));
     }
 
-    /// An address has the same hint as the pod of a backend.
+    /// Gives an address the hint of a backend's pod.
     pub fn share_hint(&self, bed: &Bed, backend: Endpoint, address: IpAddr) {
         bed.insert::<HintKey, u32>("HINTS", pod_key(self.id, address), backend.reference.0);
     }
 
-    /// Rewrites the slot a client's frame falls on.
+    /// Rewrites the slot of a client's frame.
     pub fn set_slot(&self, bed: &Bed, frame: &Frame, slot: Slot) {
         bed.set::<u64>("SELECTION", self.slot_index(frame), slot.0);
     }
 
-    /// Nobody is in the list any more; its slots stay.
+    /// Empties the list. Its slots stay.
     pub fn vacate(&self, bed: &Bed) {
         let Service { entry, .. } = self;
         let vacant = ServiceEntry::new(entry.offset(), entry.length(), entry.flags() | SERVICE_VACANT);
@@ -344,7 +345,7 @@ impl Service {
     }
 }
 
-/// The contract's hash of a client's frame.
+/// Returns the hash that nodes share, of a client's frame.
 #[must_use]
 pub fn hash_of(frame: &Frame) -> u32 {
     match frame.source() {
@@ -373,7 +374,7 @@ fn key_of<A: Address>(frame: &Frame) -> FlowKey<A> {
     }
 }
 
-/// The contract's hint of a backend.
+/// Returns the hint that nodes share, of a backend.
 fn hint_of(at: SocketAddr) -> u16 {
     match at.ip() {
         IpAddr::V4(address) => hint(&Addr4::from(address), at.port().to_be()),
@@ -381,9 +382,9 @@ fn hint_of(at: SocketAddr) -> u16 {
     }
 }
 
-/// What tests write addresses as.
+/// The forms in which tests write addresses.
 pub trait IntoSocketAddr {
-    /// The address and port.
+    /// Returns the address and port.
     fn into_socket_addr(self) -> SocketAddr;
 }
 

@@ -1,4 +1,4 @@
-//! The address plan. Public addresses are from the ranges set aside for documentation.
+//! The address plan. Public addresses are from the ranges for documentation.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -18,7 +18,7 @@ impl Family {
     /// Both.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 
-    /// The family of an address.
+    /// Returns the family of an address.
     #[must_use]
     pub const fn of(address: IpAddr) -> Self {
         match address {
@@ -47,7 +47,7 @@ pub struct Dual {
 }
 
 impl Dual {
-    /// The address of a family.
+    /// Returns the address of a family.
     #[must_use]
     pub const fn of(self, family: Family) -> IpAddr {
         match family {
@@ -56,19 +56,20 @@ impl Dual {
         }
     }
 
-    /// Both as prefixes of the lengths that networks of the bed have.
+    /// Returns both as prefixes of the lengths of the bed's networks.
     pub(super) fn networks(self) -> [IpNet; 2] {
         [IpNet::V4(Ipv4Net::new_assert(self.v4, 24)), IpNet::V6(Ipv6Net::new_assert(self.v6, 64))]
     }
 
-    /// Both families' address, one after the other.
+    /// Returns the address of both families.
     #[must_use]
     pub const fn both(self) -> [IpAddr; 2] {
         [IpAddr::V4(self.v4), IpAddr::V6(self.v6)]
     }
 }
 
-/// The `number`th load balancer or external address; the router sends them all to node 1.
+/// Returns the `number`th load balancer or external address. The router sends all of them to node
+/// 1.
 #[must_use]
 pub const fn vip(number: u8) -> Dual {
     Dual {
@@ -77,7 +78,7 @@ pub const fn vip(number: u8) -> Dual {
     }
 }
 
-/// The cluster IPs of the `number`th service.
+/// Returns the cluster IPs of the `number`th service.
 #[must_use]
 pub const fn cluster_ip(number: u8) -> Dual {
     Dual {
@@ -98,22 +99,23 @@ pub(super) const SECOND_GATEWAY: Dual = second_lan(1);
 pub(super) const VIPS: Dual =
     Dual { v4: Ipv4Addr::new(203, 0, 113, 0), v6: Ipv6Addr::new(0x2001, 0xdb8, 0xe, 0, 0, 0, 0, 0) };
 
-/// Node `number`.
+/// Returns the addresses of node `number`.
 pub(super) const fn node(number: u8) -> Dual {
     lan(number + 10)
 }
 
-/// The second uplink of node `number`.
+/// Returns the second uplink of node `number`.
 pub(super) const fn second_uplink(number: u8) -> Dual {
     second_lan(number + 10)
 }
 
-/// Host `number` that is no node.
+/// Returns the addresses of host `number`, which is no node.
 pub(super) const fn host(number: u8) -> Dual {
     lan(number)
 }
 
-/// Pod `index` of node `number`; the node's own address in its pod network is index `None`.
+/// Returns the address of pod `index` of node `number`. Index `None` is the node's own address in
+/// its pod network.
 pub(super) const fn pod(number: u8, index: Option<u8>) -> Dual {
     let host = match index {
         Some(index) => 10 + index,
@@ -146,8 +148,8 @@ const fn second_lan(host: u8) -> Dual {
     }
 }
 
-/// The number whose hexadecimal digits are the decimal ones of `number` (below 100), so that both families'
-/// addresses read alike.
+/// Returns the number with the decimal digits of `number` (below 100) as its hexadecimal ones. The
+/// addresses of both families so read alike.
 const fn as_hex(number: u8) -> u16 {
     (number / 10 * 16 + number % 10) as u16
 }

@@ -59,7 +59,8 @@ pub(super) fn build(shape: Shape) -> Result<Bed> {
     Ok(bed)
 }
 
-/// Addresses are usable at once: nobody else is on these networks.
+/// Switches duplicate address detection off, so that addresses are usable at once. There are no
+/// other hosts.
 fn skip_address_detection() -> Result<()> {
     write_sysctl("net/ipv6/conf/default/accept_dad", "0")?;
     write_sysctl("net/ipv6/conf/all/accept_dad", "0")
@@ -100,10 +101,11 @@ fn connect_node(bed: &Bed, number: u8) -> Result<()> {
     let node = bed.node(number)?;
     node.namespace.run(async || {
         skip_address_detection()?;
-        // The strict reverse-path filter is what distributions set, and the hardest for a service proxy.
+        // Distributions set the strict reverse-path filter, which is the hardest for a service
+        // proxy.
         write_sysctl("net/ipv4/conf/all/rp_filter", "1")?;
         write_sysctl("net/ipv4/conf/default/rp_filter", "1")?;
-        // A CNI's bridge plugin switches forwarding on; pods have no way out without.
+        // A CNI's bridge plugin switches forwarding on. Pods have no way out without it.
         forward_packets()
     })?;
     connect_uplink(bed, number)?;
@@ -136,7 +138,8 @@ pub(super) fn connect_uplink(bed: &Bed, number: u8) -> Result<()> {
     })
 }
 
-/// Gives all nodes a second uplink `eth1`, on a network of its own. No route but that network's leads there.
+/// Gives all nodes a second uplink `eth1` on a network of its own. Only the route of that network
+/// leads there.
 pub(super) fn add_second_uplinks(bed: &Bed) -> Result<()> {
     bed.router.run(async || {
         let netlink = Netlink::open()?;
@@ -186,7 +189,7 @@ pub(super) fn add_host(bed: &Bed, name: &str, number: u8) -> Result<Host> {
     Ok(Host { address: addresses.v4, namespace })
 }
 
-/// Puts a machine into a leg, which sends on no more than so many bytes at once.
+/// Puts a machine into a leg. It forwards packets of at most `bytes` bytes.
 pub(super) fn add_narrows(bed: &Bed, leg: Leg, bytes: u32) -> Result<Host> {
     const NUMBER: u8 = 50;
     let gate = add_host(bed, "narrows", NUMBER)?;
@@ -194,7 +197,7 @@ pub(super) fn add_narrows(bed: &Bed, leg: Leg, bytes: u32) -> Result<Host> {
     let routes: Routes = ends.iter().flat_map(|(_, routes)| routes.clone()).collect();
     gate.namespace.run(async move || {
         forward_packets()?;
-        // Whoever is told of a shorter way takes it.
+        // A redirect would tell the hosts of a shorter way.
         for device in ["all", "eth0"] {
             write_sysctl(&format!("net/ipv4/conf/{device}/send_redirects"), "0")?;
         }
@@ -209,7 +212,7 @@ pub(super) fn add_narrows(bed: &Bed, leg: Leg, bytes: u32) -> Result<Host> {
     Ok(gate)
 }
 
-/// Lets those who send into a leg know that it takes no more than so many bytes.
+/// Gives the senders into a leg routes for at most `bytes` bytes.
 pub(super) fn narrow_routes(bed: &Bed, leg: Leg, bytes: u32) -> Result<()> {
     for (namespace, routes) in ends(bed, leg)? {
         namespace.run(async move || set_narrow_routes(routes, bytes).await)?;
@@ -217,7 +220,7 @@ pub(super) fn narrow_routes(bed: &Bed, leg: Leg, bytes: u32) -> Result<()> {
     Ok(())
 }
 
-/// Who sends into a leg, and the routes for it.
+/// Returns the senders into a leg, and their routes.
 fn ends(bed: &Bed, leg: Leg) -> Result<Vec<(&Namespace, Routes)>> {
     let to_client = || addresses::CLIENT.networks().into_iter().zip(addresses::LAN_GATEWAY.both()).collect();
     Ok(match leg {
@@ -225,7 +228,7 @@ fn ends(bed: &Bed, leg: Leg) -> Result<Vec<(&Namespace, Routes)>> {
             vec![(&bed.router, vip_routes().collect()), (bed.node(1)?.namespace(), to_client())]
         }
         Leg::Nodes { from, to } => {
-            // The node's own addresses last: once they are routed, no gateway is found there.
+            // The node's own addresses come last. Once they are routed, no gateway is found there.
             let own = addresses::node(to).both().map(|address| (IpNet::from(address), address));
             vec![(bed.node(from)?.namespace(), pod_routes(to).chain(own).collect())]
         }
@@ -265,7 +268,7 @@ async fn add_addresses(netlink: &Netlink, device: &str, addresses: Dual) -> Resu
     Ok(())
 }
 
-/// Pod networks of the other nodes, directly through them.
+/// Adds routes to the pod networks of the other nodes, directly through those nodes.
 pub(super) fn route_between_nodes(bed: &Bed, node: &Node) -> Result<()> {
     let others = bed.nodes.iter().map(|other| other.number).filter(|other| *other != node.number);
     let routes: Vec<_> = others.flat_map(pod_routes).collect();
@@ -283,7 +286,7 @@ fn pod_routes(number: u8) -> impl Iterator<Item = (IpNet, IpAddr)> {
     networks.into_iter().zip(addresses::node(number).both())
 }
 
-/// Load balancer and external addresses are node 1's to serve.
+/// Returns the routes of load balancer and external addresses, which node 1 serves.
 fn vip_routes() -> impl Iterator<Item = (IpNet, IpAddr)> {
     addresses::VIPS.networks().into_iter().zip(addresses::node(1).both())
 }

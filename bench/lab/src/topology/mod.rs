@@ -1,4 +1,4 @@
-//! The bed: what stands where.
+//! The bed: its machines and its networks.
 //!
 //! ```text
 //!  client 198.51.100.10, 2001:db8:c::10
@@ -10,8 +10,8 @@
 //!  pod-1a pod-1b      pod-2a pod-2b      pod-3a pod-3b           10.244.N.10 and .11
 //! ```
 //!
-//! Nodes reach each other directly; everything to and from the client crosses the router, so what a node sends
-//! and receives is seen on the router's port of that node.
+//! Nodes reach each other directly. All traffic of the client crosses the router. A capture on the
+//! router's port of a node therefore sees the frames that the node sends and receives.
 
 mod addresses;
 mod build;
@@ -28,24 +28,24 @@ use crate::net::{Cgroup, Namespace, Netlink};
 
 pub use addresses::{Dual, Family, cluster_ip, vip};
 
-/// What a bed is to look like.
+/// The shape of a bed.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// Number of nodes, at most 9.
     pub nodes: u8,
     /// Number of pods on each node, at most 9.
     pub pods: u8,
-    /// What devices leave to each other.
+    /// The offloads of the wires.
     pub wire: Wire,
 }
 
-/// What crosses the virtual wires.
+/// The frames on the virtual wires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
-    /// Frames as a real wire carries them: finished checksums, none larger than the MTU. What XDP expects; the
-    /// router takes what the nodes' XDP programs send.
+    /// Frames as on a real wire: finished checksums, and no frame above the MTU. XDP expects this,
+    /// and the router accepts the frames of the nodes' XDP programs.
     Plain,
-    /// Unfinished checksums and merged frames of up to 64 KiB, as virtual devices pass them by default.
+    /// Unfinished checksums, and merged frames of up to 64 KiB, as virtual devices do by default.
     Offloaded,
 }
 
@@ -55,7 +55,7 @@ impl Default for Shape {
     }
 }
 
-/// A cluster of namespaces. Everything goes when it is dropped.
+/// A cluster of namespaces. On drop, everything is removed.
 #[derive(Debug)]
 pub struct Bed {
     number: u32,
@@ -85,16 +85,16 @@ pub struct Host {
 /// A part of the way between client and backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leg {
-    /// What the client sends to load balancer addresses, from the router to node 1, and what that sends back.
+    /// From the router to node 1 with the client's packets to load balancer addresses, and back.
     Director,
-    /// What a node sends to another one and its pods, but not what comes back.
+    /// From a node to another one and its pods, but not back.
     Nodes {
-        /// The number of the one that sends.
+        /// The number of the sending node.
         from: u8,
-        /// The number of the other one.
+        /// The number of the receiving node.
         to: u8,
     },
-    /// What a node sends to the client.
+    /// From a node to the client.
     ToClient(u8),
 }
 
@@ -112,25 +112,25 @@ impl Bed {
         build::build(shape)
     }
 
-    /// The namespace clients are in.
+    /// Returns the namespace clients are in.
     #[must_use]
     pub const fn client(&self) -> &Namespace {
         &self.client
     }
 
-    /// The namespace of the router; its device `nodeN` is the wire to that node.
+    /// Returns the namespace of the router; its device `nodeN` is the wire to that node.
     #[must_use]
     pub const fn router(&self) -> &Namespace {
         &self.router
     }
 
-    /// All nodes.
+    /// Returns all nodes.
     #[must_use]
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// Node `number`, counted from 1.
+    /// Returns node `number`, counted from 1.
     pub fn node(&self, number: u8) -> Result<&Node> {
         self.nodes
             .iter()
@@ -138,35 +138,36 @@ impl Bed {
             .with_context(|| format!("the bed has no node {number}"))
     }
 
-    /// All pods of all nodes.
+    /// Returns all pods of all nodes.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
         self.nodes.iter().flat_map(|node| &node.pods)
     }
 
-    /// The pod of this name.
+    /// Returns the pod of this name.
     pub fn pod(&self, name: &str) -> Result<&Pod> {
         self.pods().find(|pod| pod.name == name).with_context(|| format!("the bed has no pod {name}"))
     }
 
-    /// The node that the pod of this name is on.
+    /// Returns the node that the pod of this name is on.
     pub fn node_of(&self, pod: &str) -> Result<&Node> {
         let has_it = |node: &&Node| node.pods.iter().any(|own| own.name == pod);
         self.nodes.iter().find(has_it).with_context(|| format!("the bed has no pod {pod}"))
     }
 
-    /// Address of the client.
+    /// Returns the address of the client.
     #[must_use]
     pub const fn client_addresses(&self) -> Dual {
         addresses::CLIENT
     }
 
-    /// Addresses of the router towards the client.
+    /// Returns the addresses of the router towards the client.
     #[must_use]
     pub const fn gateway_addresses(&self) -> Dual {
         addresses::CLIENT_GATEWAY
     }
 
-    /// Makes the router send an address (of a load balancer, or an external one) to a node: its director.
+    /// Makes the router send an address (a load balancer's, or an external IP) to a node: its
+    /// director.
     pub fn route_to(&self, address: IpAddr, director: u8) -> Result<()> {
         let gateway = self.node(director)?.addresses().of(Family::of(address));
         let host = IpNet::from(address);
@@ -178,17 +179,18 @@ impl Bed {
         build::add_host(self, name, number)
     }
 
-    /// Gives whoever sends into a leg routes for packets of at most `bytes` bytes.
+    /// Gives the senders into a leg routes for packets of at most `bytes` bytes.
     pub fn narrow_routes(&self, leg: Leg, bytes: u32) -> Result<()> {
         build::narrow_routes(self, leg, bytes)
     }
 
-    /// Puts a router of its own into a leg, which takes packets of at most `bytes` bytes further.
+    /// Puts a router into a leg. It forwards packets of at most `bytes` bytes.
     pub fn add_narrows(&self, leg: Leg, bytes: u32) -> Result<Host> {
         build::add_narrows(self, leg, bytes)
     }
 
-    /// Pulls the plug of a machine on the nodes' network, at the router's end: connections hang.
+    /// Pulls the plug of a machine on the nodes' network, at the router's end. Its connections
+    /// hang.
     pub fn unplug(&self, name: &str) -> Result<()> {
         let port = name.to_owned();
         self.router.run(async move || Netlink::open()?.set_down(&port).await)
@@ -200,29 +202,30 @@ impl Bed {
         self.router.run(async move || Netlink::open()?.set_up(&port).await)
     }
 
-    /// Deletes a node's uplink `eth0`, as pulling a network card out would.
+    /// Deletes a node's uplink `eth0`, as if a network card were pulled out.
     pub fn delete_uplink(&self, node: u8) -> Result<()> {
         self.node(node)?.namespace.run(async || Netlink::open()?.delete_link("eth0").await)
     }
 
-    /// Gives all nodes a second uplink `eth1`, on a network of its own; the router is on both.
+    /// Gives all nodes a second uplink `eth1`, on a network of its own. The router is on both
+    /// networks.
     pub fn add_second_uplinks(&self) -> Result<()> {
         build::add_second_uplinks(self)
     }
 
-    /// Gives a node a new uplink in place of a deleted one, with the same name, addresses and routes.
+    /// Replaces a node's deleted uplink by a new one, with the same name, addresses and routes.
     pub fn restore_uplink(&self, node: u8) -> Result<()> {
         build::connect_uplink(self, node)?;
         build::route_between_nodes(self, self.node(node)?)
     }
 
-    /// Directory below which the agents of this bed pin their maps and links.
+    /// Returns the directory below which the agents of this bed pin their maps and links.
     #[must_use]
     pub fn bpffs_directory(&self) -> PathBuf {
         crate::net::bpffs_directory(self.number)
     }
 
-    /// Directory of this bed's manifests and logs.
+    /// Returns the directory of this bed's manifests and logs.
     #[must_use]
     pub fn directory(&self) -> PathBuf {
         crate::net::temporary_directory(self.number)
@@ -238,42 +241,42 @@ impl Drop for Bed {
 }
 
 impl Node {
-    /// Name of the Node object, and of the router's device that leads to it.
+    /// Returns the name of the Node object, and of the router's device that leads to it.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The node's own network namespace.
+    /// Returns the node's own network namespace.
     #[must_use]
     pub const fn namespace(&self) -> &Arc<Namespace> {
         &self.namespace
     }
 
-    /// The control group that its own processes and, below it, those of its pods are in.
+    /// Returns the control group that its own processes and, below it, those of its pods are in.
     #[must_use]
     pub fn cgroup(&self) -> &Path {
         self.cgroup.path()
     }
 
-    /// Addresses of its uplink `eth0`.
+    /// Returns the addresses of its uplink `eth0`.
     #[must_use]
     pub const fn addresses(&self) -> Dual {
         addresses::node(self.number)
     }
 
-    /// Addresses of its second uplink `eth1`, where there is one.
+    /// Returns the addresses of its second uplink `eth1`, where there is one.
     #[must_use]
     pub const fn second_addresses(&self) -> Dual {
         addresses::second_uplink(self.number)
     }
 
-    /// Pod `index`, counted from 0.
+    /// Returns pod `index`, counted from 0.
     pub fn pod(&self, index: usize) -> Result<&Pod> {
         self.pods.get(index).with_context(|| format!("{} has no pod {index}", self.name))
     }
 
-    /// Its pods.
+    /// Returns its pods.
     #[must_use]
     pub fn pods(&self) -> &[Pod] {
         &self.pods
@@ -281,19 +284,19 @@ impl Node {
 }
 
 impl Host {
-    /// Its address.
+    /// Returns its address.
     #[must_use]
     pub const fn address(&self) -> Ipv4Addr {
         self.address
     }
 
-    /// Its network namespace.
+    /// Returns its network namespace.
     #[must_use]
     pub const fn namespace(&self) -> &Arc<Namespace> {
         &self.namespace
     }
 
-    /// Packets that it did not send on since they were too large for what is behind.
+    /// Returns the number of packets that it refused as too large for the next link.
     pub fn refused_packets(&self, family: Family) -> Result<u64> {
         self.namespace.run(async move || read_refused(family))
     }
@@ -320,25 +323,25 @@ fn read_refused(family: Family) -> Result<u64> {
 }
 
 impl Pod {
-    /// Name such as `pod-1a`.
+    /// Returns the name such as `pod-1a`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its addresses.
+    /// Returns its addresses.
     #[must_use]
     pub const fn addresses(&self) -> Dual {
         self.addresses
     }
 
-    /// Its network namespace.
+    /// Returns its network namespace.
     #[must_use]
     pub const fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// Name of the device that leads to it, a port of its node's bridge `cni0`.
+    /// Returns the name of the device that leads to it, a port of its node's bridge `cni0`.
     #[must_use]
     pub fn device(&self) -> String {
         format!("veth-{}", self.name.trim_start_matches("pod-"))

@@ -1,4 +1,4 @@
-//! Connections that stay: some talk all the time, some are silent until the end.
+//! Long connections: some send all the time, some are silent until the end.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use super::{ANSWER_LIMIT, Connection};
 use crate::net::{Namespace, Task};
 use crate::patience::patience;
 
-/// Pause between two requests of a talking connection, for each one that talks, and at least so many times: what they send
-/// together when a busy machine wakes them all at once has to fit a device's queue.
+/// Pause between two requests, for each talking connection, and the least number of pauses. A busy
+/// machine may wake all connections at once, and their packets must fit a device's queue.
 const PAUSE: Duration = Duration::from_millis(2);
 const PAUSES: u32 = 10;
 
@@ -24,8 +24,8 @@ pub struct LongConnections {
 }
 
 impl LongConnections {
-    /// Opens `talking` connections that send requests all the time and `silent` ones that send their first
-    /// request when they are stopped. All are open when this returns.
+    /// Opens `talking` connections that send requests all the time, and `silent` ones that send
+    /// their first request at the end. All are open on return.
     pub fn open(namespace: &Namespace, target: SocketAddr, talking: usize, silent: usize) -> Result<Self> {
         let (stop, stopped) = watch::channel(false);
         let (opened, all_open) = std::sync::mpsc::sync_channel(1);
@@ -51,8 +51,8 @@ impl LongConnections {
         Ok(Self { stop, task })
     }
 
-    /// Sends a last request over each and returns how many answered: an error if any was cut or answered by
-    /// another backend than before.
+    /// Sends a last request over each connection and returns the number of answers. Fails if a
+    /// connection was cut or answered by another backend than before.
     pub fn stop(self) -> Result<usize> {
         let _ = self.stop.send(true);
         self.task.join_within(patience(ANSWER_LIMIT * 2))

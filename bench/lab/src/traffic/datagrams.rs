@@ -16,8 +16,8 @@ use crate::frame::Frame;
 use crate::net::{Namespace, Task};
 use crate::topology::Family;
 
-/// Datagrams under way at most. A late sender does not make up for it with a burst that overflows a queue
-/// somewhere: that would be a loss, but not one of the proxy's.
+/// The most datagrams under way. Without a limit, a late sender would send a burst that overflows a
+/// queue: a loss, but not the proxy's.
 const UNDER_WAY: usize = 100;
 
 /// A steady stream of datagrams from one socket.
@@ -27,19 +27,19 @@ pub struct Stream {
     task: Task<Delivery>,
 }
 
-/// What became of a stream.
+/// The result of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delivery {
     /// Datagrams sent.
     pub sent: u64,
-    /// Numbers of those that were never answered.
+    /// Numbers of the unanswered datagrams.
     pub lost: BTreeSet<u64>,
     /// Answers by backend.
     pub backends: BTreeMap<String, u64>,
 }
 
 impl Stream {
-    /// Sends a numbered datagram every `period`, once the first one has been answered, and pauses while many
+    /// Sends a numbered datagram every `period` once the first one was answered. Pauses while many
     /// answers are missing.
     pub fn start(namespace: &Namespace, target: SocketAddr, period: Duration) -> Result<Self> {
         let socket = namespace.run(async move || {
@@ -52,7 +52,7 @@ impl Stream {
         Ok(Self { stop, task })
     }
 
-    /// Ends the stream, waits for answers under way, and says what was lost.
+    /// Ends the stream, waits for answers under way, and returns the result.
     pub fn stop(self) -> Result<Delivery> {
         let _ = self.stop.send(());
         self.task.join_within(ANSWER_LIMIT * 2)
@@ -66,7 +66,8 @@ pub(super) async fn ask(target: SocketAddr) -> Result<Answer> {
     Ok(Answer { sighting, client: socket.local_addr()? })
 }
 
-/// Sends one datagram of `bytes` bytes in fragments of at most 1200, in an order given by their numbers, and waits for its answer.
+/// Sends one datagram of `bytes` bytes in fragments of at most 1200 bytes and waits for its answer.
+/// `order` has the numbers of the fragments.
 pub(super) async fn ask_in_fragments(target: SocketAddr, bytes: usize, order: &[usize]) -> Result<Answer> {
     const PIECE: usize = 1200;
     const ETHERNET: usize = 14;
@@ -93,8 +94,10 @@ pub(super) async fn connect(target: SocketAddr) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-/// A port that no socket of this process had lately. One that comes back within a minute, to another frontend of the same
-/// backend, would be translated, since the first one's flow still lives.
+/// Returns a port that no socket of this process had lately.
+///
+/// If a port comes back within a minute, to another frontend of the same backend, it is translated:
+/// the first one's flow still lives.
 fn fresh_port() -> u16 {
     const FIRST: u16 = 10_000;
     const PORTS: u16 = 20_000;
@@ -114,7 +117,7 @@ async fn receive(socket: &UdpSocket) -> Result<Sighting> {
     Ok(parse(buffer.get(..length).unwrap_or_default()).context("the answer is not a backend's")?.0)
 }
 
-/// Splits an answer into the backend's line and what it sent back.
+/// Splits an answer into the backend's line and the echo.
 pub(super) fn parse(answer: &[u8]) -> Option<(Sighting, &[u8])> {
     let end = answer.iter().position(|byte| *byte == b'\n')?;
     let (line, payload) = answer.split_at(end);
@@ -133,7 +136,7 @@ async fn stream(socket: UdpSocket, period: Duration, mut stopped: oneshot::Recei
             Ok(length) = socket.recv(&mut buffer) => delivery.count(buffer.get(..length).unwrap_or_default()),
         }
     }
-    // One more, so that what was done before the end is always seen, however fast it was.
+    // One more datagram shows the effects of everything before the end, however fast that was.
     delivery.send(&socket).await;
     let limit = Instant::now() + ANSWER_LIMIT;
     while !delivery.lost.is_empty()
@@ -146,14 +149,14 @@ async fn stream(socket: UdpSocket, period: Duration, mut stopped: oneshot::Recei
 }
 
 impl Delivery {
-    /// Sends the next number. A refused send is a lost datagram like any other: it stays in the set.
+    /// Sends the next number. A refused send is a lost datagram as any other: it stays in the set.
     async fn send(&mut self, socket: &UdpSocket) {
         let _ = socket.send(&self.sent.to_be_bytes()).await;
         self.lost.insert(self.sent);
         self.sent += 1;
     }
 
-    /// Takes an answer's number off the lost ones.
+    /// Removes an answer's number from the lost ones.
     fn count(&mut self, answer: &[u8]) {
         let Some((sighting, payload)) = parse(answer) else { return };
         let number = <[u8; 8]>::try_from(payload).map(u64::from_be_bytes);

@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 as a client of the bed's servers needs.
+//! The part of HTTP/1.1 that a client of the bed's servers needs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::{ANSWER_LIMIT, Answer, sctp};
 use crate::patience::patience;
 
-/// A connection that is kept open between requests.
+/// A connection that stays open between requests.
 #[derive(Debug)]
 pub struct Connection {
     stream: BufReader<TcpStream>,
@@ -48,12 +48,13 @@ impl Connection {
         Ok(Self { stream: BufReader::new(stream), client })
     }
 
-    /// Asks who answers and whom it sees.
+    /// Sends a request. The answer names the backend and the client's address as the backend saw
+    /// it.
     pub async fn request(&mut self) -> Result<Answer> {
         self.upload(0).await
     }
 
-    /// Sends a body of `bytes` zeros; the answer says how many arrived.
+    /// Sends a body of `bytes` zeros. The answer has the number of bytes that arrived.
     pub async fn upload(&mut self, bytes: usize) -> Result<Answer> {
         let head = format!("POST / HTTP/1.1\r\nHost: bed\r\nContent-Length: {bytes}\r\n\r\n");
         let body = self.exchange(head, bytes).await?;
@@ -61,7 +62,7 @@ impl Connection {
         Ok(Answer { sighting, client: self.client })
     }
 
-    /// Asks for a body of `bytes` and says how many came.
+    /// Asks for a body of `bytes` bytes and returns the number of bytes that came.
     pub async fn download(&mut self, bytes: usize) -> Result<usize> {
         let head = format!("GET /bytes/{bytes} HTTP/1.1\r\nHost: bed\r\n\r\n");
         Ok(self.exchange(head, 0).await?.len())
@@ -88,7 +89,7 @@ impl Connection {
     }
 }
 
-/// The status that a GET of a path is answered with, on a connection of its own.
+/// Returns the status of a GET of a path, on a connection of its own.
 pub async fn get_status(target: SocketAddr, path: &str) -> Result<u16> {
     let mut connection = Connection::open(target).await?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: bed\r\nConnection: close\r\n\r\n");
@@ -102,7 +103,8 @@ pub async fn get_status(target: SocketAddr, path: &str) -> Result<u16> {
     .context("the answer took too long")?
 }
 
-/// Reads up to and including the empty line; `None` where the peer closed instead of sending another head.
+/// Reads up to and including the empty line. Returns `None` if the peer closed instead of sending
+/// another head.
 pub(super) async fn read_head(stream: &mut BufReader<TcpStream>) -> Result<Option<String>> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -120,7 +122,7 @@ pub(super) async fn read_head(stream: &mut BufReader<TcpStream>) -> Result<Optio
     Ok(Some(String::from_utf8(head)?))
 }
 
-/// The length of the body that a head announces; none = 0.
+/// Returns the length of the body that a head announces, 0 without one.
 pub(super) fn content_length(head: &str) -> Result<usize> {
     head.lines()
         .filter_map(|line| line.split_once(": "))

@@ -1,4 +1,4 @@
-//! Real sockets: servers in pods that say whom they see, and clients that ask them.
+//! Real sockets: servers in pods that report their clients, and clients that ask them.
 
 mod connections;
 mod datagrams;
@@ -31,10 +31,10 @@ pub use spoof::{Forger, route_strangers, stranger};
 pub use trace::{Trace, trace_path};
 pub use tunnel::{receive_encapsulated, send_encapsulated};
 
-/// How long a client waits for an answer before it counts as lost.
+/// The time after which an answer counts as lost.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 
-/// What a backend says of a request.
+/// A backend's report of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sighting {
     /// Name of the pod or host process that answered.
@@ -57,7 +57,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Those that every kernel has.
+    /// The protocols that every kernel has.
     pub const ALL: [Self; 2] = [Self::Tcp, Self::Udp];
 
     /// Name in tables.
@@ -71,17 +71,17 @@ impl Protocol {
     }
 }
 
-/// An answer, and the client's own address when it asked: they agree where the client's address is kept.
+/// An answer, and the client's own address. They agree if the client's address is preserved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What the backend saw.
+    /// The backend's report.
     pub sighting: Sighting,
     /// The client's address and port.
     pub client: SocketAddr,
 }
 
 impl Answer {
-    /// Whether the backend saw the client's own address and port.
+    /// Returns whether the backend saw the client's own address and port.
     #[must_use]
     pub fn kept_client(&self) -> bool {
         self.sighting.peer == self.client
@@ -103,8 +103,8 @@ pub async fn ask_here(protocol: Protocol, target: SocketAddr) -> Result<Answer> 
     answer.with_context(|| format!("no answer from {} {target}", protocol.name()))
 }
 
-/// Asks `target` once from a new socket in `namespace`, by one datagram of `bytes` bytes in fragments of at most 1200. They are sent in
-/// an order given by their numbers.
+/// Asks `target` once from a new socket in `namespace`, by one datagram of `bytes` bytes in
+/// fragments of at most 1200 bytes. `order` has the numbers of the fragments.
 pub fn ask_in_fragments(
     namespace: &Namespace,
     target: SocketAddr,
@@ -118,14 +118,15 @@ pub fn ask_in_fragments(
     })
 }
 
-/// A request that is expected to stay without an answer; it is given up when dropped.
+/// A request that should get no answer. It is given up on drop.
 #[derive(Debug)]
 pub struct Unanswered {
     task: Task<Answer>,
 }
 
 impl Unanswered {
-    /// Whether neither an answer nor a refusal has come so far, however long ago the request was given up.
+    /// Returns whether no answer and no refusal has come so far, even long after the request was
+    /// given up.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         match self.task.outcome_so_far() {

@@ -1,4 +1,4 @@
-//! Datagrams of any size, and what a socket learns of the largest packet its path takes.
+//! Datagrams of any size, and the path MTU that a socket learns.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,31 +13,31 @@ use super::{ANSWER_LIMIT, datagrams};
 use crate::net::Namespace;
 use crate::patience::patience;
 
-/// Whether packets may be cut up.
+/// Whether packets may be fragmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragments {
     /// By the sender and, with IPv4, by any router.
     Allowed,
-    /// By nobody.
+    /// No host may fragment.
     Forbidden,
 }
 
-/// What became of a datagram.
+/// The fate of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// A backend has sent every byte of it back.
+    /// A backend has echoed every byte.
     Echoed,
-    /// The socket was told that it is too large, and how large a packet may be.
+    /// The socket got an error: the datagram is too large. The value is the largest packet.
     TooLarge(usize),
 }
 
-/// Bytes of the IP and UDP headers.
+/// Returns the bytes of the IP and UDP headers.
 #[must_use]
 pub const fn datagram_headers(address: IpAddr) -> usize {
     if address.is_ipv4() { 20 + 8 } else { 40 + 8 }
 }
 
-/// Sends a datagram of `bytes` bytes from a new socket, once, and waits for what becomes of it.
+/// Sends a datagram of `bytes` bytes once from a new socket, and waits for its fate.
 pub fn send_datagram(
     namespace: &Namespace,
     target: SocketAddr,
@@ -52,8 +52,8 @@ pub fn send_datagram(
         let sent = match socket.send(&payload).await {
             Ok(_) => timeout(patience(ANSWER_LIMIT), socket.recv(&mut answer))
                 .await
-                .context("nobody says a word")?,
-            // Another socket of this host was told before.
+                .context("neither an answer nor an error came")?,
+            // An earlier socket of this host has already learned the MTU.
             refused => refused,
         };
         match sent {
@@ -65,13 +65,13 @@ pub fn send_datagram(
     fate.with_context(|| format!("{bytes} bytes to {target}"))
 }
 
-/// Sends a datagram that must not be fragmented, in an IP packet of `bytes` bytes, waits until the socket is told that it is too
-/// large, and says how large a packet may be.
+/// Sends a datagram that must not be fragmented, in an IP packet of `bytes` bytes. Waits for the
+/// error "too large" and returns the largest packet.
 pub fn path_mtu(namespace: &Namespace, target: SocketAddr, bytes: usize) -> Result<usize> {
     let payload = bytes - datagram_headers(target.ip());
     match send_datagram(namespace, target, Fragments::Forbidden, payload)? {
         Fate::TooLarge(largest) => Ok(largest),
-        Fate::Echoed => bail!("it was answered"),
+        Fate::Echoed => bail!("the datagram was answered"),
     }
 }
 
@@ -94,7 +94,7 @@ pub(super) fn set_fragments(socket: &UdpSocket, target: SocketAddr, fragments: F
         (SocketAddr::V4(_), Fragments::Forbidden) => {
             set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)
         }
-        // Such a socket is told at once, too, and sends in smaller fragments from then on.
+        // Such a socket gets the error at once, too, and sends smaller fragments from then on.
         (SocketAddr::V6(_), Fragments::Allowed) => {
             set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_WANT)
         }
@@ -114,7 +114,7 @@ pub(super) fn set_option(socket: &UdpSocket, level: i32, option: i32, value: i32
     Ok(())
 }
 
-/// What the path of a connected socket takes, as far as its host knows.
+/// Returns the MTU of a connected socket's path, as far as its host knows it.
 pub(super) fn known_mtu(socket: &UdpSocket, target: SocketAddr) -> Result<usize> {
     let (level, option) = if target.is_ipv4() {
         (libc::IPPROTO_IP, libc::IP_MTU)

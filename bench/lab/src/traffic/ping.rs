@@ -12,7 +12,8 @@ use crate::frame::internet_checksum;
 use crate::net::Namespace;
 use crate::topology::Family;
 
-/// Sends an echo request with this payload from `namespace` and waits for the echo of just these bytes.
+/// Sends an echo request with this payload from `namespace`, and waits for an echo of exactly these
+/// bytes.
 pub fn ping(namespace: &Namespace, target: IpAddr, payload: &[u8]) -> Result<()> {
     let payload = payload.to_vec();
     namespace.run(async move || {
@@ -30,7 +31,7 @@ pub fn ping(namespace: &Namespace, target: IpAddr, payload: &[u8]) -> Result<()>
     })
 }
 
-/// Waits for a message; its checksum was found right by the kernel.
+/// Waits for a message. The kernel has verified its checksum.
 async fn answer(socket: &UdpSocket, family: Family, from: IpAddr, expected: &[u8]) -> Result<()> {
     let header = if family == Family::V4 { IPV4_HEADER } else { 0 };
     let mut buffer = vec![0; 65536];
@@ -44,7 +45,7 @@ async fn answer(socket: &UdpSocket, family: Family, from: IpAddr, expected: &[u8
     }
 }
 
-/// An echo request or its echo. Of a raw IPv6 socket the kernel computes the checksum.
+/// Returns an echo request or its echo. The kernel computes the checksum of a raw IPv6 socket.
 fn message(kind: u8, payload: &[u8]) -> Vec<u8> {
     let mut message = [&[kind, 0, 0, 0, 0x4d, 0x52, 0, 1], payload].concat();
     let checksum = internet_checksum(&[&message]).to_be_bytes();

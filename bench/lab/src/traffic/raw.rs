@@ -7,11 +7,11 @@ use tokio::net::UdpSocket;
 
 use crate::topology::Family;
 
-/// Bytes of the IPv4 header that a raw IPv4 socket, unlike an IPv6 one, shows too.
+/// Bytes of the IPv4 header. A raw IPv4 socket shows it, an IPv6 one does not.
 pub const IPV4_HEADER: usize = 20;
 
-/// A socket for an IP protocol. The standard library's type stands for any socket that sends to and receives from
-/// addresses.
+/// Returns a socket for an IP protocol. The standard library's UDP type stands for any socket that
+/// sends to and receives from addresses.
 pub fn raw_socket(family: Family, protocol: i32) -> Result<UdpSocket> {
     let domain = match family {
         Family::V4 => libc::AF_INET,
@@ -21,7 +21,7 @@ pub fn raw_socket(family: Family, protocol: i32) -> Result<UdpSocket> {
     // SAFETY: no pointers are passed.
     let fd = nix::errno::Errno::result(unsafe { libc::socket(domain, kind, protocol) });
     let fd = fd.context("can't open a raw socket")?;
-    // SAFETY: the call above returned it, and nobody else owns it.
+    // SAFETY: the call above returned the descriptor, and it has no other owner.
     let socket = unsafe { OwnedFd::from_raw_fd(fd) };
     Ok(UdpSocket::from_std(socket.into())?)
 }

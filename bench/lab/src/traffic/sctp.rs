@@ -1,4 +1,5 @@
-//! SCTP sockets of the one-to-one style (RFC 6458, section 4), which are used as TCP's are once they are made.
+//! SCTP sockets of the one-to-one style (RFC 6458, section 4). Once made, they are used as those of
+//! TCP.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -9,7 +10,8 @@ use nix::sys::socket::{
 };
 use std::os::fd::AsRawFd;
 
-/// A socket with one address: one without would tell its peer all addresses of the machine, which then are used, too.
+/// Returns a socket with one address. Without one, it would tell its peer all addresses of the
+/// machine, and those would be used, too.
 pub(super) fn socket(at: SocketAddr) -> Result<OwnedFd> {
     let family = if at.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -19,7 +21,7 @@ pub(super) fn socket(at: SocketAddr) -> Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A socket that waits for associations.
+/// Returns a socket that waits for associations.
 pub(super) fn listener(at: SocketAddr) -> Result<std::net::TcpListener> {
     let socket = socket(at)?;
     listen(&socket, Backlog::MAXCONN).with_context(|| format!("can't listen on {at}"))?;

@@ -14,10 +14,10 @@ use super::{Sighting, sctp};
 use crate::net::{Namespace, Task};
 use crate::topology::{Dual, Node, Pod};
 
-/// Bytes of datagrams that wait: what a busy machine loses here would count as the proxy's loss.
+/// Bytes of waiting datagrams. A loss here, on a busy machine, would count as the proxy's.
 const QUEUE: usize = 4 << 20;
 
-/// Answers until it is dropped; its sockets are closed then.
+/// A server, which answers until it is dropped. Its sockets are then closed.
 #[derive(Debug)]
 pub struct Server {
     _task: Task<()>,
@@ -34,7 +34,7 @@ impl Server {
         Self::start(node.namespace(), &format!("host-{}", node.name()), node.addresses(), port)
     }
 
-    /// Starts a server in a pod over SCTP alone, which the kernel must have.
+    /// Starts a server in a pod over SCTP only, which the kernel must have.
     pub fn sctp_in_pod(pod: &Pod, port: u16) -> Result<Self> {
         let targets = pod.addresses().both().map(|address| SocketAddr::new(address, port));
         let name = pod.name().to_owned();
@@ -80,7 +80,8 @@ impl Server {
     }
 }
 
-/// Answers all connections of a listener. None is a task of its own: they are closed by the time this is dropped.
+/// Answers all connections of a listener. They are no tasks of their own, so they are closed once
+/// this is dropped.
 async fn accept(listener: TcpListener, name: String) -> Result<()> {
     let mut connections = FuturesUnordered::new();
     loop {
@@ -111,12 +112,12 @@ async fn answer(mut stream: BufReader<TcpStream>, peer: SocketAddr, backend: Str
     Ok(())
 }
 
-/// The number in `GET /bytes/<number>`.
+/// Returns the number in `GET /bytes/<number>`.
 fn wanted_bytes(head: &str) -> Option<usize> {
     head.strip_prefix("GET /bytes/")?.split(' ').next()?.parse().ok()
 }
 
-/// Sends each datagram back behind a line that says whom we saw.
+/// Sends each datagram back, behind a line with the client's address.
 async fn echo(socket: UdpSocket, backend: String) -> Result<()> {
     let mut buffer = vec![0; 65536];
     loop {
@@ -128,7 +129,7 @@ async fn echo(socket: UdpSocket, backend: String) -> Result<()> {
     }
 }
 
-/// A line of JSON.
+/// Returns a line of JSON.
 fn sighting(backend: &str, peer: SocketAddr, received: usize) -> Result<Vec<u8>> {
     let sighting = Sighting { backend: backend.to_owned(), peer, received };
     let mut line = serde_json::to_vec(&sighting)?;

@@ -1,4 +1,4 @@
-//! Packets from addresses that are nobody's, as a client on a network without ingress filters can send them.
+//! Packets from forged addresses, as a client can send them on a network without ingress filters.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -12,13 +12,13 @@ use crate::net::Netlink;
 use crate::topology::{Bed, Dual, Family};
 
 const ETHERNET_HEADER: usize = 14;
-/// The networks of these addresses, which are set aside for benchmarks (RFC 2544, RFC 5180).
+/// The networks of these addresses, which are reserved for benchmarks (RFC 2544, RFC 5180).
 const IPV4_NETWORK: u32 = 0xc612_0000;
 const IPV4_BITS: u8 = 15;
 const IPV6_NETWORK: u128 = 0x2001_0002 << 96;
 const IPV6_BITS: u8 = 48;
 
-/// Whoever may be meant by the number `number`: no two of the first 2^31 are the same.
+/// Returns the forged address and port of a number. The first 2^31 numbers have different ones.
 #[must_use]
 pub fn stranger(family: Family, number: u32) -> SocketAddr {
     const HOSTS: u32 = 1 << (32 - IPV4_BITS);
@@ -31,7 +31,8 @@ pub fn stranger(family: Family, number: u32) -> SocketAddr {
     SocketAddr::new(address, port)
 }
 
-/// What is answered to strangers goes to the client's machine, which says nothing about it: a router without a route would.
+/// Routes answers to forged addresses to the client's machine, which ignores them. A router without
+/// a route would send an error.
 pub fn route_strangers(bed: &Bed) -> Result<()> {
     let gateways: Dual = bed.client_addresses();
     bed.router().run(async move || {
@@ -45,19 +46,19 @@ pub fn route_strangers(bed: &Bed) -> Result<()> {
     })
 }
 
-/// Sends whole IP packets, as they are.
+/// A sender of whole IP packets.
 #[derive(Debug)]
 pub struct Forger {
     socket: UdpSocket,
 }
 
 impl Forger {
-    /// In the namespace of the current thread.
+    /// Opens a socket in the namespace of the current thread.
     pub fn new(family: Family) -> Result<Self> {
         Ok(Self { socket: raw_socket(family, libc::IPPROTO_RAW)? })
     }
 
-    /// Sends the packet of a frame to where it is for.
+    /// Sends the packet of a frame to its destination.
     pub async fn send(&self, frame: &Frame) -> Result<()> {
         let target = SocketAddr::new(frame.destination().ip(), 0);
         let frame = frame.build();

@@ -1,4 +1,5 @@
-//! The routers on the way to a service, and the largest packet that comes through, as `tracepath` finds them.
+//! The routers on the way to a Service, and the largest packet that passes, as `tracepath` finds
+//! them.
 
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,20 +15,22 @@ use super::{ANSWER_LIMIT, datagrams};
 use crate::net::Namespace;
 use crate::patience::patience;
 
-/// Datagrams that are sent at most.
+/// The most datagrams that are sent.
 const PROBES: usize = 32;
 
 /// A path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// Who said that a datagram's hops were used up, in the order of the way.
+    /// The routers that reported a used-up hop limit, in the order of the way.
     pub routers: Vec<IpAddr>,
-    /// Bytes of the largest packet that comes through.
+    /// Bytes of the largest packet that passes.
     pub mtu: usize,
 }
 
-/// Sends datagrams that must not be fragmented to a backend that answers them, always as large as the path takes as far as
-/// this host knows, with one hop more each time that a router says they were used up.
+/// Sends datagrams to a backend that answers them, and returns the path.
+///
+/// They must not be fragmented, and are as large as the host's known path MTU. The hop limit grows
+/// by one each time a router reports that it was used up.
 pub fn trace_path(namespace: &Namespace, target: SocketAddr) -> Result<Trace> {
     namespace.run(async move || {
         let socket = datagrams::connect(target).await?;
@@ -39,7 +42,7 @@ pub fn trace_path(namespace: &Namespace, target: SocketAddr) -> Result<Trace> {
             let mtu = known_mtu(&socket, target)?;
             match probe(&socket, mtu - datagram_headers(target.ip())).await {
                 Ok(()) => return Ok(Trace { routers, mtu }),
-                // What is known has changed.
+                // The known path MTU has changed.
                 Err(error) if is_too_large(&error) => {}
                 Err(error) if error.kind() == io::ErrorKind::HostUnreachable => {}
                 Err(error) => return Err(error).context(format!("{routers:?}")),
@@ -50,7 +53,7 @@ pub fn trace_path(namespace: &Namespace, target: SocketAddr) -> Result<Trace> {
     })
 }
 
-/// Sends a datagram and waits for an answer or an error; silence is another one.
+/// Sends a datagram and waits for an answer or an error. Silence is an error as well.
 async fn probe(socket: &UdpSocket, bytes: usize) -> io::Result<()> {
     socket.send(&vec![0; bytes]).await?;
     let mut answer = vec![0; 65536];
@@ -73,7 +76,7 @@ fn set_hops(socket: &UdpSocket, target: SocketAddr, hops: usize) -> Result<()> {
     }
 }
 
-/// Empties the queue of errors; gives who said that hops were used up.
+/// Empties the queue of errors. Returns the routers that reported a used-up hop limit.
 fn take_errors(socket: &UdpSocket) -> Result<Vec<IpAddr>> {
     let mut routers = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! IP packets in IP packets, as anybody with a raw socket can send them.
+//! IP packets in IP packets, sent by a raw socket.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -24,7 +24,8 @@ pub fn send_encapsulated(namespace: &Namespace, target: IpAddr, inner: &[u8]) ->
     })
 }
 
-/// Begins to wait for an encapsulated packet that reaches the stack of `namespace`; gives what is inside.
+/// Waits, as a task, for an encapsulated packet that reaches the stack of `namespace`. The result
+/// is the inner packet.
 pub fn receive_encapsulated(namespace: &Namespace, family: Family) -> Result<Task<Vec<u8>>> {
     let socket = namespace.run(async move || Ok(tunnel_socket(family)?.into_std()?))?;
     Ok(namespace.spawn(async move || {
@@ -41,7 +42,7 @@ pub fn receive_encapsulated(namespace: &Namespace, family: Family) -> Result<Tas
     }))
 }
 
-/// A socket for protocol 4 over IPv4, or 41 over IPv6.
+/// Returns a socket for protocol 4 over IPv4, or 41 over IPv6.
 fn tunnel_socket(family: Family) -> Result<UdpSocket> {
     raw_socket(
         family,
