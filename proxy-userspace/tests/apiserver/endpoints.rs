@@ -1,4 +1,4 @@
-//! Which endpoints serve, as EndpointSlices change.
+//! The serving endpoints while EndpointSlices change.
 
 use anyhow::Result;
 use millrace_lab::agent::Backend;
@@ -68,7 +68,7 @@ fn policy_local_of_either_kind_keeps_to_the_nodes_own_endpoints() -> Result<()> 
     scene.expect(1, &[&line(1, "10.244.1.10:8080")])?;
     scene.expect(2, &[&line(2, "none here")])?;
 
-    // A draining endpoint of one's own is better than none, whatever others have.
+    // A draining endpoint of this node is better than none, whatever other nodes have.
     let draining = json!({"ready": false, "serving": true, "terminating": true});
     let endpoints =
         json!([endpoint("10.244.1.10", "node1", draining), endpoint("10.244.2.10", "node2", json!({}))]);
@@ -139,12 +139,12 @@ fn an_endpoint_that_moves_to_another_slice_stays_the_same_backend() -> Result<()
     scene.slice("web-1", "web", 8085, json!([first, second]))?;
     scene.expect_everywhere(&[line])?;
     let before = backend(&cluster, "10.244.1.10:8085")?;
-    // As the controller does it: for a moment the endpoint is in no slice.
+    // For a moment the endpoint is in no slice, as with the real controller.
     scene.slice("web-1", "web", 8085, json!([second]))?;
     scene.slice("web-2", "web", 8085, json!([first]))?;
     scene.expect_everywhere(&[line])?;
     assert_eq!(before, backend(&cluster, "10.244.1.10:8085")?);
-    // And in two slices it is still one.
+    // In two slices it is still one endpoint.
     scene.slice("web-1", "web", 8085, json!([first, second]))?;
     scene.slice("web-3", "web", 8085, json!([endpoint("10.244.1.12", "node1", json!({}))]))?;
     scene.expect_everywhere(&[&format!("{line} 10.244.1.12:8085")])

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::fixture::{SERVED, shared};
 use crate::scene::Scene;
 
-/// Enough for agents of two nodes to be elected for some of them among three.
+/// With so many Services, the agents of two of the three nodes are elected for some of them.
 const SERVICES: usize = 12;
 
 #[test]

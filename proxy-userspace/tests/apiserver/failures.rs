@@ -1,5 +1,5 @@
-//! The API server, its etcd, the way to it or the right to ask it is lost for a while: what is known stays, and is
-//! right again afterwards.
+//! Loss of the API server, its etcd, the way to it or the right to ask it. The known state stays,
+//! and is right again afterwards.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use serde_json::json;
 
 use crate::fixture::{remove, shared, wait_for_backends, wait_for_line};
 
-/// A service that stays as it is, one that changes and one that goes, and traffic to the first.
+/// A Service that stays, one that changes, one that is deleted, and traffic to the first.
 struct Watched {
     kept: Service,
     changing: Service,
@@ -40,7 +40,7 @@ impl Watched {
         Ok(Self { kept, changing, leaving, connections, stream })
     }
 
-    /// What the agent can't know yet.
+    /// Changes that the agent can't know yet.
     fn change(&mut self, cluster: &Cluster) -> Result<()> {
         let kube = cluster.api_server()?.kube();
         self.changing = cluster.service("changing", 31, &["pod-1b"])?.external(vip(131));
@@ -50,7 +50,7 @@ impl Watched {
         kube.put_all(coming.objects())
     }
 
-    /// Nothing of what the maps had is gone.
+    /// Expects that the maps still have everything.
     fn expect_unchanged(&self, cluster: &Cluster) -> Result<()> {
         let services = cluster.proxy(1)?.services()?;
         for service in [&self.kept, &self.changing, &self.leaving] {
@@ -61,7 +61,7 @@ impl Watched {
         cluster.expect(&Walk::to(self.leaving.name(), vip(132), 80, &["pod-1a"], Trail::local("node1")))
     }
 
-    /// The maps have what the API server has, and the traffic has not noticed.
+    /// Expects that the maps equal the API server's state, and that the traffic had no loss.
     fn expect_right(self, cluster: &Cluster) -> Result<()> {
         let coming = cluster.service("coming", 33, &["pod-1b"])?.external(vip(133));
         for service in [&self.kept, &self.changing, &coming] {
@@ -78,7 +78,8 @@ impl Watched {
     }
 }
 
-/// The API server ends, comes back where the agents can't see it, and things change, before they can.
+/// Stops the API server and starts it where the agents can't see it. Objects change before they
+/// can.
 fn lose_the_server(end: impl Fn(&mut ApiServer) -> Result<()>) -> Result<()> {
     let mut cluster = shared();
     let mut watched = Watched::start(&cluster)?;
@@ -89,7 +90,7 @@ fn lose_the_server(end: impl Fn(&mut ApiServer) -> Result<()>) -> Result<()> {
     cluster.bed().unplug(HOST)?;
     cluster.api_server_mut()?.start_server()?;
     watched.change(&cluster)?;
-    // No watch can go on from where it was.
+    // No watch can continue from its revision.
     cluster.api_server()?.compact()?;
     watched.expect_unchanged(&cluster)?;
     cluster.bed().plug_in(HOST)?;
@@ -139,7 +140,8 @@ fn a_token_that_has_become_invalid_is_named_and_the_next_one_in_its_file_is_used
     let read = cluster.proxy(1)?.log().len();
     let server = cluster.api_server_mut()?;
     server.revoke_tokens()?;
-    // It is asked for the token only when a watch begins, and remembers the ones it has seen.
+    // The API server checks the token only when a watch begins, and remembers the tokens that it
+    // has seen.
     server.kill_server()?;
     server.start_server()?;
     wait_for_line(&cluster, 1, read, &["401 Unauthorized"])?;

@@ -1,4 +1,4 @@
-//! What the tests share: one API server, one bed, agents on two of its three nodes.
+//! The common cluster of the tests: one API server, one bed, agents on two of its three nodes.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -13,10 +13,11 @@ use millrace_lab::net::remove_own_at_exit;
 use millrace_lab::topology::Shape;
 use serde_json::json;
 
-/// The nodes that have an agent. The third is for agents that are not to come far.
+/// The nodes with an agent. The third node is for agents that are to fail.
 pub const SERVED: [u8; 2] = [1, 2];
 pub const UNSERVED: u8 = 3;
-/// How long an agent may take to find its way back: its longest wait between two attempts, and a slow listing.
+/// The longest time of an agent to reconnect: its longest wait between two attempts, and a slow
+/// listing.
 pub const RETURN_LIMIT: Duration = Duration::from_secs(90);
 
 /// The cluster, with everything running. The tests take turns.
@@ -31,7 +32,7 @@ pub fn shared() -> MutexGuard<'static, Cluster> {
     cluster
 }
 
-/// Repairs what a test that failed has left.
+/// Repairs the state after a failed test.
 fn restore(cluster: &mut Cluster) -> Result<()> {
     cluster.bed().plug_in(HOST)?;
     cluster.api_server_mut()?.restore()?;
@@ -44,8 +45,8 @@ fn restore(cluster: &mut Cluster) -> Result<()> {
     wait_until_followed(cluster)
 }
 
-/// Puts a Service that is another one each time, and waits until all agents have it: after a failure they take some
-/// time to ask again.
+/// Puts a new Service and waits until all agents have it. After a failure they take some time to
+/// ask again.
 fn wait_until_followed(cluster: &Cluster) -> Result<()> {
     static PORT: AtomicU16 = AtomicU16::new(1);
     let port = PORT.fetch_add(1, Ordering::Relaxed);
@@ -64,7 +65,7 @@ fn wait_until_followed(cluster: &Cluster) -> Result<()> {
     })
 }
 
-/// Takes a service away from the API server again.
+/// Removes a Service from the API server.
 pub fn remove(cluster: &Cluster, service: &Service) -> Result<()> {
     let kube = cluster.api_server()?.kube();
     for object in service.objects() {
@@ -74,7 +75,7 @@ pub fn remove(cluster: &Cluster, service: &Service) -> Result<()> {
     Ok(())
 }
 
-/// The backends of a service in the maps of a node become these, in the time that a return may take.
+/// Waits, as long as a reconnection may take, until a node's maps have these backends of a Service.
 pub fn wait_for_backends(cluster: &Cluster, node: u8, service: &Service) -> Result<()> {
     let proxy = cluster.proxy(node)?;
     let mut wanted: Vec<SocketAddr> = service.backends();

@@ -1,4 +1,4 @@
-//! An agent takes the place of a kube-proxy that serves, in both of its modes.
+//! An agent replaces a serving kube-proxy, in both modes of the agent.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -12,12 +12,12 @@ use millrace_lab::patience::patience;
 use millrace_lab::topology::{Family, Shape, vip};
 use millrace_lab::traffic::{LongConnections, Protocol, ask};
 
-/// How long kube-proxy may take to write its first rules on a busy machine.
+/// The longest time of kube-proxy to write its first rules on a busy machine.
 const KUBE_PROXY_LIMIT: Duration = Duration::from_mins(1);
-/// How long the agent may take to find that nothing is left: it asks every thirty seconds.
+/// The longest time of the agent to find that no connection is left. It asks every thirty seconds.
 const DRAIN_LIMIT: Duration = Duration::from_secs(90);
 const NODE_PORT: u16 = 30080;
-/// Not the pod that asks: to reach itself it would need a bridge in hairpin mode.
+/// The asking pod is not a backend: to reach itself, it would need a bridge in hairpin mode.
 const PODS: [&str; 2] = ["pod-1b", "pod-2a"];
 /// Connections of each client to each target, half of them silent.
 const CONNECTIONS: usize = 16;
@@ -50,7 +50,7 @@ fn take_over(mode: Mode) -> Result<()> {
     let count = paths.len();
     drop(paths);
 
-    // Which addresses these are, is known when this node's devices are.
+    // The agent knows these addresses once it knows this node's devices.
     let flags: &[&str] = match mode {
         Mode::Iptables => &[],
         Mode::Nftables => &["--nodeport-addresses", "172.30.0.0/24,2001:db8:a::/64"],
@@ -59,7 +59,7 @@ fn take_over(mode: Mode) -> Result<()> {
     cluster.wait_for_hooks(1)?;
     cluster.proxy(1)?.wait_for_backends(service.name(), &service.backends())?;
     ensure!(kube_proxy.is_running(), "kube-proxy has ended");
-    // It may go at any time after that.
+    // kube-proxy may end at any time after that.
     for (client, target) in self::paths(&cluster, &service)? {
         ask(client, Protocol::Tcp, target).with_context(|| format!("a new connection to {target}"))?;
     }
@@ -77,7 +77,8 @@ fn take_over(mode: Mode) -> Result<()> {
     })
 }
 
-/// From outside by NodePort and load balancer, from a pod and from the node itself by cluster IP and NodePort, in both families.
+/// Returns the paths in both families: from outside by NodePort and load balancer address, from a
+/// pod and from the node itself by ClusterIP and NodePort.
 fn paths<'a>(cluster: &'a Cluster, service: &Service) -> Result<Vec<(&'a Namespace, SocketAddr)>> {
     let (bed, node) = (cluster.bed(), cluster.bed().node(1)?);
     let of_family = |family: Family| {

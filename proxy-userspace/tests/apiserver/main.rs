@@ -1,5 +1,7 @@
-//! Layer 6: a real kube-apiserver and etcd, real agents, real maps. Needs root, and KUBEBUILDER_ASSETS. `MILLRACE_XDP` is the
-//! agents' `--xdp`, `native` unless it is set.
+//! Layer 6: a real kube-apiserver and etcd, real agents, real maps. It needs root and
+//! KUBEBUILDER_ASSETS.
+//!
+//! `MILLRACE_XDP` is the agents' `--xdp`, with `native` as default.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,5 @@
-//! What the agent says of a server it can't use. The agents are on a node that has no other.
+//! The agent's messages about a server that it can't use. The agents run on a node without another
+//! one.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;

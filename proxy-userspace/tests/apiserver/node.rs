@@ -1,4 +1,4 @@
-//! The agent's own Node changes, and it need not be started again.
+//! The agent's own Node changes, without a restart of the agent.
 
 use anyhow::Result;
 use millrace_lab::cluster::Cluster;
@@ -32,7 +32,7 @@ fn a_zone_label_that_changes_changes_the_choice_of_endpoints() -> Result<()> {
     ] {
         patch_node(&cluster, 1, json!({"metadata": {"labels": {ZONE: zone}}}))?;
         scene.expect(1, &[&line(backends)])?;
-        // The label of another node is of no interest.
+        // The label of another node has no effect.
         scene.expect(2, &[&line("10.244.1.10:8080 10.244.2.10:8080")])?;
     }
     Ok(())
@@ -86,7 +86,7 @@ fn a_node_that_the_autoscaler_is_about_to_delete_gets_no_new_traffic() -> Result
         patch_node(&cluster, 1, json!({"spec": {"taints": taints}}))?;
         healthy("/healthz", status)?;
         healthy("/livez", 200)?;
-        // It serves, and is to go on doing so until it goes.
+        // The node serves, and must go on until it is deleted.
         healthy("/readyz", 200)?;
     }
     for word in ["autoscaler", "the Node exists and stays"] {

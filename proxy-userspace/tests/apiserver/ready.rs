@@ -1,5 +1,7 @@
-//! A node that can't serve is not ready, so that a roll-out stops there: whatever keeps it from that is named by /readyz,
-//! by `millrace status` and in the log. The agents are on a node that has no other.
+//! A node that can't serve is not ready, so that a roll-out stops there.
+//!
+//! /readyz, `millrace status` and the log name the reason. The agents run on a node without another
+//! one.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -15,14 +17,15 @@ use serde_json::{Value, json};
 
 use crate::fixture::{RETURN_LIMIT, SERVED, UNSERVED, shared, wait_for_line};
 
-/// Before the first sync an agent lives only for who allows for that, as manifests/base does.
+/// Before the first sync, an agent is alive only for probes that allow for it, as in
+/// manifests/base.
 const WAITING: [(&str, u16); 4] =
     [("/readyz", 503), ("/healthz", 503), ("/livez", 503), ("/livez?exclude=first-sync", 200)];
 const SYNCED: [(&str, u16); 4] =
     [("/readyz", 503), ("/healthz", 503), ("/livez", 200), ("/livez?exclude=first-sync", 200)];
 const READY: [(&str, u16); 3] = [("/readyz", 200), ("/healthz", 200), ("/livez", 200)];
 
-/// An agent on the node that has no other.
+/// An agent on the node without another one.
 struct Agent {
     proxy: Proxy,
     process: Process,

@@ -1,4 +1,5 @@
-//! A Kubernetes namespace of a test's own: objects in, what is in a node's maps of it as lines of text.
+//! A Kubernetes namespace of a test's own: objects in, and a node's maps of it out, as lines of
+//! text.
 
 use std::fmt::Write as _;
 
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 
 pub const SLICES: &str = "discovery.k8s.io/v1";
 
-/// The namespace; its Services and EndpointSlices go when this is dropped.
+/// The namespace. Its Services and EndpointSlices are deleted on drop.
 pub struct Scene<'a> {
     cluster: &'a Cluster,
     namespace: &'static str,
@@ -41,7 +42,7 @@ impl<'a> Scene<'a> {
         self.slice_with(name, service, json!({"ports": [{"port": port}], "endpoints": endpoints}))
     }
 
-    /// Puts an EndpointSlice of a Service; IPv4 where `fields` don't say another address type.
+    /// Puts an EndpointSlice of a Service, of IPv4 unless `fields` have another address type.
     pub fn slice_with(&self, name: &str, service: &str, fields: Value) -> Result<()> {
         let mut object = json!({
             "apiVersion": SLICES,
@@ -61,7 +62,7 @@ impl<'a> Scene<'a> {
         self.kube().delete(SLICES, "EndpointSlice", self.namespace, name)
     }
 
-    /// Waits until this is all that a node's maps have of the namespace.
+    /// Waits until a node's maps have exactly these lines of the namespace.
     pub fn expect(&self, node: u8, lines: &[&str]) -> Result<()> {
         let proxy = self.cluster.proxy(node)?;
         let waited = proxy.wait_until("the maps have it", || Ok(self.lines(node)? == lines));
@@ -75,12 +76,12 @@ impl<'a> Scene<'a> {
         Ok(())
     }
 
-    /// Waits as [`expect`](Self::expect), on every node that is served.
+    /// Waits as [`expect`](Self::expect) does, on every served node.
     pub fn expect_everywhere(&self, lines: &[&str]) -> Result<()> {
         crate::fixture::SERVED.into_iter().try_for_each(|node| self.expect(node, lines))
     }
 
-    /// What a node's maps have for clients that come in over an uplink, a line for each list.
+    /// Returns the lists in a node's maps for clients of uplinks, one a line.
     pub fn lines(&self, node: u8) -> Result<Vec<String>> {
         let rows = self.cluster.proxy(node)?.services()?;
         let own = rows.iter().filter(|row| row.namespace == self.namespace);
@@ -139,7 +140,7 @@ fn frontend(frontend: &agent::Frontend) -> String {
     text
 }
 
-/// Sets fields; those that are objects on both sides are merged.
+/// Sets fields. Objects on both sides are merged.
 fn merge(object: &mut Value, fields: Value) {
     match (object, fields) {
         (Value::Object(object), Value::Object(fields)) => {

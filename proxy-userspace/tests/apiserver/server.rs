@@ -22,7 +22,7 @@ fn the_server_takes_objects_and_keeps_them_over_a_crash_and_a_compaction() -> Re
     server.kill_etcd()?;
     server.start_etcd()?;
     server.start_server()?;
-    // The server makes a Service of its own, in its own time.
+    // The server creates the Service `kubernetes` some time after its start.
     let end = Instant::now() + RETURN_LIMIT;
     while names_of_services(&server)?.len() < 2 && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(50));

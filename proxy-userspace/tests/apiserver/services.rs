@@ -99,7 +99,7 @@ fn headless_external_and_foreign_services_are_not_served() -> Result<()> {
     scene.service("external", json!({"type": "ExternalName", "externalName": "example.com"}), json!({}))?;
     scene.service("labelled", at("10.96.1.3"), with("service.kubernetes.io/headless"))?;
     scene.service("foreign", at("10.96.1.4"), with(foreign))?;
-    // What comes after them is served, so they have been seen.
+    // A later Service is served, so the agent has seen the earlier ones.
     scene.service("ours", at("10.96.1.5"), json!({}))?;
     let ours = "ours IPv4 Cluster [ClusterIP 10.96.1.5:80 TCP] -> none";
     // The label alone makes no Service headless.
@@ -227,7 +227,7 @@ fn of_two_services_with_one_address_the_older_one_has_it_until_it_goes() -> Resu
         })
     };
     let status = || json!({"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.110"}]}}});
-    // Names against the order of age: creation decides. It has a resolution of seconds.
+    // The names contradict the age: the time of creation decides. It has a resolution of seconds.
     scene.service("z-first", spec("10.96.1.10"), status())?;
     let created = |name: &str| -> Result<serde_json::Value> {
         let services = scene.kube().list("v1", "Service", "claims")?;

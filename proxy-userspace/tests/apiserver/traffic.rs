@@ -21,7 +21,7 @@ fn every_kind_of_frontend_leads_its_client_to_a_pod_that_sees_it() -> Result<()>
     for (address, port) in [(node, 30120), (vip(120), 80), (vip(121), 80)] {
         cluster.expect(&Walk::to(service.name(), address, port, &pods, Trail::local("node1")))?;
     }
-    // A socket inside is connected to the pod itself.
+    // A socket inside the cluster is connected to the pod itself.
     let inside = Walk::to(service.name(), service.cluster_ips(), 80, &pods, Trail::default());
     cluster.expect(&Walk { from: Some("pod-1a".to_owned()), ..inside })?;
     remove(&cluster, &service)

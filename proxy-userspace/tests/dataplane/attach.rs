@@ -93,7 +93,8 @@ fn programs_of_another_data_plane_are_seen_with_their_pins_or_without() -> Resul
         cleanup(&ours.path)?;
         assert_eq!(seen(&theirs), []);
 
-        // As in a container with a BPF file system of its own: only the kernel knows.
+        // The pins are removed, as for a container with its own BPF file system. Only the kernel
+        // knows the links.
         let mut dataplane = ours.open();
         assert!(dataplane.set_topology(&topology("eth0")).is_complete());
         let links = ours.path.join("millrace/v4/links");
@@ -228,7 +229,7 @@ fn one_uplink_of_two_without_programs_is_the_devices_failure_and_all_of_them_the
             devices: topology("lo").devices.into_iter().chain(topology("eth0").devices).collect(),
             ..Topology::default()
         };
-        // A link that can't be pinned is not kept: its place is taken by a directory.
+        // A link that can't be pinned is not kept. A directory takes its place here.
         let places: Vec<_> = both
             .devices
             .keys()
@@ -312,7 +313,7 @@ fn a_pin_that_somebody_removed_is_made_again_or_forgotten() -> Result<()> {
         };
         remove_pins();
         assert!(attached(&scratch).is_empty());
-        // A link that has lost its last reference is detached some time later.
+        // A link without references is detached some time later.
         let deadline = Instant::now() + Duration::from_secs(10);
         while attached(&scratch).len() < 3 {
             assert!(Instant::now() < deadline, "{:?}", attached(&scratch));

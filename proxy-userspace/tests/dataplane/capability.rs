@@ -39,7 +39,7 @@ fn who_may_not_read_or_remove_the_maps_is_told_what_it_takes() {
     assert!(PinnedMaps::open(&scratch.path).is_ok(), "nothing was removed");
 }
 
-/// Of this thread only: the C library's setresuid would change all of them.
+/// Changes this thread only. The C library's setresuid would change all threads.
 fn become_nobody() {
     const NOBODY: u32 = 65534;
     // SAFETY: setresuid(2) takes three numbers.
@@ -47,7 +47,7 @@ fn become_nobody() {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Of this thread only: that is how the kernel keeps them.
+/// Changes this thread only, as the kernel does.
 fn drop_capabilities() {
     #[repr(C)]
     struct Header {

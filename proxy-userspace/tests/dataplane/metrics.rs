@@ -1,4 +1,4 @@
-//! What is shown of a data plane that runs.
+//! The metrics of a running data plane.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ fn a_scrape_reads_the_pinned_maps() {
     let mut dataplane = scratch.open();
     let state = desired([(key("web"), port(1, 2)), (key("shop"), port(2, 1))]);
     dataplane.sync(&state, &all(&state));
-    // The self-test's frame is counted by each program it is run through; nobody has asked for XDP's.
+    // Each program of the self-test counts its frame. XDP is not asked for here.
     assert_eq!(dataplane.check().fault, None);
     let text = scrape(&scratch);
     let lines: BTreeSet<&str> = text.lines().collect();

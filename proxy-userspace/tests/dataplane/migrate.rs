@@ -1,4 +1,4 @@
-//! Taking over from agents with another map layout.
+//! Take-over from agents with another map layout.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -64,8 +64,8 @@ fn flow_key() -> FlowKey<Addr4> {
     FlowKey { source: Addr4([1]), destination: Addr4([2]), source_port: 7, protocol: 6, ..FlowKey::default() }
 }
 
-/// Serves `state` at eth0 with other programs than [`Scratch::settings`] asks for, has one connection, and
-/// leaves it all behind as layout `version`.
+/// Serves `state` at eth0 with one connection, then leaves everything as layout `version`. The
+/// programs differ from those of [`Scratch::settings`].
 fn leave_behind(scratch: &Scratch, state: &Desired, version: u32) -> Result<()> {
     let settings = Settings { mark: Mark { value: 0, mask: 0 }, ..scratch.settings() };
     let mut former = EbpfDataplane::open(settings)?;
@@ -90,7 +90,7 @@ fn counters_without_room_for_all_programs_begin_anew() -> Result<()> {
     drop(scratch.open());
     let maps = root(&scratch, LAYOUT_VERSION).join("maps");
     fs::remove_file(maps.join("COUNTERS"))?;
-    // It counts as they do, of the 64 services that a test has room for.
+    // SERVICE_STATS has the same kind of counters, with room for the 64 Services of a test.
     MapData::from_pin(maps.join("SERVICE_STATS"))?.pin(maps.join("COUNTERS"))?;
     assert!(MapInfo::from_pin(maps.join("COUNTERS"))?.max_entries() < COUNTER_ENTRIES);
     drop(scratch.open());
@@ -98,7 +98,7 @@ fn counters_without_room_for_all_programs_begin_anew() -> Result<()> {
     Ok(())
 }
 
-/// What a former layout did not have goes from what was left behind.
+/// Removes the maps that a former layout did not have.
 fn forget_new_maps(scratch: &Scratch, version: u32) -> Result<()> {
     let new = NEW_MAPS.iter().filter(|(since, _)| *since > version);
     for (_, map) in new {
@@ -107,7 +107,7 @@ fn forget_new_maps(scratch: &Scratch, version: u32) -> Result<()> {
     Ok(())
 }
 
-/// By name: the kernel's ids of the links pinned below a layout's root.
+/// Returns the kernel's ids of the links below a layout's root, by name.
 fn link_ids(root: &Path) -> Result<BTreeMap<String, u32>> {
     let mut ids = BTreeMap::new();
     for entry in fs::read_dir(root.join("links"))? {
@@ -144,7 +144,7 @@ fn migrate(version: u32) -> Result<()> {
     let state = desired([(key("web"), port(1, 3))]);
     leave_behind(&scratch, &state, version)?;
     forget_new_maps(&scratch, version)?;
-    // Before layout 4 its keys were shorter: any other map's shape will do.
+    // Before layout 4 its keys were shorter. Any other map has a different shape, too.
     let maps = root(&scratch, version).join("maps");
     if maps.join("ICMP_SOURCES").exists() {
         fs::remove_file(maps.join("ICMP_SOURCES"))?;
@@ -202,7 +202,7 @@ fn an_agent_killed_while_it_takes_over_goes_on_when_it_starts_again() -> Result<
         forget_new_maps(&scratch, 1)?;
         let (former, ours) = (root(&scratch, 1), root(&scratch, LAYOUT_VERSION));
         let (links, services) = (link_ids(&former)?, map_id(&former, "SERVICES")?);
-        // One map and one link are pinned twice, another map is not pinned where it was any more.
+        // One map and one link are pinned twice. Another map is no longer pinned at its place.
         for directory in ["maps", "links"] {
             fs::create_dir_all(ours.join(directory))?;
         }
@@ -253,7 +253,7 @@ fn replace(version: u32) -> Result<()> {
     Ok(())
 }
 
-/// Inodes of the pins below a layout's root: one that is made anew has another.
+/// Returns the inodes of the pins below a layout's root. A new pin has another inode.
 fn pins(root: &Path) -> Result<BTreeMap<String, u64>> {
     let mut pins = BTreeMap::new();
     for entry in fs::read_dir(root.join("links"))? {
@@ -309,7 +309,7 @@ fn another_layout_of_which_nothing_serves_is_not_waited_for() -> Result<()> {
         let scratch = Scratch::new();
         let state = desired([(key("web"), port(1, 3))]);
         leave_behind(&scratch, &state, 9)?;
-        // Its links' device is gone, and another one has come.
+        // The device of its links was deleted, and another one was made.
         Netlink::open()?.delete_link("eth0").await?;
         let peer = Namespace::create("replace-empty-next")?;
         let netlink = Netlink::open()?;
@@ -346,7 +346,7 @@ fn what_another_layout_attached_and_nobody_wants_is_detached() -> Result<()> {
         assert!(dataplane.sync(&state, &all(&state)).is_complete());
         assert_eq!(layouts(&scratch), ["v4"]);
         assert!(attached(&scratch).is_empty());
-        // The place is free at once.
+        // The hook is free at once.
         let other = Scratch::new();
         assert_eq!(other.open().set_topology(&topology("eth0")).writes, 3);
         Ok(())

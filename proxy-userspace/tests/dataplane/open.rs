@@ -1,4 +1,4 @@
-//! Opening, and what stands in the way.
+//! Opening the data plane, and its obstacles.
 
 use std::path::Path;
 
@@ -123,7 +123,7 @@ fn where_no_bpf_file_system_is_mounted_one_is() {
     let path = std::env::temp_dir().join(format!("millrace-bpffs-{}", std::process::id()));
     let scratch = Scratch::new();
     let settings = Settings { bpffs_path: path.clone(), ..scratch.settings() };
-    // Of this thread alone: the mount goes with it.
+    // The mount namespace is this thread's. The mount ends with it.
     let in_mount_namespace = move || {
         unshare(CloneFlags::CLONE_NEWNS).unwrap();
         let none: Option<&str> = None;

@@ -1,4 +1,4 @@
-//! The hooks of sockets: attached to a control group, given other programs, taken away.
+//! The socket hooks: attached to a control group, given other programs, removed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use millrace::node::Topology;
 
 use crate::support::Scratch;
 
-/// A control group without processes; removed at the end.
+/// A control group without processes, removed at the end.
 struct Group(PathBuf);
 
 impl Group {
@@ -35,7 +35,7 @@ fn settings(scratch: &Scratch, group: &Group, lb: SocketLb, bind_protection: boo
     Settings { sockets: Sockets { lb, bind_protection, cgroup }, ..scratch.settings() }
 }
 
-/// By name of the hook: the ids of its link and of the program.
+/// Returns the ids of each hook's link and program, by the hook's name.
 fn hooks(scratch: &Scratch) -> Result<BTreeMap<String, (u32, u32)>> {
     let attached = PinnedMaps::open(&scratch.path)?.status()?.attached;
     let of = |hook: &str, program: u32| {

@@ -13,7 +13,7 @@ use millrace::model::{
 };
 use proxy_common::LAYOUT_VERSION;
 
-/// Pins of one test; removed at its end.
+/// The pins of one test, removed at its end.
 pub struct Scratch {
     pub path: PathBuf,
 }
@@ -26,7 +26,7 @@ impl Scratch {
         Self { path }
     }
 
-    /// Where this layout has its programs, maps and links.
+    /// Returns the directory of this layout's programs, maps and links.
     pub fn root(&self) -> PathBuf {
         self.path.join(format!("millrace/v{LAYOUT_VERSION}"))
     }
@@ -100,13 +100,13 @@ pub fn port(n: u8, endpoints: u8) -> ServicePort {
     }
 }
 
-/// The same, closed to all but these source ranges.
+/// Returns the same Service port for these source ranges only.
 pub fn closed(port: ServicePort, ranges: &[&str]) -> ServicePort {
     let ranges = ranges.iter().map(|range| range.parse().expect("a prefix")).collect();
     ServicePort { source_ranges: Some(ranges), ..port }
 }
 
-/// The same with Direct Server Return.
+/// Returns the same with Direct Server Return.
 pub fn dsr(n: u8, endpoints: u8) -> ServicePort {
     ServicePort { forwarding: Forwarding::Dsr, algorithm: Algorithm::Maglev(251), ..port(n, endpoints) }
 }
@@ -121,7 +121,7 @@ pub fn desired(ports: impl IntoIterator<Item = (PortKey, ServicePort)>) -> Desir
     }
 }
 
-/// Everything is dirty.
+/// Returns the whole state as dirty.
 pub fn all(desired: &Desired) -> Dirty {
     Dirty { ports: desired.ports.keys().cloned().collect(), nodes: true, ..Dirty::default() }
 }

@@ -1,4 +1,4 @@
-//! What is in the maps after a sync.
+//! The content of the maps after a sync.
 
 use millrace::dataplane::Dataplane;
 use millrace::dataplane::ebpf::EbpfDataplane;
@@ -101,7 +101,8 @@ fn what_went_away_while_no_agent_ran_is_removed_and_the_rest_keeps_its_ids() {
 fn a_full_map_leaves_one_service_pending_and_the_others_served() {
     let scratch = Scratch::new();
     let mut settings = scratch.settings();
-    // Hash maps of the kernel hold exactly what they were made for; each service has two frontends.
+    // The kernel's hash maps hold exactly the size that they were made with. Each Service has two
+    // frontends.
     settings.sizes.frontends = 4;
     let mut dataplane = EbpfDataplane::open(settings).unwrap();
     let mut state = desired([(key("a"), port(1, 1)), (key("b"), port(2, 1)), (key("c"), port(3, 1))]);

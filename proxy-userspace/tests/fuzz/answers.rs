@@ -1,4 +1,4 @@
-//! ICMP errors: straight from the bytes, by RFC 792 and RFC 4443, with no code of the programs.
+//! ICMP errors, read from the bytes by RFC 792 and RFC 4443, without code of the programs.
 
 use std::net::IpAddr;
 
@@ -6,45 +6,46 @@ use crate::oracle::Done;
 use crate::packet::{ETHERNET, Packet, residue};
 use crate::world::{NODES, address};
 
-/// What an error says, and who says it.
+/// The content and the sender of an error.
 pub struct Error {
     source: IpAddr,
     kind_and_code: [u8; 2],
     rest: [u8; 4],
 }
 
-/// Nobody serves the port.
+/// Returns the error for a port that nothing serves.
 pub fn unreachable(packet: &Packet) -> Error {
     let kind_and_code = if packet.is_v6() { [1, 4] } else { [3, 3] };
     Error { source: packet.destination.ip(), kind_and_code, rest: [0; 4] }
 }
 
-/// Nobody knows what the packet carries; with IPv6 the byte that says so is pointed to.
+/// Returns the error for an unknown protocol. With IPv6 it points to the byte of that protocol.
 pub fn unknown_protocol(packet: &Packet) -> Error {
     let (kind_and_code, rest) = if packet.is_v6() { ([4, 1], [0, 0, 0, 6]) } else { ([3, 2], [0; 4]) };
     Error { source: packet.destination.ip(), kind_and_code, rest }
 }
 
-/// The packet's last hop was this node, which has an address of the way's family.
+/// Returns the error for a packet whose last hop was this node. Its sender has an address of the
+/// way's family.
 pub fn time_exceeded(packet: &Packet, outer_v6: bool) -> Error {
     let source =
         if packet.is_v6() == outer_v6 { address(outer_v6, NODES, 1) } else { packet.destination.ip() };
     Error { source, kind_and_code: [if packet.is_v6() { 3 } else { 11 }, 0], rest: [0; 4] }
 }
 
-/// The packet should have had so many bytes.
+/// Returns the error for a packet of more than `size` bytes.
 pub fn too_big(packet: &Packet, size: usize) -> Error {
     let kind_and_code = if packet.is_v6() { [2, 0] } else { [3, 4] };
     Error { source: packet.destination.ip(), kind_and_code, rest: (size as u32).to_be_bytes() }
 }
 
-/// Whether what is left carries ICMP.
+/// Returns whether the remaining frame carries ICMP.
 pub fn is_error(done: &Done<'_>, packet: &Packet) -> bool {
     let (protocol, icmp) = if packet.is_v6() { (20, 58) } else { (23, 1) };
     done.after[12..14] == done.before[12..14] && done.after[protocol] == icmp
 }
 
-/// Whether one host may answer another.
+/// Returns whether one host may answer the other.
 fn is_answerable(done: &Done<'_>, packet: &Packet) -> bool {
     let is_host = |address: IpAddr| match address {
         IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_multicast() && !matches!(v4.octets()[0], 0 | 240..=255),
@@ -53,7 +54,7 @@ fn is_answerable(done: &Done<'_>, packet: &Packet) -> bool {
     done.before[0] & 1 == 0 && is_host(packet.source.ip())
 }
 
-/// Whether a packet asks for an echo and may be given it.
+/// Returns whether a packet is an echo request that may be answered.
 pub fn is_echo_request(done: &Done<'_>, packet: &Packet) -> bool {
     let (icmp, kind) = if packet.is_v6() { (58, 128) } else { (1, 8) };
     let header = packet.payload - packet.network + 8;
@@ -63,7 +64,8 @@ pub fn is_echo_request(done: &Done<'_>, packet: &Packet) -> bool {
         && is_answerable(done, packet)
 }
 
-/// The frame is the echo of what came: all the same but for the way back, and as right or wrong as before.
+/// Checks that the frame is the echo of the request: equal but for the way back, with a checksum as
+/// right or wrong as before.
 pub fn check_echo(done: &Done<'_>, packet: &Packet) -> Result<(), String> {
     let mut expected = done.before.to_vec();
     let after = done.after;
@@ -88,7 +90,7 @@ pub fn check_echo(done: &Done<'_>, packet: &Packet) -> Result<(), String> {
     if expected == after { Ok(()) } else { Err("an echo of something else".into()) }
 }
 
-/// The frame was turned into this error, and its sender is one that may be told.
+/// Checks that the frame was replaced by this error, and that its sender may be told.
 pub fn check(done: &Done<'_>, packet: &Packet, error: &Error) -> Result<(), String> {
     if !is_answerable(done, packet) {
         return Err("this sender must not be answered".into());
@@ -116,7 +118,7 @@ pub fn check(done: &Done<'_>, packet: &Packet, error: &Error) -> Result<(), Stri
     wrong.map_or(Ok(()), |(what, _)| Err(format!("an ICMP error, but {what} is wrong")))
 }
 
-/// Whether a packet is an ICMP error that somebody sent.
+/// Returns whether a packet is an ICMP error of another host.
 pub fn is_foreign_error(done: &Done<'_>, packet: &Packet) -> bool {
     let icmp = if packet.is_v6() { 58 } else { 1 };
     let kinds: &[u8] = if packet.is_v6() { &[1, 2, 3, 4] } else { &[3, 11, 12] };
@@ -124,7 +126,8 @@ pub fn is_foreign_error(done: &Done<'_>, packet: &Packet) -> bool {
     packet.is_plain && packet.protocol == icmp && is_whole && kinds.contains(&done.before[packet.payload])
 }
 
-/// The error has changed, but neither its length nor what it says, and its checksums are as right or wrong as before.
+/// Checks that an error was changed, but not its length and its content. Its checksums are as right
+/// or wrong as before.
 pub fn check_relayed(done: &Done<'_>, packet: &Packet) -> Result<(), String> {
     let (before, after) = (done.before, done.after);
     let (network, message, end) = (packet.network, packet.payload, packet.network + packet.length);

@@ -1,22 +1,22 @@
-//! Packets that are cut in two, of which a run leaves the second one.
+//! Packets that are cut in two. A run leaves the second part.
 
 use crate::oracle::Done;
 use crate::packet::{ETHERNET, Packet, residue};
 
 const HEADER: usize = 20;
 
-/// Whether a router may cut the packet, and can: IPv4 without options, and without the bit that forbids it.
+/// Returns whether the program may and can cut the packet: IPv4 without options and without DF.
 pub fn is_divisible(done: &Done<'_>, packet: &Packet) -> bool {
     packet.is_plain && may_be_cut(done, packet)
 }
 
-/// Whether a router may cut the packet.
+/// Returns whether a router may cut the packet.
 pub fn may_be_cut(done: &Done<'_>, packet: &Packet) -> bool {
     !packet.is_v6() && done.before[ETHERNET + 6] & 0x40 == 0
 }
 
-/// The frame is the rest of the packet, behind as much as a packet of `room` bytes has of it, and its header's checksum is as
-/// right or wrong as before.
+/// Returns whether the frame is the rest of the packet, behind a first part of at most `room`
+/// bytes. Its header checksum is as right or wrong as before.
 pub fn is_rest(done: &Done<'_>, packet: &Packet, room: usize) -> bool {
     let kept = room.saturating_sub(HEADER) / 8 * 8;
     let end = ETHERNET + packet.length;

@@ -1,4 +1,5 @@
-//! Fragments. What the first one of a packet says is known from itself; of the others only what they may become.
+//! Fragments. The first one of a packet is read in full. For the others, only their possible
+//! results are known.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,13 +14,13 @@ use crate::world::{NODES, address};
 
 /// A fragment.
 pub struct Fragment {
-    /// Its addresses, with ports if it has a whole transport header, and where that is.
+    /// Its addresses, with ports if it has a whole transport header, and the place of that header.
     pub packet: Packet,
-    /// Whether it has: it is the first one.
+    /// Whether it has a transport header, as the first fragment.
     pub has_header: bool,
 }
 
-/// Why a fragment may be dropped that does not say for which port it is.
+/// The reasons to drop a fragment without ports.
 pub const DROPS: Reasons = &[
     Reason::FragmentHeld,
     Reason::FragmentUnknown,
@@ -31,14 +32,14 @@ pub const DROPS: Reasons = &[
     Reason::SnatPorts,
     Reason::UnknownPort,
 ];
-/// The same in XDP, which holds none.
+/// The same for XDP, which holds no fragment.
 pub const XDP_DROPS: Reasons = match DROPS {
     [_, rest @ ..] => rest,
     [] => DROPS,
 };
 
 impl Fragment {
-    /// Reads a fragment of TCP, UDP or SCTP; anything else is none.
+    /// Reads a fragment of TCP, UDP or SCTP, or returns `None`.
     pub fn read(frame: &[u8]) -> Option<Self> {
         let (v6, offset, packet) = match frame.get(12..14)? {
             [0x08, 0x00] => Self::ipv4(frame)?,
@@ -104,7 +105,8 @@ impl Fragment {
     }
 }
 
-/// A fragment without ports is the old one to, or from, one of `allowed`: nothing but the address has changed, and a checksum with it.
+/// Returns whether a fragment without ports is the old one to, or from, one of `allowed`: only the
+/// address and a checksum have changed.
 pub fn is_later_translated(
     done: &Done<'_>,
     packet: &Packet,
@@ -118,7 +120,8 @@ pub fn is_later_translated(
     })
 }
 
-/// A fragment without ports is the old one on its way from this node to `to`, its hop limit lower by one.
+/// Returns whether a fragment without ports is the old one on its way from this node to `to`, with
+/// a hop limit lower by one.
 pub fn is_later_forwarded(done: &Done<'_>, packet: &Packet, to: SocketAddr) -> bool {
     let mut expected = done.before.to_vec();
     let macs: &[Mac; 2] = &[NEXT_HOP_MAC, DEVICE_MAC];
@@ -129,7 +132,8 @@ pub fn is_later_forwarded(done: &Done<'_>, packet: &Packet, to: SocketAddr) -> b
     is_same(done, packet, expected)
 }
 
-/// A fragment without ports is the old one on its way back to the pod it came from, from the address it went to.
+/// Returns whether a fragment without ports is the old one on its way back to its pod, from the
+/// address that it was sent to.
 pub fn is_later_turned(done: &Done<'_>, packet: &Packet) -> bool {
     let mut expected = done.before.to_vec();
     expected[..12].copy_from_slice(turned_macs(done).as_flattened());
@@ -147,7 +151,8 @@ fn write_address(frame: &mut [u8], packet: &Packet, to: IpAddr, is_destination: 
     frame[at..at + octets.len()].copy_from_slice(&octets);
 }
 
-/// What is left is this, with a header checksum that is as right or wrong as before.
+/// Returns whether the remaining frame is `expected`, with a header checksum as right or wrong as
+/// before.
 fn is_same(done: &Done<'_>, packet: &Packet, mut expected: Vec<u8>) -> bool {
     if expected.len() != done.after.len() {
         return false;

@@ -1,4 +1,5 @@
-//! Frames: some as clients, directors and backends send them, most of those mutated, some random altogether.
+//! Frames: some as of clients, directors and backends, most of those mutated, and some fully
+//! random.
 
 use std::net::SocketAddr;
 
@@ -9,18 +10,18 @@ use proxy_common::way::FOU_PORT;
 use crate::random::Random;
 use crate::world::{CLIENTS, NODES, PODS, PODS_ELSEWHERE, World, address, pods};
 
-/// Makes one frame after the other.
+/// A generator of frames.
 pub struct Generator {
     random: Random,
     templates: Vec<Vec<u8>>,
     frame: Vec<u8>,
 }
 
-/// Bytes at which length, version and protocol fields like to break.
+/// Bytes at which length, version and protocol fields often break.
 const EDGES: [u8; 13] = [0, 1, 4, 6, 17, 20, 40, 41, 0x45, 0x7f, 0x80, 132, 0xff];
 
 impl Generator {
-    /// With templates that fit the program.
+    /// Returns a generator with templates for the program.
     pub fn new(world: &World, hook: Hook, random: Random) -> Self {
         let frames = match hook {
             Hook::TcEgress | Hook::TcPodOut => replies(world),
@@ -35,7 +36,7 @@ impl Generator {
         Self { random, templates: shaped.map(|frame| frame.build().to_vec()).collect(), frame: Vec::new() }
     }
 
-    /// The next frame.
+    /// Returns the next frame.
     pub fn next_frame(&mut self) -> &[u8] {
         self.frame.clear();
         if self.random.below(20) == 0 {
@@ -58,7 +59,7 @@ impl Generator {
         if length < 16 {
             return;
         }
-        // Most mutations hit the headers: the first hundred bytes.
+        // Most mutations change the headers: the first hundred bytes.
         let at = 12 + self.random.below(length.min(110) - 12);
         match self.random.below(8) {
             0 => self.frame[at] ^= 1 << self.random.below(8),
@@ -80,7 +81,7 @@ impl Generator {
     }
 }
 
-/// What clients send to every frontend, and to addresses that are none.
+/// Returns frames of clients to every frontend, and to other addresses.
 fn clients(world: &World) -> Vec<Frame> {
     let mut frames = Vec::new();
     for frontend in &world.frontends {
@@ -117,8 +118,8 @@ fn transport(from: SocketAddr, to: SocketAddr, protocol: u8) -> Vec<Frame> {
         .collect()
 }
 
-/// A client's frame as a director, and as a stranger, sends it to this node and to another; and as one that serves by IPVS, which
-/// addresses pods: those of two services here, and one elsewhere.
+/// Returns a client's frame as a director and as a stranger send it to this node and to another
+/// one. Also as an IPVS director sends it to pods: of two Services on this node, and one elsewhere.
 fn tunnels(frame: &Frame) -> Vec<Frame> {
     let mut frames = Vec::new();
     let to_nodes = [
@@ -147,8 +148,8 @@ fn tunnels(frame: &Frame) -> Vec<Frame> {
     frames
 }
 
-/// What pods send to services that they are backends of themselves, what they answer then, and what they send to tunnels of their
-/// own.
+/// Returns frames of pods to Services with themselves as backends, their answers, and frames to
+/// tunnels of their own.
 fn own(world: &World) -> Vec<Frame> {
     let mut frames = Vec::new();
     for frontend in &world.frontends {
@@ -163,7 +164,7 @@ fn own(world: &World) -> Vec<Frame> {
     [frames, tunnelled].concat()
 }
 
-/// What backends answer, and other traffic of this node.
+/// Returns the answers of backends, and other traffic of this node.
 fn replies(world: &World) -> Vec<Frame> {
     let mut frames = clients(world);
     for connection in &world.connections {
@@ -173,7 +174,8 @@ fn replies(world: &World) -> Vec<Frame> {
     frames
 }
 
-/// ICMP errors about connections: of routers on the way to the client, and of backends; and about connections nobody has.
+/// Returns ICMP errors of routers and backends about connections, and about connections that do not
+/// exist.
 fn errors(world: &World, hook: Hook) -> Vec<Frame> {
     let own = world.own.iter().flat_map(|own| transport(own.vip, own.pod, own.protocol));
     let connections = world.connections.iter().flat_map(|connection| {
@@ -198,7 +200,8 @@ fn errors(world: &World, hook: Hook) -> Vec<Frame> {
     connections.chain(own).chain(nobodys).map(error).collect()
 }
 
-/// The frame, and the same with tags, options, extension headers, as a fragment, and as ICMP; one large.
+/// Returns the frame, and variants with tags, options and extension headers, as a fragment, as
+/// ICMP, and a large one.
 fn shapes(frame: &Frame) -> Vec<Frame> {
     let mut shapes = vec![frame.clone(), frame.clone(), frame.clone()];
     shapes.push(frame.clone().tagged(&[Vlan::customer(5)]));
@@ -218,7 +221,7 @@ fn shapes(frame: &Frame) -> Vec<Frame> {
         fragment.layers.insert(at, Extension::fragment(0, true, 3).into());
     }
     let large = frame.clone().payload(vec![0xa5; 1800]);
-    // Later ones are as many as first ones: each has templates of its own.
+    // There are as many later fragments as first ones: each kind has its own templates.
     shapes.extend(large.fragments(frame.build().len() as u32, 1000));
     let mut echo = frame.clone();
     let kind = if matches!(echo.innermost(), Layer::Ipv4(_)) { 8 } else { 128 };

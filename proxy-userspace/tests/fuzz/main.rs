@@ -1,7 +1,8 @@
-//! Random and mutated frames through the real programs, against an oracle that shares no code with them.
+//! Random and mutated frames through the real programs, against an oracle that shares no code with
+//! them.
 //!
-//! Needs root and the BPF object. A million frames for each program, ten million with `MILLRACE_LONG=1`;
-//! `MILLRACE_SEED` repeats a run that failed, the seed is part of the failure's message.
+//! It needs root and the BPF object. Each program gets a million frames, with `MILLRACE_LONG=1` ten
+//! million. `MILLRACE_SEED` repeats a failed run. The failure's message has the seed.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -35,7 +36,7 @@ use tally::Tally;
 use world::World;
 
 const FRAMES: u64 = 1_000_000;
-/// Counters are read after so many frames.
+/// The number of frames between two readings of the counters.
 const BATCH: u64 = 10_000;
 
 #[test]
@@ -79,14 +80,16 @@ fn judge(hook: Hook) {
     });
 }
 
-/// Moves the thread into a network namespace of its own: what is cut comes in again at its loopback device, and goes nowhere.
+/// Moves the thread into a network namespace of its own. The parts of a cut packet come in again at
+/// its loopback device, and go nowhere.
 fn isolate() {
     unshare(CloneFlags::CLONE_NEWNET).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { Netlink::open().unwrap().set_up("lo").await.unwrap() });
 }
 
-/// What the frames must have come to at least once, or they test less than they seem to.
+/// Returns the reasons that must occur at least once. Otherwise the frames test less than they seem
+/// to.
 fn expected_reasons(hook: Hook) -> Vec<Reason> {
     const INGRESS: [Reason; 16] = [
         Reason::NotOurs,
@@ -137,7 +140,7 @@ fn judge_share(hook: Hook, frames: u64, random: Random) {
     let first = world.bed.counters();
     let mut done = 0;
     while done < frames {
-        // On a busy machine all batches together take longer than an agent may be silent.
+        // On a busy machine, all batches together take longer than an agent may be silent.
         world.bed.beat();
         let before = world.bed.counters();
         let mut tally = Tally::default();

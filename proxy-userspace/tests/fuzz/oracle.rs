@@ -1,4 +1,4 @@
-//! What may become of a frame, and whether that is what became of it.
+//! The allowed results of a frame, and the check of the actual one.
 
 mod fragments;
 mod pods;
@@ -20,38 +20,38 @@ use crate::translated::{is_forwarded, is_translated};
 use crate::tunnel::{is_encapsulated, is_outer_v6, outer_header};
 use crate::world::{Frontend, MTU, NODES, World, address, vip};
 
-/// Under which one of these reasons a frame was counted.
+/// The reasons of which one counts a frame.
 pub type Reasons = &'static [Reason];
 
-/// Which reply tuple belongs to which frontend.
+/// The frontend of each reply tuple.
 type Replies = HashMap<(SocketAddr, SocketAddr, u8), SocketAddr>;
 
-/// Judges what a program did to a frame.
+/// The judge of a program's effect on a frame.
 pub struct Oracle<'a> {
     world: &'a World,
     hook: Hook,
     replies: Replies,
 }
 
-/// What the program did, beside the action itself.
+/// The effect of the program, besides the action itself.
 #[derive(Clone, Copy)]
 pub struct Done<'a> {
-    /// The frame that came.
+    /// The frame before the run.
     pub before: &'a [u8],
-    /// What is left of it.
+    /// The frame after the run.
     pub after: &'a [u8],
     run: &'a RawRun,
 }
 
 impl<'a> Oracle<'a> {
-    /// For a program in a world.
+    /// Returns the oracle of a program in a world.
     pub fn new(world: &'a World, hook: Hook) -> Self {
         let replies =
             world.connections.iter().map(|one| ((one.pod, one.client, one.protocol), one.vip)).collect();
         Self { world, hook, replies }
     }
 
-    /// Under which reasons the run may have been counted, or what was wrong about it.
+    /// Returns the reasons that may count the run, or an error.
     pub fn judge(&self, frame: &[u8], run: &RawRun) -> Result<Reasons, String> {
         let done = Done { before: frame, after: &run.frame, run };
         if let Some(fragment) = Fragment::read(frame) {
@@ -105,13 +105,14 @@ impl<'a> Oracle<'a> {
         }
         match packet.inside(frame) {
             Some(inner) if !self.is_of_pod() => self.judge_tunnel(&packet, &inner, &done),
-            // Tunnels of pods are their own.
+            // Tunnels of pods do not concern the programs.
             Some(_) | None => self.untouched(&done),
         }
     }
 
-    /// XDP leaves to TC what comes before the first fragment of its packet, and that one then; TC holds it, and lets that for this
-    /// node's own address go on.
+    /// Returns the reasons for frames that are left alone. XDP passes early fragments, and the
+    /// first fragment behind them, to TC. TC holds early fragments, and also passes those for this
+    /// node's own address.
     fn left_alone(&self) -> Reasons {
         match self.hook {
             Hook::XdpIngress => &[Reason::NotOurs, Reason::HandedToTc],
@@ -120,7 +121,8 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// Whatever becomes of it, it is counted once, and if it goes on it is no less than a header.
+    /// Judges a packet of unknown result. It is counted once, and a passed packet has at least a
+    /// header.
     fn judge_unknown(&self, done: &Done<'_>) -> Result<Reasons, String> {
         if self.untouched(done).is_ok() {
             return Ok(self.left_alone());
@@ -134,7 +136,7 @@ impl<'a> Oracle<'a> {
         Verdict::new(self.hook, done.run.action)
     }
 
-    /// Whether replies come by.
+    /// Returns whether replies pass this hook.
     fn is_way_out(&self) -> bool {
         matches!(self.hook, Hook::TcEgress | Hook::TcPodOut)
     }
@@ -145,7 +147,7 @@ impl<'a> Oracle<'a> {
         Ok(&[Reason::NotOurs])
     }
 
-    /// A packet with options or extension headers may be passed as it came, too.
+    /// Accepts also an unchanged packet, if it has options or extension headers.
     fn or_untouched(
         &self,
         packet: &Packet,
@@ -156,7 +158,8 @@ impl<'a> Oracle<'a> {
         left_alone.map_or_else(judge, Ok)
     }
 
-    /// XDP can't make two of a packet.
+    /// Returns whether XDP passes the packet to TC to be cut, because XDP can't make two of a
+    /// packet.
     fn is_left_to_tc(&self, frontend: &Frontend, packet: &Packet, done: &Done<'_>) -> bool {
         self.hook == Hook::XdpIngress
             && cut::may_be_cut(done, packet)
@@ -211,7 +214,8 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// An ICMP error is left alone, or goes to whoever has the connection with checksums as right or wrong as before.
+    /// Judges an ICMP error. It is left alone, or goes to the owner of the connection with
+    /// checksums as right or wrong as before.
     fn judge_error(&self, packet: &Packet, done: &Done<'_>) -> Result<Reasons, String> {
         if let Ok(reasons) = self.untouched(done) {
             return Ok(reasons);
@@ -250,7 +254,7 @@ impl<'a> Oracle<'a> {
         })
     }
 
-    /// Dropped, or answered where that reason may be.
+    /// Accepts a drop, or an answer if the reason allows it.
     fn dropped(&self, done: &Done<'_>, packet: &Packet, reasons: Reasons) -> Result<Reasons, String> {
         let told = match reasons[0] {
             Reason::NoEndpoint | Reason::UnknownPort => Some(answers::unreachable(packet)),
@@ -265,8 +269,8 @@ impl<'a> Oracle<'a> {
         Ok(reasons)
     }
 
-    /// Whether it carries what no service has, and the network has no use for. Tunnels may end at an address that is a service's
-    /// for us, but not for a pod.
+    /// Returns whether no Service has its protocol, and the network has no use for it. A tunnel may
+    /// end at a Service's address, but not one from a pod.
     fn is_unknown_protocol(&self, packet: &Packet) -> bool {
         let known: &[u8] =
             if packet.is_v6() { &[0, 43, 44, 50, 51, 58, 59, 60, 135, 139, 140] } else { &[1] };
@@ -274,7 +278,7 @@ impl<'a> Oracle<'a> {
         !is_tunnel && !packet.has_ports() && !known.contains(&packet.protocol)
     }
 
-    /// XDP tells TC by metadata, TC tells the stack by the mark.
+    /// Checks the sign of a handled packet: XDP's metadata for TC, or TC's mark for the stack.
     fn is_handed_up(&self, done: &Done<'_>) -> Result<(), String> {
         match self.hook {
             Hook::XdpIngress => require(
@@ -286,7 +290,7 @@ impl<'a> Oracle<'a> {
     }
 }
 
-/// A packet that only a backend on another node could have had.
+/// Judges the answer to a packet that only a backend on another node could serve.
 fn answered(done: &Done<'_>, packet: &Packet, frontend: &Frontend) -> Result<Reasons, String> {
     let remote = || frontend.service.endpoints.iter().filter(|endpoint| endpoint.way != 0);
     if packet.hop_limit <= 1 {
@@ -311,7 +315,7 @@ fn local_backends(frontend: &Frontend) -> impl Iterator<Item = SocketAddr> {
     frontend.service.endpoints.iter().filter(|endpoint| endpoint.way == 0).map(|endpoint| endpoint.at)
 }
 
-/// The largest packets to the backends on other nodes.
+/// Returns the sizes of the largest packets to the backends on other nodes.
 fn rooms(frontend: &Frontend) -> impl Iterator<Item = usize> {
     let remote = frontend.service.endpoints.iter().filter(|endpoint| endpoint.way != 0);
     remote.map(|endpoint| MTU - outer_header(frontend, endpoint))
@@ -324,7 +328,7 @@ fn only(reason: Reason) -> Reasons {
     }
 }
 
-/// What is wrong unless the condition holds.
+/// Returns an error with `what` unless the condition holds.
 pub fn require(condition: bool, what: &str) -> Result<(), String> {
     if condition { Ok(()) } else { Err(what.into()) }
 }

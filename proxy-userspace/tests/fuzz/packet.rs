@@ -1,4 +1,4 @@
-//! What the oracle reads from a frame: straight from the bytes, by the RFCs, with no code of the programs.
+//! The oracle's view of a frame, read from the bytes by the RFCs, without code of the programs.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
@@ -13,11 +13,11 @@ pub const ETHERNET: usize = 14;
 pub struct Packet {
     /// Offset of the IP header.
     pub network: usize,
-    /// Offset of what it carries, behind options and extension headers.
+    /// Offset of its payload, behind options and extension headers.
     pub payload: usize,
     /// Bytes of the IP packet.
     pub length: usize,
-    /// What it carries.
+    /// The protocol of its payload.
     pub protocol: u8,
     /// Source; the port is 0 if there is none.
     pub source: SocketAddr,
@@ -25,7 +25,7 @@ pub struct Packet {
     pub destination: SocketAddr,
     /// Time to live or hop limit.
     pub hop_limit: u8,
-    /// Whether there are options or extension headers, which may be handled or passed.
+    /// Whether it has no options or extension headers. Packets with them may be handled or passed.
     pub is_plain: bool,
 }
 
@@ -62,17 +62,18 @@ impl Packet {
         }
     }
 
-    /// Whether it is for the port of tunnels in UDP.
+    /// Returns whether it is for the port of FoU.
     pub fn is_tunnel(&self) -> bool {
         self.protocol == UDP && self.destination.port() == FOU_PORT
     }
 
-    /// Whether this is a TCP, UDP or SCTP packet with its whole header; SCTP's first chunk counts as such.
+    /// Returns whether this is a TCP, UDP or SCTP packet with its whole header. For SCTP that
+    /// includes the header of the first chunk.
     pub fn has_ports(&self) -> bool {
         matches!(self.protocol, TCP | UDP | SCTP)
     }
 
-    /// Where the transport's checksum is.
+    /// Returns the place of the transport's checksum.
     pub fn checksum(&self) -> Range<usize> {
         let (offset, bytes) = match self.protocol {
             TCP => (16, 2),
@@ -82,20 +83,21 @@ impl Packet {
         self.payload + offset..self.payload + offset + bytes
     }
 
-    /// The same packet with other headers in front: `header` bytes less.
+    /// Returns the same packet with other outer headers: `header` bytes less.
     pub const fn without(mut self, header: usize) -> Self {
         self.network -= header;
         self.payload -= header;
         self
     }
 
-    /// Whether a checksum of zero means that there is none: UDP's with IPv4 (and for the programs with IPv6), SCTP's.
+    /// Returns whether a checksum of zero means "none": for UDP over IPv4 (for the programs also
+    /// over IPv6), and for SCTP.
     pub const fn may_be_unsealed(&self) -> bool {
         matches!(self.protocol, UDP | SCTP)
     }
 
-    /// What stays the same in the transport's checksum and everything that it covers and may change. It is right or wrong as before
-    /// where this is as before.
+    /// Returns the invariant of the transport's checksum and all bytes that it covers and that may
+    /// change. If it is unchanged, the checksum is as right or wrong as before.
     pub fn seal(&self, frame: &[u8]) -> u32 {
         let field = self.checksum();
         if self.protocol == SCTP {
@@ -112,7 +114,7 @@ impl Packet {
         covered.into_iter().map(|part| residue(&frame[part])).sum::<u32>() % 0xffff
     }
 
-    /// Whether the family is IPv6.
+    /// Returns whether the family is IPv6.
     pub fn is_v6(&self) -> bool {
         self.source.is_ipv6()
     }
@@ -182,7 +184,7 @@ impl Packet {
         Some(self)
     }
 
-    /// With the ports that its payload begins with.
+    /// Adds the ports at the beginning of the payload.
     pub fn read_ports(mut self, frame: &[u8]) -> Self {
         let port = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
         self.source.set_port(port(self.payload));
@@ -191,7 +193,7 @@ impl Packet {
     }
 }
 
-/// Steps over hop-by-hop and destination options; nothing else leaves the ports where they are.
+/// Skips hop-by-hop and destination options. Any other header moves the ports.
 pub fn skip_extensions(frame: &[u8], mut at: usize, mut protocol: u8) -> Option<(usize, u8)> {
     while matches!(protocol, 0 | 60) {
         let [next, units]: [u8; 2] = *frame.get(at..)?.first_chunk()?;
@@ -201,8 +203,8 @@ pub fn skip_extensions(frame: &[u8], mut at: usize, mut protocol: u8) -> Option<
     Some((at, protocol))
 }
 
-/// Whether the IP packet, or one that it carries, is a fragment or has a header that says it may be one, or a routing header: what
-/// becomes of such a packet is told by others before it, or by what no test here reads.
+/// Returns whether the IP packet, or one inside it, is a fragment, has a fragment header, or has a
+/// routing header. Its result depends on earlier packets, or on headers that no test here reads.
 pub fn needs_more_than_itself(frame: &[u8]) -> bool {
     let is_v6 = match frame.get(12..14) {
         Some([0x08, 0x00]) => false,
@@ -232,7 +234,8 @@ fn is_cut(frame: &[u8], network: usize, is_v6: bool) -> bool {
     matches!(skip_extensions(frame, network + 40, byte(6)), Some((_, ROUTING | FRAGMENT)))
 }
 
-/// The Castagnoli CRC (RFC 9260, appendix A) of bytes whose four at `zero` count as zeroes.
+/// Returns the Castagnoli CRC (RFC 9260, appendix A) of bytes. The four bytes at `zero` count as
+/// zeros.
 fn crc32c(bytes: &[u8], zero: usize) -> u32 {
     let mut remainder = u32::MAX;
     for (at, byte) in bytes.iter().enumerate() {
@@ -244,7 +247,7 @@ fn crc32c(bytes: &[u8], zero: usize) -> u32 {
     !remainder
 }
 
-/// The sum of 16-bit words modulo 65535, in which a checksum's two zeroes are one.
+/// Returns the sum of 16-bit words modulo 65535, in which both zeros of a checksum are one.
 pub fn residue(bytes: &[u8]) -> u32 {
     bytes
         .chunks(2)

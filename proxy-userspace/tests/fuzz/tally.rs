@@ -1,9 +1,9 @@
-//! The counters against what the oracle expects: every packet once, under a reason that fits.
+//! The counters against the oracle's expectation: every packet once, under a possible reason.
 
 use millrace_lab::program::{Counts, Hook};
 use proxy_common::verdict::{Counter, Reason};
 
-/// What a batch of frames must have been counted as.
+/// The expected counts of a batch of frames.
 #[derive(Default)]
 pub struct Tally {
     packets: u64,
@@ -12,7 +12,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// A frame of so many bytes that may be counted under one of the reasons.
+    /// Adds a frame of `bytes` bytes that one of the reasons counts.
     pub fn note(&mut self, bytes: usize, reasons: &'static [Reason]) {
         self.packets += 1;
         self.bytes += bytes as u64;
@@ -22,7 +22,7 @@ impl Tally {
         }
     }
 
-    /// Compares with two readings of COUNTERS.
+    /// Compares the expected counts with two readings of COUNTERS.
     pub fn check(&self, hook: Hook, before: &[Counter], after: &[Counter]) -> Result<(), String> {
         let counts = Counts::between(hook, before, after);
         let bytes: u64 = Reason::ALL.iter().map(|reason| counts.of(*reason).bytes).sum();

@@ -1,4 +1,4 @@
-//! Packets whose addresses and ports are others now: of a backend, of a frontend, of this node.
+//! Packets with translated addresses and ports: of a backend, of a frontend, of this node.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,8 +10,8 @@ use crate::oracle::{Done, require};
 use crate::packet::{ETHERNET, Packet, residue};
 use crate::world::{NODES, address};
 
-/// The frame is the old one from a port of this node to a backend, its hop limit lower by one, with checksums that are as
-/// right or wrong as before.
+/// Returns whether the frame is the old one, from a port of this node to a backend. Its hop limit
+/// is lower by one, and its checksums are as right or wrong as before.
 pub fn is_forwarded(done: &Done<'_>, packet: &Packet, to: SocketAddr) -> bool {
     let source = address(packet.is_v6(), NODES, 1);
     is_rewritten(done, packet, [NEXT_HOP_MAC, DEVICE_MAC], packet.hop_limit - 1, |[port, _]| {
@@ -19,7 +19,8 @@ pub fn is_forwarded(done: &Done<'_>, packet: &Packet, to: SocketAddr) -> bool {
     })
 }
 
-/// The frame goes back to the pod that sent it, to its own server, from the frontend and a port of this node.
+/// Returns whether the frame goes back to its pod's own server, from the frontend and a port of
+/// this node.
 pub fn is_given_back(done: &Done<'_>, packet: &Packet, to: SocketAddr) -> bool {
     let frontend = packet.destination.ip();
     is_rewritten(done, packet, turned_macs(done), packet.hop_limit, |[port, _]| {
@@ -27,7 +28,8 @@ pub fn is_given_back(done: &Done<'_>, packet: &Packet, to: SocketAddr) -> bool {
     })
 }
 
-/// The frame goes back to the pod that sent it, to its own client, from the frontend that this one had asked.
+/// Returns whether the frame goes back to its pod's own client, from the frontend that the client
+/// had asked.
 pub fn is_answered(done: &Done<'_>, packet: &Packet, frontend: SocketAddr) -> bool {
     let pod = packet.source.ip();
     is_rewritten(done, packet, turned_macs(done), packet.hop_limit, |[_, port]| {
@@ -37,14 +39,14 @@ pub fn is_answered(done: &Done<'_>, packet: &Packet, frontend: SocketAddr) -> bo
     })
 }
 
-/// The addresses of a frame that goes back to where it came from.
+/// Returns the MAC addresses of a frame that goes back to its sender.
 pub fn turned_macs(done: &Done<'_>) -> [Mac; 2] {
     let mac = |at: usize| -> Mac { std::array::from_fn(|byte| done.before[at + byte]) };
     [mac(6), mac(0)]
 }
 
-/// The frame is the old one with these addresses and this hop limit, between the ends that belong to the ports it has, with
-/// checksums that are as right or wrong as before.
+/// Returns whether the frame is the old one with these MAC addresses, this hop limit, and the ends
+/// that belong to its ports. Its checksums are as right or wrong as before.
 fn is_rewritten(
     done: &Done<'_>,
     packet: &Packet,
@@ -83,8 +85,8 @@ fn is_rewritten(
     before == done.after && sums_fit
 }
 
-/// The frame is the old one without an outer header of `header` bytes, with the destination (or source) of
-/// `packet` changed to one of `allowed`, and checksums that are as right or wrong as before.
+/// Returns whether the frame is the old one without an outer header of `header` bytes, with a
+/// destination (or source) from `allowed`. Its checksums are as right or wrong as before.
 pub fn is_translated(
     done: &Done<'_>,
     packet: &Packet,
@@ -127,7 +129,8 @@ pub fn is_translated(
     require(old_sums == new_sums, "checksums do not fit the new addresses")
 }
 
-/// Residue of the IPv4 header (0 for IPv6), and what says whether the transport's checksum is right.
+/// Returns the residue of the IPv4 header (0 for IPv6), and the invariant of the transport's
+/// checksum.
 fn sums(frame: &[u8], packet: &Packet) -> (u32, u32) {
     let ip = if packet.is_v6() { 0 } else { residue(&frame[packet.network..packet.payload]) };
     (ip, packet.seal(frame))

@@ -1,4 +1,4 @@
-//! Tunnels: what this node puts packets into for a backend on another node.
+//! Tunnels from this node to backends on other nodes.
 
 use millrace_lab::frame::{DEVICE_MAC, Mac};
 use millrace_lab::program::{Endpoint, NEXT_HOP_MAC};
@@ -11,7 +11,7 @@ use crate::world::{Frontend, NODES, address};
 /// Bit of a hint: the packet was sent on once.
 const FLAG: u32 = 1 << 14;
 
-/// Bytes of the header that is put in front of packets to a backend on another node.
+/// Returns the bytes of the outer header for a backend on another node.
 pub fn outer_header(frontend: &Frontend, endpoint: &Endpoint) -> usize {
     match (frontend.is_dsr, is_outer_v6(endpoint)) {
         (false, _) => 0,
@@ -20,7 +20,8 @@ pub fn outer_header(frontend: &Frontend, endpoint: &Endpoint) -> usize {
     }
 }
 
-/// In this world backends 5, 7 and 8 are behind IPv4 ways and backend 6 is behind an IPv6 one.
+/// Returns whether the way to a backend is IPv6. In this world, backends 5, 7 and 8 are behind IPv4
+/// ways, and backend 6 is behind an IPv6 one.
 pub fn is_outer_v6(endpoint: &Endpoint) -> bool {
     node_of(endpoint) == 3
 }
@@ -33,7 +34,8 @@ fn node_of(endpoint: &Endpoint) -> u8 {
     if number == 6 { 3 } else { 2 }
 }
 
-/// The frame is the old one inside an outer header of ours, its hop limit lower by one.
+/// Returns whether the frame is the old one inside a right outer header, with a hop limit lower by
+/// one.
 pub fn is_encapsulated(done: &Done<'_>, packet: &Packet, to: &Endpoint) -> bool {
     let Some(inner) = behind_outer(done, to, packet.is_v6(), to.hint.into()) else { return false };
     let mut before = done.before[ETHERNET..].to_vec();
@@ -47,7 +49,7 @@ pub fn is_encapsulated(done: &Done<'_>, packet: &Packet, to: &Endpoint) -> bool 
     before == inner && ip == residue(&inner[..packet.payload - packet.network])
 }
 
-/// The inner packet is the old one, the outer header is flagged, and the old one was not.
+/// Returns whether the inner packet is the old one, and only the new outer header is flagged.
 pub fn is_sent_on(done: &Done<'_>, outer: &Packet, inner: &Packet, to: &Endpoint) -> bool {
     let at = outer.network;
     let hint = if outer.is_v6() {
@@ -55,13 +57,13 @@ pub fn is_sent_on(done: &Done<'_>, outer: &Packet, inner: &Packet, to: &Endpoint
     } else {
         u32::from(u16::from_be_bytes([done.before[at + 4], done.before[at + 5]]))
     };
-    // Without DF the identification is no hint.
+    // Without DF, the identification is no hint.
     let flagged = hint & FLAG != 0 && (outer.is_v6() || done.before[at + 6] & 0x40 != 0);
     let sent = behind_outer(done, to, inner.is_v6(), u32::from(to.hint) | FLAG);
     to.way != 0 && !flagged && sent == Some(&done.before[inner.network..])
 }
 
-/// What is behind the outer header, if that is the one a packet to this backend must have.
+/// Returns the bytes behind the outer header, if that header is the one for this backend.
 fn behind_outer<'a>(done: &Done<'a>, to: &Endpoint, is_v6: bool, hint: u32) -> Option<&'a [u8]> {
     let (source, destination) =
         (address(is_outer_v6(to), NODES, 1), address(is_outer_v6(to), NODES, node_of(to)));
@@ -96,7 +98,7 @@ fn behind_outer<'a>(done: &Done<'a>, to: &Endpoint, is_v6: bool, hint: u32) -> O
     right.then_some(inner)
 }
 
-/// A UDP header of a tunnel: from a dynamic port, without a checksum.
+/// Returns whether this is the UDP header of a tunnel: from a dynamic port, without a checksum.
 fn is_written(header: &[u8], inner_length: usize) -> bool {
     let [high, _, to_high, to_low, length_high, length_low, checksum @ ..] = header else { return false };
     *high >= 0xc0

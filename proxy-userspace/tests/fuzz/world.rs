@@ -1,4 +1,4 @@
-//! The services, backends, ways and peers the frames meet.
+//! The Services, backends, ways and peers that the frames meet.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,17 +10,17 @@ use proxy_common::verdict::Reason;
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
 use proxy_common::way::{PEER_NODE, PEER_SELF};
 
-/// A frontend and what becomes of its clients.
+/// A frontend, and the fate of its clients' packets.
 pub struct Frontend {
-    /// Where it is reached.
+    /// Its address and port.
     pub at: SocketAddr,
     /// IP protocol number.
     pub protocol: u8,
     /// Its service.
     pub service: Service,
-    /// Whether it has Direct Server Return: only then tunnels to it are ours.
+    /// Whether it has Direct Server Return. Only then its tunnels concern the programs.
     pub is_dsr: bool,
-    /// If every packet of a client outside is dropped, why.
+    /// The reason why every packet of a client outside is dropped, if it is.
     pub drops: Option<Reason>,
 }
 
@@ -36,7 +36,7 @@ pub struct Connection {
     pub protocol: u8,
 }
 
-/// The bed and what is known about it.
+/// The bed, and the facts about it.
 pub struct World {
     /// The programs.
     pub bed: Bed,
@@ -44,18 +44,19 @@ pub struct World {
     pub frontends: Vec<Frontend>,
     /// All connections.
     pub connections: Vec<Connection>,
-    /// Of pods with themselves; their frontends have the address and port that the backend sees.
+    /// Connections of pods with themselves. Their frontends have the address and port that the
+    /// backend sees.
     pub own: Vec<Connection>,
 }
 
-/// Nothing expires during a run, however slow the machine is.
+/// Time-outs so long that nothing expires during a run, even on a slow machine.
 const NEVER: Timeouts =
     Timeouts { syn: u32::MAX, established: u32::MAX, closing: u32::MAX, datagram: u32::MAX };
 
 /// MTU of every way.
 pub const MTU: usize = 1500;
 
-/// An address of family 4 or 6 from a small, well-known set: `group` says which set.
+/// Returns an address of a small, well-known set. `group` names the set.
 pub fn address(v6: bool, group: u8, number: u8) -> IpAddr {
     if v6 {
         [0x2001, 0xdb8, group.into(), 0, 0, 0, 0, number.into()].into()
@@ -76,7 +77,8 @@ pub const PODS_ELSEWHERE: u8 = 20;
 pub const NODES: u8 = 2;
 
 impl World {
-    /// Loads and fills a bed; connections are opened by the clients whose packets, or the replies to them, the program sees.
+    /// Loads and fills a bed. Connections are those of clients whose packets, or replies, the
+    /// program sees.
     pub fn new(hook: Hook) -> Self {
         let bed = Bed::builder().timeouts(NEVER).takes(TAKES_IPIP | TAKES_FOU).load();
         let mut frontends = Vec::new();
@@ -104,19 +106,20 @@ impl World {
         Self { bed, frontends, connections, own }
     }
 
-    /// The frontend at an address.
+    /// Returns the frontend at an address.
     pub fn frontend(&self, at: SocketAddr, protocol: u8) -> Option<&Frontend> {
         self.frontends.iter().find(|frontend| (frontend.at, frontend.protocol) == (at, protocol))
     }
 }
 
-/// The `VIP_*` bits of an address.
+/// Returns the `VIP_*` bits of an address.
 pub fn vip(at: IpAddr) -> u32 {
     let number = (1..=5).find(|number| address(at.is_ipv6(), VIPS, *number) == at);
     number.map_or(0, vip_kind)
 }
 
-/// Some are cluster IPs, whose unknown ports are refused, some are not.
+/// Returns the kind of a Service's address. Some are ClusterIPs, which refuse unknown ports, some
+/// are not.
 const fn vip_kind(number: u8) -> u32 {
     if number <= 3 { VIP_CLUSTER_IP } else { VIP_EXTERNAL }
 }
@@ -157,17 +160,17 @@ fn add_frontends(bed: &Bed, v6: bool, protocol: u8) -> Vec<Frontend> {
     .into()
 }
 
-/// Clients outside.
+/// Returns clients outside the cluster.
 fn clients(v6: bool) -> impl Iterator<Item = SocketAddr> {
     (0..16).map(move |number| SocketAddr::new(address(v6, CLIENTS, number), 40000))
 }
 
-/// Pods of this node that are backends, as clients.
+/// Returns pods of this node that are backends, as clients.
 pub fn pods(v6: bool) -> impl Iterator<Item = SocketAddr> {
     (1..=4).map(move |number| SocketAddr::new(address(v6, PODS, number), 40000))
 }
 
-/// Opens connections, as clients would: those that are counted under this reason.
+/// Opens connections as clients would, and returns those that are counted under this reason.
 fn connect<Clients: Iterator<Item = SocketAddr>>(
     bed: &Bed,
     frontends: &[Frontend],

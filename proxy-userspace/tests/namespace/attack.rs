@@ -1,7 +1,7 @@
-//! Clients that forge their addresses, beside others that mean it.
+//! Clients with forged addresses, beside genuine ones.
 //!
-//! With `MILLRACE_LONG=1` as much is forged as when this was found to hurt: 2,000 pairs of datagrams a second for a minute, 300,000
-//! pairs of SYN and ACK.
+//! With `MILLRACE_LONG=1` the attack has its full size: 2,000 pairs of datagrams a second for a
+//! minute, and 300,000 pairs of SYN and ACK.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,13 +16,14 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::fixture::{counted, is_long, own, xdp};
 
-/// Pairs of datagrams that are sent together, every 10 ms.
+/// The number of pairs of datagrams that are sent together, every 10 ms.
 const TOGETHER: u32 = 20;
 const TICK: Duration = Duration::from_millis(10);
-/// A flow is promoted by its second datagram: two ticks after the first.
+/// The ticks between the two datagrams of a pair. The second datagram moves the flow to FLOWS.
 const APART: u32 = 2;
 
-/// Sends 2,000 pairs of datagrams a second, each pair from another stranger; returns how many.
+/// Sends 2,000 pairs of datagrams a second, each pair from another forged address. Returns the
+/// number of pairs.
 async fn send_datagrams(target: SocketAddr, ticks: u32) -> Result<u32> {
     let forger = Forger::new(Family::of(target.ip()))?;
     let mut tick = interval(TICK);
@@ -47,7 +48,7 @@ fn forged_datagrams_cost_no_query_its_answer() -> Result<()> {
     route_strangers(cluster.bed())?;
     cluster.apply(&cluster.service("names", 1, &["pod-2a"])?.load_balancer(vip(1)), &[1])?;
     let client = cluster.bed().client();
-    // The ports are all taken after less than three seconds.
+    // All ports are taken after less than three seconds.
     let ticks = if is_long() { 6000 } else { 500 };
     for family in Family::ALL {
         let target = SocketAddr::new(vip(1).of(family), 80);
@@ -70,10 +71,10 @@ fn forged_datagrams_cost_no_query_its_answer() -> Result<()> {
     Ok(())
 }
 
-/// Sends pairs of a SYN and a blind ACK, each pair from another stranger.
+/// Sends pairs of a SYN and a blind ACK, each pair from another forged address.
 async fn shake_hands(target: SocketAddr, pairs: u32) -> Result<()> {
     const BATCH: u32 = 50;
-    /// Longer than a backend's answer takes.
+    /// A time longer than that of a backend's answer.
     const ANSWER: Duration = Duration::from_millis(5);
     let forger = Forger::new(Family::of(target.ip()))?;
     for first in (0..pairs).step_by(BATCH as usize) {
@@ -90,8 +91,9 @@ async fn shake_hands(target: SocketAddr, pairs: u32) -> Result<()> {
     Ok(())
 }
 
-/// 50 silent connections and 10 that talk live through forged handshakes, several times what the flow table holds, before, between
-/// and after changes of the endpoints.
+/// Expects that 50 silent and 10 talking connections outlive forged handshakes. The attack has
+/// several times the size of the flow table, and comes before, between and after changes of the
+/// endpoints.
 fn connections_are_kept(make: impl Fn(Service) -> Service) -> Result<()> {
     let (pairs, flags) =
         if is_long() { (300_000, [].as_slice()) } else { (6000, ["--flow-table-size", "4096"].as_slice()) };

@@ -1,4 +1,5 @@
-//! Manifests with faults: each is named with file, object and field, and everything else goes on.
+//! Manifests with faults. Each fault is named with file, object and field, and everything else goes
+//! on.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::fixture::own;
 
 const TOLD_LIMIT: Duration = Duration::from_secs(30);
 
-/// File, its text, and what the agent's message has to contain beside the file's name.
+/// The file, its text, and the parts of the agent's message besides the file's name.
 const FAULTS: [(&str, &str, &[&str]); 9] = [
     ("not-yaml.yaml", "kind: Service\nmetadata: [", &["YAML"]),
     ("unknown-kind.yaml", "apiVersion: v1\nkind: Gadget\nmetadata: {name: gadget}", &["Gadget"]),
@@ -85,7 +86,7 @@ fn a_file_that_is_broken_at_start_takes_nothing_away_that_an_earlier_agent_serve
     cluster.manifests().put("kept.yaml", "kind: Service\nmetadata: [")?;
     let read = cluster.proxy(1)?.log().len();
     cluster.start_agent(1)?;
-    // What comes after the start is served, so the start is over.
+    // A later Service is served, so the start is over.
     let late = cluster.service("late", 3, &["pod-1a"])?.load_balancer(vip(3));
     cluster.apply(&late, &[1])?;
     let proxy = cluster.proxy(1)?;
@@ -129,7 +130,7 @@ fn each_fault_is_named_and_all_the_rest_is_served() -> Result<()> {
     }
     for (file, _, words) in FAULTS {
         let is_named = |line: &str| line.contains(file) && words.iter().all(|word| line.contains(word));
-        // Some may pass by themselves, so the agent waits a while before it tells of them.
+        // Some faults may pass by themselves, so the agent waits a while before it reports them.
         proxy.wait_until_within(TOLD_LIMIT, &format!("a line names {file} and {words:?}"), || {
             Ok(proxy.log().lines().any(is_named))
         })?;

@@ -1,4 +1,5 @@
-//! Uplinks without Ethernet frames, as `WireGuard` and tunnels are: TUN devices here.
+//! Uplinks without Ethernet frames, such as `WireGuard` devices and tunnels. TUN devices stand for
+//! them here.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,7 +15,7 @@ use crate::fixture::{counted, expect_large_bodies, own_without_agents};
 
 const UPLINKS: [&str; 2] = ["--uplinks", "eth0,bare0"];
 
-/// End `end` of the wire, 1 or 2.
+/// Returns the addresses of an end of the wire, 1 or 2.
 fn end(end: u8) -> Dual {
     Dual { v4: [192, 0, 2, end].into(), v6: [0x2001, 0xdb8, 0xba4e, 0, 0, 0, 0, end.into()].into() }
 }
@@ -31,7 +32,7 @@ fn lay(one: &Namespace, other: &Namespace) -> Result<Wire> {
     Wire::lay(Medium::Bare, "bare0", [(one, &networks(end(1))), (other, &networks(end(2)))])
 }
 
-/// Routes addresses over the wire, both families each with its own source.
+/// Routes addresses over the wire. Each family has its own source.
 fn route_over(namespace: &Namespace, to: &[IpNet], source: Dual) -> Result<()> {
     let to = to.to_vec();
     namespace.run(async move || {
@@ -44,8 +45,8 @@ fn route_over(namespace: &Namespace, to: &[IpNet], source: Dual) -> Result<()> {
     })
 }
 
-/// Starts the agents of nodes 1 to `nodes` and waits until they serve their uplinks, the first `bare` ones of them the bare
-/// one, too.
+/// Starts the agents of nodes 1 to `nodes` and waits until they serve their uplinks. The first
+/// `bare` of them also serve the bare uplink.
 fn start(cluster: &mut Cluster, nodes: u8, bare: u8) -> Result<()> {
     for node in 1..=nodes {
         cluster.start_agent_with(node, &UPLINKS)?;
@@ -77,7 +78,7 @@ fn clients_that_come_over_one_are_served_here_and_elsewhere() -> Result<()> {
     let _wire = lay(bed.node(1)?.namespace(), bed.client())?;
     let vips: Vec<IpNet> = (1..=4).flat_map(|number| vip(number).both()).map(host).collect();
     route_over(bed.client(), &vips, end(2))?;
-    // What another node answers directly comes back through the node that has the wire.
+    // Direct answers of another node come back through the node with the wire.
     for network in networks(end(2)) {
         let gateway = bed.node(1)?.addresses().of(Family::of(network.addr()));
         bed.router().run(async move || Netlink::open()?.set_route(network, gateway).await)?;
@@ -127,7 +128,8 @@ fn nodes_reach_each_other_over_one() -> Result<()> {
     let bed = cluster.bed();
     let (one, two) = (bed.node(1)?, bed.node(2)?);
     let _wire = lay(one.namespace(), two.namespace())?;
-    // The nodes' own addresses, so that tunnels cross it, and the pods', as an overlay does it.
+    // The wire carries the nodes' own addresses, for tunnels, and those of the pods, as an overlay
+    // does.
     let pods = |node: u8| -> Result<[IpNet; 2]> {
         let pod = bed.pod(if node == 1 { "pod-1a" } else { "pod-2a" })?.addresses();
         Ok(pod.both().map(host))

@@ -1,4 +1,4 @@
-//! What changes while traffic goes on: endpoints, manifests, devices.
+//! Changes during traffic: endpoints, manifests, devices.
 
 use anyhow::Result;
 use millrace_lab::capture::Trail;
@@ -74,7 +74,7 @@ fn a_replaced_uplink_is_served_again() -> Result<()> {
     cluster.expect(&Walk::to(direct.name(), vip(2), 80, &["pod-2a"], Trail::direct_return("node1", "node2")))
 }
 
-/// Whether an address of a node is said to be without a route.
+/// Returns whether the log names an address of a node that has no route.
 fn is_out_of_reach(log: &str, cluster: &Cluster, node: u8) -> Result<bool> {
     let addresses = cluster.bed().node(node)?.addresses().both();
     let is_named = |line: &str| {

@@ -1,4 +1,4 @@
-//! Cluster IPs, asked for from outside: routers may know the way.
+//! ClusterIPs for clients outside, if routers know the way.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +14,7 @@ use millrace_lab::walk::Walk;
 use crate::errors::{expect_echo, expect_refused};
 use crate::fixture::{counted, own, shared};
 
-/// The router sends what is for the service's cluster IPs to the first node.
+/// Makes the router send packets for the Service's ClusterIPs to the first node.
 fn advertise(cluster: &Cluster, service: &Service) -> Result<()> {
     service.cluster_ips().both().into_iter().try_for_each(|address| cluster.bed().route_to(address, 1))
 }

@@ -1,4 +1,4 @@
-//! What the command line answers when it can't do what was asked.
+//! The answers of the command line to impossible requests.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 
-/// Nobody's cluster is asked: whoever runs the tests may have one.
+/// Runs the command line without the user's kubeconfig, so that it asks no real cluster.
 fn millrace(arguments: &[&str]) -> Output {
     let mut command = Command::new(millrace_lab::agent::binary().unwrap());
     for variable in ["HOME", "KUBECONFIG", "KUBERNETES_SERVICE_HOST"] {
@@ -15,14 +15,14 @@ fn millrace(arguments: &[&str]) -> Output {
     command.args(arguments).output().unwrap()
 }
 
-/// An agent that leaves its HTTP ports to others on this machine.
+/// Returns the arguments of an agent without HTTP ports, which others on this machine may use.
 fn agent(arguments: &[&'static str]) -> Vec<&'static str> {
     let mut all = vec!["agent", "--healthz-bind-address", "", "--metrics-bind-address", ""];
     all.extend(arguments);
     all
 }
 
-/// The one line on standard error of a run that ended with `status`.
+/// Returns the only line on standard error of a run that ended with `status`.
 fn refusal(arguments: &[&str], status: i32) -> String {
     let output = millrace(arguments);
     let text = String::from_utf8(output.stderr).unwrap();
@@ -65,7 +65,7 @@ fn a_source_directory_that_is_missing_ends_the_agent_as_a_wrong_value_does() {
     assert!(line.contains("--source") && line.contains("/nowhere/at/all"), "{line}");
 }
 
-/// An agent without manifests, in network and mount namespaces of its own.
+/// Returns the command of an agent without manifests, in network and mount namespaces of its own.
 fn agent_apart(bpffs: &str) -> Command {
     let mut command = Command::new(millrace_lab::agent::binary().unwrap());
     command.args(agent(&["--source", "directory:/nowhere"])).args(["--bpffs-path", bpffs]);

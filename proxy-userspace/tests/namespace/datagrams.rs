@@ -1,4 +1,4 @@
-//! Datagrams of all sizes, by every way to a backend.
+//! Datagrams of all sizes, over every way to a backend.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,8 @@ use crate::fixture::{counted, own, own_without_agents};
 type Largest = [(Family, usize); 2];
 const UNTUNNELLED: Largest = [(Family::V4, 1500), (Family::V6, 1500)];
 
-/// Bytes of datagrams: a spread, and those around what makes a packet of `largest` bytes or one that fills the client's link.
+/// Returns sizes of datagrams: a spread, and those around a packet of `largest` bytes and around a
+/// packet that fills the client's link.
 fn sizes(largest: usize, headers: usize) -> Vec<usize> {
     let spread = [1, 2, 7, 8, 9, 100, 548, 1000, 1232, 1400, 2000, 2960, 4000, 9000, 20_000, 40_000, 60_000];
     let around = [largest, 1500, 2 * largest, 3000].map(|packet| packet - headers);
@@ -21,8 +22,8 @@ fn sizes(largest: usize, headers: usize) -> Vec<usize> {
     spread.into_iter().chain(boundaries).collect()
 }
 
-/// Every datagram that may be cut comes back whole. With IPv4 nobody is told anything; a client of IPv6 is told once, and cuts
-/// what it sends itself from then on.
+/// Expects every divisible datagram back whole. A client of IPv4 gets no error. A client of IPv6
+/// gets one error, and fragments its own datagrams from then on.
 fn expect_divisible_echoed(cluster: &Cluster, number: u8, largest: Largest) -> Result<()> {
     let client = cluster.bed().client();
     for (family, largest) in largest {
@@ -41,7 +42,8 @@ fn expect_divisible_echoed(cluster: &Cluster, number: u8, largest: Largest) -> R
     Ok(())
 }
 
-/// What must not be cut comes back if it fits, else its sender is told what does.
+/// Expects every indivisible datagram back if it fits. Otherwise its sender learns the size that
+/// fits.
 fn expect_indivisible_told(cluster: &Cluster, number: u8, largest: Largest) -> Result<()> {
     let client = cluster.bed().client();
     for (family, largest) in largest {
@@ -59,10 +61,10 @@ fn expect_indivisible_told(cluster: &Cluster, number: u8, largest: Largest) -> R
     Ok(())
 }
 
-/// Both, and whether the director had anything to cut.
+/// Checks both kinds of datagrams, and whether the director had to cut any.
 fn expect_all_sizes(cluster: &Cluster, number: u8, largest: Largest) -> Result<()> {
     let before = counted(cluster, 1, "fragmented")?;
-    // The client would cut by itself what it was told does not fit.
+    // The client would itself cut datagrams that it knows not to fit.
     expect_divisible_echoed(cluster, number, largest)?;
     let cuts = counted(cluster, 1, "fragmented")? - before;
     assert_eq!(cuts > 0, largest[0].1 < 1500, "{cuts} packets were cut");
@@ -77,7 +79,8 @@ fn datagrams_are_cut_for_the_directors_own_narrow_routes() -> Result<()> {
     cluster.apply(&translated, &[1])?;
     expect_all_sizes(&cluster, 1, [(Family::V4, 1400), (Family::V6, 1400)])?;
 
-    // The way back: what the backend must not have cut, it is told about, as the senders above.
+    // The way back: the backend learns of its indivisible packets that do not fit, as the senders
+    // above do.
     cluster.bed().narrow_routes(Leg::ToClient(1), 1300)?;
     let target = SocketAddr::new(vip(1).of(Family::V4), 80);
     for bytes in [2000, 4000, 60_000] {

@@ -1,4 +1,4 @@
-//! What `millrace-lab run` shows, and that it would tell if anything were off.
+//! The output of `millrace-lab run`, and its report of problems.
 
 use anyhow::Result;
 use millrace_lab::capture::{Capture, Trail};

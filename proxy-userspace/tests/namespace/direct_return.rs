@@ -1,4 +1,4 @@
-//! Direct Server Return: backends on another node than the one that the client's packets reach.
+//! Direct Server Return: backends on another node than the client's director.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What clients are told by ICMP, as real sockets see it.
+//! ICMP errors to clients, as real sockets see them.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,8 @@ use millrace_lab::traffic::{Connection, Protocol, ask, path_mtu, ping};
 
 use crate::fixture::{counted, own, shared};
 
-/// Asks over both protocols; each time the socket is refused at once, not by a time-out, and the packet is counted.
+/// Asks over both protocols. Each time, the socket is refused at once, not by a time-out, and the
+/// packet is counted.
 pub fn expect_refused(cluster: &Cluster, node: u8, target: SocketAddr, reason: &str) -> Result<()> {
     for protocol in Protocol::ALL {
         let before = counted(cluster, node, reason)?;
@@ -51,7 +52,8 @@ fn a_port_that_no_service_has_is_left_to_the_stack() -> Result<()> {
     cluster.apply(&service, &[1])?;
     for family in Family::ALL {
         ask(cluster.bed().client(), Protocol::Tcp, SocketAddr::new(vip(10).of(family), 80))?;
-        // Nobody on the node has the address: its stack sends the packet back to the router, until the hops are used up.
+        // The node does not have the address. Its stack sends the packet back to the router until
+        // the hop limit is used up.
         let before = counted(&cluster, 1, "unknown_port")?;
         let error = ask(cluster.bed().client(), Protocol::Udp, SocketAddr::new(vip(10).of(family), 81));
         assert!(error.is_err());
@@ -60,7 +62,7 @@ fn a_port_that_no_service_has_is_left_to_the_stack() -> Result<()> {
     Ok(())
 }
 
-/// Pings a service's address; node 1 answers.
+/// Pings a Service's address. Node 1 answers.
 pub fn expect_echo(cluster: &Cluster, address: IpAddr) -> Result<()> {
     for payload in [&b""[..], b"odd", &[0xa5; 1400]] {
         let before = counted(cluster, 1, "echo")?;
@@ -84,7 +86,7 @@ fn a_services_address_answers_ping_unless_it_is_the_node_s_own() -> Result<()> {
     Ok(())
 }
 
-/// A service whose pod has no socket behind the port.
+/// Applies a Service whose pod has no socket at the port.
 fn unheard(cluster: &Cluster, name: &str, number: u8, node: u8, pod: &str) -> Result<Service> {
     let (node, pod) = (cluster.bed().node(node)?, cluster.bed().pod(pod)?);
     Ok(Service::new(name, number).port(80, 9999).pod(node, pod).load_balancer(vip(number)))
@@ -138,7 +140,7 @@ fn a_narrow_link_to_the_client_slows_no_download_down() -> Result<()> {
     cluster.apply(&direct.annotation("millrace/forwarding", "dsr"), &[1, 2])?;
     cluster.apply(&translated, &[1])?;
     cluster.wait_for_ways(1)?;
-    // The client does not know: it offers segments that its own end would take.
+    // The client does not know the narrow link: it offers segments that fit its own link.
     cluster.bed().router().run(async || Netlink::open()?.set_mtu("client", 1400).await)?;
     for (number, node) in [(1, 1), (2, 2), (3, 1)] {
         for family in Family::ALL {

@@ -1,4 +1,4 @@
-//! What the agent answers over HTTP, asked by real clients.
+//! The agent's answers over HTTP to real clients.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::fixture::{own, own_without_agents};
 
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// The answer to a GET, asked from a namespace.
+/// Returns the answer to a GET from a namespace.
 fn get(from: &Namespace, address: SocketAddr, path: &str) -> Result<String> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n");
     from.run(async move || {
@@ -29,7 +29,7 @@ fn get(from: &Namespace, address: SocketAddr, path: &str) -> Result<String> {
     })
 }
 
-/// Asks until the answer holds a text.
+/// Asks until the answer contains a text.
 pub fn get_until(from: &Namespace, address: SocketAddr, path: &str, text: &str) -> Result<String> {
     let started = Instant::now();
     loop {
@@ -49,7 +49,7 @@ pub fn get_until(from: &Namespace, address: SocketAddr, path: &str, text: &str) 
     }
 }
 
-/// A Service with a health check node port and one endpoint on node 1.
+/// Returns a Service with a health check node port and one endpoint on node 1.
 fn checked(node: &str, ready: &str, port: u16) -> String {
     json!({"apiVersion": "v1", "kind": "List", "items": [
         {"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": "checked"},
@@ -100,7 +100,7 @@ fn a_client_sees_the_node_drain_and_probes_and_metrics_answer() -> Result<()> {
         let line = text.lines().find(|line| line.starts_with(name)).with_context(|| format!("no {name}"));
         anyhow::Ok(line?.rsplit(' ').next().unwrap_or_default().parse::<f64>()?)
     };
-    // The Service was made and got another port; its slice was made, drained and came back.
+    // The Service was created and got another port. Its slice was created, drained, and came back.
     assert!(sample("kubeproxy_sync_proxy_rules_service_changes_total ")? >= 2.0);
     assert!(sample("kubeproxy_sync_proxy_rules_endpoint_changes_total ")? >= 3.0);
     let mode = if has_tcx()? { "tcx" } else { "clsact" };
@@ -147,7 +147,7 @@ fn an_agent_that_waits_for_its_source_says_so_where_there_are_no_maps_yet() -> R
     let proxy = cluster.proxy(1)?;
     let output = proxy.command(&["status"])?;
     assert!(!output.status.success(), "no agent runs");
-    // An address that swallows packets: nothing is ever listed.
+    // The address swallows packets, so nothing is ever listed.
     let kubeconfig = cluster.bed().directory().join("nowhere.kubeconfig");
     let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "bed", "users": [],
         "clusters": [{"name": "bed", "cluster": {"server": "http://172.30.0.250:6443"}}],
@@ -167,7 +167,7 @@ fn an_agent_that_waits_for_its_source_says_so_where_there_are_no_maps_yet() -> R
         let cause = failing["cause"].as_str().unwrap_or_default();
         Ok(failing["condition"] == "source-listed" && cause.contains("http://172.30.0.250:6443"))
     })?;
-    // Who is asked for it over the network does not tell of servers.
+    // Answers over the network do not name servers.
     assert!(!get(node, face, "/readyz")?.contains("172.30.0.250"));
     assert!(agent.stop()?.success());
     assert!(!proxy.command(&["status"])?.status.success(), "and it is gone with the agent");

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! The common parts of the tests.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -11,18 +11,18 @@ use millrace_lab::net::remove_own_at_exit;
 use millrace_lab::topology::{Dual, Family, Shape};
 use millrace_lab::traffic::{Delivery, Stream};
 
-/// The agents' `--xdp`.
+/// Returns the agents' `--xdp`.
 pub fn xdp() -> String {
     std::env::var("MILLRACE_XDP").unwrap_or_else(|_| "native".to_owned())
 }
 
-/// Whether there is time for tests as large as a cluster's life: `MILLRACE_LONG=1`.
+/// Returns whether the tests may take the time of a long-lived cluster: `MILLRACE_LONG=1`.
 pub fn is_long() -> bool {
     std::env::var("MILLRACE_LONG").is_ok_and(|value| value == "1")
 }
 
-/// A cluster of three nodes with two pods each, for tests that break nothing but their own services. The tests
-/// take turns, so that what is counted and captured is theirs.
+/// Returns a cluster of three nodes with two pods each, for tests that break only their own
+/// Services. The tests run one at a time, so that counters and captures are theirs.
 pub fn shared() -> MutexGuard<'static, Cluster> {
     static SHARED: LazyLock<Mutex<Cluster>> = LazyLock::new(|| {
         remove_own_at_exit();
@@ -31,17 +31,18 @@ pub fn shared() -> MutexGuard<'static, Cluster> {
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A cluster of one's own.
+/// Returns a cluster of the test's own.
 pub fn own(nodes: u8, pods: u8) -> Result<Cluster> {
     Cluster::start(Shape { nodes, pods, ..Shape::default() }, &xdp())
 }
 
-/// A cluster of one's own whose agents are still to be started.
+/// Returns a cluster of the test's own, without running agents.
 pub fn own_without_agents(nodes: u8, pods: u8) -> Result<Cluster> {
     Cluster::without_agents(Shape { nodes, pods, ..Shape::default() }, &xdp())
 }
 
-/// Large bodies cross whole in both directions, over both families, to a service at port 80 of `address`.
+/// Expects that large bodies arrive complete in both directions, over both families, through a
+/// Service at port 80 of `address`.
 pub fn expect_large_bodies(cluster: &Cluster, address: Dual) -> Result<()> {
     for family in Family::ALL {
         cluster.exchange(SocketAddr::new(address.of(family), 80), 3_000_000)?;
@@ -49,13 +50,14 @@ pub fn expect_large_bodies(cluster: &Cluster, address: Dual) -> Result<()> {
     Ok(())
 }
 
-/// Packets that a node has counted for a reason.
+/// Returns the number of packets that a node has counted for a reason.
 pub fn counted(cluster: &Cluster, node: u8, reason: &str) -> Result<u64> {
     let counters = cluster.proxy(node)?.counters()?;
     Ok(counters.iter().filter(|counter| counter.reason == reason).map(|counter| counter.packets).sum())
 }
 
-/// What became of a stream that has lost nothing; otherwise an error that says what was lost and what each node counted.
+/// Returns the result of a stream without losses. Otherwise fails with the losses and each node's
+/// counters.
 pub fn expect_no_loss(cluster: &Cluster, stream: Stream) -> Result<Delivery> {
     let delivery = stream.stop()?;
     if delivery.lost.is_empty() {

@@ -1,4 +1,4 @@
-//! What pods and processes of a node encapsulate themselves: no node may take it for another node's.
+//! Tunnels of pods and processes of a node: no node may accept them as another node's.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,15 +16,17 @@ use crate::fixture::{counted, xdp};
 
 const ETHERNET_HEADER: usize = 14;
 
-/// As CNIs do it: what pods send to nodes comes from their own node. Conntrack tells no two tunnels between the same addresses apart, and
-/// would drop the second: so those of the node's processes are not tracked.
+/// Rules as of CNIs: packets of pods to nodes get their own node's address.
+///
+/// Conntrack can't tell two tunnels between the same addresses apart, and would drop the second. So
+/// the tunnels of the node's processes are not tracked.
 const MASQUERADE: &str = "add table inet others; \
     add chain inet others post { type nat hook postrouting priority 100; }; \
     add rule inet others post oifname eth0 masquerade; \
     add chain inet others untracked { type filter hook output priority raw; }; \
     add rule inet others untracked meta l4proto { 4, 41 } notrack";
 
-/// A client's datagram to a Service, from an address that is somebody else's.
+/// Returns a client's datagram to a Service, from a forged address.
 fn inner(family: Family) -> Vec<u8> {
     let client: IpAddr = match family {
         Family::V4 => [198, 51, 100, 99].into(),
@@ -61,14 +63,14 @@ fn no_node_takes_off_what_a_masqueraded_pod_or_a_process_put_on() -> Result<()> 
             let node = victim.addresses().of(family);
             send_in_udp(from, node, inner(family))?;
             for target in [node, bed.pod("pod-2a")?.addresses().of(family)] {
-                // A process of the node is told that nothing was sent (ENOBUFS); the counter below says why.
+                // A process of the node gets ENOBUFS. The counter below has the reason.
                 let _ = send_encapsulated(from, target, &inner(family));
             }
             forged += 3;
             let what = format!("{forged} packets are counted");
             cluster.proxy(1)?.wait_until(&what, || Ok(counted(&cluster, 1, "forged_tunnel")? == forged))?;
         }
-        // The same node's own tunnels go on to arrive.
+        // The node's own tunnels still arrive.
         ask(bed.client(), Protocol::Udp, SocketAddr::new(vip(1).of(family), 80))?;
     }
     let served = counted(&cluster, 2, "served_dsr")?;

@@ -1,4 +1,4 @@
-//! Direct Server Return in UDP, for networks that carry no IP in IP.
+//! Direct Server Return in UDP, for networks that do not carry IP in IP.
 
 use std::net::SocketAddr;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
@@ -23,12 +23,12 @@ fn direct(cluster: &Cluster, pods: &[&str]) -> Result<Service> {
     Ok(service.annotation("millrace/forwarding", "dsr"))
 }
 
-/// Two nodes whose agents have these flags.
+/// Starts two nodes with these flags for their agents.
 fn start(flags: &[&str]) -> Result<Cluster> {
     Cluster::start_with(Shape { nodes: 2, pods: 2, ..Shape::default() }, &xdp(), flags)
 }
 
-/// Such a cluster, for tests that break nothing.
+/// Returns such a cluster for tests that break nothing.
 fn shared() -> MutexGuard<'static, Cluster> {
     static SHARED: LazyLock<Mutex<Cluster>> = LazyLock::new(|| {
         remove_own_at_exit();
@@ -39,7 +39,7 @@ fn shared() -> MutexGuard<'static, Cluster> {
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The source port of the UDP header around what a client sends to a service next.
+/// Returns the outer source port of a client's next packet to a Service.
 fn udp_of_tunnel(cluster: &Cluster, family: Family, protocol: Protocol) -> Result<Option<u16>> {
     let frontend = SocketAddr::new(vip(1).of(family), 80);
     let mut capture = Capture::start(cluster.bed().router(), &["node1"])?;
@@ -83,7 +83,7 @@ fn nodes_are_switched_one_by_one_without_losing_a_connection() -> Result<()> {
         traffic.push((connections, Stream::start(client, target, Duration::from_millis(1))?));
         assert_eq!(udp_of_tunnel(&cluster, family, Protocol::Tcp)?, None);
     }
-    // First all nodes take both, then each sends the other, then they take no more than that.
+    // First all nodes accept both, then each one sends the other, then they accept only that.
     let steps = [("ipip,fou", false), ("fou,ipip", true), ("fou", true)];
     for (start, (flag, is_udp)) in (2..).zip(steps) {
         for node in [1, 2] {

@@ -1,4 +1,4 @@
-//! Datagrams that come in fragments, in whatever order.
+//! Datagrams in fragments, in any order.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ const BYTES: usize = 4000;
 const IN_ORDER: [usize; 4] = [0, 1, 2, 3];
 const OUT_OF_ORDER: [[usize; 4]; 4] = [[3, 2, 1, 0], [1, 0, 2, 3], [2, 3, 0, 1], [3, 1, 0, 2]];
 
-/// Fragments in every order reach the backend, and each that came too early for it was held by node 1.
+/// Expects that fragments reach the backend in every order, and that node 1 held the early ones.
 fn expect_every_order(cluster: &Cluster, at: impl Fn(Family) -> SocketAddr) -> Result<()> {
     for family in Family::ALL {
         let ask = |order: &[usize]| ask_in_fragments(cluster.bed().client(), at(family), BYTES, order);

@@ -1,4 +1,4 @@
-//! What an agent's start changes on its node and says of it, and what `millrace cleanup` gives back.
+//! The changes and messages of an agent's start on its node, and what `millrace cleanup` restores.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -50,7 +50,7 @@ fn settings_of_the_host_are_made_at_start_and_given_back_by_cleanup() -> Result<
         cluster.proxy(1)?.wait_until(&format!("{key} is {value}"), is_set)?;
     }
     assert!(cluster.take_agent(1)?.stop()?.success());
-    // Somebody who needs no pods here any more.
+    // An administrator switches forwarding off, for a node without pods.
     set(node(&cluster)?, &[(FORWARDING, "0")])?;
     let said = cleanup(&cluster)?;
     for word in ["62000-65535 given back", "accept_ra: 1 again"] {
@@ -68,7 +68,7 @@ fn a_node_that_forwarded_before_goes_on_ignoring_router_advertisements() -> Resu
     set(node(&cluster)?, &[(FORWARDING, "1"), (ACCEPT_RA, "1"), ("net/ipv4/ip_forward", "0")])?;
     cluster.start_agent(1)?;
     cluster.wait_for_hooks(1)?;
-    // What is set after accept_ra would be.
+    // The setting that comes after accept_ra.
     let is_set = || Ok(get(node(&cluster)?, "net/ipv4/ip_forward")? == "1");
     cluster.proxy(1)?.wait_until("forwarding is on", is_set)?;
     assert_eq!(get(node(&cluster)?, ACCEPT_RA)?, "1");
@@ -99,7 +99,7 @@ fn a_bpf_file_system_of_a_containers_own_is_a_warning_and_ends_with_it() -> Resu
         assert!(warned.contains(word), "{word} is not in {warned}");
     }
     assert!(agent.stop()?.success());
-    // The mount was nobody else's; only the directory is left.
+    // The mount had no other user. Only the directory is left.
     std::fs::remove_dir(&path)?;
     Ok(())
 }
@@ -140,7 +140,7 @@ fn the_log_of_a_start_says_who_starts_what_takes_time_and_who_else_serves() -> R
     position(&["WARN", "iptables' chain KUBE-SERVICES"]);
     assert_eq!(log.matches("another data plane").count(), 0, "{log}");
 
-    // Whoever reads a view may have seen enough of it.
+    // The reader of a view may close its pipe early.
     for view in ["status", "services", "backends", "flows"] {
         let (reader, writer) = std::io::pipe()?;
         drop(reader);

@@ -1,6 +1,8 @@
-//! Connections that last while the endpoints of their service change: none is cut while its backend lives.
+//! Long connections while the endpoints of their Service change: none is cut while its backend
+//! lives.
 //!
-//! With `MILLRACE_LONG=1` there are 500 of them, half of them silent until the end, and ten rolling restarts.
+//! With `MILLRACE_LONG=1` there are 500 of them, half of them silent until the end, and ten rolling
+//! restarts.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,7 +18,7 @@ use crate::fixture::{counted, expect_no_loss, is_long, own, own_without_agents};
 
 const NODES: [u8; 3] = [1, 2, 3];
 
-/// How much there is of everything.
+/// The size of the test.
 struct Size {
     connections: usize,
     restarts: usize,
@@ -32,7 +34,8 @@ impl Size {
     }
 }
 
-/// The pods of a service with Direct Server Return, and whether each is ready; those that are not end, but live.
+/// The pods of a Service with Direct Server Return, and whether each is ready. The others
+/// terminate, but live.
 struct Pods {
     number: u8,
     ready: BTreeMap<String, bool>,
@@ -53,7 +56,7 @@ impl Pods {
         Ok(service)
     }
 
-    /// One update of the EndpointSlices, which all nodes see.
+    /// Makes one update of the EndpointSlices, which all nodes see.
     fn change(&mut self, cluster: &Cluster, name: &str, ready: Option<bool>) -> Result<()> {
         match ready {
             Some(ready) => self.ready.insert(name.to_owned(), ready),
@@ -63,14 +66,14 @@ impl Pods {
     }
 }
 
-/// Connections of both families, half of them silent.
+/// Opens connections of both families, half of them silent.
 fn open(cluster: &Cluster, number: u8, count: usize) -> Result<Vec<LongConnections>> {
     let target = |family| SocketAddr::new(vip(number).of(family), 80);
     let open = |family| LongConnections::open(cluster.bed().client(), target(family), count / 4, count / 4);
     Family::ALL.into_iter().map(open).collect()
 }
 
-/// Asks every connection once more; a cut one is an error.
+/// Asks every connection once more. A cut one is an error.
 fn assert_kept(connections: Vec<LongConnections>, count: usize) -> Result<()> {
     for of_family in connections {
         assert_eq!(of_family.stop()?, count / 4 * 2);
@@ -128,7 +131,8 @@ fn no_connection_is_cut_by_scaling_rolling_restarts_and_restarts_of_all_agents()
     Ok(())
 }
 
-/// All endpoints of a service cease to be ready at once, and another comes: the former's connections are not cut.
+/// All endpoints of a Service become unready at once, and another one comes. Their connections are
+/// not cut.
 #[test]
 fn connections_outlast_a_time_without_any_ready_endpoint() -> Result<()> {
     let cluster = own(3, 1)?;

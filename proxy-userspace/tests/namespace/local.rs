@@ -1,4 +1,4 @@
-//! Backends on the node that the client's packets reach.
+//! Backends on the client's director.
 
 use std::net::SocketAddr;
 
@@ -54,7 +54,7 @@ fn policy_local_drops_and_counts_where_no_endpoint_is_local() -> Result<()> {
     expect_counted(&cluster, 3, node, 31040, "no_local_endpoint")
 }
 
-/// Sends one packet of each kind to a node; none is answered, and each is counted for `reason`.
+/// Sends one packet of each kind to a node. None is answered, and each is counted for `reason`.
 fn expect_counted(cluster: &Cluster, node: u8, address: Dual, port: u16, reason: &str) -> Result<()> {
     for (family, protocol) in Family::ALL.into_iter().flat_map(|f| Protocol::ALL.map(|p| (f, p))) {
         let before = counted(cluster, node, reason)?;

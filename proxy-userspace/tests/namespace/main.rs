@@ -1,6 +1,7 @@
-//! Layer 4: namespaces, real devices, real sockets, real agents. Needs root.
+//! Layer 4: namespaces, real devices, real sockets, real agents. It needs root.
 //!
-//! `MILLRACE_XDP` is the agents' `--xdp`: `native` unless it is set. With `off` everything goes through TC.
+//! `MILLRACE_XDP` is the agents' `--xdp`, with `native` as default. With `off`, TC serves
+//! everything.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,5 +1,5 @@
-//! Rows of the reachability matrix that cross nodes, and those that no service has a part in: containers and hosts among
-//! themselves. Those that are served inside the node are in `inside`.
+//! The rows of the reachability matrix that cross nodes, and those without a Service: containers
+//! and hosts among themselves. `inside` has the rows within a node.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,8 @@ use millrace_lab::traffic::{Protocol, ask};
 
 use crate::fixture::{own, shared};
 
-/// Asks over both families and protocols; the backend must be this one, and see the client, or who stands for it.
+/// Asks over both families and protocols. The answer must come from this backend, and the backend
+/// must see this source: the client, or its translated address.
 fn is_served(from: &Namespace, address: Dual, port: u16, backend: &str, seen: Option<Dual>) -> Result<()> {
     for (family, protocol) in Family::ALL.into_iter().flat_map(|f| Protocol::ALL.map(|p| (f, p))) {
         let target = SocketAddr::new(address.of(family), port);
@@ -30,7 +31,7 @@ fn is_served(from: &Namespace, address: Dual, port: u16, backend: &str, seen: Op
     Ok(())
 }
 
-/// The namespaces of a pod on the first node and of that node itself.
+/// Returns the namespaces of a pod on the first node and of that node.
 fn inside(cluster: &Cluster) -> Result<[&Namespace; 2]> {
     Ok([cluster.bed().pod("pod-1a")?.namespace(), cluster.bed().node(1)?.namespace()])
 }
@@ -56,8 +57,8 @@ fn pods_and_hosts_reach_each_other_on_one_node_and_across_as_if_there_was_no_pro
     Ok(())
 }
 
-/// The other node is asked from outside, as far as it can tell: it answers for its own pods as they are, for all others in
-/// the asking one's place. The asking pod itself is one of them.
+/// The other node takes the client for one outside. It serves its own pods without translation, and
+/// all others by SNAT. The asking pod is one of the others.
 #[test]
 fn a_node_port_of_another_node_leads_to_its_pods_to_ones_own_node_and_to_oneself() -> Result<()> {
     let cluster = shared();

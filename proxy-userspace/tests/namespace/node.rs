@@ -16,7 +16,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Two namespaces with a link between them: `eth0` of the node is 192.0.2.1 and 2001:db8::1, its peer ends in 2.
+/// Returns two namespaces with a link between them. `eth0` of the node is 192.0.2.1 and
+/// 2001:db8::1. Its peer's addresses end in 2.
 fn linked_pair(name: &str) -> Result<(Namespace, Namespace)> {
     let node = Namespace::create(&format!("{name}-node"))?;
     let peer = Namespace::create(&format!("{name}-peer"))?;
@@ -44,7 +45,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A monitor of the current namespace, and what it is told and tells.
+/// A monitor of the current namespace, with its input and output.
 struct Monitor {
     targets: watch::Sender<Option<BTreeSet<IpAddr>>>,
     topology: watch::Receiver<Option<Topology>>,
@@ -130,7 +131,7 @@ fn hooks_follow_devices_as_they_come_and_go() -> Result<()> {
     })
 }
 
-/// Addresses of the neighbours that the kernel keeps resolved.
+/// Returns the addresses of the neighbours that the kernel keeps resolved.
 async fn managed() -> Result<BTreeSet<IpAddr>> {
     let (connection, handle, _) = rtnetlink::new_connection()?;
     let connection = tokio::spawn(connection);

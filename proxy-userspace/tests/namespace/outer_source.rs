@@ -1,4 +1,4 @@
-//! Encapsulated packets that come from a prefix, so that receive queues are spread.
+//! Encapsulated packets with sources of a prefix, so that receive queues are spread.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -17,7 +17,7 @@ use crate::fixture::{counted, expect_large_bodies, own_without_agents, xdp};
 const LIMIT: Duration = Duration::from_secs(2);
 const PREFIXES: [&str; 2] = ["100.64.16.0/20", "2001:db8:f0:40::/58"];
 
-/// Where the next connection's packets to another node come from.
+/// Returns the outer source of the next connection's packets to another node.
 fn source_of_tunnel(cluster: &Cluster, family: Family) -> Result<IpAddr> {
     let frontend = SocketAddr::new(vip(1).of(family), 80);
     let mut capture = Capture::start(cluster.bed().router(), &["node1"])?;

@@ -1,8 +1,8 @@
-//! Connections of a node's own, and of pods that it masquerades, whose local port is a NodePort's number; and what the network sends to
-//! a service's address that nobody serves.
+//! Connections of the node's own, and of pods that it masquerades, whose local port is a NodePort's
+//! number. And packets from the network for a Service's address that nothing serves.
 //!
-//! By default most ports are NodePorts and connections are few; with `MILLRACE_LONG=1` there are 20,000 of them, from ports of the whole
-//! range.
+//! By default most ports are NodePorts, and connections are few. With `MILLRACE_LONG=1` there are
+//! 20,000 of them, from ports of the whole range.
 
 use std::net::SocketAddr;
 
@@ -14,12 +14,12 @@ use millrace_lab::traffic::{Protocol, Server, ask, send};
 
 use crate::fixture::{counted, is_long, own};
 
-/// The first of so many NodePorts.
+/// The first NodePort, and their number.
 const FIRST_NODE_PORT: u16 = 30000;
 const NODE_PORTS: u16 = 1000;
 const SERVER_PORT: u16 = 8443;
 
-/// From which ports, and how many connections each client opens by each protocol and family.
+/// The range of ports, and the number of connections of each client by each protocol and family.
 struct Extent {
     ports: (u16, u16),
     connections: usize,
@@ -39,7 +39,7 @@ impl Extent {
 fn connections_from_a_node_ports_number_are_answered() -> Result<()> {
     let cluster = own(1, 1)?;
     let mut service = cluster.service("many", 1, &["pod-1a"])?;
-    // The first port stands in the builder already.
+    // The builder already has the first port.
     for number in 1..NODE_PORTS {
         service = service.port(number + 1000, 8080);
     }
@@ -59,7 +59,7 @@ fn connections_from_a_node_ports_number_are_answered() -> Result<()> {
         all_are_answered(cluster.bed(), client, extent.connections)
             .with_context(|| format!("from the {name}"))?;
     }
-    // Who comes to a NodePort is served beside them.
+    // Clients of NodePorts are served beside them.
     for family in Family::ALL {
         let target = SocketAddr::new(cluster.bed().node(1)?.addresses().of(family), FIRST_NODE_PORT);
         ask(cluster.bed().client(), Protocol::Tcp, target)?;
@@ -80,7 +80,7 @@ fn all_are_answered(bed: &Bed, client: &Namespace, connections: usize) -> Result
     Ok(())
 }
 
-/// As a CNI does it, from any port of a range.
+/// Masquerades as a CNI does, with ports of a range.
 fn masquerade(node: &Namespace, (first, last): (u16, u16)) -> Result<()> {
     let rule = |pods: &str| {
         format!("oifname eth0 {pods} meta l4proto {{ tcp, udp }} masquerade to :{first}-{last} fully-random;")

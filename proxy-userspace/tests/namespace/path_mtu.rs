@@ -1,4 +1,4 @@
-//! Links that are narrower than those at both ends, and what clients learn of them.
+//! Links that are narrower than those at both ends, and the path MTU that clients learn.
 
 use std::net::SocketAddr;
 
@@ -10,16 +10,16 @@ use millrace_lab::traffic::{Connection, Fate, Fragments, Trace, path_mtu, send_d
 use crate::fixture::{counted, xdp};
 
 const NARROW: u32 = 1400;
-/// What the client sends to another node.
+/// The leg from node 1 to node 2.
 const BETWEEN: Leg = Leg::Nodes { from: 1, to: 2 };
 
-/// Services by their number, which is that of their address, too: one with DSR and one with SNAT, both with backends on node 2,
-/// and one with a backend on the director.
+/// Services by their number, which is also that of their address. One has DSR and one SNAT, both
+/// with backends on node 2. One has a backend on the director.
 const DIRECT: u8 = 1;
 const TRANSLATED: u8 = 2;
 const NEAR: u8 = 3;
 
-/// Two nodes, and a router in a leg that takes no more than [`NARROW`] bytes.
+/// Two nodes, and a router in a leg, with an MTU of [`NARROW`] bytes.
 struct Narrowed {
     cluster: Cluster,
     gate: Host,
@@ -45,7 +45,8 @@ impl Narrowed {
         Ok(Self { cluster, gate })
     }
 
-    /// Twenty megabytes in each direction, in parts that a busy machine carries in the time that a client waits for an answer.
+    /// Sends twenty megabytes in each direction. Each part is so small that a busy machine carries
+    /// it before the client's time-out.
     fn cross(&self, target: SocketAddr) -> Result<()> {
         const PARTS: usize = 5;
         const BYTES: usize = 4_000_000;
@@ -59,7 +60,8 @@ impl Narrowed {
         })
     }
 
-    /// Large bodies cross whole over both families, and the router in the leg has refused a packet of each connection.
+    /// Expects that large bodies arrive complete over both families, and that the router has
+    /// refused a packet of each connection.
     fn expect_whole_bodies(&self, services: &[u8]) -> Result<()> {
         for family in Family::ALL {
             for number in services {
@@ -73,7 +75,8 @@ impl Narrowed {
     }
 }
 
-/// As [`Narrowed::expect_whole_bodies`], and the director has passed on what the router said.
+/// Expects the same as [`Narrowed::expect_whole_bodies`], and that the director has relayed the
+/// router's errors.
 fn expect_whole_bodies_and_errors(leg: Leg, flags: &[&str], services: &[u8]) -> Result<Narrowed> {
     let narrowed = Narrowed::start(leg, flags)?;
     let before = counted(&narrowed.cluster, 1, "icmp_error")?;
@@ -84,7 +87,8 @@ fn expect_whole_bodies_and_errors(leg: Leg, flags: &[&str], services: &[u8]) -> 
     Ok(narrowed)
 }
 
-/// A socket of the client learns how large a packet may be to the service with DSR, and datagrams that may be cut arrive.
+/// Expects that a socket of the client learns the path MTU to the DSR Service, and that divisible
+/// datagrams arrive.
 fn expect_datagrams(narrowed: &Narrowed, largest: [(Family, usize); 2]) -> Result<()> {
     let client = narrowed.cluster.bed().client();
     for (family, largest) in largest {
@@ -110,7 +114,8 @@ fn a_narrow_link_between_the_nodes_slows_no_transfer_in_udp_down() -> Result<()>
     expect_datagrams(&narrowed, [(Family::V4, 1372), (Family::V6, 1352)])
 }
 
-/// The backend learns of it without the director: what it answers there is addressed to a node.
+/// The backend learns the MTU without the director, because its answers there are addressed to a
+/// node.
 #[test]
 fn a_narrow_link_back_to_the_director_slows_no_transfer_down() -> Result<()> {
     Narrowed::start(Leg::Nodes { from: 2, to: 1 }, &[])?.expect_whole_bodies(&[TRANSLATED])
@@ -132,7 +137,7 @@ fn a_traced_path_shows_every_hop_and_the_largest_packet_of_its_narrowest_link() 
     for (family, direct) in [(Family::V4, 1380), (Family::V6, 1360)] {
         let bed = narrowed.cluster.bed();
         let [router, director] = [bed.gateway_addresses(), bed.node(1)?.addresses()].map(|at| at.of(family));
-        // What a router behind the director says reaches the client from the service's address.
+        // The error of a router behind the director reaches the client from the Service's address.
         for (number, mtu, director, behind) in [
             (DIRECT, direct, Some(director), 1),
             (TRANSLATED, 1400, Some(director), 2),

@@ -1,4 +1,5 @@
-//! Frames with a priority, in a VLAN tag that names no VLAN: they are the device's own, wherever the tag stands.
+//! Frames with a priority in a VLAN tag without a VLAN. They belong to the device itself, wherever
+//! the tag is.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::fixture::{own, shared};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Has a client ask, and sends its datagram to node 1 once more, with a priority. Says between whom.
+/// Lets a client ask, and sends its datagram to node 1 again with a priority. Returns both ends.
 fn ask_with_priority(
     cluster: &Cluster,
     frontend: SocketAddr,
@@ -30,7 +31,7 @@ fn ask_with_priority(
             && captured.packet.tunnel.is_none()
     };
     let question = asked.wait_for(LIMIT, is_question)?.frame;
-    // On a wire that leaves checksums to the device, the one that was captured is unfinished.
+    // If the wire leaves checksums to the device, that of the captured frame is unfinished.
     let mut again =
         Frame::ip(client.ip(), frontend.ip()).udp(client.port(), frontend.port()).payload("again");
     again.destination_mac.copy_from_slice(&question[..6]);
@@ -60,7 +61,7 @@ fn a_frame_with_a_priority_reaches_a_backend_on_this_node() -> Result<()> {
     Ok(())
 }
 
-/// The capture leaves frames out in which there is a tag.
+/// The capture leaves out frames with a tag.
 #[test]
 fn a_frame_with_a_priority_is_sent_on_without_it() -> Result<()> {
     let cluster = own(2, 1)?;

@@ -1,5 +1,5 @@
-//! Other people's programs, unmodified, ask services: a pod and a process of the node through the hooks of their sockets, a
-//! client outside through the uplink.
+//! Foreign programs ask Services, unmodified: a pod and a process of the node through socket hooks,
+//! a client outside through the uplink.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::fixture::shared;
 
-/// Where the programs run: a name, its namespace, and the address of a service it asks.
+/// Returns the callers: a name, a namespace, and the address of the Service that the caller asks.
 fn callers<'a>(cluster: &'a Cluster, service: &Service, outside: Dual) -> Result<[(&'a Namespace, Dual); 3]> {
     let bed = cluster.bed();
     let inside = service.cluster_ips();
@@ -26,7 +26,8 @@ fn callers<'a>(cluster: &'a Cluster, service: &Service, outside: Dual) -> Result
     ])
 }
 
-/// Starts a server in a pod and waits until it takes connections. None is tried: to some servers it is the only one they take.
+/// Starts a server in a pod and waits until it listens. No trial connection is made, because some
+/// servers accept only one.
 fn start(cluster: &Cluster, pod: &str, words: &[&str], port: u16) -> Result<Process> {
     let pod = cluster.bed().pod(pod)?;
     let (program, arguments) = words.split_first().context("no program")?;
@@ -46,9 +47,9 @@ fn start(cluster: &Cluster, pod: &str, words: &[&str], port: u16) -> Result<Proc
     Ok(server)
 }
 
-/// Whether a TCP socket of this thread's network namespace listens at a port.
+/// Returns whether a TCP socket of this thread's network namespace listens at a port.
 fn has_listener(port: u16) -> Result<bool> {
-    /// What the kernel calls listening.
+    /// The kernel's number of the state "listening".
     const LISTEN: &str = "0A";
     let local = format!(":{port:04X}");
     let listens = |line: &str| {
@@ -63,7 +64,7 @@ fn url(address: Dual, family: Family) -> String {
     format!("http://{}/", SocketAddr::new(address.of(family), 80))
 }
 
-/// The service that everybody's HTTP and datagram clients ask.
+/// Applies the Service of all HTTP and datagram clients.
 fn web(cluster: &Cluster, number: u8, backend: &str) -> Result<Service> {
     let service = cluster.service(&format!("web-{number}"), number, &[backend])?.load_balancer(vip(number));
     cluster.apply(&service, &[1])?;
@@ -109,7 +110,7 @@ fn dig_asks_a_name_server() -> Result<()> {
 #[test]
 fn iperf3_measures_by_both_protocols_in_both_directions_and_over_eight_connections() -> Result<()> {
     const PORT: u16 = 5201;
-    // Flags, and how many bytes to send.
+    // The flags, and the number of bytes to send.
     const KINDS: [(&[&str], u64); 4] = [
         (&[], 32_000_000),
         (&["--udp", "--bitrate", "20M"], 1_000_000),
@@ -126,13 +127,15 @@ fn iperf3_measures_by_both_protocols_in_both_directions_and_over_eight_connectio
             let (size, server) = (asked.to_string(), address.of(family).to_string());
             let mut words = vec!["iperf3", "--client", &server, "--bytes", &size, "--json"];
             words.extend(kind);
-            // One server for each: it closes its socket after a test, and what asks in that moment is refused.
+            // Each test has a server of its own. A server closes its socket after a test, and a
+            // client in that moment is refused.
             let _server = start(&cluster, "pod-2a", &["iperf3", "--server", "--one-off"], PORT)?;
             let report: Value = serde_json::from_str(&output(namespace, &words)?)?;
-            // Of datagrams the report has one sum of both directions.
+            // For datagrams, the report has one sum of both directions.
             let sum = ["sum_received", "sum"].into_iter().find_map(|name| report["end"].get(name));
             let bytes = sum.and_then(|sum| sum["bytes"].as_u64()).unwrap_or_default();
-            // What is in the sockets' buffers when all was sent counts for nothing: with eight of them most of it.
+            // Bytes in the sockets' buffers at the end do not count. With eight sockets, that is
+            // most of them.
             ensure!(
                 bytes >= asked / 10,
                 "{} {words:?}: {:?}",
@@ -144,8 +147,8 @@ fn iperf3_measures_by_both_protocols_in_both_directions_and_over_eight_connectio
     Ok(())
 }
 
-/// Each client fetches a page, then sends a datagram from a connected socket, and says whose answers it got and, of the
-/// datagram's, from where.
+/// Runs a client, which fetches a page, then sends a datagram from a connected socket. It prints
+/// the backend of both answers, and the sender of the datagram.
 fn talk(command: &[&str], number: u8) -> Result<()> {
     let cluster = shared();
     let service = web(&cluster, number, "pod-2b")?;

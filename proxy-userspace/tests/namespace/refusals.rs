@@ -1,4 +1,4 @@
-//! What the agent refuses, and what it leaves behind.
+//! The agent's refusals, and the state that they leave behind.
 
 use anyhow::Result;
 use millrace_lab::topology::vip;

@@ -1,6 +1,5 @@
-//! Ports of a node run out towards one backend.
-//!
-//! With `MILLRACE_LONG=1` the whole range of `--snat-ports` does.
+//! A node runs out of SNAT ports towards one backend. With `MILLRACE_LONG=1` the whole range of
+//! `--snat-ports` is used up.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +12,7 @@ use millrace_lab::topology::{Family, Shape, vip};
 use crate::faces::get_until;
 use crate::fixture::{is_long, xdp};
 
-/// A connection that was answered, or none.
+/// Returns an answered connection, or `None`.
 fn connect(target: SocketAddr) -> Option<TcpStream> {
     let limit = Duration::from_millis(1500);
     let mut stream = TcpStream::connect_timeout(&target, limit).ok()?;
@@ -55,14 +54,14 @@ fn a_shortage_of_ports_is_seen_before_all_are_taken() -> Result<()> {
     );
     assert!(said.contains(&format!("{backend}:8080")), "{said}");
 
-    // Each that is free is found, and then there is none.
+    // Each free port is found. Then there is none left.
     let last = cluster.bed().client().run(async move || open(all - crowded).await)?;
     assert_eq!(last.len(), all - crowded);
     shows(&format!("millrace_snat_ports_used {all}"))?;
     let refused = cluster.bed().client().run(async move || Ok(connect(target).is_none()))?;
     assert!(refused, "there were {all} ports");
 
-    // What has ended holds no port.
+    // An ended connection holds no port.
     drop((few, many, last));
     shows("millrace_snat_ports_used 0")?;
     shows("millrace_snat_crowded_backends 0")?;

@@ -110,7 +110,7 @@ fn a_restart_writes_nothing_where_nothing_has_changed() -> Result<()> {
     cluster.proxy(1)?.wait_for_start(2)?;
     let log = cluster.proxy(1)?.log();
     let writes: Vec<usize> = log[read..].lines().filter_map(writes_of).collect();
-    // What a filter of clsact runs can't be asked: each is put there once more.
+    // The program of a clsact filter can't be read, so each filter is replaced once.
     let filters = before.1.iter().filter(|attached| attached.mode == "clsact").count();
     assert!(!writes.is_empty(), "{}", &log[read..]);
     assert_eq!(writes.iter().sum::<usize>(), filters, "{writes:?}\n{}", &log[read..]);
@@ -118,7 +118,7 @@ fn a_restart_writes_nothing_where_nothing_has_changed() -> Result<()> {
     Ok(())
 }
 
-/// The number of writes in a line that reports a sync.
+/// Returns the number of writes in a line that reports a sync.
 fn writes_of(line: &str) -> Option<usize> {
     line.split_once("writes=")?.1.split_whitespace().next()?.parse().ok()
 }

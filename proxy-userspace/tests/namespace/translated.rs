@@ -1,4 +1,5 @@
-//! Backends on other nodes without Direct Server Return: reached from an address of the node the client sent to (SNAT).
+//! Backends on other nodes without Direct Server Return. They are reached from an address of the
+//! client's director (SNAT).
 
 use anyhow::Result;
 use millrace_lab::capture::Trail;

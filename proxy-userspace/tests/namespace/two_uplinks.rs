@@ -1,4 +1,4 @@
-//! Nodes with two uplinks: a client's packets come by one, and what it is answered leaves by the other.
+//! Nodes with two uplinks: a client's packets come by one, and the answers leave by the other.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,8 @@ use crate::fixture::{expect_large_bodies, own_without_agents, xdp};
 
 const NUMBERS: [u8; 3] = [1, 2, 3];
 
-/// A cluster of two nodes whose services are reached by node 1's second uplink, while its default route leads to the first.
+/// Starts a cluster of two nodes. Services are reached by node 1's second uplink, and its default
+/// route leads to the first.
 fn start() -> Result<Cluster> {
     let mut cluster = own_without_agents(2, 1)?;
     cluster.bed().add_second_uplinks()?;
@@ -91,7 +92,8 @@ fn a_strict_reverse_path_filter_gives_way_and_is_reported() -> Result<()> {
     Ok(())
 }
 
-/// The second uplink has neither a default route nor an address of the Node object. The devices of all nodes here are ends of veths.
+/// The second uplink has neither a default route nor an address of the Node object. The devices of
+/// all nodes here are ends of veth pairs.
 #[test]
 fn an_uplink_that_was_not_chosen_and_a_veth_with_xdp_are_named() -> Result<()> {
     let mut cluster = own_without_agents(1, 1)?;

@@ -1,4 +1,4 @@
-//! What can't be served is answered by ICMP, where that is allowed and not too often.
+//! ICMP answers to packets that can't be served, if they are allowed and not too many.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -39,7 +39,7 @@ each_tunnel! {
 }
 
 impl Case {
-    /// A service without endpoints, for TCP and UDP.
+    /// Returns a bed with a Service without endpoints, for TCP and UDP.
     fn nobody_behind(self) -> Bed {
         let bed = Bed::new();
         bed.service().external(self.vip()).install();
@@ -47,7 +47,7 @@ impl Case {
         bed
     }
 
-    /// The error that tells the sender of `frame` that nobody serves the port.
+    /// Returns the error that tells the sender of `frame` that nothing serves the port.
     fn refusal(self, frame: &Frame) -> Frame {
         frame.icmp_error(frame.destination().ip(), self.family.port_unreachable())
     }
@@ -186,7 +186,7 @@ fn ipv6_extension_headers_are_quoted_as_far_as_there_is_room(hook: Hook) {
     case.arrives(&bed, &with(7)).assert_dropped(Reason::NoEndpoint);
 }
 
-/// A DSR service behind a way of an MTU.
+/// Returns a bed with a DSR Service behind a way of this MTU.
 fn service_behind(tunnel: Tunnel, mtu: u16) -> Bed {
     let (bed, case) = (Bed::new(), tunnel.case);
     let way = bed.way(Way { mtu, ..resolved_way(tunnel.outer.node(1), tunnel.outer.node(2)) });
@@ -209,7 +209,8 @@ fn a_used_up_hop_limit_is_reported_from_the_nodes_address(tunnel: Tunnel) {
     }
 }
 
-/// What a packet of `length` bytes does with a way of 1400 bytes, and what its sender would be told.
+/// Returns a packet of `length` bytes for a way of 1400 bytes, and the error that its sender would
+/// get.
 fn large(tunnel: Tunnel, frame: Frame, length: usize) -> (Frame, Frame) {
     let headers = frame.clone().payload(Vec::new()).build().len() - 14;
     let mut frame = frame.payload(vec![0xa5; length - headers]);
@@ -236,7 +237,7 @@ fn what_does_not_fit_its_way_is_reported_with_the_size_that_fits(tunnel: Tunnel)
 fn a_flood_of_refusals_keeps_nobody_from_being_told_the_size_that_fits(tunnel: Tunnel) {
     let (bed, case) = (service_behind(tunnel, 1400), tunnel.case);
     bed.exhaust_refusals(case.client().ip());
-    // A refusal: there is none left.
+    // This is a refusal, and its bucket is empty.
     case.arrives(&bed, &case.udp().with_hop_limit(1)).assert_dropped(Reason::HopLimit);
     let (frame, error) = large(tunnel, case.tcp(flag::ACK), 1500);
     case.arrives(&bed, &frame).assert_sent(&error).assert_counted(Reason::TooBig);

@@ -1,4 +1,5 @@
-//! Direct Server Return on the backend's node: decapsulation, whose packets are taken, who gets them.
+//! Direct Server Return on the backend's node: decapsulation, accepted senders, and the choice of
+//! the backend.
 
 use millrace_lab::frame::{DEVICE_MAC, Frame, Layer, NEIGHBOUR_MAC, flag, protocol};
 use millrace_lab::program::{Bed, Endpoint, FlowTable, Hook, NEXT_HOP_MAC, Service, ServiceBuilder};
@@ -31,7 +32,7 @@ each_tunnel! {
     a_second_chance_out_of_a_tunnel_keeps_the_packet_inside
 }
 
-/// The node of the backends, node 1; node 2 is the director, node 3 has the other backend.
+/// The node of the backends, node 1. Node 2 is the director, and node 3 has the other backend.
 struct Node {
     bed: Bed,
     tunnel: Tunnel,
@@ -62,7 +63,7 @@ impl Node {
         Self { bed, tunnel, service, backends }
     }
 
-    /// A client's frame as node 2 sends it here.
+    /// Returns a client's frame as node 2 sends it to this node.
     fn directed(&self, frame: &Frame, hint: u16) -> Frame {
         self.tunnel.around(frame, 2, 1, hint)
     }
@@ -83,7 +84,7 @@ impl Node {
         self.service.set_slot(&self.bed, frame, slot);
     }
 
-    /// What leaves for node 3 when this node sends a packet on, flagged.
+    /// Returns the flagged frame for node 3 when this node sends a packet on.
     fn sent_on(&self, frame: &Frame) -> Frame {
         let hint = self.backends[2].hint | 1 << 14;
         self.tunnel.around(frame, 1, 3, hint).with_macs(DEVICE_MAC, NEXT_HOP_MAC)
@@ -113,7 +114,8 @@ fn the_reply_goes_out_with_the_frontends_address(tunnel: Tunnel) {
 fn the_answer_to_a_syn_offers_segments_that_fit_the_tunnel(tunnel: Tunnel) {
     let node = Node::new(tunnel);
     let overhead = tunnel.overhead();
-    // Maximum segment size and four paddings; a size so small that everybody takes it; another option first.
+    // Maximum segment size and four paddings; then a size so small that every link takes it; then
+    // another option first.
     let offer = |size: u16| [&[2, 4][..], &size.to_be_bytes(), &[1, 1, 1, 1]].concat();
     let cases = [
         (offer(1460), offer(1460 - overhead)),
@@ -128,7 +130,7 @@ fn the_answer_to_a_syn_offers_segments_that_fit_the_tunnel(tunnel: Tunnel) {
         };
         let reply = node.bed.send(Hook::TcEgress, &answer(&delivered, offered.clone()));
         reply.assert_passed(&answer(&syn, expected)).assert_counted(Reason::Reply);
-        // Data carries no offers, whatever its bytes look like.
+        // Data carries no offers, whatever its bytes are.
         let data =
             |frame: &Frame| frame.clone().reply().with_flags(flag::ACK).with_tcp_options(offered.clone());
         node.bed.send(Hook::TcEgress, &data(&delivered)).assert_passed(&data(&syn));
@@ -162,7 +164,8 @@ fn without_a_hint_this_nodes_own_slot_decides(tunnel: Tunnel) {
 fn a_stranger_who_sends_to_a_frontend_is_dropped(tunnel: Tunnel) {
     let node = Node::new(tunnel);
     let syn = tunnel.case.tcp(flag::SYN);
-    // Node 66 is none of the cluster's, and node 1 is this one: it does not send to itself over a wire.
+    // Node 66 is not in the cluster. Node 1 is this node, which does not send to itself over a
+    // wire.
     for sender in [66, 1] {
         let frame = tunnel.around(&syn, sender, 1, node.backends[0].hint);
         tunnel.case.arrives(&node.bed, &frame).assert_dropped(Reason::NotPeer);
@@ -235,7 +238,7 @@ fn a_packet_that_may_be_the_other_owners_is_sent_on_once(tunnel: Tunnel) {
         let outcome = tunnel.case.arrives(&node.bed, &node.directed(&data, here.hint));
         outcome.assert_sent(&node.sent_on(&data)).assert_counted(Reason::SentOnward);
     }
-    // A SYN is new for certain: the hinted backend gets it.
+    // A SYN certainly opens a connection: the hinted backend gets it.
     node.delivers(&tunnel.case.tcp(flag::SYN), here.hint, here);
 }
 
@@ -267,10 +270,11 @@ fn a_hint_of_an_endpoint_that_is_gone_leaves_a_connection_to_the_current_owner(t
     let [settled, _, current] = node.backends;
     let data = tunnel.case.tcp(flag::ACK);
     node.set_slot(&data, Slot::unsettled(current.reference, settled.reference));
-    // Its director takes the one that is gone for the settled owner, so that a connection of this one has an entry there.
+    // Its director takes the removed endpoint for the settled owner. A connection of the current
+    // owner has an entry there.
     let outcome = tunnel.case.arrives(&node.bed, &node.directed(&data, 77));
     outcome.assert_sent(&node.sent_on(&data)).assert_counted(Reason::SentOnward);
-    // Without a hint nothing is known of what the director knows.
+    // Without a hint, this node knows nothing of the director's view.
     node.delivers(&data, 0, settled);
 }
 
@@ -296,14 +300,16 @@ fn a_hint_of_a_backend_that_owns_the_slot_in_no_way_is_believed_with_affinity_al
         if has_affinity {
             node.delivers(&data, hinted.hint, hinted);
         } else {
-            // Its director knows another settled owner. A connection of the hinted backend would have an entry here.
+            // Its director knows another settled owner. A connection of the hinted backend would
+            // have an entry here.
             let outcome = tunnel.case.arrives(&node.bed, &node.directed(&data, hinted.hint));
             outcome.assert_sent(&node.sent_on(&data)).assert_counted(Reason::SentOnward);
         }
     }
 }
 
-/// What is left of an earlier connection with the same ports must not tear it from the backend that its director remembers.
+/// The remainder of an earlier connection with the same ports must not take the new one from its
+/// director's backend.
 fn a_syn_for_another_backend_of_this_node_begins_a_connection_there(tunnel: Tunnel) {
     let node = Node::new(tunnel);
     let [one, two, _] = node.backends;
@@ -311,6 +317,6 @@ fn a_syn_for_another_backend_of_this_node_begins_a_connection_there(tunnel: Tunn
     node.delivers(&tunnel.case.tcp(flag::ACK), one.hint, one);
     node.delivers(&tunnel.case.tcp(flag::SYN), two.hint, two);
     node.delivers(&tunnel.case.tcp(flag::ACK), one.hint, two);
-    // Without a hint nobody knows better than the entry.
+    // Without a hint, the entry decides.
     node.delivers(&tunnel.case.tcp(flag::SYN), 0, two);
 }

@@ -1,4 +1,4 @@
-//! One test, run for every hook and family: the parameters, and the addresses that go with them.
+//! The parameters of a test that runs for every hook and family, and their addresses.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -24,7 +24,8 @@ macro_rules! each_ingress {
 }
 pub(crate) use each_ingress;
 
-/// Declares each function as tests: for clients outside, as [`each_ingress`], and for pods; for both families.
+/// Declares each function as tests: for clients outside, as [`each_ingress`], and for pods; for
+/// both families.
 macro_rules! each_client {
     ($($name:ident)+) => {
         $crate::case::each_ingress! { $($name)+ }
@@ -68,7 +69,8 @@ macro_rules! each_family {
 }
 pub(crate) use each_family;
 
-/// Declares each function as tests: for both ingress programs, both families inside and outside, and both encapsulations.
+/// Declares each function as tests: for both ingress programs, both families inside and outside,
+/// and both encapsulations.
 macro_rules! each_tunnel {
     ($($name:ident)+) => {$(
         mod $name {
@@ -148,7 +150,7 @@ pub enum Family {
 /// The parameters of a test.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// The program that the client's packets meet: an ingress program, or that of pods.
+    /// The program for the client's packets: an ingress program, or that of pods.
     pub hook: Hook,
     /// The family of the client's packets.
     pub family: Family,
@@ -165,7 +167,7 @@ pub struct Tunnel {
     pub encapsulation: Encapsulation,
 }
 
-/// What is between the outer and the inner IP header.
+/// The encapsulation: the bytes between the outer and the inner IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encapsulation {
     /// Nothing.
@@ -182,7 +184,7 @@ pub const VIP_PORT: u16 = 80;
 pub const TARGET_PORT: u16 = 8080;
 
 impl Family {
-    /// The one of two addresses that is of this family.
+    /// Returns the one of two addresses that is of this family.
     #[track_caller]
     pub fn pick(self, v4: &str, v6: &str) -> IpAddr {
         match self {
@@ -191,75 +193,76 @@ impl Family {
         }
     }
 
-    /// Nobody serves the port.
+    /// Returns the error "nothing serves the port".
     pub fn port_unreachable(self) -> Icmp {
         let (kind, code) = if self == Self::V4 { (3, 3) } else { (1, 4) };
         Icmp { kind, code, rest: [0; 4] }
     }
 
-    /// A packet did not fit; this many bytes would.
+    /// Returns the error "too large" with the size that fits.
     #[track_caller]
     pub fn too_big<N: TryInto<u32, Error: std::fmt::Debug>>(self, mtu: N) -> Icmp {
         let (kind, code) = if self == Self::V4 { (3, 4) } else { (2, 0) };
         Icmp { kind, code, rest: mtu.try_into().unwrap().to_be_bytes() }
     }
 
-    /// Node number `number`; 1 is the node the programs run on.
+    /// Returns the address of node `number`. Node 1 is the node of the programs.
     pub fn node(self, number: u8) -> IpAddr {
         self.pick(&format!("192.0.2.{number}"), &format!("2001:db8:2::{number}"))
     }
 }
 
 impl Case {
-    /// A client's address and port: outside the cluster, or of a pod.
+    /// Returns a client's address and port: outside the cluster, or of a pod.
     pub fn client(self) -> SocketAddr {
         SocketAddr::new(self.family.pick("198.51.100.10", "2001:db8:51::10"), CLIENT_PORT)
     }
 
-    /// The frontend.
+    /// Returns the frontend.
     pub fn vip(self) -> SocketAddr {
         SocketAddr::new(self.family.pick("203.0.113.1", "2001:db8:113::1"), VIP_PORT)
     }
 
-    /// Pod number `number` of this node.
+    /// Returns pod `number` of this node.
     pub fn pod(self, number: u8) -> SocketAddr {
         let address = self.family.pick(&format!("10.1.0.{number}"), &format!("fd00:10:1::{number}"));
         SocketAddr::new(address, TARGET_PORT)
     }
 
-    /// The client's TCP packet to the frontend, with `flag` bits and a payload unless it is a SYN.
+    /// Returns the client's TCP packet to the frontend, with `flag` bits and, unless it is a SYN,
+    /// with a payload.
     pub fn tcp(self, flags: u8) -> Frame {
         self.tcp_from(CLIENT_PORT, flags)
     }
 
-    /// As [`Case::tcp`], from another port.
+    /// Returns the packet of [`Case::tcp`] from another port.
     pub fn tcp_from(self, port: u16, flags: u8) -> Frame {
         let frame = Frame::ip(self.client().ip(), self.vip().ip()).tcp(port, VIP_PORT, flags);
         if flags & flag::SYN == 0 { frame.payload(&b"GET / HTTP/1.0\r\n\r\n"[..]) } else { frame }
     }
 
-    /// The client's datagram to the frontend.
+    /// Returns the client's datagram to the frontend.
     pub fn udp(self) -> Frame {
         Frame::ip(self.client().ip(), self.vip().ip()).udp(CLIENT_PORT, VIP_PORT).payload(&b"a question"[..])
     }
 
-    /// Pod number `number` of another node.
+    /// Returns pod `number` of another node.
     pub fn remote_pod(self, number: u8) -> SocketAddr {
         let address = self.family.pick(&format!("10.2.0.{number}"), &format!("fd00:10:2::{number}"));
         SocketAddr::new(address, TARGET_PORT)
     }
 
-    /// What a client's packet that was translated for a backend on this node is counted under.
+    /// Returns the reason that counts a client's packet to a backend on this node.
     pub fn served(self) -> Reason {
         if self.hook == Hook::TcPodIn { Reason::ServedPod } else { Reason::ServedLocal }
     }
 
-    /// The program that replies to the client meet.
+    /// Returns the program that replies to the client pass.
     pub fn way_out(self) -> Hook {
         if self.hook == Hook::TcPodIn { Hook::TcPodOut } else { Hook::TcEgress }
     }
 
-    /// The client is told nothing by ICMP for an hour.
+    /// Empties the client's ICMP buckets for an hour.
     pub fn exhaust_icmp(self, bed: &Bed) {
         if self.hook == Hook::TcPodIn {
             bed.exhaust_icmp_of_pod(DEVICE);
@@ -274,8 +277,8 @@ impl Case {
         bed.send(self.hook, frame)
     }
 
-    /// Runs the program on a frame that must be passed up as `expected`, marked as handled, and counted
-    /// once under `reason`.
+    /// Runs the program on a frame. It must be passed to the stack as `expected`, marked as
+    /// handled, and counted once under `reason`.
     #[track_caller]
     pub fn is_delivered(self, bed: &Bed, frame: &Frame, expected: &Frame, reason: Reason) {
         let outcome = self.arrives(bed, frame);
@@ -290,12 +293,12 @@ impl Case {
 }
 
 impl Tunnel {
-    /// A bed whose programs encapsulate in this way.
+    /// Returns a bed with programs of this encapsulation.
     pub fn bed(self) -> Bed {
         self.load(Bed::builder())
     }
 
-    /// The same with other settings.
+    /// Returns such a bed with other settings.
     pub fn load(self, builder: BedBuilder) -> Bed {
         match self.encapsulation {
             Encapsulation::Ipip => builder.load(),
@@ -303,18 +306,18 @@ impl Tunnel {
         }
     }
 
-    /// Bytes of the outer headers.
+    /// Returns the bytes of the outer headers.
     pub fn overhead(self) -> u16 {
         let network = if self.outer == Family::V4 { 20 } else { 40 };
         if self.encapsulation == Encapsulation::Fou { network + 8 } else { network }
     }
 
-    /// A packet as node `from` sends it to node `to`; `hint` with its flag bits.
+    /// Returns a packet as node `from` sends it to node `to`. `hint` includes its flag bits.
     pub fn around(self, inner: &Frame, from: u8, to: u8, hint: u16) -> Frame {
         self.between(inner, (self.outer.node(from), self.outer.node(to)), hint)
     }
 
-    /// As [`Tunnel::around`], from one address to another.
+    /// Returns the packet of [`Tunnel::around`] from one address to another.
     pub fn between(self, inner: &Frame, (source, destination): (IpAddr, IpAddr), hint: u16) -> Frame {
         let mut layer = Layer::ip(source, destination);
         match &mut layer {
@@ -329,17 +332,18 @@ impl Tunnel {
         }
     }
 
-    /// Whether the outer header may name a backend's pod: IPVS writes it so, in the packet's own family.
+    /// Returns whether the outer header may name a backend's pod. IPVS writes such headers in the
+    /// packet's own family.
     pub fn may_be_for_a_pod(self) -> bool {
         self.encapsulation == Encapsulation::Ipip && self.outer == self.case.family
     }
 
-    /// The way from this node to node `number`.
+    /// Returns the way from this node to node `number`.
     pub fn way(self, bed: &Bed, number: u8) -> u32 {
         bed.way(resolved_way(self.outer.node(1), self.outer.node(number)))
     }
 
-    /// A client's frame as this node sends it on to node `to`.
+    /// Returns a client's frame as this node sends it on to node `to`.
     pub fn forwarded(self, frame: &Frame, to: u8, hint: u16) -> Frame {
         let sent = self.around(&frame.clone().with_hop_limit(63), 1, to, hint);
         sent.with_macs(DEVICE_MAC, NEXT_HOP_MAC)

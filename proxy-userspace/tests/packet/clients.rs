@@ -1,4 +1,4 @@
-//! Who the client is: source ranges, sources inside the cluster, session affinity.
+//! The client's identity: source ranges, sources inside the cluster, session affinity.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -44,14 +44,14 @@ each_ingress! {
 }
 
 impl Case {
-    /// The client's prefix, which the other client is outside of.
+    /// Returns the client's prefix, which does not contain the other client.
     fn clients(self) -> (IpAddr, u32) {
         match self.family {
             Family::V4 => (self.family.pick("198.51.100.0", "::"), 24),
             Family::V6 => (self.family.pick("0.0.0.0", "2001:db8:51::"), 48),
         }
     }
-    /// A prefix that no client here is inside of.
+    /// Returns a prefix without any client of this file.
     fn elsewhere(self) -> (IpAddr, u32) {
         match self.family {
             Family::V4 => (self.family.pick("192.0.2.0", "::"), 24),
@@ -76,7 +76,7 @@ fn a_client_inside_a_source_range_is_served(case: Case) {
     let bed = Bed::new();
     case.with_range(bed.service()).external(case.vip()).backend_local(case.pod(1)).install();
     case.reaches(&bed, &case.tcp(flag::SYN), case.pod(1));
-    // A prefix as long as the address is one client.
+    // A prefix of full length is one client.
     let bed = Bed::new();
     let whole = if case.family == Family::V4 { 32 } else { 128 };
     let service = bed.service().source_range(case.client().ip(), whole);
@@ -112,7 +112,7 @@ fn a_client_outside_is_dropped_in_mid_connection_too(case: Case) {
     let bed = Bed::new();
     case.with_range(bed.service()).external(case.vip()).backend_local(case.pod(1)).install();
     case.reaches(&bed, &case.tcp(flag::SYN), case.pod(1));
-    // The owner closes it to everybody.
+    // The owner closes the Service to all clients.
     bed.clear_source_ranges();
     case.arrives(&bed, &case.tcp(flag::ACK)).assert_dropped(Reason::SourceRefused);
 }
@@ -175,7 +175,7 @@ fn another_node_gets_the_local_list_of_a_local_frontend_and_is_inside_all_the_sa
         case.reaches(&bed, &case.tcp_from(port, flag::SYN), case.pod(1));
     }
 
-    // A ClusterIP that is for clients inside only.
+    // A ClusterIP for clients inside the cluster only.
     let bed = Bed::new();
     bed.node_source(case.client().ip());
     bed.service().cluster_ip().inside_only().external(case.vip()).backend_local(case.pod(1)).install();
@@ -232,7 +232,7 @@ struct Loyal {
 }
 
 impl Loyal {
-    /// The client has opened its first connection.
+    /// Opens the client's first connection.
     fn new(case: Case) -> Self {
         let bed = Bed::new();
         let service = bed.service().affinity().external(case.vip());
@@ -250,7 +250,7 @@ impl Loyal {
         self.bed.answer_all();
         self.case.reaches(&self.bed, &self.case.tcp_from(port, flag::ACK), backend);
     }
-    /// Whom the client's next connection is given to.
+    /// Opens the client's next connection and returns its backend.
     fn opens_somewhere(&self, port: u16) -> SocketAddr {
         let mut reached = None;
         for flags in [flag::SYN, flag::ACK] {
@@ -298,7 +298,7 @@ fn an_affinity_ends_with_its_time(case: Case) {
     // The fixture's services have 10800 seconds.
     loyal.bed.rewrite_affinity(|entry| entry.last_used = entry.last_used.wrapping_sub(10_700));
     loyal.opens(40001, loyal.kept);
-    // Then anybody's turn comes, not that of the slot's owner alone.
+    // After the time-out any backend may be chosen, not only the slot's owner.
     loyal.gives_slot_to(loyal.kept);
     let mut reached = Vec::new();
     for port in 40002..40100 {
@@ -327,7 +327,7 @@ fn a_client_of_whom_no_more_than_a_syn_was_seen_has_no_affinity(case: Case) {
     let service = service.backend_local(case.pod(1)).backend_local(case.pod(2)).install();
     let backend = service.choice(&case.tcp(flag::SYN)).at;
     case.reaches(&bed, &case.tcp(flag::SYN), backend);
-    // A forged one, as nobody has answered.
+    // The ACK is forged, because no backend has answered.
     case.reaches(&bed, &case.tcp(flag::ACK), backend);
     assert_eq!(bed.affinities(), []);
     bed.answer_all();
@@ -352,7 +352,7 @@ fn each_new_connection_renews_an_affinity_and_no_other_packet_does(case: Case) {
     };
     age(100);
     loyal.case.reaches(&loyal.bed, &case.tcp(flag::ACK), loyal.kept);
-    // A connection that is met in the middle is no new one.
+    // A connection that is met in its middle is no new one.
     loyal.case.reaches(&loyal.bed, &case.tcp_from(40009, flag::ACK), loyal.kept);
     assert_eq!(time(), begin.wrapping_sub(100));
     loyal.opens(40001, loyal.kept);
@@ -365,7 +365,7 @@ fn a_backend_that_is_gone_is_chosen_anew(case: Case) {
     loyal.gives_slot_to(loyal.other);
     loyal.bed.retire_backend(loyal.kept);
     loyal.opens(40001, loyal.other);
-    // Its id is another endpoint's later.
+    // Its id belongs to another endpoint later.
     let loyal = Loyal::new(case);
     loyal.gives_slot_to(loyal.other);
     loyal.bed.replace_backend(loyal.kept, case.pod(7));

@@ -1,4 +1,4 @@
-//! IPv4 packets that may be fragmented and don't fit: TC makes two of each, which come in again.
+//! IPv4 packets without DF that don't fit. TC makes two of each, and both come in again.
 
 use std::time::Duration;
 
@@ -20,14 +20,15 @@ const LIMIT: Duration = Duration::from_secs(10);
 const TC: Case = Case { hook: Hook::TcIngress, family: Family::V4 };
 const XDP: Case = Case { hook: Hook::XdpIngress, family: Family::V4 };
 
-/// All tunnels for packets of a case.
+/// Returns all tunnels for packets of a case.
 fn tunnels(case: Case) -> impl Iterator<Item = Tunnel> {
     [Family::V4, Family::V6].into_iter().flat_map(move |outer| {
         [Encapsulation::Ipip, Encapsulation::Fou].map(|encapsulation| Tunnel { case, outer, encapsulation })
     })
 }
 
-/// A director, of a service over TCP and UDP with a backend on a node that is reached by a way of [`MTU`] bytes.
+/// The director of a Service over TCP and UDP, with a backend on a node behind a way of [`MTU`]
+/// bytes.
 struct Director {
     tunnel: Tunnel,
     bed: Bed,
@@ -51,7 +52,7 @@ impl Director {
         Self { tunnel, bed, backend: service.endpoints[0] }
     }
 
-    /// Bytes of the first fragment's payload.
+    /// Returns the bytes of the first fragment's payload.
     fn kept(&self) -> usize {
         usize::from(MTU - self.tunnel.overhead() - 20) & !7
     }
@@ -66,7 +67,8 @@ impl Director {
     }
 }
 
-/// A frame becomes these two: the first one comes in by itself, the other one is what is left.
+/// Checks that a frame becomes these two: the first one comes in by itself, and the run leaves the
+/// other.
 #[track_caller]
 fn is_cut(bed: &Bed, frame: &Frame, [first, second]: &[Frame; 2]) {
     let mut capture = Capture::start_here(&["lo"]).unwrap();
@@ -76,7 +78,7 @@ fn is_cut(bed: &Bed, frame: &Frame, [first, second]: &[Frame; 2]) {
     assert_eq!(received, [first.build().to_vec()]);
 }
 
-/// Runs a check where what is sent to the loopback device comes in there, and goes nowhere.
+/// Runs a check in a namespace where frames to the loopback device come in, and go nowhere.
 fn where_frames_come_in_again(check: impl FnOnce() + Send) {
     in_an_empty_namespace(|| {
         connect_to_nodes(TC.family.node(1));
@@ -84,7 +86,7 @@ fn where_frames_come_in_again(check: impl FnOnce() + Send) {
     });
 }
 
-/// A packet of so many bytes that may be fragmented.
+/// Returns a packet of `length` bytes without DF.
 fn divisible(frame: Frame, length: usize) -> Frame {
     let headers = frame.clone().payload(Vec::new()).build().len() - 14;
     let payload: Vec<u8> = (0..length - headers).map(|index| (index % 251) as u8).collect();
@@ -100,7 +102,7 @@ fn header(frame: &mut Frame) -> &mut millrace_lab::frame::Ipv4 {
     }
 }
 
-/// What a packet or a fragment is cut into, the first with `kept` bytes behind its header.
+/// Returns the two parts of a packet or fragment. The first has `kept` bytes behind its header.
 fn halves(frame: &Frame, kept: usize) -> [Frame; 2] {
     let own = header(&mut frame.clone()).clone();
     let mut halves: [Frame; 2] = frame.fragments(own.id.into(), kept).try_into().unwrap();
@@ -174,7 +176,7 @@ fn a_fragment_is_cut_further() {
     where_frames_come_in_again(|| {
         for tunnel in tunnels(TC) {
             let director = Director::new(tunnel);
-            // Three, of which the last one is too large, too.
+            // Three fragments. The last one is too large as well.
             for piece in divisible(TC.udp(), 20 + 2 * 1480 + 1450).fragments(ID.into(), 1480) {
                 director.is_cut(&piece, &halves(&piece, director.kept()));
             }
@@ -217,14 +219,14 @@ fn what_can_not_be_cut_is_dropped() {
             let director = Director::new(tunnel);
             let mut options = divisible(TC.udp(), 1450);
             header(&mut options).options = vec![1; 4].into();
-            // Its end is where no fragment can begin.
+            // It ends at an offset where no fragment can begin.
             let mut last = divisible(TC.udp(), 3000).fragments(ID.into(), 1480).swap_remove(0);
             director.arrives(&last).assert_counted(Reason::Fragmented);
             header(&mut last).fragment_offset = 0x1fff;
             for frame in [options, last] {
                 director.arrives(&frame).assert_dropped(Reason::TooBig);
             }
-            // Eight bytes and a header are the least there is.
+            // Eight bytes and a header are the minimum.
             let director = Director::with_room(tunnel, tunnel.overhead() + 27);
             director.arrives(&divisible(TC.udp(), 1000)).assert_dropped(Reason::TooBig);
         }

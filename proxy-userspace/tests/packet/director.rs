@@ -1,4 +1,4 @@
-//! Direct Server Return on the node the client sends to: encapsulation towards the backend's node.
+//! Direct Server Return on the director: encapsulation towards the backend's node.
 
 use millrace_lab::frame::{Layer, flag};
 use millrace_lab::program::{Bed, Endpoint, FlowTable, Hook, Verdict, resolved_way};
@@ -25,7 +25,7 @@ each_tunnel! {
     a_director_keeps_no_entry_where_nothing_changed
 }
 
-/// A DSR service with one backend behind a way to node 2.
+/// Installs a DSR Service with one backend behind a way to node 2.
 fn service_behind(tunnel: Tunnel, bed: &Bed, way: u32) -> Endpoint {
     let case = tunnel.case;
     let service = bed.service().dsr().external(case.vip()).backend_remote(case.remote_pod(1), way).install();
@@ -141,7 +141,7 @@ fn another_device_is_reached_by_redirection(tunnel: Tunnel) {
 }
 
 fn xdp_leaves_an_unresolved_way_to_tc(tunnel: Tunnel) {
-    // Where there is no route, TC has nobody to leave it to.
+    // Without a route, TC has no other program to leave it to.
     let (hook, is_xdp) = (tunnel.case.hook, tunnel.case.hook == Hook::XdpIngress);
     in_an_empty_namespace(|| {
         for silence in [Silence::Way, Silence::Agent] {
@@ -168,7 +168,7 @@ fn tc_finds_an_unresolved_way_by_the_route(tunnel: Tunnel) {
                 // The neighbour is not resolved yet, which only the stack can do.
                 outcome.assert_untouched().assert_counted(Reason::HandedToTc);
             } else {
-                // The stack writes the MAC addresses when it has found the neighbour.
+                // The stack writes the MAC addresses once it has found the neighbour.
                 let (source, destination) = (outcome.frame().source_mac, outcome.frame().destination_mac);
                 let expected = tunnel.forwarded(&frame, 2, backend.hint).with_macs(source, destination);
                 outcome.assert_sent(&expected).assert_counted(Reason::SentDsr);
@@ -177,12 +177,12 @@ fn tc_finds_an_unresolved_way_by_the_route(tunnel: Tunnel) {
     });
 }
 
-/// Why the programs don't know the next hop.
+/// The reason why the programs don't know the next hop.
 #[derive(Clone, Copy)]
 enum Silence {
     /// The agent has not resolved the way.
     Way,
-    /// The agent has not been heard of for long: what it once resolved is not believed.
+    /// The agent has been silent for long, so the programs don't believe its resolved ways.
     Agent,
 }
 

@@ -1,4 +1,4 @@
-//! Direct Server Return to pods that take off the outer header themselves (`--dsr-dispatch pod`).
+//! Direct Server Return to pods that decapsulate themselves (`--dsr-dispatch pod`).
 
 use std::net::SocketAddr;
 
@@ -41,7 +41,7 @@ struct Director {
     way: u32,
 }
 
-/// The address of a pod, and the port of the frontend.
+/// Returns the address of a pod with the port of the frontend.
 fn pod(case: Case) -> SocketAddr {
     SocketAddr::new(case.remote_pod(1).ip(), VIP_PORT)
 }
@@ -79,7 +79,7 @@ impl Director {
         Self { bed, tunnel, service, way }
     }
 
-    /// Both encapsulations.
+    /// Returns both encapsulations.
     fn each(case: Case) -> [Self; 2] {
         [Encapsulation::Ipip, Encapsulation::Fou].map(|encapsulation| Self::new(case, encapsulation))
     }
@@ -92,7 +92,7 @@ impl Director {
         self.service.endpoints[0]
     }
 
-    /// A client's frame as it leaves for the pod.
+    /// Returns a client's frame as it leaves for the pod.
     fn forwarded(&self, frame: &Frame) -> Frame {
         let Tunnel { case, .. } = self.tunnel;
         let ends = (case.family.node(1), pod(case).ip());
@@ -216,7 +216,7 @@ fn xdp_leaves_what_it_cannot_send_to_tc_and_remembers_nothing(case: Case) {
     }
 }
 
-/// What node 1 knows of the device that clients' packets come in by.
+/// Writes node 1's entry for the device of the clients' packets.
 fn own_device(case: Case, bed: &Bed) {
     let (source4, source6) = match case.family.node(1) {
         std::net::IpAddr::V4(address) => (Addr4::from(address).0, [0; 4]),
@@ -234,7 +234,8 @@ fn a_pod_of_this_node_gets_the_packet_encapsulated_too(case: Case) {
     in_an_empty_namespace(|| {
         connect_to_nodes(case.family.node(1));
         let director = shared.into_inner().unwrap();
-        // In its middle too: a connection that began at another director is the pod's as well.
+        // A connection may also be met in its middle. One that began at another director belongs to
+        // the pod as well.
         for flags in [flag::ACK, flag::SYN, flag::ACK] {
             let frame = case.tcp(flags).with_destination(vip);
             let outcome = director.arrives(&frame);
@@ -319,7 +320,7 @@ fn a_connection_keeps_its_way_when_the_setting_changes(case: Case) {
             sends_next(&director, &new(flag::SYN));
             sends_next(&director, &new(flag::ACK));
             director.remembers(&new(flag::ACK), next);
-            // And once more, the other way round.
+            // Again, in the other direction.
             for frame in [&old, &new(flag::SYN)] {
                 director.service.set_slot(&director.bed, frame, Slot::unsettled(former, former));
             }
@@ -342,7 +343,7 @@ fn a_connection_that_comes_in_a_tunnel_is_translated_whatever_the_setting(case: 
         let arriving = tunnel.around(&inner, 2, 1, service.endpoints[0].hint);
         case.is_delivered(&bed, &arriving, &inner.with_destination(local_pod(case)), Reason::ServedDsr);
     }
-    // The router may send the connection here one day.
+    // The router may send the connection to this node one day.
     let inner = case.tcp(flag::ACK);
     case.is_delivered(&bed, &inner, &inner.clone().with_destination(local_pod(case)), Reason::ServedLocal);
 }
@@ -356,7 +357,7 @@ mod answers {
         answers_of_others_are_untouched
     }
 
-    /// An answer to a SYN, from an address, that offers segments of so many bytes.
+    /// Returns an answer to a SYN that offers segments of `segment` bytes.
     fn answer(family: Family, from: SocketAddr, segment: u16) -> Frame {
         let case = Case { hook: Hook::TcEgress, family };
         let [high, low] = segment.to_be_bytes();

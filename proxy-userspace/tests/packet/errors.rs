@@ -1,5 +1,5 @@
-//! ICMP errors that others send about connections of services: they reach whoever has the connection, and speak of what that
-//! one sent.
+//! ICMP errors of other hosts about connections of Services. They reach the owner of the
+//! connection, and quote that owner's packet.
 
 use std::net::IpAddr;
 
@@ -46,7 +46,7 @@ impl Case {
         self.family.pick("198.18.0.1", "2001:db8:18::1")
     }
 
-    /// The packet did not fit: 1400 bytes would.
+    /// Returns the error "too large", with 1400 bytes as the size that fits.
     pub fn too_big(self) -> Icmp {
         self.family.too_big(1400)
     }
@@ -55,7 +55,7 @@ impl Case {
         self.family.port_unreachable()
     }
 
-    /// The client's packets of a TCP and of a UDP connection to the frontend, opened.
+    /// Returns the client's packets of an opened TCP and UDP connection to the frontend.
     fn open_connections(self, bed: &Bed) -> [Frame; 2] {
         bed.service().external(self.vip()).backend_local(self.pod(1)).install();
         bed.service().udp().external(self.vip()).backend_local(self.pod(1)).install();
@@ -73,7 +73,7 @@ impl Case {
     }
 }
 
-/// The error that somebody sends about a frame, as it arrives here.
+/// Returns another host's error about a frame, as it arrives here.
 fn about(frame: &Frame, from: IpAddr, icmp: Icmp, quoted: usize) -> Frame {
     frame.icmp_error_quoting(from, icmp, quoted).with_macs(NEIGHBOUR_MAC, DEVICE_MAC)
 }
@@ -168,7 +168,7 @@ fn an_error_is_never_mangled_at_any_length(case: Case) {
         for frame in cut {
             bed.run(case.hook, frame).assert_untouched().assert_counted(Reason::NotOurs);
         }
-        // Whole packets that quote less than the ports and what follows them.
+        // Whole packets that quote less than the ports and the bytes behind them.
         for quoted in 0..8 {
             let arriving = about(&sent.clone().reply(), case.router(), case.too_big(), quoted);
             case.arrives(&bed, &arriving).assert_untouched().assert_counted(Reason::NotOurs);
@@ -203,7 +203,7 @@ fn errors_that_leave_about_what_is_not_ours_are_untouched(case: Case) {
     let [tcp, _] = case.open_connections(&bed);
     let delivered = tcp.clone().with_destination(case.pod(1));
     for frame in [
-        // To the frontend itself: what we ourselves refuse.
+        // To the frontend itself: the quote of this node's own refusal.
         tcp.clone(),
         delivered.clone().with_source((case.client().ip(), 50000).into()),
         delivered.with_destination((case.pod(1).ip(), 9999).into()),
@@ -217,7 +217,8 @@ fn errors_that_leave_about_what_is_not_ours_are_untouched(case: Case) {
     bed.send(case.way_out(), &ping).assert_untouched().assert_counted(Reason::NotOurs);
 }
 
-/// A connection to a backend on node 2 that node 1 translated: the bed, the client's packet, and what left of it.
+/// Returns a connection that node 1 translated to a backend on node 2: the bed, the client's
+/// packet, and the packet that left.
 fn translated(case: Case) -> (Bed, Frame, Frame) {
     let bed = Bed::new();
     bed.service().udp().external(case.vip()).backend_remote(case.remote_pod(1), 0).install();
@@ -233,7 +234,7 @@ fn translated(case: Case) -> (Bed, Frame, Frame) {
 fn an_error_about_a_reply_that_was_translated_goes_on_to_the_backend(case: Case) {
     let (bed, sent, left) = translated(case);
     let arriving = about(&sent.reply(), case.router(), case.too_big(), 8);
-    // The backend knows nobody but this node.
+    // The backend knows only this node.
     let expected = about(&left.clone().reply(), left.source().ip(), case.too_big(), 8);
     let expected = expected.with_hop_limit(63).with_macs(DEVICE_MAC, NEXT_HOP_MAC);
     case.arrives(&bed, &arriving).assert_sent(&expected).assert_counted(Reason::IcmpError);
@@ -251,7 +252,7 @@ fn an_error_about_what_left_translated_comes_from_the_frontend(case: Case) {
         let arriving = about(&left, case.remote_pod(1).ip(), case.port_unreachable(), 8);
         let outcome = case.arrives(&bed, &arriving);
         if case.hook == Hook::XdpIngress {
-            // The client's neighbour entry is the stack's to find.
+            // Only the stack can find the client's neighbour entry.
             outcome.assert_untouched().assert_counted(Reason::HandedToTc);
             return;
         }
@@ -261,7 +262,7 @@ fn an_error_about_what_left_translated_comes_from_the_frontend(case: Case) {
     });
 }
 
-/// Node 1 as director of a DSR service with backends on nodes 2 and 3.
+/// Returns node 1 as director of a DSR Service with backends on nodes 2 and 3.
 pub fn director(tunnel: Tunnel) -> (Bed, Service) {
     let (bed, case) = (tunnel.bed(), tunnel.case);
     let ways = [tunnel.way(&bed, 2), tunnel.way(&bed, 3)];
@@ -315,7 +316,8 @@ fn an_error_that_cannot_be_sent_on_is_not_answered(tunnel: Tunnel) {
     case.arrives(&bed, &arriving).assert_dropped(Reason::HopLimit);
 }
 
-/// Node 1 with a backend of a DSR service, whose other backend is on node 3; node 2 is the director.
+/// Returns node 1 with a backend of a DSR Service. The other backend is on node 3, and node 2 is
+/// the director.
 pub fn backend_node(tunnel: Tunnel) -> (Bed, Service) {
     let (bed, case) = (tunnel.bed(), tunnel.case);
     for (number, bits) in [(1, PEER_SELF | PEER_NODE), (2, PEER_NODE), (3, PEER_NODE)] {
@@ -345,7 +347,7 @@ fn the_backends_node_gives_an_encapsulated_error_to_the_backend(tunnel: Tunnel) 
     }
 }
 
-/// As a director in IPVS mode sends it: see `pod_tunnels`.
+/// The error comes as from a director in IPVS mode; see `pod_tunnels`.
 fn an_encapsulated_error_that_is_addressed_to_the_backends_pod_gets_there(tunnel: Tunnel) {
     let ((bed, service), case) = (backend_node(tunnel), tunnel.case);
     let syn = case.tcp(flag::SYN);
@@ -372,7 +374,7 @@ fn an_encapsulated_error_about_what_is_not_ours_is_untouched(tunnel: Tunnel) {
     let ((bed, _), case) = (backend_node(tunnel), tunnel.case);
     bed.service().udp().external(case.vip()).backend_local(case.pod(1)).install();
     let other_port = case.tcp(flag::ACK).with_destination((case.vip().ip(), 81).into());
-    // The UDP service has no DSR: no director of ours encapsulates for it.
+    // The UDP Service has no DSR, so no director of ours encapsulates for it.
     for frame in [other_port, case.udp()] {
         let error = about(&frame.reply(), case.router(), case.too_big(), 8);
         let arriving = tunnel.around(&error, 2, 1, 0);

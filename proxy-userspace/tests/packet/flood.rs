@@ -1,5 +1,5 @@
-//! A flood of SYNs from everywhere: embryos are many times as many as there is room for. Connections that are established, silent
-//! ones too, lose nothing by it, and who means it is served.
+//! A flood of SYNs from everywhere, with many more unconfirmed connections than there is room for.
+//! Established connections, even silent ones, lose nothing, and genuine clients are served.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -21,20 +21,21 @@ each_tunnel! {
     a_flood_of_a_direct_return_service_disturbs_no_established_connection
 }
 
-/// Room for established entries, of each family; for a quarter as many embryos.
+/// The room for established entries of each family. The room for unconfirmed ones is a quarter of
+/// it.
 const ROOM: u32 = 1 << 11;
-/// Four times as many connections as there is room for embryos' entries.
+/// Four times as many connections as there is room for unconfirmed entries.
 const FLOOD: u32 = ROOM;
-/// Connections that are silent while the flood goes on.
+/// The number of silent connections during the flood.
 const SILENT: u16 = 40;
-/// SYNs of the flood between the packets of somebody who means it.
+/// The number of SYNs of the flood between the packets of a genuine client.
 const BETWEEN: u32 = 64;
 
 fn builder() -> BedBuilder {
     Bed::builder().sizes(Sizes { flows: ROOM, ..Sizes::default() })
 }
 
-/// The SYN number `number`, each of another client.
+/// Returns the SYN `number`, each of another client.
 fn forged(case: Case, number: u32) -> Frame {
     let address = match case.client().ip() {
         IpAddr::V4(address) => IpAddr::from((u32::from(address) & 0xff00_0000 | number).to_be_bytes()),
@@ -45,7 +46,8 @@ fn forged(case: Case, number: u32) -> Frame {
     case.tcp(flag::SYN).with_source(SocketAddr::new(address, 1024 + (number % 50000) as u16))
 }
 
-/// Runs the flood; after every few SYNs somebody opens a connection, and answers when as many more have come.
+/// Runs the flood. After every few SYNs a genuine client opens a connection, and sends its ACK
+/// after as many more.
 fn flood(mut syn: impl FnMut(&Frame), case: Case, mut open: impl FnMut(u16), mut answer: impl FnMut(u16)) {
     for (round, first) in (0..FLOOD).step_by(BETWEEN as usize).enumerate() {
         let port = 50000 + round as u16;
@@ -74,7 +76,7 @@ fn a_flood_of_a_translated_service_disturbs_no_established_connection(case: Case
     let established: Vec<_> = (1..=SILENT).map(|port| source(port, flag::ACK)).collect();
     assert_eq!(silent, established);
     let syn = |frame: &Frame| {
-        // Where no port is left for a forged one, it is dropped; both are fine.
+        // A forged SYN may find no port and be dropped. Both outcomes are right.
         case.arrives(&bed, frame);
     };
     let opened = std::cell::Cell::new(None);
@@ -113,7 +115,7 @@ fn a_flood_of_a_local_service_disturbs_no_established_connection(case: Case) {
             assert!(bed.flow_of(FlowTable::Established, &case.tcp_from(port, flag::ACK)).is_some());
         },
     );
-    // Who serves new connections by now makes no difference.
+    // The present owner of new connections makes no difference.
     let other = |port| service.endpoints.iter().copied().find(|endpoint| *endpoint != owner(port)).unwrap();
     for port in 1..=SILENT {
         service.set_slot(&bed, &case.tcp_from(port, flag::ACK), Slot::settled_on(other(port).reference));
@@ -121,7 +123,7 @@ fn a_flood_of_a_local_service_disturbs_no_established_connection(case: Case) {
     (1..=SILENT).for_each(|port| reaches(port, flag::ACK, owner(port)));
 }
 
-/// Each forged SYN is answered by its backend, and the answer acknowledged blindly.
+/// Each forged SYN is answered by its backend, and the answer is acknowledged blindly.
 fn forged_handshakes_disturb_no_silent_connection(case: Case) {
     let bed = builder().load();
     let service =
@@ -152,7 +154,7 @@ fn forged_handshakes_disturb_no_silent_connection(case: Case) {
         }
     }
     assert_eq!(bed.flows(FlowTable::Established).len(), 2 * usize::from(SILENT), "none was promoted");
-    // Whoever serves new connections by now.
+    // The present owner of new connections makes no difference.
     for port in 1..=SILENT {
         let [one, other] = [service.endpoints[0], service.endpoints[1]];
         let now = if begun[usize::from(port) - 1].1 == one.at { other } else { one };
@@ -161,7 +163,7 @@ fn forged_handshakes_disturb_no_silent_connection(case: Case) {
     assert_eq!(silent(flag::ACK), begun);
 }
 
-/// A director whose slots are all unsettled: it has entries for everybody.
+/// A director with unsettled slots only. It has entries for all connections.
 struct Director {
     bed: Bed,
     tunnel: Tunnel,
@@ -169,7 +171,7 @@ struct Director {
 }
 
 impl Director {
-    /// However long the flood takes on this machine, the agent lives.
+    /// The agent lives, however long the flood takes on this machine.
     fn sends(&self, frame: &Frame, number: usize) {
         self.bed.beat();
         let owner = self.service.endpoints[number];
@@ -177,7 +179,7 @@ impl Director {
         self.tunnel.case.arrives(&self.bed, frame).assert_sent(&expected).assert_counted(Reason::SentDsr);
     }
 
-    /// `current` and `settled` own the slot of a frame.
+    /// Makes `current` and `settled` the owners of a frame's slot.
     fn unsettle(&self, frame: &Frame, [current, settled]: [usize; 2]) {
         let [current, settled] = [current, settled].map(|number| self.service.endpoints[number].reference);
         self.service.set_slot(&self.bed, frame, Slot::unsettled(current, settled));

@@ -1,4 +1,4 @@
-//! Flow entries: where they are, what state they are in, and when they count as none.
+//! Flow entries: their tables, their states, and their expiry.
 
 use millrace_lab::frame::{FIRST_NUMBER, Frame, flag};
 use millrace_lab::program::{Bed, FlowEntry, FlowTable};
@@ -36,7 +36,7 @@ each_client! {
     an_evicted_reply_entry_comes_back_with_the_clients_next_packet
 }
 
-/// A service with one backend on this node.
+/// Returns a bed with a Service with one backend on this node.
 fn bed_with_service(case: Case) -> Bed {
     let bed = Bed::new();
     bed.service().external(case.vip()).backend_local(case.pod(1)).install();
@@ -72,7 +72,7 @@ fn handshake(case: Case, bed: &Bed) {
     case.arrives(bed, &case.tcp(flag::ACK)).assert_counted(case.served());
 }
 
-/// How many entries the embryos' and the established connections' table have.
+/// Returns the numbers of entries in FLOWS_NEW and FLOWS.
 fn table_sizes(bed: &Bed) -> (usize, usize) {
     (bed.flows(FlowTable::New).len(), bed.flows(FlowTable::Established).len())
 }
@@ -103,7 +103,7 @@ fn a_backends_answer_alone_promotes_nothing(case: Case) {
     let bed = bed_with_service(case);
     case.arrives(&bed, &case.tcp(flag::SYN));
     backend_answers(case, &bed, flag::SYN | flag::ACK);
-    // A SYN that is sent again is no answer either.
+    // A repeated SYN is no answer either.
     case.arrives(&bed, &case.tcp(flag::SYN));
     assert_eq!(table_sizes(&bed), (2, 0));
 }
@@ -143,7 +143,7 @@ fn a_half_closed_connection_stays_established(case: Case) {
     let bed = bed_with_service(case);
     handshake(case, &bed);
     assert_eq!(client_entry(case, &bed, &case.tcp(flag::FIN | flag::ACK)).state, FLOW_ESTABLISHED);
-    // A download that goes on after the client has said all it had to say.
+    // A download continues after the client's last data.
     for _ in 0..3 {
         bed.age_flows(Timeouts::default().closing + 60);
         backend_answers(case, &bed, flag::ACK);
@@ -191,7 +191,8 @@ fn a_syn_reopens_a_closing_connection_at_the_current_owner(case: Case) {
     assert_eq!(bed.flow_of(FlowTable::Established, &syn), None, "the closed one is gone");
 }
 
-/// Short enough for a machine that was started a minute ago: no entry can be older than the clock.
+/// These time-outs are short enough for a machine that started a minute ago: no entry can be older
+/// than the clock.
 const TIMES: Timeouts = Timeouts { syn: 12, established: 24, closing: 6, datagram: 12 };
 
 fn entries_expire_after_the_time_of_their_state(case: Case) {
@@ -237,7 +238,7 @@ fn an_entry_of_a_replaced_backend_counts_as_none(case: Case) {
     let data = case.tcp(flag::ACK);
     service.set_slot(&bed, &data, Slot::settled_on(bed.backend_local(case.pod(1))));
     handshake(case, &bed);
-    // The id now names another endpoint; connections of the old one must not reach it.
+    // The id now names another endpoint. Connections of the old one must not reach it.
     bed.replace_backend(case.pod(1), case.pod(7));
     service.set_slot(&bed, &data, Slot::settled_on(bed.backend_local(case.pod(2))));
     case.is_delivered(&bed, &data, &data.clone().with_destination(case.pod(2)), case.served());
@@ -256,8 +257,8 @@ fn an_entry_of_a_backend_that_is_gone_counts_as_none(case: Case) {
     case.is_delivered(&bed, &data, &data.clone().with_destination(case.pod(2)), case.served());
 }
 
-/// The same client port to another frontend of the same backend: the replies could not be told apart, so the backend
-/// knows the second connection by another port.
+/// The client's port opens another frontend of the same backend. The replies would be equal, so the
+/// backend knows the second connection by another port.
 fn the_same_client_port_to_two_frontends_of_one_backend_is_told_apart(case: Case) {
     let bed = bed_with_service(case);
     let second = (case.vip().ip(), 81).into();
@@ -296,7 +297,7 @@ fn a_reset_closes_a_connection_whose_port_was_translated(case: Case) {
     assert_eq!(entry_of(&bed, &case.tcp(flag::ACK)).state, FLOW_ESTABLISHED, "the other connection's stays");
 }
 
-/// The first port that is tried for a client whose own is taken.
+/// Returns the first port that is tried for a client whose own is taken.
 fn other_port(own: u16) -> u16 {
     own.wrapping_add(0x6d2b) | 0x0400
 }
@@ -314,14 +315,14 @@ fn a_connection_met_in_the_middle_is_an_established_embryo(case: Case) {
     let bed = bed_with_service(case);
     let state = client_entry(case, &bed, &case.tcp(flag::ACK)).state;
     assert_eq!((state, table_sizes(&bed)), (FLOW_ESTABLISHED, (2, 0)));
-    // To a packet of no connection of its own a backend sends a RST.
+    // A backend answers a packet without a connection by a RST.
     backend_answers(case, &bed, flag::RST);
     client_entry(case, &bed, &case.tcp(flag::ACK));
     assert_eq!(table_sizes(&bed), (2, 0));
     backend_answers(case, &bed, flag::ACK);
     client_entry(case, &bed, &case.tcp(flag::ACK).with_acknowledgement(FIRST_NUMBER + (2 << 20)));
     assert_eq!(table_sizes(&bed), (2, 0));
-    // It acknowledges less than what is under way.
+    // It acknowledges less than the bytes under way.
     client_entry(case, &bed, &case.tcp(flag::ACK).with_acknowledgement(FIRST_NUMBER - 100_000));
     assert_eq!(table_sizes(&bed), (0, 2));
 }
@@ -337,7 +338,8 @@ fn who_has_not_seen_the_backends_answer_promotes_nothing(case: Case) {
     backend_answers(case, &bed, flag::SYN | flag::ACK);
     let wrong = [0, FIRST_NUMBER, FIRST_NUMBER + 0x2_0000, FIRST_NUMBER ^ 1 << 31];
     assert!(wrong.iter().all(|number| sends(*number) == (2, 0)));
-    // What a backend sends again, or to a sequence number out of its window, shows nobody more.
+    // A repeated packet of the backend, or one about a sequence number out of its window, confirms
+    // nothing new.
     backend_answers(case, &bed, flag::SYN | flag::ACK);
     let reply = case.tcp(flag::ACK).with_destination(case.pod(1)).reply();
     bed.send(case.way_out(), &reply.with_sequence(FIRST_NUMBER + 1)).assert_counted(Reason::Reply);
@@ -352,7 +354,7 @@ fn a_reset_of_an_unknown_connection_leaves_no_entry(case: Case) {
     assert_eq!(table_sizes(&bed), (0, 0));
 }
 
-/// What a reader sees whose entry the LRU map gave to another connection meanwhile.
+/// The view of a reader whose entry the LRU map gave to another connection meanwhile.
 fn an_entry_that_holds_another_client_is_not_believed(case: Case) {
     let bed = Bed::new();
     let service =

@@ -1,4 +1,4 @@
-//! Encapsulation in UDP: what the tests of both encapsulations leave open.
+//! Encapsulation in UDP: the cases that the tests of both encapsulations leave open.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ fn both() -> Bed {
     Bed::builder().takes(TAKES_BOTH).load()
 }
 
-/// Node 1, with a pod of its own and one on node 3.
+/// Installs a Service on node 1, with a pod of this node and one of node 3.
 fn install(bed: &Bed, case: Case) -> Service {
     for (number, bits) in [(1, PEER_SELF | PEER_NODE), (2, PEER_NODE)] {
         bed.peer(case.family.node(number), bits);
@@ -60,9 +60,9 @@ fn a_node_takes_the_encapsulations_that_it_is_told_to(case: Case) {
     }
 }
 
-/// The UDP header's first byte is its sender's to choose, and so is what it would say as an IPv4 header.
+/// The sender chooses the first byte of the UDP header, and so also its meaning as an IPv4 header.
 fn a_udp_header_behind_an_extension_header_is_no_inner_packet(case: Case) {
-    // The frame has to be so large that no test run takes it in TC.
+    // The frame has to be so large that TC takes it in no test run.
     if case.family == Family::V4 || !case.hook.is_xdp() {
         return;
     }
@@ -70,12 +70,13 @@ fn a_udp_header_behind_an_extension_header_is_no_inner_packet(case: Case) {
     install(&bed, case);
     let v4 = Case { family: Family::V4, ..case };
     let inner = v4.tcp(flag::ACK).payload(vec![0xa5; 5555 - 40]).build().slice(14..);
-    // Source port and port 5555 are version, type of service and length of an IPv4 header; its other fields follow.
+    // Source port and port 5555 are version, type of service and length of an IPv4 header; its
+    // other fields follow.
     let source_port = u16::from_be_bytes([inner[0], inner[1]]);
     assert_eq!(u16::from_be_bytes([inner[2], inner[3]]), FOU_PORT);
     let outer = Frame::ip(case.family.node(2), case.family.node(1)).layer(Extension::hop_by_hop(1));
     let mut frame = outer.udp(source_port, FOU_PORT).payload(inner.slice(8..)).build().to_vec();
-    // What UDP has as length and checksum is the IPv4 header's identification and flags.
+    // Length and checksum of UDP are the identification and the flags of the IPv4 header.
     let at = frame.len() - inner.len() + 4;
     frame[at..at + 4].copy_from_slice(&inner[4..8]);
     let outcome = bed.run(case.hook, &frame);
@@ -111,7 +112,7 @@ fn a_connection_that_comes_in_by_either_encapsulation_is_one(case: Case) {
         [(flag::SYN, Encapsulation::Ipip), (flag::ACK, Encapsulation::Fou), (flag::ACK, Encapsulation::Ipip)]
     {
         let frame = case.tcp(flags);
-        // Without a hint: after the first packet the flow entry tells whose it is.
+        // Without a hint: after the first packet, the flow entry has the backend.
         let hint = if flags == flag::SYN { here.hint } else { 0 };
         let directed = tunnel(case, encapsulation).around(&frame, 2, 1, hint);
         case.is_delivered(&bed, &directed, &frame.with_destination(here.at), Reason::ServedDsr);

@@ -1,4 +1,5 @@
-//! Fragments that lie about whose they are: what is met on one side says nothing of what is met on another.
+//! Fragments with forged sources: a fragment that is met on one side says nothing about those of
+//! another side.
 
 use millrace_lab::frame::Frame;
 use millrace_lab::program::{Bed, Hook, Ingress, Outcome};
@@ -20,7 +21,8 @@ each_family! {
     pods_add_nothing_to_each_others_packets
 }
 
-/// A bed with a second service, and the first fragment for it of a packet that looks like the client's.
+/// Returns a bed with a second Service, and the first fragment of a packet for it that looks like
+/// the client's.
 fn with_a_second_service(case: Case) -> (Bed, Frame) {
     let (bed, other) = (bed_with_service(case), (case.vip().ip(), 81).into());
     bed.service().udp().external(other).backend_local(case.pod(2)).install();

@@ -1,4 +1,5 @@
-//! Fragments on this node: of clients' packets for its own backends and, translated, for other nodes', and of the replies.
+//! Fragments on this node: of clients' packets for its own backends and, translated, for those of
+//! other nodes; and of the replies.
 
 use bytes::Bytes;
 use millrace_lab::frame::{Extension, Frame, Icmp, Layer, flag, protocol};
@@ -36,10 +37,10 @@ each_hook! {
     the_sender_of_a_fragment_that_does_not_fit_is_told_once
 }
 
-/// Bytes of a piece: none is larger than any way.
+/// Bytes of a fragment, which fits every way.
 pub const PIECE: usize = 1200;
 
-/// A datagram that is cut into four.
+/// Returns a datagram that is cut into four.
 pub fn large(case: Case) -> Frame {
     case.udp().payload((0..4000_u32).map(|byte| (byte % 251) as u8).collect::<Vec<u8>>())
 }
@@ -110,7 +111,7 @@ fn a_fragment_that_comes_before_the_first_is_held_for_a_services_address_only(ca
     let pieces = large(case).fragments(9, PIECE);
     for piece in pieces.iter().skip(1) {
         is_held(case, &bed, piece);
-        // What leaves the node may be on its way to another one.
+        // A frame that leaves the node may be on its way to another one.
         bed.send(case.way_out(), piece).assert_untouched();
     }
     assert!(bed.flows(FlowTable::New).is_empty(), "a later fragment opens nothing");
@@ -126,7 +127,7 @@ fn a_first_fragment_without_a_whole_transport_header_says_nothing(case: Case) {
     let segment = case.tcp(flag::SYN).payload(vec![5; 100]);
     let mut datagram = large(case).fragments(8, 8).swap_remove(0);
     datagram.payload = datagram.payload.slice(..7);
-    // What stands behind the packet is none of its bytes.
+    // The bytes behind the packet do not belong to it.
     datagram.trailer = Bytes::from_static(&[0; 30]);
     for short in [segment.fragments(7, 16).swap_remove(0), datagram] {
         case.arrives(&bed, &short).assert_dropped(Reason::FragmentUnknown);
@@ -198,7 +199,7 @@ pub fn datagrams(service: ServiceBuilder<'_>) -> ServiceBuilder<'_> {
 
 #[track_caller]
 fn is_told_once(case: Case, bed: &Bed, pieces: &[Frame], icmp: Icmp, reason: Reason) {
-    // The first one's headers and eight bytes of what it carries.
+    // The headers of the first fragment, and eight bytes of its payload.
     let refused =
         Frame { layers: [&pieces[0].layers[..], &[Layer::from(icmp)]].concat(), ..pieces[0].clone() };
     let quoted = pieces[0].layers.iter().map(Layer::length).sum::<usize>() + 8;
@@ -281,7 +282,7 @@ fn fragments_of_protocols_without_ports_are_untouched(hook: Hook) {
     }
 }
 
-/// The checksum behind the ports can't be patched without the end of the packet.
+/// Patching the checksum behind the ports would need the end of the packet.
 fn fragments_of_sctp_are_dropped_for_a_services_address_only(hook: Hook) {
     for family in [Family::V4, Family::V6] {
         let case = Case { hook, family };

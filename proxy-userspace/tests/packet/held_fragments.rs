@@ -1,4 +1,5 @@
-//! Fragments that come before the first one of their packet: held, and received anew once that has come.
+//! Fragments that come before the first one of their packet: they are held, and received anew once
+//! it has come.
 
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ each_ingress! {
 const PIECE: usize = 1200;
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// A datagram of four fragments, each with bytes of its own.
+/// Returns the four fragments of a datagram, each with bytes of its own.
 fn pieces(datagram: &Frame) -> Vec<Frame> {
     datagram.fragments(7, PIECE)
 }
@@ -47,7 +48,7 @@ fn bed_with_service(case: Case) -> Bed {
     bed
 }
 
-/// What a bed does in a network of its own, and what is received on its device meanwhile.
+/// Runs a check of a bed in a network of its own, with a capture on its device.
 fn watching(bed: Bed, case: Case, check: impl FnOnce(&Bed, &mut Capture) + Send) {
     let shared = std::sync::Mutex::new(bed);
     in_an_empty_namespace(|| {
@@ -57,7 +58,7 @@ fn watching(bed: Bed, case: Case, check: impl FnOnce(&Bed, &mut Capture) + Send)
     });
 }
 
-/// The frame arrives; what XDP hands over arrives in TC.
+/// Runs the programs on a frame: XDP, then TC for a frame that XDP passes to it.
 #[track_caller]
 pub fn arrives_through(case: Case, bed: &Bed, frame: &Frame) -> Outcome {
     let outcome = case.arrives(bed, frame);
@@ -68,13 +69,13 @@ pub fn arrives_through(case: Case, bed: &Bed, frame: &Frame) -> Outcome {
     bed.send(Hook::TcIngress, frame)
 }
 
-/// The frame arrives, and waits for the first one of its packet.
+/// Checks that the frame is held.
 #[track_caller]
 pub fn is_held(case: Case, bed: &Bed, piece: &Frame) {
     arrives_through(case, bed, piece).assert_dropped(Reason::FragmentHeld);
 }
 
-/// These frames, in this order and no others, were received anew.
+/// Checks that exactly these frames were received anew, in this order.
 #[track_caller]
 fn are_received(capture: &mut Capture, frames: &[&Frame]) {
     let last = frames.last().unwrap().build();
@@ -108,7 +109,7 @@ fn what_came_too_early_is_received_after_the_first_fragment(case: Case) {
     }
 }
 
-/// Several times as many as there is room for, of packets whose first fragment never comes.
+/// There are several times as many as there is room for. Their packets' first fragments never come.
 fn the_oldest_of_what_is_held_gives_way_to_what_comes_now(case: Case) {
     let expected = pieces(&large(case).with_destination(case.pod(1)));
     let (flood, pieces) = (large(case), pieces(&large(case)));
@@ -151,7 +152,7 @@ fn what_may_be_this_nodes_own_goes_on_to_the_stack_as_well(case: Case) {
         Hook::XdpIngress => &[Hook::XdpIngress, Hook::TcIngress],
         ref hook => std::slice::from_ref(hook),
     };
-    // Only what comes too early to be known is held, and only this node's own.
+    // Only a fragment that comes too early is held, and only for this node.
     for (node, order, held) in [(1, [0_u8, 1, 2], 0), (1, [1, 0, 1], 1), (2, [1, 0, 1], 1)] {
         let mut known = false;
         let to = (case.family.node(node), 9999).into();
@@ -184,7 +185,7 @@ fn the_first_fragment_is_waited_for_thirty_seconds(case: Case) {
     let (bed, pieces) = (bed_with_service(case), pieces(&large(case)));
     is_held(case, &bed, &pieces[1]);
     bed.age_fragments(31);
-    // As if nothing had come before it.
+    // The first fragment is served as if it were the first packet.
     case.arrives(&bed, &pieces[0]).assert_counted(case.served());
     assert_eq!(bed.held_fragments(), 1);
 }
@@ -203,7 +204,7 @@ fn what_is_held_goes_after_thirty_seconds(case: Case) {
 
 fn a_frame_that_is_too_large_to_be_held_is_dropped(case: Case) {
     let bed = bed_with_service(case);
-    // With its headers, the first is of 2048 bytes.
+    // With its headers, the first fragment has 2048 bytes.
     let headers = if case.family == Family::V4 { 34 } else { 62 };
     for (id, bytes, reason) in
         [(7, 2048 - headers, Reason::FragmentHeld), (8, 2049 - headers, Reason::FragmentUnknown)]

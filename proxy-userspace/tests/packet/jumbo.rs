@@ -1,4 +1,5 @@
-//! Frames of more than one buffer, as devices hand over what is larger than a page: XDP sees the first buffer, which has all headers.
+//! Frames of more than one buffer, as devices deliver frames larger than a page. XDP sees the first
+//! buffer, which has all headers.
 
 use millrace_lab::frame::{DEVICE_MAC, Frame, flag};
 use millrace_lab::program::{Bed, Hook, NEXT_HOP_MAC, Outcome, known_hop, resolved_way};
@@ -34,7 +35,7 @@ fn wide(case: Case) -> Way {
     Way { mtu: 9100, ..resolved_way(case.family.node(1), case.family.node(2)) }
 }
 
-/// Counted once; of the bytes only those of the first buffer are.
+/// Checks that the frame is counted once, with the bytes of the first buffer only.
 #[track_caller]
 fn is_counted(outcome: &Outcome, reason: Reason) {
     assert_eq!((outcome.counts.packets(), outcome.counts.of(reason).packets), (1, 1), "{outcome}");

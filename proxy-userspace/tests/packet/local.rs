@@ -86,7 +86,8 @@ fn a_datagram_whose_new_checksum_is_zero_goes_out_as_ones(case: Case) {
         let at = bytes.len() - frame.payload.len() - 2;
         u16::from_be_bytes([bytes[at], bytes[at + 1]])
     };
-    // The two bytes that bring the translated datagram's sum to ones: its checksum with them zero.
+    // These two bytes bring the sum of the translated datagram to ones: they are its checksum while
+    // they are zero.
     let zeros = case.udp().payload(vec![0, 0]);
     let missing = field(&zeros.clone().with_destination(case.pod(1)));
     let datagram = zeros.payload(missing.to_be_bytes().to_vec());

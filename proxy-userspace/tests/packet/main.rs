@@ -1,6 +1,7 @@
-//! The real programs, run on single frames by `BPF_PROG_TEST_RUN`; whole frames are compared.
+//! The real programs, run on single frames by `BPF_PROG_TEST_RUN`. Whole frames are compared.
 //!
-//! Needs root and the BPF object. `MILLRACE_VERBOSE=1` with `--nocapture` shows every frame that went in and came out.
+//! The tests need root and the BPF object. `MILLRACE_VERBOSE=1` with `--nocapture` shows every
+//! frame before and after its run.
 #![expect(
     clippy::unwrap_used,
     clippy::indexing_slicing,

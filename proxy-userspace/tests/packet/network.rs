@@ -1,4 +1,4 @@
-//! A network for the few runs that ask the kernel for a route.
+//! A network for the few runs in which a program asks the kernel for a route.
 
 use std::fs::File;
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! Connections that this node has itself, at a port that is a NodePort's number: of its sockets, and of pods that its CNI masquerades.
-//! What comes in for them is the stack's.
+//! Connections of this node's own, at a port that is a NodePort's number: of its sockets, and of
+//! pods that its CNI masquerades. The stack gets their packets.
 
 use std::net::SocketAddr;
 
@@ -28,7 +28,7 @@ const NODE_PORT: u16 = 30080;
 const SERVER_PORT: u16 = 443;
 
 impl Case {
-    /// This node, at the NodePort's number.
+    /// Returns this node's address with the NodePort's number.
     fn at_node(self) -> SocketAddr {
         SocketAddr::new(self.family.node(1), NODE_PORT)
     }
@@ -37,7 +37,7 @@ impl Case {
         SocketAddr::new(self.client().ip(), SERVER_PORT)
     }
 
-    /// What a server outside sends to a client at the NodePort's number.
+    /// Returns the frame of a server outside to a client at the NodePort's number.
     fn of_server(self) -> Frame {
         Frame::ip(self.server().ip(), self.at_node().ip())
     }
@@ -63,7 +63,7 @@ impl Case {
     }
 }
 
-/// A packet of this node's own leaves, and is not touched.
+/// Checks that a packet of this node's own leaves unchanged.
 #[track_caller]
 fn leaves(bed: &Bed, frame: &Frame) {
     bed.send(Hook::TcEgress, frame).assert_untouched().assert_counted(Reason::NotOurs);
@@ -146,7 +146,7 @@ fn what_this_node_refuses_with_a_reset_is_no_connection(case: Case) {
     case.is_delivered(&bed, &frame, &frame.clone().with_destination(case.pod(1)), Reason::ServedLocal);
 }
 
-/// On the device below that on which it was translated.
+/// The device is below the one on which the reply was translated.
 fn a_reply_that_was_translated_is_no_connection_of_this_node(case: Case) {
     let bed = case.node_port();
     let frame = case.tcp_from_server(flag::SYN);

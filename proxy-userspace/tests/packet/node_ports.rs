@@ -1,4 +1,5 @@
-//! `NodePorts` with Direct Server Return: the address is the director's own, and the backend's node answers from it.
+//! `NodePorts` with Direct Server Return. The address is the director's own, and the backend's node
+//! answers from it.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -25,7 +26,7 @@ each_tunnel! {
 
 const NODE_PORT: u16 = 30080;
 
-/// Node 1; nodes 2 and 3 are others.
+/// Node 1. Nodes 2 and 3 are others.
 struct Node {
     bed: Bed,
     tunnel: Tunnel,
@@ -41,7 +42,7 @@ impl Node {
         Self::at(tunnel, tunnel.case.family.node(1))
     }
 
-    /// Serves the port at this `own` address alone.
+    /// Serves the port at the address `own` only.
     fn at(tunnel: Tunnel, own: IpAddr) -> Self {
         let (bed, case) = (tunnel.bed(), tunnel.case);
         for family in [case.family, tunnel.outer] {
@@ -58,7 +59,7 @@ impl Node {
         Self { bed, tunnel, service, here, there }
     }
 
-    /// A client's packet to an address, of a connection that belongs to a backend.
+    /// Returns a client's packet to an address, of a connection of a backend.
     fn packet(&self, to: IpAddr, backend: Endpoint, flags: u8) -> Frame {
         let frame = Frame::ip(self.tunnel.case.client().ip(), to).tcp(CLIENT_PORT, NODE_PORT, flags);
         self.service.set_slot(&self.bed, &frame, Slot::settled_on(backend.reference));
@@ -69,13 +70,13 @@ impl Node {
         self.tunnel.case.family.node(node)
     }
 
-    /// A client's frame as node 2 sends it here.
+    /// Returns a client's frame as node 2 sends it to this node.
     fn directed(&self, frame: &Frame, hint: u16) -> Frame {
         self.tunnel.around(frame, 2, 1, hint)
     }
 
-    /// A client's frame, as node 2 sends it here, goes to the pod of this node, and its reply comes from where the client
-    /// sent it.
+    /// Checks that a client's frame from node 2 reaches the pod of this node, and that the reply
+    /// comes from the client's destination.
     #[track_caller]
     fn serves(&self, frame: &Frame) {
         let delivered = frame.clone().with_destination(self.here.at);
@@ -85,7 +86,7 @@ impl Node {
         reply.assert_passed(&frame.clone().reply()).assert_counted(Reason::Reply);
     }
 
-    /// A client's frame leaves for the pod of node 3 from an address of this node.
+    /// Checks that a client's frame leaves for the pod of node 3 from an address of this node.
     #[track_caller]
     fn translates(&self, frame: &Frame) {
         let outcome = self.tunnel.case.arrives(&self.bed, frame);
@@ -136,7 +137,7 @@ fn the_port_of_another_node_is_served_here_and_answered_from_its_address(tunnel:
     for flags in [flag::SYN, flag::ACK] {
         node.serves(&node.packet(node.address(2), node.here, flags));
     }
-    // The same client and port, asked of another director: a connection of its own.
+    // The same client and port, with another director, is a connection of its own.
     let other = node.packet(node.address(3), node.here, flag::SYN);
     let delivered = tunnel.case.arrives(&node.bed, &node.directed(&other, node.here.hint)).frame();
     assert_ne!(delivered.source().port(), CLIENT_PORT);
@@ -175,7 +176,7 @@ fn tunnels_to_another_port_of_a_node_pass_byte_for_byte(tunnel: Tunnel) {
         tcp.destination = NODE_PORT + 1;
     }
     node.passes(&node.directed(&frame, node.here.hint));
-    // A service without Direct Server Return has no port of that kind.
+    // A Service without Direct Server Return has no port of that kind.
     let snat = node.bed.service().external(SocketAddr::new(node.address(1), NODE_PORT + 1));
     snat.backend_local(tunnel.case.pod(1)).install();
     node.passes(&node.directed(&frame, node.here.hint));

@@ -1,4 +1,4 @@
-//! Outer sources out of a prefix, for each flow another one.
+//! Outer sources of a prefix, another one for each flow.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,7 +21,7 @@ each_tunnel! {
     a_packet_from_the_prefix_that_is_not_for_this_node_passes_byte_for_byte
 }
 
-/// Neither ends with a whole word of an address.
+/// Neither prefix ends at a whole word of an address.
 const PREFIX4: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(100, 64, 16, 0), 20);
 const PREFIX6: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0x2001, 0xdb8, 0xf0, 0x40, 0, 0, 0, 0), 58);
 
@@ -29,7 +29,8 @@ fn builder() -> BedBuilder {
     Bed::builder().outer_source(PREFIX4, PREFIX6)
 }
 
-/// Addresses inside the prefix, its first and its last one among them, and such as are just outside.
+/// Returns addresses inside the prefix, including the first and the last, and addresses just
+/// outside.
 fn inside_and_outside(family: Family) -> [Vec<IpAddr>; 2] {
     let addresses = |v4: &[&str], v6: &[&str]| {
         let texts = if family == Family::V4 { v4 } else { v6 };
@@ -66,7 +67,7 @@ fn with_outer_source(mut frame: Frame, source: IpAddr) -> Frame {
     frame
 }
 
-/// Node 1, with a pod of its own, and node 3 with another. All nodes are known.
+/// Installs a Service with a pod of node 1 and one of node 3. All nodes are known.
 fn install(tunnel: Tunnel, bed: &Bed) -> [Endpoint; 2] {
     for (number, bits) in [(1, PEER_SELF | PEER_NODE), (2, PEER_NODE), (3, PEER_NODE)] {
         bed.peer(tunnel.outer.node(number), bits);
@@ -91,7 +92,7 @@ fn each_flow_is_sent_from_an_address_of_its_own_and_keeps_it(tunnel: Tunnel) {
             let outcome = case.arrives(&bed, &frame);
             let source = outer_source(&outcome.frame());
             assert!(is_inside(source), "{source}");
-            // Nothing else is different, and the header's checksum is right.
+            // Everything else is equal, and the header's checksum is right.
             outcome.assert_sent(&with_outer_source(tunnel.forwarded(&frame, 3, hint), source));
             of_flow.insert(source);
         }
@@ -116,7 +117,7 @@ fn what_comes_from_the_prefix_is_taken_and_what_comes_from_beside_it_is_not(tunn
             let outcome = tunnel.case.arrives(&bed, &directed(*source));
             outcome.assert_dropped(Reason::NotPeer);
         }
-        // The nodes' own addresses go on to be good.
+        // The nodes' own addresses are still accepted.
         tunnel.case.is_delivered(&bed, &tunnel.around(&syn, 3, 1, here.hint), &delivered, Reason::ServedDsr);
     }
 }

@@ -1,4 +1,5 @@
-//! Routers between nodes that have no room for what a director sends: their word, and how long it holds.
+//! Routers between nodes with too narrow a link for a director's packets: their errors, and how
+//! long these count.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -30,10 +31,10 @@ each_tunnel! {
     what_the_agent_writes_meanwhile_outlasts_the_ten_minutes
 }
 
-/// What the router has room for.
+/// The MTU behind the router.
 const NARROW: u16 = 1400;
 
-/// A director, node 1, of a service with a backend on node 2.
+/// Node 1 as director of a Service with a backend on node 2.
 struct Director {
     tunnel: Tunnel,
     bed: Bed,
@@ -60,13 +61,13 @@ impl Director {
         self.bed.current_way(self.way).mtu
     }
 
-    /// A client's packet as it leaves.
+    /// Returns a client's packet as it leaves.
     fn sent(&self, frame: &Frame) -> Bytes {
         let sent = self.tunnel.forwarded(frame, 2, self.backend.hint).build();
         sent.slice(14..)
     }
 
-    /// What `size` bytes of inner packet do.
+    /// Checks that inner packets of `fits` bytes pass, and that larger ones are refused.
     #[track_caller]
     fn is_refused_above(&self, fits: usize) {
         let case = self.tunnel.case;
@@ -77,7 +78,7 @@ impl Director {
     }
 }
 
-/// A client's packet of so many bytes, which must not be cut.
+/// Returns a client's packet of `length` bytes with DF.
 fn large(tunnel: Tunnel, length: usize) -> Frame {
     large_from(tunnel, tunnel.case.client().ip(), length)
 }
@@ -92,7 +93,7 @@ fn large_from(tunnel: Tunnel, client: IpAddr, length: usize) -> Frame {
     frame
 }
 
-/// What a router says of a packet, as it arrives here.
+/// Returns a router's error about a packet, as it arrives here.
 fn about(tunnel: Tunnel, packet: &Bytes, quoted: usize, mtu: u16) -> Frame {
     message(tunnel, packet.slice(..quoted), tunnel.outer.too_big(mtu))
 }
@@ -103,7 +104,7 @@ fn message(tunnel: Tunnel, quote: Bytes, icmp: Icmp) -> Frame {
     frame.with_macs(NEIGHBOUR_MAC, DEVICE_MAC)
 }
 
-/// Bytes of a quote that ends eight bytes behind the outer IP header.
+/// Returns the bytes of a quote that ends eight bytes behind the outer IP header.
 fn short(tunnel: Tunnel) -> usize {
     if tunnel.outer == Family::V4 { 28 } else { 48 }
 }
@@ -131,7 +132,7 @@ fn a_router_that_has_more_room_than_another_changes_nothing(tunnel: Tunnel) {
     }
 }
 
-/// The director tells clients by itself: it has a route to them.
+/// Runs a check with a route to the clients, so that the director itself sends them errors.
 fn with_clients_at_hand(tunnel: Tunnel, check: impl FnOnce(&Director) + Send) {
     let director = std::sync::Mutex::new(Director::new(tunnel));
     in_an_empty_namespace(|| {
@@ -142,7 +143,7 @@ fn with_clients_at_hand(tunnel: Tunnel, check: impl FnOnce(&Director) + Send) {
     });
 }
 
-/// The client gets an error, over whichever device it is reached by.
+/// Checks that the client gets an error, over whichever device leads to it.
 #[track_caller]
 fn is_told(outcome: &Outcome, error: Frame) {
     let (source, destination) = (outcome.frame().source_mac, outcome.frame().destination_mac);
@@ -158,11 +159,11 @@ fn the_client_is_told_what_fits_inside_the_tunnel(tunnel: Tunnel) {
             let outcome = case.arrives(&director.bed, &about(tunnel, &sent, quoted, NARROW));
             assert_eq!(director.mtu(), NARROW);
             if case.hook == Hook::XdpIngress {
-                // The client's neighbour entry is the stack's to find.
+                // Only the stack can find the client's neighbour entry.
                 outcome.assert_untouched().assert_counted(Reason::HandedToTc);
                 continue;
             }
-            // The client's packet as it was one hop on.
+            // The client's packet as it was one hop later.
             let error = frame
                 .clone()
                 .with_hop_limit(63)
@@ -172,7 +173,7 @@ fn the_client_is_told_what_fits_inside_the_tunnel(tunnel: Tunnel) {
     });
 }
 
-/// Nobody but an IPv6 packet's sender cuts it, so that one is told, too.
+/// Only the sender of an IPv6 packet may cut it, so it gets an error, too.
 fn the_client_is_told_about_a_fragment(tunnel: Tunnel) {
     let case = tunnel.case;
     with_clients_at_hand(tunnel, |director| {
@@ -200,7 +201,7 @@ fn a_client_that_lets_its_packets_be_cut_is_told_nothing(tunnel: Tunnel) {
     let director = Director::new(tunnel);
     let mut frame = large(tunnel, 1450);
     let Layer::Ipv4(ip) = frame.innermost_mut() else {
-        // Nobody but the sender cuts IPv6 packets.
+        // Only the sender cuts IPv6 packets.
         return;
     };
     ip.dont_fragment = false;
@@ -223,11 +224,12 @@ fn an_error_that_is_not_about_a_packet_of_ours_changes_nothing(tunnel: Tunnel) {
     let kinds = [(kind, code + 1), (kind + 1, code)]
         .map(|(kind, code)| message(tunnel, sent.slice(..short(tunnel)), Icmp { kind, code, rest }));
     let errors = [
-        // Another node's packet, one to a node without a way, one to no node.
+        // Packets of another node, to a node without a way, and to no node.
         around(2, 3),
         around(1, 3),
         around(1, 9),
-        // It would have fitted; no link has so little room; there are only the bytes before those that say what it is.
+        // The packet would have fitted; no link is so narrow; only the bytes before those that
+        // identify the packet are there.
         about(tunnel, &sent, short(tunnel), length),
         about(tunnel, &sent, short(tunnel), least - 1),
         about(tunnel, &sent, 0, NARROW),
@@ -265,7 +267,7 @@ fn a_short_quote_that_is_not_shaped_as_what_this_node_sends_changes_nothing(tunn
         tunnel.case.arrives(&director.bed, &error).assert_untouched().assert_counted(Reason::NotOurs);
         assert_eq!(director.mtu(), 1500);
     }
-    // What is quoted whole has to carry the hint of its own backend.
+    // A whole quote has to carry the hint of its own backend.
     for (hint, mtu) in [(0, 1500), (director.backend.hint, NARROW)] {
         let whole = with_hint(hint).build().slice(14..);
         tunnel.case.arrives(&director.bed, &about(tunnel, &whole, whole.len(), NARROW));
@@ -294,7 +296,8 @@ fn a_quote_that_this_node_can_not_have_sent_changes_nothing(tunnel: Tunnel) {
     assert_eq!(director.mtu(), NARROW, "what it can have sent");
 }
 
-/// Who invents a short quote has to guess nothing but a hint, so it does less harm than a whole one may.
+/// A forger of a short quote has to guess only a hint, so a short quote may do less harm than a
+/// whole one.
 fn a_router_that_quotes_too_little_is_believed_for_a_minute(tunnel: Tunnel) {
     let until = |quoted: fn(Tunnel, &Bytes) -> usize| {
         let director = Director::new(tunnel);
@@ -306,7 +309,7 @@ fn a_router_that_quotes_too_little_is_believed_for_a_minute(tunnel: Tunnel) {
     let doubted = until(|tunnel, _| short(tunnel));
     let believed = until(|_, sent| sent.len());
     let longer = believed - doubted;
-    // Between the two some seconds may have passed.
+    // Some seconds may pass between the two.
     assert!((540..600).contains(&longer), "{longer} seconds longer");
 }
 
@@ -319,7 +322,7 @@ fn what_every_ipv6_link_takes_is_sent_whatever_a_router_says(tunnel: Tunnel) {
         tunnel.case.arrives(&director.bed, &large(tunnel, 1280)).assert_counted(Reason::SentDsr);
         director.is_refused_above(usize::from(director.mtu() - tunnel.overhead()));
     }
-    // A way whose own route is narrower: a client of IPv6 is told what it believes.
+    // A way with a narrower route. A client of IPv6 gets a size that it believes.
     let director = Director::new(tunnel);
     let way = Way { mtu: 1280, ..director.bed.current_way(director.way) };
     director.bed.set::<Way>("WAYS", director.way, way);
@@ -332,7 +335,7 @@ fn what_every_ipv6_link_takes_is_sent_whatever_a_router_says(tunnel: Tunnel) {
 fn a_client_is_told_of_a_router_with_less_room_than_the_way_is_left(tunnel: Tunnel) {
     let case = tunnel.case;
     if case.hook == Hook::XdpIngress {
-        // The client's neighbour entry is the stack's to find.
+        // Only the stack can find the client's neighbour entry.
         return;
     }
     with_clients_at_hand(tunnel, |director| {
@@ -373,7 +376,7 @@ fn an_error_about_what_was_sent_on_for_another_nodes_port_is_believed(tunnel: Tu
 fn an_error_that_quotes_the_port_of_tunnels_is_the_connections_if_there_is_one(tunnel: Tunnel) {
     let director = Director::new(tunnel);
     let case = tunnel.case;
-    // A client with this source port: its service's error goes where its packets go.
+    // A client with this source port: the error of its Service goes the way of its packets.
     let request = case.udp().with_source((case.client().ip(), FOU_PORT).into());
     case.arrives(&director.bed, &request).assert_counted(Reason::SentDsr);
     let icmp = case.family.port_unreachable();
@@ -391,14 +394,14 @@ fn an_error_that_quotes_the_port_of_tunnels_is_the_connections_if_there_is_one(t
     let director = std::sync::Mutex::new(director);
     in_an_empty_namespace(|| {
         let director = director.into_inner().unwrap();
-        // There is no route to the client here, which shows that somebody looked for one.
+        // There is no route to the client here. The result shows that a program looked for one.
         let reason = if case.hook == Hook::XdpIngress { Reason::HandedToTc } else { Reason::NoWay };
         case.arrives(&director.bed, &refused).assert_counted(reason);
     });
 }
 
 fn after_ten_minutes_the_way_is_as_wide_as_before(tunnel: Tunnel) {
-    // A route of less than its device has room for.
+    // A route with a smaller MTU than that of its device.
     let director = Director::new(tunnel);
     let write = |mtu| {
         let way = Way { mtu, ..director.bed.current_way(director.way) };
@@ -415,7 +418,7 @@ fn after_ten_minutes_the_way_is_as_wide_as_before(tunnel: Tunnel) {
     tunnel.case.arrives(&director.bed, &frame).assert_counted(Reason::SentDsr);
     assert_eq!(director.mtu(), 1450);
     director.is_refused_above(usize::from(1450 - overhead));
-    // It is forgotten that there was a router: what the agent writes now stays.
+    // The router is forgotten: the agent's next value stays.
     write(NARROW);
     director.is_refused_above(usize::from(NARROW - overhead));
 }

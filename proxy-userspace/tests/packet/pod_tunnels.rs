@@ -1,4 +1,5 @@
-//! Direct Server Return on the backend's node where the director serves by IPVS: the outer header names the pod, and no endpoint's hint.
+//! Direct Server Return on the backend's node of an IPVS director. The outer header names the pod,
+//! and has no hint.
 
 use std::net::SocketAddr;
 
@@ -27,15 +28,16 @@ each_tunnel! {
     while_the_mode_changes_what_begins_is_the_newer_ones
 }
 
-/// An identification or flow label as kernels write them: no hint, though it may look like one.
+/// An identification or flow label as kernels write them. It is no hint, though it may look like
+/// one.
 const LABEL: u16 = 77;
 
-/// Addresses of the outer header's family.
+/// Returns the case of the outer header's family.
 fn outside(tunnel: Tunnel) -> Case {
     Case { family: tunnel.outer, ..tunnel.case }
 }
 
-/// Node 1 has pods 1 and 2; node 2 is the director, node 3 has the other backend.
+/// Node 1 with pods 1 and 2. Node 2 is the director, and node 3 has the other backend.
 struct Node {
     bed: Bed,
     tunnel: Tunnel,
@@ -53,7 +55,7 @@ impl Node {
         })
     }
 
-    /// The same, whose pods take off outer headers of what is for the frontend's port.
+    /// Returns the same with pods that decapsulate packets for the frontend's port.
     fn of_pods(tunnel: Tunnel, bed: Bed) -> Self {
         Self::with(tunnel, bed, |bed, case| {
             let at = |number| SocketAddr::new(case.pod(number).ip(), VIP_PORT);
@@ -71,12 +73,14 @@ impl Node {
         Self { bed, tunnel, service }
     }
 
-    /// A client's frame as node 2 sends it to pod 1 or 2 of this node, at its address of the outer header's family.
+    /// Returns a client's frame as node 2 sends it to pod 1 or 2 of this node, at its address of
+    /// the outer header's family.
     fn directed(&self, frame: &Frame, pod: u8) -> Frame {
         self.tunnel.between(frame, (self.tunnel.outer.node(2), outside(self.tunnel).pod(pod).ip()), LABEL)
     }
 
-    /// What no director writes passes: one in IPVS mode has neither UDP nor another family outside.
+    /// Checks that the pod gets the frame. Other encapsulations pass: an IPVS director writes no
+    /// UDP header and no outer header of another family.
     #[track_caller]
     fn delivers(&self, frame: &Frame, pod: u8) {
         let arriving = self.directed(frame, pod);
@@ -95,7 +99,7 @@ impl Node {
 
 fn what_is_addressed_to_a_backends_pod_is_decapsulated_for_it(tunnel: Tunnel) {
     let node = Node::new(tunnel);
-    // Whoever owns the slot here: the director knows its connections.
+    // The slot's owner here does not matter, because the director knows its connections.
     for (owner, port) in node.service.endpoints.iter().zip(40000..) {
         let syn = tunnel.case.tcp_from(port, flag::SYN);
         node.service.set_slot(&node.bed, &syn, Slot::settled_on(owner.reference));
@@ -115,7 +119,7 @@ fn the_reply_of_a_pod_that_was_addressed_comes_from_the_frontend(tunnel: Tunnel)
     let frame = tunnel.case.tcp(flag::SYN);
     node.delivers(&frame, 1);
     if tunnel.may_be_for_a_pod() {
-        // The segment that fits the tunnel, as with directors in eBPF mode.
+        // The segment fits the tunnel, as with directors in eBPF mode.
         let offer = |size: u16| [&[2, 4][..], &size.to_be_bytes(), &[1, 1, 1, 1]].concat();
         let answer = |frame: &Frame, size| {
             frame.clone().reply().with_flags(flag::SYN | flag::ACK).with_tcp_options(offer(size))
@@ -161,7 +165,7 @@ fn what_is_for_a_pod_that_is_no_backend_passes_byte_for_byte(tunnel: Tunnel) {
     for (frame, pod) in [(case.tcp(flag::SYN), 3), (case.udp(), 1), (case.tcp(flag::SYN), 9)] {
         node.passes(&node.directed(&frame, pod));
     }
-    // A backend of another node, whatever way its packets came here.
+    // A backend of another node. The way of its packets to this node does not matter.
     let ends = (tunnel.outer.node(2), outside(tunnel).remote_pod(3).ip());
     node.passes(&tunnel.between(&case.tcp(flag::SYN), ends, LABEL));
 }
@@ -239,6 +243,6 @@ fn while_the_mode_changes_what_begins_is_the_newer_ones(tunnel: Tunnel) {
     older.bed.take_flows_of(&newer.bed);
     older.delivers(&case.tcp(flag::ACK), 1);
     older.passes(&older.directed(&case.tcp_from(40001, flag::SYN), 1));
-    // Another pod of this node has it now.
+    // Another pod of this node has the connection now.
     older.passes(&older.directed(&case.tcp(flag::ACK), 2));
 }

@@ -1,5 +1,7 @@
-//! Packets of pods whose sockets no hook sees. What they have in common with clients outside is tested beside those; here is
-//! what is theirs alone: all backends are translated to, wherever they are, and one may be the pod itself.
+//! Packets of pods whose sockets no hook sees.
+//!
+//! Tests of clients outside also cover the common behaviour. This file has the rest: all backends
+//! are reached by translation, wherever they are, and the pod itself may be one.
 
 use std::net::SocketAddr;
 
@@ -38,7 +40,7 @@ each_family! {
     a_pod_that_is_refused_too_often_silences_nobody_else
 }
 
-/// A pod of this node, and what it sends.
+/// A pod of this node, and its packets.
 #[derive(Clone, Copy)]
 struct Pod {
     case: Case,
@@ -59,13 +61,13 @@ impl Pod {
         self.case.udp().with_source(self.at)
     }
 
-    /// Its packet is translated for a backend and passed up.
+    /// Checks that its packet is translated for a backend and passed to the stack.
     #[track_caller]
     fn reaches(self, bed: &Bed, frame: &Frame, backend: SocketAddr) {
         self.case.is_delivered(bed, frame, &frame.clone().with_destination(backend), Reason::ServedPod);
     }
 
-    /// Itself as an endpoint.
+    /// Returns the pod itself as an endpoint.
     fn server(self) -> SocketAddr {
         SocketAddr::new(self.at.ip(), 8080)
     }
@@ -82,7 +84,7 @@ impl Pod {
         service.external(self.case.vip()).backend_local(self.server())
     }
 
-    /// Its packet comes back to it from the frontend; says from which port.
+    /// Checks that its packet comes back to it from the frontend. Returns the source.
     #[track_caller]
     fn gets_back(self, bed: &Bed, frame: &Frame) -> SocketAddr {
         let outcome = self.case.arrives(bed, frame);
@@ -92,12 +94,12 @@ impl Pod {
         let given = frame.clone().with_source(source).with_destination(self.server());
         outcome.assert_sent(&turned(given)).assert_counted(Reason::Hairpin);
         assert_eq!(outcome.verdict, Verdict::Redirect);
-        // As it goes to the pod it is nobody's reply.
+        // On the way to the pod, it is no reply.
         bed.run(Hook::TcPodOut, &outcome.run.frame).assert_untouched();
         source
     }
 
-    /// Its reply to what came back from `source` comes back as one to `frame`.
+    /// Checks that its reply to a returned packet from `source` comes back as a reply to `frame`.
     #[track_caller]
     fn answers_itself(self, bed: &Bed, frame: &Frame, source: SocketAddr) {
         let reply = frame.clone().with_source(source).with_destination(self.server());
@@ -109,7 +111,7 @@ impl Pod {
     }
 }
 
-/// A pod's device is one sender, whatever addresses its packets have.
+/// A pod's device is one sender, whatever sources its packets have.
 fn a_pod_that_is_refused_too_often_silences_nobody_else(family: Family) {
     let (pod, bed) = (Pod::new(family), Bed::new());
     bed.service().external(pod.case.vip()).install();
@@ -127,13 +129,13 @@ fn a_pod_that_is_refused_too_often_silences_nobody_else(family: Family) {
         bed.exhaust_icmp_of_pod(loud);
         assert!(!is_told(Hook::TcPodIn, loud, 1) && !is_told(Hook::TcPodIn, loud, 2));
         assert!(is_told(Hook::TcPodIn, other, 1) && is_told(Hook::TcIngress, loud, 1));
-        // Nor does who lies about an address outside take the tokens of that.
+        // A pod with a forged outside address does not take that address's tokens either.
         bed.exhaust_icmp(pod.case.pod(1).ip());
         assert!(is_told(Hook::TcPodIn, other, 1) && !is_told(Hook::TcIngress, loud, 1));
     });
 }
 
-/// A frame on its way back to the neighbour it came from.
+/// Returns a frame on its way back to the sending neighbour.
 fn turned(frame: Frame) -> Frame {
     let (source, destination) = (frame.source_mac, frame.destination_mac);
     frame.with_macs(destination, source)
@@ -148,14 +150,15 @@ fn a_backend_on_another_node_is_translated_to_and_its_reply_back(family: Family)
         pod.reaches(&bed, &sent, backend);
         let reply = sent.clone().with_destination(backend).reply();
         bed.send(Hook::TcPodOut, &reply).assert_passed(&sent.reply()).assert_counted(Reason::Reply);
-        // On the way in nobody takes it for anything else.
+        // On the way in, no program takes it for anything else.
         for hook in [Hook::XdpIngress, Hook::TcIngress] {
             bed.send(hook, &reply).assert_untouched().assert_counted(Reason::NotOurs);
         }
     }
 }
 
-/// From the port that had asked the service, as members of a gossip do who found each other by it.
+/// The source port is the one that asked the Service, as with members of a gossip that found each
+/// other by it.
 fn datagrams_to_the_backend_itself_are_answered_by_it_again(family: Family) {
     let (pod, bed) = (Pod::new(family), Bed::new());
     let backend = pod.case.pod(1);
@@ -207,7 +210,7 @@ fn a_node_port_is_reached_at_a_nodes_address(family: Family) {
     bed.service().node_ports().external(node_port).backend_remote(pod.case.remote_pod(1), 1).install();
     let syn = pod.tcp(flag::SYN).with_destination(node_port);
     pod.reaches(&bed, &syn, pod.case.remote_pod(1));
-    // Another node serves its own.
+    // Another node serves its own NodePorts.
     let elsewhere = syn.with_destination((family.node(2), 30080).into());
     pod.case.arrives(&bed, &elsewhere).assert_untouched().assert_counted(Reason::NotOurs);
 }
@@ -320,7 +323,7 @@ fn a_pods_error_about_its_own_packet_comes_back_to_it(family: Family) {
     pod.case.arrives(&bed, &told).assert_sent(&expected).assert_counted(Reason::IcmpError);
 }
 
-/// It goes to a port that this node translates to, from a pod that is a backend.
+/// The packet goes to a port of `--snat-ports`, from a pod that is a backend.
 fn what_only_looks_like_a_reply_of_a_pod_to_itself_is_untouched(family: Family) {
     let pod = Pod::new(family);
     let bed = pod.bed_with_itself();
@@ -337,7 +340,7 @@ fn what_only_looks_like_a_reply_of_a_pod_to_itself_is_untouched(family: Family) 
     }
 }
 
-/// Its connection is translated to another node's backend, from an address of this node.
+/// The client's connection is translated to another node's backend, from an address of this node.
 fn a_pod_with_the_address_of_a_client_outside_is_not_given_what_is_that_clients(family: Family) {
     let outside = Node::new(Case { hook: Hook::XdpIngress, family });
     let case = Case { hook: Hook::TcPodIn, family };

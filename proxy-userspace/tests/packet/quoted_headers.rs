@@ -1,5 +1,5 @@
-//! ICMP errors that quote IPv6 packets with extension headers, fragments above all: they are about the connection that the ports
-//! behind those name.
+//! ICMP errors that quote IPv6 packets with extension headers, above all fragments. The ports
+//! behind the headers name the connection.
 
 use bytes::Bytes;
 use millrace_lab::frame::{DEVICE_MAC, Extension, Frame, NEIGHBOUR_MAC, flag, protocol};
@@ -11,7 +11,7 @@ use crate::case::Encapsulation::{Fou, Ipip};
 use crate::case::{Case, Family, Tunnel, each_hook};
 use crate::errors::{backend_node, director, node_of};
 
-/// Declares each function as tests: for clients outside, and for pods.
+/// Declares each function as tests for clients outside and for pods.
 macro_rules! each_inside {
     ($($name:ident)+) => {$(
         mod $name {
@@ -62,13 +62,13 @@ impl Shaped {
         Self { frame: piece, headers: headers + 8 }
     }
 
-    /// The error that a router sends about it, as it arrives here.
+    /// Returns a router's error about it, as it arrives here.
     fn error(&self, case: Case, quoted: usize) -> Frame {
         quoting(&self.frame, case, self.headers + quoted)
     }
 }
 
-/// The error about a packet of which so many bytes behind the IP header are quoted.
+/// Returns the error about a packet with a quote of `behind` bytes behind the IP header.
 fn quoting(frame: &Frame, case: Case, behind: usize) -> Frame {
     let bytes = frame.build();
     let error = Frame::ip(case.router(), frame.source().ip()).with_traffic_class(0xc0).layer(case.too_big());
@@ -84,7 +84,7 @@ fn with_headers(frame: &Frame, headers: &[Extension]) -> Frame {
     frame
 }
 
-/// A packet with what may stand in front of its transport header.
+/// Returns a packet with each chain of headers that may precede its transport header.
 fn shapes(frame: &Frame) -> Vec<Shaped> {
     let (hop, options) = (Extension::hop_by_hop(1), Extension::destination_options(2));
     let (atomic, routing) = (Extension::fragment(0, false, 7), Extension::routing());
@@ -97,7 +97,7 @@ fn shapes(frame: &Frame) -> Vec<Shaped> {
     plain.into_iter().chain(fragments).collect()
 }
 
-/// A UDP and a TCP connection of a client to the frontend, opened.
+/// Returns an opened UDP and TCP connection of a client to the frontend.
 fn open_connections(case: Case, bed: &Bed) -> [Frame; 2] {
     bed.service().external(case.vip()).backend_local(case.pod(1)).install();
     bed.service().udp().external(case.vip()).backend_local(case.pod(1)).install();
@@ -183,7 +183,7 @@ fn an_error_about_a_first_fragment_that_was_translated_goes_on(hook: Hook) {
     outcome.assert_counted(Reason::SentSnat);
     let left = sent.clone().with_source(outcome.frame().source()).with_destination(case.remote_pod(1));
     let [seen, reply] = [sent.reply(), left.clone().reply()].map(|frame| Shaped::first_fragment(&frame, 0));
-    // The backend knows nobody but this node.
+    // The backend knows only this node.
     let expected = reply.error(case, QUOTED).with_source((left.source().ip(), 0).into());
     let expected = expected.with_hop_limit(63).with_macs(DEVICE_MAC, NEXT_HOP_MAC);
     case.arrives(&bed, &seen.error(case, QUOTED)).assert_sent(&expected).assert_counted(Reason::IcmpError);

@@ -1,4 +1,5 @@
-//! SCTP: associations have states as TCP connections have, and a checksum that covers ports but no addresses.
+//! SCTP: associations have states as TCP connections do, and a checksum that covers ports but no
+//! addresses.
 
 use std::net::SocketAddr;
 
@@ -46,9 +47,10 @@ each_tunnel! {
 }
 
 impl Case {
-    /// The client's packet to the frontend that begins with `chunk`.
+    /// Returns the client's packet to the frontend that begins with `chunk`.
     ///
-    /// All packets of both sides have one tag; it is what a chunk that chooses one chooses.
+    /// All packets of both sides have the same verification tag. It is also the tag that a chunk
+    /// chooses.
     fn sctp(self, chunk: u8) -> Frame {
         let tag = Sctp::new(CLIENT_PORT, VIP_PORT, chunk).tag.to_be_bytes();
         let frame = Frame::ip(self.client().ip(), self.vip().ip()).sctp(CLIENT_PORT, VIP_PORT, chunk);
@@ -67,7 +69,7 @@ fn served_here(case: Case) -> Bed {
     bed
 }
 
-/// The backend's packet, which leaves as the frontend's.
+/// Checks that the backend's packet leaves as the frontend's.
 #[track_caller]
 fn answers(case: Case, bed: &Bed, chunk: u8) {
     let seen = case.sctp(chunk).reply();
@@ -111,7 +113,7 @@ fn where_no_port_changes_the_checksum_is_left_alone(case: Case) {
     }
 }
 
-/// Frames here end with a header of 16 bytes and a payload of 12.
+/// Returns the checksum. The frames of this file end with a header of 16 bytes and a payload of 12.
 fn checksum(frame: &[u8]) -> u32 {
     let at = frame.len() - 12 - 8;
     u32::from_le_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]])
@@ -145,7 +147,7 @@ fn what_has_no_whole_chunk_header_is_untouched(case: Case) {
     for missing in 1..=16 {
         let end = whole.len() - missing;
         bed.run(case.hook, &whole[..end]).assert_untouched().assert_counted(Reason::NotOurs);
-        // The IP header says less than the frame has.
+        // The length in the IP header is less than that of the frame.
         let mut padded = whole.to_vec();
         let (at, length) = if case.family == Family::V4 { (16, end - 14) } else { (18, end - 54) };
         padded[at..at + 2].copy_from_slice(&(length as u16).to_be_bytes());
@@ -153,7 +155,7 @@ fn what_has_no_whole_chunk_header_is_untouched(case: Case) {
     }
 }
 
-/// Opened, answered and gone on with.
+/// Opens an association, answers it, and goes on.
 #[track_caller]
 fn associate(case: Case, bed: &Bed) {
     case.is_served(bed, &case.sctp(chunk::INIT), case.pod(1));
@@ -230,7 +232,7 @@ fn an_association_keeps_its_backend_when_its_slot_gets_another_owner(case: Case)
         bed.service().protocol(protocol::SCTP).external(case.vip()).backend_local(case.pod(1)).install();
     associate(case, &bed);
     service.set_slot(&bed, &case.sctp(chunk::DATA), Slot::settled_on(bed.backend_local(case.pod(2))));
-    // Unlike a datagram, it goes on with a backend that only drains.
+    // Unlike a datagram, an association stays with a backend that is draining.
     bed.set_backend_flags(
         case.pod(1),
         proxy_common::backend::BACKEND_EXISTS | proxy_common::backend::BACKEND_LOCAL,
@@ -271,12 +273,13 @@ fn an_association_that_nobody_serves_is_refused(case: Case) {
     case.arrives(&bed, &init).assert_sent(&told).assert_counted(Reason::NoEndpoint);
 }
 
-/// A router's message: 1400 bytes would have fitted.
+/// Returns a router's message: 1400 bytes would have fitted.
 fn too_big(case: Case) -> Icmp {
     case.family.too_big(1400)
 }
 
-/// As an error quotes it: eight bytes, ports and tag, or all of it, whose checksum nobody could verify.
+/// The quote of an error: eight bytes with ports and tag, or the whole packet with a checksum that
+/// no host can verify.
 const QUOTED: usize = 8;
 
 fn an_error_about_a_reply_reaches_the_backend(case: Case) {
@@ -300,7 +303,7 @@ fn a_backends_error_comes_from_the_frontend(case: Case) {
         frame.icmp_error_quoting(frame.destination().ip(), too_big(case), if whole { 28 } else { QUOTED })
     };
     bed.send(case.way_out(), &error(&delivered, false)).assert_passed(&error(&seen, false));
-    // With its checksum quoted, which is the backend's still; the error's own is right.
+    // The quoted checksum is still the backend's. The error's own checksum is right.
     let mut expected = error(&seen, true);
     let mut payload = expected.payload.to_vec();
     let (at, quoted) = (payload.len() - 20, delivered.build());

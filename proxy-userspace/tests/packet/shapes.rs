@@ -1,5 +1,5 @@
-//! Packets of unusual shape that are ours: options, extension headers, tags, padding. Handled or passed, never
-//! mangled.
+//! Packets of unusual shape for Services: options, extension headers, tags, padding. They are
+//! handled or passed, never damaged.
 
 use bytes::Bytes;
 use millrace_lab::frame::{Extension, Frame, Layer, Vlan, flag};
@@ -118,7 +118,7 @@ fn a_frame_that_carries_our_mark_is_not_looked_up_again(family: Family) {
     assert_eq!(outcome.run.mark, DEFAULT_MARK | 1, "bits that are not ours are kept");
 }
 
-/// The client's packets with options, each with what stands behind the IP header in one more way.
+/// Returns the client's packets with options, each with one more variant behind the IP header.
 pub fn with_options(case: Case) -> Vec<Frame> {
     let frame = case.tcp(flag::ACK);
     if case.family == Family::V4 {

@@ -1,4 +1,4 @@
-//! While the node goes over to another mode, or from it: whose connections are whose.
+//! Mode changes of the node: which mode owns which connection.
 
 use millrace_lab::frame::{Frame, flag};
 use millrace_lab::program::{Bed, Endpoint, FlowTable};
@@ -46,7 +46,7 @@ fn bed(case: Case, share: u32) -> Bed {
     bed
 }
 
-/// A bed that has become the older one after the connections of `before`.
+/// Returns a bed in the older mode, after the connections of `before`.
 fn older_after(case: Case, before: impl Fn(&Bed)) -> Bed {
     let former = Bed::new();
     serve(case, &former);
@@ -122,7 +122,7 @@ fn the_older_mode_goes_on_with_its_connections(case: Case) {
     let delivered = case.tcp(flag::ACK).with_destination(case.pod(1));
     let reply = bed.send(case.way_out(), &delivered.reply());
     reply.assert_passed(&case.tcp(flag::ACK).reply()).assert_counted(Reason::Reply);
-    // Datagrams have changed over.
+    // Datagrams belong to the new mode.
     let bed = older_after(case, |bed| is_served(case, bed, &case.udp()));
     is_passed(case, &bed, &case.udp());
 }
@@ -173,7 +173,7 @@ fn the_older_mode_leaves_it_to_the_newer_one_whom_it_serves(case: Case) {
     is_passed(case, &bed, &case.tcp(flag::ACK));
 }
 
-/// A director with a backend behind node 2.
+/// Returns a director with a backend behind node 2.
 fn director(tunnel: Tunnel, share: u32) -> (Bed, Endpoint) {
     let bed = tunnel.load(Bed::builder().share(share));
     let (case, way) = (tunnel.case, tunnel.way(&bed, 2));
@@ -237,7 +237,7 @@ fn where_the_change_was_turned_round_what_is_not_known_is_whose_it_was_first(tun
     let (bed, _) = director(tunnel, SHARE_OLDER | SHARE_TURNED);
     is_passed(case, &bed, &case.tcp(flag::ACK));
     is_passed(case, &bed, &error);
-    // From eBPF to IPVS and back: of what IPVS has, this mode has noted the begin.
+    // From eBPF to IPVS and back: this mode has recorded the beginning of IPVS' connections.
     let (older, _) = director(tunnel, SHARE_OLDER);
     is_passed(case, &older, &case.tcp_from(40001, flag::SYN));
     is_passed(case, &older, &case.tcp_from(40001, flag::ACK));

@@ -1,4 +1,5 @@
-//! Backends on other nodes, reached from an address and port of this one (SNAT): both directions, on one node.
+//! Backends on other nodes, reached from an address and port of this one (SNAT): both directions,
+//! on one node.
 
 use std::net::SocketAddr;
 
@@ -60,7 +61,7 @@ impl Node {
         Self { bed, case }
     }
 
-    /// Runs the program on a client's frame, which must leave for the backend; says from where.
+    /// Runs the program on a client's frame, which must leave for the backend. Returns the source.
     #[track_caller]
     pub fn forwards(&self, frame: &Frame) -> SocketAddr {
         let outcome = self.case.arrives(&self.bed, frame);
@@ -71,18 +72,18 @@ impl Node {
         source
     }
 
-    /// A client's frame as it leaves for the backend.
+    /// Returns a client's frame as it leaves for the backend.
     pub fn forwarded(&self, frame: &Frame, source: SocketAddr) -> Frame {
         let sent = frame.clone().with_source(source).with_destination(self.case.remote_pod(1));
         sent.with_hop_limit(63).with_macs(DEVICE_MAC, NEXT_HOP_MAC)
     }
 
-    /// The backend has answered in all connections, as the real programs note it.
+    /// Lets the backend answer all connections, as the real programs record it.
     fn answer_all(&self) {
         self.bed.answer_all();
     }
 
-    /// Opens a connection from a port, which the backend answers and the client answers in.
+    /// Opens a connection from a port, with the backend's answer and the client's next packet.
     #[track_caller]
     pub fn establish(&self, port: u16) -> SocketAddr {
         let source = self.forwards(&self.case.tcp_from(port, flag::SYN));
@@ -91,12 +92,12 @@ impl Node {
         source
     }
 
-    /// The backend's answer to what left from `source` for a client's `frame`.
+    /// Returns the backend's answer to a packet that left from `source` for a client's `frame`.
     pub fn answer(&self, frame: &Frame, source: SocketAddr, flags: u8) -> Frame {
         self.forwarded(frame, source).reply().with_flags(flags)
     }
 
-    /// Runs a check where clients and nodes are neighbours of this node.
+    /// Runs a check in a network with clients and nodes as neighbours of this node.
     pub fn in_its_network(self, check: impl FnOnce(&Self) + Send) {
         let own = self.case.family.node(1);
         let shared = std::sync::Mutex::new(self);
@@ -107,7 +108,7 @@ impl Node {
     }
 }
 
-/// A client that is a neighbour of node 1, where [`Node::in_its_network`] says so.
+/// Returns a client that is a neighbour of node 1 in [`Node::in_its_network`].
 pub fn neighbour(case: Case) -> SocketAddr {
     SocketAddr::new(case.family.node(99), 40000)
 }
@@ -298,7 +299,7 @@ fn packets_to_the_ports_that_nobody_sent_from_pass_byte_for_byte(case: Case) {
     }
 }
 
-/// The backend's answer reaches the client as if the frontend had sent it.
+/// Checks that the backend's answer reaches the client as if the frontend had sent it.
 #[track_caller]
 pub fn returns(node: &Node, answer: &Frame, frame: &Frame) -> Outcome {
     let expected = answer.clone().with_source(node.case.vip()).with_destination(frame.source());
@@ -367,7 +368,7 @@ fn the_route_to_a_backend_is_asked_of_the_kernel(case: Case) {
     in_an_empty_namespace(|| {
         let bed = bed.into_inner().unwrap();
         connect_to_nodes(case.family.node(1));
-        // A device whose incoming packets nobody sees leads nowhere.
+        // A device whose incoming packets no program sees leads nowhere.
         bed.send(Hook::TcIngress, &case.tcp(flag::SYN)).assert_dropped(Reason::NoWay);
         let word = |number| case.family.node(number);
         let (source4, source6) = match word(5) {
@@ -384,7 +385,8 @@ fn the_route_to_a_backend_is_asked_of_the_kernel(case: Case) {
             outcome.assert_untouched().assert_counted(Reason::HandedToTc);
             return;
         }
-        // The bed's programs are told that this kernel can't say which source a route prefers.
+        // The bed's programs are loaded as for a kernel whose FIB does not return the preferred
+        // source.
         let source = outcome.frame().source();
         assert_eq!(source.ip(), word(5));
         let (from, to) = (outcome.frame().source_mac, outcome.frame().destination_mac);

@@ -1,4 +1,4 @@
-//! Ports of this node that connections to other nodes' backends are given (SNAT): who has one, and for how long.
+//! SNAT ports: their connections, and how long each one keeps its port.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ fn two_connections_never_share_a_port(case: Case) {
 fn a_port_is_taken_from_a_connection_nobody_has_answered_in(case: Case) {
     for flags in [flag::SYN, flag::ACK, flag::FIN, 0] {
         let node = narrow(case);
-        // However often its client sends.
+        // The number of the client's packets does not matter.
         for _ in 0..3 {
             node.forwards(&case.tcp(flags));
         }
@@ -66,7 +66,7 @@ fn a_port_is_taken_from_a_connection_nobody_has_answered_in(case: Case) {
 }
 
 fn a_port_is_had_again_when_its_connection_has_ended(case: Case) {
-    // Entries can't be older than the machine, which may have been started for this test.
+    // Entries can't be older than the machine, which may have started for this test.
     let times = Timeouts { established: 10, ..Timeouts::default() };
     let node = Node::with(case, Bed::builder().snat_ports(62000, 62000).timeouts(times), |service| service);
     node.establish(40000);
@@ -89,7 +89,7 @@ fn a_reset_that_may_be_forged_costs_no_port_at_once(case: Case) {
     is_refused();
     node.bed.age_flows(FLOW_QUIET - 2);
     is_refused();
-    // It was not believed.
+    // The RST was not believed.
     node.forwards(&case.tcp(flag::ACK));
     node.bed.age_flows(FLOW_QUIET + 1);
     is_refused();
@@ -108,7 +108,7 @@ fn every_connection_is_served_until_no_port_is_free(case: Case) {
     assert_eq!(ports, (range.0..=range.1).collect::<Vec<_>>());
     let next = case.tcp_from(40000, flag::SYN);
     case.arrives(&node.bed, &next).assert_dropped(Reason::SnatPorts);
-    // One ends; its port is found by the next search.
+    // One connection ends, and the next search finds its port.
     let last = case.tcp_from(10000, flag::ACK);
     let freed = node.forwards(&last);
     node.bed.forget_flow(&last);
@@ -153,11 +153,11 @@ fn a_datagram_gets_the_port_that_was_silent_longest(case: Case) {
     assert!(next.is_some_and(|port| port < 40012), "{next:?}");
 }
 
-/// A tenth of what the attack was: 2,000 pairs a second at 4536 ports, for a minute.
+/// A tenth of the full attack of 2,000 pairs a second at 4536 ports, for a minute.
 fn a_flood_of_forged_datagrams_costs_no_query_its_answer(case: Case) {
     const PORTS: u16 = 454;
     const PAIRS: u32 = 200;
-    /// How long a query waits for its answer, in pairs: a quarter of a second.
+    /// The time that a query waits for its answer, in pairs: a quarter of a second.
     const WAIT: u32 = PAIRS / 4;
     let node = Node::with(case, Bed::builder().snat_ports(62000, 62000 + PORTS - 1), over_udp);
     let forged = |number: u32| udp_from(case, SocketAddr::new(case.client().ip(), 1024 + number as u16));
@@ -197,7 +197,7 @@ fn a_connection_whose_port_was_given_away_disturbs_nobody(case: Case) {
     let node = narrow(case);
     node.establish(40000);
     let reply = node.answer(&case.tcp(flag::ACK), SocketAddr::new(case.family.node(1), 62000), flag::ACK);
-    // As an LRU map may do at any time.
+    // An LRU map may do that at any time.
     node.bed.forget_flow(&reply);
     node.establish(40001);
     node.bed.age_flows(2);

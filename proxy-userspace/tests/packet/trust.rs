@@ -1,4 +1,5 @@
-//! Who may encapsulate: what pods and processes of a node make themselves never leaves it as another node's tunnel.
+//! Forged tunnels: encapsulated packets of pods and processes of a node never leave it as another
+//! node's tunnel.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -25,7 +26,8 @@ each_tunnel! {
     while_the_mode_changes_what_ipvs_encapsulates_leaves
 }
 
-/// Node 1, whose pods are no device's of DEVICES, and node 2 with a DSR backend.
+/// Installs a DSR Service on node 1, with a backend on node 2. The pods' devices are not in
+/// DEVICES.
 fn install(tunnel: Tunnel, bed: &Bed) {
     let case = tunnel.case;
     for family in [Family::V4, Family::V6] {
@@ -44,13 +46,13 @@ fn uplink(bed: &Bed) {
     bed.insert::<u32, Device>("DEVICES", DEVICE, Device::default());
 }
 
-/// What leaves, from a pod's device unless that is an uplink.
+/// Runs the egress program on a frame, from a pod's device unless that is an uplink.
 #[track_caller]
 fn leaves(bed: &Bed, frame: &Frame, mark: u32) -> Outcome {
     bed.run_with(Hook::TcEgress, &frame.build(), Ingress { mark, ..Ingress::default() })
 }
 
-/// Addresses that a forger may have: masqueraded, its own, another node's.
+/// Returns the sources of a forger: masqueraded, its own, another node's.
 fn forgers(tunnel: Tunnel) -> [IpAddr; 3] {
     let pod = Case { family: tunnel.outer, ..tunnel.case }.pod(1).ip();
     [tunnel.outer.node(1), pod, tunnel.outer.node(3)]
@@ -81,7 +83,8 @@ fn what_a_pod_or_a_process_encapsulates_for_a_frontend_does_not_leave(tunnel: Tu
     for piece in pieces {
         leaves(&bed, &tunnel.around(&piece, 1, 2, 0), 0).assert_dropped(Reason::ForgedTunnel);
     }
-    // Nor does what stands behind more headers than ours have: a pod takes those off, too.
+    // Packets behind more headers than ours are dropped, too: a pod would decapsulate those as
+    // well.
     let mut longer = tunnel.around(&inner[0], 1, 2, 0);
     if tunnel.outer == Family::V6 {
         longer.layers.insert(1, Layer::from(Extension::hop_by_hop(1)));
@@ -99,12 +102,12 @@ fn what_our_programs_encapsulate_carries_their_mark_and_leaves(tunnel: Tunnel) {
     let sent = tunnel.case.arrives(&bed, &tunnel.case.tcp(flag::SYN));
     sent.assert_counted(Reason::SentDsr);
     if tunnel.case.hook == Hook::XdpIngress {
-        // It meets no program on its way out.
+        // The packet meets no program on its way out.
         return;
     }
     assert_eq!(sent.run.mark & DEFAULT_MARK, DEFAULT_MARK, "{sent}");
     leaves(&bed, &sent.frame(), sent.run.mark).assert_untouched().assert_counted(Reason::NotOurs);
-    // Without a mark there is only the way it came by.
+    // Without a mark, only the incoming device tells.
     let bed = tunnel.load(Bed::builder().mark(0, 0));
     install(tunnel, &bed);
     uplink(&bed);
@@ -112,7 +115,7 @@ fn what_our_programs_encapsulate_carries_their_mark_and_leaves(tunnel: Tunnel) {
     leaves(&bed, &sent, 0).assert_untouched().assert_counted(Reason::NotOurs);
 }
 
-/// Whoever owns a socket of the node, or a macvlan device, may set it.
+/// The owner of a socket of the node, or of a macvlan device, may set it.
 fn a_mark_alone_is_no_proof(tunnel: Tunnel) {
     let bed = tunnel.bed();
     install(tunnel, &bed);
@@ -137,7 +140,7 @@ fn tunnels_that_hold_nothing_for_us_leave_byte_for_byte(tunnel: Tunnel) {
     let bed = tunnel.bed();
     install(tunnel, &bed);
     let case = tunnel.case;
-    // A Service whose clients are never answered by another node, and an overlay between pods.
+    // A Service without answers of another node, and an overlay between pods.
     let at = SocketAddr::new(case.vip().ip(), 81);
     bed.service().external(at).backend_local(case.pod(1)).install();
     let echo = Icmp { kind: if case.family == Family::V4 { 8 } else { 128 }, code: 0, rest: [0, 1, 0, 1] };
@@ -151,7 +154,8 @@ fn tunnels_that_hold_nothing_for_us_leave_byte_for_byte(tunnel: Tunnel) {
         case.udp(),
         ping,
         Frame::ip(case.client().ip(), case.remote_pod(2).ip()).payload(vec![0; 40]),
-        // What our programs encapsulated, in an overlay between nodes: its device forgets that it came in by an uplink.
+        // A packet of our programs in an overlay between nodes. The overlay's device does not know
+        // that it came in by an uplink.
         syn.clone().encapsulated(Layer::ip(case.family.node(1), case.family.node(2))),
     ];
     for frame in &inner {
@@ -167,7 +171,7 @@ fn tunnels_that_hold_nothing_for_us_leave_byte_for_byte(tunnel: Tunnel) {
             leaves(&bed, &piece, 0).assert_untouched().assert_counted(Reason::NotOurs);
         }
     }
-    // What holds no packet, or half of one.
+    // Tunnels without a packet, or with half of one.
     let whole = tunnel.around(&syn, 1, 2, 0).build();
     let outer = 14 + usize::from(tunnel.overhead());
     for length in [outer, outer + 1, outer + 19] {
@@ -191,7 +195,7 @@ fn a_forged_error_about_a_client_does_not_leave(tunnel: Tunnel) {
     leaves(&bed, &forged, 0).assert_untouched();
 }
 
-/// Their first one says what it holds; the others reach nobody who puts them together.
+/// The first fragment has the inner headers. The others reach no host that reassembles them.
 fn fragments_of_a_forged_tunnel_are_not_decapsulated(tunnel: Tunnel) {
     let bed = Bed::builder().takes(TAKES_IPIP | TAKES_FOU).load();
     install(tunnel, &bed);
@@ -212,7 +216,7 @@ fn fragments_of_a_forged_tunnel_are_not_decapsulated(tunnel: Tunnel) {
     }
 }
 
-/// The outer packet cut in two.
+/// Returns the outer packet, cut in two.
 fn outer_fragments(whole: &Frame) -> Vec<Frame> {
     let mut bare = whole.clone();
     let body = {
@@ -243,7 +247,8 @@ fn outer_fragments(whole: &Frame) -> Vec<Frame> {
         .collect()
 }
 
-/// `--nodeport-addresses` may have such ones. No director sends on what comes to them, and their senders' nodes don't know them.
+/// `--nodeport-addresses` may have such addresses. No director sends on their packets, and other
+/// nodes don't know them.
 fn a_node_port_at_an_address_of_no_node_object_is_not_decapsulated(tunnel: Tunnel) {
     let case = tunnel.case;
     for (bits, is_taken) in [(0, false), (PEER_NODE | PEER_SELF, true)] {
@@ -288,7 +293,7 @@ fn while_the_mode_changes_what_ipvs_encapsulates_leaves(tunnel: Tunnel) {
     leaves(&bed, &of_ipvs, 0).assert_untouched().assert_counted(Reason::NotOurs);
 }
 
-/// A frame that is cut up later has one header for packets that no program sees.
+/// A frame that is segmented later has one header for packets that no program sees.
 #[test]
 fn a_train_of_datagrams_to_another_node_does_not_leave() {
     for family in [Family::V4, Family::V6] {

@@ -1,4 +1,5 @@
-//! Fragments and Direct Server Return: those of clients' packets inside tunnels, and those of tunnels.
+//! Fragments and Direct Server Return: those of clients' packets inside tunnels, and those of
+//! tunnels.
 
 use millrace_lab::frame::{DEVICE_MAC, Extension, Frame, Layer, flag};
 use millrace_lab::program::{Bed, Hook, NEXT_HOP_MAC, hash_of};
@@ -25,10 +26,10 @@ each_tunnel! {
 }
 
 pub const PIECE: usize = 1200;
-/// A node that is none of the cluster's.
+/// A node outside the cluster.
 const STRANGER: u8 = 66;
 
-/// The fragments of a datagram, and what each is once it was sent by node `from` to node `to`.
+/// Returns the fragments of a datagram, and each as node `from` sends it to node `to`.
 pub fn tunnelled(tunnel: Tunnel, whole: &Frame, from: u8, to: u8, hint: u16) -> Vec<(Frame, Frame)> {
     let around = |piece: Frame| {
         let header = tunnel.around(&whole.clone(), from, to, hint).outermost().clone();
@@ -56,7 +57,7 @@ fn backends_node(tunnel: Tunnel) -> (Bed, u16) {
     (bed, service.endpoints[0].hint)
 }
 
-/// A director, and the fragments of a client's datagram, each with what it is once it was sent on.
+/// Returns a director, and the fragments of a client's datagram, each with its encapsulated form.
 fn director(tunnel: Tunnel) -> (Bed, Vec<(Frame, Frame)>) {
     let (bed, case) = (tunnel.bed(), tunnel.case);
     let service = bed.service().udp().dsr().external(case.vip());
@@ -145,7 +146,7 @@ fn fragments_of_a_tunnel_pass_byte_for_byte(tunnel: Tunnel) {
     let (bed, hint) = backends_node(tunnel);
     let mut whole = tunnel.around(&tunnel.case.udp().payload(vec![1; 600]), 2, 1, hint);
     let inner = whole.layers.iter().rposition(Layer::is_ip).unwrap();
-    // Cut behind the outer header, with the whole inner one in the first piece.
+    // The packet is cut behind the outer header, with the whole inner header in the first fragment.
     let bytes = whole.build();
     let (first, number) = match whole.outermost() {
         Layer::Ipv4(_) => (20, bytes[14 + 9]),

@@ -1,4 +1,5 @@
-//! Packets for a service's address that nobody serves: the network sends them here, and must not get them back.
+//! Packets for a Service's address that nothing serves. The network sends them to this node, and
+//! must not get them back.
 
 use millrace_lab::frame::{Extension, Frame, flag};
 use millrace_lab::program::{Bed, DEVICE, Hook};
@@ -22,7 +23,7 @@ const fn leaving(family: Family) -> Case {
     Case { hook: Hook::TcEgress, family }
 }
 
-/// A bed whose device is one towards the network.
+/// Returns a bed with an uplink as its device.
 fn bed(case: Case, kinds: u32) -> Bed {
     let bed = Bed::builder().reject_unknown(0).load();
     bed.service().external(case.vip()).backend_local(case.pod(1)).install();
@@ -31,7 +32,7 @@ fn bed(case: Case, kinds: u32) -> Bed {
     bed
 }
 
-/// Whatever port, protocol, extension header or option it has.
+/// Returns packets of various ports, protocols, extension headers and options.
 fn packets(case: Case) -> Vec<Frame> {
     let ip = || Frame::ip(case.client().ip(), case.vip().ip());
     let mut packets = vec![

@@ -1,4 +1,4 @@
-//! A slot whose owner changed (design: rules 1 to 4 of the slot): who keeps what on the director.
+//! A slot whose owner changed (rules 1 to 4): the connections on the director.
 
 use millrace_lab::frame::{Frame, flag};
 use millrace_lab::program::{Bed, Endpoint, FlowTable, Service};
@@ -35,7 +35,7 @@ struct Director {
 }
 
 impl Director {
-    /// All slots belong to the old owner; nothing is unsettled.
+    /// Returns a director whose slots all belong to the old owner and are settled.
     fn new(tunnel: Tunnel) -> Self {
         Self::with(tunnel, Bed::service)
     }
@@ -141,7 +141,7 @@ fn datagrams_leave_a_backend_that_serves_no_more_and_connections_stay(tunnel: Tu
         director.unsettle(&frame);
         director.sends(&frame, director.old);
         director.sends(&frame, director.old);
-        // It ends and serves what it has; then it lives, and serves nobody.
+        // The old owner terminates and serves its connections. Then it exists, and serves none.
         director.bed.set_backend_flags(director.old.at, BACKEND_EXISTS | BACKEND_SERVING);
         director.sends(&frame, director.old);
         director.bed.set_backend_flags(director.old.at, BACKEND_EXISTS);
@@ -152,7 +152,7 @@ fn datagrams_leave_a_backend_that_serves_no_more_and_connections_stay(tunnel: Tu
     }
 }
 
-/// A service with a backend on this node and one behind a way to node 2.
+/// Returns a Service with a backend on this node and one behind a way to node 2.
 fn service_here_and_there(tunnel: Tunnel, bed: &Bed) -> (Service, [Endpoint; 2]) {
     let (case, way) = (tunnel.case, tunnel.way(bed, 2));
     let service = bed
@@ -170,7 +170,7 @@ fn a_connection_moves_between_this_node_and_another_with_the_slot(tunnel: Tunnel
     let (bed, case) = (tunnel.bed(), tunnel.case);
     let (service, [here, there]) = service_here_and_there(tunnel, &bed);
     let data = case.tcp(flag::ACK);
-    // Opened here; the slot then goes to the other node, and connections stay.
+    // The connection is opened here. The slot then goes to the other node, and connections stay.
     service.set_slot(&bed, &data, Slot::settled_on(here.reference));
     case.arrives(&bed, &case.tcp(flag::SYN)).assert_counted(Reason::ServedLocal);
     service.set_slot(&bed, &data, Slot::unsettled(there.reference, here.reference));
@@ -222,12 +222,12 @@ fn a_download_goes_on_though_its_client_has_closed_its_side_and_is_silent(tunnel
     director.sends(&syn, director.new);
     director.sends(&acknowledgement, director.new);
     director.sends(&tunnel.case.tcp(flag::FIN | flag::ACK), director.new);
-    // The backend takes its time; what it sends then is acknowledged by packets that only the entry leads to it.
+    // The backend is slow. Only the entry leads the client's later acknowledgements to it.
     for _ in 0..3 {
         director.bed.age_flows(FLOW_HALF_CLOSED - 40);
         director.sends(&acknowledgement, director.new);
     }
-    // After a RST nothing follows, whatever was under way.
+    // Nothing follows a RST, whatever was under way.
     director.sends(&tunnel.case.tcp(flag::RST), director.new);
     director.bed.age_flows(2);
     director.sends(&acknowledgement, director.new);
@@ -245,6 +245,6 @@ fn a_late_packet_of_what_the_client_has_closed_and_reset_does_not_revive_it(tunn
     director.sends(&tunnel.case.tcp(flag::RST), director.old);
     director.bed.age_flows(2);
     director.sends(&acknowledgement, director.old);
-    // The client's port opens another connection, which is the current owner's.
+    // The client's port opens another connection, which belongs to the current owner.
     director.sends(&syn, director.new);
 }

@@ -1,4 +1,5 @@
-//! What is not ours, or not understood, reaches the stack byte for byte as it came.
+//! Packets that are for no Service, or that the programs do not understand, reach the stack
+//! unchanged.
 
 use millrace_lab::frame::{Extension, Frame, Icmp, Ipv4, Layer, Vlan, flag, protocol};
 use millrace_lab::program::{Bed, Hook};
@@ -47,7 +48,7 @@ fn later_fragments_are_untouched(case: Case) {
         let fragment = Extension { protocol: Some(protocol::TCP), ..Extension::fragment(185, false, 7) };
         frame = frame.layer(fragment);
     }
-    // What would be the ports are those of the frontend.
+    // The bytes at the place of the ports are the frontend's ports.
     let frame = frame.payload([0x9c, 0x40, 0, 80].repeat(10));
     case.arrives(&bed, &frame).assert_untouched();
 }
@@ -86,7 +87,8 @@ fn ipv6_packets_whose_ports_we_do_not_look_for_are_untouched(hook: Hook) {
     let mut unfinished = Extension::routing();
     unfinished.body = [&[4, 1, 0, 0, 0, 0][..], &[0x20; 16]].concat().into();
     let authentication = Extension { kind: 51, ..Extension::routing() };
-    // The packet goes to another destination first; what is behind an authentication header must not be changed.
+    // A routing header leads to another destination first. The bytes behind an authentication
+    // header must not be changed.
     for extension in [unfinished, authentication] {
         let frame = ip().layer(extension).tcp(40000, 80, flag::SYN);
         bed.send(hook, &frame).assert_untouched();

@@ -1,4 +1,4 @@
-//! Addresses of services: ports that nobody serves, and echo requests.
+//! Addresses of Services: ports that nothing serves, and echo requests.
 
 use millrace_lab::frame::{Extension, Frame, Icmp, Layer, flag};
 use millrace_lab::program::{Bed, Hook, Verdict};
@@ -37,7 +37,7 @@ impl Case {
         [to(self.tcp(flag::SYN)), to(self.tcp(flag::ACK)), to(self.udp())]
     }
 
-    /// A bed with a service at the address; what it refuses is of these kinds.
+    /// Returns a bed with a Service at the address that refuses these kinds of packets.
     fn bed_with_vip(self, kinds: u32, refused: u32) -> Bed {
         let bed = Bed::builder().reject_unknown(refused).load();
         bed.service().external(self.vip()).backend_local(self.pod(1)).install();
@@ -51,7 +51,7 @@ impl Case {
         self.arrives(bed, frame).assert_sent(&error).assert_counted(Reason::UnknownPort);
     }
 
-    /// An echo request, and the echo.
+    /// Returns an echo request, and its echo.
     pub fn echo(self, payload: &'static [u8]) -> (Frame, Frame) {
         let (request, reply) = if self.family == Family::V4 { (8, 0) } else { (128, 129) };
         let ip = Frame::ip(self.client().ip(), self.vip().ip()).with_hop_limit(57);
@@ -147,7 +147,8 @@ fn echo_requests_that_must_not_be_answered_are_untouched(case: Case) {
     }
 }
 
-/// A cluster IP that only clients inside the cluster may ask, and what is sent to it beside the service's own port.
+/// Returns a bed with a ClusterIP for clients inside the cluster only, and packets to it besides
+/// those to the Service's own port.
 fn closed(case: Case) -> (Bed, [Frame; 5]) {
     let bed = case.bed_with_vip(VIP_CLUSTER_IP | VIP_INSIDE_ONLY, VIP_CLUSTER_IP);
     let [syn, ack, datagram] = case.unknown_ports();
@@ -200,7 +201,7 @@ fn a_truncated_echo_request_is_untouched(case: Case) {
     }
 }
 
-/// A packet of an IP protocol.
+/// Returns a packet of an IP protocol.
 pub fn of_protocol(case: Case, number: u8) -> Frame {
     let mut frame = Frame::ip(case.client().ip(), case.vip().ip()).payload(vec![0xa5; 24]);
     match frame.innermost_mut() {
@@ -216,10 +217,10 @@ fn a_protocol_that_no_service_has_is_refused_at_its_address(case: Case) {
     let (icmp, quoted) = if case.family == Family::V4 {
         (Icmp { kind: 3, code: 2, rest: [0; 4] }, 28)
     } else {
-        // It points to the byte that says what follows.
+        // The error points to the byte of the protocol.
         (Icmp { kind: 4, code: 1, rest: [0, 0, 0, 6] }, 48)
     };
-    // Tunnels that come over an uplink may be others'.
+    // Tunnels from an uplink may belong to others.
     let tunnels: &[u8] = if case.hook == Hook::TcPodIn { &[4, 41] } else { &[] };
     for number in [&[47, 88, 103, 136], tunnels].concat() {
         let frame = of_protocol(case, number);

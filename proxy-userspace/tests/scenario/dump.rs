@@ -5,7 +5,7 @@ use std::fmt::{Debug, Write as _};
 
 use millrace::model::{Desired, Dirty, Eligibility, Endpoint, List, PortKey, ServicePort};
 
-/// What changed, the state as it is now, and what has become wrong.
+/// Returns the changes, the present state, and the new problems.
 pub fn desired(desired: &Desired, dirty: &Dirty, problems: &BTreeSet<String>) -> String {
     let mut out = String::new();
     let others = [(dirty.nodes, "nodes"), (dirty.health, "health")];

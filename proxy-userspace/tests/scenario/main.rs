@@ -1,8 +1,10 @@
-//! Manifests in, desired state out, as text files that are reviewed like code.
+//! Manifests in, desired state out, as text files for review.
 //!
-//! A case is a file in `cases/`: a first line of prose, `flags:` if the agent has any, then steps that each
-//! begin with `--- `: see [`script`]. `MILLRACE_BLESS=1 cargo test --test scenario` writes down what came out
-//! where it differs; read the diff before you commit it.
+//! A case is a file in `cases/`: a first line of prose, `flags:` if the agent has any, then steps
+//! that each begin with `--- `; see [`script`].
+//!
+//! `MILLRACE_BLESS=1 cargo test --test scenario` writes the actual results into the cases. Read the
+//! diff before you commit it.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod dump;
@@ -25,7 +27,7 @@ fn every_case_ends_in_the_state_that_is_written_down() {
     assert!(failed.is_empty(), "\n{}", failed.join("\n"));
 }
 
-/// Plays a case; the difference between what is written down and what came out.
+/// Plays a case. Returns the difference between expected and actual text.
 fn run(case: &Path, bless: bool) -> Option<String> {
     let written = std::fs::read_to_string(case).unwrap();
     let mut script = Script::parse(&written).unwrap_or_else(|error| panic!("{}: {error}", case.display()));

@@ -1,4 +1,5 @@
-//! What the eBPF data plane's plan makes of a desired state: its writes in order, and the maps after them.
+//! The plan of the eBPF data plane for a desired state: its writes in order, and the maps after
+//! them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -42,7 +43,7 @@ impl Maps {
     }
     /// Brings the maps to `desired`.
     pub fn sync(&mut self, desired: &Desired, dirty: &Dirty, now: Duration) {
-        // There are no flows that an id would have to wait for.
+        // There are no flows for which an id would wait.
         self.plan.swept(self.plan.unswept(now));
         let report = self.plan.sync(desired, dirty, now, &mut self.kernel);
         assert!(report.is_complete(), "{report:?}");
@@ -52,11 +53,11 @@ impl Maps {
         let report = self.plan.set_topology(topology, &native, now, &mut self.kernel);
         assert!(report.is_complete(), "{report:?}");
     }
-    /// What has been written since the last call, in order.
+    /// Returns the writes since the last call, in order.
     pub fn take_writes(&mut self) -> String {
         std::mem::take(&mut self.kernel.writes)
     }
-    /// What the maps hold.
+    /// Returns the content of the maps.
     pub fn dump(&self) -> String {
         let mut out = String::new();
         for (place, value) in &self.kernel.entries {
@@ -66,7 +67,7 @@ impl Maps {
     }
 }
 
-/// An entry of a map. Their order is that of the dump.
+/// An entry of a map. The order is that of the dump.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Frontend(FrontendAt),
@@ -82,7 +83,7 @@ enum Place {
     Device(u32),
 }
 
-/// Maps that do as they are told.
+/// Maps that accept every write.
 #[derive(Default)]
 struct Recorder {
     entries: BTreeMap<Place, String>,

@@ -25,7 +25,7 @@ pub struct Script {
     pub steps: Vec<Step>,
 }
 
-/// A step: what is done to whom, and the text below it.
+/// A step: an action with its object, and the text below it.
 pub struct Step {
     pub action: Action,
     pub argument: String,

@@ -1,4 +1,4 @@
-//! Source, model and plan as the agent has them, without the agent and without a kernel.
+//! Source, model and plan as in the agent, but without the agent and without a kernel.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -19,10 +19,10 @@ use crate::script::{Action, Step};
 
 /// This node's name in every case.
 const NODE: &str = "node-1";
-/// Index of its one uplink.
+/// Index of the only uplink.
 const UPLINK: u32 = 2;
 
-/// Everything between the manifests and the maps.
+/// All parts between the manifests and the maps.
 pub struct World {
     catalogue: Catalogue,
     model: Model,
@@ -30,7 +30,7 @@ pub struct World {
     problems: BTreeSet<String>,
     topology: Topology,
     maps: Maps,
-    /// What the data plane was not told of yet.
+    /// The changes that the data plane does not have yet.
     unsynced: Dirty,
     now: Duration,
 }
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// Takes a step; that of an expectation gets the text that should stand below it.
+    /// Plays a step. An expectation gets its actual text.
     pub fn play(&mut self, step: &mut Step) {
         let file: Arc<Path> = Path::new(&step.argument).into();
         match step.action {
@@ -93,7 +93,7 @@ impl World {
         }
     }
 
-    /// Each sort of dump is a word after `expect`.
+    /// Returns a dump. Its sort is the word after `expect`.
     fn expect(&mut self, sort: &str) -> String {
         let dirty = self.model.refresh();
         self.dirty.merge(dirty.clone());

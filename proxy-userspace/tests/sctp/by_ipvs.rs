@@ -1,4 +1,4 @@
-//! The same where both nodes serve by IPVS.
+//! The same tests with both nodes in IPVS mode.
 
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 

@@ -1,5 +1,5 @@
-//! SCTP through real agents, with real sockets: an association, a small answer and bodies of many packets, where a port changes.
-//! The kernel must have SCTP.
+//! SCTP through real agents, with real sockets: an association, a small answer, and bodies of many
+//! packets, with a change of port. The kernel must have SCTP.
 #![expect(clippy::unwrap_used, reason = "a cluster that does not come up must fail the tests at once")]
 
 mod by_ipvs;
@@ -20,19 +20,19 @@ use millrace_lab::traffic::{Answer, Connection, Server};
 /// The frontends' port, and the backends'.
 const PORT: u16 = 5060;
 const TARGET_PORT: u16 = 38412;
-/// More than one packet holds, less than a socket's buffer.
+/// More bytes than one packet holds, and fewer than a socket's buffer.
 const LARGE: usize = 60_000;
-/// One packet holds it, inside another, too.
+/// So few bytes that one packet holds them, even inside another packet.
 const SMALL: usize = 1000;
 
-/// An emulated machine takes its time.
+/// An emulated machine is slow.
 const LIMIT: Duration = Duration::from_mins(1);
 
-/// Two nodes, a pod on each, whose agents and wires are either for XDP (finished checksums) or for TC (unfinished ones, and
-/// packets that are still to be cut up).
+/// Two nodes with a pod each. Agents and wires are either for XDP (finished checksums) or for TC
+/// (unfinished checksums, and packets that are to be segmented).
 struct Bed {
     cluster: Cluster,
-    /// Whether the nodes know services by name, as those in eBPF mode do.
+    /// Whether the nodes know Services by name, as in eBPF mode.
     knows_names: bool,
     _servers: Vec<Server>,
 }
@@ -48,7 +48,7 @@ impl Bed {
         Self { _servers: servers.collect(), cluster, knows_names }
     }
 
-    /// A service at node 1 whose backend is the pod of a node.
+    /// Applies a Service at node 1, with the pod of a node as backend.
     fn serve(&self, name: &str, number: u8, node: u8, change: impl Fn(Service) -> Service) -> Result<Dual> {
         let vip = vip(number);
         let bed = self.cluster.bed();
@@ -68,7 +68,7 @@ impl Bed {
         Ok(vip)
     }
 
-    /// Associates, asks, sends a body and asks for one; says what the backend saw.
+    /// Associates, sends a request and a body, and asks for a body. Returns the backend's report.
     fn talk(&self, vip: Dual, family: Family, bytes: usize) -> Result<Answer> {
         let bed = self.cluster.bed();
         let (client, target) = (bed.client_addresses().of(family), SocketAddr::new(vip.of(family), PORT));
@@ -116,7 +116,7 @@ fn reaches_a_pod_on_another_node(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// In packets that fit the tunnel.
+/// The packets fit the tunnel.
 fn is_answered_directly(bed: &Bed) -> Result<()> {
     let vip = bed.serve("direct", 3, 2, |service| service.annotation("millrace/forwarding", "dsr"))?;
     for family in Family::ALL {
@@ -126,7 +126,7 @@ fn is_answered_directly(bed: &Bed) -> Result<()> {
     Ok(())
 }
 
-/// What somebody else's client prints of what somebody else's server sends: which `ip` that one has.
+/// A foreign client prints the bytes of a foreign server: its `ip` output.
 fn serves_ncat_in_a_pod(bed: &Bed) -> Result<()> {
     const LISTENING: u16 = 7777;
     let (cluster, families) = (&bed.cluster, [("-4", "0.0.0.0"), ("-6", "::")]);

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! The common parts of the tests.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,7 +15,8 @@ pub const BODY: usize = 3_000_000;
 
 const SHAPE: Shape = Shape { nodes: 2, pods: 1, wire: Wire::Plain };
 
-/// Two nodes with a pod each. The tests take turns: a machine has no memory for the agents of two.
+/// Two nodes with a pod each. The tests run one at a time: a machine has no memory for the agents
+/// of two.
 pub struct Lab {
     pub cluster: Cluster,
     _turn: MutexGuard<'static, ()>,
@@ -26,13 +27,13 @@ impl Lab {
         Self::with(|| Cluster::start_with(SHAPE, xdp, &[&SMALL[..], flags].concat()))
     }
 
-    /// The agents are still to be started.
+    /// Builds the nodes without agents.
     pub fn without_agents(pods: usize, xdp: &str) -> Result<Self> {
         let shape = Shape { pods: u8::try_from(pods)?, ..SHAPE };
         Self::with(|| Cluster::without_agents(shape, xdp))
     }
 
-    /// Starts the agent of a node; does not wait for it.
+    /// Starts the agent of a node and does not wait for it.
     pub fn start_agent(&mut self, node: u8, flags: &[&str]) -> Result<()> {
         self.cluster.start_agent_with(node, &[&SMALL[..], flags].concat())
     }

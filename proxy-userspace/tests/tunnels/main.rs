@@ -1,4 +1,4 @@
-//! Real sockets and agents where the kernel has tunnel devices, which few machines have.
+//! Real sockets and agents on kernels with tunnel devices. Few machines have them.
 #![expect(
     clippy::unwrap_used,
     reason = "a test that finds something else than it asked for must fail at once"

@@ -1,4 +1,4 @@
-//! Pods that take off the outer header themselves (`--dsr-dispatch pod`), as those that kube-router prepared do.
+//! Pods that decapsulate themselves (`--dsr-dispatch pod`), as pods that kube-router has prepared.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +16,8 @@ use crate::lab::{BODY, Lab, ip};
 const FOU: [&str; 4] = ["--dsr-dispatch", "pod", "--dsr-encap", "fou"];
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// A service at node 1 with a pod that takes off outer headers, and has a server of another name at the service's address.
+/// A Service at node 1, with a pod that decapsulates and has a server of another name at the
+/// Service's address.
 struct Prepared {
     vip: Dual,
     _server: Server,
@@ -60,7 +61,8 @@ fn expect_bodies(cluster: &Cluster, vip: Dual) -> Result<()> {
     Ok(())
 }
 
-/// A client's packets leave the director for the pod, and the pod's answers its node for the client.
+/// A client's packets leave the director for the pod. The pod's answers leave its node for the
+/// client.
 fn takes_off_the_header(cluster: &Cluster, prepared: &Prepared) -> Result<()> {
     let bed = cluster.bed();
     let (director, pod) = (bed.node(1)?.addresses(), bed.pod("pod-2a")?.addresses());
@@ -80,7 +82,8 @@ fn takes_off_the_header(cluster: &Cluster, prepared: &Prepared) -> Result<()> {
     expect_bodies(cluster, prepared.vip)
 }
 
-/// The director's own pod, too: what is translated for it meets the server at the pod's own address.
+/// The director's own pod decapsulates as well. Translated packets reach the server at the pod's
+/// own address.
 fn takes_off_the_header_on_the_directors_node(cluster: &Cluster) -> Result<()> {
     let prepared = prepare(cluster, 2, "pod-1a")?;
     for (family, protocol) in Family::ALL.into_iter().flat_map(|f| Protocol::ALL.map(|p| (f, p))) {
@@ -101,7 +104,8 @@ fn pods_take_off_udp_as_well() -> Result<()> {
     takes_off_the_header_on_the_directors_node(cluster)
 }
 
-/// From its node to the pod and back again: what began before stays with whoever it began with, what begins goes the new way.
+/// The setting changes from `node` to `pod` and back. Existing connections stay with their backend,
+/// and new ones use the new way.
 #[test]
 fn connections_go_on_while_the_setting_is_changed() -> Result<()> {
     let mut lab = Lab::start("native", &[])?;

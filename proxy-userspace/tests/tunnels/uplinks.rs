@@ -14,11 +14,12 @@ use millrace_lab::traffic::{Answer, Protocol, ask};
 use crate::lab::Lab;
 
 const LIMIT: Duration = Duration::from_secs(20);
-/// More than many packets hold.
+/// The size of a body of many packets.
 const BODY: usize = 300_000;
 const DIRECT: u8 = 9;
 
-/// A node's address in an overlay, whose networks are numbered as they stand in [`Overlay::ALL`].
+/// Returns a node's address in an overlay. The networks are numbered by their place in
+/// [`Overlay::ALL`].
 fn inside(overlay: Overlay, node: u8) -> Dual {
     let number = number(overlay);
     Dual {
@@ -27,7 +28,7 @@ fn inside(overlay: Overlay, node: u8) -> Dual {
     }
 }
 
-/// Its number, and that of the service whose packets take it to be translated.
+/// Returns the overlay's number, which is also that of its Service.
 fn number(overlay: Overlay) -> u8 {
     match overlay {
         Overlay::Vxlan => 1,
@@ -38,13 +39,13 @@ fn number(overlay: Overlay) -> u8 {
     }
 }
 
-/// The pod of node 2 that is reached over it.
+/// Returns the pod of node 2 that is reached over the overlay.
 fn backend(overlay: Overlay) -> String {
     format!("pod-2{}", char::from(b'a' + number(overlay) - 1))
 }
 
-/// Packets for these addresses of node `to` go over the overlay, as its plugin has it: by a gateway, and from whatever address the
-/// device has.
+/// Routes packets for these addresses of node `to` over the overlay, as its plugin does: by a
+/// gateway, with any address of the device as source.
 fn route_over(overlay: Overlay, from: &Node, to: u8, targets: impl Iterator<Item = IpAddr>) -> Result<()> {
     let carries = |target: &IpAddr| overlay.families().contains(&Family::of(*target));
     let targets: Vec<IpAddr> = targets.filter(carries).collect();
@@ -57,7 +58,7 @@ fn route_over(overlay: Overlay, from: &Node, to: u8, targets: impl Iterator<Item
     })
 }
 
-/// Joins nodes 1 and 2 over their second uplinks; a pod of node 2 is reached that way.
+/// Joins nodes 1 and 2 over their second uplinks. A pod of node 2 is reached that way.
 fn join(bed: &Bed, overlay: Overlay) -> Result<()> {
     let (one, two) = (bed.node(1)?, bed.node(2)?);
     let network = |address: IpAddr| IpNet::new_assert(address, if address.is_ipv4() { 24 } else { 64 });
@@ -70,7 +71,7 @@ fn join(bed: &Bed, overlay: Overlay) -> Result<()> {
     route_over(overlay, one, 2, bed.pod(&backend(overlay))?.addresses().both().into_iter())
 }
 
-/// XDP on what leads to the client, where the overlays have none.
+/// Starts the lab with XDP on the devices towards the client. The overlays have none.
 fn start() -> Result<Lab> {
     let mut lab = Lab::without_agents(Overlay::ALL.len(), "native")?;
     lab.cluster.bed().add_second_uplinks()?;
@@ -94,7 +95,8 @@ fn kinds(overlay: Overlay) -> impl Iterator<Item = (Family, Protocol)> {
     overlay.families().iter().flat_map(|family| Protocol::ALL.map(|protocol| (*family, protocol)))
 }
 
-/// The client asks a service. What answers it comes by the router's device `node`, from the service's address.
+/// The client asks a Service. The answer comes by the router's device `node`, from the Service's
+/// address.
 fn ask_service(lab: &Lab, number: u8, kind: (Family, Protocol), node: &str) -> Result<Answer> {
     let (family, protocol) = kind;
     let (bed, frontend) = (lab.cluster.bed(), SocketAddr::new(vip(number).of(family), 80));
@@ -124,7 +126,7 @@ fn translates(lab: &Lab, overlay: Overlay) -> Result<()> {
     expect_bodies(lab, number, overlay)
 }
 
-/// The nodes' ways to each other are moved to the overlay.
+/// The nodes' ways to each other lead over the overlay.
 fn returns_directly(lab: &Lab, overlay: Overlay) -> Result<()> {
     let bed = lab.cluster.bed();
     let (one, two) = (bed.node(1)?, bed.node(2)?);
@@ -144,7 +146,7 @@ fn returns_directly(lab: &Lab, overlay: Overlay) -> Result<()> {
     expect_bodies(lab, DIRECT, overlay)
 }
 
-/// By TC, and by no other program.
+/// Expects counts by TC, and by no other program.
 fn expect_counted(lab: &Lab, node: u8, reasons: &[&str]) -> Result<()> {
     let counters = lab.cluster.proxy(node)?.counters()?;
     for reason in reasons {

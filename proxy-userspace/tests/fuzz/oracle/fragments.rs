@@ -14,7 +14,7 @@ use crate::tunnel::{is_encapsulated, is_sent_on};
 use crate::world::{Connection, Frontend, NODES, address, vip};
 
 impl Oracle<'_> {
-    /// The first fragment is judged as a packet, or as one of the others.
+    /// Judges a fragment. The first one is judged as a packet, or as one of the others.
     pub(super) fn judge_fragment(&self, fragment: &Fragment, done: &Done<'_>) -> Result<Reasons, String> {
         let packet = &fragment.packet;
         if self.untouched(done).is_ok() {
@@ -45,7 +45,7 @@ impl Oracle<'_> {
         }
     }
 
-    /// A fragment without ports, for a service's address, that was not left alone.
+    /// Judges a changed fragment without ports, for a Service's address.
     fn judge_later(&self, packet: &Packet, done: &Done<'_>) -> Result<Reasons, String> {
         let frontends =
             || self.world.frontends.iter().filter(|frontend| frontend.at.ip() == packet.destination.ip());
@@ -90,8 +90,8 @@ impl Oracle<'_> {
         }
     }
 
-    /// A fragment inside a tunnel to this node; `None` where it is none. What is ours may be left alone all the same: the first one of its
-    /// packet may not have come.
+    /// Judges a fragment inside a tunnel to this node, or returns `None` for other frames. Any such
+    /// fragment may be left alone, because its first one may not have come.
     pub(super) fn judge_tunnelled(&self, done: &Done<'_>) -> Option<Result<Reasons, String>> {
         let here = |outer: &Packet| outer.destination.ip() == address(outer.is_v6(), NODES, 1);
         let outer = Packet::outermost(done.before).filter(here)?;
@@ -106,7 +106,7 @@ impl Oracle<'_> {
         Some(self.judge_inside(&outer, &fragment, inside, &Done { before: &stripped, ..*done }, done))
     }
 
-    /// The same, with what `stripped` of the outer headers would have been.
+    /// Judges the same without `stripped` bytes of outer headers.
     fn judge_inside(
         &self,
         outer: &Packet,

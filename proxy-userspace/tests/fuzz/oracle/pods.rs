@@ -1,4 +1,4 @@
-//! Packets of pods, which reach every backend of a service by its address, and may be one.
+//! Packets of pods, which reach every backend of a Service at its own address, even the pod itself.
 
 use millrace_lab::program::{Hook, Verdict};
 use proxy_common::verdict::Reason;
@@ -14,7 +14,7 @@ impl Oracle<'_> {
         self.hook == Hook::TcPodIn
     }
 
-    /// A pod's packet to a frontend.
+    /// Judges a pod's packet to a frontend.
     pub(super) fn judge_pod(
         &self,
         frontend: &Frontend,
@@ -47,7 +47,7 @@ impl Oracle<'_> {
         }
     }
 
-    /// Whether a pod's answer to itself came back to it from a frontend.
+    /// Returns whether a pod's answer to itself came back to it from a frontend.
     pub(super) fn is_own_answer(&self, packet: &Packet, done: &Done<'_>) -> bool {
         let of_address = |frontend: &&Frontend| frontend.at.ip() == packet.destination.ip();
         let mut frontends = self.world.frontends.iter().filter(of_address);
@@ -56,7 +56,7 @@ impl Oracle<'_> {
             && frontends.any(|frontend| is_answered(done, packet, frontend.at))
     }
 
-    /// A pod's ICMP error is for the backend it is about, or for the pod itself.
+    /// Judges a pod's ICMP error, which is for the backend of its connection or for the pod itself.
     pub(super) fn judge_error_of_pod(&self, packet: &Packet, done: &Done<'_>) -> Result<Reasons, String> {
         match self.verdict(done) {
             Verdict::Pass => {

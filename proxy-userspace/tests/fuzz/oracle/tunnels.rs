@@ -1,4 +1,4 @@
-//! What comes in tunnels, addressed to this node or, by IPVS, to a pod.
+//! Packets in tunnels to this node or, with IPVS, to a pod.
 
 use std::net::SocketAddr;
 
@@ -54,7 +54,8 @@ impl Oracle<'_> {
         })
     }
 
-    /// What IPVS on another node has addressed to a pod is for that one, unless it is of a connection that is not this node's.
+    /// Judges a packet that IPVS on another node addressed to a pod. It is for that pod, unless its
+    /// connection is not this node's.
     fn judge_addressed(
         &self,
         pod: SocketAddr,
@@ -76,7 +77,8 @@ impl Oracle<'_> {
     }
 }
 
-/// The backend of this node that a peer has put into the outer header instead of a node: in IP, and in its own family.
+/// Returns the backend of this node that a peer's outer header names instead of the node. The
+/// encapsulation is IP, in the packet's own family.
 fn addressee(frontend: &Frontend, outer: &Packet, inner: &Packet) -> Option<SocketAddr> {
     let is_possible = !outer.is_tunnel() && outer.is_v6() == inner.is_v6() && is_from_peer(outer);
     let fits = inner.has_ports() && inner.length + (inner.network - outer.network) <= outer.length;

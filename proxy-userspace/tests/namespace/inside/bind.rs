@@ -24,7 +24,7 @@ fn node_ports_are_kept_from_sockets_of_the_node_and_of_nobody_else() -> Result<(
     Ok(())
 }
 
-/// A socket at `::` takes IPv4's port, too, where IPv6 has no such NodePort.
+/// A socket at `::` takes IPv4's port, too, even if IPv6 has no such NodePort.
 #[test]
 fn a_node_port_of_one_family_is_kept_from_dual_stack_sockets() -> Result<()> {
     let cluster = shared();
@@ -45,7 +45,7 @@ fn a_node_port_of_one_family_is_kept_from_dual_stack_sockets() -> Result<()> {
     Ok(())
 }
 
-/// What becomes of a bind over TCP and UDP.
+/// Returns the result of a bind over TCP and UDP.
 pub fn bind(from: &Namespace, local: SocketAddr) -> Result<[Option<ErrorKind>; 2]> {
     from.run(async move || {
         let tcp = std::net::TcpListener::bind(local).err().map(|error| error.kind());

@@ -1,4 +1,4 @@
-//! Whom sockets are told they speak to.
+//! The peer that sockets see.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -28,7 +28,8 @@ fn a_connected_socket_is_told_that_its_peer_is_the_frontend(path: Path) -> Resul
     Ok(())
 }
 
-/// Asks `times` from one unconnected socket, bound to `local`; says who answered and who the socket is told it was.
+/// Asks `times` times from one unconnected socket, bound to `local`. Returns the backend, and the
+/// sender that the socket saw.
 fn ask_unconnected(
     from: &Namespace,
     local: SocketAddr,
@@ -75,7 +76,8 @@ fn the_datagrams_of_an_unconnected_socket_go_to_one_backend_and_come_from_the_fr
     Ok(())
 }
 
-/// Sends a datagram to each of `targets` from one unconnected socket, then says from where the answers came, sorted.
+/// Sends a datagram to each of `targets` from one unconnected socket. Returns the senders of the
+/// answers, sorted.
 fn ask_each(from: &Namespace, targets: &[SocketAddr]) -> Result<Vec<SocketAddr>> {
     let targets = targets.to_vec();
     from.run(async move || {
@@ -94,7 +96,7 @@ fn ask_each(from: &Namespace, targets: &[SocketAddr]) -> Result<Vec<SocketAddr>>
     })
 }
 
-/// Both Services have the same two backends, and sockets of one hash would get the same one.
+/// Both Services have the same two backends. Sockets with one hash would get the same backend.
 fn an_unconnected_socket_is_told_which_of_two_frontends_answers(path: Path) -> Result<()> {
     let cluster = path.shared();
     let backends = ["pod-1b", "pod-2a"];

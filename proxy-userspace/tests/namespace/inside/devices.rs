@@ -1,4 +1,4 @@
-//! The devices that lead to pods come and go.
+//! The devices towards pods come and go.
 
 use std::fs;
 use std::net::IpAddr;
@@ -34,7 +34,7 @@ fn a_pods_device_that_comes_later_is_attached_to_and_one_that_goes_leaves_nothin
     proxy.wait_until("its links are gone", || Ok(pins(proxy)? == before))
 }
 
-/// The names of the links that are pinned.
+/// Returns the names of the pinned links.
 fn pins(proxy: &Proxy) -> Result<Vec<String>> {
     let links = fs::read_dir(proxy.bpffs().join(format!("millrace/v{LAYOUT_VERSION}/links")))?;
     let names = links.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
@@ -55,7 +55,8 @@ fn devices_that_no_pattern_names_any_more_are_left() -> Result<()> {
     expect_the_bridge_serves(&cluster)
 }
 
-/// What a bridge passes between its ports does not come by it, so a pod beside the asking one is another matter.
+/// Expects that the bridge serves pods. Frames between two ports do not pass the bridge device, so
+/// the pods of one bridge are another matter.
 fn expect_the_bridge_serves(cluster: &Cluster) -> Result<()> {
     for (number, backend) in [(1, "pod-2a"), (2, "pod-1a")] {
         let service = cluster.service(&format!("bridge-{number}"), number, &[backend])?;
@@ -66,7 +67,7 @@ fn expect_the_bridge_serves(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// What KubeVirt and the like have: the sockets are in another kernel, and the node sees frames of a TAP device.
+/// KubeVirt's case: the sockets are in another kernel, and the node sees frames of a TAP device.
 #[test]
 fn a_virtual_machine_reaches_services_through_its_tap_device() -> Result<()> {
     let mut cluster = Path::Packets.own(2, 1)?;
@@ -96,7 +97,7 @@ fn route(namespace: &Namespace, to: IpNet, gateway: IpAddr) -> Result<()> {
     namespace.run(async move || Netlink::open()?.set_route(to, gateway).await)
 }
 
-/// The devices of pods' programs, each as often as it has one.
+/// Returns the devices of pods' programs, one for each program.
 fn attached(proxy: &Proxy) -> Result<Vec<String>> {
     let attached = proxy.attached()?.into_iter();
     let of_pods = attached.filter(|attached| HOOKS.contains(&attached.hook.as_str()));

@@ -1,4 +1,4 @@
-//! Who reaches whom.
+//! The reachability matrix inside the node.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -74,7 +74,8 @@ fn node_ports_external_ips_and_load_balancers_are_reached_from_inside_the_node(p
     Ok(())
 }
 
-/// Every row of the article on externalTrafficPolicy, from inside: outside clients are in `local.rs`.
+/// Every row of the Kubernetes article on externalTrafficPolicy, from inside. `local.rs` has
+/// clients outside.
 fn policy_local_is_no_concern_of_pods_and_processes_on_nodes_with_and_without_a_backend(
     path: Path,
 ) -> Result<()> {
@@ -104,7 +105,7 @@ fn internal_policy_local_keeps_to_the_node_and_serves_nobody_where_it_has_no_bac
     path: Path,
 ) -> Result<()> {
     let cluster = path.shared();
-    // A node port gives it a Cluster list, too.
+    // A node port adds a Cluster list.
     let service =
         cluster.service("itp-local", 216, &["pod-1b", "pod-2a"])?.node_ports(32160).internal_local();
     path.apply(&cluster, &service, &[1, 3])?;
@@ -154,7 +155,7 @@ fn what_has_no_endpoint_is_refused_at_once(path: Path) -> Result<()> {
     Ok(())
 }
 
-/// Why a connected socket gets no answer to a datagram, if it gets none.
+/// Returns the reason why a connected socket gets no answer to a datagram, if it gets none.
 fn ask_connected(from: &Namespace, target: SocketAddr) -> Result<Option<ErrorKind>> {
     from.run(async move || {
         let socket = tokio::net::UdpSocket::bind(any(target)).await?;
@@ -221,7 +222,7 @@ fn a_pod_keeps_its_backend_over_connections_and_restarts_of_the_agent_and_is_ind
         assert_eq!(kept(&cluster, client)?, *before, "{client}");
     }
 
-    // Whoever had the endpoint that goes gets another one, and keeps that.
+    // A client of the removed endpoint gets another one, and keeps that.
     let gone = before[0].iter().next().unwrap().split(' ').nth(1).unwrap().to_owned();
     let rest: Vec<&str> = backends.iter().copied().filter(|backend| *backend != gone).collect();
     let service_of_rest = cluster.service("sticky", 1, &rest)?.affinity(600);
@@ -233,7 +234,7 @@ fn a_pod_keeps_its_backend_over_connections_and_restarts_of_the_agent_and_is_ind
 
 fn an_affinity_that_has_ended_may_lead_elsewhere(path: Path) -> Result<()> {
     const SECONDS: u32 = 1;
-    /// One of six backends is chosen, which may be the same.
+    /// One of six backends is chosen. It may be the same again.
     const ROUNDS: usize = 20;
     let cluster = path.shared();
     let backends = ["pod-1a", "pod-1b", "pod-2a", "pod-2b", "pod-3a", "pod-3b"];

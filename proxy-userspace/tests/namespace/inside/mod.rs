@@ -1,4 +1,4 @@
-//! Pods and processes of the nodes ask services: through the hooks of their sockets, and packet by packet.
+//! Pods and processes of the nodes ask Services: through the socket hooks, and per packet.
 
 mod bind;
 mod datagrams;
@@ -22,12 +22,12 @@ use millrace_lab::traffic::{Answer, Protocol, ask};
 
 use crate::fixture::{shared, xdp};
 
-/// Requests after which a backend that has not answered is held to be left out.
+/// The number of requests after which a silent backend counts as left out.
 const MOST: usize = 80;
-/// How long an agent with other flags may take to load its programs anew.
+/// The longest time of an agent with other flags to load its programs anew.
 const RELOAD: Duration = Duration::from_mins(2);
 
-/// Declares each function as tests: for both ways in which a pod is served.
+/// Declares each function as tests for both ways of serving a pod.
 macro_rules! each_path {
     ($($name:ident)+) => {$(
         mod $name {
@@ -40,17 +40,17 @@ macro_rules! each_path {
 }
 use each_path;
 
-/// How pods are served.
+/// The way in which pods are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Path {
-    /// By the hooks of their sockets.
+    /// By socket hooks.
     Sockets,
     /// Per packet, on their devices.
     Packets,
 }
 
 impl Path {
-    /// The agents' flags.
+    /// Returns the agents' flags.
     const fn flags(self) -> &'static [&'static str] {
         match self {
             Self::Sockets => &[],
@@ -58,7 +58,7 @@ impl Path {
         }
     }
 
-    /// A cluster for tests that break nothing but their own services.
+    /// Returns a cluster for tests that break only their own Services.
     fn shared(self) -> MutexGuard<'static, Cluster> {
         static WITHOUT_HOOKS: LazyLock<Mutex<Cluster>> = LazyLock::new(|| {
             remove_own_at_exit();
@@ -70,18 +70,19 @@ impl Path {
         }
     }
 
-    /// A cluster of one's own.
+    /// Returns a cluster of the test's own.
     fn own(self, nodes: u8, pods: u8) -> Result<Cluster> {
         Cluster::start_with(Shape { nodes, pods, ..Shape::default() }, &xdp(), self.flags())
     }
 
-    /// Who is served on a node: a pod, and where sockets have hooks the node's own processes.
+    /// Returns the served clients of a node: a pod, and with socket hooks also the node's own
+    /// processes.
     fn clients<'a>(self, cluster: &'a Cluster, pod: &str, number: u8) -> Result<Vec<&'a Namespace>> {
         let host = (self == Self::Sockets).then(|| node(cluster, number)).transpose()?;
         Ok([self::pod(cluster, pod)?].into_iter().chain(host).collect())
     }
 
-    /// Applies a service on the nodes of its clients, once their programs are attached.
+    /// Applies a Service on the nodes of its clients, once their programs are attached.
     fn apply(self, cluster: &Cluster, service: &Service, nodes: &[u8]) -> Result<()> {
         cluster.apply(service, nodes)?;
         for number in nodes {
@@ -100,8 +101,9 @@ impl Path {
         Ok(())
     }
 
-    /// Asks over both families and protocols until each of the backends has answered, and no other; the backends see the asking
-    /// socket's own address. Only who reaches itself packet by packet sees the frontend there.
+    /// Asks over both families and protocols until each backend has answered, and no other. The
+    /// backends must see the asking socket's own address. Only a pod that reaches itself per packet
+    /// sees the frontend there.
     fn reaches(
         self,
         cluster: &Cluster,
@@ -164,7 +166,7 @@ fn loopback() -> Dual {
     Dual { v4: Ipv4Addr::LOCALHOST, v6: Ipv6Addr::LOCALHOST }
 }
 
-/// What becomes of a TCP connection.
+/// Returns the result of a TCP connection.
 fn connect(from: &Namespace, target: SocketAddr) -> Result<Result<SocketAddr, ErrorKind>> {
     from.run(async move || match tokio::net::TcpStream::connect(target).await {
         Ok(stream) => Ok(Ok(stream.peer_addr()?)),
@@ -172,7 +174,7 @@ fn connect(from: &Namespace, target: SocketAddr) -> Result<Result<SocketAddr, Er
     })
 }
 
-/// Connects, which takes the kernel minutes to give up.
+/// Starts to connect. The kernel gives up after minutes.
 fn knock(from: &Namespace, target: SocketAddr) -> Task<()> {
     from.spawn(async move || Ok(tokio::net::TcpStream::connect(target).await.map(drop)?))
 }

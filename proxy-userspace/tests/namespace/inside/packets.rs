@@ -1,4 +1,5 @@
-//! What pods are given per packet: sizes, other protocols, refusals by source, backends that are no pods.
+//! Pods that are served per packet: sizes, other protocols, refusals by source, backends that are
+//! no pods.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -60,7 +61,7 @@ fn a_cluster_ip_answers_a_pods_echo_requests() -> Result<()> {
     Ok(())
 }
 
-/// Without hooks for them, or since they have no source when they connect: their packets have one.
+/// An unbound socket has no source when it connects, or has no hooks. Its packets have a source.
 fn source_ranges_hold_for_pods_whose_sockets_are_not_bound(path: Path) -> Result<()> {
     let cluster = path.shared();
     let ranges =

@@ -1,4 +1,4 @@
-//! What hooks of sockets do that packets could not.
+//! Features of socket hooks that packets can't have.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -32,7 +32,8 @@ fn a_node_port_on_loopback_is_for_the_nodes_own_namespace_only() -> Result<()> {
     Ok(())
 }
 
-/// The kernel sends nothing from a loopback address to another node or a pod; to one of the node's own addresses it does.
+/// The kernel sends no packet from a loopback address to another node or a pod. It does so to an
+/// address of the node.
 #[test]
 fn a_socket_bound_to_loopback_reaches_only_node_ports_whose_backend_is_on_the_node_itself() -> Result<()> {
     let mut cluster = shared();
@@ -73,7 +74,7 @@ fn a_datagram_without_an_endpoint_is_refused_though_its_socket_is_not_connected(
     Ok(())
 }
 
-/// What becomes of a datagram of a socket that is not connected.
+/// Returns the result of a datagram of an unconnected socket.
 fn send(from: &Namespace, target: SocketAddr) -> Result<Option<ErrorKind>> {
     from.run(async move || {
         let socket = tokio::net::UdpSocket::bind(any(target)).await?;
@@ -90,7 +91,8 @@ fn hooks_are_for_the_node_only_or_gone_where_a_flag_says_so() -> Result<()> {
     let local: SocketAddr = "0.0.0.0:30010".parse()?;
     let connected = |cluster: &Cluster, from: &Namespace| -> Result<u64> {
         let before = counted(cluster, 1, "connected")?;
-        // Where it is nobody's, the packet gets lost on the network; that is not waited for.
+        // If the address has no owner, the packet gets lost on the network. The test does not wait
+        // for that.
         let _ = knock(from, target).join_within(Duration::from_millis(500));
         Ok(counted(cluster, 1, "connected")? - before)
     };
@@ -118,7 +120,7 @@ fn hooks_are_for_the_node_only_or_gone_where_a_flag_says_so() -> Result<()> {
     Ok(())
 }
 
-/// Source ranges hold inside the node, too: as far as a socket's source is known when it connects.
+/// Source ranges are checked inside the node, too, if a socket has a source when it connects.
 #[test]
 fn source_ranges_are_asked_of_sockets_with_a_source() -> Result<()> {
     let cluster = shared();
@@ -143,11 +145,11 @@ fn source_ranges_are_asked_of_sockets_with_a_source() -> Result<()> {
     Ok(())
 }
 
-/// A resolver's socket: connected, waiting for an answer that will never come.
+/// A resolver's socket: connected, and waiting for an answer that never comes.
 #[test]
 fn a_connected_datagram_socket_is_told_when_its_backend_goes_and_reaches_the_next_one() -> Result<()> {
     let mut cluster = shared();
-    // A port of their own, since a pod that still serves another Service is not gone.
+    // The port is not shared: a pod that still serves another Service is not gone.
     let port = 9191;
     for number in [2, 3] {
         cluster.start_host_server(number, port)?;
@@ -167,7 +169,8 @@ fn a_connected_datagram_socket_is_told_when_its_backend_goes_and_reaches_the_nex
             connected.send(())?;
             let told = client.recv(&mut [0; 1]).await.map_err(|error| error.kind());
             assert_eq!(told, Err(ErrorKind::ConnectionAborted), "nothing was sent that could be answered");
-            // It is told once; who sends without having read is told that the socket has no peer any more.
+            // The socket gets the error once. A sender that has not read learns that the socket has
+            // no peer any more.
             let told = client.send(b"who is there?").await.map_err(|error| error.raw_os_error());
             assert_eq!(told, Err(Some(libc::EDESTADDRREQ)));
             client.connect(frontend).await?;
@@ -181,7 +184,8 @@ fn a_connected_datagram_socket_is_told_when_its_backend_goes_and_reaches_the_nex
     Ok(())
 }
 
-/// It hears nobody but its peer, so what it sends to another address changes nothing of that.
+/// A connected socket receives only from its peer, so a datagram to another address does not change
+/// that.
 #[test]
 fn a_connected_datagram_socket_keeps_its_frontend_though_it_asks_the_backend_itself() -> Result<()> {
     let cluster = shared();
@@ -207,8 +211,8 @@ async fn datagram(target: SocketAddr) -> Result<tokio::net::UdpSocket> {
     Ok(socket)
 }
 
-/// An entry that is evicted is not found when its backend goes: connections come by the thousand, and datagram sockets that only
-/// send are never seen again.
+/// An evicted entry is not found when its backend goes. Connections come by the thousand, and
+/// datagram sockets that only send are not seen again.
 #[test]
 fn connections_take_no_room_of_datagram_sockets() -> Result<()> {
     let cluster = shared();
@@ -254,7 +258,7 @@ fn what_a_socket_asked_for_is_forgotten_when_it_is_closed() -> Result<()> {
     Ok(())
 }
 
-/// How many sockets a map has that were turned from this address.
+/// Returns the number of sockets in a map that were directed away from this address.
 fn remembered(proxy: &Proxy, map: &str, frontend: IpAddr) -> Result<usize> {
     let pin = proxy.bpffs().join(format!("millrace/v{LAYOUT_VERSION}/maps")).join(map);
     let map = Map::from_map_data(MapData::from_pin(pin)?)?;
@@ -274,7 +278,7 @@ where
     Ok(entries.iter().filter(|(_, entry)| entry.address == frontend).count())
 }
 
-/// Who answers a connected socket.
+/// Returns the backend that answers a connected socket.
 async fn whom(socket: &tokio::net::UdpSocket) -> Result<String> {
     socket.send(b"who is there?").await?;
     let mut buffer = vec![0; 2048];
