@@ -71,7 +71,7 @@ impl Process {
         self.wait()
     }
 
-    /// Waits for the end of the process. Fails after [`END_LIMIT`].
+    /// Waits for the end of the process. Fails after `END_LIMIT`.
     pub fn wait(mut self) -> Result<ExitStatus> {
         let end = Instant::now() + patience(END_LIMIT);
         while Instant::now() < end {

@@ -16,7 +16,7 @@ const BPFFS: &str = "/sys/fs/bpf";
 /// The longest duration of a command.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// Runs `millrace <arguments>` in a namespace to its end. Kills it after [`END_LIMIT`].
+/// Runs `millrace <arguments>` in a namespace to its end. Kills it after `END_LIMIT`.
 pub(super) fn run(namespace: &Namespace, arguments: Vec<String>) -> Result<Output> {
     let binary = binary()?;
     namespace.run(async move || {
