@@ -12,40 +12,25 @@
     reason = "the macros of aya-ebpf want it so, and drop the docs"
 )]
 
-mod affinity;
-mod apart;
-mod balance;
-mod buffer;
-mod config;
-mod cut;
-mod dispatch;
-mod dsr;
-mod egress;
-mod family;
-mod flow;
-mod fou;
-mod fragment;
-mod hairpin;
-mod held;
+// From the top: each uses only those below it.
+mod hooks;
+
 mod icmp;
-mod ingress;
-mod maps;
-mod mss;
-mod nat;
-mod node_flow;
-mod observe;
+
+mod forward;
+
+mod parse;
+
+mod select;
+
+mod flow;
+
 mod packet;
-mod path;
-mod pod;
-mod route;
-mod sctp;
-mod share;
-mod snat;
-mod socket;
-mod source;
-mod trust;
+
+mod maps;
+
+mod header;
 mod verdict;
-mod vip;
 
 use core::ptr;
 
@@ -55,8 +40,12 @@ use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr, classifier, xdp};
 use aya_ebpf::programs::{SockAddrContext, SockContext, TcContext, XdpContext};
 use proxy_common::verdict::{Program, Reason};
 
-use crate::packet::{BARE, FRAMED, Packet, TcPacket, XdpPacket};
-use crate::socket::{Call, Closing, Outcome, Plain4};
+use crate::hooks::socket::{Call, Closing, Outcome, Plain4};
+use crate::hooks::{egress, pod, socket, uplink};
+use crate::maps::observe;
+use crate::packet::Packet;
+use crate::packet::tc::{BARE, FRAMED, TcPacket};
+use crate::packet::xdp::XdpPacket;
 use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
 
 /// Off the wire, on a device with XDP.
@@ -64,7 +53,7 @@ use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
 pub fn xdp_ingress(context: XdpContext) -> u32 {
     let packet = XdpPacket::new(&context);
     let (length, device) = (packet.length(), packet.device());
-    let verdict = ingress::walk(packet);
+    let verdict = uplink::walk(packet);
     observe::count(Program::XdpIngress, verdict.reason(), length);
     match verdict {
         Verdict::Pass(_) | Verdict::Deliver(_) | Verdict::Again(_) => xdp_action::XDP_PASS,
@@ -123,7 +112,7 @@ fn arrive<const LINK: usize>(mut packet: TcPacket<LINK>) -> i32 {
         return TC_ACT_UNSPEC;
     }
     let is_ours = !packet.is_tagged() && packet.prepare().is_some();
-    let verdict = if is_ours { ingress::walk(packet) } else { UNTOUCHED };
+    let verdict = if is_ours { uplink::walk(packet) } else { UNTOUCHED };
     let verdict = match verdict {
         Verdict::Send(..) if packet.frame().is_err() => NO_ROOM,
         verdict => verdict,

@@ -6,11 +6,12 @@ use proxy_common::flow::{
     FLOW_FIN_CLIENT, FLOW_SYN,
 };
 
-use super::{Found, Sender, find, is_client_entry, is_reply_entry, is_twin, proof, turn_round};
-use crate::apart;
-use crate::family::{Family, FlowOf, KeyOf};
-use crate::packet::header::tcp_flag;
-use crate::packet::parse::has_connections;
+use super::entry::{self, Found, Sender, find, is_client_entry, is_reply_entry, is_twin, turn_round};
+use super::proof;
+use crate::header::tcp_flag;
+use crate::maps::family::{Family, FlowOf, KeyOf};
+use crate::maps::global;
+use crate::packet::parsed::has_connections;
 use crate::packet::{Packet, Parsed};
 
 /// Renews an entry and its twin for a packet: promotes an embryo the client has answered in, follows FIN and RST,
@@ -27,9 +28,9 @@ pub fn track<P: Packet, F: Family>(packet: &P, parsed: &Parsed<F::Address>, foun
         };
     if noteworthy || found.last_seen != found.now {
         let embryo = found.embryo && !promoted;
-        let place = u32::from(embryo) * apart::EMBRYO;
-        let side = if sender == Sender::Backend { apart::FROM_BACKEND } else { 0 };
-        apart::renew::<F>(&parsed.key, parsed.tcp_flags, place | side, found.now);
+        let place = u32::from(embryo) * global::EMBRYO;
+        let side = if sender == Sender::Backend { global::FROM_BACKEND } else { 0 };
+        global::renew::<F>(&parsed.key, parsed.tcp_flags, place | side, found.now);
     }
 }
 
@@ -41,7 +42,7 @@ fn settle<P: Packet, F: Family>(packet: P, parsed: &Parsed<F::Address>) -> bool 
         return false;
     }
     let number = proof::acknowledged::<P>(&packet, parsed.transport());
-    apart::is_shown::<F>(&parsed.key, number) && apart::promote::<F>(&parsed.key)
+    global::is_shown::<F>(&parsed.key, number) && global::promote::<F>(&parsed.key)
 }
 
 /// Whether a client's number shows that it has seen what was answered in an embryo. A director sees no answers, and datagrams have no
@@ -88,7 +89,7 @@ pub fn promote<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) -> bool {
         let _ = F::flows_new().remove(key);
         return false;
     }
-    flow.last_seen = super::now();
+    flow.last_seen = entry::now();
     if flow.state == FLOW_SYN {
         flow.state = FLOW_ESTABLISHED;
     }

@@ -13,13 +13,13 @@ use proxy_common::way::{WAY_IPV4, WAY_VALID};
 
 use super::family::{Icmp, Message};
 use super::limit;
-use crate::family::Outer;
+use crate::header::{ETHERNET, Ethernet, IcmpHeader};
+use crate::maps::family::Outer;
 use crate::maps::{self, Buffer};
-use crate::packet::header::{ETHERNET, Ethernet, IcmpHeader};
-use crate::packet::parse::parse;
+use crate::packet::parsed::parse;
 use crate::packet::{CHUNK_WORDS, Chunk, Packet, Parsed};
+use crate::select::vip;
 use crate::verdict::{BY_HOP, UNTOUCHED, Verdict};
-use crate::vip;
 
 /// Bytes a quote may have: an IP header with all its options, or with 48 bytes of extension headers, and eight bytes.
 pub(super) const MOST_QUOTED: usize = 96;

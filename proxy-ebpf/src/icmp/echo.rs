@@ -5,10 +5,10 @@ use proxy_common::fragment::Side;
 use proxy_common::verdict::Reason;
 
 use super::family::{Icmp, parse_plain};
-use crate::packet::header::{ETHERNET, IcmpHeader};
+use crate::header::{ETHERNET, IcmpHeader};
 use crate::packet::{Packet, Parsed};
+use crate::select::vip;
 use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
-use crate::vip;
 
 /// Turns an echo request to a service's address round in place, if whoever sent it may ask there. As with any host's, the answer is
 /// as large as the request, so nobody gains from a forged one; and as with Linux' own, there is no limit to them.

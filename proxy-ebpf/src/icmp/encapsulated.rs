@@ -9,16 +9,19 @@ use super::answer::{self, MOST_QUOTED, QUOTED_TRANSPORT};
 use super::family::{Icmp, LEAST_LINK, Quote, parse_plain};
 use super::limit;
 use super::relay::{MAX_OFFSET, QUOTE};
-use crate::balance;
-use crate::dsr;
-use crate::family::{V4, V6};
 use crate::flow;
-use crate::fou::{self, Encapsulation, Fou};
+use crate::forward::decap;
+use crate::forward::path_mtu;
+use crate::forward::route;
+use crate::forward::route::NextHop;
+use crate::header::{ETHERNET, IcmpHeader, Ports, Udp, protocol};
+use crate::maps::v4::V4;
+use crate::maps::v6::V6;
 use crate::maps::{self, Buffer};
-use crate::packet::header::{ETHERNET, IcmpHeader, Ports, Udp, protocol};
+use crate::packet::encap;
+use crate::packet::encap::{Encapsulation, Fou};
 use crate::packet::{CHUNK_WORDS, Chunk, MOST_HEADERS, Packet, Transport};
-use crate::path;
-use crate::route::{self, NextHop};
+use crate::select::backend;
 use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
 
 /// To the stack as well: who else encapsulates for this node may have to know.
@@ -98,20 +101,20 @@ fn find_inner<P: Packet, O: Icmp>(packet: P) -> Option<u8> {
     finding.size = O::read_plain(&packet, quote, outer)?.length;
     let (source, destination) = O::read_addresses(&packet, quote)?;
     let is_told = (O::LEAST_MTU..finding.size).contains(&finding.mtu) && source == ip.key.destination;
-    if !is_told || !dsr::is_own::<O>(&source) || O::may_be_fragmented(&packet, quote) {
+    if !is_told || !decap::is_own::<O>(&source) || O::may_be_fragmented(&packet, quote) {
         return None;
     }
     let hint = O::read_hint(&packet, quote)?;
-    if hint & !(dsr::HINT_MASK | dsr::ONWARD) != 0 {
+    if hint & !(decap::HINT_MASK | decap::ONWARD) != 0 {
         return None;
     }
-    finding.hint = hint & dsr::HINT_MASK;
-    finding.way = dsr::peer::<O>(&destination) >> PEER_WAY_SHIFT;
+    finding.hint = hint & decap::HINT_MASK;
+    finding.way = decap::peer::<O>(&destination) >> PEER_WAY_SHIFT;
     let way = maps::WAYS.get(finding.way)?;
     if way.flags & WAY_VALID == 0 || O::unmap(&way.target) != destination {
         return None;
     }
-    if !path::can_have_sent(finding.way, way, finding.size) {
+    if !path_mtu::can_have_sent(finding.way, way, finding.size) {
         return None;
     }
     let transport = quote + O::HEADER;
@@ -122,7 +125,7 @@ fn find_inner<P: Packet, O: Icmp>(packet: P) -> Option<u8> {
     finding.inner = (transport + between) as u32;
     finding.outer = (O::HEADER + between) as u32;
     // So that what IPv6 clients can't be told to make smaller still fits.
-    finding.least = LEAST_LINK + (O::HEADER + between.max(fou::own_bytes())) as u32;
+    finding.least = LEAST_LINK + (O::HEADER + between.max(encap::own_bytes())) as u32;
     Some(inner)
 }
 
@@ -154,7 +157,7 @@ fn conclude<P: Packet, F: Icmp>(packet: P) -> Result<(), Verdict> {
         return Err(UNTOUCHED);
     };
     let seconds = if quote.is_some() { NARROWED_SECONDS } else { DOUBTED_SECONDS };
-    path::narrow(finding.way, way, finding.mtu.max(finding.least) as u16, seconds);
+    path_mtu::narrow(finding.way, way, finding.mtu.max(finding.least) as u16, seconds);
     let quote = quote.ok_or(NOTED)?;
     finding.told = finding.mtu.saturating_sub(finding.outer).max(F::LEAST_TOLD);
     if finding.told.saturating_add(finding.outer) >= finding.size {
@@ -192,16 +195,16 @@ fn is_ours<P: Packet, F: Icmp>(packet: &P, quote: &Quote<F::Address>, finding: &
         protocol: quote.protocol,
         ..FlowKey::default()
     };
-    let Some(frontend) = balance::lookup_encapsulated::<F>(&key) else {
+    let Some(frontend) = backend::lookup_encapsulated::<F>(&key) else {
         return false;
     };
     let carries = |reference| {
-        let backend = balance::lookup_backend::<F>(reference);
+        let backend = backend::lookup_backend::<F>(reference);
         backend.is_some_and(|backend| {
-            backend.way == finding.way && backend.hint & dsr::HINT_MASK == finding.hint
+            backend.way == finding.way && backend.hint & decap::HINT_MASK == finding.hint
         })
     };
-    let slot = balance::select_slot::<F>(&frontend, &key);
+    let slot = backend::select_slot::<F>(&frontend, &key);
     let kept = || flow::lookup_quoted::<F>(&key).is_some_and(|flow| carries(BackendRef(flow.backend)));
     carries(slot.settled()) || carries(slot.current()) || kept()
 }

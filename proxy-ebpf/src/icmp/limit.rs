@@ -5,7 +5,7 @@ use aya_ebpf::bindings::BPF_ANY;
 use proxy_common::icmp::{SOURCE_INTERVAL, SourcePrefix, TOTAL_INTERVAL, take};
 
 use crate::maps;
-use crate::observe;
+use crate::maps::observe;
 
 /// Takes a token for a message to a source, if there is one.
 #[inline(never)]

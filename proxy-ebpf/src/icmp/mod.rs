@@ -14,7 +14,7 @@ pub use relay::{leave, receive_tunnelled};
 
 use proxy_common::fragment::Side;
 
-use crate::packet::header::{ETHERNET, IcmpHeader};
+use crate::header::{ETHERNET, IcmpHeader};
 use crate::packet::{Packet, Parsed};
 use crate::verdict::{UNTOUCHED, Verdict};
 

@@ -1,9 +1,10 @@
 //! The packets that `ICMPv6` errors quote, where they have extension headers: fragments, above all.
 
 use super::relay::MAX_OFFSET;
-use crate::family::{Family, V6};
+use crate::maps::family::Family;
+use crate::maps::v6::V6;
 use crate::packet::Packet;
-use crate::packet::unusual::{Piece, Preface};
+use crate::parse::unusual::{Piece, Preface};
 
 /// Bits of what [`read`] says that are the protocol; those above are the offset.
 const PROTOCOL_BITS: u32 = 8;

@@ -13,20 +13,21 @@ use proxy_common::way::FOU_PORT;
 
 use super::encapsulated;
 use super::family::{Icmp, Plain, Quote, parse_plain};
-use crate::balance;
-use crate::dispatch;
-use crate::dsr;
-use crate::family::{Family, FlowOf, KeyOf};
 use crate::flow;
-use crate::fou::Encapsulation;
-use crate::nat::difference;
-use crate::node_flow;
-use crate::observe;
-use crate::packet::header::{ETHERNET, IcmpHeader, Ports, Tcp, Udp, protocol};
-use crate::packet::parse::has_ports;
+use crate::flow::mode_change;
+use crate::forward::decap;
+use crate::forward::dsr_pod;
+use crate::forward::nat::difference;
+use crate::forward::route;
+use crate::forward::route::NextHop;
+use crate::header::{ETHERNET, IcmpHeader, Ports, Tcp, Udp, protocol};
+use crate::maps::family::{Family, FlowOf, KeyOf};
+use crate::maps::observe;
+use crate::packet::encap::Encapsulation;
+use crate::packet::parsed::has_ports;
 use crate::packet::{MOST_HEADERS, Packet};
-use crate::route::{self, NextHop};
-use crate::share;
+use crate::select::backend;
+use crate::select::node_flow;
 use crate::verdict::{HAND_TO_TC, NO_ROOM, UNTOUCHED, Verdict};
 
 /// Offset of the quote in an ICMP message.
@@ -105,37 +106,37 @@ fn judge<P: Packet, F: Icmp>(mut packet: P) -> Next {
 fn is_tunnel<F: Family>(key: &KeyOf<F>) -> bool {
     key.source_port == FOU_PORT.to_be()
         && key.protocol == protocol::UDP
-        && dsr::is_own::<F>(&key.destination)
-        && dsr::is_other_node::<F>(&key.source)
+        && decap::is_own::<F>(&key.destination)
+        && decap::is_other_node::<F>(&key.source)
 }
 
 /// Rule 1 of the slot: where nothing changed, a director keeps no entry.
 #[inline(always)]
 fn choose<F: Family>(key: &KeyOf<F>) -> Next {
-    let Some(frontend) = balance::lookup_frontend::<F>(key) else {
+    let Some(frontend) = backend::lookup_frontend::<F>(key) else {
         return Next::End(UNTOUCHED);
     };
     if node_flow::may_be_node_port(key.destination_port) && node_flow::is_known::<F>(key) {
         return Next::End(UNTOUCHED);
     }
-    if frontend.flags & FRONTEND_DSR == 0 || !share::owns_unknown(key.protocol) {
+    if frontend.flags & FRONTEND_DSR == 0 || !mode_change::owns_unknown(key.protocol) {
         return Next::End(unknown());
     }
-    let slot = balance::select_slot::<F>(&frontend, key);
-    send_as::<F>(key, balance::keeper::<F>(slot, key.protocol))
+    let slot = backend::select_slot::<F>(&frontend, key);
+    send_as::<F>(key, backend::keeper::<F>(slot, key.protocol))
 }
 
 /// About a connection of ours that has no entry; or of another mode's, which is in the stack.
 #[inline(always)]
 fn unknown() -> Verdict {
-    if share::is_alone() { Verdict::Drop(Reason::IcmpUnknown) } else { UNTOUCHED }
+    if mode_change::is_alone() { Verdict::Drop(Reason::IcmpUnknown) } else { UNTOUCHED }
 }
 
 /// As the connection's own packets.
 #[inline(always)]
 fn send_as<F: Family>(key: &KeyOf<F>, backend: BackendRef) -> Next {
-    let takes = |backend: &Backend<F::Address>| dispatch::takes::<F>(backend, key);
-    if balance::lookup_backend::<F>(backend).is_some_and(takes) {
+    let takes = |backend: &Backend<F::Address>| dsr_pod::takes::<F>(backend, key);
+    if backend::lookup_backend::<F>(backend).is_some_and(takes) {
         Next::SendToPod(backend)
     } else {
         Next::Send(backend)
@@ -145,20 +146,20 @@ fn send_as<F: Family>(key: &KeyOf<F>, backend: BackendRef) -> Next {
 /// To the node of a backend, encapsulated as the connection's own packets.
 #[inline(never)]
 fn send<P: Packet, F: Icmp>(mut packet: P, to: BackendRef) -> Verdict {
-    let Some(backend) = balance::lookup_backend::<F>(to).filter(|backend| !backend.is_local()) else {
+    let Some(backend) = backend::lookup_backend::<F>(to).filter(|backend| !backend.is_local()) else {
         return Verdict::Drop(Reason::IcmpUnknown);
     };
     let Some(parsed) = parse_plain::<P, F>(&packet, ETHERNET, F::PROTOCOL) else {
         return UNTOUCHED;
     };
-    sent(dsr::send::<P, F>(&mut packet, &parsed, backend))
+    sent(decap::send::<P, F>(&mut packet, &parsed, backend))
 }
 
 /// To the pod of a backend, the same way.
 #[inline(never)]
 fn send_to_pod<P: Packet, F: Icmp>(mut packet: P, to: BackendRef) -> Verdict {
     match parse_plain::<P, F>(&packet, ETHERNET, F::PROTOCOL) {
-        Some(parsed) => sent(dispatch::encapsulate::<P, F>(&mut packet, &parsed, to)),
+        Some(parsed) => sent(dsr_pod::encapsulate::<P, F>(&mut packet, &parsed, to)),
         None => UNTOUCHED,
     }
 }
@@ -206,7 +207,7 @@ fn translate_by<P: Packet, F: Icmp>(
         route::to_client::<P, F>(packet, flow, error.length, &mut next)?;
     } else {
         let backend = BackendRef(flow.backend);
-        balance::lookup_backend::<F>(backend).ok_or(Verdict::Drop(Reason::IcmpUnknown))?;
+        backend::lookup_backend::<F>(backend).ok_or(Verdict::Drop(Reason::IcmpUnknown))?;
         next = NextHop::of_hop(route::hop::<P, F>(packet, backend, &flow.destination)?);
     }
     rewrite::<P, F>(packet, error, flow).ok_or(NO_ROOM)?;
@@ -245,18 +246,18 @@ fn judge_inner<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(
     packet: &mut P,
     error: &mut Error<F>,
 ) -> Result<Next, Verdict> {
-    let frontend = balance::lookup_encapsulated::<F>(&error.key).ok_or(UNTOUCHED)?;
-    let is_for_pod = dsr::check_addressee::<P, O, F, E>(packet)?.is_some();
+    let frontend = backend::lookup_encapsulated::<F>(&error.key).ok_or(UNTOUCHED)?;
+    let is_for_pod = decap::check_addressee::<P, O, F, E>(packet)?.is_some();
     let is_here = |flow: &&FlowOf<F>| flow.flags & (FLOW_REPLY | FLOW_ENCAPSULATE) == 0 && flow.check == 0;
     let Some(flow) = flow::lookup_quoted::<F>(&error.key).filter(is_here) else {
         if is_for_pod {
             return Err(UNTOUCHED);
         }
-        return balance::other_owner::<F>(&frontend, &error.key)
+        return backend::other_owner::<F>(&frontend, &error.key)
             .map(Next::Send)
             .ok_or(Verdict::Drop(Reason::NoBackendHere));
     };
-    if is_for_pod && !dsr::is_addressed::<P, O, F>(packet, &flow.destination) {
+    if is_for_pod && !decap::is_addressed::<P, O, F>(packet, &flow.destination) {
         return Err(UNTOUCHED);
     }
     packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
@@ -270,7 +271,7 @@ fn judge_inner<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(
 /// The second chance of what is about a connection that this node has not: once, to another owner of its slot.
 #[inline(never)]
 fn send_onward<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: P, to: BackendRef) -> Verdict {
-    let Some(backend) = balance::lookup_backend::<F>(to) else {
+    let Some(backend) = backend::lookup_backend::<F>(to) else {
         return Verdict::Drop(Reason::NoBackendHere);
     };
     let Some(inner) = parse_plain::<P, F>(&packet, ETHERNET + O::HEADER + E::BYTES, F::PROTOCOL) else {
@@ -279,7 +280,7 @@ fn send_onward<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: P, to: Bac
     let Some(hint) = O::read_hint(&packet, ETHERNET) else {
         return NO_ROOM;
     };
-    dsr::send_onward::<P, O, F, E>(packet, &inner, backend, hint)
+    decap::send_onward::<P, O, F, E>(packet, &inner, backend, hint)
 }
 
 /// From a backend, or its node: for the client.
@@ -306,7 +307,7 @@ pub fn receive_of_pod<P: Packet, F: Icmp>(mut packet: P) -> Verdict {
     };
     let key = &error.key;
     let Some(flow) = flow::lookup_quoted::<F>(key) else {
-        let frontend = balance::lookup_internal::<F>(&key.destination, key.destination_port, key.protocol);
+        let frontend = backend::lookup_internal::<F>(&key.destination, key.destination_port, key.protocol);
         return if frontend.is_some() { unknown() } else { UNTOUCHED };
     };
     let is_client = flow.flags & (FLOW_REPLY | FLOW_ENCAPSULATE) == 0;

@@ -1,21 +1,20 @@
 //! A packet as XDP and TC see it: one trait, so that balancing and translation exist once.
 
-pub mod header;
-pub mod parse;
-mod tc;
-pub mod unusual;
-mod xdp;
+pub mod buffer;
+pub mod encap;
+pub mod parsed;
+pub mod sctp;
+pub mod tc;
+pub mod xdp;
 
 use core::ffi::c_void;
 
 use proxy_common::checksum::Difference;
 
-use crate::family::Family;
+use crate::header::{Ethernet, Ports};
+use crate::maps::family::Family;
 use crate::verdict::Verdict;
-use header::{Ethernet, Ports};
-pub use parse::{Parsed, Transport};
-pub use tc::{BARE, FRAMED, GSO_BY_FRAGS, TcPacket};
-pub use xdp::XdpPacket;
+pub use parsed::{Parsed, Transport};
 
 /// Bytes that hold all the headers we are ready to look at: Ethernet, two IP headers with options, TCP.
 pub const MOST_HEADERS: usize = 192;
@@ -71,16 +70,16 @@ pub trait Packet: Copy {
     fn need(&self, bytes: usize);
     /// The ports of an SCTP header, and the type of the chunk behind it.
     fn read_sctp(&self, offset: usize) -> Option<(Ports, u8)>;
-    /// A [`Shape`](unusual::Shape) in plain order, zero where there is none: what [`unusual::read`] finds out about the packet at
+    /// A [`Shape`](crate::parse::unusual::Shape) in plain order, zero where there is none: what [`unusual::read`](crate::parse::unusual::read) finds out about the packet at
     /// `offset`. All pointers die.
     fn read_unusual<F: Family>(&self, offset: u32) -> u64;
     /// What [`quoted::read`](crate::icmp::quoted::read) finds out about the IPv6 packet that is quoted at `offset`. All pointers die.
     fn read_quoted(&self, offset: u32) -> u32;
-    /// Holds a later fragment, that which was [followed](crate::apart::follow_fragment) last, until the first one of its packet comes.
+    /// Holds a later fragment, that which was [followed](crate::maps::global::follow_fragment) last, until the first one of its packet comes.
     /// The answer is what that says if it has come by now, `fragment::HELD`, `FOR_TC`, or zero.
     fn hold_fragment<F: Family>(&self) -> u64;
     /// Enters a first fragment, that which was followed last, and lets those be received that are held for it. The answer is as that of
-    /// [`fragment::put`](crate::fragment::put), or `FOR_TC`. All pointers die.
+    /// [`fragment::put`](crate::parse::fragments::put), or `FOR_TC`. All pointers die.
     fn release_fragments<F: Family>(&self) -> u64;
     /// Bytes of an IP packet whose header says `claimed`, which is zero where it has more than 65535.
     fn network_length(&self, claimed: u32, network: usize) -> u32;

@@ -20,14 +20,14 @@ use proxy_common::config::HANDOVER_MAGIC;
 use proxy_common::sctp::DATA;
 use proxy_common::verdict::Reason;
 
-use super::header::{self, ETHERNET, Ethernet, Ipv4, Ipv6, Ports, Sctp, SctpStart, Tcp, Udp};
 use super::{Chunk, Packet, Parsed, Refused, Transport, chunk_length};
-use crate::apart;
-use crate::config::{MARK_MASK, MARK_VALUE, TC_DECAP_FLAGS};
-use crate::cut;
-use crate::family::Family;
+use crate::forward::fragment_ipv4;
+use crate::header::{self, ETHERNET, Ethernet, Ipv4, Ipv6, Ports, Sctp, SctpStart, Tcp, Udp};
+use crate::hooks::forged_tunnel;
 use crate::maps;
-use crate::trust;
+use crate::maps::config::{MARK_MASK, MARK_VALUE, TC_DECAP_FLAGS};
+use crate::maps::family::Family;
+use crate::maps::global;
 use crate::verdict::{NO_ROOM, Verdict};
 
 /// The folded difference between equal values: minus zero.
@@ -301,7 +301,7 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
         // SAFETY: only whether it is there matters.
         from != 0
             && unsafe { maps::DEVICES.get(from) }.is_some()
-            && (self.is_marked() || trust::is_forwarded::<F>(source))
+            && (self.is_marked() || forged_tunnel::is_forwarded::<F>(source))
     }
     #[inline(always)]
     fn has_segments(&self) -> bool {
@@ -332,19 +332,19 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
     }
     #[inline(always)]
     fn read_unusual<F: Family>(&self, offset: u32) -> u64 {
-        apart::read_unusual_tc::<F, LINK>(self.context, offset)
+        global::read_unusual_tc::<F, LINK>(self.context, offset)
     }
     #[inline(always)]
     fn read_quoted(&self, offset: u32) -> u32 {
-        apart::read_quoted_tc::<LINK>(self.context, offset)
+        global::read_quoted_tc::<LINK>(self.context, offset)
     }
     #[inline(always)]
     fn hold_fragment<F: Family>(&self) -> u64 {
-        apart::hold_fragment::<F>(self.context)
+        global::hold_fragment::<F>(self.context)
     }
     #[inline(always)]
     fn release_fragments<F: Family>(&self) -> u64 {
-        apart::release_fragments::<F>(self.context)
+        global::release_fragments::<F>(self.context)
     }
     /// BIG TCP: a frame of more than 64 KiB, which is always a GSO frame, has zero in its length field.
     #[inline(always)]
@@ -410,16 +410,16 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
         if self.segment_size() != 0 {
             return Verdict::Drop(Reason::TooBig);
         }
-        match apart::cut::<LINK>(self.context, fits) {
-            cut::CUT => Verdict::Again(Reason::Fragmented),
-            cut::REFUSED => NO_ROOM,
+        match global::cut::<LINK>(self.context, fits) {
+            fragment_ipv4::CUT => Verdict::Again(Reason::Fragmented),
+            fragment_ipv4::REFUSED => NO_ROOM,
             _ => Verdict::Drop(Reason::TooBig),
         }
     }
     #[inline(always)]
     fn largest_packet<A>(&self, parsed: &Parsed<A>, outer: usize) -> u32 {
         let headers = parsed.payload - parsed.network;
-        apart::largest_packet(
+        global::largest_packet(
             self.segment_size(),
             parsed.key.protocol.into(),
             parsed.length,

@@ -11,11 +11,11 @@ use aya_ebpf::programs::XdpContext;
 use proxy_common::checksum::Difference;
 use proxy_common::config::HANDOVER_MAGIC;
 
-use super::header::{Ethernet, Ports, SctpStart, Tcp, Udp};
 use super::{Chunk, Packet, Parsed, Refused, Transport, chunk_length};
-use crate::apart;
-use crate::family::Family;
-use crate::fragment::FOR_TC;
+use crate::header::{Ethernet, Ports, SctpStart, Tcp, Udp};
+use crate::maps::family::Family;
+use crate::maps::global;
+use crate::parse::fragments::FOR_TC;
 use crate::verdict::{HAND_TO_TC, Verdict};
 
 /// A frame in `xdp_ingress`.
@@ -118,11 +118,11 @@ impl Packet for XdpPacket {
     }
     #[inline(always)]
     fn read_unusual<F: Family>(&self, offset: u32) -> u64 {
-        apart::read_unusual_xdp::<F>(self.context, offset)
+        global::read_unusual_xdp::<F>(self.context, offset)
     }
     #[inline(always)]
     fn read_quoted(&self, offset: u32) -> u32 {
-        apart::read_quoted_xdp(self.context, offset)
+        global::read_quoted_xdp(self.context, offset)
     }
     /// XDP sends one frame for one frame.
     #[inline(always)]

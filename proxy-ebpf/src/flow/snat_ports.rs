@@ -1,0 +1,253 @@
+//! Who has which port of this node towards a backend (SNAT), and who gets one.
+//!
+//! A port that the connection's hash names is tried first, then seven more. One of them is free, or may be taken from its
+//! connection; else all ports of the range are gone through.
+
+use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
+use proxy_common::flow::{
+    FLOW_CLOSING, FLOW_DATAGRAM, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT, FLOW_QUIET, FLOW_REPLY,
+    FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, fingerprint,
+};
+use proxy_common::hash::{flow_hash, mix};
+
+use crate::flow::{self, Found, Owner};
+use crate::maps;
+use crate::maps::config::{SNAT_PORT_COUNT, SNAT_PORT_FIRST};
+use crate::maps::family::{Family, FlowOf, KeyOf};
+use crate::maps::global;
+use crate::maps::observe;
+
+/// Ports that the hash of a connection names.
+const TRIES: u32 = 8;
+/// Ports that [`search_row`] looks at: the verifier walks through all of its rounds, and through all rows of a search.
+const ROW: u32 = 64;
+/// Rows of the largest range, and one more; see [`search`].
+const ROWS: u32 = (1 << 16) / ROW + 1;
+/// Milliseconds for which nobody looks through all ports towards a destination again after all of them were found taken. A search
+/// of 64,512 ports takes some milliseconds.
+const PAUSE: u32 = 100;
+
+/// A port for a connection: an [`Offer`]'s number, zero if all are taken. The keys are those that are left for [`apart`], of which the
+/// reply's lacks the port; the functions there read what is written here.
+#[inline(always)]
+pub fn choose<F: Family>(key: &KeyOf<F>, reply_key: *mut KeyOf<F>) -> u32 {
+    let (mut hash, mut best) = (flow_hash(key), Offer::NONE);
+    for _ in 0..TRIES {
+        best = best.or_better(offer::<F>(reply_key, port_of(hash)));
+        if best.is_free() {
+            break;
+        }
+        hash = mix(u64::from(hash) + 1) as u32;
+    }
+    if best.is_none() { search::<F>(reply_key, hash).0 } else { best.0 }
+}
+
+/// Gives a connection the port that was chosen, which the reply key lacks, and makes both entries; for the answer see
+/// [`flow::entered`]. The keys are as for [`choose`].
+#[inline(always)]
+pub fn open<F: Family>(
+    key: &KeyOf<F>,
+    reply_key: *mut KeyOf<F>,
+    owner: &Owner,
+    state: u8,
+    chosen: u32,
+) -> u32 {
+    let chosen = Offer(chosen);
+    if chosen.is_none() {
+        return flow::IN_USE;
+    }
+    write_port::<F>(reply_key, chosen.port());
+    if !chosen.is_free() {
+        global::evict::<F>();
+    }
+    // SAFETY: as in `write_port`.
+    enter::<F>(key, unsafe { &*reply_key }, owner, state)
+}
+
+/// The first port of all that is not taken, from a hash on. Where none is, the next one who asks within `PAUSE` is not searched for:
+/// else packets that can't be served would cost a whole search each.
+#[inline(always)]
+fn search<F: Family>(reply_key: *mut KeyOf<F>, from: u32) -> Offer {
+    write_port::<F>(reply_key, 0);
+    // SAFETY: as in `write_port`.
+    let destination = flow_hash(unsafe { &*reply_key });
+    let now = (observe::clock() / 1_000_000) as u32;
+    let Some(word) = maps::SNAT_FULL.get_ptr_mut(destination % maps::SNAT_FULL_ENTRIES) else {
+        return Offer::NONE;
+    };
+    // SAFETY: the map look-up checked the index; the word is read and written at once.
+    let full = unsafe { word.read_volatile() };
+    if (full >> 32) as u32 == destination && now.wrapping_sub(full as u32) < PAUSE {
+        return Offer::NONE;
+    }
+    let count = SNAT_PORT_COUNT.load();
+    // A little less than the distance of two ports, for all of the range together less than one distance: after one step more than
+    // there are ports none was left out.
+    let distance = u32::MAX.checked_div(count).unwrap_or(0);
+    let mut hash = from;
+    for row in 0..ROWS {
+        if row * ROW > count {
+            break;
+        }
+        let found = Offer(global::search_row::<F>(hash, distance));
+        if !found.is_none() {
+            return found;
+        }
+        hash = hash.wrapping_add(distance.wrapping_mul(ROW));
+    }
+    // SAFETY: as above.
+    unsafe { word.write_volatile(u64::from(destination) << 32 | u64::from(now)) };
+    Offer::NONE
+}
+
+/// One row of a search: an [`Offer`]'s number, of the first port that is not taken.
+#[inline(always)]
+pub fn search_row<F: Family>(reply_key: *mut KeyOf<F>, from: u32, distance: u32) -> u32 {
+    let mut hash = from;
+    for _ in 0..ROW {
+        let found = offer::<F>(reply_key, port_of(hash));
+        if !found.is_none() {
+            return found.0;
+        }
+        hash = hash.wrapping_add(distance);
+    }
+    Offer::NONE.0
+}
+
+/// A port (network byte order), below what it is worth to who wants one; zero if it is taken.
+#[derive(Clone, Copy)]
+struct Offer(u32);
+
+impl Offer {
+    const NONE: Self = Self(0);
+
+    #[inline(always)]
+    const fn is_none(self) -> bool {
+        self.worth() == TAKEN
+    }
+    #[inline(always)]
+    const fn is_free(self) -> bool {
+        self.worth() == FREE
+    }
+    #[inline(always)]
+    const fn worth(self) -> u32 {
+        self.0 >> 16
+    }
+    #[inline(always)]
+    const fn port(self) -> u16 {
+        self.0 as u16
+    }
+    #[inline(always)]
+    const fn or_better(self, other: Self) -> Self {
+        if other.worth() > self.worth() { other } else { self }
+    }
+}
+
+#[inline(always)]
+fn offer<F: Family>(reply_key: *mut KeyOf<F>, port: u16) -> Offer {
+    write_port::<F>(reply_key, port);
+    Offer(global::occupancy::<F>() << 16 | u32::from(port))
+}
+
+#[inline(always)]
+fn write_port<F: Family>(reply_key: *mut KeyOf<F>, port: u16) {
+    // SAFETY: this CPU's own, and no reference to it lives while it is written.
+    unsafe { (&raw mut (*reply_key).destination_port).write(port) }
+}
+
+/// A port of the range, network byte order.
+#[inline(always)]
+pub fn port_of(hash: u32) -> u16 {
+    let above = (u64::from(hash) * u64::from(SNAT_PORT_COUNT.load())) >> 32;
+    (SNAT_PORT_FIRST.load() as u16).wrapping_add(above as u16).to_be()
+}
+
+/// Another connection has the reply key, and needs it.
+pub const TAKEN: u32 = 0;
+/// Nobody has it, or this very connection.
+const FREE: u32 = 0xffff;
+/// What a port is worth, beside the seconds of its silence, whose connection was begun and never came to be.
+const ABANDONED: u32 = 0x100;
+
+/// Whether a reply key can be had: `TAKEN`, `FREE`, or between them what it is worth, where it may be taken from another connection.
+#[inline(always)]
+pub fn occupancy<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>) -> u32 {
+    match flow::find::<F>(reply_key) {
+        None => FREE,
+        Some((_, entry)) if flow::is_twin::<F>(entry, key) => FREE,
+        Some((found, entry)) => worth::<F>(&found, entry),
+    }
+}
+
+/// What the port of another connection is worth: the longer that is silent, the more.
+///
+/// May be taken: what nobody has answered in, what has ended, and any datagrams' port, since nothing tells their end. A RST may be
+/// forged: only silence shows that it was believed.
+#[inline(always)]
+fn worth<F: Family>(found: &Found, entry: &FlowOf<F>) -> u32 {
+    const BOTH: u8 = FLOW_FIN_CLIENT | FLOW_FIN_BACKEND;
+    const LONGEST: u32 = 0xfe;
+    let silence = found.silence();
+    let is_quiet = silence >= FLOW_QUIET;
+    let has_ended = entry.state == FLOW_CLOSING && (is_quiet || entry.flags & BOTH == BOTH);
+    if !(found.is_embryo() || has_ended || entry.state == FLOW_DATAGRAM) {
+        return TAKEN;
+    }
+    let seconds = 1 + if silence < LONGEST { silence } else { LONGEST };
+    if found.is_embryo() && is_quiet { ABANDONED + seconds } else { seconds }
+}
+
+/// Takes a port from the connection it was lent to: both entries go, unless its client has a newer connection by now.
+#[inline(always)]
+pub fn evict<F: Family>(reply_key: &KeyOf<F>) {
+    let Some((_, entry)) = flow::find::<F>(reply_key) else {
+        return;
+    };
+    let client_key = entry.twin(reply_key);
+    if flow::find::<F>(&client_key).is_some_and(|(_, client)| flow::is_twin::<F>(client, reply_key)) {
+        let _ = F::flows().remove(&client_key);
+        let _ = F::flows_new().remove(&client_key);
+    }
+    let _ = F::flows().remove(reply_key);
+    let _ = F::flows_new().remove(reply_key);
+}
+
+/// Whether nobody's entry has the reply key: an entry of this very connection, or one that has expired, is removed.
+#[inline(always)]
+fn vacate<F: Family>(reply_key: &KeyOf<F>) -> bool {
+    if global::occupancy::<F>() != FREE {
+        return false;
+    }
+    let _ = F::flows().remove(reply_key);
+    let _ = F::flows_new().remove(reply_key);
+    true
+}
+
+/// Makes both entries, the reply's first; for the answer see [`flow::entered`]. Another CPU may have given the port to another
+/// connection this very moment: the packet is lost then, and its sender tries again.
+#[inline(always)]
+fn enter<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: u8) -> u32 {
+    // Field by field: two entries do not fit the stack.
+    let mut flow = flow::blank::<F>(key, owner, state);
+    (flow.source, flow.source_port) = (key.destination, key.destination_port);
+    (flow.destination, flow.destination_port) = (key.source, key.source_port);
+    flow.flags = FLOW_REPLY | FLOW_REWRITE_SOURCE | FLOW_REWRITE_DESTINATION | owner.flags;
+    flow.check = fingerprint(reply_key);
+    flow::clear::<F>(key);
+    // SAFETY: nothing is read.
+    let is_shadowed = unsafe { F::flows().get(reply_key) }.is_some();
+    if is_shadowed && !vacate::<F>(reply_key) {
+        return flow::IN_USE;
+    }
+    // Another CPU may have been given the same port since we looked; what it has entered must stay.
+    if F::flows_new().insert(reply_key, &flow, BPF_NOEXIST.into()).is_err()
+        && !(vacate::<F>(reply_key) && F::flows_new().insert(reply_key, &flow, BPF_NOEXIST.into()).is_ok())
+    {
+        return flow::IN_USE;
+    }
+    flow::turn_round::<F>(&mut flow, reply_key, key);
+    if F::flows_new().insert(key, &flow, BPF_ANY.into()).is_err() {
+        return flow::REFUSED;
+    }
+    reply_key.destination_port.into()
+}

@@ -1,0 +1,185 @@
+//! Direct Server Return to pods that take the outer header off themselves (`--dsr-dispatch pod`): it is addressed to the pod.
+//!
+//! As in `snat`, the walk that chooses a backend leaves a note and ends, and what is here begins anew from the frame.
+
+use proxy_common::backend::Backend;
+use proxy_common::flow::{FLOW_ENCAPSULATE, FlowKey};
+use proxy_common::fragment::Side;
+use proxy_common::frontend::{FRONTEND_DSR, Frontend, FrontendKey, SCOPE_EXTERNAL};
+use proxy_common::selection::BackendRef;
+use proxy_common::verdict::Reason;
+use proxy_common::way::{PEER_SELF, WAY_IPV4, Way};
+
+use crate::flow::{self, Owner};
+use crate::forward::decap;
+use crate::forward::route;
+use crate::forward::route::NextHop;
+use crate::forward::snat;
+use crate::header::ETHERNET;
+use crate::maps;
+use crate::maps::config::DSR_POD;
+use crate::maps::family::{Family, KeyOf};
+use crate::maps::observe;
+use crate::maps::v4::V4;
+use crate::packet::encap;
+use crate::packet::parsed::parse;
+use crate::packet::{Packet, Parsed};
+use crate::select::backend;
+use crate::verdict::{HAND_TO_TC, NO_ROOM, Verdict};
+
+/// Whether pods of this node may answer clients themselves.
+#[inline(always)]
+pub fn is_on() -> bool {
+    DSR_POD.load() != 0
+}
+
+/// Whether a packet that leaves the node comes from a frontend whose packets are encapsulated: a pod took off the outer header.
+#[inline(never)]
+pub fn is_pods_answer<F: Family>(key: &KeyOf<F>) -> bool {
+    let FlowKey { source: address, source_port: port, protocol, .. } = *key;
+    let frontend = F::frontend(&FrontendKey { address, port, protocol, scope: SCOPE_EXTERNAL });
+    frontend.is_some_and(|frontend| frontend.flags & FRONTEND_DSR != 0) && !decap::is_own::<F>(&address)
+}
+
+/// Whether a backend's pod can take a packet as it is: nobody translates its port there, and no pod has an address of this node.
+#[inline(always)]
+pub fn takes<F: Family>(backend: &Backend<F::Address>, key: &KeyOf<F>) -> bool {
+    backend.is_pod() && suits::<F>(backend.port, key)
+}
+
+/// A function of its own: the walk that asks has no stack left. Linux 7.3 lets it ask no other one about a key on the walk's stack: it
+/// is called by the walk and by [`note`], and the kernel takes one's stack for the other's where it looks for what is still read.
+#[inline(never)]
+fn suits<F: Family>(port: u16, key: &KeyOf<F>) -> bool {
+    port == key.destination_port && decap::peer::<F>(&key.destination) & PEER_SELF == 0
+}
+
+/// Whether a client's packet goes to the pod of a backend: notes for [`send`] whose it is. With `FLOW_ENCAPSULATE` it opens a
+/// connection that is to be remembered.
+#[inline(always)]
+pub fn begins<F: Family>(
+    backend: &Backend<F::Address>,
+    key: &KeyOf<F>,
+    reference: BackendRef,
+    frontend: &Frontend,
+    flags: u8,
+) -> bool {
+    backend.is_pod() && note::<F>(backend.port, key, reference, frontend, flags)
+}
+
+#[inline(never)]
+fn note<F: Family>(port: u16, key: &KeyOf<F>, reference: BackendRef, frontend: &Frontend, flags: u8) -> bool {
+    let Some(scratch) = F::scratch().filter(|_| suits::<F>(port, key)) else {
+        return false;
+    };
+    // SAFETY: this CPU's own, and no other program of ours runs on it before this packet is done with.
+    unsafe {
+        (*scratch).backend = reference.0;
+        (*scratch).service = frontend.service;
+        (*scratch).flags = flags;
+    }
+    true
+}
+
+/// Sends a client's packet to the pod that was noted, encapsulated.
+#[inline(never)]
+pub fn send<P: Packet, F: Family>(mut packet: P) -> Verdict {
+    parse::<P, F>(&packet, ETHERNET, Side::Uplink)
+        .and_then(|parsed| send_parsed::<P, F>(&mut packet, &parsed))
+        .unwrap_or_else(|verdict| verdict)
+}
+
+#[inline(always)]
+fn send_parsed<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+) -> Result<Verdict, Verdict> {
+    let noted = snat::noted::<F>()?;
+    let owner = Owner { backend: BackendRef(noted.backend), service: noted.service, flags: noted.flags };
+    let verdict = encapsulate::<P, F>(packet, parsed, owner.backend)?;
+    // Last: what is handed to TC must not be remembered here, or it would be no first packet there.
+    if owner.flags & FLOW_ENCAPSULATE != 0 {
+        flow::remember::<F>(parsed, &owner)?;
+    }
+    observe::count_service(owner.service, packet.length());
+    Ok(verdict)
+}
+
+/// Puts the outer header on. The hint in it is for a node that takes it off after all, or none would tell whose packet it is.
+#[inline(always)]
+pub fn encapsulate<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+    reference: BackendRef,
+) -> Result<Verdict, Verdict> {
+    let backend = backend::lookup_backend::<F>(reference).ok_or(Verdict::Drop(Reason::NoBackend))?;
+    if parsed.hop_limit <= 1 {
+        return Err(Verdict::Refuse(Reason::HopLimit, backend.way));
+    }
+    let between = encap::own_bytes();
+    let outer = F::HEADER + between;
+    let size = packet.largest_packet(parsed, outer);
+    let mut next = NextHop::default();
+    let source =
+        find::<P, F>(packet, reference, size, &mut next).map_err(|verdict| within(verdict, outer))?;
+    F::decrement_hop_limit(packet, ETHERNET).ok_or(NO_ROOM)?;
+    packet.push_outer(parsed.transport(), outer).map_err(|_| NO_ROOM)?;
+    let flags = if F::HEADER == V4::HEADER { WAY_IPV4 } else { 0 };
+    let way = Way { source: F::map(source), target: F::map(&backend.address), flags, ..Way::default() };
+    decap::write_outer::<P, F>(packet, parsed, &way, &next, backend.hint, between)?;
+    Ok(Verdict::Send(Reason::SentDsr, next.device))
+}
+
+/// What a packet may have inside its outer headers.
+#[inline(always)]
+fn within(verdict: Verdict, outer: usize) -> Verdict {
+    match verdict {
+        Verdict::Refuse(Reason::TooBig, mtu) => {
+            Verdict::Refuse(Reason::TooBig, mtu.saturating_sub(outer as u32))
+        }
+        verdict => verdict,
+    }
+}
+
+/// How a pod is reached, and from which address, for a packet of `size` bytes.
+#[inline(always)]
+fn find<P: Packet, F: Family>(
+    packet: &P,
+    reference: BackendRef,
+    size: u32,
+    next: &mut NextHop,
+) -> Result<&'static F::Address, Verdict> {
+    let backend = backend::lookup_backend::<F>(reference).ok_or(Verdict::Drop(Reason::NoBackend))?;
+    if backend.is_local() {
+        find_here::<P, F>(packet, &backend.address, size, next)?;
+        return Ok(&snat::noted::<F>()?.source);
+    }
+    let hop = route::hop::<P, F>(packet, reference, &backend.address)?;
+    if size > u32::from(hop.mtu) {
+        return Err(Verdict::Refuse(Reason::TooBig, u32::from(hop.mtu)));
+    }
+    *next = NextHop::of_hop(hop);
+    Ok(&hop.source)
+}
+
+/// As [`find`], for a pod of this node: not from its device, which may have no address, but from that of the device that the packet
+/// came in by. No device of pods has XDP.
+#[inline(never)]
+fn find_here<P: Packet, F: Family>(
+    packet: &P,
+    pod: &F::Address,
+    size: u32,
+    next: &mut NextHop,
+) -> Result<(), Verdict> {
+    if packet.needs_xdp_way() {
+        return Err(HAND_TO_TC);
+    }
+    let scratch = F::scratch().ok_or(NO_ROOM)?;
+    // SAFETY: copied at once.
+    let device =
+        unsafe { maps::DEVICES.get(packet.device()).copied() }.ok_or(Verdict::Drop(Reason::NoWay))?;
+    // SAFETY: this CPU's own, and no other program of ours runs on it before this packet is done with.
+    let route = unsafe { &mut *scratch };
+    (route.source, route.destination) = (F::source_of(&device), *pod);
+    route::to_client::<P, F>(packet, route, size, next)
+}

@@ -1,0 +1,76 @@
+//! A pod that reaches itself through its service.
+//!
+//! It would take nothing from its own address off a wire, so its address is hidden behind the frontend's, by a port as in
+//! [`snat`]. Both directions go back out of the device they came in by: the stack would take such packets for martians.
+
+use proxy_common::fragment::Side;
+use proxy_common::verdict::Reason;
+
+use crate::flow::{self, Sender};
+use crate::forward::nat;
+use crate::forward::nat::Endpoint;
+use crate::forward::snat;
+use crate::header::ETHERNET;
+use crate::icmp;
+use crate::maps::family::Family;
+use crate::maps::observe;
+use crate::packet::parsed::parse;
+use crate::packet::{Packet, Parsed};
+use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
+
+/// Gives a pod its own packet back, for the backend that was noted.
+#[inline(never)]
+pub fn translate<P: Packet, F: Family>(packet: P) -> Verdict {
+    parse::<P, F>(&packet, ETHERNET, Side::Pod)
+        .and_then(|parsed| translate_parsed::<P, F>(&packet, &parsed))
+        .unwrap_or_else(|verdict| verdict)
+}
+
+#[inline(always)]
+fn translate_parsed<P: Packet, F: Family>(
+    packet: &P,
+    parsed: &Parsed<F::Address>,
+) -> Result<Verdict, Verdict> {
+    let noted = snat::noted::<F>()?;
+    let source = if noted.check == 0 {
+        let frontend = parsed.key.destination;
+        (frontend, snat::create::<F>(parsed, noted, &frontend)?)
+    } else {
+        (noted.source, noted.source_port)
+    };
+    let destination = (noted.destination, noted.destination_port);
+    turn::<P, F>(packet, parsed, &source, &destination).ok_or(NO_ROOM)?;
+    observe::count_service(noted.service, packet.length());
+    Ok(Verdict::Bounce(Reason::Hairpin))
+}
+
+/// Gives a pod its own reply back, from the frontend. Anything else is not ours.
+#[inline(never)]
+pub fn restore<P: Packet, F: Family>(packet: P) -> Verdict {
+    parse::<P, F>(&packet, ETHERNET, Side::Pod)
+        .and_then(|parsed| restore_parsed::<P, F>(&packet, &parsed))
+        .unwrap_or_else(|verdict| verdict)
+}
+
+#[inline(always)]
+fn restore_parsed<P: Packet, F: Family>(packet: &P, parsed: &Parsed<F::Address>) -> Result<Verdict, Verdict> {
+    let (found, entry) = snat::note_reply::<F>(&parsed.key)?;
+    let (frontend, client) = ((entry.source, entry.source_port), (entry.destination, entry.destination_port));
+    if client.0 != parsed.key.source {
+        return Err(UNTOUCHED);
+    }
+    flow::track::<P, F>(packet, parsed, found, Sender::Backend);
+    turn::<P, F>(packet, parsed, &frontend, &client).ok_or(NO_ROOM)?;
+    Ok(Verdict::Bounce(Reason::Reply))
+}
+
+#[inline(always)]
+fn turn<P: Packet, F: Family>(
+    packet: &P,
+    parsed: &Parsed<F::Address>,
+    source: &Endpoint<F>,
+    destination: &Endpoint<F>,
+) -> Option<()> {
+    nat::write::<P, F>(*packet, parsed, source, destination)?;
+    icmp::swap_ethernet(packet)
+}

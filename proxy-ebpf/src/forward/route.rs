@@ -1,0 +1,248 @@
+//! The next hop towards another node.
+
+use core::mem::MaybeUninit;
+
+use aya_ebpf::bindings::{
+    BPF_FIB_LKUP_RET_FRAG_NEEDED, BPF_FIB_LKUP_RET_NO_NEIGH, BPF_FIB_LKUP_RET_SUCCESS, BPF_FIB_LOOKUP_SRC,
+    bpf_fib_lookup,
+};
+use aya_ebpf::helpers::generated;
+use proxy_common::hop::{DEVICE_XDP, HOP_NEIGHBOUR, HOP_SECONDS, HOP_XDP, Hop};
+use proxy_common::selection::BackendRef;
+use proxy_common::verdict::Reason;
+use proxy_common::way::{WAY_IPV4, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
+
+use crate::flow;
+use crate::maps;
+use crate::maps::config::FIB_SOURCE;
+use crate::maps::family::{Family, FlowOf};
+use crate::maps::observe;
+use crate::maps::v4::V4;
+use crate::maps::v6::V6;
+use crate::packet::Packet;
+use crate::verdict::{HAND_TO_TC, Verdict};
+
+/// Where a frame leaves, and with which Ethernet addresses (destination, source).
+#[derive(Clone, Copy, Default)]
+pub struct NextHop {
+    pub device: u32,
+    pub addresses: [u16; 6],
+}
+
+impl NextHop {
+    /// The next hop towards a backend.
+    #[inline(always)]
+    pub fn of_hop<A>(hop: &Hop<A>) -> Self {
+        Self { device: hop.device, addresses: ethernet_addresses(hop.destination_mac, hop.source_mac) }
+    }
+}
+
+/// The way of a backend on another node.
+#[inline(always)]
+pub fn lookup_way(id: u32) -> Result<&'static Way, Verdict> {
+    match maps::WAYS.get(id) {
+        Some(way) if way.flags & WAY_VALID != 0 && way.mtu != 0 => Ok(way),
+        _ => Err(Verdict::Drop(Reason::NoWay)),
+    }
+}
+
+/// The next hop of a way: what the agent resolved, as long as it lives, else what the FIB says.
+#[inline(always)]
+pub fn resolve<P: Packet>(packet: &P, way: &Way) -> Result<NextHop, Verdict> {
+    let usable = WAY_RESOLVED | if packet.needs_xdp_way() { WAY_XDP } else { 0 };
+    if way.flags & usable == usable && observe::agent_is_alive() {
+        return Ok(NextHop {
+            device: way.device,
+            addresses: ethernet_addresses(way.destination_mac, way.source_mac),
+        });
+    }
+    ask_fib(packet, way)
+}
+
+#[inline(always)]
+fn ethernet_addresses(destination: [u8; 6], source: [u8; 6]) -> [u16; 6] {
+    let words = |[first, second, third, fourth, fifth, sixth]: [u8; 6]| {
+        [[first, second], [third, fourth], [fifth, sixth]].map(u16::from_ne_bytes)
+    };
+    let [first, second, third] = words(destination);
+    let [fourth, fifth, sixth] = words(source);
+    [first, second, third, fourth, fifth, sixth]
+}
+
+#[inline(never)]
+fn ask_fib<P: Packet>(packet: &P, way: &Way) -> Result<NextHop, Verdict> {
+    let mut room = MaybeUninit::uninit();
+    let query = blank_query(packet, &mut room);
+    if way.flags & WAY_IPV4 != 0 {
+        V4::ask(query, &V4::unmap(&way.source), &V4::unmap(&way.target));
+    } else {
+        V6::ask(query, &V6::unmap(&way.source), &V6::unmap(&way.target));
+    }
+    let neighbour = look_up(packet, query, 0)?;
+    // Only a device known to have XDP takes frames from XDP: the one the frame came in by, and the way's own.
+    let reachable =
+        query.ifindex == packet.device() || query.ifindex == way.device && way.flags & WAY_XDP != 0;
+    if packet.needs_xdp_way() && !(neighbour && reachable) {
+        return Err(HAND_TO_TC);
+    }
+    Ok(NextHop { device: query.ifindex, addresses: ethernet_addresses(query.dmac, query.smac) })
+}
+
+/// How the client in a reply's entry is reached, for a packet of so many bytes. There are too many clients to have ways for.
+#[inline(never)]
+pub fn to_client<P: Packet, F: Family>(
+    packet: &P,
+    reply: &FlowOf<F>,
+    length: u32,
+    next: &mut NextHop,
+) -> Result<(), Verdict> {
+    let mut room = MaybeUninit::uninit();
+    let query = blank_query(packet, &mut room);
+    F::ask(query, &reply.source, &reply.destination);
+    query.__bindgen_anon_1.tot_len = at_most_u16(length);
+    let neighbour = look_up(packet, query, 0)?;
+    let reachable = || query.ifindex == packet.device() || device_flags(query.ifindex) & DEVICE_XDP != 0;
+    if packet.needs_xdp_way() && !(neighbour && reachable()) {
+        return Err(HAND_TO_TC);
+    }
+    *next = NextHop { device: query.ifindex, addresses: ethernet_addresses(query.dmac, query.smac) };
+    Ok(())
+}
+
+#[inline(always)]
+const fn at_most_u16(length: u32) -> u16 {
+    if length > u16::MAX as u32 { u16::MAX } else { length as u16 }
+}
+
+/// How a backend on another node is reached at its own address: what the FIB said within the last second.
+#[inline(always)]
+pub fn hop<P: Packet, F: Family>(
+    packet: &P,
+    reference: BackendRef,
+    backend: &F::Address,
+) -> Result<&'static Hop<F::Address>, Verdict> {
+    let entry = F::hop(reference.id()).ok_or(Verdict::Drop(Reason::NoWay))?;
+    // SAFETY: the map's memory; what is being changed is nobody's.
+    let hop = unsafe { &*entry };
+    let now = flow::now();
+    if hop.backend != reference.0 || now.saturating_sub(hop.asked) >= HOP_SECONDS {
+        ask_hop::<P, F>(packet, reference, backend, entry)?;
+    }
+    let usable = HOP_NEIGHBOUR | if hop.device == packet.device() { 0 } else { HOP_XDP };
+    if packet.needs_xdp_way() && hop.flags & usable != usable {
+        return Err(HAND_TO_TC);
+    }
+    Ok(hop)
+}
+
+/// Bytes an IP packet to a backend may have, if that is known.
+#[inline(always)]
+pub fn hop_mtu<F: Family>(reference: BackendRef) -> Option<u16> {
+    let entry = F::hop(reference.id())?;
+    // SAFETY: the map's memory.
+    let hop = unsafe { &*entry };
+    (hop.backend == reference.0).then_some(hop.mtu)
+}
+
+/// Writes what the FIB says of a backend.
+#[inline(never)]
+fn ask_hop<P: Packet, F: Family>(
+    packet: &P,
+    reference: BackendRef,
+    backend: &F::Address,
+    entry: *mut Hop<F::Address>,
+) -> Result<(), Verdict> {
+    let mut room = MaybeUninit::uninit();
+    let query = blank_query(packet, &mut room);
+    F::ask(query, &F::Address::default(), backend);
+    let flags = if FIB_SOURCE.load() != 0 { BPF_FIB_LOOKUP_SRC } else { 0 };
+    let neighbour = look_up(packet, query, flags)?;
+    // Whose replies would come in by a device that we don't see can't be served.
+    // Asking for the MTU takes it away.
+    let index = query.ifindex;
+    // SAFETY: copied at once.
+    let device = unsafe { maps::DEVICES.get(index).copied() }.ok_or(no_way(packet))?;
+    let answered = F::answered_source(query);
+    let known = FIB_SOURCE.load() != 0 && answered != F::Address::default();
+    let source = if known { answered } else { F::source_of(&device) };
+    if source == F::Address::default() {
+        return Err(no_way(packet));
+    }
+    // SAFETY: both fields of the union are the same integer.
+    let mtu = if neighbour { unsafe { query.__bindgen_anon_1.mtu_result } } else { ask_mtu(packet, query) };
+    let is_xdp = device.flags & DEVICE_XDP != 0;
+    // SAFETY: the map look-up checked the index. Stores that the compiler must not move: nobody believes the rest meanwhile.
+    unsafe {
+        (&raw mut (*entry).backend).write_volatile(BackendRef::NONE.0);
+        (&raw mut (*entry).source).write_volatile(source);
+        (&raw mut (*entry).asked).write_volatile(flow::now());
+        (&raw mut (*entry).device).write_volatile(index);
+        (&raw mut (*entry).mtu).write_volatile(mtu);
+        (&raw mut (*entry).flags)
+            .write_volatile(if neighbour { HOP_NEIGHBOUR } else { 0 } | if is_xdp { HOP_XDP } else { 0 });
+        (&raw mut (*entry).destination_mac).write_volatile(query.dmac);
+        (&raw mut (*entry).source_mac).write_volatile(query.smac);
+        (&raw mut (*entry).backend).write_volatile(reference.0);
+    }
+    Ok(())
+}
+
+/// Without a neighbour the FIB says no MTU, unless the packet is too long.
+#[inline(always)]
+fn ask_mtu<P: Packet>(packet: &P, query: &mut bpf_fib_lookup) -> u16 {
+    query.__bindgen_anon_1.tot_len = u16::MAX;
+    query.ifindex = packet.device();
+    // What the look-up wrote there lies where it wants a table's number, which no flag announces.
+    let _ = look_up(packet, query, 0);
+    // SAFETY: both fields of the union are the same integer.
+    unsafe { query.__bindgen_anon_1.mtu_result }
+}
+
+#[inline(always)]
+fn device_flags(device: u32) -> u32 {
+    // SAFETY: copied at once.
+    unsafe { maps::DEVICES.get(device).copied() }.map_or(0, |device| device.flags)
+}
+
+#[repr(C, align(8))]
+struct Query(bpf_fib_lookup);
+
+/// A query for a packet that came in here. With a length the answer says what length is possible.
+#[inline(always)]
+fn blank_query<'a, P: Packet>(packet: &P, room: &'a mut MaybeUninit<Query>) -> &'a mut bpf_fib_lookup {
+    let words = room.as_mut_ptr().cast::<u64>();
+    for index in 0..size_of::<Query>() / size_of::<u64>() {
+        // Volatile: what LLVM makes of it otherwise, without an Ethernet header, masks pointers, which the verifier refuses.
+        // SAFETY: inside the query, which is aligned for words.
+        unsafe { words.add(index).write_volatile(0) };
+    }
+    // SAFETY: all-zero is valid for this plain C struct.
+    let Query(query) = unsafe { room.assume_init_mut() };
+    query.__bindgen_anon_1.tot_len = 1;
+    query.ifindex = packet.device();
+    query
+}
+
+/// Whether the neighbour is known. Device and MTU are, else there is no way.
+#[inline(always)]
+fn look_up<P: Packet>(packet: &P, query: &mut bpf_fib_lookup, flags: u32) -> Result<bool, Verdict> {
+    let size = size_of::<bpf_fib_lookup>() as i32;
+    // SAFETY: the context is the kernel's and the query is as large as said.
+    let answer = unsafe { generated::bpf_fib_lookup(packet.context(), &raw mut *query, size, flags) };
+    if answer == i64::from(BPF_FIB_LKUP_RET_SUCCESS) {
+        Ok(true)
+    } else if answer == i64::from(BPF_FIB_LKUP_RET_NO_NEIGH) {
+        Ok(false)
+    } else if answer == i64::from(BPF_FIB_LKUP_RET_FRAG_NEEDED) {
+        // SAFETY: both fields of the union are the same integer.
+        Err(Verdict::Refuse(Reason::TooBig, u32::from(unsafe { query.__bindgen_anon_1.mtu_result })))
+    } else {
+        Err(no_way(packet))
+    }
+}
+
+/// TC asks again, and has the last word.
+#[inline(always)]
+fn no_way<P: Packet>(packet: &P) -> Verdict {
+    if packet.needs_xdp_way() { HAND_TO_TC } else { Verdict::Drop(Reason::NoWay) }
+}

@@ -1,0 +1,117 @@
+//! The walk of a packet that leaves the node, or goes to a pod: `tc_egress` and `tc_pod_out`.
+
+use crate::flow::{self, Sender};
+use crate::forward::dsr_pod;
+use crate::forward::mss;
+use crate::forward::nat;
+use crate::header::{ETHERNET, ether_type};
+use crate::hooks::forged_tunnel;
+use crate::icmp::{self, Icmp};
+use crate::maps;
+use crate::maps::family::Family;
+use crate::maps::observe;
+use crate::maps::v4::V4;
+use crate::maps::v6::V6;
+use crate::packet::encap;
+use crate::packet::parsed::parse;
+use crate::packet::{Packet, Parsed};
+use crate::select::node_flow;
+use crate::select::vip;
+use crate::verdict::{UNTOUCHED, Verdict};
+use proxy_common::fragment::Side;
+use proxy_common::verdict::Reason;
+
+/// Restores the frontend's address in a backend's reply. Every packet that leaves the node comes by here; most
+/// are done with after their source port was looked at.
+#[inline(always)]
+pub fn walk<P: Packet>(packet: P) -> Verdict {
+    match packet.ether_type() {
+        ether_type::IPV4 => walk_family::<P, V4>(packet),
+        ether_type::IPV6 => walk_family::<P, V6>(packet),
+        _ => UNTOUCHED,
+    }
+}
+
+/// Whether a packet came from the network, by the device with this index, for a service's address, and goes back there as it came: its
+/// port, protocol or headers are none that somebody here serves. Routers send it here again, until its hop limit is used up. Whoever
+/// serves the address beside us has translated it by now.
+#[inline(always)]
+pub fn is_unserved<P: Packet>(packet: P, came_in_by: u32) -> bool {
+    came_in_by != 0
+        && match packet.ether_type() {
+            ether_type::IPV4 => is_for_vip::<P, V4>(packet, came_in_by),
+            ether_type::IPV6 => is_for_vip::<P, V6>(packet, came_in_by),
+            _ => false,
+        }
+}
+
+#[inline(always)]
+fn is_for_vip<P: Packet, F: Family>(packet: P, came_in_by: u32) -> bool {
+    packet.need(ETHERNET + F::HEADER);
+    let Some((_, destination)) = F::read_addresses(&packet, ETHERNET) else {
+        return false;
+    };
+    vip::may_be_vip::<F>(&destination) && is_vip_from_network::<F>(&destination, came_in_by)
+}
+
+/// DEVICES has the devices towards the network.
+#[inline(never)]
+fn is_vip_from_network<F: Family>(address: &F::Address, came_in_by: u32) -> bool {
+    // SAFETY: nothing is read.
+    vip::kinds::<F>(address) != 0 && unsafe { maps::DEVICES.get(&came_in_by) }.is_some()
+}
+
+#[inline(always)]
+fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    match F::peek_protocol(&packet, ETHERNET) {
+        Some(protocol) if protocol == F::PROTOCOL => icmp::leave::<P, F>(packet),
+        _ => restore::<P, F>(packet),
+    }
+}
+
+#[inline(never)]
+fn restore<P: Packet, F: Family>(mut packet: P) -> Verdict {
+    parse::<P, F>(&packet, ETHERNET, Side::Out)
+        .and_then(|parsed| restore_parsed::<P, F>(&mut packet, &parsed))
+        .unwrap_or_else(|verdict| verdict)
+}
+
+#[inline(always)]
+fn restore_parsed<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+) -> Result<Verdict, Verdict> {
+    // A later fragment shows nothing of what is inside. Without the first one nobody puts it together.
+    if forged_tunnel::may_be_tunnel::<F>(&parsed.key)
+        && !parsed.is_later()
+        && forged_tunnel::is_forged::<P, F>(*packet, parsed.payload, &parsed.key)
+    {
+        return Err(Verdict::Drop(Reason::ForgedTunnel));
+    }
+    if !parsed.has_ports() {
+        return Err(UNTOUCHED);
+    }
+    if dsr_pod::is_on() && parsed.is_syn_ack() && dsr_pod::is_pods_answer::<F>(&parsed.key) {
+        let _ = mss::clamp::<P, F>(packet, parsed.transport(), (F::HEADER + encap::own_bytes()) as u16);
+        return Err(UNTOUCHED);
+    }
+    let reply =
+        if observe::has_served(parsed.key.source_port) { flow::lookup_reply::<F>(parsed) } else { None };
+    let Some((found, frontend, client_port)) = reply else {
+        if node_flow::may_be_node_port(parsed.key.source_port) {
+            node_flow::note::<F>(parsed);
+        }
+        return Err(UNTOUCHED);
+    };
+    if parsed.is_syn_ack() && found.has_finished() {
+        // An answer to a SYN that the client sent to the backend itself, by the port of a connection that is over.
+        flow::give_way::<F>(&parsed.key.reversed());
+        return Err(UNTOUCHED);
+    }
+    flow::track::<P, F>(packet, parsed, found, Sender::Backend);
+    let verdict = nat::restore::<P, F>(packet, parsed, &frontend, client_port)?;
+    if parsed.is_syn_ack() && found.is_decapsulated() {
+        let _ = mss::clamp::<P, F>(packet, parsed.transport(), found.outer_headers());
+    }
+    Ok(verdict)
+}

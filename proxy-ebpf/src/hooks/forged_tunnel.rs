@@ -1,0 +1,149 @@
+//! Who may encapsulate: nodes alone, so what a pod or a process of this node encapsulates does not leave it. SECURITY.md has the
+//! whole of it.
+//!
+//! The node that receives a tunnel packet knows its sender by its address, and that is the node's own once a pod's packet was
+//! masqueraded. Only the sending node can tell the two apart.
+
+use proxy_common::frontend::{FRONTEND_DSR, FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL};
+use proxy_common::vip::VipKey;
+use proxy_common::way::{FOU_PORT, PEER_NODE};
+use proxy_common::{Addr4, Addr6};
+
+use crate::flow::mode_change;
+use crate::forward::decap;
+use crate::header::{FRAGMENT_MASK, IcmpHeader, Ipv4, Ipv6, Ports, Udp, protocol};
+use crate::icmp::Icmp;
+use crate::maps;
+use crate::maps::config::{MARK_MASK, MARK_VALUE};
+use crate::maps::family::{Family, KeyOf};
+use crate::maps::v4::V4;
+use crate::maps::v6::{V6, is_extension};
+use crate::packet::Packet;
+use crate::packet::parsed::has_ports;
+
+/// Highest offset that is read at, for the verifier.
+const MAX_OFFSET: u32 = 511;
+
+/// Whether a packet that leaves may hold another one that a node would decapsulate. Nearly all others are done with here.
+#[inline(always)]
+pub fn may_be_tunnel<F: Family>(key: &KeyOf<F>) -> bool {
+    match key.protocol {
+        protocol::UDP => key.destination_port == FOU_PORT.to_be(),
+        protocol => protocol == protocol::IPV4 || protocol == protocol::IPV6,
+    }
+}
+
+/// Whether a tunnel packet that leaves is neither ours nor forwarded for another node, and holds what its receiver would take for a
+/// client's: its outer header ends at `payload`. Overlays of others carry nothing for a frontend, since pods' packets are translated
+/// before they get there.
+#[inline(never)]
+pub fn is_forged<P: Packet, O: Family>(packet: P, payload: u32, key: &KeyOf<O>) -> bool {
+    if packet.is_trusted::<O>(&key.source) {
+        return false;
+    }
+    if key.protocol != protocol::UDP {
+        return holds_ours::<P>(packet, payload, key.protocol);
+    }
+    // One header, and each segment may hold another packet.
+    if packet.has_segments() {
+        return decap::peer::<O>(&key.destination) & PEER_NODE != 0;
+    }
+    let inner = payload + size_of::<Udp>() as u32;
+    packet.need((inner & MAX_OFFSET) as usize + size_of::<Ipv4>());
+    let Some(header) = packet.at::<Ipv4>((inner & MAX_OFFSET) as usize) else {
+        return false;
+    };
+    // SAFETY: `at` checked the bound.
+    let family =
+        if unsafe { (*header).version_and_length } >> 4 == 4 { protocol::IPV4 } else { protocol::IPV6 };
+    holds_ours::<P>(packet, inner, family)
+}
+
+#[inline(always)]
+fn holds_ours<P: Packet>(packet: P, inner: u32, family: u8) -> bool {
+    let inner = inner & MAX_OFFSET;
+    packet.need(inner as usize + size_of::<Ipv6>() + size_of::<IcmpHeader>());
+    if family == protocol::IPV4 { holds_ours4(packet, inner) } else { holds_ours6(packet, inner) }
+}
+
+/// Two functions for two families: their headers say differently where the ports are, and fragments.
+#[inline(never)]
+fn holds_ours4<P: Packet>(packet: P, inner: u32) -> bool {
+    let Some(header) = packet.at::<Ipv4>((inner & MAX_OFFSET) as usize) else {
+        return false;
+    };
+    // SAFETY: `at` checked the bound.
+    let header = unsafe { *header };
+    let length = u32::from(header.version_and_length & 0x0f) << 2;
+    let has_transport = header.fragment & FRAGMENT_MASK == 0;
+    asks_for_ours::<P, V4>(
+        packet,
+        &Addr4(header.destination),
+        has_transport.then_some(inner + length),
+        header.protocol,
+    )
+}
+
+#[inline(never)]
+fn holds_ours6<P: Packet>(packet: P, inner: u32) -> bool {
+    let Some(header) = packet.at::<Ipv6>((inner & MAX_OFFSET) as usize) else {
+        return false;
+    };
+    // SAFETY: `at` checked the bound.
+    let (next, destination) = unsafe { ((*header).next_header, (*header).destination) };
+    // Anything else, another tunnel for one, is no client's packet.
+    let has_transport = !is_extension(next);
+    let transport = inner + size_of::<Ipv6>() as u32;
+    asks_for_ours::<P, V6>(packet, &Addr6(destination), has_transport.then_some(transport), next)
+}
+
+/// Whether a node would take an inner packet for a client's, or for an ICMP error about one: by its port where that can be read at
+/// once, else by its address.
+#[inline(always)]
+fn asks_for_ours<P: Packet, F: Icmp>(
+    packet: P,
+    address: &F::Address,
+    transport: Option<u32>,
+    number: u8,
+) -> bool {
+    let Some(transport) = transport.map(|offset| (offset & MAX_OFFSET) as usize) else {
+        return is_known::<F>(address);
+    };
+    packet.need(transport + size_of::<IcmpHeader>());
+    if number == F::PROTOCOL {
+        let header = packet.at::<IcmpHeader>(transport);
+        // SAFETY: `at` checked the bound.
+        return header.is_some_and(|header| F::is_error(unsafe { (*header).kind })) && is_known::<F>(address);
+    }
+    let Some(ports) = packet.at::<Ports>(transport).filter(|_| has_ports(number)) else {
+        return false;
+    };
+    // SAFETY: `at` checked the bound.
+    let port = unsafe { (*ports).destination };
+    is_direct::<F>(*address, port, number, SCOPE_EXTERNAL)
+        || decap::peer::<F>(address) & PEER_NODE != 0
+            && is_direct::<F>(F::Address::default(), port, number, SCOPE_ENCAPSULATED)
+}
+
+/// Whether there is such a frontend, and nodes send each other its packets.
+#[inline(always)]
+fn is_direct<F: Family>(address: F::Address, port: u16, protocol: u8, scope: u8) -> bool {
+    let frontend = F::frontend(&FrontendKey { address, port, protocol, scope });
+    frontend.is_some_and(|frontend| frontend.flags & FRONTEND_DSR != 0)
+}
+
+/// Whether an address is a Service's, or a node's, which may have NodePorts.
+#[inline(always)]
+fn is_known<F: Family>(address: &F::Address) -> bool {
+    let key = VipKey { address: F::map(address) };
+    // SAFETY: only whether it is there matters.
+    unsafe { maps::VIPS.get(&key) }.is_some() || decap::peer::<F>(address) & PEER_NODE != 0
+}
+
+/// Whether a tunnel packet without our mark that came in by an uplink may leave: it is one node's to another, which knows its sender as
+/// well as this one, or this node's own where IPVS serves as well. Without a mark, ours can't be told from it.
+#[inline(always)]
+pub fn is_forwarded<F: Family>(source: &F::Address) -> bool {
+    let has_mark = MARK_VALUE.load() & MARK_MASK.load() != 0;
+    decap::may_send::<F>(source) || (!has_mark || !mode_change::is_alone()) && decap::is_own::<F>(source)
+}

@@ -1,0 +1,152 @@
+//! The walk of a packet that a pod of this node sends: `tc_pod_in`. What goes to pods is [`egress`](crate::egress)'s business, on
+//! their devices as on all others.
+//!
+//! Socket hooks have turned most calls to a backend before there is a packet. Here are the others: of pods whose sockets the
+//! node's kernel does not see. Only addresses are translated; routes are the stack's, which sees the pod and the backend.
+
+use proxy_common::fragment::Side;
+use proxy_common::frontend::{FRONTEND_NODE_ONLY, Frontend};
+use proxy_common::verdict::Reason;
+
+use crate::flow::mode_change;
+use crate::flow::{self, Owner};
+use crate::forward::hairpin;
+use crate::forward::nat;
+use crate::forward::snat;
+use crate::header::{ETHERNET, ether_type, protocol};
+use crate::icmp::{self, Icmp};
+use crate::maps::config::is_snat_port;
+use crate::maps::family::Family;
+use crate::maps::observe;
+use crate::maps::v4::V4;
+use crate::maps::v6::V6;
+use crate::packet::parsed::{Fragments, parse_with};
+use crate::packet::{Packet, Parsed};
+use crate::select::affinity;
+use crate::select::backend;
+use crate::select::source;
+use crate::select::vip;
+use crate::verdict::{HAND_TO_TC, Leave, NO_ROOM, UNTOUCHED, Verdict};
+
+/// Decides about a frame of a pod.
+#[inline(always)]
+pub fn walk<P: Packet>(packet: P) -> Verdict {
+    match packet.ether_type() {
+        ether_type::IPV4 => walk_family::<P, V4>(packet),
+        ether_type::IPV6 => walk_family::<P, V6>(packet),
+        _ => UNTOUCHED,
+    }
+}
+
+#[inline(always)]
+fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    let verdict = match F::peek_protocol(&packet, ETHERNET) {
+        Some(protocol) if protocol == F::PROTOCOL => return icmp::receive_of_pod::<P, F>(packet),
+        Some(_) => match forward::<P, F>(packet) {
+            Leave::With(verdict) => verdict,
+            Leave::Translate => hairpin::translate::<P, F>(packet),
+            Leave::Restore => hairpin::restore::<P, F>(packet),
+            Leave::Note => mode_change::note::<P, F>(packet),
+            // Tunnels of pods are their own, and nothing is encapsulated for what they send.
+            Leave::Decapsulate | Leave::ToPod => UNTOUCHED,
+        },
+        None => UNTOUCHED,
+    };
+    match verdict {
+        Verdict::Refuse(reason, detail) => icmp::answer::<P, F, { Side::Pod as u32 }>(packet, reason, detail),
+        verdict => verdict,
+    }
+}
+
+#[inline(never)]
+fn forward<P: Packet, F: Family>(mut packet: P) -> Leave {
+    match parse_with::<P, F>(&packet, ETHERNET, Fragments::Judged(Side::Pod)) {
+        Ok(parsed) => match forward_parsed::<P, F>(&mut packet, &parsed) {
+            Ok(verdict) => Leave::With(verdict),
+            Err(leave) => leave,
+        },
+        Err(verdict) => Leave::With(verdict),
+    }
+}
+
+#[inline(always)]
+fn forward_parsed<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+) -> Result<Verdict, Leave> {
+    let key = &parsed.key;
+    if !parsed.has_ports() {
+        return Err(vip::unknown_protocol::<F>(parsed).into());
+    }
+    if is_snat_port(key.destination_port) && snat::is_reply::<F>(key) {
+        return Err(Leave::Restore);
+    }
+    let Some(frontend) = backend::lookup_internal::<F>(&key.destination, key.destination_port, key.protocol)
+    else {
+        if key.protocol == protocol::UDP && observe::has_served(key.destination_port) {
+            flow::give_way::<F>(key);
+        }
+        return Err(vip::unknown_port::<F>(&key.destination).into());
+    };
+    // Every pod has a loopback device of its own.
+    if frontend.flags & FRONTEND_NODE_ONLY != 0 {
+        return Err(UNTOUCHED.into());
+    }
+    if mode_change::passes::<F>(parsed, false) {
+        return Err(UNTOUCHED.into());
+    }
+    mode_change::keep_older::<F>(parsed, frontend.service, false)?;
+    source::check_ranges::<F>(&frontend, key)?;
+    let verdict = serve::<P, F>(packet, parsed, &frontend)?;
+    observe::count_service(frontend.service, packet.length());
+    Ok(verdict)
+}
+
+/// By flow entry, or by slot where there is none. An entry that translates the pod's address as well is one of a pod that reaches
+/// itself.
+#[inline(always)]
+fn serve<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+    frontend: &Frontend,
+) -> Result<Verdict, Leave> {
+    let Some((found, entry)) = flow::lookup::<F>(parsed, frontend.service) else {
+        return open::<P, F>(packet, parsed, frontend);
+    };
+    let Some(backend) = backend::lookup_keeper::<F>(found.backend, parsed) else {
+        return open::<P, F>(packet, parsed, frontend);
+    };
+    if found.is_translated() {
+        // A client outside has the same address and port, or somebody says so.
+        if backend.address != parsed.key.source {
+            return Err(Verdict::Drop(Reason::ReplyKeyInUse).into());
+        }
+        let leave = snat::go_on::<F>(entry, &parsed.key).ok_or(NO_ROOM)?;
+        affinity::track::<P, F>(packet, parsed, found, frontend);
+        return Err(leave);
+    }
+    packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
+    affinity::track::<P, F>(packet, parsed, found, frontend);
+    let destination = (backend.address, backend.port);
+    Ok(nat::deliver::<P, F>(packet, parsed, found.client_port, &destination, Reason::ServedPod)?)
+}
+
+/// The first packet of a connection, as far as this node knows.
+#[inline(always)]
+fn open<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+    frontend: &Frontend,
+) -> Result<Verdict, Leave> {
+    let slot = backend::select_slot::<F>(frontend, &parsed.key);
+    let reference = affinity::choose::<F>(frontend, parsed, slot);
+    let backend = backend::lookup_backend::<F>(reference).ok_or_else(|| backend::refusal(frontend))?;
+    let owner = Owner { backend: reference, service: frontend.service, flags: 0 };
+    if backend.address == parsed.key.source {
+        return Err(snat::begin::<F>(backend, &owner));
+    }
+    packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
+    let destination = (backend.address, backend.port);
+    let client_port = flow::create::<F>(parsed, &destination, &owner)?;
+    Ok(nat::deliver::<P, F>(packet, parsed, client_port, &destination, Reason::ServedPod)?)
+}

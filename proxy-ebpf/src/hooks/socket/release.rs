@@ -1,0 +1,91 @@
+//! `close`: what is remembered of a connected socket is forgotten.
+//!
+//! Room in the maps goes from one connection to the next, and with it what the processor's caches hold: a table that is full of
+//! sockets long closed costs each `connect` and `accept` some misses. Datagram sockets that live have their entries for longer.
+
+use aya_ebpf::bindings::bpf_sock;
+use aya_ebpf::helpers::generated::bpf_get_socket_cookie;
+use aya_ebpf::programs::SockContext;
+use proxy_common::socket::{SocketKey, cookie_words};
+use proxy_common::{Addr4, Addr6};
+
+use super::call::read4;
+use super::form::{SocketFamily, unmap};
+use crate::header::protocol;
+use crate::maps::v4::{AF_INET, V4};
+use crate::maps::v6::V6;
+
+/// A socket that its process closes, as the kernel shows it to the hook.
+pub struct Closing {
+    socket: *mut bpf_sock,
+}
+
+impl Closing {
+    #[inline(always)]
+    pub const fn new(context: &SockContext) -> Self {
+        Self { socket: context.sock }
+    }
+
+    #[inline(always)]
+    fn family(&self) -> u32 {
+        // SAFETY: the kernel's view of the socket; the field may be read.
+        unsafe { (&raw const (*self.socket).family).read_volatile() }
+    }
+    #[inline(always)]
+    fn protocol(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (&raw const (*self.socket).protocol).read_volatile() }
+    }
+    /// Zero if it is not connected; network byte order.
+    #[inline(always)]
+    fn peer_port(&self) -> u16 {
+        // SAFETY: as above.
+        unsafe { (&raw const (*self.socket).dst_port).read_volatile() }
+    }
+    #[inline(always)]
+    fn peer4(&self) -> [u32; 1] {
+        // SAFETY: as above.
+        unsafe { [(&raw const (*self.socket).dst_ip4).read_volatile()] }
+    }
+    #[inline(always)]
+    fn peer6(&self) -> [u32; 4] {
+        // SAFETY: as above; four words.
+        unsafe { read4((&raw const (*self.socket).dst_ip6).cast()) }
+    }
+    #[inline(always)]
+    fn cookie(&self) -> [u32; 2] {
+        // SAFETY: the context is the kernel's own.
+        cookie_words(unsafe { bpf_get_socket_cookie(self.socket.cast()) })
+    }
+}
+
+/// Takes out the entry of a socket and the backend it is connected to. One whose `connect` failed has no peer any more: its entry
+/// goes by eviction, as those of datagrams do that were sent without `connect`.
+#[inline(always)]
+pub fn forget(socket: &Closing) {
+    let Ok(protocol @ (protocol::TCP | protocol::UDP)) = u8::try_from(socket.protocol()) else {
+        return;
+    };
+    if socket.peer_port() == 0 {
+        return;
+    }
+    if socket.family() == u32::from(AF_INET) {
+        return remove::<V4>(socket, protocol, Addr4(socket.peer4()));
+    }
+    let address = socket.peer6();
+    match unmap(address) {
+        Some(address) => remove::<V4>(socket, protocol, address),
+        None => remove::<V6>(socket, protocol, Addr6(address)),
+    }
+}
+
+#[inline(always)]
+fn remove<F: SocketFamily>(socket: &Closing, protocol: u8, address: F::Address) {
+    let (cookie, port) = (socket.cookie(), socket.peer_port());
+    let key = SocketKey { address, cookie, port, protocol: u16::from(protocol) };
+    let sockets = F::sockets(protocol);
+    // To look is cheap where nothing is found, to delete takes a lock.
+    if sockets.get_ptr(&key).is_some() {
+        let _ = sockets.remove(&key);
+    }
+}

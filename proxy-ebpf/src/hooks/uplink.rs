@@ -1,0 +1,270 @@
+//! The walk of a packet that comes in over an uplink: `xdp_ingress` and `tc_ingress`.
+
+use proxy_common::backend::Backend;
+use proxy_common::flow::FLOW_ENCAPSULATE;
+use proxy_common::fragment::Side;
+use proxy_common::frontend::{
+    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_NODE_PORT, FRONTEND_LISTENER, Frontend,
+};
+use proxy_common::selection::{BackendRef, Slot};
+use proxy_common::verdict::Reason;
+
+use crate::flow::mode_change;
+use crate::flow::{self, Owner};
+use crate::forward::decap;
+use crate::forward::dsr_pod;
+use crate::forward::nat;
+use crate::forward::snat;
+use crate::header::{ETHERNET, ether_type, protocol};
+use crate::icmp::{self, Icmp};
+use crate::maps::config::{is_snat_port, takes_ipip};
+use crate::maps::family::Family;
+use crate::maps::observe;
+use crate::maps::v4::V4;
+use crate::maps::v6::V6;
+use crate::packet::encap;
+use crate::packet::encap::{Encapsulation, Fou, Ipip};
+use crate::packet::parsed::{Fragments, parse_with};
+use crate::packet::{Packet, Parsed};
+use crate::select::affinity;
+use crate::select::backend;
+use crate::select::node_flow;
+use crate::select::source;
+use crate::select::vip;
+use crate::verdict::{HAND_TO_TC, Leave, NO_ROOM, UNTOUCHED, Verdict};
+
+/// Decides about a frame. A tagged one is left to the VLAN device above, which has TC programs of its own.
+///
+/// Everywhere in the walks `Ok` and `Err` are both ends: `Ok` where the packet was served, `Err` where `?` left early.
+///
+/// The four branches are functions of their own: together their variables would not fit the 512-byte stack.
+#[inline(always)]
+pub fn walk<P: Packet>(packet: P) -> Verdict {
+    match packet.ether_type() {
+        ether_type::IPV4 => walk_family::<P, V4>(packet),
+        ether_type::IPV6 => walk_family::<P, V6>(packet),
+        _ => UNTOUCHED,
+    }
+}
+
+#[inline(always)]
+fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    let verdict = match F::peek_protocol(&packet, ETHERNET) {
+        Some(protocol::IPV4) if takes_ipip() => return walk_tunnel::<P, F, V4, Ipip>(packet),
+        Some(protocol::IPV6) if takes_ipip() => return walk_tunnel::<P, F, V6, Ipip>(packet),
+        Some(protocol) if protocol == F::PROTOCOL => return icmp::receive::<P, F>(packet),
+        Some(_) => match forward::<P, F>(packet) {
+            Leave::With(verdict) => verdict,
+            Leave::Translate => snat::translate::<P, F>(packet),
+            Leave::ToPod => dsr_pod::send::<P, F>(packet),
+            Leave::Decapsulate => return walk_fou::<P, F>(packet),
+            Leave::Restore => snat::restore::<P, F>(packet),
+            Leave::Note => mode_change::note::<P, F>(packet),
+        },
+        None => return UNTOUCHED,
+    };
+    // Here, where the walk has left the stack.
+    match verdict {
+        Verdict::Refuse(Reason::TooBig, fits) if F::may_be_fragmented(&packet, ETHERNET) => packet.cut(fits),
+        Verdict::Refuse(reason, detail) => {
+            icmp::answer::<P, F, { Side::Uplink as u32 }>(packet, reason, detail)
+        }
+        verdict => verdict,
+    }
+}
+
+/// As [`walk_tunnel`], where the outer header does not say what is inside.
+#[inline(always)]
+fn walk_fou<P: Packet, O: Icmp>(packet: P) -> Verdict {
+    packet.need(ETHERNET + O::HEADER + Fou::BYTES + 1);
+    let inner =
+        O::peek_protocol(&packet, ETHERNET).and_then(|outer| Fou::inner_protocol::<P, O>(&packet, outer));
+    match inner {
+        Some(protocol::IPV4) => walk_tunnel::<P, O, V4, Fou>(packet),
+        Some(protocol::IPV6) => walk_tunnel::<P, O, V6, Fou>(packet),
+        _ => UNTOUCHED,
+    }
+}
+
+/// Two walks again, for two stacks.
+#[inline(always)]
+fn walk_tunnel<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: P) -> Verdict {
+    let inner = ETHERNET + O::HEADER + E::BYTES;
+    packet.need(inner + F::HEADER);
+    if F::peek_protocol(&packet, inner) == Some(F::PROTOCOL) {
+        icmp::receive_tunnelled::<P, O, F, E>(packet)
+    } else {
+        decap::receive::<P, O, E>(packet)
+    }
+}
+
+#[inline(never)]
+fn forward<P: Packet, F: Family>(mut packet: P) -> Leave {
+    match parse_with::<P, F>(&packet, ETHERNET, Fragments::Judged(Side::Uplink)) {
+        Ok(parsed) => match forward_parsed::<P, F>(&mut packet, &parsed) {
+            Ok(verdict) => Leave::With(verdict),
+            Err(leave) => leave,
+        },
+        Err(verdict) => Leave::With(verdict),
+    }
+}
+
+/// A client's packet on the node it was sent to.
+#[inline(always)]
+fn forward_parsed<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+) -> Result<Verdict, Leave> {
+    if !parsed.has_ports() {
+        return Err(vip::unknown_protocol::<F>(parsed).into());
+    }
+    if encap::is_for_us::<F>(&parsed.key) {
+        return Err(Leave::Decapsulate);
+    }
+    if is_snat_port(parsed.key.destination_port) && snat::is_reply::<F>(&parsed.key) {
+        return Err(Leave::Restore);
+    }
+    let Some(frontend) = backend::lookup_frontend::<F>(&parsed.key) else {
+        return Err(vip::unknown_port::<F>(&parsed.key.destination).into());
+    };
+    if mode_change::passes::<F>(parsed, keeps_none(&frontend)) {
+        return Err(UNTOUCHED.into());
+    }
+    // Where this mode gave way, the other one judges whom it serves.
+    let refused = |verdict| if mode_change::is_older() { UNTOUCHED } else { verdict };
+    let frontend = source::admit::<F>(frontend, &parsed.key).map_err(refused)?;
+    if frontend.flags & FRONTEND_LISTENER != 0 {
+        return Err(UNTOUCHED.into());
+    }
+    mode_change::keep_older::<F>(parsed, frontend.service, keeps_none(&frontend))?;
+    let verdict = serve::<P, F>(packet, parsed, &frontend)?;
+    observe::count_service(frontend.service, packet.length());
+    Ok(verdict)
+}
+
+/// Rule 1 of the slot: where nothing changed, a DSR director needs no flow entry. With affinity it does: a client may have
+/// another backend than its slot's.
+#[inline(always)]
+const fn keeps_none(frontend: &Frontend) -> bool {
+    frontend.flags & (FRONTEND_DSR | FRONTEND_AFFINITY) == FRONTEND_DSR
+}
+
+/// By slot alone, or else by flow entry.
+#[inline(always)]
+fn serve<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+    frontend: &Frontend,
+) -> Result<Verdict, Leave> {
+    if !keeps_none(frontend) {
+        return serve_by_flow::<P, F>(packet, parsed, frontend, None);
+    }
+    // A load balancer's address that is the node's own pays for its look-ups in `open` only.
+    if frontend.kind() == FRONTEND_KIND_NODE_PORT && node_flow::is_nodes::<F>(parsed, frontend) {
+        return Err(UNTOUCHED.into());
+    }
+    let slot = backend::select_slot::<F>(frontend, &parsed.key);
+    if !slot.is_unsettled()
+        && !mode_change::is_newer()
+        && let Some(backend) = backend::lookup_backend::<F>(slot.current())
+        && !backend.is_local()
+    {
+        if dsr_pod::begins::<F>(backend, &parsed.key, slot.current(), frontend, 0) {
+            return Err(Leave::ToPod);
+        }
+        return Ok(decap::send::<P, F>(packet, parsed, backend)?);
+    }
+    serve_by_flow::<P, F>(packet, parsed, frontend, Some(slot))
+}
+
+/// By flow entry, or by slot where there is none.
+#[inline(always)]
+fn serve_by_flow<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+    frontend: &Frontend,
+    slot: Option<Slot>,
+) -> Result<Verdict, Leave> {
+    if let Some((found, entry)) = flow::lookup::<F>(parsed, frontend.service)
+        && let Some(backend) = backend::lookup_keeper::<F>(found.backend, parsed)
+    {
+        if found.is_translated() {
+            let leave = snat::go_on::<F>(entry, &parsed.key).ok_or(NO_ROOM)?;
+            affinity::track::<P, F>(packet, parsed, found, frontend);
+            return Err(leave);
+        }
+        if found.is_encapsulated() && dsr_pod::begins::<F>(backend, &parsed.key, found.backend, frontend, 0) {
+            affinity::track::<P, F>(packet, parsed, found, frontend);
+            return Err(Leave::ToPod);
+        }
+        if !backend.is_local() {
+            let verdict = decap::send::<P, F>(packet, parsed, backend)?;
+            affinity::track::<P, F>(packet, parsed, found, frontend);
+            return Ok(verdict);
+        }
+        packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
+        affinity::track::<P, F>(packet, parsed, found, frontend);
+        let destination = (backend.address, backend.port);
+        let client_port = found.client_port;
+        return Ok(nat::deliver::<P, F>(packet, parsed, client_port, &destination, Reason::ServedLocal)?);
+    }
+    let slot = match slot {
+        Some(slot) => slot,
+        None => backend::select_slot::<F>(frontend, &parsed.key),
+    };
+    open::<P, F>(packet, parsed, frontend, slot)
+}
+
+/// Every connection of a backend on this node has an entry here, unless its pod takes off the outer header. One with DSR that has
+/// none began at another director, and its backend may be the slot's other owner, whose node gives it a second chance if it is not.
+#[inline(always)]
+fn another<F: Family>(
+    frontend: &Frontend,
+    parsed: &Parsed<F::Address>,
+    slot: Slot,
+    chosen: BackendRef,
+) -> BackendRef {
+    let by_slot = frontend.flags & (FRONTEND_DSR | FRONTEND_AFFINITY) == FRONTEND_DSR;
+    let exists = |other| backend::lookup_backend::<F>(other).is_some();
+    let has_entry =
+        |backend: &Backend<F::Address>| backend.is_local() && !dsr_pod::takes::<F>(backend, &parsed.key);
+    if by_slot && backend::lookup_backend::<F>(chosen).is_some_and(has_entry) {
+        slot.second_chance(chosen, parsed.role(), exists)
+    } else {
+        chosen
+    }
+}
+
+/// The first packet of a connection, as far as this node knows.
+#[inline(always)]
+fn open<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+    frontend: &Frontend,
+    slot: Slot,
+) -> Result<Verdict, Leave> {
+    if node_flow::is_nodes::<F>(parsed, frontend) {
+        return Err(UNTOUCHED.into());
+    }
+    let reference = another::<F>(frontend, parsed, slot, affinity::choose::<F>(frontend, parsed, slot));
+    let backend = backend::lookup_backend::<F>(reference).ok_or_else(|| backend::refusal(frontend))?;
+    if frontend.flags & FRONTEND_DSR != 0
+        && dsr_pod::begins::<F>(backend, &parsed.key, reference, frontend, FLOW_ENCAPSULATE)
+    {
+        return Err(Leave::ToPod);
+    }
+    let owner = Owner { backend: reference, service: frontend.service, flags: 0 };
+    if backend.is_local() {
+        packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
+        let destination = (backend.address, backend.port);
+        let client_port = flow::create::<F>(parsed, &destination, &owner)?;
+        return Ok(nat::deliver::<P, F>(packet, parsed, client_port, &destination, Reason::ServedLocal)?);
+    }
+    if frontend.flags & FRONTEND_DSR == 0 {
+        return Err(snat::begin::<F>(backend, &owner));
+    }
+    // Sent first: what is handed to TC must not be remembered here, or it would be no first packet there.
+    let verdict = decap::send::<P, F>(packet, parsed, backend)?;
+    flow::remember::<F>(parsed, &owner)?;
+    Ok(verdict)
+}

@@ -1,0 +1,112 @@
+//! How a packet is wrapped for another node: in an IP packet, or in UDP in one (FoU), for networks that carry no protocol 4.
+
+use proxy_common::hash::flow_hash;
+use proxy_common::way::FOU_PORT;
+
+use crate::forward::decap;
+use crate::header::{ETHERNET, Ports, Udp, protocol};
+use crate::maps::config;
+use crate::maps::config::DSR_FOU;
+use crate::maps::family::{Family, KeyOf};
+use crate::packet::{Packet, Parsed};
+
+/// What stands between the outer IP header and the inner one.
+pub trait Encapsulation {
+    /// Its bytes.
+    const BYTES: usize;
+    /// What the outer IP header says.
+    fn outer_protocol<F: Family>() -> u8;
+    /// The protocol number of the inner packet's family; `outer` is what the outer IP header says.
+    fn inner_protocol<P: Packet, O: Family>(packet: &P, outer: u8) -> Option<u8>;
+}
+
+/// Nothing.
+pub struct Ipip;
+
+/// A UDP header.
+pub struct Fou;
+
+impl Encapsulation for Ipip {
+    const BYTES: usize = 0;
+
+    #[inline(always)]
+    fn outer_protocol<F: Family>() -> u8 {
+        F::ENCAPSULATED
+    }
+
+    #[inline(always)]
+    fn inner_protocol<P: Packet, O: Family>(_packet: &P, outer: u8) -> Option<u8> {
+        Some(outer)
+    }
+}
+
+impl Encapsulation for Fou {
+    const BYTES: usize = size_of::<Udp>();
+
+    #[inline(always)]
+    fn outer_protocol<F: Family>() -> u8 {
+        protocol::UDP
+    }
+
+    #[inline(always)]
+    fn inner_protocol<P: Packet, O: Family>(packet: &P, outer: u8) -> Option<u8> {
+        // Behind an extension header, what stands here is the UDP header: its sender's to choose.
+        if outer != protocol::UDP {
+            return None;
+        }
+        let version = packet.at::<u8>(ETHERNET + O::HEADER + Self::BYTES)?;
+        // SAFETY: `at` checked the bound.
+        match unsafe { *version } >> 4 {
+            4 => Some(protocol::IPV4),
+            6 => Some(protocol::IPV6),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes that this node puts between the headers.
+#[inline(always)]
+pub fn own_bytes() -> usize {
+    if DSR_FOU.load() != 0 { Fou::BYTES } else { Ipip::BYTES }
+}
+
+/// Whether a packet is for the port of FoU on an address of this node, where that is in use. No Service has it then, so that none
+/// can take what other nodes send.
+#[inline(always)]
+pub fn is_for_us<F: Family>(key: &KeyOf<F>) -> bool {
+    config::takes_fou()
+        && key.destination_port == FOU_PORT.to_be()
+        && key.protocol == protocol::UDP
+        && decap::is_own::<F>(&key.destination)
+}
+
+/// Writes the UDP header at `offset`. Without a checksum, with IPv6 too (RFC 6935): the inner packet has its own, and each
+/// segment of a frame that is cut up later would need another one.
+#[inline(always)]
+pub fn write_header<P: Packet, F: Family>(
+    packet: &P,
+    offset: usize,
+    inner: &Parsed<F::Address>,
+) -> Option<()> {
+    let source = source_port::<F>(&inner.key);
+    let header = packet.at::<Udp>(offset)?;
+    let length = inner.length as u16;
+    // SAFETY: `at` checked the bound.
+    unsafe {
+        *header = Udp {
+            ports: Ports { source, destination: FOU_PORT.to_be() },
+            length: length.wrapping_add(Fou::BYTES as u16).to_be(),
+            checksum: 0,
+        };
+    }
+    Some(())
+}
+
+/// A port of the inner connection's own, network byte order, so that networks and receive queues spread connections, and keep
+/// each in order.
+#[inline(never)]
+fn source_port<F: Family>(key: &KeyOf<F>) -> u16 {
+    /// The dynamic ports (RFC 6335).
+    const FIRST: u16 = 0xc000;
+    (FIRST | flow_hash(key) as u16).to_be()
+}

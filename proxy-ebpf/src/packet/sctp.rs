@@ -1,0 +1,59 @@
+//! What SCTP has of its own: chunks where TCP has flags, and a CRC for a checksum.
+
+use proxy_common::checksum::Difference;
+use proxy_common::sctp::{ABORT, INIT, INIT_ACK, SHUTDOWN_ACK, SHUTDOWN_COMPLETE};
+
+use crate::header::{Ports, Sctp, tcp_flag};
+use crate::maps::family::Family;
+use crate::maps::global;
+use crate::packet::{Packet, Parsed};
+
+/// By chunk type. INIT, INIT ACK and SHUTDOWN COMPLETE are alone in their packets (RFC 9260, section 6.10). An ABORT behind other
+/// chunks is not seen: such an association ends by its time-out.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "chunk types are bytes, each an index into a table of 256 entries"
+)]
+static FLAGS: [u8; 256] = {
+    let mut flags = [tcp_flag::ACK; 256];
+    flags[INIT as usize] = tcp_flag::SYN;
+    flags[INIT_ACK as usize] = tcp_flag::SYN | tcp_flag::ACK;
+    flags[ABORT as usize] = tcp_flag::RST;
+    // Still to be answered, so it is no end; of a client whose backend began to shut down, a director sees nothing after it.
+    flags[SHUTDOWN_ACK as usize] = tcp_flag::FIN | tcp_flag::ACK;
+    flags[SHUTDOWN_COMPLETE as usize] = tcp_flag::RST;
+    flags
+};
+
+/// The TCP flags that mean to a connection what a packet's first chunk means. From a table: the verifier would have to follow
+/// each value through the whole walk.
+#[expect(clippy::indexing_slicing, reason = "a byte is an index into a table of 256 entries")]
+#[inline(always)]
+pub fn tcp_flags(chunk: u8) -> u8 {
+    FLAGS[chunk as usize]
+}
+
+/// Brings the checksum up to date where ports have changed; no address is covered by it.
+///
+/// One of zero stays: it is still to be filled in by hardware or the kernel (`CHECKSUM_PARTIAL`, which no program can see, but
+/// which begins with zero), or there is none (RFC 9653). One in four billion was computed to be zero; its packet is lost.
+#[inline(always)]
+pub fn update_checksum<P: Packet, F: Family>(
+    packet: &P,
+    parsed: &Parsed<F::Address>,
+    addresses: Difference,
+    new: Ports,
+) -> Option<()> {
+    let old = Ports { source: parsed.key.source_port, destination: parsed.key.destination_port };
+    let difference = new.as_word() ^ old.as_word();
+    let covered = if F::HAS_HEADER_CHECKSUM { Difference::default() } else { addresses };
+    let header = packet.at::<Sctp>(parsed.transport().offset())?;
+    let bytes = parsed.length.wrapping_sub(parsed.payload.wrapping_sub(parsed.network));
+    // SAFETY: `at` checked the bound.
+    let checksum = unsafe { (*header).checksum };
+    let patched = global::sctp_checksum(checksum, difference, bytes);
+    // SAFETY: as above.
+    unsafe { (*header).checksum = patched };
+    packet.note_change(covered.word(old.as_word(), new.as_word()).word(checksum, patched));
+    Some(())
+}

@@ -1,0 +1,128 @@
+//! Fragments: only the first one of a packet says between which ports it travels; the others are told by what that left behind.
+
+use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
+use proxy_common::addr::Address;
+use proxy_common::fragment::{FragmentKey, FragmentOf, FragmentWord};
+use proxy_common::way::PEER_SELF;
+
+use crate::flow;
+use crate::flow::mode_change;
+use crate::forward::decap;
+use crate::maps::family::{Family, KeyOf};
+use crate::packet::parsed::has_ports;
+use crate::select::backend;
+use crate::select::vip;
+
+/// Bit of an answer, above a [`FragmentOf`] and nine bits that are free: the fragment's packet is known.
+pub const FOUND: u64 = 1 << 49;
+/// Bit of an answer: it is not known, and is for a service's address.
+pub const OURS: u64 = 1 << 50;
+/// Bit of an answer: it is held.
+pub const HELD: u64 = 1 << 51;
+/// Bit of an answer: the TC program has to see to it.
+pub const FOR_TC: u64 = 1 << 52;
+/// Bit of an answer to a first fragment: others are held.
+pub const AWAITED: u64 = 1 << 53;
+
+/// Enters a first fragment, if its packet may be a service's, and no other one was before it: nobody else's take room but this
+/// node's own, whose later ones would be held otherwise. The answer is what it says itself.
+#[inline(always)]
+pub fn enter<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> u64 {
+    let is_ours = backend::lookup_frontend::<F>(key).is_some()
+        || vip::kinds::<F>(&key.destination) != 0
+        || flow::find::<F>(key).is_some();
+    // `is_own` without the call, for which the stack has no room.
+    if !is_ours && decap::peer::<F>(&key.destination) & PEER_SELF == 0 {
+        return answer::<F>(key);
+    }
+    // The stack has its own already.
+    if is_ours && known::<F>(place).is_some_and(FragmentOf::is_awaited) {
+        return answer::<F>(key) | AWAITED;
+    }
+    put::<F>(key, place)
+}
+
+/// Enters a first fragment. The newest one counts, since identifications come back soon.
+#[inline(always)]
+pub fn put<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> u64 {
+    if is_followed::<F>(key.protocol) {
+        let word = FragmentWord::new(place, of::<F>(key), flow::now());
+        // Refused: the others will be unknown.
+        let _ = F::fragments().insert(place, &word.0, BPF_ANY.into());
+    }
+    answer::<F>(key)
+}
+
+#[inline(always)]
+fn answer<F: Family>(key: &KeyOf<F>) -> u64 {
+    of::<F>(key).to_bits() | FOUND
+}
+
+#[inline(always)]
+const fn of<F: Family>(key: &KeyOf<F>) -> FragmentOf {
+    FragmentOf {
+        source_port: key.source_port,
+        destination_port: key.destination_port,
+        protocol: key.protocol,
+    }
+}
+
+/// What a later fragment belongs to.
+#[inline(always)]
+pub fn lookup<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> u64 {
+    if !is_followed::<F>(key.protocol) {
+        return 0;
+    }
+    match known::<F>(place) {
+        Some(of) if !of.is_awaited() => of.to_bits() | FOUND,
+        Some(_) | None => judge::<F>(key),
+    }
+}
+
+/// Says that fragments of a packet whose first one is not known are held, unless it has come by now: what it says.
+#[inline(always)]
+pub fn announce<F: Family>(place: &FragmentKey<F::Address>) -> Option<FragmentOf> {
+    if let Some(of) = known::<F>(place) {
+        return if of.is_awaited() { None } else { Some(of) };
+    }
+    let word = FragmentWord::new(place, FragmentOf::AWAITED, flow::now());
+    // Refused if the first one comes in this moment, whose word counts; or if what stands there is too old.
+    let is_refused = F::fragments().insert(place, &word.0, BPF_NOEXIST.into()).is_err();
+    if is_refused && known::<F>(place).is_none() {
+        let _ = F::fragments().insert(place, &word.0, BPF_ANY.into());
+    }
+    arrived::<F>(place)
+}
+
+/// What a packet's first fragment says, if it has come.
+#[inline(always)]
+pub fn arrived<F: Family>(place: &FragmentKey<F::Address>) -> Option<FragmentOf> {
+    known::<F>(place).filter(|of| !of.is_awaited())
+}
+
+#[inline(always)]
+fn known<F: Family>(place: &FragmentKey<F::Address>) -> Option<FragmentOf> {
+    // SAFETY: one word, read at once.
+    let word = unsafe { F::fragments().get(place).copied() };
+    word.and_then(|word| FragmentWord(word).read(place, flow::now()))
+}
+
+/// What is to be said of a fragment whose packet is not known: it may be of a connection of another mode's, too.
+#[inline(always)]
+pub fn judge<F: Family>(key: &KeyOf<F>) -> u64 {
+    if mode_change::is_alone() && vip::kinds::<F>(&key.destination) != 0 { OURS } else { 0 }
+}
+
+/// Protocols without ports are nobody's; with IPv6 a later fragment does not say which it belongs to.
+#[inline(always)]
+const fn is_followed<F: Family>(protocol: u8) -> bool {
+    has_ports(protocol) || F::Address::WORDS != 1
+}
+
+/// Writes the key of a packet's fragments. IPv6's do not say the protocol.
+#[inline(always)]
+pub fn write_key<F: Family>(place: &mut FragmentKey<F::Address>, key: &KeyOf<F>, id: u32, side: u32) {
+    (place.source, place.destination) = (key.source, key.destination);
+    let protocol = if F::Address::WORDS == 1 { u32::from(key.protocol) } else { 0 };
+    (place.id, place.protocol_and_side) = (id, side | protocol);
+}

@@ -1,0 +1,129 @@
+//! HELD: fragments that came before the first one of their packet, in TC.
+//!
+//! A program can't send what it holds by itself, but it can send copies of the frame it was given: that of the first fragment is made
+//! each held one in turn, sent to the device that the first one came in by, where it is received anew, and at last what it was.
+
+use aya_ebpf::bindings::{__sk_buff, BPF_ANY, BPF_F_INGRESS};
+use aya_ebpf::helpers::generated::bpf_clone_redirect;
+use proxy_common::Addr6;
+use proxy_common::fragment::{FragmentKey, HELD_BYTES, HELD_PIECES, Held, HeldKey};
+use proxy_common::way::PEER_SELF;
+
+use crate::flow;
+use crate::forward::decap;
+use crate::maps::family::{Family, KeyOf};
+use crate::maps::{self, Buffer};
+use crate::packet::buffer;
+use crate::parse::fragments;
+use crate::parse::fragments::{FOUND, HELD, OURS};
+use crate::select::vip;
+
+/// Bytes of a first fragment that others are held for.
+const FIRST_BYTES: usize = 4096;
+
+/// BUFFER, which has room for what the stack has none for.
+#[repr(C)]
+pub struct Room<A> {
+    /// The key of the packet that the fragment which was followed last belongs to.
+    pub fragment: FragmentKey<A>,
+    /// The key that this fragment has in HELD, as far as it is that of no other of the packet.
+    pub held: HeldKey,
+    frame: [u64; FIRST_BYTES / 8],
+}
+const _: () = assert!(size_of::<Room<Addr6>>() <= size_of::<Buffer>() && size_of::<Held>() <= FIRST_BYTES);
+
+/// This CPU's room.
+#[inline(always)]
+pub fn room<F: Family>() -> Option<&'static mut Room<F::Address>> {
+    let room = maps::BUFFER.get_ptr_mut(0)?.cast::<Room<F::Address>>();
+    // SAFETY: this CPU's own, large enough, aligned, and used for nothing else until the fragment is done with.
+    Some(unsafe { &mut *room })
+}
+
+/// Keeps a copy of a later fragment, if it is for a service's address or this node's own; see
+/// [`Packet::hold_fragment`](crate::packet::Packet::hold_fragment).
+#[inline(always)]
+pub fn hold<F: Family>(context: *mut __sk_buff) -> Option<u64> {
+    let room = room::<F>()?;
+    let destination = &room.fragment.destination;
+    let may_be_ours = vip::kinds::<F>(destination) != 0 || decap::peer::<F>(destination) & PEER_SELF != 0;
+    if !may_be_ours {
+        return None;
+    }
+    write_key::<F>(room);
+    // SAFETY: the room for a frame is larger than an entry, and aligned as one.
+    let held = unsafe { &mut *room.frame.as_mut_ptr().cast::<Held>() };
+    // SAFETY: the context is valid for the program's run.
+    (held.length, held.seen) = (unsafe { (*context).len }, flow::now());
+    buffer::load::<HELD_BYTES>(context, 0, held.frame.as_mut_ptr().cast(), held.length)?;
+    if let Some(of) = fragments::announce::<F>(&room.fragment) {
+        return Some(of.to_bits() | FOUND);
+    }
+    maps::HELD.insert(&room.held, &*held, BPF_ANY.into()).ok()?;
+    match fragments::arrived::<F>(&room.fragment) {
+        // Since it was announced, and it may not have seen what is held.
+        Some(of) => {
+            let _ = maps::HELD.remove(&room.held);
+            Some(of.to_bits() | FOUND)
+        }
+        None => Some(HELD),
+    }
+}
+
+/// Enters a first fragment, and has those received that are held; see
+/// [`Packet::release_fragments`](crate::packet::Packet::release_fragments).
+#[inline(always)]
+pub fn release<F: Family>(context: *mut __sk_buff, key: &KeyOf<F>) -> u64 {
+    let Some(room) = room::<F>() else {
+        return 0;
+    };
+    let answer = fragments::put::<F>(key, &room.fragment);
+    // SAFETY: the context is valid for the program's run.
+    let length = unsafe { (*context).len };
+    // Where it does not fit, those that are held stay lost.
+    if buffer::load::<FIRST_BYTES>(context, 0, room.frame.as_mut_ptr().cast(), length).is_none() {
+        return answer;
+    }
+    // What was found out about this frame's checksum means nothing for the others: another length lets the kernel forget it.
+    let _ = buffer::resize(context, length + 1);
+    write_key::<F>(room);
+    for piece in 0..HELD_PIECES {
+        room.held.piece = piece;
+        send(context, &room.held);
+    }
+    // Else it is another's by now, and goes.
+    if write::<FIRST_BYTES>(context, room.frame.as_ptr().cast(), length).is_some() { answer } else { OURS }
+}
+
+/// Writes what all fragments of the packet share of their keys in HELD.
+#[inline(always)]
+fn write_key<F: Family>(room: &mut Room<F::Address>) {
+    let of = &room.fragment;
+    let ([s0, s1, s2, s3], [d0, d1, d2, d3]) = (F::map(&of.source), F::map(&of.destination));
+    (room.held.source, room.held.destination) = (Addr6([s0, s1, s2, s3]), Addr6([d0, d1, d2, d3]));
+    (room.held.id, room.held.protocol_and_side) = (of.id, of.protocol_and_side);
+}
+
+/// Makes the frame one that is held, if there is one, and has a copy received. An entry that is given to another packet in this
+/// moment leaves a fragment whose checksum is wrong.
+#[inline(always)]
+fn send(context: *mut __sk_buff, place: &HeldKey) {
+    let Some(held) = maps::HELD.get_ptr(place) else {
+        return;
+    };
+    // SAFETY: the entry can be read for the program's run, and the context is the kernel's.
+    unsafe {
+        let frame = (&raw const (*held).frame).cast();
+        if (*held).is_awaited(flow::now()) && write::<HELD_BYTES>(context, frame, (*held).length).is_some() {
+            bpf_clone_redirect(context, (*context).ifindex, BPF_F_INGRESS.into());
+        }
+    }
+    let _ = maps::HELD.remove(place);
+}
+
+/// Makes the frame what stands where there is room for `MOST` bytes.
+#[inline(always)]
+fn write<const MOST: usize>(context: *mut __sk_buff, from: *const u8, length: u32) -> Option<()> {
+    buffer::resize(context, length)?;
+    buffer::store::<MOST>(context, 0, from, length, 0)
+}

@@ -1,0 +1,147 @@
+//! Session affinity: a client keeps the backend of its last connection.
+
+use aya_ebpf::bindings::BPF_ANY;
+use proxy_common::affinity::{AFFINITY_CLIENT, Affinity, AffinityKey};
+use proxy_common::backend::Backend;
+use proxy_common::frontend::{FRONTEND_AFFINITY, FRONTEND_DSR, Frontend};
+use proxy_common::hash::{client_hash, mix};
+use proxy_common::rules::Role;
+use proxy_common::selection::{BackendRef, HintKey, Slot};
+
+use crate::flow::{self, Found, Sender};
+use crate::maps;
+use crate::maps::family::Family;
+use crate::packet::{Packet, Parsed};
+use crate::select::backend;
+
+/// The backend of a connection that has no flow entry: the client's own, or else the slot's owner, or whom a client gets after its
+/// affinity has ended.
+#[inline(always)]
+pub fn choose<F: Family>(frontend: &Frontend, parsed: &Parsed<F::Address>, slot: Slot) -> BackendRef {
+    let owner = backend::owner::<F>(slot, parsed);
+    if frontend.flags & FRONTEND_AFFINITY == 0 {
+        return owner;
+    }
+    keep::<F>(frontend, parsed, owner)
+}
+
+/// A function of its own: the entry would stay on the walk's stack.
+#[inline(never)]
+fn keep<F: Family>(frontend: &Frontend, parsed: &Parsed<F::Address>, owner: BackendRef) -> BackendRef {
+    let client = (parsed.key.source, AFFINITY_CLIENT);
+    let asks = match parsed.role() {
+        Role::Opening => Asks::Anew,
+        Role::Midstream => Asks::Again,
+        Role::Datagram => Asks::AndEnters,
+    };
+    recall::<F>(frontend, client, owner, asks)
+}
+
+/// Renews a flow entry for a client's packet, as [`flow::track`]. A client has a backend from its first connection on that is more than
+/// a SYN: forged ones would take everybody's place in the map.
+#[inline(always)]
+pub fn track<P: Packet, F: Family>(
+    packet: &P,
+    parsed: &Parsed<F::Address>,
+    found: Found,
+    frontend: &Frontend,
+) {
+    flow::track::<P, F>(packet, parsed, found, Sender::Client);
+    if found.is_embryo() && frontend.flags & FRONTEND_AFFINITY != 0 {
+        enter::<F>(frontend, parsed);
+    }
+}
+
+/// Gives a client the backend of a connection that was promoted just now. It looks that up once more: the walk has no room on its stack
+/// to remember it.
+#[inline(never)]
+fn enter<F: Family>(frontend: &Frontend, parsed: &Parsed<F::Address>) {
+    let Some((found, _)) =
+        flow::lookup::<F>(parsed, frontend.service).filter(|(found, _)| !found.is_embryo())
+    else {
+        return;
+    };
+    let key = key_of::<F>(frontend, (parsed.key.source, AFFINITY_CLIENT));
+    let entry = Affinity { backend: found.backend.0, service: key.service, last_used: flow::now() };
+    // Where the map refuses, the next connection goes by its slot, as does everybody's first.
+    let _ = F::affinity().insert(&key, &entry, BPF_ANY.into());
+}
+
+/// One service port has one affinity over all its frontends.
+#[inline(always)]
+fn key_of<F: Family>(frontend: &Frontend, (client, kind): (F::Address, u32)) -> AffinityKey<F::Address> {
+    let service = if frontend.cluster_service != 0 { frontend.cluster_service } else { frontend.service };
+    AffinityKey { client, service, kind }
+}
+
+/// What for a client's backend is asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Asks {
+    /// For a connection that is not known here, and may be older than the affinity.
+    Again,
+    /// For one that begins.
+    Anew,
+    /// The same, and the client has that backend from now on.
+    AndEnters,
+}
+
+/// The backend that a client, of this kind, had last; or else the owner of its slot.
+///
+/// A client whose affinity has ended gets any backend of the list, by what it had: so do all connections that it opens at once. A
+/// director keeps to the slot, which all of them know.
+#[inline(always)]
+pub fn recall<F: Family>(
+    frontend: &Frontend,
+    client: (F::Address, u32),
+    owner: BackendRef,
+    asks: Asks,
+) -> BackendRef {
+    let key = key_of::<F>(frontend, client);
+    let (service, now) = (key.service, flow::now());
+    // SAFETY: copied at once; what is of another key is told by its service.
+    let kept = unsafe { F::affinity().get(&key).copied() }.unwrap_or_default();
+    let is_known = kept.service == service && kept.backend != 0;
+    let holds = kept.holds(service, now, frontend.affinity_seconds);
+    let goes_on = is_known && (holds || asks == Asks::Again);
+    let had = if goes_on { BackendRef(kept.backend) } else { BackendRef::NONE };
+    let chosen = if suits::<F>(frontend, had) {
+        had
+    } else if is_known && !holds && asks != Asks::Again && frontend.flags & FRONTEND_DSR == 0 {
+        anew::<F>(frontend, &key.client, kept.last_used)
+    } else {
+        owner
+    };
+    let entry = Affinity { backend: chosen.0, service, last_used: now };
+    // A socket that is not connected asks with each datagram: once a second is enough.
+    if asks == Asks::AndEnters && !chosen.is_none() && entry != kept {
+        // As in `enter`.
+        let _ = F::affinity().insert(&key, &entry, BPF_ANY.into());
+    }
+    chosen
+}
+
+#[inline(always)]
+fn anew<F: Family>(frontend: &Frontend, client: &F::Address, last_used: u32) -> BackendRef {
+    match backend::lookup_slice(frontend) {
+        Some(service) => {
+            let hash = mix(u64::from(client_hash(client)) << 32 | u64::from(last_used)) as u32;
+            backend::slot_of(service, hash).current()
+        }
+        None => BackendRef::NONE,
+    }
+}
+
+/// Whether a client may go on with its backend: while the list it asks for has it. A director's packets can name it to its
+/// node only by a hint.
+#[inline(always)]
+fn suits<F: Family>(frontend: &Frontend, kept: BackendRef) -> bool {
+    // SAFETY: copied at once; the reference carries a generation.
+    let member = unsafe { maps::HINTS.get(HintKey::member(frontend.service, kept)).copied() };
+    if kept.is_none() || member != Some(kept.0) {
+        return false;
+    }
+    let is_reached = |backend: &Backend<F::Address>| {
+        backend.is_local() || backend.hint != 0 || frontend.flags & FRONTEND_DSR == 0
+    };
+    backend::lookup_backend::<F>(kept).is_some_and(is_reached)
+}

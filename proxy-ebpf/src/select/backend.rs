@@ -1,0 +1,153 @@
+//! From a packet's destination to a backend: frontend, slice, slot, owner.
+
+use proxy_common::backend::Backend;
+use proxy_common::flow::FlowKey;
+use proxy_common::frontend::{
+    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_NODE_PORT, Frontend, FrontendKey, SCOPE_ENCAPSULATED,
+    SCOPE_EXTERNAL, SCOPE_INTERNAL,
+};
+use proxy_common::hash::{client_hash, flow_hash};
+use proxy_common::rules::Role;
+use proxy_common::selection::{BackendRef, SERVICE_ELSEWHERE, SERVICE_VACANT, ServiceEntry, Slot};
+use proxy_common::verdict::Reason;
+use proxy_common::way::PEER_NODE;
+
+use crate::forward::decap;
+use crate::maps;
+use crate::maps::family::{Family, KeyOf};
+use crate::packet::Parsed;
+use crate::packet::parsed::has_connections;
+use crate::verdict::Verdict;
+
+/// The frontend a packet that came in over an uplink asks for.
+#[inline(always)]
+pub fn lookup_frontend<F: Family>(tuple: &KeyOf<F>) -> Option<Frontend> {
+    let FlowKey { destination, destination_port, protocol, .. } = *tuple;
+    F::frontend(&FrontendKey {
+        address: destination,
+        port: destination_port,
+        protocol,
+        scope: SCOPE_EXTERNAL,
+    })
+}
+
+/// The frontend that a pod or process of this node asks for.
+#[inline(always)]
+pub fn lookup_internal<F: Family>(address: &F::Address, port: u16, protocol: u8) -> Option<Frontend> {
+    F::frontend(&FrontendKey { address: *address, port, protocol, scope: SCOPE_INTERNAL })
+}
+
+/// The frontend a client's packet inside a tunnel asks for: one that is everywhere, or a NodePort of the node that the client
+/// sent to. No node sends on what came to a NodePort at another address of its own.
+#[inline(always)]
+pub fn lookup_encapsulated<F: Family>(tuple: &KeyOf<F>) -> Option<Frontend> {
+    let found = match lookup_frontend::<F>(tuple) {
+        None if decap::is_other_node::<F>(&tuple.destination) => F::frontend(&FrontendKey {
+            address: F::Address::default(),
+            port: tuple.destination_port,
+            protocol: tuple.protocol,
+            scope: SCOPE_ENCAPSULATED,
+        }),
+        found => found,
+    };
+    found.filter(|frontend| {
+        frontend.flags & FRONTEND_DSR != 0
+            && (frontend.kind() != FRONTEND_KIND_NODE_PORT
+                || decap::peer::<F>(&tuple.destination) & PEER_NODE != 0)
+    })
+}
+
+/// The slot of a packet; the default, which nobody owns, where the list is empty. While it is, connections of former owners
+/// still have their slots.
+#[inline(always)]
+pub fn select_slot<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Slot {
+    let Some(service) = lookup_slice(frontend) else {
+        return Slot::default();
+    };
+    let affinity = frontend.flags & FRONTEND_AFFINITY != 0;
+    slot_of(service, if affinity { client_hash(&key.source) } else { flow_hash(key) })
+}
+
+/// The slice of a frontend's list, unless the list is empty.
+#[inline(always)]
+pub fn lookup_slice(frontend: &Frontend) -> Option<ServiceEntry> {
+    let service = ServiceEntry(*maps::SERVICES.get(frontend.service)?);
+    if service.length() == 0 { None } else { Some(service) }
+}
+
+/// The slot that a hash falls on.
+#[inline(always)]
+pub fn slot_of(service: ServiceEntry, hash: u32) -> Slot {
+    match maps::SELECTION.get(service.slot(hash)) {
+        Some(word) => Slot(*word),
+        None => Slot::default(),
+    }
+}
+
+/// What becomes of a packet for which no backend was found.
+#[inline(always)]
+pub fn refusal(frontend: &Frontend) -> Verdict {
+    match why_nobody(frontend) {
+        Reason::NoEndpoint => Verdict::Refuse(Reason::NoEndpoint, 0),
+        reason => Verdict::Drop(reason),
+    }
+}
+
+/// Why no backend was found.
+#[inline(always)]
+pub fn why_nobody(frontend: &Frontend) -> Reason {
+    let Some(word) = maps::SERVICES.get(frontend.service) else {
+        return Reason::NoBackend;
+    };
+    let service = ServiceEntry(*word);
+    if service.length() != 0 && service.flags() & SERVICE_VACANT == 0 {
+        Reason::NoBackend
+    } else if service.flags() & SERVICE_ELSEWHERE != 0 {
+        Reason::NoLocalEndpoint
+    } else {
+        Reason::NoEndpoint
+    }
+}
+
+/// The backend a reference names, unless it is gone or its id means another by now.
+#[inline(always)]
+pub fn lookup_backend<F: Family>(reference: BackendRef) -> Option<&'static Backend<F::Address>> {
+    F::backend(reference.id()).filter(|backend| backend.is(reference))
+}
+
+/// The flags of the backend a reference names, unless it is gone: what slots ask of a settled owner.
+#[inline(always)]
+pub fn flags_of<F: Family>(reference: BackendRef) -> Option<u8> {
+    lookup_backend::<F>(reference).map(|backend| backend.flags)
+}
+
+/// The backend of a flow that goes on with it.
+#[inline(always)]
+pub fn lookup_keeper<F: Family>(
+    reference: BackendRef,
+    parsed: &Parsed<F::Address>,
+) -> Option<&'static Backend<F::Address>> {
+    lookup_backend::<F>(reference).filter(|backend| parsed.role().keeps(backend.flags))
+}
+
+/// Who gets a packet that has no flow entry.
+#[inline(always)]
+pub fn owner<F: Family>(slot: Slot, parsed: &Parsed<F::Address>) -> BackendRef {
+    slot.owner(parsed.role(), flags_of::<F>)
+}
+
+/// The same for what is about a connection that is there already, as far as its protocol has any.
+#[inline(always)]
+pub fn keeper<F: Family>(slot: Slot, protocol: u8) -> BackendRef {
+    let role = if has_connections(protocol) { Role::Midstream } else { Role::Datagram };
+    slot.owner(role, flags_of::<F>)
+}
+
+/// An owner on another node of a slot that is unsettled: it may have a connection that this node has not.
+#[inline(always)]
+pub fn other_owner<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Option<BackendRef> {
+    let slot = Some(select_slot::<F>(frontend, key)).filter(|slot| slot.is_unsettled())?;
+    let is_remote =
+        |owner: &BackendRef| lookup_backend::<F>(*owner).is_some_and(|backend| !backend.is_local());
+    Some(slot.settled()).filter(is_remote).or(Some(slot.current()).filter(is_remote))
+}

@@ -1,0 +1,95 @@
+//! Connections that are this node's own, at a port that is a frontend's, too: those of its sockets, and of pods whose packets its CNI
+//! masquerades. Both take ports that may be a NodePort's number. kube-proxy never sees what conntrack knows; here `tc_egress`, which
+//! every packet that leaves the node passes, notes what such a port sends, and the answers go to the stack.
+
+use aya_ebpf::bindings::BPF_ANY;
+use proxy_common::frontend::{FRONTEND_KIND_NODE_PORT, Frontend};
+use proxy_common::node_flow::{NODE_DATAGRAM_SECONDS, node_port_bit};
+
+use crate::flow;
+use crate::forward::decap;
+use crate::header::tcp_flag;
+use crate::maps;
+use crate::maps::family::{Family, KeyOf};
+use crate::packet::Parsed;
+use crate::packet::parsed::has_connections;
+use crate::select::backend;
+
+/// Whether a frontend on an address of this node may have a port, network byte order: one array look-up, which tells nearly all
+/// others apart.
+#[inline(always)]
+pub fn may_be_node_port(port: u16) -> bool {
+    let (word, mask) = node_port_bit(port);
+    maps::NODE_PORTS.get(word).is_some_and(|word| *word & mask != 0)
+}
+
+/// Takes note of a packet that leaves the node as it is. A RST ends a connection, or answers one that nobody has.
+#[inline(never)]
+pub fn note<F: Family>(parsed: &Parsed<F::Address>) {
+    if parsed.tcp_flags & tcp_flag::RST != 0 {
+        return;
+    }
+    let key = parsed.key.reversed();
+    // What has a flow entry is a reply that was translated already, on another device or by `tc_ingress`.
+    if backend::lookup_frontend::<F>(&key).is_none() || flow::find::<F>(&key).is_some() {
+        return;
+    }
+    let now = flow::now();
+    match F::node_flows().get_ptr_mut(&key) {
+        // SAFETY: the map's memory; if it is being recycled, another connection gets a wrong time once.
+        Some(seen) => unsafe { *seen = now },
+        None => {
+            let _ = F::node_flows().insert(&key, now, BPF_ANY.into());
+        }
+    }
+}
+
+/// Whether a packet for a frontend, of which there is no flow entry, is this node's own connection's. Such a one does not begin with a
+/// packet that comes in; and none that is served begins with a packet that answers one.
+#[inline(always)]
+pub fn is_nodes<F: Family>(parsed: &Parsed<F::Address>, frontend: &Frontend) -> bool {
+    if !may_be_node_port(parsed.key.destination_port) {
+        return false;
+    }
+    is_on_node::<F>(frontend, &parsed.key.destination) && has::<F>(parsed)
+}
+
+/// Whether a frontend is at an address of this node.
+#[inline(always)]
+fn is_on_node<F: Family>(frontend: &Frontend, address: &F::Address) -> bool {
+    frontend.kind() == FRONTEND_KIND_NODE_PORT || decap::is_own::<F>(address)
+}
+
+#[inline(never)]
+fn has<F: Family>(parsed: &Parsed<F::Address>) -> bool {
+    const ANSWERS: u8 = tcp_flag::SYN | tcp_flag::ACK;
+    if !has_connections(parsed.key.protocol) {
+        return is_known::<F>(&parsed.key);
+    }
+    match parsed.tcp_flags & ANSWERS {
+        tcp_flag::SYN => false,
+        ANSWERS => true,
+        _ => is_known::<F>(&parsed.key),
+    }
+}
+
+/// Whether packets with this key, or those that an ICMP error with it is about, are this node's own connection's. What comes in renews an
+/// exchange of datagrams.
+#[inline(never)]
+pub fn is_known<F: Family>(key: &KeyOf<F>) -> bool {
+    let Some(seen) = F::node_flows().get_ptr_mut(key) else {
+        return false;
+    };
+    if has_connections(key.protocol) {
+        return true;
+    }
+    let now = flow::now();
+    // SAFETY: as in `note`.
+    unsafe {
+        let is_recent = now.wrapping_sub(*seen) <= NODE_DATAGRAM_SECONDS;
+        if is_recent && *seen != now {
+            *seen = now;
+        }
+        is_recent
+    }
+}

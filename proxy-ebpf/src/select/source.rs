@@ -1,0 +1,74 @@
+//! Where a client is: whether it may use a frontend, and which list it gets.
+
+use aya_ebpf::btf_maps::lpm_trie::Key;
+use proxy_common::addr::Address;
+use proxy_common::frontend::{
+    FRONTEND_DSR, FRONTEND_INSIDE_ONLY, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_NODE_PORT, FRONTEND_LISTENER,
+    FRONTEND_LOCAL, FRONTEND_SOURCE_RANGES, Frontend,
+};
+use proxy_common::source_range::{CLUSTER, NEAR, SERVICE_BITS, SourceRange};
+use proxy_common::verdict::Reason;
+use proxy_common::way::PEER_NODE;
+
+use crate::forward::decap;
+use crate::maps::family::{Family, KeyOf};
+use crate::verdict::Verdict;
+
+/// Flags of a frontend that not everybody may use.
+const RESTRICTED: u32 = FRONTEND_SOURCE_RANGES | FRONTEND_INSIDE_ONLY;
+
+/// The frontend as this client sees it: nobody's outside its source ranges or, if it is for clients inside the cluster only, outside
+/// the cluster; and with the Cluster list, whatever externalTrafficPolicy says, for one that is inside and is no other node: another
+/// node's address may stand for whoever is masqueraded there. A cluster IP has internalTrafficPolicy's list, which holds for everybody.
+#[inline(always)]
+pub fn admit<F: Family>(frontend: Frontend, key: &KeyOf<F>) -> Result<Frontend, Verdict> {
+    // Only load balancers' addresses have source ranges, and they are for clients outside.
+    let of = if frontend.flags & FRONTEND_INSIDE_ONLY != 0 { CLUSTER } else { frontend.service };
+    if frontend.flags & RESTRICTED != 0 && !is_inside::<F>(of, &key.source) {
+        // Another node has judged its client, and sends to the backend from its own address.
+        let is_judged = frontend.flags & FRONTEND_LISTENER != 0 && decap::is_other_node::<F>(&key.source);
+        if !is_judged {
+            return Err(Verdict::Drop(Reason::SourceRefused));
+        }
+    }
+    let mut frontend = frontend;
+    if frontend.flags & FRONTEND_DSR != 0
+        && frontend.kind() == FRONTEND_KIND_NODE_PORT
+        && !is_direct_return::<F>(key)
+    {
+        frontend.flags &= !FRONTEND_DSR;
+    }
+    let has_other_list = frontend.flags & FRONTEND_LOCAL != 0 && frontend.cluster_service != 0;
+    if has_other_list && frontend.kind() != FRONTEND_KIND_CLUSTER_IP && is_inside::<F>(NEAR, &key.source) {
+        let flags = frontend.flags & !FRONTEND_LOCAL;
+        return Ok(Frontend { service: frontend.cluster_service, flags, ..frontend });
+    }
+    Ok(frontend)
+}
+
+/// As [`admit`] of what needs no other list: a pod of this node asks for a frontend of scope internal, and what another node
+/// encapsulated was given its list there.
+#[inline(always)]
+pub fn check_ranges<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Result<(), Verdict> {
+    if frontend.flags & FRONTEND_SOURCE_RANGES != 0 && !is_inside::<F>(frontend.service, &key.source) {
+        return Err(Verdict::Drop(Reason::SourceRefused));
+    }
+    Ok(())
+}
+
+/// Whether the reply to a packet for a NodePort may come from another node, and that node would know what to do with it: it
+/// knows NodePorts of the nodes' own addresses only. A client inside the cluster may well be on that node, whose stack takes
+/// nothing from its own addresses off a wire.
+#[inline(never)]
+fn is_direct_return<F: Family>(key: &KeyOf<F>) -> bool {
+    decap::peer::<F>(&key.destination) & PEER_NODE != 0 && !is_inside::<F>(CLUSTER, &key.source)
+}
+
+/// Whether an address is inside a prefix of a service, or of the cluster itself.
+///
+/// A function of its own: the key would stay on the walk's stack.
+#[inline(never)]
+pub fn is_inside<F: Family>(service: u32, client: &F::Address) -> bool {
+    let prefix_length = SERVICE_BITS + F::Address::WORDS as u32 * u32::BITS;
+    F::is_in_source_range(&Key::new(prefix_length, SourceRange { service, address: *client }))
+}

@@ -1,0 +1,70 @@
+//! Addresses that are a service's, on ports that are none's.
+
+use proxy_common::source_range::CLUSTER;
+use proxy_common::verdict::Reason;
+use proxy_common::vip::{VIP_INSIDE_ONLY, VipKey, filter_bit};
+
+use crate::flow::mode_change;
+use crate::header::ETHERNET;
+use crate::maps;
+use crate::maps::config::REJECT_UNKNOWN;
+use crate::maps::family::{Family, KeyOf};
+use crate::packet::Parsed;
+use crate::select::source;
+use crate::verdict::{UNTOUCHED, Verdict};
+
+/// What becomes of a packet that asks for no frontend: the stack's business unless its address may be a service's.
+/// [`kinds`] tells for sure, where the walk has left the stack.
+#[inline(always)]
+pub fn unknown_port<F: Family>(address: &F::Address) -> Verdict {
+    if REJECT_UNKNOWN.load() != 0 && may_be_vip::<F>(address) {
+        Verdict::Refuse(Reason::UnknownPort, 0)
+    } else {
+        UNTOUCHED
+    }
+}
+
+/// The same for a protocol in which nobody asks for frontends. Where it stands behind extension headers nobody can be told
+/// which byte is not understood.
+#[inline(always)]
+pub fn unknown_protocol<F: Family>(parsed: &Parsed<F::Address>) -> Verdict {
+    let key = &parsed.key;
+    let is_plain = F::HAS_HEADER_CHECKSUM || parsed.payload == (ETHERNET + F::HEADER) as u32;
+    let may_refuse = REJECT_UNKNOWN.load() != 0 && is_plain && F::is_transport(key.protocol);
+    if may_refuse && may_be_vip::<F>(&key.destination) {
+        Verdict::Refuse(Reason::UnknownProtocol, 0)
+    } else {
+        UNTOUCHED
+    }
+}
+
+/// Whether an address may be in VIPS: one array look-up, which tells nearly all others apart.
+#[inline(always)]
+pub fn may_be_vip<F: Family>(address: &F::Address) -> bool {
+    let (word, mask) = filter_bit(address);
+    maps::VIP_FILTER.get(word).is_some_and(|word| *word & mask != 0)
+}
+
+/// The `VIP_*` bits of an address, zero if it is no service's or this node's own. Where another mode serves what begins now, all are
+/// on a device of this node.
+#[inline(always)]
+pub fn kinds<F: Family>(address: &F::Address) -> u32 {
+    if mode_change::is_older() {
+        return 0;
+    }
+    let key = VipKey { address: F::map(address) };
+    // SAFETY: copied at once; an address that is being removed may be taken for a service's a moment longer.
+    unsafe { maps::VIPS.get(&key).copied() }.unwrap_or(0)
+}
+
+/// Whether a client whose packet came over an uplink gets no answer: it is outside the cluster, and the address is for those inside.
+#[inline(always)]
+pub fn is_closed<F: Family>(key: &KeyOf<F>) -> bool {
+    kinds::<F>(&key.destination) & VIP_INSIDE_ONLY != 0 && !source::is_inside::<F>(CLUSTER, &key.source)
+}
+
+/// Whether a port that nobody serves is refused there.
+#[inline(always)]
+pub fn is_rejecting<F: Family>(address: &F::Address) -> bool {
+    kinds::<F>(address) & REJECT_UNKNOWN.load() != 0
+}
