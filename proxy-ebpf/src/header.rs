@@ -198,3 +198,24 @@ pub const ETHERNET: usize = size_of::<Ethernet>();
 const _: () = assert!(ETHERNET == EthHdr::LEN);
 const _: () = assert!(size_of::<Ipv4>() == Ipv4Hdr::LEN && size_of::<Ipv6>() == Ipv6Hdr::LEN);
 const _: () = assert!(size_of::<Tcp>() == TcpHdr::LEN && size_of::<Udp>() == UdpHdr::LEN);
+
+/// TCP, UDP or SCTP.
+#[inline(always)]
+pub const fn has_ports(protocol: u8) -> bool {
+    matches!(protocol, protocol::TCP | protocol::UDP | protocol::SCTP)
+}
+
+/// Whether a packet tells if it opens a connection: TCP or SCTP.
+#[inline(always)]
+pub const fn has_connections(protocol: u8) -> bool {
+    matches!(protocol, protocol::TCP | protocol::SCTP)
+}
+
+/// A header that may stand in front of the transport's, and that we step over.
+#[inline(always)]
+pub const fn is_extension(protocol: u8) -> bool {
+    matches!(
+        protocol,
+        protocol::HOP_BY_HOP | protocol::DESTINATION_OPTIONS | protocol::ROUTING | protocol::FRAGMENT
+    )
+}

@@ -40,8 +40,8 @@ use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr, classifier, xdp};
 use aya_ebpf::programs::{SockAddrContext, SockContext, TcContext, XdpContext};
 use proxy_common::verdict::{Program, Reason};
 
-use crate::hooks::socket::{Call, Closing, Outcome, Plain4};
-use crate::hooks::{egress, pod, socket, uplink};
+use crate::hooks::socket::{self, Call, Closing, Outcome, Plain4};
+use crate::hooks::{egress, pod, uplink};
 use crate::maps::observe;
 use crate::packet::Packet;
 use crate::packet::tc::{BARE, FRAMED, TcPacket};

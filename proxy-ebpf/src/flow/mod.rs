@@ -1,14 +1,18 @@
 //! Flow entries, and the ports that connections are given.
 
 mod entry;
+pub mod handoff;
 pub mod mode_change;
+mod open;
 mod proof;
 pub mod snat_ports;
 mod track;
 
 pub use entry::{
-    Found, IN_USE, Owner, REFUSED, Sender, blank, clear, create, entered, find, first_state, forget,
-    give_way, is_client_entry, is_reply_entry, is_twin, lookup, lookup_quoted, lookup_reply,
-    lookup_translated, now, open, remember, turn_round,
+    Found, Sender, find, is_client_entry, is_reply_entry, is_twin, lookup, lookup_quoted, lookup_reply,
+    lookup_translated, turn_round,
+};
+pub use open::{
+    IN_USE, Owner, REFUSED, blank, clear, create, entered, first_state, forget, give_way, open, remember,
 };
 pub use track::{is_shown, promote, renew, track};

@@ -5,10 +5,9 @@ use proxy_common::addr::Address;
 use proxy_common::answer::{ANSWERS_ENTRIES, ANSWERS_ROW, Answer};
 use proxy_common::hash::flow_hash;
 
-use crate::header::tcp_flag;
+use crate::header::{has_connections, tcp_flag};
 use crate::maps;
 use crate::maps::family::{Family, KeyOf};
-use crate::packet::parsed::has_connections;
 use crate::packet::{Packet, Parsed, Transport};
 
 /// Notes what a backend's packet in an embryo says; a RST is no answer, and a datagram none that could be told. It promotes nothing. A

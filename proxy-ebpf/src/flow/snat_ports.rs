@@ -5,17 +5,20 @@
 
 use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
 use proxy_common::flow::{
-    FLOW_CLOSING, FLOW_DATAGRAM, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT, FLOW_QUIET, FLOW_REPLY,
-    FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, fingerprint,
+    FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT, FLOW_QUIET, FLOW_REPLY,
+    FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN, FlowKey, fingerprint,
 };
 use proxy_common::hash::{flow_hash, mix};
+use proxy_common::selection::BackendRef;
+use proxy_common::verdict::Reason;
 
 use crate::flow::{self, Found, Owner};
-use crate::maps;
+use crate::header::tcp_flag;
 use crate::maps::config::{SNAT_PORT_COUNT, SNAT_PORT_FIRST};
 use crate::maps::family::{Family, FlowOf, KeyOf};
-use crate::maps::global;
-use crate::maps::observe;
+use crate::maps::{self, clock, global};
+use crate::packet::Parsed;
+use crate::verdict::Verdict;
 
 /// Ports that the hash of a connection names.
 const TRIES: u32 = 8;
@@ -71,7 +74,7 @@ fn search<F: Family>(reply_key: *mut KeyOf<F>, from: u32) -> Offer {
     write_port::<F>(reply_key, 0);
     // SAFETY: as in `write_port`.
     let destination = flow_hash(unsafe { &*reply_key });
-    let now = (observe::clock() / 1_000_000) as u32;
+    let now = (clock::nanoseconds() / 1_000_000) as u32;
     let Some(word) = maps::SNAT_FULL.get_ptr_mut(destination % maps::SNAT_FULL_ENTRIES) else {
         return Offer::NONE;
     };
@@ -250,4 +253,32 @@ fn enter<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: 
         return flow::REFUSED;
     }
     reply_key.destination_port.into()
+}
+
+/// Makes both entries of a connection to the backend that was noted, and says which port of this node it has. A RST leaves no trace,
+/// and gets the port its connection would be given first.
+#[inline(never)]
+pub fn create<F: Family>(
+    parsed: &Parsed<F::Address>,
+    noted: &FlowOf<F>,
+    source: &F::Address,
+) -> Result<u16, Verdict> {
+    let key = &parsed.key;
+    if parsed.tcp_flags & tcp_flag::RST != 0 {
+        return Ok(port_of(flow_hash(key)));
+    }
+    let owner = Owner { backend: BackendRef(noted.backend), service: noted.service, flags: 0 };
+    let reply_key = FlowKey {
+        source: noted.destination,
+        source_port: noted.destination_port,
+        destination: *source,
+        protocol: key.protocol,
+        ..FlowKey::default()
+    };
+    // Until the backend answers, one that is met in its middle is as short-lived as one that begins.
+    let state = match flow::first_state(parsed) {
+        FLOW_ESTABLISHED => FLOW_SYN,
+        state => state,
+    };
+    flow::entered(global::open_translated::<F>(key, &reply_key, &owner, state), Reason::SnatPorts)
 }

@@ -6,12 +6,11 @@ use proxy_common::flow::{
     FLOW_FIN_CLIENT, FLOW_SYN,
 };
 
-use super::entry::{self, Found, Sender, find, is_client_entry, is_reply_entry, is_twin, turn_round};
+use super::entry::{Found, Sender, find, is_client_entry, is_reply_entry, is_twin, turn_round};
 use super::proof;
-use crate::header::tcp_flag;
+use crate::header::{has_connections, tcp_flag};
 use crate::maps::family::{Family, FlowOf, KeyOf};
-use crate::maps::global;
-use crate::packet::parsed::has_connections;
+use crate::maps::{clock, global};
 use crate::packet::{Packet, Parsed};
 
 /// Renews an entry and its twin for a packet: promotes an embryo the client has answered in, follows FIN and RST,
@@ -89,7 +88,7 @@ pub fn promote<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) -> bool {
         let _ = F::flows_new().remove(key);
         return false;
     }
-    flow.last_seen = entry::now();
+    flow.last_seen = clock::now();
     if flow.state == FLOW_SYN {
         flow.state = FLOW_ESTABLISHED;
     }

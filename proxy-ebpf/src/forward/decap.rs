@@ -4,127 +4,25 @@ use proxy_common::backend::Backend;
 use proxy_common::flow::{FLOW_DECAPSULATED, FLOW_OUTER_IPV6};
 use proxy_common::fragment::Side;
 use proxy_common::frontend::{FRONTEND_AFFINITY, Frontend};
-use proxy_common::hash::flow_hash;
 use proxy_common::selection::{BackendRef, HINT_POD, HintKey};
 use proxy_common::verdict::Reason;
-use proxy_common::way::{PEER_NODE, PEER_SELF, WAY_IPV4, Way};
 
-use crate::flow::mode_change;
 use crate::flow::{self, Owner, Sender};
-use crate::forward::dsr_pod;
-use crate::forward::nat;
-use crate::forward::path_mtu;
-use crate::forward::route;
-use crate::forward::route::NextHop;
-use crate::header::{ETHERNET, Ethernet, Ipv6, Tcp, protocol};
+use crate::forward::outer::{HINT_MASK, ONWARD, header_of, write_outer};
+use crate::forward::{nat, path_mtu, route};
+use crate::header::{ETHERNET, Ipv6, Tcp, has_connections, protocol};
 use crate::icmp::{Icmp, Plain};
-use crate::maps;
-use crate::maps::config::OUTER_SPREAD;
-use crate::maps::family::{Family, KeyOf, Outer};
-use crate::maps::observe;
+use crate::maps::family::Family;
+use crate::maps::peers::is_other_node;
 use crate::maps::v4::V4;
 use crate::maps::v6::V6;
-use crate::packet::encap;
+use crate::maps::{self, config, mode, observe};
 use crate::packet::encap::Encapsulation;
-use crate::packet::parsed::{has_connections, parse};
 use crate::packet::{Packet, Parsed};
-use crate::select::backend;
-use crate::select::source;
+use crate::parse::parse;
+use crate::select::peer::is_for_node;
+use crate::select::{backend, source};
 use crate::verdict::{HAND_TO_TC, NO_ROOM, UNTOUCHED, Verdict};
-
-/// Bit of the outer header's hint: this packet has had its second chance and is never sent on again.
-pub const ONWARD: u32 = 1 << 14;
-pub const HINT_MASK: u32 = ONWARD - 1;
-
-/// Sends a client's packet to the node of `backend`, encapsulated.
-#[inline(always)]
-pub fn send<P: Packet, F: Family>(
-    packet: &mut P,
-    parsed: &Parsed<F::Address>,
-    backend: &Backend<F::Address>,
-) -> Result<Verdict, Verdict> {
-    let way = route::lookup_way(backend.way)?;
-    if parsed.hop_limit <= 1 {
-        return Err(Verdict::Refuse(Reason::HopLimit, backend.way));
-    }
-    let between = encap::own_bytes();
-    let outer = header_of(way) + between;
-    let size = packet.largest_packet(parsed, outer);
-    if size > u32::from(way.mtu) {
-        path_mtu::check(backend.way, size, outer as u32)?;
-    }
-    let next = route::resolve(packet, way)?;
-    F::decrement_hop_limit(packet, ETHERNET).ok_or(NO_ROOM)?;
-    packet.push_outer(parsed.transport(), outer).map_err(|_| NO_ROOM)?;
-    write_outer::<P, F>(packet, parsed, way, &next, backend.hint, between)?;
-    Ok(Verdict::Send(Reason::SentDsr, next.device))
-}
-
-/// Bytes of the outer IP header a way takes.
-#[inline(always)]
-const fn header_of(way: &Way) -> usize {
-    if way.flags & WAY_IPV4 != 0 { V4::HEADER } else { V6::HEADER }
-}
-
-/// Writes Ethernet and outer headers in front of an inner packet of family `F`; `between` is the UDP header's bytes, or zero.
-#[inline(always)]
-pub fn write_outer<P: Packet, F: Family>(
-    packet: &P,
-    parsed: &Parsed<F::Address>,
-    way: &Way,
-    next: &NextHop,
-    hint: u32,
-    between: usize,
-) -> Result<(), Verdict> {
-    let ether_type = if way.flags & WAY_IPV4 != 0 { V4::ETHER_TYPE } else { V6::ETHER_TYPE };
-    let ethernet = packet.ethernet().ok_or(NO_ROOM)?;
-    // SAFETY: `at` checked the bound.
-    unsafe { *ethernet = Ethernet { addresses: next.addresses, ether_type } };
-    packet.sign();
-    let written = if way.flags & WAY_IPV4 != 0 {
-        V4::write_outer(packet, ETHERNET, &outer::<F, V4>(parsed, way, hint, between))
-    } else {
-        V6::write_outer(packet, ETHERNET, &outer::<F, V6>(parsed, way, hint, between))
-    };
-    written.ok_or(NO_ROOM)?;
-    if OUTER_SPREAD.load() != 0 {
-        let spread = if way.flags & WAY_IPV4 != 0 {
-            spread::<P, F, V4>(*packet, &parsed.key)
-        } else {
-            spread::<P, F, V6>(*packet, &parsed.key)
-        };
-        spread.ok_or(NO_ROOM)?;
-    }
-    if between != 0 {
-        encap::write_header::<P, F>(packet, ETHERNET + header_of(way), parsed).ok_or(NO_ROOM)?;
-    }
-    Ok(())
-}
-
-#[inline(always)]
-fn outer<F: Family, O: Family>(
-    parsed: &Parsed<F::Address>,
-    way: &Way,
-    hint: u32,
-    between: usize,
-) -> Outer<O::Address> {
-    Outer {
-        source: O::unmap(&way.source),
-        destination: O::unmap(&way.target),
-        protocol: if between == 0 { F::ENCAPSULATED } else { protocol::UDP },
-        // Without the ECN bits: a mark set on the way would be lost with the outer header (RFC 6040).
-        traffic_class: parsed.traffic_class & !3,
-        inner_length: parsed.length + between as u32,
-        hint,
-    }
-}
-
-/// Puts an address of the flow's own in place of this node's: receive queues are chosen by addresses, and all that a director
-/// sends to a node would be given to one. A function of its own: the walk's stack has no room for another address.
-#[inline(never)]
-fn spread<P: Packet, F: Family, O: Family>(packet: P, key: &KeyOf<F>) -> Option<()> {
-    O::spread_source(&packet, ETHERNET, flow_hash(key))
-}
 
 /// A tunnel packet of family `O`: ours if its inner destination is a frontend and its outer one this node, or one of its pods.
 #[inline(never)]
@@ -201,48 +99,6 @@ pub fn is_addressed<P: Packet, O: Family, F: Family>(packet: &P, pod: &F::Addres
     O::read_addresses(packet, ETHERNET).is_some_and(|(_, destination)| O::map(&destination) == F::map(pod))
 }
 
-/// A packet for a frontend of ours is encapsulated from node to node, this one the last.
-#[inline(always)]
-pub fn check_peers<P: Packet, O: Family>(packet: &P) -> Result<(), Verdict> {
-    let (source, destination) = O::read_addresses(packet, ETHERNET).ok_or(UNTOUCHED)?;
-    if is_for_node::<O>(&source, &destination)? { Ok(()) } else { Err(UNTOUCHED) }
-}
-
-/// Whether an outer header names this node, from somebody who may. Whose the sources in `--dsr-outer-source` are is not asked: the
-/// network must let nobody else use them.
-#[inline(always)]
-fn is_for_node<O: Family>(source: &O::Address, destination: &O::Address) -> Result<bool, Verdict> {
-    if !is_own::<O>(destination) {
-        return Ok(false);
-    }
-    if may_send::<O>(source) { Ok(true) } else { Err(Verdict::Drop(Reason::NotPeer)) }
-}
-
-/// What PEERS has of an address; zero if it is no node's.
-#[inline(always)]
-pub fn peer<O: Family>(address: &O::Address) -> u32 {
-    // SAFETY: copied at once; a peer that is being removed may be taken for one a moment longer.
-    O::with_peer_key(address, |key| unsafe { maps::PEERS.get(key).copied() }.unwrap_or(0))
-}
-
-/// Whether an address is this node's.
-#[inline(never)]
-pub fn is_own<F: Family>(address: &F::Address) -> bool {
-    peer::<F>(address) & PEER_SELF != 0
-}
-
-/// Whether an address is another node's of the cluster.
-#[inline(never)]
-pub fn is_other_node<F: Family>(address: &F::Address) -> bool {
-    peer::<F>(address) & (PEER_NODE | PEER_SELF) == PEER_NODE
-}
-
-/// Whether encapsulated packets are taken from an address.
-#[inline(never)]
-pub fn may_send<F: Family>(address: &F::Address) -> bool {
-    F::is_outer_source(address) || peer::<F>(address) & (PEER_NODE | PEER_SELF) == PEER_NODE
-}
-
 /// The order of a decapsulated packet: flow entry, second chance, hint, this node's own slot. What is addressed to a pod is for that
 /// pod, or not ours: a pod may take the outer header off itself, and so may IPVS on this node, while the mode changes.
 #[inline(always)]
@@ -253,7 +109,7 @@ fn serve<P: Packet, O: Family, F: Family, E: Encapsulation>(
     hint: u32,
 ) -> Result<Verdict, Verdict> {
     let is_for_pod = may_be_for_pod::<O, F, E>() && hint & HINT_POD != 0;
-    if is_for_pod && mode_change::is_older() && !has_connections(inner.key.protocol) {
+    if is_for_pod && mode::is_older() && !has_connections(inner.key.protocol) {
         return Err(UNTOUCHED);
     }
     let suits = |packet: &P, backend: &Backend<F::Address>| {
@@ -295,8 +151,8 @@ fn serve<P: Packet, O: Family, F: Family, E: Encapsulation>(
 /// Whether a packet that is addressed to a backend's pod, and has no flow entry, begins something that this node translates.
 #[inline(always)]
 fn begins_here<F: Family>(inner: &Parsed<F::Address>, backend: &Backend<F::Address>) -> bool {
-    let is_pods = dsr_pod::is_on() && dsr_pod::takes::<F>(backend, &inner.key);
-    backend.is_local() && !inner.is_midstream() && !mode_change::is_older() && !is_pods
+    let is_pods = config::is_on() && backend::takes::<F>(backend, &inner.key);
+    backend.is_local() && !inner.is_midstream() && !mode::is_older() && !is_pods
 }
 
 /// Passes what is not taken. A connection that begins must not meet what is left here of an earlier one with its ports.

@@ -3,56 +3,24 @@
 //! As in `snat`, the walk that chooses a backend leaves a note and ends, and what is here begins anew from the frame.
 
 use proxy_common::backend::Backend;
-use proxy_common::flow::{FLOW_ENCAPSULATE, FlowKey};
+use proxy_common::flow::FLOW_ENCAPSULATE;
 use proxy_common::fragment::Side;
-use proxy_common::frontend::{FRONTEND_DSR, Frontend, FrontendKey, SCOPE_EXTERNAL};
+use proxy_common::frontend::Frontend;
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
-use proxy_common::way::{PEER_SELF, WAY_IPV4, Way};
+use proxy_common::way::{WAY_IPV4, Way};
 
-use crate::flow::{self, Owner};
-use crate::forward::decap;
-use crate::forward::route;
-use crate::forward::route::NextHop;
-use crate::forward::snat;
+use crate::flow::{self, Owner, handoff};
+use crate::forward::outer;
+use crate::forward::route::{self, NextHop};
 use crate::header::ETHERNET;
-use crate::maps;
-use crate::maps::config::DSR_POD;
 use crate::maps::family::{Family, KeyOf};
-use crate::maps::observe;
 use crate::maps::v4::V4;
-use crate::packet::encap;
-use crate::packet::parsed::parse;
+use crate::maps::{self, config, observe};
 use crate::packet::{Packet, Parsed};
-use crate::select::backend;
+use crate::parse::parse;
+use crate::select::backend::{self, suits};
 use crate::verdict::{HAND_TO_TC, NO_ROOM, Verdict};
-
-/// Whether pods of this node may answer clients themselves.
-#[inline(always)]
-pub fn is_on() -> bool {
-    DSR_POD.load() != 0
-}
-
-/// Whether a packet that leaves the node comes from a frontend whose packets are encapsulated: a pod took off the outer header.
-#[inline(never)]
-pub fn is_pods_answer<F: Family>(key: &KeyOf<F>) -> bool {
-    let FlowKey { source: address, source_port: port, protocol, .. } = *key;
-    let frontend = F::frontend(&FrontendKey { address, port, protocol, scope: SCOPE_EXTERNAL });
-    frontend.is_some_and(|frontend| frontend.flags & FRONTEND_DSR != 0) && !decap::is_own::<F>(&address)
-}
-
-/// Whether a backend's pod can take a packet as it is: nobody translates its port there, and no pod has an address of this node.
-#[inline(always)]
-pub fn takes<F: Family>(backend: &Backend<F::Address>, key: &KeyOf<F>) -> bool {
-    backend.is_pod() && suits::<F>(backend.port, key)
-}
-
-/// A function of its own: the walk that asks has no stack left. Linux 7.3 lets it ask no other one about a key on the walk's stack: it
-/// is called by the walk and by [`note`], and the kernel takes one's stack for the other's where it looks for what is still read.
-#[inline(never)]
-fn suits<F: Family>(port: u16, key: &KeyOf<F>) -> bool {
-    port == key.destination_port && decap::peer::<F>(&key.destination) & PEER_SELF == 0
-}
 
 /// Whether a client's packet goes to the pod of a backend: notes for [`send`] whose it is. With `FLOW_ENCAPSULATE` it opens a
 /// connection that is to be remembered.
@@ -94,7 +62,7 @@ fn send_parsed<P: Packet, F: Family>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
 ) -> Result<Verdict, Verdict> {
-    let noted = snat::noted::<F>()?;
+    let noted = handoff::noted::<F>()?;
     let owner = Owner { backend: BackendRef(noted.backend), service: noted.service, flags: noted.flags };
     let verdict = encapsulate::<P, F>(packet, parsed, owner.backend)?;
     // Last: what is handed to TC must not be remembered here, or it would be no first packet there.
@@ -116,7 +84,7 @@ pub fn encapsulate<P: Packet, F: Family>(
     if parsed.hop_limit <= 1 {
         return Err(Verdict::Refuse(Reason::HopLimit, backend.way));
     }
-    let between = encap::own_bytes();
+    let between = config::own_bytes();
     let outer = F::HEADER + between;
     let size = packet.largest_packet(parsed, outer);
     let mut next = NextHop::default();
@@ -126,7 +94,7 @@ pub fn encapsulate<P: Packet, F: Family>(
     packet.push_outer(parsed.transport(), outer).map_err(|_| NO_ROOM)?;
     let flags = if F::HEADER == V4::HEADER { WAY_IPV4 } else { 0 };
     let way = Way { source: F::map(source), target: F::map(&backend.address), flags, ..Way::default() };
-    decap::write_outer::<P, F>(packet, parsed, &way, &next, backend.hint, between)?;
+    outer::write_outer::<P, F>(packet, parsed, &way, &next, backend.hint, between)?;
     Ok(Verdict::Send(Reason::SentDsr, next.device))
 }
 
@@ -152,7 +120,7 @@ fn find<P: Packet, F: Family>(
     let backend = backend::lookup_backend::<F>(reference).ok_or(Verdict::Drop(Reason::NoBackend))?;
     if backend.is_local() {
         find_here::<P, F>(packet, &backend.address, size, next)?;
-        return Ok(&snat::noted::<F>()?.source);
+        return Ok(&handoff::noted::<F>()?.source);
     }
     let hop = route::hop::<P, F>(packet, reference, &backend.address)?;
     if size > u32::from(hop.mtu) {

@@ -13,8 +13,7 @@ use proxy_common::checksum::{Difference, fold};
 
 use crate::header::{ETHERNET, FRAGMENT_MASK, Ipv4, MORE_FRAGMENTS, OFFSET_MASK, Tcp, Udp, protocol};
 use crate::maps::{self, Buffer};
-use crate::packet::buffer;
-use crate::packet::buffer::resize;
+use crate::packet::buffer::{self, resize};
 use crate::packet::tc::TcPacket;
 use crate::packet::{CHUNK_WORDS, Chunk, Packet};
 

@@ -6,16 +6,13 @@
 use proxy_common::fragment::Side;
 use proxy_common::verdict::Reason;
 
-use crate::flow::{self, Sender};
-use crate::forward::nat;
-use crate::forward::nat::Endpoint;
-use crate::forward::snat;
+use crate::flow::{self, Sender, handoff, snat_ports};
+use crate::forward::{nat, snat};
 use crate::header::ETHERNET;
-use crate::icmp;
-use crate::maps::family::Family;
+use crate::maps::family::{Endpoint, Family};
 use crate::maps::observe;
-use crate::packet::parsed::parse;
-use crate::packet::{Packet, Parsed};
+use crate::packet::{Packet, Parsed, ethernet};
+use crate::parse::parse;
 use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
 
 /// Gives a pod its own packet back, for the backend that was noted.
@@ -31,10 +28,10 @@ fn translate_parsed<P: Packet, F: Family>(
     packet: &P,
     parsed: &Parsed<F::Address>,
 ) -> Result<Verdict, Verdict> {
-    let noted = snat::noted::<F>()?;
+    let noted = handoff::noted::<F>()?;
     let source = if noted.check == 0 {
         let frontend = parsed.key.destination;
-        (frontend, snat::create::<F>(parsed, noted, &frontend)?)
+        (frontend, snat_ports::create::<F>(parsed, noted, &frontend)?)
     } else {
         (noted.source, noted.source_port)
     };
@@ -72,5 +69,5 @@ fn turn<P: Packet, F: Family>(
     destination: &Endpoint<F>,
 ) -> Option<()> {
     nat::write::<P, F>(*packet, parsed, source, destination)?;
-    icmp::swap_ethernet(packet)
+    ethernet::swap_ethernet(packet)
 }

@@ -5,13 +5,9 @@ use proxy_common::checksum::Difference;
 use proxy_common::verdict::Reason;
 
 use crate::header::Ports;
-use crate::maps::family::Family;
-use crate::packet::sctp;
-use crate::packet::{Packet, Parsed};
+use crate::maps::family::{Endpoint, Family};
+use crate::packet::{Packet, Parsed, sctp};
 use crate::verdict::{NO_ROOM, Verdict};
-
-/// An address and a port, both in network byte order.
-pub type Endpoint<F> = (<F as Family>::Address, u16);
 
 /// Sends a client's packet to a backend on this node; its address is kept, its port nearly always.
 #[inline(always)]

@@ -3,8 +3,7 @@
 use proxy_common::verdict::Reason;
 use proxy_common::way::{Narrowing, Way};
 
-use crate::flow;
-use crate::maps;
+use crate::maps::{self, clock};
 use crate::verdict::Verdict;
 
 /// Takes an MTU that a router named for a way's own, for so many seconds, if it is lower.
@@ -26,7 +25,7 @@ pub fn narrow(id: u32, way: *mut Way, mtu: u16, seconds: u32) {
         let is_narrow = !before.is_none() && before.mtu() == current;
         let former = if is_narrow { before.former() } else { current };
         // Before the MTU: one that nobody remembers the former of would stay.
-        word.write_volatile(Narrowing::new(flow::now().saturating_add(seconds), mtu, former).0);
+        word.write_volatile(Narrowing::new(clock::now().saturating_add(seconds), mtu, former).0);
         (&raw mut (*way).mtu).write_volatile(mtu);
     }
 }
@@ -48,7 +47,7 @@ pub fn check(id: u32, size: u32, outer: u32) -> Result<(), Verdict> {
     // SAFETY: as above.
     let mtu = unsafe {
         let narrowing = Narrowing(word.read_volatile());
-        if !narrowing.is_none() && narrowing.until() <= flow::now() {
+        if !narrowing.is_none() && narrowing.until() <= clock::now() {
             restore(way, word, narrowing);
         }
         u32::from((&raw const (*way).mtu).read_volatile())

@@ -12,13 +12,11 @@ use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
 use proxy_common::way::{WAY_IPV4, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
 
-use crate::flow;
-use crate::maps;
 use crate::maps::config::FIB_SOURCE;
 use crate::maps::family::{Family, FlowOf};
-use crate::maps::observe;
 use crate::maps::v4::V4;
 use crate::maps::v6::V6;
+use crate::maps::{self, clock, observe};
 use crate::packet::Packet;
 use crate::verdict::{HAND_TO_TC, Verdict};
 
@@ -124,7 +122,7 @@ pub fn hop<P: Packet, F: Family>(
     let entry = F::hop(reference.id()).ok_or(Verdict::Drop(Reason::NoWay))?;
     // SAFETY: the map's memory; what is being changed is nobody's.
     let hop = unsafe { &*entry };
-    let now = flow::now();
+    let now = clock::now();
     if hop.backend != reference.0 || now.saturating_sub(hop.asked) >= HOP_SECONDS {
         ask_hop::<P, F>(packet, reference, backend, entry)?;
     }
@@ -175,7 +173,7 @@ fn ask_hop<P: Packet, F: Family>(
     unsafe {
         (&raw mut (*entry).backend).write_volatile(BackendRef::NONE.0);
         (&raw mut (*entry).source).write_volatile(source);
-        (&raw mut (*entry).asked).write_volatile(flow::now());
+        (&raw mut (*entry).asked).write_volatile(clock::now());
         (&raw mut (*entry).device).write_volatile(index);
         (&raw mut (*entry).mtu).write_volatile(mtu);
         (&raw mut (*entry).flags)

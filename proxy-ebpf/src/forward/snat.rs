@@ -4,25 +4,20 @@
 //! walk, it would not fit the stack.
 
 use proxy_common::backend::Backend;
-use proxy_common::flow::{FLOW_ESTABLISHED, FLOW_SYN, Flow, FlowKey};
+use proxy_common::flow::Flow;
 use proxy_common::fragment::Side;
-use proxy_common::hash::flow_hash;
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
 
-use crate::flow::snat_ports;
-use crate::flow::{self, Found, Owner, Sender};
-use crate::forward::mss;
-use crate::forward::nat;
-use crate::forward::nat::Endpoint;
-use crate::forward::route;
-use crate::forward::route::NextHop;
-use crate::header::{ETHERNET, tcp_flag};
-use crate::maps::family::{Family, FlowOf, KeyOf};
-use crate::maps::global;
+use crate::flow::handoff::{note, noted};
+use crate::flow::{self, Found, Owner, Sender, snat_ports};
+use crate::forward::route::{self, NextHop};
+use crate::forward::{mss, nat};
+use crate::header::ETHERNET;
+use crate::maps::family::{Endpoint, Family, FlowOf, KeyOf};
 use crate::maps::observe;
-use crate::packet::parsed::parse;
 use crate::packet::{Packet, Parsed};
+use crate::parse::parse;
 use crate::verdict::{BY_HOP, Leave, NO_ROOM, UNTOUCHED, Verdict};
 
 /// Notes for [`translate`] that a packet opens a connection, as far as this node knows.
@@ -43,24 +38,6 @@ pub fn begin<F: Family>(backend: &Backend<F::Address>, owner: &Owner) -> Leave {
 pub fn go_on<F: Family>(entry: &FlowOf<F>, key: &KeyOf<F>) -> Option<Leave> {
     let leave = note::<F>(entry);
     flow::is_client_entry::<F>(noted::<F>().ok()?, key).then_some(leave)
-}
-
-/// What was noted last.
-#[inline(always)]
-pub fn noted<F: Family>() -> Result<&'static FlowOf<F>, Verdict> {
-    let scratch = F::scratch().ok_or(NO_ROOM)?;
-    // SAFETY: as in `note`.
-    Ok(unsafe { &*scratch })
-}
-
-#[inline(always)]
-fn note<F: Family>(flow: &FlowOf<F>) -> Leave {
-    let Some(scratch) = F::scratch() else {
-        return NO_ROOM.into();
-    };
-    // SAFETY: this CPU's own, and no other program of ours runs on it before this packet is done with.
-    unsafe { *scratch = *flow };
-    Leave::Translate
 }
 
 /// Whether a packet is the reply of a backend on another node.
@@ -90,7 +67,7 @@ fn translate_parsed<P: Packet, F: Family>(
         return Err(Verdict::Refuse(Reason::TooBig, u32::from(hop.mtu)));
     }
     let source = if noted.check == 0 {
-        (hop.source, create::<F>(parsed, noted, &hop.source)?)
+        (hop.source, snat_ports::create::<F>(parsed, noted, &hop.source)?)
     } else {
         (noted.source, noted.source_port)
     };
@@ -161,32 +138,4 @@ fn send<P: Packet, F: Family>(
     // SAFETY: `at` checked the bound.
     unsafe { (*ethernet).addresses = next.addresses };
     Ok(())
-}
-
-/// Makes both entries of a connection to the backend that was noted, and says which port of this node it has. A RST leaves no trace,
-/// and gets the port its connection would be given first.
-#[inline(never)]
-pub fn create<F: Family>(
-    parsed: &Parsed<F::Address>,
-    noted: &FlowOf<F>,
-    source: &F::Address,
-) -> Result<u16, Verdict> {
-    let key = &parsed.key;
-    if parsed.tcp_flags & tcp_flag::RST != 0 {
-        return Ok(snat_ports::port_of(flow_hash(key)));
-    }
-    let owner = Owner { backend: BackendRef(noted.backend), service: noted.service, flags: 0 };
-    let reply_key = FlowKey {
-        source: noted.destination,
-        source_port: noted.destination_port,
-        destination: *source,
-        protocol: key.protocol,
-        ..FlowKey::default()
-    };
-    // Until the backend answers, one that is met in its middle is as short-lived as one that begins.
-    let state = match flow::first_state(parsed) {
-        FLOW_ESTABLISHED => FLOW_SYN,
-        state => state,
-    };
-    flow::entered(global::open_translated::<F>(key, &reply_key, &owner, state), Reason::SnatPorts)
 }

@@ -1,22 +1,17 @@
 //! The walk of a packet that leaves the node, or goes to a pod: `tc_egress` and `tc_pod_out`.
 
 use crate::flow::{self, Sender};
-use crate::forward::dsr_pod;
-use crate::forward::mss;
-use crate::forward::nat;
+use crate::forward::{mss, nat};
 use crate::header::{ETHERNET, ether_type};
 use crate::hooks::forged_tunnel;
 use crate::icmp::{self, Icmp};
-use crate::maps;
 use crate::maps::family::Family;
-use crate::maps::observe;
 use crate::maps::v4::V4;
 use crate::maps::v6::V6;
-use crate::packet::encap;
-use crate::packet::parsed::parse;
+use crate::maps::{self, config, observe};
 use crate::packet::{Packet, Parsed};
-use crate::select::node_flow;
-use crate::select::vip;
+use crate::parse::parse;
+use crate::select::{backend, node_flow, vip};
 use crate::verdict::{UNTOUCHED, Verdict};
 use proxy_common::fragment::Side;
 use proxy_common::verdict::Reason;
@@ -91,8 +86,8 @@ fn restore_parsed<P: Packet, F: Family>(
     if !parsed.has_ports() {
         return Err(UNTOUCHED);
     }
-    if dsr_pod::is_on() && parsed.is_syn_ack() && dsr_pod::is_pods_answer::<F>(&parsed.key) {
-        let _ = mss::clamp::<P, F>(packet, parsed.transport(), (F::HEADER + encap::own_bytes()) as u16);
+    if config::is_on() && parsed.is_syn_ack() && backend::is_pods_answer::<F>(&parsed.key) {
+        let _ = mss::clamp::<P, F>(packet, parsed.transport(), (F::HEADER + config::own_bytes()) as u16);
         return Err(UNTOUCHED);
     }
     let reply =

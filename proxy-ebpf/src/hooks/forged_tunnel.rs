@@ -9,17 +9,13 @@ use proxy_common::vip::VipKey;
 use proxy_common::way::{FOU_PORT, PEER_NODE};
 use proxy_common::{Addr4, Addr6};
 
-use crate::flow::mode_change;
-use crate::forward::decap;
-use crate::header::{FRAGMENT_MASK, IcmpHeader, Ipv4, Ipv6, Ports, Udp, protocol};
+use crate::header::{FRAGMENT_MASK, IcmpHeader, Ipv4, Ipv6, Ports, Udp, has_ports, is_extension, protocol};
 use crate::icmp::Icmp;
-use crate::maps;
-use crate::maps::config::{MARK_MASK, MARK_VALUE};
 use crate::maps::family::{Family, KeyOf};
 use crate::maps::v4::V4;
-use crate::maps::v6::{V6, is_extension};
+use crate::maps::v6::V6;
+use crate::maps::{self, peers};
 use crate::packet::Packet;
-use crate::packet::parsed::has_ports;
 
 /// Highest offset that is read at, for the verifier.
 const MAX_OFFSET: u32 = 511;
@@ -46,7 +42,7 @@ pub fn is_forged<P: Packet, O: Family>(packet: P, payload: u32, key: &KeyOf<O>) 
     }
     // One header, and each segment may hold another packet.
     if packet.has_segments() {
-        return decap::peer::<O>(&key.destination) & PEER_NODE != 0;
+        return peers::peer::<O>(&key.destination) & PEER_NODE != 0;
     }
     let inner = payload + size_of::<Udp>() as u32;
     packet.need((inner & MAX_OFFSET) as usize + size_of::<Ipv4>());
@@ -121,7 +117,7 @@ fn asks_for_ours<P: Packet, F: Icmp>(
     // SAFETY: `at` checked the bound.
     let port = unsafe { (*ports).destination };
     is_direct::<F>(*address, port, number, SCOPE_EXTERNAL)
-        || decap::peer::<F>(address) & PEER_NODE != 0
+        || peers::peer::<F>(address) & PEER_NODE != 0
             && is_direct::<F>(F::Address::default(), port, number, SCOPE_ENCAPSULATED)
 }
 
@@ -137,13 +133,5 @@ fn is_direct<F: Family>(address: F::Address, port: u16, protocol: u8, scope: u8)
 fn is_known<F: Family>(address: &F::Address) -> bool {
     let key = VipKey { address: F::map(address) };
     // SAFETY: only whether it is there matters.
-    unsafe { maps::VIPS.get(&key) }.is_some() || decap::peer::<F>(address) & PEER_NODE != 0
-}
-
-/// Whether a tunnel packet without our mark that came in by an uplink may leave: it is one node's to another, which knows its sender as
-/// well as this one, or this node's own where IPVS serves as well. Without a mark, ours can't be told from it.
-#[inline(always)]
-pub fn is_forwarded<F: Family>(source: &F::Address) -> bool {
-    let has_mark = MARK_VALUE.load() & MARK_MASK.load() != 0;
-    decap::may_send::<F>(source) || (!has_mark || !mode_change::is_alone()) && decap::is_own::<F>(source)
+    unsafe { maps::VIPS.get(&key) }.is_some() || peers::peer::<F>(address) & PEER_NODE != 0
 }

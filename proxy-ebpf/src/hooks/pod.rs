@@ -8,11 +8,8 @@ use proxy_common::fragment::Side;
 use proxy_common::frontend::{FRONTEND_NODE_ONLY, Frontend};
 use proxy_common::verdict::Reason;
 
-use crate::flow::mode_change;
-use crate::flow::{self, Owner};
-use crate::forward::hairpin;
-use crate::forward::nat;
-use crate::forward::snat;
+use crate::flow::{self, Owner, mode_change};
+use crate::forward::{hairpin, nat, other_mode, snat};
 use crate::header::{ETHERNET, ether_type, protocol};
 use crate::icmp::{self, Icmp};
 use crate::maps::config::is_snat_port;
@@ -20,12 +17,10 @@ use crate::maps::family::Family;
 use crate::maps::observe;
 use crate::maps::v4::V4;
 use crate::maps::v6::V6;
-use crate::packet::parsed::{Fragments, parse_with};
 use crate::packet::{Packet, Parsed};
-use crate::select::affinity;
-use crate::select::backend;
-use crate::select::source;
-use crate::select::vip;
+use crate::parse::parse_with;
+use crate::parse::unusual::Fragments;
+use crate::select::{affinity, backend, source, vip};
 use crate::verdict::{HAND_TO_TC, Leave, NO_ROOM, UNTOUCHED, Verdict};
 
 /// Decides about a frame of a pod.
@@ -46,7 +41,7 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
             Leave::With(verdict) => verdict,
             Leave::Translate => hairpin::translate::<P, F>(packet),
             Leave::Restore => hairpin::restore::<P, F>(packet),
-            Leave::Note => mode_change::note::<P, F>(packet),
+            Leave::Note => other_mode::note::<P, F>(packet),
             // Tunnels of pods are their own, and nothing is encapsulated for what they send.
             Leave::Decapsulate | Leave::ToPod => UNTOUCHED,
         },

@@ -9,28 +9,20 @@ use proxy_common::frontend::{
 use proxy_common::selection::{BackendRef, Slot};
 use proxy_common::verdict::Reason;
 
-use crate::flow::mode_change;
-use crate::flow::{self, Owner};
-use crate::forward::decap;
-use crate::forward::dsr_pod;
-use crate::forward::nat;
-use crate::forward::snat;
+use crate::flow::{self, Owner, mode_change};
+use crate::forward::{decap, dsr_node, dsr_pod, nat, other_mode, snat};
 use crate::header::{ETHERNET, ether_type, protocol};
 use crate::icmp::{self, Icmp};
 use crate::maps::config::{is_snat_port, takes_ipip};
 use crate::maps::family::Family;
-use crate::maps::observe;
 use crate::maps::v4::V4;
 use crate::maps::v6::V6;
-use crate::packet::encap;
+use crate::maps::{mode, observe};
 use crate::packet::encap::{Encapsulation, Fou, Ipip};
-use crate::packet::parsed::{Fragments, parse_with};
 use crate::packet::{Packet, Parsed};
-use crate::select::affinity;
-use crate::select::backend;
-use crate::select::node_flow;
-use crate::select::source;
-use crate::select::vip;
+use crate::parse::parse_with;
+use crate::parse::unusual::Fragments;
+use crate::select::{affinity, backend, node_flow, peer, source, vip};
 use crate::verdict::{HAND_TO_TC, Leave, NO_ROOM, UNTOUCHED, Verdict};
 
 /// Decides about a frame. A tagged one is left to the VLAN device above, which has TC programs of its own.
@@ -59,7 +51,7 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
             Leave::ToPod => dsr_pod::send::<P, F>(packet),
             Leave::Decapsulate => return walk_fou::<P, F>(packet),
             Leave::Restore => snat::restore::<P, F>(packet),
-            Leave::Note => mode_change::note::<P, F>(packet),
+            Leave::Note => other_mode::note::<P, F>(packet),
         },
         None => return UNTOUCHED,
     };
@@ -118,7 +110,7 @@ fn forward_parsed<P: Packet, F: Family>(
     if !parsed.has_ports() {
         return Err(vip::unknown_protocol::<F>(parsed).into());
     }
-    if encap::is_for_us::<F>(&parsed.key) {
+    if peer::is_for_us::<F>(&parsed.key) {
         return Err(Leave::Decapsulate);
     }
     if is_snat_port(parsed.key.destination_port) && snat::is_reply::<F>(&parsed.key) {
@@ -131,7 +123,7 @@ fn forward_parsed<P: Packet, F: Family>(
         return Err(UNTOUCHED.into());
     }
     // Where this mode gave way, the other one judges whom it serves.
-    let refused = |verdict| if mode_change::is_older() { UNTOUCHED } else { verdict };
+    let refused = |verdict| if mode::is_older() { UNTOUCHED } else { verdict };
     let frontend = source::admit::<F>(frontend, &parsed.key).map_err(refused)?;
     if frontend.flags & FRONTEND_LISTENER != 0 {
         return Err(UNTOUCHED.into());
@@ -165,14 +157,14 @@ fn serve<P: Packet, F: Family>(
     }
     let slot = backend::select_slot::<F>(frontend, &parsed.key);
     if !slot.is_unsettled()
-        && !mode_change::is_newer()
+        && !mode::is_newer()
         && let Some(backend) = backend::lookup_backend::<F>(slot.current())
         && !backend.is_local()
     {
         if dsr_pod::begins::<F>(backend, &parsed.key, slot.current(), frontend, 0) {
             return Err(Leave::ToPod);
         }
-        return Ok(decap::send::<P, F>(packet, parsed, backend)?);
+        return Ok(dsr_node::send::<P, F>(packet, parsed, backend)?);
     }
     serve_by_flow::<P, F>(packet, parsed, frontend, Some(slot))
 }
@@ -198,7 +190,7 @@ fn serve_by_flow<P: Packet, F: Family>(
             return Err(Leave::ToPod);
         }
         if !backend.is_local() {
-            let verdict = decap::send::<P, F>(packet, parsed, backend)?;
+            let verdict = dsr_node::send::<P, F>(packet, parsed, backend)?;
             affinity::track::<P, F>(packet, parsed, found, frontend);
             return Ok(verdict);
         }
@@ -227,7 +219,7 @@ fn another<F: Family>(
     let by_slot = frontend.flags & (FRONTEND_DSR | FRONTEND_AFFINITY) == FRONTEND_DSR;
     let exists = |other| backend::lookup_backend::<F>(other).is_some();
     let has_entry =
-        |backend: &Backend<F::Address>| backend.is_local() && !dsr_pod::takes::<F>(backend, &parsed.key);
+        |backend: &Backend<F::Address>| backend.is_local() && !backend::takes::<F>(backend, &parsed.key);
     if by_slot && backend::lookup_backend::<F>(chosen).is_some_and(has_entry) {
         slot.second_chance(chosen, parsed.role(), exists)
     } else {
@@ -264,7 +256,7 @@ fn open<P: Packet, F: Family>(
         return Err(snat::begin::<F>(backend, &owner));
     }
     // Sent first: what is handed to TC must not be remembered here, or it would be no first packet there.
-    let verdict = decap::send::<P, F>(packet, parsed, backend)?;
+    let verdict = dsr_node::send::<P, F>(packet, parsed, backend)?;
     flow::remember::<F>(parsed, &owner)?;
     Ok(verdict)
 }

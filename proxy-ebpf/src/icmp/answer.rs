@@ -11,13 +11,13 @@ use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
 use proxy_common::way::{WAY_IPV4, WAY_VALID};
 
-use super::family::{Icmp, Message};
+use super::family::{self, Icmp, Message};
 use super::limit;
 use crate::header::{ETHERNET, Ethernet, IcmpHeader};
 use crate::maps::family::Outer;
 use crate::maps::{self, Buffer};
-use crate::packet::parsed::parse;
-use crate::packet::{CHUNK_WORDS, Chunk, Packet, Parsed};
+use crate::packet::{CHUNK_WORDS, Chunk, Packet, Parsed, ethernet};
+use crate::parse::parse;
 use crate::select::vip;
 use crate::verdict::{BY_HOP, UNTOUCHED, Verdict};
 
@@ -68,10 +68,10 @@ fn build<P: Packet, F: Icmp>(
 ) -> Option<()> {
     let message = F::error(reason, detail)?;
     let key = &parsed.key;
-    if !super::may_answer::<P, F>(&packet, parsed) || !limit::admit(sender) {
+    if !family::may_answer::<P, F>(&packet, parsed) || !limit::admit(sender) {
         return None;
     }
-    super::swap_ethernet(&packet)?;
+    ethernet::swap_ethernet(&packet)?;
     let addresses = packet.ethernet_addresses()?;
     let quoted = parsed.transport().offset() - ETHERNET + QUOTED_TRANSPORT;
     let quote = room()?;

@@ -4,9 +4,9 @@ use proxy_common::checksum::Difference;
 use proxy_common::fragment::Side;
 use proxy_common::verdict::Reason;
 
-use super::family::{Icmp, parse_plain};
+use super::family::{self, Icmp, parse_plain};
 use crate::header::{ETHERNET, IcmpHeader};
-use crate::packet::{Packet, Parsed};
+use crate::packet::{Packet, Parsed, ethernet};
 use crate::select::vip;
 use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
 
@@ -19,7 +19,7 @@ pub fn receive<P: Packet, F: Icmp, const SIDE: u32>(packet: P) -> Verdict {
     };
     let address = &parsed.key.destination;
     let is_ours = vip::may_be_vip::<F>(address) && vip::kinds::<F>(address) != 0;
-    if !is_ours || !super::may_answer::<P, F>(&packet, &parsed) {
+    if !is_ours || !family::may_answer::<P, F>(&packet, &parsed) {
         return UNTOUCHED;
     }
     if SIDE == Side::Uplink as u32 && vip::is_closed::<F>(&parsed.key) {
@@ -30,7 +30,7 @@ pub fn receive<P: Packet, F: Icmp, const SIDE: u32>(packet: P) -> Verdict {
 
 #[inline(always)]
 fn turn<P: Packet, F: Icmp>(packet: &P, parsed: &Parsed<F::Address>) -> Option<()> {
-    super::swap_ethernet(packet)?;
+    ethernet::swap_ethernet(packet)?;
     let (source, destination) = (&parsed.key.source, &parsed.key.destination);
     F::write_addresses(packet, ETHERNET, destination, source, Difference::default())?;
     F::renew_hop_limit(packet)?;

@@ -8,17 +8,14 @@ use proxy_common::way::{DOUBTED_SECONDS, FOU_PORT, NARROWED_SECONDS, PEER_WAY_SH
 use super::answer::{self, MOST_QUOTED, QUOTED_TRANSPORT};
 use super::family::{Icmp, LEAST_LINK, Quote, parse_plain};
 use super::limit;
-use super::relay::{MAX_OFFSET, QUOTE};
+use super::quoted::{MAX_OFFSET, QUOTE};
 use crate::flow;
-use crate::forward::decap;
-use crate::forward::path_mtu;
-use crate::forward::route;
-use crate::forward::route::NextHop;
+use crate::forward::route::{self, NextHop};
+use crate::forward::{outer, path_mtu};
 use crate::header::{ETHERNET, IcmpHeader, Ports, Udp, protocol};
 use crate::maps::v4::V4;
 use crate::maps::v6::V6;
-use crate::maps::{self, Buffer};
-use crate::packet::encap;
+use crate::maps::{self, Buffer, config, peers};
 use crate::packet::encap::{Encapsulation, Fou};
 use crate::packet::{CHUNK_WORDS, Chunk, MOST_HEADERS, Packet, Transport};
 use crate::select::backend;
@@ -101,15 +98,15 @@ fn find_inner<P: Packet, O: Icmp>(packet: P) -> Option<u8> {
     finding.size = O::read_plain(&packet, quote, outer)?.length;
     let (source, destination) = O::read_addresses(&packet, quote)?;
     let is_told = (O::LEAST_MTU..finding.size).contains(&finding.mtu) && source == ip.key.destination;
-    if !is_told || !decap::is_own::<O>(&source) || O::may_be_fragmented(&packet, quote) {
+    if !is_told || !peers::is_own::<O>(&source) || O::may_be_fragmented(&packet, quote) {
         return None;
     }
     let hint = O::read_hint(&packet, quote)?;
-    if hint & !(decap::HINT_MASK | decap::ONWARD) != 0 {
+    if hint & !(outer::HINT_MASK | outer::ONWARD) != 0 {
         return None;
     }
-    finding.hint = hint & decap::HINT_MASK;
-    finding.way = decap::peer::<O>(&destination) >> PEER_WAY_SHIFT;
+    finding.hint = hint & outer::HINT_MASK;
+    finding.way = peers::peer::<O>(&destination) >> PEER_WAY_SHIFT;
     let way = maps::WAYS.get(finding.way)?;
     if way.flags & WAY_VALID == 0 || O::unmap(&way.target) != destination {
         return None;
@@ -125,7 +122,7 @@ fn find_inner<P: Packet, O: Icmp>(packet: P) -> Option<u8> {
     finding.inner = (transport + between) as u32;
     finding.outer = (O::HEADER + between) as u32;
     // So that what IPv6 clients can't be told to make smaller still fits.
-    finding.least = LEAST_LINK + (O::HEADER + between.max(encap::own_bytes())) as u32;
+    finding.least = LEAST_LINK + (O::HEADER + between.max(config::own_bytes())) as u32;
     Some(inner)
 }
 
@@ -201,7 +198,7 @@ fn is_ours<P: Packet, F: Icmp>(packet: &P, quote: &Quote<F::Address>, finding: &
     let carries = |reference| {
         let backend = backend::lookup_backend::<F>(reference);
         backend.is_some_and(|backend| {
-            backend.way == finding.way && backend.hint & decap::HINT_MASK == finding.hint
+            backend.way == finding.way && backend.hint & outer::HINT_MASK == finding.hint
         })
     };
     let slot = backend::select_slot::<F>(&frontend, &key);

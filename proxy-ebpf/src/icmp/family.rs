@@ -10,10 +10,12 @@ use proxy_common::way::WAY_IPV4;
 use proxy_common::{Addr4, Addr6};
 
 use super::quoted::Behind;
-use crate::header::{DONT_FRAGMENT, ETHERNET, FRAGMENT_MASK, IcmpHeader, Ipv4, Ipv6, OFFSET_MASK, protocol};
+use crate::header::{
+    DONT_FRAGMENT, ETHERNET, FRAGMENT_MASK, IcmpHeader, Ipv4, Ipv6, OFFSET_MASK, is_extension, protocol,
+};
 use crate::maps::family::Family;
 use crate::maps::v4::V4;
-use crate::maps::v6::{V6, is_extension};
+use crate::maps::v6::V6;
 use crate::packet::{Packet, Parsed};
 
 /// Type, code and the four bytes behind the checksum, which are in network byte order.
@@ -34,7 +36,7 @@ const OWN_HOP_LIMIT: u8 = 64;
 pub(super) const LEAST_LINK: u32 = 1280;
 
 /// Reads an IP header without options or extension headers that carries `protocol`, and at least eight bytes of it. Less is
-/// looked at than by [`parse`](crate::packet::parsed::parse), of which the verifier counts every path.
+/// looked at than by [`parse`](crate::parse::parse), of which the verifier counts every path.
 #[inline(always)]
 pub fn parse_plain<P: Packet, F: Icmp>(
     packet: &P,
@@ -278,4 +280,16 @@ impl Icmp for V6 {
         let [first, second, ..] = address.0;
         SourcePrefix::new([first, second])
     }
+}
+
+/// Whether a packet came from one host to one host, and may be answered.
+#[inline(always)]
+pub fn may_answer<P: Packet, F: Icmp>(packet: &P, parsed: &Parsed<F::Address>) -> bool {
+    let Some(ethernet) = packet.ethernet() else {
+        return false;
+    };
+    // SAFETY: `at` checked the bound.
+    let [destination, ..] = unsafe { (*ethernet).addresses };
+    let [first, _] = destination.to_ne_bytes();
+    first & 1 == 0 && F::is_host(&parsed.key.source) && F::is_host(&parsed.key.destination)
 }

@@ -4,13 +4,12 @@
 use aya_ebpf::bindings::BPF_ANY;
 use proxy_common::icmp::{SOURCE_INTERVAL, SourcePrefix, TOTAL_INTERVAL, take};
 
-use crate::maps;
-use crate::maps::observe;
+use crate::maps::{self, clock};
 
 /// Takes a token for a message to a source, if there is one.
 #[inline(never)]
 pub fn admit(prefix: &SourcePrefix) -> bool {
-    let now = observe::clock();
+    let now = clock::nanoseconds();
     // SAFETY: copied at once; a value that is another prefix's by now costs one message.
     let source = unsafe { maps::ICMP_SOURCES.get(prefix).copied() }.unwrap_or(0);
     let Some(source) = take(source, now, SOURCE_INTERVAL) else {

@@ -1,10 +1,10 @@
 //! The packets that `ICMPv6` errors quote, where they have extension headers: fragments, above all.
 
-use super::relay::MAX_OFFSET;
+use crate::header::IcmpHeader;
 use crate::maps::family::Family;
 use crate::maps::v6::V6;
 use crate::packet::Packet;
-use crate::parse::unusual::{Piece, Preface};
+use crate::packet::shape::{Piece, Preface};
 
 /// Bits of what [`read`] says that are the protocol; those above are the offset.
 const PROTOCOL_BITS: u32 = 8;
@@ -40,3 +40,9 @@ pub fn read<P: Packet>(packet: &P, offset: u32) -> u32 {
         _ => 0,
     }
 }
+
+/// Offset of the quote in an ICMP message.
+pub const QUOTE: usize = size_of::<IcmpHeader>();
+
+/// Highest offset a quoted transport header can have, for the verifier.
+pub const MAX_OFFSET: u32 = 255;

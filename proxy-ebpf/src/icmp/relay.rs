@@ -14,30 +14,22 @@ use proxy_common::way::FOU_PORT;
 use super::encapsulated;
 use super::family::{Icmp, Plain, Quote, parse_plain};
 use crate::flow;
-use crate::flow::mode_change;
-use crate::forward::decap;
-use crate::forward::dsr_pod;
 use crate::forward::nat::difference;
-use crate::forward::route;
-use crate::forward::route::NextHop;
-use crate::header::{ETHERNET, IcmpHeader, Ports, Tcp, Udp, protocol};
+use crate::forward::route::{self, NextHop};
+use crate::forward::{decap, dsr_node, dsr_pod};
+use crate::header::{ETHERNET, IcmpHeader, Ports, Tcp, Udp, has_ports, protocol};
+use crate::icmp::quoted::{MAX_OFFSET, QUOTE};
 use crate::maps::family::{Family, FlowOf, KeyOf};
-use crate::maps::observe;
+use crate::maps::{mode, observe, peers};
 use crate::packet::encap::Encapsulation;
-use crate::packet::parsed::has_ports;
-use crate::packet::{MOST_HEADERS, Packet};
-use crate::select::backend;
-use crate::select::node_flow;
+use crate::packet::{MOST_HEADERS, Packet, ethernet};
+use crate::select::{backend, node_flow};
 use crate::verdict::{HAND_TO_TC, NO_ROOM, UNTOUCHED, Verdict};
 
-/// Offset of the quote in an ICMP message.
-pub(super) const QUOTE: usize = size_of::<IcmpHeader>();
 /// Bytes of a transport header that every error quotes.
 const QUOTED_TRANSPORT: u32 = 8;
 /// Where a TCP header has its checksum.
 const TCP_CHECKSUM: usize = offset_of!(Tcp, checksum);
-/// Highest offset a quoted transport header can have, for the verifier.
-pub(super) const MAX_OFFSET: u32 = 255;
 
 /// An error, and what it is about.
 struct Error<F: Family> {
@@ -106,8 +98,8 @@ fn judge<P: Packet, F: Icmp>(mut packet: P) -> Next {
 fn is_tunnel<F: Family>(key: &KeyOf<F>) -> bool {
     key.source_port == FOU_PORT.to_be()
         && key.protocol == protocol::UDP
-        && decap::is_own::<F>(&key.destination)
-        && decap::is_other_node::<F>(&key.source)
+        && peers::is_own::<F>(&key.destination)
+        && peers::is_other_node::<F>(&key.source)
 }
 
 /// Rule 1 of the slot: where nothing changed, a director keeps no entry.
@@ -119,7 +111,7 @@ fn choose<F: Family>(key: &KeyOf<F>) -> Next {
     if node_flow::may_be_node_port(key.destination_port) && node_flow::is_known::<F>(key) {
         return Next::End(UNTOUCHED);
     }
-    if frontend.flags & FRONTEND_DSR == 0 || !mode_change::owns_unknown(key.protocol) {
+    if frontend.flags & FRONTEND_DSR == 0 || !mode::owns_unknown(key.protocol) {
         return Next::End(unknown());
     }
     let slot = backend::select_slot::<F>(&frontend, key);
@@ -129,13 +121,13 @@ fn choose<F: Family>(key: &KeyOf<F>) -> Next {
 /// About a connection of ours that has no entry; or of another mode's, which is in the stack.
 #[inline(always)]
 fn unknown() -> Verdict {
-    if mode_change::is_alone() { Verdict::Drop(Reason::IcmpUnknown) } else { UNTOUCHED }
+    if mode::is_alone() { Verdict::Drop(Reason::IcmpUnknown) } else { UNTOUCHED }
 }
 
 /// As the connection's own packets.
 #[inline(always)]
 fn send_as<F: Family>(key: &KeyOf<F>, backend: BackendRef) -> Next {
-    let takes = |backend: &Backend<F::Address>| dsr_pod::takes::<F>(backend, key);
+    let takes = |backend: &Backend<F::Address>| backend::takes::<F>(backend, key);
     if backend::lookup_backend::<F>(backend).is_some_and(takes) {
         Next::SendToPod(backend)
     } else {
@@ -152,7 +144,7 @@ fn send<P: Packet, F: Icmp>(mut packet: P, to: BackendRef) -> Verdict {
     let Some(parsed) = parse_plain::<P, F>(&packet, ETHERNET, F::PROTOCOL) else {
         return UNTOUCHED;
     };
-    sent(decap::send::<P, F>(&mut packet, &parsed, backend))
+    sent(dsr_node::send::<P, F>(&mut packet, &parsed, backend))
 }
 
 /// To the pod of a backend, the same way.
@@ -316,7 +308,7 @@ pub fn receive_of_pod<P: Packet, F: Icmp>(mut packet: P) -> Verdict {
         return UNTOUCHED;
     }
     // First: Linux 6.1 takes what would stand behind the other function, and is for this case alone, for code that is never reached.
-    if is_hairpin && super::swap_ethernet(&packet).is_none() {
+    if is_hairpin && ethernet::swap_ethernet(&packet).is_none() {
         return NO_ROOM;
     }
     match rewrite::<P, F>(&packet, &error, flow) {

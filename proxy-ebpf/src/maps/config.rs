@@ -6,6 +6,8 @@ use proxy_common::config::{DEFAULT_MARK, DEFAULT_SNAT_PORTS, SHARE_ALONE, TAKES_
 use proxy_common::flow::Timeouts;
 use proxy_common::vip::VIP_CLUSTER_IP;
 
+use crate::header::Udp;
+
 #[unsafe(no_mangle)]
 pub static TIMEOUT_SYN: Global<u32> = Global::new(60);
 #[unsafe(no_mangle)]
@@ -92,4 +94,16 @@ pub fn timeouts() -> Timeouts {
         closing: TIMEOUT_CLOSING.load(),
         datagram: TIMEOUT_DATAGRAM.load(),
     }
+}
+
+/// Bytes that this node puts between the outer IP header and the inner one: those of a UDP header, or none.
+#[inline(always)]
+pub fn own_bytes() -> usize {
+    if DSR_FOU.load() != 0 { size_of::<Udp>() } else { 0 }
+}
+
+/// Whether pods of this node may answer clients themselves.
+#[inline(always)]
+pub fn is_on() -> bool {
+    DSR_POD.load() != 0
 }

@@ -13,8 +13,9 @@ use proxy_common::way::PeerKey;
 
 use crate::maps::{AffinityMap, FlowsMap, FlowsNewMap, FragmentsMap, NodeFlowsMap};
 use crate::packet::Packet;
-use crate::packet::parsed::{Fragments, Network};
-use crate::parse::unusual::Preface;
+use crate::packet::parsed::Network;
+use crate::packet::shape::Preface;
+use crate::parse::unusual::Fragments;
 use crate::verdict::Verdict;
 
 /// IPv4 or IPv6.
@@ -121,3 +122,6 @@ pub const OUTER_HOP_LIMIT: u8 = 64;
 pub type FlowOf<F> = Flow<<F as Family>::Address>;
 /// Key of [`FlowOf`].
 pub type KeyOf<F> = FlowKey<<F as Family>::Address>;
+
+/// An address and a port, both in network byte order.
+pub type Endpoint<F> = (<F as Family>::Address, u16);

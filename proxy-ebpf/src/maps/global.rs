@@ -3,11 +3,7 @@
 //! The kernel does so with what is a global symbol of the object (global functions, Linux 5.6), whose arguments and result may be
 //! any numbers. Keys are left in a map's memory: before 6.2 a map can't be asked with one that came as an argument.
 
-use proxy_common::sctp;
-
-use crate::header::{Tcp, Udp, protocol};
 use crate::maps::family::{Family, KeyOf};
-use crate::packet::tc::GSO_BY_FRAGS;
 
 mod flows;
 mod frames;
@@ -44,40 +40,6 @@ macro_rules! by_family {
     };
 }
 use by_family;
-
-/// The checksum of an SCTP packet of `bytes` bytes after its ports have changed by `difference` (XOR); see
-/// [`sctp::update_checksum`](crate::packet::sctp::update_checksum).
-#[inline(always)]
-pub fn sctp_checksum(old: u32, difference: u32, bytes: u32) -> u32 {
-    patch_crc(old, difference, bytes)
-}
-
-/// Bytes of the largest packet that a frame will leave as: of `length` bytes, or cut up into segments, behind `headers` bytes and
-/// `outer` bytes more.
-#[inline(always)]
-pub fn largest_packet(segment: u32, protocol: u32, length: u32, headers: u32, outer: u32) -> u32 {
-    largest_segment(segment, protocol, length, headers, outer)
-}
-
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn largest_segment(segment: u32, protocol: u32, length: u32, headers: u32, outer: u32) -> u32 {
-    const TCP: u32 = protocol::TCP as u32;
-    match (segment, protocol) {
-        (0, _) => length.wrapping_add(outer),
-        // The segments give up what the outer header takes.
-        (_, TCP) => segment.wrapping_add(headers).wrapping_add(size_of::<Tcp>() as u32),
-        // Each as large as its sender found fit for its own path; programs can't see how large.
-        (GSO_BY_FRAGS, _) => headers.wrapping_add(outer),
-        (_, _) => segment.wrapping_add(headers).wrapping_add(size_of::<Udp>() as u32).wrapping_add(outer),
-    }
-}
-
-#[unsafe(no_mangle)]
-#[inline(never)]
-extern "C" fn patch_crc(old: u32, difference: u32, bytes: u32) -> u32 {
-    if old == 0 || difference == 0 { old } else { old ^ sctp::checksum_difference(difference, bytes) }
-}
 
 /// Where the key of what comes next is left, by who has no room for it on the stack.
 #[inline(always)]

@@ -2,10 +2,13 @@
 //!
 //! The sizes here are defaults; the agent overrides them when it loads the object.
 
+pub mod clock;
 pub mod config;
 pub mod family;
 pub mod global;
+pub mod mode;
 pub mod observe;
+pub mod peers;
 pub mod v4;
 pub mod v6;
 

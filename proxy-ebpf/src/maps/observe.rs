@@ -1,10 +1,9 @@
 //! Counters, the clock, and what the programs and the agent leave for each other.
 
-use aya_ebpf::helpers::generated::bpf_ktime_get_coarse_ns;
 use proxy_common::config::{AGENT_HEARTBEAT, HEARTBEAT_SECONDS, PORT_GROUP};
 use proxy_common::verdict::{Counter, Program, Reason};
 
-use crate::maps;
+use crate::maps::{self, clock};
 
 /// Counts a packet under its one reason.
 #[inline(always)]
@@ -52,18 +51,12 @@ const fn port_index(port: u16) -> (u32, usize) {
     (port as u32 / PORT_GROUP, (port as u32 % PORT_GROUP) as usize)
 }
 
-/// Nanoseconds of the coarse monotonic clock: a tick's precision, a third of the price.
-#[inline(always)]
-pub fn clock() -> u64 {
-    // SAFETY: no arguments, no preconditions.
-    unsafe { bpf_ktime_get_coarse_ns() }
-}
-
 /// Whether the agent follows routes and neighbours, so that resolved ways can be believed.
 #[inline(always)]
 pub fn agent_is_alive() -> bool {
     const NANOSECONDS: u64 = 1_000_000_000;
     maps::AGENT.get(AGENT_HEARTBEAT).is_some_and(|beat| {
-        clock().saturating_sub(beat.wrapping_mul(NANOSECONDS)) <= HEARTBEAT_SECONDS as u64 * NANOSECONDS
+        clock::nanoseconds().saturating_sub(beat.wrapping_mul(NANOSECONDS))
+            <= HEARTBEAT_SECONDS as u64 * NANOSECONDS
     })
 }

@@ -15,10 +15,10 @@ use super::family::{Family, FlowOf, KeyOf, OUTER_HOP_LIMIT, Outer};
 use crate::header::{DONT_FRAGMENT, FRAGMENT_MASK, Ipv4, OFFSET_MASK, ether_type, protocol};
 use crate::maps::config::{OUTER_MASK4, OUTER_PREFIX4};
 use crate::maps::{self, AffinityMap, FlowsMap, FlowsNewMap, FragmentsMap, NodeFlowsMap};
-use crate::packet::parsed::{Fragments, Network};
+use crate::packet::parsed::Network;
+use crate::packet::shape::{Piece, Preface, Shape};
 use crate::packet::{MOST_HEADERS, Packet};
-use crate::parse::unusual;
-use crate::parse::unusual::{Piece, Preface, Shape};
+use crate::parse::unusual::{self, Fragments};
 use crate::verdict::{UNTOUCHED, Verdict};
 
 pub const AF_INET: u8 = 2;

@@ -13,14 +13,15 @@ use proxy_common::way::PeerKey;
 
 use super::family::{Family, FlowOf, KeyOf, OUTER_HOP_LIMIT, Outer};
 use crate::header::{
-    Extension, FRAGMENT6_MASK, FragmentHeader, Ipv6, OFFSET6_MASK, RoutingHeader, ether_type, protocol,
+    Extension, FRAGMENT6_MASK, FragmentHeader, Ipv6, OFFSET6_MASK, RoutingHeader, ether_type, is_extension,
+    protocol,
 };
 use crate::maps::config::{OUTER_MASK6, OUTER_PREFIX6};
 use crate::maps::{self, AffinityMap, FlowsMap, FlowsNewMap, FragmentsMap, NodeFlowsMap};
-use crate::packet::parsed::{Fragments, Network};
+use crate::packet::parsed::Network;
+use crate::packet::shape::{Piece, Preface, Shape};
 use crate::packet::{MOST_HEADERS, Packet};
-use crate::parse::unusual;
-use crate::parse::unusual::{Piece, Preface, Shape};
+use crate::parse::unusual::{self, Fragments};
 use crate::verdict::{UNTOUCHED, Verdict};
 
 const AF_INET6: u8 = 10;
@@ -253,15 +254,6 @@ impl Family for V6 {
         // SAFETY: both are four words and nothing else.
         ask(unsafe { &*core::ptr::from_ref(address).cast() })
     }
-}
-
-/// A header that may stand in front of the transport's, and that we step over.
-#[inline(always)]
-pub const fn is_extension(protocol: u8) -> bool {
-    matches!(
-        protocol,
-        protocol::HOP_BY_HOP | protocol::DESTINATION_OPTIONS | protocol::ROUTING | protocol::FRAGMENT
-    )
 }
 
 #[inline(always)]

@@ -3,10 +3,7 @@
 use proxy_common::hash::flow_hash;
 use proxy_common::way::FOU_PORT;
 
-use crate::forward::decap;
 use crate::header::{ETHERNET, Ports, Udp, protocol};
-use crate::maps::config;
-use crate::maps::config::DSR_FOU;
 use crate::maps::family::{Family, KeyOf};
 use crate::packet::{Packet, Parsed};
 
@@ -62,22 +59,6 @@ impl Encapsulation for Fou {
             _ => None,
         }
     }
-}
-
-/// Bytes that this node puts between the headers.
-#[inline(always)]
-pub fn own_bytes() -> usize {
-    if DSR_FOU.load() != 0 { Fou::BYTES } else { Ipip::BYTES }
-}
-
-/// Whether a packet is for the port of FoU on an address of this node, where that is in use. No Service has it then, so that none
-/// can take what other nodes send.
-#[inline(always)]
-pub fn is_for_us<F: Family>(key: &KeyOf<F>) -> bool {
-    config::takes_fou()
-        && key.destination_port == FOU_PORT.to_be()
-        && key.protocol == protocol::UDP
-        && decap::is_own::<F>(&key.destination)
 }
 
 /// Writes the UDP header at `offset`. Without a checksum, with IPv6 too (RFC 6935): the inner packet has its own, and each

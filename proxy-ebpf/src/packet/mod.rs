@@ -2,8 +2,11 @@
 
 pub mod buffer;
 pub mod encap;
+pub mod ethernet;
+pub mod gso;
 pub mod parsed;
 pub mod sctp;
+pub mod shape;
 pub mod tc;
 pub mod xdp;
 
@@ -70,7 +73,7 @@ pub trait Packet: Copy {
     fn need(&self, bytes: usize);
     /// The ports of an SCTP header, and the type of the chunk behind it.
     fn read_sctp(&self, offset: usize) -> Option<(Ports, u8)>;
-    /// A [`Shape`](crate::parse::unusual::Shape) in plain order, zero where there is none: what [`unusual::read`](crate::parse::unusual::read) finds out about the packet at
+    /// A [`Shape`](crate::packet::shape::Shape) in plain order, zero where there is none: what [`unusual::read`](crate::parse::unusual::read) finds out about the packet at
     /// `offset`. All pointers die.
     fn read_unusual<F: Family>(&self, offset: u32) -> u64;
     /// What [`quoted::read`](crate::icmp::quoted::read) finds out about the IPv6 packet that is quoted at `offset`. All pointers die.

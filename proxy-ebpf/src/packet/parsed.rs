@@ -1,14 +1,10 @@
 //! From bytes to the tuple we look up. What we don't understand goes to the stack, untouched.
 
 use proxy_common::flow::FlowKey;
-use proxy_common::fragment::Side;
 use proxy_common::rules::Role;
 
-use super::Packet;
-use crate::header::{Ports, SctpStart, Tcp, Udp, protocol, tcp_flag};
-use crate::maps::family::Family;
-use crate::packet::sctp;
-use crate::parse::unusual::{self, Place};
+use crate::header::{has_connections, has_ports, protocol, tcp_flag};
+use crate::packet::shape::Place;
 use crate::verdict::{UNTOUCHED, Verdict};
 
 /// Where the transport header is, and which it is.
@@ -43,6 +39,11 @@ pub struct Parsed<A> {
 const MAX_OFFSET: u32 = 511;
 
 impl Transport {
+    /// The header of a protocol at an offset.
+    #[inline(always)]
+    pub const fn new(offset: u32, protocol: u8) -> Self {
+        Self { offset, protocol }
+    }
     /// A header at an offset, of which no more need be known.
     #[inline(always)]
     pub const fn at(offset: u32) -> Self {
@@ -112,75 +113,6 @@ impl<A> Parsed<A> {
     }
 }
 
-/// TCP, UDP or SCTP.
-#[inline(always)]
-pub const fn has_ports(protocol: u8) -> bool {
-    matches!(protocol, protocol::TCP | protocol::UDP | protocol::SCTP)
-}
-
-/// Whether a packet tells if it opens a connection: TCP or SCTP.
-#[inline(always)]
-pub const fn has_connections(protocol: u8) -> bool {
-    matches!(protocol, protocol::TCP | protocol::SCTP)
-}
-
-/// What is done about fragments, met on a side.
-#[derive(Clone, Copy)]
-pub enum Fragments {
-    /// Those whose first one was seen are parsed; others are the stack's.
-    Followed(Side),
-    /// The same, but others that are for a service's address are held, or dropped.
-    Judged(Side),
-}
-
-/// Reads the IP header at `network` and, for TCP, UDP and SCTP, the ports and flags. Those of a later fragment are its first one's, if that
-/// was seen on the same side.
-#[inline(always)]
-pub fn parse<P: Packet, F: Family>(
-    packet: &P,
-    network: usize,
-    side: Side,
-) -> Result<Parsed<F::Address>, Verdict> {
-    parse_with::<P, F>(packet, network, Fragments::Followed(side))
-}
-
-/// As [`parse`], with a say about fragments.
-#[inline(always)]
-pub fn parse_with<P: Packet, F: Family>(
-    packet: &P,
-    network: usize,
-    fragments: Fragments,
-) -> Result<Parsed<F::Address>, Verdict> {
-    packet.need(network + F::HEADER + size_of::<Tcp>());
-    let header = F::parse_network(packet, network, fragments)?;
-    let transport = Transport { offset: header.place.payload(), protocol: header.protocol };
-    let (mut ports, mut tcp_flags) = (Ports::default(), header.place.no_flags());
-    if transport.is_tcp() {
-        let tcp = packet.at::<Tcp>(transport.offset()).ok_or(UNTOUCHED)?;
-        header.contains(network, size_of::<Tcp>())?;
-        // SAFETY: `at` checked the bound.
-        (ports, tcp_flags) = unsafe { ((*tcp).ports, (*tcp).flags) };
-    } else if header.protocol == protocol::UDP {
-        let udp = packet.at::<Udp>(transport.offset()).ok_or(UNTOUCHED)?;
-        header.contains(network, size_of::<Udp>())?;
-        // SAFETY: `at` checked the bound.
-        ports = unsafe { (*udp).ports };
-    } else if transport.is_sctp() {
-        let chunk;
-        (ports, chunk) = packet.read_sctp(transport.offset()).ok_or(UNTOUCHED)?;
-        header.contains(network, size_of::<SctpStart>())?;
-        tcp_flags = sctp::tcp_flags(chunk);
-    }
-    (ports, tcp_flags) = header.place.choose(ports, tcp_flags);
-    let later = header.place.later();
-    let Network { source, destination, place, length, traffic_class, hop_limit, .. } = header;
-    let protocol = unusual::hidden(header.protocol);
-    let Ports { source: source_port, destination: destination_port } = ports;
-    let key = FlowKey { source, destination, source_port, destination_port, protocol, ..FlowKey::default() };
-    let (network, payload) = (network as u32, place.payload());
-    Ok(Parsed { key, network, payload, length, tcp_flags, traffic_class, hop_limit, later })
-}
-
 /// What an IP header says.
 #[derive(Clone, Copy)]
 pub struct Network<A> {
@@ -203,7 +135,7 @@ pub struct Network<A> {
 impl<A> Network<A> {
     /// Whether a transport header lies inside what the IP header calls the packet, not in the frame's padding.
     #[inline(always)]
-    fn contains(&self, network: usize, header: usize) -> Result<(), Verdict> {
+    pub fn contains(&self, network: usize, header: usize) -> Result<(), Verdict> {
         let used = self.place.payload() - network as u32 + header as u32;
         if used > self.length { Err(UNTOUCHED) } else { Ok(()) }
     }

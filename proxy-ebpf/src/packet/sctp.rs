@@ -1,11 +1,10 @@
 //! What SCTP has of its own: chunks where TCP has flags, and a CRC for a checksum.
 
 use proxy_common::checksum::Difference;
-use proxy_common::sctp::{ABORT, INIT, INIT_ACK, SHUTDOWN_ACK, SHUTDOWN_COMPLETE};
+use proxy_common::sctp::{self, ABORT, INIT, INIT_ACK, SHUTDOWN_ACK, SHUTDOWN_COMPLETE};
 
 use crate::header::{Ports, Sctp, tcp_flag};
 use crate::maps::family::Family;
-use crate::maps::global;
 use crate::packet::{Packet, Parsed};
 
 /// By chunk type. INIT, INIT ACK and SHUTDOWN COMPLETE are alone in their packets (RFC 9260, section 6.10). An ABORT behind other
@@ -51,9 +50,22 @@ pub fn update_checksum<P: Packet, F: Family>(
     let bytes = parsed.length.wrapping_sub(parsed.payload.wrapping_sub(parsed.network));
     // SAFETY: `at` checked the bound.
     let checksum = unsafe { (*header).checksum };
-    let patched = global::sctp_checksum(checksum, difference, bytes);
+    let patched = sctp_checksum(checksum, difference, bytes);
     // SAFETY: as above.
     unsafe { (*header).checksum = patched };
     packet.note_change(covered.word(old.as_word(), new.as_word()).word(checksum, patched));
     Some(())
+}
+
+/// The checksum of an SCTP packet of `bytes` bytes after its ports have changed by `difference` (XOR); see
+/// [`sctp::update_checksum`](crate::packet::sctp::update_checksum).
+#[inline(always)]
+pub fn sctp_checksum(old: u32, difference: u32, bytes: u32) -> u32 {
+    patch_crc(old, difference, bytes)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn patch_crc(old: u32, difference: u32, bytes: u32) -> u32 {
+    if old == 0 || difference == 0 { old } else { old ^ sctp::checksum_difference(difference, bytes) }
 }

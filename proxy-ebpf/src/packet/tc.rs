@@ -23,11 +23,10 @@ use proxy_common::verdict::Reason;
 use super::{Chunk, Packet, Parsed, Refused, Transport, chunk_length};
 use crate::forward::fragment_ipv4;
 use crate::header::{self, ETHERNET, Ethernet, Ipv4, Ipv6, Ports, Sctp, SctpStart, Tcp, Udp};
-use crate::hooks::forged_tunnel;
-use crate::maps;
 use crate::maps::config::{MARK_MASK, MARK_VALUE, TC_DECAP_FLAGS};
 use crate::maps::family::Family;
-use crate::maps::global;
+use crate::maps::{self, global, peers};
+use crate::packet::gso::{self, GSO_BY_FRAGS};
 use crate::verdict::{NO_ROOM, Verdict};
 
 /// The folded difference between equal values: minus zero.
@@ -223,10 +222,6 @@ impl<const LINK: usize> TcPacket<LINK> {
     }
 }
 
-/// Segments that are buffers of their own (SCTP's), behind one that holds the headers. What is pulled out of them is missing
-/// when the frame is cut up, and the kernel stops with a bug (6.12, `skb_segment`).
-pub const GSO_BY_FRAGS: u32 = 0xffff;
-
 /// A function of its own: Linux 6.1 walks everything behind it once for each way through it, were it part of the walk.
 #[inline(never)]
 fn make_linear(context: *mut __sk_buff, bytes: u32) {
@@ -301,7 +296,7 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
         // SAFETY: only whether it is there matters.
         from != 0
             && unsafe { maps::DEVICES.get(from) }.is_some()
-            && (self.is_marked() || forged_tunnel::is_forwarded::<F>(source))
+            && (self.is_marked() || peers::is_forwarded::<F>(source))
     }
     #[inline(always)]
     fn has_segments(&self) -> bool {
@@ -419,7 +414,7 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
     #[inline(always)]
     fn largest_packet<A>(&self, parsed: &Parsed<A>, outer: usize) -> u32 {
         let headers = parsed.payload - parsed.network;
-        global::largest_packet(
+        gso::largest_packet(
             self.segment_size(),
             parsed.key.protocol.into(),
             parsed.length,

@@ -6,12 +6,10 @@ use proxy_common::fragment::{FragmentKey, FragmentOf, FragmentWord};
 use proxy_common::way::PEER_SELF;
 
 use crate::flow;
-use crate::flow::mode_change;
-use crate::forward::decap;
+use crate::header::has_ports;
 use crate::maps::family::{Family, KeyOf};
-use crate::packet::parsed::has_ports;
-use crate::select::backend;
-use crate::select::vip;
+use crate::maps::{clock, mode, peers};
+use crate::select::{backend, vip};
 
 /// Bit of an answer, above a [`FragmentOf`] and nine bits that are free: the fragment's packet is known.
 pub const FOUND: u64 = 1 << 49;
@@ -32,7 +30,7 @@ pub fn enter<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> u64 
         || vip::kinds::<F>(&key.destination) != 0
         || flow::find::<F>(key).is_some();
     // `is_own` without the call, for which the stack has no room.
-    if !is_ours && decap::peer::<F>(&key.destination) & PEER_SELF == 0 {
+    if !is_ours && peers::peer::<F>(&key.destination) & PEER_SELF == 0 {
         return answer::<F>(key);
     }
     // The stack has its own already.
@@ -46,7 +44,7 @@ pub fn enter<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> u64 
 #[inline(always)]
 pub fn put<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> u64 {
     if is_followed::<F>(key.protocol) {
-        let word = FragmentWord::new(place, of::<F>(key), flow::now());
+        let word = FragmentWord::new(place, of::<F>(key), clock::now());
         // Refused: the others will be unknown.
         let _ = F::fragments().insert(place, &word.0, BPF_ANY.into());
     }
@@ -85,7 +83,7 @@ pub fn announce<F: Family>(place: &FragmentKey<F::Address>) -> Option<FragmentOf
     if let Some(of) = known::<F>(place) {
         return if of.is_awaited() { None } else { Some(of) };
     }
-    let word = FragmentWord::new(place, FragmentOf::AWAITED, flow::now());
+    let word = FragmentWord::new(place, FragmentOf::AWAITED, clock::now());
     // Refused if the first one comes in this moment, whose word counts; or if what stands there is too old.
     let is_refused = F::fragments().insert(place, &word.0, BPF_NOEXIST.into()).is_err();
     if is_refused && known::<F>(place).is_none() {
@@ -104,13 +102,13 @@ pub fn arrived<F: Family>(place: &FragmentKey<F::Address>) -> Option<FragmentOf>
 fn known<F: Family>(place: &FragmentKey<F::Address>) -> Option<FragmentOf> {
     // SAFETY: one word, read at once.
     let word = unsafe { F::fragments().get(place).copied() };
-    word.and_then(|word| FragmentWord(word).read(place, flow::now()))
+    word.and_then(|word| FragmentWord(word).read(place, clock::now()))
 }
 
 /// What is to be said of a fragment whose packet is not known: it may be of a connection of another mode's, too.
 #[inline(always)]
 pub fn judge<F: Family>(key: &KeyOf<F>) -> u64 {
-    if mode_change::is_alone() && vip::kinds::<F>(&key.destination) != 0 { OURS } else { 0 }
+    if mode::is_alone() && vip::kinds::<F>(&key.destination) != 0 { OURS } else { 0 }
 }
 
 /// Protocols without ports are nobody's; with IPv6 a later fragment does not say which it belongs to.

@@ -9,13 +9,10 @@ use proxy_common::Addr6;
 use proxy_common::fragment::{FragmentKey, HELD_BYTES, HELD_PIECES, Held, HeldKey};
 use proxy_common::way::PEER_SELF;
 
-use crate::flow;
-use crate::forward::decap;
 use crate::maps::family::{Family, KeyOf};
-use crate::maps::{self, Buffer};
+use crate::maps::{self, Buffer, clock, peers};
 use crate::packet::buffer;
-use crate::parse::fragments;
-use crate::parse::fragments::{FOUND, HELD, OURS};
+use crate::parse::fragments::{self, FOUND, HELD, OURS};
 use crate::select::vip;
 
 /// Bytes of a first fragment that others are held for.
@@ -46,7 +43,7 @@ pub fn room<F: Family>() -> Option<&'static mut Room<F::Address>> {
 pub fn hold<F: Family>(context: *mut __sk_buff) -> Option<u64> {
     let room = room::<F>()?;
     let destination = &room.fragment.destination;
-    let may_be_ours = vip::kinds::<F>(destination) != 0 || decap::peer::<F>(destination) & PEER_SELF != 0;
+    let may_be_ours = vip::kinds::<F>(destination) != 0 || peers::peer::<F>(destination) & PEER_SELF != 0;
     if !may_be_ours {
         return None;
     }
@@ -54,7 +51,7 @@ pub fn hold<F: Family>(context: *mut __sk_buff) -> Option<u64> {
     // SAFETY: the room for a frame is larger than an entry, and aligned as one.
     let held = unsafe { &mut *room.frame.as_mut_ptr().cast::<Held>() };
     // SAFETY: the context is valid for the program's run.
-    (held.length, held.seen) = (unsafe { (*context).len }, flow::now());
+    (held.length, held.seen) = (unsafe { (*context).len }, clock::now());
     buffer::load::<HELD_BYTES>(context, 0, held.frame.as_mut_ptr().cast(), held.length)?;
     if let Some(of) = fragments::announce::<F>(&room.fragment) {
         return Some(of.to_bits() | FOUND);
@@ -114,7 +111,7 @@ fn send(context: *mut __sk_buff, place: &HeldKey) {
     // SAFETY: the entry can be read for the program's run, and the context is the kernel's.
     unsafe {
         let frame = (&raw const (*held).frame).cast();
-        if (*held).is_awaited(flow::now()) && write::<HELD_BYTES>(context, frame, (*held).length).is_some() {
+        if (*held).is_awaited(clock::now()) && write::<HELD_BYTES>(context, frame, (*held).length).is_some() {
             bpf_clone_redirect(context, (*context).ifindex, BPF_F_INGRESS.into());
         }
     }

@@ -1,5 +1,64 @@
 //! Packets that are more than an IP header and a transport header.
 
+use proxy_common::flow::FlowKey;
+use proxy_common::fragment::Side;
+
+use crate::header::{Ports, SctpStart, Tcp, Udp, protocol};
+use crate::maps::family::Family;
+use crate::packet::parsed::Network;
+use crate::packet::shape::hidden;
+use crate::packet::{Packet, Parsed, Transport, sctp};
+use crate::parse::unusual::Fragments;
+use crate::verdict::{UNTOUCHED, Verdict};
+
 pub mod fragments;
 pub mod held_fragments;
 pub mod unusual;
+
+/// Reads the IP header at `network` and, for TCP, UDP and SCTP, the ports and flags. Those of a later fragment are its first one's, if that
+/// was seen on the same side.
+#[inline(always)]
+pub fn parse<P: Packet, F: Family>(
+    packet: &P,
+    network: usize,
+    side: Side,
+) -> Result<Parsed<F::Address>, Verdict> {
+    parse_with::<P, F>(packet, network, Fragments::Followed(side))
+}
+
+/// As [`parse`], with a say about fragments.
+#[inline(always)]
+pub fn parse_with<P: Packet, F: Family>(
+    packet: &P,
+    network: usize,
+    fragments: Fragments,
+) -> Result<Parsed<F::Address>, Verdict> {
+    packet.need(network + F::HEADER + size_of::<Tcp>());
+    let header = F::parse_network(packet, network, fragments)?;
+    let transport = Transport::new(header.place.payload(), header.protocol);
+    let (mut ports, mut tcp_flags) = (Ports::default(), header.place.no_flags());
+    if transport.is_tcp() {
+        let tcp = packet.at::<Tcp>(transport.offset()).ok_or(UNTOUCHED)?;
+        header.contains(network, size_of::<Tcp>())?;
+        // SAFETY: `at` checked the bound.
+        (ports, tcp_flags) = unsafe { ((*tcp).ports, (*tcp).flags) };
+    } else if header.protocol == protocol::UDP {
+        let udp = packet.at::<Udp>(transport.offset()).ok_or(UNTOUCHED)?;
+        header.contains(network, size_of::<Udp>())?;
+        // SAFETY: `at` checked the bound.
+        ports = unsafe { (*udp).ports };
+    } else if transport.is_sctp() {
+        let chunk;
+        (ports, chunk) = packet.read_sctp(transport.offset()).ok_or(UNTOUCHED)?;
+        header.contains(network, size_of::<SctpStart>())?;
+        tcp_flags = sctp::tcp_flags(chunk);
+    }
+    (ports, tcp_flags) = header.place.choose(ports, tcp_flags);
+    let later = header.place.later();
+    let Network { source, destination, place, length, traffic_class, hop_limit, .. } = header;
+    let protocol = hidden(header.protocol);
+    let Ports { source: source_port, destination: destination_port } = ports;
+    let key = FlowKey { source, destination, source_port, destination_port, protocol, ..FlowKey::default() };
+    let (network, payload) = (network as u32, place.payload());
+    Ok(Parsed { key, network, payload, length, tcp_flags, traffic_class, hop_limit, later })
+}

@@ -9,8 +9,8 @@ use proxy_common::rules::Role;
 use proxy_common::selection::{BackendRef, HintKey, Slot};
 
 use crate::flow::{self, Found, Sender};
-use crate::maps;
 use crate::maps::family::Family;
+use crate::maps::{self, clock};
 use crate::packet::{Packet, Parsed};
 use crate::select::backend;
 
@@ -62,7 +62,7 @@ fn enter<F: Family>(frontend: &Frontend, parsed: &Parsed<F::Address>) {
         return;
     };
     let key = key_of::<F>(frontend, (parsed.key.source, AFFINITY_CLIENT));
-    let entry = Affinity { backend: found.backend.0, service: key.service, last_used: flow::now() };
+    let entry = Affinity { backend: found.backend.0, service: key.service, last_used: clock::now() };
     // Where the map refuses, the next connection goes by its slot, as does everybody's first.
     let _ = F::affinity().insert(&key, &entry, BPF_ANY.into());
 }
@@ -97,7 +97,7 @@ pub fn recall<F: Family>(
     asks: Asks,
 ) -> BackendRef {
     let key = key_of::<F>(frontend, client);
-    let (service, now) = (key.service, flow::now());
+    let (service, now) = (key.service, clock::now());
     // SAFETY: copied at once; what is of another key is told by its service.
     let kept = unsafe { F::affinity().get(&key).copied() }.unwrap_or_default();
     let is_known = kept.service == service && kept.backend != 0;

@@ -10,13 +10,12 @@ use proxy_common::hash::{client_hash, flow_hash};
 use proxy_common::rules::Role;
 use proxy_common::selection::{BackendRef, SERVICE_ELSEWHERE, SERVICE_VACANT, ServiceEntry, Slot};
 use proxy_common::verdict::Reason;
-use proxy_common::way::PEER_NODE;
+use proxy_common::way::{PEER_NODE, PEER_SELF};
 
-use crate::forward::decap;
-use crate::maps;
+use crate::header::has_connections;
 use crate::maps::family::{Family, KeyOf};
+use crate::maps::{self, peers};
 use crate::packet::Parsed;
-use crate::packet::parsed::has_connections;
 use crate::verdict::Verdict;
 
 /// The frontend a packet that came in over an uplink asks for.
@@ -42,7 +41,7 @@ pub fn lookup_internal<F: Family>(address: &F::Address, port: u16, protocol: u8)
 #[inline(always)]
 pub fn lookup_encapsulated<F: Family>(tuple: &KeyOf<F>) -> Option<Frontend> {
     let found = match lookup_frontend::<F>(tuple) {
-        None if decap::is_other_node::<F>(&tuple.destination) => F::frontend(&FrontendKey {
+        None if peers::is_other_node::<F>(&tuple.destination) => F::frontend(&FrontendKey {
             address: F::Address::default(),
             port: tuple.destination_port,
             protocol: tuple.protocol,
@@ -53,7 +52,7 @@ pub fn lookup_encapsulated<F: Family>(tuple: &KeyOf<F>) -> Option<Frontend> {
     found.filter(|frontend| {
         frontend.flags & FRONTEND_DSR != 0
             && (frontend.kind() != FRONTEND_KIND_NODE_PORT
-                || decap::peer::<F>(&tuple.destination) & PEER_NODE != 0)
+                || peers::peer::<F>(&tuple.destination) & PEER_NODE != 0)
     })
 }
 
@@ -150,4 +149,25 @@ pub fn other_owner<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Option<Bac
     let is_remote =
         |owner: &BackendRef| lookup_backend::<F>(*owner).is_some_and(|backend| !backend.is_local());
     Some(slot.settled()).filter(is_remote).or(Some(slot.current()).filter(is_remote))
+}
+
+/// Whether a packet that leaves the node comes from a frontend whose packets are encapsulated: a pod took off the outer header.
+#[inline(never)]
+pub fn is_pods_answer<F: Family>(key: &KeyOf<F>) -> bool {
+    let FlowKey { source: address, source_port: port, protocol, .. } = *key;
+    let frontend = F::frontend(&FrontendKey { address, port, protocol, scope: SCOPE_EXTERNAL });
+    frontend.is_some_and(|frontend| frontend.flags & FRONTEND_DSR != 0) && !peers::is_own::<F>(&address)
+}
+
+/// Whether a backend's pod can take a packet as it is: nobody translates its port there, and no pod has an address of this node.
+#[inline(always)]
+pub fn takes<F: Family>(backend: &Backend<F::Address>, key: &KeyOf<F>) -> bool {
+    backend.is_pod() && suits::<F>(backend.port, key)
+}
+
+/// A function of its own: the walk that asks has no stack left. Linux 7.3 lets it ask no other one about a key on the walk's stack: it
+/// is called by the walk and by [`note`], and the kernel takes one's stack for the other's where it looks for what is still read.
+#[inline(never)]
+pub fn suits<F: Family>(port: u16, key: &KeyOf<F>) -> bool {
+    port == key.destination_port && peers::peer::<F>(&key.destination) & PEER_SELF == 0
 }

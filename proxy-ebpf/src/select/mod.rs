@@ -3,5 +3,6 @@
 pub mod affinity;
 pub mod backend;
 pub mod node_flow;
+pub mod peer;
 pub mod source;
 pub mod vip;

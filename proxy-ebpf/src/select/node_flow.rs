@@ -7,12 +7,10 @@ use proxy_common::frontend::{FRONTEND_KIND_NODE_PORT, Frontend};
 use proxy_common::node_flow::{NODE_DATAGRAM_SECONDS, node_port_bit};
 
 use crate::flow;
-use crate::forward::decap;
-use crate::header::tcp_flag;
-use crate::maps;
+use crate::header::{has_connections, tcp_flag};
 use crate::maps::family::{Family, KeyOf};
+use crate::maps::{self, clock, peers};
 use crate::packet::Parsed;
-use crate::packet::parsed::has_connections;
 use crate::select::backend;
 
 /// Whether a frontend on an address of this node may have a port, network byte order: one array look-up, which tells nearly all
@@ -34,7 +32,7 @@ pub fn note<F: Family>(parsed: &Parsed<F::Address>) {
     if backend::lookup_frontend::<F>(&key).is_none() || flow::find::<F>(&key).is_some() {
         return;
     }
-    let now = flow::now();
+    let now = clock::now();
     match F::node_flows().get_ptr_mut(&key) {
         // SAFETY: the map's memory; if it is being recycled, another connection gets a wrong time once.
         Some(seen) => unsafe { *seen = now },
@@ -57,7 +55,7 @@ pub fn is_nodes<F: Family>(parsed: &Parsed<F::Address>, frontend: &Frontend) -> 
 /// Whether a frontend is at an address of this node.
 #[inline(always)]
 fn is_on_node<F: Family>(frontend: &Frontend, address: &F::Address) -> bool {
-    frontend.kind() == FRONTEND_KIND_NODE_PORT || decap::is_own::<F>(address)
+    frontend.kind() == FRONTEND_KIND_NODE_PORT || peers::is_own::<F>(address)
 }
 
 #[inline(never)]
@@ -83,7 +81,7 @@ pub fn is_known<F: Family>(key: &KeyOf<F>) -> bool {
     if has_connections(key.protocol) {
         return true;
     }
-    let now = flow::now();
+    let now = clock::now();
     // SAFETY: as in `note`.
     unsafe {
         let is_recent = now.wrapping_sub(*seen) <= NODE_DATAGRAM_SECONDS;

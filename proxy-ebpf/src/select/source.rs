@@ -10,8 +10,8 @@ use proxy_common::source_range::{CLUSTER, NEAR, SERVICE_BITS, SourceRange};
 use proxy_common::verdict::Reason;
 use proxy_common::way::PEER_NODE;
 
-use crate::forward::decap;
 use crate::maps::family::{Family, KeyOf};
+use crate::maps::peers;
 use crate::verdict::Verdict;
 
 /// Flags of a frontend that not everybody may use.
@@ -26,7 +26,7 @@ pub fn admit<F: Family>(frontend: Frontend, key: &KeyOf<F>) -> Result<Frontend, 
     let of = if frontend.flags & FRONTEND_INSIDE_ONLY != 0 { CLUSTER } else { frontend.service };
     if frontend.flags & RESTRICTED != 0 && !is_inside::<F>(of, &key.source) {
         // Another node has judged its client, and sends to the backend from its own address.
-        let is_judged = frontend.flags & FRONTEND_LISTENER != 0 && decap::is_other_node::<F>(&key.source);
+        let is_judged = frontend.flags & FRONTEND_LISTENER != 0 && peers::is_other_node::<F>(&key.source);
         if !is_judged {
             return Err(Verdict::Drop(Reason::SourceRefused));
         }
@@ -61,7 +61,7 @@ pub fn check_ranges<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Result<()
 /// nothing from its own addresses off a wire.
 #[inline(never)]
 fn is_direct_return<F: Family>(key: &KeyOf<F>) -> bool {
-    decap::peer::<F>(&key.destination) & PEER_NODE != 0 && !is_inside::<F>(CLUSTER, &key.source)
+    peers::peer::<F>(&key.destination) & PEER_NODE != 0 && !is_inside::<F>(CLUSTER, &key.source)
 }
 
 /// Whether an address is inside a prefix of a service, or of the cluster itself.

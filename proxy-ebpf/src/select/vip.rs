@@ -4,11 +4,10 @@ use proxy_common::source_range::CLUSTER;
 use proxy_common::verdict::Reason;
 use proxy_common::vip::{VIP_INSIDE_ONLY, VipKey, filter_bit};
 
-use crate::flow::mode_change;
 use crate::header::ETHERNET;
-use crate::maps;
 use crate::maps::config::REJECT_UNKNOWN;
 use crate::maps::family::{Family, KeyOf};
+use crate::maps::{self, mode};
 use crate::packet::Parsed;
 use crate::select::source;
 use crate::verdict::{UNTOUCHED, Verdict};
@@ -49,7 +48,7 @@ pub fn may_be_vip<F: Family>(address: &F::Address) -> bool {
 /// on a device of this node.
 #[inline(always)]
 pub fn kinds<F: Family>(address: &F::Address) -> u32 {
-    if mode_change::is_older() {
+    if mode::is_older() {
         return 0;
     }
     let key = VipKey { address: F::map(address) };

@@ -2,10 +2,10 @@
 
 use proxy_common::frontend::FRONTEND_KIND_NODE_PORT;
 
-use super::EADDRINUSE;
 use super::call::Call;
 use super::form::{Form, Plain6, SocketFamily};
-use crate::flow::mode_change;
+use super::outcome::EADDRINUSE;
+use crate::maps::mode;
 use crate::maps::v4::V4;
 use crate::select::backend;
 
@@ -28,7 +28,7 @@ fn permit<F: SocketFamily>(call: &Call, address: &F::Address) -> Result<(), i32>
     let (port, Some(protocol)) = (call.port(), call.protocol()) else {
         return Ok(());
     };
-    if port == 0 || mode_change::is_older() || !call.is_of_node() {
+    if port == 0 || mode::is_older() || !call.is_of_node() {
         return Ok(());
     }
     if is_node_port::<F>(address, port, protocol) { Err(EADDRINUSE) } else { Ok(()) }

@@ -5,6 +5,7 @@
 mod bind;
 mod call;
 mod form;
+mod outcome;
 mod release;
 mod restore;
 mod translate;
@@ -12,39 +13,12 @@ mod translate;
 pub use bind::bind;
 pub use call::{Call, fail_with};
 pub use form::Plain4;
+pub use outcome::Outcome;
 pub use release::{Closing, forget};
 pub use restore::restore;
 pub use translate::{connect, send};
 
-use proxy_common::verdict::Reason;
-
 use self::form::{Mapped4, Plain6, is_mapped};
-
-const EADDRINUSE: i32 = 98;
-const EADDRNOTAVAIL: i32 = 99;
-const ECONNREFUSED: i32 = 111;
-const EHOSTUNREACH: i32 = 113;
-
-/// What becomes of a call.
-#[derive(Clone, Copy)]
-pub enum Outcome {
-    /// It goes on, turned to a backend or as it was.
-    Proceed(Reason),
-    /// It fails at once with this error number.
-    Fail(Reason, i32),
-}
-
-impl Outcome {
-    /// The counter this call belongs to.
-    #[inline(always)]
-    pub const fn reason(self) -> Reason {
-        match self {
-            Self::Proceed(reason) | Self::Fail(reason, _) => reason,
-        }
-    }
-}
-
-const UNTOUCHED: Outcome = Outcome::Proceed(Reason::NotOurs);
 
 /// `connect` of an IPv6 socket, which may speak IPv4.
 #[inline(always)]

@@ -10,16 +10,12 @@ use proxy_common::verdict::Reason;
 
 use super::call::{Call, random};
 use super::form::{AddressOf, Form, SocketFamily};
-use super::{EADDRNOTAVAIL, ECONNREFUSED, EHOSTUNREACH, Outcome, UNTOUCHED};
-use crate::flow::mode_change;
-use crate::forward::decap;
+use super::outcome::{EADDRNOTAVAIL, ECONNREFUSED, EHOSTUNREACH, Outcome, UNTOUCHED};
 use crate::header::protocol;
 use crate::maps::config::SOCKET_NODE_ONLY;
-use crate::select::affinity;
-use crate::select::affinity::Asks;
-use crate::select::backend;
-use crate::select::source;
-use crate::select::vip;
+use crate::maps::{mode, peers};
+use crate::select::affinity::{self, Asks};
+use crate::select::{backend, source, vip};
 
 /// A socket is connected.
 #[inline(always)]
@@ -89,7 +85,7 @@ impl<F: Form> Asked<F> {
 #[inline(always)]
 fn served_protocol(call: &Call) -> Option<u8> {
     let protocol = call.protocol()?;
-    let is_served = matches!(protocol, protocol::TCP | protocol::UDP) && !mode_change::is_older();
+    let is_served = matches!(protocol, protocol::TCP | protocol::UDP) && !mode::is_older();
     if SOCKET_NODE_ONLY.load() != 0 && !call.is_of_node() {
         return None;
     }
@@ -175,7 +171,7 @@ const fn spread([low, high]: [u32; 2]) -> u32 {
 fn is_out_of_reach<F: Form>(call: &Call, asked: &Asked<F>, given: &Asked<F>) -> bool {
     asked.address == F::Family::LOOPBACK
         && F::Family::is_loopback(&F::bound(call))
-        && !decap::is_own::<F::Family>(&given.address)
+        && !peers::is_own::<F::Family>(&given.address)
 }
 
 /// Notes which frontend a socket's backend stands for; where the map refuses, the socket sees the backend's own address. Returns what the socket gets in

@@ -4,8 +4,7 @@ use proxy_common::addr::Address;
 use proxy_common::selection::BackendRef;
 
 use super::{by_family, leave, left};
-use crate::flow::snat_ports;
-use crate::flow::{self, Owner, Sender};
+use crate::flow::{self, Owner, Sender, snat_ports};
 use crate::maps::family::{Family, KeyOf};
 use crate::maps::v4::V4;
 use crate::maps::v6::V6;

@@ -11,9 +11,7 @@ use crate::maps::v4::V4;
 use crate::maps::v6::V6;
 use crate::packet::tc::{BARE, FRAMED, TcPacket};
 use crate::packet::xdp::XdpPacket;
-use crate::parse::fragments;
-use crate::parse::held_fragments;
-use crate::parse::unusual;
+use crate::parse::{fragments, held_fragments, unusual};
 
 /// A first fragment without a whole transport header.
 pub const TOO_SHORT: u32 = 0;

@@ -1,0 +1,192 @@
+//! Flow entries that are made, and those that have to go before.
+
+use aya_ebpf::bindings::BPF_ANY;
+use proxy_common::flow::{
+    FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ENCAPSULATE, FLOW_ESTABLISHED, FLOW_REWRITE_DESTINATION,
+    FLOW_REWRITE_SOURCE, FLOW_SYN, Flow, FlowKey,
+};
+use proxy_common::selection::BackendRef;
+use proxy_common::verdict::Reason;
+
+use crate::flow::entry::{find, is_reply_entry, turn_round};
+use crate::header::{has_connections, tcp_flag};
+use crate::maps::family::{Endpoint, Family, FlowOf, KeyOf};
+use crate::maps::{clock, global, observe};
+use crate::packet::Parsed;
+use crate::verdict::{NO_ROOM, Verdict};
+
+/// Makes both entries of a connection to a backend on this node, and says by which port the backend knows the client:
+/// another one than the client's own if the replies could not be told from another connection's. A RST leaves no trace.
+#[inline(never)]
+pub fn create<F: Family>(
+    parsed: &Parsed<F::Address>,
+    destination: &Endpoint<F>,
+    owner: &Owner,
+) -> Result<u16, Verdict> {
+    let key = &parsed.key;
+    if parsed.tcp_flags & tcp_flag::RST != 0 {
+        return Ok(key.source_port);
+    }
+    let reply_key = FlowKey {
+        source: destination.0,
+        source_port: destination.1,
+        destination: key.source,
+        destination_port: key.source_port,
+        protocol: key.protocol,
+        ..FlowKey::default()
+    };
+    entered(global::open::<F>(key, &reply_key, owner, first_state(parsed)), Reason::ReplyKeyInUse)
+}
+
+/// No map took the entries.
+pub const REFUSED: u32 = 1 << 16;
+
+/// The reply key, each that was tried, is another connection's.
+pub const IN_USE: u32 = 2 << 16;
+
+/// What became of two entries: the port by which the backend knows the client (network byte order), unless it is `REFUSED` or `IN_USE`.
+#[inline(always)]
+pub const fn entered(answer: u32, in_use: Reason) -> Result<u16, Verdict> {
+    match answer {
+        REFUSED => Err(NO_ROOM),
+        IN_USE => Err(Verdict::Drop(in_use)),
+        port => Ok(port as u16),
+    }
+}
+
+/// Makes both entries; for the answer see [`entered`].
+#[inline(always)]
+pub fn open<F: Family>(key: &KeyOf<F>, reply_key: &mut KeyOf<F>, owner: &Owner, state: u8) -> u32 {
+    // One entry is built and turned round in place: two of them do not fit the stack.
+    let mut flow = blank::<F>(key, owner, state);
+    (flow.destination, flow.destination_port) = (reply_key.source, reply_key.source_port);
+    flow.flags = FLOW_REWRITE_DESTINATION | owner.flags;
+    if is_taken::<F>(reply_key, key) {
+        let Some(port) = free_port::<F>(reply_key, key) else {
+            return IN_USE;
+        };
+        flow.source_port = port;
+        flow.flags |= FLOW_REWRITE_SOURCE;
+    }
+    clear::<F>(key);
+    clear::<F>(reply_key);
+    if F::flows_new().insert(key, &flow, BPF_ANY.into()).is_err() {
+        return REFUSED;
+    }
+    turn_round::<F>(&mut flow, key, reply_key);
+    if F::flows_new().insert(&*reply_key, &flow, BPF_ANY.into()).is_err() {
+        return REFUSED;
+    }
+    observe::note_served(reply_key.source_port);
+    reply_key.destination_port.into()
+}
+
+/// A port that makes the reply key unlike that of any other connection, network byte order.
+#[inline(always)]
+fn free_port<F: Family>(reply_key: &mut KeyOf<F>, key: &KeyOf<F>) -> Option<u16> {
+    const TRIES: u16 = 4;
+    /// Odd, so that every port is reached; never the privileged ones, which mean something to some servers.
+    const STEP: u16 = 0x6d2b;
+    let mut port = u16::from_be(key.source_port);
+    for _ in 0..TRIES {
+        port = port.wrapping_add(STEP) | 0x0400;
+        reply_key.destination_port = port.to_be();
+        if !is_taken::<F>(reply_key, key) {
+            return Some(reply_key.destination_port);
+        }
+    }
+    None
+}
+
+/// What stands in FLOWS is expired, closing, or names a backend that is gone; it would be found first.
+#[inline(always)]
+pub fn clear<F: Family>(key: &KeyOf<F>) {
+    // A removal takes the bucket's lock even where there is nothing.
+    // SAFETY: nothing is read.
+    if unsafe { F::flows().get(key) }.is_some() {
+        let _ = F::flows().remove(key);
+    }
+}
+
+/// Forgets what a client's packets had: something that is not ours begins with its ports.
+#[inline(never)]
+pub fn forget<F: Family>(key: &KeyOf<F>) {
+    let key = *key;
+    clear::<F>(&key);
+    let _ = F::flows_new().remove(&key);
+}
+
+/// Forgets a client's datagrams to a service, or a connection that is over, whose replies could not be told from those to what it
+/// sends, with this key, to the backend itself: what it did last counts.
+#[inline(never)]
+pub fn give_way<F: Family>(key: &KeyOf<F>) {
+    let reply_key = key.reversed();
+    let Some((found, reply)) = find::<F>(&reply_key) else {
+        return;
+    };
+    if found.translated || !is_reply_entry::<F>(reply, &reply_key) {
+        return;
+    }
+    for key in [&reply.twin(&reply_key), &reply_key] {
+        clear::<F>(key);
+        let _ = F::flows_new().remove(key);
+    }
+}
+
+/// Whether a live connection of the same client to another frontend uses this reply key.
+#[inline(always)]
+fn is_taken<F: Family>(reply_key: &KeyOf<F>, key: &KeyOf<F>) -> bool {
+    let Some((_, other)) = find::<F>(reply_key) else {
+        return false;
+    };
+    // A reply entry holds the frontend as its source.
+    other.state != FLOW_CLOSING
+        && (other.source != key.destination || other.source_port != key.destination_port)
+}
+
+/// Remembers on a director which node serves a connection whose slot is unsettled.
+#[inline(never)]
+pub fn remember<F: Family>(parsed: &Parsed<F::Address>, owner: &Owner) -> Result<(), Verdict> {
+    if parsed.tcp_flags & tcp_flag::RST != 0 {
+        return Ok(());
+    }
+    clear::<F>(&parsed.key);
+    let flow = Flow { flags: FLOW_ENCAPSULATE, ..blank::<F>(&parsed.key, owner, first_state(parsed)) };
+    F::flows_new().insert(&parsed.key, flow, BPF_ANY.into()).map_err(|_| NO_ROOM)
+}
+
+/// Whom a connection was given to.
+#[derive(Clone, Copy)]
+pub struct Owner {
+    /// The backend.
+    pub backend: BackendRef,
+    /// The service it was chosen for.
+    pub service: u32,
+    /// `FLOW_*` bits both entries get.
+    pub flags: u8,
+}
+
+/// The state in which a packet's connection is entered. One in mid-connection belongs to one whose entry was lost: it may be silent
+/// for long.
+#[inline(always)]
+pub const fn first_state<A>(parsed: &Parsed<A>) -> u8 {
+    match parsed.key.protocol {
+        protocol if !has_connections(protocol) => FLOW_DATAGRAM,
+        _ if parsed.is_midstream() => FLOW_ESTABLISHED,
+        _ => FLOW_SYN,
+    }
+}
+
+/// A client's entry that says nothing of what becomes of its packets.
+#[inline(always)]
+pub fn blank<F: Family>(key: &KeyOf<F>, owner: &Owner, state: u8) -> FlowOf<F> {
+    Flow {
+        source: key.source,
+        source_port: key.source_port,
+        backend: owner.backend.0,
+        service: owner.service,
+        last_seen: clock::now(),
+        state,
+        ..Flow::default()
+    }
+}

@@ -1,0 +1,36 @@
+//! Direct Server Return: the director encapsulates, and addresses the node of the backend.
+
+use proxy_common::backend::Backend;
+use proxy_common::verdict::Reason;
+
+use crate::forward::outer::{header_of, write_outer};
+use crate::forward::{path_mtu, route};
+use crate::header::ETHERNET;
+use crate::maps::config;
+use crate::maps::family::Family;
+use crate::packet::{Packet, Parsed};
+use crate::verdict::{NO_ROOM, Verdict};
+
+/// Sends a client's packet to the node of `backend`, encapsulated.
+#[inline(always)]
+pub fn send<P: Packet, F: Family>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+    backend: &Backend<F::Address>,
+) -> Result<Verdict, Verdict> {
+    let way = route::lookup_way(backend.way)?;
+    if parsed.hop_limit <= 1 {
+        return Err(Verdict::Refuse(Reason::HopLimit, backend.way));
+    }
+    let between = config::own_bytes();
+    let outer = header_of(way) + between;
+    let size = packet.largest_packet(parsed, outer);
+    if size > u32::from(way.mtu) {
+        path_mtu::check(backend.way, size, outer as u32)?;
+    }
+    let next = route::resolve(packet, way)?;
+    F::decrement_hop_limit(packet, ETHERNET).ok_or(NO_ROOM)?;
+    packet.push_outer(parsed.transport(), outer).map_err(|_| NO_ROOM)?;
+    write_outer::<P, F>(packet, parsed, way, &next, backend.hint, between)?;
+    Ok(Verdict::Send(Reason::SentDsr, next.device))
+}

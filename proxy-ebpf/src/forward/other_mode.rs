@@ -1,0 +1,31 @@
+//! Connections of the other mode, while the node changes from one to the other.
+
+use proxy_common::fragment::Side;
+use proxy_common::selection::BackendRef;
+
+use crate::flow::{self, Owner, Sender};
+use crate::header::ETHERNET;
+use crate::maps::family::Family;
+use crate::packet::Packet;
+use crate::parse::parse;
+use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
+
+/// Enters a connection of the other mode's without a backend, or renews its entry. Where the map refuses, what follows may be taken for
+/// an older connection's, and is reset.
+#[inline(never)]
+pub fn note<P: Packet, F: Family>(packet: P) -> Verdict {
+    let Some(scratch) = F::scratch() else {
+        return NO_ROOM;
+    };
+    // SAFETY: as in `keep_older`.
+    let service = unsafe { (&raw const (*scratch).service).read() };
+    if let Ok(parsed) = parse::<P, F>(&packet, ETHERNET, Side::Uplink) {
+        if let Some((found, _)) = flow::lookup::<F>(&parsed, service) {
+            flow::track::<P, F>(&packet, &parsed, found, Sender::Client);
+        } else {
+            let owner = Owner { backend: BackendRef::NONE, service, flags: 0 };
+            let _ = flow::remember::<F>(&parsed, &owner);
+        }
+    }
+    UNTOUCHED
+}

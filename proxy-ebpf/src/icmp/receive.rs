@@ -1,0 +1,53 @@
+//! ICMP messages that come in: told apart by their kind.
+
+use proxy_common::fragment::Side;
+
+use crate::header::{ETHERNET, IcmpHeader};
+use crate::icmp::family::Icmp;
+use crate::icmp::{echo, relay};
+use crate::packet::Packet;
+use crate::verdict::{UNTOUCHED, Verdict};
+
+/// An ICMP message that came in over an uplink. One behind options or extension headers is the stack's.
+#[inline(always)]
+pub fn receive<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    match read_kind::<P, F>(&packet) {
+        Kind::EchoRequest => echo::receive::<P, F, { Side::Uplink as u32 }>(packet),
+        Kind::Error => relay::receive::<P, F>(packet),
+        Kind::Other => UNTOUCHED,
+    }
+}
+
+/// The same of one that a pod of this node sends.
+#[inline(always)]
+pub fn receive_of_pod<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    match read_kind::<P, F>(&packet) {
+        Kind::EchoRequest => echo::receive::<P, F, { Side::Pod as u32 }>(packet),
+        Kind::Error => relay::receive_of_pod::<P, F>(packet),
+        Kind::Other => UNTOUCHED,
+    }
+}
+
+/// Kinds of messages that are treated differently.
+enum Kind {
+    EchoRequest,
+    Error,
+    Other,
+}
+
+#[inline(always)]
+fn read_kind<P: Packet, F: Icmp>(packet: &P) -> Kind {
+    packet.need(ETHERNET + F::HEADER + size_of::<IcmpHeader>());
+    let Some(header) = packet.at::<IcmpHeader>(ETHERNET + F::HEADER) else {
+        return Kind::Other;
+    };
+    // SAFETY: `at` checked the bound.
+    let (kind, code) = unsafe { ((*header).kind, (*header).code) };
+    if kind == F::ECHO_REQUEST && code == 0 {
+        Kind::EchoRequest
+    } else if F::is_error(kind) {
+        Kind::Error
+    } else {
+        Kind::Other
+    }
+}
