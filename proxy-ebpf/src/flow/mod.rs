@@ -13,6 +13,6 @@ pub use entry::{
     lookup_translated, turn_round,
 };
 pub use open::{
-    IN_USE, Owner, REFUSED, blank, clear, create, entered, first_state, forget, give_way, open, remember,
+    IN_USE, Owner, REFUSED, blank, clear, create, entered, first_state, forget, give_way, remember,
 };
-pub use track::{is_shown, promote, renew, track};
+pub use track::track;

@@ -11,7 +11,8 @@ use proxy_common::verdict::Reason;
 use crate::flow::entry::{find, is_reply_entry, turn_round};
 use crate::header::{has_connections, tcp_flag};
 use crate::maps::family::{Endpoint, Family, FlowOf, KeyOf};
-use crate::maps::{clock, global, observe};
+use crate::maps::global::{KEY, REPLY_KEY, global_by_family, key_room, store_key, stored_key};
+use crate::maps::{clock, observe};
 use crate::packet::Parsed;
 use crate::verdict::{NO_ROOM, Verdict};
 
@@ -35,7 +36,7 @@ pub fn create<F: Family>(
         protocol: key.protocol,
         ..FlowKey::default()
     };
-    entered(global::open::<F>(key, &reply_key, owner, first_state(parsed)), Reason::ReplyKeyInUse)
+    entered(open::<F>(key, &reply_key, owner, first_state(parsed)), Reason::ReplyKeyInUse)
 }
 
 /// No map took the entries.
@@ -54,9 +55,54 @@ pub const fn entered(answer: u32, in_use: Reason) -> Result<u16, Verdict> {
     }
 }
 
+/// Makes both entries in a global function; for the answer see [`entered`].
+#[inline(always)]
+fn open<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: u8) -> u32 {
+    store_key::<F>(KEY, key);
+    store_key::<F>(REPLY_KEY, reply_key);
+    global_open::<F>(owner.backend.0, owner.service, Opening::new(owner.flags, state).0)
+}
+
+global_by_family! { fn global_open = open_flow4 | open_flow6(backend: u32, service: u32, opening: u32) -> u32, open_body }
+
+#[inline(always)]
+fn open_body<F: Family>(backend: u32, service: u32, opening: u32) -> u32 {
+    let (Some(key), Some(reply_key)) = (stored_key::<F>(KEY), key_room::<F>(REPLY_KEY)) else {
+        return REFUSED;
+    };
+    let opening = Opening(opening);
+    let owner = Owner { backend: BackendRef(backend), service, flags: opening.flags() };
+    // SAFETY: this CPU's own, and nobody else looks at it meanwhile.
+    insert_both::<F>(key, unsafe { &mut *reply_key }, &owner, opening.state())
+}
+
+/// How a connection is opened: bits 0 to 7 are the `FLOW_*` bits of both entries, bits 8 to 15 their state.
+#[derive(Clone, Copy)]
+pub struct Opening(pub u32);
+
+impl Opening {
+    const STATE_SHIFT: u32 = 8;
+
+    /// With these bits and this state.
+    #[inline(always)]
+    pub const fn new(flags: u8, state: u8) -> Self {
+        Self((state as u32) << Self::STATE_SHIFT | flags as u32)
+    }
+    /// The bits of both entries.
+    #[inline(always)]
+    pub const fn flags(self) -> u8 {
+        self.0 as u8
+    }
+    /// The state of both entries.
+    #[inline(always)]
+    pub const fn state(self) -> u8 {
+        (self.0 >> Self::STATE_SHIFT) as u8
+    }
+}
+
 /// Makes both entries; for the answer see [`entered`].
 #[inline(always)]
-pub fn open<F: Family>(key: &KeyOf<F>, reply_key: &mut KeyOf<F>, owner: &Owner, state: u8) -> u32 {
+fn insert_both<F: Family>(key: &KeyOf<F>, reply_key: &mut KeyOf<F>, owner: &Owner, state: u8) -> u32 {
     // One entry is built and turned round in place: two of them do not fit the stack.
     let mut flow = blank::<F>(key, owner, state);
     (flow.destination, flow.destination_port) = (reply_key.source, reply_key.source_port);

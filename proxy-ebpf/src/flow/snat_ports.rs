@@ -12,11 +12,13 @@ use proxy_common::hash::{flow_hash, mix};
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
 
+use crate::flow::open::Opening;
 use crate::flow::{self, Found, Owner};
 use crate::header::tcp_flag;
 use crate::maps::config::{SNAT_PORT_COUNT, SNAT_PORT_FIRST};
 use crate::maps::family::{Family, FlowOf, KeyOf};
-use crate::maps::{self, clock, global};
+use crate::maps::global::{KEY, REPLY_KEY, global_by_family, key_room, store_key, stored_key};
+use crate::maps::{self, clock};
 use crate::packet::Parsed;
 use crate::verdict::Verdict;
 
@@ -30,10 +32,10 @@ const ROWS: u32 = (1 << 16) / ROW + 1;
 /// of 64,512 ports takes some milliseconds.
 const PAUSE: u32 = 100;
 
-/// A port for a connection: an [`Offer`]'s number, zero if all are taken. The keys are those that are left for [`apart`], of which the
-/// reply's lacks the port; the functions there read what is written here.
+/// A port for a connection: an [`Offer`]'s number, zero if all are taken. The keys are those that are stored for global functions, of
+/// which the reply's lacks the port; those functions read what is written here.
 #[inline(always)]
-pub fn choose<F: Family>(key: &KeyOf<F>, reply_key: *mut KeyOf<F>) -> u32 {
+fn choose<F: Family>(key: &KeyOf<F>, reply_key: *mut KeyOf<F>) -> u32 {
     let (mut hash, mut best) = (flow_hash(key), Offer::NONE);
     for _ in 0..TRIES {
         best = best.or_better(offer::<F>(reply_key, port_of(hash)));
@@ -45,10 +47,41 @@ pub fn choose<F: Family>(key: &KeyOf<F>, reply_key: *mut KeyOf<F>) -> u32 {
     if best.is_none() { search::<F>(reply_key, hash).0 } else { best.0 }
 }
 
+/// Chooses a port and makes both entries, each in a global function; for the answer see [`flow::entered`].
+#[inline(always)]
+fn open<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: u8) -> u32 {
+    store_key::<F>(KEY, key);
+    store_key::<F>(REPLY_KEY, reply_key);
+    let chosen = global_choose::<F>();
+    global_open::<F>(owner.backend.0, owner.service, Opening::new(owner.flags, state).0, chosen)
+}
+
+global_by_family! { fn global_choose = choose_port4 | choose_port6() -> u32, choose_body }
+global_by_family! { fn global_open = open_translated4 | open_translated6(backend: u32, service: u32, opening: u32, chosen: u32) -> u32, open_body }
+
+#[inline(always)]
+fn choose_body<F: Family>() -> u32 {
+    match (stored_key::<F>(KEY), key_room::<F>(REPLY_KEY)) {
+        (Some(key), Some(reply_key)) => choose::<F>(key, reply_key),
+        _ => TAKEN,
+    }
+}
+
+// Its own beginning, as the one in `flow/open.rs` has: with a function for both it needs half as much stack again.
+#[inline(always)]
+fn open_body<F: Family>(backend: u32, service: u32, opening: u32, chosen: u32) -> u32 {
+    let (Some(key), Some(reply_key)) = (stored_key::<F>(KEY), key_room::<F>(REPLY_KEY)) else {
+        return flow::REFUSED;
+    };
+    let opening = Opening(opening);
+    let owner = Owner { backend: BackendRef(backend), service, flags: opening.flags() };
+    insert_with_port::<F>(key, reply_key, &owner, opening.state(), chosen)
+}
+
 /// Gives a connection the port that was chosen, which the reply key lacks, and makes both entries; for the answer see
 /// [`flow::entered`]. The keys are as for [`choose`].
 #[inline(always)]
-pub fn open<F: Family>(
+fn insert_with_port<F: Family>(
     key: &KeyOf<F>,
     reply_key: *mut KeyOf<F>,
     owner: &Owner,
@@ -61,7 +94,7 @@ pub fn open<F: Family>(
     }
     write_port::<F>(reply_key, chosen.port());
     if !chosen.is_free() {
-        global::evict::<F>();
+        global_evict::<F>();
     }
     // SAFETY: as in `write_port`.
     enter::<F>(key, unsafe { &*reply_key }, owner, state)
@@ -92,7 +125,7 @@ fn search<F: Family>(reply_key: *mut KeyOf<F>, from: u32) -> Offer {
         if row * ROW > count {
             break;
         }
-        let found = Offer(global::search_row::<F>(hash, distance));
+        let found = Offer(global_search_row::<F>(hash, distance));
         if !found.is_none() {
             return found;
         }
@@ -103,9 +136,19 @@ fn search<F: Family>(reply_key: *mut KeyOf<F>, from: u32) -> Offer {
     Offer::NONE
 }
 
+global_by_family! { fn global_search_row = search_row4 | search_row6(from: u32, distance: u32) -> u32, search_row_body }
+
+#[inline(always)]
+fn search_row_body<F: Family>(from: u32, distance: u32) -> u32 {
+    match key_room::<F>(REPLY_KEY) {
+        Some(reply_key) => search_row::<F>(reply_key, from, distance),
+        None => TAKEN,
+    }
+}
+
 /// One row of a search: an [`Offer`]'s number, of the first port that is not taken.
 #[inline(always)]
-pub fn search_row<F: Family>(reply_key: *mut KeyOf<F>, from: u32, distance: u32) -> u32 {
+fn search_row<F: Family>(reply_key: *mut KeyOf<F>, from: u32, distance: u32) -> u32 {
     let mut hash = from;
     for _ in 0..ROW {
         let found = offer::<F>(reply_key, port_of(hash));
@@ -149,7 +192,7 @@ impl Offer {
 #[inline(always)]
 fn offer<F: Family>(reply_key: *mut KeyOf<F>, port: u16) -> Offer {
     write_port::<F>(reply_key, port);
-    Offer(global::occupancy::<F>() << 16 | u32::from(port))
+    Offer(global_occupancy::<F>() << 16 | u32::from(port))
 }
 
 #[inline(always)]
@@ -166,15 +209,25 @@ pub fn port_of(hash: u32) -> u16 {
 }
 
 /// Another connection has the reply key, and needs it.
-pub const TAKEN: u32 = 0;
+const TAKEN: u32 = 0;
 /// Nobody has it, or this very connection.
 const FREE: u32 = 0xffff;
 /// What a port is worth, beside the seconds of its silence, whose connection was begun and never came to be.
 const ABANDONED: u32 = 0x100;
 
+global_by_family! { fn global_occupancy = occupancy4 | occupancy6() -> u32, occupancy_body }
+
+#[inline(always)]
+fn occupancy_body<F: Family>() -> u32 {
+    match (stored_key::<F>(KEY), stored_key::<F>(REPLY_KEY)) {
+        (Some(key), Some(reply_key)) => occupancy::<F>(key, reply_key),
+        _ => TAKEN,
+    }
+}
+
 /// Whether a reply key can be had: `TAKEN`, `FREE`, or between them what it is worth, where it may be taken from another connection.
 #[inline(always)]
-pub fn occupancy<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>) -> u32 {
+fn occupancy<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>) -> u32 {
     match flow::find::<F>(reply_key) {
         None => FREE,
         Some((_, entry)) if flow::is_twin::<F>(entry, key) => FREE,
@@ -200,9 +253,19 @@ fn worth<F: Family>(found: &Found, entry: &FlowOf<F>) -> u32 {
     if found.is_embryo() && is_quiet { ABANDONED + seconds } else { seconds }
 }
 
+global_by_family! { fn global_evict = evict4 | evict6() -> u32, evict_body }
+
+#[inline(always)]
+fn evict_body<F: Family>() -> u32 {
+    if let Some(reply_key) = stored_key::<F>(REPLY_KEY) {
+        remove_both::<F>(reply_key);
+    }
+    0
+}
+
 /// Takes a port from the connection it was lent to: both entries go, unless its client has a newer connection by now.
 #[inline(always)]
-pub fn evict<F: Family>(reply_key: &KeyOf<F>) {
+fn remove_both<F: Family>(reply_key: &KeyOf<F>) {
     let Some((_, entry)) = flow::find::<F>(reply_key) else {
         return;
     };
@@ -218,7 +281,7 @@ pub fn evict<F: Family>(reply_key: &KeyOf<F>) {
 /// Whether nobody's entry has the reply key: an entry of this very connection, or one that has expired, is removed.
 #[inline(always)]
 fn vacate<F: Family>(reply_key: &KeyOf<F>) -> bool {
-    if global::occupancy::<F>() != FREE {
+    if global_occupancy::<F>() != FREE {
         return false;
     }
     let _ = F::flows().remove(reply_key);
@@ -280,5 +343,5 @@ pub fn create<F: Family>(
         FLOW_ESTABLISHED => FLOW_SYN,
         state => state,
     };
-    flow::entered(global::open_translated::<F>(key, &reply_key, &owner, state), Reason::SnatPorts)
+    flow::entered(open::<F>(key, &reply_key, &owner, state), Reason::SnatPorts)
 }

@@ -9,8 +9,9 @@ use proxy_common::flow::{
 use super::entry::{Found, Sender, find, is_client_entry, is_reply_entry, is_twin, turn_round};
 use super::proof;
 use crate::header::{has_connections, tcp_flag};
+use crate::maps::clock;
 use crate::maps::family::{Family, FlowOf, KeyOf};
-use crate::maps::{clock, global};
+use crate::maps::global::{KEY, REPLY_KEY, global_by_family, key_room, store_key, stored_key};
 use crate::packet::{Packet, Parsed};
 
 /// Renews an entry and its twin for a packet: promotes an embryo the client has answered in, follows FIN and RST,
@@ -27,9 +28,9 @@ pub fn track<P: Packet, F: Family>(packet: &P, parsed: &Parsed<F::Address>, foun
         };
     if noteworthy || found.last_seen != found.now {
         let embryo = found.embryo && !promoted;
-        let place = u32::from(embryo) * global::EMBRYO;
-        let side = if sender == Sender::Backend { global::FROM_BACKEND } else { 0 };
-        global::renew::<F>(&parsed.key, parsed.tcp_flags, place | side, found.now);
+        let place = u32::from(embryo) * EMBRYO;
+        let side = if sender == Sender::Backend { FROM_BACKEND } else { 0 };
+        renew::<F>(&parsed.key, parsed.tcp_flags, place | side, found.now);
     }
 }
 
@@ -41,13 +42,29 @@ fn settle<P: Packet, F: Family>(packet: P, parsed: &Parsed<F::Address>) -> bool 
         return false;
     }
     let number = proof::acknowledged::<P>(&packet, parsed.transport());
-    global::is_shown::<F>(&parsed.key, number) && global::promote::<F>(&parsed.key)
+    is_shown::<F>(&parsed.key, number) && promote::<F>(&parsed.key)
+}
+
+#[inline(always)]
+fn is_shown<F: Family>(key: &KeyOf<F>, number: u32) -> bool {
+    store_key::<F>(KEY, key);
+    global_is_shown::<F>(number) != 0
+}
+
+global_by_family! { fn global_is_shown = is_shown4 | is_shown6(number: u32) -> u32, is_shown_body }
+
+#[inline(always)]
+fn is_shown_body<F: Family>(number: u32) -> u32 {
+    match (stored_key::<F>(KEY), key_room::<F>(REPLY_KEY)) {
+        (Some(key), Some(room)) => has_seen_answer::<F>(key, room, number).into(),
+        _ => 0,
+    }
 }
 
 /// Whether a client's number shows that it has seen what was answered in an embryo. A director sees no answers, and datagrams have no
 /// numbers. `place` is for the other direction's key.
 #[inline(always)]
-pub fn is_shown<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>, number: u32) -> bool {
+fn has_seen_answer<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>, number: u32) -> bool {
     // SAFETY: the memory is the map's for the program's run; the check tells another connection's.
     let Some(flow) = (unsafe { F::flows_new().get(key) }) else {
         return false;
@@ -66,10 +83,26 @@ pub fn is_shown<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>, number: u32) ->
     proof::is_shown::<F>(twin_key, number)
 }
 
+#[inline(always)]
+fn promote<F: Family>(key: &KeyOf<F>) -> bool {
+    store_key::<F>(KEY, key);
+    global_promote::<F>() != 0
+}
+
+global_by_family! { fn global_promote = promote4 | promote6() -> u32, promote_body }
+
+#[inline(always)]
+fn promote_body<F: Family>() -> u32 {
+    match (stored_key::<F>(KEY), key_room::<F>(REPLY_KEY)) {
+        (Some(key), Some(room)) => move_to_flows::<F>(key, room).into(),
+        _ => 0,
+    }
+}
+
 /// Moves an embryo and its twin to FLOWS; says whether it has. The stack has no room for the other direction's key, so `place` is for
 /// that.
 #[inline(always)]
-pub fn promote<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) -> bool {
+fn move_to_flows<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) -> bool {
     // SAFETY: copied at once; the check tells another connection's.
     let Some(entry) = (unsafe { F::flows_new().get(key) }) else {
         return false;
@@ -105,10 +138,33 @@ pub fn promote<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) -> bool {
     true
 }
 
+/// Bit of [`renew`]'s event: the entry is in FLOWS_NEW.
+const EMBRYO: u32 = 1 << 0;
+/// Bit of [`renew`]'s event: the packet is the backend's.
+const FROM_BACKEND: u32 = 1 << 1;
+
+/// `event` is a set of `EMBRYO` and `FROM_BACKEND`.
+#[inline(always)]
+fn renew<F: Family>(key: &KeyOf<F>, tcp_flags: u8, event: u32, now: u32) {
+    store_key::<F>(KEY, key);
+    global_renew::<F>(u32::from(tcp_flags), event, now);
+}
+
+global_by_family! { fn global_renew = renew4 | renew6(tcp_flags: u32, event: u32, now: u32) -> u32, renew_body }
+
+#[inline(always)]
+fn renew_body<F: Family>(tcp_flags: u32, event: u32, now: u32) -> u32 {
+    if let Some(key) = stored_key::<F>(KEY) {
+        let sender = if event & FROM_BACKEND != 0 { Sender::Backend } else { Sender::Client };
+        renew_both::<F>(key, tcp_flags as u8, event & EMBRYO != 0, sender, now);
+    }
+    0
+}
+
 /// Writes time and state into both entries where they lie: an update through the map would take a node and a lock for
 /// each, and lose what another CPU writes meanwhile. An evicted twin is made again from what both share.
 #[inline(always)]
-pub fn renew<F: Family>(key: &KeyOf<F>, tcp_flags: u8, embryo: bool, sender: Sender, now: u32) {
+fn renew_both<F: Family>(key: &KeyOf<F>, tcp_flags: u8, embryo: bool, sender: Sender, now: u32) {
     let entry = if embryo { F::flows_new().get_ptr_mut(key) } else { F::flows().get_ptr_mut(key) };
     let Some(entry) = entry else {
         return;

@@ -7,22 +7,24 @@ use core::hint::black_box;
 use core::mem::{offset_of, replace};
 use core::ptr;
 
-use aya_ebpf::bindings::{BPF_F_INGRESS, BPF_F_RECOMPUTE_CSUM};
+use aya_ebpf::bindings::{__sk_buff, BPF_F_INGRESS, BPF_F_RECOMPUTE_CSUM};
 use aya_ebpf::helpers::generated::{bpf_clone_redirect, bpf_csum_diff, bpf_l4_csum_replace};
 use proxy_common::checksum::{Difference, fold};
+use proxy_common::verdict::Reason;
 
 use crate::header::{ETHERNET, FRAGMENT_MASK, Ipv4, MORE_FRAGMENTS, OFFSET_MASK, Tcp, Udp, protocol};
 use crate::maps::{self, Buffer};
 use crate::packet::buffer::{self, resize};
-use crate::packet::tc::TcPacket;
-use crate::packet::{CHUNK_WORDS, Chunk, Packet};
+use crate::packet::tc::{BARE, FRAMED, TcPacket};
+use crate::packet::{CHUNK_WORDS, Chunk, Kind, Packet};
+use crate::verdict::{HAND_TO_TC, NO_ROOM, Verdict};
 
 /// The second fragment is in the frame; the first one is on its way.
-pub const CUT: u32 = 0;
+const CUT: u32 = 0;
 /// The packet can't be cut.
-pub const WHOLE: u32 = 1;
+const WHOLE: u32 = 1;
 /// The kernel refused.
-pub const REFUSED: u32 = 2;
+const REFUSED: u32 = 2;
 
 const IP: u32 = size_of::<Ipv4>() as u32;
 /// Where the payload of a packet that can be cut begins, in a frame with an Ethernet header.
@@ -34,10 +36,40 @@ const NO_OPTIONS: u8 = 0x45;
 /// The most that the second fragment takes over.
 const MOST_TAKEN: usize = size_of::<Buffer>();
 
+/// Cuts an IPv4 packet in two, the first of which has at most `fits` bytes; both come in again. In XDP one frame can't become two. What
+/// consists of segments is not cut: TCP's shrink by themselves, and others can't be told apart here.
+#[inline(always)]
+pub fn fragment<P: Packet>(packet: P, fits: u32) -> Verdict {
+    let context = packet.context();
+    let done = match P::KIND {
+        Kind::Xdp => return HAND_TO_TC,
+        _ if packet.has_segments() => return Verdict::Drop(Reason::TooBig),
+        Kind::Framed => cut_in_two(context.cast(), fits),
+        Kind::Bare => cut_bare_in_two(context.cast(), fits),
+    };
+    match done {
+        CUT => Verdict::Again(Reason::Fragmented),
+        REFUSED => NO_ROOM,
+        _ => Verdict::Drop(Reason::TooBig),
+    }
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn cut_in_two(context: *mut __sk_buff, fits: u32) -> u32 {
+    cut(TcPacket::<FRAMED>::of(context), fits)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn cut_bare_in_two(context: *mut __sk_buff, fits: u32) -> u32 {
+    cut(TcPacket::<BARE>::of(context), fits)
+}
+
 /// Cuts a packet in two, the first of which has at most `fits` bytes, or what the buffer leaves it. The second is to come in behind
 /// it: both wait in one queue.
 #[inline(always)]
-pub fn cut<const LINK: usize>(mut packet: TcPacket<LINK>, fits: u32) -> u32 {
+fn cut<const LINK: usize>(mut packet: TcPacket<LINK>, fits: u32) -> u32 {
     let Some(header) = packet.at::<Ipv4>(ETHERNET) else {
         return WHOLE;
     };

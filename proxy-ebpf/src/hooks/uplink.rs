@@ -10,7 +10,7 @@ use proxy_common::selection::{BackendRef, Slot};
 use proxy_common::verdict::Reason;
 
 use crate::flow::{self, Owner, mode_change};
-use crate::forward::{decap, dsr_node, dsr_pod, nat, other_mode, snat};
+use crate::forward::{decap, dsr_node, dsr_pod, fragment_ipv4, nat, other_mode, snat};
 use crate::header::{ETHERNET, ether_type, protocol};
 use crate::icmp::{self, Icmp};
 use crate::maps::config::{is_snat_port, takes_ipip};
@@ -57,7 +57,9 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
     };
     // Here, where the walk has left the stack.
     match verdict {
-        Verdict::Refuse(Reason::TooBig, fits) if F::may_be_fragmented(&packet, ETHERNET) => packet.cut(fits),
+        Verdict::Refuse(Reason::TooBig, fits) if F::may_be_fragmented(&packet, ETHERNET) => {
+            fragment_ipv4::fragment(packet, fits)
+        }
         Verdict::Refuse(reason, detail) => {
             icmp::answer::<P, F, { Side::Uplink as u32 }>(packet, reason, detail)
         }

@@ -1,10 +1,14 @@
 //! The packets that `ICMPv6` errors quote, where they have extension headers: fragments, above all.
 
+use aya_ebpf::bindings::{__sk_buff, xdp_md};
+
 use crate::header::IcmpHeader;
 use crate::maps::family::Family;
 use crate::maps::v6::V6;
-use crate::packet::Packet;
 use crate::packet::shape::{Piece, Preface};
+use crate::packet::tc::{BARE, FRAMED, TcPacket};
+use crate::packet::xdp::XdpPacket;
+use crate::packet::{Kind, Packet};
 
 /// Bits of what [`read`] says that are the protocol; those above are the offset.
 const PROTOCOL_BITS: u32 = 8;
@@ -22,15 +26,44 @@ impl Behind {
     #[inline(always)]
     pub fn headers_at<P: Packet>(packet: &P, offset: usize) -> Option<Self> {
         // What LLVM learns about the answer the verifier does not: it would leave out masks.
-        let found = core::hint::black_box(packet.read_quoted(offset as u32));
+        let found = core::hint::black_box(read_bits(packet, offset as u32));
         let behind = Self { protocol: found as u8, transport: found >> PROTOCOL_BITS };
         (behind.transport != 0).then_some(behind)
     }
 }
 
-/// What [`Packet::read_quoted`] is to say: zero where there is no transport header to be found.
+/// What is behind the headers of the IPv6 packet that is quoted at an offset, as a number. All pointers die.
 #[inline(always)]
-pub fn read<P: Packet>(packet: &P, offset: u32) -> u32 {
+fn read_bits<P: Packet>(packet: &P, offset: u32) -> u32 {
+    let context = packet.context();
+    match P::KIND {
+        Kind::Xdp => read_quoted_by_xdp(context.cast(), offset),
+        Kind::Framed => read_quoted_by_tc(context.cast(), offset),
+        Kind::Bare => read_quoted_by_bare(context.cast(), offset),
+    }
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn read_quoted_by_xdp(context: *mut xdp_md, offset: u32) -> u32 {
+    read(&XdpPacket::of(context), offset)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn read_quoted_by_tc(context: *mut __sk_buff, offset: u32) -> u32 {
+    read(&TcPacket::<FRAMED>::of(context), offset)
+}
+
+#[unsafe(no_mangle)]
+#[inline(never)]
+extern "C" fn read_quoted_by_bare(context: *mut __sk_buff, offset: u32) -> u32 {
+    read(&TcPacket::<BARE>::of(context), offset)
+}
+
+/// As [`read_bits`]; zero where there is no transport header to be found.
+#[inline(always)]
+fn read<P: Packet>(packet: &P, offset: u32) -> u32 {
     match V6::read_preface(packet, (offset & MAX_OFFSET) as usize) {
         Some(Preface { protocol, payload, piece: Piece::Whole | Piece::First, .. })
             if payload <= MAX_OFFSET =>

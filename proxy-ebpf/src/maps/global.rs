@@ -1,62 +1,64 @@
-//! Functions that the verifier walks once, instead of anew at every call.
+//! Global functions: the verifier walks each once, instead of anew at every call.
 //!
-//! The kernel does so with what is a global symbol of the object (global functions, Linux 5.6), whose arguments and result may be
-//! any numbers. Keys are left in a map's memory: before 6.2 a map can't be asked with one that came as an argument.
+//! The kernel does so with each global symbol of the object (Linux 5.6), whose arguments and result may be any numbers. Before 6.2 a
+//! program can't ask a map with a key that came as an argument, so callers store keys in a map's memory (KEYS).
+//!
+//! Each global function is in the file of its body. By convention `name` stores the keys and calls `global_name`, which calls
+//! `name_body` with its own family.
 
 use crate::maps::family::{Family, KeyOf};
 
-mod flows;
-mod frames;
-
-pub use flows::{
-    EMBRYO, FROM_BACKEND, evict, is_shown, occupancy, open, open_translated, promote, renew, search_row,
-};
-pub use frames::{
-    FIRST, FIRST_INSIDE, LATER, TOO_SHORT, cut, follow_fragment, hold_fragment, read_quoted_tc,
-    read_quoted_xdp, read_unusual_tc, read_unusual_xdp, release_fragments,
-};
-
 /// Defines `NAME::<F>(ARGUMENTS)`, which calls one of two global functions; each calls `BODY` with its own family.
-macro_rules! by_family {
-    ($(#[$documentation:meta])* $visible:vis fn $name:ident = $four:ident | $six:ident
+macro_rules! global_by_family {
+    (fn $name:ident = $four:ident | $six:ident
      ($($argument:ident: $type:ty),*) -> $result:ty, $body:ident) => {
-        $(#[$documentation])*
         #[inline(always)]
-        $visible fn $name<F: Family>($($argument: $type),*) -> $result {
-            if <F::Address as Address>::WORDS == 1 { $four($($argument),*) } else { $six($($argument),*) }
+        fn $name<F: $crate::maps::family::Family>($($argument: $type),*) -> $result {
+            if <F::Address as ::proxy_common::addr::Address>::WORDS == 1 {
+                $four($($argument),*)
+            } else {
+                $six($($argument),*)
+            }
         }
 
         #[unsafe(no_mangle)]
         #[inline(never)]
         extern "C" fn $four($($argument: $type),*) -> $result {
-            $body::<V4>($($argument),*)
+            $body::<$crate::maps::v4::V4>($($argument),*)
         }
 
         #[unsafe(no_mangle)]
         #[inline(never)]
         extern "C" fn $six($($argument: $type),*) -> $result {
-            $body::<V6>($($argument),*)
+            $body::<$crate::maps::v6::V6>($($argument),*)
         }
     };
 }
-use by_family;
+pub(crate) use global_by_family;
 
-/// Where the key of what comes next is left, by who has no room for it on the stack.
+/// Index of the key that a packet has.
+pub const KEY: u32 = 0;
+/// Index of the key that replies to it have.
+pub const REPLY_KEY: u32 = 1;
+
+/// Room for a key, which the caller writes there because its stack has none.
 #[inline(always)]
-pub fn place_of_key<F: Family>() -> Option<*mut KeyOf<F>> {
-    F::key_scratch(0)
+pub fn key_room<F: Family>(index: u32) -> Option<*mut KeyOf<F>> {
+    F::key_scratch(index)
 }
 
+/// Stores a key for the global function that is called next.
 #[inline(always)]
-fn leave<F: Family>(index: u32, key: &KeyOf<F>) {
-    if let Some(place) = F::key_scratch(index) {
+pub fn store_key<F: Family>(index: u32, key: &KeyOf<F>) {
+    if let Some(room) = key_room::<F>(index) {
         // SAFETY: this CPU's own, and read before anything else of ours runs on it.
-        unsafe { *place = *key };
+        unsafe { *room = *key };
     }
 }
 
+/// The key that the caller stored.
 #[inline(always)]
-fn left<F: Family>(index: u32) -> Option<&'static KeyOf<F>> {
-    // SAFETY: as in `leave`.
-    F::key_scratch(index).map(|place| unsafe { &*place })
+pub fn stored_key<F: Family>(index: u32) -> Option<&'static KeyOf<F>> {
+    // SAFETY: as in `store_key`.
+    key_room::<F>(index).map(|room| unsafe { &*room })
 }

@@ -16,7 +16,6 @@ use proxy_common::checksum::Difference;
 
 use crate::header::{Ethernet, Ports};
 use crate::maps::family::Family;
-use crate::verdict::Verdict;
 pub use parsed::{Parsed, Transport};
 
 /// Bytes that hold all the headers we are ready to look at: Ethernet, two IP headers with options, TCP.
@@ -38,6 +37,17 @@ fn chunk_length(bytes: usize) -> u32 {
 /// The kernel refused to change the frame.
 pub struct Refused;
 
+/// What carries a packet. Where more than an access differs, the topic matches on this.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// An XDP buffer.
+    Xdp,
+    /// A socket buffer that begins with an Ethernet header.
+    Framed,
+    /// A socket buffer that begins with an IP header.
+    Bare,
+}
+
 /// Access to a frame and to the few operations in which XDP and TC differ.
 ///
 /// Pointers die whenever the frame changes its size or is pulled, so headers are held as offsets and looked up
@@ -45,6 +55,9 @@ pub struct Refused;
 ///
 /// Offsets are those in a frame with an Ethernet header, also where there is none.
 pub trait Packet: Copy {
+    /// What carries the packet.
+    const KIND: Kind;
+
     /// Address of the first byte.
     fn start(&self) -> usize;
     /// Address behind the last byte that can be accessed directly.
@@ -73,17 +86,6 @@ pub trait Packet: Copy {
     fn need(&self, bytes: usize);
     /// The ports of an SCTP header, and the type of the chunk behind it.
     fn read_sctp(&self, offset: usize) -> Option<(Ports, u8)>;
-    /// A [`Shape`](crate::packet::shape::Shape) in plain order, zero where there is none: what [`unusual::read`](crate::parse::unusual::read) finds out about the packet at
-    /// `offset`. All pointers die.
-    fn read_unusual<F: Family>(&self, offset: u32) -> u64;
-    /// What [`quoted::read`](crate::icmp::quoted::read) finds out about the IPv6 packet that is quoted at `offset`. All pointers die.
-    fn read_quoted(&self, offset: u32) -> u32;
-    /// Holds a later fragment, that which was [followed](crate::maps::global::follow_fragment) last, until the first one of its packet comes.
-    /// The answer is what that says if it has come by now, `fragment::HELD`, `FOR_TC`, or zero.
-    fn hold_fragment<F: Family>(&self) -> u64;
-    /// Enters a first fragment, that which was followed last, and lets those be received that are held for it. The answer is as that of
-    /// [`fragment::put`](crate::parse::fragments::put), or `FOR_TC`. All pointers die.
-    fn release_fragments<F: Family>(&self) -> u64;
     /// Bytes of an IP packet whose header says `claimed`, which is zero where it has more than 65535.
     fn network_length(&self, claimed: u32, network: usize) -> u32;
     /// Makes room for an outer IP header, or one and UDP's, of `outer` bytes behind the Ethernet header, which keeps its place at the
@@ -98,8 +100,6 @@ pub trait Packet: Copy {
     /// Gives the frame another length. Its content is undefined afterwards, and nothing is left of what the kernel knew about
     /// its checksums and segments. `transport` is where the transport header is now.
     fn renew(&mut self, bytes: usize, transport: Transport) -> Result<(), Refused>;
-    /// Cuts an IPv4 packet in two, the first of which has at most `fits` bytes; both come in again.
-    fn cut(self, fits: u32) -> Verdict;
     /// Bytes of the largest packet that will leave once an outer header of `outer` bytes was pushed: a GSO frame is
     /// cut up later.
     fn largest_packet<A>(&self, parsed: &Parsed<A>, outer: usize) -> u32;

@@ -18,16 +18,14 @@ use aya_ebpf::programs::TcContext;
 use proxy_common::checksum::{Difference, fold};
 use proxy_common::config::HANDOVER_MAGIC;
 use proxy_common::sctp::DATA;
-use proxy_common::verdict::Reason;
 
 use super::{Chunk, Packet, Parsed, Refused, Transport, chunk_length};
-use crate::forward::fragment_ipv4;
 use crate::header::{self, ETHERNET, Ethernet, Ipv4, Ipv6, Ports, Sctp, SctpStart, Tcp, Udp};
 use crate::maps::config::{MARK_MASK, MARK_VALUE, TC_DECAP_FLAGS};
 use crate::maps::family::Family;
-use crate::maps::{self, global, peers};
+use crate::maps::{self, peers};
+use crate::packet::Kind;
 use crate::packet::gso::{self, GSO_BY_FRAGS};
-use crate::verdict::{NO_ROOM, Verdict};
 
 /// The folded difference between equal values: minus zero.
 const NO_DIFFERENCE: u16 = 0xffff;
@@ -238,6 +236,8 @@ fn make_linear(context: *mut __sk_buff, bytes: u32) {
 }
 
 impl<const LINK: usize> Packet for TcPacket<LINK> {
+    const KIND: Kind = if LINK == BARE { Kind::Bare } else { Kind::Framed };
+
     #[inline(always)]
     fn start(&self) -> usize {
         // SAFETY: the context is valid for the program's run.
@@ -325,22 +325,6 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
         // SAFETY: as above.
         Some((ports, start.map_or(DATA, |start| unsafe { (*start).chunk })))
     }
-    #[inline(always)]
-    fn read_unusual<F: Family>(&self, offset: u32) -> u64 {
-        global::read_unusual_tc::<F, LINK>(self.context, offset)
-    }
-    #[inline(always)]
-    fn read_quoted(&self, offset: u32) -> u32 {
-        global::read_quoted_tc::<LINK>(self.context, offset)
-    }
-    #[inline(always)]
-    fn hold_fragment<F: Family>(&self) -> u64 {
-        global::hold_fragment::<F>(self.context)
-    }
-    #[inline(always)]
-    fn release_fragments<F: Family>(&self) -> u64 {
-        global::release_fragments::<F>(self.context)
-    }
     /// BIG TCP: a frame of more than 64 KiB, which is always a GSO frame, has zero in its length field.
     #[inline(always)]
     fn network_length(&self, claimed: u32, network: usize) -> u32 {
@@ -398,18 +382,6 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
             }
         }
         self.forget_checksum(Self::place(transport.offset()) as i32 + 1)
-    }
-    /// What consists of segments is not cut: TCP's shrink by themselves, and others can't be told apart here.
-    #[inline(always)]
-    fn cut(self, fits: u32) -> Verdict {
-        if self.segment_size() != 0 {
-            return Verdict::Drop(Reason::TooBig);
-        }
-        match global::cut::<LINK>(self.context, fits) {
-            fragment_ipv4::CUT => Verdict::Again(Reason::Fragmented),
-            fragment_ipv4::REFUSED => NO_ROOM,
-            _ => Verdict::Drop(Reason::TooBig),
-        }
     }
     #[inline(always)]
     fn largest_packet<A>(&self, parsed: &Parsed<A>, outer: usize) -> u32 {

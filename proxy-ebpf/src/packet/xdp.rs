@@ -14,9 +14,7 @@ use proxy_common::config::HANDOVER_MAGIC;
 use super::{Chunk, Packet, Parsed, Refused, Transport, chunk_length};
 use crate::header::{Ethernet, Ports, SctpStart, Tcp, Udp};
 use crate::maps::family::Family;
-use crate::maps::global;
-use crate::parse::fragments::FOR_TC;
-use crate::verdict::{HAND_TO_TC, Verdict};
+use crate::packet::Kind;
 
 /// A frame in `xdp_ingress`.
 #[derive(Clone, Copy)]
@@ -47,6 +45,8 @@ impl XdpPacket {
 }
 
 impl Packet for XdpPacket {
+    const KIND: Kind = Kind::Xdp;
+
     #[inline(always)]
     fn start(&self) -> usize {
         // SAFETY: the context is valid for the program's run.
@@ -117,23 +117,6 @@ impl Packet for XdpPacket {
         Some(unsafe { ((*start).header.ports, (*start).chunk) })
     }
     #[inline(always)]
-    fn read_unusual<F: Family>(&self, offset: u32) -> u64 {
-        global::read_unusual_xdp::<F>(self.context, offset)
-    }
-    #[inline(always)]
-    fn read_quoted(&self, offset: u32) -> u32 {
-        global::read_quoted_xdp(self.context, offset)
-    }
-    /// XDP sends one frame for one frame.
-    #[inline(always)]
-    fn hold_fragment<F: Family>(&self) -> u64 {
-        FOR_TC
-    }
-    #[inline(always)]
-    fn release_fragments<F: Family>(&self) -> u64 {
-        FOR_TC
-    }
-    #[inline(always)]
     fn network_length(&self, claimed: u32, _network: usize) -> u32 {
         claimed
     }
@@ -169,11 +152,6 @@ impl Packet for XdpPacket {
         }
         // SAFETY: the context is the kernel's; all packet pointers are looked up again afterwards.
         if unsafe { bpf_xdp_adjust_tail(self.context, missing) } == 0 { Ok(()) } else { Err(Refused) }
-    }
-    /// One frame can't become two here.
-    #[inline(always)]
-    fn cut(self, _fits: u32) -> Verdict {
-        HAND_TO_TC
     }
     #[inline(always)]
     fn largest_packet<A>(&self, parsed: &Parsed<A>, outer: usize) -> u32 {

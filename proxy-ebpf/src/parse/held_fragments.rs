@@ -10,9 +10,10 @@ use proxy_common::fragment::{FragmentKey, HELD_BYTES, HELD_PIECES, Held, HeldKey
 use proxy_common::way::PEER_SELF;
 
 use crate::maps::family::{Family, KeyOf};
+use crate::maps::global::{KEY, global_by_family, stored_key};
 use crate::maps::{self, Buffer, clock, peers};
-use crate::packet::buffer;
-use crate::parse::fragments::{self, FOUND, HELD, OURS};
+use crate::packet::{Kind, Packet, buffer};
+use crate::parse::fragments::{self, FOR_TC, FOUND, HELD, OURS};
 use crate::select::vip;
 
 /// Bytes of a first fragment that others are held for.
@@ -37,10 +38,25 @@ pub fn room<F: Family>() -> Option<&'static mut Room<F::Address>> {
     Some(unsafe { &mut *room })
 }
 
-/// Keeps a copy of a later fragment, if it is for a service's address or this node's own; see
-/// [`Packet::hold_fragment`](crate::packet::Packet::hold_fragment).
+/// Holds the later fragment that was looked up last, until the first one of its packet comes, if it is for a service's address or this
+/// node's own. The answer is what the first one says if it has come by now, `HELD`, `FOR_TC`, or zero. XDP sends one frame for one frame.
 #[inline(always)]
-pub fn hold<F: Family>(context: *mut __sk_buff) -> Option<u64> {
+pub fn hold<P: Packet, F: Family>(packet: &P) -> u64 {
+    match P::KIND {
+        Kind::Xdp => FOR_TC,
+        Kind::Framed | Kind::Bare => global_hold::<F>(packet.context().cast()),
+    }
+}
+
+global_by_family! { fn global_hold = hold_fragment4 | hold_fragment6(context: *mut __sk_buff) -> u64, hold_body }
+
+#[inline(always)]
+fn hold_body<F: Family>(context: *mut __sk_buff) -> u64 {
+    hold_frame::<F>(context).unwrap_or(0)
+}
+
+#[inline(always)]
+fn hold_frame<F: Family>(context: *mut __sk_buff) -> Option<u64> {
     let room = room::<F>()?;
     let destination = &room.fragment.destination;
     let may_be_ours = vip::kinds::<F>(destination) != 0 || peers::peer::<F>(destination) & PEER_SELF != 0;
@@ -67,10 +83,25 @@ pub fn hold<F: Family>(context: *mut __sk_buff) -> Option<u64> {
     }
 }
 
-/// Enters a first fragment, and has those received that are held; see
-/// [`Packet::release_fragments`](crate::packet::Packet::release_fragments).
+/// Enters the first fragment that was looked up last, and has those received that are held for it. The answer is as that of
+/// [`fragments::put`], or `FOR_TC`. All pointers die.
 #[inline(always)]
-pub fn release<F: Family>(context: *mut __sk_buff, key: &KeyOf<F>) -> u64 {
+pub fn release<P: Packet, F: Family>(packet: &P) -> u64 {
+    match P::KIND {
+        Kind::Xdp => FOR_TC,
+        Kind::Framed | Kind::Bare => global_release::<F>(packet.context().cast()),
+    }
+}
+
+global_by_family! { fn global_release = release_fragments4 | release_fragments6(context: *mut __sk_buff) -> u64, release_body }
+
+#[inline(always)]
+fn release_body<F: Family>(context: *mut __sk_buff) -> u64 {
+    stored_key::<F>(KEY).map_or(0, |key| receive_held::<F>(context, key))
+}
+
+#[inline(always)]
+fn receive_held<F: Family>(context: *mut __sk_buff, key: &KeyOf<F>) -> u64 {
     let Some(room) = room::<F>() else {
         return 0;
     };
