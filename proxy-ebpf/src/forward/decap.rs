@@ -11,13 +11,13 @@ use crate::flow::{self, Owner, Sender};
 use crate::forward::outer::{HINT_MASK, ONWARD, header_of, write_outer};
 use crate::forward::{nat, path_mtu, route};
 use crate::header::{ETHERNET, Ipv6, Tcp, has_connections, protocol};
-use crate::icmp::{Icmp, Plain};
 use crate::maps::family::Family;
 use crate::maps::peers::is_other_node;
 use crate::maps::v4::V4;
 use crate::maps::v6::V6;
 use crate::maps::{self, config, mode, observe};
 use crate::packet::encap::Encapsulation;
+use crate::packet::ip::{Header, Plain};
 use crate::packet::{Packet, Parsed};
 use crate::parse::parse;
 use crate::select::peer::is_for_node;
@@ -26,13 +26,13 @@ use crate::verdict::{HAND_TO_TC, NO_ROOM, UNTOUCHED, Verdict};
 
 /// A tunnel packet of family `O`: ours if its inner destination is a frontend and its outer one this node, or one of its pods.
 #[inline(never)]
-pub fn receive<P: Packet, O: Icmp, E: Encapsulation>(packet: P) -> Verdict {
+pub fn receive<P: Packet, O: Header, E: Encapsulation>(packet: P) -> Verdict {
     received::<P, O, E>(packet).unwrap_or_else(|verdict| verdict)
 }
 
 /// Ours have neither options nor extension headers, and are no fragments; so inner offsets are constants.
 #[inline(always)]
-fn received<P: Packet, O: Icmp, E: Encapsulation>(mut packet: P) -> Result<Verdict, Verdict> {
+fn received<P: Packet, O: Header, E: Encapsulation>(mut packet: P) -> Result<Verdict, Verdict> {
     packet.need(ETHERNET + O::HEADER + E::BYTES + size_of::<Ipv6>() + size_of::<Tcp>());
     let protocol = O::peek_protocol(&packet, ETHERNET).ok_or(UNTOUCHED)?;
     let Plain { length, .. } = O::read_plain(&packet, ETHERNET, protocol).ok_or(UNTOUCHED)?;
@@ -51,7 +51,7 @@ fn received<P: Packet, O: Icmp, E: Encapsulation>(mut packet: P) -> Result<Verdi
 }
 
 #[inline(always)]
-fn receive_inner<P: Packet, O: Family, F: Family, E: Encapsulation>(
+fn receive_inner<P: Packet, O: Header, F: Header, E: Encapsulation>(
     packet: &mut P,
     outer_length: u32,
 ) -> Result<Verdict, Verdict> {
@@ -74,7 +74,7 @@ fn receive_inner<P: Packet, O: Family, F: Family, E: Encapsulation>(
 /// As [`check_peers`], where a packet may also be addressed to a pod, as IPVS does it, which can name no more than that: then the answer is
 /// the pod's hint. It comes in IP, and in its own family.
 #[inline(always)]
-pub fn check_addressee<P: Packet, O: Family, F: Family, E: Encapsulation>(
+pub fn check_addressee<P: Packet, O: Header, F: Family, E: Encapsulation>(
     packet: &P,
 ) -> Result<Option<u32>, Verdict> {
     let (source, destination) = O::read_addresses(packet, ETHERNET).ok_or(UNTOUCHED)?;
@@ -95,14 +95,14 @@ fn may_be_for_pod<O: Family, F: Family, E: Encapsulation>() -> bool {
 
 /// Whether the outer header names this address: pods may share a hint.
 #[inline(always)]
-pub fn is_addressed<P: Packet, O: Family, F: Family>(packet: &P, pod: &F::Address) -> bool {
+pub fn is_addressed<P: Packet, O: Header, F: Family>(packet: &P, pod: &F::Address) -> bool {
     O::read_addresses(packet, ETHERNET).is_some_and(|(_, destination)| O::map(&destination) == F::map(pod))
 }
 
 /// The order of a decapsulated packet: flow entry, second chance, hint, this node's own slot. What is addressed to a pod is for that
 /// pod, or not ours: a pod may take the outer header off itself, and so may IPVS on this node, while the mode changes.
 #[inline(always)]
-fn serve<P: Packet, O: Family, F: Family, E: Encapsulation>(
+fn serve<P: Packet, O: Header, F: Header, E: Encapsulation>(
     packet: &mut P,
     inner: &mut Parsed<F::Address>,
     frontend: &Frontend,
@@ -211,7 +211,7 @@ fn lookup_hint(service: u32, hint: u32) -> BackendRef {
 }
 
 #[inline(never)]
-fn decapsulate<P: Packet, O: Family, F: Family, E: Encapsulation>(
+fn decapsulate<P: Packet, O: Family, F: Header, E: Encapsulation>(
     mut packet: P,
     inner: &mut Parsed<F::Address>,
     client_port: u16,

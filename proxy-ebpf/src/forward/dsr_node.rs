@@ -7,13 +7,13 @@ use crate::forward::outer::{header_of, write_outer};
 use crate::forward::{path_mtu, route};
 use crate::header::ETHERNET;
 use crate::maps::config;
-use crate::maps::family::Family;
+use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed};
 use crate::verdict::{NO_ROOM, Verdict};
 
 /// Sends a client's packet to the node of `backend`, encapsulated.
 #[inline(always)]
-pub fn send<P: Packet, F: Family>(
+pub fn send<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     backend: &Backend<F::Address>,

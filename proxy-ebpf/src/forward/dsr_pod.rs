@@ -17,6 +17,7 @@ use crate::header::ETHERNET;
 use crate::maps::family::{Family, KeyOf};
 use crate::maps::v4::V4;
 use crate::maps::{self, config, observe};
+use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed};
 use crate::parse::parse;
 use crate::select::backend::{self, suits};
@@ -51,14 +52,14 @@ fn note<F: Family>(port: u16, key: &KeyOf<F>, reference: BackendRef, frontend: &
 
 /// Sends a client's packet to the pod that was noted, encapsulated.
 #[inline(never)]
-pub fn send<P: Packet, F: Family>(mut packet: P) -> Verdict {
+pub fn send<P: Packet, F: Header>(mut packet: P) -> Verdict {
     parse::<P, F>(&packet, ETHERNET, Side::Uplink)
         .and_then(|parsed| send_parsed::<P, F>(&mut packet, &parsed))
         .unwrap_or_else(|verdict| verdict)
 }
 
 #[inline(always)]
-fn send_parsed<P: Packet, F: Family>(
+fn send_parsed<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
 ) -> Result<Verdict, Verdict> {
@@ -75,7 +76,7 @@ fn send_parsed<P: Packet, F: Family>(
 
 /// Puts the outer header on. The hint in it is for a node that takes it off after all, or none would tell whose packet it is.
 #[inline(always)]
-pub fn encapsulate<P: Packet, F: Family>(
+pub fn encapsulate<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     reference: BackendRef,

@@ -9,22 +9,23 @@ use proxy_common::verdict::Reason;
 use crate::flow::{self, Sender, handoff, snat_ports};
 use crate::forward::{nat, snat};
 use crate::header::ETHERNET;
-use crate::maps::family::{Endpoint, Family};
+use crate::maps::family::Endpoint;
 use crate::maps::observe;
+use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed, ethernet};
 use crate::parse::parse;
 use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
 
 /// Gives a pod its own packet back, for the backend that was noted.
 #[inline(never)]
-pub fn translate<P: Packet, F: Family>(packet: P) -> Verdict {
+pub fn translate<P: Packet, F: Header>(packet: P) -> Verdict {
     parse::<P, F>(&packet, ETHERNET, Side::Pod)
         .and_then(|parsed| translate_parsed::<P, F>(&packet, &parsed))
         .unwrap_or_else(|verdict| verdict)
 }
 
 #[inline(always)]
-fn translate_parsed<P: Packet, F: Family>(
+fn translate_parsed<P: Packet, F: Header>(
     packet: &P,
     parsed: &Parsed<F::Address>,
 ) -> Result<Verdict, Verdict> {
@@ -43,14 +44,14 @@ fn translate_parsed<P: Packet, F: Family>(
 
 /// Gives a pod its own reply back, from the frontend. Anything else is not ours.
 #[inline(never)]
-pub fn restore<P: Packet, F: Family>(packet: P) -> Verdict {
+pub fn restore<P: Packet, F: Header>(packet: P) -> Verdict {
     parse::<P, F>(&packet, ETHERNET, Side::Pod)
         .and_then(|parsed| restore_parsed::<P, F>(&packet, &parsed))
         .unwrap_or_else(|verdict| verdict)
 }
 
 #[inline(always)]
-fn restore_parsed<P: Packet, F: Family>(packet: &P, parsed: &Parsed<F::Address>) -> Result<Verdict, Verdict> {
+fn restore_parsed<P: Packet, F: Header>(packet: &P, parsed: &Parsed<F::Address>) -> Result<Verdict, Verdict> {
     let (found, entry) = snat::note_reply::<F>(&parsed.key)?;
     let (frontend, client) = ((entry.source, entry.source_port), (entry.destination, entry.destination_port));
     if client.0 != parsed.key.source {
@@ -62,7 +63,7 @@ fn restore_parsed<P: Packet, F: Family>(packet: &P, parsed: &Parsed<F::Address>)
 }
 
 #[inline(always)]
-fn turn<P: Packet, F: Family>(
+fn turn<P: Packet, F: Header>(
     packet: &P,
     parsed: &Parsed<F::Address>,
     source: &Endpoint<F>,

@@ -5,13 +5,14 @@ use proxy_common::checksum::Difference;
 use proxy_common::verdict::Reason;
 
 use crate::header::Ports;
-use crate::maps::family::{Endpoint, Family};
+use crate::maps::family::Endpoint;
+use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed, sctp};
 use crate::verdict::{NO_ROOM, Verdict};
 
 /// Sends a client's packet to a backend on this node; its address is kept, its port nearly always.
 #[inline(always)]
-pub fn deliver<P: Packet, F: Family>(
+pub fn deliver<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     client_port: u16,
@@ -25,7 +26,7 @@ pub fn deliver<P: Packet, F: Family>(
 
 /// Makes a backend's reply come from the frontend.
 #[inline(always)]
-pub fn restore<P: Packet, F: Family>(
+pub fn restore<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     frontend: &Endpoint<F>,
@@ -38,7 +39,7 @@ pub fn restore<P: Packet, F: Family>(
 
 /// Writes both ends of a packet, and its checksums. For IPv6 a function of its own: its words would crowd the walks' stacks.
 #[inline(always)]
-pub fn write<P: Packet, F: Family>(
+pub fn write<P: Packet, F: Header>(
     packet: P,
     parsed: &Parsed<F::Address>,
     source: &Endpoint<F>,
@@ -52,7 +53,7 @@ pub fn write<P: Packet, F: Family>(
 }
 
 #[inline(never)]
-fn write_apart<P: Packet, F: Family>(
+fn write_apart<P: Packet, F: Header>(
     packet: P,
     parsed: &Parsed<F::Address>,
     source: &Endpoint<F>,
@@ -62,7 +63,7 @@ fn write_apart<P: Packet, F: Family>(
 }
 
 #[inline(always)]
-fn write_here<P: Packet, F: Family>(
+fn write_here<P: Packet, F: Header>(
     mut packet: P,
     parsed: &Parsed<F::Address>,
     source: &Endpoint<F>,

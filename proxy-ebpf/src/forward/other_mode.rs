@@ -5,15 +5,15 @@ use proxy_common::selection::BackendRef;
 
 use crate::flow::{self, Owner, Sender};
 use crate::header::ETHERNET;
-use crate::maps::family::Family;
 use crate::packet::Packet;
+use crate::packet::ip::Header;
 use crate::parse::parse;
 use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
 
 /// Enters a connection of the other mode's without a backend, or renews its entry. Where the map refuses, what follows may be taken for
 /// an older connection's, and is reset.
 #[inline(never)]
-pub fn note<P: Packet, F: Family>(packet: P) -> Verdict {
+pub fn note<P: Packet, F: Header>(packet: P) -> Verdict {
     let Some(scratch) = F::scratch() else {
         return NO_ROOM;
     };

@@ -6,9 +6,10 @@ use proxy_common::way::{WAY_IPV4, Way};
 use crate::forward::route::NextHop;
 use crate::header::{ETHERNET, Ethernet, protocol};
 use crate::maps::config::OUTER_SPREAD;
-use crate::maps::family::{Family, KeyOf, Outer};
+use crate::maps::family::{Family, KeyOf};
 use crate::maps::v4::V4;
 use crate::maps::v6::V6;
+use crate::packet::ip::{Header, Outer};
 use crate::packet::{Packet, Parsed, encap};
 use crate::verdict::{NO_ROOM, Verdict};
 
@@ -73,7 +74,7 @@ fn outer<F: Family, O: Family>(
 /// Puts an address of the flow's own in place of this node's: receive queues are chosen by addresses, and all that a director
 /// sends to a node would be given to one. A function of its own: the walk's stack has no room for another address.
 #[inline(never)]
-fn spread<P: Packet, F: Family, O: Family>(packet: P, key: &KeyOf<F>) -> Option<()> {
+fn spread<P: Packet, F: Family, O: Header>(packet: P, key: &KeyOf<F>) -> Option<()> {
     O::spread_source(&packet, ETHERNET, flow_hash(key))
 }
 

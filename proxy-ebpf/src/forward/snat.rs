@@ -16,6 +16,7 @@ use crate::forward::{mss, nat};
 use crate::header::ETHERNET;
 use crate::maps::family::{Endpoint, Family, FlowOf, KeyOf};
 use crate::maps::observe;
+use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed};
 use crate::parse::parse;
 use crate::verdict::{BY_HOP, Leave, NO_ROOM, UNTOUCHED, Verdict};
@@ -48,14 +49,14 @@ pub fn is_reply<F: Family>(key: &KeyOf<F>) -> bool {
 
 /// Sends a client's packet on to the backend that was noted.
 #[inline(never)]
-pub fn translate<P: Packet, F: Family>(mut packet: P) -> Verdict {
+pub fn translate<P: Packet, F: Header>(mut packet: P) -> Verdict {
     parse::<P, F>(&packet, ETHERNET, Side::Uplink)
         .and_then(|parsed| translate_parsed::<P, F>(&mut packet, &parsed))
         .unwrap_or_else(|verdict| verdict)
 }
 
 #[inline(always)]
-fn translate_parsed<P: Packet, F: Family>(
+fn translate_parsed<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
 ) -> Result<Verdict, Verdict> {
@@ -90,14 +91,14 @@ pub fn note_reply<F: Family>(key: &KeyOf<F>) -> Result<(Found, &'static FlowOf<F
 
 /// A backend's reply to this node: back to the client, from the frontend. Anything else is not ours.
 #[inline(never)]
-pub fn restore<P: Packet, F: Family>(mut packet: P) -> Verdict {
+pub fn restore<P: Packet, F: Header>(mut packet: P) -> Verdict {
     parse::<P, F>(&packet, ETHERNET, Side::Uplink)
         .and_then(|parsed| restore_parsed::<P, F>(&mut packet, &parsed))
         .unwrap_or_else(|verdict| verdict)
 }
 
 #[inline(always)]
-fn restore_parsed<P: Packet, F: Family>(
+fn restore_parsed<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
 ) -> Result<Verdict, Verdict> {
@@ -125,7 +126,7 @@ const fn check_hops<A>(parsed: &Parsed<A>, way: u32) -> Result<(), Verdict> {
 }
 
 #[inline(always)]
-fn send<P: Packet, F: Family>(
+fn send<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     source: &Endpoint<F>,

@@ -9,6 +9,7 @@ use crate::maps::family::Family;
 use crate::maps::v4::V4;
 use crate::maps::v6::V6;
 use crate::maps::{self, config, observe};
+use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed};
 use crate::parse::parse;
 use crate::select::{backend, node_flow, vip};
@@ -41,7 +42,7 @@ pub fn is_unserved<P: Packet>(packet: P, came_in_by: u32) -> bool {
 }
 
 #[inline(always)]
-fn is_for_vip<P: Packet, F: Family>(packet: P, came_in_by: u32) -> bool {
+fn is_for_vip<P: Packet, F: Header>(packet: P, came_in_by: u32) -> bool {
     packet.need(ETHERNET + F::HEADER);
     let Some((_, destination)) = F::read_addresses(&packet, ETHERNET) else {
         return false;
@@ -65,14 +66,14 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
 }
 
 #[inline(never)]
-fn restore<P: Packet, F: Family>(mut packet: P) -> Verdict {
+fn restore<P: Packet, F: Header>(mut packet: P) -> Verdict {
     parse::<P, F>(&packet, ETHERNET, Side::Out)
         .and_then(|parsed| restore_parsed::<P, F>(&mut packet, &parsed))
         .unwrap_or_else(|verdict| verdict)
 }
 
 #[inline(always)]
-fn restore_parsed<P: Packet, F: Family>(
+fn restore_parsed<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
 ) -> Result<Verdict, Verdict> {

@@ -13,10 +13,10 @@ use crate::forward::{hairpin, nat, other_mode, snat};
 use crate::header::{ETHERNET, ether_type, protocol};
 use crate::icmp::{self, Icmp};
 use crate::maps::config::is_snat_port;
-use crate::maps::family::Family;
 use crate::maps::observe;
 use crate::maps::v4::V4;
 use crate::maps::v6::V6;
+use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed};
 use crate::parse::parse_with;
 use crate::parse::unusual::Fragments;
@@ -54,7 +54,7 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
 }
 
 #[inline(never)]
-fn forward<P: Packet, F: Family>(mut packet: P) -> Leave {
+fn forward<P: Packet, F: Header>(mut packet: P) -> Leave {
     match parse_with::<P, F>(&packet, ETHERNET, Fragments::Judged(Side::Pod)) {
         Ok(parsed) => match forward_parsed::<P, F>(&mut packet, &parsed) {
             Ok(verdict) => Leave::With(verdict),
@@ -65,7 +65,7 @@ fn forward<P: Packet, F: Family>(mut packet: P) -> Leave {
 }
 
 #[inline(always)]
-fn forward_parsed<P: Packet, F: Family>(
+fn forward_parsed<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
 ) -> Result<Verdict, Leave> {
@@ -100,7 +100,7 @@ fn forward_parsed<P: Packet, F: Family>(
 /// By flow entry, or by slot where there is none. An entry that translates the pod's address as well is one of a pod that reaches
 /// itself.
 #[inline(always)]
-fn serve<P: Packet, F: Family>(
+fn serve<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     frontend: &Frontend,
@@ -128,7 +128,7 @@ fn serve<P: Packet, F: Family>(
 
 /// The first packet of a connection, as far as this node knows.
 #[inline(always)]
-fn open<P: Packet, F: Family>(
+fn open<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     frontend: &Frontend,

@@ -19,6 +19,7 @@ use crate::maps::v4::V4;
 use crate::maps::v6::V6;
 use crate::maps::{mode, observe};
 use crate::packet::encap::{Encapsulation, Fou, Ipip};
+use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed};
 use crate::parse::parse_with;
 use crate::parse::unusual::Fragments;
@@ -93,7 +94,7 @@ fn walk_tunnel<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: P) -> Verd
 }
 
 #[inline(never)]
-fn forward<P: Packet, F: Family>(mut packet: P) -> Leave {
+fn forward<P: Packet, F: Header>(mut packet: P) -> Leave {
     match parse_with::<P, F>(&packet, ETHERNET, Fragments::Judged(Side::Uplink)) {
         Ok(parsed) => match forward_parsed::<P, F>(&mut packet, &parsed) {
             Ok(verdict) => Leave::With(verdict),
@@ -105,7 +106,7 @@ fn forward<P: Packet, F: Family>(mut packet: P) -> Leave {
 
 /// A client's packet on the node it was sent to.
 #[inline(always)]
-fn forward_parsed<P: Packet, F: Family>(
+fn forward_parsed<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
 ) -> Result<Verdict, Leave> {
@@ -145,7 +146,7 @@ const fn keeps_none(frontend: &Frontend) -> bool {
 
 /// By slot alone, or else by flow entry.
 #[inline(always)]
-fn serve<P: Packet, F: Family>(
+fn serve<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     frontend: &Frontend,
@@ -173,7 +174,7 @@ fn serve<P: Packet, F: Family>(
 
 /// By flow entry, or by slot where there is none.
 #[inline(always)]
-fn serve_by_flow<P: Packet, F: Family>(
+fn serve_by_flow<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     frontend: &Frontend,
@@ -231,7 +232,7 @@ fn another<F: Family>(
 
 /// The first packet of a connection, as far as this node knows.
 #[inline(always)]
-fn open<P: Packet, F: Family>(
+fn open<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     frontend: &Frontend,

@@ -4,8 +4,9 @@ use proxy_common::checksum::Difference;
 use proxy_common::fragment::Side;
 use proxy_common::verdict::Reason;
 
-use super::family::{self, Icmp, parse_plain};
+use super::family::{self, Icmp};
 use crate::header::{ETHERNET, IcmpHeader};
+use crate::packet::ip::plain::parse_plain;
 use crate::packet::{Packet, Parsed, ethernet};
 use crate::select::vip;
 use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};

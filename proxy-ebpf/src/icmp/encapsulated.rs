@@ -6,7 +6,7 @@ use proxy_common::verdict::Reason;
 use proxy_common::way::{DOUBTED_SECONDS, FOU_PORT, NARROWED_SECONDS, PEER_WAY_SHIFT, WAY_VALID};
 
 use super::answer::{self, MOST_QUOTED, QUOTED_TRANSPORT};
-use super::family::{Icmp, LEAST_LINK, Quote, parse_plain};
+use super::family::{Icmp, LEAST_LINK, Quote};
 use super::limit;
 use super::quoted::{MAX_OFFSET, QUOTE};
 use crate::flow;
@@ -17,6 +17,7 @@ use crate::maps::v4::V4;
 use crate::maps::v6::V6;
 use crate::maps::{self, Buffer, config, peers};
 use crate::packet::encap::{Encapsulation, Fou};
+use crate::packet::ip::plain::parse_plain;
 use crate::packet::{CHUNK_WORDS, Chunk, MOST_HEADERS, Packet, Transport};
 use crate::select::backend;
 use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};

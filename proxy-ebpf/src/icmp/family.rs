@@ -3,19 +3,16 @@
 use core::mem::offset_of;
 
 use proxy_common::checksum::Difference;
-use proxy_common::flow::FlowKey;
 use proxy_common::icmp::SourcePrefix;
 use proxy_common::verdict::Reason;
 use proxy_common::way::WAY_IPV4;
 use proxy_common::{Addr4, Addr6};
 
 use super::quoted::Behind;
-use crate::header::{
-    DONT_FRAGMENT, ETHERNET, FRAGMENT_MASK, IcmpHeader, Ipv4, Ipv6, OFFSET_MASK, is_extension, protocol,
-};
-use crate::maps::family::Family;
+use crate::header::{DONT_FRAGMENT, ETHERNET, IcmpHeader, Ipv4, Ipv6, OFFSET_MASK, is_extension, protocol};
 use crate::maps::v4::V4;
 use crate::maps::v6::V6;
+use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed};
 
 /// Type, code and the four bytes behind the checksum, which are in network byte order.
@@ -35,32 +32,6 @@ const OWN_HOP_LIMIT: u8 = 64;
 /// What every IPv6 link has room for (RFC 8200, section 5).
 pub(super) const LEAST_LINK: u32 = 1280;
 
-/// Reads an IP header without options or extension headers that carries `protocol`, and at least eight bytes of it. Less is
-/// looked at than by [`parse`](crate::parse::parse), of which the verifier counts every path.
-#[inline(always)]
-pub fn parse_plain<P: Packet, F: Icmp>(
-    packet: &P,
-    network: usize,
-    protocol: u8,
-) -> Option<Parsed<F::Address>> {
-    let Plain { length, traffic_class, hop_limit } = F::read_plain(packet, network, protocol)?;
-    let payload = network + F::HEADER;
-    if (length as usize) < F::HEADER + size_of::<IcmpHeader>() || !packet.holds(network as u32 + length) {
-        return None;
-    }
-    let (source, destination) = F::read_addresses(packet, network)?;
-    let key = FlowKey { source, destination, protocol, ..FlowKey::default() };
-    let (network, payload) = (network as u32, payload as u32);
-    Some(Parsed { key, network, payload, length, tcp_flags: 0, traffic_class, hop_limit, later: 0 })
-}
-
-/// What is left of an IP header without options beside its addresses.
-pub struct Plain {
-    pub length: u32,
-    pub traffic_class: u8,
-    pub hop_limit: u8,
-}
-
 /// The IP header that an error quotes.
 #[derive(Clone, Copy)]
 pub struct Quote<A> {
@@ -72,7 +43,7 @@ pub struct Quote<A> {
 }
 
 /// A family's ICMP.
-pub trait Icmp: Family {
+pub trait Icmp: Header {
     /// Protocol number.
     const PROTOCOL: u8;
     /// Type of a message that asks for an echo.
@@ -99,8 +70,6 @@ pub trait Icmp: Family {
     fn is_host(address: &Self::Address) -> bool;
     /// Whether a type is an error's that may be about one connection.
     fn is_error(kind: u8) -> bool;
-    /// Reads an IP header that carries `protocol` directly.
-    fn read_plain<P: Packet>(packet: &P, network: usize, protocol: u8) -> Option<Plain>;
     /// Reads the IP header that an error quotes at `offset`; whole packets and first fragments only.
     fn read_quote<P: Packet>(packet: &P, offset: usize) -> Option<Quote<Self::Address>>;
     /// Makes a packet that was received one that is sent.
@@ -148,16 +117,6 @@ impl Icmp for V4 {
     #[inline(always)]
     fn is_error(kind: u8) -> bool {
         matches!(kind, 3 | 11 | 12)
-    }
-    #[inline(always)]
-    fn read_plain<P: Packet>(packet: &P, network: usize, protocol: u8) -> Option<Plain> {
-        let header = packet.at::<Ipv4>(network)?;
-        // SAFETY: `at` checked the bound.
-        let header = unsafe { &*header };
-        let is_plain = header.version_and_length == 0x45 && header.fragment & FRAGMENT_MASK == 0;
-        let length = u32::from(u16::from_be(header.total_length));
-        let (traffic_class, hop_limit) = (header.tos, header.ttl);
-        (is_plain && header.protocol == protocol).then_some(Plain { length, traffic_class, hop_limit })
     }
     #[inline(always)]
     fn read_quote<P: Packet>(packet: &P, offset: usize) -> Option<Quote<Addr4>> {
@@ -232,20 +191,6 @@ impl Icmp for V6 {
     #[inline(always)]
     fn is_error(kind: u8) -> bool {
         matches!(kind, 1..=4)
-    }
-    #[inline(always)]
-    fn read_plain<P: Packet>(packet: &P, network: usize, protocol: u8) -> Option<Plain> {
-        let header = packet.at::<Ipv6>(network)?;
-        // SAFETY: `at` checked the bound.
-        let header = unsafe { &*header };
-        let first = u32::from_be(header.first_word);
-        let length = u32::from(u16::from_be(header.payload_length)) + size_of::<Ipv6>() as u32;
-        let (traffic_class, hop_limit) = ((first >> 20) as u8, header.hop_limit);
-        (first >> 28 == 6 && header.next_header == protocol).then_some(Plain {
-            length,
-            traffic_class,
-            hop_limit,
-        })
     }
     #[inline(always)]
     fn read_quote<P: Packet>(packet: &P, offset: usize) -> Option<Quote<Addr6>> {

@@ -10,6 +10,6 @@ mod receive;
 mod relay;
 
 pub use answer::answer;
-pub use family::{Icmp, Plain};
+pub use family::Icmp;
 pub use receive::{receive, receive_of_pod};
 pub use relay::{leave, receive_tunnelled};

@@ -3,8 +3,8 @@
 use aya_ebpf::bindings::{__sk_buff, xdp_md};
 
 use crate::header::IcmpHeader;
-use crate::maps::family::Family;
 use crate::maps::v6::V6;
+use crate::packet::ip::Header;
 use crate::packet::shape::{Piece, Preface};
 use crate::packet::tc::{BARE, FRAMED, TcPacket};
 use crate::packet::xdp::XdpPacket;

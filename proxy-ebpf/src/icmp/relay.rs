@@ -12,7 +12,7 @@ use proxy_common::verdict::Reason;
 use proxy_common::way::FOU_PORT;
 
 use super::encapsulated;
-use super::family::{Icmp, Plain, Quote, parse_plain};
+use super::family::{Icmp, Quote};
 use crate::flow;
 use crate::forward::nat::difference;
 use crate::forward::route::{self, NextHop};
@@ -22,6 +22,8 @@ use crate::icmp::quoted::{MAX_OFFSET, QUOTE};
 use crate::maps::family::{Family, FlowOf, KeyOf};
 use crate::maps::{mode, observe, peers};
 use crate::packet::encap::Encapsulation;
+use crate::packet::ip::Plain;
+use crate::packet::ip::plain::parse_plain;
 use crate::packet::{MOST_HEADERS, Packet, ethernet};
 use crate::select::{backend, node_flow};
 use crate::verdict::{HAND_TO_TC, NO_ROOM, UNTOUCHED, Verdict};

@@ -1,10 +1,9 @@
-//! IPv4 and IPv6 as one generic source: what differs between them, and nothing else.
+//! IPv4 and IPv6 as one generic source: types and maps. What differs in their headers is in [`Header`](crate::packet::ip::Header).
 
 use aya_ebpf::bindings::bpf_fib_lookup;
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use proxy_common::addr::Address;
 use proxy_common::backend::Backend;
-use proxy_common::checksum::Difference;
 use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hop::{Device, Hop};
@@ -12,11 +11,6 @@ use proxy_common::source_range::SourceRange;
 use proxy_common::way::PeerKey;
 
 use crate::maps::{AffinityMap, FlowsMap, FlowsNewMap, FragmentsMap, NodeFlowsMap};
-use crate::packet::Packet;
-use crate::packet::parsed::Network;
-use crate::packet::shape::Preface;
-use crate::parse::unusual::Fragments;
-use crate::verdict::Verdict;
 
 /// IPv4 or IPv6.
 pub trait Family: Copy {
@@ -62,37 +56,8 @@ pub trait Family: Copy {
     /// Connections of this node's own at ports that are frontends', too.
     fn node_flows() -> &'static NodeFlowsMap<Self::Address>;
 
-    /// The protocol field of the IP header at `network`, extension headers not looked into.
-    fn peek_protocol<P: Packet>(packet: &P, network: usize) -> Option<u8>;
-    /// Reads an IP header. `Network::payload` is behind all options and extension headers we can skip.
-    fn parse_network<P: Packet>(
-        packet: &P,
-        network: usize,
-        fragments: Fragments,
-    ) -> Result<Network<Self::Address>, Verdict>;
-    /// Reads what stands in front of the transport header of a packet that is not plain.
-    fn read_preface<P: Packet>(packet: &P, network: usize) -> Option<Preface>;
-    /// Reads source and destination address.
-    fn read_addresses<P: Packet>(packet: &P, network: usize) -> Option<(Self::Address, Self::Address)>;
-    /// Writes addresses, and for IPv4 the header's checksum.
-    fn write_addresses<P: Packet>(
-        packet: &P,
-        network: usize,
-        source: &Self::Address,
-        destination: &Self::Address,
-        addresses: Difference,
-    ) -> Option<()>;
-    /// Takes one off the hop limit, which must not be zero.
-    fn decrement_hop_limit<P: Packet>(packet: &P, network: usize) -> Option<()>;
-    /// Writes an outer header at `network`.
-    fn write_outer<P: Packet>(packet: &P, network: usize, outer: &Outer<Self::Address>) -> Option<()>;
-    /// Makes the source of an outer header at `network` one of the prefix that is set for that, if one is: its host bits are the
-    /// hash's.
-    fn spread_source<P: Packet>(packet: &P, network: usize, hash: u32) -> Option<()>;
     /// Whether an address is in that prefix.
     fn is_outer_source(address: &Self::Address) -> bool;
-    /// Reads hint and flags from an outer header at `network`.
-    fn read_hint<P: Packet>(packet: &P, network: usize) -> Option<u32>;
     /// The address in a v4-mapped field of a way.
     fn unmap(words: &[u32; 4]) -> Self::Address;
     /// The v4-mapped form.
@@ -101,22 +66,6 @@ pub trait Family: Copy {
     /// for a second.
     fn with_peer_key<T>(address: &Self::Address, ask: impl FnOnce(&PeerKey) -> T) -> T;
 }
-
-/// What an outer header is made of.
-#[derive(Clone, Copy)]
-pub struct Outer<A> {
-    pub source: A,
-    pub destination: A,
-    /// Protocol number of what follows: the inner packet's family, or UDP.
-    pub protocol: u8,
-    pub traffic_class: u8,
-    /// Bytes of what follows.
-    pub inner_length: u32,
-    /// Hint (bits 0..14) and `dsr::ONWARD` (bit 14).
-    pub hint: u32,
-}
-
-pub const OUTER_HOP_LIMIT: u8 = 64;
 
 /// The flow map's entry types are shared by both families' code.
 pub type FlowOf<F> = Flow<<F as Family>::Address>;

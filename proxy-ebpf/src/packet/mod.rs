@@ -4,6 +4,7 @@ pub mod buffer;
 pub mod encap;
 pub mod ethernet;
 pub mod gso;
+pub mod ip;
 pub mod parsed;
 pub mod sctp;
 pub mod shape;

@@ -4,8 +4,6 @@ use proxy_common::flow::FlowKey;
 use proxy_common::rules::Role;
 
 use crate::header::{has_connections, has_ports, protocol, tcp_flag};
-use crate::packet::shape::Place;
-use crate::verdict::{UNTOUCHED, Verdict};
 
 /// Where the transport header is, and which it is.
 #[derive(Clone, Copy)]
@@ -110,33 +108,5 @@ impl<A> Parsed<A> {
             return Role::Datagram;
         }
         if self.is_syn() { Role::Opening } else { Role::Midstream }
-    }
-}
-
-/// What an IP header says.
-#[derive(Clone, Copy)]
-pub struct Network<A> {
-    /// Source address.
-    pub source: A,
-    /// Destination address.
-    pub destination: A,
-    /// Protocol of what follows the header and its extensions.
-    pub protocol: u8,
-    /// Where what follows is.
-    pub place: Place,
-    /// Bytes of the packet, the header included.
-    pub length: u32,
-    /// IPv4 type of service, IPv6 traffic class.
-    pub traffic_class: u8,
-    /// IPv4 time to live, IPv6 hop limit.
-    pub hop_limit: u8,
-}
-
-impl<A> Network<A> {
-    /// Whether a transport header lies inside what the IP header calls the packet, not in the frame's padding.
-    #[inline(always)]
-    pub fn contains(&self, network: usize, header: usize) -> Result<(), Verdict> {
-        let used = self.place.payload() - network as u32 + header as u32;
-        if used > self.length { Err(UNTOUCHED) } else { Ok(()) }
     }
 }

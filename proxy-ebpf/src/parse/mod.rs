@@ -4,8 +4,7 @@ use proxy_common::flow::FlowKey;
 use proxy_common::fragment::Side;
 
 use crate::header::{Ports, SctpStart, Tcp, Udp, protocol};
-use crate::maps::family::Family;
-use crate::packet::parsed::Network;
+use crate::packet::ip::{Header, Network};
 use crate::packet::shape::hidden;
 use crate::packet::{Packet, Parsed, Transport, sctp};
 use crate::parse::unusual::Fragments;
@@ -18,7 +17,7 @@ pub mod unusual;
 /// Reads the IP header at `network` and, for TCP, UDP and SCTP, the ports and flags. Those of a later fragment are its first one's, if that
 /// was seen on the same side.
 #[inline(always)]
-pub fn parse<P: Packet, F: Family>(
+pub fn parse<P: Packet, F: Header>(
     packet: &P,
     network: usize,
     side: Side,
@@ -28,13 +27,13 @@ pub fn parse<P: Packet, F: Family>(
 
 /// As [`parse`], with a say about fragments.
 #[inline(always)]
-pub fn parse_with<P: Packet, F: Family>(
+pub fn parse_with<P: Packet, F: Header>(
     packet: &P,
     network: usize,
     fragments: Fragments,
 ) -> Result<Parsed<F::Address>, Verdict> {
     packet.need(network + F::HEADER + size_of::<Tcp>());
-    let header = F::parse_network(packet, network, fragments)?;
+    let header = F::parse_network(packet, network, || unusual::look_at::<P, F>(packet, network, fragments))?;
     let transport = Transport::new(header.place.payload(), header.protocol);
     let (mut ports, mut tcp_flags) = (Ports::default(), header.place.no_flags());
     if transport.is_tcp() {

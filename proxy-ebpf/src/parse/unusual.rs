@@ -11,6 +11,7 @@ use crate::maps::family::Family;
 use crate::maps::global::{KEY, global_by_family, key_room, stored_key};
 use crate::maps::v4::V4;
 use crate::maps::v6::V6;
+use crate::packet::ip::Header;
 use crate::packet::shape::{LATER, PAYLOAD, PAYLOAD_SHIFT, Piece, Preface, Shape};
 use crate::packet::tc::{BARE, FRAMED, TcPacket};
 use crate::packet::xdp::XdpPacket;
@@ -67,23 +68,23 @@ global_by_family! { fn global_read_framed = read_unusual_tc4 | read_unusual_tc6(
 global_by_family! { fn global_read_bare = read_unusual_bare4 | read_unusual_bare6(context: *mut __sk_buff, offset: u32) -> u64, read_bare_body }
 
 #[inline(always)]
-fn read_xdp_body<F: Family>(context: *mut xdp_md, offset: u32) -> u64 {
+fn read_xdp_body<F: Header>(context: *mut xdp_md, offset: u32) -> u64 {
     read::<XdpPacket, F>(&XdpPacket::of(context), offset)
 }
 
 #[inline(always)]
-fn read_framed_body<F: Family>(context: *mut __sk_buff, offset: u32) -> u64 {
+fn read_framed_body<F: Header>(context: *mut __sk_buff, offset: u32) -> u64 {
     read::<TcPacket<FRAMED>, F>(&TcPacket::of(context), offset)
 }
 
 #[inline(always)]
-fn read_bare_body<F: Family>(context: *mut __sk_buff, offset: u32) -> u64 {
+fn read_bare_body<F: Header>(context: *mut __sk_buff, offset: u32) -> u64 {
     read::<TcPacket<BARE>, F>(&TcPacket::of(context), offset)
 }
 
 /// As [`read_bits`].
 #[inline(always)]
-fn read<P: Packet, F: Family>(packet: &P, offset: u32) -> u64 {
+fn read<P: Packet, F: Header>(packet: &P, offset: u32) -> u64 {
     let offset = with_stranger(*packet, offset);
     let network = (offset & PAYLOAD as u32) as usize;
     let Some(preface) = F::read_preface(packet, network) else {
@@ -141,7 +142,7 @@ fn hold<P: Packet, F: Family>(packet: &P, answer: u64) -> u64 {
 
 /// Leaves the keys of a fragment and of its packet, and asks what is known of that.
 #[inline(always)]
-fn follow<P: Packet, F: Family>(packet: &P, offset: u32, preface: Preface) -> Option<u64> {
+fn follow<P: Packet, F: Header>(packet: &P, offset: u32, preface: Preface) -> Option<u64> {
     let key = key_room::<F>(KEY)?;
     let network = (offset & PAYLOAD as u32) as usize;
     let (source, destination) = F::read_addresses(packet, network)?;

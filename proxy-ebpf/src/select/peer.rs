@@ -8,6 +8,7 @@ use crate::maps::config;
 use crate::maps::family::{Family, KeyOf};
 use crate::maps::peers::{self, is_own, may_send};
 use crate::packet::Packet;
+use crate::packet::ip::Header;
 use crate::verdict::{UNTOUCHED, Verdict};
 
 /// Whether a packet is for the port of FoU on an address of this node, where that is in use. No Service has it then, so that none
@@ -22,7 +23,7 @@ pub fn is_for_us<F: Family>(key: &KeyOf<F>) -> bool {
 
 /// A packet for a frontend of ours is encapsulated from node to node, this one the last.
 #[inline(always)]
-pub fn check_peers<P: Packet, O: Family>(packet: &P) -> Result<(), Verdict> {
+pub fn check_peers<P: Packet, O: Header>(packet: &P) -> Result<(), Verdict> {
     let (source, destination) = O::read_addresses(packet, ETHERNET).ok_or(UNTOUCHED)?;
     if is_for_node::<O>(&source, &destination)? { Ok(()) } else { Err(UNTOUCHED) }
 }
