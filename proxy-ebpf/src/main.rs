@@ -56,7 +56,7 @@ pub fn xdp_ingress(context: XdpContext) -> u32 {
     let verdict = uplink::walk(packet);
     observe::count(Program::XdpIngress, verdict.reason(), length);
     match verdict {
-        Verdict::Pass(_) | Verdict::Deliver(_) | Verdict::Again(_) => xdp_action::XDP_PASS,
+        Verdict::Pass(_) | Verdict::Deliver(_) | Verdict::Reinject(_) => xdp_action::XDP_PASS,
         Verdict::Drop(_) | Verdict::Refuse(..) => xdp_action::XDP_DROP,
         Verdict::Bounce(_) => xdp_action::XDP_TX,
         Verdict::Send(_, next) if next == device => xdp_action::XDP_TX,
@@ -68,25 +68,25 @@ pub fn xdp_ingress(context: XdpContext) -> u32 {
 /// Off the wire, where there is no XDP or XDP passed the frame.
 #[classifier]
 pub fn tc_ingress(context: TcContext) -> i32 {
-    arrive(TcPacket::<FRAMED>::new(&context))
+    run_ingress(TcPacket::<FRAMED>::new(&context))
 }
 
 /// The same on a device without Ethernet frames.
 #[classifier]
 pub fn tc_ingress_l3(context: TcContext) -> i32 {
-    arrive(TcPacket::<BARE>::new(&context))
+    run_ingress(TcPacket::<BARE>::new(&context))
 }
 
 /// On every device a reply can leave by.
 #[classifier]
 pub fn tc_egress(context: TcContext) -> i32 {
-    leave(Program::TcEgress, TcPacket::<FRAMED>::new(&context))
+    run_egress(Program::TcEgress, TcPacket::<FRAMED>::new(&context))
 }
 
 /// The same on a device without Ethernet frames.
 #[classifier]
 pub fn tc_egress_l3(context: TcContext) -> i32 {
-    leave(Program::TcEgress, TcPacket::<BARE>::new(&context))
+    run_egress(Program::TcEgress, TcPacket::<BARE>::new(&context))
 }
 
 /// From a pod, unless a device below has served it.
@@ -103,11 +103,11 @@ pub fn tc_pod_in(context: TcContext) -> i32 {
 /// To a pod.
 #[classifier]
 pub fn tc_pod_out(context: TcContext) -> i32 {
-    leave(Program::TcPodOut, TcPacket::<FRAMED>::new(&context))
+    run_egress(Program::TcPodOut, TcPacket::<FRAMED>::new(&context))
 }
 
 #[inline(always)]
-fn arrive<const LINK: usize>(mut packet: TcPacket<LINK>) -> i32 {
+fn run_ingress<const LINK: usize>(mut packet: TcPacket<LINK>) -> i32 {
     if packet.take_handover() || packet.is_marked() {
         return TC_ACT_UNSPEC;
     }
@@ -121,7 +121,7 @@ fn arrive<const LINK: usize>(mut packet: TcPacket<LINK>) -> i32 {
 }
 
 #[inline(always)]
-fn leave<const LINK: usize>(program: Program, packet: TcPacket<LINK>) -> i32 {
+fn run_egress<const LINK: usize>(program: Program, packet: TcPacket<LINK>) -> i32 {
     let verdict = if packet.prepare().is_none() {
         UNTOUCHED
     } else if program == Program::TcEgress && egress::is_unserved(packet, packet.came_in_by()) {
@@ -240,7 +240,7 @@ fn finish<const LINK: usize>(program: Program, verdict: Verdict, packet: &TcPack
             unsafe { bpf_redirect(packet.device(), 0) as i32 }
         }
         // SAFETY: as above; the frame waits behind what this CPU has been given already.
-        Verdict::Again(_) => unsafe { bpf_redirect(packet.device(), BPF_F_INGRESS.into()) as i32 },
+        Verdict::Reinject(_) => unsafe { bpf_redirect(packet.device(), BPF_F_INGRESS.into()) as i32 },
         Verdict::Send(_, device) => {
             packet.drop_priority();
             // SAFETY: a null next hop of size zero makes the helper look the neighbour up itself.

@@ -2,7 +2,7 @@
 
 use proxy_common::verdict::Reason;
 
-/// The end of every walk.
+/// What a program does with a packet.
 #[derive(Clone, Copy)]
 pub enum Verdict {
     /// To the stack exactly as it came.
@@ -13,14 +13,17 @@ pub enum Verdict {
     Send(Reason, u32),
     /// Back out of the device it came in by; the frame is complete.
     Bounce(Reason),
-    /// In once more by the device it came in by; the frame is complete.
-    Again(Reason),
+    /// Received again by the device it came in by; the frame is complete.
+    Reinject(Reason),
     /// Away with it.
     Drop(Reason),
     /// Away with it, and its sender is told. The number is the way's id for [`Reason::HopLimit`], or [`BY_HOP`] and that of the
     /// backend, and for [`Reason::TooBig`] the size that would have fitted.
     Refuse(Reason, u32),
 }
+
+/// How a stage ends. Both variants are final verdicts; `Err` only lets `?` return early.
+pub type Decision = Result<Verdict, Verdict>;
 
 /// The packet would have gone to the backend of this id, by its hop.
 pub const BY_HOP: u32 = 1 << 31;
@@ -38,27 +41,27 @@ pub const UNKNOWN_FRAGMENT: Verdict = Verdict::Drop(Reason::FragmentUnknown);
 /// The kernel refused to change the frame, or a map to take an entry.
 pub const NO_ROOM: Verdict = Verdict::Drop(Reason::NoRoom);
 
-/// How the walk of a client's packet ends.
+/// What follows the first stage of a client's packet. A later stage begins anew from the frame, with a stack of its own.
 #[derive(Clone, Copy)]
-pub enum Leave {
-    /// For good.
-    With(Verdict),
-    /// `snat::translate` goes on.
+pub enum NextStage {
+    /// Nothing: this is the verdict.
+    Done(Verdict),
+    /// `snat::translate`, or `hairpin::translate` for a pod: the client's address is translated, too.
     Translate,
-    /// `dispatch::send` goes on.
+    /// `dsr_pod::send`: the backend's pod decapsulates.
     ToPod,
-    /// `snat::restore` goes on.
+    /// `snat::restore`, or `hairpin::restore` for a pod: a reply to a translated client.
     Restore,
-    /// `dsr::receive` goes on: a packet in UDP.
+    /// `decap::receive`: the packet is a tunnel packet in UDP.
     Decapsulate,
-    /// `share::note` goes on: another mode's.
-    Note,
+    /// `other_mode::track`: the connection is the other mode's.
+    TrackOtherMode,
 }
 
-impl From<Verdict> for Leave {
+impl From<Verdict> for NextStage {
     #[inline(always)]
     fn from(verdict: Verdict) -> Self {
-        Self::With(verdict)
+        Self::Done(verdict)
     }
 }
 
@@ -71,7 +74,7 @@ impl Verdict {
             | Self::Deliver(reason)
             | Self::Send(reason, _)
             | Self::Bounce(reason)
-            | Self::Again(reason)
+            | Self::Reinject(reason)
             | Self::Drop(reason)
             | Self::Refuse(reason, _) => reason,
         }

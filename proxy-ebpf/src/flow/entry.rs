@@ -68,7 +68,7 @@ impl Found {
     #[inline(always)]
     pub fn outer_headers(&self) -> u16 {
         let network = if self.flags & FLOW_OUTER_IPV6 != 0 { V6::HEADER } else { V4::HEADER };
-        (network + config::own_bytes()) as u16
+        (network + config::tunnel_header_bytes()) as u16
     }
 }
 
@@ -170,7 +170,7 @@ pub fn is_twin<F: Family>(twin: &FlowOf<F>, key: &KeyOf<F>) -> bool {
 
 /// Turns the client's entry into the reply's, or the other way round: what `key` has becomes what `twin` has.
 #[inline(always)]
-pub fn turn_round<F: Family>(flow: &mut FlowOf<F>, key: &KeyOf<F>, twin: &KeyOf<F>) {
+pub fn reverse_entry<F: Family>(flow: &mut FlowOf<F>, key: &KeyOf<F>, twin: &KeyOf<F>) {
     const REWRITES: u8 = FLOW_REWRITE_SOURCE | FLOW_REWRITE_DESTINATION;
     flow.source = key.destination;
     flow.source_port = key.destination_port;

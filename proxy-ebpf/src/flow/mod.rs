@@ -10,9 +10,10 @@ mod track;
 
 pub use entry::{
     Found, Sender, find, is_client_entry, is_reply_entry, is_twin, lookup, lookup_quoted, lookup_reply,
-    lookup_translated, turn_round,
+    lookup_translated, reverse_entry,
 };
 pub use open::{
-    IN_USE, Owner, REFUSED, blank, clear, create, entered, first_state, forget, give_way, remember,
+    IN_USE, Owner, REFUSED, blank, clear, create, first_state, forget, forget_ambiguous, port_or_verdict,
+    remember,
 };
 pub use track::track;

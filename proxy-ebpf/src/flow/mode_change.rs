@@ -10,46 +10,46 @@ use crate::flow;
 use crate::maps::family::Family;
 use crate::maps::mode::{is_newer, is_older, owns_unknown};
 use crate::packet::Parsed;
-use crate::verdict::{Leave, NO_ROOM, UNTOUCHED};
+use crate::verdict::{NO_ROOM, NextStage, UNTOUCHED};
 
-/// Whether a packet for a frontend is the other mode's, whoever sent it: it `keeps_none` of connections where it is a director's.
+/// Whether a packet for a frontend is the other mode's, whoever sent it: it `needs_no_entry` of connections where it is a director's.
 #[inline(always)]
-pub fn passes<F: Family>(parsed: &Parsed<F::Address>, keeps_none: bool) -> bool {
+pub fn is_other_modes<F: Family>(parsed: &Parsed<F::Address>, needs_no_entry: bool) -> bool {
     match parsed.role() {
-        Role::Midstream => is_newer() && began_before::<F>(parsed, keeps_none),
+        Role::Midstream => is_newer() && began_before::<F>(parsed, needs_no_entry),
         Role::Datagram => is_older(),
         Role::Opening => false,
     }
 }
 
 #[inline(never)]
-fn began_before<F: Family>(parsed: &Parsed<F::Address>, keeps_none: bool) -> bool {
+fn began_before<F: Family>(parsed: &Parsed<F::Address>, needs_no_entry: bool) -> bool {
     match flow::find::<F>(&parsed.key) {
         Some((found, flow)) if flow::is_client_entry::<F>(flow, &parsed.key) => found.backend.is_none(),
-        _ => !(keeps_none && owns_unknown(parsed.key.protocol)),
+        _ => !(needs_no_entry && owns_unknown(parsed.key.protocol)),
     }
 }
 
-/// Leaves what belongs to a connection that began after this mode gave way. One that begins, and each that is known to have, is noted
-/// where the walk has left the stack: a director that `keeps_none` of connections could not tell them from its own otherwise.
+/// Leaves a packet to the other mode if its connection began after this mode gave way. Such a connection is entered by `other_mode`, in
+/// a stage with a stack of its own: a director that `needs_no_entry` of connections could not tell them from its own otherwise.
 #[inline(always)]
-pub fn keep_older<F: Family>(
+pub fn check_owner<F: Family>(
     parsed: &Parsed<F::Address>,
     service: u32,
-    keeps_none: bool,
-) -> Result<(), Leave> {
+    needs_no_entry: bool,
+) -> Result<(), NextStage> {
     if !is_older() {
         return Ok(());
     }
     match age::<F>(parsed, service) {
         KNOWN => Ok(()),
-        UNKNOWN if keeps_none && owns_unknown(parsed.key.protocol) => Ok(()),
+        UNKNOWN if needs_no_entry && owns_unknown(parsed.key.protocol) => Ok(()),
         UNKNOWN => Err(UNTOUCHED.into()),
         _ => {
             let scratch = F::scratch().ok_or(NO_ROOM)?;
             // SAFETY: this CPU's own, and no other program of ours runs on it before this packet is done with.
             unsafe { (&raw mut (*scratch).service).write(service) };
-            Err(Leave::Note)
+            Err(NextStage::TrackOtherMode)
         }
     }
 }

@@ -8,7 +8,7 @@ use proxy_common::flow::{
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
 
-use crate::flow::entry::{find, is_reply_entry, turn_round};
+use crate::flow::entry::{find, is_reply_entry, reverse_entry};
 use crate::header::{has_connections, tcp_flag};
 use crate::maps::family::{Endpoint, Family, FlowOf, KeyOf};
 use crate::maps::global::{KEY, REPLY_KEY, global_by_family, key_room, store_key, stored_key};
@@ -36,7 +36,7 @@ pub fn create<F: Family>(
         protocol: key.protocol,
         ..FlowKey::default()
     };
-    entered(open::<F>(key, &reply_key, owner, first_state(parsed)), Reason::ReplyKeyInUse)
+    port_or_verdict(open::<F>(key, &reply_key, owner, first_state(parsed)), Reason::ReplyKeyInUse)
 }
 
 /// No map took the entries.
@@ -47,7 +47,7 @@ pub const IN_USE: u32 = 2 << 16;
 
 /// What became of two entries: the port by which the backend knows the client (network byte order), unless it is `REFUSED` or `IN_USE`.
 #[inline(always)]
-pub const fn entered(answer: u32, in_use: Reason) -> Result<u16, Verdict> {
+pub const fn port_or_verdict(answer: u32, in_use: Reason) -> Result<u16, Verdict> {
     match answer {
         REFUSED => Err(NO_ROOM),
         IN_USE => Err(Verdict::Drop(in_use)),
@@ -55,7 +55,7 @@ pub const fn entered(answer: u32, in_use: Reason) -> Result<u16, Verdict> {
     }
 }
 
-/// Makes both entries in a global function; for the answer see [`entered`].
+/// Makes both entries in a global function; for the answer see [`port_or_verdict`].
 #[inline(always)]
 fn open<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: u8) -> u32 {
     store_key::<F>(KEY, key);
@@ -100,7 +100,7 @@ impl Opening {
     }
 }
 
-/// Makes both entries; for the answer see [`entered`].
+/// Makes both entries; for the answer see [`port_or_verdict`].
 #[inline(always)]
 fn insert_both<F: Family>(key: &KeyOf<F>, reply_key: &mut KeyOf<F>, owner: &Owner, state: u8) -> u32 {
     // One entry is built and turned round in place: two of them do not fit the stack.
@@ -119,7 +119,7 @@ fn insert_both<F: Family>(key: &KeyOf<F>, reply_key: &mut KeyOf<F>, owner: &Owne
     if F::flows_new().insert(key, &flow, BPF_ANY.into()).is_err() {
         return REFUSED;
     }
-    turn_round::<F>(&mut flow, key, reply_key);
+    reverse_entry::<F>(&mut flow, key, reply_key);
     if F::flows_new().insert(&*reply_key, &flow, BPF_ANY.into()).is_err() {
         return REFUSED;
     }
@@ -165,7 +165,7 @@ pub fn forget<F: Family>(key: &KeyOf<F>) {
 /// Forgets a client's datagrams to a service, or a connection that is over, whose replies could not be told from those to what it
 /// sends, with this key, to the backend itself: what it did last counts.
 #[inline(never)]
-pub fn give_way<F: Family>(key: &KeyOf<F>) {
+pub fn forget_ambiguous<F: Family>(key: &KeyOf<F>) {
     let reply_key = key.reversed();
     let Some((found, reply)) = find::<F>(&reply_key) else {
         return;

@@ -13,16 +13,16 @@ use crate::packet::{Packet, Parsed, Transport};
 /// Notes what a backend's packet in an embryo says; a RST is no answer, and a datagram none that could be told. It promotes nothing. A
 /// function of its own: the walks have no room on the stack.
 #[inline(never)]
-pub fn note<P: Packet, F: Family>(packet: P, parsed: &Parsed<F::Address>) -> bool {
+pub fn record_answer<P: Packet, F: Family>(packet: P, parsed: &Parsed<F::Address>) -> bool {
     let is_reset = parsed.tcp_flags & tcp_flag::RST != 0;
     if !is_reset && !parsed.is_later() && has_connections(parsed.key.protocol) {
-        note_number(said::<P>(&packet, parsed.transport()), parsed);
+        record_number(own_number::<P>(&packet, parsed.transport()), parsed);
     }
     false
 }
 
 #[inline(always)]
-fn note_number<A: Address>(number: u32, parsed: &Parsed<A>) {
+fn record_number<A: Address>(number: u32, parsed: &Parsed<A>) {
     let hash = flow_hash(&parsed.key);
     let is_first = parsed.tcp_flags & tcp_flag::SYN != 0;
     let Some(row) = row(hash) else {
@@ -91,7 +91,7 @@ pub fn acknowledged<P: Packet>(packet: &P, transport: Transport) -> u32 {
 
 /// A backend's sequence number in TCP; in SCTP the tag that it chooses in an INIT ACK (RFC 9260, section 3.3.3).
 #[inline(always)]
-fn said<P: Packet>(packet: &P, transport: Transport) -> u32 {
+fn own_number<P: Packet>(packet: &P, transport: Transport) -> u32 {
     load::<P>(packet, transport, if transport.is_tcp() { 4 } else { 16 })
 }
 

@@ -47,7 +47,7 @@ fn choose<F: Family>(key: &KeyOf<F>, reply_key: *mut KeyOf<F>) -> u32 {
     if best.is_none() { search::<F>(reply_key, hash).0 } else { best.0 }
 }
 
-/// Chooses a port and makes both entries, each in a global function; for the answer see [`flow::entered`].
+/// Chooses a port and makes both entries, each in a global function; for the answer see [`flow::port_or_verdict`].
 #[inline(always)]
 fn open<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: u8) -> u32 {
     store_key::<F>(KEY, key);
@@ -79,7 +79,7 @@ fn open_body<F: Family>(backend: u32, service: u32, opening: u32, chosen: u32) -
 }
 
 /// Gives a connection the port that was chosen, which the reply key lacks, and makes both entries; for the answer see
-/// [`flow::entered`]. The keys are as for [`choose`].
+/// [`flow::port_or_verdict`]. The keys are as for [`choose`].
 #[inline(always)]
 fn insert_with_port<F: Family>(
     key: &KeyOf<F>,
@@ -289,7 +289,7 @@ fn vacate<F: Family>(reply_key: &KeyOf<F>) -> bool {
     true
 }
 
-/// Makes both entries, the reply's first; for the answer see [`flow::entered`]. Another CPU may have given the port to another
+/// Makes both entries, the reply's first; for the answer see [`flow::port_or_verdict`]. Another CPU may have given the port to another
 /// connection this very moment: the packet is lost then, and its sender tries again.
 #[inline(always)]
 fn enter<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: u8) -> u32 {
@@ -311,14 +311,14 @@ fn enter<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: 
     {
         return flow::IN_USE;
     }
-    flow::turn_round::<F>(&mut flow, reply_key, key);
+    flow::reverse_entry::<F>(&mut flow, reply_key, key);
     if F::flows_new().insert(key, &flow, BPF_ANY.into()).is_err() {
         return flow::REFUSED;
     }
     reply_key.destination_port.into()
 }
 
-/// Makes both entries of a connection to the backend that was noted, and says which port of this node it has. A RST leaves no trace,
+/// Makes both entries of a connection to the backend that was stored, and says which port of this node it has. A RST leaves no trace,
 /// and gets the port its connection would be given first.
 #[inline(never)]
 pub fn create<F: Family>(
@@ -343,5 +343,5 @@ pub fn create<F: Family>(
         FLOW_ESTABLISHED => FLOW_SYN,
         state => state,
     };
-    flow::entered(open::<F>(key, &reply_key, &owner, state), Reason::SnatPorts)
+    flow::port_or_verdict(open::<F>(key, &reply_key, &owner, state), Reason::SnatPorts)
 }

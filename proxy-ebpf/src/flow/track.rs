@@ -6,7 +6,7 @@ use proxy_common::flow::{
     FLOW_FIN_CLIENT, FLOW_SYN,
 };
 
-use super::entry::{Found, Sender, find, is_client_entry, is_reply_entry, is_twin, turn_round};
+use super::entry::{Found, Sender, find, is_client_entry, is_reply_entry, is_twin, reverse_entry};
 use super::proof;
 use crate::header::{has_connections, tcp_flag};
 use crate::maps::clock;
@@ -23,8 +23,8 @@ pub fn track<P: Packet, F: Family>(packet: &P, parsed: &Parsed<F::Address>, foun
         parsed.tcp_flags & (tcp_flag::FIN | tcp_flag::RST) != 0 || sender == Sender::Backend && !answered;
     let promoted = found.embryo
         && match sender {
-            Sender::Backend => proof::note::<P, F>(*packet, parsed),
-            Sender::Client => answered && settle::<P, F>(*packet, parsed),
+            Sender::Backend => proof::record_answer::<P, F>(*packet, parsed),
+            Sender::Client => answered && promote_if_shown::<P, F>(*packet, parsed),
         };
     if noteworthy || found.last_seen != found.now {
         let embryo = found.embryo && !promoted;
@@ -37,7 +37,7 @@ pub fn track<P: Packet, F: Family>(packet: &P, parsed: &Parsed<F::Address>, foun
 /// Promotes an embryo, unless the client's packet is no answer; says whether it has. A function of its own: the walks have no room on
 /// the stack. Of a packet that was encapsulated meanwhile it reads a wrong number, which is not asked for.
 #[inline(never)]
-fn settle<P: Packet, F: Family>(packet: P, parsed: &Parsed<F::Address>) -> bool {
+fn promote_if_shown<P: Packet, F: Family>(packet: P, parsed: &Parsed<F::Address>) -> bool {
     if parsed.is_syn() || parsed.is_later() {
         return false;
     }
@@ -131,7 +131,7 @@ fn move_to_flows<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) -> bool {
     }
     let _ = F::flows_new().remove(key);
     if !is_alone {
-        turn_round::<F>(&mut flow, key, twin_key);
+        reverse_entry::<F>(&mut flow, key, twin_key);
         let _ = F::flows().insert(twin_key, &flow, BPF_ANY.into());
         let _ = F::flows_new().remove(twin_key);
     }
@@ -196,7 +196,7 @@ fn renew_both<F: Family>(key: &KeyOf<F>, tcp_flags: u8, embryo: bool, sender: Se
         let _ = if embryo { F::flows_new().remove(key) } else { F::flows().remove(key) };
         return;
     }
-    turn_round::<F>(&mut flow, key, &twin_key);
+    reverse_entry::<F>(&mut flow, key, &twin_key);
     let _ = if embryo {
         F::flows_new().insert(&twin_key, &flow, BPF_ANY.into())
     } else {

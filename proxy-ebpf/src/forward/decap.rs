@@ -1,4 +1,4 @@
-//! Direct Server Return: encapsulate on the director, decapsulate on the backend's node.
+//! Direct Server Return: the backend's node decapsulates, or sends the packet on to the slot's other owner.
 
 use proxy_common::backend::Backend;
 use proxy_common::flow::{FLOW_DECAPSULATED, FLOW_OUTER_IPV6};
@@ -22,7 +22,7 @@ use crate::packet::{Packet, Parsed};
 use crate::parse::parse;
 use crate::select::peer::is_for_node;
 use crate::select::{backend, source};
-use crate::verdict::{HAND_TO_TC, NO_ROOM, UNTOUCHED, Verdict};
+use crate::verdict::{Decision, HAND_TO_TC, NO_ROOM, UNTOUCHED, Verdict};
 
 /// A tunnel packet of family `O`: ours if its inner destination is a frontend and its outer one this node, or one of its pods.
 #[inline(never)]
@@ -32,15 +32,15 @@ pub fn receive<P: Packet, O: Header, E: Encapsulation>(packet: P) -> Verdict {
 
 /// Ours have neither options nor extension headers, and are no fragments; so inner offsets are constants.
 #[inline(always)]
-fn received<P: Packet, O: Header, E: Encapsulation>(mut packet: P) -> Result<Verdict, Verdict> {
-    packet.need(ETHERNET + O::HEADER + E::BYTES + size_of::<Ipv6>() + size_of::<Tcp>());
+fn received<P: Packet, O: Header, E: Encapsulation>(mut packet: P) -> Decision {
+    packet.pull(ETHERNET + O::HEADER + E::BYTES + size_of::<Ipv6>() + size_of::<Tcp>());
     let protocol = O::peek_protocol(&packet, ETHERNET).ok_or(UNTOUCHED)?;
     let Plain { length, .. } = O::read_plain(&packet, ETHERNET, protocol).ok_or(UNTOUCHED)?;
     // An IPv6 header says how much follows it.
     let uncounted = if O::HAS_HEADER_CHECKSUM { 0 } else { O::HEADER };
     let counted = packet.network_length(length - uncounted as u32, ETHERNET + uncounted);
     let length = counted + uncounted as u32;
-    if !packet.holds(ETHERNET as u32 + length) {
+    if !packet.has_bytes(ETHERNET as u32 + length) {
         return Err(UNTOUCHED);
     }
     match E::inner_protocol::<P, O>(&packet, protocol) {
@@ -54,7 +54,7 @@ fn received<P: Packet, O: Header, E: Encapsulation>(mut packet: P) -> Result<Ver
 fn receive_inner<P: Packet, O: Header, F: Header, E: Encapsulation>(
     packet: &mut P,
     outer_length: u32,
-) -> Result<Verdict, Verdict> {
+) -> Decision {
     let mut inner = parse::<P, F>(packet, ETHERNET + O::HEADER + E::BYTES, Side::Tunnel)?;
     if !inner.has_ports() || inner.length + (O::HEADER + E::BYTES) as u32 > outer_length {
         return Err(UNTOUCHED);
@@ -107,7 +107,7 @@ fn serve<P: Packet, O: Header, F: Header, E: Encapsulation>(
     inner: &mut Parsed<F::Address>,
     frontend: &Frontend,
     hint: u32,
-) -> Result<Verdict, Verdict> {
+) -> Decision {
     let is_for_pod = may_be_for_pod::<O, F, E>() && hint & HINT_POD != 0;
     if is_for_pod && mode::is_older() && !has_connections(inner.key.protocol) {
         return Err(UNTOUCHED);
@@ -132,10 +132,14 @@ fn serve<P: Packet, O: Header, F: Header, E: Encapsulation>(
     }
     let chosen = choose::<F>(inner, frontend, hint);
     let Some(backend) = backend::lookup_backend::<F>(chosen) else {
-        return Err(if is_for_pod { leave::<F>(inner) } else { Verdict::Drop(Reason::NoBackendHere) });
+        return Err(if is_for_pod {
+            pass_untouched::<F>(inner)
+        } else {
+            Verdict::Drop(Reason::NoBackendHere)
+        });
     };
     if !suits(packet, backend) || is_for_pod && !begins_here::<F>(inner, backend) {
-        return Err(leave::<F>(inner));
+        return Err(pass_untouched::<F>(inner));
     }
     if !backend.is_local() {
         return Ok(send_onward::<P, O, F, E>(*packet, inner, backend, hint));
@@ -151,13 +155,13 @@ fn serve<P: Packet, O: Header, F: Header, E: Encapsulation>(
 /// Whether a packet that is addressed to a backend's pod, and has no flow entry, begins something that this node translates.
 #[inline(always)]
 fn begins_here<F: Family>(inner: &Parsed<F::Address>, backend: &Backend<F::Address>) -> bool {
-    let is_pods = config::is_on() && backend::takes::<F>(backend, &inner.key);
+    let is_pods = config::pods_decapsulate() && backend::pod_takes::<F>(backend, &inner.key);
     backend.is_local() && !inner.is_midstream() && !mode::is_older() && !is_pods
 }
 
 /// Passes what is not taken. A connection that begins must not meet what is left here of an earlier one with its ports.
 #[inline(always)]
-fn leave<F: Family>(inner: &Parsed<F::Address>) -> Verdict {
+fn pass_untouched<F: Family>(inner: &Parsed<F::Address>) -> Verdict {
     if inner.is_syn() {
         flow::forget::<F>(&inner.key);
     }
@@ -216,7 +220,7 @@ fn decapsulate<P: Packet, O: Family, F: Header, E: Encapsulation>(
     inner: &mut Parsed<F::Address>,
     client_port: u16,
     destination: &(F::Address, u16),
-) -> Result<Verdict, Verdict> {
+) -> Decision {
     packet.pop_outer(O::HEADER + E::BYTES, O::ETHER_TYPE, F::ETHER_TYPE).map_err(|_| NO_ROOM)?;
     inner.network -= (O::HEADER + E::BYTES) as u32;
     inner.payload -= (O::HEADER + E::BYTES) as u32;
@@ -242,7 +246,7 @@ fn rewrite_outer<P: Packet, O: Family, F: Family, E: Encapsulation>(
     inner: &Parsed<F::Address>,
     backend: &Backend<F::Address>,
     hint: u32,
-) -> Result<Verdict, Verdict> {
+) -> Decision {
     let way = route::lookup_way(backend.way)?;
     if hint & ONWARD != 0 || header_of(way) != O::HEADER {
         return Err(Verdict::Drop(Reason::NoBackendHere));

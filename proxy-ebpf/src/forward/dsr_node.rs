@@ -9,7 +9,7 @@ use crate::header::ETHERNET;
 use crate::maps::config;
 use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed};
-use crate::verdict::{NO_ROOM, Verdict};
+use crate::verdict::{Decision, NO_ROOM, Verdict};
 
 /// Sends a client's packet to the node of `backend`, encapsulated.
 #[inline(always)]
@@ -17,12 +17,12 @@ pub fn send<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     backend: &Backend<F::Address>,
-) -> Result<Verdict, Verdict> {
+) -> Decision {
     let way = route::lookup_way(backend.way)?;
     if parsed.hop_limit <= 1 {
         return Err(Verdict::Refuse(Reason::HopLimit, backend.way));
     }
-    let between = config::own_bytes();
+    let between = config::tunnel_header_bytes();
     let outer = header_of(way) + between;
     let size = packet.largest_packet(parsed, outer);
     if size > u32::from(way.mtu) {

@@ -1,6 +1,6 @@
 //! Direct Server Return to pods that take the outer header off themselves (`--dsr-dispatch pod`): it is addressed to the pod.
 //!
-//! As in `snat`, the walk that chooses a backend leaves a note and ends, and what is here begins anew from the frame.
+//! As in `snat`, the stage that chooses a backend stores a flow entry and ends. The functions here begin anew from the frame.
 
 use proxy_common::backend::Backend;
 use proxy_common::flow::FLOW_ENCAPSULATE;
@@ -20,25 +20,31 @@ use crate::maps::{self, config, observe};
 use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed};
 use crate::parse::parse;
-use crate::select::backend::{self, suits};
-use crate::verdict::{HAND_TO_TC, NO_ROOM, Verdict};
+use crate::select::backend;
+use crate::verdict::{Decision, HAND_TO_TC, NO_ROOM, Verdict};
 
-/// Whether a client's packet goes to the pod of a backend: notes for [`send`] whose it is. With `FLOW_ENCAPSULATE` it opens a
+/// Whether a client's packet goes to the pod of a backend: stores for [`send`] whose it is. With `FLOW_ENCAPSULATE` it opens a
 /// connection that is to be remembered.
 #[inline(always)]
-pub fn begins<F: Family>(
+pub fn prepare<F: Family>(
     backend: &Backend<F::Address>,
     key: &KeyOf<F>,
     reference: BackendRef,
     frontend: &Frontend,
     flags: u8,
 ) -> bool {
-    backend.is_pod() && note::<F>(backend.port, key, reference, frontend, flags)
+    backend.is_pod() && store_handoff::<F>(backend.port, key, reference, frontend, flags)
 }
 
 #[inline(never)]
-fn note<F: Family>(port: u16, key: &KeyOf<F>, reference: BackendRef, frontend: &Frontend, flags: u8) -> bool {
-    let Some(scratch) = F::scratch().filter(|_| suits::<F>(port, key)) else {
+fn store_handoff<F: Family>(
+    port: u16,
+    key: &KeyOf<F>,
+    reference: BackendRef,
+    frontend: &Frontend,
+    flags: u8,
+) -> bool {
+    let Some(scratch) = F::scratch().filter(|_| backend::has_pods_port::<F>(port, key)) else {
         return false;
     };
     // SAFETY: this CPU's own, and no other program of ours runs on it before this packet is done with.
@@ -50,7 +56,7 @@ fn note<F: Family>(port: u16, key: &KeyOf<F>, reference: BackendRef, frontend: &
     true
 }
 
-/// Sends a client's packet to the pod that was noted, encapsulated.
+/// Sends a client's packet to the pod that was stored, encapsulated.
 #[inline(never)]
 pub fn send<P: Packet, F: Header>(mut packet: P) -> Verdict {
     parse::<P, F>(&packet, ETHERNET, Side::Uplink)
@@ -59,11 +65,8 @@ pub fn send<P: Packet, F: Header>(mut packet: P) -> Verdict {
 }
 
 #[inline(always)]
-fn send_parsed<P: Packet, F: Header>(
-    packet: &mut P,
-    parsed: &Parsed<F::Address>,
-) -> Result<Verdict, Verdict> {
-    let noted = handoff::noted::<F>()?;
+fn send_parsed<P: Packet, F: Header>(packet: &mut P, parsed: &Parsed<F::Address>) -> Decision {
+    let noted = handoff::load::<F>()?;
     let owner = Owner { backend: BackendRef(noted.backend), service: noted.service, flags: noted.flags };
     let verdict = encapsulate::<P, F>(packet, parsed, owner.backend)?;
     // Last: what is handed to TC must not be remembered here, or it would be no first packet there.
@@ -80,12 +83,12 @@ pub fn encapsulate<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     reference: BackendRef,
-) -> Result<Verdict, Verdict> {
+) -> Decision {
     let backend = backend::lookup_backend::<F>(reference).ok_or(Verdict::Drop(Reason::NoBackend))?;
     if parsed.hop_limit <= 1 {
         return Err(Verdict::Refuse(Reason::HopLimit, backend.way));
     }
-    let between = config::own_bytes();
+    let between = config::tunnel_header_bytes();
     let outer = F::HEADER + between;
     let size = packet.largest_packet(parsed, outer);
     let mut next = NextHop::default();
@@ -121,7 +124,7 @@ fn find<P: Packet, F: Family>(
     let backend = backend::lookup_backend::<F>(reference).ok_or(Verdict::Drop(Reason::NoBackend))?;
     if backend.is_local() {
         find_here::<P, F>(packet, &backend.address, size, next)?;
-        return Ok(&handoff::noted::<F>()?.source);
+        return Ok(&handoff::load::<F>()?.source);
     }
     let hop = route::hop::<P, F>(packet, reference, &backend.address)?;
     if size > u32::from(hop.mtu) {

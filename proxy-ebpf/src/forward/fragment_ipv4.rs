@@ -20,7 +20,7 @@ use crate::packet::{CHUNK_WORDS, Chunk, Kind, Packet};
 use crate::verdict::{HAND_TO_TC, NO_ROOM, Verdict};
 
 /// The second fragment is in the frame; the first one is on its way.
-const CUT: u32 = 0;
+const SPLIT: u32 = 0;
 /// The packet can't be cut.
 const WHOLE: u32 = 1;
 /// The kernel refused.
@@ -44,11 +44,11 @@ pub fn fragment<P: Packet>(packet: P, fits: u32) -> Verdict {
     let done = match P::KIND {
         Kind::Xdp => return HAND_TO_TC,
         _ if packet.has_segments() => return Verdict::Drop(Reason::TooBig),
-        Kind::Framed => cut_in_two(context.cast(), fits),
-        Kind::Bare => cut_bare_in_two(context.cast(), fits),
+        Kind::Framed => fragment_framed(context.cast(), fits),
+        Kind::Bare => fragment_bare(context.cast(), fits),
     };
     match done {
-        CUT => Verdict::Again(Reason::Fragmented),
+        SPLIT => Verdict::Reinject(Reason::Fragmented),
         REFUSED => NO_ROOM,
         _ => Verdict::Drop(Reason::TooBig),
     }
@@ -56,20 +56,20 @@ pub fn fragment<P: Packet>(packet: P, fits: u32) -> Verdict {
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn cut_in_two(context: *mut __sk_buff, fits: u32) -> u32 {
-    cut(TcPacket::<FRAMED>::of(context), fits)
+extern "C" fn fragment_framed(context: *mut __sk_buff, fits: u32) -> u32 {
+    split(TcPacket::<FRAMED>::of(context), fits)
 }
 
 #[unsafe(no_mangle)]
 #[inline(never)]
-extern "C" fn cut_bare_in_two(context: *mut __sk_buff, fits: u32) -> u32 {
-    cut(TcPacket::<BARE>::of(context), fits)
+extern "C" fn fragment_bare(context: *mut __sk_buff, fits: u32) -> u32 {
+    split(TcPacket::<BARE>::of(context), fits)
 }
 
 /// Cuts a packet in two, the first of which has at most `fits` bytes, or what the buffer leaves it. The second is to come in behind
 /// it: both wait in one queue.
 #[inline(always)]
-fn cut<const LINK: usize>(mut packet: TcPacket<LINK>, fits: u32) -> u32 {
+fn split<const LINK: usize>(mut packet: TcPacket<LINK>, fits: u32) -> u32 {
     let Some(header) = packet.at::<Ipv4>(ETHERNET) else {
         return WHOLE;
     };
@@ -85,13 +85,13 @@ fn cut<const LINK: usize>(mut packet: TcPacket<LINK>, fits: u32) -> u32 {
         return WHOLE;
     }
     let parts = complete_checksum(&mut packet, &header, payload)
-        .and_then(|()| part(&packet, &header, kept, payload - kept));
-    if parts.is_some() { CUT } else { REFUSED }
+        .and_then(|()| send_first(&packet, &header, kept, payload - kept));
+    if parts.is_some() { SPLIT } else { REFUSED }
 }
 
 /// Sends the first `kept` bytes of the payload on their way, and leaves the other `rest` in the frame.
 #[inline(always)]
-fn part<const LINK: usize>(packet: &TcPacket<LINK>, header: &Ipv4, kept: u32, rest: u32) -> Option<()> {
+fn send_first<const LINK: usize>(packet: &TcPacket<LINK>, header: &Ipv4, kept: u32, rest: u32) -> Option<()> {
     let context = packet.context().cast();
     let room = maps::BUFFER.get_ptr_mut(0)?.cast();
     buffer::load::<MOST_TAKEN>(context, in_frame::<LINK>(HEADERS as u32 + kept), room, rest)?;

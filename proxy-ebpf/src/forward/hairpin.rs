@@ -14,9 +14,9 @@ use crate::maps::observe;
 use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed, ethernet};
 use crate::parse::parse;
-use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
+use crate::verdict::{Decision, NO_ROOM, UNTOUCHED, Verdict};
 
-/// Gives a pod its own packet back, for the backend that was noted.
+/// Gives a pod its own packet back, for the backend that was stored.
 #[inline(never)]
 pub fn translate<P: Packet, F: Header>(packet: P) -> Verdict {
     parse::<P, F>(&packet, ETHERNET, Side::Pod)
@@ -25,11 +25,8 @@ pub fn translate<P: Packet, F: Header>(packet: P) -> Verdict {
 }
 
 #[inline(always)]
-fn translate_parsed<P: Packet, F: Header>(
-    packet: &P,
-    parsed: &Parsed<F::Address>,
-) -> Result<Verdict, Verdict> {
-    let noted = handoff::noted::<F>()?;
+fn translate_parsed<P: Packet, F: Header>(packet: &P, parsed: &Parsed<F::Address>) -> Decision {
+    let noted = handoff::load::<F>()?;
     let source = if noted.check == 0 {
         let frontend = parsed.key.destination;
         (frontend, snat_ports::create::<F>(parsed, noted, &frontend)?)
@@ -37,7 +34,7 @@ fn translate_parsed<P: Packet, F: Header>(
         (noted.source, noted.source_port)
     };
     let destination = (noted.destination, noted.destination_port);
-    turn::<P, F>(packet, parsed, &source, &destination).ok_or(NO_ROOM)?;
+    write_and_reflect::<P, F>(packet, parsed, &source, &destination).ok_or(NO_ROOM)?;
     observe::count_service(noted.service, packet.length());
     Ok(Verdict::Bounce(Reason::Hairpin))
 }
@@ -51,19 +48,19 @@ pub fn restore<P: Packet, F: Header>(packet: P) -> Verdict {
 }
 
 #[inline(always)]
-fn restore_parsed<P: Packet, F: Header>(packet: &P, parsed: &Parsed<F::Address>) -> Result<Verdict, Verdict> {
-    let (found, entry) = snat::note_reply::<F>(&parsed.key)?;
+fn restore_parsed<P: Packet, F: Header>(packet: &P, parsed: &Parsed<F::Address>) -> Decision {
+    let (found, entry) = snat::store_reply::<F>(&parsed.key)?;
     let (frontend, client) = ((entry.source, entry.source_port), (entry.destination, entry.destination_port));
     if client.0 != parsed.key.source {
         return Err(UNTOUCHED);
     }
     flow::track::<P, F>(packet, parsed, found, Sender::Backend);
-    turn::<P, F>(packet, parsed, &frontend, &client).ok_or(NO_ROOM)?;
+    write_and_reflect::<P, F>(packet, parsed, &frontend, &client).ok_or(NO_ROOM)?;
     Ok(Verdict::Bounce(Reason::Reply))
 }
 
 #[inline(always)]
-fn turn<P: Packet, F: Header>(
+fn write_and_reflect<P: Packet, F: Header>(
     packet: &P,
     parsed: &Parsed<F::Address>,
     source: &Endpoint<F>,

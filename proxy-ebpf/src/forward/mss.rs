@@ -45,7 +45,7 @@ fn rewrite<P: Packet, F: Family>(
     // SAFETY: `at` checked the bound.
     let has_options = unsafe { (*tcp).data_offset } & DATA_OFFSET_MASK > (size_of::<Tcp>() as u8) << 2;
     let offset = transport.offset() + size_of::<Tcp>();
-    packet.need(offset + size_of::<MaximumSegmentSize>());
+    packet.pull(offset + size_of::<MaximumSegmentSize>());
     let option = packet.at::<MaximumSegmentSize>(offset)?;
     // SAFETY: `at` checked the bound.
     let old = unsafe { *option };

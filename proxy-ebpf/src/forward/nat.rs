@@ -8,7 +8,7 @@ use crate::header::Ports;
 use crate::maps::family::Endpoint;
 use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed, sctp};
-use crate::verdict::{NO_ROOM, Verdict};
+use crate::verdict::{Decision, NO_ROOM, Verdict};
 
 /// Sends a client's packet to a backend on this node; its address is kept, its port nearly always.
 #[inline(always)]
@@ -18,7 +18,7 @@ pub fn deliver<P: Packet, F: Header>(
     client_port: u16,
     backend: &Endpoint<F>,
     reason: Reason,
-) -> Result<Verdict, Verdict> {
+) -> Decision {
     let client = (parsed.key.source, client_port);
     write::<P, F>(*packet, parsed, &client, backend).ok_or(NO_ROOM)?;
     Ok(Verdict::Deliver(reason))
@@ -31,7 +31,7 @@ pub fn restore<P: Packet, F: Header>(
     parsed: &Parsed<F::Address>,
     frontend: &Endpoint<F>,
     client_port: u16,
-) -> Result<Verdict, Verdict> {
+) -> Decision {
     let client = (parsed.key.destination, client_port);
     write::<P, F>(*packet, parsed, frontend, &client).ok_or(NO_ROOM)?;
     Ok(Verdict::Deliver(Reason::Reply))
@@ -46,24 +46,24 @@ pub fn write<P: Packet, F: Header>(
     destination: &Endpoint<F>,
 ) -> Option<()> {
     if F::Address::WORDS == 1 {
-        write_here::<P, F>(packet, parsed, source, destination)
+        write_inline::<P, F>(packet, parsed, source, destination)
     } else {
-        write_apart::<P, F>(packet, parsed, source, destination)
+        write_out_of_line::<P, F>(packet, parsed, source, destination)
     }
 }
 
 #[inline(never)]
-fn write_apart<P: Packet, F: Header>(
+fn write_out_of_line<P: Packet, F: Header>(
     packet: P,
     parsed: &Parsed<F::Address>,
     source: &Endpoint<F>,
     destination: &Endpoint<F>,
 ) -> Option<()> {
-    write_here::<P, F>(packet, parsed, source, destination)
+    write_inline::<P, F>(packet, parsed, source, destination)
 }
 
 #[inline(always)]
-fn write_here<P: Packet, F: Header>(
+fn write_inline<P: Packet, F: Header>(
     mut packet: P,
     parsed: &Parsed<F::Address>,
     source: &Endpoint<F>,
@@ -78,7 +78,7 @@ fn write_here<P: Packet, F: Header>(
 
     F::write_addresses(&packet, parsed.network_offset(), &source.0, &destination.0, addresses)?;
     if parsed.is_later() {
-        packet.note_addresses::<F>(addresses);
+        packet.adjust_for_addresses::<F>(addresses);
         return Some(());
     }
     let transport = parsed.transport();

@@ -1,4 +1,4 @@
-//! Connections of the other mode, while the node changes from one to the other.
+//! Connections of the other mode, while the node changes its mode.
 
 use proxy_common::fragment::Side;
 use proxy_common::selection::BackendRef;
@@ -13,11 +13,11 @@ use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
 /// Enters a connection of the other mode's without a backend, or renews its entry. Where the map refuses, what follows may be taken for
 /// an older connection's, and is reset.
 #[inline(never)]
-pub fn note<P: Packet, F: Header>(packet: P) -> Verdict {
+pub fn track<P: Packet, F: Header>(packet: P) -> Verdict {
     let Some(scratch) = F::scratch() else {
         return NO_ROOM;
     };
-    // SAFETY: as in `keep_older`.
+    // SAFETY: as in `mode_change::check_owner`.
     let service = unsafe { (&raw const (*scratch).service).read() };
     if let Ok(parsed) = parse::<P, F>(&packet, ETHERNET, Side::Uplink) {
         if let Some((found, _)) = flow::lookup::<F>(&parsed, service) {

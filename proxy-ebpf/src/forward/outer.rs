@@ -32,7 +32,7 @@ pub fn write_outer<P: Packet, F: Family>(
     let ethernet = packet.ethernet().ok_or(NO_ROOM)?;
     // SAFETY: `at` checked the bound.
     unsafe { *ethernet = Ethernet { addresses: next.addresses, ether_type } };
-    packet.sign();
+    packet.mark_tunnel();
     let written = if way.flags & WAY_IPV4 != 0 {
         V4::write_outer(packet, ETHERNET, &outer::<F, V4>(parsed, way, hint, between))
     } else {

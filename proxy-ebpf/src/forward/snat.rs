@@ -1,7 +1,7 @@
 //! Backends on other nodes that are reached from an address and port of this node: both directions pass here.
 //!
-//! The walk that chooses a backend leaves a note and ends; what is here begins anew from the frame. Called from inside that
-//! walk, it would not fit the stack.
+//! The stage that chooses a backend stores a flow entry and ends ([`handoff`]). The functions here begin anew from the frame: called
+//! from inside that stage, they would not fit the stack.
 
 use proxy_common::backend::Backend;
 use proxy_common::flow::Flow;
@@ -9,8 +9,7 @@ use proxy_common::fragment::Side;
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
 
-use crate::flow::handoff::{note, noted};
-use crate::flow::{self, Found, Owner, Sender, snat_ports};
+use crate::flow::{self, Found, Owner, Sender, handoff, snat_ports};
 use crate::forward::route::{self, NextHop};
 use crate::forward::{mss, nat};
 use crate::header::ETHERNET;
@@ -19,12 +18,12 @@ use crate::maps::observe;
 use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed};
 use crate::parse::parse;
-use crate::verdict::{BY_HOP, Leave, NO_ROOM, UNTOUCHED, Verdict};
+use crate::verdict::{BY_HOP, Decision, NO_ROOM, NextStage, UNTOUCHED, Verdict};
 
-/// Notes for [`translate`] that a packet opens a connection, as far as this node knows.
+/// Stores for [`translate`] that a packet opens a connection, as far as this node knows.
 #[inline(always)]
-pub fn begin<F: Family>(backend: &Backend<F::Address>, owner: &Owner) -> Leave {
-    note::<F>(&Flow {
+pub fn hand_over_new<F: Family>(backend: &Backend<F::Address>, owner: &Owner) -> NextStage {
+    handoff::store::<F>(&Flow {
         destination: backend.address,
         destination_port: backend.port,
         backend: owner.backend.0,
@@ -33,12 +32,12 @@ pub fn begin<F: Family>(backend: &Backend<F::Address>, owner: &Owner) -> Leave {
     })
 }
 
-/// Notes for [`translate`] what a connection's entry says; `None` if it is another connection's by now. What was copied is
+/// Stores a connection's entry for [`translate`]; `None` if it is another connection's by now. What was copied is
 /// judged: the entry may change its owner while it is read.
 #[inline(always)]
-pub fn go_on<F: Family>(entry: &FlowOf<F>, key: &KeyOf<F>) -> Option<Leave> {
-    let leave = note::<F>(entry);
-    flow::is_client_entry::<F>(noted::<F>().ok()?, key).then_some(leave)
+pub fn hand_over_flow<F: Family>(entry: &FlowOf<F>, key: &KeyOf<F>) -> Option<NextStage> {
+    let leave = handoff::store::<F>(entry);
+    flow::is_client_entry::<F>(handoff::load::<F>().ok()?, key).then_some(leave)
 }
 
 /// Whether a packet is the reply of a backend on another node.
@@ -47,7 +46,7 @@ pub fn is_reply<F: Family>(key: &KeyOf<F>) -> bool {
     flow::lookup_translated::<F>(key).is_some()
 }
 
-/// Sends a client's packet on to the backend that was noted.
+/// Sends a client's packet on to the backend that was stored.
 #[inline(never)]
 pub fn translate<P: Packet, F: Header>(mut packet: P) -> Verdict {
     parse::<P, F>(&packet, ETHERNET, Side::Uplink)
@@ -56,11 +55,8 @@ pub fn translate<P: Packet, F: Header>(mut packet: P) -> Verdict {
 }
 
 #[inline(always)]
-fn translate_parsed<P: Packet, F: Header>(
-    packet: &mut P,
-    parsed: &Parsed<F::Address>,
-) -> Result<Verdict, Verdict> {
-    let noted = noted::<F>()?;
+fn translate_parsed<P: Packet, F: Header>(packet: &mut P, parsed: &Parsed<F::Address>) -> Decision {
+    let noted = handoff::load::<F>()?;
     let backend = BackendRef(noted.backend);
     let hop = route::hop::<P, F>(packet, backend, &noted.destination)?;
     check_hops(parsed, BY_HOP | backend.id())?;
@@ -79,13 +75,13 @@ fn translate_parsed<P: Packet, F: Header>(
     Ok(Verdict::Send(Reason::SentSnat, next.device))
 }
 
-/// Notes the entry of a reply to a translated connection; where there is none, the reply is not ours. As in [`go_on`], what was
+/// Stores the entry of a reply to a translated connection; where there is none, the reply is not ours. As in [`hand_over_flow`], what was
 /// copied is judged.
 #[inline(always)]
-pub fn note_reply<F: Family>(key: &KeyOf<F>) -> Result<(Found, &'static FlowOf<F>), Verdict> {
+pub fn store_reply<F: Family>(key: &KeyOf<F>) -> Result<(Found, &'static FlowOf<F>), Verdict> {
     let (found, entry) = flow::lookup_translated::<F>(key).ok_or(UNTOUCHED)?;
-    note::<F>(entry);
-    let entry = noted::<F>()?;
+    handoff::store::<F>(entry);
+    let entry = handoff::load::<F>()?;
     if flow::is_reply_entry::<F>(entry, key) { Ok((found, entry)) } else { Err(UNTOUCHED) }
 }
 
@@ -98,11 +94,8 @@ pub fn restore<P: Packet, F: Header>(mut packet: P) -> Verdict {
 }
 
 #[inline(always)]
-fn restore_parsed<P: Packet, F: Header>(
-    packet: &mut P,
-    parsed: &Parsed<F::Address>,
-) -> Result<Verdict, Verdict> {
-    let (found, entry) = note_reply::<F>(&parsed.key)?;
+fn restore_parsed<P: Packet, F: Header>(packet: &mut P, parsed: &Parsed<F::Address>) -> Decision {
+    let (found, entry) = store_reply::<F>(&parsed.key)?;
     let frontend = (entry.source, entry.source_port);
     let client = (entry.destination, entry.destination_port);
     // What the backend is told comes from where it sent the packet: an address of this node.

@@ -1,4 +1,4 @@
-//! The walk of a packet that leaves the node, or goes to a pod: `tc_egress` and `tc_pod_out`.
+//! A packet that leaves the node, or goes to a pod: `tc_egress` and `tc_pod_out`.
 
 use crate::flow::{self, Sender};
 use crate::forward::{mss, nat};
@@ -13,7 +13,7 @@ use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed};
 use crate::parse::parse;
 use crate::select::{backend, node_flow, vip};
-use crate::verdict::{UNTOUCHED, Verdict};
+use crate::verdict::{Decision, UNTOUCHED, Verdict};
 use proxy_common::fragment::Side;
 use proxy_common::verdict::Reason;
 
@@ -43,7 +43,7 @@ pub fn is_unserved<P: Packet>(packet: P, came_in_by: u32) -> bool {
 
 #[inline(always)]
 fn is_for_vip<P: Packet, F: Header>(packet: P, came_in_by: u32) -> bool {
-    packet.need(ETHERNET + F::HEADER);
+    packet.pull(ETHERNET + F::HEADER);
     let Some((_, destination)) = F::read_addresses(&packet, ETHERNET) else {
         return false;
     };
@@ -60,7 +60,7 @@ fn is_vip_from_network<F: Family>(address: &F::Address, came_in_by: u32) -> bool
 #[inline(always)]
 fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
     match F::peek_protocol(&packet, ETHERNET) {
-        Some(protocol) if protocol == F::PROTOCOL => icmp::leave::<P, F>(packet),
+        Some(protocol) if protocol == F::PROTOCOL => icmp::restore::<P, F>(packet),
         _ => restore::<P, F>(packet),
     }
 }
@@ -73,10 +73,7 @@ fn restore<P: Packet, F: Header>(mut packet: P) -> Verdict {
 }
 
 #[inline(always)]
-fn restore_parsed<P: Packet, F: Header>(
-    packet: &mut P,
-    parsed: &Parsed<F::Address>,
-) -> Result<Verdict, Verdict> {
+fn restore_parsed<P: Packet, F: Header>(packet: &mut P, parsed: &Parsed<F::Address>) -> Decision {
     // A later fragment shows nothing of what is inside. Without the first one nobody puts it together.
     if forged_tunnel::may_be_tunnel::<F>(&parsed.key)
         && !parsed.is_later()
@@ -87,21 +84,25 @@ fn restore_parsed<P: Packet, F: Header>(
     if !parsed.has_ports() {
         return Err(UNTOUCHED);
     }
-    if config::is_on() && parsed.is_syn_ack() && backend::is_pods_answer::<F>(&parsed.key) {
-        let _ = mss::clamp::<P, F>(packet, parsed.transport(), (F::HEADER + config::own_bytes()) as u16);
+    if config::pods_decapsulate() && parsed.is_syn_ack() && backend::is_pods_answer::<F>(&parsed.key) {
+        let _ = mss::clamp::<P, F>(
+            packet,
+            parsed.transport(),
+            (F::HEADER + config::tunnel_header_bytes()) as u16,
+        );
         return Err(UNTOUCHED);
     }
     let reply =
         if observe::has_served(parsed.key.source_port) { flow::lookup_reply::<F>(parsed) } else { None };
     let Some((found, frontend, client_port)) = reply else {
         if node_flow::may_be_node_port(parsed.key.source_port) {
-            node_flow::note::<F>(parsed);
+            node_flow::record::<F>(parsed);
         }
         return Err(UNTOUCHED);
     };
     if parsed.is_syn_ack() && found.has_finished() {
         // An answer to a SYN that the client sent to the backend itself, by the port of a connection that is over.
-        flow::give_way::<F>(&parsed.key.reversed());
+        flow::forget_ambiguous::<F>(&parsed.key.reversed());
         return Err(UNTOUCHED);
     }
     flow::track::<P, F>(packet, parsed, found, Sender::Backend);

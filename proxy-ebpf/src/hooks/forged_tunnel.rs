@@ -38,33 +38,33 @@ pub fn is_forged<P: Packet, O: Family>(packet: P, payload: u32, key: &KeyOf<O>) 
         return false;
     }
     if key.protocol != protocol::UDP {
-        return holds_ours::<P>(packet, payload, key.protocol);
+        return carries_clients::<P>(packet, payload, key.protocol);
     }
     // One header, and each segment may hold another packet.
     if packet.has_segments() {
         return peers::peer::<O>(&key.destination) & PEER_NODE != 0;
     }
     let inner = payload + size_of::<Udp>() as u32;
-    packet.need((inner & MAX_OFFSET) as usize + size_of::<Ipv4>());
+    packet.pull((inner & MAX_OFFSET) as usize + size_of::<Ipv4>());
     let Some(header) = packet.at::<Ipv4>((inner & MAX_OFFSET) as usize) else {
         return false;
     };
     // SAFETY: `at` checked the bound.
     let family =
         if unsafe { (*header).version_and_length } >> 4 == 4 { protocol::IPV4 } else { protocol::IPV6 };
-    holds_ours::<P>(packet, inner, family)
+    carries_clients::<P>(packet, inner, family)
 }
 
 #[inline(always)]
-fn holds_ours<P: Packet>(packet: P, inner: u32, family: u8) -> bool {
+fn carries_clients<P: Packet>(packet: P, inner: u32, family: u8) -> bool {
     let inner = inner & MAX_OFFSET;
-    packet.need(inner as usize + size_of::<Ipv6>() + size_of::<IcmpHeader>());
-    if family == protocol::IPV4 { holds_ours4(packet, inner) } else { holds_ours6(packet, inner) }
+    packet.pull(inner as usize + size_of::<Ipv6>() + size_of::<IcmpHeader>());
+    if family == protocol::IPV4 { carries_clients4(packet, inner) } else { carries_clients6(packet, inner) }
 }
 
 /// Two functions for two families: their headers say differently where the ports are, and fragments.
 #[inline(never)]
-fn holds_ours4<P: Packet>(packet: P, inner: u32) -> bool {
+fn carries_clients4<P: Packet>(packet: P, inner: u32) -> bool {
     let Some(header) = packet.at::<Ipv4>((inner & MAX_OFFSET) as usize) else {
         return false;
     };
@@ -72,7 +72,7 @@ fn holds_ours4<P: Packet>(packet: P, inner: u32) -> bool {
     let header = unsafe { *header };
     let length = u32::from(header.version_and_length & 0x0f) << 2;
     let has_transport = header.fragment & FRAGMENT_MASK == 0;
-    asks_for_ours::<P, V4>(
+    is_for_frontend::<P, V4>(
         packet,
         &Addr4(header.destination),
         has_transport.then_some(inner + length),
@@ -81,7 +81,7 @@ fn holds_ours4<P: Packet>(packet: P, inner: u32) -> bool {
 }
 
 #[inline(never)]
-fn holds_ours6<P: Packet>(packet: P, inner: u32) -> bool {
+fn carries_clients6<P: Packet>(packet: P, inner: u32) -> bool {
     let Some(header) = packet.at::<Ipv6>((inner & MAX_OFFSET) as usize) else {
         return false;
     };
@@ -90,13 +90,13 @@ fn holds_ours6<P: Packet>(packet: P, inner: u32) -> bool {
     // Anything else, another tunnel for one, is no client's packet.
     let has_transport = !is_extension(next);
     let transport = inner + size_of::<Ipv6>() as u32;
-    asks_for_ours::<P, V6>(packet, &Addr6(destination), has_transport.then_some(transport), next)
+    is_for_frontend::<P, V6>(packet, &Addr6(destination), has_transport.then_some(transport), next)
 }
 
 /// Whether a node would take an inner packet for a client's, or for an ICMP error about one: by its port where that can be read at
 /// once, else by its address.
 #[inline(always)]
-fn asks_for_ours<P: Packet, F: Icmp>(
+fn is_for_frontend<P: Packet, F: Icmp>(
     packet: P,
     address: &F::Address,
     transport: Option<u32>,
@@ -105,7 +105,7 @@ fn asks_for_ours<P: Packet, F: Icmp>(
     let Some(transport) = transport.map(|offset| (offset & MAX_OFFSET) as usize) else {
         return is_known::<F>(address);
     };
-    packet.need(transport + size_of::<IcmpHeader>());
+    packet.pull(transport + size_of::<IcmpHeader>());
     if number == F::PROTOCOL {
         let header = packet.at::<IcmpHeader>(transport);
         // SAFETY: `at` checked the bound.

@@ -1,4 +1,4 @@
-//! The walk of a packet that a pod of this node sends: `tc_pod_in`. What goes to pods is [`egress`](crate::egress)'s business, on
+//! A packet that a pod of this node sends: `tc_pod_in`. What goes to pods is [`egress`](crate::egress)'s business, on
 //! their devices as on all others.
 //!
 //! Socket hooks have turned most calls to a backend before there is a packet. Here are the others: of pods whose sockets the
@@ -21,7 +21,7 @@ use crate::packet::{Packet, Parsed};
 use crate::parse::parse_with;
 use crate::parse::unusual::Fragments;
 use crate::select::{affinity, backend, source, vip};
-use crate::verdict::{HAND_TO_TC, Leave, NO_ROOM, UNTOUCHED, Verdict};
+use crate::verdict::{HAND_TO_TC, NO_ROOM, NextStage, UNTOUCHED, Verdict};
 
 /// Decides about a frame of a pod.
 #[inline(always)]
@@ -38,12 +38,12 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
     let verdict = match F::peek_protocol(&packet, ETHERNET) {
         Some(protocol) if protocol == F::PROTOCOL => return icmp::receive_of_pod::<P, F>(packet),
         Some(_) => match forward::<P, F>(packet) {
-            Leave::With(verdict) => verdict,
-            Leave::Translate => hairpin::translate::<P, F>(packet),
-            Leave::Restore => hairpin::restore::<P, F>(packet),
-            Leave::Note => other_mode::note::<P, F>(packet),
+            NextStage::Done(verdict) => verdict,
+            NextStage::Translate => hairpin::translate::<P, F>(packet),
+            NextStage::Restore => hairpin::restore::<P, F>(packet),
+            NextStage::TrackOtherMode => other_mode::track::<P, F>(packet),
             // Tunnels of pods are their own, and nothing is encapsulated for what they send.
-            Leave::Decapsulate | Leave::ToPod => UNTOUCHED,
+            NextStage::Decapsulate | NextStage::ToPod => UNTOUCHED,
         },
         None => UNTOUCHED,
     };
@@ -54,13 +54,13 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
 }
 
 #[inline(never)]
-fn forward<P: Packet, F: Header>(mut packet: P) -> Leave {
+fn forward<P: Packet, F: Header>(mut packet: P) -> NextStage {
     match parse_with::<P, F>(&packet, ETHERNET, Fragments::Judged(Side::Pod)) {
         Ok(parsed) => match forward_parsed::<P, F>(&mut packet, &parsed) {
-            Ok(verdict) => Leave::With(verdict),
+            Ok(verdict) => NextStage::Done(verdict),
             Err(leave) => leave,
         },
-        Err(verdict) => Leave::With(verdict),
+        Err(verdict) => NextStage::Done(verdict),
     }
 }
 
@@ -68,18 +68,18 @@ fn forward<P: Packet, F: Header>(mut packet: P) -> Leave {
 fn forward_parsed<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
-) -> Result<Verdict, Leave> {
+) -> Result<Verdict, NextStage> {
     let key = &parsed.key;
     if !parsed.has_ports() {
         return Err(vip::unknown_protocol::<F>(parsed).into());
     }
     if is_snat_port(key.destination_port) && snat::is_reply::<F>(key) {
-        return Err(Leave::Restore);
+        return Err(NextStage::Restore);
     }
     let Some(frontend) = backend::lookup_internal::<F>(&key.destination, key.destination_port, key.protocol)
     else {
         if key.protocol == protocol::UDP && observe::has_served(key.destination_port) {
-            flow::give_way::<F>(key);
+            flow::forget_ambiguous::<F>(key);
         }
         return Err(vip::unknown_port::<F>(&key.destination).into());
     };
@@ -87,10 +87,10 @@ fn forward_parsed<P: Packet, F: Header>(
     if frontend.flags & FRONTEND_NODE_ONLY != 0 {
         return Err(UNTOUCHED.into());
     }
-    if mode_change::passes::<F>(parsed, false) {
+    if mode_change::is_other_modes::<F>(parsed, false) {
         return Err(UNTOUCHED.into());
     }
-    mode_change::keep_older::<F>(parsed, frontend.service, false)?;
+    mode_change::check_owner::<F>(parsed, frontend.service, false)?;
     source::check_ranges::<F>(&frontend, key)?;
     let verdict = serve::<P, F>(packet, parsed, &frontend)?;
     observe::count_service(frontend.service, packet.length());
@@ -104,7 +104,7 @@ fn serve<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     frontend: &Frontend,
-) -> Result<Verdict, Leave> {
+) -> Result<Verdict, NextStage> {
     let Some((found, entry)) = flow::lookup::<F>(parsed, frontend.service) else {
         return open::<P, F>(packet, parsed, frontend);
     };
@@ -116,7 +116,7 @@ fn serve<P: Packet, F: Header>(
         if backend.address != parsed.key.source {
             return Err(Verdict::Drop(Reason::ReplyKeyInUse).into());
         }
-        let leave = snat::go_on::<F>(entry, &parsed.key).ok_or(NO_ROOM)?;
+        let leave = snat::hand_over_flow::<F>(entry, &parsed.key).ok_or(NO_ROOM)?;
         affinity::track::<P, F>(packet, parsed, found, frontend);
         return Err(leave);
     }
@@ -132,13 +132,14 @@ fn open<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     frontend: &Frontend,
-) -> Result<Verdict, Leave> {
+) -> Result<Verdict, NextStage> {
     let slot = backend::select_slot::<F>(frontend, &parsed.key);
     let reference = affinity::choose::<F>(frontend, parsed, slot);
-    let backend = backend::lookup_backend::<F>(reference).ok_or_else(|| backend::refusal(frontend))?;
+    let backend =
+        backend::lookup_backend::<F>(reference).ok_or_else(|| backend::verdict_of_none(frontend))?;
     let owner = Owner { backend: reference, service: frontend.service, flags: 0 };
     if backend.address == parsed.key.source {
-        return Err(snat::begin::<F>(backend, &owner));
+        return Err(snat::hand_over_new::<F>(backend, &owner));
     }
     packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
     let destination = (backend.address, backend.port);

@@ -1,11 +1,9 @@
-//! The walk of a packet that comes in over an uplink: `xdp_ingress` and `tc_ingress`.
+//! A packet that comes in over an uplink: `xdp_ingress` and `tc_ingress`.
 
 use proxy_common::backend::Backend;
 use proxy_common::flow::FLOW_ENCAPSULATE;
 use proxy_common::fragment::Side;
-use proxy_common::frontend::{
-    FRONTEND_AFFINITY, FRONTEND_DSR, FRONTEND_KIND_NODE_PORT, FRONTEND_LISTENER, Frontend,
-};
+use proxy_common::frontend::{FRONTEND_DSR, FRONTEND_KIND_NODE_PORT, FRONTEND_LISTENER, Frontend};
 use proxy_common::selection::{BackendRef, Slot};
 use proxy_common::verdict::Reason;
 
@@ -24,11 +22,9 @@ use crate::packet::{Packet, Parsed};
 use crate::parse::parse_with;
 use crate::parse::unusual::Fragments;
 use crate::select::{affinity, backend, node_flow, peer, source, vip};
-use crate::verdict::{HAND_TO_TC, Leave, NO_ROOM, UNTOUCHED, Verdict};
+use crate::verdict::{HAND_TO_TC, NO_ROOM, NextStage, UNTOUCHED, Verdict};
 
 /// Decides about a frame. A tagged one is left to the VLAN device above, which has TC programs of its own.
-///
-/// Everywhere in the walks `Ok` and `Err` are both ends: `Ok` where the packet was served, `Err` where `?` left early.
 ///
 /// The four branches are functions of their own: together their variables would not fit the 512-byte stack.
 #[inline(always)]
@@ -47,12 +43,12 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
         Some(protocol::IPV6) if takes_ipip() => return walk_tunnel::<P, F, V6, Ipip>(packet),
         Some(protocol) if protocol == F::PROTOCOL => return icmp::receive::<P, F>(packet),
         Some(_) => match forward::<P, F>(packet) {
-            Leave::With(verdict) => verdict,
-            Leave::Translate => snat::translate::<P, F>(packet),
-            Leave::ToPod => dsr_pod::send::<P, F>(packet),
-            Leave::Decapsulate => return walk_fou::<P, F>(packet),
-            Leave::Restore => snat::restore::<P, F>(packet),
-            Leave::Note => other_mode::note::<P, F>(packet),
+            NextStage::Done(verdict) => verdict,
+            NextStage::Translate => snat::translate::<P, F>(packet),
+            NextStage::ToPod => dsr_pod::send::<P, F>(packet),
+            NextStage::Decapsulate => return walk_fou::<P, F>(packet),
+            NextStage::Restore => snat::restore::<P, F>(packet),
+            NextStage::TrackOtherMode => other_mode::track::<P, F>(packet),
         },
         None => return UNTOUCHED,
     };
@@ -71,7 +67,7 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
 /// As [`walk_tunnel`], where the outer header does not say what is inside.
 #[inline(always)]
 fn walk_fou<P: Packet, O: Icmp>(packet: P) -> Verdict {
-    packet.need(ETHERNET + O::HEADER + Fou::BYTES + 1);
+    packet.pull(ETHERNET + O::HEADER + Fou::BYTES + 1);
     let inner =
         O::peek_protocol(&packet, ETHERNET).and_then(|outer| Fou::inner_protocol::<P, O>(&packet, outer));
     match inner {
@@ -85,7 +81,7 @@ fn walk_fou<P: Packet, O: Icmp>(packet: P) -> Verdict {
 #[inline(always)]
 fn walk_tunnel<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: P) -> Verdict {
     let inner = ETHERNET + O::HEADER + E::BYTES;
-    packet.need(inner + F::HEADER);
+    packet.pull(inner + F::HEADER);
     if F::peek_protocol(&packet, inner) == Some(F::PROTOCOL) {
         icmp::receive_tunnelled::<P, O, F, E>(packet)
     } else {
@@ -94,13 +90,13 @@ fn walk_tunnel<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: P) -> Verd
 }
 
 #[inline(never)]
-fn forward<P: Packet, F: Header>(mut packet: P) -> Leave {
+fn forward<P: Packet, F: Header>(mut packet: P) -> NextStage {
     match parse_with::<P, F>(&packet, ETHERNET, Fragments::Judged(Side::Uplink)) {
         Ok(parsed) => match forward_parsed::<P, F>(&mut packet, &parsed) {
-            Ok(verdict) => Leave::With(verdict),
+            Ok(verdict) => NextStage::Done(verdict),
             Err(leave) => leave,
         },
-        Err(verdict) => Leave::With(verdict),
+        Err(verdict) => NextStage::Done(verdict),
     }
 }
 
@@ -109,20 +105,20 @@ fn forward<P: Packet, F: Header>(mut packet: P) -> Leave {
 fn forward_parsed<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
-) -> Result<Verdict, Leave> {
+) -> Result<Verdict, NextStage> {
     if !parsed.has_ports() {
         return Err(vip::unknown_protocol::<F>(parsed).into());
     }
-    if peer::is_for_us::<F>(&parsed.key) {
-        return Err(Leave::Decapsulate);
+    if peer::is_fou::<F>(&parsed.key) {
+        return Err(NextStage::Decapsulate);
     }
     if is_snat_port(parsed.key.destination_port) && snat::is_reply::<F>(&parsed.key) {
-        return Err(Leave::Restore);
+        return Err(NextStage::Restore);
     }
     let Some(frontend) = backend::lookup_frontend::<F>(&parsed.key) else {
         return Err(vip::unknown_port::<F>(&parsed.key.destination).into());
     };
-    if mode_change::passes::<F>(parsed, keeps_none(&frontend)) {
+    if mode_change::is_other_modes::<F>(parsed, backend::needs_no_flow_entry(&frontend)) {
         return Err(UNTOUCHED.into());
     }
     // Where this mode gave way, the other one judges whom it serves.
@@ -131,17 +127,10 @@ fn forward_parsed<P: Packet, F: Header>(
     if frontend.flags & FRONTEND_LISTENER != 0 {
         return Err(UNTOUCHED.into());
     }
-    mode_change::keep_older::<F>(parsed, frontend.service, keeps_none(&frontend))?;
+    mode_change::check_owner::<F>(parsed, frontend.service, backend::needs_no_flow_entry(&frontend))?;
     let verdict = serve::<P, F>(packet, parsed, &frontend)?;
     observe::count_service(frontend.service, packet.length());
     Ok(verdict)
-}
-
-/// Rule 1 of the slot: where nothing changed, a DSR director needs no flow entry. With affinity it does: a client may have
-/// another backend than its slot's.
-#[inline(always)]
-const fn keeps_none(frontend: &Frontend) -> bool {
-    frontend.flags & (FRONTEND_DSR | FRONTEND_AFFINITY) == FRONTEND_DSR
 }
 
 /// By slot alone, or else by flow entry.
@@ -150,12 +139,12 @@ fn serve<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     frontend: &Frontend,
-) -> Result<Verdict, Leave> {
-    if !keeps_none(frontend) {
+) -> Result<Verdict, NextStage> {
+    if !backend::needs_no_flow_entry(frontend) {
         return serve_by_flow::<P, F>(packet, parsed, frontend, None);
     }
     // A load balancer's address that is the node's own pays for its look-ups in `open` only.
-    if frontend.kind() == FRONTEND_KIND_NODE_PORT && node_flow::is_nodes::<F>(parsed, frontend) {
+    if frontend.kind() == FRONTEND_KIND_NODE_PORT && node_flow::is_nodes_own::<F>(parsed, frontend) {
         return Err(UNTOUCHED.into());
     }
     let slot = backend::select_slot::<F>(frontend, &parsed.key);
@@ -164,8 +153,8 @@ fn serve<P: Packet, F: Header>(
         && let Some(backend) = backend::lookup_backend::<F>(slot.current())
         && !backend.is_local()
     {
-        if dsr_pod::begins::<F>(backend, &parsed.key, slot.current(), frontend, 0) {
-            return Err(Leave::ToPod);
+        if dsr_pod::prepare::<F>(backend, &parsed.key, slot.current(), frontend, 0) {
+            return Err(NextStage::ToPod);
         }
         return Ok(dsr_node::send::<P, F>(packet, parsed, backend)?);
     }
@@ -179,18 +168,19 @@ fn serve_by_flow<P: Packet, F: Header>(
     parsed: &Parsed<F::Address>,
     frontend: &Frontend,
     slot: Option<Slot>,
-) -> Result<Verdict, Leave> {
+) -> Result<Verdict, NextStage> {
     if let Some((found, entry)) = flow::lookup::<F>(parsed, frontend.service)
         && let Some(backend) = backend::lookup_keeper::<F>(found.backend, parsed)
     {
         if found.is_translated() {
-            let leave = snat::go_on::<F>(entry, &parsed.key).ok_or(NO_ROOM)?;
+            let leave = snat::hand_over_flow::<F>(entry, &parsed.key).ok_or(NO_ROOM)?;
             affinity::track::<P, F>(packet, parsed, found, frontend);
             return Err(leave);
         }
-        if found.is_encapsulated() && dsr_pod::begins::<F>(backend, &parsed.key, found.backend, frontend, 0) {
+        if found.is_encapsulated() && dsr_pod::prepare::<F>(backend, &parsed.key, found.backend, frontend, 0)
+        {
             affinity::track::<P, F>(packet, parsed, found, frontend);
-            return Err(Leave::ToPod);
+            return Err(NextStage::ToPod);
         }
         if !backend.is_local() {
             let verdict = dsr_node::send::<P, F>(packet, parsed, backend)?;
@@ -213,17 +203,16 @@ fn serve_by_flow<P: Packet, F: Header>(
 /// Every connection of a backend on this node has an entry here, unless its pod takes off the outer header. One with DSR that has
 /// none began at another director, and its backend may be the slot's other owner, whose node gives it a second chance if it is not.
 #[inline(always)]
-fn another<F: Family>(
+fn second_chance_backend<F: Family>(
     frontend: &Frontend,
     parsed: &Parsed<F::Address>,
     slot: Slot,
     chosen: BackendRef,
 ) -> BackendRef {
-    let by_slot = frontend.flags & (FRONTEND_DSR | FRONTEND_AFFINITY) == FRONTEND_DSR;
     let exists = |other| backend::lookup_backend::<F>(other).is_some();
     let has_entry =
-        |backend: &Backend<F::Address>| backend.is_local() && !backend::takes::<F>(backend, &parsed.key);
-    if by_slot && backend::lookup_backend::<F>(chosen).is_some_and(has_entry) {
+        |backend: &Backend<F::Address>| backend.is_local() && !backend::pod_takes::<F>(backend, &parsed.key);
+    if backend::needs_no_flow_entry(frontend) && backend::lookup_backend::<F>(chosen).is_some_and(has_entry) {
         slot.second_chance(chosen, parsed.role(), exists)
     } else {
         chosen
@@ -237,16 +226,18 @@ fn open<P: Packet, F: Header>(
     parsed: &Parsed<F::Address>,
     frontend: &Frontend,
     slot: Slot,
-) -> Result<Verdict, Leave> {
-    if node_flow::is_nodes::<F>(parsed, frontend) {
+) -> Result<Verdict, NextStage> {
+    if node_flow::is_nodes_own::<F>(parsed, frontend) {
         return Err(UNTOUCHED.into());
     }
-    let reference = another::<F>(frontend, parsed, slot, affinity::choose::<F>(frontend, parsed, slot));
-    let backend = backend::lookup_backend::<F>(reference).ok_or_else(|| backend::refusal(frontend))?;
+    let reference =
+        second_chance_backend::<F>(frontend, parsed, slot, affinity::choose::<F>(frontend, parsed, slot));
+    let backend =
+        backend::lookup_backend::<F>(reference).ok_or_else(|| backend::verdict_of_none(frontend))?;
     if frontend.flags & FRONTEND_DSR != 0
-        && dsr_pod::begins::<F>(backend, &parsed.key, reference, frontend, FLOW_ENCAPSULATE)
+        && dsr_pod::prepare::<F>(backend, &parsed.key, reference, frontend, FLOW_ENCAPSULATE)
     {
-        return Err(Leave::ToPod);
+        return Err(NextStage::ToPod);
     }
     let owner = Owner { backend: reference, service: frontend.service, flags: 0 };
     if backend.is_local() {
@@ -256,7 +247,7 @@ fn open<P: Packet, F: Header>(
         return Ok(nat::deliver::<P, F>(packet, parsed, client_port, &destination, Reason::ServedLocal)?);
     }
     if frontend.flags & FRONTEND_DSR == 0 {
-        return Err(snat::begin::<F>(backend, &owner));
+        return Err(snat::hand_over_new::<F>(backend, &owner));
     }
     // Sent first: what is handed to TC must not be remembered here, or it would be no first packet there.
     let verdict = dsr_node::send::<P, F>(packet, parsed, backend)?;

@@ -77,7 +77,7 @@ fn build<P: Packet, F: Icmp>(
     let quote = room()?;
     *quote = [0; CHUNK_WORDS];
     read(&packet, ETHERNET, quoted, quote)?;
-    packet.renew(frame_length::<F>(quoted), parsed.transport()).ok()?;
+    packet.resize(frame_length::<F>(quoted), parsed.transport()).ok()?;
     let source = if reason == Reason::HopLimit { own_address::<F>(detail) } else { None };
     let ends = (source.unwrap_or(key.destination), key.source);
     write::<P, F>(&packet, addresses, &ends, message, (quote, quoted))

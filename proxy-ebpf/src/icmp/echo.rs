@@ -26,11 +26,11 @@ pub fn receive<P: Packet, F: Icmp, const SIDE: u32>(packet: P) -> Verdict {
     if SIDE == Side::Uplink as u32 && vip::is_closed::<F>(&parsed.key) {
         return Verdict::Drop(Reason::SourceRefused);
     }
-    turn::<P, F>(&packet, &parsed).map_or(NO_ROOM, |()| Verdict::Bounce(Reason::Echo))
+    reflect::<P, F>(&packet, &parsed).map_or(NO_ROOM, |()| Verdict::Bounce(Reason::Echo))
 }
 
 #[inline(always)]
-fn turn<P: Packet, F: Icmp>(packet: &P, parsed: &Parsed<F::Address>) -> Option<()> {
+fn reflect<P: Packet, F: Icmp>(packet: &P, parsed: &Parsed<F::Address>) -> Option<()> {
     ethernet::swap_ethernet(packet)?;
     let (source, destination) = (&parsed.key.source, &parsed.key.destination);
     F::write_addresses(packet, ETHERNET, destination, source, Difference::default())?;

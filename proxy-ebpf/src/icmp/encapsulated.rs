@@ -88,7 +88,7 @@ fn find<P: Packet, O: Icmp>(packet: P) -> u8 {
 #[inline(always)]
 fn find_inner<P: Packet, O: Icmp>(packet: P) -> Option<u8> {
     let finding = finding()?;
-    packet.need(MOST_HEADERS);
+    packet.pull(MOST_HEADERS);
     let message = ETHERNET + O::HEADER;
     let ip = parse_plain::<P, O>(&packet, ETHERNET, O::PROTOCOL)?;
     // SAFETY: `at` checked the bound.
@@ -123,7 +123,7 @@ fn find_inner<P: Packet, O: Icmp>(packet: P) -> Option<u8> {
     finding.inner = (transport + between) as u32;
     finding.outer = (O::HEADER + between) as u32;
     // So that what IPv6 clients can't be told to make smaller still fits.
-    finding.least = LEAST_LINK + (O::HEADER + between.max(config::own_bytes())) as u32;
+    finding.least = LEAST_LINK + (O::HEADER + between.max(config::tunnel_header_bytes())) as u32;
     Some(inner)
 }
 
@@ -245,6 +245,6 @@ fn rewrite<P: Packet, O: Icmp, F: Icmp>(mut packet: P, finding: &Finding) -> Opt
     let quoted = ((transport & MAX_OFFSET) as usize).wrapping_sub(ETHERNET) + QUOTED_TRANSPORT;
     let mut quote: Chunk = [0; CHUNK_WORDS];
     answer::read(&packet, ETHERNET, quoted, &mut quote)?;
-    packet.renew(answer::frame_length::<F>(quoted), Transport::at(transport)).ok()?;
+    packet.resize(answer::frame_length::<F>(quoted), Transport::at(transport)).ok()?;
     answer::write::<P, F>(&packet, finding.next.addresses, &(destination, source), message, (&quote, quoted))
 }

@@ -214,7 +214,7 @@ impl Icmp for V6 {
         // SAFETY: `at` checked the bound.
         let (old, next_header) = unsafe { ((*header).hop_limit, (*header).next_header) };
         let word = |hop_limit| u16::from_ne_bytes([next_header, hop_limit]);
-        packet.note_change(Difference::default().half(word(old), word(OWN_HOP_LIMIT)));
+        packet.adjust_whole_checksum(Difference::default().half(word(old), word(OWN_HOP_LIMIT)));
         let header = packet.at::<Ipv6>(ETHERNET)?;
         // SAFETY: `at` checked the bound.
         unsafe { (*header).hop_limit = OWN_HOP_LIMIT };

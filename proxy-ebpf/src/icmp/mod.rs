@@ -12,4 +12,4 @@ mod relay;
 pub use answer::answer;
 pub use family::Icmp;
 pub use receive::{receive, receive_of_pod};
-pub use relay::{leave, receive_tunnelled};
+pub use relay::{receive_tunnelled, restore};

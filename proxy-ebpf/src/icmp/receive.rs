@@ -37,7 +37,7 @@ enum Kind {
 
 #[inline(always)]
 fn read_kind<P: Packet, F: Icmp>(packet: &P) -> Kind {
-    packet.need(ETHERNET + F::HEADER + size_of::<IcmpHeader>());
+    packet.pull(ETHERNET + F::HEADER + size_of::<IcmpHeader>());
     let Some(header) = packet.at::<IcmpHeader>(ETHERNET + F::HEADER) else {
         return Kind::Other;
     };

@@ -26,7 +26,7 @@ use crate::packet::ip::Plain;
 use crate::packet::ip::plain::parse_plain;
 use crate::packet::{MOST_HEADERS, Packet, ethernet};
 use crate::select::{backend, node_flow};
-use crate::verdict::{HAND_TO_TC, NO_ROOM, UNTOUCHED, Verdict};
+use crate::verdict::{Decision, HAND_TO_TC, NO_ROOM, UNTOUCHED, Verdict};
 
 /// Bytes of a transport header that every error quotes.
 const QUOTED_TRANSPORT: u32 = 8;
@@ -90,7 +90,7 @@ fn judge<P: Packet, F: Icmp>(mut packet: P) -> Next {
         // It began after this mode gave way to another.
         FLOW_ENCAPSULATE if BackendRef(flow.backend).is_none() => UNTOUCHED,
         FLOW_ENCAPSULATE => return send_as::<F>(&error.key, BackendRef(flow.backend)),
-        // What a backend on this node tells comes by `leave`.
+        // What a backend on this node tells comes by `restore`.
         _ => UNTOUCHED,
     })
 }
@@ -129,7 +129,7 @@ fn unknown() -> Verdict {
 /// As the connection's own packets.
 #[inline(always)]
 fn send_as<F: Family>(key: &KeyOf<F>, backend: BackendRef) -> Next {
-    let takes = |backend: &Backend<F::Address>| backend::takes::<F>(backend, key);
+    let takes = |backend: &Backend<F::Address>| backend::pod_takes::<F>(backend, key);
     if backend::lookup_backend::<F>(backend).is_some_and(takes) {
         Next::SendToPod(backend)
     } else {
@@ -159,7 +159,7 @@ fn send_to_pod<P: Packet, F: Icmp>(mut packet: P, to: BackendRef) -> Verdict {
 }
 
 #[inline(always)]
-fn sent(result: Result<Verdict, Verdict>) -> Verdict {
+fn sent(result: Decision) -> Verdict {
     match result {
         Ok(Verdict::Send(_, device)) => Verdict::Send(Reason::IcmpError, device),
         Ok(verdict) | Err(verdict) => unanswered(verdict),
@@ -191,11 +191,7 @@ fn translate<P: Packet, F: Icmp>(packet: P) -> Verdict {
 }
 
 #[inline(always)]
-fn translate_by<P: Packet, F: Icmp>(
-    packet: &P,
-    error: &Error<F>,
-    flow: &FlowOf<F>,
-) -> Result<Verdict, Verdict> {
+fn translate_by<P: Packet, F: Icmp>(packet: &P, error: &Error<F>, flow: &FlowOf<F>) -> Decision {
     let mut next = NextHop::default();
     if flow.flags & FLOW_REPLY != 0 {
         route::to_client::<P, F>(packet, flow, error.length, &mut next)?;
@@ -279,7 +275,7 @@ fn send_onward<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: P, to: Bac
 
 /// From a backend, or its node: for the client.
 #[inline(never)]
-pub fn leave<P: Packet, F: Icmp>(packet: P) -> Verdict {
+pub fn restore<P: Packet, F: Icmp>(packet: P) -> Verdict {
     let Some(error) = read::<P, F>(&packet, ETHERNET) else {
         return UNTOUCHED;
     };
@@ -324,7 +320,7 @@ pub fn receive_of_pod<P: Packet, F: Icmp>(mut packet: P) -> Verdict {
 #[inline(always)]
 fn read<P: Packet, F: Icmp>(packet: &P, network: usize) -> Option<Error<F>> {
     let message = network + F::HEADER;
-    packet.need(MOST_HEADERS);
+    packet.pull(MOST_HEADERS);
     let ip = parse_plain::<P, F>(packet, network, F::PROTOCOL)?;
     let header = packet.at::<IcmpHeader>(message)?;
     // SAFETY: `at` checked the bound.

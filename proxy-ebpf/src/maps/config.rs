@@ -98,12 +98,12 @@ pub fn timeouts() -> Timeouts {
 
 /// Bytes that this node puts between the outer IP header and the inner one: those of a UDP header, or none.
 #[inline(always)]
-pub fn own_bytes() -> usize {
+pub fn tunnel_header_bytes() -> usize {
     if DSR_FOU.load() != 0 { size_of::<Udp>() } else { 0 }
 }
 
 /// Whether pods of this node may answer clients themselves.
 #[inline(always)]
-pub fn is_on() -> bool {
+pub fn pods_decapsulate() -> bool {
     DSR_POD.load() != 0
 }

@@ -37,9 +37,9 @@ pub trait Family: Copy {
     fn affinity() -> &'static AffinityMap<Self::Address>;
     /// The hop a backend id has in HOPS.
     fn hop(id: u32) -> Option<*mut Hop<Self::Address>>;
-    /// This CPU's note from one walk to the next.
+    /// This CPU's entry of SCRATCH, which one stage leaves for the next.
     fn scratch() -> Option<*mut FlowOf<Self>>;
-    /// This CPU's keys for functions that the verifier walks apart.
+    /// This CPU's entries of KEYS, for global functions.
     fn key_scratch(index: u32) -> Option<*mut KeyOf<Self>>;
     /// Says from where and whereto the FIB is asked.
     fn ask(query: &mut bpf_fib_lookup, source: &Self::Address, destination: &Self::Address);

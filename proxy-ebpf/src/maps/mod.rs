@@ -1,4 +1,4 @@
-//! Every map, and nothing else. Look-ups return copies: a hash value may be recycled under a reference.
+//! Every map. A hash value may be recycled under a reference, so callers copy it, or check whose it is.
 //!
 //! The sizes here are defaults; the agent overrides them when it loads the object.
 
@@ -206,16 +206,16 @@ pub static VIPS: HashMap<VipKey, u32, SERVICES_DEFAULT> = HashMap::new();
 /// and clears no bit: that of an address that is gone costs its packets a look-up in VIPS.
 #[btf_map]
 pub static VIP_FILTER: Array<u64, { VIP_FILTER_WORDS as usize }, MMAPABLE> = Array::new();
-/// What the walk of an IPv4 packet leaves for the one that goes on with it. One for each CPU, written by the programs.
+/// A flow entry that one stage of an IPv4 packet leaves for the next. One for each CPU, written by the programs.
 #[btf_map]
 pub static SCRATCH4: PerCpuArray<Flow<Addr4>, 1> = PerCpuArray::new();
 /// The same for IPv6; as [`SCRATCH4`].
 #[btf_map]
 pub static SCRATCH6: PerCpuArray<Flow<Addr6>, 1> = PerCpuArray::new();
-/// Room for what fits no stack. One for each CPU, written by the programs.
+/// A buffer for data that fits no stack. One for each CPU, written by the programs.
 #[btf_map]
 pub static BUFFER: PerCpuArray<Buffer, 1> = PerCpuArray::new();
-/// Keys that are left for functions of `apart`. One for each CPU, written by the programs.
+/// Keys for global functions. One for each CPU, written by the programs.
 #[btf_map]
 pub static KEYS4: PerCpuArray<FlowKey<Addr4>, 2> = PerCpuArray::new();
 /// The same for IPv6; as [`KEYS4`].

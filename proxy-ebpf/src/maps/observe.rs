@@ -1,4 +1,4 @@
-//! Counters, the clock, and what the programs and the agent leave for each other.
+//! Counters, the ports of backends, and the heartbeat of the agent.
 
 use proxy_common::config::{AGENT_HEARTBEAT, HEARTBEAT_SECONDS, PORT_GROUP};
 use proxy_common::verdict::{Counter, Program, Reason};

@@ -75,16 +75,16 @@ pub trait Packet: Copy {
     /// Whether a frame can be sent through `WAY_XDP` ways only, without the kernel's help for the neighbour.
     fn needs_xdp_way(&self) -> bool;
     /// Marks a frame that was encapsulated here, so that `tc_egress` knows it; XDP's does not go by there.
-    fn sign(&self);
+    fn mark_tunnel(&self);
     /// Whether a frame that leaves was encapsulated here, or forwarded for another node: it came in by an uplink, and carries our
     /// mark, or its `source` may send us tunnels. The mark alone is none: sockets and macvlan devices can set it.
     fn is_trusted<F: Family>(&self, source: &F::Address) -> bool;
     /// Whether the frame is cut up into segments later, which may differ in what a UDP header is followed by.
     fn has_segments(&self) -> bool;
     /// Whether the whole frame has so many bytes.
-    fn holds(&self, bytes: u32) -> bool;
+    fn has_bytes(&self, bytes: u32) -> bool;
     /// Makes the first `bytes` bytes accessible, as far as the frame has them. All pointers die.
-    fn need(&self, bytes: usize);
+    fn pull(&self, bytes: usize);
     /// The ports of an SCTP header, and the type of the chunk behind it.
     fn read_sctp(&self, offset: usize) -> Option<(Ports, u8)>;
     /// Bytes of an IP packet whose header says `claimed`, which is zero where it has more than 65535.
@@ -100,18 +100,18 @@ pub trait Packet: Copy {
     fn store(&self, offset: usize, from: &Chunk, bytes: usize) -> Result<(), Refused>;
     /// Gives the frame another length. Its content is undefined afterwards, and nothing is left of what the kernel knew about
     /// its checksums and segments. `transport` is where the transport header is now.
-    fn renew(&mut self, bytes: usize, transport: Transport) -> Result<(), Refused>;
+    fn resize(&mut self, bytes: usize, transport: Transport) -> Result<(), Refused>;
     /// Bytes of the largest packet that will leave once an outer header of `outer` bytes was pushed: a GSO frame is
     /// cut up later.
     fn largest_packet<A>(&self, parsed: &Parsed<A>, outer: usize) -> u32;
     /// Says that bytes of the packet change for which none of its checksums makes up.
-    fn note_change(&self, difference: Difference);
+    fn adjust_whole_checksum(&self, difference: Difference);
     /// Says that addresses change in a packet without a transport header, whose checksum would make up for it. An IPv4 header's
     /// own does.
     #[inline(always)]
-    fn note_addresses<F: Family>(&self, addresses: Difference) {
+    fn adjust_for_addresses<F: Family>(&self, addresses: Difference) {
         if !F::HAS_HEADER_CHECKSUM {
-            self.note_change(addresses);
+            self.adjust_whole_checksum(addresses);
         }
     }
     /// Adjusts a TCP or UDP checksum for changed addresses (pseudo-header) and ports. SCTP's is patched by `sctp`.

@@ -1,4 +1,4 @@
-//! From bytes to the tuple we look up. What we don't understand goes to the stack, untouched.
+//! What is known of a packet once it is parsed.
 
 use proxy_common::flow::FlowKey;
 use proxy_common::rules::Role;

@@ -53,12 +53,11 @@ pub fn update_checksum<P: Packet, F: Family>(
     let patched = sctp_checksum(checksum, difference, bytes);
     // SAFETY: as above.
     unsafe { (*header).checksum = patched };
-    packet.note_change(covered.word(old.as_word(), new.as_word()).word(checksum, patched));
+    packet.adjust_whole_checksum(covered.word(old.as_word(), new.as_word()).word(checksum, patched));
     Some(())
 }
 
-/// The checksum of an SCTP packet of `bytes` bytes after its ports have changed by `difference` (XOR); see
-/// [`sctp::update_checksum`](crate::packet::sctp::update_checksum).
+/// The checksum of an SCTP packet of `bytes` bytes after its ports have changed by `difference` (XOR); see [`update_checksum`].
 #[inline(always)]
 pub fn sctp_checksum(old: u32, difference: u32, bytes: u32) -> u32 {
     patch_crc(old, difference, bytes)

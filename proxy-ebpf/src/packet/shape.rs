@@ -15,7 +15,7 @@ pub struct Shape {
 
 /// Where what follows a packet's headers is, and the ports of the packet that a later fragment belongs to.
 ///
-/// From the lowest bit: the ports, eight that are zero, the offset (9 bits), other bits of [`Packet::read_unusual`], `LATER`. Behind a later
+/// From the lowest bit: the ports, eight that are zero, the offset (9 bits), other bits of `parse::unusual`, `LATER`. Behind a later
 /// fragment's headers there may be nothing that can be read, so the offset is that of its IP header.
 #[derive(Clone, Copy)]
 pub struct Place(u64);
@@ -74,7 +74,7 @@ impl Place {
     /// Not zero for a later fragment: no transport header follows.
     #[inline(always)]
     pub fn later(self) -> u8 {
-        apart(self.0 >> BYTE_SHIFT) as u8
+        opaque(self.0 >> BYTE_SHIFT) as u8
     }
     /// No TCP flags, of which the verifier does not know that they are none.
     #[inline(always)]
@@ -85,7 +85,7 @@ impl Place {
     /// which the verifier would walk everything twice.
     #[inline(always)]
     pub fn choose(self, read: Ports, flags: u8) -> (Ports, u8) {
-        let later = apart((self.0.cast_signed() >> LATER_SHIFT).cast_unsigned());
+        let later = opaque((self.0.cast_signed() >> LATER_SHIFT).cast_unsigned());
         let of = FragmentOf { source_port: read.source, destination_port: read.destination, protocol: flags };
         let bits = of.to_bits() & !later | self.0 & later & PORTS;
         let FragmentOf { source_port, destination_port, protocol: flags } = FragmentOf::from_bits(bits);
@@ -96,7 +96,7 @@ impl Place {
 /// The same byte, of which the verifier forgets what was asked: behind a question for the protocol it would walk everything once for
 /// each answer.
 #[inline(always)]
-pub fn hidden(byte: u8) -> u8 {
+pub fn opaque_byte(byte: u8) -> u8 {
     #[cfg_attr(not(target_arch = "bpf"), expect(unused_mut, reason = "the host only lints this"))]
     let mut hidden = u64::from(byte);
     // SAFETY: two instructions on one register: up into the second byte, and swapped.
@@ -109,7 +109,7 @@ pub fn hidden(byte: u8) -> u8 {
 
 /// The same number, which LLVM does not know to be.
 #[inline(always)]
-fn apart(number: u64) -> u64 {
+fn opaque(number: u64) -> u64 {
     #[cfg_attr(not(target_arch = "bpf"), expect(unused_mut, reason = "the host only lints this"))]
     let mut number = number;
     // SAFETY: an instruction that changes nothing.

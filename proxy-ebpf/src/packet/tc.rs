@@ -127,13 +127,13 @@ impl<const LINK: usize> TcPacket<LINK> {
         self.adjust_room(pulled, 0)
     }
 
-    /// Takes note of what a bare frame holds, where the walk looks for it.
+    /// Writes the EtherType of a bare frame to where the hooks read it.
     #[inline(always)]
     pub fn prepare(&self) -> Option<()> {
         if LINK != BARE {
             return Some(());
         }
-        self.need(ETHERNET + size_of::<Ipv4>());
+        self.pull(ETHERNET + size_of::<Ipv4>());
         // More than the first byte: LLVM makes a comparison of that bound which the verifier draws nothing from.
         let header = self.at::<Ipv4>(ETHERNET)?;
         // SAFETY: `at` checked the bound.
@@ -286,7 +286,7 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
         Ok(())
     }
     #[inline(always)]
-    fn sign(&self) {
+    fn mark_tunnel(&self) {
         self.mark();
     }
     #[inline(always)]
@@ -307,11 +307,11 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
         false
     }
     #[inline(always)]
-    fn holds(&self, bytes: u32) -> bool {
+    fn has_bytes(&self, bytes: u32) -> bool {
         bytes <= self.length + (ETHERNET - LINK) as u32
     }
     #[inline(always)]
-    fn need(&self, bytes: usize) {
+    fn pull(&self, bytes: usize) {
         make_linear(self.context, bytes.saturating_sub(ETHERNET - LINK) as u32);
     }
     /// What is still to be cut up has its chunks elsewhere, and they hold data. Of a chunk the whole header is asked for: LLVM makes
@@ -373,7 +373,7 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
     /// A checksum that hardware was to complete (`CHECKSUM_PARTIAL`) is forgotten only when its place is pulled out of the frame
     /// (`skb_postpull_rcsum`), one over the whole frame (`CHECKSUM_COMPLETE`) only when the length changes.
     #[inline(always)]
-    fn renew(&mut self, bytes: usize, transport: Transport) -> Result<(), Refused> {
+    fn resize(&mut self, bytes: usize, transport: Transport) -> Result<(), Refused> {
         let bytes = bytes - (ETHERNET - LINK);
         for length in [bytes + 1, bytes] {
             // SAFETY: the context is the kernel's; all packet pointers are looked up again afterwards.
@@ -412,7 +412,7 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
     }
     /// A `CHECKSUM_COMPLETE` sum is over the whole packet. An error means that the frame has no such sum.
     #[inline(always)]
-    fn note_change(&self, difference: Difference) {
+    fn adjust_whole_checksum(&self, difference: Difference) {
         // SAFETY: the context is the kernel's.
         unsafe { bpf_csum_update(self.context, u32::from(fold(difference.0))) };
     }
@@ -431,7 +431,7 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
         };
         // The helper takes the difference off a CHECKSUM_COMPLETE sum, as if a header checksum had put it there; where there
         // is none, it is put there here.
-        self.note_addresses::<F>(addresses);
+        self.adjust_for_addresses::<F>(addresses);
         self.replace_checksum(offset as u32, addresses, flags | BPF_F_PSEUDO_HDR)?;
         if fold(ports.0) != NO_DIFFERENCE {
             self.replace_checksum(offset as u32, ports, flags)?;

@@ -88,7 +88,7 @@ impl Packet for XdpPacket {
         Ok(())
     }
     #[inline(always)]
-    fn sign(&self) {}
+    fn mark_tunnel(&self) {}
     #[inline(always)]
     fn is_trusted<F: Family>(&self, _source: &F::Address) -> bool {
         false
@@ -102,14 +102,14 @@ impl Packet for XdpPacket {
         true
     }
     #[inline(always)]
-    fn holds(&self, bytes: u32) -> bool {
+    fn has_bytes(&self, bytes: u32) -> bool {
         // The rest of a multi-buffer frame takes a helper to be counted.
         // SAFETY: the context is valid for the program's run.
         bytes <= self.length || bytes <= unsafe { bpf_xdp_get_buff_len(self.context) as u32 }
     }
     /// What is not linear stays so: such a frame is passed to TC, which can pull.
     #[inline(always)]
-    fn need(&self, _bytes: usize) {}
+    fn pull(&self, _bytes: usize) {}
     #[inline(always)]
     fn read_sctp(&self, offset: usize) -> Option<(Ports, u8)> {
         let start = self.at::<SctpStart>(offset)?;
@@ -144,7 +144,7 @@ impl Packet for XdpPacket {
     }
     /// Not every driver has room behind a frame; in front of it there always is.
     #[inline(always)]
-    fn renew(&mut self, bytes: usize, _transport: Transport) -> Result<(), Refused> {
+    fn resize(&mut self, bytes: usize, _transport: Transport) -> Result<(), Refused> {
         // SAFETY: the context is valid for the program's run.
         let missing = bytes as i32 - unsafe { bpf_xdp_get_buff_len(self.context) } as i32;
         if missing >= 0 {
@@ -169,7 +169,7 @@ impl Packet for XdpPacket {
         Ok(())
     }
     #[inline(always)]
-    fn note_change(&self, _difference: Difference) {}
+    fn adjust_whole_checksum(&self, _difference: Difference) {}
     #[inline(always)]
     fn update_transport_checksum<F: Family>(
         &mut self,

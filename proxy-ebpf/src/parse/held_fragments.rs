@@ -41,7 +41,7 @@ pub fn room<F: Family>() -> Option<&'static mut Room<F::Address>> {
 /// Holds the later fragment that was looked up last, until the first one of its packet comes, if it is for a service's address or this
 /// node's own. The answer is what the first one says if it has come by now, `HELD`, `FOR_TC`, or zero. XDP sends one frame for one frame.
 #[inline(always)]
-pub fn hold<P: Packet, F: Family>(packet: &P) -> u64 {
+pub fn hold_fragment<P: Packet, F: Family>(packet: &P) -> u64 {
     match P::KIND {
         Kind::Xdp => FOR_TC,
         Kind::Framed | Kind::Bare => global_hold::<F>(packet.context().cast()),
@@ -86,7 +86,7 @@ fn hold_frame<F: Family>(context: *mut __sk_buff) -> Option<u64> {
 /// Enters the first fragment that was looked up last, and has those received that are held for it. The answer is as that of
 /// [`fragments::put`], or `FOR_TC`. All pointers die.
 #[inline(always)]
-pub fn release<P: Packet, F: Family>(packet: &P) -> u64 {
+pub fn release_fragments<P: Packet, F: Family>(packet: &P) -> u64 {
     match P::KIND {
         Kind::Xdp => FOR_TC,
         Kind::Framed | Kind::Bare => global_release::<F>(packet.context().cast()),

@@ -1,11 +1,11 @@
-//! Packets that are more than an IP header and a transport header.
+//! From bytes to the tuple that is looked up. A packet that is not understood goes to the stack, untouched.
 
 use proxy_common::flow::FlowKey;
 use proxy_common::fragment::Side;
 
 use crate::header::{Ports, SctpStart, Tcp, Udp, protocol};
 use crate::packet::ip::{Header, Network};
-use crate::packet::shape::hidden;
+use crate::packet::shape::opaque_byte;
 use crate::packet::{Packet, Parsed, Transport, sctp};
 use crate::parse::unusual::Fragments;
 use crate::verdict::{UNTOUCHED, Verdict};
@@ -32,7 +32,7 @@ pub fn parse_with<P: Packet, F: Header>(
     network: usize,
     fragments: Fragments,
 ) -> Result<Parsed<F::Address>, Verdict> {
-    packet.need(network + F::HEADER + size_of::<Tcp>());
+    packet.pull(network + F::HEADER + size_of::<Tcp>());
     let header = F::parse_network(packet, network, || unusual::look_at::<P, F>(packet, network, fragments))?;
     let transport = Transport::new(header.place.payload(), header.protocol);
     let (mut ports, mut tcp_flags) = (Ports::default(), header.place.no_flags());
@@ -55,7 +55,7 @@ pub fn parse_with<P: Packet, F: Header>(
     (ports, tcp_flags) = header.place.choose(ports, tcp_flags);
     let later = header.place.later();
     let Network { source, destination, place, length, traffic_class, hop_limit, .. } = header;
-    let protocol = hidden(header.protocol);
+    let protocol = opaque_byte(header.protocol);
     let Ports { source: source_port, destination: destination_port } = ports;
     let key = FlowKey { source, destination, source_port, destination_port, protocol, ..FlowKey::default() };
     let (network, payload) = (network as u32, place.payload());

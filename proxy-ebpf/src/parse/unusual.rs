@@ -99,9 +99,11 @@ fn read<P: Packet, F: Header>(packet: &P, offset: u32) -> u64 {
     let answer = follow::<P, F>(packet, offset, preface).unwrap_or(0);
     let is_judged = offset & JUDGED != 0;
     match piece {
-        Piece::First if is_judged && answer & AWAITED != 0 => held_fragments::release::<P, F>(packet) | shape,
+        Piece::First if is_judged && answer & AWAITED != 0 => {
+            held_fragments::release_fragments::<P, F>(packet) | shape
+        }
         Piece::Later if is_judged && answer & FOUND == 0 && may_be_known(number) => {
-            hold::<P, F>(packet, answer) | shape | LATER
+            hold_unknown::<P, F>(packet, answer) | shape | LATER
         }
         Piece::Later => answer | shape | LATER,
         Piece::First | Piece::Whole => answer | shape,
@@ -132,8 +134,8 @@ const fn may_be_known(protocol: u8) -> bool {
 
 /// What becomes of a later fragment whose packet is not known. What is for this node's own address goes on to the stack, too.
 #[inline(always)]
-fn hold<P: Packet, F: Family>(packet: &P, answer: u64) -> u64 {
-    match held_fragments::hold::<P, F>(packet) {
+fn hold_unknown<P: Packet, F: Family>(packet: &P, answer: u64) -> u64 {
+    match held_fragments::hold_fragment::<P, F>(packet) {
         found if found & FOUND != 0 => found,
         held if answer & OURS != 0 => held | OURS,
         held => held & HELD,

@@ -85,8 +85,8 @@ pub fn slot_of(service: ServiceEntry, hash: u32) -> Slot {
 
 /// What becomes of a packet for which no backend was found.
 #[inline(always)]
-pub fn refusal(frontend: &Frontend) -> Verdict {
-    match why_nobody(frontend) {
+pub fn verdict_of_none(frontend: &Frontend) -> Verdict {
+    match reason_of_none(frontend) {
         Reason::NoEndpoint => Verdict::Refuse(Reason::NoEndpoint, 0),
         reason => Verdict::Drop(reason),
     }
@@ -94,7 +94,7 @@ pub fn refusal(frontend: &Frontend) -> Verdict {
 
 /// Why no backend was found.
 #[inline(always)]
-pub fn why_nobody(frontend: &Frontend) -> Reason {
+pub fn reason_of_none(frontend: &Frontend) -> Reason {
     let Some(word) = maps::SERVICES.get(frontend.service) else {
         return Reason::NoBackend;
     };
@@ -161,13 +161,20 @@ pub fn is_pods_answer<F: Family>(key: &KeyOf<F>) -> bool {
 
 /// Whether a backend's pod can take a packet as it is: nobody translates its port there, and no pod has an address of this node.
 #[inline(always)]
-pub fn takes<F: Family>(backend: &Backend<F::Address>, key: &KeyOf<F>) -> bool {
-    backend.is_pod() && suits::<F>(backend.port, key)
+pub fn pod_takes<F: Family>(backend: &Backend<F::Address>, key: &KeyOf<F>) -> bool {
+    backend.is_pod() && has_pods_port::<F>(backend.port, key)
 }
 
 /// A function of its own: the walk that asks has no stack left. Linux 7.3 lets it ask no other one about a key on the walk's stack: it
-/// is called by the walk and by [`note`], and the kernel takes one's stack for the other's where it looks for what is still read.
+/// is called by the walk and by `dsr_pod::prepare`, and the kernel takes one's stack for the other's where it looks for what is still read.
 #[inline(never)]
-pub fn suits<F: Family>(port: u16, key: &KeyOf<F>) -> bool {
+pub fn has_pods_port<F: Family>(port: u16, key: &KeyOf<F>) -> bool {
     port == key.destination_port && peers::peer::<F>(&key.destination) & PEER_SELF == 0
+}
+
+/// Rule 1 of the slot: where nothing changed, a DSR director needs no flow entry. With affinity it does: a client may have
+/// another backend than its slot's.
+#[inline(always)]
+pub const fn needs_no_flow_entry(frontend: &Frontend) -> bool {
+    frontend.flags & (FRONTEND_DSR | FRONTEND_AFFINITY) == FRONTEND_DSR
 }

@@ -21,9 +21,9 @@ pub fn may_be_node_port(port: u16) -> bool {
     maps::NODE_PORTS.get(word).is_some_and(|word| *word & mask != 0)
 }
 
-/// Takes note of a packet that leaves the node as it is. A RST ends a connection, or answers one that nobody has.
+/// Records a packet that leaves the node as it is. A RST ends a connection, or answers one that nobody has.
 #[inline(never)]
-pub fn note<F: Family>(parsed: &Parsed<F::Address>) {
+pub fn record<F: Family>(parsed: &Parsed<F::Address>) {
     if parsed.tcp_flags & tcp_flag::RST != 0 {
         return;
     }
@@ -45,7 +45,7 @@ pub fn note<F: Family>(parsed: &Parsed<F::Address>) {
 /// Whether a packet for a frontend, of which there is no flow entry, is this node's own connection's. Such a one does not begin with a
 /// packet that comes in; and none that is served begins with a packet that answers one.
 #[inline(always)]
-pub fn is_nodes<F: Family>(parsed: &Parsed<F::Address>, frontend: &Frontend) -> bool {
+pub fn is_nodes_own<F: Family>(parsed: &Parsed<F::Address>, frontend: &Frontend) -> bool {
     if !may_be_node_port(parsed.key.destination_port) {
         return false;
     }
@@ -82,7 +82,7 @@ pub fn is_known<F: Family>(key: &KeyOf<F>) -> bool {
         return true;
     }
     let now = clock::now();
-    // SAFETY: as in `note`.
+    // SAFETY: as in `record`.
     unsafe {
         let is_recent = now.wrapping_sub(*seen) <= NODE_DATAGRAM_SECONDS;
         if is_recent && *seen != now {

@@ -14,7 +14,7 @@ use crate::verdict::{UNTOUCHED, Verdict};
 /// Whether a packet is for the port of FoU on an address of this node, where that is in use. No Service has it then, so that none
 /// can take what other nodes send.
 #[inline(always)]
-pub fn is_for_us<F: Family>(key: &KeyOf<F>) -> bool {
+pub fn is_fou<F: Family>(key: &KeyOf<F>) -> bool {
     config::takes_fou()
         && key.destination_port == FOU_PORT.to_be()
         && key.protocol == protocol::UDP

@@ -24,7 +24,7 @@ pub fn connect<F: Form>(call: &Call) -> Outcome {
         return UNTOUCHED;
     };
     let asked = Asked::<F> { address: F::address(call), port: call.port(), protocol };
-    let outcome = turn::<F>(call, &asked);
+    let outcome = translate::<F>(call, &asked);
     if matches!(outcome, Outcome::Proceed(Reason::NotOurs)) && protocol == protocol::UDP {
         asked.forget(call);
     }
@@ -38,7 +38,7 @@ pub fn send<F: Form>(call: &Call) -> Outcome {
         return UNTOUCHED;
     };
     let asked = Asked::<F> { address: F::address(call), port: call.port(), protocol };
-    let outcome = turn::<F>(call, &asked);
+    let outcome = translate::<F>(call, &asked);
     // A connected socket hears nobody but its peer.
     if matches!(outcome, Outcome::Proceed(Reason::NotOurs)) && !call.is_connected() {
         asked.forget(call);
@@ -93,7 +93,7 @@ fn served_protocol(call: &Call) -> Option<u8> {
 }
 
 #[inline(always)]
-fn turn<F: Form>(call: &Call, asked: &Asked<F>) -> Outcome {
+fn translate<F: Form>(call: &Call, asked: &Asked<F>) -> Outcome {
     let Some(frontend) = backend::lookup_internal::<F::Family>(&asked.address, asked.port, asked.protocol)
     else {
         return unknown::<F>(asked);
@@ -103,7 +103,7 @@ fn turn<F: Form>(call: &Call, asked: &Asked<F>) -> Outcome {
     }
     let reference = choose::<F>(call, asked, &frontend);
     let Some(given) = Asked::<F>::of(reference, asked.protocol) else {
-        let reason = backend::why_nobody(&frontend);
+        let reason = backend::reason_of_none(&frontend);
         let error = if matches!(reason, Reason::NoEndpoint) { ECONNREFUSED } else { EHOSTUNREACH };
         return Outcome::Fail(reason, error);
     };

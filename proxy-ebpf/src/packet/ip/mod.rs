@@ -92,7 +92,7 @@ pub struct Outer<A> {
     pub traffic_class: u8,
     /// Bytes of what follows.
     pub inner_length: u32,
-    /// Hint (bits 0..14) and `dsr::ONWARD` (bit 14).
+    /// Hint (bits 0 to 13) and `outer::ONWARD` (bit 14).
     pub hint: u32,
 }
 

@@ -16,7 +16,7 @@ pub fn parse_plain<P: Packet, F: Header>(
 ) -> Option<Parsed<F::Address>> {
     let Plain { length, traffic_class, hop_limit } = F::read_plain(packet, network, protocol)?;
     let payload = network + F::HEADER;
-    if (length as usize) < F::HEADER + size_of::<IcmpHeader>() || !packet.holds(network as u32 + length) {
+    if (length as usize) < F::HEADER + size_of::<IcmpHeader>() || !packet.has_bytes(network as u32 + length) {
         return None;
     }
     let (source, destination) = F::read_addresses(packet, network)?;

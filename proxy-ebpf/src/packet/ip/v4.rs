@@ -41,7 +41,7 @@ impl Header for V4 {
         // SAFETY: as above.
         let header = unsafe { &*header };
         let length = packet.network_length(u32::from(u16::from_be(header.total_length)), network);
-        if network as u32 + length < place.payload() || !packet.holds(network as u32 + length) {
+        if network as u32 + length < place.payload() || !packet.has_bytes(network as u32 + length) {
             return Err(UNTOUCHED);
         }
         Ok(Network {
@@ -56,7 +56,7 @@ impl Header for V4 {
     }
     #[inline(always)]
     fn read_preface<P: Packet>(packet: &P, network: usize) -> Option<Preface> {
-        packet.need(MOST_HEADERS);
+        packet.pull(MOST_HEADERS);
         let header = packet.at::<Ipv4>(network)?;
         // SAFETY: `at` checked the bound.
         let header = unsafe { &*header };

@@ -41,7 +41,7 @@ impl Header for V6 {
         let first = u32::from_be(header.first_word);
         let claimed = u32::from(u16::from_be(header.payload_length));
         let length = packet.network_length(claimed, network + 40) + 40;
-        if first >> 28 != 6 || !packet.holds(network as u32 + length) {
+        if first >> 28 != 6 || !packet.has_bytes(network as u32 + length) {
             return Err(UNTOUCHED);
         }
         Ok(Network {
@@ -60,7 +60,7 @@ impl Header for V6 {
     #[inline(always)]
     fn read_preface<P: Packet>(packet: &P, network: usize) -> Option<Preface> {
         const MOST: usize = 4;
-        packet.need(MOST_HEADERS);
+        packet.pull(MOST_HEADERS);
         let header = packet.at::<Ipv6>(network)?;
         // SAFETY: `at` checked the bound.
         let (next_header, length) = unsafe { ((*header).next_header, (*header).payload_length) };
