@@ -65,6 +65,16 @@ impl From<Verdict> for NextStage {
     }
 }
 
+impl From<Result<Verdict, NextStage>> for NextStage {
+    #[inline(always)]
+    fn from(result: Result<Verdict, Self>) -> Self {
+        match result {
+            Ok(verdict) => Self::Done(verdict),
+            Err(next) => next,
+        }
+    }
+}
+
 impl Verdict {
     /// The counter this packet belongs to.
     #[inline(always)]

@@ -19,7 +19,7 @@ use crate::maps::v4::V4;
 use crate::maps::{self, config, observe};
 use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed};
-use crate::parse::parse;
+use crate::parse::parse_then;
 use crate::select::backend;
 use crate::verdict::{Decision, HAND_TO_TC, NO_ROOM, Verdict};
 
@@ -59,9 +59,7 @@ fn store_handoff<F: Family>(
 /// Sends a client's packet to the pod that was stored, encapsulated.
 #[inline(never)]
 pub fn send<P: Packet, F: Header>(mut packet: P) -> Verdict {
-    parse::<P, F>(&packet, ETHERNET, Side::Uplink)
-        .and_then(|parsed| send_parsed::<P, F>(&mut packet, &parsed))
-        .unwrap_or_else(|verdict| verdict)
+    parse_then::<P, F>(&mut packet, Side::Uplink, send_parsed::<P, F>)
 }
 
 #[inline(always)]

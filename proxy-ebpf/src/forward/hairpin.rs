@@ -8,20 +8,17 @@ use proxy_common::verdict::Reason;
 
 use crate::flow::{self, Sender, handoff, snat_ports};
 use crate::forward::{nat, snat};
-use crate::header::ETHERNET;
 use crate::maps::family::Endpoint;
 use crate::maps::observe;
 use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed, ethernet};
-use crate::parse::parse;
+use crate::parse::parse_then;
 use crate::verdict::{Decision, NO_ROOM, UNTOUCHED, Verdict};
 
 /// Gives a pod its own packet back, for the backend that was stored.
 #[inline(never)]
-pub fn translate<P: Packet, F: Header>(packet: P) -> Verdict {
-    parse::<P, F>(&packet, ETHERNET, Side::Pod)
-        .and_then(|parsed| translate_parsed::<P, F>(&packet, &parsed))
-        .unwrap_or_else(|verdict| verdict)
+pub fn translate<P: Packet, F: Header>(mut packet: P) -> Verdict {
+    parse_then::<P, F>(&mut packet, Side::Pod, |packet, parsed| translate_parsed::<P, F>(packet, parsed))
 }
 
 #[inline(always)]
@@ -41,10 +38,8 @@ fn translate_parsed<P: Packet, F: Header>(packet: &P, parsed: &Parsed<F::Address
 
 /// Gives a pod its own reply back, from the frontend. Anything else is not ours.
 #[inline(never)]
-pub fn restore<P: Packet, F: Header>(packet: P) -> Verdict {
-    parse::<P, F>(&packet, ETHERNET, Side::Pod)
-        .and_then(|parsed| restore_parsed::<P, F>(&packet, &parsed))
-        .unwrap_or_else(|verdict| verdict)
+pub fn restore<P: Packet, F: Header>(mut packet: P) -> Verdict {
+    parse_then::<P, F>(&mut packet, Side::Pod, |packet, parsed| restore_parsed::<P, F>(packet, parsed))
 }
 
 #[inline(always)]

@@ -17,7 +17,7 @@ use crate::maps::family::{Endpoint, Family, FlowOf, KeyOf};
 use crate::maps::observe;
 use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed};
-use crate::parse::parse;
+use crate::parse::parse_then;
 use crate::verdict::{BY_HOP, Decision, NO_ROOM, NextStage, UNTOUCHED, Verdict};
 
 /// Stores for [`translate`] that a packet opens a connection, as far as this node knows.
@@ -49,9 +49,7 @@ pub fn is_reply<F: Family>(key: &KeyOf<F>) -> bool {
 /// Sends a client's packet on to the backend that was stored.
 #[inline(never)]
 pub fn translate<P: Packet, F: Header>(mut packet: P) -> Verdict {
-    parse::<P, F>(&packet, ETHERNET, Side::Uplink)
-        .and_then(|parsed| translate_parsed::<P, F>(&mut packet, &parsed))
-        .unwrap_or_else(|verdict| verdict)
+    parse_then::<P, F>(&mut packet, Side::Uplink, translate_parsed::<P, F>)
 }
 
 #[inline(always)]
@@ -88,9 +86,7 @@ pub fn store_reply<F: Family>(key: &KeyOf<F>) -> Result<(Found, &'static FlowOf<
 /// A backend's reply to this node: back to the client, from the frontend. Anything else is not ours.
 #[inline(never)]
 pub fn restore<P: Packet, F: Header>(mut packet: P) -> Verdict {
-    parse::<P, F>(&packet, ETHERNET, Side::Uplink)
-        .and_then(|parsed| restore_parsed::<P, F>(&mut packet, &parsed))
-        .unwrap_or_else(|verdict| verdict)
+    parse_then::<P, F>(&mut packet, Side::Uplink, restore_parsed::<P, F>)
 }
 
 #[inline(always)]

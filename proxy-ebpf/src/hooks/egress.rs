@@ -2,16 +2,14 @@
 
 use crate::flow::{self, Sender};
 use crate::forward::{mss, nat};
-use crate::header::{ETHERNET, ether_type};
+use crate::header::ETHERNET;
 use crate::hooks::forged_tunnel;
 use crate::icmp::{self, Icmp};
 use crate::maps::family::Family;
-use crate::maps::v4::V4;
-use crate::maps::v6::V6;
 use crate::maps::{self, config, observe};
 use crate::packet::ip::Header;
-use crate::packet::{Packet, Parsed};
-use crate::parse::parse;
+use crate::packet::{Packet, Parsed, by_ether_type};
+use crate::parse::parse_then;
 use crate::select::{backend, node_flow, vip};
 use crate::verdict::{Decision, UNTOUCHED, Verdict};
 use proxy_common::fragment::Side;
@@ -21,11 +19,7 @@ use proxy_common::verdict::Reason;
 /// are done with after their source port was looked at.
 #[inline(always)]
 pub fn walk<P: Packet>(packet: P) -> Verdict {
-    match packet.ether_type() {
-        ether_type::IPV4 => walk_family::<P, V4>(packet),
-        ether_type::IPV6 => walk_family::<P, V6>(packet),
-        _ => UNTOUCHED,
-    }
+    by_ether_type!(packet, walk_family(packet) else UNTOUCHED)
 }
 
 /// Whether a packet came from the network, by the device with this index, for a service's address, and goes back there as it came: its
@@ -33,12 +27,7 @@ pub fn walk<P: Packet>(packet: P) -> Verdict {
 /// serves the address beside us has translated it by now.
 #[inline(always)]
 pub fn is_unserved<P: Packet>(packet: P, came_in_by: u32) -> bool {
-    came_in_by != 0
-        && match packet.ether_type() {
-            ether_type::IPV4 => is_for_vip::<P, V4>(packet, came_in_by),
-            ether_type::IPV6 => is_for_vip::<P, V6>(packet, came_in_by),
-            _ => false,
-        }
+    came_in_by != 0 && by_ether_type!(packet, is_for_vip(packet, came_in_by) else false)
 }
 
 #[inline(always)]
@@ -67,9 +56,7 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
 
 #[inline(never)]
 fn restore<P: Packet, F: Header>(mut packet: P) -> Verdict {
-    parse::<P, F>(&packet, ETHERNET, Side::Out)
-        .and_then(|parsed| restore_parsed::<P, F>(&mut packet, &parsed))
-        .unwrap_or_else(|verdict| verdict)
+    parse_then::<P, F>(&mut packet, Side::Out, restore_parsed::<P, F>)
 }
 
 #[inline(always)]

@@ -10,14 +10,12 @@ use proxy_common::verdict::Reason;
 
 use crate::flow::{self, Owner, mode_change};
 use crate::forward::{hairpin, nat, other_mode, snat};
-use crate::header::{ETHERNET, ether_type, protocol};
+use crate::header::{ETHERNET, protocol};
 use crate::icmp::{self, Icmp};
 use crate::maps::config::is_snat_port;
 use crate::maps::observe;
-use crate::maps::v4::V4;
-use crate::maps::v6::V6;
 use crate::packet::ip::Header;
-use crate::packet::{Packet, Parsed};
+use crate::packet::{Packet, Parsed, by_ether_type};
 use crate::parse::parse_with;
 use crate::parse::unusual::Fragments;
 use crate::select::{affinity, backend, source, vip};
@@ -26,11 +24,7 @@ use crate::verdict::{HAND_TO_TC, NO_ROOM, NextStage, UNTOUCHED, Verdict};
 /// Decides about a frame of a pod.
 #[inline(always)]
 pub fn walk<P: Packet>(packet: P) -> Verdict {
-    match packet.ether_type() {
-        ether_type::IPV4 => walk_family::<P, V4>(packet),
-        ether_type::IPV6 => walk_family::<P, V6>(packet),
-        _ => UNTOUCHED,
-    }
+    by_ether_type!(packet, walk_family(packet) else UNTOUCHED)
 }
 
 #[inline(always)]
@@ -56,11 +50,8 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
 #[inline(never)]
 fn forward<P: Packet, F: Header>(mut packet: P) -> NextStage {
     match parse_with::<P, F>(&packet, ETHERNET, Fragments::Judged(Side::Pod)) {
-        Ok(parsed) => match forward_parsed::<P, F>(&mut packet, &parsed) {
-            Ok(verdict) => NextStage::Done(verdict),
-            Err(leave) => leave,
-        },
-        Err(verdict) => NextStage::Done(verdict),
+        Ok(parsed) => forward_parsed::<P, F>(&mut packet, &parsed).into(),
+        Err(verdict) => verdict.into(),
     }
 }
 

@@ -9,7 +9,7 @@ use proxy_common::verdict::Reason;
 
 use crate::flow::{self, Owner, mode_change};
 use crate::forward::{decap, dsr_node, dsr_pod, fragment_ipv4, nat, other_mode, snat};
-use crate::header::{ETHERNET, ether_type, protocol};
+use crate::header::{ETHERNET, protocol};
 use crate::icmp::{self, Icmp};
 use crate::maps::config::{is_snat_port, takes_ipip};
 use crate::maps::family::Family;
@@ -18,7 +18,7 @@ use crate::maps::v6::V6;
 use crate::maps::{mode, observe};
 use crate::packet::encap::{Encapsulation, Fou, Ipip};
 use crate::packet::ip::Header;
-use crate::packet::{Packet, Parsed};
+use crate::packet::{Packet, Parsed, by_ether_type};
 use crate::parse::parse_with;
 use crate::parse::unusual::Fragments;
 use crate::select::{affinity, backend, node_flow, peer, source, vip};
@@ -29,11 +29,7 @@ use crate::verdict::{HAND_TO_TC, NO_ROOM, NextStage, UNTOUCHED, Verdict};
 /// The four branches are functions of their own: together their variables would not fit the 512-byte stack.
 #[inline(always)]
 pub fn walk<P: Packet>(packet: P) -> Verdict {
-    match packet.ether_type() {
-        ether_type::IPV4 => walk_family::<P, V4>(packet),
-        ether_type::IPV6 => walk_family::<P, V6>(packet),
-        _ => UNTOUCHED,
-    }
+    by_ether_type!(packet, walk_family(packet) else UNTOUCHED)
 }
 
 #[inline(always)]
@@ -92,11 +88,8 @@ fn walk_tunnel<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: P) -> Verd
 #[inline(never)]
 fn forward<P: Packet, F: Header>(mut packet: P) -> NextStage {
     match parse_with::<P, F>(&packet, ETHERNET, Fragments::Judged(Side::Uplink)) {
-        Ok(parsed) => match forward_parsed::<P, F>(&mut packet, &parsed) {
-            Ok(verdict) => NextStage::Done(verdict),
-            Err(leave) => leave,
-        },
-        Err(verdict) => NextStage::Done(verdict),
+        Ok(parsed) => forward_parsed::<P, F>(&mut packet, &parsed).into(),
+        Err(verdict) => verdict.into(),
     }
 }
 

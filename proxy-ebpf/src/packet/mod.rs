@@ -38,6 +38,18 @@ fn chunk_length(bytes: usize) -> u32 {
 /// The kernel refused to change the frame.
 pub struct Refused;
 
+/// Calls `FUNCTION::<P, FAMILY>` by the EtherType of a packet; gives `OTHERWISE` for what is no IP.
+macro_rules! by_ether_type {
+    ($packet:ident, $function:ident($($argument:expr),*) else $otherwise:expr) => {
+        match $packet.ether_type() {
+            $crate::header::ether_type::IPV4 => $function::<P, $crate::maps::v4::V4>($($argument),*),
+            $crate::header::ether_type::IPV6 => $function::<P, $crate::maps::v6::V6>($($argument),*),
+            _ => $otherwise,
+        }
+    };
+}
+pub(crate) use by_ether_type;
+
 /// What carries a packet. Where more than an access differs, the topic matches on this.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {

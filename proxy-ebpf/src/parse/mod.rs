@@ -3,12 +3,12 @@
 use proxy_common::flow::FlowKey;
 use proxy_common::fragment::Side;
 
-use crate::header::{Ports, SctpStart, Tcp, Udp, protocol};
+use crate::header::{ETHERNET, Ports, SctpStart, Tcp, Udp, protocol};
 use crate::packet::ip::{Header, Network};
 use crate::packet::shape::opaque_byte;
 use crate::packet::{Packet, Parsed, Transport, sctp};
 use crate::parse::unusual::Fragments;
-use crate::verdict::{UNTOUCHED, Verdict};
+use crate::verdict::{Decision, UNTOUCHED, Verdict};
 
 pub mod fragments;
 pub mod held_fragments;
@@ -60,4 +60,16 @@ pub fn parse_with<P: Packet, F: Header>(
     let key = FlowKey { source, destination, source_port, destination_port, protocol, ..FlowKey::default() };
     let (network, payload) = (network as u32, place.payload());
     Ok(Parsed { key, network, payload, length, tcp_flags, traffic_class, hop_limit, later })
+}
+
+/// Parses a packet and runs the stage that goes on with it.
+#[inline(always)]
+pub fn parse_then<P: Packet, F: Header>(
+    packet: &mut P,
+    side: Side,
+    stage: impl FnOnce(&mut P, &Parsed<F::Address>) -> Decision,
+) -> Verdict {
+    parse::<P, F>(packet, ETHERNET, side)
+        .and_then(|parsed| stage(packet, &parsed))
+        .unwrap_or_else(|verdict| verdict)
 }
