@@ -10,6 +10,7 @@ use network_types::udp::UdpHdr;
 
 /// An Ethernet header; the two addresses as words, because both are always written together.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct Ethernet {
     /// Destination and source MAC address.
     pub addresses: [u16; 6],
@@ -144,6 +145,37 @@ pub struct IcmpHeader {
     pub checksum: u16,
     pub rest: u32,
 }
+
+/// Types of which any bytes are a value, as they lie in a frame.
+///
+/// # Safety
+///
+/// No byte pattern is invalid, and there is no padding.
+pub unsafe trait Wire: Copy {}
+
+macro_rules! wire {
+    ($($type:ty),*) => { $(
+        // SAFETY: integers, and structs of integers in the order of the wire.
+        unsafe impl Wire for $type {}
+    )* };
+}
+wire!(
+    u8,
+    u16,
+    u32,
+    Ethernet,
+    Ipv4,
+    Ipv6,
+    Extension,
+    RoutingHeader,
+    FragmentHeader,
+    Ports,
+    Tcp,
+    Udp,
+    Sctp,
+    SctpStart,
+    IcmpHeader
+);
 
 /// IP protocol numbers we know.
 pub mod protocol {

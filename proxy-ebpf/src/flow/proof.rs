@@ -97,7 +97,6 @@ fn own_number<P: Packet>(packet: &P, transport: Transport) -> u32 {
 
 #[inline(always)]
 fn load<P: Packet>(packet: &P, transport: Transport, within: usize) -> u32 {
-    let number = packet.at::<u32>(transport.offset() + within);
-    // SAFETY: `at` checked the bound.
-    number.map_or(0, |number| u32::from_be(unsafe { *number }))
+    let number = packet.read::<u32>(transport.offset() + within);
+    number.map_or(0, u32::from_be)
 }

@@ -70,11 +70,9 @@ extern "C" fn fragment_bare(context: *mut __sk_buff, fits: u32) -> u32 {
 /// it: both wait in one queue.
 #[inline(always)]
 fn split<const LINK: usize>(mut packet: TcPacket<LINK>, fits: u32) -> u32 {
-    let Some(header) = packet.at::<Ipv4>(ETHERNET) else {
+    let Some(header) = packet.read::<Ipv4>(ETHERNET) else {
         return WHOLE;
     };
-    // SAFETY: `at` checked the bound.
-    let header = unsafe { *header };
     let payload = u32::from(u16::from_be(header.total_length)).saturating_sub(IP);
     let fitting = fits.saturating_sub(IP) & !(UNIT - 1);
     let left_over = (payload.saturating_sub(MOST_TAKEN as u32) + UNIT - 1) & !(UNIT - 1);
@@ -125,14 +123,11 @@ fn write_header<const LINK: usize>(
     let total_length = ((IP + payload) as u16).to_be();
     let changed =
         Difference::default().half(header.total_length, total_length).half(header.fragment, fragment);
-    let place = packet.at::<Ipv4>(ETHERNET)?;
-    // SAFETY: `at` checked the bound.
-    unsafe {
-        (*place).total_length = total_length;
-        (*place).fragment = fragment;
-        (*place).checksum = changed.apply(header.checksum);
-    }
-    Some(())
+    packet.update::<Ipv4>(ETHERNET, |place| {
+        place.total_length = total_length;
+        place.fragment = fragment;
+        place.checksum = changed.apply(header.checksum);
+    })
 }
 
 /// Computes the checksum that hardware was to compute over the whole datagram (`CHECKSUM_PARTIAL`): it would do so over the first
@@ -161,10 +156,7 @@ fn complete_checksum<const LINK: usize>(
     buffer::load::<MOST_TAKEN>(packet.context().cast(), offset, room.cast(), payload)?;
     let checksum = !fold(u64::from(sum(room, payload)));
     forget_unfinished(packet)?;
-    let place = packet.at::<u16>(field)?;
-    // SAFETY: `at` checked the bound.
-    unsafe { *place = if checksum == 0 { 0xffff } else { checksum } };
-    Some(())
+    packet.write(field, if checksum == 0 { 0xffff } else { checksum })
 }
 
 /// Whether a checksum is left to hardware: the helper changes it then by what is of the pseudo-header only.

@@ -41,9 +41,8 @@ fn rewrite<P: Packet, F: Family>(
     transport: Transport,
     change: impl Fn(u16) -> u16,
 ) -> Option<()> {
-    let tcp = packet.at::<Tcp>(transport.offset())?;
-    // SAFETY: `at` checked the bound.
-    let has_options = unsafe { (*tcp).data_offset } & DATA_OFFSET_MASK > (size_of::<Tcp>() as u8) << 2;
+    let tcp = packet.read::<Tcp>(transport.offset())?;
+    let has_options = tcp.data_offset & DATA_OFFSET_MASK > (size_of::<Tcp>() as u8) << 2;
     let offset = transport.offset() + size_of::<Tcp>();
     packet.pull(offset + size_of::<MaximumSegmentSize>());
     let option = packet.at::<MaximumSegmentSize>(offset)?;

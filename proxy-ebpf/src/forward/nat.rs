@@ -82,10 +82,8 @@ fn write_inline<P: Packet, F: Header>(
         return Some(());
     }
     let transport = parsed.transport();
-    let header = packet.at::<Ports>(transport.offset())?;
     let new = Ports { source: source.1, destination: destination.1 };
-    // SAFETY: `at` checked the bound.
-    unsafe { *header = new };
+    packet.write(transport.offset(), new)?;
     if transport.is_sctp() {
         return sctp::update_checksum::<P, F>(&packet, parsed, addresses, new);
     }

@@ -29,9 +29,7 @@ pub fn write_outer<P: Packet, F: Family>(
     between: usize,
 ) -> Result<(), Verdict> {
     let ether_type = if way.flags & WAY_IPV4 != 0 { V4::ETHER_TYPE } else { V6::ETHER_TYPE };
-    let ethernet = packet.ethernet().ok_or(NO_ROOM)?;
-    // SAFETY: `at` checked the bound.
-    unsafe { *ethernet = Ethernet { addresses: next.addresses, ether_type } };
+    packet.write_ethernet(Ethernet { addresses: next.addresses, ether_type }).ok_or(NO_ROOM)?;
     packet.mark_tunnel();
     let written = if way.flags & WAY_IPV4 != 0 {
         V4::write_outer(packet, ETHERNET, &outer::<F, V4>(parsed, way, hint, between))

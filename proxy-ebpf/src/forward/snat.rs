@@ -124,8 +124,6 @@ fn send<P: Packet, F: Header>(
 ) -> Result<(), Verdict> {
     nat::write::<P, F>(*packet, parsed, source, destination).ok_or(NO_ROOM)?;
     F::decrement_hop_limit(packet, ETHERNET).ok_or(NO_ROOM)?;
-    let ethernet = packet.ethernet().ok_or(NO_ROOM)?;
-    // SAFETY: `at` checked the bound.
-    unsafe { (*ethernet).addresses = next.addresses };
+    packet.write_ethernet_addresses(next.addresses).ok_or(NO_ROOM)?;
     Ok(())
 }

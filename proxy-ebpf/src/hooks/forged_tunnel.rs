@@ -46,12 +46,10 @@ pub fn is_forged<P: Packet, O: Family>(packet: P, payload: u32, key: &KeyOf<O>) 
     }
     let inner = payload + size_of::<Udp>() as u32;
     packet.pull((inner & MAX_OFFSET) as usize + size_of::<Ipv4>());
-    let Some(header) = packet.at::<Ipv4>((inner & MAX_OFFSET) as usize) else {
+    let Some(header) = packet.read::<Ipv4>((inner & MAX_OFFSET) as usize) else {
         return false;
     };
-    // SAFETY: `at` checked the bound.
-    let family =
-        if unsafe { (*header).version_and_length } >> 4 == 4 { protocol::IPV4 } else { protocol::IPV6 };
+    let family = if header.version_and_length >> 4 == 4 { protocol::IPV4 } else { protocol::IPV6 };
     carries_clients::<P>(packet, inner, family)
 }
 
@@ -65,11 +63,9 @@ fn carries_clients<P: Packet>(packet: P, inner: u32, family: u8) -> bool {
 /// Two functions for two families: their headers say differently where the ports are, and fragments.
 #[inline(never)]
 fn carries_clients4<P: Packet>(packet: P, inner: u32) -> bool {
-    let Some(header) = packet.at::<Ipv4>((inner & MAX_OFFSET) as usize) else {
+    let Some(header) = packet.read::<Ipv4>((inner & MAX_OFFSET) as usize) else {
         return false;
     };
-    // SAFETY: `at` checked the bound.
-    let header = unsafe { *header };
     let length = u32::from(header.version_and_length & 0x0f) << 2;
     let has_transport = header.fragment & FRAGMENT_MASK == 0;
     is_for_frontend::<P, V4>(
@@ -82,11 +78,10 @@ fn carries_clients4<P: Packet>(packet: P, inner: u32) -> bool {
 
 #[inline(never)]
 fn carries_clients6<P: Packet>(packet: P, inner: u32) -> bool {
-    let Some(header) = packet.at::<Ipv6>((inner & MAX_OFFSET) as usize) else {
+    let Some(header) = packet.read::<Ipv6>((inner & MAX_OFFSET) as usize) else {
         return false;
     };
-    // SAFETY: `at` checked the bound.
-    let (next, destination) = unsafe { ((*header).next_header, (*header).destination) };
+    let (next, destination) = (header.next_header, header.destination);
     // Anything else, another tunnel for one, is no client's packet.
     let has_transport = !is_extension(next);
     let transport = inner + size_of::<Ipv6>() as u32;
@@ -107,15 +102,13 @@ fn is_for_frontend<P: Packet, F: Icmp>(
     };
     packet.pull(transport + size_of::<IcmpHeader>());
     if number == F::PROTOCOL {
-        let header = packet.at::<IcmpHeader>(transport);
-        // SAFETY: `at` checked the bound.
-        return header.is_some_and(|header| F::is_error(unsafe { (*header).kind })) && is_known::<F>(address);
+        let header = packet.read::<IcmpHeader>(transport);
+        return header.is_some_and(|header| F::is_error(header.kind)) && is_known::<F>(address);
     }
-    let Some(ports) = packet.at::<Ports>(transport).filter(|_| has_ports(number)) else {
+    let Some(ports) = packet.read::<Ports>(transport).filter(|_| has_ports(number)) else {
         return false;
     };
-    // SAFETY: `at` checked the bound.
-    let port = unsafe { (*ports).destination };
+    let port = ports.destination;
     is_direct::<F>(*address, port, number, SCOPE_EXTERNAL)
         || peers::peer::<F>(address) & PEER_NODE != 0
             && is_direct::<F>(F::Address::default(), port, number, SCOPE_ENCAPSULATED)

@@ -129,9 +129,7 @@ pub(super) fn write<P: Packet, F: Icmp>(
     message: Message,
     (quote, quoted): (&Chunk, usize),
 ) -> Option<()> {
-    let ethernet = packet.ethernet()?;
-    // SAFETY: `at` checked the bound.
-    unsafe { *ethernet = Ethernet { addresses: ethernet_addresses, ether_type: F::ETHER_TYPE } };
+    packet.write_ethernet(Ethernet { addresses: ethernet_addresses, ether_type: F::ETHER_TYPE })?;
     let outer = Outer {
         source: ends.0,
         destination: ends.1,
@@ -149,10 +147,7 @@ pub(super) fn write<P: Packet, F: Icmp>(
     let sum = sum + (quote_sum.cast_unsigned() & 0xffff_ffff);
     let offset = ETHERNET + F::HEADER;
     packet.store(offset + size_of::<IcmpHeader>(), quote, quoted).ok()?;
-    let header = packet.at::<IcmpHeader>(offset)?;
-    // SAFETY: `at` checked the bound.
-    unsafe { *header = IcmpHeader { kind, code, checksum: !fold(sum), rest } };
-    Some(())
+    packet.write(offset, IcmpHeader { kind, code, checksum: !fold(sum), rest })
 }
 
 #[inline(always)]

@@ -35,13 +35,10 @@ fn reflect<P: Packet, F: Icmp>(packet: &P, parsed: &Parsed<F::Address>) -> Optio
     let (source, destination) = (&parsed.key.source, &parsed.key.destination);
     F::write_addresses(packet, ETHERNET, destination, source, Difference::default())?;
     F::renew_hop_limit(packet)?;
-    let header = packet.at::<IcmpHeader>(ETHERNET + F::HEADER)?;
-    // SAFETY: `at` checked the bound.
-    unsafe {
+    packet.update::<IcmpHeader>(ETHERNET + F::HEADER, |header| {
         let change = Difference::default()
             .half(u16::from_ne_bytes([F::ECHO_REQUEST, 0]), u16::from_ne_bytes([F::ECHO_REPLY, 0]));
-        (*header).kind = F::ECHO_REPLY;
-        (*header).checksum = change.apply((*header).checksum);
-    }
-    Some(())
+        header.kind = F::ECHO_REPLY;
+        header.checksum = change.apply(header.checksum);
+    })
 }

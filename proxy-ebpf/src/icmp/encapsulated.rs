@@ -130,14 +130,12 @@ fn find_inner<P: Packet, O: Icmp>(packet: P) -> Option<u8> {
 /// The protocol number of a packet in UDP, if it went to the port of tunnels.
 #[inline(always)]
 fn inside_udp<P: Packet>(packet: &P, offset: usize) -> Option<u8> {
-    let udp = packet.at::<Udp>(offset)?;
-    // SAFETY: `at` checked the bound.
-    if unsafe { (*udp).ports.destination } != FOU_PORT.to_be() {
+    let udp = packet.read::<Udp>(offset)?;
+    if udp.ports.destination != FOU_PORT.to_be() {
         return None;
     }
-    match packet.at::<u8>(offset + Fou::BYTES) {
-        // SAFETY: as above.
-        Some(version) if unsafe { *version } >> 4 == 6 => Some(protocol::IPV6),
+    match packet.read::<u8>(offset + Fou::BYTES) {
+        Some(version) if version >> 4 == 6 => Some(protocol::IPV6),
         // Where nothing of it is quoted, its family does not matter.
         _ => Some(protocol::IPV4),
     }
@@ -180,11 +178,10 @@ fn read_quote<P: Packet, F: Icmp>(packet: &P, finding: &Finding) -> Option<Quote
 /// the hint that it carried: who invents a quote knows addresses and ports, but has to guess that.
 #[inline(always)]
 fn is_ours<P: Packet, F: Icmp>(packet: &P, quote: &Quote<F::Address>, finding: &Finding) -> bool {
-    let Some(ports) = packet.at::<Ports>((quote.transport & MAX_OFFSET) as usize) else {
+    let Some(ports) = packet.read::<Ports>((quote.transport & MAX_OFFSET) as usize) else {
         return false;
     };
-    // SAFETY: `at` checked the bound.
-    let Ports { source: source_port, destination: destination_port } = unsafe { *ports };
+    let Ports { source: source_port, destination: destination_port } = ports;
     let key = FlowKey {
         source: quote.source,
         destination: quote.destination,

@@ -120,9 +120,7 @@ impl Icmp for V4 {
     }
     #[inline(always)]
     fn read_quote<P: Packet>(packet: &P, offset: usize) -> Option<Quote<Addr4>> {
-        let header = packet.at::<Ipv4>(offset)?;
-        // SAFETY: `at` checked the bound.
-        let header = unsafe { &*header };
+        let header = packet.read::<Ipv4>(offset)?;
         let length = u32::from(header.version_and_length & 0x0f) << 2;
         if header.version_and_length >> 4 != 4 || length < 20 || header.fragment & OFFSET_MASK != 0 {
             return None;
@@ -136,15 +134,12 @@ impl Icmp for V4 {
     }
     #[inline(always)]
     fn renew_hop_limit<P: Packet>(packet: &P) -> Option<()> {
-        let header = packet.at::<Ipv4>(ETHERNET)?;
-        // SAFETY: `at` checked the bound.
-        unsafe {
-            let old = u16::from_ne_bytes([(*header).ttl, (*header).protocol]);
-            let new = u16::from_ne_bytes([OWN_HOP_LIMIT, (*header).protocol]);
-            (*header).ttl = OWN_HOP_LIMIT;
-            (*header).checksum = Difference::default().half(old, new).apply((*header).checksum);
-        }
-        Some(())
+        packet.update::<Ipv4>(ETHERNET, |header| {
+            let old = u16::from_ne_bytes([header.ttl, header.protocol]);
+            let new = u16::from_ne_bytes([OWN_HOP_LIMIT, header.protocol]);
+            header.ttl = OWN_HOP_LIMIT;
+            header.checksum = Difference::default().half(old, new).apply(header.checksum);
+        })
     }
     #[inline(always)]
     fn prefix(address: &Addr4) -> SourcePrefix {
@@ -194,9 +189,8 @@ impl Icmp for V6 {
     }
     #[inline(always)]
     fn read_quote<P: Packet>(packet: &P, offset: usize) -> Option<Quote<Addr6>> {
-        let header = packet.at::<Ipv6>(offset)?;
-        // SAFETY: `at` checked the bound.
-        let (first, protocol) = unsafe { ((*header).first_word, (*header).next_header) };
+        let header = packet.read::<Ipv6>(offset)?;
+        let (first, protocol) = (header.first_word, header.next_header);
         if u32::from_be(first) >> 28 != 6 {
             return None;
         }
@@ -215,10 +209,7 @@ impl Icmp for V6 {
         let (old, next_header) = unsafe { ((*header).hop_limit, (*header).next_header) };
         let word = |hop_limit| u16::from_ne_bytes([next_header, hop_limit]);
         packet.adjust_whole_checksum(Difference::default().half(word(old), word(OWN_HOP_LIMIT)));
-        let header = packet.at::<Ipv6>(ETHERNET)?;
-        // SAFETY: `at` checked the bound.
-        unsafe { (*header).hop_limit = OWN_HOP_LIMIT };
-        Some(())
+        packet.update::<Ipv6>(ETHERNET, |header| header.hop_limit = OWN_HOP_LIMIT)
     }
     #[inline(always)]
     fn prefix(address: &Addr6) -> SourcePrefix {

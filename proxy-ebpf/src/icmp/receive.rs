@@ -38,11 +38,10 @@ enum Kind {
 #[inline(always)]
 fn read_kind<P: Packet, F: Icmp>(packet: &P) -> Kind {
     packet.pull(ETHERNET + F::HEADER + size_of::<IcmpHeader>());
-    let Some(header) = packet.at::<IcmpHeader>(ETHERNET + F::HEADER) else {
+    let Some(header) = packet.read::<IcmpHeader>(ETHERNET + F::HEADER) else {
         return Kind::Other;
     };
-    // SAFETY: `at` checked the bound.
-    let (kind, code) = unsafe { ((*header).kind, (*header).code) };
+    let (kind, code) = (header.kind, header.code);
     if kind == F::ECHO_REQUEST && code == 0 {
         Kind::EchoRequest
     } else if F::is_error(kind) {

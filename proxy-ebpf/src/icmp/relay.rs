@@ -202,9 +202,7 @@ fn translate_by<P: Packet, F: Icmp>(packet: &P, error: &Error<F>, flow: &FlowOf<
     }
     rewrite::<P, F>(packet, error, flow).ok_or(NO_ROOM)?;
     F::decrement_hop_limit(packet, ETHERNET).ok_or(NO_ROOM)?;
-    let ethernet = packet.ethernet().ok_or(NO_ROOM)?;
-    // SAFETY: `at` checked the bound.
-    unsafe { (*ethernet).addresses = next.addresses };
+    packet.write_ethernet_addresses(next.addresses).ok_or(NO_ROOM)?;
     Ok(Verdict::Send(Reason::IcmpError, next.device))
 }
 
@@ -322,9 +320,8 @@ fn read<P: Packet, F: Icmp>(packet: &P, network: usize) -> Option<Error<F>> {
     let message = network + F::HEADER;
     packet.pull(MOST_HEADERS);
     let ip = parse_plain::<P, F>(packet, network, F::PROTOCOL)?;
-    let header = packet.at::<IcmpHeader>(message)?;
-    // SAFETY: `at` checked the bound.
-    if !F::is_error(unsafe { (*header).kind }) {
+    let header = packet.read::<IcmpHeader>(message)?;
+    if !F::is_error(header.kind) {
         return None;
     }
     let end = network as u32 + ip.length;
@@ -333,9 +330,8 @@ fn read<P: Packet, F: Icmp>(packet: &P, network: usize) -> Option<Error<F>> {
     if !is_ours || transport + QUOTED_TRANSPORT > end {
         return None;
     }
-    let ports = packet.at::<Ports>((transport & MAX_OFFSET) as usize)?;
-    // SAFETY: `at` checked the bound.
-    let Ports { source: source_port, destination: destination_port } = unsafe { *ports };
+    let ports = packet.read::<Ports>((transport & MAX_OFFSET) as usize)?;
+    let Ports { source: source_port, destination: destination_port } = ports;
     let key = FlowKey {
         source: destination,
         destination: source,
@@ -362,9 +358,10 @@ fn rewrite<P: Packet, F: Icmp>(packet: &P, error: &Error<F>, flow: &FlowOf<F>) -
     let inner = difference(Difference::default(), &key.destination, &flow.destination);
     let inner = difference(inner, &key.source, &flow.source);
     F::write_addresses(packet, ETHERNET + F::HEADER + QUOTE, &flow.destination, &flow.source, inner)?;
-    let ports = packet.at::<Ports>((error.transport & MAX_OFFSET) as usize)?;
-    // SAFETY: `at` checked the bound.
-    unsafe { *ports = Ports { source: flow.destination_port, destination: flow.source_port } };
+    packet.write(
+        (error.transport & MAX_OFFSET) as usize,
+        Ports { source: flow.destination_port, destination: flow.source_port },
+    )?;
     let changed = Difference::default()
         .half(key.destination_port, flow.destination_port)
         .half(key.source_port, flow.source_port);
@@ -374,10 +371,9 @@ fn rewrite<P: Packet, F: Icmp>(packet: &P, error: &Error<F>, flow: &FlowOf<F>) -
     // An IPv4 header's own checksum makes up for its addresses; ICMPv6 covers those of both headers.
     let addresses = if F::HAS_HEADER_CHECKSUM { 0 } else { inner.0.wrapping_add(outer.0) };
     let total = addresses.wrapping_add(changed.0).wrapping_add(checksum.0);
-    let header = packet.at::<IcmpHeader>(ETHERNET + F::HEADER)?;
-    // SAFETY: `at` checked the bound.
-    unsafe { (*header).checksum = Difference(total).apply((*header).checksum) };
-    Some(())
+    packet.update::<IcmpHeader>(ETHERNET + F::HEADER, |header| {
+        header.checksum = Difference(total).apply(header.checksum);
+    })
 }
 
 /// Brings the quoted transport's checksum up to date, where the quote goes so far; returns what that changes.

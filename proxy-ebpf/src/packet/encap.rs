@@ -51,9 +51,8 @@ impl Encapsulation for Fou {
         if outer != protocol::UDP {
             return None;
         }
-        let version = packet.at::<u8>(ETHERNET + O::HEADER + Self::BYTES)?;
-        // SAFETY: `at` checked the bound.
-        match unsafe { *version } >> 4 {
+        let version = packet.read::<u8>(ETHERNET + O::HEADER + Self::BYTES)?;
+        match version >> 4 {
             4 => Some(protocol::IPV4),
             6 => Some(protocol::IPV6),
             _ => None,
@@ -70,17 +69,15 @@ pub fn write_header<P: Packet, F: Family>(
     inner: &Parsed<F::Address>,
 ) -> Option<()> {
     let source = source_port::<F>(&inner.key);
-    let header = packet.at::<Udp>(offset)?;
     let length = inner.length as u16;
-    // SAFETY: `at` checked the bound.
-    unsafe {
-        *header = Udp {
+    packet.write(
+        offset,
+        Udp {
             ports: Ports { source, destination: FOU_PORT.to_be() },
             length: length.wrapping_add(Fou::BYTES as u16).to_be(),
             checksum: 0,
-        };
-    }
-    Some(())
+        },
+    )
 }
 
 /// A port of the inner connection's own, network byte order, so that networks and receive queues spread connections, and keep

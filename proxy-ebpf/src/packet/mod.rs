@@ -15,7 +15,7 @@ use core::ffi::c_void;
 
 use proxy_common::checksum::Difference;
 
-use crate::header::{Ethernet, Ports};
+use crate::header::{Ethernet, Ports, Wire};
 use crate::maps::family::Family;
 pub use parsed::{Parsed, Transport};
 
@@ -64,7 +64,7 @@ pub enum Kind {
 /// Access to a frame and to the few operations in which XDP and TC differ.
 ///
 /// Pointers die whenever the frame changes its size or is pulled, so headers are held as offsets and looked up
-/// again with [`Packet::at`], the only pointer arithmetic there is.
+/// again with [`Packet::at`], the only pointer arithmetic there is. Headers are read and written by [`Packet::read`] and its neighbours.
 ///
 /// Offsets are those in a frame with an Ethernet header, also where there is none.
 pub trait Packet: Copy {
@@ -151,11 +151,50 @@ pub trait Packet: Copy {
         // SAFETY: `at` checks the bound.
         self.ethernet().map(|ethernet| unsafe { (*ethernet).addresses })
     }
+    /// Writes the Ethernet addresses, the destination's first.
+    #[inline(always)]
+    fn write_ethernet_addresses(&self, addresses: [u16; 6]) -> Option<()> {
+        let ethernet = self.ethernet()?;
+        // SAFETY: `ethernet` checked the bound.
+        unsafe { (*ethernet).addresses = addresses };
+        Some(())
+    }
+    /// Writes the Ethernet header.
+    #[inline(always)]
+    fn write_ethernet(&self, header: Ethernet) -> Option<()> {
+        let ethernet = self.ethernet()?;
+        // SAFETY: `ethernet` checked the bound.
+        unsafe { *ethernet = header };
+        Some(())
+    }
     /// What the frame carries, zero if it is too short for an Ethernet header.
     #[inline(always)]
     fn ether_type(&self) -> u16 {
         // SAFETY: `at` checks the bound.
         self.ethernet().map_or(0, |ethernet| unsafe { (*ethernet).ether_type })
+    }
+
+    /// Reads a `T`, if all of it is there. As for [`Packet::at`], `offset` must be below 65536.
+    #[inline(always)]
+    fn read<T: Wire>(&self, offset: usize) -> Option<T> {
+        // SAFETY: `at` checked the bound, and any bytes are a `T`.
+        self.at::<T>(offset).map(|place| unsafe { *place })
+    }
+    /// Writes a `T`, if there is room for all of it.
+    #[inline(always)]
+    fn write<T: Wire>(&self, offset: usize, value: T) -> Option<()> {
+        let place = self.at::<T>(offset)?;
+        // SAFETY: `at` checked the bound.
+        unsafe { *place = value };
+        Some(())
+    }
+    /// Changes a `T` in place, if all of it is there. `change` must leave the frame's size alone.
+    #[inline(always)]
+    fn update<T: Wire>(&self, offset: usize, change: impl FnOnce(&mut T)) -> Option<()> {
+        let place = self.at::<T>(offset)?;
+        // SAFETY: `at` checked the bound, any bytes are a `T`, and nobody else writes the frame meanwhile.
+        change(unsafe { &mut *place });
+        Some(())
     }
 
     /// The bytes at `offset` as a `T`, if all of them are there. `offset` must be below 65536 for the verifier.

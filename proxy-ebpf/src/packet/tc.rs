@@ -135,9 +135,8 @@ impl<const LINK: usize> TcPacket<LINK> {
         }
         self.pull(ETHERNET + size_of::<Ipv4>());
         // More than the first byte: LLVM makes a comparison of that bound which the verifier draws nothing from.
-        let header = self.at::<Ipv4>(ETHERNET)?;
-        // SAFETY: `at` checked the bound.
-        let ether_type = match unsafe { (*header).version_and_length } >> 4 {
+        let header = self.read::<Ipv4>(ETHERNET)?;
+        let ether_type = match header.version_and_length >> 4 {
             4 => header::ether_type::IPV4,
             6 => header::ether_type::IPV6,
             _ => return None,
@@ -318,12 +317,10 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
     /// a comparison of one byte's bound which the verifier draws nothing from, where the offset is a variable one.
     #[inline(always)]
     fn read_sctp(&self, offset: usize) -> Option<(Ports, u8)> {
-        let header = self.at::<Sctp>(offset)?;
-        // SAFETY: `at` checked the bound.
-        let ports = unsafe { (*header).ports };
-        let start = self.at::<SctpStart>(offset);
-        // SAFETY: as above.
-        Some((ports, start.map_or(DATA, |start| unsafe { (*start).chunk })))
+        let header = self.read::<Sctp>(offset)?;
+        let ports = header.ports;
+        let start = self.read::<SctpStart>(offset);
+        Some((ports, start.map_or(DATA, |start| start.chunk)))
     }
     /// BIG TCP: a frame of more than 64 KiB, which is always a GSO frame, has zero in its length field.
     #[inline(always)]

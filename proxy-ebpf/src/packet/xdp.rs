@@ -112,9 +112,8 @@ impl Packet for XdpPacket {
     fn pull(&self, _bytes: usize) {}
     #[inline(always)]
     fn read_sctp(&self, offset: usize) -> Option<(Ports, u8)> {
-        let start = self.at::<SctpStart>(offset)?;
-        // SAFETY: `at` checked the bound.
-        Some(unsafe { ((*start).header.ports, (*start).chunk) })
+        let start = self.read::<SctpStart>(offset)?;
+        Some((start.header.ports, start.chunk))
     }
     #[inline(always)]
     fn network_length(&self, claimed: u32, _network: usize) -> u32 {
@@ -179,13 +178,11 @@ impl Packet for XdpPacket {
     ) -> Result<(), Refused> {
         let difference = Difference(addresses.0.wrapping_add(ports.0));
         if transport.is_tcp() {
-            let tcp = self.at::<Tcp>(transport.offset()).ok_or(Refused)?;
-            // SAFETY: `at` checked the bound.
-            unsafe { (*tcp).checksum = difference.apply((*tcp).checksum) };
+            self.update::<Tcp>(transport.offset(), |tcp| tcp.checksum = difference.apply(tcp.checksum))
+                .ok_or(Refused)?;
         } else {
-            let udp = self.at::<Udp>(transport.offset()).ok_or(Refused)?;
-            // SAFETY: `at` checked the bound.
-            unsafe { (*udp).checksum = difference.apply_udp((*udp).checksum) };
+            self.update::<Udp>(transport.offset(), |udp| udp.checksum = difference.apply_udp(udp.checksum))
+                .ok_or(Refused)?;
         }
         Ok(())
     }

@@ -37,15 +37,13 @@ pub fn parse_with<P: Packet, F: Header>(
     let transport = Transport::new(header.place.payload(), header.protocol);
     let (mut ports, mut tcp_flags) = (Ports::default(), header.place.no_flags());
     if transport.is_tcp() {
-        let tcp = packet.at::<Tcp>(transport.offset()).ok_or(UNTOUCHED)?;
+        let tcp = packet.read::<Tcp>(transport.offset()).ok_or(UNTOUCHED)?;
         header.contains(network, size_of::<Tcp>())?;
-        // SAFETY: `at` checked the bound.
-        (ports, tcp_flags) = unsafe { ((*tcp).ports, (*tcp).flags) };
+        (ports, tcp_flags) = (tcp.ports, tcp.flags);
     } else if header.protocol == protocol::UDP {
-        let udp = packet.at::<Udp>(transport.offset()).ok_or(UNTOUCHED)?;
+        let udp = packet.read::<Udp>(transport.offset()).ok_or(UNTOUCHED)?;
         header.contains(network, size_of::<Udp>())?;
-        // SAFETY: `at` checked the bound.
-        ports = unsafe { (*udp).ports };
+        ports = udp.ports;
     } else if transport.is_sctp() {
         let chunk;
         (ports, chunk) = packet.read_sctp(transport.offset()).ok_or(UNTOUCHED)?;

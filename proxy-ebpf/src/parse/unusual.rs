@@ -183,9 +183,8 @@ fn read_ports<P: Packet>(packet: &P, protocol: u8, payload: u32, end: u32) -> Op
     if payload + bytes as u32 > end {
         return None;
     }
-    let ports = packet.at::<Ports>((payload & PAYLOAD as u32) as usize)?;
-    // SAFETY: `at` checked the bound.
-    Some(unsafe { *ports })
+    let ports = packet.read::<Ports>((payload & PAYLOAD as u32) as usize)?;
+    Some(ports)
 }
 
 /// What is done about fragments, met on a side.

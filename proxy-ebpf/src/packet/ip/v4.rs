@@ -19,9 +19,8 @@ const PLAIN_START: u8 = 0x45;
 impl Header for V4 {
     #[inline(always)]
     fn peek_protocol<P: Packet>(packet: &P, network: usize) -> Option<u8> {
-        let header = packet.at::<Ipv4>(network)?;
-        // SAFETY: `at` checked the bound.
-        Some(unsafe { (*header).protocol })
+        let header = packet.read::<Ipv4>(network)?;
+        Some(header.protocol)
     }
     #[inline(always)]
     fn parse_network<P: Packet>(
@@ -57,9 +56,7 @@ impl Header for V4 {
     #[inline(always)]
     fn read_preface<P: Packet>(packet: &P, network: usize) -> Option<Preface> {
         packet.pull(MOST_HEADERS);
-        let header = packet.at::<Ipv4>(network)?;
-        // SAFETY: `at` checked the bound.
-        let header = unsafe { &*header };
+        let header = packet.read::<Ipv4>(network)?;
         let header_length = u32::from(header.version_and_length & 0x0f) << 2;
         if header.version_and_length >> 4 != 4 || header_length < Self::HEADER as u32 {
             return None;
@@ -81,9 +78,8 @@ impl Header for V4 {
     }
     #[inline(always)]
     fn read_addresses<P: Packet>(packet: &P, network: usize) -> Option<(Addr4, Addr4)> {
-        let header = packet.at::<Ipv4>(network)?;
-        // SAFETY: `at` checked the bound.
-        Some(unsafe { (Addr4((*header).source), Addr4((*header).destination)) })
+        let header = packet.read::<Ipv4>(network)?;
+        Some((Addr4(header.source), Addr4(header.destination)))
     }
     #[inline(always)]
     fn write_addresses<P: Packet>(
@@ -93,26 +89,20 @@ impl Header for V4 {
         destination: &Addr4,
         addresses: Difference,
     ) -> Option<()> {
-        let header = packet.at::<Ipv4>(network)?;
-        // SAFETY: `at` checked the bound.
-        unsafe {
-            (*header).source = source.0;
-            (*header).destination = destination.0;
-            (*header).checksum = addresses.apply((*header).checksum);
-        }
-        Some(())
+        packet.update::<Ipv4>(network, |header| {
+            header.source = source.0;
+            header.destination = destination.0;
+            header.checksum = addresses.apply(header.checksum);
+        })
     }
     #[inline(always)]
     fn decrement_hop_limit<P: Packet>(packet: &P, network: usize) -> Option<()> {
-        let header = packet.at::<Ipv4>(network)?;
-        // SAFETY: `at` checked the bound.
-        unsafe {
-            let old = u16::from_ne_bytes([(*header).ttl, (*header).protocol]);
-            (*header).ttl = (*header).ttl.wrapping_sub(1);
-            let new = u16::from_ne_bytes([(*header).ttl, (*header).protocol]);
-            (*header).checksum = Difference::default().half(old, new).apply((*header).checksum);
-        }
-        Some(())
+        packet.update::<Ipv4>(network, |header| {
+            let old = u16::from_ne_bytes([header.ttl, header.protocol]);
+            header.ttl = header.ttl.wrapping_sub(1);
+            let new = u16::from_ne_bytes([header.ttl, header.protocol]);
+            header.checksum = Difference::default().half(old, new).apply(header.checksum);
+        })
     }
     #[inline(always)]
     fn write_outer<P: Packet>(packet: &P, network: usize, outer: &Outer<Addr4>) -> Option<()> {
@@ -151,28 +141,22 @@ impl Header for V4 {
         if mask == 0 {
             return Some(());
         }
-        let header = packet.at::<Ipv4>(network)?;
-        // SAFETY: `at` checked the bound.
-        unsafe {
-            let ([old], new) = ((*header).source, prefix | hash & !mask);
-            (*header).source = [new];
-            (*header).checksum = Difference::default().word(old, new).apply((*header).checksum);
-        }
-        Some(())
+        packet.update::<Ipv4>(network, |header| {
+            let ([old], new) = (header.source, prefix | hash & !mask);
+            header.source = [new];
+            header.checksum = Difference::default().word(old, new).apply(header.checksum);
+        })
     }
     #[inline(always)]
     fn read_hint<P: Packet>(packet: &P, network: usize) -> Option<u32> {
-        let header = packet.at::<Ipv4>(network)?;
-        // SAFETY: `at` checked the bound.
-        let (identification, fragment) = unsafe { ((*header).identification, (*header).fragment) };
+        let header = packet.read::<Ipv4>(network)?;
+        let (identification, fragment) = (header.identification, header.fragment);
         // Without DF the identification is the kernel's own, for fragments.
         Some(if fragment & DONT_FRAGMENT != 0 { u32::from(u16::from_be(identification)) } else { 0 })
     }
     #[inline(always)]
     fn read_plain<P: Packet>(packet: &P, network: usize, protocol: u8) -> Option<Plain> {
-        let header = packet.at::<Ipv4>(network)?;
-        // SAFETY: `at` checked the bound.
-        let header = unsafe { &*header };
+        let header = packet.read::<Ipv4>(network)?;
         let is_plain = header.version_and_length == 0x45 && header.fragment & FRAGMENT_MASK == 0;
         let length = u32::from(u16::from_be(header.total_length));
         let (traffic_class, hop_limit) = (header.tos, header.ttl);

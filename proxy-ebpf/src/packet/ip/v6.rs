@@ -18,9 +18,8 @@ use crate::verdict::{UNTOUCHED, Verdict};
 impl Header for V6 {
     #[inline(always)]
     fn peek_protocol<P: Packet>(packet: &P, network: usize) -> Option<u8> {
-        let header = packet.at::<Ipv6>(network)?;
-        // SAFETY: `at` checked the bound.
-        Some(unsafe { (*header).next_header })
+        let header = packet.read::<Ipv6>(network)?;
+        Some(header.next_header)
     }
     #[inline(always)]
     fn parse_network<P: Packet>(
@@ -61,9 +60,8 @@ impl Header for V6 {
     fn read_preface<P: Packet>(packet: &P, network: usize) -> Option<Preface> {
         const MOST: usize = 4;
         packet.pull(MOST_HEADERS);
-        let header = packet.at::<Ipv6>(network)?;
-        // SAFETY: `at` checked the bound.
-        let (next_header, length) = unsafe { ((*header).next_header, (*header).payload_length) };
+        let header = packet.read::<Ipv6>(network)?;
+        let (next_header, length) = (header.next_header, header.payload_length);
         let payload = (network + Self::HEADER) as u32;
         let end = payload + u32::from(u16::from_be(length));
         let mut preface =
@@ -78,9 +76,8 @@ impl Header for V6 {
     }
     #[inline(always)]
     fn read_addresses<P: Packet>(packet: &P, network: usize) -> Option<(Addr6, Addr6)> {
-        let header = packet.at::<Ipv6>(network)?;
-        // SAFETY: `at` checked the bound.
-        Some(unsafe { (Addr6((*header).source), Addr6((*header).destination)) })
+        let header = packet.read::<Ipv6>(network)?;
+        Some((Addr6(header.source), Addr6(header.destination)))
     }
     #[inline(always)]
     fn write_addresses<P: Packet>(
@@ -90,37 +87,29 @@ impl Header for V6 {
         destination: &Addr6,
         _addresses: Difference,
     ) -> Option<()> {
-        let header = packet.at::<Ipv6>(network)?;
-        // SAFETY: `at` checked the bound.
-        unsafe {
-            (*header).source = source.0;
-            (*header).destination = destination.0;
-        }
-        Some(())
+        packet.update::<Ipv6>(network, |header| {
+            header.source = source.0;
+            header.destination = destination.0;
+        })
     }
     #[inline(always)]
     fn decrement_hop_limit<P: Packet>(packet: &P, network: usize) -> Option<()> {
-        let header = packet.at::<Ipv6>(network)?;
-        // SAFETY: `at` checked the bound.
-        unsafe { (*header).hop_limit = (*header).hop_limit.wrapping_sub(1) };
-        Some(())
+        packet.update::<Ipv6>(network, |header| header.hop_limit = header.hop_limit.wrapping_sub(1))
     }
     #[inline(always)]
     fn write_outer<P: Packet>(packet: &P, network: usize, outer: &Outer<Addr6>) -> Option<()> {
-        let header = packet.at::<Ipv6>(network)?;
         let first_word = 6 << 28 | u32::from(outer.traffic_class) << 20 | outer.hint & 0x000f_ffff;
-        // SAFETY: `at` checked the bound.
-        unsafe {
-            *header = Ipv6 {
+        packet.write(
+            network,
+            Ipv6 {
                 first_word: first_word.to_be(),
                 payload_length: (outer.inner_length as u16).to_be(),
                 next_header: outer.protocol,
                 hop_limit: OUTER_HOP_LIMIT,
                 source: outer.source.0,
                 destination: outer.destination.0,
-            };
-        }
-        Some(())
+            },
+        )
     }
     #[inline(always)]
     fn spread_source<P: Packet>(packet: &P, network: usize, hash: u32) -> Option<()> {
@@ -128,25 +117,19 @@ impl Header for V6 {
         if mask == [0; 4] {
             return Some(());
         }
-        let header = packet.at::<Ipv6>(network)?;
         let [a, b, c, d] = prefix;
         let [mask_a, mask_b, mask_c, mask_d] = mask;
         let source = [a | hash & !mask_a, b | hash & !mask_b, c | hash & !mask_c, d | hash & !mask_d];
-        // SAFETY: `at` checked the bound.
-        unsafe { (*header).source = source };
-        Some(())
+        packet.update::<Ipv6>(network, |header| header.source = source)
     }
     #[inline(always)]
     fn read_hint<P: Packet>(packet: &P, network: usize) -> Option<u32> {
-        let header = packet.at::<Ipv6>(network)?;
-        // SAFETY: `at` checked the bound.
-        Some(unsafe { u32::from_be((*header).first_word) } & 0x000f_ffff)
+        let header = packet.read::<Ipv6>(network)?;
+        Some(u32::from_be(header.first_word) & 0x000f_ffff)
     }
     #[inline(always)]
     fn read_plain<P: Packet>(packet: &P, network: usize, protocol: u8) -> Option<Plain> {
-        let header = packet.at::<Ipv6>(network)?;
-        // SAFETY: `at` checked the bound.
-        let header = unsafe { &*header };
+        let header = packet.read::<Ipv6>(network)?;
         let first = u32::from_be(header.first_word);
         let length = u32::from(u16::from_be(header.payload_length)) + size_of::<Ipv6>() as u32;
         let (traffic_class, hop_limit) = ((first >> 20) as u8, header.hop_limit);
@@ -161,9 +144,8 @@ impl Header for V6 {
 #[inline(always)]
 fn step_over<P: Packet>(packet: &P, preface: &mut Preface) -> Option<()> {
     let offset = (preface.payload & 511) as usize;
-    let extension = packet.at::<Extension>(offset)?;
-    // SAFETY: `at` checked the bound.
-    let Extension { next_header, length } = unsafe { *extension };
+    let extension = packet.read::<Extension>(offset)?;
+    let Extension { next_header, length } = extension;
     if preface.protocol == protocol::FRAGMENT {
         read_fragment(packet, offset, preface)?;
         preface.payload += size_of::<FragmentHeader>() as u32;
@@ -180,9 +162,8 @@ fn step_over<P: Packet>(packet: &P, preface: &mut Preface) -> Option<()> {
 /// What a fragment header says; one around a whole packet (RFC 6946) nothing.
 #[inline(always)]
 fn read_fragment<P: Packet>(packet: &P, offset: usize, preface: &mut Preface) -> Option<()> {
-    let header = packet.at::<FragmentHeader>(offset)?;
-    // SAFETY: `at` checked the bound.
-    let FragmentHeader { offset, identification, .. } = unsafe { *header };
+    let header = packet.read::<FragmentHeader>(offset)?;
+    let FragmentHeader { offset, identification, .. } = header;
     preface.piece = if offset & FRAGMENT6_MASK == 0 {
         Piece::Whole
     } else if offset & OFFSET6_MASK == 0 {
@@ -198,7 +179,6 @@ fn read_fragment<P: Packet>(packet: &P, offset: usize, preface: &mut Preface) ->
 /// Whether the packet is where its routing header sends it.
 #[inline(always)]
 fn check_routing<P: Packet>(packet: &P, offset: usize) -> Option<()> {
-    let header = packet.at::<RoutingHeader>(offset)?;
-    // SAFETY: `at` checked the bound.
-    (unsafe { (*header).segments_left } == 0).then_some(())
+    let header = packet.read::<RoutingHeader>(offset)?;
+    (header.segments_left == 0).then_some(())
 }
