@@ -1,7 +1,7 @@
 //! Who has which port of this node towards a backend (SNAT), and who gets one.
 //!
-//! A port that the connection's hash names is tried first, then seven more. One of them is free, or may be taken from its
-//! connection; else all ports of the range are gone through.
+//! A port that the connection's hash names is tried first, then seven more. If none of them is free or quiet, all ports of the
+//! range are gone through. A port in use is lent only if there is no other one.
 
 use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
 use proxy_common::flow::{
@@ -44,7 +44,8 @@ fn choose<F: Family>(key: &KeyOf<F>, reply_key: *mut KeyOf<F>) -> u32 {
         }
         hash = mix(u64::from(hash) + 1) as u32;
     }
-    if best.is_none() { search::<F>(reply_key, hash).0 } else { best.0 }
+    // One that was used this very second is the last resort.
+    if best.is_quiet() { best.0 } else { best.or_better(search::<F>(reply_key, hash)).0 }
 }
 
 /// Chooses a port and makes both entries, each in a global function; for the answer see [`flow::port_or_verdict`].
@@ -100,8 +101,8 @@ fn insert_with_port<F: Family>(
     enter::<F>(key, unsafe { &*reply_key }, owner, state)
 }
 
-/// The first port of all that is not taken, from a hash on. Where none is, the next one who asks within `PAUSE` is not searched for:
-/// else packets that can't be served would cost a whole search each.
+/// The first port of all that is free or quiet, from a hash on; else the best one. Where none is, nobody who asks within `PAUSE` is
+/// searched for: else packets that can't be served would cost a whole search each.
 #[inline(always)]
 fn search<F: Family>(reply_key: *mut KeyOf<F>, from: u32) -> Offer {
     write_port::<F>(reply_key, 0);
@@ -120,20 +121,20 @@ fn search<F: Family>(reply_key: *mut KeyOf<F>, from: u32) -> Offer {
     // A little less than the distance of two ports, for all of the range together less than one distance: after one step more than
     // there are ports none was left out.
     let distance = u32::MAX.checked_div(count).unwrap_or(0);
-    let mut hash = from;
+    let (mut hash, mut best) = (from, Offer::NONE);
     for row in 0..ROWS {
         if row * ROW > count {
             break;
         }
-        let found = Offer(global_search_row::<F>(hash, distance));
-        if !found.is_none() {
-            return found;
+        best = best.or_better(Offer(global_search_row::<F>(hash, distance)));
+        if best.is_quiet() {
+            return best;
         }
         hash = hash.wrapping_add(distance.wrapping_mul(ROW));
     }
     // SAFETY: as above.
     unsafe { word.write_volatile(u64::from(destination) << 32 | u64::from(now)) };
-    Offer::NONE
+    best
 }
 
 global_by_family! { fn global_search_row = search_row4 | search_row6(from: u32, distance: u32) -> u32, search_row_body }
@@ -146,18 +147,18 @@ fn search_row_body<F: Family>(from: u32, distance: u32) -> u32 {
     }
 }
 
-/// One row of a search: an [`Offer`]'s number, of the first port that is not taken.
+/// One row of a search: an [`Offer`]'s number, of the first port that is free or quiet, else of the best one.
 #[inline(always)]
 fn search_row<F: Family>(reply_key: *mut KeyOf<F>, from: u32, distance: u32) -> u32 {
-    let mut hash = from;
+    let (mut hash, mut best) = (from, Offer::NONE);
     for _ in 0..ROW {
-        let found = offer::<F>(reply_key, port_of(hash));
-        if !found.is_none() {
-            return found.0;
+        best = best.or_better(offer::<F>(reply_key, port_of(hash)));
+        if best.is_quiet() {
+            break;
         }
         hash = hash.wrapping_add(distance);
     }
-    Offer::NONE.0
+    best.0
 }
 
 /// A port (network byte order), below what it is worth to who wants one; zero if it is taken.
@@ -174,6 +175,11 @@ impl Offer {
     #[inline(always)]
     const fn is_free(self) -> bool {
         self.worth() == FREE
+    }
+    /// Free, or silent for so long that no answer is on its way.
+    #[inline(always)]
+    const fn is_quiet(self) -> bool {
+        self.worth() > FLOW_QUIET
     }
     #[inline(always)]
     const fn worth(self) -> u32 {

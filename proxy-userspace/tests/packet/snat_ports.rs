@@ -17,6 +17,7 @@ each_ingress! {
     a_port_is_taken_from_a_connection_nobody_has_answered_in
     a_reset_that_may_be_forged_costs_no_port_at_once
     every_connection_is_served_until_no_port_is_free
+    no_live_port_is_lent_while_another_is_free
     a_datagram_gets_the_port_that_was_silent_longest
     a_flood_of_forged_datagrams_costs_no_query_its_answer
     a_port_is_had_again_when_its_connection_has_ended
@@ -122,6 +123,31 @@ fn every_connection_is_served_until_no_port_is_free(case: Case) {
         }
         assert!(begin.elapsed() < Duration::from_secs(10), "the free port was not found");
     }
+}
+
+/// Handshakes that are under way, and datagrams of this second.
+fn no_live_port_is_lent_while_another_is_free(case: Case) {
+    const PORTS: u16 = 64;
+    let ports = || Bed::builder().snat_ports(62000, 62000 + PORTS - 1);
+    let all = |mut ports: Vec<u16>| {
+        ports.sort_unstable();
+        assert_eq!(ports, (62000..62000 + PORTS).collect::<Vec<_>>());
+    };
+    let node = Node::with(case, ports(), |service| service);
+    all((0..PORTS).map(|n| node.forwards(&case.tcp_from(10000 + n, flag::SYN)).port()).collect());
+    let node = Node::with(case, ports(), over_udp);
+    let from = |n| udp_from(case, SocketAddr::new(case.client().ip(), 10000 + n));
+    let sources: Vec<SocketAddr> = (0..PORTS).map(|n| node.forwards(&from(n))).collect();
+    all(sources.iter().map(SocketAddr::port).collect());
+    node.bed.answer_all();
+    for (n, source) in (0..PORTS).zip(sources) {
+        assert_eq!(node.forwards(&from(n)), source);
+    }
+    // None is free: one that is silent goes first.
+    node.bed.age_flows(FLOW_QUIET + 1);
+    let live: Vec<SocketAddr> = (1..PORTS).map(|n| node.forwards(&from(n))).collect();
+    let taken = node.forwards(&from(PORTS));
+    assert!(!live.contains(&taken), "{taken}");
 }
 
 fn over_udp(service: ServiceBuilder<'_>) -> ServiceBuilder<'_> {
