@@ -18,7 +18,7 @@ use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed, by_ether_type};
 use crate::parse::parse_with;
 use crate::parse::unusual::Fragments;
-use crate::select::{affinity, backend, source, vip};
+use crate::select::{affinity, backend, node_flow, source, vip};
 use crate::verdict::{HAND_TO_TC, NO_ROOM, NextStage, UNTOUCHED, Verdict};
 
 /// Decides about a frame of a pod.
@@ -124,6 +124,9 @@ fn open<P: Packet, F: Header>(
     parsed: &Parsed<F::Address>,
     frontend: &Frontend,
 ) -> Result<Verdict, NextStage> {
+    if node_flow::is_nodes_own::<F>(parsed, frontend) {
+        return Err(UNTOUCHED.into());
+    }
     let slot = backend::select_slot::<F>(frontend, &parsed.key);
     let reference = affinity::choose::<F>(frontend, parsed, slot);
     let backend =

@@ -3,7 +3,7 @@
 use proxy_common::backend::Backend;
 use proxy_common::flow::FLOW_ENCAPSULATE;
 use proxy_common::fragment::Side;
-use proxy_common::frontend::{FRONTEND_DSR, FRONTEND_KIND_NODE_PORT, FRONTEND_LISTENER, Frontend};
+use proxy_common::frontend::{FRONTEND_DSR, FRONTEND_LISTENER, Frontend};
 use proxy_common::selection::{BackendRef, Slot};
 use proxy_common::verdict::Reason;
 
@@ -136,8 +136,7 @@ fn serve<P: Packet, F: Header>(
     if !backend::needs_no_flow_entry(frontend) {
         return serve_by_flow::<P, F>(packet, parsed, frontend, None);
     }
-    // A load balancer's address that is the node's own pays for its look-ups in `open` only.
-    if frontend.kind() == FRONTEND_KIND_NODE_PORT && node_flow::is_nodes_own::<F>(parsed, frontend) {
+    if node_flow::is_nodes_ephemeral::<F>(parsed, frontend) {
         return Err(UNTOUCHED.into());
     }
     let slot = backend::select_slot::<F>(frontend, &parsed.key);

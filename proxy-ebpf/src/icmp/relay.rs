@@ -110,7 +110,7 @@ fn choose<F: Family>(key: &KeyOf<F>) -> Next {
     let Some(frontend) = backend::lookup_frontend::<F>(key) else {
         return Next::End(UNTOUCHED);
     };
-    if node_flow::may_be_node_port(key.destination_port) && node_flow::is_known::<F>(key) {
+    if node_flow::is_about_nodes::<F>(key) {
         return Next::End(UNTOUCHED);
     }
     if frontend.flags & FRONTEND_DSR == 0 || !mode::owns_unknown(key.protocol) {
@@ -296,7 +296,8 @@ pub fn receive_of_pod<P: Packet, F: Icmp>(mut packet: P) -> Verdict {
     let key = &error.key;
     let Some(flow) = flow::lookup_quoted::<F>(key) else {
         let frontend = backend::lookup_internal::<F>(&key.destination, key.destination_port, key.protocol);
-        return if frontend.is_some() { unknown() } else { UNTOUCHED };
+        let is_ours = frontend.is_some() && !node_flow::is_about_nodes::<F>(key);
+        return if is_ours { unknown() } else { UNTOUCHED };
     };
     let is_client = flow.flags & (FLOW_REPLY | FLOW_ENCAPSULATE) == 0;
     let is_hairpin = flow.check != 0 && flow.destination == key.source;

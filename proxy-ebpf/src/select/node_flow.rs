@@ -3,7 +3,7 @@
 //! every packet that leaves the node passes, notes what such a port sends, and the answers go to the stack.
 
 use aya_ebpf::bindings::BPF_ANY;
-use proxy_common::frontend::{FRONTEND_KIND_NODE_PORT, Frontend};
+use proxy_common::frontend::{FRONTEND_KIND_NODE_PORT, FRONTEND_LISTENER, Frontend};
 use proxy_common::node_flow::{NODE_DATAGRAM_SECONDS, node_port_bit};
 
 use crate::flow;
@@ -28,8 +28,14 @@ pub fn record<F: Family>(parsed: &Parsed<F::Address>) {
         return;
     }
     let key = parsed.key.reversed();
+    // Elsewhere it is a backend that answers by itself. A listener answers clients: what they send next is for its Service.
+    let is_at_risk = |frontend: &Frontend| {
+        frontend.flags & FRONTEND_LISTENER == 0 && is_on_node::<F>(frontend, &key.destination)
+    };
     // What has a flow entry is a reply that was translated already, on another device or by `tc_ingress`.
-    if backend::lookup_frontend::<F>(&key).is_none() || flow::find::<F>(&key).is_some() {
+    if !backend::lookup_frontend::<F>(&key).is_some_and(|frontend| is_at_risk(&frontend))
+        || flow::find::<F>(&key).is_some()
+    {
         return;
     }
     let now = clock::now();
@@ -40,6 +46,16 @@ pub fn record<F: Family>(parsed: &Parsed<F::Address>) {
             let _ = F::node_flows().insert(&key, now, BPF_ANY.into());
         }
     }
+}
+
+/// As [`is_nodes_own`], where a flow entry is not looked up first, and every packet pays. Connections of this node have no reserved port,
+/// but one that a NodePort may be.
+#[inline(always)]
+pub fn is_nodes_ephemeral<F: Family>(parsed: &Parsed<F::Address>, frontend: &Frontend) -> bool {
+    const RESERVED: u16 = 1024;
+    let may_be =
+        frontend.kind() == FRONTEND_KIND_NODE_PORT || u16::from_be(parsed.key.destination_port) >= RESERVED;
+    may_be && is_nodes_own::<F>(parsed, frontend)
 }
 
 /// Whether a packet for a frontend, of which there is no flow entry, is this node's own connection's. Such a one does not begin with a
@@ -71,10 +87,15 @@ fn has<F: Family>(parsed: &Parsed<F::Address>) -> bool {
     }
 }
 
-/// Whether packets with this key, or those that an ICMP error with it is about, are this node's own connection's. What comes in renews an
-/// exchange of datagrams.
+/// Whether an ICMP error is about a connection of this node's own; `key` is that of packets which come in.
+#[inline(always)]
+pub fn is_about_nodes<F: Family>(key: &KeyOf<F>) -> bool {
+    may_be_node_port(key.destination_port) && is_known::<F>(key)
+}
+
+/// Whether packets with this key are this node's own connection's. What comes in renews an exchange of datagrams.
 #[inline(never)]
-pub fn is_known<F: Family>(key: &KeyOf<F>) -> bool {
+fn is_known<F: Family>(key: &KeyOf<F>) -> bool {
     let Some(seen) = F::node_flows().get_ptr_mut(key) else {
         return false;
     };

@@ -8,7 +8,7 @@ use millrace_lab::program::{Bed, Hook, ServiceBuilder, known_hop};
 use proxy_common::verdict::Reason;
 use proxy_common::way::{PEER_NODE, PEER_SELF};
 
-use crate::case::{Case, each_ingress};
+use crate::case::{Case, Family, each_ingress};
 
 each_ingress! {
     answers_to_a_connection_of_this_node_are_the_stacks
@@ -18,6 +18,8 @@ each_ingress! {
     an_error_about_a_connection_of_this_node_is_the_stacks
     a_dsr_node_port_leaves_this_nodes_connections_alone
     a_load_balancer_at_this_nodes_address_leaves_its_connections_alone
+    a_dsr_load_balancer_at_this_nodes_address_leaves_its_connections_alone
+    a_client_of_a_listener_is_served_when_that_has_gone
     other_clients_are_served_beside_them
     what_this_node_refuses_with_a_reset_is_no_connection
     a_reply_that_was_translated_is_no_connection_of_this_node
@@ -107,9 +109,21 @@ fn an_error_about_a_connection_of_this_node_is_the_stacks(case: Case) {
 }
 
 fn a_dsr_node_port_leaves_this_nodes_connections_alone(case: Case) {
+    a_dsr_frontend_leaves_this_nodes_connections_alone(case, |service| service.node_ports());
+}
+
+fn a_dsr_load_balancer_at_this_nodes_address_leaves_its_connections_alone(case: Case) {
+    a_dsr_frontend_leaves_this_nodes_connections_alone(case, |service| service);
+}
+
+fn a_dsr_frontend_leaves_this_nodes_connections_alone(
+    case: Case,
+    of_kind: impl FnOnce(ServiceBuilder<'_>) -> ServiceBuilder<'_>,
+) {
     let bed = Bed::builder().load();
     bed.peer(case.at_node().ip(), PEER_SELF | PEER_NODE);
-    let service = bed.service().dsr().node_ports().external(case.at_node());
+    bed.node_port(NODE_PORT);
+    let service = of_kind(bed.service().dsr()).external(case.at_node());
     let way = bed.way(millrace_lab::program::resolved_way(case.family.node(1), case.family.node(2)));
     let service = service.backend_remote(case.remote_pod(1), way).install();
     bed.hop(service.endpoints[0].at, known_hop(case.family.node(1)));
@@ -127,6 +141,17 @@ fn a_load_balancer_at_this_nodes_address_leaves_its_connections_alone(case: Case
     for flags in [flag::SYN | flag::ACK, flag::ACK] {
         case.is_the_stacks(&bed, &case.tcp_from_server(flags));
     }
+}
+
+/// A pod of the node's network was the backend, and has moved: the answers it gave make its clients none of this node's peers.
+fn a_client_of_a_listener_is_served_when_that_has_gone(case: Case) {
+    let bed = case.bed_with_node_port(|service| service.node_ports().udp().listener());
+    let question = case.of_server().udp(SERVER_PORT, NODE_PORT).payload(&b"a question"[..]);
+    case.is_the_stacks(&bed, &question);
+    leaves(&bed, &question.clone().reply());
+    bed.service().node_ports().udp().external(case.at_node()).backend_local(case.pod(1)).install();
+    let delivered = question.clone().with_destination(case.pod(1));
+    case.is_delivered(&bed, &question, &delivered, Reason::ServedLocal);
 }
 
 fn other_clients_are_served_beside_them(case: Case) {
@@ -163,5 +188,26 @@ fn a_connection_from_the_same_port_is_served_when_it_begins(case: Case) {
     for flags in [flag::SYN, flag::ACK] {
         let frame = case.tcp_from_server(flags);
         case.is_delivered(&bed, &frame, &frame.clone().with_destination(case.pod(1)), Reason::ServedLocal);
+    }
+}
+
+/// The node itself asks its pod, by a socket whose port is a NodePort's number; the pod's device has programs of ours.
+#[test]
+fn what_a_pod_answers_to_its_node_is_the_stacks() {
+    for family in [Family::V4, Family::V6] {
+        let case = Case { hook: Hook::TcPodIn, family };
+        let bed = case.bed_with_node_port(|service| service.protocol(protocol::TCP).node_ports());
+        let pod = case.pod(2);
+        let asks = |flags| Frame::ip(case.at_node().ip(), pod.ip()).tcp(NODE_PORT, 8080, flags);
+        bed.send(Hook::TcPodOut, &asks(flag::SYN)).assert_untouched();
+        for flags in [flag::SYN | flag::ACK, flag::ACK] {
+            let answer = asks(flags).reply().with_flags(flags);
+            bed.send(Hook::TcPodIn, &answer).assert_untouched().assert_counted(Reason::NotOurs);
+        }
+        let error = asks(flag::ACK).icmp_error(case.router(), case.too_big());
+        bed.send(Hook::TcPodIn, &error).assert_untouched().assert_counted(Reason::NotOurs);
+        // A connection of the pod's own is served.
+        let begins = asks(0).reply().with_flags(flag::SYN).with_source(case.pod(3));
+        bed.send(Hook::TcPodIn, &begins).assert_counted(Reason::ServedPod);
     }
 }
