@@ -12,7 +12,7 @@ use super::quoted::{MAX_OFFSET, QUOTE};
 use crate::flow;
 use crate::forward::route::{self, NextHop};
 use crate::forward::{outer, path_mtu};
-use crate::header::{ETHERNET, IcmpHeader, Ports, Udp, protocol};
+use crate::header::{ETHERNET, IcmpHeader, Ipv6, Ports, Udp, protocol};
 use crate::maps::v4::V4;
 use crate::maps::v6::V6;
 use crate::maps::{self, Buffer, config, peers};
@@ -146,8 +146,10 @@ fn inside_udp<P: Packet>(packet: &P, offset: usize) -> Option<u8> {
 fn conclude<P: Packet, F: Icmp>(packet: P) -> Result<(), Verdict> {
     let finding = finding().ok_or(UNTOUCHED)?;
     let quote = read_quote::<P, F>(&packet, finding);
-    // A backend without a hint has packets that only their inner headers tell.
-    let is_ours = quote.map_or(finding.hint != 0, |quote| is_ours::<P, F>(&packet, &quote, finding));
+    // A backend without a hint has packets that only their inner headers tell. Routers quote more than the outer header of IPv6
+    // (RFC 4443, section 2.4), so without the inner one the message is forged.
+    let may_lack_quote = finding.hint != 0 && finding.outer < size_of::<Ipv6>() as u32;
+    let is_ours = quote.map_or(may_lack_quote, |quote| is_ours::<P, F>(&packet, &quote, finding));
     let Some(way) = maps::WAYS.get_ptr_mut(finding.way).filter(|_| is_ours) else {
         // A tunnel of somebody else's between the same nodes.
         return Err(UNTOUCHED);
