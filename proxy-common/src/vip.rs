@@ -10,6 +10,12 @@ pub const VIP_EXTERNAL: u32 = 1 << 1;
 /// Bit of a VIPS value: over an uplink, only clients inside the cluster are served.
 pub const VIP_INSIDE_ONLY: u32 = 1 << 2;
 
+/// Bit of a VIPS value, alone: a Service's address that is a node's as well. Its other ports are the
+/// node's business, but other nodes may decapsulate packets for it (decision 122).
+pub const VIP_ON_NODE: u32 = 1 << 3;
+/// The bits of an address whose other ports are no node's business.
+pub const VIP_KINDS: u32 = VIP_CLUSTER_IP | VIP_EXTERNAL | VIP_INSIDE_ONLY;
+
 /// The number of words in VIP_FILTER: 32 KiB. 20,000 addresses set one bit in thirteen (decision
 /// 50).
 pub const VIP_FILTER_WORDS: u32 = 4096;

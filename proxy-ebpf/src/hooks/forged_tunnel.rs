@@ -11,6 +11,7 @@ use proxy_common::{Addr4, Addr6};
 
 use crate::header::{FRAGMENT_MASK, IcmpHeader, Ipv4, Ipv6, Ports, Udp, has_ports, is_extension, protocol};
 use crate::icmp::Icmp;
+use crate::maps::config::takes_fou;
 use crate::maps::family::{Family, KeyOf};
 use crate::maps::v4::V4;
 use crate::maps::v6::V6;
@@ -40,9 +41,10 @@ pub fn is_forged<P: Packet, O: Family>(packet: P, payload: u32, key: &KeyOf<O>) 
     if key.protocol != protocol::UDP {
         return carries_clients::<P>(packet, payload, key.protocol);
     }
-    // One header, and each segment may hold another packet.
+    // One header, and each segment may hold another packet. Without FoU this may be an overlay on the same port, such as
+    // kube-router's: its trains leave.
     if packet.has_segments() {
-        return peers::peer::<O>(&key.destination) & PEER_NODE != 0;
+        return takes_fou() && peers::peer::<O>(&key.destination) & PEER_NODE != 0;
     }
     let inner = payload + size_of::<Udp>() as u32;
     packet.pull((inner & MAX_OFFSET) as usize + size_of::<Ipv4>());
@@ -82,7 +84,6 @@ fn carries_clients6<P: Packet>(packet: P, inner: u32) -> bool {
         return false;
     };
     let (next, destination) = (header.next_header, header.destination);
-    // Anything else, another tunnel for one, is no client's packet.
     let has_transport = !is_extension(next);
     let transport = inner + size_of::<Ipv6>() as u32;
     is_for_frontend::<P, V6>(packet, &Addr6(destination), has_transport.then_some(transport), next)
@@ -105,13 +106,27 @@ fn is_for_frontend<P: Packet, F: Icmp>(
         let header = packet.read::<IcmpHeader>(transport);
         return header.is_some_and(|header| F::is_error(header.kind)) && is_known::<F>(address);
     }
+    if number == protocol::IPV4 || number == protocol::IPV6 {
+        return is_nested::<P, F>(packet, address);
+    }
     let Some(ports) = packet.read::<Ports>(transport).filter(|_| has_ports(number)) else {
         return false;
     };
     let port = ports.destination;
+    if number == protocol::UDP && port == FOU_PORT.to_be() && is_nested::<P, F>(packet, address) {
+        return true;
+    }
     is_direct::<F>(*address, port, number, SCOPE_EXTERNAL)
         || peers::peer::<F>(address) & PEER_NODE != 0
             && is_direct::<F>(F::Address::default(), port, number, SCOPE_ENCAPSULATED)
+}
+
+/// Whether a tunnel inside a tunnel is a forwarded packet for a node. A node with a tunnel device takes off the outer header, and
+/// its programs would take the inner one for a node's. A node's own tunnel device may carry our tunnels to another node: it
+/// forgets where a packet came in.
+#[inline(always)]
+fn is_nested<P: Packet, F: Family>(packet: P, address: &F::Address) -> bool {
+    packet.came_in_by() != 0 && peers::peer::<F>(address) & PEER_NODE != 0
 }
 
 /// Whether there is such a frontend, and nodes send each other its packets.

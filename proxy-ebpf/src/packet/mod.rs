@@ -81,6 +81,8 @@ pub trait Packet: Copy {
     fn context(&self) -> *mut c_void;
     /// Index of the device the frame came in or leaves by.
     fn device(&self) -> u32;
+    /// Index of the device a forwarded frame came in by; zero for one of this node's own, and in XDP.
+    fn came_in_by(&self) -> u32;
 
     /// Gets ready to pass the frame up translated, or says that this program can't. Nothing was changed then.
     fn claim_delivery(&mut self) -> Result<(), Refused>;

@@ -105,13 +105,6 @@ impl<const LINK: usize> TcPacket<LINK> {
         value & mask != 0 && unsafe { (*self.context).mark } & mask == value
     }
 
-    /// Index of the device a forwarded frame came in by; zero for one of this node's own.
-    #[inline(always)]
-    pub fn came_in_by(&self) -> u32 {
-        // SAFETY: the context is valid for the program's run.
-        unsafe { (*self.context).ingress_ifindex }
-    }
-
     #[inline(always)]
     fn mark(&self) {
         let (value, mask) = (MARK_VALUE.load(), MARK_MASK.load());
@@ -260,6 +253,11 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
         // SAFETY: as above.
         unsafe { (*self.context).ifindex }
     }
+    #[inline(always)]
+    fn came_in_by(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { (*self.context).ingress_ifindex }
+    }
 
     /// With a mask: the verifier does not see that a variable offset is behind the header that is not there.
     #[inline(always)]
@@ -290,8 +288,7 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
     }
     #[inline(always)]
     fn is_trusted<F: Family>(&self, source: &F::Address) -> bool {
-        // SAFETY: the context is valid for the program's run.
-        let from = unsafe { (*self.context).ingress_ifindex };
+        let from = self.came_in_by();
         // SAFETY: only whether it is there matters.
         from != 0
             && unsafe { maps::DEVICES.get(from) }.is_some()

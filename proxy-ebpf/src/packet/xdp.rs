@@ -70,6 +70,10 @@ impl Packet for XdpPacket {
         // SAFETY: as above.
         unsafe { (*self.context).ingress_ifindex }
     }
+    #[inline(always)]
+    fn came_in_by(&self) -> u32 {
+        0
+    }
 
     /// Puts a word in front of the frame that tells `tc_ingress` not to look it up again; some drivers refuse.
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use proxy_common::source_range::CLUSTER;
 use proxy_common::verdict::Reason;
-use proxy_common::vip::{VIP_INSIDE_ONLY, VipKey, filter_bit};
+use proxy_common::vip::{VIP_INSIDE_ONLY, VIP_KINDS, VipKey, filter_bit};
 
 use crate::header::ETHERNET;
 use crate::maps::config::REJECT_UNKNOWN;
@@ -53,7 +53,7 @@ pub fn kinds<F: Family>(address: &F::Address) -> u32 {
     }
     let key = VipKey { address: F::map(address) };
     // SAFETY: copied at once; an address that is being removed may be taken for a service's a moment longer.
-    unsafe { maps::VIPS.get(&key).copied() }.unwrap_or(0)
+    unsafe { maps::VIPS.get(&key).copied() }.unwrap_or(0) & VIP_KINDS
 }
 
 /// Whether a client whose packet came over an uplink gets no answer: it is outside the cluster, and the address is for those inside.

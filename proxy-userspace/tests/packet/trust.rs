@@ -8,7 +8,7 @@ use millrace_lab::program::{Bed, DEVICE, Hook, Ingress, Outcome};
 use proxy_common::config::{DEFAULT_MARK, SHARE_OLDER, TAKES_FOU, TAKES_IPIP};
 use proxy_common::hop::Device;
 use proxy_common::verdict::Reason;
-use proxy_common::vip::VIP_EXTERNAL;
+use proxy_common::vip::{VIP_EXTERNAL, VIP_ON_NODE};
 use proxy_common::way::{FOU_PORT, PEER_NODE, PEER_SELF};
 
 use crate::case::{Case, Encapsulation, Family, TARGET_PORT, Tunnel, each_tunnel};
@@ -90,6 +90,14 @@ fn what_a_pod_or_a_process_encapsulates_for_a_frontend_does_not_leave(tunnel: Tu
         longer.layers.insert(1, Layer::from(Extension::hop_by_hop(1)));
         leaves(&bed, &longer, 0).assert_dropped(Reason::ForgedTunnel);
     }
+    // Nor in a tunnel that a device of the other node takes off first.
+    let of_nodes = Layer::ip(case.family.node(1), case.family.node(2));
+    for nested in [
+        inner[0].clone().encapsulated(of_nodes.clone()),
+        inner[0].clone().encapsulated(of_nodes).in_udp(4000, FOU_PORT),
+    ] {
+        leaves(&bed, &tunnel.around(&nested, 1, 2, 0), 0).assert_dropped(Reason::ForgedTunnel);
+    }
     // Nor into a pod of this node.
     bed.send(Hook::TcPodOut, &tunnel.between(&inner[0], (forgers(tunnel)[1], pod), 0))
         .assert_dropped(Reason::ForgedTunnel);
@@ -154,14 +162,18 @@ fn tunnels_that_hold_nothing_for_us_leave_byte_for_byte(tunnel: Tunnel) {
         case.udp(),
         ping,
         Frame::ip(case.client().ip(), case.remote_pod(2).ip()).payload(vec![0; 40]),
-        // A packet of our programs in an overlay between nodes. The overlay's device does not know
-        // that it came in by an uplink.
-        syn.clone().encapsulated(Layer::ip(case.family.node(1), case.family.node(2))),
+        // A tunnel between pods, in one to a node.
+        syn.clone().encapsulated(Layer::ip(case.pod(1).ip(), case.remote_pod(2).ip())),
     ];
     for frame in &inner {
         let tunnelled = tunnel.around(frame, 1, 2, 0);
         leaves(&bed, &tunnelled, 0).assert_untouched().assert_counted(Reason::NotOurs);
     }
+    // What our programs encapsulated, in an overlay between nodes: its device forgets that it came in by an uplink.
+    let ours = syn.clone().encapsulated(Layer::ip(case.family.node(1), case.family.node(2)));
+    let own = Ingress { is_own: true, ..Ingress::default() };
+    let of_device = bed.run_with(Hook::TcEgress, &tunnel.around(&ours, 1, 2, 0).build(), own);
+    of_device.assert_untouched().assert_counted(Reason::NotOurs);
     // Fragments of an overlay's packet.
     let overlay = case.tcp(flag::ACK).with_destination(case.remote_pod(2)).payload(vec![0xa5; 3000]);
     let far_vip = Case { family: tunnel.outer, ..case }.vip().ip();
@@ -190,6 +202,9 @@ fn a_forged_error_about_a_client_does_not_leave(tunnel: Tunnel) {
     let refused = case.tcp(flag::ACK).reply().icmp_error(case.client().ip(), case.family.port_unreachable());
     assert_eq!(refused.destination().ip(), case.vip().ip());
     let forged = tunnel.around(&refused, 1, 2, 0);
+    leaves(&bed, &forged, 0).assert_dropped(Reason::ForgedTunnel);
+    // Other nodes take it too if a device of this one has the address.
+    bed.vip(case.vip().ip(), VIP_ON_NODE);
     leaves(&bed, &forged, 0).assert_dropped(Reason::ForgedTunnel);
     bed.forget_vip(case.vip().ip());
     leaves(&bed, &forged, 0).assert_untouched();
@@ -308,5 +323,9 @@ fn a_train_of_datagrams_to_another_node_does_not_leave() {
         let outside =
             Frame::ip(family.node(1), case.client().ip()).udp(4000, FOU_PORT).payload(vec![0; 2800]);
         bed.run_with(Hook::TcEgress, &outside.build(), train).assert_untouched();
+        // Another overlay has the port where no node takes FoU.
+        let bed = Bed::builder().takes(TAKES_IPIP).load();
+        install(tunnel, &bed);
+        bed.run_with(Hook::TcEgress, &harmless.build(), train).assert_untouched();
     }
 }

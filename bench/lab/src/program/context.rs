@@ -71,11 +71,13 @@ pub struct Ingress {
     pub mark: u32,
     /// Bytes of a segment, where an skb is to be cut up.
     pub segment: u32,
+    /// Whether the node itself sends the skb: it came in by no device.
+    pub is_own: bool,
 }
 
 impl Default for Ingress {
     fn default() -> Self {
-        Self { device: DEVICE, mark: 0, segment: 0 }
+        Self { device: DEVICE, mark: 0, segment: 0, is_own: false }
     }
 }
 
@@ -179,7 +181,7 @@ fn sk_buff(ingress: Ingress) -> Vec<u8> {
     let mut context = vec![0; SK_BUFF_BYTES];
     for (at, value) in [
         (SK_BUFF_MARK, ingress.mark),
-        (SK_BUFF_INGRESS_IFINDEX, ingress.device),
+        (SK_BUFF_INGRESS_IFINDEX, if ingress.is_own { 0 } else { ingress.device }),
         (SK_BUFF_IFINDEX, ingress.device),
         (SK_BUFF_GSO_SIZE, ingress.segment),
     ] {

@@ -1,7 +1,7 @@
 //! Addresses that are a service's, whatever the port: VIPS.
 //!
-//! An address is there as long as a frontend for clients has it, unless it is a node's too: what a node's own address gets on
-//! other ports is the node's business.
+//! An address is there as long as a frontend for clients has it. One that is a node's too is marked so: its other ports are
+//! the node's business.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use proxy_common::frontend::{
     FRONTEND_INSIDE_ONLY, FRONTEND_KIND_CLUSTER_IP, FRONTEND_KIND_NODE_PORT, Frontend, SCOPE_EXTERNAL,
 };
-use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL, VIP_INSIDE_ONLY};
+use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL, VIP_INSIDE_ONLY, VIP_ON_NODE};
 
 use super::change::{Change, FrontendAt, Op};
 
@@ -66,7 +66,11 @@ impl Vips {
     /// What must be written or removed, if `is_node` says which addresses are a node's.
     pub fn changes(&self, is_node: impl Fn(IpAddr) -> bool) -> Vec<Op> {
         let change = |address: &IpAddr| {
-            let wanted = if is_node(*address) { 0 } else { self.bits(*address) };
+            let wanted = match self.bits(*address) {
+                0 => 0,
+                _ if is_node(*address) => VIP_ON_NODE,
+                bits => bits,
+            };
             match (wanted, self.written.get(address)) {
                 (0, None) => None,
                 (0, Some(_)) => Some(Change::RemoveVip(*address)),

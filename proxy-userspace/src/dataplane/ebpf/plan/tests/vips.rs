@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL, VIP_INSIDE_ONLY};
+use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL, VIP_INSIDE_ONLY, VIP_ON_NODE};
 
 use super::kernel::{CAPACITIES, FakeKernel};
 use super::world::{desired, key, port};
@@ -24,7 +24,7 @@ pub fn own() -> IpAddr {
     IpAddr::from([172, 16, 0, 1])
 }
 
-/// What VIPS must hold for `desired` on a node with these addresses: no node's address, no NodePort.
+/// What VIPS must hold for `desired` on a node with these addresses: nodes' addresses are marked, NodePorts count for none.
 pub fn wanted(desired: &Desired, own: &[IpAddr]) -> BTreeMap<IpAddr, u32> {
     let nodes: BTreeSet<IpAddr> = desired.nodes.values().flatten().chain(own).copied().collect();
     let mut wanted = BTreeMap::new();
@@ -34,7 +34,9 @@ pub fn wanted(desired: &Desired, own: &[IpAddr]) -> BTreeMap<IpAddr, u32> {
             FrontendKind::ExternalIp | FrontendKind::LoadBalancer => VIP_EXTERNAL,
             FrontendKind::NodePort => continue,
         };
-        if !nodes.contains(&frontend.address.ip()) {
+        if nodes.contains(&frontend.address.ip()) {
+            wanted.insert(frontend.address.ip(), VIP_ON_NODE);
+        } else {
             let bits = wanted.entry(frontend.address.ip()).or_insert(VIP_INSIDE_ONLY);
             *bits |= bit;
             if frontend.scope == Scope::External {
@@ -127,9 +129,9 @@ fn nothing_is_a_service_address_while_this_node_s_own_are_not_known() {
 fn an_address_that_comes_to_a_device_is_this_node_s_at_once_until_it_leaves() {
     let mut scene = Scene::new();
     let address = IpAddr::from([192, 0, 2, 2]);
-    assert!(scene.kernel.vips.contains_key(&address));
+    assert_ne!(scene.kernel.vips[&address], VIP_ON_NODE);
     scene.has_addresses(&[own(), address]);
-    assert!(!scene.kernel.vips.contains_key(&address));
+    assert_eq!(scene.kernel.vips[&address], VIP_ON_NODE);
     scene.holds(&[own(), address]);
     scene.has_addresses(&[own()]);
     scene.holds(&[own()]);
@@ -141,7 +143,7 @@ fn an_address_of_another_node_is_no_service_s() {
     let address = IpAddr::from([192, 0, 2, 2]);
     scene.state.nodes.entry("node2".to_owned()).or_default().insert(address);
     scene.sync(&Dirty { nodes: true, ..Dirty::default() }, Vec::new());
-    assert!(!scene.kernel.vips.contains_key(&address));
+    assert_eq!(scene.kernel.vips[&address], VIP_ON_NODE);
     scene.holds(&[own()]);
 }
 
