@@ -11,8 +11,8 @@ use proxy_common::selection::{BackendRef, HintKey};
 use proxy_common::{Addr4, Addr6};
 
 use super::change::BackendEntry;
-use super::few::{ById, Few};
 use super::ids::IdPool;
+use super::small_map::{ById, SmallMap};
 use crate::dataplane::ebpf::settings::Dispatch;
 use crate::model::{Endpoint, PortKey};
 
@@ -50,12 +50,12 @@ struct State {
     target: Target,
     generation: u8,
     /// What each service port's EndpointSlices say of it.
-    views: Few<Arc<PortKey>, View>,
+    views: SmallMap<Arc<PortKey>, View>,
     written: Option<BackendEntry>,
     /// Until when it exists though no port has it.
     grace: Option<Duration>,
     /// Service ids with a slot that names it.
-    named_by: Few<u32, ()>,
+    named_by: SmallMap<u32, ()>,
 }
 
 /// What one service port says of a backend.
@@ -343,7 +343,7 @@ pub enum Named {
 
 impl State {
     const fn new(target: Target, generation: u8, written: Option<BackendEntry>) -> Self {
-        Self { target, generation, views: Few::None, written, grace: None, named_by: Few::None }
+        Self { target, generation, views: SmallMap::None, written, grace: None, named_by: SmallMap::None }
     }
 
     fn exists(&self) -> bool {

@@ -9,7 +9,6 @@ mod adopt;
 mod backends;
 mod change;
 mod drift;
-mod few;
 mod frontends;
 mod hold;
 mod ids;
@@ -22,6 +21,7 @@ mod ranges;
 mod record;
 mod services;
 mod settle;
+mod small_map;
 mod space;
 mod sweep;
 #[cfg(test)]

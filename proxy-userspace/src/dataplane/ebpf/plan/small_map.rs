@@ -3,7 +3,7 @@
 
 /// A sorted map that keeps one entry in place, and more of them without spare room.
 #[derive(Clone, Debug, Default)]
-pub enum Few<K, V> {
+pub enum SmallMap<K, V> {
     /// Nothing.
     #[default]
     None,
@@ -13,7 +13,7 @@ pub enum Few<K, V> {
     More(Vec<(K, V)>),
 }
 
-impl<K: Ord, V> Few<K, V> {
+impl<K: Ord, V> SmallMap<K, V> {
     /// Whether there is nothing.
     pub const fn is_empty(&self) -> bool {
         self.entries().is_empty()
@@ -144,21 +144,21 @@ mod tests {
     proptest! {
         /// Both do what a tree does.
         #[test]
-        fn few_and_by_id_are_maps(
+        fn small_map_and_by_id_do_what_a_tree_does(
             steps in proptest::collection::vec((0_u32..9, any::<bool>(), any::<u8>()), 0..60),
         ) {
-            let (mut tree, mut few, mut by_id) = (BTreeMap::new(), Few::<u32, u8>::None, ById::new());
+            let (mut tree, mut small, mut by_id) = (BTreeMap::new(), SmallMap::<u32, u8>::None, ById::new());
             for (key, insert, value) in steps {
                 if insert {
-                    few.insert(key, value);
+                    small.insert(key, value);
                     prop_assert_eq!(by_id.insert(key, value), tree.insert(key, value));
                 } else {
                     let removed = tree.remove(&key);
-                    prop_assert_eq!(few.remove(&key), removed.is_some());
+                    prop_assert_eq!(small.remove(&key), removed.is_some());
                     prop_assert_eq!(by_id.remove(key), removed);
                 }
-                prop_assert_eq!(few.is_empty(), tree.is_empty());
-                prop_assert!(few.keys().eq(tree.keys()) && few.values().eq(tree.values()));
+                prop_assert_eq!(small.is_empty(), tree.is_empty());
+                prop_assert!(small.keys().eq(tree.keys()) && small.values().eq(tree.values()));
                 prop_assert!(by_id.iter().eq(tree.iter().map(|(key, value)| (*key, value))));
                 prop_assert_eq!(by_id.get(key), tree.get(&key));
                 prop_assert_eq!(by_id.get_mut(key), tree.get_mut(&key));
