@@ -38,7 +38,7 @@ pub struct Backends {
     ids: BTreeMap<Target, u32>,
     entries: ById<State>,
     /// Ids that were found in use and that no port has claimed so far.
-    held: BTreeSet<u32>,
+    unclaimed: BTreeSet<u32>,
     /// Backends that no port has, by the end of their grace.
     leaving: BTreeSet<(Duration, u32)>,
     /// How many exist in the map.
@@ -84,7 +84,7 @@ impl Backends {
             pool: IdPool::new(capacity),
             ids: BTreeMap::new(),
             entries: ById::new(),
-            held: BTreeSet::new(),
+            unclaimed: BTreeSet::new(),
             leaving: BTreeSet::new(),
             in_map: 0,
         }
@@ -117,15 +117,15 @@ impl Backends {
             self.ids.entry(target).or_insert(id);
         } else {
             self.ids.insert(target, id);
-            self.held.insert(id);
+            self.unclaimed.insert(id);
             self.in_map += 1;
         }
         self.entries.insert(id, State::new(target, entry.generation, Some(entry)));
     }
 
     /// What was found and no port has claimed is wanted by none.
-    pub fn let_go(&mut self) {
-        self.held.clear();
+    pub fn release_unclaimed(&mut self) {
+        self.unclaimed.clear();
     }
 
     /// The way in the map to an endpoint; 0 = none.
@@ -184,7 +184,7 @@ impl Backends {
     pub fn set_view(&mut self, id: u32, port: &Arc<PortKey>, view: Option<View>, now: Duration) {
         let Some(state) = self.entries.get_mut(id) else { return };
         if let Some(view) = view {
-            self.held.remove(&id);
+            self.unclaimed.remove(&id);
             state.views.insert(Arc::clone(port), view);
             if let Some(end) = state.grace.take() {
                 self.leaving.remove(&(end, id));
@@ -245,7 +245,7 @@ impl Backends {
     /// Whether a backend exists, or may: it was found in use and is not claimed so far.
     #[must_use]
     pub fn is_in_use(&self, id: u32) -> bool {
-        self.held.contains(&id) || self.entries.get(id).is_some_and(State::exists)
+        self.unclaimed.contains(&id) || self.entries.get(id).is_some_and(State::exists)
     }
 
     /// The service ports that have a backend.

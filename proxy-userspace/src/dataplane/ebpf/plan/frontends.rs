@@ -22,19 +22,19 @@ pub struct Frontends {
     /// Written, and owned by nobody.
     unowned: BTreeSet<FrontendAt>,
     /// Found, and not claimed so far by anybody.
-    held: BTreeSet<FrontendAt>,
+    unclaimed: BTreeSet<FrontendAt>,
 }
 
 impl Frontends {
     /// Takes over an entry found in the map.
     pub fn adopt(&mut self, at: FrontendAt, value: Frontend) {
         self.written.insert(at, value);
-        self.held.insert(at);
+        self.unclaimed.insert(at);
     }
 
     /// What was found and nobody has claimed is owned by nobody.
-    pub fn let_go(&mut self) {
-        self.unowned.append(&mut self.held);
+    pub fn release_unclaimed(&mut self) {
+        self.unowned.append(&mut self.unclaimed);
     }
 
     /// Makes `owner` the owner of exactly `wanted`, and returns those that must be written.
@@ -52,7 +52,7 @@ impl Frontends {
         }
         for at in wanted.keys() {
             self.unowned.remove(at);
-            self.held.remove(at);
+            self.unclaimed.remove(at);
             if let Some(former) = self.owners.insert(*at, Arc::clone(owner))
                 && let Some(claims) = self.claims.get_mut(&former)
             {

@@ -10,7 +10,6 @@ mod backends;
 mod change;
 mod drift;
 mod frontends;
-mod hold;
 mod ids;
 mod level;
 mod lists;
@@ -26,6 +25,7 @@ mod space;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod unclaimed;
 mod vips;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -215,7 +215,7 @@ impl Plan {
         let first = !std::mem::replace(&mut self.started, true);
         let mut due: BTreeSet<Arc<PortKey>> = std::mem::take(&mut self.pending);
         due.extend(dirty.ports.iter().map(|key| Arc::new(key.clone())));
-        let complete = !dirty.incomplete && self.let_go();
+        let complete = !dirty.incomplete && self.release_unclaimed();
         // Which of the endpoints are nodes decides who can take packets as they are.
         if first || complete || dirty.nodes && self.dispatch == Dispatch::Pod {
             due.extend(desired.ports.keys().map(|key| Arc::new(key.clone())));
@@ -295,7 +295,7 @@ impl Plan {
         let way = |node: &str, address: SocketAddr| {
             let family = Family::of(address.ip());
             match self.nodes.way(node, family) {
-                0 if self.nodes.is_holding() => self.backends(family).written_way(address),
+                0 if self.nodes.keeps_unclaimed() => self.backends(family).written_way(address),
                 way => way,
             }
         };

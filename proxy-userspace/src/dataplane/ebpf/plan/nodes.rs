@@ -32,7 +32,7 @@ pub struct Nodes {
     /// Ways in the map that no node has any more.
     stale: BTreeSet<u32>,
     /// Whether ways and peers that were found stay though no node has them.
-    holding: bool,
+    keeps_unclaimed: bool,
     /// All addresses of the cluster's nodes, with `PEER_*` bits.
     members: BTreeMap<IpAddr, u32>,
     topology: Topology,
@@ -58,7 +58,7 @@ impl Nodes {
             devices: BTreeMap::new(),
             ways: BTreeMap::new(),
             stale: BTreeSet::new(),
-            holding: true,
+            keeps_unclaimed: true,
             members: BTreeMap::new(),
             topology: Topology::default(),
             native_devices: BTreeSet::new(),
@@ -89,14 +89,14 @@ impl Nodes {
     }
 
     /// What was found and no node has goes from now on.
-    pub const fn let_go(&mut self) {
-        self.holding = false;
+    pub const fn release_unclaimed(&mut self) {
+        self.keeps_unclaimed = false;
     }
 
     /// Whether what was found stays though no node has it.
     #[must_use]
-    pub const fn is_holding(&self) -> bool {
-        self.holding
+    pub const fn keeps_unclaimed(&self) -> bool {
+        self.keeps_unclaimed
     }
 
     /// Says what this node's network is like, and which devices run XDP in the driver.
@@ -129,7 +129,7 @@ impl Nodes {
             self.ways.insert(name.clone(), ways);
         }
         let used = self.used();
-        let is_stale = |id: &u32, way: &Way| !self.holding && way.flags != 0 && !used.contains(id);
+        let is_stale = |id: &u32, way: &Way| !self.keeps_unclaimed && way.flags != 0 && !used.contains(id);
         let stale = self.written.iter().filter(|(id, way)| is_stale(id, way));
         self.stale = stale.map(|(id, _)| *id).collect();
         without
@@ -174,11 +174,12 @@ impl Nodes {
             .iter()
             .filter(|(address, bits)| self.peers.get(address) != Some(bits))
             .map(|(address, bits)| Change::Peer(*address, *bits));
-        let gone = self.peers.keys().filter(|address| !self.holding && !wanted.contains_key(address));
+        let gone = self.peers.keys().filter(|address| !self.keeps_unclaimed && !wanted.contains_key(address));
         let devices = self.wanted_devices();
         let changed = devices.iter().filter(|(index, device)| self.devices.get(index) != Some(device));
         let changed = changed.map(|(index, device)| Change::Device(*index, *device));
-        let vanished = self.devices.keys().filter(|index| !self.holding && !devices.contains_key(index));
+        let vanished =
+            self.devices.keys().filter(|index| !self.keeps_unclaimed && !devices.contains_key(index));
         ways.chain(peers)
             .chain(changed)
             .chain(vanished.map(|index| Change::RemoveDevice(*index)))

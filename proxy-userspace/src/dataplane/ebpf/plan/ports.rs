@@ -86,16 +86,19 @@ impl Plan {
             self.ports.remove(key);
             return;
         };
-        let is_held = self.awaits_endpoints(key, desired);
-        let ids =
-            if is_held { self.held_lists(key, port) } else { self.plan_lists(key, port, now, ops, outcome) };
+        let awaits_endpoints = self.awaits_endpoints(key, desired);
+        let ids = if awaits_endpoints {
+            self.unclaimed_lists(key, port)
+        } else {
+            self.plan_lists(key, port, now, ops, outcome)
+        };
         let Some(ids) = ids else {
             self.plan_frontends(key, port, &self.served(key, port), ops);
             return;
         };
         let wanted = self.uncontested(key, frontends::wanted(port, ids), desired, outcome);
         self.plan_frontends(key, port, &wanted, ops);
-        if !is_held {
+        if !awaits_endpoints {
             self.plan_hints(key, port, ids, now, ops);
             self.keep_services(key, ids);
         }

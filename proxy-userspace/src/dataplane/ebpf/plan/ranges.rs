@@ -161,7 +161,7 @@ impl Plan {
         for (id, sources) in [(CLUSTER, &desired.cluster_sources), (NEAR, &desired.near_sources)] {
             let wanted: BTreeSet<IpNet> = sources.iter().map(IpNet::trunc).collect();
             let mut changes = self.ranges.missing(id, &wanted);
-            if !self.nodes.is_holding() {
+            if !self.nodes.keeps_unclaimed() {
                 changes.extend(self.ranges.surplus(id, &wanted));
             }
             ops.extend(changes.into_iter().map(|change| Op { change, owner: None }));

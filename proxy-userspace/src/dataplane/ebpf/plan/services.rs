@@ -25,7 +25,7 @@ pub struct Services {
     /// Those of them that no flow and no affinity entry has.
     swept: BTreeSet<u32>,
     /// Ids that were found and that no port has claimed so far.
-    held: BTreeSet<u32>,
+    unclaimed: BTreeSet<u32>,
     /// Ids with a slot that is unsettled.
     unsettled: BTreeSet<u32>,
     /// Ids with hints that nobody wants, by the first end of their grace.
@@ -74,7 +74,7 @@ impl Services {
             idle: BTreeSet::new(),
             names_at_rest: BTreeSet::new(),
             swept: BTreeSet::new(),
-            held: BTreeSet::new(),
+            unclaimed: BTreeSet::new(),
             unsettled: BTreeSet::new(),
             hint_ends: BTreeMap::new(),
         }
@@ -99,7 +99,7 @@ impl Services {
         let room = Extent { offset: entry.offset(), length: u32::try_from(slots.len()).unwrap_or(0) };
         let state = ServiceState { name_written: true, entry, slots, room, ..ServiceState::new(name) };
         self.states.insert(id, state);
-        self.held.insert(id);
+        self.unclaimed.insert(id);
     }
 
     /// Ids with a slot that is unsettled.
@@ -123,8 +123,8 @@ impl Services {
     }
 
     /// What was found and no port has claimed is wanted by none.
-    pub fn let_go(&mut self) {
-        self.idle.append(&mut self.held);
+    pub fn release_unclaimed(&mut self) {
+        self.idle.append(&mut self.unclaimed);
     }
 
     /// Whether a list has an id.
@@ -135,8 +135,8 @@ impl Services {
 
     /// A list's id, if it was found and is not claimed so far.
     #[must_use]
-    pub fn held(&self, name: &str) -> Option<u32> {
-        self.ids.get(name).copied().filter(|id| self.held.contains(id))
+    pub fn unclaimed(&self, name: &str) -> Option<u32> {
+        self.ids.get(name).copied().filter(|id| self.unclaimed.contains(id))
     }
 
     /// The id for a list, a new one if it has none; `None` if all are in use or rest.
@@ -154,7 +154,7 @@ impl Services {
         self.idle.remove(&id);
         self.names_at_rest.remove(&id);
         self.swept.remove(&id);
-        self.held.remove(&id);
+        self.unclaimed.remove(&id);
         if let Some(state) = self.states.get_mut(&id) {
             state.owner = Some(Arc::clone(owner));
         }
