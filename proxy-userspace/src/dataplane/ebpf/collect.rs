@@ -15,7 +15,7 @@ use proxy_common::{Addr4, Addr6, Address};
 
 use super::error::OpenError;
 use super::maps::{Batch, Maps, Table};
-use super::plan::{Plan, Resting, Round};
+use super::plan::{Plan, Resting, SettlingRound};
 use super::sys::Cursor;
 use super::usage::Usage;
 
@@ -28,9 +28,9 @@ pub struct Collector {
     expiry: Walk,
     sweep: Walk,
     /// What the walk for what has expired has noted of unsettled slots.
-    round: Option<Round>,
+    round: Option<SettlingRound>,
     /// A round that is over, and whose slots are being settled.
-    done: Option<Round>,
+    done: Option<SettlingRound>,
     budget: Duration,
     /// What the walk for what has expired has counted so far, and what it had counted at its end, until somebody takes it.
     counting: Usage,
@@ -245,7 +245,7 @@ struct Rules<'a> {
 
 /// What is remembered of entries that stay.
 struct Noted<'a> {
-    round: &'a mut Option<Round>,
+    round: &'a mut Option<SettlingRound>,
     usage: Option<&'a mut Usage>,
 }
 
@@ -256,7 +256,7 @@ impl Rules<'_> {
 
     fn note<A: Address>(&self, noted: &mut Noted<'_>, key: &FlowKey<A>, flow: &Flow<A>) {
         if let Some(round) = noted.round {
-            self.plan.note_flow(round, key, flow, self.now.time);
+            self.plan.check_flow(round, key, flow, self.now.time);
         }
         if let Some(usage) = &mut noted.usage {
             usage.note(key, flow);
@@ -337,8 +337,8 @@ fn of_affinity<A>(key: &AffinityKey<A>, _: &Affinity) -> u32 {
 }
 
 #[cfg(test)]
-#[path = "settle_tests.rs"]
-mod settle_tests;
+#[path = "slot_settling_tests.rs"]
+mod slot_settling_tests;
 #[cfg(test)]
 #[path = "collect_tests.rs"]
 mod tests;

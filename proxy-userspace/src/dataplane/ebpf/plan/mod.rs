@@ -19,7 +19,7 @@ mod ports;
 mod ranges;
 mod record;
 mod services;
-mod settle;
+mod slot_settling;
 mod small_map;
 mod space;
 mod sweep;
@@ -41,7 +41,7 @@ pub use level::Level;
 pub use lists::with_spare_room;
 use proxy_common::frontend::FRONTEND_SOURCE_RANGES;
 use proxy_common::selection::{BackendRef, ServiceEntry, Slot};
-pub use settle::Round;
+pub use slot_settling::SettlingRound;
 pub use sweep::Resting;
 
 use self::backends::Backends;
@@ -165,7 +165,7 @@ impl Plan {
         self.carry_out(ops, now, kernel, &mut outcome);
         let ops = self.releases();
         self.carry_out(ops, now, kernel, &mut outcome);
-        self.settle(now);
+        self.rest_released(now);
         self.sync_vips(now, kernel, &mut outcome);
         self.pending = outcome.pending.keys().cloned().collect();
         self.nodes_pending = outcome.nodes_failed;
@@ -200,7 +200,7 @@ impl Plan {
         }
         let ops = self.vips.changes(|address| self.nodes.is_node(address));
         self.carry_out(ops, now, kernel, outcome);
-        self.vips.settle(|address| self.nodes.is_node(address));
+        self.vips.retain_failed(|address| self.nodes.is_node(address));
     }
 
     /// What was released long enough ago becomes free.
@@ -265,7 +265,7 @@ impl Plan {
     }
 
     /// What was released begins to rest.
-    fn settle(&mut self, now: Duration) {
+    fn rest_released(&mut self, now: Duration) {
         let ranges = &self.ranges;
         for room in self.services.rest_empty(now, |id| !ranges.has_any(id)) {
             self.space.rest(room, now);

@@ -82,7 +82,7 @@ impl Vips {
     }
 
     /// All that differed is written but for what failed.
-    pub fn settle(&mut self, is_node: impl Fn(IpAddr) -> bool) {
+    pub fn retain_failed(&mut self, is_node: impl Fn(IpAddr) -> bool) {
         let differing = self.changes(is_node);
         let address = |op: Op| match op.change {
             Change::Vip(address, _) | Change::RemoveVip(address) => Some(address),

@@ -17,7 +17,7 @@ use proxy_common::selection::{BackendRef, Slot};
 
 use super::kernel::{CAPACITIES, FakeKernel};
 use super::world::{address, backend, desired, dsr, key, port};
-use crate::dataplane::ebpf::plan::{BackendEntry, Plan, Round};
+use crate::dataplane::ebpf::plan::{BackendEntry, Plan, SettlingRound};
 use crate::model::{Dirty, Family};
 
 /// Short, so that entries expire in a test.
@@ -62,7 +62,7 @@ pub struct Node {
     plan: Plan,
     embryos: Table,
     established: Table,
-    round: Option<Round>,
+    round: Option<SettlingRound>,
     /// How far the collector's round is.
     stage: u8,
 }
@@ -125,7 +125,7 @@ impl Node {
         table.0.retain(|_, (_, flow)| !expired(flow, now));
         let Some(round) = &mut self.round else { return };
         for (key, flow) in table.0.values() {
-            self.plan.note_flow(round, key, flow, now);
+            self.plan.check_flow(round, key, flow, now);
         }
     }
 

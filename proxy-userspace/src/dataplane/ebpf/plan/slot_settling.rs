@@ -23,10 +23,10 @@ const MARGIN: Duration = Duration::from_secs(1);
 
 /// A walk through all flow entries.
 #[derive(Debug)]
-pub struct Round {
+pub struct SettlingRound {
     started: Duration,
     /// Slots with an entry that names another living backend than the current owner.
-    held: HashSet<u32>,
+    disputed: HashSet<u32>,
     /// Services that are still to be settled.
     left: BTreeSet<u32>,
 }
@@ -34,13 +34,19 @@ pub struct Round {
 impl Plan {
     /// Begins a round, unless all slots are settled.
     #[must_use]
-    pub fn begin_round(&self, now: Duration) -> Option<Round> {
+    pub fn begin_round(&self, now: Duration) -> Option<SettlingRound> {
         let left: BTreeSet<u32> = self.services.unsettled().collect();
-        (!left.is_empty()).then(|| Round { started: now, held: HashSet::new(), left })
+        (!left.is_empty()).then(|| SettlingRound { started: now, disputed: HashSet::new(), left })
     }
 
     /// Takes note of an entry that has not expired.
-    pub fn note_flow<A: Address>(&self, round: &mut Round, key: &FlowKey<A>, flow: &Flow<A>, now: Duration) {
+    pub fn check_flow<A: Address>(
+        &self,
+        round: &mut SettlingRound,
+        key: &FlowKey<A>,
+        flow: &Flow<A>,
+        now: Duration,
+    ) {
         if !round.left.contains(&flow.service) {
             return;
         }
@@ -49,7 +55,7 @@ impl Plan {
         let backend = BackendRef(flow.backend);
         let disagrees = slot.is_unsettled() && slot.current() != backend;
         if disagrees && self.backends(state.family).may_live(backend, now) {
-            round.held.insert(index);
+            round.disputed.insert(index);
         }
     }
 
@@ -57,13 +63,13 @@ impl Plan {
     /// left. What can't be written is left to a later round.
     pub fn settle_next(
         &mut self,
-        round: &mut Round,
+        round: &mut SettlingRound,
         established: Duration,
         now: Duration,
         kernel: &mut impl Kernel,
     ) -> Option<usize> {
         let service = round.left.pop_first()?;
-        let words = self.services.get(service).map(|state| settled(state, round, established));
+        let words = self.services.get(service).map(|state| settled_words(state, round, established));
         let words = words.filter(|words| !words.is_empty()).unwrap_or_default();
         let count = words.len();
         let change = Change::Slots { service, words };
@@ -76,10 +82,10 @@ impl Plan {
 }
 
 /// The slots of a service that a round settles, and their words.
-fn settled(state: &ServiceState, round: &Round, established: Duration) -> Vec<(u32, Slot)> {
+fn settled_words(state: &ServiceState, round: &SettlingRound, established: Duration) -> Vec<(u32, Slot)> {
     let slots = (state.entry.offset()..).zip(&state.slots).zip(0..);
     slots
-        .filter(|((index, slot), _)| slot.is_unsettled() && !round.held.contains(index))
+        .filter(|((index, slot), _)| slot.is_unsettled() && !round.disputed.contains(index))
         .filter_map(|((index, slot), at)| {
             let silent = round.started.checked_sub(state.changed(at)?.saturating_add(MARGIN))?;
             let last_change = if silent > established { LastChange::Old } else { LastChange::Recent };
