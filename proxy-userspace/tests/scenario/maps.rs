@@ -44,7 +44,7 @@ impl Maps {
     /// Brings the maps to `desired`.
     pub fn sync(&mut self, desired: &Desired, dirty: &Dirty, now: Duration) {
         // There are no flows for which an id would wait.
-        self.plan.swept(self.plan.unswept(now));
+        self.plan.entries_removed(self.plan.ids_to_reclaim(now));
         let report = self.plan.sync(desired, dirty, now, &mut self.kernel);
         assert!(report.is_complete(), "{report:?}");
     }

@@ -15,7 +15,7 @@ use proxy_common::{Addr4, Addr6, Address};
 
 use super::error::OpenError;
 use super::maps::{Batch, Maps, Table};
-use super::plan::{Plan, Resting, SettlingRound};
+use super::plan::{Plan, RestedId, SettlingRound};
 use super::sys::Cursor;
 use super::usage::Usage;
 
@@ -26,7 +26,7 @@ const BUDGET: Duration = Duration::from_millis(5);
 #[derive(Debug)]
 pub struct Collector {
     expiry: Walk,
-    sweep: Walk,
+    reclaim: Walk,
     /// What the walk for what has expired has noted of unsettled slots.
     round: Option<SettlingRound>,
     /// A round that is over, and whose slots are being settled.
@@ -38,7 +38,7 @@ pub struct Collector {
     ports: Option<RangeInclusive<u16>>,
     counted: Option<Usage>,
     /// Service ids that had rested when the sweep that is under way began.
-    sweeping: Vec<Resting>,
+    reclaiming: Vec<RestedId>,
     flows4: Batch<FlowKey<Addr4>, Flow<Addr4>>,
     flows6: Batch<FlowKey<Addr6>, Flow<Addr6>>,
     affinity4: Batch<AffinityKey<Addr4>, Affinity>,
@@ -71,7 +71,7 @@ pub struct Collected {
     /// Slots that were settled, or are to be after another round.
     pub slots: usize,
     /// Whether service ids wait for a sweep to end.
-    pub is_sweeping: bool,
+    pub is_reclaiming: bool,
 }
 
 /// The first tables are of flows, which expire.
@@ -84,14 +84,14 @@ impl Collector {
     pub fn new() -> Self {
         Self {
             expiry: Walk::default(),
-            sweep: Walk::default(),
+            reclaim: Walk::default(),
             round: None,
             done: None,
             budget: BUDGET,
             counting: Usage::default(),
             ports: None,
             counted: None,
-            sweeping: Vec::new(),
+            reclaiming: Vec::new(),
             flows4: Batch::new(),
             flows6: Batch::new(),
             affinity4: Batch::new(),
@@ -115,25 +115,25 @@ impl Collector {
         timeouts: &Timeouts,
         now: Clock,
     ) -> Result<Collected, OpenError> {
-        if self.sweeping.is_empty() {
-            self.sweeping = plan.unswept(now.time);
+        if self.reclaiming.is_empty() {
+            self.reclaiming = plan.ids_to_reclaim(now.time);
         }
         let slots = self.settle(maps, plan, timeouts, now);
-        if self.sweeping.is_empty() {
+        if self.reclaiming.is_empty() {
             let flows = self.expire(maps, &Rules { plan, timeouts, now }, self.budget)?;
             return Ok(Collected { flows, slots, ..Collected::default() });
         }
         let share = self.budget / 2;
         let expired = self.expire(maps, &Rules { plan, timeouts, now }, share)?;
-        let swept = self.sweep(maps, &Rules { plan, timeouts, now }, share)?;
-        if self.sweep.is_at_start() {
-            plan.swept(std::mem::take(&mut self.sweeping));
+        let removed = self.remove_unassigned(maps, &Rules { plan, timeouts, now }, share)?;
+        if self.reclaim.is_at_start() {
+            plan.entries_removed(std::mem::take(&mut self.reclaiming));
         }
         Ok(Collected {
-            flows: swept.flows + expired,
+            flows: removed.flows + expired,
             slots,
-            is_sweeping: !plan.unswept(now.time).is_empty(),
-            ..swept
+            is_reclaiming: !plan.ids_to_reclaim(now.time).is_empty(),
+            ..removed
         })
     }
 
@@ -193,7 +193,7 @@ impl Collector {
         }
     }
 
-    fn sweep(
+    fn remove_unassigned(
         &mut self,
         maps: &mut Maps,
         rules: &Rules<'_>,
@@ -201,20 +201,24 @@ impl Collector {
     ) -> Result<Collected, OpenError> {
         let (started, mut removed) = (Instant::now(), Collected::default());
         loop {
-            let cursor = self.sweep.cursor;
-            let (count, next) = match self.sweep.table {
-                0 => sweep(&mut maps.of4.flows, cursor, &mut self.flows4, of_flow, rules),
-                1 => sweep(&mut maps.of6.flows, cursor, &mut self.flows6, of_flow, rules),
-                2 => sweep(&mut maps.of4.flows_new, cursor, &mut self.flows4, of_flow, rules),
-                3 => sweep(&mut maps.of6.flows_new, cursor, &mut self.flows6, of_flow, rules),
-                4 => sweep(&mut maps.of4.affinity, cursor, &mut self.affinity4, of_affinity, rules),
-                _ => sweep(&mut maps.of6.affinity, cursor, &mut self.affinity6, of_affinity, rules),
+            let cursor = self.reclaim.cursor;
+            let (count, next) = match self.reclaim.table {
+                0 => remove_unassigned(&mut maps.of4.flows, cursor, &mut self.flows4, of_flow, rules),
+                1 => remove_unassigned(&mut maps.of6.flows, cursor, &mut self.flows6, of_flow, rules),
+                2 => remove_unassigned(&mut maps.of4.flows_new, cursor, &mut self.flows4, of_flow, rules),
+                3 => remove_unassigned(&mut maps.of6.flows_new, cursor, &mut self.flows6, of_flow, rules),
+                4 => {
+                    remove_unassigned(&mut maps.of4.affinity, cursor, &mut self.affinity4, of_affinity, rules)
+                }
+                _ => {
+                    remove_unassigned(&mut maps.of6.affinity, cursor, &mut self.affinity6, of_affinity, rules)
+                }
             }?;
             let counted =
-                if self.sweep.table < FLOW_TABLES { &mut removed.flows } else { &mut removed.affinities };
+                if self.reclaim.table < FLOW_TABLES { &mut removed.flows } else { &mut removed.affinities };
             *counted += count;
-            self.sweep.go_on(next, TABLES);
-            if self.sweep.is_at_start() || started.elapsed() >= budget {
+            self.reclaim.go_on(next, TABLES);
+            if self.reclaim.is_at_start() || started.elapsed() >= budget {
                 return Ok(removed);
             }
         }
@@ -263,8 +267,8 @@ impl Rules<'_> {
         }
     }
 
-    fn is_nobodys(&self, service: u32) -> bool {
-        self.plan.is_nobodys(service, self.now.time)
+    fn is_unassigned(&self, service: u32) -> bool {
+        self.plan.is_unassigned(service, self.now.time)
     }
 }
 
@@ -278,7 +282,7 @@ fn expire<A: Address>(
     rules: &Rules<'_>,
     mut noted: Noted<'_>,
 ) -> Result<(usize, Option<Cursor>), OpenError> {
-    let is_candidate = |flow: &Flow<A>| rules.is_expired(flow) || rules.is_nobodys(flow.service);
+    let is_candidate = |flow: &Flow<A>| rules.is_expired(flow) || rules.is_unassigned(flow.service);
     let (entries, next) = table.batch(cursor, batch)?;
     let mut candidates = Vec::new();
     for (key, flow) in entries {
@@ -294,7 +298,7 @@ fn expire<A: Address>(
         let may_expire = twin.is_none_or(|twin| rules.is_expired(&twin));
         // Asked again: it may have been renewed since.
         let Some(flow) = table.get(&key).ok().flatten() else { continue };
-        let may_go = rules.is_nobodys(flow.service) || may_expire && rules.is_expired(&flow);
+        let may_go = rules.is_unassigned(flow.service) || may_expire && rules.is_expired(&flow);
         if may_go && table.remove(&key).is_ok() {
             removed += 1;
         } else {
@@ -306,22 +310,22 @@ fn expire<A: Address>(
 
 /// One batch; `service` tells whose an entry is. Time does not matter here: an affinity entry that is too old is not
 /// believed, and the least recently used ones are evicted.
-fn sweep<K: Pod, V: Pod>(
+fn remove_unassigned<K: Pod, V: Pod>(
     table: &mut Table<K, V>,
     cursor: Option<Cursor>,
     batch: &mut Batch<K, V>,
     service: fn(&K, &V) -> u32,
     rules: &Rules<'_>,
 ) -> Result<(usize, Option<Cursor>), OpenError> {
-    let is_nobodys = |key: &K, entry: &V| rules.is_nobodys(service(key, entry));
+    let is_unassigned = |key: &K, entry: &V| rules.is_unassigned(service(key, entry));
     let (entries, next) = table.batch(cursor, batch)?;
     let candidates: Vec<K> =
-        entries.filter(|(key, entry)| is_nobodys(key, entry)).map(|(key, _)| key).collect();
+        entries.filter(|(key, entry)| is_unassigned(key, entry)).map(|(key, _)| key).collect();
     let mut removed = 0;
     for key in candidates {
         // Asked again: its connection may have come back to another service since.
         let entry = table.get(&key).ok().flatten();
-        if entry.is_some_and(|entry| is_nobodys(&key, &entry)) && table.remove(&key).is_ok() {
+        if entry.is_some_and(|entry| is_unassigned(&key, &entry)) && table.remove(&key).is_ok() {
             removed += 1;
         }
     }

@@ -100,7 +100,7 @@ fn a_call_ends_when_its_time_is_up_and_the_next_one_goes_on() {
 
 #[test]
 fn what_a_service_leaves_behind_is_deleted_before_its_id_stands_for_another() {
-    let scratch = Scratch::new("sweep");
+    let scratch = Scratch::new("reclaim");
     let mut dataplane = scratch.open();
     let (maps, plan) = (&mut dataplane.maps, &mut dataplane.plan);
     let state = served("gone");
@@ -131,7 +131,7 @@ fn what_a_service_leaves_behind_is_deleted_before_its_id_stands_for_another() {
 
 #[test]
 fn a_sweep_gets_on_however_many_entries_have_expired() {
-    let scratch = Scratch::new("sweep-expired");
+    let scratch = Scratch::new("reclaim-expired");
     let mut dataplane = scratch.open();
     let (maps, plan) = (&mut dataplane.maps, &mut dataplane.plan);
     let state = served("gone");
@@ -149,12 +149,12 @@ fn a_sweep_gets_on_however_many_entries_have_expired() {
     for port in 2..200 {
         connect(&mut maps.of4.flows, port, FLOW_DATAGRAM, [1000, 1000]);
     }
-    assert!(!collector.collect(maps, plan, &timeouts, at(1009)).unwrap().is_sweeping, "it rests");
+    assert!(!collector.collect(maps, plan, &timeouts, at(1009)).unwrap().is_reclaiming, "it rests");
 
     let mut calls = 0;
     while {
         calls += 1;
-        collector.collect(maps, plan, &timeouts, at(1020)).unwrap().is_sweeping
+        collector.collect(maps, plan, &timeouts, at(1020)).unwrap().is_reclaiming
     } {}
     assert_eq!(calls, TABLES, "a table each");
     plan.sync(&Desired::default(), &Dirty::default(), at(1020).time, maps);
@@ -164,7 +164,7 @@ fn a_sweep_gets_on_however_many_entries_have_expired() {
 
 #[test]
 fn a_sweep_deletes_nothing_but_what_was_nobodys() {
-    let scratch = Scratch::new("sweep-only");
+    let scratch = Scratch::new("reclaim-only");
     let mut dataplane = scratch.open();
     let (maps, plan, mut collector) = (&mut dataplane.maps, &mut dataplane.plan, Collector::new());
     let state = served("lives");
@@ -175,8 +175,8 @@ fn a_sweep_deletes_nothing_but_what_was_nobodys() {
     maps.of4.flows.insert(&key(1), &expired).unwrap();
     maps.of4.flows.insert(&key(2), &Flow { service: service + 1, ..expired }).unwrap();
     let rules = Rules { plan, timeouts: &timeouts, now: at(2000) };
-    let swept = collector.sweep(maps, &rules, Duration::MAX).unwrap();
-    assert_eq!((swept.flows, swept.affinities), (1, 0));
+    let removed = collector.remove_unassigned(maps, &rules, Duration::MAX).unwrap();
+    assert_eq!((removed.flows, removed.affinities), (1, 0));
     assert!(maps.of4.flows.get(&key(1)).unwrap().is_some());
     assert_eq!(collector.expire(maps, &rules, Duration::MAX).unwrap(), 1);
     assert_eq!(maps.of4.flows.count().unwrap(), 0);

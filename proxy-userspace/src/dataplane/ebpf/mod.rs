@@ -83,7 +83,7 @@ use crate::node::{Hook, Topology};
 const READ_BACK_INTERVAL: Duration = Duration::from_mins(10);
 
 /// Service ids wait for a sweep of the flows, and new Services may wait for ids.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+const RECLAIM_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The programs, their maps and links on this node, and what is in them. When it is dropped, all of them stay
 /// as they are and go on serving.
@@ -340,11 +340,11 @@ impl Dataplane for EbpfDataplane {
         // The programs keep the low 32 bits of the same clock.
         let now = u32::try_from(now_monotonic_seconds & u64::from(u32::MAX)).unwrap_or(0);
         let clock = Clock { seconds: now, time: self::now() };
-        let mut is_sweeping = false;
+        let mut is_reclaiming = false;
         match self.collector.collect(&mut self.maps, &mut self.plan, &self.settings.timeouts, clock) {
             Ok(removed) => {
                 self.expired_flows += removed.flows as u64;
-                is_sweeping = removed.is_sweeping;
+                is_reclaiming = removed.is_reclaiming;
                 debug!(
                     flows = removed.flows,
                     affinities = removed.affinities,
@@ -361,7 +361,7 @@ impl Dataplane for EbpfDataplane {
                 warn!("reading the maps back: {error}");
             }
         }
-        is_sweeping.then_some(SWEEP_INTERVAL)
+        is_reclaiming.then_some(RECLAIM_INTERVAL)
     }
 
     fn check(&mut self) -> Check {

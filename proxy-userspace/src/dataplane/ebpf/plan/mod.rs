@@ -10,6 +10,7 @@ mod backends;
 mod change;
 mod drift;
 mod frontends;
+mod id_reclaim;
 mod ids;
 mod level;
 mod lists;
@@ -22,7 +23,6 @@ mod services;
 mod slot_settling;
 mod small_map;
 mod space;
-mod sweep;
 #[cfg(test)]
 mod tests;
 mod unclaimed;
@@ -36,13 +36,13 @@ use std::time::Duration;
 pub use adopt::Found;
 pub use backends::GRACE;
 pub use change::{BackendEntry, BackendId, Change, Extent, FrontendAt, Op, Phase, RangeAt};
+pub use id_reclaim::RestedId;
 pub use ids::REST;
 pub use level::Level;
 pub use lists::with_spare_room;
 use proxy_common::frontend::FRONTEND_SOURCE_RANGES;
 use proxy_common::selection::{BackendRef, ServiceEntry, Slot};
 pub use slot_settling::SettlingRound;
-pub use sweep::Resting;
 
 use self::backends::Backends;
 use self::frontends::Frontends;
@@ -157,7 +157,7 @@ impl Plan {
         kernel: &mut impl Kernel,
     ) -> SyncReport {
         let mut outcome = Outcome::default();
-        let ops = self.ends_of_rest(now);
+        let ops = self.plan_frees(now);
         self.carry_out(ops, now, kernel, &mut outcome);
         let ops = self.writes(desired, dirty, now, &mut outcome);
         self.carry_out(ops, now, kernel, &mut outcome);
@@ -204,9 +204,9 @@ impl Plan {
     }
 
     /// What was released long enough ago becomes free.
-    fn ends_of_rest(&self, now: Duration) -> Vec<Op> {
+    fn plan_frees(&self, now: Duration) -> Vec<Op> {
         let slots = self.space.rested(now).map(Change::ClearSlots);
-        let names = self.services.rested().map(Change::RemoveName);
+        let names = self.services.reclaimable().map(Change::RemoveName);
         slots.chain(names).map(|change| Op { change, owner: None }).collect()
     }
 

@@ -8,8 +8,8 @@ use proxy_common::selection::{BackendRef, HINT_MEMBER, SERVICE_MAGLEV, ServiceEn
 
 use super::backends::GRACE;
 use super::change::Extent;
+use super::id_reclaim::RestedId;
 use super::ids::IdPool;
-use super::sweep::Resting;
 use crate::model::{Family, List, PortKey};
 
 /// All service ids in use or at rest.
@@ -23,7 +23,7 @@ pub struct Services {
     /// Ids at rest whose name is still in NAMES.
     names_at_rest: BTreeSet<u32>,
     /// Those of them that no flow and no affinity entry has.
-    swept: BTreeSet<u32>,
+    reclaimable: BTreeSet<u32>,
     /// Ids that were found and that no port has claimed so far.
     unclaimed: BTreeSet<u32>,
     /// Ids with a slot that is unsettled.
@@ -73,7 +73,7 @@ impl Services {
             states: BTreeMap::new(),
             idle: BTreeSet::new(),
             names_at_rest: BTreeSet::new(),
-            swept: BTreeSet::new(),
+            reclaimable: BTreeSet::new(),
             unclaimed: BTreeSet::new(),
             unsettled: BTreeSet::new(),
             hint_ends: BTreeMap::new(),
@@ -153,7 +153,7 @@ impl Services {
         self.pool.resume(id);
         self.idle.remove(&id);
         self.names_at_rest.remove(&id);
-        self.swept.remove(&id);
+        self.reclaimable.remove(&id);
         self.unclaimed.remove(&id);
         if let Some(state) = self.states.get_mut(&id) {
             state.owner = Some(Arc::clone(owner));
@@ -247,27 +247,27 @@ impl Services {
     }
 
     /// Ids whose rest is over, and that no flow and no affinity entry has, but whose name is still in NAMES.
-    pub fn rested(&self) -> impl Iterator<Item = u32> {
-        self.swept.iter().copied()
+    pub fn reclaimable(&self) -> impl Iterator<Item = u32> {
+        self.reclaimable.iter().copied()
     }
 
     /// Ids whose rest is over, but which flows and affinity entries may still have.
-    pub fn unswept(&self, now: Duration) -> impl Iterator<Item = Resting> {
-        let resting = move |id: &u32| Some(Resting { id: *id, until: self.pool.rested(*id, now)? });
-        self.names_at_rest.difference(&self.swept).filter_map(resting)
+    pub fn ids_to_reclaim(&self, now: Duration) -> impl Iterator<Item = RestedId> {
+        let resting = move |id: &u32| Some(RestedId { id: *id, until: self.pool.rested(*id, now)? });
+        self.names_at_rest.difference(&self.reclaimable).filter_map(resting)
     }
 
     /// Records that no flow and no affinity entry has an id any more, if it has rested ever since.
-    pub fn swept(&mut self, resting: Resting) {
-        let Resting { id, until } = resting;
+    pub fn entries_removed(&mut self, resting: RestedId) {
+        let RestedId { id, until } = resting;
         if self.names_at_rest.contains(&id) && self.pool.rested(id, until) == Some(until) {
-            self.swept.insert(id);
+            self.reclaimable.insert(id);
         }
     }
 
     /// Whether an id that can be given out stands for nothing, so that what was noted for it means nothing either.
     #[must_use]
-    pub fn is_nobodys(&self, id: u32, now: Duration) -> bool {
+    pub fn is_unassigned(&self, id: u32, now: Duration) -> bool {
         let has_rested = self.names_at_rest.contains(&id) && self.pool.rested(id, now).is_some();
         id != 0 && (has_rested || !self.states.contains_key(&id))
     }
@@ -275,7 +275,7 @@ impl Services {
     /// Records that a name was removed: the id stands for nothing any more.
     pub fn forget(&mut self, id: u32) {
         self.names_at_rest.remove(&id);
-        self.swept.remove(&id);
+        self.reclaimable.remove(&id);
         self.unsettled.remove(&id);
         if let Some(state) = self.states.remove(&id) {
             self.ids.remove(&state.name);

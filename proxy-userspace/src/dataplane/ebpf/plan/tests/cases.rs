@@ -240,10 +240,10 @@ fn a_released_service_id_rests_before_another_service_gets_it() {
     assert!(first.iter().all(|id| bed.kernel.names.contains_key(id)), "the name stays while the id rests");
     bed.kernel.traces.extend(&first);
     assert_eq!(bed.sync(&services(1, 11), &[]).pending.len(), 1, "SERVICES has 23 ids");
-    bed.kernel.sweep(&mut bed.plan);
+    bed.kernel.reclaim_ids(&mut bed.plan);
     bed.now += REST;
     assert_eq!(bed.sync(&services(1, 11), &[]).pending.len(), 1, "it was still resting");
-    bed.kernel.sweep(&mut bed.plan);
+    bed.kernel.reclaim_ids(&mut bed.plan);
     assert!(bed.kernel.traces.is_empty());
     assert!(bed.sync(&services(1, 11), &[]).is_complete());
     assert_eq!(bed.kernel.names.keys().filter(|id| first.contains(id)).count(), 1);

@@ -102,10 +102,10 @@ impl FakeKernel {
     }
 
     /// What the collector does in a full round.
-    pub fn sweep(&mut self, plan: &mut Plan) {
-        let unswept = plan.unswept(self.now);
-        self.traces.retain(|id| !plan.is_nobodys(*id, self.now));
-        plan.swept(unswept);
+    pub fn reclaim_ids(&mut self, plan: &mut Plan) {
+        let ids_to_reclaim = plan.ids_to_reclaim(self.now);
+        self.traces.retain(|id| !plan.is_unassigned(*id, self.now));
+        plan.entries_removed(ids_to_reclaim);
     }
 
     fn check(&self, change: &Change) {

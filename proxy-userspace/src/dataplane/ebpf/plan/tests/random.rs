@@ -27,7 +27,7 @@ struct Step {
     /// The agent is killed and another one started before the sync.
     restart: bool,
     /// Flow and affinity entries of services that are gone are collected after the sync.
-    sweep: bool,
+    reclaim: bool,
 }
 
 const SERVICES: u8 = 5;
@@ -71,14 +71,14 @@ fn step() -> impl Strategy<Value = Step> {
         prop::bool::weighted(0.1),
         any::<bool>(),
     )
-        .prop_map(|(changes, swap, cluster_sources, seconds, refuse, restart, sweep)| Step {
+        .prop_map(|(changes, swap, cluster_sources, seconds, refuse, restart, reclaim)| Step {
             changes,
             swap,
             cluster_sources,
             seconds,
             refuse,
             restart,
-            sweep,
+            reclaim,
         })
 }
 
@@ -135,8 +135,8 @@ proptest! {
                 assert_access(&kernel, &state);
             }
             kernel.use_all();
-            if step.sweep {
-                kernel.sweep(&mut plan);
+            if step.reclaim {
+                kernel.reclaim_ids(&mut plan);
             }
             prop_assert_eq!(plan.drift(&kernel.found()), Vec::<&str>::new());
             prop_assert_eq!(plan.backends_in_maps(), kernel.living_backends());
@@ -145,7 +145,7 @@ proptest! {
         for _ in 0..4 {
             now += Duration::from_secs(11);
             kernel.begin_guarded(now, Vec::new(), &state);
-            kernel.sweep(&mut plan);
+            kernel.reclaim_ids(&mut plan);
             plan.sync(&state, &Dirty::default(), now, &mut kernel);
         }
         assert_serves(&kernel, &state);
@@ -180,8 +180,8 @@ proptest! {
             plan.sync(&state, &dirty, now, &mut kernel);
             assert_access(&kernel, &state);
             kernel.use_all();
-            if step.sweep {
-                kernel.sweep(&mut plan);
+            if step.reclaim {
+                kernel.reclaim_ids(&mut plan);
             }
             prop_assert_eq!(plan.drift(&kernel.found()), Vec::<&str>::new());
             prop_assert_eq!(plan.backends_in_maps(), kernel.living_backends());
@@ -189,7 +189,7 @@ proptest! {
         for _ in 0..4 {
             now += Duration::from_secs(11);
             kernel.begin_guarded(now, Vec::new(), &state);
-            kernel.sweep(&mut plan);
+            kernel.reclaim_ids(&mut plan);
             plan.sync(&state, &Dirty::default(), now, &mut kernel);
         }
         assert_serves(&kernel, &state);

@@ -8,7 +8,7 @@ use super::Plan;
 
 /// A service id that has rested, and since when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Resting {
+pub struct RestedId {
     /// The id.
     pub id: u32,
     /// When its rest was over: no program adds an entry with it after that.
@@ -18,20 +18,20 @@ pub struct Resting {
 impl Plan {
     /// Service ids that wait for their flow and affinity entries to be deleted.
     #[must_use]
-    pub fn unswept(&self, now: Duration) -> Vec<Resting> {
-        self.services.unswept(now).collect()
+    pub fn ids_to_reclaim(&self, now: Duration) -> Vec<RestedId> {
+        self.services.ids_to_reclaim(now).collect()
     }
 
     /// Whether entries of a service id can be deleted.
     #[must_use]
-    pub fn is_nobodys(&self, service: u32, now: Duration) -> bool {
-        self.services.is_nobodys(service, now)
+    pub fn is_unassigned(&self, service: u32, now: Duration) -> bool {
+        self.services.is_unassigned(service, now)
     }
 
-    /// Takes note that the entries of these ids were all deleted since [`unswept`](Self::unswept) named them.
-    pub fn swept(&mut self, ids: impl IntoIterator<Item = Resting>) {
+    /// Takes note that the entries of these ids were all deleted since [`ids_to_reclaim`](Self::ids_to_reclaim) named them.
+    pub fn entries_removed(&mut self, ids: impl IntoIterator<Item = RestedId>) {
         for resting in ids {
-            self.services.swept(resting);
+            self.services.entries_removed(resting);
         }
     }
 }
