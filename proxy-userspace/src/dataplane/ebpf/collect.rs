@@ -263,7 +263,7 @@ impl Rules<'_> {
             self.plan.check_flow(round, key, flow, self.now.time);
         }
         if let Some(usage) = &mut noted.usage {
-            usage.note(key, flow);
+            usage.count(key, flow);
         }
     }
 

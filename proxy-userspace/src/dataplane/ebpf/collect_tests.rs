@@ -8,7 +8,7 @@ use proxy_common::flow::{FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_REPLY, FLOW_REWRI
 
 use super::*;
 use crate::dataplane::ebpf::scratch::Scratch;
-use crate::dataplane::ebpf::usage::Levels;
+use crate::dataplane::ebpf::usage::PortUsage;
 use crate::model::{
     Algorithm, Desired, Dirty, Family, Forwarding, Frontend, FrontendKind, List, PortKey, Protocol, Scope,
     ServiceKey, ServicePort,
@@ -78,9 +78,9 @@ fn a_walk_counts_the_ports_that_translated_connections_have() {
     let mut seen = Vec::new();
     for _ in 0..FLOW_TABLES * 2 {
         collector.collect(maps, plan, &timeouts, at(1050)).unwrap();
-        seen.extend(collector.take_usage().map(|usage| Levels::default().after(&usage, 10)));
+        seen.extend(collector.take_usage().map(|usage| PortUsage::default().after(&usage, 10)));
     }
-    let most: Vec<_> = seen.iter().map(|levels| (levels.most, levels.crowded.len())).collect();
+    let most: Vec<_> = seen.iter().map(|usage| (usage.most, usage.crowded.len())).collect();
     assert_eq!(most, [(8, 1); 2], "once a walk, each anew");
 }
 

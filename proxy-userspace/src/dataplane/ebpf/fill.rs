@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tracing::warn;
 
-use super::plan::Level;
+use super::plan::MapUsage;
 
 /// Parts of a hundred from which on a map is nearly full.
 const CROWDED: u64 = 80;
@@ -19,8 +19,8 @@ pub struct Fill {
 
 impl Fill {
     /// Warns of each map that has become nearly full. One that was is not spoken of again before it has clearly eased.
-    pub fn tell(&mut self, levels: &[Level]) {
-        for Level { map, used, entries } in self.news(levels) {
+    pub fn warn_of_full_maps(&mut self, usages: &[MapUsage]) {
+        for MapUsage { map, used, entries } in self.newly_full(usages) {
             warn!(
                 map,
                 used,
@@ -32,12 +32,13 @@ impl Fill {
         }
     }
 
-    fn news(&mut self, levels: &[Level]) -> Vec<Level> {
-        let reaches =
-            |level: &Level, percent: u64| u64::from(level.used) * 100 >= u64::from(level.entries) * percent;
-        self.crowded.retain(|map| levels.iter().any(|level| level.map == *map && reaches(level, EASED)));
-        let crowded = levels.iter().filter(|level| reaches(level, CROWDED));
-        crowded.filter(|level| self.crowded.insert(level.map)).copied().collect()
+    fn newly_full(&mut self, usages: &[MapUsage]) -> Vec<MapUsage> {
+        let reaches = |usage: &MapUsage, percent: u64| {
+            u64::from(usage.used) * 100 >= u64::from(usage.entries) * percent
+        };
+        self.crowded.retain(|map| usages.iter().any(|usage| usage.map == *map && reaches(usage, EASED)));
+        let crowded = usages.iter().filter(|usage| reaches(usage, CROWDED));
+        crowded.filter(|usage| self.crowded.insert(usage.map)).copied().collect()
     }
 }
 
@@ -48,20 +49,20 @@ mod tests {
     #[test]
     fn a_map_is_named_once_from_four_fifths_on_until_it_has_eased() {
         let mut fill = Fill::default();
-        let mut is_told = |used: u32| {
-            let levels = [
-                Level { map: "SELECTION", used, entries: 1000 },
-                Level { map: "SERVICES", used: 1, entries: 9 },
+        let mut newly_full = |used: u32| {
+            let usages = [
+                MapUsage { map: "SELECTION", used, entries: 1000 },
+                MapUsage { map: "SERVICES", used: 1, entries: 9 },
             ];
-            fill.news(&levels).iter().map(|level| level.map).collect::<Vec<_>>()
+            fill.newly_full(&usages).iter().map(|usage| usage.map).collect::<Vec<_>>()
         };
         let none: [&str; 0] = [];
-        assert_eq!(is_told(799), none);
-        assert_eq!(is_told(800), ["SELECTION"]);
+        assert_eq!(newly_full(799), none);
+        assert_eq!(newly_full(800), ["SELECTION"]);
         for used in [801, 1000, 750] {
-            assert_eq!(is_told(used), none, "{used}");
+            assert_eq!(newly_full(used), none, "{used}");
         }
-        assert_eq!(is_told(699), none);
-        assert_eq!(is_told(900), ["SELECTION"]);
+        assert_eq!(newly_full(699), none);
+        assert_eq!(newly_full(900), ["SELECTION"]);
     }
 }

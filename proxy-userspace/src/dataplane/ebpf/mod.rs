@@ -74,7 +74,7 @@ use self::migrate::Former;
 use self::plan::Plan;
 use self::sever::Severer;
 use self::sockets::SocketHooks;
-use self::usage::Levels;
+use self::usage::PortUsage;
 use crate::dataplane::{Check, Crowded, Dataplane, SnatPorts, SyncFailure, SyncReport};
 use crate::model::{Desired, Dirty};
 use crate::node::{Hook, Topology};
@@ -109,7 +109,7 @@ pub struct EbpfDataplane {
     /// Connections that the last walk through the flows met, once there was one.
     connections: Option<u64>,
     /// Ports that connections to backends on other nodes have.
-    snat: Levels,
+    snat: PortUsage,
     /// Maps that are nearly full.
     fill: Fill,
     /// When the maps are compared with the plan again.
@@ -172,7 +172,7 @@ impl EbpfDataplane {
             expired_flows: 0,
             connections: None,
             shared_since,
-            snat: Levels::default(),
+            snat: PortUsage::default(),
             fill: Fill::default(),
             read_back_at,
             _lock: lock,
@@ -319,7 +319,7 @@ impl Dataplane for EbpfDataplane {
             severer.wake();
         }
         self.note(&report);
-        self.fill.tell(&self.plan.levels());
+        self.fill.warn_of_full_maps(&self.plan.map_usage());
         report
     }
 

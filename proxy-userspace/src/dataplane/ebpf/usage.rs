@@ -55,7 +55,7 @@ impl Usage {
     }
 
     /// Takes note of an entry of FLOWS that has not expired. That of the reply has the port.
-    pub fn note<A: Address>(&mut self, key: &FlowKey<A>, flow: &Flow<A>) {
+    pub fn count<A: Address>(&mut self, key: &FlowKey<A>, flow: &Flow<A>) {
         // Without a backend it is another mode's.
         if flow.flags & FLOW_REPLY == 0 && flow.state != FLOW_DATAGRAM && flow.backend != 0 {
             self.connections += 1;
@@ -75,15 +75,15 @@ impl Usage {
 
 /// What follows from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Levels {
+pub struct PortUsage {
     /// Ports in use towards the destination that has most.
     pub most: u32,
     /// Destinations for which few are left, and how many they have in use.
     pub crowded: BTreeMap<Destination, u32>,
 }
 
-impl Levels {
-    /// The levels after another walk, of `ports` for each destination. One that was crowded is so until it has clearly eased, so
+impl PortUsage {
+    /// The port_usage after another walk, of `ports` for each destination. One that was crowded is so until it has clearly eased, so
     /// that nobody is told again and again.
     #[must_use]
     pub fn after(&self, usage: &Usage, ports: u32) -> Self {
@@ -114,7 +114,7 @@ mod tests {
     fn add(usage: &mut Usage, backend: u32, used: u32) {
         let key = FlowKey::<Addr4> { protocol: 6, ..FlowKey::default() };
         let reply = Flow { flags: FLOW_REPLY, state: FLOW_ESTABLISHED, check: 1, backend, ..Flow::default() };
-        (0..used).for_each(|_| usage.note(&key, &reply));
+        (0..used).for_each(|_| usage.count(&key, &reply));
     }
 
     #[test]
@@ -122,7 +122,7 @@ mod tests {
         let reply = Flow::<Addr4> { flags: FLOW_REPLY, state: FLOW_ESTABLISHED, check: 1, ..Flow::default() };
         let counted = |flow: Flow<Addr4>| {
             let mut usage = Usage::default();
-            usage.note(&FlowKey::default(), &flow);
+            usage.count(&FlowKey::default(), &flow);
             usage.ports.values().sum::<u32>()
         };
         assert_eq!(counted(reply), 1);
@@ -138,7 +138,7 @@ mod tests {
         let mut usage = Usage::of(Some(20_000..=20_999));
         for port in [61_000_u16, 19_999, 20_000, 20_999, 21_000] {
             let key = FlowKey { destination_port: port.to_be(), ..FlowKey::default() };
-            usage.note(&key, &reply);
+            usage.count(&key, &reply);
         }
         assert_eq!(usage.ports.values().sum::<u32>(), 2);
     }
@@ -148,7 +148,7 @@ mod tests {
         let client = Flow::<Addr4> { state: FLOW_ESTABLISHED, backend: 1, ..Flow::default() };
         let counted = |flow: Flow<Addr4>| {
             let mut usage = Usage::default();
-            usage.note(&FlowKey::default(), &flow);
+            usage.count(&FlowKey::default(), &flow);
             usage.connections
         };
         assert_eq!(counted(client), 1);
@@ -164,21 +164,21 @@ mod tests {
         add(&mut usage, 2, 40);
         let datagrams = FlowKey::<Addr4> { protocol: 17, ..FlowKey::default() };
         let reply = Flow { flags: FLOW_REPLY, state: FLOW_DATAGRAM, check: 1, backend: 2, ..Flow::default() };
-        (0..30).for_each(|_| usage.note(&datagrams, &reply));
-        let levels = Levels::default().after(&usage, 50);
-        assert_eq!(levels.most, 40);
-        assert_eq!(levels.crowded.values().collect::<Vec<_>>(), [&40]);
+        (0..30).for_each(|_| usage.count(&datagrams, &reply));
+        let port_usage = PortUsage::default().after(&usage, 50);
+        assert_eq!(port_usage.most, 40);
+        assert_eq!(port_usage.crowded.values().collect::<Vec<_>>(), [&40]);
     }
 
     #[test]
     fn a_destination_is_crowded_from_eighty_of_a_hundred_until_it_falls_below_seventy() {
-        let mut levels = Levels::default();
+        let mut port_usage = PortUsage::default();
         for (used, is_crowded) in [(79, false), (80, true), (75, true), (70, true), (69, false), (79, false)]
         {
-            levels = levels.after(&walk(1, used), 100);
-            assert_eq!((levels.most, !levels.crowded.is_empty()), (used, is_crowded));
+            port_usage = port_usage.after(&walk(1, used), 100);
+            assert_eq!((port_usage.most, !port_usage.crowded.is_empty()), (used, is_crowded));
         }
-        let all = levels.after(&walk(1, 100), 100);
-        assert_eq!(all.after(&Usage::default(), 100), Levels::default());
+        let all = port_usage.after(&walk(1, 100), 100);
+        assert_eq!(all.after(&Usage::default(), 100), PortUsage::default());
     }
 }

@@ -363,11 +363,11 @@ fn a_hint_stays_for_the_grace_of_its_endpoint_and_then_goes() {
 #[test]
 fn the_levels_count_what_services_have_and_not_what_rests() {
     let mut bed = Bed::new();
-    let slots = |bed: &Bed| bed.plan.levels().map(|level| (level.map, level.used))[1];
+    let slots = |bed: &Bed| bed.plan.map_usage().map(|level| (level.map, level.used))[1];
     let maglev = dsr(port(0, V4, &[(1, 0, true), (2, 1, true)]));
     let Algorithm::Maglev(length) = maglev.algorithm else { panic!("a DSR service has a Maglev table") };
     bed.sync(&desired([(key(0, V4), maglev)]), &[]);
-    assert_eq!(bed.plan.levels().map(|level| level.used)[2], 2);
+    assert_eq!(bed.plan.map_usage().map(|level| level.used)[2], 2);
     assert!(slots(&bed).1 >= length && slots(&bed).0 == "SELECTION");
     bed.sync(&desired([]), &[]);
     assert_eq!(slots(&bed).1, 0);

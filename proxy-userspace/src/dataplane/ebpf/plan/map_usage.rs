@@ -4,7 +4,7 @@ use super::Plan;
 
 /// One map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Level {
+pub struct MapUsage {
     /// Its name.
     pub map: &'static str,
     /// Entries in use.
@@ -16,14 +16,14 @@ pub struct Level {
 impl Plan {
     /// The levels of all maps whose entries are given out by number. What rests does not count: it is free in some seconds.
     #[must_use]
-    pub fn levels(&self) -> [Level; 4] {
+    pub fn map_usage(&self) -> [MapUsage; 4] {
         let slots = self.capacities.slots;
-        let level = |map, used, entries| Level { map, used, entries };
+        let usage = |map, used, entries| MapUsage { map, used, entries };
         [
-            level("SERVICES", self.services.used(), self.services.capacity()),
-            level("SELECTION", slots.saturating_sub(self.space.spare()), slots),
-            level("BACKENDS4", self.backends_v4.used(), self.backends_v4.capacity()),
-            level("BACKENDS6", self.backends_v6.used(), self.backends_v6.capacity()),
+            usage("SERVICES", self.services.used(), self.services.capacity()),
+            usage("SELECTION", slots.saturating_sub(self.space.spare()), slots),
+            usage("BACKENDS4", self.backends_v4.used(), self.backends_v4.capacity()),
+            usage("BACKENDS6", self.backends_v6.used(), self.backends_v6.capacity()),
         ]
     }
 }
