@@ -11,7 +11,7 @@ use proxy_common::way::Way;
 
 use super::change::{BackendEntry, BackendId, Extent, FrontendAt, RangeAt};
 use super::vips::Vips;
-use super::{Backends, Capacities, Frontends, Nodes, Plan, Ranges, Services, Space};
+use super::{Backends, Capacities, Frontends, Nodes, Plan, Ranges, Services, SlotAllocator};
 use crate::dataplane::ebpf::settings::Dispatch;
 
 /// What the maps hold. Of a fresh set of maps all is empty.
@@ -51,7 +51,7 @@ impl Plan {
         }
         let slices = plan.adopt_services(found.services, &found.slots, now);
         let is_clear = |slot: u32| slot_at(&found.slots, slot) == Slot::default();
-        plan.space = Space::adopt(capacities.slots, &slices, is_clear, now);
+        plan.slot_allocator = SlotAllocator::adopt(capacities.slots, &slices, is_clear, now);
         for (key, backend) in found.hints {
             if let Some(state) = plan.services.get_mut(key.service) {
                 state.hints.insert(key.hint, backend);
@@ -87,7 +87,7 @@ impl Plan {
             services: Services::new(capacities.services),
             backends_v4: Backends::new(capacities.backends_v4),
             backends_v6: Backends::new(capacities.backends_v6),
-            space: Space::new(capacities.slots),
+            slot_allocator: SlotAllocator::new(capacities.slots),
             frontends: Frontends::default(),
             ranges: Ranges::default(),
             vips: Vips::default(),

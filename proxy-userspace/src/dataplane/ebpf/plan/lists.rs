@@ -130,12 +130,12 @@ impl Plan {
         let length = choice.length;
         let spare = if choice.flags & SERVICE_MAGLEV == 0 { with_spare_room(length) } else { length };
         for length in [spare, length].into_iter().filter(|_| length <= MAX_SLICE_LENGTH) {
-            if let Some(offset) = self.space.allocate(length) {
+            if let Some(offset) = self.slot_allocator.allocate(length) {
                 return Ok(Extent { offset, length });
             }
         }
         for extent in self.services.give_back(|id| id == choice.service || self.fresh.contains_key(&id)) {
-            self.space.rest(extent, now);
+            self.slot_allocator.rest(extent, now);
         }
         let room = self.capacities.slots;
         Err(format!("no room for {length} slots: SELECTION has {room}, or they still rest"))

@@ -21,7 +21,7 @@ impl Plan {
         let usage = |map, used, entries| MapUsage { map, used, entries };
         [
             usage("SERVICES", self.services.used(), self.services.capacity()),
-            usage("SELECTION", slots.saturating_sub(self.space.spare()), slots),
+            usage("SELECTION", slots.saturating_sub(self.slot_allocator.spare()), slots),
             usage("BACKENDS4", self.backends_v4.used(), self.backends_v4.capacity()),
             usage("BACKENDS6", self.backends_v6.used(), self.backends_v6.capacity()),
         ]

@@ -20,9 +20,9 @@ mod ports;
 mod ranges;
 mod record;
 mod services;
+mod slot_allocator;
 mod slot_settling;
 mod small_map;
-mod space;
 #[cfg(test)]
 mod tests;
 mod unclaimed;
@@ -49,7 +49,7 @@ use self::frontends::Frontends;
 use self::nodes::Nodes;
 use self::ranges::Ranges;
 use self::services::Services;
-use self::space::Space;
+use self::slot_allocator::SlotAllocator;
 use self::vips::Vips;
 use crate::dataplane::ebpf::settings::Dispatch;
 use crate::dataplane::{SyncFailure, SyncReport};
@@ -98,7 +98,7 @@ pub struct Plan {
     services: Services,
     backends_v4: Backends,
     backends_v6: Backends,
-    space: Space,
+    slot_allocator: SlotAllocator,
     frontends: Frontends,
     ranges: Ranges,
     vips: Vips,
@@ -205,7 +205,7 @@ impl Plan {
 
     /// What was released long enough ago becomes free.
     fn plan_frees(&self, now: Duration) -> Vec<Op> {
-        let slots = self.space.rested(now).map(Change::ClearSlots);
+        let slots = self.slot_allocator.rested(now).map(Change::ClearSlots);
         let names = self.services.reclaimable().map(Change::RemoveName);
         slots.chain(names).map(|change| Op { change, owner: None }).collect()
     }
@@ -268,7 +268,7 @@ impl Plan {
     fn rest_released(&mut self, now: Duration) {
         let ranges = &self.ranges;
         for room in self.services.rest_empty(now, |id| !ranges.has_any(id)) {
-            self.space.rest(room, now);
+            self.slot_allocator.rest(room, now);
         }
         for id in std::mem::take(&mut self.gone) {
             if self.backends(id.family).release(id.id).is_some() {

@@ -74,14 +74,14 @@ impl Plan {
         let Change::Service(id, _) = change else { return };
         let Some(fresh) = self.fresh.remove(id) else { return };
         if self.services.get(*id).is_none_or(|state| state.room != fresh.room) {
-            self.space.rest(fresh.room, now);
+            self.slot_allocator.rest(fresh.room, now);
         }
     }
 
     /// Mirrors an operation that happened.
     pub(super) fn record(&mut self, change: Change, now: Duration) {
         match change {
-            Change::ClearSlots(extent) => self.space.free(extent),
+            Change::ClearSlots(extent) => self.slot_allocator.free(extent),
             Change::RemoveName(id) => self.services.forget(id),
             Change::Way(id, way) => self.nodes.written(id, way, now),
             Change::Backend(id, entry) => self.backends_mut(id.family).written(id.id, entry, now),
@@ -144,7 +144,7 @@ impl Plan {
         state.slots = slots;
         let before = std::mem::replace(&mut state.room, room);
         if before != room {
-            self.space.rest(before, now);
+            self.slot_allocator.rest(before, now);
         }
         self.slots_changed(id, now);
     }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::change::Extent;
 use super::ids::REST;
 
-/// The free and the resting space. What is neither belongs to a slice.
+/// The free and the resting allocator. What is neither belongs to a slice.
 #[derive(Clone, Debug)]
-pub struct Space {
+pub struct SlotAllocator {
     /// Free runs: offset -> length. No two of them touch.
     free: BTreeMap<u32, u32>,
     /// Released runs, by the time they may be used again.
@@ -17,7 +17,7 @@ pub struct Space {
     spare: u32,
 }
 
-impl Space {
+impl SlotAllocator {
     /// Space of which nothing is in use.
     #[must_use]
     pub fn new(capacity: u32) -> Self {
@@ -32,14 +32,14 @@ impl Space {
         is_clear: impl Fn(u32) -> bool,
         now: Duration,
     ) -> Self {
-        let mut space = Self { free: BTreeMap::new(), resting: BTreeSet::new(), spare: 0 };
+        let mut allocator = Self { free: BTreeMap::new(), resting: BTreeSet::new(), spare: 0 };
         let mut start = 0;
         let end = Extent { offset: capacity, length: 0 };
         for slice in slices.iter().chain([&end]) {
-            space.adopt_gap(start..slice.offset, &is_clear, now);
+            allocator.adopt_gap(start..slice.offset, &is_clear, now);
             start = slice.offset + slice.length;
         }
-        space
+        allocator
     }
 
     fn adopt_gap(&mut self, gap: std::ops::Range<u32>, is_clear: impl Fn(u32) -> bool, now: Duration) {
@@ -127,20 +127,20 @@ mod tests {
 
     const NOW: Duration = Duration::from_secs(100);
 
-    fn free_all(space: &mut Space, now: Duration) {
-        for extent in space.rested(now).collect::<Vec<_>>() {
-            space.free(extent);
+    fn free_all(allocator: &mut SlotAllocator, now: Duration) {
+        for extent in allocator.rested(now).collect::<Vec<_>>() {
+            allocator.free(extent);
         }
     }
 
     #[test]
     fn adopted_space_outside_the_slices_rests_unless_it_is_clear() {
         let slices = BTreeSet::from([Extent { offset: 2, length: 3 }, Extent { offset: 8, length: 1 }]);
-        let mut space = Space::adopt(12, &slices, |slot| !(5..7).contains(&slot), NOW);
-        let mut lengths: Vec<_> = space.free.clone().into_iter().collect();
+        let mut allocator = SlotAllocator::adopt(12, &slices, |slot| !(5..7).contains(&slot), NOW);
+        let mut lengths: Vec<_> = allocator.free.clone().into_iter().collect();
         assert_eq!(lengths, [(0, 2), (7, 1), (9, 3)]);
-        free_all(&mut space, NOW + REST);
-        lengths = space.free.clone().into_iter().collect();
+        free_all(&mut allocator, NOW + REST);
+        lengths = allocator.free.clone().into_iter().collect();
         assert_eq!(lengths, [(0, 2), (5, 3), (9, 3)]);
     }
 
@@ -152,20 +152,20 @@ mod tests {
             steps in proptest::collection::vec((1_u32..20, any::<prop::sample::Index>(), 0_u64..6), 1..80),
         ) {
             const CAPACITY: u32 = 100;
-            let mut space = Space::new(CAPACITY);
+            let mut allocator = SlotAllocator::new(CAPACITY);
             let mut owned: Vec<Extent> = Vec::new();
             let mut released = vec![Duration::ZERO; CAPACITY as usize];
             let mut now = NOW;
             for (length, index, seconds) in steps {
                 now += Duration::from_secs(seconds);
-                free_all(&mut space, now);
+                free_all(&mut allocator, now);
                 if length % 3 == 0 && !owned.is_empty() {
                     let extent = owned.remove(index.index(owned.len()));
                     for slot in extent.offset..extent.offset + extent.length {
                         released[slot as usize] = now + REST;
                     }
-                    space.rest(extent, now);
-                } else if let Some(offset) = space.allocate(length) {
+                    allocator.rest(extent, now);
+                } else if let Some(offset) = allocator.allocate(length) {
                     prop_assert!(offset + length <= CAPACITY);
                     for slot in offset..offset + length {
                         prop_assert!(released[slot as usize] <= now);
@@ -173,14 +173,14 @@ mod tests {
                     }
                     owned.push(Extent { offset, length });
                 }
-                prop_assert_eq!(space.spare() + owned.iter().map(|extent| extent.length).sum::<u32>(), CAPACITY);
+                prop_assert_eq!(allocator.spare() + owned.iter().map(|extent| extent.length).sum::<u32>(), CAPACITY);
             }
             for extent in owned.drain(..) {
-                space.rest(extent, now);
+                allocator.rest(extent, now);
             }
-            free_all(&mut space, now + REST);
-            prop_assert_eq!(space.spare(), CAPACITY);
-            prop_assert_eq!(space.free, BTreeMap::from([(0, CAPACITY)]));
+            free_all(&mut allocator, now + REST);
+            prop_assert_eq!(allocator.spare(), CAPACITY);
+            prop_assert_eq!(allocator.free, BTreeMap::from([(0, CAPACITY)]));
         }
     }
 }
