@@ -31,11 +31,11 @@ pub mod read;
 pub(super) mod scratch;
 mod self_test;
 mod settings;
-mod sever;
 mod shape;
 mod share;
 mod sockets;
 mod sys;
+mod terminate_sockets;
 mod trie;
 mod usage;
 mod write;
@@ -72,8 +72,8 @@ use self::mapped::Access;
 use self::maps::Maps;
 use self::migrate::Former;
 use self::plan::Plan;
-use self::sever::Severer;
 use self::sockets::SocketHooks;
+use self::terminate_sockets::SocketTerminator;
 use self::usage::PortUsage;
 use crate::dataplane::{Check, Crowded, Dataplane, SnatPorts, SyncFailure, SyncReport};
 use crate::model::{Desired, Dirty};
@@ -94,7 +94,7 @@ pub struct EbpfDataplane {
     attachments: Attachments,
     sockets: SocketHooks,
     /// Where sockets are turned to backends at all.
-    severer: Option<Severer>,
+    socket_terminator: Option<SocketTerminator>,
     /// What failed when the topology was told for the last time.
     unattached: Vec<SyncFailure>,
     /// Roots of other layouts, which serve until our maps are filled; and what to attach to then.
@@ -148,8 +148,8 @@ impl EbpfDataplane {
             sockets.sync(&programs);
             former.remove()?;
         }
-        let is_turning = settings.sockets.lb != SocketLb::Off;
-        let severer = is_turning.then(|| Severer::start(&layout)).transpose()?;
+        let has_socket_lb = settings.sockets.lb != SocketLb::Off;
+        let socket_terminator = has_socket_lb.then(|| SocketTerminator::start(&layout)).transpose()?;
         let maps = Maps::open(&layout.maps(), Access::Write)?;
         maps.mark_node_ports()?;
         let shared_since = (settings.share == Share::Alone).then(|| share::record(&maps, Share::Alone));
@@ -162,7 +162,7 @@ impl EbpfDataplane {
             programs,
             attachments,
             sockets,
-            severer,
+            socket_terminator,
             unattached: Vec::new(),
             others,
             topology: None,
@@ -314,9 +314,9 @@ impl Dataplane for EbpfDataplane {
         }
         // Its slots have other owners by now: whoever is told finds one of those.
         if std::mem::take(&mut self.maps.lost_backend)
-            && let Some(severer) = &self.severer
+            && let Some(socket_terminator) = &self.socket_terminator
         {
-            severer.wake();
+            socket_terminator.wake();
         }
         self.note(&report);
         self.fill.warn_of_full_maps(&self.plan.map_usage());

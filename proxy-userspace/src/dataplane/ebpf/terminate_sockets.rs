@@ -31,21 +31,21 @@ use super::maps::{FamilyMaps, Maps};
 /// Where container runtimes keep the names of pods' network namespaces.
 const NAMESPACES: [&str; 2] = ["/run/netns", "/run/docker/netns"];
 /// An endpoint that moves to another EndpointSlice is in neither for a moment.
-const SETTLE: Duration = Duration::from_millis(250);
+const DEBOUNCE: Duration = Duration::from_millis(250);
 /// After a round in which something failed.
-const AGAIN: Duration = Duration::from_mins(1);
+const RETRY_INTERVAL: Duration = Duration::from_mins(1);
 const UDP: u16 = 17;
 
 /// Wakes the thread. It ends with this.
 #[derive(Debug)]
-pub struct Severer {
+pub struct SocketTerminator {
     wake: SyncSender<()>,
 }
 
 /// Cookies of the sockets that are connected to a backend which serves no more.
 type Stale = BTreeMap<SocketAddr, BTreeSet<[u32; 2]>>;
 
-impl Severer {
+impl SocketTerminator {
     /// Starts the thread, on the maps pinned below a directory.
     pub fn start(layout: &Layout) -> Result<Self, OpenError> {
         let maps = Maps::open(&layout.maps(), Access::Read)?;
@@ -53,7 +53,7 @@ impl Severer {
         let path = layout.maps();
         thread::Builder::new()
             .name("sever".to_owned())
-            .spawn(move || follow(maps, &woken))
+            .spawn(move || run(maps, &woken))
             .map_err(|error| OpenError::File { path, error })?;
         Ok(Self { wake })
     }
@@ -65,22 +65,22 @@ impl Severer {
     }
 }
 
-fn follow(mut maps: Maps, woken: &Receiver<()>) {
-    let mut told: Option<String> = None;
+fn run(mut maps: Maps, woken: &Receiver<()>) {
+    let mut reported: Option<String> = None;
     let mut failed = false;
     while is_due(woken, failed) {
-        thread::sleep(SETTLE);
+        thread::sleep(DEBOUNCE);
         // What came meanwhile is looked at now.
         let _ = woken.try_recv();
-        let Round { count, failure } = sever(&mut maps, destroy_everywhere);
+        let Outcome { count, failure } = terminate(&mut maps, destroy_everywhere);
         if count > 0 {
             debug!(count, "UDP sockets destroyed whose backend serves no more");
         }
         failed = failure.is_some();
-        if failed && failure != told {
+        if failed && failure != reported {
             let error = failure.as_deref().unwrap_or_default();
             warn!("UDP sockets whose backend serves no more go on until they time out: {error}");
-            told = failure;
+            reported = failure;
         }
     }
 }
@@ -90,26 +90,26 @@ fn is_due(woken: &Receiver<()>, failed: bool) -> bool {
     if !failed {
         return woken.recv().is_ok();
     }
-    !matches!(woken.recv_timeout(AGAIN), Err(RecvTimeoutError::Disconnected))
+    !matches!(woken.recv_timeout(RETRY_INTERVAL), Err(RecvTimeoutError::Disconnected))
 }
 
 /// Destroys such sockets by `destroy`. Their entries go when all namespaces were gone through, or else they are found again.
-fn sever(maps: &mut Maps, destroy: impl FnOnce(&Stale) -> Round) -> Round {
+fn terminate(maps: &mut Maps, destroy: impl FnOnce(&Stale) -> Outcome) -> Outcome {
     let mut stale = Stale::new();
     let entries = stale_of(&maps.of4, &mut stale).and_then(|of4| Ok((of4, stale_of(&maps.of6, &mut stale)?)));
     let (of4, of6) = match entries {
         Ok(entries) => entries,
-        Err(error) => return Round { count: 0, failure: Some(error.to_string()) },
+        Err(error) => return Outcome { count: 0, failure: Some(error.to_string()) },
     };
     if stale.is_empty() {
-        return Round::default();
+        return Outcome::default();
     }
-    let round = destroy(&stale);
-    if round.failure.is_none() {
-        forget(&mut maps.of4, &of4);
-        forget(&mut maps.of6, &of6);
+    let outcome = destroy(&stale);
+    if outcome.failure.is_none() {
+        remove_entries(&mut maps.of4, &of4);
+        remove_entries(&mut maps.of6, &of6);
     }
-    round
+    outcome
 }
 
 type Entries<A> = Vec<(SocketKey<A>, SocketFrontend<A>)>;
@@ -133,7 +133,7 @@ fn stale_of<A: Address>(maps: &FamilyMaps<A>, stale: &mut Stale) -> Result<Entri
     Ok(found)
 }
 
-fn forget<A: Address>(maps: &mut FamilyMaps<A>, entries: &Entries<A>) {
+fn remove_entries<A: Address>(maps: &mut FamilyMaps<A>, entries: &Entries<A>) {
     for (key, value) in entries {
         // The socket may have been connected again meanwhile.
         if maps.sockets.get(key).is_ok_and(|now| now.as_ref() == Some(value)) {
@@ -145,25 +145,25 @@ fn forget<A: Address>(maps: &mut FamilyMaps<A>, entries: &Entries<A>) {
 
 /// What became of sockets: how many were destroyed, and what failed first.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Round {
+struct Outcome {
     count: usize,
     failure: Option<String>,
 }
 
-impl Round {
+impl Outcome {
     /// Goes through all of them, whatever fails on the way.
     fn of<T>(all: impl IntoIterator<Item = T>, mut visit: impl FnMut(T) -> Self) -> Self {
-        let mut round = Self::default();
+        let mut outcome = Self::default();
         for one in all {
             let Self { count, failure } = visit(one);
-            round.count += count;
-            round.failure = round.failure.or(failure);
+            outcome.count += count;
+            outcome.failure = outcome.failure.or(failure);
         }
-        round
+        outcome
     }
 }
 
-impl From<io::Result<usize>> for Round {
+impl From<io::Result<usize>> for Outcome {
     fn from(outcome: io::Result<usize>) -> Self {
         match outcome {
             Ok(count) => Self { count, failure: None },
@@ -173,41 +173,41 @@ impl From<io::Result<usize>> for Round {
 }
 
 /// In this thread's namespace, and in those that have names.
-fn destroy_everywhere(stale: &Stale) -> Round {
+fn destroy_everywhere(stale: &Stale) -> Outcome {
     let own = destroy(stale);
     let entered = thread::scope(|scope| scope.spawn(|| in_namespaces(stale)).join());
     let entered =
-        entered.unwrap_or_else(|_| Round { count: 0, failure: Some("a thread panicked".to_owned()) });
-    Round::of([own, entered], |round| round)
+        entered.unwrap_or_else(|_| Outcome { count: 0, failure: Some("a thread panicked".to_owned()) });
+    Outcome::of([own, entered], |outcome| outcome)
 }
 
 /// In the namespaces that have names: this thread goes from one to the next, and ends in the last.
-fn in_namespaces(stale: &Stale) -> Round {
+fn in_namespaces(stale: &Stale) -> Outcome {
     let entries = NAMESPACES.iter().filter_map(|directory| fs::read_dir(Path::new(directory)).ok()).flatten();
-    Round::of(entries.flatten(), |entry| {
+    Outcome::of(entries.flatten(), |entry| {
         // One that goes meanwhile has no sockets any more.
-        let Ok(namespace) = File::open(entry.path()) else { return Round::default() };
+        let Ok(namespace) = File::open(entry.path()) else { return Outcome::default() };
         match setns(&namespace, CloneFlags::CLONE_NEWNET) {
             Ok(()) => destroy(stale),
             // A name that nothing is mounted at any more.
-            Err(Errno::EINVAL) => Round::default(),
-            Err(error) => Round::from(Err(error.into())),
+            Err(Errno::EINVAL) => Outcome::default(),
+            Err(error) => Outcome::from(Err(error.into())),
         }
     })
 }
 
 /// In this thread's namespace.
-fn destroy(stale: &Stale) -> Round {
+fn destroy(stale: &Stale) -> Outcome {
     let listed = Diag::open().and_then(|diag| Ok((diag.connected()?, diag)));
     let (listed, diag) = match listed {
         Ok(listed) => listed,
-        Err(error) => return Round::from(Err(error)),
+        Err(error) => return Outcome::from(Err(error)),
     };
     let doomed = listed.iter().filter(|connected| {
         let cookies = connected.peer().and_then(|peer| stale.get(&peer));
         cookies.zip(connected.cookie()).is_some_and(|(cookies, cookie)| cookies.contains(&cookie))
     });
-    Round::of(doomed, |connected| Round::from(diag.destroy(connected).map(|()| 1)))
+    Outcome::of(doomed, |connected| Outcome::from(diag.destroy(connected).map(|()| 1)))
 }
 
 #[cfg(test)]
@@ -217,19 +217,19 @@ mod tests {
     use super::*;
     use crate::dataplane::ebpf::scratch::Scratch;
 
-    fn failed(text: &str) -> Round {
-        Round { count: 0, failure: Some(text.to_owned()) }
+    fn failed(text: &str) -> Outcome {
+        Outcome { count: 0, failure: Some(text.to_owned()) }
     }
 
     #[test]
     fn a_namespace_that_fails_keeps_no_later_one_from_its_turn_and_the_first_failure_is_told() {
         let mut visited = Vec::new();
-        let round = Round::of(["first", "second", "third", "fourth"], |name| {
+        let outcome = Outcome::of(["first", "second", "third", "fourth"], |name| {
             visited.push(name);
             if matches!(name, "second" | "third") { failed(name) } else { Ok(1).into() }
         });
         assert_eq!(visited.len(), 4);
-        assert_eq!(round, Round { count: 2, failure: Some("second".to_owned()) });
+        assert_eq!(outcome, Outcome { count: 2, failure: Some("second".to_owned()) });
     }
 
     #[test]
@@ -246,15 +246,18 @@ mod tests {
         }
         let count = |stale: &Stale| stale.values().map(BTreeSet::len).sum::<usize>();
         for error in ["timed out", "interrupted"] {
-            assert_eq!(sever(&mut maps, |stale| Round { count: count(stale), ..failed(error) }).count, 2);
+            assert_eq!(
+                terminate(&mut maps, |stale| Outcome { count: count(stale), ..failed(error) }).count,
+                2
+            );
         }
         let mut other = Maps::open(&layout.maps(), Access::Read).unwrap();
         let anew = SocketFrontend { port: 8, ..gone };
-        let round = sever(&mut maps, |stale| {
+        let outcome = terminate(&mut maps, |stale| {
             other.of4.sockets.insert(&key(2), &anew).unwrap();
             Ok(count(stale)).into()
         });
-        assert_eq!(round, Round { count: 2, failure: None });
+        assert_eq!(outcome, Outcome { count: 2, failure: None });
         assert_eq!(maps.of4.sockets.get(&key(1)).unwrap(), None);
         assert_eq!(maps.of4.sockets.get(&key(2)).unwrap(), Some(anew));
     }
