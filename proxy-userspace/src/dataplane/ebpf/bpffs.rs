@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::error::OpenError;
-use super::holder;
 use super::layout::{Layout, NAMESPACES};
+use super::lock_owner;
 
 /// Held while an agent, or `cleanup`, works on a directory. It ends with the process, however that ends.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub fn lock(root: &Path) -> Result<Lock, OpenError> {
     match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
         Ok(directory) => Ok(Lock { _directory: directory }),
         Err((directory, nix::Error::EWOULDBLOCK)) => {
-            Err(OpenError::InUse { path: root.to_owned(), process: holder::of_lock(&directory) })
+            Err(OpenError::InUse { path: root.to_owned(), process: lock_owner::of_file(&directory) })
         }
         Err((_, error)) => Err(file_error(root, error.into())),
     }

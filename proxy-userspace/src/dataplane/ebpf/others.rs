@@ -14,9 +14,9 @@ use serde::Serialize;
 use tracing::{debug, warn};
 
 use super::bpffs::{entries, is_of_this_namespace};
-use super::holder;
 use super::layout::Layout;
 use super::link::{self, LinkKey};
+use super::lock_owner;
 use super::mount;
 use super::sockets::SocketHook;
 use super::sys;
@@ -81,7 +81,7 @@ pub fn warn_of_others(bpffs_path: &Path) {
             );
             continue;
         };
-        let agent = File::open(path.join(DIRECTORY)).ok().and_then(|top| holder::of_lock(&top));
+        let agent = File::open(path.join(DIRECTORY)).ok().and_then(|top| lock_owner::of_file(&top));
         let mut text = "another data plane of Millrace serves this node, too; ".to_owned();
         if let Some(process) = agent {
             let _ = write!(text, "stop its agent (process {process}), then ");

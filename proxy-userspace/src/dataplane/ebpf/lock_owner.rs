@@ -10,7 +10,7 @@ use nix::sys::stat::{major, minor};
 ///
 /// The kernel is asked, since no file can be written in the BPF file system, and a number that was left somewhere may be another
 /// process's by now.
-pub fn of_lock(file: &File) -> Option<u32> {
+pub fn of_file(file: &File) -> Option<u32> {
     let metadata = file.metadata().ok()?;
     let (device, inode) = (metadata.dev(), metadata.ino());
     let place = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
