@@ -16,8 +16,8 @@ use proxy_common::{Addr4, Addr6, Address};
 use super::error::OpenError;
 use super::maps::{Batch, Maps, Table};
 use super::plan::{Plan, RestedId, SettlingRound};
+use super::snat_usage::Usage;
 use super::sys::Cursor;
-use super::usage::Usage;
 
 /// How long a call may go on: changes wait that long, however large the tables are.
 const BUDGET: Duration = Duration::from_millis(5);

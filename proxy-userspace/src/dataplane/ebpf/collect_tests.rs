@@ -8,7 +8,7 @@ use proxy_common::flow::{FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_REPLY, FLOW_REWRI
 
 use super::*;
 use crate::dataplane::ebpf::scratch::Scratch;
-use crate::dataplane::ebpf::usage::PortUsage;
+use crate::dataplane::ebpf::snat_usage::PortUsage;
 use crate::model::{
     Algorithm, Desired, Dirty, Family, Forwarding, Frontend, FrontendKind, List, PortKey, Protocol, Scope,
     ServiceKey, ServicePort,

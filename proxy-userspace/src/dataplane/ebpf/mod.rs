@@ -24,7 +24,7 @@ mod migrate;
 mod mount;
 mod netlink;
 mod node_flows;
-mod others;
+mod other_dataplanes;
 pub mod plan;
 pub mod read;
 #[cfg(test)]
@@ -33,11 +33,11 @@ mod self_test;
 mod settings;
 mod shape;
 mod share;
+mod snat_usage;
 mod sockets;
 mod sys;
 mod terminate_sockets;
 mod trie;
-mod usage;
 mod write;
 
 use std::collections::BTreeSet;
@@ -59,7 +59,7 @@ pub use settings::{
 };
 
 pub use mount::Mounted;
-pub use others::{OtherView, others, warn_of_others};
+pub use other_dataplanes::{OtherView, others, warn_of_others};
 pub use share::{Share, is_attached, recorded};
 
 use self::attach::Attachments;
@@ -72,9 +72,9 @@ use self::mapped::Access;
 use self::maps::Maps;
 use self::migrate::Former;
 use self::plan::Plan;
+use self::snat_usage::PortUsage;
 use self::sockets::SocketHooks;
 use self::terminate_sockets::SocketTerminator;
-use self::usage::PortUsage;
 use crate::dataplane::{Check, Crowded, Dataplane, SnatPorts, SyncFailure, SyncReport};
 use crate::model::{Desired, Dirty};
 use crate::node::{Hook, Topology};
