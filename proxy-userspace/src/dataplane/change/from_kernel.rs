@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
-use super::{INTERVAL, in_words, is_fatal, is_filled};
+use super::{INTERVAL, is_fatal, is_filled, readable};
 use crate::dataplane::ebpf::{EbpfDataplane, Frontends, Share};
 use crate::dataplane::{Check, Dataplane, SyncReport};
 use crate::model::{Desired, Dirty};
@@ -20,7 +20,7 @@ pub struct FromKernel {
     /// Whether the programs are attached where they have to be.
     is_attached: bool,
     /// When the kernel is asked again what is left.
-    ask_at: Instant,
+    next_check: Instant,
 }
 
 /// Who serves what began before.
@@ -38,14 +38,14 @@ impl FromKernel {
     /// Of a data plane that shares with the kernel's rules.
     #[must_use]
     pub fn new(dataplane: EbpfDataplane, frontends: Frontends, drain: Duration) -> Self {
-        let (former, ask_at) = (Former::Serves, Instant::now());
-        Self { dataplane, frontends, former, drain, is_attached: false, ask_at }
+        let (former, next_check) = (Former::Serves, Instant::now());
+        Self { dataplane, frontends, former, drain, is_attached: false, next_check }
     }
 
-    fn go_on(&mut self) {
+    fn advance(&mut self) {
         let shared_for = self.dataplane.shared_for();
         let rest = self.drain.saturating_sub(shared_for);
-        self.ask_at = Instant::now() + if rest.is_zero() { INTERVAL } else { rest.min(INTERVAL) };
+        self.next_check = Instant::now() + if rest.is_zero() { INTERVAL } else { rest.min(INTERVAL) };
         if !self.is_over(shared_for) {
             return;
         }
@@ -64,7 +64,7 @@ impl FromKernel {
         if shared_for >= self.drain {
             info!(
                 "the kernel's rules have kept existing connections for {}: the others end",
-                in_words(shared_for)
+                readable(shared_for)
             );
             return true;
         }
@@ -92,7 +92,7 @@ impl Dataplane for FromKernel {
             self.dataplane.record_share();
             info!(
                 "eBPF serves new connections and datagrams; the kernel's rules keep theirs for at most {} (--drain)",
-                in_words(self.drain)
+                readable(self.drain)
             );
             self.former = Former::Drains;
         }
@@ -107,8 +107,8 @@ impl Dataplane for FromKernel {
 
     fn housekeep(&mut self, now_monotonic_seconds: u64) -> Option<Duration> {
         let due_in = self.dataplane.housekeep(now_monotonic_seconds);
-        if self.former == Former::Drains && Instant::now() >= self.ask_at {
-            self.go_on();
+        if self.former == Former::Drains && Instant::now() >= self.next_check {
+            self.advance();
         }
         due_in
     }

@@ -94,7 +94,7 @@ fn everything(desired: &Desired, dirty: &Dirty) -> Dirty {
 }
 
 /// A time in words: full minutes, or seconds.
-fn in_words(time: Duration) -> String {
+fn readable(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..120 => format!("{seconds} s"),
         seconds => format!("{} min", seconds / 60),

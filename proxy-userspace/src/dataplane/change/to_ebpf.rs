@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
 
-use super::{INTERVAL, in_words, is_fatal, is_filled};
+use super::{INTERVAL, is_fatal, is_filled, readable};
 use crate::dataplane::ebpf::{EbpfDataplane, Share};
 use crate::dataplane::ipvs::{self, Retreat};
 use crate::dataplane::{Check, Dataplane, SyncReport};
@@ -21,7 +21,7 @@ pub struct ToEbpf {
     /// Whether the programs are attached where they have to be.
     is_attached: bool,
     /// When the former mode is asked again.
-    ask_at: Instant,
+    next_check: Instant,
 }
 
 /// Where the former mode is.
@@ -30,7 +30,7 @@ enum Former {
     /// It serves, since the new one is not filled yet.
     Serves,
     /// It can't be worked with yet.
-    Waits,
+    Pending,
     /// It gets nothing new.
     Retreats(Box<Retreat>),
     /// It is gone, and the programs still think that it may be there.
@@ -49,16 +49,16 @@ impl ToEbpf {
             settings,
             drain,
             is_attached: false,
-            ask_at: Instant::now(),
+            next_check: Instant::now(),
         }
     }
 
     /// The next step of the former mode's way out.
-    fn go_on(&mut self) {
+    fn advance(&mut self) {
         let rest = self.drain.saturating_sub(self.dataplane.shared_for());
         // What is over and could not be removed is not tried more often.
-        self.ask_at = Instant::now() + if rest.is_zero() { INTERVAL } else { rest.min(INTERVAL) };
-        if matches!(self.former, Former::Waits) {
+        self.next_check = Instant::now() + if rest.is_zero() { INTERVAL } else { rest.min(INTERVAL) };
+        if matches!(self.former, Former::Pending) {
             match Retreat::begin(&self.settings) {
                 Ok(retreat) => self.former = Former::Retreats(Box::new(retreat)),
                 Err(error) => {
@@ -66,7 +66,7 @@ impl ToEbpf {
                 }
             }
         }
-        if matches!(self.former, Former::Waits | Former::Retreats(_)) && self.is_over() {
+        if matches!(self.former, Former::Pending | Former::Retreats(_)) && self.is_over() {
             self.remove();
         }
         if matches!(self.former, Former::Gone) {
@@ -95,14 +95,14 @@ impl ToEbpf {
         }
         let is_over = shared_for >= self.drain;
         if is_over {
-            info!("IPVS has served existing connections for {}: the others end", in_words(shared_for));
+            info!("IPVS has served existing connections for {}: the others end", readable(shared_for));
         }
         is_over
     }
 
     fn remove(&mut self) {
         // Its lock goes first.
-        self.former = Former::Waits;
+        self.former = Former::Pending;
         match ipvs::cleanup() {
             Ok(_) if ipvs::is_here() => {
                 warn!("what IPVS left can't be removed: that takes the program nft");
@@ -123,10 +123,10 @@ impl Dataplane for ToEbpf {
             self.dataplane.record_share();
             info!(
                 "eBPF serves new connections and datagrams; IPVS keeps its connections for at most {} (--drain)",
-                in_words(self.drain)
+                readable(self.drain)
             );
-            self.former = Former::Waits;
-            self.go_on();
+            self.former = Former::Pending;
+            self.advance();
         }
         report
     }
@@ -140,8 +140,8 @@ impl Dataplane for ToEbpf {
     fn housekeep(&mut self, now_monotonic_seconds: u64) -> Option<Duration> {
         let due_in = self.dataplane.housekeep(now_monotonic_seconds);
         let is_draining = !matches!(self.former, Former::Serves | Former::Forgotten);
-        if is_draining && Instant::now() >= self.ask_at {
-            self.go_on();
+        if is_draining && Instant::now() >= self.next_check {
+            self.advance();
         }
         due_in
     }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tracing::{debug, info, warn};
 
-use super::{INTERVAL, everything, in_words, is_fatal, is_filled};
+use super::{INTERVAL, everything, is_fatal, is_filled, readable};
 use crate::dataplane::ebpf::{self, EbpfDataplane, OpenError};
 use crate::dataplane::ipvs::IpvsDataplane;
 use crate::dataplane::{Check, Dataplane, SyncReport};
@@ -29,14 +29,14 @@ pub struct ToIpvs {
     /// When what failed is tried again.
     retry_at: Instant,
     /// Whether there are connections of which directors keep nothing, so that nobody knows when the last one has ended.
-    keeps_none: bool,
+    has_untracked: bool,
 }
 
 /// Where the former mode is.
 #[derive(Debug)]
 enum Former {
     /// It serves as its agent left it, and can't be told anything.
-    Untold,
+    Unmanaged,
     /// It serves and follows the cluster, since the new mode is not filled yet.
     Serves(Box<EbpfDataplane>),
     /// It gets nothing new, and follows the cluster: other nodes' directors send to endpoints here.
@@ -52,7 +52,7 @@ impl Former {
     fn dataplane(&mut self) -> Option<&mut EbpfDataplane> {
         match self {
             Self::Serves(former) | Self::Retreats(former) => Some(former),
-            Self::Untold | Self::Leftover | Self::Gone => None,
+            Self::Unmanaged | Self::Leftover | Self::Gone => None,
         }
     }
 }
@@ -67,7 +67,7 @@ impl ToIpvs {
             Ok(former) => Former::Serves(Box::new(former)),
             Err(error) => {
                 warn!("eBPF serves as it was left until IPVS is filled: {error}");
-                Former::Untold
+                Former::Unmanaged
             }
         };
         Self {
@@ -79,7 +79,7 @@ impl ToIpvs {
             is_attached: false,
             former_failed: false,
             retry_at: Instant::now(),
-            keeps_none: false,
+            has_untracked: false,
         }
     }
 
@@ -89,9 +89,9 @@ impl ToIpvs {
             return;
         }
         self.retry_at = Instant::now() + INTERVAL;
-        match std::mem::replace(&mut self.former, Former::Untold) {
+        match std::mem::replace(&mut self.former, Former::Unmanaged) {
             Former::Serves(former) => self.restrict(former),
-            Former::Untold => match EbpfDataplane::open(self.settings.clone()) {
+            Former::Unmanaged => match EbpfDataplane::open(self.settings.clone()) {
                 Ok(mut former) => {
                     if let Some(topology) = &self.topology {
                         self.former_failed = failed(&former.set_topology(topology));
@@ -110,7 +110,7 @@ impl ToIpvs {
             Ok(()) => {
                 info!(
                     "IPVS serves new connections and datagrams; eBPF keeps its connections for at most {} (--drain)",
-                    in_words(self.drain)
+                    readable(self.drain)
                 );
                 self.former = Former::Retreats(former);
             }
@@ -149,15 +149,15 @@ impl ToIpvs {
         let former = match &self.former {
             Former::Retreats(former) => former,
             Former::Leftover => return Instant::now() >= self.retry_at,
-            Former::Untold | Former::Serves(_) | Former::Gone => return false,
+            Former::Unmanaged | Former::Serves(_) | Former::Gone => return false,
         };
         let shared_for = former.shared_for();
-        if !self.keeps_none && shared_for >= OPENING && former.connections() == Some(0) {
+        if !self.has_untracked && shared_for >= OPENING && former.connections() == Some(0) {
             info!("the last connection of eBPF has ended");
             return true;
         }
         if shared_for >= self.drain {
-            info!("eBPF has served existing connections for {}: the others end", in_words(shared_for));
+            info!("eBPF has served existing connections for {}: the others end", readable(shared_for));
         }
         shared_for >= self.drain
     }
@@ -177,13 +177,13 @@ fn failed(report: &SyncReport) -> bool {
 impl Dataplane for ToIpvs {
     fn sync(&mut self, desired: &Desired, dirty: &Dirty) -> SyncReport {
         let mut report = self.dataplane.sync(desired, dirty);
-        self.keeps_none |= desired.ports.values().any(|port| port.forwarding == Forwarding::Dsr);
+        self.has_untracked |= desired.ports.values().any(|port| port.forwarding == Forwarding::Dsr);
         if let Some(former) = self.former.dataplane() {
             let of_former = former.sync(desired, dirty);
             self.former_failed |= failed(&of_former);
             report.due_in = report.due_in.into_iter().chain(of_former.due_in).min();
         }
-        let serves = matches!(self.former, Former::Serves(_) | Former::Untold);
+        let serves = matches!(self.former, Former::Serves(_) | Former::Unmanaged);
         if serves && is_filled(self.is_attached, &report, dirty) {
             self.take_over(desired, dirty);
         }

@@ -32,7 +32,7 @@ pub struct Attachments {
     /// Filters that run this agent's program for certain.
     renewed: BTreeSet<LinkKey>,
     /// What was said of a device already.
-    told: BTreeMap<u32, String>,
+    explained: BTreeMap<u32, String>,
 }
 
 impl Attachments {
@@ -53,7 +53,7 @@ impl Attachments {
             inherited,
             has_tcx,
             renewed: BTreeSet::new(),
-            told: BTreeMap::new(),
+            explained: BTreeMap::new(),
         })
     }
 
@@ -143,7 +143,7 @@ impl Attachments {
                 }
             }
         }
-        self.told.retain(|device, _| topology.devices.contains_key(device));
+        self.explained.retain(|device, _| topology.devices.contains_key(device));
         // The way out first: replies to what comes in must find it.
         for key in wanted.into_iter().rev() {
             let program = programs.of(key.kind.hook()).ok_or(io::ErrorKind::NotFound.into());
@@ -272,7 +272,7 @@ impl Attachments {
     /// Says once per device why XDP is not there; `tc_ingress` serves it. Returns what counts as a failure.
     fn explain(&mut self, key: LinkKey, device: &str, mode: XdpMode, error: &io::Error) -> Option<String> {
         if is_gone(error) {
-            // It is gone already; the node's network will be told anew without it.
+            // It is gone already; the node's network will be explained anew without it.
             return None;
         }
         if key.kind.hook() != Hook::Xdp {
@@ -287,7 +287,7 @@ impl Attachments {
         if mode != XdpMode::Auto {
             return Some(text);
         }
-        if self.told.insert(key.device, text.clone()).as_ref() != Some(&text) {
+        if self.explained.insert(key.device, text.clone()).as_ref() != Some(&text) {
             if error.raw_os_error() == Some(libc::EOPNOTSUPP) { info!("{text}") } else { warn!("{text}") }
         }
         None

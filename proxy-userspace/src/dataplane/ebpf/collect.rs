@@ -27,7 +27,7 @@ const BUDGET: Duration = Duration::from_millis(5);
 pub struct Collector {
     expiry: Walk,
     reclaim: Walk,
-    /// What the walk for what has expired has noted of unsettled slots.
+    /// What the walk for what has expired has observers of unsettled slots.
     round: Option<SettlingRound>,
     /// A round that is over, and whose slots are being settled.
     done: Option<SettlingRound>,
@@ -167,20 +167,20 @@ impl Collector {
         }
         loop {
             let cursor = self.expiry.cursor;
-            let embryos = Noted { round: &mut self.round, usage: None };
+            let embryos = Observers { round: &mut self.round, usage: None };
             let (count, next) = match self.expiry.table {
                 0 => expire(&mut maps.of4.flows_new, cursor, &mut self.flows4, rules, embryos),
                 1 => expire(&mut maps.of6.flows_new, cursor, &mut self.flows6, rules, embryos),
                 table => {
-                    let noted = Noted { usage: Some(&mut self.counting), ..embryos };
+                    let observers = Observers { usage: Some(&mut self.counting), ..embryos };
                     match table {
-                        2 => expire(&mut maps.of4.flows, cursor, &mut self.flows4, rules, noted),
-                        _ => expire(&mut maps.of6.flows, cursor, &mut self.flows6, rules, noted),
+                        2 => expire(&mut maps.of4.flows, cursor, &mut self.flows4, rules, observers),
+                        _ => expire(&mut maps.of6.flows, cursor, &mut self.flows6, rules, observers),
                     }
                 }
             }?;
             removed += count;
-            self.expiry.go_on(next, FLOW_TABLES);
+            self.expiry.advance(next, FLOW_TABLES);
             if self.expiry.is_at_start() {
                 self.counted = Some(std::mem::replace(&mut self.counting, Usage::of(self.ports.clone())));
                 if self.done.is_none() {
@@ -217,7 +217,7 @@ impl Collector {
             let counted =
                 if self.reclaim.table < FLOW_TABLES { &mut removed.flows } else { &mut removed.affinities };
             *counted += count;
-            self.reclaim.go_on(next, TABLES);
+            self.reclaim.advance(next, TABLES);
             if self.reclaim.is_at_start() || started.elapsed() >= budget {
                 return Ok(removed);
             }
@@ -227,7 +227,7 @@ impl Collector {
 
 impl Walk {
     /// Takes note of where the next batch begins; `None` = in the next table.
-    const fn go_on(&mut self, next: Option<Cursor>, tables: usize) {
+    const fn advance(&mut self, next: Option<Cursor>, tables: usize) {
         self.cursor = next;
         if next.is_none() {
             self.table = (self.table + 1) % tables;
@@ -248,7 +248,7 @@ struct Rules<'a> {
 }
 
 /// What is remembered of entries that stay.
-struct Noted<'a> {
+struct Observers<'a> {
     round: &'a mut Option<SettlingRound>,
     usage: Option<&'a mut Usage>,
 }
@@ -258,11 +258,11 @@ impl Rules<'_> {
         flow.has_expired(self.timeouts, self.now.seconds)
     }
 
-    fn note<A: Address>(&self, noted: &mut Noted<'_>, key: &FlowKey<A>, flow: &Flow<A>) {
-        if let Some(round) = noted.round {
+    fn visit<A: Address>(&self, observers: &mut Observers<'_>, key: &FlowKey<A>, flow: &Flow<A>) {
+        if let Some(round) = observers.round {
             self.plan.check_flow(round, key, flow, self.now.time);
         }
-        if let Some(usage) = &mut noted.usage {
+        if let Some(usage) = &mut observers.usage {
             usage.count(key, flow);
         }
     }
@@ -280,7 +280,7 @@ fn expire<A: Address>(
     cursor: Option<Cursor>,
     batch: &mut Batch<FlowKey<A>, Flow<A>>,
     rules: &Rules<'_>,
-    mut noted: Noted<'_>,
+    mut observers: Observers<'_>,
 ) -> Result<(usize, Option<Cursor>), OpenError> {
     let is_candidate = |flow: &Flow<A>| rules.is_expired(flow) || rules.is_unassigned(flow.service);
     let (entries, next) = table.batch(cursor, batch)?;
@@ -289,7 +289,7 @@ fn expire<A: Address>(
         if is_candidate(&flow) {
             candidates.push((key, flow));
         } else {
-            rules.note(&mut noted, &key, &flow);
+            rules.visit(&mut observers, &key, &flow);
         }
     }
     let mut removed = 0;
@@ -302,7 +302,7 @@ fn expire<A: Address>(
         if may_go && table.remove(&key).is_ok() {
             removed += 1;
         } else {
-            rules.note(&mut noted, &key, &flow);
+            rules.visit(&mut observers, &key, &flow);
         }
     }
     Ok((removed, next))

@@ -224,7 +224,7 @@ impl EbpfDataplane {
     }
 
     /// Leaves what a sync failed on where `millrace status` finds it.
-    fn note(&self, report: &SyncReport) {
+    fn store_counts(&self, report: &SyncReport) {
         let failures: BTreeSet<&SyncFailure> = report.failures.iter().chain(&self.unattached).collect();
         let of = |concern| failures.iter().filter(|failure| failure.concern() == concern).count();
         let counts = SyncFailure::CONCERNS.map(of);
@@ -318,7 +318,7 @@ impl Dataplane for EbpfDataplane {
         {
             socket_terminator.wake();
         }
-        self.note(&report);
+        self.store_counts(&report);
         self.fill.warn_of_full_maps(&self.plan.map_usage());
         report
     }

@@ -115,7 +115,7 @@ impl Plan {
             let before = slices.range(..Extent { offset: end.unwrap_or(0), length: 0 }).next_back();
             let overlaps = before.is_some_and(|before| before.offset + before.length > slice.offset);
             if slice.length > 0 && (end.is_none() || overlaps) {
-                self.services.adopt(id, &name, UNBELIEVED, Vec::new());
+                self.services.adopt(id, &name, REJECTED_WORD, Vec::new());
                 continue;
             }
             let words = slots_of(slots, slice);
@@ -130,7 +130,7 @@ impl Plan {
 }
 
 /// Stands for a word that must be overwritten: differs from every word a plan makes.
-const UNBELIEVED: ServiceEntry = ServiceEntry(1 << 63);
+const REJECTED_WORD: ServiceEntry = ServiceEntry(1 << 63);
 
 fn slot_at(slots: &[Slot], index: u32) -> Slot {
     usize::try_from(index).ok().and_then(|index| slots.get(index)).copied().unwrap_or_default()

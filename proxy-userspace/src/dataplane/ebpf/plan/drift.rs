@@ -20,19 +20,19 @@ impl Plan {
     #[must_use]
     pub fn drift(&self, found: &Found) -> Vec<&'static str> {
         [
-            ("SERVICES", self.services_are(found)),
-            ("SELECTION", self.slots_are(found)),
-            ("BACKENDS", self.backends_are(found)),
-            ("WAYS", self.ways_are(found)),
-            ("HINTS", self.hints_are(found)),
-            ("PEERS", self.peers_are(found)),
-            ("DEVICES", self.devices_are(found)),
-            ("FRONTENDS", self.frontends_are(found)),
-            ("SOURCE_RANGES", self.ranges_are(found)),
-            ("VIPS", self.vips_are(found)),
+            ("SERVICES", self.services_match(found)),
+            ("SELECTION", self.slots_match(found)),
+            ("BACKENDS", self.backends_match(found)),
+            ("WAYS", self.ways_match(found)),
+            ("HINTS", self.hints_match(found)),
+            ("PEERS", self.peers_match(found)),
+            ("DEVICES", self.devices_match(found)),
+            ("FRONTENDS", self.frontends_match(found)),
+            ("SOURCE_RANGES", self.ranges_match(found)),
+            ("VIPS", self.vips_match(found)),
         ]
         .into_iter()
-        .filter(|(_, is_true)| !is_true)
+        .filter(|(_, matches)| !matches)
         .map(|(name, _)| name)
         .collect()
     }
@@ -45,18 +45,18 @@ impl Plan {
         self.nodes.keep_topology(former.nodes);
     }
 
-    fn services_are(&self, found: &Found) -> bool {
+    fn services_match(&self, found: &Found) -> bool {
         let written = self.services.all().filter(|(_, state)| state.name_written);
         let written: BTreeMap<u32, (&str, u64)> =
             written.map(|(id, state)| (id, (state.name.as_str(), state.entry.0))).collect();
         written == found.services.iter().map(|(id, name, entry)| (*id, (name.as_str(), entry.0))).collect()
     }
 
-    fn slots_are(&self, found: &Found) -> bool {
+    fn slots_match(&self, found: &Found) -> bool {
         self.services.all().all(|(_, state)| state.slots == slots_of(&found.slots, state.slice()))
     }
 
-    fn backends_are(&self, found: &Found) -> bool {
+    fn backends_match(&self, found: &Found) -> bool {
         let of = |family| {
             let written = self.backends(family).written_entries();
             written.map(move |(id, entry)| (BackendId { family, id }, entry))
@@ -65,7 +65,7 @@ impl Plan {
         written == found.backends.iter().copied().collect()
     }
 
-    fn ways_are(&self, found: &Found) -> bool {
+    fn ways_match(&self, found: &Found) -> bool {
         let written: BTreeMap<u32, Way> = self.nodes.written_ways().collect();
         let as_written = |(id, _, way): &(u32, IpAddr, Way)| {
             let mtu = written.get(id).map_or(way.mtu, |written| written.mtu);
@@ -75,7 +75,7 @@ impl Plan {
         same(&written, found.ways.iter().map(as_written))
     }
 
-    fn hints_are(&self, found: &Found) -> bool {
+    fn hints_match(&self, found: &Found) -> bool {
         let written: BTreeSet<(u32, u32, BackendRef)> = self
             .services
             .all()
@@ -84,26 +84,26 @@ impl Plan {
         written == found.hints.iter().map(|(key, backend)| (key.service, key.hint, *backend)).collect()
     }
 
-    fn peers_are(&self, found: &Found) -> bool {
+    fn peers_match(&self, found: &Found) -> bool {
         let written: BTreeMap<IpAddr, u32> = self.nodes.written_peers().collect();
         same(&written, found.peers.iter().copied())
     }
 
-    fn devices_are(&self, found: &Found) -> bool {
+    fn devices_match(&self, found: &Found) -> bool {
         let written: BTreeMap<u32, Device> = self.nodes.written_devices().collect();
         same(&written, found.devices.iter().copied())
     }
 
-    fn frontends_are(&self, found: &Found) -> bool {
+    fn frontends_match(&self, found: &Found) -> bool {
         let written: BTreeMap<FrontendAt, Frontend> = self.frontends.written().collect();
         same(&written, found.frontends.iter().copied())
     }
 
-    fn vips_are(&self, found: &Found) -> bool {
+    fn vips_match(&self, found: &Found) -> bool {
         same(&self.vips.written().collect(), found.vips.iter().copied())
     }
 
-    fn ranges_are(&self, found: &Found) -> bool {
+    fn ranges_match(&self, found: &Found) -> bool {
         let written: BTreeSet<RangeAt> = self.ranges.all().collect();
         written == found.ranges.iter().copied().collect()
     }

@@ -65,7 +65,7 @@ impl Plan {
             .collect();
         let (length, maglev) = match (members.len(), port.algorithm) {
             (0, Algorithm::Random) => (0, 0),
-            (0, Algorithm::Maglev(_)) => self.vacated(service),
+            (0, Algorithm::Maglev(_)) => self.vacated_table(service),
             (_, Algorithm::Maglev(length)) => (length, SERVICE_MAGLEV),
             (count, Algorithm::Random) => (u32::try_from(count).unwrap_or(u32::MAX), 0),
         };
@@ -74,7 +74,7 @@ impl Plan {
     }
 
     /// Length and flags of a Maglev table without members: it stays while connections of former owners may live.
-    fn vacated(&self, service: u32) -> (u32, u8) {
+    fn vacated_table(&self, service: u32) -> (u32, u8) {
         let kept = self.services.get(service).filter(|state| state.is_maglev()).filter(|state| {
             let exists = |slot: &Slot| self.backends(state.family).exists(slot.current());
             state.slots.iter().any(|slot| slot.is_unsettled() || exists(slot))
@@ -93,7 +93,7 @@ impl Plan {
         match self.fresh_room(&choice, now) {
             Ok(room) => (self.fill(&choice, room), None),
             Err(why) => {
-                let changes = self.makeshift(choice).map(|(choice, room)| self.fill(&choice, room));
+                let changes = self.fit_to_room(choice).map(|(choice, room)| self.fill(&choice, room));
                 (changes.unwrap_or_default(), Some(why))
             }
         }
@@ -134,7 +134,9 @@ impl Plan {
                 return Ok(Extent { offset, length });
             }
         }
-        for extent in self.services.give_back(|id| id == choice.service || self.fresh.contains_key(&id)) {
+        for extent in
+            self.services.release_spare_room(|id| id == choice.service || self.fresh.contains_key(&id))
+        {
             self.slot_allocator.rest(extent, now);
         }
         let room = self.capacities.slots;
@@ -142,7 +144,7 @@ impl Plan {
     }
 
     /// What can be had of a choice without any more slots; `None` if the service has none.
-    fn makeshift(&self, mut choice: Choice) -> Option<(Choice, Extent)> {
+    fn fit_to_room(&self, mut choice: Choice) -> Option<(Choice, Extent)> {
         let state = self.services.get(choice.service).filter(|state| state.room.length > 0)?;
         if state.is_maglev() && state.entry.length() > 0 {
             choice.length = state.entry.length();

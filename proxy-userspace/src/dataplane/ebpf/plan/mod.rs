@@ -182,7 +182,7 @@ impl Plan {
         kernel: &mut impl Kernel,
     ) -> SyncReport {
         self.nodes.set_topology(topology, native_devices);
-        self.vips.look_again();
+        self.vips.recheck_all();
         let mut outcome = Outcome::default();
         if self.started {
             let ops = in_order(self.nodes.writes());
@@ -287,7 +287,7 @@ impl Plan {
             outcome.nodes_failed = true;
         }
         ops.extend(self.nodes.writes());
-        self.vips.look_again();
+        self.vips.recheck_all();
         self.plan_cluster_sources(desired, ops);
     }
 
@@ -372,7 +372,7 @@ fn in_order(mut ops: Vec<Op>) -> Vec<Op> {
 
 impl Outcome {
     /// Whether a change of a port is left for the next sync. What shall be served no more never is.
-    fn holds_up(&self, change: &Change, port: &Arc<PortKey>) -> bool {
+    fn defers(&self, change: &Change, port: &Arc<PortKey>) -> bool {
         let needs_ranges =
             matches!(change, Change::Frontend(_, value) if value.flags & FRONTEND_SOURCE_RANGES != 0);
         let can_wait = !matches!(change, Change::RemoveFrontend(_));

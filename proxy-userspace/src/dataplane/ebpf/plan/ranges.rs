@@ -31,7 +31,7 @@ impl Ranges {
     /// Records that a range was found or written.
     pub fn written(&mut self, range: RangeAt) {
         self.written.entry(range.service).or_default().insert(range.net);
-        self.note(range.service);
+        self.update_idle(range.service);
     }
 
     /// Records that a range was removed.
@@ -42,7 +42,7 @@ impl Ranges {
                 self.written.remove(&range.service);
             }
         }
-        self.note(range.service);
+        self.update_idle(range.service);
     }
 
     /// Counts a frontend that was written or removed.
@@ -55,10 +55,10 @@ impl Ranges {
         if *count == 0 {
             self.restricted.remove(&value.service);
         }
-        self.note(value.service);
+        self.update_idle(value.service);
     }
 
-    fn note(&mut self, service: u32) {
+    fn update_idle(&mut self, service: u32) {
         let is_asked_for = is_of_cluster(service) || self.restricted.contains_key(&service);
         if self.has_any(service) && !is_asked_for {
             self.idle.insert(service);

@@ -25,7 +25,7 @@ impl Plan {
         outcome: &mut Outcome,
     ) {
         for Op { change, owner } in ops {
-            if owner.as_ref().is_some_and(|owner| outcome.holds_up(&change, owner)) {
+            if owner.as_ref().is_some_and(|owner| outcome.defers(&change, owner)) {
                 self.abandon(&change, now);
                 continue;
             }

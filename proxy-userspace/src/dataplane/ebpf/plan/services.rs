@@ -168,9 +168,9 @@ impl Services {
     }
 
     /// Cuts off and returns the room behind the slices of all services but those that `keep` theirs.
-    pub fn give_back(&mut self, keep: impl Fn(u32) -> bool) -> Vec<Extent> {
+    pub fn release_spare_room(&mut self, keep: impl Fn(u32) -> bool) -> Vec<Extent> {
         let others = self.states.iter_mut().filter(|(id, _)| !keep(**id));
-        others.map(|(_, state)| state.give_back()).collect()
+        others.map(|(_, state)| state.release_spare_room()).collect()
     }
 
     /// What is in the kernel for an id, to be changed.
@@ -346,7 +346,7 @@ impl ServiceState {
     }
 
     /// Cuts off and returns the room behind the slice.
-    const fn give_back(&mut self) -> Extent {
+    const fn release_spare_room(&mut self) -> Extent {
         let kept = self.entry.length();
         let beyond =
             Extent { offset: self.room.offset + kept, length: self.room.length.saturating_sub(kept) };

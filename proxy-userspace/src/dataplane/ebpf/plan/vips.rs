@@ -59,7 +59,7 @@ impl Vips {
     }
 
     /// Looks at every address again: others are a node's now.
-    pub fn look_again(&mut self) {
+    pub fn recheck_all(&mut self) {
         self.due.extend(self.frontends.keys().chain(self.written.keys()));
     }
 
