@@ -1,4 +1,4 @@
-//! Taking over what an earlier agent left in the maps.
+//! The plan takes over the maps of an earlier agent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use super::vips::Vips;
 use super::{Backends, Capacities, Frontends, Nodes, Plan, Ranges, Services, SlotAllocator};
 use crate::dataplane::ebpf::settings::Dispatch;
 
-/// What the maps hold. Of a fresh set of maps all is empty.
+/// The content of the maps. All fields are empty for fresh maps.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
     /// NAMES, and each id's word in SERVICES.
@@ -42,7 +42,7 @@ pub struct Found {
 }
 
 impl Plan {
-    /// A plan whose mirror is what the maps hold.
+    /// Returns a plan whose mirror is the content of the maps.
     #[must_use]
     pub fn adopt(capacities: Capacities, found: Found, now: Duration) -> Self {
         let mut plan = Self::empty(capacities);
@@ -100,8 +100,10 @@ impl Plan {
         }
     }
 
-    /// Returns the slices in use. A word that names slots outside the map, or another service's, is not
-    /// believed; its service gets a fresh slice.
+    /// Returns the slices in use.
+    ///
+    /// The plan rejects a word that names slots outside the map or slots of another service. Its
+    /// service gets a fresh slice.
     fn adopt_services(
         &mut self,
         services: Vec<(u32, String, ServiceEntry)>,
@@ -129,14 +131,14 @@ impl Plan {
     }
 }
 
-/// Stands for a word that must be overwritten: differs from every word a plan makes.
+/// A word that the next sync must overwrite: it differs from every word of a plan.
 const REJECTED_WORD: ServiceEntry = ServiceEntry(1 << 63);
 
 fn slot_at(slots: &[Slot], index: u32) -> Slot {
     usize::try_from(index).ok().and_then(|index| slots.get(index)).copied().unwrap_or_default()
 }
 
-/// The words of a slice.
+/// Returns the words of a slice.
 pub(super) fn slots_of(slots: &[Slot], slice: Extent) -> Vec<Slot> {
     (slice.offset..slice.offset + slice.length).map(|slot| slot_at(slots, slot)).collect()
 }

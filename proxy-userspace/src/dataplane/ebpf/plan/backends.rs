@@ -1,4 +1,4 @@
-//! The endpoints of one family: ids, generations, and what is written of each.
+//! The backends of one family: ids, generations and map entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -16,32 +16,38 @@ use super::small_map::{ById, SmallMap};
 use crate::dataplane::ebpf::settings::Dispatch;
 use crate::model::{Endpoint, PortKey};
 
-/// How long an endpoint goes on existing, neither ready nor serving, after it left the last EndpointSlice. One
-/// that moves to another slice is in neither for a moment, and its connections must not notice.
+/// The time an endpoint goes on existing, neither ready nor serving, after it left the last
+/// EndpointSlice.
+///
+/// An endpoint that moves to another slice is in neither for a moment. Its connections must survive
+/// the move.
 pub const GRACE: Duration = Duration::from_secs(3);
 
-/// An endpoint, and to whom what is encapsulated for it is addressed. Both together are a backend: a connection that was begun
-/// one way goes on that way.
+/// An endpoint and the destination of its encapsulated packets.
+///
+/// Both together are a backend: a connection keeps the destination of its first packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
     /// The endpoint.
     pub address: SocketAddr,
-    /// To whom.
+    /// The destination: the node or the pod.
     pub dispatch: Dispatch,
 }
 
-/// A backend is shared by all service ports that have its target; it exists as long as any of them
-/// has it in an EndpointSlice, in any condition, and for [`GRACE`] after that.
+/// The backends of one family.
+///
+/// All service ports with the same target share one backend. It exists while any of them has the
+/// endpoint in an EndpointSlice, in any condition, and for [`GRACE`] after that.
 #[derive(Clone, Debug)]
 pub struct Backends {
     pool: IdPool,
     ids: BTreeMap<Target, u32>,
     entries: ById<State>,
-    /// Ids that were found in use and that no port has claimed so far.
+    /// Ids found in use and not claimed by a port yet.
     unclaimed: BTreeSet<u32>,
-    /// Backends that no port has, by the end of their grace.
+    /// Backends without a port, by the end of their grace period.
     leaving: BTreeSet<(Duration, u32)>,
-    /// How many exist in the map.
+    /// The number of backends that exist in the map.
     in_map: u32,
 }
 
@@ -49,26 +55,26 @@ pub struct Backends {
 struct State {
     target: Target,
     generation: u8,
-    /// What each service port's EndpointSlices say of it.
+    /// The state of the backend in the EndpointSlices of each service port.
     views: SmallMap<Arc<PortKey>, View>,
     written: Option<BackendEntry>,
-    /// Until when it exists though no port has it.
+    /// The end of the grace period of a backend without a port.
     grace: Option<Duration>,
-    /// Service ids with a slot that names it.
+    /// Service ids with a slot that names the backend.
     named_by: SmallMap<u32, ()>,
 }
 
-/// What one service port says of a backend.
+/// The state of a backend in one service port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
     /// The endpoint.
     pub endpoint: Endpoint,
-    /// Another backend of the port has the same hint, and the lower address.
+    /// Whether another backend of the port has the same hint and the lower address.
     pub hint_lost: bool,
 }
 
 impl View {
-    /// The same of a backend that only serves what it has.
+    /// Returns the view of a backend that only serves its existing connections.
     pub(super) fn leaving(&self) -> Self {
         let Endpoint { ready, serving, .. } = self.endpoint;
         let endpoint = Endpoint { ready: false, serving: ready || serving, ..self.endpoint.clone() };
@@ -77,7 +83,7 @@ impl View {
 }
 
 impl Backends {
-    /// No backends, and a map of this many entries.
+    /// Returns an empty set for a map with `capacity` entries.
     #[must_use]
     pub const fn new(capacity: u32) -> Self {
         Self {
@@ -90,7 +96,7 @@ impl Backends {
         }
     }
 
-    /// How many exist in the map.
+    /// Returns the number of backends that exist in the map.
     #[must_use]
     pub const fn in_map(&self) -> u32 {
         self.in_map
@@ -123,12 +129,12 @@ impl Backends {
         self.entries.insert(id, State::new(target, entry.generation, Some(entry)));
     }
 
-    /// What was found and no port has claimed is wanted by none.
+    /// Treats backends found in the map and not claimed by a port as unwanted.
     pub fn release_unclaimed(&mut self) {
         self.unclaimed.clear();
     }
 
-    /// The way in the map to an endpoint; 0 = none.
+    /// Returns the way of an endpoint in the map; 0 = none.
     #[must_use]
     pub fn written_way(&self, address: SocketAddr) -> u32 {
         let written = |dispatch| {
@@ -139,11 +145,11 @@ impl Backends {
         ways.max().unwrap_or(0)
     }
 
-    /// The id of an endpoint, a new one if it has none; `None` if all are in use or rest.
+    /// Returns the id of an endpoint, or a new id; `None` if all ids are in use or rest.
     ///
-    /// An endpoint that returns while its id rests gets it back with its generation: it was only moved between two
-    /// EndpointSlices, and its connections live on. One that returns later is another one with the same address: the
-    /// flows and affinities of the former must not be its own.
+    /// An endpoint that returns while its id rests gets its id and generation back. It only moved
+    /// between two EndpointSlices, and its connections live on. A later endpoint with the same
+    /// address is a new one: it must not inherit the flows and affinities.
     pub fn claim(&mut self, target: Target, now: Duration) -> Option<u32> {
         if let Some(id) = self.ids.get(&target).copied() {
             if self.pool.rested(id, now).is_some()
@@ -168,7 +174,7 @@ impl Backends {
         Some(id)
     }
 
-    /// The id that an endpoint has for the other way to address it, while connections may have begun that way.
+    /// Returns the id of the endpoint with the other destination, while connections may use it.
     #[must_use]
     pub fn former(&self, target: Target) -> Option<u32> {
         let dispatch = match target.dispatch {
@@ -179,8 +185,9 @@ impl Backends {
         self.entries.get(id).is_some_and(State::is_in_map).then_some(id)
     }
 
-    /// Says what a port knows of a backend; `None` = the port has it no more. If no other port has it either and
-    /// it is in the map, its grace begins.
+    /// Sets the state of a backend in a port; `None` = the port no longer has the backend.
+    ///
+    /// The grace period of a backend in the map begins when the last port loses it.
     pub fn set_view(&mut self, id: u32, port: &Arc<PortKey>, view: Option<View>, now: Duration) {
         let Some(state) = self.entries.get_mut(id) else { return };
         if let Some(view) = view {
@@ -195,7 +202,7 @@ impl Backends {
         }
     }
 
-    /// Ends the grace of those whose time has come, and names them.
+    /// Ends the grace periods that are over and returns the backend ids.
     pub fn end_grace(&mut self, now: Duration) -> Vec<u32> {
         let lasting = self.leaving.split_off(&(now, u32::MAX));
         let ended = std::mem::replace(&mut self.leaving, lasting);
@@ -207,19 +214,19 @@ impl Backends {
         ended.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// When the next grace ends.
+    /// Returns the end of the next grace period.
     #[must_use]
     pub fn next_grace(&self) -> Option<Duration> {
         self.leaving.first().map(|(end, _)| *end)
     }
 
-    /// The id of an endpoint, if it has one.
+    /// Returns the id of an endpoint.
     #[must_use]
     pub fn id(&self, target: Target) -> Option<u32> {
         self.ids.get(&target).copied()
     }
 
-    /// The reference to an endpoint that some port has.
+    /// Returns the reference to an endpoint of any port.
     #[must_use]
     pub fn reference(&self, target: Target) -> Option<BackendRef> {
         let id = self.id(target)?;
@@ -227,14 +234,15 @@ impl Backends {
         Some(BackendRef::new(id, state.generation))
     }
 
-    /// Whether a reference names an endpoint that exists.
+    /// Returns whether a reference names an existing endpoint.
     #[must_use]
     pub fn exists(&self, reference: BackendRef) -> bool {
         let names = |state: &State| state.generation == reference.generation();
         self.entries.get(reference.id()).is_some_and(names) && self.is_in_use(reference.id())
     }
 
-    /// Whether a reference names an endpoint that exists, or that would be the same one if it came back by now.
+    /// Returns whether a reference names an existing endpoint, or one that would still get its id
+    /// and generation back.
     #[must_use]
     pub fn may_live(&self, reference: BackendRef, now: Duration) -> bool {
         let id = reference.id();
@@ -242,18 +250,18 @@ impl Backends {
         self.entries.get(id).is_some_and(names) && self.pool.rested(id, now).is_none()
     }
 
-    /// Whether a backend exists, or may: it was found in use and is not claimed so far.
+    /// Returns whether a backend exists. An unclaimed backend found in the map counts.
     #[must_use]
     pub fn is_in_use(&self, id: u32) -> bool {
         self.unclaimed.contains(&id) || self.entries.get(id).is_some_and(State::exists)
     }
 
-    /// The service ports that have a backend.
+    /// Returns the service ports of a backend.
     pub fn users(&self, id: u32) -> impl Iterator<Item = &Arc<PortKey>> {
         self.entries.get(id).into_iter().flat_map(|state| state.views.keys())
     }
 
-    /// The address of an endpoint that exists.
+    /// Returns the address of an existing endpoint.
     #[must_use]
     pub fn address(&self, reference: BackendRef) -> Option<SocketAddr> {
         if !self.exists(reference) {
@@ -262,12 +270,12 @@ impl Backends {
         self.entries.get(reference.id()).map(|state| state.target.address)
     }
 
-    /// The service ids with a slot that names a backend.
+    /// Returns the service ids with a slot that names the backend.
     pub fn named_by(&self, id: u32) -> impl Iterator<Item = u32> {
         self.entries.get(id).into_iter().flat_map(|state| state.named_by.keys().copied())
     }
 
-    /// Records that slots of a service began or ceased to name a backend.
+    /// Records whether slots of a service name a backend.
     pub fn set_named(&mut self, id: u32, service: u32, named: Named) {
         if let Some(state) = self.entries.get_mut(id) {
             match named {
@@ -279,14 +287,14 @@ impl Backends {
         }
     }
 
-    /// What must be written for a backend that exists; `None` if that is in the map already.
+    /// Returns the entry to write for an existing backend; `None` if the map has it.
     pub fn write(&self, id: u32, way: impl Fn(&str, SocketAddr) -> u32) -> Option<BackendEntry> {
         let state = self.entries.get(id).filter(|state| state.exists())?;
         let entry = state.wanted(way);
         (state.written != Some(entry)).then_some(entry)
     }
 
-    /// What must be written for a backend that exists no more; `None` if that is in the map already.
+    /// Returns the entry to write for a backend that no longer exists; `None` if the map has it.
     #[must_use]
     pub fn release(&self, id: u32) -> Option<BackendEntry> {
         let state = self.entries.get(id).filter(|state| !state.exists())?;
@@ -294,7 +302,7 @@ impl Backends {
         Some(BackendEntry { flags: written.flags & BACKEND_POD, ..written })
     }
 
-    /// Records that an entry was written; one without `BACKEND_EXISTS` begins to rest.
+    /// Records a written entry. The rest of an id begins with an entry without `BACKEND_EXISTS`.
     pub fn written(&mut self, id: u32, entry: BackendEntry, now: Duration) {
         if let Some(state) = self.entries.get_mut(id) {
             let was_there = u32::from(state.is_in_map());
@@ -306,7 +314,7 @@ impl Backends {
         }
     }
 
-    /// Lets the id of a backend that nobody has rest, if it was claimed but never written.
+    /// Starts the rest of an id that was claimed but never written.
     pub fn abandon(&mut self, id: u32, now: Duration) {
         let is_idle = |state: &State| !state.exists() && !state.is_in_map();
         if self.entries.get(id).is_some_and(is_idle) && !self.pool.is_resting(id) {
@@ -314,12 +322,12 @@ impl Backends {
         }
     }
 
-    /// What is in the map.
+    /// Returns the entries in the map.
     pub fn written_entries(&self) -> impl Iterator<Item = (u32, BackendEntry)> {
         self.entries.iter().filter_map(|(id, state)| Some((id, state.written?)))
     }
 
-    /// All ids that were ever given out.
+    /// Returns all ids ever allocated.
     pub fn all(&self) -> impl Iterator<Item = u32> {
         self.entries.iter().map(|(id, _)| id)
     }
@@ -335,9 +343,9 @@ impl Target {
 /// Whether slots name a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
-    /// At least one does.
+    /// At least one slot does.
     Yes,
-    /// None does any more.
+    /// No slot does.
     No,
 }
 
@@ -354,8 +362,10 @@ impl State {
         self.written.is_some_and(|entry| entry.flags & BACKEND_EXISTS != 0)
     }
 
-    /// Where ports differ, one that says ready, serving or local is believed, and the first that names a node.
-    /// One that no port has stays as it was written, but is neither ready nor serving.
+    /// Returns the wanted entry.
+    ///
+    /// Ports may differ: one port is enough for ready, serving or local, and the first port with a
+    /// node wins. A backend without a port keeps its entry, but is neither ready nor serving.
     fn wanted(&self, way: impl Fn(&str, SocketAddr) -> u32) -> BackendEntry {
         if let Some(written) = self.written.filter(|_| self.views.is_empty()) {
             return BackendEntry { flags: written.flags & !(BACKEND_READY | BACKEND_SERVING), ..written };
@@ -379,15 +389,18 @@ impl State {
         }
     }
 
-    /// The hint is one per backend, a clash one per service: a backend that loses in any of its services has
-    /// none at all, since in that service the hint would name another one. Every node sees the same
-    /// EndpointSlices and so comes to the same answer. Without a hint its node falls back to flow entry and slot.
+    /// Returns the hint of the backend; 0 = none.
+    ///
+    /// A backend has one hint, but hints clash per service. A backend that loses the hint in any
+    /// service has none at all, because the hint would name another backend there. All nodes see
+    /// the same EndpointSlices and agree. Without a hint the backend's node uses the flow entry and
+    /// the slot.
     fn hint(&self) -> u32 {
         if self.views.values().any(|view| view.hint_lost) { 0 } else { hint_of(self.target.address) }
     }
 }
 
-/// The hint that names an endpoint to its node.
+/// Returns the hint that names an endpoint to its node.
 #[must_use]
 pub fn hint_of(address: SocketAddr) -> u32 {
     let port = address.port().to_be();
@@ -397,7 +410,7 @@ pub fn hint_of(address: SocketAddr) -> u32 {
     })
 }
 
-/// What names a pod of this node to directors that know its address only.
+/// Returns the hint of a pod on this node for directors that know only the pod's address.
 #[must_use]
 pub fn pod_hint_of(address: IpAddr) -> u32 {
     match address {
@@ -406,7 +419,7 @@ pub fn pod_hint_of(address: IpAddr) -> u32 {
     }
 }
 
-/// Which of a port's endpoints lose their hint to a lower address of the same port.
+/// Returns the endpoints of a port that lose their hint to a lower address of the same port.
 pub fn hint_losers<'a>(endpoints: impl Iterator<Item = &'a SocketAddr>) -> BTreeSet<SocketAddr> {
     let mut taken = BTreeSet::new();
     endpoints.filter(|address| !taken.insert(hint_of(**address))).copied().collect()

@@ -1,4 +1,4 @@
-//! The operations a plan consists of, and the order they are carried out in.
+//! The operations of a plan, and their order.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -12,54 +12,55 @@ use proxy_common::way::Way;
 
 use crate::model::{Family, PortKey};
 
-/// One thing to change in the kernel. Each is whole in itself: it either happens or it does not.
+/// One change in the kernel. It happens completely or not at all.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// Zero slots that have rested, so that after a restart they are known to be free.
+    /// Zero slots that have rested. After a restart the agent knows by that that they are free.
     ClearSlots(Extent),
-    /// Forget the name of a service id that has rested, which makes the id free.
+    /// Remove the name of a service id that has rested. The id is free after that.
     RemoveName(u32),
-    /// Write, or with all flags clear release, a way.
+    /// Write a way; all flags clear = release it.
     Way(u32, Way),
-    /// Write an endpoint, or with [`BACKEND_EXISTS`](proxy_common::backend::BACKEND_EXISTS) clear release it.
+    /// Write a backend; [`BACKEND_EXISTS`](proxy_common::backend::BACKEND_EXISTS) clear = release
+    /// it.
     Backend(BackendId, BackendEntry),
     /// Store slots of a slice of service `service`.
     Slots {
-        /// The service id they are for.
+        /// The service id.
         service: u32,
         /// Index into SELECTION and word.
         words: Vec<(u32, Slot)>,
     },
-    /// Point a service id at a slice, or with the zero word at nothing.
+    /// Point a service id at a slice; the zero word = no slice.
     Service(u32, ServiceEntry),
-    /// Say what a service id stands for. Boxed: it is many times as large as any other change, and all changes of a
-    /// sync are held at once.
+    /// Write the name of a service id. Boxed: it is much larger than the other changes, and a sync
+    /// holds all its changes at once.
     Name(u32, Box<ServiceName>),
-    /// Name a backend on this node by its hint.
+    /// Write the hint of a backend on this node.
     Hint(HintKey, BackendRef),
-    /// The hint names nothing any more.
+    /// Remove a hint.
     RemoveHint(HintKey),
-    /// An address of a node, with `PEER_*` bits.
+    /// Write an address of a node, with `PEER_*` bits.
     Peer(IpAddr, u32),
-    /// The address is no node's any more.
+    /// Remove an address of a node.
     RemovePeer(IpAddr),
-    /// An address is a service's, with `VIP_*` bits.
+    /// Write an address of a Service, with `VIP_*` bits.
     Vip(IpAddr, u32),
-    /// The address is no service's any more, or a node's.
+    /// Remove an address from VIPS: no Service has it any more, or a node has it.
     RemoveVip(IpAddr),
-    /// A device that translated packets may leave by.
+    /// Write a device for outgoing translated packets.
     Device(u32, Device),
-    /// None may leave by it any more.
+    /// Remove such a device.
     RemoveDevice(u32),
-    /// Let a prefix in.
+    /// Allow a source range.
     SourceRange(RangeAt),
-    /// Let it in no more.
+    /// Disallow a source range.
     RemoveSourceRange(RangeAt),
-    /// Close a frontend that is served to everybody to all but its source ranges; it stays as it is otherwise.
+    /// Restrict an open frontend to its source ranges; the rest of the entry stays.
     Restrict(FrontendAt, Frontend),
-    /// Serve a frontend.
+    /// Write a frontend.
     Frontend(FrontendAt, Frontend),
-    /// Stop serving a frontend.
+    /// Remove a frontend.
     RemoveFrontend(FrontendAt),
 }
 
@@ -72,16 +73,16 @@ pub struct Extent {
     pub length: u32,
 }
 
-/// A backend id is unique in its family.
+/// The id of a backend, unique in its family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BackendId {
-    /// Which of BACKENDS4 and BACKENDS6.
+    /// The family: BACKENDS4 or BACKENDS6.
     pub family: Family,
     /// Index.
     pub id: u32,
 }
 
-/// [`Backend`](proxy_common::backend::Backend) of either family.
+/// A [`Backend`](proxy_common::backend::Backend) of either family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackendEntry {
     /// Address and port.
@@ -96,10 +97,10 @@ pub struct BackendEntry {
     pub hint: u32,
 }
 
-/// [`FrontendKey`](proxy_common::frontend::FrontendKey) of either family.
+/// A [`FrontendKey`](proxy_common::frontend::FrontendKey) of either family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FrontendAt {
-    /// Address and port a client sends to.
+    /// Address and port that a client sends to.
     pub address: SocketAddr,
     /// IP protocol number.
     pub protocol: u8,
@@ -107,7 +108,7 @@ pub struct FrontendAt {
     pub scope: u8,
 }
 
-/// [`SourceRange`](proxy_common::source_range::SourceRange) of either family.
+/// A [`SourceRange`](proxy_common::source_range::SourceRange) of either family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RangeAt {
     /// Service id, or [`CLUSTER`](proxy_common::source_range::CLUSTER) or [`NEAR`](proxy_common::source_range::NEAR).
@@ -116,33 +117,36 @@ pub struct RangeAt {
     pub net: IpNet,
 }
 
-/// A change, and whose it is.
+/// A change and its service port.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Op {
     /// What to do.
     pub change: Change,
-    /// The service port it is for. If it fails, the rest of that port's operations is left for the next
-    /// sync. None for what belongs to no port, and for backends, which belong to all that name them.
+    /// The service port of the change. After a failure the other operations of the port wait for
+    /// the next sync.
+    ///
+    /// `None` for a change without a port, and for a backend, which can have several ports.
     pub owner: Option<Arc<PortKey>>,
 }
 
-/// The order of a sync: a thing is written before what refers to it, and released after it.
+/// The order of the operations in a sync: each thing is written before the things that refer to it,
+/// and released after them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
-    /// Who may use a frontend, before it is closed to all others, and before it is there at all. These come first so
-    /// that nothing that fails for want of room leaves open what shall be closed.
+    /// Allowed source ranges, before their frontend is restricted or added. They come first: a
+    /// failure for want of room must not leave a restricted Service open.
     SourceRanges,
-    /// Frontends that are closed to all but their source ranges.
+    /// Frontends that become restricted to their source ranges.
     Restrictions,
-    /// Those who may use a frontend no more, when all who may have been let in.
+    /// Disallowed source ranges, after all new ranges are in.
     SourceRangeRemovals,
-    /// Ways come before the backends that name them.
+    /// Ways, before the backends that name them.
     Ways,
     /// Endpoints.
     Backends,
     /// Slices.
     Slots,
-    /// Names of service ids: a word without a name could not be adopted.
+    /// Names of service ids, before the words: the next agent can't adopt a word without a name.
     Names,
     /// Service words.
     Services,
@@ -150,16 +154,16 @@ pub enum Phase {
     Hints,
     /// Node addresses, and this node's devices.
     Nodes,
-    /// Frontends, when all they lead to is there.
+    /// Frontends, after everything they lead to.
     Frontends,
-    /// Frontends nobody names any more.
+    /// Removals of unwanted frontends.
     FrontendRemovals,
-    /// What an unknown port gets, when all known ones are there.
+    /// Addresses of Services, after the frontends. VIPS decides about packets to unknown ports.
     Vips,
 }
 
 impl Change {
-    /// Where in a sync this change belongs, if it is a write. What is released or freed follows later.
+    /// Returns the phase of this change if it is a write. Releases come in later steps.
     #[must_use]
     pub const fn phase(&self) -> Phase {
         match self {

@@ -1,4 +1,4 @@
-//! Whether the maps still hold what was written to them.
+//! The comparison of the maps with the plan (drift).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,8 +15,8 @@ use super::{Found, Plan};
 use crate::model::Family;
 
 impl Plan {
-    /// The maps whose content is not what the plan wrote: somebody else was at them. Slots that no service names
-    /// do not count.
+    /// Returns the maps whose content differs from the plan: another process changed them. Slots
+    /// outside all slices do not count.
     #[must_use]
     pub fn drift(&self, found: &Found) -> Vec<&'static str> {
         [
@@ -37,7 +37,7 @@ impl Plan {
         .collect()
     }
 
-    /// Starts anew from what the maps hold: the next sync puts right what is wrong with it.
+    /// Restarts the plan from the content of the maps. The next sync restores what is wrong.
     pub fn readopt(&mut self, found: Found, now: Duration) {
         let anew = Self::adopt(self.capacities, found, now);
         let former = std::mem::replace(self, anew);

@@ -1,4 +1,4 @@
-//! Who owns which frontend.
+//! Frontends and the service ports that own them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use proxy_common::frontend::{
 use super::change::FrontendAt;
 use crate::model::{self, Forwarding, FrontendKind, List, PortKey, Scope, ServicePort};
 
-/// What is in FRONTENDS, and which service port each entry is for.
+/// The entries in FRONTENDS and their service ports.
 #[derive(Clone, Debug, Default)]
 pub struct Frontends {
     written: BTreeMap<FrontendAt, Frontend>,
     owners: BTreeMap<FrontendAt, Arc<PortKey>>,
     claims: BTreeMap<Arc<PortKey>, Box<[FrontendAt]>>,
-    /// Written, and owned by nobody.
+    /// Entries in the map without an owner.
     unowned: BTreeSet<FrontendAt>,
-    /// Found, and not claimed so far by anybody.
+    /// Entries found in the map and not claimed yet.
     unclaimed: BTreeSet<FrontendAt>,
 }
 
@@ -32,12 +32,12 @@ impl Frontends {
         self.unclaimed.insert(at);
     }
 
-    /// What was found and nobody has claimed is owned by nobody.
+    /// Treats entries found in the map and not claimed as entries without an owner.
     pub fn release_unclaimed(&mut self) {
         self.unowned.append(&mut self.unclaimed);
     }
 
-    /// Makes `owner` the owner of exactly `wanted`, and returns those that must be written.
+    /// Makes `owner` the owner of exactly `wanted` and returns the entries to write.
     pub fn claim(
         &mut self,
         owner: &Arc<PortKey>,
@@ -66,29 +66,29 @@ impl Frontends {
         wanted.iter().filter(|entry| changed(*entry)).map(|(at, value)| (*at, *value)).collect()
     }
 
-    /// The service port an entry is for.
+    /// Returns the service port of an entry.
     #[must_use]
     pub fn owner(&self, at: &FrontendAt) -> Option<&Arc<PortKey>> {
         self.owners.get(at)
     }
 
-    /// What is in the map for a frontend.
+    /// Returns the value of a frontend in the map.
     #[must_use]
     pub fn value(&self, at: &FrontendAt) -> Option<Frontend> {
         self.written.get(at).copied()
     }
 
-    /// What is in the map.
+    /// Returns the entries in the map.
     pub fn written(&self) -> impl Iterator<Item = (FrontendAt, Frontend)> {
         self.written.iter().map(|(at, value)| (*at, *value))
     }
 
-    /// Entries nobody names any more.
+    /// Returns the entries without an owner.
     pub fn unowned(&self) -> impl Iterator<Item = FrontendAt> {
         self.unowned.iter().copied()
     }
 
-    /// Records that an entry was written or removed; returns what it was before.
+    /// Records a written or removed entry and returns the previous value.
     pub fn record(&mut self, at: FrontendAt, value: Option<Frontend>) -> Option<Frontend> {
         if let Some(value) = value {
             return self.written.insert(at, value);
@@ -98,7 +98,7 @@ impl Frontends {
     }
 }
 
-/// The service ids of a port's two lists; 0 where a list is not in use.
+/// The service ids of a port's two lists; 0 = the list is not in use.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ListIds {
     /// The Cluster list.
@@ -107,12 +107,12 @@ pub struct ListIds {
     pub local: u32,
 }
 
-/// What a port's frontends shall be.
+/// Returns the wanted frontends of a port.
 pub fn wanted(port: &ServicePort, ids: ListIds) -> BTreeMap<FrontendAt, Frontend> {
     port.frontends.iter().map(|frontend| (at(port, frontend), value(port, frontend, ids))).collect()
 }
 
-/// The key of a frontend.
+/// Returns the key of a frontend.
 pub fn at(port: &ServicePort, frontend: &model::Frontend) -> FrontendAt {
     let scope = match frontend.scope {
         Scope::Internal => SCOPE_INTERNAL,
@@ -129,7 +129,8 @@ fn value(port: &ServicePort, frontend: &model::Frontend, ids: ListIds) -> Fronte
         FrontendKind::ExternalIp => FRONTEND_KIND_EXTERNAL_IP,
         FrontendKind::LoadBalancer => FRONTEND_KIND_LOAD_BALANCER,
     };
-    // Whoever sends to a cluster IP is near, and may well not know a way for replies from the backend's node.
+    // A client of a ClusterIP is inside the cluster. It may have no route for replies from the
+    // backend's node.
     let is_for_clients = frontend.kind != FrontendKind::ClusterIp && frontend.scope != Scope::Internal;
     let dsr = port.forwarding == Forwarding::Dsr && is_for_clients;
     Frontend {
@@ -150,17 +151,19 @@ fn value(port: &ServicePort, frontend: &model::Frontend, ids: ListIds) -> Fronte
     }
 }
 
-/// A value that is in the map already, open or closed as the port wants it now.
+/// Returns a value in the map with the source range flag that the port wants now.
 pub fn restricted(value: Frontend, port: &ServicePort, frontend: &model::Frontend) -> Frontend {
     Frontend { flags: value.flags & !FRONTEND_SOURCE_RANGES | restriction(port, frontend), ..value }
 }
 
-/// Whether a frontend lets in source ranges only. `loadBalancerSourceRanges` is about load balancer addresses only.
+/// Returns whether a frontend is restricted to source ranges. `loadBalancerSourceRanges` concerns
+/// load balancer addresses only.
 pub fn is_restricted(port: &ServicePort, frontend: &model::Frontend) -> bool {
     frontend.kind == FrontendKind::LoadBalancer && port.source_ranges.is_some()
 }
 
-/// Whether a backend on this node has the frontend's own address and port: a host-network pod behind the node's address.
+/// Returns whether a backend on this node has the address and port of the frontend: a host-network
+/// pod behind the node's address.
 fn is_listener(port: &ServicePort, frontend: &model::Frontend) -> bool {
     frontend.scope == Scope::External
         && port.endpoints.get(&frontend.address).is_some_and(|endpoint| endpoint.local)

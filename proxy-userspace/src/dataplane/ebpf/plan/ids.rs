@@ -1,47 +1,51 @@
-//! Ids that rest before they are given to somebody else.
+//! Ids that rest before they are used again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How long an id or a run of slots is left alone after it was released. A program that is just running may
-/// have read the id before the release; there is no grace period for user space to wait for.
+/// The time an id or a run of slots rests after its release.
+///
+/// A running program may have read the id before the release, and user space has no grace period to
+/// wait for.
 pub const REST: Duration = Duration::from_secs(10);
 
-/// Gives out ids from 1 up to a map's size: those that were never used as long as there are any, then the longest
-/// rested. The later an id is used again, the later its generations wrap around.
+/// Allocates ids from 1 up to the size of a map.
+///
+/// Unused ids come first, then the id with the longest rest. The later the reuse, the later the
+/// generations wrap around.
 #[derive(Clone, Debug)]
 pub struct IdPool {
-    /// Entries of the map; ids are below.
+    /// The number of entries in the map; all ids are lower.
     capacity: u32,
-    /// All ids from here on were never used.
+    /// All ids from this one on were never used.
     next: u32,
     /// When each released id may be used again.
     resting: BTreeMap<u32, Duration>,
-    /// The same by time.
+    /// The same, by time.
     queue: BTreeSet<(Duration, u32)>,
 }
 
 impl IdPool {
-    /// A pool for a map of which nothing is in use.
+    /// Returns a pool for an unused map.
     #[must_use]
     pub const fn new(capacity: u32) -> Self {
         Self { capacity, next: 1, resting: BTreeMap::new(), queue: BTreeSet::new() }
     }
 
-    /// Number of entries the map has.
+    /// Returns the number of entries in the map.
     #[must_use]
     pub const fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// How many ids are in use.
+    /// Returns the number of ids in use.
     #[must_use]
     pub fn used(&self) -> u32 {
         let resting = u32::try_from(self.resting.len()).unwrap_or(u32::MAX);
         (self.next - 1).saturating_sub(resting)
     }
 
-    /// Marks an id that was found in use. The ids between it and those seen before are free.
+    /// Marks an id found in use. Lower ids not seen before are free.
     pub fn adopt(&mut self, id: u32) {
         for skipped in self.next..id {
             self.resting.insert(skipped, Duration::ZERO);
@@ -51,7 +55,8 @@ impl IdPool {
         self.resume(id);
     }
 
-    /// An id nobody uses; `None` while all are in use or rest. `is_clean` may refuse one that has rested.
+    /// Returns an unused id; `None` while all are in use or rest. `is_clean` may refuse an id that
+    /// has rested.
     pub fn allocate(&mut self, now: Duration, is_clean: impl Fn(u32) -> bool) -> Option<u32> {
         if self.next < self.capacity {
             self.next += 1;
@@ -70,20 +75,20 @@ impl IdPool {
         self.queue.insert((now + REST, id));
     }
 
-    /// Takes back an id that was released: its owner has returned.
+    /// Ends the rest of a released id: its owner has returned.
     pub fn resume(&mut self, id: u32) {
         if let Some(until) = self.resting.remove(&id) {
             self.queue.remove(&(until, id));
         }
     }
 
-    /// Whether an id was released.
+    /// Returns whether an id was released.
     #[must_use]
     pub fn is_resting(&self, id: u32) -> bool {
         self.resting.contains_key(&id)
     }
 
-    /// When the rest of an id that was released was over; `None` if it is not.
+    /// Returns the end of the rest of a released id; `None` if the rest is not over.
     #[must_use]
     pub fn rested(&self, id: u32, now: Duration) -> Option<Duration> {
         self.resting.get(&id).copied().filter(|until| *until <= now)

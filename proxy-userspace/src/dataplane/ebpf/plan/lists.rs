@@ -1,4 +1,4 @@
-//! A list becomes a slice of SELECTION.
+//! The plan turns a list of endpoints into a slice of SELECTION.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::services::name_of;
 use super::{Fresh, Plan, maglev};
 use crate::model::{Algorithm, Family, List, PortKey, ServicePort};
 
-/// A service id with its members, on the way to its slots.
+/// A service id and the members for its slots.
 struct Choice {
     service: u32,
     family: Family,
@@ -24,14 +24,15 @@ struct Choice {
     flags: u8,
 }
 
-/// Slots for a slice of one slot an endpoint, so that it need not move when a few endpoints are added.
+/// Returns the number of slots for a slice with one slot per endpoint. The extra slots let the
+/// slice grow in place.
 #[must_use]
 pub const fn with_spare_room(length: u32) -> u32 {
     length.saturating_add(length / 4 + 1)
 }
 
 impl Plan {
-    /// Plans one list of a port: slots, service word, name. Returns its service id.
+    /// Plans one list of a port (slots, service word, name) and returns its service id.
     pub(super) fn plan_list(
         &mut self,
         key: &Arc<PortKey>,
@@ -73,7 +74,8 @@ impl Plan {
         Choice { service, family: key.family, members, length, flags: maglev | elsewhere }
     }
 
-    /// Length and flags of a Maglev table without members: it stays while connections of former owners may live.
+    /// Returns the length and flags of a Maglev table without members. The table stays while
+    /// connections of former owners may live.
     fn vacated_table(&self, service: u32) -> (u32, u8) {
         let kept = self.services.get(service).filter(|state| state.is_maglev()).filter(|state| {
             let exists = |slot: &Slot| self.backends(state.family).exists(slot.current());
@@ -82,9 +84,12 @@ impl Plan {
         kept.map_or((0, SERVICE_MAGLEV), |state| (state.entry.length(), SERVICE_MAGLEV | SERVICE_VACANT))
     }
 
-    /// In place where there is room, so that settled owners are kept; else a fresh slice, which the service's
-    /// word names once it is written. Where no slots are left for that, the slice that is there gets the members
-    /// it can hold, so that none of its slots names an endpoint that is gone; the second value says so.
+    /// Plans the slice of a service: in place if there is room, so that settled owners stay,
+    /// otherwise a fresh slice.
+    ///
+    /// The service's word names a fresh slice once it is written. Without free slots, the old slice
+    /// gets as many members as fit, so that no slot names a removed endpoint. The second value then
+    /// gives the reason.
     fn plan_slice(&mut self, choice: Choice, now: Duration) -> (Vec<Change>, Option<String>) {
         let Some(state) = self.services.get(choice.service) else { return Default::default() };
         if state.fits(choice.length, choice.flags) {
@@ -99,7 +104,7 @@ impl Plan {
         }
     }
 
-    /// The changes that make a service's slice what was chosen.
+    /// Returns the changes that fill the slice of a service.
     fn fill(&mut self, choice: &Choice, room: Extent) -> Vec<Change> {
         let Choice { service, length, flags, .. } = *choice;
         let Some(state) = self.services.get(service) else { return Vec::new() };
@@ -125,7 +130,8 @@ impl Plan {
         changes
     }
 
-    /// Slots for a slice. If there are none, other services give back what they have to spare, for a later try.
+    /// Allocates the slots of a slice. On failure, the other services release their spare room for
+    /// a later attempt.
     fn fresh_room(&mut self, choice: &Choice, now: Duration) -> Result<Extent, String> {
         let length = choice.length;
         let spare = if choice.flags & SERVICE_MAGLEV == 0 { with_spare_room(length) } else { length };
@@ -143,7 +149,7 @@ impl Plan {
         Err(format!("no room for {length} slots: SELECTION has {room}, or they still rest"))
     }
 
-    /// What can be had of a choice without any more slots; `None` if the service has none.
+    /// Reduces a choice to the present room of the service; `None` if the service has no room.
     fn fit_to_room(&self, mut choice: Choice) -> Option<(Choice, Extent)> {
         let state = self.services.get(choice.service).filter(|state| state.room.length > 0)?;
         if state.is_maglev() && state.entry.length() > 0 {
@@ -157,7 +163,8 @@ impl Plan {
         Some((choice, state.room))
     }
 
-    /// The slots of a slice; `before` holds those that are there, or nothing for a fresh slice.
+    /// Returns the slots of a slice; `before` holds the present slots, or nothing for a fresh
+    /// slice.
     fn slots(&self, choice: &Choice, before: &[Slot]) -> Vec<Slot> {
         if choice.flags & SERVICE_MAGLEV == 0 {
             return choice.members.iter().map(|(_, reference)| Slot::settled_on(*reference)).collect();

@@ -1,9 +1,9 @@
-//! Maglev tables (Eisenbud et al., NSDI 2016): every node of a cluster computes the same one.
+//! Maglev tables (Eisenbud et al., NSDI 2016): every node of a cluster computes the same table.
 //!
-//! The paper's way of filling moves most slots needlessly at its end, where backends compete for the last free
-//! ones: of 100 backends one that leaves moves 1.4 % of the others' slots, up to 2.1 %. So the last tenth is given
-//! by rendezvous hashing among those below a quota, which moves 0.9 %, up to 1.5 %; no share is more than about
-//! 2 % above the mean.
+//! The paper fills the last free slots by competition between the backends, which moves slots
+//! needlessly. One leaving backend of 100 then moves 1.4 % of the other backends' slots, up to 2.1
+//! %. This code gives the last tenth of the slots by rendezvous hashing among backends below a
+//! quota. That moves 0.9 %, up to 1.5 %. No backend gets more than about 2 % above the mean.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,10 +15,10 @@ const OFFSET_SEED: u64 = 0x6d69_6c6c_7261_6365;
 const SKIP_SEED: u64 = 0x7363_6970_7365_6564;
 const SLOT_SEED: u64 = 0x736c_6f74_7365_6564;
 
-/// The table of `length` slots, a prime: for each slot the index of its owner in `backends`.
+/// Returns the table: for each of `length` slots the index of its owner in `backends`.
 ///
-/// `backends` must be sorted, since the backends take turns in their order. The length never follows from the
-/// number of backends: a length that changes reshuffles nearly every flow.
+/// `length` is a prime. `backends` must be sorted, since the backends take turns in their order.
+/// The length must not depend on the number of backends: a new length moves nearly every flow.
 #[must_use]
 pub fn table(backends: &[SocketAddr], length: u32) -> Vec<usize> {
     if backends.is_empty() || length == 0 {
@@ -30,7 +30,7 @@ pub fn table(backends: &[SocketAddr], length: u32) -> Vec<usize> {
     table.owners.into_iter().flatten().collect()
 }
 
-/// One in so many slots is given by rendezvous hashing.
+/// The rendezvous hash gives one slot in this many.
 const RENDEZVOUS_SHARE: u32 = 10;
 
 struct Table<'a> {
@@ -45,7 +45,8 @@ impl<'a> Table<'a> {
         Self { backends, owners: vec![None; slots], shares: vec![0; backends.len()] }
     }
 
-    /// The backends take turns, each its most preferred slot that is free, until this many are taken.
+    /// The backends take turns. Each takes its most preferred free slot, until `slots` slots are
+    /// taken.
     fn take_turns(&mut self, slots: u32) {
         let length = self.owners.len() as u64;
         let mut turns: Vec<_> =
@@ -62,7 +63,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// Each slot that is left goes to the backend with the highest hash of those that may have more.
+    /// Gives each remaining slot to the backend with the highest hash among those below the quota.
     fn give_rest(&mut self) {
         let (slots, backends) = (self.owners.len(), self.backends.len());
         let quota =
@@ -89,7 +90,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// A backend's preference: all slots, each once, in an order of its own.
+/// A backend's order of preference: all slots, each once.
 struct Permutation {
     position: u64,
     skip: u64,
@@ -97,10 +98,11 @@ struct Permutation {
 
 impl Permutation {
     fn new(backend: SocketAddr, length: u64) -> Self {
-        // A table of one slot has but one step.
+        // A table of one slot has only one step.
         let steps = length.saturating_sub(1).max(1);
         let mut skip = hash(SKIP_SEED, backend) % steps + 1;
-        // Of a prime length every step reaches all slots; of any other length only those prime to it do.
+        // Every step reaches all slots of a prime length. For another length, only a coprime step
+        // does.
         while !coprime(skip, length) {
             skip = skip % steps + 1;
         }
@@ -161,10 +163,10 @@ mod tests {
     const EXPECTED: [usize; 7] = [0, 0, 1, 2, 2, 0, 1];
     const EXPECTED_V6: [usize; 5] = [1, 0, 1, 0, 0];
 
-    const CHILD: &str = "dataplane::ebpf::plan::maglev::tests::a_process_tells_its_tables";
+    const CHILD: &str = "dataplane::ebpf::plan::maglev::tests::a_process_prints_its_tables";
     const SAYS: &str = "tables: ";
 
-    /// What one node computes, of endpoints that it hears of in an order of its own.
+    /// Returns the digests of a node that sees the endpoints in its own order.
     fn digests(turn: usize) -> String {
         let digest = |count: u16| {
             let mut heard = backends(count, 7);
@@ -177,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_tells_its_tables() {
+    fn a_process_prints_its_tables() {
         let turn = std::env::var("MILLRACE_TURN").ok().and_then(|turn| turn.parse().ok());
         let told = digests(turn.unwrap_or(1));
         assert_eq!(told, digests(0), "whatever the order");

@@ -1,20 +1,21 @@
-//! How much of the maps is in use, as far as the plan gives out their entries.
+//! The use of the maps whose entries the plan allocates.
 
 use super::Plan;
 
-/// One map.
+/// The use of one map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapUsage {
-    /// Its name.
+    /// Name of the map.
     pub map: &'static str,
     /// Entries in use.
     pub used: u32,
-    /// Entries it has.
+    /// Entries of the map.
     pub entries: u32,
 }
 
 impl Plan {
-    /// The levels of all maps whose entries are given out by number. What rests does not count: it is free in some seconds.
+    /// Returns the use of all maps with entries allocated by number. Resting entries do not count,
+    /// because they are free in some seconds.
     #[must_use]
     pub fn map_usage(&self) -> [MapUsage; 4] {
         let slots = self.capacities.slots;

@@ -1,9 +1,19 @@
-//! From the desired state to operations on the maps. Pure: no I/O, no clock, no aya; time is passed in.
+//! The plan turns the desired state into operations on the maps. It is pure: no I/O, no clock, no
+//! aya; the caller passes the time.
 //!
-//! The plan keeps a mirror of what it has seen succeed. An operation is the difference between what is desired
-//! and that mirror, so a failed one comes again by itself, and planning twice yields nothing. A sync has three
-//! steps: what has rested becomes free; everything is written, each thing before what refers to it; then what
-//! nothing in the kernel refers to any more is released and begins to rest.
+//! The plan keeps a mirror of the operations that succeeded. It plans the difference between the
+//! desired state and the mirror. So a failed operation is planned again, and a second plan of the
+//! same state is empty.
+//!
+//! A sync has three steps:
+//! - Ids and slots with enough rest become free.
+//! - The plan writes everything, each thing before the things that refer to it.
+//! - The plan releases everything without a reference in the kernel, and its rest begins.
+//!
+//! Read the files in this order: `change` (the operations), `ports` and `lists` (one service port),
+//! `services`, `backends`, `frontends`, `ranges`, `vips` and `nodes` (the mirrors), `record` (the
+//! execution), `adopt`, `unclaimed` and `drift` (the maps of an earlier agent), `slot_settling` and
+//! `id_reclaim` (the collector's part).
 
 mod adopt;
 mod backends;
@@ -56,13 +66,14 @@ use crate::dataplane::{SyncFailure, SyncReport};
 use crate::model::{Desired, Dirty, Family, PortKey, ServiceKey};
 use crate::node::Topology;
 
-/// What carries operations out.
+/// Carries out operations.
 pub trait Kernel {
-    /// Does it, or says why not. An operation that fails has changed nothing.
+    /// Carries out `change`, or returns the reason of the failure. A failed operation has changed
+    /// nothing.
     fn apply(&mut self, change: &Change) -> Result<(), String>;
 }
 
-/// Entries each map really has.
+/// The actual number of entries of each map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacities {
     /// SERVICES.
@@ -79,19 +90,21 @@ pub struct Capacities {
 
 /// The plan and its mirror of the maps.
 ///
-/// Between two syncs this holds:
-/// - What the mirrors (`services`, `backends_*`, `frontends`, `ranges`, `vips`, `nodes`) call written is what the last operation that
-///   succeeded left in the map, or what was found there.
-/// - Every slot is free, at rest, or in the room of exactly one service; a service's slice is inside its room.
-/// - Every id is unused, at rest, or somebody's. A service rests once no frontend has it and its word is zero, a
-///   backend once it does not exist. A slot that could not be written may still name such a backend; its
-///   generation tells that it means nobody.
-/// - `fresh` is empty: it lives from planning a service's word until that word is stored or given up.
-/// - What is in `gone` is in no port's endpoints; a port in `pending` is planned again by every sync.
+/// These invariants hold between two syncs:
+/// - The mirrors (`services`, `backends_*`, `frontends`, `ranges`, `vips`, `nodes`) equal the
+///   result of the last successful operation, or the content found in the map.
+/// - Every slot is free, at rest, or in the room of exactly one service. The slice of a service is
+///   inside its room.
+/// - Every id is unused, at rest, or assigned. A service id rests once no frontend has it and its
+///   word is zero. A backend id rests once the backend does not exist. A slot with a failed write
+///   may still name such a backend; the generation tells that the reference is void.
+/// - `fresh` is empty. An entry lives from the planning of a service's word until the plan has
+///   stored or abandoned that word.
+/// - No backend in `gone` is in a port's endpoints. Every sync plans the ports in `pending` again.
 #[derive(Clone, Debug)]
 pub struct Plan {
     capacities: Capacities,
-    /// To whom what new connections send is addressed once encapsulated.
+    /// The destination of encapsulated packets of new connections.
     dispatch: Dispatch,
     /// The backend and service ids each port has claimed.
     ports: BTreeMap<Arc<PortKey>, PortState>,
@@ -103,52 +116,53 @@ pub struct Plan {
     ranges: Ranges,
     vips: Vips,
     nodes: Nodes,
-    /// By service id: what a service's next word names, while that word is not stored yet.
+    /// By service id: the slice of the next word, until the word is stored.
     fresh: BTreeMap<u32, Fresh>,
-    /// Backends no port has any more, still to be released.
+    /// Backends without a port, not yet released.
     gone: BTreeSet<BackendId>,
-    /// Ports with something left to do.
+    /// Ports with unfinished operations.
     pending: BTreeSet<Arc<PortKey>>,
     nodes_pending: bool,
-    /// Whether a desired state was seen. Before, nothing that was found is taken to be unwanted.
+    /// Whether the plan has seen a desired state. Before that, nothing found in the maps counts as
+    /// unwanted.
     started: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 struct PortState {
-    /// Ids of backends, sorted.
+    /// Backend ids, sorted.
     endpoints: Box<[u32]>,
     services: BTreeSet<u32>,
 }
 
-/// A slice on its way, and the slots that are the service's own then.
+/// A slice that the word does not name yet, and the room of the service after the change.
 #[derive(Clone, Debug, Default)]
 struct Fresh {
     slots: Vec<Slot>,
     room: Extent,
 }
 
-/// What became of a sync so far.
+/// The outcome of a sync so far.
 #[derive(Debug, Default)]
 struct Outcome {
     writes: usize,
     pending: BTreeMap<Arc<PortKey>, String>,
-    /// Ports one of whose operations failed: the rest waits.
+    /// Ports with a failed operation: their other operations wait.
     blocked: BTreeSet<Arc<PortKey>>,
-    /// Ports whose source ranges are not what they shall be: their frontends wait.
+    /// Ports with outdated source ranges in the map: their frontends wait.
     unguarded: BTreeSet<Arc<PortKey>>,
     failures: Vec<SyncFailure>,
     nodes_failed: bool,
 }
 
 impl Plan {
-    /// Says to whom what new connections send is addressed once encapsulated; by default to nodes.
+    /// Sets the destination of encapsulated packets of new connections. The default is the node.
     #[must_use]
     pub fn with_dispatch(self, dispatch: Dispatch) -> Self {
         Self { dispatch, ..self }
     }
 
-    /// Brings the kernel to `desired` for all that `dirty` names and all that is pending.
+    /// Brings the kernel to `desired` for everything in `dirty` and everything pending.
     pub fn sync(
         &mut self,
         desired: &Desired,
@@ -172,8 +186,8 @@ impl Plan {
         SyncReport { due_in: self.due_in(now), ..outcome.into_report() }
     }
 
-    /// Brings ways and node addresses to what the node's network is now. `native_devices` run XDP in the
-    /// driver.
+    /// Brings ways and node addresses to the current network of the node. `native_devices` run XDP
+    /// in the driver.
     pub fn set_topology(
         &mut self,
         topology: &Topology,
@@ -193,7 +207,8 @@ impl Plan {
         outcome.into_report()
     }
 
-    /// Brings VIPS to what the frontends in the map ask for, once it is known which addresses are this node's.
+    /// Brings VIPS to the frontends in the map. It waits until the plan knows this node's
+    /// addresses.
     fn sync_vips(&mut self, now: Duration, kernel: &mut impl Kernel, outcome: &mut Outcome) {
         if !self.nodes.knows_own_addresses() {
             return;
@@ -203,20 +218,20 @@ impl Plan {
         self.vips.retain_failed(|address| self.nodes.is_node(address));
     }
 
-    /// What was released long enough ago becomes free.
+    /// Plans the end of the rest: slots and names released long enough ago become free.
     fn plan_frees(&self, now: Duration) -> Vec<Op> {
         let slots = self.slot_allocator.rested(now).map(Change::ClearSlots);
         let names = self.services.reclaimable().map(Change::RemoveName);
         slots.chain(names).map(|change| Op { change, owner: None }).collect()
     }
 
-    /// What must be written, in order.
+    /// Plans all writes, in order.
     fn writes(&mut self, desired: &Desired, dirty: &Dirty, now: Duration, outcome: &mut Outcome) -> Vec<Op> {
         let first = !std::mem::replace(&mut self.started, true);
         let mut due: BTreeSet<Arc<PortKey>> = std::mem::take(&mut self.pending);
         due.extend(dirty.ports.iter().map(|key| Arc::new(key.clone())));
         let complete = !dirty.incomplete && self.release_unclaimed();
-        // Which of the endpoints are nodes decides who can take packets as they are.
+        // Only a pod can take packets as they are, so a change of the nodes concerns every port.
         if first || complete || dirty.nodes && self.dispatch == Dispatch::Pod {
             due.extend(desired.ports.keys().map(|key| Arc::new(key.clone())));
         }
@@ -246,7 +261,7 @@ impl Plan {
         in_order(ops)
     }
 
-    /// What nothing in the kernel refers to any more.
+    /// Plans the release of everything without a reference in the kernel.
     fn releases(&self) -> Vec<Op> {
         let mut changes = Vec::new();
         for (id, state) in self.services.idle() {
@@ -264,7 +279,7 @@ impl Plan {
         changes.chain(self.nodes.releases()).collect()
     }
 
-    /// What was released begins to rest.
+    /// Starts the rest of the released ids and slots.
     fn rest_released(&mut self, now: Duration) {
         let ranges = &self.ranges;
         for room in self.services.rest_empty(now, |id| !ranges.has_any(id)) {
@@ -305,7 +320,7 @@ impl Plan {
         }
     }
 
-    /// The address of a backend, and the Services that have it; `None` if it is gone.
+    /// Returns the address of a backend and its Services; `None` if the backend is gone.
     #[must_use]
     pub fn backend_and_services(
         &self,
@@ -317,7 +332,7 @@ impl Plan {
         Some((backends.address(backend)?, users.collect()))
     }
 
-    /// How many backends exist in BACKENDS4 and BACKENDS6.
+    /// Returns the numbers of existing backends in BACKENDS4 and BACKENDS6.
     #[must_use]
     pub const fn backends_in_maps(&self) -> [u32; 2] {
         [self.backends_v4.in_map(), self.backends_v6.in_map()]
@@ -350,28 +365,30 @@ impl Plan {
         of(Family::V4).chain(of(Family::V6)).collect()
     }
 
-    /// How long it is until a sync has something to do though nothing changed.
+    /// Returns the time until a sync has work though nothing changed.
     fn due_in(&self, now: Duration) -> Option<Duration> {
         let ends = [&self.backends_v4, &self.backends_v6].map(Backends::next_grace);
         let ends = ends.into_iter().flatten().chain(self.services.next_hint_end());
         ends.min().map(|end| end.saturating_sub(now))
     }
 
-    /// Ports with a slot whose owner is gone: it must get another (rule 4 of the slot).
+    /// Returns the ports with a slot whose owner is gone: the slot must get another owner (rule 4
+    /// of the slot).
     fn ports_naming_gone(&self) -> Vec<Arc<PortKey>> {
         let services = self.gone.iter().flat_map(|id| self.backends(id.family).named_by(id.id));
         services.filter_map(|id| self.services.get(id)?.owner.clone()).collect()
     }
 }
 
-/// Orders operations by phase; inside a phase they stay as they are.
+/// Orders operations by phase and keeps their order inside a phase.
 fn in_order(mut ops: Vec<Op>) -> Vec<Op> {
     ops.sort_by_key(|op| op.change.phase());
     ops
 }
 
 impl Outcome {
-    /// Whether a change of a port is left for the next sync. What shall be served no more never is.
+    /// Returns whether a change of a port waits for the next sync. The removal of a frontend never
+    /// waits.
     fn defers(&self, change: &Change, port: &Arc<PortKey>) -> bool {
         let needs_ranges =
             matches!(change, Change::Frontend(_, value) if value.flags & FRONTEND_SOURCE_RANGES != 0);
@@ -379,7 +396,7 @@ impl Outcome {
         can_wait && (self.blocked.contains(port) || needs_ranges && self.unguarded.contains(port))
     }
 
-    /// Something of a port could not be done; the rest of it can.
+    /// Records a partial failure of a port: the rest of the port goes on.
     fn degraded(&mut self, port: &Arc<PortKey>, why: String) {
         self.pending.entry(Arc::clone(port)).or_insert(why);
     }

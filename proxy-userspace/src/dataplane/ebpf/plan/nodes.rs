@@ -1,4 +1,4 @@
-//! Ways to other nodes, and who is a node.
+//! Ways to other nodes, and the addresses of nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,8 +16,10 @@ use super::ids::IdPool;
 use crate::model::{Desired, Family};
 use crate::node::{AttachTarget, Topology};
 
-/// The entries of WAYS and PEERS. A way is resolved as far as the node's network is known; without a route it
-/// has but its target, and the programs ask the FIB.
+/// The entries of WAYS, PEERS and DEVICES.
+///
+/// A way is resolved as far as the plan knows the node's network. A way without a route has only
+/// its target, and the programs look it up in the FIB.
 #[derive(Clone, Debug)]
 pub struct Nodes {
     pool: IdPool,
@@ -25,15 +27,15 @@ pub struct Nodes {
     targets: BTreeMap<u32, IpAddr>,
     written: BTreeMap<u32, Way>,
     peers: BTreeMap<IpAddr, u32>,
-    /// By interface index: what DEVICES has.
+    /// The entries in DEVICES, by interface index.
     devices: BTreeMap<u32, Device>,
-    /// By node name, without this node: the ways to its first address of each family.
+    /// By node name, without this node: the ways to the first address of each family.
     ways: BTreeMap<String, NodeWays>,
-    /// Ways in the map that no node has any more.
+    /// Ways in the map that no node has.
     stale: BTreeSet<u32>,
-    /// Whether ways and peers that were found stay though no node has them.
+    /// Whether ways and peers found in the map stay though no node has them.
     keeps_unclaimed: bool,
-    /// All addresses of the cluster's nodes, with `PEER_*` bits.
+    /// All addresses of the nodes of the cluster, with `PEER_*` bits.
     members: BTreeMap<IpAddr, u32>,
     topology: Topology,
     native_devices: BTreeSet<u32>,
@@ -46,7 +48,7 @@ struct NodeWays {
 }
 
 impl Nodes {
-    /// No nodes, and a map of this many ways.
+    /// Returns an empty set for a map with `capacity` ways.
     #[must_use]
     pub fn new(capacity: u32) -> Self {
         Self {
@@ -88,31 +90,31 @@ impl Nodes {
         self.devices.insert(index, device);
     }
 
-    /// What was found and no node has goes from now on.
+    /// Releases from now on what was found in the maps and no node has.
     pub const fn release_unclaimed(&mut self) {
         self.keeps_unclaimed = false;
     }
 
-    /// Whether what was found stays though no node has it.
+    /// Returns whether entries found in the maps stay though no node has them.
     #[must_use]
     pub const fn keeps_unclaimed(&self) -> bool {
         self.keeps_unclaimed
     }
 
-    /// Says what this node's network is like, and which devices run XDP in the driver.
+    /// Sets the network of this node and the devices that run XDP in the driver.
     pub fn set_topology(&mut self, topology: &Topology, native_devices: &BTreeSet<u32>) {
         self.topology.clone_from(topology);
         self.native_devices.clone_from(native_devices);
     }
 
-    /// Takes over what `former` was told of this node's network.
+    /// Takes over the network of this node from `former`.
     pub fn keep_topology(&mut self, former: Self) {
         self.topology = former.topology;
         self.native_devices = former.native_devices;
     }
 
-    /// Takes note of the cluster's nodes and gives every other node's first address of each family a way; names
-    /// the targets there is no room for.
+    /// Takes over the nodes of the cluster and gives the first address of each family of every
+    /// other node a way. Returns the targets without room.
     pub fn assign(&mut self, desired: &Desired, now: Duration) -> Vec<IpAddr> {
         self.members = members(desired);
         let mut without = Vec::new();
@@ -150,7 +152,7 @@ impl Nodes {
         Some(id)
     }
 
-    /// The way to a node, towards an address of this family if the node has one of it; 0 = none is known.
+    /// Returns the way to a node, by preference to an address of this family; 0 = no way.
     #[must_use]
     pub fn way(&self, node: &str, family: Family) -> u32 {
         let Some(ways) = self.ways.get(node) else { return 0 };
@@ -161,7 +163,7 @@ impl Nodes {
         .unwrap_or(0)
     }
 
-    /// What must be written of ways, peers and devices, and which peers and devices are none any more.
+    /// Returns the writes of ways, peers and devices, and the removals of peers and devices.
     #[must_use]
     pub fn writes(&self) -> Vec<Op> {
         let used = self.used();
@@ -188,36 +190,36 @@ impl Nodes {
             .collect()
     }
 
-    /// Ways no node has any more.
+    /// Returns the releases of ways that no node has.
     #[must_use]
     pub fn releases(&self) -> Vec<Op> {
         let stale = self.stale.iter().filter_map(|id| Some((*id, *self.written.get(id)?)));
         stale.map(|(id, way)| Op { change: Change::Way(id, Way { flags: 0, ..way }), owner: None }).collect()
     }
 
-    /// The ways in the map.
+    /// Returns the ways in the map.
     pub fn written_ways(&self) -> impl Iterator<Item = (u32, Way)> {
         self.written.iter().map(|(id, way)| (*id, *way))
     }
 
-    /// The node addresses in the map.
+    /// Returns the node addresses in the map.
     pub fn written_peers(&self) -> impl Iterator<Item = (IpAddr, u32)> {
         self.peers.iter().map(|(address, bits)| (*address, *bits))
     }
 
-    /// Whether it was told which addresses are on this node's devices; a node has some.
+    /// Returns whether the plan knows the addresses of this node. A node has at least one.
     #[must_use]
     pub fn knows_own_addresses(&self) -> bool {
         !self.topology.addresses.is_empty()
     }
 
-    /// Whether an address is on a device of this node, or another node's.
+    /// Returns whether an address is on a device of this node or belongs to another node.
     #[must_use]
     pub fn is_node(&self, address: IpAddr) -> bool {
         self.topology.addresses.contains(&address) || self.members.contains_key(&address)
     }
 
-    /// The devices in the map.
+    /// Returns the devices in the map.
     pub fn written_devices(&self) -> impl Iterator<Item = (u32, Device)> {
         self.devices.iter().map(|(index, device)| (*index, *device))
     }
@@ -226,7 +228,7 @@ impl Nodes {
         self.ways.values().flat_map(|ways| [ways.v4, ways.v6]).flatten().collect()
     }
 
-    /// Records that a way was written; one without flags begins to rest.
+    /// Records a written way. The rest of a way begins with an entry without flags.
     pub fn written(&mut self, id: u32, way: Way, now: Duration) {
         self.written.insert(id, way);
         if way.flags == 0 {
@@ -235,7 +237,7 @@ impl Nodes {
         }
     }
 
-    /// Records that a peer was written or removed.
+    /// Records a written or removed peer.
     pub fn peer_written(&mut self, address: IpAddr, bits: Option<u32>) {
         match bits {
             Some(bits) => self.peers.insert(address, bits),
@@ -243,7 +245,7 @@ impl Nodes {
         };
     }
 
-    /// Records that a device was written or removed.
+    /// Records a written or removed device.
     pub fn device_written(&mut self, index: u32, device: Option<Device>) {
         match device {
             Some(device) => self.devices.insert(index, device),
@@ -271,8 +273,11 @@ impl Nodes {
         })
     }
 
-    /// The source of what this node encapsulates: what its route prefers, if that is an address that other nodes know it by.
-    /// That of an overlay's device is none, as a rule; they take packets from nodes' addresses only.
+    /// Returns the outer source address of encapsulated packets.
+    ///
+    /// It is the preferred source of the route if other nodes know that address. They accept
+    /// encapsulated packets from node addresses only, and the address of an overlay device is
+    /// usually not one.
     fn known_to_others(&self, preferred: IpAddr) -> IpAddr {
         let is_known = |address: &IpAddr, bits: u32| {
             bits & PEER_NODE != 0
@@ -286,7 +291,7 @@ impl Nodes {
         known.map_or(preferred, |(address, _)| *address)
     }
 
-    /// The devices whose incoming packets our programs see.
+    /// Returns the devices with our programs on ingress.
     fn wanted_devices(&self) -> BTreeMap<u32, Device> {
         let sees = |(_, target): &(&u32, &AttachTarget)| target.is_uplink();
         let device = |(index, target): (&u32, &AttachTarget)| {
@@ -298,7 +303,8 @@ impl Nodes {
         self.topology.devices.iter().filter(sees).map(device).collect()
     }
 
-    /// What is encapsulated goes to the addresses of nodes, so this node's other addresses need no entry.
+    /// Returns the wanted peers. Encapsulated packets go to node addresses only, so the other
+    /// addresses of this node need no entry.
     fn wanted_peers(&self) -> BTreeMap<IpAddr, u32> {
         let bits = |address| if self.topology.addresses.contains(address) { PEER_SELF } else { 0 };
         let used = self.used();
@@ -367,8 +373,8 @@ mod tests {
             nodes.assign(&desired, Duration::ZERO);
             nodes.wanted(other).source
         };
-        assert_eq!(source(overlay, &[own6, own]), mapped(own), "nobody knows the overlay's");
-        assert_eq!(source(second, &[own, second]), mapped(second), "it is one of the node's");
-        assert_eq!(source(overlay, &[own6]), mapped(overlay), "no other one of the family is known");
+        assert_eq!(source(overlay, &[own6, own]), mapped(own), "no node knows the overlay's address");
+        assert_eq!(source(second, &[own, second]), mapped(second), "the address is one of the node's");
+        assert_eq!(source(overlay, &[own6]), mapped(overlay), "the node has no other address of the family");
     }
 }

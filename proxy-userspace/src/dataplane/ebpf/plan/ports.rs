@@ -1,4 +1,4 @@
-//! What one service port needs.
+//! The needs of one service port.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -16,8 +16,8 @@ use crate::dataplane::ebpf::settings::Dispatch;
 use crate::model::{Desired, Family, Forwarding, List, PortKey, ServicePort};
 
 impl Plan {
-    /// Gives a port's endpoints ids and takes them from those it has no more. Names all backends of which
-    /// something may have changed.
+    /// Claims ids for the endpoints of a port and releases those of lost endpoints. Adds all
+    /// backends with a possible change to `touched`.
     pub(super) fn claim_endpoints(
         &mut self,
         key: &Arc<PortKey>,
@@ -43,7 +43,8 @@ impl Plan {
                 continue;
             };
             let view = View { endpoint: endpoint.clone(), hint_lost: losers.contains(&address) };
-            // What opens something new goes the way that is wanted: a datagram that belongs to no connection, too.
+            // New connections, and datagrams without a connection, use the wanted destination. The
+            // former one only serves.
             let former = backends.former(target).map(|id| (id, view.leaving()));
             for (id, view) in [Some((id, view)), former].into_iter().flatten() {
                 backends.set_view(id, key, Some(view), now);
@@ -60,8 +61,10 @@ impl Plan {
         }
     }
 
-    /// An endpoint as a port's new connections reach it. To a pod go packets whose port nobody has to translate; one that has its
-    /// node's address has no namespace of its own to take outer headers off in.
+    /// Returns the target of a port's new connections to an endpoint.
+    ///
+    /// A pod gets only packets without a port translation. An endpoint with the node's address has
+    /// no network namespace of its own that could remove the outer header.
     pub(super) fn target(&self, port: &ServicePort, address: SocketAddr) -> Target {
         let keeps_port = || port.frontends.iter().any(|frontend| frontend.address.port() == address.port());
         let is_pod = self.dispatch == Dispatch::Pod
@@ -71,7 +74,7 @@ impl Plan {
         Target { address, dispatch: if is_pod { Dispatch::Pod } else { Dispatch::Node } }
     }
 
-    /// Plans a port's lists, names, hints and frontends. Its backends are planned already.
+    /// Plans the lists, names, hints and frontends of a port. Its backends are planned before.
     pub(super) fn plan_port(
         &mut self,
         key: &Arc<PortKey>,
@@ -120,8 +123,10 @@ impl Plan {
         );
     }
 
-    /// The frontends of a port that are served for it and still wanted, as they are but for who may use them. While
-    /// one of its lists finds no room they stay, even if an earlier agent wrote them.
+    /// Returns the wanted frontends of a port that the map already serves for it, with the source
+    /// range flag of now.
+    ///
+    /// They stay while one of the port's lists finds no room, even if an earlier agent wrote them.
     fn served(&self, key: &PortKey, port: &ServicePort) -> BTreeMap<FrontendAt, Frontend> {
         let is_free = |at: &FrontendAt| self.frontends.owner(at).is_none_or(|owner| **owner == *key);
         let served = |frontend| {
@@ -132,7 +137,7 @@ impl Plan {
         port.frontends.iter().filter_map(served).collect()
     }
 
-    /// Plans the lists in use; `None` if one of them can't be served at all.
+    /// Plans the lists in use; `None` if one of them can't be served.
     fn plan_lists(
         &mut self,
         key: &Arc<PortKey>,
@@ -152,7 +157,7 @@ impl Plan {
         Some(ListIds { cluster: cluster?, local: local? })
     }
 
-    /// Gives up the service ids a port does not need any more.
+    /// Releases the service ids that a port no longer needs.
     fn keep_services(&mut self, key: &Arc<PortKey>, ids: ListIds) {
         let kept: BTreeSet<u32> = [ids.cluster, ids.local].into_iter().filter(|id| *id != 0).collect();
         let state = self.ports.entry(Arc::clone(key)).or_default();
@@ -162,8 +167,9 @@ impl Plan {
         }
     }
 
-    /// Leaves out frontends that another port has and still wants. The model lets nobody claim what is taken;
-    /// should it happen all the same, the one that was first keeps it.
+    /// Drops frontends that another port has and still wants.
+    ///
+    /// The model prevents double claims. If one happens anyway, the first port keeps the frontend.
     fn uncontested(
         &self,
         key: &Arc<PortKey>,
@@ -186,8 +192,11 @@ impl Plan {
         free
     }
 
-    /// Names the local backends of a port with Direct Server Return by their hints, under every list a
-    /// frontend of another node may have chosen from; and the members of the lists of a port with affinity.
+    /// Plans the hints of a port: the local backends under Direct Server Return, and the list
+    /// members under session affinity.
+    ///
+    /// A local backend gets its hint under every list, because a frontend on another node may use
+    /// either list.
     fn plan_hints(
         &mut self,
         key: &Arc<PortKey>,
@@ -215,7 +224,7 @@ impl Plan {
         }
     }
 
-    /// Who is in a list: a client with affinity goes on with none but these.
+    /// Returns the members of a list. A client with session affinity stays only with a member.
     fn wanted_members(
         &self,
         key: &PortKey,
@@ -228,7 +237,8 @@ impl Plan {
         members.map(|backend| (HintKey::member(0, backend).hint, backend))
     }
 
-    /// By the hint that directors in eBPF mode write, and by the pod's address. Of a pod's endpoints the lowest is found by that.
+    /// Returns the local backends by hint and by pod address. Directors in eBPF mode write the
+    /// hint. The pod address finds the pod's lowest endpoint.
     fn wanted_hints(&self, key: &PortKey, port: &ServicePort) -> BTreeMap<u32, BackendRef> {
         if port.forwarding != Forwarding::Dsr {
             return BTreeMap::new();
@@ -249,7 +259,7 @@ impl Plan {
     }
 }
 
-/// Whether a port has a list, or a frontend that needs it.
+/// Returns whether a port has a list, or a frontend that needs it.
 pub(super) fn needs(port: &ServicePort, list: List) -> bool {
     let has_it = match list {
         List::Cluster => port.cluster.is_some(),
@@ -258,7 +268,8 @@ pub(super) fn needs(port: &ServicePort, list: List) -> bool {
     has_it || port.frontends.iter().any(|frontend| frontend.list == list)
 }
 
-/// Endpoints whose hint a lower address of the same port has. Only Direct Server Return uses hints.
+/// Returns the endpoints that lose their hint to a lower address of the port. Only Direct Server
+/// Return uses hints.
 fn hints_lost(port: &ServicePort) -> BTreeSet<SocketAddr> {
     match port.forwarding {
         Forwarding::Dsr => hint_losers(port.endpoints.keys()),

@@ -1,8 +1,8 @@
-//! Who may use a frontend, and who is inside the cluster: SOURCE_RANGES.
+//! Source ranges of frontends and of the cluster: SOURCE_RANGES.
 //!
-//! A frontend with `FRONTEND_SOURCE_RANGES` lets in the ranges of the service id it names. What is added comes before
-//! anything else, so that a frontend is never closed to those it is for; what is opened to everybody keeps its ranges
-//! until no frontend asks for them.
+//! A frontend with `FRONTEND_SOURCE_RANGES` accepts the ranges of its service id. New ranges come
+//! before any other operation, so that an allowed client is never refused. The ranges of a frontend
+//! that opens stay until no frontend asks for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use super::services::name_of;
 use super::{Outcome, Plan, frontends};
 use crate::model::{Desired, List, PortKey, ServicePort};
 
-/// What is in SOURCE_RANGES, and which of it frontends ask for.
+/// The entries in SOURCE_RANGES, and the number of frontends that use them.
 #[derive(Clone, Debug, Default)]
 pub struct Ranges {
     /// By service id, [`CLUSTER`] or [`NEAR`]; no set is empty.
     written: BTreeMap<u32, BTreeSet<IpNet>>,
-    /// By service id: number of entries in FRONTENDS that let in its ranges only.
+    /// By service id: the number of frontends restricted to its ranges.
     restricted: BTreeMap<u32, usize>,
-    /// Service ids with ranges that no frontend asks for.
+    /// Service ids with ranges that no frontend uses.
     idle: BTreeSet<u32>,
 }
 
 impl Ranges {
-    /// Records that a range was found or written.
+    /// Records a range found or written.
     pub fn written(&mut self, range: RangeAt) {
         self.written.entry(range.service).or_default().insert(range.net);
         self.update_idle(range.service);
     }
 
-    /// Records that a range was removed.
+    /// Records a removed range.
     pub fn removed(&mut self, range: RangeAt) {
         if let Some(nets) = self.written.get_mut(&range.service) {
             nets.remove(&range.net);
@@ -45,7 +45,7 @@ impl Ranges {
         self.update_idle(range.service);
     }
 
-    /// Counts a frontend that was written or removed.
+    /// Counts a written or removed frontend.
     pub fn count_frontend(&mut self, value: Frontend, by: isize) {
         if value.flags & FRONTEND_SOURCE_RANGES == 0 {
             return;
@@ -67,32 +67,32 @@ impl Ranges {
         }
     }
 
-    /// Whether a service id has ranges in the map.
+    /// Returns whether a service id has ranges in the map.
     #[must_use]
     pub fn has_any(&self, service: u32) -> bool {
         self.written.contains_key(&service)
     }
 
-    /// What must be added for a service id to have all of `wanted`.
+    /// Returns the additions for a service id to have all of `wanted`.
     fn missing(&self, service: u32, wanted: &BTreeSet<IpNet>) -> Vec<Change> {
         let written = self.written.get(&service);
         let missing = wanted.iter().filter(|net| !written.is_some_and(|written| written.contains(net)));
         missing.map(|net| Change::SourceRange(RangeAt { service, net: *net })).collect()
     }
 
-    /// What must be removed for it to have nothing else.
+    /// Returns the removals for a service id to have nothing but `wanted`.
     fn surplus(&self, service: u32, wanted: &BTreeSet<IpNet>) -> Vec<Change> {
         let written = self.written.get(&service).into_iter().flatten();
         let surplus = written.filter(|net| !wanted.contains(net));
         surplus.map(|net| Change::RemoveSourceRange(RangeAt { service, net: *net })).collect()
     }
 
-    /// Ranges no frontend asks for.
+    /// Returns the removals of ranges that no frontend uses.
     pub fn releases(&self) -> impl Iterator<Item = Change> {
         self.idle.iter().flat_map(|service| self.surplus(*service, &BTreeSet::new()))
     }
 
-    /// What is in the maps.
+    /// Returns the ranges in the maps.
     pub fn all(&self) -> impl Iterator<Item = RangeAt> {
         self.written
             .iter()
@@ -101,9 +101,11 @@ impl Ranges {
 }
 
 impl Plan {
-    /// Plans the ranges of a port whose frontends shall be `wanted`. Frontends that are open to everybody so far are
-    /// closed as they are, before anything else is done for the port: whatever else fails then, they are closed.
-    /// Returns what those are in the map afterwards.
+    /// Plans the source ranges of a port with the frontends `wanted`.
+    ///
+    /// The plan restricts open frontends before any other operation of the port. So they are
+    /// restricted even if a later operation fails. Returns the values of these frontends after
+    /// that.
     pub(super) fn plan_ranges(
         &self,
         key: &Arc<PortKey>,
@@ -134,8 +136,10 @@ impl Plan {
         closing
     }
 
-    /// What must go because a port that lets in its source ranges only could not get it: frontends of its that are in the
-    /// map as another Service's, whose address it was. They are open to everybody, or to those whom the other one let in.
+    /// Plans removals for restricted ports that could not take over their frontends.
+    ///
+    /// The frontend is still in the map for another Service, the former owner of the address. It is
+    /// open to all clients, or to the clients of the other Service.
     pub(super) fn plan_closings(&self, desired: &Desired, outcome: &Outcome) -> Vec<Op> {
         let mut ops = Vec::new();
         for key in outcome.pending.keys() {
@@ -156,7 +160,7 @@ impl Plan {
         ops
     }
 
-    /// Plans who is inside the cluster. While not everything was read, nobody is put outside.
+    /// Plans the sources inside the cluster. The plan removes no source until everything was read.
     pub(super) fn plan_cluster_sources(&self, desired: &Desired, ops: &mut Vec<Op>) {
         for (id, sources) in [(CLUSTER, &desired.cluster_sources), (NEAR, &desired.near_sources)] {
             let wanted: BTreeSet<IpNet> = sources.iter().map(IpNet::trunc).collect();
@@ -168,7 +172,7 @@ impl Plan {
         }
     }
 
-    /// Whether a frontend in the map leads to a list of this port.
+    /// Returns whether a frontend in the map leads to a list of this port.
     pub(super) fn is_of(&self, value: &Frontend, key: &PortKey) -> bool {
         let is_name =
             |state: &str| [List::Cluster, List::Local].iter().any(|list| state == name_of(key, *list));
@@ -176,7 +180,7 @@ impl Plan {
     }
 }
 
-/// Whether an id stands for the cluster instead of a service.
+/// Returns whether an id means the cluster instead of a service.
 pub(super) const fn is_of_cluster(service: u32) -> bool {
     service == CLUSTER || service == NEAR
 }

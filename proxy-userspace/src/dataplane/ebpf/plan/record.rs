@@ -1,4 +1,4 @@
-//! Carrying operations out, and keeping the mirror true to what became of them.
+//! The plan carries operations out and keeps its mirror up to date.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,8 +15,10 @@ use crate::dataplane::SyncFailure;
 use crate::model::PortKey;
 
 impl Plan {
-    /// Carries operations out in order. Once one of a port's fails, the port's others are left for the next
-    /// sync; nobody else is held up.
+    /// Carries operations out in order.
+    ///
+    /// After a failure the other operations of the same port wait for the next sync. Other ports
+    /// are not affected.
     pub(super) fn carry_out(
         &mut self,
         ops: Vec<Op>,
@@ -69,7 +71,7 @@ impl Plan {
         }
     }
 
-    /// An operation that did not happen: what it alone would have made reachable is given back.
+    /// Undoes the preparation of an operation that did not happen: the room of a fresh slice rests.
     fn abandon(&mut self, change: &Change, now: Duration) {
         let Change::Service(id, _) = change else { return };
         let Some(fresh) = self.fresh.remove(id) else { return };
@@ -78,7 +80,7 @@ impl Plan {
         }
     }
 
-    /// Mirrors an operation that happened.
+    /// Mirrors a successful operation.
     pub(super) fn record(&mut self, change: Change, now: Duration) {
         match change {
             Change::ClearSlots(extent) => self.slot_allocator.free(extent),
@@ -124,7 +126,8 @@ impl Plan {
         }
     }
 
-    /// Slots of a slice in use were changed in place; those of a fresh one count once the word names it.
+    /// Records slots of the slice in use. Slots of a fresh slice count once the word names the
+    /// slice.
     fn record_slots(&mut self, service: u32, words: &[(u32, Slot)], now: Duration) {
         let Some(state) = self.services.get_mut(service) else { return };
         let slice = state.slice();
@@ -149,13 +152,13 @@ impl Plan {
         self.slots_changed(id, now);
     }
 
-    /// Brings up to date what is known of a service's slots.
+    /// Updates the records that depend on the slots of a service.
     pub(super) fn slots_changed(&mut self, service: u32, now: Duration) {
         self.services.review_slots(service, now);
         self.rename_backends(service);
     }
 
-    /// Brings the backends' record of who names them to what a service's slots say.
+    /// Updates the backends' records of the services that name them.
     fn rename_backends(&mut self, service: u32) {
         let Some(state) = self.services.get_mut(service) else { return };
         let named: BTreeSet<u32> = state.owners();
@@ -170,7 +173,7 @@ impl Plan {
         }
     }
 
-    /// Counts the frontends that lead to a service id: it is not released before there is none.
+    /// Counts the frontends of a service id. The plan releases an id only after its last frontend.
     pub(super) fn count_frontend(&mut self, at: &FrontendAt, value: Frontend, by: isize) {
         self.ranges.count_frontend(value, by);
         self.vips.count_frontend(at, value, by);

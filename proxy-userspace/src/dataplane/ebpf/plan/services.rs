@@ -1,4 +1,4 @@
-//! Service ids: what each names, and its slice.
+//! Service ids, their names and slices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,53 +18,53 @@ pub struct Services {
     pool: IdPool,
     ids: BTreeMap<String, u32>,
     states: BTreeMap<u32, ServiceState>,
-    /// Ids that no port wants and that do not rest yet.
+    /// Ids without a port that do not rest yet.
     idle: BTreeSet<u32>,
     /// Ids at rest whose name is still in NAMES.
     names_at_rest: BTreeSet<u32>,
-    /// Those of them that no flow and no affinity entry has.
+    /// Ids at rest without a flow or affinity entry.
     reclaimable: BTreeSet<u32>,
-    /// Ids that were found and that no port has claimed so far.
+    /// Ids found in the maps and not claimed by a port yet.
     unclaimed: BTreeSet<u32>,
-    /// Ids with a slot that is unsettled.
+    /// Ids with an unsettled slot.
     unsettled: BTreeSet<u32>,
-    /// Ids with hints that nobody wants, by the first end of their grace.
+    /// Ids with unwanted hints, and the first end of a grace period.
     hint_ends: BTreeMap<u32, Duration>,
 }
 
-/// What is in the kernel for one service id.
+/// The state of one service id in the kernel.
 #[derive(Clone, Debug)]
 pub struct ServiceState {
     /// The text in NAMES.
     pub name: String,
     /// The family of its backends.
     pub family: Family,
-    /// Whether NAMES has it.
+    /// Whether NAMES has the name.
     pub name_written: bool,
-    /// The service port it is for; none once no port wants it.
+    /// The service port of the id; none once no port wants it.
     pub owner: Option<Arc<PortKey>>,
     /// The word in SERVICES.
     pub entry: ServiceEntry,
     /// The slice's words in SELECTION.
     pub slots: Vec<Slot>,
-    /// The slots that are its own: the slice, and behind it room to grow into.
+    /// The slots of the service: the slice, and room for growth behind it.
     pub room: Extent,
     /// Ids of the backends its slots name.
     pub named: BTreeSet<u32>,
-    /// By hint: its entries in HINTS.
+    /// The entries in HINTS, by hint.
     pub hints: BTreeMap<u32, BackendRef>,
-    /// Those of its hints that nobody wants, and when their grace ends.
+    /// Unwanted hints, and the ends of their grace periods.
     leaving_hints: BTreeMap<u32, Duration>,
-    /// Number of entries in FRONTENDS that lead to it.
+    /// The number of entries in FRONTENDS that lead to the id.
     pub frontends: usize,
-    /// How many of them have session affinity.
+    /// The number of these frontends with session affinity.
     pub affinities: usize,
-    /// When each slot changed last, in seconds; empty where none is unsettled.
+    /// The time of the last change of each slot, in seconds; empty if all slots are settled.
     changed: Vec<u32>,
 }
 
 impl Services {
-    /// No services, and maps of this many entries.
+    /// Returns an empty set for maps with `capacity` entries.
     #[must_use]
     pub const fn new(capacity: u32) -> Self {
         Self {
@@ -80,13 +80,13 @@ impl Services {
         }
     }
 
-    /// Number of entries the maps have.
+    /// Returns the number of entries in the maps.
     #[must_use]
     pub const fn capacity(&self) -> u32 {
         self.pool.capacity()
     }
 
-    /// Number of ids in use.
+    /// Returns the number of ids in use.
     #[must_use]
     pub fn used(&self) -> u32 {
         self.pool.used()
@@ -102,13 +102,13 @@ impl Services {
         self.unclaimed.insert(id);
     }
 
-    /// Ids with a slot that is unsettled.
+    /// Returns the ids with an unsettled slot.
     pub fn unsettled(&self) -> impl Iterator<Item = u32> {
         self.unsettled.iter().copied()
     }
 
-    /// Looks again which slots of an id are unsettled. Of what is found to be so and was not noted when it changed, `now` is
-    /// taken for that time.
+    /// Updates the records of the unsettled slots of an id. A slot without a recorded change counts
+    /// as changed `now`.
     pub fn review_slots(&mut self, id: u32, now: Duration) {
         let Some(state) = self.states.get_mut(&id) else { return };
         if !state.slots.iter().any(|slot| slot.is_unsettled()) {
@@ -122,29 +122,30 @@ impl Services {
         }
     }
 
-    /// What was found and no port has claimed is wanted by none.
+    /// Treats ids found in the maps and not claimed by a port as unwanted.
     pub fn release_unclaimed(&mut self) {
         self.idle.append(&mut self.unclaimed);
     }
 
-    /// Whether a list has an id.
+    /// Returns whether a list has an id.
     #[must_use]
     pub fn is_known(&self, name: &str) -> bool {
         self.ids.contains_key(name)
     }
 
-    /// A list's id, if it was found and is not claimed so far.
+    /// Returns the id of a list if it was found in the maps and is not claimed yet.
     #[must_use]
     pub fn unclaimed(&self, name: &str) -> Option<u32> {
         self.ids.get(name).copied().filter(|id| self.unclaimed.contains(id))
     }
 
-    /// The id for a list, a new one if it has none; `None` if all are in use or rest.
+    /// Returns the id of a list, or a new id; `None` if all ids are in use or rest.
     pub fn claim(&mut self, name: &str, owner: &Arc<PortKey>, now: Duration) -> Option<u32> {
         let id = if let Some(id) = self.ids.get(name).copied() {
             id
         } else {
-            // Two ids with one name could not be told apart after a restart: the old name goes first.
+            // The next agent could not tell two ids with one name apart, so the old name goes
+            // first.
             let id = self.pool.allocate(now, |id| !self.states.contains_key(&id))?;
             self.ids.insert(name.to_owned(), id);
             self.states.insert(id, ServiceState::new(name));
@@ -161,29 +162,29 @@ impl Services {
         Some(id)
     }
 
-    /// What is in the kernel for an id.
+    /// Returns the state of an id.
     #[must_use]
     pub fn get(&self, id: u32) -> Option<&ServiceState> {
         self.states.get(&id)
     }
 
-    /// Cuts off and returns the room behind the slices of all services but those that `keep` theirs.
+    /// Removes and returns the room behind the slices of all services but those of `keep`.
     pub fn release_spare_room(&mut self, keep: impl Fn(u32) -> bool) -> Vec<Extent> {
         let others = self.states.iter_mut().filter(|(id, _)| !keep(**id));
         others.map(|(_, state)| state.release_spare_room()).collect()
     }
 
-    /// What is in the kernel for an id, to be changed.
+    /// Returns the state of an id, mutable.
     pub fn get_mut(&mut self, id: u32) -> Option<&mut ServiceState> {
         self.states.get_mut(&id)
     }
 
-    /// All ids that are known.
+    /// Returns all known ids.
     pub fn all(&self) -> impl Iterator<Item = (u32, &ServiceState)> {
         self.states.iter().map(|(id, state)| (*id, state))
     }
 
-    /// No port wants this id any more.
+    /// Records that no port wants this id any more.
     pub fn disown(&mut self, id: u32) {
         if let Some(state) = self.states.get_mut(&id) {
             state.owner = None;
@@ -191,8 +192,11 @@ impl Services {
         }
     }
 
-    /// The hints of an id that are to go now. One that is not `wanted` any more stays for [`GRACE`]: directors that have not heard yet that the endpoint
-    /// left go on sending it connections, and it may be back at once. Who is in a list is told without delay.
+    /// Returns the hints of an id to remove now.
+    ///
+    /// A hint that is no longer `wanted` stays for [`GRACE`]. Directors that have not yet seen the
+    /// endpoint's removal still send it connections, and the endpoint may return at once. A list
+    /// membership ends without delay.
     pub fn end_hints(&mut self, id: u32, wanted: &BTreeMap<u32, BackendRef>, now: Duration) -> Vec<u32> {
         let Some(state) = self.states.get_mut(&id) else { return Vec::new() };
         let leaving = &mut state.leaving_hints;
@@ -208,25 +212,25 @@ impl Services {
         ended
     }
 
-    /// The ids whose hints' grace has ended, each once.
+    /// Returns the ids with an ended grace period of a hint, each once.
     pub fn ended_hints(&mut self, now: Duration) -> Vec<u32> {
         self.hint_ends.extract_if(.., |_, end| *end <= now).map(|(id, _)| id).collect()
     }
 
-    /// When the next grace of a hint ends.
+    /// Returns the end of the next grace period of a hint.
     #[must_use]
     pub fn next_hint_end(&self) -> Option<Duration> {
         self.hint_ends.values().min().copied()
     }
 
-    /// Ids that no port wants and no frontend leads to, to be emptied and then to rest.
+    /// Returns the ids without a port and without a frontend: they are emptied, then rest.
     pub fn idle(&self) -> impl Iterator<Item = (u32, &ServiceState)> {
         let state = |id: &u32| self.states.get(id).map(|state| (*id, state));
         self.idle.iter().filter_map(state).filter(|(_, state)| state.frontends == 0)
     }
 
-    /// Lets the idle ids that are empty, as far as is known here and to `is_clear`, rest; returns their slots, which
-    /// must rest too.
+    /// Starts the rest of the empty idle ids. `is_clear` tells whether an id is empty elsewhere,
+    /// too. Returns their slots, which must rest, too.
     pub fn rest_empty(&mut self, now: Duration, is_clear: impl Fn(u32) -> bool) -> Vec<Extent> {
         let empty = |(id, state): (u32, &ServiceState)| {
             (state.entry.0 == 0 && state.hints.is_empty() && is_clear(id)).then_some(id)
@@ -246,18 +250,19 @@ impl Services {
         rooms
     }
 
-    /// Ids whose rest is over, and that no flow and no affinity entry has, but whose name is still in NAMES.
+    /// Returns the ids after their rest without a flow or affinity entry. Their names are still in
+    /// NAMES.
     pub fn reclaimable(&self) -> impl Iterator<Item = u32> {
         self.reclaimable.iter().copied()
     }
 
-    /// Ids whose rest is over, but which flows and affinity entries may still have.
+    /// Returns the ids after their rest that flow or affinity entries may still have.
     pub fn ids_to_reclaim(&self, now: Duration) -> impl Iterator<Item = RestedId> {
         let resting = move |id: &u32| Some(RestedId { id: *id, until: self.pool.rested(*id, now)? });
         self.names_at_rest.difference(&self.reclaimable).filter_map(resting)
     }
 
-    /// Records that no flow and no affinity entry has an id any more, if it has rested ever since.
+    /// Records that no flow or affinity entry has an id, unless the id was claimed since.
     pub fn entries_removed(&mut self, resting: RestedId) {
         let RestedId { id, until } = resting;
         if self.names_at_rest.contains(&id) && self.pool.rested(id, until) == Some(until) {
@@ -265,14 +270,14 @@ impl Services {
         }
     }
 
-    /// Whether an id that can be given out stands for nothing, so that what was noted for it means nothing either.
+    /// Returns whether an id stands for no service, so that its flow and affinity entries are void.
     #[must_use]
     pub fn is_unassigned(&self, id: u32, now: Duration) -> bool {
         let has_rested = self.names_at_rest.contains(&id) && self.pool.rested(id, now).is_some();
         id != 0 && (has_rested || !self.states.contains_key(&id))
     }
 
-    /// Records that a name was removed: the id stands for nothing any more.
+    /// Records a removed name: the id is free.
     pub fn forget(&mut self, id: u32) {
         self.names_at_rest.remove(&id);
         self.reclaimable.remove(&id);
@@ -302,13 +307,14 @@ impl ServiceState {
         }
     }
 
-    /// When a slot that is unsettled changed last; `at` counts from the slice's first.
+    /// Returns the time of the last change of an unsettled slot; `at` counts from the first slot of
+    /// the slice.
     #[must_use]
     pub fn changed(&self, at: usize) -> Option<Duration> {
         self.changed.get(at).map(|seconds| Duration::from_secs(u64::from(*seconds)))
     }
 
-    /// Takes note that a slot changes.
+    /// Records a changed slot.
     pub fn change_slot(&mut self, at: usize, word: Slot, now: Duration) {
         if self.changed.len() != self.slots.len() {
             self.changed = vec![seconds(now); self.slots.len()];
@@ -318,14 +324,16 @@ impl ServiceState {
         }
     }
 
-    /// The slice the word names.
+    /// Returns the slice that the word names.
     #[must_use]
     pub const fn slice(&self) -> Extent {
         Extent { offset: self.entry.offset(), length: self.entry.length() }
     }
 
-    /// Whether a slice of this kind and length can take the place of the one that is there. A Maglev table can
-    /// take only that of another of its length; any other slice can have as many slots as there is room.
+    /// Returns whether a slice of this kind and length fits in place.
+    ///
+    /// A Maglev table replaces only a table of the same length. Any other slice can use all the
+    /// room.
     #[must_use]
     pub const fn fits(&self, length: u32, flags: u8) -> bool {
         if length == 0 || self.entry.length() == 0 {
@@ -339,13 +347,13 @@ impl ServiceState {
         }
     }
 
-    /// Whether the slice is a Maglev table.
+    /// Returns whether the slice is a Maglev table.
     #[must_use]
     pub const fn is_maglev(&self) -> bool {
         self.entry.flags() & SERVICE_MAGLEV != 0
     }
 
-    /// Cuts off and returns the room behind the slice.
+    /// Removes and returns the room behind the slice.
     const fn release_spare_room(&mut self) -> Extent {
         let kept = self.entry.length();
         let beyond =
@@ -354,7 +362,7 @@ impl ServiceState {
         beyond
     }
 
-    /// Ids of all backends the slots name.
+    /// Returns the ids of all backends that the slots name.
     #[must_use]
     pub fn owners(&self) -> BTreeSet<u32> {
         self.slots
@@ -366,12 +374,12 @@ impl ServiceState {
     }
 }
 
-/// Rounded up: a time that was noted is never before the change.
+/// Rounds up: a recorded time is never before the change.
 fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs() + 1).unwrap_or(u32::MAX)
 }
 
-/// The text NAMES has for a list: `namespace/name port family list`.
+/// Returns the text in NAMES for a list: `namespace/name port family list`.
 #[must_use]
 pub fn name_of(port: &PortKey, list: List) -> String {
     let family = match port.family {
@@ -386,7 +394,7 @@ pub fn name_of(port: &PortKey, list: List) -> String {
     format!("{} {name} {family} {list}", port.service)
 }
 
-/// The family in a text of [`name_of`].
+/// Returns the family in a text of [`name_of`].
 fn family_of(name: &str) -> Family {
     match name.split(' ').nth(2) {
         Some("IPv6") => Family::V6,

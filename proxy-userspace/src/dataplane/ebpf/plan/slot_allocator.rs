@@ -1,4 +1,4 @@
-//! Who has which run of slots in SELECTION.
+//! The allocator of slots in SELECTION.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -6,26 +6,28 @@ use std::time::Duration;
 use super::change::Extent;
 use super::ids::REST;
 
-/// The free and the resting allocator. What is neither belongs to a slice.
+/// The free and the resting runs of slots. All other slots belong to a slice.
 #[derive(Clone, Debug)]
 pub struct SlotAllocator {
-    /// Free runs: offset -> length. No two of them touch.
+    /// Free runs: offset -> length. No two of them are adjacent.
     free: BTreeMap<u32, u32>,
-    /// Released runs, by the time they may be used again.
+    /// Released runs, by the end of their rest.
     resting: BTreeSet<(Duration, Extent)>,
-    /// Slots in free and in resting runs.
+    /// The number of slots in free and resting runs.
     spare: u32,
 }
 
 impl SlotAllocator {
-    /// Space of which nothing is in use.
+    /// Returns an allocator without slots in use.
     #[must_use]
     pub fn new(capacity: u32) -> Self {
         Self { free: BTreeMap::from([(0, capacity)]), resting: BTreeSet::new(), spare: capacity }
     }
 
-    /// Space in which slices were found. A slot outside them that is not zero may have been released a moment
-    /// ago and rests; a zero one is free.
+    /// Returns an allocator for a map with slices.
+    ///
+    /// A non-zero slot outside them may have been released a moment ago, so it rests. A zero slot
+    /// is free.
     pub fn adopt(
         capacity: u32,
         slices: &BTreeSet<Extent>,
@@ -67,7 +69,7 @@ impl SlotAllocator {
         }
     }
 
-    /// The first free run that is long enough; `None` if there is none.
+    /// Allocates from the first free run that is long enough; `None` if there is none.
     pub fn allocate(&mut self, length: u32) -> Option<u32> {
         let (&offset, &free) = self.free.iter().find(|(_, free)| **free >= length)?;
         self.free.remove(&offset);
@@ -86,17 +88,18 @@ impl SlotAllocator {
         }
     }
 
-    /// Slots that no service has.
+    /// Returns the number of slots without a service.
     pub const fn spare(&self) -> u32 {
         self.spare
     }
 
-    /// Released runs whose rest is over. Once they are zeroed they can be [freed](Self::free).
+    /// Returns the released runs after their rest. They can be [freed](Self::free) once they are
+    /// zeroed.
     pub fn rested(&self, now: Duration) -> impl Iterator<Item = Extent> {
         self.resting.iter().take_while(move |(until, _)| *until <= now).map(|(_, extent)| *extent)
     }
 
-    /// Makes a run that has rested free.
+    /// Frees a run that has rested.
     pub fn free(&mut self, extent: Extent) {
         if let Some(entry) = self.resting.iter().find(|(_, resting)| *resting == extent).copied() {
             self.resting.remove(&entry);
@@ -145,8 +148,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is allocated and released, no slot has two owners, none is used again before it has
-        /// rested, none gets lost, and released neighbours become one run.
+        /// For any allocations and releases: no slot has two owners, no slot is reused before its
+        /// rest, no slot is lost, and adjacent free runs become one.
         #[test]
         fn slots_have_one_owner_rest_and_are_never_lost(
             steps in proptest::collection::vec((1_u32..20, any::<prop::sample::Index>(), 0_u64..6), 1..80),

@@ -1,10 +1,10 @@
-//! Rule 5 of the slot: once no flow entry disagrees with its current owner, a slot is settled, and its director needs no
-//! flow entries any more.
+//! Settles slots (rule 5 of the slot). A slot is settled once no flow entry disagrees with its
+//! current owner. Its director then needs no flow entries.
 //!
-//! A round is one walk through all flow entries, embryos first: an entry is promoted from FLOWS_NEW to FLOWS, never
-//! the other way, so none that is there all the time is missed. What programs enter meanwhile, behind the walk, comes from
-//! the slot itself and names its current or its settled owner. So a slot counts only if it did not change since the
-//! round began, and its bit is cleared only where both owners are the same one.
+//! A round is one walk through all flow entries, embryos first. Entries move only from FLOWS_NEW to
+//! FLOWS, so the walk misses no entry that is present all the time. Entries added behind the walk
+//! come from the slot itself and name its current or its settled owner. So a slot counts only if it
+//! did not change since the round began. The agent clears its bit only if both owners are the same.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
@@ -18,28 +18,28 @@ use proxy_common::selection::{BackendRef, Slot};
 use super::services::ServiceState;
 use super::{Change, Kernel, Plan};
 
-/// What was read of a slot before it changed is entered by the programs long before that.
+/// The time a program needs at most between reading a slot and adding the flow entry.
 const MARGIN: Duration = Duration::from_secs(1);
 
 /// A walk through all flow entries.
 #[derive(Debug)]
 pub struct SettlingRound {
     started: Duration,
-    /// Slots with an entry that names another living backend than the current owner.
+    /// Slots with a flow entry for a living backend other than the current owner.
     disputed: HashSet<u32>,
-    /// Services that are still to be settled.
+    /// Services not yet settled.
     left: BTreeSet<u32>,
 }
 
 impl Plan {
-    /// Begins a round, unless all slots are settled.
+    /// Begins a round; `None` if all slots are settled.
     #[must_use]
     pub fn begin_round(&self, now: Duration) -> Option<SettlingRound> {
         let left: BTreeSet<u32> = self.services.unsettled().collect();
         (!left.is_empty()).then(|| SettlingRound { started: now, disputed: HashSet::new(), left })
     }
 
-    /// Takes note of an entry that has not expired.
+    /// Compares a flow entry that has not expired with its slot.
     pub fn check_flow<A: Address>(
         &self,
         round: &mut SettlingRound,
@@ -59,8 +59,10 @@ impl Plan {
         }
     }
 
-    /// Settles the slots of one more service after the walk is done. Returns how many words changed; `None` if no service is
-    /// left. What can't be written is left to a later round.
+    /// Settles the slots of one more service after the walk.
+    ///
+    /// Returns the number of changed words; `None` if no service is left. A failed write waits for
+    /// a later round.
     pub fn settle_next(
         &mut self,
         round: &mut SettlingRound,
@@ -81,7 +83,7 @@ impl Plan {
     }
 }
 
-/// The slots of a service that a round settles, and their words.
+/// Returns the slots of a service that a round settles, and their words.
 fn settled_words(state: &ServiceState, round: &SettlingRound, established: Duration) -> Vec<(u32, Slot)> {
     let slots = (state.entry.offset()..).zip(&state.slots).zip(0..);
     slots
@@ -94,8 +96,10 @@ fn settled_words(state: &ServiceState, round: &SettlingRound, established: Durat
         .collect()
 }
 
-/// The slot a connection falls on, and its index in SELECTION. Of a connection whose client's entry was evicted the
-/// reply's is left, which brings the other one back.
+/// Returns the slot of a connection and its index in SELECTION.
+///
+/// If the client's entry was evicted, the reply's entry stands for it: it brings the client's entry
+/// back.
 fn slot_of<A: Address>(state: &ServiceState, key: &FlowKey<A>, flow: &Flow<A>) -> Option<(u32, Slot)> {
     let client = if flow.flags & FLOW_REPLY == 0 { *key } else { flow.twin(key) };
     let hash = if state.affinities > 0 { client_hash(&client.source) } else { flow_hash(&client) };

@@ -1,25 +1,25 @@
-//! Collections for what there is a hundred thousand times: a tree's leaf keeps room for eleven entries, and mostly it
-//! has one.
+//! Compact collections for objects that exist a hundred thousand times. A leaf of a tree has room
+//! for eleven entries and mostly holds one.
 
-/// A sorted map that keeps one entry in place, and more of them without spare room.
+/// A sorted map with one entry in place, or more without spare room.
 #[derive(Clone, Debug, Default)]
 pub enum SmallMap<K, V> {
-    /// Nothing.
+    /// No entry.
     #[default]
     None,
     /// One entry.
     One((K, V)),
-    /// More than one, sorted; or what is left of them.
+    /// Several entries, sorted. Removals may leave fewer.
     More(Vec<(K, V)>),
 }
 
 impl<K: Ord, V> SmallMap<K, V> {
-    /// Whether there is nothing.
+    /// Returns whether the map is empty.
     pub const fn is_empty(&self) -> bool {
         self.entries().is_empty()
     }
 
-    /// Enters a value, in the place of the one that is there.
+    /// Inserts or replaces a value.
     pub fn insert(&mut self, key: K, value: V) {
         match self.position(&key) {
             Ok(at) => {
@@ -43,7 +43,7 @@ impl<K: Ord, V> SmallMap<K, V> {
         }
     }
 
-    /// Takes a value out; whether there was one.
+    /// Removes a value and returns whether there was one.
     pub fn remove(&mut self, key: &K) -> bool {
         let Ok(at) = self.position(key) else { return false };
         *self = match std::mem::take(self) {
@@ -56,12 +56,12 @@ impl<K: Ord, V> SmallMap<K, V> {
         true
     }
 
-    /// The keys, in order.
+    /// Returns the keys, in order.
     pub fn keys(&self) -> impl Iterator<Item = &K> {
         self.entries().iter().map(|(key, _)| key)
     }
 
-    /// The values, in the order of their keys.
+    /// Returns the values, in the order of their keys.
     pub fn values(&self) -> impl Iterator<Item = &V> {
         self.entries().iter().map(|(_, value)| value)
     }
@@ -87,29 +87,29 @@ impl<K: Ord, V> SmallMap<K, V> {
     }
 }
 
-/// A map by ids that are given out one after the other.
+/// A map by ids that are allocated in order.
 #[derive(Clone, Debug)]
 pub struct ById<T> {
     entries: Vec<Option<T>>,
 }
 
 impl<T> ById<T> {
-    /// Nothing.
+    /// Returns an empty map.
     pub const fn new() -> Self {
         Self { entries: Vec::new() }
     }
 
-    /// The entry of an id.
+    /// Returns the entry of an id.
     pub fn get(&self, id: u32) -> Option<&T> {
         self.entries.get(index(id))?.as_ref()
     }
 
-    /// The entry of an id, to be changed.
+    /// Returns the entry of an id, mutable.
     pub fn get_mut(&mut self, id: u32) -> Option<&mut T> {
         self.entries.get_mut(index(id))?.as_mut()
     }
 
-    /// Enters an id's entry; returns the one that was there.
+    /// Inserts the entry of an id and returns the previous one.
     pub fn insert(&mut self, id: u32, entry: T) -> Option<T> {
         let at = index(id);
         if at >= self.entries.len() {
@@ -118,12 +118,12 @@ impl<T> ById<T> {
         self.entries.get_mut(at)?.replace(entry)
     }
 
-    /// Takes an id's entry out.
+    /// Removes the entry of an id.
     pub fn remove(&mut self, id: u32) -> Option<T> {
         self.entries.get_mut(index(id))?.take()
     }
 
-    /// All entries, by id.
+    /// Returns all entries, by id.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0..).zip(&self.entries).filter_map(|(id, entry)| Some((id, entry.as_ref()?)))
     }
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Both do what a tree does.
+        /// Both behave like a tree.
         #[test]
         fn small_map_and_by_id_do_what_a_tree_does(
             steps in proptest::collection::vec((0_u32..9, any::<bool>(), any::<u8>()), 0..60),

@@ -1,6 +1,8 @@
-//! What an earlier agent left while not every object could be read: it may be what those objects ask for, so it
-//! stays until somebody claims it or everything was read. Of a Service that could be read this concerns its endpoints
-//! only: where it is reached and by whom is its own to say.
+//! Entries of an earlier agent while not every object could be read.
+//!
+//! An unread object may need these entries. They stay until a port claims them or until the source
+//! has read everything. For a Service that was read, this concerns the endpoints only: the Service
+//! itself says its addresses and its source ranges.
 
 use super::Plan;
 use super::frontends::ListIds;
@@ -9,7 +11,8 @@ use super::services::name_of;
 use crate::model::{Algorithm, Desired, List, PortKey, ServicePort};
 
 impl Plan {
-    /// Everything was read: what was found and nobody has claimed is unwanted. False if that was known before.
+    /// Releases everything found in the maps and not claimed: the source has read everything.
+    /// Returns false if that was known before.
     pub(super) fn release_unclaimed(&mut self) -> bool {
         let kept_unclaimed = self.nodes.keeps_unclaimed();
         self.frontends.release_unclaimed();
@@ -20,11 +23,12 @@ impl Plan {
         kept_unclaimed
     }
 
-    /// Whether a port's lists stay as they were found for now: its Service was read, but none of its EndpointSlices.
+    /// Returns whether the lists of a port stay as found: the Service was read, but none of its
+    /// EndpointSlices.
     pub(super) fn awaits_endpoints(&self, key: &PortKey, desired: &Desired) -> bool {
         let has_none = desired.ports.get(key).is_some_and(|port| port.endpoints.is_empty());
         let names = || [List::Cluster, List::Local].map(|list| name_of(key, list)).into_iter();
-        // One that is claimed had its endpoints read before, and has lost them.
+        // A claimed list had its endpoints read before, and has lost them.
         let is_claimed =
             |name: &String| self.services.is_known(name) && self.services.unclaimed(name).is_none();
         has_none
@@ -32,7 +36,8 @@ impl Plan {
             && !names().any(|name| is_claimed(&name))
     }
 
-    /// The lists a port needs, as they were found; `None` if one was not, or is not of the kind that it shall be.
+    /// Returns the lists of a port as found; `None` if a list was not found or has another
+    /// algorithm.
     pub(super) fn unclaimed_lists(&self, key: &PortKey, port: &ServicePort) -> Option<ListIds> {
         let is_maglev = matches!(port.algorithm, Algorithm::Maglev(_));
         let id = |list| {

@@ -1,7 +1,7 @@
-//! Addresses that are a service's, whatever the port: VIPS.
+//! Addresses of Services, whatever the port: VIPS.
 //!
-//! An address is there as long as a frontend for clients has it. One that is a node's too is marked so: its other ports are
-//! the node's business.
+//! An address is in the map while a frontend for clients has it. A node's address is marked: its other
+//! ports belong to the node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -13,22 +13,22 @@ use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL, VIP_INSIDE_ONLY, VIP_ON_NO
 
 use super::change::{Change, FrontendAt, Op};
 
-/// What is in VIPS, and what shall be.
+/// The entries in VIPS, and the wanted ones.
 #[derive(Clone, Debug, Default)]
 pub struct Vips {
-    /// Number of entries in FRONTENDS; none has no frontend.
+    /// The number of entries in FRONTENDS; an address without a frontend is absent.
     frontends: BTreeMap<IpAddr, Counts>,
     written: BTreeMap<IpAddr, u32>,
-    /// Addresses whose entry may be another than it shall be.
+    /// Addresses whose entry may be outdated.
     due: BTreeSet<IpAddr>,
 }
 
-/// How many frontends an address has.
+/// The number of frontends of an address.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     as_cluster_ip: usize,
     as_other: usize,
-    /// Of both kinds, those for clients inside the cluster only.
+    /// Frontends of both kinds for clients inside the cluster only.
     inside_only: usize,
 }
 
@@ -39,7 +39,7 @@ impl Vips {
         self.due.insert(address);
     }
 
-    /// Counts a frontend that was found, written or removed.
+    /// Counts a frontend found, written or removed.
     pub fn count_frontend(&mut self, at: &FrontendAt, value: Frontend, by: isize) {
         if at.scope != SCOPE_EXTERNAL || value.kind() == FRONTEND_KIND_NODE_PORT {
             return;
@@ -58,12 +58,12 @@ impl Vips {
         self.due.insert(address);
     }
 
-    /// Looks at every address again: others are a node's now.
+    /// Marks every address for a check: the node addresses have changed.
     pub fn recheck_all(&mut self) {
         self.due.extend(self.frontends.keys().chain(self.written.keys()));
     }
 
-    /// What must be written or removed, if `is_node` says which addresses are a node's.
+    /// Returns the writes and removals; `is_node` tells the addresses of nodes.
     pub fn changes(&self, is_node: impl Fn(IpAddr) -> bool) -> Vec<Op> {
         let change = |address: &IpAddr| {
             let wanted = match self.bits(*address) {
@@ -81,7 +81,7 @@ impl Vips {
         self.due.iter().filter_map(change).map(|change| Op { change, owner: None }).collect()
     }
 
-    /// All that differed is written but for what failed.
+    /// Keeps only the addresses with failed operations marked.
     pub fn retain_failed(&mut self, is_node: impl Fn(IpAddr) -> bool) {
         let differing = self.changes(is_node);
         let address = |op: Op| match op.change {
@@ -91,7 +91,7 @@ impl Vips {
         self.due = differing.into_iter().filter_map(address).collect();
     }
 
-    /// Records that an entry was written or removed.
+    /// Records a written or removed entry.
     pub fn record(&mut self, address: IpAddr, bits: Option<u32>) {
         match bits {
             Some(bits) => self.written.insert(address, bits),
@@ -99,7 +99,7 @@ impl Vips {
         };
     }
 
-    /// What is in the map.
+    /// Returns the entries in the map.
     pub fn written(&self) -> impl Iterator<Item = (IpAddr, u32)> {
         self.written.iter().map(|(address, bits)| (*address, *bits))
     }

@@ -1,4 +1,4 @@
-//! Who may use a frontend, at every single operation.
+//! Checks at every single operation which clients may use a frontend.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,24 +10,24 @@ use crate::dataplane::ebpf::plan::services::name_of;
 use crate::dataplane::ebpf::plan::{FrontendAt, frontends};
 use crate::model::{Desired, FrontendKind, List, PortKey};
 
-/// Who may use a frontend.
+/// The clients that may use a frontend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It is not there.
+    /// No client: the frontend is absent.
     Nobody,
     Everybody,
     Only(BTreeSet<IpNet>),
 }
 
-/// Who may use frontends when a sync begins, and when it ends.
+/// The access to frontends when a sync begins and when it ends.
 #[derive(Clone, Debug, Default)]
 pub struct Guard {
     frontends: BTreeMap<FrontendAt, (Access, Access)>,
-    /// Whether operations fail, so that nobody new need be let in.
+    /// Whether operations fail, so that new clients may still be refused.
     refusing: bool,
 }
 
-/// The load balancer frontends of a desired state, whose they are and who may use them.
+/// The load balancer frontends of a desired state, their ports and their access.
 pub fn wanted(desired: &Desired) -> BTreeMap<FrontendAt, (&PortKey, Access)> {
     let ports = desired.ports.iter();
     ports
@@ -41,15 +41,18 @@ pub fn wanted(desired: &Desired) -> BTreeMap<FrontendAt, (&PortKey, Access)> {
 }
 
 impl Guard {
-    /// Watches over the frontends of `desired`. Those of another service leave it when all is ready, and may see its
-    /// ranges change until then: who may use them counts in the end.
+    /// Watches the frontends of `desired`.
+    ///
+    /// A frontend of another service changes its owner late in the sync, and its ranges may change
+    /// until then. For these only the access at the end counts.
     pub fn new(kernel: &FakeKernel, desired: &Desired) -> Self {
         let own = wanted(desired).into_iter().filter(|(at, (key, _))| !kernel.is_of_another(at, key));
         let frontends = own.map(|(at, (_, wanted))| (at, (kernel.access(&at), wanted))).collect();
         Self { frontends, refusing: !kernel.refuse.is_empty() }
     }
 
-    /// Asserts that nobody gets in who may neither before nor after, and that nobody is cut off who may both.
+    /// Asserts that no client gets in that may use the frontend neither before nor after the sync.
+    /// Asserts that no client is refused that may use it before and after.
     pub fn check(&self, kernel: &FakeKernel) {
         for (at, (before, after)) in &self.frontends {
             let now = kernel.access(at);
@@ -77,7 +80,7 @@ impl Guard {
 }
 
 impl FakeKernel {
-    /// Who may use a frontend now.
+    /// Returns the access to a frontend now.
     pub fn access(&self, at: &FrontendAt) -> Access {
         match self.frontends.get(at) {
             None => Access::Nobody,
@@ -86,7 +89,7 @@ impl FakeKernel {
         }
     }
 
-    /// Whether a frontend leads to another service port than this one.
+    /// Returns whether a frontend leads to another service port.
     fn is_of_another(&self, at: &FrontendAt, key: &PortKey) -> bool {
         let Some(name) = self.frontends.get(at).and_then(|value| self.names.get(&value.service)) else {
             return false;
@@ -95,13 +98,13 @@ impl FakeKernel {
         !own.iter().any(|own| name.text() == Some(own))
     }
 
-    /// The ranges of a service id.
+    /// Returns the ranges of a service id.
     pub fn ranges_of(&self, service: u32) -> BTreeSet<IpNet> {
         self.ranges.iter().filter(|range| range.service == service).map(|range| range.net).collect()
     }
 }
 
-/// Asserts that everything that is served is open to those it shall be open to.
+/// Asserts that every served frontend has the wanted access.
 pub fn assert_access(kernel: &FakeKernel, desired: &Desired) {
     for (at, (_, access)) in wanted(desired) {
         let now = kernel.access(&at);

@@ -1,4 +1,4 @@
-//! Single cases, each of which says what it is about.
+//! Single cases, named by their tests.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -135,7 +135,7 @@ fn a_maglev_slice_changes_in_place_and_remembers_settled_owners() {
     let (entry, before) = (bed.kernel.services[&service], bed.kernel.slice(service));
     assert!(before.iter().all(|slot| !slot.is_unsettled()));
 
-    // The second stops being ready: it is in no list, but its connections live.
+    // The second endpoint stops being ready: it is in no list, but its connections live.
     bed.sync(&with(&[(1, 0, true), (2, 1, false)]), &[]);
     assert_eq!(bed.kernel.services[&service], entry);
     let after = bed.kernel.slice(service);
@@ -152,7 +152,8 @@ fn a_maglev_slice_changes_in_place_and_remembers_settled_owners() {
         "only those that moved"
     );
 
-    // It is gone: what was left to it belongs to the current owner, and stays unsettled.
+    // The endpoint is gone. Its share of the slots belongs to the current owner and stays
+    // unsettled.
     bed.sync(&with(&[(1, 0, true)]), &[]);
     bed.now += GRACE;
     bed.sync(&with(&[(1, 0, true)]), &[]);
@@ -336,7 +337,7 @@ fn assert_living(bed: &Bed) {
     }
 }
 
-/// Another Service may have the endpoint, so that it goes on existing; what counts is that this one lost it.
+/// Another Service may still have the endpoint. The loss by this Service counts.
 #[test]
 fn a_hint_stays_for_the_grace_of_its_endpoint_and_then_goes() {
     let mut bed = Bed::new();
@@ -352,7 +353,7 @@ fn a_hint_stays_for_the_grace_of_its_endpoint_and_then_goes() {
     assert!(is_hinted(&bed));
     assert_eq!(report.due_in, Some(GRACE));
     bed.now += GRACE;
-    // The sync that the report asked for: nothing changed since.
+    // This is the sync that the report asked for: nothing has changed since.
     bed.kernel.begin(bed.now, Vec::new());
     let report = bed.plan.sync(&after, &Dirty::default(), bed.now, &mut bed.kernel);
     assert!(!is_hinted(&bed));
@@ -361,7 +362,7 @@ fn a_hint_stays_for_the_grace_of_its_endpoint_and_then_goes() {
 }
 
 #[test]
-fn the_levels_count_what_services_have_and_not_what_rests() {
+fn the_map_usage_counts_slots_and_ids_of_services_but_not_resting_ones() {
     let mut bed = Bed::new();
     let slots = |bed: &Bed| bed.plan.map_usage().map(|level| (level.map, level.used))[1];
     let maglev = dsr(port(0, V4, &[(1, 0, true), (2, 1, true)]));

@@ -1,4 +1,5 @@
-//! Connections through any sequence of changes (P10): none whose backend lives is cut on a director that saw them.
+//! Connections through any sequence of changes (P10): a director cuts no connection that it has
+//! seen while the backend lives.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,7 +28,7 @@ enum Step {
     Blink {
         number: u8,
     },
-    /// A client opens a connection, or asks again since nobody has answered.
+    /// A client opens a connection, or retries without an answer.
     Syn {
         client: u16,
         director: u8,
@@ -43,7 +44,7 @@ enum Step {
         client: u16,
         director: u8,
     },
-    /// The client's packets come to another node from now on.
+    /// Another node gets the client's packets from now on.
     Move {
         client: u16,
         director: u8,
@@ -51,11 +52,11 @@ enum Step {
     Restart {
         node: u8,
     },
-    /// The agent of a node sees nothing of what changes.
+    /// The agent of a node misses all changes.
     Stop {
         node: u8,
     },
-    /// It is there again, and sees all at once.
+    /// The agent returns and sees all changes at once.
     Start {
         node: u8,
     },
@@ -71,10 +72,10 @@ enum Step {
 
 struct Connection {
     director: u8,
-    /// Who answered it.
+    /// The endpoint that answered it.
     backend: Option<u8>,
     heard: Duration,
-    /// Whether its director saw it begin, or has taken it over rightly.
+    /// Whether its director saw it begin or took it over correctly.
     is_home: bool,
 }
 
@@ -84,7 +85,7 @@ struct World {
     endpoints: Endpoints,
     connections: BTreeMap<u16, Connection>,
     now: Duration,
-    /// How many packets of a connection arrived as promised.
+    /// The number of packets that reached the promised endpoint.
     kept: usize,
 }
 
@@ -171,7 +172,7 @@ impl World {
         let director = opening.director;
         let (served, was_strange) = self.send(director, packet(client, Role::Opening));
         let Some(backend) = served.filter(|_| is_answered) else { return };
-        // Whoever was sent a connection for an endpoint that it has not heard of gives it to another one.
+        // A node without knowledge of the chosen endpoint gives the connection to another endpoint.
         if was_strange || !self.endpoints.contains_key(&backend) {
             self.connections.remove(&client);
             return;
@@ -186,7 +187,7 @@ impl World {
         let Connection { director, backend: Some(backend), heard, is_home } = *connection else { return };
         let packet = packet(client, Role::Midstream);
         let node = &self.nodes[usize::from(director)];
-        // Where an earlier connection of the same port is not forgotten, nothing tells this one from it.
+        // A remembered connection of the same port can't be told from this one.
         let leads_elsewhere = |node: &Node| node.leads_elsewhere(&packet, backend, self.now);
         let is_owned =
             || node.owners(&packet.key).contains(&backend) && !self.nodes.iter().any(leads_elsewhere);
@@ -197,7 +198,7 @@ impl World {
             assert_eq!(served, Some(backend), "client {client} by way of {director}");
             self.kept += 1;
         }
-        // After a silence as long as the time-out nothing is promised any more.
+        // There is no promise after a silence as long as the time-out.
         if is_last || is_silent || served != Some(backend) {
             self.connections.remove(&client);
         } else if let Some(connection) = self.connections.get_mut(&client) {
@@ -205,7 +206,8 @@ impl World {
         }
     }
 
-    /// A datagram never goes to an endpoint that its director knows to serve no more, if there is any that serves.
+    /// Sends a datagram. It never goes to an endpoint that no longer serves, if the director knows
+    /// that and another endpoint serves.
     fn tell(&mut self, client: u16, director: u8) {
         let node = &mut self.nodes[usize::from(director)];
         let (Fate::Served(endpoint) | Fate::Sent { endpoint, .. }) =
@@ -217,7 +219,7 @@ impl World {
         self.send(director, packet(client, Role::Datagram));
     }
 
-    /// Who gets a packet, and whether a node that was sent it chose another one.
+    /// Returns the endpoint that gets a packet, and whether the receiving node chose another one.
     fn send(&mut self, director: u8, packet: Packet) -> (Option<u8>, bool) {
         let mut fate = self.nodes[usize::from(director)].direct(&packet, self.now);
         let (mut was_strange, mut sent_on) = (false, false);
@@ -246,7 +248,7 @@ fn packet(client: u16, role: Role) -> Packet {
     Packet { key, role, fin: false }
 }
 
-/// What happens on every director that sees all there is to see.
+/// Steps on directors that see every change.
 fn seen() -> impl Strategy<Value = Step> {
     let (client, director, node) = (0..CLIENTS, 0..NODES, 0..NODES);
     let ready = prop_oneof![3 => Just(Some(true)), 2 => Just(Some(false)), 1 => Just(None)];
@@ -265,7 +267,7 @@ fn seen() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Agents that are away for a while, too.
+/// The same steps, with agents that are away for a while.
 fn seen_late() -> impl Strategy<Value = Step> {
     prop_oneof![
         20 => seen(),
@@ -274,7 +276,7 @@ fn seen_late() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Packets that come to other directors.
+/// Steps with packets that move to other directors.
 fn moving() -> impl Strategy<Value = Step> {
     prop_oneof![
         20 => seen(),
@@ -304,13 +306,13 @@ proptest! {
         run(&steps);
     }
 
-    /// When all is quiet for long enough, no slot is left unsettled, and directors need no entries any more.
+    /// After a long quiet time no slot is unsettled, and directors need no entries.
     #[test]
     fn every_slot_settles_in_the_end(steps in proptest::collection::vec(seen(), 1..100)) {
         let mut world = run(&steps);
         for _ in 0..3 {
             world.take(&Step::Wait { seconds: 110 });
-            // What is left of a round that is under way, and a whole one.
+            // The rest of the running round, and a complete one.
             for (_, node) in (0..6).flat_map(|_| (0..NODES).enumerate()) {
                 world.take(&Step::Collect { node });
             }
@@ -321,7 +323,8 @@ proptest! {
     }
 }
 
-/// For three seconds it takes the endpoint that has just gone for the slot's settled owner; the endpoint's node does not.
+/// For three seconds the director takes the removed endpoint for the slot's settled owner. The
+/// endpoint's node does not.
 #[test]
 fn a_director_that_starts_fresh_and_loses_an_endpoint_at_once_cuts_nothing() {
     let (client, director) = (23, HOMES);
@@ -337,7 +340,8 @@ fn a_director_that_starts_fresh_and_loses_an_endpoint_at_once_cuts_nothing() {
     assert_eq!(world.kept, 2, "the first data of the connection, and the last");
 }
 
-/// 3 -> 30 -> 3, as often as fits, on directors that see everything: what the tests above promise is asked for in earnest.
+/// Scales 3 -> 30 -> 3 repeatedly on directors that see every change. It shows that the tests above
+/// do check connections.
 #[test]
 fn scaling_cuts_nothing_and_is_talked_through() {
     let mut world = World::new();
@@ -359,7 +363,8 @@ fn scaling_cuts_nothing_and_is_talked_through() {
     assert!(world.kept > 90 * usize::from(CLIENTS), "{}", world.kept);
 }
 
-/// Its node has heard that the endpoint left its EndpointSlice, the director has not; and it is back at once.
+/// The node has seen the endpoint leave its EndpointSlice, the director has not. The endpoint
+/// returns at once.
 #[test]
 fn an_endpoint_that_is_away_for_a_moment_keeps_what_its_director_sends_it_meanwhile() {
     let mut world = World::new();

@@ -1,4 +1,5 @@
-//! To whom what is encapsulated is addressed, and what a change of that means for connections.
+//! The destination of encapsulated packets (node or pod), and the effect of a change on
+//! connections.
 
 use std::net::SocketAddr;
 
@@ -32,7 +33,7 @@ fn service() -> Desired {
 }
 
 impl Bed {
-    /// The agent starts anew with a setting.
+    /// Restarts the agent with a setting.
     fn restart(&mut self, dispatch: Dispatch) {
         self.plan = Plan::adopt(CAPACITIES, self.kernel.found(), self.now).with_dispatch(dispatch);
     }
@@ -42,16 +43,16 @@ impl Bed {
         assert_serves(&self.kernel, state);
     }
 
-    /// The backends in the map that exist, with their ids.
+    /// Returns the existing backends in the map, with their ids.
     fn existing(&self) -> Vec<(BackendId, BackendEntry)> {
         let all = self.kernel.backends.iter().map(|(id, entry)| (*id, *entry));
         all.filter(|(_, entry)| entry.flags & BACKEND_EXISTS != 0).collect()
     }
 
-    /// Whether a reference's pod takes off outer headers.
+    /// Returns whether the pod of a reference removes outer headers.
     fn is_pod(&self, reference: BackendRef) -> bool {
         let entry = self.kernel.backends[&BackendId { family: V4, id: reference.id() }];
-        assert_eq!(entry.generation, reference.generation(), "it names nobody");
+        assert_eq!(entry.generation, reference.generation(), "the reference names no backend");
         entry.flags & BACKEND_POD != 0
     }
 
@@ -143,7 +144,7 @@ fn connections_stay_with_the_way_they_began_when_the_setting_changes() {
 }
 
 #[test]
-fn an_endpoint_goes_both_ways_at_once() {
+fn one_endpoint_can_be_two_backends_at_once() {
     let mut bed = Bed::new();
     bed.serve(&service());
     bed.restart(Dispatch::Pod);
@@ -153,7 +154,7 @@ fn an_endpoint_goes_both_ways_at_once() {
     bed.now += GRACE;
     bed.serve(&without);
     assert_eq!(bed.existing().len(), 4);
-    // What rests keeps its kind: should it return in time it is the same.
+    // A resting backend keeps its kind: it stays the same if it returns in time.
     bed.restart(Dispatch::Pod);
     bed.now += REST / 2;
     bed.serve(&service());

@@ -1,4 +1,4 @@
-//! What is found in the maps is not believed blindly.
+//! The plan checks everything it finds in the maps.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -48,7 +48,7 @@ fn two_services_with_one_slice_are_told_apart() {
     for id in &ids {
         kernel.services.insert(*id, entry);
     }
-    // The kernel that checks refuses two owners of a slot: let it know of one, as the plan does.
+    // The checking kernel refuses two owners of a slot: it gets only one, as the plan does.
     let found = kernel.found();
     ids[1..].iter().for_each(|id| _ = kernel.services.remove(id));
     let now = NOW + REST;
@@ -122,7 +122,7 @@ fn nothing_that_was_found_goes_before_everything_is_read() {
     restart_with_a_part(&no_endpoints, &no_endpoints);
 }
 
-/// An agent that starts again and can't read the EndpointSlices of service 0, but the Service, which is this one.
+/// Restarts the agent. It can read Service 0, which is `service`, but not the EndpointSlices of it.
 fn restart_without_slices(service: ServicePort) -> (Plan, FakeKernel, Desired) {
     let mut kernel = served();
     let now = NOW + REST;
@@ -143,7 +143,7 @@ fn read_everything(mut plan: Plan, mut kernel: FakeKernel, state: &Desired) {
     assert_serves(&kernel, state);
 }
 
-/// The backends of all services, and what names them.
+/// Returns the backends of all services and their names.
 fn lists(kernel: &FakeKernel) -> String {
     format!("{:?} {:?} {:?} {:?}", kernel.names, kernel.services, kernel.slots, kernel.backends)
 }
@@ -156,7 +156,7 @@ fn a_service_whose_slices_could_not_be_read_says_itself_who_may_use_it() {
     let frontends: Vec<_> = kernel.frontends.keys().copied().collect();
     assert_eq!(kernel.access(&frontends[0]), Access::Only([range(1, V4)].into()));
 
-    // It changes once more.
+    // The Service changes once more.
     for (service, access) in [
         (closed(port(0, V4, &[]), [range(2, V4)]), Access::Only([range(2, V4)].into())),
         (port(0, V4, &[]), Access::Everybody),
@@ -225,7 +225,7 @@ fn endpoints_that_were_read_and_go_are_gone_though_another_list_was_found() {
 }
 
 #[test]
-fn what_is_removed_while_not_everything_is_read_goes_at_once() {
+fn a_removal_during_an_incomplete_read_goes_at_once() {
     let mut kernel = served();
     let now = NOW + REST;
     let mut plan = Plan::adopt(CAPACITIES, kernel.found(), now);
@@ -262,7 +262,7 @@ fn a_way_whose_mtu_a_router_lowered_is_as_it_was_written() {
 }
 
 #[test]
-fn what_somebody_else_changed_is_noticed() {
+fn changes_by_another_process_are_noticed() {
     let mut kernel = FakeKernel::default();
     kernel.begin(NOW, Vec::new());
     let mut plan = Plan::adopt(CAPACITIES, Found::default(), NOW);
@@ -294,7 +294,7 @@ fn tables_of(length: u32) -> Desired {
 }
 
 #[test]
-fn what_was_served_stays_served_while_there_is_no_room_for_its_new_table() {
+fn a_service_stays_served_while_its_new_table_finds_no_room() {
     let mut kernel = FakeKernel::default();
     kernel.begin(NOW, Vec::new());
     let mut plan = Plan::adopt(CAPACITIES, Found::default(), NOW);
@@ -315,7 +315,7 @@ fn what_was_served_stays_served_while_there_is_no_room_for_its_new_table() {
             assert!(backend(&kernel, V4, slot.current()).is_some(), "service {id} has a dead slot");
         }
     }
-    // A frontend that is wanted no more goes all the same.
+    // An unwanted frontend goes all the same.
     let mut fewer = tables_of(37);
     fewer.ports.values_mut().for_each(|port| _ = port.frontends.pop_last());
     kernel.begin(now, Vec::new());

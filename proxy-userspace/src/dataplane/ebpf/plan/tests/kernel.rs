@@ -1,4 +1,4 @@
-//! A kernel that checks, at every single operation, what the programs rely on.
+//! A fake kernel that checks the programs' assumptions at every single operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -34,21 +34,21 @@ pub struct FakeKernel {
     pub frontends: BTreeMap<FrontendAt, Frontend>,
     pub vips: BTreeMap<IpAddr, u32>,
     pub ranges: BTreeSet<RangeAt>,
-    /// How many ranges there is room for.
+    /// The number of ranges with room.
     pub range_room: Option<usize>,
-    /// Service ids that flow and affinity entries have.
+    /// Service ids with flow or affinity entries.
     pub traces: BTreeSet<u32>,
     /// Watches the running sync.
     pub guard: Guard,
     /// The time of the running sync.
     pub now: Duration,
-    /// Every operation that was asked for, done or refused.
+    /// Every requested operation, done or refused.
     pub log: Vec<Change>,
-    /// Numbers of the operations, from here on, that are refused.
+    /// Numbers of the operations to refuse.
     pub refuse: Vec<usize>,
     released_backends: BTreeMap<BackendId, Duration>,
     released_services: BTreeMap<u32, Duration>,
-    /// By slot: the service id that had it last, and when it has rested.
+    /// By slot: its last service id, and the end of the slot's rest.
     released_slots: BTreeMap<u32, (u32, Duration)>,
 }
 
@@ -73,7 +73,7 @@ impl Kernel for FakeKernel {
 }
 
 impl FakeKernel {
-    /// How many backends exist, in IPv4 and in IPv6.
+    /// Returns the numbers of existing backends, in IPv4 and IPv6.
     pub fn living_backends(&self) -> [u32; 2] {
         [Family::V4, Family::V6].map(|family| {
             let all = self.backends.iter().filter(|(id, _)| id.family == family);
@@ -89,7 +89,8 @@ impl FakeKernel {
         self.log.clear();
     }
 
-    /// As [`begin`](Self::begin); watches who may use what `desired` has.
+    /// Begins a sync like [`begin`](Self::begin) and watches the access to the frontends of
+    /// `desired`.
     pub fn begin_guarded(&mut self, now: Duration, refuse: Vec<usize>, desired: &Desired) {
         self.begin(now, refuse);
         self.guard = Guard::new(self, desired);
@@ -101,7 +102,7 @@ impl FakeKernel {
         self.traces.extend(ids.filter(|id| *id != 0));
     }
 
-    /// What the collector does in a full round.
+    /// Does the work of a full round of the collector.
     pub fn reclaim_ids(&mut self, plan: &mut Plan) {
         let ids_to_reclaim = plan.ids_to_reclaim(self.now);
         self.traces.retain(|id| !plan.is_unassigned(*id, self.now));
@@ -277,7 +278,7 @@ impl FakeKernel {
         self.services.iter().find(|(_, entry)| has(entry)).map(|(id, _)| *id)
     }
 
-    /// Whether a service of the family chooses a backend for new connections.
+    /// Returns whether a service of the family chooses a backend for new connections.
     fn is_named(&self, id: BackendId, entry: BackendEntry) -> bool {
         let family = if id.family == Family::V4 { "IPv4" } else { "IPv6" };
         let of_family =
@@ -295,7 +296,7 @@ impl FakeKernel {
         })
     }
 
-    /// What a restarted agent would find.
+    /// Returns the content of the maps for a restarted agent.
     pub fn found(&self) -> Found {
         let mut slots = vec![Slot::default(); CAPACITIES.slots as usize];
         self.slots.iter().for_each(|(index, word)| slots[*index as usize] = *word);
@@ -321,7 +322,7 @@ impl FakeKernel {
         }
     }
 
-    /// The slots of a service id.
+    /// Returns the slots of a service id.
     pub fn slice(&self, id: u32) -> Vec<Slot> {
         let entry = self.services.get(&id).copied().unwrap_or_default();
         let extent = Extent { offset: entry.offset(), length: entry.length() };

@@ -1,4 +1,4 @@
-//! The plan against a kernel that is but a few maps.
+//! Tests of the plan on a fake kernel made of a few maps.
 
 mod access;
 mod cases;

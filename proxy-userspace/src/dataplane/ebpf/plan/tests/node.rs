@@ -1,5 +1,5 @@
-//! A node as the packets of a DSR service find it: the real plan over a fake kernel, and a walk through it that takes what
-//! it decides from the rules the programs have.
+//! A node for packets of a DSR service: the real plan on a fake kernel. A packet's walk through the
+//! node uses the rules of the programs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,32 +23,33 @@ use crate::model::{Dirty, Family};
 /// Short, so that entries expire in a test.
 pub const TIMEOUTS: Timeouts = Timeouts { syn: 6, established: 100, closing: 5, datagram: 30 };
 
-/// Nodes that have endpoints; one more has none.
+/// The number of nodes with endpoints; one more node has none.
 pub const HOMES: u8 = 2;
 
-/// Endpoints by number, and whether each is ready; those that are not exist.
+/// Endpoints by number, and whether each is ready. An endpoint that is not ready still exists.
 pub type Endpoints = BTreeMap<u8, bool>;
 
-/// What a client sends.
+/// A packet of a client.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
     pub key: FlowKey<Addr4>,
     pub role: Role,
-    /// The client's last one: its connection is over.
+    /// The last packet of the connection.
     pub fin: bool,
 }
 
-/// Where a packet is when a node is done with it.
+/// The result of a packet's walk through a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It reached this endpoint, here.
+    /// The packet reached this local endpoint.
     Served(u8),
-    /// It is on its way to another node, for this endpoint.
+    /// The packet goes to another node, for this endpoint.
     Sent {
         endpoint: u8,
         hint: u32,
     },
-    /// As `Sent`, by a node that was not to choose: it does not know the endpoint it was sent, or gives a second chance.
+    /// Like `Sent`, by a node that was not to choose. It does not know the endpoint in the packet,
+    /// or gives a second chance.
     Onward {
         endpoint: u8,
         hint: u32,
@@ -63,7 +64,7 @@ pub struct Node {
     embryos: Table,
     established: Table,
     round: Option<SettlingRound>,
-    /// How far the collector's round is.
+    /// The progress of the collector's round.
     stage: u8,
 }
 
@@ -81,7 +82,7 @@ impl Node {
     }
 
     pub fn sync(&mut self, endpoints: &Endpoints, now: Duration) {
-        // Node 0 is the one that looks; the others follow in the same order everywhere.
+        // Node 0 is the viewer; the others follow in the same order everywhere.
         let seen_from = |endpoint: u8| (home(endpoint) + HOMES + 1 - self.number) % (HOMES + 1);
         let endpoints: Vec<_> = endpoints.iter().map(|(n, ready)| (*n, seen_from(*n), *ready)).collect();
         let state = desired([(key(0, Family::V4), dsr(port(0, Family::V4, &endpoints)))]);
@@ -91,22 +92,22 @@ impl Node {
         assert!(report.is_complete(), "{report:?}");
     }
 
-    /// The agent is killed and another one started; the maps stay.
+    /// Kills the agent and starts another one; the maps stay.
     pub fn restart(&mut self, now: Duration) {
         self.plan = Plan::adopt(CAPACITIES, self.kernel.found(), now);
         (self.round, self.stage) = (None, 0);
     }
 
-    /// The collector goes on: a walk through the embryos, one through the others, and what follows from both. Packets come
-    /// in between.
+    /// Advances the collector: a walk through the embryos, one through the other entries, and the
+    /// settling. Packets arrive in between.
     pub fn collect(&mut self, now: Duration) {
         self.kernel.begin(now, Vec::new());
         match self.stage {
             0 => {
                 self.round = self.plan.begin_round(now);
-                self.note(true, now);
+                self.check_flows(true, now);
             }
-            1 => self.note(false, now),
+            1 => self.check_flows(false, now),
             _ => {
                 let established = Duration::from_secs(TIMEOUTS.established.into());
                 let Self { round, plan, kernel, .. } = self;
@@ -120,7 +121,7 @@ impl Node {
         self.stage = (self.stage + 1) % 3;
     }
 
-    fn note(&mut self, embryos: bool, now: Duration) {
+    fn check_flows(&mut self, embryos: bool, now: Duration) {
         let table = if embryos { &mut self.embryos } else { &mut self.established };
         table.0.retain(|_, (_, flow)| !expired(flow, now));
         let Some(round) = &mut self.round else { return };
@@ -129,7 +130,7 @@ impl Node {
         }
     }
 
-    /// A client's packet that came to this node.
+    /// Handles a packet from a client.
     pub fn direct(&mut self, packet: &Packet, now: Duration) -> Fate {
         let slot = self.slot(&packet.key).map(|(_, slot)| slot);
         if let Some(slot) = slot.filter(|slot| !slot.is_unsettled())
@@ -158,7 +159,7 @@ impl Node {
         Fate::Served(number(entry))
     }
 
-    /// A packet that another node sent here.
+    /// Handles a packet from another node.
     pub fn receive(&mut self, packet: &Packet, hint: u32, sent_on: bool, now: Duration) -> Fate {
         let Some((service, slot)) = self.slot(&packet.key) else { return Fate::Lost };
         let hinted = self.kernel.hints.get(&(service, hint)).copied().unwrap_or(BackendRef::NONE);
@@ -190,12 +191,12 @@ impl Node {
         if sent_on { Fate::Lost } else { Fate::Onward { endpoint: number(entry), hint: entry.hint } }
     }
 
-    /// Whether a client's packets are followed to another endpoint than this one.
+    /// Returns whether the packets of a client follow an entry to another endpoint.
     pub fn leads_elsewhere(&self, packet: &Packet, endpoint: u8, now: Duration) -> bool {
         self.followed(packet, now).is_some_and(|(_, entry)| number(entry) != endpoint)
     }
 
-    /// The owners of a connection's slot.
+    /// Returns the owners of a connection's slot.
     pub fn owners(&self, key: &FlowKey<Addr4>) -> Vec<u8> {
         let slot = self.slot(key).map_or(Slot::default(), |(_, slot)| slot);
         [slot.current(), slot.settled()]
@@ -213,7 +214,7 @@ impl Node {
             .count()
     }
 
-    /// The `BACKEND_*` bits of an endpoint.
+    /// Returns the `BACKEND_*` bits of an endpoint.
     pub fn flags(&self, endpoint: u8) -> u8 {
         let wanted = address(endpoint, Family::V4);
         self.kernel.backends.values().find(|entry| entry.address == wanted).map_or(0, |entry| entry.flags)
@@ -230,7 +231,7 @@ impl Node {
         backend(&self.kernel, Family::V4, reference).copied()
     }
 
-    /// The backend of a connection's entry, if it exists.
+    /// Returns the backend of a connection's entry, if it exists.
     fn followed(&self, packet: &Packet, now: Duration) -> Option<(BackendRef, BackendEntry)> {
         let live = |flow: &&Flow<Addr4>| !expired(flow, now);
         let established = self.established.get(&packet.key).filter(live);
@@ -297,7 +298,7 @@ impl Node {
     }
 }
 
-/// The node an endpoint is on.
+/// Returns the node of an endpoint.
 pub const fn home(endpoint: u8) -> u8 {
     endpoint % HOMES
 }

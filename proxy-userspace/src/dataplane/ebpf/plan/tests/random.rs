@@ -12,21 +12,21 @@ use super::world::{assert_serves, closed, desired, dsr, key, local_policy, port,
 use crate::dataplane::ebpf::plan::Plan;
 use crate::model::{Desired, Dirty, Family, PortKey, ServicePort};
 
-/// What happens between two syncs.
+/// The changes between two syncs.
 #[derive(Clone, Debug)]
 struct Step {
     /// Service number and its new state; `None` removes it.
     changes: Vec<(u8, Option<ServicePort>)>,
-    /// Two services that swap their addresses, if these are of one family.
+    /// Two services that swap their addresses if these have the same family.
     swap: Option<(u8, u8)>,
-    /// New numbers of the ranges that are inside the cluster.
+    /// New numbers of the ranges inside the cluster.
     cluster_sources: Option<BTreeSet<u8>>,
     seconds: u64,
     /// Operations that fail.
     refuse: Vec<usize>,
-    /// The agent is killed and another one started before the sync.
+    /// Whether another agent replaces the agent before the sync.
     restart: bool,
-    /// Flow and affinity entries of services that are gone are collected after the sync.
+    /// Whether the collector removes the entries of removed services after the sync.
     reclaim: bool,
 }
 
@@ -82,7 +82,7 @@ fn step() -> impl Strategy<Value = Step> {
         })
 }
 
-/// The number of the address that each service has.
+/// The number of each service's address.
 type Vips = [u8; SERVICES as usize];
 
 const VIPS: Vips = [0, 1, 2, 3, 4];
@@ -114,8 +114,11 @@ fn change(state: &mut Desired, vips: &mut Vips, step: &Step) -> Dirty {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
-    /// The kernel's own checks run at every operation, and the plan always knows what is in the maps. At the end, with nothing failing any more, it serves
-    /// what is desired; once more changes nothing; and a restart changes nothing either.
+    /// The kernel's own checks run at every operation, and the plan always knows the content of the
+    /// maps.
+    ///
+    /// Without further failures the kernel serves the desired state in the end. Another sync and a
+    /// restart change nothing.
     #[test]
     fn the_kernel_comes_to_serve_what_is_desired(steps in proptest::collection::vec(step(), 1..24)) {
         let mut kernel = FakeKernel::default();
@@ -141,7 +144,7 @@ proptest! {
             prop_assert_eq!(plan.drift(&kernel.found()), Vec::<&str>::new());
             prop_assert_eq!(plan.backends_in_maps(), kernel.living_backends());
         }
-        // Room that still rests comes back within two rests.
+        // Resting room is free again within two rests.
         for _ in 0..4 {
             now += Duration::from_secs(11);
             kernel.begin_guarded(now, Vec::new(), &state);
@@ -158,7 +161,7 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
-    /// The agent is killed after any number of operations of any sync: another one finds what it needs to go on,
+    /// The agent is killed after any number of operations of any sync. The next agent can go on,
     /// and the kernel's own checks hold at each of its operations.
     #[test]
     fn an_agent_killed_anywhere_leaves_what_the_next_one_can_go_on_with(
@@ -198,7 +201,7 @@ proptest! {
     }
 }
 
-/// Another agent, which knows its own addresses from the start.
+/// Returns another agent that knows its node's addresses from the start.
 fn adopt(kernel: &mut FakeKernel, now: Duration) -> Plan {
     let mut plan = Plan::adopt(CAPACITIES, kernel.found(), now);
     kernel.begin(now, Vec::new());
@@ -206,7 +209,7 @@ fn adopt(kernel: &mut FakeKernel, now: Duration) -> Plan {
     plan
 }
 
-/// More operations than a sync of these tests has.
+/// More operations than a sync of these tests.
 const NEVER_REACHED: usize = 2000;
 
 fn assert_quiet(plan: &mut Plan, kernel: &mut FakeKernel, state: &Desired, now: Duration) {

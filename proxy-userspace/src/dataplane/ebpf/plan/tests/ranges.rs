@@ -1,4 +1,4 @@
-//! Source ranges, and who is inside the cluster.
+//! Source ranges of frontends and of the cluster.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::model::{Algorithm, Desired, Dirty, Family, Frontend, FrontendKind, Li
 
 const V4: Family = Family::V4;
 
-/// Who may use the first frontend.
+/// Returns the access to the first frontend.
 fn ranges_of(bed: &Bed) -> Access {
     let at = *bed.kernel.frontends.keys().next().unwrap();
     bed.kernel.access(&at)
@@ -90,7 +90,7 @@ fn a_full_map_closes_a_service_and_leaves_others_and_its_endpoints_alone() {
     let other = bed.kernel.frontends.keys().next_back().unwrap();
     assert_eq!(bed.kernel.access(other), Access::Everybody);
 
-    // A new one that finds no room is not served at all.
+    // A new port without room is not served at all.
     state.ports.insert(key(2, V4), closed(port(2, V4, &[(1, 0, true)]), [nets[1]]));
     assert_eq!(bed.sync(&state, &[]).pending.len(), 2);
     assert_eq!(bed.kernel.frontends.len(), 4);
@@ -110,7 +110,8 @@ fn a_service_is_closed_though_its_new_table_finds_no_room() {
     assert_eq!(ranges_of(&bed), Access::Only([range(1, V4)].into()));
 }
 
-/// The address of service 0 goes to service 1, which is closed to all but its source ranges: before, and after.
+/// Moves the address of service 0 to service 1, which is restricted to source ranges. Returns the
+/// states before and after.
 fn moved(former: ServicePort) -> (Desired, Desired) {
     let taken = port(0, V4, &[]).frontends;
     let next = ServicePort { frontends: taken, ..closed(port(1, V4, &[(1, 0, true)]), [range(1, V4)]) };
@@ -200,7 +201,7 @@ fn ranges_that_were_found_without_a_frontend_go() {
 }
 
 #[test]
-fn who_is_inside_the_cluster_changes_with_the_nodes_and_stays_while_not_everything_was_read() {
+fn cluster_sources_follow_the_nodes_and_stay_until_everything_is_read() {
     let mut bed = Bed::new();
     let inside = |nets: &[u8]| Desired {
         cluster_sources: nets.iter().map(|n| range(*n, V4)).collect(),

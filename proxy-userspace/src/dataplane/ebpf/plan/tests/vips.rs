@@ -126,7 +126,7 @@ fn nothing_is_a_service_address_while_this_node_s_own_are_not_known() {
 }
 
 #[test]
-fn an_address_that_comes_to_a_device_is_this_node_s_at_once_until_it_leaves() {
+fn an_address_on_a_device_belongs_to_this_node_at_once_until_it_leaves() {
     let mut scene = Scene::new();
     let address = IpAddr::from([192, 0, 2, 2]);
     assert_ne!(scene.kernel.vips[&address], VIP_ON_NODE);
@@ -194,10 +194,10 @@ fn an_address_is_closed_to_the_outside_as_long_as_all_its_frontends_are() {
 }
 
 #[test]
-fn what_could_not_be_written_is_told_and_written_by_the_next_sync() {
+fn a_failed_write_is_reported_and_repeated_by_the_next_sync() {
     let mut scene = Scene::new();
     let dirty = scene.drop_service(2);
-    // Some of these are the last two: the removals from VIPS.
+    // Some of these operations are the last two: the removals from VIPS.
     assert!(!scene.sync(&dirty, (4..100).collect()));
     assert_ne!(scene.kernel.vips, wanted(&scene.state, &[own()]));
     assert!(scene.sync(&Dirty::default(), Vec::new()));
@@ -205,7 +205,7 @@ fn what_could_not_be_written_is_told_and_written_by_the_next_sync() {
 }
 
 #[test]
-fn what_is_found_is_kept_or_removed_and_a_restart_writes_nothing() {
+fn found_addresses_are_kept_or_removed_and_a_restart_writes_nothing() {
     let mut scene = Scene::new();
     let stale = IpAddr::from([192, 0, 2, 77]);
     scene.kernel.vips.insert(stale, VIP_EXTERNAL);

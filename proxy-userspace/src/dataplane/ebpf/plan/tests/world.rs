@@ -1,4 +1,4 @@
-//! Desired states for the tests, and what the kernel must hold for them.
+//! Desired states for the tests, and the expected content of the kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -210,7 +210,7 @@ fn assert_hints(kernel: &FakeKernel, key: &PortKey, port: &ServicePort, ids: [Op
         let local = || port.endpoints.iter().filter(is_wanted).map(|(address, _)| *address);
         let hinted = local().filter(|address| !losers.contains(address));
         let hinted = hinted.map(|address| (hint_of(address), address));
-        // Of a pod's endpoints the lowest, which is the last that is entered here.
+        // The lowest endpoint of a pod wins: it is inserted last here.
         let pods: BTreeMap<u32, SocketAddr> =
             local().rev().map(|address| (pod_hint_of(address.ip()), address)).collect();
         let ids: BTreeMap<SocketAddr, u32> = kernel
@@ -234,7 +234,8 @@ fn assert_backends(kernel: &FakeKernel, desired: &Desired) {
         }
     }
     let living = kernel.backends.values().filter(|entry| entry.flags & BACKEND_EXISTS != 0);
-    // One that is also there for connections that began the other way counts once, as new ones reach it.
+    // A backend kept for connections with the former destination counts once, as new connections
+    // reach it.
     let (leaving, open): (Vec<&BackendEntry>, Vec<_>) =
         living.partition(|entry| entry.flags & BACKEND_READY == 0);
     let living: BTreeMap<SocketAddr, &BackendEntry> =
@@ -256,7 +257,7 @@ fn assert_backends(kernel: &FakeKernel, desired: &Desired) {
     }
 }
 
-/// The entry a reference names, if it still does.
+/// Returns the entry of a reference, unless the id has another generation.
 pub fn backend(kernel: &FakeKernel, family: Family, reference: BackendRef) -> Option<&BackendEntry> {
     let entry = kernel.backends.get(&BackendId { family, id: reference.id() })?;
     (entry.generation == reference.generation() && entry.flags & BACKEND_EXISTS != 0).then_some(entry)
