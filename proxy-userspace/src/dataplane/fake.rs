@@ -1,4 +1,4 @@
-//! A data plane without a kernel, for tests of whatever drives one.
+//! A data plane without a kernel, for tests of its callers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,28 +7,28 @@ use crate::dataplane::{Check, Dataplane, SyncFailure, SyncReport};
 use crate::model::{Desired, Dirty, PortKey, ServicePort};
 use crate::node::Topology;
 
-/// Remembers what it was told, and fails where it is asked to.
+/// Records its calls and fails on request.
 #[derive(Clone, Debug, Default)]
 pub struct FakeDataplane {
-    /// What is served now: what [`Desired::ports`] said of each port when it was last dirty.
+    /// The served ports: the state in [`Desired::ports`] when each was last dirty.
     pub served: BTreeMap<PortKey, ServicePort>,
     /// The topology of the last call.
     pub topology: Topology,
-    /// How often it was told a topology.
+    /// The number of `set_topology` calls.
     pub topologies: usize,
-    /// Why it can't attach to its devices.
+    /// The failure of the attachment to devices.
     pub unattached: Option<SyncFailure>,
-    /// When a sync has something to do though nothing changed.
+    /// The time until a sync has work though nothing changed.
     pub due_in: Option<Duration>,
-    /// What was dirty at each call of `sync`, in order.
+    /// The dirty set of each call of `sync`, in order.
     pub syncs: Vec<Dirty>,
-    /// Ports that can't be served, and why.
+    /// Ports that can't be served, and the reasons.
     pub refused: BTreeMap<PortKey, String>,
-    /// What it finds wrong with itself.
+    /// The fault of the self-check.
     pub fault: Option<String>,
-    /// How often it was called to keep house.
+    /// The number of `housekeep` calls.
     pub housekept: usize,
-    /// When it wants to keep house again.
+    /// The requested time of the next `housekeep` call.
     pub housekeep_in: Option<Duration>,
     pending: Dirty,
 }

@@ -1,4 +1,4 @@
-//! The data plane: what makes the kernel serve the desired state.
+//! The data plane: it makes the kernel serve the desired state.
 
 pub mod change;
 pub mod ebpf;
@@ -13,27 +13,30 @@ use std::time::Duration;
 use crate::model::{Desired, Dirty, PortKey, ServiceKey};
 use crate::node::Topology;
 
-/// Something that can serve a [`Desired`] state. Two real implementations (eBPF and IPVS) and a fake.
+/// Serves a [`Desired`] state. The real implementations are eBPF and IPVS, and tests have a fake.
 ///
-/// Both calls may be repeated at will: told the same twice, the second changes nothing.
+/// A caller may repeat each call: the second call with the same arguments changes nothing.
 pub trait Dataplane {
-    /// Brings the kernel to `desired` for everything `dirty` names, and tries again what stayed pending.
+    /// Brings the kernel to `desired` for everything in `dirty`, and retries pending operations.
     fn sync(&mut self, desired: &Desired, dirty: &Dirty) -> SyncReport;
 
-    /// Attaches to, and detaches from, devices, and writes the ways to other nodes.
+    /// Attaches to and detaches from devices, and writes the ways to other nodes.
     fn set_topology(&mut self, topology: &Topology) -> SyncReport;
 
-    /// Called every few seconds, whether anything changed or not: a sign of life towards the kernel, and what
-    /// has expired goes. Returns when it shall be called again, if that is earlier.
+    /// Keeps house every few seconds, with or without changes: writes the heartbeat and deletes
+    /// expired entries.
+    ///
+    /// Returns the time of the next call, if it shall be earlier.
     fn housekeep(&mut self, now_monotonic_seconds: u64) -> Option<Duration>;
 
-    /// Looks whether the kernel still does what it was told. Called as often as housekeeping, while nothing is due.
+    /// Checks that the kernel still serves as planned. The agent calls it as often as housekeeping,
+    /// while nothing is due.
     fn check(&mut self) -> Check {
         Check::default()
     }
 }
 
-/// Which implementation serves.
+/// The serving implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// XDP and TC programs.
@@ -43,7 +46,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// As `--proxy-mode` and /proxyMode have it.
+    /// Returns the name in `--proxy-mode` and /proxyMode.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -71,68 +74,69 @@ impl<D: Dataplane + ?Sized> Dataplane for Box<D> {
     }
 }
 
-/// What a data plane finds out about itself.
+/// The result of a data plane's self-check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Check {
-    /// What is wrong, in one line.
+    /// The fault, in one line.
     pub fault: Option<String>,
-    /// Flow entries that were removed since the start because they had expired.
+    /// Expired flow entries removed since the start.
     pub expired_flows: u64,
-    /// Ports that connections to backends on other nodes have.
+    /// Ports in use by connections to backends on other nodes.
     pub snat: SnatPorts,
 }
 
-/// Ports of this node that connections to backends on other nodes have (SNAT). Each can be used once for each backend.
+/// Ports of this node for connections to backends on other nodes (SNAT). Each port is usable once
+/// per backend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SnatPorts {
-    /// How many there are.
+    /// The number of ports.
     pub size: u32,
-    /// How many of them connections to the backend with most of them have.
+    /// The number of ports in use towards the backend with the most.
     pub most_used: u32,
-    /// The backends for which few are left, sorted.
+    /// Backends with few ports left, sorted.
     pub crowded: Vec<Crowded>,
 }
 
-/// A backend to which most of the ports are in use.
+/// A backend with most ports in use.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Crowded {
     /// Its address and port.
     pub backend: SocketAddr,
-    /// The Services that have it.
+    /// The Services of the backend.
     pub services: BTreeSet<ServiceKey>,
     /// Ports in use.
     pub used: u32,
 }
 
-/// What a sync did.
+/// The result of a sync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SyncReport {
-    /// Operations that changed something in the kernel.
+    /// The number of operations that changed the kernel.
     pub writes: usize,
-    /// Service ports with an operation that failed; it is tried again at the next sync.
+    /// Service ports with a failed operation. The next sync retries it.
     pub pending: Vec<(PortKey, String)>,
-    /// Failures that belong to no service port.
+    /// Failures without a service port.
     pub failures: Vec<SyncFailure>,
-    /// After this time a sync has something to do though nothing changed.
+    /// The time until a sync has work though nothing changed.
     pub due_in: Option<Duration>,
 }
 
-/// What could not be done and belongs to no service port, by whom it concerns. It is tried again.
+/// A failure without a service port, by concern. The data plane retries it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SyncFailure {
-    /// This node: it serves nobody, since no program is attached where one has to be.
+    /// This node: it serves no Service, because no program is attached to an uplink.
     Node(String),
-    /// One device: it is not served, or not in the way that was asked for.
+    /// One device: it has no program, or not the requested kind of attachment.
     Device(String),
-    /// Every node alike, as a rule: a map has no room for a way, a node's address or a range of the cluster.
+    /// Usually every node: a map has no room for a way, a node's address or a range of the cluster.
     Map(String),
 }
 
 impl SyncFailure {
-    /// All words of [`concern`](Self::concern).
+    /// All values of [`concern`](Self::concern).
     pub const CONCERNS: [&str; 3] = ["node", "device", "map"];
 
-    /// Whom it concerns, in one word.
+    /// Returns the concern in one word.
     #[must_use]
     pub const fn concern(&self) -> &'static str {
         match self {
@@ -142,7 +146,7 @@ impl SyncFailure {
         }
     }
 
-    /// Whether this node can't serve at all.
+    /// Returns whether this node can't serve at all.
     #[must_use]
     pub const fn is_fatal(&self) -> bool {
         matches!(self, Self::Node(_))
@@ -157,7 +161,7 @@ impl fmt::Display for SyncFailure {
 }
 
 impl SyncReport {
-    /// Something failed, on behalf of a service port or of none.
+    /// Records a failure of a service port, or of none.
     pub(crate) fn fail(&mut self, port: Option<&PortKey>, why: String) {
         match port {
             Some(port) => self.pending.push((port.clone(), why)),
@@ -165,7 +169,7 @@ impl SyncReport {
         }
     }
 
-    /// Whether everything asked for is in the kernel.
+    /// Returns whether the kernel has everything requested.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.pending.is_empty() && self.failures.is_empty()

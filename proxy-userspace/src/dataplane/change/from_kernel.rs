@@ -1,4 +1,5 @@
-//! From the kernel's own rules to eBPF: kube-proxy has served this node, in whichever mode, and may do so yet.
+//! The mode change from the kernel's own rules to eBPF. kube-proxy has served this node in any of
+//! its modes, and may still do so.
 
 use std::time::{Duration, Instant};
 
@@ -10,32 +11,33 @@ use crate::dataplane::{Check, Dataplane, SyncReport};
 use crate::model::{Desired, Dirty};
 use crate::node::Topology;
 
-/// eBPF serves what begins; the kernel's rules keep the connections that they translate.
+/// A data plane for the change: eBPF serves new connections, and the kernel's rules keep the
+/// connections that they translate.
 #[derive(Debug)]
 pub struct FromKernel {
     dataplane: EbpfDataplane,
     frontends: Frontends,
     former: Former,
     drain: Duration,
-    /// Whether the programs are attached where they have to be.
+    /// Whether the programs are attached to the uplinks.
     is_attached: bool,
-    /// When the kernel is asked again what is left.
+    /// The time of the next check of the kernel's connections.
     next_check: Instant,
 }
 
-/// Who serves what began before.
+/// The server of existing connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Former {
     /// The kernel serves everything, since the maps are not filled yet.
     Serves,
     /// The kernel keeps its connections.
     Drains,
-    /// Nobody: all connections are eBPF's.
+    /// The change is over: all connections are eBPF's.
     Gone,
 }
 
 impl FromKernel {
-    /// Of a data plane that shares with the kernel's rules.
+    /// Returns the change of a data plane that shares with the kernel's rules.
     #[must_use]
     pub fn new(dataplane: EbpfDataplane, frontends: Frontends, drain: Duration) -> Self {
         let (former, next_check) = (Former::Serves, Instant::now());
@@ -51,11 +53,11 @@ impl FromKernel {
         }
         match self.dataplane.change_share(Share::Alone) {
             Ok(()) => {
-                info!("eBPF serves all connections");
+                info!("the mode change is over; eBPF serves all connections");
                 self.former = Former::Gone;
             }
             Err(error) => {
-                warn!(%error, "the programs still leave connections to the kernel's rules; tried again");
+                warn!(%error, "ending the mode change failed; the programs still share; tried again");
             }
         }
     }
@@ -63,8 +65,8 @@ impl FromKernel {
     fn is_over(&self, shared_for: Duration) -> bool {
         if shared_for >= self.drain {
             info!(
-                "the kernel's rules have kept existing connections for {}: the others end",
-                readable(shared_for)
+                after = readable(shared_for),
+                "--drain is over: the remaining connections of the kernel's rules end"
             );
             return true;
         }
@@ -78,7 +80,7 @@ impl FromKernel {
                 false
             }
             Err(error) => {
-                warn!(%error, "the kernel's connections can't be listed; they keep their time");
+                warn!(%error, "listing the kernel's connections failed; they stay until --drain is over");
                 false
             }
         }
@@ -91,8 +93,8 @@ impl Dataplane for FromKernel {
         if self.former == Former::Serves && is_filled(self.is_attached, &report, dirty) {
             self.dataplane.record_share();
             info!(
-                "eBPF serves new connections and datagrams; the kernel's rules keep theirs for at most {} (--drain)",
-                readable(self.drain)
+                drain = readable(self.drain),
+                "eBPF serves new connections and datagrams; the kernel's rules keep theirs for at most --drain"
             );
             self.former = Former::Drains;
         }

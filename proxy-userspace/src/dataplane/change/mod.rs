@@ -1,8 +1,10 @@
-//! A node that changes its mode: the new one serves what begins, and TCP and SCTP connections stay with the former one until they
-//! have ended, or for as long as `--drain` says. Datagrams change over at once.
+//! Mode changes of a node. The new mode serves new connections at once. TCP and SCTP connections
+//! stay with the former mode until they end, or for the time of `--drain`. Datagrams change the
+//! mode at once.
 //!
-//! The former mode gives way when the new one has been filled, so that at every instant one of them serves what begins. A change that an
-//! agent left unfinished is gone on with by the next one, or turned round.
+//! The former mode gives up new connections only when the new mode is filled, so that one of them
+//! serves new connections at every instant. The next agent continues an unfinished change, or
+//! reverses it.
 
 mod from_kernel;
 mod to_ebpf;
@@ -21,10 +23,11 @@ use super::ipvs::IpvsDataplane;
 use super::{Dataplane, SyncFailure, SyncReport, ebpf, ipvs};
 use crate::model::{Desired, Dirty};
 
-/// How often the former mode is asked what is left of it, and what fails is tried again.
+/// The interval of checks of the former mode's connections, and of retries.
 const INTERVAL: Duration = Duration::from_secs(30);
 
-/// Serves by eBPF, and goes over to it where IPVS serves yet, or the kernel's rules do: kube-proxy's.
+/// Returns a data plane for eBPF. It changes the mode if IPVS or the kernel's rules (kube-proxy)
+/// still serve.
 pub fn to_ebpf(
     settings: ebpf::Settings,
     ipvs: &ipvs::Settings,
@@ -39,7 +42,7 @@ pub fn to_ebpf(
         dataplane.note_node_flows(&frontends);
         return Ok(Box::new(ToEbpf::new(dataplane, ipvs.clone(), drain)));
     }
-    // Once eBPF has served alone, what the kernel still translates is none of it.
+    // After eBPF has served alone, connections translated by the kernel are none of its own.
     let may_share = !ebpf::is_attached(&settings.bpffs_path) || matches!(recorded, Share::Newer { .. });
     let connections = if may_share { served_by_kernel(&frontends) } else { 0 };
     let share = if connections == 0 { Share::Alone } else { Share::Newer { turned: false } };
@@ -50,20 +53,20 @@ pub fn to_ebpf(
     }
     info!(
         connections,
-        "the kernel's rules serve connections to Services, as those of kube-proxy do; they stay there"
+        "the kernel's rules, such as those of kube-proxy, serve connections to Services; they stay there"
     );
     Ok(Box::new(FromKernel::new(dataplane, frontends, drain)))
 }
 
-/// Connections to frontends that rules of the kernel translate.
+/// Returns the number of connections to frontends that the kernel's rules translate.
 fn served_by_kernel(frontends: &Frontends) -> usize {
     frontends.translated_by_kernel().unwrap_or_else(|error| {
-        warn!(%error, "the kernel's connections can't be listed; those that kube-proxy serves may end");
+        warn!(%error, "listing the kernel's connections failed; connections served by kube-proxy may end");
         0
     })
 }
 
-/// Serves by IPVS, and goes over to it where eBPF serves yet.
+/// Returns a data plane for IPVS. It changes the mode if eBPF still serves.
 pub fn to_ipvs(
     settings: &ipvs::Settings,
     ebpf: ebpf::Settings,
@@ -77,8 +80,10 @@ pub fn to_ipvs(
     Ok(Box::new(ToIpvs::new(dataplane, ebpf, drain)))
 }
 
-/// Whether the new mode serves what begins, as far as it will soon: what it can't serve the former one must not serve for ever either.
-/// `is_attached` is whether it could when it was last told of devices.
+/// Returns whether the new mode serves new connections as far as it can. The former mode must not
+/// keep serving for a port that the new mode can't serve.
+///
+/// `is_attached` tells whether it could serve at the last `set_topology`.
 fn is_filled(is_attached: bool, report: &SyncReport, dirty: &Dirty) -> bool {
     is_attached && !dirty.incomplete && !is_fatal(report)
 }
@@ -87,13 +92,13 @@ fn is_fatal(report: &SyncReport) -> bool {
     report.failures.iter().any(SyncFailure::is_fatal)
 }
 
-/// Everything, for a data plane that was told nothing yet.
+/// Returns the dirty set of everything, for a data plane without a state.
 fn everything(desired: &Desired, dirty: &Dirty) -> Dirty {
     let ports = desired.ports.keys().cloned().collect();
     Dirty { ports, nodes: true, health: true, incomplete: dirty.incomplete }
 }
 
-/// A time in words: full minutes, or seconds.
+/// Returns a time as text: full minutes, or seconds.
 fn readable(time: Duration) -> String {
     match time.as_secs() {
         seconds @ 0..120 => format!("{seconds} s"),

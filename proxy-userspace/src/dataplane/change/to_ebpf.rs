@@ -1,4 +1,4 @@
-//! From IPVS to eBPF.
+//! The mode change from IPVS to eBPF.
 
 use std::time::{Duration, Instant};
 
@@ -11,36 +11,36 @@ use crate::dataplane::{Check, Dataplane, SyncReport};
 use crate::model::{Desired, Dirty};
 use crate::node::Topology;
 
-/// eBPF serves what begins, IPVS keeps what it has.
+/// A data plane for the change: eBPF serves new connections, and IPVS keeps its own.
 #[derive(Debug)]
 pub struct ToEbpf {
     dataplane: EbpfDataplane,
     former: Former,
     settings: ipvs::Settings,
     drain: Duration,
-    /// Whether the programs are attached where they have to be.
+    /// Whether the programs are attached to the uplinks.
     is_attached: bool,
-    /// When the former mode is asked again.
+    /// The time of the next check of the former mode.
     next_check: Instant,
 }
 
-/// Where the former mode is.
+/// The state of the former mode.
 #[derive(Debug)]
 enum Former {
-    /// It serves, since the new one is not filled yet.
+    /// It serves, because the new mode is not filled yet.
     Serves,
-    /// It can't be worked with yet.
+    /// Its retreat has not begun yet.
     Pending,
-    /// It gets nothing new.
+    /// It gets no new connections.
     Retreats(Box<Retreat>),
-    /// It is gone, and the programs still think that it may be there.
+    /// It is gone, and the programs still share with it.
     Gone,
-    /// It is gone.
+    /// It is gone, and eBPF serves alone.
     Forgotten,
 }
 
 impl ToEbpf {
-    /// Of a data plane that shares with IPVS.
+    /// Returns the change of a data plane that shares with IPVS.
     #[must_use]
     pub fn new(dataplane: EbpfDataplane, settings: ipvs::Settings, drain: Duration) -> Self {
         Self {
@@ -53,16 +53,16 @@ impl ToEbpf {
         }
     }
 
-    /// The next step of the former mode's way out.
+    /// Takes the next step of the former mode's retreat.
     fn advance(&mut self) {
         let rest = self.drain.saturating_sub(self.dataplane.shared_for());
-        // What is over and could not be removed is not tried more often.
+        // A failed removal after the drain is retried at the same interval.
         self.next_check = Instant::now() + if rest.is_zero() { INTERVAL } else { rest.min(INTERVAL) };
         if matches!(self.former, Former::Pending) {
             match Retreat::begin(&self.settings) {
                 Ok(retreat) => self.former = Former::Retreats(Box::new(retreat)),
                 Err(error) => {
-                    warn!("IPVS serves existing connections, and can't be told to take no more: {error}");
+                    warn!(%error, "stopping IPVS from taking new connections failed; tried again");
                 }
             }
         }
@@ -75,12 +75,14 @@ impl ToEbpf {
                     info!("IPVS is gone, eBPF serves alone");
                     self.former = Former::Forgotten;
                 }
-                Err(error) => warn!("the programs still leave connections to IPVS, which is gone: {error}"),
+                Err(error) => {
+                    warn!(%error, "ending the mode change failed; the programs still leave connections to IPVS")
+                }
             }
         }
     }
 
-    /// Whether nobody waits for the former mode any more.
+    /// Returns whether the former mode can be removed.
     fn is_over(&mut self) -> bool {
         let shared_for = self.dataplane.shared_for();
         if let Former::Retreats(retreat) = &mut self.former {
@@ -90,28 +92,28 @@ impl ToEbpf {
                     return true;
                 }
                 Ok(left) => info!(services = left.services, "IPVS has connections left"),
-                Err(error) => warn!("IPVS goes: {error}"),
+                Err(error) => warn!(%error, "checking the connections of IPVS failed; tried again"),
             }
         }
         let is_over = shared_for >= self.drain;
         if is_over {
-            info!("IPVS has served existing connections for {}: the others end", readable(shared_for));
+            info!(after = readable(shared_for), "--drain is over: the remaining connections of IPVS end");
         }
         is_over
     }
 
     fn remove(&mut self) {
-        // Its lock goes first.
+        // This drops the former data plane with its lock first.
         self.former = Former::Pending;
         match ipvs::cleanup() {
             Ok(_) if ipvs::is_here() => {
-                warn!("what IPVS left can't be removed: that takes the program nft");
+                warn!("removing IPVS failed: it takes the program nft");
             }
             Ok(cleaned) => {
                 info!(removed = cleaned.removed.join(", "), "IPVS is removed");
                 self.former = Former::Gone;
             }
-            Err(error) => warn!("what IPVS left can't be removed: {error}"),
+            Err(error) => warn!(%error, "removing IPVS failed; tried again"),
         }
     }
 }
@@ -122,8 +124,8 @@ impl Dataplane for ToEbpf {
         if matches!(self.former, Former::Serves) && is_filled(self.is_attached, &report, dirty) {
             self.dataplane.record_share();
             info!(
-                "eBPF serves new connections and datagrams; IPVS keeps its connections for at most {} (--drain)",
-                readable(self.drain)
+                drain = readable(self.drain),
+                "eBPF serves new connections and datagrams; IPVS keeps its connections for at most --drain"
             );
             self.former = Former::Pending;
             self.advance();

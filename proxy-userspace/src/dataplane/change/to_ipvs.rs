@@ -1,4 +1,4 @@
-//! From eBPF to IPVS.
+//! The mode change from eBPF to IPVS.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,11 @@ use crate::dataplane::{Check, Dataplane, SyncReport};
 use crate::model::{Desired, Dirty, Forwarding};
 use crate::node::Topology;
 
-/// Connections are counted once they are answered; what was being opened at the change has this long for that.
+/// The time for connections that were opening at the change: the count includes only answered
+/// connections.
 const OPENING: Duration = Duration::from_secs(30);
 
-/// IPVS serves what begins, eBPF keeps what it has.
+/// A data plane for the change: IPVS serves new connections, and eBPF keeps its own.
 #[derive(Debug)]
 pub struct ToIpvs {
     dataplane: IpvsDataplane,
@@ -22,33 +23,34 @@ pub struct ToIpvs {
     settings: ebpf::Settings,
     drain: Duration,
     topology: Option<Topology>,
-    /// Whether IPVS could serve when it was last told of devices.
+    /// Whether IPVS could serve at the last `set_topology`.
     is_attached: bool,
-    /// What the former mode was told last could not be done.
+    /// Whether the last update of the former mode failed.
     former_failed: bool,
-    /// When what failed is tried again.
+    /// The time of the next retry.
     retry_at: Instant,
-    /// Whether there are connections of which directors keep nothing, so that nobody knows when the last one has ended.
+    /// Whether directors serve connections without flow entries. The end of these is unknown.
     has_untracked: bool,
 }
 
-/// Where the former mode is.
+/// The state of the former mode.
 #[derive(Debug)]
 enum Former {
-    /// It serves as its agent left it, and can't be told anything.
+    /// It serves as its agent left it, without updates.
     Unmanaged,
-    /// It serves and follows the cluster, since the new mode is not filled yet.
+    /// It serves and follows the cluster, because the new mode is not filled yet.
     Serves(Box<EbpfDataplane>),
-    /// It gets nothing new, and follows the cluster: other nodes' directors send to endpoints here.
+    /// It gets no new connections and follows the cluster: directors on other nodes send packets to
+    /// endpoints here.
     Retreats(Box<EbpfDataplane>),
-    /// It is to be removed.
+    /// It waits for its removal.
     Leftover,
     /// It is gone.
     Gone,
 }
 
 impl Former {
-    /// What can be told something.
+    /// Returns the former data plane, if it takes updates.
     fn dataplane(&mut self) -> Option<&mut EbpfDataplane> {
         match self {
             Self::Serves(former) | Self::Retreats(former) => Some(former),
@@ -58,7 +60,8 @@ impl Former {
 }
 
 impl ToIpvs {
-    /// Of a data plane beside which programs are attached; they go on as they are until it is filled.
+    /// Returns the change of a data plane beside attached programs. These serve unchanged until
+    /// IPVS is filled.
     #[must_use]
     pub fn new(dataplane: IpvsDataplane, settings: ebpf::Settings, drain: Duration) -> Self {
         let share = ebpf::recorded(&settings.bpffs_path);
@@ -66,7 +69,7 @@ impl ToIpvs {
         let former = match EbpfDataplane::open(settings.clone()) {
             Ok(former) => Former::Serves(Box::new(former)),
             Err(error) => {
-                warn!("eBPF serves as it was left until IPVS is filled: {error}");
+                warn!(%error, "opening the former mode eBPF failed; it serves without updates until IPVS is filled");
                 Former::Unmanaged
             }
         };
@@ -83,7 +86,7 @@ impl ToIpvs {
         }
     }
 
-    /// IPVS is filled: takes what begins away from the former mode.
+    /// Takes new connections away from the former mode: IPVS is filled.
     fn take_over(&mut self, desired: &Desired, dirty: &Dirty) {
         if Instant::now() < self.retry_at {
             return;
@@ -109,8 +112,8 @@ impl ToIpvs {
         match former.change_share(former.share().to_older()) {
             Ok(()) => {
                 info!(
-                    "IPVS serves new connections and datagrams; eBPF keeps its connections for at most {} (--drain)",
-                    readable(self.drain)
+                    drain = readable(self.drain),
+                    "IPVS serves new connections and datagrams; eBPF keeps its connections for at most --drain"
                 );
                 self.former = Former::Retreats(former);
             }
@@ -121,18 +124,19 @@ impl ToIpvs {
         }
     }
 
-    /// What this kernel refuses it will refuse again; anything else is tried again.
+    /// Handles a failed opening of the former mode. A refusal by the kernel is final; any other
+    /// failure is retried.
     fn give_up(&mut self, error: &OpenError) {
         if error.is_of_the_kernel() {
-            warn!("eBPF can't be told to keep its connections, which end: {error}");
+            warn!(%error, "restricting eBPF to its connections failed; the connections end");
             self.remove();
         } else {
-            warn!("eBPF serves yet, and can't be told to give way: {error}");
+            warn!(%error, "switching eBPF off failed; it is still active; tried again");
         }
     }
 
     fn remove(&mut self) {
-        // Its lock goes first.
+        // This drops the former data plane with its lock first.
         self.former = Former::Leftover;
         self.retry_at = Instant::now() + INTERVAL;
         match ebpf::cleanup(&self.settings.bpffs_path) {
@@ -140,11 +144,11 @@ impl ToIpvs {
                 info!("eBPF is gone, IPVS serves alone");
                 self.former = Former::Gone;
             }
-            Err(error) => warn!("what eBPF left can't be removed: {error}"),
+            Err(error) => warn!(%error, "removing eBPF failed; tried again"),
         }
     }
 
-    /// Whether nobody waits for the former mode any more.
+    /// Returns whether the former mode can be removed.
     fn is_over(&self) -> bool {
         let former = match &self.former {
             Former::Retreats(former) => former,
@@ -157,19 +161,20 @@ impl ToIpvs {
             return true;
         }
         if shared_for >= self.drain {
-            info!("eBPF has served existing connections for {}: the others end", readable(shared_for));
+            info!(after = readable(shared_for), "--drain is over: the remaining connections of eBPF end");
         }
         shared_for >= self.drain
     }
 }
 
-/// What the former mode fails on is told to nobody but the log: its connections are few, and go on as far as they can.
+/// Logs failures of the former mode and returns whether there are any. The sync report omits them:
+/// its connections are few and go on as far as possible.
 fn failed(report: &SyncReport) -> bool {
     for failure in &report.failures {
-        warn!("eBPF, which goes: {failure}");
+        warn!(error = %failure, "updating the former mode eBPF failed; tried again");
     }
     for (port, why) in &report.pending {
-        debug!("eBPF, which goes: {port:?}: {why}");
+        debug!(service = %port, reason = why, "updating a port in the former mode eBPF failed");
     }
     !report.failures.is_empty()
 }
@@ -219,7 +224,10 @@ impl Dataplane for ToIpvs {
 
     fn check(&mut self) -> Check {
         if let Some(fault) = self.former.dataplane().and_then(|former| former.check().fault) {
-            warn!("eBPF, which goes: {fault}");
+            warn!(
+                error = fault,
+                "the self-test of the former mode eBPF failed; its programs are attached again"
+            );
             self.former_failed = true;
         }
         self.dataplane.check()
