@@ -246,7 +246,7 @@ fn one_uplink_of_two_without_programs_is_the_devices_failure_and_all_of_them_the
         assert_eq!(concerns(&report), ["device", "device", "node"]);
         assert_eq!(
             report.failures[2].to_string(),
-            "nobody is served: the programs can't be attached to any uplink (lo, eth0)"
+            "no Service is served: the programs can't be attached to any uplink (lo, eth0)"
         );
 
         dataplane.sync(&desired([]), &Dirty::default());

@@ -1,4 +1,4 @@
-//! Reading back what an earlier agent left.
+//! The content of the maps, as an earlier agent left them.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::plan::{BackendId, Capacities, Found};
 use crate::model::Family;
 
 impl Maps {
-    /// The sizes the maps really have.
+    /// Returns the actual sizes of the maps.
     #[must_use]
     pub fn capacities(&self) -> Capacities {
         Capacities {
@@ -25,7 +25,7 @@ impl Maps {
         }
     }
 
-    /// What the maps hold.
+    /// Returns the content of the maps.
     pub fn found(&self) -> Result<Found, OpenError> {
         let mut found =
             Found { services: self.found_services()?, slots: self.found_slots(), ..Found::default() };
@@ -49,7 +49,7 @@ impl Maps {
         self.vips.for_each(|key, bits| {
             let address = unmapped(key.address);
             let (word, mask) = vip_filter_bit(address);
-            // One that no program looks for is as good as not there.
+            // An address without its filter bit counts as missing, because no program looks for it.
             if self.vip_filter.load(word) & mask != 0 {
                 found.vips.push((address, bits));
             }
@@ -62,7 +62,8 @@ impl Maps {
         Ok(found)
     }
 
-    /// Ids with a name or a word. A word without a name is nobody's, and gets a name nobody claims.
+    /// Returns the ids with a name or a word. A word without a name belongs to no list and gets a
+    /// name that no port claims.
     fn found_services(&self) -> Result<Vec<(u32, String, ServiceEntry)>, OpenError> {
         let mut services = Vec::new();
         let mut named = BTreeSet::new();

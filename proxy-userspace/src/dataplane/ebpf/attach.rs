@@ -1,4 +1,4 @@
-//! Where the programs are attached.
+//! The attachment of programs to devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,24 +19,25 @@ use super::sockets::{self, SocketHook};
 use crate::dataplane::{SyncFailure, SyncReport};
 use crate::node::{AttachTarget, Hook, Topology, device_name};
 
-/// The links there are. Those an earlier agent left go on until it is known what is wanted.
+/// The existing links. Links of an earlier agent go on until the wanted ones are known.
 #[derive(Debug)]
 pub struct Attachments {
     directory: PathBuf,
     programs: PathBuf,
     links: BTreeSet<LinkKey>,
-    /// Links of another layout, and the directory they are pinned in. They serve until ours take their place.
+    /// Links of another layout and their directories. They serve until ours replace them.
     inherited: BTreeMap<LinkKey, PathBuf>,
-    /// Since 6.6 TC programs have links. Before, they are filters of a clsact qdisc.
+    /// Whether TC programs have links (since kernel 6.6). Earlier they are filters of a clsact
+    /// qdisc.
     has_tcx: bool,
-    /// Filters that run this agent's program for certain.
+    /// Filters that certainly run this agent's program.
     renewed: BTreeSet<LinkKey>,
-    /// What was said of a device already.
+    /// The last message per device.
     explained: BTreeMap<u32, String>,
 }
 
 impl Attachments {
-    /// The links that are pinned, and those pinned below the roots of other layouts.
+    /// Returns the pinned links, with those below the roots of other layouts.
     pub fn open(layout: &Layout, programs: &Programs, others: &[PathBuf]) -> Result<Self, OpenError> {
         let directory = layout.links();
         let links: BTreeSet<LinkKey> = pinned(&directory)?.collect();
@@ -57,17 +58,17 @@ impl Attachments {
         })
     }
 
-    /// The links that are there to be asked.
+    /// Returns the links that the kernel can describe.
     pub fn linked(&self) -> impl Iterator<Item = LinkKey> {
         self.links.iter().copied().filter(|key| self.has_tcx || key.kind.hook() == Hook::Xdp)
     }
 
-    /// Whether there are links of these programs, where XDP is attached as `mode` says.
+    /// Returns whether there are links of these programs; `mode` is the kind of XDP attachment.
     fn have(&self, extra: Extra, mode: XdpMode) -> bool {
         self.links.iter().chain(self.inherited.keys()).any(|key| extra.has(key.kind.hook(), mode))
     }
 
-    /// Loads what links are there for.
+    /// Loads the extra programs of existing links.
     pub fn need(
         &self,
         programs: &mut Programs,
@@ -78,20 +79,20 @@ impl Attachments {
         needed.into_iter().try_for_each(|extra| programs.need(extra, settings, layout))
     }
 
-    /// Where links are pinned.
+    /// Returns the directory of the links.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Devices whose driver runs `xdp_ingress`.
+    /// Returns the devices whose driver runs `xdp_ingress`.
     #[must_use]
     pub fn native_devices(&self) -> BTreeSet<u32> {
         let native = self.links.iter().filter(|key| key.kind == LinkKind::XdpNative);
         native.map(|key| key.device).collect()
     }
 
-    /// Whether links of another layout still serve. One whose device is gone does not.
+    /// Returns whether links of another layout still serve. A link without its device does not.
     #[must_use]
     pub fn has_inherited(&self) -> bool {
         let serves = |(key, from): (&LinkKey, &PathBuf)| {
@@ -104,8 +105,8 @@ impl Attachments {
         self.inherited.iter().any(serves)
     }
 
-    /// Gives all links the programs of this agent, whether they are wanted or not: until it is known what is, none may
-    /// run a program that does not know what the maps say.
+    /// Gives all links the programs of this agent, wanted or not. Until the wanted links are known,
+    /// no link may run a program that does not know the maps' content.
     pub fn renew(&mut self, programs: &Programs) -> Result<(), OpenError> {
         self.programs.clone_from(&programs.directory);
         for key in self.links.clone() {
@@ -128,7 +129,7 @@ impl Attachments {
         Ok(())
     }
 
-    /// Attaches to what `topology` names and detaches from everything else.
+    /// Attaches to the devices of `topology` and detaches from all others.
     pub fn sync(&mut self, topology: &Topology, programs: &Programs, mode: XdpMode) -> SyncReport {
         let mut report = SyncReport::default();
         let wanted: BTreeSet<LinkKey> =
@@ -144,7 +145,7 @@ impl Attachments {
             }
         }
         self.explained.retain(|device, _| topology.devices.contains_key(device));
-        // The way out first: replies to what comes in must find it.
+        // Egress first: a reply must meet it once requests come in.
         for key in wanted.into_iter().rev() {
             let program = programs.of(key.kind.hook()).ok_or(io::ErrorKind::NotFound.into());
             match program.and_then(|program| self.attach(key, program)) {
@@ -161,14 +162,14 @@ impl Attachments {
         report
     }
 
-    /// Detaches everything that is pinned or remembered in a directory, of whichever agent; names it. What can't
-    /// be detached keeps the rest from nothing: the first error comes at the end.
+    /// Detaches everything pinned or marked in a directory, by any agent, and adds it to `removed`.
+    /// A failure does not stop the rest: the first error comes at the end.
     pub fn remove_all(directory: &Path, removed: &mut Vec<PathBuf>) -> Result<(), OpenError> {
         remove_but(&BTreeSet::new(), directory, removed)
     }
 
-    /// Removes another layout, which serves no more. A link that is among our own, too, as a killed agent can leave it, is
-    /// only unpinned: whatever is attached there is ours.
+    /// Removes another layout that no longer serves. A link that is also ours, as a killed agent
+    /// can leave it, only loses its pin there: the attached program is ours.
     pub fn discard(&mut self, root: &Path) -> Result<(), OpenError> {
         let directory = root.join("links");
         let detached = remove_but(&self.links, &directory, &mut Vec::new());
@@ -176,7 +177,7 @@ impl Attachments {
         detached.and(remove_tree(root, &mut Vec::new()))
     }
 
-    /// Returns how many things it had to change.
+    /// Attaches a program and returns the number of changes.
     fn attach(&mut self, key: LinkKey, program: &Program) -> io::Result<usize> {
         if let Some(from) = self.inherited.get(&key).cloned() {
             return self.inherit(key, program, &from);
@@ -188,9 +189,9 @@ impl Attachments {
             match link::program_id(key, &self.directory) {
                 Ok(Some(id)) if id == program.id => return Ok(0),
                 Ok(Some(_)) => return link::update(key, program, &self.directory).map(|()| 1),
-                // Another device has got the index of one that is gone.
+                // Another device has the index of a removed one.
                 Ok(None) => self.detach(key)?,
-                // Somebody removed the pin.
+                // Another process removed the pin.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     self.links.remove(&key);
                 }
@@ -199,12 +200,12 @@ impl Attachments {
         }
         link::create(key, program, &self.directory)?;
         self.links.insert(key);
-        debug!(link = key.name(), "attached");
+        debug!(link = key.name(), "attached a program");
         Ok(1)
     }
 
-    /// What a filter runs, and whether it is there, can't be asked cheaply: it is replaced each time, in one
-    /// step.
+    /// Replaces a filter in one step. The kernel can't tell cheaply which program it runs, or
+    /// whether it exists.
     fn attach_filter(&mut self, key: LinkKey, program: &Program) -> io::Result<usize> {
         let is_new = clsact::attach(key, &self.programs.join(program.name), &self.directory)?;
         let is_renewed = self.renewed.insert(key);
@@ -212,7 +213,8 @@ impl Attachments {
         Ok(usize::from(is_new || is_renewed))
     }
 
-    /// Puts our program in the place of another layout's. A link that does not take it goes, and ours comes after it.
+    /// Replaces the program of another layout. A link that refuses the program is removed, and ours
+    /// comes after it.
     fn inherit(&mut self, key: LinkKey, program: &Program, from: &Path) -> io::Result<usize> {
         if clsact::is_marked(key, from) {
             clsact::attach(key, &self.programs.join(program.name), &self.directory)?;
@@ -225,7 +227,7 @@ impl Attachments {
                     return self.attach(key, program);
                 }
                 Err(error) => {
-                    warn!(link = key.name(), "can't be given another program, and is made anew: {error}");
+                    warn!(link = key.name(), %error, "replacing a link's program failed; the link is created again");
                     self.detach(key)?;
                     return self.attach(key, program);
                 }
@@ -233,7 +235,7 @@ impl Attachments {
         }
         self.inherited.remove(&key);
         self.links.insert(key);
-        debug!(link = key.name(), "taken over");
+        debug!(link = key.name(), "took over a link");
         Ok(1)
     }
 
@@ -249,11 +251,11 @@ impl Attachments {
         }
         self.links.remove(&key);
         self.renewed.remove(&key);
-        debug!(link = key.name(), "detached");
+        debug!(link = key.name(), "detached a program");
         Ok(())
     }
 
-    /// What is wrong with this node if none of its uplinks has programs both for what comes in and for what goes out.
+    /// Returns the fault of a node without an uplink that has programs on both ingress and egress.
     fn unserved(&self, topology: &Topology) -> Option<String> {
         let has = |device: u32, hooks: &[Hook]| {
             self.links.iter().any(|key| key.device == device && hooks.contains(&key.kind.hook()))
@@ -266,13 +268,17 @@ impl Attachments {
             return None;
         }
         let names: Vec<&str> = uplinks().map(|(_, target)| target.name.as_str()).collect();
-        Some(format!("nobody is served: the programs can't be attached to any uplink ({})", names.join(", ")))
+        Some(format!(
+            "no Service is served: the programs can't be attached to any uplink ({})",
+            names.join(", ")
+        ))
     }
 
-    /// Says once per device why XDP is not there; `tc_ingress` serves it. Returns what counts as a failure.
+    /// Logs once per device the reason for missing XDP; `tc_ingress` serves the device. Returns the
+    /// text if it counts as a failure.
     fn explain(&mut self, key: LinkKey, device: &str, mode: XdpMode, error: &io::Error) -> Option<String> {
         if is_gone(error) {
-            // It is gone already; the node's network will be explained anew without it.
+            // The device is gone; a new topology without it will follow.
             return None;
         }
         if key.kind.hook() != Hook::Xdp {
@@ -288,7 +294,11 @@ impl Attachments {
             return Some(text);
         }
         if self.explained.insert(key.device, text.clone()).as_ref() != Some(&text) {
-            if error.raw_os_error() == Some(libc::EOPNOTSUPP) { info!("{text}") } else { warn!("{text}") }
+            if error.raw_os_error() == Some(libc::EOPNOTSUPP) {
+                info!(device, reason = why, "no XDP on a device; tc_ingress serves it");
+            } else {
+                warn!(device, reason = why, "no XDP on a device; tc_ingress serves it");
+            }
         }
         None
     }

@@ -1,4 +1,4 @@
-//! Our directory of the BPF file system: ours alone, and left clean.
+//! Our directory in the BPF file system, its lock and its removal.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,13 +11,14 @@ use super::error::OpenError;
 use super::layout::{Layout, NAMESPACES};
 use super::lock_owner;
 
-/// Held while an agent, or `cleanup`, works on a directory. It ends with the process, however that ends.
+/// The lock of an agent, or of `cleanup`, on a directory. It ends with the process in any case.
 #[derive(Debug)]
 pub struct Lock {
     _directory: Flock<File>,
 }
 
-/// Makes the directories in a BPF file system and locks them, and those of all other versions of the layout.
+/// Creates the directories in a BPF file system and locks them with those of all other layout
+/// versions.
 pub fn prepare(layout: &Layout) -> Result<Lock, OpenError> {
     make_dir(&layout.top())?;
     let lock = lock(&layout.top())?;
@@ -35,19 +36,20 @@ pub fn prepare(layout: &Layout) -> Result<Lock, OpenError> {
     Ok(lock)
 }
 
-/// Whether what is pinned below a root belongs to this network namespace, as far as it says so.
+/// Returns whether the pins below a root belong to this network namespace, or to no named one.
 pub fn is_of_this_namespace(root: &Path) -> Result<bool, OpenError> {
     let namespace = namespace()?.to_string();
     Ok(entries(&root.join(NAMESPACES))?.iter().all(|path| path.ends_with(&namespace)))
 }
 
-/// The inode of this thread's network namespace. An interface index means something in one namespace only.
+/// Returns the inode of this thread's network namespace. An interface index is valid in one
+/// namespace only.
 fn namespace() -> Result<u64, OpenError> {
     let path = Path::new("/proc/thread-self/ns/net");
     fs::metadata(path).map(|metadata| metadata.ino()).map_err(|error| file_error(path, error))
 }
 
-/// Locks a directory that is there.
+/// Locks an existing directory.
 pub fn lock(root: &Path) -> Result<Lock, OpenError> {
     let directory = File::open(root).map_err(|error| file_error(root, error))?;
     match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
@@ -59,7 +61,7 @@ pub fn lock(root: &Path) -> Result<Lock, OpenError> {
     }
 }
 
-/// The entries of a directory, sorted; none if there is no such directory.
+/// Returns the entries of a directory, sorted; none if the directory is missing.
 pub fn entries(directory: &Path) -> Result<Vec<PathBuf>, OpenError> {
     let listing = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -73,8 +75,8 @@ pub fn entries(directory: &Path) -> Result<Vec<PathBuf>, OpenError> {
     Ok(paths)
 }
 
-/// Removes a directory and all below it; names what was removed. A pin of a link that is removed detaches the
-/// program.
+/// Removes a directory and everything below it, and adds the removed files to `removed`. The
+/// removal of a link's pin detaches the program.
 pub fn remove_tree(directory: &Path, removed: &mut Vec<PathBuf>) -> Result<(), OpenError> {
     for path in entries(directory)? {
         if path.is_dir() {

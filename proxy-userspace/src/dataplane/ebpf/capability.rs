@@ -1,4 +1,4 @@
-//! Which capabilities the process lacks.
+//! The check for missing capabilities.
 
 use std::fs;
 use std::path::Path;
@@ -10,8 +10,8 @@ const CAP_SYS_ADMIN: u32 = 21;
 const CAP_PERFMON: u32 = 38;
 const CAP_BPF: u32 = 39;
 
-/// Fails with the names of those that are missing. Asked beforehand, because the kernel's EPERM does not say
-/// which one it wants.
+/// Fails with the names of missing capabilities. The check comes first, because the kernel's EPERM
+/// does not name a capability.
 pub fn check() -> Result<(), OpenError> {
     let path = Path::new("/proc/thread-self/status");
     let status =
@@ -30,7 +30,7 @@ fn effective(status: &str) -> Option<u64> {
 
 fn missing(effective: u64) -> Vec<&'static str> {
     let has = |capability: u32| effective & 1 << capability != 0;
-    // CAP_SYS_ADMIN stands for the two that were split off it.
+    // CAP_SYS_ADMIN includes the two capabilities split off it.
     [
         ("CAP_BPF", has(CAP_BPF) || has(CAP_SYS_ADMIN)),
         ("CAP_PERFMON", has(CAP_PERFMON) || has(CAP_SYS_ADMIN)),

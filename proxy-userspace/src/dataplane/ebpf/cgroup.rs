@@ -1,4 +1,4 @@
-//! The control group that socket hooks are attached to.
+//! The control group of the socket hooks.
 
 use std::fs::{self, File};
 use std::io;
@@ -9,8 +9,8 @@ use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
 const USUAL: &str = "/sys/fs/cgroup";
 
-/// Where a cgroup2 file system is mounted: at the usual place, or else where it is found first, as on hosts that have version 1
-/// beside it.
+/// Returns the mount point of a cgroup2 file system: the usual path, otherwise the first one in
+/// mountinfo, such as on hosts with cgroup version 1 beside it.
 #[must_use]
 pub fn mounted() -> Option<PathBuf> {
     let usual = Path::new(USUAL);
@@ -21,12 +21,12 @@ pub fn mounted() -> Option<PathBuf> {
     mounts.lines().filter_map(mount_point).find(|path| is_cgroup(path))
 }
 
-/// A control group that is open, and its id.
+/// An open control group and its id.
 #[derive(Debug)]
 pub struct Cgroup {
     /// The directory.
     pub directory: File,
-    /// The kernel's id, which is the directory's inode.
+    /// The kernel's id: the inode of the directory.
     pub id: u64,
 }
 
@@ -42,7 +42,8 @@ impl Cgroup {
     }
 }
 
-/// Whether a path has control groups above it: then sockets of those are not seen. The real root has no such file.
+/// Returns whether a path has control groups above it: the hooks then miss the sockets of those.
+/// The real root has no such file.
 #[must_use]
 pub fn is_below_others(path: &Path) -> bool {
     path.join("cgroup.type").exists()
@@ -52,7 +53,8 @@ fn is_cgroup(path: &Path) -> bool {
     statfs(path).is_ok_and(|status| status.filesystem_type() == CGROUP2_SUPER_MAGIC)
 }
 
-/// The mount point in a line of mountinfo, if it is of a cgroup2 file system: the type stands behind a lone dash.
+/// Returns the mount point in a line of mountinfo if it is a cgroup2 file system. The type is
+/// behind a lone dash.
 fn mount_point(line: &str) -> Option<PathBuf> {
     let (mount, kind) = line.split_once(" - ")?;
     kind.starts_with("cgroup2 ").then(|| mount.split(' ').nth(4).map(PathBuf::from))?

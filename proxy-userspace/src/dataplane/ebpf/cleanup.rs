@@ -1,4 +1,4 @@
-//! Leaving nothing behind.
+//! The removal of everything of ours from the kernel.
 
 use std::path::Path;
 
@@ -8,17 +8,17 @@ use super::capability;
 use super::error::OpenError;
 use super::layout::Layout;
 
-/// What [`cleanup`] removed.
+/// The result of [`cleanup`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cleaned {
-    /// Links, programs and maps, as paths below the BPF file system.
+    /// Removed links, programs and maps, as paths below the BPF file system.
     pub removed: Vec<String>,
 }
 
-/// Removes everything of ours from the kernel: links (which detaches the programs), programs, maps and their
-/// directory, of every version of the layout. Refused while an agent runs.
+/// Removes everything of ours from the kernel, of every layout version: links (which detaches the
+/// programs), programs, maps and their directory. Fails while an agent runs.
 pub fn cleanup(bpffs_path: &Path) -> Result<Cleaned, OpenError> {
-    // Without rights, what is there may look as if it were not.
+    // Without rights, existing pins may look absent.
     capability::check()?;
     let layout = Layout::new(bpffs_path);
     let mut removed = Vec::new();
@@ -28,13 +28,14 @@ pub fn cleanup(bpffs_path: &Path) -> Result<Cleaned, OpenError> {
         for part in ["maps", "programs"] {
             bpffs::remove_tree(&root.join(part), &mut removed)?;
         }
-        // What could not be detached stays known.
+        // The pins of failed detachments stay.
         detached?;
         bpffs::remove_tree(&root, &mut removed)?;
     }
     bpffs::remove_tree(&layout.top(), &mut removed)?;
     if !removed.is_empty() {
-        // Made by the agent if it is empty now. A mount point, or one with others' pins, refuses.
+        // The agent created the directory if it is empty now. The removal fails for a mount point
+        // and for a directory with other pins.
         let _ = std::fs::remove_dir(bpffs_path);
     }
     let relative = removed.iter().map(|path| path.strip_prefix(bpffs_path).unwrap_or(path));

@@ -1,5 +1,6 @@
-//! TC programs on kernels before 6.6: filters of a clsact qdisc. They outlive the agent without a pin, so an
-//! empty directory beside the links remembers each.
+//! TC programs on kernels before 6.6: filters of a clsact qdisc.
+//!
+//! They outlive the agent without a pin. So an empty directory beside the links marks each filter.
 
 use std::fs;
 use std::io;
@@ -11,17 +12,17 @@ use aya::programs::{Link, ProgramError, SchedClassifier, TcAttachType};
 use super::link::{LinkKey, LinkKind};
 use crate::node::device_name;
 
-/// Ours among a device's filters.
+/// Priority and handle of our filter on a device.
 const PRIORITY: u16 = 0x4d4c;
 const HANDLE: TcHandle = TcHandle::new(0, 1);
 
-/// Attaches a pinned program, in place of ours if there is one. Returns whether there was none.
+/// Attaches a pinned program, in place of our present filter. Returns whether there was none.
 ///
-/// The marker comes first: a filter without one would be nobody's if the agent were killed in between.
+/// The marker comes first: an agent killed in between must not leave a filter without a marker.
 pub fn attach(key: LinkKey, program: &Path, directory: &Path) -> io::Result<bool> {
     let (device, direction) = place(key)?;
     let mut program = SchedClassifier::from_pin(program).map_err(io::Error::other)?;
-    // Fails if there is one already; if it fails otherwise, attaching will say why.
+    // It fails if the qdisc exists. The attachment reports any other failure.
     let _ = qdisc_add_clsact(&device);
     match fs::create_dir(marker(key, directory)) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
@@ -35,17 +36,17 @@ pub fn attach(key: LinkKey, program: &Path, directory: &Path) -> io::Result<bool
         let link = program.attach_with_options(&device, direction, TcAttachOptions::Netlink(options));
         (link.map_err(io_error)?, true)
     };
-    // Dropped, it would detach.
+    // A dropped link detaches the program.
     std::mem::forget(program.take_link(link).map_err(io::Error::other)?);
     Ok(is_new)
 }
 
-/// Detaches our program. A device that is gone has taken it along, and somebody else may have removed it.
+/// Detaches our program. The filter may be gone with its device or by another process.
 pub fn detach(key: LinkKey, directory: &Path) -> io::Result<()> {
     if let Ok((device, direction)) = place(key) {
         let ours = SchedClassifierLink::attached(&device, direction, PRIORITY, HANDLE, None)?;
         match ours.detach().map_err(io_error) {
-            // No such filter, or no clsact qdisc at all.
+            // There is no such filter, or no clsact qdisc.
             Err(error) if !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) => {
                 return Err(error);
             }
@@ -58,7 +59,7 @@ pub fn detach(key: LinkKey, directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether our program is attached as a filter.
+/// Returns whether our program is attached as a filter.
 #[must_use]
 pub fn is_marked(key: LinkKey, directory: &Path) -> bool {
     marker(key, directory).is_dir()
@@ -78,7 +79,7 @@ fn place(key: LinkKey) -> io::Result<(String, TcAttachType)> {
     Ok((device, direction))
 }
 
-/// The error of the system call, where there is one behind aya's.
+/// Returns the error of the system call behind aya's error, if there is one.
 fn io_error(error: ProgramError) -> io::Error {
     match &error {
         ProgramError::NetlinkError(netlink) => netlink.raw_os_error().map(io::Error::from_raw_os_error),

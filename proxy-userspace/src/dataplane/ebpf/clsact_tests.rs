@@ -1,4 +1,4 @@
-//! The fallback of old kernels, on this one.
+//! The fallback for old kernels, on this kernel.
 
 use std::thread;
 
@@ -10,7 +10,8 @@ use crate::dataplane::ebpf::scratch::Scratch;
 
 const LOOPBACK: u32 = 1;
 
-/// Runs a test in a network namespace of its own, with the path of a `tc_egress` and the directory of links.
+/// Runs a test in its own network namespace, with the path of a `tc_egress` and the directory of
+/// links.
 fn in_namespace(name: &str, test: impl FnOnce(&Scratch, &Path, &Path) + Send + 'static) {
     let scratch = Scratch::new(name);
     let in_namespace = move || {

@@ -1,9 +1,10 @@
-//! Flow entries go when they have expired, and flow and affinity entries when their service id is nobody's any more. The same
-//! walk finds the slots that no entry holds up any more, which are settled then.
+//! The collector deletes expired flow entries, and flow and affinity entries of unassigned service
+//! ids. The same walk finds the slots without a disagreeing entry, which the agent then settles.
 //!
-//! The programs take an expired entry for none, and the least recently used ones are evicted when room is
-//! needed: collecting only keeps the tables, and what is shown of them, small. So it need not hurry. A service id,
-//! though, is not free before all tables were swept for it: that is a walk of its own, which deletes nothing else.
+//! The programs ignore expired entries, and the kernel evicts the least recently used ones. So the
+//! collector only keeps the tables and their views small, and need not hurry. A service id,
+//! however, is free only after a walk through all tables. That is a separate walk, which deletes
+//! nothing else.
 
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
@@ -19,25 +20,26 @@ use super::plan::{Plan, RestedId, SettlingRound};
 use super::snat_usage::Usage;
 use super::sys::Cursor;
 
-/// How long a call may go on: changes wait that long, however large the tables are.
+/// The maximal time of a call. Changes of the cluster wait that long, however large the tables are.
 const BUDGET: Duration = Duration::from_millis(5);
 
-/// Goes round the tables, and remembers where it was.
+/// Walks round the tables and remembers its position.
 #[derive(Debug)]
 pub struct Collector {
     expiry: Walk,
     reclaim: Walk,
-    /// What the walk for what has expired has observers of unsettled slots.
+    /// The findings of the expiry walk on unsettled slots.
     round: Option<SettlingRound>,
-    /// A round that is over, and whose slots are being settled.
+    /// A finished round whose slots are being settled.
     done: Option<SettlingRound>,
     budget: Duration,
-    /// What the walk for what has expired has counted so far, and what it had counted at its end, until somebody takes it.
+    /// The counts of the running expiry walk.
     counting: Usage,
-    /// The ports that are counted, if not all.
+    /// The ports to count; none = all.
     ports: Option<RangeInclusive<u16>>,
+    /// The counts of the last finished walk, until `take_usage` returns them.
     counted: Option<Usage>,
-    /// Service ids that had rested when the sweep that is under way began.
+    /// Service ids that had rested when the running reclaim walk began.
     reclaiming: Vec<RestedId>,
     flows4: Batch<FlowKey<Addr4>, Flow<Addr4>>,
     flows6: Batch<FlowKey<Addr6>, Flow<Addr6>>,
@@ -45,14 +47,14 @@ pub struct Collector {
     affinity6: Batch<AffinityKey<Addr6>, Affinity>,
 }
 
-/// A place on the way through the tables.
+/// A position in the walk through the tables.
 #[derive(Clone, Copy, Debug, Default)]
 struct Walk {
     table: usize,
     cursor: Option<Cursor>,
 }
 
-/// The monotonic clock, as the programs and as the plan have it.
+/// The monotonic clock of the programs and of the plan.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     /// The low 32 bits of its seconds.
@@ -61,25 +63,25 @@ pub struct Clock {
     pub time: Duration,
 }
 
-/// What was done.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
-    /// Flow entries that were deleted.
+    /// Deleted flow entries.
     pub flows: usize,
-    /// Affinity entries that were deleted.
+    /// Deleted affinity entries.
     pub affinities: usize,
-    /// Slots that were settled, or are to be after another round.
+    /// Slots settled, or to be settled after another round.
     pub slots: usize,
-    /// Whether service ids wait for a sweep to end.
+    /// Whether service ids wait for the reclaim walk.
     pub is_reclaiming: bool,
 }
 
-/// The first tables are of flows, which expire.
+/// The number of flow tables, which come first.
 const FLOW_TABLES: usize = 4;
 const TABLES: usize = 6;
 
 impl Collector {
-    /// One that has not begun.
+    /// Returns a collector at its start.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -99,15 +101,17 @@ impl Collector {
         }
     }
 
-    /// The same, which counts the use of these ports only.
+    /// Restricts the count to these ports.
     #[must_use]
     pub fn within(self, ports: RangeInclusive<u16>) -> Self {
         Self { counting: Usage::of(Some(ports.clone())), ports: Some(ports), ..self }
     }
 
-    /// Goes on deleting expired entries, and entries of nobody's services where any wait for that; tells `plan` which
-    /// services have none after a full round. A call ends after a full round at the latest, and with the batch in which
-    /// its time is up; of that each of the two walks has its share, however slow the other one is.
+    /// Continues both walks: the expiry walk, and the reclaim walk if any service id waits for it.
+    /// Reports reclaimed ids to `plan` after a full reclaim walk.
+    ///
+    /// A call ends after a full round at the latest, or after the batch in which its time is up.
+    /// Each walk has its share of the time, however slow the other walk is.
     pub fn collect(
         &mut self,
         maps: &mut Maps,
@@ -137,12 +141,12 @@ impl Collector {
         })
     }
 
-    /// What was counted, if a walk has ended since somebody asked.
+    /// Returns the counts of the last finished walk, once.
     pub const fn take_usage(&mut self) -> Option<Usage> {
         self.counted.take()
     }
 
-    /// Settles what the last round has found, a service at a time. Returns the number of slots.
+    /// Settles the findings of the last round, one service at a time. Returns the number of slots.
     fn settle(&mut self, maps: &mut Maps, plan: &mut Plan, timeouts: &Timeouts, now: Clock) -> usize {
         let (started, mut settled) = (Instant::now(), 0);
         let established = Duration::from_secs(timeouts.established.into());
@@ -158,8 +162,9 @@ impl Collector {
         settled
     }
 
-    /// Returns how many entries it deleted. A round that begins while slots of the last one are still to be settled notes
-    /// nothing.
+    /// Continues the expiry walk and returns the number of deleted entries.
+    ///
+    /// A round that begins while the slots of the last round are being settled records nothing.
     fn expire(&mut self, maps: &mut Maps, rules: &Rules<'_>, budget: Duration) -> Result<usize, OpenError> {
         let (started, mut removed) = (Instant::now(), 0);
         if self.expiry.is_at_start() && self.done.is_none() {
@@ -226,7 +231,7 @@ impl Collector {
 }
 
 impl Walk {
-    /// Takes note of where the next batch begins; `None` = in the next table.
+    /// Moves to the next batch; `None` = to the next table.
     const fn advance(&mut self, next: Option<Cursor>, tables: usize) {
         self.cursor = next;
         if next.is_none() {
@@ -234,20 +239,20 @@ impl Walk {
         }
     }
 
-    /// Whether a round is over.
+    /// Returns whether a round is over.
     const fn is_at_start(&self) -> bool {
         self.table == 0 && self.cursor.is_none()
     }
 }
 
-/// What may be deleted.
+/// The rules of deletion.
 struct Rules<'a> {
     plan: &'a Plan,
     timeouts: &'a Timeouts,
     now: Clock,
 }
 
-/// What is remembered of entries that stay.
+/// The observers of entries that stay.
 struct Observers<'a> {
     round: &'a mut Option<SettlingRound>,
     usage: Option<&'a mut Usage>,
@@ -272,9 +277,11 @@ impl Rules<'_> {
     }
 }
 
-/// One batch; what is nobody's goes, too, as an agent that did not sweep may have left it. The two entries of a connection
-/// expire together: `last seen` is kept in each, and a stream that has been one-way for long must not lose the entry of its
-/// quiet direction.
+/// Deletes the expired entries of one batch and those of unassigned service ids. An agent without a
+/// reclaim walk may have left the latter.
+///
+/// The two entries of a connection expire together. Each has its own `last seen`, and a one-way
+/// stream must not lose the entry of its quiet direction.
 fn expire<A: Address>(
     table: &mut Table<FlowKey<A>, Flow<A>>,
     cursor: Option<Cursor>,
@@ -296,7 +303,7 @@ fn expire<A: Address>(
     for (key, flow) in candidates {
         let twin = table.get(&flow.twin(&key)).ok().flatten();
         let may_expire = twin.is_none_or(|twin| rules.is_expired(&twin));
-        // Asked again: it may have been renewed since.
+        // Read again: a packet may have renewed it since.
         let Some(flow) = table.get(&key).ok().flatten() else { continue };
         let may_go = rules.is_unassigned(flow.service) || may_expire && rules.is_expired(&flow);
         if may_go && table.remove(&key).is_ok() {
@@ -308,8 +315,11 @@ fn expire<A: Address>(
     Ok((removed, next))
 }
 
-/// One batch; `service` tells whose an entry is. Time does not matter here: an affinity entry that is too old is not
-/// believed, and the least recently used ones are evicted.
+/// Deletes the entries of unassigned service ids in one batch; `service` returns the id of an
+/// entry.
+///
+/// The age does not matter here. The programs ignore an old affinity entry, and the kernel evicts
+/// the least recently used ones.
 fn remove_unassigned<K: Pod, V: Pod>(
     table: &mut Table<K, V>,
     cursor: Option<Cursor>,
@@ -323,7 +333,7 @@ fn remove_unassigned<K: Pod, V: Pod>(
         entries.filter(|(key, entry)| is_unassigned(key, entry)).map(|(key, _)| key).collect();
     let mut removed = 0;
     for key in candidates {
-        // Asked again: its connection may have come back to another service since.
+        // Read again: the connection may belong to another service since.
         let entry = table.get(&key).ok().flatten();
         if entry.is_some_and(|entry| is_unassigned(&key, &entry)) && table.remove(&key).is_ok() {
             removed += 1;

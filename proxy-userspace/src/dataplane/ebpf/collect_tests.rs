@@ -1,4 +1,4 @@
-//! Collecting from real tables.
+//! The collector with real tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,7 +70,7 @@ fn a_walk_counts_the_ports_that_translated_connections_have() {
         maps.of4.flows.insert(&key(100 + port), &reply).unwrap();
         maps.of4.flows_new.insert(&key(200 + port), &reply).unwrap();
     }
-    // Of two others one has expired.
+    // One entry of two other connections has expired.
     maps.of4.flows.insert(&key(110), &Flow { last_seen: 900, ..reply }).unwrap();
     maps.of4.flows.insert(&key(111), &Flow { backend: 6, ..reply }).unwrap();
 
@@ -142,7 +142,7 @@ fn a_sweep_gets_on_however_many_entries_have_expired() {
     maps.of4.flows.insert(&key(1), &flow).unwrap();
     let timeouts = Timeouts { datagram: 10, ..Timeouts::default() };
     let mut collector = Collector { budget: Duration::ZERO, ..Collector::new() };
-    // The walk for what has expired is under way: a sweep does not wait for its end.
+    // The expiry walk is under way: the reclaim walk does not wait for its end.
     collector.collect(maps, plan, &timeouts, at(1000)).unwrap();
     let gone = Dirty { ports: state.ports.keys().cloned().collect(), ..Dirty::default() };
     plan.sync(&Desired::default(), &gone, at(1000).time, maps);

@@ -1,4 +1,5 @@
-//! Connections that the kernel tracks, and whether it translates their destination: those that kube-proxy serves.
+//! Connections tracked by the kernel. Connections with a translated destination belong to
+//! kube-proxy.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -34,24 +35,25 @@ const OVER: [u8; 2] = [7, 8];
 /// Attributes' types without their flags (`NLA_F_NESTED`, `NLA_F_NET_BYTEORDER`).
 const ATTRIBUTE_TYPE: u16 = 0x3fff;
 
-/// A tracked connection, as the two ends name each other.
+/// A tracked connection, with the addresses of both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tracked {
     /// IP protocol number.
     pub protocol: u8,
-    /// Whom its first packet was sent to.
+    /// The destination of its first packet.
     pub destination: SocketAddr,
-    /// From where its answers come.
+    /// The source of its replies.
     pub replies_from: SocketAddr,
-    /// Where its answers go to.
+    /// The destination of its replies.
     pub replies_to: SocketAddr,
-    /// Whether the kernel gives its packets another destination.
+    /// Whether the kernel translates its destination.
     pub is_translated: bool,
-    /// Whether both ends of a TCP connection have ended it.
+    /// Whether both ends have closed the TCP connection.
     pub is_over: bool,
 }
 
-/// Gives `visit` every connection that this network namespace tracks. A kernel that tracks none has none.
+/// Gives `visit` every tracked connection of this network namespace. Without connection tracking
+/// there is none.
 pub fn each(mut visit: impl FnMut(Tracked)) -> io::Result<()> {
     let netlink = match Netlink::open(SockProtocol::NetlinkNetFilter) {
         Err(error) if is_missing(&error) => return Ok(()),
@@ -68,7 +70,7 @@ pub fn each(mut visit: impl FnMut(Tracked)) -> io::Result<()> {
     }
 }
 
-/// No nfnetlink, or nobody behind it that tracks connections.
+/// Returns whether the kernel lacks nfnetlink or connection tracking.
 fn is_missing(error: &io::Error) -> bool {
     let missing = [libc::EPROTONOSUPPORT, libc::EINVAL, libc::EOPNOTSUPP];
     error.raw_os_error().is_some_and(|number| missing.contains(&number))
@@ -110,7 +112,7 @@ fn tuple(attributes: &[u8]) -> Option<Tuple> {
             find(ip, v6)?.try_into().ok().map(|bytes: [u8; 16]| IpAddr::from(Ipv6Addr::from(bytes)))
         })
     };
-    // What has no ports has neither attribute.
+    // A protocol without ports has neither attribute.
     let port = |kind| find(transport, kind)?.try_into().ok().map(u16::from_be_bytes);
     let end = |v4, v6, of| Some(SocketAddr::new(address(v4, v6)?, port(of)?));
     Some(Tuple {
@@ -120,7 +122,7 @@ fn tuple(attributes: &[u8]) -> Option<Tuple> {
     })
 }
 
-/// What an attribute of this type holds.
+/// Returns the content of the first attribute of this type.
 fn find(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
     /// `struct nlattr`: length with itself, type.
     const HEADER: usize = 4;
@@ -152,13 +154,13 @@ mod tests {
             attribute(CTA_PROTO_SRC_PORT, &from.to_be_bytes()),
             attribute(CTA_PROTO_DST_PORT, &to.to_be_bytes()),
         ];
-        // As the kernel marks them.
+        // The kernel sets the flag for nested attributes.
         let nested = |kind, content: &[u8]| attribute(kind | 0x8000, content);
         nested(kind, &[nested(CTA_TUPLE_IP, &ip), nested(CTA_TUPLE_PROTO, &ports.concat())].concat())
     }
 
     #[test]
-    fn a_connection_is_read_with_both_its_ends_and_what_was_done_to_it() {
+    fn a_connection_is_read_with_both_ends_and_its_state() {
         let client = ([198, 51, 100, 10], 40000);
         let body = [
             vec![2, 0, 0, 0],
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_is_asked() {
+    fn the_kernel_lists_its_connections() {
         each(|_| {}).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! Between the plan's types, which know both families, and the maps', which know one each.
+//! Conversions between the plan's types, for both families, and the maps' types, for one each.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,7 +9,7 @@ use proxy_common::{Addr4, Addr6, Address};
 
 use super::plan::{BackendEntry, FrontendAt};
 
-/// The value for BACKENDS4/6; `None` if the address is of the other family.
+/// Returns the value for BACKENDS4/6; `None` for an address of the other family.
 pub fn backend<A: Address>(entry: &BackendEntry) -> Option<Backend<A>> {
     Some(Backend {
         address: A::from_ip(entry.address.ip())?,
@@ -21,7 +21,7 @@ pub fn backend<A: Address>(entry: &BackendEntry) -> Option<Backend<A>> {
     })
 }
 
-/// The inverse of [`backend`].
+/// Returns the inverse of [`backend`].
 pub fn backend_entry<A: Address>(backend: &Backend<A>) -> BackendEntry {
     BackendEntry {
         address: socket(backend.address, backend.port),
@@ -32,7 +32,7 @@ pub fn backend_entry<A: Address>(backend: &Backend<A>) -> BackendEntry {
     }
 }
 
-/// The bit of VIP_FILTER of an address: index of the word, and mask.
+/// Returns the bit of an address in VIP_FILTER: index of the word, and mask.
 pub fn vip_filter_bit(address: IpAddr) -> (u32, u64) {
     match address {
         IpAddr::V4(address) => filter_bit(&Addr4::from(address)),
@@ -40,7 +40,7 @@ pub fn vip_filter_bit(address: IpAddr) -> (u32, u64) {
     }
 }
 
-/// The key of FRONTENDS4/6; `None` if the address is of the other family.
+/// Returns the key of FRONTENDS4/6; `None` for an address of the other family.
 pub fn frontend_key<A: Address>(at: &FrontendAt) -> Option<FrontendKey<A>> {
     Some(FrontendKey {
         address: A::from_ip(at.address.ip())?,
@@ -50,12 +50,12 @@ pub fn frontend_key<A: Address>(at: &FrontendAt) -> Option<FrontendKey<A>> {
     })
 }
 
-/// The inverse of [`frontend_key`].
+/// Returns the inverse of [`frontend_key`].
 pub fn frontend_at<A: Address>(key: &FrontendKey<A>) -> FrontendAt {
     FrontendAt { address: socket(key.address, key.port), protocol: key.protocol, scope: key.scope }
 }
 
-/// An address, and a port in network byte order.
+/// Returns the socket address of an address and a port in network byte order.
 pub fn socket<A: Address>(address: A, port: u16) -> SocketAddr {
     SocketAddr::new(address.to_ip(), u16::from_be(port))
 }

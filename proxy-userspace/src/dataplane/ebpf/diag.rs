@@ -1,4 +1,5 @@
-//! Connected sockets of a network namespace, as sock_diag(7) lists them, and UDP's destroyed.
+//! Connected sockets of a network namespace: a list by sock_diag(7), and the destruction of UDP
+//! sockets.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,17 +12,17 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 const IPPROTO_TCP: u8 = 6;
 const IPPROTO_UDP: u8 = 17;
-/// A connected UDP socket is in the state that TCP calls established.
+/// A connected UDP socket has TCP's state ESTABLISHED.
 const CONNECTED: u32 = 1 << 1;
-/// All of TCP's states but CLOSE and LISTEN.
+/// All TCP states but CLOSE and LISTEN.
 const OPEN: u32 = 0xfff & !(1 << 7 | 1 << 10);
 
 /// `struct inet_diag_sockid`.
 const IDENTITY: usize = 48;
-/// What stands before the identity in `struct inet_diag_msg`.
+/// The bytes before the identity in `struct inet_diag_msg`.
 const BEFORE_IDENTITY: usize = 4;
 
-/// A connected UDP socket.
+/// A connected socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connected {
     family: u8,
@@ -29,13 +30,13 @@ pub struct Connected {
 }
 
 impl Connected {
-    /// Its own address; IPv4 in its own form, whatever the socket's family.
+    /// Returns its local address; IPv4 as IPv4, whatever the socket's family.
     #[must_use]
     pub fn local(&self) -> Option<SocketAddr> {
         self.end(0, 4)
     }
 
-    /// Whom it is connected to, in the same form.
+    /// Returns its peer's address, in the same form.
     #[must_use]
     pub fn peer(&self) -> Option<SocketAddr> {
         self.end(2, 20)
@@ -51,7 +52,7 @@ impl Connected {
         Some(SocketAddr::new(address, port))
     }
 
-    /// Its cookie, the low word first.
+    /// Returns its cookie, the low word first.
     #[must_use]
     pub fn cookie(&self) -> Option<[u32; 2]> {
         Some([u32::from_ne_bytes(self.part(40)?), u32::from_ne_bytes(self.part(44)?)])
@@ -62,7 +63,7 @@ impl Connected {
     }
 }
 
-/// Asks about sockets of the namespace it was opened in.
+/// A client of sock_diag in the network namespace of its creation.
 #[derive(Debug)]
 pub struct Diag {
     netlink: Netlink,
@@ -74,12 +75,12 @@ impl Diag {
         Netlink::open(SockProtocol::NetlinkSockDiag).map(|netlink| Self { netlink })
     }
 
-    /// All connected UDP sockets.
+    /// Returns all connected UDP sockets.
     pub fn connected(&self) -> io::Result<Vec<Connected>> {
         self.list(IPPROTO_UDP, CONNECTED)
     }
 
-    /// All TCP sockets that have a connection, or did a moment ago.
+    /// Returns all TCP sockets with an open or recently closed connection.
     pub fn connections(&self) -> io::Result<Vec<Connected>> {
         self.list(IPPROTO_TCP, OPEN)
     }
@@ -94,7 +95,8 @@ impl Diag {
         Ok(found)
     }
 
-    /// Destroys a socket: whoever waits for it, or uses it next, is told ECONNABORTED. One that is gone is no error.
+    /// Destroys a socket: a waiting or later system call on it fails with ECONNABORTED. A missing
+    /// socket is no error.
     pub fn destroy(&self, socket: &Connected) -> io::Result<()> {
         self.send(SOCK_DESTROY, NLM_F_ACK, socket)?;
         let outcome = self.netlink.receive(|kind, body| (kind == NLMSG_ERROR).then(|| error(body)));

@@ -1,4 +1,4 @@
-//! Why the data plane can't be opened.
+//! The reasons for a failed start of the data plane.
 
 use std::error::Error;
 use std::io;
@@ -8,10 +8,10 @@ use aya::EbpfError;
 use aya::maps::MapError;
 use aya::programs::ProgramError;
 
-/// What to do about missing rights.
+/// The advice for missing rights.
 pub(super) const TAKES_RIGHTS: &str = "run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN";
 
-/// Why the data plane can't be opened.
+/// The reasons for a failed start of the data plane.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The process lacks a capability.
@@ -26,9 +26,9 @@ pub enum OpenError {
          mount one on"
     )]
     BpffsPath {
-        /// Where it was wanted.
+        /// The configured path.
         path: PathBuf,
-        /// What is there.
+        /// What the path is instead.
         why: String,
     },
     /// There is no BPF file system, and none could be mounted.
@@ -37,9 +37,9 @@ pub enum OpenError {
          /sys/fs/bpf there (hostPath)"
     )]
     NoBpffs {
-        /// Where it was wanted.
+        /// The configured path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
     },
     /// A file operation failed.
@@ -47,18 +47,18 @@ pub enum OpenError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
     },
-    /// Another agent works on the same directory.
+    /// Another agent uses the same directory.
     #[error("another agent{} is using {path}; a node has one at a time: stop that one first", numbered(*process))]
     InUse {
         /// The directory.
         path: PathBuf,
-        /// Its process, where that is seen.
+        /// Its process, if visible.
         process: Option<u32>,
     },
-    /// There are links to devices of another network namespace.
+    /// The pins belong to another network namespace.
     #[error(
         "{path}: an agent in another network namespace made these pins; start this one in that namespace, or \
          remove them by `millrace cleanup`"
@@ -67,16 +67,16 @@ pub enum OpenError {
         /// The directory that names the namespace.
         path: PathBuf,
     },
-    /// Something else is pinned where a map of ours belongs.
+    /// Another object is pinned in place of one of our maps.
     #[error(
         "{path}: {found} is pinned there where {wanted} belongs; remove it, or everything by `millrace cleanup`"
     )]
     ForeignPin {
         /// The pin.
         path: PathBuf,
-        /// What it is.
+        /// The pinned object.
         found: String,
-        /// What it has to be.
+        /// The expected object.
         wanted: String,
     },
     /// The kernel refused a program.
@@ -84,9 +84,9 @@ pub enum OpenError {
     Program {
         /// Name of the program.
         program: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
-        /// The last line of the verifier that says something.
+        /// The last line of the verifier's log without statistics.
         verifier: String,
     },
     /// The object lacks a program: it is not from this build.
@@ -95,20 +95,20 @@ pub enum OpenError {
         /// Name of the program.
         program: &'static str,
     },
-    /// A map can't be made, opened, or read.
+    /// A map can't be created, opened or read.
     #[error("map {map}: {}", with_causes(error))]
     Map {
         /// Name of the map.
         map: String,
-        /// What went wrong.
+        /// aya's error.
         error: MapError,
     },
-    /// A map can't be mapped into memory, or its id not be read.
+    /// A map can't be mapped into memory, or its id can't be read.
     #[error("map {map}: {error}")]
     MapIo {
         /// Name of the map.
         map: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
     },
     /// The object can't be loaded.
@@ -120,23 +120,23 @@ pub enum OpenError {
         /// Name of the map.
         map: String,
     },
-    /// A program can't be worked with.
+    /// An operation on a program failed.
     #[error("program {program}: {}", with_causes(error))]
     Aya {
         /// Name of the program.
         program: &'static str,
-        /// What went wrong.
+        /// aya's error.
         error: ProgramError,
     },
 }
 
 impl OpenError {
-    /// Whether another kernel would take what this one refuses: there is no use in trying again here. What it has no memory or time
-    /// for, it takes later.
+    /// Returns whether the kernel lacks a feature, so that a retry on this kernel is pointless. A
+    /// shortage of memory or time passes.
     #[must_use]
     pub fn is_of_the_kernel(&self) -> bool {
         match self {
-            // A kernel that has the file system refuses it for want of rights.
+            // A kernel with the file system refuses the mount only for missing rights.
             Self::NoBpffs { error, .. } => error.raw_os_error() == Some(libc::ENODEV),
             Self::Program { error, .. } => !is_shortage(error),
             Self::Object(error) => !is_shortage(error),
@@ -154,7 +154,7 @@ impl OpenError {
         }
     }
 
-    /// Whether the process lacks the right to do it.
+    /// Returns whether the process lacks the rights.
     #[must_use]
     pub fn is_of_rights(&self) -> bool {
         let is_denied = |error: &(dyn Error + 'static)| has_cause(error, &[libc::EPERM, libc::EACCES]);
@@ -168,7 +168,7 @@ impl OpenError {
         }
     }
 
-    /// From loading `program`.
+    /// Returns the error of a failed load of `program`.
     pub(super) fn load(program: &'static str, error: ProgramError) -> Self {
         match error {
             ProgramError::LoadError { io_error, verifier_log } => {
@@ -180,12 +180,12 @@ impl OpenError {
     }
 }
 
-/// Whether an error, or a cause of it, is one that passes.
+/// Returns whether an error, or a cause of it, passes.
 fn is_shortage(error: &(dyn Error + 'static)) -> bool {
     has_cause(error, &[libc::ENOMEM, libc::EAGAIN, libc::EINTR])
 }
 
-/// Whether an error, or a cause of it, has one of these of the kernel's numbers.
+/// Returns whether an error, or a cause of it, has one of these error numbers.
 fn has_cause(error: &(dyn Error + 'static), numbers: &[i32]) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -202,7 +202,7 @@ fn numbered(process: Option<u32>) -> String {
     process.map_or_else(String::new, |process| format!(" (process {process})"))
 }
 
-/// An error and its causes in one line: aya's messages leave the causes out.
+/// Returns an error and its causes in one line: aya's messages omit the causes.
 fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -216,7 +216,7 @@ fn with_causes(error: &dyn Error) -> String {
     text
 }
 
-/// The last line of a verifier's log that is not its statistics.
+/// Returns the last line of a verifier's log that is not a statistic.
 fn last_words(log: &str) -> String {
     let is_statistic = |line: &str| {
         ["processed ", "verification time", "stack depth", "max_states"].iter().any(|s| line.starts_with(s))
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_has_no_memory_for_is_no_lack_of_the_kernel() {
+    fn a_shortage_of_memory_is_not_a_missing_kernel_feature() {
         let refused = |number| OpenError::Program {
             program: "xdp_ingress",
             error: io::Error::from_raw_os_error(number),

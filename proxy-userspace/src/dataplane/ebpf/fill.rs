@@ -1,4 +1,4 @@
-//! Which maps are nearly full: it is said before something finds no room.
+//! Warnings of maps that are nearly full, before an entry finds no room.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +6,15 @@ use tracing::warn;
 
 use super::plan::MapUsage;
 
-/// Parts of a hundred from which on a map is nearly full.
+/// The percentage in use from which a map is nearly full.
 const CROWDED: u64 = 80;
-/// Parts of a hundred below which there is enough room again.
+/// The percentage in use below which a map has enough room again.
 const EASED: u64 = 70;
+
+const LARGER_MAP: &str =
+    "run `millrace cleanup`, which ends connections; the next agent can make the map larger";
+const SMALLER_TABLES: &str = "lower --maglev-table-size, or run `millrace cleanup`, which ends connections; \
+                              the next agent can make the map larger";
 
 /// The maps that are nearly full.
 #[derive(Debug, Default)]
@@ -18,17 +23,12 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// Warns of each map that has become nearly full. One that was is not spoken of again before it has clearly eased.
+    /// Warns of each map that has become nearly full. The next warning of a map comes only after
+    /// its use was clearly lower.
     pub fn warn_of_full_maps(&mut self, usages: &[MapUsage]) {
         for MapUsage { map, used, entries } in self.newly_full(usages) {
-            warn!(
-                map,
-                used,
-                entries,
-                "a map is nearly full: what finds no room is not served; `millrace cleanup`, which ends connections, lets the next agent \
-                 make it larger{}",
-                if map == "SELECTION" { "; a smaller --maglev-table-size needs fewer slots" } else { "" }
-            );
+            let advice = if map == "SELECTION" { SMALLER_TABLES } else { LARGER_MAP };
+            warn!(map, used, entries, advice, "a map is nearly full: new entries may find no room");
         }
     }
 
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_map_is_named_once_from_four_fifths_on_until_it_has_eased() {
+    fn a_map_is_reported_once_from_four_fifths_on_until_it_has_eased() {
         let mut fill = Fill::default();
         let mut newly_full = |used: u32| {
             let usages = [

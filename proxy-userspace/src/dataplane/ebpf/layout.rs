@@ -1,4 +1,4 @@
-//! Where maps, programs and links are pinned.
+//! The paths of pinned maps, programs and links.
 
 use std::path::{Path, PathBuf};
 
@@ -14,61 +14,63 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The directories below `bpffs`.
+    /// Returns the directories below `bpffs`.
     #[must_use]
     pub fn new(bpffs: &Path) -> Self {
         Self { bpffs: bpffs.to_owned() }
     }
 
-    /// The BPF file system, or a directory in it.
+    /// Returns the BPF file system, or a directory in it.
     #[must_use]
     pub fn bpffs(&self) -> &Path {
         &self.bpffs
     }
 
-    /// Everything of ours, of all versions.
+    /// Returns the directory of all versions of the layout.
     #[must_use]
     pub fn top(&self) -> PathBuf {
         self.bpffs.join("millrace")
     }
 
-    /// Everything of this version of the map layout.
+    /// Returns the directory of this version of the layout.
     #[must_use]
     pub fn root(&self) -> PathBuf {
         self.root_of(LAYOUT_VERSION)
     }
 
-    /// Everything of a version of the map layout.
+    /// Returns the directory of a version of the layout.
     #[must_use]
     pub fn root_of(&self, version: u32) -> PathBuf {
         self.top().join(format!("v{version}"))
     }
 
-    /// Which of the host's settings were changed: nothing of a version's.
+    /// Returns the directory for notes on changed sysctls of the host, common to all versions.
     #[must_use]
     pub fn notes(&self) -> PathBuf {
         self.bpffs.join("millrace-notes")
     }
 
-    /// The maps, by name.
+    /// Returns the directory of the maps, by name.
     #[must_use]
     pub fn maps(&self) -> PathBuf {
         self.root().join("maps")
     }
 
-    /// The links, named as [`LinkKey::name`](super::link::LinkKey::name) says.
+    /// Returns the directory of the links, with names by
+    /// [`LinkKey::name`](super::link::LinkKey::name).
     #[must_use]
     pub fn links(&self) -> PathBuf {
         self.root().join("links")
     }
 
-    /// A directory named after the network namespace that the links' devices belong to.
+    /// Returns the parent of a directory named after the network namespace of the links' devices.
     #[must_use]
     pub fn namespaces(&self) -> PathBuf {
         self.root().join(NAMESPACES)
     }
 
-    /// The programs: a directory for each build and configuration, in it the programs by name.
+    /// Returns the directory of the programs: one directory for each build and configuration, with
+    /// the programs by name.
     #[must_use]
     pub fn programs(&self) -> PathBuf {
         self.root().join("programs")

@@ -1,4 +1,4 @@
-//! Links: what keeps a program attached, whether an agent runs or not.
+//! Links: they keep a program attached while no agent runs.
 
 use std::fs;
 use std::io;
@@ -9,7 +9,7 @@ use super::load::Program;
 use super::sys::{self, AttachType};
 use crate::node::Hook;
 
-/// What a link attaches, and how.
+/// The program and the mode of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LinkKind {
     /// `xdp_ingress` in the driver.
@@ -33,9 +33,9 @@ pub enum LinkKind {
 /// A link's kind and the index of its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LinkKey {
-    /// What is attached.
+    /// The kind of the link.
     pub kind: LinkKind,
-    /// To which device.
+    /// The interface index of the device.
     pub device: u32,
 }
 
@@ -56,7 +56,7 @@ impl LinkKind {
         Self::TcEgressL3,
     ];
 
-    /// The first part of a pin's name.
+    /// Returns the first part of the pin's name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -71,7 +71,7 @@ impl LinkKind {
         }
     }
 
-    /// The hook it is on.
+    /// Returns the hook.
     #[must_use]
     pub const fn hook(self) -> Hook {
         match self {
@@ -85,8 +85,10 @@ impl LinkKind {
         }
     }
 
-    /// Ours comes first of all that comes in, and last of all that goes out: what others see is translated on
-    /// the way in and not yet translated back on the way out.
+    /// Returns the attach type and the order.
+    ///
+    /// Our program is the first on ingress and the last on egress. Other programs see packets after
+    /// our translation on the way in, and before the reverse translation on the way out.
     const fn attach(self) -> (AttachType, u32) {
         match self {
             Self::XdpNative => (AttachType::Xdp, XDP_FLAGS_DRV_MODE),
@@ -98,13 +100,13 @@ impl LinkKind {
 }
 
 impl LinkKey {
-    /// Name of the pin: `<hook>-<ifindex>`.
+    /// Returns the name of the pin: `<hook>-<ifindex>`.
     #[must_use]
     pub fn name(self) -> String {
         format!("{}-{}", self.kind.name(), self.device)
     }
 
-    /// The inverse of [`name`](Self::name).
+    /// Parses a name of [`name`](Self::name).
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         let (kind, device) = name.rsplit_once('-')?;
@@ -120,7 +122,7 @@ pub fn create(key: LinkKey, program: &Program, directory: &Path) -> io::Result<(
     sys::obj_pin(link.as_fd(), &directory.join(key.name()))
 }
 
-/// The program a pinned link runs; `None` once its device is gone.
+/// Returns the program of a pinned link; `None` without its device.
 pub fn program_id(key: LinkKey, directory: &Path) -> io::Result<Option<u32>> {
     let link = sys::obj_get(&directory.join(key.name()))?;
     let info = sys::link_info(link.as_fd())?;
@@ -133,8 +135,8 @@ pub fn update(key: LinkKey, program: &Program, directory: &Path) -> io::Result<(
     sys::link_update(link.as_fd(), program.as_fd())
 }
 
-/// Replaces the program of a link that another layout pinned, and moves the pin to ours; each atomically, so that there is
-/// one pin at any time. False if the link's device is gone.
+/// Replaces the program of a link of another layout and moves the pin to our directory. Each step
+/// is atomic, so that there is one pin at any time. Returns false without the link's device.
 pub fn take_over(key: LinkKey, program: &Program, from: &Path, directory: &Path) -> io::Result<bool> {
     let former = from.join(key.name());
     let link = sys::obj_get(&former)?;
@@ -147,8 +149,7 @@ pub fn take_over(key: LinkKey, program: &Program, from: &Path, directory: &Path)
     Ok(true)
 }
 
-/// Detaches a link's program and removes the pin. A device that is gone has detached it already, and so has
-/// whoever removed the pin.
+/// Detaches a link's program and removes the pin. A removed device or pin has detached it already.
 pub fn remove(key: LinkKey, directory: &Path) -> io::Result<()> {
     let path = directory.join(key.name());
     let link = match sys::obj_get(&path) {

@@ -1,15 +1,15 @@
-//! Who holds a lock, for messages.
+//! The owner of a file lock, for messages.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 
 use nix::sys::stat::{major, minor};
 
-/// The process that has a file locked with flock(2), as this process's /proc numbers processes; `None` where it isn't seen
-/// there, as from another container.
+/// Returns the process that has a file locked with flock(2), as numbered in this process's /proc.
+/// Returns `None` if it is not visible there, such as a process of another container.
 ///
-/// The kernel is asked, since no file can be written in the BPF file system, and a number that was left somewhere may be another
-/// process's by now.
+/// The kernel is the source, because the BPF file system can't hold regular files. A stored number
+/// might belong to another process by now.
 pub fn of_file(file: &File) -> Option<u32> {
     let metadata = file.metadata().ok()?;
     let (device, inode) = (metadata.dev(), metadata.ino());
@@ -17,7 +17,8 @@ pub fn of_file(file: &File) -> Option<u32> {
     find(&fs::read_to_string("/proc/locks").ok()?, &place)
 }
 
-/// In lines such as `1: FLOCK  ADVISORY  WRITE 714 00:1b:2 0 EOF`; one that only waits has an arrow before the kind.
+/// Finds the process in lines such as `1: FLOCK  ADVISORY  WRITE 714 00:1b:2 0 EOF`. A waiting
+/// process has an arrow before the kind.
 fn find(locks: &str, place: &str) -> Option<u32> {
     locks.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip(1);

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
-/// The words of an array map with `BPF_F_MMAPABLE`. A store is seen by the programs at once, whole.
+/// The words of an array map with `BPF_F_MMAPABLE`. The programs see a store at once and
+/// completely.
 pub struct MappedArray {
     words: NonNull<AtomicU64>,
     length: u32,
@@ -20,17 +21,17 @@ unsafe impl Send for MappedArray {}
 // SAFETY: as above.
 unsafe impl Sync for MappedArray {}
 
-/// What may be done with a mapping.
+/// The access to a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Only loads: a store would be a fault.
+    /// Loads only: a store would be a fault.
     Read,
     /// Loads and stores.
     Write,
 }
 
 impl MappedArray {
-    /// Maps an array of `length` words, whose values are eight bytes each.
+    /// Maps an array of `length` words of eight bytes.
     pub fn new(map: BorrowedFd<'_>, length: u32, access: Access) -> io::Result<Self> {
         let bytes = bytes(length).ok_or(io::ErrorKind::InvalidInput)?;
         let protection = match access {
@@ -42,22 +43,23 @@ impl MappedArray {
         Ok(Self { words: words.cast(), length })
     }
 
-    /// Number of words.
+    /// Returns the number of words.
     #[must_use]
     pub const fn len(&self) -> u32 {
         self.length
     }
 
-    /// A word; 0 outside the array.
+    /// Returns a word; 0 outside the array.
     #[must_use]
     pub fn load(&self, index: u32) -> u64 {
         self.word(index).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// Stores a word; false outside the array.
+    /// Stores a word; returns false outside the array.
     #[must_use]
     pub fn store(&self, index: u32, value: u64) -> bool {
-        // Release: what was stored before, such as a slice before the word that names it, is seen before.
+        // Release: earlier stores, such as a slice before the word that names it, are visible
+        // first.
         self.word(index).map(|word| word.store(value, Ordering::Release)).is_some()
     }
 

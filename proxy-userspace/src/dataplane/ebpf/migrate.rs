@@ -1,7 +1,12 @@
-//! Taking over from an agent with another map layout, while its programs serve.
+//! The agent takes over from an agent with another map layout while the programs of that agent
+//! serve.
 //!
-//! Layouts 2 to 4 only added maps, and meaning to bytes that were zero: the maps of the former ones live on as they are,
-//! flows and ids included. Layout 4 has room for more reasons: COUNTERS, which is too small then, begins anew. Any other layout's maps are left alone until ours are filled; then each of its links is given our program in one step, and the rest goes.
+//! Layouts 2 to 4 only added maps, and gave a meaning to bytes that were zero. So the maps of
+//! earlier ones stay in use, with flows and ids. Layout 4 has room for more reasons, so COUNTERS is
+//! too small and starts anew.
+//!
+//! The maps of any other layout stay untouched until ours are filled. Then each of its links gets
+//! our program in one step, and the rest is removed.
 
 use std::fs;
 use std::io;
@@ -17,31 +22,32 @@ use super::layout::Layout;
 use super::settings::Sizes;
 use super::sys;
 
-/// The layouts whose maps this one goes on with, the latest first.
+/// The layouts with maps that this layout continues to use, the latest first.
 const FORMER: [u32; 3] = [3, 2, 1];
-/// Maps that layout 4 has in another shape, and that are as good when they begin anew: who was told something by ICMP a moment ago.
+/// Maps with another shape in layout 4. They may start anew, because they only limit ICMP messages
+/// of the last moments.
 const ANEW: [&str; 2] = ["ICMP_SOURCES", "ICMP_TOTAL"];
 
-/// What former layouts left, now pinned below our own directory too.
+/// The pins of former layouts, now also below our own directory.
 #[derive(Debug)]
 pub struct Former {
     roots: Vec<PathBuf>,
 }
 
 impl Former {
-    /// Pins the maps and links of former layouts, if there are any, below our own directory. An agent that is killed on
-    /// the way goes on with what is left when it starts again.
+    /// Pins the maps and links of former layouts, if there are any, below our own directory. An
+    /// agent killed on the way continues with the rest at its next start.
     pub fn adopt(layout: &Layout) -> Result<Option<Self>, OpenError> {
         let roots = FORMER.map(|version| layout.root_of(version));
         let roots: Vec<PathBuf> = roots.into_iter().filter(|root| root.exists()).collect();
         for root in &roots {
             adopt_root(root, layout)?;
-            info!(from = %root.display(), "maps and links of the former layout are taken over");
+            info!(path = %root.display(), "took over maps and links of the former layout");
         }
         Ok((!roots.is_empty()).then_some(Self { roots }))
     }
 
-    /// Removes the pins of former layouts. What they pinned stays, by our own.
+    /// Removes the pins of former layouts. Our own pins keep the objects.
     pub fn remove(self) -> Result<(), OpenError> {
         self.roots.iter().try_for_each(|root| remove_tree(root, &mut Vec::new()))
     }
@@ -58,7 +64,7 @@ fn adopt_root(root: &Path, layout: &Layout) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Pins an object a second time. A directory stands for a filter, and is made again.
+/// Pins an object a second time. A directory marks a filter and is created again.
 fn adopt_pin(from: &Path, to: &Path) -> Result<(), OpenError> {
     if to.exists() || !from.exists() {
         return Ok(());
@@ -70,13 +76,13 @@ fn adopt_pin(from: &Path, to: &Path) -> Result<(), OpenError> {
     sys::obj_pin(object.as_fd(), to).map_err(|error| failed(to, error))
 }
 
-/// The directories of all layouts but ours and those whose maps ours goes on with.
+/// Returns the directories of all layouts whose maps ours does not continue.
 pub fn foreign(layout: &Layout) -> Result<Vec<PathBuf>, OpenError> {
     let known = FORMER.map(|version| layout.root_of(version));
     let mut foreign = entries(&layout.top())?;
     foreign.retain(|path| path.is_dir() && *path != layout.root() && !known.contains(path));
     for path in &foreign {
-        warn!(path = %path.display(), "another version's maps can't be taken over; its connections end when ours serve");
+        warn!(path = %path.display(), "maps of another version can't be taken over; their connections end later");
     }
     Ok(foreign)
 }

@@ -79,59 +79,64 @@ use crate::dataplane::{Check, Crowded, Dataplane, SnatPorts, SyncFailure, SyncRe
 use crate::model::{Desired, Dirty};
 use crate::node::{Hook, Topology};
 
-/// Reading all maps takes a while; that somebody else writes to them is rare.
+/// The interval of the comparison of the maps with the plan. Reading all maps is slow, and changes
+/// by other processes are rare.
 const READ_BACK_INTERVAL: Duration = Duration::from_mins(10);
 
-/// Service ids wait for a sweep of the flows, and new Services may wait for ids.
+/// The interval of housekeeping while service ids wait for the deletion of their entries. New
+/// Services may wait for these ids.
 const RECLAIM_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The programs, their maps and links on this node, and what is in them. When it is dropped, all of them stay
-/// as they are and go on serving.
+/// The programs, maps and links on this node. All of them stay and go on serving when this value is
+/// dropped.
 #[derive(Debug)]
 pub struct EbpfDataplane {
     settings: Settings,
     programs: Programs,
     attachments: Attachments,
     sockets: SocketHooks,
-    /// Where sockets are turned to backends at all.
+    /// The thread that terminates sockets; none with `--socket-lb off`.
     socket_terminator: Option<SocketTerminator>,
-    /// What failed when the topology was told for the last time.
+    /// The failures of the last `set_topology`.
     unattached: Vec<SyncFailure>,
-    /// Roots of other layouts, which serve until our maps are filled; and what to attach to then.
+    /// The roots of other layouts. Their programs serve until our maps are filled. The topology is
+    /// attached after that.
     others: Vec<PathBuf>,
     topology: Option<Topology>,
     maps: Maps,
     plan: Plan,
     collector: Collector,
     expired_flows: u64,
-    /// Since when the programs have shared what they share, once the other mode keeps to its part.
+    /// The time the other mode began to serve only its part.
     shared_since: Option<Duration>,
-    /// Connections that the last walk through the flows met, once there was one.
+    /// The connections that the last walk through the flows counted; none before the first walk.
     connections: Option<u64>,
-    /// Ports that connections to backends on other nodes have.
+    /// The use of ports by connections to backends on other nodes.
     snat: PortUsage,
     /// Maps that are nearly full.
     fill: Fill,
-    /// When the maps are compared with the plan again.
+    /// The time of the next comparison of the maps with the plan.
     read_back_at: Duration,
     _lock: Lock,
 }
 
-/// Finds or mounts a BPF file system, before anything else is begun. Fails where the process lacks a capability, too.
+/// Finds or mounts a BPF file system before the rest of the start. Fails without the capabilities,
+/// too.
 pub fn prepare(bpffs_path: &Path) -> Result<Mounted, OpenError> {
     capability::check()?;
     Mounted::at(bpffs_path)
 }
 
-/// The directory below a BPF file system where changed settings of the host are noted.
+/// Returns the directory for notes on changed sysctls of the host.
 #[must_use]
 pub fn notes(bpffs_path: &Path) -> PathBuf {
     Layout::new(bpffs_path).notes()
 }
 
 impl EbpfDataplane {
-    /// Loads the programs and maps, or takes over those an earlier agent left. One agent at a time may use a
-    /// BPF file system directory.
+    /// Loads the programs and maps, or takes over those of an earlier agent.
+    ///
+    /// Only one agent at a time may use a BPF file system directory.
     pub fn open(settings: Settings) -> Result<Self, OpenError> {
         capability::check()?;
         let layout = Layout::new(&settings.bpffs_path);
@@ -194,8 +199,9 @@ impl EbpfDataplane {
         report
     }
 
-    /// Loads what some devices are to have beside the usual programs. Nobody waits until it is verified: what has Ethernet frames is
-    /// served by TC meanwhile. Returns how many things that changed.
+    /// Loads the extra programs of some devices and returns the number of changes.
+    ///
+    /// The verifier takes seconds for them. TC serves the devices with Ethernet frames meanwhile.
     fn prepare(&mut self, topology: &Topology) -> usize {
         let mode = self.settings.xdp;
         let wants = |extra: Extra| {
@@ -212,18 +218,18 @@ impl EbpfDataplane {
         for target in meanwhile.devices.values_mut() {
             target.hooks.retain(can_be_attached);
         }
-        // What it fails on, the next one tells.
+        // The next sync repeats and reports failures.
         let report = self.attachments.sync(&meanwhile, &self.programs, mode);
         let layout = Layout::new(&self.settings.bpffs_path);
         for extra in missing {
             if let Err(error) = self.programs.need(extra, &self.settings, &layout) {
-                warn!("{}: {error}", extra.without());
+                warn!(%error, consequence = extra.without(), "loading programs for some devices failed");
             }
         }
         report.writes
     }
 
-    /// Leaves what a sync failed on where `millrace status` finds it.
+    /// Stores the counts of a sync's failures in AGENT for `millrace status`.
     fn store_counts(&self, report: &SyncReport) {
         let failures: BTreeSet<&SyncFailure> = report.failures.iter().chain(&self.unattached).collect();
         let of = |concern| failures.iter().filter(|failure| failure.concern() == concern).count();
@@ -232,12 +238,13 @@ impl EbpfDataplane {
         let [v4, v6] = self.plan.backends_in_maps().map(u64::from);
         let words = words.map(|(index, count)| (index, count as u64));
         for (index, word) in words.chain([(AGENT_BACKENDS, BACKENDS_COUNTED | v6 << 32 | v4)]) {
-            // An AGENT without room for them has none for the heartbeat either, which is told.
+            // An AGENT map without room for the counts has no room for the heartbeat either, and
+            // that is logged.
             let _ = self.maps.agent.store(index, word);
         }
     }
 
-    /// Our maps are filled: takes the place of other layouts.
+    /// Replaces other layouts, now that our maps are filled.
     fn replace_others(&mut self) -> SyncReport {
         let Some(topology) = self.topology.take() else { return SyncReport::default() };
         let mut report = self.attach(&topology);
@@ -252,7 +259,8 @@ impl EbpfDataplane {
         report
     }
 
-    /// Takes over what the walk through the flows has counted, and says of which backends most ports are in use now.
+    /// Takes over the counts of the walk through the flows. Warns of backends with most ports in
+    /// use.
     fn count_ports(&mut self) {
         let Some(usage) = self.collector.take_usage() else { return };
         self.connections = Some(usage.connections);
@@ -264,7 +272,7 @@ impl EbpfDataplane {
                 && let Some((backend, _)) =
                     self.plan.backend_and_services(destination.family, destination.backend())
             {
-                warn!(%backend, "{used} of the {size} ports of --snat-ports are in use towards a backend");
+                warn!(%backend, used, size, "most ports of --snat-ports are in use towards a backend");
             }
         }
     }
@@ -276,7 +284,7 @@ impl EbpfDataplane {
             crowded.extend(known.map(|(backend, services)| Crowded { backend, services, used: *used }));
         }
         crowded.sort_unstable();
-        // A TCP and a UDP port of the same number; the one with more comes last.
+        // The TCP and UDP counts of one backend become one entry with the higher count.
         crowded.dedup_by(|later, first| {
             let is_same = later.backend == first.backend;
             if is_same {
@@ -291,12 +299,12 @@ impl EbpfDataplane {
         u32::try_from(self.settings.snat_ports.len()).unwrap_or(u32::MAX)
     }
 
-    /// Compares the maps with what was written to them. What is found wrong, the next sync puts right.
+    /// Compares the maps with the plan. The next sync restores the differences.
     fn read_back(&mut self) -> Result<(), OpenError> {
         let found = self.maps.found()?;
         let drift = self.plan.drift(&found);
         if !drift.is_empty() {
-            warn!(maps = drift.join(", "), "somebody else changed the maps; they are put right");
+            warn!(maps = drift.join(", "), "map contents were changed by another process; restored");
             self.plan.readopt(found, now());
         }
         Ok(())
@@ -306,13 +314,14 @@ impl EbpfDataplane {
 impl Dataplane for EbpfDataplane {
     fn sync(&mut self, desired: &Desired, dirty: &Dirty) -> SyncReport {
         let mut report = self.plan.sync(desired, dirty, now(), &mut self.maps);
-        // What could not be read may be what another layout serves.
+        // An object that was not read may be served by another layout.
         if !self.others.is_empty() && !dirty.incomplete {
             let replaced = self.replace_others();
             report.writes += replaced.writes;
             report.failures.extend(replaced.failures);
         }
-        // Its slots have other owners by now: whoever is told finds one of those.
+        // The slots of a lost backend have other owners by now, so a reconnecting client finds one
+        // of them.
         if std::mem::take(&mut self.maps.lost_backend)
             && let Some(socket_terminator) = &self.socket_terminator
         {
@@ -325,7 +334,7 @@ impl Dataplane for EbpfDataplane {
 
     fn set_topology(&mut self, topology: &Topology) -> SyncReport {
         self.topology = (!self.others.is_empty()).then(|| topology.clone());
-        // Where nothing of another layout serves, there is nothing to wait for.
+        // Without links of another layout the attachment need not wait.
         if !self.attachments.has_inherited() {
             return self.attach(topology);
         }
@@ -335,7 +344,7 @@ impl Dataplane for EbpfDataplane {
 
     fn housekeep(&mut self, now_monotonic_seconds: u64) -> Option<Duration> {
         if !self.maps.agent.store(AGENT_HEARTBEAT, now_monotonic_seconds) {
-            warn!("AGENT has no room for the heartbeat");
+            warn!("storing the heartbeat failed: map AGENT has no room");
         }
         // The programs keep the low 32 bits of the same clock.
         let now = u32::try_from(now_monotonic_seconds & u64::from(u32::MAX)).unwrap_or(0);
@@ -352,13 +361,13 @@ impl Dataplane for EbpfDataplane {
                     "entries deleted, slots settled"
                 );
             }
-            Err(error) => warn!("collecting flow and affinity entries: {error}"),
+            Err(error) => warn!(%error, "removing expired flow and affinity entries failed; tried again"),
         }
         self.count_ports();
         if self::now() >= self.read_back_at {
             self.read_back_at = self::now() + READ_BACK_INTERVAL;
             if let Err(error) = self.read_back() {
-                warn!("reading the maps back: {error}");
+                warn!(%error, "reading the maps back failed; tried again");
             }
         }
         is_reclaiming.then_some(RECLAIM_INTERVAL)
@@ -371,7 +380,7 @@ impl Dataplane for EbpfDataplane {
     }
 }
 
-/// Monotonic: the clock that is set never makes an id's rest shorter.
+/// Returns the monotonic time: a change of the wall clock must not shorten the rest of an id.
 fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
 }
@@ -387,7 +396,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_somebody_else_removed_is_written_again_after_a_read_back() {
+    fn an_entry_removed_by_another_process_is_written_again_after_a_read_back() {
         let scratch = Scratch::new("drift");
         let mut dataplane = scratch.open();
         let address = IpAddr::from([172, 16, 0, 1]);
@@ -396,7 +405,7 @@ mod tests {
         assert_eq!(dataplane.sync(&desired, &Dirty::default()).writes, 1);
         let peer = PeerKey { address: proxy_common::addr::mapped(address) };
         dataplane.maps.peers.remove(&peer).unwrap();
-        assert_eq!(dataplane.sync(&desired, &Dirty::default()).writes, 0, "nobody has looked yet");
+        assert_eq!(dataplane.sync(&desired, &Dirty::default()).writes, 0, "the maps are not read back yet");
         dataplane.read_back().unwrap();
         assert_eq!(dataplane.sync(&desired, &Dirty::default()).writes, 1);
         assert!(dataplane.maps.peers.get(&peer).unwrap().is_some());

@@ -1,4 +1,4 @@
-//! A BPF file system where `--bpffs-path` says: the one that is there, or a new one over an empty directory.
+//! A BPF file system at `--bpffs-path`: the present one, or a new one over an empty directory.
 
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -11,7 +11,8 @@ use tracing::{info, warn};
 
 use super::error::OpenError;
 
-/// What was made for a start. It is undone when this is dropped, unless the start was [a success](Self::keep).
+/// The mount and directories of a start. They are removed on drop, unless the start
+/// [succeeds](Self::keep).
 #[derive(Debug, Default)]
 pub struct Mounted {
     mount: Option<PathBuf>,
@@ -20,7 +21,8 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Finds a BPF file system at `path`, or mounts one. Nothing is mounted over files or over another file system.
+    /// Finds a BPF file system at `path`, or mounts one. It never covers files or another file
+    /// system.
     pub fn at(path: &Path) -> Result<Self, OpenError> {
         let mut made = Self::default();
         made.make_directories(path)?;
@@ -34,7 +36,7 @@ impl Mounted {
         Ok(made)
     }
 
-    /// The start was a success: all of it stays. Says what was mounted.
+    /// Keeps everything after a successful start and logs the mount.
     pub fn keep(mut self) {
         self.directories.clear();
         let Some(path) = self.mount.take() else { return };
@@ -42,7 +44,7 @@ impl Mounted {
         if is_contained() {
             warn!(
                 %path,
-                "no BPF file system was there: mounted one that this container alone has; its pins, and \
+                "no BPF file system was there: mounted one for this container alone; its pins, and \
                  with them all connections, end with the pod; mount the host's /sys/fs/bpf there (hostPath)"
             );
         } else {
@@ -62,18 +64,18 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Lazily, as the lock's file may be open yet.
+        // Lazy, because the file of the lock may still be open.
         if let Some(path) = self.mount.take()
             && let Err(error) = umount2(&path, MntFlags::MNT_DETACH)
         {
-            warn!(path = %path.display(), "the BPF file system that was mounted can't be unmounted: {error}");
+            warn!(path = %path.display(), %error, "unmounting the BPF file system failed; it stays");
         }
-        // One in which others have something by now stays.
+        // A directory with other files stays.
         self.directories.iter().for_each(|path| drop(fs::remove_dir(path)));
     }
 }
 
-/// Fails where no BPF file system is and none may be mounted.
+/// Fails without a BPF file system at `path` if none may be mounted there.
 fn check(path: &Path) -> Result<(), OpenError> {
     let metadata = fs::metadata(path).map_err(|error| refused(path, error.to_string()))?;
     if !metadata.is_dir() {
@@ -101,15 +103,16 @@ fn is_bpffs(path: &Path) -> Result<bool, OpenError> {
     Ok(status.filesystem_type() == BPF_FS_MAGIC)
 }
 
-/// Bind mounts of the same file system included, which no device number tells.
+/// Returns whether `path` is a mount point. The device number does not tell bind mounts of the same
+/// file system.
 fn is_mount_point(path: &Path) -> bool {
     let Ok(path) = path.canonicalize() else { return false };
     mounts().lines().filter_map(mount_point).any(|mounted| mounted == path)
 }
 
-/// Where this process sees BPF file systems.
+/// Returns the mount points of BPF file systems visible to this process.
 pub fn bpf_file_systems() -> Vec<PathBuf> {
-    // After the dash: the kind of file system.
+    // The type of the file system is behind the dash.
     let is_bpf = |line: &&str| line.split(" - ").nth(1).is_some_and(|rest| rest.starts_with("bpf "));
     mounts().lines().filter(is_bpf).filter_map(mount_point).collect()
 }
@@ -118,7 +121,8 @@ fn mounts() -> String {
     fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default()
 }
 
-/// The fifth field of a line of mountinfo, in which blanks, line ends and backslashes are octal.
+/// Returns the fifth field of a line of mountinfo. Blanks, line ends and backslashes are in octal
+/// there.
 fn mount_point(line: &str) -> Option<PathBuf> {
     let mut rest = line.split(' ').nth(4)?.as_bytes();
     let mut path = Vec::new();
@@ -137,7 +141,7 @@ fn mount_point(line: &str) -> Option<PathBuf> {
     Some(std::ffi::OsString::from_vec(path).into())
 }
 
-/// Whether what this process mounts is its container's alone, as far as one can see.
+/// Returns whether the mounts of this process belong to a container alone, as far as it can tell.
 fn is_contained() -> bool {
     let namespace = |path: &str| fs::metadata(path).map(|metadata| metadata.ino()).ok();
     let is_marked = ["/.dockerenv", "/run/.containerenv"].iter().any(|path| Path::new(path).exists());
@@ -154,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    /// In a mount namespace that ends with the thread.
+    /// Runs a test in a mount namespace that ends with the thread.
     fn alone(test: impl FnOnce(&Path) + Send + 'static) {
         let run = move || {
             let none: Option<&str> = None;
@@ -208,7 +212,7 @@ mod tests {
             assert!(!scratch.join("a").exists());
             Mounted::at(&path).unwrap().keep();
             assert!(is_bpffs(&path).unwrap());
-            // It is there, now: nothing is mounted, nothing is undone.
+            // The file system is there now: nothing is mounted, and nothing is undone.
             drop(Mounted::at(&path).unwrap());
             drop(Mounted::at(&path.join("below")).unwrap());
             assert!(is_bpffs(&path).unwrap() && !path.join("below").exists());

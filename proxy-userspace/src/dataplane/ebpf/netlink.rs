@@ -1,4 +1,4 @@
-//! A netlink socket that asks the kernel and reads its answers, message by message.
+//! A netlink socket for requests to the kernel.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -10,22 +10,22 @@ use nix::sys::socket::{
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
-/// The kernel's answer to a request, or why there is none.
+/// The kernel's answer to a request, or its error.
 pub const NLMSG_ERROR: u16 = 2;
 /// The end of a dump.
 pub const NLMSG_DONE: u16 = 3;
-/// Asks for an answer to a request that has none.
+/// Requests an acknowledgement.
 pub const NLM_F_ACK: u16 = 4;
-/// Asks for everything there is.
+/// Requests all objects.
 pub const NLM_F_DUMP: u16 = 0x300;
 const NLM_F_REQUEST: u16 = 1;
 
 /// `struct nlmsghdr`.
 const HEADER: usize = 16;
-/// The answers of a dump; the kernel fills up to 32 KiB at a time.
+/// The buffer for the answers of a dump; the kernel fills up to 32 KiB at a time.
 const BUFFER: usize = 1 << 16;
 
-/// Asks about the namespace it was opened in.
+/// A netlink socket of the network namespace of its creation.
 #[derive(Debug)]
 pub struct Netlink {
     socket: OwnedFd,
@@ -35,7 +35,7 @@ impl Netlink {
     /// Opens it in this thread's network namespace.
     pub fn open(protocol: SockProtocol) -> io::Result<Self> {
         let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
-        // Nothing that answers takes longer; a thread that waits for ever would never do its work again.
+        // Every answer comes sooner. A thread without an answer must not wait for ever.
         setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(5))?;
         Ok(Self { socket })
     }
@@ -53,12 +53,13 @@ impl Netlink {
         Ok(())
     }
 
-    /// Gives `visit` each message's kind and body until it says how it ended.
+    /// Gives `visit` the kind and body of each message until it returns the end.
     pub fn receive(&self, mut visit: impl FnMut(u16, &[u8]) -> Option<io::Result<()>>) -> io::Result<()> {
         let mut buffer = vec![0; BUFFER];
         loop {
             let length = match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
-                // A time-out keeps the kernel from going on by itself after a signal: signal(7).
+                // With a receive time-out, the kernel does not restart the call after a signal:
+                // signal(7).
                 Err(Errno::EINTR) => continue,
                 received => received?,
             };
@@ -72,7 +73,7 @@ impl Netlink {
         }
     }
 
-    /// Sends a request for everything there is, and gives `visit` the body of each answer.
+    /// Requests all objects and gives `visit` the body of each answer.
     pub fn dump(&self, kind: u16, body: &[u8], mut visit: impl FnMut(&[u8])) -> io::Result<()> {
         self.send(kind, NLM_F_DUMP, body)?;
         self.receive(|kind, body| match kind {
@@ -86,7 +87,7 @@ impl Netlink {
     }
 }
 
-/// The first message: its kind, its body, and what follows.
+/// Returns the kind and body of the first message, and the bytes behind it.
 fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let length = u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?);
     let length = usize::try_from(length).ok().filter(|length| *length >= HEADER)?;
@@ -95,7 +96,7 @@ fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     Some((kind, bytes.get(HEADER..length)?, next))
 }
 
-/// The body of an error message: zero, or an error number below it.
+/// Parses the body of an error message: zero, or a negative error number.
 pub fn error(body: &[u8]) -> io::Result<()> {
     let number = body.get(..4).and_then(|bytes| bytes.try_into().ok()).map_or(0, i32::from_ne_bytes);
     if number == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-number)) }

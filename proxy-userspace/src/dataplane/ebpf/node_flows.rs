@@ -1,4 +1,5 @@
-//! Connections of this node's own, and those that the kernel's rules translate: what is there before the programs are.
+//! Connections of this node, and connections translated by the kernel's rules, from before the
+//! programs were attached.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,12 +18,12 @@ use super::maps::Table;
 use super::now;
 use crate::model::{Desired, Protocol};
 
-/// Addresses, ports and protocols at which Services are reached.
+/// Addresses, ports and protocols of Services.
 #[derive(Clone, Debug, Default)]
 pub struct Frontends(BTreeSet<(SocketAddr, u8)>);
 
 impl Frontends {
-    /// Those of the desired state.
+    /// Returns the frontends of the desired state.
     #[must_use]
     pub fn of(desired: &Desired) -> Self {
         let of_port = |port: &crate::model::ServicePort| {
@@ -36,7 +37,8 @@ impl Frontends {
         self.0.contains(&(address, protocol))
     }
 
-    /// How many connections over TCP and SCTP to these frontends the kernel's rules translate, as those of kube-proxy do.
+    /// Returns the number of TCP and SCTP connections to these frontends that the kernel's rules
+    /// translate, such as those of kube-proxy.
     pub fn translated_by_kernel(&self) -> io::Result<usize> {
         let mut count = 0;
         conntrack::each(|tracked| count += usize::from(self.is_served_by_kernel(&tracked)))?;
@@ -52,13 +54,13 @@ impl Frontends {
     }
 }
 
-/// A connection of this node's own, or one that it masquerades.
+/// A connection of this node, or one it masquerades.
 #[derive(Clone, Copy, Debug)]
 struct NodeFlow {
     protocol: u8,
-    /// Where its packets come from.
+    /// The source of incoming packets.
     peer: SocketAddr,
-    /// Where they come in.
+    /// The destination of incoming packets.
     local: SocketAddr,
 }
 
@@ -68,7 +70,7 @@ impl NodeFlow {
     }
 }
 
-/// Where nothing is tracked, sockets are all there is.
+/// Gives `visit` the connections of this node's sockets, for nodes without connection tracking.
 fn each_socket(mut visit: impl FnMut(NodeFlow)) -> io::Result<()> {
     let diag = Diag::open()?;
     for (protocol, sockets) in [(Protocol::Tcp, diag.connections()?), (Protocol::Udp, diag.connected()?)] {
@@ -81,8 +83,10 @@ fn each_socket(mut visit: impl FnMut(NodeFlow)) -> io::Result<()> {
 }
 
 impl EbpfDataplane {
-    /// Notes the connections that this node, or what it masquerades, has at ports of frontends. Those that begin later, the programs
-    /// note. It is done before the programs are attached for the first time; later it changes nothing.
+    /// Records connections of this node, or connections it masquerades, on ports of frontends.
+    ///
+    /// The programs record later ones. The call comes before the first attachment of the programs;
+    /// later it changes nothing.
     pub fn note_node_flows(&mut self, frontends: &Frontends) {
         let mut found = Vec::new();
         let mut keep = |flow: NodeFlow| {
@@ -91,16 +95,16 @@ impl EbpfDataplane {
             }
         };
         let tracked = conntrack::each(|tracked| keep(NodeFlow::of_tracked(&tracked)));
-        for (what, asked) in [("connections", tracked), ("sockets", each_socket(keep))] {
-            if let Err(error) = asked {
-                warn!(%error, "the kernel's {what} can't be listed; answers to some of this node's may go to Services");
+        for (kind, listed) in [("connections", tracked), ("sockets", each_socket(keep))] {
+            if let Err(error) = listed {
+                warn!(kind, %error, "listing this node's connections failed; some replies may go to Services");
             }
         }
         let noted = found.iter().filter(|flow| self.note_node_flow(flow)).count();
         if noted > 0 {
             info!(
                 connections = noted,
-                "this node has connections at ports of Services; they stay the kernel's"
+                "connections of this node use ports of Services; they stay with the kernel"
             );
         }
     }
@@ -116,23 +120,23 @@ impl EbpfDataplane {
                 let key = key(flow, Addr6::from(from), Addr6::from(to));
                 self.maps.of6.node_flows.insert(&key, &seen)
             }
-            // No connection is between families.
+            // A connection has one family.
             _ => return false,
         };
         if let Err(error) = &written {
-            warn!(error, "a connection of this node can't be noted; answers to it may go to a Service");
+            warn!(error, "recording a connection of this node failed; replies to it may go to a Service");
         }
         written.is_ok()
     }
 
-    /// Forgets the node's exchanges of datagrams: what looked like one may have been another mode's, which has gone.
+    /// Removes the records of datagram exchanges: some may have been datagrams of the former mode.
     pub(super) fn forget_node_datagrams(&mut self) -> Result<(), OpenError> {
         forget_datagrams(&mut self.maps.of4.node_flows)?;
         forget_datagrams(&mut self.maps.of6.node_flows)
     }
 }
 
-/// The key of the packets that come in.
+/// Returns the key of incoming packets.
 fn key<A: Address>(flow: &NodeFlow, source: A, destination: A) -> FlowKey<A> {
     FlowKey {
         source,
@@ -156,7 +160,7 @@ where
         true
     })?;
     for key in &datagrams {
-        // One that stays is forgotten when it has been silent for long enough.
+        // A record that stays expires after a silence.
         let _ = flows.remove(key);
     }
     Ok(())
@@ -179,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_of_the_kernel_are_those_to_frontends_whose_destination_it_translates() {
+    fn translated_connections_to_frontends_count_as_the_kernels() {
         let at = |text: &str, protocol: Protocol| (text.parse().unwrap(), protocol.number());
         let frontends =
             Frontends([at("203.0.113.1:80", Protocol::Tcp), at("203.0.113.1:80", Protocol::Udp)].into());
@@ -191,11 +195,11 @@ mod tests {
                 .is_served_by_kernel(&Tracked { destination: "203.0.113.1:81".parse().unwrap(), ..tcp })
         );
         let udp = tracked(Protocol::Udp, "198.51.100.10:443");
-        assert!(!frontends.is_served_by_kernel(&udp), "datagrams change over at once");
+        assert!(!frontends.is_served_by_kernel(&udp), "datagrams change the mode at once");
     }
 
     #[test]
-    fn exchanges_of_datagrams_are_forgotten_and_connections_kept() {
+    fn records_of_datagrams_are_removed_and_connections_kept() {
         let scratch = Scratch::new("node-flows");
         let mut dataplane = scratch.open();
         for protocol in [Protocol::Tcp, Protocol::Udp] {

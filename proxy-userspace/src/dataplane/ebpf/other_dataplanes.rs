@@ -1,8 +1,7 @@
-//! Other data planes of Millrace on this node: an agent with another `--bpffs-path` leaves its programs attached when it ends, and
-//! they serve beside ours.
+//! Other data planes of Millrace on this node. The programs of an agent with another `--bpffs-path`
+//! stay attached after its end and serve beside ours.
 
 use std::collections::BTreeSet;
-use std::fmt::Write;
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -22,11 +21,11 @@ use super::sockets::SocketHook;
 use super::sys;
 use crate::node::device_name;
 
-/// How deep below a BPF file system's root an agent's directory is looked for.
+/// The depth of the search for agents' directories below the root of a BPF file system.
 const DEPTH: usize = 5;
-/// The directory of an agent, in the one that `--bpffs-path` names.
+/// The directory of an agent below its `--bpffs-path`.
 const DIRECTORY: &str = "millrace";
-/// A map that all of our programs for packets use: others may have programs of the same names.
+/// A map of all our packet programs: other software may have programs of the same names.
 const MAP: &str = "FRONTENDS4";
 const NAMES: [&str; 6] =
     ["tc_ingress", "tc_egress", "tc_pod_in", "tc_pod_out", "tc_ingress_l3", "tc_egress_l3"];
@@ -34,17 +33,18 @@ const NAMES: [&str; 6] =
 /// A program of another data plane.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct OtherView {
-    /// The `--bpffs-path` of its agent; `None` where no pin of it is in sight.
+    /// The `--bpffs-path` of its agent; `None` without a visible pin.
     pub bpffs_path: Option<PathBuf>,
     /// Name of the device, or `cgroup`.
     pub device: String,
-    /// What it is attached as.
+    /// The hook of the program.
     pub hook: String,
     /// The kernel's id of the program; 0 for a filter of clsact.
     pub program_id: u32,
 }
 
-/// All programs that are attached to devices of this network namespace and are not pinned below `bpffs_path`, sorted.
+/// Returns all programs on devices of this network namespace that are not pinned below
+/// `bpffs_path`, sorted.
 #[must_use]
 pub fn others(bpffs_path: &Path) -> Vec<OtherView> {
     let own = Layout::new(bpffs_path).top();
@@ -64,7 +64,7 @@ fn pinned_in(directories: &[PathBuf]) -> BTreeSet<OtherView> {
     roots.flat_map(|root| pinned(&root)).collect()
 }
 
-/// Warns of them, once for each data plane.
+/// Warns of other data planes, once for each.
 pub fn warn_of_others(bpffs_path: &Path) {
     let others = others(bpffs_path);
     let paths: BTreeSet<&Option<PathBuf>> = others.iter().map(|other| &other.bpffs_path).collect();
@@ -76,22 +76,23 @@ pub fn warn_of_others(bpffs_path: &Path) {
         let Some(path) = path else {
             warn!(
                 programs,
-                "another data plane of Millrace serves this node, too, and its pins are not in sight; stop its agent, and \
-                 the container that mounted its BPF file system"
+                "another data plane of Millrace serves this node, too, without visible pins; stop its agent \
+                 and the container that mounted its BPF file system"
             );
             continue;
         };
-        let agent = File::open(path.join(DIRECTORY)).ok().and_then(|top| lock_owner::of_file(&top));
-        let mut text = "another data plane of Millrace serves this node, too; ".to_owned();
-        if let Some(process) = agent {
-            let _ = write!(text, "stop its agent (process {process}), then ");
-        }
+        let process = File::open(path.join(DIRECTORY)).ok().and_then(|top| lock_owner::of_file(&top));
         let path = path.display();
-        warn!(programs, "{text}remove it by `millrace cleanup --bpffs-path {path}`");
+        warn!(
+            programs,
+            process,
+            "another data plane of Millrace serves this node, too; stop its agent, if one runs, then run \
+             `millrace cleanup --bpffs-path {path}`"
+        );
     }
 }
 
-/// Directories of agents at `directory` or below.
+/// Finds the directories of agents at `directory` or below.
 fn find(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) {
     for path in entries(directory).unwrap_or_default() {
         if !fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_dir()) {
@@ -105,7 +106,7 @@ fn find(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether two paths are one directory, which may be mounted in several places.
+/// Returns whether two paths are one directory, which may be mounted in several places.
 fn same(one: &Path, other: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
 
@@ -113,7 +114,8 @@ fn same(one: &Path, other: &Path) -> bool {
     place(one).is_some_and(|found| Some(found) == place(other))
 }
 
-/// What is pinned below one version's directory, if it belongs to this network namespace.
+/// Returns the programs pinned below the directory of one layout version, if it belongs to this
+/// network namespace.
 fn pinned(root: &Path) -> Vec<OtherView> {
     let is_ours = is_of_this_namespace(root).unwrap_or(false);
     let links = if is_ours { entries(&root.join("links")).unwrap_or_default() } else { Vec::new() };
@@ -125,7 +127,7 @@ fn pinned(root: &Path) -> Vec<OtherView> {
         .collect()
 }
 
-/// What a pin attaches, unless its device is gone.
+/// Returns the program that a pin attaches, unless its device is gone.
 fn view(path: &Path) -> Option<OtherView> {
     if let Some(hook) = SocketHook::of_pin(path) {
         let info = sys::cgroup_link_info(sys::obj_get(path).ok()?.as_fd()).ok()?;
@@ -143,7 +145,8 @@ fn view(path: &Path) -> Option<OtherView> {
     Some(OtherView { bpffs_path: None, device, hook, program_id })
 }
 
-/// Our programs among those that the kernel runs on devices of this network namespace. One before 6.6 can't say.
+/// Returns our programs on the devices of this network namespace. Kernels before 6.6 can't list
+/// them.
 fn attached() -> Vec<OtherView> {
     let mut views = Vec::new();
     let Ok(devices) = if_nameindex() else { return views };
@@ -152,7 +155,7 @@ fn attached() -> Vec<OtherView> {
         for direction in [TcAttachType::Ingress, TcAttachType::Egress] {
             match SchedClassifier::query_tcx(&device, direction) {
                 Ok((_, programs)) => views.extend(programs.iter().filter_map(|info| named(info, &device))),
-                Err(error) => debug!(%device, "the device's programs can't be asked for: {error}"),
+                Err(error) => debug!(%device, %error, "listing the programs of the device failed"),
             }
         }
     }

@@ -1,11 +1,11 @@
-//! A data plane of its own for a test, in a directory that is removed at the end.
+//! A separate data plane for a test, in a directory that is removed at the end.
 
 use std::fs;
 use std::path::PathBuf;
 
 use super::{EbpfDataplane, Settings, Sizes, cleanup};
 
-/// Pins of one test.
+/// The directory of one test.
 pub struct Scratch {
     pub path: PathBuf,
 }

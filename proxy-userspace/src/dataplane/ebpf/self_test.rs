@@ -1,4 +1,4 @@
-//! Whether the programs are where they belong and do what they should.
+//! The self-test: the programs are attached, and let a foreign frame pass unchanged.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -8,8 +8,9 @@ use super::load::{Program, Programs};
 use super::{link, sys};
 use crate::node::device_name;
 
-/// A datagram from and to 192.0.0.8, the address nobody has (RFC 7600), with both checksums right: a frame no
-/// frontend, flow or peer can be meant by, so that it must come out as it went in.
+/// A datagram from and to 192.0.0.8, the dummy address (RFC 7600), with correct checksums.
+///
+/// The frame belongs to no frontend, flow or peer, so it must come out unchanged.
 const FRAME: [u8; 46] = [
     2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00, // Ethernet
     0x45, 0, 0, 32, 0, 0, 0, 0, 1, 17, 0x39, 0xbd, 192, 0, 0, 8, 192, 0, 0, 8, // IPv4
@@ -34,13 +35,13 @@ struct TestRunAttr {
     duration: u32,
 }
 
-/// The first fault there is. TC filters of kernels before 6.6 can't be asked what they run; the next sync replaces
-/// them anyway.
+/// Returns the first fault. The kernel can't name the programs of TC filters before 6.6; the next
+/// sync replaces them anyway.
 pub(super) fn run(attachments: &Attachments, programs: &Programs) -> Result<(), String> {
     for key in attachments.linked() {
         let program = programs.of(key.kind.hook());
         match link::program_id(key, attachments.directory()) {
-            // The device is gone; the node's network will be told anew without it.
+            // The device is gone; a new topology without it will follow.
             Ok(None) if device_name(key.device).is_none() => {}
             Ok(None) => return Err(format!("{} is detached", key.name())),
             Ok(Some(id)) if program.is_some_and(|program| program.id == id) => {}
@@ -71,7 +72,8 @@ fn passes_untouched(program: &Program, action: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs a program on a frame; returns its result and the length of the frame as it is then. The run is counted.
+/// Runs a program on a frame and returns its result and the new length of the frame. The run counts
+/// as a packet.
 fn test_run(program: BorrowedFd<'_>, frame: &[u8], out: &mut [u8]) -> io::Result<(u32, usize)> {
     let size = |bytes: usize| u32::try_from(bytes).map_err(io::Error::other);
     let mut attr = TestRunAttr {
@@ -109,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_somebody_detaches_is_a_fault_until_it_is_attached_again() {
+    fn a_detached_program_is_a_fault_until_it_is_attached_again() {
         let in_namespace = || {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
             let scratch = Scratch::new("self-test-links");
@@ -132,7 +134,8 @@ mod tests {
 
             std::fs::remove_file(&egress).unwrap();
             assert_eq!(dataplane.check().fault.unwrap(), "tc_egress-1 is detached: its pin is gone");
-            // The kernel detaches a link that has lost its last pin some time later; until then the place is taken.
+            // The kernel detaches a link without pins some time later; until then the place is
+            // taken.
             let attached = (0..500).any(|_| {
                 thread::sleep(Duration::from_millis(10));
                 dataplane.set_topology(&topology).is_complete()

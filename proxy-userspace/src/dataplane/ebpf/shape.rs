@@ -1,5 +1,5 @@
-//! Whether what is pinned where our maps belong has their shape: an object with other keys can't stand for them, and the
-//! loader takes whatever is there.
+//! The check of pinned maps for the shape of ours. A map with other keys can't replace one of ours,
+//! and the loader takes any pinned object.
 
 use std::fmt;
 use std::fs;
@@ -14,7 +14,7 @@ use super::error::OpenError;
 use super::load::OBJECT;
 use super::sys;
 
-/// What makes a map another one. Its number of entries does not.
+/// The properties that make a map a different one. The number of entries does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shape {
     /// `enum bpf_map_type`.
@@ -24,7 +24,7 @@ struct Shape {
     flags: u32,
 }
 
-/// Names of `enum bpf_map_type`, as bpftool has them, as far as our object has such maps or other objects often do.
+/// Names of `enum bpf_map_type` as in bpftool: the types in our object and other common ones.
 const KINDS: [(u32, &str); 14] = [
     (1, "hash"),
     (2, "array"),
@@ -59,7 +59,7 @@ pub fn check(maps: &Path) -> Result<(), OpenError> {
         return Ok(());
     }
     let object = Object::parse(OBJECT).map_err(|error| OpenError::Object(error.into()))?;
-    // Those of the compiler, as .rodata is, are not pinned.
+    // Maps of the compiler, such as .rodata, are not pinned.
     let mut wanted: Vec<_> = object.maps.iter().filter(|(name, _)| !name.starts_with('.')).collect();
     wanted.sort_unstable_by_key(|(name, _)| *name);
     for (name, map) in wanted {
@@ -79,9 +79,9 @@ fn check_pin(path: &Path, wanted: Shape) -> Result<(), OpenError> {
         Err(OpenError::ForeignPin { path: path.to_owned(), found, wanted: wanted.to_string() })
     };
     let failed = |error| OpenError::File { path: path.to_owned(), error };
-    // What can't be opened the loader fails on, and says whether it is for want of rights.
+    // The loader reports a pin that can't be opened, and whether rights are missing.
     let Ok(object) = sys::obj_get(path) else { return Ok(()) };
-    // Asked for a map's description, the kernel answers with a program's.
+    // The kernel answers a request for a map's description with a program's.
     let kind =
         fs::read_link(format!("/proc/thread-self/fd/{}", object.as_fd().as_raw_fd())).map_err(failed)?;
     if !kind.to_string_lossy().contains("bpf-map") {

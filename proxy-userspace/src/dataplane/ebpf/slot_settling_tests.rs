@@ -1,4 +1,4 @@
-//! Settling slots by what real tables hold.
+//! Slot settling with real tables.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::model::{Algorithm, Desired, Dirty, Endpoint, Forwarding};
 
 const SLOTS: u32 = 13;
 
-/// A DSR service that two endpoints share.
+/// A DSR service with two endpoints.
 struct Bed {
     dataplane: EbpfDataplane,
     collector: Collector,
@@ -39,7 +39,7 @@ impl Bed {
         bed
     }
 
-    /// Makes these endpoints the service's; those that are not ready exist.
+    /// Serves these endpoints; an endpoint that is not ready still exists.
     fn serve(&mut self, endpoints: &[(u8, bool)], seconds: u32) {
         let mut state: Desired = served("settled");
         for port in state.ports.values_mut() {
@@ -71,7 +71,7 @@ impl Bed {
         self.slots().iter().filter(|slot| slot.is_unsettled()).count()
     }
 
-    /// A full walk through the tables, and what follows from it.
+    /// Walks through all tables and settles the slots.
     fn round(&mut self, seconds: u32) {
         for _ in 0..2 {
             let EbpfDataplane { maps, plan, .. } = &mut self.dataplane;
@@ -79,7 +79,7 @@ impl Bed {
         }
     }
 
-    /// A connection of this client port, and the place of its slot.
+    /// Adds a connection of this client port and returns the index of its slot.
     fn connect(&mut self, port: u16, backend: BackendRef, seen: u32) -> usize {
         let flow = Flow {
             backend: backend.0,
@@ -108,7 +108,7 @@ fn slots_of_an_endpoint_that_is_gone_settle_after_a_round() {
     assert_ne!(bed.unsettled(), 0);
     bed.serve(&[(1, true)], 1013);
     bed.round(1013);
-    assert_ne!(bed.unsettled(), 0, "a program may not be done with what it read");
+    assert_ne!(bed.unsettled(), 0, "a program may still use the slot it read");
     bed.round(1020);
     assert_eq!(bed.unsettled(), 0);
     assert!(bed.slots().iter().all(|slot| *slot == Slot::settled_on(bed.owner(1))));
@@ -118,7 +118,8 @@ fn slots_of_an_endpoint_that_is_gone_settle_after_a_round() {
 fn a_slot_stays_unsettled_while_an_entry_names_another_living_backend() {
     let mut bed = Bed::new("settle-held");
     let second = bed.owner(2);
-    // Ready, gone from the lists, and back: its slots are its own again, and so are some connections of the first.
+    // The second endpoint leaves the lists and returns. Its slots are its own again, and some
+    // connections are the first endpoint's.
     bed.serve(&[(1, true), (2, false)], 1010);
     bed.serve(&[(1, true), (2, true)], 1020);
     let of_second: Vec<_> =
@@ -130,28 +131,28 @@ fn a_slot_stays_unsettled_while_an_entry_names_another_living_backend() {
         ports.find_map(|port| Some(bed.connect(port, first, 1020)).filter(|slot| of_second.contains(slot)));
     let agreeing = bed.connect(40000, second, 1020);
     bed.round(1030);
-    assert_eq!(bed.unsettled(), 1, "{agreeing} has an entry, which agrees");
+    assert_eq!(bed.unsettled(), 1, "the entry of slot {agreeing} agrees");
     assert!(bed.slots()[held.unwrap()].is_unsettled());
-    // The connection is over for want of packets.
+    // The connection has timed out.
     bed.round(2030);
     assert_eq!(bed.unsettled(), 0);
 }
 
 #[test]
-fn a_settled_owner_that_lives_is_forgotten_after_the_time_out_and_not_before_a_restart_is_as_long_ago() {
+fn a_living_settled_owner_is_forgotten_one_time_out_after_the_change_or_the_restart() {
     let mut bed = Bed::new("settle-silent");
     bed.serve(&[(1, true), (2, false)], 1010);
     let unsettled = bed.unsettled();
     assert_ne!(unsettled, 0);
     bed.round(2000);
-    assert_eq!(bed.unsettled(), unsettled, "its connections may be silent");
+    assert_eq!(bed.unsettled(), unsettled, "the connections of the settled owner may be silent");
     let EbpfDataplane { maps, plan, .. } = &mut bed.dataplane;
     *plan = Plan::adopt(maps.capacities(), maps.found().unwrap(), at(2000).time);
     bed.serve(&[(1, true), (2, false)], 2000);
     bed.round(2500);
-    assert_eq!(bed.unsettled(), unsettled, "nobody knows when they changed");
+    assert_eq!(bed.unsettled(), unsettled, "the time of the change is unknown");
     bed.round(3010);
-    assert_eq!(bed.unsettled(), unsettled, "programs may still be entering the settled owner");
+    assert_eq!(bed.unsettled(), unsettled, "programs may still add entries for the settled owner");
     assert!(bed.slots().iter().all(|slot| slot.settled() == slot.current()));
     bed.round(3020);
     assert_eq!(bed.unsettled(), 0);

@@ -1,8 +1,8 @@
-//! How many of this node's ports connections to backends on other nodes have (SNAT), counted by the walk through the flow
-//! entries.
+//! The use of this node's ports by connections to backends on other nodes (SNAT). The walk through
+//! the flow entries counts it.
 //!
-//! A port may be used once for each destination, so that what runs out runs out towards one backend. Only what can't be given
-//! to somebody else counts: neither embryos nor connections that have ended.
+//! Each port is usable once per destination, so ports run out towards one backend. Only ports that
+//! can't be reused count: no embryos, no ended connections.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
@@ -13,50 +13,51 @@ use proxy_common::selection::BackendRef;
 
 use crate::model::Family;
 
-/// Parts of a hundred that are in use when few ports are left.
+/// The percentage in use from which few ports are left.
 const CROWDED: u64 = 80;
-/// Parts of a hundred below which there are enough again.
+/// The percentage in use below which enough ports are left again.
 const EASED: u64 = 70;
 
-/// What ports are counted for: connections to it differ in the port alone.
+/// The destination of a port count: connections to it differ in the port alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Destination {
     /// Family of its address.
     pub family: Family,
-    /// The backend, as a word.
+    /// The backend reference, as a word.
     backend: u32,
     /// IP protocol number.
     protocol: u8,
 }
 
 impl Destination {
-    /// The backend.
+    /// Returns the backend.
     #[must_use]
     pub const fn backend(self) -> BackendRef {
         BackendRef(self.backend)
     }
 }
 
-/// What one walk has counted.
+/// The counts of one walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     ports: HashMap<Destination, u32>,
-    /// The ports that are given out now, if others don't count: connections keep those of a former range.
+    /// The ports in the current range, if others don't count: connections keep the ports of a
+    /// former range.
     range: Option<RangeInclusive<u16>>,
     /// Connections over TCP and SCTP.
     pub connections: u64,
 }
 
 impl Usage {
-    /// Counts these ports only, or all.
+    /// Returns an empty count of these ports only, or of all.
     #[must_use]
     pub fn of(range: Option<RangeInclusive<u16>>) -> Self {
         Self { range, ..Self::default() }
     }
 
-    /// Takes note of an entry of FLOWS that has not expired. That of the reply has the port.
+    /// Counts an entry of FLOWS that has not expired. The reply's entry has the port.
     pub fn count<A: Address>(&mut self, key: &FlowKey<A>, flow: &Flow<A>) {
-        // Without a backend it is another mode's.
+        // An entry without a backend belongs to another mode.
         if flow.flags & FLOW_REPLY == 0 && flow.state != FLOW_DATAGRAM && flow.backend != 0 {
             self.connections += 1;
         }
@@ -73,18 +74,20 @@ impl Usage {
     }
 }
 
-/// What follows from it.
+/// The use of the ports after a walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortUsage {
-    /// Ports in use towards the destination that has most.
+    /// Ports in use towards the destination with the most.
     pub most: u32,
-    /// Destinations for which few are left, and how many they have in use.
+    /// Destinations with few ports left, and their number of ports in use.
     pub crowded: BTreeMap<Destination, u32>,
 }
 
 impl PortUsage {
-    /// The port_usage after another walk, of `ports` for each destination. One that was crowded is so until it has clearly eased, so
-    /// that nobody is told again and again.
+    /// Returns the use after another walk, of `ports` for each destination.
+    ///
+    /// A crowded destination stays crowded until its use is clearly lower, so that the agent warns
+    /// once.
     #[must_use]
     pub fn after(&self, usage: &Usage, ports: u32) -> Self {
         let part = |used: u32| u64::from(used) * 100;
@@ -104,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// A walk that met `used` replies of TCP connections to a backend.
+    /// Returns a walk with `used` replies of TCP connections to a backend.
     fn walk(backend: u32, used: u32) -> Usage {
         let mut usage = Usage::default();
         add(&mut usage, backend, used);
@@ -118,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_holds_a_port_is_the_living_reply_of_a_translated_connection() {
+    fn a_port_is_in_use_by_the_living_reply_of_a_translated_connection() {
         let reply = Flow::<Addr4> { flags: FLOW_REPLY, state: FLOW_ESTABLISHED, check: 1, ..Flow::default() };
         let counted = |flow: Flow<Addr4>| {
             let mut usage = Usage::default();
@@ -127,7 +130,7 @@ mod tests {
         };
         assert_eq!(counted(reply), 1);
         assert_eq!(counted(Flow { state: FLOW_DATAGRAM, ..reply }), 1);
-        assert_eq!(counted(Flow { state: FLOW_CLOSING, ..reply }), 0, "it has ended");
+        assert_eq!(counted(Flow { state: FLOW_CLOSING, ..reply }), 0, "the connection has ended");
         assert_eq!(counted(Flow { flags: 0, ..reply }), 0, "the other direction");
         assert_eq!(counted(Flow { check: 0, ..reply }), 0, "a backend on this node");
     }
@@ -152,7 +155,7 @@ mod tests {
             usage.connections
         };
         assert_eq!(counted(client), 1);
-        assert_eq!(counted(Flow { state: FLOW_CLOSING, ..client }), 1, "its last words may be under way");
+        assert_eq!(counted(Flow { state: FLOW_CLOSING, ..client }), 1, "its last packets may be under way");
         assert_eq!(counted(Flow { flags: FLOW_REPLY, ..client }), 0);
         assert_eq!(counted(Flow { state: FLOW_DATAGRAM, ..client }), 0);
         assert_eq!(counted(Flow { backend: 0, ..client }), 0);

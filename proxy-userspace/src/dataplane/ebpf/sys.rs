@@ -1,5 +1,5 @@
-//! The few commands of bpf(2) that aya does not offer as we need them: links by interface index and without a
-//! netlink fallback, links whose program is swapped, and look-ups in batches.
+//! Commands of bpf(2) that aya lacks in the needed form: links by interface index and without a
+//! netlink fallback, links with a replaceable program, and look-ups in batches.
 
 use std::ffi::CString;
 use std::io;
@@ -16,7 +16,7 @@ const LINK_CREATE: libc::c_long = 28;
 const LINK_UPDATE: libc::c_long = 29;
 const LINK_DETACH: libc::c_long = 34;
 
-/// Where a link attaches a program: `enum bpf_attach_type`.
+/// The kind of attachment: `enum bpf_attach_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AttachType {
     /// `BPF_CGROUP_INET4_BIND`
@@ -49,7 +49,7 @@ pub enum AttachType {
     TcxEgress = 47,
 }
 
-/// What the kernel says of a link.
+/// The kernel's information on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkInfo {
     /// Id of the program.
@@ -58,7 +58,7 @@ pub struct LinkInfo {
     pub device: u32,
 }
 
-/// What the kernel says of a link to a control group.
+/// The kernel's information on a link to a control group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CgroupLinkInfo {
     /// Id of the program.
@@ -81,8 +81,9 @@ pub fn obj_pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     bpf(OBJ_PIN, &attr).map(drop)
 }
 
-/// Attaches a program to a device of this thread's network namespace. It is detached when the link, and every
-/// pin of it, is gone.
+/// Attaches a program to a device of this thread's network namespace.
+///
+/// The kernel detaches it when the link and every pin of it are gone.
 pub fn link_create(
     program: BorrowedFd<'_>,
     device: u32,
@@ -99,7 +100,7 @@ pub fn link_create(
     owned(bpf(LINK_CREATE, &attr)?)
 }
 
-/// Attaches a program to a control group, beside those of others.
+/// Attaches a program to a control group, beside other programs.
 pub fn cgroup_link_create(
     program: BorrowedFd<'_>,
     cgroup: BorrowedFd<'_>,
@@ -116,24 +117,25 @@ pub fn link_update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<
     bpf(LINK_UPDATE, &attr).map(drop)
 }
 
-/// Detaches a link's program, at once: a link that merely loses its last reference is detached some time later.
+/// Detaches a link's program at once. The kernel detaches a link without references only some time
+/// later.
 pub fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     bpf(LINK_DETACH, &link.as_raw_fd()).map(drop)
 }
 
-/// Asks for an XDP or tcx link's program and device.
+/// Returns the program and device of an XDP or tcx link.
 pub fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     let info: RawLinkInfo = object_info(link)?;
     Ok(LinkInfo { program_id: info.program_id, device: info.device })
 }
 
-/// Asks for the program and control group of a link.
+/// Returns the program and control group of a link.
 pub fn cgroup_link_info(link: BorrowedFd<'_>) -> io::Result<CgroupLinkInfo> {
     let info: RawCgroupLinkInfo = object_info(link)?;
     Ok(CgroupLinkInfo { program_id: info.program_id, cgroup: info.cgroup })
 }
 
-/// The cookie of this thread's network namespace, as `bpf_get_netns_cookie` gives it out.
+/// Returns the cookie of this thread's network namespace, as in `bpf_get_netns_cookie`.
 pub fn network_namespace_cookie() -> io::Result<u64> {
     /// `SO_NETNS_COOKIE`, Linux 5.14 and later.
     const OPTION: libc::c_int = 71;
@@ -141,7 +143,7 @@ pub fn network_namespace_cookie() -> io::Result<u64> {
     socket_word(socket.as_fd(), OPTION)
 }
 
-/// A socket's option at level `SOL_SOCKET` that is a 64-bit word.
+/// Returns a 64-bit socket option of level `SOL_SOCKET`.
 pub fn socket_word(socket: BorrowedFd<'_>, option: libc::c_int) -> io::Result<u64> {
     let mut word = 0_u64;
     let mut length = libc::socklen_t::try_from(size_of::<u64>()).map_err(io::Error::other)?;
@@ -151,17 +153,17 @@ pub fn socket_word(socket: BorrowedFd<'_>, option: libc::c_int) -> io::Result<u6
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(word) }
 }
 
-/// The kernel's id of a program.
+/// Returns the kernel's id of a program.
 pub fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
     object_info::<RawProgramInfo>(program).map(|info| info.id)
 }
 
-/// Position of a batched look-up in a hash map.
+/// The position of a batched look-up in a hash map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cursor(u32);
 
-/// Fills `keys` and `values` with entries of a hash map, from `cursor` on, or from the start. Returns how many,
-/// and where to go on; `None` at the end.
+/// Fills `keys` and `values` with entries of a hash map, from `cursor` or from the start. Returns
+/// the number of entries and the next position; `None` at the end.
 ///
 /// `K` and `V` must be the map's own types.
 pub fn lookup_batch<K: aya::Pod, V: aya::Pod>(
@@ -205,7 +207,7 @@ struct LinkCreateAttr {
     device: u32,
     attach: u32,
     flags: u32,
-    /// For tcx: a link to be put before or after. 0 = none: before or after all.
+    /// For tcx: the link before or after which ours goes. 0 = none: before or after all.
     relative: u32,
     reserved: u32,
     expected_revision: u64,
@@ -241,7 +243,7 @@ struct BatchAttr {
     flags: u64,
 }
 
-/// `struct bpf_link_info`, as far as XDP and tcx links have it alike.
+/// The common beginning of `struct bpf_link_info` for XDP and tcx links.
 #[repr(C)]
 #[derive(Default)]
 struct RawLinkInfo {
@@ -266,7 +268,7 @@ struct RawCgroupLinkInfo {
     padding: u32,
 }
 
-/// `struct bpf_prog_info`, its beginning.
+/// The beginning of `struct bpf_prog_info`.
 #[repr(C)]
 #[derive(Default)]
 struct RawProgramInfo {
@@ -293,7 +295,8 @@ fn bpf<T>(command: libc::c_long, attr: &T) -> io::Result<libc::c_long> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// A command of bpf(2) whose attributes the kernel may write to; the caller answers for its pointers.
+/// Runs a command of bpf(2) whose attributes the kernel may write to. The caller answers for the
+/// pointers.
 pub(super) fn bpf_mut<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc::c_long> {
     // SAFETY: as in `bpf`; the kernel may write to `attr`, which is borrowed mutably.
     let result = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_mut(attr), size_of::<T>()) };
@@ -302,7 +305,7 @@ pub(super) fn bpf_mut<T>(command: libc::c_long, attr: &mut T) -> io::Result<libc
 
 fn owned(result: libc::c_long) -> io::Result<OwnedFd> {
     let fd = RawFd::try_from(result).map_err(io::Error::other)?;
-    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor for this call, and no other owner exists.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

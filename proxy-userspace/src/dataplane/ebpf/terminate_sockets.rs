@@ -1,8 +1,9 @@
-//! Connected UDP sockets whose backend serves no more: their next datagrams would be lost, and nobody would tell them.
+//! The agent terminates connected UDP sockets whose backend no longer serves. Their next datagrams
+//! would be lost without an error.
 //!
-//! They are destroyed, so that whoever waits for an answer is told at once and connects again, to another backend. TCP is left
-//! alone: its connections end as the backend ends them. A thread of its own does it, since each network namespace has to be
-//! entered and its sockets listed.
+//! A process that waits on such a socket gets an error at once and connects again, to another
+//! backend. TCP is left alone: its connections end as the backend ends them. A thread does the
+//! work, because it enters each network namespace and lists its sockets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -28,25 +29,26 @@ use super::layout::Layout;
 use super::mapped::Access;
 use super::maps::{FamilyMaps, Maps};
 
-/// Where container runtimes keep the names of pods' network namespaces.
+/// The directories with the names of pods' network namespaces, by container runtime.
 const NAMESPACES: [&str; 2] = ["/run/netns", "/run/docker/netns"];
-/// An endpoint that moves to another EndpointSlice is in neither for a moment.
+/// The delay before a round. An endpoint that moves to another EndpointSlice is in neither for a
+/// moment.
 const DEBOUNCE: Duration = Duration::from_millis(250);
-/// After a round in which something failed.
+/// The interval after a failed round.
 const RETRY_INTERVAL: Duration = Duration::from_mins(1);
 const UDP: u16 = 17;
 
-/// Wakes the thread. It ends with this.
+/// A handle that wakes the thread. The thread ends when the handle is dropped.
 #[derive(Debug)]
 pub struct SocketTerminator {
     wake: SyncSender<()>,
 }
 
-/// Cookies of the sockets that are connected to a backend which serves no more.
+/// Cookies of sockets by backend address, for backends that no longer serve.
 type Stale = BTreeMap<SocketAddr, BTreeSet<[u32; 2]>>;
 
 impl SocketTerminator {
-    /// Starts the thread, on the maps pinned below a directory.
+    /// Starts the thread on the maps pinned below a directory.
     pub fn start(layout: &Layout) -> Result<Self, OpenError> {
         let maps = Maps::open(&layout.maps(), Access::Read)?;
         let (wake, woken) = sync_channel(1);
@@ -58,9 +60,9 @@ impl SocketTerminator {
         Ok(Self { wake })
     }
 
-    /// Some backend serves no more, and its slots are others' already.
+    /// Wakes the thread: a backend no longer serves, and its slots have other owners.
     pub fn wake(&self) {
-        // A full channel has woken it, and it has not looked yet.
+        // A full channel means a wake-up that the thread has not taken yet.
         let _ = self.wake.try_send(());
     }
 }
@@ -70,22 +72,25 @@ fn run(mut maps: Maps, woken: &Receiver<()>) {
     let mut failed = false;
     while is_due(woken, failed) {
         thread::sleep(DEBOUNCE);
-        // What came meanwhile is looked at now.
+        // This round covers the wake-ups during the delay.
         let _ = woken.try_recv();
         let Outcome { count, failure } = terminate(&mut maps, destroy_everywhere);
         if count > 0 {
-            debug!(count, "UDP sockets destroyed whose backend serves no more");
+            debug!(count, "terminated UDP sockets whose backend no longer serves");
         }
         failed = failure.is_some();
         if failed && failure != reported {
             let error = failure.as_deref().unwrap_or_default();
-            warn!("UDP sockets whose backend serves no more go on until they time out: {error}");
+            warn!(
+                error,
+                "terminating UDP sockets failed: sockets of removed backends stay until they time out"
+            );
             reported = failure;
         }
     }
 }
 
-/// Waits for the next round; false when there will be none.
+/// Waits for the next round; false when the handle is dropped.
 fn is_due(woken: &Receiver<()>, failed: bool) -> bool {
     if !failed {
         return woken.recv().is_ok();
@@ -93,7 +98,8 @@ fn is_due(woken: &Receiver<()>, failed: bool) -> bool {
     !matches!(woken.recv_timeout(RETRY_INTERVAL), Err(RecvTimeoutError::Disconnected))
 }
 
-/// Destroys such sockets by `destroy`. Their entries go when all namespaces were gone through, or else they are found again.
+/// Terminates the sockets of backends that no longer serve, by `destroy`. Their entries stay until
+/// all namespaces succeed, so that the next round finds them again.
 fn terminate(maps: &mut Maps, destroy: impl FnOnce(&Stale) -> Outcome) -> Outcome {
     let mut stale = Stale::new();
     let entries = stale_of(&maps.of4, &mut stale).and_then(|of4| Ok((of4, stale_of(&maps.of6, &mut stale)?)));
@@ -114,7 +120,8 @@ fn terminate(maps: &mut Maps, destroy: impl FnOnce(&Stale) -> Outcome) -> Outcom
 
 type Entries<A> = Vec<(SocketKey<A>, SocketFrontend<A>)>;
 
-/// The entries of such sockets.
+/// Returns the entries of sockets whose backend no longer serves, and adds their cookies to
+/// `stale`.
 fn stale_of<A: Address>(maps: &FamilyMaps<A>, stale: &mut Stale) -> Result<Entries<A>, OpenError> {
     let mut serving: BTreeMap<u32, bool> = BTreeMap::new();
     let mut found = Entries::new();
@@ -135,15 +142,15 @@ fn stale_of<A: Address>(maps: &FamilyMaps<A>, stale: &mut Stale) -> Result<Entri
 
 fn remove_entries<A: Address>(maps: &mut FamilyMaps<A>, entries: &Entries<A>) {
     for (key, value) in entries {
-        // The socket may have been connected again meanwhile.
+        // The process may have connected the socket again meanwhile.
         if maps.sockets.get(key).is_ok_and(|now| now.as_ref() == Some(value)) {
-            // An entry that stays is found again, and its socket is gone then.
+            // The next round finds an entry that stays; its socket is gone then.
             let _ = maps.sockets.remove(key);
         }
     }
 }
 
-/// What became of sockets: how many were destroyed, and what failed first.
+/// The result of a round: the number of terminated sockets and the first failure.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     count: usize,
@@ -151,7 +158,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// Goes through all of them, whatever fails on the way.
+    /// Visits all of them in spite of failures.
     fn of<T>(all: impl IntoIterator<Item = T>, mut visit: impl FnMut(T) -> Self) -> Self {
         let mut outcome = Self::default();
         for one in all {
@@ -172,7 +179,7 @@ impl From<io::Result<usize>> for Outcome {
     }
 }
 
-/// In this thread's namespace, and in those that have names.
+/// Terminates sockets in this thread's namespace and in the named ones.
 fn destroy_everywhere(stale: &Stale) -> Outcome {
     let own = destroy(stale);
     let entered = thread::scope(|scope| scope.spawn(|| in_namespaces(stale)).join());
@@ -181,22 +188,23 @@ fn destroy_everywhere(stale: &Stale) -> Outcome {
     Outcome::of([own, entered], |outcome| outcome)
 }
 
-/// In the namespaces that have names: this thread goes from one to the next, and ends in the last.
+/// Terminates sockets in the named namespaces. The thread enters one after the other and ends in
+/// the last.
 fn in_namespaces(stale: &Stale) -> Outcome {
     let entries = NAMESPACES.iter().filter_map(|directory| fs::read_dir(Path::new(directory)).ok()).flatten();
     Outcome::of(entries.flatten(), |entry| {
-        // One that goes meanwhile has no sockets any more.
+        // A namespace that is gone has no sockets.
         let Ok(namespace) = File::open(entry.path()) else { return Outcome::default() };
         match setns(&namespace, CloneFlags::CLONE_NEWNET) {
             Ok(()) => destroy(stale),
-            // A name that nothing is mounted at any more.
+            // The name is stale: no namespace is mounted there.
             Err(Errno::EINVAL) => Outcome::default(),
             Err(error) => Outcome::from(Err(error.into())),
         }
     })
 }
 
-/// In this thread's namespace.
+/// Terminates sockets in this thread's namespace.
 fn destroy(stale: &Stale) -> Outcome {
     let listed = Diag::open().and_then(|diag| Ok((diag.connected()?, diag)));
     let (listed, diag) = match listed {
@@ -222,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_fails_keeps_no_later_one_from_its_turn_and_the_first_failure_is_told() {
+    fn a_failing_namespace_does_not_stop_the_round_and_the_first_failure_is_reported() {
         let mut visited = Vec::new();
         let outcome = Outcome::of(["first", "second", "third", "fourth"], |name| {
             visited.push(name);
@@ -233,13 +241,13 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_found_again_until_a_round_went_through_and_stay_where_the_socket_was_connected_anew() {
+    fn entries_stay_until_a_round_succeeds_and_when_the_socket_was_connected_again() {
         let scratch = Scratch::new("sever");
         drop(scratch.open());
         let layout = Layout::new(&scratch.path);
         let mut maps = Maps::open(&layout.maps(), Access::Read).unwrap();
         let key = |cookie| SocketKey { address: Addr4([1]), cookie: [cookie, 0], port: 7, protocol: UDP };
-        // Backend 0 is nobody.
+        // Backend 0 is no backend.
         let gone = SocketFrontend { address: Addr4([2]), socket: 1, ..SocketFrontend::default() };
         for cookie in [1, 2] {
             maps.of4.sockets.insert(&key(cookie), &gone).unwrap();
@@ -263,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_that_failed_is_gone_through_again_unasked_until_the_agent_ends() {
+    fn a_failed_round_is_repeated_without_a_wake_up_until_the_agent_ends() {
         let (wake, woken) = sync_channel(1);
         wake.send(()).unwrap();
         assert!(is_due(&woken, true) && woken.try_recv().is_err());

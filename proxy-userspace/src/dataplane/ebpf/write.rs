@@ -1,4 +1,4 @@
-//! Carrying a plan's operations out on the maps.
+//! The maps carry out the operations of a plan.
 
 use std::net::IpAddr;
 
@@ -63,8 +63,8 @@ impl Maps {
         (extent.offset..extent.offset + extent.length).try_for_each(|index| self.store_slot(index, 0))
     }
 
-    /// A reader must never take half of an old and half of a new next hop: the way is unresolved while it
-    /// changes, first as it was, then as it will be.
+    /// Writes a way. It is unresolved during the change, with its old and then its new fields. So a
+    /// program never reads half of an old and half of a new next hop.
     fn write_way(&mut self, id: u32, way: Way) -> Result<(), String> {
         let unresolved = |way: Way| Way { flags: way.flags & !WAY_RESOLVED, ..way };
         let before = self.ways.get(id).unwrap_or_default();
@@ -87,7 +87,8 @@ impl Maps {
         }
     }
 
-    /// The filter first, which is asked first.
+    /// Writes an address of a Service. The filter comes first, because the programs look there
+    /// first.
     fn write_vip(&mut self, address: IpAddr, bits: u32) -> Result<(), String> {
         let (word, mask) = vip_filter_bit(address);
         let bit_is_set = self.vip_filter.store(word, self.vip_filter.load(word) | mask);
@@ -109,7 +110,8 @@ impl Maps {
         Ok(())
     }
 
-    /// Sets the bits of frontends that an earlier agent wrote: one of another version may have known no NODE_PORTS.
+    /// Sets the NODE_PORTS bits of frontends of an earlier agent: an earlier version may lack
+    /// NODE_PORTS.
     pub fn mark_node_ports(&self) -> Result<(), OpenError> {
         let mark = |port: u16, scope: u8, value: &Frontend| {
             if may_be_on_node(port, scope, value) {
@@ -126,7 +128,8 @@ impl Maps {
         self.node_ports.store(word, self.node_ports.load(word) | mask)
     }
 
-    /// The bit of its port first: from the frontend's first packet on, what is this node's own must be told from it.
+    /// Writes or removes a frontend. The bit of its port comes first: from its first packet on, the
+    /// programs must tell the node's own connections from it.
     fn write_frontend(&mut self, at: &FrontendAt, value: Option<&Frontend>) -> Result<(), String> {
         let port = at.address.port().to_be();
         if value.is_some_and(|value| may_be_on_node(port, at.scope, value)) && !self.mark_node_port(port) {
@@ -141,8 +144,11 @@ impl Maps {
     }
 }
 
-/// Whether a frontend may be at an address and a port (network byte order) that this node's own connections have. Load balancers' are
-/// where a node's address is one's; ports below 1024 are given to no connection that did not ask for them.
+/// Returns whether a frontend may have an address and port (network byte order) of the node's own
+/// connections.
+///
+/// A load balancer address may be a node's address. The kernel gives a port below 1024 only to a
+/// socket that asks for it.
 fn may_be_on_node(port: u16, scope: u8, value: &Frontend) -> bool {
     const FIRST_UNPRIVILEGED: u16 = 1024;
     let is_of_kind = match value.kind() {

@@ -18,7 +18,7 @@ use crate::dataplane::ebpf::convert::socket;
 use crate::dataplane::ebpf::maps::FamilyMaps;
 
 impl PinnedMaps {
-    /// The flow entries, at most `limit` of them, in no order.
+    /// Returns the flow entries, at most `limit`, in no order.
     pub fn flows(&self, limit: usize) -> Result<Vec<FlowView>, ReadError> {
         let names = self.names()?;
         let mut views = Vec::new();
@@ -62,7 +62,7 @@ fn endpoint<A: Address>(maps: &FamilyMaps<A>, reference: BackendRef) -> Option<S
     is_meant.then(|| socket(backend.address, backend.port))
 }
 
-/// What the entry itself says.
+/// Returns the view of the entry itself.
 fn view<A: Address>(key: &FlowKey<A>, flow: &Flow<A>) -> FlowView {
     let has = |flag: u8| flow.flags & flag != 0;
     let new = |flag: u8, address: A, port: u16| has(flag).then(|| socket(address, port));
@@ -93,7 +93,7 @@ fn view<A: Address>(key: &FlowKey<A>, flow: &Flow<A>) -> FlowView {
     }
 }
 
-/// The clock the programs use for `last seen`.
+/// Returns the time on the programs' clock for `last seen`.
 fn monotonic_seconds() -> u32 {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| time.tv_sec());
     u32::try_from(now).unwrap_or(u32::MAX)

@@ -1,4 +1,4 @@
-//! The pinned maps, read only: for the command line and for tests, whether an agent runs or not.
+//! The pinned maps, read only. The command line and tests use them, whether an agent runs or not.
 
 mod flows;
 mod services;
@@ -22,19 +22,19 @@ pub use view::{
     StatusView, TrafficView, WayView,
 };
 
-/// Why the pinned maps can't be read.
+/// The reasons for a failed reading of the pinned maps.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// There are none.
+    /// There are no pinned maps.
     #[error("no data plane at {path}: no agent has run here, or it was cleaned up")]
     Absent {
-        /// The directory that would hold them.
+        /// The expected directory.
         path: String,
     },
-    /// This process may not read them.
+    /// This process lacks the rights.
     #[error("the maps below {path} can't be read: permission denied; {TAKES_RIGHTS}")]
     Denied {
-        /// The directory that holds them.
+        /// The directory.
         path: String,
     },
     /// A map can't be opened or read.
@@ -48,7 +48,7 @@ pub enum ReadError {
     Link {
         /// Name of the pin.
         link: String,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
     },
 }
@@ -105,7 +105,7 @@ fn counters(
     Map::from_map_data(map).and_then(PerCpuArray::try_from).map_err(failed)
 }
 
-/// The sum over all CPUs; zero of what a map from before it was counted has no room for.
+/// Returns the sum over all CPUs; zero for a counter that an earlier version's map lacks.
 fn total(counters: &PerCpuArray<aya::maps::MapData, Counter>, index: u32) -> Result<Counter, ReadError> {
     if index >= counters.len() {
         return Ok(Counter::default());

@@ -24,7 +24,7 @@ use crate::dataplane::ebpf::error::OpenError;
 use crate::dataplane::ebpf::maps::FamilyMaps;
 use crate::dataplane::ebpf::plan::FrontendAt;
 
-/// A text of NAMES in its parts.
+/// The parts of a text in NAMES.
 pub(super) struct ServiceText {
     pub namespace: String,
     pub name: String,
@@ -33,7 +33,7 @@ pub(super) struct ServiceText {
     list: String,
 }
 
-/// Frontends by the service id they lead to, and the ids that in-cluster clients get instead.
+/// Frontends by service id, and the ids for in-cluster clients.
 #[derive(Default)]
 struct Leading {
     ranges: BTreeMap<u32, Vec<IpNet>>,
@@ -42,7 +42,7 @@ struct Leading {
 }
 
 impl PinnedMaps {
-    /// The services, sorted by name. A list no frontend leads to any more is left out.
+    /// Returns the services, sorted by name, without the lists that no frontend leads to.
     pub fn services(&self) -> Result<Vec<ServiceView>, ReadError> {
         let mut leading = Leading { ranges: self.source_ranges()?, ..Leading::default() };
         self.maps.of4.frontends.for_each(|key, value| leading.add(&frontend_at(&key), &value))?;
@@ -94,7 +94,7 @@ impl PinnedMaps {
         })
     }
 
-    /// The endpoints, sorted by address.
+    /// Returns the endpoints, sorted by address.
     pub fn backends(&self) -> Result<Vec<BackendView>, ReadError> {
         let mut services: BTreeMap<(bool, u32), BTreeSet<String>> = BTreeMap::new();
         for (id, text) in self.names()? {
@@ -144,7 +144,7 @@ impl PinnedMaps {
         }
     }
 
-    /// By service id, or `CLUSTER`: its prefixes in SOURCE_RANGES, sorted.
+    /// Returns the prefixes in SOURCE_RANGES by service id or `CLUSTER`, sorted.
     pub(super) fn source_ranges(&self) -> Result<BTreeMap<u32, Vec<IpNet>>, OpenError> {
         let mut ranges = [self.maps.of4.source_ranges.all()?, self.maps.of6.source_ranges.all()?].concat();
         ranges.sort_unstable();
@@ -155,7 +155,7 @@ impl PinnedMaps {
         Ok(by_service)
     }
 
-    /// By service id: what it stands for.
+    /// Returns the names, by service id.
     pub(super) fn names(&self) -> Result<BTreeMap<u32, ServiceText>, ReadError> {
         let mut names = BTreeMap::new();
         self.maps.names.for_each(|id, name| {
@@ -165,7 +165,7 @@ impl PinnedMaps {
         Ok(names)
     }
 
-    /// The current owners of a slice's slots; none has one while the list is empty.
+    /// Returns the current owners of a slice's slots. A slot of an empty list has none.
     fn owners(&self, entry: ServiceEntry) -> impl Iterator<Item = BackendRef> {
         (entry.offset()..entry.offset().saturating_add(entry.length()))
             .map(|index| Slot(self.maps.selection.load(index)).current())
@@ -175,7 +175,7 @@ impl PinnedMaps {
 
 impl Leading {
     fn add(&mut self, at: &FrontendAt, value: &Frontend) -> bool {
-        // Nobody asks there: it is what other nodes' NodePorts are known by.
+        // Clients do not use this scope: it is for encapsulated packets of other nodes' NodePorts.
         if at.scope == SCOPE_ENCAPSULATED {
             return true;
         }
@@ -216,14 +216,14 @@ impl ServiceText {
         })
     }
 
-    /// `namespace/name:port`, as kube-proxy writes it.
+    /// Returns `namespace/name:port`, as kube-proxy writes it.
     pub(super) fn label(&self) -> String {
         let separator = if self.port.is_empty() { "" } else { ":" };
         format!("{}/{}{separator}{}", self.namespace, self.name, self.port)
     }
 }
 
-/// Name of an IP protocol that services can have.
+/// Returns the name of a protocol of Services.
 pub(super) const fn protocol_name(number: u8) -> &'static str {
     match number {
         6 => "TCP",
@@ -233,7 +233,7 @@ pub(super) const fn protocol_name(number: u8) -> &'static str {
     }
 }
 
-/// Where a backend is, unless its id is another one's now.
+/// Returns the address of a backend, unless its id has another generation.
 fn address<A: Address>(maps: &FamilyMaps<A>, owner: BackendRef) -> Option<SocketAddr> {
     let backend = maps.backends.get(owner.id()).filter(|backend| backend.generation == owner.generation())?;
     Some(socket(backend.address, backend.port))

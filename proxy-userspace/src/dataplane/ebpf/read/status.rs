@@ -1,4 +1,4 @@
-//! Counters, ways, attached programs, fill of the maps.
+//! Counters, ways, attached programs and the use of the maps.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -25,7 +25,7 @@ use crate::dataplane::ebpf::sys;
 use crate::node::device_name;
 
 impl PinnedMaps {
-    /// The counters, one for each program and reason.
+    /// Returns the counters, one for each program and reason.
     pub fn counters(&self) -> Result<Vec<CounterView>, ReadError> {
         let pairs =
             Program::ALL.iter().flat_map(|program| Reason::ALL.iter().map(move |reason| (program, reason)));
@@ -43,7 +43,7 @@ impl PinnedMaps {
             .collect()
     }
 
-    /// The ways to other nodes, sorted by target.
+    /// Returns the ways to other nodes, sorted by target.
     pub fn ways(&self) -> Result<Vec<WayView>, ReadError> {
         let ways = self.maps.ways.all()?.into_iter().filter(|(_, way)| way.flags & WAY_VALID != 0);
         let mut views: Vec<WayView> = ways.map(|(id, way)| way_view(id, &way)).collect();
@@ -51,7 +51,7 @@ impl PinnedMaps {
         Ok(views)
     }
 
-    /// Heartbeat, attached programs, fill of the maps.
+    /// Returns the heartbeat, the attached programs and the use of the maps.
     pub fn status(&self) -> Result<StatusView, ReadError> {
         let heartbeat = self.maps.agent.load(AGENT_HEARTBEAT);
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |time| time.tv_sec());
@@ -118,7 +118,7 @@ impl PinnedMaps {
             map_view(self.maps.vips.name(), self.maps.vips.entries(), Some(self.maps.vips.count()?)),
             map_view(self.maps.names.name(), self.maps.names.entries(), Some(self.maps.names.count()?)),
         ];
-        // To look through them takes longer than all the rest, and every scrape of the metrics would.
+        // The agent counts the backends. Counting them here would slow every scrape of the metrics.
         let counted = Some(self.maps.agent.load(AGENT_BACKENDS)).filter(|word| word & BACKENDS_COUNTED != 0);
         let [v4, v6] = [0, 32].map(|shift| counted.map(|word| ((word & !BACKENDS_COUNTED) >> shift) as u32));
         family_fill(&self.maps.of4, v4, &mut maps)?;
@@ -128,7 +128,7 @@ impl PinnedMaps {
     }
 }
 
-/// Flow tables may hold millions of entries: they are not counted.
+/// Adds the maps of a family. Flow tables may have millions of entries and are not counted.
 fn family_fill<A: Address>(
     maps: &FamilyMaps<A>,
     backends: Option<u32>,

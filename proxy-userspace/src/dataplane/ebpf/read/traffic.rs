@@ -1,4 +1,4 @@
-//! What clients sent, by service port.
+//! The traffic of clients, by service port.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,8 @@ use super::view::TrafficView;
 use super::{PinnedMaps, ReadError, total};
 
 impl PinnedMaps {
-    /// Packets and bytes of each service port and family, sorted: the sum over its lists.
+    /// Returns the packets and bytes of each service port and family, sorted. They are the sum over
+    /// its lists.
     pub fn traffic(&self) -> Result<Vec<TrafficView>, ReadError> {
         let mut ports: BTreeMap<_, (u64, u64)> = BTreeMap::new();
         for (id, text) in self.names()? {

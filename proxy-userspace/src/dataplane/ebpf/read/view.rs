@@ -1,4 +1,4 @@
-//! What the command line shows. Field names are part of the JSON interface.
+//! The views of the command line. Field names are part of the JSON interface.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -24,19 +24,19 @@ pub struct ServiceView {
     pub algorithm: &'static str,
     /// Length of the slice.
     pub slots: u32,
-    /// The list is empty, but there are usable endpoints that are not in it.
+    /// The list is empty, but usable endpoints exist outside it.
     pub elsewhere: bool,
-    /// Where the list is reached, sorted.
+    /// Frontends of the list, sorted.
     pub frontends: Vec<FrontendView>,
     /// Current owners of the slice's slots, sorted.
     pub backends: Vec<SocketAddr>,
-    /// Packets clients sent.
+    /// Packets from clients.
     pub packets: u64,
-    /// Bytes clients sent.
+    /// Bytes from clients.
     pub bytes: u64,
 }
 
-/// What clients sent to one service port in one family.
+/// The traffic of clients to one service port in one family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TrafficView {
     /// Namespace of the Service.
@@ -53,10 +53,10 @@ pub struct TrafficView {
     pub bytes: u64,
 }
 
-/// Where a service is reached.
+/// A frontend of a service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct FrontendView {
-    /// Address and port a client sends to.
+    /// Address and port that a client sends to.
     pub address: SocketAddr,
     /// `TCP`, `UDP` or `SCTP`.
     pub protocol: &'static str,
@@ -68,9 +68,9 @@ pub struct FrontendView {
     pub forwarding: &'static str,
     /// Session affinity time-out, 0 = none.
     pub affinity_seconds: u32,
-    /// Who may use it, sorted; none = everybody.
+    /// Allowed source ranges, sorted; none = all clients.
     pub source_ranges: Option<Vec<IpNet>>,
-    /// Only clients inside the cluster may: `--cluster-ip-clients inside`.
+    /// Only clients inside the cluster are allowed: `--cluster-ip-clients inside`.
     pub inside_only: bool,
 }
 
@@ -88,13 +88,13 @@ pub struct BackendView {
     pub exists: bool,
     /// On this node.
     pub local: bool,
-    /// Its pod takes off the outer header of what is sent to it with Direct Server Return.
+    /// Its pod removes the outer header of Direct Server Return.
     pub pod: bool,
     /// Ready.
     pub ready: bool,
     /// Serving.
     pub serving: bool,
-    /// Address of the node it is reached at, if it is on another one and that is known.
+    /// Address of its node, if that is another node and known.
     pub node: Option<IpAddr>,
     /// Its hint towards its node, 0 = none.
     pub hint: u32,
@@ -109,9 +109,9 @@ pub struct FlowView {
     pub table: &'static str,
     /// `TCP`, `UDP`, `SCTP`, or the protocol's number.
     pub protocol: String,
-    /// Source as the packet has it when our program meets it.
+    /// Source of the packet before our program.
     pub source: SocketAddr,
-    /// Destination as the packet has it when our program meets it.
+    /// Destination of the packet before our program.
     pub destination: SocketAddr,
     /// Source after translation, if it is changed.
     pub new_source: Option<SocketAddr>,
@@ -121,21 +121,21 @@ pub struct FlowView {
     pub state: String,
     /// `request` or `reply`.
     pub direction: &'static str,
-    /// The packet is sent on encapsulated.
+    /// The node encapsulates the packet.
     pub encapsulated: bool,
     /// The packet came in encapsulated.
     pub decapsulated: bool,
-    /// The backend knows the client by an address and port of this node (SNAT).
+    /// The backend sees an address and port of this node as the client (SNAT).
     pub translated: bool,
-    /// The service, as `namespace/name:port`; its id where it has no name any more.
+    /// The service, as `namespace/name:port`, or its id without a name.
     pub service: String,
-    /// The backend, if its id has not been given to another one.
+    /// The backend, unless its id belongs to another one now.
     pub backend: Option<SocketAddr>,
     /// Seconds since the last packet.
     pub idle_seconds: u32,
 }
 
-/// Packets and bytes that ended for one reason in one program.
+/// Packets and bytes with one reason in one program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CounterView {
     /// Name of the program. A packet that XDP passes up is counted by XDP and again by TC.
@@ -150,7 +150,7 @@ pub struct CounterView {
     pub bytes: u64,
 }
 
-/// How another node is reached.
+/// The way to another node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct WayView {
     /// Way id.
@@ -161,7 +161,7 @@ pub struct WayView {
     pub source: Option<IpAddr>,
     /// Index of the device.
     pub device: u32,
-    /// Bytes an IP packet may have.
+    /// Largest IP packet, in bytes.
     pub mtu: u16,
     /// Next hop and device are known: no FIB lookup is needed.
     pub resolved: bool,
@@ -180,37 +180,37 @@ pub struct StatusView {
     pub layout_version: u32,
     /// Seconds since the agent's last heartbeat; none if there was none.
     pub heartbeat_age_seconds: Option<u64>,
-    /// What the agent's last sync failed on, and it tries again.
+    /// Failures of the agent's last sync, which it retries.
     pub failures: FailuresView,
-    /// Which connections are this mode's: all, or, while the node changes its mode, the new ones or those that it has.
+    /// The connections of this mode: all, or new or existing ones during a mode change.
     pub serves: &'static str,
-    /// How many seconds it has not been all of them.
+    /// Seconds since the mode change began.
     pub shared_seconds: Option<u64>,
-    /// Where the programs are attached, sorted.
+    /// Attached programs, sorted.
     pub attached: Vec<AttachedView>,
-    /// Sources that are inside the cluster though they come in over an uplink, sorted.
+    /// Sources inside the cluster whose packets come in over an uplink, sorted.
     pub cluster_sources: Vec<IpNet>,
     /// The maps, sorted by name.
     pub maps: Vec<MapView>,
 }
 
-/// What a sync failed on, counted by what it concerns; the agent's log has the words.
+/// Failures of a sync, counted by concern. The agent's log has the details.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FailuresView {
     /// Service ports of one family that are degraded.
     pub service_ports: u64,
-    /// 1 while this node serves nobody.
+    /// 1 while this node serves no Service.
     pub node: u64,
-    /// Devices that are not served, or not in the way that was asked for.
+    /// Devices without programs, or without the requested kind of attachment.
     pub device: u64,
-    /// What found no room in a map: ways, addresses of nodes, ranges of the cluster.
+    /// Entries without room in a map: ways, addresses of nodes, ranges of the cluster.
     pub map: u64,
 }
 
 /// A program attached to a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AttachedView {
-    /// Name of the device, or its index where it has none in this network namespace.
+    /// Name of the device, or its index without a name in this network namespace.
     pub device: String,
     /// Index of the device.
     pub device_index: u32,
@@ -222,13 +222,13 @@ pub struct AttachedView {
     pub program_id: u32,
 }
 
-/// How full a map is.
+/// The use of a map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MapView {
     /// Name.
     pub name: String,
-    /// Entries it has room for.
+    /// Entries of the map.
     pub entries: u32,
-    /// Entries in use; none where that would have to be counted one by one and is not.
+    /// Entries in use; none for maps that would have to be counted one by one.
     pub used: Option<u32>,
 }
