@@ -59,7 +59,7 @@ fn a_filter_whose_marker_is_missing_is_taken_over_and_found_by_cleanup() {
 }
 
 #[test]
-fn a_filter_that_somebody_removed_is_attached_again_or_forgotten() {
+fn a_filter_removed_by_another_process_is_attached_again_or_forgotten() {
     in_namespace("clsact-removed", |scratch, program, links| {
         attach(KEY, program, links).unwrap();
         assert!(remove_filter());

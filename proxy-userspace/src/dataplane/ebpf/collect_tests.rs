@@ -163,7 +163,7 @@ fn a_sweep_gets_on_however_many_entries_have_expired() {
 }
 
 #[test]
-fn a_sweep_deletes_nothing_but_what_was_nobodys() {
+fn the_reclaim_walk_deletes_only_entries_of_unassigned_ids() {
     let scratch = Scratch::new("reclaim-only");
     let mut dataplane = scratch.open();
     let (maps, plan, mut collector) = (&mut dataplane.maps, &mut dataplane.plan, Collector::new());

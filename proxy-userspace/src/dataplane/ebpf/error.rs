@@ -28,7 +28,7 @@ pub enum OpenError {
     BpffsPath {
         /// The configured path.
         path: PathBuf,
-        /// What the path is instead.
+        /// The obstacle at the path.
         why: String,
     },
     /// There is no BPF file system, and none could be mounted.

@@ -120,7 +120,7 @@ pub struct RangeAt {
 /// A change and its service port.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Op {
-    /// What to do.
+    /// The change.
     pub change: Change,
     /// The service port of the change. After a failure the other operations of the port wait for
     /// the next sync.

@@ -166,7 +166,7 @@ fn a_maglev_slice_changes_in_place_and_remembers_settled_owners() {
 }
 
 #[test]
-fn a_failure_holds_up_its_own_service_and_nobody_else() {
+fn a_failure_delays_its_own_service_only() {
     let mut bed = Bed::new();
     let service = |n| (key(n, V4), port(n, V4, &[(n + 1, 0, true)]));
     let state = desired([service(0), service(1)]);

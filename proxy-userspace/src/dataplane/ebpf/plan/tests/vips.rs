@@ -24,7 +24,8 @@ pub fn own() -> IpAddr {
     IpAddr::from([172, 16, 0, 1])
 }
 
-/// What VIPS must hold for `desired` on a node with these addresses: nodes' addresses are marked, NodePorts count for none.
+/// Returns the expected content of VIPS for `desired` on a node with these addresses: addresses of nodes
+/// are marked, and there is no NodePort.
 pub fn wanted(desired: &Desired, own: &[IpAddr]) -> BTreeMap<IpAddr, u32> {
     let nodes: BTreeSet<IpAddr> = desired.nodes.values().flatten().chain(own).copied().collect();
     let mut wanted = BTreeMap::new();
