@@ -76,7 +76,7 @@ impl ToEbpf {
                     self.former = Former::Forgotten;
                 }
                 Err(error) => {
-                    warn!(%error, "ending the mode change failed; the programs still leave connections to IPVS")
+                    warn!(%error, "ending the mode change failed; the programs still leave connections to IPVS");
                 }
             }
         }
