@@ -99,6 +99,7 @@ fn of_ipvs(view: &ipvs::StatusView, fails_on: &str) -> Table {
         "DRAINING",
         "CONNECTIONS",
         "ADDRESSES",
+        "FORGED TUNNELS",
         "FAILS ON",
     ]);
     let agent = if view.agent_alive { "alive" } else { "gone; the data path goes on" };
@@ -106,7 +107,8 @@ fn of_ipvs(view: &ipvs::StatusView, fails_on: &str) -> Table {
     let [services, servers, draining] = counts;
     let (connections, addresses) = (view.connections.to_string(), view.addresses.to_string());
     let (mode, agent) = (view.mode.to_owned(), agent.to_owned());
-    table.push([mode, agent, services, servers, draining, connections, addresses, fails_on.to_owned()]);
+    let (forged, fails_on) = (view.forged_tunnel.to_string(), fails_on.to_owned());
+    table.push([mode, agent, services, servers, draining, connections, addresses, forged, fails_on]);
     table
 }
 
@@ -287,13 +289,14 @@ mod tests {
             draining: 1,
             connections: 17,
             addresses: 3,
+            forged_tunnel: 5,
         };
         let words = |alive| {
             let table = of_ipvs(&view(alive), "nothing").to_string();
             table.lines().last().unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(words(true), "ipvs alive 4 9 1 17 3 nothing");
-        assert_eq!(words(false), "ipvs gone; the data path goes on 4 9 1 17 3 nothing");
+        assert_eq!(words(true), "ipvs alive 4 9 1 17 3 5 nothing");
+        assert_eq!(words(false), "ipvs gone; the data path goes on 4 9 1 17 3 5 nothing");
         let alone = status(Some(3));
         assert!(serde_json::to_value(&alone).unwrap().get("ipvs").is_none());
         let both = Status { ipvs: Some(view(true)), ..alone.clone() };

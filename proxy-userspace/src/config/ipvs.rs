@@ -32,6 +32,7 @@ pub(super) fn settings(
         |flag, text: &Option<String>, file| Ok(parse::switch(flag, text.as_deref())?.unwrap_or(file));
     let strict_arp = switch("--ipvs-strict-arp", &args.ipvs_strict_arp, file.strict_arp)?;
     let masquerade_all = switch("--masquerade-all", &args.masquerade_all, file.masquerade_all)?;
+    let (encapsulation, also_taken) = parse::encapsulations(&args.dsr_encap)?;
     let rules = Rules {
         scheduler: match file.scheduler {
             Some(scheduler) if args.ipvs_scheduler.is_none() => scheduler,
@@ -48,7 +49,8 @@ pub(super) fn settings(
         } else {
             Masquerade::Outside(model.cluster_ranges.clone())
         },
-        encapsulation: parse::encapsulations(&args.dsr_encap)?.0,
+        encapsulation,
+        also_taken,
     };
     let arp = if strict_arp { Arp::Strict } else { Arp::AsIs };
     let kept_ports = parse::snat_ports(args.snat_ports.as_deref())?;

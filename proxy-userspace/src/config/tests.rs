@@ -389,7 +389,7 @@ fn the_node_must_have_a_name() {
 fn what_only_ipvs_needs_is_taken_from_flags() {
     let settings = resolve(
         "--proxy-mode ipvs --ipvs-scheduler mh --ipvs-exclude-cidrs 192.0.2.0/24,2001:db8::/64 --ipvs-strict-arp \
-         --reject-unknown-ports all --cluster-cidr 10.244.0.0/16 --fwmark 0x10/0xff --dsr-encap fou",
+         --reject-unknown-ports all --cluster-cidr 10.244.0.0/16 --fwmark 0x10/0xff --dsr-encap fou,ipip",
     )
     .unwrap();
     assert_eq!(settings.proxy_mode, ProxyMode::Ipvs);
@@ -400,6 +400,7 @@ fn what_only_ipvs_needs_is_taken_from_flags() {
         reject_unknown: RejectUnknown::All,
         masquerade: Masquerade::Outside(ranges(&["10.244.0.0/16"])),
         encapsulation: Encapsulation::Fou,
+        also_taken: Some(Encapsulation::Ipip),
     };
     let mark = Mark { value: 0x10, mask: 0xff };
     let expected = IpvsSettings { rules, mark, arp: Arp::Strict, ..IpvsSettings::default() };

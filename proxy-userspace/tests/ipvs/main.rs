@@ -12,6 +12,7 @@ mod change;
 mod direct;
 mod drained;
 mod fixture;
+mod forged;
 mod lifetimes;
 mod mixed;
 mod modules;

@@ -119,6 +119,7 @@ impl Target {
             "bad_input::",
             "change::connections_stay",
             "direct::",
+            "forged::",
             "lifetimes::",
             "mixed::",
             "neighbours::",

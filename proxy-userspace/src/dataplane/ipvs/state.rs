@@ -102,8 +102,12 @@ pub enum Set {
     Inside,
     /// Devices toward the network.
     Uplinks,
-    /// Nodes' own addresses, in families in which they encapsulate for backends of this one.
+    /// Nodes' own addresses: this node takes no tunnel off, and forwards none for a Service, from another source.
     Nodes,
+    /// Nodes that take off what is encapsulated in UDP.
+    FouNodes,
+    /// Addresses for which nodes decapsulate: what pods encapsulate for them is forged.
+    InnerDestinations,
     /// Backends of this node that other nodes encapsulate packets for, each with its number. A map.
     Encapsulated,
     /// Where what is inside goes: number of the backend and frontend, to the backend's address and port. A map.
@@ -120,7 +124,7 @@ pub enum Set {
 pub enum Element {
     /// Address and port, for most sets.
     Port(Protocol, SocketAddr),
-    /// For `Vips` and `Refusing`.
+    /// For sets of addresses, and `Encapsulated`.
     Address(IpAddr),
     /// For `Allowed`.
     Range(SocketAddr, IpNet),

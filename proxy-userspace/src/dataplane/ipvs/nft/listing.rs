@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use ipnet::IpNet;
 use serde_json::Value;
 
+use super::forged;
 use super::text::{LAYOUT, TABLE, set_of_name};
 use crate::dataplane::ipvs::state::{Element, Member, Set};
 use crate::model::{Family, Protocol};
@@ -88,9 +89,10 @@ fn read(set: Set, family: Option<Family>, value: &Value) -> Option<(Element, Opt
     let element = match (set, parts(key)) {
         (Set::Uplinks, [device]) => Element::Device(device.as_str()?.to_owned()),
         (Set::Segments, [device]) => Element::FamilyDevice(family?, device.as_str()?.to_owned()),
-        (Set::Vips | Set::Refusing | Set::Nodes | Set::Encapsulated, [address]) => {
+        (Set::Vips | Set::Refusing | Set::Nodes | Set::FouNodes | Set::Encapsulated, [address]) => {
             Element::Address(self::address(address)?)
         }
+        (Set::InnerDestinations, [number]) => Element::Address(forged::read(family?, number)?),
         (Set::Cluster | Set::Near | Set::Inside, [range]) => Element::Net(net(range)?),
         (Set::Allowed(_), [address, port, range]) => {
             Element::Range(SocketAddr::new(self::address(address)?, self::port(port)?), net(range)?)

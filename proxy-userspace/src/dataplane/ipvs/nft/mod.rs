@@ -2,6 +2,7 @@
 //! transaction.
 
 mod direct;
+mod forged;
 mod listing;
 mod text;
 
@@ -61,6 +62,16 @@ pub fn zone_is_taken(table: &str) -> String {
         "the nftables table {table} uses zone {} of connection tracking, which Direct Server Return needs for itself; what other nodes encapsulate for backends here is lost until the agent starts without it",
         direct::ZONE
     )
+}
+
+/// Returns how many forged tunnels this node has dropped since its table was made.
+pub fn forged_tunnels() -> Result<u64, NftError> {
+    match run(&["--json", "--numeric", "list", "chain", "inet", "millrace", forged::CHAIN], "") {
+        Ok(json) => Ok(forged::count(&json)),
+        // An earlier build made the table.
+        Err(NftError::Refused(why)) if why.contains("No such file or directory") => Ok(0),
+        Err(error) => Err(error),
+    }
 }
 
 /// Makes the table anew.

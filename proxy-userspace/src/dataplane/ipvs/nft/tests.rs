@@ -29,6 +29,8 @@ fn members_of_a_set_are_added_by_one_statement() {
         ((Set::Services, port("10.96.0.2:443")), None),
         ((Set::Marks, port("[fd00::1]:80")), Some(0x4d00_0007)),
         ((Set::Loop, port("10.244.0.5:8080")), None),
+        ((Set::InnerDestinations, Element::Address("203.0.113.1".parse().unwrap())), None),
+        ((Set::InnerDestinations, Element::Address("fd00::5".parse().unwrap())), None),
         ((Set::Encapsulated, Element::Address("10.244.0.5".parse().unwrap())), Some(0x4e00_0001)),
         of(Set::Targets, target("203.0.113.1:80", "10.244.0.5:8080")),
         of(Set::NodeTargets, target("[::]:30080", "[fd00::5]:8080")),
@@ -37,6 +39,8 @@ fn members_of_a_set_are_added_by_one_statement() {
     assert_eq!(
         change("add", members.iter().map(|(member, mark)| (member, *mark))),
         "add element inet millrace encapsulated4 { 10.244.0.5 : 0x4e000001 }\n\
+         add element inet millrace inner_destinations4 { 0xcb007101 }\n\
+         add element inet millrace inner_destinations6 { 0xfd000000000000000000000000000005 }\n\
          add element inet millrace loop4 { 10.244.0.5 . 10.244.0.5 . 6 . 8080 }\n\
          add element inet millrace marks6 { fd00::1 . 6 . 80 : 0x4d000007 }\n\
          add element inet millrace node_targets6 { 0x4e000001 . 6 . 30080 : fd00::5 . 8080 }\n\
@@ -77,7 +81,7 @@ fn a_table_is_known_by_its_rules_and_its_mark() {
     assert_eq!(layout.rules, other.rules);
     let text = layout.replace(&BTreeMap::new());
     assert!(text.starts_with("table inet millrace\ndelete table inet millrace\n"), "{text}");
-    for leftover in ["PORT", "ADDR", "IP ", "VALUE", "MASK", "BESIDE", "N ", "N\n"] {
+    for leftover in ["PORT", "ADDR", "IP ", "VALUE", "MASK", "BESIDE", "INNER", "CHAIN", "N ", "N\n"] {
         assert!(!text.contains(leftover), "{leftover} in {text}");
     }
 }
@@ -121,6 +125,33 @@ fn only_what_nodes_encapsulate_is_opened_and_a_node_port_inside_is_at_a_nodes_ad
 }
 
 #[test]
+fn forged_tunnels_are_told_by_what_is_behind_the_whole_outer_header() {
+    for extent in [Extent::Whole, Extent::Bare] {
+        let text = usual(extent).replace(&BTreeMap::new());
+        for rule in [
+            "set inner_destinations4 { typeof @th,128,32; }\n",
+            "set inner_destinations6 { typeof @th,192,128; }\n",
+            "hook forward priority -200; policy accept;\n  meta l4proto { 4, 41 } goto tunnels\n",
+            "  meta l4proto 17 th dport 5555 goto tunnels\n",
+            "  iifname @uplinks ip saddr @nodes4 accept\n  iifname @uplinks ip6 saddr @nodes6 accept\n",
+            "  @th,128,32 @inner_destinations4 goto forged_tunnel\n",
+            "  @th,64,4 6 @th,256,128 @inner_destinations6 goto forged_tunnel\n",
+            "chain forged_tunnel {\n  counter drop\n}\n",
+        ] {
+            assert!(text.contains(rule), "{rule} is not in {text}");
+        }
+    }
+}
+
+#[test]
+fn the_packets_of_the_chain_are_what_is_shown() {
+    let json = r#"{"nftables": [{"metainfo": {"version": "1.0.6"}}, {"chain": {"name": "forged_tunnel"}},
+        {"rule": {"chain": "forged_tunnel", "expr": [{"counter": {"packets": 17, "bytes": 952}}, {"drop": null}]}}]}"#;
+    assert_eq!(forged::count(json), 17);
+    assert_eq!(forged::count("no JSON"), 0);
+}
+
+#[test]
 fn other_nodes_get_the_list_of_clients_outside_and_are_not_answered_directly() {
     let text = usual(Extent::Whole).replace(&BTreeMap::new());
     for (digit, header) in [("4", "ip"), ("6", "ip6")] {
@@ -151,6 +182,9 @@ fn what_nft_prints_is_read_as_the_members_it_is() {
         {"set": {"name": "allowed_udp4", "elem": [{"concat": ["10.96.0.1", 53, {"prefix": {"addr": "10.0.0.0", "len": 8}}]}]}},
         {"map": {"name": "marks4", "map": "mark", "elem": [[{"concat": ["10.96.0.1", "tcp", 80]}, 1291845633]]}},
         {"set": {"name": "nodes4", "elem": ["172.16.0.2"]}},
+        {"set": {"name": "fou_nodes6", "elem": ["fd00::2"]}},
+        {"set": {"name": "inner_destinations4", "type": "integer", "elem": [3405803777]}},
+        {"set": {"name": "inner_destinations6", "type": "integer", "elem": [7, "0xfd000000000000000000000000000005"]}},
         {"map": {"name": "encapsulated6", "map": "mark", "elem": [["fd00::5", 1308622849]]}},
         {"map": {"name": "targets4", "elem": [[{"concat": [1308622849, "203.0.113.1", 6, 80]}, {"concat": ["10.244.0.5", 8080]}]]}},
         {"map": {"name": "node_targets6", "elem": [[{"concat": [1308622849, "tcp", 30080]}, {"concat": ["fd00::5", 8080]}]]}},
@@ -171,6 +205,10 @@ fn what_nft_prints_is_read_as_the_members_it_is() {
         ((Set::Allowed(Protocol::Udp), range), None),
         ((Set::Marks, port("10.96.0.1:80")), Some(0x4d00_0001)),
         ((Set::Nodes, Element::Address("172.16.0.2".parse().unwrap())), None),
+        ((Set::FouNodes, Element::Address("fd00::2".parse().unwrap())), None),
+        ((Set::InnerDestinations, Element::Address("203.0.113.1".parse().unwrap())), None),
+        ((Set::InnerDestinations, Element::Address("::7".parse().unwrap())), None),
+        ((Set::InnerDestinations, Element::Address("fd00::5".parse().unwrap())), None),
         ((Set::Encapsulated, Element::Address("fd00::5".parse().unwrap())), Some(0x4e00_0001)),
         of(Set::Targets, target("203.0.113.1:80", "10.244.0.5:8080")),
         of(Set::NodeTargets, target("[::]:30080", "[fd00::5]:8080")),

@@ -8,7 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
-use super::direct;
+use super::{direct, forged};
 use crate::dataplane::ebpf::Mark;
 use crate::dataplane::ipvs::state::{Element, Member, Set, marks};
 use crate::model::{Family, Protocol};
@@ -22,8 +22,8 @@ pub const LAYOUT: &str = "layout_";
 /// Elements in one statement.
 const STATEMENT: usize = 500;
 
-/// The sets of a family, `ADDR` being its type of address.
-const SETS: [(Set, &str); 22] = [
+/// The sets of a family, `ADDR` being its type of address, `INNER` the place of an inner destination.
+const SETS: [(Set, &str); 24] = [
     (Set::Services, "type PORT;"),
     (Set::Vips, "type ADDR;"),
     (Set::Refusing, "type ADDR;"),
@@ -42,6 +42,8 @@ const SETS: [(Set, &str); 22] = [
     (Set::Direct, "type PORT;"),
     (Set::Inside, "type ADDR; flags interval;"),
     (Set::Nodes, "type ADDR;"),
+    (Set::FouNodes, "type ADDR;"),
+    (Set::InnerDestinations, "typeof INNER;"),
     (Set::Encapsulated, "type ADDR : mark;"),
     (Set::Targets, "type mark . PORT : ADDR . inet_service;"),
     (Set::NodeTargets, "type mark . inet_proto . inet_service : ADDR . inet_service;"),
@@ -142,6 +144,7 @@ impl Layout {
             for (set, definition) in SETS {
                 let kind = if set.is_map() { "map" } else { "set" };
                 let definition = definition.replace("PORT", PORT_TYPE).replace("ADDR", address_type(family));
+                let definition = definition.replace("INNER", forged::inner_destination(family));
                 let name = set_name(set, Some(family));
                 let _ = writeln!(text, "{kind} {name} {{ {definition} }}");
             }
@@ -156,6 +159,7 @@ impl Layout {
                 text.push('\n');
             }
         }
+        text.push_str(&forged::chains());
         if extent == Extent::Whole {
             text.push_str(&direct::chains());
         }
@@ -231,6 +235,8 @@ fn set_name(set: Set, family: Option<Family>) -> String {
         Set::Inside => "inside",
         Set::Uplinks => "uplinks",
         Set::Nodes => "nodes",
+        Set::FouNodes => "fou_nodes",
+        Set::InnerDestinations => "inner_destinations",
         Set::Encapsulated => "encapsulated",
         Set::Targets => "targets",
         Set::NodeTargets => "node_targets",
@@ -251,6 +257,7 @@ fn show(set: Set, element: &Element, mark: Option<u32>) -> String {
         }
         Element::Port(protocol, address) => port(*protocol, *address),
         Element::Range(address, range) => format!("{} . {} . {range}", address.ip(), address.port()),
+        Element::Address(address) if set == Set::InnerDestinations => forged::show(*address),
         Element::Address(address) => address.to_string(),
         Element::Net(net) => net.to_string(),
         Element::Device(name) | Element::FamilyDevice(_, name) => format!("\"{name}\""),

@@ -141,12 +141,6 @@ impl Plan {
         })
     }
 
-    /// Who encapsulates for backends of this node.
-    pub(super) fn encapsulating(&self) -> impl Iterator<Item = (Member, Option<u32>)> {
-        let nodes = self.nodes.iter().filter(|node| self.tunnels.is_wanted(&Family::of(**node)));
-        nodes.map(|node| ((Set::Nodes, Element::Address(*node)), None))
-    }
-
     /// Makes the devices that are missing. Nothing is sent to one that can't be made.
     pub(super) fn raise_tunnels(&mut self, kernel: &mut impl Kernel, report: &mut SyncReport) {
         for (family, difference) in self.tunnels.differences() {

@@ -2,6 +2,7 @@
 
 mod delta;
 mod direct;
+mod forged;
 mod mark;
 mod op;
 mod order;
@@ -41,6 +42,8 @@ pub struct Rules {
     pub masquerade: Masquerade,
     /// How packets travel to backends on other nodes with Direct Server Return. There is none where IPVS can't.
     pub encapsulation: Encapsulation,
+    /// The other encapsulation that nodes in eBPF mode take off.
+    pub also_taken: Option<Encapsulation>,
 }
 
 /// Which packets that did not come in over an uplink get this node's address.
@@ -93,6 +96,8 @@ pub struct Plan {
     bound: Delta<IpAddr, ()>,
     members: Delta<Member, Option<u32>>,
     tunnels: Delta<Family, ()>,
+    /// Families in which a Service with Direct Server Return has NodePorts. Nothing of it is in the kernel.
+    node_ports: Delta<Family, ()>,
     /// Servers that get no new connections and have some left.
     draining: BTreeSet<(Virtual, SocketAddr)>,
     /// Those of them that have none left.
@@ -230,6 +235,7 @@ impl Plan {
         exchange(&mut self.servers, &owner, &old.servers, &new.servers);
         exchange(&mut self.members, &owner, &old.members, &new.members);
         exchange_keys(&mut self.tunnels, &owner, &old.tunnels, &new.tunnels);
+        exchange_keys(&mut self.node_ports, &owner, &old.node_ports, &new.node_ports);
         exchange_keys(&mut self.bound, &owner, &old.addresses, &new.addresses);
         if port.is_some() {
             self.portions.insert(key.clone(), (owner, new));
@@ -266,6 +272,7 @@ impl Plan {
         };
         let mut portion = Portion::new(port, mark, &self.context());
         self.receive(&mut portion, port);
+        portion.add_inner_destinations(port);
         if self.incomplete && port.endpoints.is_empty() {
             self.hold(&mut portion);
         }
@@ -295,7 +302,7 @@ impl Plan {
         let uplinks = self.uplinks.iter().map(|name| (Set::Uplinks, Element::Device(name.clone())));
         let plain = cluster.chain(near).chain(inside).chain(uplinks).map(|member| (member, None));
         let new: BTreeMap<Member, Option<u32>> =
-            plain.chain(self.segments()).chain(self.encapsulating()).collect();
+            plain.chain(self.segments()).chain(self.nodes_and_tunnels()).collect();
         for gone in self.node_members.keys().filter(|member| !new.contains_key(member)) {
             self.members.release(&None, gone);
         }

@@ -126,7 +126,7 @@ impl Plan {
                 !self.members.is_wanted(&(Set::Services, Element::Port(*protocol, *address)))
             }
             // The number may be another backend's by now.
-            (_, Element::Address(_)) => !matches!(set, Set::Encapsulated | Set::Nodes),
+            (_, Element::Address(_)) => !matches!(set, Set::Encapsulated | Set::Nodes | Set::FouNodes),
             // Ranges that overlap can't be there at the same time.
             (
                 _,

@@ -29,6 +29,8 @@ pub struct Portion {
     pub members: BTreeMap<Member, Option<u32>>,
     /// Families in which other nodes encapsulate for backends of this one.
     pub tunnels: BTreeSet<Family>,
+    /// Families in which other nodes take its NodePorts out of tunnels.
+    pub node_ports: BTreeSet<Family>,
     /// Addresses of the service's that are somebody else's to serve.
     pub excluded: BTreeSet<IpAddr>,
 }

@@ -16,7 +16,7 @@ pub use services::{FrontendView, ServiceView, services};
 use super::cleanup::found;
 use super::netlink::Ipvs;
 use super::state::{Connections, Element, Scheduling, Server, Set, State, Traffic, Virtual};
-use super::{OpenError, lock};
+use super::{OpenError, lock, nft};
 
 /// What `millrace status` shows where IPVS serves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -35,6 +35,8 @@ pub struct StatusView {
     pub connections: u64,
     /// Addresses of services.
     pub addresses: usize,
+    /// Forged tunnels that this node dropped since its table was made; `nft` counts them.
+    pub forged_tunnel: u64,
 }
 
 /// Looks into the kernel; `None` where no agent ever served this network namespace by IPVS.
@@ -49,6 +51,7 @@ pub fn status() -> Result<Option<StatusView>, OpenError> {
         draining: servers().filter(|(_, server, _)| server.weight == 0).count(),
         connections: servers().map(|(.., connections)| u64::from(connections.active)).sum(),
         addresses: seen.state.addresses.len(),
+        forged_tunnel: nft::forged_tunnels()?,
     }))
 }
 

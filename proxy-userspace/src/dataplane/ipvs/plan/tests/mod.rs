@@ -1,5 +1,6 @@
 mod cases;
 mod direct;
+mod forged;
 mod lifetimes;
 mod random;
 mod world;
