@@ -8,6 +8,7 @@
 use crate::Address;
 use crate::hash::flow_hash;
 use crate::layout::shared;
+pub use crate::tuple::FlowKey;
 
 /// State of [`Flow`]: the program saw only the client's SYN.
 pub const FLOW_SYN: u8 = 1;
@@ -60,26 +61,6 @@ pub const FLOW_QUIET: u32 = 3;
 pub const FLOW_HALF_CLOSED: u32 = 240;
 
 shared! {
-    /// Key of FLOWS4/6: the tuple in the packet when the program meets it.
-    pub struct FlowKey<A> {
-        /// Source address of the packet.
-        pub source: A,
-        /// Destination address of the packet.
-        pub destination: A,
-        /// Source port, network byte order.
-        pub source_port: u16,
-        /// Destination port, network byte order.
-        pub destination_port: u16,
-        /// IP protocol number.
-        pub protocol: u8,
-        /// Zero.
-        pub reserved: u8,
-        /// Zero.
-        pub unused: u16,
-    }
-}
-
-shared! {
     /// Value of FLOWS4/6. Only the programs write it, as a whole. The agent reads and deletes.
     pub struct Flow<A> {
         /// New source address with `FLOW_REWRITE_SOURCE`, else the packet's own.
@@ -112,23 +93,6 @@ shared! {
 #[inline(always)]
 pub fn fingerprint<A: Address>(key: &FlowKey<A>) -> u16 {
     (flow_hash(key) >> 16) as u16 | 1
-}
-
-impl<A: Copy> FlowKey<A> {
-    /// Returns the key of the same connection, seen from the other side.
-    #[inline(always)]
-    #[must_use]
-    pub const fn reversed(&self) -> Self {
-        Self {
-            source: self.destination,
-            destination: self.source,
-            source_port: self.destination_port,
-            destination_port: self.source_port,
-            protocol: self.protocol,
-            reserved: 0,
-            unused: 0,
-        }
-    }
 }
 
 impl<A: Copy> Flow<A> {

@@ -2,7 +2,7 @@
 //! hint of a backend.
 
 use crate::addr::Address;
-use crate::flow::FlowKey;
+use crate::tuple::FlowKey;
 
 const SEED: u64 = 0x6d69_6c6c_7261_6365;
 

@@ -37,6 +37,7 @@ pub mod sctp;
 pub mod selection;
 pub mod socket;
 pub mod source_range;
+pub mod tuple;
 pub mod verdict;
 pub mod vip;
 pub mod way;
