@@ -1,91 +1,18 @@
-//! Running a program: which one, and what its context says beside the frame.
+//! Running a program: the context of a test run, and the call.
 
 use aya::programs::{ProgramError, SchedClassifier, TestRun, TestRunOptions, TestRunResult, Xdp};
 use bytes::Bytes;
-use proxy_common::verdict::Program;
 
+use super::Bed;
 use super::outcome::{Counts, Outcome};
-use super::{Bed, DEVICE};
+use super::run::{Hook, Ingress, RawRun};
 use crate::frame::{Frame, show_if_verbose};
-
-/// A program and its hook.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hook {
-    /// `xdp_ingress`.
-    XdpIngress,
-    /// `tc_ingress`.
-    TcIngress,
-    /// `tc_egress`.
-    TcEgress,
-    /// `tc_pod_in`.
-    TcPodIn,
-    /// `tc_pod_out`.
-    TcPodOut,
-}
-
-impl Hook {
-    /// The program's name in the object.
-    #[must_use]
-    pub const fn program(self) -> &'static str {
-        self.counted_as().name()
-    }
-
-    /// Whose counters the program writes.
-    #[must_use]
-    pub const fn counted_as(self) -> Program {
-        match self {
-            Self::XdpIngress => Program::XdpIngress,
-            Self::TcIngress => Program::TcIngress,
-            Self::TcEgress => Program::TcEgress,
-            Self::TcPodIn => Program::TcPodIn,
-            Self::TcPodOut => Program::TcPodOut,
-        }
-    }
-
-    /// Whether it is XDP's; else it is TC's.
-    #[must_use]
-    pub const fn is_xdp(self) -> bool {
-        matches!(self, Self::XdpIngress)
-    }
-
-    /// Whether a test run takes this frame: the kernel wants an Ethernet header, and for an skb also the whole
-    /// IP header the Ethernet type announces.
-    #[must_use]
-    pub fn takes(self, frame: &[u8]) -> bool {
-        let behind_ethernet = match frame.get(12..14) {
-            _ if self.is_xdp() => 0,
-            Some([0x08, 0x00]) => 20,
-            Some([0x86, 0xdd]) => 40,
-            _ => 1,
-        };
-        frame.len() >= 14 + behind_ethernet
-    }
-}
-
-/// What the context says beside the frame.
-#[derive(Clone, Copy, Debug)]
-pub struct Ingress {
-    /// Index of the device the frame comes in at; it must exist in the caller's network namespace.
-    pub device: u32,
-    /// The mark an skb already has.
-    pub mark: u32,
-    /// Bytes of a segment, where an skb is to be cut up.
-    pub segment: u32,
-    /// Whether the node itself sends the skb: it came in by no device.
-    pub is_own: bool,
-}
-
-impl Default for Ingress {
-    fn default() -> Self {
-        Self { device: DEVICE, mark: 0, segment: 0, is_own: false }
-    }
-}
 
 /// Bytes by which a program may lengthen a frame: the headroom of an XDP buffer, which metadata shares.
 const HEADROOM: usize = 256;
 
 impl Bed {
-    /// Runs a program once on a frame that comes in at [`DEVICE`].
+    /// Runs a program once on a frame that comes in at [`DEVICE`](super::DEVICE).
     #[track_caller]
     pub fn run(&self, hook: Hook, frame: &[u8]) -> Outcome {
         self.run_with(hook, frame, Ingress::default())
@@ -150,19 +77,6 @@ impl Bed {
             <&SchedClassifier>::try_from(program)?.test_run(options)
         }
     }
-}
-
-/// What the kernel returns.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RawRun {
-    /// The program's return value.
-    pub action: u32,
-    /// What XDP put in front of the frame for TC.
-    pub metadata: Bytes,
-    /// The frame as the program left it.
-    pub frame: Bytes,
-    /// The skb's mark; 0 for XDP.
-    pub mark: u32,
 }
 
 /// Size of the kernel's `struct __sk_buff` and offsets of the fields a test run may set.

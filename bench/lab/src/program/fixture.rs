@@ -24,11 +24,8 @@ use proxy_common::{Addr4, Addr6};
 use super::Bed;
 use super::load::monotonic_seconds;
 use super::maps::FamilyMaps;
+use super::run::DEVICE;
 use crate::frame::{DEVICE_MAC, Mac};
-
-/// Index of the device that receives frames, unless a test says otherwise. It is the loopback
-/// device, because a test run needs an existing device.
-pub const DEVICE: u32 = 1;
 
 /// MAC address of the next hop of [`resolved_way`].
 pub const NEXT_HOP_MAC: Mac = [0x02, 0, 0, 0, 0, 0x03];

@@ -18,7 +18,7 @@ use proxy_common::selection::BackendRef;
 use proxy_common::vip::VIP_CLUSTER_IP;
 use proxy_common::{Addr4, Addr6};
 
-use super::Hook;
+use super::run::Hook;
 
 /// Returns the path of the BPF object: `MILLRACE_BPF_OBJECT`, else the output of `cargo xtask
 /// build`.

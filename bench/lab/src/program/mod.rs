@@ -25,11 +25,12 @@ mod flows;
 mod load;
 mod maps;
 mod outcome;
+mod run;
 mod service;
 
-pub use context::{Hook, Ingress, RawRun};
-pub use fixture::{DEVICE, NEXT_HOP_MAC, known_hop, resolved_way};
+pub use fixture::{NEXT_HOP_MAC, known_hop, resolved_way};
 pub use flows::{FlowEntry, FlowTable};
 pub use load::{Bed, BedBuilder, Sizes, object_path};
 pub use outcome::{Counts, Outcome, Verdict};
+pub use run::{DEVICE, Hook, Ingress, RawRun};
 pub use service::{Endpoint, IntoSocketAddr, Service, ServiceBuilder, hash_of};

@@ -5,8 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use proxy_common::verdict::{Counter, Reason};
 
-use super::Hook;
-use super::context::RawRun;
+use super::run::{Hook, RawRun};
 use crate::frame::{Frame, describe, difference};
 
 /// The action of a program, with the same words for XDP and TC.
