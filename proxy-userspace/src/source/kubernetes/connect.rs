@@ -2,19 +2,14 @@
 
 use std::env;
 use std::fmt;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
 
 use http::Uri;
-use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
-use kube::{Client, Config};
+use kube::Client;
 
+use super::origin::{Origin, client};
 use super::renew::{Asked, renewing};
-use super::token::TokenFile;
 use crate::source::{Signs, SourceError};
-
-/// Shorter than kube's 30 s: an address that swallows packets is to be named soon.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The hint for a pod, whose configuration names the API server by its Service.
 const IN_CLUSTER_HINT: &str = " (in a pod its address is that of a Service, which may not be served yet: set \
@@ -64,89 +59,4 @@ async fn open(origin: Origin, signs: Signs) -> Result<Connection, SourceError> {
 fn host(url: &Uri) -> String {
     let host = url.host().unwrap_or_default();
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))
-}
-
-/// Returns a client for a configuration from `origin`, and the token that kube is not to send
-/// itself.
-pub(super) fn client(
-    mut config: Config,
-    origin: &Origin,
-) -> Result<(Client, Option<TokenFile>), SourceError> {
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    // kube's own retries would wait for minutes without a log line; the followers know what they
-    // retry.
-    config.default_retry = false;
-    let token = TokenFile::take(&mut config.auth_info).map_err(|message| origin.wrong(&message))?;
-    let client = Client::try_from(config).map_err(|error| origin.wrong(&error.to_string()))?;
-    Ok((client, token))
-}
-
-/// The origin of the configuration.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
-    /// The file of `--kubeconfig`.
-    Flag(PathBuf),
-    /// The files of KUBECONFIG, separated by colons.
-    Variable(String),
-    /// A pod's service account.
-    Pod,
-    /// `~/.kube/config`.
-    Home(PathBuf),
-}
-
-impl Origin {
-    /// Returns the origin that the environment names. An empty variable counts as unset.
-    pub fn of(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
-        let variable = |name| variable(name).filter(|value| !value.is_empty());
-        if let Some(paths) = variable("KUBECONFIG") {
-            return Some(Self::Variable(paths));
-        }
-        if variable("KUBERNETES_SERVICE_HOST").is_some() {
-            return Some(Self::Pod);
-        }
-        let path = PathBuf::from(variable("HOME")?).join(".kube/config");
-        path.exists().then_some(Self::Home(path))
-    }
-
-    pub async fn read(&self) -> Result<Config, SourceError> {
-        let kubeconfig = match self {
-            Self::Pod => return Config::incluster_env().map_err(|error| self.wrong(&error.to_string())),
-            Self::Flag(path) | Self::Home(path) => Kubeconfig::read_from(path),
-            Self::Variable(paths) => {
-                let mut paths = env::split_paths(paths).filter(|path| !path.as_os_str().is_empty());
-                paths.try_fold(Kubeconfig::default(), |all, path| all.merge(Kubeconfig::read_from(path)?))
-            }
-        };
-        let wrong = |error: KubeconfigError| self.wrong(&explain(&error));
-        let options = KubeConfigOptions::default();
-        Config::from_custom_kubeconfig(kubeconfig.map_err(wrong)?, &options).await.map_err(wrong)
-    }
-
-    fn wrong(&self, message: &str) -> SourceError {
-        let message = message.lines().next().unwrap_or_default().trim().to_owned();
-        SourceError::Kubeconfig { origin: self.to_string(), message }
-    }
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Flag(path) => write!(f, "--kubeconfig {}", path.display()),
-            Self::Variable(paths) => write!(f, "KUBECONFIG={paths}"),
-            Self::Pod => f.write_str("in-cluster configuration"),
-            Self::Home(path) => path.display().fmt(f),
-        }
-    }
-}
-
-/// Explains the error: in kube's words if they say what to do, else in ours.
-fn explain(error: &KubeconfigError) -> String {
-    match error {
-        KubeconfigError::ReadConfig(cause, path) => format!("{}: {cause}", path.display()),
-        KubeconfigError::Parse(cause) => format!("is no kubeconfig: {cause}"),
-        KubeconfigError::CurrentContextNotSet => "current-context is not set".to_owned(),
-        KubeconfigError::LoadContext(name) => format!("there is no context {name:?}"),
-        KubeconfigError::LoadClusterOfContext(name) => format!("there is no cluster {name:?}"),
-        other => other.to_string(),
-    }
 }

@@ -7,9 +7,11 @@ use std::time::Duration;
 use http::StatusCode;
 use rustls::{CertificateError, Error as TlsError, InvalidMessage};
 
-use super::connect::CONNECT_TIMEOUT;
-use super::query::resource;
+use super::resource::resource;
 use crate::source::Kind;
+
+/// Shorter than kube's 30 s: an address that swallows packets is to be named soon.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The reasons for the end of a listing or a watch. Each may be gone at the next attempt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

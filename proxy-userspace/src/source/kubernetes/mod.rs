@@ -16,11 +16,13 @@ mod follow;
 mod known;
 mod link;
 mod metadata;
+mod origin;
 mod pause;
 mod progress;
 mod query;
 mod renew;
 mod report;
+mod resource;
 mod token;
 mod wire;
 

@@ -13,8 +13,8 @@ use tokio::sync::Mutex;
 use tower::{BoxError, Service};
 use tracing::debug;
 
-use super::connect::{Origin, client};
 use super::failure::Failure;
+use super::origin::{Origin, client};
 use super::token::TokenFile;
 use crate::source::{Signs, SourceError};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use super::failure::Failure;
-use super::query::resource;
+use super::resource::resource;
 use crate::source::{Kind, ObjectKey, Problem, Severity, Signs, Topic};
 
 /// The problems that were reported.

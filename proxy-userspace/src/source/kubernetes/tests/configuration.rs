@@ -12,7 +12,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
-use super::connect::{Origin, connect};
+use super::connect::connect;
+use super::origin::Origin;
 use super::*;
 use crate::source::{Signs, SourceError};
 

@@ -41,7 +41,7 @@ impl Bench {
     async fn start_with(timing: Timing, service_proxy_name: Option<&str>) -> Self {
         let server = Server::start().await;
         let uri = format!("http://{}", server.address).parse().unwrap();
-        let (client, _) = connect::client(kube::Config::new(uri), &connect::Origin::Pod).unwrap();
+        let (client, _) = origin::client(kube::Config::new(uri), &origin::Origin::Pod).unwrap();
         let (server_name, signs) = (format!("http://{}", server.address), Signs::default());
         let connection = Connection { client, server: server_name, hint: None, signs: signs.clone() };
         let settings = KubernetesSettings {
