@@ -13,9 +13,6 @@ use crate::dataplane::ebpf::Encapsulation;
 use crate::dataplane::ipvs::state::{Element, Member, Set, numbers};
 use crate::model::{Desired, Endpoint, Family, Forwarding, Frontend, FrontendKind, Scope, ServicePort};
 
-/// `IP_VS_CONN_F_TUNNEL`.
-pub const TUNNEL: u32 = 2;
-
 impl Context<'_> {
     /// Whether clients outside are answered straight from backends on other nodes. At a ClusterIP they never are: whoever sends
     /// to one may know no way for replies that come from another node.

@@ -15,9 +15,8 @@ use std::sync::Arc;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use tracing::warn;
 
-pub use direct::TUNNEL;
 pub use op::{Entry, Kernel, Op};
-pub use portion::PERSISTENT;
+pub use portion::{PERSISTENT, TUNNEL};
 
 use self::delta::{Delta, Owner};
 use self::direct::Numbers;

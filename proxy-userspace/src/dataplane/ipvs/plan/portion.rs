@@ -6,7 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 
 use super::Context;
-use super::direct::TUNNEL;
 use crate::dataplane::ebpf::RejectUnknown;
 use crate::dataplane::ipvs::state::{Element, Member, Scheduling, Server, Set, Virtual};
 use crate::model::{Algorithm, Family, Frontend, FrontendKind, List, Scheduler, Scope, ServicePort};
@@ -19,6 +18,8 @@ const HASH_FALLBACK: u32 = 0x08;
 const HASH_PORT: u32 = 0x10;
 /// `IP_VS_CONN_F_MASQ`.
 const TRANSLATE: u32 = 0;
+/// `IP_VS_CONN_F_TUNNEL`.
+pub const TUNNEL: u32 = 2;
 
 /// What one service port wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
