@@ -6,7 +6,6 @@ pub mod file;
 mod ipvs;
 mod overlap;
 mod parse;
-mod pattern;
 mod watch;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,7 +18,6 @@ use proxy_common::flow::Timeouts;
 pub use args::AgentArgs;
 pub use conntrack::Conntrack;
 pub use file::Remark;
-pub use pattern::DevicePattern;
 pub use watch::ConfigFile;
 
 use file::{FileSettings, GoDuration};
@@ -27,6 +25,7 @@ use file::{FileSettings, GoDuration};
 use crate::dataplane::ebpf::{Dsr, Mark, RejectUnknown, Sockets, XdpMode};
 use crate::dataplane::ipvs::Settings as IpvsSettings;
 use crate::model::{ClusterIpClients, Forwarding, ModelSettings};
+use crate::node::DevicePattern;
 
 /// kube-proxy's ports.
 const HEALTHZ_PORT: u16 = 10256;

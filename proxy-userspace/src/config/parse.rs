@@ -10,11 +10,12 @@ use std::time::Duration;
 use ipnet::IpNet;
 use proxy_common::config::DEFAULT_SNAT_PORTS;
 
-use super::{ConfigError, DevicePattern, Interval, ProxyMode, Source};
+use super::{ConfigError, Interval, ProxyMode, Source};
 use crate::dataplane::ebpf::{
     Dispatch, Encapsulation, Mark, OuterSource, OwnSource, RejectUnknown, SocketLb, Sockets, XdpMode,
 };
 use crate::model::{DEFAULT_MAGLEV_SIZE, NodePortAddresses, Scheduler, check_maglev_size};
+use crate::node::DevicePattern;
 
 const DEFAULT_FLOW_TABLE_SIZE: u32 = 262_144;
 const FLOW_TABLE_SIZES: std::ops::RangeInclusive<u32> = 1024..=16_777_216;

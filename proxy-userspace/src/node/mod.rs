@@ -5,6 +5,7 @@ mod decode;
 mod host;
 mod monitor;
 mod neighbours;
+mod pattern;
 mod ports;
 mod query;
 mod remarks;
@@ -20,6 +21,7 @@ pub use conntrack::set_up as set_up_conntrack;
 pub use host::Host;
 pub use monitor::follow;
 pub use neighbours::release_for;
+pub use pattern::DevicePattern;
 pub use state::{DefaultRoute, Device, DeviceKind, Neighbour, NodeState, Resolution, Route, Update};
 pub use sysctl::Sysctls;
 pub use topology::{

@@ -62,9 +62,9 @@ const fn is_link_local(address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::DevicePattern;
     use crate::model::Family;
     use crate::node::DefaultRoute;
+    use crate::node::DevicePattern;
 
     fn device(name: &str, kind: DeviceKind) -> Device {
         Device { name: name.to_owned(), kind, up: true, mtu: 1500, mac: Some([2; 6]), is_port: false }

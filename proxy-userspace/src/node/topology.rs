@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
+use super::pattern::DevicePattern;
 use super::state::{Device, DeviceKind, NodeState, Resolution};
-use crate::config::DevicePattern;
 
 /// The devices to attach to, and the routes to other nodes: the node module's output, the data
 /// plane's input.

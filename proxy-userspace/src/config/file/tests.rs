@@ -2,9 +2,10 @@ use std::time::Duration;
 
 use super::*;
 use crate::config::ipvs::FileIpvs;
-use crate::config::{DevicePattern, Interval, ProxyMode};
+use crate::config::{Interval, ProxyMode};
 use crate::dataplane::ipvs::Timeouts;
 use crate::model::{NodePortAddresses, Scheduler};
+use crate::node::DevicePattern;
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
