@@ -11,11 +11,12 @@ use tracing::{debug, info, warn};
 use super::bpffs::{entries, remove_tree};
 use super::clsact;
 use super::error::OpenError;
+use super::hooks::SocketHook;
 use super::layout::Layout;
 use super::link::{self, LinkKey, LinkKind};
 use super::load::{Extra, Program, Programs};
 use super::settings::{Settings, XdpMode};
-use super::sockets::{self, SocketHook};
+use super::sockets;
 use crate::dataplane::{SyncFailure, SyncReport};
 use crate::node::{AttachTarget, Hook, Topology, device_name};
 

@@ -16,15 +16,14 @@ use tracing::{debug, info, warn};
 
 use super::bpffs::{entries, remove_tree};
 use super::error::OpenError;
+use super::hooks::SocketHook;
 use super::inventory::{check_maps, kept_sizes, maps, renew_counters, size_of_map};
 use super::layout::Layout;
+use super::object::OBJECT;
 use super::settings::{Dispatch, Encapsulation, OwnSource, Settings, Sizes, SocketLb, XdpMode};
 use super::shape;
-use super::sockets::SocketHook;
 use super::sys;
 use crate::node::Hook;
-
-pub(super) static OBJECT: &[u8] = aya::include_bytes_aligned!(env!("MILLRACE_BPF_OBJECT"));
 
 /// The programs of uplinks, of pods' devices and of sockets, in the kernel.
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use aya::Pod;
-use aya::maps::{Array, HashMap, IterableMap, Map, MapData, MapError, MapInfo};
+use aya::maps::{Array, HashMap, IterableMap, Map, MapData, MapError};
 use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::backend::Backend;
 use proxy_common::flow::{Flow, FlowKey};
@@ -19,6 +19,7 @@ use proxy_common::way::{PeerKey, Way};
 use proxy_common::{Addr4, Addr6, Address};
 
 use super::error::OpenError;
+use super::map::{errno, explain, mapped, open};
 use super::mapped::{Access, MappedArray};
 use super::sys::{self, Cursor};
 use super::trie::Trie;
@@ -122,20 +123,6 @@ impl Maps {
             lost_backend: false,
         })
     }
-}
-
-pub fn mapped(directory: &Path, name: &'static str, access: Access) -> Result<MappedArray, OpenError> {
-    let (map, info) = open(directory, name)?;
-    MappedArray::new(map.fd().as_fd(), info.max_entries(), access)
-        .map_err(|error| OpenError::MapIo { map: name, error })
-}
-
-/// Opens a pinned map.
-pub fn open(directory: &Path, name: &'static str) -> Result<(MapData, MapInfo), OpenError> {
-    let failed = |error| OpenError::Map { map: name.to_owned(), error };
-    let map = MapData::from_pin(directory.join(name)).map_err(failed)?;
-    let info = map.info().map_err(failed)?;
-    Ok((map, info))
 }
 
 /// A hash map.
@@ -329,21 +316,5 @@ impl<K: Pod, V: Pod> fmt::Debug for Table<K, V> {
 impl<V: Pod> fmt::Debug for Vector<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Vector").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-/// The system call's error number, where the error is of a system call.
-pub fn errno(error: &MapError) -> Option<i32> {
-    match error {
-        MapError::SyscallError(error) => error.io_error.raw_os_error(),
-        _ => None,
-    }
-}
-
-/// Why a map of this many entries refuses a change. Hash maps without room say E2BIG, tries ENOSPC.
-pub fn explain(name: &str, entries: u32, error: &MapError) -> String {
-    match errno(error) {
-        Some(libc::E2BIG | libc::ENOSPC) => format!("{name} is full: it has {entries} entries"),
-        _ => format!("{name}: {error}"),
     }
 }

@@ -13,20 +13,25 @@ mod convert;
 mod diag;
 mod error;
 mod fill;
+mod hooks;
 mod inventory;
 mod layout;
 mod link;
 mod load;
 mod lock_owner;
+mod map;
 mod mapped;
 mod maps;
 mod migrate;
+mod mode_change;
 mod mount;
 mod netlink;
 mod node_flows;
+mod object;
 mod other_dataplanes;
 pub mod plan;
 pub mod read;
+mod room;
 #[cfg(test)]
 pub(super) mod scratch;
 mod self_test;
@@ -58,9 +63,10 @@ pub use settings::{
     Sockets, XdpMode,
 };
 
+pub use mode_change::{is_attached, recorded};
 pub use mount::Mounted;
 pub use other_dataplanes::{OtherView, others, warn_of_others};
-pub use share::{Share, is_attached, recorded};
+pub use share::Share;
 
 use self::attach::Attachments;
 use self::bpffs::Lock;
@@ -157,7 +163,7 @@ impl EbpfDataplane {
         let socket_terminator = has_socket_lb.then(|| SocketTerminator::start(&layout)).transpose()?;
         let maps = Maps::open(&layout.maps(), Access::Write)?;
         maps.mark_node_ports()?;
-        let shared_since = (settings.share == Share::Alone).then(|| share::record(&maps, Share::Alone));
+        let shared_since = (settings.share == Share::Alone).then(|| mode_change::record(&maps, Share::Alone));
         let plan = Plan::adopt(maps.capacities(), maps.found()?, now()).with_dispatch(settings.dsr.dispatch);
         let read_back_at = now() + READ_BACK_INTERVAL;
         let collector = Collector::new().within(settings.snat_ports.clone());

@@ -13,11 +13,11 @@ use serde::Serialize;
 use tracing::{debug, warn};
 
 use super::bpffs::{entries, is_of_this_namespace};
+use super::hooks::SocketHook;
 use super::layout::Layout;
 use super::link::{self, LinkKey};
 use super::lock_owner;
 use super::mount;
-use super::sockets::SocketHook;
 use super::sys;
 use crate::node::device_name;
 

@@ -9,9 +9,9 @@ use proxy_common::config::{DEFAULT_MARK, DEFAULT_SNAT_PORTS, TAKES_FOU, TAKES_IP
 use proxy_common::flow::Timeouts;
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
 
-use super::plan::with_spare_room;
+use super::hooks::HookKind;
+use super::room::with_spare_room;
 use super::share::Share;
-use super::sockets::HookKind;
 use crate::model::{Algorithm, Desired, Forwarding, ServicePort};
 
 /// Settings of the eBPF data plane.

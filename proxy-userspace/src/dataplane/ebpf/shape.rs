@@ -11,7 +11,7 @@ use aya_obj::Object;
 
 use super::bpffs::entries;
 use super::error::OpenError;
-use super::load::OBJECT;
+use super::object::OBJECT;
 use super::sys;
 
 /// The properties that make a map a different one. The number of entries does not.

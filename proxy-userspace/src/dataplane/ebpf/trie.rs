@@ -10,7 +10,7 @@ use proxy_common::Address;
 use proxy_common::source_range::{SERVICE_BITS, SourceRange};
 
 use super::error::OpenError;
-use super::maps::{errno, explain, open};
+use super::map::{errno, explain, open};
 use super::plan::RangeAt;
 
 /// SOURCE_RANGES of a family.

@@ -12,6 +12,7 @@ use proxy_common::selection::{
 use super::change::{Change, Extent, Op};
 use super::services::name_of;
 use super::{Fresh, Plan, maglev};
+use crate::dataplane::ebpf::room::with_spare_room;
 use crate::model::{Algorithm, Family, List, PortKey, ServicePort};
 
 /// A service id and the members for its slots.
@@ -22,13 +23,6 @@ struct Choice {
     members: Vec<(SocketAddr, BackendRef)>,
     length: u32,
     flags: u8,
-}
-
-/// Returns the number of slots for a slice with one slot per endpoint. The extra slots let the
-/// slice grow in place.
-#[must_use]
-pub const fn with_spare_room(length: u32) -> u32 {
-    length.saturating_add(length / 4 + 1)
 }
 
 impl Plan {

@@ -48,7 +48,6 @@ pub use backends::GRACE;
 pub use change::{BackendEntry, BackendId, Change, Extent, FrontendAt, Op, Phase, RangeAt};
 pub use id_reclaim::RestedId;
 pub use ids::REST;
-pub use lists::with_spare_room;
 pub use map_usage::MapUsage;
 use proxy_common::frontend::FRONTEND_SOURCE_RANGES;
 use proxy_common::selection::{BackendRef, ServiceEntry, Slot};

@@ -15,8 +15,9 @@ use proxy_common::verdict::Counter;
 
 use super::error::{OpenError, TAKES_RIGHTS};
 use super::layout::Layout;
+use super::map;
 use super::mapped::Access;
-use super::maps::{self, Maps};
+use super::maps::Maps;
 pub use view::{
     AttachedView, BackendView, CounterView, FailuresView, FlowView, FrontendView, MapView, ServiceView,
     StatusView, TrafficView, WayView,
@@ -100,7 +101,7 @@ fn counters(
     directory: &Path,
     name: &'static str,
 ) -> Result<PerCpuArray<aya::maps::MapData, Counter>, OpenError> {
-    let (map, _) = maps::open(directory, name)?;
+    let (map, _) = map::open(directory, name)?;
     let failed = |error| OpenError::Map { map: name.to_owned(), error };
     Map::from_map_data(map).and_then(PerCpuArray::try_from).map_err(failed)
 }

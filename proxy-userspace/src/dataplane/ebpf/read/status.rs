@@ -18,9 +18,9 @@ use super::view::{AttachedView, CounterView, FailuresView, MapView, StatusView, 
 use super::{PinnedMaps, ReadError, total};
 use crate::dataplane::ebpf::Share;
 use crate::dataplane::ebpf::bpffs::entries;
+use crate::dataplane::ebpf::hooks::SocketHook;
 use crate::dataplane::ebpf::link::{LinkKey, LinkKind};
 use crate::dataplane::ebpf::maps::FamilyMaps;
-use crate::dataplane::ebpf::sockets::SocketHook;
 use crate::dataplane::ebpf::sys;
 use crate::node::device_name;
 

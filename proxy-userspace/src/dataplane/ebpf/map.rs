@@ -1,0 +1,40 @@
+//! One pinned map: how it is opened, and what its errors mean.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use aya::maps::{MapData, MapError, MapInfo};
+
+use super::error::OpenError;
+use super::mapped::{Access, MappedArray};
+
+/// Opens a pinned array and maps it into memory.
+pub fn mapped(directory: &Path, name: &'static str, access: Access) -> Result<MappedArray, OpenError> {
+    let (map, info) = open(directory, name)?;
+    MappedArray::new(map.fd().as_fd(), info.max_entries(), access)
+        .map_err(|error| OpenError::MapIo { map: name, error })
+}
+
+/// Opens a pinned map.
+pub fn open(directory: &Path, name: &'static str) -> Result<(MapData, MapInfo), OpenError> {
+    let failed = |error| OpenError::Map { map: name.to_owned(), error };
+    let map = MapData::from_pin(directory.join(name)).map_err(failed)?;
+    let info = map.info().map_err(failed)?;
+    Ok((map, info))
+}
+
+/// The system call's error number, where the error is of a system call.
+pub fn errno(error: &MapError) -> Option<i32> {
+    match error {
+        MapError::SyscallError(error) => error.io_error.raw_os_error(),
+        _ => None,
+    }
+}
+
+/// Why a map of this many entries refuses a change. Hash maps without room say E2BIG, tries ENOSPC.
+pub fn explain(name: &str, entries: u32, error: &MapError) -> String {
+    match errno(error) {
+        Some(libc::E2BIG | libc::ENOSPC) => format!("{name} is full: it has {entries} entries"),
+        _ => format!("{name}: {error}"),
+    }
+}
