@@ -4,49 +4,7 @@ use std::time::Duration;
 
 use super::file::GoDuration;
 use super::{AgentArgs, ConfigError, parse};
-
-/// Settings of the kernel's connection tracking. 0 leaves what is there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Conntrack {
-    /// Connections to have room for, for each processor.
-    pub max_per_core: u32,
-    /// The least room, where `max_per_core` is not 0.
-    pub min: u32,
-    /// Seconds that an idle established TCP connection is kept.
-    pub established: u32,
-    /// Seconds that a TCP connection in CLOSE_WAIT is kept.
-    pub close_wait: u32,
-    /// TCP segments outside the window are not invalid.
-    pub be_liberal: bool,
-    /// Seconds that a UDP flow without a reply is kept.
-    pub udp: u32,
-    /// Seconds that a UDP flow with replies is kept.
-    pub udp_stream: u32,
-}
-
-impl Default for Conntrack {
-    /// kube-proxy's.
-    fn default() -> Self {
-        Self {
-            max_per_core: 32_768,
-            min: 131_072,
-            established: 86_400,
-            close_wait: 3_600,
-            be_liberal: false,
-            udp: 0,
-            udp_stream: 0,
-        }
-    }
-}
-
-impl Conntrack {
-    /// Connections to have room for on so many processors; `None` leaves the limit as it is.
-    #[must_use]
-    pub fn max(&self, processors: usize) -> Option<u32> {
-        let processors = u32::try_from(processors).unwrap_or(u32::MAX);
-        (self.max_per_core > 0).then(|| self.max_per_core.saturating_mul(processors).max(self.min))
-    }
-}
+use crate::node::Conntrack;
 
 /// What the flags say, and where they say nothing the file.
 pub(super) fn settings(args: &AgentArgs, file: Conntrack) -> Result<Conntrack, ConfigError> {
@@ -87,18 +45,4 @@ fn seconds(flag: &str, text: Option<&str>, default: u32) -> Result<u32, ConfigEr
 /// Whole seconds, as kube-proxy cuts them; `None` for more than a year.
 pub(super) fn in_seconds(time: Duration) -> Option<u32> {
     u32::try_from(time.as_secs()).ok().filter(|seconds| *seconds <= parse::LONGEST_TIMEOUT)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_limit_grows_with_the_processors_and_has_a_least_one() {
-        let wanted = Conntrack::default();
-        assert_eq!(wanted.max(2), Some(131_072));
-        assert_eq!(wanted.max(16), Some(524_288));
-        assert_eq!(Conntrack { max_per_core: 0, ..wanted }.max(16), None, "min alone asks for nothing");
-        assert_eq!(Conntrack { max_per_core: u32::MAX, ..wanted }.max(3), Some(u32::MAX));
-    }
 }

@@ -16,7 +16,6 @@ use std::time::Duration;
 use proxy_common::flow::Timeouts;
 
 pub use args::AgentArgs;
-pub use conntrack::Conntrack;
 pub use file::Remark;
 pub use watch::ConfigFile;
 
@@ -25,7 +24,7 @@ use file::{FileSettings, GoDuration};
 use crate::dataplane::ebpf::{Dsr, Mark, RejectUnknown, Sockets, XdpMode};
 use crate::dataplane::ipvs::Settings as IpvsSettings;
 use crate::model::{ClusterIpClients, Forwarding, ModelSettings};
-use crate::node::DevicePattern;
+use crate::node::{Conntrack, DevicePattern};
 
 /// kube-proxy's ports.
 const HEALTHZ_PORT: u16 = 10256;

@@ -17,7 +17,7 @@ use std::io;
 
 use nix::net::if_::if_indextoname;
 
-pub use conntrack::set_up as set_up_conntrack;
+pub use conntrack::{Conntrack, set_up as set_up_conntrack};
 pub use host::Host;
 pub use monitor::follow;
 pub use neighbours::release_for;

@@ -11,10 +11,10 @@ use super::{GoDuration, KubeProxyConfiguration, Origin, Remark};
 use crate::config::conntrack::in_seconds;
 use crate::config::ipvs::FileIpvs;
 use crate::config::parse::{self, LONGEST_MAX_SYNC, LONGEST_MIN_SYNC, LONGEST_TIMEOUT};
-use crate::config::{ConfigError, Conntrack, HEALTHZ_PORT, Interval, METRICS_PORT, ProxyMode};
+use crate::config::{ConfigError, HEALTHZ_PORT, Interval, METRICS_PORT, ProxyMode};
 use crate::dataplane::ipvs::Timeouts;
 use crate::model::NodePortAddresses;
-use crate::node::DevicePattern;
+use crate::node::{Conntrack, DevicePattern};
 
 /// What kube-proxy takes where no minSyncPeriod is set. It spares a kernel that rewrites its rules as a whole; a
 /// file that kube-proxy wrote itself says so without anybody having asked for it.

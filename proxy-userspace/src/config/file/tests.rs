@@ -64,7 +64,7 @@ fn what_we_can_honour_takes_effect() {
         pod_interface: DevicePattern::new("gke*"),
         timeout_established: Some(3601),
         timeout_udp: Some(120),
-        conntrack: crate::config::Conntrack {
+        conntrack: crate::node::Conntrack {
             established: 3600,
             udp: 20,
             udp_stream: 120,
@@ -166,7 +166,7 @@ fn each_field_without_effect_is_named_once_with_its_path() {
 
 #[test]
 fn connection_tracking_is_as_the_file_says_or_as_kube_proxy_has_it() {
-    use crate::config::Conntrack;
+    use crate::node::Conntrack;
 
     let of = |text: &str| read_text(text).unwrap().conntrack;
     assert_eq!(of(""), Conntrack::default());
