@@ -1,5 +1,7 @@
 //! Checks that read the code without running it. Each counts as a test.
 
+mod imports;
+
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -12,7 +14,8 @@ use crate::workspace::Workspace;
 
 type Check = fn(&Workspace) -> Result<()>;
 
-const CHECKS: [(&str, Check); 7] = [
+const CHECKS: [(&str, Check); 8] = [
+    ("imports", imports::check),
     ("rustfmt", rustfmt),
     ("warnings of the BPF build", bpf_warnings),
     ("clippy", clippy),
