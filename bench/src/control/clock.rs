@@ -26,8 +26,11 @@ pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 pub fn quantile(values: &[Duration], share: f64) -> Duration {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
-    // A share of a length is never negative, and the index is to be rounded down.
-    #[allow(clippy::cast_sign_loss, clippy::cast_precision_loss)]
+    #[allow(
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a share of a length is never negative, and rounding is meant"
+    )]
     let index = (sorted.len() as f64 * share) as usize;
     sorted.get(index.min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
 }

@@ -1,5 +1,6 @@
 //! The command line: one subcommand a file. All but `agent` and `cleanup` only read: the pinned maps, and what
 //! serves by IPVS. All but `agent` work while no agent runs.
+#![forbid(unsafe_code)]
 
 mod backends;
 mod cleanup;

@@ -1,4 +1,5 @@
 //! Flags and the file of `--config` in, settings out; resolved once, at start.
+#![forbid(unsafe_code)]
 
 mod args;
 mod conntrack;

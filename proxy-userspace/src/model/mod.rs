@@ -4,6 +4,7 @@
 //! A change is parsed at once: text becomes addresses and ports, and the rest a [`Problem`]. It
 //! marks the Services that it concerns as dirty. A refresh computes those, gives each frontend to
 //! one of the Services that request it, and returns the service ports that changed.
+#![forbid(unsafe_code)]
 
 mod address;
 mod annotations;
