@@ -67,7 +67,7 @@ fn table(flows: &[FlowView]) -> Table {
     ]);
     // Both directions of a connection below each other.
     let mut flows: Vec<&FlowView> = flows.iter().collect();
-    flows.sort_by_cached_key(|flow| (flow.protocol.clone(), ends(flow), Reverse(flow.direction)));
+    flows.sort_by_cached_key(|flow| (flow.protocol.clone(), ends(flow), Reverse(flow.direction.clone())));
     for flow in flows {
         let (client, frontend, backend) = ends(flow);
         table.push([
@@ -75,9 +75,9 @@ fn table(flows: &[FlowView]) -> Table {
             client.to_string(),
             frontend.to_string(),
             backend.to_string(),
-            flow.direction.to_owned(),
+            flow.direction.to_string(),
             flow.state.clone(),
-            flow.table.to_owned(),
+            flow.table.to_string(),
             path(flow).to_owned(),
             format!("{}s", flow.idle_seconds),
             flow.service.clone(),
@@ -139,14 +139,14 @@ mod tests {
         let (client, frontend, backend) =
             (address("198.51.100.7:4711"), address("192.0.2.1:30080"), address("10.1.0.5:8080"));
         let request = FlowView {
-            table: "established",
+            table: "established".into(),
             protocol: "TCP".to_owned(),
             source: client,
             destination: frontend,
             new_source: None,
             new_destination: Some(backend),
             state: "established".to_owned(),
-            direction: "request",
+            direction: "request".into(),
             encapsulated: false,
             decapsulated: false,
             translated: false,
@@ -159,7 +159,7 @@ mod tests {
             destination: client,
             new_source: Some(frontend),
             new_destination: None,
-            direction: "reply",
+            direction: "reply".into(),
             ..request.clone()
         };
         let sent_on = FlowView { new_destination: None, encapsulated: true, ..request.clone() };

@@ -52,13 +52,13 @@ fn table(services: &[ServiceView]) -> Table {
             table.push([
                 name.clone(),
                 service.family.clone(),
-                frontend.protocol.to_owned(),
+                frontend.protocol.to_string(),
                 frontend.address.to_string(),
-                frontend.scope.to_owned(),
-                frontend.kind.to_owned(),
+                frontend.scope.to_string(),
+                frontend.kind.to_string(),
                 service.list.clone(),
-                frontend.forwarding.to_owned(),
-                service.algorithm.to_owned(),
+                frontend.forwarding.to_string(),
+                service.algorithm.to_string(),
                 sources(frontend),
                 owners(&service.backends, service.elsewhere),
                 service.packets.to_string(),
@@ -139,16 +139,18 @@ fn owners(backends: &[SocketAddr], elsewhere: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use millrace_views::Word;
+
     use super::*;
 
     #[test]
     fn a_service_has_a_row_for_each_frontend() {
         let frontend = |address: &str, kind, source_ranges, inside_only| FrontendView {
             address: address.parse().unwrap(),
-            protocol: "TCP",
-            scope: "external",
-            kind,
-            forwarding: "dsr",
+            protocol: "TCP".into(),
+            scope: "external".into(),
+            kind: Word::Borrowed(kind),
+            forwarding: "dsr".into(),
             affinity_seconds: 0,
             source_ranges,
             inside_only,
@@ -160,7 +162,7 @@ mod tests {
             family: "IPv4".to_owned(),
             list: "Local".to_owned(),
             id: 1,
-            algorithm: "maglev",
+            algorithm: "maglev".into(),
             slots: 4093,
             elsewhere: true,
             frontends: vec![

@@ -138,7 +138,7 @@ fn summary(status: &Status) -> Table {
         agent,
         match status.view.shared_seconds {
             Some(seconds) => format!("{}, since {seconds} s", status.view.serves),
-            None => status.view.serves.to_owned(),
+            None => status.view.serves.to_string(),
         },
         status.view.layout_version.to_string(),
         format!("{resolved} of {}", status.ways.len()),
@@ -186,8 +186,8 @@ fn devices(status: &Status) -> Table {
         table.push([
             attached.device.clone(),
             attached.device_index.to_string(),
-            attached.hook.to_owned(),
-            attached.mode.to_owned(),
+            attached.hook.to_string(),
+            attached.mode.to_string(),
             attached.program_id.to_string(),
         ]);
     }
@@ -226,8 +226,8 @@ fn counters(status: &Status) -> Table {
     let mut table = Table::new(&["PROGRAM", "COUNTER", "DROP", "PACKETS", "BYTES"]);
     for counter in status.counters.iter().filter(|counter| counter.packets > 0) {
         table.push([
-            counter.program.to_owned(),
-            counter.reason.to_owned(),
+            counter.program.to_string(),
+            counter.reason.to_string(),
             mark(counter.drop),
             counter.packets.to_string(),
             counter.bytes.to_string(),
@@ -258,16 +258,17 @@ mod tests {
             layout_version: 1,
             heartbeat_age_seconds,
             failures: FailuresView::default(),
-            serves: "all connections",
+            serves: "all connections".into(),
             shared_seconds: None,
             attached: Vec::new(),
             cluster_sources: Vec::new(),
             maps: Vec::new(),
         };
-        let counters = vec![
-            CounterView { program: "xdp_ingress", reason: "not_ours", drop: false, packets: 0, bytes: 0 },
-            CounterView { program: "xdp_ingress", reason: "no_way", drop: true, packets: 2, bytes: 120 },
-        ];
+        let counter = |reason: &'static str, drop, packets, bytes| {
+            let (program, reason) = ("xdp_ingress".into(), reason.into());
+            CounterView { program, reason, drop, packets, bytes }
+        };
+        let counters = vec![counter("not_ours", false, 0, 0), counter("no_way", true, 2, 120)];
         Status {
             view,
             agent_alive: heartbeat_age_seconds == Some(3),
@@ -315,8 +316,11 @@ mod tests {
     fn the_summary_says_which_connections_are_served_while_the_mode_changes() {
         let alone = status(Some(3));
         assert!(summary(&alone).to_string().contains("all connections "));
-        let view =
-            StatusView { serves: "existing connections", shared_seconds: Some(90), ..alone.view.clone() };
+        let view = StatusView {
+            serves: "existing connections".into(),
+            shared_seconds: Some(90),
+            ..alone.view.clone()
+        };
         let older = Status { view, ..alone };
         assert!(summary(&older).to_string().contains("existing connections, since 90 s"));
     }

@@ -59,8 +59,12 @@ impl Reading {
         self.encode_traffic(&mut encoder)?;
         self.encode_maps(&mut encoder)?;
         let mut metric = catalogue::PROGRAMS_ATTACHED.encode(&mut encoder)?;
-        let mut modes: Vec<_> =
-            self.status.attached.iter().map(|attached| (attached.hook, attached.mode)).collect();
+        let mut modes: Vec<_> = self
+            .status
+            .attached
+            .iter()
+            .map(|attached| (attached.hook.as_ref(), attached.mode.as_ref()))
+            .collect();
         modes.sort_unstable();
         for same in modes.chunk_by(|a, b| a == b) {
             let Some((hook, mode)) = same.first() else { continue };
@@ -76,7 +80,7 @@ impl Reading {
             let mut metric = definition.encode(encoder)?;
             let shown = |counter: &&CounterView| counter.drop == drop && is_shown(counter);
             self.counters.iter().filter(shown).try_for_each(|counter| {
-                let labels = [("program", counter.program), ("reason", counter.reason)];
+                let labels = [("program", counter.program.as_ref()), ("reason", counter.reason.as_ref())];
                 ConstCounter::new(value(counter)).encode(metric.encode_family(&labels)?)
             })
         };

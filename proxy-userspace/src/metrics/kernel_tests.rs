@@ -15,18 +15,18 @@ impl Collector for Fixed {
 
 /// A reading in which every metric has a sample.
 fn reading() -> Reading {
-    let counter = |reason, drop, packets| CounterView {
-        program: "xdp_ingress",
-        reason,
+    let counter = |reason: &'static str, drop, packets| CounterView {
+        program: "xdp_ingress".into(),
+        reason: reason.into(),
         drop,
         packets,
         bytes: 100 * packets,
     };
-    let attached = |device: &str, mode| AttachedView {
+    let attached = |device: &str, mode: &'static str| AttachedView {
         device: device.to_owned(),
         device_index: 1,
-        hook: "xdp",
-        mode,
+        hook: "xdp".into(),
+        mode: mode.into(),
         program_id: 7,
     };
     let map = |name: &str, used| MapView { name: name.to_owned(), entries: 1024, used };
@@ -44,7 +44,7 @@ fn reading() -> Reading {
             layout_version: 1,
             heartbeat_age_seconds: None,
             failures: FailuresView::default(),
-            serves: "all connections",
+            serves: "all connections".into(),
             shared_seconds: None,
             attached: vec![attached("a", "native"), attached("b", "generic"), attached("c", "native")],
             cluster_sources: Vec::new(),
@@ -85,8 +85,15 @@ fn what_the_kernel_counts_is_shown_with_its_labels() {
 
 #[test]
 fn a_zero_is_shown_where_the_program_can_raise_it_and_any_other_figure_always() {
-    let shown =
-        |program, reason, packets| is_shown(&CounterView { program, reason, drop: true, packets, bytes: 0 });
+    let shown = |program: &'static str, reason: &'static str, packets| {
+        is_shown(&CounterView {
+            program: program.into(),
+            reason: reason.into(),
+            drop: true,
+            packets,
+            bytes: 0,
+        })
+    };
     assert!(shown("xdp_ingress", "no_way", 0) && shown("cg_connect4", "no_endpoint", 0));
     assert!(!shown("cg_connect4", "hop_limit", 0) && !shown("tc_ingress", "handed_to_tc", 0));
     assert!(shown("cg_connect4", "hop_limit", 1), "the table may be wrong");

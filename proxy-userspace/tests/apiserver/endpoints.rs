@@ -1,7 +1,7 @@
 //! The serving endpoints while EndpointSlices change.
 
 use anyhow::Result;
-use millrace_lab::agent::Backend;
+use millrace_lab::agent::BackendView;
 use millrace_lab::cluster::Cluster;
 use serde_json::{Value, json};
 
@@ -150,7 +150,7 @@ fn an_endpoint_that_moves_to_another_slice_stays_the_same_backend() -> Result<()
     scene.expect_everywhere(&[&format!("{line} 10.244.1.12:8085")])
 }
 
-fn backend(cluster: &Cluster, address: &str) -> Result<Backend> {
+fn backend(cluster: &Cluster, address: &str) -> Result<BackendView> {
     let address = address.parse()?;
     let backends = cluster.proxy(1)?.backends()?;
     Ok(backends.into_iter().find(|backend| backend.address == address).expect("it serves"))

@@ -107,7 +107,7 @@ impl Drop for Scene<'_> {
 }
 
 /// `web:http IPv4 Cluster [NodePort 172.30.0.11:30080 TCP] -> 10.244.1.10:8080`
-fn line(row: &agent::Service) -> Option<String> {
+fn line(row: &agent::ServiceView) -> Option<String> {
     let mut frontends: Vec<String> =
         row.frontends.iter().filter(|frontend| frontend.scope == "external").map(frontend).collect();
     if frontends.is_empty() {
@@ -124,7 +124,7 @@ fn line(row: &agent::Service) -> Option<String> {
     Some(format!("{}{port} {} {} {} -> {backends}", row.name, row.family, row.list, frontends.join(" ")))
 }
 
-fn frontend(frontend: &agent::Frontend) -> String {
+fn frontend(frontend: &agent::FrontendView) -> String {
     let mut text = format!("[{} {} {}", frontend.kind, frontend.address, frontend.protocol);
     if frontend.forwarding != "snat" {
         let _ = write!(text, " {}", frontend.forwarding);

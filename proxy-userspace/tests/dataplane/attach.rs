@@ -1,5 +1,6 @@
 //! Attaching to devices of namespaces.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -45,7 +46,11 @@ pub fn attached(scratch: &Scratch) -> Vec<AttachedView> {
 }
 
 fn modes(scratch: &Scratch) -> Vec<(&'static str, &'static str)> {
-    attached(scratch).iter().map(|view| (view.hook, view.mode)).collect()
+    let constant = |word: &Cow<'static, str>| match word {
+        Cow::Borrowed(word) => *word,
+        Cow::Owned(word) => panic!("{word} was read from somewhere"),
+    };
+    attached(scratch).iter().map(|view| (constant(&view.hook), constant(&view.mode))).collect()
 }
 
 #[test]

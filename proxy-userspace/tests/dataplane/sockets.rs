@@ -43,7 +43,7 @@ fn hooks(scratch: &Scratch) -> Result<BTreeMap<String, (u32, u32)>> {
         let link = FdLink::from(PinnedLink::from_pin(pin)?).info()?.id();
         Ok((hook.to_owned(), (link, program)))
     };
-    attached.iter().map(|view| of(view.hook, view.program_id)).collect()
+    attached.iter().map(|view| of(&view.hook, view.program_id)).collect()
 }
 
 fn serve(settings: Settings) -> Result<EbpfDataplane> {

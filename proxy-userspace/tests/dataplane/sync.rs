@@ -2,7 +2,7 @@
 
 use millrace::dataplane::Dataplane;
 use millrace::dataplane::ebpf::EbpfDataplane;
-use millrace::dataplane::ebpf::read::{FailuresView, PinnedMaps};
+use millrace::dataplane::ebpf::read::{FailuresView, FrontendView, PinnedMaps};
 use millrace::model::Desired;
 
 use crate::support::{Scratch, all, closed, desired, dsr, key, port};
@@ -24,15 +24,12 @@ fn what_is_synced_is_read_back() {
     let names: Vec<_> = services.iter().map(|service| service.name.as_str()).collect();
     assert_eq!(names, ["dsr", "web"]);
     let [dsr, web] = &services[..] else { panic!("{services:?}") };
-    assert_eq!((dsr.algorithm, dsr.slots, web.algorithm, web.slots), ("maglev", 251, "random", 3));
+    assert_eq!((&*dsr.algorithm, dsr.slots, &*web.algorithm, web.slots), ("maglev", 251, "random", 3));
     assert_eq!(
         web.backends.iter().map(ToString::to_string).collect::<Vec<_>>(),
         ["10.0.1.1:8080", "10.0.1.2:8080", "10.0.1.3:8080"]
     );
     assert_eq!(dsr.backends.len(), 2);
-    let frontend = |view: &millrace::dataplane::ebpf::read::FrontendView| {
-        (view.address.to_string(), view.protocol, view.scope, view.kind, view.forwarding)
-    };
     assert_eq!(
         dsr.frontends.iter().map(frontend).collect::<Vec<_>>(),
         [
@@ -188,4 +185,8 @@ fn a_heartbeat_is_seen_by_those_who_only_read() {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap().tv_sec();
     dataplane.housekeep(u64::try_from(now).unwrap());
     assert!(maps.status().unwrap().heartbeat_age_seconds.unwrap() <= 5);
+}
+
+fn frontend(view: &FrontendView) -> (String, &str, &str, &str, &str) {
+    (view.address.to_string(), &view.protocol, &view.scope, &view.kind, &view.forwarding)
 }

@@ -46,7 +46,8 @@ fn the_command_line_says_which_frontends_are_for_clients_inside() -> Result<()> 
     cluster.apply(&service, &[1])?;
     let shown = cluster.proxy(1)?.services()?.into_iter().filter(|shown| shown.name == service.name());
     let frontends = shown.flat_map(|shown| shown.frontends);
-    let told: BTreeSet<_> = frontends.map(|it| (it.address.ip(), it.scope, it.inside_only)).collect();
+    let told: BTreeSet<_> =
+        frontends.map(|it| (it.address.ip(), it.scope.into_owned(), it.inside_only)).collect();
     let expected = |address: IpAddr, is_inside| {
         let (internal, external) = ("internal".to_owned(), "external".to_owned());
         [(address, internal, false), (address, external, is_inside)]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
-use millrace_lab::agent::Counter;
+use millrace_lab::agent::CounterView;
 use millrace_lab::cluster::Cluster;
 use millrace_lab::net::remove_own_at_exit;
 use millrace_lab::topology::{Dual, Family, Shape};
@@ -75,7 +75,7 @@ pub fn expect_no_loss(cluster: &Cluster, stream: Stream) -> Result<Delivery> {
                 proxy.node()
             )?;
         }
-        for Counter { program, reason, packets, .. } in proxy.counters()? {
+        for CounterView { program, reason, packets, .. } in proxy.counters()? {
             write!(counted, "\n{}: {program} {reason} {packets}", proxy.node())?;
         }
     }

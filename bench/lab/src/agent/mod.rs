@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 pub use command::binary;
-pub use view::{Attached, Backend, Counter, Frontend, Service};
+pub use millrace_views::{AttachedView, BackendView, CounterView, FrontendView, ServiceView};
 
 use crate::manifests::Manifests;
 use crate::net::Namespace;
@@ -155,22 +155,22 @@ impl Proxy {
     }
 
     /// Returns the endpoints in the pinned maps.
-    pub fn backends(&self) -> Result<Vec<Backend>> {
+    pub fn backends(&self) -> Result<Vec<BackendView>> {
         view::backends(&self.json("backends")?)
     }
 
     /// Returns the services in the pinned maps.
-    pub fn services(&self) -> Result<Vec<Service>> {
+    pub fn services(&self) -> Result<Vec<ServiceView>> {
         view::services(&self.json("services")?)
     }
 
     /// Returns the counted packets by program and reason.
-    pub fn counters(&self) -> Result<Vec<Counter>> {
+    pub fn counters(&self) -> Result<Vec<CounterView>> {
         view::counters(&self.json("status")?)
     }
 
     /// Returns the attached programs.
-    pub fn attached(&self) -> Result<Vec<Attached>> {
+    pub fn attached(&self) -> Result<Vec<AttachedView>> {
         view::attached(&self.json("status")?)
     }
 
@@ -182,7 +182,8 @@ impl Proxy {
 
     /// Returns whether another node's address is reached by a device, with a resolved way.
     pub fn leads_by(&self, target: IpAddr, device: u32) -> Result<bool> {
-        let is_it = |way: &view::Way| (way.target, way.device, way.resolved) == (target, device, true);
+        let is_it =
+            |way: &millrace_views::WayView| (way.target, way.device, way.resolved) == (target, device, true);
         Ok(view::ways(&self.json("status")?)?.iter().any(is_it))
     }
 
@@ -197,11 +198,12 @@ impl Proxy {
 
     /// Waits until every port of a Service, in both families, has exactly these backends.
     pub fn wait_for_backends(&self, service: &str, backends: &[SocketAddr]) -> Result<()> {
-        let wanted = |services: &[Service]| {
+        let wanted = |services: &[ServiceView]| {
             [true, false].into_iter().all(|v4| {
                 let mut expected: Vec<_> = backends.iter().filter(|b| b.is_ipv4() == v4).copied().collect();
                 expected.sort_unstable();
-                let mut rows = services.iter().filter(|row| row.is(service, v4)).peekable();
+                let mut rows =
+                    services.iter().filter(|row| view::is_cluster_list(row, service, v4)).peekable();
                 // A Service of one family has no row for the other.
                 let is_there = rows.peek().is_some() || (expected.is_empty() && !backends.is_empty());
                 is_there && rows.all(|row| row.backends == expected)

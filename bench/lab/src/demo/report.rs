@@ -64,7 +64,7 @@ pub(super) fn print_nodes(proxies: &[Proxy], problems: &mut Vec<String>) -> Resu
             if counter.drop {
                 problems.push(format!("{}: {} packets were dropped: {text}", proxy.node(), counter.packets));
             }
-            counted.entry(counter.program).or_default().push(text);
+            counted.entry(counter.program.into_owned()).or_default().push(text);
         }
         let counted: Vec<_> =
             counted.iter().map(|(program, reasons)| format!("{program}: {}", reasons.join(", "))).collect();

@@ -100,6 +100,6 @@ fn route(namespace: &Namespace, to: IpNet, gateway: IpAddr) -> Result<()> {
 /// Returns the devices of pods' programs, one for each program.
 fn attached(proxy: &Proxy) -> Result<Vec<String>> {
     let attached = proxy.attached()?.into_iter();
-    let of_pods = attached.filter(|attached| HOOKS.contains(&attached.hook.as_str()));
+    let of_pods = attached.filter(|attached| HOOKS.contains(&attached.hook.as_ref()));
     Ok(of_pods.map(|attached| attached.device).collect())
 }

@@ -4,8 +4,9 @@
 pub const PACKAGES: &[Uses] = &[
     Uses { name: "proxy-common", may_use: &[] },
     Uses { name: "proxy-ebpf", may_use: &["proxy-common"] },
-    Uses { name: "millrace", may_use: &["proxy-common"] },
-    Uses { name: "millrace-lab", may_use: &["proxy-common"] },
+    Uses { name: "millrace-views", may_use: &[] },
+    Uses { name: "millrace", may_use: &["proxy-common", "millrace-views"] },
+    Uses { name: "millrace-lab", may_use: &["proxy-common", "millrace-views"] },
     Uses { name: "millrace-bench", may_use: &["millrace", "millrace-lab", "proxy-common"] },
     Uses { name: "xtask", may_use: &[] },
     Uses { name: "vm-guest", may_use: &["proxy-common"] },

@@ -12,10 +12,10 @@ use proxy_common::flow::{
 use proxy_common::selection::BackendRef;
 
 use super::services::{ServiceText, protocol_name};
-use super::view::FlowView;
 use super::{PinnedMaps, ReadError};
 use crate::dataplane::ebpf::convert::socket;
 use crate::dataplane::ebpf::maps::FamilyMaps;
+use millrace_views::FlowView;
 
 impl PinnedMaps {
     /// Returns the flow entries, at most `limit`, in no order.
@@ -44,7 +44,7 @@ fn family_flows<A: Address>(
             let service = names.get(&flow.service).map(ServiceText::label);
             let backend = endpoint(maps, BackendRef(flow.backend));
             views.push(FlowView {
-                table,
+                table: table.into(),
                 service: service.unwrap_or_else(|| flow.service.to_string()),
                 backend,
                 idle_seconds: now.saturating_sub(flow.last_seen),
@@ -67,7 +67,7 @@ fn view<A: Address>(key: &FlowKey<A>, flow: &Flow<A>) -> FlowView {
     let has = |flag: u8| flow.flags & flag != 0;
     let new = |flag: u8, address: A, port: u16| has(flag).then(|| socket(address, port));
     FlowView {
-        table: "",
+        table: "".into(),
         protocol: match protocol_name(key.protocol) {
             "unknown" => key.protocol.to_string(),
             name => name.to_owned(),
@@ -83,7 +83,7 @@ fn view<A: Address>(key: &FlowKey<A>, flow: &Flow<A>) -> FlowView {
             FLOW_DATAGRAM => "datagram".to_owned(),
             state => state.to_string(),
         },
-        direction: if has(FLOW_REPLY) { "reply" } else { "request" },
+        direction: if has(FLOW_REPLY) { "reply" } else { "request" }.into(),
         encapsulated: has(FLOW_ENCAPSULATE),
         decapsulated: has(FLOW_DECAPSULATED) && !flow.is_translated(),
         translated: flow.is_translated(),

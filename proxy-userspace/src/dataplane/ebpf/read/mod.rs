@@ -4,7 +4,6 @@ mod flows;
 mod services;
 mod status;
 mod traffic;
-mod view;
 
 use std::fs;
 use std::io;
@@ -18,7 +17,7 @@ use super::layout::Layout;
 use super::map;
 use super::mapped::Access;
 use super::maps::Maps;
-pub use view::{
+pub use millrace_views::{
     AttachedView, BackendView, CounterView, FailuresView, FlowView, FrontendView, MapView, ServiceView,
     StatusView, TrafficView, WayView,
 };

@@ -17,12 +17,12 @@ use proxy_common::frontend::{
 use proxy_common::selection::{BackendRef, SERVICE_ELSEWHERE, SERVICE_MAGLEV, ServiceEntry, Slot};
 use proxy_common::way::WAY_VALID;
 
-use super::view::{BackendView, FrontendView, ServiceView};
 use super::{PinnedMaps, ReadError, total};
 use crate::dataplane::ebpf::convert::{frontend_at, socket};
 use crate::dataplane::ebpf::error::OpenError;
 use crate::dataplane::ebpf::maps::FamilyMaps;
 use crate::dataplane::ebpf::plan::FrontendAt;
+use millrace_views::{BackendView, FrontendView, ServiceView};
 
 /// The parts of a text in NAMES.
 pub(super) struct ServiceText {
@@ -84,7 +84,7 @@ impl PinnedMaps {
             family: text.family,
             list: text.list,
             id,
-            algorithm: if entry.flags() & SERVICE_MAGLEV == 0 { "random" } else { "maglev" },
+            algorithm: if entry.flags() & SERVICE_MAGLEV == 0 { "random" } else { "maglev" }.into(),
             slots: entry.length(),
             elsewhere: entry.flags() & SERVICE_ELSEWHERE != 0,
             frontends,
@@ -184,16 +184,17 @@ impl Leading {
         let ranges = self.ranges.get(&value.service).cloned().unwrap_or_default();
         self.frontends.entry(value.service).or_default().insert(FrontendView {
             address: at.address,
-            protocol: protocol_name(at.protocol),
-            scope: if at.scope == SCOPE_INTERNAL { "internal" } else { "external" },
+            protocol: protocol_name(at.protocol).into(),
+            scope: if at.scope == SCOPE_INTERNAL { "internal" } else { "external" }.into(),
             kind: match value.kind() {
                 FRONTEND_KIND_CLUSTER_IP => "ClusterIP",
                 FRONTEND_KIND_NODE_PORT => "NodePort",
                 FRONTEND_KIND_EXTERNAL_IP => "ExternalIP",
                 FRONTEND_KIND_LOAD_BALANCER => "LoadBalancer",
                 _ => "unknown",
-            },
-            forwarding: if value.flags & FRONTEND_DSR == 0 { "snat" } else { "dsr" },
+            }
+            .into(),
+            forwarding: if value.flags & FRONTEND_DSR == 0 { "snat" } else { "dsr" }.into(),
             affinity_seconds: value.affinity_seconds,
             source_ranges: is_restricted.then_some(ranges),
             inside_only: value.flags & FRONTEND_INSIDE_ONLY != 0,

@@ -14,7 +14,6 @@ use proxy_common::verdict::{Program, Reason};
 use proxy_common::way::{WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
 use proxy_common::{Address, LAYOUT_VERSION};
 
-use super::view::{AttachedView, CounterView, FailuresView, MapView, StatusView, WayView};
 use super::{PinnedMaps, ReadError, total};
 use crate::dataplane::ebpf::Share;
 use crate::dataplane::ebpf::bpffs::entries;
@@ -23,6 +22,7 @@ use crate::dataplane::ebpf::link::{LinkKey, LinkKind};
 use crate::dataplane::ebpf::maps::FamilyMaps;
 use crate::dataplane::ebpf::sys;
 use crate::node::device_name;
+use millrace_views::{AttachedView, CounterView, FailuresView, MapView, StatusView, WayView};
 
 impl PinnedMaps {
     /// Returns the counters, one for each program and reason.
@@ -33,8 +33,8 @@ impl PinnedMaps {
             .map(|(program, reason)| {
                 let counter = total(&self.counters, program.counter(*reason))?;
                 Ok(CounterView {
-                    program: program.name(),
-                    reason: reason.name(),
+                    program: program.name().into(),
+                    reason: reason.name().into(),
                     drop: reason.is_drop(),
                     packets: counter.packets,
                     bytes: counter.bytes,
@@ -61,7 +61,7 @@ impl PinnedMaps {
             layout_version: LAYOUT_VERSION,
             heartbeat_age_seconds: (heartbeat != 0).then(|| now.saturating_sub(heartbeat)),
             failures: self.failures(),
-            serves: share.name(),
+            serves: share.name().into(),
             shared_seconds: (share != Share::Alone)
                 .then(|| now.saturating_sub(self.maps.agent.load(AGENT_SHARE_SINCE))),
             attached: self.attached()?,
@@ -102,7 +102,7 @@ impl PinnedMaps {
             };
             attached.push(attached_view(key, program_id, mode));
         }
-        attached.sort_by(|a, b| (a.device_index, a.hook).cmp(&(b.device_index, b.hook)));
+        attached.sort_by(|a, b| (a.device_index, &a.hook).cmp(&(b.device_index, &b.hook)));
         Ok(attached)
     }
 
@@ -178,15 +178,16 @@ fn attached_view(key: LinkKey, program_id: u32, mode: &'static str) -> AttachedV
             LinkKind::TcIngressL3 => LinkKind::TcIngress.name(),
             LinkKind::TcEgressL3 => LinkKind::TcEgress.name(),
             kind => kind.name(),
-        },
-        mode,
+        }
+        .into(),
+        mode: mode.into(),
         program_id,
     }
 }
 
 fn hooked_view(hook: SocketHook, program_id: u32) -> AttachedView {
     let device = "cgroup".to_owned();
-    AttachedView { device, device_index: 0, hook: hook.name, mode: "cgroup", program_id }
+    AttachedView { device, device_index: 0, hook: hook.name.into(), mode: "cgroup".into(), program_id }
 }
 
 fn way_view(id: u32, way: &Way) -> WayView {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::view::TrafficView;
 use super::{PinnedMaps, ReadError, total};
+use millrace_views::TrafficView;
 
 impl PinnedMaps {
     /// Returns the packets and bytes of each service port and family, sorted. They are the sum over

@@ -1,12 +1,19 @@
-//! The views of the command line. Field names are part of the JSON interface.
+//! The JSON of the command line, for the agent that prints it and the test bed that reads it.
+//!
+//! Field names and words are an interface for users.
+#![forbid(unsafe_code)]
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+
+/// One of a few words: constant where it is printed, owned where it is read.
+pub type Word = Cow<'static, str>;
 
 /// One list of a service port in one family.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceView {
     /// Namespace of the Service.
     pub namespace: String,
@@ -21,7 +28,7 @@ pub struct ServiceView {
     /// Service id.
     pub id: u32,
     /// `random` or `maglev`.
-    pub algorithm: &'static str,
+    pub algorithm: Word,
     /// Length of the slice.
     pub slots: u32,
     /// The list is empty, but usable endpoints exist outside it.
@@ -37,7 +44,7 @@ pub struct ServiceView {
 }
 
 /// The traffic of clients to one service port in one family.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrafficView {
     /// Namespace of the Service.
     pub namespace: String,
@@ -54,18 +61,18 @@ pub struct TrafficView {
 }
 
 /// A frontend of a service.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct FrontendView {
     /// Address and port that a client sends to.
     pub address: SocketAddr,
     /// `TCP`, `UDP` or `SCTP`.
-    pub protocol: &'static str,
+    pub protocol: Word,
     /// `internal` or `external`.
-    pub scope: &'static str,
+    pub scope: Word,
     /// `ClusterIP`, `NodePort`, `ExternalIP` or `LoadBalancer`.
-    pub kind: &'static str,
+    pub kind: Word,
     /// `snat` or `dsr`.
-    pub forwarding: &'static str,
+    pub forwarding: Word,
     /// Session affinity time-out, 0 = none.
     pub affinity_seconds: u32,
     /// Allowed source ranges, sorted; none = all clients.
@@ -76,7 +83,7 @@ pub struct FrontendView {
 
 /// An endpoint.
 #[allow(clippy::struct_excessive_bools, reason = "each is a condition of its own, and a field of the JSON")]
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackendView {
     /// Address and port.
     pub address: SocketAddr,
@@ -103,10 +110,10 @@ pub struct BackendView {
 }
 
 /// One direction of a connection.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowView {
     /// `new` or `established`: which of the two tables it is in.
-    pub table: &'static str,
+    pub table: Word,
     /// `TCP`, `UDP`, `SCTP`, or the protocol's number.
     pub protocol: String,
     /// Source of the packet before our program.
@@ -120,7 +127,7 @@ pub struct FlowView {
     /// `syn`, `established`, `closing`, `datagram`, or the state's number.
     pub state: String,
     /// `request` or `reply`.
-    pub direction: &'static str,
+    pub direction: Word,
     /// The node encapsulates the packet.
     pub encapsulated: bool,
     /// The packet came in encapsulated.
@@ -136,12 +143,12 @@ pub struct FlowView {
 }
 
 /// Packets and bytes with one reason in one program.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CounterView {
     /// Name of the program. A packet that XDP passes up is counted by XDP and again by TC.
-    pub program: &'static str,
+    pub program: Word,
     /// Name of the reason.
-    pub reason: &'static str,
+    pub reason: Word,
     /// Whether these packets were dropped.
     pub drop: bool,
     /// Packets.
@@ -151,7 +158,7 @@ pub struct CounterView {
 }
 
 /// The way to another node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WayView {
     /// Way id.
     pub id: u32,
@@ -174,7 +181,7 @@ pub struct WayView {
 }
 
 /// The state of the data plane as a whole.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusView {
     /// Version of the map layout.
     pub layout_version: u32,
@@ -183,7 +190,7 @@ pub struct StatusView {
     /// Failures of the agent's last sync, which it retries.
     pub failures: FailuresView,
     /// The connections of this mode: all, or new or existing ones during a mode change.
-    pub serves: &'static str,
+    pub serves: Word,
     /// Seconds since the mode change began.
     pub shared_seconds: Option<u64>,
     /// Attached programs, sorted.
@@ -195,7 +202,7 @@ pub struct StatusView {
 }
 
 /// Failures of a sync, counted by concern. The agent's log has the details.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailuresView {
     /// Service ports of one family that are degraded.
     pub service_ports: u64,
@@ -208,22 +215,22 @@ pub struct FailuresView {
 }
 
 /// A program attached to a device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttachedView {
     /// Name of the device, or its index without a name in this network namespace.
     pub device: String,
     /// Index of the device.
     pub device_index: u32,
     /// `xdp`, `tc_ingress`, `tc_egress`, `tc_pod_in`, `tc_pod_out`, or the name of a hook of sockets.
-    pub hook: &'static str,
+    pub hook: Word,
     /// `native` or `generic` for XDP, `tcx` or `clsact` for TC.
-    pub mode: &'static str,
+    pub mode: Word,
     /// The kernel's id of the program.
     pub program_id: u32,
 }
 
 /// The use of a map.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapView {
     /// Name.
     pub name: String,
