@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use clap::Args;
 
+use super::ipvs::flows_table;
 use super::shown::Shown;
 use super::table::Table;
 use super::{CliError, Show};
@@ -33,7 +34,7 @@ pub fn run(args: &FlowsArgs) -> Result<(), CliError> {
         }))
     };
     let shown = Shown::read(&args.show, |maps| maps.flows(limit), of_ipvs)?;
-    args.show.print(&shown, |shown| shown.tables(|flows| table(flows), |flows| self::of_ipvs(flows)))?;
+    args.show.print(&shown, |shown| shown.tables(|flows| table(flows), |flows| flows_table(flows)))?;
     let is_full = match &shown {
         Shown::Ebpf(flows) => flows.len() == limit,
         Shown::Ipvs(flows) => flows.len() == limit,
@@ -81,26 +82,6 @@ fn table(flows: &[FlowView]) -> Table {
             path(flow).to_owned(),
             format!("{}s", flow.idle_seconds),
             flow.service.clone(),
-        ]);
-    }
-    table
-}
-
-fn of_ipvs(flows: &[ipvs::FlowView]) -> Table {
-    let mut table = Table::new(&["PROTO", "CLIENT", "FRONTEND", "BACKEND", "KIND", "STATE", "LEFT"]);
-    let mut flows: Vec<&ipvs::FlowView> = flows.iter().collect();
-    flows.sort_by_key(|flow| (&flow.protocol, flow.source, flow.destination, flow.mark, flow.backend));
-    for flow in flows {
-        let destination = flow.destination.map(|address| address.to_string());
-        let mark = || flow.mark.map(|mark| format!("mark {mark:#x}"));
-        table.push([
-            flow.protocol.clone(),
-            flow.source.to_string(),
-            destination.or_else(mark).unwrap_or_default(),
-            flow.backend.to_string(),
-            flow.kind.to_owned(),
-            flow.state.clone(),
-            format!("{}s", flow.remaining_seconds),
         ]);
     }
     table
@@ -176,37 +157,5 @@ mod tests {
         }
         assert!(table(&[translated]).to_string().contains("snat"));
         assert!(table(&[sent_on]).to_string().contains("sent on"));
-    }
-
-    #[test]
-    fn what_is_remembered_of_a_client_by_a_mark_names_the_mark() {
-        let connection = ipvs::FlowView {
-            protocol: "TCP".to_owned(),
-            kind: "connection",
-            source: address("198.51.100.7:4711"),
-            destination: Some(address("192.0.2.1:80")),
-            mark: None,
-            backend: address("10.1.0.5:8080"),
-            state: "established".to_owned(),
-            remaining_seconds: 899,
-        };
-        let template = ipvs::FlowView {
-            kind: "template",
-            source: address("198.51.100.7:0"),
-            destination: None,
-            mark: Some(0x4d00_0001),
-            state: "assured".to_owned(),
-            ..connection.clone()
-        };
-        let text = of_ipvs(&[connection, template]).to_string();
-        let rows: Vec<String> =
-            text.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-        assert_eq!(
-            rows,
-            [
-                "TCP 198.51.100.7:0 mark 0x4d000001 10.1.0.5:8080 template assured 899s",
-                "TCP 198.51.100.7:4711 192.0.2.1:80 10.1.0.5:8080 connection established 899s",
-            ]
-        );
     }
 }

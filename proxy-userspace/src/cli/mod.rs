@@ -6,6 +6,7 @@ mod backends;
 mod cleanup;
 mod exit;
 mod flows;
+mod ipvs;
 mod service_ports;
 mod services;
 mod shown;
@@ -24,7 +25,7 @@ use crate::agent::{self, AgentError};
 use crate::config::{AgentArgs, ConfigError, Settings};
 use crate::dataplane::ebpf::OpenError;
 use crate::dataplane::ebpf::read::{PinnedMaps, ReadError};
-use crate::dataplane::ipvs;
+use crate::dataplane::ipvs::OpenError as IpvsError;
 use crate::health::{self, ReadyView};
 use crate::node::NodeError;
 use crate::source::SourceError;
@@ -83,7 +84,7 @@ enum CliError {
     #[error(transparent)]
     Dataplane(#[from] OpenError),
     #[error(transparent)]
-    Ipvs(#[from] ipvs::OpenError),
+    Ipvs(#[from] IpvsError),
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error(transparent)]

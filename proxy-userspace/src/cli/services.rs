@@ -1,13 +1,11 @@
 //! `millrace services`.
 
-use std::net::SocketAddr;
-
 use clap::Args;
-use ipnet::IpNet;
 
+use super::ipvs::services_table;
 use super::service_ports;
 use super::shown::Shown;
-use super::table::{Table, some_of};
+use super::table::{Table, owners, ranges};
 use super::{CliError, Show};
 use crate::dataplane::ebpf::read::{FrontendView, PinnedMaps, ServiceView};
 use crate::dataplane::ipvs;
@@ -26,7 +24,7 @@ pub struct ServicesArgs {
 pub fn run(args: &ServicesArgs) -> Result<(), CliError> {
     let shown = Shown::read(&args.show, PinnedMaps::services, ipvs::services)?;
     let of_maps = if args.frontends { table } else { service_ports::table };
-    args.show.print(&shown, |shown| shown.tables(|list| of_maps(list), |list| of_ipvs(list)))
+    args.show.print(&shown, |shown| shown.tables(|list| of_maps(list), |list| services_table(list)))
 }
 
 /// One row a frontend; packets are counted for each list, so frontends of one list show the same number.
@@ -68,73 +66,11 @@ fn table(services: &[ServiceView]) -> Table {
     table
 }
 
-/// One row a frontend; a virtual service that no address leads to has a row without.
-fn of_ipvs(services: &[ipvs::ServiceView]) -> Table {
-    let mut table = Table::new(&[
-        "FAMILY",
-        "PROTO",
-        "FRONTEND",
-        "SCOPE",
-        "MARK",
-        "FORWARDING",
-        "SCHEDULER",
-        "AFFINITY",
-        "SOURCES",
-        "BACKENDS",
-        "DRAINING",
-        "PACKETS",
-        "BYTES",
-    ]);
-    for service in services {
-        let row = |frontend: Option<&ipvs::FrontendView>| {
-            let affinity = frontend.map_or(0, |frontend| frontend.affinity_seconds);
-            [
-                service.family.clone(),
-                frontend.map(|frontend| frontend.protocol.clone()).unwrap_or_default(),
-                frontend.map(|frontend| frontend.address.to_string()).unwrap_or_default(),
-                frontend.map_or("", |frontend| frontend.scope).to_owned(),
-                service.mark.map(|mark| format!("{mark:#x}")).unwrap_or_default(),
-                frontend.map_or("", |frontend| frontend.forwarding).to_owned(),
-                service.scheduler.clone(),
-                if affinity == 0 { String::new() } else { format!("{affinity}s") },
-                frontend.map(|frontend| ranges(frontend.source_ranges.as_deref())).unwrap_or_default(),
-                owners(&service.backends, service.elsewhere),
-                some_of(&service.draining),
-                service.packets.to_string(),
-                service.bytes.to_string(),
-            ]
-        };
-        if service.frontends.is_empty() {
-            table.push(row(None));
-        }
-        for frontend in &service.frontends {
-            table.push(row(Some(frontend)));
-        }
-    }
-    table
-}
-
 fn sources(frontend: &FrontendView) -> String {
     if frontend.inside_only {
         return "cluster".to_owned();
     }
     ranges(frontend.source_ranges.as_deref())
-}
-
-fn ranges(ranges: Option<&[IpNet]>) -> String {
-    match ranges {
-        None => "all".to_owned(),
-        Some([]) => "none".to_owned(),
-        Some(ranges) => some_of(ranges),
-    }
-}
-
-fn owners(backends: &[SocketAddr], elsewhere: bool) -> String {
-    match (backends, elsewhere) {
-        ([], true) => "none here".to_owned(),
-        ([], false) => "none".to_owned(),
-        (backends, _) => some_of(backends),
-    }
 }
 
 #[cfg(test)]
@@ -194,37 +130,5 @@ mod tests {
             ]
         );
         assert_eq!((rows[1][9], rows[3][9]), ("all", "cluster"));
-    }
-
-    #[test]
-    fn a_virtual_service_has_a_row_for_each_frontend_and_one_without_any() {
-        let frontend = |address: &str| ipvs::FrontendView {
-            address: address.parse().unwrap(),
-            protocol: "UDP".to_owned(),
-            scope: "external",
-            forwarding: "dsr",
-            affinity_seconds: 90,
-            source_ranges: Some(vec!["10.0.0.0/8".parse().unwrap()]),
-        };
-        let service = ipvs::ServiceView {
-            family: "IPv4".to_owned(),
-            mark: Some(0x4d10_0001),
-            scheduler: "rr".to_owned(),
-            elsewhere: false,
-            frontends: vec![frontend("192.0.2.1:53"), frontend("192.0.2.2:53")],
-            backends: vec!["10.1.0.5:5353".parse().unwrap()],
-            draining: Vec::new(),
-            packets: 7,
-            bytes: 700,
-        };
-        let left = ipvs::ServiceView { frontends: Vec::new(), backends: Vec::new(), ..service.clone() };
-        let text = of_ipvs(&[service, left]).to_string();
-        let rows: Vec<String> =
-            text.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-        let row = |address| {
-            format!("IPv4 UDP {address}:53 external 0x4d100001 dsr rr 90s 10.0.0.0/8 10.1.0.5:5353 - 7 700")
-        };
-        assert_eq!(rows[..2], [row("192.0.2.1"), row("192.0.2.2")]);
-        assert_eq!(rows[2..], ["IPv4 - - - 0x4d100001 - rr - - none - 7 700"]);
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use proxy_common::config::HEARTBEAT_SECONDS;
 use serde::Serialize;
 
+use super::ipvs::status_table;
 use super::shown::Shown;
 use super::table::{Table, mark};
 use super::{CliError, Show};
@@ -59,7 +60,7 @@ pub fn run(show: &Show) -> Result<(), CliError> {
     match (Shown::read(show, of_maps, ipvs::status), readiness.clone()) {
         (Ok(Shown::Ebpf(status)), _) => show.print(&status, tables),
         (Ok(Shown::Ipvs(view)), readiness) => show.print(&OfIpvs { view, readiness }, |status| {
-            vec![of_ipvs(&status.view, &fails_on(status.readiness.as_ref(), FailuresView::default()))]
+            vec![status_table(&status.view, &fails_on(status.readiness.as_ref(), FailuresView::default()))]
         }),
         (Ok(Shown::Both { ebpf, ipvs }), _) => show.print(&Status { ipvs: Some(ipvs), ..ebpf }, tables),
         (Err(CliError::Read(ReadError::Absent { .. })), Some(readiness)) => {
@@ -85,31 +86,8 @@ fn tables(status: &Status) -> Vec<Table> {
     of_maps
         .into_iter()
         .chain(others)
-        .chain(status.ipvs.as_ref().map(|view| of_ipvs(view, &fails_on)))
+        .chain(status.ipvs.as_ref().map(|view| status_table(view, &fails_on)))
         .collect()
-}
-
-/// For people, where IPVS serves.
-fn of_ipvs(view: &ipvs::StatusView, fails_on: &str) -> Table {
-    let mut table = Table::new(&[
-        "MODE",
-        "AGENT",
-        "VIRTUAL SERVICES",
-        "SERVERS",
-        "DRAINING",
-        "CONNECTIONS",
-        "ADDRESSES",
-        "FORGED TUNNELS",
-        "FAILS ON",
-    ]);
-    let agent = if view.agent_alive { "alive" } else { "gone; the data path goes on" };
-    let counts = [view.virtual_services, view.servers, view.draining].map(|count| count.to_string());
-    let [services, servers, draining] = counts;
-    let (connections, addresses) = (view.connections.to_string(), view.addresses.to_string());
-    let (mode, agent) = (view.mode.to_owned(), agent.to_owned());
-    let (forged, fails_on) = (view.forged_tunnel.to_string(), fails_on.to_owned());
-    table.push([mode, agent, services, servers, draining, connections, addresses, forged, fails_on]);
-    table
 }
 
 /// For people, before there is a data plane.
@@ -293,7 +271,7 @@ mod tests {
             forged_tunnel: 5,
         };
         let words = |alive| {
-            let table = of_ipvs(&view(alive), "nothing").to_string();
+            let table = status_table(&view(alive), "nothing").to_string();
             table.lines().last().unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
         };
         assert_eq!(words(true), "ipvs alive 4 9 1 17 3 5 nothing");

@@ -1,6 +1,9 @@
 //! Columns for people.
 
 use std::fmt;
+use std::net::SocketAddr;
+
+use ipnet::IpNet;
 
 /// Rows below a header, columns as wide as their widest cell; an empty cell is shown as `-`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +57,24 @@ pub fn some_of<T: ToString>(items: &[T]) -> String {
 /// `yes`, or an empty cell.
 pub fn mark(is_set: bool) -> String {
     if is_set { "yes".to_owned() } else { String::new() }
+}
+
+/// The cell of source ranges; `None` = everybody.
+pub fn ranges(ranges: Option<&[IpNet]>) -> String {
+    match ranges {
+        None => "all".to_owned(),
+        Some([]) => "none".to_owned(),
+        Some(ranges) => some_of(ranges),
+    }
+}
+
+/// The cell of a list's backends; `elsewhere` = there are others, which are not in it.
+pub fn owners(backends: &[SocketAddr], elsewhere: bool) -> String {
+    match (backends, elsewhere) {
+        ([], true) => "none here".to_owned(),
+        ([], false) => "none".to_owned(),
+        (backends, _) => some_of(backends),
+    }
 }
 
 #[cfg(test)]
