@@ -40,9 +40,6 @@ pub fn check(workspace: &Workspace) -> Result<()> {
 
 /// Returns the faults of a package's files, one line each.
 fn faults_of(package: &str, tree: &Tree) -> Vec<String> {
-    if rules::FREE.contains(&package) {
-        return Vec::new();
-    }
     let (files, imports, foreign) = (tree.files(), tree.imports(), tree.foreign());
     let mut faults = circles::faults(&files, &imports);
     for folders in rules::FOLDERS.iter().filter(|folders| folders.package == package) {

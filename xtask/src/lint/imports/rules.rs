@@ -12,9 +12,6 @@ pub const PACKAGES: &[Uses] = &[
     Uses { name: "vm-guest", may_use: &["proxy-common"] },
 ];
 
-/// Packages whose files are not held to a rule yet.
-pub const FREE: &[&str] = &["proxy-ebpf"];
-
 /// The folders of each package that has an order of its own.
 pub const FOLDERS: &[Layout] = &[PROGRAMS, AGENT];
 
