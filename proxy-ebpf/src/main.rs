@@ -12,7 +12,7 @@
     reason = "the macros of aya-ebpf want it so, and drop the docs"
 )]
 
-// From the top: each uses only those below it.
+// A packet's way, from the top: each folder uses only those below it. Blank lines keep rustfmt from sorting them.
 mod hooks;
 
 mod icmp;

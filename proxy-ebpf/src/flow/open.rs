@@ -63,7 +63,9 @@ fn open<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: u
     global_open::<F>(owner.backend.0, owner.service, Opening::new(owner.flags, state).0)
 }
 
-global_by_family! { fn global_open = open_flow4 | open_flow6(backend: u32, service: u32, opening: u32) -> u32, open_body }
+global_by_family! {
+    fn global_open = open_flow4 | open_flow6(backend: u32, service: u32, opening: u32) -> u32, open_body
+}
 
 #[inline(always)]
 fn open_body<F: Family>(backend: u32, service: u32, opening: u32) -> u32 {

@@ -58,7 +58,10 @@ fn open<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: u
 }
 
 global_by_family! { fn global_choose = choose_port4 | choose_port6() -> u32, choose_body }
-global_by_family! { fn global_open = open_translated4 | open_translated6(backend: u32, service: u32, opening: u32, chosen: u32) -> u32, open_body }
+global_by_family! {
+    fn global_open = open_translated4 | open_translated6
+    (backend: u32, service: u32, opening: u32, chosen: u32) -> u32, open_body
+}
 
 #[inline(always)]
 fn choose_body<F: Family>() -> u32 {
@@ -137,7 +140,9 @@ fn search<F: Family>(reply_key: *mut KeyOf<F>, from: u32) -> Offer {
     best
 }
 
-global_by_family! { fn global_search_row = search_row4 | search_row6(from: u32, distance: u32) -> u32, search_row_body }
+global_by_family! {
+    fn global_search_row = search_row4 | search_row6(from: u32, distance: u32) -> u32, search_row_body
+}
 
 #[inline(always)]
 fn search_row_body<F: Family>(from: u32, distance: u32) -> u32 {

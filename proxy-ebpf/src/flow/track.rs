@@ -150,7 +150,9 @@ fn renew<F: Family>(key: &KeyOf<F>, tcp_flags: u8, event: u32, now: u32) {
     global_renew::<F>(u32::from(tcp_flags), event, now);
 }
 
-global_by_family! { fn global_renew = renew4 | renew6(tcp_flags: u32, event: u32, now: u32) -> u32, renew_body }
+global_by_family! {
+    fn global_renew = renew4 | renew6(tcp_flags: u32, event: u32, now: u32) -> u32, renew_body
+}
 
 #[inline(always)]
 fn renew_body<F: Family>(tcp_flags: u32, event: u32, now: u32) -> u32 {

@@ -1,4 +1,4 @@
-//! Ways to the backend and back: rewrites the packet and finds its next hop.
+//! Forwarding to the backend and back: the packet is rewritten, and its next hop found.
 
 pub mod decap;
 pub mod dsr_node;

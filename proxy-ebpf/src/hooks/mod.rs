@@ -1,4 +1,4 @@
-//! What each program does with a packet or a call, from its first look to its verdict.
+//! The programs: from the first look at a packet or a call to its verdict.
 
 pub mod egress;
 mod forged_tunnel;

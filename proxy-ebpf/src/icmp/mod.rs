@@ -1,4 +1,4 @@
-//! ICMP and `ICMPv6`: what senders are told, and what others tell.
+//! ICMP and `ICMPv6`: messages to senders, and messages of others about our connections.
 
 mod answer;
 mod echo;

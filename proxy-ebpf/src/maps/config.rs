@@ -1,4 +1,4 @@
-//! Load-time constants. The agent overrides them before the programs are loaded, so the verifier sees their values.
+//! Load-time constants. The agent overrides them before it loads the programs, so the verifier sees their values.
 //! Names and meaning: `proxy_common::config::global`.
 
 use aya_ebpf::Global;

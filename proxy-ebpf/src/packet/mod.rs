@@ -3,6 +3,7 @@
 pub mod buffer;
 pub mod encap;
 pub mod ethernet;
+pub mod findings;
 pub mod gso;
 pub mod ip;
 pub mod parsed;

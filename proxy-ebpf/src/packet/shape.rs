@@ -3,6 +3,7 @@
 use proxy_common::fragment::FragmentOf;
 
 use crate::header::Ports;
+use crate::packet::findings::Findings;
 
 /// Where what follows a packet's headers is, and what the headers do not say themselves.
 #[derive(Clone, Copy)]
@@ -13,23 +14,10 @@ pub struct Shape {
     pub protocol: u8,
 }
 
-/// Where what follows a packet's headers is, and the ports of the packet that a later fragment belongs to.
-///
-/// From the lowest bit: the ports, eight that are zero, the offset (9 bits), other bits of `parse::unusual`, `LATER`. Behind a later
-/// fragment's headers there may be nothing that can be read, so the offset is that of its IP header.
+/// Where what follows a packet's headers is, and the ports of the packet that a later fragment belongs to: [`Findings`] without all
+/// else, so that the bits of the protocol are zero.
 #[derive(Clone, Copy)]
 pub struct Place(u64);
-
-const PORTS: u64 = 0xffff_ffff;
-
-const ZERO_SHIFT: u32 = 32;
-
-pub const PAYLOAD_SHIFT: u32 = 40;
-
-pub const PAYLOAD: u64 = 511;
-
-/// A later fragment.
-pub const LATER: u64 = 1 << 63;
 
 const BYTE_SHIFT: u32 = 56;
 
@@ -39,13 +27,12 @@ impl Shape {
     /// What follows one header begins at `payload`.
     #[inline(always)]
     pub const fn plain(payload: usize, protocol: u8) -> Self {
-        Self { place: ((payload as u64 & PAYLOAD) << PAYLOAD_SHIFT).swap_bytes(), protocol }
+        Self { place: Findings::at(payload as u32).0.swap_bytes(), protocol }
     }
 
     #[inline(always)]
-    pub const fn new(bits: u64) -> Self {
-        let place = bits & (PORTS | PAYLOAD << PAYLOAD_SHIFT | LATER);
-        Self { place: place.swap_bytes(), protocol: FragmentOf::from_bits(bits).protocol }
+    pub const fn new(findings: Findings) -> Self {
+        Self { place: findings.place().swap_bytes(), protocol: findings.fragment_of().protocol }
     }
 
     /// The place, of which the verifier knows nothing: else it would walk everything behind once for plain packets and once for
@@ -69,7 +56,7 @@ impl Place {
     /// The offset.
     #[inline(always)]
     pub const fn payload(self) -> u32 {
-        (self.0 >> PAYLOAD_SHIFT & PAYLOAD) as u32
+        Findings(self.0).offset()
     }
     /// Not zero for a later fragment: no transport header follows.
     #[inline(always)]
@@ -79,7 +66,7 @@ impl Place {
     /// No TCP flags, of which the verifier does not know that they are none.
     #[inline(always)]
     pub const fn no_flags(self) -> u8 {
-        (self.0 >> ZERO_SHIFT) as u8
+        (self.0 >> Findings::PROTOCOL_SHIFT) as u8
     }
     /// Ports and TCP flags: those that were read where the transport header is, or a later fragment's own. Without a branch, behind
     /// which the verifier would walk everything twice.
@@ -87,7 +74,7 @@ impl Place {
     pub fn choose(self, read: Ports, flags: u8) -> (Ports, u8) {
         let later = opaque((self.0.cast_signed() >> LATER_SHIFT).cast_unsigned());
         let of = FragmentOf { source_port: read.source, destination_port: read.destination, protocol: flags };
-        let bits = of.to_bits() & !later | self.0 & later & PORTS;
+        let bits = of.to_bits() & !later | self.0 & later & Findings::PORTS;
         let FragmentOf { source_port, destination_port, protocol: flags } = FragmentOf::from_bits(bits);
         (Ports { source: source_port, destination: destination_port }, flags)
     }

@@ -9,23 +9,13 @@ use crate::flow;
 use crate::header::has_ports;
 use crate::maps::family::{Family, KeyOf};
 use crate::maps::{clock, mode, peers};
+use crate::packet::findings::Findings;
 use crate::select::{backend, vip};
-
-/// Bit of an answer, above a [`FragmentOf`] and nine bits that are free: the fragment's packet is known.
-pub const FOUND: u64 = 1 << 49;
-/// Bit of an answer: it is not known, and is for a service's address.
-pub const OURS: u64 = 1 << 50;
-/// Bit of an answer: it is held.
-pub const HELD: u64 = 1 << 51;
-/// Bit of an answer: the TC program has to see to it.
-pub const FOR_TC: u64 = 1 << 52;
-/// Bit of an answer to a first fragment: others are held.
-pub const AWAITED: u64 = 1 << 53;
 
 /// Enters a first fragment, if its packet may be a service's, and no other one was before it: nobody else's take room but this
 /// node's own, whose later ones would be held otherwise. The answer is what it says itself.
 #[inline(always)]
-pub fn enter<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> u64 {
+pub fn enter<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> Findings {
     let is_ours = backend::lookup_frontend::<F>(key).is_some()
         || vip::kinds::<F>(&key.destination) != 0
         || flow::find::<F>(key).is_some();
@@ -35,14 +25,14 @@ pub fn enter<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> u64 
     }
     // The stack has its own already.
     if is_ours && known::<F>(place).is_some_and(FragmentOf::is_awaited) {
-        return answer::<F>(key) | AWAITED;
+        return answer::<F>(key).with(Findings::AWAITED);
     }
     put::<F>(key, place)
 }
 
 /// Enters a first fragment. The newest one counts, since identifications come back soon.
 #[inline(always)]
-pub fn put<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> u64 {
+pub fn put<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> Findings {
     if is_followed::<F>(key.protocol) {
         let word = FragmentWord::new(place, of::<F>(key), clock::now());
         // Refused: the others will be unknown.
@@ -52,8 +42,8 @@ pub fn put<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> u64 {
 }
 
 #[inline(always)]
-fn answer<F: Family>(key: &KeyOf<F>) -> u64 {
-    of::<F>(key).to_bits() | FOUND
+fn answer<F: Family>(key: &KeyOf<F>) -> Findings {
+    Findings::of(of::<F>(key))
 }
 
 #[inline(always)]
@@ -67,12 +57,12 @@ const fn of<F: Family>(key: &KeyOf<F>) -> FragmentOf {
 
 /// What a later fragment belongs to.
 #[inline(always)]
-pub fn lookup<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> u64 {
+pub fn lookup<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> Findings {
     if !is_followed::<F>(key.protocol) {
-        return 0;
+        return Findings::NONE;
     }
     match known::<F>(place) {
-        Some(of) if !of.is_awaited() => of.to_bits() | FOUND,
+        Some(of) if !of.is_awaited() => Findings::of(of),
         Some(_) | None => judge::<F>(key),
     }
 }
@@ -107,8 +97,8 @@ fn known<F: Family>(place: &FragmentKey<F::Address>) -> Option<FragmentOf> {
 
 /// What is to be said of a fragment whose packet is not known: it may be of a connection of another mode's, too.
 #[inline(always)]
-pub fn judge<F: Family>(key: &KeyOf<F>) -> u64 {
-    if mode::is_alone() && vip::kinds::<F>(&key.destination) != 0 { OURS } else { 0 }
+pub fn judge<F: Family>(key: &KeyOf<F>) -> Findings {
+    if mode::is_alone() && vip::kinds::<F>(&key.destination) != 0 { Findings::OURS } else { Findings::NONE }
 }
 
 /// Protocols without ports are nobody's; with IPv6 a later fragment does not say which it belongs to.

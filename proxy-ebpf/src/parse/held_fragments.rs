@@ -12,8 +12,9 @@ use proxy_common::way::PEER_SELF;
 use crate::maps::family::{Family, KeyOf};
 use crate::maps::global::{KEY, global_by_family, stored_key};
 use crate::maps::{self, Buffer, clock, peers};
+use crate::packet::findings::Findings;
 use crate::packet::{Kind, Packet, buffer};
-use crate::parse::fragments::{self, FOR_TC, FOUND, HELD, OURS};
+use crate::parse::fragments;
 use crate::select::vip;
 
 /// Bytes of a first fragment that others are held for.
@@ -41,22 +42,24 @@ pub fn room<F: Family>() -> Option<&'static mut Room<F::Address>> {
 /// Holds the later fragment that was looked up last, until the first one of its packet comes, if it is for a service's address or this
 /// node's own. The answer is what the first one says if it has come by now, `HELD`, `FOR_TC`, or zero. XDP sends one frame for one frame.
 #[inline(always)]
-pub fn hold_fragment<P: Packet, F: Family>(packet: &P) -> u64 {
+pub fn hold_fragment<P: Packet, F: Family>(packet: &P) -> Findings {
     match P::KIND {
-        Kind::Xdp => FOR_TC,
-        Kind::Framed | Kind::Bare => global_hold::<F>(packet.context().cast()),
+        Kind::Xdp => Findings::FOR_TC,
+        Kind::Framed | Kind::Bare => Findings(global_hold::<F>(packet.context().cast())),
     }
 }
 
-global_by_family! { fn global_hold = hold_fragment4 | hold_fragment6(context: *mut __sk_buff) -> u64, hold_body }
-
-#[inline(always)]
-fn hold_body<F: Family>(context: *mut __sk_buff) -> u64 {
-    hold_frame::<F>(context).unwrap_or(0)
+global_by_family! {
+    fn global_hold = hold_fragment4 | hold_fragment6(context: *mut __sk_buff) -> u64, hold_body
 }
 
 #[inline(always)]
-fn hold_frame<F: Family>(context: *mut __sk_buff) -> Option<u64> {
+fn hold_body<F: Family>(context: *mut __sk_buff) -> u64 {
+    hold_frame::<F>(context).unwrap_or(Findings::NONE).0
+}
+
+#[inline(always)]
+fn hold_frame<F: Family>(context: *mut __sk_buff) -> Option<Findings> {
     let room = room::<F>()?;
     let destination = &room.fragment.destination;
     let may_be_ours = vip::kinds::<F>(destination) != 0 || peers::peer::<F>(destination) & PEER_SELF != 0;
@@ -70,40 +73,42 @@ fn hold_frame<F: Family>(context: *mut __sk_buff) -> Option<u64> {
     (held.length, held.seen) = (unsafe { (*context).len }, clock::now());
     buffer::load::<HELD_BYTES>(context, 0, held.frame.as_mut_ptr().cast(), held.length)?;
     if let Some(of) = fragments::announce::<F>(&room.fragment) {
-        return Some(of.to_bits() | FOUND);
+        return Some(Findings::of(of));
     }
     maps::HELD.insert(&room.held, &*held, BPF_ANY.into()).ok()?;
     match fragments::arrived::<F>(&room.fragment) {
         // Since it was announced, and it may not have seen what is held.
         Some(of) => {
             let _ = maps::HELD.remove(&room.held);
-            Some(of.to_bits() | FOUND)
+            Some(Findings::of(of))
         }
-        None => Some(HELD),
+        None => Some(Findings::HELD),
     }
 }
 
 /// Enters the first fragment that was looked up last, and has those received that are held for it. The answer is as that of
 /// [`fragments::put`], or `FOR_TC`. All pointers die.
 #[inline(always)]
-pub fn release_fragments<P: Packet, F: Family>(packet: &P) -> u64 {
+pub fn release_fragments<P: Packet, F: Family>(packet: &P) -> Findings {
     match P::KIND {
-        Kind::Xdp => FOR_TC,
-        Kind::Framed | Kind::Bare => global_release::<F>(packet.context().cast()),
+        Kind::Xdp => Findings::FOR_TC,
+        Kind::Framed | Kind::Bare => Findings(global_release::<F>(packet.context().cast())),
     }
 }
 
-global_by_family! { fn global_release = release_fragments4 | release_fragments6(context: *mut __sk_buff) -> u64, release_body }
-
-#[inline(always)]
-fn release_body<F: Family>(context: *mut __sk_buff) -> u64 {
-    stored_key::<F>(KEY).map_or(0, |key| receive_held::<F>(context, key))
+global_by_family! {
+    fn global_release = release_fragments4 | release_fragments6(context: *mut __sk_buff) -> u64, release_body
 }
 
 #[inline(always)]
-fn receive_held<F: Family>(context: *mut __sk_buff, key: &KeyOf<F>) -> u64 {
+fn release_body<F: Family>(context: *mut __sk_buff) -> u64 {
+    stored_key::<F>(KEY).map_or(0, |key| receive_held::<F>(context, key).0)
+}
+
+#[inline(always)]
+fn receive_held<F: Family>(context: *mut __sk_buff, key: &KeyOf<F>) -> Findings {
     let Some(room) = room::<F>() else {
-        return 0;
+        return Findings::NONE;
     };
     let answer = fragments::put::<F>(key, &room.fragment);
     // SAFETY: the context is valid for the program's run.
@@ -120,7 +125,11 @@ fn receive_held<F: Family>(context: *mut __sk_buff, key: &KeyOf<F>) -> u64 {
         send(context, &room.held);
     }
     // Else it is another's by now, and goes.
-    if write::<FIRST_BYTES>(context, room.frame.as_ptr().cast(), length).is_some() { answer } else { OURS }
+    if write::<FIRST_BYTES>(context, room.frame.as_ptr().cast(), length).is_some() {
+        answer
+    } else {
+        Findings::OURS
+    }
 }
 
 /// Writes what all fragments of the packet share of their keys in HELD.

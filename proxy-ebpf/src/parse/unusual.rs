@@ -1,7 +1,7 @@
-//! Packets that are not one IP header and a transport header: fragments, and those with IPv6 extension headers.
+//! Packets that are not one IP header and a transport header: fragments, and packets with IPv6 extension headers.
 //!
-//! What is found out about one is a number, from a global function ([`global`](crate::maps::global)): the walks' stacks have no room for more, and the verifier
-//! would count each way through it for each walk.
+//! A [global function](crate::maps::global) looks at such a packet and answers with a number ([`Findings`]). The stacks of the hooks have
+//! no room for more, and the verifier would count each way through the headers again for each hook.
 
 use aya_ebpf::bindings::{__sk_buff, xdp_md};
 use proxy_common::fragment::{FragmentOf, Side};
@@ -11,20 +11,15 @@ use crate::maps::family::Family;
 use crate::maps::global::{KEY, global_by_family, key_room, stored_key};
 use crate::maps::v4::V4;
 use crate::maps::v6::V6;
+use crate::packet::findings::{Findings, Question};
 use crate::packet::ip::Header;
-use crate::packet::shape::{LATER, PAYLOAD, PAYLOAD_SHIFT, Piece, Preface, Shape};
+use crate::packet::shape::{Piece, Preface, Shape};
 use crate::packet::tc::{BARE, FRAMED, TcPacket};
 use crate::packet::xdp::XdpPacket;
 use crate::packet::{Kind, Packet};
-use crate::parse::fragments::{self, AWAITED, FOR_TC, FOUND, HELD, OURS};
-use crate::parse::held_fragments;
+use crate::parse::{fragments, held_fragments};
 use crate::select::peer;
 use crate::verdict::{HAND_TO_TC, HELD_AND_PASSED, HELD_FRAGMENT, UNKNOWN_FRAGMENT, UNTOUCHED, Verdict};
-
-/// Added to an offset: fragments whose packet is not known are held, or dropped.
-const JUDGED: u32 = 1 << 16;
-/// Added to an offset, so far up: the [`Side`].
-const SIDE_SHIFT: u32 = 17;
 
 /// Looks at a packet that is not plain.
 #[inline(always)]
@@ -33,96 +28,103 @@ pub fn look_at<P: Packet, F: Family>(
     network: usize,
     fragments: Fragments,
 ) -> Result<Shape, Verdict> {
-    let (judged, side) = match fragments {
-        Fragments::Followed(side) => (0, side),
-        Fragments::Judged(side) => (JUDGED, side),
+    let (is_judged, side) = match fragments {
+        Fragments::Followed(side) => (false, side),
+        Fragments::Judged(side) => (true, side),
     };
-    let shape = read_bits::<P, F>(packet, network as u32 | judged | (side as u32) << SIDE_SHIFT);
-    if shape & FOUND != 0 {
-        return Ok(Shape::new(shape));
+    let findings = ask::<P, F>(packet, Question::new(network, is_judged, side));
+    if findings.has(Findings::FOUND) {
+        return Ok(Shape::new(findings));
     }
-    Err(match shape & (FOR_TC | HELD | OURS) {
-        _ if judged == 0 => UNTOUCHED,
-        0 => UNTOUCHED,
-        OURS => UNKNOWN_FRAGMENT,
-        HELD => HELD_AND_PASSED,
-        answer if answer & FOR_TC != 0 => HAND_TO_TC,
-        _ => HELD_FRAGMENT,
+    if !is_judged {
+        return Err(UNTOUCHED);
+    }
+    Err(match (findings.has(Findings::FOR_TC), findings.has(Findings::HELD), findings.has(Findings::OURS)) {
+        (true, _, _) => HAND_TO_TC,
+        (false, true, true) => HELD_FRAGMENT,
+        (false, true, false) => HELD_AND_PASSED,
+        (false, false, true) => UNKNOWN_FRAGMENT,
+        (false, false, false) => UNTOUCHED,
     })
 }
 
-/// What the headers of the packet at an offset say, as a number; zero where they can't be read. A side is added to the offset, and `JUDGED`
-/// may be. All pointers die.
+/// Asks about a packet, in a global function. All pointers die.
 #[inline(always)]
-fn read_bits<P: Packet, F: Family>(packet: &P, offset: u32) -> u64 {
-    let context = packet.context();
-    match P::KIND {
-        Kind::Xdp => global_read_xdp::<F>(context.cast(), offset),
-        Kind::Framed => global_read_framed::<F>(context.cast(), offset),
-        Kind::Bare => global_read_bare::<F>(context.cast(), offset),
-    }
+fn ask<P: Packet, F: Family>(packet: &P, question: Question) -> Findings {
+    let (context, question) = (packet.context(), question.0);
+    Findings(match P::KIND {
+        Kind::Xdp => global_read_xdp::<F>(context.cast(), question),
+        Kind::Framed => global_read_framed::<F>(context.cast(), question),
+        Kind::Bare => global_read_bare::<F>(context.cast(), question),
+    })
 }
 
-global_by_family! { fn global_read_xdp = read_unusual_xdp4 | read_unusual_xdp6(context: *mut xdp_md, offset: u32) -> u64, read_xdp_body }
-global_by_family! { fn global_read_framed = read_unusual_tc4 | read_unusual_tc6(context: *mut __sk_buff, offset: u32) -> u64, read_framed_body }
-global_by_family! { fn global_read_bare = read_unusual_bare4 | read_unusual_bare6(context: *mut __sk_buff, offset: u32) -> u64, read_bare_body }
-
-#[inline(always)]
-fn read_xdp_body<F: Header>(context: *mut xdp_md, offset: u32) -> u64 {
-    read::<XdpPacket, F>(&XdpPacket::of(context), offset)
+global_by_family! {
+    fn global_read_xdp = read_unusual_xdp4 | read_unusual_xdp6
+    (context: *mut xdp_md, question: u32) -> u64, read_xdp_body
+}
+global_by_family! {
+    fn global_read_framed = read_unusual_tc4 | read_unusual_tc6
+    (context: *mut __sk_buff, question: u32) -> u64, read_framed_body
+}
+global_by_family! {
+    fn global_read_bare = read_unusual_bare4 | read_unusual_bare6
+    (context: *mut __sk_buff, question: u32) -> u64, read_bare_body
 }
 
 #[inline(always)]
-fn read_framed_body<F: Header>(context: *mut __sk_buff, offset: u32) -> u64 {
-    read::<TcPacket<FRAMED>, F>(&TcPacket::of(context), offset)
+fn read_xdp_body<F: Header>(context: *mut xdp_md, question: u32) -> u64 {
+    read::<XdpPacket, F>(&XdpPacket::of(context), Question(question)).0
 }
 
 #[inline(always)]
-fn read_bare_body<F: Header>(context: *mut __sk_buff, offset: u32) -> u64 {
-    read::<TcPacket<BARE>, F>(&TcPacket::of(context), offset)
+fn read_framed_body<F: Header>(context: *mut __sk_buff, question: u32) -> u64 {
+    read::<TcPacket<FRAMED>, F>(&TcPacket::of(context), Question(question)).0
 }
 
-/// As [`read_bits`].
 #[inline(always)]
-fn read<P: Packet, F: Header>(packet: &P, offset: u32) -> u64 {
-    let offset = with_stranger(*packet, offset);
-    let network = (offset & PAYLOAD as u32) as usize;
+fn read_bare_body<F: Header>(context: *mut __sk_buff, question: u32) -> u64 {
+    read::<TcPacket<BARE>, F>(&TcPacket::of(context), Question(question)).0
+}
+
+/// What the headers of a packet say.
+#[inline(always)]
+fn read<P: Packet, F: Header>(packet: &P, question: Question) -> Findings {
+    let question = judge_sender(*packet, question);
+    let network = question.network();
     let Some(preface) = F::read_preface(packet, network) else {
-        return 0;
+        return Findings::NONE;
     };
-    let Preface { protocol: number, payload, piece, .. } = preface;
-    let behind = if piece == Piece::Later { network as u32 } else { payload };
-    let shape = (u64::from(behind) & PAYLOAD) << PAYLOAD_SHIFT;
+    let Preface { protocol, payload, piece, .. } = preface;
+    let at = Findings::at(if piece == Piece::Later { network as u32 } else { payload });
     if piece == Piece::Whole {
-        return FragmentOf { protocol: number, ..FragmentOf::default() }.to_bits() | shape | FOUND;
+        return Findings::of(FragmentOf { protocol, ..FragmentOf::default() }).with(at);
     }
-    let answer = follow::<P, F>(packet, offset, preface).unwrap_or(0);
-    let is_judged = offset & JUDGED != 0;
+    let answer = follow::<P, F>(packet, question, preface).unwrap_or(Findings::NONE);
     match piece {
-        Piece::First if is_judged && answer & AWAITED != 0 => {
-            held_fragments::release_fragments::<P, F>(packet) | shape
+        Piece::First if question.is_judged() && answer.has(Findings::AWAITED) => {
+            held_fragments::release_fragments::<P, F>(packet).with(at)
         }
-        Piece::Later if is_judged && answer & FOUND == 0 && may_be_known(number) => {
-            hold_unknown::<P, F>(packet, answer) | shape | LATER
+        Piece::Later if question.is_judged() && !answer.has(Findings::FOUND) && may_be_known(protocol) => {
+            hold_unknown::<P, F>(packet, answer).with(at).with(Findings::LATER)
         }
-        Piece::Later => answer | shape | LATER,
-        Piece::First | Piece::Whole => answer | shape,
+        Piece::Later => answer.with(at).with(Findings::LATER),
+        Piece::First | Piece::Whole => answer.with(at),
     }
 }
 
-/// The same offset, to which another side is added where the packet is inside a tunnel that no node sent to this one. A function of
-/// its own, and the first that is called: the one that reads has no stack left for what this takes.
+/// The same question, of a stranger where the packet is inside a tunnel that no node sent to this one. A function of its own, and the
+/// first that is called: the one that reads has no stack left for what this takes.
 #[inline(never)]
-fn with_stranger<P: Packet>(packet: P, offset: u32) -> u32 {
-    const STRANGER: u32 = (Side::Tunnel as u32 ^ Side::Stranger as u32) << SIDE_SHIFT;
-    if Side::from_bits(offset >> SIDE_SHIFT) != Side::Tunnel {
-        return offset;
+fn judge_sender<P: Packet>(packet: P, question: Question) -> Question {
+    if question.side() != Side::Tunnel {
+        return question;
     }
     let checked = match packet.ether_type() {
         ether_type::IPV4 => peer::check_peers::<P, V4>(&packet),
         _ => peer::check_peers::<P, V6>(&packet),
     };
-    if checked.is_ok() { offset } else { offset ^ STRANGER }
+    if checked.is_ok() { question } else { question.of_stranger() }
 }
 
 /// Whether the first fragment may say for which port a packet is. That of SCTP does not; where IPv6's destination options follow, they
@@ -134,19 +136,19 @@ const fn may_be_known(protocol: u8) -> bool {
 
 /// What becomes of a later fragment whose packet is not known. What is for this node's own address goes on to the stack, too.
 #[inline(always)]
-fn hold_unknown<P: Packet, F: Family>(packet: &P, answer: u64) -> u64 {
+fn hold_unknown<P: Packet, F: Family>(packet: &P, answer: Findings) -> Findings {
     match held_fragments::hold_fragment::<P, F>(packet) {
-        found if found & FOUND != 0 => found,
-        held if answer & OURS != 0 => held | OURS,
-        held => held & HELD,
+        found if found.has(Findings::FOUND) => found,
+        held if answer.has(Findings::OURS) => held.with(Findings::OURS),
+        held => held.common(Findings::HELD),
     }
 }
 
 /// Leaves the keys of a fragment and of its packet, and asks what is known of that.
 #[inline(always)]
-fn follow<P: Packet, F: Header>(packet: &P, offset: u32, preface: Preface) -> Option<u64> {
+fn follow<P: Packet, F: Header>(packet: &P, question: Question, preface: Preface) -> Option<Findings> {
     let key = key_room::<F>(KEY)?;
-    let network = (offset & PAYLOAD as u32) as usize;
+    let network = question.network();
     let (source, destination) = F::read_addresses(packet, network)?;
     let (Preface { protocol, payload, end, piece, id, place }, none) = (preface, Ports::default());
     let (ports, kind) = match piece {
@@ -166,8 +168,8 @@ fn follow<P: Packet, F: Header>(packet: &P, offset: u32, preface: Preface) -> Op
         (&raw mut (*key).destination_port).write(ports.destination);
         (&raw mut (*key).protocol).write(protocol);
     }
-    let side = Side::from_bits(offset >> SIDE_SHIFT).with_protocol(packet.device(), 0);
-    Some(global_follow::<F>(id, kind | side, place))
+    let side = question.side().with_protocol(packet.device(), 0);
+    Some(Findings(global_follow::<F>(id, kind | side, place)))
 }
 
 /// The ports of a first fragment, if it has a whole transport header; a protocol without ports has zeroes.
@@ -183,7 +185,7 @@ fn read_ports<P: Packet>(packet: &P, protocol: u8, payload: u32, end: u32) -> Op
     if payload + bytes as u32 > end {
         return None;
     }
-    let ports = packet.read::<Ports>((payload & PAYLOAD as u32) as usize)?;
+    let ports = packet.read::<Ports>((payload & Question::OFFSET) as usize)?;
     Some(ports)
 }
 
@@ -211,7 +213,10 @@ mod kind {
     pub const MASK: u32 = 0xff;
 }
 
-global_by_family! { fn global_follow = follow_fragment4 | follow_fragment6(id: u32, kind_and_side: u32, piece: u32) -> u64, follow_body }
+global_by_family! {
+    fn global_follow = follow_fragment4 | follow_fragment6
+    (id: u32, kind_and_side: u32, piece: u32) -> u64, follow_body
+}
 
 #[inline(always)]
 fn follow_body<F: Family>(id: u32, kind_and_side: u32, piece: u32) -> u64 {
@@ -222,10 +227,11 @@ fn follow_body<F: Family>(id: u32, kind_and_side: u32, piece: u32) -> u64 {
     fragments::write_key::<F>(&mut room.fragment, key, id, side);
     room.held.piece = piece;
     let place = &room.fragment;
-    match kind {
+    let findings = match kind {
         kind::FIRST => fragments::enter::<F>(key, place),
         kind::FIRST_INSIDE => fragments::put::<F>(key, place),
         kind::LATER => fragments::lookup::<F>(key, place),
         _ => fragments::judge::<F>(key),
-    }
+    };
+    findings.0
 }

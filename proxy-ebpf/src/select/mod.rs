@@ -1,4 +1,4 @@
-//! Frontend, client and backend: who serves a packet, and who may ask.
+//! Selection: the frontend a packet asks for, whether its client may, and the backend.
 
 pub mod affinity;
 pub mod backend;
