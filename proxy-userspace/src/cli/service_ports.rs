@@ -7,16 +7,16 @@ use super::table::{Table, some_of};
 use crate::dataplane::ebpf::read::ServiceView;
 
 /// Namespace, name, port's name and protocol.
-type PortName<'a> = (&'a str, &'a str, &'a str, &'static str);
+type PortName<'a> = (&'a str, &'a str, &'a str, &'a str);
 
 /// What both families and both lists of a Service port say.
 #[derive(Debug, Default)]
 struct ServicePort<'a> {
-    kinds: BTreeSet<&'static str>,
+    kinds: BTreeSet<&'a str>,
     addresses: BTreeSet<SocketAddr>,
     node_ports: BTreeSet<u16>,
     lists: BTreeSet<&'a str>,
-    forwarding: BTreeSet<&'static str>,
+    forwarding: BTreeSet<&'a str>,
     backends: BTreeSet<SocketAddr>,
     /// Some list is empty although there are endpoints elsewhere.
     is_empty_here: bool,
@@ -47,7 +47,9 @@ pub fn table(services: &[ServiceView]) -> Table {
 fn ports(services: &[ServiceView]) -> BTreeMap<PortName<'_>, ServicePort<'_>> {
     let mut ports = BTreeMap::<_, ServicePort<'_>>::new();
     for service in services {
-        let Some(protocol) = service.frontends.first().map(|frontend| frontend.protocol) else { continue };
+        let Some(protocol) = service.frontends.first().map(|frontend| frontend.protocol.as_ref()) else {
+            continue;
+        };
         let name = (service.namespace.as_str(), service.name.as_str(), service.port.as_str(), protocol);
         let port = ports.entry(name).or_default();
         port.lists.insert(&service.list);
@@ -55,8 +57,8 @@ fn ports(services: &[ServiceView]) -> BTreeMap<PortName<'_>, ServicePort<'_>> {
         port.is_empty_here |= service.elsewhere;
         port.packets += service.packets;
         for frontend in &service.frontends {
-            port.kinds.insert(frontend.kind);
-            port.forwarding.insert(frontend.forwarding);
+            port.kinds.insert(&frontend.kind);
+            port.forwarding.insert(&frontend.forwarding);
             if frontend.kind == "NodePort" {
                 port.node_ports.insert(frontend.address.port());
             } else {
@@ -102,10 +104,10 @@ mod tests {
     ) -> ServiceView {
         let frontend = |(address, kind): &(&str, &'static str)| FrontendView {
             address: address.parse().unwrap(),
-            protocol: "TCP",
-            scope: "external",
-            kind,
-            forwarding: "snat",
+            protocol: "TCP".into(),
+            scope: "external".into(),
+            kind: (*kind).into(),
+            forwarding: "snat".into(),
             affinity_seconds: 0,
             source_ranges: None,
             inside_only: false,
@@ -117,7 +119,7 @@ mod tests {
             family: "IPv4".to_owned(),
             list: list.to_owned(),
             id: 1,
-            algorithm: "random",
+            algorithm: "random".into(),
             slots: 1,
             elsewhere,
             frontends: frontends.iter().map(frontend).collect(),
