@@ -108,6 +108,7 @@ fn an_error_about_a_connection_of_this_node_is_the_stacks(case: Case) {
     case.is_the_stacks(&bed, &sent.icmp_error(case.router(), case.too_big()));
 }
 
+#[expect(clippy::redundant_closure_for_method_calls, reason = "the method is for a builder of one lifetime")]
 fn a_dsr_node_port_leaves_this_nodes_connections_alone(case: Case) {
     a_dsr_frontend_leaves_this_nodes_connections_alone(case, |service| service.node_ports());
 }
