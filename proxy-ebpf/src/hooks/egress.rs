@@ -15,16 +15,19 @@ use crate::verdict::{Decision, UNTOUCHED, Verdict};
 use proxy_common::fragment::Side;
 use proxy_common::verdict::Reason;
 
-/// Restores the frontend's address in a backend's reply. Every packet that leaves the node comes by here; most
-/// are done with after their source port was looked at.
+/// Restores the frontend's address in a backend's reply.
+///
+/// Every packet that leaves the node comes through here. The source port settles most of them at once.
 #[inline(always)]
 pub fn walk<P: Packet>(packet: P) -> Verdict {
     by_ether_type!(packet, walk_family(packet) else UNTOUCHED)
 }
 
-/// Whether a packet came from the network, by the device with this index, for a service's address, and goes back there as it came: its
-/// port, protocol or headers are none that somebody here serves. Routers send it here again, until its hop limit is used up. Whoever
-/// serves the address beside us has translated it by now.
+/// Whether a packet for a Service's address came from the network by this device and would go back there
+/// unserved.
+///
+/// The agent's frontends have no such port, or its protocol or headers are not supported. Routers would send
+/// it here again until its hop limit is used up. Another proxy on this node would have translated it by now.
 #[inline(always)]
 pub fn is_unserved<P: Packet>(packet: P, came_in_by: u32) -> bool {
     came_in_by != 0 && by_ether_type!(packet, is_for_vip(packet, came_in_by) else false)
@@ -39,7 +42,8 @@ fn is_for_vip<P: Packet, F: Header>(packet: P, came_in_by: u32) -> bool {
     vip::may_be_vip::<F>(&destination) && is_vip_from_network::<F>(&destination, came_in_by)
 }
 
-/// DEVICES has the devices towards the network.
+/// Whether an address is a Service's and the packet came in by a device in DEVICES, the devices towards the
+/// network.
 #[inline(never)]
 fn is_vip_from_network<F: Family>(address: &F::Address, came_in_by: u32) -> bool {
     // SAFETY: nothing is read.
@@ -61,7 +65,8 @@ fn restore<P: Packet, F: Header>(mut packet: P) -> Verdict {
 
 #[inline(always)]
 fn restore_parsed<P: Packet, F: Header>(packet: &mut P, parsed: &Parsed<F::Address>) -> Decision {
-    // A later fragment shows nothing of what is inside. Without the first one nobody puts it together.
+    // A later fragment shows nothing of the inner packet, and no receiver reassembles it without the first
+    // one.
     if forged_tunnel::may_be_tunnel::<F>(&parsed.key)
         && !parsed.is_later()
         && forged_tunnel::is_forged::<P, F>(*packet, parsed.payload, &parsed.key)
@@ -88,7 +93,8 @@ fn restore_parsed<P: Packet, F: Header>(packet: &mut P, parsed: &Parsed<F::Addre
         return Err(UNTOUCHED);
     };
     if parsed.is_syn_ack() && found.has_finished() {
-        // An answer to a SYN that the client sent to the backend itself, by the port of a connection that is over.
+        // The backend answers a SYN that the client sent to it directly, from the port of a finished
+        // connection.
         flow::forget_ambiguous::<F>(&parsed.key.reversed());
         return Err(UNTOUCHED);
     }

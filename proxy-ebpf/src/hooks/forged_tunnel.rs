@@ -1,8 +1,8 @@
-//! Who may encapsulate: nodes alone, so what a pod or a process of this node encapsulates does not leave it. SECURITY.md has the
-//! whole of it.
+//! Only nodes may encapsulate: the programs drop tunnel packets that a pod or a process of this node forges.
+//! See SECURITY.md.
 //!
-//! The node that receives a tunnel packet knows its sender by its address, and that is the node's own once a pod's packet was
-//! masqueraded. Only the sending node can tell the two apart.
+//! The receiving node knows the sender by its address. A masqueraded pod's packet has the node's own address,
+//! so only the sending node can tell the two apart.
 
 use proxy_common::frontend::{FRONTEND_DSR, FrontendKey, SCOPE_ENCAPSULATED, SCOPE_EXTERNAL};
 use proxy_common::vip::VipKey;
@@ -18,10 +18,12 @@ use crate::maps::v6::V6;
 use crate::maps::{self, peers};
 use crate::packet::Packet;
 
-/// Highest offset that is read at, for the verifier.
+/// The highest offset read, which bounds it for the verifier.
 const MAX_OFFSET: u32 = 511;
 
-/// Whether a packet that leaves may hold another one that a node would decapsulate. Nearly all others are done with here.
+/// Whether a packet that leaves may hold an inner packet that a node would decapsulate.
+///
+/// Nearly all packets end here.
 #[inline(always)]
 pub fn may_be_tunnel<F: Family>(key: &KeyOf<F>) -> bool {
     match key.protocol {
@@ -30,9 +32,11 @@ pub fn may_be_tunnel<F: Family>(key: &KeyOf<F>) -> bool {
     }
 }
 
-/// Whether a tunnel packet that leaves is neither ours nor forwarded for another node, and holds what its receiver would take for a
-/// client's: its outer header ends at `payload`. Overlays of others carry nothing for a frontend, since pods' packets are translated
-/// before they get there.
+/// Whether a tunnel packet that leaves is forged.
+///
+/// It is forged if it is neither ours nor forwarded for another node, and its receiver would take the inner
+/// packet for a client's. The outer header ends at `payload`. Foreign overlays carry no packets for a
+/// frontend: pods' packets are translated before they get there.
 #[inline(never)]
 pub fn is_forged<P: Packet, O: Family>(packet: P, payload: u32, key: &KeyOf<O>) -> bool {
     if packet.is_trusted::<O>(&key.source) {
@@ -41,8 +45,8 @@ pub fn is_forged<P: Packet, O: Family>(packet: P, payload: u32, key: &KeyOf<O>) 
     if key.protocol != protocol::UDP {
         return carries_clients::<P>(packet, payload, key.protocol);
     }
-    // One header, and each segment may hold another packet. Without FoU this may be an overlay on the same port, such as
-    // kube-router's: its trains leave.
+    // Each segment behind the one header may hold another packet. Without FoU this may be an overlay on the
+    // same port, such as kube-router's, so its segmented frames may leave.
     if packet.has_segments() {
         return takes_fou() && peers::peer::<O>(&key.destination) & PEER_NODE != 0;
     }
@@ -62,7 +66,7 @@ fn carries_clients<P: Packet>(packet: P, inner: u32, family: u8) -> bool {
     if family == protocol::IPV4 { carries_clients4(packet, inner) } else { carries_clients6(packet, inner) }
 }
 
-/// Two functions for two families: their headers say differently where the ports are, and fragments.
+/// One function for each family: their headers store ports and fragments differently.
 #[inline(never)]
 fn carries_clients4<P: Packet>(packet: P, inner: u32) -> bool {
     let Some(header) = packet.read::<Ipv4>((inner & MAX_OFFSET) as usize) else {
@@ -89,8 +93,9 @@ fn carries_clients6<P: Packet>(packet: P, inner: u32) -> bool {
     is_for_frontend::<P, V6>(packet, &Addr6(destination), has_transport.then_some(transport), next)
 }
 
-/// Whether a node would take an inner packet for a client's, or for an ICMP error about one: by its port where that can be read at
-/// once, else by its address.
+/// Whether a node would take an inner packet for a client's, or for an ICMP error about one.
+///
+/// The port decides if it can be read at once, else the address.
 #[inline(always)]
 fn is_for_frontend<P: Packet, F: Icmp>(
     packet: P,
@@ -121,25 +126,27 @@ fn is_for_frontend<P: Packet, F: Icmp>(
             && is_direct::<F>(F::Address::default(), port, number, SCOPE_ENCAPSULATED)
 }
 
-/// Whether a tunnel inside a tunnel is a forwarded packet for a node. A node with a tunnel device takes off the outer header, and
-/// its programs would take the inner one for a node's. A node's own tunnel device may carry our tunnels to another node: it
-/// forgets where a packet came in.
+/// Whether a tunnel inside a tunnel is a forwarded packet for a node.
+///
+/// A node with a tunnel device takes off the outer header, and its programs would take the inner packet for a
+/// node's. A node's own tunnel device may carry our tunnels to another node: it forgets the device a packet
+/// came in by.
 #[inline(always)]
 fn is_nested<P: Packet, F: Family>(packet: P, address: &F::Address) -> bool {
     packet.came_in_by() != 0 && peers::peer::<F>(address) & PEER_NODE != 0
 }
 
-/// Whether there is such a frontend, and nodes send each other its packets.
+/// Whether the frontend exists and nodes send each other its packets.
 #[inline(always)]
 fn is_direct<F: Family>(address: F::Address, port: u16, protocol: u8, scope: u8) -> bool {
     let frontend = F::frontend(&FrontendKey { address, port, protocol, scope });
     frontend.is_some_and(|frontend| frontend.flags & FRONTEND_DSR != 0)
 }
 
-/// Whether an address is a Service's, or a node's, which may have NodePorts.
+/// Whether an address is a Service's, or that of a node, which may have NodePorts.
 #[inline(always)]
 fn is_known<F: Family>(address: &F::Address) -> bool {
     let key = VipKey { address: F::map(address) };
-    // SAFETY: only whether it is there matters.
+    // SAFETY: only the presence of the entry matters.
     unsafe { maps::VIPS.get(&key) }.is_some() || peers::peer::<F>(address) & PEER_NODE != 0
 }

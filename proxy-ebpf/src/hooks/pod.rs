@@ -1,8 +1,9 @@
-//! A packet that a pod of this node sends: `tc_pod_in`. What goes to pods is [`egress`](crate::egress)'s business, on
-//! their devices as on all others.
+//! A packet that a pod of this node sends: `tc_pod_in`. Packets to pods pass [`egress`](crate::egress), as on
+//! all other devices.
 //!
-//! Socket hooks have turned most calls to a backend before there is a packet. Here are the others: of pods whose sockets the
-//! node's kernel does not see. Only addresses are translated; routes are the stack's, which sees the pod and the backend.
+//! Socket hooks have turned most calls to a backend before there is a packet. This program serves pods whose
+//! sockets the node's kernel does not see. It translates addresses only; the stack, which sees the pod and
+//! the backend, routes.
 
 use proxy_common::fragment::Side;
 use proxy_common::frontend::{FRONTEND_NODE_ONLY, Frontend};
@@ -36,7 +37,7 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
             NextStage::Translate => hairpin::translate::<P, F>(packet),
             NextStage::Restore => hairpin::restore::<P, F>(packet),
             NextStage::TrackOtherMode => other_mode::track::<P, F>(packet),
-            // Tunnels of pods are their own, and nothing is encapsulated for what they send.
+            // Pods' tunnels are their own, and the program encapsulates none of their packets.
             NextStage::Decapsulate | NextStage::ToPod => UNTOUCHED,
         },
         None => UNTOUCHED,
@@ -88,8 +89,9 @@ fn forward_parsed<P: Packet, F: Header>(
     Ok(verdict)
 }
 
-/// By flow entry, or by slot where there is none. An entry that translates the pod's address as well is one of a pod that reaches
-/// itself.
+/// Serves a packet by its flow entry, or by its slot if it has none.
+///
+/// An entry that translates the pod's address too belongs to a pod that reaches itself.
 #[inline(always)]
 fn serve<P: Packet, F: Header>(
     packet: &mut P,
@@ -103,7 +105,7 @@ fn serve<P: Packet, F: Header>(
         return open::<P, F>(packet, parsed, frontend);
     };
     if found.is_translated() {
-        // A client outside has the same address and port, or somebody says so.
+        // A client outside has the same address and port, or a forged packet claims so.
         if backend.address != parsed.key.source {
             return Err(Verdict::Drop(Reason::ReplyKeyInUse).into());
         }
@@ -117,7 +119,7 @@ fn serve<P: Packet, F: Header>(
     Ok(nat::deliver::<P, F>(packet, parsed, found.client_port, &destination, Reason::ServedPod)?)
 }
 
-/// The first packet of a connection, as far as this node knows.
+/// Opens a connection with the first packet that this node sees of it.
 #[inline(always)]
 fn open<P: Packet, F: Header>(
     packet: &mut P,

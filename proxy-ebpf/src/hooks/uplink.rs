@@ -24,9 +24,9 @@ use crate::parse::unusual::Fragments;
 use crate::select::{affinity, backend, node_flow, peer, source, vip};
 use crate::verdict::{HAND_TO_TC, NO_ROOM, NextStage, UNTOUCHED, Verdict};
 
-/// Decides about a frame. A tagged one is left to the VLAN device above, which has TC programs of its own.
+/// Decides about a frame. The VLAN device above, which has TC programs of its own, serves tagged frames.
 ///
-/// The four branches are functions of their own: together their variables would not fit the 512-byte stack.
+/// The four branches are separate functions: together their variables would not fit the 512-byte stack.
 #[inline(always)]
 pub fn walk<P: Packet>(packet: P) -> Verdict {
     by_ether_type!(packet, walk_family(packet) else UNTOUCHED)
@@ -48,7 +48,7 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
         },
         None => return UNTOUCHED,
     };
-    // Here, where the walk has left the stack.
+    // Answered here, after the walk has left the stack.
     match verdict {
         Verdict::Refuse(Reason::TooBig, fits) if F::may_be_fragmented(&packet, ETHERNET) => {
             fragment_ipv4::fragment(packet, fits)
@@ -60,7 +60,7 @@ fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
     }
 }
 
-/// As [`walk_tunnel`], where the outer header does not say what is inside.
+/// As [`walk_tunnel`], for an outer header that does not name the inner family.
 #[inline(always)]
 fn walk_fou<P: Packet, O: Icmp>(packet: P) -> Verdict {
     packet.pull(ETHERNET + O::HEADER + Fou::BYTES + 1);
@@ -73,7 +73,7 @@ fn walk_fou<P: Packet, O: Icmp>(packet: P) -> Verdict {
     }
 }
 
-/// Two walks again, for two stacks.
+/// Runs two walks in turn, so that each has a stack of its own.
 #[inline(always)]
 fn walk_tunnel<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: P) -> Verdict {
     let inner = ETHERNET + O::HEADER + E::BYTES;
@@ -93,7 +93,7 @@ fn forward<P: Packet, F: Header>(mut packet: P) -> NextStage {
     }
 }
 
-/// A client's packet on the node it was sent to.
+/// Serves a client's packet on the node it was sent to.
 #[inline(always)]
 fn forward_parsed<P: Packet, F: Header>(
     packet: &mut P,
@@ -114,7 +114,7 @@ fn forward_parsed<P: Packet, F: Header>(
     if mode_change::is_other_modes::<F>(parsed, backend::needs_no_flow_entry(&frontend)) {
         return Err(UNTOUCHED.into());
     }
-    // Where this mode gave way, the other one judges whom it serves.
+    // After this mode has given way, the other mode decides which clients it serves.
     let refused = |verdict| if mode::is_older() { UNTOUCHED } else { verdict };
     let frontend = source::admit::<F>(frontend, &parsed.key).map_err(refused)?;
     if frontend.flags & FRONTEND_LISTENER != 0 {
@@ -126,7 +126,7 @@ fn forward_parsed<P: Packet, F: Header>(
     Ok(verdict)
 }
 
-/// By slot alone, or else by flow entry.
+/// Serves a packet by its slot alone if that suffices, else by its flow entry.
 #[inline(always)]
 fn serve<P: Packet, F: Header>(
     packet: &mut P,
@@ -153,7 +153,7 @@ fn serve<P: Packet, F: Header>(
     serve_by_flow::<P, F>(packet, parsed, frontend, Some(slot))
 }
 
-/// By flow entry, or by slot where there is none.
+/// Serves a packet by its flow entry, or by its slot if it has none.
 #[inline(always)]
 fn serve_by_flow<P: Packet, F: Header>(
     packet: &mut P,
@@ -192,8 +192,11 @@ fn serve_by_flow<P: Packet, F: Header>(
     open::<P, F>(packet, parsed, frontend, slot)
 }
 
-/// Every connection of a backend on this node has an entry here, unless its pod takes off the outer header. One with DSR that has
-/// none began at another director, and its backend may be the slot's other owner, whose node gives it a second chance if it is not.
+/// The backend that gets a second chance with a DSR packet that has no flow entry.
+///
+/// Every connection to a backend on this node has an entry here, unless its pod takes off the outer header. A
+/// DSR connection without an entry began at another director. Its backend may be the slot's other owner; if
+/// it is not, that owner's node gives it a second chance.
 #[inline(always)]
 fn second_chance_backend<F: Family>(
     frontend: &Frontend,
@@ -211,7 +214,7 @@ fn second_chance_backend<F: Family>(
     }
 }
 
-/// The first packet of a connection, as far as this node knows.
+/// Opens a connection with the first packet that this node sees of it.
 #[inline(always)]
 fn open<P: Packet, F: Header>(
     packet: &mut P,
@@ -241,7 +244,7 @@ fn open<P: Packet, F: Header>(
     if frontend.flags & FRONTEND_DSR == 0 {
         return Err(snat::hand_over_new::<F>(backend, &owner));
     }
-    // Sent first: what is handed to TC must not be remembered here, or it would be no first packet there.
+    // Send first: a packet handed to TC must not be remembered here, or TC would not see a first packet.
     let verdict = dsr_node::send::<P, F>(packet, parsed, backend)?;
     flow::remember::<F>(parsed, &owner)?;
     Ok(verdict)

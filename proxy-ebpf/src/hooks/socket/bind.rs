@@ -1,4 +1,4 @@
-//! `bind`: a port of the node that is a Service's is nobody else's.
+//! `bind`: no other process may take a node's port that belongs to a Service.
 
 use proxy_common::frontend::FRONTEND_KIND_NODE_PORT;
 
@@ -9,7 +9,9 @@ use crate::maps::mode;
 use crate::maps::v4::V4;
 use crate::select::backend;
 
-/// Whether a socket may have the port it wants; the error number if not. Every NodePort has a frontend at the loopback address.
+/// Refuses a port of the node that a Service has, with the error number.
+///
+/// Every NodePort has a frontend at the loopback address.
 #[inline(always)]
 pub fn bind<F: Form>(call: &Call) -> Result<(), i32> {
     let address = F::address(call);
@@ -17,7 +19,9 @@ pub fn bind<F: Form>(call: &Call) -> Result<(), i32> {
     permit::<F::Family>(call, &address)
 }
 
-/// The same for IPv4, whose port a socket at `::` takes as well. That one is IPv6's alone (`IPV6_V6ONLY`) is not to be seen here.
+/// Checks the IPv4 port that a socket at `::` takes as well.
+///
+/// The hook can't see that a socket is for IPv6 only (`IPV6_V6ONLY`).
 #[inline(always)]
 pub fn bind_beside(call: &Call) -> Result<(), i32> {
     if Plain6::is_any(&Plain6::address(call)) { permit::<V4>(call, &V4::LOOPBACK) } else { Ok(()) }

@@ -1,6 +1,7 @@
-//! A call of a socket, as the kernel shows it to the hooks.
+//! A socket's call, as the kernel shows it to the hooks.
 //!
-//! The context's fields are read and written one word at a time, at fixed places: the verifier rewrites each access.
+//! The code reads and writes the context's fields one word at a time, at fixed places: the verifier rewrites
+//! each access.
 
 use core::ptr;
 
@@ -24,7 +25,7 @@ impl Call {
         Self { context: context.sock_addr }
     }
 
-    /// The protocol of its socket, if it is one that services can have.
+    /// The protocol of the socket, if a Service can have it.
     #[inline(always)]
     pub fn protocol(&self) -> Option<u8> {
         // SAFETY: the kernel's context; every field may be read.
@@ -68,13 +69,13 @@ impl Call {
             words.add(3).write_volatile(d);
         }
     }
-    /// The IPv4 address the socket is bound to, zero if it is not.
+    /// The IPv4 address the socket is bound to; zero if it is not bound.
     #[inline(always)]
     pub fn bound4(&self) -> [u32; 1] {
         // SAFETY: the kernel's own view of the socket; the field may be read.
         unsafe { [(&raw const (*self.socket()).src_ip4).read_volatile()] }
     }
-    /// The same for IPv6.
+    /// The IPv6 address the socket is bound to; zero if it is not bound.
     #[inline(always)]
     pub fn bound6(&self) -> [u32; 4] {
         // SAFETY: as above.
@@ -111,25 +112,28 @@ impl Call {
     }
 }
 
-/// A number nobody foresees.
+/// An unpredictable number.
 #[inline(always)]
 pub fn random() -> u32 {
     // SAFETY: no arguments, no preconditions.
     unsafe { bpf_get_prandom_u32() }
 }
 
-/// Makes a call that is refused fail with this error number, instead of EPERM.
+/// Makes a refused call fail with this error number instead of EPERM.
 #[inline(always)]
 pub fn fail_with(error: i32) {
-    // SAFETY: no pointers. If the kernel refuses the number, it stays with EPERM.
+    // SAFETY: no pointers. If the kernel refuses the number, the call fails with EPERM.
     unsafe { bpf_set_retval(-error) };
 }
 
+/// Reads four words of the context.
+///
 /// # Safety
-/// There must be four words at `words`, which the verifier lets the program read.
+///
+/// The verifier must let the program read four words at `words`.
 #[inline(always)]
 pub(super) unsafe fn read4(words: *const u32) -> [u32; 4] {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees four readable words.
     unsafe {
         [
             words.read_volatile(),

@@ -1,4 +1,4 @@
-//! How an address stands in a call: IPv4's, IPv6's, or IPv4's in the v4-mapped form of an IPv6 socket.
+//! The form of an address in a call: IPv4's, IPv6's, or the v4-mapped form that an IPv6 socket uses.
 
 use proxy_common::addr::{Addr4, Addr6, Address};
 use proxy_common::socket::cookie_words;
@@ -10,15 +10,15 @@ use crate::maps::v4::V4;
 use crate::maps::v6::V6;
 use crate::maps::{self, SocketsMap};
 
-/// What socket hooks need of a family.
+/// A family, as the socket hooks need it.
 pub trait SocketFamily: Family {
     /// 127.0.0.1 or ::1.
     const LOOPBACK: Self::Address;
-    /// Whether an address is one of the loopback device.
+    /// Whether an address is a loopback address.
     fn is_loopback(address: &Self::Address) -> bool;
-    /// Which frontends the backends of a protocol's sockets stand for.
+    /// The frontends that the backends of a protocol's sockets stand for.
     fn sockets(protocol: u8) -> &'static SocketsMap<Self::Address>;
-    /// A network namespace in the place of a client's address.
+    /// A network namespace's cookie, in the form of a client's address.
     fn namespace(cookie: u64) -> Self::Address;
 }
 
@@ -63,13 +63,13 @@ pub type AddressOf<F> = <<F as Form>::Family as Family>::Address;
 
 /// A form of addresses.
 pub trait Form {
-    /// Whose addresses they are.
+    /// The family of the addresses.
     type Family: SocketFamily;
     /// The address in the call.
     fn address(call: &Call) -> AddressOf<Self>;
-    /// Puts another one in its place.
+    /// Writes another address into the call.
     fn set_address(call: &Call, address: &AddressOf<Self>);
-    /// The address the socket is bound to, zero if it is not.
+    /// The address the socket is bound to; zero if it is not bound.
     fn bound(call: &Call) -> AddressOf<Self>;
 
     /// Whether an address is the unspecified one.
@@ -88,13 +88,13 @@ pub struct Mapped4;
 
 const MAPPED_PREFIX: [u32; 3] = [0, 0, 0xffff_u32.to_be()];
 
-/// Whether the address in an IPv6 socket's call is IPv4's.
+/// Whether the address in an IPv6 socket's call is a v4-mapped one.
 #[inline(always)]
 pub fn is_mapped(call: &Call) -> bool {
     unmap(call.address6()).is_some()
 }
 
-/// The IPv4 address in an IPv6 one, if it is one.
+/// The IPv4 address in a v4-mapped one.
 #[inline(always)]
 pub fn unmap([a, b, c, word]: [u32; 4]) -> Option<Addr4> {
     ([a, b, c] == MAPPED_PREFIX).then_some(Addr4([word]))

@@ -1,6 +1,7 @@
-//! Socket load balancing: calls of this node's pods and processes are turned to a backend, once for each connection.
+//! Socket load balancing: the hooks turn calls of this node's pods and processes to a backend, once for each
+//! connection.
 //!
-//! The hooks see every such call of the cgroup. Whatever is not a service's goes on as if they were not there.
+//! The hooks see every such call of the cgroup. Calls to other addresses go on unchanged.
 
 mod bind;
 mod call;
@@ -26,13 +27,14 @@ pub fn connect_either(call: &Call) -> Outcome {
     if is_mapped(call) { connect::<Mapped4>(call) } else { connect::<Plain6>(call) }
 }
 
-/// `sendmsg` of an IPv6 socket. The kernel turns a v4-mapped one into IPv4's before it asks, but not on every path.
+/// `sendmsg` of an IPv6 socket. The kernel turns a v4-mapped call into IPv4's before it runs the hook, but
+/// not on every path.
 #[inline(always)]
 pub fn send_either(call: &Call) -> Outcome {
     if is_mapped(call) { send::<Mapped4>(call) } else { send::<Plain6>(call) }
 }
 
-/// What an IPv6 socket sees of its peer, which may be IPv4's.
+/// Restores the peer that an IPv6 socket sees, which may be an IPv4 one.
 #[inline(always)]
 pub fn restore_either(call: &Call) {
     if is_mapped(call) {
@@ -42,7 +44,7 @@ pub fn restore_either(call: &Call) {
     }
 }
 
-/// `bind` of an IPv6 socket, which takes IPv4's port as well where it takes all addresses.
+/// `bind` of an IPv6 socket. A socket at the unspecified address takes IPv4's port as well.
 #[inline(always)]
 pub fn bind_either(call: &Call) -> Result<(), i32> {
     if is_mapped(call) {

@@ -1,13 +1,13 @@
-//! What a socket hook decides about a call.
+//! The decision of a socket hook about a call.
 
 use proxy_common::verdict::Reason;
 
-/// What becomes of a call.
+/// The decision about a call.
 #[derive(Clone, Copy)]
 pub enum Outcome {
-    /// It goes on, turned to a backend or as it was.
+    /// The call goes on, to a backend or as it was.
     Proceed(Reason),
-    /// It fails at once with this error number.
+    /// The call fails at once with this error number.
     Fail(Reason, i32),
 }
 

@@ -1,7 +1,8 @@
-//! `close`: what is remembered of a connected socket is forgotten.
+//! `close`: forgets the entry of a connected socket.
 //!
-//! Room in the maps goes from one connection to the next, and with it what the processor's caches hold: a table that is full of
-//! sockets long closed costs each `connect` and `accept` some misses. Datagram sockets that live have their entries for longer.
+//! The next connection gets its room in the maps, and its lines in the processor's caches. In a table full of
+//! closed sockets each `connect` and `accept` would cost some cache misses. Live datagram sockets keep their
+//! entries for longer.
 
 use aya_ebpf::bindings::bpf_sock;
 use aya_ebpf::helpers::generated::bpf_get_socket_cookie;
@@ -36,7 +37,7 @@ impl Closing {
         // SAFETY: as above.
         unsafe { (&raw const (*self.socket).protocol).read_volatile() }
     }
-    /// Zero if it is not connected; network byte order.
+    /// The peer's port, network byte order; zero if the socket is not connected.
     #[inline(always)]
     fn peer_port(&self) -> u16 {
         // SAFETY: as above.
@@ -59,8 +60,10 @@ impl Closing {
     }
 }
 
-/// Takes out the entry of a socket and the backend it is connected to. One whose `connect` failed has no peer any more: its entry
-/// goes by eviction, as those of datagrams do that were sent without `connect`.
+/// Removes the entry of a socket and its connected backend.
+///
+/// A socket whose `connect` failed has no peer any more. The map evicts its entry later, like those of
+/// datagrams sent without `connect`.
 #[inline(always)]
 pub fn forget(socket: &Closing) {
     let Ok(protocol @ (protocol::TCP | protocol::UDP)) = u8::try_from(socket.protocol()) else {
@@ -84,7 +87,7 @@ fn remove<F: SocketFamily>(socket: &Closing, protocol: u8, address: F::Address) 
     let (cookie, port) = (socket.cookie(), socket.peer_port());
     let key = SocketKey { address, cookie, port, protocol: u16::from(protocol) };
     let sockets = F::sockets(protocol);
-    // To look is cheap where nothing is found, to delete takes a lock.
+    // A look-up that finds nothing is cheap; a removal takes a lock.
     if sockets.get_ptr(&key).is_some() {
         let _ = sockets.remove(&key);
     }

@@ -5,7 +5,7 @@ use proxy_common::socket::SocketKey;
 use super::call::Call;
 use super::form::{Form, SocketFamily};
 
-/// Puts the frontend in the place of a backend that this socket was turned to.
+/// Replaces a backend's address with the frontend that this socket asked for.
 #[inline(always)]
 pub fn restore<F: Form>(call: &Call) {
     let Some(protocol) = call.protocol() else {
@@ -17,7 +17,7 @@ pub fn restore<F: Form>(call: &Call) {
         port: call.port(),
         protocol: u16::from(protocol),
     };
-    // SAFETY: copied at once; what is of another key is told by its socket.
+    // SAFETY: copied at once; `socket` shows an entry of another key.
     let found = unsafe { F::Family::sockets(protocol).get(&key).copied() };
     let [socket, _] = key.cookie;
     if let Some(found) = found.filter(|found| found.socket == socket) {

@@ -1,4 +1,4 @@
-//! `connect` and `sendmsg`: from the frontend a socket asks for to a backend.
+//! `connect` and `sendmsg`: from the frontend in the call to a backend.
 
 use aya_ebpf::bindings::BPF_ANY;
 use proxy_common::affinity::AFFINITY_NAMESPACE;
@@ -17,7 +17,7 @@ use crate::maps::{mode, peers};
 use crate::select::affinity::{self, Asks};
 use crate::select::{backend, source, vip};
 
-/// A socket is connected.
+/// Turns the `connect` of a socket to a backend.
 #[inline(always)]
 pub fn connect<F: Form>(call: &Call) -> Outcome {
     let Some(protocol) = served_protocol(call) else {
@@ -31,7 +31,7 @@ pub fn connect<F: Form>(call: &Call) -> Outcome {
     outcome
 }
 
-/// A datagram is sent by a socket that is not connected.
+/// Turns a datagram of a socket that is not connected to a backend.
 #[inline(always)]
 pub fn send<F: Form>(call: &Call) -> Outcome {
     let Some(protocol) = served_protocol(call) else {
@@ -39,14 +39,14 @@ pub fn send<F: Form>(call: &Call) -> Outcome {
     };
     let asked = Asked::<F> { address: F::address(call), port: call.port(), protocol };
     let outcome = translate::<F>(call, &asked);
-    // A connected socket hears nobody but its peer.
+    // A connected socket hears only its peer.
     if matches!(outcome, Outcome::Proceed(Reason::NotOurs)) && !call.is_connected() {
         asked.forget(call);
     }
     outcome
 }
 
-/// What a socket asks for, or gets.
+/// The address, port and protocol that a socket asks for, or gets.
 struct Asked<F: Form> {
     address: AddressOf<F>,
     port: u16,
@@ -64,18 +64,18 @@ impl<F: Form> Asked<F> {
         }
     }
 
-    /// What a backend stands for, unless it is gone.
+    /// The address of a backend, unless it is gone.
     #[inline(always)]
     fn of(reference: BackendRef, protocol: u8) -> Option<Self> {
         let backend = backend::lookup_backend::<F::Family>(reference)?;
         Some(Self { address: backend.address, port: backend.port, protocol })
     }
 
-    /// A datagram socket that asked by a frontend before asks for the backend itself now: the last counts.
+    /// Forgets the frontend of a datagram socket that now asks for the backend itself: the last call counts.
     #[inline(always)]
     fn forget(&self, call: &Call) {
         let (key, sockets) = (self.key(call), F::Family::sockets(self.protocol));
-        // To look is cheap where nothing is found, to delete takes a lock.
+        // A look-up that finds nothing is cheap; a removal takes a lock.
         if sockets.get_ptr(&key).is_some() {
             let _ = sockets.remove(&key);
         }
@@ -116,7 +116,7 @@ fn translate<F: Form>(call: &Call, asked: &Asked<F>) -> Outcome {
     Outcome::Proceed(Reason::Connected)
 }
 
-/// A port that nobody serves, of a service's address or of any other.
+/// Decides about a port without a frontend, of a Service's address or of any other.
 #[inline(always)]
 fn unknown<F: Form>(asked: &Asked<F>) -> Outcome {
     if vip::may_be_vip::<F::Family>(&asked.address) && vip::is_rejecting::<F::Family>(&asked.address) {
@@ -125,10 +125,10 @@ fn unknown<F: Form>(asked: &Asked<F>) -> Outcome {
     UNTOUCHED
 }
 
-/// Whether the frontend is this socket's to use, as far as can be told before its packets have a source. What can't is left to
-/// whoever sees the packets.
+/// Whether this socket may use the frontend, as far as the call shows it before there is a packet.
 ///
-/// That the address itself is an allowed source means that the node's own addresses are (`with_vips` in the model).
+/// The programs that see the packets judge the rest. If the address itself is an allowed source, the node's
+/// own addresses are allowed, too (`with_vips` in the model).
 #[inline(always)]
 fn is_for<F: Form>(call: &Call, asked: &Asked<F>, frontend: &Frontend) -> bool {
     if frontend.flags & FRONTEND_NODE_ONLY != 0 {
@@ -144,7 +144,8 @@ fn is_for<F: Form>(call: &Call, asked: &Asked<F>, frontend: &Frontend) -> bool {
     call.is_of_node() && source::is_inside::<F::Family>(frontend.service, &asked.address)
 }
 
-/// The datagrams of a socket stay together, as far as the list does; connections are spread.
+/// Chooses a backend: the same one for all datagrams of a socket while the list is the same, any for a
+/// connection.
 #[inline(always)]
 fn choose<F: Form>(call: &Call, asked: &Asked<F>, frontend: &Frontend) -> BackendRef {
     let Some(service) = backend::lookup_slice(frontend) else {
@@ -159,14 +160,16 @@ fn choose<F: Form>(call: &Call, asked: &Asked<F>, frontend: &Frontend) -> Backen
     backend::slot_of(service, hash).current()
 }
 
-/// Cookies are given out one after the other.
+/// A hash of a cookie. The kernel counts cookies up, so neighbours must be spread.
 #[inline(always)]
 const fn spread([low, high]: [u32; 2]) -> u32 {
     mix(low as u64 | (high as u64) << 32) as u32
 }
 
-/// Whether a socket can't reach a NodePort's backend from the loopback address that it is bound to: the kernel sends nothing from there but
-/// to addresses of the node itself, and no hook can bind it to another one (`bpf_bind` refuses a socket that has a port).
+/// Whether the socket's loopback address keeps it from a NodePort's backend.
+///
+/// From there the kernel sends only to addresses of the node itself. No hook can bind the socket to another
+/// address: `bpf_bind` refuses a socket that has a port.
 #[inline(always)]
 fn is_out_of_reach<F: Form>(call: &Call, asked: &Asked<F>, given: &Asked<F>) -> bool {
     asked.address == F::Family::LOOPBACK
@@ -174,9 +177,11 @@ fn is_out_of_reach<F: Form>(call: &Call, asked: &Asked<F>, given: &Asked<F>) -> 
         && !peers::is_own::<F::Family>(&given.address)
 }
 
-/// Notes which frontend a socket's backend stands for; where the map refuses, the socket sees the backend's own address. Returns what the socket gets in
-/// the end: answers of one backend to one socket can stand for one frontend only, so datagrams to a second frontend go to another backend, as far as
-/// there is one.
+/// Records the frontend of a socket's backend, and returns the backend that the socket gets in the end.
+///
+/// A backend's answers to one socket can stand for one frontend only. Datagrams to a second frontend
+/// therefore go to another backend, if there is one. If the map refuses the entry, the socket sees the
+/// backend's own address.
 #[inline(always)]
 fn remember<F: Form>(
     call: &Call,
@@ -185,7 +190,7 @@ fn remember<F: Form>(
     reference: BackendRef,
     frontend: &Frontend,
 ) -> Asked<F> {
-    // A connection is one of its own, datagrams come again.
+    // Each connection has a socket of its own, but a socket sends many datagrams.
     let (given, reference) = if asked.protocol == protocol::TCP {
         (given, reference)
     } else {
@@ -208,7 +213,7 @@ fn remember<F: Form>(
     given
 }
 
-/// What a backend stands for to a socket so far.
+/// The frontend that a backend stands for to a socket so far.
 enum Known {
     Nobody,
     AsAsked,
@@ -219,7 +224,7 @@ enum Known {
 fn known<F: Form>(call: &Call, asked: &Asked<F>, given: &Asked<F>) -> Known {
     let key = given.key(call);
     let [low, _] = key.cookie;
-    // SAFETY: copied at once; what is of another key is told by its socket.
+    // SAFETY: copied at once; `socket` shows an entry of another key.
     let found = unsafe { F::Family::sockets(asked.protocol).get(&key).copied() };
     match found.filter(|found| found.socket == low) {
         None => Known::Nobody,
@@ -228,11 +233,12 @@ fn known<F: Form>(call: &Call, asked: &Asked<F>, given: &Asked<F>) -> Known {
     }
 }
 
-/// Another backend of the list, which stands for no other frontend to this socket. Under session affinity there is none.
+/// Another backend of the list that stands for no other frontend to this socket. Session affinity allows
+/// none.
 #[inline(always)]
 fn other<F: Form>(call: &Call, asked: &Asked<F>, frontend: &Frontend) -> Option<(Asked<F>, BackendRef)> {
     const TRIES: u32 = 8;
-    /// The golden ratio's part of all hashes: a few steps come by each slot of a short list.
+    /// The golden ratio's part of all hashes: a few steps reach each slot of a short list.
     const STEP: u32 = 0x9e37_79b9;
     let service = backend::lookup_slice(frontend).filter(|_| frontend.flags & FRONTEND_AFFINITY == 0)?;
     let mut hash = spread(call.cookie());
