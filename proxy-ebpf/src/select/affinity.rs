@@ -14,8 +14,9 @@ use crate::maps::{self, clock};
 use crate::packet::{Packet, Parsed};
 use crate::select::backend;
 
-/// The backend of a connection that has no flow entry: the client's own, or else the slot's owner, or whom a client gets after its
-/// affinity has ended.
+/// The backend of a connection that has no flow entry.
+///
+/// It is the client's own backend, else the slot's owner. A client whose affinity has ended gets a new one.
 #[inline(always)]
 pub fn choose<F: Family>(frontend: &Frontend, parsed: &Parsed<F::Address>, slot: Slot) -> BackendRef {
     let owner = backend::owner::<F>(slot, parsed);
@@ -25,7 +26,7 @@ pub fn choose<F: Family>(frontend: &Frontend, parsed: &Parsed<F::Address>, slot:
     keep::<F>(frontend, parsed, owner)
 }
 
-/// A function of its own: the entry would stay on the walk's stack.
+/// Not inlined: the entry would stay on the walk's stack.
 #[inline(never)]
 fn keep<F: Family>(frontend: &Frontend, parsed: &Parsed<F::Address>, owner: BackendRef) -> BackendRef {
     let client = (parsed.key.source, AFFINITY_CLIENT);
@@ -37,8 +38,10 @@ fn keep<F: Family>(frontend: &Frontend, parsed: &Parsed<F::Address>, owner: Back
     recall::<F>(frontend, client, owner, asks)
 }
 
-/// Renews a flow entry for a client's packet, as [`flow::track`]. A client has a backend from its first connection on that is more than
-/// a SYN: forged ones would take everybody's place in the map.
+/// Renews a flow entry for a client's packet, as [`flow::track`].
+///
+/// A client gets a backend of its own once its first connection is more than a SYN. Forged SYNs would
+/// otherwise fill the map and evict all clients.
 #[inline(always)]
 pub fn track<P: Packet, F: Family>(
     packet: &P,
@@ -52,8 +55,9 @@ pub fn track<P: Packet, F: Family>(
     }
 }
 
-/// Gives a client the backend of a connection that was promoted just now. It looks that up once more: the walk has no room on its stack
-/// to remember it.
+/// Gives a client the backend of a connection that was promoted just now.
+///
+/// It looks the connection up once more: the walk's stack has no room to remember it.
 #[inline(never)]
 fn enter<F: Family>(frontend: &Frontend, parsed: &Parsed<F::Address>) {
     let Some((found, _)) =
@@ -63,7 +67,7 @@ fn enter<F: Family>(frontend: &Frontend, parsed: &Parsed<F::Address>) {
     };
     let key = key_of::<F>(frontend, (parsed.key.source, AFFINITY_CLIENT));
     let entry = Affinity { backend: found.backend.0, service: key.service, last_used: clock::now() };
-    // Where the map refuses, the next connection goes by its slot, as does everybody's first.
+    // If the map refuses the entry, the next connection goes by its slot, like every client's first.
     let _ = F::affinity().insert(&key, &entry, BPF_ANY.into());
 }
 
@@ -74,21 +78,21 @@ fn key_of<F: Family>(frontend: &Frontend, (client, kind): (F::Address, u32)) -> 
     AffinityKey { client, service, kind }
 }
 
-/// What for a client's backend is asked.
+/// The purpose of asking for a client's backend.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Asks {
-    /// For a connection that is not known here, and may be older than the affinity.
+    /// A packet of a connection without an entry here, which may be older than the affinity.
     Again,
-    /// For one that begins.
+    /// A connection begins.
     Anew,
-    /// The same, and the client has that backend from now on.
+    /// A connection begins, and the client keeps that backend from now on.
     AndEnters,
 }
 
-/// The backend that a client, of this kind, had last; or else the owner of its slot.
+/// The last backend of a client of this kind, else the owner of its slot.
 ///
-/// A client whose affinity has ended gets any backend of the list, by what it had: so do all connections that it opens at once. A
-/// director keeps to the slot, which all of them know.
+/// A client whose affinity has ended gets any backend of the list. The hash of its last entry chooses it, so
+/// connections opened at once get the same one. A director keeps to the slot, which all directors know.
 #[inline(always)]
 pub fn recall<F: Family>(
     frontend: &Frontend,
@@ -98,7 +102,7 @@ pub fn recall<F: Family>(
 ) -> BackendRef {
     let key = key_of::<F>(frontend, client);
     let (service, now) = (key.service, clock::now());
-    // SAFETY: copied at once; what is of another key is told by its service.
+    // SAFETY: copied at once; `service` shows an entry of another key.
     let kept = unsafe { F::affinity().get(&key).copied() }.unwrap_or_default();
     let is_known = kept.service == service && kept.backend != 0;
     let holds = kept.holds(service, now, frontend.affinity_seconds);
@@ -112,7 +116,7 @@ pub fn recall<F: Family>(
         owner
     };
     let entry = Affinity { backend: chosen.0, service, last_used: now };
-    // A socket that is not connected asks with each datagram: once a second is enough.
+    // A socket that is not connected asks with each datagram, so write at most once a second.
     if asks == Asks::AndEnters && !chosen.is_none() && entry != kept {
         // As in `enter`.
         let _ = F::affinity().insert(&key, &entry, BPF_ANY.into());
@@ -131,8 +135,9 @@ fn anew<F: Family>(frontend: &Frontend, client: &F::Address, last_used: u32) -> 
     }
 }
 
-/// Whether a client may go on with its backend: while the list it asks for has it. A director's packets can name it to its
-/// node only by a hint.
+/// Whether a client may keep its backend: the list it asks for must still have it.
+///
+/// A director's packets can name the backend to its node only by a hint.
 #[inline(always)]
 fn suits<F: Family>(frontend: &Frontend, kept: BackendRef) -> bool {
     // SAFETY: copied at once; the reference carries a generation.

@@ -18,7 +18,7 @@ use crate::maps::{self, peers};
 use crate::packet::Parsed;
 use crate::verdict::Verdict;
 
-/// The frontend a packet that came in over an uplink asks for.
+/// The frontend of a packet that came in over an uplink.
 #[inline(always)]
 pub fn lookup_frontend<F: Family>(tuple: &KeyOf<F>) -> Option<Frontend> {
     let FlowKey { destination, destination_port, protocol, .. } = *tuple;
@@ -30,14 +30,16 @@ pub fn lookup_frontend<F: Family>(tuple: &KeyOf<F>) -> Option<Frontend> {
     })
 }
 
-/// The frontend that a pod or process of this node asks for.
+/// The frontend of a packet or call of a pod or process of this node.
 #[inline(always)]
 pub fn lookup_internal<F: Family>(address: &F::Address, port: u16, protocol: u8) -> Option<Frontend> {
     F::frontend(&FrontendKey { address: *address, port, protocol, scope: SCOPE_INTERNAL })
 }
 
-/// The frontend a client's packet inside a tunnel asks for: one that is everywhere, or a NodePort of the node that the client
-/// sent to. No node sends on what came to a NodePort at another address of its own.
+/// The frontend of a client's packet inside a tunnel.
+///
+/// It is one that all nodes have, or a NodePort of the node that the client sent to. No node passes on a
+/// packet for a NodePort at another address of its own.
 #[inline(always)]
 pub fn lookup_encapsulated<F: Family>(tuple: &KeyOf<F>) -> Option<Frontend> {
     let found = match lookup_frontend::<F>(tuple) {
@@ -56,8 +58,9 @@ pub fn lookup_encapsulated<F: Family>(tuple: &KeyOf<F>) -> Option<Frontend> {
     })
 }
 
-/// The slot of a packet; the default, which nobody owns, where the list is empty. While it is, connections of former owners
-/// still have their slots.
+/// The slot of a packet; the default without an owner if the list is empty.
+///
+/// Connections of former owners keep their slots while the list is empty.
 #[inline(always)]
 pub fn select_slot<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Slot {
     let Some(service) = lookup_slice(frontend) else {
@@ -83,7 +86,7 @@ pub fn slot_of(service: ServiceEntry, hash: u32) -> Slot {
     }
 }
 
-/// What becomes of a packet for which no backend was found.
+/// The verdict about a packet without a backend.
 #[inline(always)]
 pub fn verdict_of_none(frontend: &Frontend) -> Verdict {
     match reason_of_none(frontend) {
@@ -108,19 +111,19 @@ pub fn reason_of_none(frontend: &Frontend) -> Reason {
     }
 }
 
-/// The backend a reference names, unless it is gone or its id means another by now.
+/// The backend of a reference, unless it is gone or its id means another one by now.
 #[inline(always)]
 pub fn lookup_backend<F: Family>(reference: BackendRef) -> Option<&'static Backend<F::Address>> {
     F::backend(reference.id()).filter(|backend| backend.is(reference))
 }
 
-/// The flags of the backend a reference names, unless it is gone: what slots ask of a settled owner.
+/// The flags of a reference's backend, unless it is gone. Slots ask for them about a settled owner.
 #[inline(always)]
 pub fn flags_of<F: Family>(reference: BackendRef) -> Option<u8> {
     lookup_backend::<F>(reference).map(|backend| backend.flags)
 }
 
-/// The backend of a flow that goes on with it.
+/// The backend of a flow, if the flow may keep it.
 #[inline(always)]
 pub fn lookup_keeper<F: Family>(
     reference: BackendRef,
@@ -129,20 +132,20 @@ pub fn lookup_keeper<F: Family>(
     lookup_backend::<F>(reference).filter(|backend| parsed.role().keeps(backend.flags))
 }
 
-/// Who gets a packet that has no flow entry.
+/// The backend of a packet that has no flow entry.
 #[inline(always)]
 pub fn owner<F: Family>(slot: Slot, parsed: &Parsed<F::Address>) -> BackendRef {
     slot.owner(parsed.role(), flags_of::<F>)
 }
 
-/// The same for what is about a connection that is there already, as far as its protocol has any.
+/// The backend for a message about an existing connection, if the protocol has connections.
 #[inline(always)]
 pub fn keeper<F: Family>(slot: Slot, protocol: u8) -> BackendRef {
     let role = if has_connections(protocol) { Role::Midstream } else { Role::Datagram };
     slot.owner(role, flags_of::<F>)
 }
 
-/// An owner on another node of a slot that is unsettled: it may have a connection that this node has not.
+/// An owner on another node of an unsettled slot: it may know a connection that this node does not.
 #[inline(always)]
 pub fn other_owner<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Option<BackendRef> {
     let slot = Some(select_slot::<F>(frontend, key)).filter(|slot| slot.is_unsettled())?;
@@ -151,7 +154,8 @@ pub fn other_owner<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Option<Bac
     Some(slot.settled()).filter(is_remote).or(Some(slot.current()).filter(is_remote))
 }
 
-/// Whether a packet that leaves the node comes from a frontend whose packets are encapsulated: a pod took off the outer header.
+/// Whether a packet that leaves the node comes from a frontend with encapsulated packets: a pod took off the
+/// outer header.
 #[inline(never)]
 pub fn is_pods_answer<F: Family>(key: &KeyOf<F>) -> bool {
     let FlowKey { source: address, source_port: port, protocol, .. } = *key;
@@ -159,21 +163,26 @@ pub fn is_pods_answer<F: Family>(key: &KeyOf<F>) -> bool {
     frontend.is_some_and(|frontend| frontend.flags & FRONTEND_DSR != 0) && !peers::is_own::<F>(&address)
 }
 
-/// Whether a backend's pod can take a packet as it is: nobody translates its port there, and no pod has an address of this node.
+/// Whether a backend's pod can take a packet unchanged: nothing translates the port there, and no pod has an
+/// address of this node.
 #[inline(always)]
 pub fn pod_takes<F: Family>(backend: &Backend<F::Address>, key: &KeyOf<F>) -> bool {
     backend.is_pod() && has_pods_port::<F>(backend.port, key)
 }
 
-/// A function of its own: the walk that asks has no stack left. Linux 7.3 lets it ask no other one about a key on the walk's stack: it
-/// is called by the walk and by `dsr_pod::prepare`, and the kernel takes one's stack for the other's where it looks for what is still read.
+/// Whether a packet has the pod's port and is not for an address of this node.
+///
+/// Not inlined: the calling walk has no stack left. On Linux 7.3 it must call no other function with a key on
+/// the walk's stack. The walk and `dsr_pod::prepare` both call it, and the verifier's liveness analysis
+/// confuses their stacks.
 #[inline(never)]
 pub fn has_pods_port<F: Family>(port: u16, key: &KeyOf<F>) -> bool {
     port == key.destination_port && peers::peer::<F>(&key.destination) & PEER_SELF == 0
 }
 
-/// Rule 1 of the slot: where nothing changed, a DSR director needs no flow entry. With affinity it does: a client may have
-/// another backend than its slot's.
+/// Whether a DSR director can do without a flow entry: rule 1 of the slot, as long as nothing changed.
+///
+/// Affinity needs an entry: a client may have another backend than its slot's.
 #[inline(always)]
 pub const fn needs_no_flow_entry(frontend: &Frontend) -> bool {
     frontend.flags & (FRONTEND_DSR | FRONTEND_AFFINITY) == FRONTEND_DSR

@@ -1,4 +1,4 @@
-//! Selection: the frontend a packet asks for, whether its client may, and the backend.
+//! Selection: the frontend of a packet, the client's right to use it, and the backend.
 
 pub mod affinity;
 pub mod backend;

@@ -1,6 +1,8 @@
-//! Connections that are this node's own, at a port that is a frontend's, too: those of its sockets, and of pods whose packets its CNI
-//! masquerades. Both take ports that may be a NodePort's number. kube-proxy never sees what conntrack knows; here `tc_egress`, which
-//! every packet that leaves the node passes, notes what such a port sends, and the answers go to the stack.
+//! This node's own connections at a port that a frontend has, too.
+//!
+//! They belong to its sockets, and to pods whose packets its CNI masquerades. Both take ports that may be a
+//! NodePort's number. kube-proxy never sees packets that conntrack knows. Here `tc_egress`, which every
+//! packet that leaves the node passes, records packets from such a port, and the answers go to the stack.
 
 use aya_ebpf::bindings::BPF_ANY;
 use proxy_common::frontend::{FRONTEND_KIND_NODE_PORT, FRONTEND_LISTENER, Frontend};
@@ -13,26 +15,29 @@ use crate::maps::{self, clock, peers};
 use crate::packet::Parsed;
 use crate::select::backend;
 
-/// Whether a frontend on an address of this node may have a port, network byte order: one array look-up, which tells nearly all
-/// others apart.
+/// Whether a frontend on an address of this node may have a port, network byte order.
+///
+/// One array look-up rules out nearly all other ports.
 #[inline(always)]
 pub fn may_be_node_port(port: u16) -> bool {
     let (word, mask) = node_port_bit(port);
     maps::NODE_PORTS.get(word).is_some_and(|word| *word & mask != 0)
 }
 
-/// Records a packet that leaves the node as it is. A RST ends a connection, or answers one that nobody has.
+/// Records a packet that leaves the node unchanged. A RST ends a connection, or answers one that does not
+/// exist.
 #[inline(never)]
 pub fn record<F: Family>(parsed: &Parsed<F::Address>) {
     if parsed.tcp_flags & tcp_flag::RST != 0 {
         return;
     }
     let key = parsed.key.reversed();
-    // Elsewhere it is a backend that answers by itself. A listener answers clients: what they send next is for its Service.
+    // At other addresses a backend answers directly. A listener answers clients, whose next packets are for
+    // its Service.
     let is_at_risk = |frontend: &Frontend| {
         frontend.flags & FRONTEND_LISTENER == 0 && is_on_node::<F>(frontend, &key.destination)
     };
-    // What has a flow entry is a reply that was translated already, on another device or by `tc_ingress`.
+    // A packet with a flow entry is a reply, translated already on another device or by `tc_ingress`.
     if !backend::lookup_frontend::<F>(&key).is_some_and(|frontend| is_at_risk(&frontend))
         || flow::find::<F>(&key).is_some()
     {
@@ -48,8 +53,9 @@ pub fn record<F: Family>(parsed: &Parsed<F::Address>) {
     }
 }
 
-/// As [`is_nodes_own`], where a flow entry is not looked up first, and every packet pays. Connections of this node have no reserved port,
-/// but one that a NodePort may be.
+/// As [`is_nodes_own`], before any flow entry is looked up, so every packet pays for it.
+///
+/// This node's connections have no reserved port, unless a NodePort may have it.
 #[inline(always)]
 pub fn is_nodes_ephemeral<F: Family>(parsed: &Parsed<F::Address>, frontend: &Frontend) -> bool {
     const RESERVED: u16 = 1024;
@@ -58,8 +64,10 @@ pub fn is_nodes_ephemeral<F: Family>(parsed: &Parsed<F::Address>, frontend: &Fro
     may_be && is_nodes_own::<F>(parsed, frontend)
 }
 
-/// Whether a packet for a frontend, of which there is no flow entry, is this node's own connection's. Such a one does not begin with a
-/// packet that comes in; and none that is served begins with a packet that answers one.
+/// Whether a packet for a frontend, without a flow entry, belongs to this node's own connection.
+///
+/// Such a connection does not begin with an incoming packet. A served connection never begins with a packet
+/// that answers one.
 #[inline(always)]
 pub fn is_nodes_own<F: Family>(parsed: &Parsed<F::Address>, frontend: &Frontend) -> bool {
     if !may_be_node_port(parsed.key.destination_port) {
@@ -87,13 +95,14 @@ fn has<F: Family>(parsed: &Parsed<F::Address>) -> bool {
     }
 }
 
-/// Whether an ICMP error is about a connection of this node's own; `key` is that of packets which come in.
+/// Whether an ICMP error is about this node's own connection; `key` is that of incoming packets.
 #[inline(always)]
 pub fn is_about_nodes<F: Family>(key: &KeyOf<F>) -> bool {
     may_be_node_port(key.destination_port) && is_known::<F>(key)
 }
 
-/// Whether packets with this key are this node's own connection's. What comes in renews an exchange of datagrams.
+/// Whether packets with this key belong to this node's own connection. An incoming packet renews an exchange
+/// of datagrams.
 #[inline(never)]
 fn is_known<F: Family>(key: &KeyOf<F>) -> bool {
     let Some(seen) = F::node_flows().get_ptr_mut(key) else {

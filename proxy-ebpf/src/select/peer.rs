@@ -11,8 +11,9 @@ use crate::packet::Packet;
 use crate::packet::ip::Header;
 use crate::verdict::{UNTOUCHED, Verdict};
 
-/// Whether a packet is for the port of FoU on an address of this node, where that is in use. No Service has it then, so that none
-/// can take what other nodes send.
+/// Whether a packet is for the FoU port on an address of this node, while FoU is in use.
+///
+/// No Service has that port then, so that none can take other nodes' packets.
 #[inline(always)]
 pub fn is_fou<F: Family>(key: &KeyOf<F>) -> bool {
     config::takes_fou()
@@ -21,15 +22,17 @@ pub fn is_fou<F: Family>(key: &KeyOf<F>) -> bool {
         && peers::is_own::<F>(&key.destination)
 }
 
-/// A packet for a frontend of ours is encapsulated from node to node, this one the last.
+/// Checks that an encapsulated packet for our frontend comes from a node and is for this one.
 #[inline(always)]
 pub fn check_peers<P: Packet, O: Header>(packet: &P) -> Result<(), Verdict> {
     let (source, destination) = O::read_addresses(packet, ETHERNET).ok_or(UNTOUCHED)?;
     if is_for_node::<O>(&source, &destination)? { Ok(()) } else { Err(UNTOUCHED) }
 }
 
-/// Whether an outer header names this node, from somebody who may. Whose the sources in `--dsr-outer-source` are is not asked: the
-/// network must let nobody else use them.
+/// Whether an outer header names this node, sent by an allowed sender.
+///
+/// The programs don't check which node uses a source in `--dsr-outer-source`: the network must keep all
+/// others from using them.
 #[inline(always)]
 pub fn is_for_node<O: Family>(source: &O::Address, destination: &O::Address) -> Result<bool, Verdict> {
     if !is_own::<O>(destination) {

@@ -1,4 +1,4 @@
-//! Where a client is: whether it may use a frontend, and which list it gets.
+//! The client's location: whether it may use a frontend, and which list it gets.
 
 use aya_ebpf::btf_maps::lpm_trie::Key;
 use proxy_common::addr::Address;
@@ -14,15 +14,19 @@ use crate::maps::family::{Family, KeyOf};
 use crate::maps::peers;
 use crate::verdict::Verdict;
 
-/// Flags of a frontend that not everybody may use.
+/// Flags of a frontend that only some clients may use.
 const RESTRICTED: u32 = FRONTEND_SOURCE_RANGES | FRONTEND_INSIDE_ONLY;
 
-/// The frontend as this client sees it: nobody's outside its source ranges or, if it is for clients inside the cluster only, outside
-/// the cluster; and with the Cluster list, whatever externalTrafficPolicy says, for one that is inside and is no other node: another
-/// node's address may stand for whoever is masqueraded there. A cluster IP has internalTrafficPolicy's list, which holds for everybody.
+/// The frontend as this client sees it.
+///
+/// - A client outside the source ranges does not get it.
+/// - A frontend for clients inside the cluster is closed to clients outside.
+/// - A client inside gets the Cluster list, whatever externalTrafficPolicy says. Another node is excepted:
+///   masqueraded clients may share its address.
+/// - A cluster IP has internalTrafficPolicy's list for all clients.
 #[inline(always)]
 pub fn admit<F: Family>(frontend: Frontend, key: &KeyOf<F>) -> Result<Frontend, Verdict> {
-    // Only load balancers' addresses have source ranges, and they are for clients outside.
+    // Only load balancers' addresses, which are for clients outside, have source ranges.
     let of = if frontend.flags & FRONTEND_INSIDE_ONLY != 0 { CLUSTER } else { frontend.service };
     if frontend.flags & RESTRICTED != 0 && !is_inside::<F>(of, &key.source) {
         // Another node has judged its client, and sends to the backend from its own address.
@@ -46,8 +50,10 @@ pub fn admit<F: Family>(frontend: Frontend, key: &KeyOf<F>) -> Result<Frontend, 
     Ok(frontend)
 }
 
-/// As [`admit`] of what needs no other list: a pod of this node asks for a frontend of scope internal, and what another node
-/// encapsulated was given its list there.
+/// Checks a client as [`admit`] does, for a packet that needs no other list.
+///
+/// A pod of this node asks for a frontend of scope internal. For an encapsulated packet the sending node
+/// chose the list.
 #[inline(always)]
 pub fn check_ranges<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Result<(), Verdict> {
     if frontend.flags & FRONTEND_SOURCE_RANGES != 0 && !is_inside::<F>(frontend.service, &key.source) {
@@ -56,17 +62,18 @@ pub fn check_ranges<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Result<()
     Ok(())
 }
 
-/// Whether the reply to a packet for a NodePort may come from another node, and that node would know what to do with it: it
-/// knows NodePorts of the nodes' own addresses only. A client inside the cluster may well be on that node, whose stack takes
-/// nothing from its own addresses off a wire.
+/// Whether the reply to a packet for a NodePort may come from another node, which must know the frontend.
+///
+/// A node knows NodePorts of the nodes' own addresses only. A client inside the cluster may be on that node,
+/// whose stack refuses packets from its own addresses off a wire.
 #[inline(never)]
 fn is_direct_return<F: Family>(key: &KeyOf<F>) -> bool {
     peers::peer::<F>(&key.destination) & PEER_NODE != 0 && !is_inside::<F>(CLUSTER, &key.source)
 }
 
-/// Whether an address is inside a prefix of a service, or of the cluster itself.
+/// Whether an address is inside a prefix of a Service, or of the cluster itself.
 ///
-/// A function of its own: the key would stay on the walk's stack.
+/// Not inlined: the key would stay on the walk's stack.
 #[inline(never)]
 pub fn is_inside<F: Family>(service: u32, client: &F::Address) -> bool {
     let prefix_length = SERVICE_BITS + F::Address::WORDS as u32 * u32::BITS;

@@ -1,4 +1,4 @@
-//! Addresses that are a service's, on ports that are none's.
+//! A Service's addresses, on ports without a frontend.
 
 use proxy_common::source_range::CLUSTER;
 use proxy_common::verdict::Reason;
@@ -12,8 +12,9 @@ use crate::packet::Parsed;
 use crate::select::source;
 use crate::verdict::{UNTOUCHED, Verdict};
 
-/// What becomes of a packet that asks for no frontend: the stack's business unless its address may be a service's.
-/// [`kinds`] tells for sure, where the walk has left the stack.
+/// The verdict about a packet without a frontend: it is the stack's unless its address may be a Service's.
+///
+/// [`kinds`] gives the certain answer later, after the walk has left the stack.
 #[inline(always)]
 pub fn unknown_port<F: Family>(address: &F::Address) -> Verdict {
     if REJECT_UNKNOWN.load() != 0 && may_be_vip::<F>(address) {
@@ -23,8 +24,9 @@ pub fn unknown_port<F: Family>(address: &F::Address) -> Verdict {
     }
 }
 
-/// The same for a protocol in which nobody asks for frontends. Where it stands behind extension headers nobody can be told
-/// which byte is not understood.
+/// The verdict about a packet whose protocol has no frontends.
+///
+/// Behind extension headers no answer can name the byte that is not understood.
 #[inline(always)]
 pub fn unknown_protocol<F: Family>(parsed: &Parsed<F::Address>) -> Verdict {
     let key = &parsed.key;
@@ -37,32 +39,34 @@ pub fn unknown_protocol<F: Family>(parsed: &Parsed<F::Address>) -> Verdict {
     }
 }
 
-/// Whether an address may be in VIPS: one array look-up, which tells nearly all others apart.
+/// Whether an address may be in VIPS. One array look-up rules out nearly all others.
 #[inline(always)]
 pub fn may_be_vip<F: Family>(address: &F::Address) -> bool {
     let (word, mask) = filter_bit(address);
     maps::VIP_FILTER.get(word).is_some_and(|word| *word & mask != 0)
 }
 
-/// The `VIP_*` bits of an address, zero if it is no service's or this node's own. Where another mode serves what begins now, all are
-/// on a device of this node.
+/// The `VIP_*` bits of an address; zero if it is no Service's, or this node's own.
+///
+/// While another mode serves new connections, a device of this node has all of them.
 #[inline(always)]
 pub fn kinds<F: Family>(address: &F::Address) -> u32 {
     if mode::is_older() {
         return 0;
     }
     let key = VipKey { address: F::map(address) };
-    // SAFETY: copied at once; an address that is being removed may be taken for a service's a moment longer.
+    // SAFETY: copied at once; an address that is being removed may count as a Service's a moment longer.
     unsafe { maps::VIPS.get(&key).copied() }.unwrap_or(0) & VIP_KINDS
 }
 
-/// Whether a client whose packet came over an uplink gets no answer: it is outside the cluster, and the address is for those inside.
+/// Whether a client whose packet came over an uplink gets no answer: it is outside the cluster, and the
+/// address is for clients inside.
 #[inline(always)]
 pub fn is_closed<F: Family>(key: &KeyOf<F>) -> bool {
     kinds::<F>(&key.destination) & VIP_INSIDE_ONLY != 0 && !source::is_inside::<F>(CLUSTER, &key.source)
 }
 
-/// Whether a port that nobody serves is refused there.
+/// Whether the address refuses ports without a frontend.
 #[inline(always)]
 pub fn is_rejecting<F: Family>(address: &F::Address) -> bool {
     kinds::<F>(address) & REJECT_UNKNOWN.load() != 0
