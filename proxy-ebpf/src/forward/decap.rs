@@ -24,19 +24,23 @@ use crate::select::peer::is_for_node;
 use crate::select::{backend, source};
 use crate::verdict::{Decision, HAND_TO_TC, NO_ROOM, UNTOUCHED, Verdict};
 
-/// A tunnel packet of family `O`: ours if its inner destination is a frontend and its outer one this node, or one of its pods.
+/// Receives a tunnel packet of family `O`.
+///
+/// It is ours if its inner destination is a frontend and its outer destination is this node, or one of its
+/// pods.
 #[inline(never)]
 pub fn receive<P: Packet, O: Header, E: Encapsulation>(packet: P) -> Verdict {
     received::<P, O, E>(packet).unwrap_or_else(|verdict| verdict)
 }
 
-/// Ours have neither options nor extension headers, and are no fragments; so inner offsets are constants.
+/// Our tunnel packets have neither options nor extension headers and are no fragments, so inner offsets are
+/// constants.
 #[inline(always)]
 fn received<P: Packet, O: Header, E: Encapsulation>(mut packet: P) -> Decision {
     packet.pull(ETHERNET + O::HEADER + E::BYTES + size_of::<Ipv6>() + size_of::<Tcp>());
     let protocol = O::peek_protocol(&packet, ETHERNET).ok_or(UNTOUCHED)?;
     let Plain { length, .. } = O::read_plain(&packet, ETHERNET, protocol).ok_or(UNTOUCHED)?;
-    // An IPv6 header says how much follows it.
+    // An IPv6 header counts only the bytes behind it.
     let uncounted = if O::HAS_HEADER_CHECKSUM { 0 } else { O::HEADER };
     let counted = packet.network_length(length - uncounted as u32, ETHERNET + uncounted);
     let length = counted + uncounted as u32;
@@ -64,15 +68,16 @@ fn receive_inner<P: Packet, O: Header, F: Header, E: Encapsulation>(
         Some(pod) => pod,
         None => O::read_hint(packet, ETHERNET).ok_or(NO_ROOM)?,
     };
-    // The director asked, too; this one does not have to believe that it was one.
+    // The director checked this too, but the sender may not be a director.
     source::check_ranges::<F>(&frontend, &inner.key)?;
     let verdict = serve::<P, O, F, E>(packet, &mut inner, &frontend, hint)?;
     observe::count_service(frontend.service, packet.length());
     Ok(verdict)
 }
 
-/// As [`check_peers`], where a packet may also be addressed to a pod, as IPVS does it, which can name no more than that: then the answer is
-/// the pod's hint. It comes in IP, and in its own family.
+/// As [`check_peers`], for a packet that may also be addressed to a pod: then it returns the pod's hint.
+///
+/// IPVS addresses pods, and can name no more than that. Such a packet comes in IP, and in its own family.
 #[inline(always)]
 pub fn check_addressee<P: Packet, O: Header, F: Family, E: Encapsulation>(
     packet: &P,
@@ -93,14 +98,16 @@ fn may_be_for_pod<O: Family, F: Family, E: Encapsulation>() -> bool {
     E::BYTES == 0 && O::HEADER == F::HEADER
 }
 
-/// Whether the outer header names this address: pods may share a hint.
+/// Whether the outer header names this address. Pods may share a hint.
 #[inline(always)]
 pub fn is_addressed<P: Packet, O: Header, F: Family>(packet: &P, pod: &F::Address) -> bool {
     O::read_addresses(packet, ETHERNET).is_some_and(|(_, destination)| O::map(&destination) == F::map(pod))
 }
 
-/// The order of a decapsulated packet: flow entry, second chance, hint, this node's own slot. What is addressed to a pod is for that
-/// pod, or not ours: a pod may take the outer header off itself, and so may IPVS on this node, while the mode changes.
+/// Serves a decapsulated packet by flow entry, second chance, hint or this node's own slot, in that order.
+///
+/// A packet addressed to a pod is for that pod, or not ours. A pod may take the outer header off itself, and
+/// so may IPVS on this node during a mode change.
 #[inline(always)]
 fn serve<P: Packet, O: Header, F: Header, E: Encapsulation>(
     packet: &mut P,
@@ -152,14 +159,16 @@ fn serve<P: Packet, O: Header, F: Header, E: Encapsulation>(
     decapsulate::<P, O, F, E>(*packet, inner, client_port, &destination)
 }
 
-/// Whether a packet that is addressed to a backend's pod, and has no flow entry, begins something that this node translates.
+/// Whether a packet for a backend's pod, without a flow entry, begins a connection that this node translates.
 #[inline(always)]
 fn begins_here<F: Family>(inner: &Parsed<F::Address>, backend: &Backend<F::Address>) -> bool {
     let is_pods = config::pods_decapsulate() && backend::pod_takes::<F>(backend, &inner.key);
     backend.is_local() && !inner.is_midstream() && !mode::is_older() && !is_pods
 }
 
-/// Passes what is not taken. A connection that begins must not meet what is left here of an earlier one with its ports.
+/// Passes a packet to the stack.
+///
+/// A new connection must not meet the entries of an earlier one with its ports.
 #[inline(always)]
 fn pass_untouched<F: Family>(inner: &Parsed<F::Address>) -> Verdict {
     if inner.is_syn() {
@@ -168,8 +177,9 @@ fn pass_untouched<F: Family>(inner: &Parsed<F::Address>) -> Verdict {
     UNTOUCHED
 }
 
-/// Whether a SYN is for another backend of this node than the one that has its entry: what is left of an earlier connection
-/// would tear it from the one that its director gives it to.
+/// Whether a SYN is for another backend of this node than the one in its flow entry.
+///
+/// The entry of an earlier connection would take the new one from the backend that its director chose.
 #[inline(always)]
 fn opens_elsewhere<F: Family>(
     inner: &Parsed<F::Address>,
@@ -184,7 +194,7 @@ fn opens_elsewhere<F: Family>(
     !hinted.is_none() && hinted.0 != found.0
 }
 
-/// Who gets a decapsulated packet that has no flow entry.
+/// The backend of a decapsulated packet that has no flow entry.
 #[inline(always)]
 fn choose<F: Family>(inner: &Parsed<F::Address>, frontend: &Frontend, hint: u32) -> BackendRef {
     let hinted = lookup_hint(frontend.service, hint);
@@ -227,9 +237,11 @@ fn decapsulate<P: Packet, O: Family, F: Header, E: Encapsulation>(
     nat::deliver::<P, F>(&mut packet, inner, client_port, destination, Reason::ServedDsr)
 }
 
-/// The second chance: rewrites the outer header in place, once. A way of the other family can't be taken.
+/// Gives a packet its second chance: rewrites the outer header in place, once. A way of the other family
+/// can't be used.
 ///
-/// A verdict, not a result of one: that goes back through memory, and Linux refuses what may stand in the result's register then.
+/// Returns a verdict rather than a result: a result comes back through memory, and Linux refuses the value
+/// that may then be in the result's register.
 #[inline(never)]
 pub fn send_onward<P: Packet, O: Family, F: Family, E: Encapsulation>(
     packet: P,

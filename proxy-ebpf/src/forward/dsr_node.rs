@@ -1,4 +1,4 @@
-//! Direct Server Return: the director encapsulates, and addresses the node of the backend.
+//! Direct Server Return: the director encapsulates a packet and sends it to the backend's node.
 
 use proxy_common::backend::Backend;
 use proxy_common::verdict::Reason;

@@ -1,6 +1,8 @@
-//! Direct Server Return to pods that take the outer header off themselves (`--dsr-dispatch pod`): it is addressed to the pod.
+//! Direct Server Return to pods that take the outer header off themselves (`--dsr-dispatch pod`): the header
+//! names the pod.
 //!
-//! As in `snat`, the stage that chooses a backend stores a flow entry and ends. The functions here begin anew from the frame.
+//! As in `snat`, the stage that chooses a backend stores a flow entry and ends. The functions here begin anew
+//! from the frame.
 
 use proxy_common::backend::Backend;
 use proxy_common::flow::FLOW_ENCAPSULATE;
@@ -23,8 +25,9 @@ use crate::parse::parse_then;
 use crate::select::backend;
 use crate::verdict::{Decision, HAND_TO_TC, NO_ROOM, Verdict};
 
-/// Whether a client's packet goes to the pod of a backend: stores for [`send`] whose it is. With `FLOW_ENCAPSULATE` it opens a
-/// connection that is to be remembered.
+/// Whether a client's packet goes to the pod of a backend; if so, stores the backend for [`send`].
+///
+/// `FLOW_ENCAPSULATE` means that the packet opens a connection that needs an entry.
 #[inline(always)]
 pub fn prepare<F: Family>(
     backend: &Backend<F::Address>,
@@ -56,7 +59,7 @@ fn store_handoff<F: Family>(
     true
 }
 
-/// Sends a client's packet to the pod that was stored, encapsulated.
+/// Sends a client's packet, encapsulated, to the stored pod.
 #[inline(never)]
 pub fn send<P: Packet, F: Header>(mut packet: P) -> Verdict {
     parse_then::<P, F>(&mut packet, Side::Uplink, send_parsed::<P, F>)
@@ -67,7 +70,7 @@ fn send_parsed<P: Packet, F: Header>(packet: &mut P, parsed: &Parsed<F::Address>
     let noted = handoff::load::<F>()?;
     let owner = Owner { backend: BackendRef(noted.backend), service: noted.service, flags: noted.flags };
     let verdict = encapsulate::<P, F>(packet, parsed, owner.backend)?;
-    // Last: what is handed to TC must not be remembered here, or it would be no first packet there.
+    // Remember last: a packet handed to TC must not be remembered here, or TC would not see a first packet.
     if owner.flags & FLOW_ENCAPSULATE != 0 {
         flow::remember::<F>(parsed, &owner)?;
     }
@@ -75,7 +78,10 @@ fn send_parsed<P: Packet, F: Header>(packet: &mut P, parsed: &Parsed<F::Address>
     Ok(verdict)
 }
 
-/// Puts the outer header on. The hint in it is for a node that takes it off after all, or none would tell whose packet it is.
+/// Puts the outer header on.
+///
+/// The hint in it is for a node that takes the header off after all, and could not find the backend without
+/// it.
 #[inline(always)]
 pub fn encapsulate<P: Packet, F: Header>(
     packet: &mut P,
@@ -100,7 +106,7 @@ pub fn encapsulate<P: Packet, F: Header>(
     Ok(Verdict::Send(Reason::SentDsr, next.device))
 }
 
-/// What a packet may have inside its outer headers.
+/// Takes the outer headers' bytes off the size in a verdict, for the packet inside.
 #[inline(always)]
 fn within(verdict: Verdict, outer: usize) -> Verdict {
     match verdict {
@@ -111,7 +117,7 @@ fn within(verdict: Verdict, outer: usize) -> Verdict {
     }
 }
 
-/// How a pod is reached, and from which address, for a packet of `size` bytes.
+/// Finds the route to a pod and the source address, for a packet of `size` bytes.
 #[inline(always)]
 fn find<P: Packet, F: Family>(
     packet: &P,
@@ -132,7 +138,9 @@ fn find<P: Packet, F: Family>(
     Ok(&hop.source)
 }
 
-/// As [`find`], for a pod of this node: not from its device, which may have no address, but from that of the device that the packet
+/// As [`find`], for a pod of this node.
+///
+/// The source is not that of the pod's device, which may have no address, but that of the device the packet
 /// came in by. No device of pods has XDP.
 #[inline(never)]
 fn find_here<P: Packet, F: Family>(

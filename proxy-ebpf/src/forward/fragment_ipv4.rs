@@ -1,7 +1,8 @@
-//! IPv4 packets that don't fit where they have to go, and that may be fragmented.
+//! Fragments IPv4 packets that are too large for their way and may be fragmented.
 //!
-//! One frame becomes two by `bpf_clone_redirect`. Both fragments come in again by the device the packet came in by, as if a
-//! router before this node had cut it: whatever is done to packets is done to each, and one that is still too large is cut again.
+//! `bpf_clone_redirect` makes two frames of one. Both fragments come in again by the device the packet came
+//! in by, as if a router before this node had made them. The programs treat each like any packet, and
+//! fragment one again that is still too large.
 
 use core::hint::black_box;
 use core::mem::{offset_of, replace};
@@ -27,17 +28,20 @@ const WHOLE: u32 = 1;
 const REFUSED: u32 = 2;
 
 const IP: u32 = size_of::<Ipv4>() as u32;
-/// Where the payload of a packet that can be cut begins, in a frame with an Ethernet header.
+/// Offset of the payload of a packet that can be cut, in a frame with an Ethernet header.
 const HEADERS: usize = ETHERNET + size_of::<Ipv4>();
-/// Fragments begin at multiples of so many bytes.
+/// Fragments begin at multiples of this many bytes.
 const UNIT: u32 = 8;
-/// An IPv4 header without options, of which only some would have to be copied into the second fragment.
+/// The first byte of an IPv4 header without options. Only some options would have to be copied into the
+/// second fragment.
 const NO_OPTIONS: u8 = 0x45;
-/// The most that the second fragment takes over.
+/// The most bytes that the second fragment takes over.
 const MOST_TAKEN: usize = size_of::<Buffer>();
 
-/// Cuts an IPv4 packet in two, the first of which has at most `fits` bytes; both come in again. In XDP one frame can't become two. What
-/// consists of segments is not cut: TCP's shrink by themselves, and others can't be told apart here.
+/// Cuts an IPv4 packet in two; the first fragment has at most `fits` bytes, and both come in again.
+///
+/// XDP can't make two frames of one. Frames of several segments are not cut: TCP's shrink by themselves, and
+/// the program can't tell others apart.
 #[inline(always)]
 pub fn fragment<P: Packet>(packet: P, fits: u32) -> Verdict {
     let context = packet.context();
@@ -66,8 +70,10 @@ extern "C" fn fragment_bare(context: *mut __sk_buff, fits: u32) -> u32 {
     split(TcPacket::<BARE>::of(context), fits)
 }
 
-/// Cuts a packet in two, the first of which has at most `fits` bytes, or what the buffer leaves it. The second is to come in behind
-/// it: both wait in one queue.
+/// Cuts a packet in two; the first fragment has at most `fits` bytes, or fewer if the buffer is too small for
+/// the rest.
+///
+/// The second fragment must come in behind the first: both wait in one queue.
 #[inline(always)]
 fn split<const LINK: usize>(mut packet: TcPacket<LINK>, fits: u32) -> u32 {
     let Some(header) = packet.read::<Ipv4>(ETHERNET) else {
@@ -87,7 +93,7 @@ fn split<const LINK: usize>(mut packet: TcPacket<LINK>, fits: u32) -> u32 {
     if parts.is_some() { SPLIT } else { REFUSED }
 }
 
-/// Sends the first `kept` bytes of the payload on their way, and leaves the other `rest` in the frame.
+/// Sends the first `kept` bytes of the payload, and leaves the other `rest` in the frame.
 #[inline(always)]
 fn send_first<const LINK: usize>(packet: &TcPacket<LINK>, header: &Ipv4, kept: u32, rest: u32) -> Option<()> {
     let context = packet.context().cast();
@@ -106,7 +112,7 @@ fn send_first<const LINK: usize>(packet: &TcPacket<LINK>, header: &Ipv4, kept: u
     write_header(packet, header, rest, fragment)
 }
 
-/// Where in the frame that is which is at `offset` in one with an Ethernet header.
+/// The place in this frame of an `offset` in a frame with an Ethernet header.
 #[inline(always)]
 const fn in_frame<const LINK: usize>(offset: u32) -> u32 {
     offset.wrapping_sub((ETHERNET - LINK) as u32)
@@ -130,8 +136,9 @@ fn write_header<const LINK: usize>(
     })
 }
 
-/// Computes the checksum that hardware was to compute over the whole datagram (`CHECKSUM_PARTIAL`): it would do so over the first
-/// fragment alone.
+/// Computes the whole datagram's checksum, which was left to hardware (`CHECKSUM_PARTIAL`).
+///
+/// Hardware would compute it over the first fragment alone.
 #[inline(always)]
 fn complete_checksum<const LINK: usize>(
     packet: &mut TcPacket<LINK>,
@@ -147,7 +154,7 @@ fn complete_checksum<const LINK: usize>(
     if !is_unfinished(packet, field)? {
         return Some(());
     }
-    // Words are summed up; what is behind the last byte must not count.
+    // The sum covers whole words; the bytes behind the last one must not count.
     let last = (payload.wrapping_sub(1) as usize & (MOST_TAKEN - 1)) / size_of::<u32>();
     let room = maps::BUFFER.get_ptr_mut(0)?;
     // SAFETY: the mask keeps the word inside the buffer.
@@ -159,7 +166,7 @@ fn complete_checksum<const LINK: usize>(
     packet.write(field, if checksum == 0 { 0xffff } else { checksum })
 }
 
-/// Whether a checksum is left to hardware: the helper changes it then by what is of the pseudo-header only.
+/// Whether a checksum is left to hardware. If so, the helper applies only changes of the pseudo-header to it.
 #[inline(always)]
 fn is_unfinished<const LINK: usize>(packet: &TcPacket<LINK>, field: usize) -> Option<bool> {
     let place = packet.at::<u16>(field)?;
@@ -173,8 +180,10 @@ fn is_unfinished<const LINK: usize>(packet: &TcPacket<LINK>, field: usize) -> Op
     Some(before == after)
 }
 
-/// The kernel forgets what hardware is to do only when its place is pulled out of the frame; what that takes along is written
-/// anew.
+/// Makes the kernel forget the checksum that was left to hardware.
+///
+/// It does so only if the checksum's place is pulled out of the frame. The bytes pulled out are written
+/// again.
 #[inline(always)]
 fn forget_unfinished<const LINK: usize>(packet: &mut TcPacket<LINK>) -> Option<()> {
     const PULLED: usize = HEADERS + 1;
@@ -187,7 +196,7 @@ fn forget_unfinished<const LINK: usize>(packet: &mut TcPacket<LINK>) -> Option<(
 /// The sum over the first bytes of a buffer.
 #[inline(always)]
 fn sum(room: *mut Buffer, bytes: u32) -> u32 {
-    /// The most that the kernel sums up at once (before 6.13).
+    /// The most bytes that the kernel sums up at once (before 6.13).
     const PIECE: u32 = 512;
     const WORD: u32 = size_of::<u32>() as u32;
     let mut sum = 0;

@@ -1,7 +1,8 @@
-//! A pod that reaches itself through its service.
+//! A pod that reaches itself through its Service.
 //!
-//! It would take nothing from its own address off a wire, so its address is hidden behind the frontend's, by a port as in
-//! [`snat`]. Both directions go back out of the device they came in by: the stack would take such packets for martians.
+//! The pod refuses packets from its own address off a wire, so the program hides that address behind the
+//! frontend's, with a port as in [`snat`]. Both directions go back out of the device they came in by: the
+//! stack would take such packets for martians.
 
 use proxy_common::fragment::Side;
 use proxy_common::verdict::Reason;
@@ -15,7 +16,7 @@ use crate::packet::{Packet, Parsed, ethernet};
 use crate::parse::parse_then;
 use crate::verdict::{Decision, NO_ROOM, UNTOUCHED, Verdict};
 
-/// Gives a pod its own packet back, for the backend that was stored.
+/// Gives a pod its own packet back, for the stored backend.
 #[inline(never)]
 pub fn translate<P: Packet, F: Header>(mut packet: P) -> Verdict {
     parse_then::<P, F>(&mut packet, Side::Pod, |packet, parsed| translate_parsed::<P, F>(packet, parsed))
@@ -36,7 +37,7 @@ fn translate_parsed<P: Packet, F: Header>(packet: &P, parsed: &Parsed<F::Address
     Ok(Verdict::Bounce(Reason::Hairpin))
 }
 
-/// Gives a pod its own reply back, from the frontend. Anything else is not ours.
+/// Gives a pod its own reply back, from the frontend. Other packets are not ours.
 #[inline(never)]
 pub fn restore<P: Packet, F: Header>(mut packet: P) -> Verdict {
     parse_then::<P, F>(&mut packet, Side::Pod, |packet, parsed| restore_parsed::<P, F>(packet, parsed))

@@ -1,4 +1,4 @@
-//! Forwarding to the backend and back: the packet is rewritten, and its next hop found.
+//! Forwarding to the backend and back: rewrites the packet and finds its next hop.
 
 pub mod decap;
 pub mod dsr_node;

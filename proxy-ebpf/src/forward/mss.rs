@@ -6,7 +6,7 @@ use crate::header::{DATA_OFFSET_MASK, Tcp};
 use crate::maps::family::Family;
 use crate::packet::{Packet, Transport};
 
-/// The maximum segment size option (RFC 9293, section 3.2), where every stack puts it: first.
+/// The maximum segment size option (RFC 9293, section 3.2), in the first place, where every stack writes it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct MaximumSegmentSize {
@@ -17,18 +17,21 @@ struct MaximumSegmentSize {
 
 const KIND: u8 = 2;
 const LENGTH: u8 = 4;
-/// What every host takes (RFC 9293, section 3.7.1); smaller sizes are left alone.
+/// The size that every host accepts (RFC 9293, section 3.7.1). Smaller sizes stay.
 const SMALLEST: u16 = 536;
 
-/// Takes the outer header's bytes off what a backend offers in its SYN-ACK: the client's segments travel to it
-/// encapsulated. `None` where there is no such option, or the kernel refused.
+/// Lowers the segment size in a backend's SYN-ACK by the outer header's bytes: the client's segments come to
+/// it encapsulated.
+///
+/// Returns `None` if the option is missing or the kernel refused.
 #[inline(always)]
 pub fn clamp<P: Packet, F: Family>(packet: &mut P, transport: Transport, outer: u16) -> Option<()> {
     rewrite::<P, F>(packet, transport, |offered| offered.saturating_sub(outer))
 }
 
-/// Takes what a backend offers in its SYN-ACK down to segments that fit IP packets of `mtu` bytes: those of its client take
-/// another way than its own. `None` as above.
+/// Lowers the segment size in a backend's SYN-ACK to one that fits IP packets of `mtu` bytes.
+///
+/// The client's segments take another way than the backend's. Returns `None` as above.
 #[inline(always)]
 pub fn limit<P: Packet, F: Family>(packet: &mut P, transport: Transport, mtu: u16) -> Option<()> {
     let fitting = mtu.saturating_sub((F::HEADER + size_of::<Tcp>()) as u16);

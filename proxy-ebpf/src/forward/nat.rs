@@ -10,7 +10,7 @@ use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed, sctp};
 use crate::verdict::{Decision, NO_ROOM, Verdict};
 
-/// Sends a client's packet to a backend on this node; its address is kept, its port nearly always.
+/// Sends a client's packet to a backend on this node. The client's address stays, and nearly always its port.
 #[inline(always)]
 pub fn deliver<P: Packet, F: Header>(
     packet: &mut P,
@@ -24,7 +24,7 @@ pub fn deliver<P: Packet, F: Header>(
     Ok(Verdict::Deliver(reason))
 }
 
-/// Makes a backend's reply come from the frontend.
+/// Rewrites the source of a backend's reply to the frontend.
 #[inline(always)]
 pub fn restore<P: Packet, F: Header>(
     packet: &mut P,
@@ -37,7 +37,9 @@ pub fn restore<P: Packet, F: Header>(
     Ok(Verdict::Deliver(Reason::Reply))
 }
 
-/// Writes both ends of a packet, and its checksums. For IPv6 a function of its own: its words would crowd the walks' stacks.
+/// Writes both ends of a packet, and its checksums.
+///
+/// For IPv6 it is not inlined: its words would crowd the walks' stacks.
 #[inline(always)]
 pub fn write<P: Packet, F: Header>(
     packet: P,
@@ -90,7 +92,7 @@ fn write_inline<P: Packet, F: Header>(
     packet.update_transport_checksum::<F>(transport, addresses, ports).ok()
 }
 
-/// Adds that an address changes.
+/// Adds the change of an address.
 #[inline(always)]
 pub fn difference<A: Address>(mut sum: Difference, old: &A, new: &A) -> Difference {
     for (old, new) in old.words().iter().zip(new.words()) {

@@ -10,8 +10,9 @@ use crate::packet::ip::Header;
 use crate::parse::parse;
 use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
 
-/// Enters a connection of the other mode's without a backend, or renews its entry. Where the map refuses, what follows may be taken for
-/// an older connection's, and is reset.
+/// Enters a connection of the other mode without a backend, or renews its entry.
+///
+/// If the map refuses the entry, later packets may count as an older connection's, and are reset.
 #[inline(never)]
 pub fn track<P: Packet, F: Header>(packet: P) -> Verdict {
     let Some(scratch) = F::scratch() else {

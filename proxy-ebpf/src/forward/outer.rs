@@ -69,14 +69,16 @@ fn outer<F: Family, O: Family>(
     }
 }
 
-/// Puts an address of the flow's own in place of this node's: receive queues are chosen by addresses, and all that a director
-/// sends to a node would be given to one. A function of its own: the walk's stack has no room for another address.
+/// Replaces this node's source address in the outer header by one of the flow's own.
+///
+/// Receive queues are chosen by addresses, and one queue would get all packets of a director to a node. Not
+/// inlined: the walk's stack has no room for another address.
 #[inline(never)]
 fn spread<P: Packet, F: Family, O: Header>(packet: P, key: &KeyOf<F>) -> Option<()> {
     O::spread_source(&packet, ETHERNET, flow_hash(key))
 }
 
-/// Bytes of the outer IP header a way takes.
+/// Bytes of the outer IP header that a way needs.
 #[inline(always)]
 pub const fn header_of(way: &Way) -> usize {
     if way.flags & WAY_IPV4 != 0 { V4::HEADER } else { V6::HEADER }

@@ -20,7 +20,7 @@ use crate::maps::{self, clock, observe};
 use crate::packet::Packet;
 use crate::verdict::{HAND_TO_TC, Verdict};
 
-/// Where a frame leaves, and with which Ethernet addresses (destination, source).
+/// The device by which a frame leaves, and its Ethernet addresses (destination, source).
 #[derive(Clone, Copy, Default)]
 pub struct NextHop {
     pub device: u32,
@@ -44,7 +44,7 @@ pub fn lookup_way(id: u32) -> Result<&'static Way, Verdict> {
     }
 }
 
-/// The next hop of a way: what the agent resolved, as long as it lives, else what the FIB says.
+/// The next hop of a way: the agent's while the agent lives, else the FIB's answer.
 #[inline(always)]
 pub fn resolve<P: Packet>(packet: &P, way: &Way) -> Result<NextHop, Verdict> {
     let usable = WAY_RESOLVED | if packet.needs_xdp_way() { WAY_XDP } else { 0 };
@@ -86,7 +86,9 @@ fn ask_fib<P: Packet>(packet: &P, way: &Way) -> Result<NextHop, Verdict> {
     Ok(NextHop { device: query.ifindex, addresses: ethernet_addresses(query.dmac, query.smac) })
 }
 
-/// How the client in a reply's entry is reached, for a packet of so many bytes. There are too many clients to have ways for.
+/// Finds the next hop towards the client in a reply's entry, for a packet of so many bytes.
+///
+/// There are too many clients to have ways for.
 #[inline(never)]
 pub fn to_client<P: Packet, F: Family>(
     packet: &P,
@@ -112,7 +114,7 @@ const fn at_most_u16(length: u32) -> u16 {
     if length > u16::MAX as u32 { u16::MAX } else { length as u16 }
 }
 
-/// How a backend on another node is reached at its own address: what the FIB said within the last second.
+/// The next hop to a backend on another node at its own address: the FIB's answer of the last second.
 #[inline(always)]
 pub fn hop<P: Packet, F: Family>(
     packet: &P,
@@ -120,7 +122,7 @@ pub fn hop<P: Packet, F: Family>(
     backend: &F::Address,
 ) -> Result<&'static Hop<F::Address>, Verdict> {
     let entry = F::hop(reference.id()).ok_or(Verdict::Drop(Reason::NoWay))?;
-    // SAFETY: the map's memory; what is being changed is nobody's.
+    // SAFETY: the map's memory; a hop that is being written names no backend.
     let hop = unsafe { &*entry };
     let now = clock::now();
     if hop.backend != reference.0 || now.saturating_sub(hop.asked) >= HOP_SECONDS {
@@ -133,7 +135,7 @@ pub fn hop<P: Packet, F: Family>(
     Ok(hop)
 }
 
-/// Bytes an IP packet to a backend may have, if that is known.
+/// Bytes an IP packet to a backend may have, if known.
 #[inline(always)]
 pub fn hop_mtu<F: Family>(reference: BackendRef) -> Option<u16> {
     let entry = F::hop(reference.id())?;
@@ -142,7 +144,7 @@ pub fn hop_mtu<F: Family>(reference: BackendRef) -> Option<u16> {
     (hop.backend == reference.0).then_some(hop.mtu)
 }
 
-/// Writes what the FIB says of a backend.
+/// Writes the FIB's answer about a backend.
 #[inline(never)]
 fn ask_hop<P: Packet, F: Family>(
     packet: &P,
@@ -155,8 +157,8 @@ fn ask_hop<P: Packet, F: Family>(
     F::ask(query, &F::Address::default(), backend);
     let flags = if FIB_SOURCE.load() != 0 { BPF_FIB_LOOKUP_SRC } else { 0 };
     let neighbour = look_up(packet, query, flags)?;
-    // Whose replies would come in by a device that we don't see can't be served.
-    // Asking for the MTU takes it away.
+    // A backend whose replies would come in by an unseen device can't be served.
+    // Asking for the MTU overwrites the index.
     let index = query.ifindex;
     // SAFETY: copied at once.
     let device = unsafe { maps::DEVICES.get(index).copied() }.ok_or(no_way(packet))?;
@@ -169,7 +171,8 @@ fn ask_hop<P: Packet, F: Family>(
     // SAFETY: both fields of the union are the same integer.
     let mtu = if neighbour { unsafe { query.__bindgen_anon_1.mtu_result } } else { ask_mtu(packet, query) };
     let is_xdp = device.flags & DEVICE_XDP != 0;
-    // SAFETY: the map look-up checked the index. Stores that the compiler must not move: nobody believes the rest meanwhile.
+    // SAFETY: the map look-up checked the index. The compiler must not move the stores: a reader trusts the
+    // rest only once it sees `backend`.
     unsafe {
         (&raw mut (*entry).backend).write_volatile(BackendRef::NONE.0);
         (&raw mut (*entry).source).write_volatile(source);
@@ -185,12 +188,12 @@ fn ask_hop<P: Packet, F: Family>(
     Ok(())
 }
 
-/// Without a neighbour the FIB says no MTU, unless the packet is too long.
+/// Asks for the MTU. Without a neighbour the FIB names none, unless the packet is too long.
 #[inline(always)]
 fn ask_mtu<P: Packet>(packet: &P, query: &mut bpf_fib_lookup) -> u16 {
     query.__bindgen_anon_1.tot_len = u16::MAX;
     query.ifindex = packet.device();
-    // What the look-up wrote there lies where it wants a table's number, which no flag announces.
+    // The look-up reads its own result there as a table's number only if a flag says so, and none does.
     let _ = look_up(packet, query, 0);
     // SAFETY: both fields of the union are the same integer.
     unsafe { query.__bindgen_anon_1.mtu_result }
@@ -205,12 +208,13 @@ fn device_flags(device: u32) -> u32 {
 #[repr(C, align(8))]
 struct Query(bpf_fib_lookup);
 
-/// A query for a packet that came in here. With a length the answer says what length is possible.
+/// A query for a packet that came in here. With a length in it, the answer names the possible length.
 #[inline(always)]
 fn blank_query<'a, P: Packet>(packet: &P, room: &'a mut MaybeUninit<Query>) -> &'a mut bpf_fib_lookup {
     let words = room.as_mut_ptr().cast::<u64>();
     for index in 0..size_of::<Query>() / size_of::<u64>() {
-        // Volatile: what LLVM makes of it otherwise, without an Ethernet header, masks pointers, which the verifier refuses.
+        // Volatile: for a frame without an Ethernet header LLVM would otherwise mask pointers, which the
+        // verifier refuses.
         // SAFETY: inside the query, which is aligned for words.
         unsafe { words.add(index).write_volatile(0) };
     }
@@ -221,7 +225,9 @@ fn blank_query<'a, P: Packet>(packet: &P, room: &'a mut MaybeUninit<Query>) -> &
     query
 }
 
-/// Whether the neighbour is known. Device and MTU are, else there is no way.
+/// Asks the FIB; returns whether the neighbour is known.
+///
+/// Device and MTU are known then, or the look-up fails.
 #[inline(always)]
 fn look_up<P: Packet>(packet: &P, query: &mut bpf_fib_lookup, flags: u32) -> Result<bool, Verdict> {
     let size = size_of::<bpf_fib_lookup>() as i32;
@@ -239,7 +245,7 @@ fn look_up<P: Packet>(packet: &P, query: &mut bpf_fib_lookup, flags: u32) -> Res
     }
 }
 
-/// TC asks again, and has the last word.
+/// The verdict without a route. TC asks again and decides.
 #[inline(always)]
 fn no_way<P: Packet>(packet: &P) -> Verdict {
     if packet.needs_xdp_way() { HAND_TO_TC } else { Verdict::Drop(Reason::NoWay) }

@@ -1,7 +1,7 @@
-//! Backends on other nodes that are reached from an address and port of this node: both directions pass here.
+//! Backends on other nodes, reached from an address and port of this node (SNAT), in both directions.
 //!
-//! The stage that chooses a backend stores a flow entry and ends ([`handoff`]). The functions here begin anew from the frame: called
-//! from inside that stage, they would not fit the stack.
+//! The stage that chooses a backend stores a flow entry and ends ([`handoff`]). The functions here begin anew
+//! from the frame: called from inside that stage, they would not fit the stack.
 
 use proxy_common::backend::Backend;
 use proxy_common::flow::Flow;
@@ -20,7 +20,7 @@ use crate::packet::{Packet, Parsed};
 use crate::parse::parse_then;
 use crate::verdict::{BY_HOP, Decision, NO_ROOM, NextStage, UNTOUCHED, Verdict};
 
-/// Stores for [`translate`] that a packet opens a connection, as far as this node knows.
+/// Stores the backend for [`translate`], for a packet that opens a connection as far as this node knows.
 #[inline(always)]
 pub fn hand_over_new<F: Family>(backend: &Backend<F::Address>, owner: &Owner) -> NextStage {
     handoff::store::<F>(&Flow {
@@ -32,8 +32,9 @@ pub fn hand_over_new<F: Family>(backend: &Backend<F::Address>, owner: &Owner) ->
     })
 }
 
-/// Stores a connection's entry for [`translate`]; `None` if it is another connection's by now. What was copied is
-/// judged: the entry may change its owner while it is read.
+/// Stores a connection's entry for [`translate`]; `None` if the entry is another connection's by now.
+///
+/// The check reads the copy: the map may reuse the entry while it is read.
 #[inline(always)]
 pub fn hand_over_flow<F: Family>(entry: &FlowOf<F>, key: &KeyOf<F>) -> Option<NextStage> {
     let leave = handoff::store::<F>(entry);
@@ -46,7 +47,7 @@ pub fn is_reply<F: Family>(key: &KeyOf<F>) -> bool {
     flow::lookup_translated::<F>(key).is_some()
 }
 
-/// Sends a client's packet on to the backend that was stored.
+/// Sends a client's packet to the stored backend.
 #[inline(never)]
 pub fn translate<P: Packet, F: Header>(mut packet: P) -> Verdict {
     parse_then::<P, F>(&mut packet, Side::Uplink, translate_parsed::<P, F>)
@@ -73,8 +74,9 @@ fn translate_parsed<P: Packet, F: Header>(packet: &mut P, parsed: &Parsed<F::Add
     Ok(Verdict::Send(Reason::SentSnat, next.device))
 }
 
-/// Stores the entry of a reply to a translated connection; where there is none, the reply is not ours. As in [`hand_over_flow`], what was
-/// copied is judged.
+/// Stores the entry of a reply to a translated connection. Without an entry the reply is not ours.
+///
+/// As in [`hand_over_flow`], the check reads the copy.
 #[inline(always)]
 pub fn store_reply<F: Family>(key: &KeyOf<F>) -> Result<(Found, &'static FlowOf<F>), Verdict> {
     let (found, entry) = flow::lookup_translated::<F>(key).ok_or(UNTOUCHED)?;
@@ -83,7 +85,7 @@ pub fn store_reply<F: Family>(key: &KeyOf<F>) -> Result<(Found, &'static FlowOf<
     if flow::is_reply_entry::<F>(entry, key) { Ok((found, entry)) } else { Err(UNTOUCHED) }
 }
 
-/// A backend's reply to this node: back to the client, from the frontend. Anything else is not ours.
+/// Sends a backend's reply to this node on to the client, from the frontend. Other packets are not ours.
 #[inline(never)]
 pub fn restore<P: Packet, F: Header>(mut packet: P) -> Verdict {
     parse_then::<P, F>(&mut packet, Side::Uplink, restore_parsed::<P, F>)
@@ -94,7 +96,7 @@ fn restore_parsed<P: Packet, F: Header>(packet: &mut P, parsed: &Parsed<F::Addre
     let (found, entry) = store_reply::<F>(&parsed.key)?;
     let frontend = (entry.source, entry.source_port);
     let client = (entry.destination, entry.destination_port);
-    // What the backend is told comes from where it sent the packet: an address of this node.
+    // An error to the backend comes from the address it sent the packet to: one of this node.
     check_hops(parsed, 0)?;
     let length = packet.largest_packet(parsed, 0);
     let mut next = NextHop::default();
