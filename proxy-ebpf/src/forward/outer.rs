@@ -18,7 +18,8 @@ pub const ONWARD: u32 = 1 << 14;
 
 pub const HINT_MASK: u32 = ONWARD - 1;
 
-/// Writes Ethernet and outer headers in front of an inner packet of family `F`; `between` is the UDP header's bytes, or zero.
+/// Writes Ethernet and outer headers in front of an inner packet of family `F`; `between` is the UDP header's
+/// bytes, or zero.
 #[inline(always)]
 pub fn write_outer<P: Packet, F: Family>(
     packet: &P,
