@@ -1,6 +1,7 @@
 //! Flow entries: look-up and creation.
 //!
-//! Entries of both directions are made, renewed and closed together, so that neither outlives the other.
+//! The programs make, renew and close the entries of both directions together, so that neither outlives the
+//! other.
 
 use proxy_common::flow::{
     FLOW_CLOSING, FLOW_DECAPSULATED, FLOW_ENCAPSULATE, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT, FLOW_OUTER_IPV6,
@@ -14,7 +15,7 @@ use crate::maps::v6::V6;
 use crate::maps::{clock, config};
 use crate::packet::Parsed;
 
-/// What a walk needs of an entry that has not expired; the rest stays in the map.
+/// The parts of a live entry that a walk needs; the rest stays in the map.
 #[derive(Clone, Copy)]
 pub struct Found {
     /// The backend that serves the connection.
@@ -22,7 +23,7 @@ pub struct Found {
     /// The port the backend knows the client by, network byte order.
     pub client_port: u16,
     pub(super) last_seen: u32,
-    /// When it was found.
+    /// The time of the look-up.
     pub(super) now: u32,
     pub(super) flags: u8,
     /// Whether it is still in FLOWS_NEW.
@@ -37,7 +38,7 @@ impl Found {
     pub const fn is_decapsulated(&self) -> bool {
         self.flags & FLOW_DECAPSULATED != 0
     }
-    /// Whether it is one that this node encapsulates.
+    /// Whether this node encapsulates the client's packets.
     #[inline(always)]
     pub const fn is_encapsulated(&self) -> bool {
         self.flags & FLOW_ENCAPSULATE != 0
@@ -48,7 +49,7 @@ impl Found {
         const BOTH: u8 = FLOW_FIN_CLIENT | FLOW_FIN_BACKEND;
         self.flags & BOTH == BOTH
     }
-    /// Whether nobody has answered in it.
+    /// Whether the client has not yet answered in it.
     #[inline(always)]
     pub const fn is_embryo(&self) -> bool {
         self.embryo
@@ -63,8 +64,10 @@ impl Found {
     pub const fn is_translated(&self) -> bool {
         self.translated
     }
-    /// Bytes of the outer headers they come in with. Whether one of them is UDP's is what this node does itself: an entry has
-    /// no room to say, and all nodes do the same, but for the minutes in which they are switched.
+    /// Bytes of the outer headers that the client's packets come in with.
+    ///
+    /// The entry has no room to say whether one is UDP's, so this node's own setting decides. All nodes have
+    /// the same, except for the minutes of a switch.
     #[inline(always)]
     pub fn outer_headers(&self) -> u16 {
         let network = if self.flags & FLOW_OUTER_IPV6 != 0 { V6::HEADER } else { V4::HEADER };
@@ -72,7 +75,7 @@ impl Found {
     }
 }
 
-/// Who sent the packet that renews an entry.
+/// The sender of the packet that renews an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Sender {
     /// The client.
@@ -81,8 +84,9 @@ pub enum Sender {
     Backend,
 }
 
-/// The live entry for a client's packet to a service, unless the packet opens a new connection that happens to have
-/// the ports of one that has ended.
+/// The live entry for a client's packet to a Service.
+///
+/// None if the packet opens a new connection that happens to have the ports of one that has ended.
 #[inline(always)]
 pub fn lookup<F: Family>(parsed: &Parsed<F::Address>, service: u32) -> Option<(Found, &'static FlowOf<F>)> {
     let (found, flow) = find::<F>(&parsed.key)?;
@@ -91,7 +95,7 @@ pub fn lookup<F: Family>(parsed: &Parsed<F::Address>, service: u32) -> Option<(F
     (belongs && !(parsed.is_syn() && ended)).then_some((found, flow))
 }
 
-/// The live entry for a backend's reply, with the frontend it has to come from and the client's own port.
+/// The live entry for a backend's reply, with the frontend that becomes its source and the client's own port.
 #[inline(always)]
 pub fn lookup_reply<F: Family>(parsed: &Parsed<F::Address>) -> Option<(Found, Endpoint<F>, u16)> {
     let (found, flow) = find::<F>(&parsed.key)?;
@@ -99,21 +103,24 @@ pub fn lookup_reply<F: Family>(parsed: &Parsed<F::Address>) -> Option<(Found, En
     is_reply_entry::<F>(flow, &parsed.key).then_some((found, frontend, flow.destination_port))
 }
 
-/// The live entry for a reply that a backend on another node sent to this one: frontend and client are in it.
+/// The live entry for a reply from a backend on another node to this one. It holds frontend and client.
 #[inline(always)]
 pub fn lookup_translated<F: Family>(key: &KeyOf<F>) -> Option<(Found, &'static FlowOf<F>)> {
     find::<F>(key).filter(|(found, flow)| found.translated && is_reply_entry::<F>(flow, key))
 }
 
-/// The live entry, of either direction, for packets with a tuple that another packet quotes.
+/// The live entry, of either direction, for packets with a quoted tuple.
 #[inline(always)]
 pub fn lookup_quoted<F: Family>(key: &KeyOf<F>) -> Option<&'static FlowOf<F>> {
     let (_, flow) = find::<F>(key)?;
     (is_client_entry::<F>(flow, key) || is_reply_entry::<F>(flow, key)).then_some(flow)
 }
 
-/// A value may be given to another key while it is read (an LRU map reuses nodes at once, and an update of an existing
-/// key frees one). Every entry holds its client, or a fingerprint, so that one that is another connection's can be told.
+/// Whether an entry is that of the client's packets with this key.
+///
+/// The map may give a value to another key while it is read: an LRU map reuses nodes at once, and an update
+/// of an existing key frees one. Every entry therefore holds its client, or a fingerprint, which shows
+/// another connection's entry.
 #[inline(always)]
 pub fn is_client_entry<F: Family>(flow: &FlowOf<F>, key: &KeyOf<F>) -> bool {
     if flow.check != 0 {
@@ -123,7 +130,7 @@ pub fn is_client_entry<F: Family>(flow: &FlowOf<F>, key: &KeyOf<F>) -> bool {
     flow.flags & FLOW_REPLY == 0 && flow.source == key.source && same_port
 }
 
-/// As [`is_client_entry`]; a reply goes to the client.
+/// As [`is_client_entry`], for a reply: it goes to the client.
 #[inline(always)]
 pub fn is_reply_entry<F: Family>(flow: &FlowOf<F>, key: &KeyOf<F>) -> bool {
     if flow.check != 0 {
@@ -159,7 +166,7 @@ fn live<F: Family>(flow: &FlowOf<F>, embryo: bool) -> Option<Found> {
     Some(Found { backend, client_port: source_port, last_seen, now, flags, embryo, translated })
 }
 
-/// Whether an entry is that of the other direction of what has this key.
+/// Whether an entry is that of the other direction of this key.
 #[inline(always)]
 pub fn is_twin<F: Family>(twin: &FlowOf<F>, key: &KeyOf<F>) -> bool {
     twin.source == key.destination
@@ -168,7 +175,7 @@ pub fn is_twin<F: Family>(twin: &FlowOf<F>, key: &KeyOf<F>) -> bool {
         && twin.destination_port == key.source_port
 }
 
-/// Turns the client's entry into the reply's, or the other way round: what `key` has becomes what `twin` has.
+/// Turns the client's entry into the reply's, or the reverse: `twin` takes the place of `key`.
 #[inline(always)]
 pub fn reverse_entry<F: Family>(flow: &mut FlowOf<F>, key: &KeyOf<F>, twin: &KeyOf<F>) {
     const REWRITES: u8 = FLOW_REWRITE_SOURCE | FLOW_REWRITE_DESTINATION;
@@ -182,7 +189,7 @@ pub fn reverse_entry<F: Family>(flow: &mut FlowOf<F>, key: &KeyOf<F>, twin: &Key
     }
 }
 
-/// What is a source in one direction is a destination in the other.
+/// Swaps the rewrite flags: the source of one direction is the destination of the other.
 #[inline(always)]
 const fn swap_rewrites(flags: u8) -> u8 {
     (flags & FLOW_REWRITE_SOURCE) << 1 | (flags & FLOW_REWRITE_DESTINATION) >> 1

@@ -1,9 +1,10 @@
-//! SCRATCH: a flow entry that one stage of a packet stores for the next, which begins anew from the frame with a stack of its own.
+//! SCRATCH: the flow entry that one stage of a packet stores for the next, which begins anew from the frame
+//! with a stack of its own.
 
 use crate::maps::family::{Family, FlowOf};
 use crate::verdict::{NO_ROOM, NextStage, Verdict};
 
-/// The entry that was stored last.
+/// The last stored entry.
 #[inline(always)]
 pub fn load<F: Family>() -> Result<&'static FlowOf<F>, Verdict> {
     let scratch = F::scratch().ok_or(NO_ROOM)?;

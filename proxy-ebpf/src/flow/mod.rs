@@ -1,4 +1,4 @@
-//! Flow entries, and the ports that connections are given.
+//! Flow entries, and the ports of connections.
 
 mod entry;
 pub mod handoff;

@@ -1,8 +1,8 @@
-//! Which connections are this mode's while the node goes over from IPVS to eBPF, or back.
+//! The connections of this mode while the node changes from IPVS to eBPF, or back.
 //!
-//! TCP and SCTP connections stay with the mode they began in, datagrams go with the new one at once. What is the other mode's
-//! passes untouched: IPVS is in the stack, and asks for no more than that a packet gets there. `SHARE` is fixed when the programs
-//! are loaded, so that the verifier removes all of this where a mode serves alone.
+//! TCP and SCTP connections stay with the mode they began in; datagrams go with the new one at once. Packets
+//! of the other mode pass untouched: IPVS is in the stack, and only needs to get them. `SHARE` is fixed when
+//! the programs are loaded, so the verifier removes all of this code if a mode serves alone.
 
 use proxy_common::rules::Role;
 
@@ -12,7 +12,9 @@ use crate::maps::mode::{is_newer, is_older, owns_unknown};
 use crate::packet::Parsed;
 use crate::verdict::{NO_ROOM, NextStage, UNTOUCHED};
 
-/// Whether a packet for a frontend is the other mode's, whoever sent it: it `needs_no_entry` of connections where it is a director's.
+/// Whether a packet for a frontend is the other mode's, whichever side sent it.
+///
+/// A director `needs_no_entry` of its connections.
 #[inline(always)]
 pub fn is_other_modes<F: Family>(parsed: &Parsed<F::Address>, needs_no_entry: bool) -> bool {
     match parsed.role() {
@@ -30,8 +32,10 @@ fn began_before<F: Family>(parsed: &Parsed<F::Address>, needs_no_entry: bool) ->
     }
 }
 
-/// Leaves a packet to the other mode if its connection began after this mode gave way. Such a connection is entered by `other_mode`, in
-/// a stage with a stack of its own: a director that `needs_no_entry` of connections could not tell them from its own otherwise.
+/// Leaves a packet to the other mode if its connection began after this mode gave way.
+///
+/// `other_mode` enters such a connection, in a stage with a stack of its own. A director that
+/// `needs_no_entry` could otherwise not tell it from its own.
 #[inline(always)]
 pub fn check_owner<F: Family>(
     parsed: &Parsed<F::Address>,
@@ -56,12 +60,14 @@ pub fn check_owner<F: Family>(
 
 /// This mode has the connection.
 const KNOWN: u32 = 0;
-/// Nobody has an entry of it.
+/// No map has an entry of it.
 const UNKNOWN: u32 = 1;
-/// It began after this mode gave way, or begins.
+/// It begins now, or began after this mode gave way.
 const LATER: u32 = 2;
 
-/// A SYN that may be forged ends no connection: it goes where that goes.
+/// The age of a packet's connection by its flow entry: `KNOWN`, `UNKNOWN` or `LATER`.
+///
+/// A SYN may be forged, so it ends no connection: it goes where the connection goes.
 #[inline(never)]
 fn age<F: Family>(parsed: &Parsed<F::Address>, service: u32) -> u32 {
     match flow::lookup::<F>(parsed, service) {

@@ -1,4 +1,4 @@
-//! Flow entries that are made, and those that have to go before.
+//! Creation of flow entries, and removal of those in their way.
 
 use aya_ebpf::bindings::BPF_ANY;
 use proxy_common::flow::{
@@ -16,8 +16,11 @@ use crate::maps::{clock, observe};
 use crate::packet::Parsed;
 use crate::verdict::{NO_ROOM, Verdict};
 
-/// Makes both entries of a connection to a backend on this node, and says by which port the backend knows the client:
-/// another one than the client's own if the replies could not be told from another connection's. A RST leaves no trace.
+/// Makes both entries of a connection to a backend on this node, and returns the port by which the backend
+/// knows the client.
+///
+/// It is another port than the client's own if the replies could not be told from another connection's. A RST
+/// leaves no trace.
 #[inline(never)]
 pub fn create<F: Family>(
     parsed: &Parsed<F::Address>,
@@ -39,13 +42,14 @@ pub fn create<F: Family>(
     port_or_verdict(open::<F>(key, &reply_key, owner, first_state(parsed)), Reason::ReplyKeyInUse)
 }
 
-/// No map took the entries.
+/// No map accepted the entries.
 pub const REFUSED: u32 = 1 << 16;
 
-/// The reply key, each that was tried, is another connection's.
+/// Every tried reply key belongs to another connection.
 pub const IN_USE: u32 = 2 << 16;
 
-/// What became of two entries: the port by which the backend knows the client (network byte order), unless it is `REFUSED` or `IN_USE`.
+/// The outcome of making two entries: the port by which the backend knows the client (network byte order), or
+/// `REFUSED` or `IN_USE`.
 #[inline(always)]
 pub const fn port_or_verdict(answer: u32, in_use: Reason) -> Result<u16, Verdict> {
     match answer {
@@ -55,7 +59,7 @@ pub const fn port_or_verdict(answer: u32, in_use: Reason) -> Result<u16, Verdict
     }
 }
 
-/// Makes both entries in a global function; for the answer see [`port_or_verdict`].
+/// Makes both entries in a global function; [`port_or_verdict`] explains the answer.
 #[inline(always)]
 fn open<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: u8) -> u32 {
     store_key::<F>(KEY, key);
@@ -74,18 +78,19 @@ fn open_body<F: Family>(backend: u32, service: u32, opening: u32) -> u32 {
     };
     let opening = Opening(opening);
     let owner = Owner { backend: BackendRef(backend), service, flags: opening.flags() };
-    // SAFETY: this CPU's own, and nobody else looks at it meanwhile.
+    // SAFETY: this CPU's own, and no other code uses it meanwhile.
     insert_both::<F>(key, unsafe { &mut *reply_key }, &owner, opening.state())
 }
 
-/// How a connection is opened: bits 0 to 7 are the `FLOW_*` bits of both entries, bits 8 to 15 their state.
+/// The way a connection is opened: bits 0 to 7 are the `FLOW_*` bits of both entries, bits 8 to 15 their
+/// state.
 #[derive(Clone, Copy)]
 pub struct Opening(pub u32);
 
 impl Opening {
     const STATE_SHIFT: u32 = 8;
 
-    /// With these bits and this state.
+    /// Packs these bits and this state.
     #[inline(always)]
     pub const fn new(flags: u8, state: u8) -> Self {
         Self((state as u32) << Self::STATE_SHIFT | flags as u32)
@@ -102,10 +107,10 @@ impl Opening {
     }
 }
 
-/// Makes both entries; for the answer see [`port_or_verdict`].
+/// Makes both entries; [`port_or_verdict`] explains the answer.
 #[inline(always)]
 fn insert_both<F: Family>(key: &KeyOf<F>, reply_key: &mut KeyOf<F>, owner: &Owner, state: u8) -> u32 {
-    // One entry is built and turned round in place: two of them do not fit the stack.
+    // One entry is built and reversed in place: two entries do not fit the stack.
     let mut flow = blank::<F>(key, owner, state);
     (flow.destination, flow.destination_port) = (reply_key.source, reply_key.source_port);
     flow.flags = FLOW_REWRITE_DESTINATION | owner.flags;
@@ -133,7 +138,8 @@ fn insert_both<F: Family>(key: &KeyOf<F>, reply_key: &mut KeyOf<F>, owner: &Owne
 #[inline(always)]
 fn free_port<F: Family>(reply_key: &mut KeyOf<F>, key: &KeyOf<F>) -> Option<u16> {
     const TRIES: u16 = 4;
-    /// Odd, so that every port is reached; never the privileged ones, which mean something to some servers.
+    /// Odd, so that the steps reach every port. Privileged ports, which mean something to some servers, are
+    /// left out.
     const STEP: u16 = 0x6d2b;
     let mut port = u16::from_be(key.source_port);
     for _ in 0..TRIES {
@@ -146,17 +152,18 @@ fn free_port<F: Family>(reply_key: &mut KeyOf<F>, key: &KeyOf<F>) -> Option<u16>
     None
 }
 
-/// What stands in FLOWS is expired, closing, or names a backend that is gone; it would be found first.
+/// Removes an entry in FLOWS that is expired, closing, or names a backend that is gone. A look-up would find
+/// it first.
 #[inline(always)]
 pub fn clear<F: Family>(key: &KeyOf<F>) {
-    // A removal takes the bucket's lock even where there is nothing.
+    // A removal takes the bucket's lock even if it finds nothing.
     // SAFETY: nothing is read.
     if unsafe { F::flows().get(key) }.is_some() {
         let _ = F::flows().remove(key);
     }
 }
 
-/// Forgets what a client's packets had: something that is not ours begins with its ports.
+/// Forgets the entries of a client's packets, because a foreign connection begins with its ports.
 #[inline(never)]
 pub fn forget<F: Family>(key: &KeyOf<F>) {
     let key = *key;
@@ -164,8 +171,10 @@ pub fn forget<F: Family>(key: &KeyOf<F>) {
     let _ = F::flows_new().remove(&key);
 }
 
-/// Forgets a client's datagrams to a service, or a connection that is over, whose replies could not be told from those to what it
-/// sends, with this key, to the backend itself: what it did last counts.
+/// Forgets a client's datagrams to a Service, or a finished connection, when the client now sends with this
+/// key to the backend itself.
+///
+/// Replies to the two could not be told apart. The client's last packet counts.
 #[inline(never)]
 pub fn forget_ambiguous<F: Family>(key: &KeyOf<F>) {
     let reply_key = key.reversed();
@@ -192,7 +201,7 @@ fn is_taken<F: Family>(reply_key: &KeyOf<F>, key: &KeyOf<F>) -> bool {
         && (other.source != key.destination || other.source_port != key.destination_port)
 }
 
-/// Remembers on a director which node serves a connection whose slot is unsettled.
+/// Records on a director which node serves a connection whose slot is unsettled.
 #[inline(never)]
 pub fn remember<F: Family>(parsed: &Parsed<F::Address>, owner: &Owner) -> Result<(), Verdict> {
     if parsed.tcp_flags & tcp_flag::RST != 0 {
@@ -203,19 +212,20 @@ pub fn remember<F: Family>(parsed: &Parsed<F::Address>, owner: &Owner) -> Result
     F::flows_new().insert(&parsed.key, flow, BPF_ANY.into()).map_err(|_| NO_ROOM)
 }
 
-/// Whom a connection was given to.
+/// The owner of a connection.
 #[derive(Clone, Copy)]
 pub struct Owner {
     /// The backend.
     pub backend: BackendRef,
-    /// The service it was chosen for.
+    /// The Service it was chosen for.
     pub service: u32,
-    /// `FLOW_*` bits both entries get.
+    /// `FLOW_*` bits for both entries.
     pub flags: u8,
 }
 
-/// The state in which a packet's connection is entered. One in mid-connection belongs to one whose entry was lost: it may be silent
-/// for long.
+/// The state in which a packet's connection is entered.
+///
+/// A packet in mid-connection belongs to one whose entry was lost, and may be silent for long.
 #[inline(always)]
 pub const fn first_state<A>(parsed: &Parsed<A>) -> u8 {
     match parsed.key.protocol {
@@ -225,7 +235,7 @@ pub const fn first_state<A>(parsed: &Parsed<A>) -> u8 {
     }
 }
 
-/// A client's entry that says nothing of what becomes of its packets.
+/// A client's entry that does not yet say how its packets are rewritten.
 #[inline(always)]
 pub fn blank<F: Family>(key: &KeyOf<F>, owner: &Owner, state: u8) -> FlowOf<F> {
     Flow {

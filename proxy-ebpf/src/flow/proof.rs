@@ -1,5 +1,6 @@
-//! Whether who sends in a client's name has seen what its backend said, before its connection is moved to FLOWS: a flood of forged
-//! SYNs and ACKs would take the place of silent connections there.
+//! Proof that the client has seen its backend's answer, before its connection moves to FLOWS.
+//!
+//! Without it a flood of forged SYNs and ACKs would evict silent connections there.
 
 use proxy_common::addr::Address;
 use proxy_common::answer::{ANSWERS_ENTRIES, ANSWERS_ROW, Answer};
@@ -10,8 +11,9 @@ use crate::maps;
 use crate::maps::family::{Family, KeyOf};
 use crate::packet::{Packet, Parsed, Transport};
 
-/// Notes what a backend's packet in an embryo says; a RST is no answer, and a datagram none that could be told. It promotes nothing. A
-/// function of its own: the walks have no room on the stack.
+/// Records a backend's answer to an embryo; it promotes nothing.
+///
+/// A RST is no answer, and a datagram's can't be told. Not inlined: the walks have no room on the stack.
 #[inline(never)]
 pub fn record_answer<P: Packet, F: Family>(packet: P, parsed: &Parsed<F::Address>) -> bool {
     let is_reset = parsed.tcp_flags & tcp_flag::RST != 0;
@@ -49,8 +51,9 @@ fn record_number<A: Address>(number: u32, parsed: &Parsed<A>) {
     write(row, place, answer);
 }
 
-/// Whether a client's number shows that it has seen what the backend said in replies with this key. What has served is forgotten:
-/// should the entry be lost, other numbers will do.
+/// Whether a client's number shows that it has seen the backend's answer in replies with this key.
+///
+/// The number that proved it is forgotten: if the entry is lost, other numbers will do.
 #[inline(always)]
 pub fn is_shown<F: Family>(reply_key: &KeyOf<F>, number: u32) -> bool {
     let hash = flow_hash(reply_key);
@@ -83,13 +86,13 @@ fn write(row: *mut u64, index: usize, answer: Answer) {
     unsafe { row.add(index % ANSWERS_ROW).write_volatile(answer.0) }
 }
 
-/// What a client acknowledges in TCP; in SCTP its packet's tag. Zero where there is none.
+/// The number that a client acknowledges in TCP; in SCTP its packet's tag; zero if there is none.
 #[inline(always)]
 pub fn acknowledged<P: Packet>(packet: &P, transport: Transport) -> u32 {
     load::<P>(packet, transport, if transport.is_tcp() { 8 } else { 4 })
 }
 
-/// A backend's sequence number in TCP; in SCTP the tag that it chooses in an INIT ACK (RFC 9260, section 3.3.3).
+/// A backend's sequence number in TCP; in SCTP the tag of its INIT ACK (RFC 9260, section 3.3.3).
 #[inline(always)]
 fn own_number<P: Packet>(packet: &P, transport: Transport) -> u32 {
     load::<P>(packet, transport, if transport.is_tcp() { 4 } else { 16 })

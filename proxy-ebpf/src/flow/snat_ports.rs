@@ -1,7 +1,8 @@
-//! Who has which port of this node towards a backend (SNAT), and who gets one.
+//! The ports of this node that connections use towards a backend (SNAT), and their assignment.
 //!
-//! A port that the connection's hash names is tried first, then seven more. If none of them is free or quiet, all ports of the
-//! range are gone through. A port in use is lent only if there is no other one.
+//! The first attempt is the port named by the connection's hash, then come seven more. If none of them is
+//! free or quiet, the search goes through all ports of the range. A port in use is lent only if there is no
+//! other one.
 
 use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
 use proxy_common::flow::{
@@ -22,18 +23,21 @@ use crate::maps::{self, clock};
 use crate::packet::Parsed;
 use crate::verdict::Verdict;
 
-/// Ports that the hash of a connection names.
+/// Ports that a connection's hash names.
 const TRIES: u32 = 8;
-/// Ports that [`search_row`] looks at: the verifier walks through all of its rounds, and through all rows of a search.
+/// Ports that [`search_row`] looks at: the verifier walks through all of its rounds, and through all rows of
+/// a search.
 const ROW: u32 = 64;
 /// Rows of the largest range, and one more; see [`search`].
 const ROWS: u32 = (1 << 16) / ROW + 1;
-/// Milliseconds for which nobody looks through all ports towards a destination again after all of them were found taken. A search
-/// of 64,512 ports takes some milliseconds.
+/// Milliseconds without a new search towards a destination after one found all ports taken. A search of
+/// 64,512 ports takes some milliseconds.
 const PAUSE: u32 = 100;
 
-/// A port for a connection: an [`Offer`]'s number, zero if all are taken. The keys are those that are stored for global functions, of
-/// which the reply's lacks the port; those functions read what is written here.
+/// Chooses a port for a connection: an [`Offer`]'s number, zero if all are taken.
+///
+/// The keys are those stored for global functions, which read the port written here. The reply's key lacks
+/// its port.
 #[inline(always)]
 fn choose<F: Family>(key: &KeyOf<F>, reply_key: *mut KeyOf<F>) -> u32 {
     let (mut hash, mut best) = (flow_hash(key), Offer::NONE);
@@ -44,11 +48,12 @@ fn choose<F: Family>(key: &KeyOf<F>, reply_key: *mut KeyOf<F>) -> u32 {
         }
         hash = mix(u64::from(hash) + 1) as u32;
     }
-    // One that was used this very second is the last resort.
+    // A port that was used this very second is the last resort.
     if best.is_quiet() { best.0 } else { best.or_better(search::<F>(reply_key, hash)).0 }
 }
 
-/// Chooses a port and makes both entries, each in a global function; for the answer see [`flow::port_or_verdict`].
+/// Chooses a port and makes both entries, each in a global function; [`flow::port_or_verdict`] explains the
+/// answer.
 #[inline(always)]
 fn open<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: u8) -> u32 {
     store_key::<F>(KEY, key);
@@ -71,7 +76,7 @@ fn choose_body<F: Family>() -> u32 {
     }
 }
 
-// Its own beginning, as the one in `flow/open.rs` has: with a function for both it needs half as much stack again.
+// Repeats the beginning of the one in `flow/open.rs`: a function for both needs half as much stack again.
 #[inline(always)]
 fn open_body<F: Family>(backend: u32, service: u32, opening: u32, chosen: u32) -> u32 {
     let (Some(key), Some(reply_key)) = (stored_key::<F>(KEY), key_room::<F>(REPLY_KEY)) else {
@@ -82,8 +87,9 @@ fn open_body<F: Family>(backend: u32, service: u32, opening: u32, chosen: u32) -
     insert_with_port::<F>(key, reply_key, &owner, opening.state(), chosen)
 }
 
-/// Gives a connection the port that was chosen, which the reply key lacks, and makes both entries; for the answer see
-/// [`flow::port_or_verdict`]. The keys are as for [`choose`].
+/// Gives a connection the chosen port, which the reply key lacks, and makes both entries.
+///
+/// The keys are as for [`choose`]; [`flow::port_or_verdict`] explains the answer.
 #[inline(always)]
 fn insert_with_port<F: Family>(
     key: &KeyOf<F>,
@@ -104,8 +110,10 @@ fn insert_with_port<F: Family>(
     enter::<F>(key, unsafe { &*reply_key }, owner, state)
 }
 
-/// The first port of all that is free or quiet, from a hash on; else the best one. Where none is, nobody who asks within `PAUSE` is
-/// searched for: else packets that can't be served would cost a whole search each.
+/// Searches all ports from a hash on for the first one that is free or quiet; else returns the best one.
+///
+/// If there is none, further requests within `PAUSE` are not searched for. Otherwise each packet that can't
+/// be served would cost a whole search.
 #[inline(always)]
 fn search<F: Family>(reply_key: *mut KeyOf<F>, from: u32) -> Offer {
     write_port::<F>(reply_key, 0);
@@ -121,8 +129,8 @@ fn search<F: Family>(reply_key: *mut KeyOf<F>, from: u32) -> Offer {
         return Offer::NONE;
     }
     let count = SNAT_PORT_COUNT.load();
-    // A little less than the distance of two ports, for all of the range together less than one distance: after one step more than
-    // there are ports none was left out.
+    // A little less than the distance of two ports; over the whole range the error stays below one distance.
+    // So one step more than there are ports leaves none out.
     let distance = u32::MAX.checked_div(count).unwrap_or(0);
     let (mut hash, mut best) = (from, Offer::NONE);
     for row in 0..ROWS {
@@ -152,7 +160,7 @@ fn search_row_body<F: Family>(from: u32, distance: u32) -> u32 {
     }
 }
 
-/// One row of a search: an [`Offer`]'s number, of the first port that is free or quiet, else of the best one.
+/// Searches one row: an [`Offer`]'s number for the first port that is free or quiet, else for the best one.
 #[inline(always)]
 fn search_row<F: Family>(reply_key: *mut KeyOf<F>, from: u32, distance: u32) -> u32 {
     let (mut hash, mut best) = (from, Offer::NONE);
@@ -166,7 +174,7 @@ fn search_row<F: Family>(reply_key: *mut KeyOf<F>, from: u32, distance: u32) -> 
     best.0
 }
 
-/// A port (network byte order), below what it is worth to who wants one; zero if it is taken.
+/// A port (network byte order) and, above it, its worth to the new connection; zero if it is taken.
 #[derive(Clone, Copy)]
 struct Offer(u32);
 
@@ -221,9 +229,9 @@ pub fn port_of(hash: u32) -> u16 {
 
 /// Another connection has the reply key, and needs it.
 const TAKEN: u32 = 0;
-/// Nobody has it, or this very connection.
+/// No connection has it, or only this one.
 const FREE: u32 = 0xffff;
-/// What a port is worth, beside the seconds of its silence, whose connection was begun and never came to be.
+/// Added to the seconds of a port's silence if its connection began but was never established.
 const ABANDONED: u32 = 0x100;
 
 global_by_family! { fn global_occupancy = occupancy4 | occupancy6() -> u32, occupancy_body }
@@ -236,7 +244,8 @@ fn occupancy_body<F: Family>() -> u32 {
     }
 }
 
-/// Whether a reply key can be had: `TAKEN`, `FREE`, or between them what it is worth, where it may be taken from another connection.
+/// Whether a reply key is available: `TAKEN`, `FREE`, or between them its worth if it may be taken from
+/// another connection.
 #[inline(always)]
 fn occupancy<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>) -> u32 {
     match flow::find::<F>(reply_key) {
@@ -246,10 +255,10 @@ fn occupancy<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>) -> u32 {
     }
 }
 
-/// What the port of another connection is worth: the longer that is silent, the more.
+/// The worth of another connection's port: the longer the connection is silent, the more.
 ///
-/// May be taken: what nobody has answered in, what has ended, and any datagrams' port, since nothing tells their end. A RST may be
-/// forged: only silence shows that it was believed.
+/// A port may be taken from an embryo, from a connection that has ended, and from any exchange of datagrams,
+/// which has no visible end. A RST may be forged: only silence shows that the receiver believed it.
 #[inline(always)]
 fn worth<F: Family>(found: &Found, entry: &FlowOf<F>) -> u32 {
     const BOTH: u8 = FLOW_FIN_CLIENT | FLOW_FIN_BACKEND;
@@ -274,7 +283,8 @@ fn evict_body<F: Family>() -> u32 {
     0
 }
 
-/// Takes a port from the connection it was lent to: both entries go, unless its client has a newer connection by now.
+/// Takes a port from the connection it was lent to. Both entries go, unless its client has a newer connection
+/// by now.
 #[inline(always)]
 fn remove_both<F: Family>(reply_key: &KeyOf<F>) {
     let Some((_, entry)) = flow::find::<F>(reply_key) else {
@@ -289,7 +299,8 @@ fn remove_both<F: Family>(reply_key: &KeyOf<F>) {
     let _ = F::flows_new().remove(reply_key);
 }
 
-/// Whether nobody's entry has the reply key: an entry of this very connection, or one that has expired, is removed.
+/// Whether no other connection has the reply key. Removes an entry of this very connection, or one that has
+/// expired.
 #[inline(always)]
 fn vacate<F: Family>(reply_key: &KeyOf<F>) -> bool {
     if global_occupancy::<F>() != FREE {
@@ -300,8 +311,10 @@ fn vacate<F: Family>(reply_key: &KeyOf<F>) -> bool {
     true
 }
 
-/// Makes both entries, the reply's first; for the answer see [`flow::port_or_verdict`]. Another CPU may have given the port to another
-/// connection this very moment: the packet is lost then, and its sender tries again.
+/// Makes both entries, the reply's first; [`flow::port_or_verdict`] explains the answer.
+///
+/// Another CPU may give the port to another connection at this moment. The packet is lost then, and its
+/// sender tries again.
 #[inline(always)]
 fn enter<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: u8) -> u32 {
     // Field by field: two entries do not fit the stack.
@@ -316,7 +329,7 @@ fn enter<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: 
     if is_shadowed && !vacate::<F>(reply_key) {
         return flow::IN_USE;
     }
-    // Another CPU may have been given the same port since we looked; what it has entered must stay.
+    // Another CPU may have got the same port since the look-up; its entry must stay.
     if F::flows_new().insert(reply_key, &flow, BPF_NOEXIST.into()).is_err()
         && !(vacate::<F>(reply_key) && F::flows_new().insert(reply_key, &flow, BPF_NOEXIST.into()).is_ok())
     {
@@ -329,8 +342,9 @@ fn enter<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: 
     reply_key.destination_port.into()
 }
 
-/// Makes both entries of a connection to the backend that was stored, and says which port of this node it has. A RST leaves no trace,
-/// and gets the port its connection would be given first.
+/// Makes both entries of a connection to the stored backend, and returns its port of this node.
+///
+/// A RST leaves no trace, and gets the port that its connection would try first.
 #[inline(never)]
 pub fn create<F: Family>(
     parsed: &Parsed<F::Address>,
@@ -349,7 +363,7 @@ pub fn create<F: Family>(
         protocol: key.protocol,
         ..FlowKey::default()
     };
-    // Until the backend answers, one that is met in its middle is as short-lived as one that begins.
+    // Until the backend answers, a connection met in its middle is as short-lived as a new one.
     let state = match flow::first_state(parsed) {
         FLOW_ESTABLISHED => FLOW_SYN,
         state => state,

@@ -1,4 +1,4 @@
-//! What packets do to the entries they belong to: promotion, the TCP states, and the time of the last one.
+//! The effects of packets on their entries: promotion, the TCP states, and the time of the last packet.
 
 use aya_ebpf::bindings::BPF_ANY;
 use proxy_common::flow::{
@@ -14,8 +14,10 @@ use crate::maps::family::{Family, FlowOf, KeyOf};
 use crate::maps::global::{KEY, REPLY_KEY, global_by_family, key_room, store_key, stored_key};
 use crate::packet::{Packet, Parsed};
 
-/// Renews an entry and its twin for a packet: promotes an embryo the client has answered in, follows FIN and RST,
-/// and writes the time at most once a second.
+/// Renews an entry and its twin for a packet.
+///
+/// Promotes an embryo the client has answered in, follows FIN and RST, and writes the time at most once a
+/// second.
 #[inline(always)]
 pub fn track<P: Packet, F: Family>(packet: &P, parsed: &Parsed<F::Address>, found: Found, sender: Sender) {
     let answered = !found.translated || found.flags & FLOW_ANSWERED != 0;
@@ -34,8 +36,10 @@ pub fn track<P: Packet, F: Family>(packet: &P, parsed: &Parsed<F::Address>, foun
     }
 }
 
-/// Promotes an embryo, unless the client's packet is no answer; says whether it has. A function of its own: the walks have no room on
-/// the stack. Of a packet that was encapsulated meanwhile it reads a wrong number, which is not asked for.
+/// Promotes an embryo if the client's packet is an answer; returns whether it did.
+///
+/// Not inlined: the walks have no room on the stack. From a packet encapsulated meanwhile it reads a wrong
+/// number, which is not used.
 #[inline(never)]
 fn promote_if_shown<P: Packet, F: Family>(packet: P, parsed: &Parsed<F::Address>) -> bool {
     if parsed.is_syn() || parsed.is_later() {
@@ -61,11 +65,12 @@ fn is_shown_body<F: Family>(number: u32) -> u32 {
     }
 }
 
-/// Whether a client's number shows that it has seen what was answered in an embryo. A director sees no answers, and datagrams have no
-/// numbers. `place` is for the other direction's key.
+/// Whether a client's number shows that it has seen the answer to an embryo.
+///
+/// A director sees no answers, and datagrams have no numbers. `place` has room for the other direction's key.
 #[inline(always)]
 fn has_seen_answer<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>, number: u32) -> bool {
-    // SAFETY: the memory is the map's for the program's run; the check tells another connection's.
+    // SAFETY: the memory is the map's for the program's run; the check shows another connection's entry.
     let Some(flow) = (unsafe { F::flows_new().get(key) }) else {
         return false;
     };
@@ -75,7 +80,7 @@ fn has_seen_answer<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>, number: u32)
     if flow.flags & FLOW_ENCAPSULATE != 0 || !has_connections(key.protocol) {
         return true;
     }
-    // SAFETY: this CPU's own, and nobody else looks at it meanwhile.
+    // SAFETY: this CPU's own, and no other code uses it meanwhile.
     let twin_key = unsafe {
         *place = flow.twin(key);
         &*place
@@ -99,11 +104,12 @@ fn promote_body<F: Family>() -> u32 {
     }
 }
 
-/// Moves an embryo and its twin to FLOWS; says whether it has. The stack has no room for the other direction's key, so `place` is for
-/// that.
+/// Moves an embryo and its twin to FLOWS; returns whether it did.
+///
+/// `place` has room for the other direction's key, which the stack lacks.
 #[inline(always)]
 fn move_to_flows<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) -> bool {
-    // SAFETY: copied at once; the check tells another connection's.
+    // SAFETY: copied at once; the check shows another connection's entry.
     let Some(entry) = (unsafe { F::flows_new().get(key) }) else {
         return false;
     };
@@ -143,7 +149,7 @@ const EMBRYO: u32 = 1 << 0;
 /// Bit of [`renew`]'s event: the packet is the backend's.
 const FROM_BACKEND: u32 = 1 << 1;
 
-/// `event` is a set of `EMBRYO` and `FROM_BACKEND`.
+/// Renews both entries; `event` is a set of `EMBRYO` and `FROM_BACKEND`.
 #[inline(always)]
 fn renew<F: Family>(key: &KeyOf<F>, tcp_flags: u8, event: u32, now: u32) {
     store_key::<F>(KEY, key);
@@ -163,8 +169,10 @@ fn renew_body<F: Family>(tcp_flags: u32, event: u32, now: u32) -> u32 {
     0
 }
 
-/// Writes time and state into both entries where they lie: an update through the map would take a node and a lock for
-/// each, and lose what another CPU writes meanwhile. An evicted twin is made again from what both share.
+/// Writes time and state into both entries in place.
+///
+/// An update through the map would take a node and a lock for each, and lose what another CPU writes
+/// meanwhile. An evicted twin is made again from the other entry.
 #[inline(always)]
 fn renew_both<F: Family>(key: &KeyOf<F>, tcp_flags: u8, embryo: bool, sender: Sender, now: u32) {
     let entry = if embryo { F::flows_new().get_ptr_mut(key) } else { F::flows().get_ptr_mut(key) };
@@ -206,9 +214,11 @@ fn renew_both<F: Family>(key: &KeyOf<F>, tcp_flags: u8, embryo: bool, sender: Se
     };
 }
 
-/// Both FINs or a RST close, or what means the same in SCTP. A director sees the client's side only. What comes after a RST
-/// shows that it was not believed: it may have been forged. An answer to a SYN shows nothing: the RST may have been the answer
-/// to a forged ACK.
+/// Updates state and time for a packet.
+///
+/// Both FINs, or a RST, close a connection, as do their equivalents in SCTP. A director sees the client's
+/// side only. A packet after a RST shows that the receiver did not believe it: the RST may have been forged.
+/// An answer to a SYN shows nothing: the RST may have been the answer to a forged ACK.
 #[inline(always)]
 fn update<F: Family>(flow: &mut FlowOf<F>, tcp_flags: u8, sender: Sender, now: u32) {
     flow.last_seen = now;
@@ -225,7 +235,7 @@ fn update<F: Family>(flow: &mut FlowOf<F>, tcp_flags: u8, sender: Sender, now: u
         };
     }
     if flow.flags & FLOW_ENCAPSULATE != 0 {
-        // Of the backend's side a director knows no more than that nothing follows a RST, if it is the last word.
+        // A director knows only this of the backend's side: nothing follows a RST, if it is the last packet.
         flow.flags &= !FLOW_FIN_BACKEND;
         if tcp_flags & tcp_flag::RST != 0 {
             flow.flags |= FLOW_FIN_BACKEND;
@@ -240,7 +250,8 @@ fn update<F: Family>(flow: &mut FlowOf<F>, tcp_flags: u8, sender: Sender, now: u
     }
 }
 
-/// Whether the other direction's key is another connection's by now: this one's entry was evicted, and its reply key given away.
+/// Whether the other direction's key is another connection's by now: this one's entry was evicted, and its
+/// reply key given away.
 #[inline(always)]
 fn is_given_away<F: Family>(twin_key: &KeyOf<F>, key: &KeyOf<F>) -> bool {
     find::<F>(twin_key).is_some_and(|(_, twin)| !is_twin::<F>(twin, key))
