@@ -1,4 +1,5 @@
-//! Fragments: only the first one of a packet says between which ports it travels; the others are told by what that left behind.
+//! Fragments: only the first one of a packet has the ports. The programs identify the others by the entry
+//! that it left.
 
 use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
 use proxy_common::addr::Address;
@@ -12,8 +13,10 @@ use crate::maps::{clock, mode, peers};
 use crate::packet::findings::Findings;
 use crate::select::{backend, vip};
 
-/// Enters a first fragment, if its packet may be a service's, and no other one was before it: nobody else's take room but this
-/// node's own, whose later ones would be held otherwise. The answer is what it says itself.
+/// Enters a first fragment, if its packet may be for a Service and no other fragment came before; returns its
+/// own ports.
+///
+/// Foreign packets take no room, except those for this node, whose later fragments would otherwise be held.
 #[inline(always)]
 pub fn enter<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> Findings {
     let is_ours = backend::lookup_frontend::<F>(key).is_some()
@@ -23,7 +26,7 @@ pub fn enter<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> Find
     if !is_ours && peers::peer::<F>(&key.destination) & PEER_SELF == 0 {
         return answer::<F>(key);
     }
-    // The stack has its own already.
+    // The stack has its own fragments already.
     if is_ours && known::<F>(place).is_some_and(FragmentOf::is_awaited) {
         return answer::<F>(key).with(Findings::AWAITED);
     }
@@ -35,7 +38,7 @@ pub fn enter<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> Find
 pub fn put<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> Findings {
     if is_followed::<F>(key.protocol) {
         let word = FragmentWord::new(place, of::<F>(key), clock::now());
-        // Refused: the others will be unknown.
+        // If the map refuses, the other fragments will be unknown.
         let _ = F::fragments().insert(place, &word.0, BPF_ANY.into());
     }
     answer::<F>(key)
@@ -55,7 +58,7 @@ const fn of<F: Family>(key: &KeyOf<F>) -> FragmentOf {
     }
 }
 
-/// What a later fragment belongs to.
+/// The packet that a later fragment belongs to.
 #[inline(always)]
 pub fn lookup<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> Findings {
     if !is_followed::<F>(key.protocol) {
@@ -67,14 +70,15 @@ pub fn lookup<F: Family>(key: &KeyOf<F>, place: &FragmentKey<F::Address>) -> Fin
     }
 }
 
-/// Says that fragments of a packet whose first one is not known are held, unless it has come by now: what it says.
+/// Records that fragments are held whose first one is unknown. If the first one has come by now, returns its
+/// word.
 #[inline(always)]
 pub fn announce<F: Family>(place: &FragmentKey<F::Address>) -> Option<FragmentOf> {
     if let Some(of) = known::<F>(place) {
         return if of.is_awaited() { None } else { Some(of) };
     }
     let word = FragmentWord::new(place, FragmentOf::AWAITED, clock::now());
-    // Refused if the first one comes in this moment, whose word counts; or if what stands there is too old.
+    // Refused if the first one comes at this moment, whose word counts, or if the existing entry is too old.
     let is_refused = F::fragments().insert(place, &word.0, BPF_NOEXIST.into()).is_err();
     if is_refused && known::<F>(place).is_none() {
         let _ = F::fragments().insert(place, &word.0, BPF_ANY.into());
@@ -82,7 +86,7 @@ pub fn announce<F: Family>(place: &FragmentKey<F::Address>) -> Option<FragmentOf
     arrived::<F>(place)
 }
 
-/// What a packet's first fragment says, if it has come.
+/// The word of a packet's first fragment, if it has come.
 #[inline(always)]
 pub fn arrived<F: Family>(place: &FragmentKey<F::Address>) -> Option<FragmentOf> {
     known::<F>(place).filter(|of| !of.is_awaited())
@@ -95,19 +99,21 @@ fn known<F: Family>(place: &FragmentKey<F::Address>) -> Option<FragmentOf> {
     word.and_then(|word| FragmentWord(word).read(place, clock::now()))
 }
 
-/// What is to be said of a fragment whose packet is not known: it may be of a connection of another mode's, too.
+/// The findings about a fragment of an unknown packet, which may also belong to another mode's connection.
 #[inline(always)]
 pub fn judge<F: Family>(key: &KeyOf<F>) -> Findings {
     if mode::is_alone() && vip::kinds::<F>(&key.destination) != 0 { Findings::OURS } else { Findings::NONE }
 }
 
-/// Protocols without ports are nobody's; with IPv6 a later fragment does not say which it belongs to.
+/// Whether fragments of a protocol are followed.
+///
+/// Protocols without ports are not the programs'. A later fragment of IPv6 does not name its protocol.
 #[inline(always)]
 const fn is_followed<F: Family>(protocol: u8) -> bool {
     has_ports(protocol) || F::Address::WORDS != 1
 }
 
-/// Writes the key of a packet's fragments. IPv6's do not say the protocol.
+/// Writes the key of a packet's fragments. IPv6's key does not have the protocol.
 #[inline(always)]
 pub fn write_key<F: Family>(place: &mut FragmentKey<F::Address>, key: &KeyOf<F>, id: u32, side: u32) {
     (place.source, place.destination) = (key.source, key.destination);

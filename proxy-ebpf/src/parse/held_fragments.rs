@@ -1,7 +1,8 @@
 //! HELD: fragments that came before the first one of their packet, in TC.
 //!
-//! A program can't send what it holds by itself, but it can send copies of the frame it was given: that of the first fragment is made
-//! each held one in turn, sent to the device that the first one came in by, where it is received anew, and at last what it was.
+//! A program can't send stored bytes by itself, but it can send copies of its frame. It overwrites the first
+//! fragment's frame with each held one in turn and sends a copy to the device the first one came in by, which
+//! receives it anew. At last it restores the first fragment.
 
 use aya_ebpf::bindings::{__sk_buff, BPF_ANY, BPF_F_INGRESS};
 use aya_ebpf::helpers::generated::bpf_clone_redirect;
@@ -20,12 +21,12 @@ use crate::select::vip;
 /// Bytes of a first fragment that others are held for.
 const FIRST_BYTES: usize = 4096;
 
-/// BUFFER, which has room for what the stack has none for.
+/// BUFFER, for data that has no room on the stack.
 #[repr(C)]
 pub struct Room<A> {
-    /// The key of the packet that the fragment which was followed last belongs to.
+    /// The key of the packet of the last followed fragment.
     pub fragment: FragmentKey<A>,
-    /// The key that this fragment has in HELD, as far as it is that of no other of the packet.
+    /// The key of this fragment in HELD; until `write_key`, only the part that differs within its packet.
     pub held: HeldKey,
     frame: [u64; FIRST_BYTES / 8],
 }
@@ -39,8 +40,11 @@ pub fn room<F: Family>() -> Option<&'static mut Room<F::Address>> {
     Some(unsafe { &mut *room })
 }
 
-/// Holds the later fragment that was looked up last, until the first one of its packet comes, if it is for a service's address or this
-/// node's own. The answer is what the first one says if it has come by now, `HELD`, `FOR_TC`, or zero. XDP sends one frame for one frame.
+/// Holds the last followed fragment until the first one of its packet comes, if it is for a Service's address
+/// or this node's own.
+///
+/// Returns the first one's word if it has come by now, else `HELD`, `FOR_TC`, or zero. XDP can't hold
+/// fragments: it sends one frame for one frame.
 #[inline(always)]
 pub fn hold_fragment<P: Packet, F: Family>(packet: &P) -> Findings {
     match P::KIND {
@@ -77,7 +81,7 @@ fn hold_frame<F: Family>(context: *mut __sk_buff) -> Option<Findings> {
     }
     maps::HELD.insert(&room.held, &*held, BPF_ANY.into()).ok()?;
     match fragments::arrived::<F>(&room.fragment) {
-        // Since it was announced, and it may not have seen what is held.
+        // The first one came after the announcement, and may not have seen the held fragment.
         Some(of) => {
             let _ = maps::HELD.remove(&room.held);
             Some(Findings::of(of))
@@ -86,8 +90,9 @@ fn hold_frame<F: Family>(context: *mut __sk_buff) -> Option<Findings> {
     }
 }
 
-/// Enters the first fragment that was looked up last, and has those received that are held for it. The answer is as that of
-/// [`fragments::put`], or `FOR_TC`. All pointers die.
+/// Enters the last followed first fragment, and sends the fragments held for it to be received again.
+///
+/// Returns the answer of [`fragments::put`], or `FOR_TC`. All pointers die.
 #[inline(always)]
 pub fn release_fragments<P: Packet, F: Family>(packet: &P) -> Findings {
     match P::KIND {
@@ -113,18 +118,19 @@ fn receive_held<F: Family>(context: *mut __sk_buff, key: &KeyOf<F>) -> Findings 
     let answer = fragments::put::<F>(key, &room.fragment);
     // SAFETY: the context is valid for the program's run.
     let length = unsafe { (*context).len };
-    // Where it does not fit, those that are held stay lost.
+    // If it does not fit, the held fragments stay lost.
     if buffer::load::<FIRST_BYTES>(context, 0, room.frame.as_mut_ptr().cast(), length).is_none() {
         return answer;
     }
-    // What was found out about this frame's checksum means nothing for the others: another length lets the kernel forget it.
+    // The kernel's knowledge of this frame's checksum is wrong for the others: a change of length makes the
+    // kernel forget it.
     let _ = buffer::resize(context, length + 1);
     write_key::<F>(room);
     for piece in 0..HELD_PIECES {
         room.held.piece = piece;
         send(context, &room.held);
     }
-    // Else it is another's by now, and goes.
+    // Otherwise the frame still holds another fragment, and is dropped.
     if write::<FIRST_BYTES>(context, room.frame.as_ptr().cast(), length).is_some() {
         answer
     } else {
@@ -132,7 +138,7 @@ fn receive_held<F: Family>(context: *mut __sk_buff, key: &KeyOf<F>) -> Findings 
     }
 }
 
-/// Writes what all fragments of the packet share of their keys in HELD.
+/// Writes the part of the key in HELD that all fragments of the packet share.
 #[inline(always)]
 fn write_key<F: Family>(room: &mut Room<F::Address>) {
     let of = &room.fragment;
@@ -141,8 +147,9 @@ fn write_key<F: Family>(room: &mut Room<F::Address>) {
     (room.held.id, room.held.protocol_and_side) = (of.id, of.protocol_and_side);
 }
 
-/// Makes the frame one that is held, if there is one, and has a copy received. An entry that is given to another packet in this
-/// moment leaves a fragment whose checksum is wrong.
+/// Overwrites the frame with a held fragment, if there is one, and has a copy received.
+///
+/// If the entry goes to another packet at this moment, the fragment's checksum is wrong.
 #[inline(always)]
 fn send(context: *mut __sk_buff, place: &HeldKey) {
     let Some(held) = maps::HELD.get_ptr(place) else {
@@ -158,7 +165,7 @@ fn send(context: *mut __sk_buff, place: &HeldKey) {
     let _ = maps::HELD.remove(place);
 }
 
-/// Makes the frame what stands where there is room for `MOST` bytes.
+/// Overwrites the frame with bytes from a place of `MOST` bytes.
 #[inline(always)]
 fn write<const MOST: usize>(context: *mut __sk_buff, from: *const u8, length: u32) -> Option<()> {
     buffer::resize(context, length)?;

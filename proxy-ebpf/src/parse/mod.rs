@@ -1,4 +1,4 @@
-//! From bytes to the tuple that is looked up. A packet that is not understood goes to the stack, untouched.
+//! From bytes to the tuple of a look-up. Packets that are not understood go to the stack untouched.
 
 use proxy_common::flow::FlowKey;
 use proxy_common::fragment::Side;
@@ -14,8 +14,9 @@ pub mod fragments;
 pub mod held_fragments;
 pub mod unusual;
 
-/// Reads the IP header at `network` and, for TCP, UDP and SCTP, the ports and flags. Those of a later fragment are its first one's, if that
-/// was seen on the same side.
+/// Reads the IP header at `network` and, for TCP, UDP and SCTP, the ports and flags.
+///
+/// A later fragment gets those of its first one, if that was seen on the same side.
 #[inline(always)]
 pub fn parse<P: Packet, F: Header>(
     packet: &P,
@@ -25,7 +26,7 @@ pub fn parse<P: Packet, F: Header>(
     parse_with::<P, F>(packet, network, Fragments::Followed(side))
 }
 
-/// As [`parse`], with a say about fragments.
+/// As [`parse`], with a choice about fragments.
 #[inline(always)]
 pub fn parse_with<P: Packet, F: Header>(
     packet: &P,

@@ -1,7 +1,9 @@
-//! Packets that are not one IP header and a transport header: fragments, and packets with IPv6 extension headers.
+//! Packets that are not one IP header and a transport header: fragments, and packets with IPv6 extension
+//! headers.
 //!
-//! A [global function](crate::maps::global) looks at such a packet and answers with a number ([`Findings`]). The stacks of the hooks have
-//! no room for more, and the verifier would count each way through the headers again for each hook.
+//! A [global function](crate::maps::global) looks at such a packet and answers with a number ([`Findings`]).
+//! The stacks of the hooks have no room for more. Inlined, the verifier would count each way through the
+//! headers again for each hook.
 
 use aya_ebpf::bindings::{__sk_buff, xdp_md};
 use proxy_common::fragment::{FragmentOf, Side};
@@ -87,7 +89,7 @@ fn read_bare_body<F: Header>(context: *mut __sk_buff, question: u32) -> u64 {
     read::<TcPacket<BARE>, F>(&TcPacket::of(context), Question(question)).0
 }
 
-/// What the headers of a packet say.
+/// Reads the headers of a packet.
 #[inline(always)]
 fn read<P: Packet, F: Header>(packet: &P, question: Question) -> Findings {
     let question = judge_sender(*packet, question);
@@ -113,8 +115,9 @@ fn read<P: Packet, F: Header>(packet: &P, question: Question) -> Findings {
     }
 }
 
-/// The same question, of a stranger where the packet is inside a tunnel that no node sent to this one. A function of its own, and the
-/// first that is called: the one that reads has no stack left for what this takes.
+/// Marks a question as a stranger's if the packet is inside a tunnel that no node sent to this one.
+///
+/// Not inlined, and called first: the function that reads has no stack left for it.
 #[inline(never)]
 fn judge_sender<P: Packet>(packet: P, question: Question) -> Question {
     if question.side() != Side::Tunnel {
@@ -127,14 +130,17 @@ fn judge_sender<P: Packet>(packet: P, question: Question) -> Question {
     if checked.is_ok() { question } else { question.of_stranger() }
 }
 
-/// Whether the first fragment may say for which port a packet is. That of SCTP does not; where IPv6's destination options follow, they
-/// are in the first one alone, and what comes behind them is not known.
+/// Whether the first fragment can show the port.
+///
+/// SCTP's can't. IPv6's destination options are in the first fragment alone, and the protocol behind them is
+/// not known.
 #[inline(always)]
 const fn may_be_known(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | protocol::UDP | protocol::DESTINATION_OPTIONS)
 }
 
-/// What becomes of a later fragment whose packet is not known. What is for this node's own address goes on to the stack, too.
+/// Decides about a later fragment of an unknown packet. One for this node's own address goes on to the stack,
+/// too.
 #[inline(always)]
 fn hold_unknown<P: Packet, F: Family>(packet: &P, answer: Findings) -> Findings {
     match held_fragments::hold_fragment::<P, F>(packet) {
@@ -144,7 +150,7 @@ fn hold_unknown<P: Packet, F: Family>(packet: &P, answer: Findings) -> Findings 
     }
 }
 
-/// Leaves the keys of a fragment and of its packet, and asks what is known of that.
+/// Leaves the keys of a fragment and of its packet, and looks the packet up.
 #[inline(always)]
 fn follow<P: Packet, F: Header>(packet: &P, question: Question, preface: Preface) -> Option<Findings> {
     let key = key_room::<F>(KEY)?;
@@ -172,13 +178,13 @@ fn follow<P: Packet, F: Header>(packet: &P, question: Question, preface: Preface
     Some(Findings(global_follow::<F>(id, kind | side, place)))
 }
 
-/// The ports of a first fragment, if it has a whole transport header; a protocol without ports has zeroes.
+/// The ports of a first fragment with a whole transport header; zeroes for a protocol without ports.
 #[inline(always)]
 fn read_ports<P: Packet>(packet: &P, protocol: u8, payload: u32, end: u32) -> Option<Ports> {
     let bytes = match protocol {
         protocol::TCP => size_of::<Tcp>(),
         protocol::UDP => size_of::<Udp>(),
-        // Its checksum can't be patched without the end of the packet.
+        // SCTP's checksum can't be patched without the end of the packet.
         protocol::SCTP => return None,
         _ => return Some(Ports::default()),
     };
@@ -189,17 +195,17 @@ fn read_ports<P: Packet>(packet: &P, protocol: u8, payload: u32, end: u32) -> Op
     Some(ports)
 }
 
-/// What is done about fragments, met on a side.
+/// The treatment of fragments, met on a side.
 #[derive(Clone, Copy)]
 pub enum Fragments {
-    /// Those whose first one was seen are parsed; others are the stack's.
+    /// Fragments whose first one was seen are parsed; others are the stack's.
     Followed(Side),
-    /// The same, but others that are for a service's address are held, or dropped.
+    /// The same, but other fragments for a Service's address are held, or dropped.
     Judged(Side),
 }
 
-/// What a fragment is, as a global function is told. The side on which it was met is added, as a
-/// [`FragmentKey`](proxy_common::fragment::FragmentKey) has it.
+/// The kind of a fragment, for a global function. The side on which it was met is added, as in a
+/// [`FragmentKey`](proxy_common::fragment::FragmentKey).
 mod kind {
     /// A first fragment without a whole transport header.
     pub const TOO_SHORT: u32 = 0;
