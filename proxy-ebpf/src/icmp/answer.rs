@@ -1,4 +1,4 @@
-//! A dropped packet becomes the message that tells its sender why.
+//! ICMP errors that tell the sender of a dropped packet the reason.
 
 use core::ptr;
 
@@ -21,18 +21,22 @@ use crate::parse::parse;
 use crate::select::vip;
 use crate::verdict::{BY_HOP, UNTOUCHED, Verdict};
 
-/// Bytes a quote may have: an IP header with all its options, or with 48 bytes of extension headers, and eight bytes.
+/// Bytes that a quote may have: an IP header with all its options, or with 48 bytes of extension headers, and
+/// eight bytes.
 pub(super) const MOST_QUOTED: usize = 96;
-/// Bytes of the transport header a quote holds: ports, and what TCP finds its segment by (RFC 792).
+/// Bytes of the transport header in a quote: the ports, and the number by which TCP finds its segment (RFC
+/// 792).
 pub(super) const QUOTED_TRANSPORT: usize = 8;
 /// Internetwork control (RFC 1812, section 4.3.2.5).
 const TRAFFIC_CLASS: u8 = 0xc0;
 
-/// Turns a packet that is to be dropped for `reason` into an ICMP error for its sender, which leaves by the device the packet
-/// came in by; a packet that must not be answered (RFC 1122, section 3.2.2, RFC 4443, section 2.4) is just dropped.
+/// Turns a packet dropped for `reason` into an ICMP error for its sender, which leaves by the device the
+/// packet came in by.
 ///
-/// The error quotes the IP header and eight bytes: with IPv4 it has 56 bytes, with IPv6 96, never more than 28 or 48 beyond the
-/// cause's own headers. Larger than its cause it is only where that had less payload: a bare SYN of 40 or 60 bytes.
+/// A packet that must not be answered (RFC 1122, section 3.2.2, RFC 4443, section 2.4) is just dropped. The
+/// error quotes the IP header and eight bytes. It has 56 bytes with IPv4 and 96 with IPv6, never more than 28
+/// or 48 beyond the cause's own headers. It is larger than its cause only if that had less payload: a bare
+/// SYN of 40 or 60 bytes.
 #[inline(never)]
 pub fn answer<P: Packet, F: Icmp, const SIDE: u32>(packet: P, reason: Reason, detail: u32) -> Verdict {
     let Ok(parsed) = parse::<P, F>(&packet, ETHERNET, Side::from_bits(SIDE)) else {
@@ -83,7 +87,7 @@ fn build<P: Packet, F: Icmp>(
     write::<P, F>(&packet, addresses, &ends, message, (quote, quoted))
 }
 
-/// Room for a quote: with it on the stack, fragments could not be followed from here.
+/// Room for a quote. On the stack it would leave no room to follow fragments from here.
 #[inline(always)]
 fn room() -> Option<&'static mut Chunk> {
     const { assert!(size_of::<Chunk>() <= size_of::<Buffer>() && align_of::<Chunk>() <= align_of::<Buffer>()) };
@@ -91,12 +95,13 @@ fn room() -> Option<&'static mut Chunk> {
     maps::BUFFER.get_ptr_mut(0).map(|room| unsafe { &mut *room.cast() })
 }
 
-/// The node's address on the way the packet would have taken. Where the way's family is another, the address it was sent to has to
-/// do.
+/// The node's address on the way the packet would have taken.
+///
+/// If the way's family is another, the packet's destination address takes its place.
 #[inline(always)]
 fn own_address<F: Icmp>(way: u32) -> Option<F::Address> {
     if way & BY_HOP != 0 {
-        // SAFETY: the map's memory; what is being changed is nobody's.
+        // SAFETY: the map's memory; a hop that is being written names no backend.
         let hop = unsafe { &*F::hop(way & !BY_HOP)? };
         return (hop.backend != BackendRef::NONE.0).then_some(hop.source);
     }
@@ -105,13 +110,13 @@ fn own_address<F: Icmp>(way: u32) -> Option<F::Address> {
     of_family.then(|| F::unmap(&way.source))
 }
 
-/// Bytes of the frame of a message that quotes so many.
+/// Bytes of the frame of a message that quotes `quoted` bytes.
 #[inline(always)]
 pub(super) const fn frame_length<F: Icmp>(quoted: usize) -> usize {
     ETHERNET + F::HEADER + size_of::<IcmpHeader>() + quoted
 }
 
-/// Copies what will be quoted, unless it is too much.
+/// Copies the bytes to quote, unless there are too many.
 #[inline(always)]
 pub(super) fn read<P: Packet>(packet: &P, from: usize, quoted: usize, quote: &mut Chunk) -> Option<()> {
     if quoted > MOST_QUOTED {

@@ -1,4 +1,4 @@
-//! Echo requests to a service's address.
+//! Echo requests to a Service's address.
 
 use proxy_common::checksum::Difference;
 use proxy_common::fragment::Side;
@@ -11,8 +11,10 @@ use crate::packet::{Packet, Parsed, ethernet};
 use crate::select::vip;
 use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
 
-/// Turns an echo request to a service's address round in place, if whoever sent it may ask there. As with any host's, the answer is
-/// as large as the request, so nobody gains from a forged one; and as with Linux' own, there is no limit to them.
+/// Answers an echo request to a Service's address in place, if its sender may ask there.
+///
+/// As with any host, the answer is as large as the request, so a forged request gains nothing. As with Linux'
+/// own answers, no limit applies.
 #[inline(never)]
 pub fn receive<P: Packet, F: Icmp, const SIDE: u32>(packet: P) -> Verdict {
     let Some(parsed) = parse_plain::<P, F>(&packet, ETHERNET, F::PROTOCOL) else {

@@ -1,4 +1,5 @@
-//! ICMP errors about packets that this node encapsulated: somewhere between two nodes there is no room for so large a one.
+//! ICMP errors about packets that this node encapsulated and that are too large for some link between two
+//! nodes.
 
 use proxy_common::flow::FlowKey;
 use proxy_common::selection::BackendRef;
@@ -22,35 +23,35 @@ use crate::packet::{CHUNK_WORDS, Chunk, MOST_HEADERS, Packet, Transport};
 use crate::select::backend;
 use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
 
-/// To the stack as well: who else encapsulates for this node may have to know.
+/// The stack gets the error as well: other software that encapsulates for this node may need it.
 const NOTED: Verdict = Verdict::Pass(Reason::IcmpError);
 
 /// An error about a packet of ours.
 #[derive(Clone, Copy)]
 struct Finding {
-    /// What the router has room for.
+    /// The MTU that the router names.
     mtu: u32,
-    /// Bytes of the packet that it had none for.
+    /// Bytes of the packet that was too large.
     size: u32,
     /// Bytes of that packet's outer headers.
     outer: u32,
     /// The hint in them, or zero.
     hint: u32,
-    /// The least MTU that the way gets.
+    /// The lowest MTU that the way may get.
     least: u32,
-    /// What the client is told.
+    /// The MTU that the client is told.
     told: u32,
-    /// Id of the way the packet took.
+    /// Id of the packet's way.
     way: u32,
     /// Offset of the inner packet in the quote.
     inner: u32,
-    /// Offset of what follows the message.
+    /// Offset behind the message.
     end: u32,
-    /// How the client is reached.
+    /// The next hop to the client.
     next: NextHop,
 }
 
-/// Lowers the MTU of the way, and tells the client, where enough is quoted to know it.
+/// Lowers the MTU of the way, and tells the client if the quote is long enough to identify it.
 #[inline(always)]
 pub fn receive<P: Packet, O: Icmp>(packet: P) -> Verdict {
     match find::<P, O>(packet) {
@@ -60,7 +61,7 @@ pub fn receive<P: Packet, O: Icmp>(packet: P) -> Verdict {
     }
 }
 
-/// Two functions one after the other, for two stacks.
+/// Runs two functions in turn, so that each has a stack of its own.
 #[inline(always)]
 fn act_on<P: Packet, O: Icmp, F: Icmp>(packet: P) -> Verdict {
     match conclude::<P, F>(packet) {
@@ -69,7 +70,7 @@ fn act_on<P: Packet, O: Icmp, F: Icmp>(packet: P) -> Verdict {
     }
 }
 
-/// Where the functions here leave what they found for the next one.
+/// The finding that one function here leaves for the next.
 #[inline(always)]
 fn finding() -> Option<&'static mut Finding> {
     const { assert!(size_of::<Finding>() <= size_of::<Buffer>() && align_of::<Finding>() <= align_of::<Buffer>()) };
@@ -77,9 +78,11 @@ fn finding() -> Option<&'static mut Finding> {
     maps::BUFFER.get_ptr_mut(0).map(|room| unsafe { &mut *room.cast() })
 }
 
-/// The protocol number of what is inside the packet that an error is about, if this node sent it to a node of the cluster and
-/// it is larger than what the error says; else zero. A number, since a larger result would leave a pointer in the register of
-/// the result, which Linux refuses.
+/// The protocol number of the inner packet that an error is about, else zero.
+///
+/// This node must have sent the outer packet to a node of the cluster, and it must be larger than the error
+/// says. The result is a number: a larger one would leave a pointer in the result's register, which Linux
+/// refuses.
 #[inline(never)]
 fn find<P: Packet, O: Icmp>(packet: P) -> u8 {
     find_inner::<P, O>(packet).unwrap_or(0)
@@ -122,12 +125,12 @@ fn find_inner<P: Packet, O: Icmp>(packet: P) -> Option<u8> {
     };
     finding.inner = (transport + between) as u32;
     finding.outer = (O::HEADER + between) as u32;
-    // So that what IPv6 clients can't be told to make smaller still fits.
+    // The smallest IPv6 packets must still fit: a client can't be told to send smaller ones.
     finding.least = LEAST_LINK + (O::HEADER + between.max(config::tunnel_header_bytes())) as u32;
     Some(inner)
 }
 
-/// The protocol number of a packet in UDP, if it went to the port of tunnels.
+/// The protocol number of a packet in UDP, if it went to the tunnel port.
 #[inline(always)]
 fn inside_udp<P: Packet>(packet: &P, offset: usize) -> Option<u8> {
     let udp = packet.read::<Udp>(offset)?;
@@ -136,22 +139,22 @@ fn inside_udp<P: Packet>(packet: &P, offset: usize) -> Option<u8> {
     }
     match packet.read::<u8>(offset + Fou::BYTES) {
         Some(version) if version >> 4 == 6 => Some(protocol::IPV6),
-        // Where nothing of it is quoted, its family does not matter.
+        // If the quote ends before the inner packet, its family does not matter.
         _ => Some(protocol::IPV4),
     }
 }
 
-/// Lowers the way's MTU; `Ok` if the client is to be told, and how.
+/// Lowers the way's MTU; returns `Ok` if the client is to be told, and prepares the message.
 #[inline(never)]
 fn conclude<P: Packet, F: Icmp>(packet: P) -> Result<(), Verdict> {
     let finding = finding().ok_or(UNTOUCHED)?;
     let quote = read_quote::<P, F>(&packet, finding);
-    // A backend without a hint has packets that only their inner headers tell. Routers quote more than the outer header of IPv6
-    // (RFC 4443, section 2.4), so without the inner one the message is forged.
+    // Only the inner headers identify packets of a backend without a hint. Routers quote more than the outer
+    // header of IPv6 (RFC 4443, section 2.4), so an error without the inner one is forged.
     let may_lack_quote = finding.hint != 0 && finding.outer < size_of::<Ipv6>() as u32;
     let is_ours = quote.map_or(may_lack_quote, |quote| is_ours::<P, F>(&packet, &quote, finding));
     let Some(way) = maps::WAYS.get_ptr_mut(finding.way).filter(|_| is_ours) else {
-        // A tunnel of somebody else's between the same nodes.
+        // A foreign tunnel between the same nodes.
         return Err(UNTOUCHED);
     };
     let seconds = if quote.is_some() { NARROWED_SECONDS } else { DOUBTED_SECONDS };
@@ -168,7 +171,8 @@ fn conclude<P: Packet, F: Icmp>(packet: P) -> Result<(), Verdict> {
     if limit::admit(&F::prefix(&quote.source).about_size()) { Ok(()) } else { Err(NOTED) }
 }
 
-/// The inner packet's header, where what TCP and UDP begin with is quoted, too, and the client can be quoted as much.
+/// The inner packet's header, if the quote reaches the first bytes of TCP or UDP and the client can get as
+/// much.
 #[inline(always)]
 fn read_quote<P: Packet, F: Icmp>(packet: &P, finding: &Finding) -> Option<Quote<F::Address>> {
     let quote = F::read_quote(packet, (finding.inner & MAX_OFFSET) as usize)?;
@@ -176,8 +180,10 @@ fn read_quote<P: Packet, F: Icmp>(packet: &P, finding: &Finding) -> Option<Quote
     (end <= finding.end && end <= finding.inner + MOST_QUOTED as u32).then_some(quote)
 }
 
-/// Whether a quoted packet asked for a frontend whose packets are encapsulated, and its backend is behind the way that it took, and has
-/// the hint that it carried: who invents a quote knows addresses and ports, but has to guess that.
+/// Whether a quoted packet asked for a frontend with encapsulated packets, and its backend matches its way
+/// and its hint.
+///
+/// An attacker may know addresses and ports, but has to guess the hint.
 #[inline(always)]
 fn is_ours<P: Packet, F: Icmp>(packet: &P, quote: &Quote<F::Address>, finding: &Finding) -> bool {
     let Some(ports) = packet.read::<Ports>((quote.transport & MAX_OFFSET) as usize) else {
@@ -206,7 +212,7 @@ fn is_ours<P: Packet, F: Icmp>(packet: &P, quote: &Quote<F::Address>, finding: &
     carries(slot.settled()) || carries(slot.current()) || kept()
 }
 
-/// The client's next hop: the error came from another router.
+/// Finds the client's next hop. The error itself came from another router.
 #[inline(always)]
 fn find_client<P: Packet, F: Icmp>(
     packet: &P,
@@ -224,7 +230,7 @@ fn find_client<P: Packet, F: Icmp>(
     }
 }
 
-/// Makes the error one for the client, from the frontend's address, about the client's own packet.
+/// Turns the error into one for the client, from the frontend's address, about the client's own packet.
 #[inline(never)]
 fn tell<P: Packet, O: Icmp, F: Icmp>(packet: P) -> Verdict {
     let Some(finding) = finding() else {
@@ -239,7 +245,7 @@ fn rewrite<P: Packet, O: Icmp, F: Icmp>(mut packet: P, finding: &Finding) -> Opt
     let message = F::error(Reason::TooBig, finding.told)?;
     let before = ((finding.inner & MAX_OFFSET) as usize).wrapping_sub(ETHERNET);
     packet.pop_outer(before, O::ETHER_TYPE, F::ETHER_TYPE).ok()?;
-    // What is left begins with the client's packet.
+    // The rest of the frame begins with the client's packet.
     let Quote { source, destination, transport, .. } = F::read_quote(&packet, ETHERNET)?;
     let quoted = ((transport & MAX_OFFSET) as usize).wrapping_sub(ETHERNET) + QUOTED_TRANSPORT;
     let mut quote: Chunk = [0; CHUNK_WORDS];

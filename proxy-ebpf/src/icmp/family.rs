@@ -1,4 +1,4 @@
-//! ICMP and `ICMPv6`: what differs between them.
+//! The differences between ICMP and `ICMPv6`.
 
 use core::mem::offset_of;
 
@@ -23,13 +23,13 @@ pub struct Message {
     pub rest: u32,
 }
 
-/// Where the fixed IPv6 header says what follows.
+/// Offset of the next header field in the fixed IPv6 header.
 const NEXT_HEADER: u32 = offset_of!(Ipv6, next_header) as u32;
 
-/// Hop limit of what we send ourselves.
+/// Hop limit of our own messages.
 const OWN_HOP_LIMIT: u8 = 64;
 
-/// What every IPv6 link has room for (RFC 8200, section 5).
+/// The MTU that every IPv6 link supports (RFC 8200, section 5).
 pub(super) const LEAST_LINK: u32 = 1280;
 
 /// The IP header that an error quotes.
@@ -38,7 +38,7 @@ pub struct Quote<A> {
     pub source: A,
     pub destination: A,
     pub protocol: u8,
-    /// Offset of what follows the header, and IPv6's extensions.
+    /// Offset behind the header, and IPv6's extensions.
     pub transport: u32,
 }
 
@@ -55,26 +55,28 @@ pub trait Icmp: Header {
     /// Flag of a way whose addresses are of this family, or zero.
     const WAY_FLAG: u16;
 
-    /// What the sender of a packet that was dropped for `reason` is told; `size` is what would have fitted.
+    /// The message for the sender of a packet dropped for `reason`; `size` is the size that would have
+    /// fitted.
     fn error(reason: Reason, size: u32) -> Option<Message>;
-    /// Whether a router may have cut this packet up, so that its sender expects no word about its size.
+    /// Whether a router may have fragmented this packet, so that its sender expects no message about its
+    /// size.
     fn may_be_fragmented<P: Packet>(packet: &P, network: usize) -> bool;
-    /// The least MTU that a router is believed.
+    /// The lowest MTU that the program believes from a router.
     const LEAST_MTU: u32;
-    /// The least that a sender takes for an answer to what is too large.
+    /// The lowest MTU that a sender accepts in an error about a packet's size.
     const LEAST_TOLD: u32;
 
-    /// The MTU that a message names, if it says that a packet did not fit.
+    /// The MTU in a message that says that a packet did not fit.
     fn next_mtu(header: IcmpHeader) -> Option<u32>;
-    /// Whether an address can be one host's: not unspecified, loopback, multicast or broadcast.
+    /// Whether an address can be a single host's: not unspecified, loopback, multicast or broadcast.
     fn is_host(address: &Self::Address) -> bool;
-    /// Whether a type is an error's that may be about one connection.
+    /// Whether a type is that of an error that may be about one connection.
     fn is_error(kind: u8) -> bool;
-    /// Reads the IP header that an error quotes at `offset`; whole packets and first fragments only.
+    /// Reads the IP header that an error quotes at `offset`. Reads whole packets and first fragments only.
     fn read_quote<P: Packet>(packet: &P, offset: usize) -> Option<Quote<Self::Address>>;
-    /// Makes a packet that was received one that is sent.
+    /// Gives a received packet the hop limit of a sent one.
     fn renew_hop_limit<P: Packet>(packet: &P) -> Option<()>;
-    /// The prefix whose messages are counted together.
+    /// The prefix whose messages share a limit.
     fn prefix(address: &Self::Address) -> SourcePrefix;
 }
 
@@ -84,13 +86,14 @@ impl Icmp for V4 {
     const ECHO_REPLY: u8 = 0;
     const HAS_PSEUDO_HEADER: bool = false;
     const WAY_FLAG: u16 = WAY_IPV4;
-    /// What every host takes (RFC 791, section 3.1): less is a forgery rather than a link.
+    /// The size that every host accepts (RFC 791, section 3.1). A lower MTU is more likely forged than a
+    /// link's.
     const LEAST_MTU: u32 = 576;
     const LEAST_TOLD: u32 = 68;
 
     #[inline(always)]
     fn next_mtu(header: IcmpHeader) -> Option<u32> {
-        // RFC 1191, section 4. Routers that are older name none.
+        // RFC 1191, section 4. Older routers name none.
         (header.kind == 3 && header.code == 4).then(|| u32::from_be(header.rest) & 0xffff)
     }
     #[inline(always)]
@@ -178,7 +181,7 @@ impl Icmp for V6 {
     #[inline(always)]
     fn is_host(address: &Addr6) -> bool {
         let [first, second, third, _] = address.0;
-        // ::1, :: and what else nobody was ever given below ::/96.
+        // ::1, :: and the other addresses below ::/96, which were never assigned.
         let is_special = first | second | third == 0;
         let [top, ..] = first.to_ne_bytes();
         !is_special && top != 0xff

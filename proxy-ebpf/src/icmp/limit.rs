@@ -1,5 +1,7 @@
-//! How often we answer by ICMP: so often for each source prefix, and so often on each CPU. Messages about size are counted apart
-//! from refusals: a flood of packets to be refused keeps nobody from being told to send smaller ones.
+//! The limits of our ICMP messages: one for each source prefix, and one for each CPU.
+//!
+//! Messages about size are counted apart from refusals. Otherwise a flood of refused packets could keep
+//! clients from learning the size that fits.
 
 use aya_ebpf::bindings::BPF_ANY;
 use proxy_common::icmp::{SOURCE_INTERVAL, SourcePrefix, TOTAL_INTERVAL, take};
@@ -10,7 +12,7 @@ use crate::maps::{self, clock};
 #[inline(never)]
 pub fn admit(prefix: &SourcePrefix) -> bool {
     let now = clock::nanoseconds();
-    // SAFETY: copied at once; a value that is another prefix's by now costs one message.
+    // SAFETY: copied at once; a value that another prefix has taken over costs one message.
     let source = unsafe { maps::ICMP_SOURCES.get(prefix).copied() }.unwrap_or(0);
     let Some(source) = take(source, now, SOURCE_INTERVAL) else {
         return false;

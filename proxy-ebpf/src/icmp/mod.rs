@@ -1,4 +1,4 @@
-//! ICMP and `ICMPv6`: messages to senders, and messages of others about our connections.
+//! ICMP and `ICMPv6`: our messages to senders, and others' messages about our connections.
 
 mod answer;
 mod echo;

@@ -1,4 +1,4 @@
-//! The packets that `ICMPv6` errors quote, where they have extension headers: fragments, above all.
+//! Packets with extension headers that `ICMPv6` errors quote: fragments, above all.
 
 use aya_ebpf::bindings::{__sk_buff, xdp_md};
 
@@ -10,10 +10,10 @@ use crate::packet::tc::{BARE, FRAMED, TcPacket};
 use crate::packet::xdp::XdpPacket;
 use crate::packet::{Kind, Packet};
 
-/// Bits of what [`read`] says that are the protocol; those above are the offset.
+/// Bits of [`read`]'s result that are the protocol; the bits above are the offset.
 const PROTOCOL_BITS: u32 = 8;
 
-/// Where the transport header is that a quoted packet has behind extension headers, and its protocol.
+/// The place and protocol of a quoted packet's transport header behind extension headers.
 #[derive(Clone, Copy)]
 pub struct Behind {
     pub protocol: u8,
@@ -21,18 +21,18 @@ pub struct Behind {
 }
 
 impl Behind {
-    /// What is behind the headers of the packet at an offset; nothing that could be read is behind a later fragment's. All pointers
-    /// die.
+    /// Reads the headers of the packet at an offset. A later fragment has nothing readable behind them. All
+    /// pointers die.
     #[inline(always)]
     pub fn headers_at<P: Packet>(packet: &P, offset: usize) -> Option<Self> {
-        // What LLVM learns about the answer the verifier does not: it would leave out masks.
+        // LLVM knows more about the answer than the verifier: it would leave out masks.
         let found = core::hint::black_box(read_bits(packet, offset as u32));
         let behind = Self { protocol: found as u8, transport: found >> PROTOCOL_BITS };
         (behind.transport != 0).then_some(behind)
     }
 }
 
-/// What is behind the headers of the IPv6 packet that is quoted at an offset, as a number. All pointers die.
+/// The end of the headers of the IPv6 packet quoted at an offset, as a number. All pointers die.
 #[inline(always)]
 fn read_bits<P: Packet>(packet: &P, offset: u32) -> u32 {
     let context = packet.context();
@@ -61,7 +61,7 @@ extern "C" fn read_quoted_by_bare(context: *mut __sk_buff, offset: u32) -> u32 {
     read(&TcPacket::<BARE>::of(context), offset)
 }
 
-/// As [`read_bits`]; zero where there is no transport header to be found.
+/// As [`read_bits`]; zero without a transport header.
 #[inline(always)]
 fn read<P: Packet>(packet: &P, offset: u32) -> u32 {
     match V6::read_preface(packet, (offset & MAX_OFFSET) as usize) {

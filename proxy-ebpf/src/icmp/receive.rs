@@ -1,4 +1,4 @@
-//! ICMP messages that come in: told apart by their kind.
+//! Incoming ICMP messages, by kind.
 
 use proxy_common::fragment::Side;
 
@@ -8,7 +8,7 @@ use crate::icmp::{echo, relay};
 use crate::packet::Packet;
 use crate::verdict::{UNTOUCHED, Verdict};
 
-/// An ICMP message that came in over an uplink. One behind options or extension headers is the stack's.
+/// Receives an ICMP message over an uplink. Messages behind options or extension headers are the stack's.
 #[inline(always)]
 pub fn receive<P: Packet, F: Icmp>(packet: P) -> Verdict {
     match read_kind::<P, F>(&packet) {
@@ -18,7 +18,7 @@ pub fn receive<P: Packet, F: Icmp>(packet: P) -> Verdict {
     }
 }
 
-/// The same of one that a pod of this node sends.
+/// Receives an ICMP message of a pod of this node.
 #[inline(always)]
 pub fn receive_of_pod<P: Packet, F: Icmp>(packet: P) -> Verdict {
     match read_kind::<P, F>(&packet) {
@@ -28,7 +28,7 @@ pub fn receive_of_pod<P: Packet, F: Icmp>(packet: P) -> Verdict {
     }
 }
 
-/// Kinds of messages that are treated differently.
+/// Kinds of messages with different treatment.
 enum Kind {
     EchoRequest,
     Error,

@@ -1,5 +1,5 @@
-//! ICMP errors that others send about connections of ours. They go where the packet they quote came from, and say what it
-//! was when it left there.
+//! ICMP errors from others about our connections. Each goes to the sender of the packet it quotes, and the
+//! quote becomes what it was there.
 
 use core::mem::offset_of;
 
@@ -33,35 +33,35 @@ const QUOTED_TRANSPORT: u32 = 8;
 /// Where a TCP header has its checksum.
 const TCP_CHECKSUM: usize = offset_of!(Tcp, checksum);
 
-/// An error, and what it is about.
+/// An error, and the connection it is about.
 struct Error<F: Family> {
-    /// The tuple of the connection's packets that travel the same way as the error: the quoted one, reversed.
+    /// The tuple of the connection's packets in the error's direction: the quoted one, reversed.
     key: KeyOf<F>,
     /// Offset of the quoted transport header.
     transport: u32,
-    /// Offset of what follows the message.
+    /// Offset behind the message.
     end: u32,
     /// Bytes of the message's packet.
     length: u32,
     hop_limit: u8,
 }
 
-/// What is to be done about an error. Who finds out has no stack left to do it.
+/// The next step for an error. The function that finds it out has no stack left to take it.
 #[derive(Clone, Copy)]
 enum Next {
     /// Nothing more.
     End(Verdict),
-    /// It goes to the node of this backend.
+    /// The error goes to the node of this backend.
     Send(BackendRef),
-    /// It goes to the pod of this backend.
+    /// The error goes to the pod of this backend.
     SendToPod(BackendRef),
-    /// It is about a connection whose client's address is translated.
+    /// The error is about a connection whose client's address is translated.
     Translate,
-    /// It is about no connection, but may be about a packet that was encapsulated here.
+    /// The error is about no connection, but may be about a packet that was encapsulated here.
     Encapsulated,
 }
 
-/// From a router on the way to the client, or from the client: for the backend.
+/// Receives an error for the backend, from the client or from a router on the way to it.
 #[inline(always)]
 pub fn receive<P: Packet, F: Icmp>(packet: P) -> Verdict {
     match judge::<P, F>(packet) {
@@ -87,15 +87,16 @@ fn judge<P: Packet, F: Icmp>(mut packet: P) -> Next {
     Next::End(match flow.flags & (FLOW_REPLY | FLOW_ENCAPSULATE) {
         0 if packet.claim_delivery().is_err() => HAND_TO_TC,
         0 => rewrite::<P, F>(&packet, &error, flow).map_or(NO_ROOM, |()| Verdict::Deliver(Reason::IcmpError)),
-        // It began after this mode gave way to another.
+        // The connection began after this mode gave way to another.
         FLOW_ENCAPSULATE if BackendRef(flow.backend).is_none() => UNTOUCHED,
         FLOW_ENCAPSULATE => return send_as::<F>(&error.key, BackendRef(flow.backend)),
-        // What a backend on this node tells comes by `restore`.
+        // Errors from a backend on this node come by `restore`.
         _ => UNTOUCHED,
     })
 }
 
-/// Whether an error quotes what this node may have sent another one in UDP. A pod or a client may have that port, too.
+/// Whether an error quotes a packet that this node may have sent another one in UDP. A pod or a client may
+/// have that port, too.
 #[inline(always)]
 fn is_tunnel<F: Family>(key: &KeyOf<F>) -> bool {
     key.source_port == FOU_PORT.to_be()
@@ -104,7 +105,7 @@ fn is_tunnel<F: Family>(key: &KeyOf<F>) -> bool {
         && peers::is_other_node::<F>(&key.source)
 }
 
-/// Rule 1 of the slot: where nothing changed, a director keeps no entry.
+/// Chooses the backend without an entry, as directors keep none while nothing changed (rule 1 of the slot).
 #[inline(always)]
 fn choose<F: Family>(key: &KeyOf<F>) -> Next {
     let Some(frontend) = backend::lookup_frontend::<F>(key) else {
@@ -120,13 +121,13 @@ fn choose<F: Family>(key: &KeyOf<F>) -> Next {
     send_as::<F>(key, backend::keeper::<F>(slot, key.protocol))
 }
 
-/// About a connection of ours that has no entry; or of another mode's, which is in the stack.
+/// Decides about an error for a connection without an entry here, or for another mode's in the stack.
 #[inline(always)]
 fn unknown() -> Verdict {
     if mode::is_alone() { Verdict::Drop(Reason::IcmpUnknown) } else { UNTOUCHED }
 }
 
-/// As the connection's own packets.
+/// Sends an error the same way as the connection's own packets.
 #[inline(always)]
 fn send_as<F: Family>(key: &KeyOf<F>, backend: BackendRef) -> Next {
     let takes = |backend: &Backend<F::Address>| backend::pod_takes::<F>(backend, key);
@@ -137,7 +138,7 @@ fn send_as<F: Family>(key: &KeyOf<F>, backend: BackendRef) -> Next {
     }
 }
 
-/// To the node of a backend, encapsulated as the connection's own packets.
+/// Sends an error to the node of a backend, encapsulated as the connection's own packets.
 #[inline(never)]
 fn send<P: Packet, F: Icmp>(mut packet: P, to: BackendRef) -> Verdict {
     let Some(backend) = backend::lookup_backend::<F>(to).filter(|backend| !backend.is_local()) else {
@@ -149,7 +150,7 @@ fn send<P: Packet, F: Icmp>(mut packet: P, to: BackendRef) -> Verdict {
     sent(dsr_node::send::<P, F>(&mut packet, &parsed, backend))
 }
 
-/// To the pod of a backend, the same way.
+/// Sends an error to the pod of a backend, encapsulated as the connection's own packets.
 #[inline(never)]
 fn send_to_pod<P: Packet, F: Icmp>(mut packet: P, to: BackendRef) -> Verdict {
     match parse_plain::<P, F>(&packet, ETHERNET, F::PROTOCOL) {
@@ -166,7 +167,7 @@ fn sent(result: Decision) -> Verdict {
     }
 }
 
-/// An error is never answered by another.
+/// The verdict without an answer: an error never answers another.
 #[inline(always)]
 const fn unanswered(verdict: Verdict) -> Verdict {
     match verdict {
@@ -175,7 +176,8 @@ const fn unanswered(verdict: Verdict) -> Verdict {
     }
 }
 
-/// About a connection whose client's address is translated (SNAT): to the backend or to the client, as its packets.
+/// Relays an error about a connection with a translated client (SNAT) to the backend or the client, as its
+/// packets go.
 #[inline(never)]
 fn translate<P: Packet, F: Icmp>(packet: P) -> Verdict {
     let Some(error) = read::<P, F>(&packet, ETHERNET) else {
@@ -206,7 +208,7 @@ fn translate_by<P: Packet, F: Icmp>(packet: &P, error: &Error<F>, flow: &FlowOf<
     Ok(Verdict::Send(Reason::IcmpError, next.device))
 }
 
-/// From a director, encapsulated.
+/// Receives an encapsulated error from a director.
 #[inline(always)]
 pub fn receive_tunnelled<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: P) -> Verdict {
     match judge_tunnelled::<P, O, F, E>(packet) {
@@ -256,7 +258,8 @@ fn judge_inner<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(
     Err(Verdict::Deliver(Reason::IcmpError))
 }
 
-/// The second chance of what is about a connection that this node has not: once, to another owner of its slot.
+/// Gives an error a second chance: once, it goes to another owner of the slot if this node lacks the
+/// connection.
 #[inline(never)]
 fn send_onward<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: P, to: BackendRef) -> Verdict {
     let Some(backend) = backend::lookup_backend::<F>(to) else {
@@ -271,7 +274,7 @@ fn send_onward<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: P, to: Bac
     decap::send_onward::<P, O, F, E>(packet, &inner, backend, hint)
 }
 
-/// From a backend, or its node: for the client.
+/// Relays an error from a backend, or its node, to the client.
 #[inline(never)]
 pub fn restore<P: Packet, F: Icmp>(packet: P) -> Verdict {
     let Some(error) = read::<P, F>(&packet, ETHERNET) else {
@@ -287,7 +290,8 @@ pub fn restore<P: Packet, F: Icmp>(packet: P) -> Verdict {
     rewrite::<P, F>(&packet, &error, flow).map_or(NO_ROOM, |()| Verdict::Deliver(Reason::IcmpError))
 }
 
-/// From a pod of this node, about what its service's backend sent it: for that backend. One that reaches itself has it back.
+/// Relays an error of a pod of this node, about a packet of its Service's backend, to that backend. A pod
+/// that reaches itself gets it back.
 #[inline(never)]
 pub fn receive_of_pod<P: Packet, F: Icmp>(mut packet: P) -> Verdict {
     let Some(error) = read::<P, F>(&packet, ETHERNET) else {
@@ -304,7 +308,8 @@ pub fn receive_of_pod<P: Packet, F: Icmp>(mut packet: P) -> Verdict {
     if !is_hairpin && (!is_client || flow.check != 0) || packet.claim_delivery().is_err() {
         return UNTOUCHED;
     }
-    // First: Linux 6.1 takes what would stand behind the other function, and is for this case alone, for code that is never reached.
+    // First: Linux 6.1 would take this code, behind the other function and for this case alone, for
+    // unreachable.
     if is_hairpin && ethernet::swap_ethernet(&packet).is_none() {
         return NO_ROOM;
     }
@@ -315,7 +320,8 @@ pub fn receive_of_pod<P: Packet, F: Icmp>(mut packet: P) -> Verdict {
     }
 }
 
-/// Reads an error whose IP header is at `network`, if it is one about TCP, UDP or SCTP and goes to whoever sent what it quotes.
+/// Reads an error whose IP header is at `network`, if it is about TCP, UDP or SCTP and goes to the sender of
+/// the quoted packet.
 #[inline(always)]
 fn read<P: Packet, F: Icmp>(packet: &P, network: usize) -> Option<Error<F>> {
     let message = network + F::HEADER;
@@ -344,9 +350,10 @@ fn read<P: Packet, F: Icmp>(packet: &P, network: usize) -> Option<Error<F>> {
     Some(Error { key, transport, end, length: ip.length, hop_limit: ip.hop_limit })
 }
 
-/// Does to the error what `flow` does to packets that travel the same way, and to the quote the reverse.
+/// Rewrites the error as `flow` rewrites packets in its direction, and the quote in reverse.
 ///
-/// Where the flow hides an address behind another, the error hides its sender behind it, too: the receiver knows no other.
+/// If the flow hides an address behind another, the error hides its sender behind it, too: the receiver knows
+/// no other address.
 #[inline(never)]
 fn rewrite<P: Packet, F: Icmp>(packet: &P, error: &Error<F>, flow: &FlowOf<F>) -> Option<()> {
     let key = &error.key;
@@ -369,7 +376,7 @@ fn rewrite<P: Packet, F: Icmp>(packet: &P, error: &Error<F>, flow: &FlowOf<F>) -
     let covered = Difference(inner.0.wrapping_add(changed.0));
     let checksum = seal_quote(packet, error, covered);
 
-    // An IPv4 header's own checksum makes up for its addresses; ICMPv6 covers those of both headers.
+    // An IPv4 header's own checksum covers its addresses; ICMPv6's covers those of both headers.
     let addresses = if F::HAS_HEADER_CHECKSUM { 0 } else { inner.0.wrapping_add(outer.0) };
     let total = addresses.wrapping_add(changed.0).wrapping_add(checksum.0);
     packet.update::<IcmpHeader>(ETHERNET + F::HEADER, |header| {
@@ -377,7 +384,7 @@ fn rewrite<P: Packet, F: Icmp>(packet: &P, error: &Error<F>, flow: &FlowOf<F>) -
     })
 }
 
-/// Brings the quoted transport's checksum up to date, where the quote goes so far; returns what that changes.
+/// Updates the quoted transport's checksum, if the quote reaches it; returns the difference that this makes.
 #[inline(always)]
 fn seal_quote<P: Packet, F: Icmp>(packet: &P, error: &Error<F>, covered: Difference) -> Difference {
     let none = Difference::default();
@@ -392,7 +399,7 @@ fn seal_quote<P: Packet, F: Icmp>(packet: &P, error: &Error<F>, covered: Differe
         return none.half(old, *field);
     }
     match packet.at::<u16>(offset + TCP_CHECKSUM) {
-        // The CRC of what is seldom quoted whole can't be verified, nor patched without its length.
+        // SCTP's CRC can't be verified, as quotes are seldom whole, nor patched without the length.
         _ if error.key.protocol == protocol::SCTP => none,
         Some(field) if error.transport + (TCP_CHECKSUM + size_of::<u16>()) as u32 <= error.end => {
             // SAFETY: `at` checked the bound.
