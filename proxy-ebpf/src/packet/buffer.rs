@@ -1,9 +1,9 @@
-//! Frames in TC, or parts of them, that are copied from and to where the stack has no room: BUFFER, or an entry of a map.
+//! Copies of frames in TC, or of parts of them, in memory beside the stack: BUFFER, or an entry of a map.
 
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::generated::{bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_store_bytes};
 
-/// Copies bytes of the frame to where there is room for `MOST`, a power of two.
+/// Copies bytes of the frame to a place of `MOST` bytes, a power of two.
 #[inline(always)]
 pub fn load<const MOST: usize>(context: *mut __sk_buff, offset: u32, to: *mut u8, bytes: u32) -> Option<()> {
     let bytes = bounded::<MOST>(bytes)?;
@@ -11,7 +11,7 @@ pub fn load<const MOST: usize>(context: *mut __sk_buff, offset: u32, to: *mut u8
     (unsafe { bpf_skb_load_bytes(context.cast(), offset, to.cast(), bytes) } == 0).then_some(())
 }
 
-/// Writes bytes from where there are `MOST`, a power of two, into the frame. All pointers die.
+/// Writes bytes from a place of `MOST` bytes, a power of two, into the frame. All pointers die.
 #[inline(always)]
 pub fn store<const MOST: usize>(
     context: *mut __sk_buff,
@@ -33,7 +33,7 @@ pub fn resize(context: *mut __sk_buff, bytes: u32) -> Option<()> {
     (unsafe { bpf_skb_change_tail(context, bytes, 0) } == 0).then_some(())
 }
 
-/// A length of 1 to `MOST` bytes, a power of two, as the verifier can see.
+/// A length of 1 to `MOST` bytes, a power of two, in a form that the verifier can bound.
 #[inline(always)]
 fn bounded<const MOST: usize>(bytes: u32) -> Option<u32> {
     let last = bytes.wrapping_sub(1);

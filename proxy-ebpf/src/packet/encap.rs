@@ -1,4 +1,5 @@
-//! How a packet is wrapped for another node: in an IP packet, or in UDP in one (FoU), for networks that carry no protocol 4.
+//! The encapsulation for another node: in an IP packet, or in UDP in one (FoU), for networks that carry no
+//! protocol 4.
 
 use proxy_common::hash::flow_hash;
 use proxy_common::way::FOU_PORT;
@@ -7,17 +8,17 @@ use crate::header::{ETHERNET, Ports, Udp, protocol};
 use crate::maps::family::{Family, KeyOf};
 use crate::packet::{Packet, Parsed};
 
-/// What stands between the outer IP header and the inner one.
+/// The header between the outer IP header and the inner one.
 pub trait Encapsulation {
     /// Its bytes.
     const BYTES: usize;
-    /// What the outer IP header says.
+    /// The protocol number in the outer IP header.
     fn outer_protocol<F: Family>() -> u8;
-    /// The protocol number of the inner packet's family; `outer` is what the outer IP header says.
+    /// The protocol number of the inner packet's family; `outer` is the one in the outer IP header.
     fn inner_protocol<P: Packet, O: Family>(packet: &P, outer: u8) -> Option<u8>;
 }
 
-/// Nothing.
+/// No header.
 pub struct Ipip;
 
 /// A UDP header.
@@ -47,7 +48,7 @@ impl Encapsulation for Fou {
 
     #[inline(always)]
     fn inner_protocol<P: Packet, O: Family>(packet: &P, outer: u8) -> Option<u8> {
-        // Behind an extension header, what stands here is the UDP header: its sender's to choose.
+        // Behind an extension header the UDP header stands here, whose bytes its sender chooses.
         if outer != protocol::UDP {
             return None;
         }
@@ -60,8 +61,10 @@ impl Encapsulation for Fou {
     }
 }
 
-/// Writes the UDP header at `offset`. Without a checksum, with IPv6 too (RFC 6935): the inner packet has its own, and each
-/// segment of a frame that is cut up later would need another one.
+/// Writes the UDP header at `offset`.
+///
+/// It has no checksum, with IPv6 too (RFC 6935): the inner packet has its own, and each segment of a frame
+/// that is cut up later would need another one.
 #[inline(always)]
 pub fn write_header<P: Packet, F: Family>(
     packet: &P,
@@ -80,8 +83,9 @@ pub fn write_header<P: Packet, F: Family>(
     )
 }
 
-/// A port of the inner connection's own, network byte order, so that networks and receive queues spread connections, and keep
-/// each in order.
+/// A source port of the inner connection's own, network byte order.
+///
+/// Networks and receive queues spread connections by it, and keep the packets of each in order.
 #[inline(never)]
 fn source_port<F: Family>(key: &KeyOf<F>) -> u16 {
     /// The dynamic ports (RFC 6335).

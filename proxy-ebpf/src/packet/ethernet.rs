@@ -1,4 +1,4 @@
-//! What is done to Ethernet headers.
+//! Changes to Ethernet headers.
 
 use crate::packet::Packet;
 

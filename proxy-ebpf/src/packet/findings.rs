@@ -1,8 +1,8 @@
-//! What a global function is asked about a packet that is not plain, and what it finds out, each as one number.
+//! The question to a global function about a packet that is not plain, and its findings, each as one number.
 
 use proxy_common::fragment::{FragmentOf, Side};
 
-/// What was found out about a packet. Zero says nothing: the packet is the stack's.
+/// The findings about a packet. Zero means none: the packet is the stack's.
 ///
 /// | bits | |
 /// |---|---|
@@ -27,37 +27,37 @@ impl Findings {
     /// Bits of the ports.
     pub const PORTS: u64 = 0xffff_ffff;
 
-    /// Nothing.
+    /// No findings.
     pub const NONE: Self = Self(0);
     /// The packet is whole, or its first fragment is known.
     pub const FOUND: Self = Self(1 << 49);
-    /// The packet is not known, and is for a service's address.
+    /// The packet is not known, and is for a Service's address.
     pub const OURS: Self = Self(1 << 50);
     /// The fragment is held.
     pub const HELD: Self = Self(1 << 51);
-    /// The TC program has to see to the packet.
+    /// The TC program must handle the packet.
     pub const FOR_TC: Self = Self(1 << 52);
     /// This is a first fragment for which others are held.
     pub const AWAITED: Self = Self(1 << 53);
     /// This is a later fragment.
     pub const LATER: Self = Self(1 << 63);
 
-    /// What a first fragment says.
+    /// The ports and protocol of a first fragment.
     #[inline(always)]
     pub const fn of(of: FragmentOf) -> Self {
         Self(of.to_bits() | Self::FOUND.0)
     }
-    /// Where the transport header is.
+    /// The offset of the transport header.
     #[inline(always)]
     pub const fn at(offset: u32) -> Self {
         Self((offset as u64) << Self::OFFSET_SHIFT & Self::OFFSET)
     }
-    /// Both.
+    /// Both findings together.
     #[inline(always)]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
-    /// What both say.
+    /// The bits that both findings have.
     #[inline(always)]
     pub const fn common(self, other: Self) -> Self {
         Self(self.0 & other.0)
@@ -105,7 +105,7 @@ const _: () = {
     }
 };
 
-/// What is asked about a packet.
+/// A question about a packet.
 ///
 /// | bits | |
 /// |---|---|
@@ -116,13 +116,13 @@ const _: () = {
 pub struct Question(pub u32);
 
 impl Question {
-    /// Bits of an offset, wherever it stands.
+    /// Bits of an offset, at any position.
     pub const OFFSET: u32 = 511;
     const JUDGED: u32 = 1 << 16;
     const SIDE_SHIFT: u32 = 17;
     const SIDE: u32 = 7 << Self::SIDE_SHIFT;
 
-    /// About the packet whose IP header is at `network`.
+    /// A question about the packet whose IP header is at `network`.
     #[inline(always)]
     pub const fn new(network: usize, is_judged: bool, side: Side) -> Self {
         let judged = if is_judged { Self::JUDGED } else { 0 };
@@ -138,12 +138,12 @@ impl Question {
     pub const fn is_judged(self) -> bool {
         self.0 & Self::JUDGED != 0
     }
-    /// Where the packet was met.
+    /// The side on which the packet was met.
     #[inline(always)]
     pub const fn side(self) -> Side {
         Side::from_bits(self.0 >> Self::SIDE_SHIFT)
     }
-    /// The same about a packet in a tunnel that no node sent to this one.
+    /// The same question about a packet in a tunnel that no node sent to this one.
     #[inline(always)]
     pub const fn of_stranger(self) -> Self {
         Self(self.0 ^ (Side::Tunnel as u32 ^ Side::Stranger as u32) << Self::SIDE_SHIFT)

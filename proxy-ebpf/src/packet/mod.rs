@@ -20,15 +20,15 @@ use crate::header::{Ethernet, Ports, Wire};
 use crate::maps::family::Family;
 pub use parsed::{Parsed, Transport};
 
-/// Bytes that hold all the headers we are ready to look at: Ethernet, two IP headers with options, TCP.
+/// Bytes that hold all headers that the programs look at: Ethernet, two IP headers with options, TCP.
 pub const MOST_HEADERS: usize = 192;
 
-/// Words that are copied in and out of a frame at once.
+/// Words that one call copies in and out of a frame.
 pub const CHUNK_WORDS: usize = 32;
 /// Room for [`Packet::load`] and [`Packet::store`].
 pub type Chunk = [u32; CHUNK_WORDS];
 
-/// A length of 1 to 128 bytes, as the verifier can see.
+/// A length of 1 to 128 bytes, in a form that the verifier can bound.
 #[inline(always)]
 fn chunk_length(bytes: usize) -> u32 {
     const LAST: usize = CHUNK_WORDS * size_of::<u32>() - 1;
@@ -39,7 +39,7 @@ fn chunk_length(bytes: usize) -> u32 {
 /// The kernel refused to change the frame.
 pub struct Refused;
 
-/// Calls `FUNCTION::<P, FAMILY>` by the EtherType of a packet; gives `OTHERWISE` for what is no IP.
+/// Calls `FUNCTION::<P, FAMILY>` by the EtherType of a packet; gives `OTHERWISE` for any that is not IP.
 macro_rules! by_ether_type {
     ($packet:ident, $function:ident($($argument:expr),*) else $otherwise:expr) => {
         match $packet.ether_type() {
@@ -51,7 +51,7 @@ macro_rules! by_ether_type {
 }
 pub(crate) use by_ether_type;
 
-/// What carries a packet. Where more than an access differs, the topic matches on this.
+/// The carrier of a packet. Code that differs by more than an access matches on it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// An XDP buffer.
@@ -62,14 +62,15 @@ pub enum Kind {
     Bare,
 }
 
-/// Access to a frame and to the few operations in which XDP and TC differ.
+/// Access to a frame, and to the few operations in which XDP and TC differ.
 ///
-/// Pointers die whenever the frame changes its size or is pulled, so headers are held as offsets and looked up
-/// again with [`Packet::at`], the only pointer arithmetic there is. Headers are read and written by [`Packet::read`] and its neighbours.
+/// Pointers die whenever the frame changes its size or is pulled. The programs therefore hold headers as
+/// offsets and look them up again with [`Packet::at`], the only pointer arithmetic. [`Packet::read`] and its
+/// neighbours read and write headers.
 ///
-/// Offsets are those in a frame with an Ethernet header, also where there is none.
+/// Offsets are those in a frame with an Ethernet header, also if the frame has none.
 pub trait Packet: Copy {
-    /// What carries the packet.
+    /// The carrier of the packet.
     const KIND: Kind;
 
     /// Address of the first byte.
@@ -85,16 +86,18 @@ pub trait Packet: Copy {
     /// Index of the device a forwarded frame came in by; zero for one of this node's own, and in XDP.
     fn came_in_by(&self) -> u32;
 
-    /// Gets ready to pass the frame up translated, or says that this program can't. Nothing was changed then.
+    /// Prepares to pass the frame up translated, or refuses. A refusal leaves the frame unchanged.
     fn claim_delivery(&mut self) -> Result<(), Refused>;
     /// Whether a frame can be sent through `WAY_XDP` ways only, without the kernel's help for the neighbour.
     fn needs_xdp_way(&self) -> bool;
-    /// Marks a frame that was encapsulated here, so that `tc_egress` knows it; XDP's does not go by there.
+    /// Marks a frame that was encapsulated here, for `tc_egress`; XDP's does not pass it.
     fn mark_tunnel(&self);
-    /// Whether a frame that leaves was encapsulated here, or forwarded for another node: it came in by an uplink, and carries our
-    /// mark, or its `source` may send us tunnels. The mark alone is none: sockets and macvlan devices can set it.
+    /// Whether a frame that leaves was encapsulated here, or forwarded for another node.
+    ///
+    /// It came in by an uplink, and carries our mark, or its `source` may send us tunnels. The mark alone
+    /// proves nothing: sockets and macvlan devices can set it.
     fn is_trusted<F: Family>(&self, source: &F::Address) -> bool;
-    /// Whether the frame is cut up into segments later, which may differ in what a UDP header is followed by.
+    /// Whether the frame is cut up into segments later, whose data behind a UDP header may differ.
     fn has_segments(&self) -> bool;
     /// Whether the whole frame has so many bytes.
     fn has_bytes(&self, bytes: u32) -> bool;
@@ -102,10 +105,11 @@ pub trait Packet: Copy {
     fn pull(&self, bytes: usize);
     /// The ports of an SCTP header, and the type of the chunk behind it.
     fn read_sctp(&self, offset: usize) -> Option<(Ports, u8)>;
-    /// Bytes of an IP packet whose header says `claimed`, which is zero where it has more than 65535.
+    /// Bytes of an IP packet whose header says `claimed`, which is zero for one of more than 65535.
     fn network_length(&self, claimed: u32, network: usize) -> u32;
-    /// Makes room for an outer IP header, or one and UDP's, of `outer` bytes behind the Ethernet header, which keeps its place at the
-    /// front; the room's content is undefined.
+    /// Makes room for an outer IP header, or one and UDP's, of `outer` bytes.
+    ///
+    /// The room is behind the Ethernet header, which keeps its place at the front. Its content is undefined.
     fn push_outer(&mut self, transport: Transport, outer: usize) -> Result<(), Refused>;
     /// Takes the outer IP header away; the Ethernet header stays in front, with the type `inner_type`.
     fn pop_outer(&mut self, outer: usize, outer_type: u16, inner_type: u16) -> Result<(), Refused>;
@@ -113,23 +117,25 @@ pub trait Packet: Copy {
     fn load(&self, offset: usize, to: &mut Chunk, bytes: usize) -> Result<(), Refused>;
     /// Copies 1 to 128 bytes into the frame. All pointers die.
     fn store(&self, offset: usize, from: &Chunk, bytes: usize) -> Result<(), Refused>;
-    /// Gives the frame another length. Its content is undefined afterwards, and nothing is left of what the kernel knew about
-    /// its checksums and segments. `transport` is where the transport header is now.
+    /// Gives the frame another length.
+    ///
+    /// Its content is undefined afterwards, and the kernel's knowledge of checksums and segments is lost.
+    /// `transport` is the place of the transport header now.
     fn resize(&mut self, bytes: usize, transport: Transport) -> Result<(), Refused>;
-    /// Bytes of the largest packet that will leave once an outer header of `outer` bytes was pushed: a GSO frame is
-    /// cut up later.
+    /// Bytes of the largest packet that leaves after an outer header of `outer` bytes is pushed: a GSO frame
+    /// is cut up later.
     fn largest_packet<A>(&self, parsed: &Parsed<A>, outer: usize) -> u32;
-    /// Says that bytes of the packet change for which none of its checksums makes up.
+    /// Adjusts for changed bytes for which none of the packet's checksums makes up.
     fn adjust_whole_checksum(&self, difference: Difference);
-    /// Says that addresses change in a packet without a transport header, whose checksum would make up for it. An IPv4 header's
-    /// own does.
+    /// Adjusts for changed addresses in a packet without a transport header, whose checksum would make up for
+    /// them. An IPv4 header's own does.
     #[inline(always)]
     fn adjust_for_addresses<F: Family>(&self, addresses: Difference) {
         if !F::HAS_HEADER_CHECKSUM {
             self.adjust_whole_checksum(addresses);
         }
     }
-    /// Adjusts a TCP or UDP checksum for changed addresses (pseudo-header) and ports. SCTP's is patched by `sctp`.
+    /// Adjusts a TCP or UDP checksum for changed addresses (pseudo-header) and ports. `sctp` patches SCTP's.
     fn update_transport_checksum<F: Family>(
         &mut self,
         transport: Transport,
@@ -137,24 +143,25 @@ pub trait Packet: Copy {
         ports: Difference,
     ) -> Result<(), Refused>;
 
-    /// Where in the frame that is which is at `offset` in one with an Ethernet header: a frame without begins with what follows it.
+    /// The place in this frame of an `offset` in a frame with an Ethernet header. A frame without one begins
+    /// behind it.
     #[inline(always)]
     fn place(offset: usize) -> usize {
         offset
     }
-    /// The Ethernet header. A frame without has one beside it, for the walks to write to.
+    /// The Ethernet header. A frame without one has one beside it, for the walks to write to.
     #[inline(always)]
     fn ethernet(&self) -> Option<*mut Ethernet> {
         self.at(0)
     }
 
-    /// The Ethernet addresses, the destination's first; zeros in a frame without.
+    /// The Ethernet addresses, destination first; zeros in a frame without an Ethernet header.
     #[inline(always)]
     fn ethernet_addresses(&self) -> Option<[u16; 6]> {
         // SAFETY: `at` checks the bound.
         self.ethernet().map(|ethernet| unsafe { (*ethernet).addresses })
     }
-    /// Writes the Ethernet addresses, the destination's first.
+    /// Writes the Ethernet addresses, destination first.
     #[inline(always)]
     fn write_ethernet_addresses(&self, addresses: [u16; 6]) -> Option<()> {
         let ethernet = self.ethernet()?;
@@ -170,7 +177,7 @@ pub trait Packet: Copy {
         unsafe { *ethernet = header };
         Some(())
     }
-    /// What the frame carries, zero if it is too short for an Ethernet header.
+    /// The EtherType of the frame, zero if it is too short for an Ethernet header.
     #[inline(always)]
     fn ether_type(&self) -> u16 {
         // SAFETY: `at` checks the bound.
@@ -195,12 +202,13 @@ pub trait Packet: Copy {
     #[inline(always)]
     fn update<T: Wire>(&self, offset: usize, change: impl FnOnce(&mut T)) -> Option<()> {
         let place = self.at::<T>(offset)?;
-        // SAFETY: `at` checked the bound, any bytes are a `T`, and nobody else writes the frame meanwhile.
+        // SAFETY: `at` checked the bound, any bytes are a `T`, and no other code writes the frame meanwhile.
         change(unsafe { &mut *place });
         Some(())
     }
 
-    /// The bytes at `offset` as a `T`, if all of them are there. `offset` must be below 65536 for the verifier.
+    /// The bytes at `offset` as a `T`, if all of them are there. For the verifier, `offset` must be below
+    /// 65536.
     #[inline(always)]
     fn at<T>(&self, offset: usize) -> Option<*mut T> {
         let (start, offset) = (self.start(), Self::place(offset));

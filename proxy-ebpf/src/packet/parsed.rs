@@ -1,29 +1,29 @@
-//! What is known of a packet once it is parsed.
+//! The facts known about a parsed packet.
 
 use proxy_common::flow::FlowKey;
 use proxy_common::rules::Role;
 
 use crate::header::{has_connections, has_ports, protocol, tcp_flag};
 
-/// Where the transport header is, and which it is.
+/// The place and protocol of the transport header.
 #[derive(Clone, Copy)]
 pub struct Transport {
     offset: u32,
     protocol: u8,
 }
 
-/// An IP packet as far as we look into it.
+/// An IP packet, as far as the programs look into it.
 #[derive(Clone, Copy)]
 pub struct Parsed<A> {
-    /// The tuple; ports are zero for what has none.
+    /// The tuple; the ports are zero for a packet that has none.
     pub key: FlowKey<A>,
     /// Offset of the IP header.
     pub network: u32,
-    /// Offset of what follows the IP header and its extensions.
+    /// Offset behind the IP header and its extensions.
     pub payload: u32,
     /// Bytes of the IP packet.
     pub length: u32,
-    /// TCP flags; of SCTP those that mean the same to a connection; zero for UDP.
+    /// TCP flags; for SCTP those with the same meaning to a connection; zero for UDP.
     pub tcp_flags: u8,
     /// IPv4 type of service, IPv6 traffic class.
     pub traffic_class: u8,
@@ -33,7 +33,7 @@ pub struct Parsed<A> {
     pub later: u8,
 }
 
-/// Highest offset a transport header can have: keeps the verifier's idea of a variable offset small.
+/// Highest offset of a transport header. It keeps the verifier's idea of a variable offset small.
 const MAX_OFFSET: u32 = 511;
 
 impl Transport {
@@ -42,7 +42,7 @@ impl Transport {
     pub const fn new(offset: u32, protocol: u8) -> Self {
         Self { offset, protocol }
     }
-    /// A header at an offset, of which no more need be known.
+    /// A header at an offset, of an unspecified protocol.
     #[inline(always)]
     pub const fn at(offset: u32) -> Self {
         Self { offset, protocol: 0 }
@@ -52,12 +52,12 @@ impl Transport {
     pub const fn offset(self) -> usize {
         (self.offset & MAX_OFFSET) as usize
     }
-    /// TCP, else UDP or SCTP.
+    /// Whether it is TCP, not UDP or SCTP.
     #[inline(always)]
     pub const fn is_tcp(self) -> bool {
         self.protocol == protocol::TCP
     }
-    /// SCTP, whose checksum is another one.
+    /// Whether it is SCTP, whose checksum differs.
     #[inline(always)]
     pub const fn is_sctp(self) -> bool {
         self.protocol == protocol::SCTP
@@ -70,38 +70,39 @@ impl<A> Parsed<A> {
     pub const fn network_offset(&self) -> usize {
         (self.network & MAX_OFFSET) as usize
     }
-    /// Where the transport header is.
+    /// The place of the transport header.
     #[inline(always)]
     pub const fn transport(&self) -> Transport {
         Transport { offset: self.payload, protocol: self.key.protocol }
     }
-    /// A later fragment: without a transport header; its ports are the first one's.
+    /// Whether it is a later fragment, without a transport header; its ports are the first one's.
     #[inline(always)]
     pub const fn is_later(&self) -> bool {
         self.later != 0
     }
-    /// TCP, UDP or SCTP, so that the key is whole.
+    /// Whether it is TCP, UDP or SCTP, so that the key is whole.
     #[inline(always)]
     pub const fn has_ports(&self) -> bool {
         has_ports(self.key.protocol)
     }
-    /// A packet that opens a connection.
+    /// Whether it opens a connection.
     #[inline(always)]
     pub const fn is_syn(&self) -> bool {
         self.tcp_flags & (tcp_flag::SYN | tcp_flag::ACK) == tcp_flag::SYN
     }
-    /// A backend's answer to a TCP packet that opens a connection: it says how large segments may be.
+    /// Whether it is a backend's answer to a TCP packet that opens a connection, which names the largest
+    /// segment.
     #[inline(always)]
     pub const fn is_syn_ack(&self) -> bool {
         self.key.protocol == protocol::TCP
             && self.tcp_flags & (tcp_flag::SYN | tcp_flag::ACK) == tcp_flag::SYN | tcp_flag::ACK
     }
-    /// A packet of a connection that must exist already.
+    /// Whether it belongs to a connection that must exist already.
     #[inline(always)]
     pub const fn is_midstream(&self) -> bool {
         has_connections(self.key.protocol) && self.tcp_flags & tcp_flag::SYN == 0
     }
-    /// What it is to its connection.
+    /// The packet's role in its connection.
     #[inline(always)]
     pub const fn role(&self) -> Role {
         if !has_connections(self.key.protocol) {

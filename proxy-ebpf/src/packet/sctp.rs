@@ -1,4 +1,4 @@
-//! What SCTP has of its own: chunks where TCP has flags, and a CRC for a checksum.
+//! SCTP's own: chunks instead of TCP's flags, and a CRC as its checksum.
 
 use proxy_common::checksum::Difference;
 use proxy_common::sctp::{self, ABORT, INIT, INIT_ACK, SHUTDOWN_ACK, SHUTDOWN_COMPLETE};
@@ -7,8 +7,10 @@ use crate::header::{Ports, Sctp, tcp_flag};
 use crate::maps::family::Family;
 use crate::packet::{Packet, Parsed};
 
-/// By chunk type. INIT, INIT ACK and SHUTDOWN COMPLETE are alone in their packets (RFC 9260, section 6.10). An ABORT behind other
-/// chunks is not seen: such an association ends by its time-out.
+/// The flags by chunk type.
+///
+/// INIT, INIT ACK and SHUTDOWN COMPLETE are alone in their packets (RFC 9260, section 6.10). An ABORT behind
+/// other chunks is not seen: such an association ends by its time-out.
 #[expect(
     clippy::indexing_slicing,
     reason = "chunk types are bytes, each an index into a table of 256 entries"
@@ -18,24 +20,27 @@ static FLAGS: [u8; 256] = {
     flags[INIT as usize] = tcp_flag::SYN;
     flags[INIT_ACK as usize] = tcp_flag::SYN | tcp_flag::ACK;
     flags[ABORT as usize] = tcp_flag::RST;
-    // Still to be answered, so it is no end; of a client whose backend began to shut down, a director sees nothing after it.
+    // Not an end, since it is still to be answered. A director sees nothing after it of a client whose
+    // backend began to shut down.
     flags[SHUTDOWN_ACK as usize] = tcp_flag::FIN | tcp_flag::ACK;
     flags[SHUTDOWN_COMPLETE as usize] = tcp_flag::RST;
     flags
 };
 
-/// The TCP flags that mean to a connection what a packet's first chunk means. From a table: the verifier would have to follow
-/// each value through the whole walk.
+/// The TCP flags with the meaning of a packet's first chunk.
+///
+/// They come from a table: the verifier would otherwise follow each value through the whole walk.
 #[expect(clippy::indexing_slicing, reason = "a byte is an index into a table of 256 entries")]
 #[inline(always)]
 pub fn tcp_flags(chunk: u8) -> u8 {
     FLAGS[chunk as usize]
 }
 
-/// Brings the checksum up to date where ports have changed; no address is covered by it.
+/// Updates the checksum after a change of ports. It covers no address.
 ///
-/// One of zero stays: it is still to be filled in by hardware or the kernel (`CHECKSUM_PARTIAL`, which no program can see, but
-/// which begins with zero), or there is none (RFC 9653). One in four billion was computed to be zero; its packet is lost.
+/// A checksum of zero stays. Hardware or the kernel fills it in later (`CHECKSUM_PARTIAL`, which no program
+/// can see, but which begins with zero), or there is none (RFC 9653). One in four billion was computed as
+/// zero; its packet is lost.
 #[inline(always)]
 pub fn update_checksum<P: Packet, F: Family>(
     packet: &P,
@@ -57,7 +62,8 @@ pub fn update_checksum<P: Packet, F: Family>(
     Some(())
 }
 
-/// The checksum of an SCTP packet of `bytes` bytes after its ports have changed by `difference` (XOR); see [`update_checksum`].
+/// The checksum of an SCTP packet of `bytes` bytes after its ports have changed by `difference` (XOR); see
+/// [`update_checksum`].
 #[inline(always)]
 pub fn sctp_checksum(old: u32, difference: u32, bytes: u32) -> u32 {
     patch_crc(old, difference, bytes)

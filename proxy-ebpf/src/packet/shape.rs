@@ -1,21 +1,22 @@
-//! Where a packet's transport header is, and what the headers in front of it say.
+//! The place of a packet's transport header, and the content of the headers in front of it.
 
 use proxy_common::fragment::FragmentOf;
 
 use crate::header::Ports;
 use crate::packet::findings::Findings;
 
-/// Where what follows a packet's headers is, and what the headers do not say themselves.
+/// The place behind a packet's headers, and facts that the headers do not show.
 #[derive(Clone, Copy)]
 pub struct Shape {
     /// A [`Place`], bytes swapped.
     place: u64,
-    /// Protocol of what follows all headers, in the first fragment if this is a later one.
+    /// Protocol behind all headers, in the first fragment if this is a later one.
     pub protocol: u8,
 }
 
-/// Where what follows a packet's headers is, and the ports of the packet that a later fragment belongs to: [`Findings`] without all
-/// else, so that the bits of the protocol are zero.
+/// The place behind a packet's headers, and the ports of a later fragment's packet.
+///
+/// It is [`Findings`] without all else, so the bits of the protocol are zero.
 #[derive(Clone, Copy)]
 pub struct Place(u64);
 
@@ -24,7 +25,7 @@ const BYTE_SHIFT: u32 = 56;
 const LATER_SHIFT: u32 = 63;
 
 impl Shape {
-    /// What follows one header begins at `payload`.
+    /// A shape whose payload begins at `payload`, behind one header.
     #[inline(always)]
     pub const fn plain(payload: usize, protocol: u8) -> Self {
         Self { place: Findings::at(payload as u32).0.swap_bytes(), protocol }
@@ -35,8 +36,9 @@ impl Shape {
         Self { place: findings.place().swap_bytes(), protocol: findings.fragment_of().protocol }
     }
 
-    /// The place, of which the verifier knows nothing: else it would walk everything behind once for plain packets and once for
-    /// others.
+    /// The place, hidden from the verifier.
+    ///
+    /// Otherwise it would walk everything behind once for plain packets and once for others.
     #[inline(always)]
     pub fn place(self) -> Place {
         #[cfg(not(target_arch = "bpf"))]
@@ -63,13 +65,14 @@ impl Place {
     pub fn later(self) -> u8 {
         opaque(self.0 >> BYTE_SHIFT) as u8
     }
-    /// No TCP flags, of which the verifier does not know that they are none.
+    /// No TCP flags, in a form that hides this from the verifier.
     #[inline(always)]
     pub const fn no_flags(self) -> u8 {
         (self.0 >> Findings::PROTOCOL_SHIFT) as u8
     }
-    /// Ports and TCP flags: those that were read where the transport header is, or a later fragment's own. Without a branch, behind
-    /// which the verifier would walk everything twice.
+    /// Ports and TCP flags: those read at the transport header, or a later fragment's own.
+    ///
+    /// It has no branch, behind which the verifier would walk everything twice.
     #[inline(always)]
     pub fn choose(self, read: Ports, flags: u8) -> (Ports, u8) {
         let later = opaque((self.0.cast_signed() >> LATER_SHIFT).cast_unsigned());
@@ -80,8 +83,9 @@ impl Place {
     }
 }
 
-/// The same byte, of which the verifier forgets what was asked: behind a question for the protocol it would walk everything once for
-/// each answer.
+/// The same byte, of which the verifier forgets all earlier comparisons.
+///
+/// Behind a comparison of the protocol it would walk everything once for each answer.
 #[inline(always)]
 pub fn opaque_byte(byte: u8) -> u8 {
     #[cfg_attr(not(target_arch = "bpf"), expect(unused_mut, reason = "the host only lints this"))]
@@ -94,7 +98,7 @@ pub fn opaque_byte(byte: u8) -> u8 {
     hidden as u8
 }
 
-/// The same number, which LLVM does not know to be.
+/// The same number, unknown to LLVM.
 #[inline(always)]
 fn opaque(number: u64) -> u64 {
     #[cfg_attr(not(target_arch = "bpf"), expect(unused_mut, reason = "the host only lints this"))]
@@ -107,31 +111,32 @@ fn opaque(number: u64) -> u64 {
     number
 }
 
-/// What the headers in front of the transport's say.
+/// The content of the headers in front of the transport's.
 #[derive(Clone, Copy)]
 pub struct Preface {
-    /// Protocol of what follows.
+    /// Protocol behind the headers.
     pub protocol: u8,
-    /// Offset of what follows.
+    /// Offset behind the headers.
     pub payload: u32,
     /// Offset of the packet's end.
     pub end: u32,
-    /// What it is of the packet its sender sent.
+    /// The piece of its sender's packet that it is.
     pub piece: Piece,
-    /// The identification, bytes in network order; of a whole packet it means nothing. No part of `Piece`: Linux 6.1 refuses to read
-    /// what only some variants have.
+    /// The identification, bytes in network order; it means nothing in a whole packet.
+    ///
+    /// It is no part of `Piece`: Linux 6.1 refuses to read a field that only some variants have.
     pub id: u32,
-    /// Where in the packet it belongs: a [`HeldKey::piece`](proxy_common::fragment::HeldKey::piece).
+    /// Its place in the packet: a [`HeldKey::piece`](proxy_common::fragment::HeldKey::piece).
     pub place: u32,
 }
 
 /// A whole packet, or a fragment of one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Piece {
-    /// No fragment.
+    /// Not a fragment.
     Whole,
     /// The first fragment, which has the transport header.
     First,
-    /// Any other.
+    /// Any other fragment.
     Later,
 }

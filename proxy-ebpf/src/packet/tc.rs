@@ -1,5 +1,6 @@
-//! [`Packet`] over a socket buffer: from the stack or a pod as well as off the wire, so checksums may be left to
-//! the hardware (`CHECKSUM_PARTIAL`) and a frame may be a chain of segments (GSO).
+//! [`Packet`] over a socket buffer, from the stack or a pod as well as off the wire.
+//!
+//! Checksums may be left to the hardware (`CHECKSUM_PARTIAL`), and a frame may be a chain of segments (GSO).
 
 use core::ffi::c_void;
 use core::mem::offset_of;
@@ -30,7 +31,7 @@ use crate::packet::gso::{self, GSO_BY_FRAGS};
 /// The folded difference between equal values: minus zero.
 const NO_DIFFERENCE: u16 = 0xffff;
 
-/// Segments keep their size, and a checksum that was found right stays so.
+/// Segments keep their size, and a checksum found correct stays so.
 const KEEP: u32 = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;
 
 /// [`TcPacket`]'s parameter for devices with Ethernet frames.
@@ -38,10 +39,10 @@ pub const FRAMED: usize = ETHERNET;
 /// The same for devices whose frames are bare IP packets: tunnels, `WireGuard`.
 pub const BARE: usize = 0;
 
-/// Bytes of the largest offset there is in a bare frame, for the verifier.
+/// The largest offset in a bare frame, for the verifier.
 const MAX_PLACE: usize = 1023;
 
-/// A frame in `tc_ingress` or `tc_egress`, with so many bytes of a link-layer header.
+/// A frame in `tc_ingress` or `tc_egress`, with a link-layer header of `LINK` bytes.
 #[derive(Clone, Copy)]
 pub struct TcPacket<const LINK: usize> {
     context: *mut __sk_buff,
@@ -54,15 +55,17 @@ impl<const LINK: usize> TcPacket<LINK> {
     pub fn new(context: &TcContext) -> Self {
         Self::of(context.skb.skb)
     }
-    /// As [`TcPacket::new`], of the kernel's context.
+    /// As [`TcPacket::new`], from the kernel's context.
     #[inline(always)]
     pub fn of(context: *mut __sk_buff) -> Self {
         // SAFETY: the context is valid for the program's run.
         Self { context, length: unsafe { (*context).len } }
     }
 
-    /// Whether the frame belongs to a VLAN device above this one and is served there. The kernel has taken the tag out of the frame
-    /// by now. One with a priority only (VLAN 0) is this device's own (IEEE 802.1Q, section 6.8).
+    /// Whether the frame belongs to a VLAN device above this one, which serves it.
+    ///
+    /// The kernel has taken the tag out of the frame by now. A frame with a priority only (VLAN 0) is this
+    /// device's own (IEEE 802.1Q, section 6.8).
     #[inline(always)]
     pub fn is_tagged(&self) -> bool {
         const VLAN: u32 = 0xfff;
@@ -70,10 +73,10 @@ impl<const LINK: usize> TcPacket<LINK> {
         unsafe { (*self.context).vlan_present != 0 && (*self.context).vlan_tci & VLAN != 0 }
     }
 
-    /// Forgets a priority: it was for the link the frame came by, not for the one it leaves by.
+    /// Removes a priority: it was for the link by which the frame came, not for the one by which it leaves.
     #[inline(always)]
     pub fn drop_priority(&self) {
-        // SAFETY: the context is the kernel's; nobody looks into the packet afterwards.
+        // SAFETY: the context is the kernel's; no code looks into the packet afterwards.
         unsafe {
             if (*self.context).vlan_present != 0 {
                 bpf_skb_vlan_pop(self.context);
@@ -81,7 +84,7 @@ impl<const LINK: usize> TcPacket<LINK> {
         }
     }
 
-    /// Whether XDP has translated this frame already; its mark is then set.
+    /// Whether XDP has translated this frame already; if so, sets its mark.
     #[inline(always)]
     pub fn take_handover(&mut self) -> bool {
         // SAFETY: the context is valid for the program's run.
@@ -97,7 +100,7 @@ impl<const LINK: usize> TcPacket<LINK> {
         true
     }
 
-    /// Whether the frame carries our mark: it was served on another device below this one.
+    /// Whether the frame carries our mark: another device below this one served it.
     #[inline(always)]
     pub fn is_marked(&self) -> bool {
         let (value, mask) = (MARK_VALUE.load(), MARK_MASK.load());
@@ -112,22 +115,25 @@ impl<const LINK: usize> TcPacket<LINK> {
         unsafe { (*self.context).mark = (*self.context).mark & !mask | value & mask };
     }
 
-    /// Makes the kernel forget a checksum that hardware was to complete, by pulling so many bytes out from behind the Ethernet
-    /// header; what they are afterwards is undefined.
+    /// Makes the kernel forget a checksum that hardware was to complete, by pulling so many bytes out from
+    /// behind the Ethernet header.
+    ///
+    /// The content of those bytes is undefined afterwards.
     #[inline(always)]
     pub fn forget_checksum(&mut self, pulled: i32) -> Result<(), Refused> {
         self.adjust_room(-pulled, 0)?;
         self.adjust_room(pulled, 0)
     }
 
-    /// Writes the EtherType of a bare frame to where the hooks read it.
+    /// Writes the EtherType of a bare frame to the place where the hooks read it.
     #[inline(always)]
     pub fn prepare(&self) -> Option<()> {
         if LINK != BARE {
             return Some(());
         }
         self.pull(ETHERNET + size_of::<Ipv4>());
-        // More than the first byte: LLVM makes a comparison of that bound which the verifier draws nothing from.
+        // Reads more than the first byte: LLVM would compare that bound in a form from which the verifier
+        // learns nothing.
         let header = self.read::<Ipv4>(ETHERNET)?;
         let ether_type = match header.version_and_length >> 4 {
             4 => header::ether_type::IPV4,
@@ -140,10 +146,10 @@ impl<const LINK: usize> TcPacket<LINK> {
         Some(())
     }
 
-    /// Makes a frame one that `bpf_redirect_neigh` takes: it wants an Ethernet header to replace.
+    /// Gives a bare frame an Ethernet header, which `bpf_redirect_neigh` replaces.
     #[inline(always)]
     pub fn frame(&self) -> Result<(), Refused> {
-        // SAFETY: the context is the kernel's; nobody looks at the packet afterwards.
+        // SAFETY: the context is the kernel's; no code looks at the packet afterwards.
         if LINK == BARE && unsafe { bpf_skb_change_head(self.context, ETHERNET as u32, 0) } != 0 {
             return Err(Refused);
         }
@@ -165,8 +171,10 @@ impl<const LINK: usize> TcPacket<LINK> {
         }
     }
 
-    /// Takes an outer header of the other family away where the flags that say so are unknown: a change of the family, which
-    /// moves what is behind by the difference of its headers, and what is left.
+    /// Takes away an outer header of the other family on kernels that lack the flags for it.
+    ///
+    /// A change of the family moves the bytes behind by the difference of the headers, and then the rest
+    /// goes.
     #[inline(always)]
     fn pop_other_family(&mut self, outer: usize, inner_type: u16) -> Result<(), Refused> {
         const DIFFERENCE: i32 = (size_of::<Ipv6>() - size_of::<Ipv4>()) as i32;
@@ -212,7 +220,9 @@ impl<const LINK: usize> TcPacket<LINK> {
     }
 }
 
-/// A function of its own: Linux 6.1 walks everything behind it once for each way through it, were it part of the walk.
+/// Makes the first bytes of the frame linear.
+///
+/// Not inlined: Linux 6.1 would walk everything behind it once for each way through it.
 #[inline(never)]
 fn make_linear(context: *mut __sk_buff, bytes: u32) {
     // SAFETY: the context is valid for the program's run.
@@ -259,7 +269,7 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
         unsafe { (*self.context).ingress_ifindex }
     }
 
-    /// With a mask: the verifier does not see that a variable offset is behind the header that is not there.
+    /// Masked: the verifier does not see that a variable offset is behind the missing header.
     #[inline(always)]
     fn place(offset: usize) -> usize {
         if LINK == BARE { offset.wrapping_sub(ETHERNET) & MAX_PLACE } else { offset }
@@ -268,7 +278,7 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
     fn ethernet(&self) -> Option<*mut Ethernet> {
         if LINK == BARE { maps::LINKS.get_ptr_mut(0) } else { self.at(0) }
     }
-    /// What nobody has need not wait on the stack until the frame is built.
+    /// Constant zeros, so that no unused bytes wait on the stack until the frame is built.
     #[inline(always)]
     fn ethernet_addresses(&self) -> Option<[u16; 6]> {
         if LINK == BARE {
@@ -289,7 +299,7 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
     #[inline(always)]
     fn is_trusted<F: Family>(&self, source: &F::Address) -> bool {
         let from = self.came_in_by();
-        // SAFETY: only whether it is there matters.
+        // SAFETY: only the presence of the entry matters.
         from != 0
             && unsafe { maps::DEVICES.get(from) }.is_some()
             && (self.is_marked() || peers::is_forwarded::<F>(source))
@@ -310,8 +320,11 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
     fn pull(&self, bytes: usize) {
         make_linear(self.context, bytes.saturating_sub(ETHERNET - LINK) as u32);
     }
-    /// What is still to be cut up has its chunks elsewhere, and they hold data. Of a chunk the whole header is asked for: LLVM makes
-    /// a comparison of one byte's bound which the verifier draws nothing from, where the offset is a variable one.
+    /// Reads the ports and the first chunk's header.
+    ///
+    /// A frame that is still to be cut up has its chunks elsewhere, all with data. The whole header of a
+    /// chunk is read: LLVM would compare one byte's bound, at a variable offset, in a form from which the
+    /// verifier learns nothing.
     #[inline(always)]
     fn read_sctp(&self, offset: usize) -> Option<(Ports, u8)> {
         let header = self.read::<Sctp>(offset)?;
@@ -328,8 +341,10 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
             self.length.saturating_sub(Self::place(network) as u32)
         }
     }
-    /// Tells segmentation that what follows is an IP tunnel, or one in UDP. TCP segments shrink by the headers; the sizes of
-    /// UDP datagrams can't be changed, and the kernel refuses to without the flag.
+    /// Tells segmentation that an IP tunnel follows, or one in UDP.
+    ///
+    /// TCP segments shrink by the headers. The sizes of UDP datagrams can't be changed, and the kernel
+    /// refuses to without the flag.
     #[inline(always)]
     fn push_outer(&mut self, transport: Transport, outer: usize) -> Result<(), Refused> {
         const IPV4: usize = size_of::<Ipv4>();
@@ -364,8 +379,11 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
             _ => Err(Refused),
         }
     }
-    /// A checksum that hardware was to complete (`CHECKSUM_PARTIAL`) is forgotten only when its place is pulled out of the frame
-    /// (`skb_postpull_rcsum`), one over the whole frame (`CHECKSUM_COMPLETE`) only when the length changes.
+    /// Resizes the frame so that the kernel forgets its checksum.
+    ///
+    /// It forgets one that hardware was to complete (`CHECKSUM_PARTIAL`) only if its place is pulled out of
+    /// the frame (`skb_postpull_rcsum`). It forgets one over the whole frame (`CHECKSUM_COMPLETE`) only if
+    /// the length changes.
     #[inline(always)]
     fn resize(&mut self, bytes: usize, transport: Transport) -> Result<(), Refused> {
         let bytes = bytes - (ETHERNET - LINK);
@@ -388,7 +406,7 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
             outer as u32,
         )
     }
-    /// Segments keep their size, and a checksum that was found right stays so: only the outer header goes.
+    /// Segments keep their size, and a checksum found correct stays so: only the outer header goes.
     #[inline(always)]
     fn pop_outer(&mut self, outer: usize, outer_type: u16, inner_type: u16) -> Result<(), Refused> {
         let same = outer_type == inner_type;
@@ -423,8 +441,8 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
             // A UDP checksum of zero means none and stays; one that becomes zero goes out as 0xffff.
             (transport.offset() + offset_of!(Udp, checksum), BPF_F_MARK_MANGLED_0)
         };
-        // The helper takes the difference off a CHECKSUM_COMPLETE sum, as if a header checksum had put it there; where there
-        // is none, it is put there here.
+        // The helper subtracts the difference from a CHECKSUM_COMPLETE sum, as if a header checksum had added
+        // it. IPv6 has no header checksum, so this call adds it.
         self.adjust_for_addresses::<F>(addresses);
         self.replace_checksum(offset as u32, addresses, flags | BPF_F_PSEUDO_HDR)?;
         if fold(ports.0) != NO_DIFFERENCE {

@@ -30,7 +30,7 @@ impl XdpPacket {
     pub fn new(context: &XdpContext) -> Self {
         Self::of(context.ctx)
     }
-    /// As [`XdpPacket::new`], of the kernel's context.
+    /// As [`XdpPacket::new`], from the kernel's context.
     #[inline(always)]
     pub fn of(context: *mut xdp_md) -> Self {
         // SAFETY: the context is valid for the program's run.
@@ -75,7 +75,8 @@ impl Packet for XdpPacket {
         0
     }
 
-    /// Puts a word in front of the frame that tells `tc_ingress` not to look it up again; some drivers refuse.
+    /// Puts a word in front of the frame that tells `tc_ingress` not to look it up again. Some drivers
+    /// refuse.
     #[inline(always)]
     fn claim_delivery(&mut self) -> Result<(), Refused> {
         // SAFETY: the context is the kernel's; all packet pointers are looked up again afterwards.
@@ -107,11 +108,11 @@ impl Packet for XdpPacket {
     }
     #[inline(always)]
     fn has_bytes(&self, bytes: u32) -> bool {
-        // The rest of a multi-buffer frame takes a helper to be counted.
+        // A helper has to count the rest of a multi-buffer frame.
         // SAFETY: the context is valid for the program's run.
         bytes <= self.length || bytes <= unsafe { bpf_xdp_get_buff_len(self.context) as u32 }
     }
-    /// What is not linear stays so: such a frame is passed to TC, which can pull.
+    /// Does nothing: a frame with non-linear headers is passed to TC, which can pull.
     #[inline(always)]
     fn pull(&self, _bytes: usize) {}
     #[inline(always)]
@@ -145,7 +146,8 @@ impl Packet for XdpPacket {
             _ => Err(Refused),
         }
     }
-    /// Not every driver has room behind a frame; in front of it there always is.
+    /// Shrinks the frame at its end, or lengthens it in front: drivers always have room there, but not
+    /// always behind a frame.
     #[inline(always)]
     fn resize(&mut self, bytes: usize, _transport: Transport) -> Result<(), Refused> {
         // SAFETY: the context is valid for the program's run.

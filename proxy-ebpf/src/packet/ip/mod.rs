@@ -1,4 +1,4 @@
-//! IP headers: what differs between IPv4 and IPv6 where bytes are read and written.
+//! IP headers: the differences between IPv4 and IPv6 in reading and writing bytes.
 
 use proxy_common::checksum::Difference;
 
@@ -13,16 +13,18 @@ mod v6;
 
 /// The headers of a family.
 pub trait Header: Family {
-    /// The protocol field of the IP header at `network`, extension headers not looked into.
+    /// The protocol field of the IP header at `network`, without a look into extension headers.
     fn peek_protocol<P: Packet>(packet: &P, network: usize) -> Option<u8>;
-    /// Reads an IP header. `read_shape` says where the transport header of a packet is that is not plain: behind all options and
-    /// extension headers we can skip.
+    /// Reads an IP header.
+    ///
+    /// For a packet that is not plain, `read_shape` finds the transport header behind all options and
+    /// extension headers that the programs can skip.
     fn parse_network<P: Packet>(
         packet: &P,
         network: usize,
         read_shape: impl FnOnce() -> Result<Shape, Verdict>,
     ) -> Result<Network<Self::Address>, Verdict>;
-    /// Reads what stands in front of the transport header of a packet that is not plain.
+    /// Reads the headers in front of the transport header of a packet that is not plain.
     fn read_preface<P: Packet>(packet: &P, network: usize) -> Option<Preface>;
     /// Reads source and destination address.
     fn read_addresses<P: Packet>(packet: &P, network: usize) -> Option<(Self::Address, Self::Address)>;
@@ -38,8 +40,8 @@ pub trait Header: Family {
     fn decrement_hop_limit<P: Packet>(packet: &P, network: usize) -> Option<()>;
     /// Writes an outer header at `network`.
     fn write_outer<P: Packet>(packet: &P, network: usize, outer: &Outer<Self::Address>) -> Option<()>;
-    /// Makes the source of an outer header at `network` one of the prefix that is set for that, if one is: its host bits are the
-    /// hash's.
+    /// Makes the source of an outer header at `network` an address of the configured prefix, if there is one.
+    /// The host bits are the hash's.
     fn spread_source<P: Packet>(packet: &P, network: usize, hash: u32) -> Option<()>;
     /// Reads hint and flags from an outer header at `network`.
     fn read_hint<P: Packet>(packet: &P, network: usize) -> Option<u32>;
@@ -47,16 +49,16 @@ pub trait Header: Family {
     fn read_plain<P: Packet>(packet: &P, network: usize, protocol: u8) -> Option<Plain>;
 }
 
-/// What an IP header says.
+/// The content of an IP header.
 #[derive(Clone, Copy)]
 pub struct Network<A> {
     /// Source address.
     pub source: A,
     /// Destination address.
     pub destination: A,
-    /// Protocol of what follows the header and its extensions.
+    /// Protocol behind the header and its extensions.
     pub protocol: u8,
-    /// Where what follows is.
+    /// The place behind the headers.
     pub place: Place,
     /// Bytes of the packet, the header included.
     pub length: u32,
@@ -67,7 +69,7 @@ pub struct Network<A> {
 }
 
 impl<A> Network<A> {
-    /// Whether a transport header lies inside what the IP header calls the packet, not in the frame's padding.
+    /// Whether a transport header lies inside the packet as the IP header has it, not in the frame's padding.
     #[inline(always)]
     pub fn contains(&self, network: usize, header: usize) -> Result<(), Verdict> {
         let used = self.place.payload() - network as u32 + header as u32;
@@ -75,22 +77,22 @@ impl<A> Network<A> {
     }
 }
 
-/// What is left of an IP header without options beside its addresses.
+/// The rest of an IP header without options, beside its addresses.
 pub struct Plain {
     pub length: u32,
     pub traffic_class: u8,
     pub hop_limit: u8,
 }
 
-/// What an outer header is made of.
+/// The parts of an outer header.
 #[derive(Clone, Copy)]
 pub struct Outer<A> {
     pub source: A,
     pub destination: A,
-    /// Protocol number of what follows: the inner packet's family, or UDP.
+    /// Protocol number of the payload: the inner packet's family, or UDP.
     pub protocol: u8,
     pub traffic_class: u8,
-    /// Bytes of what follows.
+    /// Bytes of the payload.
     pub inner_length: u32,
     /// Hint (bits 0 to 13) and `outer::ONWARD` (bit 14).
     pub hint: u32,

@@ -1,4 +1,4 @@
-//! Packets of one IP header without options or extensions, read with less than parsing takes.
+//! Packets of one IP header without options or extensions, read with less work than parsing.
 
 use proxy_common::flow::FlowKey;
 
@@ -6,8 +6,10 @@ use crate::header::IcmpHeader;
 use crate::packet::ip::{Header, Plain};
 use crate::packet::{Packet, Parsed};
 
-/// Reads an IP header without options or extension headers that carries `protocol`, and at least eight bytes of it. Less is
-/// looked at than by [`parse`](crate::parse::parse), of which the verifier counts every path.
+/// Reads an IP header without options or extension headers that carries `protocol`, and at least eight bytes
+/// of it.
+///
+/// It looks at less than [`parse`](crate::parse::parse), of which the verifier counts every path.
 #[inline(always)]
 pub fn parse_plain<P: Packet, F: Header>(
     packet: &P,

@@ -151,7 +151,7 @@ impl Header for V4 {
     fn read_hint<P: Packet>(packet: &P, network: usize) -> Option<u32> {
         let header = packet.read::<Ipv4>(network)?;
         let (identification, fragment) = (header.identification, header.fragment);
-        // Without DF the identification is the kernel's own, for fragments.
+        // Without DF the kernel sets the identification, for fragments.
         Some(if fragment & DONT_FRAGMENT != 0 { u32::from(u16::from_be(identification)) } else { 0 })
     }
     #[inline(always)]

@@ -53,9 +53,11 @@ impl Header for V6 {
             hop_limit: header.hop_limit,
         })
     }
-    /// Steps over extension headers. What has an authentication header, or a routing header that is not used up, is left to the
-    /// stack: its ports or its destination are not where we would read them. Behind the header of a later fragment there is
-    /// nothing to step over.
+    /// Steps over extension headers.
+    ///
+    /// The stack gets packets with an authentication header, or with a routing header that is not used up:
+    /// their ports or their destination are not where the programs would read them. Behind the header of a
+    /// later fragment there is nothing to step over.
     #[inline(always)]
     fn read_preface<P: Packet>(packet: &P, network: usize) -> Option<Preface> {
         const MOST: usize = 4;
@@ -159,7 +161,7 @@ fn step_over<P: Packet>(packet: &P, preface: &mut Preface) -> Option<()> {
     (preface.payload as usize <= MOST_HEADERS).then_some(())
 }
 
-/// What a fragment header says; one around a whole packet (RFC 6946) nothing.
+/// Reads a fragment header. One around a whole packet (RFC 6946) adds nothing.
 #[inline(always)]
 fn read_fragment<P: Packet>(packet: &P, offset: usize, preface: &mut Preface) -> Option<()> {
     let header = packet.read::<FragmentHeader>(offset)?;
@@ -176,7 +178,7 @@ fn read_fragment<P: Packet>(packet: &P, offset: usize, preface: &mut Preface) ->
     Some(())
 }
 
-/// Whether the packet is where its routing header sends it.
+/// Whether the packet has reached the destination of its routing header.
 #[inline(always)]
 fn check_routing<P: Packet>(packet: &P, offset: usize) -> Option<()> {
     let header = packet.read::<RoutingHeader>(offset)?;
