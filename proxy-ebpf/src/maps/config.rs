@@ -1,5 +1,7 @@
-//! Load-time constants. The agent overrides them before it loads the programs, so the verifier sees their values.
-//! Names and meaning: `proxy_common::config::global`.
+//! Load-time constants.
+//!
+//! The agent overrides them before it loads the programs, so the verifier sees their values. Names and
+//! meaning: `proxy_common::config::global`.
 
 use aya_ebpf::Global;
 use proxy_common::config::{DEFAULT_MARK, DEFAULT_SNAT_PORTS, SHARE_ALONE, TAKES_FOU, TAKES_IPIP};
@@ -61,19 +63,19 @@ pub static NODE_NAMESPACE_LOW: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 pub static NODE_NAMESPACE_HIGH: Global<u32> = Global::new(0);
 
-/// Whether a port, in network byte order, is one that connections are translated to.
+/// Whether a port, in network byte order, is in the range for SNAT.
 #[inline(always)]
 pub fn is_snat_port(port: u16) -> bool {
     u32::from(u16::from_be(port)).wrapping_sub(SNAT_PORT_FIRST.load()) < SNAT_PORT_COUNT.load()
 }
 
-/// Whether this node decapsulates what comes in IP.
+/// Whether this node decapsulates packets in IP.
 #[inline(always)]
 pub fn takes_ipip() -> bool {
     DSR_TAKES.load() & TAKES_IPIP != 0
 }
 
-/// Whether this node decapsulates what comes in UDP.
+/// Whether this node decapsulates packets in UDP.
 #[inline(always)]
 pub fn takes_fou() -> bool {
     DSR_TAKES.load() & TAKES_FOU != 0
@@ -85,7 +87,7 @@ pub fn node_namespace() -> u64 {
     u64::from(NODE_NAMESPACE_LOW.load()) | u64::from(NODE_NAMESPACE_HIGH.load()) << 32
 }
 
-/// The flow time-outs in force.
+/// The configured flow time-outs.
 #[inline(always)]
 pub fn timeouts() -> Timeouts {
     Timeouts {

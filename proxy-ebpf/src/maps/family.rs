@@ -1,4 +1,5 @@
-//! IPv4 and IPv6 as one generic source: types and maps. What differs in their headers is in [`Header`](crate::packet::ip::Header).
+//! IPv4 and IPv6 as one generic source: types and maps. [`Header`](crate::packet::ip::Header) has the
+//! differences of their headers.
 
 use aya_ebpf::bindings::bpf_fib_lookup;
 use aya_ebpf::btf_maps::lpm_trie::Key;
@@ -25,15 +26,15 @@ pub trait Family: Copy {
     /// Protocol number of this family inside an IP packet.
     const ENCAPSULATED: u8;
 
-    /// Whether a protocol number can be that of something in packets, not of a header that belongs to the network's own.
+    /// Whether a protocol number can be that of a payload, not of a header of the network layer.
     fn is_transport(protocol: u8) -> bool;
     /// Looks a frontend up.
     fn frontend(key: &FrontendKey<Self::Address>) -> Option<Frontend>;
     /// Reads a backend.
     fn backend(id: u32) -> Option<&'static Backend<Self::Address>>;
-    /// Whether a prefix that the key falls into is there.
+    /// Whether a stored prefix covers the key.
     fn is_in_source_range(key: &Key<SourceRange<Self::Address>>) -> bool;
-    /// Which backend a client had last.
+    /// The last backend of each client.
     fn affinity() -> &'static AffinityMap<Self::Address>;
     /// The hop a backend id has in HOPS.
     fn hop(id: u32) -> Option<*mut Hop<Self::Address>>;
@@ -41,33 +42,34 @@ pub trait Family: Copy {
     fn scratch() -> Option<*mut FlowOf<Self>>;
     /// This CPU's entries of KEYS, for global functions.
     fn key_scratch(index: u32) -> Option<*mut KeyOf<Self>>;
-    /// Says from where and whereto the FIB is asked.
+    /// Sets source and destination of a FIB query.
     fn ask(query: &mut bpf_fib_lookup, source: &Self::Address, destination: &Self::Address);
-    /// The source address the FIB answered.
+    /// The source address in the FIB's answer.
     fn answered_source(query: &bpf_fib_lookup) -> Self::Address;
-    /// The source address of what leaves by a device.
+    /// The source address of packets that leave by a device.
     fn source_of(device: &Device) -> Self::Address;
-    /// Which packets fragments belong to.
+    /// The packets that fragments belong to.
     fn fragments() -> &'static FragmentsMap<Self::Address>;
     /// Connections the client has answered in.
     fn flows() -> &'static FlowsMap<Self::Address>;
     /// Connections with nothing but the client's first packet.
     fn flows_new() -> &'static FlowsNewMap<Self::Address>;
-    /// Connections of this node's own at ports that are frontends', too.
+    /// This node's own connections at ports that frontends have, too.
     fn node_flows() -> &'static NodeFlowsMap<Self::Address>;
 
-    /// Whether an address is in that prefix.
+    /// Whether an address is in the prefix of outer sources.
     fn is_outer_source(address: &Self::Address) -> bool;
     /// The address in a v4-mapped field of a way.
     fn unmap(words: &[u32; 4]) -> Self::Address;
     /// The v4-mapped form.
     fn map(address: &Self::Address) -> [u32; 4];
-    /// Asks with the key that an address has in PEERS. One of IPv6 is its own key, where it stands: there is no room on the stack
-    /// for a second.
+    /// Calls `ask` with the key of an address in PEERS.
+    ///
+    /// An IPv6 address is its own key, in place: the stack has no room for a second one.
     fn with_peer_key<T>(address: &Self::Address, ask: impl FnOnce(&PeerKey) -> T) -> T;
 }
 
-/// The flow map's entry types are shared by both families' code.
+/// A flow entry of a family.
 pub type FlowOf<F> = Flow<<F as Family>::Address>;
 /// Key of [`FlowOf`].
 pub type KeyOf<F> = FlowKey<<F as Family>::Address>;

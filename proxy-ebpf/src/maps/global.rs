@@ -1,14 +1,16 @@
 //! Global functions: the verifier walks each once, instead of anew at every call.
 //!
-//! The kernel does so with each global symbol of the object (Linux 5.6), whose arguments and result may be any numbers. Before 6.2 a
-//! program can't ask a map with a key that came as an argument, so callers store keys in a map's memory (KEYS).
+//! The kernel does so with each global symbol of the object (Linux 5.6). Arguments and result may be any
+//! numbers. Before 6.2 a program can't ask a map with a key that came as an argument, so callers store keys
+//! in a map's memory (KEYS).
 //!
-//! Each global function is in the file of its body. By convention `name` stores the keys and calls `global_name`, which calls
-//! `name_body` with its own family.
+//! Each global function is in the file of its body. By convention `name` stores the keys and calls
+//! `global_name`, which calls `name_body` with its own family.
 
 use crate::maps::family::{Family, KeyOf};
 
-/// Defines `NAME::<F>(ARGUMENTS)`, which calls one of two global functions; each calls `BODY` with its own family.
+/// Defines `NAME::<F>(ARGUMENTS)`, which calls one of two global functions. Each calls `BODY` with its own
+/// family.
 macro_rules! global_by_family {
     (fn $name:ident = $four:ident | $six:ident
      ($($argument:ident: $type:ty),*) -> $result:ty, $body:ident) => {
@@ -36,9 +38,9 @@ macro_rules! global_by_family {
 }
 pub(crate) use global_by_family;
 
-/// Index of the key that a packet has.
+/// Index of the packet's key.
 pub const KEY: u32 = 0;
-/// Index of the key that replies to it have.
+/// Index of the key of replies to it.
 pub const REPLY_KEY: u32 = 1;
 
 /// Room for a key, which the caller writes there because its stack has none.

@@ -1,4 +1,4 @@
-//! Every map. A hash value may be recycled under a reference, so callers copy it, or check whose it is.
+//! Every map. The kernel may recycle a hash value under a reference, so callers copy it, or check its owner.
 //!
 //! The sizes here are defaults; the agent overrides them when it loads the object.
 
@@ -49,7 +49,7 @@ const FLOWS_NEW_DEFAULT: usize = 1 << 16;
 const FRAGMENTS_ENTRIES: usize = 1 << 14;
 const NODE_FLOWS_ENTRIES: usize = 1 << 14;
 const HELD_DEFAULT: usize = HELD_PER_CPU as usize;
-/// A common list would keep 128 entries for each CPU: more than there are.
+/// A common list would keep back 128 entries for each CPU, which is more than the map has.
 const HELD_FLAGS: usize = BPF_F_NO_COMMON_LRU as usize;
 const SOCKETS_DEFAULT: usize = 1 << 16;
 /// Words of [`SNAT_FULL`].
@@ -70,20 +70,21 @@ pub type NodeFlowsMap<A> = LruHashMap<FlowKey<A>, u32, NODE_FLOWS_ENTRIES>;
 /// The type of [`AFFINITY4`] and [`AFFINITY6`].
 pub type AffinityMap<A> = LruHashMap<AffinityKey<A>, Affinity, AFFINITY_DEFAULT>;
 
-/// Words of [`BUFFER`], which holds what a frame of 9216 bytes leaves over beside one of 1280.
+/// Words of [`BUFFER`], which holds the rest of a frame of 9216 bytes behind a fragment of 1280.
 pub const BUFFER_WORDS: usize = 1024;
 /// The type of [`BUFFER`].
 pub type Buffer = [u64; BUFFER_WORDS];
 /// The type of [`SOCK_REV4`], [`SOCK_TCP4`], and IPv6's.
 pub type SocketsMap<A> = LruHashMap<SocketKey<A>, SocketFrontend<A>, SOCKETS_DEFAULT>;
 
-/// Where IPv4 services are reached. Written by the agent, read by every program; nothing is evicted.
+/// Frontends of IPv4 Services. Written by the agent, read by every program; nothing is evicted.
 #[btf_map]
 pub static FRONTENDS4: HashMap<FrontendKey<Addr4>, Frontend, SERVICES_DEFAULT> = HashMap::new();
-/// Where IPv6 services are reached; as [`FRONTENDS4`].
+/// Frontends of IPv6 Services; as [`FRONTENDS4`].
 #[btf_map]
 pub static FRONTENDS6: HashMap<FrontendKey<Addr6>, Frontend, SERVICES_DEFAULT> = HashMap::new();
-/// [`ServiceEntry`](proxy_common::selection::ServiceEntry) words by service id. The agent stores through its memory mapping.
+/// [`ServiceEntry`](proxy_common::selection::ServiceEntry) words by Service id. The agent stores through its
+/// memory mapping.
 #[btf_map]
 pub static SERVICES: Array<u64, SERVICES_DEFAULT, MMAPABLE> = Array::new();
 /// [`Slot`](proxy_common::selection::Slot) words. The agent stores through its memory mapping.
@@ -95,22 +96,24 @@ pub static BACKENDS4: Array<Backend<Addr4>, BACKENDS_DEFAULT> = Array::new();
 /// IPv6 endpoints by backend id. Written by the agent.
 #[btf_map]
 pub static BACKENDS6: Array<Backend<Addr6>, BACKENDS_DEFAULT> = Array::new();
-/// How other nodes are reached, by way id. Written by the agent.
+/// Ways to other nodes, by way id. Written by the agent.
 #[btf_map]
 pub static WAYS: Array<Way, WAYS_DEFAULT> = Array::new();
-/// By way id: a [`Narrowing`](proxy_common::way::Narrowing) word, if its MTU, as it stands in WAYS, is what a router said; else
-/// 0. Written by the programs.
+/// A [`Narrowing`](proxy_common::way::Narrowing) word by way id, if the MTU in WAYS is a router's; else 0.
+/// Written by the programs.
 #[btf_map]
 pub static NARROWED: Array<u64, WAYS_DEFAULT> = Array::new();
-/// Backends on this node by service id and hint; the value is a `BackendRef`. Written by the agent.
+/// Backends on this node by Service id and hint; the value is a `BackendRef`. Written by the agent.
 #[btf_map]
 pub static HINTS: HashMap<HintKey, u32, BACKENDS_DEFAULT> = HashMap::new();
-/// Nodes of the cluster and this node's own addresses; the value is a set of `PEER_*` bits, and above them the id of the way
-/// to the address. Written by the agent.
+/// Nodes of the cluster and this node's own addresses. Written by the agent.
+///
+/// The value is a set of `PEER_*` bits, and above them the id of the way to the address.
 #[btf_map]
 pub static PEERS: HashMap<PeerKey, u32, WAYS_DEFAULT> = HashMap::new();
-/// IPv4 connections the client has answered in. Written by the programs; the agent only reads and deletes. The
-/// least recently used entry is evicted.
+/// IPv4 connections the client has answered in.
+///
+/// Written by the programs; the agent only reads and deletes. The least recently used entry is evicted.
 #[btf_map]
 pub static FLOWS4: FlowsMap<Addr4> = LruHashMap::new();
 /// IPv6 connections; as [`FLOWS4`].
@@ -122,91 +125,114 @@ pub static FLOWS_NEW4: FlowsNewMap<Addr4> = LruHashMap::new();
 /// IPv6 embryos; as [`FLOWS_NEW4`].
 #[btf_map]
 pub static FLOWS_NEW6: FlowsNewMap<Addr6> = LruHashMap::new();
-/// Rows of [`Answer`](proxy_common::answer::Answer) words: what shows that a client has seen its backend's answer. Written by the programs.
+/// Rows of [`Answer`](proxy_common::answer::Answer) words: proof that a client has seen its backend's answer.
+/// Written by the programs.
 #[btf_map]
 pub static ANSWERS: Array<[u64; ANSWERS_ROW], { ANSWERS_ENTRIES as usize }> = Array::new();
-/// Ports of IPv4 packets whose first fragment was seen; a [`FragmentWord`](proxy_common::fragment::FragmentWord). Written by
-/// the programs. A packet whose entry is evicted loses its other fragments.
+/// Ports of IPv4 packets whose first fragment was seen; a
+/// [`FragmentWord`](proxy_common::fragment::FragmentWord).
+///
+/// Written by the programs. A packet whose entry is evicted loses its other fragments.
 #[btf_map]
 pub static FRAGMENTS4: FragmentsMap<Addr4> = LruHashMap::new();
 /// The same for IPv6; as [`FRAGMENTS4`].
 #[btf_map]
 pub static FRAGMENTS6: FragmentsMap<Addr6> = LruHashMap::new();
-/// Fragments, whole frames, that came before the first one of their packet. Written by `tc_ingress` and `tc_pod_in`; so many for
-/// each CPU. What is evicted is lost.
+/// Fragments, as whole frames, that came before the first one of their packet.
+///
+/// Written by `tc_ingress` and `tc_pod_in`. The size is for each CPU. An evicted fragment is lost.
 #[btf_map]
 pub static HELD: LruHashMap<HeldKey, Held, HELD_DEFAULT, HELD_FLAGS> = LruHashMap::new();
-/// Who may reach which IPv4 frontend, and who is inside the cluster. Written by the agent; nothing is evicted.
+/// Source prefixes that may use an IPv4 frontend, and prefixes inside the cluster. Written by the agent;
+/// nothing is evicted.
 #[btf_map]
 pub static SOURCE_RANGES4: LpmTrie<SourceRange<Addr4>, u32, SOURCE_RANGES_DEFAULT> = LpmTrie::new();
 /// The same for IPv6; as [`SOURCE_RANGES4`].
 #[btf_map]
 pub static SOURCE_RANGES6: LpmTrie<SourceRange<Addr6>, u32, SOURCE_RANGES_DEFAULT> = LpmTrie::new();
-/// Which backend an IPv4 client of a service with session affinity had last. Written by the programs; a client whose entry
-/// is evicted gets the backend of its slot.
+/// The last backend of an IPv4 client of a Service with session affinity.
+///
+/// Written by the programs. A client whose entry is evicted gets the backend of its slot.
 #[btf_map]
 pub static AFFINITY4: AffinityMap<Addr4> = LruHashMap::new();
 /// The same for IPv6; as [`AFFINITY4`].
 #[btf_map]
 pub static AFFINITY6: AffinityMap<Addr6> = LruHashMap::new();
-/// Packets and bytes by program and reason; index: [`Program::counter`](proxy_common::verdict::Program::counter). Written by
-/// the programs.
+/// Packets and bytes by program and reason; index:
+/// [`Program::counter`](proxy_common::verdict::Program::counter). Written by the programs.
 #[btf_map]
 pub static COUNTERS: PerCpuArray<Counter, { COUNTER_ENTRIES as usize }> = PerCpuArray::new();
-/// Packets and bytes a service's clients sent, by service id. Written by the programs.
+/// Packets and bytes of a Service's clients, by Service id. Written by the programs.
 #[btf_map]
 pub static SERVICE_STATS: PerCpuArray<Counter, SERVICES_DEFAULT> = PerCpuArray::new();
-/// What each service id stands for. Written by the agent, read by the command line and at adoption, never by a program.
+/// The name of each Service id. Written by the agent, read by the command line and at adoption, never by a
+/// program.
 #[btf_map]
 pub static NAMES: HashMap<u32, ServiceName, SERVICES_DEFAULT, { BPF_F_NO_PREALLOC as usize }> =
     HashMap::new();
 /// The agent's heartbeat; see `proxy_common::config::AGENT_*`. The agent stores through its memory mapping.
 #[btf_map]
 pub static AGENT: Array<u64, { AGENT_WORDS as usize }, MMAPABLE> = Array::new();
-/// One byte for each port (network byte order, as a number) of a backend that was ever given a connection whose replies are
-/// restored here: what `tc_egress` and `tc_pod_out` ask first. Written by the programs.
+/// One byte for each port (network byte order, as a number), set once a backend with it gets a connection
+/// whose replies are restored here.
+///
+/// `tc_egress` and `tc_pod_out` look here first. Written by the programs.
 #[btf_map]
 pub static SERVED_PORTS: Array<[u8; PORT_GROUP as usize], { PORT_GROUPS as usize }> = Array::new();
-/// One bit for each port (network byte order, as a number) at which a frontend on an address of this node may be. The agent stores
-/// through its memory mapping, and clears no bit: the port of a frontend that is gone costs its packets a look-up in FRONTENDS.
+/// One bit for each port (network byte order, as a number) that a frontend on an address of this node may
+/// have.
+///
+/// The agent stores through its memory mapping, and clears no bit. A deleted frontend's port costs its
+/// packets a look-up in FRONTENDS.
 #[btf_map]
 pub static NODE_PORTS: Array<u64, { NODE_PORT_WORDS as usize }, MMAPABLE> = Array::new();
-/// When this node's own connections at such a port, those of its sockets and of pods that its CNI masquerades, last sent a packet
-/// over IPv4, in monotonic seconds. The key is that of the packets that come in. Written by `tc_egress`, and by the agent when it
-/// starts. A connection whose entry is evicted has one again after its next packet.
+/// The time of the last IPv4 packet of this node's own connections at such a port, in monotonic seconds.
+///
+/// They belong to its sockets, and to pods that its CNI masquerades. The key is that of incoming packets.
+/// Written by `tc_egress`, and by the agent when it starts. A connection whose entry is evicted gets one
+/// again with its next packet.
 #[btf_map]
 pub static NODE_FLOWS4: NodeFlowsMap<Addr4> = LruHashMap::new();
 /// The same for IPv6; as [`NODE_FLOWS4`].
 #[btf_map]
 pub static NODE_FLOWS6: NodeFlowsMap<Addr6> = LruHashMap::new();
-/// How IPv4 backends on other nodes are reached, by backend id. Written by the programs from what the FIB says.
+/// Hops to IPv4 backends on other nodes, by backend id. The programs write the FIB's answers.
 #[btf_map]
 pub static HOPS4: Array<Hop<Addr4>, BACKENDS_DEFAULT> = Array::new();
 /// The same for IPv6; as [`HOPS4`].
 #[btf_map]
 pub static HOPS6: Array<Hop<Addr6>, BACKENDS_DEFAULT> = Array::new();
-/// When all ports of this node (SNAT) were last found taken, by the hash of a destination, which is the word's upper half; the lower
-/// one is the monotonic clock's milliseconds. Written by the programs; what two destinations write is lost for one of them.
+/// The last time that all ports of this node (SNAT) were found taken, by the hash of a destination.
+///
+/// The word's upper half is the hash, the lower half the monotonic clock's milliseconds. Written by the
+/// programs. If two destinations share a word, one entry is lost.
 #[btf_map]
 pub static SNAT_FULL: Array<u64, { SNAT_FULL_ENTRIES as usize }> = Array::new();
 /// Devices that translated packets may leave by, by interface index. Written by the agent.
 #[btf_map]
 pub static DEVICES: HashMap<u32, Device, DEVICES_DEFAULT> = HashMap::new();
-/// When the bucket of a source prefix and kind of message is full again; see [`proxy_common::icmp`]. Written by the programs; a prefix whose
-/// entry is evicted has a full bucket.
+/// The time at which the bucket of a source prefix and kind of message is full again; see
+/// [`proxy_common::icmp`].
+///
+/// Written by the programs. A prefix whose entry is evicted has a full bucket.
 #[btf_map]
 pub static ICMP_SOURCES: LruHashMap<SourcePrefix, u64, ICMP_SOURCES_ENTRIES> = LruHashMap::new();
-/// When this CPU's bucket for all ICMP messages of a kind is full again. Written by the programs.
+/// The time at which this CPU's bucket for all ICMP messages of a kind is full again. Written by the
+/// programs.
 #[btf_map]
 pub static ICMP_TOTAL: PerCpuArray<u64, { KINDS as usize }> = PerCpuArray::new();
-/// Addresses of services that are on no device of this node; the value is a set of `VIP_*` bits. Written by the agent.
+/// Addresses of Services that are on no device of this node; the value is a set of `VIP_*` bits. Written by
+/// the agent.
 #[btf_map]
 pub static VIPS: HashMap<VipKey, u32, SERVICES_DEFAULT> = HashMap::new();
-/// What is asked before VIPS; see [`filter_bit`](proxy_common::vip::filter_bit). The agent stores through its memory mapping,
-/// and clears no bit: that of an address that is gone costs its packets a look-up in VIPS.
+/// The filter in front of VIPS; see [`filter_bit`](proxy_common::vip::filter_bit).
+///
+/// The agent stores through its memory mapping, and clears no bit. A deleted address costs its packets a
+/// look-up in VIPS.
 #[btf_map]
 pub static VIP_FILTER: Array<u64, { VIP_FILTER_WORDS as usize }, MMAPABLE> = Array::new();
-/// A flow entry that one stage of an IPv4 packet leaves for the next. One for each CPU, written by the programs.
+/// The flow entry that one stage of an IPv4 packet leaves for the next. One for each CPU, written by the
+/// programs.
 #[btf_map]
 pub static SCRATCH4: PerCpuArray<Flow<Addr4>, 1> = PerCpuArray::new();
 /// The same for IPv6; as [`SCRATCH4`].
@@ -221,19 +247,22 @@ pub static KEYS4: PerCpuArray<FlowKey<Addr4>, 2> = PerCpuArray::new();
 /// The same for IPv6; as [`KEYS4`].
 #[btf_map]
 pub static KEYS6: PerCpuArray<FlowKey<Addr6>, 2> = PerCpuArray::new();
-/// Which frontend a UDP socket's IPv4 backend stands for. Written by the socket hooks; the agent only reads and deletes. A socket
-/// whose entry is evicted sees its backend's own address, and is not destroyed with its backend.
+/// The frontend that a UDP socket's IPv4 backend stands for.
+///
+/// Written by the socket hooks; the agent only reads and deletes. A socket whose entry is evicted sees its
+/// backend's own address, and is not destroyed with its backend.
 #[btf_map]
 pub static SOCK_REV4: SocketsMap<Addr4> = LruHashMap::new();
 /// The same for IPv6; as [`SOCK_REV4`].
 #[btf_map]
 pub static SOCK_REV6: SocketsMap<Addr6> = LruHashMap::new();
-/// The same for TCP's sockets, which are many and would evict those of UDP. Written and read by the socket hooks.
+/// The same for TCP's sockets, which are many and would evict those of UDP. Written and read by the socket
+/// hooks.
 #[btf_map]
 pub static SOCK_TCP4: SocketsMap<Addr4> = LruHashMap::new();
 /// The same for IPv6; as [`SOCK_TCP4`].
 #[btf_map]
 pub static SOCK_TCP6: SocketsMap<Addr6> = LruHashMap::new();
-/// The Ethernet header that a bare frame has not. One for each CPU, written by the programs.
+/// The Ethernet header that a bare frame lacks. One for each CPU, written by the programs.
 #[btf_map]
 pub static LINKS: PerCpuArray<Ethernet, 1> = PerCpuArray::new();

@@ -1,4 +1,4 @@
-//! SHARE: whether this mode serves alone, or beside the one that the node had before or gets next.
+//! SHARE: whether this mode serves alone, or beside the node's former or next mode.
 
 use proxy_common::config::{SHARE_ALONE, SHARE_NEWER, SHARE_OLDER, SHARE_TURNED};
 
@@ -11,21 +11,25 @@ pub fn is_alone() -> bool {
     SHARE.load() == SHARE_ALONE
 }
 
-/// Whether connections that are not known here may be the other mode's, from before. Then those of this one all have entries, where a
-/// director would do without them, too.
+/// Whether connections that are unknown here may be the former mode's.
+///
+/// Then all connections of this mode have entries, including those for which a director would otherwise need
+/// none.
 #[inline(always)]
 pub fn is_newer() -> bool {
     SHARE.load() & !SHARE_TURNED == SHARE_NEWER
 }
 
-/// Whether what begins now is the other mode's.
+/// Whether connections that begin now are the other mode's.
 #[inline(always)]
 pub fn is_older() -> bool {
     SHARE.load() & !SHARE_TURNED == SHARE_OLDER
 }
 
-/// Whether this mode's directors have packets of a protocol for which there is no entry: those of the mode that the node had before it
-/// changed for the first time, as long as connections of then may be left.
+/// Whether this mode's directors own a protocol's packets without an entry.
+///
+/// Such packets belong to the mode that the node had before its first change, as long as connections from
+/// then may be left.
 #[inline(always)]
 pub fn owns_unknown(protocol: u8) -> bool {
     let is_turned = SHARE.load() & SHARE_TURNED != 0;

@@ -28,15 +28,16 @@ fn add(counter: Option<*mut Counter>, bytes: u32) {
     }
 }
 
-/// Whether a backend with this port was ever given a connection whose replies are restored here: most packets that leave the node
-/// have another source port, and are done with.
+/// Whether a backend with this port was ever given a connection whose replies are restored here.
+///
+/// Most packets that leave the node have another source port, and need no further look.
 #[inline(always)]
 pub fn has_served(port: u16) -> bool {
     let (group, member) = port_index(port);
     maps::SERVED_PORTS.get(group).and_then(|ports| ports.get(member)).is_some_and(|served| *served != 0)
 }
 
-/// Remembers that replies from a port are restored here.
+/// Records that replies from a port are restored here.
 #[inline(always)]
 pub fn note_served(port: u16) {
     let (group, member) = port_index(port);
@@ -51,7 +52,7 @@ const fn port_index(port: u16) -> (u32, usize) {
     (port as u32 / PORT_GROUP, (port as u32 % PORT_GROUP) as usize)
 }
 
-/// Whether the agent follows routes and neighbours, so that resolved ways can be believed.
+/// Whether the agent follows routes and neighbours, so that the programs can rely on resolved ways.
 #[inline(always)]
 pub fn agent_is_alive() -> bool {
     const NANOSECONDS: u64 = 1_000_000_000;

@@ -1,4 +1,4 @@
-//! PEERS: which addresses are nodes', and whose encapsulated packets this node takes.
+//! PEERS: the addresses of nodes, and the senders of encapsulated packets that this node accepts.
 
 use proxy_common::way::{PEER_NODE, PEER_SELF};
 
@@ -6,10 +6,10 @@ use crate::maps::config::{MARK_MASK, MARK_VALUE};
 use crate::maps::family::Family;
 use crate::maps::{self, mode};
 
-/// What PEERS has of an address; zero if it is no node's.
+/// The bits of an address in PEERS; zero if it is no node's.
 #[inline(always)]
 pub fn peer<O: Family>(address: &O::Address) -> u32 {
-    // SAFETY: copied at once; a peer that is being removed may be taken for one a moment longer.
+    // SAFETY: copied at once; a peer that is being removed may count as one a moment longer.
     O::with_peer_key(address, |key| unsafe { maps::PEERS.get(key).copied() }.unwrap_or(0))
 }
 
@@ -25,14 +25,16 @@ pub fn is_other_node<F: Family>(address: &F::Address) -> bool {
     peer::<F>(address) & (PEER_NODE | PEER_SELF) == PEER_NODE
 }
 
-/// Whether encapsulated packets are taken from an address.
+/// Whether this node accepts encapsulated packets from an address.
 #[inline(never)]
 pub fn may_send<F: Family>(address: &F::Address) -> bool {
     F::is_outer_source(address) || peer::<F>(address) & (PEER_NODE | PEER_SELF) == PEER_NODE
 }
 
-/// Whether a tunnel packet without our mark that came in by an uplink may leave: it is one node's to another, which knows its sender as
-/// well as this one, or this node's own where IPVS serves as well. Without a mark, ours can't be told from it.
+/// Whether a tunnel packet without our mark that came in by an uplink may leave.
+///
+/// It may be one node's to another, which knows its sender as well as this one. It may also be this node's
+/// own if IPVS serves as well: without a mark, it looks the same.
 #[inline(always)]
 pub fn is_forwarded<F: Family>(source: &F::Address) -> bool {
     let has_mark = MARK_VALUE.load() & MARK_MASK.load() != 0;

@@ -1,4 +1,4 @@
-//! What is particular to IPv4.
+//! The parts that only IPv4 has.
 
 use aya_ebpf::bindings::bpf_fib_lookup;
 use aya_ebpf::btf_maps::lpm_trie::Key;

@@ -1,4 +1,4 @@
-//! What is particular to IPv6.
+//! The parts that only IPv6 has.
 
 use aya_ebpf::bindings::bpf_fib_lookup;
 use aya_ebpf::btf_maps::lpm_trie::Key;
@@ -27,7 +27,7 @@ impl Family for V6 {
     const HAS_HEADER_CHECKSUM: bool = false;
     const ENCAPSULATED: u8 = protocol::IPV6;
 
-    /// Extension headers, and the number that says that nothing follows, are not.
+    /// Excludes extension headers, and the number for "no next header".
     #[inline(always)]
     fn is_transport(protocol: u8) -> bool {
         !matches!(protocol, 0 | 43 | 44 | 50 | 51 | 59 | 60 | 135 | 139 | 140)
