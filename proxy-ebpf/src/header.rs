@@ -1,14 +1,14 @@
-//! The headers we read and write, laid out as on the wire.
+//! The headers that the programs read and write, laid out as on the wire.
 //!
-//! Multi-byte fields hold network byte order. Numbers and sizes are `network-types`'; the structs are our own, since
-//! its fields are arrays of bytes, which BPF, having no unaligned loads, reads one at a time.
+//! Multi-byte fields hold network byte order. Numbers and sizes are from `network-types`, but the structs are
+//! our own. Its fields are arrays of bytes, which BPF reads one at a time, because it has no unaligned loads.
 
 use network_types::eth::{EthHdr, EtherType};
 use network_types::ip::{IpProto, Ipv4Hdr, Ipv6Hdr};
 use network_types::tcp::TcpHdr;
 use network_types::udp::UdpHdr;
 
-/// An Ethernet header; the two addresses as words, because both are always written together.
+/// An Ethernet header. The two addresses are words, because both are always written together.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Ethernet {
@@ -52,7 +52,7 @@ pub struct Ipv6 {
 #[derive(Clone, Copy)]
 pub struct Extension {
     pub next_header: u8,
-    /// Length in units of eight bytes, the first not counted.
+    /// Length in units of eight bytes, without the first.
     pub length: u8,
 }
 
@@ -72,7 +72,7 @@ pub struct RoutingHeader {
 pub struct FragmentHeader {
     pub next_header: u8,
     pub reserved: u8,
-    /// The offset (13 bits), two reserved ones, and whether more fragments follow.
+    /// The offset (13 bits), two reserved bits, and whether more fragments follow.
     pub offset: u16,
     pub identification: u32,
 }
@@ -86,7 +86,7 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Both, as they lie in memory.
+    /// Both ports, as they lie in memory.
     #[inline(always)]
     pub const fn as_word(self) -> u32 {
         let ([first, second], [third, fourth]) = (self.source.to_ne_bytes(), self.destination.to_ne_bytes());
@@ -117,7 +117,7 @@ pub struct Udp {
     pub checksum: u16,
 }
 
-/// An SCTP header. A chunk's follows.
+/// An SCTP header. A chunk header follows.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Sctp {
@@ -126,7 +126,7 @@ pub struct Sctp {
     pub checksum: u32,
 }
 
-/// An SCTP header and that of the first chunk.
+/// An SCTP header and the first chunk's.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct SctpStart {
@@ -146,7 +146,7 @@ pub struct IcmpHeader {
     pub rest: u32,
 }
 
-/// Types of which any bytes are a value, as they lie in a frame.
+/// Types for which any bytes in a frame are a valid value.
 ///
 /// # Safety
 ///
@@ -177,7 +177,7 @@ wire!(
     IcmpHeader
 );
 
-/// IP protocol numbers we know.
+/// IP protocol numbers that the programs know.
 pub mod protocol {
     use super::IpProto;
 
@@ -194,7 +194,7 @@ pub mod protocol {
     pub const SCTP: u8 = IpProto::Sctp as u8;
 }
 
-/// EtherTypes we know, network byte order.
+/// EtherTypes that the programs know, network byte order.
 pub mod ether_type {
     use super::EtherType;
 
@@ -231,19 +231,19 @@ const _: () = assert!(ETHERNET == EthHdr::LEN);
 const _: () = assert!(size_of::<Ipv4>() == Ipv4Hdr::LEN && size_of::<Ipv6>() == Ipv6Hdr::LEN);
 const _: () = assert!(size_of::<Tcp>() == TcpHdr::LEN && size_of::<Udp>() == UdpHdr::LEN);
 
-/// TCP, UDP or SCTP.
+/// Whether a protocol is TCP, UDP or SCTP.
 #[inline(always)]
 pub const fn has_ports(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | protocol::UDP | protocol::SCTP)
 }
 
-/// Whether a packet tells if it opens a connection: TCP or SCTP.
+/// Whether a protocol's packets show that they open a connection: TCP or SCTP.
 #[inline(always)]
 pub const fn has_connections(protocol: u8) -> bool {
     matches!(protocol, protocol::TCP | protocol::SCTP)
 }
 
-/// A header that may stand in front of the transport's, and that we step over.
+/// Whether a header may stand in front of the transport's and can be skipped.
 #[inline(always)]
 pub const fn is_extension(protocol: u8) -> bool {
     matches!(

@@ -1,4 +1,4 @@
-//! Entry points: the one place where a verdict becomes an action.
+//! Entry points. Only here does a verdict become an action.
 #![no_std]
 #![no_main]
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
@@ -12,7 +12,8 @@
     reason = "the macros of aya-ebpf want it so, and drop the docs"
 )]
 
-// A packet's way, from the top: each folder uses only those below it. Blank lines keep rustfmt from sorting them.
+// The modules in a packet's order: each folder uses only those below it. Blank lines keep rustfmt from
+// sorting them.
 mod hooks;
 
 mod icmp;
@@ -48,7 +49,7 @@ use crate::packet::tc::{BARE, FRAMED, TcPacket};
 use crate::packet::xdp::XdpPacket;
 use crate::verdict::{NO_ROOM, UNTOUCHED, Verdict};
 
-/// Off the wire, on a device with XDP.
+/// Frames off the wire, on a device with XDP.
 #[xdp(frags)]
 pub fn xdp_ingress(context: XdpContext) -> u32 {
     let packet = XdpPacket::new(&context);
@@ -65,7 +66,7 @@ pub fn xdp_ingress(context: XdpContext) -> u32 {
     }
 }
 
-/// Off the wire, where there is no XDP or XDP passed the frame.
+/// Frames off the wire, if there is no XDP or XDP passed the frame.
 #[classifier]
 pub fn tc_ingress(context: TcContext) -> i32 {
     run_ingress(TcPacket::<FRAMED>::new(&context))
@@ -77,7 +78,7 @@ pub fn tc_ingress_l3(context: TcContext) -> i32 {
     run_ingress(TcPacket::<BARE>::new(&context))
 }
 
-/// On every device a reply can leave by.
+/// Packets that leave, on every device a reply can leave by.
 #[classifier]
 pub fn tc_egress(context: TcContext) -> i32 {
     run_egress(Program::TcEgress, TcPacket::<FRAMED>::new(&context))
@@ -89,7 +90,7 @@ pub fn tc_egress_l3(context: TcContext) -> i32 {
     run_egress(Program::TcEgress, TcPacket::<BARE>::new(&context))
 }
 
-/// From a pod, unless a device below has served it.
+/// Packets from a pod, unless a device below has served them.
 #[classifier]
 pub fn tc_pod_in(context: TcContext) -> i32 {
     let packet = TcPacket::<FRAMED>::new(&context);
@@ -100,7 +101,7 @@ pub fn tc_pod_in(context: TcContext) -> i32 {
     finish(Program::TcPodIn, verdict, &packet)
 }
 
-/// To a pod.
+/// Packets to a pod.
 #[classifier]
 pub fn tc_pod_out(context: TcContext) -> i32 {
     run_egress(Program::TcPodOut, TcPacket::<FRAMED>::new(&context))
@@ -138,7 +139,7 @@ pub fn cg_connect4(context: SockAddrContext) -> i32 {
     conclude(Program::CgConnect4, socket::connect::<Plain4>(&Call::new(&context)))
 }
 
-/// An IPv6 socket is connected, be it by IPv4.
+/// An IPv6 socket is connected, perhaps over IPv4.
 #[cgroup_sock_addr(connect6)]
 pub fn cg_connect6(context: SockAddrContext) -> i32 {
     conclude(Program::CgConnect6, socket::connect_either(&Call::new(&context)))
@@ -156,28 +157,28 @@ pub fn cg_sendmsg6(context: SockAddrContext) -> i32 {
     conclude(Program::CgSendmsg6, socket::send_either(&Call::new(&context)))
 }
 
-/// An IPv4 socket is told who sent a datagram.
+/// An IPv4 socket receives a datagram and learns its sender.
 #[cgroup_sock_addr(recvmsg4)]
 pub fn cg_recvmsg4(context: SockAddrContext) -> i32 {
     socket::restore::<Plain4>(&Call::new(&context));
     PROCEED
 }
 
-/// An IPv6 socket is told who sent a datagram, be it over IPv4.
+/// An IPv6 socket receives a datagram, perhaps over IPv4, and learns its sender.
 #[cgroup_sock_addr(recvmsg6)]
 pub fn cg_recvmsg6(context: SockAddrContext) -> i32 {
     socket::restore_either(&Call::new(&context));
     PROCEED
 }
 
-/// An IPv4 socket is told whom it is connected to.
+/// An IPv4 socket asks for its peer.
 #[cgroup_sock_addr(getpeername4)]
 pub fn cg_getpeername4(context: SockAddrContext) -> i32 {
     socket::restore::<Plain4>(&Call::new(&context));
     PROCEED
 }
 
-/// The same of an IPv6 socket.
+/// An IPv6 socket asks for its peer.
 #[cgroup_sock_addr(getpeername6)]
 pub fn cg_getpeername6(context: SockAddrContext) -> i32 {
     socket::restore_either(&Call::new(&context));
@@ -203,7 +204,7 @@ pub fn cg_bind6(context: SockAddrContext) -> i32 {
     permit(socket::bind_either(&Call::new(&context)))
 }
 
-/// What a socket hook returns: the call goes on, or fails.
+/// The result of a socket hook if the call goes on; [`FAIL`] if it fails.
 const PROCEED: i32 = 1;
 const FAIL: i32 = 0;
 
@@ -227,7 +228,7 @@ fn permit(verdict: Result<(), i32>) -> i32 {
     }
 }
 
-/// `TC_ACT_UNSPEC` lets programs of others behind ours run.
+/// `TC_ACT_UNSPEC` lets other software's programs behind ours run.
 #[inline(always)]
 fn finish<const LINK: usize>(program: Program, verdict: Verdict, packet: &TcPacket<LINK>) -> i32 {
     observe::count(program, verdict.reason(), packet.length());
@@ -239,7 +240,7 @@ fn finish<const LINK: usize>(program: Program, verdict: Verdict, packet: &TcPack
             // SAFETY: no pointers; the kernel drops the frame if the device is gone.
             unsafe { bpf_redirect(packet.device(), 0) as i32 }
         }
-        // SAFETY: as above; the frame waits behind what this CPU has been given already.
+        // SAFETY: as above; the frame waits behind those that this CPU has already.
         Verdict::Reinject(_) => unsafe { bpf_redirect(packet.device(), BPF_F_INGRESS.into()) as i32 },
         Verdict::Send(_, device) => {
             packet.drop_priority();

@@ -1,50 +1,54 @@
-//! What is to become of a packet. Only `main.rs` turns this into an action.
+//! Verdicts about packets. Only `main.rs` turns them into actions.
 
 use proxy_common::verdict::Reason;
 
-/// What a program does with a packet.
+/// A program's decision about a packet.
 #[derive(Clone, Copy)]
 pub enum Verdict {
-    /// To the stack exactly as it came.
+    /// Passes the packet to the stack unchanged.
     Pass(Reason),
-    /// To the stack, or onwards out of the node, translated.
+    /// Passes the packet, translated, to the stack or onwards out of the node.
     Deliver(Reason),
-    /// Out through this device; the frame is complete for XDP, and for TC but for its MAC addresses.
+    /// Sends the packet out through this device. The frame is complete for XDP, and for TC but for its MAC
+    /// addresses.
     Send(Reason, u32),
-    /// Back out of the device it came in by; the frame is complete.
+    /// Sends the packet back out of the device it came in by. The frame is complete.
     Bounce(Reason),
-    /// Received again by the device it came in by; the frame is complete.
+    /// Has the device it came in by receive the packet again. The frame is complete.
     Reinject(Reason),
-    /// Away with it.
+    /// Drops the packet.
     Drop(Reason),
-    /// Away with it, and its sender is told. The number is the way's id for [`Reason::HopLimit`], or [`BY_HOP`] and that of the
-    /// backend, and for [`Reason::TooBig`] the size that would have fitted.
+    /// Drops the packet and tells its sender.
+    ///
+    /// The number for [`Reason::HopLimit`] is the way's id, or [`BY_HOP`] and the backend's id. For
+    /// [`Reason::TooBig`] it is the size that would have fitted.
     Refuse(Reason, u32),
 }
 
-/// How a stage ends. Both variants are final verdicts; `Err` only lets `?` return early.
+/// The end of a stage. Both variants are final verdicts; `Err` only lets `?` return early.
 pub type Decision = Result<Verdict, Verdict>;
 
-/// The packet would have gone to the backend of this id, by its hop.
+/// The packet would have gone to the backend with this id, by its hop.
 pub const BY_HOP: u32 = 1 << 31;
 
 /// Not for us, or not understood.
 pub const UNTOUCHED: Verdict = Verdict::Pass(Reason::NotOurs);
-/// For us, but the TC program has to do it.
+/// For us, but only the TC program can handle it.
 pub const HAND_TO_TC: Verdict = Verdict::Pass(Reason::HandedToTc);
-/// A fragment for an address of a service, held until its packet's first one comes.
+/// A fragment for a Service's address, held until its packet's first one comes.
 pub const HELD_FRAGMENT: Verdict = Verdict::Drop(Reason::FragmentHeld);
-/// A fragment for an address of this node, held in case that its packet turns out to be for a NodePort, or another node's answer.
+/// A fragment for an address of this node, held in case its packet is for a NodePort, or another node's
+/// answer.
 pub const HELD_AND_PASSED: Verdict = Verdict::Pass(Reason::FragmentHeld);
-/// A fragment for an address of a service, of a packet whose first fragment was not seen.
+/// A fragment for a Service's address whose packet's first fragment was not seen.
 pub const UNKNOWN_FRAGMENT: Verdict = Verdict::Drop(Reason::FragmentUnknown);
-/// The kernel refused to change the frame, or a map to take an entry.
+/// The kernel refused to change the frame, or a map refused an entry.
 pub const NO_ROOM: Verdict = Verdict::Drop(Reason::NoRoom);
 
-/// What follows the first stage of a client's packet. A later stage begins anew from the frame, with a stack of its own.
+/// The next stage for a client's packet. It begins anew from the frame, with a stack of its own.
 #[derive(Clone, Copy)]
 pub enum NextStage {
-    /// Nothing: this is the verdict.
+    /// No further stage: this is the verdict.
     Done(Verdict),
     /// `snat::translate`, or `hairpin::translate` for a pod: the client's address is translated, too.
     Translate,
