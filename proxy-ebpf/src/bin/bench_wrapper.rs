@@ -1,8 +1,8 @@
-//! Programs for the packet bench only: each restores the frame, then tail-calls the program that is measured.
+//! Programs for the packet bench only: each restores the frame, then tail-calls the measured program.
 //!
-//! `BPF_PROG_TEST_RUN` with a repeat count hands every round the frame as the round before left it, so that an
-//! encapsulating program would be timed on its own output. The wrapper gives it the same frame each time, and
-//! may rotate its source over many flows and its destination over many frontends.
+//! `BPF_PROG_TEST_RUN` with a repeat count gives every round the frame as the round before left it, so an
+//! encapsulating program would be timed on its own output. The wrapper gives it the same frame each time. It
+//! may rotate the source over many flows and the destination over many frontends.
 #![no_std]
 #![no_main]
 #![expect(
@@ -55,8 +55,8 @@ static TC_TARGET: ProgramArray<1> = ProgramArray::new();
 #[xdp(frags)]
 pub fn wrap_xdp(context: XdpContext) -> u32 {
     let raw = context.ctx;
-    // SAFETY: the context is valid for the program's run; packet pointers are read again after each helper. Both
-    // helpers are called in every round, so that what they cost is part of the baseline.
+    // SAFETY: the context is valid for the program's run; packet pointers are read again after each helper.
+    // Both helpers run in every round, so that the baseline includes their cost.
     unsafe {
         let metadata = (*raw).data.wrapping_sub((*raw).data_meta);
         bpf_xdp_adjust_meta(raw, metadata as i32);
@@ -69,8 +69,10 @@ pub fn wrap_xdp(context: XdpContext) -> u32 {
     xdp_action::XDP_ABORTED
 }
 
-/// Restores the frame for a TC program that does not change its length. One that encapsulates can't be repeated at
-/// all: the kernel remembers in the skb that it was encapsulated and refuses a second time.
+/// Restores the frame for a TC program that does not change its length.
+///
+/// One that encapsulates can't be repeated at all: the kernel remembers in the skb that it was encapsulated
+/// and refuses a second time.
 #[classifier]
 pub fn wrap_tc(context: TcContext) -> i32 {
     let raw = context.skb.skb;

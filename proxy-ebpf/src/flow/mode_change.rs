@@ -51,7 +51,7 @@ pub fn check_owner<F: Family>(
         UNKNOWN => Err(UNTOUCHED.into()),
         _ => {
             let scratch = F::scratch().ok_or(NO_ROOM)?;
-            // SAFETY: this CPU's own, and no other program of ours runs on it before this packet is done with.
+            // SAFETY: this CPU's own, and no other program of ours runs on it until this packet is finished.
             unsafe { (&raw mut (*scratch).service).write(service) };
             Err(NextStage::TrackOtherMode)
         }

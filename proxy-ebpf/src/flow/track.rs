@@ -179,7 +179,8 @@ fn renew_both<F: Family>(key: &KeyOf<F>, tcp_flags: u8, embryo: bool, sender: Se
     let Some(entry) = entry else {
         return;
     };
-    // SAFETY: the map's memory; if it is recycled from here on, another connection gets a wrong state once, until its next packet.
+    // SAFETY: the map's memory; if it is recycled from here on, another connection gets a wrong state once,
+    // until its next packet.
     let flow = unsafe { &mut *entry };
     let ours = match sender {
         Sender::Client => is_client_entry::<F>(flow, key),

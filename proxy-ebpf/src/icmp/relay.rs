@@ -1,5 +1,5 @@
-//! ICMP errors from others about our connections. Each goes to the sender of the packet it quotes, and the
-//! quote becomes what it was there.
+//! ICMP errors from others about our connections. Each goes to the sender of the quoted packet, and
+//! quotes the packet as that sender sent it.
 
 use core::mem::offset_of;
 
@@ -30,7 +30,7 @@ use crate::verdict::{Decision, HAND_TO_TC, NO_ROOM, UNTOUCHED, Verdict};
 
 /// Bytes of a transport header that every error quotes.
 const QUOTED_TRANSPORT: u32 = 8;
-/// Where a TCP header has its checksum.
+/// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM: usize = offset_of!(Tcp, checksum);
 
 /// An error, and the connection it is about.

@@ -42,7 +42,8 @@ pub fn has_served(port: u16) -> bool {
 pub fn note_served(port: u16) {
     let (group, member) = port_index(port);
     if let Some(ports) = maps::SERVED_PORTS.get_ptr_mut(group) {
-        // SAFETY: the map look-up checked the group and the mask the member; every writer writes the same byte.
+        // SAFETY: the map look-up checked the group, and the mask the member; every writer writes the same
+        // byte.
         unsafe { *ports.cast::<u8>().add(member) = 1 };
     }
 }

@@ -36,7 +36,8 @@ const _: () = assert!(size_of::<Room<Addr6>>() <= size_of::<Buffer>() && size_of
 #[inline(always)]
 pub fn room<F: Family>() -> Option<&'static mut Room<F::Address>> {
     let room = maps::BUFFER.get_ptr_mut(0)?.cast::<Room<F::Address>>();
-    // SAFETY: this CPU's own, large enough, aligned, and used for nothing else until the fragment is done with.
+    // SAFETY: this CPU's own, large enough, aligned, and used for nothing else until the fragment is
+    // finished.
     Some(unsafe { &mut *room })
 }
 
