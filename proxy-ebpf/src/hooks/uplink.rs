@@ -73,7 +73,9 @@ fn walk_fou<P: Packet, O: Icmp>(packet: P) -> Verdict {
     }
 }
 
-/// Runs two walks in turn, so that each has a stack of its own.
+/// Receives a tunnel packet.
+///
+/// ICMP errors and other packets have separate walks, so that each has a stack of its own.
 #[inline(always)]
 fn walk_tunnel<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: P) -> Verdict {
     let inner = ETHERNET + O::HEADER + E::BYTES;

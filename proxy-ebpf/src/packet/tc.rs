@@ -173,8 +173,8 @@ impl<const LINK: usize> TcPacket<LINK> {
 
     /// Takes away an outer header of the other family on kernels that lack the flags for it.
     ///
-    /// A change of the family moves the bytes behind by the difference of the headers, and then the rest
-    /// goes.
+    /// A change of the family moves the bytes behind by the difference of the headers. A change of the room
+    /// takes the rest.
     #[inline(always)]
     fn pop_other_family(&mut self, outer: usize, inner_type: u16) -> Result<(), Refused> {
         const DIFFERENCE: i32 = (size_of::<Ipv6>() - size_of::<Ipv4>()) as i32;
