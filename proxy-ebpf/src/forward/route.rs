@@ -227,7 +227,7 @@ fn blank_query<'a, P: Packet>(packet: &P, room: &'a mut MaybeUninit<Query>) -> &
 
 /// Asks the FIB; returns whether the neighbour is known.
 ///
-/// Device and MTU are known then, or the look-up fails.
+/// The device is known in both cases; without a route the look-up fails.
 #[inline(always)]
 fn look_up<P: Packet>(packet: &P, query: &mut bpf_fib_lookup, flags: u32) -> Result<bool, Verdict> {
     let size = size_of::<bpf_fib_lookup>() as i32;
