@@ -11,21 +11,23 @@ use crate::dataplane::ebpf::read::{PinnedMaps, ReadError};
 use crate::dataplane::{ebpf, ipvs};
 use crate::node::{self, Host};
 
-/// What `millrace cleanup -o json` prints.
+/// The output of `millrace cleanup -o json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Cleanup {
-    /// Links, programs and maps, as paths below the BPF file system; device, table and virtual services of IPVS.
+    /// Links, programs and maps, as paths below the BPF file system; device, table and virtual services of
+    /// IPVS.
     removed: Vec<String>,
-    /// Number of neighbours that were removed.
+    /// The number of removed neighbours.
     neighbours: usize,
-    /// What became of the host's settings that an agent had changed.
+    /// The outcome for each setting of the host that an agent had changed.
     sysctls: Vec<String>,
 }
 
-/// Removes everything that an agent with these pins left, and fails if something is still there after that. Reserved ports are
-/// given back. Forwarding stays on: others may have come to rely on it.
+/// Removes everything that an agent with these pins left, and fails if anything is left after that.
+///
+/// Reserved ports are given back. Forwarding stays on, because pods may rely on it.
 pub async fn run(show: &Show) -> Result<(), CliError> {
-    // What can't be read can be removed all the same.
+    // Unreadable pins can be removed all the same.
     let ways = show.maps().and_then(|maps| maps.ways()).unwrap_or_default();
     let targets: BTreeSet<IpAddr> = ways.iter().map(|way| way.target).collect();
     let cleaned = ebpf::cleanup(&show.bpffs_path)?;

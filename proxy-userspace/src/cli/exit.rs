@@ -2,33 +2,33 @@
 
 use std::process::ExitCode;
 
-/// How a run of `millrace` ended.
+/// The end of a run of `millrace`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExitStatus {
     /// The command did its work.
     Done,
     /// Something failed.
     Failed,
-    /// The command was asked for something that it does not take.
+    /// The command got an argument that it does not accept.
     Usage,
 }
 
 impl ExitStatus {
-    /// All of them, in the order of their numbers.
+    /// All statuses, in the order of their numbers.
     pub const ALL: [Self; 3] = [Self::Done, Self::Failed, Self::Usage];
 
-    /// The number that a shell sees.
+    /// Returns the number that a shell sees.
     #[must_use]
     pub const fn number(self) -> u8 {
         match self {
             Self::Done => 0,
             Self::Failed => 1,
-            // As getopt's users and kube-proxy have it.
+            // The status of kube-proxy, and of programs that use getopt.
             Self::Usage => 2,
         }
     }
 
-    /// The meaning, for the reference page.
+    /// Returns the meaning, for the reference page.
     #[must_use]
     pub const fn meaning(self) -> &'static str {
         match self {

@@ -22,7 +22,7 @@ pub struct FlowsArgs {
     limit: usize,
 }
 
-/// Prints the flow entries, and says when there are more.
+/// Prints the flow entries, and a line if there are more.
 pub fn run(args: &FlowsArgs) -> Result<(), CliError> {
     let limit = args.limit;
     let mut unread = 0;
@@ -66,7 +66,7 @@ fn table(flows: &[FlowView]) -> Table {
         "IDLE",
         "SERVICE",
     ]);
-    // Both directions of a connection below each other.
+    // The two directions of a connection are printed one below the other.
     let mut flows: Vec<&FlowView> = flows.iter().collect();
     flows.sort_by_cached_key(|flow| (flow.protocol.clone(), ends(flow), Reverse(flow.direction.clone())));
     for flow in flows {
@@ -87,8 +87,9 @@ fn table(flows: &[FlowView]) -> Table {
     table
 }
 
-/// Client, frontend and backend, whichever direction the entry is of. A packet that travels encapsulated keeps
-/// the frontend as its destination, so its backend stands beside the tuple.
+/// Returns client, frontend and backend for an entry of either direction.
+///
+/// An encapsulated packet keeps the frontend as its destination, so its backend is beside the tuple.
 fn ends(flow: &FlowView) -> (SocketAddr, SocketAddr, SocketAddr) {
     if flow.direction == "reply" {
         let client = flow.new_destination.unwrap_or(flow.destination);

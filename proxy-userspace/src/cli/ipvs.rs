@@ -1,9 +1,9 @@
-//! The tables of what serves by IPVS.
+//! The tables of the IPVS data plane.
 
 use super::table::{Table, mark, owners, ranges, some_of};
 use crate::dataplane::ipvs;
 
-/// One row; `fails_on` is what the agent or the kernel says.
+/// Returns the table with one row; `fails_on` comes from the agent or the kernel.
 pub fn status_table(view: &ipvs::StatusView, fails_on: &str) -> Table {
     let mut table = Table::new(&[
         "MODE",
@@ -26,7 +26,7 @@ pub fn status_table(view: &ipvs::StatusView, fails_on: &str) -> Table {
     table
 }
 
-/// One row a frontend; a virtual service that no address leads to has a row without.
+/// Returns a row for each frontend. A virtual service without an address has a row without one.
 pub fn services_table(services: &[ipvs::ServiceView]) -> Table {
     let mut table = Table::new(&[
         "FAMILY",
@@ -72,7 +72,7 @@ pub fn services_table(services: &[ipvs::ServiceView]) -> Table {
     table
 }
 
-/// One row a real server.
+/// Returns a row for each real server.
 pub fn backends_table(backends: &[ipvs::BackendView]) -> Table {
     let mut table = Table::new(&[
         "ADDRESS",
@@ -101,7 +101,7 @@ pub fn backends_table(backends: &[ipvs::BackendView]) -> Table {
     table
 }
 
-/// One row a connection.
+/// Returns a row for each connection.
 pub fn flows_table(flows: &[ipvs::FlowView]) -> Table {
     let mut table = Table::new(&["PROTO", "CLIENT", "FRONTEND", "BACKEND", "KIND", "STATE", "LEFT"]);
     let mut flows: Vec<&ipvs::FlowView> = flows.iter().collect();

@@ -1,5 +1,7 @@
-//! The command line: one subcommand a file. All but `agent` and `cleanup` only read: the pinned maps, and what
-//! serves by IPVS. All but `agent` work while no agent runs.
+//! The command line: one subcommand a file.
+//!
+//! All but `agent` and `cleanup` only read: the pinned maps, and the state of IPVS. All but `agent` work
+//! while no agent runs.
 #![forbid(unsafe_code)]
 
 mod backends;
@@ -74,7 +76,7 @@ enum Output {
     Json,
 }
 
-/// Why a subcommand failed.
+/// The failure of a subcommand.
 #[derive(Debug, thiserror::Error)]
 enum CliError {
     #[error(transparent)]
@@ -96,7 +98,7 @@ enum CliError {
 }
 
 impl CliError {
-    /// Returns [`ExitStatus::Usage`] where a flag was given something it can't be, else [`ExitStatus::Failed`].
+    /// Returns [`ExitStatus::Usage`] for a wrong value of a flag, else [`ExitStatus::Failed`].
     const fn status(&self) -> ExitStatus {
         match self {
             Self::Config(_)
@@ -115,19 +117,19 @@ impl CliError {
     }
 }
 
-/// The whole command line, for the reference page.
+/// Returns the whole command line, for the reference page.
 #[must_use]
 pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Parses the arguments of this process and does what they say.
+/// Parses the arguments of this process and runs the subcommand.
 #[must_use]
 pub fn run() -> ExitStatus {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            // Who can't be told is told by the status.
+            // If standard error is closed, the exit status tells.
             let _ = write!(io::stderr(), "{error}");
             return ExitStatus::Usage;
         }
@@ -143,7 +145,7 @@ pub fn run() -> ExitStatus {
 fn status(result: Result<(), CliError>) -> ExitStatus {
     match result {
         Ok(()) => ExitStatus::Done,
-        // The reader of our output has seen enough, as `head` does.
+        // The reader of the output has closed it, as `head` does.
         Err(CliError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitStatus::Done,
         Err(error) => {
             let _ = writeln!(io::stderr(), "millrace: {error}");
@@ -174,7 +176,7 @@ fn execute(command: Command) -> Result<(), CliError> {
 }
 
 impl Show {
-    /// What the agent that runs says of itself, if one does.
+    /// Returns the running agent's answer, if there is one.
     fn readiness(&self) -> Option<ReadyView> {
         health::ask(&self.bpffs_path)
     }
@@ -222,7 +224,7 @@ fn log_to_stderr() {
         .init();
 }
 
-/// clap's message without the usage below it.
+/// Returns clap's message without the usage below it.
 fn one_line(message: &str) -> String {
     let is_more = |line: &str| line.starts_with("Usage:") || line.starts_with("For more information");
     let about = message.lines().map(str::trim).take_while(|line| !is_more(line));

@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use super::table::{Table, some_of};
 use crate::dataplane::ebpf::read::ServiceView;
 
-/// Namespace, name, port's name and protocol.
+/// Namespace, name, port name and protocol.
 type PortName<'a> = (&'a str, &'a str, &'a str, &'a str);
 
-/// What both families and both lists of a Service port say.
+/// The state of a Service port in both families and both lists.
 #[derive(Debug, Default)]
 struct ServicePort<'a> {
     kinds: BTreeSet<&'a str>,
@@ -18,12 +18,12 @@ struct ServicePort<'a> {
     lists: BTreeSet<&'a str>,
     forwarding: BTreeSet<&'a str>,
     backends: BTreeSet<SocketAddr>,
-    /// Some list is empty although there are endpoints elsewhere.
+    /// A list is empty although there are endpoints elsewhere.
     is_empty_here: bool,
     packets: u64,
 }
 
-/// One row a Service port.
+/// Returns a row for each Service port.
 pub fn table(services: &[ServiceView]) -> Table {
     let mut table =
         Table::new(&["SERVICE", "PROTO", "KIND", "ADDRESSES", "LIST", "FORWARDING", "BACKENDS", "PACKETS"]);
@@ -43,7 +43,7 @@ pub fn table(services: &[ServiceView]) -> Table {
     table
 }
 
-/// Joins families, lists and frontends; a port without frontends is being removed and has no row.
+/// Joins families, lists and frontends. A port without frontends is being removed and has no row.
 fn ports(services: &[ServiceView]) -> BTreeMap<PortName<'_>, ServicePort<'_>> {
     let mut ports = BTreeMap::<_, ServicePort<'_>>::new();
     for service in services {

@@ -20,14 +20,15 @@ pub struct ServicesArgs {
     frontends: bool,
 }
 
-/// Prints the services.
+/// Prints the Services.
 pub fn run(args: &ServicesArgs) -> Result<(), CliError> {
     let shown = Shown::read(&args.show, PinnedMaps::services, ipvs::services)?;
     let of_maps = if args.frontends { table } else { service_ports::table };
     args.show.print(&shown, |shown| shown.tables(|list| of_maps(list), |list| services_table(list)))
 }
 
-/// One row a frontend; packets are counted for each list, so frontends of one list show the same number.
+/// Returns a row for each frontend. Packets are counted for each list, so frontends of one list show the same
+/// number.
 fn table(services: &[ServiceView]) -> Table {
     let mut table = Table::new(&[
         "SERVICE",

@@ -1,4 +1,4 @@
-//! What a subcommand shows of the two data planes. One of them is there, or both while a node changes its mode.
+//! The output of a subcommand for the data planes of a node: one, or both during a mode change.
 
 use serde::Serialize;
 
@@ -7,7 +7,7 @@ use super::{CliError, Show};
 use crate::dataplane::ebpf::read::{PinnedMaps, ReadError};
 use crate::dataplane::ipvs;
 
-/// In JSON, the one that is there without anything around it; both under their names.
+/// The views of the data planes. In JSON, a single view stands alone; two stand under their names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Shown<E, I> {
@@ -17,15 +17,15 @@ pub enum Shown<E, I> {
     Ipvs(I),
     /// Both.
     Both {
-        /// Of the pinned maps.
+        /// The view of the pinned maps.
         ebpf: E,
-        /// Of IPVS.
+        /// The view of IPVS.
         ipvs: I,
     },
 }
 
 impl<E, I> Shown<E, I> {
-    /// Reads both. Where neither is, the error is of the pinned maps.
+    /// Reads both. Without either, the error is that of the pinned maps.
     pub fn read(
         show: &Show,
         of_maps: impl FnOnce(&PinnedMaps) -> Result<E, ReadError>,
@@ -41,7 +41,7 @@ impl<E, I> Shown<E, I> {
         ipvs?.map(Self::Ipvs).ok_or_else(|| ReadError::Absent { path }.into())
     }
 
-    /// That IPVS can't be asked is no reason to show nothing: as a rule nobody serves by it here.
+    /// A failure to ask IPVS does not hide the pinned maps: as a rule IPVS does not serve here.
     fn with_maps(ebpf: E, ipvs: Result<Option<I>, ipvs::OpenError>) -> Self {
         match ipvs {
             Ok(Some(ipvs)) => Self::Both { ebpf, ipvs },
@@ -53,7 +53,7 @@ impl<E, I> Shown<E, I> {
         }
     }
 
-    /// For people: a table for each that is there.
+    /// Returns the text for people: a table for each data plane.
     pub fn tables(&self, of_maps: impl Fn(&E) -> Table, of_ipvs: impl Fn(&I) -> Table) -> Vec<Table> {
         match self {
             Self::Ebpf(ebpf) => vec![of_maps(ebpf)],

@@ -14,7 +14,7 @@ use crate::dataplane::ebpf::{self, OtherView};
 use crate::dataplane::ipvs;
 use crate::health::ReadyView;
 
-/// What `millrace status -o json` prints: the fields of [`StatusView`], and beside them:
+/// The output of `millrace status -o json`: the fields of [`StatusView`], and beside them:
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Status {
     /// Heartbeat, attached programs, maps.
@@ -22,20 +22,20 @@ pub struct Status {
     view: StatusView,
     /// Whether the heartbeat is young enough for the programs to believe the agent.
     agent_alive: bool,
-    /// How other nodes are reached.
+    /// Routes to other nodes.
     ways: Vec<WayView>,
-    /// Packets by reason, each of them.
+    /// Packets by reason; all reasons.
     counters: Vec<CounterView>,
     /// Programs of other data planes of Millrace on this node's devices.
     others: Vec<OtherView>,
     /// What the agent says of itself; none where no agent answers.
     readiness: Option<ReadyView>,
-    /// Of IPVS, where that is there as well.
+    /// The state of IPVS if it serves as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     ipvs: Option<ipvs::StatusView>,
 }
 
-/// What it prints where IPVS alone serves: the fields of [`ipvs::StatusView`], and beside them:
+/// The output if IPVS alone serves: the fields of [`ipvs::StatusView`], and beside them:
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct OfIpvs {
     #[serde(flatten)]
@@ -44,16 +44,16 @@ struct OfIpvs {
     readiness: Option<ReadyView>,
 }
 
-/// What it prints of an agent that runs and has no data plane yet.
+/// The output for a running agent without a data plane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Waiting {
     /// Always.
     agent_alive: bool,
-    /// What it waits for.
+    /// The reasons for which it waits.
     readiness: ReadyView,
 }
 
-/// Prints it.
+/// Prints the status.
 pub fn run(show: &Show) -> Result<(), CliError> {
     let readiness = show.readiness();
     let of_maps = |maps: &PinnedMaps| read(maps, &show.bpffs_path, readiness.clone());
@@ -70,7 +70,7 @@ pub fn run(show: &Show) -> Result<(), CliError> {
     }
 }
 
-/// Reads it all from the pinned maps.
+/// Reads the status from the pinned maps.
 fn read(maps: &PinnedMaps, bpffs_path: &Path, readiness: Option<ReadyView>) -> Result<Status, ReadError> {
     let view = maps.status()?;
     let agent_alive = view.heartbeat_age_seconds.is_some_and(|age| age <= u64::from(HEARTBEAT_SECONDS));
@@ -78,7 +78,7 @@ fn read(maps: &PinnedMaps, bpffs_path: &Path, readiness: Option<ReadyView>) -> R
     Ok(Status { agent_alive, ways, counters, others, readiness, ipvs: None, view })
 }
 
-/// For people: devices, ways, counters that are not zero, maps; and IPVS.
+/// Returns the text for people: devices, ways, counters that are not zero, maps; and IPVS.
 fn tables(status: &Status) -> Vec<Table> {
     let of_maps = [summary(status), devices(status), ways(status), counters(status), maps(status)];
     let others = (!status.others.is_empty()).then(|| others(&status.others));
@@ -90,7 +90,7 @@ fn tables(status: &Status) -> Vec<Table> {
         .collect()
 }
 
-/// For people, before there is a data plane.
+/// Returns the text for people before there is a data plane.
 fn of_waiting(waiting: &Waiting) -> Table {
     let mut table = Table::new(&["AGENT", "FAILS ON"]);
     table.push([
@@ -125,14 +125,14 @@ fn summary(status: &Status) -> Table {
     table
 }
 
-/// What an agent that runs says itself, or else what the last one has left in the maps.
+/// Returns the answer of a running agent, or else the record of the last one in the maps.
 fn fails_on(readiness: Option<&ReadyView>, counted: FailuresView) -> String {
     let Some(readiness) = readiness else { return last_failures(counted) };
     let failing = readiness.failing.iter().map(|failing| {
         let cause = failing.cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
         format!("{}: {}{cause}", failing.condition, failing.message)
     });
-    // What the node as a whole fails on is a condition's message, too.
+    // A failure of the whole node is a condition's message, too.
     let is_new = |failure: &&String| !readiness.failing.iter().any(|failing| failing.message == **failure);
     let others = readiness.failures.iter().filter(is_new).cloned();
     let ports = (counted.service_ports > 0).then(|| format!("service ports: {}", counted.service_ports));
@@ -140,7 +140,8 @@ fn fails_on(readiness: Option<&ReadyView>, counted: FailuresView) -> String {
     if texts.is_empty() { "nothing".to_owned() } else { texts.join("; ") }
 }
 
-/// What the last agent left in the maps. They hold no readiness, so an empty list is not a clean bill.
+/// Returns the record of the last agent in the maps. They hold no readiness, so an empty list does not mean
+/// that the node is ready.
 fn last_failures(failures: FailuresView) -> String {
     const UNKNOWN: &str = "unknown: no agent answers";
     let counted = [
@@ -172,7 +173,7 @@ fn devices(status: &Status) -> Table {
     table
 }
 
-/// What serves beside this data plane, and is not to.
+/// Returns the other data planes that serve beside this one.
 fn others(others: &[OtherView]) -> Table {
     let mut table = Table::new(&["ALSO ATTACHED", "HOOK", "PROGRAM", "BPFFS PATH"]);
     for other in others {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use ipnet::IpNet;
 
-/// Rows below a header, columns as wide as their widest cell; an empty cell is shown as `-`.
+/// Rows below a header. A column is as wide as its widest cell; an empty cell is shown as `-`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     header: Vec<&'static str>,
@@ -13,7 +13,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table without rows.
+    /// Returns a table without rows.
     pub fn new(header: &[&'static str]) -> Self {
         Self { header: header.to_vec(), rows: Vec::new() }
     }
@@ -44,7 +44,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// A list in one cell: the first few, and how many more there are.
+/// Returns the cell of a list: its first items, and the number of the others.
 pub fn some_of<T: ToString>(items: &[T]) -> String {
     const SHOWN: usize = 3;
     let mut cell: Vec<String> = items.iter().take(SHOWN).map(ToString::to_string).collect();
@@ -54,12 +54,12 @@ pub fn some_of<T: ToString>(items: &[T]) -> String {
     cell.join(",")
 }
 
-/// `yes`, or an empty cell.
+/// Returns `yes`, or an empty cell.
 pub fn mark(is_set: bool) -> String {
     if is_set { "yes".to_owned() } else { String::new() }
 }
 
-/// The cell of source ranges; `None` = everybody.
+/// Returns the cell of source ranges; `None` = all clients.
 pub fn ranges(ranges: Option<&[IpNet]>) -> String {
     match ranges {
         None => "all".to_owned(),
@@ -68,7 +68,7 @@ pub fn ranges(ranges: Option<&[IpNet]>) -> String {
     }
 }
 
-/// The cell of a list's backends; `elsewhere` = there are others, which are not in it.
+/// Returns the cell of a list's backends; `elsewhere` = there are others outside the list.
 pub fn owners(backends: &[SocketAddr], elsewhere: bool) -> String {
     match (backends, elsewhere) {
         ([], true) => "none here".to_owned(),

@@ -4,23 +4,23 @@ use std::path::Path;
 
 use super::sys::AttachType;
 
-/// A call of sockets that a program of ours sees.
+/// A socket call that one of our programs sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SocketHook {
     /// Name of the program, and of the link's pin.
     pub name: &'static str,
-    /// What it sees.
+    /// The kind of call.
     pub kind: HookKind,
-    /// Where the kernel runs it.
+    /// The attach type.
     pub(super) attach: AttachType,
 }
 
-/// What a hook sees of a socket.
+/// The kind of call that a hook sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HookKind {
-    /// Whom it talks to: a call with an address, where to or whose, and its end.
+    /// A call with the address of a peer, or the end of the socket.
     Call,
-    /// `bind`, which is protected by a setting of its own.
+    /// `bind`, which has a setting of its own (`--bind-protection`).
     Bind,
 }
 
@@ -29,7 +29,7 @@ const fn hook(name: &'static str, kind: HookKind, attach: AttachType) -> SocketH
 }
 
 impl SocketHook {
-    /// All hooks, in the order in which they are attached: what an answer needs before what asks.
+    /// All hooks, in the order of attachment: hooks that answer come before hooks that ask.
     pub const ALL: [Self; 11] = [
         hook("cg_sock_release", HookKind::Call, AttachType::CgroupInetSockRelease),
         hook("cg_recvmsg4", HookKind::Call, AttachType::CgroupUdp4Recvmsg),

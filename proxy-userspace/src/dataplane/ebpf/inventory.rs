@@ -1,4 +1,4 @@
-//! The maps of the object, and how many entries each has.
+//! The maps of the object and their sizes.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use tracing::info;
 use super::error::OpenError;
 use super::settings::Sizes;
 
-/// The maps of the object and the size each shall have; `None` = what the object says.
+/// Returns the maps of the object with the wanted size of each; `None` keeps the size in the object.
 pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 48] {
     [
         ("AFFINITY4", Some(sizes.affinity)),
@@ -65,13 +65,14 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 48] {
     ]
 }
 
-/// The size a map is made with. One that is pinned already keeps its own: its entries are in use.
+/// Returns the size for the creation of a map. A pinned map keeps its own, because its entries are in use.
 pub fn size_of_map(pin: &Path, wanted: Option<u32>) -> Option<u32> {
     MapInfo::from_pin(pin).map_or(wanted, |pinned| Some(pinned.max_entries()))
 }
 
-/// The pinned maps that are not of the size that is wanted. More room than the services need is no fault, but
-/// the size of the flow tables is chosen.
+/// Returns the pinned maps with another size than the wanted one.
+///
+/// More room than the Services need is no fault, except in the flow tables: the operator chooses their size.
 pub fn kept_sizes(maps: &Path, sizes: &Sizes) -> Vec<String> {
     let kept = |(name, wanted): (&str, Option<u32>)| {
         let (wanted, pinned) = (wanted?, MapInfo::from_pin(maps.join(name)).ok()?.max_entries());
@@ -81,8 +82,8 @@ pub fn kept_sizes(maps: &Path, sizes: &Sizes) -> Vec<String> {
     self::maps(sizes).into_iter().filter_map(kept).collect()
 }
 
-/// Counters of an earlier build may have no room for what programs of this one count. They begin anew, as after a restart of the
-/// node.
+/// The counters of an earlier build may have no room for those of this build. They begin anew, as after a
+/// restart of the node.
 pub fn renew_counters(maps: &Path) -> Result<(), OpenError> {
     let path = maps.join("COUNTERS");
     let is_outgrown = MapInfo::from_pin(&path).is_ok_and(|pinned| pinned.max_entries() < COUNTER_ENTRIES);
@@ -93,7 +94,7 @@ pub fn renew_counters(maps: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// A map that is not pinned would be lost with the agent.
+/// Without its pin, a map would be lost with the agent.
 pub fn check_maps(object: &Ebpf) -> Result<(), OpenError> {
     let known = maps(&Sizes::default()).map(|(name, _)| name);
     let unknown =
@@ -101,7 +102,7 @@ pub fn check_maps(object: &Ebpf) -> Result<(), OpenError> {
     unknown.map_or(Ok(()), |name| Err(OpenError::UnknownMap { map: name.to_owned() }))
 }
 
-/// Each CPU gives only entries of its own away.
+/// Each CPU evicts only its own entries.
 fn held_entries() -> u32 {
     let cpus = aya::util::nr_cpus().ok().and_then(|cpus| u32::try_from(cpus).ok());
     cpus.unwrap_or(1).saturating_mul(HELD_PER_CPU)

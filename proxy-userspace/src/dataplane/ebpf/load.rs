@@ -1,4 +1,4 @@
-//! The programs: loaded, or taken over as they are.
+//! The programs: loaded, or taken over from an earlier agent.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,28 +25,29 @@ use super::shape;
 use super::sys;
 use crate::node::Hook;
 
-/// The programs of uplinks, of pods' devices and of sockets, in the kernel.
+/// The loaded programs of uplinks, of pods' devices and of sockets.
 #[derive(Debug)]
 pub struct Programs {
-    /// From an uplink, before the stack, once a device is to have it: it takes longest to be verified.
+    /// `xdp_ingress`, loaded for the first device with XDP: its verification takes longest.
     pub xdp_ingress: Option<Program>,
-    /// From an uplink, where XDP can't or did not.
+    /// Packets from an uplink without XDP, or passed by XDP.
     pub tc_ingress: Program,
-    /// Every packet that leaves the node.
+    /// Packets that leave the node.
     pub tc_egress: Program,
-    /// From a pod.
+    /// Packets from a pod.
     pub tc_pod_in: Program,
-    /// To a pod.
+    /// Packets to a pod.
     pub tc_pod_out: Program,
-    /// Those of sockets, as in [`SocketHook::ALL`].
+    /// The programs of sockets, in the order of [`SocketHook::ALL`].
     sockets: Vec<Program>,
-    /// Those for devices without Ethernet frames, once there is such a device: they take as long to be verified.
+    /// The programs for devices without Ethernet frames, loaded for the first such device: their verification
+    /// takes as long.
     pub bare: Option<BarePrograms>,
-    /// Where they are pinned.
+    /// The directory of their pins.
     pub directory: PathBuf,
 }
 
-/// What TC runs on devices without Ethernet frames.
+/// The TC programs for devices without Ethernet frames.
 #[derive(Debug)]
 pub struct BarePrograms {
     /// As `tc_ingress`.
@@ -58,7 +59,7 @@ pub struct BarePrograms {
 /// A program in the kernel.
 #[derive(Debug)]
 pub struct Program {
-    /// Name, and name of its pin.
+    /// Name of the program and of its pin.
     pub name: &'static str,
     fd: OwnedFd,
     /// The kernel's id.
@@ -72,15 +73,15 @@ const TC_POD_IN: &str = "tc_pod_in";
 const TC_POD_OUT: &str = "tc_pod_out";
 const TC_INGRESS_L3: &str = "tc_ingress_l3";
 const TC_EGRESS_L3: &str = "tc_egress_l3";
-/// Those that are always there.
+/// The programs that are always loaded.
 const USUAL: [&str; 4] = [TC_INGRESS, TC_EGRESS, TC_POD_IN, TC_POD_OUT];
 
-/// Programs that are loaded when a device is to have them.
+/// Programs that are loaded for the first device that needs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extra {
     /// `xdp_ingress`.
     Xdp,
-    /// Those for devices without Ethernet frames.
+    /// The programs for devices without Ethernet frames.
     Bare,
 }
 
@@ -95,7 +96,7 @@ impl Extra {
         }
     }
 
-    /// What it means that they can't be loaded.
+    /// Returns the consequence of a failure to load them.
     #[must_use]
     pub const fn without(self) -> &'static str {
         match self {
@@ -104,7 +105,7 @@ impl Extra {
         }
     }
 
-    /// Whether a hook is for one of them, where XDP is attached as `mode` says.
+    /// Whether a hook runs one of them if XDP is attached in this mode.
     #[must_use]
     pub fn has(self, hook: Hook, mode: XdpMode) -> bool {
         match self {
@@ -115,8 +116,10 @@ impl Extra {
 }
 
 impl Programs {
-    /// The programs of this build with these settings: those an earlier agent pinned if they are the same and
-    /// use the same maps, else freshly loaded ones. Links still run the programs they ran before.
+    /// Returns the programs of this build with these settings.
+    ///
+    /// The programs that an earlier agent pinned are taken over if they are the same and use the same maps.
+    /// Else new ones are loaded. Links still run the programs they ran before.
     pub fn open(settings: &Settings, layout: &Layout) -> Result<Self, OpenError> {
         let constants = Constants::new(settings);
         let directory = layout.programs().join(constants.fingerprint());
@@ -137,7 +140,7 @@ impl Programs {
             remove_tree(&other, &mut Vec::new())?;
         }
         Ok(Self {
-            // An earlier agent had it.
+            // An earlier agent loaded it.
             xdp_ingress: Program::open(&directory, XDP_INGRESS).ok(),
             tc_ingress: Program::open(&directory, TC_INGRESS)?,
             tc_egress: Program::open(&directory, TC_EGRESS)?,
@@ -153,7 +156,7 @@ impl Programs {
         })
     }
 
-    /// Whether these are loaded.
+    /// Whether these programs are loaded.
     #[must_use]
     pub const fn have(&self, extra: Extra) -> bool {
         match extra {
@@ -162,7 +165,7 @@ impl Programs {
         }
     }
 
-    /// Loads these, unless they are there.
+    /// Loads these programs unless they are loaded.
     pub fn need(&mut self, extra: Extra, settings: &Settings, layout: &Layout) -> Result<(), OpenError> {
         if self.have(extra) {
             return Ok(());
@@ -175,7 +178,7 @@ impl Programs {
         Ok(())
     }
 
-    /// The program that belongs on a hook; `None` for one that nobody has asked for.
+    /// Returns the program for a hook; `None` if it is not loaded.
     #[must_use]
     pub fn of(&self, hook: Hook) -> Option<&Program> {
         match hook {
@@ -189,7 +192,7 @@ impl Programs {
         }
     }
 
-    /// The program that belongs on a hook of sockets.
+    /// Returns the program for a hook of sockets.
     #[must_use]
     pub fn of_socket(&self, hook: SocketHook) -> Option<&Program> {
         self.sockets.iter().find(|program| program.name == hook.name)
@@ -221,7 +224,7 @@ impl AsFd for Program {
     }
 }
 
-/// What is fixed in the programs when they are loaded.
+/// The load-time constants of the programs.
 struct Constants {
     /// Words by name: one, or four for an IPv6 address.
     values: Vec<(&'static str, Vec<u32>)>,
@@ -229,7 +232,7 @@ struct Constants {
 
 impl Constants {
     fn new(settings: &Settings) -> Self {
-        // Where the kernel can't say, no socket is the node's own.
+        // If the kernel can't tell, no socket counts as the node's own.
         let [low, high] = cookie_words(sys::network_namespace_cookie().unwrap_or(0));
         let words = [
             (global::TIMEOUT_SYN, settings.timeouts.syn),
@@ -266,8 +269,8 @@ impl Constants {
         Self { values: words.chain(prefixes).collect() }
     }
 
-    /// Names this object with these constants: FNV-1a over both. The kernel's own tag of a program does not
-    /// tell constants apart.
+    /// Returns a name for this object with these constants: FNV-1a over both. The kernel's own tag of a
+    /// program does not tell constants apart.
     fn fingerprint(&self) -> String {
         let constants = self.values.iter().flat_map(|(_, words)| words).flat_map(|word| word.to_le_bytes());
         let hash = OBJECT.iter().copied().chain(constants).fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -277,12 +280,12 @@ impl Constants {
     }
 }
 
-/// 1 on this kernel version and later ones, else 0.
+/// Returns 1 on this kernel version and later ones, else 0.
 fn since(version: KernelVersion) -> u32 {
     u32::from(KernelVersion::current().is_ok_and(|current| current >= version))
 }
 
-/// Whether the usual programs and those of sockets are pinned in a directory and use the maps that are pinned now.
+/// Whether the usual programs and those of sockets are pinned in a directory and use the pinned maps.
 fn is_usable(directory: &Path, maps: &Path) -> bool {
     let names = self::maps(&Sizes::default()).map(|(name, _)| name);
     let pinned = names.map(|name| MapInfo::from_pin(maps.join(name)).map(|info| info.id()).ok());
@@ -319,7 +322,7 @@ fn load(
     }
     for (name, size) in maps(&settings.sizes) {
         let pin = layout.maps().join(name);
-        // Hops are found by backend id, and what is known of a way's path by the way's.
+        // HOPS is indexed by backend id, and NARROWED by way id.
         let sized = layout.maps().join(name.replace("HOPS", "BACKENDS").replace("NARROWED", "WAYS"));
         if let Some(size) = size_of_map(&sized, size) {
             loader.map_max_entries(name, size);

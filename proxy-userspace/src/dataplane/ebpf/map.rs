@@ -1,4 +1,4 @@
-//! One pinned map: how it is opened, and what its errors mean.
+//! One pinned map: opening it, and the meaning of its errors.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -23,7 +23,7 @@ pub fn open(directory: &Path, name: &'static str) -> Result<(MapData, MapInfo), 
     Ok((map, info))
 }
 
-/// The system call's error number, where the error is of a system call.
+/// Returns the error number if the error comes from a system call.
 pub fn errno(error: &MapError) -> Option<i32> {
     match error {
         MapError::SyscallError(error) => error.io_error.raw_os_error(),
@@ -31,7 +31,8 @@ pub fn errno(error: &MapError) -> Option<i32> {
     }
 }
 
-/// Why a map of this many entries refuses a change. Hash maps without room say E2BIG, tries ENOSPC.
+/// Returns the error for a refused change of a map with this many entries. A full hash map fails with E2BIG,
+/// a full trie with ENOSPC.
 pub fn explain(name: &str, entries: u32, error: &MapError) -> String {
     match errno(error) {
         Some(libc::E2BIG | libc::ENOSPC) => format!("{name} is full: it has {entries} entries"),

@@ -39,15 +39,15 @@ pub struct Maps {
     pub of6: FamilyMaps<Addr6>,
     /// Ways by id.
     pub ways: Vector<Way>,
-    /// By way id: until when its MTU is what a router said, and what it was before.
+    /// By way id: the end of an MTU that a router named, and the MTU before it.
     pub narrowed: Vector<u64>,
     /// Backends on this node by service and hint.
     pub hints: Table<HintKey, u32>,
     /// Node addresses.
     pub peers: Table<PeerKey, u32>,
-    /// Addresses that are a service's.
+    /// Addresses of Services.
     pub vips: Table<VipKey, u32>,
-    /// What is asked before `vips`.
+    /// The filter in front of `vips`.
     pub vip_filter: MappedArray,
     /// Ports of frontends on this node's addresses.
     pub node_ports: MappedArray,
@@ -55,30 +55,30 @@ pub struct Maps {
     pub devices: Table<u32, Device>,
     /// Names of service ids.
     pub names: Table<u32, ServiceName>,
-    /// Whether a backend was written that serves no more, since somebody last asked.
+    /// Whether a backend that serves no more was written since the last query.
     pub lost_backend: bool,
 }
 
-/// The maps each family has one of.
+/// The maps of one family.
 #[derive(Debug)]
 pub struct FamilyMaps<A: Address> {
-    /// Where services are reached.
+    /// Frontends.
     pub frontends: Table<FrontendKey<A>, Frontend>,
     /// Endpoints by id.
     pub backends: Vector<Backend<A>>,
     /// Connections.
     pub flows: Table<FlowKey<A>, Flow<A>>,
-    /// Connections of which only the first packet was seen.
+    /// Connections that the client has not confirmed.
     pub flows_new: Table<FlowKey<A>, Flow<A>>,
-    /// Connections of this node's own at ports of frontends.
+    /// The node's own connections at ports of frontends.
     pub node_flows: Table<FlowKey<A>, u32>,
-    /// Who may use which frontend, and who is inside the cluster.
+    /// Allowed sources of each frontend, and the sources inside the cluster.
     pub source_ranges: Trie<A>,
-    /// Which backend a client had last.
+    /// The last backend of each client, for session affinity.
     pub affinity: Table<AffinityKey<A>, Affinity>,
-    /// Which frontends the backends of UDP sockets stand for.
+    /// The frontends of UDP sockets, by socket and backend.
     pub sockets: Table<SocketKey<A>, SocketFrontend<A>>,
-    /// The same for TCP's.
+    /// The frontends of TCP sockets, by socket and backend.
     pub tcp_sockets: Table<SocketKey<A>, SocketFrontend<A>>,
 }
 
@@ -152,7 +152,7 @@ impl<K: Pod, V: Pod> Table<K, V> {
         self.entries
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&self, key: &K) -> Result<Option<V>, MapError> {
         match self.map.get(key, 0) {
             Ok(value) => Ok(Some(value)),
@@ -166,7 +166,7 @@ impl<K: Pod, V: Pod> Table<K, V> {
         self.map.insert(key, value, 0).map_err(|error| self.explain(&error))
     }
 
-    /// Removes an entry; it need not be there.
+    /// Removes an entry if it is there.
     pub fn remove(&mut self, key: &K) -> Result<(), String> {
         match self.map.remove(key) {
             Err(error) if errno(&error) != Some(libc::ENOENT) => Err(self.explain(&error)),
@@ -178,8 +178,8 @@ impl<K: Pod, V: Pod> Table<K, V> {
         explain(self.name, self.entries, error)
     }
 
-    /// Calls `visit` for the entries until it returns false. Entries that come or go meanwhile may be missed
-    /// or seen twice.
+    /// Calls `visit` for the entries until it returns false. Entries that are added or removed during the
+    /// walk may be missed or seen twice.
     pub fn for_each(&self, mut visit: impl FnMut(K, V) -> bool) -> Result<(), OpenError>
     where
         K: Default,
@@ -201,7 +201,7 @@ impl<K: Pod, V: Pod> Table<K, V> {
         }
     }
 
-    /// The entries from `cursor` on, or from the start, that fit a batch; and where to go on, `None` at the end.
+    /// Reads a batch of entries from `cursor` or the start on. Returns the next cursor, `None` at the end.
     pub fn batch<'a>(
         &self,
         cursor: Option<Cursor>,
@@ -212,7 +212,7 @@ impl<K: Pod, V: Pod> Table<K, V> {
         Ok((batch.keys.iter().copied().zip(batch.values.iter().copied()).take(count), next))
     }
 
-    /// Number of entries, counted one by one.
+    /// Returns the number of entries, counted one by one.
     pub fn count(&self) -> Result<usize, OpenError>
     where
         K: Default,
@@ -231,7 +231,7 @@ impl<K: Pod, V: Pod> Table<K, V> {
     }
 }
 
-/// Room for some entries of a map.
+/// A buffer for entries of a map.
 #[derive(Debug)]
 pub struct Batch<K, V> {
     keys: Vec<K>,
@@ -239,10 +239,10 @@ pub struct Batch<K, V> {
 }
 
 impl<K: Clone + Default, V: Clone + Default> Batch<K, V> {
-    /// Entries one system call returns at most. A bucket of a hash map must fit.
+    /// The largest number of entries that a system call returns. A bucket of a hash map must fit.
     pub const ENTRIES: usize = 1024;
 
-    /// An empty batch.
+    /// Returns an empty batch.
     #[must_use]
     pub fn new() -> Self {
         Self { keys: vec![K::default(); Self::ENTRIES], values: vec![V::default(); Self::ENTRIES] }
@@ -269,13 +269,13 @@ impl<V: Pod> Vector<V> {
         self.name
     }
 
-    /// Entries it has.
+    /// Returns the number of entries.
     #[must_use]
     pub fn entries(&self) -> u32 {
         self.map.len()
     }
 
-    /// An entry; `None` outside the array.
+    /// Returns an entry; `None` outside the array.
     #[must_use]
     pub fn get(&self, index: u32) -> Option<V> {
         self.map.get(&index, 0).ok()
@@ -286,7 +286,7 @@ impl<V: Pod> Vector<V> {
         self.map.set(index, value, 0).map_err(|error| format!("{}: {error}", self.name))
     }
 
-    /// All entries with their indexes.
+    /// Returns all entries with their indexes.
     pub fn all(&self) -> Result<Vec<(u32, V)>, OpenError>
     where
         V: Default,

@@ -1,4 +1,4 @@
-//! While the node changes its mode: which connections are this data plane's, since when, and whether there are any left.
+//! A mode change: the connections that this data plane owns, since when, and whether any are left.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +16,8 @@ use super::settings::Settings;
 use super::share::Share;
 use super::{EbpfDataplane, now};
 
-/// Whether an agent of this network namespace, of this or another layout, left programs attached below this BPF file system.
+/// Whether an earlier agent of this network namespace left programs attached below this BPF file system.
+/// Its layout may be another one.
 #[must_use]
 pub fn is_attached(bpffs_path: &Path) -> bool {
     let has_links = |root: &Path| entries(&root.join("links")).is_ok_and(|links| !links.is_empty());
@@ -25,15 +26,16 @@ pub fn is_attached(bpffs_path: &Path) -> bool {
         .is_ok_and(|roots| roots.iter().any(|root| has_links(root) && is_ours(root)))
 }
 
-/// What the programs that an earlier agent left share.
+/// Returns the share of the programs that an earlier agent left.
 #[must_use]
 pub fn recorded(bpffs_path: &Path) -> Share {
     let agent = map::mapped(&Layout::new(bpffs_path).maps(), "AGENT", Access::Read);
     agent.map_or(Share::Alone, |agent| Share::of_word(agent.load(AGENT_SHARE)))
 }
 
-/// Leaves in AGENT what the programs share, and since when: an agent that starts again goes on counting. Returns the latter. The
-/// time is written first: one that belongs to another share would be long over.
+/// Records in AGENT the share and its start, and returns the start. A new agent goes on counting from there.
+///
+/// The time is written first, because a time that belongs to another share would be long over.
 pub(super) fn record(maps: &Maps, share: Share) -> Duration {
     let word = u64::from(share.word());
     let since = maps.agent.load(AGENT_SHARE_SINCE);
@@ -41,37 +43,38 @@ pub(super) fn record(maps: &Maps, share: Share) -> Duration {
         return Duration::from_secs(since);
     }
     let now = now();
-    // Where AGENT has no room for it, the next agent counts anew.
+    // If AGENT has no room for it, the next agent counts anew.
     let _ = maps.agent.store(AGENT_SHARE_SINCE, now.as_secs()) && maps.agent.store(AGENT_SHARE, word);
     now
 }
 
 impl EbpfDataplane {
-    /// How long the programs have shared what they share; nothing before that was [said](Self::record_share).
+    /// Returns the age of the share; zero before it was [recorded](Self::record_share).
     #[must_use]
     pub fn shared_for(&self) -> Duration {
         self.shared_since.map_or(Duration::ZERO, |since| now().saturating_sub(since))
     }
 
-    /// From now on the other mode keeps to its part, or has done so since an earlier agent said so.
+    /// Starts the time of the share: the other mode keeps to its part from now on, or since the time that an
+    /// earlier agent recorded.
     pub fn record_share(&mut self) {
         self.shared_since = Some(record(&self.maps, self.settings.share));
     }
 
-    /// Connections over TCP and SCTP that the last walk through the flows met; `None` before the first has ended. A director has
-    /// others, of which it keeps nothing.
+    /// Returns the TCP and SCTP connections that the last walk through the flows met; `None` before the end
+    /// of the first walk. A director has others that it keeps no entries for.
     #[must_use]
     pub const fn connections(&self) -> Option<u64> {
         self.connections
     }
 
-    /// What the programs share.
+    /// Returns the share of the programs.
     #[must_use]
     pub const fn share(&self) -> Share {
         self.settings.share
     }
 
-    /// Gives the programs that serve another share, each in one step. It may be repeated where it fails.
+    /// Gives the attached programs another share, each in one step. It may be repeated after a failure.
     pub fn change_share(&mut self, share: Share) -> Result<(), OpenError> {
         let layout = Layout::new(&self.settings.bpffs_path);
         if self.settings.share != share {
@@ -111,7 +114,7 @@ mod tests {
             assert!(!before.exists() && dataplane.programs.directory.exists());
             assert_eq!(dataplane.maps.agent.load(AGENT_SHARE), u64::from(share.word()));
             dataplane.change_share(share).unwrap();
-            // Those that come closest to what the verifier allows.
+            // The programs closest to the verifier's limit.
             let layout = Layout::new(&scratch.path);
             for extra in Extra::ALL {
                 dataplane.programs.need(extra, &dataplane.settings, &layout).unwrap();

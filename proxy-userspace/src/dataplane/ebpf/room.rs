@@ -1,6 +1,6 @@
 //! Room for growth.
 
-/// Slots for a slice of one slot an endpoint, so that it need not move when a few endpoints are added.
+/// Returns the slots for a slice with one slot an endpoint. The slice need not move for a few more endpoints.
 #[must_use]
 pub const fn with_spare_room(length: u32) -> u32 {
     length.saturating_add(length / 4 + 1)

@@ -1,4 +1,4 @@
-//! What the operator chooses.
+//! The settings of the eBPF data plane.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -23,7 +23,7 @@ pub struct Settings {
     pub xdp: XdpMode,
     /// Flow time-outs (`--timeout-*`).
     pub timeouts: Timeouts,
-    /// Ports of this node that connections to backends on other nodes are given (`--snat-ports`).
+    /// Ports of this node for SNAT of connections to backends on other nodes (`--snat-ports`).
     pub snat_ports: RangeInclusive<u16>,
     /// Mark of the packets that go up (`--fwmark`).
     pub mark: Mark,
@@ -31,11 +31,11 @@ pub struct Settings {
     pub reject_unknown: RejectUnknown,
     /// How packets to other nodes are encapsulated.
     pub dsr: Dsr,
-    /// The calls of sockets.
+    /// The settings of the socket hooks.
     pub sockets: Sockets,
     /// Room in the maps.
     pub sizes: Sizes,
-    /// Which connections are this data plane's.
+    /// The connections that this data plane owns.
     pub share: Share,
 }
 
@@ -56,21 +56,21 @@ impl Default for Settings {
     }
 }
 
-/// How `xdp_ingress` is attached.
+/// The attachment of `xdp_ingress`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XdpMode {
-    /// In the driver where it can, else not at all: `tc_ingress` serves then.
+    /// In the driver if it can, else not at all: `tc_ingress` serves then.
     #[default]
     Auto,
-    /// In the driver; a device that can't is a failure, and `tc_ingress` serves it.
+    /// In the driver. A device whose driver can't is a failure, and `tc_ingress` serves it.
     Native,
     /// In the kernel's generic hook, which every device has.
     Generic,
-    /// Nowhere: `tc_ingress` serves.
+    /// Not at all: `tc_ingress` serves.
     Off,
 }
 
-/// The firewall mark of packets that go up: `mark = mark & !mask | value`.
+/// The firewall mark of packets to the stack: `mark = mark & !mask | value`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// Bits to set; inside `mask`.
@@ -85,7 +85,7 @@ impl Default for Mark {
     }
 }
 
-/// Which addresses of services refuse a port that no Service has. Never one that is on a device of this node.
+/// The Service addresses that refuse unknown ports. An address on a device of this node never does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RejectUnknown {
     /// Cluster IPs.
@@ -98,7 +98,7 @@ pub enum RejectUnknown {
 }
 
 impl RejectUnknown {
-    /// As `VIP_*` bits.
+    /// Returns the `VIP_*` bits.
     #[must_use]
     pub const fn kinds(self) -> u32 {
         match self {
@@ -122,35 +122,35 @@ impl RejectUnknown {
 /// How packets to other nodes are encapsulated (Direct Server Return).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dsr {
-    /// In what (`--dsr-encap`).
+    /// The encapsulation (`--dsr-encap`).
     pub encapsulation: Encapsulation,
-    /// What else is taken from other nodes: while nodes go over from one encapsulation to the other.
+    /// Another encapsulation that the node accepts, for the time of a change from one to the other.
     pub also_taken: Option<Encapsulation>,
-    /// From where (`--dsr-outer-source`).
+    /// The outer sources (`--dsr-outer-source`).
     pub outer_source: OuterSource,
-    /// To whom (`--dsr-dispatch`).
+    /// The outer destination (`--dsr-dispatch`).
     pub dispatch: Dispatch,
 }
 
 impl Dsr {
-    /// What is taken from other nodes, what this one sends first.
+    /// Returns the accepted encapsulations; the one that this node sends is first.
     pub fn taken(&self) -> impl Iterator<Item = Encapsulation> {
         [Some(self.encapsulation), self.also_taken].into_iter().flatten()
     }
 
-    /// The same as `TAKES_*` bits.
+    /// Returns the accepted encapsulations as `TAKES_*` bits.
     pub(super) fn takes(&self) -> u32 {
         self.taken().map(Encapsulation::bit).fold(0, |bits, bit| bits | bit)
     }
 }
 
-/// To whom what is encapsulated is addressed.
+/// The destination of encapsulated packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Dispatch {
     /// The backend's node.
     #[default]
     Node,
-    /// The backend's pod, where it can take packets as they are; else its node.
+    /// The backend's pod if the Service port is its target port; else its node.
     Pod,
 }
 
@@ -168,24 +168,24 @@ impl Dispatch {
     }
 }
 
-/// The sources of what is encapsulated.
+/// The outer sources of encapsulated packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OuterSource {
     /// What other nodes send from there is taken.
     pub v4: Option<Ipv4Net>,
     /// The same for IPv6.
     pub v6: Option<Ipv6Net>,
-    /// From where this node sends.
+    /// The outer source that this node sends from.
     pub own: OwnSource,
 }
 
-/// From where this node sends what it encapsulates.
+/// The outer source of this node's encapsulated packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OwnSource {
     /// Its own address.
     #[default]
     Node,
-    /// For each flow another address of the prefix.
+    /// An address of the prefix for each flow.
     Spread,
 }
 
@@ -203,7 +203,7 @@ impl OuterSource {
     }
 }
 
-/// What a packet is wrapped in.
+/// The encapsulation of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encapsulation {
     /// In an IP packet (protocol 4 or 41).
@@ -234,23 +234,25 @@ impl Encapsulation {
     }
 }
 
-/// What becomes of the calls of sockets. By default nothing is attached: a control group is shared by more than one's own.
+/// The settings of the socket hooks.
+///
+/// By default nothing is attached, because processes of others share the control group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sockets {
-    /// Whose sockets are turned to backends (`--socket-lb`).
+    /// The sockets whose calls are translated (`--socket-lb`).
     pub lb: SocketLb,
-    /// Whether NodePorts are kept from sockets (`--bind-protection`).
+    /// Whether `bind` to a NodePort is refused (`--bind-protection`).
     pub bind_protection: bool,
-    /// The control group whose processes are meant (`--cgroup-path`).
+    /// The control group of these processes (`--cgroup-path`).
     pub cgroup: Option<PathBuf>,
 }
 
-/// Whose sockets are turned to backends.
+/// The sockets whose calls are translated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SocketLb {
-    /// Those of pods and of the node's own processes.
+    /// Sockets of pods and of the node's own processes.
     All,
-    /// Those in the agent's network namespace.
+    /// Sockets in the agent's network namespace.
     Host,
     /// None.
     #[default]
@@ -291,7 +293,8 @@ impl Sockets {
 pub struct Sizes {
     /// Service ids: two for each service port and family at most (SERVICES, NAMES, SERVICE_STATS).
     pub services: u32,
-    /// Local backends of lists with Direct Server Return, two entries each, and all of lists with affinity (HINTS).
+    /// Local backends of lists with Direct Server Return, two entries each, and all backends of lists with
+    /// affinity (HINTS).
     pub hints: u32,
     /// Frontends of one family (FRONTENDS4/6).
     pub frontends: u32,
@@ -303,13 +306,13 @@ pub struct Sizes {
     pub nodes: u32,
     /// Connections of one family, two entries each (`--flow-table-size`; FLOWS4/6).
     pub flows: u32,
-    /// Entries of connections whose client has sent but one packet (FLOWS_NEW4/6).
+    /// Entries of connections that their client has not confirmed (FLOWS_NEW4/6).
     pub new_flows: u32,
     /// Source ranges of all services, and of the cluster, of one family (SOURCE_RANGES4/6).
     pub source_ranges: u32,
     /// Clients of one family that are remembered for session affinity (AFFINITY4/6).
     pub affinity: u32,
-    /// Sockets of one family and protocol that are told of the frontend they asked for (SOCK_REV4/6, SOCK_TCP4/6).
+    /// Sockets of one family and protocol whose frontend is remembered (SOCK_REV4/6, SOCK_TCP4/6).
     pub sockets: u32,
 }
 
@@ -332,7 +335,7 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    /// Sizes with headroom for what is to be served; never below the defaults.
+    /// Returns sizes with headroom for the Services; never below the defaults.
     #[must_use]
     pub fn for_desired(desired: &Desired) -> Self {
         let least = Self::default();
@@ -353,19 +356,21 @@ impl Sizes {
     }
 }
 
-/// Source ranges of a port: under both lists, should frontends of both scopes have them.
+/// Returns the entries for source ranges of a port: for both lists, because frontends of both scopes may
+/// have them.
 fn source_ranges(port: &ServicePort) -> usize {
     port.source_ranges.as_ref().map_or(0, |ranges| ranges.len().saturating_mul(2))
 }
 
-/// Entries of HINTS for both lists of a port. A local backend may come to be anywhere; it is named by hint and by address.
+/// Returns the entries of HINTS for both lists of a port. Any backend may become a local one. HINTS names
+/// it by hint and by address.
 fn hints(port: &ServicePort) -> usize {
     let hinted = if port.forwarding == Forwarding::Dsr { port.endpoints.len().saturating_mul(2) } else { 0 };
     let members = if port.affinity_seconds > 0 { port.endpoints.len() } else { 0 };
     (hinted + members).saturating_mul(2)
 }
 
-/// Slots of both lists of a port.
+/// Returns the slots of both lists of a port.
 fn slots(port: &ServicePort) -> usize {
     let lists = [&port.cluster, &port.local].into_iter().flatten();
     lists
@@ -379,7 +384,7 @@ fn slots(port: &ServicePort) -> usize {
         .fold(0, usize::saturating_add)
 }
 
-/// Twice what is needed: a cluster grows, and what is released rests before it is used again.
+/// Returns twice the need: a cluster grows, and released entries rest before they are used again.
 fn room(needed: usize, least: u32) -> u32 {
     const MOST: u32 = 1 << 26;
     let wanted = u32::try_from(needed.saturating_mul(2)).unwrap_or(MOST);

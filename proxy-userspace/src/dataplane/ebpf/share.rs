@@ -1,27 +1,27 @@
-//! Which connections are this data plane's while the node changes its mode.
+//! The connections that this data plane owns during a mode change.
 
 use proxy_common::config::{SHARE_ALONE, SHARE_NEWER, SHARE_OLDER, SHARE_TURNED};
 
-/// Which connections are this data plane's.
+/// The connections that this data plane owns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Share {
-    /// All.
+    /// All connections.
     #[default]
     Alone,
-    /// Those that begin; IPVS has older ones.
+    /// New connections; IPVS owns older ones.
     Newer {
-        /// The node had this mode before that of IPVS.
+        /// The node was in eBPF mode before it was in IPVS mode.
         turned: bool,
     },
-    /// Those that it has; IPVS gets what begins.
+    /// Existing connections; IPVS gets new ones.
     Older {
-        /// The node had that of IPVS before this mode.
+        /// The node was in IPVS mode before it was in eBPF mode.
         turned: bool,
     },
 }
 
 impl Share {
-    /// As a `SHARE_*` word.
+    /// Returns the `SHARE_*` word.
     #[must_use]
     pub const fn word(self) -> u32 {
         match self {
@@ -33,14 +33,14 @@ impl Share {
         }
     }
 
-    /// What a word of AGENT says.
+    /// Returns the share that a word of AGENT names.
     #[must_use]
     pub fn of_word(word: u64) -> Self {
         let all = [false, true].map(|turned| [Self::Newer { turned }, Self::Older { turned }]);
         all.into_iter().flatten().find(|share| u64::from(share.word()) == word).unwrap_or_default()
     }
 
-    /// For people.
+    /// Returns the text for people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -50,7 +50,7 @@ impl Share {
         }
     }
 
-    /// What follows where IPVS gives way. Where that was to take over itself, the change is turned round.
+    /// Returns the share after IPVS gives way. If IPVS was about to take over, the change is reversed.
     #[must_use]
     pub const fn to_newer(self) -> Self {
         match self {
@@ -60,7 +60,7 @@ impl Share {
         }
     }
 
-    /// The same where IPVS takes over.
+    /// Returns the share after IPVS takes over.
     #[must_use]
     pub const fn to_older(self) -> Self {
         match self {

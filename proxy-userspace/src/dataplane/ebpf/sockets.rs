@@ -14,25 +14,25 @@ use super::settings::{SocketLb, Sockets};
 use super::sys;
 use crate::dataplane::{SyncFailure, SyncReport};
 
-/// Where socket hooks are attached, and shall be.
+/// The attached socket hooks and the wanted ones.
 #[derive(Debug)]
 pub struct SocketHooks {
     directory: PathBuf,
     settings: Sockets,
-    /// Whether it was said what is in the way.
+    /// Whether the obstacle was logged.
     told: bool,
-    /// Whether all hooks that are wanted were attached.
+    /// Whether all wanted hooks were attached.
     attached: bool,
 }
 
 impl SocketHooks {
-    /// Hooks whose links are pinned in a directory.
+    /// Returns the hooks whose links are pinned in a directory.
     #[must_use]
     pub const fn new(directory: PathBuf, settings: Sockets) -> Self {
         Self { directory, settings, told: false, attached: false }
     }
 
-    /// Attaches the hooks that are wanted and detaches the others.
+    /// Attaches the wanted hooks and detaches the others.
     pub fn sync(&mut self, programs: &Programs) -> SyncReport {
         let mut report = SyncReport::default();
         let cgroup = self.open();
@@ -56,9 +56,9 @@ impl SocketHooks {
         report
     }
 
-    /// What is wrong with the first link that is to be there and is not as it shall be.
+    /// Returns the fault of the first wanted link that is missing or wrong.
     pub fn fault(&self, programs: &Programs) -> Option<String> {
-        // Where there was nothing to attach to, that was told.
+        // The lack of a control group was logged before.
         self.attached.then_some(())?;
         let mut wanted = SocketHook::ALL.into_iter().filter(|hook| self.settings.wants(hook.kind));
         wanted.find_map(|hook| self.fault_of(hook, programs))
@@ -79,7 +79,7 @@ impl SocketHooks {
         }
     }
 
-    /// The control group, if there is to be one; what is worth a word is said once.
+    /// Returns the control group if hooks are wanted; an obstacle is logged once.
     fn open(&mut self) -> Option<io::Result<Cgroup>> {
         let is_told = std::mem::replace(&mut self.told, true);
         let say = |text: &str| {
@@ -105,7 +105,7 @@ impl SocketHooks {
     }
 }
 
-/// Detaches what a pin attaches and removes it; returns how many things changed.
+/// Detaches the program of a pinned link and removes the pin; returns the number of changes.
 pub fn detach(path: &Path) -> io::Result<usize> {
     let link = match sys::obj_get(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),

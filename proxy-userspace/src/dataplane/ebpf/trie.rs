@@ -13,7 +13,7 @@ use super::error::OpenError;
 use super::map::{errno, explain, open};
 use super::plan::RangeAt;
 
-/// SOURCE_RANGES of a family.
+/// SOURCE_RANGES4 or SOURCE_RANGES6.
 pub struct Trie<A: Address> {
     name: &'static str,
     entries: u32,
@@ -29,26 +29,26 @@ impl<A: Address> Trie<A> {
         Ok(Self { name, entries: info.max_entries(), map })
     }
 
-    /// Name of the map.
+    /// Returns the name of the map.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Entries it has room for.
+    /// Returns the number of entries it has room for.
     #[must_use]
     pub const fn entries(&self) -> u32 {
         self.entries
     }
 
-    /// Adds a range; false if it is of the other family.
+    /// Adds a range; returns false if it is of the other family.
     pub fn insert(&mut self, range: RangeAt) -> Result<bool, String> {
         let Some(key) = key::<A>(range) else { return Ok(false) };
         let inserted = self.map.insert(&key, 1, 0);
         inserted.map(|()| true).map_err(|error| explain(self.name, self.entries, &error))
     }
 
-    /// Removes a range, which need not be there; false if it is of the other family.
+    /// Removes a range if it is there; returns false if it is of the other family.
     pub fn remove(&mut self, range: RangeAt) -> Result<bool, String> {
         let Some(key) = key::<A>(range) else { return Ok(false) };
         match self.map.remove(&key) {
@@ -59,7 +59,7 @@ impl<A: Address> Trie<A> {
         }
     }
 
-    /// All ranges. One whose prefix length can't be is left out: no look-up finds it either.
+    /// Returns all ranges except those with an impossible prefix length, which no look-up finds.
     pub fn all(&self) -> Result<Vec<RangeAt>, OpenError> {
         let ranges = self.map.keys().filter_map(|key| key.map(range).transpose());
         ranges
@@ -80,7 +80,7 @@ fn key<A: Address>(range: RangeAt) -> Option<Key<SourceRange<A>>> {
     Some(Key::new(SERVICE_BITS + u32::from(net.prefix_len()), SourceRange { service, address }))
 }
 
-/// The inverse of [`key`].
+/// Returns the range of a key: the inverse of [`key`].
 fn range<A: Address>(key: Key<SourceRange<A>>) -> Option<RangeAt> {
     let SourceRange { service, address } = key.data();
     let length = u8::try_from(key.prefix_len().checked_sub(SERVICE_BITS)?).ok()?;
