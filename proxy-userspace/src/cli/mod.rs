@@ -212,8 +212,9 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()
 }
 
-/// RUST_LOG as everywhere; without it, what a person cares about. The netlink crate warns of overruns, which the
-/// monitor handles; kube calls each failed attempt an error without saying whose, which the source does once.
+/// RUST_LOG as everywhere; without it, what a person cares about. The netlink crate warns of overruns, which
+/// the monitor handles; kube calls each failed attempt an error without saying whose, which the source does
+/// once.
 fn log_to_stderr() {
     let default = || EnvFilter::new("info,netlink_proto=error,kube_client=off");
     tracing_subscriber::fmt()

@@ -1,4 +1,4 @@
-//! What the kernel's own connection tracking is to have, as kube-proxy sets it.
+//! The settings of the kernel's connection tracking, as kube-proxy sets them.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::file::GoDuration;
 use super::{AgentArgs, ConfigError, parse};
 use crate::node::Conntrack;
 
-/// What the flags say, and where they say nothing the file.
+/// Returns the settings of the flags, or else those of the file.
 pub(super) fn settings(args: &AgentArgs, file: Conntrack) -> Result<Conntrack, ConfigError> {
     let liberal = parse::switch("--conntrack-tcp-be-liberal", args.conntrack_tcp_be_liberal.as_deref())?;
     Ok(Conntrack {
@@ -42,7 +42,7 @@ fn seconds(flag: &str, text: Option<&str>, default: u32) -> Result<u32, ConfigEr
     seconds.ok_or_else(|| parse::wrong(flag, text, takes))
 }
 
-/// Whole seconds, as kube-proxy cuts them; `None` for more than a year.
+/// Returns whole seconds, cut as in kube-proxy; `None` for more than a year.
 pub(super) fn in_seconds(time: Duration) -> Option<u32> {
     u32::try_from(time.as_secs()).ok().filter(|seconds| *seconds <= parse::LONGEST_TIMEOUT)
 }

@@ -1,4 +1,4 @@
-//! What only the IPVS data plane needs.
+//! The settings of the IPVS data plane alone.
 
 use ipnet::IpNet;
 
@@ -6,7 +6,7 @@ use super::{AgentArgs, ConfigError, IpvsSettings, ProxyMode, parse};
 use crate::dataplane::ipvs::{Arp, Masquerade, Rules, Timeouts};
 use crate::model::{ModelSettings, Scheduler};
 
-/// What a file says of it.
+/// The settings that a file has for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileIpvs {
     pub scheduler: Option<Scheduler>,

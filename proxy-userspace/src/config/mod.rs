@@ -1,4 +1,4 @@
-//! Flags and the file of `--config` in, settings out; resolved once, at start.
+//! The settings, from the flags and the file of `--config`; resolved once, at start.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -27,22 +27,22 @@ use crate::dataplane::ipvs::Settings as IpvsSettings;
 use crate::model::{ClusterIpClients, Forwarding, ModelSettings};
 use crate::node::{Conntrack, DevicePattern};
 
-/// kube-proxy's ports.
+/// The ports of kube-proxy.
 const HEALTHZ_PORT: u16 = 10256;
 const METRICS_PORT: u16 = 10249;
 
-/// Everything the agent was told, checked.
+/// The settings of the agent, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Where objects come from.
     pub source: Source,
-    /// What decides which Services are served, and how; `model.node_name` is this node's name.
+    /// The settings of the model; `model.node_name` is this node's name.
     pub model: ModelSettings,
     /// Which data plane.
     pub proxy_mode: ProxyMode,
-    /// Where /healthz and /livez are served.
+    /// The address of /healthz and /livez.
     pub healthz_bind_address: Option<SocketAddr>,
-    /// Where /metrics, /proxyMode, /healthz and /configz are served.
+    /// The address of /metrics, /proxyMode, /healthz and /configz.
     pub metrics_bind_address: Option<SocketAddr>,
     /// Devices toward the network; empty = found by their routes and addresses.
     pub uplinks: Vec<String>,
@@ -50,27 +50,27 @@ pub struct Settings {
     pub pod_interfaces: Vec<DevicePattern>,
     /// Flow time-outs.
     pub timeouts: Timeouts,
-    /// What the kernel's own connection tracking is to have.
+    /// The settings of the kernel's connection tracking.
     pub conntrack: Conntrack,
     /// Entries of FLOWS4 and of FLOWS6.
     pub flow_table_size: u32,
-    /// Ports of this node that connections to backends on other nodes are given.
+    /// Ports of this node for SNAT of connections to backends on other nodes.
     pub snat_ports: RangeInclusive<u16>,
-    /// Mark of packets handed to the stack.
+    /// Mark of packets to the stack.
     pub mark: Mark,
-    /// Which unknown ports of services' addresses are refused.
+    /// The Service addresses that refuse unknown ports.
     pub reject_unknown: RejectUnknown,
-    /// How packets to other nodes are encapsulated.
+    /// The settings of encapsulation.
     pub dsr: Dsr,
-    /// What becomes of the calls of sockets; no control group = the one that is found.
+    /// The settings of the socket hooks; no control group = the one that the agent finds.
     pub sockets: Sockets,
-    /// What only the IPVS data plane needs.
+    /// The settings of the IPVS data plane alone.
     pub ipvs: IpvsSettings,
-    /// How long the former mode keeps its connections after a change of mode.
+    /// The time that the former mode keeps its connections after a mode change.
     pub drain: Duration,
-    /// Where the BPF file system is mounted.
+    /// The mount point of the BPF file system.
     pub bpffs: PathBuf,
-    /// How XDP is attached.
+    /// The attachment of XDP.
     pub xdp: XdpMode,
     /// Shortest time between two syncs.
     pub min_sync_interval: Duration,
@@ -78,7 +78,7 @@ pub struct Settings {
     pub max_sync_interval: Duration,
     /// The file that `--config` names.
     pub config: Option<ConfigFile>,
-    /// What should be known of it.
+    /// Remarks on the file.
     pub remarks: Vec<Remark>,
 }
 
@@ -97,16 +97,16 @@ pub enum Source {
 /// Which data plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyMode {
-    /// The best this kernel can.
+    /// The best mode of this kernel.
     Auto,
-    /// XDP and TC programs, or none.
+    /// XDP and TC programs, and nothing else.
     Ebpf,
-    /// IPVS and nftables, or none.
+    /// IPVS and nftables, and nothing else.
     Ipvs,
 }
 
 impl ProxyMode {
-    /// As `--proxy-mode` has it.
+    /// Returns the word of `--proxy-mode`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -117,30 +117,31 @@ impl ProxyMode {
     }
 }
 
-/// A flag, or a field of a file, with a value it doesn't take. One line, for standard error and status 2.
+/// A wrong value of a flag or of a field of the file. One line, for standard error and status 2.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{origin}: {message}")]
 pub struct ConfigError {
-    /// The flag, with its dashes, or the file and the field's path in it.
+    /// The flag with its dashes, or the file and the path of the field.
     pub origin: String,
-    /// What it was given and what it takes.
+    /// The value, and the accepted values.
     pub message: String,
 }
 
 impl Settings {
-    /// Checks the flags; what they leave open comes from the environment and the host.
+    /// Checks the flags. Missing values come from the environment and the host.
     pub fn resolve(args: &AgentArgs) -> Result<Self, ConfigError> {
         let name = std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
         Self::resolve_on(args, name.or_else(host_name))
     }
 
-    /// As [`resolve`](Self::resolve), with the name this node has where neither flag nor file says another.
+    /// Does the same as [`resolve`](Self::resolve), with the node name to use if neither flag nor file has
+    /// one.
     pub fn resolve_on(args: &AgentArgs, node_name: Option<String>) -> Result<Self, ConfigError> {
         let text = args.config.as_deref().map(file::read).transpose()?;
         Self::of(args, node_name, text.as_deref())
     }
 
-    /// The same where `text` is what the file of `--config` says.
+    /// Does the same with `text` as the content of the file of `--config`.
     fn of(args: &AgentArgs, node_name: Option<String>, text: Option<&[u8]>) -> Result<Self, ConfigError> {
         let config = args.config.as_ref().zip(text).map(|(path, text)| ConfigFile {
             path: path.clone(),
@@ -256,7 +257,7 @@ fn dsr(args: &AgentArgs, model: &ModelSettings) -> Result<Dsr, ConfigError> {
     })
 }
 
-/// A time between two syncs, and the flag or field that says so.
+/// A time between two syncs, and the flag or field that sets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Interval {
     origin: String,
@@ -306,7 +307,7 @@ fn timeouts(args: &AgentArgs, file: &FileSettings) -> Result<Timeouts, ConfigErr
     })
 }
 
-/// The host's name, read where the kernel keeps it so that a network namespace of its own doesn't matter.
+/// Returns the host's name as the kernel keeps it, so that the network namespace doesn't matter.
 fn host_name() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())

@@ -5,8 +5,8 @@ use ipnet::IpNet;
 use super::ConfigError;
 use crate::dataplane::ebpf::OuterSource;
 
-/// Refuses outer sources that somebody else has: what comes from there would be taken for a pod's, or for a service's. `ranges`
-/// come with the flag or the file that says them.
+/// Refuses outer sources that overlap with addresses of pods or Services: their packets would be taken for
+/// those of a pod or a Service. Each of `ranges` has the flag or the file that sets it.
 pub(super) fn check_outer_source(
     outer: &OuterSource,
     ranges: &[(String, &[IpNet])],

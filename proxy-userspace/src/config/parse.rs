@@ -1,5 +1,5 @@
-//! One function a flag: text in, a checked value or one line out. No value given = the default. `origin` is the flag, or
-//! the file and field that says the same.
+//! One function a flag: text in, a checked value or one line out. Without a value it returns the default.
+//! `origin` is the flag, or the file and field with the same meaning.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -58,7 +58,7 @@ pub(super) fn scheduler(origin: &str, text: Option<&str>) -> Result<Scheduler, C
     choice(origin, text, &Scheduler::words())
 }
 
-/// Whether a flag is on; without a value it is.
+/// Whether a flag is on. A flag without a value is on.
 pub(super) fn switch(origin: &str, text: Option<&str>) -> Result<Option<bool>, ConfigError> {
     text.map(|text| choice(origin, Some(text), &[("true", true), ("false", false)])).transpose()
 }
@@ -79,7 +79,7 @@ pub(super) fn reject_unknown(text: Option<&str>) -> Result<RejectUnknown, Config
     choice("--reject-unknown-ports", text, &kinds)
 }
 
-/// What is sent, and what else is taken.
+/// Returns the encapsulation that the node sends, and the other one that it accepts.
 pub(super) fn encapsulations(
     texts: &[String],
 ) -> Result<(Encapsulation, Option<Encapsulation>), ConfigError> {
@@ -97,7 +97,8 @@ pub(super) fn dispatch(text: Option<&str>) -> Result<Dispatch, ConfigError> {
     choice("--dsr-dispatch", text, &Dispatch::ALL.map(|one| (one.name(), one)))
 }
 
-/// The word `node` and at most one prefix of each family. One that is half the Internet would let everybody in.
+/// Reads the word `node` and at most one prefix of each family. A prefix of half the Internet would let
+/// everybody in.
 pub(super) fn outer_source(texts: &[String]) -> Result<OuterSource, ConfigError> {
     let takes = "the word node, or a prefix of /8 to /31, or one of /32 to /127 with IPv6, or one of each, \
                  with or without node before them";
@@ -139,7 +140,7 @@ pub(super) fn choice<T: Copy>(
 }
 
 pub(super) fn node_name(origin: &str, name: Option<String>) -> Result<String, ConfigError> {
-    // kube-proxy and the kubelet trim and lower-case the name as well.
+    // kube-proxy and the kubelet trim and lower-case the name, too.
     let name = name.unwrap_or_default().trim().to_lowercase();
     if name.is_empty() || name.contains(|c: char| c == '/' || c.is_whitespace()) {
         return Err(wrong(origin, &name, "the name of this node's Node object"));
@@ -190,7 +191,7 @@ pub(super) fn node_ports(origin: &str, texts: &[String]) -> Result<NodePortAddre
     Ok(NodePortAddresses::Within(ranges))
 }
 
-/// An address with or without a port; nothing at all = nowhere.
+/// Reads an address with or without a port; empty text = no server.
 pub(super) fn bind_address(origin: &str, text: &str, port: u16) -> Result<Option<SocketAddr>, ConfigError> {
     if text.is_empty() {
         return Ok(None);
@@ -239,7 +240,7 @@ pub(super) fn maglev_size(text: Option<&str>) -> Result<u32, ConfigError> {
     let Some(text) = text else {
         return Ok(DEFAULT_MAGLEV_SIZE);
     };
-    // What is no number at all is as far out of range as zero.
+    // Text that is no number counts as out of range, as zero does.
     check_maglev_size(text.parse().unwrap_or(0)).map_err(|error| ConfigError {
         origin: FLAG.to_owned(),
         message: format!("{text:?} is not accepted; {error}"),
@@ -247,7 +248,7 @@ pub(super) fn maglev_size(text: Option<&str>) -> Result<u32, ConfigError> {
 }
 
 pub(super) fn snat_ports(text: Option<&str>) -> Result<RangeInclusive<u16>, ConfigError> {
-    /// Fewer would be used up by a single busy backend.
+    /// A single busy backend would use up fewer ports.
     const FEWEST: usize = 64;
     let Some(text) = text else {
         return Ok(DEFAULT_SNAT_PORTS);
@@ -277,7 +278,7 @@ pub(super) fn bpffs(text: Option<&str>) -> Result<PathBuf, ConfigError> {
     absolute("--bpffs-path", text.unwrap_or("/sys/fs/bpf"))
 }
 
-/// The calls of sockets, and whose; the control group is left open where nobody names it.
+/// Reads the settings of the socket hooks. Without a name, the control group stays open.
 pub(super) fn sockets(
     lb: Option<&str>,
     bind_protection: Option<&str>,
@@ -296,7 +297,7 @@ fn absolute(origin: &str, text: &str) -> Result<PathBuf, ConfigError> {
     if path.is_absolute() { Ok(path.to_owned()) } else { Err(wrong(origin, text, "an absolute path")) }
 }
 
-/// `a, b or c`.
+/// Returns the words as `a, b or c`.
 fn alternatives(words: &[&str]) -> String {
     match words.split_last() {
         Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
@@ -321,7 +322,7 @@ where
     text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| wrong(origin, text, &takes()))
 }
 
-/// A 32-bit word, decimal or hexadecimal with 0x.
+/// Reads a 32-bit word, decimal or hexadecimal with 0x.
 fn word(text: &str) -> Option<u32> {
     match text.strip_prefix("0x") {
         Some(digits) => u32::from_str_radix(digits, 16).ok(),

@@ -1,5 +1,7 @@
-//! The file of `--config` while the agent runs. As kube-proxy does, the agent ends when the file says something else, and is started again
-//! with that by whoever starts it.
+//! The file of `--config` while the agent runs.
+//!
+//! The agent ends when the file changes, as kube-proxy does. Its supervisor starts it again with the new
+//! file.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,10 +12,11 @@ use tracing::warn;
 
 use super::{AgentArgs, Settings};
 
-/// Time between two looks. A look reads the file, since a ConfigMap's changes by a link that another one of its directory has.
+/// Time between two reads of the file. A watch would not do: a ConfigMap changes by a link in another
+/// directory.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What the file said when the settings were made of it.
+/// The content of the file that the settings come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigFile {
     pub(super) path: PathBuf,
@@ -23,8 +26,10 @@ pub struct ConfigFile {
 }
 
 impl ConfigFile {
-    /// Returns the file's path once it says something else. What could not be used is named, and changes nothing; so does a file that is
-    /// gone or still being written.
+    /// Returns the file's path once its content has changed.
+    ///
+    /// Unusable content is logged and changes nothing. A file that is missing or half-written changes
+    /// nothing.
     pub async fn changed(&self) -> PathBuf {
         let mut seen = self.text.clone();
         let mut refused = Vec::new();
@@ -113,7 +118,8 @@ mod tests {
         });
     }
 
-    /// As the kubelet writes a ConfigMap: a link to a file below a link, which is renamed over the former one.
+    /// As the kubelet writes a ConfigMap: a link to a file below a link, which is renamed over the former
+    /// one.
     #[test]
     fn a_config_map_that_changes_is_told() {
         let directory = Directory::new("config-map");

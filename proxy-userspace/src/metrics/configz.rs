@@ -13,7 +13,8 @@ use crate::dataplane::ebpf::Encapsulation;
 use crate::dataplane::ipvs::{Arp, Masquerade};
 use crate::model::{Forwarding, NodePortAddresses};
 
-/// What /configz shows: a `KubeProxyConfiguration` under kube-proxy's key, and what it has no field for under ours.
+/// Returns the content of /configz: a `KubeProxyConfiguration` under kube-proxy's key, and all other settings
+/// under ours.
 pub(super) fn configuration(settings: &Settings) -> Value {
     json!({
         "kubeproxy.config.k8s.io": kube_proxy_configuration(settings),
@@ -21,7 +22,7 @@ pub(super) fn configuration(settings: &Settings) -> Value {
     })
 }
 
-/// Fields that have no meaning here are Go's zero values.
+/// Fields without a meaning here have Go's zero values.
 fn kube_proxy_configuration(settings: &Settings) -> KubeProxyConfiguration {
     let join = |ranges: &[IpNet]| ranges.iter().map(ToString::to_string).collect::<Vec<_>>();
     let address =
@@ -50,7 +51,7 @@ fn kube_proxy_configuration(settings: &Settings) -> KubeProxyConfiguration {
     }
 }
 
-/// Of the kernel's connection tracking. Time-outs of flows are ours.
+/// Returns the settings of the kernel's connection tracking. The time-outs of flows are Millrace's own.
 fn conntrack(settings: &Settings) -> Conntrack {
     let seconds = |seconds: u32| GoDuration(Duration::from_secs(seconds.into()));
     let entries = |entries: u32| Some(i32::try_from(entries).unwrap_or(i32::MAX));
@@ -65,7 +66,7 @@ fn conntrack(settings: &Settings) -> Conntrack {
     }
 }
 
-/// What was asked for. Where the choice is ours, what we hope for.
+/// Returns the mode of `--proxy-mode`; for `auto`, the preferred one.
 pub(super) const fn wanted(mode: ProxyMode) -> Mode {
     match mode {
         ProxyMode::Auto | ProxyMode::Ebpf => Mode::Ebpf,
@@ -73,7 +74,7 @@ pub(super) const fn wanted(mode: ProxyMode) -> Mode {
     }
 }
 
-/// What counts where IPVS serves.
+/// Returns the settings of IPVS.
 fn ipvs(settings: &Settings) -> Ipvs {
     let (rules, timeouts) = (&settings.ipvs.rules, settings.ipvs.timeouts);
     let seconds = |seconds: u32| GoDuration(Duration::from_secs(seconds.into()));

@@ -1,4 +1,4 @@
-//! What the programs count, read from the pinned maps at each scrape.
+//! The counters of the programs, read from the pinned maps at each scrape.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -27,7 +27,7 @@ struct Reading {
 }
 
 impl KernelMetrics {
-    /// Of the maps below a BPF file system.
+    /// Returns the collector for the maps below a BPF file system.
     #[must_use]
     pub fn new(bpffs_path: PathBuf) -> Self {
         Self { bpffs_path }
@@ -123,8 +123,8 @@ impl Reading {
     }
 }
 
-/// A zero that nobody can raise says nothing. One that can be raised is there from the beginning, so that its first rise is
-/// seen as one.
+/// Whether a counter is shown. A zero that can't rise is left out. A zero that can rise is there from the
+/// beginning, so that its first rise is visible.
 fn is_shown(counter: &CounterView) -> bool {
     let program = Program::ALL.iter().find(|program| program.name() == counter.program);
     let reason = Reason::ALL.iter().find(|reason| reason.name() == counter.reason);

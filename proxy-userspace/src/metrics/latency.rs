@@ -1,4 +1,4 @@
-//! How long it takes from a pod's change to its being applied here: kube-proxy's
+//! The time from a pod's change to its effect on this node: kube-proxy's
 //! `network_programming_duration_seconds`.
 
 use std::collections::{BTreeMap, HashMap};
@@ -14,13 +14,13 @@ const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 /// Triggers kept of a Service that can't be applied; the oldest ones.
 const MOST_WAITING: usize = 16;
 
-/// Remembers what triggered the changes that are not applied yet.
+/// The triggers of the changes that are not applied yet.
 #[derive(Debug)]
 pub(super) struct Triggers {
-    /// What was triggered before is none of this agent's doing.
+    /// The start of the agent; earlier triggers do not count.
     since: Timestamp,
     waiting: BTreeMap<(ServiceKey, Family), Vec<Timestamp>>,
-    /// The last trigger of each slice that has changed since the start: told again, it is no change.
+    /// The last trigger of each slice that has changed since the start. The same trigger again is no change.
     seen: HashMap<ObjectKey, Timestamp>,
 }
 
@@ -29,7 +29,7 @@ impl Triggers {
         Self { since, waiting: BTreeMap::new(), seen: HashMap::new() }
     }
 
-    /// A slice is new or has changed.
+    /// Records a new or changed slice.
     pub fn slice(&mut self, slice: &EndpointSlice) {
         let text = slice.metadata.annotations.as_ref().and_then(|annotations| annotations.get(ANNOTATION));
         let trigger = text.and_then(|text| text.parse::<Timestamp>().ok());
@@ -48,12 +48,13 @@ impl Triggers {
         }
     }
 
-    /// A slice is gone.
+    /// Records that a slice is gone.
     pub fn gone(&mut self, key: &ObjectKey) {
         self.seen.remove(key);
     }
 
-    /// Takes the seconds since the triggers, by family, of all Services but those that are still to be applied.
+    /// Takes the seconds since the triggers, by family, of all Services but those that are still to be
+    /// applied.
     pub fn take(&mut self, now: Timestamp, pending: &[(PortKey, String)]) -> Vec<(Family, f64)> {
         let is_applied = |service: &ServiceKey| !pending.iter().any(|(port, _)| port.service == *service);
         let applied = self.waiting.extract_if(.., |(service, _), _| is_applied(service));
@@ -66,7 +67,7 @@ impl Triggers {
     }
 }
 
-/// Seconds since 1970, exact to microseconds until long after anybody asks.
+/// Returns seconds since 1970, exact to microseconds.
 pub(super) fn seconds(time: Timestamp) -> f64 {
     time.as_duration().as_secs_f64()
 }

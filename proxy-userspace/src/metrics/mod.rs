@@ -1,4 +1,4 @@
-//! What Prometheus and people ask at `--metrics-bind-address`.
+//! The metrics and pages of `--metrics-bind-address`.
 
 mod advice;
 mod catalogue;
@@ -34,19 +34,19 @@ pub use process::ProcessMetrics;
 type Seconds = Gauge<f64, std::sync::atomic::AtomicU64>;
 /// One label and its value.
 type Label = [(&'static str, &'static str); 1];
-/// Histograms by family, which are made by this.
+/// Histograms by family, with their constructor.
 type Histograms = Family<Label, Histogram, fn() -> Histogram>;
 
-/// The families, as kube-proxy's label `ip_family` has them. It has a sync for each; here one does both, and is counted for
-/// each.
+/// The values of kube-proxy's label `ip_family`. kube-proxy has a sync for each family. Here one sync does
+/// both, and counts for each.
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 
-/// The label of a family.
+/// Returns the label of a family.
 const fn of_family(family: &'static str) -> Label {
     [("ip_family", family)]
 }
 
-/// What the agent counts. Clones count together.
+/// The metrics of the agent. Clones count together.
 ///
 /// Names that begin with `kubeproxy_` are kube-proxy's, with its meaning and buckets.
 #[derive(Clone, Debug)]
@@ -72,7 +72,7 @@ pub struct Metrics {
     pub conditions: ConditionGauges,
     /// Of the source.
     pub signs: Signs,
-    /// Which data plane serves, once that is known.
+    /// The data plane that serves, once it is known.
     pub mode: Arc<OnceLock<Mode>>,
 }
 

@@ -1,4 +1,4 @@
-//! Counts what the reconciler's task does.
+//! The observer that counts the work of the reconciler.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -19,12 +19,12 @@ pub struct MetricsObserver {
     metrics: Metrics,
     clock: Box<dyn Clock>,
     triggers: Triggers,
-    /// Service ports whose Local list is empty though there are endpoints.
+    /// Service ports with endpoints whose Local list is empty.
     lacking: BTreeMap<PortKey, Lacking>,
     expired_flows: u64,
 }
 
-/// For whom the Local list is empty.
+/// The clients whose Local list is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Lacking {
     internal: bool,
@@ -32,7 +32,7 @@ struct Lacking {
 }
 
 impl MetricsObserver {
-    /// An observer of a task that has not begun.
+    /// Returns the observer of a task that has not begun.
     #[must_use]
     pub fn new(metrics: Metrics, clock: impl Clock + 'static) -> Self {
         let triggers = Triggers::since(clock.now().wall);
@@ -48,7 +48,7 @@ impl MetricsObserver {
                     self.metrics.signs.hear();
                     self.metrics.signs.list(*listing == Listing::Complete);
                 }
-                // What the agent itself found wrong: the source said nothing.
+                // The agent found this fault itself: the source reported nothing.
                 SourceEvent::Problem(_) => {}
             }
         }
@@ -105,8 +105,10 @@ impl MetricsObserver {
     }
 }
 
-/// Whether what the objects say is in the kernel. A device that fails, such as a named uplink that is missing, is in a metric
-/// of its own: a node that serves by its other uplinks is not behind.
+/// Whether the kernel has the desired state.
+///
+/// A failed device, such as a missing uplink, has a metric of its own. A node that serves by its other
+/// uplinks is not behind.
 fn is_applied(report: &SyncReport) -> bool {
     report.pending.is_empty() && !report.failures.iter().any(SyncFailure::is_fatal)
 }
@@ -197,7 +199,7 @@ const fn kind(change: &Change) -> Kind {
     }
 }
 
-/// As the label `ip_family` has it.
+/// Returns the value of the label `ip_family`.
 const fn name(family: Family) -> &'static str {
     let [v4, v6] = FAMILIES;
     match family {

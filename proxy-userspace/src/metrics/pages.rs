@@ -18,12 +18,12 @@ use super::{KernelMetrics, Metrics, ProcessMetrics};
 use crate::config::Settings;
 use crate::dataplane::Mode;
 
-/// What the paths of `--metrics-bind-address` show.
+/// The state behind the paths of `--metrics-bind-address`.
 #[derive(Clone, Debug)]
 pub struct Pages {
     /// One scrape at a time: each reads all maps.
     registry: Arc<Mutex<Registry>>,
-    /// What serves, and what was asked for, which counts until that is known.
+    /// The mode that serves, and the mode of `--proxy-mode`, which is shown until the former is known.
     mode: Arc<OnceLock<Mode>>,
     wanted: Mode,
     /// The effective configuration, as JSON text.
@@ -31,7 +31,7 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// The pages of an agent with these settings.
+    /// Returns the pages of an agent with these settings.
     #[must_use]
     pub fn new(settings: &Settings, metrics: &Metrics) -> Self {
         let mut registry = Registry::default();
@@ -52,7 +52,7 @@ impl Pages {
     }
 }
 
-/// The paths of `--metrics-bind-address`.
+/// Returns the paths of `--metrics-bind-address`.
 pub fn router(pages: Pages) -> Router {
     Router::new()
         .route("/metrics", any(metrics))
@@ -67,7 +67,7 @@ async fn metrics(State(pages): State<Pages>, headers: HeaderMap) -> Response {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let format = Format::accepted(accept);
     let registry = pages.registry.lock_owned().await;
-    // System calls, one for each of thousands of services: not on a thread that serves others.
+    // A scrape makes a system call for each of thousands of Services, so it has a thread of its own.
     match spawn_blocking(move || format.write(&registry)).await {
         Ok(Ok(text)) => ([(header::CONTENT_TYPE, format.content_type())], text).into_response(),
         failed => {

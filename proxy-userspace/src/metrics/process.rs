@@ -1,4 +1,4 @@
-//! What every Prometheus client says of its process, read from /proc/self at each scrape.
+//! The process metrics of every Prometheus client, read from /proc/self at each scrape.
 
 use std::fmt;
 use std::fs;
@@ -11,7 +11,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::catalogue;
 
-/// `process_*`, with the names and meanings that Prometheus' own clients give them. What can't be read is left out.
+/// The metrics `process_*`, with the names and meanings of Prometheus' own clients. Unreadable ones are left
+/// out.
 #[derive(Debug)]
 pub struct ProcessMetrics;
 
@@ -39,7 +40,7 @@ impl Collector for ProcessMetrics {
     }
 }
 
-/// What of /proc/self/stat is wanted.
+/// The fields of /proc/self/stat that are shown.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     /// CPU time, and the time from boot to the process' begin, in ticks.

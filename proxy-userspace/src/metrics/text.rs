@@ -1,21 +1,21 @@
-//! The two texts that Prometheus reads.
+//! The two text formats of Prometheus.
 
 use std::fmt;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-/// How metrics are written.
+/// The format of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     /// `OpenMetrics` 1.0.
     OpenMetrics,
-    /// Prometheus' own, 0.0.4: for whoever does not ask for the other.
+    /// Prometheus' own, 0.0.4: for clients that do not ask for the other.
     Prometheus,
 }
 
 impl Format {
-    /// What a client accepts.
+    /// Returns the format that a client accepts.
     pub fn accepted(accept: &str) -> Self {
         if accept.contains("application/openmetrics-text") { Self::OpenMetrics } else { Self::Prometheus }
     }
@@ -37,7 +37,8 @@ impl Format {
     }
 }
 
-/// In the older format a counter's name in HELP and TYPE is that of its samples, with `_total`, and there is no EOF.
+/// In the older format a counter's name in HELP and TYPE is that of its samples, with `_total`, and there is
+/// no EOF.
 fn with_counters_named_as_their_samples(text: &str) -> String {
     let mut result = String::with_capacity(text.len());
     let mut lines = text.lines().peekable();

@@ -15,14 +15,14 @@ const HOUR: u64 = 60 * MINUTE;
 
 const EXPECTED: &str = "a duration such as 30s or 1h15m";
 
-/// A duration in Go's notation, such as `1h2m3.5s`; at most 292 years, as in Go. Kubernetes' files give no field a
-/// meaning for a negative one, so it is not accepted.
+/// A duration in Go's notation, such as `1h2m3.5s`; at most 292 years, as in Go. Kubernetes' files give no
+/// field a meaning for a negative one, so it is not accepted.
 ///
 /// (kube's own type of this kind panics on numbers that are too large, and prints what Go does not read.)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GoDuration(pub Duration);
 
-/// Text that is no duration.
+/// The error for text that is no duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("takes {EXPECTED}")]
 pub struct DurationError;
@@ -49,7 +49,7 @@ impl FromStr for GoDuration {
     }
 }
 
-/// The nanoseconds of a number with a unit, and what follows it.
+/// Returns the nanoseconds of a number with a unit, and the rest of the text.
 fn read_part(text: &str) -> Option<(u64, &str)> {
     let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let (number, rest) = text.split_at(unit_at);
@@ -71,7 +71,7 @@ fn read_part(text: &str) -> Option<(u64, &str)> {
     let mut nanoseconds = if whole.is_empty() { 0 } else { whole.parse::<u64>().ok()?.checked_mul(unit)? };
     let mut place = unit;
     for digit in fraction.chars().filter_map(|digit| digit.to_digit(10)) {
-        // What is smaller than a nanosecond is cut off.
+        // Fractions of a nanosecond are cut off.
         nanoseconds = nanoseconds.checked_add(u64::from(digit) * place / 10)?;
         place /= 10;
     }
@@ -99,7 +99,7 @@ impl fmt::Display for GoDuration {
     }
 }
 
-/// Without the fraction's last zeros.
+/// Returns the text without the last zeros of its fraction.
 fn with_fraction(f: &mut fmt::Formatter<'_>, nanoseconds: u64, unit: u64, name: &str) -> fmt::Result {
     write!(f, "{}", nanoseconds / unit)?;
     let (mut rest, mut place) = (nanoseconds % unit, unit / 10);

@@ -1,4 +1,4 @@
-//! What a file's fields mean for us.
+//! The settings that follow from the fields of a file.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -16,11 +16,11 @@ use crate::dataplane::ipvs::Timeouts;
 use crate::model::NodePortAddresses;
 use crate::node::{Conntrack, DevicePattern};
 
-/// What kube-proxy takes where no minSyncPeriod is set. It spares a kernel that rewrites its rules as a whole; a
-/// file that kube-proxy wrote itself says so without anybody having asked for it.
+/// What kube-proxy takes where no minSyncPeriod is set. It spares a kernel that rewrites its rules as a
+/// whole; a file that kube-proxy wrote itself says so without anybody having asked for it.
 const UPSTREAM_MIN_SYNC: Duration = Duration::from_secs(1);
 
-/// The settings a file has; what it doesn't say is `None`.
+/// The settings of a file; `None` = the file does not set it.
 #[derive(Debug, Default, PartialEq)]
 pub struct FileSettings {
     pub kubeconfig: Option<PathBuf>,
@@ -93,7 +93,7 @@ impl FileSettings {
         let established = conntrack.tcp_established_timeout.unwrap_or_default();
         self.timeout_established =
             period.seconds("conntrack.tcpEstablishedTimeout", established, LONGEST_TIMEOUT);
-        // Ours holds for every UDP flow: none is forgotten earlier than was asked for.
+        // Millrace's time-out is that of every UDP flow, so none ends earlier than the file asks.
         let (udp, stream) = (conntrack.udp_timeout, conntrack.udp_stream_timeout);
         self.timeout_udp = if udp > stream {
             period.seconds("conntrack.udpTimeout", udp, LONGEST_TIMEOUT)
@@ -111,7 +111,7 @@ impl FileSettings {
     }
 }
 
-/// Where the servers listen by default depends on the family of `bindAddress`, as in kube-proxy.
+/// Returns the default address of the servers: it depends on the family of `bindAddress`, as in kube-proxy.
 fn default_addresses(
     text: &str,
     origin: Origin<'_>,
@@ -133,7 +133,7 @@ fn default_addresses(
     }
 }
 
-/// What the kernel's connection tracking is to have. A field that is not set has kube-proxy's default.
+/// Returns the settings of the kernel's connection tracking. A missing field has kube-proxy's default.
 fn conntrack(
     file: &KubeProxyConfiguration,
     origin: Origin<'_>,
@@ -157,7 +157,7 @@ fn conntrack(
     Ok(Conntrack {
         max_per_core,
         min: entries("conntrack.min", section.min, defaults.min)?,
-        // What is too long for a flow of ours is cut, and said.
+        // A time-out that is too long for a flow is cut, with a remark.
         established: section
             .tcp_established_timeout
             .map_or(defaults.established, |period| in_seconds(period.0).unwrap_or(LONGEST_TIMEOUT)),
@@ -172,7 +172,7 @@ fn conntrack(
     })
 }
 
-/// What counts where IPVS serves.
+/// Returns the settings of IPVS.
 fn ipvs(file: &KubeProxyConfiguration, origin: Origin<'_>) -> Result<FileIpvs, ConfigError> {
     let section = &file.ipvs;
     let seconds = |path: &str, period: GoDuration| {
@@ -185,7 +185,7 @@ fn ipvs(file: &KubeProxyConfiguration, origin: Origin<'_>) -> Result<FileIpvs, C
             .transpose()?,
         excluded: parse::ranges(&origin.at("ipvs.excludeCIDRs"), &section.exclude_cidrs)?,
         strict_arp: section.strict_arp,
-        // kube-proxy's section of another mode, but that is where it looks with IPVS, too.
+        // This is the section of another mode, but kube-proxy reads it with IPVS, too.
         masquerade_all: file.iptables.masquerade_all,
         timeouts: Timeouts {
             tcp: seconds("ipvs.tcpTimeout", section.tcp_timeout)?,
@@ -195,10 +195,10 @@ fn ipvs(file: &KubeProxyConfiguration, origin: Origin<'_>) -> Result<FileIpvs, C
     })
 }
 
-/// What `mode` says.
+/// The meaning of `mode`.
 struct Mode {
     meaning: Option<ProxyMode>,
-    /// The section that belongs to it, if kube-proxy knows the mode.
+    /// Returns the section of the mode, if kube-proxy knows it.
     section: Option<&'static str>,
     remark: Option<Remark>,
 }
@@ -228,7 +228,7 @@ impl Mode {
         }
     }
 
-    /// A period and its path: the one for all modes, or else that of this mode.
+    /// Returns a period and its path: that of all modes, or else that of this mode.
     fn period(&self, file: &KubeProxyConfiguration, field: &str) -> (String, GoDuration) {
         let (iptables, nftables, ipvs) = (&file.iptables, &file.nftables, &file.ipvs);
         let (all, iptables, nftables, ipvs) = if field == "syncPeriod" {
@@ -250,7 +250,7 @@ impl Mode {
     }
 }
 
-/// Takes periods; zero is one that is not set, and one beyond what we take is cut.
+/// Takes periods. Zero means "not set", and a period above the limit is cut.
 struct Period<'a> {
     origin: Origin<'a>,
     remarks: &'a mut Vec<Remark>,
@@ -265,7 +265,7 @@ impl Period<'_> {
         (!period.0.is_zero()).then(|| period.0.min(longest))
     }
 
-    /// Rounded up to seconds.
+    /// Returns the period, rounded up to seconds.
     fn seconds(&mut self, path: &str, period: GoDuration, longest: u32) -> Option<u32> {
         let period = self.capped(path, period, Duration::from_secs(longest.into()))?;
         let seconds = period.as_secs() + u64::from(period.subsec_nanos() > 0);
@@ -273,10 +273,10 @@ impl Period<'_> {
     }
 }
 
-/// How kube-proxy tells which packets come from inside the cluster.
+/// Returns the ranges inside the cluster, as kube-proxy detects them.
 ///
-/// In the modes that look at devices or at this node's own pods, nothing that comes in over an uplink is from inside:
-/// that is what no range at all means here.
+/// In the modes that look at devices or at this node's own pods, nothing that comes in over an uplink is from
+/// inside: that is what no range at all means here.
 struct LocalDetection {
     cluster_ranges: Vec<IpNet>,
     pod_interface: Option<DevicePattern>,

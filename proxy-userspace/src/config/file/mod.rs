@@ -1,7 +1,7 @@
 //! `--config`: a KubeProxyConfiguration, as kube-proxy reads it.
 //!
-//! What we can honour becomes settings, what we can't a remark; a field that does not exist is an error, so that a
-//! slip of the pen is not a setting that nobody misses. Unlike kube-proxy's, our flags win over the file.
+//! A field with a meaning here becomes a setting, any other field a remark. An unknown field is an error, so
+//! that a typo is found. Flags win over the file, unlike in kube-proxy.
 
 mod duration;
 mod fields;
@@ -32,12 +32,12 @@ pub const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 /// What a file of this kind says it is.
 pub const KIND: &str = "KubeProxyConfiguration";
 
-/// A file, for messages that name it.
+/// A file, for the messages that name it.
 #[derive(Clone, Copy, Debug)]
 struct Origin<'a>(&'a Path);
 
 impl Origin<'_> {
-    /// What says where a value stands; an empty path is the file itself.
+    /// Returns the place of a value for messages; an empty path stands for the file itself.
     fn at(self, path: &str) -> String {
         let file = self.0.display();
         if path.is_empty() { file.to_string() } else { format!("{file}: {path}") }
@@ -47,7 +47,7 @@ impl Origin<'_> {
     }
 }
 
-/// Reads the file `--config` names.
+/// Reads the file of `--config`.
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
     fs::read(path).map_err(|error| ConfigError {
         origin: "--config".to_owned(),
@@ -55,7 +55,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
     })
 }
 
-/// What a file says that can be had here.
+/// The settings and remarks that follow from a file.
 pub(super) fn interpret(path: &Path, text: &[u8]) -> Result<FileSettings, ConfigError> {
     let origin = Origin(path);
     FileSettings::from_configuration(&parse(origin, text)?, origin)
@@ -74,7 +74,7 @@ fn parse(origin: Origin<'_>, text: &[u8]) -> Result<KubeProxyConfiguration, Conf
         .map_err(|error| origin.error(&error.path().to_string(), error.inner().to_string()))
 }
 
-/// The one document of a YAML or JSON text.
+/// Returns the only document of a YAML or JSON text.
 fn document(text: &[u8]) -> Result<Value, String> {
     let value: Value = if text.trim_ascii_start().starts_with(b"{") {
         // JSON may be indented with tabs, which YAML does not allow.
@@ -91,7 +91,7 @@ fn document(text: &[u8]) -> Result<Value, String> {
     if value.is_object() { Ok(value) } else { Err(format!("takes one {KIND}, as YAML or JSON")) }
 }
 
-/// Through YAML's own type of value, which refuses a key that comes twice.
+/// Reads through YAML's own type of value, which refuses a repeated key.
 fn from_yaml<'de, D: de::Deserializer<'de>>(document: D) -> Result<Value, String>
 where
     D::Error: std::fmt::Display,

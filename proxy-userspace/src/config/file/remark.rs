@@ -1,20 +1,20 @@
-//! What of a file has no effect here, each said once.
+//! The values of a file without effect here, each logged once.
 
 use serde_json::{Value, json};
 
 use super::{FIELDS, KubeProxyConfiguration, Origin};
 
-/// Something a person should know of the configuration, for the log once it is open.
+/// A remark on the configuration, for the log once it is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remark {
-    /// What is done with a value that means something else here.
+    /// The effect of a value with another meaning here.
     Info(String),
     /// A value that has no effect.
     Warning(String),
 }
 
 impl Remark {
-    /// Tells the log.
+    /// Writes the remark to the log.
     pub fn log(&self) {
         match self {
             Self::Info(text) => tracing::info!("{text}"),
@@ -23,7 +23,8 @@ impl Remark {
     }
 }
 
-/// Returns a warning for each value of `configuration` that is set and has no effect; `section` is that of its mode.
+/// Returns a warning for each value of `configuration` that is set and has no effect; `section` is that of
+/// its mode.
 pub(super) fn remarks(
     configuration: &KubeProxyConfiguration,
     section: Option<&str>,
@@ -53,7 +54,7 @@ fn lookup<'a>(value: &'a Value, path: &str) -> &'a Value {
     path.split('.').try_fold(value, |value, name| value.get(name)).unwrap_or(&Value::Null)
 }
 
-/// As it could stand in a file.
+/// Returns the value as a file would have it.
 fn show(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
