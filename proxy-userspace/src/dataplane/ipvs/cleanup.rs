@@ -1,19 +1,20 @@
-//! Leaving nothing behind.
+//! The clean-up of everything that IPVS mode made.
 
 use super::netlink::{Device, Ipvs, Kind};
 use super::state::State;
 use super::tunnel::tunnels;
 use super::{DEVICE, OpenError, lock, nft};
 
-/// What [`cleanup`] removed, in words.
+/// The things that [`cleanup`] removed, in words.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cleaned {
     /// One entry for each kind of thing.
     pub removed: Vec<String>,
 }
 
-/// Removes our virtual services, devices and the table; nothing else. Refused while an agent runs. What the
-/// kernel has no module for was never there.
+/// Removes our virtual services, devices and the table, and nothing else. Refused while an agent runs.
+///
+/// Without the kernel's module for a thing, the thing was never there.
 pub fn cleanup() -> Result<Cleaned, OpenError> {
     let _lock = lock()?;
     let mut cleaned = Cleaned::default();
@@ -42,15 +43,16 @@ pub fn cleanup() -> Result<Cleaned, OpenError> {
             cleaned.removed.push(format!("device {}", tunnel.name()));
         }
     }
-    // Last, since it says which services are ours.
+    // The table is last, because it records which virtual services are ours.
     if nft::remove()? {
         cleaned.removed.push(format!("table {}", nft::TABLE));
     }
     Ok(cleaned)
 }
 
-/// Members and addresses of ours, and the device. The table is the first thing that is made: without it, or the program that
-/// makes it, whatever is there is somebody else's.
+/// Returns our members and addresses, and the device.
+///
+/// The agent makes the table first. Without the table, or without nft, everything there belongs to others.
 pub(super) fn found() -> Result<Option<(State, Device)>, OpenError> {
     let members = match nft::read() {
         Ok(Some(found)) => found.members,

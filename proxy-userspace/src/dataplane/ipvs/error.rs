@@ -1,31 +1,31 @@
-//! Why the IPVS data plane can't be opened.
+//! The errors of opening the IPVS data plane.
 
 use std::io;
 
 use super::nft::NftError;
 
-/// Why the IPVS data plane can't be opened. One line each.
+/// The errors of opening the IPVS data plane. One line each.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The kernel lets us do nothing.
+    /// The agent has no permission.
     #[error("missing CAP_NET_ADMIN: run as root, or grant it")]
     Capability,
-    /// There is no IPVS.
+    /// The kernel has no IPVS.
     #[error("the kernel has no IPVS: module ip_vs is missing (modprobe ip_vs)")]
     NoIpvs,
-    /// There is no such scheduler.
+    /// The kernel has no such scheduler.
     #[error("the kernel has no IPVS scheduler {0}: module ip_vs_{0} is missing (modprobe ip_vs_{0})")]
     Scheduler(&'static str),
-    /// IPVS refuses something that it should take.
+    /// IPVS refuses the probe.
     #[error("IPVS: {0}")]
     Ipvs(io::Error),
-    /// Its list of connections can't be read.
+    /// The list of connections can't be read.
     #[error("connections: {0}")]
     Connections(io::Error),
-    /// There is no dummy device, and none can be made.
+    /// The dummy device is missing and can't be made.
     #[error("the kernel makes no dummy device: module dummy is missing (modprobe dummy)")]
     NoDummy,
-    /// The dummy device can't be worked with.
+    /// The dummy device can't be read or changed.
     #[error("{device}: {0}", device = super::DEVICE)]
     Dummy(io::Error),
     /// The table can't be read or written.
@@ -34,7 +34,7 @@ pub enum OpenError {
     /// Another agent serves this network namespace.
     #[error("another agent serves this network namespace by IPVS; one at a time can")]
     InUse,
-    /// That can't be found out.
+    /// The lock can't be checked.
     #[error("lock: {0}")]
     Lock(io::Error),
 }

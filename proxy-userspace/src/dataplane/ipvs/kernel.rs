@@ -1,4 +1,4 @@
-//! The kernel's side: operations carried out, and what is there read back.
+//! The kernel's side: carries operations out, and reads the state back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -17,7 +17,7 @@ use super::{DEVICE, Settings, Timeouts};
 use crate::dataplane::ipvs::state::{Scheduling, Server};
 use crate::model::{Family, Protocol, Scheduler};
 
-/// Documentation addresses: nobody's service is there.
+/// Documentation addresses: no Service has them.
 const PROBE: SocketAddr =
     SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(198, 51, 100, 0), 20_000));
 
@@ -26,10 +26,10 @@ const PROBE: SocketAddr =
 pub struct Kernel {
     ipvs: Ipvs,
     dummy: Device,
-    /// Those that take outer headers off.
+    /// The devices that decapsulate.
     tunnels: [Tunnel; 2],
     layout: Layout,
-    /// The one for kernels that refuse the other.
+    /// The bare table, for kernels that refuse the whole one.
     bare: Layout,
     /// What is against it, in a line, since when the bare one is there.
     refusal: Option<String>,
@@ -37,12 +37,12 @@ pub struct Kernel {
     generation: Generation,
     /// nftables' generation when the rules were found to be ours.
     seen: Option<u32>,
-    /// Something was not as expected: it is to be read back.
+    /// Whether the state has to be read back, because something was not as expected.
     is_in_doubt: bool,
 }
 
 impl Kernel {
-    /// Connects to what the kernel has, after a probe that IPVS works. Makes nothing.
+    /// Connects to the kernel after a probe of IPVS. Makes nothing.
     pub fn open(settings: &Settings) -> Result<Self, OpenError> {
         let mut ipvs = Ipvs::open().map_err(OpenError::ipvs)?;
         probe(&mut ipvs, settings.rules.scheduler)?;
@@ -63,7 +63,7 @@ impl Kernel {
         })
     }
 
-    /// Sets those time-outs that are given.
+    /// Sets the given time-outs.
     pub fn set_timeouts(&mut self, timeouts: Timeouts) -> Result<(), OpenError> {
         if timeouts == Timeouts::default() {
             return Ok(());
@@ -71,18 +71,18 @@ impl Kernel {
         self.ipvs.set_timeouts(timeouts).map_err(OpenError::ipvs)
     }
 
-    /// Whether what was last read may be wrong; asked once.
+    /// Whether the last state may be outdated; resets the answer.
     pub fn take_doubt(&mut self) -> bool {
         std::mem::take(&mut self.is_in_doubt)
     }
 
-    /// Whether device and table are there, with our rules.
+    /// Whether the device and the table with our rules exist.
     pub fn check(&mut self) -> Result<(), String> {
         if !self.dummy.exists().map_err(|error| format!("{DEVICE}: {error}"))? {
             return Err(format!("the device {DEVICE} is gone"));
         }
         self.tunnels.iter_mut().try_for_each(Tunnel::check)?;
-        // To list the rules takes a process; mostly nothing has changed.
+        // To list the rules takes a process, and mostly nothing has changed.
         let now = self.generation.read().ok();
         if now.is_some() && now == self.seen {
             return Ok(());
@@ -125,7 +125,7 @@ impl Kernel {
         }
     }
 
-    /// What is ours in the kernel; device and table are there after that.
+    /// Returns our state in the kernel. Device and table exist afterwards.
     pub fn read(&mut self) -> Result<State, OpenError> {
         let found = nft::read()?;
         let members = found.as_ref().map(|found| found.members.clone()).unwrap_or_default();
@@ -216,7 +216,7 @@ impl Kernel {
         self.tunnels.iter_mut().find(|tunnel| tunnel.family() == family)
     }
 
-    /// The connections of these servers; those that are gone are left out.
+    /// Returns the connections of these servers; missing servers are left out.
     pub fn connections(
         &mut self,
         servers: &BTreeSet<(Virtual, SocketAddr)>,

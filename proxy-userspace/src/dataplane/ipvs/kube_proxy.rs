@@ -1,5 +1,6 @@
-//! Whether kube-proxy's rules are on this node, in nftables or iptables. What it leaves with IPVS is on a device of its own, which
-//! the node monitor sees.
+//! The search for kube-proxy's rules in nftables and iptables.
+//!
+//! Its IPVS mode leaves addresses on a device of its own, which the node monitor sees.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -10,7 +11,7 @@ use crate::model::Family;
 const TABLE: &str = "kube-proxy";
 const CHAIN: &str = "KUBE-SERVICES";
 
-/// Where its rules are, in words. Nobody has to have the programs of nftables or iptables.
+/// Returns the place of its rules, in words. The programs nft and iptables may be missing.
 #[must_use]
 pub fn traces() -> Vec<&'static str> {
     let families = [Family::V4, Family::V6];
@@ -30,7 +31,7 @@ pub fn traces() -> Vec<&'static str> {
     .collect()
 }
 
-/// Legacy rules can be read by iptables alone; it is asked where the kernel has a table of them.
+/// Only iptables can read legacy rules. It is asked if the kernel has a table of them.
 fn is_in_legacy_iptables() -> bool {
     let lists = ["/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names"];
     ["iptables-legacy", "ip6tables-legacy"].into_iter().zip(lists).any(|(program, list)| {

@@ -1,5 +1,5 @@
-//! The IPVS data plane: virtual services for what a Service is, a dummy device that has its addresses, and one nftables
-//! table for what IPVS can't do.
+//! The IPVS data plane: virtual services, a dummy device with the addresses of Services, and an nftables
+//! table for everything that IPVS can't do.
 
 mod cleanup;
 mod error;
@@ -45,28 +45,30 @@ use crate::dataplane::{Check, Dataplane, SyncFailure, SyncReport};
 use crate::model::{Desired, Dirty};
 use crate::node::Topology;
 
-/// The device that has the services' addresses; kube-proxy's name, whose place it takes.
+/// The device with the addresses of Services. It has kube-proxy's name, because it takes the place of
+/// kube-proxy's.
 pub const DEVICE: &str = "kube-ipvs0";
 /// Abstract sockets belong to a network namespace, as IPVS does, and go with their process.
 const LOCK: &[u8] = b"millrace-ipvs";
 
-/// How often servers that get no new connections are asked whether they have any left.
+/// The time between two checks of draining servers for connections.
 const DRAIN_INTERVAL: Duration = Duration::from_mins(1);
-/// Reading everything takes a while; that somebody else writes to it is rare.
+/// The time between two full reads: they take a while, and changes by others are rare.
 const READ_BACK_INTERVAL: Duration = Duration::from_mins(5);
 
-/// What the user says.
+/// The settings of the IPVS data plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// What decides what is in the kernel.
+    /// The settings of the plan.
     pub rules: Rules,
-    /// Marks packets whose source is to be replaced.
+    /// The mark of packets for masquerading.
     pub mark: Mark,
-    /// Who answers ARP requests for services' addresses.
+    /// The devices that answer ARP requests for addresses of Services.
     pub arp: Arp,
-    /// When IPVS forgets connections.
+    /// The time-outs of connections.
     pub timeouts: Timeouts,
-    /// Ports of this node that eBPF mode gives to connections, and this one does not: the node may have some of each.
+    /// The ports of eBPF mode for SNAT. This mode leaves them out, because a node may have connections of
+    /// both.
     pub kept_ports: RangeInclusive<u16>,
 }
 
@@ -93,7 +95,7 @@ pub struct Timeouts {
     pub udp: u32,
 }
 
-/// Everything of ours in this network namespace. When it is dropped, all of it stays and goes on serving.
+/// Our state in this network namespace. It stays and goes on serving when this is dropped.
 #[derive(Debug)]
 pub struct IpvsDataplane {
     plan: Plan,
@@ -104,7 +106,7 @@ pub struct IpvsDataplane {
 }
 
 impl IpvsDataplane {
-    /// Takes over what an earlier agent left. One agent at a time may serve a network namespace.
+    /// Takes over the state of an earlier agent. One agent at a time may serve a network namespace.
     pub fn open(settings: &Settings) -> Result<Self, OpenError> {
         let lock = lock()?;
         let mut kernel = Kernel::open(settings)?;
@@ -121,7 +123,7 @@ impl IpvsDataplane {
         })
     }
 
-    /// Compares the kernel with what was written to it. What is found wrong, the next sync puts right.
+    /// Compares the kernel with the written state. The next sync restores the differences.
     fn read_back(&mut self) {
         self.read_back_at = now() + READ_BACK_INTERVAL;
         match self.kernel.read() {
@@ -195,7 +197,7 @@ impl Dataplane for IpvsDataplane {
     }
 }
 
-/// What differs, in words.
+/// Returns the differences, in words.
 fn drift(ours: &State, found: &State) -> Vec<&'static str> {
     [
         ("virtual services", ours.services != found.services),

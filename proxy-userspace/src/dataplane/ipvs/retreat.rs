@@ -1,7 +1,8 @@
-//! IPVS goes: connections that it has stay until they end, and it gets no new ones.
+//! The end of IPVS mode: its connections stay until they end, and it gets no new ones.
 //!
-//! Nothing follows the cluster any more: sets, addresses and devices stay as they are, since connections go on by them. So do virtual
-//! services over UDP: sockets that were connected before send there yet, and whatever else is new does not come here.
+//! Nothing follows the cluster any more. Sets, addresses and devices stay, because connections need them. UDP
+//! virtual services stay, because sockets that were connected before still send there. No other new packets
+//! reach them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -17,8 +18,8 @@ use super::{OpenError, Settings, lock, nft};
 use crate::dataplane::ebpf::Mark;
 use crate::model::Protocol;
 
-/// Whether an agent left this network namespace served by IPVS: our table is the first thing that is made and the last that is removed.
-/// Nothing is started to find out, and no module of IPVS loaded.
+/// Whether an earlier agent left IPVS serving in this network namespace. Our table is made first and removed
+/// last, so it tells. The check starts no process and loads no module of IPVS.
 #[must_use]
 pub fn is_here() -> bool {
     match Generation::open().and_then(|mut nftables| nftables.has_table(nft::NAME)) {
@@ -35,24 +36,25 @@ pub fn is_here() -> bool {
     }
 }
 
-/// IPVS on its way out. When it is dropped, everything stays as it is then.
+/// The end of IPVS mode. When this is dropped, everything stays as it is.
 #[derive(Debug)]
 pub struct Retreat {
     kernel: Kernel,
     _lock: UnixListener,
 }
 
-/// What is left of it.
+/// The connections that are left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
     /// Virtual services with connections over TCP or SCTP.
     pub services: usize,
-    /// Whether other nodes may encapsulate packets for endpoints of this one. Which connections there are is not known here.
+    /// Whether other nodes may encapsulate packets for endpoints of this one. Their connections are unknown
+    /// here.
     pub takes_encapsulated: bool,
 }
 
 impl Left {
-    /// Whether nobody uses it.
+    /// Whether no connection is left.
     #[must_use]
     pub const fn is_nothing(self) -> bool {
         self.services == 0 && !self.takes_encapsulated
@@ -60,7 +62,7 @@ impl Left {
 }
 
 impl Retreat {
-    /// Takes over what an agent in IPVS mode left; that one must have ended.
+    /// Takes over the state of an agent in IPVS mode, which must have ended.
     pub fn begin(settings: &Settings) -> Result<Self, OpenError> {
         let lock = lock()?;
         // Without a mark the rules would masquerade everything.
@@ -69,7 +71,8 @@ impl Retreat {
         Ok(Self { kernel, _lock: lock })
     }
 
-    /// Keeps new connections away and removes what has none left; to be repeated until nothing is left.
+    /// Keeps new connections away, and removes virtual services without connections; to be repeated until
+    /// none is left.
     pub fn go_on(&mut self) -> Result<Left, OpenError> {
         let state = self.kernel.read()?;
         let servers: BTreeSet<(Virtual, SocketAddr)> = state.servers.keys().copied().collect();
@@ -85,7 +88,7 @@ impl Retreat {
     }
 }
 
-/// What is done next, and what is left then.
+/// Returns the next operations, and the connections that are left then.
 #[derive(Debug, PartialEq, Eq)]
 struct Leaving {
     ops: Vec<Op>,
@@ -94,7 +97,7 @@ struct Leaving {
 
 fn leaving(state: &State, connections: &BTreeMap<(Virtual, SocketAddr), Connections>) -> Leaving {
     let is_in_use = |place: &(Virtual, SocketAddr)| {
-        // What can't be counted may have some.
+        // A virtual service that can't be counted may have connections.
         connections.get(place).is_none_or(|had| had.active > 0 || had.inactive > 0)
     };
     let (mut closed, mut gone, mut services) = (Vec::new(), Vec::new(), 0);

@@ -1,4 +1,4 @@
-//! What this data plane keeps in the kernel, in our words: virtual services, real servers, addresses, set members.
+//! The state of this data plane in the kernel: virtual services, real servers, addresses, set members.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use crate::model::{Family, Protocol};
 
-/// By what IPVS finds a virtual service.
+/// The key of a virtual service in IPVS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Virtual {
     /// Packets with this mark; looked up before addresses.
@@ -22,25 +22,27 @@ pub enum Virtual {
     Address {
         /// TCP, UDP or SCTP.
         protocol: Protocol,
-        /// What the client asks.
+        /// The frontend.
         address: SocketAddr,
     },
 }
 
-/// How a virtual service chooses its servers.
+/// The scheduling of a virtual service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scheduling {
-    /// The scheduler's name, as the kernel has it.
+    /// The kernel's name of the scheduler.
     pub scheduler: String,
-    /// `IP_VS_SVC_F_*`, without those that only the kernel sets.
+    /// `IP_VS_SVC_F_*`, without the flags that only the kernel sets.
     pub flags: u32,
-    /// How long a client stays with its server, in seconds; the kernel keeps a value where persistence is off, too.
+    /// The time that a client keeps its server, in seconds. The kernel also keeps a value without
+    /// persistence.
     pub timeout: u32,
-    /// Which bits of a client's address count for persistence: a mask with IPv4, a prefix length with IPv6.
+    /// The bits of a client's address that count for persistence: a mask with IPv4, a prefix length with
+    /// IPv6.
     pub netmask: u32,
 }
 
-/// How a real server is reached.
+/// Weight and forwarding method of a real server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Server {
     /// Share of new connections; 0 = none.
@@ -52,35 +54,35 @@ pub struct Server {
 /// Connections of a real server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connections {
-    /// Established ones.
+    /// Established connections.
     pub active: u32,
-    /// All others that IPVS remembers.
+    /// All other connections in IPVS.
     pub inactive: u32,
 }
 
-/// What clients have sent to a virtual service.
+/// The traffic of clients to a virtual service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// Packets.
     pub packets: u64,
-    /// Bytes of them, from their IP headers on.
+    /// Bytes of the packets, from their IP headers on.
     pub bytes: u64,
 }
 
 /// A set of our table; each is there once for each family, [`Uplinks`](Self::Uplinks) once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Set {
-    /// Every port that is served. Also the record of which virtual services are ours.
+    /// Every served port. It is also the record of our virtual services.
     Services,
-    /// Addresses of ours: a port of them that is not in `Services` is nobody's.
+    /// Addresses of Services: no Service has a port of them that is not in `Services`.
     Vips,
-    /// Those of `Vips` where that is answered.
+    /// The addresses of `Vips` whose unknown ports are refused.
     Refusing,
     /// Ports without any endpoint.
     Refused,
-    /// Ports without an endpoint for clients outside, and with some elsewhere.
+    /// Ports without an endpoint for clients outside, but with endpoints elsewhere.
     DroppedOutside,
-    /// The same for clients inside the cluster.
+    /// Ports without an endpoint for clients inside the cluster, but with endpoints elsewhere.
     DroppedInside,
     /// Ports with source ranges.
     Restricted,
@@ -88,34 +90,36 @@ pub enum Set {
     Allowed(Protocol),
     /// The mark of a port's packets from outside. A map.
     Marks,
-    /// Endpoints on this node: they are reached without another source address.
+    /// Endpoints on this node: their packets keep the source address.
     Local,
     /// Endpoints on this node, each with itself.
     Loop,
-    /// Sources that are inside the cluster though they come in over an uplink.
+    /// Sources inside the cluster whose packets come in over an uplink.
     Cluster,
-    /// Those of them to which externalTrafficPolicy does not apply: all but other nodes.
+    /// The sources in `Cluster` that externalTrafficPolicy does not apply to: all but other nodes.
     Near,
-    /// Ports that clients outside are served otherwise at only because they are answered directly. Not so those in `Cluster`.
+    /// Ports that clients outside are served otherwise at only because they are answered directly. Not so
+    /// those in `Cluster`.
     Direct,
     /// Sources that keep their address on the way to another node.
     Inside,
     /// Devices toward the network.
     Uplinks,
-    /// Nodes' own addresses: this node takes no tunnel off, and forwards none for a Service, from another source.
+    /// Addresses of nodes: from another source, this node neither decapsulates nor forwards a tunnel for a
+    /// Service.
     Nodes,
-    /// Nodes that take off what is encapsulated in UDP.
+    /// Nodes that decapsulate FoU.
     FouNodes,
-    /// Addresses for which nodes decapsulate: what pods encapsulate for them is forged.
+    /// Addresses for which nodes decapsulate: tunnels of pods for them are forged.
     InnerDestinations,
     /// Backends of this node that other nodes encapsulate packets for, each with its number. A map.
     Encapsulated,
-    /// Where what is inside goes: number of the backend and frontend, to the backend's address and port. A map.
+    /// The destination of inner packets: from the backend's number and the frontend to the backend's address
+    /// and port. A map.
     Targets,
-    /// The same for NodePorts, whose address is another node's.
+    /// The same for NodePorts at another node's address.
     NodeTargets,
-    /// By the device it leaves by, the largest segment that may be announced to a client whose packets come encapsulated. A
-    /// map.
+    /// By outgoing device, the largest segment size for a client whose packets come encapsulated. A map.
     Segments,
 }
 
@@ -142,7 +146,7 @@ pub enum Element {
         protocol: Protocol,
         /// What the client asks; for `NodeTargets` the address is unspecified.
         frontend: SocketAddr,
-        /// The backend, of which the member's value is the port.
+        /// The backend's address; its port is the member's value.
         backend: IpAddr,
     },
 }
@@ -150,7 +154,7 @@ pub enum Element {
 /// A member and its set.
 pub type Member = (Set, Element);
 
-/// Everything of ours in the kernel, or what is taken for ours.
+/// Our state in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     /// Virtual services.
@@ -159,7 +163,7 @@ pub struct State {
     pub servers: BTreeMap<(Virtual, SocketAddr), Server>,
     /// Addresses on the dummy device.
     pub addresses: BTreeSet<IpAddr>,
-    /// The devices that take outer headers off, by the family of those.
+    /// The devices that decapsulate, by the family of the outer header.
     pub tunnels: BTreeSet<Family>,
     /// Members of sets, with their numbers where the set is a map.
     pub members: BTreeMap<Member, Option<u32>>,
@@ -174,7 +178,7 @@ impl Set {
 }
 
 impl State {
-    /// Whether a virtual service is one of ours: it has our mark, an address of our device, or its place in our set.
+    /// Whether a virtual service is ours: it has our mark, an address of our device, or a member of our set.
     #[must_use]
     pub fn owns(&self, service: &Virtual) -> bool {
         match service {
@@ -207,8 +211,8 @@ impl Virtual {
     }
 }
 
-/// Marks of virtual services are `0x4d`, two bits that say which protocol, and a number. Nobody sees them but IPVS: they
-/// are set right before it looks at a packet, and taken away right after.
+/// Marks of virtual services are `0x4d`, two bits that say which protocol, and a number. Nobody sees them but
+/// IPVS: they are set right before it looks at a packet, and taken away right after.
 pub mod marks {
     /// The bits that say that a mark is ours.
     pub const MASK: u32 = 0xff00_0000;
@@ -220,12 +224,12 @@ pub mod marks {
     pub const NUMBER: u32 = 0x000f_ffff;
 }
 
-/// A packet that another node encapsulated carries `0x4e` and the number of the backend it is for as its mark, until what is
-/// inside has its address.
+/// A packet that another node encapsulated carries `0x4e` and the number of the backend it is for as its
+/// mark, until what is inside has its address.
 pub mod numbers {
     /// The bits that say that a mark is such a number.
     pub const VALUE: u32 = 0x4e00_0000;
-    /// The largest.
+    /// The largest number.
     pub const LAST: u32 = 0x4e00_ffff;
 }
 
@@ -262,7 +266,7 @@ impl Protocol {
 }
 
 impl Element {
-    /// IPv4 or IPv6, where it belongs to one.
+    /// IPv4 or IPv6, if it belongs to one.
     #[must_use]
     pub const fn family(&self) -> Option<Family> {
         match self {

@@ -2,17 +2,17 @@
 
 use crate::node::Sysctls;
 
-/// Who answers ARP requests for services' addresses.
+/// The devices that answer ARP requests for addresses of Services.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arp {
-    /// As the node is set.
+    /// The node's own setting.
     #[default]
     AsIs,
-    /// No device answers for an address of another one, and none asks with one as its own.
+    /// No device answers for an address of another device, or uses one as its source.
     Strict,
 }
 
-/// Sets what is not right, and says so.
+/// Sets wrong settings, and logs each change.
 pub fn prepare(arp: Arp) {
     let sysctls = Sysctls::default();
     for (key, wanted) in [
@@ -22,7 +22,7 @@ pub fn prepare(arp: Arp) {
     ] {
         sysctls.require(key, wanted);
     }
-    // Else what one pod of a bridge answers another does not come by IPVS, and has the wrong source.
+    // Otherwise a reply between two pods of a bridge bypasses IPVS and has the wrong source.
     for key in ["bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables"] {
         sysctls.require(key, "1");
     }
@@ -48,7 +48,7 @@ fn parse(text: &str) -> Option<Release> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// From 4.1 on a client's port that is used again waits a second; since 5.9 it does not.
+/// From 4.1 on, a connection from a reused client port waits a second; since 5.9 it does not.
 const fn reuses_ports_badly((major, minor): Release) -> bool {
     match major {
         4 => minor >= 1,

@@ -1,4 +1,4 @@
-//! The devices that take the outer header off what other nodes encapsulated, one for each family of that header.
+//! The devices that decapsulate packets of other nodes, one for each family of the outer header.
 
 use std::io;
 
@@ -7,16 +7,16 @@ use super::netlink::{Device, Kind, tunnel_address};
 use crate::model::Family;
 use crate::node::{Sysctls, device_name};
 
-/// One of them.
+/// The device of a family.
 #[derive(Debug)]
 pub struct Tunnel {
     family: Family,
     device: Device,
-    /// Whether it was there when it was last looked for, or has been made since.
+    /// Whether it existed at the last check, or was made since.
     is_up: bool,
 }
 
-/// Both, made or not.
+/// The devices of both families, made or not.
 pub fn tunnels() -> Result<[Tunnel; 2], OpenError> {
     Ok([Tunnel::open(Family::V4)?, Tunnel::open(Family::V6)?])
 }
@@ -32,12 +32,12 @@ impl Tunnel {
         self.family
     }
 
-    /// Its name.
+    /// Returns the name of the device.
     pub const fn name(&self) -> &'static str {
         Kind::Tunnel(self.family).name()
     }
 
-    /// Whether it is there, with its address.
+    /// Whether the device exists with its address.
     pub fn find(&mut self) -> io::Result<bool> {
         self.is_up = self.device.exists()? && self.device.addresses()?.contains(&tunnel_address(self.family));
         if self.is_up {
@@ -46,13 +46,13 @@ impl Tunnel {
         Ok(self.is_up)
     }
 
-    /// Fails where it was there and is no more.
+    /// Fails if it has disappeared.
     pub fn check(&mut self) -> Result<(), String> {
         let is_gone = self.is_up && !self.device.exists().map_err(|error| self.describe(&error))?;
         if is_gone { Err(format!("the device {} is gone", self.name())) } else { Ok(()) }
     }
 
-    /// Makes it.
+    /// Makes the device.
     pub fn raise(&mut self) -> Result<(), String> {
         self.check_address()?;
         self.device.ensure().map_err(|error| match error.raw_os_error() {
@@ -66,7 +66,7 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Fails where somebody else has its address: what is encapsulated for either would get to one of them.
+    /// Fails if another device has its address: all tunnels to that address would go to one of the two.
     fn check_address(&mut self) -> Result<(), String> {
         let address = tunnel_address(self.family);
         let other = self.device.other_with(address).map_err(|error| self.describe(&error))?;
@@ -79,19 +79,20 @@ impl Tunnel {
         })
     }
 
-    /// Removes it.
+    /// Removes the device.
     pub fn lower(&mut self) -> Result<(), String> {
         self.device.remove().map_err(|error| self.describe(&error))?;
         self.is_up = false;
         Ok(())
     }
 
-    /// Removes it; tells whether it was there.
+    /// Removes the device; returns whether it existed.
     pub fn remove(&mut self) -> io::Result<bool> {
         self.device.remove()
     }
 
-    /// What is inside comes from anywhere. The kernel takes the higher one of this and `all`, and knows no such filter with IPv6.
+    /// Turns the reverse path filter off: inner packets have any source. The kernel takes the higher value of
+    /// this and `all`, and has no such filter for IPv6.
     fn take_any_source(&self) {
         if self.family == Family::V4 {
             Sysctls::default().require(&format!("ipv4/conf/{}/rp_filter", self.name()), "2");
