@@ -59,7 +59,8 @@ fn clippy(workspace: &Workspace) -> Result<()> {
     command::run(cargo.args(["clippy", "--quiet", "--workspace", "--all-targets", "--", "-Dwarnings"]))
 }
 
-/// On the host, where clippy is; without `panic=abort` a binary without `std` has no unwinder to name.
+/// Runs for the host, because only its compiler has clippy. A binary without `std` has no unwinder, so it
+/// needs `panic=abort`.
 fn clippy_bpf(workspace: &Workspace) -> Result<()> {
     let mut cargo = workspace.cargo();
     cargo.env("CARGO_PROFILE_DEV_PANIC", "abort");

@@ -1,4 +1,4 @@
-//! A run of a program: its hook, what its context says, and what comes back.
+//! A run of a program: its hook, its context and its result.
 
 use bytes::Bytes;
 use proxy_common::verdict::Program;
@@ -23,13 +23,13 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// The program's name in the object.
+    /// Returns the program's name in the object.
     #[must_use]
     pub const fn program(self) -> &'static str {
         self.counted_as().name()
     }
 
-    /// Whose counters the program writes.
+    /// Returns the program whose counters it writes.
     #[must_use]
     pub const fn counted_as(self) -> Program {
         match self {
@@ -47,8 +47,8 @@ impl Hook {
         matches!(self, Self::XdpIngress)
     }
 
-    /// Whether a test run takes this frame: the kernel wants an Ethernet header, and for an skb also the whole
-    /// IP header the Ethernet type announces.
+    /// Whether a test run takes this frame: the kernel wants an Ethernet header, and for an skb also the
+    /// whole IP header the Ethernet type announces.
     #[must_use]
     pub fn takes(self, frame: &[u8]) -> bool {
         let behind_ethernet = match frame.get(12..14) {
@@ -61,14 +61,14 @@ impl Hook {
     }
 }
 
-/// What the context says beside the frame.
+/// The context of a run beside the frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Ingress {
     /// Index of the device the frame comes in at; it must exist in the caller's network namespace.
     pub device: u32,
     /// The mark an skb already has.
     pub mark: u32,
-    /// Bytes of a segment, where an skb is to be cut up.
+    /// Bytes of a segment, for an skb that is to be cut up.
     pub segment: u32,
     /// Whether the node itself sends the skb: it came in by no device.
     pub is_own: bool,
@@ -80,14 +80,14 @@ impl Default for Ingress {
     }
 }
 
-/// What the kernel returns.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RawRun {
     /// The program's return value.
     pub action: u32,
-    /// What XDP put in front of the frame for TC.
+    /// The metadata that XDP put in front of the frame for TC.
     pub metadata: Bytes,
-    /// The frame as the program left it.
+    /// The frame after the run.
     pub frame: Bytes,
     /// The skb's mark; 0 for XDP.
     pub mark: u32,

@@ -1,4 +1,4 @@
-//! The rules, as data: which package, folder and crate may be used by which.
+//! The rules, as data: the packages, folders and crates that each may use.
 
 /// Each package of the workspace and the ones it may depend on.
 pub const PACKAGES: &[Uses] = &[
@@ -115,7 +115,7 @@ pub const ONLY: &[Only] = &[
     },
 ];
 
-/// Whatever reads or changes something outside the process, waits, or tells the time.
+/// Crates, modules and types that read or change something outside the process, wait, or tell the time.
 const IMPURE: &[&str] = &[
     "aya*",
     "inotify",

@@ -1,5 +1,5 @@
-//! Devices of our own: the dummy that has the services' addresses, so that packets to them are delivered here, and those that take
-//! outer headers off.
+//! Our devices: the dummy device with the addresses of Services, so that the kernel delivers packets to them
+//! here, and the devices that decapsulate.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -25,11 +25,11 @@ use crate::node::TUNNELS;
 pub struct Device {
     channel: Channel,
     kind: Kind,
-    /// Its index, once it is there.
+    /// Its index, once it exists.
     index: Option<u32>,
 }
 
-/// What a device is for.
+/// The purpose of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// It has addresses.
@@ -67,7 +67,7 @@ impl Device {
         Ok(self.find()?.is_some())
     }
 
-    /// Removes the device with its addresses; tells whether it was there.
+    /// Removes the device with its addresses; returns whether it existed.
     pub fn remove(&mut self) -> io::Result<bool> {
         let Some(index) = self.find()? else { return Ok(false) };
         let mut link = LinkMessage::default();
@@ -209,8 +209,9 @@ impl Kind {
     }
 }
 
-/// Where packets that were encapsulated for a backend go instead. No network has these addresses: the first is for uses
-/// within a host (RFC 7600), the second in a prefix that routers discard (RFC 6666), should the device be missing.
+/// Where packets that were encapsulated for a backend go instead. No network has these addresses: the first
+/// is for uses within a host (RFC 7600), the second in a prefix that routers discard (RFC 6666), should the
+/// device be missing.
 pub const fn tunnel_address(family: Family) -> IpAddr {
     match family {
         Family::V4 => IpAddr::V4(Ipv4Addr::new(192, 0, 0, 8)),

@@ -33,7 +33,8 @@ impl Ipvs {
         Ok(Self { channel, family })
     }
 
-    /// `None` where the kernel has no IPVS now. To ask for the family by its name would have the kernel load the module.
+    /// `None` where the kernel has no IPVS now. To ask for the family by its name would have the kernel load
+    /// the module.
     pub fn find() -> io::Result<Option<Self>> {
         let mut channel = Channel::open(NETLINK_GENERIC)?;
         let request = GenlCtrl { cmd: GenlCtrlCmd::GetFamily, nlas: Vec::new() };
@@ -43,14 +44,14 @@ impl Ipvs {
         Ok(found.and_then(|answer| id_of(&answer.payload)).map(|family| Self { channel, family }))
     }
 
-    /// Every virtual service there is, whoever made it.
+    /// Returns every virtual service, also those of others.
     pub fn services(&mut self) -> io::Result<Vec<(Virtual, Scheduling)>> {
         let answers = self.dump(Message::new(Command::GetService))?;
         let services = answers.iter().filter_map(|answer| answer.service().transpose());
         services.collect::<Result<_, _>>().map_err(|error| malformed(&error))
     }
 
-    /// The same, each with what clients have sent to it.
+    /// Returns every virtual service with the traffic of its clients.
     pub fn counted_services(&mut self) -> io::Result<Vec<(Virtual, Scheduling, Traffic)>> {
         let answers = self.dump(Message::new(Command::GetService))?;
         let services = answers.iter().filter_map(|answer| {

@@ -16,13 +16,13 @@ use crate::model::{Family, Protocol};
 pub struct Found {
     /// Name of the chain that says which layout it has; empty = an unknown one.
     pub layout: String,
-    /// Number of its rules.
+    /// The number of its rules.
     pub rules: usize,
-    /// What is in its sets.
+    /// The members of its sets.
     pub members: BTreeMap<Member, Option<u32>>,
 }
 
-/// What was printed has another form than was expected.
+/// The error for output of an unexpected form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("can't be read: {0}")]
 pub struct NotOurs(String);
@@ -49,7 +49,8 @@ pub fn parse(json: &str) -> Result<Found, NotOurs> {
     Ok(found)
 }
 
-/// Another table than ours with a rule that puts connections into this zone of connection tracking: its family and name.
+/// Another table than ours with a rule that puts connections into this zone of connection tracking: its
+/// family and name.
 pub fn user_of_zone(json: &str, zone: u16) -> Option<String> {
     let value: Value = serde_json::from_str(json).ok()?;
     let rules = value.get("nftables")?.as_array()?.iter().filter_map(|object| object.get("rule"));
@@ -105,7 +106,8 @@ fn read(set: Set, family: Option<Family>, value: &Value) -> Option<(Element, Opt
     Some((element, number))
 }
 
-/// Where encapsulated packets go: `key` is number, address, protocol and port, without the address for a NodePort.
+/// Where encapsulated packets go: `key` is number, address, protocol and port, without the address for a
+/// NodePort.
 fn target(family: Family, key: &[Value], backend: &[Value]) -> Option<(Element, Option<u32>)> {
     let (numbered, frontend, port) = match key {
         [number, ip, protocol, port] => (number, address(ip)?, (protocol, port)),

@@ -1,5 +1,6 @@
-//! Our nftables table: what IPVS can't do. Sets and maps, and chains that never change; written by `nft`, each time in one
-//! transaction.
+//! Our nftables table, for everything that IPVS can't do.
+//!
+//! It has sets, maps, and chains that never change. `nft` writes it, each time in one transaction.
 
 mod direct;
 mod forged;
@@ -15,24 +16,24 @@ pub use text::{Extent, Layout, NAME, TABLE};
 
 use super::state::Member;
 
-/// Why nft did not do what it was told.
+/// The errors of nft.
 #[derive(Debug, thiserror::Error)]
 pub enum NftError {
-    /// It is not installed.
+    /// nft is not installed.
     #[error("the program nft is missing: install nftables")]
     Missing,
-    /// It can't be run.
+    /// nft can't be run.
     #[error("nft: {0}")]
     Run(#[from] io::Error),
-    /// It said no.
+    /// nft refused.
     #[error("nft: {0}")]
     Refused(String),
-    /// It printed something else than a table of ours.
+    /// nft printed something other than our table.
     #[error("table {TABLE}: {0}")]
     NotOurs(#[from] NotOurs),
 }
 
-/// The table in this network namespace; `None` if there is none.
+/// Returns the table in this network namespace; `None` if there is none.
 pub fn read() -> Result<Option<Found>, NftError> {
     list(&["--json", "--numeric"])
 }
@@ -50,7 +51,8 @@ fn list(options: &[&str]) -> Result<Option<Found>, NftError> {
     }
 }
 
-/// The table of somebody else whose rules put connections into our zone of connection tracking, as far as nft can tell.
+/// The table of somebody else whose rules put connections into our zone of connection tracking, as far as nft
+/// can tell.
 pub fn other_user_of_zone() -> Option<String> {
     let json = run(&["--json", "--numeric", "--terse", "list", "ruleset"], "").ok()?;
     listing::user_of_zone(&json, direct::ZONE)
@@ -79,8 +81,8 @@ pub fn replace(layout: &Layout, members: &BTreeMap<Member, Option<u32>>) -> Resu
     apply(&layout.replace(members))
 }
 
-/// Writes a table by `write`: the whole one, or the bare one where the kernel refuses that. What it said against the first is
-/// returned then.
+/// Writes a table by `write`: the whole one, or the bare one where the kernel refuses that. What it said
+/// against the first is returned then.
 pub fn write_largest(
     whole: &Layout,
     bare: &Layout,
@@ -100,7 +102,7 @@ pub fn change(members: &[(Member, Option<u32>)], gone: &[(Member, Option<u32>)])
     apply(&format!("{}{}", pairs(gone, "delete"), pairs(members, "add")))
 }
 
-/// Removes the table; tells whether it was there.
+/// Removes the table; returns whether it existed.
 pub fn remove() -> Result<bool, NftError> {
     match apply(&format!("delete table {TABLE}\n")) {
         Ok(()) => Ok(true),
@@ -122,7 +124,7 @@ fn run(arguments: &[&str], input: &str) -> Result<String, NftError> {
     })?;
     if let Some(mut stdin) = child.stdin.take() {
         match stdin.write_all(input.as_bytes()) {
-            // It has ended already, and says why.
+            // nft has ended already, and its output has the cause.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             written => written?,
         }
@@ -134,7 +136,7 @@ fn run(arguments: &[&str], input: &str) -> Result<String, NftError> {
     Err(NftError::Refused(last_words(&String::from_utf8_lossy(&output.stderr))))
 }
 
-/// The first error, without the line it is about, which may be very long.
+/// Returns the first error without the quoted line, which may be very long.
 fn last_words(stderr: &str) -> String {
     let line = stderr.lines().find(|line| line.contains("Error:")).or_else(|| stderr.lines().next());
     let line = line.unwrap_or("it failed and said nothing");

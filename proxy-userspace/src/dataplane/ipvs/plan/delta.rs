@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use crate::model::PortKey;
 
-/// Who wants something: a service port, or this node whatever its services.
+/// The owner of a wanted entry: a Service port, or the node itself.
 pub type Owner = Option<Arc<PortKey>>;
 
-/// What is wanted of each key, what the kernel has, and which keys may differ.
+/// The wanted and the actual value of each key, and the keys that may differ.
 #[derive(Clone, Debug)]
 pub struct Delta<K, V> {
     wanted: BTreeMap<K, Wanted<V>>,
     actual: BTreeMap<K, V>,
     /// Keys whose two sides may differ.
     touched: BTreeSet<K>,
-    /// Keys that were found and that nobody has wanted since.
+    /// Keys that were found in the kernel and that no owner has wanted since.
     unclaimed: BTreeSet<K>,
 }
 
@@ -32,7 +32,7 @@ pub enum Difference<V> {
     Missing(V),
     /// The kernel has another value, the second one.
     Other(V, V),
-    /// Nobody wants it.
+    /// No owner wants it.
     Extra(V),
 }
 
@@ -48,7 +48,7 @@ impl<K, V> Default for Delta<K, V> {
 }
 
 impl<K: Ord + Clone, V: PartialEq + Clone> Delta<K, V> {
-    /// Takes what was found in the kernel for the actual side.
+    /// Takes the state of the kernel for the actual side.
     pub fn adopt(&mut self, actual: BTreeMap<K, V>) {
         self.touched.extend(self.wanted.keys().cloned());
         self.touched.extend(actual.keys().cloned());
@@ -56,7 +56,7 @@ impl<K: Ord + Clone, V: PartialEq + Clone> Delta<K, V> {
         self.actual = actual;
     }
 
-    /// `owner` wants `key` to have `value`. Of several owners' values the last one counts.
+    /// Records that `owner` wants `key` to have `value`. The last of several owners' values counts.
     pub fn want(&mut self, owner: &Owner, key: K, value: V) {
         self.touched.insert(key.clone());
         self.unclaimed.remove(&key);
@@ -66,7 +66,7 @@ impl<K: Ord + Clone, V: PartialEq + Clone> Delta<K, V> {
         wanted.owners.insert(owner.clone());
     }
 
-    /// `owner` wants `key` no longer.
+    /// Records that `owner` no longer wants `key`.
     pub fn release(&mut self, owner: &Owner, key: &K) {
         self.touched.insert(key.clone());
         let Some(wanted) = self.wanted.get_mut(key) else { return };
@@ -84,7 +84,7 @@ impl<K: Ord + Clone, V: PartialEq + Clone> Delta<K, V> {
         self.unclaimed.contains(key)
     }
 
-    /// Who wants `key`; the first of several.
+    /// Returns the owner of `key`; the first of several.
     pub fn owner(&self, key: &K) -> Owner {
         self.wanted.get(key).and_then(|wanted| wanted.owners.first().cloned().flatten())
     }
@@ -93,7 +93,7 @@ impl<K: Ord + Clone, V: PartialEq + Clone> Delta<K, V> {
         &self.actual
     }
 
-    /// The keys that differ, in order. Those found equal are not asked for again.
+    /// Returns the keys that differ, in order. Equal keys are not compared again.
     pub fn differences(&mut self) -> Vec<(K, Difference<V>)> {
         let mut differences = Vec::new();
         self.touched.retain(|key| {
@@ -112,12 +112,12 @@ impl<K: Ord + Clone, V: PartialEq + Clone> Delta<K, V> {
         differences
     }
 
-    /// Looks at `key` again the next time.
+    /// Compares `key` again the next time.
     pub fn touch(&mut self, key: K) {
         self.touched.insert(key);
     }
 
-    /// The kernel has `value` now; `None` = it has not got the key.
+    /// Records that the kernel has `value` now; `None` = it lacks the key.
     pub fn set_actual(&mut self, key: &K, value: Option<V>) {
         if let Some(value) = value {
             self.actual.insert(key.clone(), value);

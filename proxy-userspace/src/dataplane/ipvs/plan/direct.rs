@@ -1,5 +1,5 @@
-//! Direct Server Return: on the director real servers in tunnel mode, on a backend's node what takes the outer header off and
-//! says which backend it was for.
+//! Direct Server Return: real servers in tunnel mode on the director; decapsulation on a backend's node, with
+//! the number of the backend.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -14,8 +14,8 @@ use crate::dataplane::ipvs::state::{Element, Member, Set, numbers};
 use crate::model::{Desired, Endpoint, Family, Forwarding, Frontend, FrontendKind, Scope, ServicePort};
 
 impl Context<'_> {
-    /// Whether clients outside are answered straight from backends on other nodes. At a ClusterIP they never are: whoever sends
-    /// to one may know no way for replies that come from another node.
+    /// Whether clients outside are answered straight from backends on other nodes. At a ClusterIP they never
+    /// are: whoever sends to one may know no way for replies that come from another node.
     /// Their node takes packets for a NodePort at nodes' addresses only.
     pub(super) fn is_direct(&self, port: &ServicePort, frontend: &Frontend) -> bool {
         // IPVS knows UDP with a header of its own in between (GUE), which is another protocol than FoU.
@@ -31,25 +31,26 @@ impl Context<'_> {
             }
     }
 
-    /// Whether another node takes the outer header off of what is encapsulated for an endpoint.
+    /// Whether another node decapsulates packets for an endpoint.
     pub(super) fn is_behind_a_tunnel(&self, address: SocketAddr, endpoint: &Endpoint) -> bool {
         !endpoint.local && endpoint.node.is_some() && self.may_be_encapsulated_for(address.ip())
     }
 
-    /// A node's own address is where an overlay's tunnel packets go, all of which would have to be told from ours.
+    /// A node's own address is where an overlay's tunnel packets go, all of which would have to be told from
+    /// ours.
     fn may_be_encapsulated_for(&self, address: IpAddr) -> bool {
         !self.nodes.contains(&address)
     }
 }
 
-/// Numbers of backends of this node that are given out.
+/// The numbers of this node's backends.
 #[derive(Clone, Debug, Default)]
 pub struct Numbers {
     by_backend: BTreeMap<IpAddr, u32>,
 }
 
 impl Numbers {
-    /// The backend's number: the one it has, the one the kernel has for it, or a free one. `None` when there are no more.
+    /// Returns the backend's number: its own, the kernel's for it, or a free one; `None` if none is free.
     fn give(&mut self, backend: IpAddr, members: &Delta<Member, Option<u32>>) -> Option<u32> {
         if let Some(number) = self.by_backend.get(&backend) {
             return Some(*number);
@@ -59,7 +60,7 @@ impl Numbers {
         let in_kernel = members.actual().get(&(Set::Encapsulated, Element::Address(backend)));
         let found =
             in_kernel.copied().flatten().filter(|number| is_number(number) && !given.contains(number));
-        // Targets of a backend that is still in the kernel would be another one's.
+        // Otherwise targets in the kernel would belong to another backend.
         let others = members.actual().iter().filter(|((set, _), _)| *set == Set::Encapsulated);
         given.extend(others.filter_map(|(_, number)| *number));
         let number =
@@ -68,7 +69,7 @@ impl Numbers {
         Some(number)
     }
 
-    /// Takes back those of backends that nobody wants packets for.
+    /// Frees the numbers of backends that need no packets.
     fn collect(&mut self, members: &Delta<Member, Option<u32>>) {
         let is_wanted =
             |backend: &IpAddr| members.is_wanted(&(Set::Encapsulated, Element::Address(*backend)));
@@ -77,8 +78,8 @@ impl Numbers {
 }
 
 impl Portion {
-    /// What other nodes encapsulate for the port's backends on this node: those in any condition, since connections go on
-    /// until the endpoint is gone.
+    /// Adds the targets of other nodes' tunnels for the port's backends on this node. Backends in any
+    /// condition count, because connections go on until the endpoint is gone.
     fn receive(&mut self, port: &ServicePort, backend: SocketAddr, number: u32, context: &Context<'_>) {
         self.tunnels.insert(Family::of(backend.ip()));
         self.members.insert((Set::Encapsulated, Element::Address(backend.ip())), Some(number));
@@ -91,14 +92,14 @@ impl Portion {
             };
             let (protocol, to) = (port.protocol, Some(backend.port().into()));
             let element = Element::Target { number, protocol, frontend: address, backend: backend.ip() };
-            // The outer header names the pod alone: of its endpoints the first gets all.
+            // The outer header names only the pod, so the first of its endpoints gets all packets.
             self.members.entry((set, element)).or_insert(to);
         }
     }
 }
 
 impl Plan {
-    /// Adds what a port wants of a backend's node.
+    /// Adds the entries that a port needs on a backend's node.
     pub(super) fn receive(&mut self, portion: &mut Portion, port: &ServicePort) {
         if !port.frontends.iter().any(|frontend| self.context().is_direct(port, frontend)) {
             return;
@@ -113,7 +114,7 @@ impl Plan {
         }
     }
 
-    /// Which addresses are nodes' own.
+    /// Takes the addresses of all nodes.
     pub(super) fn set_nodes(&mut self, desired: &Desired) {
         let nodes: BTreeSet<IpAddr> = desired.nodes.values().flatten().copied().collect();
         if nodes != self.nodes {
@@ -122,13 +123,13 @@ impl Plan {
         }
     }
 
-    /// Takes back the numbers that no port needs any more.
+    /// Frees the numbers that no port needs any more.
     pub(super) fn collect_numbers(&mut self) {
         self.numbers.collect(&self.members);
     }
 
-    /// The segments that clients may send where their packets come encapsulated: what comes by the narrowest way between
-    /// nodes with the outer header. The replies have none.
+    /// The segments that clients may send where their packets come encapsulated: what comes by the narrowest
+    /// way between nodes with the outer header. The replies have none.
     pub(super) fn segments(&self) -> impl Iterator<Item = (Member, Option<u32>)> {
         let families = [Family::V4, Family::V6].into_iter().filter(|family| self.tunnels.is_wanted(family));
         let sizes = families.filter_map(|family| Some((family, self.mtu?.checked_sub(headers(family))?)));
@@ -138,7 +139,7 @@ impl Plan {
         })
     }
 
-    /// Makes the devices that are missing. Nothing is sent to one that can't be made.
+    /// Makes the missing devices. Without its device, a family gets no packets.
     pub(super) fn raise_tunnels(&mut self, kernel: &mut impl Kernel, report: &mut SyncReport) {
         for (family, difference) in self.tunnels.differences() {
             if let Difference::Missing(()) = difference {
@@ -147,7 +148,7 @@ impl Plan {
         }
     }
 
-    /// Removes the devices that nothing is sent to any more.
+    /// Removes the devices that get no more packets.
     pub(super) fn lower_tunnels(&mut self, kernel: &mut impl Kernel, report: &mut SyncReport) {
         for (family, difference) in self.tunnels.differences() {
             let is_held = self.incomplete && self.tunnels.is_unclaimed(&family);
@@ -170,14 +171,14 @@ impl Plan {
         }
     }
 
-    /// Whether a member must wait, since it sends packets to a device that is not there.
+    /// Whether a member must wait, because it sends packets to a missing device.
     pub(super) fn must_wait(&self, (set, element): &Member) -> bool {
         let has_tunnel = |family| self.tunnels.actual().contains_key(&family);
         *set == Set::Encapsulated && !element.family().is_some_and(has_tunnel)
     }
 }
 
-/// Bytes of the outer IP header, the inner one, and TCP's.
+/// The bytes of the outer IP header, the inner one, and the TCP header.
 const fn headers(family: Family) -> u32 {
     match family {
         Family::V4 => 20 + 20 + 20,

@@ -1,11 +1,11 @@
-//! Which service port has which mark.
+//! The marks of Service ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::dataplane::ipvs::state::marks;
 use crate::model::{PortKey, Protocol};
 
-/// Marks that are given out.
+/// The marks in use.
 #[derive(Clone, Debug, Default)]
 pub struct Marks {
     by_port: BTreeMap<PortKey, u32>,
@@ -13,8 +13,8 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// The port's mark: the one it has, one of `found`, or a free one that `is_in_use` says nothing against. `None` when
-    /// there are no more.
+    /// Returns the port's mark: its own, one of `found`, or one that is free by `is_in_use` as well; `None`
+    /// if none is free.
     pub fn give(
         &mut self,
         port: &PortKey,
@@ -38,7 +38,7 @@ impl Marks {
         Some(mark)
     }
 
-    /// The port needs none.
+    /// Frees the mark of a port.
     pub fn release(&mut self, port: &PortKey) {
         if let Some(mark) = self.by_port.remove(port) {
             self.given.remove(&mark);

@@ -1,4 +1,4 @@
-//! Pure: the desired state and what the kernel has in, operations in the order that is safe out.
+//! The plan, a pure function: desired state and kernel state in, operations in a safe order out.
 
 mod delta;
 mod direct;
@@ -28,29 +28,29 @@ use crate::dataplane::ebpf::{Encapsulation, RejectUnknown};
 use crate::model::{Desired, Dirty, Family, PortKey, Scheduler, ServicePort};
 use crate::node::Topology;
 
-/// What the user says that decides what is in the kernel.
+/// The settings of the plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// For services that ask for no other.
+    /// The scheduler of Services without one of their own.
     pub scheduler: Scheduler,
-    /// Virtual services at these addresses are somebody else's.
+    /// Virtual services at these addresses belong to others.
     pub excluded: Vec<IpNet>,
-    /// Which unknown ports are answered.
+    /// The addresses whose unknown ports are refused.
     pub reject_unknown: RejectUnknown,
-    /// Which packets from inside the node get its address on their way to a server.
+    /// The packets from inside the node that are masqueraded.
     pub masquerade: Masquerade,
-    /// How packets travel to backends on other nodes with Direct Server Return. There is none where IPVS can't.
+    /// The encapsulation for Direct Server Return; none if IPVS can't encapsulate so.
     pub encapsulation: Encapsulation,
-    /// The other encapsulation that nodes in eBPF mode take off.
+    /// The other encapsulation that nodes in eBPF mode accept.
     pub also_taken: Option<Encapsulation>,
 }
 
-/// Which packets that did not come in over an uplink get this node's address.
+/// The packets that are masqueraded although they did not come in over an uplink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Masquerade {
-    /// Those of sources outside these ranges; of none in a family without a range.
+    /// Packets from sources outside these ranges; none in a family without a range.
     Outside(Vec<IpNet>),
-    /// All of them.
+    /// All packets.
     All,
 }
 
@@ -60,7 +60,7 @@ impl Default for Masquerade {
     }
 }
 
-/// What the computation of a port may look at.
+/// The inputs of the computation of a port.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
     scheduler: Scheduler,
@@ -73,19 +73,19 @@ pub struct Context<'a> {
     nodes: &'a BTreeSet<IpAddr>,
 }
 
-/// What is wanted in the kernel, and what is there.
+/// The wanted and the actual state of the kernel.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     rules: Rules,
     portions: BTreeMap<PortKey, (Owner, Portion)>,
     node_members: BTreeMap<Member, Option<u32>>,
     uplinks: BTreeSet<String>,
-    /// Bytes an IP packet between nodes may have.
+    /// The largest IP packet between nodes, in bytes.
     mtu: Option<u32>,
     addresses: BTreeSet<IpAddr>,
     /// Addresses of all nodes.
     nodes: BTreeSet<IpAddr>,
-    /// What every port depends on has changed.
+    /// Whether an input of every port has changed.
     everything: bool,
     incomplete: bool,
     marks: Marks,
@@ -97,14 +97,14 @@ pub struct Plan {
     tunnels: Delta<Family, ()>,
     /// Families in which a Service with Direct Server Return has NodePorts. Nothing of it is in the kernel.
     node_ports: Delta<Family, ()>,
-    /// Servers that get no new connections and have some left.
+    /// Servers without new connections that have some left.
     draining: BTreeSet<(Virtual, SocketAddr)>,
-    /// Those of them that have none left.
+    /// Draining servers without connections.
     drained: BTreeSet<(Virtual, SocketAddr)>,
 }
 
 impl Plan {
-    /// Nothing is wanted yet; `state` is what an earlier agent left.
+    /// Returns a plan that wants nothing yet; `state` is that of an earlier agent.
     #[must_use]
     pub fn new(rules: Rules, state: State) -> Self {
         let mut plan = Self { rules, ..Self::default() };
@@ -112,7 +112,7 @@ impl Plan {
         plan
     }
 
-    /// Takes `state` for what is in the kernel.
+    /// Takes `state` for the state of the kernel.
     pub fn adopt(&mut self, state: State) {
         self.services.adopt(state.services);
         self.servers.adopt(state.servers);
@@ -123,7 +123,7 @@ impl Plan {
         self.drained.clear();
     }
 
-    /// What is in the kernel, as far as this plan knows.
+    /// Returns the state of the kernel, as far as the plan knows it.
     #[must_use]
     pub fn actual(&self) -> State {
         State {
@@ -135,7 +135,7 @@ impl Plan {
         }
     }
 
-    /// The uplinks and addresses of the node; they count from the next sync on.
+    /// Takes the uplinks and addresses of the node. They count from the next sync on.
     pub fn set_topology(&mut self, topology: &Topology) {
         if self.addresses != topology.addresses {
             self.addresses.clone_from(&topology.addresses);
@@ -145,9 +145,9 @@ impl Plan {
         self.mtu = topology.mtu;
     }
 
-    /// Brings the kernel to `desired` for everything `dirty` names and everything that stayed pending.
+    /// Brings the kernel to `desired` for everything in `dirty` and everything that stayed pending.
     pub fn sync(&mut self, desired: &Desired, dirty: &Dirty, kernel: &mut impl Kernel) -> SyncReport {
-        // What was held while not everything could be read is judged anew.
+        // Entries that were held until everything could be read are judged anew.
         self.everything |= self.incomplete && !dirty.incomplete;
         self.incomplete = dirty.incomplete;
         self.set_nodes(desired);
@@ -164,18 +164,18 @@ impl Plan {
         self.execute(kernel)
     }
 
-    /// Servers that wait for their last connections to end.
+    /// Returns the draining servers.
     pub fn draining(&self) -> impl Iterator<Item = &(Virtual, SocketAddr)> {
         self.draining.difference(&self.drained)
     }
 
-    /// A server that waited has no connection any more; the next [`execute`](Self::execute) removes it.
+    /// Records that a draining server has no connections. The next [`execute`](Self::execute) removes it.
     pub fn has_drained(&mut self, service: Virtual, server: SocketAddr) {
         self.drained.insert((service, server));
         self.servers.touch((service, server));
     }
 
-    /// Does what is to be done.
+    /// Carries out the pending operations.
     pub fn execute(&mut self, kernel: &mut impl Kernel) -> SyncReport {
         let mut report = SyncReport::default();
         self.raise_tunnels(kernel, &mut report);
@@ -196,7 +196,7 @@ impl Plan {
                 }
                 report.fail(self.owner(op).as_deref(), why);
             }
-            // Nobody is let in before the rules that keep others out.
+            // The rules that refuse clients come before the ones that admit them.
             if is_gate_shut {
                 break;
             }
@@ -278,7 +278,8 @@ impl Plan {
         portion
     }
 
-    /// Endpoints that could not be read may be those that an earlier agent served: nobody is refused for their lack.
+    /// Endpoints that could not be read may be those that an earlier agent served: nobody is refused for
+    /// their lack.
     fn hold(&self, portion: &mut Portion) {
         let is_held = |element: &Element| match element {
             Element::Port(protocol, address) => {
@@ -315,7 +316,7 @@ impl Plan {
 }
 
 impl Masquerade {
-    /// The sources that keep their address.
+    /// Returns the sources that keep their address.
     fn inside(&self) -> Vec<IpNet> {
         let Self::Outside(ranges) = self else { return Vec::new() };
         let everybody = [

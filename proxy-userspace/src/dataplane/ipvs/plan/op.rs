@@ -1,4 +1,4 @@
-//! What is done to the kernel, as data.
+//! The operations on the kernel, as data.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,7 +8,7 @@ use crate::model::Family;
 /// A member and, in a map, its mark.
 pub type Entry = (Member, Option<u32>);
 
-/// One thing that is done. Each may be repeated.
+/// An operation. Each may be repeated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Makes a virtual service or gives it another scheduling.
@@ -21,34 +21,34 @@ pub enum Op {
     DeleteServer(Virtual, SocketAddr),
     /// Changes the members of sets, all at once.
     ChangeMembers {
-        /// What comes.
+        /// The members to add.
         add: Vec<Entry>,
-        /// What goes before that.
+        /// The members to remove first.
         delete: Vec<Entry>,
     },
-    /// Gives the dummy device an address.
+    /// Adds an address to the dummy device.
     AddAddress(IpAddr),
-    /// Takes it away.
+    /// Removes the address.
     DeleteAddress(IpAddr),
-    /// Makes the device that takes outer headers of a family off.
+    /// Makes the device that decapsulates packets with an outer header of a family.
     AddTunnel(Family),
-    /// Removes it.
+    /// Removes the device.
     DeleteTunnel(Family),
 }
 
-/// What can carry out an [`Op`].
+/// The executor of an [`Op`].
 pub trait Kernel {
-    /// Does it whole, or fails with one line that says why, and has done nothing.
+    /// Carries the operation out as a whole, or fails with a line and changes nothing.
     fn apply(&mut self, op: &Op) -> Result<(), String>;
 
-    /// Does several of one kind, each for itself: what one of them fails at is no other's concern.
+    /// Carries out several operations of one kind. The failure of one does not affect the others.
     fn apply_all(&mut self, ops: &[&Op]) -> Vec<Result<(), String>> {
         ops.iter().map(|op| self.apply(op)).collect()
     }
 }
 
 impl Op {
-    /// Whether both may be done at once, in any order.
+    /// Whether both may be carried out at once, in any order.
     #[must_use]
     pub const fn goes_with(&self, other: &Self) -> bool {
         matches!(
@@ -59,7 +59,7 @@ impl Op {
         )
     }
 
-    /// How many things in the kernel it changes.
+    /// Returns the number of entries in the kernel that it changes.
     #[must_use]
     pub fn writes(&self) -> usize {
         match self {

@@ -1,8 +1,8 @@
 //! The order of a sync.
 //!
-//! What only marked packets reach comes before the marks and goes after them; who is kept out comes before anybody is let in, and goes after
-//! the last one is gone. The set of served ports tells a later agent which virtual services are ours, so it is right
-//! whenever one of them is there.
+//! Entries for marked packets are added before the marks and removed after them. Refusals are added before
+//! admissions and removed after the last of them. The set of served ports tells a later agent its own virtual
+//! services, so it is right at any time.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,7 +13,7 @@ use super::op::Op;
 use crate::dataplane::ipvs::state::{Element, Member, Server, Set, Virtual};
 use crate::model::Protocol;
 
-/// The operations of a sync by their turn.
+/// The operations of a sync, by step.
 #[derive(Debug, Default)]
 struct Turns {
     marked: Vec<Op>,
@@ -39,7 +39,7 @@ pub fn servers_of<'a>(
 }
 
 impl Plan {
-    /// What is to be done, in order.
+    /// Returns the operations, in order.
     pub(super) fn operations(&mut self) -> Vec<Op> {
         let mut turns = Turns::default();
         self.order_services(&mut turns);
@@ -83,7 +83,7 @@ impl Plan {
                     continue;
                 }
                 Difference::Extra(_) if self.incomplete && self.servers.is_unclaimed(&key) => continue,
-                // Its service takes it along.
+                // The server goes with its virtual service.
                 Difference::Extra(_) if !self.services.is_wanted(&service) => continue,
                 Difference::Extra(_)
                     if service.protocol() != Protocol::Tcp || self.drained.contains(&key) =>
@@ -119,15 +119,15 @@ impl Plan {
         }
     }
 
-    /// Whether it must not go before the service that it is about.
+    /// Whether it must not go before its virtual service.
     fn is_late(&self, (set, element): &Member) -> bool {
         match (set, element) {
             (_, Element::Port(protocol, address)) | (Set::Allowed(protocol), Element::Range(address, _)) => {
                 !self.members.is_wanted(&(Set::Services, Element::Port(*protocol, *address)))
             }
-            // The number may be another backend's by now.
+            // The number may belong to another backend by now.
             (_, Element::Address(_)) => !matches!(set, Set::Encapsulated | Set::Nodes | Set::FouNodes),
-            // Ranges that overlap can't be there at the same time.
+            // Overlapping ranges can't exist at the same time.
             (
                 _,
                 Element::Net(_)
@@ -139,7 +139,7 @@ impl Plan {
         }
     }
 
-    /// `op` was done.
+    /// Records that `op` was carried out.
     pub(super) fn done(&mut self, op: &Op) {
         match op {
             Op::PutService(service, scheduling) => {

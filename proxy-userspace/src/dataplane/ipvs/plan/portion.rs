@@ -1,4 +1,4 @@
-//! What one service port wants to be in the kernel.
+//! The entries that one Service port needs in the kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +21,7 @@ const TRANSLATE: u32 = 0;
 /// `IP_VS_CONN_F_TUNNEL`.
 pub const TUNNEL: u32 = 2;
 
-/// What one service port wants.
+/// The entries that one Service port needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Portion {
     pub services: BTreeMap<Virtual, Scheduling>,
@@ -32,28 +32,28 @@ pub struct Portion {
     pub tunnels: BTreeSet<Family>,
     /// Families in which other nodes take its NodePorts out of tunnels.
     pub node_ports: BTreeSet<Family>,
-    /// Addresses of the service's that are somebody else's to serve.
+    /// Addresses of the Service that others serve.
     pub excluded: BTreeSet<IpAddr>,
 }
 
-/// Who asks at one address, and which list each gets.
+/// The clients of an address, and the list for each.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     kind: FrontendKind,
     inside: List,
     outside: List,
-    /// How clients outside reach backends on other nodes.
+    /// The way of clients outside to backends on other nodes.
     method: u32,
 }
 
 impl Place {
-    /// Whether clients outside are served otherwise than those inside.
+    /// Whether clients outside are served differently from those inside.
     fn is_apart(self) -> bool {
         self.inside != self.outside || self.method != TRANSLATE
     }
 }
 
-/// The addresses at which a port serves clients outside otherwise: those need a mark.
+/// Returns the addresses at which a port serves clients outside differently: they need a mark.
 pub fn marked(port: &ServicePort, context: &Context<'_>) -> Vec<SocketAddr> {
     let places = places(port, context).into_iter();
     places.filter(|(_, place)| place.is_apart()).map(|(address, _)| address).collect()
@@ -87,8 +87,9 @@ impl Portion {
         portion
     }
 
-    /// A client that IPVS remembers by a mark is sent to its server's address, and to the port that it asked for
-    /// (`ip_vs_sched_persist`). Where that is not the server's, clients stay with servers by a hash of their address.
+    /// A client that IPVS remembers by a mark is sent to its server's address, and to the port that it asked
+    /// for (`ip_vs_sched_persist`). Where that is not the server's, clients stay with servers by a hash of
+    /// their address.
     fn keep_ports(&mut self) {
         let marked = self.members.keys().filter_map(|member| match member {
             (Set::Marks, Element::Port(_, address)) => Some(address.port()),
@@ -127,7 +128,7 @@ impl Portion {
         self.servers.extend(port.members(list).map(|address| ((service, *address), server(address))));
     }
 
-    /// Who is kept out, and what becomes of the address's other ports.
+    /// Adds the refused clients, and the treatment of the address's other ports.
     fn guard(&mut self, port: &ServicePort, address: SocketAddr, place: Place, context: &Context<'_>) {
         let element = || Element::Port(port.protocol, address);
         self.insert(Set::Services, element());
@@ -172,7 +173,7 @@ fn places(port: &ServicePort, context: &Context<'_>) -> BTreeMap<SocketAddr, Pla
     let mut places: BTreeMap<SocketAddr, Place> = BTreeMap::new();
     for frontend in &port.frontends {
         let Frontend { address, scope, kind, list } = *frontend;
-        // On loopback NodePorts are for hooks of sockets.
+        // NodePorts on loopback are for socket hooks.
         let is_ours = scope != Scope::Encapsulated && !address.ip().is_loopback();
         if !is_ours || context.is_excluded(address.ip()) {
             continue;
@@ -181,7 +182,7 @@ fn places(port: &ServicePort, context: &Context<'_>) -> BTreeMap<SocketAddr, Pla
         let place = places.entry(address).or_insert(Place { kind, inside: list, outside: list, method });
         match scope {
             Scope::Internal => place.inside = list,
-            // With IPVS an address is everybody's.
+            // With IPVS, every client can reach an address.
             Scope::External | Scope::ExternalInside => place.outside = list,
             Scope::Encapsulated => {}
         }

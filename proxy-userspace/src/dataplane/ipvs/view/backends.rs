@@ -1,4 +1,4 @@
-//! Real servers, each with all that it serves.
+//! Real servers, each with the frontends that it serves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ pub struct BackendView {
     pub local: bool,
     /// Share of new connections; 0 = it drains.
     pub weight: u32,
-    /// How it is reached: `masq`, or `tunnel` for Direct Server Return.
+    /// The forwarding method: `masq`, or `tunnel` for Direct Server Return.
     pub method: &'static str,
     /// Established connections.
     pub active: u64,
@@ -38,7 +38,7 @@ struct Sum {
     frontends: BTreeSet<SocketAddr>,
 }
 
-/// The real servers of ours, sorted by address; `None` where IPVS does not serve.
+/// Returns our real servers, sorted by address; `None` if IPVS does not serve.
 pub fn backends() -> Result<Option<Vec<BackendView>>, OpenError> {
     Ok(look()?.map(|seen| of(&seen)))
 }

@@ -39,13 +39,13 @@ pub struct FlowView {
     pub mark: Option<u32>,
     /// The server; port 0 in some templates.
     pub backend: SocketAddr,
-    /// As the kernel calls it, in small letters.
+    /// The kernel's name of the state, in small letters.
     pub state: String,
-    /// Seconds until it is forgotten, unless there is another packet.
+    /// Seconds until it expires, unless there is another packet.
     pub remaining_seconds: u32,
 }
 
-/// At most `limit` connections of ours; `None` where IPVS does not serve.
+/// Returns at most `limit` of our connections; `None` if IPVS does not serve.
 pub fn flows(limit: usize) -> Result<Option<Flows>, OpenError> {
     let Some((_, state)) = record()? else { return Ok(None) };
     let file = File::open(LIST).map_err(OpenError::Connections)?;
@@ -82,7 +82,8 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Protocol, client, frontend, server, state and seconds; the name and data of a persistence engine may follow.
+    /// Protocol, client, frontend, server, state and seconds; the name and data of a persistence engine may
+    /// follow.
     fn parse(line: &'a str) -> Option<Self> {
         let mut words = line.split_whitespace();
         let protocol = words.next()?;

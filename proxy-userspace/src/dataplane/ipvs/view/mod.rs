@@ -1,4 +1,5 @@
-//! What there is to see, agent or not. Nothing is written or locked, and no module is loaded by looking.
+//! The views of IPVS mode, with or without an agent. Reading writes nothing, locks nothing and loads no
+//! module.
 
 mod backends;
 mod connections;
@@ -18,7 +19,7 @@ use super::netlink::Ipvs;
 use super::state::{Connections, Element, Scheduling, Server, Set, State, Traffic, Virtual};
 use super::{OpenError, lock, nft};
 
-/// What `millrace status` shows where IPVS serves.
+/// The state that `millrace status` shows if IPVS serves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StatusView {
     /// Always `ipvs`.
@@ -29,7 +30,7 @@ pub struct StatusView {
     pub virtual_services: usize,
     /// Their real servers.
     pub servers: usize,
-    /// Those of them that get no new connections.
+    /// The real servers without new connections.
     pub draining: usize,
     /// Established connections of all of them.
     pub connections: u64,
@@ -39,7 +40,7 @@ pub struct StatusView {
     pub forged_tunnel: u64,
 }
 
-/// Looks into the kernel; `None` where no agent ever served this network namespace by IPVS.
+/// Reads the state from the kernel; `None` if no agent ever served this network namespace by IPVS.
 pub fn status() -> Result<Option<StatusView>, OpenError> {
     let Some(seen) = look()? else { return Ok(None) };
     let servers = || seen.servers.values().flatten();
@@ -55,7 +56,7 @@ pub fn status() -> Result<Option<StatusView>, OpenError> {
     }))
 }
 
-/// What is ours in this network namespace.
+/// Our state in this network namespace.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     /// Members and addresses: the record of what is ours.
@@ -110,14 +111,14 @@ impl Seen {
     }
 }
 
-/// Who asks at a place.
+/// The clients of a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
-    /// Everybody.
+    /// All clients.
     All,
     /// Clients inside the cluster.
     Internal,
-    /// All others.
+    /// Clients outside the cluster.
     External,
 }
 

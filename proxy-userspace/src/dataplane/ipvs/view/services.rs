@@ -1,4 +1,4 @@
-//! Virtual services, and where they are reached.
+//! Virtual services and their frontends.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -17,9 +17,10 @@ use crate::model::Protocol;
 pub struct ServiceView {
     /// `IPv4` or `IPv6`.
     pub family: String,
-    /// The mark by which IPVS finds it, where clients outside are served otherwise than those inside; none = by its address.
+    /// The mark by which IPVS finds it, where clients outside are served otherwise than those inside; none =
+    /// by its address.
     pub mark: Option<u32>,
-    /// How IPVS chooses, as the kernel calls it.
+    /// The scheduler, by its name in the kernel.
     pub scheduler: String,
     /// It has no server that gets connections, but there are usable endpoints that are not in it.
     pub elsewhere: bool,
@@ -35,7 +36,7 @@ pub struct ServiceView {
     pub bytes: u64,
 }
 
-/// Where a virtual service is reached.
+/// A frontend of a virtual service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FrontendView {
     /// Address and port a client sends to.
@@ -52,7 +53,7 @@ pub struct FrontendView {
     pub source_ranges: Option<Vec<IpNet>>,
 }
 
-/// The virtual services of ours, those by address first; `None` where IPVS does not serve.
+/// Returns our virtual services, those by address first; `None` if IPVS does not serve.
 pub fn services() -> Result<Option<Vec<ServiceView>>, OpenError> {
     Ok(look()?.map(|seen| of(&seen)))
 }
