@@ -91,8 +91,8 @@ impl Tunnel {
         self.device.remove()
     }
 
-    /// Turns the reverse path filter off: inner packets have any source. The kernel takes the higher value of
-    /// this and `all`, and has no such filter for IPv6.
+    /// Sets the reverse path filter to loose (2), because inner packets have any source. The kernel takes the
+    /// higher value of this and `all`, and has no such filter for IPv6.
     fn take_any_source(&self) {
         if self.family == Family::V4 {
             Sysctls::default().require(&format!("ipv4/conf/{}/rp_filter", self.name()), "2");
