@@ -49,7 +49,7 @@ fn choose<F: Family>(key: &KeyOf<F>, reply_key: *mut KeyOf<F>) -> u32 {
         hash = mix(u64::from(hash) + 1) as u32;
     }
     // A port that was used this very second is the last resort.
-    if best.is_quiet() { best.0 } else { best.or_better(search::<F>(reply_key, hash)).0 }
+    if best.is_quiet() { best.0 } else { search::<F>(reply_key, hash, best).0 }
 }
 
 /// Chooses a port and makes both entries, each in a global function; [`flow::port_or_verdict`] explains the
@@ -110,41 +110,47 @@ fn insert_with_port<F: Family>(
     enter::<F>(key, unsafe { &*reply_key }, owner, state)
 }
 
-/// Searches all ports from a hash on for the first one that is free or quiet; else returns the best one.
+/// Searches all ports from a hash on for the first one that is free or quiet; else returns the best one, which
+/// may be the one that was `tried`.
 ///
-/// If there is none, further requests within `PAUSE` are not searched for. Otherwise each packet that can't
-/// be served would cost a whole search.
+/// A whole search in vain pauses further ones towards the destination for `PAUSE`, and all those that have a
+/// port in use at hand. Otherwise a flood would cost a whole search for each packet. If the search found ports
+/// in use, a connection without one goes on to the next row that has one.
 #[inline(always)]
-fn search<F: Family>(reply_key: *mut KeyOf<F>, from: u32) -> Offer {
+fn search<F: Family>(reply_key: *mut KeyOf<F>, from: u32, tried: Offer) -> Offer {
     write_port::<F>(reply_key, 0);
     // SAFETY: as in `write_port`.
     let destination = flow_hash(unsafe { &*reply_key });
     let now = (clock::nanoseconds() / 1_000_000) as u32;
     let Some(word) = maps::SNAT_FULL.get_ptr_mut(destination % maps::SNAT_FULL_ENTRIES) else {
-        return Offer::NONE;
+        return tried;
     };
     // SAFETY: the map look-up checked the index; the word is read and written at once.
     let full = unsafe { word.read_volatile() };
-    if (full >> 32) as u32 == destination && now.wrapping_sub(full as u32) < PAUSE {
-        return Offer::NONE;
+    let (tag, is_recent) = ((full >> 32) as u32, now.wrapping_sub(full as u32) < PAUSE);
+    if is_recent && (tag == destination || !tried.is_none()) {
+        return tried;
     }
+    // The last search found ports in use, and no quiet one.
+    let takes_any = is_recent && tag == !destination;
     let count = SNAT_PORT_COUNT.load();
     // A little less than the distance of two ports; over the whole range the error stays below one distance.
     // So one step more than there are ports leaves none out.
     let distance = u32::MAX.checked_div(count).unwrap_or(0);
-    let (mut hash, mut best) = (from, Offer::NONE);
+    let (mut hash, mut best) = (from, tried);
     for row in 0..ROWS {
         if row * ROW > count {
             break;
         }
         best = best.or_better(Offer(global_search_row::<F>(hash, distance)));
-        if best.is_quiet() {
+        if best.is_quiet() || takes_any && !best.is_none() {
             return best;
         }
         hash = hash.wrapping_add(distance.wrapping_mul(ROW));
     }
+    let tag = if best.is_none() { destination } else { !destination };
     // SAFETY: as above.
-    unsafe { word.write_volatile(u64::from(destination) << 32 | u64::from(now)) };
+    unsafe { word.write_volatile(u64::from(tag) << 32 | u64::from(now)) };
     best
 }
 

@@ -202,9 +202,10 @@ pub static HOPS4: Array<Hop<Addr4>, BACKENDS_DEFAULT> = Array::new();
 /// The same for IPv6; as [`HOPS4`].
 #[btf_map]
 pub static HOPS6: Array<Hop<Addr6>, BACKENDS_DEFAULT> = Array::new();
-/// The last time that all ports of this node (SNAT) were found taken, by the hash of a destination.
+/// The last time that no port of this node (SNAT) was found free or quiet, by the hash of a destination.
 ///
-/// The word's upper half is the hash, the lower half the monotonic clock's milliseconds. Written by the
+/// The word's upper half is the hash, inverted if ports in use can be lent. The lower half is the monotonic
+/// clock's milliseconds. Written by the
 /// programs. If two destinations share a word, one entry is lost.
 #[btf_map]
 pub static SNAT_FULL: Array<u64, { SNAT_FULL_ENTRIES as usize }> = Array::new();

@@ -18,6 +18,7 @@ each_ingress! {
     a_reset_that_may_be_forged_costs_no_port_at_once
     every_connection_is_served_until_no_port_is_free
     no_live_port_is_lent_while_another_is_free
+    each_connection_is_served_while_some_port_can_be_lent
     a_datagram_gets_the_port_that_was_silent_longest
     a_flood_of_forged_datagrams_costs_no_query_its_answer
     a_port_is_had_again_when_its_connection_has_ended
@@ -148,6 +149,19 @@ fn no_live_port_is_lent_while_another_is_free(case: Case) {
     let live: Vec<SocketAddr> = (1..PORTS).map(|n| node.forwards(&from(n))).collect();
     let taken = node.forwards(&from(PORTS));
     assert!(!live.contains(&taken), "{taken}");
+}
+
+/// Most ports are taken for good, and the others were used this second.
+fn each_connection_is_served_while_some_port_can_be_lent(case: Case) {
+    const PORTS: u16 = 400;
+    const TAKEN: u16 = 380;
+    let node = Node::with(case, Bed::builder().snat_ports(62000, 62000 + PORTS - 1), |service| service);
+    for port in 0..TAKEN {
+        node.establish(10000 + port);
+    }
+    for port in TAKEN..2 * PORTS {
+        node.forwards(&case.tcp_from(10000 + port, flag::SYN));
+    }
 }
 
 fn over_udp(service: ServiceBuilder<'_>) -> ServiceBuilder<'_> {
