@@ -74,11 +74,13 @@ fn carries_clients4<P: Packet>(packet: P, inner: u32) -> bool {
     };
     let length = u32::from(header.version_and_length & 0x0f) << 2;
     let has_transport = header.fragment & FRAGMENT_MASK == 0;
+    let is_nested = may_be_nested(header.protocol) && is_of_node::<P, V4>(packet, &Addr4(header.source));
     is_for_frontend::<P, V4>(
         packet,
         &Addr4(header.destination),
         has_transport.then_some(inner + length),
         header.protocol,
+        is_nested,
     )
 }
 
@@ -87,10 +89,11 @@ fn carries_clients6<P: Packet>(packet: P, inner: u32) -> bool {
     let Some(header) = packet.read::<Ipv6>((inner & MAX_OFFSET) as usize) else {
         return false;
     };
-    let (next, destination) = (header.next_header, header.destination);
+    let (next, source, destination) = (header.next_header, header.source, header.destination);
+    let is_nested = may_be_nested(next) && is_of_node::<P, V6>(packet, &Addr6(source));
     let has_transport = !is_extension(next);
     let transport = inner + size_of::<Ipv6>() as u32;
-    is_for_frontend::<P, V6>(packet, &Addr6(destination), has_transport.then_some(transport), next)
+    is_for_frontend::<P, V6>(packet, &Addr6(destination), has_transport.then_some(transport), next, is_nested)
 }
 
 /// Whether a node would take an inner packet for a client's, or for an ICMP error about one.
@@ -102,6 +105,7 @@ fn is_for_frontend<P: Packet, F: Icmp>(
     address: &F::Address,
     transport: Option<u32>,
     number: u8,
+    is_nested: bool,
 ) -> bool {
     let Some(transport) = transport.map(|offset| (offset & MAX_OFFSET) as usize) else {
         return is_known::<F>(address);
@@ -112,13 +116,13 @@ fn is_for_frontend<P: Packet, F: Icmp>(
         return header.is_some_and(|header| F::is_error(header.kind)) && is_known::<F>(address);
     }
     if number == protocol::IPV4 || number == protocol::IPV6 {
-        return is_nested::<P, F>(packet, address);
+        return is_nested;
     }
     let Some(ports) = packet.read::<Ports>(transport).filter(|_| has_ports(number)) else {
         return false;
     };
     let port = ports.destination;
-    if number == protocol::UDP && port == FOU_PORT.to_be() && is_nested::<P, F>(packet, address) {
+    if is_nested && port == FOU_PORT.to_be() {
         return true;
     }
     is_direct::<F>(*address, port, number, SCOPE_EXTERNAL)
@@ -126,14 +130,21 @@ fn is_for_frontend<P: Packet, F: Icmp>(
             && is_direct::<F>(F::Address::default(), port, number, SCOPE_ENCAPSULATED)
 }
 
-/// Whether a tunnel inside a tunnel is a forwarded packet for a node.
-///
-/// A node with a tunnel device takes off the outer header, and its programs would take the inner packet for a
-/// node's. A node's own tunnel device may carry our tunnels to another node: it forgets the device a packet
-/// came in by.
+/// Whether an inner packet may be a tunnel itself.
 #[inline(always)]
-fn is_nested<P: Packet, F: Family>(packet: P, address: &F::Address) -> bool {
-    packet.came_in_by() != 0 && peers::peer::<F>(address) & PEER_NODE != 0
+const fn may_be_nested(number: u8) -> bool {
+    matches!(number, protocol::IPV4 | protocol::IPV6 | protocol::UDP)
+}
+
+/// Whether the inner packet of a forwarded tunnel claims to be a node's.
+///
+/// A node with a tunnel device takes off the outer header. Its programs then believe the inner packet by its
+/// source, whether it goes to the node or to a pod. A node's own tunnel device may carry our tunnels to another
+/// node: it forgets the device a packet came in by.
+#[inline(always)]
+fn is_of_node<P: Packet, F: Family>(packet: P, source: &F::Address) -> bool {
+    let is_node = || F::is_outer_source(source) || peers::peer::<F>(source) & PEER_NODE != 0;
+    packet.came_in_by() != 0 && is_node()
 }
 
 /// Whether the frontend exists and nodes send each other its packets.

@@ -90,13 +90,12 @@ fn what_a_pod_or_a_process_encapsulates_for_a_frontend_does_not_leave(tunnel: Tu
         longer.layers.insert(1, Layer::from(Extension::hop_by_hop(1)));
         leaves(&bed, &longer, 0).assert_dropped(Reason::ForgedTunnel);
     }
-    // Nor in a tunnel that a device of the other node takes off first.
-    let of_nodes = Layer::ip(case.family.node(1), case.family.node(2));
-    for nested in [
-        inner[0].clone().encapsulated(of_nodes.clone()),
-        inner[0].clone().encapsulated(of_nodes).in_udp(4000, FOU_PORT),
-    ] {
-        leaves(&bed, &tunnel.around(&nested, 1, 2, 0), 0).assert_dropped(Reason::ForgedTunnel);
+    // Nor in a tunnel that a device of the other node takes off first, for the node or for its pod.
+    for to in [case.family.node(2), case.remote_pod(2).ip()] {
+        let nested = inner[0].clone().encapsulated(Layer::ip(case.family.node(1), to));
+        for nested in [nested.clone(), nested.in_udp(4000, FOU_PORT)] {
+            leaves(&bed, &tunnel.around(&nested, 1, 2, 0), 0).assert_dropped(Reason::ForgedTunnel);
+        }
     }
     // Nor into a pod of this node.
     bed.send(Hook::TcPodOut, &tunnel.between(&inner[0], (forgers(tunnel)[1], pod), 0))
@@ -162,8 +161,9 @@ fn tunnels_that_hold_nothing_for_us_leave_byte_for_byte(tunnel: Tunnel) {
         case.udp(),
         ping,
         Frame::ip(case.client().ip(), case.remote_pod(2).ip()).payload(vec![0; 40]),
-        // A tunnel between pods, in one to a node.
+        // A pod's own tunnels, to a pod and to a node, in one to a node.
         syn.clone().encapsulated(Layer::ip(case.pod(1).ip(), case.remote_pod(2).ip())),
+        syn.clone().encapsulated(Layer::ip(case.pod(1).ip(), case.family.node(2))),
     ];
     for frame in &inner {
         let tunnelled = tunnel.around(frame, 1, 2, 0);
