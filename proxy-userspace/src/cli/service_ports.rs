@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use super::table::{Table, some_of};
+use super::table::{Table, service_port, some_of};
 use crate::dataplane::ebpf::read::ServiceView;
 
 /// Namespace, name, port name and protocol.
@@ -28,9 +28,8 @@ pub fn table(services: &[ServiceView]) -> Table {
     let mut table =
         Table::new(&["SERVICE", "PROTO", "KIND", "ADDRESSES", "LIST", "FORWARDING", "BACKENDS", "PACKETS"]);
     for ((namespace, name, port, protocol), service) in ports(services) {
-        let separator = if port.is_empty() { "" } else { ":" };
         table.push([
-            format!("{namespace}/{name}{separator}{port}"),
+            service_port(namespace, name, port),
             protocol.to_owned(),
             joined(&service.kinds),
             service.addresses(),

@@ -5,7 +5,7 @@ use clap::Args;
 use super::ipvs::services_table;
 use super::service_ports;
 use super::shown::Shown;
-use super::table::{Table, owners, ranges};
+use super::table::{Table, owners, ranges, service_port};
 use super::{CliError, Show};
 use crate::dataplane::ebpf::read::{FrontendView, PinnedMaps, ServiceView};
 use crate::dataplane::ipvs;
@@ -45,8 +45,7 @@ fn table(services: &[ServiceView]) -> Table {
         "PACKETS",
     ]);
     for service in services {
-        let separator = if service.port.is_empty() { "" } else { ":" };
-        let name = format!("{}/{}{separator}{}", service.namespace, service.name, service.port);
+        let name = service_port(&service.namespace, &service.name, &service.port);
         for frontend in &service.frontends {
             table.push([
                 name.clone(),

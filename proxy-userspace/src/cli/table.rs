@@ -44,6 +44,12 @@ impl fmt::Display for Table {
     }
 }
 
+/// Returns a Service port in one word: `namespace/name:port`, without the colon for an unnamed port.
+pub fn service_port(namespace: &str, name: &str, port: &str) -> String {
+    let separator = if port.is_empty() { "" } else { ":" };
+    format!("{namespace}/{name}{separator}{port}")
+}
+
 /// Returns the cell of a list: its first items, and the number of the others.
 pub fn some_of<T: ToString>(items: &[T]) -> String {
     const SHOWN: usize = 3;
