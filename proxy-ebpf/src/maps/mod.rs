@@ -222,8 +222,8 @@ pub static ICMP_SOURCES: LruHashMap<SourcePrefix, u64, ICMP_SOURCES_ENTRIES> = L
 /// programs.
 #[btf_map]
 pub static ICMP_TOTAL: PerCpuArray<u64, { KINDS as usize }> = PerCpuArray::new();
-/// Addresses of Services that are on no device of this node; the value is a set of `VIP_*` bits. Written by
-/// the agent.
+/// Addresses of Services; the value is a set of `VIP_*` bits, or `VIP_ON_NODE` alone for a node's address. Written
+/// by the agent.
 #[btf_map]
 pub static VIPS: HashMap<VipKey, u32, SERVICES_DEFAULT> = HashMap::new();
 /// The filter in front of VIPS; see [`filter_bit`](proxy_common::vip::filter_bit).
