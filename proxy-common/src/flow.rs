@@ -95,6 +95,64 @@ pub fn fingerprint<A: Address>(key: &FlowKey<A>) -> u16 {
     (flow_hash(key) >> 16) as u16 | 1
 }
 
+impl<A: Address> Flow<A> {
+    /// Returns whether the entry is that of a client's packets with this key.
+    ///
+    /// The map may give a value to another key while a program reads it: an LRU map reuses nodes at
+    /// once, and an update of an existing key frees one. Every entry therefore holds its client, or
+    /// a fingerprint, which shows another connection's entry.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_clients(&self, key: &FlowKey<A>) -> bool {
+        if self.check != 0 {
+            return self.flags & FLOW_REPLY == 0 && self.check == fingerprint(key);
+        }
+        let same_port = self.source_port == key.source_port || self.flags & FLOW_REWRITE_SOURCE != 0;
+        self.flags & FLOW_REPLY == 0 && self.source == key.source && same_port
+    }
+    /// Returns whether the entry is that of replies with this key, which go to the client.
+    ///
+    /// As in [`is_clients`](Self::is_clients), it shows another connection's entry.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_reply(&self, key: &FlowKey<A>) -> bool {
+        if self.check != 0 {
+            return self.flags & FLOW_REPLY != 0 && self.check == fingerprint(key);
+        }
+        let same_port =
+            self.destination_port == key.destination_port || self.flags & FLOW_REWRITE_DESTINATION != 0;
+        self.flags & FLOW_REPLY != 0 && self.destination == key.destination && same_port
+    }
+    /// Returns whether the entry is that of the other direction of this key.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_twin_of(&self, key: &FlowKey<A>) -> bool {
+        self.source == key.destination
+            && self.source_port == key.destination_port
+            && self.destination == key.source
+            && self.destination_port == key.source_port
+    }
+    /// Turns the client's entry into the reply's, or the reverse: `twin` takes the place of `key`.
+    #[inline(always)]
+    pub fn reverse(&mut self, key: &FlowKey<A>, twin: &FlowKey<A>) {
+        const REWRITES: u8 = FLOW_REWRITE_SOURCE | FLOW_REWRITE_DESTINATION;
+        self.source = key.destination;
+        self.source_port = key.destination_port;
+        self.destination = key.source;
+        self.destination_port = key.source_port;
+        self.flags = (self.flags ^ FLOW_REPLY) & !REWRITES | swap_rewrites(self.flags);
+        if self.check != 0 {
+            self.check = fingerprint(twin);
+        }
+    }
+}
+
+/// Swaps the rewrite flags: the source of one direction is the destination of the other.
+#[inline(always)]
+const fn swap_rewrites(flags: u8) -> u8 {
+    (flags & FLOW_REWRITE_SOURCE) << 1 | (flags & FLOW_REWRITE_DESTINATION) >> 1
+}
+
 impl<A: Copy> Flow<A> {
     /// Returns whether the client's address is translated (SNAT).
     #[inline(always)]

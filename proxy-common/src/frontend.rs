@@ -80,4 +80,13 @@ impl Frontend {
     pub const fn kind(&self) -> u32 {
         self.flags >> FRONTEND_KIND_SHIFT
     }
+    /// Returns whether a DSR director can do without a flow entry, by rule 1 of the
+    /// [slot](crate::rules), as long as nothing changed.
+    ///
+    /// Affinity needs an entry: a client may have another backend than its slot's.
+    #[inline(always)]
+    #[must_use]
+    pub const fn needs_no_flow_entry(&self) -> bool {
+        self.flags & (FRONTEND_DSR | FRONTEND_AFFINITY) == FRONTEND_DSR
+    }
 }

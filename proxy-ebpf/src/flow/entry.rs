@@ -5,7 +5,7 @@
 
 use proxy_common::flow::{
     FLOW_CLOSING, FLOW_DECAPSULATED, FLOW_ENCAPSULATE, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT, FLOW_OUTER_IPV6,
-    FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, Flow, fingerprint,
+    Flow,
 };
 use proxy_common::selection::BackendRef;
 
@@ -91,7 +91,7 @@ pub enum Sender {
 pub fn lookup<F: Family>(parsed: &Parsed<F::Address>, service: u32) -> Option<(Found, &'static FlowOf<F>)> {
     let (found, flow) = find::<F>(&parsed.key)?;
     let ended = flow.state == FLOW_CLOSING || flow.flags & FLOW_FIN_CLIENT != 0;
-    let belongs = flow.service == service && is_client_entry::<F>(flow, &parsed.key);
+    let belongs = flow.service == service && flow.is_clients(&parsed.key);
     (belongs && !(parsed.is_syn() && ended)).then_some((found, flow))
 }
 
@@ -100,45 +100,20 @@ pub fn lookup<F: Family>(parsed: &Parsed<F::Address>, service: u32) -> Option<(F
 pub fn lookup_reply<F: Family>(parsed: &Parsed<F::Address>) -> Option<(Found, Endpoint<F>, u16)> {
     let (found, flow) = find::<F>(&parsed.key)?;
     let frontend = (flow.source, flow.source_port);
-    is_reply_entry::<F>(flow, &parsed.key).then_some((found, frontend, flow.destination_port))
+    flow.is_reply(&parsed.key).then_some((found, frontend, flow.destination_port))
 }
 
 /// The live entry for a reply from a backend on another node to this one. It holds frontend and client.
 #[inline(always)]
 pub fn lookup_translated<F: Family>(key: &KeyOf<F>) -> Option<(Found, &'static FlowOf<F>)> {
-    find::<F>(key).filter(|(found, flow)| found.translated && is_reply_entry::<F>(flow, key))
+    find::<F>(key).filter(|(found, flow)| found.translated && flow.is_reply(key))
 }
 
 /// The live entry, of either direction, for packets with a quoted tuple.
 #[inline(always)]
 pub fn lookup_quoted<F: Family>(key: &KeyOf<F>) -> Option<&'static FlowOf<F>> {
     let (_, flow) = find::<F>(key)?;
-    (is_client_entry::<F>(flow, key) || is_reply_entry::<F>(flow, key)).then_some(flow)
-}
-
-/// Whether an entry is that of the client's packets with this key.
-///
-/// The map may give a value to another key while it is read: an LRU map reuses nodes at once, and an update
-/// of an existing key frees one. Every entry therefore holds its client, or a fingerprint, which shows
-/// another connection's entry.
-#[inline(always)]
-pub fn is_client_entry<F: Family>(flow: &FlowOf<F>, key: &KeyOf<F>) -> bool {
-    if flow.check != 0 {
-        return flow.flags & FLOW_REPLY == 0 && flow.check == fingerprint(key);
-    }
-    let same_port = flow.source_port == key.source_port || flow.flags & FLOW_REWRITE_SOURCE != 0;
-    flow.flags & FLOW_REPLY == 0 && flow.source == key.source && same_port
-}
-
-/// As [`is_client_entry`], for a reply: it goes to the client.
-#[inline(always)]
-pub fn is_reply_entry<F: Family>(flow: &FlowOf<F>, key: &KeyOf<F>) -> bool {
-    if flow.check != 0 {
-        return flow.flags & FLOW_REPLY != 0 && flow.check == fingerprint(key);
-    }
-    let same_port =
-        flow.destination_port == key.destination_port || flow.flags & FLOW_REWRITE_DESTINATION != 0;
-    flow.flags & FLOW_REPLY != 0 && flow.destination == key.destination && same_port
+    (flow.is_clients(key) || flow.is_reply(key)).then_some(flow)
 }
 
 #[inline(always)]
@@ -164,33 +139,4 @@ fn live<F: Family>(flow: &FlowOf<F>, embryo: bool) -> Option<Found> {
     let translated = check != 0;
     let backend = BackendRef(backend);
     Some(Found { backend, client_port: source_port, last_seen, now, flags, embryo, translated })
-}
-
-/// Whether an entry is that of the other direction of this key.
-#[inline(always)]
-pub fn is_twin<F: Family>(twin: &FlowOf<F>, key: &KeyOf<F>) -> bool {
-    twin.source == key.destination
-        && twin.source_port == key.destination_port
-        && twin.destination == key.source
-        && twin.destination_port == key.source_port
-}
-
-/// Turns the client's entry into the reply's, or the reverse: `twin` takes the place of `key`.
-#[inline(always)]
-pub fn reverse_entry<F: Family>(flow: &mut FlowOf<F>, key: &KeyOf<F>, twin: &KeyOf<F>) {
-    const REWRITES: u8 = FLOW_REWRITE_SOURCE | FLOW_REWRITE_DESTINATION;
-    flow.source = key.destination;
-    flow.source_port = key.destination_port;
-    flow.destination = key.source;
-    flow.destination_port = key.source_port;
-    flow.flags = (flow.flags ^ FLOW_REPLY) & !REWRITES | swap_rewrites(flow.flags);
-    if flow.check != 0 {
-        flow.check = fingerprint(twin);
-    }
-}
-
-/// Swaps the rewrite flags: the source of one direction is the destination of the other.
-#[inline(always)]
-const fn swap_rewrites(flags: u8) -> u8 {
-    (flags & FLOW_REWRITE_SOURCE) << 1 | (flags & FLOW_REWRITE_DESTINATION) >> 1
 }

@@ -8,10 +8,7 @@ mod proof;
 pub mod snat_ports;
 mod track;
 
-pub use entry::{
-    Found, Sender, find, is_client_entry, is_reply_entry, is_twin, lookup, lookup_quoted, lookup_reply,
-    lookup_translated, reverse_entry,
-};
+pub use entry::{Found, Sender, find, lookup, lookup_quoted, lookup_reply, lookup_translated};
 pub use open::{
     IN_USE, Owner, REFUSED, blank, clear, create, first_state, forget, forget_ambiguous, port_or_verdict,
     remember,

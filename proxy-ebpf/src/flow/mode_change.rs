@@ -4,19 +4,39 @@
 //! of the other mode pass untouched: IPVS is in the stack, and only needs to get them. `SHARE` is fixed when
 //! the programs are loaded, so the verifier removes all of this code if a mode serves alone.
 
+use proxy_common::frontend::Frontend;
 use proxy_common::rules::Role;
 
 use crate::flow;
 use crate::maps::family::Family;
 use crate::maps::mode::{is_newer, is_older, owns_unknown};
 use crate::packet::Parsed;
-use crate::verdict::{NO_ROOM, NextStage, UNTOUCHED};
+use crate::verdict::{NO_ROOM, NextStage, UNTOUCHED, Verdict};
+
+/// The frontend of a client's packet as `admit` shows it to the client, if this mode serves the packet.
+///
+/// After this mode has given way, the other mode decides which clients it serves.
+#[inline(always)]
+pub fn claim<F: Family>(
+    parsed: &Parsed<F::Address>,
+    frontend: Frontend,
+    admit: impl FnOnce(Frontend) -> Result<Frontend, Verdict>,
+) -> Result<Frontend, NextStage> {
+    if is_other_modes::<F>(parsed, frontend.needs_no_flow_entry()) {
+        return Err(UNTOUCHED.into());
+    }
+    let frontend = admit(frontend).map_err(|refusal| if is_older() { UNTOUCHED } else { refusal })?;
+    if is_older() {
+        check_owner::<F>(parsed, frontend.service, frontend.needs_no_flow_entry())?;
+    }
+    Ok(frontend)
+}
 
 /// Whether a packet for a frontend is the other mode's, whichever side sent it.
 ///
 /// A director `needs_no_entry` of its connections.
 #[inline(always)]
-pub fn is_other_modes<F: Family>(parsed: &Parsed<F::Address>, needs_no_entry: bool) -> bool {
+fn is_other_modes<F: Family>(parsed: &Parsed<F::Address>, needs_no_entry: bool) -> bool {
     match parsed.role() {
         Role::Midstream => is_newer() && began_before::<F>(parsed, needs_no_entry),
         Role::Datagram => is_older(),
@@ -27,7 +47,7 @@ pub fn is_other_modes<F: Family>(parsed: &Parsed<F::Address>, needs_no_entry: bo
 #[inline(never)]
 fn began_before<F: Family>(parsed: &Parsed<F::Address>, needs_no_entry: bool) -> bool {
     match flow::find::<F>(&parsed.key) {
-        Some((found, flow)) if flow::is_client_entry::<F>(flow, &parsed.key) => found.backend.is_none(),
+        Some((found, flow)) if flow.is_clients(&parsed.key) => found.backend.is_none(),
         _ => !(needs_no_entry && owns_unknown(parsed.key.protocol)),
     }
 }
@@ -37,14 +57,11 @@ fn began_before<F: Family>(parsed: &Parsed<F::Address>, needs_no_entry: bool) ->
 /// `other_mode` enters such a connection, in a stage with a stack of its own. A director that
 /// `needs_no_entry` could otherwise not tell it from its own.
 #[inline(always)]
-pub fn check_owner<F: Family>(
+fn check_owner<F: Family>(
     parsed: &Parsed<F::Address>,
     service: u32,
     needs_no_entry: bool,
 ) -> Result<(), NextStage> {
-    if !is_older() {
-        return Ok(());
-    }
     match age::<F>(parsed, service) {
         KNOWN => Ok(()),
         UNKNOWN if needs_no_entry && owns_unknown(parsed.key.protocol) => Ok(()),

@@ -8,7 +8,7 @@ use proxy_common::flow::{
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
 
-use crate::flow::entry::{find, is_reply_entry, reverse_entry};
+use crate::flow::entry::find;
 use crate::header::{has_connections, tcp_flag};
 use crate::maps::family::{Endpoint, Family, FlowOf, KeyOf};
 use crate::maps::global::{KEY, REPLY_KEY, global_by_family, key_room, store_key, stored_key};
@@ -126,7 +126,7 @@ fn insert_both<F: Family>(key: &KeyOf<F>, reply_key: &mut KeyOf<F>, owner: &Owne
     if F::flows_new().insert(key, &flow, BPF_ANY.into()).is_err() {
         return REFUSED;
     }
-    reverse_entry::<F>(&mut flow, key, reply_key);
+    flow.reverse(key, reply_key);
     if F::flows_new().insert(&*reply_key, &flow, BPF_ANY.into()).is_err() {
         return REFUSED;
     }
@@ -181,7 +181,7 @@ pub fn forget_ambiguous<F: Family>(key: &KeyOf<F>) {
     let Some((found, reply)) = find::<F>(&reply_key) else {
         return;
     };
-    if found.translated || !is_reply_entry::<F>(reply, &reply_key) {
+    if found.translated || !reply.is_reply(&reply_key) {
         return;
     }
     for key in [&reply.twin(&reply_key), &reply_key] {

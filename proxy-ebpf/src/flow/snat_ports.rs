@@ -256,7 +256,7 @@ fn occupancy_body<F: Family>() -> u32 {
 fn occupancy<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>) -> u32 {
     match flow::find::<F>(reply_key) {
         None => FREE,
-        Some((_, entry)) if flow::is_twin::<F>(entry, key) => FREE,
+        Some((_, entry)) if entry.is_twin_of(key) => FREE,
         Some((found, entry)) => worth::<F>(&found, entry),
     }
 }
@@ -297,7 +297,7 @@ fn remove_both<F: Family>(reply_key: &KeyOf<F>) {
         return;
     };
     let client_key = entry.twin(reply_key);
-    if flow::find::<F>(&client_key).is_some_and(|(_, client)| flow::is_twin::<F>(client, reply_key)) {
+    if flow::find::<F>(&client_key).is_some_and(|(_, client)| client.is_twin_of(reply_key)) {
         let _ = F::flows().remove(&client_key);
         let _ = F::flows_new().remove(&client_key);
     }
@@ -341,7 +341,7 @@ fn enter<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>, owner: &Owner, state: 
     {
         return flow::IN_USE;
     }
-    flow::reverse_entry::<F>(&mut flow, reply_key, key);
+    flow.reverse(reply_key, key);
     if F::flows_new().insert(key, &flow, BPF_ANY.into()).is_err() {
         return flow::REFUSED;
     }

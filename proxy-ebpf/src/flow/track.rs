@@ -6,7 +6,7 @@ use proxy_common::flow::{
     FLOW_FIN_CLIENT, FLOW_SYN,
 };
 
-use super::entry::{Found, Sender, find, is_client_entry, is_reply_entry, is_twin, reverse_entry};
+use super::entry::{Found, Sender, find};
 use super::proof;
 use crate::header::{has_connections, tcp_flag};
 use crate::maps::clock;
@@ -74,7 +74,7 @@ fn has_seen_answer<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>, number: u32)
     let Some(flow) = (unsafe { F::flows_new().get(key) }) else {
         return false;
     };
-    if !is_client_entry::<F>(flow, key) {
+    if !flow.is_clients(key) {
         return false;
     }
     if flow.flags & FLOW_ENCAPSULATE != 0 || !has_connections(key.protocol) {
@@ -114,7 +114,7 @@ fn move_to_flows<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) -> bool {
         return false;
     };
     let mut flow = *entry;
-    if !is_client_entry::<F>(&flow, key) {
+    if !flow.is_clients(key) {
         return false;
     }
     let is_alone = flow.flags & FLOW_ENCAPSULATE != 0;
@@ -137,7 +137,7 @@ fn move_to_flows<F: Family>(key: &KeyOf<F>, place: *mut KeyOf<F>) -> bool {
     }
     let _ = F::flows_new().remove(key);
     if !is_alone {
-        reverse_entry::<F>(&mut flow, key, twin_key);
+        flow.reverse(key, twin_key);
         let _ = F::flows().insert(twin_key, &flow, BPF_ANY.into());
         let _ = F::flows_new().remove(twin_key);
     }
@@ -183,8 +183,8 @@ fn renew_both<F: Family>(key: &KeyOf<F>, tcp_flags: u8, embryo: bool, sender: Se
     // until its next packet.
     let flow = unsafe { &mut *entry };
     let ours = match sender {
-        Sender::Client => is_client_entry::<F>(flow, key),
-        Sender::Backend => is_reply_entry::<F>(flow, key),
+        Sender::Client => flow.is_clients(key),
+        Sender::Backend => flow.is_reply(key),
     };
     if !ours {
         return;
@@ -198,7 +198,7 @@ fn renew_both<F: Family>(key: &KeyOf<F>, tcp_flags: u8, embryo: bool, sender: Se
     let twin = if embryo { F::flows_new().get_ptr_mut(&twin_key) } else { F::flows().get_ptr_mut(&twin_key) };
     // SAFETY: as above.
     if let Some(twin) = twin.map(|twin| unsafe { &mut *twin })
-        && is_twin::<F>(twin, key)
+        && twin.is_twin_of(key)
     {
         update::<F>(twin, tcp_flags, sender, now);
         return;
@@ -207,7 +207,7 @@ fn renew_both<F: Family>(key: &KeyOf<F>, tcp_flags: u8, embryo: bool, sender: Se
         let _ = if embryo { F::flows_new().remove(key) } else { F::flows().remove(key) };
         return;
     }
-    reverse_entry::<F>(&mut flow, key, &twin_key);
+    flow.reverse(key, &twin_key);
     let _ = if embryo {
         F::flows_new().insert(&twin_key, &flow, BPF_ANY.into())
     } else {
@@ -255,5 +255,5 @@ fn update<F: Family>(flow: &mut FlowOf<F>, tcp_flags: u8, sender: Sender, now: u
 /// reply key given away.
 #[inline(always)]
 fn is_given_away<F: Family>(twin_key: &KeyOf<F>, key: &KeyOf<F>) -> bool {
-    find::<F>(twin_key).is_some_and(|(_, twin)| !is_twin::<F>(twin, key))
+    find::<F>(twin_key).is_some_and(|(_, twin)| !twin.is_twin_of(key))
 }

@@ -69,7 +69,7 @@ fn receive_inner<P: Packet, O: Header, F: Header, E: Encapsulation>(
         None => O::read_hint(packet, ETHERNET).ok_or(NO_ROOM)?,
     };
     // The director checked this too, but the sender may not be a director.
-    source::check_ranges::<F>(&frontend, &inner.key)?;
+    let frontend = source::check_ranges::<F>(frontend, &inner.key)?;
     let verdict = serve::<P, O, F, E>(packet, &mut inner, &frontend, hint)?;
     observe::count_service(frontend.service, packet.length());
     Ok(verdict)
@@ -138,7 +138,7 @@ fn serve<P: Packet, O: Header, F: Header, E: Encapsulation>(
         );
     }
     let chosen = choose::<F>(inner, frontend, hint);
-    let Some(backend) = backend::lookup_backend::<F>(chosen) else {
+    let Some(backend) = F::backend(chosen) else {
         return Err(if is_for_pod {
             pass_untouched::<F>(inner)
         } else {
@@ -211,7 +211,7 @@ fn choose<F: Family>(inner: &Parsed<F::Address>, frontend: &Frontend, hint: u32)
     if hint & ONWARD != 0 || !suits {
         return hinted;
     }
-    slot.second_chance(hinted, inner.role(), |other| backend::lookup_backend::<F>(other).is_some())
+    slot.second_chance(hinted, inner.role(), |other| F::backend(other).is_some())
 }
 
 #[inline(always)]

@@ -88,7 +88,7 @@ pub fn encapsulate<P: Packet, F: Header>(
     parsed: &Parsed<F::Address>,
     reference: BackendRef,
 ) -> Decision {
-    let backend = backend::lookup_backend::<F>(reference).ok_or(Verdict::Drop(Reason::NoBackend))?;
+    let backend = F::backend(reference).ok_or(Verdict::Drop(Reason::NoBackend))?;
     if parsed.hop_limit <= 1 {
         return Err(Verdict::Refuse(Reason::HopLimit, backend.way));
     }
@@ -125,7 +125,7 @@ fn find<P: Packet, F: Family>(
     size: u32,
     next: &mut NextHop,
 ) -> Result<&'static F::Address, Verdict> {
-    let backend = backend::lookup_backend::<F>(reference).ok_or(Verdict::Drop(Reason::NoBackend))?;
+    let backend = F::backend(reference).ok_or(Verdict::Drop(Reason::NoBackend))?;
     if backend.is_local() {
         find_here::<P, F>(packet, &backend.address, size, next)?;
         return Ok(&handoff::load::<F>()?.source);

@@ -38,7 +38,7 @@ pub fn hand_over_new<F: Family>(backend: &Backend<F::Address>, owner: &Owner) ->
 #[inline(always)]
 pub fn hand_over_flow<F: Family>(entry: &FlowOf<F>, key: &KeyOf<F>) -> Option<NextStage> {
     let leave = handoff::store::<F>(entry);
-    flow::is_client_entry::<F>(handoff::load::<F>().ok()?, key).then_some(leave)
+    handoff::load::<F>().ok()?.is_clients(key).then_some(leave)
 }
 
 /// Whether a packet is the reply of a backend on another node.
@@ -82,7 +82,7 @@ pub fn store_reply<F: Family>(key: &KeyOf<F>) -> Result<(Found, &'static FlowOf<
     let (found, entry) = flow::lookup_translated::<F>(key).ok_or(UNTOUCHED)?;
     handoff::store::<F>(entry);
     let entry = handoff::load::<F>()?;
-    if flow::is_reply_entry::<F>(entry, key) { Ok((found, entry)) } else { Err(UNTOUCHED) }
+    if entry.is_reply(key) { Ok((found, entry)) } else { Err(UNTOUCHED) }
 }
 
 /// Sends a backend's reply to this node on to the client, from the frontend. Other packets are not ours.

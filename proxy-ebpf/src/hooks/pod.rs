@@ -79,11 +79,8 @@ fn forward_parsed<P: Packet, F: Header>(
     if frontend.flags & FRONTEND_NODE_ONLY != 0 {
         return Err(UNTOUCHED.into());
     }
-    if mode_change::is_other_modes::<F>(parsed, false) {
-        return Err(UNTOUCHED.into());
-    }
-    mode_change::check_owner::<F>(parsed, frontend.service, false)?;
-    source::check_ranges::<F>(&frontend, key)?;
+    let frontend =
+        mode_change::claim::<F>(parsed, frontend, |frontend| source::check_ranges::<F>(frontend, key))?;
     let verdict = serve::<P, F>(packet, parsed, &frontend)?;
     observe::count_service(frontend.service, packet.length());
     Ok(verdict)
@@ -131,8 +128,7 @@ fn open<P: Packet, F: Header>(
     }
     let slot = backend::select_slot::<F>(frontend, &parsed.key);
     let reference = affinity::choose::<F>(frontend, parsed, slot);
-    let backend =
-        backend::lookup_backend::<F>(reference).ok_or_else(|| backend::verdict_of_none(frontend))?;
+    let backend = F::backend(reference).ok_or_else(|| backend::verdict_of_none(frontend))?;
     let owner = Owner { backend: reference, service: frontend.service, flags: 0 };
     if backend.address == parsed.key.source {
         return Err(snat::hand_over_new::<F>(backend, &owner));

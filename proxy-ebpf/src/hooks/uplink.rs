@@ -3,16 +3,16 @@
 use proxy_common::backend::Backend;
 use proxy_common::flow::FLOW_ENCAPSULATE;
 use proxy_common::fragment::Side;
-use proxy_common::frontend::{FRONTEND_DSR, FRONTEND_LISTENER, Frontend};
+use proxy_common::frontend::{FRONTEND_DSR, Frontend};
 use proxy_common::selection::{BackendRef, Slot};
 use proxy_common::verdict::Reason;
 
-use crate::flow::{self, Owner, mode_change};
+use crate::flow::{self, Found, Owner, mode_change};
 use crate::forward::{decap, dsr_node, dsr_pod, fragment_ipv4, nat, other_mode, snat};
 use crate::header::{ETHERNET, protocol};
 use crate::icmp::{self, Icmp};
 use crate::maps::config::{is_snat_port, takes_ipip};
-use crate::maps::family::Family;
+use crate::maps::family::{Family, FlowOf};
 use crate::maps::v4::V4;
 use crate::maps::v6::V6;
 use crate::maps::{mode, observe};
@@ -113,85 +113,66 @@ fn forward_parsed<P: Packet, F: Header>(
     let Some(frontend) = backend::lookup_frontend::<F>(&parsed.key) else {
         return Err(vip::unknown_port::<F>(&parsed.key.destination).into());
     };
-    if mode_change::is_other_modes::<F>(parsed, backend::needs_no_flow_entry(&frontend)) {
-        return Err(UNTOUCHED.into());
-    }
-    // After this mode has given way, the other mode decides which clients it serves.
-    let refused = |verdict| if mode::is_older() { UNTOUCHED } else { verdict };
-    let frontend = source::admit::<F>(frontend, &parsed.key).map_err(refused)?;
-    if frontend.flags & FRONTEND_LISTENER != 0 {
-        return Err(UNTOUCHED.into());
-    }
-    mode_change::check_owner::<F>(parsed, frontend.service, backend::needs_no_flow_entry(&frontend))?;
-    let verdict = serve::<P, F>(packet, parsed, &frontend)?;
+    let frontend =
+        mode_change::claim::<F>(parsed, frontend, |frontend| source::admit::<F>(frontend, &parsed.key))?;
+    let choice = choose::<F>(parsed, &frontend)?;
+    let verdict = send::<P, F>(packet, parsed, &frontend, &choice)?;
     observe::count_service(frontend.service, packet.length());
     Ok(verdict)
 }
 
-/// Serves a packet by its slot alone if that suffices, else by its flow entry.
-#[inline(always)]
-fn serve<P: Packet, F: Header>(
-    packet: &mut P,
-    parsed: &Parsed<F::Address>,
-    frontend: &Frontend,
-) -> Result<Verdict, NextStage> {
-    if !backend::needs_no_flow_entry(frontend) {
-        return serve_by_flow::<P, F>(packet, parsed, frontend, None);
-    }
-    if node_flow::is_nodes_ephemeral::<F>(parsed, frontend) {
-        return Err(UNTOUCHED.into());
-    }
-    let slot = backend::select_slot::<F>(frontend, &parsed.key);
-    if !slot.is_unsettled()
-        && !mode::is_newer()
-        && let Some(backend) = backend::lookup_backend::<F>(slot.current())
-        && !backend.is_local()
-    {
-        if dsr_pod::prepare::<F>(backend, &parsed.key, slot.current(), frontend, 0) {
-            return Err(NextStage::ToPod);
-        }
-        return Ok(dsr_node::send::<P, F>(packet, parsed, backend)?);
-    }
-    serve_by_flow::<P, F>(packet, parsed, frontend, Some(slot))
+/// The backend of a client's packet, and what this node knows of the connection.
+struct Choice<F: Family> {
+    backend: &'static Backend<F::Address>,
+    reference: BackendRef,
+    connection: Connection<F>,
 }
 
-/// Serves a packet by its flow entry, or by its slot if it has none.
+/// What this node knows of a connection.
+enum Connection<F: Family> {
+    /// It has this entry.
+    Known(Found, &'static FlowOf<F>),
+    /// Its slot tells its backend: it needs no entry.
+    BySlot,
+    /// This is the first packet that this node sees of it.
+    New,
+}
+
+/// Chooses a packet's backend: by its slot alone if that suffices, else by its flow entry, else anew.
 #[inline(always)]
-fn serve_by_flow<P: Packet, F: Header>(
-    packet: &mut P,
-    parsed: &Parsed<F::Address>,
-    frontend: &Frontend,
-    slot: Option<Slot>,
-) -> Result<Verdict, NextStage> {
-    if let Some((found, entry)) = flow::lookup::<F>(parsed, frontend.service)
-        && let Some(backend) = backend::lookup_keeper::<F>(found.backend, parsed)
-    {
-        if found.is_translated() {
-            let leave = snat::hand_over_flow::<F>(entry, &parsed.key).ok_or(NO_ROOM)?;
-            affinity::track::<P, F>(packet, parsed, found, frontend);
-            return Err(leave);
+fn choose<F: Family>(parsed: &Parsed<F::Address>, frontend: &Frontend) -> Result<Choice<F>, NextStage> {
+    let needs_entry = !frontend.needs_no_flow_entry();
+    let mut slot = Slot::default();
+    if !needs_entry {
+        if node_flow::is_nodes_ephemeral::<F>(parsed, frontend) {
+            return Err(UNTOUCHED.into());
         }
-        if found.is_encapsulated() && dsr_pod::prepare::<F>(backend, &parsed.key, found.backend, frontend, 0)
+        slot = backend::select_slot::<F>(frontend, &parsed.key);
+        let reference = slot.current();
+        if !slot.is_unsettled()
+            && !mode::is_newer()
+            && let Some(backend) = F::backend(reference)
+            && !backend.is_local()
         {
-            affinity::track::<P, F>(packet, parsed, found, frontend);
-            return Err(NextStage::ToPod);
+            return Ok(Choice { backend, reference, connection: Connection::BySlot });
         }
-        if !backend.is_local() {
-            let verdict = dsr_node::send::<P, F>(packet, parsed, backend)?;
-            affinity::track::<P, F>(packet, parsed, found, frontend);
-            return Ok(verdict);
-        }
-        packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
-        affinity::track::<P, F>(packet, parsed, found, frontend);
-        let destination = (backend.address, backend.port);
-        let client_port = found.client_port;
-        return Ok(nat::deliver::<P, F>(packet, parsed, client_port, &destination, Reason::ServedLocal)?);
     }
-    let slot = match slot {
-        Some(slot) => slot,
-        None => backend::select_slot::<F>(frontend, &parsed.key),
-    };
-    open::<P, F>(packet, parsed, frontend, slot)
+    if let Some((found, entry)) = flow::lookup::<F>(parsed, frontend.service)
+        && let Some(backend) = F::backend(found.backend)
+        && parsed.role().keeps(backend.flags)
+    {
+        return Ok(Choice { backend, reference: found.backend, connection: Connection::Known(found, entry) });
+    }
+    if node_flow::is_nodes_own::<F>(parsed, frontend) {
+        return Err(UNTOUCHED.into());
+    }
+    if needs_entry {
+        slot = backend::select_slot::<F>(frontend, &parsed.key);
+    }
+    let chosen = affinity::choose::<F>(frontend, parsed, slot);
+    let reference = second_chance_backend::<F>(frontend, parsed, slot, chosen);
+    let backend = F::backend(reference).ok_or_else(|| backend::verdict_of_none(frontend))?;
+    Ok(Choice { backend, reference, connection: Connection::New })
 }
 
 /// The backend that gets a second chance with a DSR packet that has no flow entry.
@@ -206,48 +187,67 @@ fn second_chance_backend<F: Family>(
     slot: Slot,
     chosen: BackendRef,
 ) -> BackendRef {
-    let exists = |other| backend::lookup_backend::<F>(other).is_some();
+    let exists = |other| F::backend(other).is_some();
     let has_entry =
         |backend: &Backend<F::Address>| backend.is_local() && !backend::pod_takes::<F>(backend, &parsed.key);
-    if backend::needs_no_flow_entry(frontend) && backend::lookup_backend::<F>(chosen).is_some_and(has_entry) {
+    if frontend.needs_no_flow_entry() && F::backend(chosen).is_some_and(has_entry) {
         slot.second_chance(chosen, parsed.role(), exists)
     } else {
         chosen
     }
 }
 
-/// Opens a connection with the first packet that this node sees of it.
+/// Sends a packet to its backend in one of the four ways, and enters or renews its connection.
 #[inline(always)]
-fn open<P: Packet, F: Header>(
+fn send<P: Packet, F: Header>(
     packet: &mut P,
     parsed: &Parsed<F::Address>,
     frontend: &Frontend,
-    slot: Slot,
+    choice: &Choice<F>,
 ) -> Result<Verdict, NextStage> {
-    if node_flow::is_nodes_own::<F>(parsed, frontend) {
-        return Err(UNTOUCHED.into());
-    }
-    let reference =
-        second_chance_backend::<F>(frontend, parsed, slot, affinity::choose::<F>(frontend, parsed, slot));
-    let backend =
-        backend::lookup_backend::<F>(reference).ok_or_else(|| backend::verdict_of_none(frontend))?;
-    if frontend.flags & FRONTEND_DSR != 0
-        && dsr_pod::prepare::<F>(backend, &parsed.key, reference, frontend, FLOW_ENCAPSULATE)
+    let Choice { backend, reference, ref connection } = *choice;
+    let renew = |packet: &P| {
+        if let Connection::Known(found, _) = connection {
+            affinity::track::<P, F>(packet, parsed, *found, frontend);
+        }
+    };
+    if let Connection::Known(found, entry) = connection
+        && found.is_translated()
     {
+        let next = snat::hand_over_flow::<F>(entry, &parsed.key).ok_or(NO_ROOM)?;
+        renew(packet);
+        return Err(next);
+    }
+    let is_dsr = frontend.flags & FRONTEND_DSR != 0;
+    let (may_go_to_pod, flags) = match connection {
+        Connection::Known(found, _) => (found.is_encapsulated(), 0),
+        Connection::BySlot => (true, 0),
+        Connection::New => (is_dsr, FLOW_ENCAPSULATE),
+    };
+    if may_go_to_pod && dsr_pod::prepare::<F>(backend, &parsed.key, reference, frontend, flags) {
+        renew(packet);
         return Err(NextStage::ToPod);
     }
     let owner = Owner { backend: reference, service: frontend.service, flags: 0 };
     if backend.is_local() {
         packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
+        renew(packet);
         let destination = (backend.address, backend.port);
-        let client_port = flow::create::<F>(parsed, &destination, &owner)?;
+        let client_port = match connection {
+            Connection::Known(found, _) => found.client_port,
+            _ => flow::create::<F>(parsed, &destination, &owner)?,
+        };
         return Ok(nat::deliver::<P, F>(packet, parsed, client_port, &destination, Reason::ServedLocal)?);
     }
-    if frontend.flags & FRONTEND_DSR == 0 {
+    let is_new = matches!(connection, Connection::New);
+    if is_new && !is_dsr {
         return Err(snat::hand_over_new::<F>(backend, &owner));
     }
-    // Send first: a packet handed to TC must not be remembered here, or TC would not see a first packet.
     let verdict = dsr_node::send::<P, F>(packet, parsed, backend)?;
-    flow::remember::<F>(parsed, &owner)?;
+    // After sending: a packet handed to TC must not be remembered here, or TC would not see a first packet.
+    renew(packet);
+    if is_new {
+        flow::remember::<F>(parsed, &owner)?;
+    }
     Ok(verdict)
 }

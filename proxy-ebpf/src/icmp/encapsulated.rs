@@ -202,7 +202,7 @@ fn is_ours<P: Packet, F: Icmp>(packet: &P, quote: &Quote<F::Address>, finding: &
         return false;
     };
     let carries = |reference| {
-        let backend = backend::lookup_backend::<F>(reference);
+        let backend = F::backend(reference);
         backend.is_some_and(|backend| {
             backend.way == finding.way && backend.hint & outer::HINT_MASK == finding.hint
         })

@@ -131,17 +131,13 @@ fn unknown() -> Verdict {
 #[inline(always)]
 fn send_as<F: Family>(key: &KeyOf<F>, backend: BackendRef) -> Next {
     let takes = |backend: &Backend<F::Address>| backend::pod_takes::<F>(backend, key);
-    if backend::lookup_backend::<F>(backend).is_some_and(takes) {
-        Next::SendToPod(backend)
-    } else {
-        Next::Send(backend)
-    }
+    if F::backend(backend).is_some_and(takes) { Next::SendToPod(backend) } else { Next::Send(backend) }
 }
 
 /// Sends an error to the node of a backend, encapsulated as the connection's own packets.
 #[inline(never)]
 fn send<P: Packet, F: Icmp>(mut packet: P, to: BackendRef) -> Verdict {
-    let Some(backend) = backend::lookup_backend::<F>(to).filter(|backend| !backend.is_local()) else {
+    let Some(backend) = F::backend(to).filter(|backend| !backend.is_local()) else {
         return Verdict::Drop(Reason::IcmpUnknown);
     };
     let Some(parsed) = parse_plain::<P, F>(&packet, ETHERNET, F::PROTOCOL) else {
@@ -199,7 +195,7 @@ fn translate_by<P: Packet, F: Icmp>(packet: &P, error: &Error<F>, flow: &FlowOf<
         route::to_client::<P, F>(packet, flow, error.length, &mut next)?;
     } else {
         let backend = BackendRef(flow.backend);
-        backend::lookup_backend::<F>(backend).ok_or(Verdict::Drop(Reason::IcmpUnknown))?;
+        F::backend(backend).ok_or(Verdict::Drop(Reason::IcmpUnknown))?;
         next = NextHop::of_hop(route::hop::<P, F>(packet, backend, &flow.destination)?);
     }
     rewrite::<P, F>(packet, error, flow).ok_or(NO_ROOM)?;
@@ -262,7 +258,7 @@ fn judge_inner<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(
 /// connection.
 #[inline(never)]
 fn send_onward<P: Packet, O: Icmp, F: Icmp, E: Encapsulation>(packet: P, to: BackendRef) -> Verdict {
-    let Some(backend) = backend::lookup_backend::<F>(to) else {
+    let Some(backend) = F::backend(to) else {
         return Verdict::Drop(Reason::NoBackendHere);
     };
     let Some(inner) = parse_plain::<P, F>(&packet, ETHERNET + O::HEADER + E::BYTES, F::PROTOCOL) else {

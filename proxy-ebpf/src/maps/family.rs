@@ -8,6 +8,7 @@ use proxy_common::backend::Backend;
 use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hop::{Device, Hop};
+use proxy_common::selection::BackendRef;
 use proxy_common::source_range::SourceRange;
 use proxy_common::way::PeerKey;
 
@@ -30,8 +31,13 @@ pub trait Family: Copy {
     fn is_transport(protocol: u8) -> bool;
     /// Looks a frontend up.
     fn frontend(key: &FrontendKey<Self::Address>) -> Option<Frontend>;
-    /// Reads a backend.
-    fn backend(id: u32) -> Option<&'static Backend<Self::Address>>;
+    /// Reads the backend with an id.
+    fn backend_at(id: u32) -> Option<&'static Backend<Self::Address>>;
+    /// The backend of a reference, unless it is gone or its id means another one by now.
+    #[inline(always)]
+    fn backend(reference: BackendRef) -> Option<&'static Backend<Self::Address>> {
+        Self::backend_at(reference.id()).filter(|backend| backend.is(reference))
+    }
     /// Whether a stored prefix covers the key.
     fn is_in_source_range(key: &Key<SourceRange<Self::Address>>) -> bool;
     /// The last backend of each client.

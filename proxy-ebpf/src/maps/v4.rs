@@ -37,7 +37,7 @@ impl Family for V4 {
         unsafe { maps::FRONTENDS4.get(key).copied() }
     }
     #[inline(always)]
-    fn backend(id: u32) -> Option<&'static Backend<Addr4>> {
+    fn backend_at(id: u32) -> Option<&'static Backend<Addr4>> {
         maps::BACKENDS4.get(id)
     }
     #[inline(always)]

@@ -38,7 +38,7 @@ impl Family for V6 {
         unsafe { maps::FRONTENDS6.get(key).copied() }
     }
     #[inline(always)]
-    fn backend(id: u32) -> Option<&'static Backend<Addr6>> {
+    fn backend_at(id: u32) -> Option<&'static Backend<Addr6>> {
         maps::BACKENDS6.get(id)
     }
     #[inline(always)]

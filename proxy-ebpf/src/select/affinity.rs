@@ -148,5 +148,5 @@ fn suits<F: Family>(frontend: &Frontend, kept: BackendRef) -> bool {
     let is_reached = |backend: &Backend<F::Address>| {
         backend.is_local() || backend.hint != 0 || frontend.flags & FRONTEND_DSR == 0
     };
-    backend::lookup_backend::<F>(kept).is_some_and(is_reached)
+    F::backend(kept).is_some_and(is_reached)
 }

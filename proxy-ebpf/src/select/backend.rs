@@ -111,16 +111,10 @@ pub fn reason_of_none(frontend: &Frontend) -> Reason {
     }
 }
 
-/// The backend of a reference, unless it is gone or its id means another one by now.
-#[inline(always)]
-pub fn lookup_backend<F: Family>(reference: BackendRef) -> Option<&'static Backend<F::Address>> {
-    F::backend(reference.id()).filter(|backend| backend.is(reference))
-}
-
 /// The flags of a reference's backend, unless it is gone. Slots ask for them about a settled owner.
 #[inline(always)]
 pub fn flags_of<F: Family>(reference: BackendRef) -> Option<u8> {
-    lookup_backend::<F>(reference).map(|backend| backend.flags)
+    F::backend(reference).map(|backend| backend.flags)
 }
 
 /// The backend of a flow, if the flow may keep it.
@@ -129,7 +123,7 @@ pub fn lookup_keeper<F: Family>(
     reference: BackendRef,
     parsed: &Parsed<F::Address>,
 ) -> Option<&'static Backend<F::Address>> {
-    lookup_backend::<F>(reference).filter(|backend| parsed.role().keeps(backend.flags))
+    F::backend(reference).filter(|backend| parsed.role().keeps(backend.flags))
 }
 
 /// The backend of a packet that has no flow entry.
@@ -149,8 +143,7 @@ pub fn keeper<F: Family>(slot: Slot, protocol: u8) -> BackendRef {
 #[inline(always)]
 pub fn other_owner<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Option<BackendRef> {
     let slot = Some(select_slot::<F>(frontend, key)).filter(|slot| slot.is_unsettled())?;
-    let is_remote =
-        |owner: &BackendRef| lookup_backend::<F>(*owner).is_some_and(|backend| !backend.is_local());
+    let is_remote = |owner: &BackendRef| F::backend(*owner).is_some_and(|backend| !backend.is_local());
     Some(slot.settled()).filter(is_remote).or(Some(slot.current()).filter(is_remote))
 }
 
@@ -178,12 +171,4 @@ pub fn pod_takes<F: Family>(backend: &Backend<F::Address>, key: &KeyOf<F>) -> bo
 #[inline(never)]
 pub fn has_pods_port<F: Family>(port: u16, key: &KeyOf<F>) -> bool {
     port == key.destination_port && peers::peer::<F>(&key.destination) & PEER_SELF == 0
-}
-
-/// Whether a DSR director can do without a flow entry: rule 1 of the slot, as long as nothing changed.
-///
-/// Affinity needs an entry: a client may have another backend than its slot's.
-#[inline(always)]
-pub const fn needs_no_flow_entry(frontend: &Frontend) -> bool {
-    frontend.flags & (FRONTEND_DSR | FRONTEND_AFFINITY) == FRONTEND_DSR
 }

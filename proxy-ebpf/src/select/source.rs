@@ -12,7 +12,7 @@ use proxy_common::way::PEER_NODE;
 
 use crate::maps::family::{Family, KeyOf};
 use crate::maps::peers;
-use crate::verdict::Verdict;
+use crate::verdict::{UNTOUCHED, Verdict};
 
 /// Flags of a frontend that only some clients may use.
 const RESTRICTED: u32 = FRONTEND_SOURCE_RANGES | FRONTEND_INSIDE_ONLY;
@@ -24,6 +24,7 @@ const RESTRICTED: u32 = FRONTEND_SOURCE_RANGES | FRONTEND_INSIDE_ONLY;
 /// - A client inside gets the Cluster list, whatever externalTrafficPolicy says. Another node is excepted:
 ///   masqueraded clients may share its address.
 /// - A cluster IP has internalTrafficPolicy's list for all clients.
+/// - The stack has the packets of a listener.
 #[inline(always)]
 pub fn admit<F: Family>(frontend: Frontend, key: &KeyOf<F>) -> Result<Frontend, Verdict> {
     // Only load balancers' addresses, which are for clients outside, have source ranges.
@@ -34,6 +35,9 @@ pub fn admit<F: Family>(frontend: Frontend, key: &KeyOf<F>) -> Result<Frontend, 
         if !is_judged {
             return Err(Verdict::Drop(Reason::SourceRefused));
         }
+    }
+    if frontend.flags & FRONTEND_LISTENER != 0 {
+        return Err(UNTOUCHED);
     }
     let mut frontend = frontend;
     if frontend.flags & FRONTEND_DSR != 0
@@ -55,11 +59,11 @@ pub fn admit<F: Family>(frontend: Frontend, key: &KeyOf<F>) -> Result<Frontend, 
 /// A pod of this node asks for a frontend of scope internal. For an encapsulated packet the sending node
 /// chose the list.
 #[inline(always)]
-pub fn check_ranges<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Result<(), Verdict> {
+pub fn check_ranges<F: Family>(frontend: Frontend, key: &KeyOf<F>) -> Result<Frontend, Verdict> {
     if frontend.flags & FRONTEND_SOURCE_RANGES != 0 && !is_inside::<F>(frontend.service, &key.source) {
         return Err(Verdict::Drop(Reason::SourceRefused));
     }
-    Ok(())
+    Ok(frontend)
 }
 
 /// Whether the reply to a packet for a NodePort may come from another node, which must know the frontend.

@@ -13,6 +13,7 @@ use super::form::{AddressOf, Form, SocketFamily};
 use super::outcome::{EADDRNOTAVAIL, ECONNREFUSED, EHOSTUNREACH, Outcome, UNTOUCHED};
 use crate::header::protocol;
 use crate::maps::config::SOCKET_NODE_ONLY;
+use crate::maps::family::Family;
 use crate::maps::{mode, peers};
 use crate::select::affinity::{self, Asks};
 use crate::select::{backend, source, vip};
@@ -67,7 +68,7 @@ impl<F: Form> Asked<F> {
     /// The address of a backend, unless it is gone.
     #[inline(always)]
     fn of(reference: BackendRef, protocol: u8) -> Option<Self> {
-        let backend = backend::lookup_backend::<F::Family>(reference)?;
+        let backend = <F::Family as Family>::backend(reference)?;
         Some(Self { address: backend.address, port: backend.port, protocol })
     }
 
