@@ -2,65 +2,52 @@
 //! sockets.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
+use netlink_packet_core::{Emitable, Parseable};
+use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, InetResponseHeader, SocketId, StateFlags};
+use netlink_packet_sock_diag::{
+    AF_INET, AF_INET6, IPPROTO_TCP, IPPROTO_UDP, SOCK_DESTROY, SOCK_DIAG_BY_FAMILY,
+};
 use nix::sys::socket::SockProtocol;
 
 use super::netlink::{NLM_F_ACK, NLMSG_ERROR, Netlink, error};
 
-const SOCK_DIAG_BY_FAMILY: u16 = 20;
-const SOCK_DESTROY: u16 = 21;
-const IPPROTO_TCP: u8 = 6;
-const IPPROTO_UDP: u8 = 17;
-/// A connected UDP socket has TCP's state ESTABLISHED.
-const CONNECTED: u32 = 1 << 1;
-/// All TCP states but CLOSE and LISTEN.
-const OPEN: u32 = 0xfff & !(1 << 7 | 1 << 10);
-
-/// `struct inet_diag_sockid`.
-const IDENTITY: usize = 48;
-/// The bytes before the identity in `struct inet_diag_msg`.
-const BEFORE_IDENTITY: usize = 4;
-
 /// A connected socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connected {
     family: u8,
-    identity: [u8; IDENTITY],
+    id: SocketId,
 }
 
 impl Connected {
     /// Returns its local address; IPv4 as IPv4, whatever the socket's family.
     #[must_use]
-    pub fn local(&self) -> Option<SocketAddr> {
-        self.end(0, 4)
+    pub fn local(&self) -> SocketAddr {
+        end(self.id.source_address, self.id.source_port)
     }
 
     /// Returns its peer's address, in the same form.
     #[must_use]
-    pub fn peer(&self) -> Option<SocketAddr> {
-        self.end(2, 20)
-    }
-
-    fn end(&self, port: usize, address: usize) -> Option<SocketAddr> {
-        let port = u16::from_be_bytes(self.part(port)?);
-        let address = if i32::from(self.family) == libc::AF_INET {
-            IpAddr::V4(Ipv4Addr::from(self.part::<4>(address)?))
-        } else {
-            IpAddr::V6(Ipv6Addr::from(self.part::<16>(address)?)).to_canonical()
-        };
-        Some(SocketAddr::new(address, port))
+    pub fn peer(&self) -> SocketAddr {
+        end(self.id.destination_address, self.id.destination_port)
     }
 
     /// Returns its cookie, the low word first.
     #[must_use]
-    pub fn cookie(&self) -> Option<[u32; 2]> {
-        Some([u32::from_ne_bytes(self.part(40)?), u32::from_ne_bytes(self.part(44)?)])
+    pub const fn cookie(&self) -> [u32; 2] {
+        let [a, b, c, d, e, f, g, h] = self.id.cookie;
+        [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
     }
 
-    fn part<const N: usize>(&self, from: usize) -> Option<[u8; N]> {
-        self.identity.get(from..from + N)?.try_into().ok()
+    fn parse(body: &[u8]) -> Option<Self> {
+        let InetResponseHeader { family, socket_id, .. } = InetResponseHeader::parse(body).ok()?;
+        Some(Self { family, id: socket_id })
     }
+}
+
+fn end(address: IpAddr, port: u16) -> SocketAddr {
+    SocketAddr::new(address.to_canonical(), port)
 }
 
 /// A client of sock_diag in the network namespace of its creation.
@@ -77,51 +64,49 @@ impl Diag {
 
     /// Returns all connected UDP sockets.
     pub fn connected(&self) -> io::Result<Vec<Connected>> {
-        self.list(IPPROTO_UDP, CONNECTED)
+        // A connected UDP socket has TCP's state ESTABLISHED.
+        self.list(IPPROTO_UDP, &StateFlags::ESTABLISHED)
     }
 
     /// Returns all TCP sockets with an open or recently closed connection.
     pub fn connections(&self) -> io::Result<Vec<Connected>> {
-        self.list(IPPROTO_TCP, OPEN)
+        self.list(IPPROTO_TCP, &StateFlags::all().difference(StateFlags::CLOSE | StateFlags::LISTEN))
     }
 
-    fn list(&self, protocol: u8, states: u32) -> io::Result<Vec<Connected>> {
+    fn list(&self, protocol: u8, states: &StateFlags) -> io::Result<Vec<Connected>> {
         let mut found = Vec::new();
-        for family in [libc::AF_INET, libc::AF_INET6] {
-            let any = Connected { family: u8::try_from(family).unwrap_or(0), identity: [0; IDENTITY] };
-            let request = request(protocol, states, &any);
-            self.netlink.dump(SOCK_DIAG_BY_FAMILY, &request, |body| found.extend(parse(body)))?;
+        for (family, any) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
+            let request = request(protocol, states.clone(), family, any);
+            self.netlink
+                .dump(SOCK_DIAG_BY_FAMILY, &request, |body| found.extend(Connected::parse(body)))?;
         }
         Ok(found)
     }
 
-    /// Destroys a socket: a waiting or later system call on it fails with ECONNABORTED. A missing
+    /// Destroys a UDP socket: a waiting or later system call on it fails with ECONNABORTED. A missing
     /// socket is no error.
     pub fn destroy(&self, socket: &Connected) -> io::Result<()> {
-        self.send(SOCK_DESTROY, NLM_F_ACK, socket)?;
+        let Connected { family, id } = socket.clone();
+        self.netlink.send(
+            SOCK_DESTROY,
+            NLM_F_ACK,
+            &request(IPPROTO_UDP, StateFlags::ESTABLISHED, family, id),
+        )?;
         let outcome = self.netlink.receive(|kind, body| (kind == NLMSG_ERROR).then(|| error(body)));
         match outcome {
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
             outcome => outcome,
         }
     }
-
-    fn send(&self, kind: u16, flags: u16, socket: &Connected) -> io::Result<()> {
-        self.netlink.send(kind, flags, &request(IPPROTO_UDP, CONNECTED, socket))
-    }
 }
 
 /// `struct inet_diag_req_v2`.
-fn request(protocol: u8, states: u32, socket: &Connected) -> Vec<u8> {
-    let mut request = vec![socket.family, protocol, 0, 0];
-    request.extend(states.to_ne_bytes());
-    request.extend(socket.identity);
-    request
-}
-
-fn parse(body: &[u8]) -> Option<Connected> {
-    let identity = body.get(BEFORE_IDENTITY..BEFORE_IDENTITY + IDENTITY)?.try_into().ok()?;
-    Some(Connected { family: *body.first()?, identity })
+fn request(protocol: u8, states: StateFlags, family: u8, socket_id: SocketId) -> Vec<u8> {
+    let request =
+        InetRequest { family, protocol, extensions: ExtensionFlags::empty(), states, socket_id };
+    let mut bytes = vec![0; request.buffer_len()];
+    request.emit(&mut bytes);
+    bytes
 }
 
 #[cfg(test)]
@@ -161,8 +146,8 @@ mod tests {
                 let diag = Diag::open().unwrap();
                 let wanted = getcookie(&doomed);
                 let found: Vec<Connected> = diag.connected().unwrap();
-                assert_eq!(found.iter().filter(|one| one.peer() == Some(server)).count(), 2, "{found:?}");
-                let found = found.into_iter().find(|one| one.cookie() == Some(wanted)).unwrap();
+                assert_eq!(found.iter().filter(|one| one.peer() == server).count(), 2, "{found:?}");
+                let found = found.into_iter().find(|one| one.cookie() == wanted).unwrap();
                 diag.destroy(&found).unwrap();
                 assert!(doomed.peer_addr().is_err() && other.peer_addr().is_ok());
                 let error = doomed.recv(&mut [0; 1]).unwrap_err();

@@ -74,10 +74,12 @@ impl NodeFlow {
 fn each_socket(mut visit: impl FnMut(NodeFlow)) -> io::Result<()> {
     let diag = Diag::open()?;
     for (protocol, sockets) in [(Protocol::Tcp, diag.connections()?), (Protocol::Udp, diag.connected()?)] {
-        let flow = |socket: &Connected| {
-            Some(NodeFlow { protocol: protocol.number(), peer: socket.peer()?, local: socket.local()? })
+        let flow = |socket: &Connected| NodeFlow {
+            protocol: protocol.number(),
+            peer: socket.peer(),
+            local: socket.local(),
         };
-        sockets.iter().filter_map(flow).for_each(&mut visit);
+        sockets.iter().map(flow).for_each(&mut visit);
     }
     Ok(())
 }

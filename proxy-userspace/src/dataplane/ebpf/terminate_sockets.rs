@@ -54,7 +54,7 @@ impl SocketTerminator {
         let (wake, woken) = sync_channel(1);
         let path = layout.maps();
         thread::Builder::new()
-            .name("sever".to_owned())
+            .name("end-sockets".to_owned())
             .spawn(move || run(maps, &woken))
             .map_err(|error| OpenError::File { path, error })?;
         Ok(Self { wake })
@@ -212,8 +212,7 @@ fn destroy(stale: &Stale) -> Outcome {
         Err(error) => return Outcome::from(Err(error)),
     };
     let doomed = listed.iter().filter(|connected| {
-        let cookies = connected.peer().and_then(|peer| stale.get(&peer));
-        cookies.zip(connected.cookie()).is_some_and(|(cookies, cookie)| cookies.contains(&cookie))
+        stale.get(&connected.peer()).is_some_and(|cookies| cookies.contains(&connected.cookie()))
     });
     Outcome::of(doomed, |connected| Outcome::from(diag.destroy(connected).map(|()| 1)))
 }
@@ -242,7 +241,7 @@ mod tests {
 
     #[test]
     fn entries_stay_until_a_round_succeeds_and_when_the_socket_was_connected_again() {
-        let scratch = Scratch::new("sever");
+        let scratch = Scratch::new("sockets");
         drop(scratch.open());
         let layout = Layout::new(&scratch.path);
         let mut maps = Maps::open(&layout.maps(), Access::Read).unwrap();

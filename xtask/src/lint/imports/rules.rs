@@ -106,7 +106,12 @@ pub const ONLY: &[Only] = &[
     Only { package: "millrace", krate: "aya*", folders: &["dataplane/ebpf"], why: "maps and programs" },
     Only { package: "millrace", krate: "kube*", folders: &["source", "events"], why: "the API server" },
     Only { package: "millrace", krate: "rtnetlink", folders: &["node"], why: "the node's network" },
-    Only { package: "millrace", krate: "netlink_*", folders: &["dataplane/ipvs"], why: "IPVS" },
+    Only {
+        package: "millrace",
+        krate: "netlink_*",
+        folders: &["dataplane"],
+        why: "the kernel's tables of IPVS and of sockets",
+    },
     Only {
         package: "millrace",
         krate: "proxy_common",
