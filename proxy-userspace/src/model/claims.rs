@@ -15,7 +15,7 @@ pub(super) type Target = (SocketAddr, Protocol);
 /// The smaller rank wins: the older Service.
 ///
 /// A Service without creation time counts as younger than all others. Between equals the start of
-/// [`PortKey`]'s order decides: namespace and name.
+/// [`PortKey`](super::PortKey)'s order decides: namespace and name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank(bool, Option<Timestamp>);
 

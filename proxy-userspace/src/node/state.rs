@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::model::Family;
 
-/// The kernel's state that [`topology`](super::topology) needs.
+/// The kernel's state that [`topology`](super::topology()) needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeState {
     /// The devices by interface index.

@@ -81,7 +81,7 @@ fn clippy_bpf(workspace: &Workspace) -> Result<()> {
 fn rustdoc(workspace: &Workspace) -> Result<()> {
     let mut cargo = workspace.cargo();
     cargo.env("RUSTDOCFLAGS", "-Dwarnings");
-    command::run(cargo.args(["doc", "--quiet", "--workspace", "--no-deps"]))
+    command::run(cargo.args(["doc", "--quiet", "--workspace", "--no-deps", "--document-private-items"]))
 }
 
 /// Without `advisories`; deny.toml says why.

@@ -77,8 +77,7 @@ impl Diag {
         let mut found = Vec::new();
         for (family, any) in [(AF_INET, SocketId::new_v4()), (AF_INET6, SocketId::new_v6())] {
             let request = request(protocol, states.clone(), family, any);
-            self.netlink
-                .dump(SOCK_DIAG_BY_FAMILY, &request, |body| found.extend(Connected::parse(body)))?;
+            self.netlink.dump(SOCK_DIAG_BY_FAMILY, &request, |body| found.extend(Connected::parse(body)))?;
         }
         Ok(found)
     }
@@ -102,8 +101,7 @@ impl Diag {
 
 /// `struct inet_diag_req_v2`.
 fn request(protocol: u8, states: StateFlags, family: u8, socket_id: SocketId) -> Vec<u8> {
-    let request =
-        InetRequest { family, protocol, extensions: ExtensionFlags::empty(), states, socket_id };
+    let request = InetRequest { family, protocol, extensions: ExtensionFlags::empty(), states, socket_id };
     let mut bytes = vec![0; request.buffer_len()];
     request.emit(&mut bytes);
     bytes
