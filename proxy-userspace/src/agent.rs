@@ -43,6 +43,9 @@ pub enum AgentError {
     /// `--proxy-mode ipvs` is set, and IPVS can't be used.
     #[error("--proxy-mode ipvs: {0}")]
     Ipvs(#[from] ipvs::OpenError),
+    /// The node can't be given back to kube-proxy.
+    #[error(transparent)]
+    IpvsServes(#[from] change::IpvsServes),
     /// Neither data plane can be opened.
     #[error("this kernel has neither eBPF ({ebpf}) nor IPVS ({ipvs})")]
     Neither {
@@ -96,7 +99,7 @@ fn log_settings(settings: &Settings) {
 /// Warns of other programs that serve this node. With `--service-proxy-name` kube-proxy is expected
 /// beside the agent.
 fn warn_of_others(settings: &Settings, mode: Mode) {
-    if settings.model.service_proxy_name.is_none() {
+    if settings.model.service_proxy_name.is_none() && mode != Mode::None {
         for trace in ipvs::traces_of_kube_proxy() {
             warn!(
                 %trace,
@@ -129,7 +132,9 @@ pub async fn run(settings: Settings) -> Result<(), AgentError> {
     let mut observers = served.clone().observers();
     let mut source = start_source(&settings, &served, event_sender, failed, &mut observers).await?;
     // An agent with a wrong --kubeconfig or --source ends above, and has changed no setting of the host.
-    tokio::spawn(node::set_up_conntrack(settings.conntrack));
+    if settings.proxy_mode != ProxyMode::None {
+        tokio::spawn(node::set_up_conntrack(settings.conntrack));
+    }
     let mut node = tokio::spawn(node::follow(node_settings(&settings), targets, topology_sender));
     let channels = Channels { events, topology, targets: target_sender, stop: stopped };
     let runtime = Handle::current();
@@ -210,7 +215,7 @@ async fn reconcile(
 ///
 /// Returns `None` where IPVS is to serve, or may serve a kernel without BPF file system.
 fn mount(settings: &Settings) -> Result<Option<Mounted>, AgentError> {
-    if settings.proxy_mode == ProxyMode::Ipvs {
+    if matches!(settings.proxy_mode, ProxyMode::Ipvs | ProxyMode::None) {
         return Ok(None);
     }
     match ebpf::prepare(&settings.bpffs) {
@@ -228,6 +233,7 @@ fn open(settings: &Settings, desired: &Desired) -> Result<(Box<dyn Dataplane>, M
     match settings.proxy_mode {
         ProxyMode::Ebpf => Ok((ebpf()?, Mode::Ebpf)),
         ProxyMode::Ipvs => Ok((ipvs()?, Mode::Ipvs)),
+        ProxyMode::None => Ok((change::to_kernel_rules(of_ebpf(), settings.drain)?, Mode::None)),
         ProxyMode::Auto => match ebpf() {
             Ok(dataplane) => Ok((dataplane, Mode::Ebpf)),
             Err(ebpf) if ebpf.is_of_the_kernel() => match ipvs() {
@@ -296,9 +302,10 @@ fn node_settings(settings: &Settings) -> NodeSettings {
         uplinks: settings.uplinks.iter().cloned().collect(),
         pod_interfaces: settings.pod_interfaces.clone(),
         // During a change of mode the former data plane is in use, too.
-        snat_ports: (settings.proxy_mode != ProxyMode::Ipvs || ebpf::is_attached(&settings.bpffs))
-            .then(|| settings.snat_ports.clone()),
-        own_device: (settings.proxy_mode != ProxyMode::Ebpf || ipvs::is_here())
+        snat_ports: (matches!(settings.proxy_mode, ProxyMode::Auto | ProxyMode::Ebpf)
+            || ebpf::is_attached(&settings.bpffs))
+        .then(|| settings.snat_ports.clone()),
+        own_device: (matches!(settings.proxy_mode, ProxyMode::Auto | ProxyMode::Ipvs) || ipvs::is_here())
             .then(|| ipvs::DEVICE.to_owned()),
         notes: Some(ebpf::notes(&settings.bpffs)),
         xdp: match settings.xdp {

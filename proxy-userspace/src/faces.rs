@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::config::Settings;
+use crate::config::{ProxyMode, Settings};
 use crate::dataplane::Mode;
 use crate::health::{self, Failure, Health, HealthObserver, SystemClock, Targets};
 use crate::http::serve_at;
@@ -39,7 +39,10 @@ impl HttpServers {
         let (targets, wanted) = watch::channel(Targets::default());
         let (stop, stopped) = watch::channel(());
         let mut servers = JoinSet::new();
-        servers.spawn(health::serve_ports(wanted, health.clone(), failures, stopped.clone()));
+        // A kube-proxy that takes the node over has the health check node ports.
+        if settings.proxy_mode != ProxyMode::None {
+            servers.spawn(health::serve_ports(wanted, health.clone(), failures, stopped.clone()));
+        }
         servers.spawn(health::announce(health.clone(), metrics.conditions.clone(), stopped.clone()));
         servers.spawn(health::serve_status(settings.bpffs.clone(), health.clone(), stopped.clone()));
         if let Some(address) = settings.healthz_bind_address {

@@ -47,8 +47,11 @@ pub struct AgentArgs {
     /// Name of this node's Node object [default: the --config file's, then NODE_NAME, then the host's name]
     #[arg(long, help_heading = SOURCE, value_name = "NAME")]
     pub hostname_override: Option<String>,
-    /// Data plane: ebpf, ipvs, or auto for ebpf where the kernel can, else ipvs [default: auto]
-    #[arg(long, help_heading = DATA_PLANE, value_name = "auto|ebpf|ipvs")]
+    /// Data plane: ebpf, ipvs, auto for ebpf where the kernel can, else ipvs, or none [default: auto]
+    ///
+    /// With none, kube-proxy gets new connections as soon as its rules are on this node. eBPF keeps its own for
+    /// --drain, and is removed then.
+    #[arg(long, help_heading = DATA_PLANE, value_name = "auto|ebpf|ipvs|none")]
     pub proxy_mode: Option<String>,
     /// Time for existing connections to end after a mode change [default: 3600]
     ///

@@ -103,6 +103,8 @@ pub enum ProxyMode {
     Ebpf,
     /// IPVS and nftables, and nothing else.
     Ipvs,
+    /// None: kube-proxy gets new connections.
+    None,
 }
 
 impl ProxyMode {
@@ -113,6 +115,7 @@ impl ProxyMode {
             Self::Auto => "auto",
             Self::Ebpf => "ebpf",
             Self::Ipvs => "ipvs",
+            Self::None => "none",
         }
     }
 }

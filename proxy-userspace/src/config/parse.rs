@@ -50,7 +50,8 @@ pub(super) fn source(text: Option<&str>, kubeconfig: Option<&Path>) -> Result<So
 }
 
 pub(super) fn proxy_mode(text: Option<&str>) -> Result<ProxyMode, ConfigError> {
-    let modes = [("auto", ProxyMode::Auto), ("ebpf", ProxyMode::Ebpf), ("ipvs", ProxyMode::Ipvs)];
+    let modes = [ProxyMode::Auto, ProxyMode::Ebpf, ProxyMode::Ipvs, ProxyMode::None];
+    let modes = modes.map(|mode| (mode.name(), mode));
     choice("--proxy-mode", text, &modes)
 }
 

@@ -153,6 +153,7 @@ fn every_flag_is_heard() {
     assert_eq!(settings.mark, Mark { value: 0x10, mask: 0xff });
     assert_eq!((settings.bpffs, settings.xdp), (PathBuf::from("/bpf"), XdpMode::Generic));
     assert_eq!(settings.proxy_mode, ProxyMode::Ebpf);
+    assert_eq!(resolve("--proxy-mode none").unwrap().proxy_mode, ProxyMode::None);
     assert_eq!(settings.min_sync_interval, Duration::from_millis(5));
     assert_eq!(settings.max_sync_interval, Duration::from_secs(6));
     assert_eq!(settings.healthz_bind_address, Some("[::]:1".parse().unwrap()));
@@ -185,7 +186,7 @@ fn a_wrong_value_names_the_flag_and_what_it_takes() {
         "--source directory:/m --kubeconfig /k",
         "--kubeconfig: is not accepted with --source directory:/m; takes effect with --source kubernetes",
     );
-    refused("--proxy-mode nft", "--proxy-mode: \"nft\" is not accepted; takes auto, ebpf or ipvs");
+    refused("--proxy-mode nft", "--proxy-mode: \"nft\" is not accepted; takes auto, ebpf, ipvs or none");
     refused(
         "--ipvs-scheduler fastest",
         "--ipvs-scheduler: \"fastest\" is not accepted; takes rr, wrr, lc, wlc, lblc, lblcr, sh, dh, sed, nq, fo, ovf or mh",

@@ -4,6 +4,7 @@ pub mod change;
 pub mod ebpf;
 pub mod fake;
 pub mod ipvs;
+pub mod kernel_rules;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -43,6 +44,8 @@ pub enum Mode {
     Ebpf,
     /// IPVS and nftables.
     Ipvs,
+    /// Another proxy's rules.
+    None,
 }
 
 impl Mode {
@@ -52,6 +55,7 @@ impl Mode {
         match self {
             Self::Ebpf => "ebpf",
             Self::Ipvs => "ipvs",
+            Self::None => "none",
         }
     }
 }

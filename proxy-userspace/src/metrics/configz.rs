@@ -71,6 +71,7 @@ pub(super) const fn wanted(mode: ProxyMode) -> Mode {
     match mode {
         ProxyMode::Auto | ProxyMode::Ebpf => Mode::Ebpf,
         ProxyMode::Ipvs => Mode::Ipvs,
+        ProxyMode::None => Mode::None,
     }
 }
 

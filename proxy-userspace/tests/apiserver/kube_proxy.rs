@@ -1,4 +1,4 @@
-//! An agent replaces a serving kube-proxy, in both modes of the agent.
+//! An agent replaces a serving kube-proxy and gives the node back, with both of kube-proxy's modes.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -60,9 +60,7 @@ fn take_over(mode: Mode) -> Result<()> {
     cluster.proxy(1)?.wait_for_backends(service.name(), &service.backends())?;
     ensure!(kube_proxy.is_running(), "kube-proxy has ended");
     // kube-proxy may end at any time after that.
-    for (client, target) in self::paths(&cluster, &service)? {
-        ask(client, Protocol::Tcp, target).with_context(|| format!("a new connection to {target}"))?;
-    }
+    ask_all(&cluster, &service)?;
     cluster.take_agent(1)?.kill()?;
     cluster.start_agent_with(1, flags)?;
     cluster.proxy(1)?.wait_for_start(2)?;
@@ -74,6 +72,61 @@ fn take_over(mode: Mode) -> Result<()> {
     let proxy = cluster.proxy(1)?;
     proxy.wait_until_within(DRAIN_LIMIT, "nothing of kube-proxy's is left", || {
         Ok(proxy.log().contains("eBPF serves all connections"))
+    })
+}
+
+#[test]
+fn connections_of_the_agent_stay_when_kube_proxy_gets_the_node_back_with_iptables() -> Result<()> {
+    give_back(Mode::Iptables)
+}
+
+#[test]
+fn connections_of_the_agent_stay_when_kube_proxy_gets_the_node_back_with_nftables() -> Result<()> {
+    give_back(Mode::Nftables)
+}
+
+fn give_back(mode: Mode) -> Result<()> {
+    let xdp = std::env::var("MILLRACE_XDP").unwrap_or_else(|_| "native".to_owned());
+    let mut cluster = Cluster::with_api_server(Shape { nodes: 2, pods: 2, ..Shape::default() }, &xdp)?;
+    let service = cluster.service("web", 40, &PODS)?.node_ports(NODE_PORT).load_balancer(vip(140));
+    cluster.apply(&service, &[])?;
+    cluster.start_agent(1)?;
+    cluster.wait_for_hooks(1)?;
+    cluster.proxy(1)?.wait_for_backends(service.name(), &service.backends())?;
+    let connections = paths(&cluster, &service)?
+        .iter()
+        .map(|(client, target)| LongConnections::open(client, *target, CONNECTIONS / 2, CONNECTIONS / 2))
+        .collect::<Result<Vec<_>>>()?;
+    ensure!(connections.len() == 10, "{} paths", connections.len());
+
+    // Without kube-proxy's rules the agent goes on serving, and is not ready.
+    cluster.take_agent(1)?.kill()?;
+    cluster.start_agent_with(1, &["--proxy-mode", "none"])?;
+    cluster.proxy(1)?.wait_until("the agent misses kube-proxy", || {
+        Ok(cluster.proxy(1)?.log().contains("kube-proxy has no rules on this node"))
+    })?;
+    ask_all(&cluster, &service).context("before kube-proxy starts")?;
+    let kube_proxy = KubeProxy::start(cluster.bed(), cluster.bed().node(1)?, cluster.api_server()?, mode)?;
+    let proxy = cluster.proxy(1)?;
+    proxy.wait_until_within(KUBE_PROXY_LIMIT, "kube-proxy serves new connections", || {
+        ensure!(kube_proxy.is_running(), "kube-proxy has ended");
+        Ok(proxy.log().contains("kube-proxy serves new connections"))
+    })?;
+    ask_all(&cluster, &service).context("while eBPF keeps its connections")?;
+
+    for connections in connections {
+        assert_eq!(connections.stop().context(mode.name())?, CONNECTIONS);
+    }
+    proxy.wait_until_within(DRAIN_LIMIT, "eBPF is removed", || {
+        Ok(proxy.log().contains("eBPF is gone, kube-proxy serves alone"))
+    })?;
+    ask_all(&cluster, &service).context("after eBPF is gone")
+}
+
+/// Opens a new connection on each path.
+fn ask_all(cluster: &Cluster, service: &Service) -> Result<()> {
+    paths(cluster, service)?.into_iter().try_for_each(|(client, target)| {
+        ask(client, Protocol::Tcp, target).map(drop).with_context(|| format!("a new connection to {target}"))
     })
 }
 

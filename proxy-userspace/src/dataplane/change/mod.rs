@@ -6,20 +6,21 @@
 //! serves new connections at every instant. The next agent continues an unfinished change, or
 //! reverses it.
 
+mod from_ebpf;
 mod from_kernel;
 mod to_ebpf;
-mod to_ipvs;
 
 use std::time::Duration;
 
 use tracing::{info, warn};
 
+pub use from_ebpf::FromEbpf;
 pub use from_kernel::FromKernel;
 pub use to_ebpf::ToEbpf;
-pub use to_ipvs::ToIpvs;
 
 use super::ebpf::{EbpfDataplane, Frontends, Share};
 use super::ipvs::IpvsDataplane;
+use super::kernel_rules::KernelRules;
 use super::{Dataplane, SyncFailure, SyncReport, ebpf, ipvs};
 use crate::model::{Desired, Dirty};
 
@@ -77,8 +78,32 @@ pub fn to_ipvs(
     if !is_attached {
         return Ok(Box::new(dataplane));
     }
-    Ok(Box::new(ToIpvs::new(dataplane, ebpf, drain)))
+    Ok(Box::new(FromEbpf::new(dataplane, ebpf, drain)))
 }
+
+/// Returns a data plane that gives this node back to kube-proxy. It changes the mode if eBPF still
+/// serves.
+///
+/// A node that IPVS serves has to change to eBPF first: both IPVS and kube-proxy translate in the
+/// kernel, so new packets can't be told to pass one of them by.
+pub fn to_kernel_rules(ebpf: ebpf::Settings, drain: Duration) -> Result<Box<dyn Dataplane>, IpvsServes> {
+    if ipvs::is_here() {
+        return Err(IpvsServes);
+    }
+    let rules = KernelRules::default();
+    if !ebpf::is_attached(&ebpf.bpffs_path) {
+        return Ok(Box::new(rules));
+    }
+    Ok(Box::new(FromEbpf::new(rules, ebpf, drain)))
+}
+
+/// IPVS serves a node that is to be given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "--proxy-mode none: IPVS serves this node, and can't give way to kube-proxy; use --proxy-mode ebpf \
+     first, and wait until the mode change is over"
+)]
+pub struct IpvsServes;
 
 /// Returns whether the new mode serves new connections as far as it can. The former mode must not
 /// keep serving for a port that the new mode can't serve.

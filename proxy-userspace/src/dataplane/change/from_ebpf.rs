@@ -1,4 +1,4 @@
-//! The mode change from eBPF to IPVS.
+//! The mode change from eBPF to IPVS, or to the rules of kube-proxy.
 
 use std::time::{Duration, Instant};
 
@@ -7,6 +7,7 @@ use tracing::{debug, info, warn};
 use super::{INTERVAL, everything, is_fatal, is_filled, readable};
 use crate::dataplane::ebpf::{self, EbpfDataplane, OpenError};
 use crate::dataplane::ipvs::IpvsDataplane;
+use crate::dataplane::kernel_rules::KernelRules;
 use crate::dataplane::{Check, Dataplane, SyncReport};
 use crate::model::{Desired, Dirty, Forwarding};
 use crate::node::Topology;
@@ -15,15 +16,29 @@ use crate::node::Topology;
 /// connections.
 const OPENING: Duration = Duration::from_secs(30);
 
-/// A data plane for the change: IPVS serves new connections, and eBPF keeps its own.
+/// A data plane that eBPF can give way to.
+pub trait Successor: Dataplane {
+    /// The name in log lines.
+    const NAME: &'static str;
+}
+
+impl Successor for IpvsDataplane {
+    const NAME: &'static str = "IPVS";
+}
+
+impl Successor for KernelRules {
+    const NAME: &'static str = "kube-proxy";
+}
+
+/// A data plane for the change: the successor serves new connections, and eBPF keeps its own.
 #[derive(Debug)]
-pub struct ToIpvs {
-    dataplane: IpvsDataplane,
+pub struct FromEbpf<S> {
+    successor: S,
     former: Former,
     settings: ebpf::Settings,
     drain: Duration,
     topology: Option<Topology>,
-    /// Whether IPVS could serve at the last `set_topology`.
+    /// Whether the successor could serve at the last `set_topology`.
     is_attached: bool,
     /// Whether the last update of the former mode failed.
     former_failed: bool,
@@ -59,22 +74,25 @@ impl Former {
     }
 }
 
-impl ToIpvs {
+impl<S: Successor> FromEbpf<S> {
     /// Returns the change of a data plane beside attached programs. These serve unchanged until
-    /// IPVS is filled.
+    /// the successor is filled.
     #[must_use]
-    pub fn new(dataplane: IpvsDataplane, settings: ebpf::Settings, drain: Duration) -> Self {
+    pub fn new(successor: S, settings: ebpf::Settings, drain: Duration) -> Self {
         let share = ebpf::recorded(&settings.bpffs_path);
         let settings = ebpf::Settings { share, ..settings };
         let former = match EbpfDataplane::open(settings.clone()) {
             Ok(former) => Former::Serves(Box::new(former)),
             Err(error) => {
-                warn!(%error, "opening the former mode eBPF failed; it serves without updates until IPVS is filled");
+                warn!(
+                    %error,
+                    "opening the former mode eBPF failed; it serves without updates until {} serves", S::NAME
+                );
                 Former::Unmanaged
             }
         };
         Self {
-            dataplane,
+            successor,
             former,
             settings,
             drain,
@@ -86,7 +104,7 @@ impl ToIpvs {
         }
     }
 
-    /// Takes new connections away from the former mode: IPVS is filled.
+    /// Takes new connections away from the former mode: the successor is filled.
     fn take_over(&mut self, desired: &Desired, dirty: &Dirty) {
         if Instant::now() < self.retry_at {
             return;
@@ -113,7 +131,8 @@ impl ToIpvs {
             Ok(()) => {
                 info!(
                     drain = readable(self.drain),
-                    "IPVS serves new connections and datagrams; eBPF keeps its connections for at most --drain"
+                    "{} serves new connections and datagrams; eBPF keeps its connections for at most --drain",
+                    S::NAME
                 );
                 self.former = Former::Retreats(former);
             }
@@ -141,7 +160,7 @@ impl ToIpvs {
         self.retry_at = Instant::now() + INTERVAL;
         match ebpf::cleanup(&self.settings.bpffs_path) {
             Ok(_) => {
-                info!("eBPF is gone, IPVS serves alone");
+                info!("eBPF is gone, {} serves alone", S::NAME);
                 self.former = Former::Gone;
             }
             Err(error) => warn!(%error, "removing eBPF failed; tried again"),
@@ -179,9 +198,9 @@ fn failed(report: &SyncReport) -> bool {
     !report.failures.is_empty()
 }
 
-impl Dataplane for ToIpvs {
+impl<S: Successor> Dataplane for FromEbpf<S> {
     fn sync(&mut self, desired: &Desired, dirty: &Dirty) -> SyncReport {
-        let mut report = self.dataplane.sync(desired, dirty);
+        let mut report = self.successor.sync(desired, dirty);
         self.has_untracked |= desired.ports.values().any(|port| port.forwarding == Forwarding::Dsr);
         if let Some(former) = self.former.dataplane() {
             let of_former = former.sync(desired, dirty);
@@ -200,13 +219,13 @@ impl Dataplane for ToIpvs {
         if let Some(former) = self.former.dataplane() {
             self.former_failed = failed(&former.set_topology(topology));
         }
-        let report = self.dataplane.set_topology(topology);
+        let report = self.successor.set_topology(topology);
         self.is_attached = !is_fatal(&report);
         report
     }
 
     fn housekeep(&mut self, now_monotonic_seconds: u64) -> Option<Duration> {
-        let due_in = self.dataplane.housekeep(now_monotonic_seconds);
+        let due_in = self.successor.housekeep(now_monotonic_seconds);
         let mut of_former = None;
         if let Some(former) = self.former.dataplane() {
             of_former = former.housekeep(now_monotonic_seconds);
@@ -230,6 +249,6 @@ impl Dataplane for ToIpvs {
             );
             self.former_failed = true;
         }
-        self.dataplane.check()
+        self.successor.check()
     }
 }
