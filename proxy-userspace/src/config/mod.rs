@@ -22,8 +22,9 @@ pub use watch::ConfigFile;
 
 use file::{FileSettings, GoDuration};
 
-use crate::dataplane::ebpf::{Dsr, Mark, RejectUnknown, Sockets, XdpMode};
+use crate::dataplane::ebpf::{Dsr, Sockets, XdpMode};
 use crate::dataplane::ipvs::Settings as IpvsSettings;
+use crate::dataplane::{Mark, RejectUnknown};
 use crate::model::{ClusterIpClients, Forwarding, ModelSettings};
 use crate::node::{Conntrack, DevicePattern};
 

@@ -11,9 +11,8 @@ use ipnet::IpNet;
 use proxy_common::config::DEFAULT_SNAT_PORTS;
 
 use super::{ConfigError, Interval, ProxyMode, Source};
-use crate::dataplane::ebpf::{
-    Dispatch, Encapsulation, Mark, OuterSource, OwnSource, RejectUnknown, SocketLb, Sockets, XdpMode,
-};
+use crate::dataplane::ebpf::{Dispatch, OuterSource, OwnSource, SocketLb, Sockets, XdpMode};
+use crate::dataplane::{Encapsulation, Mark, RejectUnknown};
 use crate::model::{DEFAULT_MAGLEV_SIZE, NodePortAddresses, Scheduler, check_maglev_size};
 use crate::node::DevicePattern;
 
@@ -75,9 +74,7 @@ pub(super) fn xdp(text: Option<&str>) -> Result<XdpMode, ConfigError> {
 }
 
 pub(super) fn reject_unknown(text: Option<&str>) -> Result<RejectUnknown, ConfigError> {
-    let kinds =
-        [RejectUnknown::ClusterIp, RejectUnknown::All, RejectUnknown::Off].map(|kind| (kind.name(), kind));
-    choice("--reject-unknown-ports", text, &kinds)
+    choice("--reject-unknown-ports", text, &RejectUnknown::ALL.map(|kind| (kind.name(), kind)))
 }
 
 /// Returns the encapsulation that the node sends, and the other one that it accepts.

@@ -1,5 +1,6 @@
 use super::*;
-use crate::dataplane::ebpf::{Dispatch, Encapsulation, OuterSource, OwnSource, SocketLb};
+use crate::dataplane::Encapsulation;
+use crate::dataplane::ebpf::{Dispatch, OuterSource, OwnSource, SocketLb};
 use crate::dataplane::ipvs::{Arp, Masquerade, Rules};
 use crate::model::{ClusterIpClients, NodePortAddresses, Scheduler};
 

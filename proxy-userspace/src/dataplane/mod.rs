@@ -5,11 +5,14 @@ pub mod ebpf;
 pub mod fake;
 pub mod ipvs;
 pub mod kernel_rules;
+mod settings;
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
+
+pub use settings::{Encapsulation, Mark, RejectUnknown};
 
 use crate::model::{Desired, Dirty, PortKey, ServiceKey};
 use crate::node::Topology;

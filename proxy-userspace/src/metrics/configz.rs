@@ -8,9 +8,8 @@ use serde_json::{Value, json};
 
 use crate::config::file::{API_VERSION, Conntrack, GoDuration, Iptables, Ipvs, KIND, KubeProxyConfiguration};
 use crate::config::{ProxyMode, Settings, Source};
-use crate::dataplane::Mode;
-use crate::dataplane::ebpf::Encapsulation;
 use crate::dataplane::ipvs::{Arp, Masquerade};
+use crate::dataplane::{Encapsulation, Mode};
 use crate::model::{Forwarding, NodePortAddresses};
 
 /// Returns the content of /configz: a `KubeProxyConfiguration` under kube-proxy's key, and all other settings

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use aya::maps::MapData;
 use aya::programs::SchedClassifier;
-use millrace::dataplane::Dataplane;
 use millrace::dataplane::ebpf::read::{PinnedMaps, ReadError};
-use millrace::dataplane::ebpf::{EbpfDataplane, Mark, OpenError, Settings, cleanup};
+use millrace::dataplane::ebpf::{EbpfDataplane, OpenError, Settings, cleanup};
+use millrace::dataplane::{Dataplane, Mark};
 use nix::fcntl::{Flock, FlockArg};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};

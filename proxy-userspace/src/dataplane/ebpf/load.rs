@@ -20,9 +20,10 @@ use super::hooks::SocketHook;
 use super::inventory::{check_maps, kept_sizes, maps, renew_counters, size_of_map};
 use super::layout::Layout;
 use super::object::OBJECT;
-use super::settings::{Dispatch, Encapsulation, OwnSource, Settings, Sizes, SocketLb, XdpMode};
+use super::settings::{Dispatch, OwnSource, Settings, Sizes, SocketLb, XdpMode};
 use super::shape;
 use super::sys;
+use crate::dataplane::Encapsulation;
 use crate::node::Hook;
 
 /// The loaded programs of uplinks, of pods' devices and of sockets.
@@ -241,7 +242,7 @@ impl Constants {
             (global::TIMEOUT_DATAGRAM, settings.timeouts.datagram),
             (global::MARK_VALUE, settings.mark.value),
             (global::MARK_MASK, settings.mark.mask),
-            (global::REJECT_UNKNOWN, settings.reject_unknown.kinds()),
+            (global::REJECT_UNKNOWN, settings.refusing_vips()),
             (global::DSR_FOU, u32::from(settings.dsr.encapsulation == Encapsulation::Fou)),
             (global::DSR_TAKES, settings.dsr.takes()),
             (global::DSR_POD, u32::from(settings.dsr.dispatch == Dispatch::Pod)),

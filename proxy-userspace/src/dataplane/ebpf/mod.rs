@@ -58,10 +58,7 @@ use tracing::{debug, warn};
 pub use cleanup::{Cleaned, cleanup};
 pub use error::OpenError;
 pub use node_flows::Frontends;
-pub use settings::{
-    Dispatch, Dsr, Encapsulation, Mark, OuterSource, OwnSource, RejectUnknown, Settings, Sizes, SocketLb,
-    Sockets, XdpMode,
-};
+pub use settings::{Dispatch, Dsr, OuterSource, OwnSource, Settings, Sizes, SocketLb, Sockets, XdpMode};
 
 pub use mode_change::{is_attached, recorded};
 pub use mount::Mounted;

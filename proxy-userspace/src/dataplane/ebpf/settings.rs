@@ -5,13 +5,14 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use proxy_common::config::{DEFAULT_MARK, DEFAULT_SNAT_PORTS, TAKES_FOU, TAKES_IPIP};
+use proxy_common::config::{DEFAULT_SNAT_PORTS, TAKES_FOU, TAKES_IPIP};
 use proxy_common::flow::Timeouts;
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
 
 use super::hooks::HookKind;
 use super::room::with_spare_room;
 use super::share::Share;
+use crate::dataplane::{Encapsulation, Mark, RejectUnknown};
 use crate::model::{Algorithm, Desired, Forwarding, ServicePort};
 
 /// Settings of the eBPF data plane.
@@ -56,6 +57,17 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// Returns the `VIP_*` bits of the addresses that refuse unknown ports.
+    pub(super) const fn refusing_vips(&self) -> u32 {
+        match self.reject_unknown {
+            RejectUnknown::ClusterIp => VIP_CLUSTER_IP,
+            RejectUnknown::All => VIP_CLUSTER_IP | VIP_EXTERNAL,
+            RejectUnknown::Off => 0,
+        }
+    }
+}
+
 /// The attachment of `xdp_ingress`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XdpMode {
@@ -68,55 +80,6 @@ pub enum XdpMode {
     Generic,
     /// Not at all: `tc_ingress` serves.
     Off,
-}
-
-/// The firewall mark of packets to the stack: `mark = mark & !mask | value`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
-    /// Bits to set; inside `mask`.
-    pub value: u32,
-    /// Bits that are ours; 0 = packets are not marked.
-    pub mask: u32,
-}
-
-impl Default for Mark {
-    fn default() -> Self {
-        Self { value: DEFAULT_MARK, mask: DEFAULT_MARK }
-    }
-}
-
-/// The Service addresses that refuse unknown ports. An address on a device of this node never does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RejectUnknown {
-    /// Cluster IPs.
-    #[default]
-    ClusterIp,
-    /// Cluster IPs, external IPs and load balancer addresses.
-    All,
-    /// None.
-    Off,
-}
-
-impl RejectUnknown {
-    /// Returns the `VIP_*` bits.
-    #[must_use]
-    pub const fn kinds(self) -> u32 {
-        match self {
-            Self::ClusterIp => VIP_CLUSTER_IP,
-            Self::All => VIP_CLUSTER_IP | VIP_EXTERNAL,
-            Self::Off => 0,
-        }
-    }
-
-    /// The flag's word.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ClusterIp => "clusterip",
-            Self::All => "all",
-            Self::Off => "off",
-        }
-    }
 }
 
 /// How packets to other nodes are encapsulated (Direct Server Return).
@@ -140,7 +103,15 @@ impl Dsr {
 
     /// Returns the accepted encapsulations as `TAKES_*` bits.
     pub(super) fn takes(&self) -> u32 {
-        self.taken().map(Encapsulation::bit).fold(0, |bits, bit| bits | bit)
+        self.taken().map(bit).fold(0, |bits, bit| bits | bit)
+    }
+}
+
+/// Returns the `TAKES_*` bit of an encapsulation.
+const fn bit(encapsulation: Encapsulation) -> u32 {
+    match encapsulation {
+        Encapsulation::Ipip => TAKES_IPIP,
+        Encapsulation::Fou => TAKES_FOU,
     }
 }
 
@@ -200,37 +171,6 @@ impl OuterSource {
     /// What nobody else may have an address of.
     pub fn prefixes(&self) -> impl Iterator<Item = IpNet> {
         [self.v4.map(IpNet::V4), self.v6.map(IpNet::V6)].into_iter().flatten()
-    }
-}
-
-/// The encapsulation of a packet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Encapsulation {
-    /// In an IP packet (protocol 4 or 41).
-    #[default]
-    Ipip,
-    /// In UDP, to port 5555.
-    Fou,
-}
-
-impl Encapsulation {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Ipip, Self::Fou];
-
-    const fn bit(self) -> u32 {
-        match self {
-            Self::Ipip => TAKES_IPIP,
-            Self::Fou => TAKES_FOU,
-        }
-    }
-
-    /// The flag's word.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ipip => "ipip",
-            Self::Fou => "fou",
-        }
     }
 }
 

@@ -40,8 +40,7 @@ pub use view::{
 
 use self::kernel::Kernel;
 use self::plan::Plan;
-use crate::dataplane::ebpf::Mark;
-use crate::dataplane::{Check, Dataplane, SyncFailure, SyncReport};
+use crate::dataplane::{Check, Dataplane, Mark, SyncFailure, SyncReport};
 use crate::model::{Desired, Dirty};
 use crate::node::Topology;
 

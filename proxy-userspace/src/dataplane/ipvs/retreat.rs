@@ -15,7 +15,7 @@ use super::netlink::Generation;
 use super::plan::{Kernel as _, Op};
 use super::state::{Connections, Server, Set, State, Virtual};
 use super::{OpenError, Settings, lock, nft};
-use crate::dataplane::ebpf::Mark;
+use crate::dataplane::Mark;
 use crate::model::Protocol;
 
 /// Whether an earlier agent left IPVS serving in this network namespace. Our table is made first and removed

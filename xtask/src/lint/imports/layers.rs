@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::rules::{Layout, Never, Only, Uses};
+use super::rules::{Apart, Layout, Never, Only, Uses};
 use super::tree::{Foreign, Import};
 
 /// A package's files, each with the path of its module.
@@ -47,6 +47,19 @@ pub fn never(files: &Files<'_>, foreign: &[Foreign], rule: &Never) -> Vec<String
         .filter(|path| rule.paths.iter().any(|pattern| matches(&path.path, pattern)))
         .map(|path| format!("{}; {} must not: {}", path.place(), rule.folder, rule.why))
         .collect()
+}
+
+/// Returns a line for each import from one folder to another that it must stay apart from.
+pub fn apart(files: &Files<'_>, imports: &[Import], rule: &Apart) -> Vec<String> {
+    let folder_of = |file: &Path| rule.folders.iter().find(|folder| is_in(files, file, folder));
+    let mut faults = Vec::new();
+    for import in imports {
+        let (Some(from), Some(to)) = (folder_of(&import.from), folder_of(&import.to)) else { continue };
+        if from != to {
+            faults.push(format!("{}; {from} must not: {}", import.place(), rule.why));
+        }
+    }
+    faults
 }
 
 /// Returns a line for each mention of a crate outside the folders it belongs to.

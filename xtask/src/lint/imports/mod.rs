@@ -48,6 +48,9 @@ fn faults_of(package: &str, tree: &Tree) -> Vec<String> {
     for never in rules::NEVER.iter().filter(|never| never.package == package) {
         faults.extend(layers::never(&files, &foreign, never));
     }
+    for apart in rules::APART.iter().filter(|apart| apart.package == package) {
+        faults.extend(layers::apart(&files, &imports, apart));
+    }
     for only in rules::ONLY.iter().filter(|only| only.package == package) {
         faults.extend(layers::only(&files, &foreign, only));
     }

@@ -101,6 +101,13 @@ pub const NEVER: &[Never] = &[
     },
 ];
 
+/// Folders of which none imports from another.
+pub const APART: &[Apart] = &[Apart {
+    package: "millrace",
+    folders: &["dataplane/ebpf", "dataplane/ipvs"],
+    why: "a reader of one data plane never has to open the other",
+}];
+
 /// Crates that only some folders of a package name.
 pub const ONLY: &[Only] = &[
     Only { package: "millrace", krate: "aya*", folders: &["dataplane/ebpf"], why: "maps and programs" },
@@ -203,6 +210,17 @@ pub struct Never {
     pub folder: &'static str,
     /// Paths of other crates; a trailing `*` stands for any rest of a name.
     pub paths: &'static [&'static str],
+    /// The reason, for the message.
+    pub why: &'static str,
+}
+
+/// Folders that import nothing from each other.
+#[derive(Clone, Copy, Debug)]
+pub struct Apart {
+    /// The package's name.
+    pub package: &'static str,
+    /// The folders below `src`.
+    pub folders: &'static [&'static str],
     /// The reason, for the message.
     pub why: &'static str,
 }

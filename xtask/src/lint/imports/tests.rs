@@ -3,7 +3,7 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use super::rules::{Folders, Layout, Never, Only, Uses};
+use super::rules::{Apart, Folders, Layout, Never, Only, Uses};
 use super::tree::Tree;
 use super::{circles, layers};
 
@@ -181,6 +181,28 @@ fn a_pure_folder_names_no_clock_and_a_crate_stays_in_its_folder() {
     assert_eq!(
         layers::only(&files, &foreign, &only),
         ["src/other.rs:2: names aya_obj::load; only pure may: maps"]
+    );
+}
+
+#[test]
+fn folders_that_are_apart_meet_in_a_third_one() {
+    let tree = tree(&[
+        ("src/lib.rs", "mod plane; mod change;"),
+        ("src/plane/mod.rs", "pub mod left; pub mod right; mod ground; pub use ground::G; pub use left::L;"),
+        ("src/plane/ground.rs", "pub struct G;"),
+        ("src/plane/left/mod.rs", "mod part; pub struct L; use crate::plane::G;"),
+        ("src/plane/left/part.rs", "use crate::plane::right::R;"),
+        ("src/plane/right.rs", "pub struct R;\nuse super::{G, L};"),
+        ("src/change.rs", "use crate::plane::{left, right};"),
+    ]);
+    let folders = &["plane/left", "plane/right"];
+    let apart = Apart { package: "", folders, why: "they are two" };
+    assert_eq!(
+        layers::apart(&tree.files(), &tree.imports(), &apart),
+        [
+            "src/plane/left/part.rs:1: imports crate::plane::right::R (src/plane/right.rs); plane/left must not: they are two",
+            "src/plane/right.rs:2: imports super::L (src/plane/left/mod.rs); plane/right must not: they are two",
+        ]
     );
 }
 

@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 
 use super::text::change;
 use super::*;
-use crate::dataplane::ebpf::Mark;
+use crate::dataplane::Mark;
 use crate::dataplane::ipvs::state::{Element, Set};
 use crate::model::{Family, Protocol};
 

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use super::{direct, forged};
-use crate::dataplane::ebpf::Mark;
+use crate::dataplane::Mark;
 use crate::dataplane::ipvs::state::{Element, Member, Set, marks};
 use crate::model::{Family, Protocol};
 

@@ -8,9 +8,8 @@ use super::delta::{Delta, Difference};
 use super::op::{Kernel, Op};
 use super::portion::Portion;
 use super::{Context, Plan};
-use crate::dataplane::SyncReport;
-use crate::dataplane::ebpf::Encapsulation;
 use crate::dataplane::ipvs::state::{Element, Member, Set, numbers};
+use crate::dataplane::{Encapsulation, SyncReport};
 use crate::model::{Desired, Endpoint, Family, Forwarding, Frontend, FrontendKind, Scope, ServicePort};
 
 impl Context<'_> {

@@ -3,7 +3,7 @@
 
 use super::Plan;
 use super::portion::Portion;
-use crate::dataplane::ebpf::Encapsulation;
+use crate::dataplane::Encapsulation;
 use crate::dataplane::ipvs::state::{Element, Member, Set};
 use crate::model::{Family, Forwarding, FrontendKind, Scope, ServicePort};
 

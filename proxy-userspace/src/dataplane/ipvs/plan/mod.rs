@@ -23,8 +23,7 @@ use self::direct::Numbers;
 use self::mark::Marks;
 use self::portion::{Portion, marked};
 use super::state::{Element, Member, Scheduling, Server, Set, State, Virtual};
-use crate::dataplane::SyncReport;
-use crate::dataplane::ebpf::{Encapsulation, RejectUnknown};
+use crate::dataplane::{Encapsulation, RejectUnknown, SyncReport};
 use crate::model::{Desired, Dirty, Family, PortKey, Scheduler, ServicePort};
 use crate::node::Topology;
 

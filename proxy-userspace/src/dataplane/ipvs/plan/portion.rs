@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 
 use super::Context;
-use crate::dataplane::ebpf::RejectUnknown;
+use crate::dataplane::RejectUnknown;
 use crate::dataplane::ipvs::state::{Element, Member, Scheduling, Server, Set, Virtual};
 use crate::model::{Algorithm, Family, Frontend, FrontendKind, List, Scheduler, Scope, ServicePort};
 

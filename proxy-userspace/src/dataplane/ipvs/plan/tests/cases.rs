@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use super::world::*;
-use crate::dataplane::ebpf::RejectUnknown;
+use crate::dataplane::RejectUnknown;
 use crate::dataplane::ipvs::plan::{Masquerade, Op, Rules};
 use crate::dataplane::ipvs::state::{Element, Scheduling, Set, Virtual};
 use crate::model::{Algorithm, Family, Frontend, Protocol, Scheduler, Scope, ServicePort};

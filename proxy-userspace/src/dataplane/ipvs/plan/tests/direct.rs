@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use super::world::*;
-use crate::dataplane::ebpf::Encapsulation;
+use crate::dataplane::Encapsulation;
 use crate::dataplane::ipvs::plan::{Op, Rules};
 use crate::dataplane::ipvs::state::{Element, Set, Virtual};
 use crate::model::{Dirty, Family, Protocol};

@@ -1,7 +1,7 @@
 use std::net::IpAddr;
 
 use super::world::*;
-use crate::dataplane::ebpf::Encapsulation;
+use crate::dataplane::Encapsulation;
 use crate::dataplane::ipvs::plan::{Op, Rules};
 use crate::dataplane::ipvs::state::{Element, Set};
 use crate::model::Dirty;
