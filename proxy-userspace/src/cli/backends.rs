@@ -1,16 +1,14 @@
 //! `millrace backends`.
 
-use super::ipvs::backends_table;
 use super::shown::Shown;
 use super::table::{Table, mark, some_of};
-use super::{CliError, Show};
+use super::{CliError, Show, ipvs};
 use crate::dataplane::ebpf::read::{BackendView, PinnedMaps};
-use crate::dataplane::ipvs;
 
 /// Prints the endpoints.
 pub fn run(show: &Show) -> Result<(), CliError> {
     let shown = Shown::read(show, PinnedMaps::backends, ipvs::backends)?;
-    show.print(&shown, |shown| shown.tables(|list| table(list), |list| backends_table(list)))
+    show.print(&shown, |shown| shown.tables(|list| table(list)))
 }
 
 /// One row an endpoint.

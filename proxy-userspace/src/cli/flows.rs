@@ -5,12 +5,11 @@ use std::net::SocketAddr;
 
 use clap::Args;
 
-use super::ipvs::flows_table;
 use super::shown::Shown;
 use super::table::Table;
-use super::{CliError, Show};
+use super::{CliError, Show, ipvs};
+use crate::config::Refused;
 use crate::dataplane::ebpf::read::FlowView;
-use crate::dataplane::ipvs;
 
 /// Flags of `millrace flows`.
 #[derive(Args, Clone, Debug)]
@@ -25,32 +24,17 @@ pub struct FlowsArgs {
 /// Prints the flow entries, and a line if there are more.
 pub fn run(args: &FlowsArgs) -> Result<(), CliError> {
     let limit = args.limit;
-    let mut unread = 0;
-    let of_ipvs = || {
-        let found = ipvs::flows(limit)?;
-        Ok(found.map(|found| {
-            unread = found.unread;
-            found.flows
-        }))
-    };
-    let shown = Shown::read(&args.show, |maps| maps.flows(limit), of_ipvs)?;
-    args.show.print(&shown, |shown| shown.tables(|flows| table(flows), |flows| flows_table(flows)))?;
-    let is_full = match &shown {
-        Shown::Ebpf(flows) => flows.len() == limit,
-        Shown::Ipvs(flows) => flows.len() == limit,
-        Shown::Both { ebpf, ipvs } => ebpf.len() == limit || ipvs.len() == limit,
-    };
-    if is_full {
+    let shown = Shown::read(&args.show, |maps| maps.flows(limit), || ipvs::flows(limit))?;
+    args.show.print(&shown, |shown| shown.tables(|flows| table(flows)))?;
+    if shown.longest() == limit {
         eprintln!("millrace: {limit} entries shown, there may be more: see --limit");
-    }
-    if unread > 0 {
-        eprintln!("millrace: {unread} lines of the kernel's list of connections can't be read");
     }
     Ok(())
 }
 
-fn entries(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|entries| *entries > 0).ok_or_else(|| "takes a number from 1 on".to_owned())
+fn entries(text: &str) -> Result<usize, Refused> {
+    let entries = text.parse().ok().filter(|entries| *entries > 0);
+    entries.ok_or_else(|| Refused::new(text, "a number from 1 on"))
 }
 
 fn table(flows: &[FlowView]) -> Table {

@@ -1,10 +1,40 @@
-//! The tables of the IPVS data plane.
+//! The subcommands' part for IPVS: the views, and their tables.
 
+use super::shown::IpvsTable;
 use super::table::{Table, mark, owners, ranges, some_of};
-use crate::dataplane::ipvs;
+use crate::dataplane::ipvs::{BackendView, FlowView, FrontendView, OpenError, ServiceView};
+
+pub use crate::dataplane::ipvs::{StatusView, backends, services, status};
+
+/// Reads the connections. Names lines of the kernel's list that can't be read on standard error.
+pub fn flows(limit: usize) -> Result<Option<Vec<FlowView>>, OpenError> {
+    let Some(found) = crate::dataplane::ipvs::flows(limit)? else { return Ok(None) };
+    if found.unread > 0 {
+        eprintln!("millrace: {} lines of the kernel's list of connections can't be read", found.unread);
+    }
+    Ok(Some(found.flows))
+}
+
+impl IpvsTable for Vec<ServiceView> {
+    fn table(&self) -> Table {
+        services_table(self)
+    }
+}
+
+impl IpvsTable for Vec<BackendView> {
+    fn table(&self) -> Table {
+        backends_table(self)
+    }
+}
+
+impl IpvsTable for Vec<FlowView> {
+    fn table(&self) -> Table {
+        flows_table(self)
+    }
+}
 
 /// Returns the table with one row; `fails_on` comes from the agent or the kernel.
-pub fn status_table(view: &ipvs::StatusView, fails_on: &str) -> Table {
+pub fn status_table(view: &StatusView, fails_on: &str) -> Table {
     let mut table = Table::new(&[
         "MODE",
         "AGENT",
@@ -27,7 +57,7 @@ pub fn status_table(view: &ipvs::StatusView, fails_on: &str) -> Table {
 }
 
 /// Returns a row for each frontend. A virtual service without an address has a row without one.
-pub fn services_table(services: &[ipvs::ServiceView]) -> Table {
+fn services_table(services: &[ServiceView]) -> Table {
     let mut table = Table::new(&[
         "FAMILY",
         "PROTO",
@@ -44,7 +74,7 @@ pub fn services_table(services: &[ipvs::ServiceView]) -> Table {
         "BYTES",
     ]);
     for service in services {
-        let row = |frontend: Option<&ipvs::FrontendView>| {
+        let row = |frontend: Option<&FrontendView>| {
             let affinity = frontend.map_or(0, |frontend| frontend.affinity_seconds);
             [
                 service.family.clone(),
@@ -73,7 +103,7 @@ pub fn services_table(services: &[ipvs::ServiceView]) -> Table {
 }
 
 /// Returns a row for each real server.
-pub fn backends_table(backends: &[ipvs::BackendView]) -> Table {
+fn backends_table(backends: &[BackendView]) -> Table {
     let mut table = Table::new(&[
         "ADDRESS",
         "PROTO",
@@ -102,9 +132,9 @@ pub fn backends_table(backends: &[ipvs::BackendView]) -> Table {
 }
 
 /// Returns a row for each connection.
-pub fn flows_table(flows: &[ipvs::FlowView]) -> Table {
+fn flows_table(flows: &[FlowView]) -> Table {
     let mut table = Table::new(&["PROTO", "CLIENT", "FRONTEND", "BACKEND", "KIND", "STATE", "LEFT"]);
-    let mut flows: Vec<&ipvs::FlowView> = flows.iter().collect();
+    let mut flows: Vec<&FlowView> = flows.iter().collect();
     flows.sort_by_key(|flow| (&flow.protocol, flow.source, flow.destination, flow.mark, flow.backend));
     for flow in flows {
         let destination = flow.destination.map(|address| address.to_string());
@@ -134,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_virtual_service_has_a_row_for_each_frontend_and_one_without_any() {
-        let frontend = |address: &str| ipvs::FrontendView {
+        let frontend = |address: &str| FrontendView {
             address: address.parse().unwrap(),
             protocol: "UDP".to_owned(),
             scope: "external",
@@ -142,7 +172,7 @@ mod tests {
             affinity_seconds: 90,
             source_ranges: Some(vec!["10.0.0.0/8".parse().unwrap()]),
         };
-        let service = ipvs::ServiceView {
+        let service = ServiceView {
             family: "IPv4".to_owned(),
             mark: Some(0x4d10_0001),
             scheduler: "rr".to_owned(),
@@ -153,7 +183,7 @@ mod tests {
             packets: 7,
             bytes: 700,
         };
-        let left = ipvs::ServiceView { frontends: Vec::new(), backends: Vec::new(), ..service.clone() };
+        let left = ServiceView { frontends: Vec::new(), backends: Vec::new(), ..service.clone() };
         let text = services_table(&[service, left]).to_string();
         let rows: Vec<String> =
             text.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
@@ -166,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_server_that_drains_is_marked() {
-        let server = |weight| ipvs::BackendView {
+        let server = |weight| BackendView {
             address: "[fd00::5]:8080".parse().unwrap(),
             protocol: "TCP".to_owned(),
             local: true,
@@ -184,7 +214,7 @@ mod tests {
 
     #[test]
     fn what_is_remembered_of_a_client_by_a_mark_names_the_mark() {
-        let connection = ipvs::FlowView {
+        let connection = FlowView {
             protocol: "TCP".to_owned(),
             kind: "connection",
             source: address("198.51.100.7:4711"),
@@ -194,7 +224,7 @@ mod tests {
             state: "established".to_owned(),
             remaining_seconds: 899,
         };
-        let template = ipvs::FlowView {
+        let template = FlowView {
             kind: "template",
             source: address("198.51.100.7:0"),
             destination: None,

@@ -2,13 +2,10 @@
 
 use clap::Args;
 
-use super::ipvs::services_table;
-use super::service_ports;
 use super::shown::Shown;
 use super::table::{Table, owners, ranges, service_port};
-use super::{CliError, Show};
+use super::{CliError, Show, ipvs, service_ports};
 use crate::dataplane::ebpf::read::{FrontendView, PinnedMaps, ServiceView};
-use crate::dataplane::ipvs;
 
 /// Arguments of `millrace services`.
 #[derive(Args, Clone, Debug)]
@@ -24,7 +21,7 @@ pub struct ServicesArgs {
 pub fn run(args: &ServicesArgs) -> Result<(), CliError> {
     let shown = Shown::read(&args.show, PinnedMaps::services, ipvs::services)?;
     let of_maps = if args.frontends { table } else { service_ports::table };
-    args.show.print(&shown, |shown| shown.tables(|list| of_maps(list), |list| services_table(list)))
+    args.show.print(&shown, |shown| shown.tables(|list| of_maps(list)))
 }
 
 /// Returns a row for each frontend. Packets are counted for each list, so frontends of one list show the same

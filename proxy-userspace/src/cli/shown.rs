@@ -24,6 +24,12 @@ pub enum Shown<E, I> {
     },
 }
 
+/// A view of IPVS as a table.
+pub trait IpvsTable {
+    /// Returns the table.
+    fn table(&self) -> Table;
+}
+
 impl<E, I> Shown<E, I> {
     /// Reads both. Without either, the error is that of the pinned maps.
     pub fn read(
@@ -54,11 +60,25 @@ impl<E, I> Shown<E, I> {
     }
 
     /// Returns the text for people: a table for each data plane.
-    pub fn tables(&self, of_maps: impl Fn(&E) -> Table, of_ipvs: impl Fn(&I) -> Table) -> Vec<Table> {
+    pub fn tables(&self, of_maps: impl Fn(&E) -> Table) -> Vec<Table>
+    where
+        I: IpvsTable,
+    {
         match self {
             Self::Ebpf(ebpf) => vec![of_maps(ebpf)],
-            Self::Ipvs(ipvs) => vec![of_ipvs(ipvs)],
-            Self::Both { ebpf, ipvs } => vec![of_maps(ebpf), of_ipvs(ipvs)],
+            Self::Ipvs(ipvs) => vec![ipvs.table()],
+            Self::Both { ebpf, ipvs } => vec![of_maps(ebpf), ipvs.table()],
+        }
+    }
+}
+
+impl<E, I> Shown<Vec<E>, Vec<I>> {
+    /// Returns the length of the longer list.
+    pub fn longest(&self) -> usize {
+        match self {
+            Self::Ebpf(ebpf) => ebpf.len(),
+            Self::Ipvs(ipvs) => ipvs.len(),
+            Self::Both { ebpf, ipvs } => ebpf.len().max(ipvs.len()),
         }
     }
 }
@@ -92,9 +112,23 @@ mod tests {
 
     #[test]
     fn both_have_a_table_of_their_own() {
-        let table = |title: &'static str| move |(): &()| Table::new(&[title]);
-        let both = Shown::Both { ebpf: (), ipvs: () };
-        assert_eq!(both.tables(table("A"), table("B")), [Table::new(&["A"]), Table::new(&["B"])]);
-        assert_eq!(Shown::<(), ()>::Ipvs(()).tables(table("A"), table("B")), [Table::new(&["B"])]);
+        struct OfIpvs;
+        impl IpvsTable for OfIpvs {
+            fn table(&self) -> Table {
+                Table::new(&["B"])
+            }
+        }
+        let of_maps = |(): &()| Table::new(&["A"]);
+        let both = Shown::Both { ebpf: (), ipvs: OfIpvs };
+        assert_eq!(both.tables(of_maps), [Table::new(&["A"]), Table::new(&["B"])]);
+        assert_eq!(Shown::Ipvs(OfIpvs).tables(of_maps), [Table::new(&["B"])]);
+    }
+
+    #[test]
+    fn of_two_lists_the_longer_one_counts() {
+        let both = |ebpf: &[u8], ipvs: &[u8]| Shown::Both { ebpf: ebpf.to_vec(), ipvs: ipvs.to_vec() };
+        assert_eq!(both(&[1, 2], &[1]).longest(), 2);
+        assert_eq!(both(&[], &[1]).longest(), 1);
+        assert_eq!(Shown::<Vec<u8>, Vec<u8>>::Ipvs(vec![1]).longest(), 1);
     }
 }

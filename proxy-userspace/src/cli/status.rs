@@ -5,13 +5,11 @@ use std::path::Path;
 use proxy_common::config::HEARTBEAT_SECONDS;
 use serde::Serialize;
 
-use super::ipvs::status_table;
 use super::shown::Shown;
 use super::table::{Table, mark};
-use super::{CliError, Show};
+use super::{CliError, Show, ipvs};
 use crate::dataplane::ebpf::read::{CounterView, FailuresView, PinnedMaps, ReadError, StatusView, WayView};
 use crate::dataplane::ebpf::{self, OtherView};
-use crate::dataplane::ipvs;
 use crate::health::ReadyView;
 
 /// The output of `millrace status -o json`: the fields of [`StatusView`], and beside them:
@@ -30,9 +28,15 @@ pub struct Status {
     others: Vec<OtherView>,
     /// What the agent says of itself; none where no agent answers.
     readiness: Option<ReadyView>,
-    /// The state of IPVS if it serves as well.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ipvs: Option<ipvs::StatusView>,
+}
+
+/// The output during a mode change: the fields of [`Status`], and beside them:
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct WithIpvs {
+    #[serde(flatten)]
+    status: Status,
+    /// The state of IPVS.
+    ipvs: ipvs::StatusView,
 }
 
 /// The output if IPVS alone serves: the fields of [`ipvs::StatusView`], and beside them:
@@ -59,10 +63,10 @@ pub fn run(show: &Show) -> Result<(), CliError> {
     let of_maps = |maps: &PinnedMaps| read(maps, &show.bpffs_path, readiness.clone());
     match (Shown::read(show, of_maps, ipvs::status), readiness.clone()) {
         (Ok(Shown::Ebpf(status)), _) => show.print(&status, tables),
-        (Ok(Shown::Ipvs(view)), readiness) => show.print(&OfIpvs { view, readiness }, |status| {
-            vec![status_table(&status.view, &fails_on(status.readiness.as_ref(), FailuresView::default()))]
-        }),
-        (Ok(Shown::Both { ebpf, ipvs }), _) => show.print(&Status { ipvs: Some(ipvs), ..ebpf }, tables),
+        (Ok(Shown::Ipvs(view)), readiness) => {
+            show.print(&OfIpvs { view, readiness }, |of| vec![of_ipvs(&of.view, of.readiness.as_ref())])
+        }
+        (Ok(Shown::Both { ebpf, ipvs }), _) => show.print(&WithIpvs { status: ebpf, ipvs }, of_both),
         (Err(CliError::Read(ReadError::Absent { .. })), Some(readiness)) => {
             show.print(&Waiting { agent_alive: true, readiness }, |waiting| vec![of_waiting(waiting)])
         }
@@ -75,19 +79,25 @@ fn read(maps: &PinnedMaps, bpffs_path: &Path, readiness: Option<ReadyView>) -> R
     let view = maps.status()?;
     let agent_alive = view.heartbeat_age_seconds.is_some_and(|age| age <= u64::from(HEARTBEAT_SECONDS));
     let (ways, counters, others) = (maps.ways()?, maps.counters()?, ebpf::others(bpffs_path));
-    Ok(Status { agent_alive, ways, counters, others, readiness, ipvs: None, view })
+    Ok(Status { view, agent_alive, ways, counters, others, readiness })
 }
 
-/// Returns the text for people: devices, ways, counters that are not zero, maps; and IPVS.
+/// Returns the text for people: devices, ways, counters that are not zero, maps.
 fn tables(status: &Status) -> Vec<Table> {
     let of_maps = [summary(status), devices(status), ways(status), counters(status), maps(status)];
     let others = (!status.others.is_empty()).then(|| others(&status.others));
-    let fails_on = fails_on(status.readiness.as_ref(), FailuresView::default());
-    of_maps
-        .into_iter()
-        .chain(others)
-        .chain(status.ipvs.as_ref().map(|view| status_table(view, &fails_on)))
-        .collect()
+    of_maps.into_iter().chain(others).collect()
+}
+
+/// Returns the text for people during a mode change.
+fn of_both(both: &WithIpvs) -> Vec<Table> {
+    let of_ipvs = of_ipvs(&both.ipvs, both.status.readiness.as_ref());
+    tables(&both.status).into_iter().chain([of_ipvs]).collect()
+}
+
+/// Returns the text for people about IPVS, whose failures only the agent knows.
+fn of_ipvs(view: &ipvs::StatusView, readiness: Option<&ReadyView>) -> Table {
+    ipvs::status_table(view, &fails_on(readiness, FailuresView::default()))
 }
 
 /// Returns the text for people before there is a data plane.
@@ -255,7 +265,6 @@ mod tests {
             counters,
             others: Vec::new(),
             readiness: None,
-            ipvs: None,
         }
     }
 
@@ -272,16 +281,17 @@ mod tests {
             forged_tunnel: 5,
         };
         let words = |alive| {
-            let table = status_table(&view(alive), "nothing").to_string();
+            let table = ipvs::status_table(&view(alive), "nothing").to_string();
             table.lines().last().unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
         };
         assert_eq!(words(true), "ipvs alive 4 9 1 17 3 5 nothing");
         assert_eq!(words(false), "ipvs gone; the data path goes on 4 9 1 17 3 5 nothing");
         let alone = status(Some(3));
         assert!(serde_json::to_value(&alone).unwrap().get("ipvs").is_none());
-        let both = Status { ipvs: Some(view(true)), ..alone.clone() };
-        assert_eq!(serde_json::to_value(&both).unwrap()["ipvs"]["servers"], 9);
-        assert_eq!(tables(&both).len(), tables(&alone).len() + 1);
+        let both = WithIpvs { status: alone.clone(), ipvs: view(true) };
+        let json = serde_json::to_value(&both).unwrap();
+        assert_eq!((&json["ipvs"]["servers"], &json["agent_alive"]), (&9.into(), &true.into()));
+        assert_eq!(of_both(&both).len(), tables(&alone).len() + 1);
     }
 
     #[test]

@@ -1,9 +1,21 @@
-//! The flags of `millrace agent`, as text: [`Settings::resolve`](super::Settings::resolve) gives them meaning.
+//! The flags of `millrace agent`. clap hands each value to its parser, which refuses a wrong one in our words.
 //!
 //! The first paragraph of a flag is a noun phrase, its values and its default: `-h` shows it alone. `--help` and the reference
 //! page show all.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use super::ipvs::IpvsArgs;
+use super::parse::{self, AlgorithmWord, BindAddress, NodePortRange, OuterSourceItem};
+use super::{ProxyMode, Source};
+use crate::dataplane::ebpf::{Dispatch, SocketLb, XdpMode};
+use crate::dataplane::{Encapsulation, Mark, RejectUnknown};
+use crate::model::{ClusterIpClients, Forwarding};
+use crate::node::DevicePattern;
 
 // The groups of flags in `--help` and on the reference page.
 const SOURCE: &str = "Source and node";
@@ -16,12 +28,11 @@ const FLOWS: &str = "Flows";
 const SOCKETS: &str = "Socket load balancing";
 const CONNTRACK: &str = "Connection tracking of the kernel";
 const HTTP: &str = "HTTP servers";
-const IPVS: &str = "IPVS";
 
 /// Flags of `millrace agent`.
 ///
-/// Values are text here so that a wrong one gets our one line, which names the flag and what it takes,
-/// instead of clap's four. A negative number is a value too, not an unknown flag.
+/// A flag that is not given is `None`, or an empty list: then the field of the `--config` file counts.
+/// A negative number is a value too, not an unknown flag.
 #[derive(clap::Args, Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentArgs {
     /// Source of Services, EndpointSlices and Nodes: the API server, or a directory of manifests [default:
@@ -29,8 +40,11 @@ pub struct AgentArgs {
     ///
     /// A directory is read with the folders below it, 16 levels deep: every *.yaml, *.yml and *.json file, in
     /// the form of `kubectl get -o yaml`. Names that begin with a dot are left out. No Events are written.
-    #[arg(long, help_heading = SOURCE, value_name = "kubernetes|directory:PATH")]
-    pub source: Option<String>,
+    #[arg(
+        long, help_heading = SOURCE, value_name = "kubernetes|directory:PATH",
+        value_parser = parse::source
+    )]
+    pub source: Option<Source>,
     /// Kubeconfig file [default: the --config file's, then KUBECONFIG, then the pod's service account, then
     /// ~/.kube/config]
     ///
@@ -45,204 +59,259 @@ pub struct AgentArgs {
     #[arg(long, help_heading = SOURCE, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Name of this node's Node object [default: the --config file's, then NODE_NAME, then the host's name]
-    #[arg(long, help_heading = SOURCE, value_name = "NAME")]
+    #[arg(long, help_heading = SOURCE, value_name = "NAME", value_parser = parse::node_name)]
     pub hostname_override: Option<String>,
     /// Data plane: ebpf, ipvs, auto for ebpf where the kernel can, else ipvs, or none [default: auto]
     ///
     /// With none, kube-proxy gets new connections as soon as its rules are on this node. eBPF keeps its own for
     /// --drain, and is removed then.
-    #[arg(long, help_heading = DATA_PLANE, value_name = "auto|ebpf|ipvs|none")]
-    pub proxy_mode: Option<String>,
+    #[arg(
+        long, help_heading = DATA_PLANE, value_name = "auto|ebpf|ipvs|none",
+        value_parser = parse::proxy_mode
+    )]
+    pub proxy_mode: Option<ProxyMode>,
     /// Time for existing connections to end after a mode change [default: 3600]
     ///
     /// The connections of the former mode that are left then are cut.
-    #[arg(long, help_heading = DATA_PLANE, value_name = "SECONDS", allow_negative_numbers = true)]
-    pub drain: Option<String>,
+    #[arg(
+        long, help_heading = DATA_PLANE, value_name = "SECONDS", value_parser = parse::drain,
+        allow_negative_numbers = true
+    )]
+    pub drain: Option<Duration>,
     /// Attachment of XDP to uplinks: auto is the best that the device can [default: auto]
     ///
     /// A veth device is served by TC alone, unless native or generic is given. TC serves what XDP passes.
-    #[arg(long, help_heading = DATA_PLANE, value_name = "auto|native|generic|off")]
-    pub xdp: Option<String>,
+    #[arg(long, help_heading = DATA_PLANE, value_name = "auto|native|generic|off", value_parser = parse::xdp)]
+    pub xdp: Option<XdpMode>,
     /// BPF file system for pinned maps and links, or a directory in one [default: /sys/fs/bpf]
     ///
     /// The agent mounts one over an empty directory, and refuses any other path. In a container, mount the
     /// host's: pins in the pod's own are lost with the pod.
-    #[arg(long, help_heading = DATA_PLANE, value_name = "PATH")]
-    pub bpffs_path: Option<String>,
+    #[arg(long, help_heading = DATA_PLANE, value_name = "PATH", value_parser = parse::absolute_path)]
+    pub bpffs_path: Option<PathBuf>,
     /// Mark of packets handed to the stack, and the mask of its bits; 0/0 is no mark [default: 0x1000/0x1000]
     ///
     /// With IPVS the mark is on packets that are masqueraded as they leave; `--proxy-mode ipvs` refuses 0/0.
-    #[arg(long, help_heading = DATA_PLANE, value_name = "VALUE/MASK")]
-    pub fwmark: Option<String>,
+    #[arg(long, help_heading = DATA_PLANE, value_name = "VALUE/MASK", value_parser = parse::mark)]
+    pub fwmark: Option<Mark>,
     /// Shortest time between two syncs, 0 to 60000 [default: 1]
-    #[arg(long, help_heading = DATA_PLANE, value_name = "MILLISECONDS", allow_negative_numbers = true)]
-    pub min_sync_interval: Option<String>,
+    #[arg(
+        long, help_heading = DATA_PLANE, value_name = "MILLISECONDS",
+        value_parser = parse::min_sync_interval, allow_negative_numbers = true
+    )]
+    pub min_sync_interval: Option<Duration>,
     /// Longest time between two syncs, 1 to 3600 [default: 30]
     ///
     /// Failed operations are tried again at the next sync.
-    #[arg(long, help_heading = DATA_PLANE, value_name = "SECONDS", allow_negative_numbers = true)]
-    pub max_sync_interval: Option<String>,
+    #[arg(
+        long, help_heading = DATA_PLANE, value_name = "SECONDS", value_parser = parse::max_sync_interval,
+        allow_negative_numbers = true
+    )]
+    pub max_sync_interval: Option<Duration>,
     /// Devices toward the network [default: devices with a default route or a node's address, and overlay
     /// devices]
     ///
     /// The log names other devices that have an address.
-    #[arg(long, help_heading = DEVICES, value_name = "DEVICE,...", value_delimiter = ',')]
+    #[arg(
+        long, help_heading = DEVICES, value_name = "DEVICE,...", value_parser = parse::device,
+        value_delimiter = ','
+    )]
     pub uplinks: Vec<String>,
     /// Devices toward this node's pods; * is any text [default: veth*,tap*,cni*,cali*,lxc*,kube-bridge]
     ///
     /// They serve, per packet, the pods whose sockets no hook sees. Name a bridge's ports, too: frames between
     /// its ports don't pass the bridge.
-    #[arg(long, help_heading = DEVICES, value_name = "PATTERN,...", value_delimiter = ',')]
-    pub pod_interfaces: Vec<String>,
+    #[arg(
+        long, help_heading = DEVICES, value_name = "PATTERN,...", value_parser = parse::device_pattern,
+        value_delimiter = ','
+    )]
+    pub pod_interfaces: Vec<DevicePattern>,
     /// Addresses that serve NodePorts: the Node's first InternalIP of each family, all, or those inside ranges
     /// [default: primary]
-    #[arg(long, help_heading = SERVICES, value_name = "primary|all|CIDR,...", value_delimiter = ',')]
-    pub nodeport_addresses: Vec<String>,
+    #[arg(
+        long, help_heading = SERVICES, value_name = "primary|all|CIDR,...",
+        value_parser = parse::node_port_range, value_delimiter = ','
+    )]
+    pub nodeport_addresses: Vec<NodePortRange>,
     /// Address ranges of pods, of both families [default: none]
     ///
     /// Sources in these ranges are inside the cluster, also when they come in over an uplink. Nodes' own
     /// addresses always are.
-    #[arg(long, help_heading = SERVICES, value_name = "CIDR,...", value_delimiter = ',')]
-    pub cluster_cidr: Vec<String>,
+    #[arg(
+        long, help_heading = SERVICES, value_name = "CIDR,...", value_parser = parse::range,
+        value_delimiter = ','
+    )]
+    pub cluster_cidr: Vec<IpNet>,
     /// Clients from the network that may reach ClusterIPs: nodes and --cluster-cidr, or all [default: inside]
     ///
     /// Other clients' packets are dropped as source_refused. Pods and processes of this node always may. Use
     /// all where routers send the range of the ClusterIPs to the nodes. Without effect with IPVS.
-    #[arg(long, help_heading = SERVICES, value_name = "inside|all")]
-    pub cluster_ip_clients: Option<String>,
+    #[arg(long, help_heading = SERVICES, value_name = "inside|all", value_parser = parse::cluster_ip_clients)]
+    pub cluster_ip_clients: Option<ClusterIpClients>,
     /// Ranges of accepted external IPs; the flag may be repeated [default: none]
     ///
     /// External IPs outside these ranges are refused.
-    #[arg(long, help_heading = SERVICES, value_name = "CIDR", value_delimiter = ',')]
-    pub service_external_ip_range: Vec<String>,
+    #[arg(
+        long, help_heading = SERVICES, value_name = "CIDR", value_parser = parse::range,
+        value_delimiter = ','
+    )]
+    pub service_external_ip_range: Vec<IpNet>,
     /// Value of the label service.kubernetes.io/service-proxy-name of the Services to serve [default: Services
     /// without the label]
-    #[arg(long, help_heading = SERVICES, value_name = "NAME")]
+    #[arg(long, help_heading = SERVICES, value_name = "NAME", value_parser = parse::service_proxy_name)]
     pub service_proxy_name: Option<String>,
     /// Service addresses that refuse ports and protocols without a Service [default: clusterip]
     ///
     /// An address on a device of this node never refuses.
-    #[arg(long, help_heading = SERVICES, value_name = "clusterip|all|off")]
-    pub reject_unknown_ports: Option<String>,
+    #[arg(
+        long, help_heading = SERVICES, value_name = "clusterip|all|off",
+        value_parser = parse::reject_unknown
+    )]
+    pub reject_unknown_ports: Option<RejectUnknown>,
     /// Forwarding to backends on other nodes: SNAT or Direct Server Return [default: snat]
     ///
     /// The annotation millrace/forwarding decides for one Service.
-    #[arg(long, help_heading = BACKENDS, value_name = "snat|dsr")]
-    pub forwarding: Option<String>,
+    #[arg(long, help_heading = BACKENDS, value_name = "snat|dsr", value_parser = parse::forwarding)]
+    pub forwarding: Option<Forwarding>,
     /// Choice of a backend for a new connection [default: random]
     ///
     /// Direct Server Return always uses Maglev. The annotation millrace/algorithm decides for one Service.
-    #[arg(long, help_heading = BACKENDS, value_name = "random|maglev")]
-    pub algorithm: Option<String>,
+    #[arg(long, help_heading = BACKENDS, value_name = "random|maglev", value_parser = parse::algorithm)]
+    pub algorithm: Option<AlgorithmWord>,
     /// Slots of a Maglev table, a prime from 3 to 65537 [default: 4093]
     ///
     /// It must be the same on all nodes. The annotation millrace/maglev-size decides for one Service.
-    #[arg(long, help_heading = BACKENDS, value_name = "PRIME", allow_negative_numbers = true)]
-    pub maglev_table_size: Option<String>,
+    #[arg(
+        long, help_heading = BACKENDS, value_name = "PRIME", value_parser = parse::maglev_size,
+        allow_negative_numbers = true
+    )]
+    pub maglev_table_size: Option<u32>,
     /// Ports of this node for connections to backends on other nodes, at least 64 above 1023 [default:
     /// 61000-65535]
     ///
     /// The kernel no longer gives them to sockets by itself (`ip_local_reserved_ports`). A new range ends the
     /// connections of the old one.
-    #[arg(long, help_heading = BACKENDS, value_name = "FIRST-LAST")]
-    pub snat_ports: Option<String>,
+    #[arg(long, help_heading = BACKENDS, value_name = "FIRST-LAST", value_parser = parse::snat_ports)]
+    pub snat_ports: Option<RangeInclusive<u16>>,
     /// Encapsulation to other nodes: in IP (ipip), or in UDP to port 5555 (fou) [default: ipip]
     ///
     /// A node takes the encapsulation that it sends. With both, as in `ipip,fou`, it sends the first and takes
     /// both. Use fou where the network carries no IP protocol 4 or 41.
-    #[arg(long, help_heading = DSR, value_name = "ipip|fou", value_delimiter = ',')]
-    pub dsr_encap: Vec<String>,
+    #[arg(
+        long, help_heading = DSR, value_name = "ipip|fou", value_parser = parse::encapsulation,
+        value_delimiter = ','
+    )]
+    pub dsr_encap: Vec<Encapsulation>,
     /// Receiver of encapsulated packets: the backend's node, or the pod [default: node]
     ///
     /// With pod, the pod takes the outer header off itself.
-    #[arg(long, help_heading = DSR, value_name = "node|pod")]
-    pub dsr_dispatch: Option<String>,
+    #[arg(long, help_heading = DSR, value_name = "node|pod", value_parser = parse::dispatch)]
+    pub dsr_dispatch: Option<Dispatch>,
     /// Source of encapsulated packets: the node's address, or for each flow an address of a prefix [default:
     /// node]
     ///
     /// A prefix spreads flows over receive queues. Give at most one of each family, /8 to /31 or /32 to /127
     /// with IPv6, the same on all nodes. No host may have its addresses. With `node,PREFIX` a node takes
     /// packets from the prefix and sends from its own address.
-    #[arg(long, help_heading = DSR, value_name = "[node,]PREFIX,...", value_delimiter = ',')]
-    pub dsr_outer_source: Vec<String>,
+    #[arg(
+        long, help_heading = DSR, value_name = "[node,]PREFIX,...",
+        value_parser = parse::outer_source_item, value_delimiter = ','
+    )]
+    pub dsr_outer_source: Vec<OuterSourceItem>,
     /// Entries of the flow table of each address family, 1024 to 16777216 [default: 262144]
-    #[arg(long, help_heading = FLOWS, value_name = "ENTRIES", allow_negative_numbers = true)]
-    pub flow_table_size: Option<String>,
+    #[arg(
+        long, help_heading = FLOWS, value_name = "ENTRIES", value_parser = parse::flow_table_size,
+        allow_negative_numbers = true
+    )]
+    pub flow_table_size: Option<u32>,
     /// Lifetime of a TCP flow that has seen only its SYN [default: 60]
-    #[arg(long, help_heading = FLOWS, value_name = "SECONDS", allow_negative_numbers = true)]
-    pub timeout_syn: Option<String>,
+    #[arg(
+        long, help_heading = FLOWS, value_name = "SECONDS", value_parser = parse::seconds,
+        allow_negative_numbers = true
+    )]
+    pub timeout_syn: Option<u32>,
     /// Lifetime of an idle established TCP flow [default: 8000]
-    #[arg(long, help_heading = FLOWS, value_name = "SECONDS", allow_negative_numbers = true)]
-    pub timeout_established: Option<String>,
+    #[arg(
+        long, help_heading = FLOWS, value_name = "SECONDS", value_parser = parse::seconds,
+        allow_negative_numbers = true
+    )]
+    pub timeout_established: Option<u32>,
     /// Lifetime of an idle TCP flow that was closed [default: 10]
     ///
     /// The director of a flow with Direct Server Return keeps one that its client has half closed for at least
     /// 240 seconds.
-    #[arg(long, help_heading = FLOWS, value_name = "SECONDS", allow_negative_numbers = true)]
-    pub timeout_closing: Option<String>,
+    #[arg(
+        long, help_heading = FLOWS, value_name = "SECONDS", value_parser = parse::seconds,
+        allow_negative_numbers = true
+    )]
+    pub timeout_closing: Option<u32>,
     /// Lifetime of an idle UDP flow [default: 60]
-    #[arg(long, help_heading = FLOWS, value_name = "SECONDS", allow_negative_numbers = true)]
-    pub timeout_udp: Option<String>,
+    #[arg(
+        long, help_heading = FLOWS, value_name = "SECONDS", value_parser = parse::seconds,
+        allow_negative_numbers = true
+    )]
+    pub timeout_udp: Option<u32>,
     /// Sockets that hooks connect to backends: of pods and node processes, of the agent's network namespace
     /// only, or none [default: all]
     ///
     /// Use host for meshes that redirect inside the pod. Pods that are left out are served per packet at
     /// --pod-interfaces.
-    #[arg(long, help_heading = SOCKETS, value_name = "all|host|off")]
-    pub socket_lb: Option<String>,
+    #[arg(long, help_heading = SOCKETS, value_name = "all|host|off", value_parser = parse::socket_lb)]
+    pub socket_lb: Option<SocketLb>,
     /// Refusal of NodePorts' numbers to sockets of this node that bind them [default: on]
     ///
     /// The call fails with EADDRINUSE.
-    #[arg(long, help_heading = SOCKETS, value_name = "on|off")]
-    pub bind_protection: Option<String>,
+    #[arg(long, help_heading = SOCKETS, value_name = "on|off", value_parser = parse::on_off)]
+    pub bind_protection: Option<bool>,
     /// Control group (cgroup2) whose processes the socket hooks serve [default: the mount point of cgroup2]
     ///
     /// In a container, mount the host's.
-    #[arg(long, help_heading = SOCKETS, value_name = "PATH")]
-    pub cgroup_path: Option<String>,
+    #[arg(long, help_heading = SOCKETS, value_name = "PATH", value_parser = parse::absolute_path)]
+    pub cgroup_path: Option<PathBuf>,
     /// Room for connections for each processor; 0 leaves the limit [default: 32768]
     ///
     /// The limit is only raised. No Service needs it: it is for other traffic of the node.
-    #[arg(long, help_heading = CONNTRACK, value_name = "ENTRIES", allow_negative_numbers = true)]
-    pub conntrack_max_per_core: Option<String>,
+    #[arg(
+        long, help_heading = CONNTRACK, value_name = "ENTRIES", value_parser = parse::entries,
+        allow_negative_numbers = true
+    )]
+    pub conntrack_max_per_core: Option<u32>,
     /// Least room for connections [default: 131072]
     ///
     /// Without effect with `--conntrack-max-per-core 0`.
-    #[arg(long, help_heading = CONNTRACK, value_name = "ENTRIES", allow_negative_numbers = true)]
-    pub conntrack_min: Option<String>,
+    #[arg(
+        long, help_heading = CONNTRACK, value_name = "ENTRIES", value_parser = parse::entries,
+        allow_negative_numbers = true
+    )]
+    pub conntrack_min: Option<u32>,
     /// Lifetime of an idle established TCP connection; 0 leaves the kernel's [default: 24h]
-    #[arg(long, help_heading = CONNTRACK, value_name = "DURATION", allow_negative_numbers = true)]
-    pub conntrack_tcp_timeout_established: Option<String>,
+    #[arg(
+        long, help_heading = CONNTRACK, value_name = "DURATION", value_parser = parse::conntrack_seconds,
+        allow_negative_numbers = true
+    )]
+    pub conntrack_tcp_timeout_established: Option<u32>,
     /// Lifetime of a TCP connection in CLOSE_WAIT; 0 leaves the kernel's [default: 1h]
-    #[arg(long, help_heading = CONNTRACK, value_name = "DURATION", allow_negative_numbers = true)]
-    pub conntrack_tcp_timeout_close_wait: Option<String>,
+    #[arg(
+        long, help_heading = CONNTRACK, value_name = "DURATION", value_parser = parse::conntrack_seconds,
+        allow_negative_numbers = true
+    )]
+    pub conntrack_tcp_timeout_close_wait: Option<u32>,
     /// Acceptance of TCP segments outside the window [default: false]
-    #[arg(long, help_heading = CONNTRACK, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub conntrack_tcp_be_liberal: Option<String>,
+    #[arg(
+        long, help_heading = CONNTRACK, value_name = "true|false", value_parser = parse::switch,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true"
+    )]
+    pub conntrack_tcp_be_liberal: Option<bool>,
     /// Address of /healthz, /livez and /readyz; "" is no server [default: 0.0.0.0:10256]
     ///
     /// 0.0.0.0 is all addresses of both families.
-    #[arg(long, help_heading = HTTP, value_name = "IP[:PORT]")]
-    pub healthz_bind_address: Option<String>,
+    #[arg(long, help_heading = HTTP, value_name = "IP[:PORT]", value_parser = parse::healthz_address)]
+    pub healthz_bind_address: Option<BindAddress>,
     /// Address of /metrics, /proxyMode, /healthz, /readyz and /configz; "" is no server [default:
     /// 127.0.0.1:10249]
-    #[arg(long, help_heading = HTTP, value_name = "IP[:PORT]")]
-    pub metrics_bind_address: Option<String>,
-    /// Scheduler of new connections: rr, wrr, lc, wlc, lblc, lblcr, sh, dh, sed, nq, fo, ovf or mh [default:
-    /// rr]
-    ///
-    /// The annotation kube-router.io/service.scheduler decides for one Service.
-    #[arg(long, help_heading = IPVS, value_name = "NAME")]
-    pub ipvs_scheduler: Option<String>,
-    /// Ranges whose virtual services belong to others [default: none]
-    ///
-    /// The agent leaves these virtual services alone.
-    #[arg(long, help_heading = IPVS, value_name = "CIDR,...", value_delimiter = ',')]
-    pub ipvs_exclude_cidrs: Vec<String>,
-    /// ARP answers for an address by its own device only (`arp_ignore` 1, `arp_announce` 2) [default: false]
-    #[arg(long, help_heading = IPVS, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub ipvs_strict_arp: Option<String>,
-    /// SNAT of every packet to a backend on another node [default: false]
-    #[arg(long, help_heading = IPVS, value_name = "true|false", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub masquerade_all: Option<String>,
+    #[arg(long, help_heading = HTTP, value_name = "IP[:PORT]", value_parser = parse::metrics_address)]
+    pub metrics_bind_address: Option<BindAddress>,
+    /// What IPVS alone uses.
+    #[command(flatten)]
+    pub ipvs: IpvsArgs,
 }

@@ -2,14 +2,15 @@
 #![forbid(unsafe_code)]
 
 mod args;
-mod conntrack;
+mod error;
 pub mod file;
 mod ipvs;
+mod merge;
 mod overlap;
 mod parse;
 mod watch;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,15 +18,16 @@ use std::time::Duration;
 use proxy_common::flow::Timeouts;
 
 pub use args::AgentArgs;
+pub use error::{ConfigError, Refused};
 pub use file::Remark;
+pub use ipvs::IpvsArgs;
+pub use parse::{AlgorithmWord, BindAddress, NodePortRange, OuterSourceItem};
 pub use watch::ConfigFile;
-
-use file::{FileSettings, GoDuration};
 
 use crate::dataplane::ebpf::{Dsr, Sockets, XdpMode};
 use crate::dataplane::ipvs::Settings as IpvsSettings;
 use crate::dataplane::{Mark, RejectUnknown};
-use crate::model::{ClusterIpClients, Forwarding, ModelSettings};
+use crate::model::ModelSettings;
 use crate::node::{Conntrack, DevicePattern};
 
 /// The ports of kube-proxy.
@@ -96,9 +98,10 @@ pub enum Source {
 }
 
 /// Which data plane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProxyMode {
     /// The best mode of this kernel.
+    #[default]
     Auto,
     /// XDP and TC programs, and nothing else.
     Ebpf,
@@ -109,6 +112,9 @@ pub enum ProxyMode {
 }
 
 impl ProxyMode {
+    /// All of them; the default is first.
+    pub const ALL: [Self; 4] = [Self::Auto, Self::Ebpf, Self::Ipvs, Self::None];
+
     /// Returns the word of `--proxy-mode`.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -119,16 +125,6 @@ impl ProxyMode {
             Self::None => "none",
         }
     }
-}
-
-/// A wrong value of a flag or of a field of the file. One line, for standard error and status 2.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{origin}: {message}")]
-pub struct ConfigError {
-    /// The flag with its dashes, or the file and the path of the field.
-    pub origin: String,
-    /// The value, and the accepted values.
-    pub message: String,
 }
 
 impl Settings {
@@ -155,110 +151,10 @@ impl Settings {
         });
         let file = config.as_ref().map(|config| file::interpret(&config.path, &config.text)).transpose()?;
         let file = file.unwrap_or_default();
-        let healthz = SocketAddr::from((Ipv4Addr::UNSPECIFIED, HEALTHZ_PORT));
-        let metrics = SocketAddr::from((Ipv4Addr::LOCALHOST, METRICS_PORT));
-        let (min_sync_interval, max_sync_interval) = sync_intervals(args, &file)?;
-        let proxy_mode = match file.proxy_mode {
-            Some(mode) if args.proxy_mode.is_none() => mode,
-            _ => parse::proxy_mode(args.proxy_mode.as_deref())?,
-        };
-        let model = model_settings(args, &file, node_name)?;
-        let dsr = dsr(args, &model)?;
-        Ok(Self {
-            source: match parse::source(args.source.as_deref(), args.kubeconfig.as_deref())? {
-                Source::Kubernetes { kubeconfig } => {
-                    Source::Kubernetes { kubeconfig: kubeconfig.or_else(|| file.kubeconfig.clone()) }
-                }
-                directory @ Source::Directory(_) => directory,
-            },
-            ipvs: ipvs::settings(args, &file.ipvs, proxy_mode, &model)?,
-            model,
-            proxy_mode,
-            healthz_bind_address: match args.healthz_bind_address.as_deref() {
-                Some(text) => parse::bind_address("--healthz-bind-address", text, HEALTHZ_PORT)?,
-                None => Some(file.healthz_bind_address.unwrap_or(healthz)),
-            },
-            metrics_bind_address: match args.metrics_bind_address.as_deref() {
-                Some(text) => parse::bind_address("--metrics-bind-address", text, METRICS_PORT)?,
-                None => Some(file.metrics_bind_address.unwrap_or(metrics)),
-            },
-            uplinks: parse::devices("--uplinks", &args.uplinks)?,
-            pod_interfaces: pod_interfaces(args, &file)?,
-            timeouts: timeouts(args, &file)?,
-            conntrack: conntrack::settings(args, file.conntrack)?,
-            flow_table_size: parse::flow_table_size(args.flow_table_size.as_deref())?,
-            snat_ports: parse::snat_ports(args.snat_ports.as_deref())?,
-            mark: parse::mark(args.fwmark.as_deref())?,
-            reject_unknown: parse::reject_unknown(args.reject_unknown_ports.as_deref())?,
-            dsr,
-            sockets: parse::sockets(
-                args.socket_lb.as_deref(),
-                args.bind_protection.as_deref(),
-                args.cgroup_path.as_deref(),
-            )?,
-            drain: parse::drain(args.drain.as_deref())?,
-            bpffs: parse::bpffs(args.bpffs_path.as_deref())?,
-            xdp: parse::xdp(args.xdp.as_deref())?,
-            min_sync_interval,
-            max_sync_interval,
-            config,
-            remarks: file.remarks,
-        })
+        let settings = Self { config, ..merge::settings(args, &file, node_name)? };
+        let ipvs = ipvs::resolve(&args.ipvs, &file.ipvs, &settings)?;
+        Ok(Self { ipvs, ..settings })
     }
-}
-
-fn model_settings(
-    args: &AgentArgs,
-    file: &FileSettings,
-    host_name: Option<String>,
-) -> Result<ModelSettings, ConfigError> {
-    let node_name = args.hostname_override.as_ref().or(file.node_name.as_ref()).cloned().or(host_name);
-    Ok(ModelSettings {
-        node_name: parse::node_name("--hostname-override", node_name)?,
-        node_ports: match &file.node_ports {
-            Some(node_ports) if args.nodeport_addresses.is_empty() => node_ports.clone(),
-            _ => parse::node_ports("--nodeport-addresses", &args.nodeport_addresses)?,
-        },
-        cluster_ranges: match &file.cluster_ranges {
-            Some(ranges) if args.cluster_cidr.is_empty() => ranges.clone(),
-            _ => parse::ranges("--cluster-cidr", &args.cluster_cidr)?,
-        },
-        cluster_ip_clients: parse::choice(
-            "--cluster-ip-clients",
-            args.cluster_ip_clients.as_deref(),
-            &[("inside", ClusterIpClients::Inside), ("all", ClusterIpClients::All)],
-        )?,
-        external_ip_ranges: parse::ranges("--service-external-ip-range", &args.service_external_ip_range)?,
-        service_proxy_name: parse::service_proxy_name(args.service_proxy_name.as_deref())?,
-        forwarding: parse::choice(
-            "--forwarding",
-            args.forwarding.as_deref(),
-            &[("snat", Forwarding::Snat), ("dsr", Forwarding::Dsr)],
-        )?,
-        maglev: parse::choice(
-            "--algorithm",
-            args.algorithm.as_deref(),
-            &[("random", false), ("maglev", true)],
-        )?,
-        maglev_size: parse::maglev_size(args.maglev_table_size.as_deref())?,
-    })
-}
-
-fn dsr(args: &AgentArgs, model: &ModelSettings) -> Result<Dsr, ConfigError> {
-    let outer_source = parse::outer_source(&args.dsr_outer_source)?;
-    let cluster = match &args.config {
-        Some(path) if args.cluster_cidr.is_empty() => format!("the cluster in {}", path.display()),
-        _ => "--cluster-cidr".to_owned(),
-    };
-    let external = ("--service-external-ip-range".to_owned(), &*model.external_ip_ranges);
-    overlap::check_outer_source(&outer_source, &[(cluster, &model.cluster_ranges), external])?;
-    let (encapsulation, also_taken) = parse::encapsulations(&args.dsr_encap)?;
-    Ok(Dsr {
-        encapsulation,
-        also_taken,
-        outer_source,
-        dispatch: parse::dispatch(args.dsr_dispatch.as_deref())?,
-    })
 }
 
 /// A time between two syncs, and the flag or field that sets it.
@@ -268,47 +164,9 @@ struct Interval {
     period: Duration,
 }
 
-/// The shortest and the longest time between two syncs.
-fn sync_intervals(args: &AgentArgs, file: &FileSettings) -> Result<(Duration, Duration), ConfigError> {
-    let min = match &file.min_sync_interval {
-        Some(interval) if args.min_sync_interval.is_none() => interval.clone(),
-        _ => parse::min_sync_interval(args.min_sync_interval.as_deref())?,
-    };
-    let max = match &file.max_sync_interval {
-        Some(interval) if args.max_sync_interval.is_none() => interval.clone(),
-        _ => parse::max_sync_interval(args.max_sync_interval.as_deref())?,
-    };
-    if min.period <= max.period {
-        return Ok((min.period, max.period));
-    }
-    let (shortest, longest) = (GoDuration(min.period), GoDuration(max.period));
-    let message =
-        format!("{shortest} is not accepted; takes no more than {}, which is {longest}", max.origin);
-    Err(ConfigError { origin: min.origin, message })
-}
-
-fn pod_interfaces(args: &AgentArgs, file: &FileSettings) -> Result<Vec<DevicePattern>, ConfigError> {
-    let mut patterns = parse::patterns("--pod-interfaces", &args.pod_interfaces)?;
-    if args.pod_interfaces.is_empty() {
-        patterns.extend(file.pod_interface.clone());
-    }
-    Ok(patterns)
-}
-
-fn timeouts(args: &AgentArgs, file: &FileSettings) -> Result<Timeouts, ConfigError> {
-    let defaults = Timeouts::default();
-    let established = file.timeout_established.unwrap_or(defaults.established);
-    let datagram = file.timeout_udp.unwrap_or(defaults.datagram);
-    Ok(Timeouts {
-        syn: parse::seconds("--timeout-syn", args.timeout_syn.as_deref(), defaults.syn)?,
-        established: parse::seconds(
-            "--timeout-established",
-            args.timeout_established.as_deref(),
-            established,
-        )?,
-        closing: parse::seconds("--timeout-closing", args.timeout_closing.as_deref(), defaults.closing)?,
-        datagram: parse::seconds("--timeout-udp", args.timeout_udp.as_deref(), datagram)?,
-    })
+/// Returns a list that was given; an empty one was not.
+fn given<T: Clone>(list: &[T]) -> Option<Vec<T>> {
+    Some(list.to_vec()).filter(|list| !list.is_empty())
 }
 
 /// Returns the host's name as the kernel keeps it, so that the network namespace doesn't matter.

@@ -1,8 +1,7 @@
 use super::*;
 use crate::dataplane::Encapsulation;
 use crate::dataplane::ebpf::{Dispatch, OuterSource, OwnSource, SocketLb};
-use crate::dataplane::ipvs::{Arp, Masquerade, Rules};
-use crate::model::{ClusterIpClients, NodePortAddresses, Scheduler};
+use crate::model::{ClusterIpClients, Forwarding, NodePortAddresses};
 
 use clap::Parser;
 
@@ -71,14 +70,14 @@ struct Agent {
 }
 
 /// Settings of a host called `host-1` from flags separated by blanks.
-fn resolve(flags: &str) -> Result<Settings, ConfigError> {
+pub(super) fn resolve(flags: &str) -> Result<Settings, ConfigError> {
     let own = ["agent"].into_iter().chain(flags.split_whitespace());
-    let agent = Agent::parse_from(own);
+    let agent = Agent::try_parse_from(own).map_err(|error| ConfigError::of_flag(&error).unwrap())?;
     Settings::resolve_on(&agent.args, Some("Host-1 \n".to_owned()))
 }
 
 #[track_caller]
-fn refused(flags: &str, line: &str) {
+pub(super) fn refused(flags: &str, line: &str) {
     assert_eq!(resolve(flags).map_err(|error| error.to_string()), Err(line.to_owned()));
 }
 
@@ -173,6 +172,28 @@ fn encapsulations_are_one_or_both_and_none_twice() {
 }
 
 #[test]
+fn a_wrong_item_of_a_list_is_named_alone() {
+    let takes = "names of devices, separated by commas";
+    refused("--uplinks eth0,eth*,a/b", &format!("--uplinks: \"eth*\" is not accepted; takes {takes}"));
+    refused("--uplinks eth0 --uplinks=", &format!("--uplinks: \"\" is not accepted; takes {takes}"));
+    let uplinks = resolve("--uplinks eth0,eth1 --uplinks eth2").unwrap().uplinks;
+    assert_eq!(uplinks, ["eth0", "eth1", "eth2"]);
+}
+
+#[test]
+fn only_a_refusal_of_ours_is_an_error_of_a_flag() {
+    let error = |flags: &[&str]| {
+        let own = ["agent"].into_iter().chain(flags.iter().copied());
+        ConfigError::of_flag(&Agent::try_parse_from(own).map(|agent| agent.args).unwrap_err())
+    };
+    for flags in [&["--uplink", "eth0"][..], &["--drain"], &["--drain", "5", "--drain", "6"], &["--help"]] {
+        assert_eq!(error(flags), None, "{flags:?}");
+    }
+    let of_switch = error(&["--conntrack-tcp-be-liberal=1"]).unwrap();
+    assert_eq!(of_switch.origin, "--conntrack-tcp-be-liberal");
+}
+
+#[test]
 fn a_wrong_value_names_the_flag_and_what_it_takes() {
     refused("--source api", "--source: \"api\" is not accepted; takes kubernetes or directory:PATH");
     refused(
@@ -188,20 +209,6 @@ fn a_wrong_value_names_the_flag_and_what_it_takes() {
         "--kubeconfig: is not accepted with --source directory:/m; takes effect with --source kubernetes",
     );
     refused("--proxy-mode nft", "--proxy-mode: \"nft\" is not accepted; takes auto, ebpf, ipvs or none");
-    refused(
-        "--ipvs-scheduler fastest",
-        "--ipvs-scheduler: \"fastest\" is not accepted; takes rr, wrr, lc, wlc, lblc, lblcr, sh, dh, sed, nq, fo, ovf or mh",
-    );
-    refused("--masquerade-all=1", "--masquerade-all: \"1\" is not accepted; takes true or false");
-    refused("--ipvs-strict-arp=on", "--ipvs-strict-arp: \"on\" is not accepted; takes true or false");
-    refused(
-        "--ipvs-exclude-cidrs here",
-        "--ipvs-exclude-cidrs: \"here\" is not accepted; takes a CIDR such as 203.0.113.0/24 or 2001:db8::/64",
-    );
-    refused(
-        "--proxy-mode ipvs --fwmark 0/0",
-        "--fwmark: 0/0 is not accepted with --proxy-mode ipvs; takes a mark, which says what is masqueraded",
-    );
     refused("--forwarding DSR", "--forwarding: \"DSR\" is not accepted; takes snat or dsr");
     refused(
         "--reject-unknown-ports none",
@@ -385,29 +392,4 @@ fn the_node_must_have_a_name() {
         error.to_string(),
         "--hostname-override: \"\" is not accepted; takes the name of this node's Node object"
     );
-}
-
-#[test]
-fn what_only_ipvs_needs_is_taken_from_flags() {
-    let settings = resolve(
-        "--proxy-mode ipvs --ipvs-scheduler mh --ipvs-exclude-cidrs 192.0.2.0/24,2001:db8::/64 --ipvs-strict-arp \
-         --reject-unknown-ports all --cluster-cidr 10.244.0.0/16 --fwmark 0x10/0xff --dsr-encap fou,ipip",
-    )
-    .unwrap();
-    assert_eq!(settings.proxy_mode, ProxyMode::Ipvs);
-    let ranges = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
-    let rules = Rules {
-        scheduler: Scheduler::Mh,
-        excluded: ranges(&["192.0.2.0/24", "2001:db8::/64"]),
-        reject_unknown: RejectUnknown::All,
-        masquerade: Masquerade::Outside(ranges(&["10.244.0.0/16"])),
-        encapsulation: Encapsulation::Fou,
-        also_taken: Some(Encapsulation::Ipip),
-    };
-    let mark = Mark { value: 0x10, mask: 0xff };
-    let expected = IpvsSettings { rules, mark, arp: Arp::Strict, ..IpvsSettings::default() };
-    assert_eq!(settings.ipvs, expected);
-    let all = |flags: &str| resolve(flags).unwrap().ipvs.rules.masquerade;
-    assert_eq!(all("--masquerade-all"), Masquerade::All);
-    assert_eq!(all("--masquerade-all=false"), Masquerade::default());
 }

@@ -9,7 +9,7 @@ use prometheus_client::registry::Registry;
 
 use super::text::Format;
 use super::*;
-use crate::config::{AgentArgs, Settings};
+use crate::config::{AgentArgs, Settings, Source};
 use crate::dataplane::{Check, Crowded, SnatPorts, SyncFailure, SyncReport};
 use crate::health::clock_tests::HandClock;
 use crate::http::tests::{ask, get, start};
@@ -374,8 +374,8 @@ fn crowded(backend: &str) -> Crowded {
 
 fn settings() -> Settings {
     let args = AgentArgs {
-        source: Some("directory:/manifests".to_owned()),
-        cluster_cidr: vec!["10.244.0.0/16".to_owned(), "fd00::/64".to_owned()],
+        source: Some(Source::Directory("/manifests".into())),
+        cluster_cidr: ["10.244.0.0/16", "fd00::/64"].map(|range| range.parse().unwrap()).into(),
         ..AgentArgs::default()
     };
     let settings = Settings::resolve_on(&args, Some("node-1".to_owned())).unwrap();

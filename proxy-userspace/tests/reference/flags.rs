@@ -131,7 +131,9 @@ fn agent_flags() -> Vec<Flag> {
 
 fn resolve(flags: &[String]) -> Result<Settings, ConfigError> {
     let command = AgentArgs::augment_args(Command::new("agent").no_binary_name(true));
-    let args = AgentArgs::from_arg_matches(&command.try_get_matches_from(flags).unwrap()).unwrap();
+    let matches =
+        command.try_get_matches_from(flags).map_err(|error| ConfigError::of_flag(&error).unwrap())?;
+    let args = AgentArgs::from_arg_matches(&matches).unwrap();
     Settings::resolve_on(&args, Some("node-1".to_owned()))
 }
 

@@ -1,18 +1,18 @@
 //! The settings that follow from the fields of a file.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
 
 use super::remark::remarks;
-use super::{GoDuration, KubeProxyConfiguration, Origin, Remark};
-use crate::config::conntrack::in_seconds;
+use super::{GoDuration, KubeProxyConfiguration, Origin, Remark, nonempty};
 use crate::config::ipvs::FileIpvs;
-use crate::config::parse::{self, LONGEST_MAX_SYNC, LONGEST_MIN_SYNC, LONGEST_TIMEOUT};
+use crate::config::parse::{
+    self, BindAddress, LONGEST_MAX_SYNC, LONGEST_MIN_SYNC, LONGEST_TIMEOUT, in_seconds,
+};
 use crate::config::{ConfigError, HEALTHZ_PORT, Interval, METRICS_PORT, ProxyMode};
-use crate::dataplane::ipvs::Timeouts;
 use crate::model::NodePortAddresses;
 use crate::node::{Conntrack, DevicePattern};
 
@@ -26,8 +26,8 @@ pub struct FileSettings {
     pub kubeconfig: Option<PathBuf>,
     pub node_name: Option<String>,
     pub proxy_mode: Option<ProxyMode>,
-    pub healthz_bind_address: Option<SocketAddr>,
-    pub metrics_bind_address: Option<SocketAddr>,
+    pub healthz_bind_address: Option<BindAddress>,
+    pub metrics_bind_address: Option<BindAddress>,
     pub node_ports: Option<NodePortAddresses>,
     pub cluster_ranges: Option<Vec<IpNet>>,
     /// Devices toward pods beside the usual ones.
@@ -50,35 +50,21 @@ impl FileSettings {
         let mut remarks = remarks(file, mode.section, origin);
         remarks.splice(0..0, mode.remark.clone());
         let (healthz, metrics) = default_addresses(&file.bind_address, origin)?;
-        let address = |field: &str, text: &str, port: u16, default: Option<SocketAddr>| {
-            let given = (!text.is_empty()).then(|| parse::bind_address(&origin.at(field), text, port));
-            given.transpose().map(|address| address.flatten().or(default))
-        };
         let local = LocalDetection::read(file, origin)?;
         let mut settings = Self {
             kubeconfig: nonempty(&file.client_connection.kubeconfig).map(PathBuf::from),
-            node_name: nonempty(&file.hostname_override)
-                .map(|name| parse::node_name(&origin.at("hostnameOverride"), Some(name.to_owned())))
-                .transpose()?,
+            node_name: origin.read("hostnameOverride", &file.hostname_override, parse::node_name)?,
             proxy_mode: mode.meaning,
-            healthz_bind_address: address(
-                "healthzBindAddress",
-                &file.healthz_bind_address,
-                HEALTHZ_PORT,
-                healthz,
-            )?,
-            metrics_bind_address: address(
-                "metricsBindAddress",
-                &file.metrics_bind_address,
-                METRICS_PORT,
-                metrics,
-            )?,
-            node_ports: (!file.node_port_addresses.is_empty())
-                .then(|| parse::node_ports(&origin.at("nodePortAddresses"), &file.node_port_addresses))
-                .transpose()?,
+            healthz_bind_address: origin
+                .read("healthzBindAddress", &file.healthz_bind_address, parse::healthz_address)?
+                .or(healthz),
+            metrics_bind_address: origin
+                .read("metricsBindAddress", &file.metrics_bind_address, parse::metrics_address)?
+                .or(metrics),
+            node_ports: node_ports(&file.node_port_addresses, origin)?,
             cluster_ranges: Some(local.cluster_ranges),
             pod_interface: local.pod_interface,
-            ipvs: ipvs(file, origin)?,
+            ipvs: FileIpvs::read(file, origin)?,
             conntrack: conntrack(file, origin, &mut remarks)?,
             remarks,
             ..Self::default()
@@ -111,17 +97,23 @@ impl FileSettings {
     }
 }
 
+fn node_ports(texts: &[String], origin: Origin<'_>) -> Result<Option<NodePortAddresses>, ConfigError> {
+    const FIELD: &str = "nodePortAddresses";
+    let items = origin.read_all(FIELD, texts, parse::node_port_range)?;
+    parse::node_ports(&items).map_err(|refused| refused.at(origin.at(FIELD)))
+}
+
 /// Returns the default address of the servers: it depends on the family of `bindAddress`, as in kube-proxy.
 fn default_addresses(
     text: &str,
     origin: Origin<'_>,
-) -> Result<(Option<SocketAddr>, Option<SocketAddr>), ConfigError> {
+) -> Result<(Option<BindAddress>, Option<BindAddress>), ConfigError> {
     let Some(text) = nonempty(text) else { return Ok((None, None)) };
     match text.parse() {
         Ok(IpAddr::V4(_)) => Ok((None, None)),
         Ok(IpAddr::V6(_)) => Ok((
-            Some(SocketAddr::from((Ipv6Addr::UNSPECIFIED, HEALTHZ_PORT))),
-            Some(SocketAddr::from((Ipv6Addr::LOCALHOST, METRICS_PORT))),
+            Some(BindAddress::new(Ipv6Addr::UNSPECIFIED.into(), HEALTHZ_PORT)),
+            Some(BindAddress::new(Ipv6Addr::LOCALHOST.into(), METRICS_PORT)),
         )),
         Err(_) => {
             let example = Ipv4Addr::UNSPECIFIED;
@@ -172,29 +164,6 @@ fn conntrack(
     })
 }
 
-/// Returns the settings of IPVS.
-fn ipvs(file: &KubeProxyConfiguration, origin: Origin<'_>) -> Result<FileIpvs, ConfigError> {
-    let section = &file.ipvs;
-    let seconds = |path: &str, period: GoDuration| {
-        let seconds = u32::try_from(period.0.as_secs()).ok().filter(|seconds| *seconds <= LONGEST_TIMEOUT);
-        seconds.ok_or_else(|| origin.error(path, format!("{period} is not accepted; takes up to a year")))
-    };
-    Ok(FileIpvs {
-        scheduler: nonempty(&section.scheduler)
-            .map(|name| parse::scheduler(&origin.at("ipvs.scheduler"), Some(name)))
-            .transpose()?,
-        excluded: parse::ranges(&origin.at("ipvs.excludeCIDRs"), &section.exclude_cidrs)?,
-        strict_arp: section.strict_arp,
-        // This is the section of another mode, but kube-proxy reads it with IPVS, too.
-        masquerade_all: file.iptables.masquerade_all,
-        timeouts: Timeouts {
-            tcp: seconds("ipvs.tcpTimeout", section.tcp_timeout)?,
-            tcp_fin: seconds("ipvs.tcpFinTimeout", section.tcp_fin_timeout)?,
-            udp: seconds("ipvs.udpTimeout", section.udp_timeout)?,
-        },
-    })
-}
-
 /// The meaning of `mode`.
 struct Mode {
     meaning: Option<ProxyMode>,
@@ -205,12 +174,11 @@ struct Mode {
 
 impl Mode {
     fn choose(file: &KubeProxyConfiguration, origin: Origin<'_>) -> Result<Self, ConfigError> {
-        let place = origin.at("mode");
         match file.mode.as_str() {
             "" => Ok(Self { meaning: None, section: Some("iptables"), remark: None }),
             "iptables" | "nftables" => {
                 let section = if file.mode == "iptables" { "iptables" } else { "nftables" };
-                let remark = Remark::Info(format!("{place}: {section} is served by eBPF"));
+                let remark = Remark::Info(format!("{}: {section} is served by eBPF", origin.at("mode")));
                 Ok(Self { meaning: Some(ProxyMode::Ebpf), section: Some(section), remark: Some(remark) })
             }
             "ipvs" => Ok(Self { meaning: Some(ProxyMode::Ipvs), section: Some("ipvs"), remark: None }),
@@ -222,8 +190,8 @@ impl Mode {
                     ("iptables", ProxyMode::Ebpf),
                     ("nftables", ProxyMode::Ebpf),
                 ];
-                let meaning = parse::choice(&place, Some(mode), &modes)?;
-                Ok(Self { meaning: Some(meaning), section: None, remark: None })
+                let meaning = origin.read("mode", mode, |mode| parse::choice(mode, &modes))?;
+                Ok(Self { meaning, section: None, remark: None })
             }
         }
     }
@@ -301,7 +269,7 @@ impl LocalDetection {
                     }
                     None => ("detectLocal.clusterCIDRs", local.cluster_cidrs.clone()),
                 };
-                let cluster_ranges = parse::ranges(&origin.at(path), &texts)?;
+                let cluster_ranges = origin.read_all(path, &texts, parse::range)?;
                 Ok(Self { cluster_ranges, pod_interface: None })
             }
             "NodeCIDR" => Ok(Self { cluster_ranges: Vec::new(), pod_interface: None }),
@@ -315,8 +283,4 @@ impl LocalDetection {
             }
         }
     }
-}
-
-fn nonempty(text: &str) -> Option<&str> {
-    Some(text).filter(|text| !text.is_empty())
 }

@@ -26,6 +26,7 @@ pub use schema::{
 };
 
 use super::ConfigError;
+use super::error::Refused;
 
 /// What a file of this kind says it is.
 pub const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
@@ -34,7 +35,7 @@ pub const KIND: &str = "KubeProxyConfiguration";
 
 /// A file, for the messages that name it.
 #[derive(Clone, Copy, Debug)]
-struct Origin<'a>(&'a Path);
+pub(super) struct Origin<'a>(&'a Path);
 
 impl Origin<'_> {
     /// Returns the place of a value for messages; an empty path stands for the file itself.
@@ -42,9 +43,34 @@ impl Origin<'_> {
         let file = self.0.display();
         if path.is_empty() { file.to_string() } else { format!("{file}: {path}") }
     }
-    fn error(self, path: &str, message: impl Into<String>) -> ConfigError {
+    pub(super) fn error(self, path: &str, message: impl Into<String>) -> ConfigError {
         ConfigError { origin: self.at(path), message: message.into() }
     }
+
+    /// Reads a field with the parser of its flag. Empty text sets nothing.
+    pub(super) fn read<T>(
+        self,
+        path: &str,
+        text: &str,
+        parser: impl Fn(&str) -> Result<T, Refused>,
+    ) -> Result<Option<T>, ConfigError> {
+        nonempty(text).map(parser).transpose().map_err(|refused| refused.at(self.at(path)))
+    }
+
+    /// Reads each item of a list with the parser of its flag.
+    pub(super) fn read_all<T>(
+        self,
+        path: &str,
+        texts: &[String],
+        parser: impl Fn(&str) -> Result<T, Refused>,
+    ) -> Result<Vec<T>, ConfigError> {
+        let items = texts.iter().map(|text| parser(text)).collect::<Result<_, _>>();
+        items.map_err(|refused| refused.at(self.at(path)))
+    }
+}
+
+fn nonempty(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !text.is_empty())
 }
 
 /// Reads the file of `--config`.

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::config::ipvs::FileIpvs;
-use crate::config::{Interval, ProxyMode};
+use crate::config::{BindAddress, Interval, ProxyMode};
 use crate::dataplane::ipvs::Timeouts;
 use crate::model::{NodePortAddresses, Scheduler};
 use crate::node::DevicePattern;
@@ -12,6 +12,10 @@ const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProx
 /// The settings of a file that is more than its head.
 fn read_text(text: &str) -> Result<FileSettings, ConfigError> {
     interpret(Path::new("/c.yaml"), format!("{HEAD}{text}").as_bytes())
+}
+
+fn address(text: &str) -> BindAddress {
+    BindAddress(Some(text.parse().unwrap()))
 }
 
 fn interval(origin: &str, milliseconds: u64) -> Interval {
@@ -57,8 +61,8 @@ fn what_we_can_honour_takes_effect() {
         kubeconfig: Some("/etc/kubeconfig".into()),
         node_name: Some("node-7".to_owned()),
         proxy_mode: Some(ProxyMode::Ebpf),
-        healthz_bind_address: Some("10.0.0.1:10256".parse().unwrap()),
-        metrics_bind_address: Some("0.0.0.0:1234".parse().unwrap()),
+        healthz_bind_address: Some(address("10.0.0.1:10256")),
+        metrics_bind_address: Some(address("0.0.0.0:1234")),
         node_ports: Some(NodePortAddresses::Within(ranges.into())),
         cluster_ranges: Some(Vec::new()),
         pod_interface: DevicePattern::new("gke*"),
@@ -131,10 +135,10 @@ fn local_traffic_is_told_by_ranges_or_by_devices_as_kube_proxy_does() {
 #[test]
 fn an_ipv6_bind_address_moves_the_servers_to_ipv6() {
     let settings = read_text("bindAddress: '::'").unwrap();
-    assert_eq!(settings.healthz_bind_address, Some("[::]:10256".parse().unwrap()));
-    assert_eq!(settings.metrics_bind_address, Some("[::1]:10249".parse().unwrap()));
+    assert_eq!(settings.healthz_bind_address, Some(address("[::]:10256")));
+    assert_eq!(settings.metrics_bind_address, Some(address("[::1]:10249")));
     let settings = read_text("bindAddress: '::'\nmetricsBindAddress: 127.0.0.1").unwrap();
-    assert_eq!(settings.metrics_bind_address, Some("127.0.0.1:10249".parse().unwrap()));
+    assert_eq!(settings.metrics_bind_address, Some(address("127.0.0.1:10249")));
 }
 
 #[test]

@@ -36,8 +36,8 @@ impl Connected {
     /// Returns its cookie, the low word first.
     #[must_use]
     pub const fn cookie(&self) -> [u32; 2] {
-        let [a, b, c, d, e, f, g, h] = self.id.cookie;
-        [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h])]
+        let [low0, low1, low2, low3, high0, high1, high2, high3] = self.id.cookie;
+        [u32::from_ne_bytes([low0, low1, low2, low3]), u32::from_ne_bytes([high0, high1, high2, high3])]
     }
 
     fn parse(body: &[u8]) -> Option<Self> {
