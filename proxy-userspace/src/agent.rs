@@ -1,5 +1,7 @@
 //! The daemon: source, model, data plane and node monitor wired together.
 
+mod init;
+
 use std::future::pending;
 use std::io;
 use std::net::IpAddr;
@@ -31,6 +33,8 @@ use crate::source::{self, Batch, SourceError};
 pub const BATCHES: usize = 4;
 /// Failures to open health check node ports that may wait to be reported.
 const FAILURES: usize = 64;
+
+pub use init::init;
 
 type Observers = Vec<Box<dyn Observer>>;
 

@@ -9,6 +9,7 @@
 //! - [`traffic`]: servers in pods that report their clients, and clients that ask them.
 //! - [`patience`]: the factor of all waits on slow machines.
 //! - [`walk`]: requests to a Service, with answers and captures compared to the expected ones.
+//! - [`container`]: the rights of a process in a container that is not privileged.
 //! - [`cluster`]: a bed with a server in every pod and an agent on every node.
 //! - [`demo`]: all of it together, for people to watch.
 //! - [`frame`]: frames to send and to expect, parsed, printed, compared.
@@ -18,6 +19,7 @@ pub mod agent;
 pub mod apiserver;
 pub mod capture;
 pub mod cluster;
+pub mod container;
 pub mod demo;
 pub mod frame;
 pub mod kube_proxy;

@@ -24,7 +24,7 @@ use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
 use crate::agent::{self, AgentError};
-use crate::config::{AgentArgs, ConfigError, Settings};
+use crate::config::{AgentArgs, ConfigError, Settings, Task};
 use crate::dataplane::ebpf::OpenError;
 use crate::dataplane::ebpf::read::{PinnedMaps, ReadError};
 use crate::dataplane::ipvs::OpenError as IpvsError;
@@ -165,7 +165,11 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Agent(args) => {
             let settings = Settings::resolve(&args)?;
             log_to_stderr();
-            Ok(runtime()?.block_on(agent::run(settings))?)
+            let result = match settings.task {
+                Task::Serve => runtime()?.block_on(agent::run(settings)),
+                Task::Init => runtime()?.block_on(agent::init(&settings)),
+            };
+            Ok(result?)
         }
         Command::Status(show) => status::run(&show),
         Command::Services(args) => services::run(&args),

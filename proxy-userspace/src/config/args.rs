@@ -70,6 +70,16 @@ pub struct AgentArgs {
         value_parser = parse::proxy_mode
     )]
     pub proxy_mode: Option<ProxyMode>,
+    /// Set-up of the node by a process with all rights, which then ends [default: false]
+    ///
+    /// It mounts the BPF file system, loads kernel modules and sets sysctls, with the agent's other flags. The
+    /// agent needs only CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN afterwards. NODE_IPS names the node's addresses,
+    /// because the API server is not asked.
+    #[arg(
+        long, help_heading = DATA_PLANE, value_name = "true|false", value_parser = parse::switch,
+        num_args = 0..=1, require_equals = true, default_missing_value = "true"
+    )]
+    pub init_only: Option<bool>,
     /// Time for existing connections to end after a mode change [default: 3600]
     ///
     /// The connections of the former mode that are left then are cut.

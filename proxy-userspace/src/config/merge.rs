@@ -1,5 +1,6 @@
 //! The settings: the flag, or else the field of the file, or else the default.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +11,9 @@ use proxy_common::flow::Timeouts;
 use super::error::Refused;
 use super::file::{FileSettings, GoDuration};
 use super::parse::{self, AlgorithmWord, BindAddress};
-use super::{AgentArgs, ConfigError, HEALTHZ_PORT, Interval, METRICS_PORT, Settings, Source, given, overlap};
+use super::{
+    AgentArgs, ConfigError, HEALTHZ_PORT, Interval, METRICS_PORT, Settings, Source, Task, given, overlap,
+};
 use crate::dataplane::ebpf::{Dsr, SocketLb, Sockets};
 use crate::dataplane::ipvs;
 use crate::model::{DEFAULT_MAGLEV_SIZE, Forwarding, ModelSettings, NodePortAddresses};
@@ -63,6 +66,8 @@ pub fn settings(
         max_sync_interval,
         config: None,
         remarks: file.remarks.clone(),
+        task: if args.init_only == Some(true) { Task::Init } else { Task::Serve },
+        node_addresses: BTreeSet::new(),
     })
 }
 

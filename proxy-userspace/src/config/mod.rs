@@ -10,7 +10,8 @@ mod overlap;
 mod parse;
 mod watch;
 
-use std::net::SocketAddr;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -83,6 +84,10 @@ pub struct Settings {
     pub config: Option<ConfigFile>,
     /// Remarks on the file.
     pub remarks: Vec<Remark>,
+    /// The work of this process.
+    pub task: Task,
+    /// The addresses in `NODE_IPS`; empty = unknown.
+    pub node_addresses: BTreeSet<IpAddr>,
 }
 
 /// Where objects come from.
@@ -95,6 +100,20 @@ pub enum Source {
     },
     /// Manifests in this directory.
     Directory(PathBuf),
+}
+
+/// The work of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Serve until a signal.
+    Serve,
+    /// Set the node up, and end.
+    Init,
+}
+
+/// Reads the value of `NODE_IPS`, which a pod gets from `status.hostIPs`.
+fn of_pod(text: &str) -> Result<BTreeSet<IpAddr>, ConfigError> {
+    parse::ip_addresses(text).map_err(|refused| refused.at("NODE_IPS"))
 }
 
 /// Which data plane.
@@ -131,7 +150,9 @@ impl Settings {
     /// Checks the flags. Missing values come from the environment and the host.
     pub fn resolve(args: &AgentArgs) -> Result<Self, ConfigError> {
         let name = std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
-        Self::resolve_on(args, name.or_else(host_name))
+        let addresses = std::env::var("NODE_IPS").unwrap_or_default();
+        let settings = Self::resolve_on(args, name.or_else(host_name))?;
+        Ok(Self { node_addresses: of_pod(&addresses)?, ..settings })
     }
 
     /// Does the same as [`resolve`](Self::resolve), with the node name to use if neither flag nor file has

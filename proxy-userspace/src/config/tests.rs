@@ -58,6 +58,24 @@ fn an_outer_source_that_pods_or_services_have_is_refused_in_one_line_that_names_
     }
 }
 
+#[test]
+fn the_task_is_to_serve_unless_only_the_set_up_is_asked_for() {
+    let task = |flags: &str| resolve(flags).unwrap().task;
+    assert_eq!((task(""), task("--init-only=false")), (Task::Serve, Task::Serve));
+    assert_eq!((task("--init-only"), task("--init-only=true")), (Task::Init, Task::Init));
+    refused("--init-only=once", r#"--init-only: "once" is not accepted; takes true or false"#);
+}
+
+#[test]
+fn the_nodes_addresses_are_read_as_a_pod_gets_them() {
+    let read = |text: &str| parse::node_addresses(text);
+    assert_eq!(read("").unwrap(), BTreeSet::new());
+    let both = ["192.0.2.1", "2001:db8::1"].map(|address| address.parse().unwrap());
+    assert_eq!(read("192.0.2.1, 2001:db8::1").unwrap(), BTreeSet::from(both));
+    let line = r#"NODE_IPS: "node1" is not accepted; takes IP addresses, separated by commas"#;
+    assert_eq!(read("192.0.2.1,node1").unwrap_err().to_string(), line);
+}
+
 /// What kubeadm writes.
 const KUBEADM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/config/file/kubeadm.yaml");
 /// A file that says everything we honour.

@@ -68,6 +68,13 @@ pub async fn set_up(wanted: Conntrack) {
     }
 }
 
+/// Makes the settings if connection tracking is in use now.
+pub fn apply(wanted: &Conntrack) {
+    if !Tracking::default().apply(wanted) {
+        info!("the kernel's connection tracking is not in use: its settings are left alone");
+    }
+}
+
 /// The places of the settings.
 struct Tracking {
     sysctls: Sysctls,

@@ -67,12 +67,8 @@ impl Host {
         sysctls.change("ipv4/ip_forward", "1", |now| now == "0");
         sysctls.change(FORWARDING, "1", |now| now == "0");
         if uplinks.len() > 1 {
-            // The kernel uses the higher value of `all` and the device.
-            let is_strict = sysctls.read("ipv4/conf/all/rp_filter").is_ok_and(|all| all == "1");
             for uplink in uplinks {
-                sysctls.change(&format!("ipv4/conf/{uplink}/rp_filter"), "2", |now| {
-                    now == "1" || is_strict && now == "0"
-                });
+                sysctls.loosen_rp_filter(uplink);
             }
         }
     }

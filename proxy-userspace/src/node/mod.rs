@@ -7,6 +7,7 @@ mod monitor;
 mod neighbours;
 mod pattern;
 mod ports;
+mod prepare;
 mod query;
 mod remarks;
 mod state;
@@ -17,11 +18,12 @@ use std::io;
 
 use nix::net::if_::if_indextoname;
 
-pub use conntrack::{Conntrack, set_up as set_up_conntrack};
+pub use conntrack::{Conntrack, apply as apply_conntrack, set_up as set_up_conntrack};
 pub use host::Host;
 pub use monitor::follow;
 pub use neighbours::release_for;
 pub use pattern::DevicePattern;
+pub use prepare::prepare;
 pub use state::{DefaultRoute, Device, DeviceKind, Neighbour, NodeState, Resolution, Route, Update};
 pub use sysctl::Sysctls;
 pub use topology::{

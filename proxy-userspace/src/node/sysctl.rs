@@ -40,6 +40,15 @@ impl Sysctls {
         !is_fixed && self.change(key, &least.to_string(), is_lower)
     }
 
+    /// Loosens a device's reverse path filter if it is strict. The kernel uses the higher value of `all` and
+    /// the device.
+    pub fn loosen_rp_filter(&self, device: &str) {
+        let is_strict = self.read("ipv4/conf/all/rp_filter").is_ok_and(|all| all == "1");
+        self.change(&format!("ipv4/conf/{device}/rp_filter"), "2", |now| {
+            now == "1" || is_strict && now == "0"
+        });
+    }
+
     /// Changes a sysctl with a wrong value, and logs it. Returns whether it did.
     pub(super) fn change(&self, key: &str, wanted: &str, is_wrong: impl FnOnce(&str) -> bool) -> bool {
         let Ok(now) = self.read(key) else {
@@ -55,7 +64,14 @@ impl Sysctls {
         match fs::write(self.path(key), wanted) {
             Ok(()) => info!(name, from = now, to = shown, "sysctl changed"),
             Err(error) => {
-                warn!(name, value = now, wanted = shown, %error, "sysctl can't be changed; the data path needs it");
+                warn!(
+                    name,
+                    value = now,
+                    wanted = shown,
+                    %error,
+                    "changing a sysctl failed, and the data path needs it: set it on the node, or run \
+                     `millrace agent --init-only` as root with the agent's flags"
+                );
                 return false;
             }
         }

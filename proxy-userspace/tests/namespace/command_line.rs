@@ -49,7 +49,7 @@ fn a_wrong_value_ends_with_status_2_and_one_line_that_names_the_flag_and_what_it
         (&["agent", source, "--maglev-table-size", "-1"], ["--maglev-table-size", "prime"]),
         (&["flows", "--limit", "-1"], ["--limit", "from 1 on"]),
         (&["agent", source, "--colour", "red"], ["--colour", "unexpected argument"]),
-        (&["services", "-o", "yaml"], ["--output", "table, json"]),
+        (&["services", "-o", "yaml"], ["--output", "table or json"]),
         (&["flows", "--limit", "none"], ["--limit", "from 1 on"]),
     ] {
         let line = refusal(arguments, 2);

@@ -36,6 +36,7 @@ mod path_mtu;
 mod priority;
 mod programs;
 mod refusals;
+mod rights;
 mod snat_ports;
 mod survival;
 mod translated;

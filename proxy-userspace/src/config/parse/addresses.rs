@@ -1,5 +1,6 @@
 //! Addresses and ranges of them.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,6 +13,14 @@ use crate::model::NodePortAddresses;
 
 pub fn range(text: &str) -> Result<IpNet, Refused> {
     text.parse().map_err(|_| Refused::new(text, "a CIDR such as 203.0.113.0/24 or 2001:db8::/64"))
+}
+
+/// Reads addresses, separated by commas.
+pub fn ip_addresses(text: &str) -> Result<BTreeSet<IpAddr>, Refused> {
+    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts
+        .map(|part| part.parse().map_err(|_| Refused::new(part, "IP addresses, separated by commas")))
+        .collect()
 }
 
 /// The address of a server; `None` = no server.

@@ -11,7 +11,9 @@ mod words;
 use super::error::Refused;
 
 pub use addresses::{BindAddress, NodePortRange, OuterSourceItem};
-pub use addresses::{healthz_address, metrics_address, node_port_range, node_ports, outer_source};
+pub use addresses::{
+    healthz_address, ip_addresses, metrics_address, node_port_range, node_ports, outer_source,
+};
 pub use addresses::{outer_source_item, range};
 pub use names::{absolute_path, device, device_pattern, node_name, service_proxy_name, source};
 pub use numbers::{LONGEST_MAX_SYNC, LONGEST_MIN_SYNC, LONGEST_TIMEOUT, conntrack_seconds, drain, entries};

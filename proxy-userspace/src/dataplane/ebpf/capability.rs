@@ -23,6 +23,12 @@ pub fn check() -> Result<(), OpenError> {
     Err(OpenError::Capability { missing: missing.join(", ") })
 }
 
+/// Returns whether this thread may enter other network namespaces.
+pub fn may_enter_namespaces() -> bool {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    effective(&status).is_none_or(|effective| effective & 1 << CAP_SYS_ADMIN != 0)
+}
+
 fn effective(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     u64::from_str_radix(line.trim(), 16).ok()

@@ -10,6 +10,8 @@ use super::netlink::Netlink;
 
 /// `NFNL_SUBSYS_CTNETLINK` and `IPCTNL_MSG_CT_GET`.
 const CONNTRACK_GET: u16 = 1 << 8 | 1;
+/// The same with `IPCTNL_MSG_CT_GET_STATS_CPU`.
+const CONNTRACK_STATISTICS: u16 = 1 << 8 | 4;
 /// `struct nfgenmsg`: family, version, resource id.
 const GENERIC: usize = 4;
 
@@ -68,6 +70,13 @@ pub fn each(mut visit: impl FnMut(Tracked)) -> io::Result<()> {
         Err(error) if is_missing(&error) => Ok(()),
         dumped => dumped,
     }
+}
+
+/// Has the kernel load its connection tracking, by a request that few words answer.
+pub fn load() {
+    let netlink = Netlink::open(SockProtocol::NetlinkNetFilter);
+    // A kernel without connection tracking refuses, and needs no setting of it.
+    let _ = netlink.and_then(|netlink| netlink.dump(CONNTRACK_STATISTICS, &[0; GENERIC], |_| {}));
 }
 
 /// Returns whether the kernel lacks nfnetlink or connection tracking.

@@ -56,6 +56,7 @@ use proxy_common::config::{
 use tracing::{debug, warn};
 
 pub use cleanup::{Cleaned, cleanup};
+pub use conntrack::load as load_connection_tracking;
 pub use error::OpenError;
 pub use node_flows::Frontends;
 pub use settings::{Dispatch, Dsr, OuterSource, OwnSource, Settings, Sizes, SocketLb, Sockets, XdpMode};

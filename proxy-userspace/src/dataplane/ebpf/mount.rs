@@ -39,9 +39,9 @@ impl Mounted {
     /// Keeps everything after a successful start and logs the mount.
     pub fn keep(mut self) {
         self.directories.clear();
-        let Some(path) = self.mount.take() else { return };
-        let path = path.display();
-        if is_contained() {
+        let Some(mounted) = self.mount.take() else { return };
+        let path = mounted.display();
+        if is_contained() && !is_shared(&mounted) {
             warn!(
                 %path,
                 "no BPF file system was there: mounted one for this container alone; its pins, and \
@@ -141,6 +141,21 @@ fn mount_point(line: &str) -> Option<PathBuf> {
     Some(std::ffi::OsString::from_vec(path).into())
 }
 
+/// Returns whether a mount is in a peer group, so that the host has it too: a container's volume with
+/// `mountPropagation: Bidirectional`.
+fn is_shared(path: &Path) -> bool {
+    let Ok(path) = path.canonicalize() else { return false };
+    let is_it = |line: &&str| mount_point(line).is_some_and(|mounted| mounted == path);
+    // The last line is the mount on top.
+    mounts().lines().rfind(is_it).is_some_and(has_peers)
+}
+
+/// Returns whether the optional fields of a line of mountinfo name a peer group.
+fn has_peers(line: &str) -> bool {
+    let fields = line.split(" - ").next().unwrap_or_default();
+    fields.split(' ').skip(6).any(|field| field.starts_with("shared:"))
+}
+
 /// Returns whether the mounts of this process belong to a container alone, as far as it can tell.
 fn is_contained() -> bool {
     let namespace = |path: &str| fs::metadata(path).map(|metadata| metadata.ino()).ok();
@@ -216,6 +231,22 @@ mod tests {
             drop(Mounted::at(&path).unwrap());
             drop(Mounted::at(&path.join("below")).unwrap());
             assert!(is_bpffs(&path).unwrap() && !path.join("below").exists());
+            umount2(&path, MntFlags::empty()).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_mount_in_a_peer_group_reaches_the_host() {
+        assert!(has_peers("36 29 0:31 / /sys/fs/bpf rw,relatime shared:5 - bpf bpf rw"));
+        assert!(!has_peers("36 29 0:31 / /sys/fs/bpf rw,relatime master:5 - bpf bpf rw"));
+        assert!(!has_peers("36 29 0:31 / /sys/fs/bpf rw,relatime - bpf shared:5 rw"));
+        alone(|scratch| {
+            let path = scratch.join("volume");
+            Mounted::at(&path).unwrap().keep();
+            assert!(!is_shared(&path));
+            let none: Option<&str> = None;
+            mount(none, &path, none, MsFlags::MS_SHARED, none).unwrap();
+            assert!(is_shared(&path));
             umount2(&path, MntFlags::empty()).unwrap();
         });
     }

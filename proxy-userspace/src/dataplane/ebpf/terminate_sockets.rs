@@ -20,8 +20,9 @@ use proxy_common::Address;
 use proxy_common::backend::BACKEND_SERVING;
 use proxy_common::selection::BackendRef;
 use proxy_common::socket::{SocketFrontend, SocketKey};
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
+use super::capability;
 use super::convert::socket;
 use super::diag::Diag;
 use super::error::OpenError;
@@ -68,13 +69,14 @@ impl SocketTerminator {
 }
 
 fn run(mut maps: Maps, woken: &Receiver<()>) {
+    let reach = reach();
     let mut reported: Option<String> = None;
     let mut failed = false;
     while is_due(woken, failed) {
         thread::sleep(DEBOUNCE);
         // This round covers the wake-ups during the delay.
         let _ = woken.try_recv();
-        let Outcome { count, failure } = terminate(&mut maps, destroy_everywhere);
+        let Outcome { count, failure } = terminate(&mut maps, |stale| destroy_within(reach, stale));
         if count > 0 {
             debug!(count, "terminated UDP sockets whose backend no longer serves");
         }
@@ -179,9 +181,33 @@ impl From<io::Result<usize>> for Outcome {
     }
 }
 
-/// Terminates sockets in this thread's namespace and in the named ones.
-fn destroy_everywhere(stale: &Stale) -> Outcome {
+/// The network namespaces whose sockets this process may terminate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    /// The node's own.
+    Own,
+    /// Those of pods, too.
+    Pods,
+}
+
+/// Returns the reach of this process, and logs it if pods are out of it.
+fn reach() -> Reach {
+    if capability::may_enter_namespaces() {
+        return Reach::Pods;
+    }
+    info!(
+        "pods' UDP sockets of removed backends stay until they time out: ending them takes CAP_SYS_ADMIN, which \
+         this process lacks"
+    );
+    Reach::Own
+}
+
+/// Terminates sockets in this thread's namespace and in the named ones within reach.
+fn destroy_within(reach: Reach, stale: &Stale) -> Outcome {
     let own = destroy(stale);
+    if reach == Reach::Own {
+        return own;
+    }
     let entered = thread::scope(|scope| scope.spawn(|| in_namespaces(stale)).join());
     let entered =
         entered.unwrap_or_else(|_| Outcome { count: 0, failure: Some("a thread panicked".to_owned()) });

@@ -196,6 +196,13 @@ impl Dataplane for IpvsDataplane {
     }
 }
 
+/// Has the kernel load IPVS and the scheduler, and sets wrong settings.
+pub fn load(settings: &Settings) -> Result<(), OpenError> {
+    Kernel::open(settings)?;
+    sysctl::prepare(settings.arp);
+    Ok(())
+}
+
 /// Returns the differences, in words.
 fn drift(ours: &State, found: &State) -> Vec<&'static str> {
     [

@@ -91,11 +91,10 @@ impl Tunnel {
         self.device.remove()
     }
 
-    /// Sets the reverse path filter to loose (2), because inner packets have any source. The kernel takes the
-    /// higher value of this and `all`, and has no such filter for IPv6.
+    /// Loosens a strict reverse path filter, because inner packets have any source. There is none for IPv6.
     fn take_any_source(&self) {
         if self.family == Family::V4 {
-            Sysctls::default().require(&format!("ipv4/conf/{}/rp_filter", self.name()), "2");
+            Sysctls::default().loosen_rp_filter(self.name());
         }
     }
 
