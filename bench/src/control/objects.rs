@@ -214,7 +214,7 @@ impl Role {
 
     const fn annotation(self) -> &'static str {
         match self {
-            Self::Dsr => r#""millrace/forwarding":"dsr","#,
+            Self::Dsr => r#""millrace.dev/forwarding":"dsr","#,
             _ => "",
         }
     }

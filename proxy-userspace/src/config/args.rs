@@ -180,17 +180,17 @@ pub struct AgentArgs {
     pub reject_unknown_ports: Option<RejectUnknown>,
     /// Forwarding to backends on other nodes: SNAT or Direct Server Return [default: snat]
     ///
-    /// The annotation millrace/forwarding decides for one Service.
+    /// The annotation millrace.dev/forwarding decides for one Service.
     #[arg(long, help_heading = BACKENDS, value_name = "snat|dsr", value_parser = parse::forwarding)]
     pub forwarding: Option<Forwarding>,
     /// Choice of a backend for a new connection [default: random]
     ///
-    /// Direct Server Return always uses Maglev. The annotation millrace/algorithm decides for one Service.
+    /// Direct Server Return always uses Maglev. The annotation millrace.dev/algorithm decides for one Service.
     #[arg(long, help_heading = BACKENDS, value_name = "random|maglev", value_parser = parse::algorithm)]
     pub algorithm: Option<AlgorithmWord>,
     /// Slots of a Maglev table, a prime from 3 to 65537 [default: 4093]
     ///
-    /// It must be the same on all nodes. The annotation millrace/maglev-size decides for one Service.
+    /// It must be the same on all nodes. The annotation millrace.dev/maglev-size decides for one Service.
     #[arg(
         long, help_heading = BACKENDS, value_name = "PRIME", value_parser = parse::maglev_size,
         allow_negative_numbers = true

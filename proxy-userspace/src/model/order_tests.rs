@@ -65,8 +65,11 @@ fn service() -> impl Strategy<Value = Object> {
 }
 
 fn annotations() -> impl Strategy<Value = BTreeMap<&'static str, &'static str>> {
-    let pairs =
-        [("millrace/forwarding", "dsr"), ("millrace/algorithm", "maglev"), ("millrace/maglev-size", "x")];
+    let pairs = [
+        ("millrace.dev/forwarding", "dsr"),
+        ("millrace.dev/algorithm", "maglev"),
+        ("millrace.dev/maglev-size", "x"),
+    ];
     vec(select(pairs.to_vec()), 0..2).prop_map(|pairs| pairs.into_iter().collect())
 }
 

@@ -17,7 +17,7 @@ fn a_wrong_annotation_is_told_on_the_service_by_one_node() -> Result<()> {
     let scene = Scene::new(&cluster, "events")?;
     for index in 0..SERVICES {
         let spec = json!({"clusterIP": format!("10.96.7.{}", index + 1), "ports": [{"port": 80}]});
-        let annotations = json!({"millrace/forwarding": "both"});
+        let annotations = json!({"millrace.dev/forwarding": "both"});
         scene.service(&format!("web{index}"), spec, json!({"metadata": {"annotations": annotations}}))?;
     }
     let written = || -> Result<Vec<Value>> {
@@ -43,7 +43,7 @@ fn a_wrong_annotation_is_told_on_the_service_by_one_node() -> Result<()> {
         assert!(nodes.contains(&event["reportingInstance"]), "{event}");
         assert_eq!(
             event["note"],
-            "metadata.annotations[millrace/forwarding]: \"both\" is not accepted; takes dsr or snat; the default is used"
+            "metadata.annotations[millrace.dev/forwarding]: \"both\" is not accepted; takes dsr or snat; the default is used"
         );
         assert!(told.insert(name), "by one node, once: {events:?}");
     }

@@ -292,7 +292,7 @@ fn an_annotation_switches_direct_return_on_and_off() -> Result<()> {
             "web IPv4 Cluster [ClusterIP 10.96.1.13:80 TCP] [LoadBalancer 203.0.113.113:80 TCP{more}] -> none"
         )
     };
-    for annotation in [("millrace/forwarding", "dsr"), ("kube-router.io/service.dsr", "tunnel")] {
+    for annotation in [("millrace.dev/forwarding", "dsr"), ("kube-router.io/service.dsr", "tunnel")] {
         scene.service("web", spec.clone(), with(json!({annotation.0: annotation.1})))?;
         scene.expect_everywhere(&[&line(" dsr")])?;
         scene.service("web", spec.clone(), with(json!({})))?;

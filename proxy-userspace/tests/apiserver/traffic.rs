@@ -31,7 +31,7 @@ fn every_kind_of_frontend_leads_its_client_to_a_pod_that_sees_it() -> Result<()>
 fn direct_return_reaches_pods_of_another_node() -> Result<()> {
     let cluster = shared();
     let direct = cluster.service("direct", 21, &["pod-2a", "pod-2b"])?.load_balancer(vip(122));
-    let direct = direct.annotation("millrace/forwarding", "dsr");
+    let direct = direct.annotation("millrace.dev/forwarding", "dsr");
     cluster.apply(&direct, &[1, 2])?;
     let trail = Trail::direct_return("node1", "node2");
     cluster.expect(&Walk::to(direct.name(), vip(122), 80, &["pod-2a", "pod-2b"], trail))?;

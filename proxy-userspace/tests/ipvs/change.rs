@@ -169,7 +169,7 @@ fn direct_return_goes_on_through_a_change_that_is_turned_round() -> Result<()> {
     let mut node = changing();
     start_agent(&mut node, 2, &IPVS)?;
     let service = node.service("direct-changing", 63, &PODS)?.load_balancer(vip(63));
-    node.manifests().put_service(&service.annotation("millrace/forwarding", "dsr"))?;
+    node.manifests().put_service(&service.annotation("millrace.dev/forwarding", "dsr"))?;
     for (number, map) in [(1, "marks"), (2, "targets")] {
         wait_for_places(&node, number, map, 63, 80)?;
     }

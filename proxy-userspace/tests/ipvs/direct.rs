@@ -40,7 +40,7 @@ fn members(cluster: &Cluster, node: u8, kind: &str, name: &str) -> Result<String
 /// A service with Direct Server Return whose backends are these pods.
 pub fn direct(cluster: &Cluster, name: &str, number: u8, pods: &[&str]) -> Result<Service> {
     let service = cluster.service(name, number, pods)?.load_balancer(vip(number));
-    Ok(service.annotation("millrace/forwarding", "dsr"))
+    Ok(service.annotation("millrace.dev/forwarding", "dsr"))
 }
 
 /// Address and port of a pod's server.
@@ -120,7 +120,7 @@ fn a_host_process_of_another_node_is_reached_by_translation() -> Result<()> {
     let mut cluster = shared();
     cluster.start_host_server(2, 9292)?;
     let service = Service::new("hosts", 52).port(80, 9292).host(cluster.bed().node(2)?);
-    let service = service.load_balancer(vip(52)).annotation("millrace/forwarding", "dsr");
+    let service = service.load_balancer(vip(52)).annotation("millrace.dev/forwarding", "dsr");
     cluster.manifests().put_service(&service)?;
     let director = cluster.bed().node(1)?.addresses();
     for family in Family::ALL {

@@ -55,7 +55,7 @@ fn a_director_in_ebpf_mode_that_addresses_pods_reaches_those_of_a_node_that_serv
     cluster.proxy(2)?.wait_for_start(1)?;
     let service = Service::new("modes", 60).port(TARGET_PORT, TARGET_PORT);
     let service = service.pod(cluster.bed().node(2)?, cluster.bed().pod("pod-2a")?);
-    cluster.apply(&service.load_balancer(vip(60)).annotation("millrace/forwarding", "dsr"), &[1])?;
+    cluster.apply(&service.load_balancer(vip(60)).annotation("millrace.dev/forwarding", "dsr"), &[1])?;
     cluster.wait_for_ways(1)?;
     wait_for_places(&cluster, 2, "targets", 60, TARGET_PORT)?;
     let straight = Trail::direct_return("node1", "node2");

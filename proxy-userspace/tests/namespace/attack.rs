@@ -126,5 +126,5 @@ fn forged_handshakes_cut_no_connection() -> Result<()> {
 
 #[test]
 fn forged_handshakes_cut_no_connection_with_direct_return() -> Result<()> {
-    connections_are_kept(|service| service.annotation("millrace/forwarding", "dsr"))
+    connections_are_kept(|service| service.annotation("millrace.dev/forwarding", "dsr"))
 }

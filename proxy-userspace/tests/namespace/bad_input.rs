@@ -103,7 +103,7 @@ fn a_file_that_is_broken_at_start_takes_nothing_away_that_an_earlier_agent_serve
 fn nodes_that_cannot_be_read_at_start_are_reached_as_before() -> Result<()> {
     let mut cluster = own(2, 1)?;
     let direct = cluster.service("direct", 1, &["pod-2a"])?.load_balancer(vip(1));
-    let direct = direct.annotation("millrace/forwarding", "dsr");
+    let direct = direct.annotation("millrace.dev/forwarding", "dsr");
     cluster.apply(&direct, &[1, 2])?;
     cluster.wait_for_ways(1)?;
     for node in [1, 2] {

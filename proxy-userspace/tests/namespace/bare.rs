@@ -68,7 +68,7 @@ fn answers(cluster: &Cluster, address: Dual) -> Result<Vec<Answer>> {
 }
 
 fn direct(service: Service) -> Service {
-    service.annotation("millrace/forwarding", "dsr")
+    service.annotation("millrace.dev/forwarding", "dsr")
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn a_replaced_uplink_is_served_again() -> Result<()> {
     let cluster = own(2, 1)?;
     let local = cluster.service("local", 1, &["pod-1a"])?.load_balancer(vip(1));
     let direct = cluster.service("direct", 2, &["pod-2a"])?.load_balancer(vip(2));
-    let direct = direct.annotation("millrace/forwarding", "dsr");
+    let direct = direct.annotation("millrace.dev/forwarding", "dsr");
     cluster.apply(&local, &[1])?;
     cluster.apply(&direct, &[1, 2])?;
     cluster.bed().delete_uplink(1)?;

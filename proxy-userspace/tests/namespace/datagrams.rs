@@ -100,7 +100,7 @@ fn expect_all_sizes_by_tunnel(flags: &[&str], largest: Largest) -> Result<()> {
         cluster.wait_for_hooks(node)?;
     }
     let direct = cluster.service("direct", 1, &["pod-2a"])?.load_balancer(vip(1));
-    cluster.apply(&direct.annotation("millrace/forwarding", "dsr"), &[1, 2])?;
+    cluster.apply(&direct.annotation("millrace.dev/forwarding", "dsr"), &[1, 2])?;
     cluster.wait_for_ways(1)?;
     expect_all_sizes(&cluster, 1, largest)
 }

@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(2);
 
 fn dsr_service(cluster: &Cluster, name: &str, number: u8, pods: &[&str]) -> Result<Service> {
     let service = cluster.service(name, number, pods)?.load_balancer(vip(number));
-    Ok(service.annotation("millrace/forwarding", "dsr"))
+    Ok(service.annotation("millrace.dev/forwarding", "dsr"))
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn any_node_can_be_the_director() -> Result<()> {
 fn node_ports_reach_pods_on_other_nodes_which_answer_the_client_themselves() -> Result<()> {
     let cluster = shared();
     let service = cluster.service("direct-ports", 62, &["pod-2a"])?.node_ports(31620);
-    let service = service.annotation("millrace/forwarding", "dsr");
+    let service = service.annotation("millrace.dev/forwarding", "dsr");
     cluster.apply(&service, &[2, 3])?;
     let node = cluster.bed().node(3)?.addresses();
     cluster.expect(&Walk::to(

@@ -33,7 +33,7 @@ fn a_service_without_any_endpoint_refuses_connections_and_datagrams_at_once() ->
     let cluster = shared();
     let near = cluster.service("empty", 5, &[])?.node_ports(31050).load_balancer(vip(5));
     let direct = cluster.service("empty-direct", 9, &[])?.load_balancer(vip(9));
-    let direct = direct.annotation("millrace/forwarding", "dsr");
+    let direct = direct.annotation("millrace.dev/forwarding", "dsr");
     cluster.apply(&near, &[1, 3])?;
     cluster.apply(&direct, &[1])?;
     for family in Family::ALL {
@@ -96,7 +96,8 @@ fn unheard(cluster: &Cluster, name: &str, number: u8, node: u8, pod: &str) -> Re
 fn a_pod_that_does_not_listen_refuses_connections_and_datagrams_wherever_it_is() -> Result<()> {
     let cluster = shared();
     let local = unheard(&cluster, "deaf-local", 12, 1, "pod-1a")?;
-    let direct = unheard(&cluster, "deaf-direct", 13, 2, "pod-2a")?.annotation("millrace/forwarding", "dsr");
+    let direct =
+        unheard(&cluster, "deaf-direct", 13, 2, "pod-2a")?.annotation("millrace.dev/forwarding", "dsr");
     let translated = unheard(&cluster, "deaf-translated", 14, 2, "pod-2b")?;
     cluster.apply(&local, &[1])?;
     cluster.apply(&direct, &[1, 2])?;
@@ -122,7 +123,7 @@ fn a_pod_that_does_not_listen_refuses_connections_and_datagrams_wherever_it_is()
 fn a_datagram_too_large_for_the_tunnel_tells_its_sender_the_size_that_fits() -> Result<()> {
     let cluster = shared();
     let service = cluster.service("tunnel-mtu", 15, &["pod-2a"])?.load_balancer(vip(15));
-    cluster.apply(&service.annotation("millrace/forwarding", "dsr"), &[1, 2])?;
+    cluster.apply(&service.annotation("millrace.dev/forwarding", "dsr"), &[1, 2])?;
     for (family, fits) in [(Family::V4, 1480), (Family::V6, 1460)] {
         let target = SocketAddr::new(vip(15).of(family), 80);
         assert_eq!(path_mtu(cluster.bed().client(), target, 1500)?, fits, "{family}");
@@ -137,7 +138,7 @@ fn a_narrow_link_to_the_client_slows_no_download_down() -> Result<()> {
     let direct = cluster.service("far", 2, &["pod-2a"])?.load_balancer(vip(2));
     let translated = cluster.service("hidden", 3, &["pod-2a"])?.load_balancer(vip(3));
     cluster.apply(&local, &[1])?;
-    cluster.apply(&direct.annotation("millrace/forwarding", "dsr"), &[1, 2])?;
+    cluster.apply(&direct.annotation("millrace.dev/forwarding", "dsr"), &[1, 2])?;
     cluster.apply(&translated, &[1])?;
     cluster.wait_for_ways(1)?;
     // The client does not know the narrow link: it offers segments that fit its own link.

@@ -53,7 +53,7 @@ fn no_node_takes_off_what_a_masqueraded_pod_or_a_process_put_on() -> Result<()> 
         &["--dsr-encap", "ipip,fou"],
     )?;
     let service = cluster.service("direct", 1, &["pod-2a"])?.load_balancer(vip(1));
-    cluster.apply(&service.annotation("millrace/forwarding", "dsr"), &[1, 2])?;
+    cluster.apply(&service.annotation("millrace.dev/forwarding", "dsr"), &[1, 2])?;
     let bed = cluster.bed();
     let (sender, victim) = (bed.node(1)?, bed.node(2)?);
     output(sender.namespace(), &["nft", MASQUERADE])?;

@@ -20,7 +20,7 @@ const FOU: [&str; 2] = ["--dsr-encap", "fou"];
 
 fn direct(cluster: &Cluster, pods: &[&str]) -> Result<Service> {
     let service = cluster.service("direct", 1, pods)?.load_balancer(vip(1)).node_ports(31700);
-    Ok(service.annotation("millrace/forwarding", "dsr"))
+    Ok(service.annotation("millrace.dev/forwarding", "dsr"))
 }
 
 /// Starts two nodes with these flags for their agents.

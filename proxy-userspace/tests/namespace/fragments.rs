@@ -49,7 +49,7 @@ fn a_translated_datagram_arrives_in_any_order_of_its_fragments() -> Result<()> {
 fn an_encapsulated_datagram_arrives_in_any_order_of_its_fragments() -> Result<()> {
     let cluster = shared();
     let service = cluster.service("shuffled-direct", 132, &["pod-2a"])?.load_balancer(vip(132));
-    cluster.apply(&service.annotation("millrace/forwarding", "dsr"), &[1, 2])?;
+    cluster.apply(&service.annotation("millrace.dev/forwarding", "dsr"), &[1, 2])?;
     expect_every_order(&cluster, |family| (vip(132).of(family), 80).into())
 }
 

@@ -49,7 +49,7 @@ impl Pods {
     fn service(&self, cluster: &Cluster) -> Result<Service> {
         let names: Vec<&str> = self.ready.keys().map(String::as_str).collect();
         let service = cluster.service("lasting", self.number, &names)?.load_balancer(vip(self.number));
-        let mut service = service.annotation("millrace/forwarding", "dsr");
+        let mut service = service.annotation("millrace.dev/forwarding", "dsr");
         for (name, _) in self.ready.iter().filter(|(_, ready)| !**ready) {
             service = service.draining(cluster.bed().pod(name)?);
         }

@@ -32,7 +32,7 @@ fn source_of_tunnel(cluster: &Cluster, family: Family) -> Result<IpAddr> {
 fn nodes_go_over_to_a_prefix_in_two_steps_without_losing_a_connection() -> Result<()> {
     let mut cluster = Cluster::start(Shape { nodes: 2, pods: 2, ..Shape::default() }, &xdp())?;
     let service = cluster.service("spread", 1, &["pod-2a", "pod-2b"])?.load_balancer(vip(1));
-    cluster.apply(&service.clone().annotation("millrace/forwarding", "dsr"), &[1, 2])?;
+    cluster.apply(&service.clone().annotation("millrace.dev/forwarding", "dsr"), &[1, 2])?;
     let mut traffic = Vec::new();
     for family in Family::ALL {
         let (client, target) = (cluster.bed().client(), SocketAddr::new(vip(1).of(family), 80));

@@ -38,7 +38,7 @@ impl Narrowed {
         let translated =
             cluster.service("translated", TRANSLATED, &["pod-2b"])?.load_balancer(vip(TRANSLATED));
         let near = cluster.service("near", NEAR, &["pod-1a"])?.load_balancer(vip(NEAR));
-        cluster.apply(&direct.annotation("millrace/forwarding", "dsr"), &[1, 2])?;
+        cluster.apply(&direct.annotation("millrace.dev/forwarding", "dsr"), &[1, 2])?;
         cluster.apply(&translated, &[1])?;
         cluster.apply(&near, &[1])?;
         cluster.wait_for_ways(1)?;

@@ -66,7 +66,7 @@ fn a_frame_with_a_priority_reaches_a_backend_on_this_node() -> Result<()> {
 fn a_frame_with_a_priority_is_sent_on_without_it() -> Result<()> {
     let cluster = own(2, 1)?;
     let service = cluster.service("urgent-direct", 1, &["pod-2a"])?.load_balancer(vip(1));
-    cluster.apply(&service.annotation("millrace/forwarding", "dsr"), &[1, 2])?;
+    cluster.apply(&service.annotation("millrace.dev/forwarding", "dsr"), &[1, 2])?;
     let node = cluster.bed().node(1)?.namespace();
     node.run(async || leave_tags_alone("eth0"))?;
     for family in Family::ALL {

@@ -16,7 +16,7 @@ fn a_killed_agent_costs_no_datagram_and_no_connection() -> Result<()> {
     let mut cluster = own(2, 2)?;
     let local = cluster.service("local", 1, &["pod-1a", "pod-1b"])?.load_balancer(vip(1));
     let direct = cluster.service("direct", 2, &["pod-2a", "pod-2b"])?.load_balancer(vip(2));
-    let direct = direct.annotation("millrace/forwarding", "dsr");
+    let direct = direct.annotation("millrace.dev/forwarding", "dsr");
     let translated = cluster.service("translated", 3, &["pod-2a", "pod-2b"])?.load_balancer(vip(3));
     cluster.apply(&local, &[1])?;
     cluster.apply(&direct, &[1, 2])?;
@@ -86,7 +86,7 @@ fn an_agent_ends_well_when_its_configuration_file_changes_and_costs_no_datagram(
 fn the_data_path_serves_new_clients_without_any_agent() -> Result<()> {
     let mut cluster = own(2, 1)?;
     let direct = cluster.service("direct", 2, &["pod-2a"])?.load_balancer(vip(2));
-    let direct = direct.annotation("millrace/forwarding", "dsr");
+    let direct = direct.annotation("millrace.dev/forwarding", "dsr");
     cluster.apply(&direct, &[1, 2])?;
     for node in [1, 2] {
         assert!(cluster.take_agent(node)?.stop()?.success());
@@ -101,7 +101,7 @@ fn a_restart_writes_nothing_where_nothing_has_changed() -> Result<()> {
     let local = cluster.service("local", 1, &["pod-1a"])?.load_balancer(vip(1));
     let direct = cluster.service("direct", 2, &["pod-1a", "pod-2a"])?.load_balancer(vip(2));
     cluster.apply(&local, &[1])?;
-    cluster.apply(&direct.annotation("millrace/forwarding", "dsr"), &[1])?;
+    cluster.apply(&direct.annotation("millrace.dev/forwarding", "dsr"), &[1])?;
     cluster.wait_for_ways(1)?;
     assert!(cluster.take_agent(1)?.stop()?.success());
     let before = (cluster.proxy(1)?.services()?, cluster.proxy(1)?.attached()?);

@@ -46,7 +46,7 @@ fn what_comes_by_one_is_answered_by_the_other() -> Result<()> {
     let local = cluster.service("local", 1, &["pod-1a"])?.load_balancer(vip(1));
     let translated = cluster.service("translated", 2, &["pod-2a"])?.load_balancer(vip(2));
     let direct = cluster.service("direct", 3, &["pod-2a"])?.load_balancer(vip(3));
-    for service in [local, translated, direct.annotation("millrace/forwarding", "dsr")] {
+    for service in [local, translated, direct.annotation("millrace.dev/forwarding", "dsr")] {
         cluster.apply(&service, &[1, 2])?;
     }
     for (number, answers_from, is_kept) in [(1, "node1", true), (2, "node1", false), (3, "node2", true)] {

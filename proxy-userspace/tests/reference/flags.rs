@@ -37,6 +37,7 @@ pub fn page() -> String {
             "NODE_NAME",
             "Name of this node's Node object, where neither `--hostname-override` nor the file has one",
         ),
+        ("NODE_IPS", "Addresses of this node's Node object, separated by commas, for `--init-only`"),
         (
             "RUST_LOG",
             "What the agent logs, as `tracing` filters have it: `info` by default, `millrace=debug` for decisions",

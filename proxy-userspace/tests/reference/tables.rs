@@ -79,7 +79,8 @@ pub fn annotations() -> String {
 
 Annotations of a Service decide for this Service; the flag decides for Services without the annotation. A value that is not
 accepted leaves the flag's. It is named in a Warning Event on the Service and in the log, as is an unknown annotation that begins
-with `millrace/`.
+with `millrace.dev/`. The former prefix `millrace/` is still taken, with a Warning. Where a Service has both names, that with
+`millrace.dev/` counts.
 
 {}",
         table(&["Annotation", "Values", "Flag", "Effect"], rows)

@@ -118,7 +118,7 @@ fn reaches_a_pod_on_another_node(bed: &Bed) -> Result<()> {
 
 /// The packets fit the tunnel.
 fn is_answered_directly(bed: &Bed) -> Result<()> {
-    let vip = bed.serve("direct", 3, 2, |service| service.annotation("millrace/forwarding", "dsr"))?;
+    let vip = bed.serve("direct", 3, 2, |service| service.annotation("millrace.dev/forwarding", "dsr"))?;
     for family in Family::ALL {
         let answer = bed.talk(vip, family, SMALL)?;
         assert!(answer.sighting.backend == "pod-2a" && answer.kept_client(), "{answer:?}");

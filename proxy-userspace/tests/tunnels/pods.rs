@@ -43,7 +43,7 @@ fn prepare(cluster: &Cluster, number: u8, name: &str) -> Result<Prepared> {
     }
     let server = Server::at(pod.namespace(), &itself(name), vip, TARGET_PORT)?;
     let service = Service::new(&format!("taken-{number}"), number).port(TARGET_PORT, TARGET_PORT);
-    let service = service.load_balancer(vip).annotation("millrace/forwarding", "dsr").pod(node, pod);
+    let service = service.load_balancer(vip).annotation("millrace.dev/forwarding", "dsr").pod(node, pod);
     cluster.apply(&service, &[1, 2])?;
     Ok(Prepared { vip, _server: server })
 }

@@ -161,7 +161,7 @@ fn expect_counted(lab: &Lab, node: u8, reasons: &[&str]) -> Result<()> {
 fn nodes_serve_over_devices_without_xdp() -> Result<()> {
     let lab = start()?;
     let service = lab.cluster.service("dsr", DIRECT, &["pod-2a"])?.load_balancer(vip(DIRECT));
-    lab.cluster.apply(&service.annotation("millrace/forwarding", "dsr"), &[1, 2])?;
+    lab.cluster.apply(&service.annotation("millrace.dev/forwarding", "dsr"), &[1, 2])?;
     for overlay in Overlay::ALL {
         let served = translates(&lab, overlay).and_then(|()| returns_directly(&lab, overlay));
         served.with_context(|| {

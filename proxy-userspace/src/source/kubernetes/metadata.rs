@@ -6,10 +6,10 @@ use std::fmt;
 use crate::model::{AGENTS_OS, OS_LABEL};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 
-/// Prefixes of the annotations that are read: Millrace's, kube-router's, and the time when an
-/// endpoint changed.
-const ANNOTATIONS: [&str; 3] =
-    ["millrace/", "kube-router.io/", "endpoints.kubernetes.io/last-change-trigger-time"];
+/// Prefixes of the annotations that are read: Millrace's, its former one, kube-router's, and the time when
+/// an endpoint changed.
+const ANNOTATIONS: [&str; 4] =
+    ["millrace.dev/", "millrace/", "kube-router.io/", "endpoints.kubernetes.io/last-change-trigger-time"];
 
 /// All labels: topology labels may have any name.
 #[derive(Debug, Default, PartialEq, Eq, Hash, serde::Deserialize)]

@@ -106,7 +106,7 @@ async fn of_other_nodes_nothing_is_told_but_their_addresses_and_why_no_agent_may
             "metadata": {
                 "name": name, "resourceVersion": version.to_string(), "managedFields": [{ "manager": kubelet }],
                 "labels": { "topology.kubernetes.io/zone": "a", "kubernetes.io/os": "linux" },
-                "deletionTimestamp": "2026-01-01T00:00:00Z", "annotations": { "millrace/x": "y" },
+                "deletionTimestamp": "2026-01-01T00:00:00Z", "annotations": { "millrace.dev/x": "y" },
             },
             "spec": { "taints": [{ "key": "full", "effect": "NoSchedule" }] },
             "status": {
