@@ -1,15 +1,52 @@
 //! `millrace cleanup`.
 
 use std::collections::BTreeSet;
+use std::io::{self, Write};
 use std::net::IpAddr;
+use std::path::PathBuf;
 
+use clap::{Args, ValueEnum};
 use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::table::Table;
 use super::{CliError, Show};
 use crate::dataplane::ebpf::read::{PinnedMaps, ReadError};
 use crate::dataplane::{ebpf, ipvs};
 use crate::node::{self, Host};
+use crate::source::Signs;
+use crate::source::kubernetes::{DaemonSetName, connect, wait_for_daemonset};
+
+/// Flags of `millrace cleanup`.
+#[derive(Args, Clone, Debug)]
+pub struct CleanupArgs {
+    #[command(flatten)]
+    show: Show,
+    /// What follows the clean-up: the end, or a wait for SIGTERM, as a DaemonSet's pod needs it
+    #[arg(long, value_name = "end|wait", value_enum, default_value_t = Then::End)]
+    then: Then,
+    /// Wait until this DaemonSet, which cleans nodes up, is ready on each of them; nothing is removed here
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = daemonset, conflicts_with = "then")]
+    wait_for: Option<DaemonSetName>,
+    /// Kubeconfig file for --wait-for
+    #[arg(long, value_name = "PATH", requires = "wait_for")]
+    kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Then {
+    End,
+    Wait,
+}
+
+fn daemonset(text: &str) -> Result<DaemonSetName, String> {
+    match text.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
+            Ok(DaemonSetName { namespace: namespace.to_owned(), name: name.to_owned() })
+        }
+        _ => Err("takes NAMESPACE/NAME".to_owned()),
+    }
+}
 
 /// The output of `millrace cleanup -o json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -23,10 +60,28 @@ struct Cleanup {
     sysctls: Vec<String>,
 }
 
+/// Removes everything that an agent left, here or by waiting for the DaemonSet that does so.
+pub async fn run(args: &CleanupArgs) -> Result<(), CliError> {
+    if let Some(daemonset) = &args.wait_for {
+        let connection = connect(args.kubeconfig.as_deref(), Signs::default()).await?;
+        let tell = |state: &_| {
+            // If standard output is closed, the exit status tells.
+            let _ = writeln!(io::stdout(), "{}/{}: {state}", daemonset.namespace, daemonset.name);
+        };
+        wait_for_daemonset(&connection, daemonset, tell).await;
+        return Ok(());
+    }
+    clean_up(&args.show).await?;
+    if args.then == Then::Wait {
+        signal(SignalKind::terminate())?.recv().await;
+    }
+    Ok(())
+}
+
 /// Removes everything that an agent with these pins left, and fails if anything is left after that.
 ///
 /// Reserved ports are given back. Forwarding stays on, because pods may rely on it.
-pub async fn run(show: &Show) -> Result<(), CliError> {
+async fn clean_up(show: &Show) -> Result<(), CliError> {
     // Unreadable pins can be removed all the same.
     let ways = show.maps().and_then(|maps| maps.ways()).unwrap_or_default();
     let targets: BTreeSet<IpAddr> = ways.iter().map(|way| way.target).collect();

@@ -56,7 +56,7 @@ enum Command {
     /// Show connections
     Flows(flows::FlowsArgs),
     /// Detach and remove everything of Millrace from this node; refused while an agent runs
-    Cleanup(Show),
+    Cleanup(cleanup::CleanupArgs),
 }
 
 /// What is shown of a BPF file system, and how.
@@ -91,6 +91,8 @@ enum CliError {
     Read(#[from] ReadError),
     #[error(transparent)]
     Node(#[from] NodeError),
+    #[error(transparent)]
+    Source(#[from] SourceError),
     #[error("not everything could be removed; left: {0}")]
     Left(String),
     #[error(transparent)]
@@ -103,6 +105,7 @@ impl CliError {
         match self {
             Self::Config(_)
             | Self::Dataplane(OpenError::BpffsPath { .. })
+            | Self::Source(SourceError::NoConfiguration | SourceError::Kubeconfig { .. })
             | Self::Agent(
                 AgentError::OuterSource { .. }
                 | AgentError::Dataplane(OpenError::BpffsPath { .. })
@@ -175,7 +178,7 @@ fn execute(command: Command) -> Result<(), CliError> {
         Command::Services(args) => services::run(&args),
         Command::Backends(show) => backends::run(&show),
         Command::Flows(args) => flows::run(&args),
-        Command::Cleanup(show) => runtime()?.block_on(cleanup::run(&show)),
+        Command::Cleanup(args) => runtime()?.block_on(cleanup::run(&args)),
     }
 }
 

@@ -22,3 +22,4 @@ mod scene;
 mod server;
 mod services;
 mod traffic;
+mod uninstall;

@@ -23,6 +23,7 @@ mod query;
 mod renew;
 mod report;
 mod resource;
+mod rollout;
 mod token;
 mod wire;
 
@@ -38,6 +39,7 @@ use self::follow::Follower;
 use self::pause::Pause;
 use self::progress::Progress;
 use self::report::Reports;
+pub use self::rollout::{DaemonSetName, Rollout, wait_for_daemonset};
 use super::{Batch, Kind, SourceError};
 
 /// The settings of the API server as a source.
