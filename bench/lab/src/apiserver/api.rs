@@ -128,14 +128,6 @@ impl Kube {
         self.call(async move { Ok(client.request(request).await?) })
     }
 
-    /// Returns the answer to a PUT of an object to a path.
-    pub fn replace(&self, path: &str, body: &Value) -> Result<Value> {
-        let request = Request::put(path).header("Content-Type", "application/json");
-        let request = request.body(serde_json::to_vec(body)?)?;
-        let client = self.client.clone();
-        self.call(async move { Ok(client.request(request).await?) })
-    }
-
     /// Returns a new token of a ServiceAccount.
     pub fn token(&self, namespace: &str, account: &str) -> Result<String> {
         let api = api(&self.client, "v1", "ServiceAccount", Some(namespace))?;

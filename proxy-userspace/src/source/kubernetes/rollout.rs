@@ -8,6 +8,7 @@ use kube::Api;
 use tokio::time::sleep;
 
 use super::Connection;
+use super::failure::Failure;
 
 /// The pause between two questions.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -42,7 +43,7 @@ impl fmt::Display for Rollout {
         match self {
             Self::Unseen => f.write_str("no controller has seen it"),
             Self::Ready { ready, nodes } => write!(f, "ready on {ready} of {nodes} nodes"),
-            Self::Unknown(why) => write!(f, "the API server can't be asked: {why}"),
+            Self::Unknown(why) => write!(f, "the API server does not tell: {why}"),
         }
     }
 }
@@ -60,7 +61,8 @@ pub async fn wait_for_daemonset(
     loop {
         let rollout = match api.get(&daemonset.name).await {
             Ok(found) => rollout(&found),
-            Err(error) => Rollout::Unknown(error.to_string()),
+            Err(kube::Error::Api(status)) => Rollout::Unknown(status.message),
+            Err(error) => Rollout::Unknown(Failure::before_answer(&error).to_string()),
         };
         if last.as_ref() != Some(&rollout) {
             tell(&rollout);
