@@ -68,7 +68,7 @@ fn the_task_is_to_serve_unless_only_the_set_up_is_asked_for() {
 
 #[test]
 fn the_nodes_addresses_are_read_as_a_pod_gets_them() {
-    let read = |text: &str| parse::node_addresses(text);
+    let read = |text: &str| of_pod(text);
     assert_eq!(read("").unwrap(), BTreeSet::new());
     let both = ["192.0.2.1", "2001:db8::1"].map(|address| address.parse().unwrap());
     assert_eq!(read("192.0.2.1, 2001:db8::1").unwrap(), BTreeSet::from(both));
