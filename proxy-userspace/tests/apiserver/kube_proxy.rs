@@ -38,17 +38,11 @@ fn take_over(mode: Mode) -> Result<()> {
     let service = cluster.service("web", 40, &PODS)?.node_ports(NODE_PORT).load_balancer(vip(140));
     cluster.apply(&service, &[])?;
     let kube_proxy = KubeProxy::start(cluster.bed(), cluster.bed().node(1)?, cluster.api_server()?, mode)?;
-    let paths = paths(&cluster, &service)?;
-    for (client, target) in &paths {
-        wait_until_served(&kube_proxy, client, *target)?;
+    for (client, target) in paths(&cluster, &service)? {
+        wait_until_served(&kube_proxy, client, target)?;
     }
-    let open = |(client, target): &(&Namespace, SocketAddr)| {
-        LongConnections::open(client, *target, CONNECTIONS / 2, CONNECTIONS / 2)
-            .with_context(|| format!("{} to {target}", mode.name()))
-    };
-    let connections = paths.iter().map(open).collect::<Result<Vec<_>>>()?;
-    let count = paths.len();
-    drop(paths);
+    let connections = open_all(&cluster, &service)?;
+    let count = connections.len();
 
     // The agent knows these addresses once it knows this node's devices.
     let flags: &[&str] = match mode {
@@ -93,10 +87,7 @@ fn give_back(mode: Mode) -> Result<()> {
     cluster.start_agent(1)?;
     cluster.wait_for_hooks(1)?;
     cluster.proxy(1)?.wait_for_backends(service.name(), &service.backends())?;
-    let connections = paths(&cluster, &service)?
-        .iter()
-        .map(|(client, target)| LongConnections::open(client, *target, CONNECTIONS / 2, CONNECTIONS / 2))
-        .collect::<Result<Vec<_>>>()?;
+    let connections = open_all(&cluster, &service)?;
     ensure!(connections.len() == 10, "{} paths", connections.len());
 
     // Without kube-proxy's rules the agent goes on serving, and is not ready.
@@ -121,6 +112,49 @@ fn give_back(mode: Mode) -> Result<()> {
         Ok(proxy.log().contains("eBPF is gone, kube-proxy serves alone"))
     })?;
     ask_all(&cluster, &service).context("after eBPF is gone")
+}
+
+#[test]
+fn connections_of_both_stay_when_the_agent_takes_a_node_again_before_it_has_given_it_back() -> Result<()> {
+    let mode = Mode::Nftables;
+    let mut cluster = Cluster::with_api_server(Shape { nodes: 2, pods: 2, ..Shape::default() }, "native")?;
+    let service = cluster.service("web", 40, &PODS)?.node_ports(NODE_PORT).load_balancer(vip(140));
+    cluster.apply(&service, &[])?;
+    cluster.start_agent(1)?;
+    cluster.wait_for_hooks(1)?;
+    cluster.proxy(1)?.wait_for_backends(service.name(), &service.backends())?;
+    let of_agent = open_all(&cluster, &service)?;
+    let kube_proxy = KubeProxy::start(cluster.bed(), cluster.bed().node(1)?, cluster.api_server()?, mode)?;
+    cluster.take_agent(1)?.kill()?;
+    cluster.start_agent_with(1, &["--proxy-mode", "none"])?;
+    let proxy = cluster.proxy(1)?;
+    proxy.wait_until_within(KUBE_PROXY_LIMIT, "kube-proxy serves new connections", || {
+        Ok(proxy.log().contains("kube-proxy serves new connections"))
+    })?;
+    let of_kube_proxy = open_all(&cluster, &service)?;
+
+    cluster.take_agent(1)?.kill()?;
+    cluster.start_agent(1)?;
+    let proxy = cluster.proxy(1)?;
+    proxy.wait_until_within(KUBE_PROXY_LIMIT, "the agent serves new connections again", || {
+        ensure!(kube_proxy.is_running(), "kube-proxy has ended");
+        Ok(proxy.log().contains("eBPF serves new connections and datagrams"))
+    })?;
+    drop(kube_proxy);
+    ask_all(&cluster, &service)?;
+    for connections in of_agent.into_iter().chain(of_kube_proxy) {
+        assert_eq!(connections.stop()?, CONNECTIONS);
+    }
+    Ok(())
+}
+
+/// Opens long connections on each path.
+fn open_all(cluster: &Cluster, service: &Service) -> Result<Vec<LongConnections>> {
+    let open = |(client, target): (&Namespace, SocketAddr)| {
+        LongConnections::open(client, target, CONNECTIONS / 2, CONNECTIONS / 2)
+            .with_context(|| format!("connections to {target}"))
+    };
+    paths(cluster, service)?.into_iter().map(open).collect()
 }
 
 /// Opens a new connection on each path.

@@ -43,10 +43,10 @@ pub fn to_ebpf(
         dataplane.note_node_flows(&frontends);
         return Ok(Box::new(ToEbpf::new(dataplane, ipvs.clone(), drain)));
     }
-    // After eBPF has served alone, connections translated by the kernel are none of its own.
-    let may_share = !ebpf::is_attached(&settings.bpffs_path) || matches!(recorded, Share::Newer { .. });
+    // While eBPF serves alone, connections translated by the kernel are none of its own.
+    let may_share = !ebpf::is_attached(&settings.bpffs_path) || recorded != Share::Alone;
     let connections = if may_share { served_by_kernel(&frontends) } else { 0 };
-    let share = if connections == 0 { Share::Alone } else { Share::Newer { turned: false } };
+    let share = if connections == 0 { Share::Alone } else { recorded.to_newer() };
     let mut dataplane = EbpfDataplane::open(ebpf::Settings { share, ..settings })?;
     dataplane.note_node_flows(&frontends);
     if connections == 0 {
