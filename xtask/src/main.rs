@@ -5,6 +5,7 @@ mod build;
 mod command;
 mod docs;
 mod lint;
+mod manifests;
 mod object_check;
 mod run;
 mod setup;

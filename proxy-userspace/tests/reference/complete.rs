@@ -1,6 +1,8 @@
 //! Each flag, field, annotation, metric, reason and status is documented, and each metric that documents name exists.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use millrace::cli::ExitStatus;
 use millrace::config::file::FIELDS;
@@ -26,6 +28,34 @@ fn every_flag_is_documented() {
     for name in flags::names() {
         assert!(text.contains(&format!("#### {name}\n")) || text.contains(&format!("| `{name}`")), "{name}");
     }
+}
+
+#[test]
+fn every_flag_that_manifests_give_exists() {
+    let known: BTreeSet<String> = flags::names();
+    let mut given = BTreeSet::new();
+    for file in files(&root().join("manifests")) {
+        let text = fs::read_to_string(&file).unwrap();
+        // Items of lists, and values of patches.
+        for line in text.lines().map(str::trim) {
+            let flag = line
+                .strip_prefix("- --")
+                .or_else(|| Some(line.split_once("value: ")?.1.trim_matches('"').strip_prefix("--")?));
+            let name = |flag: &str| {
+                flag.split(|c: char| !c.is_ascii_alphanumeric() && c != '-')
+                    .next()
+                    .map(|name| format!("--{name}"))
+            };
+            given.extend(flag.and_then(name));
+        }
+    }
+    assert!(given.len() > 20, "{given:?}");
+    assert!(given.is_subset(&known), "unknown: {:?}", given.difference(&known));
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
 #[test]

@@ -13,7 +13,8 @@ use crate::workspace::Workspace;
 /// The variable that names the folder.
 pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
-const MODULE: &str = "proxy-userspace/tests/apiserver";
+/// The folder with the release of Kubernetes.
+pub const MODULE: &str = "proxy-userspace/tests/apiserver";
 /// The variable that names the kube-proxy.
 pub const KUBE_PROXY: &str = "MILLRACE_KUBE_PROXY";
 /// A package, the name Go gives its program, and the name it gets.
@@ -110,7 +111,7 @@ fn build(workspace: &Workspace, release: &str, folder: &Path, programs: &[Progra
 
 /// Fills a folder under a temporary name, then renames it. A run that is killed leaves no
 /// incomplete folder.
-fn put_in_place(folder: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+pub(super) fn put_in_place(folder: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let mut partial = folder.as_os_str().to_owned();
     partial.push(".partial");
     let partial = PathBuf::from(partial);
@@ -133,7 +134,7 @@ fn link_flags(release: &str) -> String {
 }
 
 /// Returns the version of a module that a go.mod requires.
-fn version_of<'a>(module: &'a str, path: &str) -> Option<&'a str> {
+pub fn version_of<'a>(module: &'a str, path: &str) -> Option<&'a str> {
     module.lines().find_map(|line| {
         let mut words = line.trim().trim_start_matches("require ").split_whitespace();
         (words.next() == Some(path)).then(|| words.next()).flatten().filter(|word| word.starts_with('v'))
@@ -141,7 +142,7 @@ fn version_of<'a>(module: &'a str, path: &str) -> Option<&'a str> {
 }
 
 /// Returns the leading numbers of a version, such as 1.26.8 of `1.26.8-something`.
-fn numbers(version: &str) -> Vec<u32> {
+pub(super) fn numbers(version: &str) -> Vec<u32> {
     let parts = version.split('.');
     let digits = |part: &str| part.split(|c: char| !c.is_ascii_digit()).next().map(str::to_owned);
     parts.map_while(|part| digits(part)?.parse().ok()).collect()

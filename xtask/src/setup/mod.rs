@@ -3,12 +3,16 @@
 
 mod apiserver;
 mod debian;
+mod go_tools;
 mod mounts;
 mod tools;
 
 use anyhow::Result;
-pub use apiserver::{ASSETS, KUBE_PROXY, ensure_apiserver, ensure_kube_proxy};
+pub use apiserver::{
+    ASSETS, KUBE_PROXY, MODULE as KUBERNETES, ensure_apiserver, ensure_kube_proxy, version_of,
+};
 pub use debian::is_root;
+pub use go_tools::ensure_manifest_tools;
 pub use mounts::BPFFS;
 
 use crate::toolchain::Toolchain;

@@ -10,7 +10,7 @@ use super::libtest::{self, Output};
 use super::{Args, Outcome};
 use crate::setup::{self, Need};
 use crate::workspace::Workspace;
-use crate::{build, lint, vm};
+use crate::{build, lint, manifests, vm};
 
 /// The longest duration of a pass, build included. A longer one is a hang.
 const BOUND: Duration = Duration::from_mins(20);
@@ -22,6 +22,8 @@ const LONG_BOUND: Duration = Duration::from_hours(3);
 pub enum Layer {
     /// Formatting, clippy, documentation, dependencies, spelling
     Lint,
+    /// The Helm chart and the kustomize folders, by helm, kustomize and kubeconform, which Go builds the first time
+    Manifests,
     /// Tests beside the code of all crates, and the reference pages and links of the documents
     Unit,
     /// Manifests in, expected desired state and maps out
@@ -53,6 +55,7 @@ pub struct Pass {
 #[derive(Clone, Copy)]
 enum Work {
     Lint,
+    Manifests,
     /// The tests in `src` of every package.
     Unit,
     /// One test target.
@@ -76,8 +79,9 @@ enum Work {
 
 impl Layer {
     /// All layers, in the order in which they run.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Lint,
+        Self::Manifests,
         Self::Unit,
         Self::Scenario,
         Self::Packet,
@@ -96,7 +100,7 @@ impl Layer {
             // Unit tests run nft and iptables to compare with the agent's view of kube-proxy's
             // rules.
             Self::Unit => &[Need::Build, Need::Programs],
-            Self::Scenario => &[Need::Build],
+            Self::Scenario | Self::Manifests => &[Need::Build],
             Self::Packet | Self::Dataplane | Self::Fuzz => &[Need::Build, Need::Run],
             Self::Namespace | Self::Apiserver | Self::Bench => &[Need::Build, Need::Run, Need::Programs],
             Self::Vm => &[Need::Build, Need::Programs, Need::Vm],
@@ -107,6 +111,7 @@ impl Layer {
     pub fn passes(self) -> &'static [Pass] {
         match self {
             Self::Lint => &[Pass { title: "lint", work: Work::Lint }],
+            Self::Manifests => &[Pass { title: "manifests", work: Work::Manifests }],
             Self::Unit => &[
                 Pass { title: "unit", work: Work::Unit },
                 Pass { title: "reference", work: Work::Target("reference") },
@@ -150,7 +155,7 @@ impl Work {
             | Self::TargetWithApiserver(name) => vec![name],
             Self::ModuleWithApiserver { target, .. } => vec![target],
             Self::VmTests => vm::Target::ALL.map(|target| target.name).to_vec(),
-            Self::Lint | Self::Unit | Self::Vm => Vec::new(),
+            Self::Lint | Self::Manifests | Self::Unit | Self::Vm => Vec::new(),
         }
     }
 }
@@ -174,6 +179,7 @@ pub fn perform(
     let mut cargo = cargo_test(workspace, args);
     match pass.work {
         Work::Lint => return Ok(Outcome::Ran(lint::check_all(workspace))),
+        Work::Manifests => return Ok(manifests::check_all(workspace)),
         Work::Vm => return vm::load_everywhere(workspace).map(Outcome::Ran),
         Work::VmTests => {
             let extent = if args.long { vm::Extent::Whole } else { vm::Extent::Named };
