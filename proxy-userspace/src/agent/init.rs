@@ -18,13 +18,17 @@ pub async fn init(settings: &Settings) -> Result<(), AgentError> {
         bpffs = %settings.bpffs.display(),
         "setting this node up"
     );
+    if settings.proxy_mode == ProxyMode::None {
+        info!("nothing to set up: with --proxy-mode none, kube-proxy is to serve this node");
+        return Ok(());
+    }
     let mounted = mount(settings)?;
-    // Its settings appear with its module, which the agent's own look at connections would load later.
-    ebpf::load_connection_tracking();
-    node::apply_conntrack(&settings.conntrack);
     if settings.proxy_mode == ProxyMode::Ipvs {
         ipvs::load(&settings.ipvs)?;
     }
+    // Its settings appear with its module, which the agent's own look at connections would load later.
+    ebpf::load_connection_tracking();
+    node::apply_conntrack(&settings.conntrack);
     node::prepare(&node_settings(settings), &settings.node_addresses).await?;
     if let Some(mounted) = mounted {
         mounted.keep();

@@ -40,7 +40,7 @@ fn every_flag_that_manifests_give_exists() {
         for line in text.lines().map(str::trim) {
             let flag = line
                 .strip_prefix("- --")
-                .or_else(|| Some(line.split_once("value: ")?.1.trim_matches('"').strip_prefix("--")?));
+                .or_else(|| line.split_once("value: ")?.1.trim_matches('"').strip_prefix("--"));
             let name = |flag: &str| {
                 flag.split(|c: char| !c.is_ascii_alphanumeric() && c != '-')
                     .next()

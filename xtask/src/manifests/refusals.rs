@@ -11,7 +11,7 @@ const BESIDE: &str = "kubeProxyReplacement=false,serviceProxyName=millrace";
 /// Values, and words of the only line about them.
 const REFUSED: [(&[&str], &[&str]); 14] = [
     (&[], &["k8sServiceHost is missing", "--set k8sServiceHost=192.0.2.10", "kubeProxyReplacement=false"]),
-    (&[ADDRESS, "mode=epbf"], &["/mode", "'auto', 'ebpf', 'ipvs'"]),
+    (&[ADDRESS, "mode=epbf"], &["/mode", "'auto', 'ebpf', 'ipvs', 'none'"]),
     (&[ADDRESS, "modus=ebpf"], &["additional properties 'modus' not allowed"]),
     (&[ADDRESS, "image.name=x"], &["/image", "additional properties 'name' not allowed"]),
     (&[ADDRESS, "clusterCIDR=10.244.0.0/16"], &["/clusterCIDR", "want array"]),
