@@ -8,7 +8,7 @@ use netlink_packet_core::{
 
 use crate::model::Family;
 
-/// What a list of attributes says, by kind.
+/// A list of attributes, read by kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a>(&'a [u8]);
 
@@ -16,7 +16,7 @@ pub fn u16(kind: u16, value: u16) -> DefaultNla {
     DefaultNla::new(kind, value.to_ne_bytes().to_vec())
 }
 
-/// In network byte order.
+/// Returns a port in network byte order.
 pub fn port(kind: u16, value: u16) -> DefaultNla {
     DefaultNla::new(kind, value.to_be_bytes().to_vec())
 }
@@ -29,7 +29,7 @@ pub fn text(kind: u16, value: &str) -> DefaultNla {
     DefaultNla::new(kind, value.bytes().chain([0]).collect())
 }
 
-/// An address in a field that has room for either family.
+/// Returns an address in a field with room for either family.
 pub fn address(kind: u16, value: IpAddr) -> DefaultNla {
     let mut bytes = match value {
         IpAddr::V4(address) => address.octets().to_vec(),
@@ -45,7 +45,7 @@ pub fn nested(kind: u16, inner: &[DefaultNla]) -> DefaultNla {
     DefaultNla::new(kind | NLA_F_NESTED, bytes)
 }
 
-/// The value of a nested attribute.
+/// Returns the value of a nested attribute.
 pub fn inner(attributes: &[DefaultNla], kind: u16) -> Option<Vec<u8>> {
     let found = attributes.iter().find(|attribute| attribute.kind() & !NLA_F_NESTED == kind)?;
     let mut bytes = vec![0; found.value_len()];
@@ -54,7 +54,7 @@ pub fn inner(attributes: &[DefaultNla], kind: u16) -> Option<Vec<u8>> {
 }
 
 impl<'a> Attributes<'a> {
-    /// Those in `bytes`; all of them are whole.
+    /// Reads the attributes in `bytes`. Fails if one is truncated.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, DecodeError> {
         NlasIterator::new(bytes).try_for_each(|attribute| attribute.map(drop))?;
         Ok(Self(bytes))
@@ -87,7 +87,7 @@ impl<'a> Attributes<'a> {
         self.array(kind).map(u64::from_ne_bytes)
     }
 
-    /// Those inside one; none where it is not there.
+    /// Returns the attributes inside a nested one; none if it is missing.
     pub fn inside(&self, kind: u16) -> Result<Self, DecodeError> {
         Self::parse(self.find(kind).unwrap_or_default())
     }

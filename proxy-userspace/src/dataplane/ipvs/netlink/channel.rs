@@ -1,4 +1,4 @@
-//! A netlink socket: one request and all of its answer, or many that are only done.
+//! A netlink socket for one request with its whole answer, or for many requests without answers.
 
 use std::fmt::Debug;
 use std::io;
@@ -9,18 +9,19 @@ use netlink_packet_core::{
 };
 use netlink_sys::{Socket, SocketAddr};
 
-/// A socket that waits for each answer. The kernel answers within the system call that asks, so it never waits long.
+/// A socket that waits for each answer. The kernel answers within the system call of the request, so the wait
+/// is short.
 #[derive(Debug)]
 pub struct Channel {
     socket: Socket,
     sequence: u32,
-    /// Room for one datagram of answers, used again and again.
+    /// A reused buffer for one datagram of answers.
     received: Vec<u8>,
 }
 
-/// The kernel fills no larger datagram than this, whatever room there is.
+/// The size of the kernel's largest datagram, however large the buffer is.
 const LARGEST_ANSWER: usize = 32 * 1024;
-/// Requests that are sent at once. If all of them fail, what the kernel answers fits a socket's buffer.
+/// The number of requests in one system call. The answers fit into a socket's buffer even if all fail.
 const BATCH: usize = 64;
 
 impl Channel {
@@ -32,7 +33,7 @@ impl Channel {
         Ok(Self { socket, sequence: 0, received: Vec::with_capacity(LARGEST_ANSWER) })
     }
 
-    /// Asks for something to be done. `flags` are those beside `NLM_F_REQUEST` and `NLM_F_ACK`.
+    /// Sends a request without an answer. `flags` are added to `NLM_F_REQUEST` and `NLM_F_ACK`.
     pub fn act<M>(&mut self, message: M, flags: u16) -> io::Result<()>
     where
         M: NetlinkSerializable + NetlinkDeserializable + Debug,
@@ -40,7 +41,7 @@ impl Channel {
         self.exchange(message, NLM_F_ACK | flags).map(drop)
     }
 
-    /// Asks for one answer.
+    /// Sends a request with at most one answer.
     pub fn get<M>(&mut self, message: M) -> io::Result<Option<M>>
     where
         M: NetlinkSerializable + NetlinkDeserializable + Debug,
@@ -48,7 +49,7 @@ impl Channel {
         Ok(self.exchange(message, NLM_F_ACK)?.pop())
     }
 
-    /// Asks for a list.
+    /// Sends a request for a list.
     pub fn dump<M>(&mut self, message: M) -> io::Result<Vec<M>>
     where
         M: NetlinkSerializable + NetlinkDeserializable + Debug,
@@ -56,8 +57,8 @@ impl Channel {
         self.exchange(message, NLM_F_DUMP)
     }
 
-    /// Asks for many things to be done, each for itself. Only what fails is answered, and the last of a batch: a system call
-    /// each way for [`BATCH`] of them.
+    /// Sends many independent requests. The kernel answers failed ones and the last of each [`BATCH`], so a
+    /// batch takes one system call each way.
     pub fn act_all<M>(&mut self, mut messages: Vec<M>, flags: u16) -> Vec<io::Result<()>>
     where
         M: NetlinkSerializable + NetlinkDeserializable + Debug,
@@ -69,7 +70,7 @@ impl Channel {
             let number = batch.len();
             match self.act_batch(batch, flags) {
                 Ok(batch) => outcomes.extend(batch),
-                // Some may be done; each may be repeated.
+                // The kernel may have carried some out. All may be repeated.
                 Err(error) => {
                     outcomes
                         .extend((0..number).map(|_| Err(io::Error::new(error.kind(), error.to_string()))));
@@ -122,7 +123,7 @@ impl Channel {
         }
     }
 
-    /// Appends a request, with a sequence number of its own.
+    /// Appends a request with a new sequence number.
     fn encode<M: NetlinkSerializable>(&mut self, bytes: &mut Vec<u8>, message: M, flags: u16) {
         self.sequence = self.sequence.wrapping_add(1);
         let mut header = NetlinkHeader::default();
@@ -141,7 +142,8 @@ impl Channel {
         self.received.reserve(LARGEST_ANSWER);
         let length = self.socket.recv(&mut self.received, libc::MSG_TRUNC)?;
         if length > self.received.len() {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "an answer is larger than any should be"));
+            let message = format!("an answer of the kernel has {length} bytes, more than {LARGEST_ANSWER}");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
         Ok(())
     }
@@ -153,7 +155,7 @@ enum Progress {
     Complete,
 }
 
-/// Takes the messages of one datagram, as far as they answer the request `sequence`.
+/// Adds the messages of one datagram to `answers`, if they answer the request `sequence`.
 fn read<M>(datagram: &[u8], sequence: u32, answers: &mut Vec<M>) -> io::Result<Progress>
 where
     M: NetlinkDeserializable + Debug,
@@ -179,7 +181,7 @@ where
     Ok(Progress::Partial)
 }
 
-/// The messages of one datagram, up to one that is none.
+/// Returns the messages of one datagram. A malformed message is the last.
 fn messages<M>(datagram: &[u8]) -> impl Iterator<Item = io::Result<NetlinkMessage<M>>>
 where
     M: NetlinkDeserializable + Debug,

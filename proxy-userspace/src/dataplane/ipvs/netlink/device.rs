@@ -1,5 +1,6 @@
-//! Our devices: the dummy device with the addresses of Services, so that the kernel delivers packets to them
-//! here, and the devices that decapsulate.
+//! Our devices: the dummy device with the addresses of Services, and the decapsulating devices.
+//!
+//! The kernel delivers packets to an address on the dummy device locally, so IPVS sees them.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -20,7 +21,7 @@ use crate::dataplane::ipvs::DEVICE;
 use crate::model::Family;
 use crate::node::TUNNELS;
 
-/// A device; it need not be there yet.
+/// A device. It need not exist yet.
 #[derive(Debug)]
 pub struct Device {
     channel: Channel,
@@ -32,21 +33,21 @@ pub struct Device {
 /// The purpose of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It has addresses.
+    /// Holds the addresses of Services.
     Dummy,
-    /// It takes outer headers of a family off, of packets to its own address.
+    /// Decapsulates packets to its own address. The outer header is of this family.
     Tunnel(Family),
 }
 
 impl Device {
-    /// Looks for the device.
+    /// Opens a socket and looks for the device.
     pub fn open(kind: Kind) -> io::Result<Self> {
         let mut device = Self { channel: Channel::open(NETLINK_ROUTE)?, kind, index: None };
         device.index = device.find()?;
         Ok(device)
     }
 
-    /// Makes the device if it is not there, and sets it up.
+    /// Makes the device if it does not exist, and brings it up.
     pub fn ensure(&mut self) -> io::Result<()> {
         self.index = self.find()?;
         if self.index.is_none() {
@@ -62,7 +63,7 @@ impl Device {
         self.channel.act(RouteNetlinkMessage::SetLink(up), 0)
     }
 
-    /// Whether the device is there, as the kernel says now.
+    /// Whether the kernel has the device now.
     pub fn exists(&mut self) -> io::Result<bool> {
         Ok(self.find()?.is_some())
     }
@@ -77,7 +78,7 @@ impl Device {
         Ok(true)
     }
 
-    /// Its addresses; link-local ones, which the kernel gives it, left out.
+    /// Returns its addresses without link-local ones, which come from the kernel.
     pub fn addresses(&mut self) -> io::Result<BTreeSet<IpAddr>> {
         if self.index.is_none() {
             return Ok(BTreeSet::new());
@@ -86,14 +87,14 @@ impl Device {
         Ok(own.map(|(_, address)| address).filter(|address| !is_link_local(*address)).collect())
     }
 
-    /// Index of another device that has an address.
+    /// Returns the index of another device with an address.
     pub fn other_with(&mut self, address: IpAddr) -> io::Result<Option<u32>> {
         let mut all = self.all_addresses()?.into_iter();
         let other = all.find(|(index, found)| *found == address && Some(*index) != self.index);
         Ok(other.map(|(index, _)| index))
     }
 
-    /// Those of all devices, with the device's index.
+    /// Returns the addresses of all devices, each with the device's index.
     fn all_addresses(&mut self) -> io::Result<Vec<(u32, IpAddr)>> {
         let answers = self.channel.dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))?;
         let addresses = answers.iter().filter_map(|answer| match answer {
@@ -103,7 +104,7 @@ impl Device {
         Ok(addresses.collect())
     }
 
-    /// Gives it addresses, each alone in its prefix, and each for itself.
+    /// Adds addresses, each as a prefix of one address. Each succeeds or fails independently.
     pub fn add(&mut self, addresses: &[IpAddr]) -> Vec<io::Result<()>> {
         let Some(index) = self.index else {
             return addresses.iter().map(|_| self.index().map(drop)).collect();
@@ -113,7 +114,7 @@ impl Device {
         self.channel.act_all(added.collect(), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Takes an address away, if it has it.
+    /// Removes an address. A missing address is no error.
     pub fn take(&mut self, address: IpAddr) -> io::Result<()> {
         let message = RouteNetlinkMessage::DelAddress(self.kind.message(self.index()?, address));
         match self.channel.act(message, 0) {
@@ -144,7 +145,7 @@ impl Device {
 }
 
 impl Kind {
-    /// Its name.
+    /// Returns the name of the device.
     pub const fn name(self) -> &'static str {
         let [tunnel4, tunnel6] = TUNNELS;
         match self {
@@ -154,7 +155,7 @@ impl Kind {
         }
     }
 
-    /// The module that makes such devices.
+    /// Returns the kernel module for such devices.
     pub const fn module(self) -> &'static str {
         match self {
             Self::Dummy => "dummy",
@@ -169,12 +170,12 @@ impl Kind {
             Self::Tunnel(Family::V4) => InfoKind::IpIp,
             Self::Tunnel(Family::V6) => InfoKind::Ip6Tnl,
         };
-        // With an address of its own it takes nothing from tunl0 and ip6tnl0, which CNI plugins use.
+        // With its own local address, it takes no packets of tunl0 and ip6tnl0, which CNI plugins use.
         let local = self.own_address().map(InfoIpTunnel::Local);
         vec![LinkInfo::Kind(kind), LinkInfo::Data(InfoData::IpTunnel(local.into_iter().collect()))]
     }
 
-    /// The address that a tunnel's device has.
+    /// Returns the address of a decapsulating device.
     pub const fn own_address(self) -> Option<IpAddr> {
         match self {
             Self::Dummy => None,
@@ -193,14 +194,16 @@ impl Kind {
             IpAddr::V4(_) => (AddressFamily::Inet, 32),
             IpAddr::V6(_) => (AddressFamily::Inet6, 128),
         };
-        // Nobody else may have it on this device; and the local table's route to it is all that is wanted.
+        // Nodad: no other host can have the address on this device. Noprefixroute: the route in the local
+        // table is enough.
         message.header.flags = AddressHeaderFlags::Nodad;
         message.attributes.push(AddressAttribute::Local(address));
         message.attributes.push(AddressAttribute::Address(address));
         let flags = AddressFlags::Nodad | AddressFlags::Noprefixroute;
         message.attributes.push(AddressAttribute::Flags(flags));
         if matches!(self, Self::Tunnel(Family::V6)) {
-            // Deprecated: nobody chooses it as a source. IPv6 knows no scope of a host that would say so.
+            // A preferred lifetime of 0 makes it deprecated, so the kernel never chooses it as a source. IPv6
+            // has no host scope to say so.
             let mut lifetimes = CacheInfo::default();
             lifetimes.ifa_valid = u32::MAX;
             message.attributes.push(AddressAttribute::CacheInfo(lifetimes));
@@ -209,9 +212,10 @@ impl Kind {
     }
 }
 
-/// Where packets that were encapsulated for a backend go instead. No network has these addresses: the first
-/// is for uses within a host (RFC 7600), the second in a prefix that routers discard (RFC 6666), should the
-/// device be missing.
+/// Returns the address to which encapsulated packets for a backend are redirected.
+///
+/// No network has these addresses. The IPv4 one is for use within a host (RFC 7600). The IPv6 one is in the
+/// discard prefix (RFC 6666), so routers drop the packets if the device is missing.
 pub const fn tunnel_address(family: Family) -> IpAddr {
     match family {
         Family::V4 => IpAddr::V4(Ipv4Addr::new(192, 0, 0, 8)),
@@ -219,7 +223,7 @@ pub const fn tunnel_address(family: Family) -> IpAddr {
     }
 }
 
-/// With IPv6 there is no local address beside the address.
+/// Returns the local address. IPv6 messages have only the other attribute.
 fn address_of(message: &AddressMessage) -> Option<IpAddr> {
     let local = message.attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Local(address) => Some(*address),

@@ -1,4 +1,6 @@
-//! What nftables tells without a process: how often its rules have changed, whoever changed them, and whether a table is there.
+//! Queries of nftables without a process: the generation of the rules, and whether a table or chain exists.
+//!
+//! The kernel raises the generation with each change of any process.
 
 use std::io;
 
@@ -13,11 +15,11 @@ use crate::model::Family;
 
 /// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETGEN`.
 const GET_GENERATION: u16 = 10 << 8 | 16;
-/// The same with `NFT_MSG_GETTABLE`.
+/// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETTABLE`.
 const GET_TABLE: u16 = 10 << 8 | 1;
 /// `NFTA_TABLE_NAME`, with a zero at its end.
 const TABLE_NAME: u16 = 1;
-/// The same with `NFT_MSG_GETCHAIN`.
+/// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETCHAIN`.
 const GET_CHAIN: u16 = 10 << 8 | 4;
 /// `NFTA_CHAIN_TABLE`, with a zero at its end.
 const CHAIN_TABLE: u16 = 1;
@@ -27,16 +29,16 @@ const CHAIN_NAME: u16 = 3;
 const INET: u8 = 1;
 /// `NFTA_GEN_ID`, in network byte order.
 const ID: u16 = 1;
-/// Bytes of `struct nfgenmsg`, which begins with the family.
+/// The length of `struct nfgenmsg` in bytes. It begins with the family.
 const HEADER: usize = 4;
 
-/// Asks for nftables' generation.
+/// A socket for queries of nftables.
 #[derive(Debug)]
 pub struct Generation {
     channel: Channel,
 }
 
-/// Question and answer: its type, and what follows the netlink header.
+/// A request or an answer: its type, and the bytes after the netlink header.
 #[derive(Debug)]
 struct Message {
     kind: u16,
@@ -44,12 +46,12 @@ struct Message {
 }
 
 impl Generation {
-    /// Fails where the kernel has no nftables.
+    /// Opens the socket. Fails if the kernel has no nftables.
     pub fn open() -> io::Result<Self> {
         Ok(Self { channel: Channel::open(NETLINK_NETFILTER)? })
     }
 
-    /// Another number than the last one: something changed in between.
+    /// Returns the generation. A different number means a change since the last read.
     pub fn read(&mut self) -> io::Result<u32> {
         let answer = self.channel.get(Message { kind: GET_GENERATION, bytes: vec![0; HEADER] })?;
         let id = answer.and_then(|answer| {
@@ -59,12 +61,12 @@ impl Generation {
         id.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
     }
 
-    /// Whether there is a table `inet name`.
+    /// Whether the table `inet name` exists.
     pub fn has_table(&mut self, name: &str) -> io::Result<bool> {
         self.has(GET_TABLE, INET, &[attribute::text(TABLE_NAME, name)])
     }
 
-    /// Whether there is a table `ip name` or `ip6 name`.
+    /// Whether the table `ip name` or `ip6 name` exists.
     pub fn has_ip_table(&mut self, family: Family, name: &str) -> io::Result<bool> {
         self.has(GET_TABLE, number(family), &[attribute::text(TABLE_NAME, name)])
     }

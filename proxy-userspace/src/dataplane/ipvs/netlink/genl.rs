@@ -22,7 +22,7 @@ pub struct Ipvs {
 }
 
 impl Ipvs {
-    /// Fails with `ENOENT` where the kernel has no IPVS, and can load none.
+    /// Opens a socket. Fails with `ENOENT` if the kernel has no IPVS and can't load it.
     pub fn open() -> io::Result<Self> {
         let mut channel = Channel::open(NETLINK_GENERIC)?;
         let name = GenlCtrlAttrs::FamilyName(Message::family_name().to_owned());
@@ -33,8 +33,9 @@ impl Ipvs {
         Ok(Self { channel, family })
     }
 
-    /// `None` where the kernel has no IPVS now. To ask for the family by its name would have the kernel load
-    /// the module.
+    /// Opens a socket without loading IPVS; `None` if the module is not loaded.
+    ///
+    /// It lists all families, because a request for one by its name would make the kernel load the module.
     pub fn find() -> io::Result<Option<Self>> {
         let mut channel = Channel::open(NETLINK_GENERIC)?;
         let request = GenlCtrl { cmd: GenlCtrlCmd::GetFamily, nlas: Vec::new() };
@@ -44,7 +45,7 @@ impl Ipvs {
         Ok(found.and_then(|answer| id_of(&answer.payload)).map(|family| Self { channel, family }))
     }
 
-    /// Returns every virtual service, also those of others.
+    /// Returns every virtual service, including those of other software.
     pub fn services(&mut self) -> io::Result<Vec<(Virtual, Scheduling)>> {
         let answers = self.dump(Message::new(Command::GetService))?;
         let services = answers.iter().filter_map(|answer| answer.service().transpose());
@@ -61,14 +62,14 @@ impl Ipvs {
         services.collect::<Result<_, _>>().map_err(|error| malformed(&error))
     }
 
-    /// The real servers of a service; none where there is no such service.
+    /// Returns the real servers of a service; none if the service does not exist.
     pub fn servers(&mut self, service: &Virtual) -> io::Result<Vec<(SocketAddr, Server, Connections)>> {
         let answers = self.dump(Message::of(Command::GetServer, service))?;
         let servers = answers.iter().map(|answer| answer.told_server(service.family()));
         servers.collect::<Result<_, _>>().map_err(|error| malformed(&error))
     }
 
-    /// Makes services, or gives those that are there another scheduling; each for itself.
+    /// Makes services, or changes the scheduling of existing ones. Each succeeds or fails independently.
     pub fn put_services(&mut self, services: &[(&Virtual, &Scheduling)]) -> Vec<io::Result<()>> {
         let described = |command| {
             move |(service, scheduling): &(&Virtual, &Scheduling)| {
@@ -87,7 +88,7 @@ impl Ipvs {
         }
     }
 
-    /// Adds servers, or changes those that are there; each for itself.
+    /// Adds servers, or changes existing ones. Each succeeds or fails independently.
     pub fn put_servers(&mut self, servers: &[(&Virtual, SocketAddr, Server)]) -> Vec<io::Result<()>> {
         let described = |command| {
             move |(service, address, server): &(&Virtual, SocketAddr, Server)| {
@@ -97,22 +98,22 @@ impl Ipvs {
         self.put(servers, described(Command::NewServer), described(Command::SetServer))
     }
 
-    /// Removes a server; what goes on with it ends.
+    /// Removes a server. Its connections end.
     pub fn delete_server(&mut self, service: &Virtual, address: SocketAddr) -> io::Result<()> {
         let gone = self.act(Message::of(Command::DeleteServer, service).server(address));
         match errno(&gone) {
-            // The service is gone, or the server is.
+            // The service (ESRCH) or the server (ENOENT) does not exist.
             Some(libc::ESRCH | libc::ENOENT) => Ok(()),
             _ => gone,
         }
     }
 
-    /// Sets those time-outs that are not 0.
+    /// Sets the time-outs other than 0.
     pub fn set_timeouts(&mut self, timeouts: Timeouts) -> io::Result<()> {
         self.act(Message::timeouts(timeouts))
     }
 
-    /// Makes each, or changes it where it is there.
+    /// Makes each, or changes it if it exists.
     fn put<T>(
         &mut self,
         all: &[T],

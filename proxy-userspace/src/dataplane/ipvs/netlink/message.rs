@@ -1,6 +1,6 @@
-//! IPVS' messages, as `linux/ip_vs.h` has them.
+//! The messages of IPVS, as in `linux/ip_vs.h`.
 //!
-//! Addresses and ports are in network byte order, everything else in the machine's.
+//! Addresses and ports are in network byte order, all other values in host byte order.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -31,7 +31,7 @@ const SERVICE_SCHEDULER: u16 = 6;
 const SERVICE_FLAGS: u16 = 7;
 const SERVICE_TIMEOUT: u16 = 8;
 const SERVICE_NETMASK: u16 = 9;
-/// `IPVS_SVC_ATTR_STATS64`: kernels have had it since 4.1.
+/// `IPVS_SVC_ATTR_STATS64`, since kernel 4.1.
 const SERVICE_STATS: u16 = 12;
 
 const DEST_ADDRESS: u16 = 1;
@@ -47,12 +47,12 @@ const DEST_AF: u16 = 11;
 const STATS_PACKETS_IN: u16 = 2;
 const STATS_BYTES_IN: u16 = 4;
 
-/// `IP_VS_SVC_F_HASHED`: the kernel's own note.
+/// `IP_VS_SVC_F_HASHED`, which only the kernel sets.
 const HASHED: u32 = 2;
 /// `IP_VS_CONN_F_FWD_MASK`.
 const METHOD_MASK: u32 = 7;
 
-/// `IPVS_CMD_*`, those we use.
+/// The values of `IPVS_CMD_*` that the agent uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
     NewService = 1,
@@ -75,12 +75,12 @@ pub struct Message {
 }
 
 impl Message {
-    /// About no service in particular.
+    /// Returns a message without a service.
     pub fn new(command: Command) -> Self {
         Self { command: command as u8, attributes: Vec::new() }
     }
 
-    /// Sets those time-outs that are not 0.
+    /// Returns a message that sets the time-outs other than 0.
     pub fn timeouts(timeouts: Timeouts) -> Self {
         let all =
             [(TIMEOUT_TCP, timeouts.tcp), (TIMEOUT_TCP_FIN, timeouts.tcp_fin), (TIMEOUT_UDP, timeouts.udp)];
@@ -89,13 +89,13 @@ impl Message {
         Self { command: Command::SetConfig as u8, attributes }
     }
 
-    /// Names a service.
+    /// Returns a message with the key of a service.
     pub fn of(command: Command, service: &Virtual) -> Self {
         let service = attribute::nested(ATTRIBUTE_SERVICE, &identify(service));
         Self { command: command as u8, attributes: vec![service] }
     }
 
-    /// Says everything of a service.
+    /// Returns a message with all properties of a service.
     pub fn describe(command: Command, service: &Virtual, scheduling: &Scheduling) -> Self {
         let mut attributes = identify(service);
         let flags = [scheduling.flags, u32::MAX].map(u32::to_ne_bytes).concat();
@@ -108,13 +108,13 @@ impl Message {
         Self { command: command as u8, attributes: vec![attribute::nested(ATTRIBUTE_SERVICE, &attributes)] }
     }
 
-    /// Names a server of the service that was named.
+    /// Adds the key of a server of the service.
     pub fn server(mut self, address: SocketAddr) -> Self {
         self.attributes.push(attribute::nested(ATTRIBUTE_DEST, &identify_server(address)));
         self
     }
 
-    /// Says everything of a server of the service that was named.
+    /// Adds all properties of a server of the service.
     pub fn described_server(mut self, address: SocketAddr, server: Server) -> Self {
         let mut attributes = identify_server(address);
         attributes.extend([
@@ -127,11 +127,12 @@ impl Message {
         self
     }
 
-    /// The service a message tells of; `None` if it is of a protocol we don't know.
+    /// Returns the service in a message; `None` for an unknown protocol.
     pub fn service(&self) -> Result<Option<(Virtual, Scheduling)>, DecodeError> {
         let bytes = attribute::inner(&self.attributes, ATTRIBUTE_SERVICE).unwrap_or_default();
         let attributes = Attributes::parse(&bytes)?;
-        let family = attributes.u16(SERVICE_AF).and_then(family_of).ok_or("a service without a family")?;
+        let family =
+            attributes.u16(SERVICE_AF).and_then(family_of).ok_or("the family of a service is missing")?;
         let service = if let Some(mark) = attributes.u32(SERVICE_FWMARK) {
             Virtual::Mark { family, mark }
         } else {
@@ -139,20 +140,22 @@ impl Message {
                 return Ok(None);
             };
             let address = attributes.address(SERVICE_ADDRESS, family);
-            let address = address.zip(attributes.port(SERVICE_PORT)).ok_or("a service without a place")?;
+            let address = address
+                .zip(attributes.port(SERVICE_PORT))
+                .ok_or("the address or the port of a service is missing")?;
             Virtual::Address { protocol, address: address.into() }
         };
-        let flags = attributes.u32(SERVICE_FLAGS).ok_or("a service without flags")?;
+        let flags = attributes.u32(SERVICE_FLAGS).ok_or("the flags of a service are missing")?;
         let scheduling = Scheduling {
-            scheduler: attributes.text(SERVICE_SCHEDULER).ok_or("a service without a scheduler")?,
+            scheduler: attributes.text(SERVICE_SCHEDULER).ok_or("the scheduler of a service is missing")?,
             flags: flags & !HASHED,
-            timeout: attributes.u32(SERVICE_TIMEOUT).ok_or("a service without a time-out")?,
-            netmask: attributes.u32(SERVICE_NETMASK).ok_or("a service without a netmask")?,
+            timeout: attributes.u32(SERVICE_TIMEOUT).ok_or("the time-out of a service is missing")?,
+            netmask: attributes.u32(SERVICE_NETMASK).ok_or("the netmask of a service is missing")?,
         };
         Ok(Some((service, scheduling)))
     }
 
-    /// What clients have sent to the service a message tells of.
+    /// Returns the traffic of clients to the service in a message.
     pub fn traffic(&self) -> Result<Traffic, DecodeError> {
         let bytes = attribute::inner(&self.attributes, ATTRIBUTE_SERVICE).unwrap_or_default();
         let stats = Attributes::parse(&bytes)?.inside(SERVICE_STATS)?;
@@ -160,13 +163,13 @@ impl Message {
         Ok(Traffic { packets: number(STATS_PACKETS_IN), bytes: number(STATS_BYTES_IN) })
     }
 
-    /// The server a message tells of; `family` is its service's.
+    /// Returns the server in a message. `family` is the family of its service.
     pub fn told_server(&self, family: Family) -> Result<(SocketAddr, Server, Connections), DecodeError> {
         let bytes = attribute::inner(&self.attributes, ATTRIBUTE_DEST).unwrap_or_default();
         let attributes = Attributes::parse(&bytes)?;
         let family = attributes.u16(DEST_AF).and_then(family_of).unwrap_or(family);
         let address = attributes.address(DEST_ADDRESS, family).zip(attributes.port(DEST_PORT));
-        let address: (IpAddr, u16) = address.ok_or("a server without a place")?;
+        let address: (IpAddr, u16) = address.ok_or("the address or the port of a server is missing")?;
         let number = |kind| attributes.u32(kind).unwrap_or_default();
         let server = Server { weight: number(DEST_WEIGHT), method: number(DEST_METHOD) & METHOD_MASK };
         let connections = Connections { active: number(DEST_ACTIVE), inactive: number(DEST_INACTIVE) };
@@ -195,7 +198,7 @@ fn identify_server(address: SocketAddr) -> Vec<DefaultNla> {
     ]
 }
 
-/// `AF_*`.
+/// Returns the value of `AF_*`.
 const fn number_of(family: Family) -> u16 {
     match family {
         Family::V4 => libc::AF_INET as u16,

@@ -28,7 +28,7 @@ fn web() -> Virtual {
 
 #[cfg(target_endian = "little")]
 #[test]
-fn a_new_service_is_what_ipvsadm_sends() {
+fn the_message_for_a_new_service_equals_the_one_of_ipvsadm() {
     let scheduling = Scheduling { scheduler: "rr".to_owned(), flags: 1, timeout: 10_800, netmask: u32::MAX };
     let golden = "
         68000000 2100 0500 07000000 00000000 // header: length, family, request and ack, sequence, port
@@ -48,7 +48,7 @@ fn a_new_service_is_what_ipvsadm_sends() {
 
 #[cfg(target_endian = "little")]
 #[test]
-fn a_new_server_of_a_marked_service_is_what_ipvsadm_sends() {
+fn the_message_for_a_new_server_of_a_marked_service_equals_the_one_of_ipvsadm() {
     let service = Virtual::Mark { family: Family::V6, mark: 0x4d00_0001 };
     let server = Server { weight: 1, method: 0 };
     let message =
@@ -58,7 +58,7 @@ fn a_new_server_of_a_marked_service_is_what_ipvsadm_sends() {
         05 01 0000                           // new server
         1400 0180                            // the service, nested
         0600 0100 0a00 0000                  // AF_INET6
-        0800 0500 0100004d                   // mark
+        0800 0500 0100004d                   // the mark
         4800 0280                            // the server, nested
         1400 0100 fd000000 00000000 00000000 00000007
         0600 0200 1f90 0000                  // port 8080
@@ -72,7 +72,7 @@ fn a_new_server_of_a_marked_service_is_what_ipvsadm_sends() {
 }
 
 #[test]
-fn what_is_said_of_a_service_is_read_as_the_same_service() {
+fn a_written_service_is_read_back_unchanged() {
     for (service, netmask) in [
         (web(), u32::MAX),
         (Virtual::Address { protocol: Protocol::Sctp, address: "[fd00::1]:9".parse().unwrap() }, 128),
@@ -85,7 +85,7 @@ fn what_is_said_of_a_service_is_read_as_the_same_service() {
 }
 
 #[test]
-fn the_kernels_own_flag_is_not_taken_for_a_difference() {
+fn the_flag_that_only_the_kernel_sets_is_left_out() {
     let scheduling = Scheduling { scheduler: "rr".to_owned(), flags: HASHED | 1, timeout: 9, netmask: 0 };
     let (_, read) = Message::describe(Command::NewService, &web(), &scheduling).service().unwrap().unwrap();
     assert_eq!(read.flags, 1);
@@ -93,7 +93,7 @@ fn the_kernels_own_flag_is_not_taken_for_a_difference() {
 
 #[cfg(target_endian = "little")]
 #[test]
-fn what_clients_sent_is_read_from_the_counters_of_64_bits() {
+fn the_traffic_of_clients_is_read_from_the_64_bit_counters() {
     let told = |attributes: &str| {
         let header = GenlHeader { cmd: Command::NewService as u8, version: 1 };
         Message::parse_with_param(&hex(attributes), header).unwrap().traffic().unwrap()
@@ -101,20 +101,20 @@ fn what_clients_sent_is_read_from_the_counters_of_64_bits() {
     let whole = "
         5400 0180                            // the service, nested
         0600 0100 0200 0000                  // AF_INET
-        0c00 0a00 0800 0200 63000000         // packets in, of 32 bits
-        3c00 0c00                            // those of 64 bits
+        0c00 0a00 0800 0200 63000000         // packets in, as a 32-bit counter
+        3c00 0c00                            // the 64-bit counters
         0c00 0100 0300000000000000           // connections
         0c00 0200 0700000001000000           // packets in
         0c00 0300 0500000000000000           // packets out
         0c00 0400 9001000000000000           // bytes in
-        0800 0600 09000000                   // connections a second
+        0800 0600 09000000                   // connections per second
     ";
     assert_eq!(told(whole), Traffic { packets: (1 << 32) + 7, bytes: 400 });
     assert_eq!(told("0c00 0180 0600 0100 0200 0000"), Traffic::default());
 }
 
 #[test]
-fn a_service_of_another_protocol_is_none_of_ours() {
+fn a_service_of_another_protocol_is_left_out() {
     let other = attribute::nested(
         ATTRIBUTE_SERVICE,
         &[attribute::u16(SERVICE_AF, 2), attribute::u16(SERVICE_PROTOCOL, 51)],
@@ -124,7 +124,7 @@ fn a_service_of_another_protocol_is_none_of_ours() {
 }
 
 #[test]
-fn a_truncated_message_is_an_error_and_no_panic() {
+fn a_truncated_message_does_not_panic() {
     let whole = bytes(Message::of(Command::NewServer, &web()).server("10.0.0.1:80".parse().unwrap()));
     for length in 20..whole.len() {
         let header = GenlHeader { cmd: 5, version: 1 };

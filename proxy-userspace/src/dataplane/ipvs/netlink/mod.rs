@@ -1,4 +1,4 @@
-//! The kernel's netlink families that IPVS needs, spoken synchronously: the data plane has a thread of its own.
+//! The netlink families that IPVS mode needs. Requests block, because the data plane has its own thread.
 
 mod attribute;
 mod channel;
