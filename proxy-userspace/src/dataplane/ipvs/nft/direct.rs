@@ -1,20 +1,29 @@
-//! The rules of Direct Server Return: what other nodes encapsulated for a backend of this one gets there as if it had come in
-//! bare, and the reply goes out with the frontend's address again.
+//! The rules of Direct Server Return on a backend's node.
+//!
+//! They forward a decapsulated packet to the backend like one without an outer header. The reply leaves with
+//! the frontend's address as its source.
 
 use std::fmt::Write;
 
 use crate::dataplane::ipvs::netlink::{Kind, tunnel_address};
 use crate::model::Family;
 
-/// Connections that came encapsulated are in a zone of their own: there are two with the same addresses where this node was
-/// the director before. It is what tells their replies, too.
+/// The conntrack zone of connections with encapsulated packets.
+///
+/// A node that was the director before has two connections with the same addresses. The zone separates them,
+/// and identifies the replies.
 pub const ZONE: u16 = 78;
 
-/// Nodes alone encapsulate: what is inside has passed the director's source ranges, and these of this node it does not meet.
-/// `decapsulate` is before connection tracking (-200), which sees the inner packets alone; the device takes the outer header
-/// off and keeps the mark. `inner` is translation of destinations (-100), once for each connection; what came for nobody
-/// goes no further, or it would be served as if its client had sent it here. `clamp` sees replies before their source is
-/// translated back (100).
+/// The chains, with placeholders.
+///
+/// - Only nodes encapsulate. Inner packets have passed the director's source ranges, so the ranges of this
+///   node do not apply to them.
+/// - `decapsulate` runs before connection tracking (-200), which sees only the inner packets. The device
+///   removes the outer header and keeps the mark.
+/// - `inner` translates destinations (-100), once per connection.
+/// - `delivered` drops inner packets without a target. This node would otherwise serve them as packets from
+///   their clients.
+/// - `clamp` sees replies before their source is translated back (100).
 const CHAINS: &str = "
 chain decapsulate {
   type filter hook prerouting priority -300; policy accept;
@@ -37,7 +46,7 @@ chain clamp {
 }
 ";
 
-/// The chains, their rules once for each family.
+/// Returns the chains with each rule once per family.
 pub fn chains() -> String {
     let mut text = String::new();
     for line in CHAINS.lines() {

@@ -1,5 +1,7 @@
-//! The rules against forged tunnels: packets for a Service with Direct Server Return that a pod, or a process of this node by UDP,
-//! has encapsulated itself. SECURITY.md has the trust model.
+//! The rules against forged tunnels. SECURITY.md has the trust model.
+//!
+//! A forged tunnel is a packet for a Service with Direct Server Return that a pod has encapsulated itself.
+//! With UDP, the sender may also be a process of this node.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,15 +10,17 @@ use serde_json::Value;
 
 use crate::model::Family;
 
-/// The chain that counts and drops forged tunnels; eBPF mode has a reason of this name.
+/// The chain that counts and drops forged tunnels. eBPF mode has a reason with this name.
 pub const CHAIN: &str = "forged_tunnel";
 
-/// The rules see a pod's own address: the CNI's masquerading comes later, in postrouting (100). `forwarded_tunnels` never sees
-/// IPVS' own tunnels, which pass the output hook.
+/// The chains, with placeholders.
 ///
-/// The kernel knows where the outer header ends, options and extension headers included (`@th`), and connection tracking has put
-/// fragments together. A chain that compares raw bytes of `@th` must not compare the protocol as well, or nft 1.0.6 aborts
-/// when it lists the chain.
+/// The rules see a pod's own address, because the CNI masquerades later, in postrouting (100).
+/// `forwarded_tunnels` never sees the tunnels of IPVS itself, which pass the output hook.
+///
+/// `@th` begins after the outer header with its options and extension headers. Connection tracking has
+/// reassembled fragments before. A chain that compares raw bytes of `@th` must not compare the protocol as
+/// well, or nft 1.0.6 aborts when it lists the chain.
 const CHAINS: &str = "
 chain CHAIN {
   counter drop
@@ -58,7 +62,7 @@ pub fn chains() -> String {
     text
 }
 
-/// Returns the place of the destination in an IP header right behind the outer one: offset and length in bits.
+/// Returns the place of the inner destination directly after the outer header: offset and length in bits.
 pub const fn inner_destination(family: Family) -> &'static str {
     match family {
         Family::V4 => "@th,128,32",
@@ -66,7 +70,7 @@ pub const fn inner_destination(family: Family) -> &'static str {
     }
 }
 
-/// Returns an address as nft wants it where raw bytes are compared: as a number.
+/// Returns an address as a number, which nft needs for a comparison of raw bytes.
 pub fn show(address: IpAddr) -> String {
     match address {
         IpAddr::V4(address) => format!("{:#x}", u32::from(address)),
@@ -74,7 +78,7 @@ pub fn show(address: IpAddr) -> String {
     }
 }
 
-/// Reads such an address as nft prints it: a number, or text where the number is longer than 64 bits.
+/// Reads such an address from nft's output: a number, or text if the number has more than 64 bits.
 pub fn read(family: Family, value: &Value) -> Option<IpAddr> {
     let number = match value {
         Value::String(text) => match text.strip_prefix("0x") {
@@ -89,7 +93,7 @@ pub fn read(family: Family, value: &Value) -> Option<IpAddr> {
     })
 }
 
-/// Returns the packets that [`CHAIN`] has counted, as `nft --json` prints it.
+/// Returns the packets that [`CHAIN`] has counted, from the output of `nft --json`.
 pub fn count(json: &str) -> u64 {
     let value: Value = serde_json::from_str(json).unwrap_or_default();
     let objects = value.get("nftables").and_then(Value::as_array).into_iter().flatten();

@@ -1,4 +1,4 @@
-//! Our table, as `nft --json` prints it.
+//! The parser for our table in the output of `nft --json`.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -11,10 +11,10 @@ use super::text::{LAYOUT, TABLE, set_of_name};
 use crate::dataplane::ipvs::state::{Element, Member, Set};
 use crate::model::{Family, Protocol};
 
-/// A table that was found.
+/// A table in the kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// Name of the chain that says which layout it has; empty = an unknown one.
+    /// The name of the chain that identifies its layout; empty = an unknown layout.
     pub layout: String,
     /// The number of its rules.
     pub rules: usize,
@@ -24,10 +24,10 @@ pub struct Found {
 
 /// The error for output of an unexpected form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("can't be read: {0}")]
+#[error("the output of nft is unexpected: {0}")]
 pub struct NotOurs(String);
 
-/// Sets and elements that are not of ours are passed over: the table is made anew then.
+/// Reads the table without unknown sets and elements. The agent makes a table with such sets anew.
 pub fn parse(json: &str) -> Result<Found, NotOurs> {
     let value: Value = serde_json::from_str(json).map_err(|error| NotOurs(error.to_string()))?;
     let objects = value.get("nftables").and_then(Value::as_array);
@@ -49,8 +49,7 @@ pub fn parse(json: &str) -> Result<Found, NotOurs> {
     Ok(found)
 }
 
-/// Another table than ours with a rule that puts connections into this zone of connection tracking: its
-/// family and name.
+/// Returns the family and name of a foreign table with a rule that puts connections into this conntrack zone.
 pub fn user_of_zone(json: &str, zone: u16) -> Option<String> {
     let value: Value = serde_json::from_str(json).ok()?;
     let rules = value.get("nftables")?.as_array()?.iter().filter_map(|object| object.get("rule"));
@@ -78,7 +77,7 @@ fn read(set: Set, family: Option<Family>, value: &Value) -> Option<(Element, Opt
         Some(pair) => (pair.first()?, Some(pair.get(1)?)),
         None => (value, None),
     };
-    // An element with a property of its own is wrapped.
+    // nft wraps an element with properties of its own.
     let key = key.get("elem").and_then(|wrapped| wrapped.get("val")).unwrap_or(key);
     if let Set::Targets | Set::NodeTargets = set {
         return target(family?, parts(key), parts(data?));
@@ -106,8 +105,8 @@ fn read(set: Set, family: Option<Family>, value: &Value) -> Option<(Element, Opt
     Some((element, number))
 }
 
-/// Where encapsulated packets go: `key` is number, address, protocol and port, without the address for a
-/// NodePort.
+/// Returns the destination of inner packets. `key` is number, address, protocol and port; a NodePort has no
+/// address.
 fn target(family: Family, key: &[Value], backend: &[Value]) -> Option<(Element, Option<u32>)> {
     let (numbered, frontend, port) = match key {
         [number, ip, protocol, port] => (number, address(ip)?, (protocol, port)),
@@ -163,7 +162,7 @@ fn address(value: &Value) -> Option<IpAddr> {
     value.as_str()?.parse().ok()
 }
 
-/// A single address, a prefix, or the first and last address of one.
+/// Reads a single address, a prefix, or the first and last address of a prefix.
 fn net(value: &Value) -> Option<IpNet> {
     if let Some(prefix) = value.get("prefix") {
         let length = u8::try_from(prefix.get("len")?.as_u64()?).ok()?;

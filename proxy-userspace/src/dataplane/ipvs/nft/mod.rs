@@ -1,6 +1,6 @@
 //! Our nftables table, for everything that IPVS can't do.
 //!
-//! It has sets, maps, and chains that never change. `nft` writes it, each time in one transaction.
+//! It has sets, maps, and fixed chains. The program `nft` writes it, each time in one transaction.
 
 mod direct;
 mod forged;
@@ -23,22 +23,22 @@ pub enum NftError {
     #[error("the program nft is missing: install nftables")]
     Missing,
     /// nft can't be run.
-    #[error("nft: {0}")]
+    #[error("running nft failed: {0}")]
     Run(#[from] io::Error),
-    /// nft refused.
-    #[error("nft: {0}")]
+    /// nft refused a command.
+    #[error("nft refused a command: {0}")]
     Refused(String),
     /// nft printed something other than our table.
-    #[error("table {TABLE}: {0}")]
+    #[error("reading table {TABLE} failed: {0}")]
     NotOurs(#[from] NotOurs),
 }
 
-/// Returns the table in this network namespace; `None` if there is none.
+/// Returns the table in this network namespace; `None` if it does not exist.
 pub fn read() -> Result<Option<Found>, NftError> {
     list(&["--json", "--numeric"])
 }
 
-/// The same without members.
+/// Returns the table without members; `None` if it does not exist.
 pub fn rules() -> Result<Option<Found>, NftError> {
     list(&["--json", "--numeric", "--terse"])
 }
@@ -51,26 +51,27 @@ fn list(options: &[&str]) -> Result<Option<Found>, NftError> {
     }
 }
 
-/// The table of somebody else whose rules put connections into our zone of connection tracking, as far as nft
-/// can tell.
+/// Returns a foreign table with rules that put connections into our conntrack zone.
+///
+/// Rules that nft can't list are not found.
 pub fn other_user_of_zone() -> Option<String> {
     let json = run(&["--json", "--numeric", "--terse", "list", "ruleset"], "").ok()?;
     listing::user_of_zone(&json, direct::ZONE)
 }
 
-/// What is said about it.
+/// Returns the error for such a table.
 pub fn zone_is_taken(table: &str) -> String {
     format!(
-        "the nftables table {table} uses zone {} of connection tracking, which Direct Server Return needs for itself; what other nodes encapsulate for backends here is lost until the agent starts without it",
+        "the nftables table {table} uses zone {} of connection tracking, which Direct Server Return needs for itself; packets that other nodes encapsulate for backends here are lost until the agent starts without that table",
         direct::ZONE
     )
 }
 
-/// Returns how many forged tunnels this node has dropped since its table was made.
+/// Returns the number of forged tunnels that this node has dropped since the agent made the table.
 pub fn forged_tunnels() -> Result<u64, NftError> {
     match run(&["--json", "--numeric", "list", "chain", "inet", "millrace", forged::CHAIN], "") {
         Ok(json) => Ok(forged::count(&json)),
-        // An earlier build made the table.
+        // The table is of an earlier build, without this chain.
         Err(NftError::Refused(why)) if why.contains("No such file or directory") => Ok(0),
         Err(error) => Err(error),
     }
@@ -81,8 +82,8 @@ pub fn replace(layout: &Layout, members: &BTreeMap<Member, Option<u32>>) -> Resu
     apply(&layout.replace(members))
 }
 
-/// Writes a table by `write`: the whole one, or the bare one where the kernel refuses that. What it said
-/// against the first is returned then.
+/// Writes the whole table by `write`, or the bare one if the kernel refuses the whole. Returns the reason for
+/// the refusal.
 pub fn write_largest(
     whole: &Layout,
     bare: &Layout,
@@ -94,7 +95,7 @@ pub fn write_largest(
     }
 }
 
-/// Adds members; those that are in `gone` go in the same transaction, before that.
+/// Removes the members in `gone`, then adds `members`, in one transaction.
 pub fn change(members: &[(Member, Option<u32>)], gone: &[(Member, Option<u32>)]) -> Result<(), NftError> {
     let pairs = |members: &[(Member, Option<u32>)], verb| {
         text::change(verb, members.iter().map(|(member, mark)| (member, *mark)))
@@ -102,7 +103,7 @@ pub fn change(members: &[(Member, Option<u32>)], gone: &[(Member, Option<u32>)])
     apply(&format!("{}{}", pairs(gone, "delete"), pairs(members, "add")))
 }
 
-/// Removes the table; returns whether it existed.
+/// Removes the table. Returns whether it existed.
 pub fn remove() -> Result<bool, NftError> {
     match apply(&format!("delete table {TABLE}\n")) {
         Ok(()) => Ok(true),
@@ -124,7 +125,7 @@ fn run(arguments: &[&str], input: &str) -> Result<String, NftError> {
     })?;
     if let Some(mut stdin) = child.stdin.take() {
         match stdin.write_all(input.as_bytes()) {
-            // nft has ended already, and its output has the cause.
+            // nft has ended already. Its output has the cause.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             written => written?,
         }
@@ -136,10 +137,10 @@ fn run(arguments: &[&str], input: &str) -> Result<String, NftError> {
     Err(NftError::Refused(last_words(&String::from_utf8_lossy(&output.stderr))))
 }
 
-/// Returns the first error without the quoted line, which may be very long.
+/// Returns the first error without the quoted command, which may be very long.
 fn last_words(stderr: &str) -> String {
     let line = stderr.lines().find(|line| line.contains("Error:")).or_else(|| stderr.lines().next());
-    let line = line.unwrap_or("it failed and said nothing");
+    let line = line.unwrap_or("it printed no error");
     let start = line.find("Error:").map_or(0, |at| at + "Error:".len());
     line.get(start..).unwrap_or(line).trim().to_owned()
 }

@@ -56,7 +56,7 @@ fn usual(extent: Extent) -> Layout {
 }
 
 #[test]
-fn connections_are_given_ports_beside_those_of_the_other_mode() {
+fn snat_uses_ports_outside_the_range_of_the_other_mode() {
     let cases = [
         (61000..=65535, "1024-60999"),
         (1024..=32767, "32768-65535"),
@@ -73,7 +73,7 @@ fn connections_are_given_ports_beside_those_of_the_other_mode() {
 }
 
 #[test]
-fn a_table_is_known_by_its_rules_and_its_mark() {
+fn the_name_of_a_layout_depends_on_the_rules_and_the_mark() {
     let layout = usual(Extent::Whole);
     assert_eq!(layout, usual(Extent::Whole));
     let other = Layout::new(Mark { value: 0x2_0000, mask: 0x2_0000 }, &DEFAULT_SNAT_PORTS, Extent::Whole);
@@ -87,7 +87,7 @@ fn a_table_is_known_by_its_rules_and_its_mark() {
 }
 
 #[test]
-fn a_kernel_that_refuses_the_rules_of_direct_return_gets_all_others() {
+fn a_kernel_that_refuses_the_rules_of_direct_server_return_gets_all_others() {
     let [whole, bare] = [Extent::Whole, Extent::Bare].map(usual);
     let text = |layout: &Layout| layout.replace(&BTreeMap::new());
     assert!(whole.name != bare.name && whole.rules > bare.rules);
@@ -101,7 +101,7 @@ fn a_kernel_that_refuses_the_rules_of_direct_return_gets_all_others() {
         let outcome = write_largest(&whole, &bare, refuse(word)).unwrap();
         assert_eq!(outcome, Some(format!("no {word}")));
     }
-    assert_eq!(write_largest(&whole, &bare, refuse("somebody's")).unwrap(), None);
+    assert_eq!(write_largest(&whole, &bare, refuse("not in any table")).unwrap(), None);
     let nothing = write_largest(&whole, &bare, refuse("masquerade"));
     assert!(matches!(nothing, Err(NftError::Refused(why)) if why == "no masquerade"));
     let missing = write_largest(&whole, &bare, |_| Err(NftError::Missing));
@@ -109,7 +109,7 @@ fn a_kernel_that_refuses_the_rules_of_direct_return_gets_all_others() {
 }
 
 #[test]
-fn only_what_nodes_encapsulate_is_opened_and_a_node_port_inside_is_at_a_nodes_address() {
+fn only_packets_from_nodes_are_decapsulated_and_inner_node_ports_have_a_nodes_address() {
     let text = usual(Extent::Whole).replace(&BTreeMap::new());
     for rule in [
         "ip protocol 4 iifname @uplinks ip saddr @nodes4 meta mark set ip daddr map @encapsulated4 ",
@@ -120,12 +120,12 @@ fn only_what_nodes_encapsulate_is_opened_and_a_node_port_inside_is_at_a_nodes_ad
         assert!(text.contains(rule), "{rule} is not in {text}");
     }
     for map in ["@encapsulated", "@node_targets"] {
-        assert_eq!(text.matches(map).count(), 2, "{map} has another rule, too");
+        assert_eq!(text.matches(map).count(), 2, "{map} is used by another rule, too");
     }
 }
 
 #[test]
-fn forged_tunnels_are_told_by_what_is_behind_the_whole_outer_header() {
+fn forged_tunnels_are_matched_after_the_whole_outer_header() {
     for extent in [Extent::Whole, Extent::Bare] {
         let text = usual(extent).replace(&BTreeMap::new());
         for rule in [
@@ -144,7 +144,7 @@ fn forged_tunnels_are_told_by_what_is_behind_the_whole_outer_header() {
 }
 
 #[test]
-fn the_packets_of_the_chain_are_what_is_shown() {
+fn the_counter_of_the_chain_is_the_number_of_forged_tunnels() {
     let json = r#"{"nftables": [{"metainfo": {"version": "1.0.6"}}, {"chain": {"name": "forged_tunnel"}},
         {"rule": {"chain": "forged_tunnel", "expr": [{"counter": {"packets": 17, "bytes": 952}}, {"drop": null}]}}]}"#;
     assert_eq!(forged::count(json), 17);
@@ -152,7 +152,7 @@ fn the_packets_of_the_chain_are_what_is_shown() {
 }
 
 #[test]
-fn other_nodes_get_the_list_of_clients_outside_and_are_not_answered_directly() {
+fn other_nodes_get_the_list_of_clients_outside_without_direct_server_return() {
     let text = usual(Extent::Whole).replace(&BTreeMap::new());
     for (digit, header) in [("4", "ip"), ("6", "ip6")] {
         let input = format!("iifname @uplinks {header} saddr != @near{digit} jump outside{digit}\n");
@@ -167,13 +167,13 @@ fn other_nodes_get_the_list_of_clients_outside_and_are_not_answered_directly() {
 }
 
 #[test]
-fn what_nft_prints_is_read_as_the_members_it_is() {
+fn the_output_of_nft_is_read_as_members() {
     let json = r#"{"nftables": [{"metainfo": {"version": "1.0.6"}},
         {"table": {"family": "inet", "name": "millrace", "handle": 1}},
         {"chain": {"family": "inet", "table": "millrace", "name": "layout_00", "handle": 2}},
         {"rule": {"chain": "input", "expr": []}}, {"rule": {"chain": "input", "expr": []}},
         {"set": {"name": "services4", "elem": [{"concat": ["10.96.0.1", "tcp", 80]}, {"concat": ["10.96.0.1", 6, 81]}]}},
-        {"set": {"name": "somebodys", "elem": ["10.96.0.1"]}},
+        {"set": {"name": "foreign", "elem": ["10.96.0.1"]}},
         {"set": {"name": "uplinks", "elem": ["eth0"]}},
         {"set": {"name": "inside6", "elem": [{"prefix": {"addr": "fd00::", "len": 8}}, "fe80::1"]}},
         {"set": {"name": "near6", "elem": ["fe80::1"]}},
@@ -218,15 +218,15 @@ fn what_nft_prints_is_read_as_the_members_it_is() {
 }
 
 #[test]
-fn an_error_of_nft_is_one_line_that_says_what() {
+fn an_error_of_nft_is_one_line_with_the_cause() {
     let stderr =
         "/dev/stdin:1:1-55: Error: Could not process rule: Operation not permitted\nadd element inet\n^^^\n";
     assert_eq!(last_words(stderr), "Could not process rule: Operation not permitted");
-    assert_eq!(last_words(""), "it failed and said nothing");
+    assert_eq!(last_words(""), "it printed no error");
 }
 
 #[test]
-fn a_rule_of_another_table_that_puts_connections_into_our_zone_is_found() {
+fn a_foreign_rule_that_puts_connections_into_our_zone_is_found() {
     let rule = |table: &str, key: &str, value: u16| {
         let zone =
             serde_json::json!({"mangle": {"key": {"ct": {"key": key, "dir": "original"}}, "value": value}});

@@ -1,6 +1,6 @@
-//! Our table and its members, as nft reads them.
+//! Our table and its members, as input for nft.
 //!
-//! Protocols are numbers: their names would need a file that small images lack.
+//! Protocols are numbers, because their names need `/etc/protocols`, which small images lack.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,16 +13,16 @@ use crate::dataplane::Mark;
 use crate::dataplane::ipvs::state::{Element, Member, Set, marks};
 use crate::model::{Family, Protocol};
 
-/// Family and name of the table.
+/// The family and name of the table.
 pub const TABLE: &str = "inet millrace";
-/// Its name.
+/// The name of the table.
 pub const NAME: &str = "millrace";
-/// A chain of this name and a hash tells which rules the table has.
+/// The start of the name of the chain that identifies the rules. A hash of the rules follows.
 pub const LAYOUT: &str = "layout_";
-/// Elements in one statement.
+/// The largest number of elements in one statement.
 const STATEMENT: usize = 500;
 
-/// The sets of a family, `ADDR` being its type of address, `INNER` the place of an inner destination.
+/// The sets of a family. `ADDR` stands for its address type, `INNER` for the place of an inner destination.
 const SETS: [(Set, &str); 24] = [
     (Set::Services, "type PORT;"),
     (Set::Vips, "type ADDR;"),
@@ -50,12 +50,16 @@ const SETS: [(Set, &str); 24] = [
     (Set::Segments, "typeof iifname : tcp option maxseg size;"),
 ];
 const PORT_TYPE: &str = "ADDR . inet_proto . inet_service";
-/// Without the protocol: for the key of intervals nft 1.0.6 turns its one byte round as if it were two, which Linux refuses since 7.
+/// The type of source ranges. It has no protocol, because nft 1.0.6 swaps that byte in the key of an interval
+/// as if it were two. Linux refuses this since 7.
 const RANGE_TYPE: &str = "type ADDR . inet_service . ADDR; flags interval;";
 
-/// The chains of all families; a line with `IP` or a digit `N` is there once for each. `input` is after connection
-/// tracking and before IPVS (98 and 99), `output` as well (-200, -98). What IPVS serves is never forwarded: a mark there is that of
-/// programs of eBPF mode, of which the node has some while it changes its mode, and asks for nothing any more.
+/// The chains of all families. A line with `IP` or a digit `N` exists once per family.
+///
+/// - `input` runs after connection tracking and before IPVS (98 and 99); so does `output` (-200 and -98).
+/// - `forwarded` clears the masquerading mark. IPVS never forwards the packets that it serves, so the mark
+///   there comes from the programs of eBPF mode. The node has them during a mode change. The mark requests
+///   nothing any more.
 const CHAINS: &str = "
 chain gate {
   PORT @refusedN ct state new reject with icmpx type port-unreachable
@@ -99,9 +103,11 @@ chain postrouting {
 }
 ";
 
-/// The chains of one family. In `outside` are other nodes, too: they get the list that externalTrafficPolicy says, since their
-/// addresses may stand for pods that they masquerade, but are not answered directly: a node's stack takes nothing off a wire
-/// that comes from its own address.
+/// The chains of one family.
+///
+/// `outside` also sees packets from other nodes. They get the list of externalTrafficPolicy, because a node's
+/// address may stand for pods that it masquerades. They get no Direct Server Return: a node's stack drops
+/// packets from the network with one of its own addresses as the source.
 const FAMILY_CHAINS: &str = "
 chain unknownN {
   IP daddr @refusingN reject with icmpx type port-unreachable
@@ -118,25 +124,27 @@ chain outsideN {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     text: String,
-    /// Name of the chain that says which layout a table has.
+    /// The name of the chain that identifies the layout.
     pub name: String,
-    /// Number of rules.
+    /// The number of rules.
     pub rules: usize,
 }
 
-/// Which rules a table has.
+/// The extent of the rules of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// All.
+    /// All rules.
     Whole,
-    /// Those that need no translation of destinations and no zones of connection tracking, which a kernel may lack: this
-    /// node can take nothing that others encapsulate.
+    /// The rules without DNAT and conntrack zones, which a kernel may lack. This node then takes no packets
+    /// that other nodes encapsulate.
     Bare,
 }
 
 impl Layout {
-    /// The table whose masquerading mark is `mark`, and that gives connections ports beside those of `kept`, as far as
-    /// there are any: those are eBPF mode's. A privileged port stays one.
+    /// Returns the table for a masquerading mark.
+    ///
+    /// SNAT uses ports outside `kept` if there are enough, because eBPF mode uses `kept`. A privileged port
+    /// stays privileged.
     #[must_use]
     pub fn new(mark: Mark, kept: &RangeInclusive<u16>, extent: Extent) -> Self {
         let mut text = "set uplinks { type ifname; }\n".to_owned();
@@ -151,7 +159,7 @@ impl Layout {
             text.push_str(&of_family(FAMILY_CHAINS, family));
         }
         for line in CHAINS.lines() {
-            // A digit's place is behind a lower-case word: no other N is.
+            // Only the place of a digit is an N after a lower-case word.
             let twice = of_family(line, Family::V4) != of_family(line, Family::V6);
             let families: &[Family] = if twice { &[Family::V4, Family::V6] } else { &[Family::V4] };
             for family in families {
@@ -181,10 +189,10 @@ impl Layout {
         Self { text, name, rules }
     }
 
-    /// Makes the table anew with these members, in one transaction.
+    /// Returns the commands that make the table anew with these members, in one transaction.
     #[must_use]
     pub fn replace(&self, members: &BTreeMap<Member, Option<u32>>) -> String {
-        // To delete what is not there is an error; to add what is there is none.
+        // Deleting a missing table is an error. Adding an existing one is not.
         let mut text = format!("table {TABLE}\ndelete table {TABLE}\n");
         let _ = writeln!(text, "table {TABLE} {{\n{}chain {} {{ }}\n}}", self.text, self.name);
         text.push_str(&change("add", members.iter().map(|(member, mark)| (member, *mark))));
@@ -192,7 +200,7 @@ impl Layout {
     }
 }
 
-/// `verb` is `add` or `delete`.
+/// Returns the commands that change members. `verb` is `add` or `delete`.
 pub fn change<'a>(verb: &str, members: impl Iterator<Item = (&'a Member, Option<u32>)>) -> String {
     let mut by_set: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for ((set, element), mark) in members {
@@ -207,7 +215,7 @@ pub fn change<'a>(verb: &str, members: impl Iterator<Item = (&'a Member, Option<
     text
 }
 
-/// The set and family of a set's name.
+/// Returns the set and the family for the name of a set.
 pub fn set_of_name(name: &str) -> Option<(Set, Option<Family>)> {
     let families = [Family::V4, Family::V6];
     let all = families.into_iter().flat_map(|family| SETS.map(|(set, _)| (set, Some(family))));
@@ -277,7 +285,7 @@ fn port(protocol: Protocol, address: SocketAddr) -> String {
     format!("{} . {} . {}", address.ip(), protocol.number(), address.port())
 }
 
-/// The text with a family's words in it.
+/// Replaces the placeholders of `text` for a family.
 fn of_family(text: &str, family: Family) -> String {
     let (header, digit) = match family {
         Family::V4 => ("ip", "4"),
@@ -309,7 +317,8 @@ fn of_family(text: &str, family: Family) -> String {
     text
 }
 
-/// The ports below or above a range, whichever are more; or all from 1024, where those are few.
+/// Returns the larger part of the ports below and above a range. Returns all ports from 1024 if that part is
+/// small.
 fn beside(kept: &RangeInclusive<u16>) -> RangeInclusive<u16> {
     const FIRST: u16 = 1024;
     const ENOUGH: usize = 8192;
