@@ -1,4 +1,4 @@
-//! Real servers, each with the frontends that it serves.
+//! The view of real servers, each with its frontends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -10,24 +10,24 @@ use crate::dataplane::ipvs::OpenError;
 use crate::dataplane::ipvs::state::{Element, Set, State};
 use crate::model::Protocol;
 
-/// A real server, over all virtual services that have it with the same weight and method.
+/// A real server, summed over all virtual services where it has the same weight and method.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct BackendView {
-    /// Address and port.
+    /// The address and the port.
     pub address: SocketAddr,
     /// `TCP`, `UDP` or `SCTP`.
     pub protocol: String,
-    /// On this node.
+    /// Whether it is on this node.
     pub local: bool,
-    /// Share of new connections; 0 = it drains.
+    /// The share of new connections; 0 = it drains.
     pub weight: u32,
     /// The forwarding method: `masq`, or `tunnel` for Direct Server Return.
     pub method: &'static str,
     /// Established connections.
     pub active: u64,
-    /// All others that IPVS remembers.
+    /// All other connections in IPVS.
     pub inactive: u64,
-    /// The frontends that it serves, sorted.
+    /// Its frontends, sorted.
     pub frontends: Vec<SocketAddr>,
 }
 

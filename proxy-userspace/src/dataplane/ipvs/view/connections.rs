@@ -1,4 +1,4 @@
-//! Connections, as `/proc/net/ip_vs_conn` lists them.
+//! The view of connections, from `/proc/net/ip_vs_conn`.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -12,36 +12,36 @@ use crate::dataplane::ipvs::state::{State, Virtual};
 use crate::model::{Family, Protocol};
 
 const LIST: &str = "/proc/net/ip_vs_conn";
-/// The first word of the line above all others.
+/// The first word of the first line.
 const HEADER: &str = "Pro";
 
-/// Connections of ours.
+/// Our connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flows {
-    /// In the kernel's order, which is none.
+    /// The connections, unsorted, in the order of the kernel's list.
     pub flows: Vec<FlowView>,
-    /// Lines that can't be read: this kernel writes them otherwise.
+    /// The number of unreadable lines. Such a kernel has another format.
     pub unread: usize,
 }
 
-/// A connection, or what is remembered of a client.
+/// A connection, or the entry for a client with session affinity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FlowView {
     /// `TCP`, `UDP` or `SCTP`.
     pub protocol: String,
-    /// `connection`; or `template`, by which a client with session affinity keeps its backend.
+    /// `connection` or `template`. By a template, a client with session affinity keeps its backend.
     pub kind: &'static str,
     /// The client; port 0 in a template.
     pub source: SocketAddr,
-    /// The frontend; none in the template of a virtual service by mark.
+    /// The frontend; none in the template of a marked virtual service.
     pub destination: Option<SocketAddr>,
-    /// The mark of that virtual service.
+    /// The mark of a marked virtual service.
     pub mark: Option<u32>,
     /// The server; port 0 in some templates.
     pub backend: SocketAddr,
     /// The kernel's name of the state, in small letters.
     pub state: String,
-    /// Seconds until it expires, unless there is another packet.
+    /// The seconds until it expires without another packet.
     pub remaining_seconds: u32,
 }
 
@@ -67,12 +67,12 @@ pub(super) fn read(list: impl BufRead, state: &State, limit: usize) -> std::io::
     Ok(read)
 }
 
-/// What a line says.
+/// The content of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Line<'a> {
-    /// `None` for protocols that services can't have.
+    /// `None` for protocols that Services can't have.
     protocol: Option<Protocol>,
-    /// The kernel says `IP` where a template is a mark's.
+    /// Whether the line is the template of a mark. The kernel writes `IP` as its protocol.
     is_of_mark: bool,
     client: SocketAddr,
     frontend: SocketAddr,
@@ -82,8 +82,8 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Protocol, client, frontend, server, state and seconds; the name and data of a persistence engine may
-    /// follow.
+    /// Reads protocol, client, frontend, server, state and seconds. The name and the data of a persistence
+    /// engine may follow.
     fn parse(line: &'a str) -> Option<Self> {
         let mut words = line.split_whitespace();
         let protocol = words.next()?;
@@ -107,7 +107,7 @@ impl<'a> Line<'a> {
         })
     }
 
-    /// `None` for what is not ours.
+    /// Returns the view of the line; `None` if the connection is not ours.
     fn view(&self, state: &State) -> Option<FlowView> {
         let service = self.service()?;
         let (destination, mark) = match service {
@@ -129,7 +129,7 @@ impl<'a> Line<'a> {
     fn service(&self) -> Option<Virtual> {
         match self.protocol {
             Some(protocol) => Some(Virtual::Address { protocol, address: self.frontend }),
-            // The kernel puts the mark where the address is.
+            // The kernel writes the mark in place of the address.
             None if self.is_of_mark => {
                 let mark = match self.frontend.ip() {
                     IpAddr::V4(ip) => u32::from(ip),
@@ -142,7 +142,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Eight digits with IPv4, else all eight groups of an address; four digits of a port.
+/// Reads an address and a port. IPv4 has eight hexadecimal digits, IPv6 all eight groups, a port four digits.
 fn socket(address: &str, port: &str) -> Option<SocketAddr> {
     let ip = if address.contains(':') {
         address.parse::<Ipv6Addr>().ok()?.into()

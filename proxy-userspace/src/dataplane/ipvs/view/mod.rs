@@ -1,5 +1,6 @@
-//! The views of IPVS mode, with or without an agent. Reading writes nothing, locks nothing and loads no
-//! module.
+//! The views of IPVS mode, with or without an agent.
+//!
+//! A view writes nothing, keeps no lock and loads no module.
 
 mod backends;
 mod connections;
@@ -26,21 +27,21 @@ pub struct StatusView {
     pub mode: &'static str,
     /// Whether an agent runs.
     pub agent_alive: bool,
-    /// Virtual services of ours, those keyed by a mark included.
+    /// Our virtual services, including those keyed by a mark.
     pub virtual_services: usize,
     /// Their real servers.
     pub servers: usize,
     /// The real servers without new connections.
     pub draining: usize,
-    /// Established connections of all of them.
+    /// The established connections of all real servers.
     pub connections: u64,
-    /// Addresses of services.
+    /// The addresses of Services.
     pub addresses: usize,
-    /// Forged tunnels that this node dropped since its table was made; `nft` counts them.
+    /// The forged tunnels that this node has dropped since the agent made the table. nftables counts them.
     pub forged_tunnel: u64,
 }
 
-/// Reads the state from the kernel; `None` if no agent ever served this network namespace by IPVS.
+/// Reads the state from the kernel; `None` if the kernel has no IPVS or nothing of ours.
 pub fn status() -> Result<Option<StatusView>, OpenError> {
     let Some(seen) = look()? else { return Ok(None) };
     let servers = || seen.servers.values().flatten();
@@ -59,13 +60,13 @@ pub fn status() -> Result<Option<StatusView>, OpenError> {
 /// Our state in this network namespace.
 #[derive(Clone, Debug, Default)]
 struct Seen {
-    /// Members and addresses: the record of what is ours.
+    /// Members and addresses, which record the virtual services of ours.
     state: State,
     services: BTreeMap<Virtual, (Scheduling, Traffic)>,
     servers: BTreeMap<Virtual, Vec<(SocketAddr, Server, Connections)>>,
 }
 
-/// Reads all of it; `None` where IPVS is not, or nothing of ours.
+/// Reads our whole state; `None` if the kernel has no IPVS or nothing of ours.
 fn look() -> Result<Option<Seen>, OpenError> {
     let Some((mut ipvs, state)) = record()? else { return Ok(None) };
     let mut seen = Seen { state, ..Seen::default() };
@@ -78,14 +79,15 @@ fn look() -> Result<Option<Seen>, OpenError> {
     Ok(Some(seen))
 }
 
-/// IPVS, and the record of what is ours. IPVS first: to ask for the table may load nf_tables.
+/// Returns IPVS, and our members and addresses. It looks for IPVS first, because reading the table may load
+/// nf_tables.
 fn record() -> Result<Option<(Ipvs, State)>, OpenError> {
     let Some(ipvs) = Ipvs::find().map_err(OpenError::ipvs)? else { return Ok(None) };
     Ok(found()?.map(|(state, _)| (ipvs, state)))
 }
 
 impl Seen {
-    /// By virtual service: the addresses and ports that lead to it, sorted, and who asks there.
+    /// Returns the addresses and ports of each virtual service, sorted, each with its clients.
     fn places(&self) -> BTreeMap<Virtual, Vec<(SocketAddr, Scope)>> {
         let by_address = self.services.keys().filter_map(|service| match service {
             Virtual::Address { address, .. } => Some((*service, *address)),
@@ -103,7 +105,7 @@ impl Seen {
         places
     }
 
-    /// The virtual service by mark of clients outside, where they have one.
+    /// Returns the marked virtual service for clients outside; `None` if they have none.
     fn mark_at(&self, service: &Virtual) -> Option<Virtual> {
         let Virtual::Address { protocol, address } = service else { return None };
         let mark = (*self.state.members.get(&(Set::Marks, Element::Port(*protocol, *address)))?)?;
@@ -132,7 +134,7 @@ impl Scope {
     }
 }
 
-/// The name of a forwarding method, `IP_VS_CONN_F_*`; as `ipvsadm` and eBPF mode have them.
+/// Returns the name of a forwarding method, `IP_VS_CONN_F_*`. `ipvsadm` and eBPF mode use the same names.
 const fn method_name(method: u32) -> &'static str {
     match method {
         0 => "masq",

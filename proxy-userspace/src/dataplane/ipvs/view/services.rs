@@ -1,4 +1,4 @@
-//! Virtual services and their frontends.
+//! The view of virtual services and their frontends.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,48 +12,48 @@ use crate::dataplane::ipvs::plan::{PERSISTENT, TUNNEL};
 use crate::dataplane::ipvs::state::{Element, Scheduling, Set, Traffic, Virtual};
 use crate::model::Protocol;
 
-/// A virtual service. Fields that eBPF mode has, too, mean what they mean there.
+/// A virtual service. Fields that eBPF mode also has mean the same as there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ServiceView {
     /// `IPv4` or `IPv6`.
     pub family: String,
-    /// The mark by which IPVS finds it, where clients outside are served otherwise than those inside; none =
-    /// by its address.
+    /// The mark of a virtual service for clients outside, if they are served differently from clients inside;
+    /// none = IPVS finds it by its address.
     pub mark: Option<u32>,
-    /// The scheduler, by its name in the kernel.
+    /// The kernel's name of the scheduler.
     pub scheduler: String,
-    /// It has no server that gets connections, but there are usable endpoints that are not in it.
+    /// Whether it has no server for new connections although usable endpoints exist elsewhere.
     pub elsewhere: bool,
-    /// Where it is reached, sorted; several where a mark leads to it, none where one is left of a change.
+    /// Its frontends, sorted. A marked one may have several, or none if it is left over from a change.
     pub frontends: Vec<FrontendView>,
-    /// Servers that get new connections, sorted.
+    /// Servers with new connections, sorted.
     pub backends: Vec<SocketAddr>,
-    /// Servers that get no new connections and still have some, sorted.
+    /// Servers without new connections that still have some, sorted.
     pub draining: Vec<SocketAddr>,
-    /// Packets clients sent.
+    /// Packets from clients.
     pub packets: u64,
-    /// Bytes clients sent, from the packets' IP headers on.
+    /// Bytes from clients, with IP headers.
     pub bytes: u64,
 }
 
 /// A frontend of a virtual service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FrontendView {
-    /// Address and port a client sends to.
+    /// The address and the port.
     pub address: SocketAddr,
     /// `TCP`, `UDP` or `SCTP`.
     pub protocol: String,
-    /// `internal` or `external` where these are served apart, else `all`.
+    /// The clients: `internal` or `external` if they are served differently, else `all`.
     pub scope: &'static str,
-    /// `dsr` if servers get packets in tunnels, else `snat`.
+    /// `dsr` if a server gets packets by a tunnel, else `snat`.
     pub forwarding: &'static str,
-    /// Session affinity time-out, 0 = none.
+    /// The time-out of session affinity; 0 = no affinity.
     pub affinity_seconds: u32,
-    /// Who may use it, sorted; none = everybody.
+    /// The permitted source ranges, sorted; none = all clients.
     pub source_ranges: Option<Vec<IpNet>>,
 }
 
-/// Returns our virtual services, those by address first; `None` if IPVS does not serve.
+/// Returns our virtual services, unmarked ones first; `None` if IPVS does not serve.
 pub fn services() -> Result<Option<Vec<ServiceView>>, OpenError> {
     Ok(look()?.map(|seen| of(&seen)))
 }

@@ -21,7 +21,7 @@ fn port(text: &str) -> Element {
     Element::Port(Protocol::Tcp, socket(text))
 }
 
-/// A ClusterIP and a load balancer's address, which clients outside reach by a mark; and a NodePort for everybody.
+/// A ClusterIP, a load balancer's address with a mark for clients outside, and a NodePort for all clients.
 fn seen() -> Seen {
     let scheduling = |flags| Scheduling { scheduler: "rr".to_owned(), flags, timeout: 90, netmask: u32::MAX };
     let server = |address, weight, method, active| {
@@ -64,7 +64,7 @@ fn seen() -> Seen {
 }
 
 #[test]
-fn a_virtual_service_is_shown_with_who_asks_there_and_how() {
+fn a_virtual_service_is_shown_with_its_clients_and_its_forwarding() {
     let views = services::of(&seen());
     let frontends: Vec<_> = views
         .iter()
@@ -96,7 +96,7 @@ fn a_virtual_service_is_shown_with_who_asks_there_and_how() {
 }
 
 #[test]
-fn a_marked_service_that_no_address_leads_to_is_shown_without_frontends() {
+fn a_marked_service_without_an_address_is_shown_without_frontends() {
     let mut seen = seen();
     seen.services.retain(|service, _| *service == marked());
     let views = services::of(&seen);
@@ -104,7 +104,7 @@ fn a_marked_service_that_no_address_leads_to_is_shown_without_frontends() {
 }
 
 #[test]
-fn a_mark_whose_service_is_not_there_parts_nobody() {
+fn a_mark_without_its_virtual_service_does_not_separate_clients() {
     let mut seen = seen();
     seen.services.remove(&marked());
     let scopes: BTreeSet<_> =
@@ -113,7 +113,7 @@ fn a_mark_whose_service_is_not_there_parts_nobody() {
 }
 
 #[test]
-fn a_server_is_shown_once_for_each_way_to_it_and_each_weight() {
+fn a_server_is_shown_once_for_each_method_and_weight() {
     let views = backends::of(&seen());
     let rows: Vec<_> = views
         .iter()
@@ -134,7 +134,7 @@ fn a_server_is_shown_once_for_each_way_to_it_and_each_weight() {
     assert_eq!(views[3].frontends, [socket("203.0.113.9:80")]);
 }
 
-/// As Linux prints them.
+/// The list in the kernel's format.
 const CONNECTIONS: &str = "\
 Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData
 TCP C6336407 1267 0A60000A 0050 0A010005 1F90 ESTABLISHED     899
@@ -187,7 +187,7 @@ fn every_line_of_the_kernels_list_is_read() {
 }
 
 #[test]
-fn connections_of_others_are_left_out() {
+fn connections_of_other_software_are_left_out() {
     let others = "\
 Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData
 TCP C6336407 1267 0A60000B 0050 0A010005 1F90 ESTABLISHED     899
@@ -200,7 +200,7 @@ ICMP C6336407 0000 0A60000A 0000 0A010005 0000 ERR!             42
 }
 
 #[test]
-fn a_line_that_is_none_is_counted_and_skipped() {
+fn an_unreadable_line_is_counted_and_skipped() {
     let list = "\
 Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData
 TCP C6336407 1267 0A60000A 0050 0A010005 1F90 ESTABLISHED
@@ -219,6 +219,6 @@ Pro FromIP   FPrt ToIP     TPrt DestIP   DPrt State       Expires PEName PEData
 }
 
 #[test]
-fn no_more_are_read_than_are_wanted() {
+fn at_most_the_limit_is_read() {
     assert_eq!(read(CONNECTIONS, &ours(), 3).flows.len(), 3);
 }
