@@ -1,4 +1,4 @@
-//! What else there is: virtual services of others, and a kernel that can't do eBPF.
+//! Virtual services of other software, and a kernel without eBPF.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use millrace_lab::traffic::{Connection, LongConnections, Protocol, ask};
 
 use crate::fixture::{FLAGS, LIMIT, apply, end_agent, listed, output, place, shared, start_agent};
 
-/// An administrator's own virtual service, to a pod of node 1, at an address that the node has.
+/// Adds an administrator's own virtual service for a pod of node 1, at an address of the node.
 fn add_foreign(cluster: &Cluster, number: u8) -> Result<SocketAddr> {
     let address = vip(number).v4;
     let server = SocketAddr::new(cluster.bed().pod("pod-1b")?.addresses().v4.into(), TARGET_PORT).to_string();
@@ -28,9 +28,9 @@ fn remove_foreign(cluster: &Cluster, service: SocketAddr) -> Result<()> {
     output(cluster, &["ip", "address", "delete", &format!("{}/32", service.ip()), "dev", "lo"]).map(drop)
 }
 
-/// The same, excluded or not: it is at no address of ours.
+/// The exclusion of an address makes no difference, because neither virtual service has an address of ours.
 #[test]
-fn somebody_elses_virtual_services_and_their_clients_are_left_alone() -> Result<()> {
+fn virtual_services_of_other_software_and_their_clients_are_left_alone() -> Result<()> {
     let mut cluster = shared();
     let excluded = format!("{}/32", vip(41).v4);
     let services = [add_foreign(&cluster, 40)?, add_foreign(&cluster, 41)?];
@@ -45,16 +45,20 @@ fn somebody_elses_virtual_services_and_their_clients_are_left_alone() -> Result<
     let open = |service| LongConnections::open(cluster.bed().client(), service, 2, 1);
     let connections = services.map(open);
 
-    // A service of ours comes where excluded addresses are, and is not served there.
+    // A Service of ours gets an excluded address, and is not served there.
     start_agent(&mut cluster, 1, &[&FLAGS[..], &["--ipvs-exclude-cidrs", &excluded]].concat())?;
     apply(&cluster, 41, &cluster.service("excluded", 41, &["pod-2a"])?.load_balancer(vip(41)))?;
     for service in services {
         assert_eq!(ask(cluster.bed().client(), Protocol::Tcp, service)?.sighting.backend, "pod-1b");
     }
     assert_eq!(weights(&cluster)?, before);
-    let warning = format!("{} is in --ipvs-exclude-cidrs, and not served", vip(41).v4);
-    let warnings = cluster.proxy(1)?.log().matches(&warning).count();
-    assert_eq!(warnings, 2, "each port of the service is told once, over TCP and UDP");
+    let address = format!("address={}", vip(41).v4);
+    let log = cluster.proxy(1)?.log();
+    let warnings = log.lines().filter(|line| {
+        line.contains("the address is in --ipvs-exclude-cidrs; not served") && line.contains(&address)
+    });
+    let warnings = warnings.count();
+    assert_eq!(warnings, 2, "each port of the Service is reported once, over TCP and UDP");
 
     end_agent(&mut cluster, 1)?;
     assert_eq!(weights(&cluster)?, before);
@@ -67,7 +71,7 @@ fn somebody_elses_virtual_services_and_their_clients_are_left_alone() -> Result<
     start_agent(&mut cluster, 1, &FLAGS)
 }
 
-/// As it is where the kernel was built without: every call fails with ENOSYS.
+/// Makes every call of bpf(2) fail with ENOSYS, as in a kernel built without it.
 fn forbid_bpf() -> io::Result<()> {
     let nothing = |code: u32, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     let refuse = libc::SECCOMP_RET_ERRNO | libc::ENOSYS.unsigned_abs();
@@ -88,13 +92,13 @@ fn forbid_bpf() -> io::Result<()> {
 }
 
 #[test]
-fn a_kernel_without_ebpf_is_served_by_ipvs_where_nothing_else_is_asked_for() -> Result<()> {
+fn proxy_mode_auto_on_a_kernel_without_ebpf_serves_by_ipvs() -> Result<()> {
     let cluster = shared();
     let proxy = cluster.proxy(2)?;
     cluster.manifests().put_service(&cluster.service("automatic", 42, &["pod-2a"])?)?;
     let starts = proxy.log().matches("serving as").count();
     let agent = proxy.start_prepared(&["--proxy-mode", "auto"], |command| {
-        // SAFETY: what runs between fork and exec makes two system calls and allocates nothing.
+        // SAFETY: the closure makes two system calls and allocates nothing between fork and exec.
         unsafe { command.pre_exec(forbid_bpf) };
     })?;
     proxy.wait_for_start(starts + 1)?;

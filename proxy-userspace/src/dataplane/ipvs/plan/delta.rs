@@ -1,4 +1,4 @@
-//! Wanted against actual, for one kind of thing.
+//! The difference between the wanted and the actual entries of one kind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,9 +13,9 @@ pub type Owner = Option<Arc<PortKey>>;
 pub struct Delta<K, V> {
     wanted: BTreeMap<K, Wanted<V>>,
     actual: BTreeMap<K, V>,
-    /// Keys whose two sides may differ.
+    /// Keys with values that may differ.
     touched: BTreeSet<K>,
-    /// Keys that were found in the kernel and that no owner has wanted since.
+    /// Keys that the kernel already had and that no owner has wanted since.
     unclaimed: BTreeSet<K>,
 }
 
@@ -25,14 +25,14 @@ struct Wanted<V> {
     owners: BTreeSet<Owner>,
 }
 
-/// A key whose two sides differ.
+/// The difference between the wanted and the actual value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Difference<V> {
-    /// The kernel lacks it.
+    /// The wanted value, which the kernel lacks.
     Missing(V),
-    /// The kernel has another value, the second one.
+    /// The wanted value, and the different value in the kernel.
     Other(V, V),
-    /// No owner wants it.
+    /// The kernel's value, which no owner wants.
     Extra(V),
 }
 
@@ -48,7 +48,7 @@ impl<K, V> Default for Delta<K, V> {
 }
 
 impl<K: Ord + Clone, V: PartialEq + Clone> Delta<K, V> {
-    /// Takes the state of the kernel for the actual side.
+    /// Takes the state of the kernel as the actual values.
     pub fn adopt(&mut self, actual: BTreeMap<K, V>) {
         self.touched.extend(self.wanted.keys().cloned());
         self.touched.extend(actual.keys().cloned());
@@ -56,7 +56,7 @@ impl<K: Ord + Clone, V: PartialEq + Clone> Delta<K, V> {
         self.actual = actual;
     }
 
-    /// Records that `owner` wants `key` to have `value`. The last of several owners' values counts.
+    /// Records that `owner` wants `value` for `key`. The value of the last owner counts.
     pub fn want(&mut self, owner: &Owner, key: K, value: V) {
         self.touched.insert(key.clone());
         self.unclaimed.remove(&key);
@@ -84,7 +84,7 @@ impl<K: Ord + Clone, V: PartialEq + Clone> Delta<K, V> {
         self.unclaimed.contains(key)
     }
 
-    /// Returns the owner of `key`; the first of several.
+    /// Returns the first owner of `key`.
     pub fn owner(&self, key: &K) -> Owner {
         self.wanted.get(key).and_then(|wanted| wanted.owners.first().cloned().flatten())
     }
@@ -93,7 +93,7 @@ impl<K: Ord + Clone, V: PartialEq + Clone> Delta<K, V> {
         &self.actual
     }
 
-    /// Returns the keys that differ, in order. Equal keys are not compared again.
+    /// Returns the keys with different values, in order. Equal keys are not compared again.
     pub fn differences(&mut self) -> Vec<(K, Difference<V>)> {
         let mut differences = Vec::new();
         self.touched.retain(|key| {
@@ -112,12 +112,12 @@ impl<K: Ord + Clone, V: PartialEq + Clone> Delta<K, V> {
         differences
     }
 
-    /// Compares `key` again the next time.
+    /// Has `key` compared again the next time.
     pub fn touch(&mut self, key: K) {
         self.touched.insert(key);
     }
 
-    /// Records that the kernel has `value` now; `None` = it lacks the key.
+    /// Records the kernel's value of `key`; `None` = the kernel lacks the key.
     pub fn set_actual(&mut self, key: &K, value: Option<V>) {
         if let Some(value) = value {
             self.actual.insert(key.clone(), value);

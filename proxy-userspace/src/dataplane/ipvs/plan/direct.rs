@@ -1,5 +1,7 @@
-//! Direct Server Return: real servers in tunnel mode on the director; decapsulation on a backend's node, with
-//! the number of the backend.
+//! The entries for Direct Server Return.
+//!
+//! The director gets real servers in tunnel mode. A backend's node decapsulates, and needs a number for each
+//! backend.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -13,11 +15,12 @@ use crate::dataplane::{Encapsulation, SyncReport};
 use crate::model::{Desired, Endpoint, Family, Forwarding, Frontend, FrontendKind, Scope, ServicePort};
 
 impl Context<'_> {
-    /// Whether clients outside are answered straight from backends on other nodes. At a ClusterIP they never
-    /// are: whoever sends to one may know no way for replies that come from another node.
-    /// Their node takes packets for a NodePort at nodes' addresses only.
+    /// Whether backends on other nodes answer clients outside directly.
+    ///
+    /// At a ClusterIP they never do, because a client there may have no route for replies from another node.
+    /// At a NodePort they do for nodes' addresses only, because other nodes decapsulate for no others.
     pub(super) fn is_direct(&self, port: &ServicePort, frontend: &Frontend) -> bool {
-        // IPVS knows UDP with a header of its own in between (GUE), which is another protocol than FoU.
+        // The UDP encapsulation of IPVS is GUE, a different protocol from FoU.
         let can_encapsulate = self.encapsulation == Encapsulation::Ipip;
         can_encapsulate
             && port.forwarding == Forwarding::Dsr
@@ -30,12 +33,14 @@ impl Context<'_> {
             }
     }
 
-    /// Whether another node decapsulates packets for an endpoint.
+    /// Whether the endpoint is on another node, which decapsulates packets for it.
     pub(super) fn is_behind_a_tunnel(&self, address: SocketAddr, endpoint: &Endpoint) -> bool {
         !endpoint.local && endpoint.node.is_some() && self.may_be_encapsulated_for(address.ip())
     }
 
-    /// A node's own address is where an overlay's tunnel packets go, all of which would have to be told from
+    /// Whether nodes may encapsulate for a backend's address.
+    ///
+    /// An overlay sends its tunnel packets to a node's own address. The node could not distinguish them from
     /// ours.
     fn may_be_encapsulated_for(&self, address: IpAddr) -> bool {
         !self.nodes.contains(&address)
@@ -49,7 +54,8 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Returns the backend's number: its own, the kernel's for it, or a free one; `None` if none is free.
+    /// Returns the backend's number: its present one, the one in the kernel, or a free one; `None` if none is
+    /// free.
     fn give(&mut self, backend: IpAddr, members: &Delta<Member, Option<u32>>) -> Option<u32> {
         if let Some(number) = self.by_backend.get(&backend) {
             return Some(*number);
@@ -59,7 +65,7 @@ impl Numbers {
         let in_kernel = members.actual().get(&(Set::Encapsulated, Element::Address(backend)));
         let found =
             in_kernel.copied().flatten().filter(|number| is_number(number) && !given.contains(number));
-        // Otherwise targets in the kernel would belong to another backend.
+        // A number that the kernel still has for another backend would give it that backend's targets.
         let others = members.actual().iter().filter(|((set, _), _)| *set == Set::Encapsulated);
         given.extend(others.filter_map(|(_, number)| *number));
         let number =
@@ -68,7 +74,7 @@ impl Numbers {
         Some(number)
     }
 
-    /// Frees the numbers of backends that need no packets.
+    /// Frees the numbers of backends without encapsulated packets.
     fn collect(&mut self, members: &Delta<Member, Option<u32>>) {
         let is_wanted =
             |backend: &IpAddr| members.is_wanted(&(Set::Encapsulated, Element::Address(*backend)));
@@ -77,8 +83,9 @@ impl Numbers {
 }
 
 impl Portion {
-    /// Adds the targets of other nodes' tunnels for the port's backends on this node. Backends in any
-    /// condition count, because connections go on until the endpoint is gone.
+    /// Adds the targets for packets that other nodes encapsulate for a backend of the port on this node.
+    ///
+    /// Backends in any condition count, because connections go on until the endpoint is gone.
     fn receive(&mut self, port: &ServicePort, backend: SocketAddr, number: u32, context: &Context<'_>) {
         self.tunnels.insert(Family::of(backend.ip()));
         self.members.insert((Set::Encapsulated, Element::Address(backend.ip())), Some(number));
@@ -91,7 +98,7 @@ impl Portion {
             };
             let (protocol, to) = (port.protocol, Some(backend.port().into()));
             let element = Element::Target { number, protocol, frontend: address, backend: backend.ip() };
-            // The outer header names only the pod, so the first of its endpoints gets all packets.
+            // The outer header has only the pod's address, so the first of its endpoints gets all packets.
             self.members.entry((set, element)).or_insert(to);
         }
     }
@@ -122,13 +129,15 @@ impl Plan {
         }
     }
 
-    /// Frees the numbers that no port needs any more.
+    /// Frees the numbers that no port needs.
     pub(super) fn collect_numbers(&mut self) {
         self.numbers.collect(&self.members);
     }
 
-    /// The segments that clients may send where their packets come encapsulated: what comes by the narrowest
-    /// way between nodes with the outer header. The replies have none.
+    /// Returns the largest segment sizes of clients with encapsulated packets, by uplink.
+    ///
+    /// Such a packet must fit the smallest MTU between nodes together with the outer header. Replies have no
+    /// outer header.
     pub(super) fn segments(&self) -> impl Iterator<Item = (Member, Option<u32>)> {
         let families = [Family::V4, Family::V6].into_iter().filter(|family| self.tunnels.is_wanted(family));
         let sizes = families.filter_map(|family| Some((family, self.mtu?.checked_sub(headers(family))?)));
@@ -138,7 +147,7 @@ impl Plan {
         })
     }
 
-    /// Makes the missing devices. Without its device, a family gets no packets.
+    /// Makes the missing devices. A family without its device gets no packets.
     pub(super) fn raise_tunnels(&mut self, kernel: &mut impl Kernel, report: &mut SyncReport) {
         for (family, difference) in self.tunnels.differences() {
             if let Difference::Missing(()) = difference {
@@ -147,7 +156,7 @@ impl Plan {
         }
     }
 
-    /// Removes the devices that get no more packets.
+    /// Removes the devices without packets.
     pub(super) fn lower_tunnels(&mut self, kernel: &mut impl Kernel, report: &mut SyncReport) {
         for (family, difference) in self.tunnels.differences() {
             let is_held = self.incomplete && self.tunnels.is_unclaimed(&family);
@@ -170,14 +179,14 @@ impl Plan {
         }
     }
 
-    /// Whether a member must wait, because it sends packets to a missing device.
+    /// Whether a member must wait, because its packets would go to a missing device.
     pub(super) fn must_wait(&self, (set, element): &Member) -> bool {
         let has_tunnel = |family| self.tunnels.actual().contains_key(&family);
         *set == Set::Encapsulated && !element.family().is_some_and(has_tunnel)
     }
 }
 
-/// The bytes of the outer IP header, the inner one, and the TCP header.
+/// Returns the bytes of the outer IP header, the inner IP header and the TCP header.
 const fn headers(family: Family) -> u32 {
     match family {
         Family::V4 => 20 + 20 + 20,

@@ -1,5 +1,6 @@
-//! Tunnels that pods make themselves for Services with Direct Server Return: this node must not forward them. SECURITY.md has
-//! the trust model.
+//! The entries against forged tunnels. SECURITY.md has the trust model.
+//!
+//! This node must not forward packets that pods have encapsulated for Services with Direct Server Return.
 
 use super::Plan;
 use super::portion::Portion;
@@ -10,8 +11,8 @@ use crate::model::{Family, Forwarding, FrontendKind, Scope, ServicePort};
 impl Portion {
     /// Adds the addresses for which a node decapsulates.
     ///
-    /// Addresses in `--ipvs-exclude-cidrs` count as well, and so does every `--dsr-encap` of this node: other nodes may serve
-    /// there, and take something else off.
+    /// Addresses in `--ipvs-exclude-cidrs` count as well, because other nodes may serve them. The
+    /// `--dsr-encap` of this node makes no difference, because other nodes may decapsulate something else.
     pub(super) fn add_inner_destinations(&mut self, port: &ServicePort) {
         if port.forwarding != Forwarding::Dsr {
             return;
@@ -22,7 +23,7 @@ impl Portion {
                 FrontendKind::NodePort if frontend.scope == Scope::Encapsulated => {
                     self.node_ports.insert(Family::of(address));
                 }
-                // A NodePort's own frontends have this node's addresses, which all nodes' addresses include.
+                // `nodes_and_tunnels` adds the addresses of all nodes, including those of this NodePort.
                 FrontendKind::ClusterIp | FrontendKind::NodePort => {}
                 FrontendKind::ExternalIp | FrontendKind::LoadBalancer => {
                     self.members.insert((Set::InnerDestinations, Element::Address(address)), None);
@@ -35,8 +36,8 @@ impl Portion {
 impl Plan {
     /// Returns the nodes' addresses as sources of tunnels, as inner destinations, and as receivers of FoU.
     ///
-    /// A tunnel for a NodePort has a node's address inside. One UDP header may stand for many segments, and only the first of
-    /// them can be read: so no FoU at all goes to nodes that take it.
+    /// A tunnel for a NodePort has a node's address as its inner destination. Nodes that accept FoU get no
+    /// FoU from other sources at all. One UDP header may cover many segments, and only the first is readable.
     pub(super) fn nodes_and_tunnels(&self) -> impl Iterator<Item = (Member, Option<u32>)> {
         let Self { rules, nodes, node_ports, .. } = self;
         let takes_fou = [Some(rules.encapsulation), rules.also_taken].contains(&Some(Encapsulation::Fou));

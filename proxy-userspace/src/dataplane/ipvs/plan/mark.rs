@@ -13,8 +13,9 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Returns the port's mark: its own, one of `found`, or one that is free by `is_in_use` as well; `None`
-    /// if none is free.
+    /// Returns the port's mark: its present one, one of `found`, or a free one; `None` if none is free.
+    ///
+    /// `is_in_use` returns whether the kernel uses a mark.
     pub fn give(
         &mut self,
         port: &PortKey,

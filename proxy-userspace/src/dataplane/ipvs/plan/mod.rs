@@ -1,4 +1,5 @@
-//! The plan, a pure function: desired state and kernel state in, operations in a safe order out.
+//! The plan, a pure function. Its input is the desired state and the kernel's state, its output a list of
+//! operations in a safe order.
 
 mod delta;
 mod direct;
@@ -30,24 +31,24 @@ use crate::node::Topology;
 /// The settings of the plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// The scheduler of Services without one of their own.
+    /// The scheduler of Services without their own.
     pub scheduler: Scheduler,
-    /// Virtual services at these addresses belong to others.
+    /// Addresses with virtual services that belong to other software.
     pub excluded: Vec<IpNet>,
     /// The addresses whose unknown ports are refused.
     pub reject_unknown: RejectUnknown,
     /// The packets from inside the node that are masqueraded.
     pub masquerade: Masquerade,
-    /// The encapsulation for Direct Server Return; none if IPVS can't encapsulate so.
+    /// The encapsulation for Direct Server Return. IPVS can only use IPIP.
     pub encapsulation: Encapsulation,
     /// The other encapsulation that nodes in eBPF mode accept.
     pub also_taken: Option<Encapsulation>,
 }
 
-/// The packets that are masqueraded although they did not come in over an uplink.
+/// The masqueraded packets among those that did not come in over an uplink.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Masquerade {
-    /// Packets from sources outside these ranges; none in a family without a range.
+    /// Packets from sources outside these ranges. In a family without a range, none.
     Outside(Vec<IpNet>),
     /// All packets.
     All,
@@ -66,7 +67,7 @@ pub struct Context<'a> {
     excluded: &'a [IpNet],
     reject_unknown: RejectUnknown,
     encapsulation: Encapsulation,
-    /// On devices of this node.
+    /// Addresses on devices of this node.
     addresses: &'a BTreeSet<IpAddr>,
     /// Addresses of all nodes.
     nodes: &'a BTreeSet<IpAddr>,
@@ -84,7 +85,7 @@ pub struct Plan {
     addresses: BTreeSet<IpAddr>,
     /// Addresses of all nodes.
     nodes: BTreeSet<IpAddr>,
-    /// Whether an input of every port has changed.
+    /// Whether an input of all ports has changed.
     everything: bool,
     incomplete: bool,
     marks: Marks,
@@ -94,16 +95,16 @@ pub struct Plan {
     bound: Delta<IpAddr, ()>,
     members: Delta<Member, Option<u32>>,
     tunnels: Delta<Family, ()>,
-    /// Families in which a Service with Direct Server Return has NodePorts. Nothing of it is in the kernel.
+    /// Families in which a Service with Direct Server Return has NodePorts. The kernel has no such entries.
     node_ports: Delta<Family, ()>,
-    /// Servers without new connections that have some left.
+    /// Servers that get no new connections and keep their existing ones.
     draining: BTreeSet<(Virtual, SocketAddr)>,
     /// Draining servers without connections.
     drained: BTreeSet<(Virtual, SocketAddr)>,
 }
 
 impl Plan {
-    /// Returns a plan that wants nothing yet; `state` is that of an earlier agent.
+    /// Returns a plan that wants nothing yet. `state` is the state of an earlier agent.
     #[must_use]
     pub fn new(rules: Rules, state: State) -> Self {
         let mut plan = Self { rules, ..Self::default() };
@@ -111,7 +112,7 @@ impl Plan {
         plan
     }
 
-    /// Takes `state` for the state of the kernel.
+    /// Takes `state` as the state of the kernel.
     pub fn adopt(&mut self, state: State) {
         self.services.adopt(state.services);
         self.servers.adopt(state.servers);
@@ -134,7 +135,7 @@ impl Plan {
         }
     }
 
-    /// Takes the uplinks and addresses of the node. They count from the next sync on.
+    /// Takes the uplinks and the addresses of the node. The next sync uses them.
     pub fn set_topology(&mut self, topology: &Topology) {
         if self.addresses != topology.addresses {
             self.addresses.clone_from(&topology.addresses);
@@ -144,9 +145,9 @@ impl Plan {
         self.mtu = topology.mtu;
     }
 
-    /// Brings the kernel to `desired` for everything in `dirty` and everything that stayed pending.
+    /// Brings the kernel to `desired` for all entries in `dirty` and all pending ones.
     pub fn sync(&mut self, desired: &Desired, dirty: &Dirty, kernel: &mut impl Kernel) -> SyncReport {
-        // Entries that were held until everything could be read are judged anew.
+        // All objects are readable now, so held entries are judged anew.
         self.everything |= self.incomplete && !dirty.incomplete;
         self.incomplete = dirty.incomplete;
         self.set_nodes(desired);
@@ -195,7 +196,7 @@ impl Plan {
                 }
                 report.fail(self.owner(op).as_deref(), why);
             }
-            // The rules that refuse clients come before the ones that admit them.
+            // A failed refusal must stop the admissions after it.
             if is_gate_shut {
                 break;
             }
@@ -227,7 +228,7 @@ impl Plan {
             self.marks.release(key);
         }
         for address in new.excluded.difference(&old.excluded) {
-            warn!("{key}: {address} is in --ipvs-exclude-cidrs, and not served");
+            warn!(port = %key, %address, "the address is in --ipvs-exclude-cidrs; not served");
         }
         exchange(&mut self.services, &owner, &old.services, &new.services);
         exchange(&mut self.servers, &owner, &old.servers, &new.servers);
@@ -277,8 +278,9 @@ impl Plan {
         portion
     }
 
-    /// Endpoints that could not be read may be those that an earlier agent served: nobody is refused for
-    /// their lack.
+    /// Removes the refusals at virtual services with servers in the kernel.
+    ///
+    /// Unreadable endpoints may be the ones that an earlier agent served. Their clients must not be refused.
     fn hold(&self, portion: &mut Portion) {
         let is_held = |element: &Element| match element {
             Element::Port(protocol, address) => {
@@ -315,7 +317,7 @@ impl Plan {
 }
 
 impl Masquerade {
-    /// Returns the sources that keep their address.
+    /// Returns the sources that are not masqueraded.
     fn inside(&self) -> Vec<IpNet> {
         let Self::Outside(ranges) = self else { return Vec::new() };
         let everybody = [

@@ -5,13 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 use crate::dataplane::ipvs::state::{Member, Scheduling, Server, Virtual};
 use crate::model::Family;
 
-/// A member and, in a map, its mark.
+/// A member, with its value in a map.
 pub type Entry = (Member, Option<u32>);
 
-/// An operation. Each may be repeated.
+/// An operation. It may be repeated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Makes a virtual service or gives it another scheduling.
+    /// Makes a virtual service or changes its scheduling.
     PutService(Virtual, Scheduling),
     /// Removes a virtual service and its servers.
     DeleteService(Virtual),
@@ -19,7 +19,7 @@ pub enum Op {
     PutServer(Virtual, SocketAddr, Server),
     /// Removes a server.
     DeleteServer(Virtual, SocketAddr),
-    /// Changes the members of sets, all at once.
+    /// Changes the members of sets in one transaction.
     ChangeMembers {
         /// The members to add.
         add: Vec<Entry>,
@@ -28,17 +28,17 @@ pub enum Op {
     },
     /// Adds an address to the dummy device.
     AddAddress(IpAddr),
-    /// Removes the address.
+    /// Removes an address from the dummy device.
     DeleteAddress(IpAddr),
-    /// Makes the device that decapsulates packets with an outer header of a family.
+    /// Makes the decapsulating device for outer headers of a family.
     AddTunnel(Family),
-    /// Removes the device.
+    /// Removes that device.
     DeleteTunnel(Family),
 }
 
 /// The executor of an [`Op`].
 pub trait Kernel {
-    /// Carries the operation out as a whole, or fails with a line and changes nothing.
+    /// Carries the operation out as a whole. A failure changes nothing; its text is one line.
     fn apply(&mut self, op: &Op) -> Result<(), String>;
 
     /// Carries out several operations of one kind. The failure of one does not affect the others.
@@ -48,7 +48,7 @@ pub trait Kernel {
 }
 
 impl Op {
-    /// Whether both may be carried out at once, in any order.
+    /// Whether both may be carried out together, in any order.
     #[must_use]
     pub const fn goes_with(&self, other: &Self) -> bool {
         matches!(
@@ -59,7 +59,7 @@ impl Op {
         )
     }
 
-    /// Returns the number of entries in the kernel that it changes.
+    /// Returns the number of changed entries in the kernel.
     #[must_use]
     pub fn writes(&self) -> usize {
         match self {

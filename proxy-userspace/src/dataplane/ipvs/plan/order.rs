@@ -1,8 +1,8 @@
 //! The order of a sync.
 //!
 //! Entries for marked packets are added before the marks and removed after them. Refusals are added before
-//! admissions and removed after the last of them. The set of served ports tells a later agent its own virtual
-//! services, so it is right at any time.
+//! admissions and removed after the last of them. The set of served ports is correct at any time, because a
+//! later agent identifies its virtual services by it.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -28,7 +28,7 @@ struct Turns {
     unmarked: Vec<Op>,
 }
 
-/// The servers of a service.
+/// Returns the servers of a service.
 pub fn servers_of<'a>(
     servers: &'a BTreeMap<(Virtual, SocketAddr), Server>,
     service: &'a Virtual,
@@ -83,7 +83,7 @@ impl Plan {
                     continue;
                 }
                 Difference::Extra(_) if self.incomplete && self.servers.is_unclaimed(&key) => continue,
-                // The server goes with its virtual service.
+                // The kernel removes the server with its virtual service.
                 Difference::Extra(_) if !self.services.is_wanted(&service) => continue,
                 Difference::Extra(_)
                     if service.protocol() != Protocol::Tcp || self.drained.contains(&key) =>
@@ -119,7 +119,7 @@ impl Plan {
         }
     }
 
-    /// Whether it must not go before its virtual service.
+    /// Whether a member must stay until its virtual service is removed.
     fn is_late(&self, (set, element): &Member) -> bool {
         match (set, element) {
             (_, Element::Port(protocol, address)) | (Set::Allowed(protocol), Element::Range(address, _)) => {

@@ -12,9 +12,9 @@ use crate::model::{Algorithm, Family, Frontend, FrontendKind, List, Scheduler, S
 
 /// `IP_VS_SVC_F_PERSISTENT`.
 pub const PERSISTENT: u32 = 0x01;
-/// `IP_VS_SVC_F_SCHED1`: with Maglev hashing, another server where the chosen one has no weight.
+/// `IP_VS_SVC_F_SCHED1`: Maglev hashing chooses another server if the first one has weight 0.
 const HASH_FALLBACK: u32 = 0x08;
-/// `IP_VS_SVC_F_SCHED2`: with Maglev hashing, the client's port counts.
+/// `IP_VS_SVC_F_SCHED2`: Maglev hashing includes the client's port.
 const HASH_PORT: u32 = 0x10;
 /// `IP_VS_CONN_F_MASQ`.
 const TRANSLATE: u32 = 0;
@@ -28,21 +28,21 @@ pub struct Portion {
     pub servers: BTreeMap<(Virtual, SocketAddr), Server>,
     pub addresses: BTreeSet<IpAddr>,
     pub members: BTreeMap<Member, Option<u32>>,
-    /// Families in which other nodes encapsulate for backends of this one.
+    /// Families in which other nodes encapsulate for backends of this node.
     pub tunnels: BTreeSet<Family>,
-    /// Families in which other nodes take its NodePorts out of tunnels.
+    /// Families in which other nodes decapsulate packets for its NodePorts.
     pub node_ports: BTreeSet<Family>,
-    /// Addresses of the Service that others serve.
+    /// Addresses of the Service that other software serves.
     pub excluded: BTreeSet<IpAddr>,
 }
 
-/// The clients of an address, and the list for each.
+/// The lists of endpoints for the clients of an address.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     kind: FrontendKind,
     inside: List,
     outside: List,
-    /// The way of clients outside to backends on other nodes.
+    /// The forwarding method from clients outside to backends on other nodes.
     method: u32,
 }
 
@@ -53,14 +53,14 @@ impl Place {
     }
 }
 
-/// Returns the addresses at which a port serves clients outside differently: they need a mark.
+/// Returns the addresses at which a port serves clients outside differently. They need a mark.
 pub fn marked(port: &ServicePort, context: &Context<'_>) -> Vec<SocketAddr> {
     let places = places(port, context).into_iter();
     places.filter(|(_, place)| place.is_apart()).map(|(address, _)| address).collect()
 }
 
 impl Portion {
-    /// `mark` is there if [`marked`] names an address.
+    /// Returns the entries of a port. `mark` must be set if [`marked`] returns an address.
     pub fn new(port: &ServicePort, mark: Option<u32>, context: &Context<'_>) -> Self {
         let mut portion = Self::default();
         let Some(family) = port.frontends.first().map(|frontend| Family::of(frontend.address.ip())) else {
@@ -87,9 +87,11 @@ impl Portion {
         portion
     }
 
-    /// A client that IPVS remembers by a mark is sent to its server's address, and to the port that it asked
-    /// for (`ip_vs_sched_persist`). Where that is not the server's, clients stay with servers by a hash of
-    /// their address.
+    /// Replaces persistence by a hash of the client's address where the server's port differs from the
+    /// frontend's.
+    ///
+    /// With persistence by a mark, IPVS keeps the destination port of the client (`ip_vs_sched_persist`). The
+    /// server's port would be wrong.
     fn keep_ports(&mut self) {
         let marked = self.members.keys().filter_map(|member| match member {
             (Set::Marks, Element::Port(_, address)) => Some(address.port()),
@@ -110,7 +112,7 @@ impl Portion {
         }
     }
 
-    /// `method` is for backends on other nodes.
+    /// Adds a virtual service and its servers. `method` applies to backends on other nodes.
     fn serve(
         &mut self,
         service: Virtual,
@@ -128,7 +130,7 @@ impl Portion {
         self.servers.extend(port.members(list).map(|address| ((service, *address), server(address))));
     }
 
-    /// Adds the refused clients, and the treatment of the address's other ports.
+    /// Adds the refusals at an address, and the treatment of its other ports.
     fn guard(&mut self, port: &ServicePort, address: SocketAddr, place: Place, context: &Context<'_>) {
         let element = || Element::Port(port.protocol, address);
         self.insert(Set::Services, element());
@@ -143,7 +145,7 @@ impl Portion {
         }
         if let (Some(ranges), FrontendKind::LoadBalancer) = (&port.source_ranges, place.kind) {
             self.insert(Set::Restricted, element());
-            // A range inside another one would be a second element for the same key.
+            // nftables refuses overlapping elements, so a range inside another one is left out.
             for range in IpNet::aggregate(&ranges.iter().copied().collect()) {
                 self.insert(Set::Allowed(port.protocol), Element::Range(address, range));
             }
@@ -173,7 +175,7 @@ fn places(port: &ServicePort, context: &Context<'_>) -> BTreeMap<SocketAddr, Pla
     let mut places: BTreeMap<SocketAddr, Place> = BTreeMap::new();
     for frontend in &port.frontends {
         let Frontend { address, scope, kind, list } = *frontend;
-        // NodePorts on loopback are for socket hooks.
+        // Only socket hooks serve NodePorts on loopback addresses.
         let is_ours = scope != Scope::Encapsulated && !address.ip().is_loopback();
         if !is_ours || context.is_excluded(address.ip()) {
             continue;
@@ -182,7 +184,7 @@ fn places(port: &ServicePort, context: &Context<'_>) -> BTreeMap<SocketAddr, Pla
         let place = places.entry(address).or_insert(Place { kind, inside: list, outside: list, method });
         match scope {
             Scope::Internal => place.inside = list,
-            // With IPVS, every client can reach an address.
+            // IPVS serves an address for every client.
             Scope::External | Scope::ExternalInside => place.outside = list,
             Scope::Encapsulated => {}
         }
@@ -202,7 +204,7 @@ fn scheduling(port: &ServicePort, family: Family, default: Scheduler) -> Schedul
         scheduler: scheduler.name().to_owned(),
         flags: hashing | persistence,
         timeout: port.affinity_seconds,
-        // A client is a whole address.
+        // A client is one address, not a range.
         netmask: match family {
             Family::V4 => u32::MAX,
             Family::V6 => 128,

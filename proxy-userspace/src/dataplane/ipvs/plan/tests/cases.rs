@@ -21,13 +21,13 @@ fn every_address_of_a_port_has_a_virtual_service_with_the_whole_list() {
         assert_eq!(scene.servers(tcp(address)), BTreeMap::from([(endpoint(1), 1), (endpoint(11), 1)]));
         assert!(scene.has(Set::Services, address));
     }
-    assert_eq!(scene.kernel.state.services.len(), 3, "no mark where both sides get one list");
+    assert_eq!(scene.kernel.state.services.len(), 3, "no mark if all clients get one list");
     assert!(scene.has(Set::Local, endpoint(1)) && scene.has(Set::Loop, endpoint(1)));
     assert!(!scene.has(Set::Local, endpoint(11)));
 }
 
 #[test]
-fn who_is_kept_out_comes_first_and_the_address_last() {
+fn refusals_are_added_first_and_the_address_last() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(local_policy(restricted(port(1, &[1]), &["10.0.0.0/8"]))));
     let kinds: Vec<&str> = scene.kernel.done.iter().map(|op| kind(op)).collect();
@@ -59,7 +59,7 @@ fn kind(op: &Op) -> &'static str {
 }
 
 #[test]
-fn clients_outside_get_the_local_list_by_a_mark_and_those_inside_all_of_it() {
+fn clients_outside_get_the_local_list_by_a_mark_and_clients_inside_the_whole_list() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(local_policy(port(1, &[1, 11]))));
     let mark = scene.mark(load_balancer(1)).unwrap();
@@ -75,7 +75,7 @@ fn clients_outside_get_the_local_list_by_a_mark_and_those_inside_all_of_it() {
 }
 
 #[test]
-fn a_mark_says_which_protocol_its_service_is_of() {
+fn a_mark_includes_the_protocol_of_its_service() {
     for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
         let mut scene = Scene::new(Rules::default());
         let mut port = local_policy(port(1, &[1]));
@@ -88,7 +88,7 @@ fn a_mark_says_which_protocol_its_service_is_of() {
 }
 
 #[test]
-fn without_endpoints_clients_are_refused_and_without_local_ones_those_outside_are_dropped() {
+fn clients_are_refused_without_endpoints_and_clients_outside_are_dropped_without_local_ones() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(port(1, &[])));
     assert!(scene.has(Set::Refused, load_balancer(1)) && scene.has(Set::Refused, cluster_ip(1)));
@@ -114,7 +114,7 @@ fn without_endpoints_clients_are_refused_and_without_local_ones_those_outside_ar
 }
 
 #[test]
-fn addresses_of_this_node_are_not_bound_nor_guarded_as_ours() {
+fn addresses_of_this_node_are_neither_bound_nor_in_the_set_of_vips() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(port(1, &[1])));
     let bound = BTreeSet::from([cluster_ip(1).ip(), load_balancer(1).ip()]);
@@ -129,7 +129,7 @@ fn addresses_of_this_node_are_not_bound_nor_guarded_as_ours() {
             .collect()
     };
     assert_eq!(vips(&scene), bound);
-    // The load balancer's address comes to a device of this node, as k3s and kube-vip have it.
+    // A device of this node gets the load balancer's address, as with k3s and kube-vip.
     let addresses = BTreeSet::from([IpAddr::from([172, 16, 0, 1]), load_balancer(1).ip()]);
     scene.plan.set_topology(&Topology { addresses, ..topology() });
     scene.sync([]);
@@ -139,7 +139,7 @@ fn addresses_of_this_node_are_not_bound_nor_guarded_as_ours() {
 }
 
 #[test]
-fn unknown_ports_are_answered_as_the_setting_says() {
+fn unknown_ports_are_refused_according_to_the_setting() {
     for (setting, answered) in
         [(RejectUnknown::Off, 0), (RejectUnknown::ClusterIp, 1), (RejectUnknown::All, 2)]
     {
@@ -151,7 +151,7 @@ fn unknown_ports_are_answered_as_the_setting_says() {
 }
 
 #[test]
-fn source_ranges_hold_for_the_load_balancer_alone_and_without_overlaps() {
+fn source_ranges_apply_to_the_load_balancer_only_and_do_not_overlap() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(restricted(port(1, &[1]), &["10.0.0.0/8", "10.1.0.0/16", "192.0.2.7/32"])));
     assert!(scene.has(Set::Restricted, load_balancer(1)));
@@ -174,7 +174,7 @@ fn source_ranges_hold_for_the_load_balancer_alone_and_without_overlaps() {
 }
 
 #[test]
-fn affinity_is_persistence_and_schedulers_are_what_was_asked_for() {
+fn affinity_becomes_persistence_and_a_service_gets_its_scheduler() {
     let mut scene = Scene::new(Rules { scheduler: Scheduler::Wlc, ..Rules::default() });
     let scheduling = |scene: &Scene| scene.kernel.state.services[&tcp(cluster_ip(1))].clone();
     scene.serve(1, Some(port(1, &[1])));
@@ -194,7 +194,7 @@ fn affinity_is_persistence_and_schedulers_are_what_was_asked_for() {
 }
 
 #[test]
-fn a_marked_service_hashes_clients_with_affinity_where_their_port_is_not_its_servers() {
+fn a_marked_service_with_affinity_hashes_clients_if_the_ports_of_its_servers_differ() {
     let mut scene = Scene::new(Rules::default());
     let scheduling = |scene: &Scene| {
         let mark = scene.mark(load_balancer(1)).unwrap();
@@ -205,9 +205,13 @@ fn a_marked_service_hashes_clients_with_affinity_where_their_port_is_not_its_ser
     scene.serve(1, Some(asking(&[1, 11])));
     assert_eq!(scheduling(&scene), ("mh".to_owned(), 0x08, 600));
     let by_address = &scene.kernel.state.services[&tcp(load_balancer(1))];
-    assert_eq!((by_address.scheduler.as_str(), by_address.flags), ("rr", 1), "that one translates ports");
+    assert_eq!(
+        (by_address.scheduler.as_str(), by_address.flags),
+        ("rr", 1),
+        "a service by address translates ports"
+    );
     scene.serve(1, Some(asking(&[11])));
-    assert_eq!(scheduling(&scene), ("rr".to_owned(), 1, 600), "it has no server");
+    assert_eq!(scheduling(&scene), ("rr".to_owned(), 1, 600), "the marked service has no server");
     let mut same = asking(&[1]);
     let at_its_port = |frontend: Frontend| {
         let address = SocketAddr::new(frontend.address.ip(), endpoint(1).port());
@@ -217,7 +221,7 @@ fn a_marked_service_hashes_clients_with_affinity_where_their_port_is_not_its_ser
     scene.serve(1, Some(same));
     let mark = scene.mark(SocketAddr::new(load_balancer(1).ip(), endpoint(1).port())).unwrap();
     assert_eq!(scene.kernel.state.services[&marked(mark)].flags, 1);
-    // What is encapsulated keeps its port.
+    // An encapsulated packet keeps its port.
     scene.serve(1, Some(direct(ServicePort { affinity_seconds: 600, ..port(1, &[11]) })));
     assert_eq!(scheduling(&scene), ("rr".to_owned(), 1, 600));
     scene.serve(1, Some(direct(ServicePort { affinity_seconds: 600, ..port(1, &[1, 11]) })));
@@ -225,7 +229,7 @@ fn a_marked_service_hashes_clients_with_affinity_where_their_port_is_not_its_ser
 }
 
 #[test]
-fn what_is_excluded_is_neither_served_nor_bound() {
+fn an_excluded_address_is_neither_served_nor_bound() {
     let excluded = vec!["203.0.113.0/24".parse().unwrap()];
     let mut scene = Scene::new(Rules { excluded, ..Rules::default() });
     scene.serve(1, Some(port(1, &[1])));
@@ -235,7 +239,7 @@ fn what_is_excluded_is_neither_served_nor_bound() {
 }
 
 #[test]
-fn who_is_inside_is_what_ranges_and_masquerading_say() {
+fn the_sets_of_sources_follow_the_ranges_and_the_masquerading() {
     let nets = |scene: &Scene, wanted: Set| -> Vec<String> {
         let members = scene.kernel.state.members.keys();
         members
@@ -266,7 +270,7 @@ fn who_is_inside_is_what_ranges_and_masquerading_say() {
 }
 
 #[test]
-fn a_frontend_of_encapsulated_packets_is_none_here() {
+fn a_frontend_for_encapsulated_packets_gets_no_virtual_service() {
     let mut scene = Scene::new(Rules::default());
     let mut port = port(1, &[1]);
     let mut any = port.frontends.first().unwrap().clone();

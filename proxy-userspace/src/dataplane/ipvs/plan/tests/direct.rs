@@ -11,7 +11,7 @@ use crate::node::Topology;
 const TRANSLATE: u32 = 0;
 const TUNNEL: u32 = 2;
 
-/// The servers of clients outside, and how each is reached.
+/// Returns the servers for clients outside with their forwarding methods.
 fn methods(scene: &Scene, address: SocketAddr) -> BTreeMap<SocketAddr, u32> {
     let service = Virtual::Mark { family: Family::V4, mark: scene.mark(address).unwrap() };
     let all = scene.kernel.state.servers.iter().filter(|((of, _), _)| *of == service);
@@ -22,7 +22,7 @@ fn encapsulated(n: u8) -> (Set, Element) {
     (Set::Encapsulated, Element::Address(endpoint(n).ip()))
 }
 
-/// The number of a backend of this node.
+/// Returns the number of a backend of this node.
 fn number(scene: &Scene, n: u8) -> Option<u32> {
     scene.kernel.state.members.get(&encapsulated(n)).copied().flatten()
 }
@@ -36,7 +36,7 @@ fn any(number: u16) -> SocketAddr {
 }
 
 #[test]
-fn clients_outside_reach_backends_on_other_nodes_by_a_tunnel_and_those_here_by_translation() {
+fn clients_outside_reach_remote_backends_by_a_tunnel_and_local_ones_by_translation() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(direct(port(1, &[1, 11]))));
     for address in [load_balancer(1), node_port(1)] {
@@ -45,11 +45,11 @@ fn clients_outside_reach_backends_on_other_nodes_by_a_tunnel_and_those_here_by_t
     let inside = scene.kernel.state.servers.iter();
     let inside = inside.filter(|((service, _), _)| matches!(service, Virtual::Address { .. }));
     assert!(inside.clone().count() == 6 && inside.clone().all(|(_, server)| server.method == TRANSLATE));
-    assert_eq!(scene.mark(cluster_ip(1)), None, "whoever asks there may know no way for the reply");
+    assert_eq!(scene.mark(cluster_ip(1)), None, "a client of a ClusterIP may have no route for the reply");
 }
 
 #[test]
-fn only_ports_that_differ_by_direct_return_alone_are_not_for_other_nodes() {
+fn ports_with_a_mark_for_direct_server_return_only_are_in_the_set_direct() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(direct(port(1, &[1, 11]))));
     scene.serve(2, Some(direct(local_policy(port(2, &[1, 11])))));
@@ -68,7 +68,7 @@ fn only_ports_that_differ_by_direct_return_alone_are_not_for_other_nodes() {
 }
 
 #[test]
-fn where_packets_are_to_travel_in_udp_a_service_is_served_as_any_other() {
+fn a_service_with_fou_is_served_without_direct_server_return() {
     let mut scene = Scene::new(Rules { encapsulation: Encapsulation::Fou, ..Rules::default() });
     scene.serve(1, Some(direct(port(1, &[1, 11]))));
     assert_eq!((scene.mark(load_balancer(1)), number(&scene, 1)), (None, None));
@@ -76,7 +76,7 @@ fn where_packets_are_to_travel_in_udp_a_service_is_served_as_any_other() {
 }
 
 #[test]
-fn an_endpoint_on_no_node_is_reached_by_translation() {
+fn an_endpoint_without_a_node_is_reached_by_translation() {
     let mut scene = Scene::new(Rules::default());
     let mut port = direct(port(1, &[11, 12]));
     port.endpoints.get_mut(&endpoint(12)).unwrap().node = None;
@@ -86,7 +86,7 @@ fn an_endpoint_on_no_node_is_reached_by_translation() {
 }
 
 #[test]
-fn a_nodes_own_address_is_never_encapsulated_for() {
+fn an_endpoint_at_a_nodes_own_address_is_reached_by_translation() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(direct(port(1, &[1, 2, 11, 12]))));
     scene.desired.nodes =
@@ -98,7 +98,7 @@ fn a_nodes_own_address_is_never_encapsulated_for() {
 }
 
 #[test]
-fn a_service_that_gets_or_loses_direct_return_changes_how_servers_are_reached() {
+fn a_service_that_gets_or_loses_direct_server_return_changes_its_forwarding_methods() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(local_policy(port(1, &[1, 11]))));
     scene.serve(1, Some(direct(port(1, &[1, 11]))));
@@ -109,12 +109,12 @@ fn a_service_that_gets_or_loses_direct_return_changes_how_servers_are_reached() 
 }
 
 #[test]
-fn what_others_encapsulate_for_a_backend_here_gets_to_its_port_whatever_the_frontends_is() {
+fn encapsulated_packets_for_a_local_backend_reach_its_port_from_any_frontend() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(direct(port(1, &[1, 2, 11]))));
     let (one, two) = (number(&scene, 1).unwrap(), number(&scene, 2).unwrap());
     assert_ne!(one, two);
-    assert_eq!(number(&scene, 11), None, "another node's");
+    assert_eq!(number(&scene, 11), None, "it is a backend of another node");
     for (number, n) in [(one, 1), (two, 2)] {
         for member in [
             target(Set::Targets, number, load_balancer(1), n),
@@ -124,15 +124,15 @@ fn what_others_encapsulate_for_a_backend_here_gets_to_its_port_whatever_the_fron
         }
     }
     let of_vips = scene.kernel.state.members.keys().filter(|(set, _)| *set == Set::Targets);
-    assert_eq!(of_vips.count(), 4, "two backends at a load balancer's address and at this node's NodePort");
-    // Another service with the same backend, from which it is told by its frontend.
+    assert_eq!(of_vips.count(), 4, "two backends, each at a load balancer's address and at a NodePort");
+    // The frontend distinguishes another service with the same backend.
     scene.serve(2, Some(direct(port(2, &[1]))));
     assert_eq!(number(&scene, 1), Some(one));
     assert!(scene.kernel.state.members.contains_key(&target(Set::Targets, one, load_balancer(2), 1)));
 }
 
 #[test]
-fn of_two_ports_of_one_pod_one_gets_what_is_encapsulated_and_a_changed_port_takes_its_place() {
+fn one_of_two_ports_of_a_pod_gets_the_encapsulated_packets_and_a_new_port_replaces_it() {
     let other = SocketAddr::new(endpoint(1).ip(), 9090);
     let on = |ports: &[SocketAddr]| {
         let mut port = direct(port(1, &[1]));
@@ -153,7 +153,7 @@ fn of_two_ports_of_one_pod_one_gets_what_is_encapsulated_and_a_changed_port_take
     assert_eq!(values(&scene), [Some(8080)]);
     assert!(scene.serve(1, Some(on(&[other]))).is_complete());
     assert_eq!(values(&scene), [Some(9090)]);
-    // What an earlier agent left is held, but never beside what has its place.
+    // A target of an earlier agent is held, but never beside its replacement.
     scene.desired.ports.insert(key(1), on(&[endpoint(1)]));
     scene.start(Rules::default());
     scene.sync_as(&Dirty { ports: [key(1)].into(), incomplete: true, ..Dirty::default() });
@@ -161,7 +161,7 @@ fn of_two_ports_of_one_pod_one_gets_what_is_encapsulated_and_a_changed_port_take
 }
 
 #[test]
-fn a_number_is_not_given_again_while_what_is_not_read_yet_may_have_it() {
+fn a_number_is_not_reused_while_an_unread_service_may_have_it() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(direct(port(1, &[1]))));
     let first = number(&scene, 1).unwrap();
@@ -173,7 +173,7 @@ fn a_number_is_not_given_again_while_what_is_not_read_yet_may_have_it() {
 }
 
 #[test]
-fn only_what_nodes_encapsulate_is_taken() {
+fn the_set_of_nodes_has_the_addresses_of_nodes_only() {
     let nodes = |scene: &Scene| -> Vec<IpAddr> {
         let members = scene.kernel.state.members.keys();
         let addresses = members.filter_map(|member| match member {
@@ -185,14 +185,18 @@ fn only_what_nodes_encapsulate_is_taken() {
     let mut scene = Scene::new(Rules::default());
     scene.desired.cluster_sources = ["10.244.0.0/16".parse().unwrap()].into();
     scene.serve(1, Some(direct(port(1, &[1]))));
-    assert_eq!(nodes(&scene), [[172, 16, 0, 1], [172, 16, 0, 2]].map(IpAddr::from), "and no pods");
+    assert_eq!(
+        nodes(&scene),
+        [[172, 16, 0, 1], [172, 16, 0, 2]].map(IpAddr::from),
+        "it has no addresses of pods"
+    );
     scene.desired.nodes.remove("elsewhere");
     scene.sync_as(&Dirty { nodes: true, ..Dirty::default() });
     assert_eq!(nodes(&scene), [IpAddr::from([172, 16, 0, 1])]);
 }
 
 #[test]
-fn a_node_port_at_an_address_that_other_nodes_do_not_know_is_served_by_translation() {
+fn a_node_port_at_an_address_unknown_to_other_nodes_is_served_by_translation() {
     let mut scene = Scene::new(Rules::default());
     scene.desired.nodes.remove("here");
     scene.serve(1, Some(direct(port(1, &[1, 11]))));
@@ -201,7 +205,7 @@ fn a_node_port_at_an_address_that_other_nodes_do_not_know_is_served_by_translati
 }
 
 #[test]
-fn the_device_comes_before_what_is_sent_to_it_and_goes_after_it() {
+fn the_device_is_made_before_its_members_and_removed_after_them() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(direct(port(1, &[1]))));
     let place = |scene: &Scene, is_it: fn(&Op) -> bool| scene.kernel.done.iter().position(is_it).unwrap();
@@ -214,20 +218,20 @@ fn the_device_comes_before_what_is_sent_to_it_and_goes_after_it() {
 }
 
 #[test]
-fn nothing_is_sent_to_a_device_that_can_not_be_made() {
+fn no_packet_goes_to_a_device_that_the_kernel_refuses() {
     let mut scene = Scene::new(Rules::default());
     scene.kernel.refuses_tunnels = true;
     let report = scene.serve(1, Some(direct(port(1, &[1, 11]))));
     assert_eq!(report.pending, [(key(1), "no such module".to_owned())]);
     assert_eq!(number(&scene, 1), None);
-    assert_eq!(scene.servers(tcp(load_balancer(1))).len(), 2, "who sends to this node is served");
+    assert_eq!(scene.servers(tcp(load_balancer(1))).len(), 2, "clients of this node are served");
     scene.kernel.refuses_tunnels = false;
     assert!(scene.sync([]).is_complete());
     assert!(number(&scene, 1).is_some() && scene.kernel.state.tunnels.contains(&Family::V4));
 }
 
 #[test]
-fn a_new_agent_takes_numbers_and_devices_over_and_makes_again_what_is_gone() {
+fn a_new_agent_takes_over_numbers_and_devices_and_restores_missing_ones() {
     let mut scene = Scene::new(Rules::default());
     for n in 1..6 {
         scene.serve(n, Some(direct(port(n, &[n, n + 10]))));
@@ -245,13 +249,13 @@ fn a_new_agent_takes_numbers_and_devices_over_and_makes_again_what_is_gone() {
 }
 
 #[test]
-fn a_number_is_given_again_once_its_backend_is_gone_and_never_to_two() {
+fn a_number_is_reused_once_its_backend_is_gone() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(direct(port(1, &[1]))));
     scene.serve(2, Some(direct(port(2, &[1]))));
     let first = number(&scene, 1).unwrap();
     scene.serve(1, Some(direct(port(1, &[2]))));
-    assert_eq!(number(&scene, 1), Some(first), "the second service still has it");
+    assert_eq!(number(&scene, 1), Some(first), "the second service still uses the backend");
     assert_ne!(number(&scene, 2), Some(first));
     scene.serve(2, None);
     scene.serve(2, Some(direct(port(2, &[3]))));
@@ -259,7 +263,7 @@ fn a_number_is_given_again_once_its_backend_is_gone_and_never_to_two() {
 }
 
 #[test]
-fn what_an_earlier_agent_took_stays_while_not_everything_could_be_read() {
+fn numbers_and_devices_of_an_earlier_agent_stay_until_all_objects_are_readable() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(direct(port(1, &[1]))));
     let before = scene.kernel.state.clone();
@@ -273,7 +277,7 @@ fn what_an_earlier_agent_took_stays_while_not_everything_could_be_read() {
 }
 
 #[test]
-fn segments_leave_room_for_the_outer_header_on_the_narrowest_way() {
+fn segment_sizes_leave_room_for_the_outer_header_at_the_smallest_mtu() {
     let mut scene = Scene::new(Rules::default());
     scene.plan.set_topology(&Topology { mtu: Some(1450), ..topology() });
     let sizes = |scene: &Scene| -> Vec<Option<u32>> {

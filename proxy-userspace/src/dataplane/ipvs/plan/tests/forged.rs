@@ -8,7 +8,7 @@ use crate::model::Dirty;
 
 const NODES: [[u8; 4]; 2] = [[172, 16, 0, 1], [172, 16, 0, 2]];
 
-/// The addresses in a set.
+/// Returns the addresses in a set.
 fn addresses(scene: &Scene, wanted: Set) -> Vec<IpAddr> {
     let members = scene.kernel.state.members.keys();
     let addresses = members.filter_map(|(set, element)| match element {
@@ -18,7 +18,7 @@ fn addresses(scene: &Scene, wanted: Set) -> Vec<IpAddr> {
     addresses.collect()
 }
 
-/// A Service with Direct Server Return and without a NodePort.
+/// Returns a port with Direct Server Return and without a NodePort.
 fn without_node_port(n: u8) -> crate::model::ServicePort {
     let mut port = direct(port(n, &[11]));
     port.frontends.retain(|one| one.address.port() == load_balancer(n).port());
@@ -26,13 +26,13 @@ fn without_node_port(n: u8) -> crate::model::ServicePort {
 }
 
 #[test]
-fn pods_may_encapsulate_nothing_for_what_nodes_decapsulate() {
+fn the_set_of_inner_destinations_has_the_addresses_for_which_nodes_decapsulate() {
     let mut scene = Scene::new(Rules::default());
     let inner = |scene: &Scene| addresses(scene, Set::InnerDestinations);
     scene.serve(1, Some(port(1, &[11])));
     assert_eq!(inner(&scene), [] as [IpAddr; 0], "no node decapsulates for a Service without DSR");
     scene.serve(2, Some(without_node_port(2)));
-    assert_eq!(inner(&scene), [load_balancer(2).ip()], "nor at a cluster IP");
+    assert_eq!(inner(&scene), [load_balancer(2).ip()], "nor for a ClusterIP");
     scene.serve(3, Some(direct(port(3, &[11]))));
     let all = [IpAddr::from(NODES[0]), NODES[1].into(), load_balancer(2).ip(), load_balancer(3).ip()];
     assert_eq!(inner(&scene), all, "a NodePort is reached at every node");
@@ -43,7 +43,7 @@ fn pods_may_encapsulate_nothing_for_what_nodes_decapsulate() {
 }
 
 #[test]
-fn what_this_node_does_not_serve_counts_as_well() {
+fn addresses_that_this_node_does_not_serve_count_as_well() {
     let excluded = vec!["203.0.113.0/24".parse().unwrap()];
     for rules in [
         Rules { excluded, ..Rules::default() },
@@ -56,7 +56,7 @@ fn what_this_node_does_not_serve_counts_as_well() {
 }
 
 #[test]
-fn nodes_are_known_at_once_and_follow_their_objects() {
+fn the_addresses_of_nodes_follow_their_objects() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(direct(port(1, &[11]))));
     assert_eq!(addresses(&scene, Set::Nodes), NODES.map(IpAddr::from));
@@ -67,7 +67,7 @@ fn nodes_are_known_at_once_and_follow_their_objects() {
 }
 
 #[test]
-fn nodes_take_no_fou_from_pods_where_they_take_any() {
+fn fou_from_pods_is_dropped_if_nodes_accept_fou() {
     use Encapsulation::{Fou, Ipip};
     for (encapsulation, also_taken, takes_fou) in
         [(Ipip, None, false), (Ipip, Some(Fou), true), (Fou, None, true), (Fou, Some(Ipip), true)]
@@ -80,7 +80,7 @@ fn nodes_take_no_fou_from_pods_where_they_take_any() {
 }
 
 #[test]
-fn tunnels_are_guarded_before_anything_is_served_and_until_nothing_is() {
+fn inner_destinations_are_added_before_the_service_and_removed_after_it() {
     let mut scene = Scene::new(Rules::default());
     let is_about = |op: &Op| match op {
         Op::ChangeMembers { add, delete } => {
@@ -95,7 +95,7 @@ fn tunnels_are_guarded_before_anything_is_served_and_until_nothing_is() {
     assert!(
         place(&scene, &is_about) < place(&scene, &|op| matches!(op, Op::PutService(of, _) if *of == service))
     );
-    // A new agent finds it as it is.
+    // A new agent changes nothing.
     scene.start(Rules::default());
     assert_eq!(scene.sync_all().writes, 0);
     scene.serve(1, None);

@@ -7,13 +7,13 @@ use crate::dataplane::ipvs::state::{Server, Set, Virtual};
 use crate::model::{Dirty, Family, Protocol};
 
 #[test]
-fn a_tcp_server_that_goes_keeps_its_connections_until_the_last_has_ended() {
+fn a_removed_tcp_server_keeps_its_connections_until_the_last_has_ended() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(port(1, &[1, 2])));
     scene.serve(1, Some(port(1, &[1])));
     let service = tcp(cluster_ip(1));
     assert_eq!(scene.servers(service), BTreeMap::from([(endpoint(1), 1), (endpoint(2), 0)]));
-    assert_eq!(scene.sync_all().writes, 0, "it waits");
+    assert_eq!(scene.sync_all().writes, 0, "the draining server stays");
     assert_eq!(scene.plan.draining().count(), 3);
     scene.plan.has_drained(service, endpoint(2));
     let report = scene.plan.execute(&mut scene.kernel);
@@ -22,7 +22,7 @@ fn a_tcp_server_that_goes_keeps_its_connections_until_the_last_has_ended() {
 }
 
 #[test]
-fn a_server_that_returns_is_taken_off_the_list() {
+fn a_server_that_returns_drains_no_longer() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(port(1, &[1, 2])));
     scene.serve(1, Some(port(1, &[1])));
@@ -31,11 +31,11 @@ fn a_server_that_returns_is_taken_off_the_list() {
     assert_eq!(scene.servers(tcp(cluster_ip(1)))[&endpoint(2)], 1);
     assert_eq!(scene.plan.draining().count(), 0);
     scene.serve(1, Some(port(1, &[1])));
-    assert_eq!(scene.plan.draining().count(), 3, "it has to drain anew");
+    assert_eq!(scene.plan.draining().count(), 3, "the server drains anew");
 }
 
 #[test]
-fn a_datagrams_server_that_goes_is_gone_at_once() {
+fn a_removed_udp_or_sctp_server_is_gone_at_once() {
     for protocol in [Protocol::Udp, Protocol::Sctp] {
         let of = |endpoints: &[u8]| {
             let mut port = port(1, endpoints);
@@ -51,7 +51,7 @@ fn a_datagrams_server_that_goes_is_gone_at_once() {
 }
 
 #[test]
-fn the_last_server_drains_as_well_though_new_clients_are_refused() {
+fn the_last_server_drains_although_new_clients_are_refused() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(local_policy(port(1, &[1, 11]))));
     let marked = Virtual::Mark { family: Family::V4, mark: scene.mark(load_balancer(1)).unwrap() };
@@ -64,7 +64,7 @@ fn the_last_server_drains_as_well_though_new_clients_are_refused() {
 }
 
 #[test]
-fn weights_of_zero_that_an_earlier_agent_left_are_put_back_or_drain_on() {
+fn servers_with_weight_zero_from_an_earlier_agent_are_restored_or_drain_on() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(port(1, &[1, 2])));
     let service = tcp(cluster_ip(1));
@@ -79,7 +79,7 @@ fn weights_of_zero_that_an_earlier_agent_left_are_put_back_or_drain_on() {
 }
 
 #[test]
-fn a_new_agent_writes_nothing_that_is_right_already() {
+fn a_new_agent_writes_nothing_that_is_already_correct() {
     let mut scene = Scene::new(Rules::default());
     for n in 1..20 {
         let port = local_policy(restricted(port(n, &[n, n + 20]), &["10.0.0.0/8"]));
@@ -94,13 +94,13 @@ fn a_new_agent_writes_nothing_that_is_right_already() {
 }
 
 #[test]
-fn what_an_earlier_agent_served_goes_once_everything_could_be_read() {
+fn virtual_services_of_an_earlier_agent_stay_until_all_objects_are_readable() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(port(1, &[1])));
     scene.serve(2, Some(port(2, &[2])));
     let before = scene.kernel.state.clone();
     scene.desired.ports.remove(&key(1));
-    // The endpoints of the second one can't be read either.
+    // The endpoints of the second service are unreadable, too.
     scene.desired.ports.insert(key(2), port(2, &[]));
     scene.start(Rules::default());
     let ports = scene.desired.ports.keys().cloned().collect();
@@ -113,7 +113,7 @@ fn what_an_earlier_agent_served_goes_once_everything_could_be_read() {
 }
 
 #[test]
-fn what_somebody_deleted_is_made_again_after_a_read_back() {
+fn entries_that_another_process_deleted_are_restored_after_a_read_back() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(port(1, &[1])));
     let before = scene.kernel.state.clone();
@@ -129,7 +129,7 @@ fn what_somebody_deleted_is_made_again_after_a_read_back() {
 }
 
 #[test]
-fn nobody_is_let_in_where_the_rules_can_not_be_written() {
+fn no_client_is_admitted_if_writing_the_rules_fails() {
     let mut scene = Scene::new(Rules::default());
     scene.sync([]);
     scene.kernel.patience = Some(0);
@@ -142,11 +142,11 @@ fn nobody_is_let_in_where_the_rules_can_not_be_written() {
 }
 
 #[test]
-fn a_port_whose_service_the_kernel_refuses_is_named_and_others_are_served() {
+fn a_port_with_a_refused_virtual_service_is_reported_and_others_are_served() {
     let mut scene = Scene::new(Rules::default());
     scene.desired.ports.insert(key(1), port(1, &[1]));
     scene.desired.ports.insert(key(2), port(2, &[2]));
-    // The members are written, and the first service is.
+    // The kernel accepts the members and the first service.
     scene.kernel.patience = Some(2);
     let report = scene.sync_all();
     let pending: Vec<_> = report.pending.iter().map(|(port, why)| (port.clone(), why.as_str())).collect();
@@ -157,7 +157,7 @@ fn a_port_whose_service_the_kernel_refuses_is_named_and_others_are_served() {
 }
 
 #[test]
-fn one_endpoint_more_among_many_services_is_one_server_for_each_address() {
+fn one_new_endpoint_adds_one_server_for_each_address() {
     let mut scene = Scene::new(Rules::default());
     for n in 1..100 {
         scene.desired.ports.insert(key(n), port(n, &[n, n + 100]));
@@ -173,7 +173,7 @@ fn one_endpoint_more_among_many_services_is_one_server_for_each_address() {
 }
 
 #[test]
-fn an_address_that_moves_to_another_service_is_never_unguarded() {
+fn an_address_that_moves_to_another_service_keeps_its_source_ranges() {
     let mut scene = Scene::new(Rules::default());
     scene.serve(1, Some(port(1, &[1])));
     let mut other = restricted(port(2, &[2]), &["10.0.0.0/8"]);

@@ -1,4 +1,4 @@
-//! Any sequence of changes, with any operation failing, ends in the state that a fresh start would make.
+//! Any sequence of changes ends in the state of a fresh start, even if operations fail.
 
 use proptest::prelude::*;
 
@@ -7,12 +7,12 @@ use crate::dataplane::ipvs::plan::Rules;
 use crate::dataplane::ipvs::state::{Server, Set, State};
 use crate::model::{Protocol, ServicePort};
 
-/// One change: which service, and what it becomes.
+/// A change of a service to a new port, or to none.
 #[derive(Clone, Debug)]
 struct Change {
     service: u8,
     port: Option<ServicePort>,
-    /// The operation after so many fails.
+    /// The number of operations before all others fail.
     patience: Option<usize>,
     /// Whether a new agent starts first.
     restart: bool,
@@ -43,7 +43,7 @@ fn make(n: u8, endpoints: &[u8], local: bool, closed: bool, protocol: u8) -> Ser
     port
 }
 
-/// Without servers that drain, marks, and numbers of backends: which those are depends on history.
+/// Returns the state without draining servers, marks and numbers of backends, which depend on history.
 fn settled(state: &State) -> State {
     let mut state = state.clone();
     state.servers.retain(|_, Server { weight, .. }| *weight > 0);
@@ -57,7 +57,7 @@ fn settled(state: &State) -> State {
 
 proptest! {
     #[test]
-    fn any_history_ends_where_a_fresh_start_does(changes in changes()) {
+    fn any_history_ends_in_the_state_of_a_fresh_start(changes in changes()) {
         let mut scene = Scene::new(Rules::default());
         for change in changes {
             if change.restart {

@@ -1,4 +1,4 @@
-//! Desired states, and a kernel that holds what it is told.
+//! Desired states, and a kernel in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ use crate::model::{
 };
 use crate::node::Topology;
 
-/// The key of service number `n`.
+/// Returns the key of service `n`.
 pub fn key(n: u8) -> PortKey {
     let service = ServiceKey { namespace: "default".to_owned(), name: format!("svc{n}") };
     PortKey { service, port: String::new(), family: Family::V4 }
@@ -30,7 +30,7 @@ pub fn node_port(n: u8) -> SocketAddr {
     SocketAddr::from(([172, 16, 0, 1], 30_000 + u16::from(n)))
 }
 
-/// Endpoint number `n`; those below 10 are on this node.
+/// Returns endpoint `n`. Endpoints below 10 are on this node.
 pub fn endpoint(n: u8) -> SocketAddr {
     SocketAddr::from(([10, 244, 1, n], 8080))
 }
@@ -43,7 +43,7 @@ pub fn member(set: Set, address: SocketAddr) -> (Set, Element) {
     (set, Element::Port(Protocol::Tcp, address))
 }
 
-/// A port of service `n` with a cluster IP, a NodePort and a load balancer address.
+/// Returns a port of service `n` with a ClusterIP, a NodePort and a load balancer's address.
 pub fn port(n: u8, endpoints: &[u8]) -> ServicePort {
     let kinds = [
         (cluster_ip(n), FrontendKind::ClusterIp),
@@ -77,7 +77,7 @@ pub fn port(n: u8, endpoints: &[u8]) -> ServicePort {
     }
 }
 
-/// externalTrafficPolicy Local: of all but the cluster IP.
+/// Sets externalTrafficPolicy Local. It does not apply to the ClusterIP.
 pub fn local_policy(mut port: ServicePort) -> ServicePort {
     let local = |frontend: Frontend| match (frontend.scope, frontend.kind) {
         (Scope::External, FrontendKind::NodePort | FrontendKind::LoadBalancer) => {
@@ -89,7 +89,7 @@ pub fn local_policy(mut port: ServicePort) -> ServicePort {
     port
 }
 
-/// Direct Server Return; the endpoints that are not on this node are on another one.
+/// Sets Direct Server Return, and puts the endpoints outside this node on another node.
 pub fn direct(mut port: ServicePort) -> ServicePort {
     port.forwarding = Forwarding::Dsr;
     for endpoint in port.endpoints.values_mut().filter(|endpoint| !endpoint.local) {
@@ -117,17 +117,17 @@ pub fn topology() -> Topology {
     }
 }
 
-/// A kernel that does as it is told, unless it is told not to.
+/// A kernel that carries out every operation, unless a test makes it fail.
 #[derive(Debug, Default)]
 pub struct FakeKernel {
     pub state: State,
-    /// Everything that was done, in order.
+    /// All operations so far, in order.
     pub done: Vec<Op>,
-    /// Fails the operations after so many.
+    /// The number of operations before all others fail.
     pub patience: Option<usize>,
-    /// It has no module for devices that take outer headers off.
+    /// Whether the kernel has no module for decapsulating devices.
     pub refuses_tunnels: bool,
-    /// Service ports as they must be guarded whenever their services are there.
+    /// Members that must exist whenever their virtual services do.
     pub guarded: BTreeSet<(Set, Element)>,
 }
 
@@ -154,22 +154,22 @@ impl FakeKernel {
                 state.services.insert(service, scheduling);
             }
             Op::DeleteService(service) => {
-                assert!(state.services.remove(&service).is_some(), "{service} is not there");
+                assert!(state.services.remove(&service).is_some(), "{service} does not exist");
                 state.servers.retain(|(of, _), _| *of != service);
             }
             Op::PutServer(service, address, server) => {
-                assert!(state.services.contains_key(&service), "{service} is not there");
+                assert!(state.services.contains_key(&service), "{service} does not exist");
                 state.servers.insert((service, address), server);
             }
             Op::DeleteServer(service, address) => {
-                assert!(state.servers.remove(&(service, address)).is_some(), "{address} is not there");
+                assert!(state.servers.remove(&(service, address)).is_some(), "{address} does not exist");
             }
             Op::ChangeMembers { add, delete } => {
                 for (member, mark) in delete {
                     assert_eq!(state.members.remove(&member), Some(mark), "{member:?}");
                 }
                 for (member, mark) in add {
-                    assert_eq!(state.members.insert(member, mark), None, "there already");
+                    assert_eq!(state.members.insert(member, mark), None, "the member exists already");
                 }
             }
             Op::AddAddress(address) => assert!(state.addresses.insert(address)),
@@ -179,15 +179,15 @@ impl FakeKernel {
         }
     }
 
-    /// What must hold after every single operation, since the next one may never come.
+    /// Checks what must hold after every single operation, because the next one may never come.
     fn judge(&self) {
         for service in self.state.services.keys() {
             let Virtual::Address { protocol, address } = service else { continue };
             let place = Element::Port(*protocol, *address);
             let has = |set| self.state.members.contains_key(&(set, place.clone()));
-            assert!(has(Set::Services), "{service} can't be told to be ours");
+            assert!(has(Set::Services), "{service} has no member in `Services`");
             let must = self.guarded.contains(&(Set::Restricted, place.clone()));
-            assert!(!must || has(Set::Restricted), "{service} is open to everybody");
+            assert!(!must || has(Set::Restricted), "{service} is open to all clients");
         }
         for (member, number) in &self.state.members {
             let leads_somewhere = match (member, number) {
@@ -198,7 +198,7 @@ impl FakeKernel {
                 ((Set::Encapsulated, _), _) => self.state.tunnels.contains(&Family::V4),
                 _ => true,
             };
-            assert!(leads_somewhere, "{member:?} leads nowhere");
+            assert!(leads_somewhere, "{member:?} has no virtual service or device");
         }
     }
 }
@@ -220,14 +220,14 @@ impl Scene {
         scene
     }
 
-    /// A new agent finds what is in the kernel.
+    /// Starts a new agent with the state in the kernel.
     pub fn start(&mut self, rules: Rules) {
         self.plan = Plan::new(rules, self.kernel.state.clone());
         self.plan.set_topology(&topology());
         self.kernel.done.clear();
     }
 
-    /// Serves `port` as service `n`, or nothing.
+    /// Serves `port` as service `n`; `None` removes the service.
     pub fn serve(&mut self, n: u8, port: Option<ServicePort>) -> SyncReport {
         match port {
             Some(port) => self.desired.ports.insert(key(n), port),
@@ -259,7 +259,7 @@ impl Scene {
         self.kernel.state.members.contains_key(&member(set, address))
     }
 
-    /// The mark of packets from outside to an address.
+    /// Returns the mark of packets from outside to an address.
     pub fn mark(&self, address: SocketAddr) -> Option<u32> {
         self.kernel.state.members.get(&member(Set::Marks, address)).copied().flatten()
     }
