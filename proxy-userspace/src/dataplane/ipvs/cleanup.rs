@@ -1,4 +1,4 @@
-//! The clean-up of everything that IPVS mode made.
+//! The clean-up of IPVS mode.
 
 use super::netlink::{Device, Ipvs, Kind};
 use super::state::State;
@@ -12,9 +12,9 @@ pub struct Cleaned {
     pub removed: Vec<String>,
 }
 
-/// Removes our virtual services, devices and the table, and nothing else. Refused while an agent runs.
+/// Removes our virtual services, our devices and our table, and nothing else. Fails while an agent runs.
 ///
-/// Without the kernel's module for a thing, the thing was never there.
+/// A missing kernel module is no error, because nothing of its kind can exist then.
 pub fn cleanup() -> Result<Cleaned, OpenError> {
     let _lock = lock()?;
     let mut cleaned = Cleaned::default();
@@ -52,7 +52,7 @@ pub fn cleanup() -> Result<Cleaned, OpenError> {
 
 /// Returns our members and addresses, and the device.
 ///
-/// The agent makes the table first. Without the table, or without nft, everything there belongs to others.
+/// The agent makes the table first. Without the table, or without nft, everything belongs to other software.
 pub(super) fn found() -> Result<Option<(State, Device)>, OpenError> {
     let members = match nft::read() {
         Ok(Some(found)) => found.members,

@@ -4,7 +4,7 @@ use std::io;
 
 use super::nft::NftError;
 
-/// The errors of opening the IPVS data plane. One line each.
+/// The errors of opening the IPVS data plane. Each is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The agent has no permission.
@@ -17,16 +17,16 @@ pub enum OpenError {
     #[error("the kernel has no IPVS scheduler {0}: module ip_vs_{0} is missing (modprobe ip_vs_{0})")]
     Scheduler(&'static str),
     /// IPVS refuses the probe.
-    #[error("IPVS: {0}")]
+    #[error("IPVS refused a request: {0}")]
     Ipvs(io::Error),
     /// The list of connections can't be read.
-    #[error("connections: {0}")]
+    #[error("reading the connections of IPVS failed: {0}")]
     Connections(io::Error),
     /// The dummy device is missing and can't be made.
     #[error("the kernel makes no dummy device: module dummy is missing (modprobe dummy)")]
     NoDummy,
     /// The dummy device can't be read or changed.
-    #[error("{device}: {0}", device = super::DEVICE)]
+    #[error("reading or changing device {device} failed: {0}", device = super::DEVICE)]
     Dummy(io::Error),
     /// The table can't be read or written.
     #[error(transparent)]
@@ -35,7 +35,7 @@ pub enum OpenError {
     #[error("another agent serves this network namespace by IPVS; one at a time can")]
     InUse,
     /// The lock can't be checked.
-    #[error("lock: {0}")]
+    #[error("locking IPVS mode in this network namespace failed: {0}")]
     Lock(io::Error),
 }
 

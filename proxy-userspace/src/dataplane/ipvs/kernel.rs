@@ -1,4 +1,4 @@
-//! The kernel's side: carries operations out, and reads the state back.
+//! The access to the kernel: it carries operations out, and reads the state back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -17,7 +17,7 @@ use super::{DEVICE, Settings, Timeouts};
 use crate::dataplane::ipvs::state::{Scheduling, Server};
 use crate::model::{Family, Protocol, Scheduler};
 
-/// Documentation addresses: no Service has them.
+/// The place of the probe. It is a documentation address (RFC 5737), which no Service has.
 const PROBE: SocketAddr =
     SocketAddr::V4(std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(198, 51, 100, 0), 20_000));
 
@@ -26,23 +26,23 @@ const PROBE: SocketAddr =
 pub struct Kernel {
     ipvs: Ipvs,
     dummy: Device,
-    /// The devices that decapsulate.
+    /// The decapsulating devices.
     tunnels: [Tunnel; 2],
     layout: Layout,
     /// The bare table, for kernels that refuse the whole one.
     bare: Layout,
-    /// What is against it, in a line, since when the bare one is there.
+    /// The reason for the bare table in one line; `None` with the whole table.
     refusal: Option<String>,
     excluded: Vec<IpNet>,
     generation: Generation,
-    /// nftables' generation when the rules were found to be ours.
+    /// The generation of nftables at the last check that found our rules intact.
     seen: Option<u32>,
-    /// Whether the state has to be read back, because something was not as expected.
+    /// Whether the state must be read back, because the kernel did not act as expected.
     is_in_doubt: bool,
 }
 
 impl Kernel {
-    /// Connects to the kernel after a probe of IPVS. Makes nothing.
+    /// Connects to the kernel after a probe of IPVS. Leaves nothing behind.
     pub fn open(settings: &Settings) -> Result<Self, OpenError> {
         let mut ipvs = Ipvs::open().map_err(OpenError::ipvs)?;
         probe(&mut ipvs, settings.rules.scheduler)?;
@@ -82,7 +82,7 @@ impl Kernel {
             return Err(format!("the device {DEVICE} is gone"));
         }
         self.tunnels.iter_mut().try_for_each(Tunnel::check)?;
-        // To list the rules takes a process, and mostly nothing has changed.
+        // Listing the rules takes a process. An unchanged generation saves it.
         let now = self.generation.read().ok();
         if now.is_some() && now == self.seen {
             return Ok(());
@@ -92,7 +92,7 @@ impl Kernel {
                 self.seen = now;
                 Ok(())
             }
-            Ok(Some(_)) => Err(format!("somebody changed the rules of table {}", nft::TABLE)),
+            Ok(Some(_)) => Err(format!("another process changed the rules of table {}", nft::TABLE)),
             Ok(None) => Err(format!("the table {} is gone", nft::TABLE)),
             Err(error) => Err(error.to_string()),
         }
@@ -125,7 +125,7 @@ impl Kernel {
         }
     }
 
-    /// Returns our state in the kernel. Device and table exist afterwards.
+    /// Returns our state in the kernel. Makes the device and the table if they are missing.
     pub fn read(&mut self) -> Result<State, OpenError> {
         let found = nft::read()?;
         let members = found.as_ref().map(|found| found.members.clone()).unwrap_or_default();
@@ -137,7 +137,7 @@ impl Kernel {
         let addresses = addresses.into_iter().filter(|address| !self.is_excluded(*address)).collect();
         let mut state = State { addresses, members, ..State::default() };
         for tunnel in &mut self.tunnels {
-            // Without the rules they are of no use: those who need them are told when they are to be made.
+            // The devices are useless without the rules. `raise_tunnel` then reports the refusal.
             if tunnel.find().map_err(OpenError::dummy)? && self.refusal.is_none() {
                 state.tunnels.insert(tunnel.family());
             }
@@ -193,7 +193,9 @@ impl Kernel {
         let done = self.ipvs.put_servers(&all);
         self.is_in_doubt |= done.iter().any(Result::is_err);
         let outcomes = all.iter().zip(done).map(|((service, address, _), done)| {
-            done.map_err(|error| format!("server {address} of virtual service {service}: {error}"))
+            done.map_err(|error| {
+                format!("writing server {address} of virtual service {service} failed: {error}")
+            })
         });
         outcomes.collect()
     }
@@ -208,7 +210,9 @@ impl Kernel {
         self.is_in_doubt |= done.iter().any(Result::is_err);
         let outcomes = all.iter().zip(done);
         outcomes
-            .map(|(address, done)| done.map_err(|error| format!("{DEVICE} can't have {address}: {error}")))
+            .map(|(address, done)| {
+                done.map_err(|error| format!("adding {address} to device {DEVICE} failed: {error}"))
+            })
             .collect()
     }
 
@@ -216,7 +220,7 @@ impl Kernel {
         self.tunnels.iter_mut().find(|tunnel| tunnel.family() == family)
     }
 
-    /// Returns the connections of these servers; missing servers are left out.
+    /// Returns the connections of these servers, without missing servers.
     pub fn connections(
         &mut self,
         servers: &BTreeSet<(Virtual, SocketAddr)>,
@@ -235,7 +239,7 @@ impl Kernel {
 impl plan::Kernel for Kernel {
     fn apply(&mut self, op: &Op) -> Result<(), String> {
         let of_service = |service: &Virtual, done: io::Result<()>| {
-            done.map_err(|error| format!("virtual service {service}: {error}"))
+            done.map_err(|error| format!("changing virtual service {service} failed: {error}"))
         };
         match op {
             Op::PutService(..) | Op::PutServer(..) | Op::AddAddress(_) => {
@@ -253,7 +257,8 @@ impl plan::Kernel for Kernel {
             Op::AddTunnel(family) => self.raise_tunnel(*family),
             Op::DeleteTunnel(family) => self.tunnel(*family).map_or(Ok(()), Tunnel::lower),
             Op::DeleteAddress(address) => {
-                self.dummy.take(*address).map_err(|error| format!("{DEVICE} keeps {address}: {error}"))
+                let gone = self.dummy.take(*address);
+                gone.map_err(|error| format!("removing {address} from device {DEVICE} failed: {error}"))
             }
         }
     }
@@ -274,17 +279,17 @@ fn refused(service: &Virtual, scheduling: &Scheduling, error: &io::Error) -> Str
         Some(libc::ENOENT) => format!(
             "the kernel has no IPVS scheduler {scheduler}: module ip_vs_{scheduler} is missing; virtual service {service} is not served"
         ),
-        _ => format!("virtual service {service}: {error}"),
+        _ => format!("writing virtual service {service} failed: {error}"),
     }
 }
 
 fn without_direct_return(why: &str) -> String {
     format!(
-        "the kernel refuses the rules of Direct Server Return, for which it needs the module nft_nat and CONFIG_NF_CONNTRACK_ZONES ({why}); what other nodes encapsulate for backends here is lost until the agent starts with them"
+        "the kernel refuses the rules of Direct Server Return: {why}; they need the module nft_nat and CONFIG_NF_CONNTRACK_ZONES; packets that other nodes encapsulate for backends here are lost until the agent starts with both"
     )
 }
 
-/// Adds and removes a virtual service.
+/// Adds a virtual service with a server, and removes it again.
 fn probe(ipvs: &mut Ipvs, scheduler: Scheduler) -> Result<(), OpenError> {
     let service = Virtual::Address { protocol: Protocol::Tcp, address: PROBE };
     let scheduling =

@@ -1,6 +1,6 @@
 //! The search for kube-proxy's rules in nftables and iptables.
 //!
-//! Its IPVS mode leaves addresses on a device of its own, which the node monitor sees.
+//! kube-proxy's IPVS mode leaves addresses on its own device. The node monitor sees them.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use crate::model::Family;
 const TABLE: &str = "kube-proxy";
 const CHAIN: &str = "KUBE-SERVICES";
 
-/// Returns the place of its rules, in words. The programs nft and iptables may be missing.
+/// Returns the places of kube-proxy's rules, in words. The programs nft and iptables may be missing.
 #[must_use]
 pub fn traces() -> Vec<&'static str> {
     let families = [Family::V4, Family::V6];
@@ -20,7 +20,7 @@ pub fn traces() -> Vec<&'static str> {
         nftables.as_mut().is_some_and(|nftables| families.into_iter().any(|family| asked(nftables, family)))
     };
     let in_nftables = any(|nftables, family| nftables.has_ip_table(family, TABLE).unwrap_or(false));
-    // iptables keeps its rules in nftables of the same names, unless it is the legacy one.
+    // iptables-nft keeps its rules in nftables tables of the same names. iptables-legacy does not.
     let in_iptables = any(|nftables, family| nftables.has_ip_chain(family, "nat", CHAIN).unwrap_or(false));
     [
         in_nftables.then_some("nftables' table kube-proxy"),
@@ -31,7 +31,8 @@ pub fn traces() -> Vec<&'static str> {
     .collect()
 }
 
-/// Only iptables can read legacy rules. It is asked if the kernel has a table of them.
+/// Whether legacy iptables has the chain. Only the program can read legacy rules; it runs only if the kernel
+/// has a table of them.
 fn is_in_legacy_iptables() -> bool {
     let lists = ["/proc/thread-self/net/ip_tables_names", "/proc/thread-self/net/ip6_tables_names"];
     ["iptables-legacy", "ip6tables-legacy"].into_iter().zip(lists).any(|(program, list)| {
@@ -54,7 +55,7 @@ mod tests {
 
     use super::*;
 
-    /// In a network namespace that ends with the thread.
+    /// Returns the traces of `rules` in a new network namespace, which ends with its thread.
     fn traces_of(rules: &'static str) -> Vec<&'static str> {
         let run = move || {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
@@ -67,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_kube_proxy_are_seen_in_nftables_and_iptables() {
+    fn rules_of_kube_proxy_are_found_in_nftables_and_iptables() {
         assert_eq!(traces_of(""), Vec::<&str>::new());
         assert_eq!(
             traces_of("add table inet kube-proxy\nadd table ip nat\nadd chain ip nat OTHER\n"),

@@ -44,15 +44,15 @@ use crate::dataplane::{Check, Dataplane, Mark, SyncFailure, SyncReport};
 use crate::model::{Desired, Dirty};
 use crate::node::Topology;
 
-/// The device with the addresses of Services. It has kube-proxy's name, because it takes the place of
-/// kube-proxy's.
+/// The device with the addresses of Services. It replaces kube-proxy's device, so it has the same name.
 pub const DEVICE: &str = "kube-ipvs0";
-/// Abstract sockets belong to a network namespace, as IPVS does, and go with their process.
+/// The name of the lock. An abstract socket belongs to a network namespace, as IPVS does. It ends with its
+/// process.
 const LOCK: &[u8] = b"millrace-ipvs";
 
 /// The time between two checks of draining servers for connections.
 const DRAIN_INTERVAL: Duration = Duration::from_mins(1);
-/// The time between two full reads: they take a while, and changes by others are rare.
+/// The time between two full reads. They take a while, and other processes rarely change anything.
 const READ_BACK_INTERVAL: Duration = Duration::from_mins(5);
 
 /// The settings of the IPVS data plane.
@@ -66,8 +66,8 @@ pub struct Settings {
     pub arp: Arp,
     /// The time-outs of connections.
     pub timeouts: Timeouts,
-    /// The ports of eBPF mode for SNAT. This mode leaves them out, because a node may have connections of
-    /// both.
+    /// The SNAT ports of eBPF mode. IPVS mode does not use them, because a node may have connections of both
+    /// modes.
     pub kept_ports: RangeInclusive<u16>,
 }
 
@@ -83,18 +83,18 @@ impl Default for Settings {
     }
 }
 
-/// Seconds without a packet after which IPVS forgets a connection; 0 = as the kernel has it.
+/// Seconds without a packet until IPVS forgets a connection; 0 = the kernel's value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timeouts {
     /// An established TCP connection.
     pub tcp: u32,
-    /// One that has seen a FIN.
+    /// A TCP connection after a FIN.
     pub tcp_fin: u32,
     /// A UDP flow.
     pub udp: u32,
 }
 
-/// Our state in this network namespace. It stays and goes on serving when this is dropped.
+/// Our state in this network namespace. After a drop, the kernel keeps the state and goes on serving.
 #[derive(Debug)]
 pub struct IpvsDataplane {
     plan: Plan,
@@ -105,7 +105,7 @@ pub struct IpvsDataplane {
 }
 
 impl IpvsDataplane {
-    /// Takes over the state of an earlier agent. One agent at a time may serve a network namespace.
+    /// Takes over the state of an earlier agent. Only one agent at a time may serve a network namespace.
     pub fn open(settings: &Settings) -> Result<Self, OpenError> {
         let lock = lock()?;
         let mut kernel = Kernel::open(settings)?;
@@ -129,11 +129,11 @@ impl IpvsDataplane {
             Ok(state) => {
                 let drift = drift(&self.plan.actual(), &state);
                 if !drift.is_empty() {
-                    warn!("somebody else changed {}; it is put right", drift.join(", "));
+                    warn!(changed = drift.join(", "), "IPVS state was changed by another process; restored");
                     self.plan.adopt(state);
                 }
             }
-            Err(error) => warn!("reading back: {error}"),
+            Err(error) => warn!(%error, "reading the IPVS state back failed; tried again"),
         }
     }
 
@@ -146,7 +146,9 @@ impl IpvsDataplane {
         }
         let connections = match self.kernel.connections(&servers) {
             Ok(connections) => connections,
-            Err(error) => return warn!("connections of servers that drain: {error}"),
+            Err(error) => {
+                return warn!(%error, "counting the connections of draining servers failed; tried again");
+            }
         };
         for (service, server) in &servers {
             let left = connections.get(&(*service, *server)).copied().unwrap_or_default();
@@ -156,7 +158,7 @@ impl IpvsDataplane {
             }
         }
         for failure in self.plan.execute(&mut self.kernel).failures {
-            warn!("{failure}");
+            warn!(%failure, "removing a drained server failed; tried again");
         }
     }
 }
@@ -203,7 +205,7 @@ pub fn load(settings: &Settings) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Returns the differences, in words.
+/// Returns the kinds of state that differ, in words.
 fn drift(ours: &State, found: &State) -> Vec<&'static str> {
     [
         ("virtual services", ours.services != found.services),
@@ -225,7 +227,7 @@ fn lock() -> Result<UnixListener, OpenError> {
     })
 }
 
-/// Monotonic: a clock that is set cuts no server's connections short.
+/// Returns the monotonic time. A change of the system clock must not end the draining of a server early.
 fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
 }

@@ -1,8 +1,8 @@
-//! The end of IPVS mode: its connections stay until they end, and it gets no new ones.
+//! The end of IPVS mode: existing connections go on until they end, and no new ones begin.
 //!
-//! Nothing follows the cluster any more. Sets, addresses and devices stay, because connections need them. UDP
-//! virtual services stay, because sockets that were connected before still send there. No other new packets
-//! reach them.
+//! The state no longer follows the cluster. Sets, addresses and devices stay, because connections need them.
+//! UDP virtual services stay, because sockets connected before still send there. No other new packets reach
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -18,38 +18,40 @@ use super::{OpenError, Settings, lock, nft};
 use crate::dataplane::Mark;
 use crate::model::Protocol;
 
-/// Whether an earlier agent left IPVS serving in this network namespace. Our table is made first and removed
-/// last, so it tells. The check starts no process and loads no module of IPVS.
+/// Whether an earlier agent left IPVS serving in this network namespace.
+///
+/// The answer is whether our table exists, because the agent makes it first and removes it last. The check
+/// starts no process and loads no module of IPVS.
 #[must_use]
 pub fn is_here() -> bool {
     match Generation::open().and_then(|mut nftables| nftables.has_table(nft::NAME)) {
         Ok(is_here) => is_here,
-        // A kernel without nftables has other errors for it.
+        // A kernel without nftables fails with other errors than EPERM.
         Err(error) if error.raw_os_error() != Some(libc::EPERM) => {
-            debug!("no nftables, so nothing of IPVS mode: {error}");
+            debug!(%error, "the kernel has no nftables, so IPVS mode left nothing");
             false
         }
         Err(error) => {
-            warn!("whether IPVS serves can't be asked: {error}");
+            warn!(%error, "looking for IPVS mode failed; the agent assumes that IPVS does not serve");
             false
         }
     }
 }
 
-/// The end of IPVS mode. When this is dropped, everything stays as it is.
+/// The end of IPVS mode. A drop changes nothing in the kernel.
 #[derive(Debug)]
 pub struct Retreat {
     kernel: Kernel,
     _lock: UnixListener,
 }
 
-/// The connections that are left.
+/// The remaining connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// Virtual services with connections over TCP or SCTP.
+    /// The number of virtual services with TCP or SCTP connections.
     pub services: usize,
-    /// Whether other nodes may encapsulate packets for endpoints of this one. Their connections are unknown
-    /// here.
+    /// Whether other nodes may encapsulate packets for endpoints of this node. It doesn't know their
+    /// connections.
     pub takes_encapsulated: bool,
 }
 
@@ -62,17 +64,17 @@ impl Left {
 }
 
 impl Retreat {
-    /// Takes over the state of an agent in IPVS mode, which must have ended.
+    /// Takes over the state of an agent in IPVS mode. That agent must have ended.
     pub fn begin(settings: &Settings) -> Result<Self, OpenError> {
         let lock = lock()?;
-        // Without a mark the rules would masquerade everything.
+        // The mask 0 matches every packet, so the rules would masquerade everything.
         let mark = if settings.mark.mask == 0 { Mark::default() } else { settings.mark };
         let kernel = Kernel::open(&Settings { mark, ..settings.clone() })?;
         Ok(Self { kernel, _lock: lock })
     }
 
-    /// Keeps new connections away, and removes virtual services without connections; to be repeated until
-    /// none is left.
+    /// Keeps new connections away, and removes virtual services without connections. The caller repeats this
+    /// until none is left.
     pub fn go_on(&mut self) -> Result<Left, OpenError> {
         let state = self.kernel.read()?;
         let servers: BTreeSet<(Virtual, SocketAddr)> = state.servers.keys().copied().collect();
@@ -81,14 +83,14 @@ impl Retreat {
         for part in ops.chunk_by(Op::goes_with) {
             let part: Vec<&Op> = part.iter().collect();
             for failure in self.kernel.apply_all(&part).into_iter().filter_map(Result::err) {
-                warn!("IPVS goes: {failure}");
+                warn!(error = failure, "removing IPVS failed in part; tried again");
             }
         }
         Ok(left)
     }
 }
 
-/// Returns the next operations, and the connections that are left then.
+/// The next operations, and the connections that remain after them.
 #[derive(Debug, PartialEq, Eq)]
 struct Leaving {
     ops: Vec<Op>,
@@ -97,7 +99,7 @@ struct Leaving {
 
 fn leaving(state: &State, connections: &BTreeMap<(Virtual, SocketAddr), Connections>) -> Leaving {
     let is_in_use = |place: &(Virtual, SocketAddr)| {
-        // A virtual service that can't be counted may have connections.
+        // A server without a count may have connections.
         connections.get(place).is_none_or(|had| had.active > 0 || had.inactive > 0)
     };
     let (mut closed, mut gone, mut services) = (Vec::new(), Vec::new(), 0);

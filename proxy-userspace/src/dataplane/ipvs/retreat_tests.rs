@@ -1,4 +1,4 @@
-//! What goes when IPVS goes.
+//! Tests of the order in which IPVS mode ends.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,7 @@ fn server(last: u8) -> SocketAddr {
     SocketAddr::from(([10, 244, 0, last], 8080))
 }
 
-/// Place, weight and connections of servers.
+/// The addresses, weights and connections of servers.
 type Servers<'a> = &'a [(SocketAddr, u32, u32)];
 
 fn world(services: &[(Virtual, Servers<'_>)]) -> (State, BTreeMap<(Virtual, SocketAddr), Connections>) {
@@ -31,7 +31,7 @@ fn world(services: &[(Virtual, Servers<'_>)]) -> (State, BTreeMap<(Virtual, Sock
 }
 
 #[test]
-fn servers_with_connections_get_no_more_and_all_others_go() {
+fn servers_with_connections_get_no_new_ones_and_all_others_are_removed() {
     let (web, idle) = (virtual_service(Protocol::Tcp, 80), virtual_service(Protocol::Tcp, 81));
     let (state, connections) = world(&[
         (web, &[(server(1), 1, 3), (server(2), 1, 0), (server(3), 0, 1)]),
@@ -51,7 +51,7 @@ fn servers_with_connections_get_no_more_and_all_others_go() {
 }
 
 #[test]
-fn datagrams_hold_nothing_up_and_associations_do() {
+fn udp_does_not_delay_the_end_and_sctp_does() {
     let (udp, sctp) = (virtual_service(Protocol::Udp, 53), virtual_service(Protocol::Sctp, 53));
     let (state, connections) = world(&[(udp, &[(server(1), 1, 9)]), (sctp, &[(server(1), 0, 9)])]);
     let Leaving { ops, left } = leaving(&state, &connections);
@@ -59,14 +59,14 @@ fn datagrams_hold_nothing_up_and_associations_do() {
 }
 
 #[test]
-fn what_could_not_be_counted_stays() {
+fn a_server_without_a_count_stays() {
     let web = virtual_service(Protocol::Tcp, 80);
     let (state, _) = world(&[(web, &[(server(1), 1, 0)])]);
     assert_eq!(leaving(&state, &BTreeMap::new()).left.services, 1);
 }
 
 #[test]
-fn endpoints_that_others_encapsulate_for_are_in_use() {
+fn endpoints_for_which_other_nodes_encapsulate_are_in_use() {
     let mut state = State::default();
     assert!(leaving(&state, &BTreeMap::new()).left.is_nothing());
     let pod = Element::Address(IpAddr::from([10, 244, 0, 1]));

@@ -11,11 +11,11 @@ use crate::model::{Family, Protocol};
 /// The key of a virtual service in IPVS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Virtual {
-    /// Packets with this mark; looked up before addresses.
+    /// Packets with this mark. IPVS looks marks up before addresses.
     Mark {
         /// IPv4 or IPv6.
         family: Family,
-        /// The whole mark; IPVS knows no mask.
+        /// The whole mark. IPVS has no masks.
         mark: u32,
     },
     /// Packets to this address and port.
@@ -34,24 +34,23 @@ pub struct Scheduling {
     pub scheduler: String,
     /// `IP_VS_SVC_F_*`, without the flags that only the kernel sets.
     pub flags: u32,
-    /// The time that a client keeps its server, in seconds. The kernel also keeps a value without
+    /// The time in seconds for which a client keeps its server. The kernel stores a value even without
     /// persistence.
     pub timeout: u32,
-    /// The bits of a client's address that count for persistence: a mask with IPv4, a prefix length with
-    /// IPv6.
+    /// The part of a client's address that counts for persistence: a mask for IPv4, a prefix length for IPv6.
     pub netmask: u32,
 }
 
-/// Weight and forwarding method of a real server.
+/// The weight and the forwarding method of a real server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Server {
-    /// Share of new connections; 0 = none.
+    /// The share of new connections; 0 = none.
     pub weight: u32,
     /// `IP_VS_CONN_F_*`: the forwarding method.
     pub method: u32,
 }
 
-/// Connections of a real server.
+/// The connections of a real server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connections {
     /// Established connections.
@@ -65,18 +64,18 @@ pub struct Connections {
 pub struct Traffic {
     /// Packets.
     pub packets: u64,
-    /// Bytes of the packets, from their IP headers on.
+    /// Bytes of the packets with their IP headers.
     pub bytes: u64,
 }
 
-/// A set of our table; each is there once for each family, [`Uplinks`](Self::Uplinks) once.
+/// A set of our table. Each exists once per family, except for [`Uplinks`](Self::Uplinks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Set {
-    /// Every served port. It is also the record of our virtual services.
+    /// All served ports. The set is also the record of our virtual services.
     Services,
-    /// Addresses of Services: no Service has a port of them that is not in `Services`.
+    /// Addresses of Services. A port of such an address belongs to a Service only if it is in `Services`.
     Vips,
-    /// The addresses of `Vips` whose unknown ports are refused.
+    /// The addresses in `Vips` with refused unknown ports.
     Refusing,
     /// Ports without any endpoint.
     Refused,
@@ -86,67 +85,67 @@ pub enum Set {
     DroppedInside,
     /// Ports with source ranges.
     Restricted,
-    /// The source ranges of a protocol's ports.
+    /// The source ranges of the ports of a protocol.
     Allowed(Protocol),
-    /// The mark of a port's packets from outside. A map.
+    /// A map: the mark for the packets to a port from outside.
     Marks,
-    /// Endpoints on this node: their packets keep the source address.
+    /// Endpoints on this node. Their packets keep the source address.
     Local,
-    /// Endpoints on this node, each with itself.
+    /// Pairs of an endpoint on this node and itself, for hairpin connections.
     Loop,
-    /// Sources inside the cluster whose packets come in over an uplink.
+    /// Sources inside the cluster with packets that come in over an uplink.
     Cluster,
-    /// The sources in `Cluster` that externalTrafficPolicy does not apply to: all but other nodes.
+    /// The sources in `Cluster` without other nodes. externalTrafficPolicy does not apply to them.
     Near,
-    /// Ports that clients outside are served otherwise at only because they are answered directly. Not so
-    /// those in `Cluster`.
+    /// Ports with a mark for Direct Server Return only. Sources in `Cluster` are served there as clients
+    /// inside.
     Direct,
-    /// Sources that keep their address on the way to another node.
+    /// Sources with addresses that stay on the way to another node.
     Inside,
     /// Devices toward the network.
     Uplinks,
-    /// Addresses of nodes: from another source, this node neither decapsulates nor forwards a tunnel for a
-    /// Service.
+    /// Addresses of nodes. This node neither decapsulates nor forwards tunnels for Services from any other
+    /// source.
     Nodes,
     /// Nodes that decapsulate FoU.
     FouNodes,
-    /// Addresses for which nodes decapsulate: tunnels of pods for them are forged.
+    /// Addresses for which nodes decapsulate. A pod's tunnel to such an address is forged.
     InnerDestinations,
-    /// Backends of this node that other nodes encapsulate packets for, each with its number. A map.
+    /// A map: the number of each backend of this node for which other nodes encapsulate packets.
     Encapsulated,
-    /// The destination of inner packets: from the backend's number and the frontend to the backend's address
-    /// and port. A map.
+    /// A map: the destination of inner packets. The key is the backend's number and the frontend. The value
+    /// is the backend's address and port.
     Targets,
-    /// The same for NodePorts at another node's address.
+    /// The same map for NodePorts at another node's address.
     NodeTargets,
-    /// By outgoing device, the largest segment size for a client whose packets come encapsulated. A map.
+    /// A map: the largest segment size of clients with encapsulated packets, by outgoing device.
     Segments,
 }
 
 /// A member of a set.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Element {
-    /// Address and port, for most sets.
+    /// An address and a port, for most sets.
     Port(Protocol, SocketAddr),
-    /// For sets of addresses, and `Encapsulated`.
+    /// An address, for sets of addresses and for `Encapsulated`.
     Address(IpAddr),
-    /// For `Allowed`.
+    /// A frontend and a source range, for `Allowed`.
     Range(SocketAddr, IpNet),
-    /// For `Cluster`, `Near` and `Inside`.
+    /// A range, for `Cluster`, `Near` and `Inside`.
     Net(IpNet),
-    /// For `Uplinks`.
+    /// A device, for `Uplinks`.
     Device(String),
-    /// For `Segments`.
+    /// A device with a family, for `Segments`.
     FamilyDevice(Family, String),
-    /// For `Targets` and `NodeTargets`.
+    /// A destination of inner packets, for `Targets` and `NodeTargets`.
     Target {
         /// The backend's number.
         number: u32,
         /// TCP, UDP or SCTP.
         protocol: Protocol,
-        /// What the client asks; for `NodeTargets` the address is unspecified.
+        /// The frontend. Its address is unspecified for `NodeTargets`.
         frontend: SocketAddr,
-        /// The backend's address; its port is the member's value.
+        /// The backend's address. The member's value is the backend's port.
         backend: IpAddr,
     },
 }
@@ -163,9 +162,9 @@ pub struct State {
     pub servers: BTreeMap<(Virtual, SocketAddr), Server>,
     /// Addresses on the dummy device.
     pub addresses: BTreeSet<IpAddr>,
-    /// The devices that decapsulate, by the family of the outer header.
+    /// The decapsulating devices, by the family of the outer header.
     pub tunnels: BTreeSet<Family>,
-    /// Members of sets, with their numbers where the set is a map.
+    /// Members of sets, with their values in maps.
     pub members: BTreeMap<Member, Option<u32>>,
 }
 
@@ -192,7 +191,7 @@ impl State {
 }
 
 impl Virtual {
-    /// What its packets are.
+    /// Returns the protocol of its packets.
     #[must_use]
     pub const fn protocol(&self) -> Protocol {
         match self {
@@ -211,30 +210,32 @@ impl Virtual {
     }
 }
 
-/// Marks of virtual services are `0x4d`, two bits that say which protocol, and a number. Nobody sees them but
-/// IPVS: they are set right before it looks at a packet, and taken away right after.
+/// The marks of virtual services: `0x4d`, two bits for the protocol, and a number.
+///
+/// Only IPVS sees them. The rules set a mark right before IPVS looks at a packet, and clear it right after.
 pub mod marks {
-    /// The bits that say that a mark is ours.
+    /// The bits that identify a mark of ours.
     pub const MASK: u32 = 0xff00_0000;
-    /// What they are.
+    /// The value of these bits.
     pub const VALUE: u32 = 0x4d00_0000;
-    /// Where the protocol is.
+    /// The position of the protocol.
     pub const PROTOCOL_SHIFT: u32 = 20;
-    /// The number.
+    /// The bits of the number.
     pub const NUMBER: u32 = 0x000f_ffff;
 }
 
-/// A packet that another node encapsulated carries `0x4e` and the number of the backend it is for as its
-/// mark, until what is inside has its address.
+/// The marks of packets that another node encapsulated: `0x4e` and the number of the backend.
+///
+/// A packet has this mark until the inner destination is the backend's address.
 pub mod numbers {
-    /// The bits that say that a mark is such a number.
+    /// The value of the upper bits of such a mark.
     pub const VALUE: u32 = 0x4e00_0000;
     /// The largest number.
     pub const LAST: u32 = 0x4e00_ffff;
 }
 
 impl Protocol {
-    /// The bits of a mark that stand for it.
+    /// Returns the upper bits of a mark with this protocol.
     #[must_use]
     pub const fn mark(self) -> u32 {
         let bits = match self {
@@ -253,7 +254,7 @@ impl Protocol {
         }
     }
 
-    /// The protocol of an IP protocol number.
+    /// Returns the protocol of an IP protocol number.
     #[must_use]
     pub const fn of_number(number: u16) -> Option<Self> {
         match number {
@@ -266,7 +267,7 @@ impl Protocol {
 }
 
 impl Element {
-    /// IPv4 or IPv6, if it belongs to one.
+    /// Returns IPv4 or IPv6; `None` if it belongs to neither.
     #[must_use]
     pub const fn family(&self) -> Option<Family> {
         match self {

@@ -12,7 +12,7 @@ pub enum Arp {
     Strict,
 }
 
-/// Sets wrong settings, and logs each change.
+/// Corrects wrong settings, and logs each change.
 pub fn prepare(arp: Arp) {
     let sysctls = Sysctls::default();
     for (key, wanted) in [
@@ -22,7 +22,7 @@ pub fn prepare(arp: Arp) {
     ] {
         sysctls.require(key, wanted);
     }
-    // Otherwise a reply between two pods of a bridge bypasses IPVS and has the wrong source.
+    // Without these settings, a reply between two pods of a bridge bypasses IPVS and has the wrong source.
     for key in ["bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables"] {
         sysctls.require(key, "1");
     }
@@ -35,7 +35,7 @@ pub fn prepare(arp: Arp) {
     }
 }
 
-/// Of a kernel.
+/// The major and minor number of a kernel's release.
 type Release = (u32, u32);
 
 fn release() -> Option<Release> {
@@ -48,7 +48,7 @@ fn parse(text: &str) -> Option<Release> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// From 4.1 on, a connection from a reused client port waits a second; since 5.9 it does not.
+/// Whether a connection from a reused client port waits a second: from kernel 4.1 until before 5.9.
 const fn reuses_ports_badly((major, minor): Release) -> bool {
     match major {
         4 => minor >= 1,

@@ -1,4 +1,4 @@
-//! The devices that decapsulate packets of other nodes, one for each family of the outer header.
+//! The devices that decapsulate packets from other nodes, one for each family of the outer header.
 
 use std::io;
 
@@ -7,16 +7,16 @@ use super::netlink::{Device, Kind, tunnel_address};
 use crate::model::Family;
 use crate::node::{Sysctls, device_name};
 
-/// The device of a family.
+/// The decapsulating device of a family.
 #[derive(Debug)]
 pub struct Tunnel {
     family: Family,
     device: Device,
-    /// Whether it existed at the last check, or was made since.
+    /// Whether it existed at the last check, or the agent made it since.
     is_up: bool,
 }
 
-/// The devices of both families, made or not.
+/// Returns the devices of both families. They need not exist yet.
 pub fn tunnels() -> Result<[Tunnel; 2], OpenError> {
     Ok([Tunnel::open(Family::V4)?, Tunnel::open(Family::V6)?])
 }
@@ -27,7 +27,7 @@ impl Tunnel {
         Ok(Self { family, device, is_up: false })
     }
 
-    /// The family of the outer header.
+    /// Returns the family of the outer header.
     pub const fn family(&self) -> Family {
         self.family
     }
@@ -46,7 +46,7 @@ impl Tunnel {
         Ok(self.is_up)
     }
 
-    /// Fails if it has disappeared.
+    /// Fails if the device has disappeared.
     pub fn check(&mut self) -> Result<(), String> {
         let is_gone = self.is_up && !self.device.exists().map_err(|error| self.describe(&error))?;
         if is_gone { Err(format!("the device {} is gone", self.name())) } else { Ok(()) }
@@ -66,13 +66,13 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Fails if another device has its address: all tunnels to that address would go to one of the two.
+    /// Fails if another device has its address, because only one of the two would get the packets.
     fn check_address(&mut self) -> Result<(), String> {
         let address = tunnel_address(self.family);
         let other = self.device.other_with(address).map_err(|error| self.describe(&error))?;
         other.map_or(Ok(()), |index| {
             Err(format!(
-                "the device {} has {address}, which {} needs for itself; what other nodes encapsulate for backends here is lost",
+                "the device {} has {address}, which {} needs for itself; packets that other nodes encapsulate for backends here are lost",
                 device_name(index).unwrap_or_else(|| format!("number {index}")),
                 self.name()
             ))
@@ -99,13 +99,13 @@ impl Tunnel {
     }
 
     fn describe(&self, error: &io::Error) -> String {
-        format!("{}: {error}", self.name())
+        format!("reading or changing device {} failed: {error}", self.name())
     }
 
     fn without_module(&self) -> String {
         let module = Kind::Tunnel(self.family).module();
         format!(
-            "the kernel makes no device {}: module {module} is missing (modprobe {module}); what other nodes encapsulate for backends here is lost",
+            "the kernel makes no device {}: module {module} is missing (modprobe {module}); packets that other nodes encapsulate for backends here are lost",
             self.name()
         )
     }
