@@ -1,4 +1,4 @@
-//! What is missing is named in one line, and nothing is made.
+//! Missing requirements: the agent names them in one line, and makes nothing.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -22,13 +22,13 @@ fn a_second_agent_in_the_same_namespace_is_refused() -> Result<()> {
     Ok(())
 }
 
-/// The last line of an agent on node 2, which has no other, that could not start.
+/// Returns the last line of an agent on node 2 that fails to start. Node 2 has no other agent.
 fn refused(cluster: &Cluster, flags: &[&str], prepare: fn(&mut Command)) -> Result<String> {
     let proxy = cluster.proxy(2)?;
     let read = proxy.log().len();
     let agent = proxy.start_prepared(&[&FLAGS, flags].concat(), prepare)?;
     let status = agent.wait().with_context(|| proxy.log())?;
-    ensure!(!status.success(), "the agent ended well: {}", proxy.log());
+    ensure!(!status.success(), "the agent ended without an error: {}", proxy.log());
     let log = proxy.log();
     Ok(log.get(read..).and_then(|log| log.lines().last()).unwrap_or_default().to_owned())
 }
@@ -54,7 +54,7 @@ fn without_the_program_nft_nothing_is_made() -> Result<()> {
 }
 
 #[test]
-fn without_the_right_to_nothing_is_made() -> Result<()> {
+fn without_the_capability_nothing_is_made() -> Result<()> {
     let cluster = shared();
     let line = refused(&cluster, &[], |command| {
         command.uid(65534);

@@ -1,4 +1,4 @@
-//! A node changes its mode, to and fro: no connection is cut, and what begins is the new mode's.
+//! Mode changes of a node in both directions. No connection is cut, and the new mode serves new connections.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,9 @@ const PODS: [&str; 2] = ["pod-1a", "pod-2a"];
 const IPVS: [&str; 2] = FLAGS;
 const EBPF: [&str; 2] = ["--proxy-mode", "ebpf"];
 
-/// The cluster of all tests while node 1 changes its mode. It is left with node 1 served by IPVS alone, node 2 by nobody.
+/// Returns the shared cluster while node 1 changes its mode.
+///
+/// Afterwards only IPVS serves node 1, and node 2 has no data plane.
 fn changing() -> Altered {
     Altered::new(|cluster| {
         if cluster.has_agent(2) {
@@ -26,7 +28,7 @@ fn changing() -> Altered {
 }
 
 impl Altered {
-    /// Starts node 1's agent anew, and waits until the log has these words once more.
+    /// Restarts node 1's agent, and waits until the log has these words once more.
     fn change(&mut self, flags: &[&str], words: &str) -> Result<()> {
         let said = self.proxy(1)?.log().matches(words).count();
         start_agent(self, 1, flags)?;
@@ -38,7 +40,7 @@ impl Altered {
         proxy.wait_until_within(LIMIT, words, || Ok(proxy.log().matches(words).count() >= times))
     }
 
-    /// Connections to a service's addresses of both families: from the client outside, and from a pod.
+    /// Opens connections to a Service's addresses of both families, from the client outside and from a pod.
     fn open(&self, number: u8) -> Result<Vec<LongConnections>> {
         let mut all = Vec::new();
         for family in Family::ALL {
@@ -51,7 +53,7 @@ impl Altered {
         Ok(all)
     }
 
-    /// Everything that begins is served, by each endpoint.
+    /// Checks that each endpoint serves new connections and datagrams.
     fn expect_service(&self, number: u8) -> Result<()> {
         for family in Family::ALL {
             let outside = SocketAddr::new(vip(number).of(family), 80);
@@ -65,17 +67,17 @@ impl Altered {
         Ok(())
     }
 
-    /// The weights of all servers that IPVS has over a protocol, and how many connections they have.
+    /// Returns the weight and the number of connections of each IPVS server of a protocol.
     fn servers(&self, protocol: &str) -> Result<Vec<(u32, u32)>> {
         let of_protocol = listed(self)?.into_iter().filter(|one| one.service.starts_with(protocol));
         let servers = of_protocol.flat_map(|one| one.servers);
         Ok(servers.map(|(_, weight, active, inactive)| (weight, active + inactive)).collect())
     }
 
-    /// Which connections eBPF serves.
+    /// Returns the connections that eBPF serves, in the words of the status.
     fn serves(&self) -> Result<String> {
         let status = self.proxy(1)?.json("status")?;
-        Ok(status["serves"].as_str().context("the status does not say what is served")?.to_owned())
+        Ok(status["serves"].as_str().context("the status has no field `serves`")?.to_owned())
     }
 
     fn is_pinned(&self) -> Result<bool> {
@@ -92,7 +94,7 @@ fn close(connections: Vec<LongConnections>) -> Result<()> {
 }
 
 #[test]
-fn connections_stay_and_what_begins_goes_over() -> Result<()> {
+fn connections_stay_with_the_former_mode_and_new_ones_get_the_new_mode() -> Result<()> {
     let mut node = changing();
     apply(&node, 60, &node.service("changing", 60, &PODS)?.load_balancer(vip(60)))?;
     let of_ipvs = node.open(60)?;
@@ -110,7 +112,7 @@ fn connections_stay_and_what_begins_goes_over() -> Result<()> {
     assert!(flows["ebpf"].as_array().is_some_and(|flows| flows.len() > 6), "{flows}");
     assert!(flows["ipvs"].is_object() || flows["ipvs"].is_array(), "{flows}");
 
-    // The next agent goes on with the change.
+    // The next agent continues the change.
     node.change(&EBPF, "eBPF serves new connections and datagrams")?;
     node.expect_service(60)?;
 
@@ -130,10 +132,10 @@ fn connections_stay_and_what_begins_goes_over() -> Result<()> {
 }
 
 #[test]
-fn the_former_mode_ends_with_its_time() -> Result<()> {
+fn the_former_mode_ends_after_the_drain() -> Result<()> {
     let mut node = changing();
     apply(&node, 61, &node.service("hurried", 61, &PODS)?.load_balancer(vip(61)))?;
-    // Its connections are cut in the end.
+    // The end of the drain cuts these connections.
     let lost = node.open(61)?;
     node.change(&[EBPF.as_slice(), &["--drain", "1"]].concat(), "IPVS is gone, eBPF serves alone")?;
     assert_eq!(listed(&node)?, []);
@@ -141,7 +143,7 @@ fn the_former_mode_ends_with_its_time() -> Result<()> {
     node.expect_service(61)?;
     drop(lost);
     let kept = node.open(61)?;
-    // Nothing reminds of the change: this one is none.
+    // No trace of the change is left, so the next agent starts none.
     let changes = node.proxy(1)?.log().matches("eBPF serves new connections").count();
     start_agent(&mut node, 1, &EBPF)?;
     node.expect_service(61)?;
@@ -155,7 +157,7 @@ fn the_former_mode_ends_with_its_time() -> Result<()> {
 }
 
 #[test]
-fn ipvs_goes_when_its_last_connection_has_ended() -> Result<()> {
+fn ipvs_is_removed_after_its_last_connection() -> Result<()> {
     let mut node = changing();
     apply(&node, 62, &node.service("last", 62, &PODS)?.load_balancer(vip(62)))?;
     end_agent(&mut node, 1)?;
@@ -165,7 +167,7 @@ fn ipvs_goes_when_its_last_connection_has_ended() -> Result<()> {
 }
 
 #[test]
-fn direct_return_goes_on_through_a_change_that_is_turned_round() -> Result<()> {
+fn direct_server_return_continues_through_a_reversed_change() -> Result<()> {
     let mut node = changing();
     start_agent(&mut node, 2, &IPVS)?;
     let service = node.service("direct-changing", 63, &PODS)?.load_balancer(vip(63));
@@ -179,7 +181,7 @@ fn direct_return_goes_on_through_a_change_that_is_turned_round() -> Result<()> {
         all.collect::<Result<Vec<_>>>()
     };
     let before = open(&node)?;
-    // A director in eBPF mode would send what it knows nothing of to either endpoint, by the slot.
+    // A director in eBPF mode would send packets of unknown connections to either endpoint, by the slot.
     node.change(&EBPF, "eBPF serves new connections and datagrams")?;
     node.change(&IPVS, "IPVS serves new connections and datagrams")?;
     assert_eq!(node.serves()?, "existing connections");
@@ -190,6 +192,6 @@ fn direct_return_goes_on_through_a_change_that_is_turned_round() -> Result<()> {
     }
     close(open(&node)?)?;
     close(before)?;
-    // Node 1 would wait for those who may encapsulate for its endpoint.
+    // Otherwise node 1 would wait for other nodes that may encapsulate for its endpoint.
     node.manifests().remove("direct-changing.yaml")
 }

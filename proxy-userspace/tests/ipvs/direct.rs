@@ -20,35 +20,35 @@ use crate::modules;
 
 const ETHERNET_HEADER: usize = 14;
 
-/// The cluster of all tests while node 2 serves by IPVS, too.
+/// Returns the shared cluster while IPVS serves node 2, too.
 pub fn shared() -> Altered {
     let mut direct = Altered::new(|cluster| end_agent(cluster, 2));
     start_agent(&mut direct, 2, &FLAGS).unwrap();
     direct
 }
 
-/// Runs a program in a node's namespace; returns what it printed.
+/// Runs a program in a node's namespace, and returns its output.
 pub fn output(cluster: &Cluster, node: u8, words: &[&str]) -> Result<String> {
     process::output(cluster.proxy(node)?.namespace(), words)
 }
 
-/// A map or set of a node's table, as nft prints it.
+/// Returns a map or set of a node's table in the output of nft.
 fn members(cluster: &Cluster, node: u8, kind: &str, name: &str) -> Result<String> {
     output(cluster, node, &["nft", "--numeric", "list", kind, "inet", "millrace", name])
 }
 
-/// A service with Direct Server Return whose backends are these pods.
+/// Returns a Service with Direct Server Return and these pods as backends.
 pub fn direct(cluster: &Cluster, name: &str, number: u8, pods: &[&str]) -> Result<Service> {
     let service = cluster.service(name, number, pods)?.load_balancer(vip(number));
     Ok(service.annotation("millrace.dev/forwarding", "dsr"))
 }
 
-/// Address and port of a pod's server.
+/// Returns the address and port of a pod's server.
 fn pod_address(cluster: &Cluster, pod: &str, family: Family) -> Result<SocketAddr> {
     Ok(SocketAddr::new(cluster.bed().pod(pod)?.addresses().of(family), TARGET_PORT))
 }
 
-/// Writes a service, and waits until the director has it and the backends' node takes what it sends.
+/// Writes a Service, and waits until the director encapsulates and the backends' node decapsulates.
 fn apply(cluster: &Cluster, number: u8, service: &Service) -> Result<()> {
     cluster.manifests().put_service(service)?;
     for (node, map) in [(1, "marks"), (2, "targets")] {
@@ -57,7 +57,7 @@ fn apply(cluster: &Cluster, number: u8, service: &Service) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a map of a node's table has a load balancer's address and port, for all protocols and families.
+/// Waits until a map of a node's table has a load balancer's address and port for all protocols and families.
 pub fn wait_for_places(cluster: &Cluster, node: u8, map: &str, number: u8, port: u16) -> Result<()> {
     let what = format!("{map} of node {node} have service {number}");
     cluster.proxy(node)?.wait_until_within(LIMIT, &what, || {
@@ -72,7 +72,7 @@ pub fn wait_for_places(cluster: &Cluster, node: u8, map: &str, number: u8, port:
 }
 
 #[test]
-fn a_client_is_answered_straight_by_a_backend_on_another_node() -> Result<()> {
+fn a_backend_on_another_node_answers_a_client_directly() -> Result<()> {
     let cluster = shared();
     apply(&cluster, 50, &direct(&cluster, "direct", 50, &["pod-2a", "pod-2b"])?.node_ports(31500))?;
     let straight = || Trail::direct_return("node1", "node2");
@@ -97,7 +97,7 @@ fn a_client_is_answered_straight_by_a_backend_on_another_node() -> Result<()> {
 }
 
 #[test]
-fn a_backend_of_the_director_is_chosen_beside_those_elsewhere() -> Result<()> {
+fn a_director_chooses_its_own_backends_and_those_on_other_nodes() -> Result<()> {
     let cluster = shared();
     apply(&cluster, 51, &direct(&cluster, "mixed", 51, &["pod-1a", "pod-2a"])?)?;
     for (family, protocol) in Family::ALL.into_iter().flat_map(|f| Protocol::ALL.map(|p| (f, p))) {
@@ -105,7 +105,7 @@ fn a_backend_of_the_director_is_chosen_beside_those_elsewhere() -> Result<()> {
         for answer in ask_all(cluster.bed().client(), protocol, target, &["pod-1a", "pod-2a"])? {
             assert!(answer.kept_client(), "{target}: {answer:?}");
         }
-        // Whoever is inside is served by translation.
+        // Clients inside are served by translation.
         for answer in
             ask_all(cluster.bed().pod("pod-1b")?.namespace(), protocol, target, &["pod-1a", "pod-2a"])?
         {
@@ -136,7 +136,7 @@ fn a_host_process_of_another_node_is_reached_by_translation() -> Result<()> {
 }
 
 #[test]
-fn connections_outlive_both_agents_and_new_ones_write_nothing() -> Result<()> {
+fn connections_survive_both_agents_and_the_next_agents_write_nothing() -> Result<()> {
     let mut cluster = shared();
     apply(&cluster, 53, &direct(&cluster, "lasting", 53, &["pod-2a", "pod-2b"])?)?;
     let targets = Family::ALL.map(|family| SocketAddr::new(vip(53).of(family), 80));
@@ -150,7 +150,7 @@ fn connections_outlive_both_agents_and_new_ones_write_nothing() -> Result<()> {
     let before = [state(&cluster, 1)?, state(&cluster, 2)?];
     for (node, before) in [1, 2].into_iter().zip(before) {
         start_agent(&mut cluster, node, &FLAGS)?;
-        assert_eq!(state(&cluster, node)?, before, "handles and indices tell that nothing was made anew");
+        assert_eq!(state(&cluster, node)?, before, "handles and indices must stay");
     }
     for connections in connections {
         assert_eq!(connections?.stop()?, 4);
@@ -158,7 +158,7 @@ fn connections_outlive_both_agents_and_new_ones_write_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Everything that serves on a node, connections left out.
+/// Returns the whole state of a node's data plane without connections.
 fn state(cluster: &Cluster, node: u8) -> Result<[String; 3]> {
     Ok([
         output(cluster, node, &["nft", "--handle", "list", "table", "inet", "millrace"])?,
@@ -168,7 +168,7 @@ fn state(cluster: &Cluster, node: u8) -> Result<[String; 3]> {
 }
 
 #[test]
-fn segments_and_datagrams_fit_the_way_between_the_nodes_with_the_outer_header() -> Result<()> {
+fn segments_and_datagrams_with_the_outer_header_fit_the_mtu_between_the_nodes() -> Result<()> {
     const WAY: usize = 1400;
     let cluster = shared();
     apply(&cluster, 54, &direct(&cluster, "sized", 54, &["pod-2a"])?)?;
@@ -179,7 +179,7 @@ fn segments_and_datagrams_fit_the_way_between_the_nodes_with_the_outer_header() 
         let largest = WAY - outer;
         let segment = largest - outer - 20;
         let has_size = || Ok(members(&cluster, 2, "map", set)?.contains(&format!("\"eth0\" : {segment}")));
-        cluster.proxy(2)?.wait_until_within(LIMIT, "the backend's node knows the way", has_size)?;
+        cluster.proxy(2)?.wait_until_within(LIMIT, "the backend's node has the segment size", has_size)?;
         let target = SocketAddr::new(vip(54).of(family), 80);
         let mut capture = Capture::start(cluster.bed().router(), &["node2"])?;
         let answer = cluster
@@ -198,7 +198,7 @@ fn segments_and_datagrams_fit_the_way_between_the_nodes_with_the_outer_header() 
 }
 
 #[test]
-fn a_datagram_that_may_be_cut_up_gets_there_whole_and_with_its_answer() -> Result<()> {
+fn a_datagram_without_dont_fragment_and_its_answer_arrive_whole() -> Result<()> {
     let cluster = shared();
     apply(&cluster, 59, &direct(&cluster, "large", 59, &["pod-2a"])?)?;
     let target = SocketAddr::new(vip(59).v4.into(), 80);
@@ -211,7 +211,7 @@ fn a_datagram_that_may_be_cut_up_gets_there_whole_and_with_its_answer() -> Resul
 
 const SYN_ACK: u8 = 0x12;
 
-/// The largest segment that the sender of a frame takes: the option is the first of its TCP header.
+/// Returns the largest segment size in a frame. The option must be the first of the TCP header.
 fn announced(frame: &[u8], family: Family) -> Option<usize> {
     let option = 14 + if family == Family::V4 { 20 } else { 40 } + 20;
     let [2, 4, high, low] = *frame.get(option..option + 4)? else { return None };
@@ -219,7 +219,7 @@ fn announced(frame: &[u8], family: Family) -> Option<usize> {
 }
 
 #[test]
-fn what_a_stranger_or_a_pod_encapsulates_for_a_backend_gets_to_no_service() -> Result<()> {
+fn packets_that_a_stranger_or_a_pod_encapsulates_reach_no_backend() -> Result<()> {
     let cluster = shared();
     apply(&cluster, 55, &direct(&cluster, "guarded", 55, &["pod-2a"])?)?;
     for family in Family::ALL {
@@ -229,7 +229,7 @@ fn what_a_stranger_or_a_pod_encapsulates_for_a_backend_gets_to_no_service() -> R
             let frame = Frame::ip(cluster.bed().client_addresses().of(family), frontend).udp(port, 80);
             frame.payload("who is there?").build().split_off(ETHERNET_HEADER)
         };
-        // The way to pods that only nodes know.
+        // Without this route, only nodes reach pods.
         let gateway = cluster.bed().node(2)?.addresses().of(family).to_string();
         process::output(
             cluster.bed().router(),
@@ -250,7 +250,7 @@ fn what_a_stranger_or_a_pod_encapsulates_for_a_backend_gets_to_no_service() -> R
 }
 
 #[test]
-fn a_device_that_goes_with_its_module_is_named_and_comes_back_with_it() -> Result<()> {
+fn a_device_that_vanishes_with_its_module_is_reported_and_restored_with_it() -> Result<()> {
     let cluster = shared();
     apply(&cluster, 56, &direct(&cluster, "modules", 56, &["pod-2a"])?)?;
     let target = SocketAddr::new(vip(56).v4.into(), 80);
@@ -267,7 +267,7 @@ fn a_device_that_goes_with_its_module_is_named_and_comes_back_with_it() -> Resul
 }
 
 #[test]
-fn a_service_that_is_switched_back_is_served_by_translation() -> Result<()> {
+fn a_service_that_loses_direct_server_return_is_served_by_translation() -> Result<()> {
     let cluster = shared();
     let service = cluster.service("switched", 57, &["pod-2a"])?.load_balancer(vip(57));
     apply(&cluster, 57, &direct(&cluster, "switched", 57, &["pod-2a"])?)?;
@@ -286,7 +286,7 @@ fn a_service_that_is_switched_back_is_served_by_translation() -> Result<()> {
 }
 
 #[test]
-fn cleanup_takes_everything_on_a_backends_node_away() -> Result<()> {
+fn cleanup_removes_everything_from_a_backends_node() -> Result<()> {
     let mut cluster = shared();
     apply(&cluster, 58, &direct(&cluster, "clean", 58, &["pod-2a"])?)?;
     let devices = ["millrace-tun4", "millrace-tun6"];

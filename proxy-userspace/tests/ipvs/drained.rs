@@ -1,4 +1,4 @@
-//! A server that gets no new connections goes with its last one.
+//! A draining server is removed after its last connection.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use millrace_lab::traffic::LongConnections;
 
 use crate::fixture::{Altered, FLAGS, apply, servers, start_agent};
 
-/// Agents ask once a minute, and an emulated machine takes its time.
+/// The longest wait. Agents check once a minute, and an emulated machine is slow.
 const LIMIT: Duration = Duration::from_mins(3);
-/// What has ended is forgotten at once: IPVS does so after two minutes else.
+/// Makes IPVS forget a closed connection after one second. Its default is two minutes.
 const CONFIG: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
 ipvs: {tcpTimeout: 900s, tcpFinTimeout: 1s, udpTimeout: 300s}

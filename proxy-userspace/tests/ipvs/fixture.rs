@@ -1,4 +1,4 @@
-//! What the tests share.
+//! The shared cluster of the tests, and helpers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::{Deref, DerefMut};
@@ -14,19 +14,19 @@ use millrace_lab::process;
 use millrace_lab::topology::{Family, Shape, cluster_ip};
 use millrace_lab::traffic::{Answer, Protocol, ask};
 
-/// What every agent of these tests is told.
+/// The flags of every agent of these tests.
 pub const FLAGS: [&str; 2] = ["--proxy-mode", "ipvs"];
-/// An emulated machine takes its time.
+/// The longest wait. An emulated machine is slow.
 pub const LIMIT: Duration = Duration::from_mins(1);
 
-/// The cluster of all tests while something is done to it that `restore` undoes.
+/// The shared cluster with a change that `restore` undoes at the end.
 pub struct Altered {
     cluster: MutexGuard<'static, Cluster>,
     restore: fn(&mut Cluster) -> Result<()>,
 }
 
 impl Altered {
-    /// Nothing is altered yet.
+    /// Returns the cluster before the change.
     pub fn new(restore: fn(&mut Cluster) -> Result<()>) -> Self {
         Self { cluster: shared(), restore }
     }
@@ -49,11 +49,11 @@ impl DerefMut for Altered {
 impl Drop for Altered {
     fn drop(&mut self) {
         let restored = (self.restore)(&mut self.cluster);
-        assert!(restored.is_ok() || std::thread::panicking(), "the cluster is not as it was: {restored:?}");
+        assert!(restored.is_ok() || std::thread::panicking(), "restoring the cluster failed: {restored:?}");
     }
 }
 
-/// Starts a node's agent in place of the one that runs, and waits until it says that it serves.
+/// Starts a node's agent in place of the running one, and waits until it reports that it serves.
 pub fn start_agent(cluster: &mut Cluster, node: u8, flags: &[&str]) -> Result<()> {
     if cluster.has_agent(node) {
         cluster.take_agent(node)?.stop()?;
@@ -73,7 +73,9 @@ pub fn end_agent(cluster: &mut Cluster, node: u8) -> Result<()> {
     Ok(())
 }
 
-/// Two nodes with two pods each; the first one serves by IPVS. The tests take turns.
+/// Returns the shared cluster: two nodes with two pods each. IPVS serves the first node.
+///
+/// Only one test at a time has the cluster.
 pub fn shared() -> MutexGuard<'static, Cluster> {
     static SHARED: LazyLock<Mutex<Cluster>> = LazyLock::new(|| {
         remove_own_at_exit();
@@ -84,7 +86,7 @@ pub fn shared() -> MutexGuard<'static, Cluster> {
 
 fn start() -> Result<Cluster> {
     let mut cluster = Cluster::without_agents(Shape { nodes: 2, pods: 2, ..Shape::default() }, "off")?;
-    // As bridge plugins of CNI set their ports: a packet may go back to where it came from.
+    // Bridge plugins of CNI set their ports so. A packet may leave by the port on which it came in.
     for port in ["veth-1a", "veth-1b"] {
         output(&cluster, &["ip", "link", "set", "dev", port, "type", "bridge_slave", "hairpin", "on"])?;
     }
@@ -93,16 +95,16 @@ fn start() -> Result<Cluster> {
     Ok(cluster)
 }
 
-/// One of the kernel's virtual services, as /proc/net/ip_vs has it.
+/// A virtual service of the kernel, from /proc/net/ip_vs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listed {
-    /// Such as `TCP 0A600001:0050 rr`; flags follow.
+    /// The line of the service, such as `TCP 0A600001:0050 rr`. Flags may follow.
     pub service: String,
-    /// Place, weight, active and inactive connections of each server.
+    /// The address and port, weight, active and inactive connections of each server.
     pub servers: Vec<(String, u32, u32, u32)>,
 }
 
-/// What IPVS has in node 1, as the kernel prints it.
+/// Returns the virtual services of node 1 from the kernel's list.
 pub fn listed(cluster: &Cluster) -> Result<Vec<Listed>> {
     let text = cluster
         .proxy(1)?
@@ -121,7 +123,7 @@ pub fn listed(cluster: &Cluster) -> Result<Vec<Listed>> {
     Ok(all)
 }
 
-/// `address:port` as /proc/net/ip_vs writes it.
+/// Returns `address:port` in the notation of /proc/net/ip_vs.
 pub fn place(address: SocketAddr) -> String {
     match address.ip() {
         IpAddr::V4(ip) => format!("{:08X}:{:04X}", u32::from(ip), address.port()),
@@ -132,7 +134,7 @@ pub fn place(address: SocketAddr) -> String {
     }
 }
 
-/// The servers of a virtual service over TCP: place and weight.
+/// Returns the servers of a TCP virtual service, each with its weight.
 pub fn servers(cluster: &Cluster, address: SocketAddr) -> Result<Vec<(String, u32)>> {
     let prefix = format!("TCP {} ", place(address));
     let all = listed(cluster)?;
@@ -140,7 +142,9 @@ pub fn servers(cluster: &Cluster, address: SocketAddr) -> Result<Vec<(String, u3
     Ok(found.servers.iter().map(|(place, weight, ..)| (place.clone(), *weight)).collect())
 }
 
-/// Writes a service and waits until the kernel has its servers at the cluster IPs, and no others that get connections.
+/// Writes a Service, and waits until the kernel has exactly its servers at the ClusterIPs.
+///
+/// Draining servers do not count.
 pub fn apply(cluster: &Cluster, number: u8, service: &Service) -> Result<()> {
     cluster.manifests().put_service(service)?;
     let backends = service.backends();
@@ -158,7 +162,9 @@ pub fn apply(cluster: &Cluster, number: u8, service: &Service) -> Result<()> {
     })
 }
 
-/// Asks until every one of `backends` has answered, or so often that each has had ten chances; nobody else answers.
+/// Sends requests until all of `backends` have answered, at most ten per backend.
+///
+/// Fails if another backend answers.
 pub fn ask_all(
     namespace: &Namespace,
     protocol: Protocol,
@@ -183,7 +189,7 @@ pub fn run(cluster: &Cluster, words: &[&str]) -> Result<Output> {
     process::run(cluster.proxy(1)?.namespace(), words)
 }
 
-/// The same, which must succeed; returns what it printed.
+/// Runs a program in node 1's namespace, and returns its output. The program must succeed.
 pub fn output(cluster: &Cluster, words: &[&str]) -> Result<String> {
     process::output(cluster.proxy(1)?.namespace(), words)
 }

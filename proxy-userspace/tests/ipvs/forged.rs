@@ -1,4 +1,5 @@
-//! Tunnels for Services that pods make themselves: node 1, which serves by IPVS, forwards none of them.
+//! Forged tunnels: packets for Services that pods encapsulate themselves. Node 1 serves by IPVS, and forwards
+//! none of them.
 
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
@@ -18,16 +19,17 @@ use crate::fixture::{Altered, FLAGS, LIMIT, output, start_agent};
 
 const ETHERNET_HEADER: usize = 14;
 const NODE_PORT: u16 = 31610;
-/// The payload of packets that must not leave. Like the other one it begins with no version of IP: captures would read it as a header.
+/// The payload of packets that must not leave. It must not begin with an IP version, or a capture would read
+/// it as a header.
 const FORGED: &[u8] = b"unwanted packet";
-/// The payload of those that must.
+/// The payload of packets that must leave. It must not begin with an IP version, either.
 const SENT: &[u8] = b"trustworthy packet";
-/// As CNIs do it: packets of pods leave with the node's address.
+/// The masquerading of CNI plugins: packets of pods leave with the node's address.
 const MASQUERADE: &str = "add table inet others; \
     add chain inet others post { type nat hook postrouting priority 100; }; \
     add rule inet others post oifname eth0 masquerade";
 
-/// The cluster of all tests while node 1 masquerades its pods.
+/// Returns the shared cluster while node 1 masquerades its pods.
 fn shared() -> Altered {
     let cluster = Altered::new(|cluster| {
         output(cluster, &["nft", "delete", "table", "inet", "others"])?;
@@ -37,7 +39,7 @@ fn shared() -> Altered {
     cluster
 }
 
-/// A datagram of a client that never sent it, without an Ethernet header.
+/// Returns a datagram with the address of a client, without an Ethernet header.
 fn inner(to: IpAddr, port: u16, payload: &[u8]) -> Vec<u8> {
     let client: IpAddr = match Family::of(to) {
         Family::V4 => [198, 51, 100, 99].into(),
@@ -51,7 +53,7 @@ fn inner(to: IpAddr, port: u16, payload: &[u8]) -> Vec<u8> {
         .to_vec()
 }
 
-/// Sends a datagram to the port at which nodes take FoU off.
+/// Sends a datagram to the port at which nodes decapsulate FoU.
 fn send_in_udp(namespace: &Namespace, target: IpAddr, payload: Vec<u8>) -> Result<()> {
     namespace.run(async move || {
         let any: IpAddr = if target.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() };
@@ -61,7 +63,7 @@ fn send_in_udp(namespace: &Namespace, target: IpAddr, payload: Vec<u8>) -> Resul
     })
 }
 
-/// Forged tunnels that node 1 has counted.
+/// Returns the number of forged tunnels that node 1 has counted.
 fn counted(cluster: &Cluster) -> Result<Option<u64>> {
     Ok(cluster.proxy(1)?.json("status")?["forged_tunnel"].as_u64())
 }
@@ -70,19 +72,19 @@ fn holds(frame: &[u8], payload: &[u8]) -> bool {
     frame.windows(payload.len()).any(|bytes| bytes == payload)
 }
 
-/// Waits for so many packets that may leave; none that is forged comes before the last of them.
+/// Waits until the permitted packets have left. No forged packet may leave before the last of them.
 fn expect(cluster: &Cluster, capture: Capture, sent: usize) -> Result<()> {
     let capture = RefCell::new(capture);
     let count = |payload| -> Result<usize> {
         Ok(capture.borrow_mut().packets()?.iter().filter(|captured| holds(&captured.frame, payload)).count())
     };
     cluster.proxy(1)?.wait_until_within(LIMIT, "packets leave", || Ok(count(SENT)? >= sent))?;
-    assert_eq!(count(FORGED)?, 0, "forged packets that left");
+    assert_eq!(count(FORGED)?, 0, "forged packets left");
     Ok(())
 }
 
 #[test]
-fn no_tunnel_of_a_masqueraded_pod_leaves_for_a_service_and_others_do() -> Result<()> {
+fn tunnels_of_a_masqueraded_pod_for_a_service_are_dropped_and_others_leave() -> Result<()> {
     let cluster = shared();
     let service = direct(&cluster, "forged", 61, &["pod-2a"])?.node_ports(NODE_PORT);
     cluster.manifests().put_service(&service)?;
@@ -102,7 +104,7 @@ fn no_tunnel_of_a_masqueraded_pod_leaves_for_a_service_and_others_do() -> Result
         }
         for family in Family::ALL {
             send_in_udp(pod, node, inner(vip(61).of(family), 80, FORGED))?;
-            // An unprivileged process of the node can do the same; the kernel tells it that it may not.
+            // An unprivileged process of the node can try the same. The kernel refuses it with an error.
             let refused = send_in_udp(bed.node(1)?.namespace(), node, inner(vip(61).of(family), 80, FORGED));
             assert!(refused.is_err());
             forged += 2;
@@ -115,7 +117,8 @@ fn no_tunnel_of_a_masqueraded_pod_leaves_for_a_service_and_others_do() -> Result
         send_in_udp(pod, node, inner(stranger, 80, SENT))?;
         send_in_udp(pod, node, SENT.to_vec())?;
         expect(&cluster, capture, 3)?;
-        // Node 1 forwards the tunnel of another node. Its conntrack would drop one between the addresses of the first one.
+        // Node 1 forwards the tunnel of another node. It has other addresses than the forged one, because
+        // connection tracking would drop it otherwise.
         let receiver = bed.pod("pod-1b")?;
         let capture = Capture::start(receiver.namespace(), &["eth0"])?;
         send_encapsulated(
@@ -130,7 +133,7 @@ fn no_tunnel_of_a_masqueraded_pod_leaves_for_a_service_and_others_do() -> Result
 }
 
 #[test]
-fn where_nodes_take_fou_no_pod_reaches_its_port() -> Result<()> {
+fn if_nodes_accept_fou_no_pod_reaches_its_port() -> Result<()> {
     let mut cluster = shared();
     start_agent(&mut cluster, 1, &[&FLAGS[..], &["--dsr-encap", "ipip,fou"]].concat())?;
     let bed = cluster.bed();
@@ -138,7 +141,7 @@ fn where_nodes_take_fou_no_pod_reaches_its_port() -> Result<()> {
     for family in Family::ALL {
         let before = counted(&cluster)?.unwrap_or_default();
         let capture = Capture::start(bed.router(), &["node1"])?;
-        // The first segment of a train may be anything.
+        // One UDP header may cover many segments, and the first may have any content.
         send_in_udp(pod, bed.node(2)?.addresses().of(family), FORGED.to_vec())?;
         send_in_udp(pod, bed.client_addresses().of(family), SENT.to_vec())?;
         expect(&cluster, capture, 1)?;

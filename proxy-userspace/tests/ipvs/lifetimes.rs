@@ -1,4 +1,4 @@
-//! What outlives what: connections their endpoints' removal, the kernel's state its agent.
+//! Lifetimes: connections outlive the removal of their endpoints, and the kernel's state outlives the agent.
 
 use std::net::SocketAddr;
 
@@ -39,7 +39,7 @@ fn connections_survive_the_removal_of_their_endpoint_and_new_ones_go_elsewhere()
 }
 
 #[test]
-fn a_datagrams_endpoint_that_goes_is_gone_at_once() -> Result<()> {
+fn a_removed_udp_endpoint_is_gone_at_once() -> Result<()> {
     let cluster = shared();
     apply(&cluster, 21, &cluster.service("datagrams", 21, &["pod-1a", "pod-2a"])?.load_balancer(vip(21)))?;
     let target = SocketAddr::new(vip(21).v4.into(), 80);
@@ -55,7 +55,7 @@ fn a_datagrams_endpoint_that_goes_is_gone_at_once() -> Result<()> {
 }
 
 #[test]
-fn a_killed_agent_is_not_missed_and_the_next_one_changes_nothing() -> Result<()> {
+fn connections_survive_a_killed_agent_and_the_next_one_changes_nothing() -> Result<()> {
     let mut cluster = shared();
     apply(
         &cluster,
@@ -70,7 +70,7 @@ fn a_killed_agent_is_not_missed_and_the_next_one_changes_nothing() -> Result<()>
     let (services, rules) = (names(&cluster)?, output(&cluster, &table)?);
     start_agent(&mut cluster, 1, &FLAGS)?;
     assert_eq!(names(&cluster)?, services);
-    assert_eq!(output(&cluster, &table)?, rules, "handles tell that nothing was written anew");
+    assert_eq!(output(&cluster, &table)?, rules, "handles must stay");
     assert_eq!(connections.stop()?, 6);
     Ok(())
 }
@@ -78,7 +78,7 @@ fn a_killed_agent_is_not_missed_and_the_next_one_changes_nothing() -> Result<()>
 /// Virtual services, each with its servers and their weights.
 type Names = Vec<(String, Vec<(String, u32)>)>;
 
-/// Services and servers without their connections.
+/// Returns the virtual services and servers without their connections.
 fn names(cluster: &millrace_lab::cluster::Cluster) -> Result<Names> {
     let bare =
         |servers: Vec<(String, u32, u32, u32)>| servers.into_iter().map(|(name, weight, ..)| (name, weight));
@@ -86,7 +86,7 @@ fn names(cluster: &millrace_lab::cluster::Cluster) -> Result<Names> {
 }
 
 #[test]
-fn what_somebody_deletes_is_made_again() -> Result<()> {
+fn state_that_another_process_deletes_is_restored() -> Result<()> {
     let cluster = shared();
     apply(&cluster, 23, &cluster.service("drift", 23, &["pod-1a"])?.load_balancer(vip(23)))?;
     let target = SocketAddr::new(vip(23).v4.into(), 80);
@@ -107,7 +107,7 @@ fn what_somebody_deletes_is_made_again() -> Result<()> {
 }
 
 #[test]
-fn cleanup_removes_what_is_ours_and_nothing_else() -> Result<()> {
+fn cleanup_removes_our_state_and_nothing_else() -> Result<()> {
     let mut cluster = shared();
     apply(
         &cluster,

@@ -1,10 +1,12 @@
-//! The IPVS data plane with a kernel that has it: real agents, real sockets. Needs root, the modules and nft; machines made by
-//! `cargo xtask vm` have them.
+//! Tests of the IPVS data plane with real agents and real sockets.
+//!
+//! They need root, the kernel modules of IPVS, and nft. Virtual machines of `cargo xtask vm` have all of
+//! them.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
-    reason = "a test that can't go on shall fail"
+    reason = "a test that can't go on must fail"
 )]
 
 mod bad_input;

@@ -1,4 +1,4 @@
-//! A cluster of both modes: the director and the backends' node serve by another one each.
+//! A cluster with both modes: the director and the backends' node have different ones.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ use crate::direct::{direct, wait_for_places};
 use crate::fixture::{self, Altered, FLAGS, end_agent, start_agent};
 
 #[test]
-fn a_director_that_serves_by_ipvs_reaches_pods_of_a_node_in_ebpf_mode() -> Result<()> {
+fn a_director_in_ipvs_mode_reaches_pods_of_a_node_in_ebpf_mode() -> Result<()> {
     let mut cluster = Altered::new(|cluster| end_agent(cluster, 2));
     start_agent(&mut cluster, 2, &["--proxy-mode", "ebpf"])?;
     cluster.wait_for_hooks(2)?;
@@ -25,7 +25,7 @@ fn a_director_that_serves_by_ipvs_reaches_pods_of_a_node_in_ebpf_mode() -> Resul
     cluster.expect(&Walk::to("both-modes", vip(66), 80, &["pod-2a", "pod-2b"], straight()))?;
     let node = cluster.bed().node(1)?.addresses();
     cluster.expect(&Walk::to("both-modes", node, 31566, &["pod-2a", "pod-2b"], straight()))?;
-    // The endpoints' port is another one than the Service's, and segments fit the tunnel.
+    // The port of the endpoints differs from the Service's, and segments fit the tunnel.
     let targets = Family::ALL.map(|family| SocketAddr::new(vip(66).of(family), 80));
     let mut all = Vec::new();
     for target in targets {
@@ -36,7 +36,7 @@ fn a_director_that_serves_by_ipvs_reaches_pods_of_a_node_in_ebpf_mode() -> Resul
         assert!(answer.sighting.received == 100_000 && answer.kept_client(), "{answer:?}");
         all.push(LongConnections::open(cluster.bed().client(), target, 3, 2)?);
     }
-    // Either agent may go and come.
+    // Restarts of both agents cut no connection.
     start_agent(&mut cluster, 2, &["--proxy-mode", "ebpf"])?;
     start_agent(&mut cluster, 1, &FLAGS)?;
     for connections in all {
@@ -46,7 +46,7 @@ fn a_director_that_serves_by_ipvs_reaches_pods_of_a_node_in_ebpf_mode() -> Resul
 }
 
 #[test]
-fn a_director_in_ebpf_mode_that_addresses_pods_reaches_those_of_a_node_that_serves_by_ipvs() -> Result<()> {
+fn a_director_in_ebpf_mode_that_addresses_pods_reaches_pods_of_a_node_in_ipvs_mode() -> Result<()> {
     let _turn = fixture::shared();
     let mut cluster = Cluster::without_agents(Shape { nodes: 2, pods: 1, ..Shape::default() }, "off")?;
     cluster.start_agent_with(1, &["--proxy-mode", "ebpf", "--dsr-dispatch", "pod"])?;

@@ -1,4 +1,4 @@
-//! Who reaches what, and whom the backends see.
+//! The reach of frontends: the clients that reach them, and the source addresses that backends see.
 
 use std::net::SocketAddr;
 
@@ -48,7 +48,7 @@ fn pods_and_processes_of_the_node_reach_cluster_ips_and_load_balancers() -> Resu
                 }
                 for answer in ask_all(node.namespace(), protocol, target, &BOTH)? {
                     let peer = answer.sighting.peer.ip();
-                    assert_ne!(peer, target.ip(), "a service's address is nobody's source: {answer:?}");
+                    assert_ne!(peer, target.ip(), "a Service's address must not be a source: {answer:?}");
                 }
             }
         }
@@ -70,7 +70,7 @@ fn a_pod_reaches_itself_through_its_service() -> Result<()> {
 }
 
 #[test]
-fn with_policy_local_clients_outside_get_local_backends_and_those_inside_all_of_them() -> Result<()> {
+fn with_policy_local_clients_outside_get_local_backends_and_clients_inside_all() -> Result<()> {
     let cluster = shared();
     let service = cluster.service("local", 13, &BOTH)?.node_ports(31030).load_balancer(vip(13)).local();
     apply(&cluster, 13, &service)?;
@@ -108,7 +108,7 @@ fn without_local_backends_a_client_outside_is_dropped_and_without_any_refused() 
         let target = SocketAddr::new(vip(14).of(family), 80);
         for namespace in [cluster.bed().client(), cluster.bed().node(1)?.namespace()] {
             cluster.proxy(1)?.wait_until_within(LIMIT, "refusal", || {
-                let error = ask(namespace, Protocol::Tcp, target).expect_err("nobody is there");
+                let error = ask(namespace, Protocol::Tcp, target).expect_err("the Service has no endpoint");
                 Ok(format!("{error:#}").contains("refused"))
             })?;
         }
@@ -117,7 +117,7 @@ fn without_local_backends_a_client_outside_is_dropped_and_without_any_refused() 
 }
 
 #[test]
-fn a_port_of_a_services_address_that_no_service_has_is_not_this_nodes() -> Result<()> {
+fn an_unknown_port_of_a_services_address_does_not_reach_a_process_of_the_node() -> Result<()> {
     let mut cluster = shared();
     cluster.start_host_server(1, 9191)?;
     let service = cluster.service("leak", 15, &["pod-1a"])?.load_balancer(vip(15));
@@ -128,7 +128,7 @@ fn a_port_of_a_services_address_that_no_service_has_is_not_this_nodes() -> Resul
         assert_eq!(ask(client, Protocol::Tcp, own)?.sighting.backend, "host-node1");
         let refused = SocketAddr::new(cluster_ip(15).of(family), 9191);
         for namespace in [node.namespace(), cluster.bed().pod("pod-1b")?.namespace()] {
-            let error = format!("{:#}", ask(namespace, Protocol::Tcp, refused).expect_err("not served"));
+            let error = format!("{:#}", ask(namespace, Protocol::Tcp, refused).expect_err("unknown port"));
             assert!(error.contains("refused"), "{error}");
         }
         let silent = send(client, Protocol::Tcp, SocketAddr::new(vip(15).of(family), 9191));

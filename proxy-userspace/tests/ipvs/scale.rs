@@ -1,4 +1,6 @@
-//! Many services. What the agent writes and how long that takes is in its log; with `MILLRACE_LONG` as many as a large cluster has.
+//! Many Services. The agent's log has the number of writes and their time.
+//!
+//! With `MILLRACE_LONG`, the test has as many Services as a large cluster.
 
 use std::net::Ipv4Addr;
 
@@ -12,7 +14,7 @@ use crate::fixture::{FLAGS, LIMIT};
 
 const ENDPOINTS: u16 = 5;
 
-/// The `number`th service of one family, with endpoints that nobody has; `generation` makes the first one another.
+/// Returns Service `number` of one family with unused endpoints. `generation` changes the first endpoint.
 fn objects(number: u16, generation: u8) -> [Value; 2] {
     let name = format!("many-{number}");
     let [high, low] = number.to_be_bytes();
@@ -42,14 +44,14 @@ fn objects(number: u16, generation: u8) -> [Value; 2] {
     [service, slice]
 }
 
-/// Writes them all, the seventh in a generation of its own.
+/// Writes all Services. `generation` applies to Service 7 only.
 fn put(cluster: &Cluster, services: u16, generation: u8) -> Result<()> {
     let items = (0..services).flat_map(|number| objects(number, if number == 7 { generation } else { 0 }));
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items.collect::<Vec<_>>()});
     cluster.manifests().put("many.yaml", &list.to_string())
 }
 
-/// How many things the last sync that wrote any has written, and how long that took.
+/// Returns the number of writes of the last sync with writes, and its duration.
 fn last_sync(proxy: &Proxy) -> Result<(usize, String)> {
     let log = proxy.log();
     let field = |line: &str, name: &str| {
@@ -62,7 +64,7 @@ fn last_sync(proxy: &Proxy) -> Result<(usize, String)> {
 }
 
 #[test]
-fn many_services_are_programmed_and_a_change_writes_what_is_changed() -> Result<()> {
+fn many_services_are_programmed_and_a_change_writes_only_its_entries() -> Result<()> {
     let services = if std::env::var_os("MILLRACE_LONG").is_some() { 5000 } else { 200 };
     let mut cluster = Cluster::without_agents(Shape { nodes: 1, pods: 1, ..Shape::default() }, "off")?;
     put(&cluster, services, 0)?;
@@ -77,7 +79,7 @@ fn many_services_are_programmed_and_a_change_writes_what_is_changed() -> Result<
     proxy.wait_until_within(LIMIT, "one endpoint is replaced", || Ok(last_sync(proxy)?.0 != writes))?;
     let (writes, took) = last_sync(proxy)?;
     println!("one endpoint replaced: {writes} writes took {took}");
-    // The new one comes, the old one gets nothing new.
+    // The agent adds the new server, and sets the weight of the old one to 0.
     assert_eq!(writes, 2, "{}", proxy.log());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Which server a client gets.
+//! The choice of a server: schedulers and session affinity.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -41,7 +41,7 @@ fn a_client_with_affinity_stays_with_its_server() -> Result<()> {
     cluster.manifests().put("faithful.yaml", &list.to_string())?;
     for family in Family::ALL {
         let target = SocketAddr::new(vip(31).of(family), 80);
-        // The kernel prints the time-out in ticks, of which a second has some hundreds.
+        // The kernel prints the time-out in ticks. A second has some hundreds of them.
         let wanted = format!("TCP {} rr persistent ", place(target));
         let is_wanted = |one: &Listed| {
             let rest = one.service.strip_prefix(&wanted).and_then(|rest| rest.split(' ').next());
@@ -56,7 +56,7 @@ fn a_client_with_affinity_stays_with_its_server() -> Result<()> {
             .collect::<Result<_>>()?;
         assert_eq!(names.len(), 1, "{target}: {names:?}");
     }
-    // Without it both are used.
+    // Without affinity, the client gets both servers.
     apply(&cluster, 31, &service)?;
     let target = SocketAddr::new(cluster_ip(31).v4.into(), 80);
     ask_all(cluster.bed().pod("pod-1b")?.namespace(), Protocol::Tcp, target, &both)?;

@@ -1,4 +1,4 @@
-//! What Direct Server Return needs on a backend's node, and somebody else has.
+//! Other software that uses the address or the conntrack zone of Direct Server Return on a backend's node.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use millrace_lab::traffic::{Protocol, ask};
 use crate::direct::{direct, output, shared, wait_for_places};
 use crate::fixture::{FLAGS, LIMIT, end_agent, start_agent};
 
-/// A service whose backend on node 2 is asked for before node 2 has an agent again.
+/// Writes a Service with a backend on node 2, while node 2 has no agent.
 fn apply_before_the_backends_agent(cluster: &mut Cluster, name: &str, number: u8) -> Result<()> {
     end_agent(cluster, 2)?;
     cluster.manifests().put_service(&direct(cluster, name, number, &["pod-2a"])?)?;
@@ -28,7 +28,7 @@ fn wait_for_answer(cluster: &Cluster, number: u8, family: Family) -> Result<()> 
 }
 
 #[test]
-fn a_device_that_has_the_tunnels_address_is_named_and_everything_else_is_served() -> Result<()> {
+fn a_device_with_the_tunnels_address_is_reported_and_the_other_family_is_served() -> Result<()> {
     let mut cluster = shared();
     output(&cluster, 2, &["ip", "link", "add", "taken", "type", "dummy"])?;
     output(&cluster, 2, &["ip", "address", "add", "192.0.0.8/32", "dev", "taken"])?;
@@ -46,7 +46,7 @@ fn a_device_that_has_the_tunnels_address_is_named_and_everything_else_is_served(
 }
 
 #[test]
-fn a_table_that_uses_our_zone_of_connection_tracking_is_named() -> Result<()> {
+fn a_table_that_uses_our_zone_of_connection_tracking_is_reported() -> Result<()> {
     let mut cluster = shared();
     let lines = [
         "add table inet vpn",

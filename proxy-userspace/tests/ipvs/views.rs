@@ -1,4 +1,4 @@
-//! What the command line shows where IPVS serves.
+//! The views of the command line on a node in IPVS mode.
 
 use std::net::SocketAddr;
 
@@ -11,23 +11,23 @@ use serde_json::{Value, json};
 
 use crate::fixture::{LIMIT, apply, shared};
 
-/// The rows of what a subcommand prints in node 1.
+/// Returns the rows that a subcommand prints in node 1.
 fn rows(cluster: &Cluster, subject: &str) -> Result<Vec<Value>> {
     let printed = cluster.proxy(1)?.json(subject)?;
     printed.as_array().cloned().with_context(|| format!("{subject}: no list: {printed}"))
 }
 
-/// Whether a row's fields are these, among others.
+/// Whether a row has these fields. It may have others.
 fn has(row: &Value, fields: &Value) -> bool {
     fields.as_object().is_some_and(|fields| fields.iter().all(|(name, value)| row.get(name) == Some(value)))
 }
 
-/// The row of a list with these fields.
+/// Returns the row of a list with these fields.
 fn find(rows: &[Value], fields: &Value) -> Result<Value> {
     rows.iter().find(|row| has(row, fields)).cloned().with_context(|| format!("no {fields} among {rows:#?}"))
 }
 
-/// The virtual service that leads from a frontend to its backends, for those who ask from `scope`.
+/// Returns the virtual service of a frontend for clients in `scope`.
 fn find_service(rows: &[Value], frontend: SocketAddr, protocol: Protocol, scope: &str) -> Result<Value> {
     let fields = json!({"address": frontend, "protocol": protocol.name(), "scope": scope});
     let leads = |row: &&Value| {
@@ -37,7 +37,7 @@ fn find_service(rows: &[Value], frontend: SocketAddr, protocol: Protocol, scope:
     rows.iter().find(leads).cloned().with_context(|| format!("no {fields} among {rows:#?}"))
 }
 
-/// Waits until a client outside is answered: addresses come after what serves at them.
+/// Waits until a client outside gets an answer. The agent adds addresses after their virtual services.
 fn first_answer(cluster: &Cluster, target: SocketAddr) -> Result<()> {
     let client = cluster.bed().client();
     cluster.proxy(1)?.wait_until_within(LIMIT, "an answer", || Ok(ask(client, Protocol::Tcp, target).is_ok()))
@@ -57,7 +57,7 @@ fn a_connection_and_a_datagram_are_found_by_every_subcommand() -> Result<()> {
         let asked = ask(cluster.bed().client(), Protocol::Udp, target)?;
         for (protocol, state) in [(Protocol::Tcp, "established"), (Protocol::Udp, "udp")] {
             let ends = |kind| json!({"protocol": protocol.name(), "kind": kind, "destination": target, "backend": pod});
-            // Others to it have ended already.
+            // Other connections to this frontend have ended already, in another state.
             let mut ours = ends("connection");
             ours["state"] = json!(state);
             cluster.proxy(1)?.wait_until_within(LIMIT, "the connection", || {
@@ -71,7 +71,7 @@ fn a_connection_and_a_datagram_are_found_by_every_subcommand() -> Result<()> {
             let template = find(&flows, &ends("template"))?;
             assert_eq!(template["source"], json!(SocketAddr::new(source.ip(), 0)), "{template}");
 
-            // The kernel sums counters up every two seconds.
+            // The kernel sums counters every two seconds.
             let has_counted =
                 |shown: &Value| shown["packets"].as_u64() > Some(0) && shown["bytes"].as_u64() > Some(28);
             let shown = || find_service(&rows(&cluster, "services")?, target, protocol, "all");
@@ -109,9 +109,9 @@ fn a_connection_and_a_datagram_are_found_by_every_subcommand() -> Result<()> {
 }
 
 #[test]
-fn who_is_served_by_a_mark_is_found_by_it() -> Result<()> {
+fn a_marked_virtual_service_and_its_connections_are_shown_with_the_mark() -> Result<()> {
     let cluster = shared();
-    // The kernel translates no port for a client that it remembers by a mark.
+    // The kernel does not translate the port for a client with persistence by a mark.
     let mut service = Service::new("apart", 71).port(TARGET_PORT, TARGET_PORT).load_balancer(vip(71));
     for pod in ["pod-1a", "pod-2a"] {
         service = service.pod(cluster.bed().node_of(pod)?, cluster.bed().pod(pod)?);
@@ -144,7 +144,7 @@ fn who_is_served_by_a_mark_is_found_by_it() -> Result<()> {
 }
 
 #[test]
-fn where_nobody_ever_served_there_is_one_clear_error() -> Result<()> {
+fn without_a_data_plane_each_view_prints_one_clear_error() -> Result<()> {
     let cluster = shared();
     for subject in ["services", "backends", "flows", "status"] {
         let refused = cluster.proxy(2)?.command(&[subject])?;
