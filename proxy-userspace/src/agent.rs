@@ -59,7 +59,7 @@ pub enum AgentError {
         ipvs: ipvs::OpenError,
     },
     /// A node's address is in the prefix that is reserved for encapsulated packets.
-    #[error("--dsr-outer-source: {prefix} holds {address} of node {node}; takes addresses that nobody has")]
+    #[error("--dsr-outer-source: {prefix} holds {address} of node {node}; takes unused addresses")]
     OuterSource {
         /// The flag's value.
         prefix: IpNet,

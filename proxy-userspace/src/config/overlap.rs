@@ -1,12 +1,14 @@
-//! Flags that must not name the same addresses.
+//! The check for flags that name the same addresses.
 
 use ipnet::IpNet;
 
 use super::ConfigError;
 use crate::dataplane::ebpf::OuterSource;
 
-/// Refuses outer sources that overlap with addresses of pods or Services: their packets would be taken for
-/// those of a pod or a Service. Each of `ranges` has the flag or the file that sets it.
+/// Refuses outer sources that overlap with addresses of pods or Services.
+///
+/// Other nodes would take their packets for packets of a pod or a Service. Each of `ranges` has its flag or
+/// its file.
 pub(super) fn check_outer_source(
     outer: &OuterSource,
     ranges: &[(String, &[IpNet])],
@@ -18,9 +20,7 @@ pub(super) fn check_outer_source(
                 let range = range.trunc();
                 return Err(ConfigError {
                     origin: "--dsr-outer-source".to_owned(),
-                    message: format!(
-                        "{prefix} overlaps {range} of {origin}; takes addresses that nobody has"
-                    ),
+                    message: format!("{prefix} overlaps {range} of {origin}; takes unused addresses"),
                 });
             }
         }

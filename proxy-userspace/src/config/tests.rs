@@ -51,7 +51,7 @@ fn an_outer_source_that_pods_or_services_have_is_refused_in_one_line_that_names_
             &format!("10.244.0.0/16 of the cluster in {KUBEADM}"),
         ),
     ] {
-        let line = format!("--dsr-outer-source: {prefix} overlaps {range}; takes addresses that nobody has");
+        let line = format!("--dsr-outer-source: {prefix} overlaps {range}; takes unused addresses");
         refused(&format!("{flags} --dsr-outer-source {prefix}"), &line);
         refused(&format!("{flags} --dsr-outer-source node,{prefix}"), &line);
         assert!(resolve(&format!("{flags} --dsr-outer-source 172.16.0.0/16,2001:db8:f0::/48")).is_ok());

@@ -1,4 +1,4 @@
-//! The file of `--config` while the agent runs.
+//! The watch of the file of `--config` while the agent runs.
 //!
 //! The agent ends when the file changes, as kube-proxy does. Its supervisor starts it again with the new
 //! file.
@@ -12,11 +12,11 @@ use tracing::warn;
 
 use super::{AgentArgs, Settings};
 
-/// Time between two reads of the file. A watch would not do: a ConfigMap changes by a link in another
-/// directory.
+/// The time between two reads of the file. inotify on the file is not enough, because a ConfigMap changes by
+/// a link in another directory.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The content of the file that the settings come from.
+/// The file of the settings, with its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigFile {
     pub(super) path: PathBuf,
@@ -43,7 +43,7 @@ impl ConfigFile {
             }
             match Settings::of(&self.args, self.node_name.clone(), Some(&seen)) {
                 Ok(_) => return self.path.clone(),
-                Err(error) => warn!("{error}; the agent goes on with what the file said before"),
+                Err(error) => warn!(%error, "the changed file is not accepted; the agent keeps its settings"),
             }
             refused.clone_from(&seen);
         }
@@ -62,7 +62,7 @@ mod tests {
 
     const LONG: Duration = Duration::from_mins(1);
 
-    /// A directory that goes with the test.
+    /// A directory that the test removes at its end.
     struct Directory(PathBuf);
 
     impl Directory {
@@ -86,7 +86,7 @@ mod tests {
         format!("apiVersion: {API_VERSION}\nkind: {KIND}\nmode: {mode}\n")
     }
 
-    /// Time passes as soon as everything waits for it.
+    /// Runs a test in paused time, which advances as soon as all tasks wait for it.
     fn on_paused_time(test: impl Future<Output = ()>) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
         runtime.unwrap().block_on(test);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_says_something_else_is_told_and_one_that_cannot_be_used_is_not() {
+    fn a_changed_file_is_reported_and_an_unusable_one_is_not() {
         let directory = Directory::new("config");
         let path = directory.within("config.conf");
         fs::write(&path, configuration("ipvs")).unwrap();
@@ -118,10 +118,10 @@ mod tests {
         });
     }
 
-    /// As the kubelet writes a ConfigMap: a link to a file below a link, which is renamed over the former
-    /// one.
+    /// The kubelet writes a ConfigMap as a link to a file below another link. It renames a new link over the
+    /// other one.
     #[test]
-    fn a_config_map_that_changes_is_told() {
+    fn a_changed_config_map_is_reported() {
         let directory = Directory::new("config-map");
         let within = |name: &str| directory.within(name);
         for (version, mode) in [("..1", "ipvs"), ("..2", "nftables")] {

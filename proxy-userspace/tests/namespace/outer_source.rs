@@ -83,9 +83,8 @@ fn a_prefix_that_a_node_is_in_is_refused_and_both_are_named() -> Result<()> {
         let told = String::from_utf8(output.stderr)?;
         let line = told.lines().last().unwrap_or_default();
         let node = if prefix.contains(':') { "node1" } else { "node2" };
-        let reason = format!(
-            "--dsr-outer-source: {prefix} holds {address} of node {node}; takes addresses that nobody has"
-        );
+        let reason =
+            format!("--dsr-outer-source: {prefix} holds {address} of node {node}; takes unused addresses");
         assert!(line.ends_with(&reason), "{told}");
     }
     Ok(())

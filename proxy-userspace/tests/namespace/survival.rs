@@ -67,7 +67,7 @@ fn an_agent_ends_well_when_its_configuration_file_changes_and_costs_no_datagram(
     let target = SocketAddr::new(vip(1).of(Family::ALL[0]), 80);
     let stream = Stream::start(cluster.bed().client(), target, Duration::from_millis(1))?;
     std::fs::write(&path, "mode: fast")?;
-    let refuses = || Ok(cluster.proxy(1)?.log().contains("goes on with what the file said before"));
+    let refuses = || Ok(cluster.proxy(1)?.log().contains("the changed file is not accepted"));
     cluster.proxy(1)?.wait_until("the file is refused", refuses)?;
     assert!(cluster.has_agent(1));
     std::fs::write(&path, configuration(25))?;

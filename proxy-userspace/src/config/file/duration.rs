@@ -1,4 +1,4 @@
-//! Durations as Kubernetes' configuration files write them.
+//! Durations in the notation of Kubernetes' configuration files.
 
 use std::fmt::{self, Write};
 use std::str::FromStr;
@@ -15,14 +15,14 @@ const HOUR: u64 = 60 * MINUTE;
 
 const EXPECTED: &str = "a duration such as 30s or 1h15m";
 
-/// A duration in Go's notation, such as `1h2m3.5s`; at most 292 years, as in Go. Kubernetes' files give no
-/// field a meaning for a negative one, so it is not accepted.
+/// A duration in Go's notation, such as `1h2m3.5s`, of at most 292 years, as in Go.
 ///
-/// (kube's own type of this kind panics on numbers that are too large, and prints what Go does not read.)
+/// A negative duration has no meaning in Kubernetes' files, so it is refused. The crate kube has such a type,
+/// but it panics on too large numbers, and prints text that Go can't read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GoDuration(pub Duration);
 
-/// The error for text that is no duration.
+/// The error for text other than a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("takes {EXPECTED}")]
 pub struct DurationError;
@@ -99,7 +99,7 @@ impl fmt::Display for GoDuration {
     }
 }
 
-/// Returns the text without the last zeros of its fraction.
+/// Writes a number of units without trailing zeros in its fraction.
 fn with_fraction(f: &mut fmt::Formatter<'_>, nanoseconds: u64, unit: u64, name: &str) -> fmt::Result {
     write!(f, "{}", nanoseconds / unit)?;
     let (mut rest, mut place) = (nanoseconds % unit, unit / 10);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_refused() {
+    fn text_other_than_a_duration_is_refused() {
         for text in [
             "",
             "+",

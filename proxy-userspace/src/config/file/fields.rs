@@ -1,4 +1,6 @@
-//! Every field of a `KubeProxyConfiguration` and its effect here. Warnings and the reference page are made from this list.
+//! Every field of a `KubeProxyConfiguration` and its effect.
+//!
+//! Warnings and the reference page are made from this list.
 
 /// A field of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,24 +9,24 @@ pub struct Field {
     pub path: &'static str,
     /// The flags that set the same.
     pub flags: &'static [&'static str],
-    /// What differs from the flags, or the effect of a field without flags, in sentences. Empty where the flags
-    /// say all.
+    /// The difference from the flags, or the effect of a field without flags, in sentences. Empty if there is
+    /// no difference.
     pub effect: &'static str,
-    /// Set where a value is named in a warning, because it has no effect.
+    /// Set if a value has no effect and gives a warning.
     pub unheeded: Option<Unheeded>,
 }
 
 /// A field that kube-proxy heeds and Millrace doesn't.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unheeded {
-    /// kube-proxy's defaults, as text. They and zero values ask for nothing, and give no warning.
+    /// kube-proxy's defaults, as text. They and zero values request nothing, so they give no warning.
     pub upstream: &'static [&'static str],
     /// The reason.
     pub why: &'static str,
 }
 
 impl Field {
-    /// The mode in whose section the field is. Only the section of the chosen mode counts, as in kube-proxy.
+    /// Returns the mode of the field's section. Only the section of the chosen mode counts, as in kube-proxy.
     #[must_use]
     pub fn section(&self) -> Option<&'static str> {
         let (section, _) = self.path.split_once('.')?;
@@ -36,17 +38,17 @@ impl Field {
     }
 }
 
-/// A field that does the same as flags; `effect` says what differs.
+/// Returns a field that does the same as flags. `effect` describes the difference.
 const fn same(path: &'static str, flags: &'static [&'static str], effect: &'static str) -> Field {
     Field { path, flags, effect, unheeded: None }
 }
 
-/// A field without a flag.
+/// Returns a field without a flag.
 const fn own(path: &'static str, effect: &'static str) -> Field {
     same(path, &[], effect)
 }
 
-/// A field without effect, named in a warning.
+/// Returns a field without effect, which gives a warning.
 const fn unheeded(path: &'static str, upstream: &'static [&'static str], why: &'static str) -> Field {
     own(path, "").unless(upstream, why)
 }

@@ -16,8 +16,10 @@ use crate::config::{ConfigError, HEALTHZ_PORT, Interval, METRICS_PORT, ProxyMode
 use crate::model::NodePortAddresses;
 use crate::node::{Conntrack, DevicePattern};
 
-/// What kube-proxy takes where no minSyncPeriod is set. It spares a kernel that rewrites its rules as a
-/// whole; a file that kube-proxy wrote itself says so without anybody having asked for it.
+/// kube-proxy's default of minSyncPeriod, which counts as not set.
+///
+/// kube-proxy writes it into its own files without a request. The pause helps a kernel that rewrites all
+/// rules at once. Millrace doesn't need it.
 const UPSTREAM_MIN_SYNC: Duration = Duration::from_secs(1);
 
 /// The settings of a file; `None` = the file does not set it.
@@ -30,7 +32,7 @@ pub struct FileSettings {
     pub metrics_bind_address: Option<BindAddress>,
     pub node_ports: Option<NodePortAddresses>,
     pub cluster_ranges: Option<Vec<IpNet>>,
-    /// Devices toward pods beside the usual ones.
+    /// Devices toward pods, in addition to the flag's default.
     pub pod_interface: Option<DevicePattern>,
     pub timeout_established: Option<u32>,
     pub timeout_udp: Option<u32>,
@@ -79,7 +81,7 @@ impl FileSettings {
         let established = conntrack.tcp_established_timeout.unwrap_or_default();
         self.timeout_established =
             period.seconds("conntrack.tcpEstablishedTimeout", established, LONGEST_TIMEOUT);
-        // Millrace's time-out is that of every UDP flow, so none ends earlier than the file asks.
+        // Millrace has one time-out for all UDP flows. With the longer one, no flow ends too early.
         let (udp, stream) = (conntrack.udp_timeout, conntrack.udp_stream_timeout);
         self.timeout_udp = if udp > stream {
             period.seconds("conntrack.udpTimeout", udp, LONGEST_TIMEOUT)
@@ -103,7 +105,9 @@ fn node_ports(texts: &[String], origin: Origin<'_>) -> Result<Option<NodePortAdd
     parse::node_ports(&items).map_err(|refused| refused.at(origin.at(FIELD)))
 }
 
-/// Returns the default address of the servers: it depends on the family of `bindAddress`, as in kube-proxy.
+/// Returns the default addresses of the servers.
+///
+/// They depend on the family of `bindAddress`, as in kube-proxy.
 fn default_addresses(
     text: &str,
     origin: Origin<'_>,
@@ -149,7 +153,7 @@ fn conntrack(
     Ok(Conntrack {
         max_per_core,
         min: entries("conntrack.min", section.min, defaults.min)?,
-        // A time-out that is too long for a flow is cut, with a remark.
+        // `add_periods` warns about a time-out above the limit.
         established: section
             .tcp_established_timeout
             .map_or(defaults.established, |period| in_seconds(period.0).unwrap_or(LONGEST_TIMEOUT)),
@@ -167,7 +171,7 @@ fn conntrack(
 /// The meaning of `mode`.
 struct Mode {
     meaning: Option<ProxyMode>,
-    /// Returns the section of the mode, if kube-proxy knows it.
+    /// The section of the mode, if kube-proxy knows the mode.
     section: Option<&'static str>,
     remark: Option<Remark>,
 }
@@ -196,7 +200,7 @@ impl Mode {
         }
     }
 
-    /// Returns a period and its path: that of all modes, or else that of this mode.
+    /// Returns a period and its path: the one for all modes, or else the one of this mode.
     fn period(&self, file: &KubeProxyConfiguration, field: &str) -> (String, GoDuration) {
         let (iptables, nftables, ipvs) = (&file.iptables, &file.nftables, &file.ipvs);
         let (all, iptables, nftables, ipvs) = if field == "syncPeriod" {
@@ -218,7 +222,7 @@ impl Mode {
     }
 }
 
-/// Takes periods. Zero means "not set", and a period above the limit is cut.
+/// The reader of periods. Zero means "not set", and a period above the limit becomes the limit.
 struct Period<'a> {
     origin: Origin<'a>,
     remarks: &'a mut Vec<Remark>,
@@ -241,10 +245,10 @@ impl Period<'_> {
     }
 }
 
-/// Returns the ranges inside the cluster, as kube-proxy detects them.
+/// The detection of traffic from inside the cluster, as in kube-proxy.
 ///
-/// In the modes that look at devices or at this node's own pods, nothing that comes in over an uplink is from
-/// inside: that is what no range at all means here.
+/// Some modes look at devices, or at this node's own pods. Packets from an uplink are then never from inside
+/// the cluster, so there is no range.
 struct LocalDetection {
     cluster_ranges: Vec<IpNet>,
     pod_interface: Option<DevicePattern>,
@@ -256,7 +260,7 @@ impl LocalDetection {
         let by_device = |field: &str, text: &str, suffix: &str| {
             let pattern = DevicePattern::new(&format!("{text}{suffix}"))
                 .filter(|_| !text.is_empty() && !text.contains('*'));
-            let takes = "takes the name of a device, or the begin of one, as detectLocalMode asks for it";
+            let takes = "takes the name of a device, or its beginning, as detectLocalMode requires";
             let wrong = || origin.error(field, format!("{text:?} is not accepted; {takes}"));
             let pod_interface = Some(pattern.ok_or_else(wrong)?);
             Ok(Self { cluster_ranges: Vec::new(), pod_interface })

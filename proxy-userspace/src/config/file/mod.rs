@@ -28,17 +28,17 @@ pub use schema::{
 use super::ConfigError;
 use super::error::Refused;
 
-/// What a file of this kind says it is.
+/// The accepted `apiVersion` of a file.
 pub const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
-/// What a file of this kind says it is.
+/// The accepted `kind` of a file.
 pub const KIND: &str = "KubeProxyConfiguration";
 
-/// A file, for the messages that name it.
+/// The file that messages name.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin<'a>(&'a Path);
 
 impl Origin<'_> {
-    /// Returns the place of a value for messages; an empty path stands for the file itself.
+    /// Returns the place of a value for messages. An empty path stands for the file itself.
     fn at(self, path: &str) -> String {
         let file = self.0.display();
         if path.is_empty() { file.to_string() } else { format!("{file}: {path}") }
@@ -81,7 +81,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
     })
 }
 
-/// The settings and remarks that follow from a file.
+/// Returns the settings and remarks from a file.
 pub(super) fn interpret(path: &Path, text: &[u8]) -> Result<FileSettings, ConfigError> {
     let origin = Origin(path);
     FileSettings::from_configuration(&parse(origin, text)?, origin)
@@ -117,7 +117,7 @@ fn document(text: &[u8]) -> Result<Value, String> {
     if value.is_object() { Ok(value) } else { Err(format!("takes one {KIND}, as YAML or JSON")) }
 }
 
-/// Reads through YAML's own type of value, which refuses a repeated key.
+/// Reads a document through the YAML crate's own type, which refuses a repeated key.
 fn from_yaml<'de, D: de::Deserializer<'de>>(document: D) -> Result<Value, String>
 where
     D::Error: std::fmt::Display,
@@ -126,7 +126,7 @@ where
     serde_json::to_value(value).map_err(|error| error.to_string())
 }
 
-/// Null is Go's zero value, whatever the type.
+/// Removes all nulls. Null is Go's zero value for any type.
 fn remove_nulls(value: &mut Value) {
     match value {
         Value::Object(members) => {

@@ -1,15 +1,15 @@
-//! The values of a file without effect here, each logged once.
+//! The warnings about values of a file without effect. Each is logged once.
 
 use serde_json::{Value, json};
 
 use super::{FIELDS, KubeProxyConfiguration, Origin};
 
-/// A remark on the configuration, for the log once it is open.
+/// A remark on the configuration. The agent logs it after it has opened the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remark {
     /// The effect of a value with another meaning here.
     Info(String),
-    /// A value that has no effect.
+    /// A value without effect.
     Warning(String),
 }
 
@@ -23,8 +23,7 @@ impl Remark {
     }
 }
 
-/// Returns a warning for each value of `configuration` that is set and has no effect; `section` is that of
-/// its mode.
+/// Returns a warning for each set value of `configuration` without effect. `section` is its mode's section.
 pub(super) fn remarks(
     configuration: &KubeProxyConfiguration,
     section: Option<&str>,
@@ -54,7 +53,7 @@ fn lookup<'a>(value: &'a Value, path: &str) -> &'a Value {
     path.split('.').try_fold(value, |value, name| value.get(name)).unwrap_or(&Value::Null)
 }
 
-/// Returns the value as a file would have it.
+/// Returns the value as text of a file.
 fn show(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }

@@ -9,10 +9,10 @@ use serde_json::Value;
 
 use super::duration::GoDuration;
 
-/// A `KubeProxyConfiguration`; a field that is not in the file has Go's zero value, as one that is null.
+/// A `KubeProxyConfiguration`. A missing or null field has Go's zero value.
 ///
-/// `sync_period`, `min_sync_period` and `detect_local.cluster_cidrs` are where newer versions of the format have what
-/// v1alpha1 says by mode.
+/// `sync_period`, `min_sync_period` and `detect_local.cluster_cidrs` are fields of newer versions of the
+/// format. v1alpha1 has such fields per mode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct KubeProxyConfiguration {
@@ -43,7 +43,7 @@ pub struct KubeProxyConfiguration {
     pub config_sync_period: GoDuration,
     pub port_range: String,
     pub windows_run_as_service: bool,
-    /// Gone from the format with the userspace mode; older files still have it.
+    /// Removed from the format with the userspace mode. Older files still have it.
     #[serde(skip_serializing)]
     pub udp_idle_timeout: GoDuration,
     pub sync_period: GoDuration,
@@ -64,7 +64,7 @@ pub struct ClientConnection {
 #[serde(default, deny_unknown_fields, rename_all = "camelCase")]
 pub struct Logging {
     pub format: String,
-    /// Nanoseconds, or a duration as text.
+    /// A number of nanoseconds, or a duration as text.
     pub flush_frequency: Value,
     pub verbosity: u32,
     pub vmodule: Vec<VModule>,

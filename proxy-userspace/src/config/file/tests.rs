@@ -9,7 +9,7 @@ use crate::node::DevicePattern;
 
 const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
-/// The settings of a file that is more than its head.
+/// Returns the settings of a file with more than its head.
 fn read_text(text: &str) -> Result<FileSettings, ConfigError> {
     interpret(Path::new("/c.yaml"), format!("{HEAD}{text}").as_bytes())
 }
@@ -34,7 +34,7 @@ fn warned(text: &str, lines: &[&str]) {
 }
 
 #[test]
-fn what_kubeadm_writes_is_taken_without_a_word() {
+fn the_file_of_kubeadm_gives_no_remark() {
     let settings = interpret(Path::new("/c.yaml"), include_bytes!("kubeadm.yaml")).unwrap();
     let expected = FileSettings {
         kubeconfig: Some("/var/lib/kube-proxy/kubeconfig.conf".into()),
@@ -45,7 +45,7 @@ fn what_kubeadm_writes_is_taken_without_a_word() {
 }
 
 #[test]
-fn what_kube_proxy_writes_of_its_own_defaults_asks_for_nothing_we_lack() {
+fn the_defaults_that_kube_proxy_writes_give_no_warning() {
     let settings = interpret(Path::new("/c.yaml"), include_bytes!("written.yaml")).unwrap();
     assert_eq!(settings.remarks, [Remark::Info("/c.yaml: mode: iptables is served by eBPF".to_owned())]);
     assert_eq!(settings.min_sync_interval, None);
@@ -54,7 +54,7 @@ fn what_kube_proxy_writes_of_its_own_defaults_asks_for_nothing_we_lack() {
 }
 
 #[test]
-fn what_we_can_honour_takes_effect() {
+fn every_supported_field_takes_effect() {
     let settings = interpret(Path::new("/c.json"), include_bytes!("everything.json")).unwrap();
     let ranges = ["10.0.0.0/8", "2001:db8::/32"].map(|range| range.parse().unwrap());
     let expected = FileSettings {
@@ -83,7 +83,7 @@ fn what_we_can_honour_takes_effect() {
 }
 
 #[test]
-fn modes_of_ours_and_periods_of_newer_versions_are_taken() {
+fn our_modes_and_the_periods_of_newer_versions_are_accepted() {
     let settings = read_text("mode: ebpf\nsyncPeriod: 10s\nminSyncPeriod: 2ms\n").unwrap();
     assert_eq!((settings.proxy_mode, settings.remarks), (Some(ProxyMode::Ebpf), vec![]));
     assert_eq!(settings.min_sync_interval, Some(interval("/c.yaml: minSyncPeriod", 2)));
@@ -93,7 +93,7 @@ fn modes_of_ours_and_periods_of_newer_versions_are_taken() {
 }
 
 #[test]
-fn the_mode_ipvs_has_its_own_section_and_takes_masquerade_all_from_that_of_iptables() {
+fn the_mode_ipvs_has_its_own_section_and_takes_masquerade_all_from_iptables() {
     let settings = read_text(
         "mode: ipvs\niptables: {masqueradeAll: true, syncPeriod: 7s}\nipvs: {scheduler: wlc, strictARP: true, \
          excludeCIDRs: [192.0.2.0/24], tcpTimeout: 900s, tcpFinTimeout: 2m, udpTimeout: 5m, syncPeriod: 20s, \
@@ -114,7 +114,7 @@ fn the_mode_ipvs_has_its_own_section_and_takes_masquerade_all_from_that_of_iptab
 }
 
 #[test]
-fn local_traffic_is_told_by_ranges_or_by_devices_as_kube_proxy_does() {
+fn local_traffic_is_detected_by_ranges_or_by_devices_as_in_kube_proxy() {
     let ranges = |texts: &[&str]| Some(texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>());
     for (text, cluster_ranges, device) in [
         ("clusterCIDR: 10.1.0.0/16, fd00::/64", ranges(&["10.1.0.0/16", "fd00::/64"]), None),
@@ -169,7 +169,7 @@ fn each_field_without_effect_is_named_once_with_its_path() {
 }
 
 #[test]
-fn connection_tracking_is_as_the_file_says_or_as_kube_proxy_has_it() {
+fn connection_tracking_has_the_settings_of_the_file_or_the_defaults_of_kube_proxy() {
     use crate::node::Conntrack;
 
     let of = |text: &str| read_text(text).unwrap().conntrack;
@@ -194,7 +194,7 @@ fn connection_tracking_is_as_the_file_says_or_as_kube_proxy_has_it() {
     refused("conntrack: {min: -1}", "/c.yaml: conntrack.min: -1 is not accepted; takes 0 or more");
 }
 
-/// The paths of all values in it; an empty list or map is one.
+/// Returns the paths of all values. An empty list or map counts as a value.
 fn paths(value: &Value, prefix: &str) -> Vec<String> {
     match value {
         Value::Object(members) if !members.is_empty() => {
@@ -210,7 +210,7 @@ fn paths(value: &Value, prefix: &str) -> Vec<String> {
 #[test]
 fn the_table_of_fields_has_every_field_of_the_format_once_and_sorted() {
     let value = serde_json::to_value(KubeProxyConfiguration::default()).unwrap();
-    // Read, but never written.
+    // The format reads this field, but never writes it.
     let mut expected = [paths(&value, ""), vec!["udpIdleTimeout".to_owned()]].concat();
     expected.sort();
     let listed: Vec<&str> = FIELDS.iter().map(|field| field.path).collect();
@@ -235,7 +235,7 @@ fn a_field_that_does_not_exist_is_an_error_that_names_its_path() {
 }
 
 #[test]
-fn a_wrong_value_names_file_path_and_what_is_accepted() {
+fn a_wrong_value_names_the_file_the_path_and_the_accepted_values() {
     refused(
         "mode: userspace",
         "/c.yaml: mode: \"userspace\" is not accepted; takes auto, ebpf, ipvs, iptables or nftables",
@@ -291,13 +291,13 @@ fn a_wrong_value_names_file_path_and_what_is_accepted() {
     );
     refused(
         "detectLocalMode: BridgeInterface",
-        "/c.yaml: detectLocal.bridgeInterface: \"\" is not accepted; takes the name of a device, or the begin of one, \
-         as detectLocalMode asks for it",
+        "/c.yaml: detectLocal.bridgeInterface: \"\" is not accepted; takes the name of a device, or its beginning, \
+         as detectLocalMode requires",
     );
 }
 
 #[test]
-fn a_file_of_another_kind_or_none_at_all_is_one_line() {
+fn a_file_of_another_kind_gives_an_error_of_one_line() {
     for (text, line) in [
         ("", "takes one KubeProxyConfiguration, as YAML or JSON"),
         ("# nothing\n", "takes one KubeProxyConfiguration, as YAML or JSON"),
