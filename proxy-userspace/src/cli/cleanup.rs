@@ -22,7 +22,7 @@ use crate::source::kubernetes::{DaemonSetName, connect, wait_for_daemonset};
 pub struct CleanupArgs {
     #[command(flatten)]
     show: Show,
-    /// What follows the clean-up: the end, or a wait for SIGTERM, as a DaemonSet's pod needs it
+    /// Action after the clean-up: end, or wait for SIGTERM, as a DaemonSet's pod needs it
     #[arg(long, value_name = "end|wait", value_enum, default_value_t = Then::End)]
     then: Then,
     /// Wait until this DaemonSet, which cleans nodes up, is ready on each of them; nothing is removed here
