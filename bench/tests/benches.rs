@@ -1,5 +1,5 @@
 //! Each benchmark in a short form. The figures mean nothing, but the checks do.
-#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that can't go on shall fail")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test that can't go on must fail")]
 
 use std::process::{Command, Stdio};
 

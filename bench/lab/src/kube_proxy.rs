@@ -17,9 +17,9 @@ const CLUSTER_CIDR: &str = "10.244.0.0/16,2001:db8:f::/48";
 /// The back end of its rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// By iptables.
+    /// Rules in iptables.
     Iptables,
-    /// By nftables.
+    /// Rules in nftables.
     Nftables,
 }
 

@@ -128,7 +128,7 @@ struct Choice<F: Family> {
     connection: Connection<F>,
 }
 
-/// What this node knows of a connection.
+/// This node's knowledge of a connection.
 enum Connection<F: Family> {
     /// It has this entry.
     Known(Found, &'static FlowOf<F>),

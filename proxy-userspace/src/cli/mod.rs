@@ -59,7 +59,7 @@ enum Command {
     Cleanup(cleanup::CleanupArgs),
 }
 
-/// What is shown of a BPF file system, and how.
+/// The BPF file system to show, and the form of the output.
 #[derive(Args, Clone, Debug)]
 struct Show {
     /// BPF file system with the pinned maps, or the directory in it

@@ -26,7 +26,7 @@ pub struct Status {
     counters: Vec<CounterView>,
     /// Programs of other data planes of Millrace on this node's devices.
     others: Vec<OtherView>,
-    /// What the agent says of itself; none where no agent answers.
+    /// The agent's own report; none if no agent answers.
     readiness: Option<ReadyView>,
 }
 
@@ -44,7 +44,7 @@ struct WithIpvs {
 struct OfIpvs {
     #[serde(flatten)]
     view: ipvs::StatusView,
-    /// What the agent says of itself; none where no agent answers.
+    /// The agent's own report; none if no agent answers.
     readiness: Option<ReadyView>,
 }
 

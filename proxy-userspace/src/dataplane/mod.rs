@@ -30,7 +30,7 @@ pub trait Dataplane {
     /// Keeps house every few seconds, with or without changes: writes the heartbeat and deletes
     /// expired entries.
     ///
-    /// Returns the time of the next call, if it shall be earlier.
+    /// Returns the time of the next call, if it must be earlier.
     fn housekeep(&mut self, now_monotonic_seconds: u64) -> Option<Duration>;
 
     /// Checks that the kernel still serves as planned. The agent calls it as often as housekeeping,

@@ -109,7 +109,7 @@ mod tests {
     fn a_node_that_retires_leaves_the_telling_to_others_if_there_are_any() {
         let mut electorate = Electorate::new("node1");
         electorate.retire("node1");
-        assert!(electorate.elects_this_node("any"), "there is nobody else");
+        assert!(electorate.elects_this_node("any"), "there is no other node");
         let mut others = electorates(&NODES);
         for electorate in &mut others {
             electorate.retire("node1");

@@ -66,11 +66,11 @@ pub struct Metrics {
     snat_ports: Gauge,
     snat_ports_used: Gauge,
     snat_crowded: Gauge,
-    /// Of /healthz and /livez.
+    /// The counters of /healthz and /livez.
     pub probes: ProbeCounters,
-    /// Of /readyz.
+    /// The gauges of /readyz.
     pub conditions: ConditionGauges,
-    /// Of the source.
+    /// The signs of life of the source.
     pub signs: Signs,
     /// The data plane that serves, once it is known.
     pub mode: Arc<OnceLock<Mode>>,

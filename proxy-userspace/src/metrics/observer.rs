@@ -114,7 +114,7 @@ fn is_applied(report: &SyncReport) -> bool {
 }
 
 impl Observer for MetricsObserver {
-    /// What is there at the start is counted, but its triggers are not: they were somebody else's to meet.
+    /// Counts the objects that exist at the start, but not their triggers. Their latency is not this agent's.
     fn listing(&mut self, batch: &[SourceEvent]) {
         self.count(batch);
     }

@@ -171,7 +171,7 @@ fn a_node_goes_on_serving_as_before_when_its_object_is_gone_and_follows_the_next
     let nodes = &model.desired().nodes;
     assert_eq!(nodes["node-1"], ["192.0.2.7".parse().unwrap()].into());
     let sources = model.desired().cluster_sources.iter().map(ToString::to_string).collect::<Vec<_>>();
-    assert_eq!(sources, ["192.0.2.7/32"], "the former address is nobody's now");
+    assert_eq!(sources, ["192.0.2.7/32"], "the former address is no longer a node's");
 }
 
 #[test]

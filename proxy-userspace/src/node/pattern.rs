@@ -34,7 +34,8 @@ impl DevicePattern {
         }
         true
     }
-    /// Where no pattern is given: what the usual network plugins call the host's end of a pod's device.
+    /// Returns the default patterns: the names that common network plugins give to the host's end of a pod's
+    /// device.
     #[must_use]
     pub fn defaults() -> Vec<Self> {
         ["veth*", "tap*", "cni*", "cali*", "lxc*", "kube-bridge"]

@@ -6,7 +6,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
-    reason = "a test that can't go on shall fail"
+    reason = "a test that can't go on must fail"
 )]
 
 mod attack;

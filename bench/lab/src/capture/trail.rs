@@ -63,7 +63,7 @@ impl Trail {
 impl fmt::Display for Trail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = |set: &BTreeSet<String>| match set.len() {
-            0 => "nobody".to_owned(),
+            0 => "none".to_owned(),
             _ => set.iter().map(String::as_str).collect::<Vec<_>>().join("+"),
         };
         if *self == Self::default() {

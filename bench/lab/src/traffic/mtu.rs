@@ -16,7 +16,7 @@ use crate::patience::patience;
 /// Whether packets may be fragmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragments {
-    /// By the sender and, with IPv4, by any router.
+    /// The sender and, with IPv4, any router may fragment.
     Allowed,
     /// No host may fragment.
     Forbidden,

@@ -39,7 +39,7 @@ pub struct Maps {
     pub of6: FamilyMaps<Addr6>,
     /// Ways by id.
     pub ways: Vector<Way>,
-    /// By way id: the end of an MTU that a router named, and the MTU before it.
+    /// The end of an MTU that a router named, and the MTU before it, by way id.
     pub narrowed: Vector<u64>,
     /// Backends on this node by service and hint.
     pub hints: Table<HintKey, u32>,

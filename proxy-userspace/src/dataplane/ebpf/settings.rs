@@ -18,9 +18,9 @@ use crate::model::{Algorithm, Desired, Forwarding, ServicePort};
 /// Settings of the eBPF data plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Where a BPF file system is mounted, or a directory inside one (`--bpffs-path`).
+    /// The mount point of a BPF file system, or a directory inside one (`--bpffs-path`).
     pub bpffs_path: PathBuf,
-    /// How `xdp_ingress` is attached (`--xdp`).
+    /// The attachment of `xdp_ingress` (`--xdp`).
     pub xdp: XdpMode,
     /// Flow time-outs (`--timeout-*`).
     pub timeouts: Timeouts,
@@ -142,9 +142,9 @@ impl Dispatch {
 /// The outer sources of encapsulated packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OuterSource {
-    /// What other nodes send from there is taken.
+    /// The IPv4 prefix. This node accepts packets that other nodes send from it.
     pub v4: Option<Ipv4Net>,
-    /// The same for IPv6.
+    /// The IPv6 prefix.
     pub v6: Option<Ipv6Net>,
     /// The outer source that this node sends from.
     pub own: OwnSource,
@@ -161,14 +161,14 @@ pub enum OwnSource {
 }
 
 impl OuterSource {
-    /// As the flag says it.
+    /// Returns the words of the flag.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         let node = (self.own == OwnSource::Node).then(|| "node".to_owned());
         node.into_iter().chain(self.prefixes().map(|prefix| prefix.to_string())).collect()
     }
 
-    /// What nobody else may have an address of.
+    /// Returns the prefixes. No node, pod or Service may have an address in them.
     pub fn prefixes(&self) -> impl Iterator<Item = IpNet> {
         [self.v4.map(IpNet::V4), self.v6.map(IpNet::V6)].into_iter().flatten()
     }
@@ -176,7 +176,7 @@ impl OuterSource {
 
 /// The settings of the socket hooks.
 ///
-/// By default nothing is attached, because processes of others share the control group.
+/// Nothing is attached by default, because processes of other software share the control group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sockets {
     /// The sockets whose calls are translated (`--socket-lb`).

@@ -1,4 +1,4 @@
-//! Where the configuration is from, and the client it makes.
+//! The origin of the configuration, and the client for it.
 
 use std::env;
 use std::fmt;
@@ -11,21 +11,21 @@ use super::failure::CONNECT_TIMEOUT;
 use super::token::TokenFile;
 use crate::source::SourceError;
 
-/// Where the configuration is from.
+/// The origin of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     /// The file that the flag names.
     Flag(PathBuf),
     /// The files that KUBECONFIG names, separated by colons.
     Variable(String),
-    /// What a pod is given.
+    /// The service account of the pod.
     Pod,
     /// `~/.kube/config`.
     Home(PathBuf),
 }
 
 impl Origin {
-    /// What the environment says; a variable that is empty counts as not set.
+    /// Returns the origin that the environment names. An empty variable counts as not set.
     pub fn of(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let variable = |name| variable(name).filter(|value| !value.is_empty());
         if let Some(paths) = variable("KUBECONFIG") {

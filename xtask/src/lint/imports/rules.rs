@@ -201,7 +201,7 @@ impl Folders {
     }
 }
 
-/// What a folder never names.
+/// Paths that a folder never names.
 #[derive(Clone, Copy, Debug)]
 pub struct Never {
     /// The package's name.
@@ -225,7 +225,7 @@ pub struct Apart {
     pub why: &'static str,
 }
 
-/// Where a crate is named.
+/// The folders that may name a crate.
 #[derive(Clone, Copy, Debug)]
 pub struct Only {
     /// The package's name.
@@ -234,6 +234,6 @@ pub struct Only {
     pub krate: &'static str,
     /// The folders below `src` that may name it.
     pub folders: &'static [&'static str],
-    /// What the crate is for, for the message.
+    /// The purpose of the crate, for the message.
     pub why: &'static str,
 }

@@ -30,10 +30,10 @@ struct Node {
     module: Module,
 }
 
-/// Where a module is.
+/// The place of a module.
 struct Place {
     file: PathBuf,
-    /// Where the files of its children are.
+    /// The directory with the files of its children.
     directory: PathBuf,
     parent: Option<usize>,
     name: Segments,

@@ -115,7 +115,7 @@ pub struct Plan {
     ranges: Ranges,
     vips: Vips,
     nodes: Nodes,
-    /// By service id: the slice of the next word, until the word is stored.
+    /// The slice of the next word until the word is stored, by service id.
     fresh: BTreeMap<u32, Fresh>,
     /// Backends without a port, not yet released.
     gone: BTreeSet<BackendId>,

@@ -29,7 +29,7 @@ pub struct Nodes {
     peers: BTreeMap<IpAddr, u32>,
     /// The entries in DEVICES, by interface index.
     devices: BTreeMap<u32, Device>,
-    /// By node name, without this node: the ways to the first address of each family.
+    /// The ways to the first address of each family, by node name, without this node.
     ways: BTreeMap<String, NodeWays>,
     /// Ways in the map that no node has.
     stale: BTreeSet<u32>,

@@ -19,9 +19,9 @@ use crate::model::{Desired, List, PortKey, ServicePort};
 /// The entries in SOURCE_RANGES, and the number of frontends that use them.
 #[derive(Clone, Debug, Default)]
 pub struct Ranges {
-    /// By service id, [`CLUSTER`] or [`NEAR`]; no set is empty.
+    /// The ranges by service id, [`CLUSTER`] or [`NEAR`]. No set is empty.
     written: BTreeMap<u32, BTreeSet<IpNet>>,
-    /// By service id: the number of frontends restricted to its ranges.
+    /// The number of frontends restricted to its ranges, by service id.
     restricted: BTreeMap<u32, usize>,
     /// Service ids with ranges that no frontend uses.
     idle: BTreeSet<u32>,

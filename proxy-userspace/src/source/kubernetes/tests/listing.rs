@@ -98,7 +98,7 @@ async fn a_watch_that_ends_goes_on_from_the_last_bookmark() {
     let again = bench.server.asked(Kind::Service).await;
     assert_eq!((again.says("resourceVersion"), again.says("sendInitialEvents")), ("25", ""));
     again.stream().await.tell("ADDED", &service("new", 26)).await;
-    assert_eq!(bench.next().await, "+ Service default/new", "and nobody was told of the end");
+    assert_eq!(bench.next().await, "+ Service default/new", "the end of the watch gives no event");
 }
 
 #[tokio::test]

@@ -47,7 +47,7 @@ impl Server {
     pub async fn asked(&mut self, kind: Kind) -> Request {
         let next = self.requests.get_mut(&kind).unwrap().recv();
         let asked = timeout(BOUND, next).await;
-        asked.unwrap_or_else(|_| panic!("nobody asked for {kind}s")).unwrap()
+        asked.unwrap_or_else(|_| panic!("no request for {kind}s came")).unwrap()
     }
 
     /// Accepts no more connections. The present ones stay open.

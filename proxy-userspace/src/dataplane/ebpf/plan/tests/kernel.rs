@@ -48,7 +48,7 @@ pub struct FakeKernel {
     pub refuse: Vec<usize>,
     released_backends: BTreeMap<BackendId, Duration>,
     released_services: BTreeMap<u32, Duration>,
-    /// By slot: its last service id, and the end of the slot's rest.
+    /// The last service id of a slot and the end of its rest, by slot.
     released_slots: BTreeMap<u32, (u32, Duration)>,
 }
 
