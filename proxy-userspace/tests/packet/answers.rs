@@ -17,7 +17,7 @@ each_client! {
     a_refusal_quotes_eight_bytes_of_the_transport_however_long_the_packet_is
     padding_is_not_quoted
     the_refusal_is_never_larger_than_a_packet_with_payload
-    what_was_sent_to_many_is_not_answered
+    a_broadcast_or_multicast_frame_is_not_answered
     a_source_that_is_no_host_is_not_answered
     all_sources_together_are_answered_so_often_and_no_more
     each_answer_takes_a_token_of_its_source_prefix
@@ -34,13 +34,13 @@ each_hook! {
 
 each_tunnel! {
     a_used_up_hop_limit_is_reported_from_the_nodes_address
-    what_does_not_fit_its_way_is_reported_with_the_size_that_fits
-    a_flood_of_refusals_keeps_nobody_from_being_told_the_size_that_fits
+    a_packet_too_large_for_its_way_is_reported_with_the_size_that_fits
+    a_flood_of_refusals_does_not_prevent_errors_with_the_size_that_fits
 }
 
 impl Case {
     /// Returns a bed with a Service without endpoints, for TCP and UDP.
-    fn nobody_behind(self) -> Bed {
+    fn bed_without_endpoints(self) -> Bed {
         let bed = Bed::new();
         bed.service().external(self.vip()).install();
         bed.service().udp().external(self.vip()).install();
@@ -62,7 +62,7 @@ impl Case {
 }
 
 fn a_service_without_any_endpoint_is_refused(case: Case) {
-    let bed = case.nobody_behind();
+    let bed = case.bed_without_endpoints();
     for frame in [case.tcp(flag::SYN), case.tcp(flag::ACK), case.udp()] {
         case.is_refused(&bed, &frame);
     }
@@ -83,7 +83,7 @@ fn policy_local_without_any_endpoint_is_refused(case: Case) {
 }
 
 fn a_refusal_quotes_eight_bytes_of_the_transport_however_long_the_packet_is(case: Case) {
-    let bed = case.nobody_behind();
+    let bed = case.bed_without_endpoints();
     for length in [0, 1, 20, 27, 28, 29, 48, 49, 200, 1400] {
         case.is_refused(&bed, &case.tcp(flag::ACK).payload(vec![0xa5; length]));
         case.is_refused(&bed, &case.udp().payload(vec![0x5a; length]));
@@ -91,7 +91,7 @@ fn a_refusal_quotes_eight_bytes_of_the_transport_however_long_the_packet_is(case
 }
 
 fn padding_is_not_quoted(case: Case) {
-    let bed = case.nobody_behind();
+    let bed = case.bed_without_endpoints();
     for length in [1, 6, 64] {
         let trailer = Bytes::from(vec![0xff; length]);
         case.is_refused(&bed, &Frame { trailer, ..case.tcp(flag::SYN) });
@@ -99,15 +99,15 @@ fn padding_is_not_quoted(case: Case) {
 }
 
 fn the_refusal_is_never_larger_than_a_packet_with_payload(case: Case) {
-    let bed = case.nobody_behind();
+    let bed = case.bed_without_endpoints();
     let smallest = if case.family == Family::V4 { 28 } else { 48 };
     let datagram = case.udp().payload(vec![0; smallest]);
     let refusal = case.arrives(&bed, &datagram).run.frame;
     assert_eq!(refusal.len(), datagram.build().len());
 }
 
-fn what_was_sent_to_many_is_not_answered(case: Case) {
-    let bed = case.nobody_behind();
+fn a_broadcast_or_multicast_frame_is_not_answered(case: Case) {
+    let bed = case.bed_without_endpoints();
     for mac in [[0xff; 6], [0x01, 0, 0x5e, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1]] {
         let frame = Frame { destination_mac: mac, ..case.udp() };
         case.arrives(&bed, &frame).assert_dropped(Reason::NoEndpoint);
@@ -115,7 +115,7 @@ fn what_was_sent_to_many_is_not_answered(case: Case) {
 }
 
 fn a_source_that_is_no_host_is_not_answered(case: Case) {
-    let bed = case.nobody_behind();
+    let bed = case.bed_without_endpoints();
     let sources: &[&str] = match case.family {
         Family::V4 => &["0.0.0.0", "0.1.2.3", "127.0.0.1", "224.0.0.1", "255.255.255.255"],
         Family::V6 => &["::", "::1", "ff02::1", "ff0e::1:2"],
@@ -128,7 +128,7 @@ fn a_source_that_is_no_host_is_not_answered(case: Case) {
 }
 
 fn a_source_prefix_is_answered_so_often_and_no_more(case: Case) {
-    let bed = case.nobody_behind();
+    let bed = case.bed_without_endpoints();
     case.exhaust_icmp(&bed);
     case.arrives(&bed, &case.udp()).assert_dropped(Reason::NoEndpoint);
     // The same prefix, and another one.
@@ -142,14 +142,14 @@ fn a_source_prefix_is_answered_so_often_and_no_more(case: Case) {
 }
 
 fn all_sources_together_are_answered_so_often_and_no_more(case: Case) {
-    let bed = case.nobody_behind();
+    let bed = case.bed_without_endpoints();
     bed.exhaust_all_icmp();
     case.arrives(&bed, &case.udp()).assert_dropped(Reason::NoEndpoint);
     assert_eq!(bed.icmp_buckets(), [], "a message that was not sent takes no token");
 }
 
 fn each_answer_takes_a_token_of_its_source_prefix(case: Case) {
-    let bed = case.nobody_behind();
+    let bed = case.bed_without_endpoints();
     let full_at = || match bed.icmp_buckets()[..] {
         [(_, full_at)] => full_at,
         ref other => panic!("one prefix, but {other:?}"),
@@ -162,7 +162,7 @@ fn each_answer_takes_a_token_of_its_source_prefix(case: Case) {
 
 fn ipv4_options_are_quoted(hook: Hook) {
     let case = Case { hook, family: Family::V4 };
-    let bed = case.nobody_behind();
+    let bed = case.bed_without_endpoints();
     for words in 1..=10 {
         for mut frame in [case.tcp(flag::SYN), case.udp()] {
             if let Layer::Ipv4(ip) = frame.innermost_mut() {
@@ -175,7 +175,7 @@ fn ipv4_options_are_quoted(hook: Hook) {
 
 fn ipv6_extension_headers_are_quoted_as_far_as_there_is_room(hook: Hook) {
     let case = Case { hook, family: Family::V6 };
-    let bed = case.nobody_behind();
+    let bed = case.bed_without_endpoints();
     let with = |units| {
         let ip = Frame::ip(case.client().ip(), case.vip().ip()).layer(Extension::destination_options(units));
         ip.udp(40000, VIP_PORT).payload(&b"a question"[..])
@@ -222,7 +222,7 @@ fn large(tunnel: Tunnel, frame: Frame, length: usize) -> (Frame, Frame) {
     (frame, error)
 }
 
-fn what_does_not_fit_its_way_is_reported_with_the_size_that_fits(tunnel: Tunnel) {
+fn a_packet_too_large_for_its_way_is_reported_with_the_size_that_fits(tunnel: Tunnel) {
     let (bed, case) = (service_behind(tunnel, 1400), tunnel.case);
     let fits = if tunnel.outer == Family::V4 { 1380 } else { 1360 };
     for frame in [case.tcp(flag::ACK), case.udp()] {
@@ -234,7 +234,7 @@ fn what_does_not_fit_its_way_is_reported_with_the_size_that_fits(tunnel: Tunnel)
     }
 }
 
-fn a_flood_of_refusals_keeps_nobody_from_being_told_the_size_that_fits(tunnel: Tunnel) {
+fn a_flood_of_refusals_does_not_prevent_errors_with_the_size_that_fits(tunnel: Tunnel) {
     let (bed, case) = (service_behind(tunnel, 1400), tunnel.case);
     bed.exhaust_refusals(case.client().ip());
     // This is a refusal, and its bucket is empty.

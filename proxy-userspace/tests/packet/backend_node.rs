@@ -14,7 +14,7 @@ each_tunnel! {
     a_hinted_packet_is_decapsulated_and_translated
     the_reply_goes_out_with_the_frontends_address
     the_answer_to_a_syn_offers_segments_that_fit_the_tunnel
-    the_hint_tells_backends_of_this_node_apart
+    the_hint_distinguishes_backends_of_this_node
     a_flow_entry_goes_before_the_hint
     without_a_hint_this_nodes_own_slot_decides
     a_stranger_who_sends_to_a_frontend_is_dropped
@@ -27,7 +27,7 @@ each_tunnel! {
     a_packet_that_was_sent_on_is_never_sent_on_again
     a_hint_that_no_backend_here_has_is_sent_to_the_slots_owner
     a_hint_of_an_endpoint_that_is_gone_leaves_a_connection_to_the_current_owner
-    a_hint_of_a_backend_that_owns_the_slot_in_no_way_is_believed_with_affinity_alone
+    a_hint_of_a_backend_without_the_slot_counts_with_affinity_only
     a_syn_for_another_backend_of_this_node_begins_a_connection_there
     a_second_chance_out_of_a_tunnel_keeps_the_packet_inside
 }
@@ -114,8 +114,8 @@ fn the_reply_goes_out_with_the_frontends_address(tunnel: Tunnel) {
 fn the_answer_to_a_syn_offers_segments_that_fit_the_tunnel(tunnel: Tunnel) {
     let node = Node::new(tunnel);
     let overhead = tunnel.overhead();
-    // Maximum segment size and four paddings; then a size so small that every link takes it; then
-    // another option first.
+    // The options are: the segment size and four paddings, a size that fits every link, and another
+    // option before the size.
     let offer = |size: u16| [&[2, 4][..], &size.to_be_bytes(), &[1, 1, 1, 1]].concat();
     let cases = [
         (offer(1460), offer(1460 - overhead)),
@@ -137,7 +137,7 @@ fn the_answer_to_a_syn_offers_segments_that_fit_the_tunnel(tunnel: Tunnel) {
     }
 }
 
-fn the_hint_tells_backends_of_this_node_apart(tunnel: Tunnel) {
+fn the_hint_distinguishes_backends_of_this_node(tunnel: Tunnel) {
     let node = Node::new(tunnel);
     for (port, backend) in [(40000, node.backends[0]), (40001, node.backends[1]), (40002, node.backends[0])] {
         node.delivers(&tunnel.case.tcp_from(port, flag::SYN), backend.hint, backend);
@@ -291,7 +291,7 @@ fn a_second_chance_out_of_a_tunnel_keeps_the_packet_inside(tunnel: Tunnel) {
     assert_ne!(outcome.frame().destination_mac, NEIGHBOUR_MAC);
 }
 
-fn a_hint_of_a_backend_that_owns_the_slot_in_no_way_is_believed_with_affinity_alone(tunnel: Tunnel) {
+fn a_hint_of_a_backend_without_the_slot_counts_with_affinity_only(tunnel: Tunnel) {
     for has_affinity in [true, false] {
         let node = Node::with(tunnel, |service| if has_affinity { service.affinity() } else { service });
         let [hinted, settled, current] = node.backends;

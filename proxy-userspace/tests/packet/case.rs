@@ -24,7 +24,7 @@ macro_rules! each_ingress {
 }
 pub(crate) use each_ingress;
 
-/// Declares each function as tests: for clients outside, as [`each_ingress`], and for pods; for
+/// Declares each function as tests for clients outside, as [`each_ingress`] does, and for pods, in
 /// both families.
 macro_rules! each_client {
     ($($name:ident)+) => {
@@ -81,7 +81,7 @@ macro_rules! each_tunnel {
 }
 pub(crate) use each_tunnel;
 
-/// As [`each_tunnel`], for one encapsulation.
+/// Does the same as [`each_tunnel`] for one encapsulation.
 macro_rules! each_outer {
     ($name:ident $module:ident $encapsulation:ident) => {
         mod $module {
@@ -163,7 +163,7 @@ pub struct Tunnel {
     pub case: Case,
     /// Family of the outer header.
     pub outer: Family,
-    /// What is between the headers.
+    /// The bytes between the headers.
     pub encapsulation: Encapsulation,
 }
 

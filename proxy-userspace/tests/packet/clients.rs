@@ -15,13 +15,13 @@ each_client! {
     a_client_inside_a_source_range_is_served
     a_client_outside_every_source_range_is_dropped
     a_source_range_is_one_service_s_own
-    source_ranges_are_asked_before_the_endpoints
+    source_ranges_are_checked_before_the_endpoints
     a_client_outside_is_dropped_in_mid_connection_too
     a_client_keeps_its_backend_when_its_slot_gets_another_owner
     a_client_keeps_its_backend_over_all_frontends_of_a_service_port
     an_affinity_ends_with_its_time
     connections_that_begin_at_once_after_an_affinity_has_ended_go_to_one_backend
-    a_client_of_whom_no_more_than_a_syn_was_seen_has_no_affinity
+    a_client_with_only_a_syn_has_no_affinity
     a_client_of_datagrams_has_an_affinity_from_the_first_one_on
     each_new_connection_renews_an_affinity_and_no_other_packet_does
     a_backend_that_is_gone_is_chosen_anew
@@ -31,16 +31,16 @@ each_client! {
 }
 
 each_ingress! {
-    a_director_asks_the_source_ranges_before_it_encapsulates
+    a_director_checks_the_source_ranges_before_it_encapsulates
     a_client_inside_the_cluster_gets_the_cluster_list_of_a_local_frontend
-    another_node_gets_the_local_list_of_a_local_frontend_and_is_inside_all_the_same
-    a_client_inside_the_cluster_gets_no_other_list_where_there_is_none
+    another_node_gets_the_local_list_of_a_local_frontend_but_counts_as_inside
+    a_client_inside_the_cluster_gets_the_only_list_of_a_frontend
     a_client_inside_the_cluster_keeps_to_the_local_list_of_a_cluster_ip
-    what_is_for_clients_inside_the_cluster_is_nobody_elses
+    a_frontend_for_clients_inside_the_cluster_serves_no_others
     source_ranges_hold_for_clients_inside_the_cluster_as_well
     an_affinity_does_not_leave_the_local_list
     a_director_with_affinity_keeps_a_client_s_backend_and_its_connections
-    a_director_chooses_anew_where_no_hint_names_a_client_s_backend
+    a_director_chooses_again_if_no_hint_names_the_clients_backend
 }
 
 impl Case {
@@ -101,7 +101,7 @@ fn a_source_range_is_one_service_s_own(case: Case) {
     case.arrives(&bed, &case.tcp(flag::SYN)).assert_dropped(Reason::SourceRefused);
 }
 
-fn source_ranges_are_asked_before_the_endpoints(case: Case) {
+fn source_ranges_are_checked_before_the_endpoints(case: Case) {
     let bed = Bed::new();
     case.with_range(bed.service()).external(case.vip()).install();
     case.arrives(&bed, &case.stranger(flag::SYN)).assert_dropped(Reason::SourceRefused);
@@ -117,7 +117,7 @@ fn a_client_outside_is_dropped_in_mid_connection_too(case: Case) {
     case.arrives(&bed, &case.tcp(flag::ACK)).assert_dropped(Reason::SourceRefused);
 }
 
-fn a_director_asks_the_source_ranges_before_it_encapsulates(case: Case) {
+fn a_director_checks_the_source_ranges_before_it_encapsulates(case: Case) {
     let bed = Bed::new();
     let way = bed.way(resolved_way(case.family.node(1), case.family.node(2)));
     let remote = case.remote_pod(1);
@@ -140,7 +140,7 @@ fn a_client_inside_the_cluster_gets_the_cluster_list_of_a_local_frontend(case: C
     assert_eq!(
         bed.service_counter(service.cluster_id).packets,
         before.packets + 1,
-        "what is dropped counts for nobody"
+        "a dropped packet counts for no backend"
     );
 
     let bed = Bed::new();
@@ -159,7 +159,7 @@ fn a_client_inside_the_cluster_gets_the_cluster_list_of_a_local_frontend(case: C
 }
 
 /// A node's address may stand for a pod that the node masquerades.
-fn another_node_gets_the_local_list_of_a_local_frontend_and_is_inside_all_the_same(case: Case) {
+fn another_node_gets_the_local_list_of_a_local_frontend_but_counts_as_inside(case: Case) {
     let bed = Bed::new();
     bed.node_source(case.client().ip());
     let service = bed.service().policy_local().external(case.vip());
@@ -182,7 +182,7 @@ fn another_node_gets_the_local_list_of_a_local_frontend_and_is_inside_all_the_sa
     case.reaches(&bed, &case.tcp(flag::SYN), case.pod(1));
 }
 
-fn a_client_inside_the_cluster_gets_no_other_list_where_there_is_none(case: Case) {
+fn a_client_inside_the_cluster_gets_the_only_list_of_a_frontend(case: Case) {
     let bed = Bed::new();
     let (prefix, length) = case.clients();
     bed.cluster_source(prefix, length);
@@ -191,7 +191,7 @@ fn a_client_inside_the_cluster_gets_no_other_list_where_there_is_none(case: Case
     case.arrives(&bed, &case.tcp(flag::SYN)).assert_dropped(Reason::NoLocalEndpoint);
 }
 
-fn what_is_for_clients_inside_the_cluster_is_nobody_elses(case: Case) {
+fn a_frontend_for_clients_inside_the_cluster_serves_no_others(case: Case) {
     let bed = Bed::new();
     bed.service().cluster_ip().inside_only().external(case.vip()).backend_local(case.pod(1)).install();
     case.arrives(&bed, &case.tcp(flag::SYN)).assert_dropped(Reason::SourceRefused);
@@ -321,7 +321,7 @@ fn connections_that_begin_at_once_after_an_affinity_has_ended_go_to_one_backend(
     }
 }
 
-fn a_client_of_whom_no_more_than_a_syn_was_seen_has_no_affinity(case: Case) {
+fn a_client_with_only_a_syn_has_no_affinity(case: Case) {
     let bed = Bed::new();
     let service = bed.service().affinity().external(case.vip());
     let service = service.backend_local(case.pod(1)).backend_local(case.pod(2)).install();
@@ -365,7 +365,7 @@ fn a_backend_that_is_gone_is_chosen_anew(case: Case) {
     loyal.gives_slot_to(loyal.other);
     loyal.bed.retire_backend(loyal.kept);
     loyal.opens(40001, loyal.other);
-    // Its id belongs to another endpoint later.
+    // The backend's id belongs to another endpoint later.
     let loyal = Loyal::new(case);
     loyal.gives_slot_to(loyal.other);
     loyal.bed.replace_backend(loyal.kept, case.pod(7));
@@ -434,7 +434,7 @@ fn a_director_with_affinity_keeps_a_client_s_backend_and_its_connections(case: C
     goes_to_first(&case.tcp_from(40001, flag::ACK));
 }
 
-fn a_director_chooses_anew_where_no_hint_names_a_client_s_backend(case: Case) {
+fn a_director_chooses_again_if_no_hint_names_the_clients_backend(case: Case) {
     let bed = Bed::new();
     let way = bed.way(resolved_way(case.family.node(1), case.family.node(2)));
     let service = bed.service().dsr().affinity().external(case.vip());

@@ -185,7 +185,7 @@ fn a_fragment_is_cut_further() {
 }
 
 #[test]
-fn what_is_still_too_large_is_cut_again() {
+fn a_part_that_is_still_too_large_is_cut_again() {
     where_frames_come_in_again(|| {
         for tunnel in tunnels(TC) {
             let director = Director::new(tunnel);
@@ -202,7 +202,7 @@ fn what_is_still_too_large_is_cut_again() {
 }
 
 #[test]
-fn xdp_leaves_what_is_to_be_cut_to_tc() {
+fn xdp_leaves_packets_that_need_cutting_to_tc() {
     for tunnel in tunnels(XDP) {
         let director = Director::new(tunnel);
         for frame in [XDP.udp(), XDP.tcp(flag::ACK)] {
@@ -213,13 +213,13 @@ fn xdp_leaves_what_is_to_be_cut_to_tc() {
 }
 
 #[test]
-fn what_can_not_be_cut_is_dropped() {
+fn a_packet_that_can_not_be_cut_is_dropped() {
     where_frames_come_in_again(|| {
         for tunnel in tunnels(TC) {
             let director = Director::new(tunnel);
             let mut options = divisible(TC.udp(), 1450);
             header(&mut options).options = vec![1; 4].into();
-            // It ends at an offset where no fragment can begin.
+            // This packet ends at an offset where no fragment can begin.
             let mut last = divisible(TC.udp(), 3000).fragments(ID.into(), 1480).swap_remove(0);
             director.arrives(&last).assert_counted(Reason::Fragmented);
             header(&mut last).fragment_offset = 0x1fff;

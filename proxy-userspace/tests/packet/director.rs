@@ -17,7 +17,7 @@ each_tunnel! {
     the_outer_header_copies_the_service_class_without_the_congestion_bits
     padding_behind_the_packet_is_not_counted_in_the_outer_length
     a_used_up_hop_limit_is_not_forwarded
-    what_fits_the_way_with_its_outer_header_is_sent_and_no_byte_more
+    a_packet_that_fits_the_way_with_its_outer_header_is_sent_and_no_byte_more
     a_way_that_does_not_exist_drops
     another_device_is_reached_by_redirection
     xdp_leaves_an_unresolved_way_to_tc
@@ -108,7 +108,7 @@ fn a_used_up_hop_limit_is_not_forwarded(tunnel: Tunnel) {
     tunnel.case.arrives(&bed, &frame).assert_sent(&sent);
 }
 
-fn what_fits_the_way_with_its_outer_header_is_sent_and_no_byte_more(tunnel: Tunnel) {
+fn a_packet_that_fits_the_way_with_its_outer_header_is_sent_and_no_byte_more(tunnel: Tunnel) {
     let bed = tunnel.bed();
     let (near, far) = (tunnel.outer.node(1), tunnel.outer.node(2));
     let way = bed.way(Way { mtu: 1400, ..resolved_way(near, far) });

@@ -24,7 +24,7 @@ each_ingress! {
     a_port_of_this_node_is_reached_by_the_pods_node
     a_client_with_affinity_keeps_its_pod
     a_used_up_hop_limit_is_answered
-    what_fits_the_route_with_its_outer_header_is_sent_and_no_byte_more
+    a_packet_that_fits_the_route_with_its_outer_header_is_sent_and_no_byte_more
     xdp_leaves_what_it_cannot_send_to_tc_and_remembers_nothing
     a_pod_of_this_node_gets_the_packet_encapsulated_too
     a_connection_that_was_translated_for_a_pod_here_goes_on_so
@@ -183,7 +183,7 @@ fn a_used_up_hop_limit_is_answered(case: Case) {
     }
 }
 
-fn what_fits_the_route_with_its_outer_header_is_sent_and_no_byte_more(case: Case) {
+fn a_packet_that_fits_the_route_with_its_outer_header_is_sent_and_no_byte_more(case: Case) {
     for director in Director::each(case) {
         director.bed.hop(pod(case), Hop { mtu: 1450, ..known_hop(case.family.node(1)) });
         let inner = 1450 - usize::from(director.tunnel.overhead());

@@ -16,18 +16,18 @@ each_client! {
     an_error_about_a_reply_reaches_the_backend_with_its_own_packet_quoted
     every_kind_of_error_is_relayed
     an_error_about_a_connection_whose_client_port_was_translated_has_the_backends_ports
-    an_error_about_a_connection_nobody_has_is_dropped
-    errors_about_what_is_not_ours_are_untouched
-    an_error_that_goes_to_somebody_else_than_it_quotes_is_untouched
+    an_error_about_an_unknown_connection_is_dropped
+    errors_about_other_packets_are_untouched
+    an_error_to_another_host_than_the_quoted_sender_is_untouched
     an_error_is_never_mangled_at_any_length
     a_backends_error_comes_from_the_frontend_with_the_clients_packet_quoted
     an_error_of_the_backends_node_comes_from_the_frontend_too
-    errors_that_leave_about_what_is_not_ours_are_untouched
+    outgoing_errors_about_other_packets_are_untouched
 }
 
 each_ingress! {
     an_error_about_a_reply_that_was_translated_goes_on_to_the_backend
-    an_error_about_what_left_translated_comes_from_the_frontend
+    an_error_about_a_translated_packet_comes_from_the_frontend
 }
 
 each_tunnel! {
@@ -35,9 +35,9 @@ each_tunnel! {
     a_director_with_an_entry_sends_an_error_after_the_connection
     an_error_that_cannot_be_sent_on_is_not_answered
     the_backends_node_gives_an_encapsulated_error_to_the_backend
-    an_encapsulated_error_is_taken_from_nodes_alone
+    an_encapsulated_error_is_accepted_from_nodes_only
     an_encapsulated_error_that_is_addressed_to_the_backends_pod_gets_there
-    an_encapsulated_error_about_what_is_not_ours_is_untouched
+    an_encapsulated_error_about_other_packets_is_untouched
     an_encapsulated_error_about_a_connection_of_another_node_is_sent_on_once
 }
 
@@ -121,7 +121,7 @@ fn an_error_about_a_connection_whose_client_port_was_translated_has_the_backends
     case.is_relayed(&bed, &arriving, &about(&reply, case.router(), case.too_big(), 20));
 }
 
-fn an_error_about_a_connection_nobody_has_is_dropped(case: Case) {
+fn an_error_about_an_unknown_connection_is_dropped(case: Case) {
     let bed = Bed::new();
     for sent in case.open_connections(&bed) {
         bed.forget_flows();
@@ -130,7 +130,7 @@ fn an_error_about_a_connection_nobody_has_is_dropped(case: Case) {
     }
 }
 
-fn errors_about_what_is_not_ours_are_untouched(case: Case) {
+fn errors_about_other_packets_are_untouched(case: Case) {
     let bed = Bed::new();
     let [tcp, udp] = case.open_connections(&bed);
     let ip = || Frame::ip(case.vip().ip(), case.client().ip());
@@ -152,7 +152,7 @@ fn errors_about_what_is_not_ours_are_untouched(case: Case) {
     }
 }
 
-fn an_error_that_goes_to_somebody_else_than_it_quotes_is_untouched(case: Case) {
+fn an_error_to_another_host_than_the_quoted_sender_is_untouched(case: Case) {
     let bed = Bed::new();
     let [tcp, _] = case.open_connections(&bed);
     let arriving = about(&tcp.reply(), case.router(), case.too_big(), 8);
@@ -198,12 +198,12 @@ fn an_error_of_the_backends_node_comes_from_the_frontend_too(case: Case) {
     }
 }
 
-fn errors_that_leave_about_what_is_not_ours_are_untouched(case: Case) {
+fn outgoing_errors_about_other_packets_are_untouched(case: Case) {
     let bed = Bed::new();
     let [tcp, _] = case.open_connections(&bed);
     let delivered = tcp.clone().with_destination(case.pod(1));
     for frame in [
-        // To the frontend itself: the quote of this node's own refusal.
+        // A quote of this node's own refusal is addressed to the frontend itself.
         tcp.clone(),
         delivered.clone().with_source((case.client().ip(), 50000).into()),
         delivered.with_destination((case.pod(1).ip(), 9999).into()),
@@ -242,7 +242,7 @@ fn an_error_about_a_reply_that_was_translated_goes_on_to_the_backend(case: Case)
     case.arrives(&bed, &last_hop).assert_dropped(Reason::HopLimit);
 }
 
-fn an_error_about_what_left_translated_comes_from_the_frontend(case: Case) {
+fn an_error_about_a_translated_packet_comes_from_the_frontend(case: Case) {
     let (bed, sent, left) = translated(case);
     let shared = std::sync::Mutex::new(bed);
     in_an_empty_namespace(|| {
@@ -347,7 +347,7 @@ fn the_backends_node_gives_an_encapsulated_error_to_the_backend(tunnel: Tunnel) 
     }
 }
 
-/// The error comes as from a director in IPVS mode; see `pod_tunnels`.
+/// The error comes as from a director in IPVS mode. `pod_tunnels` has such packets.
 fn an_encapsulated_error_that_is_addressed_to_the_backends_pod_gets_there(tunnel: Tunnel) {
     let ((bed, service), case) = (backend_node(tunnel), tunnel.case);
     let syn = case.tcp(flag::SYN);
@@ -363,14 +363,14 @@ fn an_encapsulated_error_that_is_addressed_to_the_backends_pod_gets_there(tunnel
     }
 }
 
-fn an_encapsulated_error_is_taken_from_nodes_alone(tunnel: Tunnel) {
+fn an_encapsulated_error_is_accepted_from_nodes_only(tunnel: Tunnel) {
     let ((bed, service), case) = (backend_node(tunnel), tunnel.case);
     let error = about(&case.tcp(flag::ACK).reply(), case.router(), case.too_big(), 8);
     let from_stranger = tunnel.around(&error, 66, 1, service.endpoints[0].hint);
     case.arrives(&bed, &from_stranger).assert_dropped(Reason::NotPeer);
 }
 
-fn an_encapsulated_error_about_what_is_not_ours_is_untouched(tunnel: Tunnel) {
+fn an_encapsulated_error_about_other_packets_is_untouched(tunnel: Tunnel) {
     let ((bed, _), case) = (backend_node(tunnel), tunnel.case);
     bed.service().udp().external(case.vip()).backend_local(case.pod(1)).install();
     let other_port = case.tcp(flag::ACK).with_destination((case.vip().ip(), 81).into());

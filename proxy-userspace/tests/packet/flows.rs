@@ -15,7 +15,7 @@ each_client! {
     a_syn_makes_two_embryos
     the_clients_next_packet_promotes_the_connection
     a_backends_answer_alone_promotes_nothing
-    who_has_not_seen_the_backends_answer_promotes_nothing
+    a_client_that_has_not_seen_the_backends_answer_promotes_nothing
     a_datagram_is_promoted_by_the_second_one
     fins_of_both_sides_close_the_connection
     a_client_may_ask_the_backend_itself_by_the_port_of_a_connection_that_is_over
@@ -27,7 +27,7 @@ each_client! {
     a_reply_of_an_expired_connection_is_not_ours
     an_entry_of_a_replaced_backend_counts_as_none
     an_entry_of_a_backend_that_is_gone_counts_as_none
-    the_same_client_port_to_two_frontends_of_one_backend_is_told_apart
+    two_frontends_of_one_backend_distinguish_the_same_client_port
     a_reset_closes_a_connection_whose_port_was_translated
     a_forged_reset_is_forgotten_with_the_next_packet
     a_connection_met_in_the_middle_is_an_established_embryo
@@ -259,7 +259,7 @@ fn an_entry_of_a_backend_that_is_gone_counts_as_none(case: Case) {
 
 /// The client's port opens another frontend of the same backend. The replies would be equal, so the
 /// backend knows the second connection by another port.
-fn the_same_client_port_to_two_frontends_of_one_backend_is_told_apart(case: Case) {
+fn two_frontends_of_one_backend_distinguish_the_same_client_port(case: Case) {
     let bed = bed_with_service(case);
     let second = (case.vip().ip(), 81).into();
     bed.service().external(second).backend_local(case.pod(1)).install();
@@ -322,19 +322,19 @@ fn a_connection_met_in_the_middle_is_an_established_embryo(case: Case) {
     backend_answers(case, &bed, flag::ACK);
     client_entry(case, &bed, &case.tcp(flag::ACK).with_acknowledgement(FIRST_NUMBER + (2 << 20)));
     assert_eq!(table_sizes(&bed), (2, 0));
-    // It acknowledges less than the bytes under way.
+    // The packet acknowledges fewer bytes than are under way.
     client_entry(case, &bed, &case.tcp(flag::ACK).with_acknowledgement(FIRST_NUMBER - 100_000));
     assert_eq!(table_sizes(&bed), (0, 2));
 }
 
-fn who_has_not_seen_the_backends_answer_promotes_nothing(case: Case) {
+fn a_client_that_has_not_seen_the_backends_answer_promotes_nothing(case: Case) {
     let bed = bed_with_service(case);
     let sends = |number| {
         case.arrives(&bed, &case.tcp(flag::ACK).with_acknowledgement(number)).assert_counted(case.served());
         table_sizes(&bed)
     };
     case.arrives(&bed, &case.tcp(flag::SYN)).assert_counted(case.served());
-    assert_eq!(sends(FIRST_NUMBER + 1), (2, 0), "nobody has answered");
+    assert_eq!(sends(FIRST_NUMBER + 1), (2, 0), "the backend has not answered");
     backend_answers(case, &bed, flag::SYN | flag::ACK);
     let wrong = [0, FIRST_NUMBER, FIRST_NUMBER + 0x2_0000, FIRST_NUMBER ^ 1 << 31];
     assert!(wrong.iter().all(|number| sends(*number) == (2, 0)));

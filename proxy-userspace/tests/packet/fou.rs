@@ -12,11 +12,11 @@ use proxy_common::way::{FOU_PORT, PEER_NODE, PEER_SELF};
 use crate::case::{Case, Encapsulation, Family, Tunnel, each_ingress};
 
 each_ingress! {
-    a_node_takes_the_encapsulations_that_it_is_told_to
+    a_node_accepts_the_encapsulations_of_its_settings
     a_udp_header_behind_an_extension_header_is_no_inner_packet
     connections_have_source_ports_of_their_own_and_keep_them
     a_connection_that_comes_in_by_either_encapsulation_is_one
-    packets_to_the_port_that_hold_no_packet_for_us_pass_byte_for_byte
+    packets_to_the_port_without_a_packet_for_us_pass_byte_for_byte
     a_service_on_the_port_is_served
     no_service_takes_the_port_of_a_node
 }
@@ -42,7 +42,7 @@ fn install(bed: &Bed, case: Case) -> Service {
     service.backend_local(case.pod(1)).backend_remote(case.remote_pod(3), way).install()
 }
 
-fn a_node_takes_the_encapsulations_that_it_is_told_to(case: Case) {
+fn a_node_accepts_the_encapsulations_of_its_settings(case: Case) {
     for takes in [TAKES_IPIP, TAKES_FOU, TAKES_BOTH] {
         let bed = Bed::builder().takes(takes).load();
         let here = install(&bed, case).endpoints[0];
@@ -70,8 +70,8 @@ fn a_udp_header_behind_an_extension_header_is_no_inner_packet(case: Case) {
     install(&bed, case);
     let v4 = Case { family: Family::V4, ..case };
     let inner = v4.tcp(flag::ACK).payload(vec![0xa5; 5555 - 40]).build().slice(14..);
-    // Source port and port 5555 are version, type of service and length of an IPv4 header; its
-    // other fields follow.
+    // The source port and port 5555 are the version, type of service and length of an IPv4 header.
+    // Its other fields follow.
     let source_port = u16::from_be_bytes([inner[0], inner[1]]);
     assert_eq!(u16::from_be_bytes([inner[2], inner[3]]), FOU_PORT);
     let outer = Frame::ip(case.family.node(2), case.family.node(1)).layer(Extension::hop_by_hop(1));
@@ -119,7 +119,7 @@ fn a_connection_that_comes_in_by_either_encapsulation_is_one(case: Case) {
     }
 }
 
-fn packets_to_the_port_that_hold_no_packet_for_us_pass_byte_for_byte(case: Case) {
+fn packets_to_the_port_without_a_packet_for_us_pass_byte_for_byte(case: Case) {
     let bed = both();
     let here = install(&bed, case).endpoints[0];
     let to_port = |payload: &[u8]| {

@@ -14,7 +14,7 @@ use crate::network::{connect_to_nodes, in_an_empty_namespace};
 each_ingress! {
     a_pod_that_lies_about_its_address_does_not_turn_a_clients_packet
     a_pod_that_lies_about_its_address_adds_nothing_to_a_clients_packet
-    what_looks_like_a_reply_from_outside_adds_nothing_to_one
+    a_forged_reply_from_outside_adds_nothing_to_a_reply
 }
 
 each_family! {
@@ -49,7 +49,7 @@ fn a_pod_that_lies_about_its_address_adds_nothing_to_a_clients_packet(case: Case
     assert_eq!(bed.held_fragments(), 2);
 }
 
-fn what_looks_like_a_reply_from_outside_adds_nothing_to_one(case: Case) {
+fn a_forged_reply_from_outside_adds_nothing_to_a_reply(case: Case) {
     let bed = bed_with_service(case);
     all_are_delivered(case, &bed, &large(case));
     let reply = large(case).with_destination(case.pod(1)).reply().fragments(8, PIECE);

@@ -1,5 +1,5 @@
-//! Fragments on this node: of clients' packets for its own backends and, translated, for those of
-//! other nodes; and of the replies.
+//! Fragments on this node: clients' packets for its own backends, translated packets for backends of
+//! other nodes, and replies.
 
 use bytes::Bytes;
 use millrace_lab::frame::{Extension, Frame, Icmp, Layer, flag, protocol};
@@ -15,13 +15,13 @@ each_client! {
     every_fragment_of_a_datagram_gets_to_the_backend_and_back
     fragments_of_a_segment_follow_the_first_one
     a_fragment_that_comes_before_the_first_is_held_for_a_services_address_only
-    a_first_fragment_without_a_whole_transport_header_says_nothing
-    the_others_are_waited_for_thirty_seconds
-    an_identification_that_comes_back_means_the_newer_packet
-    identifications_of_other_clients_mean_nothing
-    fragments_of_others_are_untouched_and_not_remembered
-    fragments_to_a_port_that_nobody_serves_are_treated_alike
-    what_is_refused_is_told_to_the_sender_of_the_first_fragment_once
+    a_first_fragment_without_a_whole_transport_header_is_not_remembered
+    the_first_fragment_is_remembered_for_thirty_seconds
+    a_reused_identification_means_the_newer_packet
+    identifications_of_other_clients_do_not_matter
+    fragments_of_other_packets_are_untouched_and_not_remembered
+    fragments_to_an_unserved_port_are_treated_alike
+    a_refusal_goes_to_the_sender_of_the_first_fragment_once
     fragments_that_lie_about_their_length_are_untouched
 }
 
@@ -31,10 +31,10 @@ each_ingress! {
 
 each_hook! {
     extension_headers_stand_on_either_side_of_the_fragment_header
-    a_fragment_header_around_a_whole_packet_says_nothing
+    a_fragment_header_around_a_whole_packet_is_not_remembered
     fragments_of_protocols_without_ports_are_untouched
     fragments_of_sctp_are_dropped_for_a_services_address_only
-    the_sender_of_a_fragment_that_does_not_fit_is_told_once
+    the_sender_of_a_fragment_that_does_not_fit_gets_one_error
 }
 
 /// Bytes of a fragment, which fits every way.
@@ -122,7 +122,7 @@ fn a_fragment_that_comes_before_the_first_is_held_for_a_services_address_only(ca
     all_are_delivered(case, &bed, &large(case));
 }
 
-fn a_first_fragment_without_a_whole_transport_header_says_nothing(case: Case) {
+fn a_first_fragment_without_a_whole_transport_header_is_not_remembered(case: Case) {
     let bed = bed_with_service(case);
     let segment = case.tcp(flag::SYN).payload(vec![5; 100]);
     let mut datagram = large(case).fragments(8, 8).swap_remove(0);
@@ -137,7 +137,7 @@ fn a_first_fragment_without_a_whole_transport_header_says_nothing(case: Case) {
     }
 }
 
-fn the_others_are_waited_for_thirty_seconds(case: Case) {
+fn the_first_fragment_is_remembered_for_thirty_seconds(case: Case) {
     let bed = bed_with_service(case);
     let pieces = large(case).fragments(7, PIECE);
     case.arrives(&bed, &pieces[0]).assert_counted(case.served());
@@ -147,7 +147,7 @@ fn the_others_are_waited_for_thirty_seconds(case: Case) {
     is_held(case, &bed, &pieces[2]);
 }
 
-fn an_identification_that_comes_back_means_the_newer_packet(case: Case) {
+fn a_reused_identification_means_the_newer_packet(case: Case) {
     let bed = Bed::new();
     let second = (case.vip().ip(), 81).into();
     bed.service().udp().external(case.vip()).backend_local(case.pod(1)).install();
@@ -160,7 +160,7 @@ fn an_identification_that_comes_back_means_the_newer_packet(case: Case) {
     }
 }
 
-fn identifications_of_other_clients_mean_nothing(case: Case) {
+fn identifications_of_other_clients_do_not_matter(case: Case) {
     let bed = bed_with_service(case);
     let pieces = large(case).fragments(7, PIECE);
     case.arrives(&bed, &pieces[0]).assert_counted(case.served());
@@ -170,7 +170,7 @@ fn identifications_of_other_clients_mean_nothing(case: Case) {
     is_held(case, &bed, &other_id);
 }
 
-fn fragments_of_others_are_untouched_and_not_remembered(case: Case) {
+fn fragments_of_other_packets_are_untouched_and_not_remembered(case: Case) {
     let bed = bed_with_service(case);
     for frame in [large(case).with_destination(case.pod(9)), large(case).reply()] {
         for piece in frame.fragments(7, PIECE) {
@@ -182,7 +182,7 @@ fn fragments_of_others_are_untouched_and_not_remembered(case: Case) {
     assert_eq!(bed.fragmented_packets(), 0);
 }
 
-fn fragments_to_a_port_that_nobody_serves_are_treated_alike(case: Case) {
+fn fragments_to_an_unserved_port_are_treated_alike(case: Case) {
     let unknown = large(case).with_destination((case.vip().ip(), 81).into()).fragments(7, PIECE);
     let bed = Bed::builder().reject_unknown(VIP_CLUSTER_IP).load();
     bed.vip(case.vip().ip(), VIP_EXTERNAL);
@@ -211,7 +211,7 @@ fn is_told_once(case: Case, bed: &Bed, pieces: &[Frame], icmp: Icmp, reason: Rea
     }
 }
 
-fn what_is_refused_is_told_to_the_sender_of_the_first_fragment_once(case: Case) {
+fn a_refusal_goes_to_the_sender_of_the_first_fragment_once(case: Case) {
     let bed = Bed::new();
     bed.service().udp().external(case.vip()).install();
     let pieces = large(case).fragments(7, PIECE);
@@ -219,7 +219,7 @@ fn what_is_refused_is_told_to_the_sender_of_the_first_fragment_once(case: Case) 
 }
 
 /// Routers cut no IPv6 packets.
-fn the_sender_of_a_fragment_that_does_not_fit_is_told_once(hook: Hook) {
+fn the_sender_of_a_fragment_that_does_not_fit_gets_one_error(hook: Hook) {
     let case = Case { hook, family: Family::V6 };
     let node = Node::with(case, Bed::builder(), datagrams);
     let pieces = large(case).fragments(7, 1600);
@@ -254,7 +254,7 @@ fn extension_headers_stand_on_either_side_of_the_fragment_header(hook: Hook) {
     }
 }
 
-fn a_fragment_header_around_a_whole_packet_says_nothing(hook: Hook) {
+fn a_fragment_header_around_a_whole_packet_is_not_remembered(hook: Hook) {
     let case = Case { hook, family: Family::V6 };
     let bed = bed_with_service(case);
     let ip = Frame::ip(case.client().ip(), case.vip().ip()).layer(Extension::fragment(0, false, 7));

@@ -16,12 +16,12 @@ use crate::network::{connect_to_nodes, in_an_empty_namespace};
 use crate::snat::{Checked, Node, neighbour};
 
 each_client! {
-    what_came_too_early_is_received_after_the_first_fragment
-    what_may_be_this_nodes_own_goes_on_to_the_stack_as_well
-    the_oldest_of_what_is_held_gives_way_to_what_comes_now
+    early_fragments_are_received_after_the_first_fragment
+    early_fragments_for_this_nodes_own_address_also_go_to_the_stack
+    the_oldest_held_fragments_make_room_for_new_ones
     a_fragment_that_comes_twice_is_received_once
-    the_first_fragment_is_waited_for_thirty_seconds
-    what_is_held_goes_after_thirty_seconds
+    a_held_fragment_waits_thirty_seconds_for_the_first
+    held_fragments_are_removed_after_thirty_seconds
     a_frame_that_is_too_large_to_be_held_is_dropped
 }
 
@@ -87,7 +87,7 @@ fn are_received(capture: &mut Capture, frames: &[&Frame]) {
     assert!(received == expected, "{} frames were received, {} were held", received.len(), expected.len());
 }
 
-fn what_came_too_early_is_received_after_the_first_fragment(case: Case) {
+fn early_fragments_are_received_after_the_first_fragment(case: Case) {
     let expected = pieces(&large(case).with_destination(case.pod(1)));
     let pieces = pieces(&large(case));
     for early in [&[1][..], &[3], &[2, 1], &[3, 1, 2]] {
@@ -110,7 +110,7 @@ fn what_came_too_early_is_received_after_the_first_fragment(case: Case) {
 }
 
 /// There are several times as many as there is room for. Their packets' first fragments never come.
-fn the_oldest_of_what_is_held_gives_way_to_what_comes_now(case: Case) {
+fn the_oldest_held_fragments_make_room_for_new_ones(case: Case) {
     let expected = pieces(&large(case).with_destination(case.pod(1)));
     let (flood, pieces) = (large(case), pieces(&large(case)));
     watching(bed_with_service(case), case, |bed, capture| {
@@ -144,7 +144,7 @@ fn an_answer_of_another_node_is_put_in_order(case: Case) {
     });
 }
 
-fn what_may_be_this_nodes_own_goes_on_to_the_stack_as_well(case: Case) {
+fn early_fragments_for_this_nodes_own_address_also_go_to_the_stack(case: Case) {
     let bed = Bed::new();
     bed.peer(case.family.node(1), PEER_SELF | PEER_NODE);
     bed.peer(case.family.node(2), PEER_NODE);
@@ -181,7 +181,7 @@ fn a_fragment_that_comes_twice_is_received_once(case: Case) {
     });
 }
 
-fn the_first_fragment_is_waited_for_thirty_seconds(case: Case) {
+fn a_held_fragment_waits_thirty_seconds_for_the_first(case: Case) {
     let (bed, pieces) = (bed_with_service(case), pieces(&large(case)));
     is_held(case, &bed, &pieces[1]);
     bed.age_fragments(31);
@@ -190,7 +190,7 @@ fn the_first_fragment_is_waited_for_thirty_seconds(case: Case) {
     assert_eq!(bed.held_fragments(), 1);
 }
 
-fn what_is_held_goes_after_thirty_seconds(case: Case) {
+fn held_fragments_are_removed_after_thirty_seconds(case: Case) {
     watching(bed_with_service(case), case, |bed, capture| {
         let pieces = pieces(&large(case));
         is_held(case, bed, &pieces[1]);

@@ -15,7 +15,7 @@ each_client! {
     a_datagram_without_a_checksum_stays_without
     a_datagram_whose_new_checksum_is_zero_goes_out_as_ones
     a_reply_restores_the_frontend_and_keeps_everything_else
-    two_local_backends_are_told_apart_in_both_directions
+    two_local_backends_are_distinguished_in_both_directions
     tcp_and_udp_on_one_port_are_two_services
     a_backend_that_is_leaving_keeps_its_connections
     datagrams_leave_a_backend_that_serves_no_more
@@ -111,7 +111,7 @@ fn a_reply_restores_the_frontend_and_keeps_everything_else(case: Case) {
     bed.send(case.way_out(), &unrelated).assert_untouched().assert_counted(Reason::NotOurs);
 }
 
-fn two_local_backends_are_told_apart_in_both_directions(case: Case) {
+fn two_local_backends_are_distinguished_in_both_directions(case: Case) {
     let bed = Bed::new();
     let service =
         bed.service().external(case.vip()).backend_local(case.pod(1)).backend_local(case.pod(2)).install();

@@ -11,17 +11,17 @@ use proxy_common::way::{PEER_NODE, PEER_SELF};
 use crate::case::{Case, Family, each_ingress};
 
 each_ingress! {
-    answers_to_a_connection_of_this_node_are_the_stacks
-    an_answer_to_a_connection_that_nobody_saw_leave_is_the_stacks
-    datagrams_that_answer_this_nodes_own_are_the_stacks
-    answers_over_sctp_are_the_stacks
-    an_error_about_a_connection_of_this_node_is_the_stacks
+    answers_to_a_connection_of_this_node_go_to_the_stack
+    an_answer_to_an_unrecorded_connection_goes_to_the_stack
+    datagrams_that_answer_this_nodes_own_go_to_the_stack
+    answers_over_sctp_go_to_the_stack
+    an_error_about_a_connection_of_this_node_goes_to_the_stack
     a_dsr_node_port_leaves_this_nodes_connections_alone
     a_load_balancer_at_this_nodes_address_leaves_its_connections_alone
     a_dsr_load_balancer_at_this_nodes_address_leaves_its_connections_alone
     a_client_of_a_listener_is_served_when_that_has_gone
     other_clients_are_served_beside_them
-    what_this_node_refuses_with_a_reset_is_no_connection
+    a_reset_of_this_node_records_no_connection
     a_reply_that_was_translated_is_no_connection_of_this_node
     a_connection_from_the_same_port_is_served_when_it_begins
 }
@@ -71,7 +71,7 @@ fn leaves(bed: &Bed, frame: &Frame) {
     bed.send(Hook::TcEgress, frame).assert_untouched().assert_counted(Reason::NotOurs);
 }
 
-fn answers_to_a_connection_of_this_node_are_the_stacks(case: Case) {
+fn answers_to_a_connection_of_this_node_go_to_the_stack(case: Case) {
     let bed = case.node_port();
     leaves(&bed, &case.tcp_from_server(flag::SYN).reply());
     for flags in [flag::SYN | flag::ACK, flag::ACK, flag::ACK | flag::FIN, flag::RST] {
@@ -79,11 +79,11 @@ fn answers_to_a_connection_of_this_node_are_the_stacks(case: Case) {
     }
 }
 
-fn an_answer_to_a_connection_that_nobody_saw_leave_is_the_stacks(case: Case) {
+fn an_answer_to_an_unrecorded_connection_goes_to_the_stack(case: Case) {
     case.is_the_stacks(&case.node_port(), &case.tcp_from_server(flag::SYN | flag::ACK));
 }
 
-fn datagrams_that_answer_this_nodes_own_are_the_stacks(case: Case) {
+fn datagrams_that_answer_this_nodes_own_go_to_the_stack(case: Case) {
     let bed = case.bed_with_node_port(|service| service.node_ports().udp());
     let answer = case.of_server().udp(SERVER_PORT, NODE_PORT).payload(&b"an answer"[..]);
     case.is_delivered(&bed, &answer, &answer.clone().with_destination(case.pod(1)), Reason::ServedLocal);
@@ -92,7 +92,7 @@ fn datagrams_that_answer_this_nodes_own_are_the_stacks(case: Case) {
     case.is_the_stacks(&bed, &answer);
 }
 
-fn answers_over_sctp_are_the_stacks(case: Case) {
+fn answers_over_sctp_go_to_the_stack(case: Case) {
     let bed = case.bed_with_node_port(|service| service.node_ports().protocol(protocol::SCTP));
     let from_server = |chunk| case.of_server().sctp(SERVER_PORT, NODE_PORT, chunk).payload(vec![7; 12]);
     leaves(&bed, &from_server(chunk::INIT).reply());
@@ -101,7 +101,7 @@ fn answers_over_sctp_are_the_stacks(case: Case) {
     }
 }
 
-fn an_error_about_a_connection_of_this_node_is_the_stacks(case: Case) {
+fn an_error_about_a_connection_of_this_node_goes_to_the_stack(case: Case) {
     let bed = case.node_port();
     let sent = case.tcp_from_server(flag::ACK).reply();
     leaves(&bed, &sent);
@@ -144,7 +144,8 @@ fn a_load_balancer_at_this_nodes_address_leaves_its_connections_alone(case: Case
     }
 }
 
-/// A pod of the node's network was the backend, and has moved: the answers it gave make its clients none of this node's peers.
+/// A pod of the node's network was the backend, and has moved. Its answers have not made its clients peers of
+/// this node.
 fn a_client_of_a_listener_is_served_when_that_has_gone(case: Case) {
     let bed = case.bed_with_node_port(|service| service.node_ports().udp().listener());
     let question = case.of_server().udp(SERVER_PORT, NODE_PORT).payload(&b"a question"[..]);
@@ -165,7 +166,7 @@ fn other_clients_are_served_beside_them(case: Case) {
     }
 }
 
-fn what_this_node_refuses_with_a_reset_is_no_connection(case: Case) {
+fn a_reset_of_this_node_records_no_connection(case: Case) {
     let bed = case.node_port();
     leaves(&bed, &case.tcp_from_server(flag::RST).reply());
     let frame = case.tcp_from_server(flag::ACK);
@@ -192,9 +193,9 @@ fn a_connection_from_the_same_port_is_served_when_it_begins(case: Case) {
     }
 }
 
-/// The node itself asks its pod, by a socket whose port is a NodePort's number; the pod's device has programs of ours.
+/// The node itself asks its pod from a port that is a NodePort's number. The pod's device has our programs.
 #[test]
-fn what_a_pod_answers_to_its_node_is_the_stacks() {
+fn answers_of_a_pod_to_its_node_go_to_the_stack() {
     for family in [Family::V4, Family::V6] {
         let case = Case { hook: Hook::TcPodIn, family };
         let bed = case.bed_with_node_port(|service| service.protocol(protocol::TCP).node_ports());

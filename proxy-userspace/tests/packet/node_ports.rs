@@ -18,8 +18,8 @@ each_tunnel! {
     a_backend_on_this_node_answers_from_the_address_the_client_asked
     the_port_of_another_node_is_served_here_and_answered_from_its_address
     a_node_that_serves_no_node_ports_itself_serves_those_of_others
-    a_packet_for_a_node_port_is_taken_from_nodes_alone
-    tunnels_to_what_is_no_node_pass_byte_for_byte
+    a_packet_for_a_node_port_is_accepted_from_nodes_only
+    tunnels_to_an_address_of_no_node_pass_byte_for_byte
     tunnels_to_another_port_of_a_node_pass_byte_for_byte
     a_packet_for_another_nodes_port_is_sent_on_once
 }
@@ -149,7 +149,7 @@ fn a_node_that_serves_no_node_ports_itself_serves_those_of_others(tunnel: Tunnel
     node.serves(&node.packet(node.address(2), node.here, flag::SYN));
 }
 
-fn a_packet_for_a_node_port_is_taken_from_nodes_alone(tunnel: Tunnel) {
+fn a_packet_for_a_node_port_is_accepted_from_nodes_only(tunnel: Tunnel) {
     let node = Node::new(tunnel);
     let frame = node.packet(node.address(2), node.here, flag::SYN);
     for sender in [66, 1] {
@@ -158,7 +158,7 @@ fn a_packet_for_a_node_port_is_taken_from_nodes_alone(tunnel: Tunnel) {
     }
 }
 
-fn tunnels_to_what_is_no_node_pass_byte_for_byte(tunnel: Tunnel) {
+fn tunnels_to_an_address_of_no_node_pass_byte_for_byte(tunnel: Tunnel) {
     let node = Node::new(tunnel);
     let unspecified = tunnel.case.family.pick("0.0.0.0", "::");
     for address in [node.address(99), tunnel.case.vip().ip(), tunnel.case.remote_pod(1).ip(), unspecified] {

@@ -14,10 +14,10 @@ use crate::tunnelled_fragments::{PIECE, tunnelled};
 
 each_tunnel! {
     each_flow_is_sent_from_an_address_of_its_own_and_keeps_it
-    what_comes_from_the_prefix_is_taken_and_what_comes_from_beside_it_is_not
-    fragments_inside_what_comes_from_the_prefix_are_taken
-    without_a_prefix_nothing_but_nodes_is_a_peer
-    what_is_taken_from_the_prefix_may_be_sent_from_the_node
+    tunnels_from_the_prefix_are_accepted_and_tunnels_from_outside_it_are_not
+    fragments_inside_tunnels_from_the_prefix_are_accepted
+    without_a_prefix_only_nodes_are_peers
+    a_node_that_accepts_the_prefix_may_send_from_its_own_address
     a_packet_from_the_prefix_that_is_not_for_this_node_passes_byte_for_byte
 }
 
@@ -102,7 +102,7 @@ fn each_flow_is_sent_from_an_address_of_its_own_and_keeps_it(tunnel: Tunnel) {
     assert!(sources.len() > 90, "{sources:?}");
 }
 
-fn what_comes_from_the_prefix_is_taken_and_what_comes_from_beside_it_is_not(tunnel: Tunnel) {
+fn tunnels_from_the_prefix_are_accepted_and_tunnels_from_outside_it_are_not(tunnel: Tunnel) {
     let [inside, outside] = inside_and_outside(tunnel.outer);
     for builder in [builder(), builder().spread()] {
         let bed = tunnel.load(builder);
@@ -122,7 +122,7 @@ fn what_comes_from_the_prefix_is_taken_and_what_comes_from_beside_it_is_not(tunn
     }
 }
 
-fn fragments_inside_what_comes_from_the_prefix_are_taken(tunnel: Tunnel) {
+fn fragments_inside_tunnels_from_the_prefix_are_accepted(tunnel: Tunnel) {
     let bed = tunnel.load(builder());
     let [here, _] = install(tunnel, &bed);
     let [inside, _] = inside_and_outside(tunnel.outer);
@@ -134,7 +134,7 @@ fn fragments_inside_what_comes_from_the_prefix_are_taken(tunnel: Tunnel) {
     }
 }
 
-fn without_a_prefix_nothing_but_nodes_is_a_peer(tunnel: Tunnel) {
+fn without_a_prefix_only_nodes_are_peers(tunnel: Tunnel) {
     let bed = tunnel.bed();
     let [here, _] = install(tunnel, &bed);
     let [inside, _] = inside_and_outside(tunnel.outer);
@@ -146,7 +146,7 @@ fn without_a_prefix_nothing_but_nodes_is_a_peer(tunnel: Tunnel) {
     }
 }
 
-fn what_is_taken_from_the_prefix_may_be_sent_from_the_node(tunnel: Tunnel) {
+fn a_node_that_accepts_the_prefix_may_send_from_its_own_address(tunnel: Tunnel) {
     let bed = tunnel.load(builder());
     let way = tunnel.way(&bed, 3);
     let case = tunnel.case;

@@ -13,22 +13,22 @@ use crate::case::{Family, Tunnel, each_tunnel};
 use crate::network::{connect_to_nodes, in_an_empty_namespace};
 
 each_tunnel! {
-    a_routers_word_lowers_the_ways_mtu_even_if_it_quotes_little
-    a_router_that_has_more_room_than_another_changes_nothing
-    the_client_is_told_what_fits_inside_the_tunnel
-    the_client_is_told_about_a_fragment
-    a_client_that_lets_its_packets_be_cut_is_told_nothing
+    a_routers_error_lowers_the_ways_mtu_even_with_a_short_quote
+    a_router_with_more_room_than_another_changes_nothing
+    the_client_gets_an_error_with_the_size_that_fits_inside_the_tunnel
+    the_client_gets_an_error_about_a_fragment
+    a_client_that_allows_fragmentation_gets_no_error
     an_error_that_is_not_about_a_packet_of_ours_changes_nothing
-    an_error_about_somebody_elses_tunnel_to_the_same_node_is_left_to_the_stack
+    an_error_about_a_foreign_tunnel_to_the_same_node_is_left_to_the_stack
     a_quote_that_this_node_can_not_have_sent_changes_nothing
     a_router_that_quotes_too_little_is_believed_for_a_minute
     a_short_quote_that_is_not_shaped_as_what_this_node_sends_changes_nothing
-    what_every_ipv6_link_takes_is_sent_whatever_a_router_says
-    a_client_is_told_of_a_router_with_less_room_than_the_way_is_left
-    an_error_about_what_was_sent_on_for_another_nodes_port_is_believed
+    packets_that_fit_every_ipv6_link_are_sent_despite_any_router
+    a_client_learns_of_a_router_with_less_room_than_the_way_keeps
+    an_error_about_a_packet_sent_on_for_another_nodes_port_is_believed
     an_error_that_quotes_the_port_of_tunnels_is_the_connections_if_there_is_one
     after_ten_minutes_the_way_is_as_wide_as_before
-    what_the_agent_writes_meanwhile_outlasts_the_ten_minutes
+    an_mtu_that_the_agent_writes_meanwhile_outlasts_the_ten_minutes
 }
 
 /// The MTU behind the router.
@@ -130,7 +130,7 @@ fn is_noted(tunnel: Tunnel, director: &Director, error: &Frame) {
     tunnel.case.arrives(&director.bed, error).assert_untouched().assert_counted(Reason::IcmpError);
 }
 
-fn a_routers_word_lowers_the_ways_mtu_even_if_it_quotes_little(tunnel: Tunnel) {
+fn a_routers_error_lowers_the_ways_mtu_even_with_a_short_quote(tunnel: Tunnel) {
     let director = Director::new(tunnel);
     let (frame, overhead) = (large(tunnel, 1450), usize::from(tunnel.overhead()));
     director.is_refused_above(1500 - overhead);
@@ -139,7 +139,7 @@ fn a_routers_word_lowers_the_ways_mtu_even_if_it_quotes_little(tunnel: Tunnel) {
     director.is_refused_above(usize::from(NARROW) - overhead);
 }
 
-fn a_router_that_has_more_room_than_another_changes_nothing(tunnel: Tunnel) {
+fn a_router_with_more_room_than_another_changes_nothing(tunnel: Tunnel) {
     let director = Director::new(tunnel);
     let sent = director.sent(&large(tunnel, 1450));
     for (mtu, expected) in [(NARROW, NARROW), (NARROW + 20, NARROW), (NARROW - 20, NARROW - 20)] {
@@ -166,7 +166,7 @@ fn is_told(outcome: &Outcome, error: Frame) {
     outcome.assert_sent(&error.with_macs(source, destination)).assert_counted(Reason::IcmpError);
 }
 
-fn the_client_is_told_what_fits_inside_the_tunnel(tunnel: Tunnel) {
+fn the_client_gets_an_error_with_the_size_that_fits_inside_the_tunnel(tunnel: Tunnel) {
     let case = tunnel.case;
     with_clients_at_hand(tunnel, |director| {
         let frame = large_from(tunnel, case.family.node(99), 1450);
@@ -190,7 +190,7 @@ fn the_client_is_told_what_fits_inside_the_tunnel(tunnel: Tunnel) {
 }
 
 /// Only the sender of an IPv6 packet may cut it, so it gets an error, too.
-fn the_client_is_told_about_a_fragment(tunnel: Tunnel) {
+fn the_client_gets_an_error_about_a_fragment(tunnel: Tunnel) {
     let case = tunnel.case;
     with_clients_at_hand(tunnel, |director| {
         let whole = large_from(tunnel, case.family.node(99), 3000);
@@ -213,7 +213,7 @@ fn the_client_is_told_about_a_fragment(tunnel: Tunnel) {
     });
 }
 
-fn a_client_that_lets_its_packets_be_cut_is_told_nothing(tunnel: Tunnel) {
+fn a_client_that_allows_fragmentation_gets_no_error(tunnel: Tunnel) {
     let director = Director::new(tunnel);
     let mut frame = large(tunnel, 1450);
     let Layer::Ipv4(ip) = frame.innermost_mut() else {
@@ -244,8 +244,8 @@ fn an_error_that_is_not_about_a_packet_of_ours_changes_nothing(tunnel: Tunnel) {
         around(2, 3),
         around(1, 3),
         around(1, 9),
-        // The packet would have fitted; no link is so narrow; only the bytes before those that
-        // identify the packet are there.
+        // The packet would have fitted. No link is so narrow. The quote ends before the bytes that
+        // identify the packet.
         about(tunnel, &sent, least(tunnel, &sent), length),
         about(tunnel, &sent, least(tunnel, &sent), smallest - 1),
         about(tunnel, &sent, 0, NARROW),
@@ -257,7 +257,7 @@ fn an_error_that_is_not_about_a_packet_of_ours_changes_nothing(tunnel: Tunnel) {
     }
 }
 
-fn an_error_about_somebody_elses_tunnel_to_the_same_node_is_left_to_the_stack(tunnel: Tunnel) {
+fn an_error_about_a_foreign_tunnel_to_the_same_node_is_left_to_the_stack(tunnel: Tunnel) {
     let director = Director::new(tunnel);
     let case = tunnel.case;
     case.arrives(&director.bed, &case.udp()).assert_counted(Reason::SentDsr);
@@ -337,7 +337,7 @@ fn a_router_that_quotes_too_little_is_believed_for_a_minute(tunnel: Tunnel) {
     assert!((540..600).contains(&longer), "{longer} seconds longer");
 }
 
-fn what_every_ipv6_link_takes_is_sent_whatever_a_router_says(tunnel: Tunnel) {
+fn packets_that_fit_every_ipv6_link_are_sent_despite_any_router(tunnel: Tunnel) {
     for mtu in [1280, 1300] {
         let director = Director::new(tunnel);
         let sent = director.sent(&large(tunnel, 1450));
@@ -356,7 +356,7 @@ fn what_every_ipv6_link_takes_is_sent_whatever_a_router_says(tunnel: Tunnel) {
     tunnel.case.arrives(&director.bed, &refused).assert_sent(&error).assert_counted(Reason::TooBig);
 }
 
-fn a_client_is_told_of_a_router_with_less_room_than_the_way_is_left(tunnel: Tunnel) {
+fn a_client_learns_of_a_router_with_less_room_than_the_way_keeps(tunnel: Tunnel) {
     let case = tunnel.case;
     if case.hook == Hook::XdpIngress {
         // Only the stack can find the client's neighbour entry.
@@ -377,14 +377,14 @@ fn a_client_is_told_of_a_router_with_less_room_than_the_way_is_left(tunnel: Tunn
             tells(1270, inside);
         } else {
             tells(1450, 1280);
-            // Its sender can't make it smaller.
+            // The sender can't make this packet smaller.
             let sent = director.sent(&large_from(tunnel, case.family.node(99), 1280));
             is_noted(tunnel, director, &about(tunnel, &sent, sent.len(), 1280));
         }
     });
 }
 
-fn an_error_about_what_was_sent_on_for_another_nodes_port_is_believed(tunnel: Tunnel) {
+fn an_error_about_a_packet_sent_on_for_another_nodes_port_is_believed(tunnel: Tunnel) {
     let director = Director::new(tunnel);
     let case = tunnel.case;
     director.bed.peer(case.family.node(3), PEER_NODE);
@@ -447,7 +447,7 @@ fn after_ten_minutes_the_way_is_as_wide_as_before(tunnel: Tunnel) {
     director.is_refused_above(usize::from(NARROW - overhead));
 }
 
-fn what_the_agent_writes_meanwhile_outlasts_the_ten_minutes(tunnel: Tunnel) {
+fn an_mtu_that_the_agent_writes_meanwhile_outlasts_the_ten_minutes(tunnel: Tunnel) {
     let director = Director::new(tunnel);
     let sent = director.sent(&large(tunnel, 1450));
     says(tunnel, &director, &sent, NARROW);

@@ -14,18 +14,18 @@ use proxy_common::way::{PEER_NODE, PEER_SELF};
 use crate::case::{Case, Tunnel, VIP_PORT, each_tunnel};
 
 each_tunnel! {
-    what_is_addressed_to_a_backends_pod_is_decapsulated_for_it
+    a_tunnel_to_a_backends_pod_is_decapsulated_for_it
     the_reply_of_a_pod_that_was_addressed_comes_from_the_frontend
     a_connection_that_began_elsewhere_is_left_to_its_pod
     a_syn_for_another_pod_of_this_node_begins_a_connection_there
-    what_strangers_and_pods_send_to_a_backends_pod_passes_byte_for_byte
-    what_is_for_a_pod_that_is_no_backend_passes_byte_for_byte
-    pods_whose_addresses_share_a_hint_are_told_apart
+    tunnels_of_strangers_and_pods_to_a_backends_pod_pass_byte_for_byte
+    tunnels_to_a_pod_that_is_no_backend_pass_byte_for_byte
+    pods_with_one_hint_are_distinguished
     datagrams_and_node_ports_of_the_director_are_served
     an_endpoint_that_has_left_keeps_its_connections
     a_syn_that_is_left_to_the_pod_ends_what_was_there
     pods_that_take_off_outer_headers_get_what_needs_no_translation
-    while_the_mode_changes_what_begins_is_the_newer_ones
+    during_a_mode_change_new_connections_belong_to_the_newer_mode
 }
 
 /// An identification or flow label as kernels write them. It is no hint, though it may look like
@@ -97,7 +97,7 @@ impl Node {
     }
 }
 
-fn what_is_addressed_to_a_backends_pod_is_decapsulated_for_it(tunnel: Tunnel) {
+fn a_tunnel_to_a_backends_pod_is_decapsulated_for_it(tunnel: Tunnel) {
     let node = Node::new(tunnel);
     // The slot's owner here does not matter, because the director knows its connections.
     for (owner, port) in node.service.endpoints.iter().zip(40000..) {
@@ -147,7 +147,7 @@ fn a_syn_for_another_pod_of_this_node_begins_a_connection_there(tunnel: Tunnel) 
     node.delivers(&case.tcp(flag::ACK), 2);
 }
 
-fn what_strangers_and_pods_send_to_a_backends_pod_passes_byte_for_byte(tunnel: Tunnel) {
+fn tunnels_of_strangers_and_pods_to_a_backends_pod_pass_byte_for_byte(tunnel: Tunnel) {
     let node = Node::new(tunnel);
     let (syn, to) = (tunnel.case.tcp(flag::SYN), outside(tunnel).pod(1).ip());
     let pod = outside(tunnel).remote_pod(9).ip();
@@ -158,7 +158,7 @@ fn what_strangers_and_pods_send_to_a_backends_pod_passes_byte_for_byte(tunnel: T
     assert_eq!(node.bed.flows(FlowTable::New), []);
 }
 
-fn what_is_for_a_pod_that_is_no_backend_passes_byte_for_byte(tunnel: Tunnel) {
+fn tunnels_to_a_pod_that_is_no_backend_pass_byte_for_byte(tunnel: Tunnel) {
     let node = Node::new(tunnel);
     let case = tunnel.case;
     node.bed.service().udp().dsr().external(case.vip()).backend_local(case.pod(3)).install();
@@ -188,7 +188,7 @@ fn pods_that_take_off_outer_headers_get_what_needs_no_translation(tunnel: Tunnel
     }
 }
 
-fn pods_whose_addresses_share_a_hint_are_told_apart(tunnel: Tunnel) {
+fn pods_with_one_hint_are_distinguished(tunnel: Tunnel) {
     let (node, case) = (Node::new(tunnel), tunnel.case);
     let service = &node.service;
     service.share_hint(&node.bed, service.endpoints[0], case.pod(9).ip());
@@ -234,7 +234,7 @@ fn a_syn_that_is_left_to_the_pod_ends_what_was_there(tunnel: Tunnel) {
     }
 }
 
-fn while_the_mode_changes_what_begins_is_the_newer_ones(tunnel: Tunnel) {
+fn during_a_mode_change_new_connections_belong_to_the_newer_mode(tunnel: Tunnel) {
     let case = tunnel.case;
     let newer = Node::on(tunnel, tunnel.load(Bed::builder().share(SHARE_NEWER)));
     newer.delivers(&case.tcp(flag::SYN), 1);

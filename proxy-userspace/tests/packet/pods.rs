@@ -20,13 +20,13 @@ use crate::snat::Node;
 each_family! {
     a_backend_on_another_node_is_translated_to_and_its_reply_back
     datagrams_to_the_backend_itself_are_answered_by_it_again
-    direct_return_is_no_concern_of_pods
-    external_policy_local_is_no_concern_of_pods
+    direct_server_return_does_not_apply_to_pods
+    external_policy_local_does_not_apply_to_pods
     internal_policy_local_keeps_to_this_node
     internal_policy_local_drops_where_this_node_has_no_backend
     a_node_port_is_reached_at_a_nodes_address
     a_node_port_on_loopback_is_not_for_pods
-    what_a_device_below_has_served_is_not_looked_up_again
+    a_packet_that_a_lower_device_has_served_is_not_looked_up_again
     tunnels_of_pods_are_their_own
     a_pod_that_reaches_itself_gets_its_packets_back_from_the_frontend
     a_pods_datagrams_to_itself_come_back_too
@@ -35,9 +35,9 @@ each_family! {
     a_pod_that_reaches_itself_closes_what_it_opened
     connections_of_a_pod_to_itself_have_ports_of_their_own
     a_pods_error_about_its_own_packet_comes_back_to_it
-    what_only_looks_like_a_reply_of_a_pod_to_itself_is_untouched
-    a_pod_with_the_address_of_a_client_outside_is_not_given_what_is_that_clients
-    a_pod_that_is_refused_too_often_silences_nobody_else
+    a_packet_that_only_looks_like_a_reply_of_a_pod_to_itself_is_untouched
+    a_pod_with_the_address_of_a_client_outside_gets_none_of_its_packets
+    a_pod_that_is_refused_too_often_does_not_silence_others
 }
 
 /// A pod of this node, and its packets.
@@ -112,7 +112,7 @@ impl Pod {
 }
 
 /// A pod's device is one sender, whatever sources its packets have.
-fn a_pod_that_is_refused_too_often_silences_nobody_else(family: Family) {
+fn a_pod_that_is_refused_too_often_does_not_silence_others(family: Family) {
     let (pod, bed) = (Pod::new(family), Bed::new());
     bed.service().external(pod.case.vip()).install();
     in_an_empty_namespace(move || {
@@ -173,14 +173,14 @@ fn datagrams_to_the_backend_itself_are_answered_by_it_again(family: Family) {
     }
 }
 
-fn direct_return_is_no_concern_of_pods(family: Family) {
+fn direct_server_return_does_not_apply_to_pods(family: Family) {
     let (pod, bed) = (Pod::new(family), Bed::new());
     let service = bed.service().dsr().external(pod.case.vip()).backend_remote(pod.case.remote_pod(1), 1);
     service.install();
     pod.reaches(&bed, &pod.tcp(flag::SYN), pod.case.remote_pod(1));
 }
 
-fn external_policy_local_is_no_concern_of_pods(family: Family) {
+fn external_policy_local_does_not_apply_to_pods(family: Family) {
     let (pod, bed) = (Pod::new(family), Bed::new());
     let service = bed.service().policy_local().external(pod.case.vip());
     service.backend_remote(pod.case.remote_pod(1), 1).install();
@@ -224,7 +224,7 @@ fn a_node_port_on_loopback_is_not_for_pods(family: Family) {
     pod.case.arrives(&bed, &syn).assert_untouched().assert_counted(Reason::NotOurs);
 }
 
-fn what_a_device_below_has_served_is_not_looked_up_again(family: Family) {
+fn a_packet_that_a_lower_device_has_served_is_not_looked_up_again(family: Family) {
     let (pod, bed) = (Pod::new(family), Bed::new());
     bed.service().external(pod.case.vip()).backend_local(pod.case.pod(1)).install();
     let ingress = Ingress { mark: DEFAULT_MARK, ..Ingress::default() };
@@ -324,7 +324,7 @@ fn a_pods_error_about_its_own_packet_comes_back_to_it(family: Family) {
 }
 
 /// The packet goes to a port of `--snat-ports`, from a pod that is a backend.
-fn what_only_looks_like_a_reply_of_a_pod_to_itself_is_untouched(family: Family) {
+fn a_packet_that_only_looks_like_a_reply_of_a_pod_to_itself_is_untouched(family: Family) {
     let pod = Pod::new(family);
     let bed = pod.bed_with_itself();
     let source = pod.gets_back(&bed, &pod.tcp(flag::SYN));
@@ -341,7 +341,7 @@ fn what_only_looks_like_a_reply_of_a_pod_to_itself_is_untouched(family: Family) 
 }
 
 /// The client's connection is translated to another node's backend, from an address of this node.
-fn a_pod_with_the_address_of_a_client_outside_is_not_given_what_is_that_clients(family: Family) {
+fn a_pod_with_the_address_of_a_client_outside_gets_none_of_its_packets(family: Family) {
     let outside = Node::new(Case { hook: Hook::XdpIngress, family });
     let case = Case { hook: Hook::TcPodIn, family };
     outside.forwards(&case.tcp(flag::SYN));

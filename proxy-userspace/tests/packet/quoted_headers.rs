@@ -30,8 +30,8 @@ each_hook! {
 }
 
 each_inside! {
-    an_error_about_what_has_extension_headers_reaches_the_backend
-    a_backends_error_about_what_has_extension_headers_comes_from_the_frontend
+    an_error_about_a_packet_with_extension_headers_reaches_the_backend
+    a_backends_error_about_a_packet_with_extension_headers_comes_from_the_frontend
     an_error_that_quotes_no_ports_is_untouched
     an_error_whose_quote_ends_in_its_headers_is_untouched
 }
@@ -109,7 +109,7 @@ fn open_connections(case: Case, bed: &Bed) -> [Frame; 2] {
     connections
 }
 
-fn an_error_about_what_has_extension_headers_reaches_the_backend(case: Case) {
+fn an_error_about_a_packet_with_extension_headers_reaches_the_backend(case: Case) {
     let bed = Bed::new();
     for sent in open_connections(case, &bed) {
         let reply = sent.with_destination(case.pod(1)).reply();
@@ -124,7 +124,7 @@ fn an_error_about_what_has_extension_headers_reaches_the_backend(case: Case) {
     }
 }
 
-fn a_backends_error_about_what_has_extension_headers_comes_from_the_frontend(case: Case) {
+fn a_backends_error_about_a_packet_with_extension_headers_comes_from_the_frontend(case: Case) {
     let bed = Bed::new();
     for sent in open_connections(case, &bed) {
         let delivered = sent.clone().with_destination(case.pod(1));

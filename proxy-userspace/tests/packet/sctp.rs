@@ -18,10 +18,10 @@ use crate::snat::{self, Node};
 each_client! {
     packets_of_every_length_have_the_right_checksum_behind_another_port
     options_extension_headers_and_padding_are_not_counted
-    where_no_port_changes_the_checksum_is_left_alone
+    the_checksum_is_left_alone_if_no_port_changes
     a_checksum_that_is_wrong_stays_wrong
     a_checksum_that_was_not_filled_in_stays_so
-    what_has_no_whole_chunk_header_is_untouched
+    a_packet_without_a_whole_chunk_header_is_untouched
     an_association_opens_and_is_promoted_as_a_connection
     it_closes_when_it_is_aborted_or_its_shutdown_is_complete
     a_shutdown_that_has_only_begun_closes_nothing
@@ -30,7 +30,7 @@ each_client! {
     an_abort_without_an_association_leaves_no_trace
     an_association_keeps_its_backend_when_its_slot_gets_another_owner
     a_client_port_that_two_frontends_see_is_translated_both_ways
-    an_association_that_nobody_serves_is_refused
+    an_association_with_a_service_without_endpoints_is_refused
     an_error_about_a_reply_reaches_the_backend
     a_backends_error_comes_from_the_frontend
 }
@@ -102,7 +102,7 @@ fn options_extension_headers_and_padding_are_not_counted(case: Case) {
     case.is_served(&bed, &padded, case.pod(1));
 }
 
-fn where_no_port_changes_the_checksum_is_left_alone(case: Case) {
+fn the_checksum_is_left_alone_if_no_port_changes(case: Case) {
     let bed = Bed::new();
     let backend = SocketAddr::new(case.pod(1).ip(), VIP_PORT);
     bed.service().protocol(protocol::SCTP).external(case.vip()).backend_local(backend).install();
@@ -141,7 +141,7 @@ fn a_checksum_that_was_not_filled_in_stays_so(case: Case) {
     bed.send(case.way_out(), &delivered.reply()).assert_passed(&init.reply());
 }
 
-fn what_has_no_whole_chunk_header_is_untouched(case: Case) {
+fn a_packet_without_a_whole_chunk_header_is_untouched(case: Case) {
     let bed = served_here(case);
     let whole = case.sctp(chunk::INIT).payload(Vec::new()).build();
     for missing in 1..=16 {
@@ -265,7 +265,7 @@ fn a_backend_on_another_node_is_reached_from_a_port_of_this_one(case: Case) {
     });
 }
 
-fn an_association_that_nobody_serves_is_refused(case: Case) {
+fn an_association_with_a_service_without_endpoints_is_refused(case: Case) {
     let bed = Bed::new();
     bed.service().protocol(protocol::SCTP).external(case.vip()).install();
     let init = case.sctp(chunk::INIT);

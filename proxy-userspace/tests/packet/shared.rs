@@ -11,11 +11,11 @@ use proxy_common::vip::VIP_CLUSTER_IP;
 use crate::case::{Case, Tunnel, each_client, each_ingress, each_tunnel};
 
 each_client! {
-    the_newer_mode_serves_what_begins
+    the_newer_mode_serves_new_connections
     the_newer_mode_passes_connections_that_it_does_not_know
-    the_newer_mode_passes_connections_though_nobody_serves_new_ones
+    the_newer_mode_passes_connections_although_no_backend_serves_new_ones
     the_newer_mode_takes_over_a_port_that_is_used_again
-    the_older_mode_passes_what_begins
+    the_older_mode_passes_new_connections
     the_older_mode_goes_on_with_its_connections
     the_older_mode_gives_no_connection_to_a_forged_syn
     the_older_mode_forgets_a_connection_that_has_ended_when_its_port_is_used_again
@@ -24,15 +24,15 @@ each_client! {
 
 each_ingress! {
     the_newer_mode_passes_errors_about_connections_that_it_does_not_know
-    the_older_mode_leaves_it_to_the_newer_one_whom_it_serves
+    the_older_mode_leaves_source_ranges_to_the_newer_one
 }
 
 each_tunnel! {
-    a_newer_director_remembers_what_begins_though_nothing_changed
+    a_newer_director_records_new_connections_although_no_slot_changed
     a_newer_director_passes_connections_that_it_does_not_know
-    an_older_director_goes_on_with_connections_that_it_keeps_nothing_of
+    an_older_director_serves_connections_without_entries
     an_older_director_knows_what_began_later
-    where_the_change_was_turned_round_what_is_not_known_is_whose_it_was_first
+    after_a_reversed_change_unknown_connections_belong_to_the_first_mode
 }
 
 fn serve(case: Case, bed: &Bed) {
@@ -77,7 +77,7 @@ fn entries(bed: &Bed) -> usize {
     bed.flows(FlowTable::New).len() + bed.flows(FlowTable::Established).len()
 }
 
-fn the_newer_mode_serves_what_begins(case: Case) {
+fn the_newer_mode_serves_new_connections(case: Case) {
     let bed = bed(case, SHARE_NEWER);
     handshake(case, &bed);
     is_served(case, &bed, &case.tcp(flag::FIN | flag::ACK));
@@ -94,7 +94,7 @@ fn the_newer_mode_passes_connections_that_it_does_not_know(case: Case) {
     assert_eq!(entries(&bed), 0);
 }
 
-fn the_newer_mode_passes_connections_though_nobody_serves_new_ones(case: Case) {
+fn the_newer_mode_passes_connections_although_no_backend_serves_new_ones(case: Case) {
     let bed = Bed::builder().share(SHARE_NEWER).load();
     bed.service().external(case.vip()).install();
     is_passed(case, &bed, &case.tcp(flag::ACK));
@@ -107,7 +107,7 @@ fn the_newer_mode_takes_over_a_port_that_is_used_again(case: Case) {
     handshake(case, &bed);
 }
 
-fn the_older_mode_passes_what_begins(case: Case) {
+fn the_older_mode_passes_new_connections(case: Case) {
     let bed = bed(case, SHARE_OLDER);
     for flags in [flag::SYN, flag::SYN, flag::ACK, flag::ACK, flag::FIN | flag::ACK] {
         is_passed(case, &bed, &case.tcp(flags));
@@ -165,10 +165,10 @@ fn the_newer_mode_passes_errors_about_connections_that_it_does_not_know(case: Ca
     is_passed(case, &bed, &case.tcp(flag::ACK));
 }
 
-fn the_older_mode_leaves_it_to_the_newer_one_whom_it_serves(case: Case) {
+fn the_older_mode_leaves_source_ranges_to_the_newer_one(case: Case) {
     let bed = Bed::builder().share(SHARE_OLDER).load();
-    let nobody = case.family.node(9);
-    bed.service().external(case.vip()).backend_local(case.pod(1)).source_range(nobody, 32).install();
+    let other = case.family.node(9);
+    bed.service().external(case.vip()).backend_local(case.pod(1)).source_range(other, 32).install();
     is_passed(case, &bed, &case.tcp(flag::SYN));
     is_passed(case, &bed, &case.tcp(flag::ACK));
 }
@@ -187,7 +187,7 @@ fn is_sent(tunnel: Tunnel, bed: &Bed, frame: &Frame, to: Endpoint) {
     tunnel.case.arrives(bed, frame).assert_sent(&sent).assert_counted(Reason::SentDsr);
 }
 
-fn a_newer_director_remembers_what_begins_though_nothing_changed(tunnel: Tunnel) {
+fn a_newer_director_records_new_connections_although_no_slot_changed(tunnel: Tunnel) {
     let (bed, backend) = director(tunnel, SHARE_NEWER);
     for flags in [flag::SYN, flag::ACK, flag::ACK, flag::FIN | flag::ACK] {
         is_sent(tunnel, &bed, &tunnel.case.tcp(flags), backend);
@@ -206,7 +206,7 @@ fn a_newer_director_passes_connections_that_it_does_not_know(tunnel: Tunnel) {
     assert_eq!(entries(&bed), 0);
 }
 
-fn an_older_director_goes_on_with_connections_that_it_keeps_nothing_of(tunnel: Tunnel) {
+fn an_older_director_serves_connections_without_entries(tunnel: Tunnel) {
     let (bed, backend) = director(tunnel, SHARE_OLDER);
     is_sent(tunnel, &bed, &tunnel.case.tcp(flag::ACK), backend);
     is_sent(tunnel, &bed, &tunnel.case.tcp(flag::FIN | flag::ACK), backend);
@@ -229,15 +229,15 @@ fn an_older_director_knows_what_began_later(tunnel: Tunnel) {
     is_passed(tunnel.case, &bed, &tunnel.case.tcp(flag::FIN | flag::ACK));
 }
 
-fn where_the_change_was_turned_round_what_is_not_known_is_whose_it_was_first(tunnel: Tunnel) {
+fn after_a_reversed_change_unknown_connections_belong_to_the_first_mode(tunnel: Tunnel) {
     let case = tunnel.case;
     let reply = case.tcp(flag::ACK).reply();
     let error = reply.icmp_error(case.client().ip(), case.port_unreachable());
-    // From IPVS to eBPF and back: this mode has entered all its connections.
+    // The change went from IPVS to eBPF and back. This mode has entered all its connections.
     let (bed, _) = director(tunnel, SHARE_OLDER | SHARE_TURNED);
     is_passed(case, &bed, &case.tcp(flag::ACK));
     is_passed(case, &bed, &error);
-    // From eBPF to IPVS and back: this mode has recorded the beginning of IPVS' connections.
+    // The change went from eBPF to IPVS and back. This mode has recorded the beginning of IPVS' connections.
     let (older, _) = director(tunnel, SHARE_OLDER);
     is_passed(case, &older, &case.tcp_from(40001, flag::SYN));
     is_passed(case, &older, &case.tcp_from(40001, flag::ACK));

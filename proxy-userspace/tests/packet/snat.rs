@@ -27,9 +27,9 @@ each_ingress! {
     a_packet_that_does_not_fit_the_route_is_not_forwarded
     xdp_leaves_what_it_cannot_send_to_tc_and_remembers_nothing
     a_backend_without_a_route_drops
-    a_frontend_that_a_backend_here_listens_on_is_the_stacks
-    a_reply_is_told_from_a_client_of_a_frontend_on_the_same_port
-    packets_to_the_ports_that_nobody_sent_from_pass_byte_for_byte
+    a_frontend_that_a_backend_here_listens_on_is_left_to_the_stack
+    a_reply_is_distinguished_from_a_client_of_a_frontend_on_the_same_port
+    packets_to_ports_without_a_connection_pass_byte_for_byte
     the_reply_comes_from_the_frontend
     the_answer_to_a_syn_offers_segments_that_fit_the_route_to_the_backend
     the_route_to_a_backend_is_asked_of_the_kernel
@@ -144,7 +144,7 @@ fn a_datagram_leaves_from_a_port_of_this_node(case: Case) {
     let node = Node::with(case, Bed::builder(), over_udp);
     let source = node.forwards(&case.udp());
     assert_eq!(node.forwards(&case.udp()), source);
-    assert_eq!(node.bed.flows(FlowTable::New).len(), 2, "one that nobody answers is only lent its port");
+    assert_eq!(node.bed.flows(FlowTable::New).len(), 2, "an unanswered connection has no port of its own");
     node.answer_all();
     assert_eq!(node.forwards(&case.udp()), source);
     assert_eq!(node.bed.flows(FlowTable::Established).len(), 2);
@@ -258,7 +258,7 @@ fn a_backend_without_a_route_drops(case: Case) {
     });
 }
 
-fn a_frontend_that_a_backend_here_listens_on_is_the_stacks(case: Case) {
+fn a_frontend_that_a_backend_here_listens_on_is_left_to_the_stack(case: Case) {
     let bed = Bed::new();
     for (number, bits) in [(1, PEER_SELF | PEER_NODE), (2, PEER_NODE)] {
         bed.peer(case.family.node(number), bits);
@@ -274,7 +274,7 @@ fn a_frontend_that_a_backend_here_listens_on_is_the_stacks(case: Case) {
     case.arrives(&bed, &from(case.family.node(3))).assert_dropped(Reason::SourceRefused);
 }
 
-fn a_reply_is_told_from_a_client_of_a_frontend_on_the_same_port(case: Case) {
+fn a_reply_is_distinguished_from_a_client_of_a_frontend_on_the_same_port(case: Case) {
     Node::new(case).in_its_network(|node| {
         let syn = syn_from(case, neighbour(case));
         let source = node.forwards(&syn);
@@ -285,7 +285,7 @@ fn a_reply_is_told_from_a_client_of_a_frontend_on_the_same_port(case: Case) {
     });
 }
 
-fn packets_to_the_ports_that_nobody_sent_from_pass_byte_for_byte(case: Case) {
+fn packets_to_ports_without_a_connection_pass_byte_for_byte(case: Case) {
     let node = Node::new(case);
     let source = node.forwards(&case.tcp(flag::SYN));
     let answer = node.answer(&case.tcp(flag::SYN), source, flag::SYN | flag::ACK);

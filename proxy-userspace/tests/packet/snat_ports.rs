@@ -14,16 +14,16 @@ use crate::snat::Node;
 each_ingress! {
     connections_of_many_clients_have_ports_of_their_own
     two_connections_never_share_a_port
-    a_port_is_taken_from_a_connection_nobody_has_answered_in
+    a_port_is_taken_from_an_unanswered_connection
     a_reset_that_may_be_forged_costs_no_port_at_once
     every_connection_is_served_until_no_port_is_free
     no_live_port_is_lent_while_another_is_free
     each_connection_is_served_while_some_port_can_be_lent
     a_datagram_gets_the_port_that_was_silent_longest
     a_flood_of_forged_datagrams_costs_no_query_its_answer
-    a_port_is_had_again_when_its_connection_has_ended
-    a_port_of_a_connection_that_has_ended_is_the_last_to_be_had
-    a_connection_whose_port_was_given_away_disturbs_nobody
+    a_port_is_free_again_when_its_connection_has_ended
+    a_port_of_an_ended_connection_is_chosen_last
+    a_connection_that_has_lost_its_port_disturbs_no_other
     a_connection_whose_entries_are_lost_gets_the_same_port_again
 }
 
@@ -49,7 +49,7 @@ fn two_connections_never_share_a_port(case: Case) {
     assert_eq!((node.bed.flows(FlowTable::Established), node.bed.flows(FlowTable::New)), (flows, vec![]));
 }
 
-fn a_port_is_taken_from_a_connection_nobody_has_answered_in(case: Case) {
+fn a_port_is_taken_from_an_unanswered_connection(case: Case) {
     for flags in [flag::SYN, flag::ACK, flag::FIN, 0] {
         let node = narrow(case);
         // The number of the client's packets does not matter.
@@ -67,7 +67,7 @@ fn a_port_is_taken_from_a_connection_nobody_has_answered_in(case: Case) {
     }
 }
 
-fn a_port_is_had_again_when_its_connection_has_ended(case: Case) {
+fn a_port_is_free_again_when_its_connection_has_ended(case: Case) {
     // Entries can't be older than the machine, which may have started for this test.
     let times = Timeouts { established: 10, ..Timeouts::default() };
     let node = Node::with(case, Bed::builder().snat_ports(62000, 62000).timeouts(times), |service| service);
@@ -219,7 +219,7 @@ fn a_flood_of_forged_datagrams_costs_no_query_its_answer(case: Case) {
     }
 }
 
-fn a_port_of_a_connection_that_has_ended_is_the_last_to_be_had(case: Case) {
+fn a_port_of_an_ended_connection_is_chosen_last(case: Case) {
     let node = Node::with(case, Bed::builder().snat_ports(62000, 62003), |service| service);
     let first = node.establish(40000);
     node.bed.rewrite_flows(|entry| entry.state = FLOW_CLOSING);
@@ -233,7 +233,7 @@ fn a_port_of_a_connection_that_has_ended_is_the_last_to_be_had(case: Case) {
     }
 }
 
-fn a_connection_whose_port_was_given_away_disturbs_nobody(case: Case) {
+fn a_connection_that_has_lost_its_port_disturbs_no_other(case: Case) {
     let node = narrow(case);
     node.establish(40000);
     let reply = node.answer(&case.tcp(flag::ACK), SocketAddr::new(case.family.node(1), 62000), flag::ACK);

@@ -14,16 +14,16 @@ use proxy_common::way::{FOU_PORT, PEER_NODE, PEER_SELF};
 use crate::case::{Case, Encapsulation, Family, TARGET_PORT, Tunnel, each_tunnel};
 
 each_tunnel! {
-    what_a_pod_or_a_process_encapsulates_for_a_frontend_does_not_leave
-    what_our_programs_encapsulate_carries_their_mark_and_leaves
+    tunnels_of_a_pod_or_a_process_for_a_frontend_do_not_leave
+    tunnels_of_our_programs_carry_their_mark_and_leave
     a_mark_alone_is_no_proof
     one_nodes_tunnel_to_another_is_forwarded_and_a_strangers_is_not
-    tunnels_that_hold_nothing_for_us_leave_byte_for_byte
+    tunnels_without_a_packet_for_us_leave_byte_for_byte
     a_forged_error_about_a_client_does_not_leave
     fragments_of_a_forged_tunnel_are_not_decapsulated
     source_ranges_hold_on_the_backends_node
     a_node_port_at_an_address_of_no_node_object_is_not_decapsulated
-    while_the_mode_changes_what_ipvs_encapsulates_leaves
+    during_a_mode_change_tunnels_of_ipvs_leave
 }
 
 /// Installs a DSR Service on node 1, with a backend on node 2. The pods' devices are not in
@@ -58,7 +58,7 @@ fn forgers(tunnel: Tunnel) -> [IpAddr; 3] {
     [tunnel.outer.node(1), pod, tunnel.outer.node(3)]
 }
 
-fn what_a_pod_or_a_process_encapsulates_for_a_frontend_does_not_leave(tunnel: Tunnel) {
+fn tunnels_of_a_pod_or_a_process_for_a_frontend_do_not_leave(tunnel: Tunnel) {
     let bed = tunnel.bed();
     install(tunnel, &bed);
     let case = tunnel.case;
@@ -90,19 +90,20 @@ fn what_a_pod_or_a_process_encapsulates_for_a_frontend_does_not_leave(tunnel: Tu
         longer.layers.insert(1, Layer::from(Extension::hop_by_hop(1)));
         leaves(&bed, &longer, 0).assert_dropped(Reason::ForgedTunnel);
     }
-    // Nor in a tunnel that a device of the other node takes off first, for the node or for its pod.
+    // The tunnel does not leave inside another tunnel either. A device of the other node, or of its pod,
+    // would remove the outer tunnel first.
     for to in [case.family.node(2), case.remote_pod(2).ip()] {
         let nested = inner[0].clone().encapsulated(Layer::ip(case.family.node(1), to));
         for nested in [nested.clone(), nested.in_udp(4000, FOU_PORT)] {
             leaves(&bed, &tunnel.around(&nested, 1, 2, 0), 0).assert_dropped(Reason::ForgedTunnel);
         }
     }
-    // Nor into a pod of this node.
+    // The tunnel does not reach a pod of this node either.
     bed.send(Hook::TcPodOut, &tunnel.between(&inner[0], (forgers(tunnel)[1], pod), 0))
         .assert_dropped(Reason::ForgedTunnel);
 }
 
-fn what_our_programs_encapsulate_carries_their_mark_and_leaves(tunnel: Tunnel) {
+fn tunnels_of_our_programs_carry_their_mark_and_leave(tunnel: Tunnel) {
     let bed = tunnel.bed();
     install(tunnel, &bed);
     uplink(&bed);
@@ -129,7 +130,7 @@ fn a_mark_alone_is_no_proof(tunnel: Tunnel) {
     let forged = tunnel.around(&tunnel.case.tcp(flag::SYN), 1, 2, 0);
     leaves(&bed, &forged, DEFAULT_MARK).assert_dropped(Reason::ForgedTunnel);
     uplink(&bed);
-    // From outside, and masqueraded here.
+    // This packet came from outside, and is masqueraded here.
     leaves(&bed, &forged, 0).assert_dropped(Reason::ForgedTunnel);
     leaves(&bed, &forged, DEFAULT_MARK).assert_untouched();
 }
@@ -143,7 +144,7 @@ fn one_nodes_tunnel_to_another_is_forwarded_and_a_strangers_is_not(tunnel: Tunne
     leaves(&bed, &tunnel.around(&syn, 66, 2, 0), 0).assert_dropped(Reason::ForgedTunnel);
 }
 
-fn tunnels_that_hold_nothing_for_us_leave_byte_for_byte(tunnel: Tunnel) {
+fn tunnels_without_a_packet_for_us_leave_byte_for_byte(tunnel: Tunnel) {
     let bed = tunnel.bed();
     install(tunnel, &bed);
     let case = tunnel.case;
@@ -169,7 +170,8 @@ fn tunnels_that_hold_nothing_for_us_leave_byte_for_byte(tunnel: Tunnel) {
         let tunnelled = tunnel.around(frame, 1, 2, 0);
         leaves(&bed, &tunnelled, 0).assert_untouched().assert_counted(Reason::NotOurs);
     }
-    // What our programs encapsulated, in an overlay between nodes: its device forgets that it came in by an uplink.
+    // This tunnel of our programs is in an overlay between nodes. The overlay's device forgets that the
+    // packet came in by an uplink.
     let ours = syn.clone().encapsulated(Layer::ip(case.family.node(1), case.family.node(2)));
     let own = Ingress { is_own: true, ..Ingress::default() };
     let of_device = bed.run_with(Hook::TcEgress, &tunnel.around(&ours, 1, 2, 0).build(), own);
@@ -299,7 +301,7 @@ fn source_ranges_hold_on_the_backends_node(tunnel: Tunnel) {
     case.is_delivered(&bed, &taken, &syn.with_destination(here.at), Reason::ServedDsr);
 }
 
-fn while_the_mode_changes_what_ipvs_encapsulates_leaves(tunnel: Tunnel) {
+fn during_a_mode_change_tunnels_of_ipvs_leave(tunnel: Tunnel) {
     let bed = tunnel.load(Bed::builder().share(SHARE_OLDER));
     install(tunnel, &bed);
     let of_ipvs = tunnel.around(&tunnel.case.tcp(flag::SYN), 1, 2, 0);

@@ -17,9 +17,9 @@ each_tunnel! {
     a_fragment_that_came_too_early_is_encapsulated_behind_its_first_one
     every_fragment_is_decapsulated_and_the_reply_comes_back_in_fragments
     an_inner_fragment_whose_first_was_not_seen_passes_byte_for_byte
-    fragments_in_a_tunnel_say_nothing_of_those_outside
+    fragments_in_a_tunnel_do_not_affect_fragments_outside
     a_strangers_first_fragment_does_not_turn_a_nodes_packet
-    a_strangers_first_fragment_says_something_of_its_own_packet_only
+    a_strangers_first_fragment_affects_its_own_packet_only
     fragments_of_a_tunnel_pass_byte_for_byte
     options_of_the_inner_header_travel_along
     options_of_the_outer_header_pass_byte_for_byte
@@ -109,7 +109,7 @@ fn an_inner_fragment_whose_first_was_not_seen_passes_byte_for_byte(tunnel: Tunne
     }
 }
 
-fn fragments_in_a_tunnel_say_nothing_of_those_outside(tunnel: Tunnel) {
+fn fragments_in_a_tunnel_do_not_affect_fragments_outside(tunnel: Tunnel) {
     let case = tunnel.case;
     let ((bed, hint), datagram) = (backends_node(tunnel), large(tunnel));
     let pieces = tunnelled(tunnel, &datagram, 2, 1, hint);
@@ -134,7 +134,7 @@ fn a_strangers_first_fragment_does_not_turn_a_nodes_packet(tunnel: Tunnel) {
     }
 }
 
-fn a_strangers_first_fragment_says_something_of_its_own_packet_only(tunnel: Tunnel) {
+fn a_strangers_first_fragment_affects_its_own_packet_only(tunnel: Tunnel) {
     let ((bed, hint), case) = (backends_node(tunnel), tunnel.case);
     let [strangers, nodes] = [STRANGER, 2].map(|from| tunnelled(tunnel, &large(tunnel), from, 1, hint));
     case.arrives(&bed, &strangers[0].1).assert_dropped(Reason::NotPeer);

@@ -11,10 +11,10 @@ use crate::case::{Case, Family, VIP_PORT, each_family};
 use crate::vips::of_protocol;
 
 each_family! {
-    what_the_network_sent_to_a_services_address_does_not_go_back_there
+    packets_from_the_network_for_a_services_address_do_not_go_back_there
     a_packet_of_this_nodes_pods_goes_to_another_nodes_address
     an_address_of_no_service_is_routed
-    what_was_translated_leaves
+    translated_packets_leave
 }
 
 const GRE: u8 = 47;
@@ -48,7 +48,7 @@ fn packets(case: Case) -> Vec<Frame> {
     packets
 }
 
-fn what_the_network_sent_to_a_services_address_does_not_go_back_there(family: Family) {
+fn packets_from_the_network_for_a_services_address_do_not_go_back_there(family: Family) {
     let case = leaving(family);
     for kinds in [VIP_CLUSTER_IP, VIP_EXTERNAL] {
         let bed = bed(case, kinds);
@@ -76,7 +76,7 @@ fn an_address_of_no_service_is_routed(family: Family) {
     }
 }
 
-fn what_was_translated_leaves(family: Family) {
+fn translated_packets_leave(family: Family) {
     let case = leaving(family);
     let bed = bed(case, VIP_EXTERNAL);
     let served = Case { hook: Hook::TcIngress, family };

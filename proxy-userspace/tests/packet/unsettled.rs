@@ -12,16 +12,16 @@ use crate::case::{Tunnel, each_tunnel};
 each_tunnel! {
     a_syn_goes_to_the_current_owner_and_is_remembered
     a_packet_without_an_entry_goes_to_the_settled_owner_and_is_remembered
-    a_packet_follows_its_entry_whoever_owns_the_slot
-    where_the_settled_owner_is_gone_the_current_one_gets_everything
+    a_packet_follows_its_entry_with_any_owner_of_the_slot
+    the_current_owner_gets_everything_if_the_settled_one_is_gone
     an_entry_of_a_backend_that_is_gone_is_not_followed
     a_datagram_without_an_entry_goes_to_the_settled_owner_only_while_that_is_ready
     datagrams_leave_a_backend_that_serves_no_more_and_connections_stay
     a_connection_moves_between_this_node_and_another_with_the_slot
     a_connection_that_began_elsewhere_is_not_taken_for_one_of_a_backend_here
-    connections_go_on_while_nobody_serves_new_ones
+    connections_go_on_while_no_backend_serves_new_ones
     a_download_goes_on_though_its_client_has_closed_its_side_and_is_silent
-    a_late_packet_of_what_the_client_has_closed_and_reset_does_not_revive_it
+    a_late_packet_does_not_revive_a_connection_that_the_client_has_closed_and_reset
 }
 
 struct Director {
@@ -95,7 +95,7 @@ fn a_packet_without_an_entry_goes_to_the_settled_owner_and_is_remembered(tunnel:
     director.sends(&data, director.old);
 }
 
-fn a_packet_follows_its_entry_whoever_owns_the_slot(tunnel: Tunnel) {
+fn a_packet_follows_its_entry_with_any_owner_of_the_slot(tunnel: Tunnel) {
     let director = Director::new(tunnel);
     let (syn, data) = (tunnel.case.tcp(flag::SYN), tunnel.case.tcp(flag::ACK));
     director.unsettle(&syn);
@@ -106,7 +106,7 @@ fn a_packet_follows_its_entry_whoever_owns_the_slot(tunnel: Tunnel) {
     director.sends(&tunnel.case.tcp(flag::FIN | flag::ACK), director.new);
 }
 
-fn where_the_settled_owner_is_gone_the_current_one_gets_everything(tunnel: Tunnel) {
+fn the_current_owner_gets_everything_if_the_settled_one_is_gone(tunnel: Tunnel) {
     let director = Director::new(tunnel);
     let data = tunnel.case.tcp(flag::ACK);
     director.unsettle(&data);
@@ -198,7 +198,7 @@ fn a_connection_that_began_elsewhere_is_not_taken_for_one_of_a_backend_here(tunn
     case.is_delivered(&bed, &data, &data.clone().with_destination(case.pod(1)), Reason::ServedLocal);
 }
 
-fn connections_go_on_while_nobody_serves_new_ones(tunnel: Tunnel) {
+fn connections_go_on_while_no_backend_serves_new_ones(tunnel: Tunnel) {
     let director = Director::new(tunnel);
     let case = tunnel.case;
     director.service.vacate(&director.bed);
@@ -236,7 +236,7 @@ fn a_download_goes_on_though_its_client_has_closed_its_side_and_is_silent(tunnel
     director.sends(&acknowledgement, director.old);
 }
 
-fn a_late_packet_of_what_the_client_has_closed_and_reset_does_not_revive_it(tunnel: Tunnel) {
+fn a_late_packet_does_not_revive_a_connection_that_the_client_has_closed_and_reset(tunnel: Tunnel) {
     let director = Director::new(tunnel);
     let (syn, acknowledgement) = (tunnel.case.tcp(flag::SYN), tunnel.case.tcp(flag::ACK));
     director.unsettle(&acknowledgement);

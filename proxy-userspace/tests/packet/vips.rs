@@ -8,7 +8,7 @@ use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL, VIP_INSIDE_ONLY};
 use crate::case::{Case, Family, each_client, each_family, each_ingress};
 
 each_ingress! {
-    an_address_for_clients_inside_answers_nobody_outside
+    an_address_for_clients_inside_does_not_answer_clients_outside
 }
 
 each_family! {
@@ -18,12 +18,12 @@ each_family! {
 each_client! {
     an_unknown_port_of_a_cluster_ip_is_refused
     an_unknown_port_of_an_external_address_is_refused_only_where_that_is_set
-    with_refusals_off_every_unknown_port_is_the_stacks
-    an_address_of_no_service_is_left_to_the_stack_whatever_the_filter_says
+    with_refusals_off_every_unknown_port_is_left_to_the_stack
+    an_address_of_no_service_is_left_to_the_stack_despite_the_filter
     an_unknown_port_is_refused_so_often_and_dropped_after_that
     a_known_port_is_served_beside_the_refusals
     a_protocol_that_no_service_has_is_refused_at_its_address
-    a_protocol_nobody_knows_is_the_stacks_elsewhere
+    an_unknown_protocol_to_another_address_is_left_to_the_stack
     an_echo_request_to_a_services_address_is_answered
     an_echo_request_with_refusals_off_is_answered
     echo_requests_that_must_not_be_answered_are_untouched
@@ -46,7 +46,7 @@ impl Case {
     }
 
     #[track_caller]
-    fn is_told_that_nobody_serves(self, bed: &Bed, frame: &Frame) {
+    fn is_refused_with_an_error(self, bed: &Bed, frame: &Frame) {
         let error = frame.icmp_error(self.vip().ip(), self.family.port_unreachable());
         self.arrives(bed, frame).assert_sent(&error).assert_counted(Reason::UnknownPort);
     }
@@ -65,7 +65,7 @@ impl Case {
 fn an_unknown_port_of_a_cluster_ip_is_refused(case: Case) {
     let bed = case.bed_with_vip(VIP_CLUSTER_IP, VIP_CLUSTER_IP);
     for frame in case.unknown_ports() {
-        case.is_told_that_nobody_serves(&bed, &frame);
+        case.is_refused_with_an_error(&bed, &frame);
     }
 }
 
@@ -73,19 +73,19 @@ fn an_unknown_port_of_an_external_address_is_refused_only_where_that_is_set(case
     let all = case.bed_with_vip(VIP_EXTERNAL, VIP_CLUSTER_IP | VIP_EXTERNAL);
     let cluster_ips = case.bed_with_vip(VIP_EXTERNAL, VIP_CLUSTER_IP);
     for frame in case.unknown_ports() {
-        case.is_told_that_nobody_serves(&all, &frame);
+        case.is_refused_with_an_error(&all, &frame);
         case.arrives(&cluster_ips, &frame).assert_untouched().assert_counted(Reason::NotOurs);
     }
 }
 
-fn with_refusals_off_every_unknown_port_is_the_stacks(case: Case) {
+fn with_refusals_off_every_unknown_port_is_left_to_the_stack(case: Case) {
     let bed = case.bed_with_vip(VIP_CLUSTER_IP, 0);
     for frame in case.unknown_ports() {
         case.arrives(&bed, &frame).assert_untouched().assert_counted(Reason::NotOurs);
     }
 }
 
-fn an_address_of_no_service_is_left_to_the_stack_whatever_the_filter_says(case: Case) {
+fn an_address_of_no_service_is_left_to_the_stack_despite_the_filter(case: Case) {
     let bed = case.bed_with_vip(VIP_CLUSTER_IP, VIP_CLUSTER_IP);
     bed.forget_vip(case.vip().ip());
     for frame in case.unknown_ports().into_iter().chain([case.echo(b"ping").0]) {
@@ -129,8 +129,8 @@ fn an_echo_request_with_refusals_off_is_answered(case: Case) {
 fn echo_requests_that_must_not_be_answered_are_untouched(case: Case) {
     let bed = case.bed_with_vip(VIP_EXTERNAL, VIP_CLUSTER_IP);
     let (sent, _) = case.echo(b"ping");
-    let nobody = case.family.pick("0.0.0.0", "::");
-    let everybody = case.family.pick("224.0.0.1", "ff02::1");
+    let unspecified = case.family.pick("0.0.0.0", "::");
+    let multicast = case.family.pick("224.0.0.1", "ff02::1");
     let mut with_header = sent.clone();
     if case.family == Family::V6 {
         with_header.layers.insert(1, Extension::destination_options(1).into());
@@ -139,8 +139,8 @@ fn echo_requests_that_must_not_be_answered_are_untouched(case: Case) {
     }
     for frame in [
         Frame { destination_mac: [0xff; 6], ..sent.clone() },
-        sent.clone().with_source((nobody, 0).into()),
-        sent.with_source((everybody, 0).into()),
+        sent.clone().with_source((unspecified, 0).into()),
+        sent.with_source((multicast, 0).into()),
         with_header,
     ] {
         case.arrives(&bed, &frame).assert_untouched().assert_counted(Reason::NotOurs);
@@ -155,14 +155,14 @@ fn closed(case: Case) -> (Bed, [Frame; 5]) {
     (bed, [syn, ack, datagram, of_protocol(case, 47), case.echo(b"ping").0])
 }
 
-fn an_address_for_clients_inside_answers_nobody_outside(case: Case) {
+fn an_address_for_clients_inside_does_not_answer_clients_outside(case: Case) {
     let (bed, frames) = closed(case);
     for frame in &frames {
         case.arrives(&bed, frame).assert_dropped(Reason::SourceRefused);
     }
     bed.cluster_source(case.client().ip(), if case.family == Family::V4 { 32 } else { 128 });
     for frame in &case.unknown_ports() {
-        case.is_told_that_nobody_serves(&bed, frame);
+        case.is_refused_with_an_error(&bed, frame);
     }
     let (sent, answered) = case.echo(b"ping");
     case.arrives(&bed, &sent).assert_sent(&answered).assert_counted(Reason::Echo);
@@ -172,7 +172,7 @@ fn an_address_for_clients_inside_answers_pods(family: Family) {
     let case = Case { hook: Hook::TcPodIn, family };
     let (bed, _) = closed(case);
     for frame in &case.unknown_ports() {
-        case.is_told_that_nobody_serves(&bed, frame);
+        case.is_refused_with_an_error(&bed, frame);
     }
     let (sent, answered) = case.echo(b"ping");
     case.arrives(&bed, &sent).assert_sent(&answered).assert_counted(Reason::Echo);
@@ -229,7 +229,7 @@ fn a_protocol_that_no_service_has_is_refused_at_its_address(case: Case) {
     }
 }
 
-fn a_protocol_nobody_knows_is_the_stacks_elsewhere(case: Case) {
+fn an_unknown_protocol_to_another_address_is_left_to_the_stack(case: Case) {
     let off = case.bed_with_vip(VIP_CLUSTER_IP, 0);
     let external = case.bed_with_vip(VIP_EXTERNAL, VIP_CLUSTER_IP);
     let none = case.bed_with_vip(VIP_CLUSTER_IP, VIP_CLUSTER_IP);
