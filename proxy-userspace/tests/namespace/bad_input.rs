@@ -76,7 +76,7 @@ const FAULTS: [(&str, &str, &[&str]); 9] = [
 ];
 
 #[test]
-fn a_file_that_is_broken_at_start_takes_nothing_away_that_an_earlier_agent_served() -> Result<()> {
+fn a_broken_file_at_start_removes_no_service_of_an_earlier_agent() -> Result<()> {
     let mut cluster = own(1, 1)?;
     let kept = cluster.service("kept", 1, &["pod-1a"])?.load_balancer(vip(1));
     let beside = cluster.service("beside", 2, &["pod-1a"])?.load_balancer(vip(2));

@@ -72,7 +72,7 @@ fn direct(service: Service) -> Service {
 }
 
 #[test]
-fn clients_that_come_over_one_are_served_here_and_elsewhere() -> Result<()> {
+fn clients_over_a_bare_uplink_are_served_here_and_on_other_nodes() -> Result<()> {
     let mut cluster = own_without_agents(2, 1)?;
     let bed = cluster.bed();
     let _wire = lay(bed.node(1)?.namespace(), bed.client())?;
@@ -106,7 +106,7 @@ fn clients_that_come_over_one_are_served_here_and_elsewhere() -> Result<()> {
 }
 
 #[test]
-fn a_service_without_endpoints_refuses_over_one_at_once() -> Result<()> {
+fn a_service_without_endpoints_refuses_over_a_bare_uplink_at_once() -> Result<()> {
     let mut cluster = own_without_agents(1, 1)?;
     let bed = cluster.bed();
     let _wire = lay(bed.node(1)?.namespace(), bed.client())?;
@@ -123,7 +123,7 @@ fn a_service_without_endpoints_refuses_over_one_at_once() -> Result<()> {
 }
 
 #[test]
-fn nodes_reach_each_other_over_one() -> Result<()> {
+fn nodes_reach_each_other_over_a_bare_uplink() -> Result<()> {
     let mut cluster = own_without_agents(2, 1)?;
     let bed = cluster.bed();
     let (one, two) = (bed.node(1)?, bed.node(2)?);

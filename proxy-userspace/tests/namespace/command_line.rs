@@ -118,7 +118,7 @@ fn a_reader_that_has_seen_enough_of_the_help_is_no_failure() {
 }
 
 #[test]
-fn where_nothing_is_pinned_every_view_says_so() {
+fn without_pinned_maps_every_view_says_so() {
     for view in ["status", "services", "backends", "flows"] {
         let line = refusal(&[view, "--bpffs-path", "/sys/fs/bpf/millrace-nobody"], 1);
         assert!(line.contains("/sys/fs/bpf/millrace-nobody"), "{line}");

@@ -76,7 +76,7 @@ fn the_tunnel_goes_from_node_to_node_and_changes_nothing_inside() -> Result<()> 
 }
 
 #[test]
-fn an_encapsulated_packet_for_a_frontend_is_taken_from_nodes_alone() -> Result<()> {
+fn an_encapsulated_packet_for_a_frontend_is_accepted_from_nodes_only() -> Result<()> {
     let cluster = shared();
     let service = dsr_service(&cluster, "guarded", 27, &["pod-2a"])?;
     cluster.apply(&service, &[2])?;
@@ -169,7 +169,7 @@ fn node_ports_reach_pods_on_other_nodes_which_answer_the_client_themselves() -> 
 }
 
 #[test]
-fn large_uploads_fit_the_tunnel_and_large_downloads_go_straight_to_the_client() -> Result<()> {
+fn large_uploads_fit_the_tunnel_and_large_downloads_go_directly_to_the_client() -> Result<()> {
     let cluster = shared();
     let service = dsr_service(&cluster, "large", 25, &["pod-2a"])?;
     cluster.apply(&service, &[1, 2])?;

@@ -107,7 +107,7 @@ fn a_pod_that_does_not_listen_refuses_connections_and_datagrams_wherever_it_is()
         for (number, node) in [(12, 1), (13, 2), (14, 1)] {
             let target = SocketAddr::new(vip(number).of(family), 80);
             let before = counted(&cluster, node, "icmp_error")?;
-            let error = ask(cluster.bed().client(), Protocol::Udp, target).expect_err("nobody listens");
+            let error = ask(cluster.bed().client(), Protocol::Udp, target).expect_err("no socket listens");
             let refused = |cause: &io::Error| cause.kind() == io::ErrorKind::ConnectionRefused;
             assert!(
                 error.chain().any(|cause| cause.downcast_ref().is_some_and(refused)),
@@ -153,7 +153,7 @@ fn a_narrow_link_to_the_client_slows_no_download_down() -> Result<()> {
                 .client()
                 .run(async move || Connection::open(target).await?.download(bytes).await);
             assert_eq!(crossed?, bytes, "{target}");
-            assert!(counted(&cluster, node, "icmp_error")? > before, "{target}: nobody told the backend");
+            assert!(counted(&cluster, node, "icmp_error")? > before, "{target}: the backend got no error");
         }
     }
     Ok(())

@@ -114,12 +114,15 @@ fn a_client_sees_the_node_drain_and_probes_and_metrics_answer() -> Result<()> {
     assert!(get(inside, metrics, "/readyz?verbose")?.ends_with("readyz check passed\n"));
     assert!(sample("process_resident_memory_bytes ")? > 1e6);
     assert!((sample("millrace_source_synced ")? - 1.0).abs() < 1e-9);
-    assert!(!text.contains("program=\"cg_connect4\",reason=\"hop_limit\""), "nobody can raise it");
+    assert!(
+        !text.contains("program=\"cg_connect4\",reason=\"hop_limit\""),
+        "the program never counts this reason"
+    );
     Ok(())
 }
 
 #[test]
-fn an_uplink_that_is_not_there_is_named_while_the_others_serve_and_the_node_is_ready() -> Result<()> {
+fn a_missing_uplink_is_reported_while_the_others_serve_and_the_node_is_ready() -> Result<()> {
     let cluster = own_without_agents(1, 0)?;
     let proxy = cluster.proxy(1)?;
     let _agent = proxy.start_with(&["--uplinks", "eth0,eth9"])?;
@@ -142,7 +145,7 @@ fn an_uplink_that_is_not_there_is_named_while_the_others_serve_and_the_node_is_r
 }
 
 #[test]
-fn an_agent_that_waits_for_its_source_says_so_where_there_are_no_maps_yet() -> Result<()> {
+fn an_agent_that_waits_for_its_source_says_so_before_it_has_maps() -> Result<()> {
     let cluster = own_without_agents(1, 0)?;
     let proxy = cluster.proxy(1)?;
     let output = proxy.command(&["status"])?;
@@ -170,6 +173,6 @@ fn an_agent_that_waits_for_its_source_says_so_where_there_are_no_maps_yet() -> R
     // Answers over the network do not name servers.
     assert!(!get(node, face, "/readyz")?.contains("172.30.0.250"));
     assert!(agent.stop()?.success());
-    assert!(!proxy.command(&["status"])?.status.success(), "and it is gone with the agent");
+    assert!(!proxy.command(&["status"])?.status.success(), "the report ends with the agent");
     Ok(())
 }

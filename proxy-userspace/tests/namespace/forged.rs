@@ -46,7 +46,7 @@ fn send_in_udp(namespace: &Namespace, target: IpAddr, inner: Vec<u8>) -> Result<
 }
 
 #[test]
-fn no_node_takes_off_what_a_masqueraded_pod_or_a_process_put_on() -> Result<()> {
+fn no_node_decapsulates_tunnels_of_a_masqueraded_pod_or_a_process() -> Result<()> {
     let cluster = Cluster::start_with(
         Shape { nodes: 2, pods: 2, ..Shape::default() },
         &xdp(),

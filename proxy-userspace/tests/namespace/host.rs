@@ -38,7 +38,7 @@ fn cleanup(cluster: &Cluster) -> Result<String> {
 }
 
 #[test]
-fn settings_of_the_host_are_made_at_start_and_given_back_by_cleanup() -> Result<()> {
+fn settings_of_the_host_are_changed_at_start_and_restored_by_cleanup() -> Result<()> {
     let mut cluster = own_without_agents(1, 1)?;
     set(node(&cluster)?, &FORMER)?;
     cluster.start_agent(1)?;
@@ -63,7 +63,7 @@ fn settings_of_the_host_are_made_at_start_and_given_back_by_cleanup() -> Result<
 }
 
 #[test]
-fn a_node_that_forwarded_before_goes_on_ignoring_router_advertisements() -> Result<()> {
+fn a_node_that_forwarded_before_still_ignores_router_advertisements() -> Result<()> {
     let mut cluster = own_without_agents(1, 1)?;
     set(node(&cluster)?, &[(FORWARDING, "1"), (ACCEPT_RA, "1"), ("net/ipv4/ip_forward", "0")])?;
     cluster.start_agent(1)?;
@@ -105,7 +105,7 @@ fn a_bpf_file_system_of_a_containers_own_is_a_warning_and_ends_with_it() -> Resu
 }
 
 #[test]
-fn the_log_of_a_start_says_who_starts_what_takes_time_and_who_else_serves() -> Result<()> {
+fn the_log_of_a_start_names_the_agent_its_slow_steps_and_other_proxies() -> Result<()> {
     let mut cluster = own_without_agents(1, 1)?;
     let rules = "add table ip kube-proxy; add chain ip nat KUBE-SERVICES";
     let made = node(&cluster)?.run(async move || {
@@ -150,7 +150,7 @@ fn the_log_of_a_start_says_who_starts_what_takes_time_and_who_else_serves() -> R
         assert!(output.status.success() && output.stderr.is_empty(), "{view}: {output:?}");
     }
 
-    // Its programs stay, and an agent with another directory serves beside them.
+    // The agent's programs stay, and an agent with another directory serves beside them.
     assert!(own.stop()?.success());
     let bpffs = cluster.proxy(1)?.bpffs().to_owned();
     let other = bpffs.join("other").display().to_string();

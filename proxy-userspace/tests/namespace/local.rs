@@ -26,7 +26,7 @@ fn node_ports_external_ips_and_load_balancers_reach_local_pods_that_see_the_clie
 }
 
 #[test]
-fn two_local_backends_of_one_service_are_told_apart() -> Result<()> {
+fn replies_of_two_local_backends_of_one_service_are_distinguished() -> Result<()> {
     let cluster = shared();
     let pods = ["pod-1a", "pod-1b"];
     let service = cluster.service("pair", 2, &pods)?.node_ports(31020);
@@ -86,7 +86,7 @@ fn large_bodies_cross_in_both_directions() -> Result<()> {
 }
 
 #[test]
-fn what_is_not_ours_passes_untouched() -> Result<()> {
+fn packets_to_a_pods_own_address_pass_untouched() -> Result<()> {
     let cluster = shared();
     let pod = cluster.bed().pod("pod-3a")?;
     for (family, protocol) in Family::ALL.into_iter().flat_map(|f| Protocol::ALL.map(|p| (f, p))) {

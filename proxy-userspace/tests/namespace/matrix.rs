@@ -1,5 +1,5 @@
-//! The rows of the reachability matrix that cross nodes, and those without a Service: containers
-//! and hosts among themselves. `inside` has the rows within a node.
+//! The rows of the reachability matrix between nodes, and the rows without a Service, between
+//! containers and hosts. `inside` has the rows within a node.
 
 use std::net::SocketAddr;
 
@@ -60,7 +60,7 @@ fn pods_and_hosts_reach_each_other_on_one_node_and_across_as_if_there_was_no_pro
 /// The other node takes the client for one outside. It serves its own pods without translation, and
 /// all others by SNAT. The asking pod is one of the others.
 #[test]
-fn a_node_port_of_another_node_leads_to_its_pods_to_ones_own_node_and_to_oneself() -> Result<()> {
+fn a_node_port_of_another_node_leads_to_its_pods_to_the_clients_node_and_to_the_client() -> Result<()> {
     let cluster = shared();
     let other = cluster.bed().node(2)?.addresses();
     for (number, port, backend, seen) in [

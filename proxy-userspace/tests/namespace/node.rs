@@ -171,7 +171,7 @@ fn next_hops_are_managed_while_a_way_uses_them_and_those_of_the_pinned_ways_rele
         until_managed(&["192.0.2.2", "2001:db8::2"]).await?;
         let all = BTreeSet::from([ip("192.0.2.2"), ip("2001:db8::2")]);
         assert_eq!(node::release_for(&all).await?, 2, "one for each family");
-        until_managed(&["192.0.2.2", "2001:db8::2"]).await.context("after somebody removed them")?;
+        until_managed(&["192.0.2.2", "2001:db8::2"]).await.context("after their removal")?;
         monitor.targets.send_replace(Some(BTreeSet::from([ip("192.0.2.2")])));
         until_managed(&["192.0.2.2"]).await.context("after a node has gone")?;
         drop(monitor);

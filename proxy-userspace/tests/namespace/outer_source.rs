@@ -29,7 +29,7 @@ fn source_of_tunnel(cluster: &Cluster, family: Family) -> Result<IpAddr> {
 }
 
 #[test]
-fn nodes_go_over_to_a_prefix_in_two_steps_without_losing_a_connection() -> Result<()> {
+fn nodes_change_to_a_prefix_in_two_steps_without_losing_a_connection() -> Result<()> {
     let mut cluster = Cluster::start(Shape { nodes: 2, pods: 2, ..Shape::default() }, &xdp())?;
     let service = cluster.service("spread", 1, &["pod-2a", "pod-2b"])?.load_balancer(vip(1));
     cluster.apply(&service.clone().annotation("millrace.dev/forwarding", "dsr"), &[1, 2])?;
@@ -75,7 +75,7 @@ fn nodes_go_over_to_a_prefix_in_two_steps_without_losing_a_connection() -> Resul
 }
 
 #[test]
-fn a_prefix_that_a_node_is_in_is_refused_and_both_are_named() -> Result<()> {
+fn a_prefix_with_a_nodes_address_is_refused_and_both_are_named() -> Result<()> {
     let cluster = own_without_agents(2, 1)?;
     for (prefix, address) in [("172.30.0.12/31", "172.30.0.12"), ("2001:db8:a::/64", "2001:db8:a::11")] {
         let output = cluster.proxy(1)?.refused_agent(&["--dsr-outer-source", prefix])?;

@@ -92,7 +92,7 @@ fn masquerade(node: &Namespace, (first, last): (u16, u16)) -> Result<()> {
 }
 
 #[test]
-fn a_datagram_that_nobody_serves_does_not_go_back_to_the_network() -> Result<()> {
+fn an_unserved_datagram_does_not_go_back_to_the_network() -> Result<()> {
     const DATAGRAMS: u64 = 3;
     let cluster = own(1, 1)?;
     let service = cluster.service("served", 1, &["pod-1a"])?.load_balancer(vip(1));

@@ -131,7 +131,7 @@ fn iperf3_measures_by_both_protocols_in_both_directions_and_over_eight_connectio
             // client in that moment is refused.
             let _server = start(&cluster, "pod-2a", &["iperf3", "--server", "--one-off"], PORT)?;
             let report: Value = serde_json::from_str(&output(namespace, &words)?)?;
-            // For datagrams, the report has one sum of both directions.
+            // The report for datagrams has one sum of both directions.
             let sum = ["sum_received", "sum"].into_iter().find_map(|name| report["end"].get(name));
             let bytes = sum.and_then(|sum| sum["bytes"].as_u64()).unwrap_or_default();
             // Bytes in the sockets' buffers at the end do not count. With eight sockets, that is

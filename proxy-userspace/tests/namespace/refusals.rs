@@ -49,7 +49,7 @@ fn cleanup_leaves_nothing_and_is_refused_while_an_agent_runs() -> Result<()> {
 }
 
 #[test]
-fn a_flow_table_of_another_size_than_the_one_wanted_is_named_at_a_restart() -> Result<()> {
+fn a_flow_table_of_an_unwanted_size_is_reported_at_a_restart() -> Result<()> {
     let mut cluster = own(1, 1)?;
     assert!(cluster.take_agent(1)?.stop()?.success());
     let proxy = cluster.proxy(1)?;

@@ -99,7 +99,7 @@ fn an_agent_with_three_capabilities_serves_a_node_that_was_set_up_before() -> Re
 }
 
 #[test]
-fn without_the_set_up_each_setting_that_is_wrong_is_one_line_that_says_what_to_do() -> Result<()> {
+fn without_the_set_up_each_wrong_setting_gives_one_line_with_the_remedy() -> Result<()> {
     let cluster = own_without_agents(1, 1)?;
     let (proxy, node) = (cluster.proxy(1)?, cluster.bed().node(1)?.namespace());
     set_wrong(node)?;
@@ -150,7 +150,7 @@ fn a_bpf_file_system_mounted_in_a_shared_volume_is_the_hosts_and_no_warning() ->
     Ok(())
 }
 
-/// Runs `--init-only` with mounts of its own that propagate, as `mountPropagation: Bidirectional` has it.
+/// Runs `--init-only` with its own mounts, which propagate as with `mountPropagation: Bidirectional`.
 fn set_up_in_a_container(binary: PathBuf, bpffs: &Path) -> Result<Output> {
     let mut command = Command::new(binary);
     command.args(["agent", "--init-only", "--source", "directory:/nowhere", "--bpffs-path"]).arg(bpffs);

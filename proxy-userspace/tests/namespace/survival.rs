@@ -48,7 +48,7 @@ fn a_killed_agent_costs_no_datagram_and_no_connection() -> Result<()> {
 }
 
 #[test]
-fn an_agent_ends_well_when_its_configuration_file_changes_and_costs_no_datagram() -> Result<()> {
+fn an_agent_ends_without_an_error_or_a_lost_datagram_when_its_configuration_file_changes() -> Result<()> {
     let configuration = |interval: u8| {
         format!(
             "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\

@@ -41,7 +41,7 @@ fn start() -> Result<Cluster> {
 }
 
 #[test]
-fn what_comes_by_one_is_answered_by_the_other() -> Result<()> {
+fn packets_from_one_uplink_are_answered_by_the_other() -> Result<()> {
     let cluster = start()?;
     let local = cluster.service("local", 1, &["pod-1a"])?.load_balancer(vip(1));
     let translated = cluster.service("translated", 2, &["pod-2a"])?.load_balancer(vip(2));
@@ -78,7 +78,7 @@ fn what_comes_by_one_is_answered_by_the_other() -> Result<()> {
 }
 
 #[test]
-fn a_strict_reverse_path_filter_gives_way_and_is_reported() -> Result<()> {
+fn a_strict_reverse_path_filter_is_loosened_and_reported() -> Result<()> {
     let cluster = start()?;
     for device in ["eth0", "eth1"] {
         let name = format!("net.ipv4.conf.{device}.rp_filter");

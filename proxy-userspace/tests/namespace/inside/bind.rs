@@ -11,7 +11,7 @@ use super::{Path, node, pod};
 use crate::fixture::shared;
 
 #[test]
-fn node_ports_are_kept_from_sockets_of_the_node_and_of_nobody_else() -> Result<()> {
+fn node_ports_are_refused_to_sockets_of_the_node_only() -> Result<()> {
     let cluster = shared();
     let service = cluster.service("reserved", 222, &["pod-1b"])?.node_ports(32220);
     Path::Sockets.apply(&cluster, &service, &[1])?;
@@ -26,7 +26,7 @@ fn node_ports_are_kept_from_sockets_of_the_node_and_of_nobody_else() -> Result<(
 
 /// A socket at `::` takes IPv4's port, too, even if IPv6 has no such NodePort.
 #[test]
-fn a_node_port_of_one_family_is_kept_from_dual_stack_sockets() -> Result<()> {
+fn a_node_port_of_one_family_is_refused_to_dual_stack_sockets() -> Result<()> {
     let cluster = shared();
     let of = |name: &str, number: u8, family: Family| {
         Ok::<_, anyhow::Error>(cluster.service(name, number, &["pod-1b"])?.single_stack(family))

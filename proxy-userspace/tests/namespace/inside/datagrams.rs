@@ -11,7 +11,7 @@ use super::{MOST, Path, any, connect, each_path, pod};
 
 each_path! {
     an_unconnected_socket_is_told_which_of_two_frontends_answers
-    what_a_backend_answers_after_it_was_asked_itself_comes_from_it
+    an_answer_to_a_direct_request_comes_from_the_backend_itself
     a_connected_socket_is_told_that_its_peer_is_the_frontend
     the_datagrams_of_an_unconnected_socket_go_to_one_backend_and_come_from_the_frontend
     a_dual_stack_socket_is_served_over_ipv4
@@ -115,7 +115,7 @@ fn an_unconnected_socket_is_told_which_of_two_frontends_answers(path: Path) -> R
     Ok(())
 }
 
-fn what_a_backend_answers_after_it_was_asked_itself_comes_from_it(path: Path) -> Result<()> {
+fn an_answer_to_a_direct_request_comes_from_the_backend_itself(path: Path) -> Result<()> {
     let cluster = path.shared();
     let service = cluster.service("direct-after", 202, &["pod-2a"])?;
     path.apply(&cluster, &service, &[1])?;

@@ -16,18 +16,18 @@ use super::{Path, any, connect, each_path, knock, loopback, node, pod};
 use crate::fixture::counted;
 
 each_path! {
-    a_cluster_ip_leads_from_pods_and_from_the_host_to_pods_of_this_node_of_others_and_to_oneself
+    a_cluster_ip_leads_pods_and_host_processes_to_pods_of_any_node_and_to_themselves
     a_cluster_ip_is_spread_over_all_its_backends
     node_ports_external_ips_and_load_balancers_are_reached_from_inside_the_node
-    policy_local_is_no_concern_of_pods_and_processes_on_nodes_with_and_without_a_backend
-    internal_policy_local_keeps_to_the_node_and_serves_nobody_where_it_has_no_backend
-    what_has_no_endpoint_is_refused_at_once
-    what_is_no_service_is_left_alone
+    policy_local_does_not_apply_to_pods_and_processes_of_nodes
+    internal_policy_local_uses_backends_of_the_node_only_and_drops_without_one
+    a_service_without_endpoints_is_refused_at_once
+    packets_to_a_pods_own_address_are_left_alone
     a_pod_keeps_its_backend_over_connections_and_restarts_of_the_agent_and_is_independent_of_others
     an_affinity_that_has_ended_may_lead_elsewhere
 }
 
-fn a_cluster_ip_leads_from_pods_and_from_the_host_to_pods_of_this_node_of_others_and_to_oneself(
+fn a_cluster_ip_leads_pods_and_host_processes_to_pods_of_any_node_and_to_themselves(
     path: Path,
 ) -> Result<()> {
     let cluster = path.shared();
@@ -76,9 +76,7 @@ fn node_ports_external_ips_and_load_balancers_are_reached_from_inside_the_node(p
 
 /// Every row of the Kubernetes article on externalTrafficPolicy, from inside. `local.rs` has
 /// clients outside.
-fn policy_local_is_no_concern_of_pods_and_processes_on_nodes_with_and_without_a_backend(
-    path: Path,
-) -> Result<()> {
+fn policy_local_does_not_apply_to_pods_and_processes_of_nodes(path: Path) -> Result<()> {
     let cluster = path.shared();
     let service = cluster
         .service("etp-local", 214, &["pod-2a"])?
@@ -101,9 +99,7 @@ fn policy_local_is_no_concern_of_pods_and_processes_on_nodes_with_and_without_a_
     Ok(())
 }
 
-fn internal_policy_local_keeps_to_the_node_and_serves_nobody_where_it_has_no_backend(
-    path: Path,
-) -> Result<()> {
+fn internal_policy_local_uses_backends_of_the_node_only_and_drops_without_one(path: Path) -> Result<()> {
     let cluster = path.shared();
     // A node port adds a Cluster list.
     let service =
@@ -129,7 +125,7 @@ fn internal_policy_local_keeps_to_the_node_and_serves_nobody_where_it_has_no_bac
     Ok(())
 }
 
-fn what_has_no_endpoint_is_refused_at_once(path: Path) -> Result<()> {
+fn a_service_without_endpoints_is_refused_at_once(path: Path) -> Result<()> {
     let cluster = path.shared();
     let service = cluster
         .service("empty", 217, &["pod-1a"])?
@@ -169,7 +165,7 @@ fn ask_connected(from: &Namespace, target: SocketAddr) -> Result<Option<ErrorKin
     })
 }
 
-fn what_is_no_service_is_left_alone(path: Path) -> Result<()> {
+fn packets_to_a_pods_own_address_are_left_alone(path: Path) -> Result<()> {
     let cluster = path.shared();
     let service = cluster.service("beside", 221, &["pod-1b"])?.node_ports(32210);
     path.apply(&cluster, &service, &[1])?;

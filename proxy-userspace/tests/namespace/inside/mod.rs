@@ -43,9 +43,9 @@ use each_path;
 /// The way in which pods are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Path {
-    /// By socket hooks.
+    /// Socket hooks serve them.
     Sockets,
-    /// Per packet, on their devices.
+    /// Programs on their devices serve them per packet.
     Packets,
 }
 

@@ -17,7 +17,7 @@ each_path! {
 }
 
 #[test]
-fn large_bodies_cross_whole_to_this_node_to_another_and_to_oneself() -> Result<()> {
+fn large_bodies_reach_backends_here_on_another_node_and_the_pod_itself() -> Result<()> {
     let cluster = Path::Packets.shared();
     for (number, backend) in [(230, "pod-1b"), (231, "pod-2a"), (232, "pod-1a")] {
         let service = cluster.service(&format!("large-{number}"), number, &[backend])?;

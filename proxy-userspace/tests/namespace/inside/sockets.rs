@@ -1,4 +1,4 @@
-//! Features of socket hooks that packets can't have.
+//! Features of socket hooks that the service per packet can't have.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -83,7 +83,7 @@ fn send(from: &Namespace, target: SocketAddr) -> Result<Option<ErrorKind>> {
 }
 
 #[test]
-fn hooks_are_for_the_node_only_or_gone_where_a_flag_says_so() -> Result<()> {
+fn a_flag_restricts_the_hooks_to_the_node_or_removes_them() -> Result<()> {
     let mut cluster = own(1, 2)?;
     let service = cluster.service("flags", 1, &["pod-1b"])?.node_ports(30010);
     Path::Sockets.apply(&cluster, &service, &[1])?;
@@ -122,7 +122,7 @@ fn hooks_are_for_the_node_only_or_gone_where_a_flag_says_so() -> Result<()> {
 
 /// Source ranges are checked inside the node, too, if a socket has a source when it connects.
 #[test]
-fn source_ranges_are_asked_of_sockets_with_a_source() -> Result<()> {
+fn source_ranges_are_checked_for_sockets_with_a_source() -> Result<()> {
     let cluster = shared();
     let pod_1a = cluster.bed().pod("pod-1a")?;
     let own = pod_1a.addresses().v4;
@@ -147,7 +147,7 @@ fn source_ranges_are_asked_of_sockets_with_a_source() -> Result<()> {
 
 /// A resolver's socket: connected, and waiting for an answer that never comes.
 #[test]
-fn a_connected_datagram_socket_is_told_when_its_backend_goes_and_reaches_the_next_one() -> Result<()> {
+fn a_connected_datagram_socket_gets_an_error_when_its_backend_goes_and_reaches_the_next() -> Result<()> {
     let mut cluster = shared();
     // The port is not shared: a pod that still serves another Service is not gone.
     let port = 9191;
@@ -230,7 +230,7 @@ fn connections_take_no_room_of_datagram_sockets() -> Result<()> {
 }
 
 #[test]
-fn what_a_socket_asked_for_is_forgotten_when_it_is_closed() -> Result<()> {
+fn the_entries_of_a_socket_are_removed_when_it_is_closed() -> Result<()> {
     let cluster = shared();
     let service = cluster.service("forgotten", 230, &["pod-2a"])?;
     Path::Sockets.apply(&cluster, &service, &[1])?;
