@@ -139,12 +139,12 @@ fn an_endpoint_that_moves_to_another_slice_stays_the_same_backend() -> Result<()
     scene.slice("web-1", "web", 8085, json!([first, second]))?;
     scene.expect_everywhere(&[line])?;
     let before = backend(&cluster, "10.244.1.10:8085")?;
-    // For a moment the endpoint is in no slice, as with the real controller.
+    // The endpoint is in no slice for a moment, as with the real controller.
     scene.slice("web-1", "web", 8085, json!([second]))?;
     scene.slice("web-2", "web", 8085, json!([first]))?;
     scene.expect_everywhere(&[line])?;
     assert_eq!(before, backend(&cluster, "10.244.1.10:8085")?);
-    // In two slices it is still one endpoint.
+    // An endpoint in two slices still counts once.
     scene.slice("web-1", "web", 8085, json!([first, second]))?;
     scene.slice("web-3", "web", 8085, json!([endpoint("10.244.1.12", "node1", json!({}))]))?;
     scene.expect_everywhere(&[&format!("{line} 10.244.1.12:8085")])

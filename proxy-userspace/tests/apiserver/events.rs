@@ -12,7 +12,7 @@ use crate::scene::Scene;
 const SERVICES: usize = 12;
 
 #[test]
-fn a_wrong_annotation_is_told_on_the_service_by_one_node() -> Result<()> {
+fn one_node_writes_the_event_about_a_wrong_annotation() -> Result<()> {
     let cluster = shared();
     let scene = Scene::new(&cluster, "events")?;
     for index in 0..SERVICES {

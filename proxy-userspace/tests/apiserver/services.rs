@@ -215,7 +215,7 @@ fn source_ranges_hold_for_load_balancer_addresses_of_their_family() -> Result<()
 }
 
 #[test]
-fn of_two_services_with_one_address_the_older_one_has_it_until_it_goes() -> Result<()> {
+fn the_older_of_two_services_with_one_address_has_it_until_it_goes() -> Result<()> {
     let cluster = shared();
     let scene = Scene::new(&cluster, "claims")?;
     let spec = |address: &str| {
@@ -252,7 +252,7 @@ fn of_two_services_with_one_address_the_older_one_has_it_until_it_goes() -> Resu
 }
 
 #[test]
-fn external_addresses_that_nobody_may_have_are_refused_and_named() -> Result<()> {
+fn forbidden_external_addresses_are_refused_and_reported() -> Result<()> {
     let cluster = shared();
     let scene = Scene::new(&cluster, "refused")?;
     let read = cluster.proxy(1)?.log().len();

@@ -12,7 +12,7 @@ use crate::fixture::{UNSERVED, shared};
 
 const NAME: &str = "millrace-cleanup";
 
-/// Puts the DaemonSet with the status that its controller would write; no controller runs here.
+/// Puts the DaemonSet with the status that its controller would write. No controller runs here.
 fn put_daemonset(kube: &Kube, status: Value) -> Result<()> {
     let labels = json!({"app": NAME});
     kube.put(json!({

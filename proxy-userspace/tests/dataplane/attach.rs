@@ -226,7 +226,7 @@ fn the_program_of_xdp_is_loaded_once_a_device_may_have_it() -> Result<()> {
 }
 
 #[test]
-fn one_uplink_of_two_without_programs_is_the_devices_failure_and_all_of_them_the_nodes() -> Result<()> {
+fn one_failed_uplink_is_a_failure_of_the_device_and_all_of_them_a_failure_of_the_node() -> Result<()> {
     in_namespace("attach-none", async || {
         let scratch = Scratch::new();
         let mut dataplane = scratch.open();
@@ -269,7 +269,7 @@ fn one_uplink_of_two_without_programs_is_the_devices_failure_and_all_of_them_the
 }
 
 #[test]
-fn where_another_xdp_program_is_attached_tc_serves() -> Result<()> {
+fn tc_serves_a_device_with_another_xdp_program() -> Result<()> {
     in_namespace("attach-busy", async || {
         let (other, scratch) = (Scratch::new(), Scratch::new());
         let mut first = other.open();
@@ -304,7 +304,7 @@ fn a_device_that_vanished_leaves_no_pin_behind() -> Result<()> {
 }
 
 #[test]
-fn a_pin_that_somebody_removed_is_made_again_or_forgotten() -> Result<()> {
+fn a_removed_pin_is_restored_or_forgotten() -> Result<()> {
     in_namespace("attach-pin", async || {
         let scratch = Scratch::new();
         let mut dataplane = scratch.open();

@@ -23,7 +23,7 @@ fn missing_capabilities_are_named() {
 }
 
 #[test]
-fn who_may_not_read_or_remove_the_maps_is_told_what_it_takes() {
+fn an_error_about_unreadable_maps_names_the_needed_capabilities() {
     let scratch = Scratch::new();
     drop(scratch.open());
     let path = scratch.path.clone();

@@ -304,7 +304,7 @@ fn links_that_a_killed_agent_left_in_two_layouts_stay_attached() -> Result<()> {
 }
 
 #[test]
-fn another_layout_of_which_nothing_serves_is_not_waited_for() -> Result<()> {
+fn another_layout_that_serves_nothing_does_not_delay_the_start() -> Result<()> {
     in_namespace("replace-empty", async || {
         let scratch = Scratch::new();
         let state = desired([(key("web"), port(1, 3))]);
@@ -321,11 +321,7 @@ fn another_layout_of_which_nothing_serves_is_not_waited_for() -> Result<()> {
         let report = dataplane.set_topology(&topology("eth1"));
         assert!(report.is_complete(), "{report:?}");
         assert!(dataplane.sync(&state, &incomplete).is_complete());
-        assert_eq!(
-            attached(&scratch).len(),
-            3,
-            "an object that can't be read keeps nobody from being served"
-        );
+        assert_eq!(attached(&scratch).len(), 3, "an unreadable object must not delay the others");
         assert_eq!(dataplane.set_topology(&topology("eth1")).writes, 0);
         assert!(root(&scratch, 9).exists());
         assert!(dataplane.sync(&state, &all(&state)).is_complete());
@@ -336,7 +332,7 @@ fn another_layout_of_which_nothing_serves_is_not_waited_for() -> Result<()> {
 }
 
 #[test]
-fn what_another_layout_attached_and_nobody_wants_is_detached() -> Result<()> {
+fn unwanted_links_of_another_layout_are_detached() -> Result<()> {
     in_namespace("replace-surplus", async || {
         let scratch = Scratch::new();
         let state = desired([(key("web"), port(1, 3))]);

@@ -71,7 +71,7 @@ fn pins_of_another_network_namespace_are_refused_until_they_are_cleaned_up() {
 }
 
 #[test]
-fn cleanup_leaves_a_directory_in_which_others_have_something() {
+fn cleanup_leaves_a_directory_with_files_of_other_software() {
     let scratch = Scratch::new();
     drop(scratch.open());
     let other = scratch.path.join("other");
@@ -119,7 +119,7 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn where_no_bpf_file_system_is_mounted_one_is() {
+fn a_missing_bpf_file_system_is_mounted() {
     let path = std::env::temp_dir().join(format!("millrace-bpffs-{}", std::process::id()));
     let scratch = Scratch::new();
     let settings = Settings { bpffs_path: path.clone(), ..scratch.settings() };

@@ -70,13 +70,13 @@ fn links_stay_when_the_agent_goes_and_get_the_programs_of_the_next_one() -> Resu
     let second = hooks(&scratch)?;
     for (hook, (link, program)) in &first {
         assert_eq!(second[hook].0, *link, "{hook}: the link is the same");
-        assert_ne!(second[hook].1, *program, "{hook}: the program is another");
+        assert_ne!(second[hook].1, *program, "{hook}: the program has changed");
     }
     Ok(())
 }
 
 #[test]
-fn hooks_nobody_wants_any_more_are_detached_and_another_group_gets_links_of_its_own() -> Result<()> {
+fn unwanted_hooks_are_detached_and_another_group_gets_its_own_links() -> Result<()> {
     let (scratch, group, other) = (Scratch::new(), Group::new("former"), Group::new("other"));
     drop(serve(settings(&scratch, &group, SocketLb::All, true))?);
     let first = hooks(&scratch)?;
@@ -106,7 +106,7 @@ fn cleanup_detaches_hooks_and_a_lost_link_is_a_fault_until_it_is_made_again() ->
 }
 
 #[test]
-fn a_group_that_is_none_is_a_failure_of_its_own_and_keeps_nothing_else_from_serving() -> Result<()> {
+fn a_wrong_control_group_is_a_failure_and_everything_else_is_served() -> Result<()> {
     let scratch = Scratch::new();
     let sockets = Sockets { lb: SocketLb::All, bind_protection: false, cgroup: Some("/proc".into()) };
     let mut dataplane = EbpfDataplane::open(Settings { sockets, ..scratch.settings() })?;

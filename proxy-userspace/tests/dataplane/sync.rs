@@ -12,7 +12,7 @@ fn two_services() -> Desired {
 }
 
 #[test]
-fn what_is_synced_is_read_back() {
+fn a_synced_state_is_read_back() {
     let scratch = Scratch::new();
     let mut dataplane = scratch.open();
     let state = two_services();
@@ -69,7 +69,7 @@ fn a_restart_writes_nothing_when_nothing_changed() {
 }
 
 #[test]
-fn what_went_away_while_no_agent_ran_is_removed_and_the_rest_keeps_its_ids() {
+fn services_deleted_while_no_agent_ran_are_removed_and_the_rest_keep_their_ids() {
     let scratch = Scratch::new();
     let state = two_services();
     let mut dataplane = scratch.open();
@@ -177,7 +177,7 @@ fn a_full_map_of_source_ranges_closes_a_service_and_leaves_the_others_alone() {
 }
 
 #[test]
-fn a_heartbeat_is_seen_by_those_who_only_read() {
+fn readers_see_the_heartbeat() {
     let scratch = Scratch::new();
     let mut dataplane = scratch.open();
     let maps = PinnedMaps::open(&scratch.path).unwrap();
