@@ -1,7 +1,7 @@
 //! Manifests in, desired state out, as text files for review.
 //!
 //! A case is a file in `cases/`: a first line of prose, `flags:` if the agent has any, then steps
-//! that each begin with `--- `; see [`script`].
+//! that each begin with `--- `. [`script`] describes them.
 //!
 //! `MILLRACE_BLESS=1 cargo test --test scenario` writes the actual results into the cases. Read the
 //! diff before you commit it.

@@ -1,17 +1,17 @@
 //! The text of a case, taken apart and put together again.
 //!
 //! ```text
-//! What this case is about.
+//! The topic of this case.
 //! flags: --forwarding dsr
 //!
 //! --- file web.yaml          the file now has this text
 //! --- remove web.yaml        the file is gone
 //! --- addresses 192.0.2.1    addresses on this node's devices
-//! --- ways 192.0.2.2         other nodes' addresses that there is a resolved way to
+//! --- ways 192.0.2.2         other nodes' addresses with a resolved way
 //! --- time 10                seconds that pass
-//! --- expect desired         what is to be served, what of it changed and what has become wrong
-//! --- expect writes          what the data plane wrote, in order
-//! --- expect maps            what the maps hold
+//! --- expect desired         the desired state, its changes, and new problems
+//! --- expect writes          the writes of the data plane, in order
+//! --- expect maps            the content of the maps
 //! ```
 
 use std::fmt;
