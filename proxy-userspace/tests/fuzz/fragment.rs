@@ -14,7 +14,7 @@ use crate::world::{NODES, address};
 
 /// A fragment.
 pub struct Fragment {
-    /// Its addresses, with ports if it has a whole transport header, and the place of that header.
+    /// The addresses, with ports if it has a whole transport header, and the place of that header.
     pub packet: Packet,
     /// Whether it has a transport header, as the first fragment.
     pub has_header: bool,
@@ -32,7 +32,7 @@ pub const DROPS: Reasons = &[
     Reason::SnatPorts,
     Reason::UnknownPort,
 ];
-/// The same for XDP, which holds no fragment.
+/// The reasons of XDP, which holds no fragment.
 pub const XDP_DROPS: Reasons = match DROPS {
     [_, rest @ ..] => rest,
     [] => DROPS,

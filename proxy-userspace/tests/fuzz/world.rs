@@ -12,11 +12,11 @@ use proxy_common::way::{PEER_NODE, PEER_SELF};
 
 /// A frontend, and the fate of its clients' packets.
 pub struct Frontend {
-    /// Its address and port.
+    /// The address and the port.
     pub at: SocketAddr,
-    /// IP protocol number.
+    /// The IP protocol number.
     pub protocol: u8,
-    /// Its service.
+    /// The Service.
     pub service: Service,
     /// Whether it has Direct Server Return. Only then its tunnels concern the programs.
     pub is_dsr: bool,

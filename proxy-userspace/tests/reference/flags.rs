@@ -1,4 +1,4 @@
-//! flags.md, and that its values and defaults are the real ones.
+//! The page flags.md, and tests of its values and defaults.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ A flag wins over the file of `--config`; [configuration.md](configuration.md) ha
 
 const ENVIRONMENT: &str = "\n## Environment\n\n";
 
-/// The page.
+/// Returns the page.
 pub fn page() -> String {
     let mut text = INTRODUCTION.to_owned();
     for command in cli::command().get_subcommands() {
@@ -47,7 +47,7 @@ pub fn page() -> String {
     text + &table(&["Variable", "Meaning"], rows)
 }
 
-/// A heading for each group and each flag.
+/// Returns a heading for each group and each flag.
 fn groups(command: &Command, text: &mut String) {
     let mut group = "";
     for arg in command.get_arguments() {
@@ -66,7 +66,7 @@ fn groups(command: &Command, text: &mut String) {
     }
 }
 
-/// A table of the flags of a command that has few.
+/// Returns a table of the flags of a command with few flags.
 fn few(command: &Command, text: &mut String) {
     let rows = command.get_arguments().map(|arg| {
         let flag = Flag::of(arg);
@@ -81,9 +81,9 @@ struct Flag {
     name: String,
     values: String,
     default: String,
-    /// The first paragraph of the help, without the default.
+    /// Returns the first paragraph of the help, without the default.
     phrase: String,
-    /// The rest of it.
+    /// Returns the rest of the help.
     more: String,
 }
 
@@ -113,12 +113,12 @@ impl Flag {
     }
 }
 
-/// Whether a default is a value, not a description of one.
+/// Whether a default is a value, not its description.
 fn is_literal(default: &str) -> bool {
     !default.contains(' ') && default != "none"
 }
 
-/// The names of all flags, with the command's.
+/// Returns the names of all flags, each with its command.
 pub fn names() -> BTreeSet<String> {
     let command = cli::command();
     let all = command.get_subcommands().flat_map(Command::get_arguments);

@@ -1,4 +1,4 @@
-//! Every relative link and anchor in the repository's Markdown leads somewhere.
+//! The check of every relative link and anchor in the repository's Markdown.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::markdown::{anchors, links};
 use crate::root;
 
-/// All Markdown files, but for those that builds make and those of hidden directories.
+/// Returns all Markdown files, without files of builds and hidden directories.
 pub fn documents() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut pending = vec![root()];
@@ -28,7 +28,7 @@ pub fn documents() -> Vec<PathBuf> {
     found
 }
 
-/// Why a link of this document leads nowhere.
+/// Returns the reason why a link of this document is broken.
 fn fault(document: &Path, target: &str) -> Option<String> {
     let has_scheme =
         target.split_once(':').is_some_and(|(scheme, _)| scheme.chars().all(char::is_alphanumeric));
@@ -46,7 +46,7 @@ fn fault(document: &Path, target: &str) -> Option<String> {
     let anchor = anchor?;
     let text = fs::read_to_string(&file).unwrap_or_default();
     if file.extension().is_none_or(|extension| extension != "md") {
-        // A line of a source file.
+        // The anchor names a line of a source file.
         let lines = text.lines().count();
         let number = |line: &str| line.strip_prefix('L')?.parse::<usize>().ok();
         let is_there = |line: &str| number(line).is_some_and(|number| number <= lines);
@@ -71,7 +71,7 @@ fn every_relative_link_and_anchor_resolves() {
 }
 
 #[test]
-fn a_link_that_leads_nowhere_is_told() {
+fn a_broken_link_is_reported() {
     let document = root().join("README.md");
     for target in ["nowhere.md", "SECURITY.md#nowhere", "#nowhere-at-all", "/README.md", "Cargo.toml#L99999"]
     {

@@ -1,6 +1,6 @@
-//! The reference pages in docs/reference, made from the library's own tables, and the links of all documents.
+//! The reference pages in docs/reference, made from the library's tables, and the links of all documents.
 //!
-//! `cargo xtask docs` writes the pages (MILLRACE_WRITE=1); else a page that differs from the code fails.
+//! `cargo xtask docs` writes the pages (MILLRACE_WRITE=1). Otherwise a page that differs from the code fails.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod complete;
@@ -13,17 +13,17 @@ mod tables;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The repository.
+/// Returns the path of the repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// The path of a reference page.
+/// Returns the path of a reference page.
 fn page(name: &str) -> PathBuf {
     root().join("docs/reference").join(name)
 }
 
-/// The text of a reference page as it is in the repository.
+/// Returns the text of a reference page in the repository.
 fn text_of(name: &str) -> String {
     fs::read_to_string(page(name)).unwrap_or_else(|error| panic!("{name}: {error}; run: cargo xtask docs"))
 }

@@ -1,8 +1,8 @@
-//! Markdown: tables to write, headings and links to read.
+//! The writer of Markdown tables, and the reader of headings and links.
 
 use std::collections::BTreeMap;
 
-/// A table of these rows. A bar in a cell is escaped.
+/// Returns a table of these rows. A bar in a cell is escaped.
 pub fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let line = |cells: &[String]| {
         let cells: Vec<String> = cells.iter().map(|cell| cell.replace('|', "\\|")).collect();
@@ -17,12 +17,12 @@ pub fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Stri
     text
 }
 
-/// Text as code, unless it is empty.
+/// Returns text as code, unless it is empty.
 pub fn code(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!("`{text}`") }
 }
 
-/// Plain text with flags, paths, file patterns and annotations as code.
+/// Returns plain text with flags, paths, file patterns and annotations as code.
 pub fn with_code(text: &str) -> String {
     let words = text.split(' ').map(|word| {
         let core = word.trim_end_matches([',', '.', ';', ':']);
@@ -33,7 +33,7 @@ pub fn with_code(text: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The lines outside fenced code, with their numbers from 1 on.
+/// Returns the lines outside fenced code, each with its number from 1 on.
 pub fn prose(text: &str) -> Vec<(usize, &str)> {
     let mut fence: Option<&str> = None;
     let mut lines = Vec::new();
@@ -51,7 +51,7 @@ pub fn prose(text: &str) -> Vec<(usize, &str)> {
     lines
 }
 
-/// The line without its inline code, in which brackets are no links.
+/// Returns the line without inline code, because brackets in code are no links.
 fn without_code(line: &str) -> String {
     let mut kept = String::new();
     let mut rest = line;
@@ -68,7 +68,7 @@ fn without_code(line: &str) -> String {
     kept + rest
 }
 
-/// The targets of all links and images, with their lines: inline, by reference, and of HTML.
+/// Returns the targets of all links and images with their lines: inline, by reference, and in HTML.
 pub fn links(text: &str) -> Vec<(usize, String)> {
     let mut links = Vec::new();
     for (number, line) in prose(text) {
@@ -93,7 +93,7 @@ pub fn links(text: &str) -> Vec<(usize, String)> {
     links
 }
 
-/// The anchors of a page, as GitHub makes them of headings, and those set in HTML.
+/// Returns the anchors of a page: those that GitHub makes from headings, and those in HTML.
 pub fn anchors(text: &str) -> Vec<String> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let mut anchors = Vec::new();
@@ -116,7 +116,7 @@ pub fn anchors(text: &str) -> Vec<String> {
 }
 
 fn slug(title: &str) -> String {
-    // Of a link in a heading its text remains.
+    // Only the text of a link in a heading remains.
     let mut plain = String::new();
     let mut rest = title.trim();
     while let Some((before, after)) = rest.split_once("](") {

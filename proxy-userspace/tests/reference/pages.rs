@@ -1,4 +1,4 @@
-//! Each page is what the code says.
+//! The comparison of each page with the code.
 
 use std::fs;
 

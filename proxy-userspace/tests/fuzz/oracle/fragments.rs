@@ -106,7 +106,7 @@ impl Oracle<'_> {
         Some(self.judge_inside(&outer, &fragment, inside, &Done { before: &stripped, ..*done }, done))
     }
 
-    /// Judges the same without `stripped` bytes of outer headers.
+    /// Judges a fragment without `stripped` bytes of outer headers.
     fn judge_inside(
         &self,
         outer: &Packet,
