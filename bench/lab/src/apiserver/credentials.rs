@@ -53,7 +53,7 @@ impl Credentials {
             agent: directory.join("agent.kubeconfig"),
         };
         credentials.write(Trust::Own.file(), &credentials.authority.0.pem())?;
-        credentials.write(Trust::Other.file(), &Authority::new("another authority")?.0.pem())?;
+        credentials.write(Trust::Other.file(), &Authority::new("somebody else")?.0.pem())?;
         let tokens = KeyPair::generate()?;
         credentials.write("tokens.key", &tokens.serialize_pem())?;
         credentials.write("tokens.pub", &tokens.public_key_pem())?;
