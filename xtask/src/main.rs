@@ -1,5 +1,6 @@
 //! Set-up, build, tests, lints and virtual machines of the workspace: `cargo xtask --help`.
 
+mod apt;
 mod bench;
 mod build;
 mod command;

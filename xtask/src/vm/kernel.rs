@@ -3,13 +3,13 @@
 use std::env::consts::ARCH;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result};
 
+use crate::apt::{self, Apt};
+use crate::setup;
 use crate::workspace::Workspace;
-use crate::{command, setup};
 
 /// A kernel that loads the programs.
 pub struct Kernel {
@@ -33,7 +33,6 @@ pub const NAMES: [&str; 4] = ["host", "6.1", "6.12", "newest"];
 const META_PACKAGE: &str = "linux-image-cloud-amd64";
 const IMAGE: &str = "linux-image-";
 const PARTS: [&str; 2] = ["linux-binary-", "linux-modules-"];
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// An unpacked kernel package.
 pub struct Unpacked {
@@ -84,61 +83,26 @@ pub fn ensure(workspace: &Workspace, name: &str, suite: &str) -> Result<Unpacked
 }
 
 fn download(workspace: &Workspace, suite: &str, directory: &Path) -> Result<()> {
-    for part in ["lists/partial", "cache/archives/partial", "root"] {
-        fs::create_dir_all(directory.join(part)).context("can't write to the cache")?;
-    }
-    let source = format!("deb [signed-by={KEYRING}] {} {suite} main\n", mirror(workspace)?);
-    fs::write(directory.join("sources.list"), source).context("can't write to the cache")?;
-    let update = ["--quiet", "--error-on=any", "update"];
-    command::run(private_apt(workspace, "apt-get", directory).args(update))?;
-    let package = dependencies(workspace, directory, META_PACKAGE)?
+    let root = directory.join("root");
+    fs::create_dir_all(&root).context("can't write to the cache")?;
+    let bookworm = apt::bookworm(workspace)?;
+    let main = bookworm.iter().find_map(|source| source.strip_suffix(" bookworm"));
+    let mirror = main.context("apt has no source for Debian 12 (bookworm)")?;
+    let apt = Apt::update(workspace, directory, &[format!("{mirror} {suite}")], None)?;
+    let package = apt
+        .dependencies(META_PACKAGE)?
         .into_iter()
         .find(|package| package.starts_with(IMAGE))
         .with_context(|| format!("{META_PACKAGE} of {suite} depends on no kernel"))?;
     // Newer suites have kernel and modules in separate packages.
-    let mut parts = dependencies(workspace, directory, &package)?;
+    let mut parts = apt.dependencies(&package)?;
     parts.retain(|part| PARTS.iter().any(|name| part.starts_with(name)));
     parts.push(package);
-    command::run(private_apt(workspace, "apt-get", directory).args(["--quiet", "download"]).args(&parts))?;
+    apt.download(&parts)?;
     for part in parts {
-        let archive = only_entry(directory, &format!("{part}_"))?;
-        let mut extract = workspace.command("dpkg-deb");
-        command::run(extract.arg("--extract").arg(archive).arg(directory.join("root")))?;
+        apt::extract(workspace, &only_entry(directory, &format!("{part}_"))?, &root)?;
     }
     Ok(())
-}
-
-/// Returns the dependencies of a package.
-fn dependencies(workspace: &Workspace, directory: &Path, package: &str) -> Result<Vec<String>> {
-    let depends = command::output(private_apt(workspace, "apt-cache", directory).args(["depends", package]))?;
-    let names = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
-    Ok(names.map(str::to_owned).collect())
-}
-
-/// Returns apt with its own source list, package lists and cache.
-fn private_apt(workspace: &Workspace, program: &str, directory: &Path) -> Command {
-    let mut apt = workspace.command(program);
-    let path = |name: &str| directory.join(name).display().to_string();
-    apt.current_dir(directory);
-    for option in [
-        format!("Dir::Etc::sourcelist={}", path("sources.list")),
-        "Dir::Etc::sourceparts=/dev/null".to_owned(),
-        format!("Dir::State::lists={}", path("lists")),
-        format!("Dir::Cache={}", path("cache")),
-        // apt's own user may have no access to the directory.
-        "APT::Sandbox::User=root".to_owned(),
-    ] {
-        apt.args(["-o", &option]);
-    }
-    apt
-}
-
-/// Returns the mirror that this machine uses for Debian 12.
-fn mirror(workspace: &Workspace) -> Result<String> {
-    let mut targets = workspace.command("apt-get");
-    targets.args(["indextargets", "--format", "$(REPO_URI)", "Release: bookworm", "Created-By: Packages"]);
-    let list = command::output(&mut targets)?;
-    list.lines().next().map(str::to_owned).context("apt has no source for Debian 12 (bookworm)")
 }
 
 fn only_entry(directory: &Path, prefix: &str) -> Result<PathBuf> {
