@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::toolchain::Toolchain;
+use crate::toolchain::{Toolchain, trim_paths};
 use crate::workspace::Workspace;
 use crate::{command, object_check, slim, stack_check};
 
@@ -94,8 +94,10 @@ pub fn bench_object(workspace: &Workspace) -> Result<()> {
 }
 
 fn bpf_cargo(workspace: &Workspace, bin: &str) -> Command {
-    let mut cargo = Toolchain::choose(workspace).cargo(workspace);
+    let mut cargo = Toolchain::choose(workspace).bpf_cargo(workspace);
     cargo.args(["build", "--release", "-p", "proxy-ebpf", "--bin", bin, "--features", "bpf"]);
     cargo.args(["--target", "bpfel-unknown-none", "-Zbuild-std=core"]);
+    // The description of types (BTF) names source files.
+    trim_paths(&mut cargo, "release");
     cargo
 }

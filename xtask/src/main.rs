@@ -5,6 +5,7 @@ mod bench;
 mod build;
 mod command;
 mod docs;
+mod image;
 mod lint;
 mod manifests;
 mod object_check;
@@ -40,6 +41,9 @@ enum Task {
     /// Bring the test bed up and show every backend's view of real traffic; arguments go to the
     /// test bed
     Run(run::Args),
+    /// Build container images without Docker: a static program in an archive that containerd, Docker
+    /// and skopeo take
+    Image(image::Args),
     /// Run all layers of tests, or the named ones; the last line counts passed, failed and skipped tests
     Test(test::Args),
     /// Run the checks that only read the code
@@ -74,6 +78,7 @@ fn perform(workspace: &Workspace, task: &Task) -> anyhow::Result<ExitCode> {
             build::everything(workspace).map(|()| ExitCode::SUCCESS)
         }
         Task::Run(args) => run::run(workspace, args),
+        Task::Image(args) => image::image(workspace, args).map(|()| ExitCode::SUCCESS),
         Task::Test(args) => test::test(workspace, args),
         Task::Lint => lint::lint(workspace),
         Task::Docs => docs::docs(workspace).map(|()| ExitCode::SUCCESS),

@@ -14,13 +14,20 @@ use crate::workspace::Workspace;
 pub const LLVM: &str = "22";
 
 /// Separates several compiler flags in one variable for cargo.
-const FLAG_SEPARATOR: &str = "\u{1f}";
+pub const FLAG_SEPARATOR: &str = "\u{1f}";
 
 /// Makes LLVM expand every `memset` and `memmove` of a few words (decision 108).
 ///
 /// bpf-linker has LLVM leave them alone, for a pattern that some offloading hardware looks for.
 /// Each one would then call a loop over single bytes.
 const EXPAND: &str = "-Clink-arg=--disable-expand-memcpy-in-order";
+
+/// Keeps paths of this machine out of what a release profile builds (decision 137).
+///
+/// Other options leave those of the standard library, or make the symbols depend on the folder.
+pub fn trim_paths(cargo: &mut Command, profile: &str) {
+    cargo.args(["-Ztrim-paths", "--config", &format!("profile.{profile}.trim-paths=\"all\"")]);
+}
 
 /// The compiler of the BPF object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +55,7 @@ impl Toolchain {
         Ok(())
     }
 
-    /// Returns this toolchain's cargo, with all settings that do not depend on the crate.
+    /// Returns this toolchain's cargo, which takes the options of a nightly.
     pub fn cargo(self, workspace: &Workspace) -> Command {
         let mut cargo = match self {
             Self::Nightly => rustup_nightly(workspace, "cargo"),
@@ -59,17 +66,24 @@ impl Toolchain {
                 cargo
             }
         };
+        cargo.env_remove("RUSTFLAGS");
+        cargo
+    }
+
+    /// Returns the same cargo with all settings of the BPF object that do not depend on the crate.
+    pub fn bpf_cargo(self, workspace: &Workspace) -> Command {
         let architecture = format!("--cfg=bpf_target_arch=\"{ARCH}\"");
         let flags = [architecture.as_str(), "-Cdebuginfo=2", "-Clink-arg=--btf", EXPAND];
+        let mut cargo = self.cargo(workspace);
         cargo
-            .env_remove("RUSTFLAGS")
             .env("CARGO_TARGET_DIR", workspace.target().join("bpf"))
             .env("CARGO_ENCODED_RUSTFLAGS", flags.join(FLAG_SEPARATOR))
             .env("PATH", path_with_linker(workspace));
         cargo
     }
 
-    fn rustc(self, workspace: &Workspace) -> Command {
+    /// Returns this toolchain's compiler.
+    pub fn rustc(self, workspace: &Workspace) -> Command {
         match self {
             Self::Nightly => rustup_nightly(workspace, "rustc"),
             Self::Debian => {

@@ -14,6 +14,7 @@ pub use apiserver::{
 pub use debian::is_root;
 pub use go_tools::ensure_manifest_tools;
 pub use mounts::BPFFS;
+pub use tools::{ZIG, zig};
 
 use crate::toolchain::Toolchain;
 use crate::workspace::Workspace;
@@ -50,10 +51,12 @@ pub enum Need {
     Lint,
     /// The emulator, and a loader besides aya.
     Vm,
+    /// The C compiler and the C library of container images. Only `cargo xtask image` takes it.
+    Image,
 }
 
 impl Need {
-    /// All purposes.
+    /// All purposes but container images.
     pub const ALL: [Self; 5] = [Self::Build, Self::Run, Self::Programs, Self::Lint, Self::Vm];
 }
 
@@ -71,6 +74,7 @@ pub fn ensure(workspace: &Workspace, needs: &[Need]) -> Result<()> {
             }
             Need::Run | Need::Vm => mounts::ensure_bpffs(workspace)?,
             Need::Programs => {}
+            Need::Image => tools::ensure_zig(workspace)?,
             Need::Lint => {
                 tools::ensure_rustup_components(workspace)?;
                 tools::ensure_cargo_deny(workspace)?;
@@ -109,7 +113,8 @@ fn packages(need: Need, toolchain: Toolchain, workspace: &Workspace) -> &'static
             "python3",
         ],
         (Need::Lint, _) if tools::has_typos(workspace) => &[],
-        (Need::Lint, _) => &["python3-pip"],
+        (Need::Image, _) if tools::has_zig(workspace) => &[],
+        (Need::Lint | Need::Image, _) => &["python3-pip"],
         (Need::Vm, _) => &["qemu-system-x86", "mount", "bpftool", "nftables", "iproute2", "ipvsadm", "ncat"],
     }
 }

@@ -1,5 +1,6 @@
 //! Tools of other registries, at fixed versions, installed into the cache.
 
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
@@ -11,6 +12,8 @@ use crate::workspace::Workspace;
 const BPF_LINKER: &str = "0.13.0";
 const CARGO_DENY: &str = "0.20.2";
 const TYPOS: &str = "1.52.0";
+/// The version of zig, whose C library, unwinder and linker make the program of the image.
+pub const ZIG: &str = "0.17.1";
 
 /// Installs the linker of the BPF object. It is built with the compiler's LLVM, in about a minute.
 pub fn ensure_bpf_linker(workspace: &Workspace) -> Result<()> {
@@ -45,10 +48,38 @@ pub fn ensure_typos(workspace: &Workspace) -> Result<()> {
     if has_typos(workspace) {
         return Ok(());
     }
+    pip_install(workspace, "typos", "typos", TYPOS)
+}
+
+/// Returns the path of zig.
+pub fn zig(workspace: &Workspace) -> PathBuf {
+    workspace.cache.join("zig/ziglang/zig")
+}
+
+/// Returns whether zig is installed.
+pub fn has_zig(workspace: &Workspace) -> bool {
+    command::output(workspace.command(zig(workspace)).arg("version"))
+        .is_ok_and(|version| version.trim() == ZIG)
+}
+
+/// Installs zig: a C compiler with musl for every architecture, in one package of Python.
+pub fn ensure_zig(workspace: &Workspace) -> Result<()> {
+    if has_zig(workspace) {
+        return Ok(());
+    }
+    eprintln!(
+        "installing zig {ZIG}: a download of 100 MB, which takes 420 MB in {}",
+        workspace.cache.display()
+    );
+    pip_install(workspace, "zig", "ziglang", ZIG)
+}
+
+/// Installs the compiled program of a Python package into the cache.
+fn pip_install(workspace: &Workspace, folder: &str, package: &str, version: &str) -> Result<()> {
     let mut pip = workspace.command("/usr/bin/python3");
     pip.args(["-m", "pip", "install", "--quiet", "--upgrade", "--disable-pip-version-check"]);
     pip.args(["--root-user-action=ignore", "--no-deps", "--only-binary=:all:", "--target"]);
-    command::run(pip.arg(workspace.cache.join("typos")).arg(format!("typos=={TYPOS}")))
+    command::run(pip.arg(workspace.cache.join(folder)).arg(format!("{package}=={version}")))
 }
 
 /// Installs rustfmt and clippy, which rustup's minimal profile does not have.
