@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-use super::apiserver::{numbers, put_in_place, version_of};
+use super::go::{numbers, put_in_place, version_of};
 use crate::command;
 use crate::workspace::Workspace;
 

@@ -2,16 +2,18 @@
 //! missing.
 
 mod apiserver;
+mod cluster;
 mod debian;
+mod go;
 mod go_tools;
 mod mounts;
 mod tools;
 
 use anyhow::Result;
-pub use apiserver::{
-    ASSETS, KUBE_PROXY, MODULE as KUBERNETES, ensure_apiserver, ensure_kube_proxy, version_of,
-};
+pub use apiserver::{ASSETS, KUBE_PROXY, KUBERNETES, ensure_apiserver, ensure_kube_proxy};
+pub use cluster::{ensure_cluster_programs, missing_cluster_program};
 pub use debian::is_root;
+pub use go::version_of;
 pub use go_tools::ensure_manifest_tools;
 pub use mounts::BPFFS;
 pub use tools::{ZIG, zig};
@@ -26,6 +28,9 @@ pub struct Args {
     /// hour
     #[arg(long)]
     apiserver: bool,
+    /// Build the programs of `cargo xtask cluster` too, with Go; the first time takes half an hour
+    #[arg(long)]
+    cluster: bool,
 }
 
 /// Installs everything that any task needs.
@@ -34,6 +39,10 @@ pub fn setup(workspace: &Workspace, args: &Args) -> Result<()> {
     if args.apiserver {
         println!("export {ASSETS}={}", ensure_apiserver(workspace)?.display());
         println!("export {KUBE_PROXY}={}", ensure_kube_proxy(workspace)?.display());
+    }
+    if args.cluster {
+        ensure(workspace, &[Need::Cluster])?;
+        ensure_cluster_programs(workspace)?;
     }
     Ok(())
 }
@@ -53,10 +62,12 @@ pub enum Need {
     Vm,
     /// The C compiler and the C library of container images. Only `cargo xtask image` takes it.
     Image,
+    /// The container runtime's programs of Debian, for the real cluster.
+    Cluster,
 }
 
 impl Need {
-    /// All purposes but container images.
+    /// All purposes but container images and the real cluster.
     pub const ALL: [Self; 5] = [Self::Build, Self::Run, Self::Programs, Self::Lint, Self::Vm];
 }
 
@@ -73,7 +84,7 @@ pub fn ensure(workspace: &Workspace, needs: &[Need]) -> Result<()> {
                 tools::ensure_bpf_linker(workspace)?;
             }
             Need::Run | Need::Vm => mounts::ensure_bpffs(workspace)?,
-            Need::Programs => {}
+            Need::Programs | Need::Cluster => {}
             Need::Image => tools::ensure_zig(workspace)?,
             Need::Lint => {
                 tools::ensure_rustup_components(workspace)?;
@@ -111,6 +122,16 @@ fn packages(need: Need, toolchain: Toolchain, workspace: &Workspace) -> &'static
             "ncat",
             "nftables",
             "python3",
+        ],
+        (Need::Cluster, _) => &[
+            "runc",
+            "containernetworking-plugins",
+            "iptables",
+            "nftables",
+            "iproute2",
+            "util-linux",
+            "gcc",
+            "libc6-dev",
         ],
         (Need::Lint, _) if tools::has_typos(workspace) => &[],
         (Need::Image, _) if tools::has_zig(workspace) => &[],
