@@ -6,6 +6,7 @@
 //! - [`capture`]: the frames that crossed the wires.
 //! - [`manifests`] and [`agent`]: the cluster's objects, and the proxies that serve them.
 //! - [`apiserver`]: a real kube-apiserver with a real etcd, instead of a directory of manifests.
+//! - [`kubernetes`]: a real cluster: kubelets, container runtimes and pods.
 //! - [`traffic`]: servers in pods that report their clients, and clients that ask them.
 //! - [`patience`]: the factor of all waits on slow machines.
 //! - [`walk`]: requests to a Service, with answers and captures compared to the expected ones.
@@ -17,12 +18,14 @@
 
 pub mod agent;
 pub mod apiserver;
+mod authority;
 pub mod capture;
 pub mod cluster;
 pub mod container;
 pub mod demo;
 pub mod frame;
 pub mod kube_proxy;
+pub mod kubernetes;
 pub mod manifests;
 pub mod net;
 pub mod patience;

@@ -5,11 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose,
-    IsCa, KeyPair, date_time_ymd,
-};
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair, date_time_ymd};
 use serde_json::{Value, json};
+
+use crate::authority::{Authority, name};
 
 /// The validity of a server's certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,9 +37,6 @@ pub struct Credentials {
     agent: PathBuf,
 }
 
-/// A certificate authority.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
-
 impl Credentials {
     /// Makes all credentials of a server at `addresses`. The administrator uses the first address,
     /// the agents the last.
@@ -52,8 +48,8 @@ impl Credentials {
             addresses: addresses.to_owned(),
             agent: directory.join("agent.kubeconfig"),
         };
-        credentials.write(Trust::Own.file(), &credentials.authority.0.pem())?;
-        credentials.write(Trust::Other.file(), &Authority::new("somebody else")?.0.pem())?;
+        credentials.write(Trust::Own.file(), &credentials.authority.pem())?;
+        credentials.write(Trust::Other.file(), &Authority::new("somebody else")?.pem())?;
         let tokens = KeyPair::generate()?;
         credentials.write("tokens.key", &tokens.serialize_pem())?;
         credentials.write("tokens.pub", &tokens.public_key_pem())?;
@@ -127,10 +123,7 @@ impl Credentials {
     }
 
     fn issue(&self, file: &str, params: &CertificateParams) -> Result<()> {
-        let key = KeyPair::generate()?;
-        let certificate = params.signed_by(&key, &self.authority.0)?;
-        self.write(&format!("{file}.key"), &key.serialize_pem())?;
-        self.write(&format!("{file}.crt"), &certificate.pem())
+        self.authority.issue(&self.directory, file, params)
     }
 
     /// Writes a kubeconfig as JSON, which is a part of YAML.
@@ -161,31 +154,6 @@ impl Trust {
     }
 }
 
-impl Authority {
-    fn new(common_name: &str) -> Result<Self> {
-        let mut params = CertificateParams::default();
-        params.distinguished_name = name(common_name, None);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        Ok(Self(CertifiedIssuer::self_signed(params, KeyPair::generate()?)?))
-    }
-}
-
-impl std::fmt::Debug for Authority {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Authority").finish_non_exhaustive()
-    }
-}
-
 fn url(server: SocketAddr) -> String {
     format!("https://{server}")
-}
-
-/// Returns a name. Kubernetes takes the organisation for a group.
-fn name(common_name: &str, group: Option<&str>) -> DistinguishedName {
-    let mut name = DistinguishedName::new();
-    name.push(DnType::CommonName, common_name);
-    if let Some(group) = group {
-        name.push(DnType::OrganizationName, group);
-    }
-    name
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use nix::mount::{MntFlags, MsFlags};
-use nix::sched::{CloneFlags, unshare};
+use nix::sched::{CloneFlags, setns, unshare};
 use tokio::sync::{mpsc as tokio_mpsc, oneshot};
 use tokio::task::LocalSet;
 
@@ -28,10 +28,20 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 
 type Job = Box<dyn FnOnce() -> Pin<Box<dyn Future<Output = ()>>> + Send>;
 
-/// A named network namespace. On drop, it is removed with everything in it.
+/// What happens to a namespace when its handle is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    /// It is removed with everything in it.
+    UntilDrop,
+    /// It keeps its name until [`Namespace::delete`].
+    UntilDeleted,
+}
+
+/// A named network namespace. On drop, it is removed with everything in it, unless it is a lasting one.
 #[derive(Debug)]
 pub struct Namespace {
     name: String,
+    life: Life,
     jobs: Option<tokio_mpsc::UnboundedSender<Job>>,
     thread: Option<JoinHandle<()>>,
     /// The group is removed after the thread, which is in it, has ended.
@@ -41,16 +51,35 @@ pub struct Namespace {
 impl Namespace {
     /// Makes the namespace `<own prefix><name>`, with its loopback device up.
     pub fn create(name: &str) -> Result<Self> {
-        Self::make(name, None)
+        Self::make(format!("{}{name}", super::own_prefix()), None, Life::UntilDrop, enter)
+    }
+
+    /// Makes a namespace of exactly this name, which stays until [`delete`](Self::delete).
+    pub fn create_lasting(name: &str) -> Result<Self> {
+        Self::make(name.to_owned(), None, Life::UntilDeleted, enter)
+    }
+
+    /// Opens an existing namespace, which stays.
+    pub fn open(name: &str) -> Result<Self> {
+        Self::make(name.to_owned(), None, Life::UntilDeleted, join)
+    }
+
+    /// Removes the name of a lasting namespace. The namespace ends with its last process.
+    pub fn delete(name: &str) {
+        remove(&Self::path_of(name));
     }
 
     /// Makes a namespace with all its processes and sockets in a control group.
     pub fn create_in(name: &str, cgroup: Arc<Cgroup>) -> Result<Self> {
-        Self::make(name, Some(cgroup))
+        Self::make(format!("{}{name}", super::own_prefix()), Some(cgroup), Life::UntilDrop, enter)
     }
 
-    fn make(name: &str, cgroup: Option<Arc<Cgroup>>) -> Result<Self> {
-        let name = format!("{}{name}", super::own_prefix());
+    fn make(
+        name: String,
+        cgroup: Option<Arc<Cgroup>>,
+        life: Life,
+        enter: fn(&Path) -> Result<()>,
+    ) -> Result<Self> {
         let (jobs, receiver) = tokio_mpsc::unbounded_channel();
         let (ready, is_ready) = mpsc::sync_channel(1);
         let path = Self::path_of(&name);
@@ -63,7 +92,7 @@ impl Namespace {
                 serve(receiver);
             }
         })?;
-        let namespace = Self { name, jobs: Some(jobs), thread: Some(thread), _cgroup: cgroup };
+        let namespace = Self { name, life, jobs: Some(jobs), thread: Some(thread), _cgroup: cgroup };
         is_ready.recv().context("the namespace's thread ended early")??;
         namespace.run(async || super::Netlink::open()?.set_up("lo").await)?;
         Ok(namespace)
@@ -137,7 +166,9 @@ impl Drop for Namespace {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        remove(&Self::path_of(&self.name));
+        if self.life == Life::UntilDrop {
+            remove(&Self::path_of(&self.name));
+        }
     }
 }
 
@@ -192,6 +223,12 @@ fn enter(path: &Path) -> Result<()> {
         .with_context(|| format!("can't bind the namespace to {}", path.display()))
 }
 
+/// Moves this thread into an existing namespace.
+fn join(path: &Path) -> Result<()> {
+    let file = File::open(path).with_context(|| format!("can't open {}", path.display()))?;
+    setns(file, CloneFlags::CLONE_NEWNET).with_context(|| format!("can't enter {}", path.display()))
+}
+
 /// Runs jobs concurrently until the namespace is dropped.
 fn serve(mut jobs: tokio_mpsc::UnboundedReceiver<Job>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -216,6 +253,20 @@ mod tests {
         assert!(path.exists());
         drop(namespace);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_lasting_namespace_can_be_opened_again() {
+        let name = format!("millrace-lasting-{}", std::process::id());
+        let made = Namespace::create_lasting(&name).unwrap();
+        let inode = |namespace: &Namespace| {
+            namespace.run(async || Ok(fs::read_link("/proc/thread-self/ns/net")?)).unwrap()
+        };
+        let first = inode(&made);
+        drop(made);
+        assert_eq!(inode(&Namespace::open(&name).unwrap()), first);
+        Namespace::delete(&name);
+        assert!(Namespace::open(&name).is_err());
     }
 
     #[test]
