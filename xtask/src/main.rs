@@ -3,6 +3,7 @@
 mod apt;
 mod bench;
 mod build;
+mod cluster;
 mod command;
 mod docs;
 mod image;
@@ -53,6 +54,8 @@ enum Task {
     /// Load every BPF program on this machine's kernel and on others, and compare with the
     /// instruction budget
     Vm(vm::Args),
+    /// Start, show or end a real Kubernetes cluster on this machine; arguments go to the test bed
+    Cluster(cluster::Args),
     /// Build in release and run one of the benchmarks; arguments go to the bench
     Bench(bench::Args),
 }
@@ -83,6 +86,7 @@ fn perform(workspace: &Workspace, task: &Task) -> anyhow::Result<ExitCode> {
         Task::Lint => lint::lint(workspace),
         Task::Docs => docs::docs(workspace).map(|()| ExitCode::SUCCESS),
         Task::Vm(args) => vm::vm(workspace, args),
+        Task::Cluster(args) => cluster::cluster(workspace, args),
         Task::Bench(args) => bench::bench(workspace, args),
     }
 }

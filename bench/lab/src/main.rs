@@ -1,11 +1,13 @@
 //! `millrace-lab`: the test bed by hand.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
+use millrace_lab::kubernetes::{self, Assets, Cluster, Mode, Proxy, Settings};
 use millrace_lab::{demo, net};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -30,22 +32,76 @@ enum Command {
               value_parser = ["native", "generic", "auto", "off"])]
         xdp: String,
     },
+    /// A real Kubernetes cluster on this machine
+    #[command(subcommand)]
+    Cluster(ClusterCommand),
 }
+
+#[derive(Subcommand)]
+enum ClusterCommand {
+    /// Starts the cluster and waits until nodes and proxy are ready
+    Up {
+        /// Number of nodes, 1 to 9
+        #[arg(long, default_value = "3", value_parser = clap::value_parser!(u8).range(1..=9))]
+        nodes: u8,
+        /// Proxy of the nodes
+        #[arg(long, value_enum, default_value = "millrace")]
+        proxy: Proxy,
+        /// Data plane of Millrace
+        #[arg(long, value_enum, default_value = "ebpf")]
+        mode: Mode,
+    },
+    /// Ends the cluster and removes everything of it
+    Down,
+    /// Prints nodes, pods, Services, proxies and the kubeconfig
+    Status,
+    /// Becomes the first process of a machine of the cluster
+    #[command(hide = true)]
+    Machine {
+        /// The file that describes it
+        description: PathBuf,
+    },
+}
+
+/// The name of the cluster that the commands are about.
+const CLUSTER: &str = "cluster";
 
 /// The time for work under way when a signal comes. After it, everything is torn down.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
-    let Command::Run { once, xdp } = Cli::parse().command;
-    match run(once, demo::Options { xdp }).await {
-        Ok(problems) if problems.is_empty() => ExitCode::SUCCESS,
-        Ok(_) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("millrace-lab: {error:#}");
-            ExitCode::FAILURE
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Run { once, xdp } => demonstrate(once, xdp),
+        Command::Cluster(command) => cluster(command).map(|()| ExitCode::SUCCESS),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("millrace-lab: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn cluster(command: ClusterCommand) -> Result<()> {
+    match command {
+        ClusterCommand::Up { nodes, proxy, mode } => {
+            let settings = Settings { name: CLUSTER.to_owned(), nodes, proxy, mode };
+            let start = Instant::now();
+            let cluster = Cluster::up(settings, &Assets::from_environment(std::env::current_exe()?)?)?;
+            eprintln!("{:>6.1} s  up", start.elapsed().as_secs_f64());
+            cluster.print_status()
         }
+        ClusterCommand::Down => Cluster::down(&Assets::state()?, CLUSTER),
+        ClusterCommand::Status => {
+            let cluster = Cluster::open(&Assets::state()?, CLUSTER)?;
+            cluster.context("no cluster is up; `cargo xtask cluster up` starts one")?.print_status()
+        }
+        ClusterCommand::Machine { description } => kubernetes::run_machine(&description),
     }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn demonstrate(once: bool, xdp: String) -> Result<ExitCode> {
+    let problems = run(once, demo::Options { xdp }).await?;
+    Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Runs the demonstration on a thread of its own, so that signals are handled all the time.

@@ -1,0 +1,201 @@
+//! A real Kubernetes cluster on one machine: etcd, API server, controllers and scheduler on one
+//! machine of namespaces, kubelet and containerd on each of the others.
+//!
+//! It stays when the command that made it ends. Its state is a directory, and `down` ends exactly
+//! the processes noted there.
+
+mod bringup;
+mod cgroups;
+mod containerd;
+mod control;
+mod credentials;
+mod forward;
+mod init;
+mod install;
+mod kubectl;
+mod kubelet;
+mod machine;
+mod mounts;
+mod network;
+mod plan;
+mod programs;
+mod status;
+mod wait;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::net::Namespace;
+pub use init::run as run_machine;
+pub use kubectl::Kubectl;
+pub use plan::Plan;
+pub use programs::Assets;
+pub use wait::wait;
+
+/// The proxy of a cluster's nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Proxy {
+    /// The agent, installed from its manifests and its image
+    Millrace,
+    /// kube-proxy in nftables mode
+    KubeProxy,
+    /// None: Services are not served
+    None,
+}
+
+/// The data plane of the agents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// eBPF
+    Ebpf,
+    /// IPVS, which the kernel must have
+    Ipvs,
+}
+
+impl Mode {
+    /// Returns the value of `--proxy-mode`.
+    const fn flag(self) -> &'static str {
+        match self {
+            Self::Ebpf => "ebpf",
+            Self::Ipvs => "ipvs",
+        }
+    }
+}
+
+/// The properties of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// The name, which is part of its namespaces' names.
+    pub name: String,
+    /// The number of nodes.
+    pub nodes: u8,
+    /// The proxy of the nodes.
+    pub proxy: Proxy,
+    /// The data plane of Millrace.
+    pub mode: Mode,
+}
+
+/// A cluster and its state directory.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    settings: Settings,
+    directory: PathBuf,
+}
+
+impl Cluster {
+    /// Starts a cluster and waits until its nodes and its proxy are ready. One that runs already with
+    /// these settings is left as it is; any other one of the name is removed first.
+    pub fn up(settings: Settings, assets: &Assets) -> Result<Self> {
+        let cluster = Self { directory: assets.state.join(&settings.name), settings };
+        if let Some(running) = Self::open(&assets.state, &cluster.settings.name)? {
+            if running.settings == cluster.settings && running.dead_machines().is_empty() {
+                running.wait_until_ready()?;
+                return Ok(running);
+            }
+            eprintln!("the former cluster has other settings or has lost a machine; starting anew");
+        }
+        Self::down(&assets.state, &cluster.settings.name)?;
+        bringup::start(&cluster, assets)?;
+        cluster.wait_until_ready()?;
+        Ok(cluster)
+    }
+
+    /// Opens the cluster of a name, if there is one.
+    pub fn open(state: &Path, name: &str) -> Result<Option<Self>> {
+        let directory = state.join(name);
+        let path = directory.join(SETTINGS);
+        let Ok(text) = fs::read(&path) else { return Ok(None) };
+        let settings =
+            serde_json::from_slice(&text).with_context(|| format!("can't read {}", path.display()))?;
+        Ok(Some(Self { settings, directory }))
+    }
+
+    /// Ends the processes of a cluster, and removes its namespaces, control groups and files. Also
+    /// removes what is left of one whose processes were killed.
+    pub fn down(state: &Path, name: &str) -> Result<()> {
+        let directory = state.join(name);
+        for machine in machines_in(&directory) {
+            machine::end(&machine)?;
+        }
+        network::remove(name);
+        cgroups::remove(name)?;
+        if directory.exists() {
+            fs::remove_dir_all(&directory)
+                .with_context(|| format!("can't remove {}", directory.display()))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the names and addresses.
+    #[must_use]
+    pub fn plan(&self) -> Plan {
+        Plan { name: self.settings.name.clone(), nodes: self.settings.nodes }
+    }
+
+    /// Returns the properties.
+    #[must_use]
+    pub const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Returns the path of the administrator's kubeconfig, for programs of this machine.
+    #[must_use]
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.directory.join(KUBECONFIG)
+    }
+
+    /// Returns kubectl as the administrator.
+    #[must_use]
+    pub fn kubectl(&self) -> Kubectl {
+        Kubectl::new(self.directory.join(KUBECTL))
+    }
+
+    /// Opens the namespace of a machine: `control`, `outside`, or `node-1` and so on.
+    pub fn namespace(&self, machine: &str) -> Result<Arc<Namespace>> {
+        Ok(Arc::new(Namespace::open(&self.plan().namespace(machine))?))
+    }
+
+    /// Returns the machines whose processes have ended.
+    fn dead_machines(&self) -> Vec<String> {
+        let mut machines = vec![plan::CONTROL.to_owned()];
+        machines.extend(self.plan().node_names());
+        machines.retain(|name| !machine::is_running(&self.directory.join(name)));
+        machines
+    }
+
+    fn wait_until_ready(&self) -> Result<()> {
+        install::wait_until_ready(self).with_context(|| format!("logs are below {}", self.directory.display()))
+    }
+
+    /// Returns the state directory of a machine.
+    fn machine_directory(&self, machine: &str) -> PathBuf {
+        self.directory.join(machine)
+    }
+
+    /// Prints nodes, pods, Services and proxies, and how to reach the API.
+    pub fn print_status(&self) -> Result<()> {
+        let dead = self.dead_machines();
+        if !dead.is_empty() {
+            bail!("{} ended; `cargo xtask cluster up` starts the cluster anew", dead.join(", "));
+        }
+        status::print(self)
+    }
+}
+
+/// The file with the settings. It is written first.
+const SETTINGS: &str = "settings.json";
+/// The administrator's kubeconfig.
+const KUBECONFIG: &str = "kubeconfig";
+/// The script that runs kubectl with it.
+const KUBECTL: &str = "kubectl";
+
+fn machines_in(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
+}
