@@ -1,5 +1,6 @@
 //! `millrace-lab`: the test bed by hand.
 
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -55,6 +56,14 @@ enum ClusterCommand {
     Down,
     /// Prints nodes, pods, Services, proxies and the kubeconfig
     Status,
+    /// Runs a command as a process of a machine: node-1, node-2 and so on, or control
+    Exec {
+        /// The machine
+        machine: String,
+        /// The command and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
     /// Becomes the first process of a machine of the cluster
     #[command(hide = true)]
     Machine {
@@ -90,12 +99,18 @@ fn cluster(command: ClusterCommand) -> Result<()> {
             cluster.print_status()
         }
         ClusterCommand::Down => Cluster::down(&Assets::state()?, CLUSTER),
-        ClusterCommand::Status => {
-            let cluster = Cluster::open(&Assets::state()?, CLUSTER)?;
-            cluster.context("no cluster is up; `cargo xtask cluster up` starts one")?.print_status()
+        ClusterCommand::Status => running()?.print_status(),
+        ClusterCommand::Exec { machine, words } => {
+            let words: Vec<&str> = words.iter().map(String::as_str).collect();
+            Err(running()?.command(&machine, &words)?.exec()).context("can't run the command")
         }
         ClusterCommand::Machine { description } => kubernetes::run_machine(&description),
     }
+}
+
+fn running() -> Result<Cluster> {
+    let cluster = Cluster::open(&Assets::state()?, CLUSTER)?;
+    cluster.context("no cluster is up; `cargo xtask cluster up` starts one")
 }
 
 #[tokio::main(flavor = "current_thread")]

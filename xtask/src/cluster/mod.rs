@@ -17,7 +17,7 @@ use crate::{build, command, setup};
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
-    /// Passed to `millrace-lab cluster`: `up`, `down`, `status`, ...; `--help` lists them
+    /// Passed to `millrace-lab cluster`: `up`, `down`, `status`, `exec`; `--help` lists them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     lab: Vec<OsString>,
 }

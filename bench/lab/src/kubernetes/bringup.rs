@@ -48,9 +48,6 @@ pub(super) fn start(cluster: &Cluster, assets: &Assets) -> Result<()> {
         step("installing Millrace");
         install::millrace(cluster)?;
     }
-    if cluster.settings.proxy == Proxy::KubeProxy {
-        allow_kube_proxy(cluster)?;
-    }
     step("waiting until nodes and proxies are ready");
     Ok(())
 }
@@ -84,7 +81,8 @@ fn start_machine(
         forwards: listener.is_some(),
     };
     let namespace = cluster.namespace(name)?;
-    machine::start(&machine, &assets.init, &namespace, listener).with_context(|| format!("can't start {name}"))
+    machine::start(&machine, &assets.init, &namespace, listener)
+        .with_context(|| format!("can't start {name}"))
 }
 
 fn import_everywhere(cluster: &Cluster, assets: &Assets) -> Result<()> {
@@ -93,17 +91,9 @@ fn import_everywhere(cluster: &Cluster, assets: &Assets) -> Result<()> {
             .plan()
             .node_names()
             .into_iter()
-            .map(|name| scope.spawn(move || containerd::import(&cluster.machine_directory(&name), assets)))
+            .map(|name| scope.spawn(move || containerd::import(cluster, &name, assets)))
             .collect();
         imports.into_iter().try_for_each(|import| import.join().map_err(|_| anyhow!("an import panicked"))?)
-    })
-}
-
-/// Gives kube-proxy its rights. The API server has the role, and no binding for a user.
-fn allow_kube_proxy(cluster: &Cluster) -> Result<()> {
-    let kubectl = cluster.kubectl();
-    wait("the role of kube-proxy", START_LIMIT, || {
-        kubectl.run(&["get", "clusterrolebinding", "system:node-proxier"]).map(drop)
     })
 }
 

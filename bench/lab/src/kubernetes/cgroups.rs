@@ -36,12 +36,26 @@ pub(super) fn enter(cluster: &str, machine: &str) -> Result<Vec<Hierarchy>> {
         move_into(&group)?;
     }
     unshare(CloneFlags::CLONE_NEWCGROUP).context("can't make a namespace of control groups")?;
-    if let [only] = hierarchies.as_slice() {
-        let leaf = only.mount.join(group_of(cluster)).join(machine).join(INIT);
+    for leaf in leaves(&hierarchies, cluster, machine) {
         fs::create_dir_all(&leaf)?;
         move_into(&leaf)?;
     }
     Ok(hierarchies)
+}
+
+/// Returns the files that take the id of a process into the groups of a machine.
+pub(super) fn entrances(cluster: &str, machine: &str) -> Result<Vec<PathBuf>> {
+    let hierarchies = hierarchies(&fs::read_to_string("/proc/self/mountinfo")?);
+    Ok(leaves(&hierarchies, cluster, machine).into_iter().map(|leaf| leaf.join("cgroup.procs")).collect())
+}
+
+/// Returns the groups of a machine's own processes.
+fn leaves(hierarchies: &[Hierarchy], cluster: &str, machine: &str) -> Vec<PathBuf> {
+    let group = |hierarchy: &Hierarchy| hierarchy.mount.join(group_of(cluster)).join(machine);
+    match hierarchies {
+        [only] if only.kind == "cgroup2" => vec![group(only).join(INIT)],
+        several => several.iter().map(group).collect(),
+    }
 }
 
 /// Mounts the hierarchies at their usual places, with this process' group as their root.

@@ -2,17 +2,16 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 
 use super::control::program;
-use super::machine::{self, Program};
+use super::machine::Program;
 use super::plan::Plan;
 use super::programs::Assets;
-use super::wait;
+use super::{Cluster, wait};
 
 /// The image of the container that holds a pod's namespaces.
 pub(super) const PAUSE: &str = "docker.io/millrace/pause:1";
@@ -32,14 +31,13 @@ pub(super) fn configure(directory: &Path, number: u8, assets: &Assets) -> Result
     program(assets, "containerd", vec!["--config".to_owned(), path.display().to_string()])
 }
 
-/// Imports the images into the runtime of the node in a directory, when it runs.
-pub(super) fn import(directory: &Path, assets: &Assets) -> Result<()> {
-    let id = machine::process_id(directory)?.to_string();
+/// Imports the images into the runtime of a node, when it runs.
+pub(super) fn import(cluster: &Cluster, machine: &str, assets: &Assets) -> Result<()> {
     let ctr = assets.program("ctr")?;
+    let ctr = ctr.to_str().context("the path of ctr is no text")?;
     let run = |arguments: &[&str]| -> Result<()> {
-        let mut command = Command::new("nsenter");
-        command.args(["--target", &id, "--mount", "--net", "--pid", "--ipc", "--cgroup", "--"]);
-        let output = command.arg(&ctr).args(["--namespace", "k8s.io"]).args(arguments).output()?;
+        let words = [&[ctr, "--namespace", "k8s.io"], arguments].concat();
+        let output = cluster.command(machine, &words)?.output()?;
         if !output.status.success() {
             bail!("`ctr {}`: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
         }

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::credentials::Credentials;
 use super::machine::Program;
-use super::plan::{API_PORT, PODS, Plan, SERVICES};
+use super::plan::{API_PORT, CONTROL, PODS, Plan, SERVICES};
 use super::programs::Assets;
 
 const ETCD: &str = "http://127.0.0.1:2379";
@@ -14,8 +14,8 @@ const ETCD_PEER: &str = "http://127.0.0.1:2380";
 
 /// Returns the programs of the control plane.
 pub(super) fn programs(directory: &Path, credentials: &Credentials, assets: &Assets) -> Result<Vec<Program>> {
-    let controller = credentials.component("system:kube-controller-manager", "system:kube-controller-manager")?;
-    let scheduler = credentials.component("system:kube-scheduler", "system:kube-scheduler")?;
+    let user = |name: &str| credentials.component(name, name, CONTROL);
+    let (controller, scheduler) = (user("system:kube-controller-manager")?, user("system:kube-scheduler")?);
     Ok(vec![
         program(assets, "etcd", etcd(&directory.join("etcd")))?,
         program(assets, "kube-apiserver", server(credentials))?,

@@ -44,7 +44,7 @@ impl Credentials {
     }
 
     /// Makes a user of the API and a kubeconfig for it.
-    pub(super) fn user(&self, file: &str, user: &str, group: &str, server: SocketAddr) -> Result<PathBuf> {
+    fn user(&self, file: &str, user: &str, group: &str, server: SocketAddr) -> Result<PathBuf> {
         self.issue_client(file, user, group)?;
         let config = json!({
             "apiVersion": "v1",
@@ -66,9 +66,11 @@ impl Credentials {
     }
 
     /// Makes a component's user, which reaches the API server over the fabric.
-    pub(super) fn component(&self, user: &str, group: &str) -> Result<PathBuf> {
+    /// `on` distinguishes the files of components of the same user.
+    pub(super) fn component(&self, user: &str, group: &str, on: &str) -> Result<PathBuf> {
         let [address, _] = Plan::control();
-        self.user(&user.replace(':', "-"), user, group, SocketAddr::new(address, API_PORT))
+        let file = format!("{}-on-{on}", user.replace(':', "-"));
+        self.user(&file, user, group, SocketAddr::new(address, API_PORT))
     }
 
     /// Makes an administrator for programs of this machine, at the forwarder's address.
@@ -78,7 +80,8 @@ impl Credentials {
 
     fn issue_server(&self) -> Result<()> {
         let mut names: Vec<String> = SERVER_NAMES.map(str::to_owned).to_vec();
-        let addresses = [IpAddr::V4(Ipv4Addr::LOCALHOST)].into_iter().chain(Plan::control()).chain(FIRST_SERVICES);
+        let addresses =
+            [IpAddr::V4(Ipv4Addr::LOCALHOST)].into_iter().chain(Plan::control()).chain(FIRST_SERVICES);
         names.extend(addresses.map(|address| address.to_string()));
         let mut params = CertificateParams::new(names)?;
         params.distinguished_name = name("kube-apiserver", None);

@@ -23,10 +23,11 @@ pub(super) fn millrace(cluster: &Cluster) -> Result<()> {
     let overlay = cluster.directory.join("millrace");
     let base = overlay.join("base");
     copy(&Assets::manifests().join("base"), &base)?;
-    let arguments = [format!("--cluster-cidr={PODS}"), format!("--proxy-mode={}", cluster.settings.mode.flag())];
-    let added = arguments.map(|argument| {
-        json!({"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": argument})
-    });
+    let arguments =
+        [format!("--cluster-cidr={PODS}"), format!("--proxy-mode={}", cluster.settings.mode.flag())];
+    let added = arguments.map(
+        |argument| json!({"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": argument}),
+    );
     let [address, _] = Plan::control();
     let literals =
         [format!("KUBERNETES_SERVICE_HOST={address}"), format!("KUBERNETES_SERVICE_PORT={API_PORT}")];
@@ -92,7 +93,8 @@ fn check_daemon_set(cluster: &Cluster, kubectl: &Kubectl) -> Result<()> {
     let status = &found["status"];
     ensure!(status["observedGeneration"] == found["metadata"]["generation"], "it was not yet observed");
     ensure!(
-        status["numberReady"] == cluster.settings.nodes && status["updatedNumberScheduled"] == cluster.settings.nodes,
+        status["numberReady"] == cluster.settings.nodes
+            && status["updatedNumberScheduled"] == cluster.settings.nodes,
         "{} of {} agents are ready",
         status["numberReady"],
         cluster.settings.nodes

@@ -24,7 +24,7 @@ pub(super) fn configure(
     let name = node_name(number);
     let path = directory.join("kubelet.json");
     fs::write(&path, configuration(&credentials.path("ca.crt")).to_string())?;
-    let kubeconfig = credentials.component(&format!("system:node:{name}"), "system:nodes")?;
+    let kubeconfig = credentials.component(&format!("system:node:{name}"), "system:nodes", &name)?;
     let addresses = Plan::node(number).map(|address: IpAddr| address.to_string()).join(",");
     let arguments = flags(&[
         ("config", &path.display().to_string()),
@@ -48,7 +48,7 @@ pub(super) fn object(number: u8) -> Value {
 
 /// Returns kube-proxy in nftables mode for node `number`.
 pub(super) fn kube_proxy(number: u8, credentials: &Credentials, assets: &Assets) -> Result<Program> {
-    let kubeconfig = credentials.component("system:kube-proxy", "system:kube-proxy")?;
+    let kubeconfig = credentials.component("system:kube-proxy", "system:kube-proxy", &node_name(number))?;
     let arguments = flags(&[
         ("kubeconfig", &kubeconfig.display().to_string()),
         ("hostname-override", &node_name(number)),

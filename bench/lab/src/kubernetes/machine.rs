@@ -14,7 +14,7 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-use super::wait;
+use super::{cgroups, wait};
 use crate::net::Namespace;
 
 /// The file with a machine's programs.
@@ -93,7 +93,8 @@ fn spawn_apart(mut command: Command, network: &File) -> Result<i32> {
         | CloneFlags::CLONE_NEWIPC;
     setns(network, CloneFlags::CLONE_NEWNET).context("can't enter the network namespace")?;
     unshare(apart).context("can't make namespaces (this takes root)")?;
-    let child = command.spawn().with_context(|| format!("can't start {}", command.get_program().display()))?;
+    let child =
+        command.spawn().with_context(|| format!("can't start {}", command.get_program().display()))?;
     Ok(i32::try_from(child.id())?)
 }
 
@@ -112,6 +113,20 @@ pub(super) fn is_running(directory: &Path) -> bool {
 pub(super) fn process_id(directory: &Path) -> Result<i32> {
     let process = noted(directory).filter(|process| start_of(process.id) == Some(process.started));
     Ok(process.with_context(|| format!("the machine in {} does not run", directory.display()))?.id)
+}
+
+/// Returns a command that runs `words` as a process of a running machine: in its namespaces, and in its
+/// control groups, because the hooks of sockets count for these.
+pub(super) fn command(cluster: &str, directory: &Path, name: &str, words: &[&str]) -> Result<Command> {
+    const ENTER: &str = r#"
+        until [ "$1" = -- ]; do echo $$ > "$1" || exit 1; shift; done; shift
+        exec nsenter "$@""#;
+    let mut command = Command::new("sh");
+    command.args(["-c", ENTER, "sh"]).args(cgroups::entrances(cluster, name)?);
+    command.args(["--", "--target", &process_id(directory)?.to_string()]);
+    command.args(["--mount", "--net", "--uts", "--ipc", "--pid", "--cgroup", "--"]);
+    command.args(words);
+    Ok(command)
 }
 
 /// Kills the first process of the machine in a directory. The kernel kills all others of the machine
@@ -160,7 +175,9 @@ mod tests {
     #[test]
     fn a_process_is_known_by_its_start_and_a_zombie_has_ended() {
         let line = |state: &str| {
-            format!("7 (a) b) {state} 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4711 1000 1 18446744073709551615")
+            format!(
+                "7 (a) b) {state} 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4711 1000 1 18446744073709551615"
+            )
         };
         assert_eq!(start_in(&line("S")), Some(4711));
         assert_eq!(start_in(&line("Z")), None);

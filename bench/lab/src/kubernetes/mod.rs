@@ -24,6 +24,7 @@ mod wait;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -161,6 +162,11 @@ impl Cluster {
         Ok(Arc::new(Namespace::open(&self.plan().namespace(machine))?))
     }
 
+    /// Returns a command that runs as a process of a machine: `control`, or `node-1` and so on.
+    pub fn command(&self, machine: &str, words: &[&str]) -> Result<Command> {
+        machine::command(&self.settings.name, &self.machine_directory(machine), machine, words)
+    }
+
     /// Returns the machines whose processes have ended.
     fn dead_machines(&self) -> Vec<String> {
         let mut machines = vec![plan::CONTROL.to_owned()];
@@ -170,7 +176,8 @@ impl Cluster {
     }
 
     fn wait_until_ready(&self) -> Result<()> {
-        install::wait_until_ready(self).with_context(|| format!("logs are below {}", self.directory.display()))
+        install::wait_until_ready(self)
+            .with_context(|| format!("logs are below {}", self.directory.display()))
     }
 
     /// Returns the state directory of a machine.

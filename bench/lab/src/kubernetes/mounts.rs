@@ -25,7 +25,8 @@ const SYSCTLS: [(&str, &str); 6] = [
 /// Mounts everything in this process' own mount namespace.
 pub(super) fn mount_all(directory: &Path, hierarchies: &[Hierarchy]) -> Result<()> {
     let none = None::<&str>;
-    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).context("can't make mounts private")?;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)
+        .context("can't make mounts private")?;
     detach_namespaces()?;
     for name in LAYERED {
         layer(directory, name)?;

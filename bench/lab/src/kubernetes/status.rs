@@ -19,8 +19,8 @@ pub(super) fn print(cluster: &Cluster) -> Result<()> {
     let plan = cluster.plan();
     println!("export KUBECONFIG={}", cluster.kubeconfig().display());
     println!("kubectl: {} get pods --all-namespaces", kubectl.program().display());
-    println!("a client outside: ip netns exec {} curl ...", plan.namespace(OUTSIDE));
-    println!("a node: ip netns exec {} ...", plan.namespace(&node_name(1)));
+    println!("outside: ip netns exec {} curl ...", plan.namespace(OUTSIDE));
+    println!("on a node: cargo xtask cluster exec {} curl ...", node_name(1));
     Ok(())
 }
 
