@@ -10,7 +10,7 @@ use super::libtest::{self, Output};
 use super::{Args, Outcome};
 use crate::setup::{self, Need};
 use crate::workspace::Workspace;
-use crate::{build, lint, manifests, vm};
+use crate::{build, cluster, command, lint, manifests, vm};
 
 /// The longest duration of a pass, build included. A longer one is a hang.
 const BOUND: Duration = Duration::from_mins(20);
@@ -36,6 +36,8 @@ pub enum Layer {
     Namespace,
     /// A real kube-apiserver and etcd, which Go builds the first time
     Apiserver,
+    /// A real cluster of kubelets and pods; left out unless its programs were built before
+    Cluster,
     /// Random and mutated input
     Fuzz,
     /// Every benchmark in a short form, for its checks
@@ -66,6 +68,8 @@ enum Work {
     TargetWithBenchObject(&'static str),
     /// One test target that talks to a real API server.
     TargetWithApiserver(&'static str),
+    /// One test target that starts a real cluster.
+    TargetWithCluster(&'static str),
     /// The tests of one of its modules, with agents that get this `--xdp`.
     ModuleWithApiserver {
         target: &'static str,
@@ -88,6 +92,7 @@ impl Layer {
         Self::Dataplane,
         Self::Namespace,
         Self::Apiserver,
+        Self::Cluster,
         Self::Fuzz,
         Self::Bench,
         Self::Vm,
@@ -102,7 +107,9 @@ impl Layer {
             Self::Unit => &[Need::Build, Need::Programs],
             Self::Scenario | Self::Manifests => &[Need::Build],
             Self::Packet | Self::Dataplane | Self::Fuzz => &[Need::Build, Need::Run],
-            Self::Namespace | Self::Apiserver | Self::Bench => &[Need::Build, Need::Run, Need::Programs],
+            Self::Namespace | Self::Apiserver | Self::Cluster | Self::Bench => {
+                &[Need::Build, Need::Run, Need::Programs]
+            }
             Self::Vm => &[Need::Build, Need::Programs, Need::Vm],
         }
     }
@@ -131,6 +138,7 @@ impl Layer {
                     work: Work::ModuleWithApiserver { target: "apiserver", module: "traffic", xdp: "off" },
                 },
             ],
+            Self::Cluster => &[Pass { title: "cluster", work: Work::TargetWithCluster("cluster") }],
             Self::Fuzz => &[Pass { title: "fuzz", work: Work::Target("fuzz") }],
             Self::Bench => &[Pass { title: "bench", work: Work::TargetWithBenchObject("benches") }],
             Self::Vm => &[
@@ -152,7 +160,8 @@ impl Work {
             Self::Target(name)
             | Self::TargetWithXdp(name, _)
             | Self::TargetWithBenchObject(name)
-            | Self::TargetWithApiserver(name) => vec![name],
+            | Self::TargetWithApiserver(name)
+            | Self::TargetWithCluster(name) => vec![name],
             Self::ModuleWithApiserver { target, .. } => vec![target],
             Self::VmTests => vm::Target::ALL.map(|target| target.name).to_vec(),
             Self::Lint | Self::Manifests | Self::Unit | Self::Vm => Vec::new(),
@@ -176,6 +185,13 @@ pub fn perform(
     {
         return Ok(Outcome::Unable(format!("the workspace has no test target `{missing}`")));
     }
+    if matches!(pass.work, Work::TargetWithCluster(_))
+        && let Some(missing) = setup::missing_cluster_program(workspace)?
+    {
+        return Ok(Outcome::LeftOut(format!(
+            "{missing} was not built; `cargo xtask setup --cluster` takes half an hour"
+        )));
+    }
     let mut cargo = cargo_test(workspace, args);
     match pass.work {
         Work::Lint => return Ok(Outcome::Ran(lint::check_all(workspace))),
@@ -186,9 +202,10 @@ pub fn perform(
             return vm::test_everywhere(workspace, &vm::Target::ALL, extent).map(Outcome::Ran);
         }
         Work::Unit => cargo.args(["--lib", "--bins"]),
-        Work::Target(name) | Work::TargetWithApiserver(name) | Work::TargetWithBenchObject(name) => {
-            cargo.args(["--test", name])
-        }
+        Work::Target(name)
+        | Work::TargetWithApiserver(name)
+        | Work::TargetWithCluster(name)
+        | Work::TargetWithBenchObject(name) => cargo.args(["--test", name]),
         Work::TargetWithXdp(name, xdp) => cargo.args(["--test", name]).env("MILLRACE_XDP", xdp),
         Work::ModuleWithApiserver { target, module, xdp } => {
             cargo.args(["--test", target, &format!("{module}::")]).env("MILLRACE_XDP", xdp)
@@ -204,6 +221,12 @@ pub fn perform(
             Ok((assets, proxy)) => cargo.env(setup::ASSETS, assets).env(setup::KUBE_PROXY, proxy),
             Err(reason) => return Ok(Outcome::Unable(format!("{reason:#}"))),
         };
+    }
+    if matches!(pass.work, Work::TargetWithCluster(_)) {
+        setup::ensure(workspace, &[Need::Cluster])?;
+        // The image has the agent.
+        command::run(workspace.cargo().args(["build", "--workspace"]))?;
+        cluster::add_assets(workspace, &mut cargo)?;
     }
     if args.verbose {
         cargo.args(["--", "--nocapture"]);

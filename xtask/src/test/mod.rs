@@ -36,6 +36,8 @@ pub enum Outcome {
     Ran(Tally),
     /// This machine can't run it, for this reason.
     Unable(String),
+    /// It is left out on purpose, for this reason. It counts as no test, also under CI=true.
+    LeftOut(String),
 }
 
 struct Row {
@@ -100,6 +102,10 @@ pub fn count(title: &str, outcome: Result<Outcome>) -> Tally {
             eprintln!("{title} is skipped: {reason}");
             Tally::SKIPPED
         }
+        Ok(Outcome::LeftOut(reason)) => {
+            eprintln!("{title} is left out: {reason}");
+            Tally::default()
+        }
         Err(error) => {
             eprintln!("error: {title}: {error:#}");
             Tally::FAILED
@@ -131,5 +137,10 @@ mod tests {
         assert_eq!(count("nothing", Ok(Outcome::Ran(Tally::default()))), Tally::FAILED);
         let passed = Tally { passed: 1, ..Tally::default() };
         assert_eq!(count("something", Ok(Outcome::Ran(passed))), passed);
+    }
+
+    #[test]
+    fn a_layer_that_is_left_out_counts_nothing() {
+        assert_eq!(count("cluster", Ok(Outcome::LeftOut("no programs".to_owned()))), Tally::default());
     }
 }

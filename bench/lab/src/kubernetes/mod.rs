@@ -17,6 +17,7 @@ mod kubelet;
 mod machine;
 mod mounts;
 mod network;
+mod own;
 mod plan;
 mod programs;
 mod status;
@@ -95,14 +96,17 @@ impl Cluster {
     pub fn up(settings: Settings, assets: &Assets) -> Result<Self> {
         let cluster = Self { directory: assets.state.join(&settings.name), settings };
         if let Some(running) = Self::open(&assets.state, &cluster.settings.name)? {
-            if running.settings == cluster.settings && running.dead_machines().is_empty() {
+            if running.settings == cluster.settings && running.is_whole(assets) {
                 running.wait_until_ready()?;
                 return Ok(running);
             }
-            eprintln!("the former cluster has other settings or has lost a machine; starting anew");
+            eprintln!(
+                "the former cluster has other settings or images, or has lost a machine; starting anew"
+            );
         }
         Self::down(&assets.state, &cluster.settings.name)?;
         bringup::start(&cluster, assets)?;
+        fs::write(cluster.directory.join(STARTED), assets.fingerprint())?;
         cluster.wait_until_ready()?;
         Ok(cluster)
     }
@@ -167,6 +171,12 @@ impl Cluster {
         machine::command(&self.settings.name, &self.machine_directory(machine), machine, words)
     }
 
+    /// Returns whether it was started to the end, with these images, and all machines run.
+    fn is_whole(&self, assets: &Assets) -> bool {
+        let started = fs::read_to_string(self.directory.join(STARTED)).ok();
+        started == Some(assets.fingerprint()) && self.dead_machines().is_empty()
+    }
+
     /// Returns the machines whose processes have ended.
     fn dead_machines(&self) -> Vec<String> {
         let mut machines = vec![plan::CONTROL.to_owned()];
@@ -197,6 +207,8 @@ impl Cluster {
 
 /// The file with the settings. It is written first.
 const SETTINGS: &str = "settings.json";
+/// The file that says that the start went to its end, and with which images.
+const STARTED: &str = "started";
 /// The administrator's kubeconfig.
 const KUBECONFIG: &str = "kubeconfig";
 /// The script that runs kubectl with it.

@@ -1,6 +1,7 @@
 //! The programs, images and manifests that a cluster is made of.
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -38,6 +39,12 @@ impl Assets {
     /// Returns the directory of all clusters' states.
     pub fn state() -> Result<PathBuf> {
         env::var_os(STATE).map(PathBuf::from).with_context(|| missing(STATE))
+    }
+
+    /// Returns a text that changes with the images.
+    pub(super) fn fingerprint(&self) -> String {
+        let changed = |image: &Path| fs::metadata(image).and_then(|found| found.modified()).ok();
+        self.images.iter().map(|image| format!("{} {:?}\n", image.display(), changed(image))).collect()
     }
 
     /// Returns the path of a program.

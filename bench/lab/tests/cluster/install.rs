@@ -1,0 +1,72 @@
+//! The agent as it is installed: readiness and rights.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use millrace_lab::kubernetes::{Kubectl, Proxy, wait};
+use serde_json::{Value, json};
+
+use super::fixture::{NODES, proxy, shared};
+
+const AGENT: &str = "--as=system:serviceaccount:kube-system:millrace";
+const UPDATE_LIMIT: Duration = Duration::from_mins(2);
+
+#[test]
+fn the_agents_may_read_what_they_serve_and_nothing_else() {
+    if proxy() != Proxy::Millrace {
+        return;
+    }
+    let cluster = shared();
+    let kubectl = cluster.kubectl();
+    let may = |verb: &str, what: &str| kubectl.run(&["auth", "can-i", verb, what, AGENT, "-A"]).is_ok();
+    for what in ["services", "nodes", "endpointslices.discovery.k8s.io"] {
+        assert!(may("list", what) && may("watch", what), "{what}");
+    }
+    for (verb, what) in [("get", "secrets"), ("list", "pods"), ("update", "services"), ("patch", "nodes")] {
+        assert!(!may(verb, what), "{verb} {what}");
+    }
+}
+
+#[test]
+fn an_agent_that_cannot_serve_is_not_ready_and_stops_the_update_at_one_node() {
+    if proxy() != Proxy::Millrace {
+        return;
+    }
+    let cluster = shared();
+    let kubectl = cluster.kubectl();
+    // No API server is there. The agent runs, and is not ready.
+    let environment = json!([{"name": "KUBERNETES_SERVICE_PORT", "value": "6444"}]);
+    let patch =
+        json!({"spec": {"template": {"spec": {"containers": [{"name": "agent", "env": environment}]}}}});
+    let daemon_set = ["--namespace", "kube-system"];
+    kubectl
+        .run(&[&daemon_set[..], &["patch", "daemonset/millrace", "-p", &patch.to_string()]].concat())
+        .unwrap();
+    let status = wait("the update's first node", UPDATE_LIMIT, || stopped(&kubectl)).unwrap();
+    kubectl.run(&[&daemon_set[..], &["rollout", "undo", "daemonset/millrace"]].concat()).unwrap();
+    let limit = "--timeout=180s";
+    kubectl.run(&[&daemon_set[..], &["rollout", "status", "daemonset/millrace", limit]].concat()).unwrap();
+    assert_eq!(status["numberUnavailable"], 1, "{status}");
+}
+
+/// Waits until all agents are of the newest version, and have been ready for as long as an update asks.
+pub fn wait_for_agents(kubectl: &Kubectl) -> Result<()> {
+    kubectl.run(&["-n", "kube-system", "rollout", "status", "daemonset/millrace", "--timeout=180s"]).map(drop)
+}
+
+/// Returns the status of the DaemonSet when one new agent runs and is not ready.
+fn stopped(kubectl: &Kubectl) -> Result<Value> {
+    let found = kubectl.json(&["--namespace", "kube-system", "get", "daemonset", "millrace"])?;
+    let status = &found["status"];
+    ensure!(status["observedGeneration"] == found["metadata"]["generation"], "not yet observed");
+    ensure!(status["updatedNumberScheduled"] == 1, "{status}");
+    ensure!(status["numberReady"] == NODES - 1, "{status}");
+    let label = "app.kubernetes.io/name=millrace";
+    let pods = kubectl.json(&["--namespace", "kube-system", "get", "pods", "--selector", label])?;
+    let pods = pods["items"].as_array().cloned().unwrap_or_default();
+    let is_waiting = |pod: &&Value| {
+        pod["status"]["phase"] == "Running" && pod["status"]["containerStatuses"][0]["ready"] == false
+    };
+    ensure!(pods.iter().filter(is_waiting).count() == 1, "no agent runs without being ready");
+    Ok(status.clone())
+}
