@@ -38,15 +38,13 @@ fn an_agent_that_cannot_serve_is_not_ready_and_stops_the_update_at_one_node() {
     let environment = json!([{"name": "KUBERNETES_SERVICE_PORT", "value": "6444"}]);
     let patch =
         json!({"spec": {"template": {"spec": {"containers": [{"name": "agent", "env": environment}]}}}});
-    let daemon_set = ["--namespace", "kube-system"];
-    kubectl
-        .run(&[&daemon_set[..], &["patch", "daemonset/millrace", "-p", &patch.to_string()]].concat())
-        .unwrap();
-    let status = wait("the update's first node", UPDATE_LIMIT, || stopped(&kubectl)).unwrap();
-    kubectl.run(&[&daemon_set[..], &["rollout", "undo", "daemonset/millrace"]].concat()).unwrap();
-    let limit = "--timeout=180s";
-    kubectl.run(&[&daemon_set[..], &["rollout", "status", "daemonset/millrace", limit]].concat()).unwrap();
-    assert_eq!(status["numberUnavailable"], 1, "{status}");
+    // Agents that are not yet available would all be replaced at once.
+    wait_for_agents(&kubectl).unwrap();
+    kubectl.run(&["-n", "kube-system", "patch", "daemonset/millrace", "-p", &patch.to_string()]).unwrap();
+    let status = wait("the update's first node", UPDATE_LIMIT, || stopped(&kubectl));
+    kubectl.run(&["-n", "kube-system", "rollout", "undo", "daemonset/millrace"]).unwrap();
+    wait_for_agents(&kubectl).unwrap();
+    assert_eq!(status.unwrap()["numberUnavailable"], 1);
 }
 
 /// Waits until all agents are of the newest version, and have been ready for as long as an update asks.
