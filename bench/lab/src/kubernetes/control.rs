@@ -91,6 +91,9 @@ fn controllers(credentials: &Credentials, kubeconfig: &Path) -> Vec<String> {
         ("service-account-private-key-file", &path("tokens.key")),
         ("use-service-account-credentials", "true"),
         ("leader-elect", "false"),
+        // By default, the controller of EndpointSlices needs 100 seconds for a thousand Services.
+        ("kube-api-qps", "200"),
+        ("kube-api-burst", "400"),
         // The nodes' ranges are fixed, because routes lead to them.
         ("allocate-node-cidrs", "false"),
         ("cluster-cidr", PODS),

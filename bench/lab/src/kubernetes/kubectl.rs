@@ -55,7 +55,15 @@ impl Kubectl {
 
     /// Applies objects.
     pub fn apply(&self, objects: &[Value]) -> Result<()> {
-        let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects});
-        self.run_with_input(&["apply", "--server-side", "--filename", "-"], &list.to_string()).map(drop)
+        self.run_with_input(&["apply", "--server-side", "--filename", "-"], &list(objects)).map(drop)
     }
+
+    /// Creates objects, which takes half as long as applying them.
+    pub fn create(&self, objects: &[Value]) -> Result<()> {
+        self.run_with_input(&["create", "--filename", "-"], &list(objects)).map(drop)
+    }
+}
+
+fn list(objects: &[Value]) -> String {
+    serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string()
 }
