@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
+use millrace_lab::kubernetes::e2e::{self, FOCUS, Run, SKIP};
 use millrace_lab::kubernetes::{self, Assets, Cluster, Mode, Proxy, Settings};
 use millrace_lab::{demo, net};
 use tokio::signal::unix::{SignalKind, signal};
@@ -51,6 +52,30 @@ enum ClusterCommand {
         /// Data plane of Millrace
         #[arg(long, value_enum, default_value = "ebpf")]
         mode: Mode,
+        /// A value of Millrace's chart, as `helm --set` takes it; repeatable
+        #[arg(long = "set", value_name = "KEY=VALUE")]
+        values: Vec<String>,
+    },
+    /// Runs Kubernetes' own specs against the cluster that is up
+    E2e {
+        /// Regular expression of the specs to run [default: those about Services and node networking]
+        #[arg(long, default_value = FOCUS, hide_default_value = true)]
+        focus: String,
+        /// Regular expression of the specs not to run [default: those that need a cloud, ssh or SCTP]
+        #[arg(long, default_value = SKIP, hide_default_value = true)]
+        skip: String,
+        /// Number of processes
+        #[arg(long, default_value = "4")]
+        processes: u8,
+        /// File for ginkgo's report
+        #[arg(long, value_name = "FILE")]
+        report: PathBuf,
+    },
+    /// Prints a table of reports, a column for each
+    E2eTable {
+        /// Reports of `e2e`
+        #[arg(required = true)]
+        reports: Vec<PathBuf>,
     },
     /// Ends the cluster and removes everything of it
     Down,
@@ -91,12 +116,26 @@ fn main() -> ExitCode {
 
 fn cluster(command: ClusterCommand) -> Result<()> {
     match command {
-        ClusterCommand::Up { nodes, proxy, mode } => {
-            let settings = Settings { name: CLUSTER.to_owned(), nodes, proxy, mode };
+        ClusterCommand::Up { nodes, proxy, mode, values } => {
+            let settings = Settings { name: CLUSTER.to_owned(), nodes, proxy, mode, values };
             let start = Instant::now();
             let cluster = Cluster::up(settings, &Assets::from_environment(std::env::current_exe()?)?)?;
             eprintln!("{:>6.1} s  up", start.elapsed().as_secs_f64());
             cluster.print_status()
+        }
+        ClusterCommand::E2e { focus, skip, processes, report } => {
+            let run = Run { focus: &focus, skip: &skip, processes, report: &report };
+            let assets = Assets::from_environment(std::env::current_exe()?)?;
+            let results = running()?.run_specs(&run, &assets)?;
+            for (spec, reason) in results.failures() {
+                println!("FAILED {spec}\n  {reason}");
+            }
+            println!("{}", results.summary());
+            Ok(())
+        }
+        ClusterCommand::E2eTable { reports } => {
+            println!("{}", e2e::table(&reports)?);
+            Ok(())
         }
         ClusterCommand::Down => Cluster::down(&Assets::state()?, CLUSTER),
         ClusterCommand::Status => running()?.print_status(),

@@ -14,8 +14,25 @@ use crate::toolchain::{FLAG_SEPARATOR, LLVM, Toolchain, trim_paths};
 use crate::workspace::Workspace;
 use crate::{build, command};
 
-/// The cargo profile in the workspace's Cargo.toml.
-const PROFILE: &str = "image";
+/// How much the compiler optimises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// The program that is shipped.
+    Shipped,
+    /// A debug build, for tests: quick to build, slow and large.
+    Quick,
+}
+
+impl Profile {
+    /// Returns the name of the cargo profile in the workspace's Cargo.toml, and cargo's folder for it.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Shipped => ("image", "image"),
+            Self::Quick => ("dev", "debug"),
+        }
+    }
+}
+
 /// No crt1.o and no libc.a of a Rust target, which Debian does not have: those of zig.
 const FLAGS: [&str; 2] = ["-Clink-self-contained=no", "-Ctarget-feature=+crt-static"];
 
@@ -29,20 +46,21 @@ pub struct Binary {
 }
 
 /// Builds the agent as a static program, after the BPF object that it embeds.
-pub fn build(workspace: &Workspace, arch: Arch) -> Result<Binary> {
+pub fn build(workspace: &Workspace, arch: Arch, profile: Profile) -> Result<Binary> {
+    let (name, output) = profile.names();
     build::bpf_object(workspace, build::Warnings::Allowed)?;
     let folder = workspace.target().join("static");
     let tools = Tools::write(workspace, &folder.join("tools"), arch)?;
     let mut cargo = Toolchain::choose(workspace).cargo(workspace);
-    cargo.args(["build", "--locked", "--package", "millrace", "--bin", "millrace", "--profile", PROFILE]);
+    cargo.args(["build", "--locked", "--package", "millrace", "--bin", "millrace", "--profile", name]);
     cargo.args(["--target", &arch.target(), "-Zbuild-std=std,panic_unwind"]);
-    trim_paths(&mut cargo, PROFILE);
+    trim_paths(&mut cargo, name);
     cargo.env("CARGO_TARGET_DIR", &folder).env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join(FLAG_SEPARATOR));
     tools.set(&mut cargo, workspace, arch);
     command::run(&mut cargo)?;
-    let linked = folder.join(arch.target()).join(PROFILE).join("millrace");
+    let linked = folder.join(arch.target()).join(output).join("millrace");
     let binary = split(workspace, &linked)?;
-    check(workspace, &binary.program, arch)?;
+    check(workspace, &binary.program, arch, profile)?;
     Ok(binary)
 }
 
@@ -117,11 +135,15 @@ fn objcopy_strip(workspace: &Workspace) -> Command {
 }
 
 /// Fails if the program is not static, is not for this architecture, or names a path of this machine.
-fn check(workspace: &Workspace, program: &Path, arch: Arch) -> Result<()> {
+fn check(workspace: &Workspace, program: &Path, arch: Arch, profile: Profile) -> Result<()> {
     let bytes = fs::read(program).with_context(|| format!("can't read {}", program.display()))?;
     let found = elf::read(&bytes).with_context(|| format!("can't read {}", program.display()))?;
     if found.arch != arch || found.interpreter.is_some() || !found.needed.is_empty() {
         bail!("{} is no static program for {}: {found:?}", program.display(), arch.name());
+    }
+    if profile == Profile::Quick {
+        // Messages of unoptimised C code have paths. Such an image stays on this machine.
+        return Ok(());
     }
     for folder in [Some(workspace.root.clone()), cargo_home()].into_iter().flatten() {
         let name = folder.display().to_string();

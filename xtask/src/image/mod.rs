@@ -19,7 +19,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 
-pub use self::archive::{Artifact, Config, Image, pack, pack_all};
+use self::archive::{Artifact, pack_all};
+pub use self::archive::{Config, Image, pack};
+pub use self::binary::Profile;
 pub use self::layer::{File, Layer};
 use self::packages::Nft;
 pub use self::platform::{Arch, Variant};
@@ -116,7 +118,7 @@ pub fn image(workspace: &Workspace, args: &Args) -> Result<()> {
     let folder = args.output.clone().unwrap_or_else(|| workspace.target().join("image"));
     for variant in args.variant.list() {
         match args.arch.list() {
-            [arch] => show(&build(workspace, *arch, *variant, &folder)?)?,
+            [arch] => show(&build(workspace, *arch, *variant, Profile::Shipped, &folder)?)?,
             archs => build_all(workspace, archs, *variant, &folder)?.iter().try_for_each(show)?,
         }
     }
@@ -124,8 +126,14 @@ pub fn image(workspace: &Workspace, args: &Args) -> Result<()> {
 }
 
 /// Builds the image of one architecture and packs it into an archive in a folder.
-pub fn build(workspace: &Workspace, arch: Arch, variant: Variant, folder: &Path) -> Result<Built> {
-    save(&assemble(workspace, arch, variant)?, arch, variant, folder)
+pub fn build(
+    workspace: &Workspace,
+    arch: Arch,
+    variant: Variant,
+    profile: Profile,
+    folder: &Path,
+) -> Result<Built> {
+    save(&assemble(workspace, arch, variant, profile)?, arch, variant, folder)
 }
 
 /// Builds the image of several architectures: an archive for each, and one with all.
@@ -133,7 +141,7 @@ fn build_all(workspace: &Workspace, archs: &[Arch], variant: Variant, folder: &P
     let mut built = Vec::new();
     let mut assembled = Vec::new();
     for arch in archs {
-        let one = assemble(workspace, *arch, variant)?;
+        let one = assemble(workspace, *arch, variant, Profile::Shipped)?;
         built.push(save(&one, *arch, variant, folder)?);
         assembled.push((*arch, one));
     }
@@ -141,10 +149,10 @@ fn build_all(workspace: &Workspace, archs: &[Arch], variant: Variant, folder: &P
     Ok(built)
 }
 
-fn assemble(workspace: &Workspace, arch: Arch, variant: Variant) -> Result<Assembled> {
+fn assemble(workspace: &Workspace, arch: Arch, variant: Variant, profile: Profile) -> Result<Assembled> {
     setup::ensure(workspace, &[Need::Build, Need::Image])?;
     let source = Source::read(workspace)?;
-    let binary = binary::build(workspace, arch)?;
+    let binary = binary::build(workspace, arch, profile)?;
     let nft = match variant {
         Variant::Ebpf => Nft::default(),
         Variant::Ipvs => packages::nft(workspace, arch)?,
@@ -203,7 +211,10 @@ fn file_stem(variant: Variant) -> String {
 fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<PathBuf> {
     let path = folder.join(name);
     fs::create_dir_all(folder).with_context(|| format!("can't create {}", folder.display()))?;
-    fs::write(&path, bytes).with_context(|| format!("can't write {}", path.display()))?;
+    // A file that stays the same keeps its time, by which a running cluster knows its images.
+    if !fs::read(&path).is_ok_and(|before| before == bytes) {
+        fs::write(&path, bytes).with_context(|| format!("can't write {}", path.display()))?;
+    }
     Ok(path)
 }
 

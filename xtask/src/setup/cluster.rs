@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::apiserver::KUBERNETES;
 use super::go::{Module, Program, ensure_built, missing_program};
-use super::{ensure_apiserver, ensure_kube_proxy};
+use super::{ensure_apiserver, ensure_kube_proxy, ensure_manifest_tools};
 use crate::workspace::Workspace;
 
 const CONTAINERD: Module =
@@ -38,6 +38,7 @@ pub fn ensure_cluster_programs(workspace: &Workspace) -> Result<Vec<PathBuf>> {
         proxy.parent().map_or_else(PathBuf::new, ToOwned::to_owned),
         ensure_built(workspace, KUBERNETES, "cluster", &NODES)?,
         ensure_built(workspace, CONTAINERD, "containerd", &RUNTIME)?,
+        ensure_manifest_tools(workspace)?,
     ])
 }
 

@@ -23,7 +23,7 @@ pub struct Module {
 
 impl Module {
     /// Returns the text of go.mod, and the release in it.
-    fn read(self, workspace: &Workspace) -> Result<(String, String)> {
+    pub(super) fn read(self, workspace: &Workspace) -> Result<(String, String)> {
         let path = workspace.root.join(self.folder).join("go.mod");
         let text = fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
         let release = version_of(&text, self.release_of)
@@ -65,12 +65,11 @@ pub(super) fn missing_program(folder: &Path, programs: &[Program]) -> Option<&'s
     programs.iter().map(|(_, _, name)| *name).find(|name| !folder.join(name).is_file())
 }
 
-fn check_go(workspace: &Workspace, module: &str, programs: &[Program]) -> Result<()> {
+pub(super) fn check_go(workspace: &Workspace, module: &str, programs: &[Program]) -> Result<()> {
     let wanted = module.lines().find_map(|line| line.strip_prefix("go ")).unwrap_or_default().trim();
-    let by_hand = match programs.iter().any(|(_, _, name)| *name == "etcd") {
-        true => format!("set {ASSETS} to a folder that has them, or "),
-        false => String::new(),
-    };
+    let is_apiserver = programs.iter().any(|(_, _, name)| *name == "etcd");
+    let by_hand =
+        if is_apiserver { format!("set {ASSETS} to a folder that has them, or ") } else { String::new() };
     let missing = format!("{} are missing: {by_hand}install Go {wanted}, which builds them", names(programs));
     // Inside the module, Go would fetch the wanted version from the network, or fail.
     let mut version = workspace.command("go");
@@ -120,7 +119,7 @@ pub(super) fn put_in_place(folder: &Path, fill: impl FnOnce(&Path) -> Result<()>
 }
 
 /// Returns the linker flags with the version. The API server needs it to know its features.
-fn link_flags(release: &str) -> String {
+pub(super) fn link_flags(release: &str) -> String {
     let mut parts = release.trim_start_matches('v').split('.');
     let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
     let set = |name: &str, value: &str| format!(" -X k8s.io/component-base/version.{name}={value}");

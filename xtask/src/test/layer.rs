@@ -8,9 +8,10 @@ use clap::ValueEnum;
 
 use super::libtest::{self, Output};
 use super::{Args, Outcome};
+use crate::image::Variant;
 use crate::setup::{self, Need};
 use crate::workspace::Workspace;
-use crate::{build, cluster, command, lint, manifests, vm};
+use crate::{build, cluster, lint, manifests, vm};
 
 /// The longest duration of a pass, build included. A longer one is a hang.
 const BOUND: Duration = Duration::from_mins(20);
@@ -83,7 +84,7 @@ enum Work {
 
 impl Layer {
     /// All layers, in the order in which they run.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Lint,
         Self::Manifests,
         Self::Unit,
@@ -224,9 +225,7 @@ pub fn perform(
     }
     if matches!(pass.work, Work::TargetWithCluster(_)) {
         setup::ensure(workspace, &[Need::Cluster])?;
-        // The image has the agent.
-        command::run(workspace.cargo().args(["build", "--workspace"]))?;
-        cluster::add_assets(workspace, &mut cargo)?;
+        cluster::add_assets(workspace, Variant::Ebpf, &mut cargo)?;
     }
     if args.verbose {
         cargo.args(["--", "--nocapture"]);

@@ -13,7 +13,10 @@ use super::credentials::Credentials;
 use super::machine::{self, Machine, Program};
 use super::plan::{CONTROL, node_name};
 use super::programs::Assets;
-use super::{Cluster, KUBECONFIG, KUBECTL, Proxy, SETTINGS, containerd, control, forward, install, kubelet};
+use super::{
+    Cluster, KUBECONFIG, KUBECTL, OUTSIDE_KUBECONFIG, Proxy, SETTINGS, containerd, control, forward, install,
+    kubelet,
+};
 use super::{network, wait};
 
 const START_LIMIT: Duration = Duration::from_mins(2);
@@ -46,7 +49,7 @@ pub(super) fn start(cluster: &Cluster, assets: &Assets) -> Result<()> {
     wait("kube-system", START_LIMIT, || kubectl.run(&["get", "namespace", "kube-system"]))?;
     if cluster.settings.proxy == Proxy::Millrace {
         step("installing Millrace");
-        install::millrace(cluster)?;
+        install::millrace(cluster, assets)?;
     }
     step("waiting until nodes and proxies are ready");
     Ok(())
@@ -107,6 +110,7 @@ fn write_kubectl(
     let made = credentials.administrator(listener.local_addr()?)?;
     let kubeconfig = cluster.directory.join(KUBECONFIG);
     fs::copy(&made, &kubeconfig)?;
+    fs::copy(credentials.administrator_outside()?, cluster.directory.join(OUTSIDE_KUBECONFIG))?;
     let quoted = |path: &Path| format!("'{}'", path.display());
     let script = format!(
         "#!/bin/sh\nexec {} --kubeconfig {} \"$@\"\n",

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair};
 use serde_json::json;
 
-use super::plan::{API_PORT, FIRST_SERVICES, Plan};
+use super::plan::{API_ADDRESS, API_PORT, FIRST_SERVICES, Plan};
 use crate::authority::{Authority, name};
 
 /// The group of administrators.
@@ -78,10 +78,17 @@ impl Credentials {
         self.user("admin", "admin", MASTERS, server)
     }
 
+    /// Makes an administrator for programs of the machine outside.
+    pub(super) fn administrator_outside(&self) -> Result<PathBuf> {
+        self.component("admin", MASTERS, "outside")
+    }
+
     fn issue_server(&self) -> Result<()> {
         let mut names: Vec<String> = SERVER_NAMES.map(str::to_owned).to_vec();
-        let addresses =
-            [IpAddr::V4(Ipv4Addr::LOCALHOST)].into_iter().chain(Plan::control()).chain(FIRST_SERVICES);
+        let addresses = [IpAddr::V4(Ipv4Addr::LOCALHOST), API_ADDRESS]
+            .into_iter()
+            .chain(Plan::control())
+            .chain(FIRST_SERVICES);
         names.extend(addresses.map(|address| address.to_string()));
         let mut params = CertificateParams::new(names)?;
         params.distinguished_name = name("kube-apiserver", None);

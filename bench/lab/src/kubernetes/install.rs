@@ -1,51 +1,46 @@
 //! Millrace, installed as a user would; and the wait for nodes and proxy.
 
-use std::fs;
-use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::plan::{API_PORT, CONTROL, PODS, Plan, node_name};
 use super::programs::Assets;
-use super::{Cluster, Kubectl, Proxy, wait};
+use super::{Cluster, Kubectl, Proxy, at, wait};
 use crate::traffic::get_status;
 
 /// The version of the image, which is the workspace's.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// The namespace of the agents.
+const NAMESPACE: &str = "kube-system";
 /// The port of a proxy's health check.
 const HEALTHZ: u16 = 10256;
 const READY_LIMIT: Duration = Duration::from_mins(3);
 
-/// Applies the agent's manifests with the address of the API server, the image and the pods' ranges.
-pub(super) fn millrace(cluster: &Cluster) -> Result<()> {
-    let overlay = cluster.directory.join("millrace");
-    let base = overlay.join("base");
-    copy(&Assets::manifests().join("base"), &base)?;
-    let arguments =
-        [format!("--cluster-cidr={PODS}"), format!("--proxy-mode={}", cluster.settings.mode.flag())];
-    let added = arguments.map(
-        |argument| json!({"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": argument}),
-    );
+/// Installs the chart with the address of the API server and the ranges of the pods.
+pub(super) fn millrace(cluster: &Cluster, assets: &Assets) -> Result<()> {
     let [address, _] = Plan::control();
-    let literals =
-        [format!("KUBERNETES_SERVICE_HOST={address}"), format!("KUBERNETES_SERVICE_PORT={API_PORT}")];
-    let kustomization = json!({
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "namespace": "kube-system",
-        "resources": ["base"],
-        "images": [{"name": "millrace", "newTag": VERSION}],
-        "configMapGenerator": [{"name": "millrace-api-server", "literals": literals}],
-        "patches": [{
-            "target": {"kind": "DaemonSet", "name": "millrace"},
-            "patch": Value::from(added.to_vec()).to_string(),
-        }],
-    });
-    fs::write(overlay.join("kustomization.yaml"), kustomization.to_string())?;
-    let path = overlay.to_str().context("the path of the manifests is no text")?;
-    cluster.kubectl().run(&["apply", "--kustomize", path]).map(drop)
+    let mode = cluster.settings.mode;
+    let mut helm = Command::new(assets.program("helm")?);
+    helm.args(["upgrade", "--install", "millrace"]).arg(Assets::chart());
+    helm.args(["--namespace", NAMESPACE, "--kubeconfig"]).arg(cluster.kubeconfig());
+    for value in [
+        format!("k8sServiceHost={address}"),
+        format!("k8sServicePort={API_PORT}"),
+        format!("clusterCIDR={{{PODS}}}"),
+        format!("mode={}", mode.name()),
+        format!("image.tag={VERSION}{}", mode.image_suffix()),
+    ] {
+        helm.args(["--set", &value]);
+    }
+    for value in &cluster.settings.values {
+        helm.args(["--set", value]);
+    }
+    let output = helm.output().context("can't run helm")?;
+    ensure!(output.status.success(), "helm: {}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(())
 }
 
 /// Waits until all nodes and their proxies are ready.
@@ -77,36 +72,26 @@ pub(super) fn health(cluster: &Cluster, number: u8) -> Result<u16> {
 
 fn check_nodes(cluster: &Cluster, kubectl: &Kubectl) -> Result<()> {
     let nodes = kubectl.json(&["get", "nodes"])?;
-    let nodes = nodes["items"].as_array().cloned().unwrap_or_default();
+    let nodes = at(&nodes, "/items").as_array().cloned().unwrap_or_default();
     ensure!(nodes.len() == usize::from(cluster.settings.nodes), "{} nodes are there", nodes.len());
     for node in nodes {
-        let conditions = node.pointer("/status/conditions").and_then(Value::as_array).cloned();
-        let ready = conditions.into_iter().flatten().find(|condition| condition["type"] == "Ready");
-        let ready = ready.unwrap_or_default();
-        ensure!(ready["status"] == "True", "{} is not ready: {}", node["metadata"]["name"], ready["message"]);
+        let mut conditions = at(&node, "/status/conditions").as_array().into_iter().flatten();
+        let ready = conditions.find(|condition| at(condition, "/type") == "Ready");
+        let ready = ready.unwrap_or(&Value::Null);
+        let (name, reason) = (at(&node, "/metadata/name"), at(ready, "/message"));
+        ensure!(at(ready, "/status") == "True", "{name} is not ready: {reason}");
     }
     Ok(())
 }
 
 fn check_daemon_set(cluster: &Cluster, kubectl: &Kubectl) -> Result<()> {
-    let found = kubectl.json(&["--namespace", "kube-system", "get", "daemonset", "millrace"])?;
-    let status = &found["status"];
-    ensure!(status["observedGeneration"] == found["metadata"]["generation"], "it was not yet observed");
+    let found = kubectl.json(&["--namespace", NAMESPACE, "get", "daemonset", "millrace"])?;
+    let generation = at(&found, "/metadata/generation");
+    ensure!(at(&found, "/status/observedGeneration") == generation, "it was not yet observed");
+    let (ready, nodes) = (at(&found, "/status/numberReady"), cluster.settings.nodes);
     ensure!(
-        status["numberReady"] == cluster.settings.nodes
-            && status["updatedNumberScheduled"] == cluster.settings.nodes,
-        "{} of {} agents are ready",
-        status["numberReady"],
-        cluster.settings.nodes
+        *ready == nodes && *at(&found, "/status/updatedNumberScheduled") == nodes,
+        "{ready} of {nodes} agents are ready"
     );
-    Ok(())
-}
-
-fn copy(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from).with_context(|| format!("can't read {}", from.display()))? {
-        let entry = entry?;
-        fs::copy(entry.path(), to.join(entry.file_name()))?;
-    }
     Ok(())
 }

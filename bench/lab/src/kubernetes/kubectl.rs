@@ -67,3 +67,9 @@ impl Kubectl {
 fn list(objects: &[Value]) -> String {
     serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string()
 }
+
+/// Returns the value at a JSON pointer, and null where there is none.
+#[must_use]
+pub fn at<'a>(value: &'a Value, pointer: &str) -> &'a Value {
+    value.pointer(pointer).unwrap_or(&Value::Null)
+}

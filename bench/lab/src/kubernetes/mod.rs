@@ -9,6 +9,7 @@ mod cgroups;
 mod containerd;
 mod control;
 mod credentials;
+pub mod e2e;
 mod forward;
 mod init;
 mod install;
@@ -33,7 +34,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::net::Namespace;
 pub use init::run as run_machine;
-pub use kubectl::Kubectl;
+pub use kubectl::{Kubectl, at};
 pub use plan::Plan;
 pub use programs::Assets;
 pub use wait::wait;
@@ -61,11 +62,19 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Returns the value of `--proxy-mode`.
-    const fn flag(self) -> &'static str {
+    /// Returns the chart's value `mode`.
+    const fn name(self) -> &'static str {
         match self {
             Self::Ebpf => "ebpf",
             Self::Ipvs => "ipvs",
+        }
+    }
+
+    /// Returns the end of the tag of the image that can do this.
+    const fn image_suffix(self) -> &'static str {
+        match self {
+            Self::Ebpf => "",
+            Self::Ipvs => "-ipvs",
         }
     }
 }
@@ -81,6 +90,8 @@ pub struct Settings {
     pub proxy: Proxy,
     /// The data plane of Millrace.
     pub mode: Mode,
+    /// Further values of Millrace's chart, as `helm --set` takes them.
+    pub values: Vec<String>,
 }
 
 /// A cluster and its state directory.
@@ -161,6 +172,19 @@ impl Cluster {
         Kubectl::new(self.directory.join(KUBECTL))
     }
 
+    /// Returns a shell that runs a script as a user would: in a clone of the repository, with kubectl and helm.
+    pub fn shell(&self, script: &str, assets: &Assets) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-e", "-c", script]).current_dir(Assets::repository());
+        shell.env("PATH", assets.search_path()).env("KUBECONFIG", self.kubeconfig());
+        shell
+    }
+
+    /// Installs Millrace, or upgrades it, with the values of this cluster.
+    pub fn install_millrace(&self, assets: &Assets) -> Result<()> {
+        install::millrace(self, assets)
+    }
+
     /// Opens the namespace of a machine: `control`, `outside`, or `node-1` and so on.
     pub fn namespace(&self, machine: &str) -> Result<Arc<Namespace>> {
         Ok(Arc::new(Namespace::open(&self.plan().namespace(machine))?))
@@ -211,6 +235,8 @@ const SETTINGS: &str = "settings.json";
 const STARTED: &str = "started";
 /// The administrator's kubeconfig.
 const KUBECONFIG: &str = "kubeconfig";
+/// The kubeconfig of an administrator on the machine outside.
+const OUTSIDE_KUBECONFIG: &str = "outside.kubeconfig";
 /// The script that runs kubectl with it.
 const KUBECTL: &str = "kubectl";
 

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use anyhow::Result;
 use ipnet::IpNet;
 
-use super::plan::{CONTROL, OUTSIDE, Plan, node_name, with_prefix};
+use super::plan::{API_ADDRESS, CONTROL, OUTSIDE, Plan, net, node_name, with_prefix};
 use crate::net::{Namespace, Netlink, write_sysctl};
 
 /// The bridge between the nodes.
@@ -23,6 +23,7 @@ pub(super) fn create(plan: &Plan) -> Result<()> {
         forward()?;
         let netlink = Netlink::open()?;
         netlink.add_bridge(FABRIC).await?;
+        netlink.add_address(FABRIC, net(API_ADDRESS, 32)).await?;
         add_addresses(&netlink, FABRIC, Plan::control()).await
     })?;
     for number in 1..=plan.nodes {

@@ -14,11 +14,11 @@ const PREFIX: &str = "test-";
 impl Cluster {
     /// Starts a cluster that is removed when this process exits. Removes those of processes that ended
     /// without removing theirs.
-    pub fn up_until_exit(settings: Settings, assets: &Assets) -> Result<Self> {
+    pub fn up_until_exit(settings: &Settings, assets: &Assets) -> Result<Self> {
         remove_where(&assets.state, |owner| !Path::new("/proc").join(owner.to_string()).exists());
         remove_at_exit();
         let name = format!("{PREFIX}{}", std::process::id());
-        Self::up(Settings { name, ..settings }, assets)
+        Self::up(Settings { name, ..settings.clone() }, assets)
     }
 }
 

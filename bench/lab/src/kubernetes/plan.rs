@@ -10,6 +10,8 @@ pub(super) const CONTROL: &str = "control";
 pub(super) const OUTSIDE: &str = "outside";
 /// The port of the API server.
 pub(super) const API_PORT: u16 = 6443;
+/// A second address of the control plane: the API server's in docs/install.md, whose commands a test runs.
+pub(super) const API_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 10));
 /// The ranges of pods, of both families, as `--cluster-cidr` takes them.
 pub(super) const PODS: &str = "10.244.0.0/16,fd00:244::/48";
 /// The ranges of ClusterIPs.
@@ -113,7 +115,7 @@ const fn beyond_router(host: u8) -> [IpAddr; 2] {
     ]
 }
 
-fn net(address: IpAddr, length: u8) -> IpNet {
+pub(super) fn net(address: IpAddr, length: u8) -> IpNet {
     match address {
         IpAddr::V4(address) => IpNet::V4(Ipv4Net::new_assert(address, length)),
         IpAddr::V6(address) => IpNet::V6(Ipv6Net::new_assert(address, length)),

@@ -44,7 +44,8 @@ impl Assets {
     /// Returns a text that changes with the images.
     pub(super) fn fingerprint(&self) -> String {
         let changed = |image: &Path| fs::metadata(image).and_then(|found| found.modified()).ok();
-        self.images.iter().map(|image| format!("{} {:?}\n", image.display(), changed(image))).collect()
+        let lines = self.images.iter().map(|image| format!("{} {:?}", image.display(), changed(image)));
+        lines.collect::<Vec<_>>().join("\n")
     }
 
     /// Returns the path of a program.
@@ -60,9 +61,15 @@ impl Assets {
         own.chain(usual.map(str::to_owned)).collect::<Vec<_>>().join(":")
     }
 
-    /// Returns the folder of the agent's manifests.
-    pub(super) fn manifests() -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../manifests")
+    /// Returns the folder of the repository.
+    #[must_use]
+    pub fn repository() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    }
+
+    /// Returns the folder of the agent's chart.
+    pub(super) fn chart() -> PathBuf {
+        Self::repository().join("manifests/charts/millrace")
     }
 }
 

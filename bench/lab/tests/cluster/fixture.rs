@@ -30,10 +30,15 @@ pub fn proxy() -> Proxy {
     Proxy::from_str(&name, true).unwrap()
 }
 
+/// Returns what the cluster is made of.
+pub fn assets() -> Result<Assets> {
+    Assets::from_environment(PathBuf::from(env!("CARGO_BIN_EXE_millrace-lab")))
+}
+
 fn start() -> Result<Cluster> {
-    let init = PathBuf::from(env!("CARGO_BIN_EXE_millrace-lab"));
-    let settings = Settings { name: String::new(), nodes: NODES, proxy: proxy(), mode: Mode::Ebpf };
-    let cluster = Cluster::up_until_exit(settings, &Assets::from_environment(init)?)?;
+    let settings =
+        Settings { name: String::new(), nodes: NODES, proxy: proxy(), mode: Mode::Ebpf, values: Vec::new() };
+    let cluster = Cluster::up_until_exit(&settings, &assets()?)?;
     let kubectl = cluster.kubectl();
     kubectl.apply(&objects::clients())?;
     kubectl.apply(&objects::backends("web", NODES.into()))?;

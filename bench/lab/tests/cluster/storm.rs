@@ -1,0 +1,134 @@
+//! Many short connections and some long ones, from the machine outside.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use millrace_lab::net::{Namespace, Task};
+use millrace_lab::traffic::Connection;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// Short connections at a time.
+const WORKERS: usize = 8;
+/// The pause of a long connection between two requests.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Failures that are told in full.
+const TOLD: usize = 20;
+
+/// Short connections without a pause: each asks once and ends.
+pub struct Storm {
+    end: watch::Sender<bool>,
+    made: Arc<AtomicUsize>,
+    task: Task<Vec<String>>,
+}
+
+impl Storm {
+    /// Starts connections to these targets, one after the other.
+    pub fn start(namespace: &Namespace, targets: Vec<SocketAddr>) -> Self {
+        let (end, ended) = watch::channel(false);
+        let made = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&made);
+        let task = namespace.spawn(async move || {
+            let mut workers = JoinSet::new();
+            for _ in 0..WORKERS {
+                workers.spawn(ask_until(ended.clone(), targets.clone(), Arc::clone(&counter)));
+            }
+            Ok(workers.join_all().await.concat())
+        });
+        Self { end, made, task }
+    }
+
+    /// Returns the number of connections that were made until now.
+    pub fn made(&self) -> usize {
+        self.made.load(Ordering::Relaxed)
+    }
+
+    /// Ends the storm, and returns the failures.
+    pub fn end(self) -> Result<Vec<String>> {
+        let _ = self.end.send(true);
+        self.task.join_within(Duration::from_secs(30))
+    }
+}
+
+async fn ask_until(
+    ended: watch::Receiver<bool>,
+    targets: Vec<SocketAddr>,
+    made: Arc<AtomicUsize>,
+) -> Vec<String> {
+    let mut failures = Vec::new();
+    while !*ended.borrow() && failures.len() < TOLD {
+        let target = targets[made.fetch_add(1, Ordering::Relaxed) % targets.len()];
+        if let Err(error) = ask(target).await {
+            failures.push(format!("{target}: {error:#}"));
+        }
+    }
+    failures
+}
+
+async fn ask(target: SocketAddr) -> Result<String> {
+    Connection::open(target).await.context("connecting")?.get("/hostname").await.context("asking")
+}
+
+/// Long connections. Half of them ask all the time, the others at their beginning and at their end.
+pub struct Held {
+    end: watch::Sender<bool>,
+    task: Task<usize>,
+}
+
+impl Held {
+    /// Opens `count` connections to each target.
+    pub fn open(namespace: &Namespace, targets: Vec<SocketAddr>, count: usize) -> Result<Self> {
+        let (end, ended) = watch::channel(false);
+        let (opened, all_open) = std::sync::mpsc::sync_channel(1);
+        let task = namespace.spawn(async move || {
+            let mut connections = JoinSet::new();
+            for number in 0..targets.len() * count {
+                let target = targets[number % targets.len()];
+                let mut connection = Connection::open(target).await?;
+                let backend = connection.get("/hostname").await?;
+                let talks = number / targets.len() % 2 == 0;
+                connections.spawn(hold(connection, backend, talks, ended.clone()));
+            }
+            let _ = opened.send(());
+            let mut kept = 0;
+            while let Some(outcome) = connections.join_next().await {
+                outcome?.context("a long connection was cut")?;
+                kept += 1;
+            }
+            Ok(kept)
+        });
+        if all_open.recv().is_err() {
+            task.join().context("opening long connections")?;
+        }
+        Ok(Self { end, task })
+    }
+
+    /// Asks once more over each connection, and returns their number.
+    pub fn end(self) -> Result<usize> {
+        let _ = self.end.send(true);
+        self.task.join_within(Duration::from_secs(30))
+    }
+}
+
+async fn hold(
+    mut connection: Connection,
+    backend: String,
+    talks: bool,
+    mut ended: watch::Receiver<bool>,
+) -> Result<()> {
+    while talks && !*ended.borrow() {
+        let answer = connection.get("/hostname").await?;
+        ensure!(answer == backend, "the connection changed hands: {backend}, then {answer}");
+        tokio::select! {
+            () = tokio::time::sleep(PAUSE) => {}
+            _ = ended.changed() => {}
+        }
+    }
+    ended.wait_for(|ended| *ended).await?;
+    let answer = connection.get("/hostname").await?;
+    ensure!(answer == backend, "the connection changed hands: {backend}, then {answer}");
+    Ok(())
+}
