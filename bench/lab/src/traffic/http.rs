@@ -29,8 +29,11 @@ impl Connection {
             SocketAddr::V4(_) => (TcpSocket::new_v4()?, IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
             SocketAddr::V6(_) => (TcpSocket::new_v6()?, IpAddr::V6(Ipv6Addr::UNSPECIFIED)),
         };
-        socket.set_reuseaddr(true)?;
-        socket.bind(SocketAddr::new(any, source_port))?;
+        // Without a port of its own, a socket can have one that others have toward other targets.
+        if source_port != 0 {
+            socket.set_reuseaddr(true)?;
+            socket.bind(SocketAddr::new(any, source_port))?;
+        }
         let stream = timeout(patience(ANSWER_LIMIT), socket.connect(target))
             .await
             .context("connecting took too long")??;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use millrace_lab::net::{Namespace, Task};
 use millrace_lab::traffic::Connection;
 use tokio::sync::watch;
@@ -13,10 +13,12 @@ use tokio::task::JoinSet;
 
 /// Short connections at a time.
 const WORKERS: usize = 8;
+/// The pause of a worker between two of them. An ended connection holds its port for a minute.
+const BREATH: Duration = Duration::from_millis(10);
 /// The pause of a long connection between two requests.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Failures that are told in full.
-const TOLD: usize = 20;
+/// Failures after which a worker ends.
+const TOLD: usize = 3;
 
 /// Short connections without a pause: each asks once and ends.
 pub struct Storm {
@@ -64,6 +66,7 @@ async fn ask_until(
         if let Err(error) = ask(target).await {
             failures.push(format!("{target}: {error:#}"));
         }
+        tokio::time::sleep(BREATH).await;
     }
     failures
 }
@@ -102,6 +105,7 @@ impl Held {
         });
         if all_open.recv().is_err() {
             task.join().context("opening long connections")?;
+            bail!("no long connection was opened");
         }
         Ok(Self { end, task })
     }
