@@ -63,7 +63,7 @@ pub fn add_assets(workspace: &Workspace, variant: Variant, command: &mut Command
 /// Sets the variables for a command that runs Kubernetes' specs.
 fn add_e2e_assets(workspace: &Workspace, command: &mut Command) -> Result<()> {
     let mut programs = setup::ensure_cluster_programs(workspace)?;
-    programs.push(setup::ensure_e2e_programs(workspace)?);
+    programs.extend(setup::ensure_e2e_programs(workspace)?);
     let images = images::ensure_e2e(workspace, &programs)?;
     command.env(PROGRAMS, env::join_paths(programs)?).env(IMAGES, env::join_paths(images)?);
     Ok(())

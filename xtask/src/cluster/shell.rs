@@ -12,8 +12,20 @@ use crate::image::File;
 use crate::workspace::Workspace;
 
 /// The packages that the specs' scripts call.
-const PACKAGES: [&str; 9] =
-    ["bash", "coreutils", "curl", "dash", "dnsutils", "grep", "iproute2", "netcat-openbsd", "sed"];
+const PACKAGES: [&str; 12] = [
+    "bash",
+    "conntrack",
+    "coreutils",
+    "curl",
+    "dash",
+    "dnsutils",
+    "grep",
+    "iproute2",
+    "iptables",
+    "netcat-openbsd",
+    "sed",
+    "wget",
+];
 /// Folders that no script reads.
 const LEFT_OUT: [&str; 4] = ["usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/info"];
 
@@ -39,6 +51,8 @@ pub fn files(workspace: &Workspace) -> Result<BTreeMap<String, File>> {
     }
     let mut files = BTreeMap::new();
     collect(&root, "", &mut files)?;
+    // Debian makes this link when it installs the package.
+    files.insert("bin/nc".to_owned(), File::Link("nc.openbsd".to_owned()));
     // A folder that programs write to has to be there.
     files.insert("tmp/.keep".to_owned(), File::Data(Vec::new()));
     Ok(files)

@@ -118,19 +118,20 @@ pub struct Packed {
     pub digest: String,
 }
 
-/// Packs an image for one architecture, with documents about it.
+/// Packs an image for one architecture, with documents about it. It may have several names.
 ///
 /// `ctr images import` and `skopeo` read `index.json`, `docker load` reads `manifest.json`.
-pub fn pack(name: &str, image: &Image, artifacts: &[Artifact]) -> Result<Packed> {
-    let named = with(image.descriptor(), "annotations", annotations(name));
+pub fn pack(names: &[&str], image: &Image, artifacts: &[Artifact]) -> Result<Packed> {
+    let entries =
+        names.iter().map(|name| with(image.descriptor(), "annotations", annotations(name))).collect();
     let docker = json!([{
         "Config": image.config.path(),
-        "RepoTags": [name],
+        "RepoTags": names,
         "Layers": image.layers.iter().map(Blob::path).collect::<Vec<_>>(),
     }]);
     let digest = image.manifest.digest.clone();
     let blobs = blobs(&[image], artifacts);
-    write(named, artifacts, &blobs, Some(&docker)).map(|bytes| Packed { bytes, digest })
+    write(entries, artifacts, &blobs, Some(&docker)).map(|bytes| Packed { bytes, digest })
 }
 
 /// Packs an image for several architectures.
@@ -144,7 +145,7 @@ pub fn pack_all(name: &str, images: &[&Image], artifacts: &[Artifact]) -> Result
     let digest = index.digest.clone();
     let mut blobs = blobs(images, artifacts);
     blobs.push(&index);
-    write(named, artifacts, &blobs, None).map(|bytes| Packed { bytes, digest })
+    write(vec![named], artifacts, &blobs, None).map(|bytes| Packed { bytes, digest })
 }
 
 /// Returns the full name by which a container runtime knows `name`.
@@ -168,9 +169,13 @@ fn blobs<'a>(images: &[&'a Image], artifacts: &'a [Artifact]) -> Vec<&'a Blob> {
     images.iter().flat_map(of_image).chain(artifacts.iter().flat_map(of_artifact)).collect()
 }
 
-fn write(named: Value, artifacts: &[Artifact], blobs: &[&Blob], docker: Option<&Value>) -> Result<Vec<u8>> {
-    let manifests: Vec<Value> =
-        [named].into_iter().chain(artifacts.iter().map(Artifact::descriptor)).collect();
+fn write(
+    mut manifests: Vec<Value>,
+    artifacts: &[Artifact],
+    blobs: &[&Blob],
+    docker: Option<&Value>,
+) -> Result<Vec<u8>> {
+    manifests.extend(artifacts.iter().map(Artifact::descriptor));
     let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests});
     let text = |document: &Value| document.to_string().into_bytes();
     let mut files: BTreeMap<String, &[u8]> =
@@ -209,7 +214,7 @@ mod tests {
     fn packed() -> Packed {
         let image = image(Arch::Amd64);
         let sbom = Artifact::new("application/vnd.cyclonedx+json", b"{\"a\":1}".to_vec(), "sbom", &image);
-        pack("millrace:0.1.0", &image, &[sbom]).unwrap()
+        pack(&["millrace:0.1.0"], &image, &[sbom]).unwrap()
     }
 
     /// Returns the files of an archive. Each blob must be what its name says.

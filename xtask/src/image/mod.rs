@@ -179,7 +179,7 @@ fn assemble(workspace: &Workspace, arch: Arch, variant: Variant, profile: Profil
 /// Writes the archive, and beside it the SBOM and the debug information.
 fn save(assembled: &Assembled, arch: Arch, variant: Variant, folder: &Path) -> Result<Built> {
     let name = image_name(variant);
-    let packed = pack(&name, &assembled.image, &[assembled.sbom(arch)])?;
+    let packed = pack(&[&name], &assembled.image, &[assembled.sbom(arch)])?;
     let stem = format!("{}-{}", file_stem(variant), arch.name());
     let archive = write(folder, &format!("{stem}.tar"), &packed.bytes)?;
     write(folder, &format!("{stem}.cdx.json"), &assembled.sbom)?;

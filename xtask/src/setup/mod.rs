@@ -14,7 +14,7 @@ use anyhow::Result;
 pub use apiserver::{ASSETS, KUBE_PROXY, KUBERNETES, ensure_apiserver, ensure_kube_proxy};
 pub use cluster::{ensure_cluster_programs, missing_cluster_program};
 pub use debian::is_root;
-pub use e2e::ensure_e2e_programs;
+pub use e2e::{agnhost_data, ensure_e2e_programs};
 pub use go::version_of;
 pub use go_tools::ensure_manifest_tools;
 pub use mounts::BPFFS;

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::plan::OUTSIDE;
 use super::programs::Assets;
-use super::{Cluster, OUTSIDE_KUBECONFIG, containerd};
+use super::{Cluster, OUTSIDE_KUBECONFIG, containerd, dns};
 
 /// The specs that are about what a service proxy does.
 pub const FOCUS: &str = r"\[sig-network\].*(Services|EndpointSlice|Endpoints|Networking|HostPort|Conntrack|KubeProxy|DNS|Proxy|IPv4/IPv6 dual-stack|Traffic Distribution|Topology Hints|ServiceCIDR|NoSNAT)";
@@ -35,6 +35,16 @@ impl Cluster {
         for name in self.plan().node_names() {
             containerd::import(self, &name, assets)?;
         }
+        let kubectl = self.kubectl();
+        kubectl.apply(&dns::objects())?;
+        kubectl.run(&[
+            "--namespace",
+            "kube-system",
+            "rollout",
+            "status",
+            "deployment/coredns",
+            "--timeout=90s",
+        ])?;
         let file = run.report.file_name().and_then(|name| name.to_str()).context("the report has no name")?;
         let folder = run.report.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;

@@ -11,7 +11,7 @@ use super::containerd::SOCKET;
 use super::control::{flags, program};
 use super::credentials::Credentials;
 use super::machine::Program;
-use super::plan::{PODS, Plan, node_name};
+use super::plan::{DNS, PODS, Plan, node_name};
 use super::programs::Assets;
 
 /// Writes the configuration of node `number`'s kubelet and returns the program.
@@ -72,6 +72,8 @@ fn configuration(authority: &Path) -> Value {
             "x509": {"clientCAFile": authority},
         },
         "authorization": {"mode": "Webhook"},
+        "clusterDNS": [DNS],
+        "clusterDomain": "cluster.local",
         "cgroupDriver": "cgroupfs",
         // Machines that build and test may have the first version only.
         "failCgroupV1": false,

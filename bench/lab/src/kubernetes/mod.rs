@@ -9,6 +9,7 @@ mod cgroups;
 mod containerd;
 mod control;
 mod credentials;
+mod dns;
 pub mod e2e;
 mod forward;
 mod init;
@@ -173,6 +174,7 @@ impl Cluster {
     }
 
     /// Returns a shell that runs a script as a user would: in a clone of the repository, with kubectl and helm.
+    #[must_use]
     pub fn shell(&self, script: &str, assets: &Assets) -> Command {
         let mut shell = Command::new("sh");
         shell.args(["-e", "-c", script]).current_dir(Assets::repository());

@@ -16,6 +16,8 @@ pub(super) const API_ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 10));
 pub(super) const PODS: &str = "10.244.0.0/16,fd00:244::/48";
 /// The ranges of ClusterIPs.
 pub(super) const SERVICES: &str = "10.96.0.0/16,fd00:96::/112";
+/// The ClusterIP of the DNS server, which kubelets write into the pods' resolv.conf.
+pub(super) const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 10));
 /// The first ClusterIPs, which the Service `kubernetes` gets.
 pub(super) const FIRST_SERVICES: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(10, 96, 0, 1)), IpAddr::V6(Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 1))];

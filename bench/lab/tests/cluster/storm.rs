@@ -92,7 +92,7 @@ impl Held {
                 let target = targets[number % targets.len()];
                 let mut connection = Connection::open(target).await?;
                 let backend = connection.get("/hostname").await?;
-                let talks = number / targets.len() % 2 == 0;
+                let talks = (number / targets.len()).is_multiple_of(2);
                 connections.spawn(hold(connection, backend, talks, ended.clone()));
             }
             let _ = opened.send(());
