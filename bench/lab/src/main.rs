@@ -35,8 +35,13 @@ enum Command {
         xdp: String,
     },
     /// A real Kubernetes cluster on this machine
-    #[command(subcommand)]
-    Cluster(ClusterCommand),
+    Cluster {
+        /// Name; several clusters can be up
+        #[arg(long, global = true, default_value = "cluster")]
+        name: String,
+        #[command(subcommand)]
+        command: ClusterCommand,
+    },
 }
 
 #[derive(Subcommand)]
@@ -97,16 +102,13 @@ enum ClusterCommand {
     },
 }
 
-/// The name of the cluster that the commands are about.
-const CLUSTER: &str = "cluster";
-
 /// The time for work under way when a signal comes. After it, everything is torn down.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run { once, xdp } => demonstrate(once, xdp),
-        Command::Cluster(command) => cluster(command).map(|()| ExitCode::SUCCESS),
+        Command::Cluster { name, command } => cluster(&name, command).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|error| {
         eprintln!("millrace-lab: {error:#}");
@@ -114,10 +116,10 @@ fn main() -> ExitCode {
     })
 }
 
-fn cluster(command: ClusterCommand) -> Result<()> {
+fn cluster(name: &str, command: ClusterCommand) -> Result<()> {
     match command {
         ClusterCommand::Up { nodes, proxy, mode, values } => {
-            let settings = Settings { name: CLUSTER.to_owned(), nodes, proxy, mode, values };
+            let settings = Settings { name: name.to_owned(), nodes, proxy, mode, values };
             let start = Instant::now();
             let cluster = Cluster::up(settings, &Assets::from_environment(std::env::current_exe()?)?)?;
             eprintln!("{:>6.1} s  up", start.elapsed().as_secs_f64());
@@ -126,7 +128,7 @@ fn cluster(command: ClusterCommand) -> Result<()> {
         ClusterCommand::E2e { focus, skip, processes, report } => {
             let run = Run { focus: &focus, skip: &skip, processes, report: &report };
             let assets = Assets::from_environment(std::env::current_exe()?)?;
-            let results = running()?.run_specs(&run, &assets)?;
+            let results = running(name)?.run_specs(&run, &assets)?;
             for (spec, reason) in results.failures() {
                 println!("FAILED {spec}\n  {reason}");
             }
@@ -137,18 +139,18 @@ fn cluster(command: ClusterCommand) -> Result<()> {
             println!("{}", e2e::table(&reports)?);
             Ok(())
         }
-        ClusterCommand::Down => Cluster::down(&Assets::state()?, CLUSTER),
-        ClusterCommand::Status => running()?.print_status(),
+        ClusterCommand::Down => Cluster::down(&Assets::state()?, name),
+        ClusterCommand::Status => running(name)?.print_status(),
         ClusterCommand::Exec { machine, words } => {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            Err(running()?.command(&machine, &words)?.exec()).context("can't run the command")
+            Err(running(name)?.command(&machine, &words)?.exec()).context("can't run the command")
         }
         ClusterCommand::Machine { description } => kubernetes::run_machine(&description),
     }
 }
 
-fn running() -> Result<Cluster> {
-    let cluster = Cluster::open(&Assets::state()?, CLUSTER)?;
+fn running(name: &str) -> Result<Cluster> {
+    let cluster = Cluster::open(&Assets::state()?, name)?;
     cluster.context("no cluster is up; `cargo xtask cluster up` starts one")
 }
 

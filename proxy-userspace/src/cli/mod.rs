@@ -9,6 +9,7 @@ mod cleanup;
 mod exit;
 mod flows;
 mod ipvs;
+mod ready;
 mod service_ports;
 mod services;
 mod shown;
@@ -49,6 +50,8 @@ enum Command {
     Agent(Box<AgentArgs>),
     /// Show the agent, its devices, the routes to other nodes, packets by reason and the fill of the maps
     Status(Show),
+    /// Ask the agent whether this node is ready; status 1 and the failing conditions if it is not
+    Ready(ready::ReadyArgs),
     /// Show Service ports: addresses, lists, backends and packets
     Services(services::ServicesArgs),
     /// Show endpoints, and the route to each
@@ -93,6 +96,8 @@ enum CliError {
     Node(#[from] NodeError),
     #[error(transparent)]
     Source(#[from] SourceError),
+    #[error("this node is not ready: {0}")]
+    NotReady(String),
     #[error("not everything could be removed; left: {0}")]
     Left(String),
     #[error(transparent)]
@@ -175,6 +180,7 @@ fn execute(command: Command) -> Result<(), CliError> {
             Ok(result?)
         }
         Command::Status(show) => status::run(&show),
+        Command::Ready(args) => ready::run(&args),
         Command::Services(args) => services::run(&args),
         Command::Backends(show) => backends::run(&show),
         Command::Flows(args) => flows::run(&args),

@@ -12,7 +12,7 @@ use crate::image::File;
 use crate::workspace::Workspace;
 
 /// The packages that the specs' scripts call.
-const PACKAGES: [&str; 12] = [
+const PACKAGES: [&str; 13] = [
     "bash",
     "conntrack",
     "coreutils",
@@ -20,6 +20,7 @@ const PACKAGES: [&str; 12] = [
     "dash",
     "dnsutils",
     "grep",
+    "hostname",
     "iproute2",
     "iptables",
     "netcat-openbsd",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use millrace_lab::kubernetes::{Kubectl, Proxy, wait};
 use serde_json::{Value, json};
 
@@ -42,9 +42,21 @@ fn an_agent_that_cannot_serve_is_not_ready_and_stops_the_update_at_one_node() {
     wait_for_agents(&kubectl).unwrap();
     kubectl.run(&["-n", "kube-system", "patch", "daemonset/millrace", "-p", &patch.to_string()]).unwrap();
     let status = wait("the update's first node", UPDATE_LIMIT, || stopped(&kubectl));
+    let reason = wait("the reason", UPDATE_LIMIT, || described_reason(&kubectl));
     kubectl.run(&["-n", "kube-system", "rollout", "undo", "daemonset/millrace"]).unwrap();
     wait_for_agents(&kubectl).unwrap();
     assert_eq!(status.unwrap()["numberUnavailable"], 1);
+    let reason = reason.unwrap();
+    assert!(reason.contains("source-listed") && reason.contains("6444"), "{reason}");
+}
+
+/// Returns the line of `kubectl describe` that says why an agent is not ready.
+fn described_reason(kubectl: &Kubectl) -> Result<String> {
+    let label = "app.kubernetes.io/name=millrace";
+    let text = kubectl.run(&["--namespace", "kube-system", "describe", "pods", "--selector", label])?;
+    let line =
+        text.lines().find(|line| line.contains("Unhealthy") && line.contains("this node is not ready"));
+    Ok(line.context("no event says why")?.trim().to_owned())
 }
 
 /// Waits until all agents are of the newest version, and have been ready for as long as an update asks.
