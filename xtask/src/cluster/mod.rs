@@ -1,5 +1,6 @@
 //! The real cluster: its programs and images are made here, and `millrace-lab` runs it.
 
+mod former;
 mod images;
 mod shell;
 
@@ -9,6 +10,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result};
+pub use former::ensure as former_image;
 
 use crate::image::Variant;
 use crate::setup::Need;
@@ -36,7 +38,7 @@ pub fn cluster(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
         "up" => {
             setup::ensure(workspace, &[Need::Build, Need::Run, Need::Cluster])?;
             let is_ipvs = args.lab.iter().any(|word| word == "ipvs");
-            add_assets(workspace, if is_ipvs { Variant::Ipvs } else { Variant::Ebpf }, &mut lab)?;
+            add_assets(workspace, if is_ipvs { Variant::Ipvs } else { Variant::Ebpf }, Vec::new(), &mut lab)?;
         }
         "e2e" => add_e2e_assets(workspace, &mut lab)?,
         _ => {}
@@ -52,9 +54,15 @@ const STATE: &str = "MILLRACE_CLUSTER_STATE";
 
 /// Sets the variables with programs, images and states for a command that starts a cluster. Builds what
 /// is missing.
-pub fn add_assets(workspace: &Workspace, variant: Variant, command: &mut Command) -> Result<()> {
+pub fn add_assets(
+    workspace: &Workspace,
+    variant: Variant,
+    more_images: Vec<PathBuf>,
+    command: &mut Command,
+) -> Result<()> {
     let programs = setup::ensure_cluster_programs(workspace)?;
-    let images = images::ensure(workspace, variant, &programs)?;
+    let mut images = images::ensure(workspace, variant, &programs)?;
+    images.extend(more_images);
     command.env(PROGRAMS, env::join_paths(programs)?).env(IMAGES, env::join_paths(images)?);
     command.env(STATE, state(workspace));
     Ok(())

@@ -29,9 +29,10 @@ use self::source::{Source, VERSION};
 use crate::setup::{self, Need};
 use crate::workspace::Workspace;
 
-/// The entry point, and its place in the image.
+/// The entry point.
 const PROGRAM: &str = "millrace";
-const PROGRAM_PATH: &str = "usr/local/bin/millrace";
+/// Its place in the image.
+pub const PROGRAM_PATH: &str = "usr/local/bin/millrace";
 /// Where Debian has licences.
 const LICENCES_PATH: &str = "usr/share/doc/millrace/copyright";
 /// That of Debian's images. `kubectl exec` looks for programs there.
@@ -123,6 +124,12 @@ pub fn image(workspace: &Workspace, args: &Args) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Builds the static program alone.
+pub fn program(workspace: &Workspace, arch: Arch, profile: Profile) -> Result<PathBuf> {
+    setup::ensure(workspace, &[Need::Build, Need::Image])?;
+    Ok(binary::build(workspace, arch, profile)?.program)
 }
 
 /// Builds the image of one architecture and packs it into an archive in a folder.

@@ -225,7 +225,8 @@ pub fn perform(
     }
     if matches!(pass.work, Work::TargetWithCluster(_)) {
         setup::ensure(workspace, &[Need::Cluster])?;
-        cluster::add_assets(workspace, Variant::Ebpf, &mut cargo)?;
+        let former = if args.long { vec![cluster::former_image(workspace)?] } else { Vec::new() };
+        cluster::add_assets(workspace, Variant::Ebpf, former, &mut cargo)?;
     }
     if args.verbose {
         cargo.args(["--", "--nocapture"]);

@@ -20,3 +20,4 @@ mod services;
 mod storm;
 mod trouble;
 mod updates;
+mod upgrade;

@@ -15,7 +15,7 @@ use super::objects::{backend_on, backends, service};
 use super::storm::{Held, Storm};
 
 /// Long connections to each target.
-const HELD: usize = 25;
+pub const HELD: usize = 25;
 /// The longest time in which the agents of all nodes run again after they were killed.
 const RESTART_LIMIT: Duration = Duration::from_mins(2);
 
@@ -52,6 +52,15 @@ fn served(cluster: &Cluster, name: &str, balancers: [&str; 2]) -> Vec<SocketAddr
     targets
 }
 
+/// Makes a Service for long connections, and returns its targets. Its pods are on nodes that are not drained: a pod
+/// that ends takes its connections along.
+pub fn put_steady(cluster: &Cluster) -> Vec<SocketAddr> {
+    let mut second = backend_on("steady-2", "node-2");
+    second["metadata"]["labels"]["app"] = "steady".into();
+    cluster.kubectl().apply(&[backend_on("steady", "node-1"), second]).unwrap();
+    served(cluster, "steady", ["198.51.100.10", "fd00:100::10"])
+}
+
 /// Runs a script on a machine of the cluster.
 fn on(cluster: &Cluster, machine: &str, script: &str) -> Result<()> {
     let status = cluster.command(machine, &["sh", "-c", script])?.status()?;
@@ -84,13 +93,9 @@ fn no_connection_is_lost_whatever_happens_to_the_cluster() {
     }
     let (cluster, extent) = (shared(), extent());
     let kubectl = cluster.kubectl();
-    // The pods of the long connections are on nodes that are not drained: a pod that ends takes its own along.
-    let mut second = backend_on("steady-2", "node-2");
-    second["metadata"]["labels"]["app"] = "steady".into();
-    kubectl.apply(&[backend_on("steady", "node-1"), second]).unwrap();
     kubectl.apply(&backends("moved", NODES.into())).unwrap();
     roll_out(&kubectl, "deployment/moved").unwrap();
-    let steady = served(&cluster, "steady", ["198.51.100.10", "fd00:100::10"]);
+    let steady = put_steady(&cluster);
     let moved = served(&cluster, "moved", ["198.51.100.11", "fd00:100::11"]);
     wait_for_agents(&kubectl).unwrap();
 
