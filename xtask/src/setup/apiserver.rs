@@ -4,7 +4,7 @@
 use std::env;
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use super::go::{Module, Program, ensure_built, missing_program};
 use crate::workspace::Workspace;
@@ -35,6 +35,7 @@ pub fn ensure_apiserver(workspace: &Workspace) -> Result<PathBuf> {
         return Ok(folder);
     }
     ensure_built(workspace, KUBERNETES, "apiserver", &SERVERS)
+        .with_context(|| format!("{ASSETS} names no folder with kube-apiserver and etcd"))
 }
 
 /// Returns the path of kube-proxy: that of the environment, else one in the cache. Go builds it

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use super::apiserver::ASSETS;
 use crate::command;
 use crate::workspace::Workspace;
 
@@ -67,10 +66,7 @@ pub(super) fn missing_program(folder: &Path, programs: &[Program]) -> Option<&'s
 
 pub(super) fn check_go(workspace: &Workspace, module: &str, programs: &[Program]) -> Result<()> {
     let wanted = module.lines().find_map(|line| line.strip_prefix("go ")).unwrap_or_default().trim();
-    let is_apiserver = programs.iter().any(|(_, _, name)| *name == "etcd");
-    let by_hand =
-        if is_apiserver { format!("set {ASSETS} to a folder that has them, or ") } else { String::new() };
-    let missing = format!("{} are missing: {by_hand}install Go {wanted}, which builds them", names(programs));
+    let missing = format!("{} are missing: install Go {wanted}, which builds them", names(programs));
     // Inside the module, Go would fetch the wanted version from the network, or fail.
     let mut version = workspace.command("go");
     version.args(["env", "GOVERSION"]).current_dir("/");
