@@ -6,8 +6,9 @@ use crate::layout::shared;
 /// they come in over an uplink. No Service has this id.
 pub const CLUSTER: u32 = 0;
 
-/// The "service id" of the near sources: all of [`CLUSTER`] but other nodes. externalTrafficPolicy
-/// does not apply to them (decision 113). No Service has this id.
+/// The "service id" of the near sources: this node's own addresses. externalTrafficPolicy does not
+/// apply to them (decision 113), nor to pods of this node, which the hook knows by their device.
+/// No Service has this id.
 pub const NEAR: u32 = u32::MAX;
 
 /// Bits of a key in front of the address. An entry's prefix length counts them, too.

@@ -21,8 +21,8 @@ const RESTRICTED: u32 = FRONTEND_SOURCE_RANGES | FRONTEND_INSIDE_ONLY;
 ///
 /// - A client outside the source ranges does not get it.
 /// - A frontend for clients inside the cluster is closed to clients outside.
-/// - A client inside gets the Cluster list, whatever externalTrafficPolicy says. Another node is excepted:
-///   masqueraded clients may share its address.
+/// - This node gets the Cluster list, whatever externalTrafficPolicy says. Other nodes and their pods get
+///   what clients outside get.
 /// - A cluster IP has internalTrafficPolicy's list for all clients.
 /// - The stack has the packets of a listener.
 #[inline(always)]

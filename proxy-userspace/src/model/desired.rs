@@ -188,9 +188,10 @@ pub struct Desired {
     /// The sources inside the cluster, even if their packets come in over an uplink:
     /// `--cluster-cidr` and the addresses of all nodes.
     pub cluster_sources: BTreeSet<IpNet>,
-    /// The part of them that gets the Cluster list of a frontend with externalTrafficPolicy Local,
-    /// as with kube-proxy: `--cluster-cidr` and this node's own addresses.
-    pub near_sources: BTreeSet<IpNet>,
+    /// The ranges of the pods: `--cluster-cidr`.
+    pub pod_sources: BTreeSet<IpNet>,
+    /// This node's own addresses. externalTrafficPolicy does not apply to them.
+    pub own_sources: BTreeSet<IpNet>,
     /// The health check node ports to open, by Service.
     pub health_checks: BTreeMap<ServiceKey, HealthCheck>,
     /// The addresses that health check node ports are opened on: those that serve NodePorts.
@@ -229,7 +230,7 @@ pub enum Eligibility {
 pub struct Dirty {
     /// Service ports that were added, changed or removed. `Desired` has no removed ones.
     pub ports: BTreeSet<PortKey>,
-    /// Whether `Desired::nodes`, `Desired::cluster_sources` or `Desired::near_sources` changed.
+    /// Whether `Desired::nodes`, `Desired::cluster_sources` or `Desired::own_sources` changed.
     pub nodes: bool,
     /// Whether `Desired::health_checks`, their addresses or `Desired::eligibility` changed. The
     /// data plane ignores it.

@@ -103,7 +103,7 @@ impl Model {
             desired: Desired {
                 node_name: settings.node_name.clone(),
                 cluster_sources: cluster_ranges(&settings).collect(),
-                near_sources: cluster_ranges(&settings).collect(),
+                pod_sources: cluster_ranges(&settings).collect(),
                 eligibility: Eligibility::Missing,
                 ..Desired::default()
             },

@@ -129,7 +129,7 @@ fn the_zone_and_the_addresses_of_the_own_node_take_effect_at_once() {
     assert!(dirty.nodes && dirty.ports.len() == 1);
     let sources = model.desired().cluster_sources.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(sources, ["192.0.2.7/32"]);
-    assert_eq!(model.desired().near_sources, model.desired().cluster_sources);
+    assert_eq!(model.desired().own_sources, model.desired().cluster_sources);
     let frontends = &model.port("web", Family::V4).unwrap().frontends;
     let mut node_ports = frontends.iter().filter(|frontend| frontend.kind == FrontendKind::NodePort);
     let expected = ["192.0.2.7:30080", "127.0.0.1:30080"];

@@ -187,16 +187,15 @@ impl Follower {
                 None => assert!(self.copy.ports.remove(key).is_some(), "{key} was never there"),
             }
         }
-        let facts = |state: &Desired| {
-            (state.nodes.clone(), state.cluster_sources.clone(), state.near_sources.clone())
-        };
+        let facts =
+            |state: &Desired| (state.nodes.clone(), state.cluster_sources.clone(), state.own_sources.clone());
         assert_eq!(dirty.nodes, facts(&self.copy) != facts(desired));
         let health =
             |of: &Desired| (of.health_checks.clone(), of.health_check_addresses.clone(), of.eligibility);
         assert_eq!(dirty.health, health(&self.copy) != health(desired));
         self.copy.nodes.clone_from(&desired.nodes);
         self.copy.cluster_sources.clone_from(&desired.cluster_sources);
-        self.copy.near_sources.clone_from(&desired.near_sources);
+        self.copy.own_sources.clone_from(&desired.own_sources);
         self.copy.health_checks.clone_from(&desired.health_checks);
         self.copy.health_check_addresses.clone_from(&desired.health_check_addresses);
         self.copy.eligibility = desired.eligibility;

@@ -147,14 +147,12 @@ impl Model {
     }
 
     fn refresh_cluster_sources(&mut self) -> bool {
-        let with = |addresses: &mut dyn Iterator<Item = IpAddr>| -> BTreeSet<IpNet> {
-            cluster_ranges(&self.settings).chain(addresses.map(IpNet::from)).collect()
-        };
-        let sources = with(&mut self.environment.node_addresses());
-        let near = with(&mut self.environment.own_addresses().into_iter());
-        let changed = (&self.desired.cluster_sources, &self.desired.near_sources) != (&sources, &near);
+        let nodes = self.environment.node_addresses().map(IpNet::from);
+        let sources = cluster_ranges(&self.settings).chain(nodes).collect();
+        let own = self.environment.own_addresses().into_iter().map(IpNet::from).collect();
+        let changed = (&self.desired.cluster_sources, &self.desired.own_sources) != (&sources, &own);
         self.desired.cluster_sources = sources;
-        self.desired.near_sources = near;
+        self.desired.own_sources = own;
         changed
     }
 

@@ -17,8 +17,8 @@ pub fn desired(desired: &Desired, dirty: &Dirty, problems: &BTreeSet<String>) ->
     if !desired.cluster_sources.is_empty() {
         line(&mut out, "cluster sources:", desired.cluster_sources.iter().map(ToString::to_string));
     }
-    if desired.near_sources != desired.cluster_sources {
-        let near = desired.near_sources.iter().map(ToString::to_string);
+    if desired.own_sources != desired.cluster_sources {
+        let near = desired.own_sources.iter().map(ToString::to_string);
         line(&mut out, "sources without externalTrafficPolicy:", near);
     }
     if desired.eligibility != Eligibility::Eligible {

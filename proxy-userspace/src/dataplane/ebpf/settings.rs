@@ -288,7 +288,7 @@ impl Sizes {
             slots: room(total(slots), least.slots),
             nodes: room(desired.nodes.values().map(BTreeSet::len).sum(), least.nodes),
             source_ranges: room(
-                total(source_ranges) + desired.cluster_sources.len() + desired.near_sources.len(),
+                total(source_ranges) + desired.cluster_sources.len() + desired.own_sources.len(),
                 least.source_ranges,
             ),
             ..least

@@ -162,7 +162,7 @@ impl Plan {
 
     /// Plans the sources inside the cluster. The plan removes no source until everything was read.
     pub(super) fn plan_cluster_sources(&self, desired: &Desired, ops: &mut Vec<Op>) {
-        for (id, sources) in [(CLUSTER, &desired.cluster_sources), (NEAR, &desired.near_sources)] {
+        for (id, sources) in [(CLUSTER, &desired.cluster_sources), (NEAR, &desired.own_sources)] {
             let wanted: BTreeSet<IpNet> = sources.iter().map(IpNet::trunc).collect();
             let mut changes = self.ranges.missing(id, &wanted);
             if !self.nodes.keeps_unclaimed() {

@@ -298,7 +298,9 @@ impl Plan {
             IpNet::aggregate(&nets).into_iter().map(move |net| (set, Element::Net(net)))
         };
         let cluster = nets(Set::Cluster, desired.cluster_sources.iter().copied().collect());
-        let near = nets(Set::Near, desired.near_sources.iter().copied().collect());
+        // A pod of this node is known by its address alone.
+        let near = desired.pod_sources.union(&desired.own_sources);
+        let near = nets(Set::Near, near.copied().collect());
         let inside = nets(Set::Inside, self.rules.masquerade.inside());
         let uplinks = self.uplinks.iter().map(|name| (Set::Uplinks, Element::Device(name.clone())));
         let plain = cluster.chain(near).chain(inside).chain(uplinks).map(|member| (member, None));

@@ -107,7 +107,7 @@ fn change(state: &mut Desired, vips: &mut Vips, step: &Step) -> Dirty {
     if let Some(sources) = &step.cluster_sources {
         let net = |n: &u8| range(*n, if *n < 4 { Family::V4 } else { Family::V6 });
         state.cluster_sources = sources.iter().map(net).collect();
-        state.near_sources = sources.iter().skip(1).map(net).collect();
+        state.own_sources = sources.iter().skip(1).map(net).collect();
     }
     Dirty { ports: dirty, nodes: step.cluster_sources.is_some(), ..Dirty::default() }
 }

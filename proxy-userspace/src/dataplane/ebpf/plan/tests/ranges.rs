@@ -205,23 +205,23 @@ fn cluster_sources_follow_the_nodes_and_stay_until_everything_is_read() {
     let mut bed = Bed::new();
     let inside = |nets: &[u8]| Desired {
         cluster_sources: nets.iter().map(|n| range(*n, V4)).collect(),
-        near_sources: nets.iter().skip(1).map(|n| range(*n, V4)).collect(),
+        own_sources: nets.iter().skip(1).map(|n| range(*n, V4)).collect(),
         ..desired([])
     };
     let found = |bed: &Bed| bed.kernel.ranges_of(CLUSTER);
     let near = |bed: &Bed| bed.kernel.ranges_of(NEAR);
     bed.sync(&inside(&[1, 3]), &[]);
     assert_eq!(found(&bed), inside(&[1, 3]).cluster_sources);
-    assert_eq!(near(&bed), inside(&[1, 3]).near_sources);
+    assert_eq!(near(&bed), inside(&[1, 3]).own_sources);
     bed.plan = Plan::adopt(CAPACITIES, bed.kernel.found(), bed.now);
     let incomplete = Dirty { nodes: true, incomplete: true, ..Dirty::default() };
     bed.kernel.begin(bed.now, Vec::new());
     bed.plan.sync(&inside(&[1, 2]), &incomplete, bed.now, &mut bed.kernel);
     assert_eq!(found(&bed), inside(&[1, 2, 3]).cluster_sources);
-    assert_eq!(near(&bed), inside(&[1, 2, 3]).near_sources);
+    assert_eq!(near(&bed), inside(&[1, 2, 3]).own_sources);
     bed.sync(&inside(&[1, 2]), &[]);
     assert_eq!(found(&bed), inside(&[1, 2]).cluster_sources);
-    assert_eq!(near(&bed), inside(&[1, 2]).near_sources);
+    assert_eq!(near(&bed), inside(&[1, 2]).own_sources);
     assert!(matches!(bed.sync(&inside(&[2]), &[0]).failures[..], [SyncFailure::Map(_)]));
     bed.kernel.begin(bed.now, Vec::new());
     bed.plan.sync(&inside(&[2]), &Dirty::default(), bed.now, &mut bed.kernel);

@@ -141,7 +141,7 @@ pub fn assert_serves(kernel: &FakeKernel, desired: &Desired) {
         nets.iter().map(move |net| RangeAt { service, net: *net }).collect()
     };
     let mut ranges: BTreeSet<RangeAt> = of(CLUSTER, &desired.cluster_sources);
-    ranges.append(&mut of(NEAR, &desired.near_sources));
+    ranges.append(&mut of(NEAR, &desired.own_sources));
     for (key, port) in &desired.ports {
         let id = |list: List| {
             let name = name_of(key, list);

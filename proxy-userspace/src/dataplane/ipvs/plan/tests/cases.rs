@@ -252,7 +252,7 @@ fn the_sets_of_sources_follow_the_ranges_and_the_masquerading() {
     let mut scene = Scene::new(Rules::default());
     scene.desired.cluster_sources =
         ["10.244.0.0/16", "10.244.0.7/32", "172.16.0.1/32"].map(|net| net.parse().unwrap()).into();
-    scene.desired.near_sources = ["10.244.0.0/16".parse().unwrap()].into();
+    scene.desired.pod_sources = ["10.244.0.0/16".parse().unwrap()].into();
     scene.sync([]);
     assert_eq!(nets(&scene, Set::Cluster), ["10.244.0.0/16", "172.16.0.1/32"]);
     assert_eq!(nets(&scene, Set::Near), ["10.244.0.0/16"]);
