@@ -12,7 +12,7 @@ use crate::image::File;
 use crate::workspace::Workspace;
 
 /// The packages that the specs' scripts call.
-const PACKAGES: [&str; 13] = [
+const PACKAGES: [&str; 15] = [
     "bash",
     "conntrack",
     "coreutils",
@@ -23,6 +23,8 @@ const PACKAGES: [&str; 13] = [
     "hostname",
     "iproute2",
     "iptables",
+    "libc-bin",
+    "mawk",
     "netcat-openbsd",
     "sed",
     "wget",
@@ -52,8 +54,10 @@ pub fn files(workspace: &Workspace) -> Result<BTreeMap<String, File>> {
     }
     let mut files = BTreeMap::new();
     collect(&root, "", &mut files)?;
-    // Debian makes this link when it installs the package.
-    files.insert("bin/nc".to_owned(), File::Link("nc.openbsd".to_owned()));
+    // Debian makes these links when it installs the packages.
+    for (link, program) in [("bin/nc", "nc.openbsd"), ("usr/bin/awk", "mawk")] {
+        files.insert(link.to_owned(), File::Link(program.to_owned()));
+    }
     // A folder that programs write to has to be there.
     files.insert("tmp/.keep".to_owned(), File::Data(Vec::new()));
     Ok(files)
