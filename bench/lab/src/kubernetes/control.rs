@@ -94,6 +94,9 @@ fn controllers(credentials: &Credentials, kubeconfig: &Path) -> Vec<String> {
         // By default, the controller of EndpointSlices needs 100 seconds for a thousand Services.
         ("kube-api-qps", "200"),
         ("kube-api-burst", "400"),
+        // By default, all pods are taken for not ready when the API server was away for 50 seconds, because no kubelet
+        // could report.
+        ("node-monitor-grace-period", "2m"),
         // The nodes' ranges are fixed, because routes lead to them.
         ("allocate-node-cidrs", "false"),
         ("cluster-cidr", PODS),

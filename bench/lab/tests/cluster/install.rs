@@ -53,7 +53,12 @@ fn an_agent_that_cannot_serve_is_not_ready_and_stops_the_update_at_one_node() {
 /// Returns the line of `kubectl describe` that says why an agent is not ready.
 fn described_reason(kubectl: &Kubectl) -> Result<String> {
     let label = "app.kubernetes.io/name=millrace";
-    let text = kubectl.run(&["--namespace", "kube-system", "describe", "pods", "--selector", label])?;
+    let pods = kubectl.json(&["--namespace", "kube-system", "get", "pods", "--selector", label])?;
+    let pods = pods["items"].as_array().cloned().unwrap_or_default();
+    let waiting = pods.iter().find(|pod| pod["status"]["containerStatuses"][0]["ready"] == false);
+    let name = waiting.and_then(|pod| pod["metadata"]["name"].as_str()).context("all agents are ready")?;
+    // For several pods, kubectl leaves the Events out.
+    let text = kubectl.run(&["--namespace", "kube-system", "describe", "pod", name])?;
     let line =
         text.lines().find(|line| line.contains("Unhealthy") && line.contains("this node is not ready"));
     Ok(line.context("no event says why")?.trim().to_owned())

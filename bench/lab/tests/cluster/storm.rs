@@ -48,6 +48,11 @@ impl Storm {
         self.made.load(Ordering::Relaxed)
     }
 
+    /// Returns whether every worker has ended, because of failures.
+    pub fn has_ended(&self) -> bool {
+        self.end.receiver_count() == 0
+    }
+
     /// Ends the storm, and returns the failures.
     pub fn end(self) -> Result<Vec<String>> {
         let _ = self.end.send(true);
