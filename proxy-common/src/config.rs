@@ -5,16 +5,10 @@ use core::ops::RangeInclusive;
 /// The names of the load-time constants in the BPF object's read-only data.
 ///
 /// The verifier sees the values and removes the code that they switch off. Each constant is a
-/// `u32`, or four of them where its comment says so.
+/// `u32`, or several where its comment says so.
 pub mod global {
-    /// Seconds for `FLOW_SYN`.
-    pub const TIMEOUT_SYN: &str = "TIMEOUT_SYN";
-    /// Seconds for `FLOW_ESTABLISHED`.
-    pub const TIMEOUT_ESTABLISHED: &str = "TIMEOUT_ESTABLISHED";
-    /// Seconds for `FLOW_CLOSING`.
-    pub const TIMEOUT_CLOSING: &str = "TIMEOUT_CLOSING";
-    /// Seconds for `FLOW_DATAGRAM`.
-    pub const TIMEOUT_DATAGRAM: &str = "TIMEOUT_DATAGRAM";
+    /// The table of a flow entry's [`Limits`](crate::flow::Limits), `LIMITS_WORDS` words.
+    pub const FLOW_LIMITS: &str = "FLOW_LIMITS";
     /// The mark of packets that are passed to the stack: `mark = mark & !MARK_MASK | MARK_VALUE`.
     pub const MARK_VALUE: &str = "MARK_VALUE";
     /// The bits of the mark that Millrace owns. 0 = packets are not marked.

@@ -1,4 +1,4 @@
-//! VIPS and VIP_FILTER: the addresses of Services, whatever the port.
+//! VIPS and ADDRESS_FILTER: the addresses that the programs look for, whatever the port.
 
 use crate::addr::Address;
 use crate::layout::shared;
@@ -16,10 +16,16 @@ pub const VIP_ON_NODE: u32 = 1 << 3;
 /// The bits of an address whose other ports are no node's business.
 pub const VIP_KINDS: u32 = VIP_CLUSTER_IP | VIP_EXTERNAL | VIP_INSIDE_ONLY;
 
-/// The number of words in VIP_FILTER: 32 KiB. 20,000 addresses set one bit in thirteen (decision
-/// 50).
-pub const VIP_FILTER_WORDS: u32 = 4096;
-const BITS: u32 = VIP_FILTER_WORDS.ilog2() + u64::BITS.ilog2();
+/// The number of words in ADDRESS_FILTER: 64 KiB. 20,000 addresses take one place in thirteen
+/// (decision 50).
+pub const ADDRESS_FILTER_WORDS: u32 = 8192;
+/// Bit of a place in ADDRESS_FILTER: the programs look at packets for the address. It is one of this
+/// node, or a frontend's.
+pub const FILTER_SERVED: u64 = 1 << 0;
+/// Bit of a place in ADDRESS_FILTER: the address is in VIPS.
+pub const FILTER_VIP: u64 = 1 << 1;
+const PLACE_BITS: u32 = 2;
+const PLACES_BITS: u32 = ADDRESS_FILTER_WORDS.ilog2() + (u64::BITS / PLACE_BITS).ilog2();
 
 shared! {
     /// Key of VIPS; the value is a set of `VIP_*` bits.
@@ -29,15 +35,19 @@ shared! {
     }
 }
 
-/// Returns the bit of an address in VIP_FILTER: the index of the word, and the mask.
+/// Returns the place of an address in ADDRESS_FILTER: the index of the word, and the position of the
+/// place's two bits.
 ///
-/// The bit is set if the address is in VIPS. It may also be set if the address is not.
+/// Another address may have the same place. The bits rule addresses out, and prove nothing.
 #[inline(always)]
-pub fn filter_bit<A: Address>(address: &A) -> (u32, u64) {
-    // A multiplication carries bits upwards only, so the upper bits of the product are the best.
-    let hash = address.words().iter().fold(0_u32, |hash, word| (hash ^ *word).wrapping_mul(0x9e37_79b1));
-    let bit = hash >> (u32::BITS - BITS);
-    (bit >> u64::BITS.ilog2(), 1 << (bit & (u64::BITS - 1)))
+pub fn filter_place<A: Address>(address: &A) -> (u32, u32) {
+    // Odd factors, one a word: the products do not wait for each other. A multiplication carries bits
+    // upwards only, so the upper bits of the sum are the best.
+    const FACTORS: [u32; 4] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d, 0x27d4_eb2f];
+    let products = address.words().iter().zip(FACTORS).map(|(word, factor)| word.wrapping_mul(factor));
+    let place = products.fold(0_u32, u32::wrapping_add) >> (u32::BITS - PLACES_BITS);
+    const PLACES: u32 = u64::BITS / PLACE_BITS;
+    (place / PLACES, place % PLACES * PLACE_BITS)
 }
 
 #[cfg(test)]
@@ -50,16 +60,16 @@ mod tests {
     use crate::{Addr4, Addr6};
 
     #[test]
-    fn addresses_that_differ_in_their_last_bytes_have_bits_of_their_own() {
-        let v4 = |n: u32| filter_bit(&Addr4::from(Ipv4Addr::from(0x0a60_0000 + n)));
+    fn addresses_that_differ_in_their_last_bytes_have_places_of_their_own() {
+        let v4 = |n: u32| filter_place(&Addr4::from(Ipv4Addr::from(0x0a60_0000 + n)));
         let v6 = |n: u32| {
-            filter_bit(&Addr6::from(Ipv6Addr::from(
+            filter_place(&Addr6::from(Ipv6Addr::from(
                 0x2001_0db8_0005_0000_0000_0000_0000_0000 + u128::from(n),
             )))
         };
-        for bits in [(0..4096).map(v4).collect::<BTreeSet<_>>(), (0..4096).map(v6).collect()] {
-            assert!(bits.len() > 3900, "{} of 4096", bits.len());
-            assert!(bits.iter().all(|(word, mask)| *word < VIP_FILTER_WORDS && mask.is_power_of_two()));
+        for places in [(0..4096).map(v4).collect::<BTreeSet<_>>(), (0..4096).map(v6).collect()] {
+            assert!(places.len() > 3900, "{} of 4096", places.len());
+            assert!(places.iter().all(|(word, shift)| *word < ADDRESS_FILTER_WORDS && *shift <= 62));
         }
     }
 }

@@ -39,7 +39,7 @@ use aya_ebpf::bindings::{BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
 use aya_ebpf::helpers::generated::{bpf_redirect, bpf_redirect_neigh};
 use aya_ebpf::macros::{cgroup_sock, cgroup_sock_addr, classifier, xdp};
 use aya_ebpf::programs::{SockAddrContext, SockContext, TcContext, XdpContext};
-use proxy_common::verdict::{Program, Reason};
+use proxy_common::verdict::Program;
 
 use crate::hooks::socket::{self, Call, Closing, Outcome, Plain4};
 use crate::hooks::{egress, pod, uplink};
@@ -60,9 +60,11 @@ pub fn xdp_ingress(context: XdpContext) -> u32 {
         Verdict::Pass(_) | Verdict::Deliver(_) | Verdict::Reinject(_) => xdp_action::XDP_PASS,
         Verdict::Drop(_) | Verdict::Refuse(..) => xdp_action::XDP_DROP,
         Verdict::Bounce(_) => xdp_action::XDP_TX,
-        Verdict::Send(_, next) if next == device => xdp_action::XDP_TX,
+        Verdict::Send(_, next) | Verdict::Transmit(_, next) if next == device => xdp_action::XDP_TX,
         // SAFETY: no pointers; the kernel drops the frame if the device is gone.
-        Verdict::Send(_, next) => unsafe { bpf_redirect(next, 0).unsigned_abs() as u32 },
+        Verdict::Send(_, next) | Verdict::Transmit(_, next) => unsafe {
+            bpf_redirect(next, 0).unsigned_abs() as u32
+        },
     }
 }
 
@@ -115,7 +117,7 @@ fn run_ingress<const LINK: usize>(mut packet: TcPacket<LINK>) -> i32 {
     let is_ours = !packet.is_tagged() && packet.prepare().is_some();
     let verdict = if is_ours { uplink::walk(packet) } else { UNTOUCHED };
     let verdict = match verdict {
-        Verdict::Send(..) if packet.frame().is_err() => NO_ROOM,
+        Verdict::Send(..) | Verdict::Transmit(..) if packet.frame().is_err() => NO_ROOM,
         verdict => verdict,
     };
     finish(Program::TcIngress, verdict, &packet)
@@ -123,13 +125,8 @@ fn run_ingress<const LINK: usize>(mut packet: TcPacket<LINK>) -> i32 {
 
 #[inline(always)]
 fn run_egress<const LINK: usize>(program: Program, packet: TcPacket<LINK>) -> i32 {
-    let verdict = if packet.prepare().is_none() {
-        UNTOUCHED
-    } else if program == Program::TcEgress && egress::is_unserved(packet, packet.came_in_by()) {
-        Verdict::Drop(Reason::Unserved)
-    } else {
-        egress::walk(packet)
-    };
+    let came_in_by = if program == Program::TcEgress { packet.came_in_by() } else { 0 };
+    let verdict = if packet.prepare().is_some() { egress::walk(packet, came_in_by) } else { UNTOUCHED };
     finish(program, verdict, &packet)
 }
 
@@ -242,7 +239,13 @@ fn finish<const LINK: usize>(program: Program, verdict: Verdict, packet: &TcPack
         }
         // SAFETY: as above; the frame waits behind those that this CPU has already.
         Verdict::Reinject(_) => unsafe { bpf_redirect(packet.device(), BPF_F_INGRESS.into()) as i32 },
-        Verdict::Send(_, device) => {
+        // The kernel's own look-up of the neighbour costs more than all that the program does.
+        Verdict::Transmit(_, device) if LINK == FRAMED => {
+            packet.drop_priority();
+            // SAFETY: as above.
+            unsafe { bpf_redirect(device, 0) as i32 }
+        }
+        Verdict::Send(_, device) | Verdict::Transmit(_, device) => {
             packet.drop_priority();
             // SAFETY: a null next hop of size zero makes the helper look the neighbour up itself.
             unsafe { bpf_redirect_neigh(device, ptr::null_mut(), 0, 0) as i32 }

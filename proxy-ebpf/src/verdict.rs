@@ -12,6 +12,8 @@ pub enum Verdict {
     /// Sends the packet out through this device. The frame is complete for XDP, and for TC but for its MAC
     /// addresses.
     Send(Reason, u32),
+    /// Sends the packet out through this device as it is: the frame is complete, its MAC addresses included.
+    Transmit(Reason, u32),
     /// Sends the packet back out of the device it came in by. The frame is complete.
     Bounce(Reason),
     /// Has the device it came in by receive the packet again. The frame is complete.
@@ -87,6 +89,7 @@ impl Verdict {
             Self::Pass(reason)
             | Self::Deliver(reason)
             | Self::Send(reason, _)
+            | Self::Transmit(reason, _)
             | Self::Bounce(reason)
             | Self::Reinject(reason)
             | Self::Drop(reason)

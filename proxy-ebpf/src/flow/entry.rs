@@ -5,7 +5,7 @@
 
 use proxy_common::flow::{
     FLOW_CLOSING, FLOW_DECAPSULATED, FLOW_ENCAPSULATE, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT, FLOW_OUTER_IPV6,
-    Flow,
+    Flow, silence,
 };
 use proxy_common::selection::BackendRef;
 
@@ -20,49 +20,60 @@ use crate::packet::Parsed;
 pub struct Found {
     /// The backend that serves the connection.
     pub backend: BackendRef,
-    /// The port the backend knows the client by, network byte order.
-    pub client_port: u16,
-    pub(super) last_seen: u32,
-    /// The time of the look-up.
-    pub(super) now: u32,
-    pub(super) flags: u8,
-    /// Whether it is still in FLOWS_NEW.
-    pub(super) embryo: bool,
-    /// Whether the client's address is translated (SNAT).
-    pub(super) translated: bool,
+    /// The entry's `FLOW_*` bits in bits 0 to 7, the marks below, and the client's port in bits 16 to 31: the
+    /// walks have no room for a word each.
+    word: u32,
 }
 
 impl Found {
+    /// Mark: it is still in FLOWS_NEW.
+    const EMBRYO: u32 = 1 << 8;
+    /// Mark: the client's address is translated (SNAT).
+    const TRANSLATED: u32 = 1 << 9;
+    /// Mark: a packet writes its time into the entry.
+    const DUE: u32 = 1 << 10;
+    const PORT_SHIFT: u32 = 16;
+
+    /// The port the backend knows the client by, network byte order.
+    #[inline(always)]
+    pub const fn client_port(&self) -> u16 {
+        (self.word >> Self::PORT_SHIFT) as u16
+    }
+    /// Whether any of these `FLOW_*` bits is set.
+    #[inline(always)]
+    pub const fn has(&self, bits: u8) -> bool {
+        self.word & bits as u32 != 0
+    }
+    /// Whether a packet writes its time into the entry.
+    #[inline(always)]
+    pub const fn is_due(&self) -> bool {
+        self.word & Self::DUE != 0
+    }
     /// Whether the client's packets come in encapsulated.
     #[inline(always)]
     pub const fn is_decapsulated(&self) -> bool {
-        self.flags & FLOW_DECAPSULATED != 0
+        self.has(FLOW_DECAPSULATED)
     }
     /// Whether this node encapsulates the client's packets.
     #[inline(always)]
     pub const fn is_encapsulated(&self) -> bool {
-        self.flags & FLOW_ENCAPSULATE != 0
+        self.has(FLOW_ENCAPSULATE)
     }
     /// Whether both sides have sent their FIN.
     #[inline(always)]
     pub const fn has_finished(&self) -> bool {
-        const BOTH: u8 = FLOW_FIN_CLIENT | FLOW_FIN_BACKEND;
-        self.flags & BOTH == BOTH
+        const BOTH: u32 = (FLOW_FIN_CLIENT | FLOW_FIN_BACKEND) as u32;
+        self.word & BOTH == BOTH
     }
     /// Whether the client has not yet answered in it.
     #[inline(always)]
     pub const fn is_embryo(&self) -> bool {
-        self.embryo
-    }
-    /// Seconds since the last packet. Another CPU may be a tick ahead.
-    #[inline(always)]
-    pub const fn silence(&self) -> u32 {
-        self.now.saturating_sub(self.last_seen)
+        self.word & Self::EMBRYO != 0
     }
     /// Whether the backend knows the client by an address of this node.
     #[inline(always)]
     pub const fn is_translated(&self) -> bool {
-        self.translated
+        self.word & Self::TRANSLATED != 0
     }
     /// Bytes of the outer headers that the client's packets come in with.
     ///
@@ -70,7 +81,7 @@ impl Found {
     /// the same, except for the minutes of a switch.
     #[inline(always)]
     pub fn outer_headers(&self) -> u16 {
-        let network = if self.flags & FLOW_OUTER_IPV6 != 0 { V6::HEADER } else { V4::HEADER };
+        let network = if self.has(FLOW_OUTER_IPV6) { V6::HEADER } else { V4::HEADER };
         (network + config::tunnel_header_bytes()) as u16
     }
 }
@@ -106,7 +117,7 @@ pub fn lookup_reply<F: Family>(parsed: &Parsed<F::Address>) -> Option<(Found, En
 /// The live entry for a reply from a backend on another node to this one. It holds frontend and client.
 #[inline(always)]
 pub fn lookup_translated<F: Family>(key: &KeyOf<F>) -> Option<(Found, &'static FlowOf<F>)> {
-    find::<F>(key).filter(|(found, flow)| found.translated && flow.is_reply(key))
+    find::<F>(key).filter(|(found, flow)| found.is_translated() && flow.is_reply(key))
 }
 
 /// The live entry, of either direction, for packets with a quoted tuple.
@@ -131,12 +142,16 @@ pub fn find<F: Family>(key: &KeyOf<F>) -> Option<(Found, &'static FlowOf<F>)> {
 
 #[inline(always)]
 fn live<F: Family>(flow: &FlowOf<F>, embryo: bool) -> Option<Found> {
-    let now = clock::now();
     let Flow { backend, last_seen, flags, check, source_port, .. } = *flow;
-    if flow.has_expired(&config::timeouts(), now) {
+    let (limits, silence) = (config::flow_limits(flow.limits_index()), silence(last_seen, clock::now()));
+    if silence > limits.expiry {
         return None;
     }
-    let translated = check != 0;
-    let backend = BackendRef(backend);
-    Some(Found { backend, client_port: source_port, last_seen, now, flags, embryo, translated })
+    let mark = |is_set: bool, mark: u32| if is_set { mark } else { 0 };
+    let word = u32::from(flags)
+        | mark(embryo, Found::EMBRYO)
+        | mark(check != 0, Found::TRANSLATED)
+        | mark(silence > limits.renewal, Found::DUE)
+        | u32::from(source_port) << Found::PORT_SHIFT;
+    Some(Found { backend: BackendRef(backend), word })
 }

@@ -181,7 +181,7 @@ pub fn forget_ambiguous<F: Family>(key: &KeyOf<F>) {
     let Some((found, reply)) = find::<F>(&reply_key) else {
         return;
     };
-    if found.translated || !reply.is_reply(&reply_key) {
+    if found.is_translated() || !reply.is_reply(&reply_key) {
         return;
     }
     for key in [&reply.twin(&reply_key), &reply_key] {

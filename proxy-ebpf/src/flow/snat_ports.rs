@@ -7,7 +7,7 @@
 use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
 use proxy_common::flow::{
     FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT, FLOW_QUIET, FLOW_REPLY,
-    FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN, FlowKey, fingerprint,
+    FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN, FlowKey, fingerprint, silence,
 };
 use proxy_common::hash::{flow_hash, mix};
 use proxy_common::selection::BackendRef;
@@ -269,7 +269,7 @@ fn occupancy<F: Family>(key: &KeyOf<F>, reply_key: &KeyOf<F>) -> u32 {
 fn worth<F: Family>(found: &Found, entry: &FlowOf<F>) -> u32 {
     const BOTH: u8 = FLOW_FIN_CLIENT | FLOW_FIN_BACKEND;
     const LONGEST: u32 = 0xfe;
-    let silence = found.silence();
+    let silence = silence(entry.last_seen, clock::now());
     let is_quiet = silence >= FLOW_QUIET;
     let has_ended = entry.state == FLOW_CLOSING && (is_quiet || entry.flags & BOTH == BOTH);
     if !(found.is_embryo() || has_ended || entry.state == FLOW_DATAGRAM) {

@@ -16,23 +16,23 @@ use crate::packet::{Packet, Parsed};
 
 /// Renews an entry and its twin for a packet.
 ///
-/// Promotes an embryo the client has answered in, follows FIN and RST, and writes the time at most once a
-/// second.
+/// Promotes an embryo the client has answered in, follows FIN and RST, and writes the time if the entry's is
+/// old enough.
 #[inline(always)]
 pub fn track<P: Packet, F: Family>(packet: &P, parsed: &Parsed<F::Address>, found: Found, sender: Sender) {
-    let answered = !found.translated || found.flags & FLOW_ANSWERED != 0;
+    let answered = !found.is_translated() || found.has(FLOW_ANSWERED);
     let noteworthy =
         parsed.tcp_flags & (tcp_flag::FIN | tcp_flag::RST) != 0 || sender == Sender::Backend && !answered;
-    let promoted = found.embryo
+    let promoted = found.is_embryo()
         && match sender {
             Sender::Backend => proof::record_answer::<P, F>(*packet, parsed),
             Sender::Client => answered && promote_if_shown::<P, F>(*packet, parsed),
         };
-    if noteworthy || found.last_seen != found.now {
-        let embryo = found.embryo && !promoted;
+    if noteworthy || found.is_due() {
+        let embryo = found.is_embryo() && !promoted;
         let place = u32::from(embryo) * EMBRYO;
         let side = if sender == Sender::Backend { FROM_BACKEND } else { 0 };
-        renew::<F>(&parsed.key, parsed.tcp_flags, place | side, found.now);
+        renew::<F>(&parsed.key, parsed.tcp_flags, place | side);
     }
 }
 
@@ -151,20 +151,20 @@ const FROM_BACKEND: u32 = 1 << 1;
 
 /// Renews both entries; `event` is a set of `EMBRYO` and `FROM_BACKEND`.
 #[inline(always)]
-fn renew<F: Family>(key: &KeyOf<F>, tcp_flags: u8, event: u32, now: u32) {
+fn renew<F: Family>(key: &KeyOf<F>, tcp_flags: u8, event: u32) {
     store_key::<F>(KEY, key);
-    global_renew::<F>(u32::from(tcp_flags), event, now);
+    global_renew::<F>(u32::from(tcp_flags), event);
 }
 
 global_by_family! {
-    fn global_renew = renew4 | renew6(tcp_flags: u32, event: u32, now: u32) -> u32, renew_body
+    fn global_renew = renew4 | renew6(tcp_flags: u32, event: u32) -> u32, renew_body
 }
 
 #[inline(always)]
-fn renew_body<F: Family>(tcp_flags: u32, event: u32, now: u32) -> u32 {
+fn renew_body<F: Family>(tcp_flags: u32, event: u32) -> u32 {
     if let Some(key) = stored_key::<F>(KEY) {
         let sender = if event & FROM_BACKEND != 0 { Sender::Backend } else { Sender::Client };
-        renew_both::<F>(key, tcp_flags as u8, event & EMBRYO != 0, sender, now);
+        renew_both::<F>(key, tcp_flags as u8, event & EMBRYO != 0, sender);
     }
     0
 }
@@ -174,7 +174,8 @@ fn renew_body<F: Family>(tcp_flags: u32, event: u32, now: u32) -> u32 {
 /// An update through the map would take a node and a lock for each, and lose what another CPU writes
 /// meanwhile. An evicted twin is made again from the other entry.
 #[inline(always)]
-fn renew_both<F: Family>(key: &KeyOf<F>, tcp_flags: u8, embryo: bool, sender: Sender, now: u32) {
+fn renew_both<F: Family>(key: &KeyOf<F>, tcp_flags: u8, embryo: bool, sender: Sender) {
+    let now = clock::now();
     let entry = if embryo { F::flows_new().get_ptr_mut(key) } else { F::flows().get_ptr_mut(key) };
     let Some(entry) = entry else {
         return;

@@ -133,7 +133,7 @@ fn serve<P: Packet, O: Header, F: Header, E: Encapsulation>(
         return decapsulate::<P, O, F, E>(
             *packet,
             inner,
-            found.client_port,
+            found.client_port(),
             &(backend.address, backend.port),
         );
     }
@@ -269,5 +269,5 @@ fn rewrite_outer<P: Packet, O: Family, F: Family, E: Encapsulation>(
     }
     let next = route::resolve(&packet, way)?;
     write_outer::<P, F>(&packet, inner, way, &next, backend.hint | ONWARD, E::BYTES)?;
-    Ok(Verdict::Send(Reason::SentOnward, next.device))
+    Ok(next.send(Reason::SentOnward))
 }

@@ -32,5 +32,5 @@ pub fn send<P: Packet, F: Header>(
     F::decrement_hop_limit(packet, ETHERNET).ok_or(NO_ROOM)?;
     packet.push_outer(parsed.transport(), outer).map_err(|_| NO_ROOM)?;
     write_outer::<P, F>(packet, parsed, way, &next, backend.hint, between)?;
-    Ok(Verdict::Send(Reason::SentDsr, next.device))
+    Ok(next.send(Reason::SentDsr))
 }

@@ -18,6 +18,7 @@ use crate::maps::v4::V4;
 use crate::maps::v6::V6;
 use crate::maps::{self, clock, observe};
 use crate::packet::Packet;
+use crate::select::vip;
 use crate::verdict::{HAND_TO_TC, Verdict};
 
 /// The device by which a frame leaves, and its Ethernet addresses (destination, source).
@@ -25,13 +26,28 @@ use crate::verdict::{HAND_TO_TC, Verdict};
 pub struct NextHop {
     pub device: u32,
     pub addresses: [u16; 6],
+    /// Not zero if the kernel keeps the neighbour's address up to date without being asked: the agent has
+    /// installed it as a managed one.
+    ///
+    /// No bool: `Result` would keep its variant in a bool's unused values, and the kernel refuses the BTF of that.
+    pub managed: u32,
 }
 
 impl NextHop {
     /// The next hop towards a backend.
     #[inline(always)]
     pub fn of_hop<A>(hop: &Hop<A>) -> Self {
-        Self { device: hop.device, addresses: ethernet_addresses(hop.destination_mac, hop.source_mac) }
+        let addresses = ethernet_addresses(hop.destination_mac, hop.source_mac);
+        Self { device: hop.device, addresses, managed: 0 }
+    }
+    /// Sends a frame there.
+    #[inline(always)]
+    pub const fn send(&self, reason: Reason) -> Verdict {
+        if self.managed != 0 {
+            Verdict::Transmit(reason, self.device)
+        } else {
+            Verdict::Send(reason, self.device)
+        }
     }
 }
 
@@ -52,6 +68,7 @@ pub fn resolve<P: Packet>(packet: &P, way: &Way) -> Result<NextHop, Verdict> {
         return Ok(NextHop {
             device: way.device,
             addresses: ethernet_addresses(way.destination_mac, way.source_mac),
+            managed: u32::from(way.destination_mac != [0; 6]),
         });
     }
     ask_fib(packet, way)
@@ -83,7 +100,8 @@ fn ask_fib<P: Packet>(packet: &P, way: &Way) -> Result<NextHop, Verdict> {
     if packet.needs_xdp_way() && !(neighbour && reachable) {
         return Err(HAND_TO_TC);
     }
-    Ok(NextHop { device: query.ifindex, addresses: ethernet_addresses(query.dmac, query.smac) })
+    let addresses = ethernet_addresses(query.dmac, query.smac);
+    Ok(NextHop { device: query.ifindex, addresses, managed: 0 })
 }
 
 /// Finds the next hop towards the client in a reply's entry, for a packet of so many bytes.
@@ -105,7 +123,8 @@ pub fn to_client<P: Packet, F: Family>(
     if packet.needs_xdp_way() && !(neighbour && reachable()) {
         return Err(HAND_TO_TC);
     }
-    *next = NextHop { device: query.ifindex, addresses: ethernet_addresses(query.dmac, query.smac) };
+    let addresses = ethernet_addresses(query.dmac, query.smac);
+    *next = NextHop { device: query.ifindex, addresses, managed: 0 };
     Ok(())
 }
 
@@ -171,6 +190,8 @@ fn ask_hop<P: Packet, F: Family>(
     // SAFETY: both fields of the union are the same integer.
     let mtu = if neighbour { unsafe { query.__bindgen_anon_1.mtu_result } } else { ask_mtu(packet, query) };
     let is_xdp = device.flags & DEVICE_XDP != 0;
+    // The agent may not know the address yet, or never if it has stopped.
+    vip::mark_served::<F>(&source);
     // SAFETY: the map look-up checked the index. The compiler must not move the stores: a reader trusts the
     // rest only once it sees `backend`.
     unsafe {

@@ -3,9 +3,11 @@
 //! The stage that chooses a backend stores a flow entry and ends ([`handoff`]). The functions here begin anew
 //! from the frame: called from inside that stage, they would not fit the stack.
 
+use proxy_common::addr::Address;
 use proxy_common::backend::Backend;
 use proxy_common::flow::Flow;
 use proxy_common::fragment::Side;
+use proxy_common::hop::Hop;
 use proxy_common::selection::BackendRef;
 use proxy_common::verdict::Reason;
 
@@ -32,6 +34,22 @@ pub fn hand_over_new<F: Family>(backend: &Backend<F::Address>, owner: &Owner) ->
     })
 }
 
+/// Translates a packet of a connection whose entry is stored, and sends it to the backend.
+///
+/// IPv4 does it at once. IPv6 has no stack left for it, and goes on in [`translate`].
+#[inline(always)]
+pub fn translate_known<P: Packet, F: Header>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+) -> Result<Verdict, NextStage> {
+    if F::Address::WORDS != 1 {
+        return Err(NextStage::Translate);
+    }
+    let noted = handoff::load::<F>()?;
+    let hop = find_hop::<P, F>(packet, parsed, noted)?;
+    Ok(send_on::<P, F>(packet, parsed, noted, &(noted.source, noted.source_port), hop)?)
+}
+
 /// Stores a connection's entry for [`translate`]; `None` if the entry is another connection's by now.
 ///
 /// The check reads the copy: the map may reuse the entry while it is read.
@@ -56,21 +74,45 @@ pub fn translate<P: Packet, F: Header>(mut packet: P) -> Verdict {
 #[inline(always)]
 fn translate_parsed<P: Packet, F: Header>(packet: &mut P, parsed: &Parsed<F::Address>) -> Decision {
     let noted = handoff::load::<F>()?;
+    let hop = find_hop::<P, F>(packet, parsed, noted)?;
+    let source = if noted.check == 0 {
+        (hop.source, snat_ports::create::<F>(parsed, noted, &hop.source)?)
+    } else {
+        (noted.source, noted.source_port)
+    };
+    let verdict = send_on::<P, F>(packet, parsed, noted, &source, hop)?;
+    observe::count_service(noted.service, packet.length());
+    Ok(verdict)
+}
+
+/// The hop to the stored backend, if the packet fits.
+#[inline(always)]
+fn find_hop<P: Packet, F: Header>(
+    packet: &P,
+    parsed: &Parsed<F::Address>,
+    noted: &FlowOf<F>,
+) -> Result<&'static Hop<F::Address>, Verdict> {
     let backend = BackendRef(noted.backend);
     let hop = route::hop::<P, F>(packet, backend, &noted.destination)?;
     check_hops(parsed, BY_HOP | backend.id())?;
     if packet.largest_packet(parsed, 0) > u32::from(hop.mtu) {
         return Err(Verdict::Refuse(Reason::TooBig, u32::from(hop.mtu)));
     }
-    let source = if noted.check == 0 {
-        (hop.source, snat_ports::create::<F>(parsed, noted, &hop.source)?)
-    } else {
-        (noted.source, noted.source_port)
-    };
+    Ok(hop)
+}
+
+/// Sends a client's packet from an address and port of this node to the stored backend.
+#[inline(always)]
+fn send_on<P: Packet, F: Header>(
+    packet: &mut P,
+    parsed: &Parsed<F::Address>,
+    noted: &FlowOf<F>,
+    source: &Endpoint<F>,
+    hop: &Hop<F::Address>,
+) -> Decision {
     let destination = (noted.destination, noted.destination_port);
     let next = NextHop::of_hop(hop);
-    send::<P, F>(packet, parsed, &source, &destination, &next)?;
-    observe::count_service(noted.service, packet.length());
+    send::<P, F>(packet, parsed, source, &destination, &next)?;
     Ok(Verdict::Send(Reason::SentSnat, next.device))
 }
 

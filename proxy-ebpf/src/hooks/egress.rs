@@ -3,9 +3,8 @@
 use crate::flow::{self, Sender};
 use crate::forward::{mss, nat};
 use crate::header::ETHERNET;
-use crate::hooks::forged_tunnel;
+use crate::hooks::{first_look, forged_tunnel};
 use crate::icmp::{self, Icmp};
-use crate::maps::family::Family;
 use crate::maps::{self, config, observe};
 use crate::packet::ip::Header;
 use crate::packet::{Packet, Parsed, by_ether_type};
@@ -18,9 +17,24 @@ use proxy_common::verdict::Reason;
 /// Restores the frontend's address in a backend's reply.
 ///
 /// Every packet that leaves the node comes through here. The source port settles most of them at once.
+/// `came_in_by` is the device by which a forwarded packet came in, zero for others and at pods' devices.
 #[inline(always)]
-pub fn walk<P: Packet>(packet: P) -> Verdict {
-    by_ether_type!(packet, walk_family(packet) else UNTOUCHED)
+pub fn walk<P: Packet>(packet: P, came_in_by: u32) -> Verdict {
+    by_ether_type!(packet, walk_family(packet, came_in_by) else UNTOUCHED)
+}
+
+#[inline(always)]
+fn walk_family<P: Packet, F: Icmp>(packet: P, came_in_by: u32) -> Verdict {
+    if came_in_by != 0 && is_unserved::<P, F>(&packet, came_in_by) {
+        return Verdict::Drop(Reason::Unserved);
+    }
+    if !first_look::may_be_reply::<P, F>(&packet) {
+        return UNTOUCHED;
+    }
+    match F::peek_protocol(&packet, ETHERNET) {
+        Some(protocol) if protocol == F::PROTOCOL => icmp::restore::<P, F>(packet),
+        _ => restore::<P, F>(packet),
+    }
 }
 
 /// Whether a packet for a Service's address came from the network by this device and would go back there
@@ -29,33 +43,20 @@ pub fn walk<P: Packet>(packet: P) -> Verdict {
 /// The agent's frontends have no such port, or its protocol or headers are not supported. Routers would send
 /// it here again until its hop limit is used up. Another proxy on this node would have translated it by now.
 #[inline(always)]
-pub fn is_unserved<P: Packet>(packet: P, came_in_by: u32) -> bool {
-    came_in_by != 0 && by_ether_type!(packet, is_for_vip(packet, came_in_by) else false)
+fn is_unserved<P: Packet, F: Header>(packet: &P, came_in_by: u32) -> bool {
+    first_look::may_be_for_vip::<P, F>(packet) && is_vip_from_network::<P, F>(*packet, came_in_by)
 }
 
-#[inline(always)]
-fn is_for_vip<P: Packet, F: Header>(packet: P, came_in_by: u32) -> bool {
-    packet.pull(ETHERNET + F::HEADER);
-    let Some((_, destination)) = F::read_addresses(&packet, ETHERNET) else {
-        return false;
-    };
-    vip::may_be_vip::<F>(&destination) && is_vip_from_network::<F>(&destination, came_in_by)
-}
-
-/// Whether an address is a Service's and the packet came in by a device in DEVICES, the devices towards the
+/// Whether a packet is for a Service's address and came in by a device in DEVICES, the devices towards the
 /// network.
 #[inline(never)]
-fn is_vip_from_network<F: Family>(address: &F::Address, came_in_by: u32) -> bool {
+fn is_vip_from_network<P: Packet, F: Header>(packet: P, came_in_by: u32) -> bool {
+    // The call keeps LLVM from handing over the frame's bounds in place of the context, which the verifier
+    // refuses.
+    packet.pull(ETHERNET + F::HEADER);
+    let kinds = F::peek_destination(&packet, ETHERNET, |address, _| vip::kinds::<F>(address));
     // SAFETY: nothing is read.
-    vip::kinds::<F>(address) != 0 && unsafe { maps::DEVICES.get(&came_in_by) }.is_some()
-}
-
-#[inline(always)]
-fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
-    match F::peek_protocol(&packet, ETHERNET) {
-        Some(protocol) if protocol == F::PROTOCOL => icmp::restore::<P, F>(packet),
-        _ => restore::<P, F>(packet),
-    }
+    kinds.unwrap_or(0) != 0 && unsafe { maps::DEVICES.get(&came_in_by) }.is_some()
 }
 
 #[inline(never)]

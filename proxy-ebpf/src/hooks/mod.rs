@@ -1,6 +1,7 @@
 //! The programs: from the first look at a packet or a call to its verdict.
 
 pub mod egress;
+mod first_look;
 mod forged_tunnel;
 pub mod pod;
 pub mod socket;

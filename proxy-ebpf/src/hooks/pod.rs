@@ -12,6 +12,7 @@ use proxy_common::verdict::Reason;
 use crate::flow::{self, Owner, mode_change};
 use crate::forward::{hairpin, nat, other_mode, snat};
 use crate::header::{ETHERNET, protocol};
+use crate::hooks::first_look;
 use crate::icmp::{self, Icmp};
 use crate::maps::config::is_snat_port;
 use crate::maps::observe;
@@ -30,6 +31,9 @@ pub fn walk<P: Packet>(packet: P) -> Verdict {
 
 #[inline(always)]
 fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    if !first_look::may_be_request::<P, F>(&packet) {
+        return UNTOUCHED;
+    }
     let verdict = match F::peek_protocol(&packet, ETHERNET) {
         Some(protocol) if protocol == F::PROTOCOL => return icmp::receive_of_pod::<P, F>(packet),
         Some(_) => match forward::<P, F>(packet) {
@@ -113,7 +117,7 @@ fn serve<P: Packet, F: Header>(
     packet.claim_delivery().map_err(|_| HAND_TO_TC)?;
     affinity::track::<P, F>(packet, parsed, found, frontend);
     let destination = (backend.address, backend.port);
-    Ok(nat::deliver::<P, F>(packet, parsed, found.client_port, &destination, Reason::ServedPod)?)
+    Ok(nat::deliver::<P, F>(packet, parsed, found.client_port(), &destination, Reason::ServedPod)?)
 }
 
 /// Opens a connection with the first packet that this node sees of it.

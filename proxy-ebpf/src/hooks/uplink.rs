@@ -10,6 +10,7 @@ use proxy_common::verdict::Reason;
 use crate::flow::{self, Found, Owner, mode_change};
 use crate::forward::{decap, dsr_node, dsr_pod, fragment_ipv4, nat, other_mode, snat};
 use crate::header::{ETHERNET, protocol};
+use crate::hooks::first_look;
 use crate::icmp::{self, Icmp};
 use crate::maps::config::{is_snat_port, takes_ipip};
 use crate::maps::family::{Family, FlowOf};
@@ -34,6 +35,9 @@ pub fn walk<P: Packet>(packet: P) -> Verdict {
 
 #[inline(always)]
 fn walk_family<P: Packet, F: Icmp>(packet: P) -> Verdict {
+    if !first_look::may_be_for_us::<P, F>(&packet) {
+        return UNTOUCHED;
+    }
     let verdict = match F::peek_protocol(&packet, ETHERNET) {
         Some(protocol::IPV4) if takes_ipip() => return walk_tunnel::<P, F, V4, Ipip>(packet),
         Some(protocol::IPV6) if takes_ipip() => return walk_tunnel::<P, F, V6, Ipip>(packet),
@@ -214,9 +218,9 @@ fn send<P: Packet, F: Header>(
     if let Connection::Known(found, entry) = connection
         && found.is_translated()
     {
-        let next = snat::hand_over_flow::<F>(entry, &parsed.key).ok_or(NO_ROOM)?;
+        snat::hand_over_flow::<F>(entry, &parsed.key).ok_or(NO_ROOM)?;
         renew(packet);
-        return Err(next);
+        return snat::translate_known::<P, F>(packet, parsed);
     }
     let is_dsr = frontend.flags & FRONTEND_DSR != 0;
     let (may_go_to_pod, flags) = match connection {
@@ -234,7 +238,7 @@ fn send<P: Packet, F: Header>(
         renew(packet);
         let destination = (backend.address, backend.port);
         let client_port = match connection {
-            Connection::Known(found, _) => found.client_port,
+            Connection::Known(found, _) => found.client_port(),
             _ => flow::create::<F>(parsed, &destination, &owner)?,
         };
         return Ok(nat::deliver::<P, F>(packet, parsed, client_port, &destination, Reason::ServedLocal)?);

@@ -159,6 +159,7 @@ fn send_to_pod<P: Packet, F: Icmp>(mut packet: P, to: BackendRef) -> Verdict {
 fn sent(result: Decision) -> Verdict {
     match result {
         Ok(Verdict::Send(_, device)) => Verdict::Send(Reason::IcmpError, device),
+        Ok(Verdict::Transmit(_, device)) => Verdict::Transmit(Reason::IcmpError, device),
         Ok(verdict) | Err(verdict) => unanswered(verdict),
     }
 }

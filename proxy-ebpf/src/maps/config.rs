@@ -5,19 +5,13 @@
 
 use aya_ebpf::Global;
 use proxy_common::config::{DEFAULT_MARK, DEFAULT_SNAT_PORTS, SHARE_ALONE, TAKES_FOU, TAKES_IPIP};
-use proxy_common::flow::Timeouts;
+use proxy_common::flow::{LIMITS_ENTRIES, LIMITS_WORDS, Limits, Timeouts};
 use proxy_common::vip::VIP_CLUSTER_IP;
 
 use crate::header::Udp;
 
 #[unsafe(no_mangle)]
-pub static TIMEOUT_SYN: Global<u32> = Global::new(60);
-#[unsafe(no_mangle)]
-pub static TIMEOUT_ESTABLISHED: Global<u32> = Global::new(8000);
-#[unsafe(no_mangle)]
-pub static TIMEOUT_CLOSING: Global<u32> = Global::new(10);
-#[unsafe(no_mangle)]
-pub static TIMEOUT_DATAGRAM: Global<u32> = Global::new(60);
+pub static FLOW_LIMITS: Global<[u32; LIMITS_WORDS]> = Global::new(Timeouts::DEFAULT.table());
 #[unsafe(no_mangle)]
 pub static MARK_VALUE: Global<u32> = Global::new(DEFAULT_MARK);
 #[unsafe(no_mangle)]
@@ -81,21 +75,25 @@ pub fn takes_fou() -> bool {
     DSR_TAKES.load() & TAKES_FOU != 0
 }
 
+/// Whether nodes share prefixes of outer source addresses.
+#[inline(always)]
+pub fn has_outer_sources() -> bool {
+    // SAFETY: the first of the mask's words, which is not zero in any prefix.
+    OUTER_MASK4.load() != 0 || unsafe { (&raw const OUTER_MASK6).cast::<u32>().read_volatile() } != 0
+}
+
 /// Cookie of the node's own network namespace.
 #[inline(always)]
 pub fn node_namespace() -> u64 {
     u64::from(NODE_NAMESPACE_LOW.load()) | u64::from(NODE_NAMESPACE_HIGH.load()) << 32
 }
 
-/// The configured flow time-outs.
+/// The limits of a flow entry, by [`Flow::limits_index`](proxy_common::flow::Flow::limits_index).
 #[inline(always)]
-pub fn timeouts() -> Timeouts {
-    Timeouts {
-        syn: TIMEOUT_SYN.load(),
-        established: TIMEOUT_ESTABLISHED.load(),
-        closing: TIMEOUT_CLOSING.load(),
-        datagram: TIMEOUT_DATAGRAM.load(),
-    }
+pub fn flow_limits(index: usize) -> Limits {
+    let place = (&raw const FLOW_LIMITS).cast::<Limits>();
+    // SAFETY: the table is an array of words in the order of `Limits`, and the remainder bounds the index.
+    unsafe { place.add(index % LIMITS_ENTRIES).read_volatile() }
 }
 
 /// Bytes that this node puts between the outer IP header and the inner one: those of a UDP header, or none.

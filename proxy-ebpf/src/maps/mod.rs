@@ -30,7 +30,7 @@ use proxy_common::selection::HintKey;
 use proxy_common::socket::{SocketFrontend, SocketKey};
 use proxy_common::source_range::SourceRange;
 use proxy_common::verdict::{COUNTER_ENTRIES, Counter};
-use proxy_common::vip::{VIP_FILTER_WORDS, VipKey};
+use proxy_common::vip::{ADDRESS_FILTER_WORDS, VipKey};
 use proxy_common::way::{PeerKey, Way};
 use proxy_common::{Addr4, Addr6};
 
@@ -226,12 +226,13 @@ pub static ICMP_TOTAL: PerCpuArray<u64, { KINDS as usize }> = PerCpuArray::new()
 /// by the agent.
 #[btf_map]
 pub static VIPS: HashMap<VipKey, u32, SERVICES_DEFAULT> = HashMap::new();
-/// The filter in front of VIPS; see [`filter_bit`](proxy_common::vip::filter_bit).
+/// The first question about a packet: may the programs have anything to do with its destination? See
+/// [`filter_place`](proxy_common::vip::filter_place).
 ///
-/// The agent stores through its memory mapping, and clears no bit. A deleted address costs its packets a
-/// look-up in VIPS.
+/// The agent stores through its memory mapping, and clears no bit. Packets for a deleted address cost a
+/// look-up in VIPS, or one in FRONTENDS.
 #[btf_map]
-pub static VIP_FILTER: Array<u64, { VIP_FILTER_WORDS as usize }, MMAPABLE> = Array::new();
+pub static ADDRESS_FILTER: Array<u64, { ADDRESS_FILTER_WORDS as usize }, MMAPABLE> = Array::new();
 /// The flow entry that one stage of an IPv4 packet leaves for the next. One for each CPU, written by the
 /// programs.
 #[btf_map]

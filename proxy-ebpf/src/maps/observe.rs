@@ -56,9 +56,7 @@ const fn port_index(port: u16) -> (u32, usize) {
 /// Whether the agent follows routes and neighbours, so that the programs can rely on resolved ways.
 #[inline(always)]
 pub fn agent_is_alive() -> bool {
-    const NANOSECONDS: u64 = 1_000_000_000;
-    maps::AGENT.get(AGENT_HEARTBEAT).is_some_and(|beat| {
-        clock::nanoseconds().saturating_sub(beat.wrapping_mul(NANOSECONDS))
-            <= HEARTBEAT_SECONDS as u64 * NANOSECONDS
-    })
+    maps::AGENT
+        .get(AGENT_HEARTBEAT)
+        .is_some_and(|beat| clock::now().saturating_sub(*beat as u32) <= HEARTBEAT_SECONDS)
 }

@@ -1,8 +1,9 @@
 //! A Service's addresses, on ports without a frontend.
 
+use proxy_common::addr::Address;
 use proxy_common::source_range::CLUSTER;
 use proxy_common::verdict::Reason;
-use proxy_common::vip::{VIP_INSIDE_ONLY, VIP_KINDS, VipKey, filter_bit};
+use proxy_common::vip::{FILTER_SERVED, FILTER_VIP, VIP_INSIDE_ONLY, VIP_KINDS, VipKey, filter_place};
 
 use crate::header::ETHERNET;
 use crate::maps::config::REJECT_UNKNOWN;
@@ -42,8 +43,46 @@ pub fn unknown_protocol<F: Family>(parsed: &Parsed<F::Address>) -> Verdict {
 /// Whether an address may be in VIPS. One array look-up rules out nearly all others.
 #[inline(always)]
 pub fn may_be_vip<F: Family>(address: &F::Address) -> bool {
-    let (word, mask) = filter_bit(address);
-    maps::VIP_FILTER.get(word).is_some_and(|word| *word & mask != 0)
+    has_bit(address, FILTER_VIP)
+}
+
+/// Whether the programs may have anything to do with a packet for an address: it is one of this node, or a
+/// frontend's. One array look-up rules out nearly all others.
+#[inline(always)]
+pub fn may_be_served<F: Family>(address: &F::Address) -> bool {
+    has_bit(address, FILTER_SERVED)
+}
+
+/// Makes the programs look at packets for an address of this node: replies to SNAT come there.
+#[inline(always)]
+pub fn mark_served<F: Family>(address: &F::Address) {
+    let (word, shift) = filter_place(address);
+    if let Some(word) = maps::ADDRESS_FILTER.get_ptr_mut(word) {
+        // SAFETY: the map look-up checked the index. The agent and other CPUs may write the word meanwhile.
+        unsafe { atomic_or(word, FILTER_SERVED << shift) };
+    }
+}
+
+/// Sets bits of a word at once, for all CPUs (Linux 5.12).
+///
+/// # Safety
+///
+/// The word must be a map's memory.
+#[inline(always)]
+unsafe fn atomic_or(word: *mut u64, bits: u64) {
+    // SAFETY: the caller guarantees the place.
+    #[cfg(target_arch = "bpf")]
+    unsafe {
+        core::arch::asm!("lock *(u64 *)({0} + 0) |= {1}", in(reg) word, in(reg) bits, options(nostack));
+    }
+    #[cfg(not(target_arch = "bpf"))]
+    let _ = (word, bits);
+}
+
+#[inline(always)]
+fn has_bit<A: Address>(address: &A, bit: u64) -> bool {
+    let (word, shift) = filter_place(address);
+    maps::ADDRESS_FILTER.get(word).is_some_and(|word| *word >> shift & bit != 0)
 }
 
 /// The `VIP_*` bits of an address; zero if it is no Service's, or this node's own.

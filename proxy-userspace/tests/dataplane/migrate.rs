@@ -22,7 +22,7 @@ use proxy_common::{Addr4, LAYOUT_VERSION};
 use crate::attach::{attached, in_namespace, topology};
 use crate::support::{Scratch, all, closed, desired, key, port};
 
-/// The maps that layouts 2 to 4 added.
+/// The maps that layouts 2 to 5 added.
 const NEW_MAPS: [(u32, &str); 30] = [
     (2, "AFFINITY4"),
     (2, "AFFINITY6"),
@@ -37,7 +37,6 @@ const NEW_MAPS: [(u32, &str); 30] = [
     (3, "ICMP_SOURCES"),
     (3, "ICMP_TOTAL"),
     (3, "VIPS"),
-    (3, "VIP_FILTER"),
     (3, "KEYS4"),
     (3, "KEYS6"),
     (3, "LINKS"),
@@ -54,6 +53,7 @@ const NEW_MAPS: [(u32, &str); 30] = [
     (4, "NODE_FLOWS4"),
     (4, "NODE_FLOWS6"),
     (4, "NODE_PORTS"),
+    (5, "ADDRESS_FILTER"),
 ];
 
 fn root(scratch: &Scratch, version: u32) -> PathBuf {

@@ -3,8 +3,8 @@
 use millrace_lab::frame::{FIRST_NUMBER, Frame, flag};
 use millrace_lab::program::{Bed, FlowEntry, FlowTable};
 use proxy_common::flow::{
-    FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE,
-    FLOW_SYN, Timeouts,
+    FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_RENEWAL, FLOW_REPLY, FLOW_REWRITE_DESTINATION,
+    FLOW_REWRITE_SOURCE, FLOW_SYN, Timeouts,
 };
 use proxy_common::selection::Slot;
 use proxy_common::verdict::Reason;
@@ -33,7 +33,8 @@ each_client! {
     a_connection_met_in_the_middle_is_an_established_embryo
     a_reset_of_an_unknown_connection_leaves_no_entry
     an_entry_that_holds_another_client_is_not_believed
-    an_evicted_reply_entry_comes_back_with_the_clients_next_packet
+    an_evicted_reply_entry_comes_back_with_the_renewal
+    a_packet_writes_its_time_only_into_an_entry_that_is_old_enough
 }
 
 /// Returns a bed with a Service with one backend on this node.
@@ -373,15 +374,31 @@ fn an_entry_that_holds_another_client_is_not_believed(case: Case) {
     case.is_delivered(&bed, &data, &data.clone().with_destination(case.pod(2)), case.served());
 }
 
-fn an_evicted_reply_entry_comes_back_with_the_clients_next_packet(case: Case) {
+fn an_evicted_reply_entry_comes_back_with_the_renewal(case: Case) {
     let bed = bed_with_service(case);
     handshake(case, &bed);
     let data = case.tcp(flag::ACK);
     let reply = data.clone().with_destination(case.pod(1)).reply();
     let before = entry_of(&bed, &reply);
     bed.forget_flow(&reply);
-    bed.age_flows(1);
+    bed.age_flows(FLOW_RENEWAL + 1);
     client_entry(case, &bed, &data);
     let after = entry_of(&bed, &reply);
     assert_eq!((after.new_source, after.flags, after.state), (before.new_source, before.flags, before.state));
+}
+
+fn a_packet_writes_its_time_only_into_an_entry_that_is_old_enough(case: Case) {
+    let bed = bed_with_service(case);
+    handshake(case, &bed);
+    let data = case.tcp(flag::ACK);
+    let reply = data.clone().with_destination(case.pod(1)).reply();
+    let times = || [entry_of(&bed, &data), entry_of(&bed, &reply)].map(|entry| entry.last_seen);
+    bed.age_flows(FLOW_RENEWAL - 2);
+    let before = times();
+    client_entry(case, &bed, &data);
+    assert_eq!(times(), before, "the entries are young");
+    bed.age_flows(3);
+    client_entry(case, &bed, &data);
+    let after = times();
+    assert!(after.iter().zip(before).all(|(after, before)| *after >= before + FLOW_RENEWAL - 2), "{after:?}");
 }

@@ -138,7 +138,7 @@ pub struct FlowView {
     pub service: String,
     /// The backend, unless its id belongs to another one now.
     pub backend: Option<SocketAddr>,
-    /// Seconds since the last packet.
+    /// Seconds since the time in the entry. The last packet may be younger by 8 seconds.
     pub idle_seconds: u32,
 }
 

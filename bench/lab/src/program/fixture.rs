@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use proxy_common::addr::mapped;
+use proxy_common::addr::{mapped, unmapped};
 use proxy_common::affinity::{Affinity, AffinityKey};
 use proxy_common::backend::{
     BACKEND_EXISTS, BACKEND_LOCAL, BACKEND_POD, BACKEND_READY, BACKEND_SERVING, Backend,
@@ -14,11 +14,11 @@ use proxy_common::frontend::{Frontend, FrontendKey};
 use proxy_common::hash::hint;
 use proxy_common::hop::{Device, HOP_NEIGHBOUR, HOP_XDP, Hop};
 use proxy_common::icmp::{KIND_REFUSAL, KINDS, SourcePrefix};
-use proxy_common::node_flow::{NODE_PORT_WORDS, node_port_bit};
+use proxy_common::node_flow::node_port_bit;
 use proxy_common::selection::{BackendRef, HintKey};
 use proxy_common::source_range::{CLUSTER, NEAR, SERVICE_BITS, SourceRange};
-use proxy_common::vip::{VIP_FILTER_WORDS, VipKey, filter_bit};
-use proxy_common::way::{Narrowing, PeerKey, WAY_IPV4, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
+use proxy_common::vip::{FILTER_SERVED, FILTER_VIP, VipKey, filter_place};
+use proxy_common::way::{Narrowing, PEER_SELF, PeerKey, WAY_IPV4, WAY_RESOLVED, WAY_VALID, WAY_XDP, Way};
 use proxy_common::{Addr4, Addr6};
 
 use super::Bed;
@@ -88,23 +88,36 @@ impl Bed {
     /// Writes the PEERS value of an address: a set of `PEER_*` bits, and above them the id of the
     /// way to it.
     pub fn peer(&self, address: IpAddr, bits: u32) {
+        if bits & PEER_SELF != 0 {
+            self.mark_address(address, FILTER_SERVED);
+        }
         self.insert::<PeerKey, u32>("PEERS", PeerKey { address: mapped(address) }, bits);
     }
 
     /// Makes an address that of a Service, with `VIP_*` bits. Its bit in the filter stays set.
     pub fn vip(&self, address: IpAddr, bits: u32) {
-        let (word, mask) = match address {
-            IpAddr::V4(address) => filter_bit(&Addr4::from(address)),
-            IpAddr::V6(address) => filter_bit(&Addr6::from(address)),
-        };
-        self.set::<u64>("VIP_FILTER", word, self.get::<u64>("VIP_FILTER", word) | mask);
+        self.mark_address(address, FILTER_SERVED | FILTER_VIP);
         self.insert::<VipKey, u32>("VIPS", VipKey { address: mapped(address) }, bits);
+    }
+
+    /// Makes the programs look at packets for an address: `FILTER_*` bits, which stay set.
+    pub(super) fn mark_address(&self, address: IpAddr, bits: u64) {
+        let (word, shift) = match address {
+            IpAddr::V4(address) => filter_place(&Addr4::from(address)),
+            IpAddr::V6(address) => filter_place(&Addr6::from(address)),
+        };
+        self.mark("ADDRESS_FILTER", word, bits << shift);
     }
 
     /// Marks a port that a frontend on an address of this node may have. Its bit stays set.
     pub fn node_port(&self, port: u16) {
         let (word, mask) = node_port_bit(port.to_be());
-        self.set::<u64>("NODE_PORTS", word, self.get::<u64>("NODE_PORTS", word) | mask);
+        self.mark("NODE_PORTS", word, mask);
+    }
+
+    fn mark(&self, map: &'static str, word: u32, bits: u64) {
+        self.set::<u64>(map, word, self.get::<u64>(map, word) | bits);
+        self.marked.borrow_mut().push((map, word));
     }
 
     /// Removes an address from the Services' addresses.
@@ -279,6 +292,7 @@ impl Bed {
         let Hop { source, device, mtu, flags, destination_mac, source_mac, .. } = hop;
         // The time is in the future, so the programs believe the hop until then.
         let asked = u32::MAX;
+        self.mark_address(unmapped(source.0), FILTER_SERVED);
         if at.is_ipv4() {
             let [_, _, _, word] = source.0;
             let source = Addr4([word]);
@@ -358,8 +372,9 @@ impl Bed {
         self.clear_hash::<FragmentKey<Addr4>, u64>("FRAGMENTS4");
         self.clear_hash::<FragmentKey<Addr6>, u64>("FRAGMENTS6");
         self.clear_hash::<HeldKey, Held>("HELD");
-        (0..VIP_FILTER_WORDS).for_each(|word| self.set::<u64>("VIP_FILTER", word, 0));
-        (0..NODE_PORT_WORDS).for_each(|word| self.set::<u64>("NODE_PORTS", word, 0));
+        // A program marks the sources of hops by itself.
+        let marked = self.marked.borrow();
+        marked.iter().for_each(|(map, word)| self.set::<u64>(map, *word, 0));
         self.clear_hash::<FlowKey<Addr4>, u32>("NODE_FLOWS4");
         self.clear_hash::<FlowKey<Addr6>, u32>("NODE_FLOWS6");
         self.clear_hash::<SourcePrefix, u64>("ICMP_SOURCES");

@@ -44,6 +44,8 @@ pub struct Bed {
     pub(super) next_slot: Cell<u32>,
     pub(super) next_way: Cell<u32>,
     pub(super) next_backend: Cell<u32>,
+    /// The words of ADDRESS_FILTER and NODE_PORTS that the test wrote. To clear all takes a thousand times as long.
+    pub(super) marked: RefCell<Vec<(&'static str, u32)>>,
     pub(super) backends: RefCell<HashMap<SocketAddr, BackendRef>>,
 }
 
@@ -212,6 +214,7 @@ impl BedBuilder {
             next_slot: Cell::new(0),
             next_way: Cell::new(1),
             next_backend: Cell::new(1),
+            marked: RefCell::default(),
             backends: RefCell::default(),
         };
         bed.beat();
@@ -259,10 +262,6 @@ impl BedBuilder {
             ("FRAGMENTS6", flows.div_ceil(4)),
         ];
         let globals = [
-            (global::TIMEOUT_SYN, self.timeouts.syn),
-            (global::TIMEOUT_ESTABLISHED, self.timeouts.established),
-            (global::TIMEOUT_CLOSING, self.timeouts.closing),
-            (global::TIMEOUT_DATAGRAM, self.timeouts.datagram),
             (global::MARK_VALUE, self.mark.0),
             (global::MARK_MASK, self.mark.1),
             (global::REJECT_UNKNOWN, self.reject_unknown),
@@ -279,6 +278,8 @@ impl BedBuilder {
         let v4 = v4.map(|net| [net.network(), net.netmask()].map(|address| Addr4::from(address).0));
         let v6 = v6.map(|net| [net.network(), net.netmask()].map(|address| Addr6::from(address).0));
         let mut loader = EbpfLoader::new();
+        let limits = self.timeouts.table();
+        loader.override_global(global::FLOW_LIMITS, limits.as_slice(), false);
         if let Some([prefix, mask]) = &v4 {
             loader.override_global(global::OUTER_PREFIX4, prefix.as_slice(), true);
             loader.override_global(global::OUTER_MASK4, mask.as_slice(), true);

@@ -2,6 +2,7 @@
 
 use proxy_common::checksum::Difference;
 
+use crate::header::{Ports, protocol};
 use crate::maps::family::Family;
 use crate::packet::Packet;
 use crate::packet::shape::{Place, Preface, Shape};
@@ -15,6 +16,15 @@ mod v6;
 pub trait Header: Family {
     /// The protocol field of the IP header at `network`, without a look into extension headers.
     fn peek_protocol<P: Packet>(packet: &P, network: usize) -> Option<u8>;
+    /// Asks about the destination and the protocol field of the IP header at `network`, in place: an IPv6
+    /// address takes much of a stack.
+    fn peek_destination<P: Packet, T>(
+        packet: &P,
+        network: usize,
+        ask: impl FnOnce(&Self::Address, u8) -> T,
+    ) -> Option<T>;
+    /// Reads protocol and ports of a whole TCP or UDP packet without options and extension headers.
+    fn peek_ports<P: Packet>(packet: &P, network: usize) -> Option<(u8, Ports)>;
     /// Reads an IP header.
     ///
     /// For a packet that is not plain, `read_shape` finds the transport header behind all options and
@@ -47,6 +57,15 @@ pub trait Header: Family {
     fn read_hint<P: Packet>(packet: &P, network: usize) -> Option<u32>;
     /// Reads an IP header that carries `protocol` directly.
     fn read_plain<P: Packet>(packet: &P, network: usize, protocol: u8) -> Option<Plain>;
+}
+
+/// The ports behind a header, if the protocol is TCP or UDP.
+#[inline(always)]
+fn ports_of<P: Packet>(packet: &P, protocol: u8, transport: usize) -> Option<(u8, Ports)> {
+    if !matches!(protocol, protocol::TCP | protocol::UDP) {
+        return None;
+    }
+    Some((protocol, packet.read(transport)?))
 }
 
 /// The content of an IP header.

@@ -4,11 +4,11 @@ use proxy_common::Addr4;
 use proxy_common::checksum::Difference;
 use proxy_common::fragment::HELD_PIECE_BYTES;
 
-use crate::header::{DONT_FRAGMENT, FRAGMENT_MASK, Ipv4, OFFSET_MASK};
+use crate::header::{DONT_FRAGMENT, FRAGMENT_MASK, Ipv4, OFFSET_MASK, Ports};
 use crate::maps::config::{OUTER_MASK4, OUTER_PREFIX4};
 use crate::maps::family::Family;
 use crate::maps::v4::V4;
-use crate::packet::ip::{Header, Network, OUTER_HOP_LIMIT, Outer, Plain};
+use crate::packet::ip::{Header, Network, OUTER_HOP_LIMIT, Outer, Plain, ports_of};
 use crate::packet::shape::{Piece, Preface, Shape};
 use crate::packet::{MOST_HEADERS, Packet};
 use crate::verdict::{UNTOUCHED, Verdict};
@@ -21,6 +21,25 @@ impl Header for V4 {
     fn peek_protocol<P: Packet>(packet: &P, network: usize) -> Option<u8> {
         let header = packet.read::<Ipv4>(network)?;
         Some(header.protocol)
+    }
+    #[inline(always)]
+    fn peek_destination<P: Packet, T>(
+        packet: &P,
+        network: usize,
+        ask: impl FnOnce(&Addr4, u8) -> T,
+    ) -> Option<T> {
+        let header = packet.at::<Ipv4>(network)?;
+        // SAFETY: `at` checked the bound, and an address is its words.
+        let (address, protocol) =
+            unsafe { ((&raw const (*header).destination).cast::<Addr4>(), (*header).protocol) };
+        // SAFETY: as above.
+        Some(ask(unsafe { &*address }, protocol))
+    }
+    #[inline(always)]
+    fn peek_ports<P: Packet>(packet: &P, network: usize) -> Option<(u8, Ports)> {
+        let header = packet.read::<Ipv4>(network)?;
+        let is_plain = header.version_and_length == PLAIN_START && header.fragment & FRAGMENT_MASK == 0;
+        if is_plain { ports_of(packet, header.protocol, network + Self::HEADER) } else { None }
     }
     #[inline(always)]
     fn parse_network<P: Packet>(

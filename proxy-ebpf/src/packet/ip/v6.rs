@@ -5,12 +5,13 @@ use proxy_common::checksum::Difference;
 use proxy_common::fragment::HELD_PIECE_BYTES;
 
 use crate::header::{
-    Extension, FRAGMENT6_MASK, FragmentHeader, Ipv6, OFFSET6_MASK, RoutingHeader, is_extension, protocol,
+    Extension, FRAGMENT6_MASK, FragmentHeader, Ipv6, OFFSET6_MASK, Ports, RoutingHeader, is_extension,
+    protocol,
 };
 use crate::maps::config::{OUTER_MASK6, OUTER_PREFIX6};
 use crate::maps::family::Family;
 use crate::maps::v6::V6;
-use crate::packet::ip::{Header, Network, OUTER_HOP_LIMIT, Outer, Plain};
+use crate::packet::ip::{Header, Network, OUTER_HOP_LIMIT, Outer, Plain, ports_of};
 use crate::packet::shape::{Piece, Preface, Shape};
 use crate::packet::{MOST_HEADERS, Packet};
 use crate::verdict::{UNTOUCHED, Verdict};
@@ -20,6 +21,24 @@ impl Header for V6 {
     fn peek_protocol<P: Packet>(packet: &P, network: usize) -> Option<u8> {
         let header = packet.read::<Ipv6>(network)?;
         Some(header.next_header)
+    }
+    #[inline(always)]
+    fn peek_destination<P: Packet, T>(
+        packet: &P,
+        network: usize,
+        ask: impl FnOnce(&Addr6, u8) -> T,
+    ) -> Option<T> {
+        let header = packet.at::<Ipv6>(network)?;
+        // SAFETY: `at` checked the bound, and an address is its words.
+        let (address, protocol) =
+            unsafe { ((&raw const (*header).destination).cast::<Addr6>(), (*header).next_header) };
+        // SAFETY: as above.
+        Some(ask(unsafe { &*address }, protocol))
+    }
+    #[inline(always)]
+    fn peek_ports<P: Packet>(packet: &P, network: usize) -> Option<(u8, Ports)> {
+        let header = packet.read::<Ipv6>(network)?;
+        ports_of(packet, header.next_header, network + Self::HEADER)
     }
     #[inline(always)]
     fn parse_network<P: Packet>(

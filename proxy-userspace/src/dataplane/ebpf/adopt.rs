@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use proxy_common::Address;
 use proxy_common::addr::unmapped;
 use proxy_common::selection::{BackendRef, ServiceEntry, Slot};
+use proxy_common::vip::{FILTER_SERVED, FILTER_VIP};
 
-use super::convert::{backend_entry, frontend_at, vip_filter_bit};
+use super::convert::{backend_entry, frontend_at};
 use super::error::OpenError;
 use super::maps::{FamilyMaps, Maps};
 use super::plan::{BackendId, Capacities, Found};
@@ -48,9 +49,8 @@ impl Maps {
         })?;
         self.vips.for_each(|key, bits| {
             let address = unmapped(key.address);
-            let (word, mask) = vip_filter_bit(address);
-            // An address without its filter bit counts as missing, because no program looks for it.
-            if self.vip_filter.load(word) & mask != 0 {
+            // An address without its bits counts as missing, because no program looks for it.
+            if self.has_marked(address, FILTER_SERVED | FILTER_VIP) {
                 found.vips.push((address, bits));
             }
             true

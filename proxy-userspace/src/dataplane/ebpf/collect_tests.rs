@@ -53,7 +53,7 @@ fn both_entries_of_an_expired_connection_go_and_those_of_a_one_way_stream_stay()
     assert_eq!(collector.collect(maps, plan, &timeouts, at(1010)).unwrap().flows, 0);
     assert_eq!(collector.collect(maps, plan, &timeouts, at(1050)).unwrap().flows, 4);
     assert_eq!(maps.of4.flows.count().unwrap(), 4);
-    assert_eq!(collector.collect(maps, plan, &timeouts, at(1101)).unwrap().flows, 4);
+    assert_eq!(collector.collect(maps, plan, &timeouts, at(1102)).unwrap().flows, 4);
     assert_eq!(maps.of4.flows.count().unwrap(), 0);
 }
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use proxy_common::backend::Backend;
 use proxy_common::frontend::FrontendKey;
-use proxy_common::vip::filter_bit;
+use proxy_common::vip::filter_place;
 use proxy_common::{Addr4, Addr6, Address};
 
 use super::plan::{BackendEntry, FrontendAt};
@@ -32,11 +32,11 @@ pub fn backend_entry<A: Address>(backend: &Backend<A>) -> BackendEntry {
     }
 }
 
-/// Returns the bit of an address in VIP_FILTER: index of the word, and mask.
-pub fn vip_filter_bit(address: IpAddr) -> (u32, u64) {
+/// Returns the place of an address in ADDRESS_FILTER: index of the word, and position of the bits.
+pub fn address_filter_place(address: IpAddr) -> (u32, u32) {
     match address {
-        IpAddr::V4(address) => filter_bit(&Addr4::from(address)),
-        IpAddr::V6(address) => filter_bit(&Addr6::from(address)),
+        IpAddr::V4(address) => filter_place(&Addr4::from(address)),
+        IpAddr::V6(address) => filter_place(&Addr6::from(address)),
     }
 }
 

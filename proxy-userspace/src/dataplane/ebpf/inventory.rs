@@ -14,6 +14,7 @@ use super::settings::Sizes;
 /// Returns the maps of the object with the wanted size of each; `None` keeps the size in the object.
 pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 48] {
     [
+        ("ADDRESS_FILTER", None),
         ("AFFINITY4", Some(sizes.affinity)),
         ("AFFINITY6", Some(sizes.affinity)),
         ("AGENT", None),
@@ -60,7 +61,6 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 48] {
         ("SOURCE_RANGES4", Some(sizes.source_ranges)),
         ("SOURCE_RANGES6", Some(sizes.source_ranges)),
         ("VIPS", Some(sizes.frontends)),
-        ("VIP_FILTER", None),
         ("WAYS", Some(sizes.nodes)),
     ]
 }

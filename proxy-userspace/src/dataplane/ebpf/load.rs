@@ -227,7 +227,7 @@ impl AsFd for Program {
 
 /// The load-time constants of the programs.
 struct Constants {
-    /// Words by name: one, or four for an IPv6 address.
+    /// Words by name: one, or four for an IPv6 address, or those of a table.
     values: Vec<(&'static str, Vec<u32>)>,
 }
 
@@ -236,10 +236,6 @@ impl Constants {
         // If the kernel can't tell, no socket counts as the node's own.
         let [low, high] = cookie_words(sys::network_namespace_cookie().unwrap_or(0));
         let words = [
-            (global::TIMEOUT_SYN, settings.timeouts.syn),
-            (global::TIMEOUT_ESTABLISHED, settings.timeouts.established),
-            (global::TIMEOUT_CLOSING, settings.timeouts.closing),
-            (global::TIMEOUT_DATAGRAM, settings.timeouts.datagram),
             (global::MARK_VALUE, settings.mark.value),
             (global::MARK_MASK, settings.mark.mask),
             (global::REJECT_UNKNOWN, settings.refusing_vips()),
@@ -260,14 +256,15 @@ impl Constants {
         let v4 = outer.v4.map(|net| (Addr4::from(net.network()).0, Addr4::from(net.netmask()).0));
         let v6 = outer.v6.map(|net| (Addr6::from(net.network()).0, Addr6::from(net.netmask()).0));
         let ((prefix4, mask4), (prefix6, mask6)) = (v4.unwrap_or_default(), v6.unwrap_or_default());
-        let prefixes = [
+        let tables = [
+            (global::FLOW_LIMITS, settings.timeouts.table().to_vec()),
             (global::OUTER_PREFIX4, prefix4.to_vec()),
             (global::OUTER_MASK4, mask4.to_vec()),
             (global::OUTER_PREFIX6, prefix6.to_vec()),
             (global::OUTER_MASK6, mask6.to_vec()),
         ];
         let words = words.into_iter().map(|(name, word)| (name, vec![word]));
-        Self { values: words.chain(prefixes).collect() }
+        Self { values: words.chain(tables).collect() }
     }
 
     /// Returns a name for this object with these constants: FNV-1a over both. The kernel's own tag of a

@@ -48,7 +48,7 @@ pub struct Maps {
     /// Addresses of Services.
     pub vips: Table<VipKey, u32>,
     /// The filter in front of `vips`.
-    pub vip_filter: MappedArray,
+    pub address_filter: MappedArray,
     /// Ports of frontends on this node's addresses.
     pub node_ports: MappedArray,
     /// Devices by interface index.
@@ -116,7 +116,7 @@ impl Maps {
             hints: Table::open(directory, "HINTS")?,
             peers: Table::open(directory, "PEERS")?,
             vips: Table::open(directory, "VIPS")?,
-            vip_filter: mapped(directory, "VIP_FILTER", access)?,
+            address_filter: mapped(directory, "ADDRESS_FILTER", access)?,
             node_ports: mapped(directory, "NODE_PORTS", access)?,
             devices: Table::open(directory, "DEVICES")?,
             names: Table::open(directory, "NAMES")?,

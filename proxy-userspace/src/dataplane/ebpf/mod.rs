@@ -152,6 +152,8 @@ impl EbpfDataplane {
         let mut attachments = Attachments::open(&layout, &programs, &others)?;
         attachments.need(&mut programs, &settings, &layout)?;
         let mut sockets = SocketHooks::new(layout.links(), settings.sockets.clone());
+        let maps = Maps::open(&layout.maps(), Access::Write)?;
+        maps.mark_found()?;
         if let Some(former) = former {
             attachments.renew(&programs)?;
             sockets.sync(&programs);
@@ -159,8 +161,6 @@ impl EbpfDataplane {
         }
         let has_socket_lb = settings.sockets.lb != SocketLb::Off;
         let socket_terminator = has_socket_lb.then(|| SocketTerminator::start(&layout)).transpose()?;
-        let maps = Maps::open(&layout.maps(), Access::Write)?;
-        maps.mark_node_ports()?;
         let shared_since = (settings.share == Share::Alone).then(|| mode_change::record(&maps, Share::Alone));
         let plan = Plan::adopt(maps.capacities(), maps.found()?, now()).with_dispatch(settings.dsr.dispatch);
         let read_back_at = now() + READ_BACK_INTERVAL;
@@ -337,6 +337,8 @@ impl Dataplane for EbpfDataplane {
     }
 
     fn set_topology(&mut self, topology: &Topology) -> SyncReport {
+        // The map has room for all words of the filter, or the agent has not started.
+        let _ = self.maps.mark_own(topology.addresses.iter().copied());
         self.topology = (!self.others.is_empty()).then(|| topology.clone());
         // Without links of another layout the attachment need not wait.
         if !self.attachments.has_inherited() {

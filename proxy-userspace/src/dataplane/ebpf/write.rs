@@ -3,17 +3,17 @@
 use std::net::IpAddr;
 
 use aya::Pod;
-use proxy_common::addr::mapped;
+use proxy_common::addr::{mapped, unmapped};
 use proxy_common::backend::BACKEND_SERVING;
 use proxy_common::frontend::{
     FRONTEND_KIND_LOAD_BALANCER, FRONTEND_KIND_NODE_PORT, Frontend, SCOPE_EXTERNAL,
 };
 use proxy_common::node_flow::node_port_bit;
-use proxy_common::vip::VipKey;
-use proxy_common::way::{PeerKey, WAY_RESOLVED, Way};
-use proxy_common::{Addr4, Addr6};
+use proxy_common::vip::{FILTER_SERVED, FILTER_VIP, VipKey};
+use proxy_common::way::{PEER_SELF, PeerKey, WAY_RESOLVED, Way};
+use proxy_common::{Addr4, Addr6, Address};
 
-use super::convert::{backend, frontend_key, vip_filter_bit};
+use super::convert::{address_filter_place, backend, frontend_key};
 use super::error::OpenError;
 use super::maps::{Maps, Table};
 use super::plan::{BackendEntry, BackendId, Change, Extent, FrontendAt, Kernel, RangeAt};
@@ -37,7 +37,7 @@ impl Kernel for Maps {
             Change::Name(id, name) => self.names.insert(id, name),
             Change::Hint(key, reference) => self.hints.insert(key, &reference.0),
             Change::RemoveHint(key) => self.hints.remove(key),
-            Change::Peer(address, bits) => self.peers.insert(&PeerKey { address: mapped(*address) }, bits),
+            Change::Peer(address, bits) => self.write_peer(*address, *bits),
             Change::RemovePeer(address) => self.peers.remove(&PeerKey { address: mapped(*address) }),
             Change::Vip(address, bits) => self.write_vip(*address, *bits),
             Change::RemoveVip(address) => self.vips.remove(&VipKey { address: mapped(*address) }),
@@ -90,10 +90,34 @@ impl Maps {
     /// Writes an address of a Service. The filter comes first, because the programs look there
     /// first.
     fn write_vip(&mut self, address: IpAddr, bits: u32) -> Result<(), String> {
-        let (word, mask) = vip_filter_bit(address);
-        let bit_is_set = self.vip_filter.store(word, self.vip_filter.load(word) | mask);
-        bit_is_set.then_some(()).ok_or_else(|| format!("VIP_FILTER ends before {word}"))?;
+        self.mark_address(address, FILTER_SERVED | FILTER_VIP)?;
         self.vips.insert(&VipKey { address: mapped(address) }, &bits)
+    }
+
+    /// Sets `FILTER_*` bits of an address: from now on the programs look at its packets.
+    fn mark_address(&self, address: IpAddr, bits: u64) -> Result<(), String> {
+        let (word, shift) = address_filter_place(address);
+        let is_set = self.address_filter.store(word, self.address_filter.load(word) | bits << shift);
+        is_set.then_some(()).ok_or_else(|| format!("ADDRESS_FILTER ends before {word}"))
+    }
+
+    /// Returns whether an address has `FILTER_*` bits.
+    pub fn has_marked(&self, address: IpAddr, bits: u64) -> bool {
+        let (word, shift) = address_filter_place(address);
+        self.address_filter.load(word) >> shift & bits == bits
+    }
+
+    /// Marks this node's addresses, at which NodePorts, SNAT replies and tunnel packets arrive.
+    pub fn mark_own(&self, addresses: impl IntoIterator<Item = IpAddr>) -> Result<(), String> {
+        addresses.into_iter().try_for_each(|address| self.mark_address(address, FILTER_SERVED))
+    }
+
+    /// Writes the address of a node, this one's own into the filter first.
+    fn write_peer(&mut self, address: IpAddr, bits: u32) -> Result<(), String> {
+        if bits & PEER_SELF != 0 {
+            self.mark_address(address, FILTER_SERVED)?;
+        }
+        self.peers.insert(&PeerKey { address: mapped(address) }, &bits)
     }
 
     fn write_range(&mut self, range: RangeAt) -> Result<(), String> {
@@ -110,17 +134,26 @@ impl Maps {
         Ok(())
     }
 
-    /// Sets the NODE_PORTS bits of frontends of an earlier agent: an earlier version may lack
-    /// NODE_PORTS.
-    pub fn mark_node_ports(&self) -> Result<(), OpenError> {
-        let mark = |port: u16, scope: u8, value: &Frontend| {
+    /// Sets the bits of an earlier agent's frontends and addresses in NODE_PORTS and ADDRESS_FILTER.
+    ///
+    /// An earlier version may lack these maps. Its entries serve on, so the bits come before the
+    /// programs of this version.
+    pub fn mark_found(&self) -> Result<(), OpenError> {
+        let mark = |address: IpAddr, port: u16, scope: u8, value: &Frontend| {
             if may_be_on_node(port, scope, value) {
                 self.mark_node_port(port);
             }
-            true
+            self.mark_address(address, FILTER_SERVED).is_ok()
         };
-        self.of4.frontends.for_each(|key, value| mark(key.port, key.scope, &value))?;
-        self.of6.frontends.for_each(|key, value| mark(key.port, key.scope, &value))
+        let (of4, of6) = (&self.of4.frontends, &self.of6.frontends);
+        of4.for_each(|key, value| mark(key.address.to_ip(), key.port, key.scope, &value))?;
+        of6.for_each(|key, value| mark(key.address.to_ip(), key.port, key.scope, &value))?;
+        self.vips.for_each(|key, _| {
+            self.mark_address(unmapped(key.address), FILTER_SERVED | FILTER_VIP).is_ok()
+        })?;
+        self.peers.for_each(|key, bits| {
+            bits & PEER_SELF == 0 || self.mark_address(unmapped(key.address), FILTER_SERVED).is_ok()
+        })
     }
 
     fn mark_node_port(&self, port: u16) -> bool {
@@ -128,12 +161,15 @@ impl Maps {
         self.node_ports.store(word, self.node_ports.load(word) | mask)
     }
 
-    /// Writes or removes a frontend. The bit of its port comes first: from its first packet on, the
-    /// programs must tell the node's own connections from it.
+    /// Writes or removes a frontend. The bits of its port and its address come first: from its first
+    /// packet on, the programs must tell the node's own connections from it.
     fn write_frontend(&mut self, at: &FrontendAt, value: Option<&Frontend>) -> Result<(), String> {
         let port = at.address.port().to_be();
         if value.is_some_and(|value| may_be_on_node(port, at.scope, value)) && !self.mark_node_port(port) {
             return Err("NODE_PORTS has too few words".to_owned());
+        }
+        if value.is_some() {
+            self.mark_address(at.address.ip(), FILTER_SERVED)?;
         }
         if let Some(key) = frontend_key::<Addr4>(at) {
             return write_or_remove(&mut self.of4.frontends, &key, value);

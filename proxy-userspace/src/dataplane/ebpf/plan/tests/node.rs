@@ -312,7 +312,7 @@ fn number(entry: BackendEntry) -> u8 {
 }
 
 fn expired(flow: &Flow<Addr4>, now: Duration) -> bool {
-    TIMEOUTS.expired(flow.state, flow.last_seen, seconds(now))
+    flow.has_expired(&TIMEOUTS, seconds(now))
 }
 
 fn seconds(now: Duration) -> u32 {

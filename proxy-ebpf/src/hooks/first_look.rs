@@ -1,0 +1,75 @@
+//! The first look at a packet: most packets have nothing to do with Services, and end here before they are
+//! parsed.
+//!
+//! Each question may be answered with "maybe" for a foreign packet, and never with "no" for one of ours.
+
+use proxy_common::way::FOU_PORT;
+
+use crate::header::{ETHERNET, Ports, protocol};
+use crate::maps::{config, observe};
+use crate::packet::ip::Header;
+use crate::packet::{Kind, Packet};
+use crate::select::{node_flow, vip};
+
+/// Whether a packet that came in over an uplink may be for a Service, for this node, or a tunnel packet for
+/// one of its pods.
+#[inline(always)]
+pub fn may_be_for_us<P: Packet, F: Header>(packet: &P) -> bool {
+    ask_destination::<P, F>(packet, |destination, protocol| {
+        vip::may_be_served::<F>(destination) || config::takes_ipip() && protocol == F::ENCAPSULATED
+    }) || config::has_outer_sources() && is_for_outer_source::<P, F>(*packet)
+}
+
+/// Whether a packet is for an outer source address that all nodes share: an ICMP error about a tunnel packet.
+///
+/// Not inlined: the program's own stack has no room for an IPv6 prefix.
+#[inline(never)]
+fn is_for_outer_source<P: Packet, F: Header>(packet: P) -> bool {
+    // The question about the length keeps LLVM from handing over the frame's bounds in place of the context,
+    // which the verifier refuses.
+    packet.has_bytes((ETHERNET + F::HEADER) as u32)
+        && ask_destination::<P, F>(&packet, |destination, _| F::is_outer_source(destination))
+}
+
+/// Whether a packet may be for a Service's address.
+#[inline(always)]
+pub fn may_be_for_vip<P: Packet, F: Header>(packet: &P) -> bool {
+    ask_destination::<P, F>(packet, |destination, _| vip::may_be_vip::<F>(destination))
+}
+
+/// Whether a packet of a pod may be for a Service, or may end an exchange with one: datagrams that a pod now
+/// sends to the backend itself.
+#[inline(always)]
+pub fn may_be_request<P: Packet, F: Header>(packet: &P) -> bool {
+    let Some((protocol, ports)) = F::peek_ports(packet, ETHERNET) else {
+        return true;
+    };
+    ask_destination::<P, F>(packet, |destination, _| vip::may_be_served::<F>(destination))
+        || protocol == protocol::UDP && observe::has_served(ports.destination)
+}
+
+/// Whether a packet that leaves may be a backend's reply, one of this node's own at a NodePort's number, or a
+/// tunnel packet.
+#[inline(always)]
+pub fn may_be_reply<P: Packet, F: Header>(packet: &P) -> bool {
+    let Some((protocol, Ports { source, destination })) = F::peek_ports(packet, ETHERNET) else {
+        return true;
+    };
+    // A pod that takes off the outer header answers from the Service's port.
+    let may_be_special =
+        if protocol == protocol::TCP { config::pods_decapsulate() } else { destination == FOU_PORT.to_be() };
+    may_be_special || observe::has_served(source) || node_flow::may_be_node_port(source)
+}
+
+/// Asks about the destination and the protocol field of a packet's IP header. One without them is not ours.
+#[inline(always)]
+fn ask_destination<P: Packet, F: Header>(packet: &P, ask: impl Fn(&F::Address, u8) -> bool) -> bool {
+    match F::peek_destination(packet, ETHERNET, &ask) {
+        Some(answer) => answer,
+        None if P::KIND == Kind::Xdp => false,
+        None => {
+            packet.pull(ETHERNET + F::HEADER);
+            F::peek_destination(packet, ETHERNET, ask).unwrap_or(false)
+        }
+    }
+}
