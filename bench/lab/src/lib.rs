@@ -23,6 +23,7 @@ pub mod capture;
 pub mod cluster;
 pub mod container;
 pub mod demo;
+mod etcd;
 pub mod frame;
 pub mod kube_proxy;
 pub mod kubernetes;

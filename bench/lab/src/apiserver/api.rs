@@ -14,7 +14,7 @@ use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::programs::ETCD;
+use crate::etcd::ETCD;
 use crate::net::Namespace;
 
 /// The bed's name as an owner of fields.

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 
+use crate::etcd;
 use crate::net::Namespace;
 use crate::process::Process;
 use crate::topology::Bed;
@@ -152,7 +153,7 @@ impl ApiServer {
 
     /// Starts etcd; the API server waits for it by itself.
     pub fn start_etcd(&mut self) -> Result<()> {
-        let arguments = Programs::etcd_arguments(&self.directory.join("etcd"));
+        let arguments = etcd::arguments(&self.directory.join("etcd"));
         let log = self.directory.join("etcd.log");
         self.etcd = Some(Process::start(&self.namespace, self.programs.etcd(), arguments, &log)?);
         Ok(())

@@ -8,12 +8,10 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::credentials::Credentials;
+use crate::etcd::ETCD;
 
 /// The variable with the folder's path, by envtest's convention.
 const ASSETS: &str = "KUBEBUILDER_ASSETS";
-/// The address of etcd for its clients.
-pub(super) const ETCD: &str = "http://127.0.0.1:2379";
-const ETCD_PEER: &str = "http://127.0.0.1:2380";
 /// The range of the ClusterIPs that [`Service`](crate::manifests::Service) gives out.
 const CLUSTER_IPS: &str = "10.96.0.0/16,2001:db8:5::/108";
 
@@ -68,23 +66,6 @@ impl Programs {
             ("endpoint-reconciler-type", "none".to_owned()),
             // Otherwise a stopping server waits a minute for its watches.
             ("shutdown-watch-termination-grace-period", "2s".to_owned()),
-        ]
-        .map(|(flag, value)| format!("--{flag}={value}"))
-        .to_vec()
-    }
-
-    /// Returns etcd's arguments: one member, which need not survive a power failure.
-    pub(super) fn etcd_arguments(data: &Path) -> Vec<String> {
-        [
-            ("name", "etcd"),
-            ("data-dir", &data.display().to_string()),
-            ("listen-client-urls", ETCD),
-            ("advertise-client-urls", ETCD),
-            ("listen-peer-urls", ETCD_PEER),
-            ("initial-advertise-peer-urls", ETCD_PEER),
-            ("initial-cluster", &format!("etcd={ETCD_PEER}")),
-            ("unsafe-no-fsync", "true"),
-            ("log-level", "warn"),
         ]
         .map(|(flag, value)| format!("--{flag}={value}"))
         .to_vec()

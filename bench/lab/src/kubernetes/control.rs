@@ -8,16 +8,14 @@ use super::credentials::Credentials;
 use super::machine::Program;
 use super::plan::{API_PORT, CONTROL, PODS, Plan, SERVICES};
 use super::programs::Assets;
-
-const ETCD: &str = "http://127.0.0.1:2379";
-const ETCD_PEER: &str = "http://127.0.0.1:2380";
+use crate::etcd::{self, ETCD, flags};
 
 /// Returns the programs of the control plane.
 pub(super) fn programs(directory: &Path, credentials: &Credentials, assets: &Assets) -> Result<Vec<Program>> {
     let user = |name: &str| credentials.component(name, name, CONTROL);
     let (controller, scheduler) = (user("system:kube-controller-manager")?, user("system:kube-scheduler")?);
     Ok(vec![
-        program(assets, "etcd", etcd(&directory.join("etcd")))?,
+        program(assets, "etcd", etcd::arguments(&directory.join("etcd")))?,
         program(assets, "kube-apiserver", server(credentials))?,
         program(assets, "kube-controller-manager", controllers(credentials, &controller))?,
         program(
@@ -36,26 +34,6 @@ pub(super) fn program(assets: &Assets, name: &str, arguments: Vec<String>) -> Re
         arguments,
         search_path: assets.search_path(),
     })
-}
-
-/// Returns flags as arguments.
-pub(super) fn flags(flags: &[(&str, &str)]) -> Vec<String> {
-    flags.iter().map(|(flag, value)| format!("--{flag}={value}")).collect()
-}
-
-fn etcd(data: &Path) -> Vec<String> {
-    flags(&[
-        ("name", "etcd"),
-        ("data-dir", &data.display().to_string()),
-        ("listen-client-urls", ETCD),
-        ("advertise-client-urls", ETCD),
-        ("listen-peer-urls", ETCD_PEER),
-        ("initial-advertise-peer-urls", ETCD_PEER),
-        ("initial-cluster", &format!("etcd={ETCD_PEER}")),
-        // The data need not survive a power failure.
-        ("unsafe-no-fsync", "true"),
-        ("log-level", "warn"),
-    ])
 }
 
 fn server(credentials: &Credentials) -> Vec<String> {

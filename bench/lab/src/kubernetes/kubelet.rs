@@ -8,11 +8,12 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::containerd::SOCKET;
-use super::control::{flags, program};
+use super::control::program;
 use super::credentials::Credentials;
 use super::machine::Program;
 use super::plan::{DNS, PODS, Plan, node_name};
 use super::programs::Assets;
+use crate::etcd::flags;
 
 /// Writes the configuration of node `number`'s kubelet and returns the program.
 pub(super) fn configure(
