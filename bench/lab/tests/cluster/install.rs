@@ -43,8 +43,7 @@ fn an_agent_that_cannot_serve_is_not_ready_and_stops_the_update_at_one_node() {
     kubectl.run(&["-n", "kube-system", "patch", "daemonset/millrace", "-p", &patch.to_string()]).unwrap();
     let status = wait("the update's first node", UPDATE_LIMIT, || stopped(&kubectl));
     let reason = wait("the reason", UPDATE_LIMIT, || described_reason(&kubectl));
-    kubectl.run(&["-n", "kube-system", "rollout", "undo", "daemonset/millrace"]).unwrap();
-    wait_for_agents(&kubectl).unwrap();
+    roll_agents(&kubectl, "undo").unwrap();
     assert_eq!(status.unwrap()["numberUnavailable"], 1);
     let reason = reason.unwrap();
     assert!(reason.contains("source-listed") && reason.contains("6444"), "{reason}");
@@ -52,9 +51,7 @@ fn an_agent_that_cannot_serve_is_not_ready_and_stops_the_update_at_one_node() {
 
 /// Returns the line of `kubectl describe` that says why an agent is not ready.
 fn described_reason(kubectl: &Kubectl) -> Result<String> {
-    let label = "app.kubernetes.io/name=millrace";
-    let pods = kubectl.json(&["--namespace", "kube-system", "get", "pods", "--selector", label])?;
-    let pods = pods["items"].as_array().cloned().unwrap_or_default();
+    let pods = agents(kubectl)?;
     let waiting = pods.iter().find(|pod| pod["status"]["containerStatuses"][0]["ready"] == false);
     let name = waiting.and_then(|pod| pod["metadata"]["name"].as_str()).context("all agents are ready")?;
     // For several pods, kubectl leaves the Events out.
@@ -62,6 +59,19 @@ fn described_reason(kubectl: &Kubectl) -> Result<String> {
     let line =
         text.lines().find(|line| line.contains("Unhealthy") && line.contains("this node is not ready"));
     Ok(line.context("no event says why")?.trim().to_owned())
+}
+
+/// Returns the agents' pods.
+fn agents(kubectl: &Kubectl) -> Result<Vec<Value>> {
+    let label = "app.kubernetes.io/name=millrace";
+    let pods = kubectl.json(&["--namespace", "kube-system", "get", "pods", "--selector", label])?;
+    Ok(pods["items"].as_array().cloned().unwrap_or_default())
+}
+
+/// Rolls the agents out anew, by `restart` or `undo`, and waits for them.
+pub fn roll_agents(kubectl: &Kubectl, how: &str) -> Result<()> {
+    kubectl.run(&["-n", "kube-system", "rollout", how, "daemonset/millrace"])?;
+    wait_for_agents(kubectl)
 }
 
 /// Waits until all agents are of the newest version, and have been ready for as long as an update asks.
@@ -76,9 +86,7 @@ fn stopped(kubectl: &Kubectl) -> Result<Value> {
     ensure!(status["observedGeneration"] == found["metadata"]["generation"], "not yet observed");
     ensure!(status["updatedNumberScheduled"] == 1, "{status}");
     ensure!(status["numberReady"] == NODES - 1, "{status}");
-    let label = "app.kubernetes.io/name=millrace";
-    let pods = kubectl.json(&["--namespace", "kube-system", "get", "pods", "--selector", label])?;
-    let pods = pods["items"].as_array().cloned().unwrap_or_default();
+    let pods = agents(kubectl)?;
     let is_waiting = |pod: &&Value| {
         pod["status"]["phase"] == "Running" && pod["status"]["containerStatuses"][0]["ready"] == false
     };

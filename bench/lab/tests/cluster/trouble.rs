@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::clients::{Client, Protocol};
 use super::fixture::{CHANGE_LIMIT, NODES, PODS_LIMIT, Service, proxy, roll_out, shared, wait_for_pods};
-use super::install::wait_for_agents;
+use super::install::{roll_agents, wait_for_agents};
 use super::objects::{backend_on, backends, service};
 use super::storm::{Held, Storm};
 
@@ -110,8 +110,7 @@ fn no_connection_is_lost_whatever_happens_to_the_cluster() {
     kubectl.run(&["rollout", "restart", "deployment/moved"]).unwrap();
     roll_out(&kubectl, "deployment/moved").unwrap();
     step("rolling update of the agents");
-    kubectl.run(&["-n", "kube-system", "rollout", "restart", "daemonset/millrace"]).unwrap();
-    wait_for_agents(&kubectl).unwrap();
+    roll_agents(&kubectl, "restart").unwrap();
     step("kill -9 of all agents");
     kill_agents(&cluster).unwrap();
     wait_for_agents(&kubectl).unwrap();

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::clients::{Client, Protocol};
 use super::fixture::{CHANGE_LIMIT, NODES, Service, proxy, roll_out, shared, wait_for_pods};
-use super::install::wait_for_agents;
+use super::install::{roll_agents, wait_for_agents};
 use super::load::Load;
 use super::objects::{backends, service};
 
@@ -66,7 +66,6 @@ fn an_update_of_the_agents_loses_no_request() {
     // Agents that are not yet available would all be replaced at once.
     wait_for_agents(&kubectl).unwrap();
     let load = start_load(&cluster, &service);
-    kubectl.run(&["-n", "kube-system", "rollout", "restart", "daemonset/millrace"]).unwrap();
-    wait_for_agents(&kubectl).unwrap();
+    roll_agents(&kubectl, "restart").unwrap();
     assert_nothing_lost(load);
 }

@@ -1,15 +1,22 @@
 //! An upgrade from a version with another map layout, and the way back, under load.
 
-use millrace_lab::kubernetes::{Kubectl, Proxy};
+use std::net::SocketAddr;
+
+use anyhow::ensure;
+use millrace_lab::kubernetes::{Kubectl, Proxy, wait};
+use millrace_lab::net::Namespace;
 use serde_json::json;
 
-use super::fixture::{proxy, shared};
-use super::install::wait_for_agents;
+use super::fixture::{CHANGE_LIMIT, proxy, shared};
+use super::install::{roll_agents, wait_for_agents};
 use super::storm::{Held, Storm};
 use super::trouble::{HELD, put_steady};
 
 /// The image of the former version, with map layout 3. xtask makes it with `--long`.
 const FORMER: &str = "docker.io/library/millrace:former";
+
+/// Short connections that show that all targets are served.
+const ENOUGH: usize = 1000;
 
 /// Gives the DaemonSet what differs in the former version: image, rights, and readiness probe.
 fn install_former(kubectl: &Kubectl) {
@@ -29,11 +36,6 @@ fn install_former(kubectl: &Kubectl) {
     wait_for_agents(kubectl).unwrap();
 }
 
-fn undo(kubectl: &Kubectl) {
-    kubectl.run(&["-n", "kube-system", "rollout", "undo", "daemonset/millrace"]).unwrap();
-    wait_for_agents(kubectl).unwrap();
-}
-
 #[test]
 fn an_upgrade_over_map_layouts_cuts_nothing_and_a_rollback_is_survived() {
     if proxy() != Proxy::Millrace || std::env::var_os("MILLRACE_LONG").is_none() {
@@ -47,7 +49,7 @@ fn an_upgrade_over_map_layouts_cuts_nothing_and_a_rollback_is_survived() {
 
     let held = Held::open(&namespace, targets.clone(), HELD).unwrap();
     let storm = Storm::start(&namespace, targets.clone());
-    undo(&kubectl);
+    roll_agents(&kubectl, "undo").unwrap();
     let made = storm.made();
     assert_eq!(storm.end().unwrap(), [""; 0], "of {made}, upward");
     let kept = held.end().unwrap();
@@ -56,19 +58,24 @@ fn an_upgrade_over_map_layouts_cuts_nothing_and_a_rollback_is_survived() {
 
     let held = Held::open(&namespace, targets.clone(), HELD).unwrap();
     let storm = Storm::start(&namespace, targets.clone());
-    undo(&kubectl);
+    roll_agents(&kubectl, "undo").unwrap();
     let made = storm.made();
     let failures = storm.end().unwrap();
     println!("back: {} of {made} short connections failed: {failures:?}", failures.len());
     println!("back: {:?} of {} long connections kept", held.end_counting(), HELD * targets.len());
 
     // The former version serves, and so does the newer one after it.
-    for direction in ["former", "newer"] {
-        let storm = Storm::start(&namespace, targets.clone());
-        std::thread::sleep(std::time::Duration::from_secs(2));
-        assert_eq!(storm.end().unwrap(), [""; 0], "{direction}");
-        if direction == "former" {
-            undo(&kubectl);
-        }
-    }
+    assert_serves(&namespace, &targets);
+    roll_agents(&kubectl, "undo").unwrap();
+    assert_serves(&namespace, &targets);
+}
+
+fn assert_serves(namespace: &Namespace, targets: &[SocketAddr]) {
+    let storm = Storm::start(namespace, targets.to_vec());
+    let enough = wait("short connections", CHANGE_LIMIT, || {
+        ensure!(storm.made() >= ENOUGH || storm.has_ended(), "only {} were made", storm.made());
+        Ok(())
+    });
+    assert_eq!(storm.end().unwrap(), [""; 0]);
+    enough.unwrap();
 }
