@@ -1,13 +1,13 @@
 //! The image of a former version, for the test of upgrades.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
+use super::images;
 use crate::command;
-use crate::image::{self, Arch, Config, File, Image, Layer, PROGRAM_PATH, Profile};
+use crate::image::{self, Arch, File, PROGRAM_PATH, Profile};
 use crate::workspace::Workspace;
 
 /// The last commit with map layout 3.
@@ -29,13 +29,7 @@ pub fn ensure(workspace: &Workspace) -> Result<PathBuf> {
     }
     let former = Workspace { root, cache: workspace.cache.clone() };
     let program = image::program(&former, Arch::Amd64, Profile::Quick)?;
-    let layer = Layer::pack(&BTreeMap::from([(PROGRAM_PATH.to_owned(), File::program(&program)?)]))?;
-    let config = Config {
-        entry_point: vec![format!("/{PROGRAM_PATH}")],
-        created: "1970-01-01T00:00:00Z".to_owned(),
-        ..Config::default()
-    };
-    let bytes = image::pack(&[NAME], &Image::new(Arch::Amd64, &config, vec![layer]), &[])?.bytes;
-    fs::write(&archive, bytes).with_context(|| format!("can't write {}", archive.display()))?;
+    let files = BTreeMap::from([(PROGRAM_PATH.to_owned(), File::program(&program)?)]);
+    images::write(&archive, &[NAME], &files, &[&format!("/{PROGRAM_PATH}")])?;
     Ok(archive)
 }

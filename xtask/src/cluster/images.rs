@@ -77,16 +77,7 @@ fn pack_shell(
         for (path, source) in setup::agnhost_data(workspace)? {
             files.insert(path, File::Data(fs::read(source)?));
         }
-        let config = Config {
-            entry_point: vec!["/agnhost".to_owned()],
-            arguments: vec!["pause".to_owned()],
-            created: CREATED.to_owned(),
-            environment: vec!["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()],
-            ..Config::default()
-        };
-        let image = Image::new(Arch::Amd64, &config, vec![Layer::pack(&files)?]);
-        let bytes = image::pack(names, &image, &[])?.bytes;
-        fs::write(archive, bytes).with_context(|| format!("can't write {}", archive.display()))?;
+        write(archive, names, &files, &["/agnhost", "pause"])?;
     }
     Ok(archive.to_path_buf())
 }
@@ -96,18 +87,30 @@ fn pack(archive: &Path, names: &[&str], program: &Path, arguments: &[&str]) -> R
     let changed = |path: &Path| fs::metadata(path).and_then(|found| found.modified()).ok();
     let packed = changed(archive);
     if packed.is_none() || changed(program) >= packed {
-        let layer = Layer::pack(&BTreeMap::from([("program".to_owned(), File::program(program)?)]))?;
-        let config = Config {
-            entry_point: vec!["/program".to_owned()],
-            arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
-            created: CREATED.to_owned(),
-            ..Config::default()
-        };
-        let image = Image::new(Arch::Amd64, &config, vec![layer]);
-        let bytes = image::pack(names, &image, &[])?.bytes;
-        fs::write(archive, bytes).with_context(|| format!("can't write {}", archive.display()))?;
+        let files = BTreeMap::from([("program".to_owned(), File::program(program)?)]);
+        write(archive, names, &files, &[&["/program"], arguments].concat())?;
     }
     Ok(archive.to_path_buf())
+}
+
+/// Writes the archive of an image of these files. `words` are the entry point and its arguments.
+pub(super) fn write(
+    archive: &Path,
+    names: &[&str],
+    files: &BTreeMap<String, File>,
+    words: &[&str],
+) -> Result<()> {
+    let mut words = words.iter().map(|word| (*word).to_owned());
+    let config = Config {
+        entry_point: words.next().into_iter().collect(),
+        arguments: words.collect(),
+        environment: vec![image::PATH.to_owned()],
+        created: CREATED.to_owned(),
+        ..Config::default()
+    };
+    let image = Image::new(Arch::Amd64, &config, vec![Layer::pack(files)?]);
+    let bytes = image::pack(names, &image, &[])?.bytes;
+    fs::write(archive, bytes).with_context(|| format!("can't write {}", archive.display()))
 }
 
 fn build_pause(workspace: &Workspace, program: &Path) -> Result<()> {

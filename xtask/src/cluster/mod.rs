@@ -63,9 +63,7 @@ pub fn add_assets(
     let programs = setup::ensure_cluster_programs(workspace)?;
     let mut images = images::ensure(workspace, variant, &programs)?;
     images.extend(more_images);
-    command.env(PROGRAMS, env::join_paths(programs)?).env(IMAGES, env::join_paths(images)?);
-    command.env(STATE, state(workspace));
-    Ok(())
+    set_variables(workspace, programs, images, command)
 }
 
 /// Sets the variables for a command that runs Kubernetes' specs.
@@ -73,7 +71,17 @@ fn add_e2e_assets(workspace: &Workspace, command: &mut Command) -> Result<()> {
     let mut programs = setup::ensure_cluster_programs(workspace)?;
     programs.extend(setup::ensure_e2e_programs(workspace)?);
     let images = images::ensure_e2e(workspace, &programs)?;
+    set_variables(workspace, programs, images, command)
+}
+
+fn set_variables(
+    workspace: &Workspace,
+    programs: Vec<PathBuf>,
+    images: Vec<PathBuf>,
+    command: &mut Command,
+) -> Result<()> {
     command.env(PROGRAMS, env::join_paths(programs)?).env(IMAGES, env::join_paths(images)?);
+    command.env(STATE, state(workspace));
     Ok(())
 }
 

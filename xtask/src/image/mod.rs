@@ -36,7 +36,7 @@ pub const PROGRAM_PATH: &str = "usr/local/bin/millrace";
 /// Where Debian has licences.
 const LICENCES_PATH: &str = "usr/share/doc/millrace/copyright";
 /// That of Debian's images. `kubectl exec` looks for programs there.
-const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const DESCRIPTION: &str = "A service proxy for Kubernetes on XDP and TC";
 
 /// Arguments of `cargo xtask image`.

@@ -9,8 +9,7 @@ use anyhow::{Context, Result};
 use serde_json::{Map, Value, json};
 
 use super::render::at;
-use crate::command;
-use crate::setup::{KUBERNETES, version_of};
+use crate::setup::KUBERNETES;
 use crate::workspace::Workspace;
 
 const PREFIX: &str = "#/definitions/";
@@ -22,16 +21,9 @@ const LOOSE: [(&str, &[&str]); 2] = [
 
 /// Returns the folder in the cache with a schema for each kind, under the name by which kubeconform looks for it.
 pub fn ensure(workspace: &Workspace) -> Result<PathBuf> {
-    let module = fs::read_to_string(workspace.root.join(KUBERNETES.folder).join("go.mod"))?;
-    let release = version_of(&module, "k8s.io/kubernetes").context("no release of Kubernetes in go.mod")?;
-    let folder = workspace.cache.join(format!("schemas-{}", release.trim_start_matches('v')));
+    let folder = KUBERNETES.cached(workspace, "schemas")?;
     if !folder.join("daemonset-apps-v1.json").is_file() {
-        let mut go = workspace.command("go");
-        go.current_dir(workspace.root.join(KUBERNETES.folder));
-        let source = command::output(go.args(["mod", "download", "-json", "k8s.io/kubernetes"]))?;
-        let source: Value = serde_json::from_str(&source)?;
-        let source = at(&source, "/Dir").as_str().context("Go has no sources of Kubernetes")?;
-        let document = fs::read(Path::new(source).join("api/openapi-spec/swagger.json"))?;
+        let document = fs::read(KUBERNETES.source(workspace)?.join("api/openapi-spec/swagger.json"))?;
         write(&serde_json::from_slice(&document)?, &folder).context("can't write the schemas")?;
     }
     Ok(folder)

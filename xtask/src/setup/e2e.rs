@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use serde_json::Value;
 
 use super::apiserver::KUBERNETES;
 use super::go::{Module, Program, check_go, ensure_built, link_flags, missing_program, put_in_place};
@@ -37,8 +36,7 @@ fn build(workspace: &Workspace, folder: &Path) -> Result<()> {
         let builds: [(&[&str], Program); 3] =
             [(&["build"], GINKGO), (&["build"], REGRESSION), (&["test", "-c"], SPECS)];
         for (words, (package, _, name)) in builds {
-            let mut go = workspace.command("go");
-            go.current_dir(workspace.root.join(KUBERNETES.folder)).env("CGO_ENABLED", "0");
+            let mut go = KUBERNETES.go(workspace);
             go.args(words).args(["-trimpath", "-ldflags", &link_flags(&release), "-o"]);
             command::run(go.arg(partial.join(name)).arg(package))?;
         }
@@ -48,11 +46,6 @@ fn build(workspace: &Workspace, folder: &Path) -> Result<()> {
 
 /// Returns the files that agnhost reads in its image, with their paths there: a certificate and its key.
 pub fn agnhost_data(workspace: &Workspace) -> Result<Vec<(String, PathBuf)>> {
-    let mut go = workspace.command("go");
-    go.current_dir(workspace.root.join(KUBERNETES.folder));
-    let source = command::output(go.args(["mod", "download", "-json", "k8s.io/kubernetes"]))?;
-    let source: Value = serde_json::from_str(&source)?;
-    let source = source.get("Dir").and_then(Value::as_str).context("Go has no sources of Kubernetes")?;
-    let porter = Path::new(source).join("test/images/agnhost/porter");
+    let porter = KUBERNETES.source(workspace)?.join("test/images/agnhost/porter");
     Ok(["localhost.crt", "localhost.key"].map(|name| (name.to_owned(), porter.join(name))).to_vec())
 }

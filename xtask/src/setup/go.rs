@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
 use crate::command;
 use crate::workspace::Workspace;
@@ -31,8 +33,24 @@ impl Module {
         Ok((text, release))
     }
 
+    /// Returns a call of Go in the module. Its programs are static.
+    pub(super) fn go(self, workspace: &Workspace) -> Command {
+        let mut go = workspace.command("go");
+        go.current_dir(workspace.root.join(self.folder)).env("CGO_ENABLED", "0");
+        go
+    }
+
+    /// Returns the folder with the sources of the required module. Go has them in its cache.
+    pub fn source(self, workspace: &Workspace) -> Result<PathBuf> {
+        let mut go = self.go(workspace);
+        let found = command::output(go.args(["mod", "download", "-json", self.release_of]))?;
+        let found: Value = serde_json::from_str(&found)?;
+        let folder = found.get("Dir").and_then(Value::as_str);
+        folder.map(PathBuf::from).with_context(|| format!("Go has no sources of {}", self.release_of))
+    }
+
     /// Returns the folder of programs in the cache, which need not exist.
-    pub(super) fn cached(self, workspace: &Workspace, name: &str) -> Result<PathBuf> {
+    pub fn cached(self, workspace: &Workspace, name: &str) -> Result<PathBuf> {
         let (_, release) = self.read(workspace)?;
         Ok(workspace.cache.join(format!("{name}-{}", release.trim_start_matches('v'))))
     }
@@ -87,8 +105,7 @@ fn build(
 ) -> Result<()> {
     eprintln!("building {} {release}; the first build takes up to a quarter of an hour", names(programs));
     put_in_place(folder, |partial| {
-        let mut go = workspace.command("go");
-        go.current_dir(workspace.root.join(module.folder)).env("CGO_ENABLED", "0");
+        let mut go = module.go(workspace);
         go.args(["build", "-trimpath", "-ldflags", &link_flags(release), "-o"]).arg(partial);
         command::run(go.args(programs.iter().map(|(package, _, _)| package)))?;
         programs.iter().filter(|(_, built, name)| built != name).try_for_each(|(_, built, name)| {
@@ -123,7 +140,7 @@ pub(super) fn link_flags(release: &str) -> String {
 }
 
 /// Returns the version of a module that a go.mod requires.
-pub fn version_of<'a>(module: &'a str, path: &str) -> Option<&'a str> {
+pub(super) fn version_of<'a>(module: &'a str, path: &str) -> Option<&'a str> {
     module.lines().find_map(|line| {
         let mut words = line.trim().trim_start_matches("require ").split_whitespace();
         (words.next() == Some(path)).then(|| words.next()).flatten().filter(|word| word.starts_with('v'))
@@ -131,7 +148,7 @@ pub fn version_of<'a>(module: &'a str, path: &str) -> Option<&'a str> {
 }
 
 /// Returns the leading numbers of a version, such as 1.26.8 of `1.26.8-something`.
-pub(super) fn numbers(version: &str) -> Vec<u32> {
+fn numbers(version: &str) -> Vec<u32> {
     let parts = version.split('.');
     let digits = |part: &str| part.split(|c: char| !c.is_ascii_digit()).next().map(str::to_owned);
     parts.map_while(|part| digits(part)?.parse().ok()).collect()

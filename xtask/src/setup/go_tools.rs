@@ -2,58 +2,50 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 
-use super::go::{numbers, put_in_place, version_of};
+use super::go::{Module, Program, check_go, missing_program, put_in_place};
 use crate::command;
 use crate::workspace::Workspace;
 
-const MODULE: &str = "xtask/tools";
-/// Each program, its module and its package, the quickest to build first.
-const PROGRAMS: [(&str, &str, &str); 3] = [
-    ("kubeconform", "github.com/yannh/kubeconform", "github.com/yannh/kubeconform/cmd/kubeconform"),
-    ("kustomize", "sigs.k8s.io/kustomize/kustomize/v5", "sigs.k8s.io/kustomize/kustomize/v5"),
-    ("helm", "helm.sh/helm/v4", "helm.sh/helm/v4/cmd/helm"),
+const FOLDER: &str = "xtask/tools";
+/// The programs, the quickest to build first.
+const PROGRAMS: [Program; 3] = [
+    ("github.com/yannh/kubeconform/cmd/kubeconform", "kubeconform", "kubeconform"),
+    ("sigs.k8s.io/kustomize/kustomize/v5", "kustomize", "kustomize"),
+    ("helm.sh/helm/v4/cmd/helm", "helm", "helm"),
+];
+/// The module of each.
+const MODULES: [Module; 3] = [
+    Module { folder: FOLDER, release_of: "github.com/yannh/kubeconform" },
+    Module { folder: FOLDER, release_of: "sigs.k8s.io/kustomize/kustomize/v5" },
+    Module { folder: FOLDER, release_of: "helm.sh/helm/v4" },
 ];
 
 /// Returns the folder in the cache with the three programs. Go builds them there if they are missing.
 pub fn ensure_manifest_tools(workspace: &Workspace) -> Result<PathBuf> {
-    let path = workspace.root.join(MODULE).join("go.mod");
-    let module = std::fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
-    let versions = PROGRAMS.iter().map(|(program, required, _)| {
-        let version = version_of(&module, required);
-        let version = version.with_context(|| format!("{MODULE}/go.mod has no version of {required}"))?;
-        Ok(format!("{program}-{}", version.trim_start_matches('v')))
-    });
-    let versions: Vec<String> = versions.collect::<Result<_>>()?;
+    let mut versions = Vec::new();
+    let mut text = String::new();
+    for (module, (_, _, name)) in MODULES.iter().zip(PROGRAMS) {
+        let release;
+        (text, release) = module.read(workspace)?;
+        versions.push(format!("{name}-{}", release.trim_start_matches('v')));
+    }
     let folder = workspace.cache.join(format!("manifest-tools-{}", versions.join("-")));
-    if PROGRAMS.iter().all(|(program, _, _)| folder.join(program).is_file()) {
+    if missing_program(&folder, &PROGRAMS).is_none() {
         return Ok(folder);
     }
-    check_go(workspace, &module)?;
+    check_go(workspace, &text, &PROGRAMS)?;
     eprintln!("building helm, kustomize and kubeconform; that takes minutes the first time");
     put_in_place(&folder, |partial| {
         // One after the other: each takes a gigabyte of memory.
-        PROGRAMS.iter().try_for_each(|(_, _, package)| {
-            let mut go = workspace.command("go");
-            go.current_dir(workspace.root.join(MODULE)).env("CGO_ENABLED", "0");
+        MODULES.iter().zip(PROGRAMS).try_for_each(|(module, (package, _, _))| {
+            let mut go = module.go(workspace);
             go.args(["build", "-p", "2", "-trimpath", "-ldflags", "-s -w", "-o"]).arg(partial);
             command::run(go.arg(package))
         })
     })?;
     Ok(folder)
-}
-
-fn check_go(workspace: &Workspace, module: &str) -> Result<()> {
-    let wanted = module.lines().find_map(|line| line.strip_prefix("go ")).unwrap_or_default().trim();
-    // Inside the module, Go would fetch the wanted version from the network, or fail.
-    let mut version = workspace.command("go");
-    let found = command::output(version.args(["env", "GOVERSION"]).current_dir("/"));
-    let found = found.unwrap_or_else(|_| "missing".to_owned());
-    if numbers(found.trim().trim_start_matches("go")) < numbers(wanted) {
-        bail!("helm, kustomize and kubeconform take Go {wanted} to build them, and `go` is {}", found.trim());
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -63,9 +55,8 @@ mod tests {
     #[test]
     fn each_program_has_a_version() {
         let workspace = Workspace::locate().unwrap();
-        let module = std::fs::read_to_string(workspace.root.join(MODULE).join("go.mod")).unwrap();
-        for (program, required, _) in PROGRAMS {
-            assert!(version_of(&module, required).is_some(), "{program}");
+        for module in MODULES {
+            assert!(module.read(&workspace).is_ok(), "{module:?}");
         }
     }
 }

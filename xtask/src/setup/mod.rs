@@ -15,7 +15,6 @@ pub use apiserver::{ASSETS, KUBE_PROXY, KUBERNETES, ensure_apiserver, ensure_kub
 pub use cluster::{ensure_cluster_programs, missing_cluster_program};
 pub use debian::is_root;
 pub use e2e::{agnhost_data, ensure_e2e_programs};
-pub use go::version_of;
 pub use go_tools::ensure_manifest_tools;
 pub use mounts::BPFFS;
 pub use tools::{ZIG, zig};
