@@ -160,6 +160,12 @@ mod tests {
         let mut archive = Vec::new();
         flate2::read::GzDecoder::new(layer.blob.bytes.as_slice()).read_to_end(&mut archive).unwrap();
         assert_eq!(layer.diff_id, blob::digest(&archive));
+        // RFC 1952, section 2.3: the flags say that there is no name, then come four bytes of a time.
+        assert_eq!(
+            layer.blob.bytes.get(3..8),
+            Some([0; 5].as_slice()),
+            "the compression has no name and no time"
+        );
         let mut found = Vec::new();
         for entry in tar::Archive::new(archive.as_slice()).entries().unwrap() {
             let entry = entry.unwrap();

@@ -1,5 +1,6 @@
 //! Container images, without Docker: a static program, packed so that every runtime takes it.
 
+mod again;
 mod archive;
 mod binary;
 mod blob;
@@ -16,7 +17,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use self::archive::{Artifact, pack_all};
@@ -51,6 +52,9 @@ pub struct Args {
     /// Folder for the archives [default: target/image]
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
+    /// Build each image once more, from a clone of the last commit, and fail if its digest differs
+    #[arg(long)]
+    again: bool,
 }
 
 /// The values of `--arch`.
@@ -118,10 +122,7 @@ impl Assembled {
 pub fn image(workspace: &Workspace, args: &Args) -> Result<()> {
     let folder = args.output.clone().unwrap_or_else(|| workspace.target().join("image"));
     for variant in args.variant.list() {
-        match args.arch.list() {
-            [arch] => show(&build(workspace, *arch, *variant, Profile::Shipped, &folder)?)?,
-            archs => build_all(workspace, archs, *variant, &folder)?.iter().try_for_each(show)?,
-        }
+        build_all(workspace, args, *variant, &folder)?;
     }
     Ok(())
 }
@@ -140,25 +141,41 @@ pub fn build(
     profile: Profile,
     folder: &Path,
 ) -> Result<Built> {
-    save(&assemble(workspace, arch, variant, profile)?, arch, variant, folder)
+    let source = Source::read(workspace)?;
+    save(&assemble(workspace, &source, arch, variant, profile)?, arch, variant, folder)
 }
 
-/// Builds the image of several architectures: an archive for each, and one with all.
-fn build_all(workspace: &Workspace, archs: &[Arch], variant: Variant, folder: &Path) -> Result<Vec<Built>> {
-    let mut built = Vec::new();
+/// Builds the images of architectures: an archive for each, and one with all if there are several.
+fn build_all(workspace: &Workspace, args: &Args, variant: Variant, folder: &Path) -> Result<()> {
+    // Commits may come during a build.
+    let source = Source::read(workspace)?;
+    if args.again && source.is_dirty() {
+        bail!("files differ from the last commit, which --again builds anew; commit them first");
+    }
     let mut assembled = Vec::new();
-    for arch in archs {
-        let one = assemble(workspace, *arch, variant, Profile::Shipped)?;
-        built.push(save(&one, *arch, variant, folder)?);
+    for arch in args.arch.list() {
+        let one = assemble(workspace, &source, *arch, variant, Profile::Shipped)?;
+        let built = save(&one, *arch, variant, folder)?;
+        show(&built)?;
+        if args.again {
+            again::check(workspace, &source, *arch, variant, &built)?;
+        }
         assembled.push((*arch, one));
     }
-    built.push(save_all(&assembled, variant, folder)?);
-    Ok(built)
+    if assembled.len() > 1 {
+        show(&save_all(&assembled, variant, folder)?)?;
+    }
+    Ok(())
 }
 
-fn assemble(workspace: &Workspace, arch: Arch, variant: Variant, profile: Profile) -> Result<Assembled> {
+fn assemble(
+    workspace: &Workspace,
+    source: &Source,
+    arch: Arch,
+    variant: Variant,
+    profile: Profile,
+) -> Result<Assembled> {
     setup::ensure(workspace, &[Need::Build, Need::Image])?;
-    let source = Source::read(workspace)?;
     let binary = binary::build(workspace, arch, profile)?;
     let nft = match variant {
         Variant::Ebpf => Nft::default(),
@@ -168,7 +185,7 @@ fn assemble(workspace: &Workspace, arch: Arch, variant: Variant, profile: Profil
     let licences = File::Data(licences::text(workspace, &crates)?.into_bytes());
     let program = File::program(&binary.program)?;
     let program = BTreeMap::from([(PROGRAM_PATH.to_owned(), program), (LICENCES_PATH.to_owned(), licences)]);
-    let sbom = sbom::write(workspace, arch, &source, crates, &nft.packages)?;
+    let sbom = sbom::write(workspace, arch, source, crates, &nft.packages)?;
     let mut layers = vec![Layer::pack(&program)?];
     if !nft.files.is_empty() {
         layers.push(Layer::pack(&nft.files)?);
@@ -177,7 +194,7 @@ fn assemble(workspace: &Workspace, arch: Arch, variant: Variant, profile: Profil
         entry_point: vec![PROGRAM.to_owned()],
         environment: vec![PATH.to_owned()],
         labels: source.labels(PROGRAM, DESCRIPTION),
-        created: source.created,
+        created: source.created.clone(),
         ..Config::default()
     };
     Ok(Assembled { image: Image::new(arch, &config, layers), sbom, debug: binary.debug })

@@ -12,6 +12,8 @@ use crate::workspace::Workspace;
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The variable by which the time is set: <https://reproducible-builds.org/specs/source-date-epoch/>.
 const EPOCH: &str = "SOURCE_DATE_EPOCH";
+/// The end of the hash of a commit that files differ from.
+const DIRTY: &str = "-dirty";
 
 /// The commit that an image is built from.
 #[derive(Clone, Debug)]
@@ -31,13 +33,18 @@ impl Source {
         };
         let mut revision = git(&["rev-parse", "HEAD"])?;
         if !git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty() {
-            revision.push_str("-dirty");
+            revision.push_str(DIRTY);
         }
         let seconds = match env::var(EPOCH) {
             Ok(seconds) if !seconds.is_empty() => seconds,
             _ => git(&["show", "--no-patch", "--format=%ct", "HEAD"])?,
         };
         Ok(Self { revision, created: time(workspace, &seconds)? })
+    }
+
+    /// Returns whether files differ from the commit.
+    pub fn is_dirty(&self) -> bool {
+        self.revision.ends_with(DIRTY)
     }
 
     /// Returns the labels, by the names of the OCI image specification.
