@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use millrace_lab::kubernetes::{Kubectl, Proxy, wait};
 use serde_json::{Value, json};
 
-use super::fixture::{NODES, proxy, shared};
+use super::fixture::{NODES, assets, proxy, shared};
 
 const AGENT: &str = "--as=system:serviceaccount:kube-system:millrace";
 const UPDATE_LIMIT: Duration = Duration::from_mins(2);
@@ -42,23 +42,48 @@ fn an_agent_that_cannot_serve_is_not_ready_and_stops_the_update_at_one_node() {
     wait_for_agents(&kubectl).unwrap();
     kubectl.run(&["-n", "kube-system", "patch", "daemonset/millrace", "-p", &patch.to_string()]).unwrap();
     let status = wait("the update's first node", UPDATE_LIMIT, || stopped(&kubectl));
-    let reason = wait("the reason", UPDATE_LIMIT, || described_reason(&kubectl));
+    let reason =
+        wait("the reason", UPDATE_LIMIT, || described(&kubectl, "Unhealthy", "this node is not ready"));
     roll_agents(&kubectl, "undo").unwrap();
     assert_eq!(status.unwrap()["numberUnavailable"], 1);
     let reason = reason.unwrap();
     assert!(reason.contains("source-listed") && reason.contains("6444"), "{reason}");
 }
 
-/// Returns the line of `kubectl describe` that says why an agent is not ready.
-fn described_reason(kubectl: &Kubectl) -> Result<String> {
+#[test]
+fn a_path_that_no_node_has_stops_the_update_at_one_node() {
+    if proxy() != Proxy::Millrace {
+        return;
+    }
+    let cluster = shared();
+    let kubectl = cluster.kubectl();
+    wait_for_agents(&kubectl).unwrap();
+    let script = "helm upgrade millrace manifests/charts/millrace --namespace kube-system --reuse-values \
+                  --set hostPaths.cgroup=/run/no-cgroup";
+    let upgraded = cluster.shell(script, &assets().unwrap()).output().unwrap();
+    let reason = wait("the reason", UPDATE_LIMIT, || described(&kubectl, "FailedMount", "no-cgroup"));
+    let agents = agents(&kubectl);
+    cluster.install_millrace(&assets().unwrap()).unwrap();
+    wait_for_agents(&kubectl).unwrap();
+    assert!(upgraded.status.success(), "{}", String::from_utf8_lossy(&upgraded.stderr));
+    assert!(reason.unwrap().contains("/run/no-cgroup is not a directory"));
+    let ready = agents.unwrap().iter().filter(|pod| is_ready(pod)).count();
+    assert_eq!(ready, usize::from(NODES) - 1, "agents serve on the other nodes");
+}
+
+/// Returns the line of `kubectl describe` about an agent that is not ready with these two texts.
+fn described(kubectl: &Kubectl, kind: &str, text: &str) -> Result<String> {
     let pods = agents(kubectl)?;
-    let waiting = pods.iter().find(|pod| pod["status"]["containerStatuses"][0]["ready"] == false);
+    let waiting = pods.iter().find(|pod| !is_ready(pod));
     let name = waiting.and_then(|pod| pod["metadata"]["name"].as_str()).context("all agents are ready")?;
     // For several pods, kubectl leaves the Events out.
-    let text = kubectl.run(&["--namespace", "kube-system", "describe", "pod", name])?;
-    let line =
-        text.lines().find(|line| line.contains("Unhealthy") && line.contains("this node is not ready"));
+    let lines = kubectl.run(&["--namespace", "kube-system", "describe", "pod", name])?;
+    let line = lines.lines().find(|line| line.contains(kind) && line.contains(text));
     Ok(line.context("no event says why")?.trim().to_owned())
+}
+
+fn is_ready(pod: &Value) -> bool {
+    pod["status"]["containerStatuses"][0]["ready"] == true
 }
 
 /// Returns the agents' pods.
@@ -87,9 +112,7 @@ fn stopped(kubectl: &Kubectl) -> Result<Value> {
     ensure!(status["updatedNumberScheduled"] == 1, "{status}");
     ensure!(status["numberReady"] == NODES - 1, "{status}");
     let pods = agents(kubectl)?;
-    let is_waiting = |pod: &&Value| {
-        pod["status"]["phase"] == "Running" && pod["status"]["containerStatuses"][0]["ready"] == false
-    };
+    let is_waiting = |pod: &&Value| pod["status"]["phase"] == "Running" && !is_ready(pod);
     ensure!(pods.iter().filter(is_waiting).count() == 1, "no agent runs without being ready");
     Ok(status.clone())
 }
