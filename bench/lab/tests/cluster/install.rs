@@ -7,6 +7,7 @@ use millrace_lab::kubernetes::{Kubectl, Proxy, wait};
 use serde_json::{Value, json};
 
 use super::fixture::{NODES, assets, proxy, shared};
+use super::objects::clients;
 
 const AGENT: &str = "--as=system:serviceaccount:kube-system:millrace";
 const UPDATE_LIMIT: Duration = Duration::from_mins(2);
@@ -69,6 +70,29 @@ fn a_path_that_no_node_has_stops_the_update_at_one_node() {
     assert!(reason.unwrap().contains("/run/no-cgroup is not a directory"));
     let ready = agents.unwrap().iter().filter(|pod| is_ready(pod)).count();
     assert_eq!(ready, usize::from(NODES) - 1, "agents serve on the other nodes");
+}
+
+#[test]
+fn a_second_proxy_is_refused_while_kube_proxy_runs() {
+    if proxy() != Proxy::Millrace {
+        return;
+    }
+    let cluster = shared();
+    let kubectl = cluster.kubectl();
+    // The chart asks for the DaemonSet. What runs in it makes no difference.
+    let mut object = clients()[0].clone();
+    object["metadata"] = json!({"name": "kube-proxy", "namespace": "kube-system"});
+    kubectl.apply(&[object]).unwrap();
+    let is_there = wait("the DaemonSet", UPDATE_LIMIT, || {
+        let found = kubectl.json(&["--namespace", "kube-system", "get", "daemonset", "kube-proxy"])?;
+        ensure!(found["status"]["desiredNumberScheduled"] == NODES, "{}", found["status"]);
+        Ok(())
+    });
+    let upgraded = cluster.install_millrace(&assets().unwrap());
+    kubectl.run(&["--namespace", "kube-system", "delete", "daemonset", "kube-proxy"]).unwrap();
+    is_there.unwrap();
+    let refusal = upgraded.unwrap_err().to_string();
+    assert!(refusal.contains("kube-proxy runs on 3 nodes, and two proxies would serve"), "{refusal}");
 }
 
 /// Returns the line of `kubectl describe` about an agent that is not ready with these two texts.

@@ -53,6 +53,12 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if and $v.kubeProxyReplacement (not $v.k8sServiceHost) (not $v.kubeProxyConfigMap) (not $v.kubeconfig) -}}
 {{- fail "k8sServiceHost is missing: without kube-proxy nothing serves the API server's Service before Millrace does; set an address of the API server itself, such as --set k8sServiceHost=192.0.2.10, or kubeProxyReplacement=false" -}}
 {{- end -}}
+{{- if and $v.kubeProxyReplacement (not $v.healthz.port) -}}
+{{- $nodes := lookup "apps/v1" "DaemonSet" "kube-system" "kube-proxy" | dig "status" "desiredNumberScheduled" 0 | int -}}
+{{- if $nodes -}}
+{{- fail (printf "kube-proxy runs on %d nodes, and two proxies would serve the same Services; to replace it, set healthz.port=10266 and metrics.port=10269 and follow `Take over from kube-proxy` in docs/install.md; to run beside it, set kubeProxyReplacement=false" $nodes) -}}
+{{- end -}}
+{{- end -}}
 {{- if not $v.kubeProxyReplacement -}}
 {{- if not $v.serviceProxyName -}}
 {{- fail "serviceProxyName is missing: with kubeProxyReplacement=false two proxies would serve the same Services; set the value of the label service.kubernetes.io/service-proxy-name of those that Millrace is to serve" -}}
