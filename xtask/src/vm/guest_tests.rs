@@ -39,13 +39,6 @@ pub enum Profile {
 }
 
 impl Profile {
-    const fn flags(self) -> &'static [&'static str] {
-        match self {
-            Self::Debug => &[],
-            Self::Release => &["--release"],
-        }
-    }
-
     const fn directory(self) -> &'static str {
         match self {
             Self::Debug => "debug",
@@ -187,7 +180,11 @@ impl Run<'_> {
 fn build(workspace: &Workspace, target: Target, profile: Profile) -> Result<Vec<(PathBuf, &'static str)>> {
     let mut programs = vec![(test_program(workspace, target)?, PROGRAM)];
     if target.needs_agent {
-        command::run(workspace.cargo().args(["build", "--package", "millrace"]).args(profile.flags()))?;
+        // Cargo has built the debug agent with the tests. For the agent alone, it would build most
+        // dependencies once more, with fewer features, and replace the program that other tests run.
+        if profile == Profile::Release {
+            command::run(workspace.cargo().args(["build", "--package", "millrace", "--release"]))?;
+        }
         let agent = workspace.target().join(profile.directory()).join("millrace");
         programs.push((stripped(workspace, &agent, "millrace")?, AGENT));
     }

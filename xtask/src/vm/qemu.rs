@@ -86,7 +86,9 @@ pub fn run(workspace: &Workspace, machine: &Machine) -> Result<Ran> {
 
 fn boot(workspace: &Workspace, machine: &Machine) -> Result<Ran> {
     let Machine { kernel, image, console, bound } = *machine;
-    let mut qemu = workspace.command("qemu-system-x86_64");
+    // Machines compute all the time. Tests that run beside them have limits of time, and come first.
+    let mut qemu = workspace.command("nice");
+    qemu.args(["-n", "19", "qemu-system-x86_64"]);
     // Emulated even if /dev/kvm exists: nested virtualisation fails in too many ways.
     qemu.args(["-machine", "pc", "-accel", "tcg", "-cpu", CPU, "-m", "4096", "-no-reboot"]);
     // One processor only. With two, the emulated kernel sometimes dies when it patches code on one
