@@ -31,7 +31,16 @@ pub fn cluster(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     let word = args.lab.first().and_then(|word| word.to_str()).unwrap_or_default();
     let asks_for_help = args.lab.iter().any(|word| word == "--help" || word == "-h");
     let task = if asks_for_help { "help" } else { word };
-    command::run(workspace.cargo().args(["build", "--quiet", "-p", "millrace-lab"]))?;
+    // With its test, and for the workspace: alone, it would take other features of most dependencies, which
+    // cargo would build once more.
+    command::run(workspace.cargo().args([
+        "test",
+        "--quiet",
+        "--workspace",
+        "--no-run",
+        "--test",
+        "cluster",
+    ]))?;
     let mut lab = workspace.command(workspace.target().join("debug/millrace-lab"));
     lab.arg("cluster").args(&args.lab).env(STATE, state(workspace));
     match task {
