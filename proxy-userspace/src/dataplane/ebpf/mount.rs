@@ -84,7 +84,7 @@ fn check(path: &Path) -> Result<(), OpenError> {
     if is_bpffs(path)? {
         return Ok(());
     }
-    if is_mount_point(path) {
+    if is_file_system(path) {
         return Err(refused(path, "is a mount point of another file system".to_owned()));
     }
     let mut entries = fs::read_dir(path).map_err(|error| refused(path, error.to_string()))?;
@@ -103,11 +103,20 @@ fn is_bpffs(path: &Path) -> Result<bool, OpenError> {
     Ok(status.filesystem_type() == BPF_FS_MAGIC)
 }
 
-/// Returns whether `path` is a mount point. The device number does not tell bind mounts of the same
-/// file system.
-fn is_mount_point(path: &Path) -> bool {
-    let Ok(path) = path.canonicalize() else { return false };
-    mounts().lines().filter_map(mount_point).any(|mounted| mounted == path)
+/// Returns whether a whole file system is mounted at `path`.
+///
+/// A volume of a container is a mount, too, but of one directory of the host: `/sys/fs/bpf` is there on a
+/// node without a BPF file system, and one may be mounted over it.
+fn is_file_system(path: &Path) -> bool {
+    top_mount(path).is_some_and(|line| line.split(' ').nth(3) == Some("/"))
+}
+
+/// Returns the line of mountinfo of the mount at `path`, if there is one.
+fn top_mount(path: &Path) -> Option<String> {
+    let path = path.canonicalize().ok()?;
+    let is_it = |line: &&str| mount_point(line).is_some_and(|mounted| mounted == path);
+    // The last line is the mount on top.
+    mounts().lines().rfind(is_it).map(str::to_owned)
 }
 
 /// Returns the mount points of BPF file systems visible to this process.
@@ -144,10 +153,7 @@ fn mount_point(line: &str) -> Option<PathBuf> {
 /// Returns whether a mount is in a peer group, so that the host has it too: a container's volume with
 /// `mountPropagation: Bidirectional`.
 fn is_shared(path: &Path) -> bool {
-    let Ok(path) = path.canonicalize() else { return false };
-    let is_it = |line: &&str| mount_point(line).is_some_and(|mounted| mounted == path);
-    // The last line is the mount on top.
-    mounts().lines().rfind(is_it).is_some_and(has_peers)
+    top_mount(path).is_some_and(|line| has_peers(&line))
 }
 
 /// Returns whether the optional fields of a line of mountinfo name a peer group.
@@ -196,6 +202,21 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_of_an_empty_directory_gets_a_file_system() {
+        alone(|scratch| {
+            let (directory, volume) = (scratch.join("of the node"), scratch.join("in the container"));
+            fs::create_dir_all(&directory).unwrap();
+            fs::create_dir_all(&volume).unwrap();
+            let none: Option<&str> = None;
+            mount(Some(&directory), &volume, none, MsFlags::MS_BIND, none).unwrap();
+            let mounted = Mounted::at(&volume).unwrap();
+            assert!(is_bpffs(&volume).unwrap());
+            drop(mounted);
+            umount2(&volume, MntFlags::empty()).unwrap();
+        });
+    }
+
+    #[test]
     fn nothing_is_mounted_over_files_or_another_file_system() {
         alone(|scratch| {
             let full = scratch.join("full");
@@ -204,13 +225,12 @@ mod tests {
             let file = scratch.join("file");
             fs::write(&file, "").unwrap();
             assert!(why(&file).contains("no directory"));
-            // Empty, and on the same file system as its parent.
-            let bound = scratch.join("bo und");
-            fs::create_dir_all(&bound).unwrap();
-            let (from, none): (_, Option<&str>) = (full.join("other"), None);
-            mount(Some(&from), &bound, none, MsFlags::MS_BIND, none).unwrap();
-            assert!(why(&bound).contains("mount point"));
-            umount2(&bound, MntFlags::empty()).unwrap();
+            let mounted = scratch.join("moun ted");
+            fs::create_dir_all(&mounted).unwrap();
+            let none: Option<&str> = None;
+            mount(Some("none"), &mounted, Some("tmpfs"), MsFlags::empty(), none).unwrap();
+            assert!(why(&mounted).contains("mount point"));
+            umount2(&mounted, MntFlags::empty()).unwrap();
             assert!(why(Path::new("/proc")).contains("mount point"));
             assert!(why(Path::new("/proc/nowhere")).contains("can't be made"));
             assert!(Path::new("/proc/self").exists());
@@ -222,7 +242,7 @@ mod tests {
         alone(|scratch| {
             let path = scratch.join("a/b");
             let mounted = Mounted::at(&path).unwrap();
-            assert!(is_bpffs(&path).unwrap() && is_mount_point(&path));
+            assert!(is_bpffs(&path).unwrap() && top_mount(&path).is_some());
             drop(mounted);
             assert!(!scratch.join("a").exists());
             Mounted::at(&path).unwrap().keep();
