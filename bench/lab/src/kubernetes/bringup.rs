@@ -28,7 +28,7 @@ pub(super) fn start(cluster: &Cluster, assets: &Assets) -> Result<()> {
     fs::create_dir_all(&cluster.directory)
         .with_context(|| format!("can't make {}", cluster.directory.display()))?;
     fs::write(cluster.directory.join(SETTINGS), serde_json::to_vec_pretty(&cluster.settings)?)?;
-    network::create(&cluster.plan())?;
+    network::create(&cluster.plan(), cluster.settings.wire())?;
     let credentials = Credentials::create(&cluster.directory.join("credentials"))?;
     let listener = forward::listen()?;
     write_kubectl(cluster, &credentials, &listener, assets)?;

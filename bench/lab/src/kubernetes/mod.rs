@@ -34,6 +34,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::net::Namespace;
+use crate::topology::Wire;
 pub use init::run as run_machine;
 pub use kubectl::{Kubectl, at};
 pub use plan::Plan;
@@ -93,6 +94,14 @@ pub struct Settings {
     pub mode: Mode,
     /// Further values of Millrace's chart, as `helm --set` takes them.
     pub values: Vec<String>,
+}
+
+impl Settings {
+    /// Returns the kind of wire. XDP takes one whose ends leave nothing to each other.
+    fn wire(&self) -> Wire {
+        let has_xdp = |value: &String| value.contains("--xdp=native") || value.contains("--xdp=generic");
+        if self.values.iter().any(has_xdp) { Wire::Plain } else { Wire::Offloaded }
+    }
 }
 
 /// A cluster and its state directory.

@@ -9,7 +9,8 @@ use anyhow::Result;
 use ipnet::IpNet;
 
 use super::plan::{API_ADDRESS, CONTROL, OUTSIDE, Plan, net, node_name, with_prefix};
-use crate::net::{Namespace, Netlink, write_sysctl};
+use crate::net::{Namespace, Netlink, Offload, set_offload, write_sysctl};
+use crate::topology::Wire;
 
 /// The bridge between the nodes.
 const FABRIC: &str = "fabric";
@@ -17,7 +18,7 @@ const FABRIC: &str = "fabric";
 const UPLINK: &str = "eth0";
 
 /// Makes all namespaces and joins them. They stay when this process ends.
-pub(super) fn create(plan: &Plan) -> Result<()> {
+pub(super) fn create(plan: &Plan, wire: Wire) -> Result<()> {
     let control = Namespace::create_lasting(&plan.namespace(CONTROL))?;
     control.run(async || {
         forward()?;
@@ -27,9 +28,9 @@ pub(super) fn create(plan: &Plan) -> Result<()> {
         add_addresses(&netlink, FABRIC, Plan::control()).await
     })?;
     for number in 1..=plan.nodes {
-        add_node(plan, &control, number)?;
+        add_node(plan, &control, number, wire)?;
     }
-    add_outside(plan, &control)
+    add_outside(plan, &control, wire)
 }
 
 /// Removes the namespaces of a cluster. They end with their processes.
@@ -42,13 +43,14 @@ pub(super) fn remove(name: &str) {
     }
 }
 
-fn add_node(plan: &Plan, control: &Namespace, number: u8) -> Result<()> {
+fn add_node(plan: &Plan, control: &Namespace, number: u8, wire: Wire) -> Result<()> {
     let node = Namespace::create_lasting(&plan.namespace(&node_name(number)))?;
     let file = node.file()?;
     control.run(async move || {
         let netlink = Netlink::open()?;
         let port = node_name(number);
         netlink.add_veth(&port, UPLINK, &file).await?;
+        set_wire(wire, &port)?;
         netlink.add_port(FABRIC, &port).await?;
         netlink.set_up(&port).await
     })?;
@@ -56,6 +58,7 @@ fn add_node(plan: &Plan, control: &Namespace, number: u8) -> Result<()> {
     node.run(async move || {
         forward()?;
         let netlink = Netlink::open()?;
+        set_wire(wire, UPLINK)?;
         netlink.set_up(UPLINK).await?;
         add_addresses(&netlink, UPLINK, Plan::node(number)).await?;
         set_default_routes(&netlink, Plan::control()).await?;
@@ -70,18 +73,20 @@ fn add_node(plan: &Plan, control: &Namespace, number: u8) -> Result<()> {
     })
 }
 
-fn add_outside(plan: &Plan, control: &Namespace) -> Result<()> {
+fn add_outside(plan: &Plan, control: &Namespace, wire: Wire) -> Result<()> {
     let outside = Namespace::create_lasting(&plan.namespace(OUTSIDE))?;
     let file = outside.file()?;
     control.run(async move || {
         let netlink = Netlink::open()?;
         netlink.add_veth(OUTSIDE, UPLINK, &file).await?;
+        set_wire(wire, OUTSIDE)?;
         netlink.set_up(OUTSIDE).await?;
         add_addresses(&netlink, OUTSIDE, Plan::router()).await?;
         set_routes(&netlink, Plan::load_balancers(), Plan::node(1)).await
     })?;
-    outside.run(async || {
+    outside.run(async move || {
         let netlink = Netlink::open()?;
+        set_wire(wire, UPLINK)?;
         netlink.set_up(UPLINK).await?;
         add_addresses(&netlink, UPLINK, Plan::outside()).await?;
         set_default_routes(&netlink, Plan::router()).await
@@ -106,6 +111,14 @@ async fn set_default_routes(netlink: &Netlink, gateways: [IpAddr; 2]) -> Result<
     let all = gateways.map(|gateway| if gateway.is_ipv4() { "0.0.0.0/0" } else { "::/0" });
     for (destination, gateway) in all.into_iter().zip(gateways) {
         netlink.set_route(destination.parse()?, gateway).await?;
+    }
+    Ok(())
+}
+
+/// Sets an end of a wire, which belongs to the current thread's namespace.
+fn set_wire(wire: Wire, device: &str) -> Result<()> {
+    for offload in [Offload::TxChecksum, Offload::Receive] {
+        set_offload(device, offload, wire == Wire::Offloaded)?;
     }
     Ok(())
 }
