@@ -3,6 +3,7 @@
 mod connections;
 mod control;
 mod packets;
+mod report;
 
 use clap::{Parser, Subcommand};
 
