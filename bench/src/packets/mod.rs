@@ -1,33 +1,37 @@
 //! The cost of a packet, measured in the kernel by `BPF_PROG_TEST_RUN` around a wrapper that
 //! restores the frame.
 //!
-//! Every figure is the median of several samples. A sample is the kernel's own mean over hundreds
-//! of thousands of rounds. The same rounds around an empty program are measured right before, and
-//! subtracted. The last round of a sample must end with the same action and frame as a single run.
+//! Samples of the program alternate with samples of an empty one. A sample is the kernel's own mean
+//! over hundreds of thousands of rounds. A figure is the median of the differences of neighbours. It
+//! stands only if every sample ended with the expected action and frame.
 
+mod addresses;
 mod case;
-mod report;
+mod figures;
+mod frames;
+mod measure;
+mod network;
 mod rounds;
+mod scene;
+mod walk;
 mod wrapper;
 
 use anyhow::{Result, ensure};
 
-use report::{Measurement, Report};
-use wrapper::Plan;
+use crate::report::Output;
 
 /// The settings of the measurement, the cases, and the output.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Print JSON instead of a table
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
     /// Measure only cases whose name contains this text
     #[arg(long, default_value = "")]
     case: String,
     /// Rounds in a sample; fewer than 300000 give no useful figures
     #[arg(long, default_value_t = 300_000)]
     rounds: u32,
-    /// Samples; the median counts
+    /// Pairs of samples; the median of their differences counts
     #[arg(long, default_value_t = 9)]
     samples: usize,
 }
@@ -35,27 +39,12 @@ pub struct Arguments {
 /// Measures all cases and prints them.
 pub fn run(arguments: &Arguments) -> Result<()> {
     ensure!(arguments.samples > 0 && arguments.rounds > 0, "--rounds and --samples take positive numbers");
-    let cases = case::all().into_iter().filter(|case| case.name().contains(&arguments.case));
-    let mut report = Report::default();
-    for case in cases {
+    let mut section = figures::section();
+    for case in case::all().into_iter().filter(|case| case.name().contains(&arguments.case)) {
         eprintln!("{} ...", case.name());
-        report.add(measure(&case, arguments)?);
+        let samples = measure::measure(&case, arguments.rounds, arguments.samples)?;
+        figures::add(&mut section, &case, &samples)?;
     }
-    ensure!(!report.is_empty(), "--case {}: no case has that in its name", arguments.case);
-    if arguments.json {
-        report.print_json()
-    } else {
-        report.print_table();
-        Ok(())
-    }
-}
-
-fn measure(case: &case::Case, arguments: &Arguments) -> Result<Measurement> {
-    let mut prepared = case.prepare()?;
-    let plan = Plan { repetition: case.repetition(), rounds: arguments.rounds, samples: arguments.samples };
-    let empty = prepared.wrapper.median(&prepared.empty, plan)?;
-    prepared.bed.beat();
-    let program = prepared.wrapper.median(&prepared.target, plan)?;
-    prepared.wrapper.check_last_round(&prepared.target)?;
-    Ok(Measurement::new(case, empty, program))
+    ensure!(section.figures() > 0, "--case {}: no case has that in its name", arguments.case);
+    arguments.output.write(vec![section])
 }

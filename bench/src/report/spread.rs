@@ -71,7 +71,7 @@ mod tests {
         let spread = Spread::of(&[4.0, 1.0, 3.0, 2.0]).unwrap();
         let Spread { samples, min, q1, median, q3, max } = spread;
         assert_eq!((samples, min, q1, median, q3, max), (4, 1.0, 1.75, 2.5, 3.25, 4.0));
-        assert_eq!(spread.width(), 1.5);
+        assert!((spread.width() - 1.5).abs() < f64::EPSILON);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! `BPF_PROG_TEST_RUN` with a repeat count gives every round the frame as the round before left it, so an
 //! encapsulating program would be timed on its own output. The wrapper gives it the same frame each time. It
-//! may rotate the source over many flows and the destination over many frontends.
+//! may rotate the source over many flows and the destination over many frontends. The checksums stay right.
 #![no_std]
 #![no_main]
 #![expect(
@@ -17,18 +17,16 @@ use aya_ebpf::helpers::generated::{bpf_xdp_adjust_head, bpf_xdp_adjust_meta};
 use aya_ebpf::macros::{btf_map, classifier, xdp};
 use aya_ebpf::programs::{TcContext, XdpContext};
 
-/// 64-bit words of the frame that are written anew each round: all headers.
-const WORDS: usize = 12;
-/// Bytes of a frame.
+/// Bytes of a frame. All of them are written anew each round.
 const FRAME: usize = 128;
+const WORDS: usize = FRAME / 8;
 /// Ports of one source address before the next address is taken, as a power of two.
 const PORT_BITS: u32 = 15;
-const FIRST_PORT: u32 = 1024;
 
 /// The template and the state of the rotation. Written by the bench, which knows this layout, too.
 #[repr(C)]
 pub struct Rounds {
-    /// The frame's headers, as they lie in memory.
+    /// The frame of flow 0 and frontend 0, as it lies in memory.
     pub template: [u64; WORDS],
     /// The flow of the next round; counts from `first_flow` to `last_flow`, then starts again.
     pub flow: u32,
@@ -37,8 +35,16 @@ pub struct Rounds {
     /// The frontend of the next round; counts from 0 to `last_frontend`.
     pub frontend: u32,
     pub last_frontend: u32,
-    /// 0 for IPv4, else IPv6.
-    pub is_v6: u32,
+    /// Offset of the last word of the source address.
+    pub source: u32,
+    /// Offset of the last word of the destination address.
+    pub destination: u32,
+    /// Offset of the source port.
+    pub port: u32,
+    /// Offset of the IPv4 header's checksum; 0 = there is none.
+    pub header_checksum: u32,
+    /// Offset of the transport's checksum.
+    pub checksum: u32,
 }
 
 /// Entry 0 is the only one.
@@ -106,34 +112,73 @@ fn restore(start: usize, end: usize) -> Option<()> {
     }
     let rounds = ROUNDS.get_ptr_mut(0)?;
     // SAFETY: the map look-up and the comparison above checked the bounds; one bench runs at a time.
-    unsafe {
-        let template = &(*rounds).template;
-        for (word, content) in template.iter().enumerate() {
+    let (flow, frontend) = unsafe {
+        for (word, content) in (*rounds).template.iter().enumerate() {
             ((start + word * 8) as *mut u64).write_unaligned(*content);
         }
         let (flow, frontend) = ((*rounds).flow, (*rounds).frontend);
         (*rounds).flow = if flow >= (*rounds).last_flow { (*rounds).first_flow } else { flow + 1 };
         (*rounds).frontend = if frontend >= (*rounds).last_frontend { 0 } else { frontend + 1 };
-        // The last word of the source and of the destination, and the source port.
-        let (source, destination, port) =
-            if (*rounds).is_v6 == 0 { (14 + 12, 14 + 16, 14 + 20) } else { (14 + 20, 14 + 36, 14 + 40) };
-        add(start + source, flow >> PORT_BITS);
-        add(start + destination, frontend);
-        let number = (FIRST_PORT + (flow & ((1 << PORT_BITS) - 1))) as u16;
-        ((start + port) as *mut u16).write_unaligned(number.to_be());
+        (flow, frontend)
+    };
+    // SAFETY: the map look-up checked the entry.
+    let rounds = unsafe { &*rounds };
+    let addresses = add_word(start, end, rounds.source, flow >> PORT_BITS)?
+        + add_word(start, end, rounds.destination, frontend)?;
+    let port = add_half(start, end, rounds.port, flow & ((1 << PORT_BITS) - 1))?;
+    if rounds.header_checksum != 0 {
+        renew(start, end, rounds.header_checksum, addresses)?;
     }
-    Some(())
+    renew(start, end, rounds.checksum, addresses + port)
 }
 
-/// Adds to a word in network byte order.
-///
-/// # Safety
-/// The four bytes must lie inside the frame.
+/// Returns a place in the frame with room for so many bytes.
 #[inline(always)]
-unsafe fn add(at: usize, number: u32) {
-    let word = at as *mut u32;
-    // SAFETY: the caller checked the bound.
-    unsafe { word.write_unaligned(u32::from_be(word.read_unaligned()).wrapping_add(number).to_be()) };
+fn place(start: usize, end: usize, offset: u32, bytes: usize) -> Option<usize> {
+    let at = start + (offset as usize & (FRAME - 1));
+    if at + bytes > end { None } else { Some(at) }
+}
+
+/// Adds to a word in network byte order. Returns the change of a checksum over it (RFC 1624).
+#[inline(always)]
+fn add_word(start: usize, end: usize, offset: u32, number: u32) -> Option<u32> {
+    let word = place(start, end, offset, 4)? as *mut u32;
+    // SAFETY: `place` checked the bound.
+    let old = u32::from_be(unsafe { word.read_unaligned() });
+    let new = old.wrapping_add(number);
+    // SAFETY: as above.
+    unsafe { word.write_unaligned(new.to_be()) };
+    Some((!old >> 16) + (!old & 0xffff) + (new >> 16) + (new & 0xffff))
+}
+
+/// Adds to two bytes in network byte order. Returns the change of a checksum over them.
+#[inline(always)]
+fn add_half(start: usize, end: usize, offset: u32, number: u32) -> Option<u32> {
+    let half = place(start, end, offset, 2)? as *mut u16;
+    // SAFETY: `place` checked the bound.
+    let old = u16::from_be(unsafe { half.read_unaligned() });
+    let new = old.wrapping_add(number as u16);
+    // SAFETY: as above.
+    unsafe { half.write_unaligned(new.to_be()) };
+    Some(u32::from(!old) + u32::from(new))
+}
+
+/// Adds a change to a checksum. A sum of 0 becomes 0xffff, which is the same but for UDP, where 0 means none.
+#[inline(always)]
+fn renew(start: usize, end: usize, offset: u32, change: u32) -> Option<()> {
+    let half = place(start, end, offset, 2)? as *mut u16;
+    // SAFETY: `place` checked the bound.
+    let old = u16::from_be(unsafe { half.read_unaligned() });
+    let sum = u32::from(!old) + change;
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let checksum = match !(sum as u16) {
+        0 => u16::MAX,
+        checksum => checksum,
+    };
+    // SAFETY: as above.
+    unsafe { half.write_unaligned(checksum.to_be()) };
+    Some(())
 }
 
 /// Never reached: nothing here can panic.

@@ -11,6 +11,8 @@ use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth};
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMetric};
 use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
 
+use crate::frame::Mac;
+
 /// An rtnetlink socket. It belongs to the namespace in which it was opened.
 #[derive(Clone, Debug)]
 pub struct Netlink {
@@ -91,6 +93,12 @@ impl Netlink {
         let mut request = self.handle.address().add(index, address.addr(), address.prefix_len());
         request.message_mut().header.flags |= AddressHeaderFlags::Nodad;
         request.execute().await.with_context(|| format!("can't add {address} to {device}"))
+    }
+
+    /// Gives a neighbour a MAC address that stays.
+    pub async fn add_neighbour(&self, device: &str, address: IpAddr, mac: Mac) -> Result<()> {
+        let request = self.handle.neighbours().add(index_of(device)?, address).link_layer_address(&mac);
+        request.execute().await.with_context(|| format!("can't add the neighbour {address} to {device}"))
     }
 
     /// Routes a prefix through a gateway. Replaces an existing route.

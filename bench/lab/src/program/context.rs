@@ -42,29 +42,25 @@ impl Bed {
     #[track_caller]
     pub fn run_raw(&self, hook: Hook, frame: &[u8], ingress: Ingress) -> RawRun {
         let mut output = vec![0; frame.len() + HEADROOM];
-        let mut context_out = [0; SK_BUFF_BYTES];
-        let context = if hook.is_xdp() { xdp_md(ingress, frame.len()) } else { sk_buff(ingress) };
-        let context_out = &mut context_out[..context.len()];
+        let given = TestContext::new(hook, ingress, frame.len());
+        let mut left = given.clone();
         let options = TestRunOptions {
             data_in: Some(frame),
             data_out: Some(&mut output),
-            ctx_in: Some(&context),
-            ctx_out: Some(context_out),
+            ctx_in: Some(given.bytes()),
+            ctx_out: Some(left.bytes_mut()),
             ..TestRunOptions::default()
         };
         let result = self.test_run(hook, options).unwrap_or_else(|error| {
             panic!("{} does not run on {} bytes: {error:?}", hook.program(), frame.len())
         });
         output.truncate(result.data_size_out as usize);
-        let word = |at: usize| u32::from_ne_bytes(std::array::from_fn(|byte| context_out[at + byte]));
-        // XDP's output starts with the metadata; the context's `data` says how long it is.
-        let (metadata, mark) = if hook.is_xdp() { (word(0) as usize, 0) } else { (0, word(SK_BUFF_MARK)) };
         let frame = Bytes::from(output);
         RawRun {
             action: result.return_value,
-            metadata: frame.slice(..metadata),
-            frame: frame.slice(metadata..),
-            mark,
+            metadata: frame.slice(..left.metadata()),
+            frame: frame.slice(left.metadata()..),
+            mark: left.mark(),
         }
     }
 
@@ -76,6 +72,51 @@ impl Bed {
         } else {
             <&SchedClassifier>::try_from(program)?.test_run(options)
         }
+    }
+}
+
+/// The context of a test run: the kernel's `struct xdp_md` or `struct __sk_buff`.
+#[derive(Clone, Debug)]
+pub struct TestContext {
+    bytes: Vec<u8>,
+    is_xdp: bool,
+}
+
+impl TestContext {
+    /// Returns the context of a frame of `length` bytes.
+    #[must_use]
+    pub fn new(hook: Hook, ingress: Ingress, length: usize) -> Self {
+        let is_xdp = hook.is_xdp();
+        Self { bytes: if is_xdp { xdp_md(ingress, length) } else { sk_buff(ingress) }, is_xdp }
+    }
+
+    /// Returns the context as the kernel reads it.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Returns the room for the context that the kernel writes.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// Returns the length of the metadata that XDP put in front of the frame.
+    ///
+    /// The output starts with it, and the context's `data` says how long it is.
+    #[must_use]
+    pub fn metadata(&self) -> usize {
+        if self.is_xdp { self.word(0) as usize } else { 0 }
+    }
+
+    /// Returns the mark of an skb; 0 for XDP.
+    #[must_use]
+    pub fn mark(&self) -> u32 {
+        if self.is_xdp { 0 } else { self.word(SK_BUFF_MARK) }
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        u32::from_ne_bytes(std::array::from_fn(|byte| self.bytes[at + byte]))
     }
 }
 

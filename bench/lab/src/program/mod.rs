@@ -27,10 +27,12 @@ mod maps;
 mod outcome;
 mod run;
 mod service;
+mod slots;
 
+pub use context::TestContext;
 pub use fixture::{NEXT_HOP_MAC, known_hop, resolved_way};
 pub use flows::{FlowEntry, FlowTable};
 pub use load::{Bed, BedBuilder, Sizes, object_path};
 pub use outcome::{Counts, Outcome, Verdict};
 pub use run::{DEVICE, Hook, Ingress, RawRun};
-pub use service::{Endpoint, IntoSocketAddr, Service, ServiceBuilder, hash_of};
+pub use service::{Endpoint, IntoSocketAddr, Service, ServiceBuilder, hash_of, hint_of};

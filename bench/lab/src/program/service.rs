@@ -20,7 +20,8 @@ use super::Bed;
 use super::maps::FamilyMaps;
 use crate::frame::{Frame, Layer, protocol};
 
-/// The number of slots of a DSR Service's slice: small, and a prime as a real one's.
+/// The number of slots of a Maglev slice, unless a test says otherwise: small, and a prime as a real
+/// one's.
 const MAGLEV_SLOTS: u32 = 251;
 
 /// A backend of a service.
@@ -46,6 +47,7 @@ pub struct ServiceBuilder<'bed> {
     source_ranges: Vec<(IpAddr, u32)>,
     has_cluster_list: bool,
     inside_local: bool,
+    maglev_slots: u32,
     endpoints: Vec<Endpoint>,
 }
 
@@ -75,6 +77,7 @@ impl Bed {
             source_ranges: Vec::new(),
             has_cluster_list: true,
             inside_local: false,
+            maglev_slots: MAGLEV_SLOTS,
             endpoints: Vec::new(),
         }
     }
@@ -84,6 +87,12 @@ impl ServiceBuilder<'_> {
     /// Gives it Direct Server Return, and so a Maglev slice.
     pub fn dsr(mut self) -> Self {
         self.flags |= FRONTEND_DSR;
+        self
+    }
+
+    /// Sets the number of slots of its Maglev slice.
+    pub fn maglev_slots(mut self, slots: u32) -> Self {
+        self.maglev_slots = slots;
         self
     }
 
@@ -226,14 +235,12 @@ impl ServiceBuilder<'_> {
         let maglev = self.flags & FRONTEND_DSR != 0;
         let length = match endpoints.len() as u32 {
             0 => 0,
-            _ if maglev => MAGLEV_SLOTS,
+            _ if maglev => self.maglev_slots,
             count => count,
         };
         let offset = bed.next_slot.replace(bed.next_slot.get() + length);
-        for slot in 0..length {
-            let owner = endpoints[slot as usize % endpoints.len()].reference;
-            bed.set::<u64>("SELECTION", offset + slot, Slot::settled_on(owner).0);
-        }
+        let owners = endpoints.iter().map(|endpoint| Slot::settled_on(endpoint.reference));
+        bed.write_slots(offset, &owners.cycle().take(length as usize).collect::<Vec<_>>());
         for endpoint in endpoints.iter().filter(|endpoint| maglev && endpoint.way == 0) {
             let key = HintKey { service: id, hint: endpoint.hint.into() };
             bed.insert::<HintKey, u32>("HINTS", key, endpoint.reference.0);
@@ -334,6 +341,14 @@ impl Service {
         bed.set::<u64>("SELECTION", self.slot_index(frame), slot.0);
     }
 
+    /// Rewrites all slots. They belong to one endpoint, and belonged to another before; both are
+    /// indices.
+    pub fn unsettle(&self, bed: &Bed, current: usize, settled: usize) {
+        let [current, settled] = [current, settled].map(|index| self.endpoints[index].reference);
+        let slot = Slot::unsettled(current, settled);
+        bed.write_slots(self.entry.offset(), &vec![slot; self.entry.length() as usize]);
+    }
+
     /// Empties the list. Its slots stay.
     pub fn vacate(&self, bed: &Bed) {
         let Service { entry, .. } = self;
@@ -377,7 +392,8 @@ fn key_of<A: Address>(frame: &Frame) -> FlowKey<A> {
 }
 
 /// Returns the hint that nodes share, of a backend.
-fn hint_of(at: SocketAddr) -> u16 {
+#[must_use]
+pub fn hint_of(at: SocketAddr) -> u16 {
     match at.ip() {
         IpAddr::V4(address) => hint(&Addr4::from(address), at.port().to_be()),
         IpAddr::V6(address) => hint(&Addr6::from(address), at.port().to_be()),
