@@ -3,6 +3,7 @@
 mod connections;
 mod control;
 mod packets;
+mod programs;
 mod report;
 
 use clap::{Parser, Subcommand};
@@ -18,6 +19,8 @@ struct Arguments {
 enum Benchmark {
     /// The cost of a packet for each program, in nanoseconds above an empty program.
     Packets(packets::Arguments),
+    /// Instructions, machine code and load time of each program.
+    Programs(programs::Arguments),
     /// The cost of the control plane, from the API server's text to the maps.
     Control(control::Arguments),
     /// A ClusterIP by socket hooks, beside the pod itself and nftables; and per packet, beside
@@ -31,6 +34,7 @@ enum Benchmark {
 fn main() -> anyhow::Result<()> {
     match Arguments::parse().benchmark {
         Benchmark::Packets(arguments) => packets::run(&arguments),
+        Benchmark::Programs(arguments) => programs::run(&arguments),
         Benchmark::Control(arguments) => control::run(&arguments),
         Benchmark::Connections(arguments) => connections::run(&arguments),
         Benchmark::ControlMemory(arguments) => control::memory::hold(&arguments),

@@ -227,7 +227,7 @@ impl BedBuilder {
         Some(pool.swap_remove(index).1)
     }
 
-    fn make_maps(&self) -> Ebpf {
+    pub(super) fn make_maps(&self) -> Ebpf {
         unless_refused(|| {
             let path = object_path();
             let object = std::fs::read(&path)

@@ -28,6 +28,7 @@ mod outcome;
 mod run;
 mod service;
 mod slots;
+mod verified;
 
 pub use context::TestContext;
 pub use fixture::{NEXT_HOP_MAC, known_hop, resolved_way};
@@ -36,3 +37,4 @@ pub use load::{Bed, BedBuilder, Sizes, object_path};
 pub use outcome::{Counts, Outcome, Verdict};
 pub use run::{DEVICE, Hook, Ingress, RawRun};
 pub use service::{Endpoint, IntoSocketAddr, Service, ServiceBuilder, hash_of, hint_of};
+pub use verified::{Load, LoadedProgram};
