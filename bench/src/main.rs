@@ -26,6 +26,8 @@ enum Benchmark {
     /// A ClusterIP by socket hooks, beside the pod itself and nftables; and per packet, beside
     /// plain forwarding.
     Connections(connections::Arguments),
+    /// One page with pictures of the figures of all benchmarks, and their JSON.
+    Report(report::command::Arguments),
     /// The process whose memory `control` measures.
     #[command(hide = true)]
     ControlMemory(control::memory::Arguments),
@@ -37,6 +39,7 @@ fn main() -> anyhow::Result<()> {
         Benchmark::Programs(arguments) => programs::run(&arguments),
         Benchmark::Control(arguments) => control::run(&arguments),
         Benchmark::Connections(arguments) => connections::run(&arguments),
+        Benchmark::Report(arguments) => report::command::run(&arguments),
         Benchmark::ControlMemory(arguments) => control::memory::hold(&arguments),
     }
 }

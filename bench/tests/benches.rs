@@ -61,6 +61,32 @@ fn every_walk_of_a_packet_is_measured_and_ends_with_the_right_action_and_frame()
 }
 
 #[test]
+fn the_programs_are_counted_and_appear_on_the_page_of_the_report() {
+    let folder = std::env::temp_dir().join(format!("millrace-report-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let [document, page, merged] =
+        ["programs.json", "report.html", "report.json"].map(|name| folder.join(name).display().to_string());
+    let counted = run(&["programs", "--samples", "1", "--save", &document]);
+    let counts = figures(&counted);
+    let xdp = counts.iter().filter(|figure| figure["name"] == "xdp_ingress").count();
+    assert_eq!(xdp, 8, "three counts and a time, with and without all features: {counted}");
+    assert!(counts.iter().all(|figure| figure["spread"]["median"].as_f64() > Some(0.0)), "{counted}");
+
+    let report = ["report", &document, "--html", &page, "--save", &merged, "--compare", &document];
+    let output = Command::new(env!("CARGO_BIN_EXE_millrace-bench")).args(report).output().unwrap();
+    let (said, complaints) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{complaints}");
+    assert!(said.starts_with(&format!("0 of {} figures changed", counts.len())), "{said}");
+    let text = std::fs::read_to_string(&page).unwrap();
+    assert!(text.contains("xdp_ingress") && text.contains("<svg "), "{}", text.len());
+    let read = |path: &str| serde_json::from_str::<Value>(&std::fs::read_to_string(path).unwrap()).unwrap();
+    assert_eq!(read(&merged), counted);
+    assert_eq!(read(&document), counted);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn connections_are_compared_with_the_pod_itself_nftables_and_plain_forwarding() {
     let figures = run(&["connections", "--pairs", "1", "--milliseconds", "50", "--services", "1"]);
     let figures = figures.as_array().unwrap();

@@ -157,6 +157,30 @@ impl Case {
         }
     }
 
+    /// Returns the nanoseconds to reach, if there is a goal.
+    pub fn goal(&self) -> Option<f64> {
+        use Hook::{TcEgress, TcIngress, TcPodIn, TcPodOut, XdpIngress};
+        let (v4, v6) = match (self.walk, self.hook, self.flows) {
+            (Walk::NotOurs, XdpIngress | TcIngress | TcPodIn, _) => (6.0, 6.0),
+            (Walk::NotOurs, TcEgress | TcPodOut, _) => (10.0, 10.0),
+            (Walk::LocalNew, XdpIngress, _) => (600.0, 600.0),
+            (Walk::LocalEstablished, XdpIngress, 1) => (85.0, 100.0),
+            (Walk::LocalEstablished, XdpIngress, MILLION) => (250.0, 300.0),
+            (Walk::LocalEstablished, TcIngress, 1) => (130.0, 150.0),
+            (Walk::DsrEstablished, TcIngress, 1) => (150.0, 165.0),
+            (Walk::SnatEstablished, XdpIngress, 1) => (110.0, 130.0),
+            (Walk::Reply, TcEgress, 1) => (90.0, 115.0),
+            _ => return None,
+        };
+        Some(if self.is_v6 { v6 } else { v4 })
+    }
+
+    /// Returns whether another case is the same but for the number of Services, and with one.
+    pub fn is_many_of(&self, other: &Self) -> bool {
+        let same = |case: &Self| (case.walk, case.hook.program(), case.is_v6, case.flows);
+        same(self) == same(other) && self.frontends() > 1 && other.services == 1
+    }
+
     /// Returns how rounds can be repeated. TC can change the room of an skb only once.
     pub const fn repetition(&self) -> Repetition {
         match (self.walk, self.hook) {

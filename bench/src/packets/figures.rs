@@ -4,8 +4,9 @@ use anyhow::Result;
 
 use super::case::Case;
 use super::measure::Samples;
+use super::walk::Place;
 use super::wrapper::Repetition;
-use crate::report::{Figure, Group, MILLRACE, Section, Spread, Unit};
+use crate::report::{Better, Figure, Group, MILLRACE, Section, Spread, Unit};
 
 const METHOD: &str = "BPF_PROG_TEST_RUN runs the real program in the kernel, around a wrapper that restores \
     the frame. A sample is the kernel's mean over the rounds. Samples of the empty program alternate with \
@@ -14,6 +15,9 @@ const METHOD: &str = "BPF_PROG_TEST_RUN runs the real program in the kernel, aro
     have counted every round under the expected reason.";
 /// The kernel reports whole nanoseconds for each of two samples.
 const RESOLUTION: f64 = 1.0;
+
+/// The most that a DSR packet to one of many Services may cost, beside one to a single Service.
+const MANY_OVER_ONE: f64 = 1.3;
 
 /// Returns the section without figures.
 pub fn section() -> Section {
@@ -32,8 +36,24 @@ pub fn add(section: &mut Section, case: &Case, samples: &Samples) -> Result<()> 
         .resolution(RESOLUTION)
         .detail("empty ns", Spread::of(&samples.empty)?.median)
         .detail("with ns", Spread::of(&samples.program)?.median);
+    let figure = Figure { target: case.goal(), ..figure };
     let mut group = Group::new(title, Unit::Nanoseconds);
     group.add(figure);
     section.add(group);
+    Ok(())
+}
+
+/// Adds the ratios of the cases with many Services to those with one.
+pub fn add_ratios(section: &mut Section, measured: &[(Case, Samples)]) -> Result<()> {
+    for (many, samples) in measured {
+        let Some((_, one)) = measured.iter().find(|(case, _)| many.is_many_of(case)) else { continue };
+        let ratios: Vec<f64> =
+            samples.costs().iter().zip(one.costs()).map(|(many, one)| many / one).collect();
+        let figure = Figure::new(many.name(), MILLRACE, &ratios)?;
+        let target = (many.walk.place() == Place::Dsr).then_some(MANY_OVER_ONE);
+        let mut group = Group::new("Many Services over one", Unit::Ratio).better(Better::Lower);
+        group.add(Figure { target, ..figure });
+        section.add(group);
+    }
     Ok(())
 }

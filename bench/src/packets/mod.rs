@@ -39,12 +39,14 @@ pub struct Arguments {
 /// Measures all cases and prints them.
 pub fn run(arguments: &Arguments) -> Result<()> {
     ensure!(arguments.samples > 0 && arguments.rounds > 0, "--rounds and --samples take positive numbers");
-    let mut section = figures::section();
+    let (mut section, mut measured) = (figures::section(), Vec::new());
     for case in case::all().into_iter().filter(|case| case.name().contains(&arguments.case)) {
         eprintln!("{} ...", case.name());
         let samples = measure::measure(&case, arguments.rounds, arguments.samples)?;
         figures::add(&mut section, &case, &samples)?;
+        measured.push((case, samples));
     }
+    figures::add_ratios(&mut section, &measured)?;
     ensure!(section.figures() > 0, "--case {}: no case has that in its name", arguments.case);
     arguments.output.write(vec![section])
 }

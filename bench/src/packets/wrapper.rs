@@ -136,6 +136,7 @@ impl Wrapper {
         output.truncate(usize::try_from(result.data_size_out)?);
         let frame = output.split_off(left.metadata().min(output.len()));
         let outcome = Outcome { action: result.return_value, metadata: output, frame, mark: left.mark() };
-        Ok((result.duration.as_secs_f64() * 1e9, outcome))
+        // The kernel reports whole nanoseconds in 32 bits.
+        Ok((f64::from(u32::try_from(result.duration.as_nanos())?), outcome))
     }
 }

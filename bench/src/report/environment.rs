@@ -6,6 +6,7 @@ use std::process::Command;
 use std::thread;
 use std::time::SystemTime;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// Everything that a figure depends on, beside the code. A part that can't be read is empty.
@@ -45,6 +46,14 @@ impl Environment {
     }
 }
 
+impl Environment {
+    /// Returns the time of the run, by RFC 3339.
+    pub fn time(&self) -> String {
+        let taken = i64::try_from(self.taken).ok().and_then(|taken| Timestamp::from_second(taken).ok());
+        taken.map(|taken| taken.to_string()).unwrap_or_default()
+    }
+}
+
 /// Returns the first processor's name. ARM's has only numbers.
 fn cpu_model(cpuinfo: &str) -> String {
     let field = |wanted: &str| {
@@ -64,13 +73,11 @@ fn mitigations() -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Returns the commit that `cargo xtask bench` names, else that of the sources.
+/// Returns the commit of the sources; nothing outside of a repository.
 fn commit() -> String {
-    std::env::var("MILLRACE_COMMIT").unwrap_or_else(|_| {
-        let git = ["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty"];
-        let output = Command::new("git").args(git).output().map(|output| output.stdout);
-        output.map(|name| String::from_utf8_lossy(&name).trim().to_owned()).unwrap_or_default()
-    })
+    let git = ["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty"];
+    let output = Command::new("git").args(git).output().map(|output| output.stdout);
+    output.map(|name| String::from_utf8_lossy(&name).trim().to_owned()).unwrap_or_default()
 }
 
 fn read(path: &str) -> String {

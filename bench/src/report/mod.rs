@@ -20,10 +20,13 @@
 //! - names that stay the same between versions: a comparison finds a figure by section, group,
 //!   name, subject and `x`;
 //! - a line of [`Section::leave_out`] for everything that it could not measure.
-#![allow(dead_code, unused_imports, reason = "the benchmarks move to this schema one by one")]
+#![allow(dead_code, reason = "not every benchmark needs every part of the schema")]
 
+pub mod command;
+mod compare;
 mod environment;
 mod output;
+mod page;
 mod spread;
 mod unit;
 
@@ -174,6 +177,15 @@ impl Group {
     #[must_use]
     pub fn over(self, axis: impl Into<String>) -> Self {
         Self { axis: Some(axis.into()), ..self }
+    }
+
+    /// Returns the direction in words.
+    pub const fn direction(&self) -> &'static str {
+        match self.better {
+            Better::Lower => "less is better",
+            Better::Higher => "more is better",
+            Better::Neither => "",
+        }
     }
 
     /// Adds a figure.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-use super::{Figure, Group, Report, Section};
+use super::{Figure, Group, Report, Section, Spread};
 
 /// The form of the output. Benchmarks flatten it into their arguments.
 #[derive(clap::Args)]
@@ -58,23 +58,31 @@ fn rows(group: &Group) -> Vec<Vec<String>> {
     keys.sort_unstable();
     keys.dedup();
     let has_subjects = group.figures.iter().any(|figure| figure.subject != super::MILLRACE);
+    let has_targets = group.figures.iter().any(|figure| figure.target.is_some());
     let mut head = vec!["case".to_owned()];
     head.extend(has_subjects.then(|| "of".to_owned()));
     head.extend(group.axis.clone());
-    head.extend(["median", "quartiles", "target"].map(String::from));
+    head.extend(["median", "quartiles"].map(String::from));
+    head.extend(has_targets.then(|| "target".to_owned()));
     head.extend(keys.iter().map(|key| (*key).clone()));
     let row = |figure: &Figure| {
         let mut cells = vec![figure.name.clone()];
         cells.extend(has_subjects.then(|| figure.subject.clone()));
         cells.extend(group.axis.is_some().then(|| figure.x.map(|x| x.to_string()).unwrap_or_default()));
         cells.push(number(figure.spread.median));
-        cells.push(format!("{} .. {}", number(figure.spread.q1), number(figure.spread.q3)));
-        cells.push(figure.target.map(number).unwrap_or_default());
+        cells.push(quartiles(figure));
+        cells.extend(has_targets.then(|| figure.target.map(number).unwrap_or_default()));
         cells
             .extend(keys.iter().map(|key| figure.details.get(*key).copied().map(number).unwrap_or_default()));
         cells
     };
     std::iter::once(head).chain(group.figures.iter().map(row)).collect()
+}
+
+/// Returns the quartiles; nothing for a single sample.
+fn quartiles(figure: &Figure) -> String {
+    let Spread { samples, q1, q3, .. } = figure.spread;
+    if samples > 1 { format!("{} .. {}", number(q1), number(q3)) } else { String::new() }
 }
 
 fn number(value: f64) -> String {
