@@ -10,7 +10,7 @@ use millrace::model::{Desired, Kind, Model};
 use millrace::source::SourceEvent;
 use tokio::sync::mpsc;
 
-use super::clock::{median, quantile};
+use super::clock::quantile;
 use super::cluster::Cluster;
 use super::driver::{Driver, Sync};
 use super::listing;
@@ -111,9 +111,9 @@ fn one_by_one<D: Dataplane + Send + 'static>(
     }
     let of = |what: &str| format!("one EndpointSlice, {name}: {what}");
     let figures = vec![
-        Figure::cpu(of("CPU, median"), median(&spent), Target::None),
+        Figure::cpu_of(of("CPU, median"), &spent, Target::None),
         Figure::cpu(of("CPU, p99"), quantile(&spent, 0.99), Target::None),
-        Figure::time(of("latency, median"), median(&latencies), MEDIAN),
+        Figure::time_of(of("latency, median"), &latencies, MEDIAN),
         Figure::time(of("latency, p99"), quantile(&latencies, 0.99), P99),
     ];
     Ok((figures, driver))
@@ -167,7 +167,7 @@ fn stream<D: Dataplane + Send + 'static>(
         Figure::count(of("syncs"), syncs.len()),
         Figure::percent(of("CPU of the source"), share(decoding)),
         Figure::percent(of("CPU of source and loop"), share(looped + decoding)).at_most(100.0),
-        Figure::time(of("latency, median"), median(&lags), Target::None),
+        Figure::time_of(of("latency, median"), &lags, Target::None),
         Figure::time(of("latency, p99"), quantile(&lags, 0.99), Target::None),
         Figure::time(of("latency, longest"), quantile(&lags, 1.0), Target::None),
     ];

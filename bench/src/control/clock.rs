@@ -35,11 +35,6 @@ pub fn quantile(values: &[Duration], share: f64) -> Duration {
     sorted.get(index.min(sorted.len().saturating_sub(1))).copied().unwrap_or_default()
 }
 
-/// Returns the median.
-pub fn median(values: &[Duration]) -> Duration {
-    quantile(values, 0.5)
-}
-
 fn read(clock: ClockId) -> Duration {
     // Both clocks always exist.
     clock_gettime(clock).map_or(Duration::ZERO, Duration::from)

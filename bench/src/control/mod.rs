@@ -23,14 +23,14 @@ use clap::ValueEnum;
 
 use changes::Pace;
 use objects::Scale;
-use report::Report;
+
+use crate::report::Output;
 
 /// The measurements, the size of the cluster, and the output.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// Print JSON instead of a table
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    output: Output,
     /// Services and endpoints of each, such as 1000x10; may be given several times
     #[arg(long = "scale", value_name = "SERVICESxENDPOINTS", value_parser = Scale::parse)]
     scales: Vec<Scale>,
@@ -71,7 +71,7 @@ enum Part {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let numbers = [arguments.runs, arguments.changes as usize, arguments.seconds as usize];
     ensure!(!numbers.contains(&0), "--runs, --changes and --seconds take positive numbers");
-    let mut report = Report::default();
+    let mut section = report::section();
     for scale in arguments.scales() {
         for part in arguments.parts() {
             eprintln!("{} x {}: {part:?} ...", scale.services, scale.endpoints);
@@ -84,15 +84,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
                 )?,
                 Part::Memory => memory::measure(scale)?,
             };
-            report.add(scale, figures);
+            report::add(&mut section, scale, figures)?;
         }
     }
-    if arguments.json {
-        report.print_json()
-    } else {
-        report.print_table();
-        Ok(())
-    }
+    arguments.output.write(vec![section])
 }
 
 impl Arguments {

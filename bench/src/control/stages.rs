@@ -9,7 +9,7 @@ use millrace::dataplane::ebpf::Sizes;
 use millrace::dataplane::ebpf::plan::{Capacities, Change, Found, Kernel, Plan};
 use millrace::model::{Desired, Dirty, Model};
 
-use super::clock::{median, timed};
+use super::clock::timed;
 use super::listing;
 use super::objects::Scale;
 use super::pins::Pins;
@@ -34,10 +34,10 @@ struct Run {
     writes: usize,
 }
 
-/// Returns the medians of several runs.
+/// Returns the figures of several runs.
 pub fn measure(scale: Scale, runs: usize) -> Result<Vec<Figure>> {
     let runs = (0..runs).map(|_| run(scale)).collect::<Result<Vec<_>>>()?;
-    let of = |stage: fn(&Run) -> Duration| median(&runs.iter().map(stage).collect::<Vec<_>>());
+    let of = |stage: fn(&Run) -> Duration| runs.iter().map(stage).collect::<Vec<_>>();
     let count = |what: fn(&Run) -> usize| runs.first().map_or(0, what);
     let total = of(|run| run.apply + run.refresh + run.sync.max(run.plan));
     let target = match (scale.services, scale.endpoints) {
@@ -48,14 +48,14 @@ pub fn measure(scale: Scale, runs: usize) -> Result<Vec<Figure>> {
     Ok(vec![
         Figure::megabytes("text received", count(|run| run.bytes)),
         Figure::count("operations written", count(|run| run.writes)),
-        Figure::cpu("source: receive and decode", of(|run| run.decode), Target::None),
-        Figure::cpu("model: apply", of(|run| run.apply), Target::None),
-        Figure::cpu("model: refresh", of(|run| run.refresh), Target::None),
-        Figure::cpu("plan (no kernel)", of(|run| run.plan), Target::None),
-        Figure::cpu("write (sync less plan)", of(|run| run.sync.saturating_sub(run.plan)), Target::None),
-        Figure::cpu("from listed to programmed", total, target),
-        Figure::cpu("open (programs and empty maps)", of(|run| run.open), Target::None),
-        Figure::cpu("agent starts again: open and sync", of(|run| run.again), Target::None),
+        Figure::cpu_of("source: receive and decode", &of(|run| run.decode), Target::None),
+        Figure::cpu_of("model: apply", &of(|run| run.apply), Target::None),
+        Figure::cpu_of("model: refresh", &of(|run| run.refresh), Target::None),
+        Figure::cpu_of("plan (no kernel)", &of(|run| run.plan), Target::None),
+        Figure::cpu_of("write (sync less plan)", &of(|run| run.sync.saturating_sub(run.plan)), Target::None),
+        Figure::cpu_of("from listed to programmed", &total, target),
+        Figure::cpu_of("open (programs and empty maps)", &of(|run| run.open), Target::None),
+        Figure::cpu_of("agent starts again: open and sync", &of(|run| run.again), Target::None),
     ])
 }
 
