@@ -5,7 +5,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::super::Group;
+use super::super::{Group, MILLRACE};
 use super::{bars, lines};
 
 /// The width of a picture. The page makes it narrower if it has to.
@@ -53,7 +53,7 @@ pub fn draw(group: &Group) -> Result<String> {
     Ok(svg.replacen("<svg ", "<svg role=\"img\" ", 1))
 }
 
-/// Returns the subjects of a group in the order of their appearance.
+/// Returns the subjects of a group: Millrace, then others in the order of their appearance.
 pub fn subjects(group: &Group) -> Vec<&str> {
     let mut subjects: Vec<&str> = Vec::new();
     for figure in &group.figures {
@@ -61,6 +61,7 @@ pub fn subjects(group: &Group) -> Vec<&str> {
             subjects.push(&figure.subject);
         }
     }
+    subjects.sort_by_key(|subject| *subject != MILLRACE);
     subjects
 }
 

@@ -17,30 +17,54 @@ const VALUES: u32 = 90;
 
 type Series<'a> = (String, Vec<(f64, &'a Figure)>);
 
-/// Draws the picture. The horizontal axis is logarithmic if its ends differ by more than ten times.
+/// Draws the picture. An axis is logarithmic if its ends are far apart.
 pub fn draw(area: &Area<'_>, group: &Group) -> Result<()> {
     let series = series(group);
-    let places = || series.iter().flat_map(|(_, points)| points.iter().map(|(x, _)| *x));
-    let (first, last) = (places().fold(f64::INFINITY, f64::min), places().fold(0.0, f64::max));
-    if first > 0.0 && last / first > 10.0 {
-        plot(area, group, &series, (first..last * 1.02).log_scale())
-    } else {
-        plot(area, group, &series, first.min(0.0)..last * 1.02)
+    let places = series.iter().flat_map(|(_, points)| points.iter().map(|(x, _)| *x));
+    let across = Ends::of(places);
+    let values = group.figures.iter().flat_map(|figure| [figure.spread.q1, figure.spread.q3]);
+    let up = Ends::of(values);
+    let (x, y) = (across.first..across.last * 1.02, up.first * 0.8..up.last * 1.15);
+    let from_zero = |ends: &Ends, last: f64| ends.first.min(0.0)..if last > 0.0 { last } else { 1.0 };
+    match (across.is_wide(10.0), up.is_wide(50.0)) {
+        (true, true) => plot(area, group, &series, x.log_scale(), y.log_scale()),
+        (true, false) => plot(area, group, &series, x.log_scale(), from_zero(&up, y.end)),
+        (false, true) => plot(area, group, &series, from_zero(&across, x.end), y.log_scale()),
+        (false, false) => plot(area, group, &series, from_zero(&across, x.end), from_zero(&up, y.end)),
     }
 }
 
-fn plot<X>(area: &Area<'_>, group: &Group, series: &[Series<'_>], axis: X) -> Result<()>
+/// The least and the greatest value of an axis.
+struct Ends {
+    first: f64,
+    last: f64,
+}
+
+impl Ends {
+    fn of(values: impl Iterator<Item = f64>) -> Self {
+        let start = Self { first: f64::INFINITY, last: f64::NEG_INFINITY };
+        values.fold(start, |ends, value| Self { first: ends.first.min(value), last: ends.last.max(value) })
+    }
+
+    /// Returns whether the last value is more than so many times the first one.
+    fn is_wide(&self, times: f64) -> bool {
+        self.first > 0.0 && self.last / self.first > times
+    }
+}
+
+fn plot<X, Y>(area: &Area<'_>, group: &Group, series: &[Series<'_>], across: X, up: Y) -> Result<()>
 where
     X: AsRangedCoord<Value = f64>,
     X::CoordDescType: ValueFormatter<f64> + Ranged<ValueType = f64>,
+    Y: AsRangedCoord<Value = f64>,
+    Y::CoordDescType: ValueFormatter<f64> + Ranged<ValueType = f64>,
 {
-    let most = group.figures.iter().map(|figure| figure.spread.max).fold(0.0, f64::max) * 1.1;
     let mut chart = ChartBuilder::on(area)
         .margin_top(10)
         .margin_right(NAMES)
         .x_label_area_size(AXIS + 18)
         .y_label_area_size(VALUES)
-        .build_cartesian_2d(axis, 0.0..if most > 0.0 { most } else { 1.0 })
+        .build_cartesian_2d(across, up)
         .map_err(drawing)?;
     chart
         .configure_mesh()
