@@ -93,6 +93,23 @@ impl Unit {
         };
         format!("{text}{gap}{prefix}{}", self.symbol()).trim_end().to_owned()
     }
+
+    /// Returns a value with all its digits: `389,584`, `87.5 ns`.
+    pub fn exact(self, value: f64) -> String {
+        let has_prefix = value.abs() >= 1e4 && value.fract() == 0.0;
+        if !has_prefix {
+            return self.show(value);
+        }
+        let digits = format!("{:.0}", value.abs());
+        let groups: Vec<&str> = digits
+            .as_bytes()
+            .rchunks(3)
+            .rev()
+            .map(|group| std::str::from_utf8(group).unwrap_or_default())
+            .collect();
+        let sign = if value < 0.0 { "-" } else { "" };
+        format!("{sign}{} {}", groups.join(","), self.symbol()).trim_end().to_owned()
+    }
 }
 
 fn scaled(value: f64) -> (f64, &'static str) {
@@ -132,6 +149,19 @@ mod tests {
             (Unit::PerSecond, 22_000.0, "22k/s"),
         ] {
             assert_eq!(unit.show(value), text);
+        }
+    }
+
+    #[test]
+    fn exact_values_have_all_digits_in_groups() {
+        for (unit, value, text) in [
+            (Unit::Instructions, 389_584.0, "389,584"),
+            (Unit::Bytes, 1_267_104.0, "1,267,104 B"),
+            (Unit::Instructions, -20_001.0, "-20,001"),
+            (Unit::Nanoseconds, 87.5, "87.5 ns"),
+            (Unit::Count, 57.0, "57"),
+        ] {
+            assert_eq!(unit.exact(value), text);
         }
     }
 }

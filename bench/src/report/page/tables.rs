@@ -50,11 +50,11 @@ fn cells(group: &Group, figure: &Figure) -> Vec<String> {
     let (unit, spread) = (group.unit, figure.spread);
     let mut cells = vec![text(&figure.name), text(&figure.subject)];
     cells.extend(group.axis.is_some().then(|| cell(&figure.x.map(plain).unwrap_or_default())));
-    cells.push(cell(&unit.show(spread.median)));
+    cells.push(cell(&unit.exact(spread.median)));
     let others = [
-        format!("{} to {}", unit.show(spread.q1), unit.show(spread.q3)),
-        unit.show(spread.min),
-        unit.show(spread.max),
+        format!("{} to {}", unit.exact(spread.q1), unit.exact(spread.q3)),
+        unit.exact(spread.min),
+        unit.exact(spread.max),
     ];
     // A single sample has no spread.
     cells.extend(others.map(|other| cell(if spread.samples > 1 { &other } else { "" })));
@@ -103,8 +103,8 @@ fn change(change: &Change) -> String {
     };
     row(&[
         text(&change.label()),
-        cell(&change.unit.show(change.old.median)),
-        cell(&change.unit.show(change.new.median)),
+        cell(&change.unit.exact(change.old.median)),
+        cell(&change.unit.exact(change.new.median)),
         format!("<td class=\"{class}\">{}</td>", escape(&change.show())),
     ])
 }
