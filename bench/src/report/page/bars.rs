@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
 use super::super::{Better, Figure, Group, Spread};
-use super::chart::{AXIS, Area, FAINT, GRID, INK, TARGET, colour, drawing, subjects, text};
+use super::look::{AXIS, Area, FAINT, GRID, INK, TARGET, colour, drawing, subjects, text};
 
 /// Pixels of a bar with its gap.
 const ROW: u32 = 19;

@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
 use super::super::{Figure, Group, MILLRACE};
-use super::chart::{AXIS, Area, FAINT, GRID, INK, colour, drawing, text};
+use super::look::{AXIS, Area, FAINT, GRID, INK, colour, drawing, text};
 
 /// The height of a picture.
 pub const HEIGHT: u32 = 380;
@@ -74,7 +74,7 @@ where
         .x_desc(group.axis.clone().unwrap_or_default())
         .x_label_formatter(&|value| super::super::Unit::Count.show(*value))
         .y_label_formatter(&|value| group.unit.show(*value))
-        .label_style(("sans-serif", super::chart::FONT).into_font().color(&FAINT))
+        .label_style(("sans-serif", super::look::FONT).into_font().color(&FAINT))
         .draw()
         .map_err(drawing)?;
     let mut labels: Vec<(i32, i32, String, RGBColor)> = Vec::new();

@@ -3,6 +3,7 @@
 mod bars;
 mod chart;
 mod lines;
+mod look;
 mod tables;
 
 use anyhow::{Context, Result};
