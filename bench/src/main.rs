@@ -5,6 +5,7 @@ mod control;
 mod packets;
 mod programs;
 mod report;
+mod simulate;
 
 use clap::{Parser, Subcommand};
 
@@ -28,6 +29,9 @@ enum Benchmark {
     Connections(connections::Arguments),
     /// One page with pictures of the figures of all benchmarks, and their JSON.
     Report(report::command::Arguments),
+    /// The connections that are cut while endpoints, nodes and directors come and go, beside other
+    /// rules. Needs no root.
+    Simulate(simulate::Arguments),
     /// The process whose memory `control` measures.
     #[command(hide = true)]
     ControlMemory(control::memory::Arguments),
@@ -40,6 +44,7 @@ fn main() -> anyhow::Result<()> {
         Benchmark::Control(arguments) => control::run(&arguments),
         Benchmark::Connections(arguments) => connections::run(&arguments),
         Benchmark::Report(arguments) => report::command::run(&arguments),
+        Benchmark::Simulate(arguments) => simulate::run(&arguments),
         Benchmark::ControlMemory(arguments) => control::memory::hold(&arguments),
     }
 }

@@ -51,6 +51,36 @@ fn every_walk_of_a_packet_is_measured_and_ends_with_the_right_action_and_frame()
     }
 }
 
+/// Returns all figures of a document, each with the title of its group.
+fn figures(document: &Value) -> Vec<(&str, &Value)> {
+    let mut figures = Vec::new();
+    for group in
+        document["sections"].as_array().unwrap().iter().flat_map(|it| it["groups"].as_array().unwrap())
+    {
+        let title = group["title"].as_str().unwrap();
+        figures.extend(group["figures"].as_array().unwrap().iter().map(|figure| (title, figure)));
+    }
+    figures
+}
+
+/// Returns the median of a figure.
+fn median(figure: &Value) -> f64 {
+    figure["spread"]["median"].as_f64().unwrap()
+}
+
+#[test]
+fn millrace_cuts_fewer_simulated_connections_than_the_other_rules() {
+    let small = ["simulate", "--nodes", "200", "--connections", "500", "--slots", "251", "--scenario", "all"];
+    let document = run(&small);
+    let figures = figures(&document);
+    assert_eq!(figures.len(), 8, "four kinds of rules, two kinds of routers: {document}");
+    for router in figures.chunks(4) {
+        let [own, others @ ..] = router else { panic!("{document}") };
+        assert_eq!(own.1["subject"], "Millrace");
+        assert!(others.iter().all(|(_, other)| median(own.1) < median(other)), "{document}");
+    }
+}
+
 #[test]
 fn the_programs_are_counted_and_appear_on_the_page_of_the_report() {
     let folder = std::env::temp_dir().join(format!("millrace-report-{}", std::process::id()));
