@@ -3,7 +3,9 @@
 mod connections;
 mod control;
 mod packets;
+mod peers;
 mod programs;
+mod rate;
 mod report;
 mod simulate;
 
@@ -29,6 +31,8 @@ enum Benchmark {
     Connections(connections::Arguments),
     /// One page with pictures of the figures of all benchmarks, and their JSON.
     Report(report::command::Arguments),
+    /// Packets a second through whole nodes, beside a bare loop and kube-proxy.
+    Rate(rate::Arguments),
     /// The connections that are cut while endpoints, nodes and directors come and go, beside other
     /// rules. Needs no root.
     Simulate(simulate::Arguments),
@@ -44,6 +48,7 @@ fn main() -> anyhow::Result<()> {
         Benchmark::Control(arguments) => control::run(&arguments),
         Benchmark::Connections(arguments) => connections::run(&arguments),
         Benchmark::Report(arguments) => report::command::run(&arguments),
+        Benchmark::Rate(arguments) => rate::run(&arguments),
         Benchmark::Simulate(arguments) => simulate::run(&arguments),
         Benchmark::ControlMemory(arguments) => control::memory::hold(&arguments),
     }

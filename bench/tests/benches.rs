@@ -69,6 +69,21 @@ fn median(figure: &Value) -> f64 {
 }
 
 #[test]
+fn frames_of_every_side_arrive_as_expected() {
+    let document = run(&["rate", "--spells", "1", "--milliseconds", "20", "--flows", "10"]);
+    let figures = figures(&document);
+    // Four cases, two families, one processor or two; at least a bare loop and Millrace's two sides.
+    assert!(figures.len() >= 24, "{document}");
+    for (title, figure) in figures {
+        assert!(median(figure) > 0.0, "{title}: {figure}");
+        // The bench checks the frames. Nearly all must arrive.
+        assert!(figure["details"]["arrived, %"].as_f64().unwrap() > 50.0, "{title}: {figure}");
+    }
+    let missing = document["sections"][0]["left_out"].to_string();
+    assert!(!missing.contains("to a pod of the node") && !missing.contains("to another node"), "{missing}");
+}
+
+#[test]
 fn millrace_cuts_fewer_simulated_connections_than_the_other_rules() {
     let small = ["simulate", "--nodes", "200", "--connections", "500", "--slots", "251", "--scenario", "all"];
     let document = run(&small);

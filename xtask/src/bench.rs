@@ -28,6 +28,7 @@ pub fn bench(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     let release = workspace.target().join("release");
     let mut bench = workspace.command(release.join("millrace-bench"));
     bench.args(&args.bench).env("MILLRACE_BIN", release.join("millrace"));
+    setup::add_built(workspace, &mut bench);
     eprintln!("+ {}", command::display(&bench));
     Err(bench.exec()).context("can't start the bench")
 }

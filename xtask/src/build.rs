@@ -84,13 +84,15 @@ fn write_slimmed(linked: &[u8], object: &Path) -> Result<()> {
     std::fs::write(object, slimmed).with_context(|| format!("can't write {}", object.display()))
 }
 
-/// Builds the programs that restore the frame for the packet bench.
+/// Builds the benches' own programs: those that restore frames, and those that send and count them.
 pub fn bench_object(workspace: &Workspace) -> Result<()> {
-    const NAME: &str = "millrace-bench-bpf";
-    command::run(&mut bpf_cargo(workspace, NAME))?;
-    let linked = workspace.linked_object().with_file_name(NAME);
-    let bytes = std::fs::read(&linked).with_context(|| format!("can't read {}", linked.display()))?;
-    write_slimmed(&bytes, &workspace.bpf_object().with_file_name(NAME))
+    for name in ["millrace-bench-bpf", "millrace-rate-bpf"] {
+        command::run(&mut bpf_cargo(workspace, name))?;
+        let linked = workspace.linked_object().with_file_name(name);
+        let bytes = std::fs::read(&linked).with_context(|| format!("can't read {}", linked.display()))?;
+        write_slimmed(&bytes, &workspace.bpf_object().with_file_name(name))?;
+    }
+    Ok(())
 }
 
 fn bpf_cargo(workspace: &Workspace, bin: &str) -> Command {

@@ -3,6 +3,7 @@
 
 use std::env;
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
@@ -36,6 +37,22 @@ pub fn ensure_apiserver(workspace: &Workspace) -> Result<PathBuf> {
     }
     ensure_built(workspace, KUBERNETES, "apiserver", &SERVERS)
         .with_context(|| format!("{ASSETS} names no folder with kube-apiserver and etcd"))
+}
+
+/// Gives a command the variables of the programs that are there. Builds nothing.
+pub fn add_built(workspace: &Workspace, command: &mut Command) {
+    let cached = |name| KUBERNETES.cached(workspace, name).ok();
+    let is_unset = |name| env::var_os(name).is_none_or(|value| value.is_empty());
+    if is_unset(ASSETS)
+        && let Some(folder) = cached("apiserver").filter(|folder| missing_program(folder, &SERVERS).is_none())
+    {
+        command.env(ASSETS, folder);
+    }
+    if is_unset(KUBE_PROXY)
+        && let Some(folder) = cached("kube-proxy").filter(|folder| missing_program(folder, &PROXY).is_none())
+    {
+        command.env(KUBE_PROXY, folder.join("kube-proxy"));
+    }
 }
 
 /// Returns the path of kube-proxy: that of the environment, else one in the cache. Go builds it

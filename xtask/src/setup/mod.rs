@@ -11,7 +11,7 @@ mod mounts;
 mod tools;
 
 use anyhow::Result;
-pub use apiserver::{ASSETS, KUBE_PROXY, KUBERNETES, ensure_apiserver, ensure_kube_proxy};
+pub use apiserver::{ASSETS, KUBE_PROXY, KUBERNETES, add_built, ensure_apiserver, ensure_kube_proxy};
 pub use cluster::{ensure_cluster_programs, missing_cluster_program};
 pub use debian::is_root;
 pub use e2e::{agnhost_data, ensure_e2e_programs};

@@ -219,6 +219,7 @@ pub fn perform(
     };
     if matches!(pass.work, Work::TargetWithBenchObject(_)) {
         build::bench_object(workspace)?;
+        setup::add_built(workspace, &mut cargo);
     }
     if matches!(pass.work, Work::TargetWithApiserver(_) | Work::ModuleWithApiserver { .. }) {
         let programs = setup::ensure_apiserver(workspace)

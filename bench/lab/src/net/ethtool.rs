@@ -28,13 +28,20 @@ pub fn leave_tags_alone(device: &str) -> Result<()> {
     set(device, SET_FLAGS, 0).with_context(|| format!("can't have {device} leave VLAN tags alone"))
 }
 
+/// Gives a virtual device of the current thread's namespace this number of queues in each direction.
+pub fn set_queues(device: &str, number: u32) -> Result<()> {
+    /// `ETHTOOL_SCHANNELS`; the words are those of struct ethtool_channels.
+    const SET_CHANNELS: u32 = 0x3d;
+    request(device, &mut [SET_CHANNELS, 0, 0, 0, 0, number, number, 0, 0])
+        .with_context(|| format!("can't give {device} {number} queues"))
+}
+
 fn set(device: &str, command: u32, data: u32) -> Result<()> {
-    #[repr(C)]
-    struct Value {
-        command: u32,
-        data: u32,
-    }
-    let mut value = Value { command, data };
+    request(device, &mut [command, data])
+}
+
+/// Sends a command, the first word, with the words behind it.
+fn request(device: &str, words: &mut [u32]) -> Result<()> {
     // SAFETY: an all-zero ifreq is valid: it holds integers, arrays and null pointers only.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if device.len() >= request.ifr_name.len() {
@@ -43,10 +50,10 @@ fn set(device: &str, command: u32, data: u32) -> Result<()> {
     for (target, byte) in request.ifr_name.iter_mut().zip(device.bytes()) {
         *target = byte.cast_signed();
     }
-    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
     let socket = control_socket()?;
-    // SAFETY: SIOCETHTOOL reads the name and the value behind ifru_data; both live until the call
-    // returns.
+    // SAFETY: SIOCETHTOOL reads the name and the words behind ifru_data, as many as the command has;
+    // both live until the call returns.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
     nix::errno::Errno::result(result)?;
     Ok(())

@@ -14,7 +14,7 @@ mod wireguard;
 
 pub use attached::{attached_programs, has_tcx};
 pub use cgroup::Cgroup;
-pub use ethtool::{Offload, leave_tags_alone, set_offload};
+pub use ethtool::{Offload, leave_tags_alone, set_offload, set_queues};
 pub use namespace::{Namespace, Task};
 pub use netlink::Netlink;
 pub use overlay::{End, Overlay};

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result};
+use futures_util::TryStreamExt;
 use ipnet::IpNet;
 use rtnetlink::packet_route::address::AddressHeaderFlags;
-use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth};
+use rtnetlink::packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute};
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMetric};
 use rtnetlink::{LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
 
@@ -77,6 +78,17 @@ impl Netlink {
     pub async fn set_down(&self, device: &str) -> Result<()> {
         let message = LinkUnspec::new_with_index(index_of(device)?).down().build();
         self.handle.link().set(message).execute().await.with_context(|| format!("can't set {device} down"))
+    }
+
+    /// Returns the MAC address of an Ethernet device.
+    pub async fn mac_of(&self, device: &str) -> Result<[u8; 6]> {
+        let link = self.handle.link().get().match_name(device.to_owned()).execute().try_next().await?;
+        let attributes = link.map(|link| link.attributes).unwrap_or_default();
+        let address = attributes.into_iter().find_map(|attribute| match attribute {
+            LinkAttribute::Address(bytes) => <[u8; 6]>::try_from(bytes).ok(),
+            _ => None,
+        });
+        address.with_context(|| format!("{device} has no MAC address"))
     }
 
     /// Deletes a device, and with it its peer.

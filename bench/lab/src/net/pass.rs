@@ -5,7 +5,7 @@
 //! next one that comes another way. Merging of received frames is enough for redirected frames, but
 //! not for these.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use anyhow::{Context, Result};
 use nix::errno::Errno;
@@ -34,7 +34,11 @@ struct Load {
 impl Netlink {
     /// Attaches an XDP program that passes all packets to a device.
     pub async fn attach_pass(&self, device: &str) -> Result<()> {
-        let program = load()?;
+        self.attach_xdp(device, load()?.as_fd()).await
+    }
+
+    /// Attaches an XDP program to a device, in the place of one that was attached this way.
+    pub async fn attach_xdp(&self, device: &str, program: BorrowedFd<'_>) -> Result<()> {
         let xdp = LinkAttribute::Xdp(vec![LinkXdp::Fd(program.as_raw_fd())]);
         let message = LinkUnspec::new_with_index(index_of(device)?).append_extra_attribute(xdp).build();
         let attached = self.handle.link().set(message).execute().await;

@@ -247,6 +247,12 @@ impl Node {
         &self.name
     }
 
+    /// Returns its number, counted from 1.
+    #[must_use]
+    pub const fn number(&self) -> u8 {
+        self.number
+    }
+
     /// Returns the node's own network namespace.
     #[must_use]
     pub const fn namespace(&self) -> &Arc<Namespace> {

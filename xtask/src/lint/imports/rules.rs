@@ -18,7 +18,7 @@ pub const FOLDERS: &[Layout] = &[PROGRAMS, AGENT];
 /// The order in which a packet meets the folders.
 const PROGRAMS: Layout = Layout {
     package: "proxy-ebpf",
-    roots: &["bench_wrapper"],
+    roots: &["bench_wrapper", "bench_rate"],
     folders: Folders::Layers(&[
         &["main"],
         &["hooks"],
