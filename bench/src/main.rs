@@ -1,5 +1,6 @@
 //! Millrace's benchmarks.
 
+mod change;
 mod connections;
 mod control;
 mod packets;
@@ -33,6 +34,9 @@ enum Benchmark {
     Report(report::command::Arguments),
     /// Packets a second through whole nodes, beside a bare loop and kube-proxy.
     Rate(rate::Arguments),
+    /// From an EndpointSlice at the API server to the first packet that the new endpoint gets, beside
+    /// kube-proxy.
+    Change(change::Arguments),
     /// The connections that are cut while endpoints, nodes and directors come and go, beside other
     /// rules. Needs no root.
     Simulate(simulate::Arguments),
@@ -49,6 +53,7 @@ fn main() -> anyhow::Result<()> {
         Benchmark::Connections(arguments) => connections::run(&arguments),
         Benchmark::Report(arguments) => report::command::run(&arguments),
         Benchmark::Rate(arguments) => rate::run(&arguments),
+        Benchmark::Change(arguments) => change::run(&arguments),
         Benchmark::Simulate(arguments) => simulate::run(&arguments),
         Benchmark::ControlMemory(arguments) => control::memory::hold(&arguments),
     }

@@ -84,6 +84,14 @@ fn frames_of_every_side_arrive_as_expected() {
 }
 
 #[test]
+fn a_new_endpoint_gets_packets_after_every_change() {
+    let document = run(&["change", "--services", "10", "--changes", "3", "--pause", "100"]);
+    let figures = figures(&document);
+    assert!(!figures.is_empty(), "{document}");
+    assert!(figures.iter().all(|(_, figure)| figure["spread"]["samples"] == 3), "{document}");
+}
+
+#[test]
 fn millrace_cuts_fewer_simulated_connections_than_the_other_rules() {
     let small = ["simulate", "--nodes", "200", "--connections", "500", "--slots", "251", "--scenario", "all"];
     let document = run(&small);
