@@ -3,6 +3,7 @@
 mod change;
 mod connections;
 mod control;
+mod others;
 mod packets;
 mod peers;
 mod programs;

@@ -132,10 +132,13 @@ fn the_programs_are_counted_and_appear_on_the_page_of_the_report() {
 
 #[test]
 fn connections_are_compared_with_the_pod_itself_nftables_and_plain_forwarding() {
-    let figures = run(&["connections", "--pairs", "1", "--milliseconds", "50", "--services", "1"]);
-    let figures = figures.as_array().unwrap();
-    // Both families: two spells beside the pod, one beside nftables, one beside plain forwarding.
-    assert_eq!(figures.len(), 8, "{figures:?}");
-    let is_positive = |figure: &Value| figure["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0);
-    assert!(figures.iter().all(is_positive), "{figures:?}");
+    let short = ["--pairs", "1", "--milliseconds", "50", "--services", "1"];
+    let document = run(&[&["connections"][..], &short].concat());
+    let figures = figures(&document);
+    assert!(figures.iter().all(|(_, figure)| median(figure) > 0.0), "{document}");
+    let of_group = |title: &str| figures.iter().filter(|(of, _)| *of == title).count();
+    // Both families: two spells beside the pod, one beside nftables, one beside plain forwarding. The real
+    // kube-proxy adds others if its programs are there.
+    assert!(of_group("rate beside another's") >= 8, "{document}");
+    assert!(of_group("set-up of a connection") >= 8, "{document}");
 }

@@ -16,8 +16,8 @@ use millrace_lab::cluster::Cluster;
 use millrace_lab::kube_proxy::{KubeProxy, Mode};
 use millrace_lab::topology::{Family, Shape};
 
-use crate::peers;
 use crate::report::{Figure, Group, MILLRACE, Output, Section, Unit};
+use crate::{others, peers};
 use traffic::{Receiver, Sender};
 
 /// The longest time until a proxy with ten thousand Services serves.
@@ -109,7 +109,8 @@ fn measure(arguments: &Arguments, services: u32, side: Side) -> Result<Times> {
         Cluster::with_api_server(shape, "native")?
     };
     traffic::add_addresses(cluster.bed())?;
-    objects::fill(&cluster, services.saturating_sub(1), "node3")?;
+    others::put(&cluster, services.saturating_sub(1), "node3")?;
+    objects::put_service(&cluster)?;
     let receivers =
         cluster.bed().node(node)?.pods().iter().map(Receiver::start).collect::<Result<Vec<_>>>()?;
     let sender = Sender::start(cluster.bed(), node)?;

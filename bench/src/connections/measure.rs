@@ -74,21 +74,33 @@ async fn pour(mut stream: Accepted) {
     while stream.write_all(&chunk).await.is_ok() {}
 }
 
-/// Connects and closes again and again. Returns how often.
-pub fn connect_for(client: &Namespace, target: SocketAddr, time: Duration) -> Result<usize> {
+/// The work of a spell.
+#[derive(Debug, Default)]
+pub struct Done {
+    /// How often, or how much, it was done.
+    pub count: usize,
+    /// The time of each connection's set-up, where that is the work.
+    pub times: Vec<Duration>,
+}
+
+/// Connects and closes again and again.
+pub fn connect_for(client: &Namespace, target: SocketAddr, time: Duration) -> Result<Done> {
     client.run(async move || {
         Place::Client.take()?;
-        let (end, mut count) = (Instant::now() + time, 0);
-        while Instant::now() < end {
-            drop(connect(target)?);
-            count += 1;
+        let (mut now, mut times) = (Instant::now(), Vec::new());
+        let end = now + time;
+        while now < end {
+            let stream = connect(target)?;
+            times.push(now.elapsed());
+            drop(stream);
+            now = Instant::now();
         }
-        Ok(count)
+        Ok(Done { count: times.len(), times })
     })
 }
 
-/// Sends a byte over one connection and waits for its echo, again and again. Returns how often.
-pub fn exchange_for(client: &Namespace, target: SocketAddr, time: Duration) -> Result<usize> {
+/// Sends a byte over one connection and waits for its echo, again and again.
+pub fn exchange_for(client: &Namespace, target: SocketAddr, time: Duration) -> Result<Done> {
     client.run(async move || {
         Place::Client.take()?;
         let mut stream = connect(target)?;
@@ -98,12 +110,12 @@ pub fn exchange_for(client: &Namespace, target: SocketAddr, time: Duration) -> R
             stream.read_exact(&mut [0])?;
             count += 1;
         }
-        Ok(count)
+        Ok(Done { count, times: Vec::new() })
     })
 }
 
-/// Receives over one connection. Returns the number of bytes.
-pub fn receive_for(client: &Namespace, target: SocketAddr, time: Duration) -> Result<usize> {
+/// Receives over one connection. The count is that of bytes.
+pub fn receive_for(client: &Namespace, target: SocketAddr, time: Duration) -> Result<Done> {
     client.run(async move || {
         Place::Client.take()?;
         let mut stream = connect(target)?;
@@ -112,7 +124,7 @@ pub fn receive_for(client: &Namespace, target: SocketAddr, time: Duration) -> Re
         while Instant::now() < end {
             count += stream.read(&mut buffer)?;
         }
-        Ok(count)
+        Ok(Done { count, times: Vec::new() })
     })
 }
 

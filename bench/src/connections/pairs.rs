@@ -8,9 +8,10 @@ use millrace_lab::net::Namespace;
 use millrace_lab::topology::{Dual, Family};
 
 use super::awake::Awake;
+use super::measure::Done;
 
-/// The work of a spell. Returns how much of it was done.
-pub type Spell = fn(&Namespace, SocketAddr, Duration) -> Result<usize>;
+/// The work of a spell.
+pub type Spell = fn(&Namespace, SocketAddr, Duration) -> Result<Done>;
 
 /// One of the two sides: a client, and the target that it sends to.
 #[derive(Clone, Copy)]
@@ -32,14 +33,24 @@ pub struct Pairs {
     time: Duration,
 }
 
-/// The medians of a comparison.
+/// The samples of a comparison.
+#[derive(Debug, Default)]
 pub struct Compared {
-    /// The Service's rate, a second.
-    pub service: f64,
-    /// The other side's rate, a second.
-    pub other: f64,
-    /// The ratio of a pair.
-    pub ratio: f64,
+    /// The Service.
+    pub service: Samples,
+    /// The other side.
+    pub other: Samples,
+    /// The ratio of each pair.
+    pub ratios: Vec<f64>,
+}
+
+/// The samples of a side.
+#[derive(Debug, Default)]
+pub struct Samples {
+    /// The rate of each spell, a second.
+    pub rates: Vec<f64>,
+    /// The set-up time of each connection, in microseconds.
+    pub times: Vec<f64>,
 }
 
 impl Pairs {
@@ -54,34 +65,31 @@ impl Pairs {
         let _awake = Awake::start()?;
         // A first spell without a record fills caches and finds neighbours.
         for side in [service, other] {
-            self.rate(spell, side)?;
+            self.rate(spell, side, &mut Samples::default())?;
         }
-        let mut rates = [Vec::new(), Vec::new()];
-        let mut ratios = Vec::new();
+        let mut compared = Compared::default();
         for pair in 0..self.number {
             // The order may matter, so the sides come first alternately.
             let [by_service, by_other] = if pair % 2 == 0 {
-                [self.rate(spell, service)?, self.rate(spell, other)?]
+                let by_service = self.rate(spell, service, &mut compared.service)?;
+                [by_service, self.rate(spell, other, &mut compared.other)?]
             } else {
-                let by_other = self.rate(spell, other)?;
-                [self.rate(spell, service)?, by_other]
+                let by_other = self.rate(spell, other, &mut compared.other)?;
+                [self.rate(spell, service, &mut compared.service)?, by_other]
             };
             ensure!(by_service > 0.0 && by_other > 0.0, "nothing was done in a spell of {:?}", self.time);
-            rates[0].push(by_service);
-            rates[1].push(by_other);
-            ratios.push(by_service / by_other);
+            compared.ratios.push(by_service / by_other);
         }
-        let [service, other] = rates.map(median);
-        Ok(Compared { service, other, ratio: median(ratios) })
+        Ok(compared)
     }
 
+    /// Works for a spell, and notes its samples. Returns the rate.
     #[allow(clippy::cast_precision_loss, reason = "exact up to 2^52")]
-    fn rate(&self, spell: Spell, side: Side<'_>) -> Result<f64> {
-        Ok(spell(side.client, side.target, self.time)? as f64 / self.time.as_secs_f64())
+    fn rate(&self, spell: Spell, side: Side<'_>, samples: &mut Samples) -> Result<f64> {
+        let done = spell(side.client, side.target, self.time)?;
+        let rate = done.count as f64 / self.time.as_secs_f64();
+        samples.rates.push(rate);
+        samples.times.extend(done.times.iter().map(|time| time.as_secs_f64() * 1e6));
+        Ok(rate)
     }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
