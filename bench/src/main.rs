@@ -3,6 +3,7 @@
 mod change;
 mod connections;
 mod control;
+mod memory;
 mod others;
 mod packets;
 mod peers;
@@ -38,10 +39,12 @@ enum Benchmark {
     /// From an EndpointSlice at the API server to the first packet that the new endpoint gets, beside
     /// kube-proxy.
     Change(change::Arguments),
+    /// The memory of the agent and of the maps, for each Service, endpoint and connection.
+    Memory(memory::Arguments),
     /// The connections that are cut while endpoints, nodes and directors come and go, beside other
     /// rules. Needs no root.
     Simulate(simulate::Arguments),
-    /// The process whose memory `control` measures.
+    /// The process whose memory `control` and `memory` measure.
     #[command(hide = true)]
     ControlMemory(control::memory::Arguments),
 }
@@ -55,6 +58,7 @@ fn main() -> anyhow::Result<()> {
         Benchmark::Report(arguments) => report::command::run(&arguments),
         Benchmark::Rate(arguments) => rate::run(&arguments),
         Benchmark::Change(arguments) => change::run(&arguments),
+        Benchmark::Memory(arguments) => memory::run(&arguments),
         Benchmark::Simulate(arguments) => simulate::run(&arguments),
         Benchmark::ControlMemory(arguments) => control::memory::hold(&arguments),
     }

@@ -131,6 +131,17 @@ fn the_programs_are_counted_and_appear_on_the_page_of_the_report() {
 }
 
 #[test]
+fn memory_grows_with_every_kind_of_object() {
+    let document = run(&["memory", "--runs", "1", "--services", "100,2000", "--endpoints", "1,5"]);
+    let figures = figures(&document);
+    assert_eq!(figures.len(), 10, "{document}");
+    // A small cluster's share of an agent is within the noise. The maps' sizes are exact.
+    let maps = figures.iter().filter(|(title, _)| *title == "the maps");
+    assert!(maps.clone().all(|(_, figure)| median(figure) > 0.0), "{document}");
+    assert_eq!(maps.count(), 6, "{document}");
+}
+
+#[test]
 fn connections_are_compared_with_the_pod_itself_nftables_and_plain_forwarding() {
     let short = ["--pairs", "1", "--milliseconds", "50", "--services", "1"];
     let document = run(&[&["connections"][..], &short].concat());

@@ -32,7 +32,7 @@ pub struct Arguments {
 
 /// The output of the child, in bytes.
 #[derive(Debug, Serialize, Deserialize)]
-struct Usage {
+pub struct Usage {
     resident: usize,
     mapped: usize,
     peak: usize,
@@ -40,18 +40,10 @@ struct Usage {
     cpu: Duration,
 }
 
-/// Starts a child that holds the state, and reads its output.
+/// Measures for the bench of the control plane.
 pub fn measure(scale: Scale) -> Result<Vec<Figure>> {
-    let mut child = Command::new(std::env::current_exe()?);
-    let server = Server::start(scale)?;
-    child.arg("control-memory").arg(server.kubeconfig());
-    child.arg(format!("{}x{}", scale.services, scale.endpoints));
-    child.args(scale.dual_stack.then_some("--dual-stack"));
-    let output = child.stderr(Stdio::inherit()).output()?;
-    ensure!(output.status.success(), "the child that holds the state: {}", output.status);
-    let usage: Usage = serde_json::from_slice(&output.stdout)?;
-    let held = usage.resident.saturating_sub(usage.mapped);
-    let held = Figure::megabytes("memory beside the mapped arrays", held);
+    let usage = in_child(scale)?;
+    let held = Figure::megabytes("memory beside the mapped arrays", usage.held());
     Ok(vec![
         match (scale.services, scale.endpoints) {
             (10_000, 10) => held.at_most(150.0),
@@ -62,6 +54,18 @@ pub fn measure(scale: Scale) -> Result<Vec<Figure>> {
         Figure::megabytes("memory at its peak, all in all", usage.peak),
         Figure::cpu("the whole process until programmed", usage.cpu, Target::None),
     ])
+}
+
+/// Starts a child that holds the state, and reads its output.
+pub fn in_child(scale: Scale) -> Result<Usage> {
+    let mut child = Command::new(std::env::current_exe()?);
+    let server = Server::start(scale)?;
+    child.arg("control-memory").arg(server.kubeconfig());
+    child.arg(format!("{}x{}", scale.services, scale.endpoints));
+    child.args(scale.dual_stack.then_some("--dual-stack"));
+    let output = child.stderr(Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "the child that holds the state: {}", output.status);
+    Ok(serde_json::from_slice(&output.stdout)?)
 }
 
 /// Runs the child: source, loop and real data plane, as in the agent.
@@ -92,6 +96,11 @@ pub fn hold(arguments: &Arguments) -> Result<()> {
 }
 
 impl Usage {
+    /// Returns the memory beside the mapped arrays, in bytes.
+    pub const fn held(&self) -> usize {
+        self.resident.saturating_sub(self.mapped)
+    }
+
     fn now(before: usize) -> Result<Self> {
         Ok(Self {
             resident: status("VmRSS")?,

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context, Result};
 use millrace::dataplane::ebpf::{EbpfDataplane, Settings, Sizes, cleanup};
 use millrace::model::Desired;
+use proxy_common::LAYOUT_VERSION;
 
 /// The pins of one measurement.
 pub struct Pins {
@@ -21,10 +22,19 @@ impl Pins {
         Self { path: PathBuf::from(format!("/sys/fs/bpf/millrace-bench-{}-{number}", std::process::id())) }
     }
 
+    /// Returns the directory of the pinned maps.
+    pub fn maps(&self) -> PathBuf {
+        self.path.join(format!("millrace/v{LAYOUT_VERSION}/maps"))
+    }
+
     /// Opens the data plane. Its maps are as large as the agent makes them; only the flow tables
     /// are small.
     pub fn open(&self, desired: &Desired) -> Result<EbpfDataplane> {
-        let sizes = Sizes { flows: 1024, new_flows: 1024, ..Sizes::for_desired(desired) };
+        self.open_with(Sizes { flows: 1024, new_flows: 1024, ..Sizes::for_desired(desired) })
+    }
+
+    /// Opens the data plane with maps of these sizes.
+    pub fn open_with(&self, sizes: Sizes) -> Result<EbpfDataplane> {
         let settings = Settings { bpffs_path: self.path.clone(), sizes, ..Settings::default() };
         EbpfDataplane::open(settings)
             .context("the data plane can't be opened; run as root, with /sys/fs/bpf mounted")
