@@ -23,8 +23,9 @@ fn the_control_plane_is_measured_and_every_part_ends_in_the_right_state() {
     assert!(figures(&report).len() >= 10, "{report}");
 }
 
-/// Returns the figures of a document, after a check of what every figure must have.
-fn figures(report: &Value) -> Vec<&Value> {
+/// Returns the figures of a document, each with the title of its group, after a check of what every figure
+/// must have.
+fn figures(report: &Value) -> Vec<(&str, &Value)> {
     assert_eq!(report["version"], 1, "{report}");
     let sections = report["sections"].as_array().unwrap();
     for section in sections {
@@ -32,9 +33,12 @@ fn figures(report: &Value) -> Vec<&Value> {
         assert!(environment["kernel"].as_str().is_some_and(|kernel| !kernel.is_empty()), "{environment}");
         assert!(environment["cores"].as_u64().is_some_and(|cores| cores > 0), "{environment}");
     }
-    let groups = sections.iter().flat_map(|section| section["groups"].as_array().unwrap());
-    let figures: Vec<&Value> = groups.flat_map(|group| group["figures"].as_array().unwrap()).collect();
-    for figure in &figures {
+    let mut figures = Vec::new();
+    for group in sections.iter().flat_map(|section| section["groups"].as_array().unwrap()) {
+        let title = group["title"].as_str().unwrap();
+        figures.extend(group["figures"].as_array().unwrap().iter().map(|figure| (title, figure)));
+    }
+    for (_, figure) in &figures {
         let spread = &figure["spread"];
         let [q1, median, q3] = ["q1", "median", "q3"].map(|key| spread[key].as_f64().unwrap());
         assert!(q1 <= median && median <= q3, "{figure}");
@@ -49,18 +53,6 @@ fn every_walk_of_a_packet_is_measured_and_ends_with_the_right_action_and_frame()
         let report = run(&["packets", "--case", case, "--rounds", "100", "--samples", "2"]);
         assert!(figures(&report).len() >= least, "{case}: {report}");
     }
-}
-
-/// Returns all figures of a document, each with the title of its group.
-fn figures(document: &Value) -> Vec<(&str, &Value)> {
-    let mut figures = Vec::new();
-    for group in
-        document["sections"].as_array().unwrap().iter().flat_map(|it| it["groups"].as_array().unwrap())
-    {
-        let title = group["title"].as_str().unwrap();
-        figures.extend(group["figures"].as_array().unwrap().iter().map(|figure| (title, figure)));
-    }
-    figures
 }
 
 /// Returns the median of a figure.
