@@ -6,7 +6,7 @@ use anyhow::{Result, bail, ensure};
 use millrace_lab::frame::{Frame, Layer, Mac, difference};
 use millrace_lab::topology::{Bed, Family, Node, vip};
 
-use super::programs::{FRAME, MARK};
+use super::programs::{FIRST_PORT, FRAME, MARK};
 
 /// The node with the backends of all others. No proxy runs there.
 pub const BACKENDS: u8 = 6;
@@ -14,9 +14,6 @@ pub const BACKENDS: u8 = 6;
 pub const PORT: u16 = 80;
 /// Port of the backends.
 pub const TARGET: u16 = 8_080;
-/// The source port in the template. The sender writes others.
-const SOURCE_PORT: u16 = 2_048;
-
 /// The work of a packet's walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Case {
@@ -71,7 +68,7 @@ impl Case {
     /// Returns the frame that a node gets from its router.
     pub fn frame(self, bed: &Bed, node: &Node, family: Family, macs: [Mac; 2]) -> Result<Vec<u8>> {
         let client = bed.client_addresses().of(family);
-        let frame = Frame::ip(client, self.destination(bed, node, family)?.ip()).udp(SOURCE_PORT, PORT);
+        let frame = Frame::ip(client, self.destination(bed, node, family)?.ip()).udp(FIRST_PORT, PORT);
         let headers = frame.build().len();
         let mut payload = vec![0x5a; FRAME - headers];
         // The word that balances the source port.
@@ -131,8 +128,13 @@ impl Expected {
         })
     }
 
-    /// Checks a frame that arrived, with its lengths and checksums.
-    pub fn check(&self, arrived: &[u8]) -> Result<()> {
+    /// Checks frames that arrived, with their lengths and checksums. There must be one at least.
+    pub fn check(&self, arrived: &[Vec<u8>]) -> Result<()> {
+        ensure!(!arrived.is_empty(), "no frame arrived");
+        arrived.iter().try_for_each(|frame| self.check_one(frame))
+    }
+
+    fn check_one(&self, arrived: &[u8]) -> Result<()> {
         let mut frame = Frame::parse(arrived)?;
         if let Some(difference) = difference(&frame.build(), arrived) {
             bail!("lengths or checksums are wrong: {difference}");

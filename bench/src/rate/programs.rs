@@ -12,6 +12,7 @@ use aya::util::nr_cpus;
 use aya::{Ebpf, EbpfLoader};
 use millrace_lab::net::{Namespace, Netlink};
 use millrace_lab::program::object_path;
+use nix::libc;
 use nix::net::if_::if_nametoindex;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
@@ -20,8 +21,8 @@ use nix::unistd::Pid;
 pub const FRAME: usize = 128;
 /// The last bytes of every frame that is sent, as in the programs.
 pub const MARK: [u8; 8] = *b"millrace";
-/// The first source port of the first processor.
-const FIRST_PORT: u32 = 2_048;
+/// The source port of the template, as in the programs.
+pub const FIRST_PORT: u16 = 2_048;
 const WORDS: usize = 12;
 const ROOM: usize = 256;
 /// Frames that the kernel sends before it lets their receiver run.
@@ -34,7 +35,7 @@ struct SenderState {
     template: [u64; WORDS],
     flow: u32,
     flows: u32,
-    first_port: u32,
+    first_flow: u32,
     is_v6: u32,
 }
 
@@ -58,8 +59,8 @@ unsafe impl aya::Pod for ArrivalsState {}
 pub struct Arrivals {
     /// Their number.
     pub frames: u64,
-    /// One of them.
-    pub kept: Vec<u8>,
+    /// Some of them: one of each processor that received any.
+    pub kept: Vec<Vec<u8>>,
 }
 
 /// The frame that is sent, and the number of its flows on each processor.
@@ -123,7 +124,7 @@ impl Programs {
             template: words,
             flow: 0,
             flows,
-            first_port: FIRST_PORT + processor as u32 * flows,
+            first_flow: processor as u32 * flows,
             is_v6,
         };
         let states: Vec<SenderState> = (0..processors()?).map(state).collect();
@@ -176,9 +177,11 @@ impl Programs {
             self.ebpf.map("ARRIVALS").context("ARRIVALS")?.try_into()?;
         let values = map.get(&0, 0)?;
         let frames = values.iter().map(|value| value.frames).sum();
-        let kept = values.iter().find(|value| value.length > 0);
-        let kept = kept.and_then(|value| value.kept.get(..usize::try_from(value.length).ok()?));
-        Ok(Arrivals { frames, kept: kept.unwrap_or_default().to_vec() })
+        let of_processor = |value: &ArrivalsState| {
+            let length = usize::try_from(value.length).ok().filter(|length| *length > 0)?;
+            Some(value.kept.get(..length)?.to_vec())
+        };
+        Ok(Arrivals { frames, kept: values.iter().filter_map(of_processor).collect() })
     }
 
     /// Forgets what arrived.
@@ -201,9 +204,20 @@ fn processors() -> Result<usize> {
 fn keep_on(processor: usize, start: &Barrier) -> Result<()> {
     let mut own = CpuSet::new();
     let bound = own.set(processor).and_then(|()| sched_setaffinity(Pid::from_raw(0), &own));
+    let first = come_first();
     // Every thread comes to the barrier, even after a failure.
     start.wait();
-    bound.context("can't keep a sender on its processor")
+    bound.context("can't keep a sender on its processor")?;
+    first.context("can't give a sender the scheduling policy SCHED_FIFO")
+}
+
+/// Runs the calling thread before all usual ones, so that other work on the machine takes nothing of
+/// a spell. The receiver's work is done in the same thread, after each batch.
+fn come_first() -> std::io::Result<()> {
+    let parameters = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the calling thread's own policy; the parameters live as long as the call.
+    let result = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
+    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
 fn send_all(ebpf: &Ebpf, frame: &[u8], device: u32, frames: u32) -> Result<Duration> {

@@ -26,6 +26,8 @@ const WORDS: usize = 12;
 const FRAME: usize = 128;
 /// The most bytes of a frame that arrives, as a power of two.
 const ROOM: usize = 256;
+/// The source port of the template.
+const FIRST_PORT: u16 = 2_048;
 /// The last bytes of every frame of the bench. Other frames pass.
 const MARK: u64 = u64::from_ne_bytes(*b"millrace");
 /// One frame in this many is kept, as a power of two.
@@ -39,8 +41,8 @@ pub struct Sender {
     /// The flow of the next frame; counts from 0 to `flows` - 1.
     pub flow: u32,
     pub flows: u32,
-    /// The source port of flow 0, in host order.
-    pub first_port: u32,
+    /// The flow number of this processor's flow 0. Each processor has flows of its own.
+    pub first_flow: u32,
     /// 0 for IPv4, else IPv6.
     pub is_v6: u32,
 }
@@ -131,12 +133,12 @@ fn restore(start: usize, end: usize) -> Option<()> {
         for (word, content) in template.iter().enumerate() {
             ((start + word * 8) as *mut u64).write_unaligned(*content);
         }
-        let flow = (*sender).flow;
+        let (flow, number) = ((*sender).flow, (*sender).flow.wrapping_add((*sender).first_flow) as u16);
         (*sender).flow = if flow + 1 >= (*sender).flows { 0 } else { flow + 1 };
         let port = start + if (*sender).is_v6 == 0 { 14 + 20 } else { 14 + 40 };
-        (port as *mut u16).write_unaligned(((*sender).first_port.wrapping_add(flow) as u16).to_be());
+        (port as *mut u16).write_unaligned(FIRST_PORT.wrapping_add(number).to_be());
         // The payload's first word is behind the UDP header. The sum of the two words is the same for all flows.
-        ((port + 8) as *mut u16).write_unaligned((!(flow as u16)).to_be());
+        ((port + 8) as *mut u16).write_unaligned((!number).to_be());
     }
     Some(())
 }
