@@ -16,10 +16,10 @@ pub struct Arguments {
     #[command(flatten)]
     output: Output,
     /// Services at the smaller and the larger size
-    #[arg(long, value_delimiter = ',', num_args = 2, default_values_t = [1_000, 10_000])]
+    #[arg(long, value_delimiter = ',', default_values_t = [1_000, 10_000])]
     services: Vec<u32>,
     /// Endpoints of each Service at the smaller and the larger size
-    #[arg(long, value_delimiter = ',', num_args = 2, default_values_t = [1, 10])]
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 10])]
     endpoints: Vec<u32>,
     /// Runs of the agent at each size
     #[arg(long, default_value_t = 3)]
