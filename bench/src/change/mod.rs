@@ -127,6 +127,19 @@ fn measure(arguments: &Arguments, services: u32, side: Side) -> Result<Times> {
     sender.set(1);
     first_of(&receivers, 0, 1, START_LIMIT).with_context(|| format!("{} does not serve", side.subject()))?;
     sender.set(0);
+    let times = replace(arguments, &cluster, node, &receivers, &sender);
+    drop(peer);
+    times
+}
+
+/// Replaces the endpoint again and again.
+fn replace(
+    arguments: &Arguments,
+    cluster: &Cluster,
+    node: u8,
+    receivers: &[Receiver],
+    sender: &Sender,
+) -> Result<Times> {
     let mut times = Times::default();
     for change in 2..arguments.changes + 2 {
         // The rest differs from change to change, so that changes meet timers at any point.
@@ -135,13 +148,12 @@ fn measure(arguments: &Arguments, services: u32, side: Side) -> Result<Times> {
         let next = usize::from(change % 2 == 0);
         sender.set(change);
         let began = Instant::now();
-        set_endpoint(&cluster, node, next)?;
+        set_endpoint(cluster, node, next)?;
         times.requests.push(milliseconds(began.elapsed()));
-        let arrived = first_of(&receivers, next, change, CHANGE_LIMIT)?;
+        let arrived = first_of(receivers, next, change, CHANGE_LIMIT)?;
         times.arrivals.push(milliseconds(arrived.saturating_duration_since(began)));
         sender.set(0);
     }
-    drop(peer);
     Ok(times)
 }
 
