@@ -17,6 +17,8 @@ use crate::others;
 
 /// The longest time until a kube-proxy with ten thousand Services serves.
 const START_LIMIT: Duration = Duration::from_mins(5);
+/// The number before those of the measured Services. The API server's own Service has the first ClusterIP.
+const FIRST: u8 = 100;
 const MODES: [Mode; 2] = [Mode::Iptables, Mode::Nftables];
 
 /// A cluster whose nodes have a kube-proxy each. All serve.
@@ -37,7 +39,7 @@ impl KubeProxies {
         for (node, mode) in (1..).zip(MODES) {
             let backend = format!("pod-{node}b");
             servers.extend(start_servers(cluster.bed().pod(&backend)?)?);
-            let service = Service::new(&format!("measured-{node}"), node).port(PORT, ECHO);
+            let service = Service::new(&format!("measured-{node}"), FIRST + node).port(PORT, ECHO);
             let service = service.pod(cluster.bed().node(node)?, cluster.bed().pod(&backend)?);
             cluster.apply(&service, &[])?;
             services.push(service.cluster_ips());
