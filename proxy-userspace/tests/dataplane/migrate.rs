@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use aya::maps::{HashMap, Map, MapData, MapInfo};
+use aya::maps::{Array, HashMap, Map, MapData, MapInfo};
 use aya::programs::links::{FdLink, PinnedLink};
 use millrace::dataplane::ebpf::read::{AttachedView, PinnedMaps};
 use millrace::dataplane::ebpf::{EbpfDataplane, OpenError, Settings};
@@ -118,6 +118,13 @@ fn link_ids(root: &Path) -> Result<BTreeMap<String, u32>> {
     Ok(ids)
 }
 
+/// Returns whether ADDRESS_FILTER has any bit.
+fn looks_at_some_address(scratch: &Scratch) -> Result<bool> {
+    let map = MapData::from_pin(root(scratch, LAYOUT_VERSION).join("maps/ADDRESS_FILTER"))?;
+    let filter = Array::<_, u64>::try_from(Map::Array(map))?;
+    Ok(filter.iter().any(|word| word.is_ok_and(|word| word != 0)))
+}
+
 fn map_id(root: &Path, name: &str) -> Result<u32> {
     Ok(MapInfo::from_pin(root.join("maps").join(name))?.id())
 }
@@ -133,7 +140,7 @@ fn layouts(scratch: &Scratch) -> Vec<String> {
 
 #[test]
 fn flows_ids_and_links_of_former_layouts_live_on_under_our_programs() -> Result<()> {
-    for version in [1, 2, 3] {
+    for version in [1, 2, 3, 4] {
         in_namespace(&format!("migrate-{version}"), async move || migrate(version))?;
     }
     Ok(())
@@ -155,9 +162,10 @@ fn migrate(version: u32) -> Result<()> {
     let selection = map_id(&root(&scratch, version), "SELECTION")?;
 
     let mut dataplane = scratch.open();
-    assert_eq!(layouts(&scratch), ["v4"]);
+    assert_eq!(layouts(&scratch), [format!("v{LAYOUT_VERSION}")]);
     assert_eq!(link_ids(&root(&scratch, LAYOUT_VERSION))?, links, "links were never gone");
     assert_eq!(map_id(&root(&scratch, LAYOUT_VERSION), "SELECTION")?, selection);
+    assert!(looks_at_some_address(&scratch)?, "our programs run, and pass what they don't look at");
     let maps = PinnedMaps::open(&scratch.path)?;
     assert_eq!(maps.flows(10)?.len(), 1);
     let renewed = attached(&scratch);
@@ -214,7 +222,7 @@ fn an_agent_killed_while_it_takes_over_goes_on_when_it_starts_again() -> Result<
             .pin(ours.join("links").join(link))?;
 
         let mut dataplane = scratch.open();
-        assert_eq!(layouts(&scratch), ["v4"]);
+        assert_eq!(layouts(&scratch), [format!("v{LAYOUT_VERSION}")]);
         assert_eq!((link_ids(&ours)?, map_id(&ours, "SERVICES")?), (links, services));
         assert_eq!(dataplane.sync(&state, &all(&state)).writes, 0);
         Ok(())
@@ -245,7 +253,7 @@ fn replace(version: u32) -> Result<()> {
 
     let report = dataplane.sync(&state, &all(&state));
     assert!(report.is_complete(), "{report:?}");
-    assert_eq!(layouts(&scratch), ["v4"]);
+    assert_eq!(layouts(&scratch), [format!("v{LAYOUT_VERSION}")]);
     assert_eq!(link_ids(&root(&scratch, LAYOUT_VERSION))?, links, "each was given our program in one step");
     assert_eq!(program_ids(&attached(&scratch)).len(), 3);
     assert_eq!(dataplane.set_topology(&topology("eth0")).writes, 0);
@@ -295,7 +303,7 @@ fn links_that_a_killed_agent_left_in_two_layouts_stay_attached() -> Result<()> {
         let mut dataplane = scratch.open();
         assert!(dataplane.set_topology(&topology("eth0")).is_complete());
         assert!(dataplane.sync(&state, &all(&state)).is_complete());
-        assert_eq!(layouts(&scratch), ["v4"]);
+        assert_eq!(layouts(&scratch), [format!("v{LAYOUT_VERSION}")]);
         assert_eq!(link_ids(&ours)?, links);
         assert_eq!(attached(&scratch).len(), 3);
         assert_eq!(dataplane.set_topology(&topology("eth0")).writes, 0, "nothing was detached");
@@ -325,7 +333,7 @@ fn another_layout_that_serves_nothing_does_not_delay_the_start() -> Result<()> {
         assert_eq!(dataplane.set_topology(&topology("eth1")).writes, 0);
         assert!(root(&scratch, 9).exists());
         assert!(dataplane.sync(&state, &all(&state)).is_complete());
-        assert_eq!(layouts(&scratch), ["v4"]);
+        assert_eq!(layouts(&scratch), [format!("v{LAYOUT_VERSION}")]);
         assert_eq!(attached(&scratch).len(), 3);
         Ok(())
     })
@@ -340,7 +348,7 @@ fn unwanted_links_of_another_layout_are_detached() -> Result<()> {
         let mut dataplane = scratch.open();
         dataplane.set_topology(&Topology::default());
         assert!(dataplane.sync(&state, &all(&state)).is_complete());
-        assert_eq!(layouts(&scratch), ["v4"]);
+        assert_eq!(layouts(&scratch), [format!("v{LAYOUT_VERSION}")]);
         assert!(attached(&scratch).is_empty());
         // The hook is free at once.
         let other = Scratch::new();
