@@ -1,5 +1,7 @@
 //! The compared sides: nodes of one bed with the same Services, each with another proxy.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::{Context, Result};
 use aya::programs::{ProgramFd, ProgramInfo};
 use millrace_lab::agent::Proxy;
@@ -9,7 +11,6 @@ use millrace_lab::kube_proxy::{KubeProxy, Mode};
 use millrace_lab::manifests::Service;
 use millrace_lab::net::{Netlink, set_queues};
 use millrace_lab::topology::{Family, Node, Shape, vip};
-use proxy_common::LAYOUT_VERSION;
 
 use super::case::{BACKENDS, Case, PORT, TARGET};
 use super::programs::{Programs, Template};
@@ -176,17 +177,24 @@ impl Sides {
     }
 }
 
-/// Returns the program that the agent has pinned.
+/// Returns the program that the agent has pinned, whatever its version of the layout.
 fn xdp_ingress(proxy: &Proxy) -> Result<ProgramFd> {
-    let folder = proxy.bpffs().join(format!("millrace/v{LAYOUT_VERSION}/programs"));
-    let builds = std::fs::read_dir(&folder).with_context(|| format!("can't read {}", folder.display()))?;
-    for build in builds {
-        let path = build?.path().join("xdp_ingress");
-        if path.exists() {
-            return Ok(ProgramInfo::from_pin(path)?.fd()?);
+    let top = proxy.bpffs().join("millrace");
+    let folders = entries(&top)?.into_iter().map(|layout| layout.join("programs"));
+    for folder in folders.filter(|folder| folder.is_dir()) {
+        for build in entries(&folder)? {
+            let path = build.join("xdp_ingress");
+            if path.exists() {
+                return Ok(ProgramInfo::from_pin(path)?.fd()?);
+            }
         }
     }
-    anyhow::bail!("{} has no xdp_ingress", folder.display())
+    anyhow::bail!("{} has no xdp_ingress", top.display())
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("can't read {}", folder.display()))?;
+    entries.map(|entry| Ok(entry?.path())).collect()
 }
 
 /// Gives the wires of a node a queue for each processor, so that two don't wait for one another.
