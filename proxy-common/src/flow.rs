@@ -165,13 +165,9 @@ impl<A: Copy> Flow<A> {
         self.check != 0
     }
     /// Returns the entry's place in a table of [`Limits`].
-    ///
-    /// It is computed without a branch, behind which the verifier would walk everything again.
-    #[inline(always)]
     #[must_use]
     pub const fn limits_index(&self) -> usize {
-        let is_translated = self.is_translated() as usize;
-        (self.state & 7) as usize | (self.flags as usize >> 3 & 7) << 3 | is_translated << 6
+        limits_index(self.state, self.flags, self.is_translated() as usize)
     }
     /// Returns whether the entry has expired at `now` (monotonic seconds). It then counts as none.
     #[inline(always)]
@@ -205,6 +201,15 @@ impl<A: Copy> Flow<A> {
             unused: 0,
         }
     }
+}
+
+/// Returns the place of an entry in a table of [`Limits`]. `translated` is 1 for SNAT, else 0.
+///
+/// It is computed without a branch, behind which the verifier would walk everything again.
+#[inline(always)]
+#[must_use]
+pub const fn limits_index(state: u8, flags: u8, translated: usize) -> usize {
+    (state & 7) as usize | (flags as usize >> 3 & 7) << 3 | translated << 6
 }
 
 /// Returns the seconds between `last_seen` and `now`.
@@ -286,10 +291,10 @@ impl Timeouts {
     /// finds out that another connection has theirs.
     #[must_use]
     pub const fn limits(&self, index: usize) -> Limits {
-        let (state, is_translated) = ((index & 7) as u8, index >> 6 & 1 != 0);
-        let flags = (index >> 3 & 7) as u8;
         const ENCAPSULATE: u8 = FLOW_ENCAPSULATE >> 3;
         const FIN_CLIENT: u8 = FLOW_FIN_CLIENT >> 3;
+        let (state, is_translated) = ((index & 7) as u8, index >> 6 & 1 != 0);
+        let flags = (index >> 3 & 7) as u8;
         let timeout = if state != FLOW_CLOSING {
             self.of(state)
         } else if is_translated {
@@ -313,10 +318,11 @@ impl Timeouts {
     #[must_use]
     pub const fn table(&self) -> [u32; LIMITS_WORDS] {
         let (mut table, mut index) = ([0; LIMITS_WORDS], 0);
-        while index < LIMITS_ENTRIES {
-            let Limits { expiry, renewal } = self.limits(index);
-            (table[index * 2], table[index * 2 + 1]) = (expiry, renewal);
-            index += 1;
+        let mut rest = table.as_mut_slice();
+        while let [expiry, renewal, others @ ..] = rest {
+            let limits = self.limits(index);
+            (*expiry, *renewal) = (limits.expiry, limits.renewal);
+            (rest, index) = (others, index + 1);
         }
         table
     }
@@ -377,7 +383,7 @@ mod tests {
     fn entries_expire_by_state_and_never_by_a_clock_that_is_behind() {
         let timeouts = Timeouts::default();
         let expires = |state, last_seen, now| {
-            Flow::<Addr4> { state, last_seen, ..Flow::default() }.has_expired(&timeouts, now)
+            Flow::<Addr4> { last_seen, state, ..Flow::default() }.has_expired(&timeouts, now)
         };
         assert!(!expires(FLOW_ESTABLISHED, 100, 8100 + 8) && expires(FLOW_ESTABLISHED, 100, 8101 + 8));
         assert!(!expires(FLOW_DATAGRAM, 100, 160 + 3) && expires(FLOW_DATAGRAM, 100, 161 + 3));

@@ -43,10 +43,10 @@ shared! {
 pub fn filter_place<A: Address>(address: &A) -> (u32, u32) {
     // Odd factors, one a word: the products do not wait for each other. A multiplication carries bits
     // upwards only, so the upper bits of the sum are the best.
+    const PLACES: u32 = u64::BITS / PLACE_BITS;
     const FACTORS: [u32; 4] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d, 0x27d4_eb2f];
     let products = address.words().iter().zip(FACTORS).map(|(word, factor)| word.wrapping_mul(factor));
     let place = products.fold(0_u32, u32::wrapping_add) >> (u32::BITS - PLACES_BITS);
-    const PLACES: u32 = u64::BITS / PLACE_BITS;
     (place / PLACES, place % PLACES * PLACE_BITS)
 }
 

@@ -5,7 +5,7 @@
 
 use proxy_common::flow::{
     FLOW_CLOSING, FLOW_DECAPSULATED, FLOW_ENCAPSULATE, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT, FLOW_OUTER_IPV6,
-    Flow, silence,
+    Flow, limits_index,
 };
 use proxy_common::selection::BackendRef;
 
@@ -14,6 +14,7 @@ use crate::maps::v4::V4;
 use crate::maps::v6::V6;
 use crate::maps::{clock, config};
 use crate::packet::Parsed;
+use crate::packet::shape::opaque;
 
 /// The parts of a live entry that a walk needs; the rest stays in the map.
 #[derive(Clone, Copy)]
@@ -36,43 +37,43 @@ impl Found {
 
     /// The port the backend knows the client by, network byte order.
     #[inline(always)]
-    pub const fn client_port(&self) -> u16 {
+    pub const fn client_port(self) -> u16 {
         (self.word >> Self::PORT_SHIFT) as u16
     }
     /// Whether any of these `FLOW_*` bits is set.
     #[inline(always)]
-    pub const fn has(&self, bits: u8) -> bool {
+    pub const fn has(self, bits: u8) -> bool {
         self.word & bits as u32 != 0
     }
     /// Whether a packet writes its time into the entry.
     #[inline(always)]
-    pub const fn is_due(&self) -> bool {
+    pub const fn is_due(self) -> bool {
         self.word & Self::DUE != 0
     }
     /// Whether the client's packets come in encapsulated.
     #[inline(always)]
-    pub const fn is_decapsulated(&self) -> bool {
+    pub const fn is_decapsulated(self) -> bool {
         self.has(FLOW_DECAPSULATED)
     }
     /// Whether this node encapsulates the client's packets.
     #[inline(always)]
-    pub const fn is_encapsulated(&self) -> bool {
+    pub const fn is_encapsulated(self) -> bool {
         self.has(FLOW_ENCAPSULATE)
     }
     /// Whether both sides have sent their FIN.
     #[inline(always)]
-    pub const fn has_finished(&self) -> bool {
+    pub const fn has_finished(self) -> bool {
         const BOTH: u32 = (FLOW_FIN_CLIENT | FLOW_FIN_BACKEND) as u32;
         self.word & BOTH == BOTH
     }
     /// Whether the client has not yet answered in it.
     #[inline(always)]
-    pub const fn is_embryo(&self) -> bool {
+    pub const fn is_embryo(self) -> bool {
         self.word & Self::EMBRYO != 0
     }
     /// Whether the backend knows the client by an address of this node.
     #[inline(always)]
-    pub const fn is_translated(&self) -> bool {
+    pub const fn is_translated(self) -> bool {
         self.word & Self::TRANSLATED != 0
     }
     /// Bytes of the outer headers that the client's packets come in with.
@@ -80,7 +81,7 @@ impl Found {
     /// The entry has no room to say whether one is UDP's, so this node's own setting decides. All nodes have
     /// the same, except for the minutes of a switch.
     #[inline(always)]
-    pub fn outer_headers(&self) -> u16 {
+    pub fn outer_headers(self) -> u16 {
         let network = if self.has(FLOW_OUTER_IPV6) { V6::HEADER } else { V4::HEADER };
         (network + config::tunnel_header_bytes()) as u16
     }
@@ -142,16 +143,27 @@ pub fn find<F: Family>(key: &KeyOf<F>) -> Option<(Found, &'static FlowOf<F>)> {
 
 #[inline(always)]
 fn live<F: Family>(flow: &FlowOf<F>, embryo: bool) -> Option<Found> {
-    let Flow { backend, last_seen, flags, check, source_port, .. } = *flow;
-    let (limits, silence) = (config::flow_limits(flow.limits_index()), silence(last_seen, clock::now()));
-    if silence > limits.expiry {
+    let Flow { backend, last_seen, state, flags, check, source_port, .. } = *flow;
+    let translated = is_below(0, check.into());
+    let limits = config::flow_limits(limits_index(state, flags, translated as usize));
+    // Less than zero if the clock of another CPU is a tick ahead.
+    let silence = i64::from(clock::now()) - i64::from(last_seen);
+    if silence > i64::from(limits.expiry) {
         return None;
     }
-    let mark = |is_set: bool, mark: u32| if is_set { mark } else { 0 };
     let word = u32::from(flags)
-        | mark(embryo, Found::EMBRYO)
-        | mark(check != 0, Found::TRANSLATED)
-        | mark(silence > limits.renewal, Found::DUE)
-        | u32::from(source_port) << Found::PORT_SHIFT;
+        | if embryo { Found::EMBRYO } else { 0 }
+        | (translated * Found::TRANSLATED)
+        | (is_below(limits.renewal.into(), silence) * Found::DUE)
+        | (u32::from(source_port) << Found::PORT_SHIFT);
     Some(Found { backend: BackendRef(backend), word })
+}
+
+/// Returns 1 if `left` is below `right`, else 0.
+///
+/// It is the sign of the difference. Behind a comparison, the verifier would walk everything once for each
+/// answer.
+#[inline(always)]
+fn is_below(left: i64, right: i64) -> u32 {
+    (opaque(left.wrapping_sub(right).cast_unsigned()) >> (u64::BITS - 1)) as u32
 }

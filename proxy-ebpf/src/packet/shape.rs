@@ -100,7 +100,7 @@ pub fn opaque_byte(byte: u8) -> u8 {
 
 /// The same number, unknown to LLVM.
 #[inline(always)]
-fn opaque(number: u64) -> u64 {
+pub fn opaque(number: u64) -> u64 {
     #[cfg_attr(not(target_arch = "bpf"), expect(unused_mut, reason = "the host only lints this"))]
     let mut number = number;
     // SAFETY: an instruction that changes nothing.
