@@ -22,7 +22,8 @@ pub const ADDRESS_FILTER_WORDS: u32 = 8192;
 /// Bit of a place in ADDRESS_FILTER: the programs look at packets for the address. It is one of this
 /// node, or a frontend's.
 pub const FILTER_SERVED: u64 = 1 << 0;
-/// Bit of a place in ADDRESS_FILTER: the address is in VIPS.
+/// Bit of a place in ADDRESS_FILTER: the address is in VIPS, or has a frontend that is no NodePort. At an
+/// address of this node without this bit, only ports in NODE_PORTS have frontends.
 pub const FILTER_VIP: u64 = 1 << 1;
 const PLACE_BITS: u32 = 2;
 const PLACES_BITS: u32 = ADDRESS_FILTER_WORDS.ilog2() + (u64::BITS / PLACE_BITS).ilog2();
@@ -42,10 +43,11 @@ shared! {
 #[inline(always)]
 pub fn filter_place<A: Address>(address: &A) -> (u32, u32) {
     // Odd factors, one a word: the products do not wait for each other. A multiplication carries bits
-    // upwards only, so the upper bits of the sum are the best.
+    // upwards only, so addresses must differ in low bits, and the upper bits of the sum are the best.
     const PLACES: u32 = u64::BITS / PLACE_BITS;
     const FACTORS: [u32; 4] = [0x9e37_79b1, 0x85eb_ca77, 0xc2b2_ae3d, 0x27d4_eb2f];
-    let products = address.words().iter().zip(FACTORS).map(|(word, factor)| word.wrapping_mul(factor));
+    let products =
+        address.words().iter().zip(FACTORS).map(|(word, factor)| u32::from_be(*word).wrapping_mul(factor));
     let place = products.fold(0_u32, u32::wrapping_add) >> (u32::BITS - PLACES_BITS);
     (place / PLACES, place % PLACES * PLACE_BITS)
 }

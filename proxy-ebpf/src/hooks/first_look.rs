@@ -3,6 +3,7 @@
 //!
 //! Each question may be answered with "maybe" for a foreign packet, and never with "no" for one of ours.
 
+use proxy_common::vip::{FILTER_SERVED, FILTER_VIP};
 use proxy_common::way::FOU_PORT;
 
 use crate::header::{ETHERNET, Ports, protocol};
@@ -15,9 +16,26 @@ use crate::select::{node_flow, vip};
 /// one of its pods.
 #[inline(always)]
 pub fn may_be_for_us<P: Packet, F: Header>(packet: &P) -> bool {
-    ask_destination::<P, F>(packet, |destination, protocol| {
-        vip::may_be_served::<F>(destination) || config::takes_ipip() && protocol == F::ENCAPSULATED
-    }) || config::has_outer_sources() && is_for_outer_source::<P, F>(*packet)
+    const OWN: u64 = FILTER_SERVED;
+    const BITS: u64 = FILTER_SERVED | FILTER_VIP;
+    let is_for_us = ask_destination::<P, F>(packet, |destination, protocol| {
+        match vip::filter_bits::<F>(destination) & BITS {
+            OWN => may_be_for_node::<P, F>(packet),
+            bits => bits != 0 || config::takes_ipip() && protocol == F::ENCAPSULATED,
+        }
+    });
+    is_for_us || config::has_outer_sources() && is_for_outer_source::<P, F>(*packet)
+}
+
+/// Whether a packet for an address of this node may be for a NodePort, a reply to SNAT or a tunnel packet.
+#[inline(always)]
+fn may_be_for_node<P: Packet, F: Header>(packet: &P) -> bool {
+    let Some((protocol, Ports { destination, .. })) = F::peek_ports(packet, ETHERNET) else {
+        return true;
+    };
+    node_flow::may_be_node_port(destination)
+        || config::is_snat_port(destination)
+        || config::takes_fou() && protocol == protocol::UDP && destination == FOU_PORT.to_be()
 }
 
 /// Whether a packet is for an outer source address that all nodes share: an ICMP error about a tunnel packet.

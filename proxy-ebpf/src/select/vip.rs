@@ -53,6 +53,12 @@ pub fn may_be_served<F: Family>(address: &F::Address) -> bool {
     has_bit(address, FILTER_SERVED)
 }
 
+/// The `FILTER_*` bits of an address.
+#[inline(always)]
+pub fn filter_bits<F: Family>(address: &F::Address) -> u64 {
+    bits_of(address)
+}
+
 /// Makes the programs look at packets for an address of this node: replies to SNAT come there.
 #[inline(always)]
 pub fn mark_served<F: Family>(address: &F::Address) {
@@ -81,8 +87,13 @@ unsafe fn atomic_or(word: *mut u64, bits: u64) {
 
 #[inline(always)]
 fn has_bit<A: Address>(address: &A, bit: u64) -> bool {
+    bits_of(address) & bit != 0
+}
+
+#[inline(always)]
+fn bits_of<A: Address>(address: &A) -> u64 {
     let (word, shift) = filter_place(address);
-    maps::ADDRESS_FILTER.get(word).is_some_and(|word| *word >> shift & bit != 0)
+    maps::ADDRESS_FILTER.get(word).map_or(0, |word| *word >> shift)
 }
 
 /// The `VIP_*` bits of an address; zero if it is no Service's, or this node's own.

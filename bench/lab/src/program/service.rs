@@ -13,7 +13,7 @@ use proxy_common::hash::{client_hash, flow_hash, hint};
 use proxy_common::selection::{
     BackendRef, HintKey, SERVICE_ELSEWHERE, SERVICE_MAGLEV, SERVICE_VACANT, ServiceEntry, Slot,
 };
-use proxy_common::vip::FILTER_SERVED;
+use proxy_common::vip::{FILTER_SERVED, FILTER_VIP};
 use proxy_common::{Addr4, Addr6, Address};
 
 use super::Bed;
@@ -282,7 +282,10 @@ impl ServiceBuilder<'_> {
         if is_node_port {
             self.bed.node_port(port);
         }
-        self.bed.mark_address(address.to_ip(), FILTER_SERVED);
+        self.bed.mark_address(
+            address.to_ip(),
+            if is_node_port { FILTER_SERVED } else { FILTER_SERVED | FILTER_VIP },
+        );
         let scopes = [
             (address, SCOPE_EXTERNAL, external),
             (address, SCOPE_INTERNAL, internal),

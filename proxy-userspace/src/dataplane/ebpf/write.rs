@@ -143,7 +143,7 @@ impl Maps {
             if may_be_on_node(port, scope, value) {
                 self.mark_node_port(port);
             }
-            self.mark_address(address, FILTER_SERVED).is_ok()
+            self.mark_address(address, filter_bits(value)).is_ok()
         };
         let (of4, of6) = (&self.of4.frontends, &self.of6.frontends);
         of4.for_each(|key, value| mark(key.address.to_ip(), key.port, key.scope, &value))?;
@@ -168,8 +168,8 @@ impl Maps {
         if value.is_some_and(|value| may_be_on_node(port, at.scope, value)) && !self.mark_node_port(port) {
             return Err("NODE_PORTS has too few words".to_owned());
         }
-        if value.is_some() {
-            self.mark_address(at.address.ip(), FILTER_SERVED)?;
+        if let Some(value) = value {
+            self.mark_address(at.address.ip(), filter_bits(value))?;
         }
         if let Some(key) = frontend_key::<Addr4>(at) {
             return write_or_remove(&mut self.of4.frontends, &key, value);
@@ -177,6 +177,14 @@ impl Maps {
         let key =
             frontend_key::<Addr6>(at).ok_or_else(|| format!("frontend {} has no family", at.address))?;
         write_or_remove(&mut self.of6.frontends, &key, value)
+    }
+}
+
+/// Returns the `FILTER_*` bits of a frontend's address.
+const fn filter_bits(value: &Frontend) -> u64 {
+    match value.kind() {
+        FRONTEND_KIND_NODE_PORT => FILTER_SERVED,
+        _ => FILTER_SERVED | FILTER_VIP,
     }
 }
 
