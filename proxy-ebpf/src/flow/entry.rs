@@ -145,7 +145,9 @@ pub fn find<F: Family>(key: &KeyOf<F>) -> Option<(Found, &'static FlowOf<F>)> {
 fn live<F: Family>(flow: &FlowOf<F>, embryo: bool) -> Option<Found> {
     let Flow { backend, last_seen, state, flags, check, source_port, .. } = *flow;
     let translated = is_below(0, check.into());
-    let limits = config::flow_limits(limits_index(state, flags, translated as usize));
+    // Linux 6.1 loses the bounds of the parts, so LLVM must not put them together behind the remainder.
+    let index = opaque(limits_index(state, flags, translated as usize) as u64);
+    let limits = config::flow_limits(index as usize);
     // Less than zero if the clock of another CPU is a tick ahead.
     let silence = i64::from(clock::now()) - i64::from(last_seen);
     if silence > i64::from(limits.expiry) {
