@@ -149,11 +149,6 @@ impl Layer {
         }
     }
 
-    /// Returns whether the tests wait more than they compute.
-    pub fn waits(self) -> bool {
-        matches!(self, Self::Namespace | Self::Apiserver | Self::Cluster)
-    }
-
     fn takes_root(self) -> bool {
         self.needs().contains(&Need::Run)
     }

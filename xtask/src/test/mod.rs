@@ -4,9 +4,7 @@ mod layer;
 mod libtest;
 mod tally;
 
-use std::panic::resume_unwind;
 use std::process::ExitCode;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -64,43 +62,15 @@ pub fn test(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
         rows.push(Row { title: "build", tally: Tally::FAILED, duration: Duration::ZERO });
         return Ok(report(&rows));
     }
-    rows.extend(run_all(&layers, |layer| run(workspace, layer, &targets, args)));
-    Ok(report(&rows))
-}
-
-/// Runs layers in order, by `run`. The machines of other kernels run beside the first layer that waits more
-/// than it computes, and beside those after it.
-fn run_all<R: Send>(layers: &[Layer], run: impl Fn(Layer) -> Vec<R> + Sync) -> Vec<R> {
-    let (machines, others): (Vec<Layer>, Vec<Layer>) =
-        layers.iter().partition(|layer| matches!(layer, Layer::Vm));
-    let run = &run;
-    thread::scope(|scope| {
-        let mut rows = Vec::new();
-        let mut beside = Vec::new();
-        let mut machines = machines.into_iter();
-        for layer in others {
-            if layer.waits() {
-                beside.extend(machines.by_ref().map(|machines| scope.spawn(move || run(machines))));
-            }
-            rows.extend(run(layer));
+    for layer in layers {
+        for pass in layer.passes() {
+            eprintln!("\n== {}", pass.title);
+            let start = Instant::now();
+            let tally = count(pass.title, layer::perform(workspace, layer, pass, &targets, args));
+            rows.push(Row { title: pass.title, tally, duration: start.elapsed() });
         }
-        rows.extend(machines.flat_map(run));
-        rows.extend(
-            beside.into_iter().flat_map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic))),
-        );
-        rows
-    })
-}
-
-/// Runs the passes of a layer.
-fn run(workspace: &Workspace, layer: Layer, targets: &[String], args: &Args) -> Vec<Row> {
-    let passes = layer.passes().iter().map(|pass| {
-        eprintln!("\n== {}", pass.title);
-        let start = Instant::now();
-        let tally = count(pass.title, layer::perform(workspace, layer, pass, targets, args));
-        Row { title: pass.title, tally, duration: start.elapsed() }
-    });
-    passes.collect()
+    }
+    Ok(report(&rows))
 }
 
 /// Returns the names of all packages' test targets.
@@ -167,24 +137,6 @@ mod tests {
         assert_eq!(count("nothing", Ok(Outcome::Ran(Tally::default()))), Tally::FAILED);
         let passed = Tally { passed: 1, ..Tally::default() };
         assert_eq!(count("something", Ok(Outcome::Ran(passed))), passed);
-    }
-
-    #[test]
-    fn machines_run_beside_the_first_layer_that_waits() {
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let receiver = std::sync::Mutex::new(receiver);
-        let run = |layer| {
-            match layer {
-                // Ends only when the machines run.
-                Layer::Namespace => receiver.lock().unwrap().recv().unwrap(),
-                Layer::Vm => sender.send(()).unwrap(),
-                _ => {}
-            }
-            vec![layer]
-        };
-        let layers = [Layer::Vm, Layer::Lint, Layer::Namespace, Layer::Fuzz];
-        assert_eq!(run_all(&layers, run), [Layer::Lint, Layer::Namespace, Layer::Fuzz, Layer::Vm]);
-        assert_eq!(run_all(&[Layer::Lint, Layer::Vm], run), [Layer::Lint, Layer::Vm]);
     }
 
     #[test]
