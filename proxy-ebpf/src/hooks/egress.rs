@@ -54,7 +54,7 @@ fn is_vip_from_network<P: Packet, F: Header>(packet: P, came_in_by: u32) -> bool
     // The call keeps LLVM from handing over the frame's bounds in place of the context, which the verifier
     // refuses.
     packet.pull(ETHERNET + F::HEADER);
-    let kinds = F::peek_destination(&packet, ETHERNET, |address, _| vip::kinds::<F>(address));
+    let kinds = F::peek_destination(&packet, ETHERNET, |address, _protocol| vip::kinds::<F>(address));
     // SAFETY: nothing is read.
     kinds.unwrap_or(0) != 0 && unsafe { maps::DEVICES.get(&came_in_by) }.is_some()
 }

@@ -18,12 +18,12 @@ use crate::select::{node_flow, vip};
 pub fn may_be_for_us<P: Packet, F: Header>(packet: &P) -> bool {
     const OWN: u64 = FILTER_SERVED;
     const BITS: u64 = FILTER_SERVED | FILTER_VIP;
-    let is_for_us = ask_destination::<P, F>(packet, |destination, protocol| {
-        match vip::filter_bits::<F>(destination) & BITS {
-            OWN => may_be_for_node::<P, F>(packet),
-            bits => bits != 0 || config::takes_ipip() && protocol == F::ENCAPSULATED,
-        }
+    // The closure captures nothing: BTF has no name for what one captures, and libbpf refuses that.
+    let answer = ask_destination::<P, F, u64>(packet, 0, |destination, protocol| {
+        let is_tunnel = config::takes_ipip() && protocol == F::ENCAPSULATED;
+        vip::filter_bits::<F>(destination) & BITS | if is_tunnel { BITS + 1 } else { 0 }
     });
+    let is_for_us = if answer == OWN { may_be_for_node::<P, F>(packet) } else { answer != 0 };
     is_for_us || config::has_outer_sources() && is_for_outer_source::<P, F>(*packet)
 }
 
@@ -46,13 +46,15 @@ fn is_for_outer_source<P: Packet, F: Header>(packet: P) -> bool {
     // The question about the length keeps LLVM from handing over the frame's bounds in place of the context,
     // which the verifier refuses.
     packet.has_bytes((ETHERNET + F::HEADER) as u32)
-        && ask_destination::<P, F>(&packet, |destination, _| F::is_outer_source(destination))
+        && ask_destination::<P, F, bool>(&packet, false, |destination, _protocol| {
+            F::is_outer_source(destination)
+        })
 }
 
 /// Whether a packet may be for a Service's address.
 #[inline(always)]
 pub fn may_be_for_vip<P: Packet, F: Header>(packet: &P) -> bool {
-    ask_destination::<P, F>(packet, |destination, _| vip::may_be_vip::<F>(destination))
+    ask_destination::<P, F, bool>(packet, false, |destination, _protocol| vip::may_be_vip::<F>(destination))
 }
 
 /// Whether a packet of a pod may be for a Service, or may end an exchange with one: datagrams that a pod now
@@ -62,8 +64,9 @@ pub fn may_be_request<P: Packet, F: Header>(packet: &P) -> bool {
     let Some((protocol, ports)) = F::peek_ports(packet, ETHERNET) else {
         return true;
     };
-    ask_destination::<P, F>(packet, |destination, _| vip::may_be_served::<F>(destination))
-        || protocol == protocol::UDP && observe::has_served(ports.destination)
+    ask_destination::<P, F, bool>(packet, false, |destination, _protocol| {
+        vip::may_be_served::<F>(destination)
+    }) || protocol == protocol::UDP && observe::has_served(ports.destination)
 }
 
 /// Whether a packet that leaves may be a backend's reply, one of this node's own at a NodePort's number, or a
@@ -79,15 +82,16 @@ pub fn may_be_reply<P: Packet, F: Header>(packet: &P) -> bool {
     may_be_special || observe::has_served(source) || node_flow::may_be_node_port(source)
 }
 
-/// Asks about the destination and the protocol field of a packet's IP header. One without them is not ours.
+/// Asks about the destination and the protocol field of a packet's IP header. A packet without them is not
+/// ours, and gets the answer `none`.
 #[inline(always)]
-fn ask_destination<P: Packet, F: Header>(packet: &P, ask: impl Fn(&F::Address, u8) -> bool) -> bool {
+fn ask_destination<P: Packet, F: Header, T>(packet: &P, none: T, ask: impl Fn(&F::Address, u8) -> T) -> T {
     match F::peek_destination(packet, ETHERNET, &ask) {
         Some(answer) => answer,
-        None if P::KIND == Kind::Xdp => false,
+        None if P::KIND == Kind::Xdp => none,
         None => {
             packet.pull(ETHERNET + F::HEADER);
-            F::peek_destination(packet, ETHERNET, ask).unwrap_or(false)
+            F::peek_destination(packet, ETHERNET, ask).unwrap_or(none)
         }
     }
 }
