@@ -9,11 +9,11 @@ use network_types::tcp::TcpHdr;
 use network_types::udp::UdpHdr;
 
 /// An Ethernet header. The two addresses are words, because both are always written together.
-#[repr(C)]
+#[repr(C, packed(2))]
 #[derive(Clone, Copy)]
 pub struct Ethernet {
-    /// Destination and source MAC address.
-    pub addresses: [u16; 6],
+    /// Destination and source MAC address, as they lie in memory.
+    pub addresses: [u32; 3],
     /// EtherType.
     pub ether_type: u16,
 }

@@ -25,7 +25,7 @@ use crate::verdict::{HAND_TO_TC, Verdict};
 #[derive(Clone, Copy, Default)]
 pub struct NextHop {
     pub device: u32,
-    pub addresses: [u16; 6],
+    pub addresses: [u32; 3],
     /// Not zero if the kernel keeps the neighbour's address up to date without being asked: the agent has
     /// installed it as a managed one.
     ///
@@ -74,14 +74,12 @@ pub fn resolve<P: Packet>(packet: &P, way: &Way) -> Result<NextHop, Verdict> {
     ask_fib(packet, way)
 }
 
+/// Packs destination and source, which lie side by side in memory: three loads, and no detour over the stack.
 #[inline(always)]
-fn ethernet_addresses(destination: [u8; 6], source: [u8; 6]) -> [u16; 6] {
-    let words = |[first, second, third, fourth, fifth, sixth]: [u8; 6]| {
-        [[first, second], [third, fourth], [fifth, sixth]].map(u16::from_ne_bytes)
-    };
-    let [first, second, third] = words(destination);
-    let [fourth, fifth, sixth] = words(source);
-    [first, second, third, fourth, fifth, sixth]
+fn ethernet_addresses(destination: [u8; 6], source: [u8; 6]) -> [u32; 3] {
+    let [to0, to1, to2, to3, to4, to5] = destination;
+    let [from0, from1, from2, from3, from4, from5] = source;
+    [[to0, to1, to2, to3], [to4, to5, from0, from1], [from2, from3, from4, from5]].map(u32::from_ne_bytes)
 }
 
 #[inline(never)]

@@ -129,7 +129,7 @@ pub(super) fn read<P: Packet>(packet: &P, from: usize, quoted: usize, quote: &mu
 #[inline(always)]
 pub(super) fn write<P: Packet, F: Icmp>(
     packet: &P,
-    ethernet_addresses: [u16; 6],
+    ethernet_addresses: [u32; 3],
     ends: &(F::Address, F::Address),
     message: Message,
     (quote, quoted): (&Chunk, usize),

@@ -229,6 +229,6 @@ pub fn may_answer<P: Packet, F: Icmp>(packet: &P, parsed: &Parsed<F::Address>) -
     };
     // SAFETY: `at` checked the bound.
     let [destination, ..] = unsafe { (*ethernet).addresses };
-    let [first, _] = destination.to_ne_bytes();
+    let [first, ..] = destination.to_ne_bytes();
     first & 1 == 0 && F::is_host(&parsed.key.source) && F::is_host(&parsed.key.destination)
 }

@@ -157,13 +157,13 @@ pub trait Packet: Copy {
 
     /// The Ethernet addresses, destination first; zeros in a frame without an Ethernet header.
     #[inline(always)]
-    fn ethernet_addresses(&self) -> Option<[u16; 6]> {
+    fn ethernet_addresses(&self) -> Option<[u32; 3]> {
         // SAFETY: `at` checks the bound.
         self.ethernet().map(|ethernet| unsafe { (*ethernet).addresses })
     }
     /// Writes the Ethernet addresses, destination first.
     #[inline(always)]
-    fn write_ethernet_addresses(&self, addresses: [u16; 6]) -> Option<()> {
+    fn write_ethernet_addresses(&self, addresses: [u32; 3]) -> Option<()> {
         let ethernet = self.ethernet()?;
         // SAFETY: `ethernet` checked the bound.
         unsafe { (*ethernet).addresses = addresses };

@@ -142,7 +142,7 @@ impl<const LINK: usize> TcPacket<LINK> {
         };
         let ethernet = self.ethernet()?;
         // SAFETY: this CPU's own, and no other program of ours runs on it before this packet is done with.
-        unsafe { *ethernet = Ethernet { addresses: [0; 6], ether_type } };
+        unsafe { *ethernet = Ethernet { addresses: [0; 3], ether_type } };
         Some(())
     }
 
@@ -280,9 +280,9 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
     }
     /// Constant zeros, so that no unused bytes wait on the stack until the frame is built.
     #[inline(always)]
-    fn ethernet_addresses(&self) -> Option<[u16; 6]> {
+    fn ethernet_addresses(&self) -> Option<[u32; 3]> {
         if LINK == BARE {
-            return Some([0; 6]);
+            return Some([0; 3]);
         }
         // SAFETY: `at` checked the bound.
         self.ethernet().map(|ethernet| unsafe { (*ethernet).addresses })
@@ -444,10 +444,27 @@ impl<const LINK: usize> Packet for TcPacket<LINK> {
         // The helper subtracts the difference from a CHECKSUM_COMPLETE sum, as if a header checksum had added
         // it. IPv6 has no header checksum, so this call adds it.
         self.adjust_for_addresses::<F>(addresses);
+        let before = self.read::<u16>(offset).ok_or(Refused)?;
         self.replace_checksum(offset as u32, addresses, flags | BPF_F_PSEUDO_HDR)?;
-        if fold(ports.0) != NO_DIFFERENCE {
-            self.replace_checksum(offset as u32, ports, flags)?;
+        if fold(ports.0) == NO_DIFFERENCE {
+            return Ok(());
         }
+        // A second call would cost as much as the rest of the translation. Only with a sum that hardware is to
+        // complete (CHECKSUM_PARTIAL) must the ports stay out of it, and the first call has shown which kind
+        // of sum this is: it adds the addresses to one kind, and subtracts them from the other.
+        let change = |difference: Difference, sum| {
+            if transport.is_tcp() { difference.apply(sum) } else { difference.apply_udp(sum) }
+        };
+        let is_distinct = !matches!(fold(addresses.0), 0 | NO_DIFFERENCE);
+        let sum = self.at::<u16>(offset).ok_or(Refused)?;
+        // SAFETY: `at` checked the bound.
+        let after = unsafe { *sum };
+        if is_distinct && after == change(addresses, before) {
+            // SAFETY: as above.
+            unsafe { *sum = change(ports, after) };
+            return Ok(());
+        }
+        self.replace_checksum(offset as u32, ports, flags)?;
         Ok(())
     }
 }
