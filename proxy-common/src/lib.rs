@@ -22,6 +22,7 @@ pub mod config;
 pub mod flow;
 pub mod fragment;
 pub mod frontend;
+pub mod frontend_index;
 pub mod hash;
 pub mod hop;
 pub mod icmp;
@@ -48,4 +49,4 @@ pub use addr::{Addr4, Addr6, Address};
 ///
 /// It changes with any type of this crate, with the kind of any map, and with the meaning of any
 /// field.
-pub const LAYOUT_VERSION: u32 = 5;
+pub const LAYOUT_VERSION: u32 = 6;

@@ -33,9 +33,15 @@ fn may_be_for_node<P: Packet, F: Header>(packet: &P) -> bool {
     let Some((protocol, Ports { destination, .. })) = F::peek_ports(packet, ETHERNET) else {
         return true;
     };
-    node_flow::may_be_node_port(destination)
-        || config::is_snat_port(destination)
+    may_be_frontend_of_node(destination)
         || config::takes_fou() && protocol == protocol::UDP && destination == FOU_PORT.to_be()
+}
+
+/// Whether a port at an address of this node, where only NodePorts are, may be a NodePort's or that of a
+/// translated client.
+#[inline(always)]
+fn may_be_frontend_of_node(port: u16) -> bool {
+    node_flow::may_be_node_port(port) || config::is_snat_port(port)
 }
 
 /// Whether a packet is for an outer source address that all nodes share: an ICMP error about a tunnel packet.
@@ -64,9 +70,14 @@ pub fn may_be_request<P: Packet, F: Header>(packet: &P) -> bool {
     let Some((protocol, ports)) = F::peek_ports(packet, ETHERNET) else {
         return true;
     };
-    ask_destination::<P, F, bool>(packet, false, |destination, _protocol| {
-        vip::may_be_served::<F>(destination)
-    }) || protocol == protocol::UDP && observe::has_served(ports.destination)
+    let answer =
+        ask_destination::<P, F, u64>(packet, 0, |destination, _protocol| vip::filter_bits::<F>(destination));
+    let is_request = match answer & (FILTER_SERVED | FILTER_VIP) {
+        0 => false,
+        FILTER_SERVED => may_be_frontend_of_node(ports.destination),
+        _ => true,
+    };
+    is_request || protocol == protocol::UDP && observe::has_served(ports.destination)
 }
 
 /// Whether a packet that leaves may be a backend's reply, one of this node's own at a NodePort's number, or a

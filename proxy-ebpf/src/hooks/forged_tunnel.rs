@@ -150,8 +150,7 @@ fn is_of_node<P: Packet, F: Family>(packet: P, source: &F::Address) -> bool {
 /// Whether the frontend exists and nodes send each other its packets.
 #[inline(always)]
 fn is_direct<F: Family>(address: F::Address, port: u16, protocol: u8, scope: u8) -> bool {
-    let frontend = F::frontend(&FrontendKey { address, port, protocol, scope });
-    frontend.is_some_and(|frontend| frontend.flags & FRONTEND_DSR != 0)
+    F::frontend_flags(&FrontendKey { address, port, protocol, scope }) & FRONTEND_DSR != 0
 }
 
 /// Whether an address is a Service's, or that of a node, which may have NodePorts.

@@ -7,6 +7,7 @@ use proxy_common::addr::Address;
 use proxy_common::backend::Backend;
 use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
+use proxy_common::frontend_index::{FRONTEND_INDEX_CHOICES, IndexedFrontend, first_choice};
 use proxy_common::hop::{Device, Hop};
 use proxy_common::selection::BackendRef;
 use proxy_common::source_range::SourceRange;
@@ -29,8 +30,31 @@ pub trait Family: Copy {
 
     /// Whether a protocol number can be that of a payload, not of a header of the network layer.
     fn is_transport(protocol: u8) -> bool;
-    /// Looks a frontend up.
-    fn frontend(key: &FrontendKey<Self::Address>) -> Option<Frontend>;
+    /// Looks a frontend up: in the index first, which has nearly all.
+    #[inline(always)]
+    fn frontend(key: &FrontendKey<Self::Address>) -> Option<Frontend> {
+        let first = first_choice(key);
+        for index in first..first + FRONTEND_INDEX_CHOICES {
+            if let Some(entry) = Self::frontend_at(index)
+                && entry.is(key)
+            {
+                return Some(entry.frontend);
+            }
+        }
+        Self::unindexed_frontend(key)
+    }
+    /// The flags of a frontend; zero if there is none.
+    ///
+    /// From `is_some_and` LLVM would make a test of flags that no instruction has loaded, which the verifier
+    /// refuses.
+    #[inline(always)]
+    fn frontend_flags(key: &FrontendKey<Self::Address>) -> u32 {
+        Self::frontend(key).map_or(0, |frontend| frontend.flags)
+    }
+    /// Reads an entry of the index of frontends.
+    fn frontend_at(index: u32) -> Option<&'static IndexedFrontend<Self::Address>>;
+    /// Looks a frontend up in the map that has all of them.
+    fn unindexed_frontend(key: &FrontendKey<Self::Address>) -> Option<Frontend>;
     /// Reads the backend with an id.
     fn backend_at(id: u32) -> Option<&'static Backend<Self::Address>>;
     /// The backend of a reference, unless it is gone or its id means another one by now.

@@ -22,6 +22,7 @@ use proxy_common::config::{AGENT_WORDS, PORT_GROUP, PORT_GROUPS};
 use proxy_common::flow::{Flow, FlowKey};
 use proxy_common::fragment::{FragmentKey, HELD_PER_CPU, Held, HeldKey};
 use proxy_common::frontend::{Frontend, FrontendKey};
+use proxy_common::frontend_index::{FRONTEND_INDEX_ENTRIES, IndexedFrontend};
 use proxy_common::hop::{Device, Hop};
 use proxy_common::icmp::{KINDS, SourcePrefix};
 use proxy_common::name::ServiceName;
@@ -61,6 +62,9 @@ pub type FlowsMap<A> = LruHashMap<FlowKey<A>, Flow<A>, FLOWS_DEFAULT>;
 /// The type of [`FLOWS_NEW4`] and [`FLOWS_NEW6`].
 pub type FlowsNewMap<A> = LruHashMap<FlowKey<A>, Flow<A>, FLOWS_NEW_DEFAULT>;
 
+/// The type of [`FRONTEND_INDEX4`] and [`FRONTEND_INDEX6`].
+pub type FrontendIndex<A> = Array<IndexedFrontend<A>, { FRONTEND_INDEX_ENTRIES as usize }, MMAPABLE>;
+
 /// The type of [`FRAGMENTS4`] and [`FRAGMENTS6`].
 pub type FragmentsMap<A> = LruHashMap<FragmentKey<A>, u64, FRAGMENTS_ENTRIES>;
 
@@ -83,6 +87,13 @@ pub static FRONTENDS4: HashMap<FrontendKey<Addr4>, Frontend, SERVICES_DEFAULT> =
 /// Frontends of IPv6 Services; as [`FRONTENDS4`].
 #[btf_map]
 pub static FRONTENDS6: HashMap<FrontendKey<Addr6>, Frontend, SERVICES_DEFAULT> = HashMap::new();
+/// Copies of IPv4 frontends, which are found without a call; see
+/// [`frontend_index`](proxy_common::frontend_index). The agent stores through its memory mapping.
+#[btf_map]
+pub static FRONTEND_INDEX4: FrontendIndex<Addr4> = Array::new();
+/// The same for IPv6; as [`FRONTEND_INDEX4`].
+#[btf_map]
+pub static FRONTEND_INDEX6: FrontendIndex<Addr6> = Array::new();
 /// [`ServiceEntry`](proxy_common::selection::ServiceEntry) words by Service id. The agent stores through its
 /// memory mapping.
 #[btf_map]

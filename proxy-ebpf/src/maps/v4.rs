@@ -5,6 +5,7 @@ use aya_ebpf::btf_maps::lpm_trie::Key;
 use proxy_common::Addr4;
 use proxy_common::backend::Backend;
 use proxy_common::frontend::{Frontend, FrontendKey};
+use proxy_common::frontend_index::IndexedFrontend;
 use proxy_common::hop::{Device, Hop};
 use proxy_common::source_range::SourceRange;
 use proxy_common::way::PeerKey;
@@ -32,7 +33,11 @@ impl Family for V4 {
         true
     }
     #[inline(always)]
-    fn frontend(key: &FrontendKey<Addr4>) -> Option<Frontend> {
+    fn frontend_at(index: u32) -> Option<&'static IndexedFrontend<Addr4>> {
+        maps::FRONTEND_INDEX4.get(index)
+    }
+    #[inline(always)]
+    fn unindexed_frontend(key: &FrontendKey<Addr4>) -> Option<Frontend> {
         // SAFETY: copied at once; frontends are never rewritten by an endpoint change.
         unsafe { maps::FRONTENDS4.get(key).copied() }
     }

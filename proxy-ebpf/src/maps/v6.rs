@@ -5,6 +5,7 @@ use aya_ebpf::btf_maps::lpm_trie::Key;
 use proxy_common::Addr6;
 use proxy_common::backend::Backend;
 use proxy_common::frontend::{Frontend, FrontendKey};
+use proxy_common::frontend_index::IndexedFrontend;
 use proxy_common::hop::{Device, Hop};
 use proxy_common::source_range::SourceRange;
 use proxy_common::way::PeerKey;
@@ -33,7 +34,11 @@ impl Family for V6 {
         !matches!(protocol, 0 | 43 | 44 | 50 | 51 | 59 | 60 | 135 | 139 | 140)
     }
     #[inline(always)]
-    fn frontend(key: &FrontendKey<Addr6>) -> Option<Frontend> {
+    fn frontend_at(index: u32) -> Option<&'static IndexedFrontend<Addr6>> {
+        maps::FRONTEND_INDEX6.get(index)
+    }
+    #[inline(always)]
+    fn unindexed_frontend(key: &FrontendKey<Addr6>) -> Option<Frontend> {
         // SAFETY: copied at once; frontends are never rewritten by an endpoint change.
         unsafe { maps::FRONTENDS6.get(key).copied() }
     }

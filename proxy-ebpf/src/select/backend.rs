@@ -152,8 +152,8 @@ pub fn other_owner<F: Family>(frontend: &Frontend, key: &KeyOf<F>) -> Option<Bac
 #[inline(never)]
 pub fn is_pods_answer<F: Family>(key: &KeyOf<F>) -> bool {
     let FlowKey { source: address, source_port: port, protocol, .. } = *key;
-    let frontend = F::frontend(&FrontendKey { address, port, protocol, scope: SCOPE_EXTERNAL });
-    frontend.is_some_and(|frontend| frontend.flags & FRONTEND_DSR != 0) && !peers::is_own::<F>(&address)
+    let flags = F::frontend_flags(&FrontendKey { address, port, protocol, scope: SCOPE_EXTERNAL });
+    flags & FRONTEND_DSR != 0 && !peers::is_own::<F>(&address)
 }
 
 /// Whether a backend's pod can take a packet unchanged: nothing translates the port there, and no pod has an

@@ -1,6 +1,5 @@
 //! A Service's addresses, on ports without a frontend.
 
-use proxy_common::addr::Address;
 use proxy_common::source_range::CLUSTER;
 use proxy_common::verdict::Reason;
 use proxy_common::vip::{FILTER_SERVED, FILTER_VIP, VIP_INSIDE_ONLY, VIP_KINDS, VipKey, filter_place};
@@ -40,23 +39,18 @@ pub fn unknown_protocol<F: Family>(parsed: &Parsed<F::Address>) -> Verdict {
     }
 }
 
-/// Whether an address may be in VIPS. One array look-up rules out nearly all others.
+/// Whether an address may be in VIPS.
 #[inline(always)]
 pub fn may_be_vip<F: Family>(address: &F::Address) -> bool {
-    has_bit(address, FILTER_VIP)
+    filter_bits::<F>(address) & FILTER_VIP != 0
 }
 
-/// Whether the programs may have anything to do with a packet for an address: it is one of this node, or a
-/// frontend's. One array look-up rules out nearly all others.
-#[inline(always)]
-pub fn may_be_served<F: Family>(address: &F::Address) -> bool {
-    has_bit(address, FILTER_SERVED)
-}
-
-/// The `FILTER_*` bits of an address.
+/// The `FILTER_*` bits of an address, and bits of others above them. One array look-up rules out nearly all
+/// addresses.
 #[inline(always)]
 pub fn filter_bits<F: Family>(address: &F::Address) -> u64 {
-    bits_of(address)
+    let (word, shift) = filter_place(address);
+    maps::ADDRESS_FILTER.get(word).map_or(0, |word| *word >> shift)
 }
 
 /// Makes the programs look at packets for an address of this node: replies to SNAT come there.
@@ -83,17 +77,6 @@ unsafe fn atomic_or(word: *mut u64, bits: u64) {
     }
     #[cfg(not(target_arch = "bpf"))]
     let _ = (word, bits);
-}
-
-#[inline(always)]
-fn has_bit<A: Address>(address: &A, bit: u64) -> bool {
-    bits_of(address) & bit != 0
-}
-
-#[inline(always)]
-fn bits_of<A: Address>(address: &A) -> u64 {
-    let (word, shift) = filter_place(address);
-    maps::ADDRESS_FILTER.get(word).map_or(0, |word| *word >> shift)
 }
 
 /// The `VIP_*` bits of an address; zero if it is no Service's, or this node's own.

@@ -21,6 +21,7 @@ mod flows;
 mod fou;
 mod fragment_sides;
 mod fragments;
+mod frontend_index;
 mod held_fragments;
 mod jumbo;
 mod local;

@@ -361,6 +361,7 @@ impl Bed {
 
     /// Removes all entries of tests and programs, except statistics.
     pub(super) fn clear(&self) {
+        self.clear_frontend_index();
         self.clear_hash::<FrontendKey<Addr4>, Frontend>("FRONTENDS4");
         self.clear_hash::<FrontendKey<Addr6>, Frontend>("FRONTENDS6");
         self.clear_hash::<HintKey, u32>("HINTS");

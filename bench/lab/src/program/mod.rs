@@ -22,6 +22,7 @@
 mod context;
 mod fixture;
 mod flows;
+mod frontend_index;
 mod load;
 mod maps;
 mod outcome;

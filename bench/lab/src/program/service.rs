@@ -294,6 +294,7 @@ impl ServiceBuilder<'_> {
         for (address, scope, frontend) in scopes.into_iter().take(if is_node_port { 3 } else { 2 }) {
             let key = FrontendKey { address, port: port.to_be(), protocol: self.protocol, scope };
             self.bed.insert::<FrontendKey<A>, Frontend>(&A::map("FRONTENDS"), key, frontend);
+            self.bed.index_frontend(&key, &frontend);
         }
     }
 }

@@ -12,7 +12,7 @@ use super::error::OpenError;
 use super::settings::Sizes;
 
 /// Returns the maps of the object with the wanted size of each; `None` keeps the size in the object.
-pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 48] {
+pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 50] {
     [
         ("ADDRESS_FILTER", None),
         ("AFFINITY4", Some(sizes.affinity)),
@@ -28,6 +28,8 @@ pub fn maps(sizes: &Sizes) -> [(&'static str, Option<u32>); 48] {
         ("FLOWS_NEW6", Some(sizes.new_flows)),
         ("FRAGMENTS4", None),
         ("FRAGMENTS6", None),
+        ("FRONTEND_INDEX4", None),
+        ("FRONTEND_INDEX6", None),
         ("FRONTENDS4", Some(sizes.frontends)),
         ("FRONTENDS6", Some(sizes.frontends)),
         ("HELD", Some(held_entries())),

@@ -8,11 +8,11 @@ use aya::maps::{MapData, MapError, MapInfo};
 use super::error::OpenError;
 use super::mapped::{Access, MappedArray};
 
-/// Opens a pinned array and maps it into memory.
+/// Opens a pinned array of values of whole words, and maps it into memory.
 pub fn mapped(directory: &Path, name: &'static str, access: Access) -> Result<MappedArray, OpenError> {
     let (map, info) = open(directory, name)?;
-    MappedArray::new(map.fd().as_fd(), info.max_entries(), access)
-        .map_err(|error| OpenError::MapIo { map: name, error })
+    let words = info.value_size() / size_of::<u64>() as u32 * info.max_entries();
+    MappedArray::new(map.fd().as_fd(), words, access).map_err(|error| OpenError::MapIo { map: name, error })
 }
 
 /// Opens a pinned map.

@@ -19,6 +19,7 @@ use proxy_common::way::{PeerKey, Way};
 use proxy_common::{Addr4, Addr6, Address};
 
 use super::error::OpenError;
+use super::frontend_index::FrontendIndex;
 use super::map::{errno, explain, mapped, open};
 use super::mapped::{Access, MappedArray};
 use super::sys::{self, Cursor};
@@ -55,6 +56,8 @@ pub struct Maps {
     pub devices: Table<u32, Device>,
     /// Names of service ids.
     pub names: Table<u32, ServiceName>,
+    /// Whether a frontend was written since the index of frontends was filled.
+    pub is_index_behind: bool,
     /// Whether a backend that serves no more was written since the last query.
     pub lost_backend: bool,
 }
@@ -64,6 +67,8 @@ pub struct Maps {
 pub struct FamilyMaps<A: Address> {
     /// Frontends.
     pub frontends: Table<FrontendKey<A>, Frontend>,
+    /// Copies of frontends.
+    pub frontend_index: FrontendIndex<A>,
     /// Endpoints by id.
     pub backends: Vector<Backend<A>>,
     /// Connections.
@@ -91,6 +96,7 @@ impl Maps {
             agent: mapped(directory, "AGENT", access)?,
             of4: FamilyMaps {
                 frontends: Table::open(directory, "FRONTENDS4")?,
+                frontend_index: FrontendIndex::open(directory, "FRONTEND_INDEX4", access)?,
                 backends: Vector::open(directory, "BACKENDS4")?,
                 flows: Table::open(directory, "FLOWS4")?,
                 flows_new: Table::open(directory, "FLOWS_NEW4")?,
@@ -102,6 +108,7 @@ impl Maps {
             },
             of6: FamilyMaps {
                 frontends: Table::open(directory, "FRONTENDS6")?,
+                frontend_index: FrontendIndex::open(directory, "FRONTEND_INDEX6", access)?,
                 backends: Vector::open(directory, "BACKENDS6")?,
                 flows: Table::open(directory, "FLOWS6")?,
                 flows_new: Table::open(directory, "FLOWS_NEW6")?,
@@ -120,6 +127,7 @@ impl Maps {
             node_ports: mapped(directory, "NODE_PORTS", access)?,
             devices: Table::open(directory, "DEVICES")?,
             names: Table::open(directory, "NAMES")?,
+            is_index_behind: true,
             lost_backend: false,
         })
     }

@@ -13,6 +13,8 @@ mod convert;
 mod diag;
 mod error;
 mod fill;
+mod frontend_index;
+mod grace_period;
 mod hooks;
 mod inventory;
 mod layout;
@@ -31,6 +33,8 @@ mod object;
 mod other_dataplanes;
 pub mod plan;
 pub mod read;
+#[cfg(test)]
+mod read_back_tests;
 mod room;
 #[cfg(test)]
 pub(super) mod scratch;
@@ -263,6 +267,17 @@ impl EbpfDataplane {
         report
     }
 
+    /// Copies new and changed frontends into the index.
+    fn fill_frontend_index(&mut self) {
+        if !std::mem::take(&mut self.maps.is_index_behind) {
+            return;
+        }
+        if let Err(error) = self.maps.fill_frontend_index() {
+            warn!(%error, "filling the index of frontends failed; packets cost a little more until it succeeds");
+            self.maps.is_index_behind = true;
+        }
+    }
+
     /// Takes over the counts of the walk through the flows. Warns of backends with most ports in
     /// use.
     fn count_ports(&mut self) {
@@ -308,6 +323,7 @@ impl EbpfDataplane {
         let found = self.maps.found()?;
         // After the look at VIPS, whose entries without bits count as drift. These have no other sign.
         self.maps.mark_found()?;
+        self.maps.is_index_behind = true;
         let drift = self.plan.drift(&found);
         if !drift.is_empty() {
             warn!(maps = drift.join(", "), "map contents were changed by another process; restored");
@@ -372,6 +388,7 @@ impl Dataplane for EbpfDataplane {
             Err(error) => warn!(%error, "removing expired flow and affinity entries failed; tried again"),
         }
         self.count_ports();
+        self.fill_frontend_index();
         if self::now() >= self.read_back_at {
             self.read_back_at = self::now() + READ_BACK_INTERVAL;
             if let Err(error) = self.read_back() {
@@ -391,50 +408,4 @@ impl Dataplane for EbpfDataplane {
 /// Returns the monotonic time: a change of the wall clock must not shorten the rest of an id.
 fn now() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-    use std::net::IpAddr;
-
-    use proxy_common::vip::FILTER_SERVED;
-    use proxy_common::way::PeerKey;
-
-    use super::convert::address_filter_place;
-    use super::scratch::Scratch;
-    use super::*;
-
-    #[test]
-    fn an_entry_removed_by_another_process_is_written_again_after_a_read_back() {
-        let scratch = Scratch::new("drift");
-        let mut dataplane = scratch.open();
-        let address = IpAddr::from([172, 16, 0, 1]);
-        let nodes = BTreeMap::from([("here".to_owned(), [address].into())]);
-        let desired = Desired { nodes, node_name: "here".to_owned(), ..Desired::default() };
-        assert_eq!(dataplane.sync(&desired, &Dirty::default()).writes, 1);
-        let peer = PeerKey { address: proxy_common::addr::mapped(address) };
-        dataplane.maps.peers.remove(&peer).unwrap();
-        assert_eq!(dataplane.sync(&desired, &Dirty::default()).writes, 0, "the maps are not read back yet");
-        dataplane.read_back().unwrap();
-        assert_eq!(dataplane.sync(&desired, &Dirty::default()).writes, 1);
-        assert!(dataplane.maps.peers.get(&peer).unwrap().is_some());
-        dataplane.read_back().unwrap();
-        assert_eq!(dataplane.sync(&desired, &Dirty::default()).writes, 0);
-    }
-
-    #[test]
-    fn bits_removed_by_another_process_come_back_with_a_read_back() {
-        let scratch = Scratch::new("filter");
-        let mut dataplane = scratch.open();
-        let address = IpAddr::from([172, 16, 0, 1]);
-        let nodes = BTreeMap::from([("here".to_owned(), [address].into())]);
-        let desired = Desired { nodes, node_name: "here".to_owned(), ..Desired::default() };
-        assert_eq!(dataplane.sync(&desired, &Dirty::default()).writes, 1);
-        assert!(dataplane.maps.has_marked(address, FILTER_SERVED));
-        let (word, _) = address_filter_place(address);
-        assert!(dataplane.maps.address_filter.store(word, 0));
-        dataplane.read_back().unwrap();
-        assert!(dataplane.maps.has_marked(address, FILTER_SERVED));
-    }
 }

@@ -8,6 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+const MAP_CREATE: libc::c_long = 0;
+const MAP_UPDATE_ELEM: libc::c_long = 2;
 const OBJ_PIN: libc::c_long = 6;
 const OBJ_GET: libc::c_long = 7;
 const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
@@ -65,6 +67,34 @@ pub struct CgroupLinkInfo {
     pub program_id: u32,
     /// Id of the control group; 0 once it is gone.
     pub cgroup: u64,
+}
+
+/// Makes an array of one word, or of one map shaped as `inner`.
+pub fn create_array(inner: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
+    const ARRAY: u32 = 2;
+    const ARRAY_OF_MAPS: u32 = 12;
+    let attr = MapCreateAttr {
+        kind: if inner.is_some() { ARRAY_OF_MAPS } else { ARRAY },
+        key_size: 4,
+        value_size: 4,
+        max_entries: 1,
+        flags: 0,
+        inner: inner.map_or(0, |inner| inner.as_raw_fd()),
+    };
+    owned(bpf(MAP_CREATE, &attr)?)
+}
+
+/// Puts a map into an array of maps.
+pub fn put_map(array: BorrowedFd<'_>, index: u32, map: BorrowedFd<'_>) -> io::Result<()> {
+    let value = map.as_raw_fd();
+    let attr = MapUpdateAttr {
+        map: array.as_raw_fd(),
+        reserved: 0,
+        key: (&raw const index) as u64,
+        value: (&raw const value) as u64,
+        flags: 0,
+    };
+    bpf(MAP_UPDATE_ELEM, &attr).map(drop)
 }
 
 /// Opens a pinned object.
@@ -266,6 +296,25 @@ struct RawCgroupLinkInfo {
     cgroup: u64,
     attach: u32,
     padding: u32,
+}
+
+#[repr(C)]
+struct MapCreateAttr {
+    kind: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    flags: u32,
+    inner: RawFd,
+}
+
+#[repr(C)]
+struct MapUpdateAttr {
+    map: RawFd,
+    reserved: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
 }
 
 /// The beginning of `struct bpf_prog_info`.

@@ -171,11 +171,14 @@ impl Maps {
         if let Some(value) = value {
             self.mark_address(at.address.ip(), filter_bits(value))?;
         }
+        self.is_index_behind = true;
         if let Some(key) = frontend_key::<Addr4>(at) {
+            self.of4.frontend_index.close(&key);
             return write_or_remove(&mut self.of4.frontends, &key, value);
         }
         let key =
             frontend_key::<Addr6>(at).ok_or_else(|| format!("frontend {} has no family", at.address))?;
+        self.of6.frontend_index.close(&key);
         write_or_remove(&mut self.of6.frontends, &key, value)
     }
 }
@@ -189,18 +192,17 @@ const fn filter_bits(value: &Frontend) -> u64 {
 }
 
 /// Returns whether a frontend may have an address and port (network byte order) of the node's own
-/// connections.
+/// connections, or be for the node's pods at an address of the node.
 ///
 /// A load balancer address may be a node's address. The kernel gives a port below 1024 only to a
 /// socket that asks for it.
 fn may_be_on_node(port: u16, scope: u8, value: &Frontend) -> bool {
     const FIRST_UNPRIVILEGED: u16 = 1024;
-    let is_of_kind = match value.kind() {
+    match value.kind() {
         FRONTEND_KIND_NODE_PORT => true,
-        FRONTEND_KIND_LOAD_BALANCER => u16::from_be(port) >= FIRST_UNPRIVILEGED,
+        FRONTEND_KIND_LOAD_BALANCER => scope == SCOPE_EXTERNAL && u16::from_be(port) >= FIRST_UNPRIVILEGED,
         _ => false,
-    };
-    scope == SCOPE_EXTERNAL && is_of_kind
+    }
 }
 
 fn write_or_remove<K: Pod, V: Pod>(
