@@ -1,12 +1,14 @@
 //! The programs: loaded, or taken over from an earlier agent.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use aya::maps::MapInfo;
-use aya::programs::{ProgramError, ProgramInfo};
+use aya::programs::{Program as LoadedBy, ProgramError, ProgramInfo};
 use aya::util::KernelVersion;
 use aya::{Ebpf, EbpfLoader};
 use proxy_common::config::global;
@@ -332,23 +334,46 @@ fn load(
     std::fs::create_dir_all(directory)
         .map_err(|error| OpenError::File { path: directory.to_owned(), error })?;
     let sockets = if names.contains(&TC_INGRESS) { SocketHook::ALL.as_slice() } else { &[] };
-    for name in names.iter().copied().chain(sockets.iter().map(|hook| hook.name)) {
-        load_and_pin(&mut object, name, directory)?;
-    }
+    let wanted: Vec<_> = names.iter().copied().chain(sockets.iter().map(|hook| hook.name)).collect();
+    load_and_pin(&mut object, &wanted, directory)?;
     let seconds = format!("{:.1}", started.elapsed().as_secs_f64());
     info!(programs = names.join(", "), seconds, "programs loaded");
     Ok(())
 }
 
-fn load_and_pin(object: &mut Ebpf, name: &'static str, directory: &Path) -> Result<(), OpenError> {
-    use aya::programs::Program;
+/// Loads programs and pins them, two at a time: the kernel verifies each on the CPU of its caller. More at a
+/// time would need more memory at once, and one program takes as long as the others together.
+fn load_and_pin(object: &mut Ebpf, names: &[&'static str], directory: &Path) -> Result<(), OpenError> {
+    const THREADS: usize = 2;
+    let mut programs: BTreeMap<String, &mut LoadedBy> =
+        object.programs_mut().map(|(name, program)| (name.to_owned(), program)).collect();
+    let mut found = Vec::new();
+    for name in names.iter().copied() {
+        found.push((name, programs.remove(name).ok_or(OpenError::NoProgram { program: name })?));
+    }
+    let queue = Mutex::new(found.into_iter());
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let work = || {
+        while let Some((name, program)) = next() {
+            load_and_pin_one(program, name, directory)?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..THREADS).map(|_| scope.spawn(work)).collect();
+        let own = work();
+        let results =
+            others.into_iter().map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        results.chain([own]).collect()
+    })
+}
 
-    let program = object.program_mut(name).ok_or(OpenError::NoProgram { program: name })?;
+fn load_and_pin_one(program: &mut LoadedBy, name: &'static str, directory: &Path) -> Result<(), OpenError> {
     let loaded = match program {
-        Program::Xdp(xdp) => xdp.load(),
-        Program::SchedClassifier(classifier) => classifier.load(),
-        Program::CgroupSockAddr(hook) => hook.load(),
-        Program::CgroupSock(hook) => hook.load(),
+        LoadedBy::Xdp(xdp) => xdp.load(),
+        LoadedBy::SchedClassifier(classifier) => classifier.load(),
+        LoadedBy::CgroupSockAddr(hook) => hook.load(),
+        LoadedBy::CgroupSock(hook) => hook.load(),
         _ => Err(ProgramError::UnexpectedProgramType),
     };
     loaded.map_err(|error| OpenError::load(name, error))?;
