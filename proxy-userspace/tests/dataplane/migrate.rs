@@ -22,8 +22,8 @@ use proxy_common::{Addr4, LAYOUT_VERSION};
 use crate::attach::{attached, in_namespace, topology};
 use crate::support::{Scratch, all, closed, desired, key, port};
 
-/// The maps that layouts 2 to 5 added.
-const NEW_MAPS: [(u32, &str); 30] = [
+/// The maps that layouts 2 to 6 added.
+const NEW_MAPS: [(u32, &str); 32] = [
     (2, "AFFINITY4"),
     (2, "AFFINITY6"),
     (2, "SOURCE_RANGES4"),
@@ -54,6 +54,8 @@ const NEW_MAPS: [(u32, &str); 30] = [
     (4, "NODE_FLOWS6"),
     (4, "NODE_PORTS"),
     (5, "ADDRESS_FILTER"),
+    (6, "FRONTEND_INDEX4"),
+    (6, "FRONTEND_INDEX6"),
 ];
 
 fn root(scratch: &Scratch, version: u32) -> PathBuf {
@@ -140,7 +142,7 @@ fn layouts(scratch: &Scratch) -> Vec<String> {
 
 #[test]
 fn flows_ids_and_links_of_former_layouts_live_on_under_our_programs() -> Result<()> {
-    for version in [1, 2, 3, 4] {
+    for version in [1, 2, 3, 4, 5] {
         in_namespace(&format!("migrate-{version}"), async move || migrate(version))?;
     }
     Ok(())
