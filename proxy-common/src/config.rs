@@ -7,7 +7,7 @@ use core::ops::RangeInclusive;
 /// The verifier sees the values and removes the code that they switch off. Each constant is a
 /// `u32`, or several where its comment says so.
 pub mod global {
-    /// The table of a flow entry's [`Limits`](crate::flow::Limits), `LIMITS_WORDS` words.
+    /// The table of a flow entry's [`Limits`](crate::timeouts::Limits), `LIMITS_WORDS` words.
     pub const FLOW_LIMITS: &str = "FLOW_LIMITS";
     /// The mark of packets that are passed to the stack: `mark = mark & !MARK_MASK | MARK_VALUE`.
     pub const MARK_VALUE: &str = "MARK_VALUE";

@@ -38,6 +38,7 @@ pub mod sctp;
 pub mod selection;
 pub mod socket;
 pub mod source_range;
+pub mod timeouts;
 pub mod tuple;
 pub mod verdict;
 pub mod vip;

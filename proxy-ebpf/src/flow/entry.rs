@@ -5,9 +5,10 @@
 
 use proxy_common::flow::{
     FLOW_CLOSING, FLOW_DECAPSULATED, FLOW_ENCAPSULATE, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT, FLOW_OUTER_IPV6,
-    Flow, limits_index,
+    Flow,
 };
 use proxy_common::selection::BackendRef;
+use proxy_common::timeouts::limits_index;
 
 use crate::maps::family::{Endpoint, Family, FlowOf, KeyOf};
 use crate::maps::v4::V4;

@@ -6,11 +6,12 @@
 
 use aya_ebpf::bindings::{BPF_ANY, BPF_NOEXIST};
 use proxy_common::flow::{
-    FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT, FLOW_QUIET, FLOW_REPLY,
-    FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN, FlowKey, fingerprint, silence,
+    FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT, FLOW_REPLY,
+    FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE, FLOW_SYN, FlowKey, fingerprint,
 };
 use proxy_common::hash::{flow_hash, mix};
 use proxy_common::selection::BackendRef;
+use proxy_common::timeouts::{FLOW_QUIET, silence};
 use proxy_common::verdict::Reason;
 
 use crate::flow::open::Opening;

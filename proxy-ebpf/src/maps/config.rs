@@ -5,7 +5,7 @@
 
 use aya_ebpf::Global;
 use proxy_common::config::{DEFAULT_MARK, DEFAULT_SNAT_PORTS, SHARE_ALONE, TAKES_FOU, TAKES_IPIP};
-use proxy_common::flow::{LIMITS_ENTRIES, LIMITS_WORDS, Limits, Timeouts};
+use proxy_common::timeouts::{LIMITS_ENTRIES, LIMITS_WORDS, Limits, Timeouts};
 use proxy_common::vip::VIP_CLUSTER_IP;
 
 use crate::header::Udp;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use proxy_common::config::DEFAULT_SNAT_PORTS;
-use proxy_common::flow::Timeouts;
+use proxy_common::timeouts::Timeouts;
 
 use super::error::Refused;
 use super::file::{FileSettings, GoDuration};

@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use proxy_common::flow::Timeouts;
+use proxy_common::timeouts::Timeouts;
 
 pub use args::AgentArgs;
 pub use error::{ConfigError, Refused};

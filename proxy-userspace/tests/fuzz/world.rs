@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use millrace_lab::frame::{Frame, chunk, flag, protocol};
 use millrace_lab::program::{Bed, Hook, Service, known_hop, resolved_way};
 use proxy_common::config::{TAKES_FOU, TAKES_IPIP};
-use proxy_common::flow::Timeouts;
+use proxy_common::timeouts::Timeouts;
 use proxy_common::verdict::Reason;
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
 use proxy_common::way::{PEER_NODE, PEER_SELF};

@@ -3,10 +3,11 @@
 use millrace_lab::frame::{FIRST_NUMBER, Frame, flag};
 use millrace_lab::program::{Bed, FlowEntry, FlowTable};
 use proxy_common::flow::{
-    FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_RENEWAL, FLOW_REPLY, FLOW_REWRITE_DESTINATION,
-    FLOW_REWRITE_SOURCE, FLOW_SYN, Timeouts,
+    FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ESTABLISHED, FLOW_REPLY, FLOW_REWRITE_DESTINATION, FLOW_REWRITE_SOURCE,
+    FLOW_SYN,
 };
 use proxy_common::selection::Slot;
+use proxy_common::timeouts::{FLOW_RENEWAL, Timeouts};
 use proxy_common::verdict::Reason;
 
 use crate::case::{Case, each_client};

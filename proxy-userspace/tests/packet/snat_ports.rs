@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use millrace_lab::frame::{Frame, flag};
 use millrace_lab::program::{Bed, FlowTable, ServiceBuilder};
-use proxy_common::flow::{FLOW_CLOSING, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT, FLOW_QUIET, FLOW_REPLY, Timeouts};
+use proxy_common::flow::{FLOW_CLOSING, FLOW_FIN_BACKEND, FLOW_FIN_CLIENT, FLOW_REPLY};
+use proxy_common::timeouts::{FLOW_QUIET, Timeouts};
 use proxy_common::verdict::Reason;
 
 use crate::case::{Case, TARGET_PORT, VIP_PORT, each_ingress};

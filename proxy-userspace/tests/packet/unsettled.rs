@@ -3,8 +3,9 @@
 use millrace_lab::frame::{Frame, flag};
 use millrace_lab::program::{Bed, Endpoint, FlowTable, Service};
 use proxy_common::backend::{BACKEND_EXISTS, BACKEND_SERVING};
-use proxy_common::flow::{FLOW_ENCAPSULATE, FLOW_HALF_CLOSED, Timeouts};
+use proxy_common::flow::FLOW_ENCAPSULATE;
 use proxy_common::selection::{BackendRef, Slot};
+use proxy_common::timeouts::{FLOW_HALF_CLOSED, Timeouts};
 use proxy_common::verdict::Reason;
 
 use crate::case::{Tunnel, each_tunnel};

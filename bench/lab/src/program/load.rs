@@ -13,8 +13,8 @@ use ipnet::{Ipv4Net, Ipv6Net};
 use proxy_common::config::{
     AGENT_HEARTBEAT, DEFAULT_MARK, DEFAULT_SNAT_PORTS, SHARE_ALONE, TAKES_FOU, TAKES_IPIP, global,
 };
-use proxy_common::flow::Timeouts;
 use proxy_common::selection::BackendRef;
+use proxy_common::timeouts::Timeouts;
 use proxy_common::vip::VIP_CLUSTER_IP;
 use proxy_common::{Addr4, Addr6};
 

@@ -19,6 +19,7 @@
     reason = "test support: a fixture that cannot be set up must stop the test at once"
 )]
 
+mod clear;
 mod context;
 mod fixture;
 mod flows;

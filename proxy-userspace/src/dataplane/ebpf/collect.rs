@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use aya::Pod;
 use proxy_common::affinity::{Affinity, AffinityKey};
-use proxy_common::flow::{Flow, FlowKey, Timeouts};
+use proxy_common::flow::{Flow, FlowKey};
+use proxy_common::timeouts::Timeouts;
 use proxy_common::{Addr4, Addr6, Address};
 
 use super::error::OpenError;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use proxy_common::config::{DEFAULT_SNAT_PORTS, TAKES_FOU, TAKES_IPIP};
-use proxy_common::flow::Timeouts;
+use proxy_common::timeouts::Timeouts;
 use proxy_common::vip::{VIP_CLUSTER_IP, VIP_EXTERNAL};
 
 use super::hooks::HookKind;

@@ -8,12 +8,13 @@ use proxy_common::Addr4;
 use proxy_common::backend::BACKEND_LOCAL;
 use proxy_common::flow::{
     FLOW_CLOSING, FLOW_DATAGRAM, FLOW_ENCAPSULATE, FLOW_ESTABLISHED, FLOW_REPLY, FLOW_REWRITE_DESTINATION,
-    FLOW_REWRITE_SOURCE, FLOW_SYN, Flow, FlowKey, Timeouts,
+    FLOW_REWRITE_SOURCE, FLOW_SYN, Flow, FlowKey,
 };
 use proxy_common::frontend::FRONTEND_DSR;
 use proxy_common::hash::flow_hash;
 use proxy_common::rules::Role;
 use proxy_common::selection::{BackendRef, Slot};
+use proxy_common::timeouts::Timeouts;
 
 use super::kernel::{CAPACITIES, FakeKernel};
 use super::world::{address, backend, desired, dsr, key, port};
