@@ -85,8 +85,15 @@ async fn clean_up(show: &Show) -> Result<(), CliError> {
     // Unreadable pins can be removed all the same.
     let ways = show.maps().and_then(|maps| maps.ways()).unwrap_or_default();
     let targets: BTreeSet<IpAddr> = ways.iter().map(|way| way.target).collect();
-    let cleaned = ebpf::cleanup(&show.bpffs_path)?;
-    let of_ipvs = ipvs::cleanup()?.removed;
+    let cleaned = ebpf::cleanup(&show.bpffs_path).map_err(|error| match error {
+        ebpf::OpenError::InUse { process, .. } => CliError::Running { process },
+        error => error.into(),
+    })?;
+    let of_ipvs = ipvs::cleanup().map_err(|error| match error {
+        ipvs::OpenError::InUse => CliError::Running { process: show.agent().map(|agent| agent.process) },
+        error => error.into(),
+    })?;
+    let of_ipvs = of_ipvs.removed;
     let neighbours = node::release_for(&targets).await?;
     match PinnedMaps::open(&show.bpffs_path) {
         Err(ReadError::Absent { .. }) => {}

@@ -6,6 +6,7 @@
 
 mod backends;
 mod cleanup;
+mod error;
 mod exit;
 mod flows;
 mod ipvs;
@@ -24,14 +25,11 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
-use crate::agent::{self, AgentError};
-use crate::config::{AgentArgs, ConfigError, Settings, Task};
-use crate::dataplane::ebpf::OpenError;
+use crate::agent;
+use crate::config::{AgentArgs, Settings, Task};
 use crate::dataplane::ebpf::read::{PinnedMaps, ReadError};
-use crate::dataplane::ipvs::OpenError as IpvsError;
-use crate::health::{self, ReadyView};
-use crate::node::NodeError;
-use crate::source::SourceError;
+use crate::health::{self, AgentView};
+use error::{CliError, one_line};
 use table::Table;
 
 pub use exit::ExitStatus;
@@ -50,7 +48,7 @@ enum Command {
     Agent(Box<AgentArgs>),
     /// Show the agent, its devices, the routes to other nodes, packets by reason and the fill of the maps
     Status(Show),
-    /// Ask the agent whether this node is ready; status 1 and the failing conditions if it is not
+    /// Ask the agent whether this node is ready; status 4 and the failing conditions if it is not
     Ready(ready::ReadyArgs),
     /// Show Service ports: addresses, lists, backends and packets
     Services(services::ServicesArgs),
@@ -77,52 +75,6 @@ struct Show {
 enum Output {
     Table,
     Json,
-}
-
-/// The failure of a subcommand.
-#[derive(Debug, thiserror::Error)]
-enum CliError {
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    #[error(transparent)]
-    Agent(#[from] AgentError),
-    #[error(transparent)]
-    Dataplane(#[from] OpenError),
-    #[error(transparent)]
-    Ipvs(#[from] IpvsError),
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    #[error(transparent)]
-    Node(#[from] NodeError),
-    #[error(transparent)]
-    Source(#[from] SourceError),
-    #[error("this node is not ready: {0}")]
-    NotReady(String),
-    #[error("not everything could be removed; left: {0}")]
-    Left(String),
-    #[error(transparent)]
-    Io(#[from] io::Error),
-}
-
-impl CliError {
-    /// Returns [`ExitStatus::Usage`] for a wrong value of a flag, else [`ExitStatus::Failed`].
-    const fn status(&self) -> ExitStatus {
-        match self {
-            Self::Config(_)
-            | Self::Dataplane(OpenError::BpffsPath { .. })
-            | Self::Source(SourceError::NoConfiguration | SourceError::Kubeconfig { .. })
-            | Self::Agent(
-                AgentError::OuterSource { .. }
-                | AgentError::Dataplane(OpenError::BpffsPath { .. })
-                | AgentError::Source(
-                    SourceError::Directory { .. }
-                    | SourceError::NoConfiguration
-                    | SourceError::Kubeconfig { .. },
-                ),
-            ) => ExitStatus::Usage,
-            _ => ExitStatus::Failed,
-        }
-    }
 }
 
 /// Returns the whole command line, for the reference page.
@@ -189,8 +141,8 @@ fn execute(command: Command) -> Result<(), CliError> {
 }
 
 impl Show {
-    /// Returns the running agent's answer, if there is one.
-    fn readiness(&self) -> Option<ReadyView> {
+    /// Returns the running agent, if one answers.
+    fn agent(&self) -> Option<AgentView> {
         health::ask(&self.bpffs_path)
     }
 
@@ -238,19 +190,6 @@ fn log_to_stderr() {
         .init();
 }
 
-/// Returns the refusal of a value, or else clap's message without the usage below it.
-fn one_line(error: &clap::Error) -> String {
-    if let Some(error) = ConfigError::of_flag(error) {
-        return error.to_string();
-    }
-    let message = error.to_string();
-    let is_more = |line: &str| line.starts_with("Usage:") || line.starts_with("For more information");
-    let about = message.lines().map(str::trim).take_while(|line| !is_more(line));
-    let words: Vec<&str> = about.filter(|line| !line.is_empty()).collect();
-    let line = words.join(" ");
-    line.strip_prefix("error: ").map_or(line.clone(), str::to_owned)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -275,6 +214,8 @@ mod tests {
             ("status -o", "a value is required for '--output <FORMAT>' but none was supplied"),
             ("agent --drain", "a value is required for '--drain <SECONDS>' but none was supplied"),
             ("agent --snat-port 5", "unexpected argument '--snat-port' found"),
+            ("sattus", "there is no command 'sattus'; did you mean 'status'?"),
+            ("explode", "there is no command 'explode'; see `millrace --help`"),
         ] {
             let words = ["millrace"].into_iter().chain(arguments.split(' '));
             let found = one_line(&Cli::try_parse_from(words).unwrap_err());

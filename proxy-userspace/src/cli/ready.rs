@@ -18,7 +18,7 @@ pub struct ReadyArgs {
 
 /// Asks the agent on this node. Fails with the conditions that do not hold.
 pub fn run(args: &ReadyArgs) -> Result<(), CliError> {
-    match health::ask(&args.bpffs_path) {
+    match health::ask(&args.bpffs_path).map(|agent| agent.readiness) {
         Some(view) if view.ready => Ok(writeln!(io::stdout(), "this node is ready")?),
         Some(view) => Err(CliError::NotReady(reasons(&view))),
         None => Err(CliError::NotReady("no agent answers".to_owned())),

@@ -59,7 +59,7 @@ struct Waiting {
 
 /// Prints the status.
 pub fn run(show: &Show) -> Result<(), CliError> {
-    let readiness = show.readiness();
+    let readiness = show.agent().map(|agent| agent.readiness);
     let of_maps = |maps: &PinnedMaps| read(maps, &show.bpffs_path, readiness.clone());
     match (Shown::read(show, of_maps, ipvs::status), readiness.clone()) {
         (Ok(Shown::Ebpf(status)), _) => show.print(&status, tables),

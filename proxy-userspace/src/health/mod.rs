@@ -16,7 +16,7 @@ pub use ports::{Failure, Targets, serve_ports};
 pub use probes::{ProbeCounters, readyz_router, router};
 pub use ready::{Condition, FailingView, ReadyView};
 pub use state::{Clock, Health, Moment, SystemClock, Verdict};
-pub use told::{ask, serve_status};
+pub use told::{AgentView, ask, serve_status};
 
 #[cfg(test)]
 pub(crate) mod clock_tests;

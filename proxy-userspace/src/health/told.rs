@@ -11,12 +11,13 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::sockopt::{PeerCredentials, SendTimeout};
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr, getsockopt, setsockopt, socket};
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::geteuid;
+use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -37,12 +38,37 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Bytes of the longest answer.
 const LONGEST_ANSWER: u64 = 1 << 20;
 
+/// A running agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentView {
+    /// Its process, as numbered in this process's namespace; 0 if it is not visible there.
+    pub process: u32,
+    /// The version of its program; none if the agent is older than this field.
+    pub version: Option<String>,
+    /// Seconds since its start; none if the agent is older than this field.
+    pub uptime_seconds: Option<u64>,
+    /// Its readiness.
+    pub readiness: ReadyView,
+}
+
+/// The agent's answer. Commands of earlier versions read the fields of the readiness alone.
+#[derive(Debug, Serialize, Deserialize)]
+struct Answer {
+    #[serde(default)]
+    version: Option<String>,
+    #[serde(default)]
+    uptime_seconds: Option<u64>,
+    #[serde(flatten)]
+    readiness: ReadyView,
+}
+
 /// Answers with the readiness of the agent with this `--bpffs-path`, until `stop` is closed.
 pub async fn serve_status(bpffs: PathBuf, health: Arc<Health>, mut stop: watch::Receiver<()>) {
+    let started = Instant::now();
     let answering = async {
         loop {
             match listen(&bpffs) {
-                Ok(listener) => answer_all(&listener, &health).await,
+                Ok(listener) => answer_all(&listener, &health, started).await,
                 Err(error) => debug!(%error, "the socket for `millrace status` can't be opened; tried again"),
             }
             sleep(RETRY_INTERVAL).await;
@@ -54,23 +80,25 @@ pub async fn serve_status(bpffs: PathBuf, health: Arc<Health>, mut stop: watch::
     }
 }
 
-/// Returns the readiness of the agent with this `--bpffs-path`; `None` where none answers.
+/// Returns the agent with this `--bpffs-path`; `None` where none answers.
 #[must_use]
-pub fn ask(bpffs: &Path) -> Option<ReadyView> {
+pub fn ask(bpffs: &Path) -> Option<AgentView> {
     read(bpffs).ok()
 }
 
-fn read(bpffs: &Path) -> io::Result<ReadyView> {
+fn read(bpffs: &Path) -> io::Result<AgentView> {
     let stream = connect(&address(bpffs)?)?;
-    let peer = getsockopt(&stream, PeerCredentials)?.uid();
+    let peer = getsockopt(&stream, PeerCredentials)?;
     // Any process in this network namespace may take a name.
-    if peer != 0 && peer != geteuid().as_raw() {
+    if peer.uid() != 0 && peer.uid() != geteuid().as_raw() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut text = String::new();
     stream.take(LONGEST_ANSWER).read_to_string(&mut text)?;
-    Ok(serde_json::from_str(&text)?)
+    let Answer { version, uptime_seconds, readiness } = serde_json::from_str(&text)?;
+    let process = u32::try_from(peer.pid()).unwrap_or(0);
+    Ok(AgentView { process, version, uptime_seconds, readiness })
 }
 
 /// Connects within [`PATIENCE`].
@@ -96,16 +124,20 @@ fn listen(bpffs: &Path) -> io::Result<UnixListener> {
 }
 
 /// Returns when no connection can be accepted.
-async fn answer_all(listener: &UnixListener, health: &Health) {
+async fn answer_all(listener: &UnixListener, health: &Health, started: Instant) {
     loop {
         let Ok((stream, _)) = listener.accept().await else { return };
         // The answer fits the socket's buffer, so a client that does not read it blocks nothing.
-        let _ = timeout(PATIENCE, answer(stream, health)).await;
+        let _ = timeout(PATIENCE, answer(stream, health, started)).await;
     }
 }
 
-async fn answer(mut stream: UnixStream, health: &Health) -> io::Result<()> {
-    let text = serde_json::to_vec(&health.readiness().view())?;
+async fn answer(mut stream: UnixStream, health: &Health, started: Instant) -> io::Result<()> {
+    let text = serde_json::to_vec(&Answer {
+        version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        uptime_seconds: Some(started.elapsed().as_secs()),
+        readiness: health.readiness().view(),
+    })?;
     stream.write_all(&text).await?;
     stream.shutdown().await
 }
@@ -146,11 +178,28 @@ mod tests {
         while view.is_none() {
             view = timeout(Duration::from_secs(20), asked()).await.expect("no answer");
         }
-        assert_eq!(view, Some(health.readiness().view()));
-        assert_eq!(view.unwrap().failing[0].condition, "source-listed");
+        let view = view.unwrap();
+        assert_eq!(view.readiness, health.readiness().view());
+        assert_eq!(view.readiness.failing[0].condition, "source-listed");
+        assert_eq!(view.process, std::process::id());
+        assert_eq!(view.version.as_deref(), Some(env!("CARGO_PKG_VERSION")));
+        assert!(view.uptime_seconds.is_some_and(|seconds| seconds < 60));
         drop(stop);
         task.await.unwrap();
         assert_eq!(ask(&path), None);
+    }
+
+    #[test]
+    fn an_agent_of_an_earlier_version_is_understood_and_one_of_its_commands_understands_this_one() {
+        let former = ReadyView { ready: true, failing: Vec::new(), failures: vec!["full".to_owned()] };
+        let text = serde_json::to_string(&former).unwrap();
+        let answer: Answer = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            (answer.version.as_ref(), answer.uptime_seconds, &answer.readiness),
+            (None, None, &former)
+        );
+        let text = serde_json::to_string(&Answer { version: Some("9".to_owned()), ..answer }).unwrap();
+        assert_eq!(serde_json::from_str::<ReadyView>(&text).unwrap(), former);
     }
 
     #[test]

@@ -122,7 +122,12 @@ fn cleanup_removes_our_state_and_nothing_else() -> Result<()> {
     assert_eq!((&status["mode"], &status["agent_alive"]), (&"ipvs".into(), &true.into()), "{status}");
     assert_eq!(status["virtual_services"], listed(&cluster)?.len(), "{status}");
     let refused = cluster.proxy(1)?.command(&["cleanup"])?;
-    assert!(!refused.status.success(), "an agent runs");
+    assert_eq!(refused.status.code(), Some(1));
+    let line = String::from_utf8(refused.stderr)?;
+    assert!(
+        line.starts_with("millrace: an agent") && line.contains("is running here; end it first"),
+        "{line}"
+    );
     end_agent(&mut cluster, 1)?;
     assert_eq!(listed(&cluster)?, []);
     assert!(!run(&cluster, &["ip", "link", "show", "kube-ipvs0"])?.status.success());

@@ -149,7 +149,7 @@ fn without_a_data_plane_each_view_prints_one_clear_error() -> Result<()> {
     for subject in ["services", "backends", "flows", "status"] {
         let refused = cluster.proxy(2)?.command(&[subject])?;
         let text = String::from_utf8(refused.stderr)?;
-        assert_eq!((refused.status.code(), text.lines().count()), (Some(1), 1), "{text}");
+        assert_eq!((refused.status.code(), text.lines().count()), (Some(5), 1), "{text}");
         assert!(text.contains("no data plane at"), "{text}");
         assert!(refused.stdout.is_empty());
     }

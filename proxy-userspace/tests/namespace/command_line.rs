@@ -1,10 +1,13 @@
 //! The answers of the command line to impossible requests.
 
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 
+use millrace_lab::container::contain;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use proxy_common::LAYOUT_VERSION;
 
 /// Runs the command line without the user's kubeconfig, so that it asks no real cluster.
 fn millrace(arguments: &[&str]) -> Output {
@@ -51,6 +54,7 @@ fn a_wrong_value_ends_with_status_2_and_one_line_that_names_the_flag_and_what_it
         (&["agent", source, "--colour", "red"], ["--colour", "unexpected argument"]),
         (&["services", "-o", "yaml"], ["--output", "table or json"]),
         (&["flows", "--limit", "none"], ["--limit", "from 1 on"]),
+        (&["sattus"], ["there is no command 'sattus'", "did you mean 'status'?"]),
     ] {
         let line = refusal(arguments, 2);
         for word in words {
@@ -120,7 +124,30 @@ fn a_reader_that_has_seen_enough_of_the_help_is_no_failure() {
 #[test]
 fn without_pinned_maps_every_view_says_so() {
     for view in ["status", "services", "backends", "flows"] {
-        let line = refusal(&[view, "--bpffs-path", "/sys/fs/bpf/millrace-nobody"], 1);
+        let line = refusal(&[view, "--bpffs-path", "/sys/fs/bpf/millrace-nobody"], 5);
         assert!(line.contains("/sys/fs/bpf/millrace-nobody"), "{line}");
     }
+}
+
+#[test]
+fn without_rights_every_view_names_the_place_and_the_remedy() {
+    let scratch = std::env::temp_dir().join(format!("millrace-no-rights-{}", std::process::id()));
+    std::fs::create_dir(&scratch).unwrap();
+    std::fs::set_permissions(&scratch, std::fs::Permissions::from_mode(0o700)).unwrap();
+    // Another owner's directory is closed to root without capabilities.
+    std::os::unix::fs::chown(&scratch, Some(65534), Some(65534)).unwrap();
+    for view in ["status", "services", "backends", "flows"] {
+        let mut command = Command::new(millrace_lab::agent::binary().unwrap());
+        command.args([view, "--bpffs-path"]).arg(&scratch);
+        contain(&mut command, 0);
+        let output = command.output().unwrap();
+        let line = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(6), "{view}: {line}");
+        let wanted = format!(
+            "millrace: {}/millrace/v{LAYOUT_VERSION} can't be read: run as root, or with CAP_BPF (and CAP_NET_ADMIN)\n",
+            scratch.display()
+        );
+        assert_eq!(line, wanted, "{view}");
+    }
+    std::fs::remove_dir(&scratch).unwrap();
 }

@@ -36,8 +36,11 @@ fn cleanup_leaves_nothing_and_is_refused_while_an_agent_runs() -> Result<()> {
     let service = cluster.service("served", 1, &["pod-1a"])?.load_balancer(vip(1));
     cluster.apply(&service, &[1])?;
     let proxy_pins = cluster.proxy(1)?.bpffs().to_owned();
-    assert!(!cluster.proxy(1)?.command(&["cleanup"])?.status.success(), "an agent runs");
-    assert!(cluster.take_agent(1)?.stop()?.success());
+    let refused = cluster.proxy(1)?.command(&["cleanup"])?;
+    let agent = cluster.take_agent(1)?;
+    let line = format!("millrace: an agent (process {}) is running here; end it first\n", agent.id());
+    assert_eq!((refused.status.code(), String::from_utf8(refused.stderr)?), (Some(1), line));
+    assert!(agent.stop()?.success());
     let node = cluster.bed().node(1)?.namespace().clone();
     let hooks = || node.run(async || millrace_lab::net::attached_programs("eth0").await);
     assert!(!hooks()?.is_empty(), "the data path goes on without an agent");

@@ -12,7 +12,7 @@ use std::path::Path;
 use aya::maps::{Map, MapError, PerCpuArray};
 use proxy_common::verdict::Counter;
 
-use super::error::{OpenError, TAKES_RIGHTS};
+use super::error::OpenError;
 use super::layout::Layout;
 use super::map;
 use super::mapped::Access;
@@ -32,7 +32,7 @@ pub enum ReadError {
         path: String,
     },
     /// This process lacks the rights.
-    #[error("the maps below {path} can't be read: permission denied; {TAKES_RIGHTS}")]
+    #[error("{path} can't be read: run as root, or with CAP_BPF (and CAP_NET_ADMIN)")]
     Denied {
         /// The directory.
         path: String,
