@@ -9,8 +9,9 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::table::Table;
-use super::{CliError, Show};
+use super::error::CliError;
+use super::output::{Document, OutputArgs, Table};
+use super::place::Place;
 use crate::dataplane::ebpf::read::{PinnedMaps, ReadError};
 use crate::dataplane::{ebpf, ipvs};
 use crate::node::{self, Host};
@@ -21,7 +22,9 @@ use crate::source::kubernetes::{DaemonSetName, connect, wait_for_daemonset};
 #[derive(Args, Clone, Debug)]
 pub struct CleanupArgs {
     #[command(flatten)]
-    show: Show,
+    place: Place,
+    #[command(flatten)]
+    form: OutputArgs,
     /// Action after the clean-up: end, or wait for SIGTERM, as a DaemonSet's pod needs it
     #[arg(long, value_name = "end|wait", value_enum, default_value_t = Then::End)]
     then: Then,
@@ -71,7 +74,7 @@ pub async fn run(args: &CleanupArgs) -> Result<(), CliError> {
         wait_for_daemonset(&connection, daemonset, tell).await;
         return Ok(());
     }
-    clean_up(&args.show).await?;
+    args.form.show(&clean_up(&args.place).await?)?;
     if args.then == Then::Wait {
         signal(SignalKind::terminate())?.recv().await;
     }
@@ -81,32 +84,33 @@ pub async fn run(args: &CleanupArgs) -> Result<(), CliError> {
 /// Removes everything that an agent with these pins left, and fails if anything is left after that.
 ///
 /// Reserved ports are given back. Forwarding stays on, because pods may rely on it.
-async fn clean_up(show: &Show) -> Result<(), CliError> {
+async fn clean_up(place: &Place) -> Result<Document, CliError> {
     // Unreadable pins can be removed all the same.
-    let ways = show.maps().and_then(|maps| maps.ways()).unwrap_or_default();
+    let ways = place.maps().and_then(|maps| maps.ways()).unwrap_or_default();
     let targets: BTreeSet<IpAddr> = ways.iter().map(|way| way.target).collect();
-    let cleaned = ebpf::cleanup(&show.bpffs_path).map_err(|error| match error {
+    let cleaned = ebpf::cleanup(&place.bpffs_path).map_err(|error| match error {
         ebpf::OpenError::InUse { process, .. } => CliError::Running { process },
         error => error.into(),
     })?;
     let of_ipvs = ipvs::cleanup().map_err(|error| match error {
-        ipvs::OpenError::InUse => CliError::Running { process: show.agent().map(|agent| agent.process) },
+        ipvs::OpenError::InUse => CliError::Running { process: place.agent().map(|agent| agent.process) },
         error => error.into(),
     })?;
     let of_ipvs = of_ipvs.removed;
     let neighbours = node::release_for(&targets).await?;
-    match PinnedMaps::open(&show.bpffs_path) {
+    match PinnedMaps::open(&place.bpffs_path) {
         Err(ReadError::Absent { .. }) => {}
-        _ => return Err(CliError::Left(format!("maps below {}", show.bpffs_path.display()))),
+        _ => return Err(CliError::Left(format!("maps below {}", place.bpffs_path.display()))),
     }
     // No agent runs, or this had been refused.
-    let sysctls = Host::new(Some(&ebpf::notes(&show.bpffs_path))).restore();
+    let sysctls = Host::new(Some(&ebpf::notes(&place.bpffs_path))).restore();
     if !sysctls.is_empty() {
         // Made by the agent if it is empty now. A mount point, or one with others' pins, refuses.
-        let _ = std::fs::remove_dir(&show.bpffs_path);
+        let _ = std::fs::remove_dir(&place.bpffs_path);
     }
     let removed = [cleaned.removed, of_ipvs].concat();
-    show.print(&Cleanup { removed, neighbours, sysctls }, |cleanup| vec![table(cleanup)])
+    let cleanup = Cleanup { removed, neighbours, sysctls };
+    Document::table("Cleanup", &cleanup, table(&cleanup))
 }
 
 fn table(cleanup: &Cleanup) -> Table {

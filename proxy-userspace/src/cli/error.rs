@@ -37,8 +37,14 @@ pub enum CliError {
         /// Its process, if it is visible.
         process: Option<u32>,
     },
+    #[error("{0}")]
+    NotFound(String),
     #[error("not everything could be removed; left: {0}")]
     Left(String),
+    #[error("JSON can't be written: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("YAML can't be written: {0}")]
+    Yaml(#[from] serde_norway::Error),
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -63,6 +69,7 @@ impl CliError {
             Self::Ipvs(error) | Self::Agent(AgentError::Ipvs(error)) => of_ipvs(error),
             Self::Io(error) if error.kind() == io::ErrorKind::PermissionDenied => ExitStatus::NotPermitted,
             Self::NotReady(_) => ExitStatus::Wrong,
+            Self::NotFound(_) => ExitStatus::NotFound,
             _ => ExitStatus::Failed,
         }
     }
@@ -138,6 +145,7 @@ mod tests {
             (CliError::Agent(AgentError::Ipvs(IpvsError::NoIpvs)), ExitStatus::Failed),
             (CliError::Io(denied()), ExitStatus::NotPermitted),
             (CliError::NotReady("why".to_owned()), ExitStatus::Wrong),
+            (CliError::NotFound("shop/wep".to_owned()), ExitStatus::NotFound),
             (CliError::Running { process: None }, ExitStatus::Failed),
         ] {
             assert_eq!(error.status(), status, "{error}");

@@ -1,169 +1,171 @@
-//! The subcommands' part for IPVS: the views, and their tables.
+//! The subcommands' part for IPVS: the views, and their rows.
 
-use super::shown::IpvsTable;
-use super::table::{Table, mark, owners, ranges, some_of};
-use crate::dataplane::ipvs::{BackendView, FlowView, FrontendView, OpenError, ServiceView};
+use std::net::SocketAddr;
 
-pub use crate::dataplane::ipvs::{StatusView, backends, services, status};
+use super::error::CliError;
+use super::output::{Column, Group, Row, mark, note, owners, ranges, some_of};
+use super::select::SelectArgs;
+use crate::dataplane::ipvs::OpenError;
+
+pub use crate::dataplane::ipvs::{
+    BackendView, FlowView, ServiceView, StatusView, backends, services, status,
+};
 
 /// Reads the connections. Names lines of the kernel's list that can't be read on standard error.
 pub fn flows(limit: usize) -> Result<Option<Vec<FlowView>>, OpenError> {
     let Some(found) = crate::dataplane::ipvs::flows(limit)? else { return Ok(None) };
     if found.unread > 0 {
-        eprintln!("millrace: {} lines of the kernel's list of connections can't be read", found.unread);
+        note(&format!("{} lines of the kernel's list of connections can't be read", found.unread));
     }
     Ok(Some(found.flows))
 }
 
-impl IpvsTable for Vec<ServiceView> {
-    fn table(&self) -> Table {
-        services_table(self)
+/// Returns the chosen virtual services.
+pub fn service_group(
+    services: &[ServiceView],
+    select: &SelectArgs,
+    is_wide: bool,
+) -> Result<Group, CliError> {
+    let places = |service: &ServiceView| -> Vec<SocketAddr> {
+        service.frontends.iter().map(|frontend| frontend.address).collect()
+    };
+    let is_chosen = |service: &&ServiceView| select.fits_places(&places(service), protocol(service));
+    let chosen: Vec<ServiceView> = services.iter().filter(is_chosen).cloned().collect();
+    Group::of("ipvs", &chosen, is_wide)
+}
+
+/// Returns the places of virtual services, each with its protocol.
+pub fn places(services: &[ServiceView]) -> impl Iterator<Item = (&SocketAddr, &str)> + Clone {
+    services.iter().flat_map(|service| &service.frontends).map(|one| (&one.address, one.protocol.as_str()))
+}
+
+fn protocol(service: &ServiceView) -> &str {
+    service.frontends.first().map_or("", |frontend| frontend.protocol.as_str())
+}
+
+/// A virtual service. A marked one may have several frontends, or none if it is left over from a change.
+impl Row for ServiceView {
+    const COLUMNS: &'static [Column] = &[
+        Column::new("FAMILY", "family"),
+        Column::new("PROTO", "protocol"),
+        Column::new("FRONTENDS", "frontends"),
+        Column::new("SCOPE", "scope"),
+        Column::new("MARK", "mark"),
+        Column::new("FORWARDING", "forwarding"),
+        Column::new("SCHEDULER", "scheduler"),
+        Column::new("AFFINITY", "affinity"),
+        Column::new("SOURCES", "sources"),
+        Column::new("BACKENDS", "backends"),
+        Column::new("DRAINING", "draining"),
+        Column::new("PACKETS", "packets"),
+        Column::wide("BYTES", "bytes"),
+    ];
+
+    fn cells(&self, _: bool) -> Vec<String> {
+        let first = self.frontends.first();
+        let affinity = first.map_or(0, |frontend| frontend.affinity_seconds);
+        let addresses: Vec<String> =
+            self.frontends.iter().map(|frontend| frontend.address.to_string()).collect();
+        vec![
+            self.family.clone(),
+            protocol(self).to_owned(),
+            some_of(&addresses),
+            first.map_or("", |frontend| frontend.scope).to_owned(),
+            self.mark.map(|mark| format!("{mark:#x}")).unwrap_or_default(),
+            first.map_or("", |frontend| frontend.forwarding).to_owned(),
+            self.scheduler.clone(),
+            if affinity == 0 { String::new() } else { format!("{affinity}s") },
+            first.map(|frontend| ranges(frontend.source_ranges.as_deref())).unwrap_or_default(),
+            owners(&self.backends, self.elsewhere),
+            some_of(&self.draining),
+            self.packets.to_string(),
+            self.bytes.to_string(),
+        ]
     }
-}
 
-impl IpvsTable for Vec<BackendView> {
-    fn table(&self) -> Table {
-        backends_table(self)
-    }
-}
-
-impl IpvsTable for Vec<FlowView> {
-    fn table(&self) -> Table {
-        flows_table(self)
-    }
-}
-
-/// Returns the table with one row; `fails_on` comes from the agent or the kernel.
-pub fn status_table(view: &StatusView, fails_on: &str) -> Table {
-    let mut table = Table::new(&[
-        "MODE",
-        "AGENT",
-        "VIRTUAL SERVICES",
-        "SERVERS",
-        "DRAINING",
-        "CONNECTIONS",
-        "ADDRESSES",
-        "FORGED TUNNELS",
-        "FAILS ON",
-    ]);
-    let agent = if view.agent_alive { "alive" } else { "gone; the data path goes on" };
-    let counts = [view.virtual_services, view.servers, view.draining].map(|count| count.to_string());
-    let [services, servers, draining] = counts;
-    let (connections, addresses) = (view.connections.to_string(), view.addresses.to_string());
-    let (mode, agent) = (view.mode.to_owned(), agent.to_owned());
-    let (forged, fails_on) = (view.forged_tunnel.to_string(), fails_on.to_owned());
-    table.push([mode, agent, services, servers, draining, connections, addresses, forged, fails_on]);
-    table
-}
-
-/// Returns a row for each frontend. A virtual service without an address has a row without one.
-fn services_table(services: &[ServiceView]) -> Table {
-    let mut table = Table::new(&[
-        "FAMILY",
-        "PROTO",
-        "FRONTEND",
-        "SCOPE",
-        "MARK",
-        "FORWARDING",
-        "SCHEDULER",
-        "AFFINITY",
-        "SOURCES",
-        "BACKENDS",
-        "DRAINING",
-        "PACKETS",
-        "BYTES",
-    ]);
-    for service in services {
-        let row = |frontend: Option<&FrontendView>| {
-            let affinity = frontend.map_or(0, |frontend| frontend.affinity_seconds);
-            [
-                service.family.clone(),
-                frontend.map(|frontend| frontend.protocol.clone()).unwrap_or_default(),
-                frontend.map(|frontend| frontend.address.to_string()).unwrap_or_default(),
-                frontend.map_or("", |frontend| frontend.scope).to_owned(),
-                service.mark.map(|mark| format!("{mark:#x}")).unwrap_or_default(),
-                frontend.map_or("", |frontend| frontend.forwarding).to_owned(),
-                service.scheduler.clone(),
-                if affinity == 0 { String::new() } else { format!("{affinity}s") },
-                frontend.map(|frontend| ranges(frontend.source_ranges.as_deref())).unwrap_or_default(),
-                owners(&service.backends, service.elsewhere),
-                some_of(&service.draining),
-                service.packets.to_string(),
-                service.bytes.to_string(),
-            ]
-        };
-        if service.frontends.is_empty() {
-            table.push(row(None));
-        }
-        for frontend in &service.frontends {
-            table.push(row(Some(frontend)));
+    fn name(&self) -> String {
+        match (self.frontends.first(), self.mark) {
+            (Some(frontend), _) => format!("{}/{}", frontend.address, frontend.protocol.to_lowercase()),
+            (None, mark) => format!("{}/mark/{:#x}", self.family, mark.unwrap_or(0)),
         }
     }
-    table
 }
 
-/// Returns a row for each real server.
-fn backends_table(backends: &[BackendView]) -> Table {
-    let mut table = Table::new(&[
-        "ADDRESS",
-        "PROTO",
-        "LOCAL",
-        "METHOD",
-        "WEIGHT",
-        "DRAINING",
-        "ACTIVE",
-        "INACTIVE",
-        "FRONTENDS",
-    ]);
-    for backend in backends {
-        table.push([
-            backend.address.to_string(),
-            backend.protocol.clone(),
-            mark(backend.local),
-            backend.method.to_owned(),
-            backend.weight.to_string(),
-            mark(backend.weight == 0),
-            backend.active.to_string(),
-            backend.inactive.to_string(),
-            some_of(&backend.frontends),
-        ]);
+/// A real server.
+impl Row for BackendView {
+    const COLUMNS: &'static [Column] = &[
+        Column::new("ADDRESS", "address"),
+        Column::new("PROTO", "protocol"),
+        Column::new("LOCAL", "local"),
+        Column::new("METHOD", "method"),
+        Column::new("WEIGHT", "weight"),
+        Column::new("DRAINING", "draining"),
+        Column::new("ACTIVE", "active"),
+        Column::new("INACTIVE", "inactive"),
+        Column::new("FRONTENDS", "frontends"),
+    ];
+
+    fn cells(&self, _: bool) -> Vec<String> {
+        vec![
+            self.address.to_string(),
+            self.protocol.clone(),
+            mark(self.local),
+            self.method.to_owned(),
+            self.weight.to_string(),
+            mark(self.weight == 0),
+            self.active.to_string(),
+            self.inactive.to_string(),
+            some_of(&self.frontends),
+        ]
     }
-    table
+
+    fn name(&self) -> String {
+        format!("{}/{}", self.address, self.protocol.to_lowercase())
+    }
 }
 
-/// Returns a row for each connection.
-fn flows_table(flows: &[FlowView]) -> Table {
-    let mut table = Table::new(&["PROTO", "CLIENT", "FRONTEND", "BACKEND", "KIND", "STATE", "LEFT"]);
-    let mut flows: Vec<&FlowView> = flows.iter().collect();
-    flows.sort_by_key(|flow| (&flow.protocol, flow.source, flow.destination, flow.mark, flow.backend));
-    for flow in flows {
-        let destination = flow.destination.map(|address| address.to_string());
-        let mark = || flow.mark.map(|mark| format!("mark {mark:#x}"));
-        table.push([
-            flow.protocol.clone(),
-            flow.source.to_string(),
+/// A connection, or the entry for a client with session affinity.
+impl Row for FlowView {
+    const COLUMNS: &'static [Column] = &[
+        Column::new("PROTO", "protocol"),
+        Column::new("CLIENT", "source"),
+        Column::new("FRONTEND", "destination"),
+        Column::new("BACKEND", "backend"),
+        Column::new("KIND", "kind"),
+        Column::new("STATE", "state"),
+        Column::new("LEFT", "remaining_seconds"),
+    ];
+
+    fn cells(&self, _: bool) -> Vec<String> {
+        let destination = self.destination.map(|address| address.to_string());
+        let mark = || self.mark.map(|mark| format!("mark {mark:#x}"));
+        vec![
+            self.protocol.clone(),
+            self.source.to_string(),
             destination.or_else(mark).unwrap_or_default(),
-            flow.backend.to_string(),
-            flow.kind.to_owned(),
-            flow.state.clone(),
-            format!("{}s", flow.remaining_seconds),
-        ]);
+            self.backend.to_string(),
+            self.kind.to_owned(),
+            self.state.clone(),
+            format!("{}s", self.remaining_seconds),
+        ]
     }
-    table
+
+    fn name(&self) -> String {
+        format!("{}/{}", self.source, self.protocol.to_lowercase())
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
     use super::*;
+    use crate::dataplane::ipvs::FrontendView;
 
     fn address(text: &str) -> SocketAddr {
         text.parse().unwrap()
     }
 
     #[test]
-    fn a_virtual_service_has_a_row_for_each_frontend_and_one_without_any() {
+    fn a_virtual_service_has_a_row_with_its_frontends() {
         let frontend = |address: &str| FrontendView {
             address: address.parse().unwrap(),
             protocol: "UDP".to_owned(),
@@ -184,14 +186,14 @@ mod tests {
             bytes: 700,
         };
         let left = ServiceView { frontends: Vec::new(), backends: Vec::new(), ..service.clone() };
-        let text = services_table(&[service, left]).to_string();
-        let rows: Vec<String> =
-            text.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-        let row = |address| {
-            format!("IPv4 UDP {address}:53 external 0x4d100001 dsr rr 90s 10.0.0.0/8 10.1.0.5:5353 - 7 700")
-        };
-        assert_eq!(rows[..2], [row("192.0.2.1"), row("192.0.2.2")]);
-        assert_eq!(rows[2..], ["IPv4 - - - 0x4d100001 - rr - - none - 7 700"]);
+        let row = "IPv4 UDP 192.0.2.1:53,192.0.2.2:53 external 0x4d100001 dsr rr 90s 10.0.0.0/8 10.1.0.5:5353  7 700";
+        assert_eq!(service.cells(false).join(" "), row);
+        assert_eq!(left.cells(false).join("|"), "IPv4||||0x4d100001||rr|||none||7|700");
+        assert_eq!(
+            (service.name().as_str(), left.name().as_str()),
+            ("192.0.2.1:53/udp", "IPv4/mark/0x4d100001")
+        );
+        assert_eq!(left.cells(false).len(), ServiceView::COLUMNS.len());
     }
 
     #[test]
@@ -206,10 +208,12 @@ mod tests {
             inactive: 1,
             frontends: vec!["[fd00::1]:80".parse().unwrap()],
         };
-        let text = backends_table(&[server(1), server(0)]).to_string();
-        let rows: Vec<Vec<&str>> = text.lines().map(|row| row.split_whitespace().collect()).collect();
-        assert_eq!(rows[1], ["[fd00::5]:8080", "TCP", "yes", "masq", "1", "-", "3", "1", "[fd00::1]:80"]);
-        assert_eq!(rows[2][4..6], ["0", "yes"]);
+        assert_eq!(
+            server(1).cells(false),
+            ["[fd00::5]:8080", "TCP", "yes", "masq", "1", "", "3", "1", "[fd00::1]:80"]
+        );
+        assert_eq!(server(0).cells(false)[4..6], ["0", "yes"]);
+        assert_eq!(server(0).cells(false).len(), BackendView::COLUMNS.len());
     }
 
     #[test]
@@ -232,15 +236,14 @@ mod tests {
             state: "assured".to_owned(),
             ..connection.clone()
         };
-        let text = flows_table(&[connection, template]).to_string();
-        let rows: Vec<String> =
-            text.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(
-            rows,
-            [
-                "TCP 198.51.100.7:0 mark 0x4d000001 10.1.0.5:8080 template assured 899s",
-                "TCP 198.51.100.7:4711 192.0.2.1:80 10.1.0.5:8080 connection established 899s",
-            ]
+            connection.cells(false).join(" "),
+            "TCP 198.51.100.7:4711 192.0.2.1:80 10.1.0.5:8080 connection established 899s"
         );
+        assert_eq!(
+            template.cells(false).join(" "),
+            "TCP 198.51.100.7:0 mark 0x4d000001 10.1.0.5:8080 template assured 899s"
+        );
+        assert_eq!(template.cells(false).len(), FlowView::COLUMNS.len());
     }
 }

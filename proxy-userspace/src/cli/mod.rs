@@ -6,31 +6,34 @@
 
 mod backends;
 mod cleanup;
+mod counters;
 mod error;
 mod exit;
 mod flows;
 mod ipvs;
+mod maps;
+mod output;
+mod place;
+mod programs;
 mod ready;
-mod service_ports;
+mod select;
+mod service_port;
 mod services;
 mod shown;
 mod status;
-mod table;
+mod version;
+mod ways;
 
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use serde::Serialize;
+use clap::{CommandFactory, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
 use crate::agent;
 use crate::config::{AgentArgs, Settings, Task};
-use crate::dataplane::ebpf::read::{PinnedMaps, ReadError};
-use crate::health::{self, AgentView};
 use error::{CliError, one_line};
-use table::Table;
+use output::{note, write_out};
 
 pub use exit::ExitStatus;
 
@@ -46,35 +49,28 @@ struct Cli {
 enum Command {
     /// Run the agent: watch Services, EndpointSlices and Nodes, and keep the data path in sync with them
     Agent(Box<AgentArgs>),
-    /// Show the agent, its devices, the routes to other nodes, packets by reason and the fill of the maps
-    Status(Show),
+    /// Show whether the node is ready, what serves on it, what it drops, and its problems
+    Status(status::StatusArgs),
     /// Ask the agent whether this node is ready; status 4 and the failing conditions if it is not
     Ready(ready::ReadyArgs),
-    /// Show Service ports: addresses, lists, backends and packets
-    Services(services::ServicesArgs),
-    /// Show endpoints, and the route to each
-    Backends(Show),
+    /// Show Service ports: addresses, policies, endpoints, packets and problems
+    Services(Box<services::ServicesArgs>),
+    /// Show endpoints: node, state and Services
+    Backends(backends::BackendsArgs),
     /// Show connections
-    Flows(flows::FlowsArgs),
+    Flows(Box<flows::FlowsArgs>),
+    /// Show the routes to other nodes
+    Ways(ways::WaysArgs),
+    /// Show packets by program and reason
+    Counters(counters::CountersArgs),
+    /// Show the fill of the maps
+    Maps(maps::MapsArgs),
+    /// Show the attached programs
+    Programs(programs::ProgramsArgs),
     /// Detach and remove everything of Millrace from this node; refused while an agent runs
     Cleanup(cleanup::CleanupArgs),
-}
-
-/// The BPF file system to show, and the form of the output.
-#[derive(Args, Clone, Debug)]
-struct Show {
-    /// BPF file system with the pinned maps, or the directory in it
-    #[arg(long, value_name = "PATH", default_value = "/sys/fs/bpf")]
-    bpffs_path: PathBuf,
-    /// Format: a table for people, or JSON for programs
-    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Output::Table)]
-    output: Output,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Table,
-    Json,
+    /// Show the versions of this program, of the map layout and of the agent that runs here
+    Version(version::VersionArgs),
 }
 
 /// Returns the whole command line, for the reference page.
@@ -94,10 +90,10 @@ pub fn run() -> ExitStatus {
             return ExitStatus::Usage;
         }
         Err(error) if error.use_stderr() => {
-            let _ = writeln!(io::stderr(), "millrace: {}", one_line(&error));
+            note(&one_line(&error));
             return ExitStatus::Usage;
         }
-        Err(help) => return status(print_help(&help)),
+        Err(help) => return status(write_out(&help.to_string()).map_err(CliError::from)),
     };
     status(execute(cli.command))
 }
@@ -108,16 +104,10 @@ fn status(result: Result<(), CliError>) -> ExitStatus {
         // The reader of the output has closed it, as `head` does.
         Err(CliError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitStatus::Done,
         Err(error) => {
-            let _ = writeln!(io::stderr(), "millrace: {error}");
+            note(&error.to_string());
             error.status()
         }
     }
-}
-
-fn print_help(help: &clap::Error) -> Result<(), CliError> {
-    let mut out = io::stdout().lock();
-    write!(out, "{help}")?;
-    Ok(out.flush()?)
 }
 
 fn execute(command: Command) -> Result<(), CliError> {
@@ -131,45 +121,17 @@ fn execute(command: Command) -> Result<(), CliError> {
             };
             Ok(result?)
         }
-        Command::Status(show) => status::run(&show),
+        Command::Status(args) => status::run(&args),
         Command::Ready(args) => ready::run(&args),
         Command::Services(args) => services::run(&args),
-        Command::Backends(show) => backends::run(&show),
+        Command::Backends(args) => backends::run(&args),
         Command::Flows(args) => flows::run(&args),
+        Command::Ways(args) => ways::run(&args),
+        Command::Counters(args) => counters::run(&args),
+        Command::Maps(args) => maps::run(&args),
+        Command::Programs(args) => programs::run(&args),
         Command::Cleanup(args) => runtime()?.block_on(cleanup::run(&args)),
-    }
-}
-
-impl Show {
-    /// Returns the running agent, if one answers.
-    fn agent(&self) -> Option<AgentView> {
-        health::ask(&self.bpffs_path)
-    }
-
-    fn maps(&self) -> Result<PinnedMaps, ReadError> {
-        PinnedMaps::open(&self.bpffs_path)
-    }
-
-    fn print<T: Serialize + ?Sized>(
-        &self,
-        value: &T,
-        tables: impl Fn(&T) -> Vec<Table>,
-    ) -> Result<(), CliError> {
-        let mut out = io::stdout().lock();
-        match self.output {
-            Output::Json => {
-                serde_json::to_writer_pretty(&mut out, value).map_err(io::Error::from)?;
-                writeln!(out)?;
-            }
-            Output::Table => {
-                for (index, table) in tables(value).iter().enumerate() {
-                    let separator = if index == 0 { "" } else { "\n" };
-                    write!(out, "{separator}{table}")?;
-                }
-            }
-        }
-        out.flush()?;
-        Ok(())
+        Command::Version(args) => version::run(&args),
     }
 }
 
@@ -202,7 +164,20 @@ mod tests {
     #[test]
     fn a_wrong_value_is_answered_by_one_line_that_names_the_flag_and_what_it_takes() {
         for (arguments, line) in [
-            ("status -o xml", "--output: \"xml\" is not accepted; takes table or json"),
+            (
+                "status -o xml",
+                "--output: \"xml\" is not accepted; takes table, wide, json, jsonl, yaml, name, jsonpath=",
+            ),
+            ("services -o jsonpath=.a[", "--output: \".a[\" is not accepted; takes a path of RFC 9535"),
+            (
+                "services --type ingress",
+                "--type: \"ingress\" is not accepted; takes LoadBalancer, NodePort, ClusterIP or",
+            ),
+            ("services a/b/c", "SERVICE: \"a/b/c\" is not accepted; takes NAME, NAMESPACE/NAME,"),
+            (
+                "services -w --watch-interval 0",
+                "--watch-interval: \"0\" is not accepted; takes a duration such as",
+            ),
             ("flows --limit 0", "--limit: \"0\" is not accepted; takes a number from 1 on"),
             ("flows --limit=-1", "--limit: \"-1\" is not accepted; takes a number from 1 on"),
             (

@@ -1,32 +1,30 @@
 //! `millrace ready`.
 
-use std::io::{self, Write};
-use std::path::PathBuf;
-
 use clap::Args;
 
-use super::CliError;
-use crate::health::{self, ReadyView};
+use super::error::CliError;
+use super::output::write_out;
+use super::place::Place;
+use crate::health::ReadyView;
 
 /// Arguments of `millrace ready`.
 #[derive(Args, Clone, Debug)]
 pub struct ReadyArgs {
-    /// BPF file system of the agent, or the directory in it
-    #[arg(long, value_name = "PATH", default_value = "/sys/fs/bpf")]
-    bpffs_path: PathBuf,
+    #[command(flatten)]
+    place: Place,
 }
 
 /// Asks the agent on this node. Fails with the conditions that do not hold.
 pub fn run(args: &ReadyArgs) -> Result<(), CliError> {
-    match health::ask(&args.bpffs_path).map(|agent| agent.readiness) {
-        Some(view) if view.ready => Ok(writeln!(io::stdout(), "this node is ready")?),
+    match args.place.agent().map(|agent| agent.readiness) {
+        Some(view) if view.ready => Ok(write_out("this node is ready\n")?),
         Some(view) => Err(CliError::NotReady(reasons(&view))),
         None => Err(CliError::NotReady("no agent answers".to_owned())),
     }
 }
 
 /// Returns the conditions that fail, each with its reason and its cause.
-fn reasons(view: &ReadyView) -> String {
+pub fn reasons(view: &ReadyView) -> String {
     let failing = view.failing.iter().map(|failing| {
         let cause = failing.cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
         format!("{}: {}{cause}", failing.condition, failing.message)

@@ -21,8 +21,9 @@ impl ConfigError {
     #[must_use]
     pub fn of_flag(error: &clap::Error) -> Option<Self> {
         let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return None };
-        // clap writes an argument as `--flag <VALUE>`, and as `--flag[=<VALUE>]` with an optional value.
-        let flag = argument.split([' ', '=', '[']).next()?;
+        // clap writes an argument as `--flag <VALUE>`, as `--flag[=<VALUE>]` with an optional value, and as
+        // `[VALUE]...` without a flag.
+        let flag = argument.trim_start_matches('[').split([' ', '=', '[', ']']).next()?;
         let by_parser = error.source().and_then(|source| source.downcast_ref::<Refused>()).cloned();
         Some(by_parser.or_else(|| by_words(error))?.at(flag))
     }

@@ -190,6 +190,13 @@ fn given<T: Clone>(list: &[T]) -> Option<Vec<T>> {
     Some(list.to_vec()).filter(|list| !list.is_empty())
 }
 
+/// Returns the name of this node for an output: NODE_NAME of the environment, or else the host's name.
+#[must_use]
+pub fn this_node() -> String {
+    let given = std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
+    given.or_else(host_name).unwrap_or_default()
+}
+
 /// Returns the host's name as the kernel keeps it, so that the network namespace doesn't matter.
 fn host_name() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;

@@ -28,7 +28,7 @@ pub const fn what_to_do(reason: Reason) -> &'static str {
              compare `millrace status` on the nodes."
         }
         Reason::HandedToTc => {
-            "Nothing: the TC program serves the packet. If the rate stays high, check in `millrace status` \
+            "Nothing: the TC program serves the packet. If the rate stays high, check in `millrace programs` \
              that XDP is attached to all uplinks."
         }
         Reason::FragmentHeld => {
@@ -56,8 +56,8 @@ pub const fn what_to_do(reason: Reason) -> &'static str {
              and many at once, are held only in order."
         }
         Reason::NoWay => {
-            "Check `ip route get` and `ip neighbour` for the address of the backend's node; `millrace status` \
-             lists the nodes without a resolved next hop."
+            "Check `ip route get` and `ip neighbour` for the address of the backend's node; `millrace ways \
+             --unresolved` lists the nodes without a resolved next hop."
         }
         Reason::HopLimit => "Look for a routing loop, or raise the hop limit of the client.",
         Reason::TooBig => {
@@ -72,7 +72,7 @@ pub const fn what_to_do(reason: Reason) -> &'static str {
              segmentation offload off at the sender."
         }
         Reason::NoBackend => {
-            "Nothing while endpoints change. If the rate stays high, check FAILS ON in `millrace status` and \
+            "Nothing while endpoints change. If the rate stays high, check the problems in `millrace status` and \
              `millrace_degraded_service_ports`."
         }
         Reason::SourceRefused => {

@@ -13,8 +13,7 @@ use crate::fixture::{LIMIT, apply, shared};
 
 /// Returns the rows that a subcommand prints in node 1.
 fn rows(cluster: &Cluster, subject: &str) -> Result<Vec<Value>> {
-    let printed = cluster.proxy(1)?.json(subject)?;
-    printed.as_array().cloned().with_context(|| format!("{subject}: no list: {printed}"))
+    cluster.proxy(1)?.items(subject)
 }
 
 /// Whether a row has these fields. It may have others.

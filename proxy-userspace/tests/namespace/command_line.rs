@@ -9,6 +9,9 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use proxy_common::LAYOUT_VERSION;
 
+/// The commands that read the pinned maps.
+const VIEWS: [&str; 8] = ["status", "services", "backends", "flows", "ways", "counters", "maps", "programs"];
+
 /// Runs the command line without the user's kubeconfig, so that it asks no real cluster.
 fn millrace(arguments: &[&str]) -> Output {
     let mut command = Command::new(millrace_lab::agent::binary().unwrap());
@@ -52,7 +55,8 @@ fn a_wrong_value_ends_with_status_2_and_one_line_that_names_the_flag_and_what_it
         (&["agent", source, "--maglev-table-size", "-1"], ["--maglev-table-size", "prime"]),
         (&["flows", "--limit", "-1"], ["--limit", "from 1 on"]),
         (&["agent", source, "--colour", "red"], ["--colour", "unexpected argument"]),
-        (&["services", "-o", "yaml"], ["--output", "table or json"]),
+        (&["services", "-o", "xml"], ["--output", "table, wide, json"]),
+        (&["services", "a/b/c"], ["SERVICE", "NAMESPACE/NAME:PORT"]),
         (&["flows", "--limit", "none"], ["--limit", "from 1 on"]),
         (&["sattus"], ["there is no command 'sattus'", "did you mean 'status'?"]),
     ] {
@@ -109,9 +113,14 @@ fn a_path_where_no_bpf_file_system_may_be_mounted_is_a_wrong_value() {
 
 #[test]
 fn a_reader_that_has_seen_enough_of_the_help_is_no_failure() {
-    for arguments in
-        [&["--help"][..], &["help", "agent"], &["agent", "--help"], &["status", "--help"], &["--version"]]
-    {
+    for arguments in [
+        &["--help"][..],
+        &["help", "agent"],
+        &["agent", "--help"],
+        &["status", "--help"],
+        &["--version"],
+        &["version"],
+    ] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let mut command = Command::new(millrace_lab::agent::binary().unwrap());
@@ -123,7 +132,7 @@ fn a_reader_that_has_seen_enough_of_the_help_is_no_failure() {
 
 #[test]
 fn without_pinned_maps_every_view_says_so() {
-    for view in ["status", "services", "backends", "flows"] {
+    for view in VIEWS {
         let line = refusal(&[view, "--bpffs-path", "/sys/fs/bpf/millrace-nobody"], 5);
         assert!(line.contains("/sys/fs/bpf/millrace-nobody"), "{line}");
     }
@@ -136,7 +145,7 @@ fn without_rights_every_view_names_the_place_and_the_remedy() {
     std::fs::set_permissions(&scratch, std::fs::Permissions::from_mode(0o700)).unwrap();
     // Another owner's directory is closed to root without capabilities.
     std::os::unix::fs::chown(&scratch, Some(65534), Some(65534)).unwrap();
-    for view in ["status", "services", "backends", "flows"] {
+    for view in VIEWS {
         let mut command = Command::new(millrace_lab::agent::binary().unwrap());
         command.args([view, "--bpffs-path"]).arg(&scratch);
         contain(&mut command, 0);

@@ -137,7 +137,7 @@ fn a_missing_uplink_is_reported_while_the_others_serve_and_the_node_is_ready() -
     );
     let output = proxy.command(&["status"])?;
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(table.contains("FAILS ON") && table.contains("there is no device eth9"), "{table}");
+    assert!(table.contains("problems 1\n") && table.contains("there is no device eth9"), "{table}");
     let log = proxy.log();
     let is_named = |line: &&str| line.contains("there is no") && line.contains("eth9");
     assert_eq!(log.lines().filter(is_named).count(), 1, "{log}");

@@ -100,8 +100,12 @@ impl Flag {
             arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
         let names = arg.get_value_names().unwrap_or_default().iter().map(ToString::to_string);
         Self {
-            name: format!("--{}", arg.get_long().unwrap()),
-            values: if possible.is_empty() {
+            name: arg
+                .get_long()
+                .map_or_else(|| arg.get_value_names().unwrap()[0].to_string(), |long| format!("--{long}")),
+            values: if !arg.get_action().takes_values() {
+                String::new()
+            } else if possible.is_empty() {
                 names.collect::<Vec<_>>().join(" ")
             } else {
                 possible.join("|")

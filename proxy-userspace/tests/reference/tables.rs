@@ -155,7 +155,7 @@ pub fn reasons() -> String {
         "\
 # Reasons
 
-Each packet that a program sees is counted once by that program, under one reason. `millrace status` shows the counters; the
+Each packet that a program sees is counted once by that program, under one reason. `millrace counters` shows them; the
 [metrics](metrics.md) `millrace_packets_total` and `millrace_dropped_packets_total` have program and reason as labels. A packet that
 XDP passes to the stack is counted by XDP and again by TC. Numbers are those of the map COUNTERS.
 

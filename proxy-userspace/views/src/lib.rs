@@ -37,6 +37,8 @@ pub struct ServiceView {
     pub frontends: Vec<FrontendView>,
     /// Current owners of the slice's slots, sorted.
     pub backends: Vec<SocketAddr>,
+    /// The number of owners on this node.
+    pub here: usize,
     /// Packets from clients.
     pub packets: u64,
     /// Bytes from clients.

@@ -196,6 +196,11 @@ impl Proxy {
         serde_json::from_slice(&output.stdout).with_context(|| format!("millrace {subject} printed no JSON"))
     }
 
+    /// Returns the items that `millrace <subject> -o json` lists.
+    pub fn items(&self, subject: &str) -> Result<Vec<serde_json::Value>> {
+        view::items(&self.json(subject)?).cloned()
+    }
+
     /// Waits until every port of a Service, in both families, has exactly these backends.
     pub fn wait_for_backends(&self, service: &str, backends: &[SocketAddr]) -> Result<()> {
         let wanted = |services: &[ServiceView]| {

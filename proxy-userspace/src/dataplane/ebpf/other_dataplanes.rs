@@ -41,6 +41,8 @@ pub struct OtherView {
     pub hook: String,
     /// The kernel's id of the program; 0 for a filter of clsact.
     pub program_id: u32,
+    /// The agent's process, if one runs and is visible.
+    pub process: Option<u32>,
 }
 
 /// Returns all programs on devices of this network namespace that are not pinned below
@@ -81,7 +83,7 @@ pub fn warn_of_others(bpffs_path: &Path) {
             );
             continue;
         };
-        let process = File::open(path.join(DIRECTORY)).ok().and_then(|top| lock_owner::of_file(&top));
+        let process = process(path);
         let path = path.display();
         warn!(
             programs,
@@ -90,6 +92,11 @@ pub fn warn_of_others(bpffs_path: &Path) {
              `millrace cleanup --bpffs-path {path}`"
         );
     }
+}
+
+/// Returns the agent that has locked its directory below `bpffs_path`.
+fn process(bpffs_path: &Path) -> Option<u32> {
+    lock_owner::of_file(&File::open(bpffs_path.join(DIRECTORY)).ok()?)
 }
 
 /// Finds the directories of agents at `directory` or below.
@@ -120,10 +127,11 @@ fn pinned(root: &Path) -> Vec<OtherView> {
     let is_ours = is_of_this_namespace(root).unwrap_or(false);
     let links = if is_ours { entries(&root.join("links")).unwrap_or_default() } else { Vec::new() };
     let bpffs_path = root.parent().and_then(Path::parent).map(Path::to_owned);
+    let process = bpffs_path.as_deref().and_then(process);
     links
         .iter()
         .filter_map(|path| view(path))
-        .map(|view| OtherView { bpffs_path: bpffs_path.clone(), ..view })
+        .map(|view| OtherView { bpffs_path: bpffs_path.clone(), process, ..view })
         .collect()
 }
 
@@ -137,12 +145,13 @@ fn view(path: &Path) -> Option<OtherView> {
             device,
             hook,
             program_id: info.program_id,
+            process: None,
         });
     }
     let key = LinkKey::parse(path.file_name()?.to_str()?)?;
     let program_id = if path.is_dir() { 0 } else { link::program_id(key, path.parent()?).ok()?? };
     let (device, hook) = (device_name(key.device)?, key.kind.name().to_owned());
-    Some(OtherView { bpffs_path: None, device, hook, program_id })
+    Some(OtherView { bpffs_path: None, device, hook, program_id, process: None })
 }
 
 /// Returns our programs on the devices of this network namespace. Kernels before 6.6 can't list
@@ -172,5 +181,6 @@ fn named(info: &ProgramInfo, device: &str) -> Option<OtherView> {
         device: device.to_owned(),
         hook,
         program_id,
+        process: None,
     })
 }

@@ -18,42 +18,45 @@ use crate::dataplane::ebpf::maps::FamilyMaps;
 use millrace_views::FlowView;
 
 impl PinnedMaps {
-    /// Returns the flow entries, at most `limit`, in no order.
-    pub fn flows(&self, limit: usize) -> Result<Vec<FlowView>, ReadError> {
-        let names = self.names()?;
+    /// Returns the flow entries that `keep` chooses, at most `limit`, in no order.
+    pub fn flows(&self, limit: usize, keep: impl Fn(&FlowView) -> bool) -> Result<Vec<FlowView>, ReadError> {
+        let reading = Reading { names: self.names()?, now: monotonic_seconds(), limit, keep };
         let mut views = Vec::new();
-        let now = monotonic_seconds();
-        family_flows(&self.maps.of4, &names, now, limit, &mut views)?;
-        family_flows(&self.maps.of6, &names, now, limit, &mut views)?;
+        reading.family(&self.maps.of4, &mut views)?;
+        reading.family(&self.maps.of6, &mut views)?;
         Ok(views)
     }
 }
 
-fn family_flows<A: Address>(
-    maps: &FamilyMaps<A>,
-    names: &BTreeMap<u32, ServiceText>,
+/// The choice of entries, and the names of their Services.
+struct Reading<F> {
+    names: BTreeMap<u32, ServiceText>,
     now: u32,
     limit: usize,
-    views: &mut Vec<FlowView>,
-) -> Result<(), ReadError> {
-    for (table, entries) in [("established", &maps.flows), ("new", &maps.flows_new)] {
-        if views.len() >= limit {
-            return Ok(());
+    keep: F,
+}
+
+impl<F: Fn(&FlowView) -> bool> Reading<F> {
+    fn family<A: Address>(&self, maps: &FamilyMaps<A>, views: &mut Vec<FlowView>) -> Result<(), ReadError> {
+        for (table, entries) in [("established", &maps.flows), ("new", &maps.flows_new)] {
+            if views.len() >= self.limit {
+                return Ok(());
+            }
+            entries.for_each(|key, flow| {
+                let service = self.names.get(&flow.service).map(ServiceText::label);
+                let view = FlowView {
+                    table: table.into(),
+                    service: service.unwrap_or_else(|| flow.service.to_string()),
+                    backend: endpoint(maps, BackendRef(flow.backend)),
+                    idle_seconds: self.now.saturating_sub(flow.last_seen),
+                    ..view(&key, &flow)
+                };
+                views.extend(Some(view).filter(&self.keep));
+                views.len() < self.limit
+            })?;
         }
-        entries.for_each(|key, flow| {
-            let service = names.get(&flow.service).map(ServiceText::label);
-            let backend = endpoint(maps, BackendRef(flow.backend));
-            views.push(FlowView {
-                table: table.into(),
-                service: service.unwrap_or_else(|| flow.service.to_string()),
-                backend,
-                idle_seconds: now.saturating_sub(flow.last_seen),
-                ..view(&key, &flow)
-            });
-            views.len() < limit
-        })?;
+        Ok(())
     }
-    Ok(())
 }
 
 fn endpoint<A: Address>(maps: &FamilyMaps<A>, reference: BackendRef) -> Option<SocketAddr> {

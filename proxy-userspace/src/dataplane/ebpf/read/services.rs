@@ -71,10 +71,10 @@ impl PinnedMaps {
         let entry = ServiceEntry(self.maps.services.load(id));
         let owners: BTreeSet<BackendRef> = self.owners(entry).collect();
         let owners = owners.into_iter();
-        let backends: BTreeSet<SocketAddr> = if text.family == "IPv6" {
-            owners.filter_map(|owner| address(&self.maps.of6, owner)).collect()
+        let backends: BTreeMap<SocketAddr, bool> = if text.family == "IPv6" {
+            owners.filter_map(|owner| owner_at(&self.maps.of6, owner)).collect()
         } else {
-            owners.filter_map(|owner| address(&self.maps.of4, owner)).collect()
+            owners.filter_map(|owner| owner_at(&self.maps.of4, owner)).collect()
         };
         let counter = total(&self.service_stats, id)?;
         Ok(ServiceView {
@@ -88,10 +88,16 @@ impl PinnedMaps {
             slots: entry.length(),
             elsewhere: entry.flags() & SERVICE_ELSEWHERE != 0,
             frontends,
-            backends: backends.into_iter().collect(),
+            here: backends.values().filter(|is_local| **is_local).count(),
+            backends: backends.into_keys().collect(),
             packets: counter.packets,
             bytes: counter.bytes,
         })
+    }
+
+    /// Returns the names of the Services, as `namespace/name`.
+    pub fn service_names(&self) -> Result<BTreeSet<String>, ReadError> {
+        Ok(self.names()?.into_values().map(|text| format!("{}/{}", text.namespace, text.name)).collect())
     }
 
     /// Returns the endpoints, sorted by address.
@@ -234,10 +240,10 @@ pub(super) const fn protocol_name(number: u8) -> &'static str {
     }
 }
 
-/// Returns the address of a backend, unless its id has another generation.
-fn address<A: Address>(maps: &FamilyMaps<A>, owner: BackendRef) -> Option<SocketAddr> {
+/// Returns the address of a backend and whether it is on this node, unless its id has another generation.
+fn owner_at<A: Address>(maps: &FamilyMaps<A>, owner: BackendRef) -> Option<(SocketAddr, bool)> {
     let backend = maps.backends.get(owner.id()).filter(|backend| backend.generation == owner.generation())?;
-    Some(socket(backend.address, backend.port))
+    Some((socket(backend.address, backend.port), backend.flags & BACKEND_LOCAL != 0))
 }
 
 #[cfg(test)]

@@ -1,0 +1,319 @@
+//! A list of objects: rows for people, items for programs.
+
+use std::cmp::Ordering;
+use std::net::{IpAddr, SocketAddr};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::CliError;
+use super::document::lines;
+use super::format::{Format, columns_table};
+use super::table::Table;
+use crate::config::this_node;
+
+/// A column of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Column {
+    /// The title in the header.
+    title: &'static str,
+    /// The item's key in JSON, by which its rows are sorted.
+    key: &'static str,
+    /// Shown by `-o wide` alone.
+    is_wide: bool,
+}
+
+impl Column {
+    /// Returns a column.
+    pub const fn new(title: &'static str, key: &'static str) -> Self {
+        Self { title, key, is_wide: false }
+    }
+
+    /// Returns a column of `-o wide`.
+    pub const fn wide(title: &'static str, key: &'static str) -> Self {
+        Self { title, key, is_wide: true }
+    }
+}
+
+/// An object in a list.
+pub trait Row: Serialize {
+    /// The columns.
+    const COLUMNS: &'static [Column];
+
+    /// Returns a cell for each column. A wide cell is not shortened.
+    fn cells(&self, is_wide: bool) -> Vec<String>;
+
+    /// Returns the name for `-o name`.
+    fn name(&self) -> String;
+}
+
+/// Objects with the same columns.
+#[derive(Clone, Debug)]
+pub struct Group {
+    columns: &'static [Column],
+    items: Vec<Item>,
+}
+
+#[derive(Clone, Debug)]
+struct Item {
+    value: Value,
+    cells: Vec<String>,
+    name: String,
+}
+
+impl Group {
+    /// Returns the group of these objects. Each says in JSON which mode serves it: `ebpf` or `ipvs`.
+    pub fn of<R: Row>(mode: &'static str, rows: &[R], is_wide: bool) -> Result<Self, CliError> {
+        let item = |row: &R| {
+            let mut value = serde_json::to_value(row)?;
+            if let Value::Object(fields) = &mut value {
+                fields.insert("mode".to_owned(), mode.into());
+            }
+            Ok(Item { value, cells: row.cells(is_wide), name: row.name() })
+        };
+        let items: Result<_, serde_json::Error> = rows.iter().map(item).collect();
+        Ok(Self { columns: R::COLUMNS, items: items? })
+    }
+
+    fn table(&self, is_wide: bool) -> Table {
+        let is_shown = |column: &&Column| is_wide || !column.is_wide;
+        let titles = self.columns.iter().filter(is_shown).map(|column| column.title.to_owned());
+        let mut table = Table::titled(titles.collect());
+        for item in &self.items {
+            let cells = self.columns.iter().zip(&item.cells).filter(|(column, _)| is_shown(column));
+            table.push_all(cells.map(|(_, cell)| cell.clone()).collect());
+        }
+        table
+    }
+
+    /// Returns whether the group has the column.
+    fn sort(&mut self, column: &str, is_downwards: bool) -> bool {
+        let is_meant = |one: &Column| {
+            one.key == column || one.title.to_lowercase().replace(' ', "_") == column.to_lowercase()
+        };
+        let Some(index) = self.columns.iter().position(is_meant) else { return false };
+        let key = self.columns.get(index).map_or("", |column| column.key);
+        self.items.sort_by_cached_key(|item| {
+            let cell = item.cells.get(index).map_or("", String::as_str);
+            SortKey::of(item.value.get(key), cell)
+        });
+        if is_downwards {
+            self.items.reverse();
+        }
+        true
+    }
+}
+
+/// A list.
+#[derive(Clone, Debug)]
+pub struct List {
+    kind: &'static str,
+    groups: Vec<Group>,
+}
+
+impl List {
+    /// Returns the list of this kind with the groups of one or both modes.
+    pub const fn new(kind: &'static str, groups: Vec<Group>) -> Self {
+        Self { kind, groups }
+    }
+
+    /// Sorts each group that has the column; a column with `-` before it downwards. Fails with the known
+    /// columns if none has it.
+    pub fn sort(&mut self, column: &str) -> Result<(), String> {
+        let (name, is_downwards) = column.strip_prefix('-').map_or((column, false), |name| (name, true));
+        let mut is_known = false;
+        for group in &mut self.groups {
+            is_known |= group.sort(name, is_downwards);
+        }
+        if is_known {
+            return Ok(());
+        }
+        let mut keys: Vec<&str> =
+            self.groups.iter().flat_map(|group| group.columns).map(|one| one.key).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        Err(keys.join(", "))
+    }
+
+    /// Returns the text in a format.
+    pub fn render(
+        &self,
+        format: &Format,
+        no_headers: bool,
+        width: Option<usize>,
+    ) -> Result<String, CliError> {
+        let items = || self.groups.iter().flat_map(|group| &group.items);
+        let values = || items().map(|item| &item.value);
+        Ok(match format {
+            Format::Table => self.tables(false, no_headers, width),
+            Format::Wide => self.tables(true, no_headers, None),
+            Format::Json => {
+                serde_json::to_string_pretty(&self.document(&values().collect::<Vec<_>>()))? + "\n"
+            }
+            Format::JsonLines => lines(values().map(Value::to_string)),
+            Format::Yaml => serde_norway::to_string(&self.document(&values().collect::<Vec<_>>()))?,
+            Format::Name => lines(items().map(|item| item.name.clone())),
+            Format::JsonPath(path) => {
+                lines(path.values(&serde_json::to_value(self.document(&values().collect::<Vec<_>>()))?))
+            }
+            Format::Columns(columns) => columns_table(columns, values()).text(no_headers, width),
+        })
+    }
+
+    fn document<'a>(&self, items: &'a [&Value]) -> impl Serialize + use<'a> {
+        #[derive(Serialize)]
+        struct Items<'a> {
+            #[serde(rename = "apiVersion")]
+            api_version: &'static str,
+            kind: &'static str,
+            node: String,
+            items: &'a [&'a Value],
+        }
+        Items { api_version: super::API_VERSION, kind: self.kind, node: this_node(), items }
+    }
+
+    fn tables(&self, is_wide: bool, no_headers: bool, width: Option<usize>) -> String {
+        let tables = self.groups.iter().map(|group| group.table(is_wide).text(no_headers, width));
+        tables.collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// The order of a column: numbers, then addresses, then words.
+#[derive(Clone, Debug, PartialEq)]
+enum SortKey {
+    Number(f64),
+    Address(IpAddr, u16),
+    Text(String),
+}
+
+impl SortKey {
+    /// Returns the key of the value in JSON, or else of the cell.
+    fn of(value: Option<&Value>, cell: &str) -> Self {
+        if let Some(number) = value.and_then(Value::as_f64) {
+            return Self::Number(number);
+        }
+        let text = value.and_then(Value::as_str).unwrap_or(cell);
+        // Of a list, the first item.
+        let first = text.split(',').next().unwrap_or_default();
+        if let Ok(address) = first.parse::<SocketAddr>() {
+            return Self::Address(address.ip(), address.port());
+        }
+        if let Ok(address) = first.parse::<IpAddr>() {
+            return Self::Address(address, 0);
+        }
+        text.parse().map_or_else(|_| Self::Text(text.to_owned()), Self::Number)
+    }
+
+    const fn rank(&self) -> u8 {
+        match self {
+            Self::Number(_) => 0,
+            Self::Address(..) => 1,
+            Self::Text(_) => 2,
+        }
+    }
+}
+
+impl Eq for SortKey {}
+
+impl PartialOrd for SortKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for SortKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        match (self, other) {
+            (Self::Number(a), Self::Number(b)) => a.total_cmp(b),
+            (Self::Address(a, at), Self::Address(b, bt)) => (a, at).cmp(&(b, bt)),
+            (Self::Text(a), Self::Text(b)) => a.cmp(b),
+            _ => self.rank().cmp(&other.rank()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::format::parse;
+    use super::*;
+
+    #[derive(Serialize)]
+    struct Pod {
+        address: SocketAddr,
+        packets: u64,
+        state: &'static str,
+    }
+
+    impl Row for Pod {
+        const COLUMNS: &'static [Column] = &[
+            Column::new("ADDRESS", "address"),
+            Column::new("IN", "packets"),
+            Column::wide("STATE", "state"),
+        ];
+
+        fn cells(&self, is_wide: bool) -> Vec<String> {
+            let state = if is_wide { self.state } else { "" };
+            vec![self.address.to_string(), format!("{} p", self.packets), state.to_owned()]
+        }
+
+        fn name(&self) -> String {
+            self.address.to_string()
+        }
+    }
+
+    fn list(is_wide: bool) -> List {
+        let pod = |address: &str, packets, state| Pod { address: address.parse().unwrap(), packets, state };
+        let pods = [pod("10.0.0.10:80", 7, "ready"), pod("10.0.0.9:80", 10, "draining")];
+        List::new("PodList", vec![Group::of("ebpf", &pods, is_wide).unwrap()])
+    }
+
+    fn names(list: &List) -> String {
+        list.render(&Format::Name, false, None).unwrap()
+    }
+
+    #[test]
+    fn wide_columns_are_shown_in_wide_tables_alone() {
+        let render =
+            |is_wide, format: &str| list(is_wide).render(&parse(format).unwrap(), false, None).unwrap();
+        assert_eq!(render(false, "table"), "ADDRESS       IN\n10.0.0.10:80  7 p\n10.0.0.9:80   10 p\n");
+        assert!(render(true, "wide").starts_with("ADDRESS       IN    STATE\n10.0.0.10:80  7 p   ready\n"));
+        let bare = list(false).render(&Format::Table, true, None).unwrap();
+        assert_eq!(bare, "10.0.0.10:80  7 p\n10.0.0.9:80   10 p\n");
+    }
+
+    #[test]
+    fn numbers_and_addresses_are_sorted_as_such() {
+        let mut list = list(false);
+        for (column, first) in [
+            ("address", "10.0.0.9:80\n"),
+            ("-address", "10.0.0.10:80\n"),
+            ("packets", "10.0.0.10:80\n"),
+            ("IN", "10.0.0.10:80\n"),
+            ("-in", "10.0.0.9:80\n"),
+            ("state", "10.0.0.9:80\n"),
+        ] {
+            list.sort(column).unwrap();
+            assert!(names(&list).starts_with(first), "{column}: {}", names(&list));
+        }
+        assert_eq!(list.sort("color"), Err("address, packets, state".to_owned()));
+    }
+
+    #[test]
+    fn an_item_says_which_mode_serves_it() {
+        let text = list(false).render(&Format::Json, false, None).unwrap();
+        let json: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            (&json["apiVersion"], &json["kind"]),
+            (&"millrace.dev/v1alpha1".into(), &"PodList".into())
+        );
+        assert!(json["node"].is_string());
+        let item = &json["items"][1];
+        assert_eq!((&item["mode"], &item["packets"]), (&"ebpf".into(), &10.into()));
+        let line = list(false).render(&Format::JsonLines, false, None).unwrap();
+        assert_eq!(serde_json::from_str::<Value>(line.lines().nth(1).unwrap()).unwrap(), *item);
+        let path = parse("jsonpath={.items[*].packets}").unwrap();
+        assert_eq!(list(false).render(&path, false, None).unwrap(), "7\n10\n");
+        let yaml = list(false).render(&Format::Yaml, false, None).unwrap();
+        assert_eq!(serde_norway::from_str::<Value>(&yaml).unwrap(), json);
+    }
+}

@@ -1,0 +1,162 @@
+//! The output of every command: its form, its order, and its repetition.
+//!
+//! All text goes through one writer. A reader that closes the pipe is no failure.
+
+mod document;
+mod format;
+mod list;
+mod path;
+mod table;
+mod watch;
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use clap::Args;
+use terminal_size::{Width, terminal_size};
+
+use super::error::CliError;
+use crate::config::{ConfigError, Refused};
+
+pub use document::Document;
+pub use format::Format;
+pub use list::{Column, Group, List, Row};
+pub use table::{Table, age, mark, owners, ranges, some_of};
+
+/// The version of all JSON documents.
+pub const API_VERSION: &str = "millrace.dev/v1alpha1";
+
+/// The form of the output.
+#[derive(Args, Clone, Debug)]
+pub struct OutputArgs {
+    /// Format: table, wide, json, jsonl, yaml, name, jsonpath=PATH or custom-columns=TITLE:PATH,...
+    #[arg(short, long, value_name = "FORMAT", default_value = "table", value_parser = format::parse)]
+    output: Format,
+    /// Leave the header of a table out
+    #[arg(long)]
+    no_headers: bool,
+}
+
+/// Order and repetition of a list.
+#[derive(Args, Clone, Debug)]
+pub struct ListArgs {
+    #[command(flatten)]
+    form: OutputArgs,
+    /// Column to sort by, by its title or JSON key; -COLUMN sorts downwards
+    #[arg(long, value_name = "COLUMN", allow_hyphen_values = true)]
+    sort_by: Option<String>,
+    #[command(flatten)]
+    watch: WatchArgs,
+}
+
+/// Repetition of an output.
+#[derive(Args, Clone, Debug)]
+pub struct WatchArgs {
+    /// Show each change, until interrupted
+    #[arg(short, long)]
+    watch: bool,
+    /// Time between two readings of --watch
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
+    watch_interval: Duration,
+}
+
+impl ListArgs {
+    /// Whether no cell is to be shortened.
+    pub fn is_wide(&self) -> bool {
+        self.form.is_wide()
+    }
+
+    /// Shows a list, once or until interrupted.
+    pub fn show(&self, read: impl Fn() -> Result<List, CliError>) -> Result<(), CliError> {
+        self.watch.show(|| {
+            let mut list = read()?;
+            if let Some(column) = &self.sort_by {
+                list.sort(column).map_err(|takes| wrong_column(column, &takes))?;
+            }
+            self.form.list(&list)
+        })
+    }
+}
+
+impl WatchArgs {
+    /// Writes a text, once or at each change until interrupted.
+    pub fn show(&self, text: impl Fn() -> Result<String, CliError>) -> Result<(), CliError> {
+        if self.watch { watch::run(self.watch_interval, text) } else { Ok(write_out(&text()?)?) }
+    }
+}
+
+impl OutputArgs {
+    /// Writes a document that is no list.
+    pub fn show(&self, document: &Document) -> Result<(), CliError> {
+        Ok(write_out(&self.document(document)?)?)
+    }
+
+    /// Returns the text of a document.
+    pub fn document(&self, document: &Document) -> Result<String, CliError> {
+        document.render(&self.output, self.no_headers, width())
+    }
+
+    fn list(&self, list: &List) -> Result<String, CliError> {
+        list.render(&self.output, self.no_headers, width())
+    }
+
+    fn is_wide(&self) -> bool {
+        self.output == Format::Wide
+    }
+}
+
+/// Writes to standard output.
+pub fn write_out(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+/// Writes a line to standard error. If that is closed, the exit status tells.
+pub fn note(text: &str) {
+    let _ = writeln!(io::stderr(), "millrace: {text}");
+}
+
+/// Returns the columns of the terminal; `None` if standard output is none.
+fn width() -> Option<usize> {
+    let (Width(width), _) = io::stdout().is_terminal().then(terminal_size)??;
+    Some(usize::from(width))
+}
+
+fn wrong_column(given: &str, takes: &str) -> CliError {
+    let message = Refused::new(given, takes).to_string();
+    ConfigError { origin: "--sort-by".to_owned(), message }.into()
+}
+
+/// Parses a duration such as `2s`, `500ms`, `10m` or `3h`. A number alone is seconds.
+pub fn duration(text: &str) -> Result<Duration, Refused> {
+    let refused = || Refused::new(text, "a duration such as 500ms, 2s, 10m or 3h");
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at_checked(end).ok_or_else(refused)?;
+    let number: u64 = number.parse().ok().filter(|number| *number > 0).ok_or_else(refused)?;
+    let seconds = |unit: u64| number.checked_mul(unit).map(Duration::from_secs).ok_or_else(refused);
+    match unit {
+        "ms" => Ok(Duration::from_millis(number)),
+        "" | "s" => seconds(1),
+        "m" => seconds(60),
+        "h" => seconds(3600),
+        _ => Err(refused()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_has_a_unit_or_is_seconds() {
+        for (text, milliseconds) in
+            [("2s", 2000), ("2", 2000), ("500ms", 500), ("10m", 600_000), ("1h", 3_600_000)]
+        {
+            assert_eq!(duration(text).unwrap().as_millis(), milliseconds, "{text}");
+        }
+        for text in ["", "0s", "s", "-1s", "1.5s", "2 s", "9999999999999999999h", "5d", "1é"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Columns for people.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use ipnet::IpNet;
+
+/// The narrowest column that is still shortened.
+const NARROWEST: usize = 8;
+
+/// Rows below a header. A column is as wide as its widest cell; an empty cell is shown as `-`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    header: Vec<String>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// Returns a table without rows.
+    pub fn new(header: &[&'static str]) -> Self {
+        Self::titled(header.iter().map(|title| (*title).to_owned()).collect())
+    }
+
+    /// Returns a table without rows, with titles of the user's.
+    pub const fn titled(header: Vec<String>) -> Self {
+        Self { header, rows: Vec::new() }
+    }
+
+    /// Adds a row.
+    pub fn push<const N: usize>(&mut self, row: [String; N]) {
+        self.rows.push(row.into());
+    }
+
+    /// Adds a row with a cell for each title.
+    pub fn push_all(&mut self, row: Vec<String>) {
+        self.rows.push(row);
+    }
+
+    /// Returns the text. With a width, the widest columns are shortened until the rows fit.
+    pub fn text(&self, no_headers: bool, width: Option<usize>) -> String {
+        let header = (!no_headers).then_some(&self.header);
+        let rows: Vec<&Vec<String>> = header.into_iter().chain(&self.rows).collect();
+        let mut widths: Vec<usize> = Vec::new();
+        for row in &rows {
+            widths.resize(widths.len().max(row.len()), 1);
+            for (width, cell) in widths.iter_mut().zip(*row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        if let Some(width) = width {
+            fit(&mut widths, width);
+        }
+        rows.iter().map(|row| line(row, &widths) + "\n").collect()
+    }
+}
+
+/// Shortens the widest column until all fit, or none is wider than [`NARROWEST`].
+fn fit(widths: &mut [usize], width: usize) {
+    let gaps = 2 * widths.len().saturating_sub(1);
+    while widths.iter().sum::<usize>() + gaps > width {
+        let Some(widest) = widths.iter_mut().max_by_key(|width| **width).filter(|width| **width > NARROWEST)
+        else {
+            return;
+        };
+        *widest -= 1;
+    }
+}
+
+fn line(row: &[String], widths: &[usize]) -> String {
+    let cells = row.iter().zip(widths).map(|(cell, width)| {
+        let cell = if cell.is_empty() { "-" } else { cell };
+        if cell.chars().count() > *width {
+            let start: String = cell.chars().take(width.saturating_sub(1)).collect();
+            return format!("{start}~");
+        }
+        format!("{cell:width$}")
+    });
+    cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text(false, None))
+    }
+}
+
+/// Returns a time as its two largest units: `3d4h`, `2m10s`.
+pub fn age(seconds: u64) -> String {
+    let units =
+        [("d", seconds / 86400), ("h", seconds / 3600 % 24), ("m", seconds / 60 % 60), ("s", seconds % 60)];
+    let first = units.iter().position(|(_, count)| *count > 0).unwrap_or(units.len() - 1);
+    let parts = units.iter().skip(first).take(2).enumerate();
+    let parts = parts.filter(|(place, (_, count))| *place == 0 || *count > 0);
+    parts.map(|(_, (unit, count))| format!("{count}{unit}")).collect()
+}
+
+/// Returns the cell of a list: its first items, and the number of the others.
+pub fn some_of<T: ToString>(items: &[T]) -> String {
+    const SHOWN: usize = 3;
+    let mut cell: Vec<String> = items.iter().take(SHOWN).map(ToString::to_string).collect();
+    if items.len() > SHOWN {
+        cell.push(format!("+{}", items.len() - SHOWN));
+    }
+    cell.join(",")
+}
+
+/// Returns `yes`, or an empty cell.
+pub fn mark(is_set: bool) -> String {
+    if is_set { "yes".to_owned() } else { String::new() }
+}
+
+/// Returns the cell of source ranges; `None` = all clients.
+pub fn ranges(ranges: Option<&[IpNet]>) -> String {
+    match ranges {
+        None => "all".to_owned(),
+        Some([]) => "none".to_owned(),
+        Some(ranges) => some_of(ranges),
+    }
+}
+
+/// Returns the cell of a list's backends; `elsewhere` = there are others outside the list.
+pub fn owners(backends: &[SocketAddr], elsewhere: bool) -> String {
+    match (backends, elsewhere) {
+        ([], true) => "none here".to_owned(),
+        ([], false) => "none".to_owned(),
+        (backends, _) => some_of(backends),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_an_empty_cell_is_a_dash() {
+        let mut table = Table::new(&["NAME", "N"]);
+        table.push(["a".to_owned(), "1".to_owned()]);
+        table.push(["longer".to_owned(), String::new()]);
+        assert_eq!(table.to_string(), "NAME    N\na       1\nlonger  -\n");
+    }
+
+    #[test]
+    fn a_narrow_terminal_shortens_the_widest_columns() {
+        let mut table = Table::new(&["NAME", "ADDRESSES", "N"]);
+        let long = "192.0.2.1:80,192.0.2.2:80";
+        table.push(["shop/web".to_owned(), long.to_owned(), "1".to_owned()]);
+        assert_eq!(table.text(true, Some(30)), "shop/web  192.0.2.1:80,192~  1\n");
+        assert!(table.text(false, Some(30)).lines().all(|line| line.chars().count() <= 30));
+        assert_eq!(table.text(true, None), table.text(true, Some(38)));
+        assert_eq!(table.text(true, Some(3)), "shop/web  192.0.2~  1\n");
+    }
+
+    #[test]
+    fn an_age_has_two_units() {
+        for (seconds, text) in
+            [(0, "0s"), (59, "59s"), (130, "2m10s"), (3600, "1h"), (273_600, "3d4h"), (86_405, "1d")]
+        {
+            assert_eq!(age(seconds), text);
+        }
+    }
+
+    #[test]
+    fn a_long_list_is_cut_and_says_by_how_much() {
+        assert_eq!(some_of(&[1, 2, 3]), "1,2,3");
+        assert_eq!(some_of(&[1, 2, 3, 4, 5]), "1,2,3,+2");
+        assert_eq!(some_of::<u8>(&[]), "");
+    }
+}

@@ -1,0 +1,28 @@
+//! The data plane to show.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::dataplane::ebpf::read::{PinnedMaps, ReadError};
+use crate::health::{self, AgentView};
+
+/// The data plane to show, by its BPF file system.
+#[derive(Args, Clone, Debug)]
+pub struct Place {
+    /// BPF file system with the pinned maps, or the directory in it
+    #[arg(long, value_name = "PATH", default_value = "/sys/fs/bpf")]
+    pub bpffs_path: PathBuf,
+}
+
+impl Place {
+    /// Returns the running agent, if one answers.
+    pub fn agent(&self) -> Option<AgentView> {
+        health::ask(&self.bpffs_path)
+    }
+
+    /// Opens the pinned maps.
+    pub fn maps(&self) -> Result<PinnedMaps, ReadError> {
+        PinnedMaps::open(&self.bpffs_path)
+    }
+}

@@ -1,0 +1,458 @@
+//! The summary that `millrace status` shows to people.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::{OfIpvs, Report, Status, Waiting};
+use crate::cli::ipvs;
+use crate::cli::maps::percent;
+use crate::cli::output::some_of;
+use crate::dataplane::ebpf::OtherView;
+use crate::dataplane::ebpf::read::{AttachedView, CounterView, FailuresView};
+use crate::health::ReadyView;
+
+/// A map is worth a line from this use on, in percent.
+const CROWDED: u32 = 80;
+/// The reasons of drops that are named.
+const NAMED: usize = 3;
+
+/// Lines with a label each, below a first line.
+struct Summary(String);
+
+/// Returns the summary where eBPF serves, and IPVS beside it during a mode change.
+pub fn of_ebpf(node: &str, status: &Status, ipvs: Option<&ipvs::StatusView>) -> String {
+    let modes = if ipvs.is_some() { "eBPF and IPVS" } else { "eBPF" };
+    let mut summary = Summary::new(node, &status.report, modes);
+    summary.line("agent", &agent(status));
+    summary.line("uplinks", &devices(&status.view.attached));
+    if let Some(hooks) = sockets_and_pods(&status.view.attached) {
+        summary.line("inside", &hooks);
+    }
+    summary.line("serves", &serves(status));
+    if !status.ways.is_empty() {
+        let resolved = status.ways.iter().filter(|way| way.resolved).count();
+        summary.line("ways", &format!("{resolved} of {} resolved", status.ways.len()));
+    }
+    summary.line("drops", &drops(&status.counters));
+    summary.line("maps", &fullest(status));
+    if let Some(ipvs) = ipvs {
+        summary.line("ipvs", &of_servers(ipvs));
+    }
+    let mut problems = problems(status.report.readiness.as_ref(), status.view.failures);
+    problems.extend(crowded(status));
+    problems.extend(others(&status.others));
+    summary.problems(&problems)
+}
+
+/// Returns the summary where IPVS alone serves. Its failures only the agent knows.
+pub fn of_ipvs(node: &str, status: &OfIpvs) -> String {
+    let mut summary = Summary::new(node, &status.report, "IPVS");
+    let gone = if status.view.agent_alive { "alive" } else { "gone; the data path goes on" };
+    summary.line("agent", &status.report.agent.as_ref().map_or_else(|| gone.to_owned(), ToString::to_string));
+    summary.line("serves", &of_servers(&status.view));
+    summary.line("drops", &format!("forged_tunnel {}", status.view.forged_tunnel));
+    summary.problems(&problems(status.report.readiness.as_ref(), FailuresView::default()))
+}
+
+/// Returns the summary before there is a data plane.
+pub fn of_waiting(node: &str, waiting: &Waiting) -> String {
+    let mut summary = Summary::new(node, &waiting.report, "no data plane yet");
+    if let Some(agent) = &waiting.report.agent {
+        summary.line("agent", &agent.to_string());
+    }
+    summary.problems(&problems(waiting.report.readiness.as_ref(), FailuresView::default()))
+}
+
+impl Summary {
+    fn new(node: &str, report: &Report, modes: &str) -> Self {
+        let state = match &report.readiness {
+            Some(view) if view.ready => "Ready",
+            Some(_) => "not ready",
+            None => "unknown, no agent answers",
+        };
+        Self(format!("{node}: {state}; {modes}\n"))
+    }
+
+    fn line(&mut self, label: &str, text: &str) {
+        self.0.push_str(&format!("  {label:9}{text}\n"));
+    }
+
+    fn problems(mut self, problems: &[String]) -> String {
+        match problems {
+            [] => self.line("problems", "none"),
+            problems => {
+                self.line("problems", &problems.len().to_string());
+                for problem in problems {
+                    self.0.push_str(&format!("    {problem}\n"));
+                }
+            }
+        }
+        self.0
+    }
+}
+
+fn agent(status: &Status) -> String {
+    let heartbeat = match status.view.heartbeat_age_seconds {
+        Some(age) if status.agent_alive => format!("heartbeat {age} s ago"),
+        Some(age) => format!("silent for {age} s"),
+        None => "no heartbeat yet".to_owned(),
+    };
+    match &status.report.agent {
+        Some(agent) => format!("{agent}; {heartbeat}"),
+        None => format!("none answers; {heartbeat}; the data path goes on"),
+    }
+}
+
+/// Returns each uplink with its hooks: `eth0 xdp native, tc tcx`.
+fn devices(attached: &[AttachedView]) -> String {
+    let mut devices: BTreeMap<(u32, &str), Vec<String>> = BTreeMap::new();
+    for one in attached {
+        let hook = match one.hook.as_ref() {
+            "xdp" => "xdp",
+            "tc_ingress" => "tc",
+            _ => continue,
+        };
+        devices.entry((one.device_index, &one.device)).or_default().push(format!("{hook} {}", one.mode));
+    }
+    if devices.is_empty() {
+        return "none".to_owned();
+    }
+    let texts = devices.into_iter().map(|((_, device), mut hooks)| {
+        hooks.sort_unstable_by_key(|hook| Reverse(hook.clone()));
+        format!("{device} ({})", hooks.join(", "))
+    });
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+fn sockets_and_pods(attached: &[AttachedView]) -> Option<String> {
+    let sockets = attached.iter().filter(|one| one.device_index == 0).count();
+    let pods = attached.iter().filter(|one| one.hook == "tc_pod_in").count();
+    let counted = [(sockets, "socket hooks"), (pods, "pod devices")];
+    let texts = counted.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
+    let texts: Vec<String> = texts.collect();
+    (!texts.is_empty()).then(|| texts.join(", "))
+}
+
+fn serves(status: &Status) -> String {
+    let connections = match status.view.shared_seconds {
+        Some(seconds) => format!("{}, since {seconds} s", status.view.serves),
+        None => status.view.serves.to_string(),
+    };
+    let used = |name: &str| status.view.maps.iter().find(|map| map.name == name).and_then(|map| map.used);
+    let backends: u32 = ["BACKENDS4", "BACKENDS6"].into_iter().filter_map(used).sum();
+    format!("{connections}; {} Services, {backends} endpoints", status.services)
+}
+
+/// Returns the most frequent reasons of drops since the maps were made.
+fn drops(counters: &[CounterView]) -> String {
+    let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
+    for counter in counters.iter().filter(|counter| counter.drop && counter.packets > 0) {
+        *reasons.entry(&counter.reason).or_default() += counter.packets;
+    }
+    let mut reasons: Vec<(&str, u64)> = reasons.into_iter().collect();
+    reasons.sort_by_key(|(_, packets)| Reverse(*packets));
+    let named: Vec<String> =
+        reasons.iter().take(NAMED).map(|(reason, packets)| format!("{reason} {packets}")).collect();
+    match (named.len(), reasons.len().saturating_sub(NAMED)) {
+        (0, _) => "none".to_owned(),
+        (_, 0) => named.join(", "),
+        (_, more) => format!("{}, {more} more reasons", named.join(", ")),
+    }
+}
+
+fn fullest(status: &Status) -> String {
+    let maps = status.view.maps.iter().filter_map(|map| Some((percent(map)?, map.name.as_str())));
+    let fullest =
+        maps.max().map(|(percent, name)| format!("; fullest {name} {percent}%")).unwrap_or_default();
+    format!("layout {}{fullest}", status.view.layout_version)
+}
+
+fn crowded(status: &Status) -> impl Iterator<Item = String> {
+    let maps = status.view.maps.iter().filter_map(|map| Some((map, percent(map)?)));
+    let crowded = maps.filter(|(_, percent)| *percent >= CROWDED);
+    crowded.map(|(map, percent)| format!("map {} is {percent}% full ({} entries)", map.name, map.entries))
+}
+
+fn of_servers(view: &ipvs::StatusView) -> String {
+    format!(
+        "{} virtual services, {} servers ({} draining), {} connections, {} addresses",
+        view.virtual_services, view.servers, view.draining, view.connections, view.addresses
+    )
+}
+
+/// Returns a line for each other data plane of Millrace, with its programs and how to remove them.
+fn others(others: &[OtherView]) -> Vec<String> {
+    let mut paths: BTreeMap<Option<&PathBuf>, Vec<&OtherView>> = BTreeMap::new();
+    for other in others {
+        paths.entry(other.bpffs_path.as_ref()).or_default().push(other);
+    }
+    let line = |(path, programs): (Option<&PathBuf>, Vec<&OtherView>)| {
+        let names: Vec<String> =
+            programs.iter().map(|one| format!("{} on {}", one.hook, one.device)).collect();
+        let what_to_do = match (path, programs.iter().find_map(|one| one.process)) {
+            (None, _) => {
+                "its pins are not in sight: end the container that mounted its BPF file system".to_owned()
+            }
+            (Some(path), Some(process)) => {
+                format!("agent {process} with --bpffs-path {} runs: end it", path.display())
+            }
+            (Some(path), None) => format!("left over: `millrace cleanup --bpffs-path {}`", path.display()),
+        };
+        format!("another data plane is attached ({}); {what_to_do}", some_of(&names))
+    };
+    paths.into_iter().map(line).collect()
+}
+
+/// Returns the answer of a running agent, or else the record of the last one in the maps.
+fn problems(readiness: Option<&ReadyView>, counted: FailuresView) -> Vec<String> {
+    let Some(readiness) = readiness else { return last_failures(counted) };
+    let failing = readiness.failing.iter().map(|failing| {
+        let cause = failing.cause.as_ref().map(|cause| format!(": {cause}")).unwrap_or_default();
+        format!("{}: {}{cause}", failing.condition, failing.message)
+    });
+    // A failure of the whole node is a condition's message, too.
+    let is_new = |failure: &&String| !readiness.failing.iter().any(|failing| failing.message == **failure);
+    let others = readiness.failures.iter().filter(is_new).cloned();
+    let ports = (counted.service_ports > 0).then(|| format!("service ports: {}", counted.service_ports));
+    failing.chain(others).chain(ports).collect()
+}
+
+/// Returns the record of the last agent in the maps. They hold no readiness, so an empty list does not mean
+/// that the node is ready.
+fn last_failures(failures: FailuresView) -> Vec<String> {
+    const UNKNOWN: &str = "unknown: no agent answers";
+    let counted = [
+        ("devices", failures.device),
+        ("entries of full maps", failures.map),
+        ("service ports", failures.service_ports),
+    ];
+    let counted = counted.into_iter().filter(|(_, count)| *count > 0);
+    let counted = counted.map(|(what, count)| format!("{what}: {count}"));
+    let of_node = (failures.node > 0).then(|| "all uplinks".to_owned());
+    let texts: Vec<String> = of_node.into_iter().chain(counted).collect();
+    if texts.is_empty() {
+        return vec![UNKNOWN.to_owned()];
+    }
+    vec![format!("{UNKNOWN}; the last one failed on {}", texts.join(", "))]
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::cli::version::Agent;
+    use crate::dataplane::ebpf::read::{MapView, StatusView, WayView};
+    use crate::health::{AgentView, FailingView};
+
+    pub fn status(heartbeat_age_seconds: Option<u64>, report: Report) -> Status {
+        let attached = |device: &str, device_index, hook: &'static str, mode: &'static str| AttachedView {
+            device: device.to_owned(),
+            device_index,
+            hook: hook.into(),
+            mode: mode.into(),
+            program_id: 1,
+        };
+        let map = |name: &str, used, entries| MapView { name: name.to_owned(), entries, used };
+        let view = StatusView {
+            layout_version: 5,
+            heartbeat_age_seconds,
+            failures: FailuresView::default(),
+            serves: "all connections".into(),
+            shared_seconds: None,
+            attached: vec![
+                attached("cgroup", 0, "cg_bind4", "cgroup"),
+                attached("eth0", 2, "tc_egress", "tcx"),
+                attached("eth0", 2, "tc_ingress", "tcx"),
+                attached("eth0", 2, "xdp", "native"),
+                attached("veth1", 3, "tc_pod_in", "tcx"),
+            ],
+            cluster_sources: Vec::new(),
+            maps: vec![
+                map("BACKENDS4", Some(3), 1000),
+                map("BACKENDS6", Some(2), 1000),
+                map("FLOWS4", None, 9),
+                map("WAYS", Some(1), 4),
+            ],
+        };
+        let counter = |reason: &'static str, drop, packets| {
+            let (program, reason) = ("xdp_ingress".into(), reason.into());
+            CounterView { program, reason, drop, packets, bytes: 60 * packets }
+        };
+        let way = |resolved| WayView {
+            id: 1,
+            target: "192.0.2.12".parse().unwrap(),
+            source: None,
+            device: 2,
+            mtu: 1500,
+            resolved,
+            xdp: true,
+            destination_mac: String::new(),
+            source_mac: String::new(),
+        };
+        Status {
+            view,
+            agent_alive: heartbeat_age_seconds == Some(3),
+            services: 7,
+            ways: vec![way(true), way(false)],
+            counters: vec![
+                counter("not_ours", false, 9),
+                counter("no_way", true, 2),
+                counter("too_big", true, 0),
+            ],
+            others: Vec::new(),
+            report,
+        }
+    }
+
+    pub fn ipvs_view(agent_alive: bool) -> ipvs::StatusView {
+        ipvs::StatusView {
+            mode: "ipvs",
+            agent_alive,
+            virtual_services: 4,
+            servers: 9,
+            draining: 1,
+            connections: 17,
+            addresses: 3,
+            forged_tunnel: 5,
+        }
+    }
+
+    fn report(readiness: Option<ReadyView>) -> Report {
+        let agent = readiness.clone().map(|readiness| {
+            let version = Some("0.1.0".to_owned());
+            Agent::of(&AgentView { process: 4711, version, uptime_seconds: Some(273_600), readiness })
+        });
+        Report { agent, readiness }
+    }
+
+    fn ready() -> ReadyView {
+        ReadyView { ready: true, failing: Vec::new(), failures: Vec::new() }
+    }
+
+    #[test]
+    fn a_node_that_is_well_has_a_summary_of_a_few_lines() {
+        let text = of_ebpf("node-a", &status(Some(3), report(Some(ready()))), None);
+        let wanted = "\
+node-a: Ready; eBPF
+  agent    0.1.0, process 4711, since 3d4h; heartbeat 3 s ago
+  uplinks  eth0 (xdp native, tc tcx)
+  inside   1 socket hooks, 1 pod devices
+  serves   all connections; 7 Services, 5 endpoints
+  ways     1 of 2 resolved
+  drops    no_way 2
+  maps     layout 5; fullest WAYS 25%
+  problems none
+";
+        assert_eq!(text, wanted);
+        assert!(text.lines().all(|line| line.len() <= 80));
+    }
+
+    #[test]
+    fn without_an_agent_the_summary_says_so_and_what_the_last_one_failed_on() {
+        let mut alone = status(Some(99), report(None));
+        let text = of_ebpf("node-a", &alone, None);
+        assert!(text.starts_with("node-a: unknown, no agent answers; eBPF\n"), "{text}");
+        assert!(text.contains("none answers; silent for 99 s; the data path goes on"), "{text}");
+        assert!(text.ends_with("  problems 1\n    unknown: no agent answers\n"), "{text}");
+        alone.view.failures = FailuresView { node: 1, device: 2, map: 7, service_ports: 3 };
+        let failed =
+            "the last one failed on all uplinks, devices: 2, entries of full maps: 7, service ports: 3";
+        assert!(of_ebpf("node-a", &alone, None).contains(failed));
+        assert!(of_ebpf("node-a", &status(None, report(None)), None).contains("no heartbeat yet"));
+    }
+
+    #[test]
+    fn the_summary_names_what_keeps_the_node_from_being_ready() {
+        let failing = |condition: &str, message: &str, cause: Option<&str>| FailingView {
+            condition: condition.to_owned(),
+            message: message.to_owned(),
+            cause: cause.map(str::to_owned),
+        };
+        let view = ReadyView {
+            ready: false,
+            failing: vec![
+                failing("source-listed", "not listed", Some("401 Unauthorized")),
+                failing("data-plane", "no device is an uplink", None),
+            ],
+            failures: vec!["no device is an uplink".to_owned(), "there is no device eth9".to_owned()],
+        };
+        let lines = "\
+  problems 3
+    source-listed: not listed: 401 Unauthorized
+    data-plane: no device is an uplink
+    there is no device eth9
+";
+        let waiting = Waiting { agent_alive: true, report: report(Some(view.clone())) };
+        let text = of_waiting("node-a", &waiting);
+        assert!(
+            text.starts_with("node-a: not ready; no data plane yet\n") && text.ends_with(lines),
+            "{text}"
+        );
+        let mut beside = status(Some(3), report(Some(view)));
+        beside.view.failures.service_ports = 2;
+        assert!(
+            of_ebpf("node-a", &beside, None).ends_with("there is no device eth9\n    service ports: 2\n")
+        );
+    }
+
+    #[test]
+    fn a_full_map_and_another_data_plane_are_problems() {
+        let mut beside = status(Some(3), report(Some(ready())));
+        beside.view.maps.push(MapView { name: "PEERS".to_owned(), entries: 10, used: Some(8) });
+        let other = |path: Option<&str>, process| OtherView {
+            bpffs_path: path.map(Into::into),
+            device: "eth0".to_owned(),
+            hook: "tc_ingress".to_owned(),
+            program_id: 17,
+            process,
+        };
+        beside.others =
+            vec![other(None, None), other(Some("/run/bpf"), None), other(Some("/run/two"), Some(9))];
+        let text = of_ebpf("node-a", &beside, None);
+        for line in [
+            "map PEERS is 80% full (10 entries)",
+            "another data plane is attached (tc_ingress on eth0); its pins are not in sight",
+            "left over: `millrace cleanup --bpffs-path /run/bpf`",
+            "agent 9 with --bpffs-path /run/two runs: end it",
+        ] {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
+        assert!(text.contains("problems 4\n"), "{text}");
+    }
+
+    #[test]
+    fn a_mode_change_shows_both_modes() {
+        let mut changing = status(Some(3), report(Some(ready())));
+        changing.view.serves = "existing connections".into();
+        changing.view.shared_seconds = Some(90);
+        let text = of_ebpf("node-a", &changing, Some(&ipvs_view(true)));
+        assert!(text.starts_with("node-a: Ready; eBPF and IPVS\n"), "{text}");
+        assert!(text.contains("serves   existing connections, since 90 s; 7 Services"), "{text}");
+        assert!(
+            text.contains("ipvs     4 virtual services, 9 servers (1 draining), 17 connections, 3 addresses"),
+            "{text}"
+        );
+        let alone =
+            |agent_alive| of_ipvs("node-a", &OfIpvs { view: ipvs_view(agent_alive), report: report(None) });
+        assert!(
+            alone(true).contains("agent    alive\n") && alone(true).contains("drops    forged_tunnel 5\n")
+        );
+        assert!(alone(false).contains("agent    gone; the data path goes on\n"));
+    }
+
+    #[test]
+    fn drops_are_summed_over_programs_and_the_most_frequent_are_named() {
+        let counter = |program: &'static str, reason: &'static str, packets| CounterView {
+            program: program.into(),
+            reason: reason.into(),
+            drop: true,
+            packets,
+            bytes: 0,
+        };
+        let mut counters = vec![counter("a", "x", 1), counter("b", "x", 2), counter("a", "y", 9)];
+        assert_eq!(drops(&counters), "y 9, x 3");
+        counters.extend([counter("a", "z", 5), counter("a", "w", 1)]);
+        assert_eq!(drops(&counters), "y 9, z 5, x 3, 1 more reasons");
+        assert_eq!(drops(&[]), "none");
+    }
+}
