@@ -44,7 +44,8 @@ impl HttpServers {
             servers.spawn(health::serve_ports(wanted, health.clone(), failures, stopped.clone()));
         }
         servers.spawn(health::announce(health.clone(), metrics.conditions.clone(), stopped.clone()));
-        servers.spawn(health::serve_status(settings.bpffs.clone(), health.clone(), stopped.clone()));
+        let node = settings.model.node_name.clone();
+        servers.spawn(health::serve_status(settings.bpffs.clone(), node, health.clone(), stopped.clone()));
         if let Some(address) = settings.healthz_bind_address {
             let router = health::router(health.clone(), metrics.probes.clone());
             servers.spawn(serve_at("--healthz-bind-address", address, router, stopped.clone()));

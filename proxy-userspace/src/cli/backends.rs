@@ -61,7 +61,7 @@ struct Endpoint {
 
 /// Prints the endpoints.
 pub fn run(args: &BackendsArgs) -> Result<(), CliError> {
-    args.list.show(|| read(args))
+    args.list.show(&args.place, || read(args))
 }
 
 fn read(args: &BackendsArgs) -> Result<List, CliError> {
@@ -69,11 +69,11 @@ fn read(args: &BackendsArgs) -> Result<List, CliError> {
     let shown = Shown::read(&args.place, of_maps, ipvs::backends)?;
     let is_wide = args.list.is_wide();
     if let Shown::Ipvs(backends) = &shown {
-        let places = |one: &'_ ipvs::BackendView| [[one.address].as_slice(), &one.frontends].concat();
-        let all: Vec<_> = backends.iter().map(|one| (places(one), one.protocol.as_str())).collect();
-        let all =
-            all.iter().flat_map(|(places, protocol)| places.iter().map(move |place| (place, *protocol)));
-        args.select.check_places(all)?;
+        let places = backends.iter().flat_map(|one| {
+            let all = std::iter::once(&one.address).chain(&one.frontends);
+            all.map(|place| (place, one.protocol.as_str()))
+        });
+        args.select.check_places(&places.collect::<Vec<_>>())?;
     }
     shown.list(
         "BackendList",

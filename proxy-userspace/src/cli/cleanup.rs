@@ -74,7 +74,7 @@ pub async fn run(args: &CleanupArgs) -> Result<(), CliError> {
         wait_for_daemonset(&connection, daemonset, tell).await;
         return Ok(());
     }
-    args.form.show(&clean_up(&args.place).await?)?;
+    args.form.show(&args.place, &clean_up(&args.place).await?)?;
     if args.then == Then::Wait {
         signal(SignalKind::terminate())?.recv().await;
     }

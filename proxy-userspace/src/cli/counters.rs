@@ -30,7 +30,7 @@ struct Counter(CounterView);
 
 /// Prints packets by program and reason.
 pub fn run(args: &CountersArgs) -> Result<(), CliError> {
-    args.list.show(|| {
+    args.list.show(&args.place, || {
         let counters = args.place.maps()?.counters()?.into_iter().filter(|one| args.keeps(one));
         let counters: Vec<Counter> = counters.map(Counter).collect();
         Ok(List::new("CounterList", vec![Group::of("ebpf", &counters, args.list.is_wide())?]))

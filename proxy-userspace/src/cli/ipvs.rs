@@ -35,8 +35,9 @@ pub fn service_group(
 }
 
 /// Returns the places of virtual services, each with its protocol.
-pub fn places(services: &[ServiceView]) -> impl Iterator<Item = (&SocketAddr, &str)> + Clone {
-    services.iter().flat_map(|service| &service.frontends).map(|one| (&one.address, one.protocol.as_str()))
+pub fn places(services: &[ServiceView]) -> Vec<(&SocketAddr, &str)> {
+    let frontends = services.iter().flat_map(|service| &service.frontends);
+    frontends.map(|one| (&one.address, one.protocol.as_str())).collect()
 }
 
 fn protocol(service: &ServiceView) -> &str {
@@ -46,18 +47,18 @@ fn protocol(service: &ServiceView) -> &str {
 /// A virtual service. A marked one may have several frontends, or none if it is left over from a change.
 impl Row for ServiceView {
     const COLUMNS: &'static [Column] = &[
-        Column::new("FAMILY", "family"),
+        Column::new("FAMILY", "family").spare(7),
         Column::new("PROTO", "protocol"),
         Column::new("FRONTENDS", "frontends"),
         Column::new("SCOPE", "scope"),
-        Column::new("MARK", "mark"),
-        Column::new("FORWARDING", "forwarding"),
-        Column::new("SCHEDULER", "scheduler"),
-        Column::new("AFFINITY", "affinity"),
-        Column::new("SOURCES", "sources"),
+        Column::new("MARK", "mark").spare(2),
+        Column::new("FORWARDING", "forwarding").spare(4),
+        Column::new("SCHEDULER", "scheduler").spare(5),
+        Column::new("AFFINITY", "affinity").spare(6),
+        Column::new("SOURCES", "sources").spare(3),
         Column::new("BACKENDS", "backends"),
         Column::new("DRAINING", "draining"),
-        Column::new("PACKETS", "packets"),
+        Column::new("PACKETS", "packets").spare(1),
         Column::wide("BYTES", "bytes"),
     ];
 

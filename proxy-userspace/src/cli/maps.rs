@@ -28,7 +28,7 @@ struct Map {
 
 /// Prints the fill of the maps.
 pub fn run(args: &MapsArgs) -> Result<(), CliError> {
-    args.list.show(|| {
+    args.list.show(&args.place, || {
         let maps: Vec<Map> = args.place.maps()?.status()?.maps.into_iter().map(Map::of).collect();
         Ok(List::new("MapList", vec![Group::of("ebpf", &maps, args.list.is_wide())?]))
     })

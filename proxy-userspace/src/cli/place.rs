@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::config::this_node;
 use crate::dataplane::ebpf::read::{PinnedMaps, ReadError};
 use crate::health::{self, AgentView};
 
@@ -19,6 +20,11 @@ impl Place {
     /// Returns the running agent, if one answers.
     pub fn agent(&self) -> Option<AgentView> {
         health::ask(&self.bpffs_path)
+    }
+
+    /// Returns the name of this node: the running agent's, or else NODE_NAME or the host's name.
+    pub fn node(&self) -> String {
+        self.agent().and_then(|agent| agent.node).unwrap_or_else(this_node)
     }
 
     /// Opens the pinned maps.

@@ -27,7 +27,7 @@ struct Program(AttachedView);
 
 /// Prints the attached programs.
 pub fn run(args: &ProgramsArgs) -> Result<(), CliError> {
-    args.list.show(|| {
+    args.list.show(&args.place, || {
         let attached = args.place.maps()?.status()?.attached.into_iter();
         let is_chosen =
             |program: &AttachedView| args.device.as_ref().is_none_or(|device| *device == program.device);

@@ -192,13 +192,10 @@ impl SelectArgs {
 
 impl SelectArgs {
     /// Fails if an argument is a name, or fits none of the places that IPVS serves.
-    pub fn check_places<'a>(
-        &self,
-        places: impl Iterator<Item = (&'a SocketAddr, &'a str)> + Clone,
-    ) -> Result<(), CliError> {
+    pub fn check_places(&self, places: &[(&SocketAddr, &str)]) -> Result<(), CliError> {
         self.refuse_names()?;
         let fits_none =
-            |selector: &&Selector| !places.clone().any(|(place, protocol)| selector.is_at(*place, protocol));
+            |selector: &&Selector| !places.iter().any(|(place, protocol)| selector.is_at(**place, protocol));
         match self.services.iter().find(fits_none) {
             None => Ok(()),
             Some(selector) => Err(CliError::NotFound(format!("no Service matches \"{selector}\""))),
@@ -323,8 +320,8 @@ mod tests {
         assert!(args(&[], None).fits_places(&places, "TCP"));
         assert!(!args(&["192.0.2.1:80/udp"], None).fits_places(&places, "TCP"));
         let check = |services: &[&str], namespace| {
-            let places = places.iter().map(|place| (place, "TCP"));
-            args(services, namespace).check_places(places).map_err(|error| error.to_string())
+            let places: Vec<_> = places.iter().map(|place| (place, "TCP")).collect();
+            args(services, namespace).check_places(&places).map_err(|error| error.to_string())
         };
         assert_eq!(check(&[], None), Ok(()));
         assert_eq!(check(&["192.0.2.1:80"], None), Ok(()));

@@ -21,6 +21,7 @@ pub struct VersionArgs {
 }
 
 /// The output of `millrace version -o json`.
+#[allow(clippy::struct_field_names, reason = "the names are keys of the JSON")]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Version {
     /// The version of this program.
@@ -49,7 +50,7 @@ pub fn run(args: &VersionArgs) -> Result<(), CliError> {
         layout_version: LAYOUT_VERSION,
         agent: args.place.agent().as_ref().map(Agent::of),
     };
-    args.form.show(&Document::lines("Version", &version, line(&version))?)
+    args.form.show(&args.place, &Document::lines("Version", &version, line(&version))?)
 }
 
 fn line(version: &Version) -> String {

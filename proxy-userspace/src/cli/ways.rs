@@ -32,7 +32,7 @@ struct Way {
 
 /// Prints the routes to other nodes.
 pub fn run(args: &WaysArgs) -> Result<(), CliError> {
-    args.list.show(|| {
+    args.list.show(&args.place, || {
         let ways = args.place.maps()?.ways()?.into_iter().filter(|way| !args.unresolved || !way.resolved);
         let ways: Vec<Way> = ways.map(|view| Way { device_name: device_name(view.device), view }).collect();
         Ok(List::new("WayList", vec![Group::of("ebpf", &ways, args.list.is_wide())?]))
@@ -42,11 +42,11 @@ pub fn run(args: &WaysArgs) -> Result<(), CliError> {
 impl Row for Way {
     const COLUMNS: &'static [Column] = &[
         Column::new("WAY TO", "target"),
-        Column::new("SOURCE", "source"),
+        Column::new("SOURCE", "source").spare(2),
         Column::new("DEVICE", "device_name"),
         Column::new("MTU", "mtu"),
         Column::new("RESOLVED", "resolved"),
-        Column::new("XDP", "xdp"),
+        Column::new("XDP", "xdp").spare(1),
         Column::new("NEXT HOP", "destination_mac"),
         Column::wide("ID", "id"),
         Column::wide("INDEX", "device"),

@@ -47,6 +47,8 @@ pub struct AgentView {
     pub version: Option<String>,
     /// Seconds since its start; none if the agent is older than this field.
     pub uptime_seconds: Option<u64>,
+    /// The name of its Node; none if the agent is older than this field.
+    pub node: Option<String>,
     /// Its readiness.
     pub readiness: ReadyView,
 }
@@ -58,17 +60,26 @@ struct Answer {
     version: Option<String>,
     #[serde(default)]
     uptime_seconds: Option<u64>,
+    #[serde(default)]
+    node: Option<String>,
     #[serde(flatten)]
     readiness: ReadyView,
 }
 
-/// Answers with the readiness of the agent with this `--bpffs-path`, until `stop` is closed.
-pub async fn serve_status(bpffs: PathBuf, health: Arc<Health>, mut stop: watch::Receiver<()>) {
-    let started = Instant::now();
+/// The answer's parts that stay the same.
+struct Agent {
+    started: Instant,
+    node: String,
+    health: Arc<Health>,
+}
+
+/// Answers with the readiness of the agent of a Node with this `--bpffs-path`, until `stop` is closed.
+pub async fn serve_status(bpffs: PathBuf, node: String, health: Arc<Health>, mut stop: watch::Receiver<()>) {
+    let agent = Agent { started: Instant::now(), node, health };
     let answering = async {
         loop {
             match listen(&bpffs) {
-                Ok(listener) => answer_all(&listener, &health, started).await,
+                Ok(listener) => answer_all(&listener, &agent).await,
                 Err(error) => debug!(%error, "the socket for `millrace status` can't be opened; tried again"),
             }
             sleep(RETRY_INTERVAL).await;
@@ -96,9 +107,9 @@ fn read(bpffs: &Path) -> io::Result<AgentView> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut text = String::new();
     stream.take(LONGEST_ANSWER).read_to_string(&mut text)?;
-    let Answer { version, uptime_seconds, readiness } = serde_json::from_str(&text)?;
+    let Answer { version, uptime_seconds, node, readiness } = serde_json::from_str(&text)?;
     let process = u32::try_from(peer.pid()).unwrap_or(0);
-    Ok(AgentView { process, version, uptime_seconds, readiness })
+    Ok(AgentView { process, version, uptime_seconds, node, readiness })
 }
 
 /// Connects within [`PATIENCE`].
@@ -124,19 +135,20 @@ fn listen(bpffs: &Path) -> io::Result<UnixListener> {
 }
 
 /// Returns when no connection can be accepted.
-async fn answer_all(listener: &UnixListener, health: &Health, started: Instant) {
+async fn answer_all(listener: &UnixListener, agent: &Agent) {
     loop {
         let Ok((stream, _)) = listener.accept().await else { return };
         // The answer fits the socket's buffer, so a client that does not read it blocks nothing.
-        let _ = timeout(PATIENCE, answer(stream, health, started)).await;
+        let _ = timeout(PATIENCE, answer(stream, agent)).await;
     }
 }
 
-async fn answer(mut stream: UnixStream, health: &Health, started: Instant) -> io::Result<()> {
+async fn answer(mut stream: UnixStream, agent: &Agent) -> io::Result<()> {
     let text = serde_json::to_vec(&Answer {
         version: Some(env!("CARGO_PKG_VERSION").to_owned()),
-        uptime_seconds: Some(started.elapsed().as_secs()),
-        readiness: health.readiness().view(),
+        uptime_seconds: Some(agent.started.elapsed().as_secs()),
+        node: Some(agent.node.clone()),
+        readiness: agent.health.readiness().view(),
     })?;
     stream.write_all(&text).await?;
     stream.shutdown().await
@@ -168,7 +180,7 @@ mod tests {
         assert_eq!(ask(&path), None);
         let health = Arc::new(Health::new(SystemClock, Duration::from_secs(30)));
         let (stop, stopped) = watch::channel(());
-        let task = tokio::spawn(serve_status(path.clone(), health.clone(), stopped));
+        let task = tokio::spawn(serve_status(path.clone(), "node-a".to_owned(), health.clone(), stopped));
         // A trailing slash makes no difference.
         let asked = async || {
             let path = PathBuf::from(format!("{long}/"));
@@ -181,7 +193,7 @@ mod tests {
         let view = view.unwrap();
         assert_eq!(view.readiness, health.readiness().view());
         assert_eq!(view.readiness.failing[0].condition, "source-listed");
-        assert_eq!(view.process, std::process::id());
+        assert_eq!((view.process, view.node.as_deref()), (std::process::id(), Some("node-a")));
         assert_eq!(view.version.as_deref(), Some(env!("CARGO_PKG_VERSION")));
         assert!(view.uptime_seconds.is_some_and(|seconds| seconds < 60));
         drop(stop);
@@ -210,7 +222,7 @@ mod tests {
         socket::listen(&listener, Backlog::new(0).unwrap()).unwrap();
         let _first = StdStream::connect_addr(&address).unwrap();
         let (done, waits) = mpsc::channel();
-        thread::spawn(move || done.send(ask(&path)));
+        thread::spawn(move || done.send(ask(&path).map(|agent| agent.process)));
         assert_eq!(waits.recv_timeout(Duration::from_secs(30)), Ok(None));
     }
 }

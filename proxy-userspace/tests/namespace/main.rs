@@ -41,3 +41,4 @@ mod snat_ports;
 mod survival;
 mod translated;
 mod two_uplinks;
+mod views;

@@ -100,9 +100,10 @@ impl Flag {
             arg.get_possible_values().iter().map(|value| value.get_name().to_owned()).collect();
         let names = arg.get_value_names().unwrap_or_default().iter().map(ToString::to_string);
         Self {
-            name: arg
-                .get_long()
-                .map_or_else(|| arg.get_value_names().unwrap()[0].to_string(), |long| format!("--{long}")),
+            name: arg.get_long().map_or_else(
+                || arg.get_value_names().unwrap().first().unwrap().to_string(),
+                |long| format!("--{long}"),
+            ),
             values: if !arg.get_action().takes_values() {
                 String::new()
             } else if possible.is_empty() {

@@ -29,9 +29,9 @@ impl Row for Entry {
         Column::new("BACKEND", "backend"),
         Column::new("DIRECTION", "direction"),
         Column::new("STATE", "state"),
-        Column::new("TABLE", "table"),
-        Column::new("PATH", "path"),
-        Column::new("IDLE", "idle_seconds"),
+        Column::new("TABLE", "table").spare(3),
+        Column::new("PATH", "path").spare(1),
+        Column::new("IDLE", "idle_seconds").spare(2),
         Column::new("SERVICE", "service"),
     ];
 

@@ -47,7 +47,7 @@ pub struct FlowsArgs {
 
 /// Prints the connections, and a line if there are more.
 pub fn run(args: &FlowsArgs) -> Result<(), CliError> {
-    args.list.show(|| read(args))
+    args.list.show(&args.place, || read(args))
 }
 
 fn entries(text: &str) -> Result<usize, Refused> {

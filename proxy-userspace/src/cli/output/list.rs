@@ -7,10 +7,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::CliError;
-use super::document::lines;
 use super::format::{Format, columns_table};
+use super::style::{Style, lines};
 use super::table::Table;
-use crate::config::this_node;
 
 /// A column of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,17 +20,24 @@ pub struct Column {
     key: &'static str,
     /// Shown by `-o wide` alone.
     is_wide: bool,
+    /// Left out where the terminal is too narrow for all columns, the highest number first; 0 = never.
+    spare: u8,
 }
 
 impl Column {
     /// Returns a column.
     pub const fn new(title: &'static str, key: &'static str) -> Self {
-        Self { title, key, is_wide: false }
+        Self { title, key, is_wide: false, spare: 0 }
+    }
+
+    /// Returns the column, which a narrow terminal leaves out. That with the highest number goes first.
+    pub const fn spare(self, spare: u8) -> Self {
+        Self { spare, ..self }
     }
 
     /// Returns a column of `-o wide`.
     pub const fn wide(title: &'static str, key: &'static str) -> Self {
-        Self { title, key, is_wide: true }
+        Self { title, key, is_wide: true, spare: 0 }
     }
 }
 
@@ -77,8 +83,9 @@ impl Group {
 
     fn table(&self, is_wide: bool) -> Table {
         let is_shown = |column: &&Column| is_wide || !column.is_wide;
-        let titles = self.columns.iter().filter(is_shown).map(|column| column.title.to_owned());
-        let mut table = Table::titled(titles.collect());
+        let shown = || self.columns.iter().filter(is_shown);
+        let mut table = Table::titled(shown().map(|column| column.title.to_owned()).collect());
+        table.leave_out(shown().map(|column| column.spare).collect());
         for item in &self.items {
             let cells = self.columns.iter().zip(&item.cells).filter(|(column, _)| is_shown(column));
             table.push_all(cells.map(|(_, cell)| cell.clone()).collect());
@@ -136,46 +143,31 @@ impl List {
     }
 
     /// Returns the text in a format.
-    pub fn render(
-        &self,
-        format: &Format,
-        no_headers: bool,
-        width: Option<usize>,
-    ) -> Result<String, CliError> {
+    pub fn render(&self, style: &Style<'_>) -> Result<String, CliError> {
         let items = || self.groups.iter().flat_map(|group| &group.items);
         let values = || items().map(|item| &item.value);
-        Ok(match format {
-            Format::Table => self.tables(false, no_headers, width),
-            Format::Wide => self.tables(true, no_headers, None),
-            Format::Json => {
-                serde_json::to_string_pretty(&self.document(&values().collect::<Vec<_>>()))? + "\n"
-            }
+        Ok(match style.format {
+            Format::Table => self.tables(false, style.no_headers, style.width),
+            Format::Wide => self.tables(true, style.no_headers, None),
             Format::JsonLines => lines(values().map(Value::to_string)),
-            Format::Yaml => serde_norway::to_string(&self.document(&values().collect::<Vec<_>>()))?,
             Format::Name => lines(items().map(|item| item.name.clone())),
-            Format::JsonPath(path) => {
-                lines(path.values(&serde_json::to_value(self.document(&values().collect::<Vec<_>>()))?))
+            Format::Columns(columns) => columns_table(columns, values()).text(style.no_headers, style.width),
+            Format::Json | Format::Yaml | Format::JsonPath(_) => {
+                style.document(self.kind, Items { items: values().collect() })?
             }
-            Format::Columns(columns) => columns_table(columns, values()).text(no_headers, width),
         })
-    }
-
-    fn document<'a>(&self, items: &'a [&Value]) -> impl Serialize + use<'a> {
-        #[derive(Serialize)]
-        struct Items<'a> {
-            #[serde(rename = "apiVersion")]
-            api_version: &'static str,
-            kind: &'static str,
-            node: String,
-            items: &'a [&'a Value],
-        }
-        Items { api_version: super::API_VERSION, kind: self.kind, node: this_node(), items }
     }
 
     fn tables(&self, is_wide: bool, no_headers: bool, width: Option<usize>) -> String {
         let tables = self.groups.iter().map(|group| group.table(is_wide).text(no_headers, width));
         tables.collect::<Vec<_>>().join("\n")
     }
+}
+
+/// The items of a document.
+#[derive(Serialize)]
+struct Items<'a> {
+    items: Vec<&'a Value>,
 }
 
 /// The order of a column: numbers, then addresses, then words.
@@ -267,17 +259,27 @@ mod tests {
         List::new("PodList", vec![Group::of("ebpf", &pods, is_wide).unwrap()])
     }
 
+    fn render(list: &List, format: &str, no_headers: bool) -> String {
+        let node = || "node-a".to_owned();
+        let format = parse(format).unwrap();
+        list.render(&Style { format: &format, no_headers, width: None, node: &node }).unwrap()
+    }
+
     fn names(list: &List) -> String {
-        list.render(&Format::Name, false, None).unwrap()
+        render(list, "name", false)
     }
 
     #[test]
     fn wide_columns_are_shown_in_wide_tables_alone() {
-        let render =
-            |is_wide, format: &str| list(is_wide).render(&parse(format).unwrap(), false, None).unwrap();
-        assert_eq!(render(false, "table"), "ADDRESS       IN\n10.0.0.10:80  7 p\n10.0.0.9:80   10 p\n");
-        assert!(render(true, "wide").starts_with("ADDRESS       IN    STATE\n10.0.0.10:80  7 p   ready\n"));
-        let bare = list(false).render(&Format::Table, true, None).unwrap();
+        assert_eq!(
+            render(&list(false), "table", false),
+            "ADDRESS       IN\n10.0.0.10:80  7 p\n10.0.0.9:80   10 p\n"
+        );
+        assert!(
+            render(&list(true), "wide", false)
+                .starts_with("ADDRESS       IN    STATE\n10.0.0.10:80  7 p   ready\n")
+        );
+        let bare = render(&list(false), "table", true);
         assert_eq!(bare, "10.0.0.10:80  7 p\n10.0.0.9:80   10 p\n");
     }
 
@@ -300,20 +302,19 @@ mod tests {
 
     #[test]
     fn an_item_says_which_mode_serves_it() {
-        let text = list(false).render(&Format::Json, false, None).unwrap();
+        let text = render(&list(false), "json", false);
         let json: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(
             (&json["apiVersion"], &json["kind"]),
             (&"millrace.dev/v1alpha1".into(), &"PodList".into())
         );
-        assert!(json["node"].is_string());
+        assert_eq!(json["node"], "node-a");
         let item = &json["items"][1];
         assert_eq!((&item["mode"], &item["packets"]), (&"ebpf".into(), &10.into()));
-        let line = list(false).render(&Format::JsonLines, false, None).unwrap();
+        let line = render(&list(false), "jsonl", false);
         assert_eq!(serde_json::from_str::<Value>(line.lines().nth(1).unwrap()).unwrap(), *item);
-        let path = parse("jsonpath={.items[*].packets}").unwrap();
-        assert_eq!(list(false).render(&path, false, None).unwrap(), "7\n10\n");
-        let yaml = list(false).render(&Format::Yaml, false, None).unwrap();
+        assert_eq!(render(&list(false), "jsonpath={.items[*].packets}", false), "7\n10\n");
+        let yaml = render(&list(false), "yaml", false);
         assert_eq!(serde_norway::from_str::<Value>(&yaml).unwrap(), json);
     }
 }

@@ -6,6 +6,7 @@ mod document;
 mod format;
 mod list;
 mod path;
+mod style;
 mod table;
 mod watch;
 
@@ -16,11 +17,13 @@ use clap::Args;
 use terminal_size::{Width, terminal_size};
 
 use super::error::CliError;
+use super::place::Place;
 use crate::config::{ConfigError, Refused};
 
 pub use document::Document;
 pub use format::Format;
 pub use list::{Column, Group, List, Row};
+pub use style::Style;
 pub use table::{Table, age, mark, owners, ranges, some_of};
 
 /// The version of all JSON documents.
@@ -67,13 +70,13 @@ impl ListArgs {
     }
 
     /// Shows a list, once or until interrupted.
-    pub fn show(&self, read: impl Fn() -> Result<List, CliError>) -> Result<(), CliError> {
+    pub fn show(&self, place: &Place, read: impl Fn() -> Result<List, CliError>) -> Result<(), CliError> {
         self.watch.show(|| {
             let mut list = read()?;
             if let Some(column) = &self.sort_by {
                 list.sort(column).map_err(|takes| wrong_column(column, &takes))?;
             }
-            self.form.list(&list)
+            list.render(&self.form.style(&|| place.node()))
         })
     }
 }
@@ -87,17 +90,17 @@ impl WatchArgs {
 
 impl OutputArgs {
     /// Writes a document that is no list.
-    pub fn show(&self, document: &Document) -> Result<(), CliError> {
-        Ok(write_out(&self.document(document)?)?)
+    pub fn show(&self, place: &Place, document: &Document) -> Result<(), CliError> {
+        Ok(write_out(&self.document(place, document)?)?)
     }
 
     /// Returns the text of a document.
-    pub fn document(&self, document: &Document) -> Result<String, CliError> {
-        document.render(&self.output, self.no_headers, width())
+    pub fn document(&self, place: &Place, document: &Document) -> Result<String, CliError> {
+        document.render(&self.style(&|| place.node()))
     }
 
-    fn list(&self, list: &List) -> Result<String, CliError> {
-        list.render(&self.output, self.no_headers, width())
+    fn style<'a>(&'a self, node: &'a dyn Fn() -> String) -> Style<'a> {
+        Style { format: &self.output, no_headers: self.no_headers, width: width(), node }
     }
 
     fn is_wide(&self) -> bool {

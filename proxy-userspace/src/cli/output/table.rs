@@ -7,12 +7,16 @@ use ipnet::IpNet;
 
 /// The narrowest column that is still shortened.
 const NARROWEST: usize = 8;
+/// The width to which columns are shortened before one is left out.
+const READABLE: usize = 14;
 
 /// Rows below a header. A column is as wide as its widest cell; an empty cell is shown as `-`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
     header: Vec<String>,
     rows: Vec<Vec<String>>,
+    /// The order in which columns are left out on a narrow terminal, the highest number first; 0 = never.
+    spare: Vec<u8>,
 }
 
 impl Table {
@@ -23,7 +27,7 @@ impl Table {
 
     /// Returns a table without rows, with titles of the user's.
     pub const fn titled(header: Vec<String>) -> Self {
-        Self { header, rows: Vec::new() }
+        Self { header, rows: Vec::new(), spare: Vec::new() }
     }
 
     /// Adds a row.
@@ -36,7 +40,13 @@ impl Table {
         self.rows.push(row);
     }
 
-    /// Returns the text. With a width, the widest columns are shortened until the rows fit.
+    /// Says which columns are left out on a narrow terminal, the highest number first; 0 = never.
+    pub fn leave_out(&mut self, spare: Vec<u8>) {
+        self.spare = spare;
+    }
+
+    /// Returns the text. With a width, spare columns are left out and the widest ones shortened until the rows
+    /// fit.
     pub fn text(&self, no_headers: bool, width: Option<usize>) -> String {
         let header = (!no_headers).then_some(&self.header);
         let rows: Vec<&Vec<String>> = header.into_iter().chain(&self.rows).collect();
@@ -48,15 +58,29 @@ impl Table {
             }
         }
         if let Some(width) = width {
+            leave_out(&mut widths, &self.spare, width);
             fit(&mut widths, width);
         }
         rows.iter().map(|row| line(row, &widths) + "\n").collect()
     }
 }
 
+/// Sets the width of spare columns to 0 until the others fit, each shortened to [`READABLE`] at most.
+fn leave_out(widths: &mut [usize], spare: &[u8], width: usize) {
+    let readable = |widths: &[usize]| -> usize {
+        let shown = widths.iter().filter(|width| **width > 0);
+        shown.map(|width| (*width).min(READABLE) + 2).sum::<usize>().saturating_sub(2)
+    };
+    while readable(widths) > width {
+        let shown = widths.iter_mut().zip(spare).filter(|(width, spare)| **width > 0 && **spare > 0);
+        let Some((first, _)) = shown.max_by_key(|(_, spare)| **spare) else { return };
+        *first = 0;
+    }
+}
+
 /// Shortens the widest column until all fit, or none is wider than [`NARROWEST`].
 fn fit(widths: &mut [usize], width: usize) {
-    let gaps = 2 * widths.len().saturating_sub(1);
+    let gaps = 2 * widths.iter().filter(|width| **width > 0).count().saturating_sub(1);
     while widths.iter().sum::<usize>() + gaps > width {
         let Some(widest) = widths.iter_mut().max_by_key(|width| **width).filter(|width| **width > NARROWEST)
         else {
@@ -67,7 +91,8 @@ fn fit(widths: &mut [usize], width: usize) {
 }
 
 fn line(row: &[String], widths: &[usize]) -> String {
-    let cells = row.iter().zip(widths).map(|(cell, width)| {
+    let shown = row.iter().zip(widths).filter(|(_, width)| **width > 0);
+    let cells = shown.map(|(cell, width)| {
         let cell = if cell.is_empty() { "-" } else { cell };
         if cell.chars().count() > *width {
             let start: String = cell.chars().take(width.saturating_sub(1)).collect();
@@ -91,7 +116,7 @@ pub fn age(seconds: u64) -> String {
     let first = units.iter().position(|(_, count)| *count > 0).unwrap_or(units.len() - 1);
     let parts = units.iter().skip(first).take(2).enumerate();
     let parts = parts.filter(|(place, (_, count))| *place == 0 || *count > 0);
-    parts.map(|(_, (unit, count))| format!("{count}{unit}")).collect()
+    parts.map(|(_, (unit, count))| format!("{count}{unit}")).collect::<Vec<_>>().concat()
 }
 
 /// Returns the cell of a list: its first items, and the number of the others.
@@ -148,6 +173,17 @@ mod tests {
         assert!(table.text(false, Some(30)).lines().all(|line| line.chars().count() <= 30));
         assert_eq!(table.text(true, None), table.text(true, Some(38)));
         assert_eq!(table.text(true, Some(3)), "shop/web  192.0.2~  1\n");
+    }
+
+    #[test]
+    fn a_terminal_that_is_too_narrow_for_all_columns_leaves_the_spare_ones_out() {
+        let mut table = Table::new(&["NAME", "POLICY", "PACKETS", "PROBLEM"]);
+        table.push(["shop/web", "Cluster", "1234567", "NoEndpoints"].map(str::to_owned));
+        table.leave_out(vec![0, 1, 2, 0]);
+        assert_eq!(table.text(true, Some(39)), "shop/web  Cluster  1234567  NoEndpoints\n");
+        assert_eq!(table.text(true, Some(38)), "shop/web  Cluster  NoEndpoints\n");
+        assert_eq!(table.text(false, Some(25)), "NAME      PROBLEM\nshop/web  NoEndpoints\n");
+        assert_eq!(table.text(true, Some(20)), "shop/web  NoEndpoin~\n");
     }
 
     #[test]

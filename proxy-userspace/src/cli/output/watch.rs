@@ -1,8 +1,10 @@
 //! `--watch`.
 
 use std::io::{self, IsTerminal};
-use std::thread;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{CliError, write_out};
 
@@ -21,8 +23,20 @@ pub fn run(interval: Duration, text: impl Fn() -> Result<String, CliError>) -> R
             write_out(&change)?;
         }
         last = Some(now);
-        thread::sleep(interval);
+        if is_closed_within(io::stdout().as_fd(), interval) {
+            return Ok(());
+        }
     }
+}
+
+/// Waits for the time. Returns early, and `true`, if the reader of the pipe has closed it: poll(2) tells so by
+/// POLLERR, without a write.
+fn is_closed_within(out: BorrowedFd<'_>, time: Duration) -> bool {
+    let time = PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX);
+    let mut out = [PollFd::new(out, PollFlags::empty())];
+    // A signal that is handled ends the wait early, which only repeats the reading.
+    let _ = poll(&mut out, time);
+    out.iter().filter_map(PollFd::revents).any(|events| events.contains(PollFlags::POLLERR))
 }
 
 /// Returns the text to write; `None` without a change.
@@ -46,7 +60,15 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_closes_the_pipe_or_a_failure_ends_it() {
+    fn a_reader_that_closes_the_pipe_is_seen_without_a_write() {
+        let (reader, writer) = io::pipe().unwrap();
+        assert!(!is_closed_within(writer.as_fd(), Duration::from_millis(1)));
+        drop(reader);
+        assert!(is_closed_within(writer.as_fd(), Duration::from_hours(1)));
+    }
+
+    #[test]
+    fn a_failure_of_the_reading_ends_it() {
         let failing = || Err(CliError::Left("maps".to_owned()));
         assert!(matches!(run(Duration::from_millis(1), failing), Err(CliError::Left(_))));
     }

@@ -35,14 +35,14 @@ pub struct ServicesArgs {
 
 /// Prints the Services.
 pub fn run(args: &ServicesArgs) -> Result<(), CliError> {
-    args.list.show(|| read(args))
+    args.list.show(&args.place, || read(args))
 }
 
 fn read(args: &ServicesArgs) -> Result<List, CliError> {
     let shown = Shown::read(&args.place, PinnedMaps::services, ipvs::services)?;
     let is_wide = args.list.is_wide();
     if let Shown::Ipvs(services) = &shown {
-        args.select.check_places(ipvs::places(services))?;
+        args.select.check_places(&ipvs::places(services))?;
     }
     shown.list(
         "ServiceList",

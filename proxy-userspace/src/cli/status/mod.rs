@@ -113,7 +113,7 @@ pub fn run(args: &StatusArgs) -> Result<(), CliError> {
     if args.wait == Some(Condition::Ready) {
         wait_until_ready(&args.place, args.timeout)?;
     }
-    args.watch.show(|| args.form.document(&document(&args.place)?))
+    args.watch.show(|| args.form.document(&args.place, &document(&args.place)?))
 }
 
 /// Fails with the conditions that do not hold when the time is over.
@@ -133,8 +133,9 @@ fn wait_until_ready(place: &Place, timeout: Duration) -> Result<(), CliError> {
 }
 
 fn document(place: &Place) -> Result<Document, CliError> {
-    let report = Report::of(place.agent());
-    let node = this_node();
+    let agent = place.agent();
+    let node = agent.as_ref().and_then(|agent| agent.node.clone()).unwrap_or_else(this_node);
+    let report = Report::of(agent);
     let of_maps = |maps: &PinnedMaps| read(maps, &place.bpffs_path, report.clone());
     match Shown::read(place, of_maps, ipvs::status) {
         Ok(Shown::Ebpf(status)) => Document::lines("Status", &status, summary::of_ebpf(&node, &status, None)),

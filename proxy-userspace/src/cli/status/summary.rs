@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use super::{OfIpvs, Report, Status, Waiting};
@@ -75,7 +76,8 @@ impl Summary {
     }
 
     fn line(&mut self, label: &str, text: &str) {
-        self.0.push_str(&format!("  {label:9}{text}\n"));
+        // Writing to a String fails never.
+        let _ = writeln!(self.0, "  {label:9}{text}");
     }
 
     fn problems(mut self, problems: &[String]) -> String {
@@ -84,7 +86,7 @@ impl Summary {
             problems => {
                 self.line("problems", &problems.len().to_string());
                 for problem in problems {
-                    self.0.push_str(&format!("    {problem}\n"));
+                    let _ = writeln!(self.0, "    {problem}");
                 }
             }
         }
@@ -320,7 +322,13 @@ pub mod tests {
     fn report(readiness: Option<ReadyView>) -> Report {
         let agent = readiness.clone().map(|readiness| {
             let version = Some("0.1.0".to_owned());
-            Agent::of(&AgentView { process: 4711, version, uptime_seconds: Some(273_600), readiness })
+            Agent::of(&AgentView {
+                process: 4711,
+                version,
+                uptime_seconds: Some(273_600),
+                node: None,
+                readiness,
+            })
         });
         Report { agent, readiness }
     }
